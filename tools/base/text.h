@@ -1,0 +1,21 @@
+// Small text decisions that error messages share.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace convene {
+
+// The candidate nearest to `word` by edit distance (dashes and underscores alike), or "" when none is near enough
+// (more than a third of the word, at least 2, would have to change). For "unknown key, did you mean ...?".
+std::string ClosestMatch(absl::string_view word, const std::vector<std::string>& candidates);
+
+// "a, b, c" of at most `limit` items, then " and N more".
+std::string JoinCapped(const std::vector<std::string>& items, size_t limit);
+
+// "1.5 GiB", "312 KiB", "7 B".
+std::string HumanBytes(double bytes);
+
+}  // namespace convene

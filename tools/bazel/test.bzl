@@ -1,0 +1,22 @@
+"""convene_test: a Catch2 test beside the code it tests."""
+
+def convene_test(name, srcs, deps = [], size = "small", **kwargs):
+    """A cc_test that links Catch2's main and runs without a network.
+
+    Args:
+      name: ends in _test.
+      srcs: the test's sources.
+      deps: what it tests.
+      size: small unless it starts processes or trains.
+      **kwargs: passed on to cc_test.
+    """
+    native.cc_test(
+        name = name,
+        srcs = srcs,
+        size = size,
+        deps = deps + [
+            "//tools/base/testing:catch_main",
+            "@system//:catch2",
+        ],
+        **kwargs
+    )

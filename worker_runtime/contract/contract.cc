@@ -1,0 +1,77 @@
+#include "worker_runtime/contract/contract.h"
+
+#include <cstdlib>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/contract/names.h"
+
+namespace convene::worker {
+namespace {
+
+absl::StatusOr<int> ReadInt(const EnvironmentLookup& lookup, const char* name, int minimum,
+                            int limit, std::optional<int> fallback) {
+  const std::optional<std::string> text = lookup(name);
+  if (!text.has_value()) {
+    if (fallback.has_value()) return *fallback;
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " is not set although ", contract::kWorldSize,
+                     " is; start workers with `convene run` or torchrun, or unset both"));
+  }
+  int value = 0;
+  if (!absl::SimpleAtoi(*text, &value) || value < minimum || value >= limit) {
+    return absl::InvalidArgumentError(absl::StrCat(name, "=", *text, " must be a number from ",
+                                                   minimum, " to ", limit - 1));
+  }
+  return value;
+}
+
+}  // namespace
+
+EnvironmentLookup ProcessEnvironment() {
+  return [](const std::string& name) -> std::optional<std::string> {
+    const char* value = std::getenv(name.c_str());
+    if (value == nullptr) return std::nullopt;
+    return value;
+  };
+}
+
+absl::StatusOr<Contract> ReadContract(const EnvironmentLookup& lookup) {
+  Contract result;
+  if (!lookup(contract::kWorldSize).has_value() && !lookup(contract::kRank).has_value()) {
+    return result;
+  }
+  constexpr int kMany = 1 << 24;
+  CONVENE_ASSIGN_OR_RETURN(result.world_size,
+                           ReadInt(lookup, contract::kWorldSize, 1, kMany, std::nullopt));
+  CONVENE_ASSIGN_OR_RETURN(
+      result.rank, ReadInt(lookup, contract::kRank, 0, result.world_size, std::nullopt));
+  CONVENE_ASSIGN_OR_RETURN(
+      result.local_world_size,
+      ReadInt(lookup, contract::kLocalWorldSize, 1, result.world_size + 1, 1));
+  CONVENE_ASSIGN_OR_RETURN(result.local_rank, ReadInt(lookup, contract::kLocalRank, 0,
+                                                      result.local_world_size, std::nullopt));
+  CONVENE_ASSIGN_OR_RETURN(result.group_rank,
+                           ReadInt(lookup, contract::kGroupRank, 0, result.world_size, 0));
+  CONVENE_ASSIGN_OR_RETURN(result.restart_count,
+                           ReadInt(lookup, contract::kRestartCount, 0, kMany, 0));
+  if (result.world_size > 1) {
+    result.master_addr = lookup(contract::kMasterAddr).value_or("");
+    if (result.master_addr.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(contract::kMasterAddr, " is not set although ", contract::kWorldSize, " is ",
+                       result.world_size, "; it names the host of the job's store"));
+    }
+    CONVENE_ASSIGN_OR_RETURN(result.master_port,
+                             ReadInt(lookup, contract::kMasterPort, 1, 65536, std::nullopt));
+  }
+  CONVENE_ASSIGN_OR_RETURN(const int epoch, ReadInt(lookup, contract::kEpoch, 0, 1 << 30, 0));
+  result.epoch = Epoch(epoch);
+  result.run_id = lookup(contract::kRunId).value_or("none");
+  result.session_path = lookup(contract::kSession).value_or("");
+  result.terminal = lookup(contract::kTerminal).value_or("") == "1";
+  return result;
+}
+
+}  // namespace convene::worker

@@ -1,0 +1,37 @@
+// The worker contract: the environment, read once.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "tools/base/strong_int.h"
+
+namespace convene::worker {
+
+struct Contract {
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;
+  int local_world_size = 1;
+  int group_rank = 0;
+  std::string master_addr;  // "" when world_size is 1 and none was given
+  int master_port = 0;
+  int restart_count = 0;
+  std::string run_id;
+  Epoch epoch;                  // 0 under torchrun
+  std::string session_path;     // "" when there is no agent of ours
+  bool terminal = false;        // progress lines may be redrawn in place
+};
+
+// Looks a variable up: getenv, or a test's table.
+using EnvironmentLookup = std::function<std::optional<std::string>(const std::string& name)>;
+
+EnvironmentLookup ProcessEnvironment();
+
+// With no variable set at all: a single process (rank 0 of 1). InvalidArgument when a variable is missing, no number or out of
+// range (RANK >= WORLD_SIZE, ...); the text names it, its value and what would be right.
+absl::StatusOr<Contract> ReadContract(const EnvironmentLookup& lookup);
+
+}  // namespace convene::worker

@@ -1,0 +1,54 @@
+#include "worker_runtime/contract/contract.h"
+
+#include <map>
+
+#include "tools/base/testing/status_testing.h"
+
+namespace convene::worker {
+namespace {
+
+EnvironmentLookup Environment(std::map<std::string, std::string> table) {
+  return [table = std::move(table)](const std::string& name) -> std::optional<std::string> {
+    const auto it = table.find(name);
+    if (it == table.end()) return std::nullopt;
+    return it->second;
+  };
+}
+
+const std::map<std::string, std::string> kSecondOfFour = {
+    {"RANK", "1"},        {"WORLD_SIZE", "4"},           {"LOCAL_RANK", "1"},
+    {"GROUP_RANK", "0"},  {"LOCAL_WORLD_SIZE", "2"},     {"MASTER_ADDR", "node0"},
+    {"MASTER_PORT", "29500"}, {"CONVENE_EPOCH", "3"}, {"TORCHELASTIC_RESTART_COUNT", "2"}};
+
+TEST_CASE("without an environment a process is alone") {
+  const auto contract = ReadContract(Environment({}));
+  REQUIRE_OK(contract);
+  CHECK(contract->rank == 0);
+  CHECK(contract->world_size == 1);
+}
+
+TEST_CASE("the agent's environment is read whole") {
+  const auto contract = ReadContract(Environment(kSecondOfFour));
+  REQUIRE_OK(contract);
+  CHECK(contract->rank == 1);
+  CHECK(contract->world_size == 4);
+  CHECK(contract->master_addr == "node0");
+  CHECK(contract->master_port == 29500);
+  CHECK(contract->epoch == Epoch(3));
+  CHECK(contract->restart_count == 2);
+}
+
+TEST_CASE("a wrong variable is named with its value") {
+  const auto broken = [](const char* name, const char* value) {
+    auto table = kSecondOfFour;
+    table[name] = value;
+    return ReadContract(Environment(table));
+  };
+  CHECK_STATUS(broken("RANK", "4"), absl::StatusCode::kInvalidArgument, "RANK=4");
+  CHECK_STATUS(broken("WORLD_SIZE", "many"), absl::StatusCode::kInvalidArgument, "WORLD_SIZE=many");
+  CHECK_STATUS(broken("MASTER_PORT", "0"), absl::StatusCode::kInvalidArgument, "MASTER_PORT=0");
+  CHECK_STATUS(broken("MASTER_ADDR", ""), absl::StatusCode::kInvalidArgument, "MASTER_ADDR");
+}
+
+}  // namespace
+}  // namespace convene::worker

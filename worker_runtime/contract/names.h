@@ -1,0 +1,39 @@
+// The names that an agent and its workers share: environment variables and session words.
+#pragma once
+
+namespace convene::contract {
+
+// torchrun's environment (shared/reference/torchrun.md, section 2.3).
+inline constexpr char kRank[] = "RANK";
+inline constexpr char kLocalRank[] = "LOCAL_RANK";
+inline constexpr char kGroupRank[] = "GROUP_RANK";
+inline constexpr char kRoleRank[] = "ROLE_RANK";
+inline constexpr char kRoleName[] = "ROLE_NAME";
+inline constexpr char kWorldSize[] = "WORLD_SIZE";
+inline constexpr char kLocalWorldSize[] = "LOCAL_WORLD_SIZE";
+inline constexpr char kGroupWorldSize[] = "GROUP_WORLD_SIZE";
+inline constexpr char kRoleWorldSize[] = "ROLE_WORLD_SIZE";
+inline constexpr char kMasterAddr[] = "MASTER_ADDR";
+inline constexpr char kMasterPort[] = "MASTER_PORT";
+inline constexpr char kRestartCount[] = "TORCHELASTIC_RESTART_COUNT";
+inline constexpr char kMaxRestarts[] = "TORCHELASTIC_MAX_RESTARTS";
+inline constexpr char kRunId[] = "TORCHELASTIC_RUN_ID";
+inline constexpr char kUseAgentStore[] = "TORCHELASTIC_USE_AGENT_STORE";
+inline constexpr char kErrorFile[] = "TORCHELASTIC_ERROR_FILE";
+inline constexpr char kNcclAsyncErrorHandling[] = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
+inline constexpr char kOmpNumThreads[] = "OMP_NUM_THREADS";
+
+// Ours. The group's generation, and a Unix stream socket of the agent (absent under torchrun).
+inline constexpr char kEpoch[] = "CONVENE_EPOCH";
+inline constexpr char kSession[] = "CONVENE_SESSION";
+// "1" when the agent's stdout is a terminal: workers' progress lines may be redrawn in place.
+inline constexpr char kTerminal[] = "CONVENE_TERMINAL";
+
+// The session: the worker connects to CONVENE_SESSION and sends "hello <local_rank> <epoch>\n"; from then on the agent may send lines.
+inline constexpr char kSessionHello[] = "hello";
+// "abort <why>": a peer is gone; end at once with exit code 75.
+inline constexpr char kSessionAbort[] = "abort";
+// "checkpoint <why>": finish the step, save, end with exit code 75.
+inline constexpr char kSessionCheckpoint[] = "checkpoint";
+
+}  // namespace convene::contract

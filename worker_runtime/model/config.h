@@ -1,0 +1,42 @@
+// PURE. The shape of a Llama-family model (RMSNorm, RoPE, grouped-query attention, SwiGLU; Touvron et al. 2023, Llama 3 herd 2024).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "worker_runtime/mesh/mesh.h"
+
+namespace convene::worker {
+
+struct ModelConfig {
+  int layers = 0;
+  int hidden_size = 0;
+  int ffn_size = 0;
+  int heads = 0;
+  int kv_heads = 0;
+  int head_size = 0;
+  int vocabulary_size = 0;
+  double rope_theta = 10000.0;
+  double norm_epsilon = 1e-5;
+  bool tied_embeddings = false;
+  double initializer_range = 0.02;
+
+  int64_t ParameterCount() const;
+  friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
+};
+
+// The named shapes, sorted: llama-tiny, llama-15m, llama-3.2-1b, ...
+std::vector<std::string> ModelNames();
+
+// NotFound for an unknown name; the text lists the known ones and the closest.
+absl::StatusOr<ModelConfig> NamedModel(absl::string_view name);
+
+// Whether the shape makes sense and can be split: positive sizes, heads divisible by kv_heads, an even head_size, heads, kv_heads, ffn
+// and vocabulary divisible by tp, layers by pp. InvalidArgument names the numbers and the legal values near them.
+absl::Status ValidateModel(const ModelConfig& config, const Layout& layout);
+
+}  // namespace convene::worker
