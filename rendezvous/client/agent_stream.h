@@ -1,0 +1,42 @@
+// An agent's stream to the rendezvous daemon: the only code that dials it (with status_client.h).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "rendezvous/quorum/messages.h"
+#include "tools/base/strong_int.h"
+
+namespace convene::rendezvous {
+
+// One `Attend` call. Thread-safe.
+class AgentStream {
+ public:
+  struct Handlers {
+    // Called one at a time, in order, from a thread of the stream; never after on_end and never after the destructor returned. They
+    // must not block and must not destroy the stream.
+    std::function<void(DaemonEvent)> on_event;
+    // Called once: OK after the daemon's Close; Aborted when another incarnation took this node's place; InvalidArgument when the hello
+    // contradicts the job; Unavailable when the connection broke.
+    std::function<void(absl::Status)> on_end;
+  };
+
+  // Dials `endpoint` ("host:port") and sends the hello. Returns once the channel is connected: Unavailable when that took longer than
+  // `connect_timeout`, the text naming the endpoint and the last cause; FailedPrecondition when something that is not a rendezvous
+  // daemon answers there.
+  static absl::StatusOr<std::unique_ptr<AgentStream>> Open(const std::string& endpoint,
+                                                           Incarnation incarnation,
+                                                           const Hello& hello, Handlers handlers,
+                                                           absl::Duration connect_timeout);
+  // Cancels what is open and waits until no handler runs.
+  virtual ~AgentStream() = default;
+
+  // Queued; sent in order. Lost without a word when the stream has ended (on_end tells).
+  virtual void Send(Epoch epoch, AgentEvent event) = 0;
+};
+
+}  // namespace convene::rendezvous

@@ -1,0 +1,28 @@
+// The rendezvous daemon's service, in whatever process hosts it: `convened`, or the launcher of the node that owns the endpoint.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "tools/base/clock.h"
+
+namespace convene::rendezvous {
+
+// Serves from the moment Start returns until it is destroyed: streams then end with Unavailable. Thread-safe.
+class Server {
+ public:
+  struct Options {
+    std::string host = "0.0.0.0";  // address to bind
+    int port = 0;                  // 0 = any free one
+    Clock* clock = &Clock::Real();
+  };
+  // AlreadyExists when the port is taken (never shared: SO_REUSEPORT is off), InvalidArgument for an address that is not this machine's.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const Options& options);
+  virtual ~Server() = default;
+
+  virtual int port() const = 0;
+};
+
+}  // namespace convene::rendezvous
