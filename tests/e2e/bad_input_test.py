@@ -1,0 +1,156 @@
+"""Wrong input: one paragraph that says what, where and what to do, the exit code of the table, nothing left running."""
+
+import os
+import signal
+import socket
+import stat
+import time
+import unittest
+
+from tests.support.convene_testing import (CONVENE, CONVENED, CONVENE_TRAIN, ConveneTestCase,
+                                           find_program, wait_until)
+
+
+class BadTrainerInputTest(ConveneTestCase):
+    """The trainer alone, as one process: what it says itself."""
+
+    def check(self, expected_text, expected_code=64, **changes):
+        start = time.monotonic()
+        text = self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(**changes)), 20,
+                           expected_code)
+        self.assertIn(expected_text, text)
+        self.assertLess(time.monotonic() - start, 10)
+        self.assertLess(len(text.strip().splitlines()), 12, text)
+
+    def test_world_size_is_not_the_product(self):
+        self.check("tp", tp_size=2)
+
+    def test_batch_is_not_divisible(self):
+        self.check("global_batch_size", global_batch_size=7, micro_batch_size=2)
+
+    def test_sequence_longer_than_the_data(self):
+        with open(self.path("short.txt"), "w", encoding="ascii") as f:
+            f.write("too short")
+        self.check("sequence_length", data=self.path("short.txt"))
+
+    def test_empty_data(self):
+        open(self.path("empty.txt"), "w", encoding="ascii").close()
+        self.check("empty", data=self.path("empty.txt"))
+
+    def test_unreadable_file(self):
+        self.check("no/such/file.txt", data="no/such/file.txt")
+
+    def test_unknown_model(self):
+        self.check("llama-tiny", model="llama-tinny")
+
+    def test_unknown_flag(self):
+        text = self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(), "--learning-rat", "1"),
+                           20, 64)
+        self.assertIn("--learning-rate", text)
+
+    def test_unknown_key_in_the_configuration(self):
+        with open(self.path("train.yaml"), "w", encoding="ascii") as f:
+            f.write("steps: 10\nlearning_rat: 0.1\n")
+        self.check("train.yaml:2", config=self.path("train.yaml"))
+
+    def test_a_checkpoint_of_another_shape(self):
+        self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(steps=5)), 60)
+        self.check("shape", layers=4)
+
+
+class BadLauncherInputTest(ConveneTestCase):
+
+    def run_convene(self, *arguments, expected_code, timeout_s=20, **environment):
+        text = self.finish(self.start(CONVENE, "run", *arguments, **environment), timeout_s,
+                           expected_code)
+        self.assert_nothing_left()
+        return text
+
+    def test_heads_that_tensor_parallel_ranks_cannot_share(self):
+        text = self.run_convene("--standalone", "--nproc-per-node", 3, find_program(CONVENE_TRAIN),
+                                *self.train_arguments(tp_size=3, dp_size=1), expected_code=1)
+        self.assertIn("heads", text)
+
+    def test_layers_that_stages_cannot_share(self):
+        text = self.run_convene("--standalone", "--nproc-per-node", 3, find_program(CONVENE_TRAIN),
+                                *self.train_arguments(pp_size=3), expected_code=1)
+        self.assertIn("layers", text)
+
+    def test_a_program_that_does_not_exist(self):
+        text = self.run_convene("--standalone", "no-such-program", expected_code=64)
+        self.assertIn("no-such-program", text)
+
+    def test_an_unknown_flag(self):
+        text = self.run_convene("--standalone", "--nproc-per-nod", "2", "/bin/true",
+                                expected_code=64)
+        self.assertIn("--nproc-per-node", text)
+
+    def test_an_unreachable_endpoint(self):
+        # 192.0.2.0/24 is reserved for documentation: nobody answers, and no packet leaves for a real host's service.
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+            text = self.run_convene(
+                "--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-conf",
+                "is_host=false,join_timeout=2", "/bin/true", expected_code=69)
+        self.assertIn(str(port), text)
+
+    def test_a_port_that_something_else_holds(self):
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", 0))
+            other.listen()
+            port = other.getsockname()[1]
+            text = self.finish(self.start(CONVENED, "--host", "127.0.0.1", "--port", port), 20, 64)
+        self.assertIn(str(port), text)
+
+    def test_a_worker_that_ignores_term_is_killed(self):
+        script = self.path("stubborn.sh")
+        with open(script, "w", encoding="ascii") as f:
+            f.write(f"#!/bin/bash\ntrap '' TERM\ntouch {self.path('up')}\n"
+                    "while true; do sleep 0.1; done\n")
+        os.chmod(script, os.stat(script).st_mode | stat.S_IXUSR)
+        job = self.start(CONVENE, "run", "--standalone", "--shutdown-timeout", 1, script)
+        wait_until(lambda: os.path.exists(self.path("up")), 10, "the worker's start")
+        start = time.monotonic()
+        job.send_signal(signal.SIGTERM)
+        self.finish(job, 10, 143)
+        self.assertGreater(time.monotonic() - start, 0.9)
+        self.assert_nothing_left()
+
+    def test_two_agents_with_one_node_rank(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        common = ["--nnodes", "2", "--node-rank", "1", "--rdzv-endpoint", f"127.0.0.1:{port}",
+                  "--rdzv-id", "twins", "--rdzv-conf", "join_timeout=30"]
+        first = self.start(CONVENE, "run", *common, "/bin/true")
+        wait_until(lambda: "node" in self.output(first) or True, 5, "the first agent")
+        wait_until(lambda: not _is_free(port), 10, "the first agent's rendezvous")
+        second = self.start(CONVENE, "run", *common, "/bin/true")
+        text = self.finish(second, 20, 64)
+        self.assertIn("node", text)
+        first.send_signal(signal.SIGTERM)
+        self.finish(first, 20, 143)
+        self.assert_nothing_left()
+
+
+def _is_free(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+class FullDiskTest(ConveneTestCase):
+
+    def test_a_disk_that_fills_up_while_saving_loses_no_checkpoint(self):
+        self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(steps=10)), 60)
+        # A file size limit makes write() fail as a full disk does; the trainer must say which file.
+        job = self.start("tests/support/with_file_limit", find_program(CONVENE_TRAIN),
+                         *self.train_arguments(steps=30))
+        text = self.finish(job, 60, 1)
+        self.assertIn("checkpoints/step_", text)
+        again = self.start(CONVENE_TRAIN, *self.train_arguments(steps=12))
+        self.assertIn("10", self.finish(again, 60))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,84 @@
+"""Nodes come and go: the job shrinks and grows with the same global batch."""
+
+import os
+import re
+import signal
+import unittest
+
+from tests.support.convene_testing import (CONVENE, CONVENED, CONVENE_TRAIN, ConveneTestCase,
+                                           find_program, read_metrics, wait_until)
+
+
+class ElasticTest(ConveneTestCase):
+
+    def start_daemon(self):
+        daemon = self.start(CONVENED, "--host", "127.0.0.1", "--port", 0, log="daemon.log")
+        match = wait_until(lambda: re.search(r"127\.0\.0\.1:(\d+)", self.output(daemon)), 10,
+                           "the daemon's address in its log")
+        return f"127.0.0.1:{match.group(1)}"
+
+    def start_agent(self, endpoint, node_rank, nnodes, **changes):
+        return self.start(
+            CONVENE, "run", "--nnodes", nnodes, "--nproc-per-node", 2, "--rdzv-endpoint", endpoint,
+            "--rdzv-id", "elastic", "--node-rank", node_rank, "--max-restarts", 3,
+            find_program(CONVENE_TRAIN), *self.train_arguments(**changes),
+            log=f"agent{node_rank}.log")
+
+    def metrics(self):
+        return read_metrics(self.path("metrics.jsonl"))
+
+    def wait_for_world(self, world_size, after_step):
+        wait_until(lambda: any(m["world_size"] == world_size and m["step"] > after_step
+                               for m in self.metrics()), 60, f"a step with world size {world_size}")
+        return self.metrics()[-1]["step"]
+
+    def test_two_nodes_train_together(self):
+        endpoint = self.start_daemon()
+        agents = [self.start_agent(endpoint, rank, "2", tp_size=2) for rank in (0, 1)]
+        for agent in agents:
+            self.finish(agent, 90)
+        self.assertEqual({m["layout"] for m in self.metrics()}, {"dp2 x tp2 x pp1"})
+        self.assertEqual(len(self.metrics()), 30)
+
+    def test_the_node_that_owns_the_endpoint_hosts_the_rendezvous(self):
+        # Port 0 cannot be agreed on beforehand: take one that the kernel just gave out.
+        import socket
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        agents = [self.start_agent(f"127.0.0.1:{port}", rank, "2") for rank in (0, 1)]
+        for agent in agents:
+            self.finish(agent, 90)
+        self.assertEqual(len(self.metrics()), 30)
+
+    def test_a_lost_node_shrinks_the_job_and_its_return_grows_it(self):
+        endpoint = self.start_daemon()
+        stays = self.start_agent(endpoint, 0, "1:2", steps=2000)
+        dies = self.start_agent(endpoint, 1, "1:2", steps=2000)
+        step = self.wait_for_world(4, 5)
+        dies.kill()
+        step = self.wait_for_world(2, step - 10)
+        alone = [m for m in self.metrics() if m["world_size"] == 2]
+        self.assertEqual(alone[0]["tokens"] / alone[0]["step"], 8 * 32, "the global batch is the same")
+        back = self.start_agent(endpoint, 1, "1:2", steps=2000)
+        self.wait_for_world(4, step)
+        epochs = [m["epoch"] for m in self.metrics()]
+        self.assertEqual(epochs, sorted(epochs))
+        self.assertEqual([m["step"] for m in self.metrics()],
+                         list(range(1, len(self.metrics()) + 1)))
+        for agent in (stays, back):
+            agent.send_signal(signal.SIGTERM)
+        for agent in (stays, back):
+            agent.wait(40)
+        self.assertEqual(dies.wait(), -signal.SIGKILL)
+
+    def test_no_worker_outlives_a_killed_agent(self):
+        endpoint = self.start_daemon()
+        agent = self.start_agent(endpoint, 0, "1", steps=100000)
+        self.wait_for_step(3)
+        os.kill(agent.pid, signal.SIGKILL)
+        wait_until(lambda: not self.workers(), 2, "workers of a killed agent")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,55 @@
+"""A worker dies in the middle; the job goes on from its checkpoint as if nothing had happened."""
+
+import os
+import signal
+import unittest
+
+from tests.support.convene_testing import (CONVENE, CONVENE_TRAIN, ConveneTestCase, find_program,
+                                           read_metrics)
+
+
+class KillWorkerTest(ConveneTestCase):
+
+    def run_job(self, name, kill_rank=None, nproc=4, **changes):
+        metrics = self.path(f"{name}.jsonl")
+        job = self.start(
+            CONVENE, "run", "--standalone", "--nproc-per-node", nproc, "--max-restarts", 3,
+            find_program(CONVENE_TRAIN),
+            *self.train_arguments(metrics_file=metrics, checkpoint_dir=self.path(name), **changes),
+            log=f"{name}.log")
+        if kill_rank is not None:
+            self.wait_for_step(12, metrics=metrics)
+            os.kill(self.workers()[kill_rank], signal.SIGKILL)
+        text = self.finish(job, 120)
+        self.assert_nothing_left()
+        return read_metrics(metrics), text
+
+    def check_same_curve_after_kill(self, **changes):
+        whole, _ = self.run_job("whole", **changes)
+        killed, text = self.run_job("killed", kill_rank=1, **changes)
+        self.assertIn("SIGKILL", text)
+        self.assertEqual([m["step"] for m in killed], list(range(1, 31)))
+        self.assertGreater(killed[-1]["epoch"], whole[-1]["epoch"])
+        # Same layout: bitwise equal, before the kill and from the checkpoint on.
+        for one, other in zip(whole, killed):
+            self.assertEqual((one["loss"], one["grad_norm"]), (other["loss"], other["grad_norm"]),
+                             f"step {one['step']}")
+
+    def test_the_curve_is_bitwise_the_same_after_a_kill_with_all_axes(self):
+        self.check_same_curve_after_kill(nproc=8, tp_size=2, pp_size=2)
+
+    def test_the_curve_is_bitwise_the_same_after_a_kill_with_data_parallel_ranks(self):
+        self.check_same_curve_after_kill(nproc=4)
+
+    def test_a_checkpoint_goes_on_under_another_layout(self):
+        whole, _ = self.run_job("whole", nproc=1, steps=20)
+        self.run_job("first", nproc=4, steps=10, tp_size=2, dp_size=2)
+        rest, _ = self.run_job("first", nproc=2, steps=20, pp_size=2)
+        self.assertEqual([m["step"] for m in rest], list(range(1, 21)))
+        # The learning rate's cosine knows the whole length, so only the steps of equal plans compare.
+        self.assertEqual(rest[10]["layout"], "dp1 x tp1 x pp2")
+        self.assertEqual(whole[-1]["tokens"], rest[-1]["tokens"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,170 @@
+"""What the end-to-end tests share: starting programs, waiting with deadlines, and proof that nothing is left running."""
+
+import glob
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+_WORDS = (
+    "the node rank of a worker group waits while other agents join and leave again each epoch "
+    "forms from members that are ready so training goes on with the same global batch size"
+).split()
+
+
+def find_program(path):
+    """A binary of this workspace, from the test's runfiles."""
+    root = os.environ.get("TEST_SRCDIR", "")
+    for candidate in (os.path.join(root, "convene", path), os.path.join(os.getcwd(), path)):
+        if os.path.exists(candidate):
+            return candidate
+    raise FileNotFoundError(f"{path} is not in this test's data")
+
+
+CONVENE = "launcher/convene"
+CONVENED = "rendezvous/convened"
+CONVENE_TRAIN = "worker_runtime/trainer/convene-train"
+
+
+def make_text(path, words=40000):
+    """Text with some structure to learn, the same every time."""
+    state = 12345
+    with open(path, "w", encoding="ascii") as out:
+        for i in range(words):
+            state = (state * 1103515245 + 12345) % 2**31
+            out.write(_WORDS[(state >> 16) % len(_WORDS)])
+            out.write(".\n" if i % 12 == 11 else " ")
+
+
+def wait_until(condition, timeout_s, what):
+    """Polls because it watches other processes' files; the deadline is what matters."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.005)
+    raise AssertionError(f"{what}: not within {timeout_s} s")
+
+
+def read_metrics(path):
+    """The step objects of a metrics file, in order; a line that is still being written is left out."""
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding="utf-8") as lines:
+        whole = [line for line in lines if line.endswith("\n")]
+    return [m for m in map(json.loads, whole) if "loss" in m]
+
+
+def processes_with(marker):
+    """Pids (not zombies) whose environment holds `marker`."""
+    found = []
+    for environ in glob.glob("/proc/[0-9]*/environ"):
+        pid = int(environ.split("/")[2])
+        try:
+            with open(environ, "rb") as f:
+                if marker.encode() not in f.read():
+                    continue
+            with open(f"/proc/{pid}/stat", encoding="ascii") as f:
+                if f.read().rsplit(")", 1)[1].split()[0] != "Z":
+                    found.append(pid)
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+    return found
+
+
+def environment_of(pid):
+    with open(f"/proc/{pid}/environ", "rb") as f:
+        pairs = (entry.split(b"=", 1) for entry in f.read().split(b"\0") if b"=" in entry)
+        return {key.decode(): value.decode() for key, value in pairs}
+
+
+class ConveneTestCase(unittest.TestCase):
+    """A temporary directory, programs started with a marker in their environment, and a check that none survives the test."""
+
+    def setUp(self):
+        self.directory = tempfile.mkdtemp(prefix="cv.", dir=os.environ.get("TEST_TMPDIR"))
+        self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
+        self.marker = f"CONVENE_TEST_MARKER={os.getpid()}.{os.path.basename(self.directory)}"
+        self.addCleanup(self._kill_leftovers)
+        self.data = self.path("text.txt")
+        make_text(self.data)
+
+    def path(self, name):
+        return os.path.join(self.directory, name)
+
+    def _kill_leftovers(self):
+        for pid in processes_with(self.marker):
+            os.kill(pid, signal.SIGKILL)
+
+    def start(self, program, *arguments, log=None, **environment):
+        """Starts a program of ours; its output goes to the file `log`."""
+        name, value = self.marker.split("=", 1)
+        full = {**os.environ, name: value, "CONVENE_LOG_LEVEL": "info", **environment}
+        for torchrun_name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+            full.pop(torchrun_name, None)
+        log_path = self.path(log or f"log.{time.monotonic_ns()}")
+        with open(log_path, "ab") as out:
+            process = subprocess.Popen(
+                [find_program(program), *map(str, arguments)],
+                stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=full)
+        process.log_path = log_path
+        self.addCleanup(process.wait, 10)
+        self.addCleanup(lambda: process.poll() is None and process.kill())
+        return process
+
+    def output(self, process):
+        with open(process.log_path, encoding="utf-8", errors="replace") as f:
+            return f.read()
+
+    def finish(self, process, timeout_s, expected_code=0):
+        """Waits for the end, checks the exit code, returns the output."""
+        try:
+            code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.fail(f"still running after {timeout_s} s:\n{self.output(process)[-6000:]}")
+        text = self.output(process)
+        self.assertEqual(code, expected_code, text[-6000:])
+        return text
+
+    def assert_nothing_left(self):
+        wait_until(lambda: not processes_with(self.marker), 5, "processes still running")
+
+    def train_arguments(self, **changes):
+        """Arguments of convene-train for llama-tiny at a toy size; None removes one."""
+        values = {
+            "model": "llama-tiny", "data": self.data, "token_cache_dir": self.path("tokens"),
+            "steps": 30, "global_batch_size": 8, "micro_batch_size": 1, "sequence_length": 32,
+            "validation_samples": 8, "checkpoint_dir": self.path("checkpoints"),
+            "checkpoint_every": 5, "metrics_file": self.path("metrics.jsonl"), "log_every": 5,
+        }
+        values.update(changes)
+        arguments = []
+        for key, value in values.items():
+            if value is not None:
+                arguments += ["--" + key.replace("_", "-"), str(value)]
+        return arguments
+
+    def workers(self):
+        """RANK -> pid of the trainers running now."""
+        ranks = {}
+        for pid in processes_with(self.marker):
+            try:
+                environment = environment_of(pid)
+                with open(f"/proc/{pid}/cmdline", "rb") as f:
+                    is_trainer = b"convene-train" in f.read().split(b"\0")[0]
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if is_trainer and "RANK" in environment:
+                ranks[int(environment["RANK"])] = pid
+        return ranks
+
+    def wait_for_step(self, step, timeout_s=60, metrics=None):
+        path = metrics or self.path("metrics.jsonl")
+        return wait_until(
+            lambda: any(m["step"] >= step for m in read_metrics(path)), timeout_s,
+            f"step {step} in {path}")

@@ -1,0 +1,109 @@
+// The backward pass, written out by hand, against differences of the forward pass: a whole small model on one rank.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <vector>
+
+#include "tools/base/testing/status_testing.h"
+#include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/model/initialize.h"
+#include "worker_runtime/model/stage.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr int kBatch = 2;
+constexpr int kSequenceLength = 5;
+
+ModelConfig SmallModel(bool tied) {
+  // Uneven on purpose: three query heads a key head, sizes that are no power of two.
+  return {.layers = 2, .hidden_size = 12, .ffn_size = 20, .heads = 6, .kv_heads = 2,
+          .head_size = 4, .vocabulary_size = 17, .tied_embeddings = tied,
+          .initializer_range = 0.3};
+}
+
+class OneRankModel {
+ public:
+  explicit OneRankModel(const ModelConfig& config)
+      : table_(BuildParameterTable(config, {}, {})),
+        sets_(LoopbackCommunicators({})),
+        stage_({.config = config, .micro_batch_size = kBatch, .sequence_length = kSequenceLength},
+               table_, *sets_[0].tp, plan_),
+        parameters_(table_.flat_count),
+        gradients_(table_.flat_count) {
+    auto arena = Arena::Build(plan_);
+    REQUIRE_OK(arena);
+    arena_ = *std::move(arena);
+    for (const ParameterSlice& slice : table_.slices) {
+      InitializeParameter(slice, 3, parameters_.data() + slice.flat_offset);
+    }
+    stage_.Bind(arena_, parameters_.data(), gradients_.data());
+    for (int i = 0; i < kBatch * kSequenceLength; ++i) {
+      inputs_.push_back(i * 5 % config.vocabulary_size);
+      targets_.push_back(i == 3 ? -1 : (i * 7 + 1) % config.vocabulary_size);
+    }
+  }
+
+  double Loss() {
+    stage_.SetBatch({inputs_.data(), targets_.data(), 1.0f});
+    REQUIRE_OK(stage_.Forward(0, stream_));
+    return stage_.loss_sum();
+  }
+
+  void Backward() {
+    Loss();
+    REQUIRE_OK(stage_.Backward(0, stream_));
+  }
+
+  const ParameterTable& table() const { return table_; }
+  std::vector<float>& parameters() { return parameters_; }
+  const std::vector<float>& gradients() const { return gradients_; }
+
+ private:
+  ParameterTable table_;
+  std::vector<CommunicatorSet> sets_;
+  ArenaPlan plan_;
+  Stage stage_;
+  Arena arena_;
+  std::vector<float> parameters_;
+  std::vector<float> gradients_;
+  std::vector<int32_t> inputs_;
+  std::vector<int32_t> targets_;
+  Stream stream_ = Stream::Cpu();
+};
+
+// Along the gradient the loss must change as its length says: one number that every element of a tensor enters.
+void CheckGradients(const ModelConfig& config) {
+  OneRankModel model(config);
+  model.Backward();
+  const std::vector<float> gradients = model.gradients();
+  const std::vector<float> start = model.parameters();
+  for (const ParameterSlice& slice : model.table().slices) {
+    double squares = 0;
+    for (int64_t i = 0; i < slice.count(); ++i) {
+      squares += std::pow(gradients[slice.flat_offset + i], 2);
+    }
+    const double norm = std::sqrt(squares);
+    REQUIRE(norm > 1e-3);
+    const double reach = 2e-2;  // large enough for float's rounding, small enough for the third derivative
+    const auto loss_at = [&](double distance) {
+      model.parameters() = start;
+      for (int64_t i = 0; i < slice.count(); ++i) {
+        const int64_t place = slice.flat_offset + i;
+        model.parameters()[place] += static_cast<float>(distance * gradients[place] / norm);
+      }
+      return model.Loss();
+    };
+    // Fourth-order central difference.
+    const double slope = (8 * (loss_at(reach) - loss_at(-reach)) -
+                          (loss_at(2 * reach) - loss_at(-2 * reach))) / (12 * reach);
+    INFO(slice.name << ": slope " << slope << ", gradient's norm " << norm);
+    CHECK(std::abs(slope - norm) < 2e-3 * norm);
+  }
+}
+
+TEST_CASE("every parameter's gradient is the slope of the loss") { CheckGradients(SmallModel(false)); }
+
+TEST_CASE("tied embeddings get both gradients") { CheckGradients(SmallModel(true)); }
+
+}  // namespace
+}  // namespace convene::worker

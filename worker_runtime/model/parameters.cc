@@ -1,0 +1,127 @@
+#include "worker_runtime/model/parameters.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/check.h"
+
+namespace convene::worker {
+namespace {
+
+// Slices that a fused product reads as one matrix are added without a gap; every such run starts on a cache line.
+constexpr int64_t kAlignment = 16;
+
+class TableBuilder {
+ public:
+  TableBuilder(const ModelConfig& config, const Layout& layout, const Coordinate& coordinate)
+      : config_(config), layout_(layout), coordinate_(coordinate) {}
+
+  // Rows split over tp.
+  int64_t AddColumnParallel(const std::string& name, int64_t rows, int64_t columns, bool aligned) {
+    const int64_t local = rows / layout_.tp;
+    return Add({.name = name,
+                .global_shape = {rows, columns},
+                .offset = {local * coordinate_.tp, 0},
+                .extent = {local, columns},
+                .standard_deviation = config_.initializer_range},
+               aligned);
+  }
+
+  // Columns split over tp. Their outputs are summed into the residual stream twice per layer, so they start smaller
+  // (Radford et al. 2019, GPT-2, section 2.3).
+  int64_t AddRowParallel(const std::string& name, int64_t rows, int64_t columns) {
+    const int64_t local = columns / layout_.tp;
+    return Add({.name = name,
+                .global_shape = {rows, columns},
+                .offset = {0, local * coordinate_.tp},
+                .extent = {rows, local},
+                .standard_deviation =
+                    config_.initializer_range / std::sqrt(2.0 * config_.layers)},
+               true);
+  }
+
+  int64_t AddNorm(const std::string& name) {
+    return Add({.name = name,
+                .global_shape = {1, config_.hidden_size},
+                .offset = {0, 0},
+                .extent = {1, config_.hidden_size},
+                .decayed = false,
+                .owned = coordinate_.tp == 0,
+                .initializer = Initializer::kOnes},
+               true);
+  }
+
+  ParameterTable Build();
+
+ private:
+  int64_t Add(ParameterSlice slice, bool aligned) {
+    if (aligned) next_ = (next_ + kAlignment - 1) / kAlignment * kAlignment;
+    slice.flat_offset = next_;
+    next_ += slice.count();
+    table_.slices.push_back(std::move(slice));
+    return table_.slices.back().flat_offset;
+  }
+  void AddBlock(int layer);
+
+  const ModelConfig& config_;
+  const Layout& layout_;
+  const Coordinate& coordinate_;
+  ParameterTable table_;
+  int64_t next_ = 0;
+};
+
+void TableBuilder::AddBlock(int layer) {
+  const std::string prefix = absl::StrCat("model.layers.", layer, ".");
+  const int64_t hidden = config_.hidden_size;
+  const int64_t query = int64_t{config_.heads} * config_.head_size;
+  const int64_t key = int64_t{config_.kv_heads} * config_.head_size;
+  BlockParameters block;
+  block.attention_norm = AddNorm(prefix + "input_layernorm.weight");
+  block.qkv = AddColumnParallel(prefix + "self_attn.q_proj.weight", query, hidden, true);
+  AddColumnParallel(prefix + "self_attn.k_proj.weight", key, hidden, false);
+  AddColumnParallel(prefix + "self_attn.v_proj.weight", key, hidden, false);
+  block.attention_out = AddRowParallel(prefix + "self_attn.o_proj.weight", hidden, query);
+  block.mlp_norm = AddNorm(prefix + "post_attention_layernorm.weight");
+  block.gate_up = AddColumnParallel(prefix + "mlp.gate_proj.weight", config_.ffn_size, hidden, true);
+  AddColumnParallel(prefix + "mlp.up_proj.weight", config_.ffn_size, hidden, false);
+  block.down = AddRowParallel(prefix + "mlp.down_proj.weight", hidden, config_.ffn_size);
+  table_.blocks.push_back(block);
+}
+
+ParameterTable TableBuilder::Build() {
+  const bool first = coordinate_.pp == 0;
+  const bool last = coordinate_.pp == layout_.pp - 1;
+  const int layers = config_.layers / layout_.pp;
+  table_.first_layer = layers * coordinate_.pp;
+  if (first) {
+    table_.embedding = AddColumnParallel("model.embed_tokens.weight", config_.vocabulary_size,
+                                         config_.hidden_size, true);
+  }
+  for (int i = 0; i < layers; ++i) AddBlock(table_.first_layer + i);
+  if (last) {
+    table_.final_norm = AddNorm("model.norm.weight");
+    if (config_.tied_embeddings && first) {
+      table_.head = table_.embedding;
+    } else if (config_.tied_embeddings) {
+      table_.head = AddColumnParallel("model.embed_tokens.weight", config_.vocabulary_size,
+                                      config_.hidden_size, true);
+      table_.slices.back().owned = false;
+    } else {
+      table_.head = AddColumnParallel("lm_head.weight", config_.vocabulary_size,
+                                      config_.hidden_size, true);
+    }
+  }
+  const int64_t unit = kAlignment * layout_.dp;
+  table_.flat_count = (next_ + unit - 1) / unit * unit;
+  return std::move(table_);
+}
+
+}  // namespace
+
+ParameterTable BuildParameterTable(const ModelConfig& config, const Layout& layout,
+                                   const Coordinate& coordinate) {
+  CONVENE_CHECK(config.layers % layout.pp == 0 && config.heads % layout.tp == 0);
+  return TableBuilder(config, layout, coordinate).Build();
+}
+
+}  // namespace convene::worker

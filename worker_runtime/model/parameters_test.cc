@@ -1,0 +1,114 @@
+#include "worker_runtime/model/parameters.h"
+
+#include <catch2/catch.hpp>
+#include <map>
+#include <vector>
+
+#include "worker_runtime/model/initialize.h"
+
+namespace convene::worker {
+namespace {
+
+ModelConfig Tiny(bool tied) {
+  auto config = NamedModel("llama-tiny");
+  REQUIRE(config.ok());
+  config->tied_embeddings = tied;
+  return *config;
+}
+
+const Layout kLayouts[] = {{1, 1, 1}, {2, 1, 2}, {8, 1, 1}, {1, 1, 8}, {2, 2, 2}, {4, 1, 2}};
+
+// Every element of every global tensor, by how many owning ranks hold it (data-parallel rank 0 only: replicas hold the same).
+std::map<std::string, std::vector<int>> CountOwners(const ModelConfig& config,
+                                                    const Layout& layout) {
+  std::map<std::string, std::vector<int>> owners;
+  for (int rank = 0; rank < layout.world_size(); ++rank) {
+    const Coordinate coordinate = CoordinateOf(layout, rank);
+    if (coordinate.dp != 0) continue;
+    for (const ParameterSlice& slice : BuildParameterTable(config, layout, coordinate).slices) {
+      auto& counts = owners[slice.name];
+      counts.resize(slice.global_shape[0] * slice.global_shape[1]);
+      if (!slice.owned) continue;
+      for (int64_t row = 0; row < slice.extent[0]; ++row) {
+        for (int64_t column = 0; column < slice.extent[1]; ++column) {
+          ++counts[(slice.offset[0] + row) * slice.global_shape[1] + slice.offset[1] + column];
+        }
+      }
+    }
+  }
+  return owners;
+}
+
+TEST_CASE("on every layout each element of each tensor has exactly one owner") {
+  for (const bool tied : {false, true}) {
+    const ModelConfig config = Tiny(tied);
+    for (const Layout& layout : kLayouts) {
+      INFO(layout.ToString() << (tied ? " tied" : ""));
+      int64_t elements = 0;
+      for (const auto& [name, counts] : CountOwners(config, layout)) {
+        INFO(name);
+        elements += counts.size();
+        CHECK(std::count(counts.begin(), counts.end(), 1) == static_cast<int64_t>(counts.size()));
+      }
+      CHECK(elements == config.ParameterCount());
+    }
+  }
+}
+
+TEST_CASE("slices lie in order, do not overlap and fit") {
+  for (const Layout& layout : kLayouts) {
+    const ParameterTable table = BuildParameterTable(Tiny(false), layout, {});
+    int64_t end = 0;
+    for (const ParameterSlice& slice : table.slices) {
+      CHECK(slice.flat_offset >= end);
+      end = slice.flat_offset + slice.count();
+    }
+    CHECK(table.flat_count >= end);
+    CHECK(table.flat_count % layout.dp == 0);
+  }
+}
+
+TEST_CASE("an element starts with the same value on every layout") {
+  const ModelConfig config = Tiny(false);
+  std::map<std::string, std::vector<float>> whole;
+  for (const ParameterSlice& slice : BuildParameterTable(config, {}, {}).slices) {
+    whole[slice.name].resize(slice.count());
+    InitializeParameter(slice, 7, whole[slice.name].data());
+  }
+  const Layout layout{2, 1, 4};
+  for (int rank = 0; rank < layout.world_size(); ++rank) {
+    for (const ParameterSlice& slice :
+         BuildParameterTable(config, layout, CoordinateOf(layout, rank)).slices) {
+      std::vector<float> part(slice.count());
+      InitializeParameter(slice, 7, part.data());
+      const int64_t place = slice.offset[0] * slice.global_shape[1] + slice.offset[1];
+      CHECK(part[0] == whole[slice.name][place]);
+      const int64_t last = place + (slice.extent[0] - 1) * slice.global_shape[1] +
+                           slice.extent[1] - 1;
+      CHECK(part.back() == whole[slice.name][last]);
+    }
+  }
+}
+
+TEST_CASE("initial weights have the wanted spread and differ by seed and name") {
+  ParameterSlice slice{.name = "a", .global_shape = {200, 500}, .offset = {0, 0},
+                       .extent = {200, 500}, .standard_deviation = 0.02};
+  std::vector<float> values(slice.count()), other(slice.count());
+  InitializeParameter(slice, 1, values.data());
+  double sum = 0, squares = 0;
+  for (const float v : values) {
+    sum += v;
+    squares += double{v} * v;
+  }
+  // Five standard errors of the mean and of the deviation of 100,000 normal deviates.
+  CHECK(std::abs(sum / values.size()) < 5 * 0.02 / std::sqrt(1e5));
+  CHECK(std::abs(std::sqrt(squares / values.size()) - 0.02) < 5 * 0.02 / std::sqrt(2e5));
+  InitializeParameter(slice, 2, other.data());
+  CHECK(values != other);
+  slice.name = "b";
+  InitializeParameter(slice, 1, other.data());
+  CHECK(values != other);
+}
+
+}  // namespace
+}  // namespace convene::worker

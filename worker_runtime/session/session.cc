@@ -1,0 +1,148 @@
+#include "worker_runtime/session/session.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tools/base/check.h"
+#include "tools/base/exit_code.h"
+#include "tools/base/files.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/contract/names.h"
+
+namespace convene::worker {
+namespace {
+
+// Lines are a word and a reason; an agent that sends more without a newline is not ours.
+constexpr size_t kLineBytesMax = 4096;
+
+sigset_t StopSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  return signals;
+}
+
+// Not exit(): other threads may be inside a collective, and destructors would wait for them.
+[[noreturn]] void EndNow(int code) { _exit(code); }
+
+absl::StatusOr<UniqueFd> ConnectToAgent(const Contract& contract) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (contract.session_path.size() >= sizeof(address.sun_path)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(contract::kSession, "=", contract.session_path, " is too long for a socket"));
+  }
+  std::memcpy(address.sun_path, contract.session_path.c_str(), contract.session_path.size() + 1);
+  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return ErrnoStatus(errno, "session socket");
+  if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
+    return absl::UnavailableError(absl::StrCat("cannot reach the agent at ", contract.session_path,
+                                               ": ", strerror(errno),
+                                               "; it ended after it started this worker"));
+  }
+  CONVENE_RETURN_IF_ERROR(WriteAll(fd.get(),
+                                   absl::StrCat(contract::kSessionHello, " ", contract.local_rank,
+                                                " ", contract.epoch.value(), "\n"),
+                                   contract.session_path));
+  return fd;
+}
+
+}  // namespace
+
+void BlockStopSignals() {
+  const sigset_t signals = StopSignals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+}
+
+absl::StatusOr<std::unique_ptr<Session>> Session::Start(const Contract& contract,
+                                                        StopToken& token) {
+  const sigset_t stop_signals = StopSignals();
+  UniqueFd signals(signalfd(-1, &stop_signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  UniqueFd wake(eventfd(0, EFD_CLOEXEC));
+  if (!signals.valid() || !wake.valid()) return ErrnoStatus(errno, "session descriptors");
+  UniqueFd socket;
+  if (!contract.session_path.empty()) {
+    CONVENE_ASSIGN_OR_RETURN(socket, ConnectToAgent(contract));
+  }
+  std::unique_ptr<Session> session(
+      new Session(std::move(signals), std::move(socket), std::move(wake), token));
+  session->thread_ = Thread("session", [raw = session.get()] { raw->Listen(); });
+  return session;
+}
+
+Session::Session(UniqueFd signals, UniqueFd socket, UniqueFd wake, StopToken& token)
+    : signals_(std::move(signals)),
+      socket_(std::move(socket)),
+      wake_(std::move(wake)),
+      token_(token) {}
+
+Session::~Session() {
+  const uint64_t one = 1;
+  CONVENE_CHECK(write(wake_.get(), &one, sizeof(one)) == sizeof(one));
+  thread_.Join();
+}
+
+void Session::Listen() {
+  // poll() ignores a negative descriptor: a session without an agent hears signals alone.
+  pollfd descriptors[] = {{wake_.get(), POLLIN, 0},
+                          {signals_.get(), POLLIN, 0},
+                          {socket_.get(), POLLIN, 0}};
+  while (true) {
+    if (poll(descriptors, 3, -1) < 0) {
+      CONVENE_CHECK(errno == EINTR);
+      continue;
+    }
+    if (descriptors[0].revents != 0) return;
+    if (descriptors[1].revents != 0) OnSignal();
+    if (descriptors[2].revents != 0 && !OnSocket()) {
+      EndNow(static_cast<int>(ExitCode::kMembershipChanged));
+    }
+  }
+}
+
+void Session::OnSignal() {
+  signalfd_siginfo info;
+  if (read(signals_.get(), &info, sizeof(info)) != sizeof(info)) return;
+  const int signal_number = static_cast<int>(info.ssi_signo);
+  if (token_.reason() == StopReason::kTerminated) EndNow(ExitCodeForSignal(signal_number));
+  // The agent says "checkpoint" first and sends TERM to programs that do not listen: the word outranks the signal.
+  if (token_.reason() == StopReason::kNone) token_.Request(StopReason::kTerminated, signal_number);
+}
+
+bool Session::OnSocket() {
+  char buffer[512];
+  const ssize_t n = read(socket_.get(), buffer, sizeof(buffer));
+  if (n < 0) return errno == EINTR || errno == EAGAIN;
+  if (n == 0) return false;
+  partial_line_.append(buffer, n);
+  size_t newline;
+  while ((newline = partial_line_.find('\n')) != std::string::npos) {
+    OnLine(partial_line_.substr(0, newline));
+    partial_line_.erase(0, newline + 1);
+  }
+  return partial_line_.size() <= kLineBytesMax;
+}
+
+void Session::OnLine(const std::string& line) {
+  if (absl::StartsWith(line, contract::kSessionAbort)) {
+    EndNow(static_cast<int>(ExitCode::kMembershipChanged));
+  }
+  if (absl::StartsWith(line, contract::kSessionCheckpoint)) {
+    token_.Request(StopReason::kMembershipChanged, 0);
+  }
+}
+
+}  // namespace convene::worker

@@ -1,0 +1,45 @@
+// The worker's ear: signals, and the words of its agent (worker_runtime/contract/names.h), heard by one thread.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tools/base/thread.h"
+#include "tools/base/unique_fd.h"
+#include "worker_runtime/contract/contract.h"
+#include "worker_runtime/session/stop_token.h"
+
+namespace convene::worker {
+
+// Blocks SIGTERM and SIGINT for the calling thread and all that it starts from now on. Call first thing in main.
+void BlockStopSignals();
+
+class Session {
+ public:
+  // Starts the thread "session". Connects to contract.session_path when there is one: Unavailable when the agent's socket is gone.
+  //   "checkpoint", SIGTERM, SIGINT: request a stop through `token`.
+  //   "abort", or the agent's end of the socket closing: the process ends at once with ExitCode::kMembershipChanged, because peers are
+  //   gone and a collective may never return.
+  //   a second SIGTERM or SIGINT: the process ends at once with 128 + signal.
+  // `token` outlives the session.
+  static absl::StatusOr<std::unique_ptr<Session>> Start(const Contract& contract, StopToken& token);
+  ~Session();
+
+ private:
+  Session(UniqueFd signals, UniqueFd socket, UniqueFd wake, StopToken& token);
+  void Listen();
+  void OnSignal();
+  // False when the socket is closed.
+  bool OnSocket();
+  void OnLine(const std::string& line);
+
+  const UniqueFd signals_;
+  const UniqueFd socket_;  // invalid without an agent
+  const UniqueFd wake_;    // written to by the destructor
+  StopToken& token_;
+  std::string partial_line_;  // the thread's own
+  Thread thread_;
+};
+
+}  // namespace convene::worker

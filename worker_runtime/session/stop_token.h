@@ -1,0 +1,29 @@
+// Whether somebody asked this worker to finish its step, save and end.
+#pragma once
+
+#include <atomic>
+
+namespace convene::worker {
+
+enum class StopReason {
+  kNone = 0,
+  kMembershipChanged,  // a session's "checkpoint": end with 75, the agent starts us again
+  kTerminated,         // SIGTERM or SIGINT: end with 128 + signal
+};
+
+// Set by the session's thread, read by the trainer between steps.
+class StopToken {
+ public:
+  void Request(StopReason reason, int signal_number) {
+    signal_ = signal_number;
+    reason_ = reason;
+  }
+  StopReason reason() const { return reason_; }
+  int signal_number() const { return signal_; }
+
+ private:
+  std::atomic<StopReason> reason_{StopReason::kNone};
+  std::atomic<int> signal_{0};
+};
+
+}  // namespace convene::worker

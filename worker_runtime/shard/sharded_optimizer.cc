@@ -1,0 +1,93 @@
+#include "worker_runtime/shard/sharded_optimizer.h"
+
+#include <algorithm>
+#include <string>
+
+#include "worker_runtime/ops/elementwise.h"
+
+namespace convene::worker {
+namespace {
+
+TensorPiece PieceOf(const ParameterSlice& slice, const ShardSegment& segment,
+                    const std::string& prefix) {
+  return {.name = prefix + slice.name,
+          .global_shape = {slice.global_shape[0], slice.global_shape[1]},
+          .local_box = {.offset = {slice.offset[0], slice.offset[1]},
+                        .extent = {slice.extent[0], slice.extent[1]}},
+          .flat_begin = segment.slice_begin,
+          .flat_count = segment.count};
+}
+
+}  // namespace
+
+ShardedOptimizer::ShardedOptimizer(const ParameterTable& table, Collective& dp, ArenaPlan& plan)
+    : table_(table),
+      dp_(dp),
+      shard_(MakeFlatShard(table, dp.size(), dp.rank())),
+      first_moment_handle_(plan.Add("optimizer/first moment", shard_.count)),
+      second_moment_handle_(plan.Add("optimizer/second moment", shard_.count)) {}
+
+void ShardedOptimizer::Bind(const Arena& arena, absl::Span<float> parameters,
+                            absl::Span<float> gradients) {
+  parameters_ = parameters;
+  gradients_ = gradients;
+  first_moment_ = arena.At(first_moment_handle_).data();
+  second_moment_ = arena.At(second_moment_handle_).data();
+  std::fill_n(first_moment_, shard_.count, 0.0f);
+  std::fill_n(second_moment_, shard_.count, 0.0f);
+}
+
+absl::Status ShardedOptimizer::ReduceGradients(Stream& stream) {
+  return dp_.ReduceScatter(gradients_, ReduceOp::kSum, stream);
+}
+
+double ShardedOptimizer::OwnedSumOfSquares(Stream& stream) const {
+  double sum = 0;
+  for (const ShardSegment& segment : shard_.segments) {
+    if (!table_.slices[segment.parameter].owned) continue;
+    sum += SumOfSquares(segment.count, gradients_.data() + segment.flat_begin, stream);
+  }
+  return sum;
+}
+
+void ShardedOptimizer::Update(const AdamWParameters& parameters, Stream& stream) {
+  AdamWParameters undecayed = parameters;
+  undecayed.weight_decay = 0;
+  for (const ShardSegment& segment : shard_.segments) {
+    const int64_t local = segment.flat_begin - shard_.begin;
+    AdamW(segment.count, table_.slices[segment.parameter].decayed ? parameters : undecayed,
+          gradients_.data() + segment.flat_begin, parameters_.data() + segment.flat_begin,
+          first_moment_ + local, second_moment_ + local, stream);
+  }
+}
+
+absl::Status ShardedOptimizer::GatherParameters(Stream& stream) {
+  return dp_.AllGather(parameters_, stream);
+}
+
+std::vector<PieceToRead> ShardedOptimizer::PiecesToRead() {
+  std::vector<PieceToRead> pieces;
+  for (const ShardSegment& segment : shard_.segments) {
+    const ParameterSlice& slice = table_.slices[segment.parameter];
+    const int64_t local = segment.flat_begin - shard_.begin;
+    pieces.push_back({PieceOf(slice, segment, ""), parameters_.data() + segment.flat_begin});
+    pieces.push_back({PieceOf(slice, segment, "optimizer.first_moment/"), first_moment_ + local});
+    pieces.push_back({PieceOf(slice, segment, "optimizer.second_moment/"), second_moment_ + local});
+  }
+  return pieces;
+}
+
+std::vector<PieceToWrite> ShardedOptimizer::PiecesToWrite() const {
+  std::vector<PieceToWrite> pieces;
+  for (const ShardSegment& segment : shard_.segments) {
+    const ParameterSlice& slice = table_.slices[segment.parameter];
+    if (!slice.owned) continue;
+    const int64_t local = segment.flat_begin - shard_.begin;
+    pieces.push_back({PieceOf(slice, segment, ""), parameters_.data() + segment.flat_begin});
+    pieces.push_back({PieceOf(slice, segment, "optimizer.first_moment/"), first_moment_ + local});
+    pieces.push_back({PieceOf(slice, segment, "optimizer.second_moment/"), second_moment_ + local});
+  }
+  return pieces;
+}
+
+}  // namespace convene::worker

@@ -1,0 +1,187 @@
+// The promise of 3D parallelism: whatever the grid, the same training run. Ranks are threads over the loopback collectives.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/status_macros.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/thread.h"
+#include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/data/dataset.h"
+#include "worker_runtime/trainer/engine.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr int kSteps = 20;
+constexpr int kSequenceLength = 16;
+
+struct Run {
+  ModelConfig model;
+  Layout layout;
+  int global_batch_size = 8;
+  int micro_batch_size = 1;
+};
+
+struct Curve {
+  std::vector<double> losses;
+  std::vector<double> grad_norms;
+  std::vector<std::vector<float>> parameters;  // by rank, after the last step
+};
+
+ModelConfig Tiny(bool tied = false) {
+  auto config = NamedModel("llama-tiny");
+  REQUIRE(config.ok());
+  config->tied_embeddings = tied;
+  return *config;
+}
+
+// Text with structure to learn: token t depends on the one before it and on its place.
+int32_t TokenAt(int64_t sample, int place) {
+  uint64_t x = static_cast<uint64_t>(sample) * 0x9E3779B97F4A7C15 + 12345;
+  x ^= x >> 29;
+  const int start = static_cast<int>(x % 97);
+  return 32 + (start + place * (1 + static_cast<int>(x >> 40) % 3)) % 90;
+}
+
+struct Tokens {
+  std::vector<int32_t> inputs;
+  std::vector<int32_t> targets;
+};
+
+Tokens TokensOfStep(const Run& run, int dp_rank, int step) {
+  const int microbatches = run.global_batch_size / run.layout.dp / run.micro_batch_size;
+  Tokens tokens;
+  for (int m = 0; m < microbatches; ++m) {
+    for (int row = 0; row < run.micro_batch_size; ++row) {
+      const int64_t sample =
+          SamplePosition(int64_t{step} * run.global_batch_size, run.global_batch_size,
+                         run.micro_batch_size, run.layout.dp, dp_rank, m, row);
+      for (int t = 0; t < kSequenceLength; ++t) {
+        tokens.inputs.push_back(TokenAt(sample, t));
+        tokens.targets.push_back(TokenAt(sample, t + 1));
+      }
+    }
+  }
+  return tokens;
+}
+
+// Returns its errors: Catch2's assertions belong to the test's own thread.
+absl::Status TrainRank(const Run& run, int rank, CommunicatorSet& communicators, Curve& curve) {
+  const int dp_rank = CoordinateOf(run.layout, rank).dp;
+  CONVENE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Engine> engine,
+      Engine::Create({.model = run.model,
+       .layout = run.layout,
+       .rank = rank,
+       .seed = 11,
+       .micro_batch_size = run.micro_batch_size,
+       .sequence_length = kSequenceLength,
+       .microbatches = run.global_batch_size / run.layout.dp / run.micro_batch_size},
+      communicators));
+  Stream stream = Stream::Cpu();
+  for (int step = 0; step < kSteps; ++step) {
+    const Tokens tokens = TokensOfStep(run, dp_rank, step);
+    const TokenBatch batch{tokens.inputs.data(), tokens.targets.data(),
+                           1.0f / (run.global_batch_size * kSequenceLength)};
+    const AdamWParameters adam{.learning_rate = 1e-3 * std::min(1.0, (step + 1) / 10.0),
+                               .weight_decay = 0.1,
+                               .step = step + 1};
+    CONVENE_ASSIGN_OR_RETURN(const StepResult result,
+                             engine->TrainStep(batch, adam, /*stop=*/false, stream));
+    if (rank != 0) continue;
+    curve.losses.push_back(result.loss);
+    curve.grad_norms.push_back(result.grad_norm);
+  }
+  curve.parameters[rank].assign(engine->parameters().begin(), engine->parameters().end());
+  return absl::OkStatus();
+}
+
+Curve Train(const Run& run) {
+  std::vector<CommunicatorSet> sets = LoopbackCommunicators(run.layout);
+  Curve curve;
+  curve.parameters.resize(run.layout.world_size());
+  std::vector<absl::Status> statuses(run.layout.world_size());
+  std::vector<Thread> threads;
+  for (int rank = 0; rank < run.layout.world_size(); ++rank) {
+    threads.emplace_back(absl::StrCat("rank ", rank), [&, rank] {
+      statuses[rank] = TrainRank(run, rank, sets[rank], curve);
+    });
+  }
+  for (Thread& thread : threads) thread.Join();
+  for (const absl::Status& status : statuses) REQUIRE_OK(status);
+  return curve;
+}
+
+double RelativeError(double value, double expected) {
+  return std::abs(value - expected) / std::abs(expected);
+}
+
+void CheckSameCurve(const Curve& curve, const Curve& expected) {
+  for (int step = 0; step < kSteps; ++step) {
+    INFO("step " << step << ": loss " << curve.losses[step] << ", expected "
+                 << expected.losses[step] << "; norm " << curve.grad_norms[step] << ", expected "
+                 << expected.grad_norms[step]);
+    CHECK(RelativeError(curve.losses[step], expected.losses[step]) < 1e-5);
+    CHECK(RelativeError(curve.grad_norms[step], expected.grad_norms[step]) < 1e-5);
+  }
+}
+
+std::vector<Layout> LayoutsOf(int world_size) {
+  std::vector<Layout> layouts;
+  for (int pp = 1; pp <= world_size; pp *= 2) {
+    for (int tp = 1; pp * tp <= world_size; tp *= 2) {
+      layouts.push_back({pp, world_size / pp / tp, tp});
+    }
+  }
+  return layouts;
+}
+
+void CheckEveryLayout(const ModelConfig& model, int global_batch_size, bool accumulate) {
+  const Curve expected = Train({model, {}, global_batch_size, global_batch_size});
+  REQUIRE(expected.losses.back() < 0.9 * expected.losses.front());
+  for (const int world_size : {1, 2, 4, 8}) {
+    for (const Layout& layout : LayoutsOf(world_size)) {
+      INFO(layout.ToString() << (accumulate ? " with" : " without") << " accumulation");
+      const int micro_batch_size = accumulate ? 1 : global_batch_size / layout.dp;
+      CheckSameCurve(Train({model, layout, global_batch_size, micro_batch_size}), expected);
+    }
+  }
+}
+
+TEST_CASE("every layout without accumulation trains like one process") {
+  CheckEveryLayout(Tiny(), 8, /*accumulate=*/false);
+}
+
+TEST_CASE("every layout with accumulation trains like one process") {
+  CheckEveryLayout(Tiny(), 16, /*accumulate=*/true);
+}
+
+TEST_CASE("tied embeddings train alike on one stage and on several") {
+  const Curve expected = Train({Tiny(true), {}, 8, 8});
+  for (const Layout layout : {Layout{2, 1, 1}, Layout{4, 1, 2}, Layout{2, 2, 2}, Layout{1, 2, 2}}) {
+    INFO(layout.ToString());
+    CheckSameCurve(Train({Tiny(true), layout, 8, 2}), expected);
+  }
+}
+
+TEST_CASE("the same run twice is the same bits") {
+  const Run run{Tiny(), {2, 2, 2}, 8, 2};
+  const Curve first = Train(run);
+  const Curve second = Train(run);
+  CHECK(first.losses == second.losses);
+  CHECK(first.grad_norms == second.grad_norms);
+  CHECK(first.parameters == second.parameters);
+}
+
+TEST_CASE("replicas hold the same bits after training") {
+  const Run run{Tiny(), {1, 4, 2}, 8, 2};
+  const Curve curve = Train(run);
+  for (int rank = 2; rank < 8; ++rank) {
+    CHECK(curve.parameters[rank] == curve.parameters[rank % 2]);
+  }
+}
+
+}  // namespace
+}  // namespace convene::worker
