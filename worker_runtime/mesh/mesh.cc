@@ -1,0 +1,149 @@
+#include "worker_runtime/mesh/mesh.h"
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tools/base/check.h"
+#include "tools/base/status_macros.h"
+
+namespace convene::worker {
+namespace {
+
+// The stages that hold tied embeddings; with a single stage that is one, alone in its group.
+std::vector<int> EndStages(const Layout& layout) {
+  if (layout.pp == 1) return {0};
+  return {0, layout.pp - 1};
+}
+
+absl::Status CheckDegree(const char* name, int value, int smallest) {
+  if (value >= smallest) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, "=", value, ": a parallel degree must be at least 1",
+                   smallest == 0 ? " (or 0 to derive it from the world size)" : ""));
+}
+
+// "1, 2, 4": every n for which `fixed` x n divides the world (what is left over becomes dp).
+std::string Divisors(int world_size, int fixed) {
+  std::vector<int> fitting;
+  if (world_size % fixed == 0) {
+    const int rest = world_size / fixed;
+    for (int candidate = 1; candidate <= rest; ++candidate) {
+      if (rest % candidate == 0) fitting.push_back(candidate);
+    }
+  }
+  return fitting.empty() ? "nothing" : absl::StrJoin(fitting, ", ");
+}
+
+std::string WhatWouldFit(int world_size, int tp, int pp) {
+  if (world_size % (int64_t{tp} * pp) == 0) {
+    return absl::StrCat("dp=", world_size / (tp * pp), " fits");
+  }
+  return absl::StrCat("with tp=", tp, ", pp may be: ", Divisors(world_size, tp), "; with pp=", pp,
+                      ", tp may be: ", Divisors(world_size, pp));
+}
+
+}  // namespace
+
+std::string Layout::ToString() const { return absl::StrCat("dp", dp, " x tp", tp, " x pp", pp); }
+
+Coordinate CoordinateOf(const Layout& layout, int rank) {
+  CONVENE_CHECK(rank >= 0 && rank < layout.world_size());
+  return {.pp = rank / (layout.tp * layout.dp),
+          .dp = rank / layout.tp % layout.dp,
+          .tp = rank % layout.tp};
+}
+
+int RankOf(const Layout& layout, const Coordinate& coordinate) {
+  CONVENE_CHECK(coordinate.pp >= 0 && coordinate.pp < layout.pp);
+  CONVENE_CHECK(coordinate.dp >= 0 && coordinate.dp < layout.dp);
+  CONVENE_CHECK(coordinate.tp >= 0 && coordinate.tp < layout.tp);
+  return (coordinate.pp * layout.dp + coordinate.dp) * layout.tp + coordinate.tp;
+}
+
+const char* AxisName(Axis axis) {
+  switch (axis) {
+    case Axis::kTp:
+      return "tp";
+    case Axis::kDp:
+      return "dp";
+    case Axis::kPp:
+      return "pp";
+    case Axis::kEmbedding:
+      return "embedding";
+    case Axis::kWorld:
+      return "world";
+  }
+  CONVENE_CHECK(false);
+}
+
+std::vector<int> GroupOf(const Layout& layout, Axis axis, int rank) {
+  const Coordinate own = CoordinateOf(layout, rank);
+  std::vector<int> group;
+  switch (axis) {
+    case Axis::kTp:
+      for (int tp = 0; tp < layout.tp; ++tp) {
+        group.push_back(RankOf(layout, {.pp = own.pp, .dp = own.dp, .tp = tp}));
+      }
+      return group;
+    case Axis::kDp:
+      for (int dp = 0; dp < layout.dp; ++dp) {
+        group.push_back(RankOf(layout, {.pp = own.pp, .dp = dp, .tp = own.tp}));
+      }
+      return group;
+    case Axis::kPp:
+      for (int pp = 0; pp < layout.pp; ++pp) {
+        group.push_back(RankOf(layout, {.pp = pp, .dp = own.dp, .tp = own.tp}));
+      }
+      return group;
+    case Axis::kEmbedding:
+      if (own.pp != 0 && own.pp != layout.pp - 1) return {};
+      for (const int pp : EndStages(layout)) {
+        group.push_back(RankOf(layout, {.pp = pp, .dp = own.dp, .tp = own.tp}));
+      }
+      return group;
+    case Axis::kWorld:
+      for (int other = 0; other < layout.world_size(); ++other) group.push_back(other);
+      return group;
+  }
+  CONVENE_CHECK(false);
+}
+
+std::vector<std::vector<int>> AllGroups(const Layout& layout, Axis axis) {
+  std::vector<std::vector<int>> groups;
+  for (int rank = 0; rank < layout.world_size(); ++rank) {
+    std::vector<int> group = GroupOf(layout, axis, rank);
+    // A group is listed when its lowest member comes by.
+    if (!group.empty() && group.front() == rank) groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+absl::StatusOr<Layout> ResolveLayout(int world_size, int tp, int pp, int dp) {
+  if (world_size < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("world size ", world_size, ": a job has at least one worker"));
+  }
+  CONVENE_RETURN_IF_ERROR(CheckDegree("tp", tp, 1));
+  CONVENE_RETURN_IF_ERROR(CheckDegree("pp", pp, 1));
+  CONVENE_RETURN_IF_ERROR(CheckDegree("dp", dp, 0));
+  // 64 bits: three legal ints may overflow one.
+  const int64_t model = int64_t{tp} * pp;
+  if (dp == 0) {
+    if (world_size % model == 0) {
+      return Layout{.pp = pp, .dp = static_cast<int>(world_size / model), .tp = tp};
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("tp=", tp, " x pp=", pp, " = ", model, " does not divide the ", world_size,
+                     " workers of this job: ", WhatWouldFit(world_size, tp, pp)));
+  }
+  if (world_size % model == 0 && world_size / model == dp) {
+    return Layout{.pp = pp, .dp = dp, .tp = tp};
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "tp=", tp, " x pp=", pp, " x dp=", dp, " = ", static_cast<double>(model) * dp,
+      ", but this job has ", world_size, " workers: ", WhatWouldFit(world_size, tp, pp)));
+}
+
+}  // namespace convene::worker

@@ -1,0 +1,152 @@
+#include "worker_runtime/mesh/mesh.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tools/base/testing/status_testing.h"
+
+namespace convene::worker {
+namespace {
+
+std::vector<Layout> LayoutsOf(int world_size) {
+  std::vector<Layout> layouts;
+  for (int pp = 1; pp <= world_size; ++pp) {
+    for (int dp = 1; pp * dp <= world_size; ++dp) {
+      if (world_size % (pp * dp) != 0) continue;
+      layouts.push_back({.pp = pp, .dp = dp, .tp = world_size / (pp * dp)});
+    }
+  }
+  return layouts;
+}
+
+// "tp: 0 1 | 2 3".
+std::string Table(const Layout& layout) {
+  std::string table = layout.ToString() + "\n";
+  for (const Axis axis : {Axis::kTp, Axis::kDp, Axis::kPp, Axis::kEmbedding, Axis::kWorld}) {
+    std::vector<std::string> groups;
+    for (const auto& group : AllGroups(layout, axis)) groups.push_back(absl::StrJoin(group, " "));
+    absl::StrAppend(&table, AxisName(axis), ": ", absl::StrJoin(groups, " | "), "\n");
+  }
+  return table;
+}
+
+TEST_CASE("groups of the layouts people use") {
+  CHECK(Table({.pp = 1, .dp = 1, .tp = 1}) ==
+        "dp1 x tp1 x pp1\n"
+        "tp: 0\n"
+        "dp: 0\n"
+        "pp: 0\n"
+        "embedding: 0\n"
+        "world: 0\n");
+  CHECK(Table({.pp = 1, .dp = 4, .tp = 1}) ==
+        "dp4 x tp1 x pp1\n"
+        "tp: 0 | 1 | 2 | 3\n"
+        "dp: 0 1 2 3\n"
+        "pp: 0 | 1 | 2 | 3\n"
+        "embedding: 0 | 1 | 2 | 3\n"
+        "world: 0 1 2 3\n");
+  CHECK(Table({.pp = 2, .dp = 2, .tp = 2}) ==
+        "dp2 x tp2 x pp2\n"
+        "tp: 0 1 | 2 3 | 4 5 | 6 7\n"
+        "dp: 0 2 | 1 3 | 4 6 | 5 7\n"
+        "pp: 0 4 | 1 5 | 2 6 | 3 7\n"
+        "embedding: 0 4 | 1 5 | 2 6 | 3 7\n"
+        "world: 0 1 2 3 4 5 6 7\n");
+  CHECK(Table({.pp = 4, .dp = 1, .tp = 2}) ==
+        "dp1 x tp2 x pp4\n"
+        "tp: 0 1 | 2 3 | 4 5 | 6 7\n"
+        "dp: 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7\n"
+        "pp: 0 2 4 6 | 1 3 5 7\n"
+        "embedding: 0 6 | 1 7\n"
+        "world: 0 1 2 3 4 5 6 7\n");
+}
+
+TEST_CASE("coordinates and ranks are inverse, tp fastest and pp slowest") {
+  for (const int world_size : {1, 2, 4, 8}) {
+    for (const Layout& layout : LayoutsOf(world_size)) {
+      INFO(layout.ToString());
+      int rank = 0;
+      for (int pp = 0; pp < layout.pp; ++pp) {
+        for (int dp = 0; dp < layout.dp; ++dp) {
+          for (int tp = 0; tp < layout.tp; ++tp, ++rank) {
+            const Coordinate coordinate = {.pp = pp, .dp = dp, .tp = tp};
+            CHECK(RankOf(layout, coordinate) == rank);
+            CHECK(CoordinateOf(layout, rank) == coordinate);
+          }
+        }
+      }
+      CHECK(rank == world_size);
+    }
+  }
+}
+
+TEST_CASE("every axis divides the ranks it has among its groups") {
+  for (const int world_size : {1, 2, 4, 8}) {
+    for (const Layout& layout : LayoutsOf(world_size)) {
+      for (const Axis axis : {Axis::kTp, Axis::kDp, Axis::kPp, Axis::kEmbedding, Axis::kWorld}) {
+        INFO(layout.ToString() << " " << AxisName(axis));
+        std::set<int> seen;
+        for (const auto& group : AllGroups(layout, axis)) {
+          CHECK(std::is_sorted(group.begin(), group.end()));
+          for (const int rank : group) {
+            CHECK(seen.insert(rank).second);
+            CHECK(GroupOf(layout, axis, rank) == group);
+          }
+        }
+        for (int rank = 0; rank < world_size; ++rank) {
+          CHECK(GroupOf(layout, axis, rank).empty() == !seen.contains(rank));
+        }
+        const bool middle_stages = axis == Axis::kEmbedding && layout.pp > 2;
+        CHECK(seen.size() == (middle_stages ? 2u * layout.dp * layout.tp : 1u * world_size));
+      }
+    }
+  }
+}
+
+TEST_CASE("data parallelism fills what the other axes leave") {
+  for (const int world_size : {1, 2, 4, 8}) {
+    for (const Layout& layout : LayoutsOf(world_size)) {
+      const auto derived = ResolveLayout(world_size, layout.tp, layout.pp, 0);
+      REQUIRE_OK(derived);
+      CHECK(*derived == layout);
+      const auto stated = ResolveLayout(world_size, layout.tp, layout.pp, layout.dp);
+      REQUIRE_OK(stated);
+      CHECK(*stated == layout);
+    }
+  }
+}
+
+TEST_CASE("a layout that does not fit says the product and what would fit") {
+  struct Row {
+    int world_size, tp, pp, dp;
+    const char* text;
+  };
+  for (const Row& row : {
+           Row{8, 3, 1, 0,
+               "tp=3 x pp=1 = 3 does not divide the 8 workers of this job: with tp=3, "
+               "pp may be: nothing; with pp=1, tp may be: 1, 2, 4, 8"},
+           Row{8, 2, 3, 0,
+               "tp=2 x pp=3 = 6 does not divide the 8 workers of this job: with tp=2, "
+               "pp may be: 1, 2, 4; with pp=3, tp may be: nothing"},
+           Row{8, 2, 2, 3, "tp=2 x pp=2 x dp=3 = 12, but this job has 8 workers: dp=2 fits"},
+           Row{2, 2, 2, 1,
+               "tp=2 x pp=2 x dp=1 = 4, but this job has 2 workers: with tp=2, "
+               "pp may be: 1; with pp=2, tp may be: 1"},
+           Row{8, 1 << 20, 1 << 20, 0, "= 1099511627776 does not divide"},
+           Row{8, 0, 1, 0, "tp=0: a parallel degree must be at least 1"},
+           Row{8, 1, -2, 0, "pp=-2: a parallel degree must be at least 1"},
+           Row{8, 1, 1, -1, "dp=-1: a parallel degree must be at least 1 (or 0 to derive it"},
+           Row{0, 1, 1, 0, "world size 0"},
+       }) {
+    CHECK_STATUS(ResolveLayout(row.world_size, row.tp, row.pp, row.dp),
+                 absl::StatusCode::kInvalidArgument, row.text);
+  }
+}
+
+}  // namespace
+}  // namespace convene::worker

@@ -1,0 +1,160 @@
+#include "worker_runtime/model/config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tools/base/status_macros.h"
+#include "tools/base/text.h"
+
+namespace convene::worker {
+namespace {
+
+// Larger sizes are surely typing errors, and within these bounds no product of sizes overflows
+// int64.
+constexpr int kMostLayers = 4096;
+constexpr int kLargestSize = 1 << 20;
+
+struct NamedShape {
+  const char* name;
+  ModelConfig config;
+};
+
+// Sorted by name. Real shapes: Touvron et al. 2023 (Llama 2), Llama 3 herd 2024, and the Llama 3.2
+// model cards. Columns: layers, hidden, ffn, heads, kv heads, head size, vocabulary, rope theta,
+// norm epsilon, tied embeddings.
+const NamedShape kNamedShapes[] = {
+    {"llama-15m", {8, 384, 1024, 8, 8, 48, 256, 10000.0, 1e-5, false}},
+    {"llama-2-70b", {80, 8192, 28672, 64, 8, 128, 32000, 10000.0, 1e-5, false}},
+    {"llama-2-7b", {32, 4096, 11008, 32, 32, 128, 32000, 10000.0, 1e-5, false}},
+    {"llama-3-405b", {126, 16384, 53248, 128, 8, 128, 128256, 500000.0, 1e-5, false}},
+    {"llama-3-70b", {80, 8192, 28672, 64, 8, 128, 128256, 500000.0, 1e-5, false}},
+    {"llama-3-8b", {32, 4096, 14336, 32, 8, 128, 128256, 500000.0, 1e-5, false}},
+    {"llama-3.2-1b", {16, 2048, 8192, 32, 8, 64, 128256, 500000.0, 1e-5, true}},
+    {"llama-3.2-3b", {28, 3072, 8192, 24, 8, 128, 128256, 500000.0, 1e-5, true}},
+    // The short name that job files use for llama-3-70b.
+    {"llama-70b", {80, 8192, 28672, 64, 8, 128, 128256, 500000.0, 1e-5, false}},
+    // Byte vocabulary and heads of 4, so that every layout up to tp 8 x pp 8 is legal in a test.
+    {"llama-tiny", {8, 64, 192, 16, 8, 4, 256, 10000.0, 1e-5, false}},
+};
+
+// "1, 2, 3 or 6": the divisors of `value`; of many, the eight nearest to `wanted`.
+std::string NearestDivisors(int value, int wanted) {
+  std::vector<int> divisors;
+  for (int d = 1; d <= value; ++d) {
+    if (value % d == 0) divisors.push_back(d);
+  }
+  constexpr size_t kShown = 8;
+  if (divisors.size() > kShown) {
+    std::stable_sort(divisors.begin(), divisors.end(), [wanted](int a, int b) {
+      return std::abs(a - wanted) < std::abs(b - wanted);
+    });
+    divisors.resize(kShown);
+    std::sort(divisors.begin(), divisors.end());
+  }
+  const int last = divisors.back();
+  divisors.pop_back();
+  if (divisors.empty()) return absl::StrCat(last);
+  return absl::StrCat(absl::StrJoin(divisors, ", "), " or ", last);
+}
+
+absl::Status CheckSize(const char* name, int value, int largest) {
+  if (value >= 1 && value <= largest) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, " ", value, " must be a number from 1 to ", largest));
+}
+
+absl::Status CheckPositive(const char* name, double value) {
+  if (value > 0 && std::isfinite(value)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, " ", value, " must be greater than 0"));
+}
+
+absl::Status ValidateShape(const ModelConfig& config) {
+  CONVENE_RETURN_IF_ERROR(CheckSize("layers", config.layers, kMostLayers));
+  CONVENE_RETURN_IF_ERROR(CheckSize("hidden_size", config.hidden_size, kLargestSize));
+  CONVENE_RETURN_IF_ERROR(CheckSize("ffn_size", config.ffn_size, kLargestSize));
+  CONVENE_RETURN_IF_ERROR(CheckSize("heads", config.heads, kLargestSize));
+  CONVENE_RETURN_IF_ERROR(CheckSize("kv_heads", config.kv_heads, kLargestSize));
+  CONVENE_RETURN_IF_ERROR(CheckSize("head_size", config.head_size, kLargestSize / config.heads));
+  CONVENE_RETURN_IF_ERROR(CheckSize("vocabulary_size", config.vocabulary_size, kLargestSize));
+  CONVENE_RETURN_IF_ERROR(CheckPositive("rope_theta", config.rope_theta));
+  CONVENE_RETURN_IF_ERROR(CheckPositive("norm_epsilon", config.norm_epsilon));
+  CONVENE_RETURN_IF_ERROR(CheckPositive("initializer_range", config.initializer_range));
+  if (config.heads % config.kv_heads != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("heads ", config.heads, " cannot share kv_heads ", config.kv_heads,
+                     " evenly; kv_heads can be ", NearestDivisors(config.heads, config.kv_heads)));
+  }
+  if (config.head_size % 2 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("head_size ", config.head_size,
+                     " is odd, but rotary positions turn pairs of values; head_size can be ",
+                     config.head_size == 1 ? "" : absl::StrCat(config.head_size - 1, " or "),
+                     config.head_size + 1));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateSplit(const ModelConfig& config, const Layout& layout) {
+  // Whatever divides all four is legal, so the suggestion cannot run into the next of them.
+  const int splittable = std::gcd(std::gcd(config.heads, config.kv_heads),
+                                  std::gcd(config.ffn_size, config.vocabulary_size));
+  const std::pair<const char*, int> split_over_tp[] = {{"heads", config.heads},
+                                                       {"kv_heads", config.kv_heads},
+                                                       {"ffn_size", config.ffn_size},
+                                                       {"vocabulary_size", config.vocabulary_size}};
+  for (const auto& [name, value] : split_over_tp) {
+    if (value % layout.tp == 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " ", value, " cannot be split over tp_size ", layout.tp,
+                     "; tp_size can be ", NearestDivisors(splittable, layout.tp)));
+  }
+  if (config.layers % layout.pp != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layers ", config.layers, " cannot be split over pp_size ", layout.pp,
+                     "; pp_size can be ", NearestDivisors(config.layers, layout.pp)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int64_t ModelConfig::ParameterCount() const {
+  const int64_t hidden = hidden_size;
+  const int64_t query_and_output = 2 * hidden * heads * head_size;
+  const int64_t key_and_value = 2 * hidden * kv_heads * head_size;
+  const int64_t gate_up_and_down = 3 * hidden * ffn_size;
+  const int64_t norms = 2 * hidden;
+  const int64_t embedding = hidden * vocabulary_size;
+  return layers * (query_and_output + key_and_value + gate_up_and_down + norms) + hidden +
+         (tied_embeddings ? embedding : 2 * embedding);
+}
+
+std::vector<std::string> ModelNames() {
+  std::vector<std::string> names;
+  for (const NamedShape& shape : kNamedShapes) names.emplace_back(shape.name);
+  return names;
+}
+
+absl::StatusOr<ModelConfig> NamedModel(absl::string_view name) {
+  for (const NamedShape& shape : kNamedShapes) {
+    if (name == shape.name) return shape.config;
+  }
+  const std::vector<std::string> names = ModelNames();
+  const std::string closest = ClosestMatch(name, names);
+  return absl::NotFoundError(
+      absl::StrCat("unknown model \"", name, "\"",
+                   closest.empty() ? "" : absl::StrCat("; did you mean \"", closest, "\"?"),
+                   closest.empty() ? "; known: " : " Known: ", absl::StrJoin(names, ", ")));
+}
+
+absl::Status ValidateModel(const ModelConfig& config, const Layout& layout) {
+  CONVENE_RETURN_IF_ERROR(ValidateShape(config));
+  return ValidateSplit(config, layout);
+}
+
+}  // namespace convene::worker

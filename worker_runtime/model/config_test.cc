@@ -1,0 +1,119 @@
+#include "worker_runtime/model/config.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tools/base/testing/status_testing.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+
+ModelConfig Shape(const std::string& name) {
+  const auto config = NamedModel(name);
+  REQUIRE_OK(config);
+  return *config;
+}
+
+TEST_CASE("parameter counts are the published ones") {
+  CHECK(Shape("llama-2-7b").ParameterCount() == 6'738'415'616);
+  CHECK(Shape("llama-2-70b").ParameterCount() == 68'976'648'192);
+  CHECK(Shape("llama-3.2-1b").ParameterCount() == 1'235'814'400);
+  CHECK(Shape("llama-3.2-3b").ParameterCount() == 3'212'749'824);
+  CHECK(Shape("llama-3-8b").ParameterCount() == 8'030'261'248);
+  CHECK(Shape("llama-3-70b").ParameterCount() == 70'553'706'496);
+  CHECK(Shape("llama-3-405b").ParameterCount() == 405'853'388'800);
+}
+
+TEST_CASE("the small shapes have the size their names promise") {
+  CHECK(Shape("llama-tiny").ParameterCount() == 427'072);
+  CHECK(Shape("llama-15m").ParameterCount() == 14'358'912);
+}
+
+TEST_CASE("tied embeddings are counted once") {
+  ModelConfig config = Shape("llama-tiny");
+  const int64_t untied = config.ParameterCount();
+  config.tied_embeddings = true;
+  CHECK(untied - config.ParameterCount() == 256 * 64);
+}
+
+TEST_CASE("every name is listed in order and gives a valid shape") {
+  const std::vector<std::string> names = ModelNames();
+  CHECK(std::is_sorted(names.begin(), names.end()));
+  for (const std::string& name : names) {
+    INFO(name);
+    CHECK_OK(ValidateModel(Shape(name), Layout{}));
+  }
+  CHECK(Shape("llama-70b") == Shape("llama-3-70b"));
+}
+
+TEST_CASE("an unknown name is answered with the closest and the known ones") {
+  CHECK_STATUS(NamedModel("llama-3-8"), absl::StatusCode::kNotFound,
+               "unknown model \"llama-3-8\"; did you mean \"llama-3-8b\"? Known: llama-15m, ");
+  CHECK_STATUS(NamedModel("mixture-of-everything"), absl::StatusCode::kNotFound,
+               "unknown model \"mixture-of-everything\"; known: llama-15m, ");
+}
+
+TEST_CASE("the small shapes can be split over every power of two up to 8") {
+  for (const char* name : {"llama-tiny", "llama-15m"}) {
+    for (int parts : {1, 2, 4, 8}) {
+      INFO(name << " over " << parts);
+      CHECK_OK(ValidateModel(Shape(name), Layout{.pp = parts, .dp = 1, .tp = parts}));
+    }
+  }
+}
+
+TEST_CASE("a split that does not come out even names the legal ones") {
+  ModelConfig config = Shape("llama-tiny");
+  config.heads = 6;
+  config.kv_heads = 6;
+  CHECK_STATUS(ValidateModel(config, Layout{.tp = 4}), kInvalid,
+               "heads 6 cannot be split over tp_size 4; tp_size can be 1 or 2");
+  config.vocabulary_size = 240;
+  CHECK_STATUS(ValidateModel(config, Layout{.tp = 4}), kInvalid,
+               "heads 6 cannot be split over tp_size 4; tp_size can be 1, 2, 3 or 6");
+  CHECK_STATUS(ValidateModel(Shape("llama-tiny"), Layout{.pp = 3}), kInvalid,
+               "layers 8 cannot be split over pp_size 3; pp_size can be 1, 2, 4 or 8");
+  CHECK_STATUS(ValidateModel(Shape("llama-3-405b"), Layout{.pp = 16}), kInvalid,
+               "pp_size can be 2, 3, 6, 7, 9, 14, 18 or 21");
+}
+
+TEST_CASE("each of the sizes split over tp is checked") {
+  ModelConfig config = Shape("llama-tiny");
+  config.kv_heads = 2;
+  CHECK_STATUS(ValidateModel(config, Layout{.tp = 4}), kInvalid,
+               "kv_heads 2 cannot be split over tp_size 4; tp_size can be 1 or 2");
+  config = Shape("llama-tiny");
+  config.ffn_size = 190;
+  CHECK_STATUS(ValidateModel(config, Layout{.tp = 4}), kInvalid, "ffn_size 190 cannot be split");
+  config = Shape("llama-tiny");
+  config.vocabulary_size = 50257;
+  CHECK_STATUS(ValidateModel(config, Layout{.tp = 2}), kInvalid,
+               "vocabulary_size 50257 cannot be split over tp_size 2; tp_size can be 1");
+}
+
+TEST_CASE("a shape that makes no sense names the number") {
+  const auto broken = [](auto change) {
+    ModelConfig config = Shape("llama-tiny");
+    change(config);
+    return ValidateModel(config, Layout{});
+  };
+  CHECK_STATUS(broken([](ModelConfig& c) { c.layers = 0; }), kInvalid,
+               "layers 0 must be a number from 1 to 4096");
+  CHECK_STATUS(broken([](ModelConfig& c) { c.hidden_size = -64; }), kInvalid, "hidden_size -64");
+  CHECK_STATUS(broken([](ModelConfig& c) { c.head_size = 1 << 20; }), kInvalid,
+               "head_size 1048576 must be a number from 1 to 65536");
+  CHECK_STATUS(broken([](ModelConfig& c) { c.kv_heads = 5; }), kInvalid,
+               "heads 16 cannot share kv_heads 5 evenly; kv_heads can be 1, 2, 4, 8 or 16");
+  CHECK_STATUS(broken([](ModelConfig& c) { c.head_size = 5; }), kInvalid,
+               "head_size can be 4 or 6");
+  CHECK_STATUS(broken([](ModelConfig& c) { c.head_size = 1; }), kInvalid, "head_size can be 2");
+  CHECK_STATUS(broken([](ModelConfig& c) { c.rope_theta = 0; }), kInvalid, "rope_theta 0");
+  CHECK_STATUS(broken([](ModelConfig& c) { c.norm_epsilon = -1; }), kInvalid, "norm_epsilon -1");
+  CHECK_STATUS(broken([](ModelConfig& c) { c.initializer_range = NAN; }), kInvalid,
+               "initializer_range nan");
+}
+
+}  // namespace
+}  // namespace convene::worker

@@ -1,0 +1,378 @@
+// Blocks of queries against blocks of keys. A task is one key-value head of one sequence with all
+// query heads that share it: tasks share no output, so threads need no order among them. Within a
+// block, rows go in chunks, and each chunk is computed up to the last key that one of its rows may
+// see: the causal half that is masked costs almost nothing.
+#include "worker_runtime/ops/attention.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "worker_runtime/ops/cpu/block_product.h"
+#include "worker_runtime/ops/cpu/simd.h"
+#include "worker_runtime/ops/cpu/softmax.h"
+
+namespace convene::worker {
+namespace {
+
+using cpu::BlockProduct;
+using cpu::RoundUpToVector;
+
+constexpr int kQueryBlock = 48;
+constexpr int kKeyBlock = 128;
+constexpr int kChunk = 12;
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+// One thread's part of the workspace. "Padded": rows of padded_head_size floats, zeros at the end.
+// "Transposed": (head_size, padded_length), so that a row runs over the keys.
+struct Scratch {
+  float* keys_transposed;
+  float* values_transposed;
+  float* keys;  // padded, as are all that follow up to `queries_gradient`
+  float* values;
+  float* keys_gradient;
+  float* values_gradient;
+  float* queries;  // one block, times 1/sqrt(head_size)
+  float* out;      // one block: of the output, or of its gradient
+  float* queries_gradient;
+  float* scores;           // (kQueryBlock, kKeyBlock), then their exponentials
+  float* scores_gradient;  // (kQueryBlock, kKeyBlock)
+  float* row_max;          // (kQueryBlock), as are the next
+  float* row_sum;
+  size_t size;
+
+  Scratch(const AttentionShape& shape, float* base) {
+    const size_t padded_head_size = static_cast<size_t>(RoundUpToVector(shape.head_size));
+    const size_t padded_length = static_cast<size_t>(RoundUpToVector(shape.sequence_length));
+    const size_t sequence = padded_length * padded_head_size;
+    const size_t block = kQueryBlock * padded_head_size;
+    size = 0;
+    const auto take = [&](size_t count) {
+      float* place = base == nullptr ? nullptr : base + size;
+      size += count;
+      return place;
+    };
+    keys_transposed = take(sequence);
+    values_transposed = take(sequence);
+    keys = take(sequence);
+    values = take(sequence);
+    keys_gradient = take(sequence);
+    values_gradient = take(sequence);
+    queries = take(block);
+    out = take(block);
+    queries_gradient = take(block);
+    scores = take(size_t{kQueryBlock} * kKeyBlock);
+    scores_gradient = take(size_t{kQueryBlock} * kKeyBlock);
+    row_max = take(kQueryBlock);
+    row_sum = take(kQueryBlock);
+  }
+};
+
+// One key-value head of one sequence.
+struct Task {
+  Task(const AttentionShape& shape, int index)
+      : batch_index(index / shape.kv_heads),
+        kv_head(index % shape.kv_heads),
+        group_size(shape.heads / shape.kv_heads),
+        length(shape.sequence_length),
+        head_size(shape.head_size),
+        padded_head_size(RoundUpToVector(shape.head_size)),
+        padded_length(RoundUpToVector(shape.sequence_length)),
+        qkv_stride(shape.qkv_width()),
+        out_stride(static_cast<ptrdiff_t>(shape.heads) * shape.head_size),
+        first_row(static_cast<ptrdiff_t>(batch_index) * shape.sequence_length),
+        key_offset(static_cast<ptrdiff_t>(shape.heads + kv_head) * shape.head_size),
+        value_offset(static_cast<ptrdiff_t>(shape.heads + shape.kv_heads + kv_head) *
+                     shape.head_size),
+        scale(1.0f / std::sqrt(static_cast<float>(shape.head_size))) {}
+
+  int batch_index, kv_head, group_size, length, head_size, padded_head_size, padded_length;
+  ptrdiff_t qkv_stride, out_stride;
+  ptrdiff_t first_row;  // of the sequence, among all tokens
+  ptrdiff_t key_offset, value_offset;
+  float scale;
+};
+
+int TaskCount(const AttentionShape& shape) { return shape.batch * shape.kv_heads; }
+
+int ThreadCount(const AttentionShape& shape) {
+  return std::max(1, std::min(omp_get_max_threads(), TaskCount(shape)));
+}
+
+// to: (rows, padded), from: rows of `width` floats, `stride` apart; times `factor`.
+CONVENE_CPU_CLONES void Pack(int rows, int width, int padded, float factor, const float* from,
+                             ptrdiff_t stride, float* to) {
+  for (int row = 0; row < rows; ++row) {
+    const float* source = from + row * stride;
+    float* target = to + static_cast<ptrdiff_t>(row) * padded;
+    for (int i = 0; i < width; ++i) target[i] = source[i] * factor;
+    for (int i = width; i < padded; ++i) target[i] = 0;
+  }
+}
+
+CONVENE_CPU_CLONES void Unpack(int rows, int width, int padded, float factor, const float* from,
+                               float* to, ptrdiff_t stride) {
+  for (int row = 0; row < rows; ++row) {
+    const float* source = from + static_cast<ptrdiff_t>(row) * padded;
+    float* target = to + row * stride;
+    for (int i = 0; i < width; ++i) target[i] = source[i] * factor;
+  }
+}
+
+// to: (width, padded_rows).
+void PackTransposed(int rows, int width, int padded_rows, const float* from, ptrdiff_t stride,
+                    float* to) {
+  constexpr int kTile = 16;
+  for (int begin = 0; begin < padded_rows; begin += kTile) {
+    const int here = std::max(0, std::min(kTile, rows - begin));
+    for (int i = 0; i < width; ++i) {
+      float* target = to + static_cast<ptrdiff_t>(i) * padded_rows + begin;
+      const float* source = from + begin * stride + i;
+      for (int row = 0; row < here; ++row) target[row] = source[row * stride];
+      for (int row = here; row < kTile; ++row) target[row] = 0;
+    }
+  }
+}
+
+CONVENE_CPU_CLONES void ScaleRow(int count, float factor, float* x) {
+#pragma omp simd
+  for (int i = 0; i < count; ++i) x[i] *= factor;
+}
+
+// probabilities: scores in, e^(score - log_sum_exp) out. gradient: the probabilities' gradient in,
+// the scores' out.
+CONVENE_CPU_CLONES void SoftmaxGradientRow(int count, float log_sum_exp, float mean_gradient,
+                                           float* probabilities, float* gradient) {
+#pragma omp simd
+  for (int i = 0; i < count; ++i) {
+    const float probability = cpu::Exp(probabilities[i] - log_sum_exp);
+    probabilities[i] = probability;
+    gradient[i] = probability * (gradient[i] - mean_gradient);
+  }
+}
+
+CONVENE_CPU_CLONES float Dot(int count, const float* x, const float* y) {
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int i = 0; i < count; ++i) sum += x[i] * y[i];
+  return sum;
+}
+
+// One block of queries against one block of keys.
+struct Block {
+  int first_query;
+  int queries;
+  int first_key;
+  int keys;
+
+  // How many of the block's keys the query `row` may see; may be <= 0 or more than there are.
+  int VisibleKeys(int row) const { return first_query + row + 1 - first_key; }
+};
+
+// The online softmax: raises the row's maximum, rescales what was summed under the old one.
+void SoftmaxRow(int visible, int padded, int head_size, float* scores, float* row_max,
+                float* row_sum, float* out) {
+  std::fill(scores + std::clamp(visible, 0, padded), scores + padded, kMinusInfinity);
+  const float new_max = std::max(*row_max, cpu::Max(padded, scores));
+  if (new_max != *row_max) {
+    const float correction = cpu::Exp(*row_max - new_max);
+    *row_sum *= correction;
+    ScaleRow(head_size, correction, out);
+    *row_max = new_max;
+  }
+  *row_sum += cpu::ExpInPlace(padded, new_max, scores);
+}
+
+void ForwardBlock(const Task& task, const Block& block, const Scratch& scratch) {
+  const int padded_head_size = task.padded_head_size;
+  for (int first = 0; first < block.queries; first += kChunk) {
+    const int rows = std::min(kChunk, block.queries - first);
+    const int keys = std::min(block.keys, block.VisibleKeys(first + rows - 1));
+    if (keys <= 0) continue;
+    const int padded_keys = RoundUpToVector(keys);
+    float* scores = scratch.scores + first * kKeyBlock;
+    float* out = scratch.out + first * padded_head_size;
+    BlockProduct(rows, padded_keys, task.head_size,
+                 {scratch.queries + first * padded_head_size, padded_head_size, 1},
+                 scratch.keys_transposed + block.first_key, task.padded_length, false, scores,
+                 kKeyBlock);
+    for (int row = 0; row < rows; ++row) {
+      SoftmaxRow(std::min(keys, block.VisibleKeys(first + row)), padded_keys, padded_head_size,
+                 scores + row * kKeyBlock, scratch.row_max + first + row,
+                 scratch.row_sum + first + row, out + row * padded_head_size);
+    }
+    BlockProduct(rows, padded_head_size, keys, {scores, kKeyBlock, 1},
+                 scratch.values + static_cast<ptrdiff_t>(block.first_key) * padded_head_size,
+                 padded_head_size, true, out, padded_head_size);
+  }
+}
+
+void ForwardTask(const AttentionShape& shape, int index, const float* qkv, float* out,
+                 float* log_sum_exp, const Scratch& scratch) {
+  const Task task(shape, index);
+  const float* sequence = qkv + task.first_row * task.qkv_stride;
+  PackTransposed(task.length, task.head_size, task.padded_length, sequence + task.key_offset,
+                 task.qkv_stride, scratch.keys_transposed);
+  Pack(task.length, task.head_size, task.padded_head_size, 1.0f, sequence + task.value_offset,
+       task.qkv_stride, scratch.values);
+  for (int member = 0; member < task.group_size; ++member) {
+    const int head = task.kv_head * task.group_size + member;
+    const ptrdiff_t head_offset = static_cast<ptrdiff_t>(head) * task.head_size;
+    float* head_log_sum_exp =
+        log_sum_exp + (static_cast<ptrdiff_t>(task.batch_index) * shape.heads + head) * task.length;
+    for (int first = 0; first < task.length; first += kQueryBlock) {
+      const int queries = std::min(kQueryBlock, task.length - first);
+      Pack(queries, task.head_size, task.padded_head_size, task.scale,
+           sequence + first * task.qkv_stride + head_offset, task.qkv_stride, scratch.queries);
+      std::fill_n(scratch.out, queries * task.padded_head_size, 0.0f);
+      std::fill_n(scratch.row_max, queries, kMinusInfinity);
+      std::fill_n(scratch.row_sum, queries, 0.0f);
+      for (int key = 0; key < first + queries; key += kKeyBlock) {
+        ForwardBlock(task, {first, queries, key, std::min(kKeyBlock, first + queries - key)},
+                     scratch);
+      }
+      for (int row = 0; row < queries; ++row) {
+        Unpack(1, task.head_size, task.padded_head_size, 1.0f / scratch.row_sum[row],
+               scratch.out + row * task.padded_head_size,
+               out + (task.first_row + first + row) * task.out_stride + head_offset,
+               task.out_stride);
+        head_log_sum_exp[first + row] = scratch.row_max[row] + std::log(scratch.row_sum[row]);
+      }
+    }
+  }
+}
+
+// Recomputes the block's probabilities, then: dS = P * (dO V^T - mean), dQ += dS K, dK += dS^T Q,
+// dV += P^T dO.
+void BackwardBlock(const Task& task, const Block& block, const float* log_sum_exp,
+                   const Scratch& scratch) {
+  const int padded_head_size = task.padded_head_size;
+  const ptrdiff_t first_key_offset = static_cast<ptrdiff_t>(block.first_key) * padded_head_size;
+  for (int first = 0; first < block.queries; first += kChunk) {
+    const int rows = std::min(kChunk, block.queries - first);
+    const int keys = std::min(block.keys, block.VisibleKeys(first + rows - 1));
+    if (keys <= 0) continue;
+    const int padded_keys = RoundUpToVector(keys);
+    float* scores = scratch.scores + first * kKeyBlock;
+    float* gradient = scratch.scores_gradient + first * kKeyBlock;
+    BlockProduct(rows, padded_keys, task.head_size,
+                 {scratch.queries + first * padded_head_size, padded_head_size, 1},
+                 scratch.keys_transposed + block.first_key, task.padded_length, false, scores,
+                 kKeyBlock);
+    BlockProduct(rows, padded_keys, task.head_size,
+                 {scratch.out + first * padded_head_size, padded_head_size, 1},
+                 scratch.values_transposed + block.first_key, task.padded_length, false, gradient,
+                 kKeyBlock);
+    for (int row = 0; row < rows; ++row) {
+      float* row_scores = scores + row * kKeyBlock;
+      float* row_gradient = gradient + row * kKeyBlock;
+      const int visible = std::min(keys, block.VisibleKeys(first + row));
+      std::fill(row_scores + std::clamp(visible, 0, padded_keys), row_scores + padded_keys,
+                kMinusInfinity);
+      SoftmaxGradientRow(padded_keys, log_sum_exp[first + row], scratch.row_sum[first + row],
+                         row_scores, row_gradient);
+      // The products over rows below reach a chunk of keys beyond what this chunk of rows sees.
+      std::fill(row_scores + padded_keys, row_scores + kKeyBlock, 0.0f);
+      std::fill(row_gradient + padded_keys, row_gradient + kKeyBlock, 0.0f);
+    }
+    BlockProduct(rows, padded_head_size, keys, {gradient, kKeyBlock, 1},
+                 scratch.keys + first_key_offset, padded_head_size, true,
+                 scratch.queries_gradient + first * padded_head_size, padded_head_size);
+  }
+  for (int first = 0; first < block.keys; first += kChunk) {
+    const int keys = std::min(kChunk, block.keys - first);
+    // The first query that sees the chunk's first key.
+    const int row = std::max(0, block.first_key + first - block.first_query);
+    const int rows = block.queries - row;
+    const ptrdiff_t offset = first_key_offset + static_cast<ptrdiff_t>(first) * padded_head_size;
+    BlockProduct(keys, padded_head_size, rows,
+                 {scratch.scores_gradient + row * kKeyBlock + first, 1, kKeyBlock},
+                 scratch.queries + row * padded_head_size, padded_head_size, true,
+                 scratch.keys_gradient + offset, padded_head_size);
+    BlockProduct(keys, padded_head_size, rows,
+                 {scratch.scores + row * kKeyBlock + first, 1, kKeyBlock},
+                 scratch.out + row * padded_head_size, padded_head_size, true,
+                 scratch.values_gradient + offset, padded_head_size);
+  }
+}
+
+void BackwardTask(const AttentionShape& shape, int index, const float* qkv, const float* out,
+                  const float* log_sum_exp, const float* dout, float* dqkv,
+                  const Scratch& scratch) {
+  const Task task(shape, index);
+  const float* sequence = qkv + task.first_row * task.qkv_stride;
+  float* dsequence = dqkv + task.first_row * task.qkv_stride;
+  PackTransposed(task.length, task.head_size, task.padded_length, sequence + task.key_offset,
+                 task.qkv_stride, scratch.keys_transposed);
+  PackTransposed(task.length, task.head_size, task.padded_length, sequence + task.value_offset,
+                 task.qkv_stride, scratch.values_transposed);
+  Pack(task.length, task.head_size, task.padded_head_size, 1.0f, sequence + task.key_offset,
+       task.qkv_stride, scratch.keys);
+  const ptrdiff_t sequence_size = static_cast<ptrdiff_t>(task.length) * task.padded_head_size;
+  std::fill_n(scratch.keys_gradient, sequence_size, 0.0f);
+  std::fill_n(scratch.values_gradient, sequence_size, 0.0f);
+  for (int member = 0; member < task.group_size; ++member) {
+    const int head = task.kv_head * task.group_size + member;
+    const ptrdiff_t head_offset = static_cast<ptrdiff_t>(head) * task.head_size;
+    const float* head_log_sum_exp =
+        log_sum_exp + (static_cast<ptrdiff_t>(task.batch_index) * shape.heads + head) * task.length;
+    for (int first = 0; first < task.length; first += kQueryBlock) {
+      const int queries = std::min(kQueryBlock, task.length - first);
+      const ptrdiff_t out_offset = (task.first_row + first) * task.out_stride + head_offset;
+      Pack(queries, task.head_size, task.padded_head_size, task.scale,
+           sequence + first * task.qkv_stride + head_offset, task.qkv_stride, scratch.queries);
+      Pack(queries, task.head_size, task.padded_head_size, 1.0f, dout + out_offset, task.out_stride,
+           scratch.out);
+      // The mean of the probabilities' gradient under the probabilities is out . dout.
+      for (int row = 0; row < queries; ++row) {
+        const ptrdiff_t offset = out_offset + row * task.out_stride;
+        scratch.row_sum[row] = Dot(task.head_size, out + offset, dout + offset);
+      }
+      std::fill_n(scratch.queries_gradient, queries * task.padded_head_size, 0.0f);
+      for (int key = 0; key < first + queries; key += kKeyBlock) {
+        BackwardBlock(task, {first, queries, key, std::min(kKeyBlock, first + queries - key)},
+                      head_log_sum_exp + first, scratch);
+      }
+      Unpack(queries, task.head_size, task.padded_head_size, task.scale, scratch.queries_gradient,
+             dsequence + first * task.qkv_stride + head_offset, task.qkv_stride);
+    }
+  }
+  Unpack(task.length, task.head_size, task.padded_head_size, 1.0f, scratch.keys_gradient,
+         dsequence + task.key_offset, task.qkv_stride);
+  Unpack(task.length, task.head_size, task.padded_head_size, 1.0f, scratch.values_gradient,
+         dsequence + task.value_offset, task.qkv_stride);
+}
+
+}  // namespace
+
+size_t AttentionWorkspace(const AttentionShape& shape) {
+  return Scratch(shape, nullptr).size * static_cast<size_t>(ThreadCount(shape));
+}
+
+void AttentionForward(const AttentionShape& shape, const float* qkv, float* out, float* log_sum_exp,
+                      float* workspace, Stream& /*stream*/) {
+  const size_t scratch_size = Scratch(shape, nullptr).size;
+  const int tasks = TaskCount(shape);
+#pragma omp parallel for schedule(static) num_threads(ThreadCount(shape))
+  for (int index = 0; index < tasks; ++index) {
+    const Scratch scratch(shape, workspace + scratch_size * omp_get_thread_num());
+    ForwardTask(shape, index, qkv, out, log_sum_exp, scratch);
+  }
+}
+
+void AttentionBackward(const AttentionShape& shape, const float* qkv, const float* out,
+                       const float* log_sum_exp, const float* dout, float* dqkv, float* workspace,
+                       Stream& /*stream*/) {
+  const size_t scratch_size = Scratch(shape, nullptr).size;
+  const int tasks = TaskCount(shape);
+#pragma omp parallel for schedule(static) num_threads(ThreadCount(shape))
+  for (int index = 0; index < tasks; ++index) {
+    const Scratch scratch(shape, workspace + scratch_size * omp_get_thread_num());
+    BackwardTask(shape, index, qkv, out, log_sum_exp, dout, dqkv, scratch);
+  }
+}
+
+}  // namespace convene::worker
