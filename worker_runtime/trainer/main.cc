@@ -1,0 +1,67 @@
+// convene-train: the built-in trainer, one process per GPU or CPU slot.
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/exit_code.h"
+#include "tools/base/logging.h"
+#include "worker_runtime/contract/contract.h"
+#include "worker_runtime/session/session.h"
+#include "worker_runtime/trainer/command_line.h"
+#include "worker_runtime/trainer/load_options.h"
+#include "worker_runtime/trainer/training.h"
+
+namespace convene::worker {
+namespace {
+
+int Code(ExitCode code) { return static_cast<int>(code); }
+
+// One paragraph. An error of the configuration is the same on all ranks, so only the first one of each node speaks.
+int Fail(const absl::Status& status, const Contract* contract) {
+  const ExitCode code = ExitCodeForStatus(status);
+  const bool same_everywhere = code == ExitCode::kUsage;
+  if (!same_everywhere || contract == nullptr || contract->local_rank == 0) {
+    const std::string who =
+        contract == nullptr || contract->world_size == 1
+            ? ""
+            : absl::StrCat("rank ", contract->rank, " on ", HostName(), ": ");
+    std::fprintf(stderr, "convene-train: %s%s\n", who.c_str(),
+                 std::string(status.message()).c_str());
+  }
+  return Code(code);
+}
+
+int ExitCodeOfStop(const StopToken& stop) {
+  // Another rank's agent may have asked: then this rank's token is still empty, and it is to start again with the others.
+  return stop.reason() == StopReason::kTerminated ? ExitCodeForSignal(stop.signal_number())
+                                                  : Code(ExitCode::kMembershipChanged);
+}
+
+int Main(const std::vector<std::string>& arguments) {
+  const auto options = LoadOptions(arguments, ProcessEnvironment());
+  const auto contract = ReadContract(ProcessEnvironment());
+  if (!options.ok()) return Fail(options.status(), contract.ok() ? &*contract : nullptr);
+  if (!options->has_value()) {
+    std::fputs(HelpText().c_str(), stdout);
+    return Code(ExitCode::kOk);
+  }
+  if (!contract.ok()) return Fail(contract.status(), nullptr);
+
+  StopToken stop;
+  const auto session = Session::Start(*contract, stop);
+  if (!session.ok()) return Fail(session.status(), &*contract);
+  const auto end = RunTraining(**options, *contract, stop);
+  if (!end.ok()) return Fail(end.status(), &*contract);
+  return *end == TrainingEnd::kFinished ? Code(ExitCode::kOk) : ExitCodeOfStop(stop);
+}
+
+}  // namespace
+}  // namespace convene::worker
+
+int main(int argc, char** argv) {
+  convene::worker::BlockStopSignals();
+  convene::InitLogging("convene-train");
+  return convene::worker::Main(std::vector<std::string>(argv + 1, argv + argc));
+}

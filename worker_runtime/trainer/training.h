@@ -1,0 +1,24 @@
+// One worker's training run, from options to the last checkpoint.
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker_runtime/contract/contract.h"
+#include "worker_runtime/session/stop_token.h"
+#include "worker_runtime/trainer/options.h"
+
+namespace convene::worker {
+
+enum class TrainingEnd {
+  kFinished,  // all steps are done
+  kStopped,   // somebody's stop token asked; everything up to here is saved
+};
+
+// Every rank calls it with the same options. Rank 0 prints progress and writes the metrics.
+//
+// Errors: what ResolveLayout and ValidateOptions refuse, before anything is connected; those of the data, the checkpoint and the
+// engine; Aborted when a peer is gone (the agent starts this worker again); DeadlineExceeded when a collective waited too long.
+absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contract& contract,
+                                        const StopToken& stop);
+
+}  // namespace convene::worker
