@@ -155,7 +155,7 @@ def part_lint(run: Run) -> None:
 
 
 def sanitize(run: Run, config: str) -> None:
-    folders = [f'//{folder}/...' for folder in SANITIZED if os.path.isdir(os.path.join(ROOT, folder))]
+    folders = [f'//{folder}/...' for folder in SANITIZED if tracked(f'{folder}/*BUILD.bazel')]
     run.bazel_test(f'--config={config}', f'--test_tag_filters=-cuda,-no-sanitizer,-no-{config}', '--', *folders)
 
 
