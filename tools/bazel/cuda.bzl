@@ -2,6 +2,19 @@
 
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 
+_NVCC_FLAGS = [
+    "-std=c++20",
+    "-O3",
+    "-lineinfo",  # profilers and compute-sanitizer name the source line; costs no speed
+    "--expt-relaxed-constexpr",
+    "-Xcompiler=-fPIC,-Wall,-Wextra",
+    "-Werror=all-warnings",
+]
+
+# Machine code for Hopper, and PTX that a later GPU's driver compiles when the program starts. A kernel that uses
+# wgmma or setmaxnreg asks for ["90a,code=sm_90a"] instead, which runs on Hopper alone.
+_HOPPER_AND_LATER = ["90,code=[sm_90,compute_90]"]
+
 def _nvcc_objects_impl(ctx):
     cc_toolchain = find_cpp_toolchain(ctx)
     features = cc_common.configure_features(
@@ -17,7 +30,8 @@ def _nvcc_objects_impl(ctx):
     for src in ctx.files.srcs:
         obj = ctx.actions.declare_file("_objs/%s/%s.o" % (ctx.label.name, src.basename))
         args = ctx.actions.args()
-        args.add_all(["-x", "cu", "-c", "-std=c++17", "-O3", "-Xcompiler", "-fPIC"])
+        args.add_all(["-x", "cu", "-c"])
+        args.add_all(_NVCC_FLAGS)
         args.add("-ccbin", cc_toolchain.compiler_executable)
         args.add_all(ctx.attr.archs, format_each = "-gencode=arch=compute_%s")
         args.add_all(ctx.attr.copts)
@@ -66,16 +80,29 @@ _nvcc_objects = rule(
         "srcs": attr.label_list(allow_files = [".cu"], mandatory = True),
         "deps": attr.label_list(providers = [CcInfo]),
         "copts": attr.string_list(),
-        "archs": attr.string_list(default = ["90,code=sm_90"]),
+        "archs": attr.string_list(default = _HOPPER_AND_LATER),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
     },
     toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
     fragments = ["cpp"],
 )
 
-def cuda_library(name, srcs, hdrs = [], deps = [], visibility = None, **kwargs):
-    """Like cc_library, for .cu files. The headers stay in plain cc_library targets: only those get
-    the module map that layering_check reads."""
-    native.cc_library(name = name + "_headers", hdrs = hdrs, deps = deps)
-    _nvcc_objects(name = name + "_objects", srcs = srcs, deps = [":" + name + "_headers"], **kwargs)
-    native.cc_library(name = name, hdrs = hdrs, deps = deps + [":" + name + "_objects"], visibility = visibility)
+def cuda_library(name, srcs, hdrs = [], deps = [], visibility = None, testonly = False, **kwargs):
+    """Like cc_library, for .cu files; tagged cuda, so that only --config=cuda builds it.
+
+    The headers stand in a plain cc_library target: only those get the module map that layering_check reads.
+
+    Args:
+      name: the library's name.
+      srcs: .cu files.
+      hdrs: what its callers include.
+      deps: cc_library targets; @cuda//:cudart comes by itself.
+      visibility: who may depend on it.
+      testonly: as in every rule.
+      **kwargs: archs (of _nvcc_objects, "90a,code=sm_90a" for example) and copts for nvcc.
+    """
+    common = {"tags": ["cuda"], "testonly": testonly}
+    all_deps = deps + ["@cuda//:cudart"]
+    native.cc_library(name = name + "_headers", hdrs = hdrs, deps = all_deps, **common)
+    _nvcc_objects(name = name + "_objects", srcs = srcs, deps = [":" + name + "_headers"], **dict(common, **kwargs))
+    native.cc_library(name = name, hdrs = hdrs, deps = all_deps + [":" + name + "_objects"], visibility = visibility, **common)

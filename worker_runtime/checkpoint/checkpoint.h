@@ -1,35 +1,21 @@
-// Sharded checkpoints: each rank writes the pieces it owns, the manifest makes them one checkpoint, any layout reads it (FORMAT.md).
+// Sharded checkpoints: each rank writes the pieces it owns, the manifest makes them one checkpoint,
+// any layout reads it (FORMAT.md). One checkpoint of step N lives in `directory`/step_NNNNNNNN.
+//
+// Errors not listed at a call: those of tools/base/files.h, with the path in the text.
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <optional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
+#include "worker_runtime/checkpoint/box.h"
 
 namespace convene::worker {
 
-// A box inside a global tensor, row-major: [offset[d], offset[d] + extent[d]) in each axis d.
-struct Box {
-  std::vector<int64_t> offset;
-  std::vector<int64_t> extent;
-  int64_t elements() const;
-  friend bool operator==(const Box&, const Box&) = default;
-};
-
-// What a rank holds of one global tensor: `flat_count` elements, from `flat_begin`, of the row-major flattening of `local_box`. A
-// ZeRO shard cuts a tensor anywhere; a whole tensor-parallel slice has flat_begin 0 and flat_count local_box.elements().
-struct TensorPiece {
-  std::string name;                    // "layers.3.attention.qkv.weight", "optimizer.first_moment/layers.3...": global
-  std::vector<int64_t> global_shape;
-  Box local_box;
-  int64_t flat_begin = 0;
-  int64_t flat_count = 0;
-};
+struct Manifest;
 
 struct PieceToWrite {
   TensorPiece piece;
@@ -45,47 +31,80 @@ struct CheckpointInfo {
   int64_t step = 0;              // finished optimizer steps
   int64_t samples_consumed = 0;  // = position in the sample order
   int64_t seed = 0;
-  std::string model;             // a text form of the shape: loading into another shape is refused
-  std::string layout;            // "dp2 x tp2 x pp2": for people, not for loading
+  std::string model;   // a text form of the shape; the loader compares it and refuses another
+  std::string layout;  // "dp2 x tp2 x pp2": for people, not for loading
   int world_size = 1;
+  friend bool operator==(const CheckpointInfo&, const CheckpointInfo&) = default;
 };
 
-// Step 1, every rank: writes and fsyncs `directory`/step_NNNNNNNN/rank_RRRRR.bin (chunks with checksums) and .index.
-// ResourceExhausted when the disk is full; whatever was written of this step is then removed and older checkpoints are untouched.
+// Step 1, every rank, in any order and at the same time: writes and fsyncs this rank's data file
+// and index. What a crashed earlier attempt of this rank left at this step is removed first; a
+// published checkpoint of the same step stays whole and readable until PublishCheckpoint replaces
+// it. Pieces with flat_count 0 are skipped. ResourceExhausted when the disk is full. On any error
+// what this rank wrote of this step is removed, and other checkpoints are untouched.
+// InvalidArgument: ValidatePiece. One call per rank and step at a time.
 absl::Status WriteShard(const std::string& directory, int64_t step, int rank,
                         const std::vector<PieceToWrite>& pieces);
 
-// Step 2, one rank, once all WriteShard calls have succeeded: reads the world_size indexes, checks that the chunks tile every tensor
-// exactly once, and publishes the manifest by rename. Only then does the checkpoint exist.
+// Step 2, one rank, once all WriteShard calls of this attempt have returned OK: reads the
+// world_size indexes, checks that the chunks tile every tensor exactly once, and publishes the
+// manifest by rename. Only then does the checkpoint exist. Replaces an earlier checkpoint of the
+// same step in that same rename. FailedPrecondition when a tensor is not tiled; NotFound when a
+// rank's index is missing; DataLoss when an index is damaged or its data file too short. After an
+// error the checkpoint may exist only when the fsync of a directory was what failed; calling again
+// is safe.
 absl::Status PublishCheckpoint(const std::string& directory, const CheckpointInfo& info);
 
-// Removes all but the `keep` newest published checkpoints, and unpublished remains older than the newest published one.
-absl::Status RemoveOldCheckpoints(const std::string& directory, int keep);
+// Instead of step 2, one rank, when WriteShard failed anywhere and no rank is writing any more:
+// frees what the other ranks wrote. A checkpoint of this step that was published before stays.
+absl::Status DiscardUnpublished(const std::string& directory, int64_t step);
 
-// A published checkpoint that has been opened: its manifest parsed and checked.
+// Of the checkpoints of steps <= `newest_step` that CheckpointReader::Open accepts, removes all but
+// the `keep` >= 1 newest, and whatever else is older than the newest of those: unpublished remains
+// and damaged ones. `newest_step` is the one just published: steps beyond it, which a resume may
+// have refused, neither count nor go. One rank, while no rank writes or reads an older step.
+// InvalidArgument: keep < 1.
+absl::Status RemoveOldCheckpoints(const std::string& directory, int64_t newest_step, int keep);
+
+// A published checkpoint that has been opened: its manifest parsed and checked. A cheap value;
+// thread-safe.
 class CheckpointReader {
  public:
-  // DataLoss when the manifest is damaged or a file is missing or shorter than the manifest says.
+  // NotFound when there is no manifest: nothing was published here. DataLoss when the manifest is
+  // damaged or a file is missing or shorter than the manifest says. FailedPrecondition when a later
+  // version of this program wrote it. Looks at no chunk.
   static absl::StatusOr<CheckpointReader> Open(const std::string& step_directory);
 
-  const CheckpointInfo& info() const { return info_; }
+  const CheckpointInfo& info() const;
   const std::string& path() const { return path_; }
 
-  // Fills every piece, from whatever chunks cover it, checking each chunk's checksum before use. DataLoss names the file, the chunk
-  // and both checksums; FailedPrecondition when a tensor is absent or has another shape.
+  // Fills every piece, from whatever chunks cover it, checking each chunk's checksum before use;
+  // holds one chunk (at most 16 MiB) at a time. DataLoss names the file, the chunk and both
+  // checksums; FailedPrecondition when a tensor is absent or has another shape; InvalidArgument:
+  // ValidatePiece. After an error the pieces hold garbage.
   absl::Status Read(const std::vector<PieceToRead>& pieces) const;
 
-  // Checks every chunk of every file.
+  // Checks every chunk of every file; errors as Read.
   absl::Status Verify() const;
 
  private:
-  struct Chunk;
+  CheckpointReader(std::string path, std::shared_ptr<const Manifest> manifest);
+
   std::string path_;
-  CheckpointInfo info_;
-  std::vector<Chunk> chunks_;
+  std::shared_ptr<const Manifest> manifest_;
 };
 
-// Published checkpoints in `directory`, newest first: their directories. Empty when there is none (also when `directory` is absent).
+// Directories in `directory` that hold a manifest, whole or not, newest step first. Empty when
+// there is none (also when `directory` is absent).
 absl::StatusOr<std::vector<std::string>> ListCheckpoints(const std::string& directory);
+
+// The newest published checkpoint that opens and passes Verify. Appends "path: why" to `refused`
+// for each newer one that does not. NotFound when nothing was ever published here (begin from step
+// 0); DataLoss when something was, and none of it is whole. PermissionDenied and ResourceExhausted
+// are returned at once: they say nothing about the checkpoint. Verify reads the whole checkpoint,
+// so only rank 0 calls this and tells the others the path; they Open that one, and Read verifies
+// whatever chunks they use.
+absl::StatusOr<CheckpointReader> OpenNewestWhole(const std::string& directory,
+                                                 std::vector<std::string>* refused);
 
 }  // namespace convene::worker

@@ -1,0 +1,243 @@
+#!/usr/bin/python3
+"""The parts of tools/check, in order; each says what it took, and the end lists what failed.
+
+A part goes on after another failed, so that one run shows everything. Counted: each Catch2 test case, and each
+part that is no test run. Logs: ~/.cache/convene/check/<checkout>/<part>.log.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from typing import Callable, List, NamedTuple
+
+sys.dont_write_bytecode = True
+import bazel_events  # noqa: E402  (the line above keeps __pycache__ out of the tree)
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+LOGS = os.path.join(os.path.expanduser('~/.cache/convene/check'), ROOT.strip('/').replace('/', '-'))
+PART_LIMIT_SECONDS = 25 * 60
+# No cursor movements in a log; a line every 20 s shows that it lives.
+BAZEL_OUTPUT = ['--curses=no', '--color=no', '--show_progress_rate_limit=20', '--noshow_loading_progress', '--keep_going']
+
+# Where threads, processes and raw memory are: worth building twice more.
+SANITIZED = ['tools/base', 'rendezvous', 'agent', 'launcher', 'worker_runtime/comm', 'worker_runtime/session',
+             'worker_runtime/checkpoint', 'worker_runtime/data']
+
+
+class Counts:
+    """What the last line and the exit status come from."""
+
+    def __init__(self) -> None:
+        self.passed = self.failed = 0
+        self.skipped: List[str] = []
+        self.failures: List[str] = []
+
+    def fail(self, what: str, count: int = 1) -> None:
+        self.failed += count
+        self.failures.append(what)
+
+
+class Run:
+    """One part at work: its log, its time limit, and the counts that it adds to."""
+
+    def __init__(self, name: str, fast: bool, counts: Counts):
+        self.name = name
+        self.fast = fast
+        self.counts = counts
+        self.log = os.path.join(LOGS, f'{name}.log')
+        self.deadline = time.monotonic() + PART_LIMIT_SECONDS
+        os.makedirs(LOGS, exist_ok=True)
+        with open(self.log, 'w', encoding='utf-8'):
+            pass
+
+    def command(self, *arguments: str) -> bool:
+        """Runs a command to its end, its output to the screen and to the log. Whether it succeeded."""
+        limit = max(1, int(self.deadline - time.monotonic()))
+        with open(self.log, 'a', encoding='utf-8') as log:
+            log.write('$ ' + ' '.join(arguments)[:2000] + '\n')
+            with subprocess.Popen(['timeout', '--kill-after=30', str(limit), *arguments], cwd=ROOT, text=True, errors='replace',
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as child:
+                for line in child.stdout:
+                    print(line, end='', flush=True)
+                    log.write(line)
+            if child.returncode == 124:
+                line = f'check: stopped after {PART_LIMIT_SECONDS} s, the limit of one part\n'
+                print(line, end='')
+                log.write(line)
+        return child.returncode == 0
+
+    def step(self, *arguments: str) -> bool:
+        """A command that counts as one pass or one failure."""
+        good = self.command(*arguments)
+        if good:
+            self.counts.passed += 1
+        else:
+            self.counts.fail(f'{self.name}: {" ".join(arguments)[:120]}  (log: {self.log})')
+        return good
+
+    def skip(self, why: str) -> None:
+        print(f'skipped: {why}')
+        self.counts.skipped.append(f'{self.name}: {why}')
+
+    def bazel_build(self, *arguments: str) -> bool:
+        return self.step('bazel', 'build', *BAZEL_OUTPUT, *arguments)
+
+    def bazel_test(self, *arguments: str) -> None:
+        """Each test case counts; a run that broke before its tests counts as one failure."""
+        events = os.path.join(LOGS, f'{self.name}.events.json')
+        if os.path.exists(events):
+            os.remove(events)
+        failures_before = len(self.counts.failures)
+        good = self.command('bazel', 'test', *BAZEL_OUTPUT, '--build_tests_only', f'--build_event_json_file={events}', *arguments)
+        tests = bazel_events.read_tests(events)
+        for test in tests:
+            self.counts.passed += test.passed
+            self.counts.skipped += [f'{self.name}: {test.label}: {line}' for line in test.skipped]
+            if test.failed:
+                self.counts.fail(f'{self.name}: {test.label}: {test.failed} failed  (log: {test.log})', test.failed)
+        for label in bazel_events.read_broken_targets(events):
+            self.counts.fail(f'{self.name}: {label} does not build  (log: {self.log})')
+        if not good and len(self.counts.failures) == failures_before:
+            self.counts.fail(f'{self.name}: bazel test itself failed  (log: {self.log})')
+        print(f'{self.name}: {sum(t.passed for t in tests)} test cases of {len(tests)} binaries passed')
+
+
+def tracked(*patterns: str) -> List[str]:
+    """Files that git has or would add."""
+    command = ['git', 'ls-files', '-z', '--cached', '--others', '--exclude-standard', '--', *patterns]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return sorted(path for path in set(listed.split('\0')) if path and os.path.isfile(os.path.join(ROOT, path)))
+
+
+def first_line(path: str) -> str:
+    with open(os.path.join(ROOT, path), 'rb') as file:
+        return file.readline(200).decode('utf-8', 'replace')
+
+
+def part_format(run: Run) -> None:
+    run.step('tools/ci/check_format', *tracked('*.cc', '*.h', '*.cu', '*.cuh'))
+
+
+def part_tidy(run: Run) -> None:
+    run.step('tools/ci/tidy_test.py')
+    run.step('tools/ci/tidy')
+
+
+def part_scripts(run: Run) -> None:
+    scripts = [(path, first_line(path)) for path in tracked() if first_line(path).startswith('#!') or path.endswith('.py')]
+    run.step('shellcheck', *[path for path, line in scripts if re.match(r'#!.*\b(ba|da)?sh\b', line)])
+    compile_only = 'import sys\nfor path in sys.argv[1:]: compile(open(path, encoding="utf-8").read(), path, "exec")'
+    run.step('/usr/bin/python3', '-c', compile_only, *[path for path, line in scripts if path.endswith('.py') or 'python' in line])
+
+
+def part_layers(run: Run) -> None:
+    run.step('tools/ci/check_layers')
+
+
+def part_build(run: Run) -> None:
+    run.bazel_build('//...')
+
+
+def part_test(run: Run) -> None:
+    run.bazel_test('--', '//...', *(['-//tests/...'] if run.fast else []))
+
+
+def part_clang(run: Run) -> None:
+    # Only the front end's opinion is wanted (thread safety, layering, clang's warnings), so nothing is optimised.
+    run.bazel_build('--config=clang', '--compilation_mode=fastbuild', '//...')
+
+
+def part_lint(run: Run) -> None:
+    run.step('tools/ci/lint')
+
+
+def sanitize(run: Run, config: str) -> None:
+    folders = [f'//{folder}/...' for folder in SANITIZED if tracked(f'{folder}/*BUILD.bazel')]
+    run.bazel_test(f'--config={config}', f'--test_tag_filters=-cuda,-no-sanitizer,-no-{config}', '--', *folders)
+
+
+def part_asan(run: Run) -> None:
+    sanitize(run, 'asan')
+
+
+def part_tsan(run: Run) -> None:
+    sanitize(run, 'tsan')
+
+
+def part_cuda(run: Run) -> None:
+    if not os.path.exists('/usr/local/cuda/bin/nvcc'):
+        run.skip('no CUDA toolkit at /usr/local/cuda')
+        return
+    query = ['bazel', 'query', '--noshow_progress', 'attr(tags, "\\bcuda\\b", //...)', '--output=label_kind']
+    listed = subprocess.run(query, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    targets = [line.split(' rule ')[1] for line in listed]
+    tests = [line.split(' rule ')[1] for line in listed if line.startswith('cc_test')]
+    if targets and run.bazel_build('--config=cuda', *targets) and tests:
+        run.bazel_test('--config=cuda', *tests)
+
+
+class Part(NamedTuple):
+    name: str
+    fast: bool  # whether it belongs to --fast
+    what: str
+    work: Callable[[Run], None]
+
+
+PARTS = [
+    Part('format', True, 'clang-format on every C++ file', part_format),
+    Part('tidy', True, "the project's own rules (tools/ci/tidy), and their test", part_tidy),
+    Part('scripts', True, 'shellcheck, and python3 reads every Python file', part_scripts),
+    Part('layers', True, 'no forbidden dependency (tools/ci/check_layers)', part_layers),
+    Part('build', True, 'bazel build //...', part_build),
+    Part('test', True, 'bazel test //... (with --fast not //tests/...)', part_test),
+    Part('clang', False, 'everything by clang: thread-safety analysis and layering', part_clang),
+    Part('lint', False, 'clang-tidy on what changed since it last saw it', part_lint),
+    Part('asan', False, 'tests with threads or processes, under AddressSanitizer and UBSan', part_asan),
+    Part('tsan', False, 'the same under ThreadSanitizer', part_tsan),
+    Part('cuda', False, 'everything tagged cuda (where the toolkit is)', part_cuda),
+]
+
+
+def parse_arguments() -> argparse.Namespace:
+    listed = '\n'.join(f'  {part.name:9}{part.what}' for part in PARTS)
+    parser = argparse.ArgumentParser(prog='tools/check', formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     description='Everything that must hold before a change lands.', epilog='parts:\n' + listed)
+    parser.add_argument('--fast', action='store_true', help='only: ' + ', '.join(p.name for p in PARTS if p.fast))
+    parser.add_argument('parts', nargs='*', metavar='PART', help='only these parts')
+    arguments = parser.parse_args()
+    unknown = set(arguments.parts) - {part.name for part in PARTS}
+    if unknown:
+        print(f'tools/check: no part {", ".join(sorted(unknown))}; the parts are:\n{listed}', file=sys.stderr)
+        sys.exit(64)
+    return arguments
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    chosen = [part for part in PARTS if (part.name in arguments.parts if arguments.parts else part.fast or not arguments.fast)]
+    counts = Counts()
+    started = time.monotonic()
+    times = []
+    for part in chosen:
+        part_started = time.monotonic()
+        print(f'\n=== {part.name}: {part.what} (at {part_started - started:.0f} s)', flush=True)
+        run = Run(part.name, arguments.fast, counts)
+        try:
+            part.work(run)
+        except (OSError, subprocess.SubprocessError) as error:
+            counts.fail(f'{part.name}: {error}')
+        times.append(f'{part.name} {time.monotonic() - part_started:.0f} s')
+    print(f'\n=== {time.monotonic() - started:.0f} s in all: {", ".join(times)}')
+    for line in counts.skipped:
+        print(f'skipped  {line}')
+    for line in counts.failures:
+        print(f'FAILED   {line}')
+    print(f'{counts.passed} passed, {counts.failed} failed, {len(counts.skipped)} skipped', flush=True)
+    return 1 if counts.failed else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,260 @@
+#include "worker_runtime/checkpoint/manifest.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "tools/base/status_macros.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr int kVersion = 1;
+// "end " + 16 hexadecimal digits + newline.
+constexpr size_t kEndLineBytes = 21;
+
+std::string FirstWords(ManifestKind kind) {
+  return kind == ManifestKind::kManifest ? "convene-checkpoint-manifest "
+                                         : "convene-checkpoint-index ";
+}
+
+std::string EndLine(absl::string_view text_before) {
+  const uint64_t checksum = XXH3_64bits(text_before.data(), text_before.size());
+  return absl::StrCat("end ", absl::Hex(checksum, absl::kZeroPad16), "\n");
+}
+
+// Reads "keyword number number ... rest" lines.
+class LineReader {
+ public:
+  explicit LineReader(absl::string_view text) : rest_(text) {}
+
+  absl::Status Wrong(absl::string_view what) const {
+    return absl::DataLossError(absl::StrCat("line ", line_number_, ": ", what));
+  }
+
+  bool AtEnd() const { return rest_.empty(); }
+
+  // Goes to the next line, which must begin with `keyword`.
+  absl::Status Next(absl::string_view keyword) {
+    ++line_number_;
+    const size_t end = rest_.find('\n');
+    if (end == absl::string_view::npos) return Wrong(absl::StrCat("ends before '", keyword, "'"));
+    line_ = rest_.substr(0, end);
+    rest_.remove_prefix(end + 1);
+    if (absl::ConsumePrefix(&line_, keyword) && absl::ConsumePrefix(&line_, " ")) {
+      return absl::OkStatus();
+    }
+    return Wrong(absl::StrCat("does not begin with '", keyword, " '"));
+  }
+
+  absl::Status Number(int64_t* value) {
+    if (absl::SimpleAtoi(Word(), value) && *value >= 0) return absl::OkStatus();
+    return Wrong("a number is missing, negative or too large");
+  }
+  absl::Status SignedNumber(int64_t* value) {
+    return absl::SimpleAtoi(Word(), value) ? absl::OkStatus() : Wrong("a number is missing");
+  }
+  absl::Status Numbers(size_t count, std::vector<int64_t>* values) {
+    values->resize(count);
+    for (int64_t& value : *values) CONVENE_RETURN_IF_ERROR(Number(&value));
+    return absl::OkStatus();
+  }
+  absl::Status Hexadecimal(uint64_t* value) {
+    return absl::SimpleHexAtoi(Word(), value) ? absl::OkStatus() : Wrong("no checksum");
+  }
+  // What is left of the line.
+  absl::Status Text(std::string* text) {
+    return absl::CUnescape(line_, text) ? absl::OkStatus() : Wrong("wrong escape in a text");
+  }
+
+ private:
+  absl::string_view Word() {
+    const absl::string_view word = line_.substr(0, line_.find(' '));
+    line_.remove_prefix(std::min(word.size() + 1, line_.size()));
+    return word;
+  }
+
+  absl::string_view rest_;
+  absl::string_view line_;
+  int line_number_ = 0;
+};
+
+absl::Status DecodeInfo(LineReader* reader, CheckpointInfo* info) {
+  int64_t world_size;
+  CONVENE_RETURN_IF_ERROR(reader->Next("step"));
+  CONVENE_RETURN_IF_ERROR(reader->Number(&info->step));
+  CONVENE_RETURN_IF_ERROR(reader->Next("samples_consumed"));
+  CONVENE_RETURN_IF_ERROR(reader->Number(&info->samples_consumed));
+  CONVENE_RETURN_IF_ERROR(reader->Next("seed"));
+  CONVENE_RETURN_IF_ERROR(reader->SignedNumber(&info->seed));
+  CONVENE_RETURN_IF_ERROR(reader->Next("world_size"));
+  CONVENE_RETURN_IF_ERROR(reader->Number(&world_size));
+  info->world_size = static_cast<int>(world_size);
+  CONVENE_RETURN_IF_ERROR(reader->Next("model"));
+  CONVENE_RETURN_IF_ERROR(reader->Text(&info->model));
+  CONVENE_RETURN_IF_ERROR(reader->Next("layout"));
+  return reader->Text(&info->layout);
+}
+
+absl::Status DecodeFiles(LineReader* reader, std::vector<DataFile>* files) {
+  int64_t count;
+  CONVENE_RETURN_IF_ERROR(reader->Next("files"));
+  CONVENE_RETURN_IF_ERROR(reader->Number(&count));
+  for (int64_t i = 0; i < count; ++i) {
+    DataFile file;
+    CONVENE_RETURN_IF_ERROR(reader->Next("file"));
+    CONVENE_RETURN_IF_ERROR(reader->Number(&file.bytes));
+    CONVENE_RETURN_IF_ERROR(reader->Text(&file.name));
+    if (file.name.empty() || file.name.find('/') != std::string::npos) {
+      return reader->Wrong("a data file lies in the manifest's own directory");
+    }
+    files->push_back(std::move(file));
+  }
+  return absl::OkStatus();
+}
+
+struct Tensor {
+  std::string name;
+  std::vector<int64_t> shape;
+};
+
+absl::Status DecodeTensors(LineReader* reader, std::vector<Tensor>* tensors) {
+  int64_t count;
+  CONVENE_RETURN_IF_ERROR(reader->Next("tensors"));
+  CONVENE_RETURN_IF_ERROR(reader->Number(&count));
+  for (int64_t i = 0; i < count; ++i) {
+    Tensor tensor;
+    int64_t axes;
+    CONVENE_RETURN_IF_ERROR(reader->Next("tensor"));
+    CONVENE_RETURN_IF_ERROR(reader->Number(&axes));
+    if (axes < 1 || axes > kMaxTensorAxes) return reader->Wrong("impossible number of axes");
+    CONVENE_RETURN_IF_ERROR(reader->Numbers(axes, &tensor.shape));
+    CONVENE_RETURN_IF_ERROR(reader->Text(&tensor.name));
+    tensors->push_back(std::move(tensor));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DecodeChunk(LineReader* reader, const std::vector<Tensor>& tensors,
+                         Manifest* manifest) {
+  int64_t tensor, file;
+  ChunkPlace place;
+  TensorPiece piece;
+  CONVENE_RETURN_IF_ERROR(reader->Next("chunk"));
+  CONVENE_RETURN_IF_ERROR(reader->Number(&file));
+  CONVENE_RETURN_IF_ERROR(reader->Number(&place.offset_bytes));
+  CONVENE_RETURN_IF_ERROR(reader->Hexadecimal(&place.checksum));
+  CONVENE_RETURN_IF_ERROR(reader->Number(&tensor));
+  CONVENE_RETURN_IF_ERROR(reader->Number(&piece.flat_begin));
+  CONVENE_RETURN_IF_ERROR(reader->Number(&piece.flat_count));
+  if (tensor >= static_cast<int64_t>(tensors.size())) return reader->Wrong("no such tensor");
+  if (file >= static_cast<int64_t>(manifest->files.size())) return reader->Wrong("no such file");
+  place.file = static_cast<int>(file);
+  piece.name = tensors[tensor].name;
+  piece.global_shape = tensors[tensor].shape;
+  const size_t axes = piece.global_shape.size();
+  CONVENE_RETURN_IF_ERROR(reader->Numbers(axes, &piece.local_box.offset));
+  CONVENE_RETURN_IF_ERROR(reader->Numbers(axes, &piece.local_box.extent));
+  if (absl::Status valid = ValidatePiece(piece); !valid.ok()) return reader->Wrong(valid.message());
+  if (piece.flat_count < 1 || piece.flat_count > kMaxChunkElements) {
+    return reader->Wrong(absl::StrCat("a chunk has 1 to ", kMaxChunkElements, " elements"));
+  }
+  const int64_t bytes = piece.flat_count * static_cast<int64_t>(sizeof(float));
+  const int64_t file_bytes = manifest->files[file].bytes;
+  if (place.offset_bytes % kChunkAlignmentBytes != 0 || place.offset_bytes > file_bytes - bytes) {
+    return reader->Wrong("the chunk is misaligned or lies outside its file");
+  }
+  manifest->pieces.push_back(std::move(piece));
+  manifest->places.push_back(place);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string EncodeManifest(ManifestKind kind, const Manifest& manifest) {
+  const CheckpointInfo& info = manifest.info;
+  std::string text = absl::StrCat(FirstWords(kind), kVersion, "\nstep ", info.step,
+                                  "\nsamples_consumed ", info.samples_consumed, "\nseed ");
+  absl::StrAppend(&text, info.seed, "\nworld_size ", info.world_size, "\nmodel ",
+                  absl::CEscape(info.model), "\nlayout ", absl::CEscape(info.layout), "\n");
+  absl::StrAppend(&text, "files ", manifest.files.size(), "\n");
+  for (const DataFile& file : manifest.files) {
+    absl::StrAppend(&text, "file ", file.bytes, " ", absl::CEscape(file.name), "\n");
+  }
+  // By shape and name: two shapes of one tensor must stay visible to the check that refuses them.
+  std::unordered_map<std::string, size_t> tensor_index;
+  std::vector<std::string> tensors;
+  std::vector<size_t> tensor_of_chunk;
+  for (const TensorPiece& piece : manifest.pieces) {
+    std::string tensor =
+        absl::StrCat(piece.global_shape.size(), " ", absl::StrJoin(piece.global_shape, " "), " ",
+                     absl::CEscape(piece.name));
+    const auto [it, is_new] = tensor_index.emplace(tensor, tensors.size());
+    tensor_of_chunk.push_back(it->second);
+    if (is_new) tensors.push_back(std::move(tensor));
+  }
+  absl::StrAppend(&text, "tensors ", tensors.size(), "\n");
+  for (const std::string& tensor : tensors) absl::StrAppend(&text, "tensor ", tensor, "\n");
+  absl::StrAppend(&text, "chunks ", manifest.pieces.size(), "\n");
+  for (size_t i = 0; i < manifest.pieces.size(); ++i) {
+    const TensorPiece& piece = manifest.pieces[i];
+    const ChunkPlace& place = manifest.places[i];
+    absl::StrAppend(&text, "chunk ", place.file, " ", place.offset_bytes, " ");
+    absl::StrAppend(&text, absl::Hex(place.checksum, absl::kZeroPad16), " ", tensor_of_chunk[i],
+                    " ", piece.flat_begin, " ", piece.flat_count);
+    absl::StrAppend(&text, " ", absl::StrJoin(piece.local_box.offset, " "), " ",
+                    absl::StrJoin(piece.local_box.extent, " "), "\n");
+  }
+  return text + EndLine(text);
+}
+
+absl::StatusOr<Manifest> DecodeManifest(ManifestKind kind, absl::string_view text) {
+  const std::string first_words = FirstWords(kind);
+  if (!absl::StartsWith(text, first_words)) {
+    return absl::DataLossError(absl::StrCat("does not begin with '", first_words, "'"));
+  }
+  const absl::string_view version =
+      text.substr(first_words.size(), text.find('\n') - first_words.size());
+  int version_number;
+  if (absl::SimpleAtoi(version, &version_number) && version_number > kVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("format version ", version, "; this program reads up to ", kVersion,
+                     ": use the program that wrote it, or a later one"));
+  }
+  if (text.size() < kEndLineBytes) return absl::DataLossError("truncated");
+  const absl::string_view body = text.substr(0, text.size() - kEndLineBytes);
+  const absl::string_view end_line = text.substr(body.size());
+  if (const std::string found = EndLine(body); end_line != found) {
+    return absl::DataLossError(absl::StrCat("truncated or damaged: it ends with '",
+                                            absl::CEscape(end_line), "', its content asks for '",
+                                            absl::CEscape(found), "'"));
+  }
+  LineReader reader(body);
+  Manifest manifest;
+  std::vector<Tensor> tensors;
+  int64_t chunk_count, exact_version;
+  CONVENE_RETURN_IF_ERROR(reader.Next(absl::StripSuffix(first_words, " ")));
+  CONVENE_RETURN_IF_ERROR(reader.Number(&exact_version));
+  if (exact_version != kVersion) return reader.Wrong("unknown version");
+  CONVENE_RETURN_IF_ERROR(DecodeInfo(&reader, &manifest.info));
+  CONVENE_RETURN_IF_ERROR(DecodeFiles(&reader, &manifest.files));
+  CONVENE_RETURN_IF_ERROR(DecodeTensors(&reader, &tensors));
+  CONVENE_RETURN_IF_ERROR(reader.Next("chunks"));
+  CONVENE_RETURN_IF_ERROR(reader.Number(&chunk_count));
+  for (int64_t i = 0; i < chunk_count; ++i) {
+    CONVENE_RETURN_IF_ERROR(DecodeChunk(&reader, tensors, &manifest));
+  }
+  if (!reader.AtEnd()) return reader.Wrong("more than the announced chunks");
+  return manifest;
+}
+
+}  // namespace convene::worker

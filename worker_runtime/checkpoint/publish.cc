@@ -1,0 +1,130 @@
+// What one rank does for all: publish, discard, list and remove.
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/files.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/checkpoint/checkpoint.h"
+#include "worker_runtime/checkpoint/manifest.h"
+#include "worker_runtime/checkpoint/reshard_plan.h"
+#include "worker_runtime/checkpoint/step_directory.h"
+
+namespace convene::worker {
+namespace {
+
+// Whether nothing can be loaded from a step whose manifest gave this status, for all time: other
+// errors (no permission, no descriptors, a later format) leave that open, and nothing may be
+// removed because of them.
+bool IsNoCheckpoint(const absl::Status& status) {
+  return absl::IsNotFound(status) || absl::IsDataLoss(status);
+}
+
+absl::Status AppendShard(const std::string& step_directory, int rank, Manifest* manifest) {
+  CONVENE_ASSIGN_OR_RETURN(
+      Manifest shard, LoadManifest(ManifestKind::kShardIndex, step_directory, IndexName(rank)));
+  if (shard.info.step != manifest->info.step || shard.files.size() != 1) {
+    return absl::DataLossError(absl::StrCat(step_directory, "/", IndexName(rank),
+                                            " is the index of step ", shard.info.step, " and of ",
+                                            shard.files.size(), " files"));
+  }
+  manifest->files.push_back(std::move(shard.files[0]));
+  for (size_t i = 0; i < shard.pieces.size(); ++i) {
+    manifest->pieces.push_back(std::move(shard.pieces[i]));
+    manifest->places.push_back(shard.places[i]);
+    manifest->places.back().file = rank;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RemoveCheckpoint(const std::string& step_directory) {
+  // The manifest first: a half-removed checkpoint must not look like one.
+  CONVENE_RETURN_IF_ERROR(RemoveTree(absl::StrCat(step_directory, "/", kManifestName)));
+  return RemoveTree(step_directory);
+}
+
+}  // namespace
+
+absl::Status PublishCheckpoint(const std::string& directory, const CheckpointInfo& info) {
+  if (info.step < 0 || info.world_size < 1 || info.samples_consumed < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("step ", info.step, ", world_size ",
+                                                   info.world_size, ", samples_consumed ",
+                                                   info.samples_consumed));
+  }
+  const std::string step_directory = StepDirectory(directory, info.step);
+  Manifest manifest;
+  manifest.info = info;
+  std::set<std::string> keep = {kManifestName};
+  for (int rank = 0; rank < info.world_size; ++rank) {
+    CONVENE_RETURN_IF_ERROR(AppendShard(step_directory, rank, &manifest));
+    keep.insert(IndexName(rank));
+    keep.insert(manifest.files.back().name);
+  }
+  CONVENE_RETURN_IF_ERROR(Annotate(CheckTiling(manifest.pieces), step_directory));
+  CONVENE_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(step_directory, "/", kManifestName),
+                                          EncodeManifest(ManifestKind::kManifest, manifest)));
+  CONVENE_RETURN_IF_ERROR(SyncDirectory(directory));
+  // Files of earlier attempts. The checkpoint exists whether or not they go; the next publication
+  // tries again.
+  RemoveFilesBut(step_directory, "", keep).IgnoreError();
+  return absl::OkStatus();
+}
+
+absl::Status DiscardUnpublished(const std::string& directory, int64_t step) {
+  const std::string step_directory = StepDirectory(directory, step);
+  CONVENE_ASSIGN_OR_RETURN(std::set<std::string> keep, PublishedDataFiles(step_directory));
+  if (keep.empty()) return RemoveCheckpoint(step_directory);
+  keep.insert(kManifestName);
+  return RemoveFilesBut(step_directory, "", keep);
+}
+
+absl::StatusOr<std::vector<std::string>> ListCheckpoints(const std::string& directory) {
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(directory));
+  std::vector<std::string> checkpoints;
+  for (const int64_t step : steps) {
+    std::string path = StepDirectory(directory, step);
+    if (access(absl::StrCat(path, "/", kManifestName).c_str(), F_OK) == 0) {
+      checkpoints.push_back(std::move(path));
+    }
+  }
+  return checkpoints;
+}
+
+absl::Status RemoveOldCheckpoints(const std::string& directory, int64_t newest_step, int keep) {
+  if (keep < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("at least 1 checkpoint is kept, not ", keep));
+  }
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(directory));
+  int kept = 0;
+  for (const int64_t step : steps) {
+    if (step > newest_step) continue;
+    const std::string path = StepDirectory(directory, step);
+    const absl::Status status = CheckpointReader::Open(path).status();
+    if (status.ok() && kept < keep) {
+      ++kept;
+    } else if (kept > 0 && (status.ok() || IsNoCheckpoint(status))) {
+      CONVENE_RETURN_IF_ERROR(RemoveCheckpoint(path));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CheckpointReader> OpenNewestWhole(const std::string& directory,
+                                                 std::vector<std::string>* refused) {
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> paths, ListCheckpoints(directory));
+  for (const std::string& path : paths) {
+    absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(path);
+    const absl::Status status = reader.ok() ? reader->Verify() : reader.status();
+    if (status.ok()) return reader;
+    if (absl::IsPermissionDenied(status) || absl::IsResourceExhausted(status)) return status;
+    refused->push_back(absl::StrCat(path, ": ", status.message()));
+  }
+  if (paths.empty()) {
+    return absl::NotFoundError(absl::StrCat("no checkpoint was published in ", directory));
+  }
+  return absl::DataLossError(absl::StrCat("none of the ", paths.size(), " checkpoints in ",
+                                          directory, " is whole; the newest: ", refused->front()));
+}
+
+}  // namespace convene::worker

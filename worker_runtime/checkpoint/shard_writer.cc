@@ -1,0 +1,132 @@
+// WriteShard.
+#include <fcntl.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/files.h"
+#include "tools/base/random.h"
+#include "tools/base/status_macros.h"
+#include "tools/base/unique_fd.h"
+#include "worker_runtime/checkpoint/checkpoint.h"
+#include "worker_runtime/checkpoint/manifest.h"
+#include "worker_runtime/checkpoint/step_directory.h"
+
+namespace convene::worker {
+namespace {
+
+absl::Status Validate(int64_t step, int rank, const std::vector<PieceToWrite>& pieces) {
+  if (step < 0 || rank < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("step ", step, ", rank ", rank));
+  }
+  for (const PieceToWrite& item : pieces) {
+    if (item.piece.flat_count == 0) continue;
+    CONVENE_RETURN_IF_ERROR(ValidatePiece(item.piece));
+    if (item.data == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat("tensor '", item.piece.name, "': no data"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MakeStepDirectory(const std::string& directory, const std::string& step_directory) {
+  const bool directory_is_new = access(directory.c_str(), F_OK) != 0;
+  CONVENE_RETURN_IF_ERROR(MakeDirectories(step_directory));
+  if (directory_is_new) CONVENE_RETURN_IF_ERROR(SyncDirectory(ParentDirectory(directory)));
+  return SyncDirectory(directory);
+}
+
+// Appends aligned chunks to a data file and notes where they lie.
+class DataFileWriter {
+ public:
+  DataFileWriter(UniqueFd fd, std::string path, Manifest* index)
+      : fd_(std::move(fd)), path_(std::move(path)), index_(index) {}
+
+  absl::Status WriteBytes(absl::string_view bytes) {
+    position_bytes_ += static_cast<int64_t>(bytes.size());
+    return WriteAll(fd_.get(), bytes, path_);
+  }
+
+  absl::Status WritePiece(const PieceToWrite& item) {
+    for (int64_t done = 0; done < item.piece.flat_count; done += kMaxChunkElements) {
+      TensorPiece chunk = item.piece;
+      chunk.flat_begin += done;
+      chunk.flat_count = std::min(kMaxChunkElements, item.piece.flat_count - done);
+      CONVENE_RETURN_IF_ERROR(WriteChunk(std::move(chunk), item.data + done));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Finish() {
+    index_->files[0].bytes = position_bytes_;
+    return SyncFile(fd_.get(), path_);
+  }
+
+ private:
+  absl::Status WriteChunk(TensorPiece chunk, const float* data) {
+    const std::string padding(-position_bytes_ & (kChunkAlignmentBytes - 1), '\0');
+    if (!padding.empty()) CONVENE_RETURN_IF_ERROR(WriteBytes(padding));
+    const absl::string_view bytes(reinterpret_cast<const char*>(data),
+                                  chunk.flat_count * sizeof(float));
+    index_->places.push_back({0, position_bytes_, XXH3_64bits(bytes.data(), bytes.size())});
+    index_->pieces.push_back(std::move(chunk));
+    return WriteBytes(bytes);
+  }
+
+  const UniqueFd fd_;
+  const std::string path_;
+  Manifest* const index_;
+  int64_t position_bytes_ = 0;
+};
+
+// The data file, then the index: an index on the disk means that its data file is whole.
+// WriteFileAtomic's fsync of the directory makes both names durable.
+absl::Status WriteDataThenIndex(const std::string& step_directory, int64_t step, int rank,
+                                const std::vector<PieceToWrite>& pieces) {
+  const uint64_t attempt = RandomU64();
+  Manifest index;
+  index.info.step = step;
+  index.files.push_back({DataName(rank, attempt), 0});
+  const std::string path = absl::StrCat(step_directory, "/", index.files[0].name);
+  if (const int error = FileFault(FileOp::kOpen, path)) {
+    return ErrnoStatus(error, absl::StrCat("create ", path));
+  }
+  UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("create ", path));
+  DataFileWriter writer(std::move(fd), path, &index);
+  CONVENE_RETURN_IF_ERROR(writer.WriteBytes(DataHeader(step, rank, attempt)));
+  for (const PieceToWrite& item : pieces) CONVENE_RETURN_IF_ERROR(writer.WritePiece(item));
+  CONVENE_RETURN_IF_ERROR(writer.Finish());
+  return WriteFileAtomic(absl::StrCat(step_directory, "/", IndexName(rank)),
+                         EncodeManifest(ManifestKind::kShardIndex, index));
+}
+
+absl::Status RemoveRanksRemains(const std::string& step_directory, int rank) {
+  CONVENE_ASSIGN_OR_RETURN(const std::set<std::string> published,
+                           PublishedDataFiles(step_directory));
+  return RemoveFilesBut(step_directory, RankPrefix(rank), published);
+}
+
+}  // namespace
+
+absl::Status WriteShard(const std::string& directory, int64_t step, int rank,
+                        const std::vector<PieceToWrite>& pieces) {
+  CONVENE_RETURN_IF_ERROR(Validate(step, rank, pieces));
+  const std::string step_directory = StepDirectory(directory, step);
+  CONVENE_RETURN_IF_ERROR(MakeStepDirectory(directory, step_directory));
+  CONVENE_RETURN_IF_ERROR(RemoveRanksRemains(step_directory, rank));
+  absl::Status status = WriteDataThenIndex(step_directory, step, rank, pieces);
+  if (status.ok()) return status;
+  // The first error is the one worth telling; what cannot be removed now, the next attempt removes.
+  RemoveRanksRemains(step_directory, rank).IgnoreError();
+  // Goes only when it is empty. A rank that is about to write into it fails: this attempt has
+  // failed anyway.
+  rmdir(step_directory.c_str());
+  return Annotate(status, absl::StrCat("checkpoint of step ", step, ", rank ", rank));
+}
+
+}  // namespace convene::worker

@@ -1,0 +1,83 @@
+#include "worker_runtime/comm/flight_recorder.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+#include "tools/base/check.h"
+
+namespace convene::worker {
+
+FlightRecorder::FlightRecorder(size_t capacity, Clock& clock)
+    : clock_(clock), born_(clock.Now()), entries_(capacity) {
+  CONVENE_CHECK(capacity > 0);
+}
+
+uint64_t FlightRecorder::Start(absl::string_view group, absl::string_view operation,
+                               uint64_t sequence, size_t size_bytes) {
+  const MonotonicTime now = clock_.Now();
+  MutexLock lock(&mutex_);
+  const uint64_t handle = ++last_handle_;
+  Entry& entry = entries_[handle % entries_.size()];
+  entry.handle = handle;
+  entry.group.assign(group.data(), group.size());
+  entry.operation.assign(operation.data(), operation.size());
+  entry.sequence = sequence;
+  entry.size_bytes = size_bytes;
+  entry.state = State::kStarted;
+  entry.code = absl::StatusCode::kOk;
+  entry.started = now;
+  return handle;
+}
+
+void FlightRecorder::Finish(uint64_t handle, const absl::Status& status) {
+  const MonotonicTime now = clock_.Now();
+  MutexLock lock(&mutex_);
+  Entry& entry = entries_[handle % entries_.size()];
+  if (entry.handle != handle) return;
+  entry.state = status.ok() ? State::kFinished : State::kFailed;
+  entry.code = status.code();
+  entry.ended = now;
+}
+
+std::string FlightRecorder::Line(const Entry& entry, MonotonicTime now) const {
+  std::string line = absl::StrFormat("%.3f ms  %s #%d %s %d B  ",
+                                     absl::ToDoubleMilliseconds(entry.started - born_), entry.group,
+                                     entry.sequence, entry.operation, entry.size_bytes);
+  switch (entry.state) {
+    case State::kStarted:
+      absl::StrAppendFormat(&line, "started, unfinished for %.3f ms\n",
+                            absl::ToDoubleMilliseconds(now - entry.started));
+      break;
+    case State::kFinished:
+      absl::StrAppendFormat(&line, "finished after %.3f ms\n",
+                            absl::ToDoubleMilliseconds(entry.ended - entry.started));
+      break;
+    case State::kFailed:
+      absl::StrAppendFormat(&line, "failed after %.3f ms: %s\n",
+                            absl::ToDoubleMilliseconds(entry.ended - entry.started),
+                            absl::StatusCodeToString(entry.code));
+      break;
+  }
+  return line;
+}
+
+std::string FlightRecorder::Dump() const {
+  const MonotonicTime now = clock_.Now();
+  MutexLock lock(&mutex_);
+  std::string text;
+  const uint64_t kept = std::min<uint64_t>(last_handle_, entries_.size());
+  for (uint64_t handle = last_handle_ - kept + 1; handle <= last_handle_; ++handle) {
+    text += Line(entries_[handle % entries_.size()], now);
+  }
+  return text;
+}
+
+FlightRecorder& FlightRecorder::OfProcess() {
+  // Never destroyed: threads may still record while the process ends.
+  static FlightRecorder& recorder = *new FlightRecorder(4096, Clock::Real());
+  return recorder;
+}
+
+}  // namespace convene::worker

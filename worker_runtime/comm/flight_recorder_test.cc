@@ -1,0 +1,47 @@
+#include "worker_runtime/comm/flight_recorder.h"
+
+#include <catch2/catch.hpp>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "tools/base/clock.h"
+
+namespace convene::worker {
+namespace {
+
+TEST_CASE("the dump tells what finished, what failed and what still runs") {
+  ManualClock clock;
+  FlightRecorder recorder(8, clock);
+  clock.Advance(absl::Milliseconds(2));
+  const uint64_t first = recorder.Start("dp", "all_reduce", 1, 4096);
+  clock.Advance(absl::Microseconds(120));
+  recorder.Finish(first, absl::OkStatus());
+  const uint64_t second = recorder.Start("pp", "send", 7, 64);
+  recorder.Finish(second, absl::UnavailableError("gone"));
+  recorder.Start("dp", "barrier", 2, 0);
+  clock.Advance(absl::Seconds(1));
+  CHECK(recorder.Dump() ==
+        "2.000 ms  dp #1 all_reduce 4096 B  finished after 0.120 ms\n"
+        "2.120 ms  pp #7 send 64 B  failed after 0.000 ms: UNAVAILABLE\n"
+        "2.120 ms  dp #2 barrier 0 B  started, unfinished for 1000.000 ms\n");
+}
+
+TEST_CASE("only the last operations are kept, and a late finish harms nobody") {
+  ManualClock clock;
+  FlightRecorder recorder(2, clock);
+  const uint64_t overwritten = recorder.Start("dp", "all_reduce", 1, 4);
+  recorder.Start("dp", "all_reduce", 2, 4);
+  recorder.Start("dp", "all_reduce", 3, 4);
+  recorder.Finish(overwritten, absl::OkStatus());
+  CHECK(recorder.Dump() ==
+        "0.000 ms  dp #2 all_reduce 4 B  started, unfinished for 0.000 ms\n"
+        "0.000 ms  dp #3 all_reduce 4 B  started, unfinished for 0.000 ms\n");
+}
+
+TEST_CASE("an unused recorder dumps nothing") {
+  ManualClock clock;
+  CHECK(FlightRecorder(2, clock).Dump().empty());
+}
+
+}  // namespace
+}  // namespace convene::worker

@@ -1,0 +1,144 @@
+// Collective over any Wire: every algorithm of this folder, once.
+//
+// All of them are direct: each rank talks to each other rank of the group, so that a dead or silent
+// rank is seen at first hand by everybody who needs it, and is named. Reductions add in rank order,
+// whatever order messages arrive in.
+//
+//   all_reduce, small   everyone sends all of it to everyone; each adds up          1 round, (n-1)
+//   S bytes out all_reduce, large   reduce_scatter, then all_gather                            2
+//   rounds, 2 (n-1)/n S bytes out reduce_scatter      shard j goes to rank j, which adds up what
+//   came             1 round, (n-1)/n S all_gather, all_to_all, barrier 1 round broadcast small:
+//   root to everyone; large: scatter, then all_gather    1 or 2 rounds
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "worker_runtime/comm/collective.h"
+#include "worker_runtime/comm/flight_recorder.h"
+#include "worker_runtime/comm/wire.h"
+#include "worker_runtime/device/stream.h"
+
+namespace convene::worker {
+
+// Memory that grows to the largest request and stays: no allocation in a steady state. Content is
+// lost when it grows.
+class Scratch {
+ public:
+  template <typename T>
+  T* Reserve(size_t count) {
+    return static_cast<T*>(ReserveBytes(count * sizeof(T)));
+  }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const {
+      operator delete[](memory, std::align_val_t{kAlignment});
+    }
+  };
+  static constexpr size_t kAlignment = 64;
+  void* ReserveBytes(size_t size_bytes);
+
+  std::unique_ptr<std::byte[], Free> memory_;
+  size_t size_bytes_ = 0;
+};
+
+class GroupCollective final : public Collective {
+ public:
+  // `timeout` bounds each call as a whole. `recorder` outlives this object.
+  GroupCollective(std::string name, std::unique_ptr<Wire> wire, absl::Duration timeout,
+                  FlightRecorder& recorder);
+  ~GroupCollective() override;
+
+  const std::string& name() const override { return name_; }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  absl::Status AllReduce(absl::Span<float> data, ReduceOp op, Stream& stream) override;
+  absl::Status AllReduce(absl::Span<double> data, ReduceOp op, Stream& stream) override;
+  absl::Status ReduceScatter(absl::Span<float> data, ReduceOp op, Stream& stream) override;
+  absl::Status AllGather(absl::Span<float> data, Stream& stream) override;
+  absl::Status AllToAll(absl::Span<const float> input, absl::Span<float> output,
+                        Stream& stream) override;
+  absl::Status Broadcast(absl::Span<float> data, int root, Stream& stream) override;
+  absl::StatusOr<PendingSend> Send(absl::Span<const float> data, int peer, Stream& stream) override;
+  absl::Status Wait(PendingSend pending) override;
+  absl::Status Recv(absl::Span<float> data, int peer, Stream& stream) override;
+  absl::Status Barrier(Stream& stream) override;
+  void Abort(absl::string_view why) override;
+
+ private:
+  static constexpr size_t kOpenSendsMax = 1024;
+
+  // A Send nobody has waited for yet.
+  struct OpenSend {
+    uint64_t id = 0;  // 0 = free
+    int peer = 0;
+    uint32_t sequence = 0;
+    uint64_t record = 0;
+    size_t size_bytes = 0;
+  };
+  struct PeerState {
+    uint32_t sends_started = 0;
+    uint32_t sends_complete = 0;
+    uint32_t receives_started = 0;
+  };
+  using Bytes = absl::Span<std::byte>;
+  using ConstBytes = absl::Span<const std::byte>;
+
+  // Runs `body` as the group's next collective: refuses when broken, records, and makes an error
+  // sticky.
+  absl::Status RunCollective(absl::string_view operation, size_t size_bytes,
+                             absl::FunctionRef<absl::Status()> body);
+  absl::Status CheckUsable();
+  // Annotates `status` with where it happened, remembers it and gives up all open messages.
+  absl::Status Break(const absl::Status& status, absl::string_view operation, uint64_t sequence,
+                     size_t size_bytes);
+
+  // One round in the collective lane: to each peer what `outgoing` names, from each peer what
+  // `incoming` names. An empty span is no message, and then must be so at the other end too.
+  absl::Status Exchange(absl::FunctionRef<ConstBytes(int)> outgoing,
+                        absl::FunctionRef<Bytes(int)> incoming);
+
+  template <typename T>
+  absl::Status AllReduceAny(absl::Span<T> data, ReduceOp op);
+  template <typename T>
+  absl::Status AllReduceByGathering(absl::Span<T> data, ReduceOp op);
+  // Shard i of `data` is [i n / size, (i + 1) n / size).
+  template <typename T>
+  absl::Span<T> ShardOf(absl::Span<T> data, int shard) const;
+  template <typename T>
+  absl::Status ReduceScatterShards(absl::Span<T> data, ReduceOp op);
+  template <typename T>
+  absl::Status AllGatherShards(absl::Span<T> data);
+
+  const std::string name_;
+  const std::unique_ptr<Wire> wire_;
+  const int rank_;
+  const int size_;
+  const absl::Duration timeout_;
+  FlightRecorder& recorder_;
+
+  absl::Status broken_;  // the first error; OK while usable
+  uint64_t collectives_started_ = 0;
+  uint32_t rounds_started_ = 0;
+  MonotonicTime deadline_;  // of the running call
+  Scratch scratch_;
+  std::vector<PeerState> peers_;
+  std::array<OpenSend, kOpenSendsMax> open_sends_;
+  size_t open_send_count_ = 0;
+  uint64_t sends_started_ = 0;
+};
+
+}  // namespace convene::worker

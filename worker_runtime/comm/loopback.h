@@ -1,0 +1,43 @@
+// Collectives between threads of one process, for tests: blocking, deadlines and failures behave as
+// over a network.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "worker_runtime/comm/collective.h"
+#include "worker_runtime/comm/flight_recorder.h"
+#include "worker_runtime/comm/wire.h"
+
+namespace convene::worker {
+
+struct LoopbackOptions {
+  absl::Duration timeout = absl::Seconds(30);               // of each call
+  FlightRecorder* recorder = &FlightRecorder::OfProcess();  // outlives the communicators; not null
+};
+
+class LoopbackWorld {
+ public:
+  // REQUIRES: size >= 1.
+  explicit LoopbackWorld(int size, const LoopbackOptions& options = {});
+
+  int size() const { return size_; }
+
+  // The communicators of one group, one per entry of `ranks` and in its order. They do not need the
+  // world to stay alive. Destroying one is what the others of its group see as a broken connection.
+  // REQUIRES: `ranks` are distinct and within the world.
+  std::vector<std::unique_ptr<Collective>> Group(const std::vector<int>& ranks,
+                                                 const std::string& name) const;
+
+ private:
+  const int size_;
+  const LoopbackOptions options_;
+};
+
+// A communicator of one rank: needs no peer and no network.
+std::unique_ptr<Collective> SoloCommunicator(int global_rank, const std::string& name,
+                                             FlightRecorder& recorder);
+
+}  // namespace convene::worker
