@@ -1,0 +1,52 @@
+// A step must not allocate: memory that grows at step 10,000 ends a run of weeks. Counts every operator new of the process.
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+#include "tools/base/testing/status_testing.h"
+#include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/trainer/engine.h"
+
+namespace {
+std::atomic<int64_t> g_allocations{0};
+}  // namespace
+
+void* operator new(size_t size) {
+  ++g_allocations;
+  void* memory = std::malloc(size);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+
+namespace convene::worker {
+namespace {
+
+TEST_CASE("after the first, a step allocates nothing") {
+  constexpr int kMicrobatches = 2, kRows = 2, kSequenceLength = 16;
+  std::vector<CommunicatorSet> sets = LoopbackCommunicators({});
+  const auto model = NamedModel("llama-tiny");
+  REQUIRE_OK(model);
+  auto engine = Engine::Create({.model = *model,
+                                .micro_batch_size = kRows,
+                                .sequence_length = kSequenceLength,
+                                .microbatches = kMicrobatches},
+                               sets[0]);
+  REQUIRE_OK(engine);
+  const std::vector<int32_t> tokens(kMicrobatches * kRows * kSequenceLength, 65);
+  const TokenBatch batch{tokens.data(), tokens.data(), 1.0f / tokens.size()};
+  Stream stream = Stream::Cpu();
+  // The first step may build what stays: oneDNN's kernels, the communicators' scratch.
+  REQUIRE((*engine)->TrainStep(batch, {.learning_rate = 1e-3, .step = 1}, false, stream).ok());
+  const int64_t before = g_allocations;
+  const bool ok = (*engine)->TrainStep(batch, {.learning_rate = 1e-3, .step = 2}, false, stream).ok();
+  const int64_t allocations = g_allocations - before;
+  CHECK(ok);
+  CHECK(allocations == 0);
+}
+
+}  // namespace
+}  // namespace convene::worker
