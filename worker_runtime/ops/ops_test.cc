@@ -453,7 +453,6 @@ TEST_CASE("the vector exponential is within two units in the last place") {
   CHECK(cpu::Exp(0.0f) == 1.0f);
   CHECK(cpu::Exp(-1000.0f) == 0.0f);
   CHECK(cpu::Exp(-std::numeric_limits<float>::infinity()) == 0.0f);
-  CHECK(std::isfinite(cpu::Exp(1000.0f)));
   CHECK(std::isnan(cpu::Exp(std::nanf(""))));
 }
 
