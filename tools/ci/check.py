@@ -131,6 +131,7 @@ def part_scripts(run: Run) -> None:
     run.step('shellcheck', *[path for path, line in scripts if re.match(r'#!.*\b(ba|da)?sh\b', line)])
     compile_only = 'import sys\nfor path in sys.argv[1:]: compile(open(path, encoding="utf-8").read(), path, "exec")'
     run.step('/usr/bin/python3', '-c', compile_only, *[path for path, line in scripts if path.endswith('.py') or 'python' in line])
+    run.step('tools/quickstart_test.py')
 
 
 def part_layers(run: Run) -> None:
@@ -171,12 +172,9 @@ def part_cuda(run: Run) -> None:
     if not os.path.exists('/usr/local/cuda/bin/nvcc'):
         run.skip('no CUDA toolkit at /usr/local/cuda')
         return
-    query = ['bazel', 'query', '--noshow_progress', 'attr(tags, "\\bcuda\\b", //...)', '--output=label_kind']
-    listed = subprocess.run(query, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    targets = [line.split(' rule ')[1] for line in listed]
-    tests = [line.split(' rule ')[1] for line in listed if line.startswith('cc_test')]
-    if targets and run.bazel_build('--config=cuda', *targets) and tests:
-        run.bazel_test('--config=cuda', *tests)
+    # All of it: programs that are built with and without CUDA are not tagged, and what has no CUDA is built already.
+    if run.bazel_build('--config=cuda', '//...'):
+        run.bazel_test('--config=cuda', '--test_tag_filters=cuda', '//...')
 
 
 class Part(NamedTuple):
@@ -189,7 +187,7 @@ class Part(NamedTuple):
 PARTS = [
     Part('format', True, 'clang-format on every C++ file', part_format),
     Part('tidy', True, "the project's own rules (tools/ci/tidy), and their test", part_tidy),
-    Part('scripts', True, 'shellcheck, and python3 reads every Python file', part_scripts),
+    Part('scripts', True, 'shellcheck, python3 reads every Python file, and the test of tools/quickstart', part_scripts),
     Part('layers', True, 'no forbidden dependency (tools/ci/check_layers)', part_layers),
     Part('build', True, 'bazel build //...', part_build),
     Part('test', True, 'bazel test //... (with --fast not //tests/...)', part_test),
@@ -197,7 +195,7 @@ PARTS = [
     Part('lint', False, 'clang-tidy on what changed since it last saw it', part_lint),
     Part('asan', False, 'tests with threads or processes, under AddressSanitizer and UBSan', part_asan),
     Part('tsan', False, 'the same under ThreadSanitizer', part_tsan),
-    Part('cuda', False, 'everything tagged cuda (where the toolkit is)', part_cuda),
+    Part('cuda', False, 'everything with --config=cuda, and the tests tagged cuda (where the toolkit is)', part_cuda),
 ]
 
 

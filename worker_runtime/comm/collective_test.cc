@@ -69,7 +69,7 @@ const int kSizes[] = {1, 2, 3, 4, 8};
 
 template <typename T>
 void CheckAllReduce(Transport transport, int size) {
-  Group group = MakeGroup(transport, size, "dp");
+  Group group = MakeGroup(transport, size);
   for (const size_t count : kCounts) {
     for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
       std::vector<Seen<T>> seen(size);
@@ -100,7 +100,7 @@ TEST_CASE("all-reduce gives every rank the bits of the sum in rank order") {
 TEST_CASE("reduce-scatter leaves each rank its shard of the sum") {
   for (const Transport transport : testing::kTransports) {
     for (const int size : kSizes) {
-      Group group = MakeGroup(transport, size, "dp");
+      Group group = MakeGroup(transport, size);
       for (const size_t shard : {1, 1001, 100'003}) {
         const size_t count = shard * size;
         std::vector<Seen<float>> seen(size);
@@ -124,7 +124,7 @@ TEST_CASE("reduce-scatter leaves each rank its shard of the sum") {
 TEST_CASE("all-gather, all-to-all and broadcast move values to their places") {
   for (const Transport transport : testing::kTransports) {
     for (const int size : kSizes) {
-      Group group = MakeGroup(transport, size, "dp");
+      Group group = MakeGroup(transport, size);
       for (const size_t shard : {1, 1001, 100'003}) {
         const size_t count = shard * size;
         const int root = size / 2;
@@ -167,7 +167,7 @@ TEST_CASE("all-gather, all-to-all and broadcast move values to their places") {
 
 TEST_CASE("a maximum keeps a NaN of any rank") {
   for (const Transport transport : testing::kTransports) {
-    Group group = MakeGroup(transport, 3, "world");
+    Group group = MakeGroup(transport, 3);
     for (int sick = 0; sick < 3; ++sick) {
       std::vector<Seen<float>> seen(3);
       OnEveryRank(group, [&](Collective& collective, Stream& stream) {
@@ -188,7 +188,7 @@ TEST_CASE("a maximum keeps a NaN of any rank") {
 
 TEST_CASE("nobody passes a barrier before everybody has come") {
   for (const Transport transport : testing::kTransports) {
-    Group group = MakeGroup(transport, 4, "world");
+    Group group = MakeGroup(transport, 4);
     std::atomic<int> arrived = 0;
     std::vector<int> arrived_when_passed(4);
     std::vector<absl::Status> statuses(4);
@@ -204,7 +204,7 @@ TEST_CASE("nobody passes a barrier before everybody has come") {
 
 TEST_CASE("messages between two ranks arrive in the order in which they were sent") {
   for (const Transport transport : testing::kTransports) {
-    Group group = MakeGroup(transport, 2, "pp");
+    Group group = MakeGroup(transport, 2);
     constexpr int kMessages = 200;
     std::vector<std::vector<float>> received(2);
     std::vector<absl::Status> statuses(2);
@@ -237,7 +237,7 @@ TEST_CASE("messages between two ranks arrive in the order in which they were sen
 
 TEST_CASE("large messages in both directions at once do not wait for each other") {
   for (const Transport transport : testing::kTransports) {
-    Group group = MakeGroup(transport, 2, "pp");
+    Group group = MakeGroup(transport, 2);
     constexpr size_t kCount = 2'000'000;  // 8 MB: more than any socket buffer here
     std::vector<Seen<float>> seen(2);
     OnEveryRank(group, [&](Collective& collective, Stream& stream) {
@@ -260,7 +260,7 @@ TEST_CASE("large messages in both directions at once do not wait for each other"
 TEST_CASE("when a peer disappears the others learn it at once, and again at every later call") {
   for (const Transport transport : testing::kTransports) {
     for (const size_t count : {1, 300'000}) {
-      Group group = MakeGroup(transport, 4, "dp");
+      Group group = MakeGroup(transport, 4);
       group[2] = nullptr;
       std::vector<absl::Status> first(4), second(4);
       const MonotonicTime start = Clock::Real().Now();
@@ -285,7 +285,7 @@ TEST_CASE("a silent peer is named with the operation that waited for it") {
   for (const Transport transport : testing::kTransports) {
     FlightRecorder recorder(16, Clock::Real());
     Group group =
-        MakeGroup(transport, 3, "tp", {.timeout = absl::Milliseconds(100), .recorder = &recorder});
+        MakeGroup(transport, 3, {.timeout = absl::Milliseconds(100), .recorder = &recorder});
     std::vector<absl::Status> statuses(3);
     OnEveryRank(group, [&](Collective& collective, Stream& stream) {
       std::vector<float> data(10);
@@ -298,15 +298,15 @@ TEST_CASE("a silent peer is named with the operation that waited for it") {
     CHECK_OK(statuses[1]);
     for (const int rank : {0, 2}) {
       CHECK_STATUS(statuses[rank], absl::StatusCode::kDeadlineExceeded,
-                   "tp all_reduce #2 (40 B): rank 1 (global rank 1)");
+                   "dp all_reduce #2 (40 B): rank 1 (global rank 1)");
     }
-    CHECK_THAT(recorder.Dump(), Catch::Contains("tp #2 all_reduce 40 B  failed after"));
+    CHECK_THAT(recorder.Dump(), Catch::Contains("dp #2 all_reduce 40 B  failed after"));
   }
 }
 
 TEST_CASE("a receive of the wrong length waits for its deadline and harms nothing") {
   for (const Transport transport : testing::kTransports) {
-    Group group = MakeGroup(transport, 2, "pp", {.timeout = absl::Milliseconds(100)});
+    Group group = MakeGroup(transport, 2, {.timeout = absl::Milliseconds(100)});
     std::vector<absl::Status> statuses(2);
     OnEveryRank(group, [&](Collective& collective, Stream& stream) {
       absl::Status& status = statuses[collective.rank()];
@@ -319,14 +319,14 @@ TEST_CASE("a receive of the wrong length waits for its deadline and harms nothin
       }
     });
     INFO(ToString(transport));
-    CHECK_STATUS(statuses[0], absl::StatusCode::kDeadlineExceeded, "pp send to 1 #1 (40 B)");
-    CHECK_STATUS(statuses[1], absl::StatusCode::kDeadlineExceeded, "pp recv from 0 #1 (36 B)");
+    CHECK_STATUS(statuses[0], absl::StatusCode::kDeadlineExceeded, "dp send to 1 #1 (40 B)");
+    CHECK_STATUS(statuses[1], absl::StatusCode::kDeadlineExceeded, "dp recv from 0 #1 (36 B)");
   }
 }
 
 TEST_CASE("abort wakes a call that waits, and its reason stays") {
   for (const Transport transport : testing::kTransports) {
-    Group group = MakeGroup(transport, 2, "dp");
+    Group group = MakeGroup(transport, 2);
     std::vector<float> data(10);
     absl::Status waiting, later;
     Thread waiter("waiter", [&] {
@@ -344,7 +344,7 @@ TEST_CASE("abort wakes a call that waits, and its reason stays") {
 
 TEST_CASE("a group of one succeeds at once, until it is aborted") {
   for (const Transport transport : testing::kTransports) {
-    Group group = MakeGroup(transport, 1, "tp");
+    Group group = MakeGroup(transport, 1);
     Stream stream = Stream::Cpu();
     std::vector<float> data = {1, 2, 3};
     CHECK_OK(group[0]->AllReduce(absl::MakeSpan(data), ReduceOp::kSum, stream));

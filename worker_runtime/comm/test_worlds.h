@@ -2,25 +2,51 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "tools/base/check.h"
+#include "tools/base/thread.h"
+#include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/comm/collective_testing.h"
 #include "worker_runtime/comm/loopback.h"
+#include "worker_runtime/comm/memory_store.h"
+#include "worker_runtime/mesh/mesh.h"
 
 namespace convene::worker::testing {
 
-enum class Transport { kLoopback };
-inline constexpr Transport kTransports[] = {Transport::kLoopback};
+enum class Transport { kLoopback, kGloo };
+inline constexpr Transport kTransports[] = {Transport::kLoopback, Transport::kGloo};
 
 inline const char* ToString(Transport transport) {
-  (void)transport;
-  return "loopback";
+  return transport == Transport::kGloo ? "gloo" : "loopback";
 }
 
-inline Group MakeGroup(Transport, int size, const std::string& name,
-                       const LoopbackOptions& options = {}) {
-  std::vector<int> ranks;
-  for (int rank = 0; rank < size; ++rank) ranks.push_back(rank);
-  return LoopbackWorld(size, options).Group(ranks, name);
+// The ranks of `layout` as threads of this process, each with its own connections.
+inline std::vector<CommunicatorSet> MakeSets(Transport transport, const Layout& layout,
+                                             const LoopbackOptions& options = {}) {
+  if (transport == Transport::kLoopback) return LoopbackCommunicators(layout, options);
+  MemoryStore store;
+  std::vector<CommunicatorSet> sets(layout.world_size());
+  std::vector<Thread> threads;
+  for (int rank = 0; rank < layout.world_size(); ++rank) {
+    threads.emplace_back("bootstrap", [&, rank] {
+      const BootstrapOptions bootstrap = {.operation_timeout = options.timeout,
+                                          .recorder = options.recorder};
+      auto set = BootstrapGloo(layout, rank, store, "epoch/1", bootstrap);
+      CONVENE_CHECK(set.ok());
+      sets[rank] = *std::move(set);
+    });
+  }
+  for (Thread& thread : threads) thread.Join();
+  return sets;
+}
+
+// One data-parallel group of `size` ranks; only it holds their connections.
+inline Group MakeGroup(Transport transport, int size, const LoopbackOptions& options = {}) {
+  std::vector<CommunicatorSet> sets = MakeSets(transport, {.pp = 1, .dp = size, .tp = 1}, options);
+  Group group;
+  for (CommunicatorSet& set : sets) group.push_back(std::move(set.dp));
+  return group;
 }
 
 }  // namespace convene::worker::testing

@@ -5,16 +5,6 @@
 namespace convene::worker::cpu {
 namespace {
 
-// A vector of the widest machine; the compiler splits it on the others.
-using Vector = float __attribute__((vector_size(kVectorFloats * sizeof(float))));
-CONVENE_CPU_INLINE void Load(const float* from, Vector* to) {
-  __builtin_memcpy(to, from, sizeof(*to));
-}
-
-CONVENE_CPU_INLINE void Store(const Vector& from, float* to) {
-  __builtin_memcpy(to, &from, sizeof(from));
-}
-
 // kRows x (kVectors * kVectorFloats) elements of c, held in registers while k runs.
 template <int kRows, int kVectors>
 CONVENE_CPU_INLINE void Tile(int k, const float* a, ptrdiff_t a_row_stride,

@@ -4,11 +4,11 @@
 
 #include <cstddef>
 
+#include "worker_runtime/ops/cpu/simd.h"
+
 namespace convene::worker::cpu {
 
-// Columns of `b` and `c` are counted in whole vectors of this many floats: pad their rows.
-inline constexpr int kVectorFloats = 16;
-
+// Columns of `b` and `c` are counted in whole vectors: pad their rows.
 constexpr int RoundUpToVector(int count) {
   return (count + kVectorFloats - 1) / kVectorFloats * kVectorFloats;
 }

@@ -3,28 +3,11 @@
 #include "worker_runtime/ops/cpu/simd.h"
 
 namespace convene::worker::cpu {
-namespace {
-
-CONVENE_CPU_INLINE float Larger(float a, float b) { return a > b ? a : b; }
-
-}  // namespace
-
-// In lanes of its own, because clang 14 does not vectorise a maximum without -ffast-math.
 CONVENE_CPU_CLONES float Max(int count, const float* x) {
-  constexpr int kLanes = 16;
-  float lanes[kLanes];
-  for (float& lane : lanes) lane = x[0];
-  int i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = Larger(lanes[lane], x[i + lane]);
-  }
-  for (; i < count; ++i) lanes[0] = Larger(lanes[0], x[i]);
-  for (int half = kLanes / 2; half > 0; half /= 2) {
-    for (int lane = 0; lane < half; ++lane) {
-      lanes[lane] = Larger(lanes[lane], lanes[lane + half]);
-    }
-  }
-  return lanes[0];
+  float largest = x[0];
+#pragma omp simd reduction(max : largest)
+  for (int i = 0; i < count; ++i) largest = x[i] > largest ? x[i] : largest;
+  return largest;
 }
 
 CONVENE_CPU_CLONES float ExpInPlace(int count, float shift, float* x) {

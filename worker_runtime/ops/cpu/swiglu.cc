@@ -9,9 +9,15 @@ namespace {
 
 constexpr int kParallelRows = 32;
 
+// 1 / (1 + e^-x), through e^-|x| so that nothing overflows.
+CONVENE_CPU_INLINE float Sigmoid(float x) {
+  const float e = cpu::Exp(-__builtin_fabsf(x));
+  return (x < 0 ? e : 1.0f) / (1.0f + e);
+}
+
 CONVENE_CPU_CLONES void ForwardRow(int width, const float* gate, const float* up, float* y) {
 #pragma omp simd
-  for (int i = 0; i < width; ++i) y[i] = gate[i] / (1.0f + cpu::Exp(-gate[i])) * up[i];
+  for (int i = 0; i < width; ++i) y[i] = gate[i] * Sigmoid(gate[i]) * up[i];
 }
 
 // Reads gate and up before it writes their place: dgate may be gate, and dup may be up.
@@ -21,7 +27,7 @@ CONVENE_CPU_CLONES void BackwardRow(int width, const float* gate, const float* u
   for (int i = 0; i < width; ++i) {
     const float g = gate[i];
     const float u = up[i];
-    const float sigmoid = 1.0f / (1.0f + cpu::Exp(-g));
+    const float sigmoid = Sigmoid(g);
     const float silu = g * sigmoid;
     dgate[i] = dy[i] * u * (sigmoid + silu * (1.0f - sigmoid));
     dup[i] = dy[i] * silu;

@@ -1,0 +1,220 @@
+#!/usr/bin/python3
+"""What tools/quickstart does after installing: builds, trains on 8 processes, kills one of them, shows that it learned."""
+
+import argparse
+import glob
+import json
+import math
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from typing import Dict, List, Optional
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+TARGETS = {'convene': '//launcher:convene', 'convene-train': '//worker_runtime/trainer:convene-train',
+           'loss_plot': '//worker_runtime/trainer:loss_plot'}
+# Perl's manual, in Debian's perl-doc: 9 MB of English prose and code.
+DATA = '/usr/share/perl/5.36*/pod/*.pod'
+RUN = 'quickstart-run'
+METRICS = f'{RUN}/metrics.jsonl'
+CHECKPOINTS = f'{RUN}/checkpoints'
+WORKERS = 8
+RANK_TO_KILL = 5
+STEPS = 120
+CHECKPOINT_EVERY = 10
+# The loss must fall by at least this much (nats a token), or the demonstration failed.
+LEAST_FALL = 0.5
+LIMIT_SECONDS = 15 * 60
+# In every process's environment, so that we find what is left even when its parent is gone.
+MARK = f'CONVENE_QUICKSTART={uuid.uuid4()}'
+
+
+class Failure(Exception):
+    """The demonstration did not do what it promises; the text says what and where to look."""
+
+
+def say(text: str) -> None:
+    print(f'\n\033[1m==> {text}\033[0m' if sys.stdout.isatty() else f'\n==> {text}', flush=True)
+
+
+def build() -> str:
+    """Builds the three programs and returns their folders' root."""
+    say(f'Building {", ".join(TARGETS)} (some minutes the first time, seconds after that)')
+    if subprocess.run(['bazel', 'build', *TARGETS.values()], cwd=ROOT, check=False).returncode != 0:
+        raise Failure('the build failed; its first error is above')
+    return subprocess.run(['bazel', 'info', 'bazel-bin'], cwd=ROOT, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                          text=True).stdout.strip()
+
+
+def program_paths(programs: Optional[str]) -> Dict[str, str]:
+    if programs is None:
+        built = build()
+        paths = {name: os.path.join(built, target[2:].replace(':', '/')) for name, target in TARGETS.items()}
+    else:
+        paths = {name: os.path.join(os.path.abspath(programs), name) for name in TARGETS}
+    for path in paths.values():
+        if not os.access(path, os.X_OK):
+            raise Failure(f'no program at {path}')
+    return paths
+
+
+def train_command(paths: Dict[str, str], data: str, steps: int) -> List[str]:
+    return [paths['convene'], 'run', '--standalone', '--nproc-per-node', str(WORKERS), '--max-restarts', '3', paths['convene-train'],
+            '--model', 'llama-tiny', '--data', data, '--tp-size', '2', '--pp-size', '2', '--steps', str(steps),
+            '--checkpoint-dir', CHECKPOINTS, '--checkpoint-every', str(CHECKPOINT_EVERY), '--metrics-file', METRICS]
+
+
+def read_metrics() -> List[dict]:
+    """The metrics file's whole lines, in the order written."""
+    path = os.path.join(ROOT, METRICS)
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding='utf-8') as file:
+        return [json.loads(line) for line in file if line.endswith('\n')]
+
+
+def step_metrics() -> List[dict]:
+    return [line for line in read_metrics() if line.get('loss') is not None]
+
+
+def environment_of(pid: int) -> List[str]:
+    try:
+        with open(f'/proc/{pid}/environ', 'rb') as file:
+            return file.read().decode('utf-8', 'replace').split('\0')
+    except OSError:  # it ended, or is not ours
+        return []
+
+
+def marked_processes() -> List[int]:
+    pids = [int(name) for name in os.listdir('/proc') if name.isdigit() and int(name) != os.getpid()]
+    return [pid for pid in pids if MARK in environment_of(pid)]
+
+
+def worker_of_rank(rank: int) -> Optional[int]:
+    return next((pid for pid in marked_processes() if f'RANK={rank}' in environment_of(pid)), None)
+
+
+def stop_everything(launcher: subprocess.Popen) -> None:
+    """Asks the launcher to end the job, then makes sure that no process of it is left."""
+    if launcher.poll() is None:
+        launcher.terminate()
+        try:
+            launcher.wait(15)
+        except subprocess.TimeoutExpired:
+            pass
+    for pid in marked_processes():
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    launcher.wait()
+
+
+def kill_one_worker(last: dict) -> dict:
+    """Kills a worker; `last` is the newest line of the metrics. Returns what verify() needs to know of it."""
+    pid = worker_of_rank(RANK_TO_KILL)
+    if pid is None:
+        raise Failure(f'no worker with RANK={RANK_TO_KILL} was found among the launcher\'s processes')
+    say(f'Step {last["step"]}: kill -9 {pid}, the worker of rank {RANK_TO_KILL}. What the launcher says and does now:')
+    os.kill(pid, signal.SIGKILL)
+    return {'epoch': last['epoch'], 'time': time.monotonic()}
+
+
+def watch(launcher: subprocess.Popen, steps: int) -> dict:
+    """Waits for the job's end and kills a worker on the way. Returns what happened around the kill."""
+    deadline = time.monotonic() + LIMIT_SECONDS
+    kill: dict = {}
+    while launcher.poll() is None:
+        if time.monotonic() > deadline:
+            raise Failure(f'the training did not end within {LIMIT_SECONDS // 60} minutes')
+        lines = step_metrics()
+        if not kill and lines and lines[-1]['step'] >= steps // 2:
+            kill = kill_one_worker(lines[-1])
+        elif kill and 'recovery_seconds' not in kill and lines[-1]['epoch'] > kill['epoch']:
+            kill['recovery_seconds'] = time.monotonic() - kill['time']
+        time.sleep(0.05)
+    if launcher.returncode != 0:
+        raise Failure(f'the launcher ended with exit code {launcher.returncode}; its last lines are above')
+    if not kill:
+        raise Failure('the training ended before a worker could be killed: ask for more --steps')
+    return kill
+
+
+def average_loss(lines: List[dict]) -> float:
+    return sum(line['loss'] for line in lines) / len(lines)
+
+
+def verify(kill: dict, steps: int) -> None:
+    """Raises Failure unless the job went on after the kill, lost no step and learned."""
+    lines = step_metrics()
+    before = [line for line in lines if line['epoch'] <= kill['epoch']]
+    resumed = next((line for line in lines if line['epoch'] > kill['epoch']), None)
+    if resumed is None:
+        raise Failure(f'no step was made in a new epoch after the kill; see {METRICS}')
+    missing = set(range(lines[0]['step'], steps + 1)) - {line['step'] for line in lines}
+    if missing or lines[-1]['step'] != steps:
+        raise Failure(f'the last step is {lines[-1]["step"]} of {steps}, and these are missing: {sorted(missing)[:10]}; see {METRICS}')
+    redone = sum(1 for line in before if line['step'] >= resumed['step'])
+    say(f'Recovered: step {resumed["step"]} was done {kill.get("recovery_seconds", 0.0):.1f} s after the kill, on {resumed["world_size"]} workers, from the checkpoint; '
+        f'{redone} steps were made again, none is missing')
+    first, last = average_loss(lines[:5]), average_loss(lines[-5:])
+    if not math.isfinite(last) or first - last < LEAST_FALL:
+        raise Failure(f'the loss did not fall: {first:.3f} at the beginning, {last:.3f} at the end; see {METRICS}')
+    validation = [line['validation_loss'] for line in read_metrics() if line.get('validation_loss') is not None]
+    held_out = f'; {validation[-1]:.3f} on text it never saw' if validation else ''
+    say(f'Learned: loss {first:.3f} -> {last:.3f} (mean of 5 steps, nats a token){held_out}')
+
+
+def demonstrate(arguments: argparse.Namespace) -> None:
+    files = glob.glob(arguments.data)
+    if not files:
+        raise Failure(f'no text at {arguments.data}: is the package perl-doc whole? Try: apt-get install --reinstall perl-doc')
+    paths = program_paths(arguments.programs)
+    shutil.rmtree(os.path.join(ROOT, RUN), ignore_errors=True)
+    os.makedirs(os.path.join(ROOT, RUN))
+    command = train_command(paths, arguments.data, arguments.steps)
+    megabytes = sum(os.path.getsize(path) for path in files) / 1e6
+    say(f'Training llama-tiny on {len(files)} pages of Perl\'s manual ({megabytes:.1f} MB) with {WORKERS} processes: 2 data x 2 tensor x 2 pipeline')
+    print(shlex.join(command), flush=True)
+    name, _, value = MARK.partition('=')
+    # In a session of its own: a Ctrl-C comes to us alone, and stop_everything ends the job in order.
+    launcher = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, start_new_session=True, env={**os.environ, name: value})
+    try:
+        kill = watch(launcher, arguments.steps)
+    finally:
+        stop_everything(launcher)
+    verify(kill, arguments.steps)
+    print(flush=True)
+    subprocess.run([paths['loss_plot'], METRICS], cwd=ROOT, check=True)
+    say(f'The checkpoints are in {CHECKPOINTS}, the metrics in {METRICS}. To go on training from there:')
+    print(shlex.join(train_command(paths, arguments.data, 2 * arguments.steps)))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog='tools/quickstart', description='Trains a small model on 8 processes, kills one of them on the way, '
+                                     'and shows that the job recovered and learned.')
+    parser.add_argument('--steps', type=int, default=STEPS, help='optimizer steps (default: %(default)s)')
+    parser.add_argument('--data', default=DATA, help='a glob of text files (default: %(default)s)')
+    parser.add_argument('--programs', help=f'a folder with {", ".join(TARGETS)}: nothing is installed or built then')
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    started = time.monotonic()
+    try:
+        demonstrate(arguments)
+    except Failure as failure:
+        print(f'\nquickstart FAILED: {failure}', file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print('\nquickstart: stopped; nothing is left running', file=sys.stderr)
+        return 130
+    say(f'quickstart finished in {time.monotonic() - started:.0f} s')
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,86 @@
+#include "worker_runtime/comm/bootstrap.h"
+
+#include <iterator>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/comm/gloo_mesh.h"
+#include "worker_runtime/comm/group_collective.h"
+#include "worker_runtime/comm/local_address.h"
+
+namespace convene::worker {
+namespace {
+
+struct AxisMember {
+  Axis axis;
+  std::unique_ptr<Collective> CommunicatorSet::*member;
+};
+
+// In the one order in which all ranks make their communicators. Groups of one axis share no rank,
+// so the place in this table tells any two groups of a rank apart.
+constexpr AxisMember kAxes[] = {
+    {Axis::kWorld, &CommunicatorSet::world},
+    {Axis::kTp, &CommunicatorSet::tp},
+    {Axis::kDp, &CommunicatorSet::dp},
+    {Axis::kPp, &CommunicatorSet::pp},
+    {Axis::kEmbedding, &CommunicatorSet::embedding},
+};
+
+absl::StatusOr<std::string> ListenHost(const BootstrapOptions& options) {
+  if (!options.listen_host.empty()) return options.listen_host;
+  return LocalAddressToward(options.store_host);
+}
+
+}  // namespace
+
+void CommunicatorSet::AbortAll(absl::string_view why) {
+  for (const AxisMember& axis : kAxes) {
+    if (this->*axis.member != nullptr) (this->*axis.member)->Abort(why);
+  }
+}
+
+absl::StatusOr<CommunicatorSet> BootstrapGloo(const Layout& layout, int rank,
+                                              rendezvous::StoreClient& store,
+                                              const std::string& key_prefix,
+                                              const BootstrapOptions& options) {
+  if (rank < 0 || rank >= layout.world_size()) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " is not in ", layout.ToString(),
+                                                   ", which has ", layout.world_size(), " ranks"));
+  }
+  std::shared_ptr<GlooMesh> mesh;
+  if (layout.world_size() > 1) {
+    CONVENE_ASSIGN_OR_RETURN(const std::string host, ListenHost(options));
+    CONVENE_ASSIGN_OR_RETURN(mesh, GlooMesh::Connect(rank, layout.world_size(), host, store,
+                                                     key_prefix, options.connect_timeout));
+  }
+  CommunicatorSet set;
+  for (int place = 0; place < static_cast<int>(std::size(kAxes)); ++place) {
+    const auto& [axis, member] = kAxes[place];
+    const std::vector<int> group = GroupOf(layout, axis, rank);
+    if (group.empty()) continue;
+    if (group.size() == 1) {
+      set.*member = SoloCommunicator(rank, AxisName(axis), *options.recorder);
+    } else {
+      set.*member = std::make_unique<GroupCollective>(AxisName(axis), mesh->MakeWire(group, place),
+                                                      options.operation_timeout, *options.recorder);
+    }
+  }
+  return set;
+}
+
+std::vector<CommunicatorSet> LoopbackCommunicators(const Layout& layout,
+                                                   const LoopbackOptions& options) {
+  const LoopbackWorld world(layout.world_size(), options);
+  std::vector<CommunicatorSet> sets(layout.world_size());
+  for (const auto& [axis, member] : kAxes) {
+    for (const std::vector<int>& ranks : AllGroups(layout, axis)) {
+      auto group = world.Group(ranks, AxisName(axis));
+      for (size_t i = 0; i < ranks.size(); ++i) sets[ranks[i]].*member = std::move(group[i]);
+    }
+  }
+  return sets;
+}
+
+}  // namespace convene::worker

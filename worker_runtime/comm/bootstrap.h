@@ -1,0 +1,61 @@
+// From a rank and a store to a full set of communicators.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "rendezvous/store/store_client.h"
+#include "worker_runtime/comm/collective.h"
+#include "worker_runtime/comm/flight_recorder.h"
+#include "worker_runtime/comm/loopback.h"
+#include "worker_runtime/mesh/mesh.h"
+
+namespace convene::worker {
+
+// The communicators of one rank, one per axis of the mesh, named by AxisName. Those of size 1 need
+// no network.
+struct CommunicatorSet {
+  std::unique_ptr<Collective> world;
+  std::unique_ptr<Collective> tp;
+  std::unique_ptr<Collective> dp;
+  std::unique_ptr<Collective> pp;
+  std::unique_ptr<Collective> embedding;  // null on ranks of middle stages
+
+  // Aborts all of them. Any thread, while the set lives.
+  void AbortAll(absl::string_view why);
+};
+
+struct BootstrapOptions {
+  absl::Duration connect_timeout = absl::Seconds(60);    // of the whole bootstrap
+  absl::Duration operation_timeout = absl::Minutes(10);  // of each later call
+  // The name or address at which other ranks can reach this one. Empty: the address from which this
+  // machine reaches `store_host`.
+  std::string listen_host = "";
+  std::string store_host = "127.0.0.1";
+  FlightRecorder* recorder = &FlightRecorder::OfProcess();  // outlives the set; not null
+};
+
+// Connects this rank with all others over gloo (TCP). All ranks call it at about the same time,
+// with the same layout and with a key prefix that no earlier attempt has used ("epoch/3"). A world
+// of size 1 touches neither the store nor the network.
+//
+// The set shares one connection per pair of ranks. Consequence: once a communicator of a rank has
+// failed with Unavailable or was aborted, its others, and its peers, get Unavailable too, so that
+// nobody waits for a rank that has given up. After DeadlineExceeded the connections stay, so that
+// every rank that waited for the same silent peer says so; destroy the set to close them.
+//
+// Errors: GlooMesh::Connect's and LocalAddressToward's, and InvalidArgument when `rank` is not in
+// the layout.
+absl::StatusOr<CommunicatorSet> BootstrapGloo(const Layout& layout, int rank,
+                                              rendezvous::StoreClient& store,
+                                              const std::string& key_prefix,
+                                              const BootstrapOptions& options);
+
+// The same for threads of one process: element r is rank r's set.
+std::vector<CommunicatorSet> LoopbackCommunicators(const Layout& layout,
+                                                   const LoopbackOptions& options = {});
+
+}  // namespace convene::worker

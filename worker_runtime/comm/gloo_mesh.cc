@@ -1,0 +1,139 @@
+#include "worker_runtime/comm/gloo_mesh.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gloo/transport/address.h"
+#include "gloo/transport/context.h"
+#include "gloo/transport/device.h"
+#include "gloo/transport/pair.h"
+#include "gloo/transport/tcp/attr.h"
+#include "gloo/transport/tcp/device.h"
+#include "gloo/transport/unbound_buffer.h"
+#include "tools/base/check.h"
+#include "tools/base/clock.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/comm/gloo_wire.h"
+
+namespace convene::worker {
+namespace {
+
+using gloo::transport::Context;
+using gloo::transport::Device;
+
+// Gloo waits five times its timeout for a connection.
+constexpr int kGlooConnectFactor = 5;
+
+std::string AddressKey(const std::string& key_prefix, int rank) {
+  return absl::StrCat(key_prefix, "/address/", rank);
+}
+
+absl::StatusOr<std::shared_ptr<Device>> MakeDevice(const std::string& listen_host) {
+  gloo::transport::tcp::attr attributes;
+  attributes.hostname = listen_host;
+  try {
+    return gloo::transport::tcp::CreateDevice(attributes);
+  } catch (const std::exception& error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot listen for other workers on \"", listen_host, "\": ", error.what()));
+  }
+}
+
+// One listening address per peer, in rank order (gloo makes a socket per pair); this rank's own
+// place is left out.
+std::string Listen(Context& context) {
+  std::string addresses;
+  for (int peer = 0; peer < context.size; ++peer) {
+    if (peer == context.rank) continue;
+    const std::vector<char> bytes = context.createPair(peer)->address().bytes();
+    addresses.append(bytes.data(), bytes.size());
+  }
+  return addresses;
+}
+
+// What `peer` listens on for `rank`, out of all that it published.
+absl::StatusOr<std::vector<char>> AddressFor(const std::string& addresses, int peer, int rank,
+                                             int world_size) {
+  const size_t size_bytes = addresses.size() / (world_size - 1);
+  if (size_bytes == 0 || addresses.size() % (world_size - 1) != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("rank ", peer, " published ", addresses.size(), " bytes of addresses for ",
+                     world_size - 1, " peers: does it run another version or world size?"));
+  }
+  const size_t place = rank < peer ? rank : rank - 1;
+  const auto first = addresses.begin() + place * size_bytes;
+  return std::vector<char>(first, first + size_bytes);
+}
+
+absl::Status ConnectPairs(Context& context, rendezvous::StoreClient& store,
+                          const std::string& key_prefix, MonotonicTime deadline) {
+  CONVENE_RETURN_IF_ERROR(store.Set(AddressKey(key_prefix, context.rank), Listen(context)));
+  for (int peer = 0; peer < context.size; ++peer) {
+    if (peer == context.rank) continue;
+    const absl::Duration left = std::max(deadline - Clock::Real().Now(), absl::ZeroDuration());
+    const auto addresses = store.Get(AddressKey(key_prefix, peer), left);
+    if (!addresses.ok()) {
+      return Annotate(addresses.status(), absl::StrCat("waiting for the address of rank ", peer));
+    }
+    CONVENE_ASSIGN_OR_RETURN(const std::vector<char> address,
+                             AddressFor(*addresses, peer, context.rank, context.size));
+    try {
+      context.getPair(peer)->connect(address);
+    } catch (const std::exception& error) {
+      if (Clock::Real().Now() >= deadline) {
+        return absl::DeadlineExceededError(
+            absl::StrCat("rank ", peer, " did not connect in time: ", error.what()));
+      }
+      return absl::UnavailableError(
+          absl::StrCat("cannot connect to rank ", peer, ": ", error.what()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<GlooMesh>> GlooMesh::Connect(int rank, int world_size,
+                                                            const std::string& listen_host,
+                                                            rendezvous::StoreClient& store,
+                                                            const std::string& key_prefix,
+                                                            absl::Duration timeout) {
+  CONVENE_CHECK(world_size > 1 && rank >= 0 && rank < world_size);
+  const MonotonicTime deadline = Clock::Real().Now() + timeout;
+  CONVENE_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, MakeDevice(listen_host));
+  std::shared_ptr<Context> context;
+  try {
+    context = device->createContext(rank, world_size);
+    context->setTimeout(std::chrono::milliseconds(
+        std::max<int64_t>(1, absl::ToInt64Milliseconds(timeout) / kGlooConnectFactor)));
+    CONVENE_RETURN_IF_ERROR(ConnectPairs(*context, store, key_prefix, deadline));
+  } catch (const std::exception& error) {
+    return absl::UnavailableError(absl::StrCat("cannot open connections: ", error.what()));
+  }
+  return std::shared_ptr<GlooMesh>(new GlooMesh(rank, std::move(device), std::move(context)));
+}
+
+GlooMesh::GlooMesh(int rank, std::shared_ptr<Device> device, std::shared_ptr<Context> context)
+    : rank_(rank), device_(std::move(device)), context_(std::move(context)) {}
+
+GlooMesh::~GlooMesh() = default;
+
+std::unique_ptr<Wire> GlooMesh::MakeWire(const std::vector<int>& members, int group_id) {
+  return std::make_unique<GlooWire>(shared_from_this(), members, group_id);
+}
+
+void GlooMesh::HangUp() {
+  try {
+    // A wait that runs out is gloo's way to close every connection and to tell every waiting
+    // thread.
+    char nothing = 0;
+    context_->createUnboundBuffer(&nothing, 1)->waitRecv(std::chrono::milliseconds(1));
+  } catch (const std::exception&) {
+  }
+}
+
+}  // namespace convene::worker

@@ -1,0 +1,52 @@
+// Wakes waits whose time is over. Gloo's own timeout closes every connection of the process, so
+// that everybody would blame everybody; this one ends a single wait.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "tools/base/clock.h"
+#include "tools/base/mutex.h"
+#include "tools/base/thread.h"
+
+namespace convene::worker {
+
+// Thread-safe. One thread, "comm deadline", which sleeps until the nearest deadline it knows of:
+// arming a wait costs a lock, and wakes nobody unless its deadline is nearer than all before it.
+class WaitWatch {
+ public:
+  // One waiting place, used by one thread at a time. `wake` is called at most once per Arm, by the
+  // watch's thread with the watch's lock held: it must be short and must not call the watch.
+  struct Place {
+    std::function<void()> wake;
+  };
+
+  WaitWatch();
+  ~WaitWatch();
+  WaitWatch(const WaitWatch&) = delete;
+  WaitWatch& operator=(const WaitWatch&) = delete;
+
+  // `place` lives until Disarm. REQUIRES: not armed.
+  void Arm(Place* place, MonotonicTime deadline);
+  // Returns whether it was woken: then the deadline has passed. After it returned, `wake` does not
+  // run any more.
+  bool Disarm(Place* place);
+
+ private:
+  struct Armed {
+    Place* place;
+    MonotonicTime deadline;
+  };
+
+  void Run();
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<Armed> armed_ ABSL_GUARDED_BY(mutex_);
+  MonotonicTime next_look_ ABSL_GUARDED_BY(mutex_) = MonotonicTime::InfiniteFuture();
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  Thread thread_;  // last: starts when all else stands
+};
+
+}  // namespace convene::worker

@@ -1,0 +1,196 @@
+// Prints what each op reaches at the shapes of a 15M Llama: ops_bench [rows] (default 2048).
+//
+// GFLOP/s count a multiply-add as two; attention counts the causal half. GB/s count each operand
+// once per read and once per write.
+#include <omp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <vector>
+
+#include "worker_runtime/ops/adamw.h"
+#include "worker_runtime/ops/attention.h"
+#include "worker_runtime/ops/cross_entropy.h"
+#include "worker_runtime/ops/elementwise.h"
+#include "worker_runtime/ops/embedding.h"
+#include "worker_runtime/ops/matmul.h"
+#include "worker_runtime/ops/rms_norm.h"
+#include "worker_runtime/ops/rope.h"
+#include "worker_runtime/ops/swiglu.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr int kHidden = 384;
+constexpr int kFfn = 1024;
+constexpr int kHeads = 6;
+constexpr int kHeadSize = 64;
+constexpr int kSequence = 256;
+constexpr int kVocabulary = 4096;
+
+std::vector<float> Numbers(size_t count) {
+  std::vector<float> result(count);
+  uint32_t state = 1;
+  for (float& value : result) {
+    state = state * 1664525 + 1013904223;
+    value = static_cast<float>(state >> 8) * 0x1p-23f - 1.0f;
+  }
+  return result;
+}
+
+// The fastest of many calls, in seconds.
+double Time(const std::function<void()>& call) {
+  using SteadyClock = std::chrono::steady_clock;
+  const auto end = SteadyClock::now() + std::chrono::milliseconds(300);
+  double best = 1e9;
+  call();
+  while (SteadyClock::now() < end) {
+    const auto start = SteadyClock::now();
+    call();
+    best = std::min(best, std::chrono::duration<double>(SteadyClock::now() - start).count());
+  }
+  return best;
+}
+
+void Print(const char* name, double amount, const char* unit, const std::function<void()>& call) {
+  const double seconds = Time(call);
+  std::printf("%-34s %9.1f us %8.1f %s\n", name, seconds * 1e6, amount / seconds * 1e-9, unit);
+}
+
+void BenchMatMul(int rows, Stream& stream) {
+  struct Product {
+    const char* name;
+    Transpose a, b;
+    int m, n, k;
+  };
+  const Product products[] = {
+      {"matmul qkv forward", Transpose::kNo, Transpose::kYes, rows, 3 * kHidden, kHidden},
+      {"matmul gate_up forward", Transpose::kNo, Transpose::kYes, rows, 2 * kFfn, kHidden},
+      {"matmul down forward", Transpose::kNo, Transpose::kYes, rows, kHidden, kFfn},
+      {"matmul gate_up input gradient", Transpose::kNo, Transpose::kNo, rows, kHidden, 2 * kFfn},
+      {"matmul gate_up weight gradient", Transpose::kYes, Transpose::kNo, 2 * kFfn, kHidden, rows},
+      {"matmul head forward", Transpose::kNo, Transpose::kYes, rows, kVocabulary, kHidden},
+  };
+  for (const Product& p : products) {
+    const auto a = Numbers(static_cast<size_t>(p.m) * p.k);
+    const auto b = Numbers(static_cast<size_t>(p.k) * p.n);
+    std::vector<float> c(static_cast<size_t>(p.m) * p.n);
+    Print(p.name, 2.0 * p.m * p.n * p.k, "GFLOP/s",
+          [&] { MatMul(p.a, p.b, p.m, p.n, p.k, a.data(), b.data(), 0.0f, c.data(), stream); });
+  }
+}
+
+void BenchAttention(int rows, Stream& stream) {
+  const AttentionShape shape = {rows / kSequence, kSequence, kHeads, kHeads, kHeadSize};
+  const auto qkv = Numbers(static_cast<size_t>(rows) * shape.qkv_width());
+  const auto dout = Numbers(static_cast<size_t>(rows) * kHidden);
+  std::vector<float> out(dout.size()), dqkv(qkv.size()), log_sum_exp(rows * kHeads);
+  std::vector<float> workspace(AttentionWorkspace(shape));
+  const double product = 2.0 * rows * (kSequence + 1) / 2 * kHidden;
+  Print("attention forward", 2 * product, "GFLOP/s", [&] {
+    AttentionForward(shape, qkv.data(), out.data(), log_sum_exp.data(), workspace.data(), stream);
+  });
+  Print("attention backward", 5 * product, "GFLOP/s", [&] {
+    AttentionBackward(shape, qkv.data(), out.data(), log_sum_exp.data(), dout.data(), dqkv.data(),
+                      workspace.data(), stream);
+  });
+}
+
+void BenchRows(int rows, Stream& stream) {
+  const double floats = sizeof(float) * static_cast<double>(rows);
+  const size_t size = static_cast<size_t>(rows) * kHidden;
+  const auto x = Numbers(size);
+  const auto weight = Numbers(kHidden);
+  std::vector<float> y(size), inverse_rms(rows), dweight(kHidden);
+  Print("rms_norm forward", 2 * kHidden * floats, "GB/s", [&] {
+    RmsNormForward(rows, kHidden, x.data(), weight.data(), 1e-5f, y.data(), inverse_rms.data(),
+                   stream);
+  });
+  Print("rms_norm backward", 4 * kHidden * floats, "GB/s", [&] {
+    RmsNormBackward(rows, kHidden, x.data(), weight.data(), inverse_rms.data(), x.data(), y.data(),
+                    dweight.data(), stream);
+  });
+
+  const int width = 3 * kHidden;
+  auto qkv = Numbers(static_cast<size_t>(rows) * width);
+  std::vector<float> cosines(kSequence * kHeadSize / 2), sines(cosines.size());
+  RopeTable(kSequence, kHeadSize, 10000.0, cosines.data(), sines.data());
+  Print("rope", 2 * 2 * kHidden * floats, "GB/s", [&] {
+    RopeApply(rows / kSequence, kSequence, 2 * kHeads, kHeadSize, width, cosines.data(),
+              sines.data(), false, qkv.data(), stream);
+  });
+
+  const auto gate_up = Numbers(static_cast<size_t>(rows) * 2 * kFfn);
+  const auto dy = Numbers(static_cast<size_t>(rows) * kFfn);
+  std::vector<float> activation(dy.size()), dgate_up(gate_up.size());
+  Print("swiglu forward", 3 * kFfn * floats, "GB/s",
+        [&] { SwigluForward(rows, kFfn, gate_up.data(), activation.data(), stream); });
+  Print("swiglu backward", 5 * kFfn * floats, "GB/s",
+        [&] { SwigluBackward(rows, kFfn, gate_up.data(), dy.data(), dgate_up.data(), stream); });
+}
+
+void BenchVocabulary(int rows, Stream& stream) {
+  const double floats = sizeof(float) * static_cast<double>(rows);
+  std::vector<int32_t> tokens(rows);
+  for (int row = 0; row < rows; ++row) tokens[row] = row * 37 % kVocabulary;
+  auto table = Numbers(static_cast<size_t>(kVocabulary) * kHidden);
+  std::vector<float> y(static_cast<size_t>(rows) * kHidden);
+  Print("embedding forward", 2 * kHidden * floats, "GB/s", [&] {
+    EmbeddingForward(rows, kHidden, 0, kVocabulary, tokens.data(), table.data(), y.data(), stream);
+  });
+  Print("embedding backward", 3 * kHidden * floats, "GB/s", [&] {
+    EmbeddingBackward(rows, kHidden, 0, kVocabulary, tokens.data(), y.data(), table.data(), stream);
+  });
+  const auto logits = Numbers(static_cast<size_t>(rows) * kVocabulary);
+  auto work = logits;
+  std::vector<float> row_max(rows), sums(2 * rows);
+  Print("cross_entropy row max", kVocabulary * floats, "GB/s",
+        [&] { CrossEntropyRowMax(rows, kVocabulary, logits.data(), row_max.data(), stream); });
+  Print("cross_entropy exp sums", 2 * kVocabulary * floats, "GB/s", [&] {
+    CrossEntropyExpSums(rows, 0, kVocabulary, tokens.data(), row_max.data(), work.data(),
+                        sums.data(), stream);
+  });
+  Print("cross_entropy gradient", 2 * kVocabulary * floats, "GB/s", [&] {
+    CrossEntropyLossAndGradient(rows, 0, kVocabulary, tokens.data(), sums.data(), 1.0f, work.data(),
+                                stream);
+  });
+}
+
+void BenchFlat(Stream& stream) {
+  constexpr int64_t kCount = 15'000'000;
+  const double floats = sizeof(float) * static_cast<double>(kCount);
+  const auto x = Numbers(kCount);
+  std::vector<float> y(kCount), first(kCount), second(kCount);
+  AdamWParameters parameters;
+  parameters.learning_rate = 1e-3;
+  Print("adamw", 7 * floats, "GB/s", [&] {
+    AdamW(kCount, parameters, x.data(), y.data(), first.data(), second.data(), stream);
+  });
+  Print("add", 3 * floats, "GB/s", [&] { AddInPlace(kCount, x.data(), y.data(), stream); });
+  Print("scale", 2 * floats, "GB/s", [&] { ScaleInPlace(kCount, 1.0f, y.data(), stream); });
+  double sum = 0;
+  Print("sum of squares", floats, "GB/s", [&] { sum += SumOfSquares(kCount, x.data(), stream); });
+}
+
+}  // namespace
+}  // namespace convene::worker
+
+int main(int argc, char** argv) {
+  const int rows = argc > 1 ? std::atoi(argv[1]) : 2048;
+  if (rows < 256 || rows % 256 != 0) {
+    std::fprintf(stderr, "ops_bench: rows must be a positive multiple of 256, not %s\n", argv[1]);
+    return 64;
+  }
+  convene::worker::Stream stream = convene::worker::Stream::Cpu();
+  std::printf("%d rows, %d threads\n", rows, omp_get_max_threads());
+  convene::worker::BenchMatMul(rows, stream);
+  convene::worker::BenchAttention(rows, stream);
+  convene::worker::BenchRows(rows, stream);
+  convene::worker::BenchVocabulary(rows, stream);
+  convene::worker::BenchFlat(stream);
+  return 0;
+}

@@ -1,0 +1,119 @@
+// How every implementation of an op is judged: its error against the plain reference in double may
+// be a small multiple of what the same plain reference makes in float. Nobody has to guess a
+// tolerance.
+#pragma once
+
+#include <omp.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace convene::worker::testing {
+
+inline constexpr double kForward = 2;
+inline constexpr double kBackward = 3;
+
+// Numbers between -1 and 1 that depend on the seed alone (splitmix64).
+inline std::vector<float> Numbers(size_t count, uint64_t seed, float scale = 1.0f) {
+  std::vector<float> result(count);
+  uint64_t state = seed * 0x9E3779B97F4A7C15;
+  for (float& value : result) {
+    uint64_t z = state += 0x9E3779B97F4A7C15;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
+    z ^= z >> 31;
+    value = scale * (static_cast<float>(z >> 40) * 0x1p-23f - 1.0f);
+  }
+  return result;
+}
+
+// Whole numbers in [begin, end).
+inline std::vector<int32_t> Integers(size_t count, uint64_t seed, int begin, int end) {
+  std::vector<int32_t> result;
+  for (const float number : Numbers(count, seed)) {
+    const double fraction = (static_cast<double>(number) + 1.0) / 2.0;
+    result.push_back(begin + static_cast<int32_t>(fraction * (end - begin)));
+  }
+  return result;
+}
+
+template <typename Real>
+std::vector<Real> As(const std::vector<float>& values) {
+  return std::vector<Real>(values.begin(), values.end());
+}
+
+template <typename Real>
+double Distance(const std::vector<Real>& values, const std::vector<double>& truth) {
+  REQUIRE(values.size() == truth.size());
+  double sum = 0;
+  for (size_t i = 0; i < truth.size(); ++i) {
+    const double difference = static_cast<double>(values[i]) - truth[i];
+    sum += difference * difference;
+  }
+  return std::sqrt(sum);
+}
+
+// One op's outputs, each judged alone: their scales differ.
+template <typename Real>
+using Outputs = std::vector<std::vector<Real>>;
+
+// `implementation()` gives Outputs<float>; `reference(Real{})` gives Outputs<Real>. Also checks
+// that the bits do not depend on the number of threads.
+template <typename Implementation, typename Reference>
+void Compare(double factor, const Implementation& implementation, const Reference& reference) {
+  const Outputs<double> truth = reference(double{});
+  const Outputs<float> plain = reference(float{});
+#if defined(CONVENE_SANITIZER)
+  const std::vector<int> thread_counts = {1};  // the OpenMP library is not instrumented
+#else
+  const std::vector<int> thread_counts = {1, 3};
+#endif
+  const int threads_before = omp_get_max_threads();
+  Outputs<float> first;
+  for (const int threads : thread_counts) {
+    CAPTURE(threads);
+    omp_set_num_threads(threads);
+    const Outputs<float> actual = implementation();
+    REQUIRE(actual.size() == truth.size());
+    if (first.empty()) first = actual;
+    for (size_t output = 0; output < truth.size(); ++output) {
+      CAPTURE(output);
+      // One unit in the last place: where the plain computation happens to be exact.
+      const double floor = static_cast<double>(std::numeric_limits<float>::epsilon()) *
+                           Distance(std::vector<double>(truth[output].size()), truth[output]);
+      CHECK(Distance(actual[output], truth[output]) <=
+            factor * Distance(plain[output], truth[output]) + floor);
+      CHECK(actual[output] == first[output]);
+    }
+  }
+  omp_set_num_threads(threads_before);
+}
+
+// Whether `backward(dy)` is the gradient of sum(dy * forward(x)), by central differences.
+template <typename Forward, typename Backward>
+void CheckGradient(const std::vector<double>& x, const Forward& forward, const Backward& backward) {
+  const size_t outputs = forward(x).size();
+  const std::vector<double> dy = As<double>(Numbers(outputs, 99));
+  const std::vector<double> dx = backward(dy);
+  REQUIRE(dx.size() == x.size());
+  const double step = 1e-5;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const auto weighted_sum = [&](double moved) {
+      std::vector<double> there = x;
+      there[i] = moved;
+      const std::vector<double> y = forward(there);
+      double sum = 0;
+      for (size_t j = 0; j < outputs; ++j) sum += dy[j] * y[j];
+      return sum;
+    };
+    const double slope = (weighted_sum(x[i] + step) - weighted_sum(x[i] - step)) / (2 * step);
+    CAPTURE(i);
+    CHECK(dx[i] == Approx(slope).epsilon(1e-6).margin(1e-8));
+  }
+}
+
+}  // namespace convene::worker::testing

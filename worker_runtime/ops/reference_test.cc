@@ -1,0 +1,149 @@
+// The judge is judged: the reference's backward passes are the slopes of its forward passes.
+#include <catch2/catch.hpp>
+#include <cstdint>
+#include <vector>
+
+#include "worker_runtime/ops/ops_testing.h"
+#include "worker_runtime/ops/reference/attention.h"
+#include "worker_runtime/ops/reference/cross_entropy.h"
+#include "worker_runtime/ops/reference/embedding.h"
+#include "worker_runtime/ops/reference/rms_norm.h"
+#include "worker_runtime/ops/reference/rope.h"
+#include "worker_runtime/ops/reference/swiglu.h"
+
+namespace convene::worker {
+namespace {
+
+using testing::CheckGradient;
+using Vector = std::vector<double>;
+
+Vector Doubles(size_t count, uint64_t seed) {
+  return testing::As<double>(testing::Numbers(count, seed, 1.5f));
+}
+
+TEST_CASE("RMSNorm's backward pass is its slope") {
+  const int rows = 3;
+  const int columns = 5;
+  const Vector x = Doubles(rows * columns, 1);
+  const Vector weight = Doubles(columns, 2);
+  const double epsilon = 0.01;
+  const auto run = [&](const Vector& x, const Vector& weight, Vector* inverse_rms) {
+    Vector y(rows * columns);
+    inverse_rms->resize(rows);
+    reference::RmsNormForward(rows, columns, x.data(), weight.data(), epsilon, y.data(),
+                              inverse_rms->data());
+    return y;
+  };
+  const auto backward = [&](const Vector& dy, bool of_weight) {
+    Vector inverse_rms;
+    run(x, weight, &inverse_rms);
+    Vector dx(rows * columns), dweight(columns);
+    reference::RmsNormBackward(rows, columns, x.data(), weight.data(), inverse_rms.data(),
+                               dy.data(), dx.data(), dweight.data());
+    return of_weight ? dweight : dx;
+  };
+  Vector unused;
+  CheckGradient(
+      x, [&](const Vector& x) { return run(x, weight, &unused); },
+      [&](const Vector& dy) { return backward(dy, false); });
+  CheckGradient(
+      weight, [&](const Vector& weight) { return run(x, weight, &unused); },
+      [&](const Vector& dy) { return backward(dy, true); });
+}
+
+TEST_CASE("RoPE's inverse is its slope's transpose") {
+  const int sequence_length = 4;
+  const int head_size = 6;
+  const int heads = 2;
+  Vector cosines(sequence_length * head_size / 2), sines(cosines.size());
+  reference::RopeTable(sequence_length, head_size, 10.0, cosines.data(), sines.data());
+  const auto turn = [&](Vector x, bool inverse) {
+    reference::RopeApply(1, sequence_length, heads, head_size, heads * head_size, cosines.data(),
+                         sines.data(), inverse, x.data());
+    return x;
+  };
+  CheckGradient(
+      Doubles(sequence_length * heads * head_size, 1),
+      [&](const Vector& x) { return turn(x, false); },
+      [&](const Vector& dy) { return turn(dy, true); });
+}
+
+TEST_CASE("SwiGLU's backward pass is its slope") {
+  const int rows = 2;
+  const int width = 5;
+  const Vector gate_up = Doubles(rows * 2 * width, 1);
+  CheckGradient(
+      gate_up,
+      [&](const Vector& gate_up) {
+        Vector y(rows * width);
+        reference::SwigluForward(rows, width, gate_up.data(), y.data());
+        return y;
+      },
+      [&](const Vector& dy) {
+        Vector dgate_up(gate_up.size());
+        reference::SwigluBackward(rows, width, gate_up.data(), dy.data(), dgate_up.data());
+        return dgate_up;
+      });
+}
+
+TEST_CASE("embedding's backward pass is its slope") {
+  const std::vector<int32_t> tokens = {3, 9, 4, 3, 0};
+  CheckGradient(
+      Doubles(4 * 3, 1),
+      [&](const Vector& table) {
+        Vector y(tokens.size() * 3);
+        reference::EmbeddingForward(5, 3, 2, 6, tokens.data(), table.data(), y.data());
+        return y;
+      },
+      [&](const Vector& dy) {
+        Vector dtable(4 * 3);
+        reference::EmbeddingBackward(5, 3, 2, 6, tokens.data(), dy.data(), dtable.data());
+        return dtable;
+      });
+}
+
+TEST_CASE("cross-entropy's gradient is the loss's slope") {
+  const int rows = 3;
+  const int columns = 7;
+  const std::vector<int32_t> targets = {2, -1, 6};
+  const auto run = [&](Vector logits, double gradient_scale, double* loss) {
+    Vector row_max(rows), sums(2 * rows);
+    reference::CrossEntropyRowMax(rows, columns, logits.data(), row_max.data());
+    reference::CrossEntropyExpSums(rows, 0, columns, targets.data(), row_max.data(), logits.data(),
+                                   sums.data());
+    *loss = reference::CrossEntropyLossAndGradient(rows, 0, columns, targets.data(), sums.data(),
+                                                   gradient_scale, logits.data());
+    return logits;
+  };
+  const Vector logits = Doubles(rows * columns, 1);
+  double loss = 0;
+  CheckGradient(
+      logits,
+      [&](const Vector& logits) {
+        run(logits, 1.0, &loss);
+        return Vector{loss};
+      },
+      [&](const Vector& dy) { return run(logits, dy[0], &loss); });
+}
+
+TEST_CASE("attention's backward pass is its slope") {
+  const AttentionShape shape = {2, 5, 4, 2, 4};
+  const size_t tokens = 10;
+  const Vector qkv = Doubles(tokens * shape.qkv_width(), 1);
+  Vector log_sum_exp(tokens * shape.heads);
+  const auto forward = [&](const Vector& qkv) {
+    Vector out(tokens * shape.heads * shape.head_size);
+    reference::AttentionForward(shape, qkv.data(), out.data(), log_sum_exp.data());
+    return out;
+  };
+  CheckGradient(qkv, forward, [&](const Vector& dout) {
+    const Vector out = forward(qkv);
+    Vector dqkv(qkv.size());
+    reference::AttentionBackward(shape, qkv.data(), out.data(), log_sum_exp.data(), dout.data(),
+                                 dqkv.data());
+    return dqkv;
+  });
+}
+
+}  // namespace
+}  // namespace convene::worker

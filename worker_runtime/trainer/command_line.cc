@@ -1,0 +1,159 @@
+#include "worker_runtime/trainer/command_line.h"
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "google/protobuf/descriptor.h"
+#include "tools/base/check.h"
+#include "tools/base/status_macros.h"
+#include "tools/base/text.h"
+#include "worker_runtime/trainer/config_keys.h"
+
+namespace convene::worker {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+
+std::string FlagName(const std::string& key) {
+  return absl::StrCat("--", absl::StrReplaceAll(key, {{"_", "-"}}));
+}
+
+bool IsFlag(const std::string& argument) { return absl::StartsWith(argument, "--"); }
+
+absl::Status UnknownFlag(const std::string& flag) {
+  std::vector<std::string> names = {"--help", "--config"};
+  for (const ConfigKey& key : ConfigKeys()) names.push_back(FlagName(key.field->name()));
+  const std::string closest = ClosestMatch(flag, names);
+  return absl::InvalidArgumentError(absl::StrCat(
+      "unknown flag \"", flag, "\"; ",
+      closest.empty() ? "--help lists all" : absl::StrCat("did you mean ", closest, "?")));
+}
+
+// One pass over the arguments.
+class Parser {
+ public:
+  explicit Parser(const std::vector<std::string>& arguments) : arguments_(arguments) {}
+
+  absl::StatusOr<CommandLine> Parse() {
+    while (next_ < arguments_.size() && !result_.help) {
+      CONVENE_RETURN_IF_ERROR(ParseFlag(arguments_[next_++]));
+    }
+    return std::move(result_);
+  }
+
+ private:
+  absl::Status ParseFlag(const std::string& argument) {
+    if (argument == "--help" || argument == "-h") {
+      result_.help = true;
+      return absl::OkStatus();
+    }
+    if (!IsFlag(argument)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("unexpected argument \"", argument,
+                       "\"; values follow their flag, as in --steps 100 or --data a.txt b.txt"));
+    }
+    const size_t equals = argument.find('=');
+    const std::string flag = argument.substr(0, equals);
+    std::vector<std::string> values;
+    const bool has_value = equals != std::string::npos;
+    if (has_value) values.push_back(argument.substr(equals + 1));
+    if (flag == "--config") return SetConfigPath(has_value, std::move(values));
+    const ConfigKey* key = FindConfigKey(absl::StrReplaceAll(flag.substr(2), {{"-", "_"}}));
+    if (key == nullptr) return UnknownFlag(flag);
+    if (!has_value) CONVENE_RETURN_IF_ERROR(TakeValues(flag, key->field, &values));
+    for (const std::string& value : values) {
+      const absl::Status status = SetFromText(MessageOf(*key, &result_.flags), key->field, value);
+      if (!status.ok()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(flag, " \"", value, "\" ", status.message()));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status SetConfigPath(bool has_value, std::vector<std::string> values) {
+    if (!has_value) CONVENE_RETURN_IF_ERROR(TakeOne("--config", &values));
+    result_.config_path = values[0];
+    if (!result_.config_path.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError("--config needs a file");
+  }
+
+  absl::Status TakeValues(const std::string& flag, const FieldDescriptor* field,
+                          std::vector<std::string>* values) {
+    if (field->cpp_type() == FieldDescriptor::CPPTYPE_BOOL) {
+      const bool is_said =
+          HasValue() && (arguments_[next_] == "true" || arguments_[next_] == "false");
+      values->push_back(is_said ? arguments_[next_++] : "true");
+      return absl::OkStatus();
+    }
+    CONVENE_RETURN_IF_ERROR(TakeOne(flag, values));
+    while (field->is_repeated() && HasValue()) values->push_back(arguments_[next_++]);
+    return absl::OkStatus();
+  }
+
+  absl::Status TakeOne(const std::string& flag, std::vector<std::string>* values) {
+    if (!HasValue()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          flag, " needs a value",
+          next_ < arguments_.size() ? absl::StrCat(", but ", arguments_[next_], " follows") : ""));
+    }
+    values->push_back(arguments_[next_++]);
+    return absl::OkStatus();
+  }
+
+  bool HasValue() const { return next_ < arguments_.size() && !IsFlag(arguments_[next_]); }
+
+  const std::vector<std::string>& arguments_;
+  size_t next_ = 0;
+  CommandLine result_;
+};
+
+const char* ValueName(const FieldDescriptor* field) {
+  switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_INT64:
+      return " INT";
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return " NUMBER";
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return "";
+    default:
+      return field->is_repeated() ? " TEXT..." : " TEXT";
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments) {
+  return Parser(arguments).Parse();
+}
+
+std::string HelpText() {
+  std::string text =
+      "usage: convene-train --data FILE... [--config train.yaml] [--KEY VALUE]...\n"
+      "\n"
+      "Trains a Llama-family model on text. Every key below can stand in the YAML file\n"
+      "(learning_rate: 3e-4; those of the model's shape under model_shape:) and on the command "
+      "line\n"
+      "(--learning-rate 3e-4 or --learning_rate=3e-4). The command line wins. [Defaults in "
+      "brackets.]\n";
+  const char* group = "";
+  for (const ConfigKeyRow& row : ConfigKeyTable()) {
+    if (absl::string_view(group) != row.group) {
+      group = row.group;
+      absl::StrAppend(&text, "\n", group, "\n");
+    }
+    const ConfigKey* key = FindConfigKey(row.key);
+    CONVENE_CHECK(key != nullptr);
+    absl::StrAppendFormat(&text, "  %-36s%s", FlagName(row.key) + ValueName(key->field), row.help);
+    if (row.default_value[0] != '\0') absl::StrAppend(&text, " [", row.default_value, "]");
+    absl::StrAppend(&text, "\n");
+  }
+  absl::StrAppendFormat(&text, "\n  %-36s%s\n  %-36s%s\n", "--config FILE",
+                        "YAML with the keys above", "--help", "this text");
+  return text;
+}
+
+}  // namespace convene::worker

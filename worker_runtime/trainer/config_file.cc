@@ -1,0 +1,129 @@
+#include "worker_runtime/trainer/config_file.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <map>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
+#include "tools/base/files.h"
+#include "tools/base/status_macros.h"
+#include "tools/base/text.h"
+#include "worker_runtime/trainer/config_keys.h"
+
+namespace convene::worker {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+
+// yaml-cpp counts lines from 0.
+absl::Status ErrorAt(const std::string& path, const YAML::Mark& mark, absl::string_view text) {
+  return absl::InvalidArgumentError(absl::StrCat(path, ":", mark.line + 1, ": ", text));
+}
+
+std::string UnknownKeyText(const std::string& name, const Descriptor* message) {
+  const std::string text = absl::StrCat("unknown key \"", name, "\"");
+  const ConfigKey* key = FindConfigKey(name);
+  if (key != nullptr) {
+    return absl::StrCat(text, " here; it belongs ",
+                        key->parent == nullptr ? "at the top level"
+                                               : absl::StrCat("under ", key->parent->name(), ":"));
+  }
+  std::vector<std::string> names;
+  for (int i = 0; i < message->field_count(); ++i) names.push_back(message->field(i)->name());
+  const std::string closest = ClosestMatch(name, names);
+  if (!closest.empty()) return absl::StrCat(text, "; did you mean \"", closest, "\"?");
+  return absl::StrCat(text, "; `convene-train --help` lists the keys");
+}
+
+// `place` is where to look when the node itself is nowhere, because it is empty.
+absl::Status SetScalar(const std::string& path, const YAML::Mark& place, const YAML::Node& node,
+                       const FieldDescriptor* field, Message* message) {
+  if (node.IsNull()) {
+    return ErrorAt(path, place,
+                   absl::StrCat(field->name(), " has no value; give one or remove the key"));
+  }
+  if (!node.IsScalar()) {
+    return ErrorAt(
+        path, node.Mark(),
+        absl::StrCat(field->name(), " takes one value, not a ", node.IsMap() ? "map" : "list"));
+  }
+  const absl::Status status = SetFromText(message, field, node.Scalar());
+  if (status.ok()) return status;
+  return ErrorAt(path, node.Mark(),
+                 absl::StrCat(field->name(), " \"", node.Scalar(), "\" ", status.message()));
+}
+
+absl::Status SetMessage(const std::string& path, const YAML::Node& map, Message* message);
+
+absl::Status SetField(const std::string& path, const YAML::Mark& place, const YAML::Node& node,
+                      const FieldDescriptor* field, Message* message) {
+  if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+    if (!node.IsMap()) {
+      return ErrorAt(path, node.Mark(), absl::StrCat(field->name(), " must be a map of keys"));
+    }
+    return SetMessage(path, node, message->GetReflection()->MutableMessage(message, field));
+  }
+  if (!field->is_repeated() || !node.IsSequence())
+    return SetScalar(path, place, node, field, message);
+  for (const YAML::Node& item : node) {
+    CONVENE_RETURN_IF_ERROR(SetScalar(path, node.Mark(), item, field, message));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetMessage(const std::string& path, const YAML::Node& map, Message* message) {
+  std::map<std::string, int> first_line;
+  for (const auto& entry : map) {
+    const YAML::Mark mark = entry.first.Mark();
+    if (!entry.first.IsScalar()) return ErrorAt(path, mark, "a key must be one word");
+    const std::string& name = entry.first.Scalar();
+    const FieldDescriptor* field = message->GetDescriptor()->FindFieldByName(name);
+    if (field == nullptr) {
+      return ErrorAt(path, mark, UnknownKeyText(name, message->GetDescriptor()));
+    }
+    const auto [first, is_new] = first_line.emplace(name, mark.line + 1);
+    if (!is_new) {
+      return ErrorAt(path, mark, absl::StrCat(name, " is already set in line ", first->second));
+    }
+    CONVENE_RETURN_IF_ERROR(SetField(path, mark, entry.second, field, message));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<TrainConfig> ParseConfig(const std::string& yaml, const std::string& path) {
+  TrainConfig config;
+  // yaml-cpp throws, both while it parses and while nodes are walked.
+  try {
+    const std::vector<YAML::Node> documents = YAML::LoadAll(yaml);
+    if (documents.size() > 1) {
+      return ErrorAt(path, documents[1].Mark(), "a second document (after ---) is not read");
+    }
+    if (documents.empty() || documents[0].IsNull()) return config;
+    if (!documents[0].IsMap()) {
+      return ErrorAt(path, documents[0].Mark(), "must be a map of keys, such as `steps: 100`");
+    }
+    CONVENE_RETURN_IF_ERROR(SetMessage(path, documents[0], &config));
+    return config;
+  } catch (const YAML::Exception& error) {
+    return ErrorAt(path, error.mark,
+                   absl::StrCat("this is not YAML: ", error.msg,
+                                error.msg == YAML::ErrorMsg::UNKNOWN_ANCHOR
+                                    ? " (a value that begins with * needs quotes)"
+                                    : ""));
+  }
+}
+
+absl::StatusOr<TrainConfig> ReadConfigFile(const std::string& path) {
+  const absl::StatusOr<std::string> yaml = ReadFile(path);
+  if (!yaml.ok()) return Annotate(yaml.status(), "--config");
+  return ParseConfig(*yaml, path);
+}
+
+}  // namespace convene::worker

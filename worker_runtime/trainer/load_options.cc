@@ -1,0 +1,149 @@
+#include "worker_runtime/trainer/load_options.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "proto/train_config.pb.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/trainer/command_line.h"
+#include "worker_runtime/trainer/config_file.h"
+#include "worker_runtime/trainer/config_keys.h"
+
+namespace convene::worker {
+namespace {
+
+absl::Status ToInt(const char* key, int64_t value, int64_t minimum, int* result) {
+  constexpr int64_t kMost = std::numeric_limits<int>::max();
+  if (value < minimum || value > kMost) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(key, " ", value, " must be a number from ", minimum, " to ", kMost));
+  }
+  *result = static_cast<int>(value);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ModelConfig> ResolveModel(const std::string& name, const ModelShape& shape) {
+  CONVENE_ASSIGN_OR_RETURN(ModelConfig model, NamedModel(name));
+  // An absent key keeps the named model's value.
+  const auto change = [](const char* key, bool is_said, int64_t value, int* size) {
+    return is_said ? ToInt(key, value, 1, size) : absl::OkStatus();
+  };
+  CONVENE_RETURN_IF_ERROR(change("layers", shape.has_layers(), shape.layers(), &model.layers));
+  CONVENE_RETURN_IF_ERROR(
+      change("hidden_size", shape.has_hidden_size(), shape.hidden_size(), &model.hidden_size));
+  CONVENE_RETURN_IF_ERROR(
+      change("ffn_size", shape.has_ffn_size(), shape.ffn_size(), &model.ffn_size));
+  CONVENE_RETURN_IF_ERROR(change("heads", shape.has_heads(), shape.heads(), &model.heads));
+  CONVENE_RETURN_IF_ERROR(
+      change("kv_heads", shape.has_kv_heads(), shape.kv_heads(), &model.kv_heads));
+  CONVENE_RETURN_IF_ERROR(
+      change("head_size", shape.has_head_size(), shape.head_size(), &model.head_size));
+  CONVENE_RETURN_IF_ERROR(change("vocabulary_size", shape.has_vocabulary_size(),
+                                 shape.vocabulary_size(), &model.vocabulary_size));
+  if (shape.has_rope_theta()) model.rope_theta = shape.rope_theta();
+  if (shape.has_norm_epsilon()) model.norm_epsilon = shape.norm_epsilon();
+  if (shape.has_tied_embeddings()) model.tied_embeddings = shape.tied_embeddings();
+  if (shape.has_initializer_range()) model.initializer_range = shape.initializer_range();
+  return model;
+}
+
+std::string DefaultCacheDirectory(const EnvironmentLookup& environment) {
+  const std::string cache = environment("XDG_CACHE_HOME").value_or("");
+  if (!cache.empty()) return absl::StrCat(cache, "/convene");
+  const std::string home = environment("HOME").value_or("");
+  return home.empty() ? "" : absl::StrCat(home, "/.cache/convene");
+}
+
+absl::Status ResolveResume(const std::string& resume, TrainOptions* options) {
+  if (resume == "auto") {
+    options->resume = ResumeMode::kAuto;
+    return absl::OkStatus();
+  }
+  if (resume == "none") {
+    options->resume = ResumeMode::kNone;
+    return absl::OkStatus();
+  }
+  options->resume = ResumeMode::kDirectory;
+  options->resume_directory = resume;
+  std::error_code ignored;
+  if (std::filesystem::is_directory(resume, ignored)) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat(
+      "resume \"", resume, "\" is no directory; it can be auto, none or a checkpoint's directory"));
+}
+
+// `said` is what file and flags gave: a key that can have no effect is an error, its default is
+// not.
+absl::Status RefuseWithoutDirectory(const TrainConfig& said) {
+  if (!said.checkpoint_dir().empty()) return absl::OkStatus();
+  const char* key = said.has_checkpoint_every()  ? "checkpoint_every"
+                    : said.has_checkpoint_keep() ? "checkpoint_keep"
+                                                 : nullptr;
+  if (key == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(key, " is set, but no checkpoint_dir: nothing would be saved"));
+}
+
+absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
+                                     const EnvironmentLookup& environment) {
+  TrainOptions options;
+  options.model_name = config.model();
+  CONVENE_ASSIGN_OR_RETURN(options.model, ResolveModel(config.model(), config.model_shape()));
+  options.data.assign(config.data().begin(), config.data().end());
+  options.steps = config.steps();
+  options.seed = config.seed();
+  options.global_batch_size = config.global_batch_size();
+  options.micro_batch_size = config.micro_batch_size();
+  options.sequence_length = config.sequence_length();
+  CONVENE_RETURN_IF_ERROR(ToInt("tp_size", config.tp_size(), 1, &options.tp_size));
+  CONVENE_RETURN_IF_ERROR(ToInt("pp_size", config.pp_size(), 1, &options.pp_size));
+  if (config.has_dp_size()) {
+    CONVENE_RETURN_IF_ERROR(ToInt("dp_size", config.dp_size(), 1, &options.dp_size));
+  }
+  options.learning_rate = config.learning_rate();
+  options.min_learning_rate =
+      config.has_min_learning_rate() ? config.min_learning_rate() : config.learning_rate() / 10;
+  options.warmup_steps = config.has_warmup_steps() ? config.warmup_steps()
+                                                   : std::min<int64_t>(100, config.steps() / 10);
+  options.weight_decay = config.weight_decay();
+  options.beta1 = config.beta1();
+  options.beta2 = config.beta2();
+  options.epsilon = config.epsilon();
+  options.clip_grad_norm = config.clip_grad_norm();
+  options.checkpoint_dir = config.checkpoint_dir();
+  options.checkpoint_every = config.checkpoint_every();
+  CONVENE_RETURN_IF_ERROR(
+      ToInt("checkpoint_keep", config.checkpoint_keep(), 2, &options.checkpoint_keep));
+  CONVENE_RETURN_IF_ERROR(ResolveResume(config.resume(), &options));
+  options.metrics_file = config.metrics_file();
+  options.log_every = config.log_every();
+  options.validation_fraction = config.validation_fraction();
+  options.validation_every = config.validation_every();
+  options.validation_samples = config.validation_samples();
+  options.token_cache_dir = config.token_cache_dir().empty() ? DefaultCacheDirectory(environment)
+                                                             : config.token_cache_dir();
+  options.collective_timeout = absl::Seconds(config.collective_timeout_seconds());
+  return options;
+}
+
+}  // namespace
+
+absl::StatusOr<std::optional<TrainOptions>> LoadOptions(const std::vector<std::string>& arguments,
+                                                        const EnvironmentLookup& environment) {
+  CONVENE_ASSIGN_OR_RETURN(const CommandLine line, ParseCommandLine(arguments));
+  if (line.help) return std::optional<TrainOptions>();
+  TrainConfig said;
+  if (!line.config_path.empty()) {
+    CONVENE_ASSIGN_OR_RETURN(said, ReadConfigFile(line.config_path));
+  }
+  Overlay(line.flags, &said);
+  CONVENE_RETURN_IF_ERROR(RefuseWithoutDirectory(said));
+  TrainConfig config = DefaultConfig();
+  Overlay(said, &config);
+  CONVENE_ASSIGN_OR_RETURN(TrainOptions options, Resolve(config, environment));
+  return std::optional<TrainOptions>(std::move(options));
+}
+
+}  // namespace convene::worker

@@ -1,0 +1,23 @@
+// The only door from flags, YAML and environment to TrainOptions: nothing behind it sees the proto.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker_runtime/contract/contract.h"
+#include "worker_runtime/trainer/options.h"
+
+namespace convene::worker {
+
+// `arguments` without the program's name. Reads the file that --config names; a `resume` that is a
+// path must be a directory (NotFound). nullopt when --help was asked for: print HelpText()
+// (command_line.h). InvalidArgument, or the file's own code, for whatever ParseCommandLine,
+// ReadConfigFile and NamedModel refuse, for sizes beyond int, and for checkpoint_every or
+// checkpoint_keep without checkpoint_dir. Ranges and relations are ValidateOptions' business: it
+// needs the layout.
+absl::StatusOr<std::optional<TrainOptions>> LoadOptions(const std::vector<std::string>& arguments,
+                                                        const EnvironmentLookup& environment);
+
+}  // namespace convene::worker

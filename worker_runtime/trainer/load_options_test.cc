@@ -1,0 +1,121 @@
+#include "worker_runtime/trainer/load_options.h"
+
+#include "tools/base/files.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/testing/temp_dir.h"
+
+namespace convene::worker {
+namespace {
+
+using testing::TempDir;
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+
+std::optional<std::string> HomeOnly(const std::string& name) {
+  if (name == "HOME") return "/home/ada";
+  return std::nullopt;
+}
+
+absl::StatusOr<std::optional<TrainOptions>> Load(const std::vector<std::string>& arguments) {
+  return LoadOptions(arguments, HomeOnly);
+}
+
+TrainOptions Options(const std::vector<std::string>& arguments) {
+  const auto options = Load(arguments);
+  REQUIRE_OK(options);
+  REQUIRE(options->has_value());
+  return **options;
+}
+
+TEST_CASE("with only data named, the defaults are a small run that works") {
+  const TrainOptions options = Options({"--data", "a.txt"});
+  CHECK_OK(ValidateOptions(options, Layout{}));
+  CHECK(options.model == *NamedModel("llama-tiny"));
+  CHECK(options.steps == 100);
+  CHECK(options.global_batch_size == 32);
+  CHECK(options.micro_batch_size == 4);
+  CHECK(options.sequence_length == 128);
+  CHECK(options.dp_size == 0);
+  CHECK(options.min_learning_rate == Approx(1e-4));
+  CHECK(options.warmup_steps == 10);
+  CHECK(options.beta2 == 0.95);
+  CHECK(options.checkpoint_dir.empty());
+  CHECK(options.resume == ResumeMode::kAuto);
+  CHECK(options.collective_timeout == absl::Seconds(300));
+}
+
+TEST_CASE("the file wins over the defaults, and a flag over the file") {
+  TempDir dir;
+  const std::string path = dir.File("train.yaml");
+  REQUIRE_OK(WriteFileAtomic(path,
+                             "data: [a.txt, b.txt]\nsteps: 5000\nseed: 7\n"
+                             "model_shape: {layers: 4, heads: 8}\n"));
+  const TrainOptions options =
+      Options({"--config", path, "--seed", "0", "--layers=2", "--data", "c.txt"});
+  CHECK(options.steps == 5000);
+  CHECK(options.warmup_steps == 100);
+  CHECK(options.seed == 0);
+  CHECK(options.data == std::vector<std::string>{"c.txt"});
+  CHECK(options.model.layers == 2);
+  CHECK(options.model.heads == 8);
+  CHECK(options.model.hidden_size == 64);
+}
+
+TEST_CASE("what is said is not derived, even a zero") {
+  const TrainOptions options =
+      Options({"--min-learning-rate=0", "--warmup-steps=0", "--dp-size=2"});
+  CHECK(options.min_learning_rate == 0);
+  CHECK(options.warmup_steps == 0);
+  CHECK(options.dp_size == 2);
+}
+
+TEST_CASE("the token cache follows the environment") {
+  CHECK(Options({}).token_cache_dir == "/home/ada/.cache/convene");
+  CHECK(Options({"--token-cache-dir=/tmp/x"}).token_cache_dir == "/tmp/x");
+  const auto with_cache = [](const std::string& name) -> std::optional<std::string> {
+    return name == "XDG_CACHE_HOME" ? "/var/cache" : "/home/ada";
+  };
+  CHECK((*LoadOptions({}, with_cache))->token_cache_dir == "/var/cache/convene");
+  const auto nothing = [](const std::string&) { return std::optional<std::string>(); };
+  const auto homeless = LoadOptions({"--data=a"}, nothing);
+  REQUIRE_OK(homeless);
+  CHECK_STATUS(ValidateOptions(**homeless, Layout{}), kInvalid, "token_cache_dir is not set");
+}
+
+TEST_CASE("resume is auto, none or a directory that exists") {
+  TempDir dir;
+  CHECK(Options({"--resume=none"}).resume == ResumeMode::kNone);
+  const TrainOptions options = Options({"--resume", dir.path()});
+  CHECK(options.resume == ResumeMode::kDirectory);
+  CHECK(options.resume_directory == dir.path());
+  CHECK_STATUS(Load({"--resume=atuo"}), absl::StatusCode::kNotFound,
+               "resume \"atuo\" is no directory; it can be auto, none or");
+}
+
+TEST_CASE("help ends the reading") {
+  const auto options = Load({"--help", "--no-such-flag"});
+  REQUIRE_OK(options);
+  CHECK_FALSE(options->has_value());
+}
+
+TEST_CASE("checkpoint settings without a directory are refused, wherever they stand") {
+  CHECK_STATUS(Load({"--checkpoint-every=10"}), kInvalid,
+               "checkpoint_every is set, but no checkpoint_dir");
+  TempDir dir;
+  REQUIRE_OK(WriteFileAtomic(dir.File("train.yaml"), "checkpoint_keep: 5\n"));
+  CHECK_STATUS(Load({"--config", dir.File("train.yaml")}), kInvalid,
+               "checkpoint_keep is set, but no checkpoint_dir");
+  CHECK(Options({"--config", dir.File("train.yaml"), "--checkpoint-dir=/c"}).checkpoint_keep == 5);
+}
+
+TEST_CASE("a wrong name or size is refused") {
+  CHECK_STATUS(Load({"--model=llama-tinny"}), absl::StatusCode::kNotFound,
+               "did you mean \"llama-tiny\"?");
+  CHECK_STATUS(Load({"--layers=5000000000"}), kInvalid,
+               "layers 5000000000 must be a number from 1");
+  CHECK_STATUS(Load({"--tp-size=0"}), kInvalid, "tp_size 0 must be a number from 1");
+  CHECK_STATUS(Load({"--dp-size=0"}), kInvalid, "dp_size 0 must be a number from 1");
+  CHECK_STATUS(Load({"--config=/no/such.yaml"}), absl::StatusCode::kNotFound, "/no/such.yaml");
+}
+
+}  // namespace
+}  // namespace convene::worker

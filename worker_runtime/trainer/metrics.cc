@@ -1,0 +1,236 @@
+#include "worker_runtime/trainer/metrics.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "tools/base/check.h"
+#include "tools/base/files.h"
+#include "tools/base/status_macros.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr absl::string_view kLineStart = "{\"step\":";
+
+// Calls visit(key, member) for each key in the line's order: writing and reading share it.
+template <typename Metrics, typename Visitor>
+void VisitStep(Metrics& metrics, Visitor visit) {
+  visit("step", metrics.step);
+  visit("loss", metrics.loss);
+  visit("grad_norm", metrics.grad_norm);
+  visit("learning_rate", metrics.learning_rate);
+  visit("tokens", metrics.tokens);
+  visit("tokens_per_second", metrics.tokens_per_second);
+  visit("step_seconds", metrics.step_seconds);
+  visit("epoch", metrics.epoch);
+  visit("world_size", metrics.world_size);
+  visit("layout", metrics.layout);
+}
+
+template <typename Metrics, typename Visitor>
+void VisitValidation(Metrics& metrics, Visitor visit) {
+  visit("step", metrics.step);
+  visit("validation_loss", metrics.validation_loss);
+}
+
+class LineWriter {
+ public:
+  explicit LineWriter(std::string* line) : line_(line) {}
+
+  void operator()(const char* key, int64_t value) const { absl::StrAppend(Key(key), value); }
+
+  void operator()(const char* key, double value) const {
+    Key(key);
+    if (!std::isfinite(value)) {
+      line_->append("null");
+      return;
+    }
+    // The shortest text that reads back as the same double.
+    char text[32];
+    const std::to_chars_result end = std::to_chars(text, text + sizeof(text), value);
+    line_->append(text, end.ptr);
+  }
+
+  void operator()(const char* key, const std::string& value) const {
+    // Layouts are plain words: escapes would be code that never runs.
+    for (const char c : value) CONVENE_CHECK(c >= ' ' && c != '"' && c != '\\');
+    absl::StrAppend(Key(key), "\"", value, "\"");
+  }
+
+ private:
+  std::string* Key(const char* key) const {
+    absl::StrAppend(line_, line_->empty() ? "{" : ",", "\"", key, "\":");
+    return line_;
+  }
+
+  std::string* line_;
+};
+
+// Takes "key":value pairs off the front of a line in the order they were written. `ok` stays false
+// after the first that differs.
+class LineReader {
+ public:
+  LineReader(absl::string_view line, bool* ok) : rest_(line), ok_(ok) {
+    *ok_ = absl::ConsumePrefix(&rest_, "{");
+  }
+
+  void operator()(const char* key, int64_t& value) {
+    Require(absl::SimpleAtoi(Value(key), &value));
+  }
+
+  void operator()(const char* key, double& value) {
+    const absl::string_view text = Value(key);
+    if (text == "null") {
+      value = std::numeric_limits<double>::quiet_NaN();
+      return;
+    }
+    Require(absl::SimpleAtod(text, &value) && std::isfinite(value));
+  }
+
+  void operator()(const char* key, std::string& value) {
+    absl::string_view text = Value(key);
+    Require(absl::ConsumePrefix(&text, "\"") && absl::ConsumeSuffix(&text, "\"") &&
+            !absl::StrContains(text, '"'));
+    value = std::string(text);
+  }
+
+  void ExpectEnd() { Require(rest_.empty()); }
+
+ private:
+  void Require(bool holds) { *ok_ = *ok_ && holds; }
+
+  // No value of ours contains a comma or a brace.
+  absl::string_view Value(const char* key) {
+    Require(absl::ConsumePrefix(&rest_, absl::StrCat("\"", key, "\":")));
+    const size_t end = rest_.find_first_of(",}");
+    Require(end != absl::string_view::npos);
+    if (!*ok_) return "";
+    const absl::string_view value = rest_.substr(0, end);
+    rest_.remove_prefix(end + 1);
+    return value;
+  }
+
+  absl::string_view rest_;
+  bool* ok_;
+};
+
+// Calls visit(line, record, line_number) for every whole line, and leaves out a torn last one.
+template <typename Visitor>
+absl::Status VisitLines(absl::string_view content, const std::string& path, Visitor visit) {
+  for (int64_t line_number = 1; !content.empty(); ++line_number) {
+    const size_t end = content.find('\n');
+    const bool is_last = end == absl::string_view::npos;
+    const absl::string_view line = content.substr(0, end);
+    content.remove_prefix(is_last ? content.size() : end + 1);
+    const absl::StatusOr<MetricsRecord> record = ParseMetricsLine(line);
+    if (record.ok()) {
+      visit(line, *record);
+      continue;
+    }
+    const bool is_torn =
+        is_last && (absl::StartsWith(line, kLineStart) || absl::StartsWith(kLineStart, line));
+    if (!is_torn) return Annotate(record.status(), absl::StrCat(path, ":", line_number));
+  }
+  return absl::OkStatus();
+}
+
+int64_t StepOf(const MetricsRecord& record) {
+  return std::visit([](const auto& metrics) { return metrics.step; }, record);
+}
+
+// What of `content` a run keeps that resumes after `resumed_step` steps.
+absl::StatusOr<std::string> KeptLines(const std::string& content, const std::string& path,
+                                      int64_t resumed_step) {
+  std::string kept;
+  CONVENE_RETURN_IF_ERROR(
+      VisitLines(content, path, [&](absl::string_view line, const MetricsRecord& record) {
+        if (resumed_step > 0 && StepOf(record) <= resumed_step) absl::StrAppend(&kept, line, "\n");
+      }));
+  return kept;
+}
+
+absl::Status PruneFile(const std::string& path, int64_t resumed_step) {
+  const absl::StatusOr<std::string> content = ReadFile(path);
+  if (absl::IsNotFound(content.status())) return absl::OkStatus();
+  CONVENE_RETURN_IF_ERROR(content.status());
+  const absl::StatusOr<std::string> kept = KeptLines(*content, path, resumed_step);
+  if (!kept.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(kept.status().message(),
+                     "; the file is left as it is: give another metrics_file, or move it away"));
+  }
+  if (*kept == *content) return absl::OkStatus();
+  return WriteFileAtomic(path, *kept);
+}
+
+}  // namespace
+
+std::string MetricsLine(const StepMetrics& metrics) {
+  std::string line;
+  VisitStep(metrics, LineWriter(&line));
+  return line + "}\n";
+}
+
+std::string MetricsLine(const ValidationMetrics& metrics) {
+  std::string line;
+  VisitValidation(metrics, LineWriter(&line));
+  return line + "}\n";
+}
+
+absl::StatusOr<MetricsRecord> ParseMetricsLine(absl::string_view line) {
+  bool ok = false;
+  StepMetrics step;
+  LineReader step_reader(line, &ok);
+  VisitStep(step, std::ref(step_reader));
+  step_reader.ExpectEnd();
+  if (ok) return MetricsRecord(std::move(step));
+  ValidationMetrics validation;
+  LineReader validation_reader(line, &ok);
+  VisitValidation(validation, std::ref(validation_reader));
+  validation_reader.ExpectEnd();
+  if (ok) return MetricsRecord(validation);
+  return absl::InvalidArgumentError("not a line of a metrics file");
+}
+
+absl::StatusOr<MetricsHistory> ReadMetrics(const std::string& path) {
+  CONVENE_ASSIGN_OR_RETURN(const std::string content, ReadFile(path));
+  MetricsHistory history;
+  CONVENE_RETURN_IF_ERROR(
+      VisitLines(content, path, [&history](absl::string_view, const MetricsRecord& record) {
+        if (const auto* step = std::get_if<StepMetrics>(&record)) {
+          history.steps.push_back(*step);
+        } else {
+          history.validations.push_back(std::get<ValidationMetrics>(record));
+        }
+      }));
+  return history;
+}
+
+absl::StatusOr<MetricsFile> MetricsFile::Open(const std::string& path, int64_t resumed_step) {
+  CONVENE_RETURN_IF_ERROR(MakeDirectories(ParentDirectory(path)));
+  CONVENE_RETURN_IF_ERROR(PruneFile(path, resumed_step));
+  UniqueFd fd(open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644));
+  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  return MetricsFile(path, std::move(fd));
+}
+
+absl::Status MetricsFile::AppendLine(const std::string& line) {
+  const off_t size = lseek(fd_.get(), 0, SEEK_END);
+  absl::Status status = WriteAll(fd_.get(), line, path_);
+  if (!status.ok() && size >= 0 && ftruncate(fd_.get(), size) != 0) {
+    return Annotate(status, "a torn line stays behind");
+  }
+  return status;
+}
+
+}  // namespace convene::worker

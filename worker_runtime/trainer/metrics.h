@@ -1,0 +1,87 @@
+// The metrics file: JSON lines, what a run was like, for plots and tests.
+//
+//   {"step":12,"loss":2.3412,"grad_norm":0.81,"learning_rate":0.00098,"tokens":49152,"tokens_per_second":41200.5,
+//    "step_seconds":0.0994,"epoch":1,"world_size":8,"layout":"dp2 x tp2 x pp2"}          (one line
+//    in the file)
+//   {"step":50,"validation_loss":2.2981}
+//
+// Every line is whole JSON and appended by a single write. Numbers keep their exact value; NaN and
+// infinities, which JSON does not have, are null and read back as NaN. Lines are not fsynced: a
+// power cut may lose the newest.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "tools/base/unique_fd.h"
+
+namespace convene::worker {
+
+// Each member is a key of the line, in this order.
+struct StepMetrics {
+  int64_t step = 0;      // finished optimizer steps: the first is 1
+  double loss = 0;       // mean over the step's tokens
+  double grad_norm = 0;  // before clipping
+  double learning_rate = 0;
+  int64_t tokens = 0;  // trained on since step 0, over all ranks
+  double tokens_per_second = 0;
+  double step_seconds = 0;
+  int64_t epoch = 0;
+  int64_t world_size = 0;
+  std::string layout;
+  friend bool operator==(const StepMetrics&, const StepMetrics&) = default;
+};
+
+struct ValidationMetrics {
+  int64_t step = 0;  // steps finished when it ran
+  double validation_loss = 0;
+  friend bool operator==(const ValidationMetrics&, const ValidationMetrics&) = default;
+};
+
+// One line, with its newline.
+std::string MetricsLine(const StepMetrics& metrics);
+std::string MetricsLine(const ValidationMetrics& metrics);
+
+using MetricsRecord = std::variant<StepMetrics, ValidationMetrics>;
+
+// A line without its newline. InvalidArgument when it is not exactly one of the two objects.
+absl::StatusOr<MetricsRecord> ParseMetricsLine(absl::string_view line);
+
+// In file order.
+struct MetricsHistory {
+  std::vector<StepMetrics> steps;
+  std::vector<ValidationMetrics> validations;
+};
+
+// A last line that a kill has torn is left out. InvalidArgument with "path:line: " for any other
+// line that is none of ours; ReadFile's codes for the file.
+absl::StatusOr<MetricsHistory> ReadMetrics(const std::string& path);
+
+// The open file of the one rank that writes it. Not thread-safe.
+class MetricsFile {
+ public:
+  // Creates `path` and its directories when absent. A run that resumes with `resumed_step` finished
+  // steps will do the later ones again, so their lines, and a torn last line, are dropped (the file
+  // is then replaced atomically); a fresh start (0) drops all. FailedPrecondition, with the file
+  // untouched, when it holds a line that is none of ours: it is somebody else's file.
+  static absl::StatusOr<MetricsFile> Open(const std::string& path, int64_t resumed_step);
+
+  // On failure (ResourceExhausted when the disk is full) no part of the line stays behind.
+  absl::Status Append(const StepMetrics& metrics) { return AppendLine(MetricsLine(metrics)); }
+  absl::Status Append(const ValidationMetrics& metrics) { return AppendLine(MetricsLine(metrics)); }
+
+ private:
+  MetricsFile(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+  absl::Status AppendLine(const std::string& line);
+
+  std::string path_;
+  UniqueFd fd_;
+};
+
+}  // namespace convene::worker

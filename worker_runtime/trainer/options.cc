@@ -1,0 +1,186 @@
+#include "worker_runtime/trainer/options.h"
+
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/trainer/number_text.h"
+
+namespace convene::worker {
+namespace {
+
+absl::Status AtLeast(const char* key, int64_t value, int64_t minimum) {
+  if (value >= minimum) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(key, " ", value, " must be at least ", minimum));
+}
+
+// Says "must be `wish`" unless `holds`; a NaN holds nothing.
+absl::Status Demand(bool holds, const char* key, double value, absl::string_view wish) {
+  if (holds) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(key, " ", value, " must be ", wish));
+}
+
+absl::Status ValidateCounts(const TrainOptions& options) {
+  CONVENE_RETURN_IF_ERROR(AtLeast("steps", options.steps, 1));
+  CONVENE_RETURN_IF_ERROR(AtLeast("seed", options.seed, 0));
+  CONVENE_RETURN_IF_ERROR(AtLeast("global_batch_size", options.global_batch_size, 1));
+  CONVENE_RETURN_IF_ERROR(AtLeast("micro_batch_size", options.micro_batch_size, 1));
+  CONVENE_RETURN_IF_ERROR(AtLeast("sequence_length", options.sequence_length, 1));
+  CONVENE_RETURN_IF_ERROR(AtLeast("checkpoint_every", options.checkpoint_every, 0));
+  CONVENE_RETURN_IF_ERROR(AtLeast("checkpoint_keep", options.checkpoint_keep, 2));
+  CONVENE_RETURN_IF_ERROR(AtLeast("log_every", options.log_every, 1));
+  CONVENE_RETURN_IF_ERROR(AtLeast("validation_every", options.validation_every, 0));
+  CONVENE_RETURN_IF_ERROR(AtLeast("validation_samples", options.validation_samples, 1));
+  // Sample and token positions are int64 everywhere else.
+  const double tokens =
+      static_cast<double>(options.steps) * options.global_batch_size * options.sequence_length;
+  if (tokens > static_cast<double>(std::numeric_limits<int64_t>::max() / 2)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "steps ", options.steps, " x global_batch_size ", options.global_batch_size,
+        " x sequence_length ", options.sequence_length, " is more tokens than can be counted"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateOptimizer(const TrainOptions& options) {
+  const double rate = options.learning_rate;
+  CONVENE_RETURN_IF_ERROR(
+      Demand(rate > 0 && std::isfinite(rate), "learning_rate", rate, "greater than 0"));
+  CONVENE_RETURN_IF_ERROR(Demand(
+      options.min_learning_rate >= 0 && options.min_learning_rate <= rate, "min_learning_rate",
+      options.min_learning_rate, absl::StrCat("from 0 to learning_rate, which is ", rate)));
+  if (options.warmup_steps < 0 || options.warmup_steps > options.steps) {
+    return absl::InvalidArgumentError(absl::StrCat("warmup_steps ", options.warmup_steps,
+                                                   " must be from 0 to steps, which is ",
+                                                   options.steps));
+  }
+  CONVENE_RETURN_IF_ERROR(
+      Demand(options.weight_decay >= 0, "weight_decay", options.weight_decay, "0 or more"));
+  CONVENE_RETURN_IF_ERROR(Demand(options.beta1 >= 0 && options.beta1 < 1, "beta1", options.beta1,
+                                 "at least 0 and less than 1"));
+  CONVENE_RETURN_IF_ERROR(Demand(options.beta2 >= 0 && options.beta2 < 1, "beta2", options.beta2,
+                                 "at least 0 and less than 1"));
+  CONVENE_RETURN_IF_ERROR(
+      Demand(options.epsilon > 0, "epsilon", options.epsilon, "greater than 0"));
+  return Demand(options.clip_grad_norm >= 0, "clip_grad_norm", options.clip_grad_norm,
+                "0 (off) or more");
+}
+
+absl::Status ValidateSurroundings(const TrainOptions& options) {
+  if (options.data.empty()) {
+    return absl::InvalidArgumentError(
+        "nothing to train on: give --data FILE..., or data: in the file of --config");
+  }
+  for (const std::string& item : options.data) {
+    if (item.empty()) return absl::InvalidArgumentError("data has an empty file name");
+  }
+  CONVENE_RETURN_IF_ERROR(
+      Demand(options.validation_fraction >= 0 && options.validation_fraction < 1,
+             "validation_fraction", options.validation_fraction, "at least 0 and less than 1"));
+  if (options.resume == ResumeMode::kDirectory && options.resume_directory.empty()) {
+    return absl::InvalidArgumentError("resume must be auto, none or a checkpoint's directory");
+  }
+  if (options.token_cache_dir.empty()) {
+    return absl::InvalidArgumentError(
+        "token_cache_dir is not set, and neither XDG_CACHE_HOME nor HOME says where caches go");
+  }
+  return Demand(options.collective_timeout > absl::ZeroDuration(), "collective_timeout_seconds",
+                absl::ToDoubleSeconds(options.collective_timeout), "greater than 0");
+}
+
+// The largest divisor of `value` that is at most `wanted`.
+int64_t DivisorAtMost(int64_t value, int64_t wanted) {
+  for (int64_t divisor = std::min(value, wanted); divisor > 1; --divisor) {
+    if (value % divisor == 0) return divisor;
+  }
+  return 1;
+}
+
+absl::Status ValidateBatch(const TrainOptions& options, const Layout& layout) {
+  const int64_t global = options.global_batch_size;
+  const int64_t micro = options.micro_batch_size;
+  // Compared this way round, so that the product cannot overflow.
+  const bool is_too_large = micro > std::numeric_limits<int64_t>::max() / layout.dp;
+  const int64_t round = is_too_large ? 0 : micro * layout.dp;
+  if (!is_too_large && global % round == 0) return absl::OkStatus();
+  std::string remedy;
+  if (!is_too_large) {
+    const int64_t below = global / round * round;
+    remedy = absl::StrCat("global_batch_size can be ", below > 0 ? absl::StrCat(below, " or ") : "",
+                          below + round);
+  }
+  if (global % layout.dp == 0) {
+    absl::StrAppend(&remedy, remedy.empty() ? "" : "; or ", "micro_batch_size can be ",
+                    DivisorAtMost(global / layout.dp, micro));
+  } else if (remedy.empty()) {
+    remedy = "choose a smaller micro_batch_size";
+  }
+  return absl::InvalidArgumentError(absl::StrCat("global_batch_size ", global,
+                                                 " cannot be split over dp ", layout.dp,
+                                                 " x micro_batch_size ", micro, "; ", remedy));
+}
+
+std::string DescribeModel(const TrainOptions& options) {
+  const ModelConfig& model = options.model;
+  const absl::StatusOr<ModelConfig> named = NamedModel(options.model_name);
+  const bool is_changed = !named.ok() || *named != model;
+  return absl::StrFormat(
+      "%s%s, %s parameters (layers %d, hidden %d, ffn %d, heads %d/%d of %d, vocabulary %d%s)",
+      options.model_name, is_changed ? " with changes" : "", WithThousands(model.ParameterCount()),
+      model.layers, model.hidden_size, model.ffn_size, model.heads, model.kv_heads, model.head_size,
+      model.vocabulary_size, model.tied_embeddings ? ", tied" : "");
+}
+
+std::string DescribeCheckpoints(const TrainOptions& options) {
+  std::string text = "none";
+  if (!options.checkpoint_dir.empty()) {
+    text = absl::StrCat(options.checkpoint_dir, ", ",
+                        options.checkpoint_every == 0
+                            ? "the last step only"
+                            : absl::StrCat("every ", options.checkpoint_every, " steps"),
+                        ", newest ", options.checkpoint_keep, " kept");
+  }
+  switch (options.resume) {
+    case ResumeMode::kAuto:
+      return text;
+    case ResumeMode::kNone:
+      return absl::StrCat(text, "; starting fresh");
+    case ResumeMode::kDirectory:
+      return absl::StrCat(text, "; starting from ", options.resume_directory);
+  }
+  return text;
+}
+
+}  // namespace
+
+absl::Status ValidateOptions(const TrainOptions& options, const Layout& layout) {
+  CONVENE_RETURN_IF_ERROR(ValidateSurroundings(options));
+  CONVENE_RETURN_IF_ERROR(ValidateCounts(options));
+  CONVENE_RETURN_IF_ERROR(ValidateOptimizer(options));
+  CONVENE_RETURN_IF_ERROR(ValidateModel(options.model, layout));
+  return ValidateBatch(options, layout);
+}
+
+int64_t AccumulationSteps(const TrainOptions& options, const Layout& layout) {
+  return options.global_batch_size / (layout.dp * options.micro_batch_size);
+}
+
+std::string Describe(const TrainOptions& options, const Layout& layout) {
+  const int64_t step_tokens = options.global_batch_size * options.sequence_length;
+  return absl::StrCat(
+      "model        ", DescribeModel(options),  //
+      "\nlayout       ", layout.ToString(), " on ", layout.world_size(),
+      layout.world_size() == 1 ? " rank" : " ranks",  //
+      "\nbatch        global ", options.global_batch_size, " = dp ", layout.dp, " x micro ",
+      options.micro_batch_size, " x accumulation ", AccumulationSteps(options, layout),  //
+      "\ntokens       ", WithThousands(step_tokens), " a step (", options.global_batch_size, " x ",
+      options.sequence_length, "), ", HumanCount(static_cast<double>(step_tokens) * options.steps),
+      " in ", WithThousands(options.steps), " steps",  //
+      "\nrate         ", options.learning_rate, " after ", WithThousands(options.warmup_steps),
+      " warm-up steps, then a cosine to ", options.min_learning_rate,  //
+      "\ncheckpoints  ", DescribeCheckpoints(options), "\n");
+}
+
+}  // namespace convene::worker

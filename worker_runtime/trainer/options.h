@@ -1,0 +1,69 @@
+// PURE. What one training run is, in resolved values, and whether it can be run.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "worker_runtime/mesh/mesh.h"
+#include "worker_runtime/model/config.h"
+
+namespace convene::worker {
+
+enum class ResumeMode {
+  kAuto,       // the newest whole checkpoint in checkpoint_dir, or a fresh start when there is none
+  kNone,       // a fresh start
+  kDirectory,  // the checkpoint in resume_directory
+};
+
+// Filled by LoadOptions (load_options.h): defaults, then the YAML file, then the flags. No defaults
+// stand here.
+struct TrainOptions {
+  std::string model_name;
+  ModelConfig model;  // the named shape with its changes
+  std::vector<std::string> data;
+  int64_t steps = 0;  // optimizer steps in all
+  int64_t seed = 0;
+  int64_t global_batch_size = 0;  // samples a step, over all ranks
+  int64_t micro_batch_size = 0;   // samples a forward pass
+  int64_t sequence_length = 0;    // tokens a sample
+  int tp_size = 0;
+  int pp_size = 0;
+  int dp_size = 0;  // 0 = derived from the world size (ResolveLayout)
+  double learning_rate = 0;
+  double min_learning_rate = 0;
+  int64_t warmup_steps = 0;
+  double weight_decay = 0;
+  double beta1 = 0;
+  double beta2 = 0;
+  double epsilon = 0;
+  double clip_grad_norm = 0;     // 0 = off
+  std::string checkpoint_dir;    // "" = no checkpoints
+  int64_t checkpoint_every = 0;  // 0 = only the last
+  int checkpoint_keep = 0;
+  ResumeMode resume = ResumeMode::kAuto;
+  std::string resume_directory;  // for kDirectory
+  std::string metrics_file;      // "" = none
+  int64_t log_every = 0;
+  double validation_fraction = 0;
+  int64_t validation_every = 0;  // 0 = only at the end
+  int64_t validation_samples = 0;
+  std::string token_cache_dir;
+  absl::Duration collective_timeout;
+};
+
+// InvalidArgument names the key, its value and what would be right: ranges, relations (warm-up
+// within the steps), whether the global batch comes out even over dp x micro batch (with the
+// nearest sizes that do), and ValidateModel. Every rank gives the same answer.
+absl::Status ValidateOptions(const TrainOptions& options, const Layout& layout);
+
+// Micro batches each data-parallel rank runs a step. REQUIRES: ValidateOptions said OK.
+int64_t AccumulationSteps(const TrainOptions& options, const Layout& layout);
+
+// A few aligned lines to print at the start: model, layout, batch arithmetic, length, checkpoints;
+// with a newline at the end. REQUIRES: ValidateOptions said OK.
+std::string Describe(const TrainOptions& options, const Layout& layout);
+
+}  // namespace convene::worker

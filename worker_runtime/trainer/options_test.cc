@@ -1,0 +1,125 @@
+#include "worker_runtime/trainer/options.h"
+
+#include <cmath>
+
+#include "tools/base/testing/status_testing.h"
+#include "worker_runtime/trainer/load_options.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+
+TrainOptions Defaults() {
+  const auto options = LoadOptions({"--data=a.txt", "--token-cache-dir=/cache"},
+                                   [](const std::string&) { return std::optional<std::string>(); });
+  REQUIRE_OK(options);
+  return **options;
+}
+
+// The defaults with one change, validated for `layout`.
+template <typename Change>
+absl::Status With(Change change, const Layout& layout = Layout{}) {
+  TrainOptions options = Defaults();
+  change(options);
+  return ValidateOptions(options, layout);
+}
+
+TEST_CASE("the defaults fit every layout their batch can be split over") {
+  for (int dp : {1, 2, 4, 8})
+    CHECK_OK(With([](TrainOptions&) {}, Layout{.pp = 2, .dp = dp, .tp = 2}));
+}
+
+TEST_CASE("a batch that does not come out even names the nearest sizes that do") {
+  const auto batch = [](int64_t global, int64_t micro) {
+    return [=](TrainOptions& o) {
+      o.global_batch_size = global;
+      o.micro_batch_size = micro;
+    };
+  };
+  CHECK_STATUS(With(batch(30, 4), Layout{.dp = 2}), kInvalid,
+               "global_batch_size 30 cannot be split over dp 2 x micro_batch_size 4; "
+               "global_batch_size can be 24 or 32; or micro_batch_size can be 3");
+  // 32 samples cannot be shared by 3 ranks, whatever the micro batch.
+  CHECK_STATUS(With(batch(32, 4), Layout{.dp = 3}), kInvalid, "global_batch_size can be 24 or 36");
+  CHECK_STATUS(With(batch(4, 4), Layout{.dp = 2}), kInvalid,
+               "global_batch_size can be 8; or micro_batch_size can be 2");
+  CHECK_STATUS(With(batch(4, INT64_MAX), Layout{.dp = 2}), kInvalid, "micro_batch_size can be 2");
+  CHECK_STATUS(With(batch(4, INT64_MAX), Layout{.dp = 3}), kInvalid, "a smaller micro_batch_size");
+}
+
+TEST_CASE("each size the error names is accepted") {
+  TrainOptions options = Defaults();
+  options.micro_batch_size = 3;
+  options.global_batch_size = 30;
+  CHECK_OK(ValidateOptions(options, Layout{.dp = 2}));
+  CHECK(AccumulationSteps(options, Layout{.dp = 2}) == 5);
+}
+
+TEST_CASE("what is out of range is named with its value and the right one") {
+  CHECK_STATUS(With([](TrainOptions& o) { o.data.clear(); }), kInvalid, "give --data FILE...");
+  CHECK_STATUS(With([](TrainOptions& o) { o.data = {""}; }), kInvalid, "empty file name");
+  CHECK_STATUS(With([](TrainOptions& o) { o.steps = 0; }), kInvalid, "steps 0 must be at least 1");
+  CHECK_STATUS(With([](TrainOptions& o) { o.micro_batch_size = 0; }), kInvalid,
+               "micro_batch_size 0");
+  CHECK_STATUS(With([](TrainOptions& o) { o.sequence_length = -1; }), kInvalid,
+               "sequence_length -1");
+  CHECK_STATUS(With([](TrainOptions& o) { o.steps = INT64_MAX; }), kInvalid, "more tokens than");
+  CHECK_STATUS(With([](TrainOptions& o) { o.learning_rate = 0; }), kInvalid,
+               "learning_rate 0 must be greater than 0");
+  CHECK_STATUS(With([](TrainOptions& o) { o.learning_rate = NAN; }), kInvalid, "learning_rate nan");
+  CHECK_STATUS(With([](TrainOptions& o) { o.min_learning_rate = 0.5; }), kInvalid,
+               "min_learning_rate 0.5 must be from 0 to learning_rate, which is 0.001");
+  CHECK_STATUS(With([](TrainOptions& o) { o.warmup_steps = 101; }), kInvalid,
+               "warmup_steps 101 must be from 0 to steps, which is 100");
+  CHECK_STATUS(With([](TrainOptions& o) { o.weight_decay = -0.1; }), kInvalid, "weight_decay -0.1");
+  CHECK_STATUS(With([](TrainOptions& o) { o.beta1 = 1; }), kInvalid,
+               "beta1 1 must be at least 0 and less than 1");
+  CHECK_STATUS(With([](TrainOptions& o) { o.beta2 = -0.1; }), kInvalid, "beta2 -0.1");
+  CHECK_STATUS(With([](TrainOptions& o) { o.epsilon = 0; }), kInvalid, "epsilon 0");
+  CHECK_STATUS(With([](TrainOptions& o) { o.clip_grad_norm = -1; }), kInvalid, "clip_grad_norm -1");
+  CHECK_STATUS(With([](TrainOptions& o) { o.checkpoint_keep = 1; }), kInvalid, "checkpoint_keep 1");
+  CHECK_STATUS(With([](TrainOptions& o) { o.log_every = 0; }), kInvalid, "log_every 0");
+  CHECK_STATUS(With([](TrainOptions& o) { o.validation_fraction = 1; }), kInvalid,
+               "validation_fraction 1");
+  CHECK_STATUS(With([](TrainOptions& o) { o.validation_samples = 0; }), kInvalid,
+               "validation_samples 0");
+  CHECK_STATUS(With([](TrainOptions& o) { o.resume = ResumeMode::kDirectory; }), kInvalid,
+               "resume must be auto, none or");
+  CHECK_STATUS(With([](TrainOptions& o) { o.collective_timeout = absl::ZeroDuration(); }), kInvalid,
+               "collective_timeout_seconds 0");
+}
+
+TEST_CASE("the model is checked against the layout too") {
+  CHECK_STATUS(With([](TrainOptions& o) { o.model.layers = 6; }, Layout{.pp = 4}), kInvalid,
+               "layers 6 cannot be split over pp_size 4");
+}
+
+TEST_CASE("the description shows the batch arithmetic") {
+  CHECK(Describe(Defaults(), Layout{.pp = 2, .dp = 2, .tp = 2}) ==
+        "model        llama-tiny, 427,072 parameters "
+        "(layers 8, hidden 64, ffn 192, heads 16/8 of 4, vocabulary 256)\n"
+        "layout       dp2 x tp2 x pp2 on 8 ranks\n"
+        "batch        global 32 = dp 2 x micro 4 x accumulation 4\n"
+        "tokens       4,096 a step (32 x 128), 410k in 100 steps\n"
+        "rate         0.001 after 10 warm-up steps, then a cosine to 0.0001\n"
+        "checkpoints  none\n");
+}
+
+TEST_CASE("the description tells a changed shape and where checkpoints go") {
+  TrainOptions options = Defaults();
+  options.model.layers = 4;
+  options.model.tied_embeddings = true;
+  options.checkpoint_dir = "/data/run1";
+  CHECK_THAT(Describe(options, Layout{}),
+             Catch::Contains("llama-tiny with changes, ") && Catch::Contains("256, tied)") &&
+                 Catch::Contains("on 1 rank\n") &&
+                 Catch::Contains("/data/run1, every 50 steps, newest 3 kept\n"));
+  options.checkpoint_every = 0;
+  options.resume = ResumeMode::kNone;
+  CHECK_THAT(Describe(options, Layout{}),
+             Catch::Contains("/data/run1, the last step only, newest 3 kept; starting fresh\n"));
+}
+
+}  // namespace
+}  // namespace convene::worker

@@ -1,0 +1,49 @@
+#include "worker_runtime/trainer/progress.h"
+
+#include "absl/strings/str_format.h"
+#include "worker_runtime/trainer/number_text.h"
+
+namespace convene::worker {
+
+std::string ProgressLine(const ProgressState& state) {
+  return absl::StrFormat("step %d/%d  loss %.4f  grad %.2f  lr %.1e  %s tok/s  ETA %s", state.step,
+                         state.steps, state.loss, state.grad_norm, state.learning_rate,
+                         HumanCount(state.tokens_per_second), HumanDuration(state.remaining));
+}
+
+void StepRate::Record(absl::Duration step_time) {
+  constexpr double kWeight = 0.1;
+  ++recorded_;
+  smoothed_ = recorded_ <= 2 ? step_time : smoothed_ + kWeight * (step_time - smoothed_);
+}
+
+absl::Duration StepRate::Remaining(int64_t steps) const {
+  if (steps <= 0) return absl::ZeroDuration();
+  return smoothed_ * steps;
+}
+
+void ProgressPrinter::Print(const ProgressState& state, MonotonicTime now) {
+  const bool is_edge = is_first_ || state.step >= state.steps;
+  is_first_ = false;
+  if (!is_terminal_) {
+    if (!is_edge && state.step % log_every_ != 0) return;
+    absl::FPrintF(stream_, "%s\n", ProgressLine(state));
+    std::fflush(stream_);
+    return;
+  }
+  if (!is_edge && now - last_drawn_ < absl::Milliseconds(100)) return;
+  last_drawn_ = now;
+  is_line_open_ = true;
+  // Back to the first column, the line, and what an older, longer one left behind it cleared.
+  absl::FPrintF(stream_, "\r%s\x1b[K", ProgressLine(state));
+  std::fflush(stream_);
+}
+
+void ProgressPrinter::EndLine() {
+  if (!is_line_open_) return;
+  is_line_open_ = false;
+  std::fputc('\n', stream_);
+  std::fflush(stream_);
+}
+
+}  // namespace convene::worker

@@ -1,0 +1,68 @@
+// How a run gets on, for the person who watches it.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+#include "absl/time/time.h"
+#include "tools/base/clock.h"
+
+namespace convene::worker {
+
+struct ProgressState {
+  int64_t step = 0;   // finished
+  int64_t steps = 0;  // in all
+  double loss = 0;
+  double grad_norm = 0;
+  double learning_rate = 0;
+  double tokens_per_second = 0;
+  absl::Duration remaining = absl::InfiniteDuration();  // infinite = not known yet
+};
+
+// PURE. "step 120/500  loss 2.3412  grad 0.81  lr 9.8e-04  41.2k tok/s  ETA 0:42", without a
+// newline.
+std::string ProgressLine(const ProgressState& state);
+
+// PURE. A step's time, smoothed over about the last ten, so that the time left does not jump.
+class StepRate {
+ public:
+  // The first step also pays for the start (caches, connections): it counts only until the second
+  // is known.
+  void Record(absl::Duration step_time);
+
+  // Infinite before the first Record.
+  absl::Duration step_time() const { return smoothed_; }
+  absl::Duration Remaining(int64_t steps) const;
+
+ private:
+  int64_t recorded_ = 0;
+  absl::Duration smoothed_ = absl::InfiniteDuration();
+};
+
+// Writes progress lines. On a terminal one line is redrawn in place, at most ten times a second;
+// elsewhere there is a line for the first and the last step and for every `log_every`th. Not
+// thread-safe; write errors are ignored: progress must not end a run.
+class ProgressPrinter {
+ public:
+  // `stream` is not owned. REQUIRES: log_every >= 1.
+  ProgressPrinter(std::FILE* stream, bool is_terminal, int64_t log_every)
+      : stream_(stream), is_terminal_(is_terminal), log_every_(log_every) {}
+
+  // After each step; `now` only ever grows.
+  void Print(const ProgressState& state, MonotonicTime now);
+
+  // Ends a line that stands open on the terminal: before anything else is written there, and at the
+  // end.
+  void EndLine();
+
+ private:
+  std::FILE* const stream_;
+  const bool is_terminal_;
+  const int64_t log_every_;
+  bool is_first_ = true;
+  bool is_line_open_ = false;
+  MonotonicTime last_drawn_;
+};
+
+}  // namespace convene::worker

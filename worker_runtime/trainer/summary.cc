@@ -1,0 +1,61 @@
+#include "worker_runtime/trainer/summary.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "worker_runtime/trainer/number_text.h"
+
+namespace convene::worker {
+namespace {
+
+std::string WhatHappened(const TrainingSummary& summary) {
+  std::string text = summary.step >= summary.steps
+                         ? absl::StrCat("finished: ", summary.steps, " steps")
+                         : absl::StrCat("stopped: ", summary.step, " of ", summary.steps, " steps");
+  if (summary.first_step > 0) {
+    absl::StrAppend(&text, ", the first ", summary.first_step, " of them from a checkpoint");
+  }
+  if (summary.epoch > 0) {
+    absl::StrAppend(&text, ", after ", summary.epoch,
+                    summary.epoch == 1 ? " restart" : " restarts");
+  }
+  return text;
+}
+
+std::string HowToGoOn(const TrainingSummary& summary) {
+  const bool is_finished = summary.step >= summary.steps;
+  if (summary.checkpoint.empty()) {
+    return is_finished ? "the model was not saved: give --checkpoint-dir DIR to keep it"
+                       : "start again; with --checkpoint-dir DIR it would go on from here";
+  }
+  if (is_finished) {
+    return absl::StrCat("the same command with --steps ", 2 * summary.steps,
+                        " trains as long again");
+  }
+  return absl::StrCat("the same command goes on from step ", summary.checkpoint_step);
+}
+
+}  // namespace
+
+std::string SummaryText(const TrainingSummary& summary) {
+  std::string text = absl::StrCat(WhatHappened(summary), "\n");
+  const auto add = [&text](const char* name, const std::string& value) {
+    absl::StrAppendFormat(&text, "  %-12s%s\n", name, value);
+  };
+  if (summary.step > 0) {
+    std::string loss = absl::StrFormat("%.4f", summary.loss);
+    if (summary.validation_loss.has_value()) {
+      absl::StrAppendFormat(&loss, ", validation %.4f", *summary.validation_loss);
+    }
+    add("loss", loss);
+  }
+  add("time", absl::StrCat(HumanDuration(summary.wall_time), ", ",
+                           HumanCount(summary.tokens_per_second), " tokens/s"));
+  if (!summary.metrics_file.empty()) add("metrics", summary.metrics_file);
+  if (!summary.checkpoint.empty()) {
+    add("checkpoint", absl::StrCat(summary.checkpoint, " (step ", summary.checkpoint_step, ")"));
+  }
+  add("to go on", HowToGoOn(summary));
+  return text;
+}
+
+}  // namespace convene::worker

@@ -1,0 +1,55 @@
+#include "worker_runtime/trainer/summary.h"
+
+#include <catch2/catch.hpp>
+
+namespace convene::worker {
+namespace {
+
+TrainingSummary Finished() {
+  return {.first_step = 250,
+          .step = 500,
+          .steps = 500,
+          .loss = 2.1046,
+          .validation_loss = 2.2031,
+          .wall_time = absl::Seconds(125),
+          .tokens_per_second = 41'234,
+          .epoch = 1,
+          .checkpoint = "/run/step_00000500",
+          .checkpoint_step = 500,
+          .metrics_file = "/run/metrics.jsonl"};
+}
+
+TEST_CASE("a finished run shows its result, its history and how to train on") {
+  CHECK(SummaryText(Finished()) ==
+        "finished: 500 steps, the first 250 of them from a checkpoint, after 1 restart\n"
+        "  loss        2.1046, validation 2.2031\n"
+        "  time        2:05, 41.2k tokens/s\n"
+        "  metrics     /run/metrics.jsonl\n"
+        "  checkpoint  /run/step_00000500 (step 500)\n"
+        "  to go on    the same command with --steps 1000 trains as long again\n");
+}
+
+TEST_CASE("a stopped run says from which step the same command goes on") {
+  TrainingSummary summary = Finished();
+  summary.first_step = 0;
+  summary.epoch = 2;
+  summary.step = 320;
+  summary.checkpoint_step = 300;
+  summary.validation_loss.reset();
+  const std::string text = SummaryText(summary);
+  CHECK_THAT(text, Catch::StartsWith("stopped: 320 of 500 steps, after 2 restarts\n"));
+  CHECK_THAT(text, Catch::Contains("  loss        2.1046\n"));
+  CHECK_THAT(text, Catch::EndsWith("the same command goes on from step 300\n"));
+}
+
+TEST_CASE("without a checkpoint the summary names the flag that would have kept one") {
+  TrainingSummary summary = Finished();
+  summary.checkpoint.clear();
+  CHECK_THAT(SummaryText(summary), Catch::EndsWith("give --checkpoint-dir DIR to keep it\n"));
+  summary.step = 0;
+  CHECK_THAT(SummaryText(summary),
+             !Catch::Contains("loss") && Catch::Contains("start again; with --checkpoint-dir DIR"));
+}
+
+}  // namespace
+}  // namespace convene::worker
