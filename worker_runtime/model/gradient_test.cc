@@ -27,16 +27,14 @@ class OneRankModel {
       : table_(BuildParameterTable(config, {}, {})),
         sets_(LoopbackCommunicators({})),
         stage_({.config = config, .micro_batch_size = kBatch, .sequence_length = kSequenceLength},
-               table_, *sets_[0].tp, plan_),
+               table_, *sets_[0].tp, arena_),
         parameters_(table_.flat_count),
         gradients_(table_.flat_count) {
-    auto arena = Arena::Build(plan_);
-    REQUIRE_OK(arena);
-    arena_ = *std::move(arena);
+    REQUIRE_OK(arena_.Build());
     for (const ParameterSlice& slice : table_.slices) {
       InitializeParameter(slice, 3, parameters_.data() + slice.flat_offset);
     }
-    stage_.Bind(arena_, parameters_.data(), gradients_.data());
+    stage_.Bind(parameters_.data(), gradients_.data());
     for (int i = 0; i < kBatch * kSequenceLength; ++i) {
       inputs_.push_back(i * 5 % config.vocabulary_size);
       targets_.push_back(i == 3 ? -1 : (i * 7 + 1) % config.vocabulary_size);
@@ -61,9 +59,8 @@ class OneRankModel {
  private:
   ParameterTable table_;
   std::vector<CommunicatorSet> sets_;
-  ArenaPlan plan_;
+  Arena arena_{"test"};
   Stage stage_;
-  Arena arena_;
   std::vector<float> parameters_;
   std::vector<float> gradients_;
   std::vector<int32_t> inputs_;

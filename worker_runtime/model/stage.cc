@@ -12,87 +12,93 @@
 
 namespace convene::worker {
 
-Stage::Stage(const Options& options, const ParameterTable& table, Collective& tp, ArenaPlan& plan)
+Stage::Stage(const Options& options, const ParameterTable& table, Collective& tp, Arena& arena)
     : options_(options),
       table_(table),
       tp_(tp),
+      arena_(arena),
       shape_(MakeBlockShape(options.config, options.layout.tp, options.micro_batch_size,
                             options.sequence_length)),
       vocabulary_(SliceVocabulary(options.config.vocabulary_size, options.layout.tp,
                                   options.coordinate.tp)),
-      slot_handles_(options.slots) {
-  for (size_t i = 0; i < slot_handles_.size(); ++i) {
-    PlanSlot(absl::StrCat("activations/slot ", i, "/"), plan, slot_handles_[i]);
+      slot_memory_(options.slots) {
+  for (size_t i = 0; i < slot_memory_.size(); ++i) {
+    DeclareSlot(absl::StrCat("activations/slot ", i, "/"), slot_memory_[i]);
   }
-  PlanScratch(plan);
+  DeclareScratch();
 }
 
-void Stage::PlanSlot(const std::string& prefix, ArenaPlan& plan, SlotHandles& handles) {
+ArenaBlock<float> Stage::Declare(const std::string& name, int64_t count) {
+  return arena_.Declare<float>(name, count);
+}
+
+void Stage::DeclareSlot(const std::string& prefix, SlotMemory& memory) {
   const int64_t rows = shape_.rows();
   for (size_t i = 0; i < table_.blocks.size(); ++i) {
     const std::string block = absl::StrCat(prefix, "layer ", table_.first_layer + i, "/");
-    handles.blocks.push_back({
-        .input = plan.Add(block + "input", rows * shape_.hidden),
-        .norm1 = plan.Add(block + "norm1", rows * shape_.hidden),
-        .norm1_rms = plan.Add(block + "norm1 rms", rows),
-        .qkv = plan.Add(block + "qkv", rows * shape_.qkv_width()),
-        .attention = plan.Add(block + "attention", rows * shape_.attention_width()),
-        .log_sum_exp = plan.Add(block + "log-sum-exp", rows * shape_.heads),
-        .middle = plan.Add(block + "middle", rows * shape_.hidden),
-        .norm2 = plan.Add(block + "norm2", rows * shape_.hidden),
-        .norm2_rms = plan.Add(block + "norm2 rms", rows),
-        .gate_up = plan.Add(block + "gate-up", rows * 2 * shape_.ffn),
-        .product = plan.Add(block + "product", rows * shape_.ffn),
+    memory.blocks.push_back({
+        .input = Declare(block + "input", rows * shape_.hidden),
+        .norm1 = Declare(block + "norm1", rows * shape_.hidden),
+        .norm1_rms = Declare(block + "norm1 rms", rows),
+        .qkv = Declare(block + "qkv", rows * shape_.qkv_width()),
+        .attention = Declare(block + "attention", rows * shape_.attention_width()),
+        .log_sum_exp = Declare(block + "log-sum-exp", rows * shape_.heads),
+        .middle = Declare(block + "middle", rows * shape_.hidden),
+        .norm2 = Declare(block + "norm2", rows * shape_.hidden),
+        .norm2_rms = Declare(block + "norm2 rms", rows),
+        .gate_up = Declare(block + "gate-up", rows * 2 * shape_.ffn),
+        .product = Declare(block + "product", rows * shape_.ffn),
     });
   }
-  handles.output = plan.Add(prefix + "output", rows * shape_.hidden);
+  memory.output = Declare(prefix + "output", rows * shape_.hidden);
   if (!last()) return;
-  handles.final_norm = plan.Add(prefix + "final norm", rows * shape_.hidden);
-  handles.final_rms = plan.Add(prefix + "final norm rms", rows);
-  handles.logits = plan.Add(prefix + "logits", rows * vocabulary_.size());
+  memory.final_norm = Declare(prefix + "final norm", rows * shape_.hidden);
+  memory.final_rms = Declare(prefix + "final norm rms", rows);
+  memory.logits = Declare(prefix + "logits", rows * vocabulary_.size());
 }
 
-void Stage::PlanScratch(ArenaPlan& plan) {
+void Stage::DeclareScratch() {
   const int64_t rows = shape_.rows();
-  for (ArenaHandle& handle : gradient_handles_) {
-    handle = plan.Add("scratch/gradient", rows * shape_.hidden);
+  for (ArenaBlock<float>& block : gradient_memory_) {
+    block = Declare("scratch/gradient", rows * shape_.hidden);
   }
-  hidden_handle_ = plan.Add("scratch/hidden", rows * shape_.hidden);
-  wide_handle_ = plan.Add("scratch/wide", rows * std::max(shape_.qkv_width(), 2 * shape_.ffn));
-  narrow_handle_ = plan.Add("scratch/narrow", rows * std::max(shape_.attention_width(), shape_.ffn));
-  attention_handle_ = plan.Add("scratch/attention", AttentionWorkspace(shape_.attention()));
+  hidden_memory_ = Declare("scratch/hidden", rows * shape_.hidden);
+  wide_memory_ = Declare("scratch/wide", rows * std::max(shape_.qkv_width(), 2 * shape_.ffn));
+  narrow_memory_ = Declare("scratch/narrow", rows * std::max(shape_.attention_width(), shape_.ffn));
+  attention_memory_ = Declare("scratch/attention", AttentionWorkspace(shape_.attention()));
   const int64_t angles = int64_t{shape_.sequence_length} * shape_.head_size / 2;
-  cosines_handle_ = plan.Add("tables/rope cosines", angles);
-  sines_handle_ = plan.Add("tables/rope sines", angles);
+  cosines_memory_ = Declare("tables/rope cosines", angles);
+  sines_memory_ = Declare("tables/rope sines", angles);
   if (!last()) return;
-  row_max_handle_ = plan.Add("scratch/row maxima", rows);
-  sums_handle_ = plan.Add("scratch/loss sums", 2 * rows);
+  row_max_memory_ = Declare("scratch/row maxima", rows);
+  sums_memory_ = Declare("scratch/loss sums", 2 * rows);
 }
 
-void Stage::Bind(const Arena& arena, const float* parameters, float* gradients) {
+void Stage::Bind(const float* parameters, float* gradients) {
   parameters_ = parameters;
   gradients_ = gradients;
-  const auto at = [&arena](ArenaHandle handle) { return arena.At(handle).data(); };
-  for (const SlotHandles& handles : slot_handles_) {
-    Slot slot{.output = at(handles.output)};
-    for (const BlockHandles& h : handles.blocks) {
+  const auto at = [this](ArenaBlock<float> block) { return arena_.View(block).data(); };
+  for (const SlotMemory& memory : slot_memory_) {
+    Slot slot;
+    slot.output = at(memory.output);
+    for (const BlockMemory& h : memory.blocks) {
       slot.blocks.push_back({at(h.input), at(h.norm1), at(h.norm1_rms), at(h.qkv), at(h.attention),
                              at(h.log_sum_exp), at(h.middle), at(h.norm2), at(h.norm2_rms),
                              at(h.gate_up), at(h.product)});
     }
     if (last()) {
-      slot.final_norm = at(handles.final_norm);
-      slot.final_rms = at(handles.final_rms);
-      slot.logits = at(handles.logits);
+      slot.final_norm = at(memory.final_norm);
+      slot.final_rms = at(memory.final_rms);
+      slot.logits = at(memory.logits);
     }
     slots_.push_back(std::move(slot));
   }
-  for (int i = 0; i < 2; ++i) gradient_buffers_[i] = at(gradient_handles_[i]);
-  scratch_ = {at(hidden_handle_), at(wide_handle_), at(narrow_handle_), at(attention_handle_)};
+  for (int i = 0; i < 2; ++i) gradient_buffers_[i] = at(gradient_memory_[i]);
+  scratch_ = {at(hidden_memory_), at(wide_memory_), at(narrow_memory_), at(attention_memory_)};
   RopeTable(shape_.sequence_length, shape_.head_size, options_.config.rope_theta,
-            at(cosines_handle_), at(sines_handle_));
-  context_ = {at(cosines_handle_), at(sines_handle_), &tp_};
-  if (last()) loss_buffers_ = {at(row_max_handle_), at(sums_handle_)};
+            at(cosines_memory_), at(sines_memory_));
+  context_ = {at(cosines_memory_), at(sines_memory_), &tp_};
+  if (last()) loss_buffers_ = {at(row_max_memory_), at(sums_memory_)};
 }
 
 void Stage::SetBatch(const TokenBatch& batch) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -36,11 +37,11 @@ class Stage : public PipelineStage {
     int slots = 1;  // microbatches in flight: ActivationSlots()
   };
 
-  // Declares activations and scratch in `plan`. `table` and `tp` are borrowed and outlive the stage.
-  Stage(const Options& options, const ParameterTable& table, Collective& tp, ArenaPlan& plan);
+  // Declares activations and scratch in `arena`. All three are borrowed and outlive the stage.
+  Stage(const Options& options, const ParameterTable& table, Collective& tp, Arena& arena);
 
-  // Once the plan has memory. `parameters` and `gradients` have table.flat_count elements.
-  void Bind(const Arena& arena, const float* parameters, float* gradients);
+  // Once the arena is built. `parameters` and `gradients` have table.flat_count elements.
+  void Bind(const float* parameters, float* gradients);
 
   // Before each schedule run. Forgets the losses summed so far.
   void SetBatch(const TokenBatch& batch);
@@ -54,14 +55,14 @@ class Stage : public PipelineStage {
   absl::Span<float> gradient(int microbatch) override;
 
  private:
-  // Handles into the arena, then the pointers they become.
-  struct BlockHandles {
-    ArenaHandle input, norm1, norm1_rms, qkv, attention, log_sum_exp, middle, norm2, norm2_rms,
+  // Declared blocks of the arena, then the pointers they become.
+  struct BlockMemory {
+    ArenaBlock<float> input, norm1, norm1_rms, qkv, attention, log_sum_exp, middle, norm2, norm2_rms,
         gate_up, product;
   };
-  struct SlotHandles {
-    std::vector<BlockHandles> blocks;
-    ArenaHandle output, final_norm, final_rms, logits;
+  struct SlotMemory {
+    std::vector<BlockMemory> blocks;
+    ArenaBlock<float> output, final_norm, final_rms, logits;
   };
   struct Slot {
     std::vector<BlockActivations> blocks;
@@ -78,19 +79,21 @@ class Stage : public PipelineStage {
   const int32_t* TargetsOf(int microbatch) const;
   absl::Status ForwardLoss(int microbatch, Slot& slot, Stream& stream);
   absl::Status BackwardLoss(Slot& slot, float* gradient, Stream& stream);
-  void PlanSlot(const std::string& prefix, ArenaPlan& plan, SlotHandles& handles);
-  void PlanScratch(ArenaPlan& plan);
+  void DeclareSlot(const std::string& prefix, SlotMemory& memory);
+  void DeclareScratch();
+  ArenaBlock<float> Declare(const std::string& name, int64_t count);
 
   const Options options_;
   const ParameterTable& table_;
   Collective& tp_;
+  Arena& arena_;
   const BlockShape shape_;
   const VocabularySlice vocabulary_;
 
-  std::vector<SlotHandles> slot_handles_;
-  ArenaHandle gradient_handles_[2];
-  ArenaHandle hidden_handle_, wide_handle_, narrow_handle_, attention_handle_, cosines_handle_,
-      sines_handle_, row_max_handle_, sums_handle_;
+  std::vector<SlotMemory> slot_memory_;
+  ArenaBlock<float> gradient_memory_[2];
+  ArenaBlock<float> hidden_memory_, wide_memory_, narrow_memory_, attention_memory_, cosines_memory_,
+      sines_memory_, row_max_memory_, sums_memory_;
 
   // Set by Bind.
   std::vector<Slot> slots_;

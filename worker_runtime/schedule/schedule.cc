@@ -80,6 +80,12 @@ std::vector<Action> OneForwardOneBackward(int stages, int stage, int microbatche
   return std::move(builder.actions);
 }
 
+std::vector<Action> ForwardOnly(int stages, int stage, int microbatches) {
+  Builder builder(stages, stage);
+  for (int microbatch = 0; microbatch < microbatches; ++microbatch) builder.Forward(microbatch);
+  return std::move(builder.actions);
+}
+
 int ActivationSlots(int stages, int stage, int microbatches) {
   // The steady state goes forward once more before its first backward.
   return std::min(WarmUp(stages, stage, microbatches) + 1, microbatches);

@@ -41,6 +41,9 @@ std::string ToString(const std::vector<Action>& actions);
 // receive. REQUIRES: 0 <= stage < stages, microbatches >= 1.
 std::vector<Action> OneForwardOneBackward(int stages, int stage, int microbatches);
 
+// Every microbatch forward and none backward: validation. REQUIRES: as above.
+std::vector<Action> ForwardOnly(int stages, int stage, int microbatches);
+
 // The most microbatches that have gone forward but not yet backward through the stage at any time
 // under OneForwardOneBackward: how many sets of saved activations it needs. Microbatch m may use
 // the set m % ActivationSlots. REQUIRES: as above.

@@ -1,6 +1,5 @@
 #include "worker_runtime/shard/sharded_optimizer.h"
 
-#include <algorithm>
 #include <string>
 
 #include "worker_runtime/ops/elementwise.h"
@@ -20,21 +19,19 @@ TensorPiece PieceOf(const ParameterSlice& slice, const ShardSegment& segment,
 
 }  // namespace
 
-ShardedOptimizer::ShardedOptimizer(const ParameterTable& table, Collective& dp, ArenaPlan& plan)
+ShardedOptimizer::ShardedOptimizer(const ParameterTable& table, Collective& dp, Arena& arena)
     : table_(table),
       dp_(dp),
+      arena_(arena),
       shard_(MakeFlatShard(table, dp.size(), dp.rank())),
-      first_moment_handle_(plan.Add("optimizer/first moment", shard_.count)),
-      second_moment_handle_(plan.Add("optimizer/second moment", shard_.count)) {}
+      first_moment_memory_(arena.Declare<float>("optimizer/first moment", shard_.count)),
+      second_moment_memory_(arena.Declare<float>("optimizer/second moment", shard_.count)) {}
 
-void ShardedOptimizer::Bind(const Arena& arena, absl::Span<float> parameters,
-                            absl::Span<float> gradients) {
+void ShardedOptimizer::Bind(absl::Span<float> parameters, absl::Span<float> gradients) {
   parameters_ = parameters;
   gradients_ = gradients;
-  first_moment_ = arena.At(first_moment_handle_).data();
-  second_moment_ = arena.At(second_moment_handle_).data();
-  std::fill_n(first_moment_, shard_.count, 0.0f);
-  std::fill_n(second_moment_, shard_.count, 0.0f);
+  first_moment_ = arena_.View(first_moment_memory_).data();
+  second_moment_ = arena_.View(second_moment_memory_).data();
 }
 
 absl::Status ShardedOptimizer::ReduceGradients(Stream& stream) {

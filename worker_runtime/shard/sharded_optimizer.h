@@ -16,14 +16,14 @@
 
 namespace convene::worker {
 
-// Not thread-safe. Borrows the table and the communicator.
+// Not thread-safe. Borrows what its constructor takes.
 class ShardedOptimizer {
  public:
-  // Declares the moments in `plan`.
-  ShardedOptimizer(const ParameterTable& table, Collective& dp, ArenaPlan& plan);
+  // Declares the moments in `arena`, which starts them as zeros.
+  ShardedOptimizer(const ParameterTable& table, Collective& dp, Arena& arena);
 
-  // Both spans are whole flat buffers (table.flat_count).
-  void Bind(const Arena& arena, absl::Span<float> parameters, absl::Span<float> gradients);
+  // Once the arena is built. Both spans are whole flat buffers (table.flat_count).
+  void Bind(absl::Span<float> parameters, absl::Span<float> gradients);
 
   // Sums the gradients over dp; afterwards only this rank's shard of them is meaningful. Errors: the collective's.
   absl::Status ReduceGradients(Stream& stream);
@@ -46,9 +46,10 @@ class ShardedOptimizer {
  private:
   const ParameterTable& table_;
   Collective& dp_;
+  Arena& arena_;
   const FlatShard shard_;
-  ArenaHandle first_moment_handle_;
-  ArenaHandle second_moment_handle_;
+  const ArenaBlock<float> first_moment_memory_;
+  const ArenaBlock<float> second_moment_memory_;
 
   // Set by Bind.
   absl::Span<float> parameters_;

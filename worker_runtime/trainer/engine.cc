@@ -4,7 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/model/initialize.h"
 #include "worker_runtime/optimizer/clip.h"
@@ -18,17 +17,18 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators)
       table_(BuildParameterTable(options.model, options.layout, coordinate_)),
       train_actions_(
           OneForwardOneBackward(options.layout.pp, coordinate_.pp, options.microbatches)),
-      parameters_handle_(plan_.Add("parameters", table_.flat_count)),
-      gradients_handle_(plan_.Add("gradients", table_.flat_count)) {
+      arena_("trainer"),
+      parameters_memory_(arena_.Declare<float>("parameters", table_.flat_count)),
+      gradients_memory_(arena_.Declare<float>("gradients", table_.flat_count)) {
   const int slots = ActivationSlots(options.layout.pp, coordinate_.pp, options.microbatches);
-  optimizer_ = std::make_unique<ShardedOptimizer>(table_, *communicators.dp, plan_);
+  optimizer_ = std::make_unique<ShardedOptimizer>(table_, *communicators.dp, arena_);
   stage_ = std::make_unique<Stage>(Stage::Options{.config = options.model,
                                                   .layout = options.layout,
                                                   .coordinate = coordinate_,
                                                   .micro_batch_size = options.micro_batch_size,
                                                   .sequence_length = options.sequence_length,
                                                   .slots = slots},
-                                   table_, *communicators.tp, plan_);
+                                   table_, *communicators.tp, arena_);
   executor_ = std::make_unique<PipelineExecutor>(*stage_, *communicators.pp, slots);
 }
 
@@ -40,16 +40,14 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
 }
 
 absl::Status Engine::Allocate() {
-  CONVENE_ASSIGN_OR_RETURN(arena_, Arena::Build(plan_));
-  parameters_ = arena_.At(parameters_handle_);
-  gradients_ = arena_.At(gradients_handle_);
-  std::fill(parameters_.begin(), parameters_.end(), 0.0f);
-  std::fill(gradients_.begin(), gradients_.end(), 0.0f);
+  CONVENE_RETURN_IF_ERROR(arena_.Build());
+  parameters_ = arena_.View(parameters_memory_);
+  gradients_ = arena_.View(gradients_memory_);
   for (const ParameterSlice& slice : table_.slices) {
     InitializeParameter(slice, options_.seed, parameters_.data() + slice.flat_offset);
   }
-  optimizer_->Bind(arena_, parameters_, gradients_);
-  stage_->Bind(arena_, parameters_.data(), gradients_.data());
+  optimizer_->Bind(parameters_, gradients_);
+  stage_->Bind(parameters_.data(), gradients_.data());
   return absl::OkStatus();
 }
 
@@ -83,14 +81,10 @@ absl::StatusOr<StepResult> Engine::TrainStep(const TokenBatch& batch, AdamWParam
   StepResult result{.loss = totals[1],
                     .grad_norm = std::sqrt(totals[0]),
                     .stop_requested = totals[2] > 0};
-  if (!std::isfinite(result.loss)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the loss is ", result.loss, " at step ", adam.step,
-                     "; lower --learning-rate or look at the data of this step"));
-  }
-  CONVENE_ASSIGN_OR_RETURN(
-      adam.gradient_scale,
-      ClippingFactor(result.grad_norm, options_.clip_grad_norm, adam.step));
+  const ClipDecision clip = DecideClip(options_.clip_grad_norm, result.grad_norm, adam.step);
+  result.skipped = clip.skip_step;
+  if (clip.skip_step) return result;
+  adam.gradient_scale = clip.gradient_scale;
   optimizer_->Update(adam, stream);
   CONVENE_RETURN_IF_ERROR(optimizer_->GatherParameters(stream));
   return result;

@@ -37,6 +37,7 @@ struct StepResult {
   double loss = 0;       // nats a token, mean over the global batch, before the update
   double grad_norm = 0;  // before clipping, over all parameters
   bool stop_requested = false;  // by any rank
+  bool skipped = false;  // the gradient was no number: nothing was updated
 };
 
 // Not thread-safe. Allocates in Create() alone; a step allocates nothing of its own.
@@ -48,8 +49,8 @@ class Engine {
                                                         CommunicatorSet& communicators);
 
   // One optimizer step over this rank's part of the global batch: `options.microbatches` microbatches. `stop` is this rank's wish.
-  // `adam.gradient_scale` is set by clipping. FailedPrecondition when loss or norm is not finite (weights unchanged, on every rank);
-  // else the collective's errors.
+  // `adam.gradient_scale` is set by clipping. A gradient that is no number leaves weights and moments as they were. Errors: the
+  // collective's.
   absl::StatusOr<StepResult> TrainStep(const TokenBatch& batch, AdamWParameters adam, bool stop,
                                        Stream& stream);
 
@@ -61,7 +62,7 @@ class Engine {
   absl::Span<const float> parameters() const { return parameters_; }
   absl::Span<const float> gradients() const { return gradients_; }
   // The arena's table: name, bytes, share.
-  std::string MemoryPlan() const { return plan_.ToString(); }
+  std::string MemoryPlan() const { return arena_.PlanToString(); }
 
  private:
   Engine(const EngineOptions& options, CommunicatorSet& communicators);
@@ -74,14 +75,14 @@ class Engine {
   const ParameterTable table_;
   const std::vector<Action> train_actions_;
 
-  ArenaPlan plan_;
-  ArenaHandle parameters_handle_;
-  ArenaHandle gradients_handle_;
+  Arena arena_;
+  const ArenaBlock<float> parameters_memory_;
+  const ArenaBlock<float> gradients_memory_;
   std::unique_ptr<Stage> stage_;
   std::unique_ptr<ShardedOptimizer> optimizer_;
   std::unique_ptr<PipelineExecutor> executor_;
 
-  Arena arena_;
+  // Set by Allocate.
   absl::Span<float> parameters_;
   absl::Span<float> gradients_;
 };

@@ -8,7 +8,7 @@
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/bootstrap.h"
-#include "worker_runtime/data/dataset.h"
+#include "worker_runtime/data/sample_order.h"
 #include "worker_runtime/trainer/engine.h"
 
 namespace convene::worker {
@@ -51,13 +51,12 @@ struct Tokens {
 };
 
 Tokens TokensOfStep(const Run& run, int dp_rank, int step) {
-  const int microbatches = run.global_batch_size / run.layout.dp / run.micro_batch_size;
+  const BatchCut cut{run.global_batch_size, run.micro_batch_size, run.layout.dp};
   Tokens tokens;
-  for (int m = 0; m < microbatches; ++m) {
+  for (int64_t m = 0; m < MicrobatchCount(cut); ++m) {
     for (int row = 0; row < run.micro_batch_size; ++row) {
       const int64_t sample =
-          SamplePosition(int64_t{step} * run.global_batch_size, run.global_batch_size,
-                         run.micro_batch_size, run.layout.dp, dp_rank, m, row);
+          SamplePosition(int64_t{step} * run.global_batch_size, cut, dp_rank, m, row);
       for (int t = 0; t < kSequenceLength; ++t) {
         tokens.inputs.push_back(TokenAt(sample, t));
         tokens.targets.push_back(TokenAt(sample, t + 1));

@@ -1,0 +1,39 @@
+#include "worker_runtime/trainer/batches.h"
+
+namespace convene::worker {
+
+BatchLoader::BatchLoader(const Dataset& dataset, int64_t seed, const BatchCut& cut, int dp_rank)
+    : dataset_(dataset),
+      seed_(seed),
+      cut_(cut),
+      dp_rank_(dp_rank),
+      microbatches_(MicrobatchCount(cut)),
+      positions_(microbatches_ * cut.micro_batch_size),
+      inputs_(positions_.size() * dataset.sequence_length()),
+      targets_(inputs_.size()) {}
+
+TokenBatch BatchLoader::Training(int64_t first_sample) {
+  size_t i = 0;
+  for (int64_t microbatch = 0; microbatch < microbatches_; ++microbatch) {
+    for (int row = 0; row < cut_.micro_batch_size; ++row) {
+      positions_[i++] = SamplePosition(first_sample, cut_, dp_rank_, microbatch, row);
+    }
+  }
+  dataset_.FillMicrobatch(seed_, positions_, inputs_.data(), targets_.data());
+  const double tokens = static_cast<double>(cut_.global_batch_size) * dataset_.sequence_length();
+  return {inputs_.data(), targets_.data(), static_cast<float>(1.0 / tokens)};
+}
+
+TokenBatch BatchLoader::Validation(int64_t first, int64_t end) {
+  size_t i = 0;
+  for (int64_t microbatch = 0; microbatch < microbatches_; ++microbatch) {
+    for (int row = 0; row < cut_.micro_batch_size; ++row) {
+      const int64_t index = SamplePosition(first, cut_, dp_rank_, microbatch, row);
+      positions_[i++] = index < end ? index : kNoSample;
+    }
+  }
+  dataset_.FillValidation(positions_, inputs_.data(), targets_.data());
+  return {inputs_.data(), targets_.data(), 0.0f};
+}
+
+}  // namespace convene::worker

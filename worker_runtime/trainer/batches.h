@@ -1,0 +1,39 @@
+// The tokens of each step on one data-parallel rank, in buffers that are filled again and again.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "worker_runtime/data/dataset.h"
+#include "worker_runtime/data/sample_order.h"
+#include "worker_runtime/model/stage.h"
+
+namespace convene::worker {
+
+// Not thread-safe. The returned batches point into this object and last until its next call.
+class BatchLoader {
+ public:
+  // `dataset` is borrowed.
+  BatchLoader(const Dataset& dataset, int64_t seed, const BatchCut& cut, int dp_rank);
+
+  int64_t microbatches() const { return microbatches_; }
+
+  // The global batch that begins at `first_sample` of the sample order.
+  TokenBatch Training(int64_t first_sample);
+
+  // Held-out samples [first, first + the global batch size), those at and after `end` as rows that do not count. The gradient scale is 0:
+  // validation has no gradient.
+  TokenBatch Validation(int64_t first, int64_t end);
+
+ private:
+  const Dataset& dataset_;
+  const int64_t seed_;
+  const BatchCut cut_;
+  const int dp_rank_;
+  const int64_t microbatches_;
+  std::vector<int64_t> positions_;  // (microbatches, rows)
+  std::vector<int32_t> inputs_;     // (microbatches, rows, sequence_length)
+  std::vector<int32_t> targets_;
+};
+
+}  // namespace convene::worker

@@ -1,0 +1,250 @@
+#include "worker_runtime/trainer/training.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "spdlog/spdlog.h"
+#include "tools/base/clock.h"
+#include "tools/base/status_macros.h"
+#include "tools/base/text.h"
+#include "worker_runtime/checkpoint/step_directory.h"
+#include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/data/dataset.h"
+#include "worker_runtime/data/prepare.h"
+#include "worker_runtime/optimizer/learning_rate.h"
+#include "worker_runtime/trainer/batches.h"
+#include "worker_runtime/trainer/checkpointing.h"
+#include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/reporter.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr absl::Duration kStoreTimeout = absl::Seconds(60);
+
+absl::StatusOr<Dataset> OpenData(const TrainOptions& options, const Contract& contract) {
+  PrepareOptions prepare{.patterns = options.data, .cache_directory = options.token_cache_dir};
+  if (contract.local_rank == 0) {
+    prepare.progress = [terminal = contract.terminal](int64_t done, int64_t total) {
+      if (!terminal && done < total) return;
+      std::fprintf(stdout, "%stokens: %s of %s%s", terminal ? "\r" : "",
+                   HumanBytes(static_cast<double>(done)).c_str(),
+                   HumanBytes(static_cast<double>(total)).c_str(), done < total ? "" : "\n");
+      std::fflush(stdout);
+    };
+  }
+  CONVENE_ASSIGN_OR_RETURN(const std::string path, PrepareTokenFile(prepare));
+  CONVENE_ASSIGN_OR_RETURN(Dataset dataset,
+                           Dataset::Open(path, static_cast<int>(options.sequence_length),
+                                         options.validation_fraction));
+  if (dataset.vocabulary_size() > options.model.vocabulary_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the data has ", dataset.vocabulary_size(),
+                     " different tokens; the model's vocabulary_size is ",
+                     options.model.vocabulary_size, " and must be at least that"));
+  }
+  return dataset;
+}
+
+absl::StatusOr<CommunicatorSet> Connect(const TrainOptions& options, const Contract& contract,
+                                        const Layout& layout) {
+  if (contract.world_size == 1) return std::move(LoopbackCommunicators(layout).front());
+  CONVENE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<rendezvous::StoreClient> store,
+      rendezvous::StoreClient::Connect(contract.master_addr, contract.master_port, kStoreTimeout));
+  // Under torchrun there is no epoch: its restart count keeps attempts apart.
+  const std::string prefix = absl::StrCat("convene-train/", contract.run_id, "/",
+                                          contract.epoch.value(), "/", contract.restart_count);
+  BootstrapOptions bootstrap;
+  bootstrap.operation_timeout = options.collective_timeout;
+  bootstrap.store_host = contract.master_addr;
+  return BootstrapGloo(layout, contract.rank, *store, prefix, bootstrap);
+}
+
+// The loop over steps and what happens between them.
+class Training {
+ public:
+  Training(const TrainOptions& options, const Contract& contract, const Layout& layout,
+           const Dataset& dataset, CommunicatorSet& communicators, const StopToken& stop)
+      : options_(options),
+        contract_(contract),
+        layout_(layout),
+        dataset_(dataset),
+        communicators_(communicators),
+        stop_(stop),
+        loader_(dataset, options.seed,
+                {options.global_batch_size, static_cast<int>(options.micro_batch_size), layout.dp},
+                CoordinateOf(layout, contract.rank).dp) {}
+
+  absl::StatusOr<TrainingEnd> Run();
+
+ private:
+  absl::Status Prepare();
+  absl::StatusOr<bool> Step();
+  absl::Status Validate();
+  absl::Status Save();
+  bool IsDue(int64_t every) const { return every > 0 && step_ % every == 0; }
+
+  const TrainOptions& options_;
+  const Contract& contract_;
+  const Layout& layout_;
+  const Dataset& dataset_;
+  CommunicatorSet& communicators_;
+  const StopToken& stop_;
+  Clock& clock_ = Clock::Real();
+  Stream stream_ = Stream::Cpu();
+  BatchLoader loader_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Reporter> reporter_;  // rank 0 only
+  int64_t step_ = 0;                    // finished
+  int64_t saved_step_ = -1;
+};
+
+absl::Status Training::Prepare() {
+  CONVENE_ASSIGN_OR_RETURN(
+      engine_, Engine::Create({.model = options_.model,
+                               .layout = layout_,
+                               .rank = contract_.rank,
+                               .seed = static_cast<uint64_t>(options_.seed),
+                               .micro_batch_size = static_cast<int>(options_.micro_batch_size),
+                               .sequence_length = static_cast<int>(options_.sequence_length),
+                               .microbatches = static_cast<int>(loader_.microbatches()),
+                               .clip_grad_norm = options_.clip_grad_norm},
+                              communicators_));
+  CONVENE_ASSIGN_OR_RETURN(
+      const std::optional<CheckpointInfo> resumed,
+      RestoreCheckpoint(options_, engine_->optimizer(), *communicators_.world, stream_));
+  if (resumed.has_value()) {
+    step_ = resumed->step;
+    saved_step_ = step_;
+    if (resumed->samples_consumed != step_ * options_.global_batch_size) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the checkpoint has consumed ", resumed->samples_consumed, " samples in ", step_,
+          " steps; with --global-batch-size ", options_.global_batch_size,
+          " the sample order would break. Give the batch size that it was trained with"));
+    }
+  }
+  if (contract_.rank != 0) return absl::OkStatus();
+  CONVENE_ASSIGN_OR_RETURN(reporter_,
+                           Reporter::Create(options_, contract_, layout_, step_, clock_));
+  if (resumed.has_value()) {
+    reporter_->Say(absl::StrCat("resumed after step ", step_, ", saved by ", resumed->layout));
+    reporter_->Checkpoint(step_, StepDirectory(options_.checkpoint_dir, step_));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Training::Step() {
+  const MonotonicTime start = clock_.Now();
+  const double learning_rate = LearningRateAt({.peak = options_.learning_rate,
+                                               .minimum = options_.min_learning_rate,
+                                               .warmup_steps = options_.warmup_steps,
+                                               .total_steps = options_.steps},
+                                              step_ + 1);
+  const AdamWParameters adam{.learning_rate = learning_rate,
+                             .beta1 = options_.beta1,
+                             .beta2 = options_.beta2,
+                             .epsilon = options_.epsilon,
+                             .weight_decay = options_.weight_decay,
+                             .step = step_ + 1};
+  CONVENE_ASSIGN_OR_RETURN(
+      const StepResult result,
+      engine_->TrainStep(loader_.Training(step_ * options_.global_batch_size), adam,
+                         stop_.reason() != StopReason::kNone, stream_));
+  ++step_;
+  if (reporter_ != nullptr) {
+    if (result.skipped) {
+      reporter_->Say(absl::StrCat("step ", step_, " was skipped: its gradient norm is ",
+                                  result.grad_norm, " and its loss ", result.loss));
+    }
+    CONVENE_RETURN_IF_ERROR(
+        reporter_->Step(step_, result, learning_rate, clock_.Now() - start));
+  }
+  return result.stop_requested;
+}
+
+absl::Status Training::Validate() {
+  const int64_t end = std::min(options_.validation_samples, dataset_.validation_samples());
+  if (end == 0) return absl::OkStatus();
+  double loss = 0;
+  for (int64_t first = 0; first < end; first += options_.global_batch_size) {
+    CONVENE_ASSIGN_OR_RETURN(
+        const double batch_loss,
+        engine_->ForwardLoss(loader_.Validation(first, end),
+                             static_cast<int>(loader_.microbatches()), stream_));
+    loss += batch_loss;
+  }
+  if (reporter_ == nullptr) return absl::OkStatus();
+  return reporter_->Validation(step_, loss / static_cast<double>(end * options_.sequence_length));
+}
+
+absl::Status Training::Save() {
+  if (options_.checkpoint_dir.empty() || saved_step_ == step_) return absl::OkStatus();
+  CONVENE_RETURN_IF_ERROR(SaveCheckpoint(options_.checkpoint_dir,
+                                         {.step = step_,
+                                          .samples_consumed = step_ * options_.global_batch_size,
+                                          .seed = options_.seed,
+                                          .model = ShapeText(options_.model),
+                                          .layout = layout_.ToString(),
+                                          .world_size = contract_.world_size},
+                                         options_.checkpoint_keep, engine_->optimizer(),
+                                         *communicators_.world, stream_));
+  saved_step_ = step_;
+  if (reporter_ != nullptr) {
+    reporter_->Checkpoint(step_, StepDirectory(options_.checkpoint_dir, step_));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TrainingEnd> Training::Run() {
+  CONVENE_RETURN_IF_ERROR(Prepare());
+  while (step_ < options_.steps) {
+    CONVENE_ASSIGN_OR_RETURN(const bool stop_requested, Step());
+    if (stop_requested && step_ < options_.steps) {
+      CONVENE_RETURN_IF_ERROR(Save());
+      if (reporter_ != nullptr) reporter_->Say(absl::StrCat("stopped after step ", step_));
+      return TrainingEnd::kStopped;
+    }
+    if (IsDue(options_.checkpoint_every)) CONVENE_RETURN_IF_ERROR(Save());
+    if (IsDue(options_.validation_every) && step_ < options_.steps) {
+      CONVENE_RETURN_IF_ERROR(Validate());
+    }
+  }
+  CONVENE_RETURN_IF_ERROR(Save());
+  CONVENE_RETURN_IF_ERROR(Validate());
+  if (reporter_ != nullptr) reporter_->Summary(step_);
+  return TrainingEnd::kFinished;
+}
+
+// A connection that breaks while training is a peer that died: that peer's end is the cause, and this rank is only to start again.
+absl::Status BlamePeer(const absl::Status& status) {
+  if (!absl::IsUnavailable(status)) return status;
+  return absl::AbortedError(status.message());
+}
+
+}  // namespace
+
+absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contract& contract,
+                                        const StopToken& stop) {
+  CONVENE_ASSIGN_OR_RETURN(const Layout layout,
+                           ResolveLayout(contract.world_size, options.tp_size, options.pp_size,
+                                         options.dp_size));
+  CONVENE_RETURN_IF_ERROR(ValidateOptions(options, layout));
+  if (contract.rank == 0) {
+    std::fputs(Describe(options, layout).c_str(), stdout);
+    std::fflush(stdout);
+  }
+  CONVENE_ASSIGN_OR_RETURN(const Dataset dataset, OpenData(options, contract));
+  CONVENE_ASSIGN_OR_RETURN(CommunicatorSet communicators, Connect(options, contract, layout));
+  Training training(options, contract, layout, dataset, communicators, stop);
+  const absl::StatusOr<TrainingEnd> end = training.Run();
+  if (end.ok()) return end;
+  return BlamePeer(end.status());
+}
+
+}  // namespace convene::worker
