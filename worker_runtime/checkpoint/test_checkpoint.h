@@ -1,6 +1,9 @@
 // For tests: writes test_layout.h's model to a disk, and tells whether a checkpoint holds it.
 #pragma once
 
+#include <unistd.h>
+
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -11,6 +14,11 @@
 #include "worker_runtime/checkpoint/test_layout.h"
 
 namespace convene::worker::testing {
+
+// These tests fsync thousands of times, milliseconds each on a disk: TempDir goes to memory where
+// there is some.
+inline const bool kTempDirsInMemory =
+    access("/dev/shm", W_OK) == 0 && setenv("TEST_TMPDIR", "/dev/shm", 1) == 0;
 
 using RankPieces = std::vector<std::vector<TensorPiece>>;
 
