@@ -64,7 +64,8 @@ struct Seen {
   std::vector<T> data;
 };
 
-const size_t kCounts[] = {0, 1, 7, 1000, 30'011, 300'007};
+// Below and above the limits between algorithms, and no multiple of a group's size.
+const size_t kCounts[] = {0, 1, 1000, 30'011};
 const int kSizes[] = {1, 2, 3, 4, 8};
 
 template <typename T>
@@ -101,7 +102,7 @@ TEST_CASE("reduce-scatter leaves each rank its shard of the sum") {
   for (const Transport transport : testing::kTransports) {
     for (const int size : kSizes) {
       Group group = MakeGroup(transport, size);
-      for (const size_t shard : {1, 1001, 100'003}) {
+      for (const size_t shard : {1, 20'003}) {
         const size_t count = shard * size;
         std::vector<Seen<float>> seen(size);
         OnEveryRank(group, [&](Collective& collective, Stream& stream) {
@@ -125,7 +126,7 @@ TEST_CASE("all-gather, all-to-all and broadcast move values to their places") {
   for (const Transport transport : testing::kTransports) {
     for (const int size : kSizes) {
       Group group = MakeGroup(transport, size);
-      for (const size_t shard : {1, 1001, 100'003}) {
+      for (const size_t shard : {1, 20'003}) {
         const size_t count = shard * size;
         const int root = size / 2;
         std::vector<Seen<float>> gathered(size), exchanged(size), broadcast(size);

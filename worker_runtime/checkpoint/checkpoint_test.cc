@@ -1,0 +1,187 @@
+#include "worker_runtime/checkpoint/checkpoint.h"
+
+#include <random>
+
+#include "tools/base/files.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/testing/temp_dir.h"
+#include "tools/base/thread.h"
+#include "worker_runtime/checkpoint/test_checkpoint.h"
+#include "worker_runtime/checkpoint/test_layout.h"
+
+namespace convene::worker {
+namespace {
+
+using convene::testing::TempDir;
+using testing::CheckHolds;
+using testing::CutModel;
+using testing::InfoOf;
+using testing::kModel;
+using testing::RankPieces;
+using testing::ValueAt;
+using testing::WholeBox;
+using testing::WriteCheckpoint;
+using testing::WriteRank;
+
+RankPieces Cut(int dp, int tp, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  return CutModel(kModel, dp, tp, &random);
+}
+
+std::string StepPath(const TempDir& dir, int step) {
+  return dir.File("step_0000000" + std::to_string(step));
+}
+
+TEST_CASE("a checkpoint of any layout is read by any other") {
+  struct Layout {
+    int dp, tp;
+  };
+  const std::vector<Layout> layouts = {{1, 1}, {2, 1}, {1, 2}, {4, 2}, {3, 4}, {7, 1}};
+  for (const Layout& written : layouts) {
+    TempDir dir;
+    REQUIRE_OK(WriteCheckpoint(dir.path(), 5, 0, Cut(written.dp, written.tp, 1)));
+    const auto reader = CheckpointReader::Open(StepPath(dir, 5));
+    REQUIRE_OK(reader);
+    CHECK_OK(reader->Verify());
+    for (const Layout& read : layouts) {
+      INFO("dp" << written.dp << " tp" << written.tp << " -> dp" << read.dp << " tp" << read.tp);
+      CHECK_OK(CheckHolds(*reader, 0, Cut(read.dp, read.tp, 2)));
+    }
+  }
+}
+
+TEST_CASE("random layouts written are read by random layouts") {
+  const uint64_t seed = std::random_device()();
+  INFO("seed " << seed);
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 12; ++round) {
+    TempDir dir;
+    const int dp = 1 + random() % 4, tp = 1 + random() % 3;
+    REQUIRE_OK(WriteCheckpoint(dir.path(), round, round, Cut(dp, tp, random())));
+    std::vector<std::string> refused;
+    const auto reader = OpenNewestWhole(dir.path(), &refused);
+    REQUIRE_OK(reader);
+    REQUIRE_OK(CheckHolds(*reader, round, Cut(1 + random() % 4, 1 + random() % 3, random())));
+  }
+}
+
+TEST_CASE("the manifest carries the information to the letter") {
+  TempDir dir;
+  const RankPieces ranks = Cut(2, 2, 3);
+  REQUIRE_OK(WriteCheckpoint(dir.path(), 5, 0, ranks));
+  const auto reader = CheckpointReader::Open(StepPath(dir, 5));
+  REQUIRE_OK(reader);
+  CHECK(reader->info() == InfoOf(5, ranks.size()));
+  CHECK(reader->path() == StepPath(dir, 5));
+}
+
+TEST_CASE("ranks write at the same time") {
+  TempDir dir;
+  const RankPieces ranks = Cut(4, 2, 4);
+  std::vector<absl::Status> statuses(ranks.size());
+  std::vector<Thread> threads;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    threads.emplace_back("rank", [&, rank] {
+      statuses[rank] = WriteRank(dir.File("new/place"), 5, static_cast<int>(rank), 0, ranks[rank]);
+    });
+  }
+  for (Thread& thread : threads) thread.Join();
+  for (const absl::Status& status : statuses) CHECK_OK(status);
+  REQUIRE_OK(PublishCheckpoint(dir.File("new/place"), InfoOf(5, ranks.size())));
+  const auto reader = CheckpointReader::Open(dir.File("new/place/step_00000005"));
+  REQUIRE_OK(reader);
+  CHECK_OK(CheckHolds(*reader, 0, Cut(1, 1, 5)));
+}
+
+TEST_CASE("a piece larger than a chunk is written as several and read in part") {
+  TempDir dir;
+  const std::vector<int64_t> shape = {3000, 1500};  // 4,500,000 elements: a chunk and a bit
+  std::vector<float> values(3000 * 1500);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+  const TensorPiece whole = {"large", shape, WholeBox(shape), 0, 3000 * 1500};
+  REQUIRE_OK(WriteShard(dir.path(), 5, 0, {{whole, values.data()}}));
+  REQUIRE_OK(PublishCheckpoint(dir.path(), InfoOf(5, 1)));
+  const auto reader = CheckpointReader::Open(StepPath(dir, 5));
+  REQUIRE_OK(reader);
+  std::vector<float> column(3000, -1.0f);
+  REQUIRE_OK(reader->Read({{{"large", shape, {{0, 700}, {3000, 1}}, 0, 3000}, column.data()}}));
+  int wrong = 0;
+  for (int64_t row = 0; row < 3000; ++row) wrong += column[row] != values[row * 1500 + 700];
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("what the checkpoint lacks is refused by name") {
+  TempDir dir;
+  REQUIRE_OK(WriteCheckpoint(dir.path(), 5, 0, Cut(2, 1, 6)));
+  const auto reader = CheckpointReader::Open(StepPath(dir, 5));
+  REQUIRE_OK(reader);
+  float value = 0;
+  CHECK_STATUS(reader->Read({{{"bias", {1}, {{0}, {1}}, 0, 1}, &value}}),
+               absl::StatusCode::kFailedPrecondition, "tensor 'bias' is in no chunk");
+  CHECK_STATUS(reader->Read({{{"experts", {1}, {{0}, {1}}, 0, 1}, &value}}),
+               absl::StatusCode::kFailedPrecondition, "has shape [4, 3, 5] where it was written");
+  CHECK_STATUS(reader->Read({{{"experts", {1}, {{0}, {2}}, 0, 1}, &value}}),
+               absl::StatusCode::kInvalidArgument, "is not inside the shape");
+  CHECK_OK(reader->Read({{{"bias", {}, {}, 0, 0}, nullptr}}));
+}
+
+TEST_CASE("a checkpoint that does not tile its tensors is not published") {
+  TempDir dir;
+  const TensorPiece half = {"weight", {4}, {{0}, {2}}, 0, 2};
+  const std::vector<float> values(2);
+  REQUIRE_OK(WriteShard(dir.path(), 5, 0, {{half, values.data()}}));
+  REQUIRE_OK(WriteShard(dir.path(), 5, 1, {{half, values.data()}}));
+  CHECK_STATUS(PublishCheckpoint(dir.path(), InfoOf(5, 1)), absl::StatusCode::kFailedPrecondition,
+               "tensor 'weight' has box [2:4] in no chunk");
+  CHECK_STATUS(PublishCheckpoint(dir.path(), InfoOf(5, 2)), absl::StatusCode::kFailedPrecondition,
+               "in two chunks");
+  CHECK_STATUS(PublishCheckpoint(dir.path(), InfoOf(5, 3)), absl::StatusCode::kNotFound,
+               "rank_00002.index");
+  CHECK(ListCheckpoints(dir.path())->empty());
+}
+
+TEST_CASE("checkpoints are listed newest first, unpublished steps and other names are not") {
+  TempDir dir;
+  const RankPieces ranks = Cut(1, 1, 7);
+  CHECK(ListCheckpoints(dir.File("absent"))->empty());
+  for (int step : {2, 9, 4}) REQUIRE_OK(WriteCheckpoint(dir.path(), step, 0, ranks));
+  REQUIRE_OK(WriteRank(dir.path(), 7, 0, 0, ranks[0]));
+  REQUIRE_OK(MakeDirectories(dir.File("step_8")));
+  const std::vector<std::string> expected = {StepPath(dir, 9), StepPath(dir, 4), StepPath(dir, 2)};
+  CHECK(*ListCheckpoints(dir.path()) == expected);
+}
+
+TEST_CASE("old checkpoints and remains go, the newest and what may still be written stay") {
+  TempDir dir;
+  const RankPieces ranks = Cut(2, 1, 8);
+  for (int step : {1, 2, 4, 5}) REQUIRE_OK(WriteCheckpoint(dir.path(), step, 0, ranks));
+  REQUIRE_OK(WriteRank(dir.path(), 3, 0, 0, ranks[0]));
+  REQUIRE_OK(WriteRank(dir.path(), 6, 0, 0, ranks[0]));
+  CHECK_STATUS(RemoveOldCheckpoints(dir.path(), 5, 0), absl::StatusCode::kInvalidArgument,
+               "at least 1");
+  REQUIRE_OK(RemoveOldCheckpoints(dir.path(), 5, 2));
+  const std::vector<std::string> expected = {"step_00000004", "step_00000005", "step_00000006"};
+  CHECK(*ListDirectory(dir.path()) == expected);
+}
+
+TEST_CASE("a damaged newest checkpoint does not count as the one to keep") {
+  TempDir dir;
+  const RankPieces ranks = Cut(2, 1, 9);
+  for (int step : {1, 2, 3}) REQUIRE_OK(WriteCheckpoint(dir.path(), step, 0, ranks));
+  REQUIRE_OK(WriteFileAtomic(StepPath(dir, 3) + "/manifest", "torn"));
+  REQUIRE_OK(RemoveOldCheckpoints(dir.path(), 3, 1));
+  const std::vector<std::string> expected = {"step_00000002", "step_00000003"};
+  CHECK(*ListDirectory(dir.path()) == expected);
+}
+
+TEST_CASE("a refused later step neither counts nor goes when an earlier one is published again") {
+  TempDir dir;
+  const RankPieces ranks = Cut(1, 1, 10);
+  for (int step : {1, 2, 9}) REQUIRE_OK(WriteCheckpoint(dir.path(), step, 0, ranks));
+  REQUIRE_OK(RemoveOldCheckpoints(dir.path(), 2, 1));
+  const std::vector<std::string> expected = {"step_00000002", "step_00000009"};
+  CHECK(*ListDirectory(dir.path()) == expected);
+}
+
+}  // namespace
+}  // namespace convene::worker

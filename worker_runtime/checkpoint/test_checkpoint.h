@@ -1,0 +1,74 @@
+// For tests: writes test_layout.h's model to a disk, and tells whether a checkpoint holds it.
+#pragma once
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/checkpoint/checkpoint.h"
+#include "worker_runtime/checkpoint/test_layout.h"
+
+namespace convene::worker::testing {
+
+// These tests fsync thousands of times, milliseconds each on a disk: TempDir goes to memory where
+// there is some.
+inline const bool kTempDirsInMemory =
+    access("/dev/shm", W_OK) == 0 && setenv("TEST_TMPDIR", "/dev/shm", 1) == 0;
+
+using RankPieces = std::vector<std::vector<TensorPiece>>;
+
+inline absl::Status WriteRank(const std::string& directory, int64_t step, int rank, int version,
+                              const std::vector<TensorPiece>& pieces) {
+  std::vector<std::vector<float>> values;
+  std::vector<PieceToWrite> items;
+  for (const TensorPiece& piece : pieces) {
+    values.emplace_back();
+    for (int64_t p : Positions(piece)) values.back().push_back(ValueAt(piece.name, p, version));
+    items.push_back({piece, values.back().data()});
+  }
+  return WriteShard(directory, step, rank, items);
+}
+
+inline CheckpointInfo InfoOf(int64_t step, size_t world_size) {
+  return {step, step * 128, -7, "llama\ntiny", "dp \"2\"", static_cast<int>(world_size)};
+}
+
+// One rank after the other, then the manifest.
+inline absl::Status WriteCheckpoint(const std::string& directory, int64_t step, int version,
+                                    const RankPieces& ranks) {
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    CONVENE_RETURN_IF_ERROR(
+        WriteRank(directory, step, static_cast<int>(rank), version, ranks[rank]));
+  }
+  return PublishCheckpoint(directory, InfoOf(step, ranks.size()));
+}
+
+// OK when every rank reads the values of this version; DataLoss when a value is wrong.
+inline absl::Status CheckHolds(const CheckpointReader& reader, int version,
+                               const RankPieces& ranks) {
+  for (const std::vector<TensorPiece>& pieces : ranks) {
+    std::vector<std::vector<float>> values;
+    std::vector<PieceToRead> items;
+    for (const TensorPiece& piece : pieces) {
+      values.emplace_back(piece.flat_count, -1.0f);
+      items.push_back({piece, values.back().data()});
+    }
+    CONVENE_RETURN_IF_ERROR(reader.Read(items));
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      const std::vector<int64_t> positions = Positions(pieces[i]);
+      for (size_t k = 0; k < positions.size(); ++k) {
+        if (values[i][k] != ValueAt(pieces[i].name, positions[k], version)) {
+          return absl::DataLossError(absl::StrCat(pieces[i].name, " is wrong at ", positions[k]));
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace convene::worker::testing

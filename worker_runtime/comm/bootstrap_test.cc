@@ -1,0 +1,158 @@
+#include "worker_runtime/comm/bootstrap.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "tools/base/clock.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/thread.h"
+#include "worker_runtime/comm/collective_testing.h"
+#include "worker_runtime/comm/local_address.h"
+#include "worker_runtime/comm/memory_store.h"
+#include "worker_runtime/comm/test_worlds.h"
+#include "worker_runtime/device/stream.h"
+#include "worker_runtime/mesh/mesh.h"
+
+namespace convene::worker {
+namespace {
+
+using testing::kTransports;
+using testing::MakeSets;
+using testing::MemoryStore;
+using testing::Transport;
+
+std::unique_ptr<Collective>& AxisOf(CommunicatorSet& set, Axis axis) {
+  switch (axis) {
+    case Axis::kTp:
+      return set.tp;
+    case Axis::kDp:
+      return set.dp;
+    case Axis::kPp:
+      return set.pp;
+    case Axis::kEmbedding:
+      return set.embedding;
+    case Axis::kWorld:
+      break;
+  }
+  return set.world;
+}
+
+// Fails the test unless the communicator of every rank on this axis gathers exactly the ranks of
+// its group.
+void CheckAxis(std::vector<CommunicatorSet>& sets, const Layout& layout, Axis axis) {
+  std::vector<std::vector<float>> gathered(sets.size());
+  std::vector<absl::Status> statuses(sets.size());
+  std::vector<Thread> threads;
+  for (size_t rank = 0; rank < sets.size(); ++rank) {
+    threads.emplace_back("rank", [&, rank] {
+      Collective* const collective = AxisOf(sets[rank], axis).get();
+      if (collective == nullptr) return;
+      Stream stream = Stream::Cpu();
+      gathered[rank].resize(collective->size());
+      gathered[rank][collective->rank()] = static_cast<float>(rank);
+      statuses[rank] = collective->AllGather(absl::MakeSpan(gathered[rank]), stream);
+    });
+  }
+  for (Thread& thread : threads) thread.Join();
+  for (size_t rank = 0; rank < sets.size(); ++rank) {
+    INFO(layout.ToString() << " " << AxisName(axis) << " rank " << rank);
+    CHECK_OK(statuses[rank]);
+    const std::vector<int> group = GroupOf(layout, axis, static_cast<int>(rank));
+    REQUIRE(gathered[rank] == std::vector<float>(group.begin(), group.end()));
+    if (!group.empty()) CHECK(AxisOf(sets[rank], axis)->name() == AxisName(axis));
+  }
+}
+
+TEST_CASE("each communicator connects the ranks of its group and no others") {
+  for (const Transport transport : kTransports) {
+    for (const Layout& layout :
+         {Layout{.pp = 2, .dp = 2, .tp = 2}, Layout{.pp = 3, .dp = 1, .tp = 2},
+          Layout{.pp = 1, .dp = 4, .tp = 1}, Layout{}}) {
+      INFO(testing::ToString(transport));
+      std::vector<CommunicatorSet> sets = MakeSets(transport, layout);
+      for (const Axis axis : {Axis::kTp, Axis::kDp, Axis::kPp, Axis::kEmbedding, Axis::kWorld}) {
+        CheckAxis(sets, layout, axis);
+      }
+    }
+  }
+}
+
+TEST_CASE("two communicators of a rank work at the same time") {
+  for (const Transport transport : kTransports) {
+    std::vector<CommunicatorSet> sets = MakeSets(transport, {.pp = 1, .dp = 2, .tp = 1});
+    std::vector<Thread> threads;
+    std::vector<absl::Status> statuses(4);
+    std::vector<float> sums(4);
+    for (int rank = 0; rank < 2; ++rank) {
+      for (const Axis axis : {Axis::kWorld, Axis::kDp}) {
+        const int place = rank * 2 + (axis == Axis::kDp ? 1 : 0);
+        threads.emplace_back("rank", [&, rank, axis, place] {
+          Stream stream = Stream::Cpu();
+          for (int i = 0; i < 100 && statuses[place].ok(); ++i) {
+            float value = static_cast<float>(place);
+            statuses[place] = AxisOf(sets[rank], axis)
+                                  ->AllReduce(absl::MakeSpan(&value, 1), ReduceOp::kSum, stream);
+            sums[place] += value;
+          }
+        });
+      }
+    }
+    for (Thread& thread : threads) thread.Join();
+    for (const absl::Status& status : statuses) CHECK_OK(status);
+    CHECK(sums == std::vector<float>{200, 400, 200, 400});
+  }
+}
+
+TEST_CASE("a rank that never comes is named") {
+  MemoryStore store;
+  const auto set = BootstrapGloo({.pp = 1, .dp = 2, .tp = 1}, 0, store, "epoch/1",
+                                 {.connect_timeout = absl::Milliseconds(50)});
+  CHECK_STATUS(set, absl::StatusCode::kDeadlineExceeded, "waiting for the address of rank 1");
+}
+
+TEST_CASE("a rank of another world size is refused") {
+  MemoryStore store;
+  REQUIRE_OK(store.Set("epoch/1/address/1", "not an address"));
+  const auto set = BootstrapGloo({.pp = 1, .dp = 5, .tp = 1}, 0, store, "epoch/1",
+                                 {.connect_timeout = absl::Milliseconds(50)});
+  CHECK_STATUS(set, absl::StatusCode::kUnavailable, "rank 1 published 14 bytes of addresses");
+}
+
+TEST_CASE("what cannot be bootstrapped says why") {
+  MemoryStore store;
+  CHECK_STATUS(BootstrapGloo({.pp = 1, .dp = 2, .tp = 1}, 2, store, "epoch/1", {}),
+               absl::StatusCode::kInvalidArgument, "rank 2 is not in dp2 x tp1 x pp1");
+  CHECK_STATUS(BootstrapGloo({.pp = 1, .dp = 2, .tp = 1}, 0, store, "epoch/1",
+                             {.listen_host = "203.0.113.7"}),
+               absl::StatusCode::kInvalidArgument, "203.0.113.7");
+}
+
+TEST_CASE("abort of a set wakes all of its communicators") {
+  for (const Transport transport : kTransports) {
+    std::vector<CommunicatorSet> sets = MakeSets(transport, {.pp = 1, .dp = 2, .tp = 1});
+    absl::Status waiting;
+    Thread waiter("waiter", [&] {
+      Stream stream = Stream::Cpu();
+      waiting = sets[0].dp->Barrier(stream);
+    });
+    sets[0].AbortAll("stop");
+    waiter.Join();
+    CHECK_STATUS(waiting, absl::StatusCode::kAborted, "stop");
+  }
+}
+
+TEST_CASE("the address toward this machine is its loopback address") {
+  const auto address = LocalAddressToward("127.0.0.1");
+  REQUIRE_OK(address);
+  CHECK(*address == "127.0.0.1");
+  CHECK_STATUS(LocalAddressToward("no such host"), absl::StatusCode::kInvalidArgument,
+               "no such host");
+}
+
+}  // namespace
+}  // namespace convene::worker

@@ -1,0 +1,96 @@
+// One piece of memory for many named blocks, planned before training starts: no allocation inside a
+// step, and a table that says who takes what.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "tools/base/check.h"
+
+namespace convene::worker {
+
+// Names a declared block of T. Cheap to copy; belongs to the arena that gave it out.
+template <typename T>
+class ArenaBlock {
+ public:
+  ArenaBlock() = default;
+
+ private:
+  friend class Arena;
+  explicit ArenaBlock(int index) : index_(index) {}
+  int index_ = -1;
+};
+
+// Declare blocks, Build() once, then View() them. Every block starts at a multiple of 64 bytes, in
+// the order of declaration. Not thread-safe; View() may be called from any thread after Build().
+//
+//   Arena arena("activations");
+//   const ArenaBlock<float> hidden = arena.Declare<float>("hidden", rows * columns);
+//   CONVENE_RETURN_IF_ERROR(arena.Build());
+//   absl::Span<float> x = arena.View(hidden);
+class Arena {
+ public:
+  explicit Arena(std::string name) : name_(std::move(name)) {}
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  // A count of 0 is fine: an empty span. REQUIRES: Build() has not been called.
+  template <typename T>
+  ArenaBlock<T> Declare(std::string block_name, size_t count) {
+    static_assert(std::is_trivial_v<T>, "the arena's memory starts as zeros, without constructors");
+    static_assert(alignof(T) <= kAlignment);
+    return ArenaBlock<T>(DeclareBytes(std::move(block_name), count, sizeof(T)));
+  }
+
+  // The one allocation; all zeros. From 4 MiB on it is aligned to 2 MiB and the kernel is asked for
+  // huge pages. ResourceExhausted when the memory is not to be had or the sum overflows; the text
+  // holds PlanToString(). REQUIRES: called once.
+  absl::Status Build();
+
+  // REQUIRES: Build() succeeded. The span lives as long as the arena.
+  template <typename T>
+  absl::Span<T> View(ArenaBlock<T> block) const {
+    const Placed placed = Place(block.index_);
+    return absl::Span<T>(static_cast<T*>(placed.data), placed.count);
+  }
+
+  // The sum of all blocks with their padding, known before Build().
+  size_t total_bytes() const { return total_bytes_; }
+
+  // One line a block: name, bytes, share of the total; the largest first, the total last.
+  std::string PlanToString() const;
+
+ private:
+  static constexpr size_t kAlignment = 64;
+
+  struct Block {
+    std::string name;
+    size_t count = 0;
+    size_t bytes = 0;
+    size_t offset = 0;
+  };
+  struct Placed {
+    void* data;
+    size_t count;
+  };
+
+  int DeclareBytes(std::string block_name, size_t count, size_t element_bytes);
+  Placed Place(int index) const;
+
+  const std::string name_;
+  std::vector<Block> blocks_;
+  size_t total_bytes_ = 0;
+  bool overflowed_ = false;
+  bool built_ = false;
+  void* mapping_ = nullptr;  // what mmap gave
+  size_t mapping_bytes_ = 0;
+  char* base_ = nullptr;  // the first block, within the mapping
+};
+
+}  // namespace convene::worker
