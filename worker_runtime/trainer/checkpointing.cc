@@ -79,10 +79,10 @@ absl::Status SaveCheckpoint(const std::string& directory, const CheckpointInfo& 
   if (world.rank() == 0) {
     if (all_written.ok()) {
       published = PublishCheckpoint(directory, info);
-      if (published.ok()) published = RemoveOldCheckpoints(directory, keep);
+      if (published.ok()) published = RemoveOldCheckpoints(directory, info.step, keep);
     } else {
       const absl::Status discarded = DiscardUnpublished(directory, info.step);
-      if (!discarded.ok()) spdlog::warn("after a failed checkpoint: {}", discarded.message());
+      if (!discarded.ok()) spdlog::warn("after a failed checkpoint: {}", discarded.ToString());
     }
   }
   CONVENE_RETURN_IF_ERROR(all_written);
