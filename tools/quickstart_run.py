@@ -160,8 +160,8 @@ def verify(kill: dict, steps: int) -> None:
     if missing or lines[-1]['step'] != steps:
         raise Failure(f'the last step is {lines[-1]["step"]} of {steps}, and these are missing: {sorted(missing)[:10]}; see {METRICS}')
     redone = sum(1 for line in before if line['step'] >= resumed['step'])
-    say(f'Recovered: step {resumed["step"]} was done {kill.get("recovery_seconds", 0.0):.1f} s after the kill, on {resumed["world_size"]} workers, from the checkpoint; '
-        f'{redone} steps were made again, none is missing')
+    say(f'Recovered: step {resumed["step"]} was done {kill.get("recovery_seconds", 0.0):.1f} s after the kill, '
+        f'on {resumed["world_size"]} workers, from the checkpoint; {redone} steps were made again, none is missing')
     first, last = average_loss(lines[:5]), average_loss(lines[-5:])
     if not math.isfinite(last) or first - last < LEAST_FALL:
         raise Failure(f'the loss did not fall: {first:.3f} at the beginning, {last:.3f} at the end; see {METRICS}')
