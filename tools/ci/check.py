@@ -76,7 +76,8 @@ class Run:
         if good:
             self.counts.passed += 1
         else:
-            self.counts.fail(f'{self.name}: {" ".join(arguments)[:120]}  (log: {self.log})')
+            text = ' '.join(arguments)
+            self.counts.fail(f'{self.name}: {text if len(text) < 80 else arguments[0] + " ..."}  (log: {self.log})')
         return good
 
     def skip(self, why: str) -> None:
