@@ -109,27 +109,18 @@ void Stepper::OnWelcome(Epoch daemon_epoch, const Welcome& welcome) {
     s_.heartbeat_interval = welcome.heartbeat_interval;
   }
   s_.heartbeat_at = now_ + s_.heartbeat_interval;
-  const bool counted_in = daemon_epoch == s_.epoch;
-  const std::string why = absl::StrCat("the daemon is in epoch ", daemon_epoch.value(),
-                                       ", this node in ", s_.epoch.value());
+  const std::string why = absl::StrCat("reconnected: the daemon is in epoch ", daemon_epoch.value(),
+                                       ", this node was in ", s_.epoch.value());
   switch (s_.phase) {
     case Phase::kConnecting:
     case Phase::kWaiting:
-      if (counted_in && s_.failure.has_value())
-        SendEvent(*s_.failure, "said again after a reconnect");
       return Rejoin("welcomed");
-    case Phase::kRunning:
-      if (counted_in) return;
-      if (daemon_epoch > s_.epoch) return Abort(why);
-      return BeginStop(StopKind::kCheckpoint, SIGTERM, true, true, s_.rules.stop_grace, why);
     case Phase::kSucceeded:
-      if (counted_in)
-        return SendEvent(rendezvous::WorkersSucceeded{}, "said again after a reconnect");
       return Rejoin(why);
-    case Phase::kStopping:
-      if (counted_in && s_.failure.has_value())
-        SendEvent(*s_.failure, "said again after a reconnect");
-      return;
+    case Phase::kRunning:
+      if (daemon_epoch >= s_.epoch) return Abort(why);
+      return BeginStop(StopKind::kCheckpoint, SIGTERM, true, true, s_.rules.stop_grace, why);
+    case Phase::kStopping:  // Ready follows.
     case Phase::kLeaving:
     case Phase::kFinished:
       return;
@@ -145,7 +136,6 @@ void Stepper::OnAssignment(Epoch epoch, const Assignment& assignment) {
     return;  // Repeated, or crossed a failure of ours: Ready follows.
   s_.epoch = epoch;
   s_.assignment = assignment;
-  s_.failure.reset();
   s_.in_session.clear();
   s_.alive.clear();
   for (int rank = 0; rank < s_.rules.hello.local_world_size; ++rank) s_.alive.insert(rank);
@@ -224,7 +214,6 @@ void Stepper::On(const WorkerExited& exited) {
   failure.last_log_lines = exited.last_log_lines;
   failure.costs_budget = verdict.costs_budget;
   const std::string why = absl::StrCat("rank ", failure.global_rank, ": ", verdict.why);
-  s_.failure = failure;
   SendEvent(std::move(failure),
             why);  // Before anything else: the other nodes are waiting in a collective.
   Abort(why);

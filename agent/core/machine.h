@@ -1,30 +1,31 @@
-// PURE. What one node's agent does next: the whole behaviour of an agent, without a process, a
-// socket or a clock.
+// PURE. What one node's agent does next: all of an agent's behaviour, without a process, a socket
+// or a clock.
 //
-//             Begin                  Welcome, StoreStarted
-//    ┌──────► kConnecting ─────────────────────────► kWaiting (Ready sent)
-//    │          ▲   ▲                                    │ Assignment
-//    │          │   │ WorkersGone                        ▼
-//    │          │   └───────────── kStopping ◄────── kRunning
-//    │   Stop,  │                   │   a worker failed,   │ all workers ended with 0
-//    │   other epoch                │   Stop, signal       ▼
-//    │          └───────────────────┼───────────────── kSucceeded (WorkersSucceeded sent)
-//    │                              │ a result is known      │ Close
-//    └─ (no way back) kFinished ◄─ kLeaving ◄────────────────┘
-//                              Close, or 1 s after Leave
+//   kConnecting ──Welcome, StoreStarted──► kWaiting (Ready sent)
+//     ▲   ▲                                   │ Assignment
+//     │   │ WorkersGone                       ▼
+//     │   └──────────── kStopping ◄─────── kRunning
+//     │                     │    a worker     │ all workers ended with 0
+//     │ Stop                │    failed,      ▼
+//     └─────────────────────┼─── Stop ──── kSucceeded (WorkersSucceeded sent)
+//                           │                 │
+//    a result is known: a signal, the program cannot run, Close, the rendezvous is gone
+//                           ▼                 ▼
+//                       kLeaving ──Close, or 1 s after Leave──► kFinished
 //
-// The stream may break in any state; that alone changes no state (`linked` turns false). The agent
-// dials again with back-off, with `last_epoch` in its Hello, until `connect_timeout` (never linked
-// yet) or `join_timeout` (linked before) has passed: then 69.
+// The stream may break in any state (`linked` turns false). The agent dials again with back-off,
+// with `last_epoch` in its Hello, until connect_timeout (never linked yet) or join_timeout (linked
+// before) has passed: then 69. Workers run on meanwhile. But for the daemon a node is its stream,
+// and a node whose stream broke is lost: the others have been told to stop. So a reconnect never
+// resumes an epoch, it leads to a new one; the epoch of the Welcome tells on which way:
 //
-// What a reconnected agent does is told by the epoch of its Welcome:
-//    equal to its own        the daemon still counts it in (within the lease, same incarnation):
-//    workers run on, and what may have
-//                            been lost with the old stream (a failure, a success) is said again
-//    higher                  the group went on without it: workers stop (abort), then Ready
-//    lower                   the daemon lost its memory; all peers are healthy: workers stop
-//    (checkpoint), then Ready
-// An Assignment of the epoch that already runs changes nothing, so a daemon may repeat it.
+//   this node's or higher | the daemon remembers: the peers have stopped, no step can finish
+//                         |                       -> stop the workers (abort), then Ready
+//   lower                 | the daemon lost its memory: the peers are as healthy as we are
+//                         |                       -> stop the workers (checkpoint), then Ready
+//
+// An Assignment that comes while workers run stops them when its epoch is another, and else
+// changes nothing.
 #pragma once
 
 #include <optional>
@@ -160,8 +161,6 @@ struct State {
   rendezvous::Assignment assignment;
   std::set<int> alive;       // local ranks of the workers that have not ended
   std::set<int> in_session;  // local ranks that opened the session
-  // What the daemon may not know yet; said again after a reconnect to the same epoch.
-  std::optional<rendezvous::WorkerFailure> failure;
 
   // The stream.
   bool linked = false;   // Welcome came on the present stream
