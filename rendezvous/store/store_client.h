@@ -1,4 +1,5 @@
-// A client of the job's key-value store, speaking the c10d TCPStore wire (PyTorch's TCPStore.cpp; see README.md of this folder).
+// A client of the job's key-value store, speaking the c10d TCPStore wire (PyTorch's TCPStore.cpp;
+// see README.md of this folder).
 //
 // Any TCPStore server will do: the agent's own, `convened`, or PyTorch's.
 #pragma once
@@ -16,8 +17,9 @@ namespace convene::rendezvous {
 
 // Blocking; one request at a time. Not thread-safe: one client per thread.
 //
-// Errors: Unavailable when the server cannot be reached or closed the connection (the text names host and port);
-// DeadlineExceeded when a key did not appear in time (the text names the key, capped); InvalidArgument for an unresolvable host.
+// Errors: Unavailable when the server cannot be reached or closed the connection (the text names
+// host and port); DeadlineExceeded when a key did not appear in time (the text names the key,
+// capped); InvalidArgument for an unresolvable host.
 class StoreClient {
  public:
   // Tries again with back-off until `timeout`. Every key is sent with PyTorch's "/" before it.

@@ -1,0 +1,140 @@
+#include "rendezvous/store/conversation.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "tools/base/status_macros.h"
+
+namespace convene::rendezvous {
+namespace {
+
+bool HasNoReply(Opcode opcode) {
+  return opcode == Opcode::kSet || opcode == Opcode::kAppend || opcode == Opcode::kMultiSet ||
+         opcode == Opcode::kQueuePush || opcode == Opcode::kValidate;
+}
+
+absl::Status CheckTurn(const Request& request, const Conversation& conversation,
+                       const Table& table) {
+  if (!conversation.validated && request.opcode != Opcode::kValidate) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the first request is ", OpcodeName(request.opcode), ", not VALIDATE"));
+  }
+  if (request.opcode == Opcode::kValidate && request.word != kValidateMagic) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("VALIDATE with magic 0x%08X, not 0x%08X", request.word, kValidateMagic));
+  }
+  if (table.IsWaiting(conversation.id) && request.opcode != Opcode::kCancelWait &&
+      !HasNoReply(request.opcode)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(OpcodeName(request.opcode), " while a wait on this connection is not over"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AnswerMulti(Request& request, Table* table, Outbox* outbox, Table::Woken* woken) {
+  if (request.opcode == Opcode::kMultiGet) {
+    for (const std::string& key : request.keys) EncodeValue(table->Get(key), outbox);
+    return absl::OkStatus();
+  }
+  for (size_t i = 0; i < request.keys.size(); ++i) {
+    CONVENE_RETURN_IF_ERROR(table->Set(request.keys[i], std::move(request.values[i]), woken));
+  }
+  return absl::OkStatus();
+}
+
+void AnswerQueuePop(const Table::Popped& popped, Outbox* outbox) {
+  EncodeNumber(static_cast<int64_t>(popped.length_before), outbox);
+  if (popped.length_before > 0) EncodeValue(popped.item, outbox);
+}
+
+void AnswerListKeys(const Table& table, Outbox* outbox) {
+  const std::vector<std::string> keys = table.Keys();
+  EncodeNumber(static_cast<int64_t>(keys.size()), outbox);
+  for (const std::string& key : keys) EncodeBytes(key, outbox);
+}
+
+}  // namespace
+
+absl::Status Answer(Request& request, Conversation* conversation, Table* table, Outbox* outbox,
+                    Table::Woken* woken) {
+  CONVENE_RETURN_IF_ERROR(CheckTurn(request, *conversation, *table));
+  const ConnectionId id = conversation->id;
+  if (request.opcode != Opcode::kQueuePop) table->ReleaseReservation(id, woken);
+  switch (request.opcode) {
+    case Opcode::kValidate:
+      conversation->validated = true;
+      break;
+    case Opcode::kSet:
+      return table->Set(request.keys[0], std::move(request.values[0]), woken);
+    case Opcode::kCompareSet: {
+      CONVENE_ASSIGN_OR_RETURN(const Value now,
+                               table->CompareSet(request.keys[0], std::move(request.values[0]),
+                                                 std::move(request.values[1]), woken));
+      EncodeValue(now, outbox);
+      break;
+    }
+    case Opcode::kGet:
+      EncodeValue(table->Get(request.keys[0]), outbox);
+      break;
+    case Opcode::kAdd: {
+      CONVENE_ASSIGN_OR_RETURN(const int64_t sum,
+                               table->Add(request.keys[0], request.number, woken));
+      EncodeNumber(sum, outbox);
+      break;
+    }
+    case Opcode::kCheck:
+      EncodeByte(table->ExistAll(request.keys) ? kReady : kNotReady, outbox);
+      break;
+    case Opcode::kWait:
+      if (table->Wait(id, request.keys)) EncodeByte(kStopWaiting, outbox);
+      break;
+    case Opcode::kGetNumKeys:
+      EncodeNumber(static_cast<int64_t>(table->size()), outbox);
+      break;
+    case Opcode::kDeleteKey:
+      EncodeNumber(table->Delete(request.keys[0]) ? 1 : 0, outbox);
+      break;
+    case Opcode::kAppend:
+      return table->Append(request.keys[0], request.values[0], woken);
+    case Opcode::kMultiGet:
+    case Opcode::kMultiSet:
+      return AnswerMulti(request, table, outbox, woken);
+    case Opcode::kCancelWait:
+      // Exactly one answer each, whether or not a wait was on: a wake-up may have crossed this
+      // request.
+      table->CancelWait(id);
+      EncodeByte(kWaitCanceled, outbox);
+      break;
+    case Opcode::kPing:
+      EncodeWord(request.word, outbox);
+      break;
+    case Opcode::kQueuePush:
+      return table->QueuePush(request.keys[0], std::move(request.values[0]), woken);
+    case Opcode::kQueuePop:
+      AnswerQueuePop(table->QueuePop(id, request.keys[0], woken), outbox);
+      break;
+    case Opcode::kQueueLen:
+      EncodeNumber(static_cast<int64_t>(table->QueueLength(request.keys[0])), outbox);
+      break;
+    case Opcode::kListKeys:
+      AnswerListKeys(*table, outbox);
+      break;
+    case Opcode::kBarrier: {
+      CONVENE_ASSIGN_OR_RETURN(const bool complete,
+                               table->Barrier(id, request.keys[0], request.number, woken));
+      if (complete) EncodeByte(kStopWaiting, outbox);
+      break;
+    }
+  }
+  return absl::OkStatus();
+}
+
+void AnswerWoken(Outbox* outbox) { EncodeByte(kStopWaiting, outbox); }
+
+void Depart(const Conversation& conversation, Table* table, Table::Woken* woken) {
+  table->CancelWait(conversation.id);
+  table->ReleaseReservation(conversation.id, woken);
+}
+
+}  // namespace convene::rendezvous

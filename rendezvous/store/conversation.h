@@ -1,0 +1,35 @@
+// PURE. What one request does to the table, and what is said in return.
+#pragma once
+
+#include "absl/status/status.h"
+#include "rendezvous/store/outbox.h"
+#include "rendezvous/store/table.h"
+#include "rendezvous/store/wire.h"
+
+namespace convene::rendezvous {
+
+// One connection's state beside its bytes.
+//
+//   new --VALIDATE, right magic--> talking --WAIT or BARRIER that must wait--> waiting
+//                                     ^------- woken, or CANCEL_WAIT --------------'
+//
+// (waiting is Table::IsWaiting). Anything else in "new", and a request that wants an answer in
+// "waiting", ends the connection.
+struct Conversation {
+  ConnectionId id = 0;
+  bool validated = false;
+};
+
+// Answers go to `outbox`, in request order. `woken` gets the connections whose wait ended: the
+// caller owes each one AnswerWoken(). A bad status (its text says why) means that the connection
+// must be closed; Depart() is still due.
+absl::Status Answer(Request& request, Conversation* conversation, Table* table, Outbox* outbox,
+                    Table::Woken* woken);
+
+// The one byte that a wait or barrier ends with.
+void AnswerWoken(Outbox* outbox);
+
+// The connection is gone: its wait and its reservation end.
+void Depart(const Conversation& conversation, Table* table, Table::Woken* woken);
+
+}  // namespace convene::rendezvous

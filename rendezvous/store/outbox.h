@@ -1,0 +1,43 @@
+// PURE. Bytes on their way to one connection.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <deque>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "rendezvous/store/table.h"
+
+namespace convene::rendezvous {
+
+// A first-in-first-out of bytes. Large values are shared with the table, not copied: a thousand
+// readers of one 8 MiB value cost a thousand pointers. Not thread-safe.
+class Outbox {
+ public:
+  void Append(absl::string_view bytes);
+  void Append(const Value& value);
+
+  bool empty() const { return bytes_ == 0; }
+  size_t bytes() const { return bytes_; }
+
+  // Fills up to `capacity` vectors with the first bytes; returns how many. Valid until the next
+  // Append or Consume.
+  int Peek(iovec* vectors, int capacity) const;
+  // Drops the first `count` bytes. REQUIRES: count <= bytes().
+  void Consume(size_t count);
+
+ private:
+  // Either `copied` or `shared` holds the bytes.
+  struct Segment {
+    std::string copied;
+    Value shared;
+    absl::string_view text() const { return shared != nullptr ? *shared : copied; }
+  };
+  std::deque<Segment> segments_;  // none empty
+  size_t front_offset_ = 0;       // bytes of the first segment that were consumed
+  size_t bytes_ = 0;
+};
+
+}  // namespace convene::rendezvous

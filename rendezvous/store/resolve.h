@@ -1,0 +1,29 @@
+// Host names to addresses, with a deadline.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace convene::rendezvous {
+
+struct ResolvedAddress {
+  sockaddr_storage storage = {};
+  socklen_t length = 0;
+  int family = AF_UNSPEC;
+
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+};
+
+// The stream addresses of `host` with `port`, in the order to try them; never empty. A numeric
+// address is answered without a look-up. InvalidArgument when the host does not exist, Unavailable
+// when the name service has no answer now, DeadlineExceeded when it had none within `timeout`; the
+// text names the host.
+absl::StatusOr<std::vector<ResolvedAddress>> ResolveHost(const std::string& host, int port,
+                                                         absl::Duration timeout);
+
+}  // namespace convene::rendezvous

@@ -1,0 +1,257 @@
+// The server and the client over loopback, and the server against raw bytes.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+
+#include <atomic>
+#include <vector>
+
+#include "rendezvous/store/store_client.h"
+#include "rendezvous/store/store_server.h"
+#include "rendezvous/store/wire.h"
+#include "tools/base/clock.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/thread.h"
+#include "tools/base/unique_fd.h"
+
+namespace convene::rendezvous {
+namespace {
+
+constexpr absl::Duration kLong = absl::Seconds(20);
+
+class StoreFixture {
+ public:
+  StoreFixture() {
+    auto server = StoreServer::Start({});
+    REQUIRE_OK(server);
+    server_ = *std::move(server);
+  }
+
+  std::unique_ptr<StoreClient> Client() const {
+    auto client = StoreClient::Connect("127.0.0.1", server_->port(), kLong);
+    REQUIRE_OK(client);
+    return *std::move(client);
+  }
+
+  // A bare connection, for bytes that no good client sends. Reads give up after 20 s.
+  UniqueFd RawConnection() const {
+    UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(server_->port()));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const timeval limit = {20, 0};
+    setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+    REQUIRE(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+    return fd;
+  }
+
+  std::unique_ptr<StoreServer> server_;
+};
+
+void SendBytes(int fd, const std::string& bytes) {
+  REQUIRE(send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()));
+}
+
+// Up to `size` bytes; fewer when the server closed.
+std::string ReadBytes(int fd, size_t size) {
+  std::string bytes(size, '\0');
+  const ssize_t count = recv(fd, bytes.data(), size, MSG_WAITALL);
+  bytes.resize(count > 0 ? static_cast<size_t>(count) : 0);
+  return bytes;
+}
+
+std::string Handshake() {
+  std::string wire;
+  EncodeRequest({Opcode::kValidate, {}, {}, 0, kValidateMagic}, &wire);
+  return wire;
+}
+
+std::string Encoded(const Request& request) {
+  std::string wire;
+  EncodeRequest(request, &wire);
+  return wire;
+}
+
+TEST_CASE_METHOD(StoreFixture, "what one client sets another gets") {
+  REQUIRE_OK(Client()->Set("key", "value"));
+  CHECK(Client()->Get("key", kLong).value() == "value");
+}
+
+TEST_CASE_METHOD(StoreFixture, "localhost and both address families reach the store") {
+  for (const char* host : {"localhost", "127.0.0.1", "::1"}) {
+    const auto client = StoreClient::Connect(host, server_->port(), kLong);
+    INFO(host);
+    if (std::string(host) != "::1") REQUIRE_OK(client);  // a sandbox may have no IPv6
+    if (client.ok()) CHECK((*client)->Add("n", 1).ok());
+  }
+}
+
+TEST_CASE_METHOD(StoreFixture, "a value of 8 MiB travels whole and a larger one is refused") {
+  const std::string value(8 << 20, 'v');
+  const auto client = Client();
+  REQUIRE_OK(client->Set("large", value));
+  CHECK(client->Get("large", kLong).value() == value);
+  CHECK_STATUS(client->Set("larger", value + "v"), absl::StatusCode::kInvalidArgument, "larger");
+  CHECK_STATUS(client->Set(std::string(8192, 'k'), ""), absl::StatusCode::kInvalidArgument,
+               "a key of 8192 bytes");
+  CHECK(client->Add("still good", 1).value() == 1);
+}
+
+TEST_CASE_METHOD(StoreFixture, "a get waits for the key") {
+  std::string got;
+  Thread reader("reader", [&] { got = Client()->Get("late", kLong).value_or("none"); });
+  const auto writer = Client();
+  REQUIRE_OK(writer->Set("late", "came"));
+  reader.Join();
+  CHECK(got == "came");
+}
+
+TEST_CASE_METHOD(StoreFixture, "a wait that times out names the key and leaves the client usable") {
+  const auto client = Client();
+  for (int i = 0; i < 3; ++i) {
+    CHECK_STATUS(client->Wait({"present?", "absent"}, absl::Milliseconds(5)),
+                 absl::StatusCode::kDeadlineExceeded, "not set within 5ms: present?, absent");
+  }
+  REQUIRE_OK(client->Set("absent", ""));
+  CHECK_STATUS(client->Get("present?", absl::ZeroDuration()), absl::StatusCode::kDeadlineExceeded,
+               "present?");
+  REQUIRE_OK(client->Set("present?", "yes"));
+  CHECK(client->Get("present?", kLong).value() == "yes");
+}
+
+TEST_CASE_METHOD(StoreFixture,
+                 "waits that end while they are being cancelled never mix up answers") {
+  const auto waiter = Client();
+  const auto writer = Client();
+  int canceled = 0;
+  for (int i = 0; i < 300; ++i) {
+    const std::string key = "race" + std::to_string(i);
+    Thread racer("racer", [&] { CHECK_OK(writer->Set(key, key)); });
+    const absl::Status waited = waiter->Wait({key}, absl::Microseconds(i % 60));
+    racer.Join();
+    if (!waited.ok()) {
+      REQUIRE(absl::IsDeadlineExceeded(waited));
+      ++canceled;
+    }
+    REQUIRE(waiter->Get(key, kLong).value() == key);
+  }
+  INFO(canceled << " of 300 were cancelled");
+}
+
+TEST_CASE_METHOD(StoreFixture, "64 clients count, meet and read each other's keys") {
+  constexpr int kClients = 64;
+  std::atomic<int> good = 0;
+  std::vector<Thread> threads;
+  for (int rank = 0; rank < kClients; ++rank) {
+    threads.emplace_back("client", [&, rank] {
+      const auto client = Client();
+      if (!client->Set("rank/" + std::to_string(rank), std::to_string(rank)).ok()) return;
+      for (int i = 0; i < 50; ++i) {
+        if (!client->Add("counter", 1).ok()) return;
+      }
+      for (int peer = 0; peer < kClients; ++peer) {
+        const auto value = client->Get("rank/" + std::to_string(peer), kLong);
+        if (!value.ok() || *value != std::to_string(peer)) return;
+      }
+      ++good;
+    });
+  }
+  for (Thread& thread : threads) thread.Join();
+  CHECK(good == kClients);
+  CHECK(Client()->Add("counter", 0).value() == kClients * 50);
+}
+
+TEST_CASE_METHOD(StoreFixture, "a handshake cut at every byte is answered") {
+  const std::string wire = Handshake() + Encoded({Opcode::kPing, {}, {}, 0, 0x1234});
+  for (size_t cut = 1; cut < wire.size(); ++cut) {
+    const UniqueFd fd = RawConnection();
+    SendBytes(fd.get(), wire.substr(0, cut));
+    // An answer on another connection proves that the server has gone round.
+    CHECK(Client()->Add("turn", 1).ok());
+    SendBytes(fd.get(), wire.substr(cut));
+    CHECK(ReadBytes(fd.get(), 4) == std::string("\x34\x12\0\0", 4));
+  }
+}
+
+TEST_CASE_METHOD(StoreFixture, "whoever breaks the protocol is closed and others are not") {
+  const auto good = Client();
+  for (const std::string& bad :
+       {std::string("GET / HTTP/1.1\r\n\r\n"), std::string("\0\1\2\3\4", 5),
+        Encoded({Opcode::kPing, {}, {}, 0, 1}), Handshake() + std::string("\x7f"),
+        Handshake() + Encoded({Opcode::kSet, {"t"}, {"text"}, 0, 0}) +
+            Encoded({Opcode::kAdd, {"t"}, {}, 1, 0}),
+        Handshake() + Encoded({Opcode::kWait, {"never"}, {}, 0, 0}) +
+            Encoded({Opcode::kGet, {"never"}, {}, 0, 0})}) {
+    const UniqueFd fd = RawConnection();
+    SendBytes(fd.get(), bad);
+    CHECK(ReadBytes(fd.get(), 1).empty());
+  }
+  CHECK(good->Add("alive", 1).value() == 1);
+}
+
+TEST_CASE_METHOD(StoreFixture, "a client that dies while it waits leaves nothing behind") {
+  {
+    const UniqueFd fd = RawConnection();
+    SendBytes(fd.get(), Handshake() + Encoded({Opcode::kWait, {"/k"}, {}, 0, 0}));
+  }
+  const auto client = Client();
+  REQUIRE_OK(client->Set("k", "v"));
+  CHECK(client->Get("k", kLong).value() == "v");
+}
+
+TEST_CASE_METHOD(StoreFixture,
+                 "a client that asks much and reads late is not read from, then gets all") {
+  const auto writer = Client();
+  const std::string value(1 << 20, 'x');
+  REQUIRE_OK(writer->Set("big", value));
+  REQUIRE_OK(
+      writer->Wait({"big"}, kLong));  // a set has no answer: only now is it known to be there
+  const UniqueFd fd = RawConnection();
+  constexpr int kGets = 100;
+  std::string wire = Handshake();
+  for (int i = 0; i < kGets; ++i) wire += Encoded({Opcode::kGet, {"/big"}, {}, 0, 0});
+  wire += Encoded({Opcode::kAdd, {"/after"}, {}, 1, 0});
+  SendBytes(fd.get(), wire);
+  CHECK(writer->Add("other clients go on", 1).value() == 1);
+  for (int i = 0; i < kGets; ++i) {
+    const std::string reply = ReadBytes(fd.get(), 8 + value.size());
+    REQUIRE(reply.size() == 8 + value.size());
+    REQUIRE(reply.compare(8, std::string::npos, value) == 0);
+  }
+  CHECK(ReadBytes(fd.get(), 8) == std::string("\1\0\0\0\0\0\0\0", 8));
+}
+
+TEST_CASE_METHOD(StoreFixture, "a taken port is named") {
+  StoreServer::Options options;
+  options.port = server_->port();
+  CHECK_STATUS(StoreServer::Start(options), absl::StatusCode::kAlreadyExists,
+               std::to_string(options.port));
+}
+
+TEST_CASE_METHOD(StoreFixture, "a server that ends takes its clients' connections with it") {
+  const auto client = Client();
+  CHECK_STATUS(client->Wait({"k"}, absl::ZeroDuration()), absl::StatusCode::kDeadlineExceeded, "");
+  const int port = server_->port();
+  server_.reset();
+  CHECK_STATUS(client->Add("n", 1), absl::StatusCode::kUnavailable,
+               "127.0.0.1:" + std::to_string(port));
+  CHECK_STATUS(client->Set("k", "v"), absl::StatusCode::kUnavailable, "lost the store");
+}
+
+TEST_CASE("nobody at the address, and no such address, are told apart") {
+  int port = 0;
+  {
+    auto gone = StoreServer::Start({});
+    REQUIRE_OK(gone);
+    port = (*gone)->port();
+  }
+  CHECK_STATUS(StoreClient::Connect("127.0.0.1", port, absl::Milliseconds(50)),
+               absl::StatusCode::kUnavailable, "127.0.0.1:" + std::to_string(port));
+  CHECK_STATUS(StoreClient::Connect("no such host", 1, absl::Milliseconds(500)),
+               absl::StatusCode::kInvalidArgument, "no such host");
+}
+
+}  // namespace
+}  // namespace convene::rendezvous

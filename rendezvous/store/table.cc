@@ -1,0 +1,248 @@
+#include "rendezvous/store/table.h"
+
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "tools/base/check.h"
+#include "tools/base/status_macros.h"
+
+namespace convene::rendezvous {
+
+absl::Status Table::Charge(size_t bytes_before, size_t bytes_after) {
+  const size_t bytes = bytes_ - bytes_before + bytes_after;
+  if (bytes > bytes_max_ && bytes_after > bytes_before) {
+    return absl::ResourceExhaustedError(absl::StrCat("the store holds ", bytes_,
+                                                     " bytes and may hold ", bytes_max_,
+                                                     "; delete keys that are no longer needed"));
+  }
+  bytes_ = bytes;
+  return absl::OkStatus();
+}
+
+absl::Status Table::Put(const std::string& key, std::string value, Woken* woken) {
+  const auto [entry, inserted] = entries_.try_emplace(key);
+  const size_t before = inserted ? 0 : key.size() + entry->second->size();
+  const absl::Status charged = Charge(before, key.size() + value.size());
+  if (!charged.ok()) {
+    if (inserted) entries_.erase(entry);
+    return charged;
+  }
+  entry->second = std::make_shared<std::string>(std::move(value));
+  if (inserted) WakeLine(&key_waiters_, key, woken);
+  return absl::OkStatus();
+}
+
+absl::Status Table::Set(const std::string& key, std::string value, Woken* woken) {
+  return Put(key, std::move(value), woken);
+}
+
+absl::StatusOr<Value> Table::CompareSet(const std::string& key, std::string expected,
+                                        std::string desired, Woken* woken) {
+  const auto entry = entries_.find(key);
+  if (entry == entries_.end()) {
+    if (!expected.empty()) return std::make_shared<const std::string>(std::move(expected));
+  } else if (*entry->second != expected) {
+    return entry->second;
+  }
+  CONVENE_RETURN_IF_ERROR(Put(key, std::move(desired), woken));
+  return Get(key);
+}
+
+Value Table::Get(const std::string& key) const {
+  const auto entry = entries_.find(key);
+  return entry == entries_.end() ? nullptr : entry->second;
+}
+
+absl::StatusOr<int64_t> Table::Add(const std::string& key, int64_t delta, Woken* woken) {
+  int64_t number = 0;
+  const auto entry = entries_.find(key);
+  if (entry != entries_.end() && !absl::SimpleAtoi(*entry->second, &number)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot add to key \"", key.substr(0, 80), "\": its value is no number"));
+  }
+  if (__builtin_add_overflow(number, delta, &number)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("adding ", delta, " to key \"", key.substr(0, 80), "\" overflows 64 bits"));
+  }
+  CONVENE_RETURN_IF_ERROR(Put(key, absl::StrCat(number), woken));
+  return number;
+}
+
+absl::Status Table::Append(const std::string& key, const std::string& suffix, Woken* woken) {
+  const auto entry = entries_.find(key);
+  if (entry == entries_.end()) return Put(key, suffix, woken);
+  CONVENE_RETURN_IF_ERROR(Charge(0, suffix.size()));
+  if (entry->second.use_count() > 1) {  // a reply still reads the old value
+    entry->second = std::make_shared<std::string>(*entry->second);
+  }
+  entry->second->append(suffix);
+  return absl::OkStatus();
+}
+
+bool Table::Delete(const std::string& key) {
+  const auto entry = entries_.find(key);
+  if (entry == entries_.end()) return false;
+  bytes_ -= key.size() + entry->second->size();
+  entries_.erase(entry);
+  return true;
+}
+
+bool Table::Exists(const std::string& key) const {
+  return entries_.contains(key) || queues_.contains(key);
+}
+
+bool Table::ExistAll(const std::vector<std::string>& keys) const {
+  for (const std::string& key : keys) {
+    if (!Exists(key)) return false;
+  }
+  return true;
+}
+
+std::vector<std::string> Table::Keys() const {
+  std::vector<std::string> keys;
+  keys.reserve(entries_.size());
+  for (const auto& [key, value] : entries_) keys.push_back(key);
+  return keys;
+}
+
+absl::Status Table::QueuePush(const std::string& key, std::string item, Woken* woken) {
+  CONVENE_RETURN_IF_ERROR(Charge(0, key.size() + item.size()));
+  queues_[key].items.push_back(std::make_shared<const std::string>(std::move(item)));
+  OfferItems(key, woken);
+  return absl::OkStatus();
+}
+
+void Table::OfferItems(const std::string& key, Woken* woken) {
+  const auto queue = queues_.find(key);
+  const auto line = key_waiters_.find(key);
+  if (queue == queues_.end() || line == key_waiters_.end()) return;
+  std::list<Waiter>& waiters = line->second;
+  while (!waiters.empty() && queue->second.items.size() > queue->second.reserved) {
+    const Waiter waiter = waiters.front();
+    waiters.pop_front();
+    if (pending_.at(waiter.id).reserves) {
+      reservations_[waiter.id] = key;
+      ++queue->second.reserved;
+    }
+    Arrived(waiter, woken);
+  }
+  if (waiters.empty()) key_waiters_.erase(line);
+}
+
+Value Table::TakeFront(absl::flat_hash_map<std::string, Queue>::iterator queue) {
+  Value item = std::move(queue->second.items.front());
+  queue->second.items.pop_front();
+  bytes_ -= queue->first.size() + item->size();
+  if (queue->second.items.empty()) queues_.erase(queue);
+  return item;
+}
+
+Table::Popped Table::QueuePop(ConnectionId id, const std::string& key, Woken* woken) {
+  const auto reservation = reservations_.find(id);
+  const bool reserved = reservation != reservations_.end() && reservation->second == key;
+  if (!reserved) ReleaseReservation(id, woken);
+  const auto queue = queues_.find(key);
+  if (queue == queues_.end()) return {};
+  if (reserved) {
+    reservations_.erase(reservation);
+    --queue->second.reserved;
+  } else if (queue->second.items.size() == queue->second.reserved) {
+    return {};
+  }
+  const size_t length_before = queue->second.items.size();
+  return {length_before, TakeFront(queue)};
+}
+
+size_t Table::QueueLength(const std::string& key) const {
+  const auto queue = queues_.find(key);
+  return queue == queues_.end() ? 0 : queue->second.items.size();
+}
+
+void Table::ReleaseReservation(ConnectionId id, Woken* woken) {
+  const auto reservation = reservations_.find(id);
+  if (reservation == reservations_.end()) return;
+  const std::string key = std::move(reservation->second);
+  reservations_.erase(reservation);
+  --queues_.at(key).reserved;
+  OfferItems(key, woken);
+}
+
+bool Table::Wait(ConnectionId id, const std::vector<std::string>& keys) {
+  CONVENE_CHECK(!IsWaiting(id) && !reservations_.contains(id));
+  if (keys.size() == 1 && !entries_.contains(keys[0])) {
+    const auto queue = queues_.find(keys[0]);
+    if (queue != queues_.end() && queue->second.items.size() > queue->second.reserved) {
+      reservations_[id] = keys[0];
+      ++queue->second.reserved;
+      return true;
+    }
+    StandInLine(id, &key_waiters_, keys).reserves = true;
+    return false;
+  }
+  std::vector<std::string> missing;
+  for (const std::string& key : keys) {
+    if (!Exists(key)) missing.push_back(key);
+  }
+  if (missing.empty()) return true;
+  StandInLine(id, &key_waiters_, missing);
+  return false;
+}
+
+absl::StatusOr<bool> Table::Barrier(ConnectionId id, const std::string& key, int64_t world_size,
+                                    Woken* woken) {
+  CONVENE_CHECK(!IsWaiting(id));
+  CONVENE_ASSIGN_OR_RETURN(const int64_t arrived, Add(key, 1, woken));
+  if (arrived >= world_size) {
+    WakeLine(&barrier_waiters_, key, woken);
+    return true;
+  }
+  StandInLine(id, &barrier_waiters_, {key});
+  return false;
+}
+
+Table::Pending& Table::StandInLine(ConnectionId id, Waiters* lines,
+                                   const std::vector<std::string>& keys) {
+  Pending& pending = pending_[id];
+  pending.lines = lines;
+  pending.missing = keys.size();
+  pending.places.reserve(keys.size());
+  for (const std::string& key : keys) {
+    std::list<Waiter>& line = (*lines)[key];
+    line.push_back({id, pending.places.size()});
+    pending.places.push_back({key, std::prev(line.end())});
+  }
+  return pending;
+}
+
+void Table::Arrived(const Waiter& waiter, Woken* woken) {
+  const auto pending = pending_.find(waiter.id);
+  CONVENE_CHECK(pending != pending_.end());
+  pending->second.places[waiter.index].done = true;
+  if (--pending->second.missing > 0) return;
+  woken->push_back(waiter.id);
+  pending_.erase(pending);
+}
+
+void Table::WakeLine(Waiters* lines, const std::string& key, Woken* woken) {
+  if (lines->empty()) return;
+  const auto line = lines->find(key);
+  if (line == lines->end()) return;
+  const std::list<Waiter> waiters = std::move(line->second);
+  lines->erase(line);
+  for (const Waiter& waiter : waiters) Arrived(waiter, woken);
+}
+
+void Table::CancelWait(ConnectionId id) {
+  const auto pending = pending_.find(id);
+  if (pending == pending_.end()) return;
+  for (const Place& place : pending->second.places) {
+    if (place.done) continue;
+    const auto line = pending->second.lines->find(place.key);
+    line->second.erase(place.position);
+    if (line->second.empty()) pending->second.lines->erase(line);
+  }
+  pending_.erase(pending);
+}
+
+}  // namespace convene::rendezvous

@@ -1,0 +1,131 @@
+// PURE. The job's keys, queues, barriers and who waits for them: no sockets, no wire.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace convene::rendezvous {
+
+// Whoever may wait; never reused by the caller.
+using ConnectionId = uint64_t;
+
+// What a key holds. Shared with replies that are still being written.
+using Value = std::shared_ptr<const std::string>;
+
+inline constexpr size_t kKeyBytesMax = 8 << 10;
+inline constexpr size_t kValueBytesMax = 8 << 20;
+inline constexpr size_t kKeysPerRequestMax = 131072;
+
+// Not thread-safe: the store's one thread owns it.
+//
+// A key exists while it has a value or a queue of that name has an item. A wait ends when each of
+// its keys has existed at some moment since it began. `woken` gets the connections whose wait or
+// barrier ended by the call, each once; the caller owes each one reply. A connection has at most
+// one wait or barrier. REQUIRES where one begins: !IsWaiting(id), and its reservation was released.
+//
+// A wait for exactly one key that a queue satisfies reserves one item for that connection until its
+// next request, so that "wait, then pop" by several consumers gives each item to one of them and no
+// consumer comes away empty.
+//
+// Errors: ResourceExhausted when the table would hold more than `bytes_max` bytes of keys and
+// values; nothing is changed then.
+class Table {
+ public:
+  using Woken = std::vector<ConnectionId>;
+
+  explicit Table(size_t bytes_max = size_t{4} << 30) : bytes_max_(bytes_max) {}
+
+  absl::Status Set(const std::string& key, std::string value, Woken* woken);
+  // The value afterwards: `desired` when it was stored (present and equal to `expected`, or absent
+  // and `expected` empty), the current value when it differs, and `expected` itself when the key is
+  // absent and stays so.
+  absl::StatusOr<Value> CompareSet(const std::string& key, std::string expected,
+                                   std::string desired, Woken* woken);
+  // nullptr when the key has no value.
+  Value Get(const std::string& key) const;
+  // The decimal number at `key` (absent: 0) plus `delta`, stored and returned. FailedPrecondition
+  // when it is no number or overflows.
+  absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta, Woken* woken);
+  absl::Status Append(const std::string& key, const std::string& suffix, Woken* woken);
+  bool Delete(const std::string& key);
+  bool ExistAll(const std::vector<std::string>& keys) const;
+  // Keys with a value; queues are not among them.
+  size_t size() const { return entries_.size(); }
+  std::vector<std::string> Keys() const;
+
+  absl::Status QueuePush(const std::string& key, std::string item, Woken* woken);
+  struct Popped {
+    size_t length_before = 0;  // 0: nothing to pop that is not reserved for another
+    Value item;                // nullptr when length_before is 0
+  };
+  Popped QueuePop(ConnectionId id, const std::string& key, Woken* woken);
+  size_t QueueLength(const std::string& key) const;
+
+  // True when all keys exist; false when `id` now waits for those that do not.
+  bool Wait(ConnectionId id, const std::vector<std::string>& keys);
+  // Adds 1 to the number at `key`. True when that reaches `world_size`: everyone in the barrier is
+  // woken. False: `id` now waits in it. FailedPrecondition as for Add. The number is never reset: a
+  // key serves one barrier.
+  absl::StatusOr<bool> Barrier(ConnectionId id, const std::string& key, int64_t world_size,
+                               Woken* woken);
+  bool IsWaiting(ConnectionId id) const { return pending_.contains(id); }
+  // Ends the wait or barrier of `id` without an answer (cancel or disconnect), in time linear in
+  // its keys.
+  void CancelWait(ConnectionId id);
+  // Gives back what a wait reserved for `id`, to the next in line.
+  void ReleaseReservation(ConnectionId id, Woken* woken);
+
+ private:
+  struct Queue {
+    std::deque<Value> items;
+    size_t reserved = 0;  // <= items.size()
+  };
+  struct Waiter {
+    ConnectionId id;
+    size_t index;  // into Pending::places
+  };
+  using Waiters = absl::flat_hash_map<std::string, std::list<Waiter>>;
+  // Where a connection stands in line for one key.
+  struct Place {
+    std::string key;
+    std::list<Waiter>::iterator position;
+    bool done = false;
+  };
+  struct Pending {
+    Waiters* lines = nullptr;  // &key_waiters_ or &barrier_waiters_
+    std::vector<Place> places;
+    size_t missing = 0;
+    bool reserves =
+        false;  // the wait is for one key: an item that ends it is kept for this connection
+  };
+
+  bool Exists(const std::string& key) const;
+  absl::Status Charge(size_t bytes_before, size_t bytes_after);
+  absl::Status Put(const std::string& key, std::string value, Woken* woken);
+  Pending& StandInLine(ConnectionId id, Waiters* lines, const std::vector<std::string>& keys);
+  void Arrived(const Waiter& waiter, Woken* woken);
+  void WakeLine(Waiters* lines, const std::string& key, Woken* woken);
+  // Hands the queue's free items to those who wait for it, first come first served.
+  void OfferItems(const std::string& key, Woken* woken);
+  Value TakeFront(absl::flat_hash_map<std::string, Queue>::iterator queue);
+
+  const size_t bytes_max_;
+  size_t bytes_ = 0;
+  absl::flat_hash_map<std::string, std::shared_ptr<std::string>> entries_;
+  absl::flat_hash_map<std::string, Queue> queues_;  // never an empty one
+  Waiters key_waiters_;  // keys that do not exist, or queues all reserved
+  Waiters barrier_waiters_;
+  absl::flat_hash_map<ConnectionId, Pending> pending_;
+  absl::flat_hash_map<ConnectionId, std::string> reservations_;  // connection -> queue
+};
+
+}  // namespace convene::rendezvous

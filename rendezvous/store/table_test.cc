@@ -1,0 +1,235 @@
+#include "rendezvous/store/table.h"
+
+#include "tools/base/testing/status_testing.h"
+
+namespace convene::rendezvous {
+namespace {
+
+using Woken = Table::Woken;
+
+struct Fixture {
+  Table table;
+  Woken woken;
+
+  void Set(const std::string& key, const std::string& value) {
+    REQUIRE_OK(table.Set(key, value, &woken));
+  }
+  void Push(const std::string& key, const std::string& item) {
+    REQUIRE_OK(table.QueuePush(key, item, &woken));
+  }
+  std::string CompareSet(const std::string& key, const std::string& expected,
+                         const std::string& desired) {
+    const auto now = table.CompareSet(key, expected, desired, &woken);
+    REQUIRE_OK(now);
+    return **now;
+  }
+  std::string Pop(ConnectionId id, const std::string& key) {
+    const Table::Popped popped = table.QueuePop(id, key, &woken);
+    return popped.length_before == 0 ? "nothing" : *popped.item;
+  }
+};
+
+TEST_CASE_METHOD(Fixture, "a key holds what was set last until it is deleted") {
+  CHECK(table.Get("k") == nullptr);
+  Set("k", "one");
+  Set("k", "two");
+  CHECK(*table.Get("k") == "two");
+  CHECK(table.size() == 1);
+  CHECK(table.Delete("k"));
+  CHECK_FALSE(table.Delete("k"));
+  CHECK(table.Get("k") == nullptr);
+}
+
+TEST_CASE_METHOD(Fixture, "compare-set answers as PyTorch's server does in its four cases") {
+  CHECK(CompareSet("k", "token", "new") == "token");  // absent, expected something: stays absent
+  CHECK(table.Get("k") == nullptr);
+  CHECK(CompareSet("k", "", "first") == "first");
+  CHECK(CompareSet("k", "wrong", "second") == "first");
+  CHECK(CompareSet("k", "first", "second") == "second");
+}
+
+TEST_CASE_METHOD(Fixture, "compare-set wakes a waiter only when the key comes to be") {
+  CHECK_FALSE(table.Wait(7, {"k"}));
+  CompareSet("k", "token", "new");
+  CHECK(woken.empty());
+  CompareSet("k", "", "new");
+  CHECK(woken == Woken{7});
+}
+
+TEST_CASE_METHOD(Fixture, "add counts in decimal text from zero") {
+  CHECK(table.Add("n", 5, &woken).value() == 5);
+  CHECK(table.Add("n", -7, &woken).value() == -2);
+  CHECK(*table.Get("n") == "-2");
+}
+
+TEST_CASE_METHOD(Fixture, "add refuses what is no number and what overflows, and changes nothing") {
+  Set("k", "text");
+  CHECK_STATUS(table.Add("k", 1, &woken), absl::StatusCode::kFailedPrecondition, "no number");
+  CHECK(*table.Get("k") == "text");
+  Set("n", "9223372036854775807");
+  CHECK_STATUS(table.Add("n", 1, &woken), absl::StatusCode::kFailedPrecondition, "overflows");
+  CHECK(*table.Get("n") == "9223372036854775807");
+}
+
+TEST_CASE_METHOD(Fixture, "append creates, then extends, and leaves a value being sent as it was") {
+  REQUIRE_OK(table.Append("k", "ab", &woken));
+  const Value being_sent = table.Get("k");
+  REQUIRE_OK(table.Append("k", "cd", &woken));
+  CHECK(*being_sent == "ab");
+  CHECK(*table.Get("k") == "abcd");
+}
+
+TEST_CASE_METHOD(Fixture, "a wait ends when the last of its keys has come, in any order") {
+  Set("here", "");
+  CHECK(table.Wait(1, {"here"}));
+  CHECK_FALSE(table.Wait(2, {"here", "a", "b"}));
+  Set("b", "");
+  CHECK(woken.empty());
+  CHECK(table.IsWaiting(2));
+  Set("a", "");
+  CHECK(woken == Woken{2});
+  CHECK_FALSE(table.IsWaiting(2));
+}
+
+TEST_CASE_METHOD(Fixture, "every kind of write wakes the waiters of its key, each once") {
+  for (ConnectionId id = 1; id <= 4; ++id) {
+    CHECK_FALSE(table.Wait(id, {"k" + std::to_string(id)}));
+  }
+  CHECK_FALSE(table.Wait(5, {"k1"}));
+  Set("k1", "");
+  CHECK(woken == Woken{1, 5});
+  REQUIRE_OK(table.Add("k2", 0, &woken));
+  REQUIRE_OK(table.Append("k3", "", &woken));
+  Push("k4", "item");
+  CHECK(woken == Woken{1, 5, 2, 3, 4});
+  Set("k1", "again");
+  CHECK(woken.size() == 5);
+}
+
+TEST_CASE_METHOD(Fixture, "a cancelled wait is never woken and others stay in line") {
+  CHECK_FALSE(table.Wait(1, {"a", "b"}));
+  CHECK_FALSE(table.Wait(2, {"b"}));
+  Set("a", "");
+  table.CancelWait(1);
+  table.CancelWait(1);
+  table.CancelWait(99);
+  Set("b", "");
+  CHECK(woken == Woken{2});
+  CHECK(table.Wait(1, {"a", "b"}));
+}
+
+TEST_CASE_METHOD(Fixture, "a key named twice in one wait counts once it is there") {
+  CHECK_FALSE(table.Wait(1, {"a", "a"}));
+  Set("a", "");
+  CHECK(woken == Woken{1});
+}
+
+TEST_CASE_METHOD(Fixture, "a queue gives its items in order and says how many there were") {
+  Push("q", "one");
+  Push("q", "two");
+  CHECK(table.QueueLength("q") == 2);
+  CHECK(table.ExistAll({"q"}));
+  CHECK(table.size() == 0);
+  CHECK(table.Keys().empty());
+  CHECK(table.QueuePop(1, "q", &woken).length_before == 2);
+  CHECK(Pop(1, "q") == "two");
+  CHECK(Pop(1, "q") == "nothing");
+  CHECK_FALSE(table.ExistAll({"q"}));
+}
+
+TEST_CASE_METHOD(Fixture, "one item wakes one consumer and waits for that one") {
+  CHECK_FALSE(table.Wait(1, {"q"}));
+  CHECK_FALSE(table.Wait(2, {"q"}));
+  Push("q", "first");
+  CHECK(woken == Woken{1});
+  CHECK_FALSE(table.Wait(3, {"q"}));  // the item there is the first consumer's
+  CHECK(Pop(9, "q") == "nothing");
+  CHECK(Pop(1, "q") == "first");
+  Push("q", "second");
+  Push("q", "third");
+  CHECK(woken == Woken{1, 2, 3});
+  CHECK(Pop(3, "q") == "second");
+  CHECK(Pop(2, "q") == "third");
+}
+
+TEST_CASE_METHOD(Fixture, "a reserved item that its consumer does not take goes to the next") {
+  Push("q", "item");
+  CHECK(table.Wait(1, {"q"}));
+  CHECK_FALSE(table.Wait(2, {"q"}));
+  table.ReleaseReservation(1, &woken);
+  CHECK(woken == Woken{2});
+  table.ReleaseReservation(2, &woken);
+  CHECK(Pop(1, "q") == "item");
+}
+
+TEST_CASE_METHOD(Fixture, "a consumer that turns to another queue frees what it had reserved") {
+  Push("q", "item");
+  CHECK(table.Wait(1, {"q"}));
+  CHECK(Pop(1, "other") == "nothing");
+  CHECK(Pop(2, "q") == "item");
+}
+
+TEST_CASE_METHOD(Fixture, "watchers of several keys see an item without keeping it") {
+  CHECK_FALSE(table.Wait(1, {"q", "k"}));
+  CHECK_FALSE(table.Wait(2, {"q"}));
+  Push("q", "item");
+  CHECK(woken == Woken{2});
+  Set("k", "");
+  CHECK(woken == Woken{2, 1});
+  CHECK(Pop(2, "q") == "item");
+}
+
+TEST_CASE_METHOD(Fixture, "a barrier lets all go when the last one comes") {
+  CHECK_FALSE(table.Barrier(1, "b", 3, &woken).value());
+  CHECK_FALSE(table.Barrier(2, "b", 3, &woken).value());
+  CHECK(woken.empty());
+  CHECK(table.Barrier(3, "b", 3, &woken).value());
+  CHECK(woken == Woken{1, 2});
+  CHECK(*table.Get("b") == "3");
+}
+
+TEST_CASE_METHOD(Fixture, "neither a set of its key nor a wait for it disturbs a barrier") {
+  CHECK_FALSE(table.Wait(9, {"b"}));
+  CHECK_FALSE(table.Barrier(1, "b", 2, &woken).value());
+  CHECK(woken == Woken{9});
+  Set("b", "1");
+  CHECK(table.IsWaiting(1));
+  CHECK(table.Barrier(2, "b", 2, &woken).value());
+  CHECK(woken == Woken{9, 1});
+}
+
+TEST_CASE_METHOD(Fixture, "a cancelled barrier keeps its count") {
+  CHECK_FALSE(table.Barrier(1, "b", 2, &woken).value());
+  table.CancelWait(1);
+  CHECK(table.Barrier(2, "b", 2, &woken).value());
+  CHECK(woken.empty());
+}
+
+TEST_CASE("a full table refuses growth, keeps what it has and takes smaller values") {
+  Table table(10);
+  Woken woken;
+  REQUIRE_OK(table.Set("k", "123456789", &woken));
+  CHECK_STATUS(table.Set("k", "1234567890", &woken), absl::StatusCode::kResourceExhausted,
+               "may hold 10");
+  CHECK_STATUS(table.Set("j", "", &woken), absl::StatusCode::kResourceExhausted, "may hold 10");
+  CHECK_STATUS(table.Append("k", "0", &woken), absl::StatusCode::kResourceExhausted, "delete keys");
+  CHECK_STATUS(table.QueuePush("q", "", &woken), absl::StatusCode::kResourceExhausted, "");
+  CHECK(*table.Get("k") == "123456789");
+  CHECK_FALSE(table.ExistAll({"j"}));
+  REQUIRE_OK(table.Set("k", "1", &woken));
+  REQUIRE_OK(table.QueuePush("q", "1234567", &woken));
+  table.QueuePop(1, "q", &woken);
+  table.Delete("k");
+  REQUIRE_OK(table.Set("k", "123456789", &woken));
+}
+
+TEST_CASE_METHOD(Fixture, "leaving costs as much as one waits for, however many others wait") {
+  constexpr ConnectionId kWaiters = 20000;
+  for (ConnectionId id = 0; id < kWaiters; ++id) CHECK_FALSE(table.Wait(id, {"same"}));
+  for (ConnectionId id = 0; id + 1 < kWaiters; ++id) table.CancelWait(id);
+  Set("same", "");
+  CHECK(woken == Woken{kWaiters - 1});
+}
+
+}  // namespace
+}  // namespace convene::rendezvous

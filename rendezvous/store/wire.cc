@@ -1,0 +1,210 @@
+#include "rendezvous/store/wire.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/check.h"
+#include "tools/base/status_macros.h"
+
+namespace convene::rendezvous {
+namespace {
+
+// An opcode's fields, in order: k key, v value, n 64-bit number, w 32-bit word. `counted`: a 64-bit
+// count comes first and the fields repeat that often.
+struct Shape {
+  const char* name;
+  const char* fields;
+  bool counted;
+};
+
+constexpr Shape kShapes[kOpcodeCount] = {
+    {"VALIDATE", "w", false},   {"SET", "kv", false},      {"COMPARE_SET", "kvv", false},
+    {"GET", "k", false},        {"ADD", "kn", false},      {"CHECK", "k", true},
+    {"WAIT", "k", true},        {"GETNUMKEYS", "", false}, {"DELETE_KEY", "k", false},
+    {"APPEND", "kv", false},    {"MULTI_GET", "k", true},  {"MULTI_SET", "kv", true},
+    {"CANCEL_WAIT", "", false}, {"PING", "w", false},      {"QUEUE_PUSH", "kv", false},
+    {"QUEUE_POP", "k", false},  {"QUEUE_LEN", "k", false}, {"LIST_KEYS", "", false},
+    {"BARRIER", "kn", false},
+};
+
+// One request's keys and values together: what a connection may make the server hold before any of
+// it counts.
+constexpr size_t kRequestBytesMax = size_t{512} << 20;
+
+const Shape& ShapeOf(Opcode opcode) { return kShapes[static_cast<size_t>(opcode)]; }
+
+template <typename T>
+void AppendScalar(T value, std::string* wire) {
+  char bytes[sizeof(T)];
+  std::memcpy(bytes, &value, sizeof(T));
+  wire->append(bytes, sizeof(T));
+}
+
+template <typename T>
+void EncodeScalar(T value, Outbox* outbox) {
+  char bytes[sizeof(T)];
+  std::memcpy(bytes, &value, sizeof(T));
+  outbox->Append(absl::string_view(bytes, sizeof(T)));
+}
+
+void AppendText(const std::string& text, std::string* wire) {
+  AppendScalar<uint64_t>(text.size(), wire);
+  wire->append(text);
+}
+
+}  // namespace
+
+const char* OpcodeName(Opcode opcode) { return ShapeOf(opcode).name; }
+
+template <typename T>
+T RequestParser::Scalar() const {
+  T value;
+  std::memcpy(&value, scalar_, sizeof(T));
+  return value;
+}
+
+bool RequestParser::TakeScalar(absl::string_view* input, size_t size) {
+  const size_t taken = std::min(size - scalar_bytes_, input->size());
+  std::memcpy(scalar_ + scalar_bytes_, input->data(), taken);
+  input->remove_prefix(taken);
+  scalar_bytes_ += taken;
+  if (scalar_bytes_ < size) return false;
+  scalar_bytes_ = 0;
+  return true;
+}
+
+absl::StatusOr<bool> RequestParser::TakeText(absl::string_view* input, size_t limit,
+                                             const char* what, std::vector<std::string>* into) {
+  if (!in_text_) {
+    if (!TakeScalar(input, sizeof(uint64_t))) return false;
+    const uint64_t length = Scalar<uint64_t>();
+    if (length > limit) {
+      return absl::InvalidArgumentError(absl::StrCat(OpcodeName(request_.opcode), " with a ", what,
+                                                     " of ", length, " bytes, more than ", limit));
+    }
+    request_bytes_ += length;
+    if (request_bytes_ > kRequestBytesMax) {
+      return absl::InvalidArgumentError(absl::StrCat(OpcodeName(request_.opcode), " of more than ",
+                                                     kRequestBytesMax, " bytes in all"));
+    }
+    in_text_ = true;
+    text_bytes_left_ = length;
+    into->emplace_back();
+  }
+  // Memory grows with what has arrived, not with what the length promises.
+  const size_t taken = std::min(text_bytes_left_, input->size());
+  into->back().append(input->data(), taken);
+  input->remove_prefix(taken);
+  text_bytes_left_ -= taken;
+  in_text_ = text_bytes_left_ > 0;
+  return !in_text_;
+}
+
+absl::StatusOr<bool> RequestParser::TakeField(char kind, absl::string_view* input) {
+  switch (kind) {
+    case 'k':
+      return TakeText(input, kKeyBytesMax, "key", &request_.keys);
+    case 'v':
+      return TakeText(input, kValueBytesMax, "value", &request_.values);
+    case 'n':
+      if (!TakeScalar(input, sizeof(int64_t))) return false;
+      request_.number = Scalar<int64_t>();
+      return true;
+    default:
+      CONVENE_CHECK(kind == 'w');
+      if (!TakeScalar(input, sizeof(uint32_t))) return false;
+      request_.word = Scalar<uint32_t>();
+      return true;
+  }
+}
+
+absl::StatusOr<bool> RequestParser::Begin(absl::string_view* input) {
+  if (!TakeScalar(input, sizeof(uint8_t))) return false;
+  const uint8_t code = Scalar<uint8_t>();
+  if (code >= kOpcodeCount) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("unknown opcode ", code, "; is the peer a TCPStore client?"));
+  }
+  request_.opcode = static_cast<Opcode>(code);
+  request_.keys.clear();
+  request_.values.clear();
+  request_.number = 0;
+  request_.word = 0;
+  request_bytes_ = 0;
+  field_ = 0;
+  count_known_ = !kShapes[code].counted;
+  repetitions_left_ = 1;
+  in_request_ = true;
+  return true;
+}
+
+absl::StatusOr<bool> RequestParser::TakeCount(absl::string_view* input) {
+  if (!TakeScalar(input, sizeof(uint64_t))) return false;
+  repetitions_left_ = Scalar<uint64_t>();
+  if (repetitions_left_ > kKeysPerRequestMax) {
+    return absl::InvalidArgumentError(absl::StrCat(OpcodeName(request_.opcode), " with ",
+                                                   repetitions_left_, " keys, more than ",
+                                                   kKeysPerRequestMax));
+  }
+  count_known_ = true;
+  return true;
+}
+
+absl::StatusOr<bool> RequestParser::Next(absl::string_view* input) {
+  if (!in_request_) {
+    CONVENE_ASSIGN_OR_RETURN(const bool begun, Begin(input));
+    if (!begun) return false;
+  }
+  if (!count_known_) {
+    CONVENE_ASSIGN_OR_RETURN(const bool known, TakeCount(input));
+    if (!known) return false;
+  }
+  const char* const fields = ShapeOf(request_.opcode).fields;
+  while (repetitions_left_ > 0) {
+    while (fields[field_] != '\0') {
+      CONVENE_ASSIGN_OR_RETURN(const bool taken, TakeField(fields[field_], input));
+      if (!taken) return false;
+      ++field_;
+    }
+    field_ = 0;
+    --repetitions_left_;
+  }
+  in_request_ = false;
+  return true;
+}
+
+void EncodeRequest(const Request& request, std::string* wire) {
+  const Shape& shape = ShapeOf(request.opcode);
+  wire->push_back(static_cast<char>(request.opcode));
+  if (shape.counted) AppendScalar<uint64_t>(request.keys.size(), wire);
+  const size_t repetitions = shape.counted ? request.keys.size() : 1;
+  size_t keys = 0;
+  size_t values = 0;
+  for (size_t i = 0; i < repetitions; ++i) {
+    for (const char* field = shape.fields; *field != '\0'; ++field) {
+      if (*field == 'k') AppendText(request.keys.at(keys++), wire);
+      if (*field == 'v') AppendText(request.values.at(values++), wire);
+      if (*field == 'n') AppendScalar(request.number, wire);
+      if (*field == 'w') AppendScalar(request.word, wire);
+    }
+  }
+}
+
+void EncodeByte(uint8_t byte, Outbox* outbox) { EncodeScalar(byte, outbox); }
+void EncodeWord(uint32_t word, Outbox* outbox) { EncodeScalar(word, outbox); }
+void EncodeNumber(int64_t number, Outbox* outbox) { EncodeScalar(number, outbox); }
+
+void EncodeBytes(absl::string_view bytes, Outbox* outbox) {
+  EncodeScalar<uint64_t>(bytes.size(), outbox);
+  outbox->Append(bytes);
+}
+
+void EncodeValue(const Value& value, Outbox* outbox) {
+  if (value == nullptr) return EncodeBytes("", outbox);
+  EncodeScalar<uint64_t>(value->size(), outbox);
+  outbox->Append(value);
+}
+
+}  // namespace convene::rendezvous
