@@ -18,8 +18,8 @@ from typing import Dict, List, Optional
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TARGETS = {'convene': '//launcher:convene', 'convene-train': '//worker_runtime/trainer:convene-train',
            'loss_plot': '//worker_runtime/trainer:loss_plot'}
-# Perl's manual, in Debian's perl-doc: 9 MB of English prose and code.
-DATA = '/usr/share/perl/5.36*/pod/*.pod'
+# Perl's manual, in Debian's perl-doc: 9 MB of English prose and code. The dot: 5.36 is a link to 5.36.0.
+DATA = '/usr/share/perl/5.36.*/pod/*.pod'
 RUN = 'quickstart-run'
 METRICS = f'{RUN}/metrics.jsonl'
 CHECKPOINTS = f'{RUN}/checkpoints'
@@ -160,8 +160,8 @@ def verify(kill: dict, steps: int) -> None:
     if missing or lines[-1]['step'] != steps:
         raise Failure(f'the last step is {lines[-1]["step"]} of {steps}, and these are missing: {sorted(missing)[:10]}; see {METRICS}')
     redone = sum(1 for line in before if line['step'] >= resumed['step'])
-    say(f'Recovered: step {resumed["step"]} was done {kill.get("recovery_seconds", 0.0):.1f} s after the kill, on {resumed["world_size"]} workers, from the checkpoint; '
-        f'{redone} steps were made again, none is missing')
+    say(f'Recovered: step {resumed["step"]} was done {kill.get("recovery_seconds", 0.0):.1f} s after the kill, '
+        f'on {resumed["world_size"]} workers, from the checkpoint; {redone} steps were made again, none is missing')
     first, last = average_loss(lines[:5]), average_loss(lines[-5:])
     if not math.isfinite(last) or first - last < LEAST_FALL:
         raise Failure(f'the loss did not fall: {first:.3f} at the beginning, {last:.3f} at the end; see {METRICS}')

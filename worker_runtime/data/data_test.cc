@@ -66,6 +66,14 @@ TEST_CASE("documents stand in pattern order, then sorted, each once, with a sepa
   CHECK(TokenFile::Open(*path)->vocabulary_size() == 256);
 }
 
+TEST_CASE("a file's own name is no pattern") {
+  TempDir dir;
+  Put(dir.File("[1].txt"), "one");
+  const auto path = PrepareTokenFile(Options(dir, {"[1].txt"}));
+  REQUIRE_OK(path);
+  CHECK(TextOf(*path) == "one");
+}
+
 TEST_CASE("the same files are prepared once, a changed one again") {
   TempDir dir;
   Put(dir.File("a.txt"), "first");

@@ -41,6 +41,8 @@ SourceFile Describe(const std::string& path, const struct stat& info) {
 }
 
 absl::StatusOr<std::vector<std::string>> Expand(const std::string& pattern) {
+  // The name of a file is that file, whatever characters it has.
+  if (access(pattern.c_str(), F_OK) == 0) return std::vector<std::string>{pattern};
   glob_t found = {};
   const int error = glob(pattern.c_str(), GLOB_ERR | GLOB_BRACE | GLOB_TILDE, nullptr, &found);
   std::vector<std::string> paths(found.gl_pathv, found.gl_pathv + found.gl_pathc);

@@ -7,8 +7,9 @@
 
 namespace convene::worker {
 
-// tokens: (rows); table: (vocabulary_end - vocabulary_begin, columns), the rows [begin, end) of the whole table;
-// y: (rows, columns): the token's row, or zeros when it lies outside the slice (another tensor-parallel rank holds it).
+// tokens: (rows); table: (vocabulary_end - vocabulary_begin, columns), the rows [begin, end) of the
+// whole table; y: (rows, columns): the token's row, or zeros when it lies outside the slice
+// (another tensor-parallel rank holds it).
 void EmbeddingForward(int rows, int columns, int vocabulary_begin, int vocabulary_end,
                       const int32_t* tokens, const float* table, float* y, Stream& stream);
 

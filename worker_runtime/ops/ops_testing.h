@@ -70,7 +70,7 @@ void Compare(double factor, const Implementation& implementation, const Referenc
 #if defined(CONVENE_SANITIZER)
   const std::vector<int> thread_counts = {1};  // the OpenMP library is not instrumented
 #else
-  const std::vector<int> thread_counts = {1, 3};
+  const std::vector<int> thread_counts = {1, 8};
 #endif
   const int threads_before = omp_get_max_threads();
   Outputs<float> first;

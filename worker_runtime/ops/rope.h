@@ -1,5 +1,6 @@
-// Rotary position embedding (Su et al. 2021), half-split (NeoX) layout as in Hugging Face checkpoints: element i of a head turns with
-// element i + head_size/2 by the angle position * theta^(-2i/head_size).
+// Rotary position embedding (Su et al. 2021), half-split (NeoX) layout as in Hugging Face
+// checkpoints: element i of a head turns with element i + head_size/2 by the angle position *
+// theta^(-2i/head_size).
 #pragma once
 
 #include "worker_runtime/device/stream.h"
@@ -9,8 +10,8 @@ namespace convene::worker {
 // cosines, sines: (sequence_length, head_size / 2), computed in double.
 void RopeTable(int sequence_length, int head_size, double theta, float* cosines, float* sines);
 
-// Turns in place the heads of x: (batch, sequence_length, row_stride) where each row begins with `heads` heads of head_size elements.
-// `inverse` turns back: the backward pass.
+// Turns in place the heads of x: (batch, sequence_length, row_stride) where each row begins with
+// `heads` heads of head_size elements. `inverse` turns back: the backward pass.
 void RopeApply(int batch, int sequence_length, int heads, int head_size, int row_stride,
                const float* cosines, const float* sines, bool inverse, float* x, Stream& stream);
 

@@ -1,5 +1,6 @@
 #include "worker_runtime/trainer/options.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 

@@ -1,0 +1,303 @@
+#include "agent/agent.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstdio>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "tools/base/clock.h"
+#include "tools/base/files.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/testing/temp_dir.h"
+#include "tools/base/unique_fd.h"
+
+namespace convene::agent {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(30);
+
+UniqueFd OpenPid(pid_t pid) { return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))); }
+
+// True when the process has ended, now or within kPatience.
+bool EndsSoon(const UniqueFd& pidfd) {
+  pollfd waiting = {pidfd.get(), POLLIN, 0};
+  return !pidfd.valid() || poll(&waiting, 1, absl::ToInt64Milliseconds(kPatience)) == 1;
+}
+
+int FreePort() {
+  UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  REQUIRE(bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length) == 0);
+  REQUIRE(getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) == 0);
+  return ntohs(address.sin_port);
+}
+
+// RunAgent in a process of its own: it owns its main thread's signals, and gRPC does not survive a
+// fork.
+class AgentProcess {
+ public:
+  AgentProcess(const AgentOptions& options, const std::string& directory, const std::string& name)
+      : prefix_(directory + "/" + name) {
+    pid_ = fork();
+    REQUIRE(pid_ >= 0);
+    if (pid_ == 0) {
+      Redirect(prefix_ + ".out", STDOUT_FILENO);
+      Redirect(prefix_ + ".err", STDERR_FILENO);
+      const AgentResult result = RunAgent(options);
+      WriteFileAtomic(prefix_ + ".explanation", result.explanation).IgnoreError();
+      _exit(result.exit_code);
+    }
+    pidfd_ = OpenPid(pid_);
+  }
+  ~AgentProcess() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+  }
+
+  void Signal(int signal) { kill(pid_, signal); }
+  // Its exit code; 1000 + signal when it was killed.
+  int Wait() {
+    INFO(Read(".out") << Read(".err"));
+    REQUIRE(EndsSoon(pidfd_));
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    pid_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+  }
+  std::string Out() const { return Read(".out"); }
+  std::string Err() const { return Read(".err"); }
+  std::string Explanation() const { return Read(".explanation"); }
+
+ private:
+  static void Redirect(const std::string& path, int fd) {
+    const UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+    dup2(file.get(), fd);
+  }
+  std::string Read(const std::string& suffix) const {
+    const auto content = ReadFile(prefix_ + suffix);
+    return content.ok() ? *content : "";
+  }
+
+  const std::string prefix_;
+  pid_t pid_ = -1;
+  UniqueFd pidfd_;
+};
+
+struct Fixture {
+  AgentOptions Standalone(const std::string& script, int workers) {
+    AgentOptions options;
+    options.command = {"sh", "-c", script};
+    options.hello.job_id = "job";
+    options.hello.host = "node0";
+    options.hello.local_world_size = workers;
+    options.endpoint = "localhost:0";
+    options.may_host = true;
+    options.store_host = "127.0.0.1";
+    options.extra_environment = {{"TEST_DIR", directory.path()}};
+    return options;
+  }
+  AgentProcess Start(const AgentOptions& options, const std::string& name = "agent") {
+    return AgentProcess(options, directory.path(), name);
+  }
+  // Waits until the file has that many lines.
+  std::vector<std::string> WaitForLines(const std::string& name, size_t count) {
+    const MonotonicTime deadline = Clock::Real().Now() + kPatience;
+    while (true) {
+      const auto content = ReadFile(directory.File(name));
+      std::vector<std::string> lines =
+          absl::StrSplit(content.ok() ? *content : "", '\n', absl::SkipEmpty());
+      if (lines.size() >= count) return lines;
+      REQUIRE(Clock::Real().Now() < deadline);
+      Clock::Real().SleepFor(absl::Milliseconds(2));
+    }
+  }
+  // The processes whose numbers are the last words of the file's lines.
+  std::vector<UniqueFd> WaitForProcesses(const std::string& name, size_t count) {
+    std::vector<UniqueFd> processes;
+    for (const std::string& line : WaitForLines(name, count)) {
+      pids.push_back(0);
+      REQUIRE(absl::SimpleAtoi(line.substr(line.rfind(' ') + 1), &pids.back()));
+      processes.push_back(OpenPid(pids.back()));
+      REQUIRE(processes.back().valid());
+    }
+    return processes;
+  }
+
+  testing::TempDir directory;
+  std::vector<int> pids;
+};
+
+TEST_CASE_METHOD(Fixture, "two workers that do nothing succeed") {
+  AgentOptions options = Standalone("", 2);
+  options.command = {"true"};
+  const MonotonicTime begin = Clock::Real().Now();
+  AgentProcess agent = Start(options);
+  CHECK(agent.Wait() == 0);
+  std::printf("true x 2: %.1f ms\n", absl::ToDoubleMilliseconds(Clock::Real().Now() - begin));
+  CHECK(agent.Explanation().empty());
+}
+
+TEST_CASE_METHOD(Fixture, "workers that fail once run again, and know it") {
+  AgentOptions options = Standalone(
+      "echo count=$TORCHELASTIC_RESTART_COUNT rank=$RANK of $WORLD_SIZE epoch=$CONVENE_EPOCH; "
+      "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 3",
+      2);
+  options.hello.max_restarts = 1;
+  options.log_directory = directory.File("logs");
+  AgentProcess agent = Start(options);
+  CHECK(agent.Wait() == 0);
+  CHECK_THAT(agent.Out(), Catch::Contains("[0] count=1 rank=0 of 2 epoch=2\n") &&
+                              Catch::Contains("[1] count=1 rank=1 of 2 epoch=2\n"));
+  const auto run = ListDirectory(options.log_directory);
+  REQUIRE_OK(run);
+  REQUIRE(run->size() == 1);
+  CHECK(run->front().substr(0, 4) == "job_");
+  const auto log = ReadFile(options.log_directory + "/" + run->front() + "/attempt_1/1/stdout.log");
+  REQUIRE_OK(log);
+  CHECK(*log == "count=1 rank=1 of 2 epoch=2\n");
+}
+
+TEST_CASE_METHOD(Fixture,
+                 "when the budget is spent, the person is told who failed first and what it said") {
+  AgentProcess agent = Start(Standalone(
+      "[ $RANK = 0 ] && exec sleep 600; echo starting; echo disk on fire >&2; exit 3", 2));
+  CHECK(agent.Wait() == 1);
+  CHECK_THAT(agent.Explanation(), Catch::Contains("rank 1 (local rank 1, pid ") &&
+                                      Catch::Contains("on node0: exit code 3") &&
+                                      Catch::Contains("disk on fire"));
+}
+
+TEST_CASE_METHOD(Fixture, "a worker that ignores TERM is killed after the grace") {
+  AgentOptions options = Standalone(
+      "trap '' TERM; echo $$ >> $TEST_DIR/pids; while [ $(wc -l < $TEST_DIR/pids) -lt 2 ]; do "
+      "sleep 0.01; done; "
+      "[ $RANK = 0 ] && exit 3; while :; do sleep 600; done",
+      2);
+  options.stop_grace = absl::Milliseconds(300);
+  const MonotonicTime begin = Clock::Real().Now();
+  AgentProcess agent = Start(options);
+  CHECK(agent.Wait() == 1);
+  CHECK(Clock::Real().Now() - begin > absl::Milliseconds(300));
+  CHECK_THAT(agent.Out() + agent.Err(), Catch::Contains("killing the workers that are left"));
+}
+
+TEST_CASE_METHOD(Fixture, "a killed agent leaves no worker behind") {
+  AgentProcess agent = Start(Standalone("echo $$ >> $TEST_DIR/pids; exec sleep 600", 2));
+  const std::vector<UniqueFd> workers = WaitForProcesses("pids", 2);
+  agent.Signal(SIGKILL);
+  CHECK(agent.Wait() == 1000 + SIGKILL);
+  for (const UniqueFd& worker : workers) CHECK(EndsSoon(worker));
+}
+
+TEST_CASE_METHOD(Fixture, "a signal stops workers and what they started, in order") {
+  AgentProcess agent =
+      Start(Standalone("trap 'echo asked; exit 0' TERM; sleep 600 & echo $! >> $TEST_DIR/pids; "
+                       "while :; do sleep 0.01; done",
+                       1));
+  const std::vector<UniqueFd> grandchildren = WaitForProcesses("pids", 1);
+  agent.Signal(SIGTERM);
+  CHECK(agent.Wait() == 128 + SIGTERM);
+  CHECK_THAT(agent.Out(), Catch::Contains("[0] asked\n"));
+  CHECK_THAT(agent.Explanation(), Catch::Contains("SIGTERM"));
+  for (const UniqueFd& grandchild : grandchildren) CHECK(EndsSoon(grandchild));
+}
+
+TEST_CASE_METHOD(Fixture, "a program that is not there is a usage error before anything starts") {
+  AgentOptions options = Standalone("", 2);
+  options.command = {"no-such-trainer"};
+  AgentProcess agent = Start(options);
+  CHECK(agent.Wait() == 64);
+  CHECK_THAT(agent.Explanation(), Catch::Contains("no-such-trainer was not found in PATH"));
+}
+
+TEST_CASE_METHOD(Fixture, "a rendezvous that nobody hosts is 69 after connect_timeout") {
+  AgentOptions options = Standalone("", 1);
+  options.endpoint = absl::StrCat("127.0.0.1:", FreePort());
+  options.may_host = false;
+  options.connect_timeout = absl::Milliseconds(200);
+  AgentProcess agent = Start(options);
+  CHECK(agent.Wait() == 69);
+  CHECK_THAT(agent.Explanation(),
+             Catch::Contains(options.endpoint + " could not be reached within 200ms"));
+}
+
+TEST_CASE_METHOD(
+    Fixture, "10,000 lines at the end of two workers all come out, in order and with their rank") {
+  AgentProcess agent =
+      Start(Standalone("i=0; while [ $i -lt 10000 ]; do echo line $i; i=$((i+1)); done", 2));
+  CHECK(agent.Wait() == 0);
+  const std::vector<std::string> lines = absl::StrSplit(agent.Out(), '\n', absl::SkipEmpty());
+  int next[2] = {0, 0};
+  for (const std::string& line : lines) {
+    for (int rank = 0; rank < 2; ++rank) {
+      if (line == absl::StrCat("[", rank, "] line ", next[rank])) {
+        ++next[rank];
+        break;
+      }
+    }
+  }
+  CHECK(next[0] == 10000);
+  CHECK(next[1] == 10000);
+}
+
+TEST_CASE_METHOD(Fixture,
+                 "a worker in session hears abort, and one that saves may end with 75 for free") {
+  AgentOptions options = Standalone(
+      "exec perl -MIO::Socket::UNIX -e '"
+      "$| = 1; $SIG{TERM} = \"IGNORE\";"
+      "exit 0 if $ENV{TORCHELASTIC_RESTART_COUNT} == 1;"
+      "my $s = IO::Socket::UNIX->new($ENV{CONVENE_SESSION}) or die;"
+      "print $s \"hello $ENV{LOCAL_RANK} $ENV{CONVENE_EPOCH}\\n\"; $s->flush;"
+      "if ($ENV{RANK} == 1) { sleep 0.2; select undef, undef, undef, 0.3; exit 3; }"
+      "print scalar <$s>; exit 75;'",
+      2);
+  options.hello.max_restarts = 1;
+  AgentProcess agent = Start(options);
+  CHECK(agent.Wait() == 0);
+  CHECK_THAT(agent.Out(), Catch::Contains("[0] abort rank 1: exit code 3\n"));
+}
+
+TEST_CASE_METHOD(Fixture,
+                 "two nodes: one killed worker stops all, all start again, both commands succeed") {
+  AgentOptions options = Standalone(
+      "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; echo $RANK $$ >> $TEST_DIR/pids; exec sleep "
+      "600",
+      2);
+  options.endpoint = absl::StrCat("127.0.0.1:", FreePort());
+  options.hello.nodes_min = options.hello.nodes_max = 2;
+  options.hello.max_restarts = 1;
+  AgentProcess first = Start(options, "node0");
+  options.hello.host = "node1";
+  AgentProcess second = Start(options, "node1");
+  const std::vector<UniqueFd> workers = WaitForProcesses("pids", 4);
+  const MonotonicTime begin = Clock::Real().Now();
+  kill(pids[3], SIGKILL);
+  for (const UniqueFd& worker : workers) CHECK(EndsSoon(worker));
+  const absl::Duration stopped = Clock::Real().Now() - begin;
+  CHECK(first.Wait() == 0);
+  CHECK(second.Wait() == 0);
+  std::printf(
+      "kill of one worker -> all 4 workers of 2 nodes stopped: %.1f ms, -> both commands over: "
+      "%.1f ms\n",
+      absl::ToDoubleMilliseconds(stopped), absl::ToDoubleMilliseconds(Clock::Real().Now() - begin));
+  CHECK_THAT(first.Err() + second.Err() + first.Out() + second.Out(),
+             Catch::Contains("killed by SIGKILL (out of memory?)"));
+}
+
+}  // namespace
+}  // namespace convene::agent

@@ -1,0 +1,100 @@
+#include "agent/core/exit_classifier.h"
+
+#include <csignal>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/exit_code.h"
+
+namespace convene::agent {
+namespace {
+
+std::string NextStepAfterSignal(int signal) {
+  switch (signal) {
+    case SIGKILL:
+      return "Nobody but the kernel or an administrator sends SIGKILL: look for \"Out of memory\" "
+             "in `dmesg -T`, at the "
+             "cgroup's memory.events, and at the scheduler's memory limit.";
+    case SIGBUS:
+      return "A bus error is often a full /dev/shm or a data file that was truncated under its "
+             "reader: look at `df /dev/shm`.";
+    case SIGSEGV:
+    case SIGABRT:
+    case SIGFPE:
+      return "The program crashed: look at its last lines, and at `coredumpctl` or the core file "
+             "for the stack.";
+    case SIGILL:
+      return "The program was built for another processor: compare the node's `lscpu` with the "
+             "others'.";
+    case SIGTERM:
+    case SIGINT:
+    case SIGHUP:
+      return "Somebody outside the job ended this worker: look at the scheduler's log of this "
+             "node.";
+    default:
+      return "Look at the worker's last lines and at `dmesg -T` on that node.";
+  }
+}
+
+ExitVerdict VerdictOnSignal(const ExitStatus& status) {
+  ExitVerdict verdict;
+  verdict.kind = ExitKind::kKilled;
+  verdict.why = absl::StrCat("killed by ", SignalName(status.signal),
+                             status.signal == SIGKILL ? " (out of memory?)" : "",
+                             status.core_dumped ? " (core dumped)" : "");
+  verdict.next_step = NextStepAfterSignal(status.signal);
+  return verdict;
+}
+
+}  // namespace
+
+std::string SignalName(int signal) {
+  const char* abbreviation = sigabbrev_np(signal);
+  if (abbreviation == nullptr) return absl::StrCat("signal ", signal);
+  return absl::StrCat("SIG", abbreviation);
+}
+
+ExitVerdict ClassifyExit(const ExitStatus& status) {
+  if (status.signal != 0) return VerdictOnSignal(status);
+  const int code = status.exit_code;
+  ExitVerdict verdict;
+  verdict.why = absl::StrCat("exit code ", code);
+  if (code == static_cast<int>(ExitCode::kOk)) {
+    verdict.kind = ExitKind::kSucceeded;
+    verdict.costs_budget = false;
+  } else if (code == static_cast<int>(ExitCode::kMembershipChanged)) {
+    verdict.kind = ExitKind::kMembershipChanged;
+    verdict.costs_budget = false;
+    absl::StrAppend(&verdict.why, " (membership changed)");
+    verdict.next_step = "The worker lost a peer: look at the node that left.";
+  } else if (code == static_cast<int>(ExitCode::kSuspectDevice)) {
+    verdict.kind = ExitKind::kSuspectDevice;
+    absl::StrAppend(&verdict.why, " (suspect device)");
+    verdict.next_step =
+        "The same input gave a rejected result twice: run a device check on that node before it "
+        "gets work again.";
+  } else if (code == 127 || code == 126) {
+    verdict.kind = ExitKind::kNotRunnable;
+    absl::StrAppend(&verdict.why,
+                    code == 127 ? " (program not found)" : " (program not executable)");
+    verdict.next_step =
+        "A shell gives this code when it cannot run a command: check the program's path, its mode "
+        "and its libraries on "
+        "that node.";
+  } else if (code > 128 && code < 128 + 65) {
+    absl::StrAppend(&verdict.why, " (a shell's word for ", SignalName(code - 128), ")");
+    verdict.next_step = NextStepAfterSignal(code - 128);
+  } else {
+    verdict.next_step = "Look at the worker's last lines for the first error.";
+  }
+  return verdict;
+}
+
+ExitVerdict ClassifyExit(int exit_code, int signal) {
+  ExitStatus status;
+  status.exit_code = exit_code;
+  status.signal = signal;
+  return ClassifyExit(status);
+}
+
+}  // namespace convene::agent

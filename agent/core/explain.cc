@@ -1,0 +1,107 @@
+#include "agent/core/explain.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "agent/core/exit_classifier.h"
+#include "tools/base/exit_code.h"
+
+namespace convene::agent {
+namespace {
+
+using rendezvous::Outcome;
+
+Result Make(ExitCode code, std::string explanation) {
+  return Result{static_cast<int>(code), std::move(explanation)};
+}
+
+std::string DescribeFailure(const rendezvous::WorkerFailure& failure) {
+  const ExitVerdict verdict = ClassifyExit(failure.exit_code, failure.signal);
+  std::string text =
+      absl::StrCat("The first failure was rank ", failure.global_rank, " (local rank ",
+                   failure.local_rank, ", pid ", failure.pid, ") on ", failure.host, ": ",
+                   failure.why.empty() ? verdict.why : failure.why, ". ", verdict.next_step);
+  if (failure.last_log_lines.empty()) {
+    absl::StrAppend(&text, " It had printed nothing.");
+  } else {
+    absl::StrAppend(&text, " Its last lines:\n  ", absl::StrJoin(failure.last_log_lines, "\n  "));
+  }
+  return text;
+}
+
+}  // namespace
+
+Result ResultOfClose(const rendezvous::Close& close, const std::string& job_id) {
+  switch (close.outcome) {
+    case Outcome::kSucceeded:
+      return Result{};
+    case Outcome::kTimedOut:
+      return Make(
+          ExitCode::kUnavailable,
+          absl::StrCat(
+              "Job ", job_id, " was closed: ", close.why,
+              ". Start the missing nodes with the same job id and endpoint, or lower --nnodes."));
+    case Outcome::kLeft:
+      return Make(ExitCode::kUnavailable,
+                  absl::StrCat("This node left job ", job_id, ": ", close.why));
+    case Outcome::kFailed:
+      break;
+  }
+  std::string text = absl::StrCat("Job ", job_id, " failed: ", close.why, ".");
+  if (close.first_failure.has_value()) {
+    absl::StrAppend(&text, " ", DescribeFailure(*close.first_failure));
+  }
+  return Make(ExitCode::kTrainingFailed, text);
+}
+
+Result ResultOfStream(const absl::Status& status, const std::string& endpoint) {
+  if (absl::IsAborted(status)) {
+    return Make(
+        ExitCode::kTrainingFailed,
+        absl::StrCat("Another process took this node's place in the job: ", status.message(),
+                     ". If two commands run for one node, stop one of them."));
+  }
+  return Make(ExitCodeForStatus(status), absl::StrCat("The rendezvous at ", endpoint,
+                                                      " refused this node: ", status.message()));
+}
+
+Result ResultOfSilence(const absl::Status& last, const std::string& endpoint, absl::Duration waited,
+                       bool ever_linked) {
+  return Make(
+      ExitCode::kUnavailable,
+      absl::StrCat(
+          "The rendezvous at ", endpoint,
+          ever_linked ? " was lost and did not come back within " : " could not be reached within ",
+          absl::FormatDuration(waited), ": ", last.message(),
+          ". Check that its host is up, that the port is open between the nodes, and that "
+          "--rdzv-endpoint names the same place everywhere."));
+}
+
+Result ResultOfSignal(int signal) {
+  return Result{ExitCodeForSignal(signal), absl::StrCat("Stopped by ", SignalName(signal),
+                                                        ": the workers were ended in order.")};
+}
+
+Result ResultOfSpawnFailure(const absl::Status& status) {
+  if (absl::IsNotFound(status) || absl::IsPermissionDenied(status) ||
+      absl::IsInvalidArgument(status)) {
+    return Make(ExitCode::kUsage, std::string(status.message()));
+  }
+  return Make(ExitCode::kUnfitNode,
+              absl::StrCat("This node cannot start the workers: ", status.message(),
+                           ". Look at `ulimit -a`, the cgroup's pids.max and the free memory."));
+}
+
+Result ResultOfStoreFailure(const absl::Status& status) {
+  return Make(absl::IsResourceExhausted(status) ? ExitCode::kUnfitNode : ExitCodeForStatus(status),
+              absl::StrCat("The job's store cannot start here: ", status.message()));
+}
+
+Result ResultOfUndeadWorkers(const std::string& host, absl::Duration waited) {
+  return Make(ExitCode::kUnfitNode,
+              absl::StrCat("Workers on ", host, " are still there ", absl::FormatDuration(waited),
+                           " after SIGKILL: they hang in the kernel (state D in `ps`), usually on "
+                           "a device or a network "
+                           "file system. Drain this node."));
+}
+
+}  // namespace convene::agent

@@ -1,0 +1,27 @@
+// PURE. The last words to the person, one paragraph each.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "agent/core/machine.h"
+#include "rendezvous/quorum/messages.h"
+
+namespace convene::agent {
+
+// What the daemon's Close means for the command.
+Result ResultOfClose(const rendezvous::Close& close, const std::string& job_id);
+
+// The stream could not be opened, or not again, within `waited`; or the daemon refused this node.
+Result ResultOfStream(const absl::Status& status, const std::string& endpoint);
+Result ResultOfSilence(const absl::Status& last, const std::string& endpoint, absl::Duration waited,
+                       bool ever_linked);
+
+Result ResultOfSignal(int signal);
+Result ResultOfSpawnFailure(const absl::Status& status);
+Result ResultOfStoreFailure(const absl::Status& status);
+// Workers that outlive SIGKILL.
+Result ResultOfUndeadWorkers(const std::string& host, absl::Duration waited);
+
+}  // namespace convene::agent

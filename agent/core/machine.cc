@@ -1,0 +1,352 @@
+#include "agent/core/machine.h"
+
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "agent/core/explain.h"
+
+namespace convene::agent {
+namespace {
+
+using rendezvous::Assignment;
+using rendezvous::Close;
+using rendezvous::Stop;
+using rendezvous::StopKind;
+using rendezvous::Welcome;
+
+// One try to open the stream: short, so that a signal or a freed port is not kept waiting.
+constexpr absl::Duration kOneTry = absl::Seconds(2);
+// Between tries.
+constexpr absl::Duration kFirstWait = absl::Milliseconds(50);
+constexpr absl::Duration kLongestWait = absl::Seconds(2);
+
+// One Step: the state, the time and the actions so far.
+class Stepper {
+ public:
+  Stepper(State& state, MonotonicTime now, double random_fraction)
+      : s_(state), now_(now), random_fraction_(random_fraction) {}
+
+  Actions Take() { return std::move(actions_); }
+
+  void On(const Begin&) {
+    s_.link_deadline = now_ + s_.rules.connect_timeout;
+    Dial("start");
+  }
+  void On(const FromDaemon& from);
+  void On(const StreamEnded& ended);
+  void On(const StoreStarted& store);
+  void On(const StoreFailed& failed) { End(ResultOfStoreFailure(failed.status), "no store"); }
+  void On(const SessionOpened& session) { s_.in_session.insert(session.local_rank); }
+  void On(const WorkerExited& exited);
+  void On(const WorkersGone&);
+  void On(const SpawnFailed& failed) {
+    End(ResultOfSpawnFailure(failed.status), std::string(failed.status.message()));
+  }
+  void On(const SignalReceived& received);
+  void On(const Timer&);
+
+ private:
+  void OnWelcome(Epoch daemon_epoch, const Welcome& welcome);
+  void OnAssignment(Epoch epoch, const Assignment& assignment);
+  void OnStop(const Stop& stop);
+  void OnClose(const Close& close);
+
+  // Ends for good: stops workers first when there are any, then takes leave of the daemon.
+  void End(Result result, const std::string& why);
+  void FinishNow(Result result);
+  // Tells the daemon first, when it can be told.
+  void LeaveAndFinish();
+  void BeginStop(StopKind kind, int signal, bool spare_sessions, bool session_line,
+                 absl::Duration grace, const std::string& why);
+  void Abort(const std::string& why);
+  void Rejoin(const std::string& why);
+  void Dial(const std::string& why);
+  void SendEvent(rendezvous::AgentEvent event, const std::string& why) {
+    if (s_.linked) actions_.push_back(Send{s_.epoch, std::move(event), why});
+  }
+  void Enter(Phase phase, const std::string& why) {
+    s_.phase = phase;
+    s_.why = why;
+  }
+  bool HasWorkers() const { return s_.phase == Phase::kRunning || s_.phase == Phase::kStopping; }
+
+  State& s_;
+  const MonotonicTime now_;
+  const double random_fraction_;
+  Actions actions_;
+};
+
+void Stepper::Dial(const std::string& why) {
+  s_.dialing = true;
+  s_.dial_at = MonotonicTime::InfiniteFuture();
+  rendezvous::Hello hello = s_.rules.hello;
+  hello.last_epoch = s_.highest_epoch;
+  const absl::Duration left = std::max(s_.link_deadline - now_, absl::Milliseconds(10));
+  actions_.push_back(OpenStream{std::move(hello), std::min(left, kOneTry), why});
+}
+
+void Stepper::On(const FromDaemon& from) {
+  s_.highest_epoch = std::max(s_.highest_epoch, from.event.epoch);
+  if (const auto* welcome = std::get_if<Welcome>(&from.event.body)) {
+    OnWelcome(from.event.epoch, *welcome);
+  } else if (const auto* assignment = std::get_if<Assignment>(&from.event.body)) {
+    OnAssignment(from.event.epoch, *assignment);
+  } else if (const auto* stop = std::get_if<Stop>(&from.event.body)) {
+    OnStop(*stop);
+  } else {
+    OnClose(std::get<Close>(from.event.body));
+  }
+}
+
+void Stepper::OnWelcome(Epoch daemon_epoch, const Welcome& welcome) {
+  s_.linked = true;
+  s_.ever_linked = true;
+  s_.link_deadline = MonotonicTime::InfiniteFuture();
+  s_.backoff.reset();
+  if (welcome.heartbeat_interval > absl::ZeroDuration()) {
+    s_.heartbeat_interval = welcome.heartbeat_interval;
+  }
+  s_.heartbeat_at = now_ + s_.heartbeat_interval;
+  const std::string why = absl::StrCat("reconnected: the daemon is in epoch ", daemon_epoch.value(),
+                                       ", this node was in ", s_.epoch.value());
+  switch (s_.phase) {
+    case Phase::kConnecting:
+    case Phase::kWaiting:
+      return Rejoin("welcomed");
+    case Phase::kSucceeded:
+      return Rejoin(why);
+    case Phase::kRunning:
+      if (daemon_epoch >= s_.epoch) return Abort(why);
+      return BeginStop(StopKind::kCheckpoint, SIGTERM, true, true, s_.rules.stop_grace, why);
+    case Phase::kStopping:  // Ready follows.
+    case Phase::kLeaving:
+    case Phase::kFinished:
+      return;
+  }
+}
+
+void Stepper::OnAssignment(Epoch epoch, const Assignment& assignment) {
+  if (s_.phase == Phase::kRunning && epoch > s_.epoch) {
+    return Abort(
+        absl::StrCat("epoch ", epoch.value(), " began without a Stop of epoch ", s_.epoch.value()));
+  }
+  if (s_.phase != Phase::kWaiting)
+    return;  // Repeated, or crossed a failure of ours: Ready follows.
+  s_.epoch = epoch;
+  s_.assignment = assignment;
+  s_.in_session.clear();
+  s_.alive.clear();
+  for (int rank = 0; rank < s_.rules.hello.local_world_size; ++rank) s_.alive.insert(rank);
+  Enter(Phase::kRunning, assignment.why);
+  actions_.push_back(StartWorkers{epoch, assignment, assignment.why});
+}
+
+void Stepper::OnStop(const Stop& stop) {
+  if (s_.phase == Phase::kSucceeded) return Rejoin(stop.why);
+  if (s_.phase == Phase::kRunning) {
+    if (stop.kind == StopKind::kAbort) return Abort(stop.why);
+    return BeginStop(StopKind::kCheckpoint, SIGTERM, true, true, s_.rules.stop_grace, stop.why);
+  }
+  // A peer died while this node was saving: what is being saved will never be complete.
+  if (s_.phase == Phase::kStopping && stop.kind == StopKind::kAbort &&
+      s_.stop_kind == StopKind::kCheckpoint && s_.signals == 0) {
+    Abort(stop.why);
+  }
+}
+
+void Stepper::OnClose(const Close& close) {
+  if (s_.phase == Phase::kLeaving) return FinishNow(*s_.verdict);
+  if (s_.phase == Phase::kStopping && s_.verdict.has_value()) return;  // The first reason stands.
+  s_.linked = false;  // The daemon has forgotten this node: no Leave, no reconnect.
+  s_.heartbeat_at = MonotonicTime::InfiniteFuture();
+  End(ResultOfClose(close, s_.rules.hello.job_id), close.why);
+}
+
+void Stepper::On(const StreamEnded& ended) {
+  s_.linked = false;
+  s_.dialing = false;
+  s_.heartbeat_at = MonotonicTime::InfiniteFuture();
+  if (s_.phase == Phase::kFinished) return;
+  if (s_.phase == Phase::kLeaving) return FinishNow(*s_.verdict);
+  if (s_.verdict.has_value()) return;  // Only the workers' end is awaited.
+  if (absl::IsAborted(ended.status) || absl::IsInvalidArgument(ended.status) ||
+      absl::IsFailedPrecondition(ended.status) || absl::IsPermissionDenied(ended.status)) {
+    return End(ResultOfStream(ended.status, s_.rules.endpoint),
+               std::string(ended.status.message()));
+  }
+  if (s_.link_deadline == MonotonicTime::InfiniteFuture()) {
+    s_.link_deadline = now_ + s_.rules.hello.join_timeout;
+  }
+  // Ready, if it was sent, died with the stream.
+  if (s_.phase == Phase::kWaiting) Enter(Phase::kConnecting, std::string(ended.status.message()));
+  if (!s_.backoff.has_value()) s_.backoff.emplace(kFirstWait, kLongestWait);
+  const absl::Duration wait = s_.backoff->Next(random_fraction_);
+  if (now_ + wait >= s_.link_deadline) {
+    const absl::Duration waited =
+        s_.ever_linked ? s_.rules.hello.join_timeout : s_.rules.connect_timeout;
+    return End(ResultOfSilence(ended.status, s_.rules.endpoint, waited, s_.ever_linked),
+               "the rendezvous is gone");
+  }
+  s_.dial_at = now_ + wait;
+  s_.why = absl::StrCat("stream ended (", ended.status.message(), ")");
+}
+
+void Stepper::On(const StoreStarted& store) {
+  if (s_.phase != Phase::kConnecting || !s_.linked) return;
+  Enter(Phase::kWaiting, "ready for the next epoch");
+  SendEvent(rendezvous::Ready{s_.rules.store_host, store.port}, "no worker runs here");
+}
+
+void Stepper::On(const WorkerExited& exited) {
+  s_.alive.erase(exited.local_rank);
+  const ExitVerdict verdict = ClassifyExit(exited.status);
+  if (s_.phase != Phase::kRunning || verdict.kind == ExitKind::kSucceeded) return;
+  rendezvous::WorkerFailure failure;
+  failure.global_rank = s_.assignment.first_global_rank + exited.local_rank;
+  failure.local_rank = exited.local_rank;
+  failure.host = s_.rules.hello.host;
+  failure.pid = exited.pid;
+  failure.exit_code = exited.status.exit_code;
+  failure.signal = exited.status.signal;
+  failure.why = verdict.why;
+  failure.last_log_lines = exited.last_log_lines;
+  failure.costs_budget = verdict.costs_budget;
+  const std::string why = absl::StrCat("rank ", failure.global_rank, ": ", verdict.why);
+  SendEvent(std::move(failure),
+            why);  // Before anything else: the other nodes are waiting in a collective.
+  Abort(why);
+}
+
+void Stepper::On(const WorkersGone&) {
+  s_.alive.clear();
+  if (s_.phase == Phase::kRunning) {
+    Enter(Phase::kSucceeded, "all workers ended with 0");
+    return SendEvent(rendezvous::WorkersSucceeded{}, s_.why);
+  }
+  if (s_.phase != Phase::kStopping) return;
+  s_.stop_deadline = MonotonicTime::InfiniteFuture();
+  if (s_.verdict.has_value()) return LeaveAndFinish();
+  Rejoin(s_.why);
+}
+
+void Stepper::On(const SignalReceived& received) {
+  if (s_.phase == Phase::kFinished) return;
+  ++s_.signals;
+  const std::string why = absl::StrCat(SignalName(received.signal), " received");
+  if (s_.signals > 1 && s_.phase == Phase::kStopping) {
+    s_.killed = true;
+    s_.stop_deadline = now_ + s_.rules.kill_patience;
+    actions_.push_back(KillWorkers{"second signal"});
+    return;
+  }
+  if (s_.signals > 1 && s_.phase == Phase::kLeaving) return FinishNow(*s_.verdict);
+  if (!s_.verdict.has_value()) s_.verdict = ResultOfSignal(received.signal);
+  if (!HasWorkers()) return LeaveAndFinish();
+  BeginStop(StopKind::kCheckpoint, received.signal, false, false, s_.rules.stop_grace, why);
+}
+
+void Stepper::On(const Timer&) {
+  if (s_.linked && now_ >= s_.heartbeat_at) {
+    s_.heartbeat_at = now_ + s_.heartbeat_interval;
+    SendEvent(rendezvous::Heartbeat{}, "");
+  }
+  if (now_ >= s_.dial_at) Dial(s_.why);
+  // Connected, but no Welcome: as good as not there.
+  if (!s_.linked && s_.dialing && now_ >= s_.link_deadline + kOneTry) {
+    actions_.push_back(CloseStream{"no Welcome"});
+    On(StreamEnded{absl::UnavailableError("it accepts the connection but says no Welcome")});
+  }
+  if (now_ < s_.stop_deadline) return;
+  if (s_.phase == Phase::kLeaving) return FinishNow(*s_.verdict);
+  if (s_.phase != Phase::kStopping) return;
+  if (s_.killed) {
+    return FinishNow(ResultOfUndeadWorkers(s_.rules.hello.host, s_.rules.kill_patience));
+  }
+  s_.killed = true;
+  s_.stop_deadline = now_ + s_.rules.kill_patience;
+  actions_.push_back(KillWorkers{absl::StrCat("the grace is over (", s_.why, ")")});
+}
+
+void Stepper::BeginStop(StopKind kind, int signal, bool spare_sessions, bool session_line,
+                        absl::Duration grace, const std::string& why) {
+  Enter(Phase::kStopping, why);
+  s_.stop_kind = kind;
+  s_.killed = false;
+  s_.stop_deadline = now_ + grace;
+  actions_.push_back(StopWorkers{kind, signal, spare_sessions, session_line, why});
+}
+
+void Stepper::Abort(const std::string& why) {
+  const bool all_in_session =
+      std::includes(s_.in_session.begin(), s_.in_session.end(), s_.alive.begin(), s_.alive.end());
+  BeginStop(StopKind::kAbort, SIGTERM, false, true,
+            all_in_session && !s_.alive.empty()
+                ? std::min(s_.rules.session_abort_grace, s_.rules.stop_grace)
+                : s_.rules.stop_grace,
+            why);
+}
+
+void Stepper::Rejoin(const std::string& why) {
+  Enter(Phase::kConnecting, why);
+  if (s_.linked) actions_.push_back(RestartStore{why});  // Else the next Welcome does.
+}
+
+void Stepper::End(Result result, const std::string& why) {
+  if (s_.phase == Phase::kFinished || s_.phase == Phase::kLeaving) return;
+  if (!s_.verdict.has_value()) s_.verdict = std::move(result);
+  if (s_.phase == Phase::kRunning) return Abort(why);
+  if (s_.phase == Phase::kStopping) return;
+  LeaveAndFinish();
+}
+
+void Stepper::LeaveAndFinish() {
+  if (!s_.linked) return FinishNow(*s_.verdict);
+  SendEvent(rendezvous::Leave{s_.verdict->explanation}, "this node ends");
+  Enter(Phase::kLeaving, "Leave sent");
+  s_.stop_deadline = now_ + s_.rules.leave_patience;
+}
+
+void Stepper::FinishNow(Result result) {
+  Enter(Phase::kFinished, "");
+  s_.stop_deadline = s_.dial_at = s_.heartbeat_at = s_.link_deadline =
+      MonotonicTime::InfiniteFuture();
+  actions_.push_back(Finish{std::move(result)});
+}
+
+}  // namespace
+
+Actions Step(State& state, const Event& event, MonotonicTime now, double random_fraction) {
+  Stepper stepper(state, now, random_fraction);
+  std::visit([&](const auto& e) { stepper.On(e); }, event);
+  return stepper.Take();
+}
+
+MonotonicTime NextTimer(const State& state) {
+  MonotonicTime next = std::min(std::min(state.heartbeat_at, state.dial_at), state.stop_deadline);
+  if (!state.linked && state.dialing) next = std::min(next, state.link_deadline + kOneTry);
+  return next;
+}
+
+const char* PhaseName(Phase phase) {
+  switch (phase) {
+    case Phase::kConnecting:
+      return "connecting";
+    case Phase::kWaiting:
+      return "waiting";
+    case Phase::kRunning:
+      return "running";
+    case Phase::kStopping:
+      return "stopping";
+    case Phase::kSucceeded:
+      return "succeeded";
+    case Phase::kLeaving:
+      return "leaving";
+    case Phase::kFinished:
+      return "finished";
+  }
+  return "?";
+}
+
+}  // namespace convene::agent

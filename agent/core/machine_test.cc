@@ -1,0 +1,405 @@
+#include "agent/core/machine.h"
+
+#include <csignal>
+#include <string>
+#include <type_traits>
+
+#include <catch2/catch.hpp>
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace convene::agent {
+namespace {
+
+using rendezvous::Assignment;
+using rendezvous::Close;
+using rendezvous::DaemonEvent;
+using rendezvous::Outcome;
+using rendezvous::Stop;
+using rendezvous::StopKind;
+using rendezvous::Welcome;
+
+std::string Text(const rendezvous::AgentEvent& event) {
+  return std::visit(
+      [](const auto& e) -> std::string {
+        using T = std::decay_t<decltype(e)>;
+        if constexpr (std::is_same_v<T, rendezvous::Ready>) {
+          return absl::StrCat("ready ", e.store_host, ":", e.store_port);
+        } else if constexpr (std::is_same_v<T, rendezvous::Heartbeat>) {
+          return "heartbeat";
+        } else if constexpr (std::is_same_v<T, rendezvous::WorkerFailure>) {
+          return absl::StrCat("failure rank=", e.global_rank, " ", e.why,
+                              e.costs_budget ? "" : " free");
+        } else if constexpr (std::is_same_v<T, rendezvous::WorkersSucceeded>) {
+          return "succeeded";
+        } else {
+          return "leave";
+        }
+      },
+      event);
+}
+
+std::string Text(const Action& action) {
+  return std::visit(
+      [](const auto& a) -> std::string {
+        using T = std::decay_t<decltype(a)>;
+        if constexpr (std::is_same_v<T, OpenStream>) {
+          return absl::StrCat("open last_epoch=", a.hello.last_epoch.value());
+        } else if constexpr (std::is_same_v<T, CloseStream>) {
+          return "close";
+        } else if constexpr (std::is_same_v<T, Send>) {
+          return absl::StrCat("send(", a.epoch.value(), ") ", Text(a.event));
+        } else if constexpr (std::is_same_v<T, StartWorkers>) {
+          return absl::StrCat("start epoch=", a.epoch.value());
+        } else if constexpr (std::is_same_v<T, StopWorkers>) {
+          return absl::StrCat("stop ",
+                              !a.session_line              ? "silent"
+                              : a.kind == StopKind::kAbort ? "abort"
+                                                           : "checkpoint",
+                              " ", SignalName(a.signal), a.spare_sessions ? " spare-sessions" : "");
+        } else if constexpr (std::is_same_v<T, KillWorkers>) {
+          return "kill";
+        } else if constexpr (std::is_same_v<T, RestartStore>) {
+          return "store";
+        } else {
+          return absl::StrCat("finish ", a.result.exit_code);
+        }
+      },
+      action);
+}
+
+// Tells a node's story: each verb is an event and answers with the actions, as "a; b; c".
+class Node {
+ public:
+  Node() : state_(MakeRules()) {}
+
+  std::string Feed(const Event& event) {
+    const Actions actions = Step(state_, event, now_, 0.0);
+    std::vector<std::string> texts;
+    for (const Action& action : actions) {
+      texts.push_back(Text(action));
+      if (const auto* finish = std::get_if<Finish>(&action)) result_ = finish->result;
+    }
+    return absl::StrJoin(texts, "; ");
+  }
+  std::string Daemon(int epoch, DaemonEvent event) {
+    event.epoch = Epoch(epoch);
+    return Feed(FromDaemon{std::move(event)});
+  }
+  std::string WelcomeIn(int epoch) {
+    return Daemon(epoch, {Epoch(), Welcome{absl::Seconds(5), absl::Seconds(1)}});
+  }
+  std::string Assign(int epoch) {
+    Assignment assignment;
+    assignment.first_global_rank = 4;
+    assignment.world_size = 6;
+    assignment.why = "all there";
+    return Daemon(epoch, {Epoch(), assignment});
+  }
+  std::string StopIn(int epoch, StopKind kind) {
+    return Daemon(epoch, {Epoch(), Stop{kind, "node b was lost"}});
+  }
+  std::string CloseWith(Outcome outcome) {
+    return Daemon(1, {Epoch(), Close{outcome, "because", {}}});
+  }
+  std::string Exit(int local_rank, int code, int signal = 0) {
+    ExitStatus status;
+    status.exit_code = code;
+    status.signal = signal;
+    return Feed(WorkerExited{local_rank, 100 + local_rank, status, {"last words"}});
+  }
+  std::string After(absl::Duration duration) {
+    now_ = now_ + duration;
+    return Feed(Timer{});
+  }
+  std::string LoseStream(absl::Status status = absl::UnavailableError("connection reset")) {
+    return Feed(StreamEnded{status});
+  }
+  // As far as two running workers of epoch 1.
+  void Run() {
+    Feed(Begin{});
+    WelcomeIn(0);
+    Feed(StoreStarted{7000});
+    REQUIRE(Assign(1) == "start epoch=1");
+  }
+
+  State state_;
+  Result result_;
+  MonotonicTime now_ = MonotonicTime::FromEpoch(absl::Seconds(1000));
+
+ private:
+  static Rules MakeRules() {
+    Rules rules;
+    rules.hello.host = "a";
+    rules.hello.job_id = "job";
+    rules.hello.local_world_size = 2;
+    rules.hello.join_timeout = absl::Seconds(60);
+    rules.endpoint = "head:29400";
+    rules.store_host = "a";
+    rules.connect_timeout = absl::Seconds(10);
+    rules.stop_grace = absl::Seconds(30);
+    return rules;
+  }
+};
+
+TEST_CASE("a job that goes well") {
+  Node node;
+  CHECK(node.Feed(Begin{}) == "open last_epoch=0");
+  CHECK(node.WelcomeIn(0) == "store");
+  CHECK(node.Feed(StoreStarted{7000}) == "send(0) ready a:7000");
+  CHECK(node.Assign(1) == "start epoch=1");
+  CHECK(node.Exit(0, 0) == "");
+  CHECK(node.Exit(1, 0) == "");
+  CHECK(node.Feed(WorkersGone{}) == "send(1) succeeded");
+  CHECK(node.CloseWith(Outcome::kSucceeded) == "finish 0");
+  CHECK(node.result_.explanation.empty());
+}
+
+TEST_CASE(
+    "a failed worker is reported before its neighbours are stopped, then the node is ready again") {
+  Node node;
+  node.Run();
+  CHECK(node.Exit(1, 3) == "send(1) failure rank=5 exit code 3; stop abort SIGTERM");
+  CHECK(node.Exit(0, 0, SIGTERM) == "");  // A consequence, no second failure.
+  CHECK(node.StopIn(1, StopKind::kAbort) == "");
+  CHECK(node.Feed(WorkersGone{}) == "store");
+  CHECK(node.Feed(StoreStarted{7001}) == "send(1) ready a:7001");
+  CHECK(node.Assign(2) == "start epoch=2");
+}
+
+TEST_CASE("exit code 75 costs nothing") {
+  Node node;
+  node.Run();
+  CHECK(node.Exit(0, 75) ==
+        "send(1) failure rank=4 exit code 75 (membership changed) free; stop abort SIGTERM");
+}
+
+TEST_CASE(
+    "workers that ignore the stop are killed when the grace is over, and given up on when even "
+    "that fails") {
+  Node node;
+  node.Run();
+  CHECK(node.StopIn(1, StopKind::kAbort) == "stop abort SIGTERM");
+  CHECK(NextTimer(node.state_) < node.now_ + absl::Seconds(2));  // The heartbeat.
+  CHECK(node.After(absl::Seconds(29)) == "send(1) heartbeat");
+  CHECK(node.After(absl::Seconds(1)) == "send(1) heartbeat; kill");
+  CHECK(node.After(absl::Seconds(30)) == "send(1) heartbeat; finish 71");
+  CHECK_THAT(node.result_.explanation, Catch::Contains("state D"));
+}
+
+TEST_CASE("workers that all speak the session protocol get a short grace on abort") {
+  Node node;
+  node.Run();
+  node.Feed(SessionOpened{0});
+  node.Feed(SessionOpened{1});
+  CHECK(node.StopIn(1, StopKind::kAbort) == "stop abort SIGTERM");
+  CHECK(node.After(absl::Seconds(1)) == "send(1) heartbeat; kill");
+}
+
+TEST_CASE("one foreign program among them keeps the long grace") {
+  Node node;
+  node.Run();
+  node.Feed(SessionOpened{0});
+  node.StopIn(1, StopKind::kAbort);
+  CHECK(node.After(absl::Seconds(1)) == "send(1) heartbeat");
+}
+
+TEST_CASE(
+    "a checkpoint stop spares the sessions the signal, and a peer's death turns it into an abort") {
+  Node node;
+  node.Run();
+  CHECK(node.StopIn(1, StopKind::kCheckpoint) == "stop checkpoint SIGTERM spare-sessions");
+  CHECK(node.StopIn(1, StopKind::kAbort) == "stop abort SIGTERM");
+  CHECK(node.Exit(0, 75) == "");
+  CHECK(node.Feed(WorkersGone{}) == "store");
+}
+
+TEST_CASE("a node that succeeded runs again when a peer fails") {
+  Node node;
+  node.Run();
+  node.Exit(0, 0);
+  node.Exit(1, 0);
+  node.Feed(WorkersGone{});
+  CHECK(node.StopIn(1, StopKind::kAbort) == "store");
+  CHECK(node.Feed(StoreStarted{7001}) == "send(1) ready a:7001");
+}
+
+TEST_CASE("a signal is passed on, Leave is said when the workers are gone") {
+  Node node;
+  node.Run();
+  CHECK(node.Feed(SignalReceived{SIGINT}) == "stop silent SIGINT");
+  CHECK(node.Exit(0, 0, SIGINT) == "");
+  CHECK(node.Feed(WorkersGone{}) == "send(1) leave");
+  CHECK(node.CloseWith(Outcome::kLeft) == "finish 130");
+}
+
+TEST_CASE("without an answer to Leave the agent goes after a second") {
+  Node node;
+  node.Feed(Begin{});
+  node.WelcomeIn(0);
+  CHECK(node.Feed(SignalReceived{SIGTERM}) == "send(0) leave");
+  CHECK(node.After(absl::Milliseconds(999)) == "");
+  CHECK(node.After(absl::Milliseconds(1)) == "send(0) heartbeat; finish 143");
+}
+
+TEST_CASE("the second signal kills at once") {
+  Node node;
+  node.Run();
+  node.Feed(SignalReceived{SIGTERM});
+  CHECK(node.Feed(SignalReceived{SIGTERM}) == "kill");
+  CHECK(node.Feed(WorkersGone{}) == "send(1) leave");
+}
+
+TEST_CASE("a signal while a failure is being cleaned up ends the command afterwards") {
+  Node node;
+  node.Run();
+  node.Exit(0, 1);
+  CHECK(node.Feed(SignalReceived{SIGTERM}) == "stop silent SIGTERM");
+  CHECK(node.Feed(WorkersGone{}) == "send(1) leave");
+  CHECK(node.LoseStream() == "finish 143");
+}
+
+TEST_CASE("workers run on through a broken stream while the agent dials again with back-off") {
+  Node node;
+  node.Run();
+  CHECK(node.LoseStream() == "");
+  CHECK(node.After(absl::Milliseconds(25)) == "open last_epoch=1");
+  CHECK(node.LoseStream() == "");
+  CHECK(node.After(absl::Milliseconds(49)) == "");  // The wait doubles.
+  CHECK(node.After(absl::Milliseconds(1)) == "open last_epoch=1");
+  CHECK(node.state_.phase == Phase::kRunning);
+}
+
+TEST_CASE("the group stopped when this node's stream broke: abort, and ready again") {
+  for (const int daemon_epoch : {1, 2}) {
+    Node node;
+    node.Run();
+    node.LoseStream();
+    node.After(absl::Seconds(1));
+    CHECK(node.WelcomeIn(daemon_epoch) == "stop abort SIGTERM");
+    CHECK(node.Feed(WorkersGone{}) == "store");
+  }
+}
+
+TEST_CASE("a daemon that lost its memory: all peers are healthy, so they may save") {
+  Node node;
+  node.Run();
+  node.LoseStream();
+  node.After(absl::Seconds(1));
+  CHECK(node.WelcomeIn(0) == "stop checkpoint SIGTERM spare-sessions");
+}
+
+TEST_CASE("workers that fail while the stream is broken are started again after it") {
+  Node node;
+  node.Run();
+  node.LoseStream();
+  CHECK(node.Exit(0, 9) == "stop abort SIGTERM");
+  CHECK(node.Feed(WorkersGone{}) == "");
+  CHECK(node.After(absl::Seconds(1)) == "open last_epoch=1");
+  CHECK(node.WelcomeIn(1) == "store");
+}
+
+TEST_CASE("an Assignment that is repeated changes nothing, another one stops what runs") {
+  Node node;
+  node.Run();
+  CHECK(node.Assign(1) == "");
+  CHECK(node.Assign(2) == "stop abort SIGTERM");
+}
+
+TEST_CASE("a rendezvous that stays away ends the command with 69 and stops its workers first") {
+  Node node;
+  node.Run();
+  node.LoseStream();
+  node.After(absl::Seconds(1));
+  node.now_ = node.now_ + absl::Seconds(59);
+  CHECK(node.LoseStream() == "stop abort SIGTERM");
+  CHECK(node.Feed(WorkersGone{}) == "finish 69");
+  CHECK_THAT(node.result_.explanation,
+             Catch::Contains("head:29400 was lost") && Catch::Contains("connection reset"));
+}
+
+TEST_CASE("a rendezvous that never answers ends the command with 69 after connect_timeout") {
+  Node node;
+  node.Feed(Begin{});
+  CHECK(node.LoseStream() == "");
+  node.now_ = node.now_ + absl::Seconds(10);
+  CHECK(node.LoseStream() == "finish 69");
+  CHECK_THAT(node.result_.explanation, Catch::Contains("could not be reached within 10s"));
+}
+
+TEST_CASE("a daemon that accepts and never says Welcome counts as away") {
+  Node node;
+  node.Feed(Begin{});
+  CHECK(node.After(absl::Seconds(11)) == "");
+  CHECK(node.After(absl::Seconds(1)) == "close; finish 69");
+}
+
+TEST_CASE("a hello that contradicts the job is a usage error, another incarnation is not") {
+  Node refused;
+  refused.Feed(Begin{});
+  CHECK(refused.LoseStream(absl::InvalidArgumentError("--nnodes is 2, the job has 4")) ==
+        "finish 64");
+  CHECK_THAT(refused.result_.explanation, Catch::Contains("--nnodes is 2"));
+  Node replaced;
+  replaced.Run();
+  CHECK(replaced.LoseStream(absl::AbortedError("incarnation 7 took the place of 3")) ==
+        "stop abort SIGTERM");
+  CHECK(replaced.Feed(WorkersGone{}) == "finish 1");
+}
+
+TEST_CASE(
+    "a program that cannot be started is the person's error, a node out of processes is the "
+    "node's") {
+  Node node;
+  node.Run();
+  CHECK(node.Feed(SpawnFailed{absl::NotFoundError("program x not found")}) == "stop abort SIGTERM");
+  CHECK(node.Feed(WorkersGone{}) == "send(1) leave");
+  CHECK(node.CloseWith(Outcome::kLeft) == "finish 64");
+  Node full;
+  full.Run();
+  full.Feed(SpawnFailed{absl::ResourceExhaustedError("fork")});
+  full.Feed(WorkersGone{});
+  CHECK(full.CloseWith(Outcome::kLeft) == "finish 71");
+}
+
+TEST_CASE("a failed job is explained in one paragraph") {
+  Node node;
+  node.Run();
+  rendezvous::WorkerFailure failure;
+  failure.global_rank = 5;
+  failure.local_rank = 1;
+  failure.host = "b";
+  failure.pid = 4711;
+  failure.signal = SIGKILL;
+  failure.last_log_lines = {"step 41", "step 42"};
+  CHECK(node.Daemon(1, {Epoch(), Close{Outcome::kFailed, "the restart budget of 3 is spent",
+                                       failure}}) == "stop abort SIGTERM");
+  CHECK(node.Feed(WorkersGone{}) == "finish 1");
+  CHECK(node.result_.explanation ==
+        "Job job failed: the restart budget of 3 is spent. The first failure was rank 5 (local "
+        "rank 1, pid 4711) on b: "
+        "killed by SIGKILL (out of memory?). Nobody but the kernel or an administrator sends "
+        "SIGKILL: look for \"Out of "
+        "memory\" in `dmesg -T`, at the cgroup's memory.events, and at the scheduler's memory "
+        "limit. Its last lines:\n"
+        "  step 41\n  step 42");
+}
+
+TEST_CASE("a job that stayed below its minimum ends with 69") {
+  Node node;
+  node.Feed(Begin{});
+  node.WelcomeIn(0);
+  node.Feed(StoreStarted{7000});
+  CHECK(node.CloseWith(Outcome::kTimedOut) == "finish 69");
+}
+
+TEST_CASE("a store port that is taken is a usage error") {
+  Node node;
+  node.Feed(Begin{});
+  node.WelcomeIn(0);
+  CHECK(node.Feed(StoreFailed{absl::AlreadyExistsError("port 29500 is taken")}) == "send(0) leave");
+  CHECK(node.CloseWith(Outcome::kLeft) == "finish 64");
+}
+
+}  // namespace
+}  // namespace convene::agent

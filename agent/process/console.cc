@@ -1,0 +1,139 @@
+#include "agent/process/console.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace convene::agent {
+namespace {
+
+// Moves the cursor to the row's start and clears the row.
+constexpr absl::string_view kClearRow = "\r\033[K";
+
+}  // namespace
+
+Console::Console(EventLoop& loop, int stdout_fd, int stderr_fd, std::function<void()> on_relief)
+    : loop_(loop), on_relief_(std::move(on_relief)) {
+  Prepare(out_, stdout_fd);
+  Prepare(err_, stderr_fd);
+}
+
+Console::~Console() {
+  for (Sink* sink : {&out_, &err_}) {
+    if (sink->watched) loop_.Forget(sink->fd);
+  }
+}
+
+void Console::Prepare(Sink& sink, int fd) {
+  sink.fd = fd;
+  struct stat info;
+  if (fstat(fd, &info) != 0) {
+    sink.closed = true;
+    return;
+  }
+  sink.terminal = isatty(fd) == 1;
+  sink.is_socket = S_ISSOCK(info.st_mode);
+  // Pipes and terminals can block, and O_NONBLOCK on the descriptor itself would also change it for
+  // the shell and everyone else who shares it. Opened again it is a description of our own.
+  if (S_ISFIFO(info.st_mode) || S_ISCHR(info.st_mode)) {
+    sink.reopened.Reset(open(absl::StrCat("/proc/self/fd/", fd).c_str(),
+                             O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
+    if (sink.reopened.valid()) sink.fd = sink.reopened.get();
+  }
+}
+
+bool Console::Congested() const {
+  return out_.waiting.size() > kCongested || err_.waiting.size() > kCongested;
+}
+
+void Console::WriteLine(OutputStream stream, absl::string_view prefix, absl::string_view line) {
+  Sink& sink = SinkOf(stream);
+  if (in_place_.empty() || !sink.terminal) {
+    Append(sink, prefix, line, "\n");
+  } else {
+    Append(SinkOf(in_place_stream_), kClearRow, "", "");
+    Append(sink, prefix, line, "\n");
+    Append(SinkOf(in_place_stream_), in_place_, "", "");
+  }
+}
+
+void Console::SetInPlace(OutputStream stream, absl::string_view prefix, absl::string_view line) {
+  if (!IsTerminal(stream)) return;
+  std::string text = line.empty() ? std::string() : absl::StrCat(prefix, line);
+  if (text == in_place_) return;
+  in_place_ = std::move(text);
+  in_place_stream_ = stream;
+  Append(SinkOf(stream), kClearRow, in_place_, "");
+}
+
+void Console::Append(Sink& sink, absl::string_view first, absl::string_view second,
+                     absl::string_view third) {
+  if (sink.closed) return;
+  absl::StrAppend(&sink.waiting, first, second, third);
+}
+
+void Console::Flush() {
+  for (Sink* sink : {&out_, &err_}) {
+    if (!sink->watched) Flush(*sink);
+  }
+}
+
+void Console::Flush(Sink& sink) {
+  size_t done = 0;
+  while (done < sink.waiting.size()) {
+    const char* data = sink.waiting.data() + done;
+    const size_t size = sink.waiting.size() - done;
+    const ssize_t n = sink.is_socket ? send(sink.fd, data, size, MSG_DONTWAIT | MSG_NOSIGNAL)
+                                     : write(sink.fd, data, size);
+    if (n > 0) {
+      done += n;
+    } else if (errno == EINTR) {
+      continue;
+    } else if (errno == EAGAIN) {
+      break;
+    } else {
+      sink.closed =
+          true;  // Nobody reads any more, or the disk is full: the workers are not to suffer.
+      done = sink.waiting.size();
+    }
+  }
+  sink.waiting.erase(0, done);
+  const bool wait = !sink.waiting.empty();
+  if (wait == sink.watched) return;
+  sink.watched = wait;
+  if (wait) {
+    loop_.Watch(
+        sink.fd, [this, &sink] { OnWritable(sink); }, /*writable=*/true);
+  } else {
+    loop_.Forget(sink.fd);
+  }
+}
+
+void Console::OnWritable(Sink& sink) {
+  const bool congested = Congested();
+  Flush(sink);
+  if (congested && !Congested()) on_relief_();
+}
+
+bool Console::Drain(absl::Duration patience) {
+  SetInPlace(in_place_stream_, "", "");
+  Flush();
+  MonotonicTime deadline = Clock::Real().Now() + patience;
+  while (true) {
+    const size_t left = out_.waiting.size() + err_.waiting.size();
+    if (left == 0) return true;
+    loop_.RunOnce(deadline);
+    const MonotonicTime now = Clock::Real().Now();
+    if (out_.waiting.size() + err_.waiting.size() < left) deadline = now + patience;
+    if (now >= deadline) return false;
+  }
+}
+
+}  // namespace convene::agent

@@ -1,0 +1,62 @@
+#include "agent/process/environment.h"
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "worker_runtime/contract/names.h"
+
+namespace convene::agent {
+
+std::vector<std::string> WorkerEnvironment(const std::map<std::string, std::string>& inherited,
+                                           const std::map<std::string, std::string>& extra,
+                                           const WorkerPlace& place) {
+  std::map<std::string, std::string> table = inherited;
+  for (const auto& [name, value] : extra) table[name] = value;
+  if (place.local_world_size > 1) table.try_emplace(contract::kOmpNumThreads, "1");
+  table.try_emplace(contract::kNcclAsyncErrorHandling, "1");
+
+  const rendezvous::Assignment& assignment = place.assignment;
+  const std::string rank = absl::StrCat(assignment.first_global_rank + place.local_rank);
+  const std::string world_size = absl::StrCat(assignment.world_size);
+  table[contract::kRank] = rank;
+  table[contract::kLocalRank] = absl::StrCat(place.local_rank);
+  table[contract::kGroupRank] = absl::StrCat(assignment.group_rank);
+  // One role for all: its ranks are the global ones.
+  table[contract::kRoleRank] = rank;
+  table[contract::kRoleName] = "default";
+  table[contract::kWorldSize] = world_size;
+  table[contract::kLocalWorldSize] = absl::StrCat(place.local_world_size);
+  table[contract::kGroupWorldSize] = absl::StrCat(assignment.group_world_size);
+  table[contract::kRoleWorldSize] = world_size;
+  table[contract::kMasterAddr] = assignment.store_host;
+  table[contract::kMasterPort] = absl::StrCat(assignment.store_port);
+  table[contract::kRestartCount] = absl::StrCat(assignment.restart_count);
+  table[contract::kMaxRestarts] = absl::StrCat(assignment.max_restarts);
+  table[contract::kRunId] = place.run_id;
+  // The agent of group rank 0 serves the store: every rank, 0 too, is a client of it.
+  table[contract::kUseAgentStore] = "True";
+  table[contract::kErrorFile] = place.error_file;
+  table[contract::kEpoch] = absl::StrCat(place.epoch.value());
+  // Those of an outer agent mean nothing here.
+  table.erase(contract::kSession);
+  table.erase(contract::kTerminal);
+  if (!place.session_path.empty()) table[contract::kSession] = place.session_path;
+  if (place.terminal) table[contract::kTerminal] = "1";
+
+  std::vector<std::string> strings;
+  strings.reserve(table.size());
+  for (const auto& [name, value] : table) strings.push_back(absl::StrCat(name, "=", value));
+  return strings;
+}
+
+std::map<std::string, std::string> ParseEnvironment(const char* const* strings) {
+  std::map<std::string, std::string> table;
+  for (; *strings != nullptr; ++strings) {
+    const char* equals = std::strchr(*strings, '=');
+    if (equals == nullptr || equals == *strings) continue;
+    table.try_emplace(std::string(*strings, equals - *strings), equals + 1);
+  }
+  return table;
+}
+
+}  // namespace convene::agent

@@ -1,0 +1,69 @@
+// The agent's end of its workers' sessions (worker_runtime/contract/names.h tells the words).
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "agent/process/event_loop.h"
+#include "tools/base/strong_int.h"
+#include "tools/base/unique_fd.h"
+
+namespace convene::agent {
+
+// A Unix stream socket in a directory that only this user can enter. Lives on the thread of its
+// loop.
+class SessionServer {
+ public:
+  // `on_open` is called with the local rank of a worker of the present epoch that opened its
+  // session. The directory stands in `parent` ($XDG_RUNTIME_DIR), or in /tmp when that is "" or not
+  // usable; it is removed with the server.
+  static absl::StatusOr<std::unique_ptr<SessionServer>> Start(EventLoop& loop,
+                                                              const std::string& parent,
+                                                              std::function<void(int)> on_open);
+  ~SessionServer();
+  SessionServer(const SessionServer&) = delete;
+  SessionServer& operator=(const SessionServer&) = delete;
+
+  const std::string& path() const { return path_; }  // CONVENE_SESSION; shorter than 108 bytes
+
+  // Ends all sessions; from now on only workers of `epoch` with a local rank below
+  // `local_world_size` are let in.
+  void BeginEpoch(Epoch epoch, int local_world_size);
+  bool IsOpen(int local_rank) const { return sessions_.count(local_rank) > 0; }
+  // "`word` `why`" to every open session. A worker that does not read loses its session.
+  void SendToAll(absl::string_view word, absl::string_view why);
+
+ private:
+  struct Guest {  // connected, has not said hello yet
+    UniqueFd socket;
+    std::string received;
+  };
+
+  SessionServer(EventLoop& loop, std::function<void(int)> on_open)
+      : loop_(loop), on_open_(std::move(on_open)) {}
+
+  absl::Status Listen(const std::string& parent);
+  void OnConnection();
+  void OnGuest(int fd);
+  void OnSession(int local_rank);
+  // The local rank that `line` announces, -1 when it is no hello of this epoch.
+  int ReadHello(absl::string_view line) const;
+  void Drop(UniqueFd& socket);
+
+  EventLoop& loop_;
+  const std::function<void(int)> on_open_;
+  std::string directory_;
+  std::string path_;
+  UniqueFd listener_;
+  Epoch epoch_;
+  int local_world_size_ = 0;
+  std::map<int, Guest> guests_;       // by descriptor
+  std::map<int, UniqueFd> sessions_;  // by local rank
+};
+
+}  // namespace convene::agent

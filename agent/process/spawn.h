@@ -1,0 +1,38 @@
+// Starts one worker process.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "agent/core/exit_classifier.h"
+#include "tools/base/unique_fd.h"
+
+namespace convene::agent {
+
+struct SpawnRequest {
+  std::string program;                   // a path: FindProgram's answer
+  std::vector<std::string> arguments;    // argv[0] first
+  std::vector<std::string> environment;  // "NAME=value"
+  int stdout_fd = -1;
+  int stderr_fd = -1;
+};
+
+struct Child {
+  pid_t pid = -1;
+  UniqueFd pidfd;  // readable when the process has ended
+};
+
+// The child leads its own process group, reads /dev/null, has every descriptor above 2 closed, no
+// signal blocked, caught or ignored, and is killed when the calling thread ends (so call it from
+// the main thread). Returns after its execve: an error of that call is this call's. NotFound,
+// PermissionDenied, InvalidArgument (not a program: no "#!" line): the program; else the machine's
+// want of something.
+absl::StatusOr<Child> Spawn(const SpawnRequest& request);
+
+// How the ended child ended; reaps it. REQUIRES: its pidfd is readable.
+ExitStatus Reap(pid_t pid);
+
+}  // namespace convene::agent

@@ -1,0 +1,234 @@
+#include "agent/process/worker_group.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <map>
+#include <set>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "tools/base/files.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/testing/temp_dir.h"
+
+namespace convene::agent {
+namespace {
+
+// Workers whose console is a file.
+struct Fixture {
+  Fixture()
+      : output(open(directory.File("out").c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600)) {
+    WorkerGroup::Listener listener;
+    listener.on_exit = [this](WorkerGroup::Exit exit) { exits[exit.local_rank] = exit; };
+    listener.on_gone = [this] { gone = true; };
+    group = std::make_unique<WorkerGroup>(loop, console, std::move(listener));
+  }
+  absl::Status Start(const std::string& script, int count = 1) {
+    std::vector<WorkerGroup::Worker> workers(count);
+    for (int i = 0; i < count; ++i) {
+      workers[i].environment = {absl::StrCat("LOCAL_RANK=", i), "PATH=/usr/bin:/bin"};
+      workers[i].prefix = absl::StrCat("[", i, "] ");
+      if (!log_directory.empty()) {
+        workers[i].stdout_log_file = absl::StrCat(log_directory, "/", i, "/stdout.log");
+      }
+    }
+    return group->Start("/bin/sh", {"sh", "-c", script}, workers);
+  }
+  // Until `done` is true; every wait of a test is bounded.
+  void RunUntil(const std::function<bool()>& done) {
+    const MonotonicTime deadline = Clock::Real().Now() + absl::Seconds(20);
+    while (!done()) {
+      REQUIRE(Clock::Real().Now() < deadline);
+      // Some conditions come true outside the loop.
+      const MonotonicTime soon = Clock::Real().Now() + absl::Milliseconds(5);
+      loop.RunOnce(std::min(soon, group->next_deadline()));
+      group->OnTime(Clock::Real().Now());
+    }
+  }
+  void RunUntilGone() {
+    RunUntil([this] { return gone; });
+  }
+  std::string Output() {
+    const auto content = ReadFile(directory.File("out"));
+    return content.ok() ? *content : "";
+  }
+  void RunUntilOutput(const std::string& text) {
+    RunUntil([&] { return Output().find(text) != std::string::npos; });
+  }
+  // The number after `word` in the output.
+  pid_t PidAfter(const std::string& word) {
+    int pid = 0;
+    const std::string output = Output();
+    REQUIRE(absl::SimpleAtoi(std::vector<std::string>(absl::StrSplit(
+                                 output.substr(output.find(word) + word.size()), '\n'))[0],
+                             &pid));
+    return pid;
+  }
+  static bool Everyone(int) { return true; }
+
+  testing::TempDir directory;
+  std::string log_directory;
+  UniqueFd output;
+  EventLoop loop;
+  Console console{loop, output.get(), output.get(), [] {}};
+  std::map<int, WorkerGroup::Exit> exits;
+  bool gone = false;
+  std::unique_ptr<WorkerGroup> group;
+};
+
+// Dead, or dead and not yet reaped by init.
+bool IsDead(pid_t pid) {
+  const auto stat = ReadFile(absl::StrCat("/proc/", pid, "/stat"));
+  return !stat.ok() || stat->find(") Z ") != std::string::npos;
+}
+
+TEST_CASE_METHOD(Fixture, "codes and signals are told apart, and lines carry their rank") {
+  REQUIRE_OK(
+      Start("echo out; echo err >&2; if [ $LOCAL_RANK = 0 ]; then exit 3; fi; kill -9 $$", 2));
+  RunUntilGone();
+  CHECK(exits[0].status.exit_code == 3);
+  CHECK(exits[0].status.signal == 0);
+  CHECK(exits[1].status.signal == SIGKILL);
+  CHECK_THAT(Output(), Catch::Contains("[0] out\n") && Catch::Contains("[0] err\n") &&
+                           Catch::Contains("[1] out\n") && Catch::Contains("[1] err\n"));
+}
+
+TEST_CASE_METHOD(Fixture, "nothing of 10,000 lines at the end is lost, and the last 20 are kept") {
+  log_directory = directory.File("logs");
+  REQUIRE_OK(
+      Start("i=0; while [ $i -lt 10000 ]; do echo line $i; i=$((i+1)); done; printf 'no end'"));
+  RunUntilGone();
+  std::string expected;
+  std::string expected_log;
+  for (int i = 0; i < 10000; ++i) {
+    absl::StrAppend(&expected, "[0] line ", i, "\n");
+    absl::StrAppend(&expected_log, "line ", i, "\n");
+  }
+  CHECK(Output() == expected + "[0] no end\n");
+  const auto log = ReadFile(directory.File("logs/0/stdout.log"));
+  REQUIRE_OK(log);
+  CHECK(*log == expected_log + "no end");
+  REQUIRE(exits[0].last_log_lines.size() == 20);
+  CHECK(exits[0].last_log_lines.front() == "line 9981");
+  CHECK(exits[0].last_log_lines.back() == "no end");
+}
+
+TEST_CASE_METHOD(Fixture, "long lines are cut in the last lines only") {
+  REQUIRE_OK(Start("head -c 3000 /dev/zero | tr '\\0' x; echo"));
+  RunUntilGone();
+  CHECK(Output() == "[0] " + std::string(3000, 'x') + "\n");
+  REQUIRE(exits[0].last_log_lines.size() == 1);
+  CHECK(exits[0].last_log_lines[0].size() == 500);
+}
+
+TEST_CASE_METHOD(Fixture, "a worker starts with a clean slate") {
+  signal(SIGPIPE, SIG_IGN);
+  UniqueFd leaked(open("/dev/null", O_RDONLY));  // Without close-on-exec.
+  REQUIRE(leaked.get() > 2);
+  sigset_t blocked, before;
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGTERM);
+  sigprocmask(SIG_BLOCK, &blocked, &before);
+  REQUIRE_OK(
+      Start("grep -E '^Sig(Blk|Ign)' /proc/self/status; readlink /proc/$$/fd/0; "
+            "ls -m /proc/$$/fd; ps -o pgid= -p $$; echo pid $$"));
+  sigprocmask(SIG_SETMASK, &before, nullptr);
+  RunUntilGone();
+  // Signals 32 and 33 are glibc's own: who starts this test may ignore them, and nobody else can
+  // tell.
+  CHECK_THAT(Output(), Catch::Contains("SigBlk:\t0000000000000000") &&
+                           (Catch::Contains("SigIgn:\t0000000000000000") ||
+                            Catch::Contains("SigIgn:\t0000000180000000")) &&
+                           Catch::Contains("[0] /dev/null\n") && Catch::Contains("[0] 0, 1, 2\n"));
+  const pid_t pid = PidAfter("pid ");
+  CHECK_THAT(Output(), Catch::Contains(absl::StrCat(pid, "\n[0] pid ")));
+}
+
+TEST_CASE_METHOD(Fixture, "what a worker leaves in its group dies with it") {
+  REQUIRE_OK(Start("sleep 600 & echo left $!"));
+  RunUntilGone();
+  CHECK(exits[0].status.exit_code == 0);
+  RunUntil([&] { return IsDead(PidAfter("left ")); });
+}
+
+TEST_CASE_METHOD(Fixture,
+                 "a grandchild in a session of its own lives, but does not hold up the agent") {
+  REQUIRE_OK(
+      Start("setsid sh -c 'echo moved $$; exec sleep 600' & while ! [ -e /proc/$!/fd ]; do :; "
+            "done; sleep 0.3"));
+  const MonotonicTime begin = Clock::Real().Now();
+  RunUntilGone();
+  CHECK(Clock::Real().Now() - begin < absl::Seconds(10));
+  const pid_t pid = PidAfter("moved ");
+  CHECK_FALSE(IsDead(pid));
+  kill(pid, SIGKILL);
+}
+
+TEST_CASE_METHOD(Fixture,
+                 "a stop reaches the whole group, and who was left by a dead leader may finish") {
+  REQUIRE_OK(
+      Start("sh -c 'trap \"echo saving; sleep 0.2; echo saved; exit 0\" TERM; echo ready; while :; "
+            "do sleep 0.05; "
+            "done' & wait"));
+  RunUntilOutput("ready");
+  group->Stop(SIGTERM, Everyone);
+  RunUntilGone();
+  CHECK(exits[0].status.signal == SIGTERM);
+  CHECK_THAT(Output(), Catch::Contains("saving") && Catch::Contains("saved"));
+}
+
+TEST_CASE_METHOD(Fixture, "only chosen workers get the signal, a kill ends all") {
+  REQUIRE_OK(Start(
+      "trap 'echo asked; exit 0' TERM; echo ready $LOCAL_RANK; while :; do sleep 0.02; done", 2));
+  RunUntilOutput("ready 0");
+  RunUntilOutput("ready 1");
+  group->Stop(SIGTERM, [](int rank) { return rank == 1; });
+  RunUntil([this] { return exits.count(1) == 1; });
+  CHECK(exits.count(0) == 0);
+  group->Kill();
+  RunUntilGone();
+  CHECK(exits[0].status.signal == SIGKILL);
+}
+
+TEST_CASE_METHOD(Fixture,
+                 "a program that execve refuses is an error of Start, and the group is gone") {
+  WorkerGroup::Worker worker;
+  CHECK_STATUS(group->Start("/no/such", {"such"}, {worker}), absl::StatusCode::kNotFound,
+               "/no/such");
+  CHECK(gone);
+  REQUIRE_OK(WriteFileAtomic(directory.File("text"), "not a program"));
+  chmod(directory.File("text").c_str(), 0755);
+  WorkerGroup other(loop, console, {[](WorkerGroup::Exit) {}, [] {}});
+  CHECK_STATUS(other.Start(directory.File("text"), {"text"}, {worker}),
+               absl::StatusCode::kInvalidArgument, "\"#!\"");
+}
+
+TEST_CASE_METHOD(Fixture, "workers die with the agent, even when it is killed") {
+  const pid_t agent = fork();
+  if (agent == 0) {
+    // The child's event loop is its parent's descriptor: it only spawns.
+    SpawnRequest request;
+    request.program = "/bin/sh";
+    request.arguments = {"sh", "-c", "echo worker $$; exec sleep 600"};
+    request.stdout_fd = request.stderr_fd = output.get();
+    const auto child = Spawn(request);
+    if (!child.ok()) _exit(1);
+    pause();
+    _exit(0);
+  }
+  RunUntilOutput("worker ");
+  const pid_t worker = PidAfter("worker ");
+  CHECK_FALSE(IsDead(worker));
+  kill(agent, SIGKILL);
+  waitpid(agent, nullptr, 0);
+  RunUntil([&] { return IsDead(worker); });
+}
+
+}  // namespace
+}  // namespace convene::agent

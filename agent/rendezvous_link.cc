@@ -1,0 +1,151 @@
+#include "agent/rendezvous_link.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "spdlog/spdlog.h"
+#include "tools/base/check.h"
+
+namespace convene::agent {
+namespace {
+
+using rendezvous::AgentStream;
+using rendezvous::Server;
+
+bool IsLoopback(const std::string& host) {
+  return host == "localhost" || host == "127.0.0.1" || host == "::1";
+}
+
+std::string HostAndPort(const std::string& host, int port) {
+  if (host.find(':') != std::string::npos) return absl::StrCat("[", host, "]:", port);
+  return absl::StrCat(host, ":", port);
+}
+
+}  // namespace
+
+RendezvousLink::RendezvousLink(EventLoop& loop, Options options, std::function<void(News)> on_news)
+    : loop_(loop),
+      options_(std::move(options)),
+      on_news_(std::move(on_news)),
+      posted_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  CONVENE_CHECK(posted_.valid());
+  loop_.Watch(posted_.get(), [this] { OnPosted(); });
+}
+
+RendezvousLink::~RendezvousLink() {
+  dialer_.Join();
+  stream_.reset();
+  // A stream that was opened but never handed over still calls its handlers: it goes before what
+  // they use.
+  std::deque<std::pair<int64_t, Item>> rest;
+  {
+    MutexLock lock(&mutex_);
+    rest.swap(queue_);
+  }
+  rest.clear();
+  loop_.Forget(posted_.get());
+}
+
+void RendezvousLink::Open(const rendezvous::Hello& hello, absl::Duration timeout) {
+  Close();
+  dialer_.Join();
+  const int64_t generation = generation_;
+  const bool host_now = options_.may_host && server_ == nullptr;
+  // Our own server is dialled without asking a name service.
+  const std::string host = server_ == nullptr ? options_.host : "127.0.0.1";
+  const int port = server_ == nullptr ? options_.port : server_->port();
+  dialer_ = Thread("dial", [=, this] {
+    Post(generation, Dial(hello, timeout, generation, host_now, host, port));
+  });
+}
+
+RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl::Duration timeout,
+                                            int64_t generation, bool host_now, std::string host,
+                                            int port) {
+  Opened opened;
+  if (host_now) {
+    Server::Options options;
+    if (IsLoopback(host)) options.host = "127.0.0.1";
+    options.port = port;
+    absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
+    if (server.ok()) {
+      opened.server = *std::move(server);
+      host = "127.0.0.1";
+      port = opened.server->port();
+    } else if (!absl::IsAlreadyExists(server.status())) {
+      opened.stream = server.status();
+      return opened;
+    }
+  }
+  AgentStream::Handlers handlers;
+  handlers.on_event = [this, generation](rendezvous::DaemonEvent event) {
+    Post(generation, News(std::move(event)));
+  };
+  handlers.on_end = [this, generation](absl::Status status) {
+    Post(generation, News(std::move(status)));
+  };
+  opened.stream = AgentStream::Open(HostAndPort(host, port), options_.incarnation, hello,
+                                    std::move(handlers), timeout);
+  return opened;
+}
+
+void RendezvousLink::Close() {
+  ++generation_;
+  stream_.reset();
+  is_opened_ = false;
+  early_.clear();
+}
+
+void RendezvousLink::Send(Epoch epoch, rendezvous::AgentEvent event) {
+  if (stream_ != nullptr) stream_->Send(epoch, std::move(event));
+}
+
+void RendezvousLink::Post(int64_t generation, Item item) {
+  {
+    MutexLock lock(&mutex_);
+    queue_.emplace_back(generation, std::move(item));
+  }
+  const uint64_t one = 1;
+  CONVENE_CHECK(write(posted_.get(), &one, sizeof(one)) == sizeof(one));
+}
+
+void RendezvousLink::OnPosted() {
+  uint64_t count = 0;
+  if (read(posted_.get(), &count, sizeof(count)) != sizeof(count)) return;
+  std::deque<std::pair<int64_t, Item>> arrived;
+  {
+    MutexLock lock(&mutex_);
+    arrived.swap(queue_);
+  }
+  for (auto& [generation, item] : arrived) {
+    Opened* opened = std::get_if<Opened>(&item);
+    // Even a try that is no longer wanted may have begun to host, and others may be with us
+    // already.
+    if (opened != nullptr && opened->server != nullptr) {
+      server_ = std::move(opened->server);
+      spdlog::info("hosting the rendezvous on port {}", server_->port());
+    }
+    if (generation != generation_) continue;
+    if (opened == nullptr && !is_opened_) {
+      early_.push_back(std::move(item));
+    } else {
+      Handle(std::move(item));
+    }
+  }
+}
+
+void RendezvousLink::Handle(Item item) {
+  if (News* news = std::get_if<News>(&item)) return on_news_(std::move(*news));
+  Opened& opened = std::get<Opened>(item);
+  if (!opened.stream.ok()) return on_news_(opened.stream.status());
+  stream_ = *std::move(opened.stream);
+  is_opened_ = true;
+  std::deque<Item> early;
+  early.swap(early_);
+  for (Item& earlier : early) on_news_(std::get<News>(std::move(earlier)));
+}
+
+}  // namespace convene::agent

@@ -1,0 +1,90 @@
+// The agent's way to the rendezvous: hosts it when nobody does, dials it, and brings its words to
+// the agent's loop.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <variant>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "agent/process/event_loop.h"
+#include "rendezvous/client/agent_stream.h"
+#include "rendezvous/quorum/messages.h"
+#include "rendezvous/server/server.h"
+#include "tools/base/mutex.h"
+#include "tools/base/strong_int.h"
+#include "tools/base/thread.h"
+#include "tools/base/unique_fd.h"
+
+namespace convene::agent {
+
+// Lives on the thread of its loop. One thread of its own, "dial", only while a stream is being
+// opened: that may take seconds, and the workers' output must not wait for it.
+class RendezvousLink {
+ public:
+  struct Options {
+    std::string host;
+    int port = 0;           // 0: hosts it on any free port (may_host must be set)
+    bool may_host = false;  // the endpoint is on this machine
+    Incarnation incarnation;
+  };
+  // What the daemon says, or how the stream ended (or could not be opened). In order; nothing after
+  // an end until the next Open.
+  using News = std::variant<rendezvous::DaemonEvent, absl::Status>;
+
+  RendezvousLink(EventLoop& loop, Options options, std::function<void(News)> on_news);
+  // Waits for a try that is under way, at most its timeout.
+  ~RendezvousLink();
+  RendezvousLink(const RendezvousLink&) = delete;
+  RendezvousLink& operator=(const RendezvousLink&) = delete;
+
+  // Each try begins with the question who hosts: when `may_host`, the port is bound if it is free;
+  // when it is taken, its owner is dialled. REQUIRES: no stream is open or being opened.
+  void Open(const rendezvous::Hello& hello, absl::Duration timeout);
+  // Ends the stream without news.
+  void Close();
+  // Lost when no stream is open.
+  void Send(Epoch epoch, rendezvous::AgentEvent event);
+
+  // Stops hosting: the server sends what the other agents are still to hear (the daemon's Close),
+  // for at most 2 s.
+  void StopHosting() { server_.reset(); }
+
+ private:
+  // One Open and all it brings. Its handlers may outlive the interest in it.
+  struct Opened {
+    absl::StatusOr<std::unique_ptr<rendezvous::AgentStream>> stream;
+    std::unique_ptr<rendezvous::Server> server;  // when this try began to host
+  };
+  using Item = std::variant<Opened, News>;
+
+  // On the thread "dial".
+  Opened Dial(const rendezvous::Hello& hello, absl::Duration timeout, int64_t generation,
+              bool host_now, std::string host, int port);
+  // From any thread.
+  void Post(int64_t generation, Item item) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnPosted() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Handle(Item item);
+
+  EventLoop& loop_;
+  const Options options_;
+  const std::function<void(News)> on_news_;
+  const UniqueFd posted_;  // eventfd
+
+  std::unique_ptr<rendezvous::Server> server_;
+  std::unique_ptr<rendezvous::AgentStream> stream_;
+  Thread dialer_;
+  int64_t generation_ = 0;  // of the latest Open or Close; what earlier ones post is dropped
+  bool is_opened_ = false;  // the stream of this generation is in our hands
+  std::deque<Item> early_;  // came before it was
+
+  Mutex mutex_;
+  std::deque<std::pair<int64_t, Item>> queue_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace convene::agent
