@@ -1,0 +1,69 @@
+#include "launcher/command.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <climits>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "tools/base/files.h"
+
+namespace convene::launcher {
+namespace {
+
+constexpr char kTrainer[] = "convene-train";
+
+bool IsExecutableFile(const std::string& path) {
+  struct stat info;
+  return stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && access(path.c_str(), X_OK) == 0;
+}
+
+bool IsInPath(const std::string& name, const EnvironmentLookup& environment) {
+  const std::string path = environment("PATH").value_or("");
+  for (const absl::string_view directory : absl::StrSplit(path, ':', absl::SkipEmpty())) {
+    if (IsExecutableFile(absl::StrCat(directory, "/", name))) return true;
+  }
+  return false;
+}
+
+std::string FindTrainer(const EnvironmentLookup& environment, const std::string& own_directory) {
+  if (IsInPath(kTrainer, environment)) return kTrainer;
+  for (const char* place : {"/", "/../worker_runtime/trainer/"}) {
+    const std::string path = absl::StrCat(own_directory, place, kTrainer);
+    if (IsExecutableFile(path)) return path;
+  }
+  return kTrainer;  // the agent says where it has looked
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> ResolveCommand(const RunFlags& flags,
+                                                        const EnvironmentLookup& environment,
+                                                        const std::string& own_directory) {
+  std::vector<std::string> command = flags.command;
+  const std::string python = environment("PYTHON_EXEC").value_or("python3");
+  if (flags.module) {
+    command.insert(command.begin(), {python, "-u", "-m"});
+  } else if (absl::EndsWith(command[0], ".py") && !flags.no_python) {
+    if (access(command[0].c_str(), R_OK) != 0) {
+      return absl::NotFoundError(absl::StrCat(
+          "there is no readable script ", command[0],
+          "; its path counts from the current directory, which must be the same on every node"));
+    }
+    command.insert(command.begin(), {python, "-u"});
+  } else if (command[0] == kTrainer) {
+    command[0] = FindTrainer(environment, own_directory);
+  }
+  return command;
+}
+
+std::string OwnDirectory() {
+  char path[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
+  if (length <= 0 || length == static_cast<ssize_t>(sizeof(path))) return ".";
+  return ParentDirectory(std::string(path, static_cast<size_t>(length)));
+}
+
+}  // namespace convene::launcher

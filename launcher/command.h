@@ -1,0 +1,27 @@
+// The words that the agent executes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "launcher/environment.h"
+#include "launcher/flags.h"
+
+namespace convene::launcher {
+
+// `flags.command` as it must be executed:
+//   x.py            python3 -u x.py (PYTHON_EXEC names another interpreter), unless --no-python
+//   -m module       python3 -u -m module
+//   convene-train   from PATH, else beside this binary (`own_directory`), else at its place in
+//   Bazel's tree anything else   itself; the agent finds it in PATH and says so when it is not
+//   there
+// NotFound for a script that does not exist. REQUIRES: flags.command is not empty.
+absl::StatusOr<std::vector<std::string>> ResolveCommand(const RunFlags& flags,
+                                                        const EnvironmentLookup& environment,
+                                                        const std::string& own_directory);
+
+// The directory of the running binary, symbolic links followed.
+std::string OwnDirectory();
+
+}  // namespace convene::launcher

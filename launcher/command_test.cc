@@ -1,0 +1,73 @@
+#include "launcher/command.h"
+
+#include <sys/stat.h>
+
+#include "tools/base/files.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/testing/temp_dir.h"
+
+namespace convene::launcher {
+namespace {
+
+using Words = std::vector<std::string>;
+
+EnvironmentLookup Variable(const std::string& wanted, const std::string& value) {
+  return [=](const std::string& name) -> std::optional<std::string> {
+    if (name == wanted) return value;
+    return std::nullopt;
+  };
+}
+
+const EnvironmentLookup kNothing = Variable("", "");
+
+TEST_CASE("a Python script runs unbuffered under the interpreter of choice") {
+  const testing::TempDir directory;
+  const std::string script = directory.File("train.py");
+  REQUIRE_OK(WriteFileAtomic(script, ""));
+  RunFlags flags;
+  flags.command = {script, "--lr", "1"};
+  CHECK(ResolveCommand(flags, kNothing, "").value() == Words{"python3", "-u", script, "--lr", "1"});
+  CHECK(ResolveCommand(flags, Variable("PYTHON_EXEC", "/py"), "").value()[0] == "/py");
+  flags.no_python = true;
+  CHECK(ResolveCommand(flags, kNothing, "").value() == flags.command);
+}
+
+TEST_CASE("a missing script is named before anything starts") {
+  RunFlags flags;
+  flags.command = {"/nowhere/train.py"};
+  CHECK_STATUS(ResolveCommand(flags, kNothing, ""), absl::StatusCode::kNotFound,
+               "/nowhere/train.py");
+}
+
+TEST_CASE("a module runs under Python, any other program by itself") {
+  RunFlags flags;
+  flags.command = {"pkg.train", "x"};
+  CHECK(ResolveCommand(flags, kNothing, "").value() == flags.command);
+  flags.module = true;
+  CHECK(ResolveCommand(flags, kNothing, "").value() ==
+        Words{"python3", "-u", "-m", "pkg.train", "x"});
+}
+
+TEST_CASE("the trainer is found in PATH, beside the launcher, or in Bazel's tree") {
+  const testing::TempDir directory;
+  RunFlags flags;
+  flags.command = {"convene-train", "c.yaml"};
+  const std::string own = directory.File("launcher");
+  CHECK(ResolveCommand(flags, kNothing, own).value()[0] == "convene-train");
+  const auto install = [](const std::string& path) {
+    REQUIRE_OK(MakeDirectories(ParentDirectory(path)));
+    REQUIRE_OK(WriteFileAtomic(path, "#!/bin/sh\n"));
+    REQUIRE(chmod(path.c_str(), 0755) == 0);
+  };
+  install(directory.File("worker_runtime/trainer/convene-train"));
+  REQUIRE_OK(MakeDirectories(own));
+  CHECK(ResolveCommand(flags, kNothing, own).value()[0] ==
+        own + "/../worker_runtime/trainer/convene-train");
+  install(own + "/convene-train");
+  CHECK(ResolveCommand(flags, kNothing, own).value() == Words{own + "/convene-train", "c.yaml"});
+  CHECK(ResolveCommand(flags, Variable("PATH", "/nowhere:" + own), "").value()[0] ==
+        "convene-train");
+}
+
+}  // namespace
+}  // namespace convene::launcher

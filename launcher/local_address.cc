@@ -1,0 +1,147 @@
+#include "launcher/local_address.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "rendezvous/store/resolve.h"
+#include "spdlog/spdlog.h"
+#include "tools/base/backoff.h"
+#include "tools/base/clock.h"
+#include "tools/base/random.h"
+#include "tools/base/status_macros.h"
+#include "tools/base/unique_fd.h"
+
+namespace convene::launcher {
+namespace {
+
+using rendezvous::ResolvedAddress;
+
+constexpr int kAnyPort = 9;  // connecting a datagram socket sends nothing
+
+// The address's bytes, an IPv4 one inside IPv6 as itself: equal for equal hosts.
+std::string AddressBytes(const sockaddr* address) {
+  if (address->sa_family == AF_INET) {
+    const auto* ip4 = reinterpret_cast<const sockaddr_in*>(address);
+    return std::string(reinterpret_cast<const char*>(&ip4->sin_addr), sizeof(ip4->sin_addr));
+  }
+  if (address->sa_family != AF_INET6) return "";
+  const auto* ip6 = reinterpret_cast<const sockaddr_in6*>(address);
+  const std::string bytes(reinterpret_cast<const char*>(&ip6->sin6_addr), sizeof(ip6->sin6_addr));
+  return IN6_IS_ADDR_V4MAPPED(&ip6->sin6_addr) ? bytes.substr(12) : bytes;
+}
+
+bool IsLoopback(const sockaddr* address) {
+  const std::string bytes = AddressBytes(address);
+  if (bytes.size() == 4) return bytes[0] == 127;
+  return bytes == std::string(15, '\0') + '\1';
+}
+
+std::string ToText(const sockaddr* address) {
+  const std::string bytes = AddressBytes(address);
+  char text[INET6_ADDRSTRLEN] = {};
+  inet_ntop(bytes.size() == 4 ? AF_INET : AF_INET6, bytes.data(), text, sizeof(text));
+  return text;
+}
+
+// The addresses of this machine's interfaces that are up, IPv4 first, without link-local ones.
+absl::StatusOr<std::vector<ResolvedAddress>> OwnAddresses() {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return ErrnoStatus(errno, "getifaddrs");
+  std::vector<ResolvedAddress> addresses;
+  for (const int family : {AF_INET, AF_INET6}) {
+    for (const ifaddrs* item = list; item != nullptr; item = item->ifa_next) {
+      if (item->ifa_addr == nullptr || item->ifa_addr->sa_family != family) continue;
+      if ((item->ifa_flags & IFF_UP) == 0) continue;
+      ResolvedAddress address;
+      address.family = family;
+      address.length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+      std::memcpy(&address.storage, item->ifa_addr, address.length);
+      if (family == AF_INET6 &&
+          IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<sockaddr_in6&>(address.storage).sin6_addr)) {
+        continue;
+      }
+      addresses.push_back(address);
+    }
+  }
+  freeifaddrs(list);
+  return addresses;
+}
+
+// The address that packets to `target` would leave with.
+absl::StatusOr<std::string> SourceTowards(const ResolvedAddress& target) {
+  const UniqueFd fd(socket(target.family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return ErrnoStatus(errno, "socket");
+  ResolvedAddress own;
+  own.length = sizeof(own.storage);
+  if (connect(fd.get(), target.get(), target.length) != 0 ||
+      getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own.storage), &own.length) != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("no route to ", ToText(target.get()), ": ", strerror(errno)));
+  }
+  return ToText(own.get());
+}
+
+absl::StatusOr<std::vector<ResolvedAddress>> ResolvePatiently(const std::string& host,
+                                                              absl::Duration timeout) {
+  Clock& clock = Clock::Real();
+  const MonotonicTime deadline = clock.Now() + timeout;
+  Backoff backoff(absl::Milliseconds(100), absl::Seconds(2));
+  bool told = false;
+  for (;;) {
+    auto addresses = rendezvous::ResolveHost(host, kAnyPort, deadline - clock.Now());
+    const absl::Duration pause = backoff.Next(RandomFraction());
+    if (addresses.ok() || clock.Now() + pause >= deadline) return addresses;
+    if (!std::exchange(told, true)) {
+      spdlog::warn("{}; trying again for {}", std::string(addresses.status().message()),
+                   absl::FormatDuration(timeout));
+    }
+    clock.SleepFor(pause);
+  }
+}
+
+bool IsAmong(const ResolvedAddress& address, const std::vector<ResolvedAddress>& own) {
+  for (const ResolvedAddress& one : own) {
+    if (AddressBytes(one.get()) == AddressBytes(address.get())) return true;
+  }
+  return false;
+}
+
+// For a host name that stands for loopback on this machine only.
+std::string FirstOtherThanLoopback(const std::vector<ResolvedAddress>& own) {
+  for (const ResolvedAddress& one : own) {
+    if (!IsLoopback(one.get())) return ToText(one.get());
+  }
+  return "127.0.0.1";
+}
+
+}  // namespace
+
+absl::StatusOr<Location> LocateRendezvous(const std::string& host, absl::Duration timeout) {
+  if (host == "localhost") return Location{true, "127.0.0.1"};
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<ResolvedAddress> addresses,
+                           ResolvePatiently(host, timeout));
+  const ResolvedAddress& first = addresses.front();
+  if (IsLoopback(first.get()) && ToText(first.get()) == host) return Location{true, host};
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<ResolvedAddress> own, OwnAddresses());
+  Location location;
+  for (const ResolvedAddress& address : addresses) {
+    location.is_here |= IsLoopback(address.get()) || IsAmong(address, own);
+  }
+  if (IsLoopback(first.get())) {
+    location.own_address = FirstOtherThanLoopback(own);
+    return location;
+  }
+  CONVENE_ASSIGN_OR_RETURN(location.own_address, SourceTowards(first));
+  return location;
+}
+
+}  // namespace convene::launcher

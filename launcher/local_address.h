@@ -1,0 +1,25 @@
+// Where this machine stands towards the rendezvous.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace convene::launcher {
+
+struct Location {
+  bool is_here = false;     // the host is this machine
+  std::string own_address;  // numeric: what other nodes that can reach the host reach us by
+};
+
+// One look-up of `host`, tried again with back-off while the name is not known (in Kubernetes a
+// name comes after its pod), then local calls only: no packet is sent. "localhost" and numeric
+// addresses need no look-up. A host that is a name of this machine's loopback (Debian's 127.0.1.1)
+// counts as here, with the first other address as our own.
+//
+// InvalidArgument, Unavailable or DeadlineExceeded as ResolveHost says, after `timeout` at the
+// latest; Unavailable when there is no route.
+absl::StatusOr<Location> LocateRendezvous(const std::string& host, absl::Duration timeout);
+
+}  // namespace convene::launcher

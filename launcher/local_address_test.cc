@@ -1,0 +1,34 @@
+#include "launcher/local_address.h"
+
+#include "tools/base/testing/status_testing.h"
+
+namespace convene::launcher {
+namespace {
+
+constexpr absl::Duration kShort = absl::Milliseconds(200);
+
+TEST_CASE("loopback by name or number is here and is our own address") {
+  CHECK(LocateRendezvous("localhost", kShort)->is_here);
+  CHECK(LocateRendezvous("localhost", kShort)->own_address == "127.0.0.1");
+  CHECK(LocateRendezvous("127.0.0.1", kShort)->is_here);
+  CHECK(LocateRendezvous("127.0.0.2", kShort)->own_address == "127.0.0.2");
+}
+
+TEST_CASE("a documentation address is not this machine") {
+  const auto location = LocateRendezvous("192.0.2.1", kShort);
+  // A sandbox without a route may say so; what it must not say is "here".
+  if (location.ok()) {
+    CHECK_FALSE(location->is_here);
+    CHECK_FALSE(location->own_address.empty());
+  } else {
+    CHECK_STATUS(location, absl::StatusCode::kUnavailable, "no route to 192.0.2.1");
+  }
+}
+
+TEST_CASE("a name that cannot exist is an error within the timeout") {
+  CHECK_STATUS(LocateRendezvous("no such host", kShort), absl::StatusCode::kInvalidArgument,
+               "no such host");
+}
+
+}  // namespace
+}  // namespace convene::launcher

@@ -1,0 +1,13 @@
+// What this machine has, as far as the command line may refer to it.
+#pragma once
+
+#include "launcher/environment.h"
+#include "launcher/job_spec.h"
+
+namespace convene::launcher {
+
+// CPUs: those this process may use. GPUs: those that CUDA_VISIBLE_DEVICES names, else the device
+// files /dev/nvidia<N>; no driver is asked, so this costs microseconds.
+Machine InspectMachine(const EnvironmentLookup& environment);
+
+}  // namespace convene::launcher

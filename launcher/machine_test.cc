@@ -1,0 +1,28 @@
+#include "launcher/machine.h"
+
+#include <catch2/catch.hpp>
+
+namespace convene::launcher {
+namespace {
+
+Machine InspectWith(std::optional<std::string> visible) {
+  return InspectMachine([&](const std::string& name) {
+    return name == "CUDA_VISIBLE_DEVICES" ? visible : std::nullopt;
+  });
+}
+
+TEST_CASE("a machine has a name and at least one CPU") {
+  const Machine machine = InspectWith(std::nullopt);
+  CHECK_FALSE(machine.host_name.empty());
+  CHECK(machine.cpus >= 1);
+}
+
+TEST_CASE("hidden GPUs do not count, and none can be conjured up") {
+  CHECK(InspectWith("").gpus == 0);
+  CHECK(InspectWith("-1").gpus == 0);
+  const bool has_gpus = InspectWith(std::nullopt).gpus > 0;
+  CHECK(InspectWith("0,GPU-abc, -1,3").gpus == (has_gpus ? 2 : 0));
+}
+
+}  // namespace
+}  // namespace convene::launcher

@@ -1,0 +1,205 @@
+#include "rendezvous/client/agent_stream.h"
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "grpcpp/grpcpp.h"
+#include "rendezvous/client/dial.h"
+#include "rendezvous/wire/wire.h"
+#include "tools/base/backoff.h"
+#include "tools/base/clock.h"
+#include "tools/base/mutex.h"
+#include "tools/base/random.h"
+#include "tools/base/status_macros.h"
+
+namespace convene::rendezvous {
+namespace {
+
+// An agent says a handful of things in an epoch, and a heartbeat now and then.
+constexpr size_t kMostUnsent = 4096;
+// How often a listener may break off before its first answer until it is called no daemon: one that
+// is just stopping does so once.
+constexpr int kMostBreaks = 4;
+
+// The gRPC call. At most one write is under way; a hold keeps the call alive from outside its
+// reactions, until reading has ended and no write is under way.
+class GrpcAgentStream final : public AgentStream,
+                              public grpc::ClientBidiReactor<pb::AgentMessage, pb::DaemonMessage> {
+ public:
+  GrpcAgentStream(std::shared_ptr<grpc::Channel> channel, Incarnation incarnation,
+                  const Hello& hello, Handlers handlers)
+      : incarnation_(incarnation),
+        handlers_(std::move(handlers)),
+        stub_(pb::Rendezvous::NewStub(std::move(channel))) {
+    stub_->async()->Attend(&context_, this);
+    AddHold();
+    StartRead(&incoming_);
+    Enqueue({incarnation_, hello.last_epoch, hello});
+    StartCall();
+  }
+
+  ~GrpcAgentStream() override {
+    {
+      MutexLock lock(&mutex_);
+      is_silenced_ = true;
+    }
+    context_.TryCancel();
+    MutexLock lock(&mutex_);
+    while (!is_done_) changed_.Wait(&mutex_);
+  }
+
+  void Send(Epoch epoch, AgentEvent event) override {
+    Enqueue({incarnation_, epoch, std::move(event)});
+  }
+
+  // OK once the daemon has answered; DeadlineExceeded; else how the call ended before that.
+  absl::Status WaitUntilAnswered(MonotonicTime deadline) {
+    MutexLock lock(&mutex_);
+    while (!is_answered_ && !is_done_) {
+      const absl::Duration left = deadline - Clock::Real().Now();
+      if (left <= absl::ZeroDuration()) return absl::DeadlineExceededError("no answer");
+      changed_.WaitFor(&mutex_, left);
+    }
+    return is_answered_ ? absl::OkStatus() : end_;
+  }
+
+ private:
+  void Enqueue(AgentEnvelope envelope) {
+    {
+      MutexLock lock(&mutex_);
+      if (has_stopped_reading_) return;
+      if (queue_.size() >= kMostUnsent) return context_.TryCancel();
+      queue_.push_back(ToWire(envelope));
+    }
+    WriteNext();
+  }
+
+  void WriteNext() {
+    {
+      MutexLock lock(&mutex_);
+      if (is_writing_ || has_stopped_reading_ || queue_.empty()) return;
+      outgoing_ = std::move(queue_.front());
+      queue_.pop_front();
+      is_writing_ = true;
+    }
+    StartWrite(&outgoing_);
+  }
+
+  void OnReadInitialMetadataDone(bool ok) override {
+    if (ok) MarkAnswered();
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      bool may_release = false;
+      {
+        MutexLock lock(&mutex_);
+        has_stopped_reading_ = true;
+        may_release = !is_writing_;
+      }
+      if (may_release) RemoveHold();
+      return;
+    }
+    MarkAnswered();
+    absl::StatusOr<DaemonEvent> event = FromWire(std::move(incoming_));
+    if (!event.ok()) {
+      context_.TryCancel();
+    } else if (!IsSilenced()) {
+      handlers_.on_event(*std::move(event));
+    }
+    incoming_.Clear();
+    StartRead(&incoming_);
+  }
+
+  void OnWriteDone(bool /*ok*/) override {
+    bool may_release = false;
+    {
+      MutexLock lock(&mutex_);
+      is_writing_ = false;
+      may_release = has_stopped_reading_;
+    }
+    // A write that failed is told by the reads' end.
+    may_release ? RemoveHold() : WriteNext();
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    bool has_listener = false;
+    {
+      MutexLock lock(&mutex_);
+      end_ = FromGrpc(status);
+      has_listener = is_answered_ && !is_silenced_;
+    }
+    if (has_listener) handlers_.on_end(FromGrpc(status));
+    MutexLock lock(&mutex_);
+    is_done_ = true;
+    changed_.SignalAll();
+  }
+
+  void MarkAnswered() {
+    MutexLock lock(&mutex_);
+    is_answered_ = true;
+    changed_.SignalAll();
+  }
+
+  bool IsSilenced() {
+    MutexLock lock(&mutex_);
+    return is_silenced_;
+  }
+
+  const Incarnation incarnation_;
+  const Handlers handlers_;
+  const std::unique_ptr<pb::Rendezvous::Stub> stub_;
+  grpc::ClientContext context_;
+  pb::DaemonMessage incoming_;  // of the one read under way
+  pb::AgentMessage outgoing_;   // of the one write under way
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<pb::AgentMessage> queue_ ABSL_GUARDED_BY(mutex_);
+  bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool has_stopped_reading_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_answered_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_silenced_ ABSL_GUARDED_BY(mutex_) = false;  // the destructor runs: no more handlers
+  bool is_done_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status end_ ABSL_GUARDED_BY(mutex_);
+};
+
+absl::Status NotADaemon(const std::string& endpoint, const absl::Status& cause) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("what listens at ", endpoint, " is no rendezvous daemon (",
+                   std::string(cause.message()), "): is the port right?"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<AgentStream>> AgentStream::Open(const std::string& endpoint,
+                                                               Incarnation incarnation,
+                                                               const Hello& hello,
+                                                               Handlers handlers,
+                                                               absl::Duration connect_timeout) {
+  const MonotonicTime deadline = Clock::Real().Now() + connect_timeout;
+  Backoff backoff(absl::Milliseconds(100), absl::Seconds(2));
+  for (int breaks = 1;; ++breaks) {
+    CONVENE_ASSIGN_OR_RETURN(UniqueFd socket, Dial(endpoint, deadline));
+    auto stream = std::make_unique<GrpcAgentStream>(ChannelOver(std::move(socket), hello.lease),
+                                                    incarnation, hello, handlers);
+    const absl::Status answered = stream->WaitUntilAnswered(deadline);
+    if (answered.ok()) return std::unique_ptr<AgentStream>(std::move(stream));
+    if (answered.code() == absl::StatusCode::kUnimplemented || breaks == kMostBreaks) {
+      return NotADaemon(endpoint, answered);
+    }
+    const absl::Duration left = deadline - Clock::Real().Now();
+    if (left <= absl::ZeroDuration()) {
+      return absl::UnavailableError(absl::StrCat(
+          endpoint, " took the connection but did not answer as a rendezvous daemon within ",
+          absl::FormatDuration(connect_timeout), " (", std::string(answered.message()), ")"));
+    }
+    Clock::Real().SleepFor(std::min(left, backoff.Next(RandomFraction())));
+  }
+}
+
+}  // namespace convene::rendezvous

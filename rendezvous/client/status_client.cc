@@ -1,0 +1,46 @@
+#include "rendezvous/client/status_client.h"
+
+#include <algorithm>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "rendezvous/client/dial.h"
+#include "rendezvous/wire/wire.h"
+#include "tools/base/clock.h"
+#include "tools/base/status_macros.h"
+
+namespace convene::rendezvous {
+
+absl::StatusOr<std::vector<JobView>> FetchStatus(const std::string& endpoint,
+                                                 const std::string& job_id,
+                                                 absl::Duration timeout) {
+  const MonotonicTime deadline = Clock::Real().Now() + timeout;
+  CONVENE_ASSIGN_OR_RETURN(UniqueFd socket, Dial(endpoint, deadline));
+  const auto stub = pb::Rendezvous::NewStub(ChannelOver(std::move(socket), timeout));
+  const int64_t left_ms =
+      std::max<int64_t>(1, absl::ToInt64Milliseconds(deadline - Clock::Real().Now()));
+  grpc::ClientContext context;
+  context.set_deadline(
+      gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(left_ms, GPR_TIMESPAN)));
+  pb::StatusRequest request;
+  request.set_job_id(job_id);
+  pb::StatusReply reply;
+  const absl::Status asked = FromGrpc(stub->Status(&context, request, &reply));
+  switch (asked.code()) {
+    case absl::StatusCode::kOk:
+      break;
+    case absl::StatusCode::kNotFound:
+      return asked;
+    case absl::StatusCode::kDeadlineExceeded:
+      return absl::UnavailableError(absl::StrCat(endpoint, " did not answer in time"));
+    default:
+      return absl::FailedPreconditionError(
+          absl::StrCat("what answers at ", endpoint,
+                       " is no rendezvous daemon: ", std::string(asked.message())));
+  }
+  std::vector<JobView> views;
+  for (const pb::JobStatus& job : reply.jobs()) views.push_back(FromWire(job));
+  return views;
+}
+
+}  // namespace convene::rendezvous

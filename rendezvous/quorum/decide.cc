@@ -1,0 +1,220 @@
+#include "rendezvous/quorum/decide.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "rendezvous/quorum/ranks.h"
+#include "tools/base/status_macros.h"
+#include "tools/base/text.h"
+
+namespace convene::rendezvous {
+namespace {
+
+using WaitingFor = Decision::WaitingFor;
+
+constexpr size_t kNamesInText = 3;
+
+std::string Nodes(int count) { return absl::StrCat(count, count == 1 ? " node" : " nodes"); }
+
+Decision Wait(WaitingFor waiting_for, MonotonicTime until, std::string why) {
+  Decision decision;
+  decision.waiting_for = waiting_for;
+  decision.wake_at = until;
+  decision.why = std::move(why);
+  return decision;
+}
+
+Decision Form(const JobState& state, const JobPolicy& policy, absl::string_view reason) {
+  Decision decision;
+  decision.kind = Decision::Kind::kForm;
+  Seating seating = SeatMembers(state, policy.nodes_max);
+  decision.why = absl::StrCat(Nodes(static_cast<int>(seating.members.size())), ": ", reason);
+  decision.members = std::move(seating.members);
+  decision.seats = std::move(seating.seats);
+  return decision;
+}
+
+Decision Stop(StopKind kind, std::string why) {
+  Decision decision;
+  decision.kind = Decision::Kind::kStop;
+  decision.stop_kind = kind;
+  decision.why = std::move(why);
+  return decision;
+}
+
+Decision Close(Outcome outcome, std::string why) {
+  Decision decision;
+  decision.kind = Decision::Kind::kClose;
+  decision.outcome = outcome;
+  decision.why = std::move(why);
+  return decision;
+}
+
+// Walks all nodes: for texts that are made once, not at each event.
+std::string NamesIn(const JobState& state, NodeState wanted) {
+  std::vector<std::string> names;
+  for (const auto& [id, node] : state.nodes()) {
+    if (node.state == wanted) names.push_back(NodeName(node));
+  }
+  return JoinCapped(names, kNamesInText);
+}
+
+bool BudgetSpent(const JobState& state, const JobPolicy& policy) {
+  return state.cause() == Cause::kFailure && state.failure_count() > policy.max_restarts;
+}
+
+Decision CloseFailed(const JobState& state, const JobPolicy& policy) {
+  return Close(Outcome::kFailed,
+               absl::StrCat(state.cause_text(), "; failure ", state.failure_count(),
+                            ", and --max-restarts allows ", policy.max_restarts));
+}
+
+// Fewer than nodes_min are ready.
+Decision DecideBelowMinimum(MonotonicTime now, const JobState& state, const JobPolicy& policy) {
+  if (state.is_abandoned()) return Close(Outcome::kLeft, "no node is left");
+  const MonotonicTime deadline = state.waiting_since() + policy.join_timeout;
+  std::string count =
+      absl::StrCat(state.ready_count(), " of at least ", Nodes(policy.nodes_min), " ready");
+  if (now < deadline) return Wait(WaitingFor::kNodes, deadline, count);
+  if (state.joining_count() > 0) {
+    absl::StrAppend(&count, ", still busy: ", NamesIn(state, NodeState::kJoining));
+  }
+  return Close(Outcome::kTimedOut,
+               absl::StrCat(count, " when the join timeout of ",
+                            absl::FormatDuration(policy.join_timeout), " was over"));
+}
+
+Decision DecideForming(MonotonicTime now, const JobState& state, const JobPolicy& policy) {
+  if (state.ready_count() < policy.nodes_min) return DecideBelowMinimum(now, state, policy);
+  // Every survivor is ready: that is what turns stopping into forming.
+  if (state.epoch() != Epoch()) return Form(state, policy, "every survivor is ready");
+  if (state.ready_count() >= policy.nodes_expected) {
+    return Form(state, policy, "every expected node is ready");
+  }
+  const MonotonicTime join_deadline = state.waiting_since() + policy.join_timeout;
+  if (now >= join_deadline) return Form(state, policy, "the join timeout is over");
+  if (state.joining_count() > 0) {
+    return Wait(WaitingFor::kSlowNodes, join_deadline,
+                absl::StrCat(Nodes(state.ready_count()), " ready, ", state.joining_count(),
+                             " more on the way"));
+  }
+  const MonotonicTime last_call = *state.minimum_since() + policy.last_call;
+  if (now >= last_call) return Form(state, policy, "the last call is over");
+  return Wait(WaitingFor::kLastCall, std::min(last_call, join_deadline),
+              absl::StrCat(Nodes(state.ready_count()),
+                           " ready, enough to start; last call for up to ", policy.nodes_expected));
+}
+
+bool AllSucceeded(const JobState& state) {
+  return state.cause() == Cause::kNone && state.succeeded_count() == state.member_count();
+}
+
+Decision DecideRunning(const JobState& state, const JobPolicy& policy) {
+  if (BudgetSpent(state, policy)) return CloseFailed(state, policy);
+  if (state.cause() != Cause::kNone) return Stop(StopKind::kAbort, state.cause_text());
+  if (AllSucceeded(state)) return Close(Outcome::kSucceeded, "the workers of every node succeeded");
+  // A job that is about to end is not started anew for a latecomer.
+  if (state.ready_count() > 0 && state.member_count() < policy.nodes_max &&
+      state.succeeded_count() == 0) {
+    return Stop(StopKind::kCheckpoint,
+                absl::StrCat("room for ", NamesIn(state, NodeState::kReady)));
+  }
+  return Wait(WaitingFor::kWorkers, MonotonicTime::InfiniteFuture(),
+              absl::StrCat("running on ", Nodes(state.member_count())));
+}
+
+Decision DecideStopping(MonotonicTime now, const JobState& state, const JobPolicy& policy) {
+  if (BudgetSpent(state, policy)) return CloseFailed(state, policy);
+  if (AllSucceeded(state)) return Close(Outcome::kSucceeded, "the workers of every node succeeded");
+  if (state.stop_kind() == StopKind::kCheckpoint && state.cause() != Cause::kNone) {
+    return Stop(StopKind::kAbort, state.cause_text());
+  }
+  const MonotonicTime deadline = state.waiting_since() + policy.join_timeout;
+  if (now < deadline) {
+    return Wait(WaitingFor::kStops, deadline,
+                absl::StrCat("waiting for ", Nodes(state.running_count()), " to stop"));
+  }
+  Decision decision;
+  decision.kind = Decision::Kind::kDrop;
+  decision.why =
+      absl::StrCat(NamesIn(state, NodeState::kRunning), " did not stop within the join timeout of ",
+                   absl::FormatDuration(policy.join_timeout));
+  for (const auto& [id, node] : state.nodes()) {
+    if (node.state == NodeState::kRunning) decision.members.push_back(id);
+  }
+  return decision;
+}
+
+absl::Status InRange(absl::string_view field, int64_t value, int64_t least, int64_t most) {
+  if (value >= least && value <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " is ", value, "; it must be from ", least, " to ", most));
+}
+
+absl::Status Same(absl::string_view field, int64_t ours, int64_t theirs) {
+  if (ours == theirs) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      field, " is ", theirs, " on this node, but the job began with ", ours,
+      ": start every node with the same command, or use another --rdzv-id for another job"));
+}
+
+}  // namespace
+
+absl::Status ValidateHello(const Hello& hello) {
+  constexpr int64_t kLongestName = 256;
+  constexpr int64_t kMostWorkersPerNode = 4096;
+  constexpr int64_t kLongestWaitMs = int64_t{366} * 24 * 3600 * 1000;
+  CONVENE_RETURN_IF_ERROR(InRange("length of job_id", hello.job_id.size(), 1, kLongestName));
+  CONVENE_RETURN_IF_ERROR(InRange("length of host", hello.host.size(), 1, kLongestName));
+  CONVENE_RETURN_IF_ERROR(InRange("node_rank", hello.node_rank, -1, kMostNodesPerJob - 1));
+  CONVENE_RETURN_IF_ERROR(
+      InRange("local_world_size", hello.local_world_size, 1, kMostWorkersPerNode));
+  CONVENE_RETURN_IF_ERROR(InRange("nodes_max", hello.nodes_max, 1, kMostNodesPerJob));
+  CONVENE_RETURN_IF_ERROR(InRange("nodes_min", hello.nodes_min, 1, hello.nodes_max));
+  CONVENE_RETURN_IF_ERROR(InRange("nodes_expected", hello.nodes_expected, 0, kMostNodesPerJob));
+  CONVENE_RETURN_IF_ERROR(InRange("max_restarts", hello.max_restarts, 0, 1 << 30));
+  CONVENE_RETURN_IF_ERROR(
+      InRange("join_timeout_ms", absl::ToInt64Milliseconds(hello.join_timeout), 0, kLongestWaitMs));
+  CONVENE_RETURN_IF_ERROR(
+      InRange("last_call_ms", absl::ToInt64Milliseconds(hello.last_call), 0, kLongestWaitMs));
+  CONVENE_RETURN_IF_ERROR(
+      InRange("lease_ms", absl::ToInt64Milliseconds(hello.lease), 100, 3600 * 1000));
+  return InRange("last_epoch", hello.last_epoch.value(), 0, int64_t{1} << 62);
+}
+
+JobPolicy PolicyOf(const Hello& hello) {
+  JobPolicy policy;
+  policy.nodes_min = hello.nodes_min;
+  policy.nodes_max = hello.nodes_max;
+  policy.nodes_expected = hello.nodes_expected == 0
+                              ? hello.nodes_max
+                              : std::clamp(hello.nodes_expected, hello.nodes_min, hello.nodes_max);
+  policy.max_restarts = hello.max_restarts;
+  policy.join_timeout = hello.join_timeout;
+  policy.last_call = hello.last_call;
+  return policy;
+}
+
+absl::Status CheckAgreement(const JobPolicy& policy, const Hello& hello) {
+  CONVENE_RETURN_IF_ERROR(Same("nodes_min (--nnodes)", policy.nodes_min, hello.nodes_min));
+  CONVENE_RETURN_IF_ERROR(Same("nodes_max (--nnodes)", policy.nodes_max, hello.nodes_max));
+  return Same("max_restarts (--max-restarts)", policy.max_restarts, hello.max_restarts);
+}
+
+Decision Decide(MonotonicTime now, const JobState& state, const JobPolicy& policy) {
+  switch (state.phase()) {
+    case Phase::kForming:
+      return DecideForming(now, state, policy);
+    case Phase::kRunning:
+      return DecideRunning(state, policy);
+    case Phase::kStopping:
+      return DecideStopping(now, state, policy);
+    case Phase::kClosed:
+      break;
+  }
+  return Wait(WaitingFor::kNothing, MonotonicTime::InfiniteFuture(), "closed");
+}
+
+}  // namespace convene::rendezvous

@@ -1,0 +1,72 @@
+// PURE. The daemon's judgement: what to do about a job's state, and why.
+//
+// Forming     | every expected node is ready (first epoch)                      -> form
+//             | nodes_min are ready, all known nodes are, last_call has passed  -> form   (first
+//             epoch) | nodes_min are ready, all survivors are                          -> form
+//             (later ones: at once) | join_timeout has passed: nodes_min are ready -> form, without
+//             those that dawdle |                          fewer -> close (timed out) | every node
+//             has left                                             -> close (left)
+// Running     | a worker failed, the budget is spent                            -> close (failed)
+//             | a worker failed, a member is lost or left                       -> stop (abort)
+//             | every member's workers succeeded                                -> close
+//             (succeeded) | a node waits, a seat is free, no member has succeeded yet       -> stop
+//             (checkpoint)
+// Stopping    | as running for the budget and for success
+//             | the stop was for a checkpoint and something broke               -> stop (abort)
+//             | join_timeout has passed                                         -> drop those that
+//             did not stop
+// otherwise                                                                     -> wait
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "rendezvous/quorum/job_state.h"
+#include "rendezvous/quorum/messages.h"
+#include "tools/base/clock.h"
+
+namespace convene::rendezvous {
+
+inline constexpr int kMostNodesPerJob = 65536;
+
+// What the job's first Hello asked for.
+struct JobPolicy {
+  int nodes_min = 1;
+  int nodes_max = 1;
+  int nodes_expected = 1;  // in [nodes_min, nodes_max]
+  int max_restarts = 0;
+  absl::Duration join_timeout;
+  absl::Duration last_call;
+};
+
+// REQUIRES: ValidateHello(hello) is OK.
+JobPolicy PolicyOf(const Hello& hello);
+
+// InvalidArgument naming the field, its value and what is allowed.
+absl::Status ValidateHello(const Hello& hello);
+
+// InvalidArgument naming the first of nodes_min, nodes_max and max_restarts that differs, with both
+// values. The other fields need not agree: the first Hello's hold.
+absl::Status CheckAgreement(const JobPolicy& policy, const Hello& hello);
+
+struct Decision {
+  enum class Kind { kWait, kForm, kStop, kDrop, kClose };
+  // What a kWait waits for: the log shows a wait when this changes, not at each arrival.
+  enum class WaitingFor { kNothing, kNodes, kLastCall, kSlowNodes, kStops, kWorkers };
+
+  Kind kind = Kind::kWait;
+  WaitingFor waiting_for = WaitingFor::kNothing;
+  std::vector<MemberId> members;          // kForm: by group rank; kDrop: those to drop
+  std::vector<int> seats;                 // kForm: of each
+  StopKind stop_kind = StopKind::kAbort;  // kStop: said to every member that still runs
+  Outcome outcome = Outcome::kFailed;     // kClose: said to every node
+  std::string why;
+  // kWait: decide again then at the latest, even when nothing happens.
+  MonotonicTime wake_at = MonotonicTime::InfiniteFuture();
+};
+
+Decision Decide(MonotonicTime now, const JobState& state, const JobPolicy& policy);
+
+}  // namespace convene::rendezvous

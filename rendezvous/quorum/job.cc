@@ -1,0 +1,287 @@
+#include "rendezvous/quorum/job.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "rendezvous/quorum/ranks.h"
+#include "tools/base/check.h"
+#include "tools/base/status_macros.h"
+
+namespace convene::rendezvous {
+namespace {
+
+// Heartbeats in a lease: two may be lost or late.
+constexpr int kHeartbeatsPerLease = 3;
+
+absl::Status RefusedRank(const Node& holder, const Node& claimant) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "node rank ", holder.node_rank, " is taken: ", holder.host, " (incarnation ",
+      holder.incarnation.value(), ") holds it and is alive, ", claimant.host, " (incarnation ",
+      claimant.incarnation.value(), ") asks for it too. Give each node its own --node-rank"));
+}
+
+const char* StateText(const Node& node) {
+  switch (node.state) {
+    case NodeState::kContesting:
+    case NodeState::kJoining:
+      return "joining";
+    case NodeState::kReady:
+      return "ready";
+    case NodeState::kRunning:
+      return node.succeeded ? "succeeded" : "running";
+  }
+  return "";
+}
+
+const char* PhaseText(const JobState& state) {
+  switch (state.phase()) {
+    case Phase::kForming:
+      return "forming";
+    case Phase::kRunning:
+      return "running";
+    case Phase::kStopping:
+      return "stopping";
+    case Phase::kClosed:
+      return state.outcome() == Outcome::kSucceeded ? "succeeded" : "failed";
+  }
+  return "";
+}
+
+const char* KindText(const Decision& decision) {
+  switch (decision.kind) {
+    case Decision::Kind::kWait:
+      return "waiting";
+    case Decision::Kind::kForm:
+      return "formed";
+    case Decision::Kind::kStop:
+      return decision.stop_kind == StopKind::kAbort ? "stopping" : "stopping after a checkpoint";
+    case Decision::Kind::kDrop:
+      return "dropping";
+    case Decision::Kind::kClose:
+      return "closed";
+  }
+  return "";
+}
+
+}  // namespace
+
+void Outbox::Say(MemberId to, DaemonEvent event) {
+  Item& item = items.emplace_back();
+  item.to = to;
+  item.what = std::move(event);
+}
+
+void Outbox::End(MemberId to, absl::Status status) {
+  Item& item = items.emplace_back();
+  item.to = to;
+  item.what = std::move(status);
+}
+
+Job::Job(MonotonicTime now, const Hello& hello, Epoch floor)
+    : id_(hello.job_id), policy_(PolicyOf(hello)), state_(now, floor) {}
+
+void Job::Send(MemberId to, decltype(DaemonEvent::body) body, Outbox* outbox) const {
+  outbox->Say(to, DaemonEvent{state_.epoch(), std::move(body)});
+}
+
+void Job::Welcome(MemberId id, Outbox* outbox) const {
+  const absl::Duration lease = state_.Find(id)->lease;
+  Send(id, rendezvous::Welcome{lease, lease / kHeartbeatsPerLease}, outbox);
+}
+
+absl::Status Job::Join(MonotonicTime now, MemberId id, Incarnation incarnation, const Hello& hello,
+                       Outbox* outbox) {
+  CONVENE_RETURN_IF_ERROR(CheckAgreement(policy_, hello));
+  if (state_.nodes().size() >= kMostNodesPerJob) {
+    return absl::ResourceExhaustedError(absl::StrCat("job ", id_, " has ", kMostNodesPerJob,
+                                                     " nodes, spares included: no more fit"));
+  }
+  if (const Node* same = state_.FindProcess(hello.host, hello.node_rank, incarnation)) {
+    const MemberId old = same->id;
+    Remove(now, old, JobState::Departure::kLost, "its agent opened another stream", outbox);
+    outbox->End(old, absl::AbortedError(absl::StrCat(
+                         "another stream of this agent, incarnation ", incarnation.value(),
+                         ", took the place of this one of ", incarnation.value())));
+  }
+  MemberId rival;
+  if (hello.node_rank >= 0) {
+    if (const Node* holder = state_.FindNodeRank(hello.node_rank)) {
+      if (holder->rival != MemberId()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("node rank ", hello.node_rank, " is claimed by ", holder->host, " and ",
+                         state_.Find(holder->rival)->host, " already, ", hello.host,
+                         " asks for it too. Give each node its own --node-rank"));
+      }
+      rival = holder->id;
+    }
+  }
+  state_.Join(now, id, incarnation, hello, rival, policy_.nodes_min);
+  if (rival == MemberId()) Welcome(id, outbox);
+  Run(now, outbox);
+  return absl::OkStatus();
+}
+
+void Job::Receive(MonotonicTime now, MemberId id, Epoch epoch, const AgentEvent& event,
+                  Outbox* outbox) {
+  const Node* node = state_.Find(id);
+  if (node == nullptr) return;
+  if (const auto* leave = std::get_if<Leave>(&event)) {
+    Send(id, rendezvous::Close{Outcome::kLeft, leave->why, std::nullopt}, outbox);
+    outbox->End(id, absl::OkStatus());
+    Remove(now, id, JobState::Departure::kLeft, leave->why, outbox);
+    Run(now, outbox);
+    return;
+  }
+  if (node->state != NodeState::kContesting && node->rival != MemberId()) {
+    const Node claimant = *state_.Find(node->rival);
+    outbox->End(claimant.id, RefusedRank(*node, claimant));
+    state_.Remove(now, claimant.id, JobState::Departure::kLost, "", policy_.nodes_min);
+  }
+  const JobState::Effect effect = state_.Apply(now, id, epoch, event, policy_.nodes_min);
+  if (effect.tell_to_stop) {
+    Send(
+        id,
+        Stop{StopKind::kAbort, absl::StrCat("epoch ", epoch.value(),
+                                            " went on without this node; say Ready to join again")},
+        outbox);
+  }
+  if (effect.changed) Run(now, outbox);
+}
+
+void Job::Disconnect(MonotonicTime now, MemberId id, Outbox* outbox) {
+  if (state_.Find(id) == nullptr) return;
+  Remove(now, id, JobState::Departure::kLost, "its connection closed", outbox);
+  Run(now, outbox);
+}
+
+void Job::Tick(MonotonicTime now, Outbox* outbox) {
+  for (const MemberId id : state_.Expired(now)) {
+    const std::string why =
+        absl::StrCat("silent for its lease of ", absl::FormatDuration(state_.Find(id)->lease));
+    Remove(now, id, JobState::Departure::kLost, why, outbox);
+    outbox->End(id, absl::UnavailableError(absl::StrCat("given up by the daemon: ", why)));
+  }
+  Run(now, outbox);
+}
+
+MonotonicTime Job::wake_at() const { return std::min(decision_.wake_at, state_.lease_watch()); }
+
+// Removes a node, and lets the one in that contested its rank.
+void Job::Remove(MonotonicTime now, MemberId id, JobState::Departure departure,
+                 const std::string& why, Outbox* outbox) {
+  const Node node = *state_.Find(id);
+  state_.Remove(now, id, departure, why, policy_.nodes_min);
+  outbox->log.push_back(absl::StrCat("job ", id_, ": ", NodeName(node),
+                                     departure == JobState::Departure::kLeft ? " left" : " is lost",
+                                     why.empty() ? "" : ": ", why));
+  if (node.state != NodeState::kContesting && node.rival != MemberId()) Welcome(node.rival, outbox);
+}
+
+void Job::Run(MonotonicTime now, Outbox* outbox) {
+  // Closing ends it; every other step leaves the state it was for. More than a few steps is a bug
+  // in Decide.
+  for (int step = 0; step < 8; ++step) {
+    Decision decision = Decide(now, state_, policy_);
+    Note(decision, outbox);
+    decision_ = std::move(decision);
+    switch (decision_.kind) {
+      case Decision::Kind::kWait:
+        return;
+      case Decision::Kind::kForm:
+        Form(decision_, outbox);
+        break;
+      case Decision::Kind::kStop:
+        for (const auto& [id, node] : state_.nodes()) {
+          if (node.state != NodeState::kRunning) continue;
+          Send(id, Stop{decision_.stop_kind, decision_.why}, outbox);
+        }
+        state_.BeginStop(now, decision_.stop_kind);
+        break;
+      case Decision::Kind::kDrop:
+        for (const MemberId id : decision_.members) {
+          Remove(now, id, JobState::Departure::kLost, "it did not stop", outbox);
+          outbox->End(
+              id, absl::UnavailableError(absl::StrCat("given up by the daemon: ", decision_.why)));
+        }
+        break;
+      case Decision::Kind::kClose:
+        Close(now, decision_, outbox);
+        return;
+    }
+  }
+  CONVENE_CHECK(false);
+}
+
+void Job::Note(const Decision& decision, Outbox* outbox) {
+  const bool is_same_wait = decision.kind == Decision::Kind::kWait &&
+                            decision_.kind == Decision::Kind::kWait &&
+                            decision.waiting_for == decision_.waiting_for;
+  if (is_same_wait) return;
+  const Epoch epoch =
+      decision.kind == Decision::Kind::kForm ? state_.highest_epoch().Next() : state_.epoch();
+  outbox->log.push_back(absl::StrCat("job ", id_, " epoch ", epoch.value(), " ", KindText(decision),
+                                     ": ", decision.why));
+}
+
+void Job::Form(const Decision& decision, Outbox* outbox) {
+  state_.BeginEpoch(decision.members, decision.seats);
+  const Node& first = *state_.Find(decision.members.front());
+  Assignment assignment;
+  assignment.group_world_size = static_cast<int>(decision.members.size());
+  assignment.world_size = 0;
+  for (const MemberId id : decision.members) {
+    assignment.world_size += state_.Find(id)->local_world_size;
+  }
+  assignment.store_host = first.store.store_host;
+  assignment.store_port = first.store.store_port;
+  assignment.restart_count = state_.failure_count();
+  assignment.max_restarts = policy_.max_restarts;
+  assignment.why = decision.why;
+  int first_global_rank = 0;
+  for (const MemberId id : decision.members) {
+    const Node& node = *state_.Find(id);
+    assignment.group_rank = node.group_rank;
+    assignment.first_global_rank = first_global_rank;
+    first_global_rank += node.local_world_size;
+    Send(id, assignment, outbox);
+  }
+}
+
+void Job::Close(MonotonicTime now, const Decision& decision, Outbox* outbox) {
+  rendezvous::Close close{decision.outcome, decision.why, std::nullopt};
+  if (decision.outcome == Outcome::kFailed) close.first_failure = state_.failure();
+  for (const auto& [id, node] : state_.nodes()) {
+    Send(id, close, outbox);
+    outbox->End(id, absl::OkStatus());
+  }
+  state_.Close(now, decision.outcome);
+}
+
+JobView Job::View() const {
+  JobView view;
+  view.job_id = id_;
+  view.phase = PhaseText(state_);
+  view.epoch = state_.epoch();
+  view.why = decision_.why;
+  view.restart_count = state_.failure_count();
+  view.max_restarts = policy_.max_restarts;
+  view.nodes_min = policy_.nodes_min;
+  view.nodes_max = policy_.nodes_max;
+  for (const auto& [id, node] : state_.nodes()) {
+    const bool takes_part = node.state == NodeState::kRunning;
+    view.nodes.push_back({node.host, node.incarnation, node.node_rank, node.local_world_size,
+                          takes_part ? node.group_rank : -1, StateText(node)});
+  }
+  std::stable_sort(view.nodes.begin(), view.nodes.end(), [](const NodeView& a, const NodeView& b) {
+    const auto order = [](const NodeView& node) {
+      return std::make_tuple(node.group_rank < 0, node.group_rank);
+    };
+    if (order(a) != order(b)) return order(a) < order(b);
+    return NaturalLess(a.host, b.host);
+  });
+  return view;
+}
+
+}  // namespace convene::rendezvous

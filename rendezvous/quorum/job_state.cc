@@ -1,0 +1,225 @@
+#include "rendezvous/quorum/job_state.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/check.h"
+
+namespace convene::rendezvous {
+namespace {
+
+std::string FailureText(const Node& node, const WorkerFailure& failure) {
+  return absl::StrCat("rank ", failure.global_rank, " on ", NodeName(node), ": ", failure.why);
+}
+
+}  // namespace
+
+std::string NodeName(const Node& node) {
+  if (node.node_rank < 0) return node.host;
+  return absl::StrCat(node.host, " (node rank ", node.node_rank, ")");
+}
+
+const Node* JobState::Find(MemberId id) const {
+  const auto found = nodes_.find(id);
+  return found == nodes_.end() ? nullptr : &found->second;
+}
+
+const Node* JobState::FindNodeRank(int node_rank) const {
+  const auto found = by_node_rank_.find(node_rank);
+  return found == by_node_rank_.end() ? nullptr : Find(found->second);
+}
+
+const Node* JobState::FindProcess(const std::string& host, int node_rank,
+                                  Incarnation incarnation) const {
+  const auto found = by_process_.find({host, node_rank, incarnation});
+  return found == by_process_.end() ? nullptr : Find(found->second);
+}
+
+// Every change of a node stands between Count(node, -1) and Count(node, +1).
+void JobState::Count(const Node& node, int sign) {
+  if (node.state == NodeState::kReady) ready_count_ += sign;
+  if (node.state == NodeState::kJoining) joining_count_ += sign;
+  if (node.state == NodeState::kRunning) running_count_ += sign;
+  if (node.is_member()) member_count_ += sign;
+  if (node.is_member() && node.succeeded) succeeded_count_ += sign;
+}
+
+// Consequences that follow from the counters alone.
+void JobState::Settle(MonotonicTime now, int nodes_min) {
+  if (phase_ == Phase::kStopping && running_count_ == 0) phase_ = Phase::kForming;
+  if (ready_count_ < nodes_min) {
+    minimum_since_.reset();
+  } else if (!minimum_since_.has_value()) {
+    minimum_since_ = now;
+  }
+}
+
+void JobState::Break(Cause cause, std::string text) {
+  if (phase_ != Phase::kRunning && phase_ != Phase::kStopping) return;
+  if (cause_ == Cause::kFailure || cause_ == Cause::kLoss) return;
+  if (cause_ == Cause::kMembership && cause != Cause::kFailure) return;
+  cause_ = cause;
+  cause_text_ = std::move(text);
+}
+
+void JobState::Join(MonotonicTime now, MemberId id, Incarnation incarnation, const Hello& hello,
+                    MemberId rival, int nodes_min) {
+  CONVENE_CHECK(phase_ != Phase::kClosed && Find(id) == nullptr);
+  // The first to come back to an empty job gets the whole join timeout.
+  if (nodes_.empty()) waiting_since_ = now;
+  Node node;
+  node.id = id;
+  node.incarnation = incarnation;
+  node.host = hello.host;
+  node.node_rank = hello.node_rank;
+  node.local_world_size = hello.local_world_size;
+  node.lease = hello.lease;
+  node.heard_at = now;
+  node.rival = rival;
+  if (rival != MemberId()) {
+    node.state = NodeState::kContesting;
+    nodes_.at(rival).rival = id;
+  } else if (hello.node_rank >= 0) {
+    by_node_rank_[hello.node_rank] = id;
+  }
+  by_process_[{hello.host, hello.node_rank, incarnation}] = id;
+  highest_epoch_ = std::max(highest_epoch_, hello.last_epoch);
+  lease_watch_ = std::min(lease_watch_, now + hello.lease);
+  Count(nodes_.emplace(id, std::move(node)).first->second, +1);
+  Settle(now, nodes_min);
+}
+
+bool JobState::ApplyReady(Node& node, Epoch epoch, const Ready& ready) {
+  if (node.is_member() && epoch != epoch_) return false;
+  node.store = ready;
+  node.said_ready = true;
+  if (node.state == NodeState::kContesting) return false;
+  if (phase_ == Phase::kRunning && node.is_member()) {
+    Break(Cause::kMembership, absl::StrCat(NodeName(node), " stopped its workers by itself"));
+  }
+  Count(node, -1);
+  node.state = NodeState::kReady;
+  Count(node, +1);
+  return true;
+}
+
+bool JobState::ApplyFailure(const Node& node, Epoch epoch, const WorkerFailure& failure) {
+  if (node.state != NodeState::kRunning || epoch != epoch_) return false;
+  const Cause before = cause_;
+  Break(failure.costs_budget ? Cause::kFailure : Cause::kMembership, FailureText(node, failure));
+  if (cause_ == before) return false;
+  if (cause_ == Cause::kFailure) ++failure_count_;
+  failure_ = failure;
+  return true;
+}
+
+JobState::Effect JobState::Apply(MonotonicTime now, MemberId id, Epoch epoch,
+                                 const AgentEvent& event, int nodes_min) {
+  Node& node = nodes_.at(id);
+  node.heard_at = now;
+  Effect effect;
+  if (const auto* ready = std::get_if<Ready>(&event)) {
+    effect.changed = ApplyReady(node, epoch, *ready);
+  } else if (const auto* failure = std::get_if<WorkerFailure>(&event)) {
+    effect.changed = ApplyFailure(node, epoch, *failure);
+  } else if (std::holds_alternative<WorkersSucceeded>(event)) {
+    if (node.state == NodeState::kRunning && epoch == epoch_ && !node.succeeded) {
+      Count(node, -1);
+      node.succeeded = true;
+      Count(node, +1);
+      effect.changed = true;
+    }
+  } else if (std::holds_alternative<Heartbeat>(event)) {
+    if (node.state == NodeState::kJoining && epoch > Epoch() && !node.told_to_stop) {
+      node.told_to_stop = true;
+      effect.tell_to_stop = true;
+    }
+  }
+  if (effect.changed) Settle(now, nodes_min);
+  return effect;
+}
+
+void JobState::Remove(MonotonicTime now, MemberId id, Departure departure, const std::string& why,
+                      int nodes_min) {
+  const Node node = nodes_.at(id);
+  Count(node, -1);
+  nodes_.erase(id);
+  by_process_.erase({node.host, node.node_rank, node.incarnation});
+  last_departure_was_leave_ = departure == Departure::kLeft;
+  if (node.state == NodeState::kContesting) {
+    nodes_.at(node.rival).rival = MemberId();
+  } else {
+    if (node.node_rank >= 0) by_node_rank_.erase(node.node_rank);
+    if (node.rival != MemberId()) {
+      Node& heir = nodes_.at(node.rival);
+      heir.rival = MemberId();
+      heir.state = heir.said_ready ? NodeState::kReady : NodeState::kJoining;
+      Count(heir, +1);
+      by_node_rank_[heir.node_rank] = heir.id;
+    }
+  }
+  // One that succeeded, or stopped when told to, owes its epoch nothing any more.
+  if (node.state == NodeState::kRunning && !node.succeeded) {
+    Break(Cause::kLoss,
+          absl::StrCat(NodeName(node),
+                       departure == Departure::kLeft ? " left: " : " is lost: ", why));
+  }
+  Settle(now, nodes_min);
+}
+
+std::vector<MemberId> JobState::Expired(MonotonicTime now) {
+  std::vector<MemberId> expired;
+  if (now < lease_watch_) return expired;
+  lease_watch_ = MonotonicTime::InfiniteFuture();
+  for (const auto& [id, node] : nodes_) {
+    const MonotonicTime end = node.heard_at + node.lease;
+    if (end <= now) {
+      expired.push_back(id);
+    } else {
+      lease_watch_ = std::min(lease_watch_, end);
+    }
+  }
+  return expired;
+}
+
+void JobState::BeginEpoch(const std::vector<MemberId>& members, const std::vector<int>& seats) {
+  CONVENE_CHECK(phase_ == Phase::kForming && members.size() == seats.size());
+  epoch_ = highest_epoch_ = highest_epoch_.Next();
+  phase_ = Phase::kRunning;
+  cause_ = Cause::kNone;
+  cause_text_.clear();
+  failure_.reset();
+  minimum_since_.reset();
+  for (size_t i = 0; i < members.size(); ++i) {
+    Node& node = nodes_.at(members[i]);
+    CONVENE_CHECK(node.state == NodeState::kReady);
+    Count(node, -1);
+    node.state = NodeState::kRunning;
+    node.succeeded = false;
+    node.seat = seats[i];
+    node.group_rank = static_cast<int>(i);
+    Count(node, +1);
+  }
+  CONVENE_CHECK(member_count_ == static_cast<int>(members.size()));
+}
+
+void JobState::BeginStop(MonotonicTime now, StopKind kind) {
+  CONVENE_CHECK(phase_ == Phase::kRunning || phase_ == Phase::kStopping);
+  if (phase_ == Phase::kRunning) waiting_since_ = now;
+  stop_kind_ = kind;
+  phase_ = running_count_ == 0 ? Phase::kForming : Phase::kStopping;
+}
+
+void JobState::Close(MonotonicTime now, Outcome outcome) {
+  phase_ = Phase::kClosed;
+  closed_at_ = now;
+  outcome_ = outcome;
+  nodes_.clear();
+  by_node_rank_.clear();
+  by_process_.clear();
+  ready_count_ = joining_count_ = running_count_ = member_count_ = succeeded_count_ = 0;
+  lease_watch_ = MonotonicTime::InfiniteFuture();
+}
+
+}  // namespace convene::rendezvous

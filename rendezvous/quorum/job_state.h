@@ -1,0 +1,188 @@
+// PURE. What the daemon knows of one job, and how each event changes it. What to do about it is
+// decide.h's; who is told is job.h's.
+//
+//              Join, Ready                 kForm                     kStop
+//   (created) ------------> [ forming ] ----------> [ running ] ------------> [ stopping ]
+//                               ^                                                  |
+//                               +------- every surviving member said Ready --------+
+//
+//   any phase --kClose--> [ closed ]      the job's id may then be used again: the table makes a
+//   new JobState above the old epochs
+//
+// A node here is one live stream. A node's states:
+//
+//   contesting --its rival is lost--> joining --Ready--> ready --chosen--> running --Ready after a
+//   Stop--> ready
+//
+// Which messages count (everything renews the lease):
+//   Ready             of a member: only with the current epoch (an older one crossed an Assignment
+//   on the wire); of others: always WorkerFailure,    only of a member that runs, with the current
+//   epoch: a fenced-off speaker's news is ignored WorkersSucceeded Heartbeat         with an epoch,
+//   of a node that never said Ready on this stream: it still runs workers of an epoch that went on
+//                     without it, and is told to stop (once)
+//   Leave             always
+//
+// Blame. An epoch is broken by its first cause; what follows is its echo (peers break because of
+// the first) and is neither counted nor blamed: [failure] counts one against the budget; [loss] and
+// [leave] count nothing, and hide the failures that come after them. [membership], exit code 75, is
+// weak: a peer may notice a crash and exit with 75 before the crash itself is reported, so a real
+// failure that follows takes its place and counts. It cannot come too late: an agent reports its
+// failure before its Ready on one ordered stream, and no epoch forms before every survivor is
+// Ready. The opposite order, a real failure that echoes a node whose loss is noticed only later (a
+// cut network is noticed after its lease), is counted as a failure: nobody can tell the two apart
+// when it arrives.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "rendezvous/quorum/messages.h"
+#include "tools/base/clock.h"
+#include "tools/base/strong_int.h"
+
+namespace convene::rendezvous {
+
+// One stream of one agent; never used twice. 0 = nobody.
+using MemberId = StrongInt<struct MemberIdTag, int64_t>;
+
+enum class Phase { kForming, kRunning, kStopping, kClosed };
+
+enum class NodeState { kContesting, kJoining, kReady, kRunning };
+
+// What ended the current epoch, if anything did.
+enum class Cause { kNone, kMembership, kFailure, kLoss };
+
+struct Node {
+  MemberId id;
+  Incarnation incarnation;
+  std::string host;
+  int node_rank = -1;
+  int local_world_size = 1;
+  absl::Duration lease;
+  NodeState state = NodeState::kJoining;
+  MonotonicTime heard_at;
+  Ready store;              // of the last Ready
+  bool said_ready = false;  // on this stream
+  bool succeeded = false;   // in the current epoch
+  bool told_to_stop = false;
+  int seat = -1;        // its lasting place in the order of ranks (ranks.h); -1: never was a member
+  int group_rank = -1;  // in the current epoch
+  MemberId rival;       // contesting: whose node rank it claims; else: who claims this one's
+
+  bool is_member() const { return seat >= 0; }
+};
+
+// Invariant: the counters agree with the nodes. Value type; not thread-safe.
+class JobState {
+ public:
+  // `floor`: every epoch of this job is above it.
+  JobState(MonotonicTime now, Epoch floor) : highest_epoch_(floor), waiting_since_(now) {}
+
+  Phase phase() const { return phase_; }
+  Epoch epoch() const { return epoch_; }                  // 0 before the first one
+  Epoch highest_epoch() const { return highest_epoch_; }  // of all that any agent has seen
+  const std::map<MemberId, Node>& nodes() const { return nodes_; }
+  // nullptr when `id` is no node of this job (any more).
+  const Node* Find(MemberId id) const;
+  // The node that holds this explicit rank; nullptr when none does.
+  const Node* FindNodeRank(int node_rank) const;
+  // The node that is this same agent process; nullptr when there is none.
+  const Node* FindProcess(const std::string& host, int node_rank, Incarnation incarnation) const;
+
+  int ready_count() const { return ready_count_; }
+  int joining_count() const { return joining_count_; }
+  int running_count() const {
+    return running_count_;
+  }  // members that have not said Ready since the Assignment
+  int member_count() const { return member_count_; }        // of the current epoch, still here
+  int succeeded_count() const { return succeeded_count_; }  // members among them that succeeded
+  int failure_count() const { return failure_count_; }
+  Cause cause() const { return cause_; }
+  const std::string& cause_text() const { return cause_text_; }
+  // Of the current epoch, the one to blame.
+  const std::optional<WorkerFailure>& failure() const { return failure_; }
+  StopKind stop_kind() const { return stop_kind_; }
+  // Since when the job waits for nodes: its start, or its last Stop.
+  MonotonicTime waiting_since() const { return waiting_since_; }
+  // Since when nodes_min nodes are ready without a break; none when fewer are.
+  std::optional<MonotonicTime> minimum_since() const { return minimum_since_; }
+  // Nobody is here, and nobody need be waited for: the last one left in order, or no epoch ever
+  // was.
+  bool is_abandoned() const {
+    return nodes_.empty() && (last_departure_was_leave_ || epoch_ == Epoch());
+  }
+  // No lease ends before this.
+  MonotonicTime lease_watch() const { return lease_watch_; }
+  MonotonicTime closed_at() const { return closed_at_; }
+  Outcome outcome() const { return outcome_; }
+
+  // --- Events ---
+
+  // `rival`: the node whose rank this one claims (it then only contests); 0 for none. REQUIRES:
+  // `id` is new, the hello is valid.
+  void Join(MonotonicTime now, MemberId id, Incarnation incarnation, const Hello& hello,
+            MemberId rival, int nodes_min);
+
+  struct Effect {
+    bool changed = false;       // Decide may say something new
+    bool tell_to_stop = false;  // it runs workers of an epoch that went on without it
+  };
+  // Everything but Leave, which is Remove. REQUIRES: `id` is a node.
+  Effect Apply(MonotonicTime now, MemberId id, Epoch epoch, const AgentEvent& event, int nodes_min);
+
+  enum class Departure { kLost, kLeft };
+  // The stream is over. A contesting rival becomes a node (joining, or ready if it said so).
+  // REQUIRES: `id` is a node.
+  void Remove(MonotonicTime now, MemberId id, Departure departure, const std::string& why,
+              int nodes_min);
+
+  // Nodes that were silent for longer than their lease. Cheap before lease_watch().
+  std::vector<MemberId> Expired(MonotonicTime now);
+
+  // --- Decisions, carried out ---
+
+  // `members` in the order of their group ranks, each with its seat. All are ready.
+  void BeginEpoch(const std::vector<MemberId>& members, const std::vector<int>& seats);
+  void BeginStop(MonotonicTime now, StopKind kind);
+  void Close(MonotonicTime now, Outcome outcome);
+
+ private:
+  void Count(const Node& node, int sign);
+  void Settle(MonotonicTime now, int nodes_min);
+  bool ApplyReady(Node& node, Epoch epoch, const Ready& ready);
+  bool ApplyFailure(const Node& node, Epoch epoch, const WorkerFailure& failure);
+  void Break(Cause cause, std::string text);
+
+  Phase phase_ = Phase::kForming;
+  Epoch epoch_;
+  Epoch highest_epoch_;
+  std::map<MemberId, Node> nodes_;
+  std::map<int, MemberId> by_node_rank_;  // the holder, not the one that contests
+  std::map<std::tuple<std::string, int, Incarnation>, MemberId> by_process_;
+  int ready_count_ = 0;
+  int joining_count_ = 0;
+  int running_count_ = 0;
+  int member_count_ = 0;
+  int succeeded_count_ = 0;
+  int failure_count_ = 0;
+  Cause cause_ = Cause::kNone;
+  std::string cause_text_;
+  std::optional<WorkerFailure> failure_;
+  StopKind stop_kind_ = StopKind::kAbort;
+  MonotonicTime waiting_since_;
+  std::optional<MonotonicTime> minimum_since_;
+  bool last_departure_was_leave_ = false;
+  MonotonicTime lease_watch_ = MonotonicTime::InfiniteFuture();
+  MonotonicTime closed_at_;
+  Outcome outcome_ = Outcome::kFailed;
+};
+
+// "host" or "host (node rank 3)".
+std::string NodeName(const Node& node);
+
+}  // namespace convene::rendezvous

@@ -1,0 +1,472 @@
+// The rules of the rendezvous, as stories (story.h tells how to read them).
+#include "rendezvous/quorum/job.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "rendezvous/quorum/messages.h"
+#include "rendezvous/quorum/story.h"
+
+namespace convene::rendezvous {
+namespace {
+
+Hello Nodes(int least, int most, int max_restarts = 0) {
+  Hello hello;
+  hello.nodes_min = least;
+  hello.nodes_max = most;
+  hello.max_restarts = max_restarts;
+  hello.last_call = absl::Seconds(3);
+  hello.join_timeout = absl::Seconds(4);
+  return hello;
+}
+
+// Without the indentation that the test's own code gives it.
+std::string Flat(const std::string& text) {
+  std::string flat = "\n";
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    line = absl::StripAsciiWhitespace(line);
+    if (!line.empty()) absl::StrAppend(&flat, line, "\n");
+  }
+  return flat;
+}
+
+void Check(Story story, const std::string& transcript) {
+  CHECK(story.Tell(transcript) == Flat(transcript));
+}
+
+TEST_CASE("a round forms at once when every expected node is ready") {
+  Check(Story(Nodes(2, 2)), R"(
+    > b hello workers=4
+    b: welcome
+    > a hello workers=2
+    a: welcome
+    > b ready
+    > a ready
+    a: epoch 1 node 0 of 2, ranks from 0 of 6, store a, failures 0
+    b: epoch 1 node 1 of 2, ranks from 2 of 6, store a, failures 0
+    > a succeeds
+    > b succeeds
+    b: close succeeded: the workers of every node succeeded
+    b: end OK
+    a: close succeeded: the workers of every node succeeded
+    a: end OK
+  )");
+}
+
+TEST_CASE("with the minimum there a first round waits for the last call only") {
+  Check(Story(Nodes(2, 4)), R"(
+    > a hello
+    a: welcome
+    > b hello
+    b: welcome
+    > a ready
+    > b ready
+    > wait 2900ms
+    > wait 100ms
+    a: epoch 1 node 0 of 2, ranks from 0 of 2, store a, failures 0
+    b: epoch 1 node 1 of 2, ranks from 1 of 2, store a, failures 0
+  )");
+}
+
+TEST_CASE("what the scheduler states is expected, not the maximum") {
+  Hello hello = Nodes(1, 8);
+  hello.nodes_expected = 2;
+  Check(Story(hello), R"(
+    > a hello
+    a: welcome
+    > b hello
+    b: welcome
+    > a ready
+    > b ready
+    a: epoch 1 node 0 of 2, ranks from 0 of 2, store a, failures 0
+    b: epoch 1 node 1 of 2, ranks from 1 of 2, store a, failures 0
+  )");
+}
+
+TEST_CASE("a node that is here but not ready is waited for until the join timeout") {
+  Check(Story(Nodes(1, 4)), R"(
+    > a hello
+    a: welcome
+    > b hello
+    b: welcome
+    > a ready
+    > wait 3900ms
+    > wait 100ms
+    a: epoch 1 node 0 of 1, ranks from 0 of 1, store a, failures 0
+  )");
+}
+
+TEST_CASE("below the minimum the job closes after the join timeout") {
+  Check(Story(Nodes(2, 2)), R"(
+    > a hello
+    a: welcome
+    > a ready
+    > wait 4s
+    a: close timed out: 1 of at least 2 nodes ready when the join timeout of 4s was over
+    a: end OK
+  )");
+}
+
+TEST_CASE("a failure stops every node and costs one restart, its echo costs nothing") {
+  Check(Story(Nodes(2, 2, 1)), R"(
+    > a hello
+    a: welcome
+    > b hello
+    b: welcome
+    > a ready
+    > b ready
+    a: epoch 1 node 0 of 2, ranks from 0 of 2, store a, failures 0
+    b: epoch 1 node 1 of 2, ranks from 1 of 2, store a, failures 0
+    > b fails rank=1 code=3
+    a: stop abort: rank 1 on b: exit code 3
+    b: stop abort: rank 1 on b: exit code 3
+    > a fails rank=0 code=1
+    > a ready
+    > b ready
+    a: epoch 2 node 0 of 2, ranks from 0 of 2, store a, failures 1
+    b: epoch 2 node 1 of 2, ranks from 1 of 2, store a, failures 1
+    > a fails rank=0 code=9
+    a: close failed: rank 0 on a: exit code 9; failure 2, and --max-restarts allows 1 [rank 0]
+    a: end OK
+    b: close failed: rank 0 on a: exit code 9; failure 2, and --max-restarts allows 1 [rank 0]
+    b: end OK
+  )");
+}
+
+TEST_CASE("exit code 75 forms anew for free") {
+  Check(Story(Nodes(1, 1, 0)), R"(
+    > a hello
+    a: welcome
+    > a ready
+    a: epoch 1 node 0 of 1, ranks from 0 of 1, store a, failures 0
+    > a fails code=75
+    a: stop abort: rank 0 on a: exit code 75
+    > a ready
+    a: epoch 2 node 0 of 1, ranks from 0 of 1, store a, failures 0
+  )");
+}
+
+TEST_CASE("the true cause takes the blame from a peer's 75 that came before it") {
+  Check(Story(Nodes(2, 2, 0)), R"(
+    > a hello
+    a: welcome
+    > b hello
+    b: welcome
+    > a ready
+    > b ready
+    a: epoch 1 node 0 of 2, ranks from 0 of 2, store a, failures 0
+    b: epoch 1 node 1 of 2, ranks from 1 of 2, store a, failures 0
+    > a fails rank=0 code=75
+    a: stop abort: rank 0 on a: exit code 75
+    b: stop abort: rank 0 on a: exit code 75
+    > a ready
+    > b fails rank=1 code=139
+    a: close failed: rank 1 on b: exit code 139; failure 1, and --max-restarts allows 0 [rank 1]
+    a: end OK
+    b: close failed: rank 1 on b: exit code 139; failure 1, and --max-restarts allows 0 [rank 1]
+    b: end OK
+  )");
+}
+
+TEST_CASE("a lost node shrinks the job at once, and what breaks because of it is not counted") {
+  Check(Story(Nodes(2, 3, 0)), R"(
+    > a hello
+    a: welcome
+    > b hello
+    b: welcome
+    > c hello
+    c: welcome
+    > a ready
+    > b ready
+    > c ready
+    a: epoch 1 node 0 of 3, ranks from 0 of 3, store a, failures 0
+    b: epoch 1 node 1 of 3, ranks from 1 of 3, store a, failures 0
+    c: epoch 1 node 2 of 3, ranks from 2 of 3, store a, failures 0
+    > a drops
+    b: stop abort: a is lost: its connection closed
+    c: stop abort: a is lost: its connection closed
+    > b fails rank=1 code=1
+    > b ready
+    > c ready
+    b: epoch 2 node 0 of 2, ranks from 0 of 2, store b, failures 0
+    c: epoch 2 node 1 of 2, ranks from 1 of 2, store b, failures 0
+  )");
+}
+
+TEST_CASE("a silent node is lost after its lease, by the daemon's clock") {
+  Check(Story(Nodes(1, 2)), R"(
+    > a hello
+    a: welcome
+    > b hello
+    b: welcome
+    > a ready
+    > b ready
+    a: epoch 1 node 0 of 2, ranks from 0 of 2, store a, failures 0
+    b: epoch 1 node 1 of 2, ranks from 1 of 2, store a, failures 0
+    > wait 3s
+    > a beats
+    > wait 2s
+    b: end UNAVAILABLE: given up by the daemon: silent for its lease of 5s
+    a: stop abort: b is lost: silent for its lease of 5s
+  )");
+}
+
+TEST_CASE("a job of fixed size waits for the replacement, which takes the hole") {
+  Check(Story(Nodes(3, 3)), R"(
+    > n1 hello
+    n1: welcome
+    > n2 hello
+    n2: welcome
+    > n10 hello
+    n10: welcome
+    > n10 ready
+    > n2 ready
+    > n1 ready
+    n1: epoch 1 node 0 of 3, ranks from 0 of 3, store n1, failures 0
+    n2: epoch 1 node 1 of 3, ranks from 1 of 3, store n1, failures 0
+    n10: epoch 1 node 2 of 3, ranks from 2 of 3, store n1, failures 0
+    > n2 leaves
+    n2: close left: SIGTERM
+    n2: end OK
+    n1: stop abort: n2 left: SIGTERM
+    n10: stop abort: n2 left: SIGTERM
+    > n1 ready
+    > n10 ready
+    > wait 3s
+    > n1 beats
+    > n10 beats
+    > z hello
+    z: welcome
+    > z ready
+    n1: epoch 2 node 0 of 3, ranks from 0 of 3, store n1, failures 0
+    z: epoch 2 node 1 of 3, ranks from 1 of 3, store n1, failures 0
+    n10: epoch 2 node 2 of 3, ranks from 2 of 3, store n1, failures 0
+  )");
+}
+
+TEST_CASE("a newcomer is let in after a checkpoint, a spare waits for a hole") {
+  Check(Story(Nodes(1, 2)), R"(
+    > a hello
+    a: welcome
+    > a ready
+    > wait 3s
+    a: epoch 1 node 0 of 1, ranks from 0 of 1, store a, failures 0
+    > b hello
+    b: welcome
+    > b ready
+    a: stop checkpoint: room for b
+    > a ready
+    a: epoch 2 node 0 of 2, ranks from 0 of 2, store a, failures 0
+    b: epoch 2 node 1 of 2, ranks from 1 of 2, store a, failures 0
+    > c hello
+    c: welcome
+    > c ready
+    > b drops
+    a: stop abort: b is lost: its connection closed
+    > a ready
+    a: epoch 3 node 0 of 2, ranks from 0 of 2, store a, failures 0
+    c: epoch 3 node 1 of 2, ranks from 1 of 2, store a, failures 0
+  )");
+}
+
+TEST_CASE("a failure during a stop for a checkpoint turns it into an abort") {
+  Check(Story(Nodes(2, 3, 5)), R"(
+    > a hello
+    a: welcome
+    > b hello
+    b: welcome
+    > a ready
+    > b ready
+    > wait 3s
+    a: epoch 1 node 0 of 2, ranks from 0 of 2, store a, failures 0
+    b: epoch 1 node 1 of 2, ranks from 1 of 2, store a, failures 0
+    > c hello
+    c: welcome
+    > c ready
+    a: stop checkpoint: room for c
+    b: stop checkpoint: room for c
+    > a ready
+    > b fails rank=1 code=2
+    b: stop abort: rank 1 on b: exit code 2
+    > b ready
+    a: epoch 2 node 0 of 3, ranks from 0 of 3, store a, failures 1
+    b: epoch 2 node 1 of 3, ranks from 1 of 3, store a, failures 1
+    c: epoch 2 node 2 of 3, ranks from 2 of 3, store a, failures 1
+  )");
+}
+
+TEST_CASE("a node that is lost after it succeeded does not start the job again") {
+  Check(Story(Nodes(2, 2)), R"(
+    > a hello
+    a: welcome
+    > b hello
+    b: welcome
+    > a ready
+    > b ready
+    a: epoch 1 node 0 of 2, ranks from 0 of 2, store a, failures 0
+    b: epoch 1 node 1 of 2, ranks from 1 of 2, store a, failures 0
+    > a succeeds
+    > a drops
+    > b succeeds
+    b: close succeeded: the workers of every node succeeded
+    b: end OK
+  )");
+}
+
+TEST_CASE("a latecomer does not start a job anew that begins to end") {
+  Check(Story(Nodes(1, 3)), R"(
+    > a hello
+    a: welcome
+    > b hello
+    b: welcome
+    > a ready
+    > b ready
+    > wait 3s
+    a: epoch 1 node 0 of 2, ranks from 0 of 2, store a, failures 0
+    b: epoch 1 node 1 of 2, ranks from 1 of 2, store a, failures 0
+    > a succeeds
+    > c hello
+    c: welcome
+    > c ready
+    > b succeeds
+    a: close succeeded: the workers of every node succeeded
+    a: end OK
+    b: close succeeded: the workers of every node succeeded
+    b: end OK
+    c: close succeeded: the workers of every node succeeded
+    c: end OK
+  )");
+}
+
+TEST_CASE("a node that does not stop is dropped after the join timeout") {
+  Hello hello = Nodes(1, 2);
+  Check(Story(hello), R"(
+    > a hello
+    a: welcome
+    > b hello
+    b: welcome
+    > a ready
+    > b ready
+    a: epoch 1 node 0 of 2, ranks from 0 of 2, store a, failures 0
+    b: epoch 1 node 1 of 2, ranks from 1 of 2, store a, failures 0
+    > a fails code=75
+    a: stop abort: rank 0 on a: exit code 75
+    b: stop abort: rank 0 on a: exit code 75
+    > a ready
+    > wait 3s
+    > a beats
+    > b beats
+    > wait 1s
+    b: end UNAVAILABLE: given up by the daemon: b did not stop within the join timeout of 4s
+    a: epoch 2 node 0 of 1, ranks from 0 of 1, store a, failures 0
+  )");
+}
+
+TEST_CASE("words of an older epoch are ignored") {
+  Check(Story(Nodes(1, 1, 3)), R"(
+    > a hello
+    a: welcome
+    > a ready
+    a: epoch 1 node 0 of 1, ranks from 0 of 1, store a, failures 0
+    > a fails code=75
+    a: stop abort: rank 0 on a: exit code 75
+    > a ready
+    a: epoch 2 node 0 of 1, ranks from 0 of 1, store a, failures 0
+    > a ready epoch=1
+    > a fails epoch=1
+    > a succeeds epoch=1
+    > a ready
+    a: epoch 3 node 0 of 1, ranks from 0 of 1, store a, failures 0
+  )");
+}
+
+TEST_CASE("epochs go on above the highest one that any agent has seen") {
+  Check(Story(Nodes(1, 1)), R"(
+    > a hello last_epoch=7
+    a: welcome
+    > a beats epoch=7
+    a: stop abort: epoch 7 went on without this node; say Ready to join again
+    > a beats epoch=7
+    > a ready epoch=7
+    a: epoch 8 node 0 of 1, ranks from 0 of 1, store a, failures 0
+  )");
+}
+
+TEST_CASE("two living agents with one node rank: the second is refused with both hosts") {
+  Check(Story(Nodes(2, 2)), R"(
+    > a hello rank=0
+    a: welcome
+    > b hello rank=0
+    > b ready
+    > a beats
+    b: end INVALID_ARGUMENT: node rank 0 is taken: a (incarnation 1) holds it and is alive, b (incarnation 2) asks for it too. Give each node its own --node-rank
+  )");
+}
+
+TEST_CASE(
+    "a node that came back while its old stream is half open gets its place when the old lease "
+    "ends") {
+  Check(Story(Nodes(2, 2)), R"(
+    > a hello rank=0
+    a: welcome
+    > b hello rank=1
+    b: welcome
+    > a ready
+    > b ready
+    a: epoch 1 node 0 of 2, ranks from 0 of 2, store a, failures 0
+    b: epoch 1 node 1 of 2, ranks from 1 of 2, store a, failures 0
+    > wait 3s
+    > b beats
+    > a' hello rank=0
+    > a' ready
+    > wait 2s
+    a': welcome
+    a: end UNAVAILABLE: given up by the daemon: silent for its lease of 5s
+    b: stop abort: a (node rank 0) is lost: silent for its lease of 5s
+    > b ready
+    a': epoch 2 node 0 of 2, ranks from 0 of 2, store a', failures 0
+    b: epoch 2 node 1 of 2, ranks from 1 of 2, store a', failures 0
+  )");
+}
+
+TEST_CASE("a second stream of the same process replaces the first") {
+  Check(Story(Nodes(1, 1)), R"(
+    > a hello incarnation=9
+    a: welcome
+    > a' hello incarnation=9
+    a: end ABORTED: another stream of this agent, incarnation 9, took the place of this one of 9
+    a': welcome
+  )");
+}
+
+TEST_CASE("a hello that contradicts the job is refused with the field and both values") {
+  Check(Story(Nodes(2, 2)), R"(
+    > a hello
+    a: welcome
+    > b hello min=1
+    b: end INVALID_ARGUMENT: nodes_min (--nnodes) is 1 on this node, but the job began with 2: start every node with the same command, or use another --rdzv-id for another job
+    > b hello restarts=3
+    b: end INVALID_ARGUMENT: max_restarts (--max-restarts) is 3 on this node, but the job began with 0: start every node with the same command, or use another --rdzv-id for another job
+  )");
+}
+
+TEST_CASE("when every node has left the job closes") {
+  Story story(Nodes(1, 1));
+  story.Tell("> a hello\n> a ready\n> a leaves");
+  CHECK(story.job().closed());
+  CHECK(story.job().View().why == "no node is left");
+}
+
+TEST_CASE("when every node is lost the job waits for them, and then closes") {
+  Story story(Nodes(1, 1));
+  story.Tell("> a hello\n> a ready\n> a drops\n> wait 3900ms");
+  CHECK_FALSE(story.job().closed());
+  story.Tell("> wait 100ms");
+  CHECK(story.job().closed());
+}
+
+}  // namespace
+}  // namespace convene::rendezvous

@@ -1,0 +1,30 @@
+// PURE. Who takes part in an epoch, and in which order of ranks.
+//
+// Each member holds a seat in [0, nodes_max); group ranks are the order of the seats. Survivors
+// keep theirs, so their order never changes. A newcomer takes the seat of its own node rank when
+// that is free (a node that comes back gets its place again), else the lowest free one (a spare
+// fills the hole). Newcomers are seated by node rank when given, then by natural host name order,
+// then by incarnation (several agents on one host).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "rendezvous/quorum/job_state.h"
+
+namespace convene::rendezvous {
+
+// Digits compare as numbers: node2 before node10; then as plain text ("node02" after "node2"). A
+// strict weak order.
+bool NaturalLess(absl::string_view a, absl::string_view b);
+
+struct Seating {
+  std::vector<MemberId> members;  // in the order of group ranks
+  std::vector<int> seats;         // of each
+};
+
+// The nodes of `state` that are ready: survivors first, then newcomers while there are seats.
+Seating SeatMembers(const JobState& state, int nodes_max);
+
+}  // namespace convene::rendezvous

@@ -1,0 +1,224 @@
+// Real gRPC on loopback, through the agents' own client.
+#include "rendezvous/server/server.h"
+
+#include <catch2/catch.hpp>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "rendezvous/client/agent_stream.h"
+#include "rendezvous/client/status_client.h"
+#include "rendezvous/quorum/messages.h"
+#include "tools/base/clock.h"
+#include "tools/base/mutex.h"
+#include "tools/base/testing/status_testing.h"
+
+namespace convene::rendezvous {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(20);
+
+std::unique_ptr<Server> StartServer() {
+  Server::Options options;
+  options.host = "127.0.0.1";
+  auto server = Server::Start(options);
+  REQUIRE_OK(server);
+  return *std::move(server);
+}
+
+std::string EndpointOf(const Server& server) { return absl::StrCat("127.0.0.1:", server.port()); }
+
+Hello HelloFrom(const std::string& host, int nodes_min, int nodes_max) {
+  Hello hello;
+  hello.job_id = "job";
+  hello.host = host;
+  hello.nodes_min = nodes_min;
+  hello.nodes_max = nodes_max;
+  hello.max_restarts = 1;
+  hello.last_call = absl::ZeroDuration();
+  hello.lease = absl::Seconds(30);
+  return hello;
+}
+
+// An agent without workers: keeps what it is told for the test to take.
+class TestAgent {
+ public:
+  TestAgent(const std::string& endpoint, uint64_t incarnation, const Hello& hello) {
+    AgentStream::Handlers handlers;
+    handlers.on_event = [this](DaemonEvent event) {
+      MutexLock lock(&mutex_);
+      events_.push_back(std::move(event));
+      changed_.Signal();
+    };
+    handlers.on_end = [this](absl::Status status) {
+      MutexLock lock(&mutex_);
+      end_ = std::move(status);
+      changed_.Signal();
+    };
+    auto stream = AgentStream::Open(endpoint, Incarnation(incarnation), hello, handlers, kPatience);
+    REQUIRE_OK(stream);
+    stream_ = *std::move(stream);
+  }
+
+  // The next event must be a Body.
+  template <typename Body>
+  Body Take() {
+    MutexLock lock(&mutex_);
+    const MonotonicTime deadline = Clock::Real().Now() + kPatience;
+    while (events_.empty()) {
+      REQUIRE(Clock::Real().Now() < deadline);
+      changed_.WaitFor(&mutex_, absl::Seconds(1));
+    }
+    const DaemonEvent event = std::move(events_.front());
+    events_.pop_front();
+    epoch_ = event.epoch;
+    REQUIRE(std::holds_alternative<Body>(event.body));
+    return std::get<Body>(event.body);
+  }
+
+  absl::Status TakeEnd() {
+    MutexLock lock(&mutex_);
+    const MonotonicTime deadline = Clock::Real().Now() + kPatience;
+    while (!end_.has_value()) {
+      REQUIRE(Clock::Real().Now() < deadline);
+      changed_.WaitFor(&mutex_, absl::Seconds(1));
+    }
+    return *end_;
+  }
+
+  void Say(AgentEvent event) { stream_->Send(epoch_, std::move(event)); }
+  void Die() { stream_.reset(); }
+  Epoch epoch() const { return epoch_; }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<DaemonEvent> events_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
+  Epoch epoch_;
+  std::unique_ptr<AgentStream> stream_;  // first to go: its handlers use what stands above
+};
+
+TEST_CASE("two agents meet, work and are told that the job succeeded") {
+  const auto server = StartServer();
+  TestAgent a(EndpointOf(*server), 1, HelloFrom("a", 2, 2));
+  TestAgent b(EndpointOf(*server), 2, HelloFrom("b", 2, 2));
+  CHECK(a.Take<Welcome>().heartbeat_interval == absl::Seconds(10));
+  b.Take<Welcome>();
+  b.Say(Ready{"b", 2000});
+  a.Say(Ready{"a", 1000});
+  const Assignment first = a.Take<Assignment>();
+  const Assignment second = b.Take<Assignment>();
+  CHECK(first.group_rank == 0);
+  CHECK(second.group_rank == 1);
+  CHECK(second.world_size == 2);
+  CHECK(second.store_host == "a");
+  CHECK(second.store_port == 1000);
+  CHECK(a.epoch() == Epoch(1));
+  a.Say(WorkersSucceeded());
+  b.Say(WorkersSucceeded());
+  CHECK(a.Take<Close>().outcome == Outcome::kSucceeded);
+  CHECK(b.Take<Close>().outcome == Outcome::kSucceeded);
+  CHECK_OK(a.TakeEnd());
+  CHECK_OK(b.TakeEnd());
+}
+
+TEST_CASE("when an agent's connection closes the others are stopped at once") {
+  const auto server = StartServer();
+  TestAgent a(EndpointOf(*server), 1, HelloFrom("a", 1, 2));
+  TestAgent b(EndpointOf(*server), 2, HelloFrom("b", 1, 2));
+  a.Take<Welcome>();
+  b.Take<Welcome>();
+  a.Say(Ready{"a", 1000});
+  b.Say(Ready{"b", 2000});
+  // Which of the two the first epoch begins with is a matter of luck; in the end both are in it.
+  while (a.Take<Assignment>().group_world_size != 2) {
+    CHECK(a.Take<Stop>().kind == StopKind::kCheckpoint);
+    a.Say(Ready{"a", 1000});
+  }
+  b.Die();
+  const Stop stop = a.Take<Stop>();
+  CHECK(stop.kind == StopKind::kAbort);
+  CHECK(stop.why == "b is lost: its connection closed");
+  a.Say(Ready{"a", 1001});
+  CHECK(a.Take<Assignment>().group_world_size == 1);
+}
+
+TEST_CASE("a hello that contradicts the job is refused with both values") {
+  const auto server = StartServer();
+  TestAgent a(EndpointOf(*server), 1, HelloFrom("a", 2, 2));
+  a.Take<Welcome>();
+  TestAgent b(EndpointOf(*server), 2, HelloFrom("b", 2, 3));
+  CHECK_STATUS(b.TakeEnd(), absl::StatusCode::kInvalidArgument,
+               "nodes_max (--nnodes) is 3 on this node, but the job began with 2");
+}
+
+TEST_CASE("a daemon that stops ends its streams with Unavailable") {
+  auto server = StartServer();
+  TestAgent a(EndpointOf(*server), 1, HelloFrom("a", 2, 2));
+  a.Take<Welcome>();
+  server.reset();
+  CHECK_STATUS(a.TakeEnd(), absl::StatusCode::kUnavailable, "daemon is stopping");
+}
+
+TEST_CASE("a silent agent is given up after its lease") {
+  const auto server = StartServer();
+  Hello hello = HelloFrom("a", 2, 2);
+  hello.lease = absl::Milliseconds(100);
+  TestAgent a(EndpointOf(*server), 1, hello);
+  a.Take<Welcome>();
+  CHECK_STATUS(a.TakeEnd(), absl::StatusCode::kUnavailable, "silent for its lease of 100ms");
+}
+
+TEST_CASE("an agent that leaves gets its answer and a clean end") {
+  const auto server = StartServer();
+  TestAgent a(EndpointOf(*server), 1, HelloFrom("a", 2, 2));
+  a.Take<Welcome>();
+  a.Say(Leave{"SIGTERM"});
+  CHECK(a.Take<Close>().outcome == Outcome::kLeft);
+  CHECK_OK(a.TakeEnd());
+}
+
+TEST_CASE("a port that is taken is not shared") {
+  const auto server = StartServer();
+  Server::Options options;
+  options.host = "127.0.0.1";
+  options.port = server->port();
+  CHECK_STATUS(Server::Start(options), absl::StatusCode::kAlreadyExists, "Address already in use");
+}
+
+TEST_CASE("an address of another machine cannot be bound") {
+  Server::Options options;
+  options.host = "192.0.2.1";
+  CHECK_STATUS(Server::Start(options), absl::StatusCode::kInvalidArgument,
+               "no address of this machine");
+}
+
+TEST_CASE("status shows the nodes of a job in the order of their ranks") {
+  const auto server = StartServer();
+  TestAgent b(EndpointOf(*server), 2, HelloFrom("b", 2, 2));
+  TestAgent a(EndpointOf(*server), 1, HelloFrom("a", 2, 2));
+  b.Take<Welcome>();
+  a.Take<Welcome>();
+  b.Say(Ready{"b", 2000});
+  a.Say(Ready{"a", 1000});
+  a.Take<Assignment>();
+  const auto views = FetchStatus(EndpointOf(*server), "job", kPatience);
+  REQUIRE_OK(views);
+  REQUIRE(views->size() == 1);
+  const JobView& view = views->front();
+  CHECK(view.phase == "running");
+  CHECK(view.epoch == Epoch(1));
+  CHECK(view.why == "running on 2 nodes");
+  REQUIRE(view.nodes.size() == 2);
+  CHECK(view.nodes[0].host == "a");
+  CHECK(view.nodes[1].group_rank == 1);
+  CHECK_STATUS(FetchStatus(EndpointOf(*server), "other", kPatience), absl::StatusCode::kNotFound,
+               "knows no job other");
+}
+
+}  // namespace
+}  // namespace convene::rendezvous

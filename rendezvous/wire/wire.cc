@@ -1,0 +1,301 @@
+#include "rendezvous/wire/wire.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/status_macros.h"
+
+namespace convene::rendezvous {
+namespace {
+
+constexpr int kMostLogLines = 20;
+constexpr size_t kLongestText = 500;
+
+std::string Cut(std::string text) {
+  if (text.size() > kLongestText) text.resize(kLongestText);
+  return text;
+}
+
+int64_t Ms(absl::Duration duration) { return absl::ToInt64Milliseconds(duration); }
+
+void PackHello(const Hello& hello, pb::Hello* wire) {
+  wire->set_job_id(hello.job_id);
+  wire->set_host(hello.host);
+  wire->set_node_rank(hello.node_rank);
+  wire->set_local_world_size(hello.local_world_size);
+  wire->set_nodes_min(hello.nodes_min);
+  wire->set_nodes_max(hello.nodes_max);
+  wire->set_nodes_expected(hello.nodes_expected);
+  wire->set_max_restarts(hello.max_restarts);
+  wire->set_join_timeout_ms(Ms(hello.join_timeout));
+  wire->set_last_call_ms(Ms(hello.last_call));
+  wire->set_last_epoch(hello.last_epoch.value());
+  wire->set_lease_ms(Ms(hello.lease));
+}
+
+Hello UnpackHello(const pb::Hello& wire) {
+  Hello hello;
+  hello.job_id = wire.job_id();
+  hello.host = wire.host();
+  hello.node_rank = wire.node_rank();
+  hello.local_world_size = wire.local_world_size();
+  hello.nodes_min = wire.nodes_min();
+  hello.nodes_max = wire.nodes_max();
+  hello.nodes_expected = wire.nodes_expected();
+  hello.max_restarts = wire.max_restarts();
+  hello.join_timeout = absl::Milliseconds(wire.join_timeout_ms());
+  hello.last_call = absl::Milliseconds(wire.last_call_ms());
+  hello.last_epoch = Epoch(wire.last_epoch());
+  hello.lease = absl::Milliseconds(wire.lease_ms());
+  return hello;
+}
+
+void PackFailure(const WorkerFailure& failure, pb::WorkerFailure* wire) {
+  wire->set_global_rank(failure.global_rank);
+  wire->set_local_rank(failure.local_rank);
+  wire->set_host(failure.host);
+  wire->set_pid(failure.pid);
+  wire->set_exit_code(failure.exit_code);
+  wire->set_signal(failure.signal);
+  wire->set_why(Cut(failure.why));
+  for (const std::string& line : failure.last_log_lines) {
+    if (wire->last_log_lines_size() == kMostLogLines) break;
+    wire->add_last_log_lines(Cut(line));
+  }
+  wire->set_costs_budget(failure.costs_budget);
+}
+
+WorkerFailure UnpackFailure(const pb::WorkerFailure& wire) {
+  WorkerFailure failure;
+  failure.global_rank = wire.global_rank();
+  failure.local_rank = wire.local_rank();
+  failure.host = Cut(wire.host());
+  failure.pid = wire.pid();
+  failure.exit_code = wire.exit_code();
+  failure.signal = wire.signal();
+  failure.why = Cut(wire.why());
+  const int lines = std::min(wire.last_log_lines_size(), kMostLogLines);
+  for (int i = 0; i < lines; ++i) failure.last_log_lines.push_back(Cut(wire.last_log_lines(i)));
+  failure.costs_budget = wire.costs_budget();
+  return failure;
+}
+
+void PackEvent(const AgentEvent& event, pb::AgentMessage* wire) {
+  if (const auto* ready = std::get_if<Ready>(&event)) {
+    wire->mutable_ready()->set_store_host(ready->store_host);
+    wire->mutable_ready()->set_store_port(ready->store_port);
+  } else if (std::holds_alternative<Heartbeat>(event)) {
+    wire->mutable_heartbeat();
+  } else if (const auto* failure = std::get_if<WorkerFailure>(&event)) {
+    PackFailure(*failure, wire->mutable_worker_failed()->mutable_failure());
+  } else if (std::holds_alternative<WorkersSucceeded>(event)) {
+    wire->mutable_workers_succeeded();
+  } else if (const auto* leave = std::get_if<Leave>(&event)) {
+    wire->mutable_leave()->set_why(Cut(leave->why));
+  }
+}
+
+absl::StatusOr<AgentEvent> UnpackReady(const pb::Ready& wire) {
+  if (wire.store_port() < 0 || wire.store_port() > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Ready names store port ", wire.store_port(), "; it must be from 0 to 65535"));
+  }
+  return AgentEvent(Ready{Cut(wire.store_host()), wire.store_port()});
+}
+
+void PackAssignment(const Assignment& assignment, pb::Assignment* wire) {
+  wire->set_group_rank(assignment.group_rank);
+  wire->set_group_world_size(assignment.group_world_size);
+  wire->set_first_global_rank(assignment.first_global_rank);
+  wire->set_world_size(assignment.world_size);
+  wire->set_store_host(assignment.store_host);
+  wire->set_store_port(assignment.store_port);
+  wire->set_restart_count(assignment.restart_count);
+  wire->set_max_restarts(assignment.max_restarts);
+  wire->set_why(assignment.why);
+}
+
+Assignment UnpackAssignment(const pb::Assignment& wire) {
+  Assignment assignment;
+  assignment.group_rank = wire.group_rank();
+  assignment.group_world_size = wire.group_world_size();
+  assignment.first_global_rank = wire.first_global_rank();
+  assignment.world_size = wire.world_size();
+  assignment.store_host = wire.store_host();
+  assignment.store_port = wire.store_port();
+  assignment.restart_count = wire.restart_count();
+  assignment.max_restarts = wire.max_restarts();
+  assignment.why = wire.why();
+  return assignment;
+}
+
+pb::Close::Outcome PackOutcome(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::kSucceeded:
+      return pb::Close::OUTCOME_SUCCEEDED;
+    case Outcome::kFailed:
+      return pb::Close::OUTCOME_FAILED;
+    case Outcome::kTimedOut:
+      return pb::Close::OUTCOME_TIMED_OUT;
+    case Outcome::kLeft:
+      return pb::Close::OUTCOME_LEFT;
+  }
+  return pb::Close::OUTCOME_UNSPECIFIED;
+}
+
+// An outcome of a newer daemon is no success.
+Outcome UnpackOutcome(pb::Close::Outcome outcome) {
+  if (outcome == pb::Close::OUTCOME_SUCCEEDED) return Outcome::kSucceeded;
+  if (outcome == pb::Close::OUTCOME_TIMED_OUT) return Outcome::kTimedOut;
+  if (outcome == pb::Close::OUTCOME_LEFT) return Outcome::kLeft;
+  return Outcome::kFailed;
+}
+
+}  // namespace
+
+pb::AgentMessage ToWire(const AgentEnvelope& envelope) {
+  pb::AgentMessage message;
+  message.set_incarnation(envelope.incarnation.value());
+  message.set_epoch(envelope.epoch.value());
+  if (const auto* hello = std::get_if<Hello>(&envelope.body)) {
+    PackHello(*hello, message.mutable_hello());
+  } else {
+    PackEvent(std::get<AgentEvent>(envelope.body), &message);
+  }
+  return message;
+}
+
+absl::StatusOr<AgentEnvelope> FromWire(pb::AgentMessage message) {
+  AgentEnvelope envelope;
+  envelope.incarnation = Incarnation(message.incarnation());
+  envelope.epoch = Epoch(message.epoch());
+  switch (message.body_case()) {
+    case pb::AgentMessage::kHello:
+      envelope.body = UnpackHello(message.hello());
+      return envelope;
+    case pb::AgentMessage::kReady: {
+      CONVENE_ASSIGN_OR_RETURN(envelope.body, UnpackReady(message.ready()));
+      return envelope;
+    }
+    case pb::AgentMessage::kHeartbeat:
+      envelope.body = AgentEvent(Heartbeat());
+      return envelope;
+    case pb::AgentMessage::kWorkerFailed:
+      envelope.body = AgentEvent(UnpackFailure(message.worker_failed().failure()));
+      return envelope;
+    case pb::AgentMessage::kWorkersSucceeded:
+      envelope.body = AgentEvent(WorkersSucceeded());
+      return envelope;
+    case pb::AgentMessage::kLeave:
+      envelope.body = AgentEvent(Leave{Cut(message.leave().why())});
+      return envelope;
+    case pb::AgentMessage::BODY_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError(
+      "a message without a body this daemon knows: are agent and daemon of one version?");
+}
+
+pb::DaemonMessage ToWire(Incarnation daemon, const DaemonEvent& event) {
+  pb::DaemonMessage message;
+  message.set_incarnation(daemon.value());
+  message.set_epoch(event.epoch.value());
+  if (const auto* welcome = std::get_if<Welcome>(&event.body)) {
+    message.mutable_welcome()->set_lease_ms(Ms(welcome->lease));
+    message.mutable_welcome()->set_heartbeat_interval_ms(Ms(welcome->heartbeat_interval));
+  } else if (const auto* assignment = std::get_if<Assignment>(&event.body)) {
+    PackAssignment(*assignment, message.mutable_assignment());
+  } else if (const auto* stop = std::get_if<Stop>(&event.body)) {
+    message.mutable_stop()->set_kind(stop->kind == StopKind::kAbort ? pb::Stop::KIND_ABORT
+                                                                    : pb::Stop::KIND_CHECKPOINT);
+    message.mutable_stop()->set_why(stop->why);
+  } else if (const auto* close = std::get_if<Close>(&event.body)) {
+    message.mutable_close()->set_outcome(PackOutcome(close->outcome));
+    message.mutable_close()->set_why(close->why);
+    if (close->first_failure.has_value()) {
+      PackFailure(*close->first_failure, message.mutable_close()->mutable_first_failure());
+    }
+  }
+  return message;
+}
+
+absl::StatusOr<DaemonEvent> FromWire(pb::DaemonMessage message) {
+  DaemonEvent event;
+  event.epoch = Epoch(message.epoch());
+  switch (message.body_case()) {
+    case pb::DaemonMessage::kWelcome:
+      event.body = Welcome{absl::Milliseconds(message.welcome().lease_ms()),
+                           absl::Milliseconds(message.welcome().heartbeat_interval_ms())};
+      return event;
+    case pb::DaemonMessage::kAssignment:
+      event.body = UnpackAssignment(message.assignment());
+      return event;
+    case pb::DaemonMessage::kStop:
+      event.body = Stop{message.stop().kind() == pb::Stop::KIND_CHECKPOINT ? StopKind::kCheckpoint
+                                                                           : StopKind::kAbort,
+                        message.stop().why()};
+      return event;
+    case pb::DaemonMessage::kClose: {
+      Close close{UnpackOutcome(message.close().outcome()), message.close().why(), std::nullopt};
+      if (message.close().has_first_failure()) {
+        close.first_failure = UnpackFailure(message.close().first_failure());
+      }
+      event.body = std::move(close);
+      return event;
+    }
+    case pb::DaemonMessage::BODY_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError(
+      "a message without a body this agent knows: are agent and daemon of one version?");
+}
+
+void ToWire(const JobView& view, pb::JobStatus* status) {
+  status->set_job_id(view.job_id);
+  status->set_phase(view.phase);
+  status->set_epoch(view.epoch.value());
+  status->set_why(view.why);
+  status->set_restart_count(view.restart_count);
+  status->set_max_restarts(view.max_restarts);
+  status->set_nodes_min(view.nodes_min);
+  status->set_nodes_max(view.nodes_max);
+  for (const NodeView& node : view.nodes) {
+    pb::NodeStatus* wire = status->add_nodes();
+    wire->set_host(node.host);
+    wire->set_incarnation(node.incarnation.value());
+    wire->set_node_rank(node.node_rank);
+    wire->set_local_world_size(node.local_world_size);
+    wire->set_group_rank(node.group_rank);
+    wire->set_state(node.state);
+  }
+}
+
+JobView FromWire(const pb::JobStatus& status) {
+  JobView view;
+  view.job_id = status.job_id();
+  view.phase = status.phase();
+  view.epoch = Epoch(status.epoch());
+  view.why = status.why();
+  view.restart_count = status.restart_count();
+  view.max_restarts = status.max_restarts();
+  view.nodes_min = status.nodes_min();
+  view.nodes_max = status.nodes_max();
+  for (const pb::NodeStatus& node : status.nodes()) {
+    view.nodes.push_back({node.host(), Incarnation(node.incarnation()), node.node_rank(),
+                          node.local_world_size(), node.group_rank(), node.state()});
+  }
+  return view;
+}
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+}
+
+absl::Status FromGrpc(const grpc::Status& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+}  // namespace convene::rendezvous

@@ -1,0 +1,41 @@
+// Between the values of rendezvous/quorum and the messages of proto/rendezvous.proto. Both ends of
+// the wire use it.
+#pragma once
+
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "grpcpp/support/status.h"
+#include "proto/rendezvous.grpc.pb.h"
+#include "rendezvous/quorum/job_view.h"
+#include "rendezvous/quorum/messages.h"
+#include "tools/base/strong_int.h"
+
+namespace convene::rendezvous {
+
+namespace pb = ::convene::rendezvous::v1;
+
+struct AgentEnvelope {
+  Incarnation incarnation;
+  Epoch epoch;
+  std::variant<Hello, AgentEvent> body;
+};
+
+pb::AgentMessage ToWire(const AgentEnvelope& envelope);
+// InvalidArgument for a message without a body, or with a port that is none. Log lines beyond the
+// contract are cut off.
+absl::StatusOr<AgentEnvelope> FromWire(pb::AgentMessage message);
+
+pb::DaemonMessage ToWire(Incarnation daemon, const DaemonEvent& event);
+// InvalidArgument for a message without a body: a daemon of another version.
+absl::StatusOr<DaemonEvent> FromWire(pb::DaemonMessage message);
+
+void ToWire(const JobView& view, pb::JobStatus* status);
+JobView FromWire(const pb::JobStatus& status);
+
+// The codes of the two have the same meaning and number.
+grpc::Status ToGrpc(const absl::Status& status);
+absl::Status FromGrpc(const grpc::Status& status);
+
+}  // namespace convene::rendezvous
