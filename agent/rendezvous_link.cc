@@ -15,9 +15,7 @@ namespace {
 using rendezvous::AgentStream;
 using rendezvous::Server;
 
-bool IsLoopback(const std::string& host) {
-  return host == "localhost" || host == "127.0.0.1" || host == "::1";
-}
+bool IsLoopback(const std::string& host) { return host == "localhost" || host == "127.0.0.1"; }
 
 std::string HostAndPort(const std::string& host, int port) {
   if (host.find(':') != std::string::npos) return absl::StrCat("[", host, "]:", port);
@@ -68,7 +66,11 @@ RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl
   Opened opened;
   if (host_now) {
     Server::Options options;
-    if (IsLoopback(host)) options.host = "127.0.0.1";
+    if (IsLoopback(host)) {
+      options.host = "127.0.0.1";
+    } else if (host.find(':') != std::string::npos) {
+      options.host = "::";  // Takes IPv4 too.
+    }
     options.port = port;
     absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
     if (server.ok()) {

@@ -56,7 +56,8 @@ class Stepper {
   // Ends for good: stops workers first when there are any, then takes leave of the daemon.
   void End(Result result, const std::string& why);
   void FinishNow(Result result);
-  // Tells the daemon first, when it can be told.
+  void SayLeave();
+  // Waits for the daemon's answer to Leave, when it can be told.
   void LeaveAndFinish();
   void BeginStop(StopKind kind, int signal, bool spare_sessions, bool session_line,
                  absl::Duration grace, const std::string& why);
@@ -129,8 +130,8 @@ void Stepper::OnWelcome(Epoch daemon_epoch, const Welcome& welcome) {
 
 void Stepper::OnAssignment(Epoch epoch, const Assignment& assignment) {
   if (s_.phase == Phase::kRunning && epoch > s_.epoch) {
-    return Abort(
-        absl::StrCat("epoch ", epoch.value(), " began without a Stop of epoch ", s_.epoch.value()));
+    s_.epoch = epoch;  // Ready is to speak of the daemon's epoch.
+    return Abort(absl::StrCat("epoch ", epoch.value(), " began without a Stop of the one before"));
   }
   if (s_.phase != Phase::kWaiting)
     return;  // Repeated, or crossed a failure of ours: Ready follows.
@@ -165,8 +166,7 @@ void Stepper::OnClose(const Close& close) {
 }
 
 void Stepper::On(const StreamEnded& ended) {
-  s_.linked = false;
-  s_.dialing = false;
+  s_.linked = s_.dialing = s_.said_ready = false;
   s_.heartbeat_at = MonotonicTime::InfiniteFuture();
   if (s_.phase == Phase::kFinished) return;
   if (s_.phase == Phase::kLeaving) return FinishNow(*s_.verdict);
@@ -196,11 +196,15 @@ void Stepper::On(const StreamEnded& ended) {
 void Stepper::On(const StoreStarted& store) {
   if (s_.phase != Phase::kConnecting || !s_.linked) return;
   Enter(Phase::kWaiting, "ready for the next epoch");
+  s_.said_ready = true;
   SendEvent(rendezvous::Ready{s_.rules.store_host, store.port}, "no worker runs here");
 }
 
 void Stepper::On(const WorkerExited& exited) {
   s_.alive.erase(exited.local_rank);
+  // This node ends for good and its part of the group is broken now: the others are not to be
+  // blamed for breaking next.
+  if (s_.phase == Phase::kStopping && s_.verdict.has_value()) SayLeave();
   const ExitVerdict verdict = ClassifyExit(exited.status);
   if (s_.phase != Phase::kRunning || verdict.kind == ExitKind::kSucceeded) return;
   rendezvous::WorkerFailure failure;
@@ -250,7 +254,9 @@ void Stepper::On(const SignalReceived& received) {
 void Stepper::On(const Timer&) {
   if (s_.linked && now_ >= s_.heartbeat_at) {
     s_.heartbeat_at = now_ + s_.heartbeat_interval;
-    SendEvent(rendezvous::Heartbeat{}, "");
+    // On a new stream, workers of the old epoch are being stopped already: its number would only
+    // make the daemon ask for it.
+    actions_.push_back(Send{s_.said_ready ? s_.epoch : Epoch(), rendezvous::Heartbeat{}, ""});
   }
   if (now_ >= s_.dial_at) Dial(s_.why);
   // Connected, but no Welcome: as good as not there.
@@ -301,9 +307,15 @@ void Stepper::End(Result result, const std::string& why) {
   LeaveAndFinish();
 }
 
+void Stepper::SayLeave() {
+  if (!s_.linked || s_.said_leave) return;
+  s_.said_leave = true;
+  SendEvent(rendezvous::Leave{s_.verdict->explanation}, "this node ends");
+}
+
 void Stepper::LeaveAndFinish() {
   if (!s_.linked) return FinishNow(*s_.verdict);
-  SendEvent(rendezvous::Leave{s_.verdict->explanation}, "this node ends");
+  SayLeave();
   Enter(Phase::kLeaving, "Leave sent");
   s_.stop_deadline = now_ + s_.rules.leave_patience;
 }

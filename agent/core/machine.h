@@ -166,6 +166,8 @@ struct State {
   bool linked = false;   // Welcome came on the present stream
   bool dialing = false;  // a stream is open, or being opened
   bool ever_linked = false;
+  bool said_ready = false;  // on the present stream
+  bool said_leave = false;
   MonotonicTime link_deadline = MonotonicTime::InfiniteFuture();
   MonotonicTime dial_at = MonotonicTime::InfiniteFuture();
   MonotonicTime heartbeat_at = MonotonicTime::InfiniteFuture();

@@ -224,13 +224,21 @@ TEST_CASE("a node that succeeded runs again when a peer fails") {
   CHECK(node.Feed(StoreStarted{7001}) == "send(1) ready a:7001");
 }
 
-TEST_CASE("a signal is passed on, Leave is said when the workers are gone") {
+TEST_CASE("a signal is passed on, and Leave is said as soon as the first worker has ended") {
   Node node;
   node.Run();
   CHECK(node.Feed(SignalReceived{SIGINT}) == "stop silent SIGINT");
-  CHECK(node.Exit(0, 0, SIGINT) == "");
-  CHECK(node.Feed(WorkersGone{}) == "send(1) leave");
-  CHECK(node.CloseWith(Outcome::kLeft) == "finish 130");
+  CHECK(node.Exit(0, 0, SIGINT) == "send(1) leave");
+  CHECK(node.Exit(1, 0, SIGINT) == "");
+  SECTION("the answer comes before the workers are gone") {
+    CHECK(node.CloseWith(Outcome::kLeft) == "");
+    CHECK(node.LoseStream(absl::OkStatus()) == "");
+    CHECK(node.Feed(WorkersGone{}) == "finish 130");
+  }
+  SECTION("the answer comes after") {
+    CHECK(node.Feed(WorkersGone{}) == "");
+    CHECK(node.CloseWith(Outcome::kLeft) == "finish 130");
+  }
 }
 
 TEST_CASE("without an answer to Leave the agent goes after a second") {
@@ -287,6 +295,10 @@ TEST_CASE("a daemon that lost its memory: all peers are healthy, so they may sav
   node.LoseStream();
   node.After(absl::Seconds(1));
   CHECK(node.WelcomeIn(0) == "stop checkpoint SIGTERM spare-sessions");
+  CHECK(node.After(absl::Seconds(1)) == "send(0) heartbeat");  // No epoch: nothing to stop.
+  CHECK(node.Feed(WorkersGone{}) == "store");
+  CHECK(node.Feed(StoreStarted{7001}) == "send(1) ready a:7001");
+  CHECK(node.After(absl::Seconds(1)) == "send(1) heartbeat");
 }
 
 TEST_CASE("workers that fail while the stream is broken are started again after it") {
@@ -304,6 +316,8 @@ TEST_CASE("an Assignment that is repeated changes nothing, another one stops wha
   node.Run();
   CHECK(node.Assign(1) == "");
   CHECK(node.Assign(2) == "stop abort SIGTERM");
+  CHECK(node.Feed(WorkersGone{}) == "store");
+  CHECK(node.Feed(StoreStarted{7001}) == "send(2) ready a:7001");
 }
 
 TEST_CASE("a rendezvous that stays away ends the command with 69 and stops its workers first") {

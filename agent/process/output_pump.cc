@@ -19,11 +19,6 @@ constexpr size_t kPipeContent = 1 << 20;
 
 }  // namespace
 
-void LastLines::Add(absl::string_view line) {
-  lines_.emplace_back(line.substr(0, kLongestLine));
-  if (lines_.size() > kLines) lines_.pop_front();
-}
-
 OutputPump::OutputPump(EventLoop& loop, Console& console, LastLines& last_lines, Options options)
     : loop_(loop), console_(console), last_lines_(last_lines), options_(std::move(options)) {}
 

@@ -1,33 +1,19 @@
 // One stream of one worker: from its pipe to the console, its log file and its last lines.
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "agent/process/console.h"
 #include "agent/process/event_loop.h"
+#include "agent/process/last_lines.h"
 #include "agent/process/line_assembler.h"
 #include "tools/base/unique_fd.h"
 
 namespace convene::agent {
-
-// The last lines that a worker wrote, both streams together.
-class LastLines {
- public:
-  static constexpr size_t kLines = 20;
-  static constexpr size_t kLongestLine = 500;  // bytes; the rest of a longer line is cut off
-
-  void Add(absl::string_view line);
-  std::vector<std::string> Get() const { return {lines_.begin(), lines_.end()}; }
-
- private:
-  std::deque<std::string> lines_;
-};
 
 // Lives on the thread of its loop.
 class OutputPump {

@@ -18,14 +18,14 @@ struct Newcomer {
 
 // Hosts in the order of ranks, after `nodes` said Ready to a new job in this order.
 std::vector<std::string> Order(const std::vector<Newcomer>& nodes, int nodes_max) {
-  JobState state(MonotonicTime(), Epoch());
+  JobState state{MonotonicTime(), Epoch()};
   int64_t id = 0;
   for (const Newcomer& node : nodes) {
     Hello hello;
     hello.host = node.host;
     hello.node_rank = node.node_rank;
-    // Rising with each arrival, as a tie-break the tests can see.
-    state.Join(MonotonicTime(), MemberId(++id), Incarnation(id), hello, MemberId(), 1);
+    ++id;
+    state.Join(MonotonicTime(), MemberId(id), Incarnation(id), hello, MemberId(), 1);
     state.Apply(MonotonicTime(), MemberId(id), Epoch(), Ready{node.host, 1}, 1);
   }
   std::vector<std::string> hosts;

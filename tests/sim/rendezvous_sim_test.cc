@@ -167,6 +167,7 @@ class World {
     if (Chance(0.005)) {  // the process dies; its kernel closes the connection, unless the whole
                           // machine died
       if (Chance(0.7)) Disconnect(agent);
+      by_stream_.erase(agent.stream);
       agent = Reborn(agent);
       agent.is_up = false;
       agent.acts_at = Soon(6);
@@ -292,6 +293,7 @@ class World {
     } else if (std::holds_alternative<Assignment>(event.body)) {
       Expect(agent.running == Epoch(), "an assignment for a node that still runs workers");
       agent.running = event.epoch;
+      agent.owes_ready = false;  // a Stop and its Ready had crossed on the wire
       agent.running_since = now_;
     } else if (std::holds_alternative<Stop>(event.body)) {
       StopWork(agent);

@@ -98,6 +98,25 @@ TEST_CASE("all-reduce gives every rank the bits of the sum in rank order") {
   }
 }
 
+TEST_CASE("a reduction longer than one piece gives the same bits") {
+  constexpr size_t kCount = 2'500'001;  // two shards of about 5 MB: two pieces each
+  const std::vector<float> expected = ReducedInRankOrder<float>(2, kCount, ReduceOp::kSum);
+  for (const Transport transport : testing::kTransports) {
+    Group group = MakeGroup(transport, 2);
+    std::vector<Seen<float>> seen(2);
+    OnEveryRank(group, [&](Collective& collective, Stream& stream) {
+      Seen<float>& mine = seen[collective.rank()];
+      mine.data = ValuesOf<float>(collective.rank(), kCount);
+      mine.status = collective.AllReduce(absl::MakeSpan(mine.data), ReduceOp::kSum, stream);
+    });
+    for (const Seen<float>& rank : seen) {
+      INFO(ToString(transport));
+      CHECK_OK(rank.status);
+      CHECK(SameBits(rank.data, expected));
+    }
+  }
+}
+
 TEST_CASE("reduce-scatter leaves each rank its shard of the sum") {
   for (const Transport transport : testing::kTransports) {
     for (const int size : kSizes) {

@@ -62,7 +62,8 @@ class GlooWire final : public Wire {
   const uint64_t group_id_;
 
   WaitWatch::Place place_;
-  // Written by the owner's thread under `mutex_`, so that the owner may read them without it.
+  // The caller's thread only. Abort and the watch reach a buffer through waiting_* while it is
+  // waited for.
   std::vector<Peer> peers_;
 
   Mutex mutex_;

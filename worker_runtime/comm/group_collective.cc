@@ -232,9 +232,10 @@ absl::Status GroupCollective::Broadcast(absl::Span<float> data, int root, Stream
 
 absl::Status GroupCollective::Barrier(Stream&) {
   return RunCollective("barrier", 0, [&] {
+    // Not on the stack: a message that fails is withdrawn only after this function has returned.
     std::byte* const tokens = scratch_.Reserve<std::byte>(size_);
-    std::byte own{};
-    return Exchange([&](int) { return ConstBytes(&own, 1); },
+    tokens[rank_] = {};
+    return Exchange([&](int) { return ConstBytes(tokens + rank_, 1); },
                     [&](int peer) { return Bytes(tokens + peer, 1); });
   });
 }

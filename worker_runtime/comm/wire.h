@@ -22,7 +22,7 @@ enum class Lane { kCollective, kPointToPoint };
 struct MessageTag {
   Lane lane = Lane::kCollective;
   uint32_t sequence = 0;  // between these two ranks, in this direction, in this lane
-  size_t size_bytes = 0;
+  size_t size_bytes = 0;  // below 4 GiB
 };
 
 // The wires of one rank in one group.

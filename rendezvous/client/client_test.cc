@@ -1,0 +1,115 @@
+// What the client says when it is not a daemon that answers. (What it says to a daemon:
+// server_test.)
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "rendezvous/client/agent_stream.h"
+#include "rendezvous/client/status_client.h"
+#include "rendezvous/quorum/messages.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/thread.h"
+#include "tools/base/unique_fd.h"
+
+namespace convene::rendezvous {
+namespace {
+
+// Listens on a free port of the loopback.
+class Listener {
+ public:
+  Listener() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof(address);
+    auto* const raw = reinterpret_cast<sockaddr*>(&address);
+    REQUIRE(bind(socket_.get(), raw, length) == 0);
+    REQUIRE(listen(socket_.get(), 16) == 0);
+    REQUIRE(getsockname(socket_.get(), raw, &length) == 0);
+    endpoint_ = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
+  }
+  const std::string& endpoint() const { return endpoint_; }
+  int fd() const { return socket_.get(); }
+
+ private:
+  UniqueFd socket_;
+  std::string endpoint_;
+};
+
+// Greets every connection and hangs up: a web server that was asked nonsense.
+class WrongProgram {
+ public:
+  WrongProgram() : thread_("wrong", [this] { Serve(); }) {}
+  ~WrongProgram() {
+    shutdown(listener_.fd(), SHUT_RDWR);
+    thread_.Join();
+  }
+  const std::string& endpoint() const { return listener_.endpoint(); }
+
+ private:
+  void Serve() {
+    for (;;) {
+      UniqueFd connection(accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (!connection.valid()) return;
+      const char greeting[] = "HTTP/1.1 400 Bad Request\r\n\r\n";
+      (void)!send(connection.get(), greeting, std::strlen(greeting), MSG_NOSIGNAL);
+    }
+  }
+
+  Listener listener_;
+  Thread thread_;
+};
+
+absl::Status OpenStatus(const std::string& endpoint, absl::Duration timeout) {
+  Hello hello;
+  hello.job_id = "job";
+  hello.host = "a";
+  AgentStream::Handlers handlers;
+  handlers.on_event = [](const DaemonEvent&) {};
+  handlers.on_end = [](const absl::Status&) {};
+  return AgentStream::Open(endpoint, Incarnation(1), hello, handlers, timeout).status();
+}
+
+TEST_CASE("an endpoint must be a host and a port") {
+  for (const char* endpoint : {"node0", "node0:", ":29400", "node0:port", "node0:70000"}) {
+    CHECK_STATUS(OpenStatus(endpoint, absl::Seconds(1)), absl::StatusCode::kInvalidArgument,
+                 "is not host:port");
+  }
+}
+
+TEST_CASE("when nobody listens the endpoint and the cause are named") {
+  std::string endpoint;
+  {
+    Listener gone;
+    endpoint = gone.endpoint();
+  }
+  CHECK_STATUS(OpenStatus(endpoint, absl::Milliseconds(100)), absl::StatusCode::kUnavailable,
+               absl::StrCat("no rendezvous at ", endpoint, " (connect: Connection refused)"));
+  CHECK_STATUS(FetchStatus(endpoint, "", absl::Milliseconds(100)), absl::StatusCode::kUnavailable,
+               "no rendezvous at");
+}
+
+TEST_CASE("a listener that says nothing is given up at the deadline") {
+  const Listener silent;
+  CHECK_STATUS(OpenStatus(silent.endpoint(), absl::Milliseconds(200)),
+               absl::StatusCode::kUnavailable, "did not answer as a rendezvous daemon");
+  CHECK_STATUS(FetchStatus(silent.endpoint(), "", absl::Milliseconds(200)),
+               absl::StatusCode::kUnavailable, "did not answer in time");
+}
+
+TEST_CASE("another program behind the port is no daemon") {
+  const WrongProgram program;
+  CHECK_STATUS(OpenStatus(program.endpoint(), absl::Seconds(20)),
+               absl::StatusCode::kFailedPrecondition, "is no rendezvous daemon");
+  CHECK_STATUS(FetchStatus(program.endpoint(), "", absl::Seconds(20)),
+               absl::StatusCode::kFailedPrecondition, "is no rendezvous daemon");
+}
+
+}  // namespace
+}  // namespace convene::rendezvous

@@ -1,0 +1,101 @@
+#include "rendezvous/server/job_table.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "rendezvous/quorum/job.h"
+#include "rendezvous/quorum/messages.h"
+#include "tools/base/clock.h"
+#include "tools/base/testing/status_testing.h"
+
+namespace convene::rendezvous {
+namespace {
+
+Hello HelloTo(const std::string& job_id, int nodes = 1) {
+  Hello hello;
+  hello.job_id = job_id;
+  hello.host = "a";
+  hello.nodes_min = hello.nodes_max = nodes;
+  return hello;
+}
+
+MonotonicTime At(absl::Duration duration) { return MonotonicTime::FromEpoch(duration); }
+
+constexpr Incarnation kIncarnation(7);
+
+// Joins as `id`, works alone through one epoch, and succeeds; the epoch it was in.
+Epoch WorkAlone(JobTable* table, MonotonicTime now, MemberId id, const std::string& job_id) {
+  Outbox outbox;
+  REQUIRE_OK(table->Join(now, id, kIncarnation, HelloTo(job_id), &outbox));
+  table->Receive(now, id, kIncarnation, Epoch(), Ready{"a", 1}, &outbox);
+  const Epoch epoch = std::get<DaemonEvent>(outbox.items.back().what).epoch;
+  table->Receive(now, id, kIncarnation, epoch, WorkersSucceeded(), &outbox);
+  REQUIRE(std::holds_alternative<absl::Status>(outbox.items.back().what));
+  return epoch;
+}
+
+TEST_CASE("a finished job's id begins a new job with higher epochs") {
+  JobTable table;
+  CHECK(WorkAlone(&table, At({}), MemberId(1), "job") == Epoch(1));
+  CHECK(table.Views("job")->front().phase == "succeeded");
+  CHECK(WorkAlone(&table, At({}), MemberId(2), "job") == Epoch(2));
+}
+
+TEST_CASE("a closed job is remembered for a while and then forgotten") {
+  JobTable table;
+  WorkAlone(&table, At({}), MemberId(1), "job");
+  Outbox outbox;
+  CHECK(table.wake_at() <= At(JobTable::kRemembered));
+  table.Tick(At(JobTable::kRemembered - absl::Seconds(1)), &outbox);
+  CHECK_OK(table.Views("job"));
+  table.Tick(At(JobTable::kRemembered), &outbox);
+  CHECK_STATUS(table.Views("job"), absl::StatusCode::kNotFound, "knows no job job");
+  CHECK(table.wake_at() == MonotonicTime::InfiniteFuture());
+}
+
+TEST_CASE("a job that no node is in does not bind those who come after") {
+  JobTable table;
+  Outbox outbox;
+  REQUIRE_OK(table.Join(At({}), MemberId(1), kIncarnation, HelloTo("job", 1), &outbox));
+  table.Receive(At({}), MemberId(1), kIncarnation, Epoch(), Ready{"a", 1}, &outbox);
+  table.Disconnect(At({}), MemberId(1), &outbox);
+  CHECK_OK(table.Join(At({}), MemberId(2), kIncarnation, HelloTo("job", 2), &outbox));
+  CHECK(table.Views("job")->front().nodes_max == 2);
+}
+
+TEST_CASE("jobs are bounded; a closed one makes room") {
+  JobTable table;
+  WorkAlone(&table, At({}), MemberId(1), "closed");
+  Outbox outbox;
+  int64_t id = 1;
+  for (size_t i = 0; i < JobTable::kMostJobs; ++i) {
+    REQUIRE_OK(table.Join(At({}), MemberId(++id), kIncarnation, HelloTo(absl::StrCat("job", i), 2),
+                          &outbox));
+  }
+  CHECK_STATUS(table.Views("closed"), absl::StatusCode::kNotFound, "closed");
+  CHECK_STATUS(table.Join(At({}), MemberId(++id), kIncarnation, HelloTo("one more"), &outbox),
+               absl::StatusCode::kResourceExhausted, "already serves 1024 jobs");
+}
+
+TEST_CASE("a stream that changes its incarnation is ended with both numbers") {
+  JobTable table;
+  Outbox outbox;
+  REQUIRE_OK(table.Join(At({}), MemberId(1), kIncarnation, HelloTo("job"), &outbox));
+  table.Receive(At({}), MemberId(1), Incarnation(8), Epoch(), Heartbeat(), &outbox);
+  CHECK_STATUS(std::get<absl::Status>(outbox.items.back().what), absl::StatusCode::kAborted,
+               "began as incarnation 7 and now speaks as 8");
+}
+
+TEST_CASE("a senseless hello is refused with the field and what is allowed") {
+  JobTable table;
+  Outbox outbox;
+  Hello hello = HelloTo("job", 2);
+  hello.nodes_min = 3;
+  CHECK_STATUS(table.Join(At({}), MemberId(1), kIncarnation, hello, &outbox),
+               absl::StatusCode::kInvalidArgument, "nodes_min is 3; it must be from 1 to 2");
+}
+
+}  // namespace
+}  // namespace convene::rendezvous

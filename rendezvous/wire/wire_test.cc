@@ -1,0 +1,90 @@
+#include "rendezvous/wire/wire.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "absl/status/status.h"
+#include "rendezvous/quorum/messages.h"
+#include "tools/base/testing/status_testing.h"
+
+namespace convene::rendezvous {
+namespace {
+
+TEST_CASE("a hello crosses the wire whole") {
+  Hello hello;
+  hello.job_id = "job";
+  hello.host = "node1";
+  hello.node_rank = 3;
+  hello.local_world_size = 8;
+  hello.nodes_min = 2;
+  hello.nodes_max = 4;
+  hello.nodes_expected = 3;
+  hello.max_restarts = 5;
+  hello.join_timeout = absl::Seconds(11);
+  hello.last_call = absl::Milliseconds(1500);
+  hello.lease = absl::Seconds(7);
+  hello.last_epoch = Epoch(9);
+  const auto crossed = FromWire(ToWire(AgentEnvelope{Incarnation(~0ull), Epoch(9), hello}));
+  REQUIRE_OK(crossed);
+  CHECK(crossed->incarnation == Incarnation(~0ull));
+  CHECK(crossed->epoch == Epoch(9));
+  const Hello& there = std::get<Hello>(crossed->body);
+  CHECK(there.job_id == "job");
+  CHECK(there.host == "node1");
+  CHECK(there.node_rank == 3);
+  CHECK(there.local_world_size == 8);
+  CHECK(there.nodes_min == 2);
+  CHECK(there.nodes_max == 4);
+  CHECK(there.nodes_expected == 3);
+  CHECK(there.max_restarts == 5);
+  CHECK(there.join_timeout == absl::Seconds(11));
+  CHECK(there.last_call == absl::Milliseconds(1500));
+  CHECK(there.lease == absl::Seconds(7));
+  CHECK(there.last_epoch == Epoch(9));
+}
+
+TEST_CASE("a failure keeps its first twenty log lines, each cut to 500 bytes") {
+  WorkerFailure failure;
+  failure.global_rank = 6;
+  failure.signal = 9;
+  failure.why = "killed by SIGKILL";
+  failure.costs_budget = false;
+  failure.last_log_lines.assign(30, std::string(600, 'x'));
+  Close close{Outcome::kFailed, "why", failure};
+  const auto crossed = FromWire(ToWire(Incarnation(1), DaemonEvent{Epoch(2), close}));
+  REQUIRE_OK(crossed);
+  const Close& there = std::get<Close>(crossed->body);
+  CHECK(there.outcome == Outcome::kFailed);
+  REQUIRE(there.first_failure.has_value());
+  CHECK(there.first_failure->global_rank == 6);
+  CHECK(there.first_failure->signal == 9);
+  CHECK_FALSE(there.first_failure->costs_budget);
+  REQUIRE(there.first_failure->last_log_lines.size() == 20);
+  CHECK(there.first_failure->last_log_lines[0].size() == 500);
+}
+
+TEST_CASE("stop kinds and outcomes keep their meaning") {
+  for (const StopKind kind : {StopKind::kAbort, StopKind::kCheckpoint}) {
+    const auto crossed = FromWire(ToWire(Incarnation(1), DaemonEvent{Epoch(2), Stop{kind, "why"}}));
+    REQUIRE_OK(crossed);
+    CHECK(std::get<Stop>(crossed->body).kind == kind);
+  }
+  for (const Outcome outcome :
+       {Outcome::kSucceeded, Outcome::kFailed, Outcome::kTimedOut, Outcome::kLeft}) {
+    const auto crossed =
+        FromWire(ToWire(Incarnation(1), DaemonEvent{Epoch(2), Close{outcome, "why", {}}}));
+    REQUIRE_OK(crossed);
+    CHECK(std::get<Close>(crossed->body).outcome == outcome);
+  }
+}
+
+TEST_CASE("messages without a known body and senseless ports are refused") {
+  CHECK_STATUS(FromWire(pb::AgentMessage()), absl::StatusCode::kInvalidArgument, "without a body");
+  CHECK_STATUS(FromWire(pb::DaemonMessage()), absl::StatusCode::kInvalidArgument, "without a body");
+  pb::AgentMessage ready;
+  ready.mutable_ready()->set_store_port(70000);
+  CHECK_STATUS(FromWire(ready), absl::StatusCode::kInvalidArgument, "store port 70000");
+}
+
+}  // namespace
+}  // namespace convene::rendezvous
