@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -84,7 +85,8 @@ absl::StatusOr<Settings> ParseRendezvousConf(const std::string& text, JobSpec* s
       "close_timeout", "heartbeat_timeout", "read_timeout", "store_type", "timeout"};
   Settings settings;
   for (const absl::string_view item : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
-    const std::pair<std::string, std::string> pair = absl::StrSplit(item, absl::MaxSplits('=', 1));
+    const std::pair<std::string, std::string> pair =
+        absl::StrSplit(absl::StripAsciiWhitespace(item), absl::MaxSplits('=', 1));
     const auto is = [&](const std::vector<std::string>& keys) {
       return std::find(keys.begin(), keys.end(), pair.first) != keys.end();
     };
@@ -291,7 +293,7 @@ absl::StatusOr<std::pair<std::string, int>> SplitEndpoint(const std::string& end
     port = endpoint.substr(colon + 1);
     if (port.empty()) host.clear();
   }
-  if (host.empty() || host.find_first_of(" /") != std::string::npos) {
+  if (host.empty() || host.find_first_of(" /[]") != std::string::npos) {
     return absl::InvalidArgumentError(
         absl::StrCat(flag, " \"", endpoint, "\": write HOST or HOST:PORT"));
   }

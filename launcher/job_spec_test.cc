@@ -31,10 +31,15 @@ void CheckRefused(const RunFlags& flags, const std::string& text, const Table& t
   CHECK_STATUS(Make(flags, table), absl::StatusCode::kInvalidArgument, text);
 }
 
-RunFlags TwoNodes() {
+RunFlags WithNodes(const std::string& nodes) {
   RunFlags flags;
-  flags.nnodes.emplace("2");
-  flags.rdzv_endpoint.emplace("head");
+  flags.nnodes = nodes;
+  return flags;
+}
+
+RunFlags TwoNodes() {
+  RunFlags flags = WithNodes("2");
+  flags.rdzv_endpoint = "head";
   return flags;
 }
 
@@ -67,13 +72,13 @@ TEST_CASE("two nodes meet at the endpoint, by default on port 29400") {
 
 TEST_CASE("--nnodes takes N and MIN:MAX and nothing else") {
   RunFlags flags = TwoNodes();
-  flags.nnodes.emplace("2:8");
+  flags.nnodes = "2:8";
   CHECK(Good(flags).options.hello.nodes_max == 8);
   for (const char* bad : {"0", "x", "1:", ":2", "1:2:3", "", "-1", "1:9999999"}) {
-    flags.nnodes.emplace(bad);
+    flags.nnodes = bad;
     CheckRefused(flags, std::string("--nnodes ") + bad);
   }
-  flags.nnodes.emplace("4:2");
+  flags.nnodes = "4:2";
   CheckRefused(flags, "write 2:4");
 }
 
@@ -101,23 +106,21 @@ TEST_CASE("standalone and a place to meet exclude each other") {
   RunFlags flags;
   flags.standalone = true;
   CHECK(Good(flags).standalone);
-  flags.nnodes.emplace("2");
+  flags.nnodes = "2";
   CheckRefused(flags, "--nnodes says 2");
   flags.nnodes.reset();
-  flags.rdzv_endpoint.emplace("head");
+  flags.rdzv_endpoint = "head";
   CheckRefused(flags, "leave one out");
 }
 
 TEST_CASE("several nodes without a place to meet are told to name one") {
-  RunFlags flags;
-  flags.nnodes.emplace("2:4");
+  RunFlags flags = WithNodes("2:4");
   CheckRefused(flags, "--rdzv-endpoint HOST[:PORT]");
 }
 
 TEST_CASE("--master-addr names the place for static jobs") {
-  RunFlags flags;
-  flags.nnodes.emplace("2");
-  flags.master_addr.emplace("head");
+  RunFlags flags = WithNodes("2");
+  flags.master_addr = "head";
   flags.master_port = 29500;
   flags.node_rank = 1;
   const JobSpec spec = Good(flags);
@@ -132,7 +135,7 @@ TEST_CASE("a fixed job refuses a rank past its nodes, an elastic one may have sp
   RunFlags flags = TwoNodes();
   flags.node_rank = 2;
   CheckRefused(flags, "ranks count from 0");
-  flags.nnodes.emplace("1:2");
+  flags.nnodes = "1:2";
   CHECK(Good(flags).options.hello.node_rank == 2);
 }
 
@@ -188,7 +191,7 @@ TEST_CASE("simple flags out of range are named with their value") {
   CheckRefused(flags, "leave one out");
   for (const char* bad : {"", "head:", "head:0", "head:x", "head:65536", "http://head", "[::1"}) {
     flags = TwoNodes();
-    flags.rdzv_endpoint.emplace(bad);
+    flags.rdzv_endpoint = bad;
     INFO(bad);
     CHECK(absl::IsInvalidArgument(Make(flags).status()));
   }
@@ -220,10 +223,9 @@ TEST_CASE("under srun no flag is needed") {
 }
 
 TEST_CASE("flags win over Slurm, and standalone forgets it") {
-  RunFlags flags;
-  flags.nnodes.emplace("2:8");
-  flags.rdzv_endpoint.emplace("other:1");
-  flags.rdzv_id.emplace("mine");
+  RunFlags flags = WithNodes("2:8");
+  flags.rdzv_endpoint = "other:1";
+  flags.rdzv_id = "mine";
   const JobSpec spec = Good(flags, kSlurm);
   CHECK(spec.options.hello.nodes_min == 2);
   CHECK(spec.options.hello.nodes_expected == 4);
@@ -235,9 +237,8 @@ TEST_CASE("flags win over Slurm, and standalone forgets it") {
 }
 
 TEST_CASE("a count that --nnodes excludes is not expected") {
-  RunFlags flags;
-  flags.nnodes.emplace("5:8");
-  flags.rdzv_endpoint.emplace("head");
+  RunFlags flags = WithNodes("5:8");
+  flags.rdzv_endpoint = "head";
   CHECK(Good(flags, kSlurm).options.hello.nodes_expected == 0);
 }
 

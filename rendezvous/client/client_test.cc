@@ -69,7 +69,7 @@ class WrongProgram {
 absl::Status OpenStatus(const std::string& endpoint, absl::Duration timeout) {
   Hello hello;
   hello.job_id = "job";
-  hello.host = "a";
+  hello.host = "node0";
   AgentStream::Handlers handlers;
   handlers.on_event = [](const DaemonEvent&) {};
   handlers.on_end = [](const absl::Status&) {};

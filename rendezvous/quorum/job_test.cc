@@ -25,7 +25,7 @@ Hello Nodes(int least, int most, int max_restarts = 0) {
 
 // Without the indentation that the test's own code gives it.
 std::string Flat(const std::string& text) {
-  std::string flat = "\n";
+  std::string flat(1, '\n');
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     line = absl::StripAsciiWhitespace(line);
     if (!line.empty()) absl::StrAppend(&flat, line, "\n");

@@ -29,14 +29,14 @@ namespace convene::rendezvous {
 class Story {
  public:
   explicit Story(Hello hello) : hello_(std::move(hello)) {
-    hello_.job_id = "j";
+    hello_.job_id = "story";
     hello_.lease = absl::Seconds(5);
     job_ = std::make_unique<Job>(now_, hello_, Epoch());
   }
 
   // `transcript` with what really happened in place of its answers.
   std::string Tell(const std::string& transcript) {
-    std::string told = "\n";
+    std::string told(1, '\n');
     for (absl::string_view line : absl::StrSplit(transcript, '\n')) {
       line = absl::StripAsciiWhitespace(line);
       if (line.substr(0, 2) != "> ") continue;

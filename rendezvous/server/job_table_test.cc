@@ -16,7 +16,7 @@ namespace {
 Hello HelloTo(const std::string& job_id, int nodes = 1) {
   Hello hello;
   hello.job_id = job_id;
-  hello.host = "a";
+  hello.host = "node0";
   hello.nodes_min = hello.nodes_max = nodes;
   return hello;
 }
@@ -29,7 +29,7 @@ constexpr Incarnation kIncarnation(7);
 Epoch WorkAlone(JobTable* table, MonotonicTime now, MemberId id, const std::string& job_id) {
   Outbox outbox;
   REQUIRE_OK(table->Join(now, id, kIncarnation, HelloTo(job_id), &outbox));
-  table->Receive(now, id, kIncarnation, Epoch(), Ready{"a", 1}, &outbox);
+  table->Receive(now, id, kIncarnation, Epoch(), Ready{"node0", 1}, &outbox);
   const Epoch epoch = std::get<DaemonEvent>(outbox.items.back().what).epoch;
   table->Receive(now, id, kIncarnation, epoch, WorkersSucceeded(), &outbox);
   REQUIRE(std::holds_alternative<absl::Status>(outbox.items.back().what));
@@ -59,7 +59,7 @@ TEST_CASE("a job that no node is in does not bind those who come after") {
   JobTable table;
   Outbox outbox;
   REQUIRE_OK(table.Join(At({}), MemberId(1), kIncarnation, HelloTo("job", 1), &outbox));
-  table.Receive(At({}), MemberId(1), kIncarnation, Epoch(), Ready{"a", 1}, &outbox);
+  table.Receive(At({}), MemberId(1), kIncarnation, Epoch(), Ready{"node0", 1}, &outbox);
   table.Disconnect(At({}), MemberId(1), &outbox);
   CHECK_OK(table.Join(At({}), MemberId(2), kIncarnation, HelloTo("job", 2), &outbox));
   CHECK(table.Views("job")->front().nodes_max == 2);

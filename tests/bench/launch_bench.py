@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/env python3
 """Starting and ending a job of two empty workers: `convene run` against torchrun, in turns, in one run.
 
 usage: tests/bench/launch_bench.py [--runs N] [--convene PATH] [--without-torch]
@@ -7,6 +7,7 @@ from PyPI into ~/.cache/convene/venv; CUDA's libraries come from /usr/local/cuda
 """
 
 import argparse
+import glob
 import os
 import platform
 import statistics
@@ -19,10 +20,10 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 VENV = os.path.expanduser('~/.cache/convene/venv')
 CUDA_LIBRARIES = '/usr/local/cuda/lib64'
 # torch and what `import torch` needs; with the toolkit installed its own 2.5 GB of nvidia-* wheels are left out, but
-# for the libraries that the toolkit does not have.
+# for the libraries that the toolkit does not have, or has too old.
 TORCH_PACKAGES = ['torch', 'typing_extensions', 'sympy', 'mpmath', 'networkx', 'jinja2', 'markupsafe', 'filelock', 'fsspec', 'numpy',
                   'setuptools']
-EXTRA_WHEELS = ['nvidia-cusparselt-cu13', 'nvidia-cufile', 'nvidia-nvshmem-cu13']
+EXTRA_WHEELS = ['nvidia-nccl-cu13', 'nvidia-cusparselt-cu13', 'nvidia-cufile', 'nvidia-nvshmem-cu13']
 JOB = ['--standalone', '--nproc-per-node', '2']
 TRUE = '/bin/true'
 
@@ -33,11 +34,8 @@ class Sample(NamedTuple):
 
 
 def torch_environment() -> Dict[str, str]:
-    nvidia = os.path.join(VENV, 'lib', f'python{sys.version_info.major}.{sys.version_info.minor}', 'site-packages', 'nvidia')
-    folders = [CUDA_LIBRARIES] if os.path.isdir(CUDA_LIBRARIES) else []
-    for folder, _, files in os.walk(nvidia):
-        if any('.so' in name for name in files):
-            folders.append(folder)
+    # The wheels' libraries first: a new PyTorch wants a newer NCCL than the toolkit's.
+    folders = glob.glob(f'{VENV}/lib/python3*/site-packages/nvidia/*/lib') + [CUDA_LIBRARIES]
     return {**os.environ, 'LD_LIBRARY_PATH': ':'.join(folders)}
 
 
@@ -55,7 +53,8 @@ def install_torch() -> str:
     if version:
         return version
     print(f'installing PyTorch into {VENV} (once)', flush=True)
-    subprocess.run([sys.executable, '-m', 'venv', VENV], check=True)
+    if not os.path.exists(f'{VENV}/bin/pip') and subprocess.run([sys.executable, '-m', 'venv', VENV], check=False).returncode != 0:
+        sys.exit('launch_bench: this Python cannot make a virtual environment: apt-get install python3-venv')
     pip = [f'{VENV}/bin/pip', 'install', '--quiet', '--disable-pip-version-check']
     if os.path.isdir(CUDA_LIBRARIES):
         subprocess.run([*pip, '--no-deps', *TORCH_PACKAGES, *EXTRA_WHEELS], check=True)

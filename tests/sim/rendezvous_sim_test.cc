@@ -317,7 +317,7 @@ class World {
 
 TEST_CASE("whatever breaks, epochs are whole, and every agent gets its answer in the end") {
   uint64_t first = 1;
-  uint64_t last = 3000;
+  uint64_t last = 2000;
   if (const char* seed = std::getenv("CONVENE_SIM_SEED")) {
     first = last = std::strtoull(seed, nullptr, 10);
   }
