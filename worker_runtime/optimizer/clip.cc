@@ -20,9 +20,7 @@ ClipDecision DecideClip(double max_norm, double gradient_norm, int64_t step) {
   if (max_norm == 0) return {};
   const double scale = max_norm / (gradient_norm + 1e-6);
   if (scale >= 1) return {};
-  return {.gradient_scale = static_cast<float>(scale),
-          .why = absl::StrFormat("clipped step %d: the gradient norm %.4g is above %.4g", step,
-                                 gradient_norm, max_norm)};
+  return {.gradient_scale = static_cast<float>(scale)};
 }
 
 }  // namespace convene::worker

@@ -17,7 +17,7 @@ TEST_CASE("a norm above the limit is brought down to it") {
   const ClipDecision decision = DecideClip(1.0, 4.0, 7);
   CHECK_FALSE(decision.skip_step);
   CHECK(decision.gradient_scale == Approx(1.0 / 4.000001));
-  CHECK(decision.why == "clipped step 7: the gradient norm 4 is above 1");
+  CHECK(decision.why.empty());
 }
 
 TEST_CASE("a limit of zero never clips") { CHECK(DecideClip(0.0, 1e30, 7).gradient_scale == 1.0f); }

@@ -81,9 +81,11 @@ absl::StatusOr<StepResult> Engine::TrainStep(const TokenBatch& batch, AdamWParam
   StepResult result{.loss = totals[1],
                     .grad_norm = std::sqrt(totals[0]),
                     .stop_requested = totals[2] > 0};
-  const ClipDecision clip = DecideClip(options_.clip_grad_norm, result.grad_norm, adam.step);
-  result.skipped = clip.skip_step;
-  if (clip.skip_step) return result;
+  ClipDecision clip = DecideClip(options_.clip_grad_norm, result.grad_norm, adam.step);
+  if (clip.skip_step) {
+    result.skipped = std::move(clip.why);
+    return result;
+  }
   adam.gradient_scale = clip.gradient_scale;
   optimizer_->Update(adam, stream);
   CONVENE_RETURN_IF_ERROR(optimizer_->GatherParameters(stream));

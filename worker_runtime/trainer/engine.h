@@ -37,7 +37,7 @@ struct StepResult {
   double loss = 0;       // nats a token, mean over the global batch, before the update
   double grad_norm = 0;  // before clipping, over all parameters
   bool stop_requested = false;  // by any rank
-  bool skipped = false;  // the gradient was no number: nothing was updated
+  std::string skipped;          // why nothing was updated (the gradient was no number); "" = it was
 };
 
 // Not thread-safe. Allocates in Create() alone; a step allocates nothing of its own.

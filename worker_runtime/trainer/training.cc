@@ -158,10 +158,7 @@ absl::StatusOr<bool> Training::Step() {
                          stop_.reason() != StopReason::kNone, stream_));
   ++step_;
   if (reporter_ != nullptr) {
-    if (result.skipped) {
-      reporter_->Say(absl::StrCat("step ", step_, " was skipped: its gradient norm is ",
-                                  result.grad_norm, " and its loss ", result.loss));
-    }
+    if (!result.skipped.empty()) reporter_->Say(result.skipped);
     CONVENE_RETURN_IF_ERROR(
         reporter_->Step(step_, result, learning_rate, clock_.Now() - start));
   }
