@@ -17,17 +17,18 @@ namespace convene::rendezvous {
 class AgentStream {
  public:
   struct Handlers {
-    // Called one at a time, in order, from a thread of the stream; never after on_end and never after the destructor returned. They
-    // must not block and must not destroy the stream.
+    // Called one at a time, in order, from a thread of the stream; never after on_end and never
+    // after the destructor returned. They must not block and must not destroy the stream.
     std::function<void(DaemonEvent)> on_event;
-    // Called once: OK after the daemon's Close; Aborted when another incarnation took this node's place; InvalidArgument when the hello
-    // contradicts the job; Unavailable when the connection broke.
+    // Called once: OK after the daemon's Close; Aborted when another incarnation took this node's
+    // place; InvalidArgument when the hello contradicts the job; Unavailable when the connection
+    // broke.
     std::function<void(absl::Status)> on_end;
   };
 
-  // Dials `endpoint` ("host:port") and sends the hello. Returns once the channel is connected: Unavailable when that took longer than
-  // `connect_timeout`, the text naming the endpoint and the last cause; FailedPrecondition when something that is not a rendezvous
-  // daemon answers there.
+  // Dials `endpoint` ("host:port") and sends the hello. Returns once the channel is connected:
+  // Unavailable when that took longer than `connect_timeout`, the text naming the endpoint and the
+  // last cause; FailedPrecondition when something that is not a rendezvous daemon answers there.
   static absl::StatusOr<std::unique_ptr<AgentStream>> Open(const std::string& endpoint,
                                                            Incarnation incarnation,
                                                            const Hello& hello, Handlers handlers,

@@ -1,4 +1,5 @@
-// PURE. What agents and the daemon tell each other, as values: proto/rendezvous.proto without the wire. Its comments hold here too.
+// PURE. What agents and the daemon tell each other, as values: proto/rendezvous.proto without the
+// wire. Its comments hold here too.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// The rendezvous daemon's service, in whatever process hosts it: `convened`, or the launcher of the node that owns the endpoint.
+// The rendezvous daemon's service, in whatever process hosts it: `convened`, or the launcher of the
+// node that owns the endpoint.
 #pragma once
 
 #include <memory>
@@ -10,7 +11,8 @@
 
 namespace convene::rendezvous {
 
-// Serves from the moment Start returns until it is destroyed: streams then end with Unavailable. Thread-safe.
+// Serves from the moment Start returns until it is destroyed: streams then end with Unavailable.
+// Thread-safe.
 class Server {
  public:
   struct Options {
@@ -18,7 +20,8 @@ class Server {
     int port = 0;                  // 0 = any free one
     Clock* clock = &Clock::Real();
   };
-  // AlreadyExists when the port is taken (never shared: SO_REUSEPORT is off), InvalidArgument for an address that is not this machine's.
+  // AlreadyExists when the port is taken (never shared: SO_REUSEPORT is off), InvalidArgument for
+  // an address that is not this machine's.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const Options& options);
   virtual ~Server() = default;
 

@@ -13,7 +13,8 @@ class Backoff {
  public:
   Backoff(absl::Duration first, absl::Duration longest) : next_(first), longest_(longest) {}
 
-  // `random_fraction` in [0, 1): the wait is between half of and the whole current step; the step then doubles.
+  // `random_fraction` in [0, 1): the wait is between half of and the whole current step; the step
+  // then doubles.
   absl::Duration Next(double random_fraction) {
     const absl::Duration wait = next_ * (0.5 + 0.5 * random_fraction);
     next_ = std::min(next_ * 2, longest_);

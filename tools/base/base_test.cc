@@ -19,7 +19,8 @@ TEST_CASE("an atomic write leaves the old content when the disk is full") {
   const std::string path = dir.File("manifest");
   REQUIRE_OK(WriteFileAtomic(path, "old"));
   {
-    ScopedFileFault fault([](FileOp op, const std::string&) { return op == FileOp::kWrite ? ENOSPC : 0; });
+    ScopedFileFault fault(
+        [](FileOp op, const std::string&) { return op == FileOp::kWrite ? ENOSPC : 0; });
     CHECK_STATUS(WriteFileAtomic(path, "new"), absl::StatusCode::kResourceExhausted, path);
   }
   CHECK(*ReadFile(path) == "old");
@@ -28,7 +29,8 @@ TEST_CASE("an atomic write leaves the old content when the disk is full") {
 
 TEST_CASE("an atomic write that cannot be renamed removes its temporary file") {
   TempDir dir;
-  ScopedFileFault fault([](FileOp op, const std::string&) { return op == FileOp::kRename ? EACCES : 0; });
+  ScopedFileFault fault(
+      [](FileOp op, const std::string&) { return op == FileOp::kRename ? EACCES : 0; });
   CHECK_STATUS(WriteFileAtomic(dir.File("a"), "x"), absl::StatusCode::kPermissionDenied, "rename");
   CHECK(ListDirectory(dir.path())->empty());
 }

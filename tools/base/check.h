@@ -1,4 +1,5 @@
-// CONVENE_CHECK: for our own broken invariants, never for what a network, disk, child or user can do.
+// CONVENE_CHECK: for our own broken invariants, never for what a network, disk, child or user can
+// do.
 #pragma once
 
 namespace convene::internal {
@@ -6,8 +7,8 @@ namespace convene::internal {
 [[noreturn]] void CheckFailed(const char* file, int line, const char* condition);
 }  // namespace convene::internal
 
-#define CONVENE_CHECK(condition)                                              \
-  do {                                                                        \
-    if (__builtin_expect(!(condition), 0))                                    \
-      ::convene::internal::CheckFailed(__FILE__, __LINE__, #condition);       \
+#define CONVENE_CHECK(condition)                                        \
+  do {                                                                  \
+    if (__builtin_expect(!(condition), 0))                              \
+      ::convene::internal::CheckFailed(__FILE__, __LINE__, #condition); \
   } while (false)

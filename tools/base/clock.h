@@ -1,4 +1,5 @@
-// Time as a value. Pure code takes a MonotonicTime; edges hold a Clock, so that tests decide what time it is.
+// Time as a value. Pure code takes a MonotonicTime; edges hold a Clock, so that tests decide what
+// time it is.
 #pragma once
 
 #include <compare>
@@ -9,7 +10,8 @@
 
 namespace convene {
 
-// A point on this machine's monotonic clock. Never comes from, and never compares with, another machine's.
+// A point on this machine's monotonic clock. Never comes from, and never compares with, another
+// machine's.
 class MonotonicTime {
  public:
   constexpr MonotonicTime() = default;
@@ -30,7 +32,9 @@ class MonotonicTime {
   friend bool operator==(MonotonicTime a, MonotonicTime b) {
     return a.since_epoch_ == b.since_epoch_;
   }
-  friend bool operator<(MonotonicTime a, MonotonicTime b) { return a.since_epoch_ < b.since_epoch_; }
+  friend bool operator<(MonotonicTime a, MonotonicTime b) {
+    return a.since_epoch_ < b.since_epoch_;
+  }
   friend bool operator>(MonotonicTime a, MonotonicTime b) { return b < a; }
   friend bool operator<=(MonotonicTime a, MonotonicTime b) { return !(b < a); }
   friend bool operator>=(MonotonicTime a, MonotonicTime b) { return !(a < b); }
@@ -45,7 +49,8 @@ class Clock {
  public:
   virtual ~Clock() = default;
   virtual MonotonicTime Now() = 0;
-  // Blocks the calling thread. For edges only (back-off between tries); tests use ManualClock, which returns at once.
+  // Blocks the calling thread. For edges only (back-off between tries); tests use ManualClock,
+  // which returns at once.
   virtual void SleepFor(absl::Duration duration) = 0;
   // CLOCK_MONOTONIC; lives for the whole process.
   static Clock& Real();

@@ -8,22 +8,22 @@
 namespace convene {
 
 enum class ExitCode : int {
-  kOk = 0,                // every worker of the last epoch ended with 0
-  kTrainingFailed = 1,    // training failed and the restart budget is spent
-  kUsage = 64,            // a flag, a file or a configuration is wrong; nothing was started
-  kUnavailable = 69,      // the rendezvous could not be reached, or closed, within its deadline
-  kInternal = 70,         // a bug in Convene
-  kUnfitNode = 71,        // preflight or health check failed: the scheduler should drain this node
+  kOk = 0,              // every worker of the last epoch ended with 0
+  kTrainingFailed = 1,  // training failed and the restart budget is spent
+  kUsage = 64,          // a flag, a file or a configuration is wrong; nothing was started
+  kUnavailable = 69,    // the rendezvous could not be reached, or closed, within its deadline
+  kInternal = 70,       // a bug in Convene
+  kUnfitNode = 71,      // preflight or health check failed: the scheduler should drain this node
   kMembershipChanged = 75,  // worker to agent only: start me again, costs no restart budget
-  kSuspectDevice = 76,    // worker to agent only: my result was rejected twice on the same input
+  kSuspectDevice = 76,      // worker to agent only: my result was rejected twice on the same input
 };
 
 // 128 + signal: the command itself was ended by a signal after an orderly stop.
 int ExitCodeForSignal(int signal_number);
 
-// What a program's main() returns for `status`: InvalidArgument, NotFound, FailedPrecondition, PermissionDenied,
-// AlreadyExists and OutOfRange: kUsage; Unavailable and DeadlineExceeded: kUnavailable; Aborted: kMembershipChanged;
-// Internal: kInternal; everything else kTrainingFailed.
+// What a program's main() returns for `status`: InvalidArgument, NotFound, FailedPrecondition,
+// PermissionDenied, AlreadyExists and OutOfRange: kUsage; Unavailable and DeadlineExceeded:
+// kUnavailable; Aborted: kMembershipChanged; Internal: kInternal; everything else kTrainingFailed.
 ExitCode ExitCodeForStatus(const absl::Status& status);
 
 // The table as text, a row a code: what `--help-exit-codes` prints.

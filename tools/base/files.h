@@ -1,6 +1,8 @@
-// Files whose content is on the disk when the call returns, with hooks that let tests make the disk fail.
+// Files whose content is on the disk when the call returns, with hooks that let tests make the disk
+// fail.
 //
-// Errors everywhere: the code ErrnoStatus() gives for the failed call, with the path and the call in the text.
+// Errors everywhere: the code ErrnoStatus() gives for the failed call, with the path and the call
+// in the text.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +19,8 @@ namespace convene {
 
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 
-// Writes all of `content` at the descriptor's position, through short writes and EINTR. `path` is for the error text.
+// Writes all of `content` at the descriptor's position, through short writes and EINTR. `path` is
+// for the error text.
 absl::Status WriteAll(int fd, absl::string_view content, const std::string& path);
 
 absl::Status SyncFile(int fd, const std::string& path);
@@ -25,8 +28,9 @@ absl::Status SyncFile(int fd, const std::string& path);
 // Makes a rename or a new file in `directory` durable.
 absl::Status SyncDirectory(const std::string& directory);
 
-// `path` holds either its old content or all of the new one, even after a power cut: written to "`path`.tmp.<pid>", fsynced, renamed,
-// directory fsynced. The temporary file is removed on failure.
+// `path` holds either its old content or all of the new one, even after a power cut: written to
+// "`path`.tmp.<pid>", fsynced, renamed, directory fsynced. The temporary file is removed on
+// failure.
 absl::Status WriteFileAtomic(const std::string& path, absl::string_view content);
 
 absl::Status RenameFile(const std::string& from, const std::string& to);
@@ -46,8 +50,9 @@ std::string ParentDirectory(const std::string& path);
 // Which call a test wants to fail.
 enum class FileOp { kOpen, kWrite, kSync, kRename };
 
-// While it lives, `hook` is asked before every call of the kinds above and may return the error to give instead (0 = go on).
-// Tests only; one at a time; not thread-safe against concurrent construction.
+// While it lives, `hook` is asked before every call of the kinds above and may return the error to
+// give instead (0 = go on). Tests only; one at a time; not thread-safe against concurrent
+// construction.
 class ScopedFileFault {
  public:
   using Hook = std::function<int(FileOp op, const std::string& path)>;

@@ -1,6 +1,7 @@
 // std::mutex and std::condition_variable under Abseil's thread annotations.
 //
-// Why not absl::Mutex: Debian's Abseil is not instrumented, so ThreadSanitizer reports correctly locked code as a race.
+// Why not absl::Mutex: Debian's Abseil is not instrumented, so ThreadSanitizer reports correctly
+// locked code as a race.
 #pragma once
 
 #include <chrono>
@@ -39,7 +40,8 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   Mutex* const mutex_;
 };
 
-// REQUIRES (all waits): the caller holds `mutex`, and re-checks its condition in a loop: wake-ups may be spurious.
+// REQUIRES (all waits): the caller holds `mutex`, and re-checks its condition in a loop: wake-ups
+// may be spurious.
 class CondVar {
  public:
   void Wait(Mutex* mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
@@ -51,8 +53,8 @@ class CondVar {
   // Returns false when `timeout` passed without a signal.
   bool WaitFor(Mutex* mutex, absl::Duration timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     std::unique_lock<std::mutex> lock(mutex->mutex_, std::adopt_lock);
-    const bool signalled = condition_.wait_for(lock, absl::ToChronoNanoseconds(timeout)) ==
-                           std::cv_status::no_timeout;
+    const bool signalled =
+        condition_.wait_for(lock, absl::ToChronoNanoseconds(timeout)) == std::cv_status::no_timeout;
     lock.release();
     return signalled;
   }

@@ -22,9 +22,11 @@ class StrongInt {
   T value_ = 0;
 };
 
-// A group's generation: rises by at least 1 whenever the set of members or their ranks change. 0 = no group yet.
+// A group's generation: rises by at least 1 whenever the set of members or their ranks change. 0 =
+// no group yet.
 using Epoch = StrongInt<struct EpochTag, int64_t>;
-// Drawn at random once per process start; tells a restarted process from the one it replaces. 0 = unset.
+// Drawn at random once per process start; tells a restarted process from the one it replaces. 0 =
+// unset.
 using Incarnation = StrongInt<struct IncarnationTag, uint64_t>;
 
 }  // namespace convene

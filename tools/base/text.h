@@ -8,8 +8,9 @@
 
 namespace convene {
 
-// The candidate nearest to `word` by edit distance (dashes and underscores alike), or "" when none is near enough
-// (more than a third of the word, at least 2, would have to change). For "unknown key, did you mean ...?".
+// The candidate nearest to `word` by edit distance (dashes and underscores alike), or "" when none
+// is near enough (more than a third of the word, at least 2, would have to change). For "unknown
+// key, did you mean ...?".
 std::string ClosestMatch(absl::string_view word, const std::vector<std::string>& candidates);
 
 // "a, b, c" of at most `limit` items, then " and N more".

@@ -7,8 +7,9 @@
 
 namespace convene {
 
-// Owns one std::thread. The owner stops it by its own means (a flag, a closed descriptor), then calls Join().
-// The destructor CHECKs that it was joined: a detached thread is a bug. Movable, not copyable.
+// Owns one std::thread. The owner stops it by its own means (a flag, a closed descriptor), then
+// calls Join(). The destructor CHECKs that it was joined: a detached thread is a bug. Movable, not
+// copyable.
 class Thread {
  public:
   Thread() = default;

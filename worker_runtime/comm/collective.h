@@ -22,15 +22,18 @@ struct PendingSend {
 
 // One communicator: a fixed, ordered group of ranks, 0 .. size()-1 within the group.
 //
-// Every rank of a group calls the same collectives in the same order with the same counts. One thread at a time per communicator;
-// different communicators may be used by different threads. A group of one is legal: every call succeeds at once.
+// Every rank of a group calls the same collectives in the same order with the same counts. One
+// thread at a time per communicator; different communicators may be used by different threads. A
+// group of one is legal: every call succeeds at once.
 //
-// Reductions are deterministic: the result depends on the values, the group size and the count alone, is the same bits on every rank
-// of the group, and the same bits over every implementation (sums are made in rank order, in the element's own type).
+// Reductions are deterministic: the result depends on the values, the group size and the count
+// alone, is the same bits on every rank of the group, and the same bits over every implementation
+// (sums are made in rank order, in the element's own type).
 //
-// Errors of every call: DeadlineExceeded when peers did not answer within the timeout given at creation; Unavailable when a peer's
-// connection broke; Aborted after Abort(). The text names the group ("dp"), the operation, its sequence number and the peer where
-// known. After an error the communicator is broken: every later call returns the same error.
+// Errors of every call: DeadlineExceeded when peers did not answer within the timeout given at
+// creation; Unavailable when a peer's connection broke; Aborted after Abort(). The text names the
+// group ("dp"), the operation, its sequence number and the peer where known. After an error the
+// communicator is broken: every later call returns the same error.
 class Collective {
  public:
   virtual ~Collective() = default;
@@ -44,22 +47,24 @@ class Collective {
   virtual absl::Status AllReduce(absl::Span<float> data, ReduceOp op, Stream& stream) = 0;
   virtual absl::Status AllReduce(absl::Span<double> data, ReduceOp op, Stream& stream) = 0;
 
-  // `data` holds size() shards of equal length; afterwards the shard number rank() holds the sum over ranks, the rest is unspecified.
-  // REQUIRES: data.size() is divisible by size().
+  // `data` holds size() shards of equal length; afterwards the shard number rank() holds the sum
+  // over ranks, the rest is unspecified. REQUIRES: data.size() is divisible by size().
   virtual absl::Status ReduceScatter(absl::Span<float> data, ReduceOp op, Stream& stream) = 0;
 
-  // `data` holds size() shards of equal length; this rank's is in place (number rank()); afterwards all are.
-  // REQUIRES: data.size() is divisible by size().
+  // `data` holds size() shards of equal length; this rank's is in place (number rank()); afterwards
+  // all are. REQUIRES: data.size() is divisible by size().
   virtual absl::Status AllGather(absl::Span<float> data, Stream& stream) = 0;
 
-  // Shard i of `input` goes to rank i; shard i of `output` comes from rank i. The spans do not overlap.
+  // Shard i of `input` goes to rank i; shard i of `output` comes from rank i. The spans do not
+  // overlap.
   virtual absl::Status AllToAll(absl::Span<const float> input, absl::Span<float> output,
                                 Stream& stream) = 0;
 
   virtual absl::Status Broadcast(absl::Span<float> data, int root, Stream& stream) = 0;
 
-  // Starts to send; `data` must stay alive and unchanged until Wait() of the returned handle has returned.
-  // Messages between two ranks of a group arrive in the order in which they were sent. At most 1024 may be unwaited.
+  // Starts to send; `data` must stay alive and unchanged until Wait() of the returned handle has
+  // returned. Messages between two ranks of a group arrive in the order in which they were sent. At
+  // most 1024 may be unwaited.
   virtual absl::StatusOr<PendingSend> Send(absl::Span<const float> data, int peer,
                                            Stream& stream) = 0;
   virtual absl::Status Wait(PendingSend pending) = 0;

@@ -21,8 +21,8 @@ absl::StatusOr<int> ReadInt(const EnvironmentLookup& lookup, const char* name, i
   }
   int value = 0;
   if (!absl::SimpleAtoi(*text, &value) || value < minimum || value >= limit) {
-    return absl::InvalidArgumentError(absl::StrCat(name, "=", *text, " must be a number from ",
-                                                   minimum, " to ", limit - 1));
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, "=", *text, " must be a number from ", minimum, " to ", limit - 1));
   }
   return value;
 }
@@ -45,11 +45,10 @@ absl::StatusOr<Contract> ReadContract(const EnvironmentLookup& lookup) {
   constexpr int kMany = 1 << 24;
   CONVENE_ASSIGN_OR_RETURN(result.world_size,
                            ReadInt(lookup, contract::kWorldSize, 1, kMany, std::nullopt));
-  CONVENE_ASSIGN_OR_RETURN(
-      result.rank, ReadInt(lookup, contract::kRank, 0, result.world_size, std::nullopt));
-  CONVENE_ASSIGN_OR_RETURN(
-      result.local_world_size,
-      ReadInt(lookup, contract::kLocalWorldSize, 1, result.world_size + 1, 1));
+  CONVENE_ASSIGN_OR_RETURN(result.rank,
+                           ReadInt(lookup, contract::kRank, 0, result.world_size, std::nullopt));
+  CONVENE_ASSIGN_OR_RETURN(result.local_world_size,
+                           ReadInt(lookup, contract::kLocalWorldSize, 1, result.world_size + 1, 1));
   CONVENE_ASSIGN_OR_RETURN(result.local_rank, ReadInt(lookup, contract::kLocalRank, 0,
                                                       result.local_world_size, std::nullopt));
   CONVENE_ASSIGN_OR_RETURN(result.group_rank,

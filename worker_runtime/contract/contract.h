@@ -20,9 +20,9 @@ struct Contract {
   int master_port = 0;
   int restart_count = 0;
   std::string run_id;
-  Epoch epoch;                  // 0 under torchrun
-  std::string session_path;     // "" when there is no agent of ours
-  bool terminal = false;        // progress lines may be redrawn in place
+  Epoch epoch;               // 0 under torchrun
+  std::string session_path;  // "" when there is no agent of ours
+  bool terminal = false;     // progress lines may be redrawn in place
 };
 
 // Looks a variable up: getenv, or a test's table.
@@ -30,8 +30,9 @@ using EnvironmentLookup = std::function<std::optional<std::string>(const std::st
 
 EnvironmentLookup ProcessEnvironment();
 
-// With no variable set at all: a single process (rank 0 of 1). InvalidArgument when a variable is missing, no number or out of
-// range (RANK >= WORLD_SIZE, ...); the text names it, its value and what would be right.
+// With no variable set at all: a single process (rank 0 of 1). InvalidArgument when a variable is
+// missing, no number or out of range (RANK >= WORLD_SIZE, ...); the text names it, its value and
+// what would be right.
 absl::StatusOr<Contract> ReadContract(const EnvironmentLookup& lookup);
 
 }  // namespace convene::worker

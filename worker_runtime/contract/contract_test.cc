@@ -15,10 +15,15 @@ EnvironmentLookup Environment(std::map<std::string, std::string> table) {
   };
 }
 
-const std::map<std::string, std::string> kSecondOfFour = {
-    {"RANK", "1"},        {"WORLD_SIZE", "4"},           {"LOCAL_RANK", "1"},
-    {"GROUP_RANK", "0"},  {"LOCAL_WORLD_SIZE", "2"},     {"MASTER_ADDR", "node0"},
-    {"MASTER_PORT", "29500"}, {"CONVENE_EPOCH", "3"}, {"TORCHELASTIC_RESTART_COUNT", "2"}};
+const std::map<std::string, std::string> kSecondOfFour = {{"RANK", "1"},
+                                                          {"WORLD_SIZE", "4"},
+                                                          {"LOCAL_RANK", "1"},
+                                                          {"GROUP_RANK", "0"},
+                                                          {"LOCAL_WORLD_SIZE", "2"},
+                                                          {"MASTER_ADDR", "node0"},
+                                                          {"MASTER_PORT", "29500"},
+                                                          {"CONVENE_EPOCH", "3"},
+                                                          {"TORCHELASTIC_RESTART_COUNT", "2"}};
 
 TEST_CASE("without an environment a process is alone") {
   const auto contract = ReadContract(Environment({}));

@@ -29,7 +29,8 @@ inline constexpr char kSession[] = "CONVENE_SESSION";
 // "1" when the agent's stdout is a terminal: workers' progress lines may be redrawn in place.
 inline constexpr char kTerminal[] = "CONVENE_TERMINAL";
 
-// The session: the worker connects to CONVENE_SESSION and sends "hello <local_rank> <epoch>\n"; from then on the agent may send lines.
+// The session: the worker connects to CONVENE_SESSION and sends "hello <local_rank> <epoch>\n";
+// from then on the agent may send lines.
 inline constexpr char kSessionHello[] = "hello";
 // "abort <why>": a peer is gone; end at once with exit code 75.
 inline constexpr char kSessionAbort[] = "abort";

@@ -1,4 +1,5 @@
-// Where work is queued. Every op and collective takes one, so that a second kind of device changes no signature.
+// Where work is queued. Every op and collective takes one, so that a second kind of device changes
+// no signature.
 #pragma once
 
 namespace convene::worker {

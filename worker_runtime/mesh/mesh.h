@@ -1,4 +1,5 @@
-// PURE. The grid of ranks: world = pp x dp x tp, tp fastest, pp slowest, so that tensor-parallel groups stay inside a node.
+// PURE. The grid of ranks: world = pp x dp x tp, tp fastest, pp slowest, so that tensor-parallel
+// groups stay inside a node.
 #pragma once
 
 #include <string>
@@ -34,21 +35,24 @@ enum class Axis {
   kTp,
   kDp,
   kPp,
-  // First and last stage of one pipeline: they share tied embeddings. Ranks of other stages are in no such group.
+  // First and last stage of one pipeline: they share tied embeddings. Ranks of other stages are in
+  // no such group.
   kEmbedding,
   kWorld,
 };
 
 const char* AxisName(Axis axis);
 
-// The global ranks that share `rank`'s other coordinates, in ascending order along `axis`; empty when `rank` is in no such group.
+// The global ranks that share `rank`'s other coordinates, in ascending order along `axis`; empty
+// when `rank` is in no such group.
 std::vector<int> GroupOf(const Layout& layout, Axis axis, int rank);
 
-// All groups of an axis, in one order that is the same on every rank: communicators are created in it.
+// All groups of an axis, in one order that is the same on every rank: communicators are created in
+// it.
 std::vector<std::vector<int>> AllGroups(const Layout& layout, Axis axis);
 
-// Fills in dp from the world size. InvalidArgument when tp x pp (x dp) does not give `world_size`; the text says what the product is
-// and which values would fit. `dp` 0 = derive.
+// Fills in dp from the world size. InvalidArgument when tp x pp (x dp) does not give `world_size`;
+// the text says what the product is and which values would fit. `dp` 0 = derive.
 absl::StatusOr<Layout> ResolveLayout(int world_size, int tp, int pp, int dp);
 
 }  // namespace convene::worker

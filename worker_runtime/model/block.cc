@@ -76,14 +76,13 @@ absl::Status BlockForward(const BlockShape& s, const BlockContext& context,
                  a.norm1_rms, stream);
   ColumnParallelForward(QkvShape(s), a.norm1, w + p.qkv, a.qkv, stream);
   Rotate(s, context, /*inverse=*/false, a.qkv, stream);
-  AttentionForward(s.attention(), a.qkv, a.attention, a.log_sum_exp, attention_workspace,
-                   stream);
+  AttentionForward(s.attention(), a.qkv, a.attention, a.log_sum_exp, attention_workspace, stream);
   CONVENE_RETURN_IF_ERROR(RowParallelForward(OutShape(s), a.attention, w + p.attention_out,
                                              a.middle, *context.tp, stream));
   AddInPlace(HiddenCount(s), a.input, a.middle, stream);
 
-  RmsNormForward(s.rows(), s.hidden, a.middle, w + p.mlp_norm, s.norm_epsilon, a.norm2,
-                 a.norm2_rms, stream);
+  RmsNormForward(s.rows(), s.hidden, a.middle, w + p.mlp_norm, s.norm_epsilon, a.norm2, a.norm2_rms,
+                 stream);
   ColumnParallelForward(GateUpShape(s), a.norm2, w + p.gate_up, a.gate_up, stream);
   SwigluForward(s.rows(), s.ffn, a.gate_up, a.product, stream);
   CONVENE_RETURN_IF_ERROR(
@@ -97,8 +96,7 @@ absl::Status BlockBackward(const BlockShape& s, const BlockContext& context,
                            const BlockActivations& a, const BlockScratch& scratch, float* gradient,
                            Stream& stream) {
   // Each half adds its branch's gradient to the residual stream's, which passes through unchanged.
-  CONVENE_RETURN_IF_ERROR(
-      MlpHalfBackward(s, context, p, w, dw, a, scratch, gradient, stream));
+  CONVENE_RETURN_IF_ERROR(MlpHalfBackward(s, context, p, w, dw, a, scratch, gradient, stream));
   return AttentionHalfBackward(s, context, p, w, dw, a, scratch, gradient, stream);
 }
 

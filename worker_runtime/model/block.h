@@ -1,6 +1,7 @@
 // One transformer block, this rank's tensor-parallel slice: forward, and backward written out.
 //
-//   x ─ norm1 ─ qkv ─ rope ─ attention ─ out ─(+x)─ middle ─ norm2 ─ gate_up ─ swiglu ─ down ─(+middle)─ y
+//   x ─ norm1 ─ qkv ─ rope ─ attention ─ out ─(+x)─ middle ─ norm2 ─ gate_up ─ swiglu ─ down
+//   ─(+middle)─ y
 #pragma once
 
 #include <cstdint>
@@ -28,9 +29,7 @@ struct BlockShape {
   int rows() const { return batch * sequence_length; }
   int attention_width() const { return heads * head_size; }
   int qkv_width() const { return (heads + 2 * kv_heads) * head_size; }
-  AttentionShape attention() const {
-    return {batch, sequence_length, heads, kv_heads, head_size};
-  }
+  AttentionShape attention() const { return {batch, sequence_length, heads, kv_heads, head_size}; }
 };
 
 BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, int micro_batch_size,
@@ -38,17 +37,17 @@ BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, int micro_batc
 
 // What the forward pass leaves for the backward pass. Each points at rows * width floats.
 struct BlockActivations {
-  float* input = nullptr;         // hidden; filled before the forward pass
-  float* norm1 = nullptr;         // hidden
-  float* norm1_rms = nullptr;     // 1
-  float* qkv = nullptr;           // qkv_width, after rope
-  float* attention = nullptr;     // attention_width
-  float* log_sum_exp = nullptr;   // heads
-  float* middle = nullptr;        // hidden
-  float* norm2 = nullptr;         // hidden
-  float* norm2_rms = nullptr;     // 1
-  float* gate_up = nullptr;       // 2 ffn
-  float* product = nullptr;       // ffn
+  float* input = nullptr;        // hidden; filled before the forward pass
+  float* norm1 = nullptr;        // hidden
+  float* norm1_rms = nullptr;    // 1
+  float* qkv = nullptr;          // qkv_width, after rope
+  float* attention = nullptr;    // attention_width
+  float* log_sum_exp = nullptr;  // heads
+  float* middle = nullptr;       // hidden
+  float* norm2 = nullptr;        // hidden
+  float* norm2_rms = nullptr;    // 1
+  float* gate_up = nullptr;      // 2 ffn
+  float* product = nullptr;      // ffn
 };
 
 // Scratch that one backward pass of one block may overwrite; shared by all blocks.
@@ -66,13 +65,15 @@ struct BlockContext {
   Collective* tp = nullptr;
 };
 
-// y: (rows, hidden): the next block's input. `parameters` is the rank's flat buffer. Errors: the collective's.
+// y: (rows, hidden): the next block's input. `parameters` is the rank's flat buffer. Errors: the
+// collective's.
 absl::Status BlockForward(const BlockShape& shape, const BlockContext& context,
                           const BlockParameters& offsets, const float* parameters,
-                          const BlockActivations& activations, float* y,
-                          float* attention_workspace, Stream& stream);
+                          const BlockActivations& activations, float* y, float* attention_workspace,
+                          Stream& stream);
 
-// gradient: (rows, hidden), of y on entry, of the block's input on return. `gradients` is laid out as `parameters`, added to.
+// gradient: (rows, hidden), of y on entry, of the block's input on return. `gradients` is laid out
+// as `parameters`, added to.
 absl::Status BlockBackward(const BlockShape& shape, const BlockContext& context,
                            const BlockParameters& offsets, const float* parameters,
                            float* gradients, const BlockActivations& activations,

@@ -1,4 +1,5 @@
-// PURE. The shape of a Llama-family model (RMSNorm, RoPE, grouped-query attention, SwiGLU; Touvron et al. 2023, Llama 3 herd 2024).
+// PURE. The shape of a Llama-family model (RMSNorm, RoPE, grouped-query attention, SwiGLU; Touvron
+// et al. 2023, Llama 3 herd 2024).
 #pragma once
 
 #include <cstdint>
@@ -35,8 +36,9 @@ std::vector<std::string> ModelNames();
 // NotFound for an unknown name; the text lists the known ones and the closest.
 absl::StatusOr<ModelConfig> NamedModel(absl::string_view name);
 
-// Whether the shape makes sense and can be split: positive sizes, heads divisible by kv_heads, an even head_size, heads, kv_heads, ffn
-// and vocabulary divisible by tp, layers by pp. InvalidArgument names the numbers and the legal values near them.
+// Whether the shape makes sense and can be split: positive sizes, heads divisible by kv_heads, an
+// even head_size, heads, kv_heads, ffn and vocabulary divisible by tp, layers by pp.
+// InvalidArgument names the numbers and the legal values near them.
 absl::Status ValidateModel(const ModelConfig& config, const Layout& layout);
 
 }  // namespace convene::worker

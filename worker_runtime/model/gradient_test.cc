@@ -1,4 +1,5 @@
-// The backward pass, written out by hand, against differences of the forward pass: a whole small model on one rank.
+// The backward pass, written out by hand, against differences of the forward pass: a whole small
+// model on one rank.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <vector>
@@ -16,8 +17,14 @@ constexpr int kSequenceLength = 5;
 
 ModelConfig SmallModel(bool tied) {
   // Uneven on purpose: three query heads a key head, sizes that are no power of two.
-  return {.layers = 2, .hidden_size = 12, .ffn_size = 20, .heads = 6, .kv_heads = 2,
-          .head_size = 4, .vocabulary_size = 17, .tied_embeddings = tied,
+  return {.layers = 2,
+          .hidden_size = 12,
+          .ffn_size = 20,
+          .heads = 6,
+          .kv_heads = 2,
+          .head_size = 4,
+          .vocabulary_size = 17,
+          .tied_embeddings = tied,
           .initializer_range = 0.3};
 }
 
@@ -68,7 +75,8 @@ class OneRankModel {
   Stream stream_ = Stream::Cpu();
 };
 
-// Along the gradient the loss must change as its length says: one number that every element of a tensor enters.
+// Along the gradient the loss must change as its length says: one number that every element of a
+// tensor enters.
 void CheckGradients(const ModelConfig& config) {
   OneRankModel model(config);
   model.Backward();
@@ -81,7 +89,8 @@ void CheckGradients(const ModelConfig& config) {
     }
     const double norm = std::sqrt(squares);
     REQUIRE(norm > 1e-3);
-    const double reach = 2e-2;  // large enough for float's rounding, small enough for the third derivative
+    const double reach =
+        2e-2;  // large enough for float's rounding, small enough for the third derivative
     const auto loss_at = [&](double distance) {
       model.parameters() = start;
       for (int64_t i = 0; i < slice.count(); ++i) {
@@ -91,14 +100,17 @@ void CheckGradients(const ModelConfig& config) {
       return model.Loss();
     };
     // Fourth-order central difference.
-    const double slope = (8 * (loss_at(reach) - loss_at(-reach)) -
-                          (loss_at(2 * reach) - loss_at(-2 * reach))) / (12 * reach);
+    const double slope =
+        (8 * (loss_at(reach) - loss_at(-reach)) - (loss_at(2 * reach) - loss_at(-2 * reach))) /
+        (12 * reach);
     INFO(slice.name << ": slope " << slope << ", gradient's norm " << norm);
     CHECK(std::abs(slope - norm) < 2e-3 * norm);
   }
 }
 
-TEST_CASE("every parameter's gradient is the slope of the loss") { CheckGradients(SmallModel(false)); }
+TEST_CASE("every parameter's gradient is the slope of the loss") {
+  CheckGradients(SmallModel(false));
+}
 
 TEST_CASE("tied embeddings get both gradients") { CheckGradients(SmallModel(true)); }
 

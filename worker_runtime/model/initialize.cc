@@ -16,10 +16,9 @@ Counter Philox(Counter counter, uint64_t key) {
   for (int round = 0; round < 10; ++round) {
     const uint64_t product0 = uint64_t{0xD2511F53} * counter[0];
     const uint64_t product1 = uint64_t{0xCD9E8D57} * counter[2];
-    counter = {static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key0,
-               static_cast<uint32_t>(product1),
-               static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key1,
-               static_cast<uint32_t>(product0)};
+    counter = {
+        static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key0, static_cast<uint32_t>(product1),
+        static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key1, static_cast<uint32_t>(product0)};
     key0 += 0x9E3779B9;
     key1 += 0xBB67AE85;
   }
@@ -40,8 +39,8 @@ double OpenUnit(uint32_t high, uint32_t low) {
 }
 
 double NormalAt(uint64_t key, uint64_t index) {
-  const Counter random = Philox(
-      {static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0, 0}, key);
+  const Counter random =
+      Philox({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0, 0}, key);
   const double radius = std::sqrt(-2.0 * std::log(OpenUnit(random[0], random[1])));
   return radius * std::cos(2.0 * std::numbers::pi * OpenUnit(random[2], random[3]));
 }

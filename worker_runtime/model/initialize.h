@@ -1,4 +1,5 @@
-// Initial weights that do not depend on the layout: element i of tensor "name" has the same value on every grid of ranks.
+// Initial weights that do not depend on the layout: element i of tensor "name" has the same value
+// on every grid of ranks.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +8,9 @@
 
 namespace convene::worker {
 
-// Fills the slice's elements (row-major, slice.count() of them) at `target`. Normal deviates come from Philox4x32-10 (Salmon et al.
-// 2011), keyed by the seed and the tensor's name, counted by the element's place in the global tensor, through Box and Muller 1958.
+// Fills the slice's elements (row-major, slice.count() of them) at `target`. Normal deviates come
+// from Philox4x32-10 (Salmon et al. 2011), keyed by the seed and the tensor's name, counted by the
+// element's place in the global tensor, through Box and Muller 1958.
 void InitializeParameter(const ParameterSlice& slice, uint64_t seed, float* target);
 
 }  // namespace convene::worker

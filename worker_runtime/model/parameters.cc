@@ -8,7 +8,8 @@
 namespace convene::worker {
 namespace {
 
-// Slices that a fused product reads as one matrix are added without a gap; every such run starts on a cache line.
+// Slices that a fused product reads as one matrix are added without a gap; every such run starts on
+// a cache line.
 constexpr int64_t kAlignment = 16;
 
 class TableBuilder {
@@ -27,16 +28,15 @@ class TableBuilder {
                aligned);
   }
 
-  // Columns split over tp. Their outputs are summed into the residual stream twice per layer, so they start smaller
-  // (Radford et al. 2019, GPT-2, section 2.3).
+  // Columns split over tp. Their outputs are summed into the residual stream twice per layer, so
+  // they start smaller (Radford et al. 2019, GPT-2, section 2.3).
   int64_t AddRowParallel(const std::string& name, int64_t rows, int64_t columns) {
     const int64_t local = columns / layout_.tp;
     return Add({.name = name,
                 .global_shape = {rows, columns},
                 .offset = {0, local * coordinate_.tp},
                 .extent = {rows, local},
-                .standard_deviation =
-                    config_.initializer_range / std::sqrt(2.0 * config_.layers)},
+                .standard_deviation = config_.initializer_range / std::sqrt(2.0 * config_.layers)},
                true);
   }
 
@@ -82,7 +82,8 @@ void TableBuilder::AddBlock(int layer) {
   AddColumnParallel(prefix + "self_attn.v_proj.weight", key, hidden, false);
   block.attention_out = AddRowParallel(prefix + "self_attn.o_proj.weight", hidden, query);
   block.mlp_norm = AddNorm(prefix + "post_attention_layernorm.weight");
-  block.gate_up = AddColumnParallel(prefix + "mlp.gate_proj.weight", config_.ffn_size, hidden, true);
+  block.gate_up =
+      AddColumnParallel(prefix + "mlp.gate_proj.weight", config_.ffn_size, hidden, true);
   AddColumnParallel(prefix + "mlp.up_proj.weight", config_.ffn_size, hidden, false);
   block.down = AddRowParallel(prefix + "mlp.down_proj.weight", hidden, config_.ffn_size);
   table_.blocks.push_back(block);
@@ -107,8 +108,8 @@ ParameterTable TableBuilder::Build() {
                                       config_.hidden_size, true);
       table_.slices.back().owned = false;
     } else {
-      table_.head = AddColumnParallel("lm_head.weight", config_.vocabulary_size,
-                                      config_.hidden_size, true);
+      table_.head =
+          AddColumnParallel("lm_head.weight", config_.vocabulary_size, config_.hidden_size, true);
     }
   }
   const int64_t unit = kAlignment * layout_.dp;

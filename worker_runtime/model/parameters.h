@@ -1,4 +1,5 @@
-// PURE. Which parameters a rank holds, under which global names and boxes, and where they lie in its flat buffer.
+// PURE. Which parameters a rank holds, under which global names and boxes, and where they lie in
+// its flat buffer.
 #pragma once
 
 #include <array>
@@ -13,16 +14,18 @@ namespace convene::worker {
 
 enum class Initializer { kOnes, kNormal };
 
-// One rank's slice of one named tensor. Names and the [out, in] orientation are Hugging Face's (LlamaForCausalLM).
+// One rank's slice of one named tensor. Names and the [out, in] orientation are Hugging Face's
+// (LlamaForCausalLM).
 struct ParameterSlice {
-  std::string name;                   // "model.layers.3.self_attn.q_proj.weight"
+  std::string name;                     // "model.layers.3.self_attn.q_proj.weight"
   std::array<int64_t, 2> global_shape;  // (rows, columns); a vector is (1, columns)
   std::array<int64_t, 2> offset;        // of the slice in the global tensor
   std::array<int64_t, 2> extent;        // of the slice
   int64_t flat_offset = 0;              // first element in the rank's flat buffer
   bool decayed = true;                  // weight decay applies (matrices)
-  // Counted in the global gradient norm and written to checkpoints by this rank: false for all but one of the ranks that hold the same
-  // slice because of tensor parallelism (norms) or tied embeddings (the last stage's copy).
+  // Counted in the global gradient norm and written to checkpoints by this rank: false for all but
+  // one of the ranks that hold the same slice because of tensor parallelism (norms) or tied
+  // embeddings (the last stage's copy).
   bool owned = true;
   Initializer initializer = Initializer::kNormal;
   double standard_deviation = 0;
@@ -30,14 +33,16 @@ struct ParameterSlice {
   int64_t count() const { return extent[0] * extent[1]; }
 };
 
-// Offsets into the flat buffer of what one transformer block uses, fused where the forward pass multiplies once.
+// Offsets into the flat buffer of what one transformer block uses, fused where the forward pass
+// multiplies once.
 struct BlockParameters {
   int64_t attention_norm = 0;  // (hidden)
-  int64_t qkv = 0;             // ((heads + 2 kv_heads) / tp * head_size, hidden): query rows, key rows, value rows
-  int64_t attention_out = 0;   // (hidden, heads / tp * head_size)
-  int64_t mlp_norm = 0;        // (hidden)
-  int64_t gate_up = 0;         // (2 ffn / tp, hidden): gate rows, up rows
-  int64_t down = 0;            // (hidden, ffn / tp)
+  int64_t qkv =
+      0;  // ((heads + 2 kv_heads) / tp * head_size, hidden): query rows, key rows, value rows
+  int64_t attention_out = 0;  // (hidden, heads / tp * head_size)
+  int64_t mlp_norm = 0;       // (hidden)
+  int64_t gate_up = 0;        // (2 ffn / tp, hidden): gate rows, up rows
+  int64_t down = 0;           // (hidden, ffn / tp)
 };
 
 struct ParameterTable {
@@ -45,9 +50,10 @@ struct ParameterTable {
   std::vector<BlockParameters> blocks;
   int64_t embedding = -1;   // (vocabulary / tp, hidden) on the first stage, else -1
   int64_t final_norm = -1;  // (hidden) on the last stage
-  int64_t head = -1;        // (vocabulary / tp, hidden) on the last stage; equals `embedding` when tied on one stage
-  int64_t flat_count = 0;   // elements, padding included; divisible by dp
-  int first_layer = 0;      // global number of blocks[0]
+  int64_t head =
+      -1;  // (vocabulary / tp, hidden) on the last stage; equals `embedding` when tied on one stage
+  int64_t flat_count = 0;  // elements, padding included; divisible by dp
+  int first_layer = 0;     // global number of blocks[0]
 };
 
 // REQUIRES: ValidateModel(config, layout) is OK.

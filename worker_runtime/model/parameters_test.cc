@@ -18,7 +18,8 @@ ModelConfig Tiny(bool tied) {
 
 const Layout kLayouts[] = {{1, 1, 1}, {2, 1, 2}, {8, 1, 1}, {1, 1, 8}, {2, 2, 2}, {4, 1, 2}};
 
-// Every element of every global tensor, by how many owning ranks hold it (data-parallel rank 0 only: replicas hold the same).
+// Every element of every global tensor, by how many owning ranks hold it (data-parallel rank 0
+// only: replicas hold the same).
 std::map<std::string, std::vector<int>> CountOwners(const ModelConfig& config,
                                                     const Layout& layout) {
   std::map<std::string, std::vector<int>> owners;
@@ -83,16 +84,19 @@ TEST_CASE("an element starts with the same value on every layout") {
       InitializeParameter(slice, 7, part.data());
       const int64_t place = slice.offset[0] * slice.global_shape[1] + slice.offset[1];
       CHECK(part[0] == whole[slice.name][place]);
-      const int64_t last = place + (slice.extent[0] - 1) * slice.global_shape[1] +
-                           slice.extent[1] - 1;
+      const int64_t last =
+          place + (slice.extent[0] - 1) * slice.global_shape[1] + slice.extent[1] - 1;
       CHECK(part.back() == whole[slice.name][last]);
     }
   }
 }
 
 TEST_CASE("initial weights have the wanted spread and differ by seed and name") {
-  ParameterSlice slice{.name = "a", .global_shape = {200, 500}, .offset = {0, 0},
-                       .extent = {200, 500}, .standard_deviation = 0.02};
+  ParameterSlice slice{.name = "a",
+                       .global_shape = {200, 500},
+                       .offset = {0, 0},
+                       .extent = {200, 500},
+                       .standard_deviation = 0.02};
   std::vector<float> values(slice.count()), other(slice.count());
   InitializeParameter(slice, 1, values.data());
   double sum = 0, squares = 0;

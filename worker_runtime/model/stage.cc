@@ -150,11 +150,10 @@ absl::Status Stage::ForwardLoss(int microbatch, Slot& slot, Stream& stream) {
                  shape_.norm_epsilon, slot.final_norm, slot.final_rms, stream);
   ColumnParallelForward({rows, vocabulary_.size(), shape_.hidden}, slot.final_norm,
                         parameters_ + table_.head, slot.logits, stream);
-  CONVENE_ASSIGN_OR_RETURN(
-      const double loss,
-      VocabularyParallelCrossEntropy(vocabulary_, rows, TargetsOf(microbatch),
-                                     batch_.gradient_scale, loss_buffers_, slot.logits, tp_,
-                                     stream));
+  CONVENE_ASSIGN_OR_RETURN(const double loss,
+                           VocabularyParallelCrossEntropy(vocabulary_, rows, TargetsOf(microbatch),
+                                                          batch_.gradient_scale, loss_buffers_,
+                                                          slot.logits, tp_, stream));
   loss_sum_ += loss;
   return absl::OkStatus();
 }
@@ -165,9 +164,8 @@ absl::Status Stage::BackwardLoss(Slot& slot, float* gradient, Stream& stream) {
       {rows, vocabulary_.size(), shape_.hidden}, slot.final_norm, parameters_ + table_.head,
       slot.logits, scratch_.hidden, gradients_ + table_.head, tp_, stream));
   std::fill_n(gradient, int64_t{rows} * shape_.hidden, 0.0f);
-  RmsNormBackward(rows, shape_.hidden, slot.output, parameters_ + table_.final_norm,
-                  slot.final_rms, scratch_.hidden, gradient, gradients_ + table_.final_norm,
-                  stream);
+  RmsNormBackward(rows, shape_.hidden, slot.output, parameters_ + table_.final_norm, slot.final_rms,
+                  scratch_.hidden, gradient, gradients_ + table_.final_norm, stream);
   return absl::OkStatus();
 }
 

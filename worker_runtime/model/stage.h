@@ -1,4 +1,5 @@
-// One pipeline stage of the model on one rank: embedding (first stage), blocks, final norm, head and loss (last stage).
+// One pipeline stage of the model on one rank: embedding (first stage), blocks, final norm, head
+// and loss (last stage).
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,8 @@
 
 namespace convene::worker {
 
-// The tokens of one step on this data-parallel rank: (microbatches, micro_batch_size, sequence_length) each. Borrowed.
+// The tokens of one step on this data-parallel rank: (microbatches, micro_batch_size,
+// sequence_length) each. Borrowed.
 struct TokenBatch {
   const int32_t* inputs = nullptr;
   const int32_t* targets = nullptr;  // negative: does not count
@@ -57,8 +59,8 @@ class Stage : public PipelineStage {
  private:
   // Declared blocks of the arena, then the pointers they become.
   struct BlockMemory {
-    ArenaBlock<float> input, norm1, norm1_rms, qkv, attention, log_sum_exp, middle, norm2, norm2_rms,
-        gate_up, product;
+    ArenaBlock<float> input, norm1, norm1_rms, qkv, attention, log_sum_exp, middle, norm2,
+        norm2_rms, gate_up, product;
   };
   struct SlotMemory {
     std::vector<BlockMemory> blocks;
@@ -69,7 +71,7 @@ class Stage : public PipelineStage {
     float* output = nullptr;      // (rows, hidden): of the last block
     float* final_norm = nullptr;  // (rows, hidden), last stage
     float* final_rms = nullptr;   // (rows), last stage
-    float* logits = nullptr;      // (rows, vocabulary / tp), last stage: after Forward, their gradient
+    float* logits = nullptr;  // (rows, vocabulary / tp), last stage: after Forward, their gradient
   };
 
   bool first() const { return options_.coordinate.pp == 0; }
@@ -92,8 +94,8 @@ class Stage : public PipelineStage {
 
   std::vector<SlotMemory> slot_memory_;
   ArenaBlock<float> gradient_memory_[2];
-  ArenaBlock<float> hidden_memory_, wide_memory_, narrow_memory_, attention_memory_, cosines_memory_,
-      sines_memory_, row_max_memory_, sums_memory_;
+  ArenaBlock<float> hidden_memory_, wide_memory_, narrow_memory_, attention_memory_,
+      cosines_memory_, sines_memory_, row_max_memory_, sums_memory_;
 
   // Set by Bind.
   std::vector<Slot> slots_;

@@ -12,8 +12,8 @@ struct ClipDecision {
   // What every gradient is multiplied by (AdamWParameters::gradient_scale); 0 when the step is
   // skipped.
   float gradient_scale = 1;
-  // Why the step is skipped, for the log; "" otherwise: clipping is an everyday matter, and a step must not allocate for words nobody
-  // reads.
+  // Why the step is skipped, for the log; "" otherwise: clipping is an everyday matter, and a step
+  // must not allocate for words nobody reads.
   std::string why;
 };
 

@@ -1,4 +1,5 @@
-// Tensor-parallel linear layers (Shoeybi et al. 2019, Megatron-LM, section 3): weights are [out, in], y = x W^T.
+// Tensor-parallel linear layers (Shoeybi et al. 2019, Megatron-LM, section 3): weights are [out,
+// in], y = x W^T.
 #pragma once
 
 #include "absl/status/status.h"
@@ -8,7 +9,8 @@
 
 namespace convene::worker {
 
-// One rank's slice: column-parallel = the out rows are split, row-parallel = the in columns are split.
+// One rank's slice: column-parallel = the out rows are split, row-parallel = the in columns are
+// split.
 struct LinearShape {
   int rows = 0;  // tokens
   int out = 0;   // of this rank's slice
@@ -19,7 +21,8 @@ struct LinearShape {
 void ColumnParallelForward(const LinearShape& shape, const float* x, const float* weight, float* y,
                            Stream& stream);
 
-// dx (rows, in) is overwritten with the sum over the group; dweight is added to. Errors: the collective's.
+// dx (rows, in) is overwritten with the sum over the group; dweight is added to. Errors: the
+// collective's.
 absl::Status ColumnParallelBackward(const LinearShape& shape, const float* x, const float* weight,
                                     const float* dy, float* dx, float* dweight, Collective& tp,
                                     Stream& stream);

@@ -1,5 +1,6 @@
-// Embedding and cross-entropy with the vocabulary split over tensor-parallel ranks (Shoeybi et al. 2019, section 3): full logits are
-// never gathered; the loss costs three all-reduces of one or two numbers a token.
+// Embedding and cross-entropy with the vocabulary split over tensor-parallel ranks (Shoeybi et al.
+// 2019, section 3): full logits are never gathered; the loss costs three all-reduces of one or two
+// numbers a token.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +31,8 @@ struct CrossEntropyBuffers {
   float* sums = nullptr;     // (rows, 2)
 };
 
-// Returns the summed loss in nats over the rows whose target is not negative (the same on all ranks), and turns `logits`
-// (rows, slice.size()) into its gradient times gradient_scale.
+// Returns the summed loss in nats over the rows whose target is not negative (the same on all
+// ranks), and turns `logits` (rows, slice.size()) into its gradient times gradient_scale.
 absl::StatusOr<double> VocabularyParallelCrossEntropy(const VocabularySlice& slice, int rows,
                                                       const int32_t* targets, float gradient_scale,
                                                       const CrossEntropyBuffers& buffers,

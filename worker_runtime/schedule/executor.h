@@ -11,12 +11,14 @@
 
 namespace convene::worker {
 
-// A stage as its schedule sees it. Microbatches i and i + slots share their activation buffers, i and i + 2 their gradient buffer.
+// A stage as its schedule sees it. Microbatches i and i + slots share their activation buffers, i
+// and i + 2 their gradient buffer.
 class PipelineStage {
  public:
   virtual ~PipelineStage() = default;
   virtual absl::Status Forward(int microbatch, Stream& stream) = 0;
-  // Turns gradient(microbatch) from the output's gradient into the input's. On the last stage it starts from the loss.
+  // Turns gradient(microbatch) from the output's gradient into the input's. On the last stage it
+  // starts from the loss.
   virtual absl::Status Backward(int microbatch, Stream& stream) = 0;
   virtual absl::Span<float> input(int microbatch) = 0;
   virtual absl::Span<float> output(int microbatch) = 0;
@@ -25,10 +27,12 @@ class PipelineStage {
 
 class PipelineExecutor {
  public:
-  // `slots`: how many microbatches' activations the stage keeps (ActivationSlots). Borrows both references.
+  // `slots`: how many microbatches' activations the stage keeps (ActivationSlots). Borrows both
+  // references.
   PipelineExecutor(PipelineStage& stage, Collective& pp, int slots);
 
-  // Returns once every action is done and every send has left its buffer. Errors: the stage's and the collective's.
+  // Returns once every action is done and every send has left its buffer. Errors: the stage's and
+  // the collective's.
   absl::Status Run(const std::vector<Action>& actions, Stream& stream);
 
  private:
@@ -38,7 +42,8 @@ class PipelineExecutor {
 
   PipelineStage& stage_;
   Collective& pp_;
-  // Sends that may still read a buffer: one per activation slot, one per gradient buffer. Id 0 = none.
+  // Sends that may still read a buffer: one per activation slot, one per gradient buffer. Id 0 =
+  // none.
   std::vector<PendingSend> activation_sends_;
   std::vector<PendingSend> gradient_sends_;
 };

@@ -97,9 +97,8 @@ Session::~Session() {
 
 void Session::Listen() {
   // poll() ignores a negative descriptor: a session without an agent hears signals alone.
-  pollfd descriptors[] = {{wake_.get(), POLLIN, 0},
-                          {signals_.get(), POLLIN, 0},
-                          {socket_.get(), POLLIN, 0}};
+  pollfd descriptors[] = {
+      {wake_.get(), POLLIN, 0}, {signals_.get(), POLLIN, 0}, {socket_.get(), POLLIN, 0}};
   while (true) {
     if (poll(descriptors, 3, -1) < 0) {
       CONVENE_CHECK(errno == EINTR);
@@ -118,7 +117,8 @@ void Session::OnSignal() {
   if (read(signals_.get(), &info, sizeof(info)) != sizeof(info)) return;
   const int signal_number = static_cast<int>(info.ssi_signo);
   if (token_.reason() == StopReason::kTerminated) EndNow(ExitCodeForSignal(signal_number));
-  // The agent says "checkpoint" first and sends TERM to programs that do not listen: the word outranks the signal.
+  // The agent says "checkpoint" first and sends TERM to programs that do not listen: the word
+  // outranks the signal.
   if (token_.reason() == StopReason::kNone) token_.Request(StopReason::kTerminated, signal_number);
 }
 

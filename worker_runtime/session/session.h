@@ -1,4 +1,5 @@
-// The worker's ear: signals, and the words of its agent (worker_runtime/contract/names.h), heard by one thread.
+// The worker's ear: signals, and the words of its agent (worker_runtime/contract/names.h), heard by
+// one thread.
 #pragma once
 
 #include <memory>
@@ -12,16 +13,18 @@
 
 namespace convene::worker {
 
-// Blocks SIGTERM and SIGINT for the calling thread and all that it starts from now on. Call first thing in main.
+// Blocks SIGTERM and SIGINT for the calling thread and all that it starts from now on. Call first
+// thing in main.
 void BlockStopSignals();
 
 class Session {
  public:
-  // Starts the thread "session". Connects to contract.session_path when there is one: Unavailable when the agent's socket is gone.
+  // Starts the thread "session". Connects to contract.session_path when there is one: Unavailable
+  // when the agent's socket is gone.
   //   "checkpoint", SIGTERM, SIGINT: request a stop through `token`.
-  //   "abort", or the agent's end of the socket closing: the process ends at once with ExitCode::kMembershipChanged, because peers are
-  //   gone and a collective may never return.
-  //   a second SIGTERM or SIGINT: the process ends at once with 128 + signal.
+  //   "abort", or the agent's end of the socket closing: the process ends at once with
+  //   ExitCode::kMembershipChanged, because peers are gone and a collective may never return. a
+  //   second SIGTERM or SIGINT: the process ends at once with 128 + signal.
   // `token` outlives the session.
   static absl::StatusOr<std::unique_ptr<Session>> Start(const Contract& contract, StopToken& token);
   ~Session();

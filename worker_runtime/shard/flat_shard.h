@@ -1,4 +1,5 @@
-// PURE. ZeRO-1's cut (Rajbhandari et al. 2020, section 5.1): the flat buffer in dp equal shards, and which parameters each one crosses.
+// PURE. ZeRO-1's cut (Rajbhandari et al. 2020, section 5.1): the flat buffer in dp equal shards,
+// and which parameters each one crosses.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,8 @@ namespace convene::worker {
 
 // The part of one parameter that lies in a shard.
 struct ShardSegment {
-  int parameter = 0;        // index into ParameterTable::slices
-  int64_t flat_begin = 0;   // in the rank's flat buffer
+  int parameter = 0;       // index into ParameterTable::slices
+  int64_t flat_begin = 0;  // in the rank's flat buffer
   int64_t count = 0;
   int64_t slice_begin = 0;  // first element within the parameter's slice (row-major)
 };

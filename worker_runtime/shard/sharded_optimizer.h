@@ -1,5 +1,5 @@
-// ZeRO-1: every data-parallel rank keeps the optimizer's state of its shard alone, reduces gradients into it, updates it, and gathers
-// the parameters back.
+// ZeRO-1: every data-parallel rank keeps the optimizer's state of its shard alone, reduces
+// gradients into it, updates it, and gathers the parameters back.
 #pragma once
 
 #include <vector>
@@ -25,17 +25,19 @@ class ShardedOptimizer {
   // Once the arena is built. Both spans are whole flat buffers (table.flat_count).
   void Bind(absl::Span<float> parameters, absl::Span<float> gradients);
 
-  // Sums the gradients over dp; afterwards only this rank's shard of them is meaningful. Errors: the collective's.
+  // Sums the gradients over dp; afterwards only this rank's shard of them is meaningful. Errors:
+  // the collective's.
   absl::Status ReduceGradients(Stream& stream);
 
-  // Sum of squares of the reduced gradients in this shard, of the parameters this rank owns: the ranks' sums add up to the global
-  // norm's square, each parameter counted once.
+  // Sum of squares of the reduced gradients in this shard, of the parameters this rank owns: the
+  // ranks' sums add up to the global norm's square, each parameter counted once.
   double OwnedSumOfSquares(Stream& stream) const;
 
   // AdamW on the shard. `parameters.weight_decay` applies to decayed parameters only.
   void Update(const AdamWParameters& parameters, Stream& stream);
 
-  // After Update (or after a shard was loaded): every rank has all parameters again. Errors: the collective's.
+  // After Update (or after a shard was loaded): every rank has all parameters again. Errors: the
+  // collective's.
   absl::Status GatherParameters(Stream& stream);
 
   // This shard for a checkpoint: weights and both moments, of owned parameters only.

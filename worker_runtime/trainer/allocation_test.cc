@@ -1,4 +1,5 @@
-// A step must not allocate: memory that grows at step 10,000 ends a run of weeks. Counts every operator new of the process.
+// A step must not allocate: memory that grows at step 10,000 ends a run of weeks. Counts every
+// operator new of the process.
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -42,7 +43,8 @@ TEST_CASE("after the first, a step allocates nothing") {
   // The first step may build what stays: oneDNN's kernels, the communicators' scratch.
   REQUIRE((*engine)->TrainStep(batch, {.learning_rate = 1e-3, .step = 1}, false, stream).ok());
   const int64_t before = g_allocations;
-  const bool ok = (*engine)->TrainStep(batch, {.learning_rate = 1e-3, .step = 2}, false, stream).ok();
+  const bool ok =
+      (*engine)->TrainStep(batch, {.learning_rate = 1e-3, .step = 2}, false, stream).ok();
   const int64_t allocations = g_allocations - before;
   CHECK(ok);
   CHECK(allocations == 0);

@@ -21,8 +21,8 @@ class BatchLoader {
   // The global batch that begins at `first_sample` of the sample order.
   TokenBatch Training(int64_t first_sample);
 
-  // Held-out samples [first, first + the global batch size), those at and after `end` as rows that do not count. The gradient scale is 0:
-  // validation has no gradient.
+  // Held-out samples [first, first + the global batch size), those at and after `end` as rows that
+  // do not count. The gradient scale is 0: validation has no gradient.
   TokenBatch Validation(int64_t first, int64_t end);
 
  private:

@@ -48,14 +48,15 @@ absl::StatusOr<CheckpointInfo> Load(const TrainOptions& options, const std::stri
   CONVENE_ASSIGN_OR_RETURN(const CheckpointReader reader, CheckpointReader::Open(path));
   const CheckpointInfo& info = reader.info();
   if (info.model != ShapeText(options.model)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, " holds a model of shape ", info.model, ", not ",
-                     ShapeText(options.model), "; give the --model it was trained with, or another --checkpoint-dir"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        path, " holds a model of shape ", info.model, ", not ", ShapeText(options.model),
+        "; give the --model it was trained with, or another --checkpoint-dir"));
   }
   if (info.seed != options.seed) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        path, " was trained with --seed ", info.seed, ", not ", options.seed,
-        ": the sample order would change; give that seed, or --resume none with another --checkpoint-dir"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " was trained with --seed ", info.seed, ", not ", options.seed,
+                     ": the sample order would change; give that seed, or --resume none with "
+                     "another --checkpoint-dir"));
   }
   CONVENE_RETURN_IF_ERROR(reader.Read(optimizer.PiecesToRead()));
   return info;
@@ -74,7 +75,8 @@ absl::Status SaveCheckpoint(const std::string& directory, const CheckpointInfo& 
                             const ShardedOptimizer& optimizer, Collective& world, Stream& stream) {
   const absl::Status written =
       WriteShard(directory, info.step, world.rank(), optimizer.PiecesToWrite());
-  const absl::Status all_written = Agree(written, "write its part of the checkpoint", world, stream);
+  const absl::Status all_written =
+      Agree(written, "write its part of the checkpoint", world, stream);
   absl::Status published;
   if (world.rank() == 0) {
     if (all_written.ok()) {
@@ -91,13 +93,11 @@ absl::Status SaveCheckpoint(const std::string& directory, const CheckpointInfo& 
 
 absl::StatusOr<std::optional<CheckpointInfo>> RestoreCheckpoint(const TrainOptions& options,
                                                                 ShardedOptimizer& optimizer,
-                                                                Collective& world,
-                                                                Stream& stream) {
+                                                                Collective& world, Stream& stream) {
   Choice choice;
   if (world.rank() == 0) choice = ChooseCheckpoint(options);
   CONVENE_RETURN_IF_ERROR(Agree(choice.status, "open the checkpoint", world, stream));
-  CONVENE_RETURN_IF_ERROR(
-      world.AllReduce(absl::MakeSpan(&choice.step, 1), ReduceOp::kMax, stream));
+  CONVENE_RETURN_IF_ERROR(world.AllReduce(absl::MakeSpan(&choice.step, 1), ReduceOp::kMax, stream));
   if (choice.step < 0) return std::nullopt;
   const std::string path =
       options.resume == ResumeMode::kDirectory

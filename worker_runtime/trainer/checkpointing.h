@@ -1,4 +1,5 @@
-// Saving and restoring across all ranks: the agreement around the files of worker_runtime/checkpoint.
+// Saving and restoring across all ranks: the agreement around the files of
+// worker_runtime/checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +19,16 @@ namespace convene::worker {
 // A text form of the shape: checkpoints of another shape are refused.
 std::string ShapeText(const ModelConfig& config);
 
-// Every rank calls it. Returns OK on all ranks when the checkpoint is published, else an error on all ranks: the failing rank's own, and
-// "rank R could not write" on the others. Older checkpoints stay either way; on success all but `keep` are removed.
+// Every rank calls it. Returns OK on all ranks when the checkpoint is published, else an error on
+// all ranks: the failing rank's own, and "rank R could not write" on the others. Older checkpoints
+// stay either way; on success all but `keep` are removed.
 absl::Status SaveCheckpoint(const std::string& directory, const CheckpointInfo& info, int keep,
                             const ShardedOptimizer& optimizer, Collective& world, Stream& stream);
 
-// Every rank calls it with the same arguments. Loads what options.resume says and gathers the parameters; nullopt on all ranks when
-// there is nothing to resume from. Rank 0 decides which checkpoint and logs each one that it had to refuse. NotFound or DataLoss for a
-// named checkpoint that is not whole; FailedPrecondition for one of another shape or seed.
+// Every rank calls it with the same arguments. Loads what options.resume says and gathers the
+// parameters; nullopt on all ranks when there is nothing to resume from. Rank 0 decides which
+// checkpoint and logs each one that it had to refuse. NotFound or DataLoss for a named checkpoint
+// that is not whole; FailedPrecondition for one of another shape or seed.
 absl::StatusOr<std::optional<CheckpointInfo>> RestoreCheckpoint(const TrainOptions& options,
                                                                 ShardedOptimizer& optimizer,
                                                                 Collective& world, Stream& stream);

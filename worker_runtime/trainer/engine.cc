@@ -58,8 +58,8 @@ absl::Status Engine::SumTiedGradients(Stream& stream) {
     return absl::OkStatus();
   }
   const int64_t offset = coordinate_.pp == 0 ? table_.embedding : table_.head;
-  const int64_t count = int64_t{options_.model.vocabulary_size} / options_.layout.tp *
-                        options_.model.hidden_size;
+  const int64_t count =
+      int64_t{options_.model.vocabulary_size} / options_.layout.tp * options_.model.hidden_size;
   return communicators_.embedding->AllReduce(gradients_.subspan(offset, count), ReduceOp::kSum,
                                              stream);
 }
@@ -72,15 +72,15 @@ absl::StatusOr<StepResult> Engine::TrainStep(const TokenBatch& batch, AdamWParam
   CONVENE_RETURN_IF_ERROR(SumTiedGradients(stream));
   CONVENE_RETURN_IF_ERROR(optimizer_->ReduceGradients(stream));
 
-  // One all-reduce for all that every rank must agree on. The loss is the same on all tensor-parallel ranks: one of them speaks.
+  // One all-reduce for all that every rank must agree on. The loss is the same on all
+  // tensor-parallel ranks: one of them speaks.
   double totals[] = {optimizer_->OwnedSumOfSquares(stream),
                      coordinate_.tp == 0 ? stage_->loss_sum() * batch.gradient_scale : 0.0,
                      stop ? 1.0 : 0.0};
   CONVENE_RETURN_IF_ERROR(
       communicators_.world->AllReduce(absl::MakeSpan(totals), ReduceOp::kSum, stream));
-  StepResult result{.loss = totals[1],
-                    .grad_norm = std::sqrt(totals[0]),
-                    .stop_requested = totals[2] > 0};
+  StepResult result{
+      .loss = totals[1], .grad_norm = std::sqrt(totals[0]), .stop_requested = totals[2] > 0};
   ClipDecision clip = DecideClip(options_.clip_grad_norm, result.grad_norm, adam.step);
   if (clip.skip_step) {
     result.skipped = std::move(clip.why);
@@ -95,8 +95,8 @@ absl::StatusOr<StepResult> Engine::TrainStep(const TokenBatch& batch, AdamWParam
 absl::StatusOr<double> Engine::ForwardLoss(const TokenBatch& batch, int microbatches,
                                            Stream& stream) {
   stage_->SetBatch(batch);
-  CONVENE_RETURN_IF_ERROR(executor_->Run(
-      ForwardOnly(options_.layout.pp, coordinate_.pp, microbatches), stream));
+  CONVENE_RETURN_IF_ERROR(
+      executor_->Run(ForwardOnly(options_.layout.pp, coordinate_.pp, microbatches), stream));
   double loss = coordinate_.tp == 0 ? stage_->loss_sum() : 0.0;
   CONVENE_RETURN_IF_ERROR(
       communicators_.world->AllReduce(absl::MakeSpan(&loss, 1), ReduceOp::kSum, stream));

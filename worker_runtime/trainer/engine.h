@@ -1,4 +1,5 @@
-// One rank's trainer: parameters, gradients, optimizer shard and pipeline stage over one arena, and the optimizer step over them.
+// One rank's trainer: parameters, gradients, optimizer shard and pipeline stage over one arena, and
+// the optimizer step over them.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +35,8 @@ struct EngineOptions {
 
 // The same on every rank.
 struct StepResult {
-  double loss = 0;       // nats a token, mean over the global batch, before the update
-  double grad_norm = 0;  // before clipping, over all parameters
+  double loss = 0;              // nats a token, mean over the global batch, before the update
+  double grad_norm = 0;         // before clipping, over all parameters
   bool stop_requested = false;  // by any rank
   std::string skipped;          // why nothing was updated (the gradient was no number); "" = it was
 };
@@ -43,14 +44,15 @@ struct StepResult {
 // Not thread-safe. Allocates in Create() alone; a step allocates nothing of its own.
 class Engine {
  public:
-  // Plans memory, allocates it, and fills in the initial weights. `communicators` is borrowed and outlives the engine.
-  // ResourceExhausted when the plan does not fit in memory; the text says how much was wanted.
+  // Plans memory, allocates it, and fills in the initial weights. `communicators` is borrowed and
+  // outlives the engine. ResourceExhausted when the plan does not fit in memory; the text says how
+  // much was wanted.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
                                                         CommunicatorSet& communicators);
 
-  // One optimizer step over this rank's part of the global batch: `options.microbatches` microbatches. `stop` is this rank's wish.
-  // `adam.gradient_scale` is set by clipping. A gradient that is no number leaves weights and moments as they were. Errors: the
-  // collective's.
+  // One optimizer step over this rank's part of the global batch: `options.microbatches`
+  // microbatches. `stop` is this rank's wish. `adam.gradient_scale` is set by clipping. A gradient
+  // that is no number leaves weights and moments as they were. Errors: the collective's.
   absl::StatusOr<StepResult> TrainStep(const TokenBatch& batch, AdamWParameters adam, bool stop,
                                        Stream& stream);
 

@@ -1,4 +1,5 @@
-// The promise of 3D parallelism: whatever the grid, the same training run. Ranks are threads over the loopback collectives.
+// The promise of 3D parallelism: whatever the grid, the same training run. Ranks are threads over
+// the loopback collectives.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <vector>
@@ -72,13 +73,13 @@ absl::Status TrainRank(const Run& run, int rank, CommunicatorSet& communicators,
   CONVENE_ASSIGN_OR_RETURN(
       const std::unique_ptr<Engine> engine,
       Engine::Create({.model = run.model,
-       .layout = run.layout,
-       .rank = rank,
-       .seed = 11,
-       .micro_batch_size = run.micro_batch_size,
-       .sequence_length = kSequenceLength,
-       .microbatches = run.global_batch_size / run.layout.dp / run.micro_batch_size},
-      communicators));
+                      .layout = run.layout,
+                      .rank = rank,
+                      .seed = 11,
+                      .micro_batch_size = run.micro_batch_size,
+                      .sequence_length = kSequenceLength,
+                      .microbatches = run.global_batch_size / run.layout.dp / run.micro_batch_size},
+                     communicators));
   Stream stream = Stream::Cpu();
   for (int step = 0; step < kSteps; ++step) {
     const Tokens tokens = TokensOfStep(run, dp_rank, step);
@@ -104,9 +105,8 @@ Curve Train(const Run& run) {
   std::vector<absl::Status> statuses(run.layout.world_size());
   std::vector<Thread> threads;
   for (int rank = 0; rank < run.layout.world_size(); ++rank) {
-    threads.emplace_back(absl::StrCat("rank ", rank), [&, rank] {
-      statuses[rank] = TrainRank(run, rank, sets[rank], curve);
-    });
+    threads.emplace_back(absl::StrCat("rank ", rank),
+                         [&, rank] { statuses[rank] = TrainRank(run, rank, sets[rank], curve); });
   }
   for (Thread& thread : threads) thread.Join();
   for (const absl::Status& status : statuses) REQUIRE_OK(status);

@@ -18,15 +18,15 @@ namespace {
 
 int Code(ExitCode code) { return static_cast<int>(code); }
 
-// One paragraph. An error of the configuration is the same on all ranks, so only the first one of each node speaks.
+// One paragraph. An error of the configuration is the same on all ranks, so only the first one of
+// each node speaks.
 int Fail(const absl::Status& status, const Contract* contract) {
   const ExitCode code = ExitCodeForStatus(status);
   const bool same_everywhere = code == ExitCode::kUsage;
   if (!same_everywhere || contract == nullptr || contract->local_rank == 0) {
-    const std::string who =
-        contract == nullptr || contract->world_size == 1
-            ? ""
-            : absl::StrCat("rank ", contract->rank, " on ", HostName(), ": ");
+    const std::string who = contract == nullptr || contract->world_size == 1
+                                ? ""
+                                : absl::StrCat("rank ", contract->rank, " on ", HostName(), ": ");
     std::fprintf(stderr, "convene-train: %s%s\n", who.c_str(),
                  std::string(status.message()).c_str());
   }
@@ -34,7 +34,8 @@ int Fail(const absl::Status& status, const Contract* contract) {
 }
 
 int ExitCodeOfStop(const StopToken& stop) {
-  // Another rank's agent may have asked: then this rank's token is still empty, and it is to start again with the others.
+  // Another rank's agent may have asked: then this rank's token is still empty, and it is to start
+  // again with the others.
   return stop.reason() == StopReason::kTerminated ? ExitCodeForSignal(stop.signal_number())
                                                   : Code(ExitCode::kMembershipChanged);
 }

@@ -1,5 +1,6 @@
 #include "worker_runtime/trainer/reporter.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "absl/strings/str_format.h"
@@ -20,10 +21,9 @@ Reporter::Reporter(const TrainOptions& options, const Contract& contract, const 
 
 absl::StatusOr<std::unique_ptr<Reporter>> Reporter::Create(const TrainOptions& options,
                                                            const Contract& contract,
-                                                           const Layout& layout,
-                                                           int64_t first_step, Clock& clock) {
-  std::unique_ptr<Reporter> reporter(
-      new Reporter(options, contract, layout, first_step, clock));
+                                                           const Layout& layout, int64_t first_step,
+                                                           Clock& clock) {
+  std::unique_ptr<Reporter> reporter(new Reporter(options, contract, layout, first_step, clock));
   if (!options.metrics_file.empty()) {
     CONVENE_ASSIGN_OR_RETURN(reporter->metrics_,
                              MetricsFile::Open(options.metrics_file, first_step));
@@ -89,7 +89,7 @@ void Reporter::Summary(int64_t step) {
                    .validation_loss = validation_loss_,
                    .wall_time = wall_time,
                    .tokens_per_second = tokens / absl::ToDoubleSeconds(wall_time),
-                   .epoch = contract_.epoch.value(),
+                   .restarts = std::max<int64_t>(0, contract_.epoch.value() - 1),
                    .checkpoint = checkpoint_,
                    .checkpoint_step = checkpoint_step_,
                    .metrics_file = options_.metrics_file});

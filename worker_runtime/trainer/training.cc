@@ -39,9 +39,9 @@ absl::StatusOr<Dataset> OpenData(const TrainOptions& options, const Contract& co
     };
   }
   CONVENE_ASSIGN_OR_RETURN(const std::string path, PrepareTokenFile(prepare));
-  CONVENE_ASSIGN_OR_RETURN(Dataset dataset,
-                           Dataset::Open(path, static_cast<int>(options.sequence_length),
-                                         options.validation_fraction));
+  CONVENE_ASSIGN_OR_RETURN(
+      Dataset dataset,
+      Dataset::Open(path, static_cast<int>(options.sequence_length), options.validation_fraction));
   if (dataset.vocabulary_size() > options.model.vocabulary_size) {
     return absl::InvalidArgumentError(
         absl::StrCat("the data has ", dataset.vocabulary_size(),
@@ -152,15 +152,13 @@ absl::StatusOr<bool> Training::Step() {
                              .epsilon = options_.epsilon,
                              .weight_decay = options_.weight_decay,
                              .step = step_ + 1};
-  CONVENE_ASSIGN_OR_RETURN(
-      const StepResult result,
-      engine_->TrainStep(loader_.Training(step_ * options_.global_batch_size), adam,
-                         stop_.reason() != StopReason::kNone, stream_));
+  CONVENE_ASSIGN_OR_RETURN(const StepResult result,
+                           engine_->TrainStep(loader_.Training(step_ * options_.global_batch_size),
+                                              adam, stop_.reason() != StopReason::kNone, stream_));
   ++step_;
   if (reporter_ != nullptr) {
     if (!result.skipped.empty()) reporter_->Say(result.skipped);
-    CONVENE_RETURN_IF_ERROR(
-        reporter_->Step(step_, result, learning_rate, clock_.Now() - start));
+    CONVENE_RETURN_IF_ERROR(reporter_->Step(step_, result, learning_rate, clock_.Now() - start));
   }
   return result.stop_requested;
 }
@@ -218,7 +216,8 @@ absl::StatusOr<TrainingEnd> Training::Run() {
   return TrainingEnd::kFinished;
 }
 
-// A connection that breaks while training is a peer that died: that peer's end is the cause, and this rank is only to start again.
+// A connection that breaks while training is a peer that died: that peer's end is the cause, and
+// this rank is only to start again.
 absl::Status BlamePeer(const absl::Status& status) {
   if (!absl::IsUnavailable(status)) return status;
   return absl::AbortedError(status.message());
@@ -228,9 +227,8 @@ absl::Status BlamePeer(const absl::Status& status) {
 
 absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contract& contract,
                                         const StopToken& stop) {
-  CONVENE_ASSIGN_OR_RETURN(const Layout layout,
-                           ResolveLayout(contract.world_size, options.tp_size, options.pp_size,
-                                         options.dp_size));
+  CONVENE_ASSIGN_OR_RETURN(const Layout layout, ResolveLayout(contract.world_size, options.tp_size,
+                                                              options.pp_size, options.dp_size));
   CONVENE_RETURN_IF_ERROR(ValidateOptions(options, layout));
   if (contract.rank == 0) {
     std::fputs(Describe(options, layout).c_str(), stdout);

@@ -16,8 +16,9 @@ enum class TrainingEnd {
 
 // Every rank calls it with the same options. Rank 0 prints progress and writes the metrics.
 //
-// Errors: what ResolveLayout and ValidateOptions refuse, before anything is connected; those of the data, the checkpoint and the
-// engine; Aborted when a peer is gone (the agent starts this worker again); DeadlineExceeded when a collective waited too long.
+// Errors: what ResolveLayout and ValidateOptions refuse, before anything is connected; those of the
+// data, the checkpoint and the engine; Aborted when a peer is gone (the agent starts this worker
+// again); DeadlineExceeded when a collective waited too long.
 absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contract& contract,
                                         const StopToken& stop);
 
