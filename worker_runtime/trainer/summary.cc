@@ -14,9 +14,9 @@ std::string WhatHappened(const TrainingSummary& summary) {
   if (summary.first_step > 0) {
     absl::StrAppend(&text, ", the first ", summary.first_step, " of them from a checkpoint");
   }
-  if (summary.epoch > 0) {
-    absl::StrAppend(&text, ", after ", summary.epoch,
-                    summary.epoch == 1 ? " restart" : " restarts");
+  if (summary.restarts > 0) {
+    absl::StrAppend(&text, ", after ", summary.restarts,
+                    summary.restarts == 1 ? " restart" : " restarts");
   }
   return text;
 }

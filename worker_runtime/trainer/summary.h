@@ -18,7 +18,7 @@ struct TrainingSummary {
   std::optional<double> validation_loss;
   absl::Duration wall_time;      // of this process
   double tokens_per_second = 0;  // over that time
-  int64_t epoch = 0;             // how often the job was formed anew before
+  int64_t restarts = 0;          // how often the job was formed anew before
   std::string checkpoint;        // the newest one's directory, "" when there is none
   int64_t checkpoint_step = 0;   // meaningful with a checkpoint
   std::string metrics_file;      // "" when there is none

@@ -13,7 +13,7 @@ TrainingSummary Finished() {
           .validation_loss = 2.2031,
           .wall_time = absl::Seconds(125),
           .tokens_per_second = 41'234,
-          .epoch = 1,
+          .restarts = 1,
           .checkpoint = "/run/step_00000500",
           .checkpoint_step = 500,
           .metrics_file = "/run/metrics.jsonl"};
@@ -32,7 +32,7 @@ TEST_CASE("a finished run shows its result, its history and how to train on") {
 TEST_CASE("a stopped run says from which step the same command goes on") {
   TrainingSummary summary = Finished();
   summary.first_step = 0;
-  summary.epoch = 2;
+  summary.restarts = 2;
   summary.step = 320;
   summary.checkpoint_step = 300;
   summary.validation_loss.reset();
