@@ -18,19 +18,14 @@ namespace {
 
 int Code(ExitCode code) { return static_cast<int>(code); }
 
-// One paragraph. An error of the configuration is the same on all ranks, so only the first one of
-// each node speaks.
+// One paragraph. Every rank speaks, even where all say the same: the first to end is the one whose
+// last lines the agent shows.
 int Fail(const absl::Status& status, const Contract* contract) {
-  const ExitCode code = ExitCodeForStatus(status);
-  const bool same_everywhere = code == ExitCode::kUsage;
-  if (!same_everywhere || contract == nullptr || contract->local_rank == 0) {
-    const std::string who = contract == nullptr || contract->world_size == 1
-                                ? ""
-                                : absl::StrCat("rank ", contract->rank, " on ", HostName(), ": ");
-    std::fprintf(stderr, "convene-train: %s%s\n", who.c_str(),
-                 std::string(status.message()).c_str());
-  }
-  return Code(code);
+  const std::string who = contract == nullptr || contract->world_size == 1
+                              ? ""
+                              : absl::StrCat("rank ", contract->rank, " on ", HostName(), ": ");
+  std::fprintf(stderr, "convene-train: %s%s\n", who.c_str(), std::string(status.message()).c_str());
+  return Code(ExitCodeForStatus(status));
 }
 
 int ExitCodeOfStop(const StopToken& stop) {
