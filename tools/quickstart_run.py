@@ -65,6 +65,14 @@ def program_paths(programs: Optional[str]) -> Dict[str, str]:
     return paths
 
 
+def short_paths(built: Dict[str, str]) -> Dict[str, str]:
+    """Links to the programs in the run's folder: commands that a person can read and type again."""
+    os.makedirs(os.path.join(ROOT, RUN, 'bin'))
+    for name, path in built.items():
+        os.symlink(path, os.path.join(ROOT, RUN, 'bin', name))
+    return {name: f'{RUN}/bin/{name}' for name in built}
+
+
 def train_command(paths: Dict[str, str], data: str, steps: int) -> List[str]:
     return [paths['convene'], 'run', '--standalone', '--nproc-per-node', str(WORKERS), '--max-restarts', '3', paths['convene-train'],
             '--model', 'llama-tiny', '--data', data, '--tp-size', '2', '--pp-size', '2', '--steps', str(steps),
@@ -126,7 +134,7 @@ def kill_one_worker(last: dict) -> dict:
         raise Failure(f'no worker with RANK={RANK_TO_KILL} was found among the launcher\'s processes')
     say(f'Step {last["step"]}: kill -9 {pid}, the worker of rank {RANK_TO_KILL}. What the launcher says and does now:')
     os.kill(pid, signal.SIGKILL)
-    return {'epoch': last['epoch'], 'time': time.monotonic()}
+    return {'epoch': last['epoch'], 'step': last['step'], 'time': time.monotonic()}
 
 
 def watch(launcher: subprocess.Popen, steps: int) -> dict:
@@ -156,14 +164,14 @@ def average_loss(lines: List[dict]) -> float:
 def verify(kill: dict, steps: int) -> None:
     """Raises Failure unless the job went on after the kill, lost no step and learned."""
     lines = step_metrics()
-    before = [line for line in lines if line['epoch'] <= kill['epoch']]
     resumed = next((line for line in lines if line['epoch'] > kill['epoch']), None)
     if resumed is None:
         raise Failure(f'no step was made in a new epoch after the kill; see {METRICS}')
     missing = set(range(lines[0]['step'], steps + 1)) - {line['step'] for line in lines}
     if missing or lines[-1]['step'] != steps:
         raise Failure(f'the last step is {lines[-1]["step"]} of {steps}, and these are missing: {sorted(missing)[:10]}; see {METRICS}')
-    redone = sum(1 for line in before if line['step'] >= resumed['step'])
+    # The metrics file keeps each step once: lines of steps that were made again are gone from it.
+    redone = max(0, kill['step'] - resumed['step'] + 1)
     say(f'Recovered: step {resumed["step"]} was done {kill.get("recovery_seconds", 0.0):.1f} s after the kill, '
         f'on {resumed["world_size"]} workers, from the checkpoint; {redone} steps were made again, none is missing')
     first, last = average_loss(lines[:5]), average_loss(lines[-5:])
@@ -178,9 +186,9 @@ def demonstrate(arguments: argparse.Namespace) -> None:
     files = glob.glob(arguments.data)
     if not files:
         raise Failure(f'no text at {arguments.data}: is the package perl-doc whole? Try: apt-get install --reinstall perl-doc')
-    paths = program_paths(arguments.programs)
+    built = program_paths(arguments.programs)
     shutil.rmtree(os.path.join(ROOT, RUN), ignore_errors=True)
-    os.makedirs(os.path.join(ROOT, RUN))
+    paths = short_paths(built)
     command = train_command(paths, arguments.data, arguments.steps)
     megabytes = sum(os.path.getsize(path) for path in files) / 1e6
     say(f'Training llama-tiny on {len(files)} pages of Perl\'s manual ({megabytes:.1f} MB) with {WORKERS} processes: 2 data x 2 tensor x 2 pipeline')
