@@ -1,5 +1,7 @@
 // convene-train: the built-in trainer, one process per GPU or CPU slot.
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -37,13 +39,15 @@ int ExitCodeOfStop(const StopToken& stop) {
 
 int Main(const std::vector<std::string>& arguments) {
   const auto options = LoadOptions(arguments, ProcessEnvironment());
-  const auto contract = ReadContract(ProcessEnvironment());
+  auto contract = ReadContract(ProcessEnvironment());
   if (!options.ok()) return Fail(options.status(), contract.ok() ? &*contract : nullptr);
   if (!options->has_value()) {
     std::fputs(HelpText().c_str(), stdout);
     return Code(ExitCode::kOk);
   }
   if (!contract.ok()) return Fail(contract.status(), nullptr);
+  // Without an agent nobody says where stdout goes: it is ours.
+  if (contract->session_path.empty()) contract->terminal = isatty(STDOUT_FILENO) == 1;
 
   StopToken stop;
   const auto session = Session::Start(*contract, stop);
