@@ -1,6 +1,8 @@
 #include "worker_runtime/schedule/executor.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -149,6 +151,99 @@ TEST_CASE("forward only sends nothing back") {
   for (const absl::Status& status : statuses) REQUIRE_OK(status);
   CHECK(stages[1].output(kMicrobatches - 1)[2] == 1000 * kMicrobatches + 200 + 2);
   CHECK(stages[0].finished.empty());
+}
+
+// Nobody ever receives: remembers which memory is being sent.
+class UnhurriedCollective final : public Collective {
+ public:
+  UnhurriedCollective(int rank, int size) : rank_(rank), size_(size) {}
+
+  bool IsSending(const float* data) const {
+    return std::any_of(open_.begin(), open_.end(), [=](const auto& s) { return s.second == data; });
+  }
+
+  const std::string& name() const override { return name_; }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  absl::StatusOr<PendingSend> Send(absl::Span<const float> data, int, Stream&) override {
+    open_[++last_id_] = data.data();
+    return PendingSend{last_id_};
+  }
+  absl::Status Wait(PendingSend pending) override {
+    return open_.erase(pending.id) == 1 ? absl::OkStatus() : absl::InternalError("waited twice");
+  }
+  absl::Status Recv(absl::Span<float> data, int, Stream&) override {
+    return IsSending(data.data()) ? absl::InternalError("received into what is being sent")
+                                  : absl::OkStatus();
+  }
+  absl::Status AllReduce(absl::Span<float>, ReduceOp, Stream&) override { return Unused(); }
+  absl::Status AllReduce(absl::Span<double>, ReduceOp, Stream&) override { return Unused(); }
+  absl::Status ReduceScatter(absl::Span<float>, ReduceOp, Stream&) override { return Unused(); }
+  absl::Status AllGather(absl::Span<float>, Stream&) override { return Unused(); }
+  absl::Status AllToAll(absl::Span<const float>, absl::Span<float>, Stream&) override {
+    return Unused();
+  }
+  absl::Status Broadcast(absl::Span<float>, int, Stream&) override { return Unused(); }
+  absl::Status Barrier(Stream&) override { return Unused(); }
+  void Abort(absl::string_view) override {}
+
+ private:
+  static absl::Status Unused() { return absl::UnimplementedError("not a pipeline's call"); }
+
+  const std::string name_ = "pp";
+  const int rank_;
+  const int size_;
+  uint64_t last_id_ = 0;
+  std::map<uint64_t, const float*> open_;
+};
+
+// Fails when it is to write what is still being sent.
+class CarefulStage final : public PipelineStage {
+ public:
+  CarefulStage(CountingStage& buffers, const UnhurriedCollective& pp)
+      : buffers_(buffers), pp_(pp) {}
+  absl::Status Forward(int microbatch, Stream& /*stream*/) override {
+    return Check(output(microbatch));
+  }
+  absl::Status Backward(int microbatch, Stream& /*stream*/) override {
+    return Check(gradient(microbatch));
+  }
+  absl::Span<float> input(int microbatch) override { return buffers_.input(microbatch); }
+  absl::Span<float> output(int microbatch) override { return buffers_.output(microbatch); }
+  absl::Span<float> gradient(int microbatch) override { return buffers_.gradient(microbatch); }
+
+ private:
+  absl::Status Check(absl::Span<float> target) const {
+    return pp_.IsSending(target.data()) ? absl::InternalError("wrote into what is being sent")
+                                        : absl::OkStatus();
+  }
+
+  CountingStage& buffers_;
+  const UnhurriedCollective& pp_;
+};
+
+TEST_CASE("no buffer is written before its last send has left it") {
+  constexpr int kStages = 4;
+  for (int stage = 0; stage < kStages; ++stage) {
+    for (int microbatches = 1; microbatches <= 9; ++microbatches) {
+      for (const bool train : {true, false}) {
+        INFO("stage " << stage << ", " << microbatches << " microbatches");
+        const int slots = ActivationSlots(kStages, stage, microbatches);
+        CountingStage buffers(kStages, stage, slots);
+        UnhurriedCollective pp(stage, kStages);
+        CarefulStage careful(buffers, pp);
+        PipelineExecutor executor(careful, pp, slots);
+        Stream stream = Stream::Cpu();
+        CHECK_OK(executor.Run(train ? OneForwardOneBackward(kStages, stage, microbatches)
+                                    : ForwardOnly(kStages, stage, microbatches),
+                              stream));
+        for (int m = 0; m < microbatches; ++m) {
+          CHECK(!pp.IsSending(buffers.output(m).data()));
+          CHECK(!pp.IsSending(buffers.gradient(m).data()));
+        }
+      }
+    }
+  }
 }
 
 }  // namespace
