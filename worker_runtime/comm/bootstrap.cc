@@ -64,7 +64,8 @@ absl::StatusOr<CommunicatorSet> BootstrapGloo(const Layout& layout, int rank,
       set.*member = SoloCommunicator(rank, AxisName(axis), *options.recorder);
     } else {
       set.*member = std::make_unique<GroupCollective>(AxisName(axis), mesh->MakeWire(group, place),
-                                                      options.operation_timeout, *options.recorder);
+                                                      options.operation_timeout, *options.recorder,
+                                                      options.message_bytes_max);
     }
   }
   return set;

@@ -1,6 +1,7 @@
 // From a rank and a store to a full set of communicators.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,6 +37,7 @@ struct BootstrapOptions {
   std::string listen_host = "";
   std::string store_host = "127.0.0.1";
   FlightRecorder* recorder = &FlightRecorder::OfProcess();  // outlives the set; not null
+  size_t message_bytes_max = size_t{1} << 30;               // see GroupCollective
 };
 
 // Connects this rank with all others over gloo (TCP). All ranks call it at about the same time,

@@ -57,6 +57,35 @@ bool SameBits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
+TEST_CASE("what is larger than a message goes in several") {
+  for (const Transport transport : testing::kTransports) {
+    for (const int size : {2, 3}) {
+      INFO(ToString(transport) << ", " << size << " ranks");
+      // 8 bytes: two floats; every shard ends with a message that is not full.
+      Group group = MakeGroup(transport, size, {.message_bytes_max = 8});
+      const size_t count = 5 * size;
+      std::vector<std::vector<float>> reduced(size), gathered(size), sent(size);
+      std::vector<absl::Status> statuses(size);
+      OnEveryRank(group, [&](Collective& member, Stream& stream) {
+        const int rank = member.rank();
+        reduced[rank] = ValuesOf<float>(rank, count);
+        gathered[rank].assign(count, static_cast<float>(rank));
+        sent[rank].assign(count, static_cast<float>(rank));
+        absl::Status& status = statuses[rank];
+        status = member.AllReduce(absl::MakeSpan(reduced[rank]), ReduceOp::kSum, stream);
+        if (status.ok()) status = member.AllGather(absl::MakeSpan(gathered[rank]), stream);
+        if (status.ok()) status = member.Broadcast(absl::MakeSpan(sent[rank]), 1, stream);
+      });
+      for (int rank = 0; rank < size; ++rank) {
+        REQUIRE_OK(statuses[rank]);
+        CHECK(SameBits(reduced[rank], ReducedInRankOrder<float>(size, count, ReduceOp::kSum)));
+        for (size_t i = 0; i < count; ++i) CHECK(gathered[rank][i] == static_cast<float>(i / 5));
+        CHECK(sent[rank] == std::vector<float>(count, 1.0f));
+      }
+    }
+  }
+}
+
 // What each rank saw.
 template <typename T>
 struct Seen {

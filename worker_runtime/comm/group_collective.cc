@@ -23,6 +23,10 @@ constexpr size_t kDirectBroadcastLimitBytes = 64 << 10;
 // bucket.
 constexpr size_t kPieceBytes = 4 << 20;
 
+size_t MessageCount(size_t size_bytes, size_t message_bytes_max) {
+  return (size_bytes + message_bytes_max - 1) / message_bytes_max;
+}
+
 template <typename T>
 absl::Span<std::byte> AsBytes(absl::Span<T> span) {
   return {reinterpret_cast<std::byte*>(span.data()), span.size() * sizeof(T)};
@@ -44,13 +48,15 @@ void* Scratch::ReserveBytes(size_t size_bytes) {
 }
 
 GroupCollective::GroupCollective(std::string name, std::unique_ptr<Wire> wire,
-                                 absl::Duration timeout, FlightRecorder& recorder)
+                                 absl::Duration timeout, FlightRecorder& recorder,
+                                 size_t message_bytes_max)
     : name_(std::move(name)),
       wire_(std::move(wire)),
       rank_(wire_->rank()),
       size_(wire_->size()),
       timeout_(timeout),
       recorder_(recorder),
+      message_bytes_max_(message_bytes_max),
       peers_(size_) {}
 
 // The scratch must outlive every message that uses it.
@@ -95,23 +101,31 @@ absl::Status GroupCollective::Exchange(absl::FunctionRef<ConstBytes(int)> outgoi
   // another peer.
   for (int distance = 1; distance < size_; ++distance) {
     const int peer = (rank_ + size_ - distance) % size_;
-    const Bytes bytes = incoming(peer);
-    if (bytes.empty()) continue;
-    CONVENE_RETURN_IF_ERROR(wire_->PostReceive(peer, tag(bytes.size()), bytes.data()));
+    for (Bytes bytes = incoming(peer); !bytes.empty();) {
+      const Bytes message = bytes.subspan(0, message_bytes_max_);
+      CONVENE_RETURN_IF_ERROR(wire_->PostReceive(peer, tag(message.size()), message.data()));
+      bytes.remove_prefix(message.size());
+    }
   }
   for (int distance = 1; distance < size_; ++distance) {
     const int peer = (rank_ + distance) % size_;
-    const ConstBytes bytes = outgoing(peer);
-    if (bytes.empty()) continue;
-    CONVENE_RETURN_IF_ERROR(wire_->PostSend(peer, tag(bytes.size()), bytes.data()));
+    for (ConstBytes bytes = outgoing(peer); !bytes.empty();) {
+      const ConstBytes message = bytes.subspan(0, message_bytes_max_);
+      CONVENE_RETURN_IF_ERROR(wire_->PostSend(peer, tag(message.size()), message.data()));
+      bytes.remove_prefix(message.size());
+    }
   }
   for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_ || incoming(peer).empty()) continue;
-    CONVENE_RETURN_IF_ERROR(wire_->AwaitReceive(peer, Lane::kCollective, deadline_));
+    if (peer == rank_) continue;
+    for (size_t left = MessageCount(incoming(peer).size(), message_bytes_max_); left > 0; --left) {
+      CONVENE_RETURN_IF_ERROR(wire_->AwaitReceive(peer, Lane::kCollective, deadline_));
+    }
   }
   for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_ || outgoing(peer).empty()) continue;
-    CONVENE_RETURN_IF_ERROR(wire_->AwaitSend(peer, Lane::kCollective, deadline_));
+    if (peer == rank_) continue;
+    for (size_t left = MessageCount(outgoing(peer).size(), message_bytes_max_); left > 0; --left) {
+      CONVENE_RETURN_IF_ERROR(wire_->AwaitSend(peer, Lane::kCollective, deadline_));
+    }
   }
   return absl::OkStatus();
 }
@@ -175,8 +189,10 @@ absl::Status GroupCollective::AllReduceAny(absl::Span<T> data, ReduceOp op) {
   const size_t size_bytes = data.size() * sizeof(T);
   return RunCollective("all_reduce", size_bytes, [&]() -> absl::Status {
     if (size_ == 1) return absl::OkStatus();
-    // Two ranks send as many bytes either way, and gathering takes one round instead of two.
-    const bool gather = size_ == 2 || size_bytes * (size_ - 1) <= kGatherLimitBytes;
+    // Two ranks send as many bytes either way, and gathering takes one round instead of two; it
+    // needs as much scratch as there is data.
+    const bool gather =
+        (size_ == 2 && size_bytes <= kPieceBytes) || size_bytes * (size_ - 1) <= kGatherLimitBytes;
     if (gather) return AllReduceByGathering(data, op);
     CONVENE_RETURN_IF_ERROR(ReduceScatterShards(data, op));
     return AllGatherShards(data);

@@ -56,9 +56,11 @@ class Scratch {
 
 class GroupCollective final : public Collective {
  public:
-  // `timeout` bounds each call as a whole. `recorder` outlives this object.
+  // `timeout` bounds each call as a whole. `recorder` outlives this object. What a collective moves
+  // between two ranks goes in messages of up to `message_bytes_max`, the same on all ranks (a wire
+  // carries less than 4 GiB at once, and a shard of a large model is more).
   GroupCollective(std::string name, std::unique_ptr<Wire> wire, absl::Duration timeout,
-                  FlightRecorder& recorder);
+                  FlightRecorder& recorder, size_t message_bytes_max = size_t{1} << 30);
   ~GroupCollective() override;
 
   const std::string& name() const override { return name_; }
@@ -129,6 +131,7 @@ class GroupCollective final : public Collective {
   const int size_;
   const absl::Duration timeout_;
   FlightRecorder& recorder_;
+  const size_t message_bytes_max_;
 
   absl::Status broken_;  // the first error; OK while usable
   uint64_t collectives_started_ = 0;

@@ -212,7 +212,7 @@ std::vector<std::unique_ptr<Collective>> LoopbackWorld::Group(const std::vector<
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     group.push_back(std::make_unique<GroupCollective>(
         name, std::make_unique<LoopbackWire>(board, static_cast<int>(rank)), options_.timeout,
-        *options_.recorder));
+        *options_.recorder, options_.message_bytes_max));
   }
   return group;
 }

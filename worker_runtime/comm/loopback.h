@@ -2,6 +2,7 @@
 // over a network.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@ namespace convene::worker {
 struct LoopbackOptions {
   absl::Duration timeout = absl::Seconds(30);               // of each call
   FlightRecorder* recorder = &FlightRecorder::OfProcess();  // outlives the communicators; not null
+  size_t message_bytes_max = size_t{1} << 30;               // see GroupCollective
 };
 
 class LoopbackWorld {

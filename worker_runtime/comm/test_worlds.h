@@ -31,7 +31,8 @@ inline std::vector<CommunicatorSet> MakeSets(Transport transport, const Layout& 
   for (int rank = 0; rank < layout.world_size(); ++rank) {
     threads.emplace_back("bootstrap", [&, rank] {
       const BootstrapOptions bootstrap = {.operation_timeout = options.timeout,
-                                          .recorder = options.recorder};
+                                          .recorder = options.recorder,
+                                          .message_bytes_max = options.message_bytes_max};
       auto set = BootstrapGloo(layout, rank, store, "epoch/1", bootstrap);
       CONVENE_CHECK(set.ok());
       sets[rank] = *std::move(set);

@@ -152,7 +152,7 @@ TEST_CASE("a file that changes while it is read is refused") {
     }
     return 0;
   });
-  CHECK_STATUS(PrepareTokenFile(Options(dir, {"a.txt"})), absl::StatusCode::kAborted,
+  CHECK_STATUS(PrepareTokenFile(Options(dir, {"a.txt"})), absl::StatusCode::kFailedPrecondition,
                "a.txt changed while it was read");
   CHECK(CacheFilesEndingIn(dir, ".bin").empty());
 }

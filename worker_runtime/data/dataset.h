@@ -25,6 +25,7 @@ class Dataset {
 
   int sequence_length() const { return sequence_length_; }
   int vocabulary_size() const { return tokens_.vocabulary_size(); }
+  int64_t token_count() const { return tokens_.token_count(); }
   int64_t training_samples() const { return training_samples_; }
   int64_t validation_samples() const { return validation_samples_; }
 

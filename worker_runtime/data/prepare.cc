@@ -116,7 +116,7 @@ class Progress {
 };
 
 absl::Status Changed(const SourceFile& source) {
-  return absl::AbortedError(absl::StrCat(
+  return absl::FailedPreconditionError(absl::StrCat(
       "data: ", source.path, " changed while it was read; start again when it is whole"));
 }
 

@@ -116,7 +116,8 @@ void Session::OnSignal() {
   signalfd_siginfo info;
   if (read(signals_.get(), &info, sizeof(info)) != sizeof(info)) return;
   const int signal_number = static_cast<int>(info.ssi_signo);
-  if (token_.reason() == StopReason::kTerminated) EndNow(ExitCodeForSignal(signal_number));
+  if (signalled_) EndNow(ExitCodeForSignal(signal_number));
+  signalled_ = true;
   // The agent says "checkpoint" first and sends TERM to programs that do not listen: the word
   // outranks the signal.
   if (token_.reason() == StopReason::kNone) token_.Request(StopReason::kTerminated, signal_number);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -23,8 +24,8 @@ class Session {
   // when the agent's socket is gone.
   //   "checkpoint", SIGTERM, SIGINT: request a stop through `token`.
   //   "abort", or the agent's end of the socket closing: the process ends at once with
-  //   ExitCode::kMembershipChanged, because peers are gone and a collective may never return. a
-  //   second SIGTERM or SIGINT: the process ends at once with 128 + signal.
+  //   ExitCode::kMembershipChanged, because peers are gone and a collective may never return.
+  //   A second SIGTERM or SIGINT: the process ends at once with 128 + signal.
   // `token` outlives the session.
   static absl::StatusOr<std::unique_ptr<Session>> Start(const Contract& contract, StopToken& token);
   ~Session();
@@ -41,7 +42,9 @@ class Session {
   const UniqueFd socket_;  // invalid without an agent
   const UniqueFd wake_;    // written to by the destructor
   StopToken& token_;
-  std::string partial_line_;  // the thread's own
+  // The thread's own.
+  bool signalled_ = false;
+  std::string partial_line_;
   Thread thread_;
 };
 

@@ -81,7 +81,10 @@ absl::Status SaveCheckpoint(const std::string& directory, const CheckpointInfo& 
   if (world.rank() == 0) {
     if (all_written.ok()) {
       published = PublishCheckpoint(directory, info);
-      if (published.ok()) published = RemoveOldCheckpoints(directory, info.step, keep);
+      const absl::Status removed =
+          published.ok() ? RemoveOldCheckpoints(directory, info.step, keep) : absl::OkStatus();
+      // This checkpoint exists all the same; the next one tries again.
+      if (!removed.ok()) spdlog::warn("old checkpoints stay: {}", removed.ToString());
     } else {
       const absl::Status discarded = DiscardUnpublished(directory, info.step);
       if (!discarded.ok()) spdlog::warn("after a failed checkpoint: {}", discarded.ToString());

@@ -21,7 +21,8 @@ std::string ShapeText(const ModelConfig& config);
 
 // Every rank calls it. Returns OK on all ranks when the checkpoint is published, else an error on
 // all ranks: the failing rank's own, and "rank R could not write" on the others. Older checkpoints
-// stay either way; on success all but `keep` are removed.
+// stay either way; on success all but `keep` are removed (rank 0 logs
+// what it could not remove).
 absl::Status SaveCheckpoint(const std::string& directory, const CheckpointInfo& info, int keep,
                             const ShardedOptimizer& optimizer, Collective& world, Stream& stream);
 

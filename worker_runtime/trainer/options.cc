@@ -91,6 +91,28 @@ absl::Status ValidateSurroundings(const TrainOptions& options) {
                 absl::ToDoubleSeconds(options.collective_timeout), "greater than 0");
 }
 
+// A step's tokens lie in memory.
+absl::Status ValidateStepTokens(const TrainOptions& options, const Layout& layout) {
+  const double tokens =
+      static_cast<double>(options.global_batch_size) * options.sequence_length / layout.dp;
+  if (tokens < 1 << 30) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("global_batch_size ", options.global_batch_size, " x sequence_length ",
+                   options.sequence_length, " over dp ", layout.dp,
+                   " must be below 2^30 tokens a step; choose a smaller batch"));
+}
+
+// Sizes are int inside a forward pass, and a message between pipeline stages is below 4 GiB.
+absl::Status ValidateMicroBatch(const TrainOptions& options) {
+  const double activations = static_cast<double>(options.micro_batch_size) *
+                             options.sequence_length * options.model.hidden_size;
+  if (activations < 1 << 30) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "micro_batch_size ", options.micro_batch_size, " x sequence_length ", options.sequence_length,
+      " x hidden_size ", options.model.hidden_size,
+      " must be below 2^30 numbers; choose a smaller micro_batch_size or sequence_length"));
+}
+
 // The largest divisor of `value` that is at most `wanted`.
 int64_t DivisorAtMost(int64_t value, int64_t wanted) {
   for (int64_t divisor = std::min(value, wanted); divisor > 1; --divisor) {
@@ -161,7 +183,9 @@ absl::Status ValidateOptions(const TrainOptions& options, const Layout& layout) 
   CONVENE_RETURN_IF_ERROR(ValidateCounts(options));
   CONVENE_RETURN_IF_ERROR(ValidateOptimizer(options));
   CONVENE_RETURN_IF_ERROR(ValidateModel(options.model, layout));
-  return ValidateBatch(options, layout);
+  CONVENE_RETURN_IF_ERROR(ValidateStepTokens(options, layout));
+  CONVENE_RETURN_IF_ERROR(ValidateBatch(options, layout));
+  return ValidateMicroBatch(options);
 }
 
 int64_t AccumulationSteps(const TrainOptions& options, const Layout& layout) {

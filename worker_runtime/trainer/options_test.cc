@@ -30,6 +30,17 @@ TEST_CASE("the defaults fit every layout their batch can be split over") {
     CHECK_OK(With([](TrainOptions&) {}, Layout{.pp = 2, .dp = dp, .tp = 2}));
 }
 
+TEST_CASE("sizes beyond what a forward pass or a step can hold are refused") {
+  CHECK_STATUS(With([](TrainOptions& o) {
+                 o.global_batch_size = 1 << 17;
+                 o.micro_batch_size = 1 << 17;
+               }),
+               kInvalid, "micro_batch_size 131072 x sequence_length 128 x hidden_size 64");
+  CHECK_STATUS(With([](TrainOptions& o) { o.global_batch_size = 1 << 24; }, Layout{.dp = 2}),
+               kInvalid, "global_batch_size 16777216");
+  CHECK_OK(With([](TrainOptions& o) { o.global_batch_size = 1 << 22; }));
+}
+
 TEST_CASE("a batch that does not come out even names the nearest sizes that do") {
   const auto batch = [](int64_t global, int64_t micro) {
     return [=](TrainOptions& o) {

@@ -1,7 +1,10 @@
 #include "worker_runtime/trainer/summary.h"
 
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "worker_runtime/trainer/number_text.h"
 
 namespace convene::worker {
@@ -41,13 +44,12 @@ std::string SummaryText(const TrainingSummary& summary) {
   const auto add = [&text](const char* name, const std::string& value) {
     absl::StrAppendFormat(&text, "  %-12s%s\n", name, value);
   };
-  if (summary.step > 0) {
-    std::string loss = absl::StrFormat("%.4f", summary.loss);
-    if (summary.validation_loss.has_value()) {
-      absl::StrAppendFormat(&loss, ", validation %.4f", *summary.validation_loss);
-    }
-    add("loss", loss);
+  std::vector<std::string> losses;
+  if (summary.step > summary.first_step) losses.push_back(absl::StrFormat("%.4f", summary.loss));
+  if (summary.validation_loss.has_value()) {
+    losses.push_back(absl::StrFormat("validation %.4f", *summary.validation_loss));
   }
+  if (!losses.empty()) add("loss", absl::StrJoin(losses, ", "));
   add("time", absl::StrCat(HumanDuration(summary.wall_time), ", ",
                            HumanCount(summary.tokens_per_second), " tokens/s"));
   if (!summary.metrics_file.empty()) add("metrics", summary.metrics_file);

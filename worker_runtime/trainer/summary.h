@@ -14,7 +14,7 @@ struct TrainingSummary {
       0;  // steps that were finished when this process began: 0, or those of the checkpoint
   int64_t step = 0;   // finished now
   int64_t steps = 0;  // in all
-  double loss = 0;    // of the last step
+  double loss = 0;    // of the last step; meaningful when this process did one
   std::optional<double> validation_loss;
   absl::Duration wall_time;      // of this process
   double tokens_per_second = 0;  // over that time

@@ -42,11 +42,19 @@ TEST_CASE("a stopped run says from which step the same command goes on") {
   CHECK_THAT(text, Catch::EndsWith("the same command goes on from step 300\n"));
 }
 
+TEST_CASE("a run that had nothing left to do shows no loss of its own") {
+  TrainingSummary summary = Finished();
+  summary.first_step = summary.step;
+  CHECK_THAT(SummaryText(summary), Catch::Contains("  loss        validation 2.2031\n"));
+}
+
 TEST_CASE("without a checkpoint the summary names the flag that would have kept one") {
   TrainingSummary summary = Finished();
   summary.checkpoint.clear();
   CHECK_THAT(SummaryText(summary), Catch::EndsWith("give --checkpoint-dir DIR to keep it\n"));
   summary.step = 0;
+  summary.first_step = 0;
+  summary.validation_loss.reset();
   CHECK_THAT(SummaryText(summary),
              !Catch::Contains("loss") && Catch::Contains("start again; with --checkpoint-dir DIR"));
 }

@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/types/span.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/clock.h"
 #include "tools/base/status_macros.h"
@@ -26,6 +28,16 @@ namespace convene::worker {
 namespace {
 
 constexpr absl::Duration kStoreTimeout = absl::Seconds(60);
+// Nodes make their token files at their own speed, the bootstrap's minute begins when all have.
+constexpr absl::Duration kDataTimeout = absl::Minutes(30);
+
+// Returns once every rank has called it.
+absl::Status WaitForAll(rendezvous::StoreClient& store, const std::string& prefix, int world_size) {
+  const std::string all_key = absl::StrCat(prefix, "/all-have-data");
+  CONVENE_ASSIGN_OR_RETURN(const int64_t ready, store.Add(absl::StrCat(prefix, "/have-data"), 1));
+  if (ready == world_size) return store.Set(all_key, "1");
+  return Annotate(store.Get(all_key, kDataTimeout).status(), "waiting for the data of all ranks");
+}
 
 absl::StatusOr<Dataset> OpenData(const TrainOptions& options, const Contract& contract) {
   PrepareOptions prepare{.patterns = options.data, .cache_directory = options.token_cache_dir};
@@ -59,6 +71,7 @@ absl::StatusOr<CommunicatorSet> Connect(const TrainOptions& options, const Contr
   // Under torchrun there is no epoch: its restart count keeps attempts apart.
   const std::string prefix = absl::StrCat("convene-train/", contract.run_id, "/",
                                           contract.epoch.value(), "/", contract.restart_count);
+  CONVENE_RETURN_IF_ERROR(WaitForAll(*store, prefix, contract.world_size));
   BootstrapOptions bootstrap;
   bootstrap.operation_timeout = options.collective_timeout;
   bootstrap.store_host = contract.master_addr;
@@ -84,6 +97,7 @@ class Training {
 
  private:
   absl::Status Prepare();
+  absl::Status CheckSameData();
   absl::StatusOr<bool> Step();
   absl::Status Validate();
   absl::Status Save();
@@ -104,7 +118,22 @@ class Training {
   int64_t saved_step_ = -1;
 };
 
+// Nodes with other texts would train, tensor-parallel ranks on different tokens even, and nobody
+// would see it.
+absl::Status Training::CheckSameData() {
+  const double mine = static_cast<double>(dataset_.token_count());
+  double most_and_least[] = {mine, -mine};
+  CONVENE_RETURN_IF_ERROR(
+      communicators_.world->AllReduce(absl::MakeSpan(most_and_least), ReduceOp::kMax, stream_));
+  if (most_and_least[0] == -most_and_least[1]) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "data has %.0f tokens here, %.0f to %.0f over all ranks: --data must name the "
+      "same texts on every node",
+      mine, -most_and_least[1], most_and_least[0]));
+}
+
 absl::Status Training::Prepare() {
+  CONVENE_RETURN_IF_ERROR(CheckSameData());
   CONVENE_ASSIGN_OR_RETURN(
       engine_, Engine::Create({.model = options_.model,
                                .layout = layout_,
@@ -120,7 +149,7 @@ absl::Status Training::Prepare() {
       RestoreCheckpoint(options_, engine_->optimizer(), *communicators_.world, stream_));
   if (resumed.has_value()) {
     step_ = resumed->step;
-    saved_step_ = step_;
+    if (options_.resume == ResumeMode::kAuto) saved_step_ = step_;
     if (resumed->samples_consumed != step_ * options_.global_batch_size) {
       return absl::FailedPreconditionError(absl::StrCat(
           "the checkpoint has consumed ", resumed->samples_consumed, " samples in ", step_,
@@ -133,7 +162,9 @@ absl::Status Training::Prepare() {
                            Reporter::Create(options_, contract_, layout_, step_, clock_));
   if (resumed.has_value()) {
     reporter_->Say(absl::StrCat("resumed after step ", step_, ", saved by ", resumed->layout));
-    reporter_->Checkpoint(step_, StepDirectory(options_.checkpoint_dir, step_));
+    reporter_->Checkpoint(step_, options_.resume == ResumeMode::kDirectory
+                                     ? options_.resume_directory
+                                     : StepDirectory(options_.checkpoint_dir, step_));
   }
   return absl::OkStatus();
 }
@@ -238,6 +269,8 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contr
   Training training(options, contract, layout, dataset, communicators, stop);
   const absl::StatusOr<TrainingEnd> end = training.Run();
   if (end.ok()) return end;
+  // The connections close before the memory goes that open messages still point into.
+  communicators = CommunicatorSet();
   return BlamePeer(end.status());
 }
 

@@ -1,0 +1,183 @@
+#include "worker_runtime/session/session.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <string>
+
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/testing/temp_dir.h"
+#include "tools/base/unique_fd.h"
+
+namespace convene::worker {
+namespace {
+
+using convene::testing::TempDir;
+
+constexpr char kSocketName[] = "agent.sock";
+// A worker or an agent that hangs ends by SIGALRM, not the test run.
+constexpr unsigned kPatienceSeconds = 30;
+
+char Code(StopReason reason) { return static_cast<char>('0' + static_cast<int>(reason)); }
+
+// Tells each change of its stop token as one byte to `report`.
+[[noreturn]] void BeWorker(const Contract& contract, int report) {
+  alarm(kPatienceSeconds);
+  BlockStopSignals();
+  StopToken token;
+  const auto session = Session::Start(contract, token);
+  if (!session.ok()) _exit(1);
+  char last = Code(StopReason::kNone);
+  if (write(report, &last, 1) != 1) _exit(1);
+  while (true) {
+    const char now = Code(token.reason());
+    if (now != last && write(report, &now, 1) != 1) _exit(1);
+    last = now;
+    sched_yield();
+  }
+}
+
+// A worker process and, when it has one, its agent's end of the session.
+class Worker {
+ public:
+  explicit Worker(bool has_agent) {
+    alarm(kPatienceSeconds);
+    // A relative name: the directory's own may be longer than a socket's address.
+    REQUIRE(chdir(directory_.path().c_str()) == 0);
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    std::strcpy(address.sun_path, kSocketName);
+    const UniqueFd listener(socket(AF_UNIX, SOCK_STREAM, 0));
+    REQUIRE(bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+    REQUIRE(listen(listener.get(), 1) == 0);
+    int ends[2];
+    REQUIRE(pipe(ends) == 0);
+    report_.Reset(ends[0]);
+    const UniqueFd report_end(ends[1]);
+    Contract contract;
+    contract.local_rank = 2;
+    contract.epoch = Epoch(7);
+    if (has_agent) contract.session_path = kSocketName;
+    process_ = fork();
+    REQUIRE(process_ >= 0);
+    if (process_ == 0) BeWorker(contract, report_end.get());
+    if (has_agent) agent_.Reset(accept(listener.get(), nullptr, nullptr));
+    CHECK(NextReport() == Code(StopReason::kNone));
+  }
+
+  ~Worker() {
+    if (process_ > 0) {
+      kill(process_, SIGKILL);
+      waitpid(process_, nullptr, 0);
+    }
+    alarm(0);
+    CHECK(chdir("/") == 0);
+  }
+
+  std::string ReadLine() {
+    std::string line;
+    char c = 0;
+    while (read(agent_.get(), &c, 1) == 1 && c != '\n') line += c;
+    return line;
+  }
+  void Say(const std::string& text) {
+    CHECK(write(agent_.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+  }
+  void HangUp() { agent_.Reset(); }
+  void Signal(int number) { CHECK(kill(process_, number) == 0); }
+
+  // The reason that the worker's token has next; 0 when it ended instead.
+  char NextReport() {
+    char reason = 0;
+    return read(report_.get(), &reason, 1) == 1 ? reason : 0;
+  }
+  // -1 unless it ended by itself.
+  int ExitCode() {
+    int status = 0;
+    waitpid(process_, &status, 0);
+    process_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+ private:
+  TempDir directory_;
+  UniqueFd report_;
+  UniqueFd agent_;
+  pid_t process_ = -1;
+};
+
+TEST_CASE("a worker greets its agent with its local rank and epoch") {
+  Worker worker(/*has_agent=*/true);
+  CHECK(worker.ReadLine() == "hello 2 7");
+}
+
+TEST_CASE("abort ends the worker at once with 75") {
+  Worker worker(/*has_agent=*/true);
+  worker.Say("abort node1 is gone\n");
+  CHECK(worker.ExitCode() == 75);
+}
+
+TEST_CASE("an agent that closes its end ends the worker with 75") {
+  Worker worker(/*has_agent=*/true);
+  worker.HangUp();
+  CHECK(worker.ExitCode() == 75);
+}
+
+TEST_CASE("an agent that never ends its line ends the worker with 75") {
+  Worker worker(/*has_agent=*/true);
+  worker.Say(std::string(5000, 'x'));
+  CHECK(worker.ExitCode() == 75);
+}
+
+TEST_CASE("checkpoint asks for a stop, also in pieces and behind words nobody knows") {
+  Worker worker(/*has_agent=*/true);
+  worker.Say("weather fine\ncheck");
+  worker.Say("point a node joins\n");
+  CHECK(worker.NextReport() == Code(StopReason::kMembershipChanged));
+}
+
+TEST_CASE("the first TERM asks for a stop, the second ends the worker with 143") {
+  Worker worker(/*has_agent=*/false);
+  worker.Signal(SIGTERM);
+  CHECK(worker.NextReport() == Code(StopReason::kTerminated));
+  worker.Signal(SIGTERM);
+  CHECK(worker.ExitCode() == 143);
+}
+
+TEST_CASE("INT after TERM ends the worker with 130") {
+  Worker worker(/*has_agent=*/false);
+  worker.Signal(SIGTERM);
+  CHECK(worker.NextReport() == Code(StopReason::kTerminated));
+  worker.Signal(SIGINT);
+  CHECK(worker.ExitCode() == 130);
+}
+
+TEST_CASE("checkpoint outranks the TERM before it, and a second TERM still ends the worker") {
+  Worker worker(/*has_agent=*/true);
+  worker.Signal(SIGTERM);
+  CHECK(worker.NextReport() == Code(StopReason::kTerminated));
+  worker.Say("checkpoint a node joins\n");
+  CHECK(worker.NextReport() == Code(StopReason::kMembershipChanged));
+  worker.Signal(SIGTERM);
+  CHECK(worker.ExitCode() == 143);
+}
+
+TEST_CASE("without its agent's socket a session does not start") {
+  const TempDir directory;
+  REQUIRE(chdir(directory.path().c_str()) == 0);
+  Contract contract;
+  contract.session_path = kSocketName;
+  StopToken token;
+  CHECK_STATUS(Session::Start(contract, token), absl::StatusCode::kUnavailable, kSocketName);
+  contract.session_path = std::string(200, 'a');
+  CHECK_STATUS(Session::Start(contract, token), absl::StatusCode::kInvalidArgument, "too long");
+  CHECK(chdir("/") == 0);
+}
+
+}  // namespace
+}  // namespace convene::worker

@@ -1,0 +1,273 @@
+// Saving and restoring by real engines, whose ranks are threads.
+#include "worker_runtime/trainer/checkpointing.h"
+
+#include <cerrno>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tools/base/files.h"
+#include "tools/base/status_macros.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/testing/temp_dir.h"
+#include "tools/base/thread.h"
+#include "worker_runtime/trainer/engine.h"
+
+namespace convene::worker {
+namespace {
+
+using convene::testing::TempDir;
+
+constexpr int kSequenceLength = 6;
+constexpr int64_t kSeed = 3;
+
+ModelConfig Small() {
+  return {.layers = 2,
+          .hidden_size = 12,
+          .ffn_size = 20,
+          .heads = 6,
+          .kv_heads = 2,
+          .head_size = 4,
+          .vocabulary_size = 18,
+          .tied_embeddings = true};
+}
+
+// One rank's engine, for as long as a test needs it.
+struct Rank {
+  Collective* world = nullptr;
+  std::unique_ptr<Engine> engine;
+};
+
+// All ranks of a layout.
+class World {
+ public:
+  explicit World(const Layout& layout, uint64_t seed = kSeed)
+      : layout_(layout), sets_(LoopbackCommunicators(layout)), ranks_(layout.world_size()) {
+    for (int rank = 0; rank < layout.world_size(); ++rank) {
+      auto engine = Engine::Create({.model = Small(),
+                                    .layout = layout,
+                                    .rank = rank,
+                                    .seed = seed,
+                                    .micro_batch_size = 2,
+                                    .sequence_length = kSequenceLength},
+                                   sets_[rank]);
+      REQUIRE_OK(engine);
+      ranks_[rank] = {sets_[rank].world.get(), *std::move(engine)};
+    }
+  }
+
+  // Calls `body` for each rank, each in its own thread.
+  std::vector<absl::Status> OnEveryRank(const std::function<absl::Status(Rank&, Stream&)>& body) {
+    std::vector<absl::Status> statuses(ranks_.size());
+    std::vector<Thread> threads;
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      threads.emplace_back(absl::StrCat("rank ", rank), [&, rank] {
+        Stream stream = Stream::Cpu();
+        statuses[rank] = body(ranks_[rank], stream);
+      });
+    }
+    for (Thread& thread : threads) thread.Join();
+    return statuses;
+  }
+
+  std::vector<absl::Status> Train(int64_t steps) {
+    return OnEveryRank([&](Rank& rank, Stream& stream) -> absl::Status {
+      std::vector<int32_t> inputs, targets;
+      for (int i = 0; i < 2 * kSequenceLength; ++i) {
+        inputs.push_back(i * 5 % 18);
+        targets.push_back((i * 7 + 1) % 18);
+      }
+      for (int64_t step = 1; step <= steps; ++step) {
+        CONVENE_RETURN_IF_ERROR(
+            rank.engine
+                ->TrainStep({inputs.data(), targets.data(), 1.0f / 24},
+                            {.learning_rate = 1e-2, .weight_decay = 0.1, .step = step},
+                            /*stop=*/false, stream)
+                .status());
+      }
+      return absl::OkStatus();
+    });
+  }
+
+  std::vector<absl::Status> Save(const std::string& directory, int64_t step, int keep = 2) {
+    return OnEveryRank([&](Rank& rank, Stream& stream) {
+      return SaveCheckpoint(directory,
+                            {.step = step,
+                             .samples_consumed = 2 * step,
+                             .seed = kSeed,
+                             .model = ShapeText(Small()),
+                             .layout = layout_.ToString(),
+                             .world_size = layout_.world_size()},
+                            keep, rank.engine->optimizer(), *rank.world, stream);
+    });
+  }
+
+  // Every rank's answer goes into `steps`: -1 = nothing to resume from.
+  std::vector<absl::Status> Restore(const TrainOptions& options, std::vector<int64_t>* steps) {
+    steps->assign(ranks_.size(), -2);
+    return OnEveryRank([&](Rank& rank, Stream& stream) -> absl::Status {
+      CONVENE_ASSIGN_OR_RETURN(
+          const std::optional<CheckpointInfo> info,
+          RestoreCheckpoint(options, rank.engine->optimizer(), *rank.world, stream));
+      (*steps)[rank.world->rank()] = info.has_value() ? info->step : -1;
+      return absl::OkStatus();
+    });
+  }
+
+  // Weights and moments by name, as one global tensor each.
+  std::map<std::string, std::vector<float>> State() {
+    std::map<std::string, std::vector<float>> state;
+    for (const Rank& rank : ranks_) {
+      for (const PieceToWrite& item : rank.engine->optimizer().PiecesToWrite()) {
+        const TensorPiece& piece = item.piece;
+        const int64_t columns = piece.global_shape[1];
+        std::vector<float>& tensor = state[piece.name];
+        tensor.resize(piece.global_shape[0] * columns, -1234.5f);
+        for (int64_t i = 0; i < piece.flat_count; ++i) {
+          const int64_t place = piece.flat_begin + i;
+          const int64_t row = piece.local_box.offset[0] + place / piece.local_box.extent[1];
+          const int64_t column = piece.local_box.offset[1] + place % piece.local_box.extent[1];
+          tensor[row * columns + column] = item.data[i];
+        }
+      }
+    }
+    return state;
+  }
+
+  // Whether each rank's whole flat buffer holds the weights of `state`.
+  bool EveryRankHolds(const std::map<std::string, std::vector<float>>& state) {
+    for (const Rank& rank : ranks_) {
+      for (const ParameterSlice& slice : rank.engine->table().slices) {
+        const std::vector<float>& tensor = state.at(slice.name);
+        for (int64_t i = 0; i < slice.count(); ++i) {
+          const int64_t row = slice.offset[0] + i / slice.extent[1];
+          const int64_t column = slice.offset[1] + i % slice.extent[1];
+          if (rank.engine->parameters()[slice.flat_offset + i] !=
+              tensor[row * slice.global_shape[1] + column]) {
+            return false;
+          }
+        }
+      }
+    }
+    return true;
+  }
+
+ private:
+  const Layout layout_;
+  std::vector<CommunicatorSet> sets_;
+  std::vector<Rank> ranks_;
+};
+
+TrainOptions ResumeFrom(const std::string& directory) {
+  TrainOptions options;
+  options.model = Small();
+  options.seed = kSeed;
+  options.checkpoint_dir = directory;
+  return options;
+}
+
+void RequireAllOk(const std::vector<absl::Status>& statuses) {
+  for (const absl::Status& status : statuses) REQUIRE_OK(status);
+}
+
+TEST_CASE("what one layout saves another restores, bit by bit") {
+  const TempDir directory;
+  World saved({.pp = 1, .dp = 2, .tp = 2});
+  RequireAllOk(saved.Train(3));
+  RequireAllOk(saved.Save(directory.path(), 3));
+  const auto state = saved.State();
+  REQUIRE(state.count("optimizer.second_moment/model.embed_tokens.weight") == 1);
+  for (const Layout layout : {Layout{2, 1, 2}, Layout{1, 1, 1}, Layout{2, 2, 1}, Layout{1, 3, 1}}) {
+    INFO(layout.ToString());
+    World restored(layout, /*seed=*/99);
+    CHECK(restored.State() != state);
+    std::vector<int64_t> steps;
+    RequireAllOk(restored.Restore(ResumeFrom(directory.path()), &steps));
+    CHECK(steps == std::vector<int64_t>(layout.world_size(), 3));
+    CHECK(restored.State() == state);
+    CHECK(restored.EveryRankHolds(state));
+  }
+}
+
+TEST_CASE("a rank that cannot write fails the save everywhere and the older checkpoint stays") {
+  const TempDir directory;
+  World world({.pp = 1, .dp = 2, .tp = 2});
+  RequireAllOk(world.Train(1));
+  RequireAllOk(world.Save(directory.path(), 1));
+  std::vector<absl::Status> statuses;
+  {
+    const ScopedFileFault full_disk([](FileOp op, const std::string& path) {
+      return op == FileOp::kWrite && absl::StrContains(path, "rank_00002.") ? ENOSPC : 0;
+    });
+    statuses = world.Save(directory.path(), 2);
+  }
+  for (int rank = 0; rank < 4; ++rank) {
+    if (rank == 2) {
+      CHECK_STATUS(statuses[rank], absl::StatusCode::kResourceExhausted, "rank 2");
+    } else {
+      CHECK_STATUS(statuses[rank], absl::StatusCode::kAborted, "rank 2 could not write");
+    }
+  }
+  CHECK(*ListDirectory(directory.path()) == std::vector<std::string>{"step_00000001"});
+  std::vector<int64_t> steps;
+  RequireAllOk(world.Restore(ResumeFrom(directory.path()), &steps));
+  CHECK(steps == std::vector<int64_t>(4, 1));
+}
+
+TEST_CASE("a checkpoint that cannot be published fails the save everywhere") {
+  const TempDir directory;
+  World world({.pp = 1, .dp = 2, .tp = 1});
+  const ScopedFileFault fault([](FileOp op, const std::string& path) {
+    return op == FileOp::kRename && absl::EndsWith(path, "/manifest") ? EACCES : 0;
+  });
+  const auto statuses = world.Save(directory.path(), 1);
+  CHECK_STATUS(statuses[0], absl::StatusCode::kPermissionDenied, "manifest");
+  CHECK_STATUS(statuses[1], absl::StatusCode::kAborted, "rank 0 could not publish");
+}
+
+TEST_CASE("old checkpoints that cannot be removed do not fail the save") {
+  const TempDir directory;
+  World world({.pp = 1, .dp = 2, .tp = 1});
+  // RemoveOldCheckpoints refuses to keep none.
+  RequireAllOk(world.Save(directory.path(), 1, /*keep=*/0));
+  std::vector<int64_t> steps;
+  RequireAllOk(world.Restore(ResumeFrom(directory.path()), &steps));
+  CHECK(steps == std::vector<int64_t>(2, 1));
+}
+
+TEST_CASE("with nothing saved, or --resume none, every rank starts fresh") {
+  const TempDir directory;
+  World world({.pp = 1, .dp = 2, .tp = 1});
+  std::vector<int64_t> steps;
+  RequireAllOk(world.Restore(ResumeFrom(directory.path()), &steps));
+  CHECK(steps == std::vector<int64_t>(2, -1));
+  RequireAllOk(world.Save(directory.path(), 1));
+  TrainOptions fresh = ResumeFrom(directory.path());
+  fresh.resume = ResumeMode::kNone;
+  RequireAllOk(world.Restore(fresh, &steps));
+  CHECK(steps == std::vector<int64_t>(2, -1));
+}
+
+TEST_CASE("another seed or shape is refused by every rank") {
+  const TempDir directory;
+  World world({.pp = 1, .dp = 2, .tp = 1});
+  RequireAllOk(world.Save(directory.path(), 1));
+  TrainOptions other_seed = ResumeFrom(directory.path());
+  other_seed.seed = kSeed + 1;
+  TrainOptions other_shape = ResumeFrom(directory.path());
+  other_shape.model.rope_theta = 500000;
+  std::vector<int64_t> steps;
+  for (const absl::Status& status : world.Restore(other_seed, &steps)) {
+    CHECK_STATUS(status, absl::StatusCode::kFailedPrecondition, "--seed 3, not 4");
+  }
+  for (const absl::Status& status : world.Restore(other_shape, &steps)) {
+    CHECK_STATUS(status, absl::StatusCode::kFailedPrecondition, "theta 500000");
+  }
+}
+
+}  // namespace
+}  // namespace convene::worker

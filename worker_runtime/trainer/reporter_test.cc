@@ -1,0 +1,82 @@
+#include "worker_runtime/trainer/reporter.h"
+
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/testing/temp_dir.h"
+
+namespace convene::worker {
+namespace {
+
+using convene::testing::TempDir;
+
+TrainOptions Options(const TempDir& directory) {
+  TrainOptions options;
+  options.steps = 10;
+  options.global_batch_size = 8;
+  options.sequence_length = 16;
+  options.log_every = 1;
+  options.metrics_file = directory.File("metrics.jsonl");
+  return options;
+}
+
+Contract OfFour(int epoch) {
+  Contract contract;
+  contract.world_size = 4;
+  contract.epoch = Epoch(epoch);
+  return contract;
+}
+
+TEST_CASE("steps and validations become lines of the metrics file") {
+  const TempDir directory;
+  const TrainOptions options = Options(directory);
+  const Layout layout{2, 2, 1};
+  auto reporter = Reporter::Create(options, OfFour(3), layout, 0, Clock::Real());
+  REQUIRE_OK(reporter);
+  CHECK_OK((*reporter)->Step(1, {.loss = 5.5, .grad_norm = 2.0}, 1e-3, absl::Milliseconds(500)));
+  CHECK_OK((*reporter)->Step(2, {.loss = 5.25, .grad_norm = 1.0}, 2e-3, absl::Milliseconds(250)));
+  CHECK_OK((*reporter)->Validation(2, 5.125));
+  const auto history = ReadMetrics(options.metrics_file);
+  REQUIRE_OK(history);
+  REQUIRE(history->steps.size() == 2);
+  CHECK(history->steps[1] == StepMetrics{.step = 2,
+                                         .loss = 5.25,
+                                         .grad_norm = 1.0,
+                                         .learning_rate = 2e-3,
+                                         .tokens = 256,
+                                         .tokens_per_second = 512,
+                                         .step_seconds = 0.25,
+                                         .epoch = 3,
+                                         .world_size = 4,
+                                         .layout = "dp2 x tp1 x pp2"});
+  REQUIRE(history->validations.size() == 1);
+  CHECK(history->validations[0] == ValidationMetrics{.step = 2, .validation_loss = 5.125});
+}
+
+TEST_CASE("a run that resumes takes back the steps that it does again") {
+  const TempDir directory;
+  const TrainOptions options = Options(directory);
+  for (const int first_step : {0, 1}) {
+    auto reporter = Reporter::Create(options, OfFour(1), {}, first_step, Clock::Real());
+    REQUIRE_OK(reporter);
+    for (int64_t step = first_step + 1; step <= 3; ++step) {
+      CHECK_OK((*reporter)->Step(step, {.loss = 1.0 + first_step}, 1e-3, absl::Seconds(1)));
+    }
+  }
+  const auto history = ReadMetrics(options.metrics_file);
+  REQUIRE_OK(history);
+  REQUIRE(history->steps.size() == 3);
+  for (int i = 0; i < 3; ++i) {
+    CHECK(history->steps[i].step == i + 1);
+    CHECK(history->steps[i].loss == (i == 0 ? 1.0 : 2.0));
+  }
+}
+
+TEST_CASE("a metrics file that cannot be made is an error with its path") {
+  const TempDir directory;
+  TrainOptions options = Options(directory);
+  options.metrics_file = directory.path();
+  CHECK_STATUS(Reporter::Create(options, OfFour(1), {}, 0, Clock::Real()).status(),
+               absl::StatusCode::kInvalidArgument, directory.path());
+}
+
+}  // namespace
+}  // namespace convene::worker
