@@ -108,7 +108,7 @@ Decision DecideForming(MonotonicTime now, const JobState& state, const JobPolicy
 }
 
 bool AllSucceeded(const JobState& state) {
-  return state.cause() == Cause::kNone && state.succeeded_count() == state.member_count();
+  return state.cause() == Cause::kNone && state.succeeded_count() == state.epoch_size();
 }
 
 Decision DecideRunning(const JobState& state, const JobPolicy& policy) {
