@@ -534,10 +534,15 @@ TEST_CASE("who waits for a node rank need not speak before its welcome") {
     > a hello rank=0
     a: welcome
     > a' hello rank=0
-    > wait 5s
+    > wait 3s
+    > b hello rank=1
+    b: welcome
+    > wait 2s
     a': welcome
     a: end UNAVAILABLE: given up by the daemon: silent for its lease of 5s
-    > wait 4900ms
+    > wait 3s
+    b: end UNAVAILABLE: given up by the daemon: silent for its lease of 5s
+    > wait 1900ms
     > wait 100ms
     a': end UNAVAILABLE: given up by the daemon: silent for its lease of 5s
   )");
@@ -569,6 +574,46 @@ TEST_CASE("when every node has left the job closes") {
   story.Tell("> a hello\n> a ready\n> a leaves");
   CHECK(story.job().closed());
   CHECK(story.job().View().why == "no node is left");
+}
+
+TEST_CASE("the first to come back to an empty job has the whole join timeout") {
+  Check(Story(Nodes(1, 1)), R"(
+    > a hello
+    a: welcome
+    > a ready
+    a: epoch 1 node 0 of 1, ranks from 0 of 1, store a, failures 0
+    > a drops
+    > wait 3s
+    > a' hello
+    a': welcome
+    > wait 3900ms
+    > wait 100ms
+    a': close timed out: 0 of at least 1 node ready, still busy: a when the join timeout of 4s was over
+    a': end OK
+  )");
+}
+
+TEST_CASE("a last call begins anew when the minimum was lost in between") {
+  Hello hello = Nodes(2, 4);
+  hello.join_timeout = absl::Minutes(1);
+  Check(Story(hello), R"(
+    > a hello
+    a: welcome
+    > b hello
+    b: welcome
+    > a ready
+    > b ready
+    > wait 2s
+    > a beats
+    > b drops
+    > c hello
+    c: welcome
+    > c ready
+    > wait 2900ms
+    > wait 100ms
+    a: epoch 1 node 0 of 2, ranks from 0 of 2, store a, failures 0
+    c: epoch 1 node 1 of 2, ranks from 1 of 2, store a, failures 0
+  )");
 }
 
 TEST_CASE("when every node is lost the job waits for them, and then closes") {
