@@ -16,8 +16,6 @@
 namespace convene::launcher {
 namespace {
 
-constexpr int kNodesMax = 100000;
-constexpr int kWorkersPerNodeMax = 4096;
 constexpr absl::Duration kLeaseMin = absl::Seconds(1);
 constexpr absl::Duration kLeaseMax = absl::Hours(1);
 // torchrun's: what the other half of the pair is when only one is given.
@@ -37,9 +35,9 @@ absl::Status ParseNodes(const std::string& text, rendezvous::Hello* hello) {
   const std::vector<std::string> parts = absl::StrSplit(text, ':');
   if (parts.size() > 2 || !absl::SimpleAtoi(parts.front(), &hello->nodes_min) ||
       !absl::SimpleAtoi(parts.back(), &hello->nodes_max) || hello->nodes_min < 1 ||
-      hello->nodes_max > kNodesMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--nnodes ", text, ": write N or MIN:MAX, from 1 to ", kNodesMax));
+      hello->nodes_max > rendezvous::kMostNodesPerJob) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--nnodes ", text, ": write N or MIN:MAX, from 1 to ", rendezvous::kMostNodesPerJob));
   }
   if (hello->nodes_min > hello->nodes_max) {
     return absl::InvalidArgumentError(absl::StrCat("--nnodes ", text,
@@ -67,10 +65,11 @@ absl::StatusOr<int> ParseWorkers(const std::string& text, const Machine& machine
     return workers;
   }
   int workers = 0;
-  if (!absl::SimpleAtoi(text, &workers) || workers < 1 || workers > kWorkersPerNodeMax) {
-    return absl::InvalidArgumentError(absl::StrCat("--nproc-per-node ", text,
-                                                   ": write a number from 1 to ",
-                                                   kWorkersPerNodeMax, ", gpu, cpu or auto"));
+  if (!absl::SimpleAtoi(text, &workers) || workers < 1 ||
+      workers > rendezvous::kMostWorkersPerNode) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--nproc-per-node ", text, ": write a number from 1 to ",
+                     rendezvous::kMostWorkersPerNode, ", gpu, cpu or auto"));
   }
   return workers;
 }
@@ -184,7 +183,8 @@ absl::Status CheckSimpleFlags(const RunFlags& flags) {
     return absl::InvalidArgumentError(
         absl::StrCat("--max-restarts ", flags.max_restarts, ": write 0 or more"));
   }
-  if (flags.node_rank.value_or(0) < 0 || flags.node_rank.value_or(0) >= kNodesMax) {
+  if (flags.node_rank.value_or(0) < 0 ||
+      flags.node_rank.value_or(0) >= rendezvous::kMostNodesPerJob) {
     return absl::InvalidArgumentError(
         absl::StrCat("--node-rank ", *flags.node_rank, ": write a number from 0"));
   }

@@ -159,7 +159,6 @@ void Stepper::OnStop(const Stop& stop) {
 
 void Stepper::OnClose(const Close& close) {
   if (s_.phase == Phase::kLeaving) return FinishNow(*s_.verdict);
-  if (s_.phase == Phase::kStopping && s_.verdict.has_value()) return;  // The first reason stands.
   s_.linked = false;  // The daemon has forgotten this node: no Leave, no reconnect.
   s_.heartbeat_at = MonotonicTime::InfiniteFuture();
   End(ResultOfClose(close, s_.rules.hello.job_id), close.why);
@@ -171,8 +170,10 @@ void Stepper::On(const StreamEnded& ended) {
   if (s_.phase == Phase::kFinished) return;
   if (s_.phase == Phase::kLeaving) return FinishNow(*s_.verdict);
   if (s_.verdict.has_value()) return;  // Only the workers' end is awaited.
-  if (absl::IsAborted(ended.status) || absl::IsInvalidArgument(ended.status) ||
-      absl::IsFailedPrecondition(ended.status) || absl::IsPermissionDenied(ended.status)) {
+  // What once was a daemon and breaks off now is behind a proxy, and starts again.
+  const bool is_no_daemon = absl::IsFailedPrecondition(ended.status) && !s_.ever_linked;
+  if (absl::IsAborted(ended.status) || absl::IsInvalidArgument(ended.status) || is_no_daemon ||
+      absl::IsPermissionDenied(ended.status)) {
     return End(ResultOfStream(ended.status, s_.rules.endpoint),
                std::string(ended.status.message()));
   }

@@ -110,7 +110,9 @@ class Node {
   }
   std::string After(absl::Duration duration) {
     now_ = now_ + duration;
-    return Feed(Timer{});
+    const std::string actions = Feed(Timer{});
+    CHECK(NextTimer(state_) > now_);  // Else the loop would spin.
+    return actions;
   }
   std::string LoseStream(absl::Status status = absl::UnavailableError("connection reset")) {
     return Feed(StreamEnded{status});
@@ -121,6 +123,12 @@ class Node {
     WelcomeIn(0);
     Feed(StoreStarted{7000});
     REQUIRE(Assign(1) == "start epoch=1");
+  }
+  // From stopped workers of one epoch to running ones of `epoch`.
+  void RunAgain(int epoch) {
+    REQUIRE(Feed(WorkersGone{}) == "store");
+    Feed(StoreStarted{7001});
+    REQUIRE(Assign(epoch) == absl::StrCat("start epoch=", epoch));
   }
 
   State state_;
@@ -196,6 +204,28 @@ TEST_CASE("workers that all speak the session protocol get a short grace on abor
   CHECK(node.After(absl::Seconds(1)) == "send(1) heartbeat; kill");
 }
 
+TEST_CASE("heartbeats come once an interval") {
+  Node node;
+  node.Run();
+  CHECK(node.After(absl::Seconds(1)) == "send(1) heartbeat");
+  CHECK(node.After(absl::Milliseconds(999)) == "");
+  CHECK(node.After(absl::Milliseconds(1)) == "send(1) heartbeat");
+}
+
+TEST_CASE("each epoch's stop has a grace of its own, short only for its own sessions") {
+  Node node;
+  node.Run();
+  node.Feed(SessionOpened{0});
+  node.Feed(SessionOpened{1});
+  node.StopIn(1, StopKind::kAbort);
+  CHECK(node.After(absl::Seconds(1)) == "send(1) heartbeat; kill");
+  node.RunAgain(2);
+  CHECK(node.After(absl::Seconds(60)) == "send(2) heartbeat");
+  node.StopIn(2, StopKind::kAbort);
+  CHECK(node.After(absl::Seconds(29)) == "send(2) heartbeat");
+  CHECK(node.After(absl::Seconds(1)) == "send(2) heartbeat; kill");
+}
+
 TEST_CASE("one foreign program among them keeps the long grace") {
   Node node;
   node.Run();
@@ -241,6 +271,24 @@ TEST_CASE("a signal is passed on, and Leave is said as soon as the first worker 
   }
 }
 
+TEST_CASE("what a person's signal has begun, the daemon's words do not change") {
+  Node node;
+  node.Run();
+  node.Feed(SignalReceived{SIGINT});
+  CHECK(node.StopIn(1, StopKind::kAbort) == "");
+  CHECK(node.CloseWith(Outcome::kFailed) == "");
+  CHECK(node.Feed(WorkersGone{}) == "finish 130");
+}
+
+TEST_CASE("a store that is ready after the signal is not offered any more") {
+  Node node;
+  node.Feed(Begin{});
+  CHECK(node.WelcomeIn(0) == "store");
+  CHECK(node.Feed(SignalReceived{SIGTERM}) == "send(0) leave");
+  CHECK(node.Feed(StoreStarted{7000}) == "");
+  CHECK(node.CloseWith(Outcome::kLeft) == "finish 143");
+}
+
 TEST_CASE("without an answer to Leave the agent goes after a second") {
   Node node;
   node.Feed(Begin{});
@@ -276,6 +324,18 @@ TEST_CASE("workers run on through a broken stream while the agent dials again wi
   CHECK(node.After(absl::Milliseconds(49)) == "");  // The wait doubles.
   CHECK(node.After(absl::Milliseconds(1)) == "open last_epoch=1");
   CHECK(node.state_.phase == Phase::kRunning);
+}
+
+TEST_CASE("after a good stream the first wait is short again") {
+  Node node;
+  node.Run();
+  for (int i = 0; i < 4; ++i) {
+    node.LoseStream();
+    CHECK(node.After(absl::Seconds(2)) == "open last_epoch=1");
+  }
+  node.WelcomeIn(1);
+  node.LoseStream();
+  CHECK(node.After(absl::Milliseconds(25)) == "open last_epoch=1");
 }
 
 TEST_CASE("the group stopped when this node's stream broke: abort, and ready again") {
@@ -330,6 +390,17 @@ TEST_CASE("a rendezvous that stays away ends the command with 69 and stops its w
   CHECK(node.Feed(WorkersGone{}) == "finish 69");
   CHECK_THAT(node.result_.explanation,
              Catch::Contains("head:29400 was lost") && Catch::Contains("connection reset"));
+}
+
+TEST_CASE(
+    "an endpoint that was no daemon from the start ends the command, one that was is awaited") {
+  Node wrong_port;
+  wrong_port.Feed(Begin{});
+  CHECK(wrong_port.LoseStream(absl::FailedPreconditionError("no daemon")) == "finish 64");
+  Node restarting;
+  restarting.Run();
+  CHECK(restarting.LoseStream(absl::FailedPreconditionError("no daemon")) == "");
+  CHECK(restarting.After(absl::Seconds(1)) == "open last_epoch=1");
 }
 
 TEST_CASE("a rendezvous that never answers ends the command with 69 after connect_timeout") {

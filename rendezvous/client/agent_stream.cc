@@ -189,15 +189,14 @@ absl::StatusOr<std::unique_ptr<AgentStream>> AgentStream::Open(const std::string
                                                     incarnation, hello, handlers);
     const absl::Status answered = stream->WaitUntilAnswered(deadline);
     if (answered.ok()) return std::unique_ptr<AgentStream>(std::move(stream));
-    if (answered.code() == absl::StatusCode::kUnimplemented || breaks == kMostBreaks) {
-      return NotADaemon(endpoint, answered);
-    }
+    if (absl::IsUnimplemented(answered)) return NotADaemon(endpoint, answered);
     const absl::Duration left = deadline - Clock::Real().Now();
     if (left <= absl::ZeroDuration()) {
       return absl::UnavailableError(absl::StrCat(
           endpoint, " took the connection but did not answer as a rendezvous daemon within ",
           absl::FormatDuration(connect_timeout), " (", std::string(answered.message()), ")"));
     }
+    if (breaks == kMostBreaks) return NotADaemon(endpoint, answered);
     Clock::Real().SleepFor(std::min(left, backoff.Next(RandomFraction())));
   }
 }

@@ -108,7 +108,7 @@ Decision DecideForming(MonotonicTime now, const JobState& state, const JobPolicy
 }
 
 bool AllSucceeded(const JobState& state) {
-  return state.cause() == Cause::kNone && state.succeeded_count() == state.member_count();
+  return state.cause() == Cause::kNone && state.succeeded_count() == state.epoch_size();
 }
 
 Decision DecideRunning(const JobState& state, const JobPolicy& policy) {
@@ -164,7 +164,6 @@ absl::Status Same(absl::string_view field, int64_t ours, int64_t theirs) {
 
 absl::Status ValidateHello(const Hello& hello) {
   constexpr int64_t kLongestName = 256;
-  constexpr int64_t kMostWorkersPerNode = 4096;
   constexpr int64_t kLongestWaitMs = int64_t{366} * 24 * 3600 * 1000;
   CONVENE_RETURN_IF_ERROR(InRange("length of job_id", hello.job_id.size(), 1, kLongestName));
   CONVENE_RETURN_IF_ERROR(InRange("length of host", hello.host.size(), 1, kLongestName));

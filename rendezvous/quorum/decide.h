@@ -29,8 +29,6 @@
 
 namespace convene::rendezvous {
 
-inline constexpr int kMostNodesPerJob = 65536;
-
 // What the job's first Hello asked for.
 struct JobPolicy {
   int nodes_min = 1;

@@ -207,7 +207,7 @@ void Job::Run(MonotonicTime now, Outbox* outbox) {
         }
         break;
       case Decision::Kind::kClose:
-        Close(now, decision_, outbox);
+        Close(now, outbox);
         return;
     }
   }
@@ -249,14 +249,18 @@ void Job::Form(const Decision& decision, Outbox* outbox) {
   }
 }
 
-void Job::Close(MonotonicTime now, const Decision& decision, Outbox* outbox) {
-  rendezvous::Close close{decision.outcome, decision.why, std::nullopt};
-  if (decision.outcome == Outcome::kFailed) close.first_failure = state_.failure();
-  for (const auto& [id, node] : state_.nodes()) {
-    Send(id, close, outbox);
-    outbox->End(id, absl::OkStatus());
-  }
-  state_.Close(now, decision.outcome);
+void Job::Close(MonotonicTime now, Outbox* outbox) {
+  std::vector<MemberId> present;
+  for (const auto& [id, node] : state_.nodes()) present.push_back(id);
+  state_.Close(now, decision_.outcome);
+  for (const MemberId id : present) SendAway(id, outbox);
+}
+
+void Job::SendAway(MemberId id, Outbox* outbox) const {
+  rendezvous::Close close{state_.outcome(), decision_.why, std::nullopt};
+  if (close.outcome == Outcome::kFailed) close.first_failure = state_.failure();
+  Send(id, std::move(close), outbox);
+  outbox->End(id, absl::OkStatus());
 }
 
 JobView Job::View() const {

@@ -54,6 +54,9 @@ class Job {
   void Disconnect(MonotonicTime now, MemberId id, Outbox* outbox);
   void Tick(MonotonicTime now, Outbox* outbox);
 
+  // Close and the end of the stream, for one that joins too late. REQUIRES: closed().
+  void SendAway(MemberId id, Outbox* outbox) const;
+
   // When Tick is next needed.
   MonotonicTime wake_at() const;
   bool closed() const { return state_.phase() == Phase::kClosed; }
@@ -65,7 +68,7 @@ class Job {
   void Run(MonotonicTime now, Outbox* outbox);
   void Note(const Decision& decision, Outbox* outbox);
   void Form(const Decision& decision, Outbox* outbox);
-  void Close(MonotonicTime now, const Decision& decision, Outbox* outbox);
+  void Close(MonotonicTime now, Outbox* outbox);
   void Remove(MonotonicTime now, MemberId id, JobState::Departure departure, const std::string& why,
               Outbox* outbox);
   void Welcome(MemberId id, Outbox* outbox) const;

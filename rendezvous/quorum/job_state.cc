@@ -42,7 +42,6 @@ void JobState::Count(const Node& node, int sign) {
   if (node.state == NodeState::kJoining) joining_count_ += sign;
   if (node.state == NodeState::kRunning) running_count_ += sign;
   if (node.is_member()) member_count_ += sign;
-  if (node.is_member() && node.succeeded) succeeded_count_ += sign;
 }
 
 // Consequences that follow from the counters alone.
@@ -57,9 +56,9 @@ void JobState::Settle(MonotonicTime now, int nodes_min) {
 
 void JobState::Break(Cause cause, std::string text) {
   if (phase_ != Phase::kRunning && phase_ != Phase::kStopping) return;
-  if (cause_ == Cause::kFailure || cause_ == Cause::kLoss) return;
-  if (cause_ == Cause::kMembership && cause != Cause::kFailure) return;
+  if (cause_ == Cause::kFailure || cause_ == Cause::kLoss || cause_ == cause) return;
   cause_ = cause;
+  failure_.reset();
   cause_text_ = std::move(text);
 }
 
@@ -125,9 +124,8 @@ JobState::Effect JobState::Apply(MonotonicTime now, MemberId id, Epoch epoch,
     effect.changed = ApplyFailure(node, epoch, *failure);
   } else if (std::holds_alternative<WorkersSucceeded>(event)) {
     if (node.state == NodeState::kRunning && epoch == epoch_ && !node.succeeded) {
-      Count(node, -1);
       node.succeeded = true;
-      Count(node, +1);
+      ++succeeded_count_;
       effect.changed = true;
     }
   } else if (std::holds_alternative<Heartbeat>(event)) {
@@ -155,6 +153,8 @@ void JobState::Remove(MonotonicTime now, MemberId id, Departure departure, const
       Node& heir = nodes_.at(node.rival);
       heir.rival = MemberId();
       heir.state = heir.said_ready ? NodeState::kReady : NodeState::kJoining;
+      heir.heard_at = now;
+      lease_watch_ = std::min(lease_watch_, now + heir.lease);
       Count(heir, +1);
       by_node_rank_[heir.node_rank] = heir.id;
     }
@@ -173,6 +173,9 @@ std::vector<MemberId> JobState::Expired(MonotonicTime now) {
   if (now < lease_watch_) return expired;
   lease_watch_ = MonotonicTime::InfiniteFuture();
   for (const auto& [id, node] : nodes_) {
+    // It was not welcomed and does not know that it should speak. Its rival's lease bounds its
+    // wait.
+    if (node.state == NodeState::kContesting) continue;
     const MonotonicTime end = node.heard_at + node.lease;
     if (end <= now) {
       expired.push_back(id);
@@ -201,7 +204,9 @@ void JobState::BeginEpoch(const std::vector<MemberId>& members, const std::vecto
     node.group_rank = static_cast<int>(i);
     Count(node, +1);
   }
-  CONVENE_CHECK(member_count_ == static_cast<int>(members.size()));
+  epoch_size_ = static_cast<int>(members.size());
+  succeeded_count_ = 0;
+  CONVENE_CHECK(member_count_ == epoch_size_);
 }
 
 void JobState::BeginStop(MonotonicTime now, StopKind kind) {

@@ -25,12 +25,12 @@
 // Blame. An epoch is broken by its first cause; what follows is its echo (peers break because of
 // the first) and is neither counted nor blamed: [failure] counts one against the budget; [loss] and
 // [leave] count nothing, and hide the failures that come after them. [membership], exit code 75, is
-// weak: a peer may notice a crash and exit with 75 before the crash itself is reported, so a real
-// failure that follows takes its place and counts. It cannot come too late: an agent reports its
-// failure before its Ready on one ordered stream, and no epoch forms before every survivor is
-// Ready. The opposite order, a real failure that echoes a node whose loss is noticed only later (a
-// cut network is noticed after its lease), is counted as a failure: nobody can tell the two apart
-// when it arrives.
+// weak: a peer may notice a crash or a lost node and exit with 75 before that itself is known, so a
+// failure (which then counts) or a loss that follows takes its place. It cannot come too late: an
+// agent reports its failure before its Ready on one ordered stream, and no epoch forms before every
+// survivor is Ready. The opposite order, a real failure that echoes a node whose loss is noticed
+// only later (a cut network is noticed after its lease), is counted as a failure: nobody can tell
+// the two apart when it arrives.
 #pragma once
 
 #include <cstdint>
@@ -99,8 +99,10 @@ class JobState {
   int running_count() const {
     return running_count_;
   }  // members that have not said Ready since the Assignment
-  int member_count() const { return member_count_; }        // of the current epoch, still here
-  int succeeded_count() const { return succeeded_count_; }  // members among them that succeeded
+  int member_count() const { return member_count_; }  // of the current epoch, still here
+  // Those that are gone meanwhile count in both: what was done stays done, what was not is missing.
+  int epoch_size() const { return epoch_size_; }  // nodes that the current epoch began with
+  int succeeded_count() const { return succeeded_count_; }  // those among them that succeeded
   int failure_count() const { return failure_count_; }
   Cause cause() const { return cause_; }
   const std::string& cause_text() const { return cause_text_; }
@@ -141,7 +143,8 @@ class JobState {
   void Remove(MonotonicTime now, MemberId id, Departure departure, const std::string& why,
               int nodes_min);
 
-  // Nodes that were silent for longer than their lease. Cheap before lease_watch().
+  // Nodes that were silent for longer than their lease; contesting ones need not speak. Cheap
+  // before lease_watch().
   std::vector<MemberId> Expired(MonotonicTime now);
 
   // --- Decisions, carried out ---
@@ -168,6 +171,7 @@ class JobState {
   int joining_count_ = 0;
   int running_count_ = 0;
   int member_count_ = 0;
+  int epoch_size_ = 0;
   int succeeded_count_ = 0;
   int failure_count_ = 0;
   Cause cause_ = Cause::kNone;

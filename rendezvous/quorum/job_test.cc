@@ -341,6 +341,101 @@ TEST_CASE("a latecomer does not start a job anew that begins to end") {
   )");
 }
 
+TEST_CASE("what a node finished before it was lost still counts as finished") {
+  Check(Story(Nodes(1, 2)), R"(
+    > a hello
+    a: welcome
+    > b hello
+    b: welcome
+    > a ready
+    > b ready
+    a: epoch 1 node 0 of 2, ranks from 0 of 2, store a, failures 0
+    b: epoch 1 node 1 of 2, ranks from 1 of 2, store a, failures 0
+    > a succeeds
+    > a drops
+    > c hello
+    c: welcome
+    > c ready
+    > b succeeds
+    b: close succeeded: the workers of every node succeeded
+    b: end OK
+    c: close succeeded: the workers of every node succeeded
+    c: end OK
+  )");
+}
+
+TEST_CASE("a node that stopped for a checkpoint and is lost has not finished its part") {
+  Check(Story(Nodes(1, 3)), R"(
+    > a hello
+    a: welcome
+    > b hello
+    b: welcome
+    > a ready
+    > b ready
+    > wait 3s
+    a: epoch 1 node 0 of 2, ranks from 0 of 2, store a, failures 0
+    b: epoch 1 node 1 of 2, ranks from 1 of 2, store a, failures 0
+    > c hello
+    c: welcome
+    > c ready
+    a: stop checkpoint: room for c
+    b: stop checkpoint: room for c
+    > a ready
+    > a drops
+    > b succeeds
+    > b ready
+    c: epoch 2 node 0 of 2, ranks from 0 of 2, store c, failures 0
+    b: epoch 2 node 1 of 2, ranks from 1 of 2, store c, failures 0
+  )");
+}
+
+TEST_CASE(
+    "one that succeeded as the stop for a checkpoint came, and all others too, ends the job") {
+  Check(Story(Nodes(1, 2)), R"(
+    > a hello
+    a: welcome
+    > a ready
+    > wait 3s
+    a: epoch 1 node 0 of 1, ranks from 0 of 1, store a, failures 0
+    > b hello
+    b: welcome
+    > b ready
+    a: stop checkpoint: room for b
+    > a succeeds
+    a: close succeeded: the workers of every node succeeded
+    a: end OK
+    b: close succeeded: the workers of every node succeeded
+    b: end OK
+  )");
+}
+
+TEST_CASE("a lost node takes the blame from a peer's 75, and what breaks because of it is free") {
+  Check(Story(Nodes(2, 3, 0)), R"(
+    > a hello
+    a: welcome
+    > b hello
+    b: welcome
+    > c hello
+    c: welcome
+    > a ready
+    > b ready
+    > c ready
+    a: epoch 1 node 0 of 3, ranks from 0 of 3, store a, failures 0
+    b: epoch 1 node 1 of 3, ranks from 1 of 3, store a, failures 0
+    c: epoch 1 node 2 of 3, ranks from 2 of 3, store a, failures 0
+    > a fails rank=0 code=75
+    a: stop abort: rank 0 on a: exit code 75
+    b: stop abort: rank 0 on a: exit code 75
+    c: stop abort: rank 0 on a: exit code 75
+    > c drops
+    > b fails rank=1 code=1
+    > a ready
+    > b ready
+    a: epoch 2 node 0 of 2, ranks from 0 of 2, store a, failures 0
+    b: epoch 2 node 1 of 2, ranks from 1 of 2, store a, failures 0
+  )");
+}
+
 TEST_CASE("a node that does not stop is dropped after the join timeout") {
   Hello hello = Nodes(1, 2);
   Check(Story(hello), R"(
@@ -432,6 +527,27 @@ TEST_CASE(
   )");
 }
 
+TEST_CASE("who waits for a node rank need not speak before its welcome") {
+  Hello hello = Nodes(2, 2);
+  hello.join_timeout = absl::Minutes(1);
+  Check(Story(hello), R"(
+    > a hello rank=0
+    a: welcome
+    > a' hello rank=0
+    > wait 3s
+    > b hello rank=1
+    b: welcome
+    > wait 2s
+    a': welcome
+    a: end UNAVAILABLE: given up by the daemon: silent for its lease of 5s
+    > wait 3s
+    b: end UNAVAILABLE: given up by the daemon: silent for its lease of 5s
+    > wait 1900ms
+    > wait 100ms
+    a': end UNAVAILABLE: given up by the daemon: silent for its lease of 5s
+  )");
+}
+
 TEST_CASE("a second stream of the same process replaces the first") {
   Check(Story(Nodes(1, 1)), R"(
     > a hello incarnation=9
@@ -458,6 +574,46 @@ TEST_CASE("when every node has left the job closes") {
   story.Tell("> a hello\n> a ready\n> a leaves");
   CHECK(story.job().closed());
   CHECK(story.job().View().why == "no node is left");
+}
+
+TEST_CASE("the first to come back to an empty job has the whole join timeout") {
+  Check(Story(Nodes(1, 1)), R"(
+    > a hello
+    a: welcome
+    > a ready
+    a: epoch 1 node 0 of 1, ranks from 0 of 1, store a, failures 0
+    > a drops
+    > wait 3s
+    > a' hello
+    a': welcome
+    > wait 3900ms
+    > wait 100ms
+    a': close timed out: 0 of at least 1 node ready, still busy: a when the join timeout of 4s was over
+    a': end OK
+  )");
+}
+
+TEST_CASE("a last call begins anew when the minimum was lost in between") {
+  Hello hello = Nodes(2, 4);
+  hello.join_timeout = absl::Minutes(1);
+  Check(Story(hello), R"(
+    > a hello
+    a: welcome
+    > b hello
+    b: welcome
+    > a ready
+    > b ready
+    > wait 2s
+    > a beats
+    > b drops
+    > c hello
+    c: welcome
+    > c ready
+    > wait 2900ms
+    > wait 100ms
+    a: epoch 1 node 0 of 2, ranks from 0 of 2, store a, failures 0
+    c: epoch 1 node 1 of 2, ranks from 1 of 2, store a, failures 0
+  )");
 }
 
 TEST_CASE("when every node is lost the job waits for them, and then closes") {

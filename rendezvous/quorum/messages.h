@@ -13,6 +13,10 @@
 
 namespace convene::rendezvous {
 
+// What a daemon takes; it refuses a Hello with more.
+inline constexpr int kMostNodesPerJob = 65536;
+inline constexpr int kMostWorkersPerNode = 4096;
+
 struct Hello {
   std::string job_id;
   std::string host;

@@ -11,12 +11,25 @@ namespace convene::rendezvous {
 absl::Status JobTable::Join(MonotonicTime now, MemberId id, Incarnation incarnation,
                             const Hello& hello, Outbox* outbox) {
   CONVENE_RETURN_IF_ERROR(ValidateHello(hello));
+  if (const Job* finished = FinishedJobOf(hello)) {
+    finished->SendAway(id, outbox);
+    return absl::OkStatus();
+  }
   CONVENE_ASSIGN_OR_RETURN(Job * job, JobFor(now, hello));
   const size_t first_new = outbox->items.size();
   const absl::Status joined = job->Join(now, id, incarnation, hello, outbox);
   if (joined.ok()) members_[id.value()] = {job, incarnation};
   Settle(*job, *outbox, first_new);
   return joined;
+}
+
+const Job* JobTable::FinishedJobOf(const Hello& hello) const {
+  const auto found = jobs_.find(hello.job_id);
+  if (found == jobs_.end() || hello.last_epoch == Epoch()) return nullptr;
+  const Job& job = found->second;
+  const Outcome outcome = job.state().outcome();
+  const bool is_final = outcome == Outcome::kSucceeded || outcome == Outcome::kFailed;
+  return job.closed() && is_final ? &job : nullptr;
 }
 
 absl::StatusOr<Job*> JobTable::JobFor(MonotonicTime now, const Hello& hello) {

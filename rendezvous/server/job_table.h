@@ -16,7 +16,9 @@
 namespace convene::rendezvous {
 
 // A closed job's id is free: the next Hello begins a new job under it, whose epochs are above the
-// old ones. The same goes for a job that no node is in, when the Hello contradicts it. Not
+// old ones. Not so an agent that was in an epoch (its Hello has a last_epoch) and comes back to a
+// job that succeeded or failed without it: it is told the outcome, and does not do the work again
+// by itself. The id is also free when no node is in the job and the Hello contradicts it. Not
 // thread-safe.
 class JobTable {
  public:
@@ -45,6 +47,8 @@ class JobTable {
     Job* job;
     Incarnation incarnation;
   };
+  // The job that is over for who says this hello, too; nullptr when there is none.
+  const Job* FinishedJobOf(const Hello& hello) const;
   absl::StatusOr<Job*> JobFor(MonotonicTime now, const Hello& hello);
   bool MakeRoom();
   // After a call to `job` that appended to `outbox` from `first_new` on.

@@ -43,6 +43,34 @@ TEST_CASE("a finished job's id begins a new job with higher epochs") {
   CHECK(WorkAlone(&table, At({}), MemberId(2), "job") == Epoch(2));
 }
 
+TEST_CASE("an agent that comes back to a job that succeeded without it does not begin it again") {
+  JobTable table;
+  const Epoch epoch = WorkAlone(&table, At({}), MemberId(1), "job");
+  Hello hello = HelloTo("job");
+  hello.last_epoch = epoch;
+  Outbox outbox;
+  REQUIRE_OK(table.Join(At({}), MemberId(2), Incarnation(8), hello, &outbox));
+  REQUIRE(outbox.items.size() == 2);
+  const DaemonEvent& event = std::get<DaemonEvent>(outbox.items[0].what);
+  CHECK(event.epoch == epoch);
+  CHECK(std::get<Close>(event.body).outcome == Outcome::kSucceeded);
+  CHECK_OK(std::get<absl::Status>(outbox.items[1].what));
+  CHECK(table.Views("job")->front().phase == "succeeded");
+}
+
+TEST_CASE("an agent that comes back after all others left begins anew: nobody did the work") {
+  JobTable table;
+  Outbox outbox;
+  REQUIRE_OK(table.Join(At({}), MemberId(1), kIncarnation, HelloTo("job"), &outbox));
+  table.Receive(At({}), MemberId(1), kIncarnation, Epoch(), Ready{"node0", 1}, &outbox);
+  table.Receive(At({}), MemberId(1), kIncarnation, Epoch(1), Leave{"SIGTERM"}, &outbox);
+  Hello hello = HelloTo("job");
+  hello.last_epoch = Epoch(1);
+  outbox.items.clear();
+  REQUIRE_OK(table.Join(At({}), MemberId(2), Incarnation(8), hello, &outbox));
+  CHECK(std::holds_alternative<Welcome>(std::get<DaemonEvent>(outbox.items[0].what).body));
+}
+
 TEST_CASE("a closed job is remembered for a while and then forgotten") {
   JobTable table;
   WorkAlone(&table, At({}), MemberId(1), "job");

@@ -13,8 +13,12 @@ namespace {
 constexpr int kMostLogLines = 20;
 constexpr size_t kLongestText = 500;
 
+// Between two characters: protobuf refuses a message with half of one.
 std::string Cut(std::string text) {
-  if (text.size() > kLongestText) text.resize(kLongestText);
+  if (text.size() <= kLongestText) return text;
+  size_t end = kLongestText;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  text.resize(end);
   return text;
 }
 

@@ -63,6 +63,13 @@ TEST_CASE("a failure keeps its first twenty log lines, each cut to 500 bytes") {
   CHECK(there.first_failure->last_log_lines[0].size() == 500);
 }
 
+TEST_CASE("a long text is cut between two characters") {
+  std::string why = "x";
+  for (int i = 0; i < 300; ++i) why += "\u00e9";
+  const pb::AgentMessage wire = ToWire(AgentEnvelope{Incarnation(1), Epoch(1), Leave{why}});
+  CHECK(wire.leave().why() == why.substr(0, 499));
+}
+
 TEST_CASE("stop kinds and outcomes keep their meaning") {
   for (const StopKind kind : {StopKind::kAbort, StopKind::kCheckpoint}) {
     const auto crossed = FromWire(ToWire(Incarnation(1), DaemonEvent{Epoch(2), Stop{kind, "why"}}));
