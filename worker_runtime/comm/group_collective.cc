@@ -175,7 +175,9 @@ absl::Status GroupCollective::AllReduceAny(absl::Span<T> data, ReduceOp op) {
   const size_t size_bytes = data.size() * sizeof(T);
   return RunCollective("all_reduce", size_bytes, [&]() -> absl::Status {
     if (size_ == 1) return absl::OkStatus();
-    if (size_bytes * (size_ - 1) <= kGatherLimitBytes) return AllReduceByGathering(data, op);
+    // Two ranks send as many bytes either way, and gathering takes one round instead of two.
+    const bool gather = size_ == 2 || size_bytes * (size_ - 1) <= kGatherLimitBytes;
+    if (gather) return AllReduceByGathering(data, op);
     CONVENE_RETURN_IF_ERROR(ReduceScatterShards(data, op));
     return AllGatherShards(data);
   });

@@ -1,5 +1,7 @@
 // convene-train: the built-in trainer, one process per GPU or CPU slot.
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -18,19 +20,14 @@ namespace {
 
 int Code(ExitCode code) { return static_cast<int>(code); }
 
-// One paragraph. An error of the configuration is the same on all ranks, so only the first one of
-// each node speaks.
+// One paragraph. Every rank speaks, even where all say the same: the first to end is the one whose
+// last lines the agent shows.
 int Fail(const absl::Status& status, const Contract* contract) {
-  const ExitCode code = ExitCodeForStatus(status);
-  const bool same_everywhere = code == ExitCode::kUsage;
-  if (!same_everywhere || contract == nullptr || contract->local_rank == 0) {
-    const std::string who = contract == nullptr || contract->world_size == 1
-                                ? ""
-                                : absl::StrCat("rank ", contract->rank, " on ", HostName(), ": ");
-    std::fprintf(stderr, "convene-train: %s%s\n", who.c_str(),
-                 std::string(status.message()).c_str());
-  }
-  return Code(code);
+  const std::string who = contract == nullptr || contract->world_size == 1
+                              ? ""
+                              : absl::StrCat("rank ", contract->rank, " on ", HostName(), ": ");
+  std::fprintf(stderr, "convene-train: %s%s\n", who.c_str(), std::string(status.message()).c_str());
+  return Code(ExitCodeForStatus(status));
 }
 
 int ExitCodeOfStop(const StopToken& stop) {
@@ -42,13 +39,15 @@ int ExitCodeOfStop(const StopToken& stop) {
 
 int Main(const std::vector<std::string>& arguments) {
   const auto options = LoadOptions(arguments, ProcessEnvironment());
-  const auto contract = ReadContract(ProcessEnvironment());
+  auto contract = ReadContract(ProcessEnvironment());
   if (!options.ok()) return Fail(options.status(), contract.ok() ? &*contract : nullptr);
   if (!options->has_value()) {
     std::fputs(HelpText().c_str(), stdout);
     return Code(ExitCode::kOk);
   }
   if (!contract.ok()) return Fail(contract.status(), nullptr);
+  // Without an agent nobody says where stdout goes: it is ours.
+  if (contract->session_path.empty()) contract->terminal = isatty(STDOUT_FILENO) == 1;
 
   StopToken stop;
   const auto session = Session::Start(*contract, stop);

@@ -1,6 +1,9 @@
 #include "worker_runtime/trainer/progress.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_format.h"
+#include "tools/base/text.h"
 #include "worker_runtime/trainer/number_text.h"
 
 namespace convene::worker {
@@ -9,6 +12,16 @@ std::string ProgressLine(const ProgressState& state) {
   return absl::StrFormat("step %d/%d  loss %.4f  grad %.2f  lr %.1e  %s tok/s  ETA %s", state.step,
                          state.steps, state.loss, state.grad_norm, state.learning_rate,
                          HumanCount(state.tokens_per_second), HumanDuration(state.remaining));
+}
+
+std::string ProgressBar(int64_t done_bytes, int64_t total_bytes) {
+  constexpr int kCells = 20;
+  const double share =
+      total_bytes > 0 ? std::clamp(static_cast<double>(done_bytes) / total_bytes, 0.0, 1.0) : 1.0;
+  const int filled = static_cast<int>(share * kCells);
+  return absl::StrFormat("[%s%s] %3.0f%%  %s of %s", std::string(filled, '#'),
+                         std::string(kCells - filled, '-'), 100 * share, HumanBytes(done_bytes),
+                         HumanBytes(total_bytes));
 }
 
 void StepRate::Record(absl::Duration step_time) {

@@ -24,6 +24,9 @@ struct ProgressState {
 // newline.
 std::string ProgressLine(const ProgressState& state);
 
+// PURE. "[##########----------]  50%  4.6 MiB of 9.1 MiB".
+std::string ProgressBar(int64_t done_bytes, int64_t total_bytes);
+
 // PURE. A step's time, smoothed over about the last ten, so that the time left does not jump.
 class StepRate {
  public:

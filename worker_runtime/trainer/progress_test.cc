@@ -37,6 +37,12 @@ std::string Written(bool is_terminal, int64_t log_every, Use use) {
   return result;
 }
 
+TEST_CASE("the bar shows how far a file has come") {
+  CHECK(ProgressBar(0, 4096) == "[--------------------]   0%  0 B of 4.0 KiB");
+  CHECK(ProgressBar(2048, 4096) == "[##########----------]  50%  2.0 KiB of 4.0 KiB");
+  CHECK(ProgressBar(4096, 4096) == "[####################] 100%  4.0 KiB of 4.0 KiB");
+}
+
 TEST_CASE("a progress line is short and complete") {
   CHECK(ProgressLine(At(120)) ==
         "step 120/500  loss 2.3412  grad 0.81  lr 9.8e-04  41.2k tok/s  ETA 0:42");

@@ -11,7 +11,6 @@
 #include "spdlog/spdlog.h"
 #include "tools/base/clock.h"
 #include "tools/base/status_macros.h"
-#include "tools/base/text.h"
 #include "worker_runtime/checkpoint/step_directory.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/data/dataset.h"
@@ -20,6 +19,7 @@
 #include "worker_runtime/trainer/batches.h"
 #include "worker_runtime/trainer/checkpointing.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/progress.h"
 #include "worker_runtime/trainer/reporter.h"
 
 namespace convene::worker {
@@ -32,9 +32,8 @@ absl::StatusOr<Dataset> OpenData(const TrainOptions& options, const Contract& co
   if (contract.local_rank == 0) {
     prepare.progress = [terminal = contract.terminal](int64_t done, int64_t total) {
       if (!terminal && done < total) return;
-      std::fprintf(stdout, "%stokens: %s of %s%s", terminal ? "\r" : "",
-                   HumanBytes(static_cast<double>(done)).c_str(),
-                   HumanBytes(static_cast<double>(total)).c_str(), done < total ? "" : "\n");
+      std::fprintf(stdout, "%stokens %s%s", terminal ? "\r" : "", ProgressBar(done, total).c_str(),
+                   done < total ? "" : "\n");
       std::fflush(stdout);
     };
   }
