@@ -17,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "tools/base/clock.h"
 #include "tools/base/files.h"
+#include "tools/base/testing/poll.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
 #include "tools/base/unique_fd.h"
@@ -116,15 +117,15 @@ struct Fixture {
   }
   // Waits until the file has that many lines.
   std::vector<std::string> WaitForLines(const std::string& name, size_t count) {
-    const MonotonicTime deadline = Clock::Real().Now() + kPatience;
-    while (true) {
-      const auto content = ReadFile(directory.File(name));
-      std::vector<std::string> lines =
-          absl::StrSplit(content.ok() ? *content : "", '\n', absl::SkipEmpty());
-      if (lines.size() >= count) return lines;
-      REQUIRE(Clock::Real().Now() < deadline);
-      Clock::Real().SleepFor(absl::Milliseconds(2));
-    }
+    std::vector<std::string> lines;
+    REQUIRE(testing::PollUntil(
+        [&] {
+          const auto content = ReadFile(directory.File(name));
+          lines = absl::StrSplit(content.ok() ? *content : "", '\n', absl::SkipEmpty());
+          return lines.size() >= count;
+        },
+        kPatience));
+    return lines;
   }
   // The processes whose numbers are the last words of the file's lines.
   std::vector<UniqueFd> WaitForProcesses(const std::string& name, size_t count) {

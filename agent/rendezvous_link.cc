@@ -72,6 +72,7 @@ RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl
       options.host = "::";  // Takes IPv4 too.
     }
     options.port = port;
+    options.quiet = IsForThisNodeOnly();
     absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
     if (server.ok()) {
       opened.server = *std::move(server);
@@ -128,7 +129,8 @@ void RendezvousLink::OnPosted() {
     // already.
     if (opened != nullptr && opened->server != nullptr) {
       server_ = std::move(opened->server);
-      spdlog::info("hosting the rendezvous on port {}", server_->port());
+      spdlog::log(IsForThisNodeOnly() ? spdlog::level::debug : spdlog::level::info,
+                  "hosting the rendezvous on port {}", server_->port());
     }
     if (generation != generation_) continue;
     if (opened == nullptr && !is_opened_) {

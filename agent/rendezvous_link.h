@@ -63,6 +63,8 @@ class RendezvousLink {
   };
   using Item = std::variant<Opened, News>;
 
+  // Nobody else can know the port: the daemon's log would only repeat the agent's.
+  bool IsForThisNodeOnly() const { return options_.port == 0; }
   // On the thread "dial".
   Opened Dial(const rendezvous::Hello& hello, absl::Duration timeout, int64_t generation,
               bool host_now, std::string host, int port);

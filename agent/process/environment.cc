@@ -21,9 +21,11 @@ std::vector<std::string> WorkerEnvironment(const std::map<std::string, std::stri
   table[contract::kRank] = rank;
   table[contract::kLocalRank] = absl::StrCat(place.local_rank);
   table[contract::kGroupRank] = absl::StrCat(assignment.group_rank);
-  // One role for all: its ranks are the global ones.
+  // One role for all: its ranks are the global ones. An outer agent's name for its own role means
+  // nothing here.
+  const auto role = extra.find(contract::kRoleName);
   table[contract::kRoleRank] = rank;
-  table[contract::kRoleName] = "default";
+  table[contract::kRoleName] = role == extra.end() ? "default" : role->second;
   table[contract::kWorldSize] = world_size;
   table[contract::kLocalWorldSize] = absl::StrCat(place.local_world_size);
   table[contract::kGroupWorldSize] = absl::StrCat(assignment.group_world_size);

@@ -22,7 +22,8 @@ struct WorkerPlace {
   bool terminal = false;     // the agent's stdout is one
 };
 
-// The agent's own environment, then `extra`, then the worker's place (which nothing overrides).
+// The agent's own environment, then `extra`, then the worker's place (which nothing overrides, but
+// ROLE_NAME is `extra`'s when that has one).
 // Sorted "NAME=value" strings. OMP_NUM_THREADS becomes 1 when neither sets it and the node runs
 // several workers; TORCH_NCCL_ASYNC_ERROR_HANDLING becomes 1 when neither sets it.
 std::vector<std::string> WorkerEnvironment(const std::map<std::string, std::string>& inherited,

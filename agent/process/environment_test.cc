@@ -61,6 +61,14 @@ TEST_CASE("the person's settings are kept, the place in the job is not theirs to
                        !Catch::Contains("CONVENE_TERMINAL"));
 }
 
+TEST_CASE("the role's name is the job's, not one inherited from an outer agent") {
+  const auto role_of = [](const std::map<std::string, std::string>& extra) {
+    return absl::StrJoin(WorkerEnvironment({{"ROLE_NAME", "outer"}}, extra, Place()), "\n");
+  };
+  CHECK_THAT(role_of({{"ROLE_NAME", "trainer"}}), Catch::Contains("\nROLE_NAME=trainer\n"));
+  CHECK_THAT(role_of({}), Catch::Contains("\nROLE_NAME=default\n"));
+}
+
 TEST_CASE("a single worker keeps all its threads, a terminal is announced") {
   WorkerPlace place = Place();
   place.local_rank = 0;

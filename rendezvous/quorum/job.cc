@@ -173,9 +173,10 @@ void Job::Remove(MonotonicTime now, MemberId id, JobState::Departure departure,
                  const std::string& why, Outbox* outbox) {
   const Node node = *state_.Find(id);
   state_.Remove(now, id, departure, why, policy_.nodes_min);
-  outbox->log.push_back(absl::StrCat("job ", id_, ": ", NodeName(node),
-                                     departure == JobState::Departure::kLeft ? " left" : " is lost",
-                                     why.empty() ? "" : ": ", why));
+  outbox->log.push_back(
+      {absl::StrCat("job ", id_, ": ", NodeName(node),
+                    departure == JobState::Departure::kLeft ? " left" : " is lost",
+                    why.empty() ? "" : ": ", why)});
   if (node.state != NodeState::kContesting && node.rival != MemberId()) Welcome(node.rival, outbox);
 }
 
@@ -221,8 +222,9 @@ void Job::Note(const Decision& decision, Outbox* outbox) {
   if (is_same_wait) return;
   const Epoch epoch =
       decision.kind == Decision::Kind::kForm ? state_.highest_epoch().Next() : state_.epoch();
-  outbox->log.push_back(absl::StrCat("job ", id_, " epoch ", epoch.value(), " ", KindText(decision),
-                                     ": ", decision.why));
+  outbox->log.push_back({absl::StrCat("job ", id_, " epoch ", epoch.value(), " ",
+                                      KindText(decision), ": ", decision.why),
+                         decision.kind == Decision::Kind::kWait});
 }
 
 void Job::Form(const Decision& decision, Outbox* outbox) {

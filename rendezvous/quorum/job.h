@@ -23,11 +23,16 @@ struct Outbox {
         what;  // a status ends the stream: nothing for `to` follows
   };
 
+  struct LogLine {
+    std::string text;
+    bool is_detail = false;  // of use only when something is looked for
+  };
+
   void Say(MemberId to, DaemonEvent event);
   void End(MemberId to, absl::Status status);
 
   std::vector<Item> items;
-  std::vector<std::string> log;
+  std::vector<LogLine> log;
 };
 
 // After each event it decides until nothing is left to do. Not thread-safe.

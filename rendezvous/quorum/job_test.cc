@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "rendezvous/quorum/messages.h"
 #include "rendezvous/quorum/story.h"
 
@@ -23,18 +24,22 @@ Hello Nodes(int least, int most, int max_restarts = 0) {
   return hello;
 }
 
-// Without the indentation that the test's own code gives it.
+// Without the indentation that the test's own code gives it; a line that ends with '\' goes on in
+// the next one.
 std::string Flat(const std::string& text) {
   std::string flat(1, '\n');
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     line = absl::StripAsciiWhitespace(line);
-    if (!line.empty()) absl::StrAppend(&flat, line, "\n");
+    if (line.empty()) continue;
+    const bool goes_on = absl::ConsumeSuffix(&line, "\\");
+    absl::StrAppend(&flat, line, goes_on ? "" : "\n");
   }
   return flat;
 }
 
 void Check(Story story, const std::string& transcript) {
-  CHECK(story.Tell(transcript) == Flat(transcript));
+  const std::string expected = Flat(transcript);
+  CHECK(story.Tell(expected) == expected);
 }
 
 TEST_CASE("a round forms at once when every expected node is ready") {
@@ -497,7 +502,8 @@ TEST_CASE("two living agents with one node rank: the second is refused with both
     > b hello rank=0
     > b ready
     > a beats
-    b: end INVALID_ARGUMENT: node rank 0 is taken: a (incarnation 1) holds it and is alive, b (incarnation 2) asks for it too. Give each node its own --node-rank
+    b: end INVALID_ARGUMENT: node rank 0 is taken: a (incarnation 1) holds it and is alive, \
+       b (incarnation 2) asks for it too. Give each node its own --node-rank
   )");
 }
 
@@ -563,9 +569,11 @@ TEST_CASE("a hello that contradicts the job is refused with the field and both v
     > a hello
     a: welcome
     > b hello min=1
-    b: end INVALID_ARGUMENT: nodes_min (--nnodes) is 1 on this node, but the job began with 2: start every node with the same command, or use another --rdzv-id for another job
+    b: end INVALID_ARGUMENT: nodes_min (--nnodes) is 1 on this node, but the job began with 2: \
+       start every node with the same command, or use another --rdzv-id for another job
     > b hello restarts=3
-    b: end INVALID_ARGUMENT: max_restarts (--max-restarts) is 3 on this node, but the job began with 0: start every node with the same command, or use another --rdzv-id for another job
+    b: end INVALID_ARGUMENT: max_restarts (--max-restarts) is 3 on this node, but the job began with 0: \
+       start every node with the same command, or use another --rdzv-id for another job
   )");
 }
 

@@ -16,7 +16,7 @@ absl::Status Stopping() { return absl::UnavailableError("the rendezvous daemon i
 
 }  // namespace
 
-Daemon::Daemon(Clock* clock) : clock_(clock) {
+Daemon::Daemon(Clock* clock, bool quiet) : clock_(clock), quiet_(quiet) {
   ticker_ = Thread("rdzv-tick", [this] { TickUntilShutdown(); });
 }
 
@@ -40,7 +40,7 @@ MemberId Daemon::Open(std::shared_ptr<StreamSink> sink) {
 
 void Daemon::Join(MemberId id, Incarnation incarnation, const Hello& hello) {
   const MonotonicTime now = clock_->Now();
-  Sinks sinks;
+  Aftermath aftermath;
   {
     MutexLock lock(&mutex_);
     if (sinks_.count(id.value()) == 0) return;
@@ -49,19 +49,19 @@ void Daemon::Join(MemberId id, Incarnation incarnation, const Hello& hello) {
                               ? absl::InvalidArgumentError("a second Hello on one stream")
                               : table_.Join(now, id, incarnation, hello, &outbox);
     if (!joined.ok()) {
-      outbox.log.push_back(absl::StrCat("job ", hello.job_id, ": refused ", hello.host, ": ",
-                                        std::string(joined.message())));
+      outbox.log.push_back(
+          {absl::StrCat("job ", hello.job_id, ": refused ", hello.host, ": ", joined.message())});
       outbox.End(id, std::move(joined));
       table_.Disconnect(now, id, &outbox);
     }
-    sinks = Deliver(std::move(outbox));
+    aftermath = Deliver(std::move(outbox));
   }
-  Flush(sinks);
+  Finish(aftermath);
 }
 
 void Daemon::Receive(MemberId id, Incarnation incarnation, Epoch epoch, const AgentEvent& event) {
   const MonotonicTime now = clock_->Now();
-  Sinks sinks;
+  Aftermath aftermath;
   {
     MutexLock lock(&mutex_);
     Outbox outbox;
@@ -70,23 +70,23 @@ void Daemon::Receive(MemberId id, Incarnation incarnation, Epoch epoch, const Ag
     } else {
       table_.Receive(now, id, incarnation, epoch, event, &outbox);
     }
-    sinks = Deliver(std::move(outbox));
+    aftermath = Deliver(std::move(outbox));
   }
-  Flush(sinks);
+  Finish(aftermath);
 }
 
 void Daemon::Disconnect(MemberId id) {
   const MonotonicTime now = clock_->Now();
-  Sinks sinks;
+  Aftermath aftermath;
   {
     MutexLock lock(&mutex_);
     before_hello_.erase(id);
     sinks_.erase(id.value());
     Outbox outbox;
     table_.Disconnect(now, id, &outbox);
-    sinks = Deliver(std::move(outbox));
+    aftermath = Deliver(std::move(outbox));
   }
-  Flush(sinks);
+  Finish(aftermath);
 }
 
 absl::StatusOr<std::vector<JobView>> Daemon::Views(const std::string& job_id) {
@@ -94,8 +94,9 @@ absl::StatusOr<std::vector<JobView>> Daemon::Views(const std::string& job_id) {
   return table_.Views(job_id);
 }
 
-Daemon::Sinks Daemon::Deliver(Outbox outbox) {
-  Sinks touched;
+Daemon::Aftermath Daemon::Deliver(Outbox outbox) {
+  Aftermath aftermath;
+  auto& touched = aftermath.sinks;
   for (Outbox::Item& item : outbox.items) {
     const auto found = sinks_.find(item.to.value());
     if (found == sinks_.end()) continue;
@@ -104,13 +105,18 @@ Daemon::Sinks Daemon::Deliver(Outbox outbox) {
     if (touched.empty() || touched.back() != found->second) touched.push_back(found->second);
     if (is_end) sinks_.erase(found);
   }
-  for (const std::string& line : outbox.log) spdlog::info("rendezvous: {}", line);
+  aftermath.log = std::move(outbox.log);
   if (NextWakeUp() < sleeps_until_) woken_.Signal();
-  return touched;
+  return aftermath;
 }
 
-void Daemon::Flush(const Sinks& sinks) {
-  for (const std::shared_ptr<StreamSink>& sink : sinks) sink->Flush();
+void Daemon::Finish(const Aftermath& aftermath) const {
+  for (const std::shared_ptr<StreamSink>& sink : aftermath.sinks) sink->Flush();
+  for (const Outbox::LogLine& line : aftermath.log) {
+    const bool is_detail = line.is_detail || quiet_;
+    spdlog::log(is_detail ? spdlog::level::debug : spdlog::level::info, "rendezvous: {}",
+                line.text);
+  }
 }
 
 MonotonicTime Daemon::NextWakeUp() {
@@ -131,7 +137,7 @@ void Daemon::EndSilentStreams(MonotonicTime now, Outbox* outbox) {
 
 void Daemon::TickUntilShutdown() {
   for (;;) {
-    Sinks sinks;
+    Aftermath aftermath;
     {
       MutexLock lock(&mutex_);
       if (shutdown_) return;
@@ -146,26 +152,26 @@ void Daemon::TickUntilShutdown() {
       Outbox outbox;
       EndSilentStreams(now, &outbox);
       if (table_.wake_at() <= now) table_.Tick(now, &outbox);
-      sinks = Deliver(std::move(outbox));
+      aftermath = Deliver(std::move(outbox));
     }
-    Flush(sinks);
+    Finish(aftermath);
   }
 }
 
 void Daemon::Shutdown() {
-  Sinks sinks;
+  Aftermath aftermath;
   {
     MutexLock lock(&mutex_);
     shutdown_ = true;
     for (const auto& [id, sink] : sinks_) {
       sink->Queue(Stopping());
-      sinks.push_back(sink);
+      aftermath.sinks.push_back(sink);
     }
     sinks_.clear();
     before_hello_.clear();
     woken_.Signal();
   }
-  Flush(sinks);
+  Finish(aftermath);
   ticker_.Join();
 }
 

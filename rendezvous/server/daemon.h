@@ -37,7 +37,8 @@ class StreamSink {
 // `clock` that is not the real one is looked at when something else happens.
 class Daemon {
  public:
-  explicit Daemon(Clock* clock);
+  // `quiet`: nothing is logged above debug.
+  Daemon(Clock* clock, bool quiet);
   // REQUIRES: Shutdown() has returned.
   ~Daemon() = default;
 
@@ -55,16 +56,21 @@ class Daemon {
   void Shutdown();
 
  private:
-  using Sinks = std::vector<std::shared_ptr<StreamSink>>;
+  // What an event leaves to do once the lock is released: streams and log may be slow.
+  struct Aftermath {
+    std::vector<std::shared_ptr<StreamSink>> sinks;  // to flush
+    std::vector<Outbox::LogLine> log;
+  };
 
   void TickUntilShutdown();
   void EndSilentStreams(MonotonicTime now, Outbox* outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   MonotonicTime NextWakeUp() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Queues the items and logs; returns whom to flush once the lock is released.
-  Sinks Deliver(Outbox outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  static void Flush(const Sinks& sinks);
+  // Queues the items.
+  Aftermath Deliver(Outbox outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Finish(const Aftermath& aftermath) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   Clock* const clock_;
+  const bool quiet_;
 
   Mutex mutex_;
   CondVar woken_;  // the ticker: an earlier deadline, or shutdown

@@ -9,10 +9,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "grpc/support/log.h"
 #include "grpcpp/grpcpp.h"
 #include "rendezvous/server/attend_stream.h"
 #include "rendezvous/server/daemon.h"
 #include "rendezvous/wire/wire.h"
+#include "spdlog/spdlog.h"
 #include "tools/base/random.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/unique_fd.h"
@@ -22,6 +24,10 @@ namespace {
 
 constexpr int kLongestMessageBytes = 64 * 1024;
 constexpr int64_t kShutdownGraceMs = 2000;
+
+void LogAtDebug(gpr_log_func_args* line) {
+  spdlog::debug("grpc {}:{}: {}", line->file, line->line, line->message);
+}
 
 class RendezvousService final : public pb::Rendezvous::CallbackService {
  public:
@@ -97,7 +103,8 @@ absl::Status TryBind(const Address& address) {
 
 class GrpcServer final : public Server {
  public:
-  explicit GrpcServer(Clock* clock) : daemon_(clock), service_(&daemon_) {}
+  explicit GrpcServer(const Options& options)
+      : daemon_(options.clock, options.quiet), service_(&daemon_) {}
 
   ~GrpcServer() override {
     daemon_.Shutdown();
@@ -139,7 +146,9 @@ class GrpcServer final : public Server {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options) {
-  auto server = std::make_unique<GrpcServer>(options.clock);
+  // What matters of gRPC's own lines comes back as a status, in our words.
+  gpr_set_log_function(LogAtDebug);
+  auto server = std::make_unique<GrpcServer>(options);
   CONVENE_RETURN_IF_ERROR(server->Listen(options));
   return std::unique_ptr<Server>(std::move(server));
 }

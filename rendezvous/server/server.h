@@ -19,6 +19,7 @@ class Server {
     std::string host = "0.0.0.0";  // address to bind
     int port = 0;                  // 0 = any free one
     Clock* clock = &Clock::Real();
+    bool quiet = false;  // logs at debug only: its host says the same to the same reader
   };
   // AlreadyExists when the port is taken (never shared: SO_REUSEPORT is off), InvalidArgument for
   // an address that is not this machine's.

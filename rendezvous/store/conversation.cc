@@ -43,9 +43,20 @@ absl::Status AnswerMulti(Request& request, Table* table, Outbox* outbox, Table::
   return absl::OkStatus();
 }
 
-void AnswerQueuePop(const Table::Popped& popped, Outbox* outbox) {
+absl::Status AnswerQueue(ConnectionId id, Request& request, Table* table, Outbox* outbox,
+                         Table::Woken* woken) {
+  const std::string& key = request.keys[0];
+  if (request.opcode == Opcode::kQueuePush) {
+    return table->QueuePush(key, std::move(request.values[0]), woken);
+  }
+  if (request.opcode == Opcode::kQueueLen) {
+    EncodeNumber(static_cast<int64_t>(table->QueueLength(key)), outbox);
+    return absl::OkStatus();
+  }
+  const Table::Popped popped = table->QueuePop(id, key, woken);
   EncodeNumber(static_cast<int64_t>(popped.length_before), outbox);
   if (popped.length_before > 0) EncodeValue(popped.item, outbox);
+  return absl::OkStatus();
 }
 
 void AnswerListKeys(const Table& table, Outbox* outbox) {
@@ -110,13 +121,9 @@ absl::Status Answer(Request& request, Conversation* conversation, Table* table, 
       EncodeWord(request.word, outbox);
       break;
     case Opcode::kQueuePush:
-      return table->QueuePush(request.keys[0], std::move(request.values[0]), woken);
     case Opcode::kQueuePop:
-      AnswerQueuePop(table->QueuePop(id, request.keys[0], woken), outbox);
-      break;
     case Opcode::kQueueLen:
-      EncodeNumber(static_cast<int64_t>(table->QueueLength(request.keys[0])), outbox);
-      break;
+      return AnswerQueue(id, request, table, outbox, woken);
     case Opcode::kListKeys:
       AnswerListKeys(*table, outbox);
       break;

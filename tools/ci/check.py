@@ -23,9 +23,10 @@ TOTAL_LIMIT_SECONDS = 80 * 60  # CI stops us after 90 minutes; better to end wit
 # No cursor movements in a log; a line every 20 s shows that it lives.
 BAZEL_OUTPUT = ['--curses=no', '--color=no', '--show_progress_rate_limit=20', '--noshow_loading_progress', '--keep_going']
 
-# Where threads, processes and raw memory are: worth building twice more.
-SANITIZED = ['tools/base', 'rendezvous', 'agent', 'launcher', 'worker_runtime/comm', 'worker_runtime/session',
-             'worker_runtime/checkpoint', 'worker_runtime/data']
+# Worth building again: where threads are for TSan, and also where processes, bytes from outside and raw memory are for ASan.
+THREADED = ['tools/base', 'rendezvous/client', 'rendezvous/server', 'rendezvous/store', 'agent', 'worker_runtime/comm',
+            'worker_runtime/session', 'worker_runtime/checkpoint']
+SANITIZED = {'asan': [*THREADED, 'rendezvous/wire', 'launcher', 'worker_runtime/data', 'worker_runtime/shard'], 'tsan': THREADED}
 
 
 class Counts:
@@ -158,7 +159,7 @@ def part_lint(run: Run) -> None:
 
 
 def sanitize(run: Run, config: str) -> None:
-    folders = [f'//{folder}/...' for folder in SANITIZED if tracked(f'{folder}/*BUILD.bazel')]
+    folders = [f'//{folder}/...' for folder in SANITIZED[config] if tracked(f'{folder}/*BUILD.bazel')]
     run.bazel_test(f'--config={config}', f'--test_tag_filters=-cuda,-no-sanitizer,-no-{config}', '--', *folders)
 
 
@@ -196,7 +197,7 @@ PARTS = [
     Part('clang', False, 'everything by clang: thread-safety analysis and layering', part_clang),
     Part('lint', False, 'clang-tidy on what changed since it last saw it', part_lint),
     Part('asan', False, 'tests with threads or processes, under AddressSanitizer and UBSan', part_asan),
-    Part('tsan', False, 'the same under ThreadSanitizer', part_tsan),
+    Part('tsan', False, 'tests with threads, under ThreadSanitizer', part_tsan),
     Part('cuda', False, 'everything with --config=cuda, and the tests tagged cuda (where the toolkit is)', part_cuda),
 ]
 
