@@ -116,7 +116,9 @@ void Session::OnSignal() {
   signalfd_siginfo info;
   if (read(signals_.get(), &info, sizeof(info)) != sizeof(info)) return;
   const int signal_number = static_cast<int>(info.ssi_signo);
-  if (token_.reason() == StopReason::kTerminated) EndNow(ExitCodeForSignal(signal_number));
+  if (!token_.is_watched() || token_.reason() == StopReason::kTerminated) {
+    EndNow(ExitCodeForSignal(signal_number));
+  }
   // The agent says "checkpoint" first and sends TERM to programs that do not listen: the word
   // outranks the signal.
   if (token_.reason() == StopReason::kNone) token_.Request(StopReason::kTerminated, signal_number);
@@ -137,12 +139,11 @@ bool Session::OnSocket() {
 }
 
 void Session::OnLine(const std::string& line) {
-  if (absl::StartsWith(line, contract::kSessionAbort)) {
+  const bool is_checkpoint = absl::StartsWith(line, contract::kSessionCheckpoint);
+  if (absl::StartsWith(line, contract::kSessionAbort) || (is_checkpoint && !token_.is_watched())) {
     EndNow(static_cast<int>(ExitCode::kMembershipChanged));
   }
-  if (absl::StartsWith(line, contract::kSessionCheckpoint)) {
-    token_.Request(StopReason::kMembershipChanged, 0);
-  }
+  if (is_checkpoint) token_.Request(StopReason::kMembershipChanged, 0);
 }
 
 }  // namespace convene::worker
