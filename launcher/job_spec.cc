@@ -4,6 +4,7 @@
 #include <map>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -16,6 +17,7 @@
 namespace convene::launcher {
 namespace {
 
+constexpr size_t kNameBytesMax = 256;  // as the daemon allows
 constexpr absl::Duration kLeaseMin = absl::Seconds(1);
 constexpr absl::Duration kLeaseMax = absl::Hours(1);
 // torchrun's: what the other half of the pair is when only one is given.
@@ -275,6 +277,15 @@ void ApplyStandalone(const RunFlags& flags, const std::string& random_id, JobSpe
   spec->options.hello.nodes_expected = 1;
 }
 
+// Goes into messages (protocol buffers take UTF-8 only), log lines and the workers' environment.
+absl::Status CheckName(const std::string& flag, const std::string& name) {
+  const bool is_plain = std::all_of(name.begin(), name.end(), absl::ascii_isprint);
+  if (is_plain && !name.empty() && name.size() <= kNameBytesMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(flag, " \"", absl::CHexEscape(name.substr(0, 40)),
+                                                 name.size() > 40 ? "..." : "", "\": write 1 to ",
+                                                 kNameBytesMax, " printable ASCII characters"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::pair<std::string, int>> SplitEndpoint(const std::string& endpoint,
@@ -337,6 +348,8 @@ absl::StatusOr<JobSpec> MakeJobSpec(const RunFlags& flags, const EnvironmentLook
   }
   spec.local_addr = flags.local_addr;
   hello.host = flags.local_addr.value_or(machine.host_name);
+  CONVENE_RETURN_IF_ERROR(CheckName("--rdzv-id", hello.job_id));
+  CONVENE_RETURN_IF_ERROR(CheckName("--local-addr (else this machine's name)", hello.host));
   hello.max_restarts = flags.max_restarts;
   options.stop_grace = absl::Seconds(flags.shutdown_timeout_seconds.value_or(30));
   options.store_port = flags.master_port.value_or(0);

@@ -242,5 +242,18 @@ TEST_CASE("a count that --nnodes excludes is not expected") {
   CHECK(Good(flags, kSlurm).options.hello.nodes_expected == 0);
 }
 
+TEST_CASE("a name that no message can carry is refused before anything starts") {
+  for (const std::string& bad :
+       {std::string(), std::string("caf\xe9"), std::string("a\nb"), std::string(257, 'x')}) {
+    RunFlags flags;
+    flags.standalone = true;
+    flags.rdzv_id = bad;
+    CheckRefused(flags, "--rdzv-id");
+    flags.rdzv_id = "fine";
+    flags.local_addr = bad;
+    CheckRefused(flags, "--local-addr");
+  }
+}
+
 }  // namespace
 }  // namespace convene::launcher

@@ -116,7 +116,7 @@ void Session::OnSignal() {
   signalfd_siginfo info;
   if (read(signals_.get(), &info, sizeof(info)) != sizeof(info)) return;
   const int signal_number = static_cast<int>(info.ssi_signo);
-  if (signalled_) EndNow(ExitCodeForSignal(signal_number));
+  if (signalled_ || !token_.is_watched()) EndNow(ExitCodeForSignal(signal_number));
   signalled_ = true;
   // The agent says "checkpoint" first and sends TERM to programs that do not listen: the word
   // outranks the signal.
@@ -138,12 +138,11 @@ bool Session::OnSocket() {
 }
 
 void Session::OnLine(const std::string& line) {
-  if (absl::StartsWith(line, contract::kSessionAbort)) {
+  const bool is_checkpoint = absl::StartsWith(line, contract::kSessionCheckpoint);
+  if (absl::StartsWith(line, contract::kSessionAbort) || (is_checkpoint && !token_.is_watched())) {
     EndNow(static_cast<int>(ExitCode::kMembershipChanged));
   }
-  if (absl::StartsWith(line, contract::kSessionCheckpoint)) {
-    token_.Request(StopReason::kMembershipChanged, 0);
-  }
+  if (is_checkpoint) token_.Request(StopReason::kMembershipChanged, 0);
 }
 
 }  // namespace convene::worker

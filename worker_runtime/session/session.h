@@ -22,7 +22,8 @@ class Session {
  public:
   // Starts the thread "session". Connects to contract.session_path when there is one: Unavailable
   // when the agent's socket is gone.
-  //   "checkpoint", SIGTERM, SIGINT: request a stop through `token`.
+  //   "checkpoint", SIGTERM, SIGINT: request a stop through `token`. While nobody watches it, they
+  //   end the process at once: with ExitCode::kMembershipChanged, or with 128 + signal.
   //   "abort", or the agent's end of the socket closing: the process ends at once with
   //   ExitCode::kMembershipChanged, because peers are gone and a collective may never return.
   //   A second SIGTERM or SIGINT: the process ends at once with 128 + signal.

@@ -8,8 +8,10 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <functional>
 #include <string>
 
+#include "tools/base/clock.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
 #include "tools/base/unique_fd.h"
@@ -30,6 +32,7 @@ char Code(StopReason reason) { return static_cast<char>('0' + static_cast<int>(r
   alarm(kPatienceSeconds);
   BlockStopSignals();
   StopToken token;
+  token.Watch();
   const auto session = Session::Start(contract, token);
   if (!session.ok()) _exit(1);
   char last = Code(StopReason::kNone);
@@ -177,6 +180,35 @@ TEST_CASE("without its agent's socket a session does not start") {
   contract.session_path = std::string(200, 'a');
   CHECK_STATUS(Session::Start(contract, token), absl::StatusCode::kInvalidArgument, "too long");
   CHECK(chdir("/") == 0);
+}
+
+// Sends itself SIGTERM as a worker without an agent, in a process of its own. Returns its exit
+// code: 1 when it was still there after ten seconds.
+int ExitCodeAfterTerm(const std::function<void(StopToken&)>& before) {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    BlockStopSignals();
+    StopToken token;
+    const auto session = Session::Start(Contract(), token);
+    if (!session.ok()) _exit(2);
+    before(token);
+    kill(getpid(), SIGTERM);
+    const MonotonicTime deadline = Clock::Real().Now() + absl::Seconds(10);
+    while (token.reason() == StopReason::kNone && Clock::Real().Now() < deadline) sched_yield();
+    _exit(token.reason() == StopReason::kTerminated ? 3 : 1);
+  }
+  int status = 0;
+  REQUIRE(waitpid(pid, &status, 0) == pid);
+  REQUIRE(WIFEXITED(status));
+  return WEXITSTATUS(status);
+}
+
+TEST_CASE("a stop during start-up ends the process at once, since nobody looks at the token") {
+  CHECK(ExitCodeAfterTerm([](StopToken&) {}) == 128 + SIGTERM);
+}
+
+TEST_CASE("a stop of a program that watches its token is left to the program") {
+  CHECK(ExitCodeAfterTerm([](StopToken& token) { token.Watch(); }) == 3);
 }
 
 }  // namespace

@@ -14,6 +14,11 @@ enum class StopReason {
 // Set by the session's thread, read by the trainer between steps.
 class StopToken {
  public:
+  // The program reads the token from now on. Before, it has nothing to save and may be waiting for
+  // a peer that has ended already: a stop ends the process at once.
+  void Watch() { is_watched_ = true; }
+  bool is_watched() const { return is_watched_; }
+
   void Request(StopReason reason, int signal_number) {
     signal_ = signal_number;
     reason_ = reason;
@@ -22,6 +27,7 @@ class StopToken {
   int signal_number() const { return signal_; }
 
  private:
+  std::atomic<bool> is_watched_{false};
   std::atomic<StopReason> reason_{StopReason::kNone};
   std::atomic<int> signal_{0};
 };

@@ -1,10 +1,14 @@
 #include "worker_runtime/trainer/checkpointing.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "spdlog/spdlog.h"
+#include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/checkpoint/step_directory.h"
 
@@ -28,7 +32,21 @@ struct Choice {
   std::string path;
 };
 
+// Now, not after the steps up to the first checkpoint.
+absl::Status MakeWritable(const std::string& directory) {
+  absl::Status status = MakeDirectories(directory);
+  if (status.ok() && access(directory.c_str(), W_OK | X_OK) != 0) {
+    status = ErrnoStatus(errno, absl::StrCat("write to ", directory));
+  }
+  if (status.ok()) return status;
+  return Annotate(status, "--checkpoint-dir cannot take checkpoints; give another");
+}
+
 Choice ChooseCheckpoint(const TrainOptions& options) {
+  if (!options.checkpoint_dir.empty()) {
+    const absl::Status writable = MakeWritable(options.checkpoint_dir);
+    if (!writable.ok()) return {writable};
+  }
   if (options.resume == ResumeMode::kDirectory) {
     const auto reader = CheckpointReader::Open(options.resume_directory);
     if (!reader.ok()) return {reader.status()};

@@ -1,6 +1,7 @@
 #include "worker_runtime/trainer/metrics.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -159,7 +160,14 @@ absl::StatusOr<std::string> KeptLines(const std::string& content, const std::str
   return kept;
 }
 
+// A pipe or a device keeps nothing that could be taken back, and reading it might never end.
+bool KeepsNothing(const std::string& path) {
+  struct stat info;
+  return stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
+}
+
 absl::Status PruneFile(const std::string& path, int64_t resumed_step) {
+  if (KeepsNothing(path)) return absl::OkStatus();
   const absl::StatusOr<std::string> content = ReadFile(path);
   if (absl::IsNotFound(content.status())) return absl::OkStatus();
   CONVENE_RETURN_IF_ERROR(content.status());

@@ -157,6 +157,11 @@ TEST_CASE("lines with other keys, another order or a rest are refused") {
   }
 }
 
+TEST_CASE("a device is written to but never read: its end might not come") {
+  const auto file = MetricsFile::Open("/dev/zero", 0);
+  REQUIRE_OK(file);
+}
+
 TEST_CASE("when the disk fills in the middle of a line, no part of it stays") {
   TempDir dir;
   const std::string path = WriteRun(dir, 1);

@@ -82,7 +82,7 @@ absl::StatusOr<CommunicatorSet> Connect(const TrainOptions& options, const Contr
 class Training {
  public:
   Training(const TrainOptions& options, const Contract& contract, const Layout& layout,
-           const Dataset& dataset, CommunicatorSet& communicators, const StopToken& stop)
+           const Dataset& dataset, CommunicatorSet& communicators, StopToken& stop)
       : options_(options),
         contract_(contract),
         layout_(layout),
@@ -108,7 +108,7 @@ class Training {
   const Layout& layout_;
   const Dataset& dataset_;
   CommunicatorSet& communicators_;
-  const StopToken& stop_;
+  StopToken& stop_;
   Clock& clock_ = Clock::Real();
   Stream stream_ = Stream::Cpu();
   BatchLoader loader_;
@@ -228,6 +228,7 @@ absl::Status Training::Save() {
 
 absl::StatusOr<TrainingEnd> Training::Run() {
   CONVENE_RETURN_IF_ERROR(Prepare());
+  stop_.Watch();
   while (step_ < options_.steps) {
     CONVENE_ASSIGN_OR_RETURN(const bool stop_requested, Step());
     if (stop_requested && step_ < options_.steps) {
@@ -256,7 +257,7 @@ absl::Status BlamePeer(const absl::Status& status) {
 }  // namespace
 
 absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contract& contract,
-                                        const StopToken& stop) {
+                                        StopToken& stop) {
   CONVENE_ASSIGN_OR_RETURN(const Layout layout, ResolveLayout(contract.world_size, options.tp_size,
                                                               options.pp_size, options.dp_size));
   CONVENE_RETURN_IF_ERROR(ValidateOptions(options, layout));

@@ -14,12 +14,13 @@ enum class TrainingEnd {
   kStopped,   // somebody's stop token asked; everything up to here is saved
 };
 
-// Every rank calls it with the same options. Rank 0 prints progress and writes the metrics.
+// Every rank calls it with the same options. Rank 0 prints progress and writes the metrics. `stop`
+// is watched from the first step on.
 //
 // Errors: what ResolveLayout and ValidateOptions refuse, before anything is connected; those of the
 // data, the checkpoint and the engine; Aborted when a peer is gone (the agent starts this worker
 // again); DeadlineExceeded when a collective waited too long.
 absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contract& contract,
-                                        const StopToken& stop);
+                                        StopToken& stop);
 
 }  // namespace convene::worker
