@@ -26,10 +26,13 @@ absl::Status Agree(const absl::Status& mine, const char* deed, Collective& world
       absl::StrCat("rank ", world.size() - static_cast<int>(blamed), " could not ", deed));
 }
 
+// Where to begin. One number each, so that rank 0 can tell the others by an all-reduce.
+enum class Source { kNothing = 0, kOwnDirectory = 1, kNamed = 2 };
+
 struct Choice {
   absl::Status status;
-  double step = -1;  // -1: nothing to resume from
-  std::string path;
+  Source source = Source::kNothing;
+  int64_t step = 0;  // of kOwnDirectory
 };
 
 // Now, not after the steps up to the first checkpoint.
@@ -42,23 +45,49 @@ absl::Status MakeWritable(const std::string& directory) {
   return Annotate(status, "--checkpoint-dir cannot take checkpoints; give another");
 }
 
-Choice ChooseCheckpoint(const TrainOptions& options) {
-  if (!options.checkpoint_dir.empty()) {
-    const absl::Status writable = MakeWritable(options.checkpoint_dir);
-    if (!writable.ok()) return {writable};
-  }
-  if (options.resume == ResumeMode::kDirectory) {
-    const auto reader = CheckpointReader::Open(options.resume_directory);
-    if (!reader.ok()) return {reader.status()};
-    return {reader->Verify(), static_cast<double>(reader->info().step), options.resume_directory};
-  }
-  if (options.resume == ResumeMode::kNone || options.checkpoint_dir.empty()) return {};
+Choice ChooseNewest(const std::string& directory) {
   std::vector<std::string> refused;
-  const auto reader = OpenNewestWhole(options.checkpoint_dir, &refused);
+  const auto reader = OpenNewestWhole(directory, &refused);
   for (const std::string& reason : refused) spdlog::warn("checkpoint refused: {}", reason);
   if (absl::IsNotFound(reader.status())) return {};
   if (!reader.ok()) return {reader.status()};
-  return {absl::OkStatus(), static_cast<double>(reader->info().step), reader->path()};
+  return {absl::OkStatus(), Source::kOwnDirectory, reader->info().step};
+}
+
+// A restart takes the newest checkpoint in `directory` for the job's own.
+absl::Status RefuseLaterCheckpoints(const TrainOptions& options, int64_t first_step) {
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(options.checkpoint_dir));
+  if (steps.empty() || steps.front() <= first_step) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(options.checkpoint_dir, " already holds checkpoints up to step ", steps.front(),
+                   ", and this run is to begin after step ", first_step,
+                   ": after a restart they could not be told from its own. Give another "
+                   "--checkpoint-dir, remove "
+                   "them, or leave --resume at auto"));
+}
+
+Choice ChooseNamed(const TrainOptions& options) {
+  const auto reader = CheckpointReader::Open(options.resume_directory);
+  if (!reader.ok()) return {reader.status()};
+  return {reader->Verify(), Source::kNamed, reader->info().step};
+}
+
+Choice ChooseCheckpoint(const TrainOptions& options, bool is_restart) {
+  const bool saves = !options.checkpoint_dir.empty();
+  if (saves) {
+    const absl::Status writable = MakeWritable(options.checkpoint_dir);
+    if (!writable.ok()) return {writable};
+  }
+  if (saves && (is_restart || options.resume == ResumeMode::kAuto)) {
+    const Choice own = ChooseNewest(options.checkpoint_dir);
+    if (!own.status.ok() || own.source != Source::kNothing) return own;
+  }
+  Choice choice;
+  if (options.resume == ResumeMode::kDirectory) choice = ChooseNamed(options);
+  if (choice.status.ok() && saves && !is_restart && options.resume != ResumeMode::kAuto) {
+    choice.status = RefuseLaterCheckpoints(options, choice.step);
+  }
+  return choice;
 }
 
 absl::StatusOr<CheckpointInfo> Load(const TrainOptions& options, const std::string& path,
@@ -112,22 +141,24 @@ absl::Status SaveCheckpoint(const std::string& directory, const CheckpointInfo& 
   return Agree(published, "publish the checkpoint", world, stream);
 }
 
-absl::StatusOr<std::optional<CheckpointInfo>> RestoreCheckpoint(const TrainOptions& options,
-                                                                ShardedOptimizer& optimizer,
-                                                                Collective& world, Stream& stream) {
+absl::StatusOr<std::optional<Restored>> RestoreCheckpoint(const TrainOptions& options,
+                                                          bool is_restart,
+                                                          ShardedOptimizer& optimizer,
+                                                          Collective& world, Stream& stream) {
   Choice choice;
-  if (world.rank() == 0) choice = ChooseCheckpoint(options);
+  if (world.rank() == 0) choice = ChooseCheckpoint(options, is_restart);
   CONVENE_RETURN_IF_ERROR(Agree(choice.status, "open the checkpoint", world, stream));
-  CONVENE_RETURN_IF_ERROR(world.AllReduce(absl::MakeSpan(&choice.step, 1), ReduceOp::kMax, stream));
-  if (choice.step < 0) return std::nullopt;
-  const std::string path =
-      options.resume == ResumeMode::kDirectory
-          ? options.resume_directory
-          : StepDirectory(options.checkpoint_dir, static_cast<int64_t>(choice.step));
+  double told[] = {static_cast<double>(choice.source), static_cast<double>(choice.step)};
+  CONVENE_RETURN_IF_ERROR(world.AllReduce(absl::MakeSpan(told), ReduceOp::kMax, stream));
+  const Source source = static_cast<Source>(static_cast<int>(told[0]));
+  if (source == Source::kNothing) return std::nullopt;
+  const std::string path = source == Source::kNamed ? options.resume_directory
+                                                    : StepDirectory(options.checkpoint_dir,
+                                                                    static_cast<int64_t>(told[1]));
   const auto loaded = Load(options, path, optimizer);
   CONVENE_RETURN_IF_ERROR(Agree(loaded.status(), "load the checkpoint", world, stream));
   CONVENE_RETURN_IF_ERROR(optimizer.GatherParameters(stream));
-  return *loaded;
+  return Restored{*loaded, path};
 }
 
 }  // namespace convene::worker

@@ -26,12 +26,25 @@ std::string ShapeText(const ModelConfig& config);
 absl::Status SaveCheckpoint(const std::string& directory, const CheckpointInfo& info, int keep,
                             const ShardedOptimizer& optimizer, Collective& world, Stream& stream);
 
+struct Restored {
+  CheckpointInfo info;
+  std::string path;
+};
+
 // Every rank calls it with the same arguments. Loads what options.resume says and gathers the
 // parameters; nullopt on all ranks when there is nothing to resume from. Rank 0 decides which
-// checkpoint and logs each one that it had to refuse. NotFound or DataLoss for a named checkpoint
-// that is not whole; FailedPrecondition for one of another shape or seed.
-absl::StatusOr<std::optional<CheckpointInfo>> RestoreCheckpoint(const TrainOptions& options,
-                                                                ShardedOptimizer& optimizer,
-                                                                Collective& world, Stream& stream);
+// checkpoint and logs each one that it had to refuse.
+//
+// `is_restart`: the job ran before (a worker died, a node came or went). It then goes on from the
+// newest checkpoint of its own whatever options.resume says; that was for the first start. So that
+// its own can be told from older ones, a first start with `none` or a directory is refused
+// (FailedPrecondition) where checkpoint_dir holds checkpoints of later steps.
+//
+// NotFound or DataLoss for a named checkpoint that is not whole; FailedPrecondition for one of
+// another shape or seed.
+absl::StatusOr<std::optional<Restored>> RestoreCheckpoint(const TrainOptions& options,
+                                                          bool is_restart,
+                                                          ShardedOptimizer& optimizer,
+                                                          Collective& world, Stream& stream);
 
 }  // namespace convene::worker

@@ -107,13 +107,14 @@ class World {
   }
 
   // Every rank's answer goes into `steps`: -1 = nothing to resume from.
-  std::vector<absl::Status> Restore(const TrainOptions& options, std::vector<int64_t>* steps) {
+  std::vector<absl::Status> Restore(const TrainOptions& options, std::vector<int64_t>* steps,
+                                    bool is_restart = false) {
     steps->assign(ranks_.size(), -2);
     return OnEveryRank([&](Rank& rank, Stream& stream) -> absl::Status {
       CONVENE_ASSIGN_OR_RETURN(
-          const std::optional<CheckpointInfo> info,
-          RestoreCheckpoint(options, rank.engine->optimizer(), *rank.world, stream));
-      (*steps)[rank.world->rank()] = info.has_value() ? info->step : -1;
+          const std::optional<Restored> restored,
+          RestoreCheckpoint(options, is_restart, rank.engine->optimizer(), *rank.world, stream));
+      (*steps)[rank.world->rank()] = restored.has_value() ? restored->info.step : -1;
       return absl::OkStatus();
     });
   }
@@ -193,6 +194,33 @@ TEST_CASE("what one layout saves another restores, bit by bit") {
   }
 }
 
+TEST_CASE("a restart goes on from the job's own newest checkpoint whatever the first start said") {
+  const TempDir old_run, directory;
+  World world({.pp = 1, .dp = 2, .tp = 1});
+  RequireAllOk(world.Save(old_run.path(), 4));
+  TrainOptions fresh = ResumeFrom(directory.path());
+  fresh.resume = ResumeMode::kNone;
+  TrainOptions named = ResumeFrom(directory.path());
+  named.resume = ResumeMode::kDirectory;
+  named.resume_directory = old_run.File("step_00000004");
+  const std::vector<int64_t> nothing(2, -1), named_step(2, 4), own_step(2, 6);
+  std::vector<int64_t> steps;
+  for (const bool is_restart : {false, true}) {
+    // Before the job has saved anything.
+    RequireAllOk(world.Restore(fresh, &steps, is_restart));
+    CHECK(steps == nothing);
+    RequireAllOk(world.Restore(named, &steps, is_restart));
+    CHECK(steps == named_step);
+  }
+  RequireAllOk(world.Save(directory.path(), 6));
+  for (const TrainOptions& options : {fresh, named}) {
+    RequireAllOk(world.Restore(options, &steps, /*is_restart=*/true));
+    CHECK(steps == own_step);
+    CHECK_STATUS(world.Restore(options, &steps)[0], absl::StatusCode::kFailedPrecondition,
+                 "already holds checkpoints up to step 6");
+  }
+}
+
 TEST_CASE("a rank that cannot write fails the save everywhere and the older checkpoint stays") {
   const TempDir directory;
   World world({.pp = 1, .dp = 2, .tp = 2});
@@ -239,16 +267,11 @@ TEST_CASE("old checkpoints that cannot be removed do not fail the save") {
   CHECK(steps == std::vector<int64_t>(2, 1));
 }
 
-TEST_CASE("with nothing saved, or --resume none, every rank starts fresh") {
+TEST_CASE("with nothing saved every rank starts fresh") {
   const TempDir directory;
   World world({.pp = 1, .dp = 2, .tp = 1});
   std::vector<int64_t> steps;
   RequireAllOk(world.Restore(ResumeFrom(directory.path()), &steps));
-  CHECK(steps == std::vector<int64_t>(2, -1));
-  RequireAllOk(world.Save(directory.path(), 1));
-  TrainOptions fresh = ResumeFrom(directory.path());
-  fresh.resume = ResumeMode::kNone;
-  RequireAllOk(world.Restore(fresh, &steps));
   CHECK(steps == std::vector<int64_t>(2, -1));
 }
 

@@ -78,6 +78,11 @@ absl::StatusOr<CommunicatorSet> Connect(const TrainOptions& options, const Contr
   return BootstrapGloo(layout, contract.rank, *store, prefix, bootstrap);
 }
 
+// Epochs count from 1; torchrun has none and counts failures.
+bool IsRestart(const Contract& contract) {
+  return contract.epoch > Epoch(1) || contract.restart_count > 0;
+}
+
 // The loop over steps and what happens between them.
 class Training {
  public:
@@ -144,15 +149,15 @@ absl::Status Training::Prepare() {
                                .microbatches = static_cast<int>(loader_.microbatches()),
                                .clip_grad_norm = options_.clip_grad_norm},
                               communicators_));
-  CONVENE_ASSIGN_OR_RETURN(
-      const std::optional<CheckpointInfo> resumed,
-      RestoreCheckpoint(options_, engine_->optimizer(), *communicators_.world, stream_));
+  CONVENE_ASSIGN_OR_RETURN(const std::optional<Restored> resumed,
+                           RestoreCheckpoint(options_, IsRestart(contract_), engine_->optimizer(),
+                                             *communicators_.world, stream_));
   if (resumed.has_value()) {
-    step_ = resumed->step;
-    if (options_.resume == ResumeMode::kAuto) saved_step_ = step_;
-    if (resumed->samples_consumed != step_ * options_.global_batch_size) {
+    step_ = resumed->info.step;
+    if (resumed->path == StepDirectory(options_.checkpoint_dir, step_)) saved_step_ = step_;
+    if (resumed->info.samples_consumed != step_ * options_.global_batch_size) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "the checkpoint has consumed ", resumed->samples_consumed, " samples in ", step_,
+          "the checkpoint has consumed ", resumed->info.samples_consumed, " samples in ", step_,
           " steps; with --global-batch-size ", options_.global_batch_size,
           " the sample order would break. Give the batch size that it was trained with"));
     }
@@ -161,10 +166,8 @@ absl::Status Training::Prepare() {
   CONVENE_ASSIGN_OR_RETURN(reporter_,
                            Reporter::Create(options_, contract_, layout_, step_, clock_));
   if (resumed.has_value()) {
-    reporter_->Say(absl::StrCat("resumed after step ", step_, ", saved by ", resumed->layout));
-    reporter_->Checkpoint(step_, options_.resume == ResumeMode::kDirectory
-                                     ? options_.resume_directory
-                                     : StepDirectory(options_.checkpoint_dir, step_));
+    reporter_->Say(absl::StrCat("resumed after step ", step_, ", saved by ", resumed->info.layout));
+    reporter_->Checkpoint(step_, resumed->path);
   }
   return absl::OkStatus();
 }
