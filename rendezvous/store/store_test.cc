@@ -79,7 +79,8 @@ TEST_CASE_METHOD(StoreFixture, "what one client sets another gets") {
   CHECK(Client()->Get("key", kLong).value() == "value");
 }
 
-// glibc asks the name service in a thread of its own, where TSan's malloc crashes.
+// glibc asks the name service in a thread of its own, where TSan's malloc crashes: tests with names
+// are left out there.
 #ifndef __SANITIZE_THREAD__
 TEST_CASE_METHOD(StoreFixture, "localhost and both address families reach the store") {
   for (const char* host : {"localhost", "127.0.0.1", "::1"}) {
@@ -258,8 +259,10 @@ TEST_CASE("nobody at the address, and no such address, are told apart") {
   }
   CHECK_STATUS(StoreClient::Connect("127.0.0.1", port, absl::Milliseconds(50)),
                absl::StatusCode::kUnavailable, "127.0.0.1:" + std::to_string(port));
+#ifndef __SANITIZE_THREAD__
   CHECK_STATUS(StoreClient::Connect("no such host", 1, absl::Milliseconds(500)),
                absl::StatusCode::kInvalidArgument, "no such host");
+#endif
 }
 
 }  // namespace
