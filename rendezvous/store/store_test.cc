@@ -79,6 +79,9 @@ TEST_CASE_METHOD(StoreFixture, "what one client sets another gets") {
   CHECK(Client()->Get("key", kLong).value() == "value");
 }
 
+// glibc asks the name service in a thread of its own, where TSan's malloc crashes: tests with names
+// are left out there.
+#ifndef __SANITIZE_THREAD__
 TEST_CASE_METHOD(StoreFixture, "localhost and both address families reach the store") {
   for (const char* host : {"localhost", "127.0.0.1", "::1"}) {
     const auto client = StoreClient::Connect(host, server_->port(), kLong);
@@ -87,6 +90,7 @@ TEST_CASE_METHOD(StoreFixture, "localhost and both address families reach the st
     if (client.ok()) CHECK((*client)->Add("n", 1).ok());
   }
 }
+#endif
 
 TEST_CASE_METHOD(StoreFixture, "a value of 8 MiB travels whole and a larger one is refused") {
   const std::string value(8 << 20, 'v');
@@ -255,8 +259,10 @@ TEST_CASE("nobody at the address, and no such address, are told apart") {
   }
   CHECK_STATUS(StoreClient::Connect("127.0.0.1", port, absl::Milliseconds(50)),
                absl::StatusCode::kUnavailable, "127.0.0.1:" + std::to_string(port));
+#ifndef __SANITIZE_THREAD__
   CHECK_STATUS(StoreClient::Connect("no such host", 1, absl::Milliseconds(500)),
                absl::StatusCode::kInvalidArgument, "no such host");
+#endif
 }
 
 }  // namespace

@@ -24,9 +24,9 @@ TOTAL_LIMIT_SECONDS = 80 * 60  # CI stops us after 90 minutes; better to end wit
 BAZEL_OUTPUT = ['--curses=no', '--color=no', '--show_progress_rate_limit=20', '--noshow_loading_progress', '--keep_going']
 
 # Worth building again: where threads are for TSan, and also where processes, bytes from outside and raw memory are for ASan.
-THREADED = ['tools/base', 'rendezvous/client', 'rendezvous/server', 'rendezvous/store', 'agent', 'worker_runtime/comm',
+THREADED = ['tools/base', 'rendezvous/server', 'rendezvous/store', 'agent', 'worker_runtime/comm',
             'worker_runtime/session', 'worker_runtime/checkpoint']
-SANITIZED = {'asan': [*THREADED, 'rendezvous/wire', 'launcher', 'worker_runtime/data', 'worker_runtime/shard'], 'tsan': THREADED}
+SANITIZED = {'asan': [*THREADED, 'rendezvous/client', 'rendezvous/wire', 'launcher', 'worker_runtime/data', 'worker_runtime/shard'], 'tsan': THREADED}
 
 
 class Counts:
