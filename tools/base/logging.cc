@@ -1,5 +1,6 @@
 #include "tools/base/logging.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -15,7 +16,18 @@ std::string HostName() {
   return name;
 }
 
+namespace {
+
+void OpenStandardDescriptors() {
+  int fd = 0;
+  while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDWR);
+  if (fd > STDERR_FILENO) close(fd);
+}
+
+}  // namespace
+
 void InitLogging(const std::string& program) {
+  OpenStandardDescriptors();
   auto logger =
       std::make_shared<spdlog::logger>(program, std::make_shared<spdlog::sinks::stderr_sink_mt>());
   logger->set_pattern("[%H:%M:%S.%e %n " + HostName() + "] %l: %v");

@@ -58,7 +58,7 @@ const std::vector<ConfigKeyRow>& ConfigKeyTable() {
       {"checkpoint_every", "Checkpoints", "50", "steps between checkpoints; 0 = only the last"},
       {"checkpoint_keep", "Checkpoints", "3", "newest ones to keep, at least 2"},
       {"resume", "Checkpoints", "auto",
-       "at the first start: auto (newest in checkpoint_dir), none, or a checkpoint's directory"},
+       "at the first start: auto (newest), none, or a checkpoint's directory"},
 
       {"log_every", "Reports", "10", "steps between progress lines when not on a terminal"},
       {"metrics_file", "Reports", "", "JSON lines, one object a step [none is written]"},
