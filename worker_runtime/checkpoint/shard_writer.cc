@@ -122,10 +122,8 @@ absl::Status WriteShard(const std::string& directory, int64_t step, int rank,
   absl::Status status = WriteDataThenIndex(step_directory, step, rank, pieces);
   if (status.ok()) return status;
   // The first error is the one worth telling; what cannot be removed now, the next attempt removes.
+  // The directory stays: another rank may be about to write into it, and would be blamed.
   RemoveRanksRemains(step_directory, rank).IgnoreError();
-  // Goes only when it is empty. A rank that is about to write into it fails: this attempt has
-  // failed anyway.
-  rmdir(step_directory.c_str());
   return Annotate(status, absl::StrCat("checkpoint of step ", step, ", rank ", rank));
 }
 

@@ -15,7 +15,7 @@
 namespace convene::worker {
 namespace {
 
-constexpr int kSteps = 6;
+constexpr int kSteps = 20;
 constexpr int kSequenceLength = 16;
 
 struct Run {
@@ -85,7 +85,7 @@ absl::Status TrainRank(const Run& run, int rank, CommunicatorSet& communicators,
     const Tokens tokens = TokensOfStep(run, dp_rank, step);
     const TokenBatch batch{tokens.inputs.data(), tokens.targets.data(),
                            1.0f / (run.global_batch_size * kSequenceLength)};
-    const AdamWParameters adam{.learning_rate = 1e-3 * std::min(1.0, (step + 1) / 3.0),
+    const AdamWParameters adam{.learning_rate = 1e-3 * std::min(1.0, (step + 1) / 10.0),
                                .weight_decay = 0.1,
                                .step = step + 1};
     CONVENE_ASSIGN_OR_RETURN(const StepResult result,
@@ -139,7 +139,7 @@ std::vector<Layout> LayoutsOf(int world_size) {
 
 void CheckEveryLayout(const ModelConfig& model, int global_batch_size, bool accumulate) {
   const Curve expected = Train({model, {}, global_batch_size, global_batch_size});
-  REQUIRE(expected.losses.back() < 0.98 * expected.losses.front());
+  REQUIRE(expected.losses.back() < 0.9 * expected.losses.front());
   for (const int world_size : {1, 2, 4, 8}) {
     for (const Layout& layout : LayoutsOf(world_size)) {
       INFO(layout.ToString() << (accumulate ? " with" : " without") << " accumulation");
