@@ -20,6 +20,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "rendezvous/quorum/job.h"
 #include "rendezvous/quorum/messages.h"
 #include "tools/base/clock.h"
@@ -179,5 +180,35 @@ class Story {
   std::map<std::string, Stream> streams_;
   std::map<MemberId, std::string> names_;
 };
+
+// A job of least to most nodes, with short waits.
+inline Hello Nodes(int least, int most, int max_restarts = 0) {
+  Hello hello;
+  hello.nodes_min = least;
+  hello.nodes_max = most;
+  hello.max_restarts = max_restarts;
+  hello.last_call = absl::Seconds(3);
+  hello.join_timeout = absl::Seconds(4);
+  return hello;
+}
+
+// Without the indentation that the test's own code gives it; a line that ends with '\' goes on in
+// the next one.
+inline std::string Flat(const std::string& text) {
+  std::string flat(1, '\n');
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    line = absl::StripAsciiWhitespace(line);
+    if (line.empty()) continue;
+    const bool goes_on = absl::ConsumeSuffix(&line, "\\");
+    absl::StrAppend(&flat, line, goes_on ? "" : "\n");
+  }
+  return flat;
+}
+
+// The transcript must be what really happens.
+inline void Check(Story story, const std::string& transcript) {
+  const std::string expected = Flat(transcript);
+  CHECK(story.Tell(expected) == expected);
+}
 
 }  // namespace convene::rendezvous

@@ -79,7 +79,7 @@ Choice ChooseCheckpoint(const TrainOptions& options, bool is_restart) {
     if (!writable.ok()) return {writable};
   }
   if (saves && (is_restart || options.resume == ResumeMode::kAuto)) {
-    const Choice own = ChooseNewest(options.checkpoint_dir);
+    Choice own = ChooseNewest(options.checkpoint_dir);
     if (!own.status.ok() || own.source != Source::kNothing) return own;
   }
   Choice choice;

@@ -271,7 +271,7 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contr
   CONVENE_ASSIGN_OR_RETURN(const Dataset dataset, OpenData(options, contract));
   CONVENE_ASSIGN_OR_RETURN(CommunicatorSet communicators, Connect(options, contract, layout));
   Training training(options, contract, layout, dataset, communicators, stop);
-  const absl::StatusOr<TrainingEnd> end = training.Run();
+  absl::StatusOr<TrainingEnd> end = training.Run();
   if (end.ok()) return end;
   // The connections close before the memory goes that open messages still point into.
   communicators = CommunicatorSet();
