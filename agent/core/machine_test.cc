@@ -156,8 +156,8 @@ TEST_CASE("a job that goes well") {
   CHECK(node.WelcomeIn(0) == "store");
   CHECK(node.Feed(StoreStarted{7000}) == "send(0) ready a:7000");
   CHECK(node.Assign(1) == "start epoch=1");
-  CHECK(node.Exit(0, 0) == "");
-  CHECK(node.Exit(1, 0) == "");
+  CHECK(node.Exit(0, 0).empty());
+  CHECK(node.Exit(1, 0).empty());
   CHECK(node.Feed(WorkersGone{}) == "send(1) succeeded");
   CHECK(node.CloseWith(Outcome::kSucceeded) == "finish 0");
   CHECK(node.result_.explanation.empty());
@@ -168,8 +168,8 @@ TEST_CASE(
   Node node;
   node.Run();
   CHECK(node.Exit(1, 3) == "send(1) failure rank=5 exit code 3; stop abort SIGTERM");
-  CHECK(node.Exit(0, 0, SIGTERM) == "");  // A consequence, no second failure.
-  CHECK(node.StopIn(1, StopKind::kAbort) == "");
+  CHECK(node.Exit(0, 0, SIGTERM).empty());  // A consequence, no second failure.
+  CHECK(node.StopIn(1, StopKind::kAbort).empty());
   CHECK(node.Feed(WorkersGone{}) == "store");
   CHECK(node.Feed(StoreStarted{7001}) == "send(1) ready a:7001");
   CHECK(node.Assign(2) == "start epoch=2");
@@ -208,7 +208,7 @@ TEST_CASE("heartbeats come once an interval") {
   Node node;
   node.Run();
   CHECK(node.After(absl::Seconds(1)) == "send(1) heartbeat");
-  CHECK(node.After(absl::Milliseconds(999)) == "");
+  CHECK(node.After(absl::Milliseconds(999)).empty());
   CHECK(node.After(absl::Milliseconds(1)) == "send(1) heartbeat");
 }
 
@@ -240,7 +240,7 @@ TEST_CASE(
   node.Run();
   CHECK(node.StopIn(1, StopKind::kCheckpoint) == "stop checkpoint SIGTERM spare-sessions");
   CHECK(node.StopIn(1, StopKind::kAbort) == "stop abort SIGTERM");
-  CHECK(node.Exit(0, 75) == "");
+  CHECK(node.Exit(0, 75).empty());
   CHECK(node.Feed(WorkersGone{}) == "store");
 }
 
@@ -259,14 +259,14 @@ TEST_CASE("a signal is passed on, and Leave is said as soon as the first worker 
   node.Run();
   CHECK(node.Feed(SignalReceived{SIGINT}) == "stop silent SIGINT");
   CHECK(node.Exit(0, 0, SIGINT) == "send(1) leave");
-  CHECK(node.Exit(1, 0, SIGINT) == "");
+  CHECK(node.Exit(1, 0, SIGINT).empty());
   SECTION("the answer comes before the workers are gone") {
-    CHECK(node.CloseWith(Outcome::kLeft) == "");
-    CHECK(node.LoseStream(absl::OkStatus()) == "");
+    CHECK(node.CloseWith(Outcome::kLeft).empty());
+    CHECK(node.LoseStream(absl::OkStatus()).empty());
     CHECK(node.Feed(WorkersGone{}) == "finish 130");
   }
   SECTION("the answer comes after") {
-    CHECK(node.Feed(WorkersGone{}) == "");
+    CHECK(node.Feed(WorkersGone{}).empty());
     CHECK(node.CloseWith(Outcome::kLeft) == "finish 130");
   }
 }
@@ -275,8 +275,8 @@ TEST_CASE("what a person's signal has begun, the daemon's words do not change") 
   Node node;
   node.Run();
   node.Feed(SignalReceived{SIGINT});
-  CHECK(node.StopIn(1, StopKind::kAbort) == "");
-  CHECK(node.CloseWith(Outcome::kFailed) == "");
+  CHECK(node.StopIn(1, StopKind::kAbort).empty());
+  CHECK(node.CloseWith(Outcome::kFailed).empty());
   CHECK(node.Feed(WorkersGone{}) == "finish 130");
 }
 
@@ -285,7 +285,7 @@ TEST_CASE("a store that is ready after the signal is not offered any more") {
   node.Feed(Begin{});
   CHECK(node.WelcomeIn(0) == "store");
   CHECK(node.Feed(SignalReceived{SIGTERM}) == "send(0) leave");
-  CHECK(node.Feed(StoreStarted{7000}) == "");
+  CHECK(node.Feed(StoreStarted{7000}).empty());
   CHECK(node.CloseWith(Outcome::kLeft) == "finish 143");
 }
 
@@ -294,7 +294,7 @@ TEST_CASE("without an answer to Leave the agent goes after a second") {
   node.Feed(Begin{});
   node.WelcomeIn(0);
   CHECK(node.Feed(SignalReceived{SIGTERM}) == "send(0) leave");
-  CHECK(node.After(absl::Milliseconds(999)) == "");
+  CHECK(node.After(absl::Milliseconds(999)).empty());
   CHECK(node.After(absl::Milliseconds(1)) == "send(0) heartbeat; finish 143");
 }
 
@@ -318,10 +318,10 @@ TEST_CASE("a signal while a failure is being cleaned up ends the command afterwa
 TEST_CASE("workers run on through a broken stream while the agent dials again with back-off") {
   Node node;
   node.Run();
-  CHECK(node.LoseStream() == "");
+  CHECK(node.LoseStream().empty());
   CHECK(node.After(absl::Milliseconds(25)) == "open last_epoch=1");
-  CHECK(node.LoseStream() == "");
-  CHECK(node.After(absl::Milliseconds(49)) == "");  // The wait doubles.
+  CHECK(node.LoseStream().empty());
+  CHECK(node.After(absl::Milliseconds(49)).empty());  // The wait doubles.
   CHECK(node.After(absl::Milliseconds(1)) == "open last_epoch=1");
   CHECK(node.state_.phase == Phase::kRunning);
 }
@@ -366,7 +366,7 @@ TEST_CASE("workers that fail while the stream is broken are started again after 
   node.Run();
   node.LoseStream();
   CHECK(node.Exit(0, 9) == "stop abort SIGTERM");
-  CHECK(node.Feed(WorkersGone{}) == "");
+  CHECK(node.Feed(WorkersGone{}).empty());
   CHECK(node.After(absl::Seconds(1)) == "open last_epoch=1");
   CHECK(node.WelcomeIn(1) == "store");
 }
@@ -374,7 +374,7 @@ TEST_CASE("workers that fail while the stream is broken are started again after 
 TEST_CASE("an Assignment that is repeated changes nothing, another one stops what runs") {
   Node node;
   node.Run();
-  CHECK(node.Assign(1) == "");
+  CHECK(node.Assign(1).empty());
   CHECK(node.Assign(2) == "stop abort SIGTERM");
   CHECK(node.Feed(WorkersGone{}) == "store");
   CHECK(node.Feed(StoreStarted{7001}) == "send(2) ready a:7001");
@@ -399,14 +399,14 @@ TEST_CASE(
   CHECK(wrong_port.LoseStream(absl::FailedPreconditionError("no daemon")) == "finish 64");
   Node restarting;
   restarting.Run();
-  CHECK(restarting.LoseStream(absl::FailedPreconditionError("no daemon")) == "");
+  CHECK(restarting.LoseStream(absl::FailedPreconditionError("no daemon")).empty());
   CHECK(restarting.After(absl::Seconds(1)) == "open last_epoch=1");
 }
 
 TEST_CASE("a rendezvous that never answers ends the command with 69 after connect_timeout") {
   Node node;
   node.Feed(Begin{});
-  CHECK(node.LoseStream() == "");
+  CHECK(node.LoseStream().empty());
   node.now_ = node.now_ + absl::Seconds(10);
   CHECK(node.LoseStream() == "finish 69");
   CHECK_THAT(node.result_.explanation, Catch::Contains("could not be reached within 10s"));
@@ -415,7 +415,7 @@ TEST_CASE("a rendezvous that never answers ends the command with 69 after connec
 TEST_CASE("a daemon that accepts and never says Welcome counts as away") {
   Node node;
   node.Feed(Begin{});
-  CHECK(node.After(absl::Seconds(11)) == "");
+  CHECK(node.After(absl::Seconds(11)).empty());
   CHECK(node.After(absl::Seconds(1)) == "close; finish 69");
 }
 

@@ -68,7 +68,7 @@ class GrpcAgentStream final : public AgentStream,
   }
 
  private:
-  void Enqueue(AgentEnvelope envelope) {
+  void Enqueue(const AgentEnvelope& envelope) {
     {
       MutexLock lock(&mutex_);
       if (has_stopped_reading_) return;
@@ -179,7 +179,7 @@ absl::Status NotADaemon(const std::string& endpoint, const absl::Status& cause) 
 absl::StatusOr<std::unique_ptr<AgentStream>> AgentStream::Open(const std::string& endpoint,
                                                                Incarnation incarnation,
                                                                const Hello& hello,
-                                                               Handlers handlers,
+                                                               const Handlers& handlers,
                                                                absl::Duration connect_timeout) {
   const MonotonicTime deadline = Clock::Real().Now() + connect_timeout;
   Backoff backoff(absl::Milliseconds(100), absl::Seconds(2));

@@ -31,7 +31,8 @@ class AgentStream {
   // last cause; FailedPrecondition when something that is not a rendezvous daemon answers there.
   static absl::StatusOr<std::unique_ptr<AgentStream>> Open(const std::string& endpoint,
                                                            Incarnation incarnation,
-                                                           const Hello& hello, Handlers handlers,
+                                                           const Hello& hello,
+                                                           const Handlers& handlers,
                                                            absl::Duration connect_timeout);
   // Cancels what is open and waits until no handler runs.
   virtual ~AgentStream() = default;

@@ -30,7 +30,7 @@ StepMetrics Step(int64_t step) {
 
 // A file as a run leaves it that was killed after `last` steps.
 std::string WriteRun(const TempDir& dir, int64_t last) {
-  const std::string path = dir.File("metrics.jsonl");
+  std::string path = dir.File("metrics.jsonl");
   auto file = MetricsFile::Open(path, 0);
   REQUIRE_OK(file);
   for (int64_t step = 1; step <= last; ++step) REQUIRE_OK(file->Append(Step(step)));
