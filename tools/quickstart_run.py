@@ -25,7 +25,7 @@ METRICS = f'{RUN}/metrics.jsonl'
 CHECKPOINTS = f'{RUN}/checkpoints'
 WORKERS = 8
 RANK_TO_KILL = 5
-STEPS = 240
+STEPS = 300
 CHECKPOINT_EVERY = 20
 # The loss must fall by at least this much (nats a token) and end below the bound, or the demonstration failed: letter frequencies alone
 # give about 3.1, pairs of letters about 2.5.

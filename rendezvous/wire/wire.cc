@@ -171,7 +171,7 @@ pb::AgentMessage ToWire(const AgentEnvelope& envelope) {
   return message;
 }
 
-absl::StatusOr<AgentEnvelope> FromWire(pb::AgentMessage message) {
+absl::StatusOr<AgentEnvelope> FromWire(const pb::AgentMessage& message) {
   AgentEnvelope envelope;
   envelope.incarnation = Incarnation(message.incarnation());
   envelope.epoch = Epoch(message.epoch());
@@ -225,7 +225,7 @@ pb::DaemonMessage ToWire(Incarnation daemon, const DaemonEvent& event) {
   return message;
 }
 
-absl::StatusOr<DaemonEvent> FromWire(pb::DaemonMessage message) {
+absl::StatusOr<DaemonEvent> FromWire(const pb::DaemonMessage& message) {
   DaemonEvent event;
   event.epoch = Epoch(message.epoch());
   switch (message.body_case()) {

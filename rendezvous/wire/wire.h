@@ -25,11 +25,11 @@ struct AgentEnvelope {
 pb::AgentMessage ToWire(const AgentEnvelope& envelope);
 // InvalidArgument for a message without a body, or with a port that is none. Log lines beyond the
 // contract are cut off.
-absl::StatusOr<AgentEnvelope> FromWire(pb::AgentMessage message);
+absl::StatusOr<AgentEnvelope> FromWire(const pb::AgentMessage& message);
 
 pb::DaemonMessage ToWire(Incarnation daemon, const DaemonEvent& event);
 // InvalidArgument for a message without a body: a daemon of another version.
-absl::StatusOr<DaemonEvent> FromWire(pb::DaemonMessage message);
+absl::StatusOr<DaemonEvent> FromWire(const pb::DaemonMessage& message);
 
 void ToWire(const JobView& view, pb::JobStatus* status);
 JobView FromWire(const pb::JobStatus& status);

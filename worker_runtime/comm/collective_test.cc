@@ -79,7 +79,10 @@ TEST_CASE("what is larger than a message goes in several") {
       for (int rank = 0; rank < size; ++rank) {
         REQUIRE_OK(statuses[rank]);
         CHECK(SameBits(reduced[rank], ReducedInRankOrder<float>(size, count, ReduceOp::kSum)));
-        for (size_t i = 0; i < count; ++i) CHECK(gathered[rank][i] == static_cast<float>(i / 5));
+        for (size_t i = 0; i < count; ++i) {
+          const size_t owner = i / 5;
+          CHECK(gathered[rank][i] == static_cast<float>(owner));
+        }
         CHECK(sent[rank] == std::vector<float>(count, 1.0f));
       }
     }

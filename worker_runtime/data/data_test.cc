@@ -27,9 +27,9 @@ void Put(const std::string& path, const std::string& text) {
   REQUIRE_OK(WriteFileAtomic(path, text));
 }
 
-PrepareOptions Options(const TempDir& dir, std::vector<std::string> patterns) {
+PrepareOptions Options(const TempDir& dir, const std::vector<std::string>& patterns) {
   PrepareOptions options;
-  for (std::string& pattern : patterns) options.patterns.push_back(dir.File(pattern));
+  for (const std::string& pattern : patterns) options.patterns.push_back(dir.File(pattern));
   options.cache_directory = dir.File("cache");
   return options;
 }

@@ -37,7 +37,7 @@ absl::Status ValidateCounts(const TrainOptions& options) {
   // Sample and token positions are int64 everywhere else.
   const double tokens =
       static_cast<double>(options.steps) * options.global_batch_size * options.sequence_length;
-  if (tokens > static_cast<double>(std::numeric_limits<int64_t>::max() / 2)) {
+  if (tokens > static_cast<double>(std::numeric_limits<int64_t>::max()) / 2) {
     return absl::InvalidArgumentError(absl::StrCat(
         "steps ", options.steps, " x global_batch_size ", options.global_batch_size,
         " x sequence_length ", options.sequence_length, " is more tokens than can be counted"));
