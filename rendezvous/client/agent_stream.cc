@@ -105,7 +105,7 @@ class GrpcAgentStream final : public AgentStream,
       return;
     }
     MarkAnswered();
-    absl::StatusOr<DaemonEvent> event = FromWire(std::move(incoming_));
+    absl::StatusOr<DaemonEvent> event = FromWire(incoming_);
     if (!event.ok()) {
       context_.TryCancel();
     } else if (!IsSilenced()) {

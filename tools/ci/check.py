@@ -23,10 +23,13 @@ TOTAL_LIMIT_SECONDS = 80 * 60  # CI stops us after 90 minutes; better to end wit
 # No cursor movements in a log; a line every 20 s shows that it lives.
 BAZEL_OUTPUT = ['--curses=no', '--color=no', '--show_progress_rate_limit=20', '--noshow_loading_progress', '--keep_going']
 
-# Worth building again: where threads are for TSan, and also where processes, bytes from outside and raw memory are for ASan.
-THREADED = ['tools/base', 'rendezvous/server', 'rendezvous/store', 'agent', 'worker_runtime/comm',
-            'worker_runtime/session', 'worker_runtime/checkpoint']
-SANITIZED = {'asan': [*THREADED, 'rendezvous/client', 'rendezvous/wire', 'launcher', 'worker_runtime/data', 'worker_runtime/shard'], 'tsan': THREADED}
+# Worth building again: where bytes from outside, raw memory and processes are for ASan; where threads of our own meet for TSan. gRPC's
+# own threads are left out there: Debian's library is not instrumented, and what it orders TSan does not see.
+SANITIZED = {
+    'asan': ['tools/base', 'rendezvous/client', 'rendezvous/server', 'rendezvous/store', 'rendezvous/wire', 'agent', 'launcher',
+             'worker_runtime/checkpoint', 'worker_runtime/comm', 'worker_runtime/data', 'worker_runtime/session', 'worker_runtime/shard'],
+    'tsan': ['rendezvous/store', 'worker_runtime/comm'],
+}
 
 
 class Counts:

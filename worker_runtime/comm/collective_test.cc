@@ -54,7 +54,9 @@ std::vector<T> ReducedInRankOrder(int size, size_t count, ReduceOp op) {
 
 template <typename T>
 bool SameBits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+  if (a.size() != b.size()) return false;
+  // An empty vector may have no memory, which memcmp must not be given.
+  return a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
 TEST_CASE("what is larger than a message goes in several") {
