@@ -80,7 +80,7 @@ void AttendStream::Abandon(absl::Status status) {
 
 void AttendStream::OnReadDone(bool ok) {
   if (!ok) return Abandon(absl::CancelledError("the agent closed its stream without a Leave"));
-  absl::StatusOr<AgentEnvelope> envelope = FromWire(std::move(incoming_));
+  absl::StatusOr<AgentEnvelope> envelope = FromWire(incoming_);
   if (!envelope.ok()) return Abandon(envelope.status());
   if (const auto* hello = std::get_if<Hello>(&envelope->body)) {
     daemon_->Join(id_, envelope->incarnation, *hello);
