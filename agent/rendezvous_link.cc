@@ -90,8 +90,8 @@ RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl
   handlers.on_end = [this, generation](absl::Status status) {
     Post(generation, News(std::move(status)));
   };
-  opened.stream = AgentStream::Open(HostAndPort(host, port), options_.incarnation, hello,
-                                    std::move(handlers), timeout);
+  opened.stream =
+      AgentStream::Open(HostAndPort(host, port), options_.incarnation, hello, handlers, timeout);
   return opened;
 }
 
