@@ -61,8 +61,7 @@ class Meeting {
         if (++assigned_ == agents_.size()) changed_.Signal();
       };
       handlers.on_end = [](const absl::Status&) {};
-      auto stream =
-          AgentStream::Open(endpoint_, Incarnation(i + 1), hello, std::move(handlers), kPatience);
+      auto stream = AgentStream::Open(endpoint_, Incarnation(i + 1), hello, handlers, kPatience);
       if (!stream.ok()) {
         std::fprintf(stderr, "%s\n", stream.status().ToString().c_str());
         return;
