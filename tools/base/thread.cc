@@ -16,7 +16,7 @@ Thread::Thread(const std::string& name, std::function<void()> body) {
   });
 }
 
-Thread& Thread::operator=(Thread&& other) {
+Thread& Thread::operator=(Thread&& other) noexcept {
   CONVENE_CHECK(!thread_.joinable());
   thread_ = std::move(other.thread_);
   return *this;

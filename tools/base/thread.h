@@ -16,7 +16,7 @@ class Thread {
   // `name` is at most 15 characters (the kernel's limit) and shows in `top -H` and gdb.
   Thread(const std::string& name, std::function<void()> body);
   Thread(Thread&&) = default;
-  Thread& operator=(Thread&& other);
+  Thread& operator=(Thread&& other) noexcept;
   ~Thread();
 
   bool joinable() const { return thread_.joinable(); }

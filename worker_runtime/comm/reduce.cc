@@ -1,6 +1,7 @@
 #include "worker_runtime/comm/reduce.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "tools/base/check.h"
@@ -16,12 +17,11 @@ void Add(const T* __restrict source, size_t count, T* __restrict sum) {
   for (size_t i = 0; i < count; ++i) sum[i] += source[i];
 }
 
-// Keeps a NaN on either side: a comparison with NaN is false, and NaN is the only value that
-// differs from itself.
+// Keeps a NaN on either side: a comparison with NaN is false. An `|`, not `||`: no branch.
 template <typename T>
 void Max(const T* __restrict source, size_t count, T* __restrict largest) {
   for (size_t i = 0; i < count; ++i) {
-    const bool keep = (largest[i] >= source[i]) | (largest[i] != largest[i]);
+    const bool keep = (largest[i] >= source[i]) | std::isnan(largest[i]);
     largest[i] = keep ? largest[i] : source[i];
   }
 }
