@@ -206,10 +206,12 @@ TEST_CASE_METHOD(Fixture, "a killed agent leaves no worker behind") {
 }
 
 TEST_CASE_METHOD(Fixture, "a signal stops workers and what they started, in order") {
-  AgentProcess agent =
-      Start(Standalone("trap 'echo asked; exit 0' TERM; sleep 600 & echo $! >> $TEST_DIR/pids; "
-                       "while :; do sleep 0.01; done",
-                       1));
+  // The grandchild tells its number itself: between fork and exec it still has the shell's trap,
+  // which would eat the signal.
+  AgentProcess agent = Start(Standalone(
+      "trap 'echo asked; exit 0' TERM; sh -c 'echo $$ >> $TEST_DIR/pids; exec sleep 600' & "
+      "while :; do sleep 0.01; done",
+      1));
   const std::vector<UniqueFd> grandchildren = WaitForProcesses("pids", 1);
   agent.Signal(SIGTERM);
   CHECK(agent.Wait() == 128 + SIGTERM);
