@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""The golden files of golden_test.cc: a small Llama in PyTorch, written from the paper's formulas and not from our code.
+
+usage: PYTHON_WITH_TORCH make_golden.py    writes untied.safetensors and tied.safetensors beside this file
+(tests/bench/launch_bench.py makes such a Python in ~/.cache/convene/venv.) The files are kept in the repository; make
+them again only when the test asks for something new: another PyTorch may round differently in the last digit.
+
+One file holds, little endian, in safetensors' format:
+  __metadata__          the shape as "key=value" pairs, PyTorch's version
+  weight/NAME           the start, under Hugging Face's names
+  tokens, targets       (STEPS, BATCH, SEQUENCE); a target of -1 does not count
+  log_probabilities     (BATCH, SEQUENCE, VOCABULARY): log softmax of the first batch's logits, computed in double
+  gradient/NAME         of the first batch's mean loss, computed in double
+  loss, grad_norm       (STEPS), double values: AdamW steps in float, norm before clipping
+"""
+
+import json
+import math
+import os
+import struct
+from typing import Dict, NamedTuple
+
+import torch
+from torch.nn import functional
+
+STEPS, BATCH, SEQUENCE = 50, 4, 24
+ADAM = {'lr': 2e-3, 'betas': (0.9, 0.95), 'eps': 1e-8}
+WEIGHT_DECAY, CLIP = 0.1, 1.0
+
+
+class Shape(NamedTuple):
+    layers: int = 2
+    hidden_size: int = 32
+    ffn_size: int = 48
+    heads: int = 4
+    kv_heads: int = 2
+    head_size: int = 8
+    vocabulary_size: int = 64
+    rope_theta: float = 10000.0
+    norm_epsilon: float = 1e-5
+    tied_embeddings: int = 0
+
+
+Weights = Dict[str, torch.Tensor]
+
+
+def initial_weights(shape: Shape) -> Weights:
+    generator = torch.Generator().manual_seed(7)
+
+    def normal(*size: int) -> torch.Tensor:
+        return torch.randn(*size, generator=generator) * 0.12
+
+    weights = {'model.embed_tokens.weight': normal(shape.vocabulary_size, shape.hidden_size)}
+    for i in range(shape.layers):
+        layer, kv_size = f'model.layers.{i}.', shape.kv_heads * shape.head_size
+        weights[layer + 'input_layernorm.weight'] = 1 + normal(shape.hidden_size)
+        weights[layer + 'self_attn.q_proj.weight'] = normal(shape.heads * shape.head_size, shape.hidden_size)
+        weights[layer + 'self_attn.k_proj.weight'] = normal(kv_size, shape.hidden_size)
+        weights[layer + 'self_attn.v_proj.weight'] = normal(kv_size, shape.hidden_size)
+        weights[layer + 'self_attn.o_proj.weight'] = normal(shape.hidden_size, shape.heads * shape.head_size)
+        weights[layer + 'post_attention_layernorm.weight'] = 1 + normal(shape.hidden_size)
+        weights[layer + 'mlp.gate_proj.weight'] = normal(shape.ffn_size, shape.hidden_size)
+        weights[layer + 'mlp.up_proj.weight'] = normal(shape.ffn_size, shape.hidden_size)
+        weights[layer + 'mlp.down_proj.weight'] = normal(shape.hidden_size, shape.ffn_size)
+    weights['model.norm.weight'] = 1 + normal(shape.hidden_size)
+    if not shape.tied_embeddings:
+        weights['lm_head.weight'] = normal(shape.vocabulary_size, shape.hidden_size)
+    return weights
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + epsilon) * weight
+
+
+def rotate(x: torch.Tensor, theta: float) -> torch.Tensor:
+    """Rotary positions on (batch, heads, sequence, head_size), the halves of a head as pairs (GPT-NeoX's order, Hugging Face's)."""
+    half = x.shape[-1] // 2
+    frequencies = theta ** (-torch.arange(half, dtype=torch.float64) / half)
+    angles = torch.arange(x.shape[2], dtype=torch.float64)[:, None] * frequencies
+    cosines, sines = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    low, high = x[..., :half], x[..., half:]
+    return torch.cat([low * cosines - high * sines, high * cosines + low * sines], -1)
+
+
+def logits_of(shape: Shape, weights: Weights, tokens: torch.Tensor) -> torch.Tensor:
+    def heads(x: torch.Tensor, count: int) -> torch.Tensor:
+        return x.view(x.shape[0], x.shape[1], count, shape.head_size).transpose(1, 2)
+
+    x = weights['model.embed_tokens.weight'][tokens]
+    for i in range(shape.layers):
+        layer = {name.split('.', 3)[3]: w for name, w in weights.items() if name.startswith(f'model.layers.{i}.')}
+        h = rms_norm(x, layer['input_layernorm.weight'], shape.norm_epsilon)
+        q = rotate(heads(h @ layer['self_attn.q_proj.weight'].T, shape.heads), shape.rope_theta)
+        k = rotate(heads(h @ layer['self_attn.k_proj.weight'].T, shape.kv_heads), shape.rope_theta)
+        v = heads(h @ layer['self_attn.v_proj.weight'].T, shape.kv_heads)
+        k, v = (t.repeat_interleave(shape.heads // shape.kv_heads, 1) for t in (k, v))
+        scores = q @ k.transpose(-1, -2) / math.sqrt(shape.head_size)
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        attention = scores.masked_fill(future, -math.inf).softmax(-1) @ v
+        x = x + attention.transpose(1, 2).flatten(2) @ layer['self_attn.o_proj.weight'].T
+        h = rms_norm(x, layer['post_attention_layernorm.weight'], shape.norm_epsilon)
+        gated = functional.silu(h @ layer['mlp.gate_proj.weight'].T) * (h @ layer['mlp.up_proj.weight'].T)
+        x = x + gated @ layer['mlp.down_proj.weight'].T
+    x = rms_norm(x, weights['model.norm.weight'], shape.norm_epsilon)
+    return x @ weights.get('lm_head.weight', weights['model.embed_tokens.weight']).T
+
+
+def mean_loss(shape: Shape, weights: Weights, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(logits_of(shape, weights, tokens).flatten(0, 1), targets.flatten(), ignore_index=-1)
+
+
+def batches(shape: Shape) -> torch.Tensor:
+    """(STEPS, BATCH, SEQUENCE + 1) tokens in which the next one can mostly be told from the last two."""
+    generator = torch.Generator().manual_seed(8)
+    tokens = torch.randint(shape.vocabulary_size, (STEPS, BATCH, SEQUENCE + 1), generator=generator)
+    surprise = torch.rand(tokens.shape, generator=generator) < 0.2
+    for place in range(2, SEQUENCE + 1):
+        told = (tokens[..., place - 1] + 3 * (tokens[..., place - 2] % 4) + 1) % shape.vocabulary_size
+        tokens[..., place] = torch.where(surprise[..., place], tokens[..., place], told)
+    return tokens
+
+
+def parameters_of(weights: Weights, dtype: torch.dtype) -> Weights:
+    return {name: w.to(dtype).requires_grad_() for name, w in weights.items()}
+
+
+def golden(shape: Shape) -> Weights:
+    start, samples = initial_weights(shape), batches(shape)
+    tokens, targets = samples[..., :-1].contiguous(), samples[..., 1:].clone()
+    targets[:, 0, :5] = -1
+    result = {'weight/' + name: w.clone() for name, w in start.items()}
+    result |= {'tokens': tokens.int(), 'targets': targets.int()}
+
+    truth = parameters_of(start, torch.float64)
+    result['log_probabilities'] = logits_of(shape, truth, tokens[0]).log_softmax(-1).detach().float()
+    mean_loss(shape, truth, tokens[0], targets[0]).backward()
+    result |= {'gradient/' + name: w.grad.float() for name, w in truth.items()}
+
+    weights = parameters_of(start, torch.float32)
+    groups = [{'params': [w for w in weights.values() if w.dim() == 2], 'weight_decay': WEIGHT_DECAY},
+              {'params': [w for w in weights.values() if w.dim() == 1], 'weight_decay': 0.0}]
+    adam = torch.optim.AdamW(groups, **ADAM)
+    losses, norms = [], []
+    for step in range(STEPS):
+        adam.zero_grad()
+        loss = mean_loss(shape, weights, tokens[step], targets[step])
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(list(weights.values()), CLIP).item())
+        adam.step()
+        losses.append(loss.item())
+    return result | {'loss': torch.tensor(losses, dtype=torch.float64), 'grad_norm': torch.tensor(norms, dtype=torch.float64)}
+
+
+def write(path: str, tensors: Weights, metadata: Dict[str, str]) -> None:
+    names = {torch.float32: 'F32', torch.float64: 'F64', torch.int32: 'I32'}
+    header: Dict[str, object] = {'__metadata__': metadata}
+    end = 0
+    for name, tensor in tensors.items():
+        begin, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {'dtype': names[tensor.dtype], 'shape': list(tensor.shape), 'data_offsets': [begin, end]}
+    text = json.dumps(header).encode()
+    text += b' ' * (-len(text) % 8)
+    with open(path, 'wb') as file:
+        file.write(struct.pack('<Q', len(text)) + text)
+        for tensor in tensors.values():
+            file.write(tensor.detach().contiguous().numpy().tobytes())
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    for name, shape in (('untied', Shape()), ('tied', Shape(tied_embeddings=1))):
+        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f'{name}.safetensors')
+        tensors = golden(shape)
+        metadata = {key: str(value) for key, value in shape._asdict().items()}
+        write(path, tensors, metadata | {'torch': torch.__version__})
+        print(f'{path}: {os.path.getsize(path)} bytes, loss {tensors["loss"][0]:.4f} to {tensors["loss"][-1]:.4f}')
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,204 @@
+// The same numbers as PyTorch from the same weights: golden/make_golden.py wrote them.
+#include <google/protobuf/struct.pb.h>
+#include <google/protobuf/util/json_util.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "tools/base/files.h"
+#include "tools/base/testing/status_testing.h"
+#include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/trainer/engine.h"
+
+namespace convene::worker {
+namespace {
+
+// A safetensors file in memory.
+class Golden {
+ public:
+  explicit Golden(const std::string& name) {
+    auto bytes = ReadFile("worker_runtime/trainer/golden/" + name + ".safetensors");
+    REQUIRE_OK(bytes.status());
+    bytes_ = *std::move(bytes);
+    uint64_t header_bytes = 0;
+    std::memcpy(&header_bytes, bytes_.data(), sizeof(header_bytes));
+    begin_ = sizeof(header_bytes) + header_bytes;
+    REQUIRE(begin_ <= bytes_.size());
+    const std::string header = bytes_.substr(sizeof(header_bytes), header_bytes);
+    REQUIRE(google::protobuf::util::JsonStringToMessage(header, &header_).ok());
+  }
+
+  double Metadata(const std::string& key) const {
+    double value = 0;
+    REQUIRE(absl::SimpleAtod(Item("__metadata__").fields().at(key).string_value(), &value));
+    return value;
+  }
+  std::vector<int64_t> Shape(const std::string& name) const {
+    return Numbers(Item(name).fields().at("shape"));
+  }
+  template <typename T>
+  std::vector<T> Values(const std::string& name) const {
+    const std::vector<int64_t> range = Numbers(Item(name).fields().at("data_offsets"));
+    std::vector<T> values((range.at(1) - range.at(0)) / sizeof(T));
+    std::memcpy(values.data(), bytes_.data() + begin_ + range.at(0), values.size() * sizeof(T));
+    return values;
+  }
+
+ private:
+  const google::protobuf::Struct& Item(const std::string& name) const {
+    INFO(name);
+    REQUIRE(header_.fields().contains(name));
+    return header_.fields().at(name).struct_value();
+  }
+  static std::vector<int64_t> Numbers(const google::protobuf::Value& list) {
+    std::vector<int64_t> numbers;
+    for (const auto& value : list.list_value().values()) {
+      numbers.push_back(static_cast<int64_t>(value.number_value()));
+    }
+    return numbers;
+  }
+
+  std::string bytes_;
+  size_t begin_ = 0;
+  google::protobuf::Struct header_;
+};
+
+// A model of one process that starts from the golden weights.
+class Trainer {
+ public:
+  explicit Trainer(const Golden& golden)
+      : batch_size_(golden.Shape("tokens")[1]), sequence_length_(golden.Shape("tokens")[2]) {
+    const auto integer = [&](const char* key) { return static_cast<int>(golden.Metadata(key)); };
+    ModelConfig model;
+    model.layers = integer("layers");
+    model.hidden_size = integer("hidden_size");
+    model.ffn_size = integer("ffn_size");
+    model.heads = integer("heads");
+    model.kv_heads = integer("kv_heads");
+    model.head_size = integer("head_size");
+    model.vocabulary_size = integer("vocabulary_size");
+    model.rope_theta = golden.Metadata("rope_theta");
+    model.norm_epsilon = golden.Metadata("norm_epsilon");
+    model.tied_embeddings = integer("tied_embeddings") != 0;
+    communicators_ = LoopbackCommunicators(Layout{});
+    auto engine = Engine::Create({.model = model,
+                                  .micro_batch_size = static_cast<int>(batch_size_),
+                                  .sequence_length = static_cast<int>(sequence_length_)},
+                                 communicators_[0]);
+    REQUIRE_OK(engine.status());
+    engine_ = *std::move(engine);
+    for (const PieceToRead& piece : engine_->optimizer().PiecesToRead()) {
+      if (piece.piece.name.rfind("optimizer.", 0) == 0) continue;
+      const std::vector<float> weight = golden.Values<float>("weight/" + piece.piece.name);
+      REQUIRE(static_cast<int64_t>(weight.size()) == piece.piece.flat_count);
+      std::copy(weight.begin(), weight.end(), piece.data);
+    }
+  }
+
+  // Every token of one step; `targets` says which count.
+  TokenBatch Batch(const std::vector<int32_t>& tokens, const std::vector<int32_t>& targets,
+                   int step) const {
+    const int64_t count = batch_size_ * sequence_length_;
+    const int32_t* step_targets = targets.data() + step * count;
+    const auto counted =
+        std::count_if(step_targets, step_targets + count, [](int32_t t) { return t >= 0; });
+    return {tokens.data() + step * count, step_targets, 1.0f / static_cast<float>(counted)};
+  }
+
+  Engine& engine() { return *engine_; }
+  Stream& stream() { return stream_; }
+
+ private:
+  const int64_t batch_size_;
+  const int64_t sequence_length_;
+  std::vector<CommunicatorSet> communicators_;
+  std::unique_ptr<Engine> engine_;
+  Stream stream_ = Stream::Cpu();
+};
+
+const char* const kModels[] = {"untied", "tied"};
+
+double Largest(const std::vector<float>& values) {
+  double largest = 0;
+  for (const float value : values) largest = std::max(largest, std::abs(double{value}));
+  return largest;
+}
+
+TEST_CASE("every logit is PyTorch's, up to the constant that a softmax does not see") {
+  for (const char* name : kModels) {
+    INFO(name);
+    const Golden golden(name);
+    Trainer trainer(golden);
+    const std::vector<int32_t> tokens = golden.Values<int32_t>("tokens");
+    const std::vector<float> expected = golden.Values<float>("log_probabilities");
+    const int64_t vocabulary = golden.Shape("log_probabilities")[2];
+    const int64_t places = static_cast<int64_t>(expected.size()) / vocabulary;
+    double worst = 0;
+    // The loss of a batch in which one place counts is that place's log probability.
+    for (int64_t place = 0; place < places; ++place) {
+      std::vector<int32_t> targets(places, -1);
+      for (int32_t token = 0; token < vocabulary; ++token) {
+        targets[place] = token;
+        const auto loss =
+            trainer.engine().ForwardLoss(trainer.Batch(tokens, targets, 0), 1, trainer.stream());
+        REQUIRE_OK(loss.status());
+        worst = std::max(worst, std::abs(-*loss - expected[place * vocabulary + token]));
+      }
+    }
+    CHECK(worst < 5e-6);
+  }
+}
+
+TEST_CASE("every gradient is PyTorch's") {
+  for (const char* name : kModels) {
+    const Golden golden(name);
+    Trainer trainer(golden);
+    const auto result = trainer.engine().TrainStep(
+        trainer.Batch(golden.Values<int32_t>("tokens"), golden.Values<int32_t>("targets"), 0),
+        {.learning_rate = 0}, /*stop=*/false, trainer.stream());
+    REQUIRE_OK(result.status());
+    for (const ParameterSlice& slice : trainer.engine().table().slices) {
+      INFO(name << ": " << slice.name);
+      const std::vector<float> expected = golden.Values<float>("gradient/" + slice.name);
+      REQUIRE(static_cast<int64_t>(expected.size()) == slice.count());
+      const float* gradient = trainer.engine().gradients().data() + slice.flat_offset;
+      double worst = 0;
+      for (int64_t i = 0; i < slice.count(); ++i) {
+        worst = std::max(worst, std::abs(double{gradient[i]} - expected[i]));
+      }
+      CHECK(worst < 1e-5 * Largest(expected));
+    }
+  }
+}
+
+TEST_CASE("fifty steps of AdamW with clipping follow PyTorch's losses and norms") {
+  for (const char* name : kModels) {
+    const Golden golden(name);
+    Trainer trainer(golden);
+    const std::vector<int32_t> tokens = golden.Values<int32_t>("tokens");
+    const std::vector<int32_t> targets = golden.Values<int32_t>("targets");
+    const std::vector<double> losses = golden.Values<double>("loss");
+    const std::vector<double> norms = golden.Values<double>("grad_norm");
+    REQUIRE(losses.size() == 50);
+    for (int step = 0; step < 50; ++step) {
+      const auto result =
+          trainer.engine().TrainStep(trainer.Batch(tokens, targets, step),
+                                     {.learning_rate = 2e-3, .weight_decay = 0.1, .step = step + 1},
+                                     /*stop=*/false, trainer.stream());
+      REQUIRE_OK(result.status());
+      INFO(name << ", step " << step << ": loss " << result->loss << ", PyTorch " << losses[step]
+                << "; norm " << result->grad_norm << ", PyTorch " << norms[step]);
+      CHECK(std::abs(result->loss - losses[step]) < 1e-5 * losses[step]);
+      CHECK(std::abs(result->grad_norm - norms[step]) < 1e-5 * norms[step]);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace convene::worker
