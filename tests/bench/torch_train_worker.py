@@ -1,0 +1,101 @@
+"""The peer of train_bench: a Llama in PyTorch, written as its users would, one process on CPU or on a GPU.
+
+usage: torch_train_worker.py '{"layers": 8, ...}'   (train_bench.py's Case as JSON)
+Prints one JSON line: the seconds of each step, the last loss, the peak memory of the GPU where there is one.
+"""
+
+import json
+import resource
+import sys
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class Attention(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.heads, self.kv_heads, self.head_size = c['heads'], c['kv_heads'], c['head_size']
+        self.sizes = [self.heads * self.head_size, self.kv_heads * self.head_size, self.kv_heads * self.head_size]
+        self.qkv = nn.Linear(c['hidden_size'], sum(self.sizes), bias=False)
+        self.out = nn.Linear(self.sizes[0], c['hidden_size'], bias=False)
+
+    def forward(self, x, cosines, sines):
+        batch, length, _ = x.shape
+        q, k, v = (t.view(batch, length, -1, self.head_size).transpose(1, 2) for t in self.qkv(x).split(self.sizes, -1))
+        q, k = (self.turned(t, cosines, sines) for t in (q, k))
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
+        return self.out(y.transpose(1, 2).reshape(batch, length, -1))
+
+    @staticmethod
+    def turned(x, cosines, sines):
+        low, high = x.chunk(2, -1)
+        return torch.cat([low * cosines - high * sines, high * cosines + low * sines], -1)
+
+
+class Block(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.norm1, self.norm2 = (nn.RMSNorm(c['hidden_size'], eps=1e-5) for _ in range(2))
+        self.attention = Attention(c)
+        self.gate_up = nn.Linear(c['hidden_size'], 2 * c['ffn_size'], bias=False)
+        self.down = nn.Linear(c['ffn_size'], c['hidden_size'], bias=False)
+
+    def forward(self, x, cosines, sines):
+        x = x + self.attention(self.norm1(x), cosines, sines)
+        gate, up = self.gate_up(self.norm2(x)).chunk(2, -1)
+        return x + self.down(functional.silu(gate) * up)
+
+
+class Llama(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.embedding = nn.Embedding(c['vocabulary_size'], c['hidden_size'])
+        self.blocks = nn.ModuleList(Block(c) for _ in range(c['layers']))
+        self.norm = nn.RMSNorm(c['hidden_size'], eps=1e-5)
+        self.head = nn.Linear(c['hidden_size'], c['vocabulary_size'], bias=False)
+        if c['tied_embeddings']:
+            self.head.weight = self.embedding.weight
+        angles = torch.outer(torch.arange(c['sequence_length']), 10000.0 ** (-torch.arange(c['head_size'] // 2) * 2 / c['head_size']))
+        self.register_buffer('cosines', angles.cos())
+        self.register_buffer('sines', angles.sin())
+        for parameter in self.parameters():
+            if parameter.dim() == 2:
+                nn.init.normal_(parameter, std=0.02)
+
+    def forward(self, tokens, targets):
+        x = self.embedding(tokens)
+        cosines, sines = self.cosines.to(x.dtype), self.sines.to(x.dtype)
+        for block in self.blocks:
+            x = block(x, cosines, sines)
+        return functional.cross_entropy(self.head(self.norm(x)).flatten(0, 1).float(), targets.flatten())
+
+
+def main():
+    c = json.loads(sys.argv[1])
+    torch.manual_seed(1)
+    device = torch.device(c['device'])
+    if device.type == 'cpu':
+        torch.set_num_threads(c['threads'])
+    model = Llama(c).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    loss_of = torch.compile(model) if c['compile'] else model
+    tokens = torch.randint(0, 256, (c['micro_batch_size'], c['sequence_length'] + 1), device=device)
+    seconds, loss = [], None
+    for _ in range(c['steps']):
+        started = time.perf_counter()
+        optimizer.zero_grad()
+        with torch.autocast(device.type, torch.bfloat16, enabled=c['precision'] == 'bf16'):
+            loss = loss_of(tokens[:, :-1], tokens[:, 1:])
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        loss_value = loss.item()
+        seconds.append(time.perf_counter() - started)
+    peak = torch.cuda.max_memory_allocated() if device.type == 'cuda' else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps({'step_seconds': seconds, 'loss': loss_value, 'peak_bytes': peak}))
+
+
+main()

@@ -1,0 +1,115 @@
+#!/usr/bin/python3
+"""Training throughput and peak memory of one process on this machine's CPU, beside PyTorch eager and compiled.
+
+usage: tests/bench/train_bench.py [--models llama-15m,llama-125m] [--precisions fp32] [--rounds 3] [--steps 8] [--threads N]
+The rivals run in turns, with the same shape, batch, sequence and threads; the first quarter of each run's steps is warm-up and
+not counted. Prints medians over all counted steps, and ratios.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from typing import Dict, List, NamedTuple
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import launch_bench  # noqa: E402  (the line above keeps __pycache__ out of the tree)
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SHAPE_KEYS = ('layers', 'hidden_size', 'ffn_size', 'heads', 'kv_heads', 'head_size', 'vocabulary_size', 'tied_embeddings')
+
+
+class Model(NamedTuple):
+    shape: Dict[str, int]
+    micro_batch_size: int
+    sequence_length: int
+
+
+MODELS = {
+    'llama-15m': Model(dict(zip(SHAPE_KEYS, (8, 384, 1024, 8, 8, 48, 256, 0))), 8, 256),
+    'llama-125m': Model(dict(zip(SHAPE_KEYS, (12, 768, 2048, 12, 12, 64, 50304, 1))), 2, 512),
+}
+
+
+class Result(NamedTuple):
+    step_seconds: List[float]
+    peak_bytes: int
+
+
+def counted(step_seconds: List[float]) -> List[float]:
+    return step_seconds[max(1, len(step_seconds) // 4):]
+
+
+def run_convene(binary: str, data: str, model: Model, precision: str, steps: int, threads: int) -> Result:
+    with tempfile.TemporaryDirectory() as folder:
+        metrics = os.path.join(folder, 'metrics.jsonl')
+        flags = [f'--{key.replace("_", "-")}={str(bool(value)).lower() if key == "tied_embeddings" else value}'
+                 for key, value in model.shape.items()]
+        command = [binary, '--model', 'llama-15m', *flags, '--data', data, '--steps', str(steps), '--token-cache-dir', folder,
+                   '--global-batch-size', str(model.micro_batch_size), '--micro-batch-size', str(model.micro_batch_size),
+                   '--sequence-length', str(model.sequence_length), '--validation-every', '0', '--validation-samples', '1',
+                   '--metrics-file', metrics] + ([] if precision == 'fp32' else ['--precision', precision])
+        child = subprocess.Popen(command, env={**os.environ, 'OMP_NUM_THREADS': str(threads)}, stdout=subprocess.DEVNULL)
+        _, status, usage = os.wait4(child.pid, 0)
+        if status != 0:
+            sys.exit(f'train_bench: {" ".join(command)} ended with {os.waitstatus_to_exitcode(status)}')
+        with open(metrics, encoding='utf-8') as file:
+            lines = [json.loads(line) for line in file]
+        return Result(counted([line['step_seconds'] for line in lines if 'step_seconds' in line]), usage.ru_maxrss * 1024)
+
+
+def run_torch(model: Model, precision: str, steps: int, threads: int, compiled: bool) -> Result:
+    case = {**model.shape, 'micro_batch_size': model.micro_batch_size, 'sequence_length': model.sequence_length, 'steps': steps,
+            'threads': threads, 'precision': precision, 'compile': compiled, 'device': 'cpu'}
+    command = [f'{launch_bench.VENV}/bin/python', os.path.join(HERE, 'torch_train_worker.py'), json.dumps(case)]
+    done = subprocess.run(command, env={**launch_bench.torch_environment(), 'OMP_NUM_THREADS': str(threads)}, check=False,
+                          capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f'train_bench: torch_train_worker.py ended with {done.returncode}:\n{done.stderr[-3000:]}')
+    answer = json.loads(done.stdout.splitlines()[-1])
+    return Result(counted(answer['step_seconds']), answer['peak_bytes'])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--models', default=','.join(MODELS))
+    parser.add_argument('--precisions', default='fp32')
+    parser.add_argument('--rounds', type=int, default=3)
+    parser.add_argument('--steps', type=int, default=8)
+    parser.add_argument('--threads', type=int, default=os.cpu_count())
+    arguments = parser.parse_args()
+    torch_version = launch_bench.install_torch()
+    subprocess.run(['bazel', 'build', '//worker_runtime/trainer:convene-train'], cwd=launch_bench.ROOT, check=True)
+    bazel_bin = subprocess.run(['bazel', 'info', 'bazel-bin'], cwd=launch_bench.ROOT, check=True, capture_output=True,
+                               text=True).stdout.strip()
+    binary = os.path.join(bazel_bin, 'worker_runtime/trainer/convene-train')
+    data = '/usr/share/perl/*/pod/perlfunc.pod'
+    print(f'PyTorch {torch_version}, {arguments.threads} threads, {arguments.rounds} rounds of {arguments.steps} steps')
+    for name in arguments.models.split(','):
+        model = MODELS[name]
+        for precision in arguments.precisions.split(','):
+            results: Dict[str, List[Result]] = {'convene': [], 'eager': [], 'compile': []}
+            for _ in range(arguments.rounds):
+                results['convene'].append(run_convene(binary, data, model, precision, arguments.steps, arguments.threads))
+                results['eager'].append(run_torch(model, precision, arguments.steps, arguments.threads, False))
+                results['compile'].append(run_torch(model, precision, arguments.steps, arguments.threads, True))
+            report(f'{name} {precision}, {model.micro_batch_size} x {model.sequence_length} tokens a step', model, results)
+    return 0
+
+
+def report(title: str, model: Model, results: Dict[str, List[Result]]) -> None:
+    tokens = model.micro_batch_size * model.sequence_length
+    print(title)
+    speeds = {name: tokens / statistics.median(s for run in runs for s in run.step_seconds) for name, runs in results.items()}
+    peaks = {name: statistics.median(run.peak_bytes for run in runs) for name, runs in results.items()}
+    for name in results:
+        print(f'  {name:8} {speeds[name]:10.0f} tokens/s  {peaks[name] / 2**20:8.0f} MiB'
+              f'   ours: {speeds["convene"] / speeds[name]:.2f} x the speed, {peaks["convene"] / peaks[name]:.2f} x the memory')
+
+
+if __name__ == '__main__':
+    sys.exit(main())
