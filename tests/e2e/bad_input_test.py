@@ -59,6 +59,21 @@ class BadTrainerInputTest(ConveneTestCase):
         self.check("shape", layers=4)
 
 
+class TwoJobsTest(ConveneTestCase):
+
+    def test_a_second_job_on_one_checkpoint_directory_is_refused_until_the_first_is_gone(self):
+        first = self.start(CONVENE_TRAIN, *self.train_arguments(steps=1000000))
+        self.wait_for_step(6)
+        second = self.train_arguments(steps=20, metrics_file=self.path("second.jsonl"))
+        text = self.finish(self.start(CONVENE_TRAIN, *second), 20, 64)
+        self.assertIn(f"is being written to by process {first.pid} on ", text)
+        self.assertIn("give this job another --checkpoint-dir, or stop that one", text)
+        self.assertIsNone(first.poll())
+        first.kill()
+        # At once: the first may still be dying.
+        self.assertIn("resumed after step", self.finish(self.start(CONVENE_TRAIN, *second), 20))
+
+
 class BadLauncherInputTest(ConveneTestCase):
 
     def run_convene(self, *arguments, expected_code, timeout_s=20, **environment):

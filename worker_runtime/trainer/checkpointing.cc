@@ -2,7 +2,9 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +16,9 @@
 
 namespace convene::worker {
 namespace {
+
+constexpr absl::Duration kOtherJobsTimeToEnd = absl::Seconds(5);
+constexpr absl::Duration kPredecessorsTimeToEnd = absl::Minutes(2);
 
 // All ranks leave with an error when one has one: the lowest such rank is named to the others.
 absl::Status Agree(const absl::Status& mine, const char* deed, Collective& world, Stream& stream) {
@@ -45,6 +50,23 @@ absl::Status MakeWritable(const std::string& directory) {
   return Annotate(status, "--checkpoint-dir cannot take checkpoints; give another");
 }
 
+absl::StatusOr<DirectoryLock> Claim(const TrainOptions& options, const JobIdentity& job) {
+  CONVENE_RETURN_IF_ERROR(MakeWritable(options.checkpoint_dir));
+  const auto warn = [](const std::string& text) { spdlog::warn("{}", text); };
+  absl::StatusOr<DirectoryLock> lock = DirectoryLock::Acquire(
+      options.checkpoint_dir,
+      {.job = job.name,
+       .wait_timeout = std::min(job.is_restart ? kPredecessorsTimeToEnd : kOtherJobsTimeToEnd,
+                                options.checkpoint_timeout / 2),
+       .on_wait = warn,
+       .on_unlocked = warn});
+  if (!absl::IsAlreadyExists(lock.status())) return lock;
+  const std::string text = absl::StrCat(
+      lock.status().message(), ": give this job another --checkpoint-dir, or stop that one");
+  if (job.is_restart) return absl::DeadlineExceededError(text);
+  return absl::AlreadyExistsError(text);
+}
+
 Choice ChooseNewest(const std::string& directory) {
   std::vector<std::string> refused;
   const auto reader = OpenNewestWhole(directory, &refused);
@@ -74,10 +96,6 @@ Choice ChooseNamed(const TrainOptions& options) {
 
 Choice ChooseCheckpoint(const TrainOptions& options, bool is_restart) {
   const bool saves = !options.checkpoint_dir.empty();
-  if (saves) {
-    const absl::Status writable = MakeWritable(options.checkpoint_dir);
-    if (!writable.ok()) return {writable};
-  }
   if (saves && (is_restart || options.resume == ResumeMode::kAuto)) {
     Choice own = ChooseNewest(options.checkpoint_dir);
     if (!own.status.ok() || own.source != Source::kNothing) return own;
@@ -139,6 +157,21 @@ absl::Status SaveCheckpoint(const std::string& directory, const CheckpointInfo& 
   }
   CONVENE_RETURN_IF_ERROR(all_written);
   return Agree(published, "publish the checkpoint", world, stream);
+}
+
+absl::StatusOr<std::optional<DirectoryLock>> ClaimCheckpointDirectory(const TrainOptions& options,
+                                                                      const JobIdentity& job,
+                                                                      Collective& world,
+                                                                      Stream& stream) {
+  std::optional<DirectoryLock> lock;
+  absl::Status status;
+  if (world.rank() == 0 && !options.checkpoint_dir.empty()) {
+    absl::StatusOr<DirectoryLock> claimed = Claim(options, job);
+    status = claimed.status();
+    if (claimed.ok()) lock = *std::move(claimed);
+  }
+  CONVENE_RETURN_IF_ERROR(Agree(status, "have the checkpoint directory for itself", world, stream));
+  return lock;
 }
 
 absl::StatusOr<std::optional<Restored>> RestoreCheckpoint(const TrainOptions& options,

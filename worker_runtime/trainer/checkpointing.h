@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker_runtime/checkpoint/checkpoint.h"
+#include "worker_runtime/checkpoint/directory_lock.h"
 #include "worker_runtime/comm/collective.h"
 #include "worker_runtime/device/stream.h"
 #include "worker_runtime/shard/sharded_optimizer.h"
@@ -26,6 +27,27 @@ std::string ShapeText(const ModelConfig& config);
 absl::Status SaveCheckpoint(const std::string& directory, const CheckpointInfo& info, int keep,
                             const ShardedOptimizer& optimizer, Collective& world, Stream& stream);
 
+// Which job asks.
+struct JobIdentity {
+  std::string name;
+  // The job ran before: a worker died, a node came or went.
+  bool is_restart = false;
+};
+
+// Every rank calls it, before RestoreCheckpoint. Rank 0 makes options.checkpoint_dir when it is
+// absent and locks it for as long as the returned value lives; the other ranks get nullopt, and so
+// does everybody without a checkpoint_dir.
+//
+// Another job that holds it gets 5 s to end, a restarted job's own predecessor 2 min (what a file
+// server keeps the locks of a lost node for), but neither more than half of
+// options.checkpoint_timeout. On rank 0 then AlreadyExists, or for a restart DeadlineExceeded: one
+// that starts again later may succeed. PermissionDenied and other codes of the file system when the
+// directory cannot be written to. The other ranks: Aborted, "rank 0 could not ...".
+absl::StatusOr<std::optional<DirectoryLock>> ClaimCheckpointDirectory(const TrainOptions& options,
+                                                                      const JobIdentity& job,
+                                                                      Collective& world,
+                                                                      Stream& stream);
+
 struct Restored {
   CheckpointInfo info;
   std::string path;
@@ -35,10 +57,10 @@ struct Restored {
 // parameters; nullopt on all ranks when there is nothing to resume from. Rank 0 decides which
 // checkpoint and logs each one that it had to refuse.
 //
-// `is_restart`: the job ran before (a worker died, a node came or went). It then goes on from the
-// newest checkpoint of its own whatever options.resume says; that was for the first start. So that
-// its own can be told from older ones, a first start with `none` or a directory is refused
-// (FailedPrecondition) where checkpoint_dir holds checkpoints of later steps.
+// `is_restart`: see JobIdentity. Such a job goes on from the newest checkpoint of its own whatever
+// options.resume says; that was for the first start. So that its own can be told from older ones, a
+// first start with `none` or a directory is refused (FailedPrecondition) where checkpoint_dir holds
+// checkpoints of later steps.
 //
 // NotFound or DataLoss for a named checkpoint that is not whole; FailedPrecondition for one of
 // another shape or seed.

@@ -119,6 +119,17 @@ class World {
     });
   }
 
+  // What rank 0 gets stays in `lock`.
+  std::vector<absl::Status> Claim(const TrainOptions& options, const JobIdentity& job,
+                                  std::optional<DirectoryLock>* lock) {
+    return OnEveryRank([&](Rank& rank, Stream& stream) -> absl::Status {
+      CONVENE_ASSIGN_OR_RETURN(std::optional<DirectoryLock> mine,
+                               ClaimCheckpointDirectory(options, job, *rank.world, stream));
+      if (rank.world->rank() == 0) *lock = std::move(mine);
+      return absl::OkStatus();
+    });
+  }
+
   // Weights and moments by name, as one global tensor each.
   std::map<std::string, std::vector<float>> State() {
     std::map<std::string, std::vector<float>> state;
@@ -192,6 +203,38 @@ TEST_CASE("what one layout saves another restores, bit by bit") {
     CHECK(restored.State() == state);
     CHECK(restored.EveryRankHolds(state));
   }
+}
+
+TEST_CASE("a directory that another job writes to is refused by every rank") {
+  const TempDir directory;
+  World first({.pp = 1, .dp = 2, .tp = 1}), second({.pp = 1, .dp = 2, .tp = 1});
+  TrainOptions options = ResumeFrom(directory.File("made/by/the/first"));
+  options.checkpoint_timeout = absl::Milliseconds(200);  // the wait is at most half of it
+  std::optional<DirectoryLock> held, refused;
+  RequireAllOk(first.Claim(options, {.name = "first"}, &held));
+  CHECK(held.has_value());
+  auto statuses = second.Claim(options, {.name = "second"}, &refused);
+  CHECK_STATUS(statuses[0], absl::StatusCode::kAlreadyExists, "job first, since ");
+  CHECK_STATUS(statuses[0], absl::StatusCode::kAlreadyExists, "another --checkpoint-dir, or stop");
+  CHECK_STATUS(statuses[1], absl::StatusCode::kAborted, "rank 0 could not have the checkpoint");
+  // A restart, whose predecessor it may be, is to try again.
+  statuses = second.Claim(options, {.name = "first", .is_restart = true}, &refused);
+  CHECK_STATUS(statuses[0], absl::StatusCode::kDeadlineExceeded, "job first, since ");
+  held.reset();
+  RequireAllOk(second.Claim(options, {.name = "second"}, &refused));
+  options.checkpoint_dir.clear();
+  RequireAllOk(first.Claim(options, {.name = "first"}, &held));
+  CHECK_FALSE(held.has_value());
+}
+
+TEST_CASE("a directory that cannot take checkpoints is refused by every rank") {
+  const TempDir directory;
+  REQUIRE_OK(WriteFileAtomic(directory.File("file"), "text"));
+  World world({.pp = 1, .dp = 2, .tp = 1});
+  std::optional<DirectoryLock> lock;
+  const auto statuses = world.Claim(ResumeFrom(directory.File("file/below")), {}, &lock);
+  CHECK_THAT(std::string(statuses[0].message()), Catch::Contains("--checkpoint-dir cannot take"));
+  CHECK_STATUS(statuses[1], absl::StatusCode::kAborted, "rank 0");
 }
 
 TEST_CASE("a restart goes on from the job's own newest checkpoint whatever the first start said") {

@@ -59,6 +59,8 @@ const std::vector<ConfigKeyRow>& ConfigKeyTable() {
       {"checkpoint_keep", "Checkpoints", "3", "newest ones to keep, at least 2"},
       {"resume", "Checkpoints", "auto",
        "at the first start: auto (newest), none, or a checkpoint's directory"},
+      {"checkpoint_timeout_seconds", "Checkpoints", "1800",
+       "a rank waits so long for others to read or write one"},
 
       {"log_every", "Reports", "10", "steps between progress lines when not on a terminal"},
       {"metrics_file", "Reports", "", "JSON lines, one object a step [none is written]"},

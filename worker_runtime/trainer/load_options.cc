@@ -125,6 +125,7 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
   options.token_cache_dir = config.token_cache_dir().empty() ? DefaultCacheDirectory(environment)
                                                              : config.token_cache_dir();
   options.collective_timeout = absl::Seconds(config.collective_timeout_seconds());
+  options.checkpoint_timeout = absl::Seconds(config.checkpoint_timeout_seconds());
   return options;
 }
 

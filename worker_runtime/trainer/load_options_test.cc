@@ -41,6 +41,7 @@ TEST_CASE("with only data named, the defaults are a small run that works") {
   CHECK(options.checkpoint_dir.empty());
   CHECK(options.resume == ResumeMode::kAuto);
   CHECK(options.collective_timeout == absl::Seconds(300));
+  CHECK(options.checkpoint_timeout == absl::Minutes(30));
 }
 
 TEST_CASE("the file wins over the defaults, and a flag over the file") {

@@ -87,6 +87,9 @@ absl::Status ValidateSurroundings(const TrainOptions& options) {
     return absl::InvalidArgumentError(
         "token_cache_dir is not set, and neither XDG_CACHE_HOME nor HOME says where caches go");
   }
+  CONVENE_RETURN_IF_ERROR(
+      Demand(options.checkpoint_timeout > absl::ZeroDuration(), "checkpoint_timeout_seconds",
+             absl::ToDoubleSeconds(options.checkpoint_timeout), "greater than 0"));
   return Demand(options.collective_timeout > absl::ZeroDuration(), "collective_timeout_seconds",
                 absl::ToDoubleSeconds(options.collective_timeout), "greater than 0");
 }

@@ -52,6 +52,7 @@ struct TrainOptions {
   int64_t validation_samples = 0;
   std::string token_cache_dir;
   absl::Duration collective_timeout;
+  absl::Duration checkpoint_timeout;  // of the same where ranks wait for a checkpoint's files
 };
 
 // InvalidArgument names the key, its value and what would be right: ranges, relations (warm-up

@@ -99,6 +99,8 @@ TEST_CASE("what is out of range is named with its value and the right one") {
                "resume must be auto, none or");
   CHECK_STATUS(With([](TrainOptions& o) { o.collective_timeout = absl::ZeroDuration(); }), kInvalid,
                "collective_timeout_seconds 0");
+  CHECK_STATUS(With([](TrainOptions& o) { o.checkpoint_timeout = absl::ZeroDuration(); }), kInvalid,
+               "checkpoint_timeout_seconds 0");
 }
 
 TEST_CASE("the model is checked against the layout too") {

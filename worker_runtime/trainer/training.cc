@@ -13,6 +13,7 @@
 #include "spdlog/spdlog.h"
 #include "tools/base/clock.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/checkpoint/directory_lock.h"
 #include "worker_runtime/checkpoint/step_directory.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/data/dataset.h"
@@ -74,6 +75,7 @@ absl::StatusOr<CommunicatorSet> Connect(const TrainOptions& options, const Contr
   CONVENE_RETURN_IF_ERROR(WaitForAll(*store, prefix, contract.world_size));
   BootstrapOptions bootstrap;
   bootstrap.operation_timeout = options.collective_timeout;
+  bootstrap.checkpoint_timeout = options.checkpoint_timeout;
   bootstrap.store_host = contract.master_addr;
   return BootstrapGloo(layout, contract.rank, *store, prefix, bootstrap);
 }
@@ -117,6 +119,7 @@ class Training {
   Clock& clock_ = Clock::Real();
   Stream stream_ = Stream::Cpu();
   BatchLoader loader_;
+  std::optional<DirectoryLock> checkpoint_lock_;  // rank 0 only
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Reporter> reporter_;  // rank 0 only
   int64_t step_ = 0;                    // finished
@@ -149,9 +152,12 @@ absl::Status Training::Prepare() {
                                .microbatches = static_cast<int>(loader_.microbatches()),
                                .clip_grad_norm = options_.clip_grad_norm},
                               communicators_));
+  CONVENE_ASSIGN_OR_RETURN(
+      checkpoint_lock_, ClaimCheckpointDirectory(options_, {contract_.run_id, IsRestart(contract_)},
+                                                 *communicators_.checkpoint, stream_));
   CONVENE_ASSIGN_OR_RETURN(const std::optional<Restored> resumed,
                            RestoreCheckpoint(options_, IsRestart(contract_), engine_->optimizer(),
-                                             *communicators_.world, stream_));
+                                             *communicators_.checkpoint, stream_));
   if (resumed.has_value()) {
     step_ = resumed->info.step;
     if (resumed->path == StepDirectory(options_.checkpoint_dir, step_)) saved_step_ = step_;
@@ -221,7 +227,7 @@ absl::Status Training::Save() {
                                           .layout = layout_.ToString(),
                                           .world_size = contract_.world_size},
                                          options_.checkpoint_keep, engine_->optimizer(),
-                                         *communicators_.world, stream_));
+                                         *communicators_.checkpoint, stream_));
   saved_step_ = step_;
   if (reporter_ != nullptr) {
     reporter_->Checkpoint(step_, StepDirectory(options_.checkpoint_dir, step_));

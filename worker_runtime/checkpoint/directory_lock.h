@@ -1,0 +1,45 @@
+// One job at a time writes into a checkpoint directory.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "tools/base/clock.h"
+#include "tools/base/unique_fd.h"
+
+namespace convene::worker {
+
+struct DirectoryLockOptions {
+  // The job's name, for the message to the one who is refused. One line.
+  std::string job;
+  // How long another holder gets to end: one that was just killed is on its way.
+  absl::Duration wait_timeout = absl::Seconds(5);
+  // Called once when there is another holder, before the wait, with a sentence that says so.
+  std::function<void(const std::string&)> on_wait = [](const std::string&) {};
+  // Called once when this file system knows no locks.
+  std::function<void(const std::string&)> on_unlocked = [](const std::string&) {};
+  Clock* clock = &Clock::Real();
+};
+
+// Held as long as the object lives, and at most as long as the process: the kernel (or the file
+// server) frees it when its owner dies, however it dies. So a lock is never stale; the file
+// "writer.lock", with the holder's words in it, stays.
+class DirectoryLock {
+ public:
+  // `directory` exists. AlreadyExists when another holder has not gone after wait_timeout: the text
+  // says who it is (host, process, job, since when). Where the file system has no locks (flock over
+  // NFS without a lock daemon: ENOLCK), on_unlocked is called and the object holds nothing. Other
+  // errors: ErrnoStatus of opening or writing the file.
+  static absl::StatusOr<DirectoryLock> Acquire(const std::string& directory,
+                                               const DirectoryLockOptions& options);
+
+ private:
+  explicit DirectoryLock(UniqueFd fd) : fd_(std::move(fd)) {}
+
+  UniqueFd fd_;
+};
+
+}  // namespace convene::worker
