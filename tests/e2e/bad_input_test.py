@@ -59,6 +59,21 @@ class BadTrainerInputTest(ConveneTestCase):
         self.check("shape", layers=4)
 
 
+class NotANumberTest(ConveneTestCase):
+
+    def test_a_run_whose_gradients_stop_being_numbers_fails(self):
+        text = self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(
+            learning_rate="1e30", min_learning_rate=0, warmup_steps=0, max_skipped_steps=4)), 30, 1)
+        self.assertIn("--max-skipped-steps allows no more", text)
+        self.assertIn("steps 2 to 5 were all skipped", text)
+
+    def test_a_run_without_a_single_update_fails(self):
+        text = self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(
+            initializer_range="1e30", steps=3)), 30, 1)
+        self.assertIn("no step of this run changed a weight", text)
+        self.assertFalse(os.path.exists(self.path("checkpoints/step_00000003")))
+
+
 class TwoJobsTest(ConveneTestCase):
 
     def test_a_second_job_on_one_checkpoint_directory_is_refused_until_the_first_is_gone(self):

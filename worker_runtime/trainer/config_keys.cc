@@ -47,6 +47,8 @@ const std::vector<ConfigKeyRow>& ConfigKeyTable() {
       {"beta2", "Optimizer", "0.95", "AdamW's decay of the second moment"},
       {"epsilon", "Optimizer", "1e-8", "AdamW's, in the divisor"},
       {"clip_grad_norm", "Optimizer", "1.0", "largest global gradient norm; 0 = no clipping"},
+      {"max_skipped_steps", "Optimizer", "20",
+       "steps in a row whose gradient is no number that end the run"},
 
       {"tp_size", "Layout", "1", "tensor-parallel ranks"},
       {"pp_size", "Layout", "1", "pipeline stages"},

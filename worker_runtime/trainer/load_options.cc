@@ -112,6 +112,7 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
   options.beta2 = config.beta2();
   options.epsilon = config.epsilon();
   options.clip_grad_norm = config.clip_grad_norm();
+  options.max_skipped_steps = config.max_skipped_steps();
   options.checkpoint_dir = config.checkpoint_dir();
   options.checkpoint_every = config.checkpoint_every();
   CONVENE_RETURN_IF_ERROR(

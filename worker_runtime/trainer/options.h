@@ -39,7 +39,8 @@ struct TrainOptions {
   double beta1 = 0;
   double beta2 = 0;
   double epsilon = 0;
-  double clip_grad_norm = 0;     // 0 = off
+  double clip_grad_norm = 0;  // 0 = off
+  int64_t max_skipped_steps = 0;
   std::string checkpoint_dir;    // "" = no checkpoints
   int64_t checkpoint_every = 0;  // 0 = only the last
   int checkpoint_keep = 0;

@@ -19,6 +19,7 @@
 #include "worker_runtime/data/dataset.h"
 #include "worker_runtime/data/prepare.h"
 #include "worker_runtime/optimizer/learning_rate.h"
+#include "worker_runtime/optimizer/skipped_steps.h"
 #include "worker_runtime/trainer/batches.h"
 #include "worker_runtime/trainer/checkpointing.h"
 #include "worker_runtime/trainer/engine.h"
@@ -98,7 +99,8 @@ class Training {
         stop_(stop),
         loader_(dataset, options.seed,
                 {options.global_batch_size, static_cast<int>(options.micro_batch_size), layout.dp},
-                CoordinateOf(layout, contract.rank).dp) {}
+                CoordinateOf(layout, contract.rank).dp),
+        skipped_steps_(options.max_skipped_steps) {}
 
   absl::StatusOr<TrainingEnd> Run();
 
@@ -122,7 +124,8 @@ class Training {
   std::optional<DirectoryLock> checkpoint_lock_;  // rank 0 only
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Reporter> reporter_;  // rank 0 only
-  int64_t step_ = 0;                    // finished
+  SkippedSteps skipped_steps_;
+  int64_t step_ = 0;  // finished
   int64_t saved_step_ = -1;
 };
 
@@ -199,6 +202,7 @@ absl::StatusOr<bool> Training::Step() {
     if (!result.skipped.empty()) reporter_->Say(result.skipped);
     CONVENE_RETURN_IF_ERROR(reporter_->Step(step_, result, learning_rate, clock_.Now() - start));
   }
+  CONVENE_RETURN_IF_ERROR(skipped_steps_.Record(step_, !result.skipped.empty(), result.loss));
   return result.stop_requested;
 }
 
@@ -250,6 +254,7 @@ absl::StatusOr<TrainingEnd> Training::Run() {
       CONVENE_RETURN_IF_ERROR(Validate());
     }
   }
+  CONVENE_RETURN_IF_ERROR(skipped_steps_.AtEnd());
   CONVENE_RETURN_IF_ERROR(Save());
   CONVENE_RETURN_IF_ERROR(Validate());
   if (reporter_ != nullptr) reporter_->Summary(step_);
