@@ -58,6 +58,16 @@ class BadTrainerInputTest(ConveneTestCase):
         self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(steps=5)), 60)
         self.check("shape", layers=4)
 
+    def test_data_that_changed_since_the_checkpoint(self):
+        self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(steps=5)), 60)
+        with open(self.data, "r+b") as f:
+            f.write(b"T")  # as long as before
+        self.check("was trained on", steps=10)
+        text = self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(steps=10),
+                                      "--accept-new-data"), 60)
+        self.assertIn("as --accept-new-data says", text)
+        self.assertIn("resumed after step 5", text)
+
 
 class NotANumberTest(ConveneTestCase):
 

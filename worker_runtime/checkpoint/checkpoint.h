@@ -31,7 +31,10 @@ struct CheckpointInfo {
   int64_t step = 0;              // finished optimizer steps
   int64_t samples_consumed = 0;  // = position in the sample order
   int64_t seed = 0;
-  std::string model;   // a text form of the shape; the loader compares it and refuses another
+  std::string model;  // a text form of the shape; the loader compares it and refuses another
+  // Names the data it was trained on; the loader compares it. "" in checkpoints of format
+  // version 1.
+  std::string data;
   std::string layout;  // "dp2 x tp2 x pp2": for people, not for loading
   int world_size = 1;
   friend bool operator==(const CheckpointInfo&, const CheckpointInfo&) = default;

@@ -1,6 +1,7 @@
 // A disk that fails, a process that dies and files that rot, at every place they can.
 #include <sys/wait.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <cerrno>
 #include <functional>
@@ -210,12 +211,33 @@ TEST_CASE("a manifest that is cut or flipped anywhere is refused") {
   CHECK(!refused(whole));
 }
 
+TEST_CASE("a manifest of version 1 is read; it does not know its data") {
+  TempDir dir;
+  REQUIRE_OK(WriteCheckpoint(dir.path(), 1, 1, Cut(2, 1)));
+  const std::string path = StepPath(dir, 1) + "/manifest";
+  std::string text = *ReadFile(path);
+  const size_t data_line = text.find("\ndata ");
+  REQUIRE(data_line != std::string::npos);
+  text.erase(data_line, text.find('\n', data_line + 1) - data_line);
+  text[text.find("manifest ") + 9] = '1';
+  text.erase(text.rfind("end "));
+  absl::StrAppend(&text, "end ", absl::Hex(XXH3_64bits(text.data(), text.size()), absl::kZeroPad16),
+                  "\n");
+  REQUIRE_OK(WriteFileAtomic(path, text));
+  const auto reader = CheckpointReader::Open(StepPath(dir, 1));
+  REQUIRE_OK(reader);
+  CheckpointInfo expected = InfoOf(1, 2);
+  expected.data.clear();
+  CHECK(reader->info() == expected);
+  CHECK_OK(CheckHolds(*reader, 1, Cut(1, 1)));
+}
+
 TEST_CASE("a later format says so") {
   TempDir dir;
   REQUIRE_OK(MakeDirectories(StepPath(dir, 1)));
-  REQUIRE_OK(WriteFileAtomic(StepPath(dir, 1) + "/manifest", "convene-checkpoint-manifest 2\n"));
+  REQUIRE_OK(WriteFileAtomic(StepPath(dir, 1) + "/manifest", "convene-checkpoint-manifest 3\n"));
   CHECK_STATUS(CheckpointReader::Open(StepPath(dir, 1)), absl::StatusCode::kFailedPrecondition,
-               "format version 2; this program reads up to 1");
+               "format version 3; this program reads up to 2");
 }
 
 std::string FirstDataFile(const TempDir& dir, int step) {

@@ -108,7 +108,26 @@ Choice ChooseCheckpoint(const TrainOptions& options, bool is_restart) {
   return choice;
 }
 
-absl::StatusOr<CheckpointInfo> Load(const TrainOptions& options, const std::string& path,
+// OK with a warning to log, "" when all is well.
+absl::StatusOr<std::string> CompareData(const std::string& path, const std::string& trained_on,
+                                        const std::string& data, bool accept_new_data) {
+  if (trained_on == data) return std::string();
+  if (trained_on.empty()) {
+    return absl::StrCat(path, " does not say what data it was trained on (an earlier version of ",
+                        "this program wrote it); going on with ", data);
+  }
+  if (accept_new_data) {
+    return absl::StrCat(path, " was trained on ", trained_on, "; going on with ", data,
+                        ", as --accept-new-data says");
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      path, " was trained on ", trained_on, "; --data now gives ", data,
+      ": the sample order would break. Give the data that it was trained on, or --accept-new-data "
+      "to go on with this"));
+}
+
+absl::StatusOr<CheckpointInfo> Load(const TrainOptions& options, const JobIdentity& job,
+                                    const std::string& path, bool is_speaker,
                                     ShardedOptimizer& optimizer) {
   CONVENE_ASSIGN_OR_RETURN(const CheckpointReader reader, CheckpointReader::Open(path));
   const CheckpointInfo& info = reader.info();
@@ -123,6 +142,9 @@ absl::StatusOr<CheckpointInfo> Load(const TrainOptions& options, const std::stri
                      ": the sample order would change; give that seed, or --resume none with "
                      "another --checkpoint-dir"));
   }
+  CONVENE_ASSIGN_OR_RETURN(const std::string warning,
+                           CompareData(path, info.data, job.data, options.accept_new_data));
+  if (is_speaker && !warning.empty()) spdlog::warn("{}", warning);
   CONVENE_RETURN_IF_ERROR(reader.Read(optimizer.PiecesToRead()));
   return info;
 }
@@ -175,11 +197,11 @@ absl::StatusOr<std::optional<DirectoryLock>> ClaimCheckpointDirectory(const Trai
 }
 
 absl::StatusOr<std::optional<Restored>> RestoreCheckpoint(const TrainOptions& options,
-                                                          bool is_restart,
+                                                          const JobIdentity& job,
                                                           ShardedOptimizer& optimizer,
                                                           Collective& world, Stream& stream) {
   Choice choice;
-  if (world.rank() == 0) choice = ChooseCheckpoint(options, is_restart);
+  if (world.rank() == 0) choice = ChooseCheckpoint(options, job.is_restart);
   CONVENE_RETURN_IF_ERROR(Agree(choice.status, "open the checkpoint", world, stream));
   double told[] = {static_cast<double>(choice.source), static_cast<double>(choice.step)};
   CONVENE_RETURN_IF_ERROR(world.AllReduce(absl::MakeSpan(told), ReduceOp::kMax, stream));
@@ -188,7 +210,7 @@ absl::StatusOr<std::optional<Restored>> RestoreCheckpoint(const TrainOptions& op
   const std::string path = source == Source::kNamed ? options.resume_directory
                                                     : StepDirectory(options.checkpoint_dir,
                                                                     static_cast<int64_t>(told[1]));
-  const auto loaded = Load(options, path, optimizer);
+  const auto loaded = Load(options, job, path, world.rank() == 0, optimizer);
   CONVENE_RETURN_IF_ERROR(Agree(loaded.status(), "load the checkpoint", world, stream));
   CONVENE_RETURN_IF_ERROR(optimizer.GatherParameters(stream));
   return Restored{*loaded, path};

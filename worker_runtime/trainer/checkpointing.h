@@ -30,6 +30,7 @@ absl::Status SaveCheckpoint(const std::string& directory, const CheckpointInfo& 
 // Which job asks.
 struct JobIdentity {
   std::string name;
+  std::string data;  // Dataset::Identity()
   // The job ran before: a worker died, a node came or went.
   bool is_restart = false;
 };
@@ -57,15 +58,16 @@ struct Restored {
 // parameters; nullopt on all ranks when there is nothing to resume from. Rank 0 decides which
 // checkpoint and logs each one that it had to refuse.
 //
-// `is_restart`: see JobIdentity. Such a job goes on from the newest checkpoint of its own whatever
+// A restarted job goes on from the newest checkpoint of its own whatever
 // options.resume says; that was for the first start. So that its own can be told from older ones, a
 // first start with `none` or a directory is refused (FailedPrecondition) where checkpoint_dir holds
 // checkpoints of later steps.
 //
 // NotFound or DataLoss for a named checkpoint that is not whole; FailedPrecondition for one of
-// another shape or seed.
+// another shape or seed, and for one of other data unless options.accept_new_data (then rank 0 logs
+// both). One that does not say what it was trained on is loaded with a warning.
 absl::StatusOr<std::optional<Restored>> RestoreCheckpoint(const TrainOptions& options,
-                                                          bool is_restart,
+                                                          const JobIdentity& job,
                                                           ShardedOptimizer& optimizer,
                                                           Collective& world, Stream& stream);
 

@@ -24,6 +24,7 @@ using convene::testing::TempDir;
 
 constexpr int kSequenceLength = 6;
 constexpr int64_t kSeed = 3;
+constexpr char kData[] = "9 tokens with hash 1";
 
 ModelConfig Small() {
   return {.layers = 2,
@@ -93,13 +94,15 @@ class World {
     });
   }
 
-  std::vector<absl::Status> Save(const std::string& directory, int64_t step, int keep = 2) {
+  std::vector<absl::Status> Save(const std::string& directory, int64_t step, int keep = 2,
+                                 const std::string& data = kData) {
     return OnEveryRank([&](Rank& rank, Stream& stream) {
       return SaveCheckpoint(directory,
                             {.step = step,
                              .samples_consumed = 2 * step,
                              .seed = kSeed,
                              .model = ShapeText(Small()),
+                             .data = data,
                              .layout = layout_.ToString(),
                              .world_size = layout_.world_size()},
                             keep, rank.engine->optimizer(), *rank.world, stream);
@@ -108,12 +111,12 @@ class World {
 
   // Every rank's answer goes into `steps`: -1 = nothing to resume from.
   std::vector<absl::Status> Restore(const TrainOptions& options, std::vector<int64_t>* steps,
-                                    bool is_restart = false) {
+                                    bool is_restart = false, const std::string& data = kData) {
     steps->assign(ranks_.size(), -2);
     return OnEveryRank([&](Rank& rank, Stream& stream) -> absl::Status {
-      CONVENE_ASSIGN_OR_RETURN(
-          const std::optional<Restored> restored,
-          RestoreCheckpoint(options, is_restart, rank.engine->optimizer(), *rank.world, stream));
+      CONVENE_ASSIGN_OR_RETURN(const std::optional<Restored> restored,
+                               RestoreCheckpoint(options, {.data = data, .is_restart = is_restart},
+                                                 rank.engine->optimizer(), *rank.world, stream));
       (*steps)[rank.world->rank()] = restored.has_value() ? restored->info.step : -1;
       return absl::OkStatus();
     });
@@ -316,6 +319,29 @@ TEST_CASE("with nothing saved every rank starts fresh") {
   std::vector<int64_t> steps;
   RequireAllOk(world.Restore(ResumeFrom(directory.path()), &steps));
   CHECK(steps == std::vector<int64_t>(2, -1));
+}
+
+TEST_CASE("other data is refused by every rank, unless it is accepted") {
+  const TempDir directory, old_directory;
+  World world({.pp = 1, .dp = 2, .tp = 1});
+  RequireAllOk(world.Save(directory.path(), 1));
+  TrainOptions options = ResumeFrom(directory.path());
+  std::vector<int64_t> steps;
+  const std::string other = "9 tokens with hash 2";
+  for (const bool is_restart : {false, true}) {
+    for (const absl::Status& status : world.Restore(options, &steps, is_restart, other)) {
+      CHECK_STATUS(status, absl::StatusCode::kFailedPrecondition,
+                   "was trained on 9 tokens with hash 1; --data now gives 9 tokens with hash 2");
+      CHECK_STATUS(status, absl::StatusCode::kFailedPrecondition, "--accept-new-data");
+    }
+  }
+  options.accept_new_data = true;
+  RequireAllOk(world.Restore(options, &steps, false, other));
+  CHECK(steps == std::vector<int64_t>(2, 1));
+  // One of format version 1 does not know.
+  RequireAllOk(world.Save(old_directory.path(), 1, 2, ""));
+  RequireAllOk(world.Restore(ResumeFrom(old_directory.path()), &steps, false, other));
+  CHECK(steps == std::vector<int64_t>(2, 1));
 }
 
 TEST_CASE("another seed or shape is refused by every rank") {

@@ -17,6 +17,8 @@ const std::vector<ConfigKeyRow>& ConfigKeyTable() {
   static const auto* const table = new std::vector<ConfigKeyRow>{
       {"data", "Data", "", "text files or globs to train on (required)"},
       {"sequence_length", "Data", "128", "tokens a sample"},
+      {"accept_new_data", "Data", "false",
+       "resume although the tokens are not those of the checkpoint"},
       {"validation_fraction", "Data", "0.05", "share of the tokens held out, from the end"},
       {"token_cache_dir", "Data", "",
        "where token files are made [$XDG_CACHE_HOME/convene or ~/.cache/convene]"},

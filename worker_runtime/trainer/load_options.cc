@@ -118,6 +118,7 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
   CONVENE_RETURN_IF_ERROR(
       ToInt("checkpoint_keep", config.checkpoint_keep(), 2, &options.checkpoint_keep));
   CONVENE_RETURN_IF_ERROR(ResolveResume(config.resume(), &options));
+  options.accept_new_data = config.accept_new_data();
   options.metrics_file = config.metrics_file();
   options.log_every = config.log_every();
   options.validation_fraction = config.validation_fraction();

@@ -46,7 +46,8 @@ struct TrainOptions {
   int checkpoint_keep = 0;
   ResumeMode resume = ResumeMode::kAuto;
   std::string resume_directory;  // for kDirectory
-  std::string metrics_file;      // "" = none
+  bool accept_new_data = false;
+  std::string metrics_file;  // "" = none
   int64_t log_every = 0;
   double validation_fraction = 0;
   int64_t validation_every = 0;  // 0 = only at the end

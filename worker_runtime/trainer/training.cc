@@ -132,15 +132,20 @@ class Training {
 // Nodes with other texts would train, tensor-parallel ranks on different tokens even, and nobody
 // would see it.
 absl::Status Training::CheckSameData() {
-  const double mine = static_cast<double>(dataset_.token_count());
-  double most_and_least[] = {mine, -mine};
+  // The hash in halves: a double holds 53 bits.
+  const double mine[] = {static_cast<double>(dataset_.token_count()),
+                         static_cast<double>(dataset_.content_hash() >> 32),
+                         static_cast<double>(dataset_.content_hash() & 0xffffffff)};
+  double most_and_least[] = {mine[0], mine[1], mine[2], -mine[0], -mine[1], -mine[2]};
   CONVENE_RETURN_IF_ERROR(
       communicators_.world->AllReduce(absl::MakeSpan(most_and_least), ReduceOp::kMax, stream_));
-  if (most_and_least[0] == -most_and_least[1]) return absl::OkStatus();
+  bool same = true;
+  for (int i = 0; i < 3; ++i) same &= most_and_least[i] == -most_and_least[i + 3];
+  if (same) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrFormat(
-      "data has %.0f tokens here, %.0f to %.0f over all ranks: --data must name the "
-      "same texts on every node",
-      mine, -most_and_least[1], most_and_least[0]));
+      "data here is %s; over all ranks it has %.0f to %.0f tokens and is not everywhere the same: "
+      "--data must name the same texts on every node",
+      dataset_.Identity(), -most_and_least[3], most_and_least[0]));
 }
 
 absl::Status Training::Prepare() {
@@ -155,12 +160,14 @@ absl::Status Training::Prepare() {
                                .microbatches = static_cast<int>(loader_.microbatches()),
                                .clip_grad_norm = options_.clip_grad_norm},
                               communicators_));
+  const JobIdentity job{
+      .name = contract_.run_id, .data = dataset_.Identity(), .is_restart = IsRestart(contract_)};
   CONVENE_ASSIGN_OR_RETURN(
-      checkpoint_lock_, ClaimCheckpointDirectory(options_, {contract_.run_id, IsRestart(contract_)},
-                                                 *communicators_.checkpoint, stream_));
-  CONVENE_ASSIGN_OR_RETURN(const std::optional<Restored> resumed,
-                           RestoreCheckpoint(options_, IsRestart(contract_), engine_->optimizer(),
-                                             *communicators_.checkpoint, stream_));
+      checkpoint_lock_,
+      ClaimCheckpointDirectory(options_, job, *communicators_.checkpoint, stream_));
+  CONVENE_ASSIGN_OR_RETURN(
+      const std::optional<Restored> resumed,
+      RestoreCheckpoint(options_, job, engine_->optimizer(), *communicators_.checkpoint, stream_));
   if (resumed.has_value()) {
     step_ = resumed->info.step;
     if (resumed->path == StepDirectory(options_.checkpoint_dir, step_)) saved_step_ = step_;
@@ -228,6 +235,7 @@ absl::Status Training::Save() {
                                           .samples_consumed = step_ * options_.global_batch_size,
                                           .seed = options_.seed,
                                           .model = ShapeText(options_.model),
+                                          .data = dataset_.Identity(),
                                           .layout = layout_.ToString(),
                                           .world_size = contract_.world_size},
                                          options_.checkpoint_keep, engine_->optimizer(),
