@@ -58,6 +58,14 @@ class BadTrainerInputTest(ConveneTestCase):
         self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(steps=5)), 60)
         self.check("shape", layers=4)
 
+    def test_a_resume_directory_without_a_checkpoint(self):
+        self.check("is no checkpoint", resume=self.directory, checkpoint_dir=None,
+                   checkpoint_every=None)
+
+    def test_a_configuration_that_is_a_fifo(self):
+        os.mkfifo(self.path("fifo"))
+        self.check("is not a regular file", config=self.path("fifo"))
+
     def test_data_that_changed_since_the_checkpoint(self):
         self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(steps=5)), 60)
         with open(self.data, "r+b") as f:

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -40,6 +41,24 @@ struct Choice {
   int64_t step = 0;  // of kOwnDirectory
 };
 
+// What one rank met in a checkpoint that makes it none, for everybody: an older one may be better.
+bool IsDamage(const absl::Status& status) {
+  return absl::IsDataLoss(status) || absl::IsPermissionDenied(status) || absl::IsUnknown(status);
+}
+
+// The lowest rank that found the checkpoint damaged, or -1 when all have loaded it. An error on all
+// ranks when one has an error that is no damage.
+absl::StatusOr<int> AgreeOnLoad(const absl::Status& mine, Collective& world, Stream& stream) {
+  const double here = world.size() - world.rank();
+  const bool is_damage = IsDamage(mine);
+  double blamed[] = {is_damage ? here : 0, mine.ok() || is_damage ? 0 : here};
+  CONVENE_RETURN_IF_ERROR(world.AllReduce(absl::MakeSpan(blamed), ReduceOp::kMax, stream));
+  if (blamed[1] == 0) return blamed[0] == 0 ? -1 : world.size() - static_cast<int>(blamed[0]);
+  if (!mine.ok() && !is_damage) return mine;
+  return absl::AbortedError(absl::StrCat("rank ", world.size() - static_cast<int>(blamed[1]),
+                                         " could not load the checkpoint"));
+}
+
 // Now, not after the steps up to the first checkpoint.
 absl::Status MakeWritable(const std::string& directory) {
   absl::Status status = MakeDirectories(directory);
@@ -67,13 +86,25 @@ absl::StatusOr<DirectoryLock> Claim(const TrainOptions& options, const JobIdenti
   return absl::AlreadyExistsError(text);
 }
 
-Choice ChooseNewest(const std::string& directory) {
-  std::vector<std::string> refused;
-  const auto reader = OpenNewestWhole(directory, &refused);
-  for (const std::string& reason : refused) spdlog::warn("checkpoint refused: {}", reason);
-  if (absl::IsNotFound(reader.status())) return {};
-  if (!reader.ok()) return {reader.status()};
-  return {absl::OkStatus(), Source::kOwnDirectory, reader->info().step};
+// Which checkpoints have been refused so far.
+struct Refused {
+  int64_t below_step = std::numeric_limits<int64_t>::max();  // those of steps from here on
+  std::vector<std::string> reasons;                          // "path: why", the newest first
+};
+
+Choice ChooseNewest(const std::string& directory, Refused* refused) {
+  const size_t known = refused->reasons.size();
+  const auto reader = OpenNewest(directory, refused->below_step, &refused->reasons);
+  for (size_t i = known; i < refused->reasons.size(); ++i) {
+    spdlog::warn("checkpoint refused: {}", refused->reasons[i]);
+  }
+  if (reader.ok()) return {absl::OkStatus(), Source::kOwnDirectory, reader->info().step};
+  if (!absl::IsNotFound(reader.status())) return {reader.status()};
+  if (refused->reasons.empty()) return {};
+  return {absl::DataLossError(
+      absl::StrCat("none of the ", refused->reasons.size(), " checkpoints in ", directory,
+                   " is whole; the newest: ", refused->reasons[0],
+                   ". To begin anew, give another --checkpoint-dir or remove them"))};
 }
 
 // A restart takes the newest checkpoint in `directory` for the job's own.
@@ -89,15 +120,24 @@ absl::Status RefuseLaterCheckpoints(const TrainOptions& options, int64_t first_s
 }
 
 Choice ChooseNamed(const TrainOptions& options) {
-  const auto reader = CheckpointReader::Open(options.resume_directory);
-  if (!reader.ok()) return {reader.status()};
-  return {reader->Verify(), Source::kNamed, reader->info().step};
+  const std::string& path = options.resume_directory;
+  const auto reader = CheckpointReader::Open(path);
+  if (reader.ok()) return {absl::OkStatus(), Source::kNamed, reader->info().step};
+  if (!absl::IsNotFound(reader.status())) return {reader.status()};
+  const absl::StatusOr<std::vector<std::string>> inside = ListCheckpoints(path);
+  return {absl::NotFoundError(absl::StrCat(
+      "--resume ", path, " is no checkpoint: it has no file \"manifest\". ",
+      inside.ok() && !inside->empty()
+          ? absl::StrCat("It holds ", inside->size(), ", the newest is ", inside->front(),
+                         ": give that, or --checkpoint-dir ", path, " with --resume auto")
+          : "Give the directory of one, such as CHECKPOINT_DIR/step_00000100, or --resume auto for "
+            "the newest in --checkpoint-dir"))};
 }
 
-Choice ChooseCheckpoint(const TrainOptions& options, bool is_restart) {
+Choice ChooseCheckpoint(const TrainOptions& options, bool is_restart, Refused* refused) {
   const bool saves = !options.checkpoint_dir.empty();
   if (saves && (is_restart || options.resume == ResumeMode::kAuto)) {
-    Choice own = ChooseNewest(options.checkpoint_dir);
+    Choice own = ChooseNewest(options.checkpoint_dir, refused);
     if (!own.status.ok() || own.source != Source::kNothing) return own;
   }
   Choice choice;
@@ -129,8 +169,15 @@ absl::StatusOr<std::string> CompareData(const std::string& path, const std::stri
 absl::StatusOr<CheckpointInfo> Load(const TrainOptions& options, const JobIdentity& job,
                                     const std::string& path, bool is_speaker,
                                     ShardedOptimizer& optimizer) {
-  CONVENE_ASSIGN_OR_RETURN(const CheckpointReader reader, CheckpointReader::Open(path));
-  const CheckpointInfo& info = reader.info();
+  const absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(path);
+  if (absl::IsNotFound(reader.status())) {
+    return absl::NotFoundError(
+        absl::StrCat(path,
+                     ", which rank 0 found, is not to be seen on this node: checkpoints must "
+                     "lie on a file system that all nodes share"));
+  }
+  if (!reader.ok()) return reader.status();
+  const CheckpointInfo& info = reader->info();
   if (info.model != ShapeText(options.model)) {
     return absl::FailedPreconditionError(absl::StrCat(
         path, " holds a model of shape ", info.model, ", not ", ShapeText(options.model),
@@ -145,7 +192,7 @@ absl::StatusOr<CheckpointInfo> Load(const TrainOptions& options, const JobIdenti
   CONVENE_ASSIGN_OR_RETURN(const std::string warning,
                            CompareData(path, info.data, job.data, options.accept_new_data));
   if (is_speaker && !warning.empty()) spdlog::warn("{}", warning);
-  CONVENE_RETURN_IF_ERROR(reader.Read(optimizer.PiecesToRead()));
+  CONVENE_RETURN_IF_ERROR(reader->Read(optimizer.PiecesToRead()));
   return info;
 }
 
@@ -200,20 +247,34 @@ absl::StatusOr<std::optional<Restored>> RestoreCheckpoint(const TrainOptions& op
                                                           const JobIdentity& job,
                                                           ShardedOptimizer& optimizer,
                                                           Collective& world, Stream& stream) {
-  Choice choice;
-  if (world.rank() == 0) choice = ChooseCheckpoint(options, job.is_restart);
-  CONVENE_RETURN_IF_ERROR(Agree(choice.status, "open the checkpoint", world, stream));
-  double told[] = {static_cast<double>(choice.source), static_cast<double>(choice.step)};
-  CONVENE_RETURN_IF_ERROR(world.AllReduce(absl::MakeSpan(told), ReduceOp::kMax, stream));
-  const Source source = static_cast<Source>(static_cast<int>(told[0]));
-  if (source == Source::kNothing) return std::nullopt;
-  const std::string path = source == Source::kNamed ? options.resume_directory
-                                                    : StepDirectory(options.checkpoint_dir,
-                                                                    static_cast<int64_t>(told[1]));
-  const auto loaded = Load(options, job, path, world.rank() == 0, optimizer);
-  CONVENE_RETURN_IF_ERROR(Agree(loaded.status(), "load the checkpoint", world, stream));
-  CONVENE_RETURN_IF_ERROR(optimizer.GatherParameters(stream));
-  return Restored{*loaded, path};
+  Refused refused;
+  for (;;) {
+    Choice choice;
+    if (world.rank() == 0) choice = ChooseCheckpoint(options, job.is_restart, &refused);
+    CONVENE_RETURN_IF_ERROR(Agree(choice.status, "open the checkpoint", world, stream));
+    double told[] = {static_cast<double>(choice.source), static_cast<double>(choice.step)};
+    CONVENE_RETURN_IF_ERROR(world.AllReduce(absl::MakeSpan(told), ReduceOp::kMax, stream));
+    const Source source = static_cast<Source>(static_cast<int>(told[0]));
+    const int64_t step = static_cast<int64_t>(told[1]);
+    if (source == Source::kNothing) return std::nullopt;
+    const bool is_named = source == Source::kNamed;
+    const std::string path =
+        is_named ? options.resume_directory : StepDirectory(options.checkpoint_dir, step);
+    const auto loaded = Load(options, job, path, world.rank() == 0, optimizer);
+    CONVENE_ASSIGN_OR_RETURN(const int finder, AgreeOnLoad(loaded.status(), world, stream));
+    if (finder < 0) {
+      CONVENE_RETURN_IF_ERROR(optimizer.GatherParameters(stream));
+      return Restored{*loaded, path};
+    }
+    const absl::Status damage =
+        loaded.ok() ? absl::AbortedError(absl::StrCat("rank ", finder, " found it damaged"))
+                    : loaded.status();
+    if (is_named) return damage;
+    if (!loaded.ok())
+      spdlog::warn("checkpoint refused: {}: {}", path, std::string(damage.message()));
+    refused.reasons.push_back(absl::StrCat(path, ": ", damage.message()));
+    refused.below_step = step;
+  }
 }
 
 }  // namespace convene::worker

@@ -56,14 +56,16 @@ struct Restored {
 
 // Every rank calls it with the same arguments. Loads what options.resume says and gathers the
 // parameters; nullopt on all ranks when there is nothing to resume from. Rank 0 decides which
-// checkpoint and logs each one that it had to refuse.
+// checkpoint. One of the job's own that any rank finds damaged is refused, which that rank logs,
+// and the next older one is loaded: every chunk is checked by those who read it, and nothing twice.
 //
 // A restarted job goes on from the newest checkpoint of its own whatever
 // options.resume says; that was for the first start. So that its own can be told from older ones, a
 // first start with `none` or a directory is refused (FailedPrecondition) where checkpoint_dir holds
 // checkpoints of later steps.
 //
-// NotFound or DataLoss for a named checkpoint that is not whole; FailedPrecondition for one of
+// DataLoss when all of the job's own are damaged; NotFound or DataLoss for a named one that is not
+// there or not whole; FailedPrecondition for one of
 // another shape or seed, and for one of other data unless options.accept_new_data (then rank 0 logs
 // both). One that does not say what it was trained on is loaded with a warning.
 absl::StatusOr<std::optional<Restored>> RestoreCheckpoint(const TrainOptions& options,

@@ -1,6 +1,7 @@
 // Saving and restoring by real engines, whose ranks are threads.
 #include "worker_runtime/trainer/checkpointing.h"
 
+#include <atomic>
 #include <cerrno>
 #include <functional>
 #include <map>
@@ -319,6 +320,79 @@ TEST_CASE("with nothing saved every rank starts fresh") {
   std::vector<int64_t> steps;
   RequireAllOk(world.Restore(ResumeFrom(directory.path()), &steps));
   CHECK(steps == std::vector<int64_t>(2, -1));
+}
+
+// Flips the last byte of this rank's data file.
+void Damage(const std::string& step_directory, const std::string& rank_prefix) {
+  const std::vector<std::string> names = *ListDirectory(step_directory);
+  for (const std::string& name : names) {
+    if (!absl::StartsWith(name, rank_prefix) || !absl::EndsWith(name, ".bin")) continue;
+    const std::string path = absl::StrCat(step_directory, "/", name);
+    std::string bytes = *ReadFile(path);
+    bytes.back() ^= 1;
+    REQUIRE_OK(WriteFileAtomic(path, bytes));
+  }
+}
+
+TEST_CASE("a checkpoint that one rank finds damaged is refused by all, and the older one loaded") {
+  const TempDir directory;
+  World world({.pp = 1, .dp = 2, .tp = 1});
+  RequireAllOk(world.Save(directory.path(), 1));
+  const auto state = world.State();
+  RequireAllOk(world.Train(2));
+  RequireAllOk(world.Save(directory.path(), 2));
+  Damage(directory.File("step_00000002"), "rank_00001.");
+  std::vector<int64_t> steps;
+  RequireAllOk(world.Restore(ResumeFrom(directory.path()), &steps));
+  CHECK(steps == std::vector<int64_t>(2, 1));
+  CHECK(world.State() == state);
+  CHECK(world.EveryRankHolds(state));
+
+  TrainOptions named = ResumeFrom("");
+  named.resume = ResumeMode::kDirectory;
+  named.resume_directory = directory.File("step_00000002");
+  auto statuses = world.Restore(named, &steps);
+  CHECK_STATUS(statuses[0], absl::StatusCode::kAborted, "rank 1 found it damaged");
+  CHECK_STATUS(statuses[1], absl::StatusCode::kDataLoss, "has checksum");
+
+  Damage(directory.File("step_00000001"), "rank_00000.");
+  statuses = world.Restore(ResumeFrom(directory.path()), &steps);
+  CHECK_STATUS(statuses[0], absl::StatusCode::kDataLoss, "none of the 2 checkpoints in");
+  CHECK_STATUS(statuses[0], absl::StatusCode::kDataLoss, "rank 1 found it damaged");
+  CHECK_STATUS(statuses[1], absl::StatusCode::kAborted, "rank 0 could not open");
+}
+
+TEST_CASE("each rank reads what it needs once, and rank 0 no more than the others") {
+  const TempDir directory;
+  World world({.pp = 2, .dp = 1, .tp = 1});
+  RequireAllOk(world.Save(directory.path(), 1));
+  std::atomic<int> opened = 0;
+  const ScopedFileFault count([&](FileOp op, const std::string& path) {
+    opened += op == FileOp::kOpen && absl::EndsWith(path, ".bin") ? 1 : 0;
+    return 0;
+  });
+  std::vector<int64_t> steps;
+  RequireAllOk(world.Restore(ResumeFrom(directory.path()), &steps));
+  // Each stage its own file; the last also the tied table, which the first has written.
+  CHECK(opened == 3);
+}
+
+TEST_CASE("a directory that is no checkpoint says what was looked for and what to give") {
+  const TempDir directory;
+  World world({.pp = 1, .dp = 2, .tp = 1});
+  TrainOptions options = ResumeFrom("");
+  options.resume = ResumeMode::kDirectory;
+  options.resume_directory = directory.path();
+  std::vector<int64_t> steps;
+  auto statuses = world.Restore(options, &steps);
+  CHECK_STATUS(statuses[0], absl::StatusCode::kNotFound,
+               "is no checkpoint: it has no file \"manifest\". Give the directory of one");
+  CHECK_STATUS(statuses[1], absl::StatusCode::kAborted, "rank 0");
+  RequireAllOk(world.Save(directory.path(), 1));
+  RequireAllOk(world.Save(directory.path(), 2));
+  statuses = world.Restore(options, &steps);
+  CHECK_STATUS(statuses[0], absl::StatusCode::kNotFound,
+               absl::StrCat("the newest is ", directory.File("step_00000002"), ": give that"));
 }
 
 TEST_CASE("other data is refused by every rank, unless it is accepted") {
