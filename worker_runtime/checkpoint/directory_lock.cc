@@ -9,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "tools/base/files.h"
 #include "tools/base/logging.h"
@@ -23,23 +24,32 @@ constexpr size_t kHolderBytesMax = 512;
 
 bool IsUnsupported(int error) { return error == ENOLCK || error == ENOSYS || error == EOPNOTSUPP; }
 
-std::string OwnWords(const std::string& job) {
-  return absl::StrCat("process ", getpid(), " on ", HostName(), ", job ",
-                      job.empty() ? "without a name" : absl::CEscape(job), ", since ",
-                      absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", WallNow(), absl::UTCTimeZone()));
-}
-
-// What the holder wrote; it may not have come to it yet.
-std::string HolderOf(int fd) {
-  char words[kHolderBytesMax];
-  const ssize_t count = pread(fd, words, sizeof(words), 0);
-  if (count <= 0) return "another process";
-  return absl::CEscape(absl::StripAsciiWhitespace(absl::string_view(words, count)));
-}
-
+// The file's content: the job's name in a line of its own, then words for people.
 absl::Status WriteHolder(int fd, const std::string& path, const std::string& job) {
   if (ftruncate(fd, 0) != 0) return ErrnoStatus(errno, absl::StrCat("truncate ", path));
-  return WriteAll(fd, OwnWords(job) + "\n", path);
+  const std::string name = absl::CEscape(job);
+  return WriteAll(
+      fd,
+      absl::StrCat(name, "\nprocess ", getpid(), " on ", HostName(), ", job ",
+                   name.empty() ? "without a name" : name, ", since ",
+                   absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", WallNow(), absl::UTCTimeZone()), "\n"),
+      path);
+}
+
+struct Holder {
+  std::string job;  // escaped
+  std::string words = "another process";
+};
+
+// The holder may not have come to writing yet.
+Holder ReadHolder(int fd) {
+  char content[kHolderBytesMax];
+  const ssize_t count = pread(fd, content, sizeof(content), 0);
+  if (count <= 0) return {};
+  const std::pair<std::string, std::string> lines =
+      absl::StrSplit(absl::string_view(content, count), absl::MaxSplits('\n', 1));
+  if (lines.second.empty()) return {};
+  return {lines.first, absl::CEscape(absl::StripAsciiWhitespace(lines.second))};
 }
 
 }  // namespace
@@ -50,7 +60,7 @@ absl::StatusOr<DirectoryLock> DirectoryLock::Acquire(const std::string& director
   // For writing even while another holds it: NFS gives an exclusive lock on nothing else.
   UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644));
   if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
-  const MonotonicTime deadline = options.clock->Now() + options.wait_timeout;
+  const MonotonicTime start = options.clock->Now();
   bool has_told = false;
   while (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     const int error = errno;
@@ -61,15 +71,19 @@ absl::StatusOr<DirectoryLock> DirectoryLock::Acquire(const std::string& director
       return DirectoryLock(UniqueFd());
     }
     if (error != EWOULDBLOCK) return ErrnoStatus(error, absl::StrCat("lock ", path));
-    if (options.clock->Now() >= deadline) {
-      return absl::AlreadyExistsError(
-          absl::StrCat(directory, " is being written to by ", HolderOf(fd.get())));
+    const Holder holder = ReadHolder(fd.get());
+    const bool is_predecessor =
+        options.is_restart && !options.job.empty() && holder.job == absl::CEscape(options.job);
+    const absl::Duration timeout =
+        is_predecessor ? options.predecessor_timeout : options.wait_timeout;
+    const std::string text = absl::StrCat(directory, " is being written to by ", holder.words);
+    if (options.clock->Now() - start >= timeout) {
+      return is_predecessor ? absl::DeadlineExceededError(text) : absl::AlreadyExistsError(text);
     }
     if (!has_told) {
       has_told = true;
-      options.on_wait(absl::StrCat(directory, " is being written to by ", HolderOf(fd.get()),
-                                   "; waiting up to ", absl::FormatDuration(options.wait_timeout),
-                                   " for it to end"));
+      options.on_wait(
+          absl::StrCat(text, "; waiting up to ", absl::FormatDuration(timeout), " for it to end"));
     }
     options.clock->SleepFor(kPollInterval);
   }

@@ -13,10 +13,12 @@
 namespace convene::worker {
 
 struct DirectoryLockOptions {
-  // The job's name, for the message to the one who is refused. One line.
-  std::string job;
-  // How long another holder gets to end: one that was just killed is on its way.
+  std::string job;  // its name, "" when it has none
+  // The job ran before: a holder of its own name is then its predecessor.
+  bool is_restart = false;
+  // How long another job gets to end: one that was just killed is on its way.
   absl::Duration wait_timeout = absl::Seconds(5);
+  absl::Duration predecessor_timeout = absl::Minutes(2);  // the same for a predecessor
   // Called once when there is another holder, before the wait, with a sentence that says so.
   std::function<void(const std::string&)> on_wait = [](const std::string&) {};
   // Called once when this file system knows no locks.
@@ -29,8 +31,9 @@ struct DirectoryLockOptions {
 // "writer.lock", with the holder's words in it, stays.
 class DirectoryLock {
  public:
-  // `directory` exists. AlreadyExists when another holder has not gone after wait_timeout: the text
-  // says who it is (host, process, job, since when). Where the file system has no locks (flock over
+  // `directory` exists. AlreadyExists when another job has not let go after wait_timeout,
+  // DeadlineExceeded when a predecessor has not after predecessor_timeout: the text says who it is
+  // (process, host, job, since when). Where the file system has no locks (flock over
   // NFS without a lock daemon: ENOLCK), on_unlocked is called and the object holds nothing. Other
   // errors: ErrnoStatus of opening or writing the file.
   static absl::StatusOr<DirectoryLock> Acquire(const std::string& directory,

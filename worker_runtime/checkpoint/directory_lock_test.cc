@@ -23,9 +23,11 @@ struct Attempt {
   ManualClock clock;
   std::vector<std::string> said;
 
-  absl::StatusOr<DirectoryLock> Acquire(const TempDir& dir, const std::string& job) {
+  absl::StatusOr<DirectoryLock> Acquire(const TempDir& dir, const std::string& job,
+                                        bool is_restart = false) {
     return DirectoryLock::Acquire(
         dir.path(), {.job = job,
+                     .is_restart = is_restart,
                      .on_wait = [this](const std::string& text) { said.push_back(text); },
                      .clock = &clock});
   }
@@ -44,6 +46,21 @@ TEST_CASE("a second holder waits its time and is told who the first is") {
   CHECK(second.clock.Now() - MonotonicTime() >= absl::Seconds(5));
   REQUIRE(second.said.size() == 1);
   CHECK_THAT(second.said[0], Catch::Contains("job alpha") && Catch::Contains("waiting up to 5s"));
+}
+
+TEST_CASE("a restarted job waits longer for its own predecessor, and may try again") {
+  TempDir dir;
+  Attempt first, restarted, other, nameless;
+  const auto held = first.Acquire(dir, "alpha\nbeta");
+  REQUIRE_OK(held);
+  CHECK_STATUS(restarted.Acquire(dir, "alpha\nbeta", /*is_restart=*/true),
+               absl::StatusCode::kDeadlineExceeded, "job alpha");
+  CHECK(restarted.clock.Now() - MonotonicTime() >= absl::Minutes(2));
+  CHECK_STATUS(other.Acquire(dir, "alpha", /*is_restart=*/true), absl::StatusCode::kAlreadyExists,
+               "job alpha");
+  CHECK(other.clock.Now() - MonotonicTime() < absl::Seconds(6));
+  CHECK_STATUS(nameless.Acquire(dir, "", /*is_restart=*/true), absl::StatusCode::kAlreadyExists,
+               "job alpha");
 }
 
 TEST_CASE("a holder that goes is followed, and its words with it") {

@@ -14,23 +14,13 @@
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/checkpoint/step_directory.h"
+#include "worker_runtime/trainer/agree.h"
 
 namespace convene::worker {
 namespace {
 
 constexpr absl::Duration kOtherJobsTimeToEnd = absl::Seconds(5);
 constexpr absl::Duration kPredecessorsTimeToEnd = absl::Minutes(2);
-
-// All ranks leave with an error when one has one: the lowest such rank is named to the others.
-absl::Status Agree(const absl::Status& mine, const char* deed, Collective& world, Stream& stream) {
-  double blamed = mine.ok() ? 0 : world.size() - world.rank();
-  CONVENE_RETURN_IF_ERROR(world.AllReduce(absl::MakeSpan(&blamed, 1), ReduceOp::kMax, stream));
-  if (!mine.ok()) return mine;
-  if (blamed == 0) return absl::OkStatus();
-  // Aborted: this rank is not the one to blame; its agent reports the other.
-  return absl::AbortedError(
-      absl::StrCat("rank ", world.size() - static_cast<int>(blamed), " could not ", deed));
-}
 
 // Where to begin. One number each, so that rank 0 can tell the others by an all-reduce.
 enum class Source { kNothing = 0, kOwnDirectory = 1, kNamed = 2 };
@@ -40,24 +30,6 @@ struct Choice {
   Source source = Source::kNothing;
   int64_t step = 0;  // of kOwnDirectory
 };
-
-// What one rank met in a checkpoint that makes it none, for everybody: an older one may be better.
-bool IsDamage(const absl::Status& status) {
-  return absl::IsDataLoss(status) || absl::IsPermissionDenied(status) || absl::IsUnknown(status);
-}
-
-// The lowest rank that found the checkpoint damaged, or -1 when all have loaded it. An error on all
-// ranks when one has an error that is no damage.
-absl::StatusOr<int> AgreeOnLoad(const absl::Status& mine, Collective& world, Stream& stream) {
-  const double here = world.size() - world.rank();
-  const bool is_damage = IsDamage(mine);
-  double blamed[] = {is_damage ? here : 0, mine.ok() || is_damage ? 0 : here};
-  CONVENE_RETURN_IF_ERROR(world.AllReduce(absl::MakeSpan(blamed), ReduceOp::kMax, stream));
-  if (blamed[1] == 0) return blamed[0] == 0 ? -1 : world.size() - static_cast<int>(blamed[0]);
-  if (!mine.ok() && !is_damage) return mine;
-  return absl::AbortedError(absl::StrCat("rank ", world.size() - static_cast<int>(blamed[1]),
-                                         " could not load the checkpoint"));
-}
 
 // Now, not after the steps up to the first checkpoint.
 absl::Status MakeWritable(const std::string& directory) {
@@ -72,18 +44,17 @@ absl::Status MakeWritable(const std::string& directory) {
 absl::StatusOr<DirectoryLock> Claim(const TrainOptions& options, const JobIdentity& job) {
   CONVENE_RETURN_IF_ERROR(MakeWritable(options.checkpoint_dir));
   const auto warn = [](const std::string& text) { spdlog::warn("{}", text); };
+  const absl::Duration wait_max = options.checkpoint_timeout / 2;
   absl::StatusOr<DirectoryLock> lock = DirectoryLock::Acquire(
-      options.checkpoint_dir,
-      {.job = job.name,
-       .wait_timeout = std::min(job.is_restart ? kPredecessorsTimeToEnd : kOtherJobsTimeToEnd,
-                                options.checkpoint_timeout / 2),
-       .on_wait = warn,
-       .on_unlocked = warn});
+      options.checkpoint_dir, {.job = job.name,
+                               .is_restart = job.is_restart,
+                               .wait_timeout = std::min(kOtherJobsTimeToEnd, wait_max),
+                               .predecessor_timeout = std::min(kPredecessorsTimeToEnd, wait_max),
+                               .on_wait = warn,
+                               .on_unlocked = warn});
   if (!absl::IsAlreadyExists(lock.status())) return lock;
-  const std::string text = absl::StrCat(
-      lock.status().message(), ": give this job another --checkpoint-dir, or stop that one");
-  if (job.is_restart) return absl::DeadlineExceededError(text);
-  return absl::AlreadyExistsError(text);
+  return absl::AlreadyExistsError(absl::StrCat(
+      lock.status().message(), ": give this job another --checkpoint-dir, or stop that one"));
 }
 
 // Which checkpoints have been refused so far.
@@ -92,11 +63,13 @@ struct Refused {
   std::vector<std::string> reasons;                          // "path: why", the newest first
 };
 
+void LogRefused(const std::string& reason) { spdlog::warn("checkpoint refused: {}", reason); }
+
 Choice ChooseNewest(const std::string& directory, Refused* refused) {
   const size_t known = refused->reasons.size();
   const auto reader = OpenNewest(directory, refused->below_step, &refused->reasons);
   for (size_t i = known; i < refused->reasons.size(); ++i) {
-    spdlog::warn("checkpoint refused: {}", refused->reasons[i]);
+    LogRefused(refused->reasons[i]);
   }
   if (reader.ok()) return {absl::OkStatus(), Source::kOwnDirectory, reader->info().step};
   if (!absl::IsNotFound(reader.status())) return {reader.status()};
@@ -261,19 +234,15 @@ absl::StatusOr<std::optional<Restored>> RestoreCheckpoint(const TrainOptions& op
     const std::string path =
         is_named ? options.resume_directory : StepDirectory(options.checkpoint_dir, step);
     const auto loaded = Load(options, job, path, world.rank() == 0, optimizer);
-    CONVENE_ASSIGN_OR_RETURN(const int finder, AgreeOnLoad(loaded.status(), world, stream));
-    if (finder < 0) {
+    const absl::Status verdict = Agree(loaded.status(), "load the checkpoint", world, stream);
+    if (verdict.ok()) {
       CONVENE_RETURN_IF_ERROR(optimizer.GatherParameters(stream));
       return Restored{*loaded, path};
     }
-    const absl::Status damage =
-        loaded.ok() ? absl::AbortedError(absl::StrCat("rank ", finder, " found it damaged"))
-                    : loaded.status();
-    if (is_named) return damage;
-    if (!loaded.ok())
-      spdlog::warn("checkpoint refused: {}: {}", path, std::string(damage.message()));
-    refused.reasons.push_back(absl::StrCat(path, ": ", damage.message()));
+    if (is_named || !IsDamage(verdict)) return verdict;
+    refused.reasons.push_back(absl::StrCat(path, ": ", verdict.message()));
     refused.below_step = step;
+    if (world.rank() == 0) LogRefused(refused.reasons.back());
   }
 }
 

@@ -20,10 +20,9 @@ namespace convene::worker {
 // A text form of the shape: checkpoints of another shape are refused.
 std::string ShapeText(const ModelConfig& config);
 
-// Every rank calls it. Returns OK on all ranks when the checkpoint is published, else an error on
-// all ranks: the failing rank's own, and "rank R could not write" on the others. Older checkpoints
-// stay either way; on success all but `keep` are removed (rank 0 logs
-// what it could not remove).
+// Every rank calls it. Returns OK on all ranks when the checkpoint is published, else the failing
+// rank's error on all of them (agree.h). Older checkpoints stay either way; on success all but
+// `keep` are removed (rank 0 logs what it could not remove).
 absl::Status SaveCheckpoint(const std::string& directory, const CheckpointInfo& info, int keep,
                             const ShardedOptimizer& optimizer, Collective& world, Stream& stream);
 
@@ -39,11 +38,11 @@ struct JobIdentity {
 // absent and locks it for as long as the returned value lives; the other ranks get nullopt, and so
 // does everybody without a checkpoint_dir.
 //
-// Another job that holds it gets 5 s to end, a restarted job's own predecessor 2 min (what a file
-// server keeps the locks of a lost node for), but neither more than half of
-// options.checkpoint_timeout. On rank 0 then AlreadyExists, or for a restart DeadlineExceeded: one
-// that starts again later may succeed. PermissionDenied and other codes of the file system when the
-// directory cannot be written to. The other ranks: Aborted, "rank 0 could not ...".
+// Another job that holds it gets 5 s to end, a restarted job's own predecessor 2 min (a file server
+// may keep the locks of a lost node so long), but neither more than half of
+// options.checkpoint_timeout. Then, on all ranks, AlreadyExists; for a predecessor
+// DeadlineExceeded, because starting again later may succeed. PermissionDenied and other codes of
+// the file system when the directory cannot be written to.
 absl::StatusOr<std::optional<DirectoryLock>> ClaimCheckpointDirectory(const TrainOptions& options,
                                                                       const JobIdentity& job,
                                                                       Collective& world,
@@ -56,18 +55,19 @@ struct Restored {
 
 // Every rank calls it with the same arguments. Loads what options.resume says and gathers the
 // parameters; nullopt on all ranks when there is nothing to resume from. Rank 0 decides which
-// checkpoint. One of the job's own that any rank finds damaged is refused, which that rank logs,
-// and the next older one is loaded: every chunk is checked by those who read it, and nothing twice.
+// checkpoint, and logs each one that had to be refused. One of the job's own that any rank finds
+// damaged gives way to the next older one: every chunk is checked by those who read it, and nothing
+// twice. Errors are the same on all ranks.
 //
-// A restarted job goes on from the newest checkpoint of its own whatever
-// options.resume says; that was for the first start. So that its own can be told from older ones, a
-// first start with `none` or a directory is refused (FailedPrecondition) where checkpoint_dir holds
-// checkpoints of later steps.
+// A restarted job goes on from the newest checkpoint of its own whatever options.resume says; that
+// was for the first start. So that its own can be told from older ones, a first start with `none`
+// or a directory is refused (FailedPrecondition) where checkpoint_dir holds checkpoints of later
+// steps.
 //
 // DataLoss when all of the job's own are damaged; NotFound or DataLoss for a named one that is not
-// there or not whole; FailedPrecondition for one of
-// another shape or seed, and for one of other data unless options.accept_new_data (then rank 0 logs
-// both). One that does not say what it was trained on is loaded with a warning.
+// there or not whole; FailedPrecondition for one of another shape or seed, and for one of other
+// data unless options.accept_new_data (then rank 0 logs both). One that does not say what it was
+// trained on is loaded with a warning.
 absl::StatusOr<std::optional<Restored>> RestoreCheckpoint(const TrainOptions& options,
                                                           const JobIdentity& job,
                                                           ShardedOptimizer& optimizer,

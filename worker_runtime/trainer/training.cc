@@ -20,6 +20,7 @@
 #include "worker_runtime/data/prepare.h"
 #include "worker_runtime/optimizer/learning_rate.h"
 #include "worker_runtime/optimizer/skipped_steps.h"
+#include "worker_runtime/trainer/agree.h"
 #include "worker_runtime/trainer/batches.h"
 #include "worker_runtime/trainer/checkpointing.h"
 #include "worker_runtime/trainer/engine.h"
@@ -107,6 +108,7 @@ class Training {
  private:
   absl::Status Prepare();
   absl::Status CheckSameData();
+  absl::Status CreateReporter();
   absl::StatusOr<bool> Step();
   absl::Status Validate();
   absl::Status Save();
@@ -148,6 +150,13 @@ absl::Status Training::CheckSameData() {
       dataset_.Identity(), -most_and_least[3], most_and_least[0]));
 }
 
+absl::Status Training::CreateReporter() {
+  if (contract_.rank != 0) return absl::OkStatus();
+  CONVENE_ASSIGN_OR_RETURN(reporter_,
+                           Reporter::Create(options_, contract_, layout_, step_, clock_));
+  return absl::OkStatus();
+}
+
 absl::Status Training::Prepare() {
   CONVENE_RETURN_IF_ERROR(CheckSameData());
   CONVENE_ASSIGN_OR_RETURN(
@@ -178,9 +187,9 @@ absl::Status Training::Prepare() {
           " the sample order would break. Give the batch size that it was trained with"));
     }
   }
+  CONVENE_RETURN_IF_ERROR(
+      Agree(CreateReporter(), "open the metrics file", *communicators_.checkpoint, stream_));
   if (contract_.rank != 0) return absl::OkStatus();
-  CONVENE_ASSIGN_OR_RETURN(reporter_,
-                           Reporter::Create(options_, contract_, layout_, step_, clock_));
   if (resumed.has_value()) {
     reporter_->Say(absl::StrCat("resumed after step ", step_, ", saved by ", resumed->info.layout));
     reporter_->Checkpoint(step_, resumed->path);
