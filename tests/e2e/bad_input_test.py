@@ -58,6 +58,60 @@ class BadTrainerInputTest(ConveneTestCase):
         self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(steps=5)), 60)
         self.check("shape", layers=4)
 
+    def test_a_resume_directory_without_a_checkpoint(self):
+        self.check("is no checkpoint", resume=self.directory, checkpoint_dir=None,
+                   checkpoint_every=None)
+
+    def test_a_configuration_that_is_a_fifo(self):
+        os.mkfifo(self.path("fifo"))
+        self.check("is not a regular file", config=self.path("fifo"))
+
+    def test_data_that_changed_since_the_checkpoint(self):
+        self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(steps=5)), 60)
+        with open(self.data, "r+b") as f:
+            f.write(b"T")  # as long as before
+        self.check("was trained on", steps=10)
+        text = self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(steps=10),
+                                      "--accept-new-data"), 60)
+        self.assertIn("as --accept-new-data says", text)
+        self.assertIn("resumed after step 5", text)
+
+
+class NotANumberTest(ConveneTestCase):
+
+    def test_a_run_whose_gradients_stop_being_numbers_fails(self):
+        text = self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(
+            learning_rate="1e30", min_learning_rate=0, warmup_steps=0, max_skipped_steps=4)), 30, 1)
+        self.assertIn("--max-skipped-steps allows no more", text)
+        self.assertIn("steps 2 to 5 were all skipped", text)
+
+    def test_a_run_without_a_single_update_fails(self):
+        text = self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(
+            initializer_range="1e30", steps=3)), 30, 1)
+        self.assertIn("no step of this run changed a weight", text)
+        self.assertFalse(os.path.exists(self.path("checkpoints/step_00000003")))
+
+
+class TwoJobsTest(ConveneTestCase):
+
+    def test_a_second_job_on_one_checkpoint_directory_is_refused_until_the_first_is_gone(self):
+        first = self.start(CONVENE_TRAIN, *self.train_arguments(steps=1000000))
+        self.wait_for_step(6)
+        second = self.train_arguments(steps=20, metrics_file=self.path("second.jsonl"))
+        text = self.finish(self.start(CONVENE_TRAIN, *second), 20, 64)
+        self.assertIn(f"is being written to by process {first.pid} on ", text)
+        self.assertIn("give this job another --checkpoint-dir, or stop that one", text)
+        self.assertIsNone(first.poll())
+        # Every rank says it, and none waits for another or starts again for nothing.
+        job = self.start(CONVENE, "run", "--standalone", "--nproc-per-node", 2, "--max-restarts", 1,
+                         find_program(CONVENE_TRAIN), *second)
+        self.assertIn(job.wait(40), (1, 64))
+        self.assertIn("rank 0 could not have the checkpoint directory for itself",
+                      self.output(job))
+        first.kill()
+        # At once: the first may still be dying.
+        self.assertIn("resumed after step", self.finish(self.start(CONVENE_TRAIN, *second), 20))
+
 
 class BadLauncherInputTest(ConveneTestCase):
 

@@ -31,7 +31,10 @@ struct CheckpointInfo {
   int64_t step = 0;              // finished optimizer steps
   int64_t samples_consumed = 0;  // = position in the sample order
   int64_t seed = 0;
-  std::string model;   // a text form of the shape; the loader compares it and refuses another
+  std::string model;  // a text form of the shape; the loader compares it and refuses another
+  // Names the data it was trained on; the loader compares it. "" in checkpoints of format
+  // version 1.
+  std::string data;
   std::string layout;  // "dp2 x tp2 x pp2": for people, not for loading
   int world_size = 1;
   friend bool operator==(const CheckpointInfo&, const CheckpointInfo&) = default;
@@ -71,8 +74,9 @@ absl::Status RemoveOldCheckpoints(const std::string& directory, int64_t newest_s
 class CheckpointReader {
  public:
   // NotFound when there is no manifest: nothing was published here. DataLoss when the manifest is
-  // damaged or a file is missing or shorter than the manifest says. FailedPrecondition when a later
-  // version of this program wrote it. Looks at no chunk.
+  // damaged or no file, `step_directory` no directory, or a data file missing or shorter than the
+  // manifest says. FailedPrecondition when a later version of this program wrote it. Looks at no
+  // chunk.
   static absl::StatusOr<CheckpointReader> Open(const std::string& step_directory);
 
   const CheckpointInfo& info() const;
@@ -83,9 +87,6 @@ class CheckpointReader {
   // checksums; FailedPrecondition when a tensor is absent or has another shape; InvalidArgument:
   // ValidatePiece. After an error the pieces hold garbage.
   absl::Status Read(const std::vector<PieceToRead>& pieces) const;
-
-  // Checks every chunk of every file; errors as Read.
-  absl::Status Verify() const;
 
  private:
   CheckpointReader(std::string path, std::shared_ptr<const Manifest> manifest);
@@ -98,13 +99,15 @@ class CheckpointReader {
 // there is none (also when `directory` is absent).
 absl::StatusOr<std::vector<std::string>> ListCheckpoints(const std::string& directory);
 
-// The newest published checkpoint that opens and passes Verify. Appends "path: why" to `refused`
-// for each newer one that does not. NotFound when nothing was ever published here (begin from step
-// 0); DataLoss when something was, and none of it is whole. PermissionDenied and ResourceExhausted
-// are returned at once: they say nothing about the checkpoint. Verify reads the whole checkpoint,
-// so only rank 0 calls this and tells the others the path; they Open that one, and Read verifies
-// whatever chunks they use.
-absl::StatusOr<CheckpointReader> OpenNewestWhole(const std::string& directory,
-                                                 std::vector<std::string>* refused);
+// The newest checkpoint of a step below `below_step` that opens. Appends "path: why" to `refused`
+// for each newer one that does not, for whatever reason: damaged, unreadable, of a later format, or
+// something else that stands in its place. NotFound when there is none. ResourceExhausted is
+// returned at once: it says nothing about a checkpoint.
+//
+// It has not been read yet: when Read of any rank gives DataLoss, it was none, and the next one is
+// asked for with its step as `below_step`. All ranks together read every chunk, so nothing needs to
+// be checked twice.
+absl::StatusOr<CheckpointReader> OpenNewest(const std::string& directory, int64_t below_step,
+                                            std::vector<std::string>* refused);
 
 }  // namespace convene::worker

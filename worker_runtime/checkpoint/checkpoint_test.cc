@@ -42,7 +42,6 @@ TEST_CASE("a checkpoint of any layout is read by any other") {
     REQUIRE_OK(WriteCheckpoint(dir.path(), 5, 0, Cut(written.dp, written.tp, 1)));
     const auto reader = CheckpointReader::Open(StepPath(dir, 5));
     REQUIRE_OK(reader);
-    CHECK_OK(reader->Verify());
     for (const Layout& read : layouts) {
       INFO("dp" << written.dp << " tp" << written.tp << " -> dp" << read.dp << " tp" << read.tp);
       CHECK_OK(CheckHolds(*reader, 0, Cut(read.dp, read.tp, 2)));
@@ -59,7 +58,7 @@ TEST_CASE("random layouts written are read by random layouts") {
     const int dp = 1 + random() % 4, tp = 1 + random() % 3;
     REQUIRE_OK(WriteCheckpoint(dir.path(), round, round, Cut(dp, tp, random())));
     std::vector<std::string> refused;
-    const auto reader = OpenNewestWhole(dir.path(), &refused);
+    const auto reader = OpenNewest(dir.path(), round + 1, &refused);
     REQUIRE_OK(reader);
     REQUIRE_OK(CheckHolds(*reader, round, Cut(1 + random() % 4, 1 + random() % 3, random())));
   }

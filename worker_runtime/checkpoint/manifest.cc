@@ -18,7 +18,9 @@
 namespace convene::worker {
 namespace {
 
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
+// The first that says what data it was trained on.
+constexpr int kFirstVersionWithData = 2;
 // "end " + 16 hexadecimal digits + newline.
 constexpr size_t kEndLineBytes = 21;
 
@@ -88,7 +90,7 @@ class LineReader {
   int line_number_ = 0;
 };
 
-absl::Status DecodeInfo(LineReader* reader, CheckpointInfo* info) {
+absl::Status DecodeInfo(LineReader* reader, int64_t version, CheckpointInfo* info) {
   int64_t world_size;
   CONVENE_RETURN_IF_ERROR(reader->Next("step"));
   CONVENE_RETURN_IF_ERROR(reader->Number(&info->step));
@@ -101,6 +103,10 @@ absl::Status DecodeInfo(LineReader* reader, CheckpointInfo* info) {
   info->world_size = static_cast<int>(world_size);
   CONVENE_RETURN_IF_ERROR(reader->Next("model"));
   CONVENE_RETURN_IF_ERROR(reader->Text(&info->model));
+  if (version >= kFirstVersionWithData) {
+    CONVENE_RETURN_IF_ERROR(reader->Next("data"));
+    CONVENE_RETURN_IF_ERROR(reader->Text(&info->data));
+  }
   CONVENE_RETURN_IF_ERROR(reader->Next("layout"));
   return reader->Text(&info->layout);
 }
@@ -185,7 +191,8 @@ std::string EncodeManifest(ManifestKind kind, const Manifest& manifest) {
   std::string text = absl::StrCat(FirstWords(kind), kVersion, "\nstep ", info.step,
                                   "\nsamples_consumed ", info.samples_consumed, "\nseed ");
   absl::StrAppend(&text, info.seed, "\nworld_size ", info.world_size, "\nmodel ",
-                  absl::CEscape(info.model), "\nlayout ", absl::CEscape(info.layout), "\n");
+                  absl::CEscape(info.model), "\ndata ", absl::CEscape(info.data), "\nlayout ",
+                  absl::CEscape(info.layout), "\n");
   absl::StrAppend(&text, "files ", manifest.files.size(), "\n");
   for (const DataFile& file : manifest.files) {
     absl::StrAppend(&text, "file ", file.bytes, " ", absl::CEscape(file.name), "\n");
@@ -244,8 +251,8 @@ absl::StatusOr<Manifest> DecodeManifest(ManifestKind kind, absl::string_view tex
   int64_t chunk_count, exact_version;
   CONVENE_RETURN_IF_ERROR(reader.Next(absl::StripSuffix(first_words, " ")));
   CONVENE_RETURN_IF_ERROR(reader.Number(&exact_version));
-  if (exact_version != kVersion) return reader.Wrong("unknown version");
-  CONVENE_RETURN_IF_ERROR(DecodeInfo(&reader, &manifest.info));
+  if (exact_version < 1 || exact_version > kVersion) return reader.Wrong("unknown version");
+  CONVENE_RETURN_IF_ERROR(DecodeInfo(&reader, exact_version, &manifest.info));
   CONVENE_RETURN_IF_ERROR(DecodeFiles(&reader, &manifest.files));
   CONVENE_RETURN_IF_ERROR(DecodeTensors(&reader, &tensors));
   CONVENE_RETURN_IF_ERROR(reader.Next("chunks"));

@@ -1,4 +1,5 @@
 // What one rank does for all: publish, discard, list and remove.
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <utility>
@@ -38,9 +39,16 @@ absl::Status AppendShard(const std::string& step_directory, int rank, Manifest* 
   return absl::OkStatus();
 }
 
+bool IsDirectory(const std::string& path) {
+  struct stat info;
+  return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
 absl::Status RemoveCheckpoint(const std::string& step_directory) {
   // The manifest first: a half-removed checkpoint must not look like one.
-  CONVENE_RETURN_IF_ERROR(RemoveTree(absl::StrCat(step_directory, "/", kManifestName)));
+  if (IsDirectory(step_directory)) {
+    CONVENE_RETURN_IF_ERROR(RemoveTree(absl::StrCat(step_directory, "/", kManifestName)));
+  }
   return RemoveTree(step_directory);
 }
 
@@ -62,8 +70,10 @@ absl::Status PublishCheckpoint(const std::string& directory, const CheckpointInf
     keep.insert(manifest.files.back().name);
   }
   CONVENE_RETURN_IF_ERROR(Annotate(CheckTiling(manifest.pieces), step_directory));
-  CONVENE_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(step_directory, "/", kManifestName),
-                                          EncodeManifest(ManifestKind::kManifest, manifest)));
+  const std::string path = absl::StrCat(step_directory, "/", kManifestName);
+  // No file can be renamed to where a directory stands, and none was ever published there.
+  if (IsDirectory(path)) CONVENE_RETURN_IF_ERROR(RemoveTree(path));
+  CONVENE_RETURN_IF_ERROR(WriteFileAtomic(path, EncodeManifest(ManifestKind::kManifest, manifest)));
   CONVENE_RETURN_IF_ERROR(SyncDirectory(directory));
   // Files of earlier attempts. The checkpoint exists whether or not they go; the next publication
   // tries again.
@@ -110,21 +120,18 @@ absl::Status RemoveOldCheckpoints(const std::string& directory, int64_t newest_s
   return absl::OkStatus();
 }
 
-absl::StatusOr<CheckpointReader> OpenNewestWhole(const std::string& directory,
-                                                 std::vector<std::string>* refused) {
-  CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> paths, ListCheckpoints(directory));
-  for (const std::string& path : paths) {
+absl::StatusOr<CheckpointReader> OpenNewest(const std::string& directory, int64_t below_step,
+                                            std::vector<std::string>* refused) {
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(directory));
+  for (const int64_t step : steps) {
+    if (step >= below_step) continue;
+    const std::string path = StepDirectory(directory, step);
     absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(path);
-    const absl::Status status = reader.ok() ? reader->Verify() : reader.status();
-    if (status.ok()) return reader;
-    if (absl::IsPermissionDenied(status) || absl::IsResourceExhausted(status)) return status;
-    refused->push_back(absl::StrCat(path, ": ", status.message()));
+    if (reader.ok() || absl::IsResourceExhausted(reader.status())) return reader;
+    if (absl::IsNotFound(reader.status())) continue;  // never published
+    refused->push_back(absl::StrCat(path, ": ", reader.status().message()));
   }
-  if (paths.empty()) {
-    return absl::NotFoundError(absl::StrCat("no checkpoint was published in ", directory));
-  }
-  return absl::DataLossError(absl::StrCat("none of the ", paths.size(), " checkpoints in ",
-                                          directory, " is whole; the newest: ", refused->front()));
+  return absl::NotFoundError(absl::StrCat("no checkpoint that opens is in ", directory));
 }
 
 }  // namespace convene::worker

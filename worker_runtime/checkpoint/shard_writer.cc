@@ -1,5 +1,6 @@
 // WriteShard.
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -34,6 +35,12 @@ absl::Status Validate(int64_t step, int rank, const std::vector<PieceToWrite>& p
 }
 
 absl::Status MakeStepDirectory(const std::string& directory, const std::string& step_directory) {
+  // A plain file of this name never was a checkpoint. unlink leaves the directory alone that
+  // another rank may have made by now.
+  struct stat info;
+  if (stat(step_directory.c_str(), &info) == 0 && !S_ISDIR(info.st_mode)) {
+    unlink(step_directory.c_str());
+  }
   const bool directory_is_new = access(directory.c_str(), F_OK) != 0;
   CONVENE_RETURN_IF_ERROR(MakeDirectories(step_directory));
   if (directory_is_new) CONVENE_RETURN_IF_ERROR(SyncDirectory(ParentDirectory(directory)));
@@ -106,9 +113,11 @@ absl::Status WriteDataThenIndex(const std::string& step_directory, int64_t step,
 }
 
 absl::Status RemoveRanksRemains(const std::string& step_directory, int rank) {
-  CONVENE_ASSIGN_OR_RETURN(const std::set<std::string> published,
-                           PublishedDataFiles(step_directory));
-  return RemoveFilesBut(step_directory, RankPrefix(rank), published);
+  const absl::StatusOr<std::set<std::string>> published = PublishedDataFiles(step_directory);
+  // With a manifest that may not be read, everything stays until PublishCheckpoint replaces it.
+  if (absl::IsPermissionDenied(published.status())) return absl::OkStatus();
+  if (!published.ok()) return published.status();
+  return RemoveFilesBut(step_directory, RankPrefix(rank), *published);
 }
 
 }  // namespace

@@ -29,6 +29,17 @@ void Append(T value, std::string* bytes) {
   bytes->append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
+// A FIFO would block its reader, a directory cannot be read, and in a plain file there is nothing.
+absl::Status CheckIsFile(const std::string& path) {
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0) {
+    if (errno != ENOTDIR) return ErrnoStatus(errno, absl::StrCat("stat ", path));
+    return absl::DataLossError(absl::StrCat(ParentDirectory(path), " is not a directory"));
+  }
+  if (S_ISREG(info.st_mode)) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(path, " is not a file"));
+}
+
 absl::Status CheckLength(const std::string& step_directory, const DataFile& file) {
   const std::string path = absl::StrCat(step_directory, "/", file.name);
   struct stat info;
@@ -97,6 +108,7 @@ absl::StatusOr<std::string> DataHeaderOf(int64_t step, const std::string& data_n
 absl::StatusOr<Manifest> LoadManifest(ManifestKind kind, const std::string& step_directory,
                                       const std::string& name) {
   const std::string path = absl::StrCat(step_directory, "/", name);
+  CONVENE_RETURN_IF_ERROR(CheckIsFile(path));
   CONVENE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
   absl::StatusOr<Manifest> manifest = DecodeManifest(kind, text);
   if (!manifest.ok()) return Annotate(manifest.status(), path);

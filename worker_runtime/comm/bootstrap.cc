@@ -13,19 +13,25 @@
 namespace convene::worker {
 namespace {
 
-struct AxisMember {
+struct Member {
   Axis axis;
-  std::unique_ptr<Collective> CommunicatorSet::*member;
+  std::unique_ptr<Collective> CommunicatorSet::*place;
+  const char* own_name = nullptr;  // null: the axis's
+  absl::Duration BootstrapOptions::*timeout = &BootstrapOptions::operation_timeout;
+
+  const char* name() const { return own_name != nullptr ? own_name : AxisName(axis); }
 };
 
 // In the one order in which all ranks make their communicators. Groups of one axis share no rank,
 // so the place in this table tells any two groups of a rank apart.
-constexpr AxisMember kAxes[] = {
+constexpr Member kMembers[] = {
     {Axis::kWorld, &CommunicatorSet::world},
     {Axis::kTp, &CommunicatorSet::tp},
     {Axis::kDp, &CommunicatorSet::dp},
     {Axis::kPp, &CommunicatorSet::pp},
     {Axis::kEmbedding, &CommunicatorSet::embedding},
+    {Axis::kWorld, &CommunicatorSet::checkpoint, "checkpoint",
+     &BootstrapOptions::checkpoint_timeout},
 };
 
 absl::StatusOr<std::string> ListenHost(const BootstrapOptions& options) {
@@ -36,8 +42,8 @@ absl::StatusOr<std::string> ListenHost(const BootstrapOptions& options) {
 }  // namespace
 
 void CommunicatorSet::AbortAll(absl::string_view why) {
-  for (const AxisMember& axis : kAxes) {
-    if (this->*axis.member != nullptr) (this->*axis.member)->Abort(why);
+  for (const Member& member : kMembers) {
+    if (this->*member.place != nullptr) (this->*member.place)->Abort(why);
   }
 }
 
@@ -56,16 +62,16 @@ absl::StatusOr<CommunicatorSet> BootstrapGloo(const Layout& layout, int rank,
                                                      key_prefix, options.connect_timeout));
   }
   CommunicatorSet set;
-  for (int place = 0; place < static_cast<int>(std::size(kAxes)); ++place) {
-    const auto& [axis, member] = kAxes[place];
-    const std::vector<int> group = GroupOf(layout, axis, rank);
+  for (int id = 0; id < static_cast<int>(std::size(kMembers)); ++id) {
+    const Member& member = kMembers[id];
+    const std::vector<int> group = GroupOf(layout, member.axis, rank);
     if (group.empty()) continue;
     if (group.size() == 1) {
-      set.*member = SoloCommunicator(rank, AxisName(axis), *options.recorder);
+      set.*member.place = SoloCommunicator(rank, member.name(), *options.recorder);
     } else {
-      set.*member = std::make_unique<GroupCollective>(AxisName(axis), mesh->MakeWire(group, place),
-                                                      options.operation_timeout, *options.recorder,
-                                                      options.message_bytes_max);
+      set.*member.place = std::make_unique<GroupCollective>(
+          member.name(), mesh->MakeWire(group, id), options.*member.timeout, *options.recorder,
+          options.message_bytes_max);
     }
   }
   return set;
@@ -75,10 +81,10 @@ std::vector<CommunicatorSet> LoopbackCommunicators(const Layout& layout,
                                                    const LoopbackOptions& options) {
   const LoopbackWorld world(layout.world_size(), options);
   std::vector<CommunicatorSet> sets(layout.world_size());
-  for (const auto& [axis, member] : kAxes) {
-    for (const std::vector<int>& ranks : AllGroups(layout, axis)) {
-      auto group = world.Group(ranks, AxisName(axis));
-      for (size_t i = 0; i < ranks.size(); ++i) sets[ranks[i]].*member = std::move(group[i]);
+  for (const Member& member : kMembers) {
+    for (const std::vector<int>& ranks : AllGroups(layout, member.axis)) {
+      auto group = world.Group(ranks, member.name());
+      for (size_t i = 0; i < ranks.size(); ++i) sets[ranks[i]].*member.place = std::move(group[i]);
     }
   }
   return sets;

@@ -16,10 +16,12 @@
 
 namespace convene::worker {
 
-// The communicators of one rank, one per axis of the mesh, named by AxisName. Those of size 1 need
-// no network.
+// The communicators of one rank, one per axis of the mesh, named by AxisName; and `checkpoint`.
+// Those of size 1 need no network.
 struct CommunicatorSet {
   std::unique_ptr<Collective> world;
+  // All ranks again, for agreeing on what disks do: waits as long as those may take.
+  std::unique_ptr<Collective> checkpoint;
   std::unique_ptr<Collective> tp;
   std::unique_ptr<Collective> dp;
   std::unique_ptr<Collective> pp;
@@ -32,6 +34,8 @@ struct CommunicatorSet {
 struct BootstrapOptions {
   absl::Duration connect_timeout = absl::Seconds(60);    // of the whole bootstrap
   absl::Duration operation_timeout = absl::Minutes(10);  // of each later call
+  // The same for the communicator `checkpoint`.
+  absl::Duration checkpoint_timeout = absl::Minutes(30);
   // The name or address at which other ranks can reach this one. Empty: the address from which this
   // machine reaches `store_host`.
   std::string listen_host = "";

@@ -108,6 +108,40 @@ TEST_CASE("two communicators of a rank work at the same time") {
   }
 }
 
+TEST_CASE("the checkpoint communicator waits longer than the others") {
+  const Layout layout{.pp = 1, .dp = 2, .tp = 1};
+  MemoryStore store;
+  std::vector<CommunicatorSet> sets(2);
+  std::vector<absl::Status> waited(2);
+  absl::Status impatient;
+  Thread other("rank 1", [&] {
+    auto set = BootstrapGloo(layout, 1, store, "epoch/1", {});
+    if (!set.ok()) {
+      waited[1] = set.status();
+      return;
+    }
+    sets[1] = *std::move(set);
+  });
+  auto first =
+      BootstrapGloo(layout, 0, store, "epoch/1", {.operation_timeout = absl::Milliseconds(50)});
+  other.Join();
+  REQUIRE_OK(first);
+  REQUIRE_OK(waited[1]);
+  sets[0] = *std::move(first);
+  Thread waiter("rank 0", [&] {
+    Stream stream = Stream::Cpu();
+    waited[0] = sets[0].checkpoint->Barrier(stream);
+  });
+  // Rank 1 comes when the time of an ordinary operation has passed.
+  Stream stream = Stream::Cpu();
+  impatient = sets[0].dp->Barrier(stream);
+  waited[1] = sets[1].checkpoint->Barrier(stream);
+  waiter.Join();
+  CHECK_STATUS(impatient, absl::StatusCode::kDeadlineExceeded, "dp barrier");
+  for (const absl::Status& status : waited) CHECK_OK(status);
+  CHECK(sets[0].checkpoint->name() == "checkpoint");
+}
+
 TEST_CASE("a rank that never comes is named") {
   MemoryStore store;
   const auto set = BootstrapGloo({.pp = 1, .dp = 2, .tp = 1}, 0, store, "epoch/1",

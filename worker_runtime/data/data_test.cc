@@ -241,6 +241,25 @@ TEST_CASE("tokens of one, two and four bytes are read back") {
                absl::StatusCode::kInvalidArgument, "128256 tokens do not fit 2 bytes");
 }
 
+TEST_CASE("the content's hash is of the tokens, not of their files or of how they were written") {
+  TempDir dir;
+  const auto hash_of = [](const std::string& path) {
+    return TokenFile::Open(path)->content_hash();
+  };
+  auto in_pieces = TokenFileWriter::Create(dir.File("pieces"), 1, 256, 7);
+  REQUIRE_OK(in_pieces);
+  for (const char token : {1, 2, 3}) REQUIRE_OK(in_pieces->Append(absl::MakeConstSpan(&token, 1)));
+  REQUIRE_OK(in_pieces->Finish());
+  WriteTokens<uint8_t>(dir.File("same"), 256, {1, 2, 3});
+  WriteTokens<uint8_t>(dir.File("other"), 256, {1, 2, 4});
+  CHECK(hash_of(dir.File("pieces")) == hash_of(dir.File("same")));
+  CHECK(hash_of(dir.File("other")) != hash_of(dir.File("same")));
+  const auto same = Dataset::Open(dir.File("same"), 1, 0);
+  const auto other = Dataset::Open(dir.File("other"), 1, 0);
+  CHECK_THAT(same->Identity(), Catch::StartsWith("3 tokens with hash "));
+  CHECK(same->Identity() != other->Identity());
+}
+
 TEST_CASE("a damaged or unfinished token file is refused") {
   TempDir dir;
   WriteTokens<uint8_t>(dir.File("t"), 256, {1, 2, 3});

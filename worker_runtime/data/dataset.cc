@@ -51,6 +51,11 @@ absl::StatusOr<Dataset> Dataset::Open(const std::string& token_file, int sequenc
                  validation_samples);
 }
 
+std::string Dataset::Identity() const {
+  return absl::StrCat(token_count(), " tokens with hash ",
+                      absl::Hex(content_hash(), absl::kZeroPad16));
+}
+
 void Dataset::FillRow(int64_t sample, int32_t* inputs, int32_t* targets) const {
   const int64_t length = sequence_length_;
   if (sample == kNoSample) {

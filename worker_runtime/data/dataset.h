@@ -26,6 +26,9 @@ class Dataset {
   int sequence_length() const { return sequence_length_; }
   int vocabulary_size() const { return tokens_.vocabulary_size(); }
   int64_t token_count() const { return tokens_.token_count(); }
+  uint64_t content_hash() const { return tokens_.content_hash(); }
+  // "1115394 tokens with hash 9ae16a3b2f90404f": what these tokens are, for checkpoints and people.
+  std::string Identity() const;
   int64_t training_samples() const { return training_samples_; }
   int64_t validation_samples() const { return validation_samples_; }
 

@@ -91,7 +91,8 @@ absl::StatusOr<std::vector<SourceFile>> ListSources(const std::vector<std::strin
 }
 
 uint64_t KeyOf(const std::vector<SourceFile>& sources) {
-  std::string text = absl::StrCat(kByteTokenizerName, "\n");
+  // With the version: programs of two versions may share a cache.
+  std::string text = absl::StrCat(kByteTokenizerName, " ", kTokenFileVersion, "\n");
   for (const SourceFile& source : sources) {
     // The path's length first: no two lists have one text.
     absl::StrAppend(&text, source.path.size(), " ", source.path, " ", source.bytes, " ",

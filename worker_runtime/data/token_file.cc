@@ -22,7 +22,6 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the format is little endian");
 
 constexpr char kMagic[] = "CNVTOKEN";
-constexpr uint32_t kVersion = 1;
 
 struct Header {
   char magic[8];
@@ -32,7 +31,8 @@ struct Header {
   uint64_t source_key;
   uint32_t vocabulary_size;
   uint32_t zero_1;
-  uint64_t zero_2[2];
+  uint64_t content_hash;
+  uint64_t zero_2;
   uint64_t checksum;  // XXH3-64 of the 56 bytes before it
 };
 static_assert(sizeof(Header) == 64 && offsetof(Header, checksum) == 56);
@@ -47,9 +47,9 @@ absl::Status CheckHeader(const Header& header, int64_t file_bytes) {
   if (std::memcmp(header.magic, kMagic, sizeof(header.magic)) != 0) {
     return absl::DataLossError("not a token file, or one that was never finished");
   }
-  if (header.version > kVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("format version ", header.version, "; this program reads up to ", kVersion));
+  if (header.version != kTokenFileVersion) {
+    return absl::FailedPreconditionError(absl::StrCat("format version ", header.version,
+                                                      "; this program reads ", kTokenFileVersion));
   }
   if (header.checksum != ChecksumOf(header) || !IsElementWidth(header.element_bytes) ||
       header.token_count < 0) {
@@ -98,6 +98,7 @@ absl::StatusOr<TokenFile> TokenFile::Open(const std::string& path) {
   file.vocabulary_size_ = static_cast<int>(header.vocabulary_size);
   file.element_bytes_ = static_cast<int>(header.element_bytes);
   file.source_key_ = header.source_key;
+  file.content_hash_ = header.content_hash;
   file.tokens_ = std::shared_ptr<const char>(owner, owner.get() + sizeof(Header));
   return file;
 }
@@ -115,6 +116,8 @@ void TokenFile::Read(int64_t first, int64_t count, int32_t* tokens) const {
   }
 }
 
+void TokenFileWriter::FreeHash::operator()(XXH3_state_s* state) const { XXH3_freeState(state); }
+
 absl::StatusOr<TokenFileWriter> TokenFileWriter::Create(const std::string& path, int element_bytes,
                                                         int vocabulary_size, uint64_t source_key) {
   if (!IsElementWidth(element_bytes) || vocabulary_size < 1 ||
@@ -126,6 +129,8 @@ absl::StatusOr<TokenFileWriter> TokenFileWriter::Create(const std::string& path,
     return ErrnoStatus(error, absl::StrCat("create ", path));
   }
   TokenFileWriter writer;
+  writer.hash_.reset(XXH3_createState());
+  CONVENE_CHECK(writer.hash_ != nullptr && XXH3_64bits_reset(writer.hash_.get()) == XXH_OK);
   writer.fd_.Reset(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (!writer.fd_.valid()) return ErrnoStatus(errno, absl::StrCat("create ", path));
   writer.path_ = path;
@@ -139,17 +144,19 @@ absl::StatusOr<TokenFileWriter> TokenFileWriter::Create(const std::string& path,
 absl::Status TokenFileWriter::Append(absl::Span<const char> token_bytes) {
   CONVENE_CHECK(token_bytes.size() % element_bytes_ == 0);
   bytes_written_ += static_cast<int64_t>(token_bytes.size());
+  CONVENE_CHECK(XXH3_64bits_update(hash_.get(), token_bytes.data(), token_bytes.size()) == XXH_OK);
   return WriteAll(fd_.get(), absl::string_view(token_bytes.data(), token_bytes.size()), path_);
 }
 
 absl::Status TokenFileWriter::Finish() {
   Header header = {};
   std::memcpy(header.magic, kMagic, sizeof(header.magic));
-  header.version = kVersion;
+  header.version = kTokenFileVersion;
   header.element_bytes = element_bytes_;
   header.token_count = bytes_written_ / element_bytes_;
   header.source_key = source_key_;
   header.vocabulary_size = vocabulary_size_;
+  header.content_hash = XXH3_64bits_digest(hash_.get());
   header.checksum = ChecksumOf(header);
   if (lseek(fd_.get(), 0, SEEK_SET) != 0) return ErrnoStatus(errno, absl::StrCat("seek ", path_));
   CONVENE_RETURN_IF_ERROR(WriteAll(

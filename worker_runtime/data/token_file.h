@@ -10,14 +10,19 @@
 #include "absl/types/span.h"
 #include "tools/base/unique_fd.h"
 
+struct XXH3_state_s;  // of xxhash.h
+
 namespace convene::worker {
+
+// Of the layout of the file; a file of another version is made anew.
+constexpr uint32_t kTokenFileVersion = 2;
 
 // Read-only and thread-safe; copies share the mapping. The file must not be cut short while it is
 // mapped (reading past its end kills the process), which is why it is only ever replaced by rename.
 class TokenFile {
  public:
-  // DataLoss when the header is damaged or the length is not what it says; FailedPrecondition for a
-  // later version.
+  // DataLoss when the header is damaged or the length is not what it says; FailedPrecondition for
+  // another version.
   static absl::StatusOr<TokenFile> Open(const std::string& path);
 
   int64_t token_count() const { return token_count_; }
@@ -25,6 +30,8 @@ class TokenFile {
   int vocabulary_size() const { return vocabulary_size_; }
   // What the tokens were made from (PrepareTokenFile).
   uint64_t source_key() const { return source_key_; }
+  // XXH3-64 of the tokens' bytes: equal for equal tokens, whatever files they came from.
+  uint64_t content_hash() const { return content_hash_; }
 
   // REQUIRES: 0 <= first, 0 <= count, first + count <= token_count(); `tokens` holds `count`.
   void Read(int64_t first, int64_t count, int32_t* tokens) const;
@@ -36,6 +43,7 @@ class TokenFile {
   int vocabulary_size_ = 0;
   int element_bytes_ = 1;
   uint64_t source_key_ = 0;
+  uint64_t content_hash_ = 0;
   std::shared_ptr<const char> tokens_;  // unmaps when the last copy goes
 };
 
@@ -56,6 +64,10 @@ class TokenFileWriter {
   absl::Status Finish();
 
  private:
+  struct FreeHash {
+    void operator()(XXH3_state_s* state) const;
+  };
+
   TokenFileWriter() = default;
 
   UniqueFd fd_;
@@ -64,6 +76,7 @@ class TokenFileWriter {
   int vocabulary_size_ = 0;
   uint64_t source_key_ = 0;
   int64_t bytes_written_ = 0;
+  std::unique_ptr<XXH3_state_s, FreeHash> hash_;  // of what was appended
 };
 
 }  // namespace convene::worker

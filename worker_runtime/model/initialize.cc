@@ -53,10 +53,12 @@ void InitializeParameter(const ParameterSlice& slice, uint64_t seed, float* targ
     return;
   }
   const uint64_t key = seed * 0x9E3779B97F4A7C15 + HashName(slice.name);
+#pragma omp parallel for schedule(static)
   for (int64_t row = 0; row < slice.extent[0]; ++row) {
     const int64_t first = (slice.offset[0] + row) * slice.global_shape[1] + slice.offset[1];
+    float* const values = target + row * slice.extent[1];
     for (int64_t column = 0; column < slice.extent[1]; ++column) {
-      *target++ = static_cast<float>(slice.standard_deviation * NormalAt(key, first + column));
+      values[column] = static_cast<float>(slice.standard_deviation * NormalAt(key, first + column));
     }
   }
 }

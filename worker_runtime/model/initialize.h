@@ -10,7 +10,8 @@ namespace convene::worker {
 
 // Fills the slice's elements (row-major, slice.count() of them) at `target`. Normal deviates come
 // from Philox4x32-10 (Salmon et al. 2011), keyed by the seed and the tensor's name, counted by the
-// element's place in the global tensor, through Box and Muller 1958.
+// element's place in the global tensor, through Box and Muller 1958. Runs on OpenMP's threads; no
+// value depends on how many those are.
 void InitializeParameter(const ParameterSlice& slice, uint64_t seed, float* target);
 
 }  // namespace convene::worker

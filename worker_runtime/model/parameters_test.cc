@@ -1,5 +1,7 @@
 #include "worker_runtime/model/parameters.h"
 
+#include <omp.h>
+
 #include <catch2/catch.hpp>
 #include <map>
 #include <vector>
@@ -89,6 +91,27 @@ TEST_CASE("an element starts with the same value on every layout") {
       CHECK(part.back() == whole[slice.name][last]);
     }
   }
+}
+
+TEST_CASE("initial weights do not depend on the number of threads") {
+  const ParameterSlice slice{.name = "a",
+                             .global_shape = {40, 30},
+                             .offset = {3, 5},
+                             .extent = {31, 17},
+                             .standard_deviation = 0.02};
+  const int threads_before = omp_get_max_threads();
+  std::vector<std::vector<float>> values;
+  for (const int threads : {1, 2, 7}) {
+    omp_set_num_threads(threads);
+    values.emplace_back(slice.count());
+    InitializeParameter(slice, 1, values.back().data());
+  }
+  omp_set_num_threads(threads_before);
+  CHECK(values[0] == values[1]);
+  CHECK(values[0] == values[2]);
+  // The values themselves: old seeds must go on giving the old weights.
+  CHECK(values[0][0] == 0.00742719881f);
+  CHECK(values[0].back() == 0.00440180954f);
 }
 
 TEST_CASE("initial weights have the wanted spread and differ by seed and name") {

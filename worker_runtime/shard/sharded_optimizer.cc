@@ -62,10 +62,12 @@ absl::Status ShardedOptimizer::GatherParameters(Stream& stream) {
   return dp_.AllGather(parameters_, stream);
 }
 
-std::vector<PieceToRead> ShardedOptimizer::PiecesToRead() {
-  std::vector<PieceToRead> pieces;
+template <typename Piece>
+std::vector<Piece> ShardedOptimizer::Pieces(bool owned_only) const {
+  std::vector<Piece> pieces;
   for (const ShardSegment& segment : shard_.segments) {
     const ParameterSlice& slice = table_.slices[segment.parameter];
+    if (owned_only && !slice.owned) continue;
     const int64_t local = segment.flat_begin - shard_.begin;
     pieces.push_back({PieceOf(slice, segment, ""), parameters_.data() + segment.flat_begin});
     pieces.push_back({PieceOf(slice, segment, "optimizer.first_moment/"), first_moment_ + local});
@@ -74,17 +76,12 @@ std::vector<PieceToRead> ShardedOptimizer::PiecesToRead() {
   return pieces;
 }
 
+std::vector<PieceToRead> ShardedOptimizer::PiecesToRead() {
+  return Pieces<PieceToRead>(/*owned_only=*/false);
+}
+
 std::vector<PieceToWrite> ShardedOptimizer::PiecesToWrite() const {
-  std::vector<PieceToWrite> pieces;
-  for (const ShardSegment& segment : shard_.segments) {
-    const ParameterSlice& slice = table_.slices[segment.parameter];
-    if (!slice.owned) continue;
-    const int64_t local = segment.flat_begin - shard_.begin;
-    pieces.push_back({PieceOf(slice, segment, ""), parameters_.data() + segment.flat_begin});
-    pieces.push_back({PieceOf(slice, segment, "optimizer.first_moment/"), first_moment_ + local});
-    pieces.push_back({PieceOf(slice, segment, "optimizer.second_moment/"), second_moment_ + local});
-  }
-  return pieces;
+  return Pieces<PieceToWrite>(/*owned_only=*/true);
 }
 
 }  // namespace convene::worker

@@ -46,6 +46,9 @@ class ShardedOptimizer {
   std::vector<PieceToRead> PiecesToRead();
 
  private:
+  template <typename Piece>
+  std::vector<Piece> Pieces(bool owned_only) const;
+
   const ParameterTable& table_;
   Collective& dp_;
   Arena& arena_;

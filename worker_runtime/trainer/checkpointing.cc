@@ -2,7 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <limits>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -11,20 +14,13 @@
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/checkpoint/step_directory.h"
+#include "worker_runtime/trainer/agree.h"
 
 namespace convene::worker {
 namespace {
 
-// All ranks leave with an error when one has one: the lowest such rank is named to the others.
-absl::Status Agree(const absl::Status& mine, const char* deed, Collective& world, Stream& stream) {
-  double blamed = mine.ok() ? 0 : world.size() - world.rank();
-  CONVENE_RETURN_IF_ERROR(world.AllReduce(absl::MakeSpan(&blamed, 1), ReduceOp::kMax, stream));
-  if (!mine.ok()) return mine;
-  if (blamed == 0) return absl::OkStatus();
-  // Aborted: this rank is not the one to blame; its agent reports the other.
-  return absl::AbortedError(
-      absl::StrCat("rank ", world.size() - static_cast<int>(blamed), " could not ", deed));
-}
+constexpr absl::Duration kOtherJobsTimeToEnd = absl::Seconds(5);
+constexpr absl::Duration kPredecessorsTimeToEnd = absl::Minutes(2);
 
 // Where to begin. One number each, so that rank 0 can tell the others by an all-reduce.
 enum class Source { kNothing = 0, kOwnDirectory = 1, kNamed = 2 };
@@ -45,13 +41,43 @@ absl::Status MakeWritable(const std::string& directory) {
   return Annotate(status, "--checkpoint-dir cannot take checkpoints; give another");
 }
 
-Choice ChooseNewest(const std::string& directory) {
-  std::vector<std::string> refused;
-  const auto reader = OpenNewestWhole(directory, &refused);
-  for (const std::string& reason : refused) spdlog::warn("checkpoint refused: {}", reason);
-  if (absl::IsNotFound(reader.status())) return {};
-  if (!reader.ok()) return {reader.status()};
-  return {absl::OkStatus(), Source::kOwnDirectory, reader->info().step};
+absl::StatusOr<DirectoryLock> Claim(const TrainOptions& options, const JobIdentity& job) {
+  CONVENE_RETURN_IF_ERROR(MakeWritable(options.checkpoint_dir));
+  const auto warn = [](const std::string& text) { spdlog::warn("{}", text); };
+  const absl::Duration wait_max = options.checkpoint_timeout / 2;
+  absl::StatusOr<DirectoryLock> lock = DirectoryLock::Acquire(
+      options.checkpoint_dir, {.job = job.name,
+                               .is_restart = job.is_restart,
+                               .wait_timeout = std::min(kOtherJobsTimeToEnd, wait_max),
+                               .predecessor_timeout = std::min(kPredecessorsTimeToEnd, wait_max),
+                               .on_wait = warn,
+                               .on_unlocked = warn});
+  if (!absl::IsAlreadyExists(lock.status())) return lock;
+  return absl::AlreadyExistsError(absl::StrCat(
+      lock.status().message(), ": give this job another --checkpoint-dir, or stop that one"));
+}
+
+// Which checkpoints have been refused so far.
+struct Refused {
+  int64_t below_step = std::numeric_limits<int64_t>::max();  // those of steps from here on
+  std::vector<std::string> reasons;                          // "path: why", the newest first
+};
+
+void LogRefused(const std::string& reason) { spdlog::warn("checkpoint refused: {}", reason); }
+
+Choice ChooseNewest(const std::string& directory, Refused* refused) {
+  const size_t known = refused->reasons.size();
+  const auto reader = OpenNewest(directory, refused->below_step, &refused->reasons);
+  for (size_t i = known; i < refused->reasons.size(); ++i) {
+    LogRefused(refused->reasons[i]);
+  }
+  if (reader.ok()) return {absl::OkStatus(), Source::kOwnDirectory, reader->info().step};
+  if (!absl::IsNotFound(reader.status())) return {reader.status()};
+  if (refused->reasons.empty()) return {};
+  return {absl::DataLossError(
+      absl::StrCat("none of the ", refused->reasons.size(), " checkpoints in ", directory,
+                   " is whole; the newest: ", refused->reasons[0],
+                   ". To begin anew, give another --checkpoint-dir or remove them"))};
 }
 
 // A restart takes the newest checkpoint in `directory` for the job's own.
@@ -67,19 +93,24 @@ absl::Status RefuseLaterCheckpoints(const TrainOptions& options, int64_t first_s
 }
 
 Choice ChooseNamed(const TrainOptions& options) {
-  const auto reader = CheckpointReader::Open(options.resume_directory);
-  if (!reader.ok()) return {reader.status()};
-  return {reader->Verify(), Source::kNamed, reader->info().step};
+  const std::string& path = options.resume_directory;
+  const auto reader = CheckpointReader::Open(path);
+  if (reader.ok()) return {absl::OkStatus(), Source::kNamed, reader->info().step};
+  if (!absl::IsNotFound(reader.status())) return {reader.status()};
+  const absl::StatusOr<std::vector<std::string>> inside = ListCheckpoints(path);
+  return {absl::NotFoundError(absl::StrCat(
+      "--resume ", path, " is no checkpoint: it has no file \"manifest\". ",
+      inside.ok() && !inside->empty()
+          ? absl::StrCat("It holds ", inside->size(), ", the newest is ", inside->front(),
+                         ": give that, or --checkpoint-dir ", path, " with --resume auto")
+          : "Give the directory of one, such as CHECKPOINT_DIR/step_00000100, or --resume auto for "
+            "the newest in --checkpoint-dir"))};
 }
 
-Choice ChooseCheckpoint(const TrainOptions& options, bool is_restart) {
+Choice ChooseCheckpoint(const TrainOptions& options, bool is_restart, Refused* refused) {
   const bool saves = !options.checkpoint_dir.empty();
-  if (saves) {
-    const absl::Status writable = MakeWritable(options.checkpoint_dir);
-    if (!writable.ok()) return {writable};
-  }
   if (saves && (is_restart || options.resume == ResumeMode::kAuto)) {
-    Choice own = ChooseNewest(options.checkpoint_dir);
+    Choice own = ChooseNewest(options.checkpoint_dir, refused);
     if (!own.status.ok() || own.source != Source::kNothing) return own;
   }
   Choice choice;
@@ -90,10 +121,36 @@ Choice ChooseCheckpoint(const TrainOptions& options, bool is_restart) {
   return choice;
 }
 
-absl::StatusOr<CheckpointInfo> Load(const TrainOptions& options, const std::string& path,
+// OK with a warning to log, "" when all is well.
+absl::StatusOr<std::string> CompareData(const std::string& path, const std::string& trained_on,
+                                        const std::string& data, bool accept_new_data) {
+  if (trained_on == data) return std::string();
+  if (trained_on.empty()) {
+    return absl::StrCat(path, " does not say what data it was trained on (an earlier version of ",
+                        "this program wrote it); going on with ", data);
+  }
+  if (accept_new_data) {
+    return absl::StrCat(path, " was trained on ", trained_on, "; going on with ", data,
+                        ", as --accept-new-data says");
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      path, " was trained on ", trained_on, "; --data now gives ", data,
+      ": the sample order would break. Give the data that it was trained on, or --accept-new-data "
+      "to go on with this"));
+}
+
+absl::StatusOr<CheckpointInfo> Load(const TrainOptions& options, const JobIdentity& job,
+                                    const std::string& path, bool is_speaker,
                                     ShardedOptimizer& optimizer) {
-  CONVENE_ASSIGN_OR_RETURN(const CheckpointReader reader, CheckpointReader::Open(path));
-  const CheckpointInfo& info = reader.info();
+  const absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(path);
+  if (absl::IsNotFound(reader.status())) {
+    return absl::NotFoundError(
+        absl::StrCat(path,
+                     ", which rank 0 found, is not to be seen on this node: checkpoints must "
+                     "lie on a file system that all nodes share"));
+  }
+  if (!reader.ok()) return reader.status();
+  const CheckpointInfo& info = reader->info();
   if (info.model != ShapeText(options.model)) {
     return absl::FailedPreconditionError(absl::StrCat(
         path, " holds a model of shape ", info.model, ", not ", ShapeText(options.model),
@@ -105,7 +162,10 @@ absl::StatusOr<CheckpointInfo> Load(const TrainOptions& options, const std::stri
                      ": the sample order would change; give that seed, or --resume none with "
                      "another --checkpoint-dir"));
   }
-  CONVENE_RETURN_IF_ERROR(reader.Read(optimizer.PiecesToRead()));
+  CONVENE_ASSIGN_OR_RETURN(const std::string warning,
+                           CompareData(path, info.data, job.data, options.accept_new_data));
+  if (is_speaker && !warning.empty()) spdlog::warn("{}", warning);
+  CONVENE_RETURN_IF_ERROR(reader->Read(optimizer.PiecesToRead()));
   return info;
 }
 
@@ -141,24 +201,49 @@ absl::Status SaveCheckpoint(const std::string& directory, const CheckpointInfo& 
   return Agree(published, "publish the checkpoint", world, stream);
 }
 
+absl::StatusOr<std::optional<DirectoryLock>> ClaimCheckpointDirectory(const TrainOptions& options,
+                                                                      const JobIdentity& job,
+                                                                      Collective& world,
+                                                                      Stream& stream) {
+  std::optional<DirectoryLock> lock;
+  absl::Status status;
+  if (world.rank() == 0 && !options.checkpoint_dir.empty()) {
+    absl::StatusOr<DirectoryLock> claimed = Claim(options, job);
+    status = claimed.status();
+    if (claimed.ok()) lock = *std::move(claimed);
+  }
+  CONVENE_RETURN_IF_ERROR(Agree(status, "have the checkpoint directory for itself", world, stream));
+  return lock;
+}
+
 absl::StatusOr<std::optional<Restored>> RestoreCheckpoint(const TrainOptions& options,
-                                                          bool is_restart,
+                                                          const JobIdentity& job,
                                                           ShardedOptimizer& optimizer,
                                                           Collective& world, Stream& stream) {
-  Choice choice;
-  if (world.rank() == 0) choice = ChooseCheckpoint(options, is_restart);
-  CONVENE_RETURN_IF_ERROR(Agree(choice.status, "open the checkpoint", world, stream));
-  double told[] = {static_cast<double>(choice.source), static_cast<double>(choice.step)};
-  CONVENE_RETURN_IF_ERROR(world.AllReduce(absl::MakeSpan(told), ReduceOp::kMax, stream));
-  const Source source = static_cast<Source>(static_cast<int>(told[0]));
-  if (source == Source::kNothing) return std::nullopt;
-  const std::string path = source == Source::kNamed ? options.resume_directory
-                                                    : StepDirectory(options.checkpoint_dir,
-                                                                    static_cast<int64_t>(told[1]));
-  const auto loaded = Load(options, path, optimizer);
-  CONVENE_RETURN_IF_ERROR(Agree(loaded.status(), "load the checkpoint", world, stream));
-  CONVENE_RETURN_IF_ERROR(optimizer.GatherParameters(stream));
-  return Restored{*loaded, path};
+  Refused refused;
+  for (;;) {
+    Choice choice;
+    if (world.rank() == 0) choice = ChooseCheckpoint(options, job.is_restart, &refused);
+    CONVENE_RETURN_IF_ERROR(Agree(choice.status, "open the checkpoint", world, stream));
+    double told[] = {static_cast<double>(choice.source), static_cast<double>(choice.step)};
+    CONVENE_RETURN_IF_ERROR(world.AllReduce(absl::MakeSpan(told), ReduceOp::kMax, stream));
+    const Source source = static_cast<Source>(static_cast<int>(told[0]));
+    const int64_t step = static_cast<int64_t>(told[1]);
+    if (source == Source::kNothing) return std::nullopt;
+    const bool is_named = source == Source::kNamed;
+    const std::string path =
+        is_named ? options.resume_directory : StepDirectory(options.checkpoint_dir, step);
+    const auto loaded = Load(options, job, path, world.rank() == 0, optimizer);
+    const absl::Status verdict = Agree(loaded.status(), "load the checkpoint", world, stream);
+    if (verdict.ok()) {
+      CONVENE_RETURN_IF_ERROR(optimizer.GatherParameters(stream));
+      return Restored{*loaded, path};
+    }
+    if (is_named || !IsDamage(verdict)) return verdict;
+    refused.reasons.push_back(absl::StrCat(path, ": ", verdict.message()));
+    refused.below_step = step;
+    if (world.rank() == 0) LogRefused(refused.reasons.back());
+  }
 }
 
 }  // namespace convene::worker

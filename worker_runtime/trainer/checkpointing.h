@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker_runtime/checkpoint/checkpoint.h"
+#include "worker_runtime/checkpoint/directory_lock.h"
 #include "worker_runtime/comm/collective.h"
 #include "worker_runtime/device/stream.h"
 #include "worker_runtime/shard/sharded_optimizer.h"
@@ -19,12 +20,33 @@ namespace convene::worker {
 // A text form of the shape: checkpoints of another shape are refused.
 std::string ShapeText(const ModelConfig& config);
 
-// Every rank calls it. Returns OK on all ranks when the checkpoint is published, else an error on
-// all ranks: the failing rank's own, and "rank R could not write" on the others. Older checkpoints
-// stay either way; on success all but `keep` are removed (rank 0 logs
-// what it could not remove).
+// Every rank calls it. Returns OK on all ranks when the checkpoint is published, else the failing
+// rank's error on all of them (agree.h). Older checkpoints stay either way; on success all but
+// `keep` are removed (rank 0 logs what it could not remove).
 absl::Status SaveCheckpoint(const std::string& directory, const CheckpointInfo& info, int keep,
                             const ShardedOptimizer& optimizer, Collective& world, Stream& stream);
+
+// Which job asks.
+struct JobIdentity {
+  std::string name;
+  std::string data;  // Dataset::Identity()
+  // The job ran before: a worker died, a node came or went.
+  bool is_restart = false;
+};
+
+// Every rank calls it, before RestoreCheckpoint. Rank 0 makes options.checkpoint_dir when it is
+// absent and locks it for as long as the returned value lives; the other ranks get nullopt, and so
+// does everybody without a checkpoint_dir.
+//
+// Another job that holds it gets 5 s to end, a restarted job's own predecessor 2 min (a file server
+// may keep the locks of a lost node so long), but neither more than half of
+// options.checkpoint_timeout. Then, on all ranks, AlreadyExists; for a predecessor
+// DeadlineExceeded, because starting again later may succeed. PermissionDenied and other codes of
+// the file system when the directory cannot be written to.
+absl::StatusOr<std::optional<DirectoryLock>> ClaimCheckpointDirectory(const TrainOptions& options,
+                                                                      const JobIdentity& job,
+                                                                      Collective& world,
+                                                                      Stream& stream);
 
 struct Restored {
   CheckpointInfo info;
@@ -33,17 +55,21 @@ struct Restored {
 
 // Every rank calls it with the same arguments. Loads what options.resume says and gathers the
 // parameters; nullopt on all ranks when there is nothing to resume from. Rank 0 decides which
-// checkpoint and logs each one that it had to refuse.
+// checkpoint, and logs each one that had to be refused. One of the job's own that any rank finds
+// damaged gives way to the next older one: every chunk is checked by those who read it, and nothing
+// twice. Errors are the same on all ranks.
 //
-// `is_restart`: the job ran before (a worker died, a node came or went). It then goes on from the
-// newest checkpoint of its own whatever options.resume says; that was for the first start. So that
-// its own can be told from older ones, a first start with `none` or a directory is refused
-// (FailedPrecondition) where checkpoint_dir holds checkpoints of later steps.
+// A restarted job goes on from the newest checkpoint of its own whatever options.resume says; that
+// was for the first start. So that its own can be told from older ones, a first start with `none`
+// or a directory is refused (FailedPrecondition) where checkpoint_dir holds checkpoints of later
+// steps.
 //
-// NotFound or DataLoss for a named checkpoint that is not whole; FailedPrecondition for one of
-// another shape or seed.
+// DataLoss when all of the job's own are damaged; NotFound or DataLoss for a named one that is not
+// there or not whole; FailedPrecondition for one of another shape or seed, and for one of other
+// data unless options.accept_new_data (then rank 0 logs both). One that does not say what it was
+// trained on is loaded with a warning.
 absl::StatusOr<std::optional<Restored>> RestoreCheckpoint(const TrainOptions& options,
-                                                          bool is_restart,
+                                                          const JobIdentity& job,
                                                           ShardedOptimizer& optimizer,
                                                           Collective& world, Stream& stream);
 

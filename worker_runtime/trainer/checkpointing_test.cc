@@ -1,6 +1,7 @@
 // Saving and restoring by real engines, whose ranks are threads.
 #include "worker_runtime/trainer/checkpointing.h"
 
+#include <atomic>
 #include <cerrno>
 #include <functional>
 #include <map>
@@ -24,6 +25,7 @@ using convene::testing::TempDir;
 
 constexpr int kSequenceLength = 6;
 constexpr int64_t kSeed = 3;
+constexpr char kData[] = "9 tokens with hash 1";
 
 ModelConfig Small() {
   return {.layers = 2,
@@ -93,13 +95,15 @@ class World {
     });
   }
 
-  std::vector<absl::Status> Save(const std::string& directory, int64_t step, int keep = 2) {
+  std::vector<absl::Status> Save(const std::string& directory, int64_t step, int keep = 2,
+                                 const std::string& data = kData) {
     return OnEveryRank([&](Rank& rank, Stream& stream) {
       return SaveCheckpoint(directory,
                             {.step = step,
                              .samples_consumed = 2 * step,
                              .seed = kSeed,
                              .model = ShapeText(Small()),
+                             .data = data,
                              .layout = layout_.ToString(),
                              .world_size = layout_.world_size()},
                             keep, rank.engine->optimizer(), *rank.world, stream);
@@ -108,13 +112,24 @@ class World {
 
   // Every rank's answer goes into `steps`: -1 = nothing to resume from.
   std::vector<absl::Status> Restore(const TrainOptions& options, std::vector<int64_t>* steps,
-                                    bool is_restart = false) {
+                                    bool is_restart = false, const std::string& data = kData) {
     steps->assign(ranks_.size(), -2);
     return OnEveryRank([&](Rank& rank, Stream& stream) -> absl::Status {
-      CONVENE_ASSIGN_OR_RETURN(
-          const std::optional<Restored> restored,
-          RestoreCheckpoint(options, is_restart, rank.engine->optimizer(), *rank.world, stream));
+      CONVENE_ASSIGN_OR_RETURN(const std::optional<Restored> restored,
+                               RestoreCheckpoint(options, {.data = data, .is_restart = is_restart},
+                                                 rank.engine->optimizer(), *rank.world, stream));
       (*steps)[rank.world->rank()] = restored.has_value() ? restored->info.step : -1;
+      return absl::OkStatus();
+    });
+  }
+
+  // What rank 0 gets stays in `lock`.
+  std::vector<absl::Status> Claim(const TrainOptions& options, const JobIdentity& job,
+                                  std::optional<DirectoryLock>* lock) {
+    return OnEveryRank([&](Rank& rank, Stream& stream) -> absl::Status {
+      CONVENE_ASSIGN_OR_RETURN(std::optional<DirectoryLock> mine,
+                               ClaimCheckpointDirectory(options, job, *rank.world, stream));
+      if (rank.world->rank() == 0) *lock = std::move(mine);
       return absl::OkStatus();
     });
   }
@@ -194,6 +209,41 @@ TEST_CASE("what one layout saves another restores, bit by bit") {
   }
 }
 
+TEST_CASE("a directory that another job writes to is refused by every rank") {
+  const TempDir directory;
+  World first({.pp = 1, .dp = 2, .tp = 1}), second({.pp = 1, .dp = 2, .tp = 1});
+  TrainOptions options = ResumeFrom(directory.File("made/by/the/first"));
+  options.checkpoint_timeout = absl::Milliseconds(200);  // the wait is at most half of it
+  std::optional<DirectoryLock> held, refused;
+  RequireAllOk(first.Claim(options, {.name = "first"}, &held));
+  CHECK(held.has_value());
+  auto statuses = second.Claim(options, {.name = "second"}, &refused);
+  CHECK_STATUS(statuses[0], absl::StatusCode::kAlreadyExists, "job first, since ");
+  CHECK_STATUS(statuses[0], absl::StatusCode::kAlreadyExists, "another --checkpoint-dir, or stop");
+  CHECK_STATUS(statuses[1], absl::StatusCode::kAlreadyExists,
+               "rank 0 could not have the checkpoint directory for itself: ");
+  CHECK_STATUS(statuses[1], absl::StatusCode::kAlreadyExists, "another --checkpoint-dir, or stop");
+  // A restart, whose predecessor it may be, is to try again.
+  statuses = second.Claim(options, {.name = "first", .is_restart = true}, &refused);
+  CHECK_STATUS(statuses[0], absl::StatusCode::kDeadlineExceeded, "job first, since ");
+  held.reset();
+  RequireAllOk(second.Claim(options, {.name = "second"}, &refused));
+  options.checkpoint_dir.clear();
+  RequireAllOk(first.Claim(options, {.name = "first"}, &held));
+  CHECK_FALSE(held.has_value());
+}
+
+TEST_CASE("a directory that cannot take checkpoints is refused by every rank") {
+  const TempDir directory;
+  REQUIRE_OK(WriteFileAtomic(directory.File("file"), "text"));
+  World world({.pp = 1, .dp = 2, .tp = 1});
+  std::optional<DirectoryLock> lock;
+  const auto statuses = world.Claim(ResumeFrom(directory.File("file/below")), {}, &lock);
+  CHECK_THAT(std::string(statuses[0].message()), Catch::Contains("--checkpoint-dir cannot take"));
+  CHECK(statuses[1].code() == statuses[0].code());
+  CHECK_THAT(std::string(statuses[1].message()), Catch::Contains("--checkpoint-dir cannot take"));
+}
+
 TEST_CASE("a restart goes on from the job's own newest checkpoint whatever the first start said") {
   const TempDir old_run, directory;
   World world({.pp = 1, .dp = 2, .tp = 1});
@@ -237,7 +287,7 @@ TEST_CASE("a rank that cannot write fails the save everywhere and the older chec
     if (rank == 2) {
       CHECK_STATUS(statuses[rank], absl::StatusCode::kResourceExhausted, "rank 2");
     } else {
-      CHECK_STATUS(statuses[rank], absl::StatusCode::kAborted, "rank 2 could not write");
+      CHECK_STATUS(statuses[rank], absl::StatusCode::kResourceExhausted, "rank 2 could not write");
     }
   }
   CHECK(*ListDirectory(directory.path()) == std::vector<std::string>{"step_00000001"});
@@ -254,7 +304,7 @@ TEST_CASE("a checkpoint that cannot be published fails the save everywhere") {
   });
   const auto statuses = world.Save(directory.path(), 1);
   CHECK_STATUS(statuses[0], absl::StatusCode::kPermissionDenied, "manifest");
-  CHECK_STATUS(statuses[1], absl::StatusCode::kAborted, "rank 0 could not publish");
+  CHECK_STATUS(statuses[1], absl::StatusCode::kPermissionDenied, "rank 0 could not publish");
 }
 
 TEST_CASE("old checkpoints that cannot be removed do not fail the save") {
@@ -273,6 +323,103 @@ TEST_CASE("with nothing saved every rank starts fresh") {
   std::vector<int64_t> steps;
   RequireAllOk(world.Restore(ResumeFrom(directory.path()), &steps));
   CHECK(steps == std::vector<int64_t>(2, -1));
+}
+
+// Flips the last byte of this rank's data file.
+void Damage(const std::string& step_directory, const std::string& rank_prefix) {
+  const std::vector<std::string> names = *ListDirectory(step_directory);
+  for (const std::string& name : names) {
+    if (!absl::StartsWith(name, rank_prefix) || !absl::EndsWith(name, ".bin")) continue;
+    const std::string path = absl::StrCat(step_directory, "/", name);
+    std::string bytes = *ReadFile(path);
+    bytes.back() ^= 1;
+    REQUIRE_OK(WriteFileAtomic(path, bytes));
+  }
+}
+
+TEST_CASE("a checkpoint that one rank finds damaged is refused by all, and the older one loaded") {
+  const TempDir directory;
+  World world({.pp = 1, .dp = 2, .tp = 1});
+  RequireAllOk(world.Save(directory.path(), 1));
+  const auto state = world.State();
+  RequireAllOk(world.Train(2));
+  RequireAllOk(world.Save(directory.path(), 2));
+  Damage(directory.File("step_00000002"), "rank_00001.");
+  std::vector<int64_t> steps;
+  RequireAllOk(world.Restore(ResumeFrom(directory.path()), &steps));
+  CHECK(steps == std::vector<int64_t>(2, 1));
+  CHECK(world.State() == state);
+  CHECK(world.EveryRankHolds(state));
+
+  TrainOptions named = ResumeFrom("");
+  named.resume = ResumeMode::kDirectory;
+  named.resume_directory = directory.File("step_00000002");
+  auto statuses = world.Restore(named, &steps);
+  CHECK_STATUS(statuses[0], absl::StatusCode::kDataLoss, "rank 1 could not load the checkpoint: ");
+  CHECK_STATUS(statuses[0], absl::StatusCode::kDataLoss, "has checksum");
+  CHECK_STATUS(statuses[1], absl::StatusCode::kDataLoss, "has checksum");
+
+  Damage(directory.File("step_00000001"), "rank_00000.");
+  statuses = world.Restore(ResumeFrom(directory.path()), &steps);
+  CHECK_STATUS(statuses[0], absl::StatusCode::kDataLoss, "none of the 2 checkpoints in");
+  CHECK_STATUS(statuses[0], absl::StatusCode::kDataLoss, "rank 1 could not load the checkpoint: ");
+  CHECK_STATUS(statuses[1], absl::StatusCode::kDataLoss, "rank 0 could not open");
+}
+
+TEST_CASE("each rank reads what it needs once, and rank 0 no more than the others") {
+  const TempDir directory;
+  World world({.pp = 2, .dp = 1, .tp = 1});
+  RequireAllOk(world.Save(directory.path(), 1));
+  std::atomic<int> opened = 0;
+  const ScopedFileFault count([&](FileOp op, const std::string& path) {
+    opened += op == FileOp::kOpen && absl::EndsWith(path, ".bin") ? 1 : 0;
+    return 0;
+  });
+  std::vector<int64_t> steps;
+  RequireAllOk(world.Restore(ResumeFrom(directory.path()), &steps));
+  // Each stage its own file; the last also the tied table, which the first has written.
+  CHECK(opened == 3);
+}
+
+TEST_CASE("a directory that is no checkpoint says what was looked for and what to give") {
+  const TempDir directory;
+  World world({.pp = 1, .dp = 2, .tp = 1});
+  TrainOptions options = ResumeFrom("");
+  options.resume = ResumeMode::kDirectory;
+  options.resume_directory = directory.path();
+  std::vector<int64_t> steps;
+  auto statuses = world.Restore(options, &steps);
+  CHECK_STATUS(statuses[0], absl::StatusCode::kNotFound,
+               "is no checkpoint: it has no file \"manifest\". Give the directory of one");
+  CHECK_STATUS(statuses[1], absl::StatusCode::kNotFound, "Give the directory of one");
+  RequireAllOk(world.Save(directory.path(), 1));
+  RequireAllOk(world.Save(directory.path(), 2));
+  statuses = world.Restore(options, &steps);
+  CHECK_STATUS(statuses[0], absl::StatusCode::kNotFound,
+               absl::StrCat("the newest is ", directory.File("step_00000002"), ": give that"));
+}
+
+TEST_CASE("other data is refused by every rank, unless it is accepted") {
+  const TempDir directory, old_directory;
+  World world({.pp = 1, .dp = 2, .tp = 1});
+  RequireAllOk(world.Save(directory.path(), 1));
+  TrainOptions options = ResumeFrom(directory.path());
+  std::vector<int64_t> steps;
+  const std::string other = "9 tokens with hash 2";
+  for (const bool is_restart : {false, true}) {
+    for (const absl::Status& status : world.Restore(options, &steps, is_restart, other)) {
+      CHECK_STATUS(status, absl::StatusCode::kFailedPrecondition,
+                   "was trained on 9 tokens with hash 1; --data now gives 9 tokens with hash 2");
+      CHECK_STATUS(status, absl::StatusCode::kFailedPrecondition, "--accept-new-data");
+    }
+  }
+  options.accept_new_data = true;
+  RequireAllOk(world.Restore(options, &steps, false, other));
+  CHECK(steps == std::vector<int64_t>(2, 1));
+  // One of format version 1 does not know.
+  RequireAllOk(world.Save(old_directory.path(), 1, 2, ""));
+  RequireAllOk(world.Restore(ResumeFrom(old_directory.path()), &steps, false, other));
+  CHECK(steps == std::vector<int64_t>(2, 1));
 }
 
 TEST_CASE("another seed or shape is refused by every rank") {

@@ -1,7 +1,9 @@
 #include "worker_runtime/trainer/config_file.h"
 
+#include <sys/stat.h>
 #include <yaml-cpp/yaml.h>
 
+#include <cerrno>
 #include <map>
 #include <vector>
 
@@ -15,6 +17,9 @@
 
 namespace convene::worker {
 namespace {
+
+// Far above any configuration; a data file given by mistake is not read into memory.
+constexpr int64_t kConfigBytesMax = 1 << 20;
 
 using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
@@ -59,6 +64,21 @@ absl::Status SetScalar(const std::string& path, const YAML::Mark& place, const Y
 }
 
 absl::Status SetMessage(const std::string& path, const YAML::Node& map, Message* message);
+
+// Every rank reads the file, so it must be one: a FIFO can be read once, and blocks its reader.
+absl::Status CheckIsSmallFile(const std::string& path) {
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("--config: ", path));
+  if (!S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--config: ", path, " is ", S_ISDIR(info.st_mode) ? "a directory" : "not a regular file",
+        "; give a YAML file (every rank reads it)"));
+  }
+  if (info.st_size <= kConfigBytesMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--config: ", path, " has ", info.st_size, " bytes, more than the ",
+                   kConfigBytesMax, " that a configuration may have; is it the right file?"));
+}
 
 absl::Status SetField(const std::string& path, const YAML::Mark& place, const YAML::Node& node,
                       const FieldDescriptor* field, Message* message) {
@@ -121,6 +141,7 @@ absl::StatusOr<TrainConfig> ParseConfig(const std::string& yaml, const std::stri
 }
 
 absl::StatusOr<TrainConfig> ReadConfigFile(const std::string& path) {
+  CONVENE_RETURN_IF_ERROR(CheckIsSmallFile(path));
   const absl::StatusOr<std::string> yaml = ReadFile(path);
   if (!yaml.ok()) return Annotate(yaml.status(), "--config");
   return ParseConfig(*yaml, path);

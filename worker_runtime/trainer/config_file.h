@@ -14,7 +14,8 @@ namespace convene::worker {
 // is fine.
 absl::StatusOr<TrainConfig> ParseConfig(const std::string& yaml, const std::string& path);
 
-// The same from a file; an unreadable one gives ReadFile's code.
+// The same from a file; an unreadable one gives ReadFile's code, one that is not regular (which is
+// not even opened) or has more than 1 MiB InvalidArgument.
 absl::StatusOr<TrainConfig> ReadConfigFile(const std::string& path);
 
 }  // namespace convene::worker

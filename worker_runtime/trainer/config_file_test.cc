@@ -1,5 +1,8 @@
 #include "worker_runtime/trainer/config_file.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
@@ -99,7 +102,19 @@ TEST_CASE("a file is read from the disk, and a missing one is named") {
   CHECK_STATUS(ReadConfigFile(dir.File("train.yaml")), kInvalid,
                dir.File("train.yaml") + ":2: unknown key \"step\"");
   CHECK_STATUS(ReadConfigFile(dir.File("other.yaml")), absl::StatusCode::kNotFound,
-               "--config: open " + dir.File("other.yaml"));
+               "--config: " + dir.File("other.yaml"));
+}
+
+TEST_CASE("what is no file, or too large for a configuration, is refused without being read") {
+  testing::TempDir dir;
+  // Opening it would block.
+  REQUIRE(mkfifo(dir.File("fifo").c_str(), 0600) == 0);
+  CHECK_STATUS(ReadConfigFile(dir.File("fifo")), kInvalid, "is not a regular file");
+  CHECK_STATUS(ReadConfigFile(dir.path()), kInvalid, "is a directory");
+  REQUIRE_OK(WriteFileAtomic(dir.File("large"), ""));
+  REQUIRE(truncate(dir.File("large").c_str(), int64_t{1} << 30) == 0);
+  CHECK_STATUS(ReadConfigFile(dir.File("large")), kInvalid,
+               "has 1073741824 bytes, more than the 1048576");
 }
 
 }  // namespace

@@ -17,6 +17,8 @@ const std::vector<ConfigKeyRow>& ConfigKeyTable() {
   static const auto* const table = new std::vector<ConfigKeyRow>{
       {"data", "Data", "", "text files or globs to train on (required)"},
       {"sequence_length", "Data", "128", "tokens a sample"},
+      {"accept_new_data", "Data", "false",
+       "resume although the tokens are not those of the checkpoint"},
       {"validation_fraction", "Data", "0.05", "share of the tokens held out, from the end"},
       {"token_cache_dir", "Data", "",
        "where token files are made [$XDG_CACHE_HOME/convene or ~/.cache/convene]"},
@@ -47,6 +49,8 @@ const std::vector<ConfigKeyRow>& ConfigKeyTable() {
       {"beta2", "Optimizer", "0.95", "AdamW's decay of the second moment"},
       {"epsilon", "Optimizer", "1e-8", "AdamW's, in the divisor"},
       {"clip_grad_norm", "Optimizer", "1.0", "largest global gradient norm; 0 = no clipping"},
+      {"max_skipped_steps", "Optimizer", "20",
+       "steps in a row whose gradient is no number that end the run"},
 
       {"tp_size", "Layout", "1", "tensor-parallel ranks"},
       {"pp_size", "Layout", "1", "pipeline stages"},
@@ -59,6 +63,8 @@ const std::vector<ConfigKeyRow>& ConfigKeyTable() {
       {"checkpoint_keep", "Checkpoints", "3", "newest ones to keep, at least 2"},
       {"resume", "Checkpoints", "auto",
        "at the first start: auto (newest), none, or a checkpoint's directory"},
+      {"checkpoint_timeout_seconds", "Checkpoints", "1800",
+       "a rank waits so long for others to read or write one"},
 
       {"log_every", "Reports", "10", "steps between progress lines when not on a terminal"},
       {"metrics_file", "Reports", "", "JSON lines, one object a step [none is written]"},

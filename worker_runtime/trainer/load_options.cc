@@ -112,11 +112,13 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
   options.beta2 = config.beta2();
   options.epsilon = config.epsilon();
   options.clip_grad_norm = config.clip_grad_norm();
+  options.max_skipped_steps = config.max_skipped_steps();
   options.checkpoint_dir = config.checkpoint_dir();
   options.checkpoint_every = config.checkpoint_every();
   CONVENE_RETURN_IF_ERROR(
       ToInt("checkpoint_keep", config.checkpoint_keep(), 2, &options.checkpoint_keep));
   CONVENE_RETURN_IF_ERROR(ResolveResume(config.resume(), &options));
+  options.accept_new_data = config.accept_new_data();
   options.metrics_file = config.metrics_file();
   options.log_every = config.log_every();
   options.validation_fraction = config.validation_fraction();
@@ -125,6 +127,7 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
   options.token_cache_dir = config.token_cache_dir().empty() ? DefaultCacheDirectory(environment)
                                                              : config.token_cache_dir();
   options.collective_timeout = absl::Seconds(config.collective_timeout_seconds());
+  options.checkpoint_timeout = absl::Seconds(config.checkpoint_timeout_seconds());
   return options;
 }
 

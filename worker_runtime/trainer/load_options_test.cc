@@ -38,9 +38,11 @@ TEST_CASE("with only data named, the defaults are a small run that works") {
   CHECK(options.min_learning_rate == Approx(1e-4));
   CHECK(options.warmup_steps == 10);
   CHECK(options.beta2 == 0.95);
+  CHECK(options.max_skipped_steps == 20);
   CHECK(options.checkpoint_dir.empty());
   CHECK(options.resume == ResumeMode::kAuto);
   CHECK(options.collective_timeout == absl::Seconds(300));
+  CHECK(options.checkpoint_timeout == absl::Minutes(30));
 }
 
 TEST_CASE("the file wins over the defaults, and a flag over the file") {

@@ -29,6 +29,7 @@ absl::Status ValidateCounts(const TrainOptions& options) {
   CONVENE_RETURN_IF_ERROR(AtLeast("global_batch_size", options.global_batch_size, 1));
   CONVENE_RETURN_IF_ERROR(AtLeast("micro_batch_size", options.micro_batch_size, 1));
   CONVENE_RETURN_IF_ERROR(AtLeast("sequence_length", options.sequence_length, 1));
+  CONVENE_RETURN_IF_ERROR(AtLeast("max_skipped_steps", options.max_skipped_steps, 1));
   CONVENE_RETURN_IF_ERROR(AtLeast("checkpoint_every", options.checkpoint_every, 0));
   CONVENE_RETURN_IF_ERROR(AtLeast("checkpoint_keep", options.checkpoint_keep, 2));
   CONVENE_RETURN_IF_ERROR(AtLeast("log_every", options.log_every, 1));
@@ -87,6 +88,9 @@ absl::Status ValidateSurroundings(const TrainOptions& options) {
     return absl::InvalidArgumentError(
         "token_cache_dir is not set, and neither XDG_CACHE_HOME nor HOME says where caches go");
   }
+  CONVENE_RETURN_IF_ERROR(
+      Demand(options.checkpoint_timeout > absl::ZeroDuration(), "checkpoint_timeout_seconds",
+             absl::ToDoubleSeconds(options.checkpoint_timeout), "greater than 0"));
   return Demand(options.collective_timeout > absl::ZeroDuration(), "collective_timeout_seconds",
                 absl::ToDoubleSeconds(options.collective_timeout), "greater than 0");
 }

@@ -39,19 +39,22 @@ struct TrainOptions {
   double beta1 = 0;
   double beta2 = 0;
   double epsilon = 0;
-  double clip_grad_norm = 0;     // 0 = off
+  double clip_grad_norm = 0;  // 0 = off
+  int64_t max_skipped_steps = 0;
   std::string checkpoint_dir;    // "" = no checkpoints
   int64_t checkpoint_every = 0;  // 0 = only the last
   int checkpoint_keep = 0;
   ResumeMode resume = ResumeMode::kAuto;
   std::string resume_directory;  // for kDirectory
-  std::string metrics_file;      // "" = none
+  bool accept_new_data = false;
+  std::string metrics_file;  // "" = none
   int64_t log_every = 0;
   double validation_fraction = 0;
   int64_t validation_every = 0;  // 0 = only at the end
   int64_t validation_samples = 0;
   std::string token_cache_dir;
   absl::Duration collective_timeout;
+  absl::Duration checkpoint_timeout;  // of the same where ranks wait for a checkpoint's files
 };
 
 // InvalidArgument names the key, its value and what would be right: ranges, relations (warm-up

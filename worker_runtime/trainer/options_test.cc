@@ -89,6 +89,8 @@ TEST_CASE("what is out of range is named with its value and the right one") {
   CHECK_STATUS(With([](TrainOptions& o) { o.beta2 = -0.1; }), kInvalid, "beta2 -0.1");
   CHECK_STATUS(With([](TrainOptions& o) { o.epsilon = 0; }), kInvalid, "epsilon 0");
   CHECK_STATUS(With([](TrainOptions& o) { o.clip_grad_norm = -1; }), kInvalid, "clip_grad_norm -1");
+  CHECK_STATUS(With([](TrainOptions& o) { o.max_skipped_steps = 0; }), kInvalid,
+               "max_skipped_steps 0");
   CHECK_STATUS(With([](TrainOptions& o) { o.checkpoint_keep = 1; }), kInvalid, "checkpoint_keep 1");
   CHECK_STATUS(With([](TrainOptions& o) { o.log_every = 0; }), kInvalid, "log_every 0");
   CHECK_STATUS(With([](TrainOptions& o) { o.validation_fraction = 1; }), kInvalid,
@@ -99,6 +101,8 @@ TEST_CASE("what is out of range is named with its value and the right one") {
                "resume must be auto, none or");
   CHECK_STATUS(With([](TrainOptions& o) { o.collective_timeout = absl::ZeroDuration(); }), kInvalid,
                "collective_timeout_seconds 0");
+  CHECK_STATUS(With([](TrainOptions& o) { o.checkpoint_timeout = absl::ZeroDuration(); }), kInvalid,
+               "checkpoint_timeout_seconds 0");
 }
 
 TEST_CASE("the model is checked against the layout too") {

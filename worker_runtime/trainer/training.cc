@@ -13,11 +13,14 @@
 #include "spdlog/spdlog.h"
 #include "tools/base/clock.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/checkpoint/directory_lock.h"
 #include "worker_runtime/checkpoint/step_directory.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/data/dataset.h"
 #include "worker_runtime/data/prepare.h"
 #include "worker_runtime/optimizer/learning_rate.h"
+#include "worker_runtime/optimizer/skipped_steps.h"
+#include "worker_runtime/trainer/agree.h"
 #include "worker_runtime/trainer/batches.h"
 #include "worker_runtime/trainer/checkpointing.h"
 #include "worker_runtime/trainer/engine.h"
@@ -74,6 +77,7 @@ absl::StatusOr<CommunicatorSet> Connect(const TrainOptions& options, const Contr
   CONVENE_RETURN_IF_ERROR(WaitForAll(*store, prefix, contract.world_size));
   BootstrapOptions bootstrap;
   bootstrap.operation_timeout = options.collective_timeout;
+  bootstrap.checkpoint_timeout = options.checkpoint_timeout;
   bootstrap.store_host = contract.master_addr;
   return BootstrapGloo(layout, contract.rank, *store, prefix, bootstrap);
 }
@@ -96,13 +100,15 @@ class Training {
         stop_(stop),
         loader_(dataset, options.seed,
                 {options.global_batch_size, static_cast<int>(options.micro_batch_size), layout.dp},
-                CoordinateOf(layout, contract.rank).dp) {}
+                CoordinateOf(layout, contract.rank).dp),
+        skipped_steps_(options.max_skipped_steps) {}
 
   absl::StatusOr<TrainingEnd> Run();
 
  private:
   absl::Status Prepare();
   absl::Status CheckSameData();
+  absl::Status CreateReporter();
   absl::StatusOr<bool> Step();
   absl::Status Validate();
   absl::Status Save();
@@ -117,24 +123,38 @@ class Training {
   Clock& clock_ = Clock::Real();
   Stream stream_ = Stream::Cpu();
   BatchLoader loader_;
+  std::optional<DirectoryLock> checkpoint_lock_;  // rank 0 only
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Reporter> reporter_;  // rank 0 only
-  int64_t step_ = 0;                    // finished
+  SkippedSteps skipped_steps_;
+  int64_t step_ = 0;  // finished
   int64_t saved_step_ = -1;
 };
 
 // Nodes with other texts would train, tensor-parallel ranks on different tokens even, and nobody
 // would see it.
 absl::Status Training::CheckSameData() {
-  const double mine = static_cast<double>(dataset_.token_count());
-  double most_and_least[] = {mine, -mine};
+  // The hash in halves: a double holds 53 bits.
+  const double mine[] = {static_cast<double>(dataset_.token_count()),
+                         static_cast<double>(dataset_.content_hash() >> 32),
+                         static_cast<double>(dataset_.content_hash() & 0xffffffff)};
+  double most_and_least[] = {mine[0], mine[1], mine[2], -mine[0], -mine[1], -mine[2]};
   CONVENE_RETURN_IF_ERROR(
       communicators_.world->AllReduce(absl::MakeSpan(most_and_least), ReduceOp::kMax, stream_));
-  if (most_and_least[0] == -most_and_least[1]) return absl::OkStatus();
+  bool same = true;
+  for (int i = 0; i < 3; ++i) same &= most_and_least[i] == -most_and_least[i + 3];
+  if (same) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrFormat(
-      "data has %.0f tokens here, %.0f to %.0f over all ranks: --data must name the "
-      "same texts on every node",
-      mine, -most_and_least[1], most_and_least[0]));
+      "data here is %s; over all ranks it has %.0f to %.0f tokens and is not everywhere the same: "
+      "--data must name the same texts on every node",
+      dataset_.Identity(), -most_and_least[3], most_and_least[0]));
+}
+
+absl::Status Training::CreateReporter() {
+  if (contract_.rank != 0) return absl::OkStatus();
+  CONVENE_ASSIGN_OR_RETURN(reporter_,
+                           Reporter::Create(options_, contract_, layout_, step_, clock_));
+  return absl::OkStatus();
 }
 
 absl::Status Training::Prepare() {
@@ -149,9 +169,14 @@ absl::Status Training::Prepare() {
                                .microbatches = static_cast<int>(loader_.microbatches()),
                                .clip_grad_norm = options_.clip_grad_norm},
                               communicators_));
-  CONVENE_ASSIGN_OR_RETURN(const std::optional<Restored> resumed,
-                           RestoreCheckpoint(options_, IsRestart(contract_), engine_->optimizer(),
-                                             *communicators_.world, stream_));
+  const JobIdentity job{
+      .name = contract_.run_id, .data = dataset_.Identity(), .is_restart = IsRestart(contract_)};
+  CONVENE_ASSIGN_OR_RETURN(
+      checkpoint_lock_,
+      ClaimCheckpointDirectory(options_, job, *communicators_.checkpoint, stream_));
+  CONVENE_ASSIGN_OR_RETURN(
+      const std::optional<Restored> resumed,
+      RestoreCheckpoint(options_, job, engine_->optimizer(), *communicators_.checkpoint, stream_));
   if (resumed.has_value()) {
     step_ = resumed->info.step;
     if (resumed->path == StepDirectory(options_.checkpoint_dir, step_)) saved_step_ = step_;
@@ -162,9 +187,9 @@ absl::Status Training::Prepare() {
           " the sample order would break. Give the batch size that it was trained with"));
     }
   }
+  CONVENE_RETURN_IF_ERROR(
+      Agree(CreateReporter(), "open the metrics file", *communicators_.checkpoint, stream_));
   if (contract_.rank != 0) return absl::OkStatus();
-  CONVENE_ASSIGN_OR_RETURN(reporter_,
-                           Reporter::Create(options_, contract_, layout_, step_, clock_));
   if (resumed.has_value()) {
     reporter_->Say(absl::StrCat("resumed after step ", step_, ", saved by ", resumed->info.layout));
     reporter_->Checkpoint(step_, resumed->path);
@@ -193,6 +218,7 @@ absl::StatusOr<bool> Training::Step() {
     if (!result.skipped.empty()) reporter_->Say(result.skipped);
     CONVENE_RETURN_IF_ERROR(reporter_->Step(step_, result, learning_rate, clock_.Now() - start));
   }
+  CONVENE_RETURN_IF_ERROR(skipped_steps_.Record(step_, !result.skipped.empty(), result.loss));
   return result.stop_requested;
 }
 
@@ -218,10 +244,11 @@ absl::Status Training::Save() {
                                           .samples_consumed = step_ * options_.global_batch_size,
                                           .seed = options_.seed,
                                           .model = ShapeText(options_.model),
+                                          .data = dataset_.Identity(),
                                           .layout = layout_.ToString(),
                                           .world_size = contract_.world_size},
                                          options_.checkpoint_keep, engine_->optimizer(),
-                                         *communicators_.world, stream_));
+                                         *communicators_.checkpoint, stream_));
   saved_step_ = step_;
   if (reporter_ != nullptr) {
     reporter_->Checkpoint(step_, StepDirectory(options_.checkpoint_dir, step_));
@@ -244,6 +271,7 @@ absl::StatusOr<TrainingEnd> Training::Run() {
       CONVENE_RETURN_IF_ERROR(Validate());
     }
   }
+  CONVENE_RETURN_IF_ERROR(skipped_steps_.AtEnd());
   CONVENE_RETURN_IF_ERROR(Save());
   CONVENE_RETURN_IF_ERROR(Validate());
   if (reporter_ != nullptr) reporter_->Summary(step_);

@@ -19,7 +19,8 @@ enum class TrainingEnd {
 //
 // Errors: what ResolveLayout and ValidateOptions refuse, before anything is connected; those of the
 // data, the checkpoint and the engine; Aborted when a peer is gone (the agent starts this worker
-// again); DeadlineExceeded when a collective waited too long.
+// again); DeadlineExceeded when a collective waited too long; DataLoss when too many steps in a
+// row, or all of them, were skipped because their gradients are no numbers.
 absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contract& contract,
                                         StopToken& stop);
 

@@ -172,6 +172,30 @@ struct Block {
   int VisibleKeys(int row) const { return first_query + row + 1 - first_key; }
 };
 
+// Some rows of a block's queries, and those of its keys that the last of them may see.
+struct Rows {
+  Rows(const Block& block, int first_row)
+      : first(first_row),
+        count(std::min(kChunk, block.queries - first)),
+        keys(std::min(block.keys, block.VisibleKeys(first + count - 1))),
+        padded_keys(RoundUpToVector(std::max(keys, 0))) {}
+
+  int first;
+  int count;
+  int keys;  // may be <= 0
+  int padded_keys;
+};
+
+// Rows `rows` of product (queries, kKeyBlock) = left (queries, head_size) right (head_size,
+// length), for the rows' keys.
+void MultiplyWithKeys(const Task& task, const Block& block, const Rows& rows, const float* left,
+                      const float* right, float* product) {
+  BlockProduct(rows.count, rows.padded_keys, task.head_size,
+               {left + rows.first * task.padded_head_size, task.padded_head_size, 1},
+               right + block.first_key, task.padded_length, false, product + rows.first * kKeyBlock,
+               kKeyBlock);
+}
+
 // The online softmax: raises the row's maximum, rescales what was summed under the old one.
 void SoftmaxRow(int visible, int padded, int head_size, float* scores, float* row_max,
                 float* row_sum, float* out) {
@@ -189,22 +213,17 @@ void SoftmaxRow(int visible, int padded, int head_size, float* scores, float* ro
 void ForwardBlock(const Task& task, const Block& block, const Scratch& scratch) {
   const int padded_head_size = task.padded_head_size;
   for (int first = 0; first < block.queries; first += kChunk) {
-    const int rows = std::min(kChunk, block.queries - first);
-    const int keys = std::min(block.keys, block.VisibleKeys(first + rows - 1));
-    if (keys <= 0) continue;
-    const int padded_keys = RoundUpToVector(keys);
+    const Rows rows(block, first);
+    if (rows.keys <= 0) continue;
     float* scores = scratch.scores + first * kKeyBlock;
     float* out = scratch.out + first * padded_head_size;
-    BlockProduct(rows, padded_keys, task.head_size,
-                 {scratch.queries + first * padded_head_size, padded_head_size, 1},
-                 scratch.keys_transposed + block.first_key, task.padded_length, false, scores,
-                 kKeyBlock);
-    for (int row = 0; row < rows; ++row) {
-      SoftmaxRow(std::min(keys, block.VisibleKeys(first + row)), padded_keys, padded_head_size,
-                 scores + row * kKeyBlock, scratch.row_max + first + row,
+    MultiplyWithKeys(task, block, rows, scratch.queries, scratch.keys_transposed, scratch.scores);
+    for (int row = 0; row < rows.count; ++row) {
+      SoftmaxRow(std::min(rows.keys, block.VisibleKeys(first + row)), rows.padded_keys,
+                 padded_head_size, scores + row * kKeyBlock, scratch.row_max + first + row,
                  scratch.row_sum + first + row, out + row * padded_head_size);
     }
-    BlockProduct(rows, padded_head_size, keys, {scores, kKeyBlock, 1},
+    BlockProduct(rows.count, padded_head_size, rows.keys, {scores, kKeyBlock, 1},
                  scratch.values + static_cast<ptrdiff_t>(block.first_key) * padded_head_size,
                  padded_head_size, true, out, padded_head_size);
   }
@@ -252,24 +271,18 @@ void BackwardBlock(const Task& task, const Block& block, const float* log_sum_ex
   const int padded_head_size = task.padded_head_size;
   const ptrdiff_t first_key_offset = static_cast<ptrdiff_t>(block.first_key) * padded_head_size;
   for (int first = 0; first < block.queries; first += kChunk) {
-    const int rows = std::min(kChunk, block.queries - first);
-    const int keys = std::min(block.keys, block.VisibleKeys(first + rows - 1));
-    if (keys <= 0) continue;
-    const int padded_keys = RoundUpToVector(keys);
+    const Rows rows(block, first);
+    if (rows.keys <= 0) continue;
+    const int padded_keys = rows.padded_keys;
     float* scores = scratch.scores + first * kKeyBlock;
     float* gradient = scratch.scores_gradient + first * kKeyBlock;
-    BlockProduct(rows, padded_keys, task.head_size,
-                 {scratch.queries + first * padded_head_size, padded_head_size, 1},
-                 scratch.keys_transposed + block.first_key, task.padded_length, false, scores,
-                 kKeyBlock);
-    BlockProduct(rows, padded_keys, task.head_size,
-                 {scratch.out + first * padded_head_size, padded_head_size, 1},
-                 scratch.values_transposed + block.first_key, task.padded_length, false, gradient,
-                 kKeyBlock);
-    for (int row = 0; row < rows; ++row) {
+    MultiplyWithKeys(task, block, rows, scratch.queries, scratch.keys_transposed, scratch.scores);
+    MultiplyWithKeys(task, block, rows, scratch.out, scratch.values_transposed,
+                     scratch.scores_gradient);
+    for (int row = 0; row < rows.count; ++row) {
       float* row_scores = scores + row * kKeyBlock;
       float* row_gradient = gradient + row * kKeyBlock;
-      const int visible = std::min(keys, block.VisibleKeys(first + row));
+      const int visible = std::min(rows.keys, block.VisibleKeys(first + row));
       std::fill(row_scores + std::clamp(visible, 0, padded_keys), row_scores + padded_keys,
                 kMinusInfinity);
       SoftmaxGradientRow(padded_keys, log_sum_exp[first + row], scratch.row_sum[first + row],
@@ -278,7 +291,7 @@ void BackwardBlock(const Task& task, const Block& block, const float* log_sum_ex
       std::fill(row_scores + padded_keys, row_scores + kKeyBlock, 0.0f);
       std::fill(row_gradient + padded_keys, row_gradient + kKeyBlock, 0.0f);
     }
-    BlockProduct(rows, padded_head_size, keys, {gradient, kKeyBlock, 1},
+    BlockProduct(rows.count, padded_head_size, rows.keys, {gradient, kKeyBlock, 1},
                  scratch.keys + first_key_offset, padded_head_size, true,
                  scratch.queries_gradient + first * padded_head_size, padded_head_size);
   }

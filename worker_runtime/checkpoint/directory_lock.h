@@ -1,0 +1,48 @@
+// One job at a time writes into a checkpoint directory.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "tools/base/clock.h"
+#include "tools/base/unique_fd.h"
+
+namespace convene::worker {
+
+struct DirectoryLockOptions {
+  std::string job;  // its name, "" when it has none
+  // The job ran before: a holder of its own name is then its predecessor.
+  bool is_restart = false;
+  // How long another job gets to end: one that was just killed is on its way.
+  absl::Duration wait_timeout = absl::Seconds(5);
+  absl::Duration predecessor_timeout = absl::Minutes(2);  // the same for a predecessor
+  // Called once when there is another holder, before the wait, with a sentence that says so.
+  std::function<void(const std::string&)> on_wait = [](const std::string&) {};
+  // Called once when this file system knows no locks.
+  std::function<void(const std::string&)> on_unlocked = [](const std::string&) {};
+  Clock* clock = &Clock::Real();
+};
+
+// Held as long as the object lives, and at most as long as the process: the kernel (or the file
+// server) frees it when its owner dies, however it dies. So a lock is never stale; the file
+// "writer.lock", with the holder's words in it, stays.
+class DirectoryLock {
+ public:
+  // `directory` exists. AlreadyExists when another job has not let go after wait_timeout,
+  // DeadlineExceeded when a predecessor has not after predecessor_timeout: the text says who it is
+  // (process, host, job, since when). Where the file system has no locks (flock over
+  // NFS without a lock daemon: ENOLCK), on_unlocked is called and the object holds nothing. Other
+  // errors: ErrnoStatus of opening or writing the file.
+  static absl::StatusOr<DirectoryLock> Acquire(const std::string& directory,
+                                               const DirectoryLockOptions& options);
+
+ private:
+  explicit DirectoryLock(UniqueFd fd) : fd_(std::move(fd)) {}
+
+  UniqueFd fd_;
+};
+
+}  // namespace convene::worker

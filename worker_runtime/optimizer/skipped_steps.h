@@ -1,0 +1,34 @@
+// PURE. When a run whose gradients are no numbers any more has to end.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+
+namespace convene::worker {
+
+// Counts the steps that DecideClip skipped. Every rank sees the same norms, so all come to the same
+// answer at the same step.
+class SkippedSteps {
+ public:
+  // REQUIRES: most_in_a_row >= 1.
+  explicit SkippedSteps(int64_t most_in_a_row) : most_in_a_row_(most_in_a_row) {}
+
+  // After each step. DataLoss when it was skipped and so were the most_in_a_row - 1 before it: the
+  // text names the steps and the loss, and says where to look.
+  absl::Status Record(int64_t step, bool skipped, double loss);
+
+  // After the last step. DataLoss when steps were made here and not one of them changed a weight.
+  absl::Status AtEnd() const;
+
+ private:
+  absl::Status Failure(const char* why_it_ends) const;
+
+  const int64_t most_in_a_row_;
+  int64_t in_a_row_ = 0;
+  int64_t updates_ = 0;
+  int64_t last_step_ = 0;
+  double last_loss_ = 0;
+};
+
+}  // namespace convene::worker

@@ -1,0 +1,44 @@
+#include "worker_runtime/optimizer/skipped_steps.h"
+
+#include <limits>
+
+#include "tools/base/testing/status_testing.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+TEST_CASE("so many skipped steps in a row end the run, and say which and what to do") {
+  SkippedSteps skipped(3);
+  CHECK_OK(skipped.Record(7, false, 2.5));
+  CHECK_OK(skipped.Record(8, true, kNaN));
+  CHECK_OK(skipped.Record(9, true, kNaN));
+  const absl::Status end = skipped.Record(10, true, kNaN);
+  CHECK_STATUS(end, absl::StatusCode::kDataLoss, "steps 8 to 10 were all skipped");
+  CHECK_STATUS(end, absl::StatusCode::kDataLoss, "the loss of step 10 is nan");
+  CHECK_STATUS(end, absl::StatusCode::kDataLoss, "--max-skipped-steps allows no more");
+  CHECK_STATUS(end, absl::StatusCode::kDataLoss, "lower --learning-rate");
+}
+
+TEST_CASE("a step that is not skipped begins the count anew") {
+  SkippedSteps skipped(2);
+  for (int64_t step = 1; step <= 100; ++step) {
+    CHECK_OK(skipped.Record(step, step % 2 == 0, 2.5));
+  }
+  CHECK_OK(skipped.AtEnd());
+}
+
+TEST_CASE("a run without a single update is no success, however short") {
+  SkippedSteps skipped(20);
+  CHECK_OK(skipped.AtEnd());  // nothing was left to do
+  CHECK_OK(skipped.Record(30, true, kNaN));
+  CHECK_STATUS(skipped.AtEnd(), absl::StatusCode::kDataLoss, "step 30 was skipped");
+  CHECK_STATUS(skipped.AtEnd(), absl::StatusCode::kDataLoss, "no step of this run changed");
+  CHECK_OK(skipped.Record(31, false, 2.5));
+  CHECK_OK(skipped.Record(32, true, kNaN));
+  CHECK_OK(skipped.AtEnd());
+}
+
+}  // namespace
+}  // namespace convene::worker
