@@ -191,7 +191,7 @@ void Job::Run(MonotonicTime now, Outbox* outbox) {
       case Decision::Kind::kWait:
         return;
       case Decision::Kind::kForm:
-        Form(decision_, outbox);
+        Form(now, decision_, outbox);
         break;
       case Decision::Kind::kStop:
         for (const auto& [id, node] : state_.nodes()) {
@@ -227,8 +227,8 @@ void Job::Note(const Decision& decision, Outbox* outbox) {
                          decision.kind == Decision::Kind::kWait});
 }
 
-void Job::Form(const Decision& decision, Outbox* outbox) {
-  state_.BeginEpoch(decision.members, decision.seats);
+void Job::Form(MonotonicTime now, const Decision& decision, Outbox* outbox) {
+  state_.BeginEpoch(now, decision.members, decision.seats);
   const Node& first = *state_.Find(decision.members.front());
   Assignment assignment;
   assignment.group_world_size = static_cast<int>(decision.members.size());
