@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,7 @@
 #include "rendezvous/quorum/messages.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/exit_code.h"
+#include "tools/base/host_port.h"
 #include "tools/base/random.h"
 #include "tools/base/resource_limits.h"
 #include "tools/base/status_macros.h"
@@ -42,16 +44,15 @@ absl::Status CheckLimits(const rendezvous::Hello& hello) {
 }
 
 absl::Status Locate(JobSpec* spec) {
-  CONVENE_ASSIGN_OR_RETURN(const auto place,
-                           SplitEndpoint(spec->options.endpoint, "--rdzv-endpoint"));
+  CONVENE_ASSIGN_OR_RETURN(const auto place, ParseHostPort(spec->options.endpoint, std::nullopt));
   const absl::StatusOr<Location> location =
-      LocateRendezvous(place.first, std::min(kLocateTimeout, spec->options.connect_timeout));
+      LocateRendezvous(place.host, std::min(kLocateTimeout, spec->options.connect_timeout));
   CONVENE_RETURN_IF_ERROR(
       Annotate(location.status(), absl::StrCat("--rdzv-endpoint ", spec->options.endpoint)));
   spec->options.may_host = spec->is_host.value_or(location->is_here);
   spec->options.store_host = spec->local_addr.value_or(location->own_address);
   spec->reasons.push_back(absl::StrCat(
-      place.first, location->is_here ? " is this machine" : " is another machine", ": this node ",
+      place.host, location->is_here ? " is this machine" : " is another machine", ": this node ",
       spec->options.may_host ? "serves the rendezvous if nobody does" : "only dials the rendezvous",
       spec->is_host.has_value() ? " (--rdzv-conf is_host)" : ""));
   spec->reasons.push_back(absl::StrCat("others reach this node at ", spec->options.store_host,
