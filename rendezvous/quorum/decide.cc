@@ -101,7 +101,14 @@ Decision DecideReforming(MonotonicTime now, const JobState& state, const JobPoli
   const int vain = state.VainEpochs(std::min(state.ready_count(), policy.nodes_max));
   const absl::Duration backoff = BackoffAfter(vain);
   const MonotonicTime begin = state.waiting_since() + backoff;
-  if (now >= begin) return Form(state, policy, "every survivor is ready");
+  if (now >= begin && backoff == absl::ZeroDuration()) {
+    return Form(state, policy, "every survivor is ready");
+  }
+  if (now >= begin) {
+    return Form(state, policy,
+                absl::StrCat("every survivor is ready, and ", absl::FormatDuration(backoff),
+                             " have passed since the last of ", vain, " epochs in vain"));
+  }
   return Wait(WaitingFor::kBackoff, begin,
               absl::StrCat(state.cause_text(), ", ", vain,
                            " times in a row with the same nodes: the next epoch waits for ",

@@ -222,9 +222,11 @@ void Job::Note(const Decision& decision, Outbox* outbox) {
   if (is_same_wait) return;
   const Epoch epoch =
       decision.kind == Decision::Kind::kForm ? state_.highest_epoch().Next() : state_.epoch();
+  const bool is_detail = decision.kind == Decision::Kind::kWait &&
+                         decision.waiting_for != Decision::WaitingFor::kBackoff;
   outbox->log.push_back({absl::StrCat("job ", id_, " epoch ", epoch.value(), " ",
                                       KindText(decision), ": ", decision.why),
-                         decision.kind == Decision::Kind::kWait});
+                         is_detail});
 }
 
 void Job::Form(MonotonicTime now, const Decision& decision, Outbox* outbox) {
