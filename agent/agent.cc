@@ -3,30 +3,21 @@
 #include <signal.h>
 
 #include <cstdlib>
+#include <optional>
+#include <string>
+#include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "agent/node.h"
 #include "agent/process/program.h"
 #include "tools/base/exit_code.h"
+#include "tools/base/host_port.h"
 
 namespace convene::agent {
 namespace {
 
 AgentResult UsageError(std::string explanation) {
   return AgentResult{static_cast<int>(ExitCode::kUsage), std::move(explanation)};
-}
-
-// "host:port" or "[address]:port".
-bool SplitEndpoint(const std::string& endpoint, std::string* host, int* port) {
-  const size_t colon = endpoint.rfind(':');
-  if (colon == std::string::npos || !absl::SimpleAtoi(endpoint.substr(colon + 1), port))
-    return false;
-  *host = endpoint.substr(0, colon);
-  if (host->size() > 2 && host->front() == '[' && host->back() == ']') {
-    *host = host->substr(1, host->size() - 2);
-  }
-  return !host->empty() && *port >= 0 && *port < 65536;
 }
 
 }  // namespace
@@ -36,15 +27,15 @@ AgentResult RunAgent(const AgentOptions& options) {
   const char* search_path = std::getenv("PATH");
   const auto program = FindProgram(options.command[0], search_path == nullptr ? "" : search_path);
   if (!program.ok()) return UsageError(std::string(program.status().message()));
-  std::string host;
-  int port = 0;
-  if (!SplitEndpoint(options.endpoint, &host, &port) || (port == 0 && !options.may_host)) {
-    return UsageError(absl::StrCat("The rendezvous endpoint \"", options.endpoint,
-                                   "\" is not host:port with a port from 1 to 65535."));
+  const int least_port = options.may_host ? 0 : 1;
+  const auto place = ParseHostPort(options.endpoint, std::nullopt, least_port);
+  if (!place.ok()) {
+    return UsageError(
+        absl::StrCat("The rendezvous endpoint ", std::string(place.status().message()), "."));
   }
   // A reader of our output that goes away is an error of write, not our end.
   signal(SIGPIPE, SIG_IGN);
-  Node node(options, *program, host, port);
+  Node node(options, *program, place->host, place->port);
   const Result result = node.Run();
   return AgentResult{result.exit_code, result.explanation};
 }

@@ -24,6 +24,9 @@ namespace {
 
 // How long the reader of our output may take nothing at the end before the rest is given up.
 constexpr absl::Duration kDrainPatience = absl::Seconds(5);
+// How long all that happens after the result is known may take. It needs a few milliseconds; gRPC
+// on a node without memory or threads never comes back.
+constexpr absl::Duration kWindUpPatience = absl::Seconds(15);
 
 Rules RulesOf(const AgentOptions& options) {
   Rules rules;
@@ -231,6 +234,11 @@ void Node::Do(RestartStore& action) {
 void Node::Do(Finish& action) { result_ = std::move(action.result); }
 
 void Node::WindUp() {
+  wind_up_.emplace(
+      kWindUpPatience, result_->exit_code,
+      absl::StrCat("convene: ", result_->explanation,
+                   "\nconvene: the connection to the rendezvous did not close within ",
+                   absl::FormatDuration(kWindUpPatience), "; ended without waiting for it"));
   if (!console_.Drain(kDrainPatience)) {
     spdlog::warn("nobody reads this command's output: the last of it is lost");
   }

@@ -16,6 +16,7 @@
 #include "agent/rendezvous_link.h"
 #include "rendezvous/store/store_server.h"
 #include "tools/base/clock.h"
+#include "tools/base/exit_deadline.h"
 #include "tools/base/unique_fd.h"
 
 namespace convene::agent {
@@ -51,6 +52,8 @@ class Node {
   // A line of the agent's own, that does not get into a worker's redrawn one.
   void Log(const std::string& line);
 
+  // First, so that it watches over the end of all the others.
+  std::optional<ExitDeadline> wind_up_;
   const AgentOptions& options_;
   const std::string program_;
   const std::string log_root_;  // "" = no files

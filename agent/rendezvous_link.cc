@@ -5,9 +5,9 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/check.h"
+#include "tools/base/host_port.h"
 
 namespace convene::agent {
 namespace {
@@ -16,11 +16,6 @@ using rendezvous::AgentStream;
 using rendezvous::Server;
 
 bool IsLoopback(const std::string& host) { return host == "localhost" || host == "127.0.0.1"; }
-
-std::string HostAndPort(const std::string& host, int port) {
-  if (host.find(':') != std::string::npos) return absl::StrCat("[", host, "]:", port);
-  return absl::StrCat(host, ":", port);
-}
 
 }  // namespace
 
@@ -68,8 +63,6 @@ RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl
     Server::Options options;
     if (IsLoopback(host)) {
       options.host = "127.0.0.1";
-    } else if (host.find(':') != std::string::npos) {
-      options.host = "::";  // Takes IPv4 too.
     }
     options.port = port;
     options.quiet = IsForThisNodeOnly();
@@ -91,7 +84,7 @@ RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl
     Post(generation, News(std::move(status)));
   };
   opened.stream =
-      AgentStream::Open(HostAndPort(host, port), options_.incarnation, hello, handlers, timeout);
+      AgentStream::Open(FormatHostPort(host, port), options_.incarnation, hello, handlers, timeout);
   return opened;
 }
 

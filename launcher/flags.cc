@@ -67,7 +67,7 @@ class FlagReader {
     std::vector<std::string> flags;
     for (const Name& name : names_) {
       const auto value = environment(VariableOf(name.text));
-      if (!value.has_value()) continue;
+      if (value.value_or("").empty()) continue;
       if (!name.is_switch) {
         flags.push_back(absl::StrCat("--", name.text, "=", *value));
       } else if (*value == "1" || absl::EqualsIgnoreCase(*value, "true")) {
@@ -84,6 +84,7 @@ class FlagReader {
   // What follows the flags, or the help text when asked for.
   absl::StatusOr<std::variant<std::vector<std::string>, TextToPrint>> Read(
       std::vector<std::string> arguments) {
+    CONVENE_RETURN_IF_ERROR(CheckValues(arguments));
     std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants it
     try {
       app_.parse(arguments);
@@ -107,6 +108,28 @@ class FlagReader {
     std::string text;
     bool is_switch;
   };
+
+  // CLI11 takes the next word as the value of "--flag=", and so would eat the program.
+  absl::Status CheckValues(const std::vector<std::string>& arguments) const {
+    for (size_t i = 0; i < arguments.size() && arguments[i].size() > 1; ++i) {
+      const std::string& word = arguments[i];
+      if (word[0] != '-' || word == "--") break;
+      const size_t equals = word.find('=');
+      if (equals != std::string::npos && equals + 1 == word.size()) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            word, " has no value; write ", word, "VALUE, or leave the flag out for its default"));
+      }
+      if (equals == std::string::npos && TakesValue(word)) ++i;
+    }
+    return absl::OkStatus();
+  }
+
+  bool TakesValue(const std::string& word) const {
+    const std::string dashed = absl::StrReplaceAll(word, {{"_", "-"}});
+    return std::any_of(names_.begin(), names_.end(), [&](const Name& name) {
+      return !name.is_switch && dashed == "--" + name.text;
+    });
+  }
 
   absl::Status UnknownFlag(const std::string& given) const {
     std::vector<std::string> candidates = {"--help"};

@@ -160,5 +160,16 @@ TEST_CASE("serve and status read their flags") {
   CHECK(std::get<StatusFlags>(*status).job_id == "j");
 }
 
+TEST_CASE("a flag with '=' and nothing after it does not eat the program") {
+  CHECK_STATUS(Refused({"run", "--role=", "prog"}), absl::StatusCode::kInvalidArgument,
+               "--role= has no value");
+  CHECK_STATUS(Refused({"run", "--nnodes", "2", "--log_dir=", "prog"}),
+               absl::StatusCode::kInvalidArgument, "--log_dir= has no value");
+  // An empty variable is none, and the program's own words are its own.
+  CHECK(Run({"prog", "--x="}, {{"PET_ROLE", ""}}).command == Words{"prog", "--x="});
+  CHECK(Run({"--role", "r", "--", "prog", "--x="}).command == Words{"prog", "--x="});
+  CHECK(Run({"--role", "--x=", "prog"}).role == "--x=");
+}
+
 }  // namespace
 }  // namespace convene::launcher

@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "launcher/environment_detection.h"
+#include "tools/base/host_port.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
 #include "worker_runtime/contract/names.h"
@@ -23,15 +24,6 @@ constexpr absl::Duration kLeaseMax = absl::Hours(1);
 // torchrun's: what the other half of the pair is when only one is given.
 constexpr double kKeepAliveIntervalSeconds = 5;
 constexpr int kKeepAliveAttempts = 3;
-
-absl::StatusOr<int> ParsePort(absl::string_view text, const std::string& flag) {
-  int port = 0;
-  if (!absl::SimpleAtoi(text, &port) || port < 1 || port > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(flag, ": port \"", text, "\" is not a number in 1..65535"));
-  }
-  return port;
-}
 
 absl::Status ParseNodes(const std::string& text, rendezvous::Hello* hello) {
   const std::vector<std::string> parts = absl::StrSplit(text, ':');
@@ -263,9 +255,10 @@ absl::Status ApplyEndpoint(const RunFlags& flags, const DetectedJob& detected, J
     spec->standalone = true;
     return absl::OkStatus();
   }
-  CONVENE_ASSIGN_OR_RETURN(const auto place, SplitEndpoint(given, flag));
-  spec->options.endpoint = JoinEndpoint(place.first, place.second);
-  return CheckPorts(flags, place.second);
+  const absl::StatusOr<HostPort> place = ParseHostPort(given, kDefaultRendezvousPort);
+  CONVENE_RETURN_IF_ERROR(Annotate(place.status(), flag));
+  spec->options.endpoint = FormatHostPort(place->host, place->port);
+  return CheckPorts(flags, place->port);
 }
 
 void ApplyStandalone(const RunFlags& flags, const std::string& random_id, JobSpec* spec) {
@@ -287,36 +280,6 @@ absl::Status CheckName(const std::string& flag, const std::string& name) {
 }
 
 }  // namespace
-
-absl::StatusOr<std::pair<std::string, int>> SplitEndpoint(const std::string& endpoint,
-                                                          const std::string& flag) {
-  std::string host = endpoint;
-  std::string port;
-  const size_t bracket = endpoint.find(']');
-  if (!endpoint.empty() && endpoint[0] == '[' && bracket != std::string::npos) {
-    host = endpoint.substr(1, bracket - 1);
-    port = endpoint.substr(bracket + 1);
-    if (!port.empty() && port[0] != ':') host.clear();
-    if (!port.empty()) port.erase(0, 1);
-  } else if (std::count(endpoint.begin(), endpoint.end(), ':') == 1) {
-    const size_t colon = endpoint.find(':');
-    host = endpoint.substr(0, colon);
-    port = endpoint.substr(colon + 1);
-    if (port.empty()) host.clear();
-  }
-  if (host.empty() || host.find_first_of(" /[]") != std::string::npos) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(flag, " \"", endpoint, "\": write HOST or HOST:PORT"));
-  }
-  if (port.empty()) return std::make_pair(host, kDefaultRendezvousPort);
-  CONVENE_ASSIGN_OR_RETURN(const int number, ParsePort(port, flag));
-  return std::make_pair(host, number);
-}
-
-std::string JoinEndpoint(const std::string& host, int port) {
-  if (host.find(':') != std::string::npos) return absl::StrCat("[", host, "]:", port);
-  return absl::StrCat(host, ":", port);
-}
 
 absl::StatusOr<JobSpec> MakeJobSpec(const RunFlags& flags, const EnvironmentLookup& environment,
                                     const Machine& machine, const std::string& random_id) {

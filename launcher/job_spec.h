@@ -3,7 +3,6 @@
 
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -35,13 +34,5 @@ struct JobSpec {
 // names the flag, the value and what to write instead. `random_id` names a standalone job.
 absl::StatusOr<JobSpec> MakeJobSpec(const RunFlags& flags, const EnvironmentLookup& environment,
                                     const Machine& machine, const std::string& random_id);
-
-// "host", "host:port", "[v6]:port" -> host without brackets, and port. InvalidArgument names
-// `flag`.
-absl::StatusOr<std::pair<std::string, int>> SplitEndpoint(const std::string& endpoint,
-                                                          const std::string& flag);
-
-// The reverse: an IPv6 address gets its brackets.
-std::string JoinEndpoint(const std::string& host, int port);
 
 }  // namespace convene::launcher

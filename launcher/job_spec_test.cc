@@ -197,15 +197,6 @@ TEST_CASE("simple flags out of range are named with their value") {
   }
 }
 
-TEST_CASE("endpoints of every kind come apart and together") {
-  CHECK(SplitEndpoint("h", "--e").value() == std::make_pair(std::string("h"), 29400));
-  CHECK(SplitEndpoint("h:7", "--e").value() == std::make_pair(std::string("h"), 7));
-  CHECK(SplitEndpoint("[fe80::1]:7", "--e").value() == std::make_pair(std::string("fe80::1"), 7));
-  CHECK(SplitEndpoint("fe80::1", "--e").value() == std::make_pair(std::string("fe80::1"), 29400));
-  CHECK(JoinEndpoint("fe80::1", 7) == "[fe80::1]:7");
-  CHECK(JoinEndpoint("h", 7) == "h:7");
-}
-
 const Table kSlurm = {{"SLURM_JOB_ID", "7"},
                       {"SLURM_NNODES", "4"},
                       {"SLURM_NODEID", "1"},

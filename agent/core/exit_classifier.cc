@@ -66,7 +66,10 @@ ExitVerdict ClassifyExit(const ExitStatus& status) {
     verdict.kind = ExitKind::kMembershipChanged;
     verdict.costs_budget = false;
     absl::StrAppend(&verdict.why, " (membership changed)");
-    verdict.next_step = "The worker lost a peer: look at the node that left.";
+    verdict.next_step =
+        "The worker asked to be started again: look at the node that left, or, when none did, at "
+        "the "
+        "worker's last lines.";
   } else if (code == static_cast<int>(ExitCode::kSuspectDevice)) {
     verdict.kind = ExitKind::kSuspectDevice;
     absl::StrAppend(&verdict.why, " (suspect device)");
@@ -88,6 +91,13 @@ ExitVerdict ClassifyExit(const ExitStatus& status) {
     verdict.next_step = "Look at the worker's last lines for the first error.";
   }
   return verdict;
+}
+
+bool IsAnswerTo(int signal, const ExitStatus& status) {
+  if (status.signal != 0) return status.signal == signal;
+  return status.exit_code == static_cast<int>(ExitCode::kOk) ||
+         status.exit_code == static_cast<int>(ExitCode::kMembershipChanged) ||
+         status.exit_code == 128 + signal;
 }
 
 ExitVerdict ClassifyExit(int exit_code, int signal) {

@@ -30,6 +30,10 @@ struct ExitVerdict {
 
 ExitVerdict ClassifyExit(const ExitStatus& status);
 
+// Whether `status` is what `signal`, sent to the worker, asks for: death by it, a shell's 128 +
+// signal, 0, or 75.
+bool IsAnswerTo(int signal, const ExitStatus& status);
+
 // The same words for a failure that came over the wire.
 ExitVerdict ClassifyExit(int exit_code, int signal);
 

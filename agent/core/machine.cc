@@ -71,6 +71,8 @@ class Stepper {
     s_.phase = phase;
     s_.why = why;
   }
+  // Whether this end of a worker is one of its own making.
+  bool IsFailure(const ExitStatus& status) const;
   bool HasWorkers() const { return s_.phase == Phase::kRunning || s_.phase == Phase::kStopping; }
 
   State& s_;
@@ -201,13 +203,22 @@ void Stepper::On(const StoreStarted& store) {
   SendEvent(rendezvous::Ready{s_.rules.store_host, store.port}, "no worker runs here");
 }
 
+bool Stepper::IsFailure(const ExitStatus& status) const {
+  if (s_.phase == Phase::kRunning) {
+    return ClassifyExit(status).kind != ExitKind::kSucceeded;
+  }
+  const bool saves = s_.phase == Phase::kStopping && s_.stop_kind == StopKind::kCheckpoint &&
+                     s_.signals == 0 && !s_.verdict.has_value();
+  return saves && !IsAnswerTo(SIGTERM, status) && !(s_.killed && IsAnswerTo(SIGKILL, status));
+}
+
 void Stepper::On(const WorkerExited& exited) {
   s_.alive.erase(exited.local_rank);
   // This node ends for good and its part of the group is broken now: the others are not to be
   // blamed for breaking next.
   if (s_.phase == Phase::kStopping && s_.verdict.has_value()) SayLeave();
+  if (!IsFailure(exited.status)) return;
   const ExitVerdict verdict = ClassifyExit(exited.status);
-  if (s_.phase != Phase::kRunning || verdict.kind == ExitKind::kSucceeded) return;
   rendezvous::WorkerFailure failure;
   failure.global_rank = s_.assignment.first_global_rank + exited.local_rank;
   failure.local_rank = exited.local_rank;
@@ -215,10 +226,12 @@ void Stepper::On(const WorkerExited& exited) {
   failure.pid = exited.pid;
   failure.exit_code = exited.status.exit_code;
   failure.signal = exited.status.signal;
-  failure.why = verdict.why;
+  failure.why = s_.phase == Phase::kRunning
+                    ? verdict.why
+                    : absl::StrCat(verdict.why, " while it was to save and stop");
   failure.last_log_lines = exited.last_log_lines;
   failure.costs_budget = verdict.costs_budget;
-  const std::string why = absl::StrCat("rank ", failure.global_rank, ": ", verdict.why);
+  const std::string why = absl::StrCat("rank ", failure.global_rank, ": ", failure.why);
   SendEvent(std::move(failure),
             why);  // Before anything else: the other nodes are waiting in a collective.
   Abort(why);

@@ -2,7 +2,9 @@
 
 #include <csignal>
 #include <string>
+#include <tuple>
 #include <type_traits>
+#include <utility>
 
 #include <catch2/catch.hpp>
 #include "absl/strings/str_cat.h"
@@ -242,6 +244,42 @@ TEST_CASE(
   CHECK(node.StopIn(1, StopKind::kAbort) == "stop abort SIGTERM");
   CHECK(node.Exit(0, 75).empty());
   CHECK(node.Feed(WorkersGone{}) == "store");
+}
+
+TEST_CASE("a worker that crashes while it is to save has failed, and what is saved is void") {
+  for (const auto& [code, signal, why] :
+       {std::tuple(0, SIGSEGV, "killed by SIGSEGV"), std::tuple(3, 0, "exit code 3"),
+        std::tuple(0, SIGKILL, "killed by SIGKILL (out of memory?)")}) {
+    Node node;
+    node.Run();
+    node.StopIn(1, StopKind::kCheckpoint);
+    CHECK(node.Exit(1, code, signal) == absl::StrCat("send(1) failure rank=5 ", why,
+                                                     " while it was to save and stop; "
+                                                     "stop abort SIGTERM"));
+    CHECK(node.Exit(0, 0, SIGABRT).empty());  // Its echo.
+    CHECK(node.Feed(WorkersGone{}) == "store");
+  }
+}
+
+TEST_CASE("what a stop for a checkpoint brings about is no failure") {
+  for (const auto& [code, signal] :
+       {std::pair(0, 0), std::pair(75, 0), std::pair(0, SIGTERM), std::pair(128 + SIGTERM, 0)}) {
+    Node node;
+    node.Run();
+    node.StopIn(1, StopKind::kCheckpoint);
+    CHECK(node.Exit(0, code, signal).empty());
+    CHECK(node.After(absl::Seconds(30)) == "send(1) heartbeat; kill");
+    CHECK(node.Exit(1, 0, SIGKILL).empty());
+    CHECK(node.Feed(WorkersGone{}) == "store");
+  }
+}
+
+TEST_CASE("workers that a person's signal ends are not reported, however they end") {
+  Node node;
+  node.Run();
+  node.StopIn(1, StopKind::kCheckpoint);
+  node.Feed(SignalReceived{SIGINT});
+  CHECK(node.Exit(0, 1) == "send(1) leave");
 }
 
 TEST_CASE("a node that succeeded runs again when a peer fails") {

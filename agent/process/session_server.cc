@@ -1,7 +1,11 @@
 #include "agent/process/session_server.h"
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -11,10 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/contract/names.h"
 
@@ -22,6 +26,50 @@ namespace convene::agent {
 namespace {
 
 constexpr size_t kLongestHello = 128;  // bytes
+constexpr char kDirectoryPrefix[] = "convene.";
+constexpr char kLockName[] = "/lock";
+constexpr char kSocketName[] = "/session";
+// What one start cleans up of the past, and how far it looks for it.
+constexpr int kMostSwept = 64;
+constexpr int kMostLookedAt = 10'000;
+// Another agent's sweep may take a directory away before it is locked.
+constexpr int kTries = 3;
+
+UniqueFd OpenDevNull() { return UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
+
+// Removes what a server leaves in `directory`, and nothing else.
+void RemoveServerFiles(const std::string& directory) {
+  unlink(absl::StrCat(directory, kSocketName).c_str());
+  unlink(absl::StrCat(directory, kLockName).c_str());
+  rmdir(directory.c_str());
+}
+
+// True when `directory` was a dead server's of this user, and is gone now.
+bool SweepOne(const std::string& directory) {
+  struct stat info;
+  if (lstat(directory.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != geteuid()) {
+    return false;
+  }
+  const UniqueFd lock(
+      open(absl::StrCat(directory, kLockName).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  if (!lock.valid() || flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return false;
+  RemoveServerFiles(directory);
+  return true;
+}
+
+void SweepDeadServers(const std::string& parent) {
+  DIR* const entries = opendir(parent.c_str());
+  if (entries == nullptr) return;
+  int swept = 0;
+  for (int looked_at = 0; looked_at < kMostLookedAt && swept < kMostSwept; ++looked_at) {
+    const dirent* const entry = readdir(entries);
+    if (entry == nullptr) break;
+    const absl::string_view name(entry->d_name);
+    if (!absl::StartsWith(name, kDirectoryPrefix)) continue;
+    if (SweepOne(absl::StrCat(parent, "/", name))) ++swept;
+  }
+  closedir(entries);
+}
 
 }  // namespace
 
@@ -37,12 +85,31 @@ absl::StatusOr<std::unique_ptr<SessionServer>> SessionServer::Start(
 }
 
 absl::Status SessionServer::Listen(const std::string& parent) {
-  std::string directory = absl::StrCat(parent, "/convene.XXXXXX");
-  if (mkdtemp(directory.data()) == nullptr) {
+  SweepDeadServers(parent);
+  absl::Status status;
+  for (int i = 0; i < kTries; ++i) {
+    status = Bind(parent);
+    if (status.ok()) break;
+    RemoveDirectory();
+  }
+  CONVENE_RETURN_IF_ERROR(status);
+  spare_ = OpenDevNull();
+  BeginEpoch(Epoch(), 0);
+  return absl::OkStatus();
+}
+
+absl::Status SessionServer::Bind(const std::string& parent) {
+  directory_ = absl::StrCat(parent, "/", kDirectoryPrefix, "XXXXXX");
+  if (mkdtemp(directory_.data()) == nullptr) {
+    directory_.clear();
     return ErrnoStatus(errno, absl::StrCat("create a directory in ", parent));
   }
-  directory_ = directory;
-  path_ = absl::StrCat(directory, "/session");
+  lock_.Reset(
+      open(absl::StrCat(directory_, kLockName).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!lock_.valid() || flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("lock ", directory_, kLockName));
+  }
+  path_ = absl::StrCat(directory_, kSocketName);
   listener_.Reset(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
@@ -50,23 +117,22 @@ absl::Status SessionServer::Listen(const std::string& parent) {
   if (!listener_.valid() ||
       bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
       listen(listener_.get(), SOMAXCONN) != 0) {
-    const absl::Status status = ErrnoStatus(errno, absl::StrCat("listen on ", path_));
-    listener_.Reset();
-    RemoveTree(directory_).IgnoreError();
-    directory_.clear();
-    return status;
+    return ErrnoStatus(errno, absl::StrCat("listen on ", path_));
   }
-  loop_.Watch(listener_.get(), [this] { OnConnection(); });
   return absl::OkStatus();
+}
+
+void SessionServer::RemoveDirectory() {
+  listener_.Reset();
+  if (!directory_.empty()) RemoveServerFiles(directory_);
+  lock_.Reset();  // Last: until then nobody else may sweep it.
+  directory_.clear();
 }
 
 SessionServer::~SessionServer() {
   BeginEpoch(Epoch(), 0);
-  if (listener_.valid()) Drop(listener_);
-  if (!directory_.empty()) {
-    unlink(path_.c_str());
-    rmdir(directory_.c_str());
-  }
+  if (is_listening_) loop_.Forget(listener_.get());
+  RemoveDirectory();
 }
 
 void SessionServer::Drop(UniqueFd& socket) {
@@ -81,16 +147,35 @@ void SessionServer::BeginEpoch(Epoch epoch, int local_world_size) {
   sessions_.clear();
   epoch_ = epoch;
   local_world_size_ = local_world_size;
+  if (listener_.valid() && !is_listening_) {
+    is_listening_ = true;
+    loop_.Watch(listener_.get(), [this] { OnConnection(); });
+  }
 }
 
 void SessionServer::OnConnection() {
   UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!socket.valid()) return;
+  if (!socket.valid()) {
+    // The connection stays in the queue, and the loop would ask about it again and again.
+    const bool may_pass = errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
+    return may_pass ? void() : TurnAway();
+  }
   // One connection a worker is the rule; more guests than that are somebody's mistake.
   if (guests_.size() >= static_cast<size_t>(local_world_size_)) return;
   const int fd = socket.get();
   loop_.Watch(fd, [this, fd] { OnGuest(fd); });
   guests_[fd] = Guest{std::move(socket), ""};
+}
+
+void SessionServer::TurnAway() {
+  spare_.Reset();
+  const bool is_gone =
+      UniqueFd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)).valid();
+  spare_ = OpenDevNull();
+  if (is_gone && spare_.valid()) return;
+  // The whole machine is out of them: no sessions until the next epoch.
+  loop_.Forget(listener_.get());
+  is_listening_ = false;
 }
 
 void SessionServer::OnGuest(int fd) {

@@ -15,8 +15,11 @@
 
 namespace convene::agent {
 
-// A Unix stream socket in a directory that only this user can enter. Lives on the thread of its
-// loop.
+// A Unix stream socket in a directory that only this user can enter. A file in it is locked (flock)
+// as long as the server lives: a directory whose lock is free belongs to an agent that was killed,
+// and the next agent of this user removes it. Lives on the thread of its loop.
+//
+// Without descriptors to spare a worker is turned away at once: it then goes without a session.
 class SessionServer {
  public:
   // `on_open` is called with the local rank of a worker of the present epoch that opened its
@@ -48,6 +51,10 @@ class SessionServer {
       : loop_(loop), on_open_(std::move(on_open)) {}
 
   absl::Status Listen(const std::string& parent);
+  absl::Status Bind(const std::string& parent);
+  void RemoveDirectory();
+  // Accepts one connection only to close it, with the descriptor that was kept for that.
+  void TurnAway();
   void OnConnection();
   void OnGuest(int fd);
   void OnSession(int local_rank);
@@ -59,7 +66,10 @@ class SessionServer {
   const std::function<void(int)> on_open_;
   std::string directory_;
   std::string path_;
+  UniqueFd lock_;
   UniqueFd listener_;
+  bool is_listening_ = false;  // the loop watches the listener
+  UniqueFd spare_;             // given up to turn a worker away when there is no other
   Epoch epoch_;
   int local_world_size_ = 0;
   std::map<int, Guest> guests_;       // by descriptor

@@ -1,5 +1,8 @@
 #include "agent/process/session_server.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -114,6 +117,74 @@ TEST_CASE("a runtime directory that is too deep or missing is replaced by /tmp")
     CHECK((*server)->path().substr(0, 13) == "/tmp/convene.");
     CHECK((*server)->path().size() < 108);
   }
+}
+
+class ShortTempDir {
+ public:
+  ShortTempDir() { REQUIRE(mkdtemp(path_.data()) != nullptr); }
+  ~ShortTempDir() { RemoveTree(path_).IgnoreError(); }
+  const std::string& path() const { return path_; }
+  std::string File(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_ = "/tmp/convene_test.XXXXXX";
+};
+
+bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+
+TEST_CASE("what killed agents left behind is swept, what living ones use is not") {
+  // Bazel's own folder is too deep for a socket.
+  const ShortTempDir parent;
+  for (const std::string name : {"convene.killed", "convene.living", "convene.strange"}) {
+    REQUIRE_OK(MakeDirectories(parent.File(name)));
+    REQUIRE_OK(WriteFileAtomic(parent.File(name + "/session"), ""));
+  }
+  for (const std::string name : {"convene.killed", "convene.living"}) {
+    REQUIRE_OK(WriteFileAtomic(parent.File(name + "/lock"), ""));
+  }
+  const UniqueFd living(open(parent.File("convene.living/lock").c_str(), O_RDWR | O_CLOEXEC));
+  REQUIRE(flock(living.get(), LOCK_EX | LOCK_NB) == 0);
+  EventLoop loop;
+  const auto first = SessionServer::Start(loop, parent.path(), [](int) {});
+  const auto second = SessionServer::Start(loop, parent.path(), [](int) {});
+  REQUIRE_OK(first);
+  REQUIRE_OK(second);
+  CHECK_FALSE(Exists(parent.File("convene.killed")));
+  CHECK(Exists(parent.File("convene.living/session")));
+  CHECK(Exists(parent.File("convene.strange/session")));
+  CHECK(Exists((*first)->path()));
+}
+
+// No descriptor above those in use can be opened while it lives.
+class NoDescriptors {
+ public:
+  NoDescriptors() {
+    REQUIRE(getrlimit(RLIMIT_NOFILE, &before_) == 0);
+    rlimit now = before_;
+    now.rlim_cur = static_cast<rlim_t>(UniqueFd(dup(STDIN_FILENO)).get());
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &now) == 0);
+  }
+  ~NoDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_ = {};
+};
+
+TEST_CASE_METHOD(Fixture, "without descriptors a worker is turned away, and nothing spins") {
+  Worker worker(server->path());
+  {
+    const NoDescriptors none;
+    Turn();
+    CHECK(worker.Hear() == "");
+    const MonotonicTime start = Clock::Real().Now();
+    loop.RunOnce(start + absl::Milliseconds(20));
+    CHECK(Clock::Real().Now() - start >= absl::Milliseconds(20));
+  }
+  Worker later(server->path());
+  later.Say("hello 0 7\n");
+  Turn();
+  Turn();
+  CHECK(server->IsOpen(0));
 }
 
 }  // namespace

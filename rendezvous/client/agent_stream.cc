@@ -25,35 +25,50 @@ constexpr size_t kMostUnsent = 4096;
 // is just stopping does so once.
 constexpr int kMostBreaks = 4;
 
+// How long a stream's end is awaited. gRPC that cannot start a thread never tells of it.
+constexpr absl::Duration kEndPatience = absl::Seconds(5);
+
 // The gRPC call. At most one write is under way; a hold keeps the call alive from outside its
 // reactions, until reading has ended and no write is under way.
-class GrpcAgentStream final : public AgentStream,
-                              public grpc::ClientBidiReactor<pb::AgentMessage, pb::DaemonMessage> {
+class Call final : public grpc::ClientBidiReactor<pb::AgentMessage, pb::DaemonMessage> {
  public:
-  GrpcAgentStream(std::shared_ptr<grpc::Channel> channel, Incarnation incarnation,
-                  const Hello& hello, Handlers handlers)
+  Call(std::shared_ptr<grpc::Channel> channel, Incarnation incarnation, const Hello& hello,
+       AgentStream::Handlers handlers)
       : incarnation_(incarnation),
         handlers_(std::move(handlers)),
         stub_(pb::Rendezvous::NewStub(std::move(channel))) {
     stub_->async()->Attend(&context_, this);
     AddHold();
     StartRead(&incoming_);
-    Enqueue({incarnation_, hello.last_epoch, hello});
+    Send(hello.last_epoch, hello);
     StartCall();
   }
 
-  ~GrpcAgentStream() override {
+  void Send(Epoch epoch, decltype(AgentEnvelope::body) body) {
+    Enqueue({incarnation_, epoch, std::move(body)});
+  }
+
+  // No handler runs any more when this returns, and none will. False: gRPC has not ended the call
+  // in time, and may still use it.
+  bool Cancel() {
     {
       MutexLock lock(&mutex_);
       is_silenced_ = true;
     }
     context_.TryCancel();
+    const MonotonicTime deadline = Clock::Real().Now() + kEndPatience;
     MutexLock lock(&mutex_);
-    while (!is_done_) changed_.Wait(&mutex_);
-  }
-
-  void Send(Epoch epoch, AgentEvent event) override {
-    Enqueue({incarnation_, epoch, std::move(event)});
+    while (!is_done_) {
+      const absl::Duration left = deadline - Clock::Real().Now();
+      if (left > absl::ZeroDuration()) {
+        changed_.WaitFor(&mutex_, left);
+      } else if (is_handling_) {
+        changed_.Wait(&mutex_);
+      } else {
+        return false;
+      }
+    }
+    return true;
   }
 
   // OK once the daemon has answered; DeadlineExceeded; else how the call ended before that.
@@ -108,8 +123,9 @@ class GrpcAgentStream final : public AgentStream,
     absl::StatusOr<DaemonEvent> event = FromWire(incoming_);
     if (!event.ok()) {
       context_.TryCancel();
-    } else if (!IsSilenced()) {
+    } else if (MayHandle()) {
       handlers_.on_event(*std::move(event));
+      MarkHandled();
     }
     incoming_.Clear();
     StartRead(&incoming_);
@@ -127,14 +143,13 @@ class GrpcAgentStream final : public AgentStream,
   }
 
   void OnDone(const grpc::Status& status) override {
-    bool has_listener = false;
-    {
-      MutexLock lock(&mutex_);
-      end_ = FromGrpc(status);
-      has_listener = is_answered_ && !is_silenced_;
+    const absl::Status end = FromGrpc(status);
+    if (WasAnswered() && MayHandle()) {
+      handlers_.on_end(end);
+      MarkHandled();
     }
-    if (has_listener) handlers_.on_end(FromGrpc(status));
     MutexLock lock(&mutex_);
+    end_ = end;
     is_done_ = true;
     changed_.SignalAll();
   }
@@ -145,13 +160,26 @@ class GrpcAgentStream final : public AgentStream,
     changed_.SignalAll();
   }
 
-  bool IsSilenced() {
+  bool WasAnswered() {
     MutexLock lock(&mutex_);
-    return is_silenced_;
+    return is_answered_;
+  }
+
+  // True: a handler is about to run, and MarkHandled follows.
+  bool MayHandle() {
+    MutexLock lock(&mutex_);
+    is_handling_ = !is_silenced_;
+    return is_handling_;
+  }
+
+  void MarkHandled() {
+    MutexLock lock(&mutex_);
+    is_handling_ = false;
+    changed_.SignalAll();
   }
 
   const Incarnation incarnation_;
-  const Handlers handlers_;
+  const AgentStream::Handlers handlers_;
   const std::unique_ptr<pb::Rendezvous::Stub> stub_;
   grpc::ClientContext context_;
   pb::DaemonMessage incoming_;  // of the one read under way
@@ -163,9 +191,28 @@ class GrpcAgentStream final : public AgentStream,
   bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool has_stopped_reading_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_answered_ ABSL_GUARDED_BY(mutex_) = false;
-  bool is_silenced_ ABSL_GUARDED_BY(mutex_) = false;  // the destructor runs: no more handlers
+  bool is_silenced_ ABSL_GUARDED_BY(mutex_) = false;  // no more handlers
+  bool is_handling_ ABSL_GUARDED_BY(mutex_) = false;  // a handler runs
   bool is_done_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status end_ ABSL_GUARDED_BY(mutex_);
+};
+
+class GrpcAgentStream final : public AgentStream {
+ public:
+  explicit GrpcAgentStream(std::unique_ptr<Call> call) : call_(std::move(call)) {}
+  // A call without an end stays in memory, rather than be gone when gRPC comes back to it. One that
+  // has ended dies here and not in OnDone: the channel's end joins the thread that OnDone runs on.
+  ~GrpcAgentStream() override {
+    if (!call_->Cancel()) (void)call_.release();
+  }
+
+  void Send(Epoch epoch, AgentEvent event) override { call_->Send(epoch, std::move(event)); }
+  absl::Status WaitUntilAnswered(MonotonicTime deadline) {
+    return call_->WaitUntilAnswered(deadline);
+  }
+
+ private:
+  std::unique_ptr<Call> call_;
 };
 
 absl::Status NotADaemon(const std::string& endpoint, const absl::Status& cause) {
@@ -185,8 +232,8 @@ absl::StatusOr<std::unique_ptr<AgentStream>> AgentStream::Open(const std::string
   Backoff backoff(absl::Milliseconds(100), absl::Seconds(2));
   for (int breaks = 1;; ++breaks) {
     CONVENE_ASSIGN_OR_RETURN(UniqueFd socket, Dial(endpoint, deadline));
-    auto stream = std::make_unique<GrpcAgentStream>(ChannelOver(std::move(socket), hello.lease),
-                                                    incarnation, hello, handlers);
+    auto stream = std::make_unique<GrpcAgentStream>(std::make_unique<Call>(
+        ChannelOver(std::move(socket), hello.lease), incarnation, hello, handlers));
     const absl::Status answered = stream->WaitUntilAnswered(deadline);
     if (answered.ok()) return std::unique_ptr<AgentStream>(std::move(stream));
     if (absl::IsUnimplemented(answered)) return NotADaemon(endpoint, answered);

@@ -34,7 +34,7 @@ class AgentStream {
                                                            const Hello& hello,
                                                            const Handlers& handlers,
                                                            absl::Duration connect_timeout);
-  // Cancels what is open and waits until no handler runs.
+  // Cancels what is open and waits until no handler runs; for at most 5 s when none does.
   virtual ~AgentStream() = default;
 
   // Queued; sent in order. Lost without a word when the stream has ended (on_end tells).

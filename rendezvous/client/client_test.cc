@@ -13,6 +13,7 @@
 #include "rendezvous/client/agent_stream.h"
 #include "rendezvous/client/status_client.h"
 #include "rendezvous/quorum/messages.h"
+#include "tools/base/clock.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
 #include "tools/base/unique_fd.h"
@@ -79,7 +80,7 @@ absl::Status OpenStatus(const std::string& endpoint, absl::Duration timeout) {
 TEST_CASE("an endpoint must be a host and a port") {
   for (const char* endpoint : {"node0", "node0:", ":29400", "node0:port", "node0:70000"}) {
     CHECK_STATUS(OpenStatus(endpoint, absl::Seconds(1)), absl::StatusCode::kInvalidArgument,
-                 "is not host:port");
+                 "write HOST:PORT");
   }
 }
 
@@ -93,6 +94,13 @@ TEST_CASE("when nobody listens the endpoint and the cause are named") {
                absl::StrCat("no rendezvous at ", endpoint, " (connect: Connection refused)"));
   CHECK_STATUS(FetchStatus(endpoint, "", absl::Milliseconds(100)), absl::StatusCode::kUnavailable,
                "no rendezvous at");
+}
+
+TEST_CASE("a host that no name service knows is given up at the deadline, by its name") {
+  const MonotonicTime start = Clock::Real().Now();
+  CHECK_STATUS(OpenStatus("no-such-host.invalid:29400", absl::Milliseconds(200)),
+               absl::StatusCode::kUnavailable, "no-such-host.invalid");
+  CHECK(Clock::Real().Now() - start < absl::Seconds(2));
 }
 
 TEST_CASE("a listener that says nothing is given up at the deadline") {

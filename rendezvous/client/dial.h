@@ -12,9 +12,9 @@
 
 namespace convene::rendezvous {
 
-// Resolves and connects, again and again with back-off, until `deadline` on the real clock (one
-// lookup of a name may overrun it by the resolver's own limits). InvalidArgument when `endpoint` is
-// not "host:port"; Unavailable with the last cause when time is over.
+// Resolves and connects, again and again with back-off, while there is time until `deadline`.
+// InvalidArgument when `endpoint` is not "host:port"; Unavailable with the last cause when time is
+// over.
 absl::StatusOr<UniqueFd> Dial(const std::string& endpoint, MonotonicTime deadline);
 
 // A channel that lives and dies with this one connection: no resolver, no proxy, no reconnecting

@@ -15,6 +15,9 @@ namespace {
 using WaitingFor = Decision::WaitingFor;
 
 constexpr size_t kNamesInText = 3;
+// Between epochs in vain, from the second one on: twice as long each time.
+constexpr absl::Duration kFirstBackoff = absl::Milliseconds(500);
+constexpr absl::Duration kLongestBackoff = absl::Seconds(30);
 
 std::string Nodes(int count) { return absl::StrCat(count, count == 1 ? " node" : " nodes"); }
 
@@ -86,10 +89,36 @@ Decision DecideBelowMinimum(MonotonicTime now, const JobState& state, const JobP
                             absl::FormatDuration(policy.join_timeout), " was over"));
 }
 
+absl::Duration BackoffAfter(int vain_epochs) {
+  if (vain_epochs < 2) return absl::ZeroDuration();
+  absl::Duration wait = kFirstBackoff;
+  for (int i = 2; i < vain_epochs && wait < kLongestBackoff; ++i) wait *= 2;
+  return std::min(wait, kLongestBackoff);
+}
+
+// nodes_min are ready, and so is every survivor of the epoch before.
+Decision DecideReforming(MonotonicTime now, const JobState& state, const JobPolicy& policy) {
+  const int vain = state.VainEpochs(std::min(state.ready_count(), policy.nodes_max));
+  const absl::Duration backoff = BackoffAfter(vain);
+  const MonotonicTime begin = state.waiting_since() + backoff;
+  if (now >= begin && backoff == absl::ZeroDuration()) {
+    return Form(state, policy, "every survivor is ready");
+  }
+  if (now >= begin) {
+    return Form(state, policy,
+                absl::StrCat("every survivor is ready, and ", absl::FormatDuration(backoff),
+                             " have passed since the last of ", vain, " epochs in vain"));
+  }
+  return Wait(WaitingFor::kBackoff, begin,
+              absl::StrCat(state.cause_text(), ", ", vain,
+                           " times in a row with the same nodes: the next epoch waits for ",
+                           absl::FormatDuration(backoff)));
+}
+
 Decision DecideForming(MonotonicTime now, const JobState& state, const JobPolicy& policy) {
   if (state.ready_count() < policy.nodes_min) return DecideBelowMinimum(now, state, policy);
   // Every survivor is ready: that is what turns stopping into forming.
-  if (state.epoch() != Epoch()) return Form(state, policy, "every survivor is ready");
+  if (state.epoch() != Epoch()) return DecideReforming(now, state, policy);
   if (state.ready_count() >= policy.nodes_expected) {
     return Form(state, policy, "every expected node is ready");
   }

@@ -1,21 +1,26 @@
 // PURE. The daemon's judgement: what to do about a job's state, and why.
 //
-// Forming     | every expected node is ready (first epoch)                      -> form
-//             | nodes_min are ready, all known nodes are, last_call has passed  -> form   (first
-//             epoch) | nodes_min are ready, all survivors are                          -> form
-//             (later ones: at once) | join_timeout has passed: nodes_min are ready -> form, without
-//             those that dawdle |                          fewer -> close (timed out) | every node
-//             has left                                             -> close (left)
-// Running     | a worker failed, the budget is spent                            -> close (failed)
-//             | a worker failed, a member is lost or left                       -> stop (abort)
-//             | every member's workers succeeded                                -> close
-//             (succeeded) | a node waits, a seat is free, no member has succeeded yet       -> stop
-//             (checkpoint)
-// Stopping    | as running for the budget and for success
-//             | the stop was for a checkpoint and something broke               -> stop (abort)
-//             | join_timeout has passed                                         -> drop those that
-//             did not stop
-// otherwise                                                                     -> wait
+// Forming, first epoch:
+//   every expected node is ready                                 -> form
+//   nodes_min are ready, all known are, last_call has passed     -> form
+// Forming, later epochs:
+//   nodes_min are ready, all survivors are                       -> form; after the second epoch in
+//                                                                   vain (job_state.h) and each
+//                                                                   further one, with back-off
+// Forming, join_timeout has passed:
+//   nodes_min are ready                                          -> form, without the others
+//   fewer                                                        -> close (timed out)
+// Forming, every node has left                                   -> close (left)
+// Running:
+//   a worker failed, the budget is spent                         -> close (failed)
+//   a worker failed, a member is lost or left                    -> stop (abort)
+//   every member's workers succeeded                             -> close (succeeded)
+//   a node waits, a seat is free, no member has succeeded yet    -> stop (checkpoint)
+// Stopping:
+//   as running for the budget and for success
+//   the stop was for a checkpoint and something broke            -> stop (abort)
+//   join_timeout has passed                                      -> drop those that did not stop
+// otherwise                                                      -> wait
 #pragma once
 
 #include <string>
@@ -52,7 +57,7 @@ absl::Status CheckAgreement(const JobPolicy& policy, const Hello& hello);
 struct Decision {
   enum class Kind { kWait, kForm, kStop, kDrop, kClose };
   // What a kWait waits for: the log shows a wait when this changes, not at each arrival.
-  enum class WaitingFor { kNothing, kNodes, kLastCall, kSlowNodes, kStops, kWorkers };
+  enum class WaitingFor { kNothing, kNodes, kLastCall, kSlowNodes, kBackoff, kStops, kWorkers };
 
   Kind kind = Kind::kWait;
   WaitingFor waiting_for = WaitingFor::kNothing;

@@ -191,7 +191,7 @@ void Job::Run(MonotonicTime now, Outbox* outbox) {
       case Decision::Kind::kWait:
         return;
       case Decision::Kind::kForm:
-        Form(decision_, outbox);
+        Form(now, decision_, outbox);
         break;
       case Decision::Kind::kStop:
         for (const auto& [id, node] : state_.nodes()) {
@@ -222,13 +222,15 @@ void Job::Note(const Decision& decision, Outbox* outbox) {
   if (is_same_wait) return;
   const Epoch epoch =
       decision.kind == Decision::Kind::kForm ? state_.highest_epoch().Next() : state_.epoch();
+  const bool is_detail = decision.kind == Decision::Kind::kWait &&
+                         decision.waiting_for != Decision::WaitingFor::kBackoff;
   outbox->log.push_back({absl::StrCat("job ", id_, " epoch ", epoch.value(), " ",
                                       KindText(decision), ": ", decision.why),
-                         decision.kind == Decision::Kind::kWait});
+                         is_detail});
 }
 
-void Job::Form(const Decision& decision, Outbox* outbox) {
-  state_.BeginEpoch(decision.members, decision.seats);
+void Job::Form(MonotonicTime now, const Decision& decision, Outbox* outbox) {
+  state_.BeginEpoch(now, decision.members, decision.seats);
   const Node& first = *state_.Find(decision.members.front());
   Assignment assignment;
   assignment.group_world_size = static_cast<int>(decision.members.size());

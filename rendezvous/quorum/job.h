@@ -72,7 +72,7 @@ class Job {
  private:
   void Run(MonotonicTime now, Outbox* outbox);
   void Note(const Decision& decision, Outbox* outbox);
-  void Form(const Decision& decision, Outbox* outbox);
+  void Form(MonotonicTime now, const Decision& decision, Outbox* outbox);
   void Close(MonotonicTime now, Outbox* outbox);
   void Remove(MonotonicTime now, MemberId id, JobState::Departure departure, const std::string& why,
               Outbox* outbox);

@@ -46,6 +46,83 @@ TEST_CASE("exit code 75 forms anew for free") {
   )");
 }
 
+TEST_CASE("epochs in vain, one after the other, begin later and later") {
+  Check(Story(Nodes(1, 1, 0)), R"(
+    > a hello
+    a: welcome
+    > a ready
+    a: epoch 1 node 0 of 1, ranks from 0 of 1, store a, failures 0
+    > a fails code=75
+    a: stop abort: rank 0 on a: exit code 75
+    > a ready
+    a: epoch 2 node 0 of 1, ranks from 0 of 1, store a, failures 0
+    > a fails code=75
+    a: stop abort: rank 0 on a: exit code 75
+    > a ready
+    > wait 499ms
+    > wait 1ms
+    a: epoch 3 node 0 of 1, ranks from 0 of 1, store a, failures 0
+    > a fails code=75
+    a: stop abort: rank 0 on a: exit code 75
+    > a ready
+    > wait 999ms
+    > wait 1ms
+    a: epoch 4 node 0 of 1, ranks from 0 of 1, store a, failures 0
+  )");
+}
+
+TEST_CASE("a newcomer is not made to wait for epochs that were in vain without it") {
+  Check(Story(Nodes(1, 2, 0)), R"(
+    > a hello
+    a: welcome
+    > a ready
+    > wait 3s
+    a: epoch 1 node 0 of 1, ranks from 0 of 1, store a, failures 0
+    > a fails code=75
+    a: stop abort: rank 0 on a: exit code 75
+    > a ready
+    a: epoch 2 node 0 of 1, ranks from 0 of 1, store a, failures 0
+    > a fails code=75
+    a: stop abort: rank 0 on a: exit code 75
+    > b hello
+    b: welcome
+    > b ready
+    > a ready
+    a: epoch 3 node 0 of 2, ranks from 0 of 2, store a, failures 0
+    b: epoch 3 node 1 of 2, ranks from 1 of 2, store a, failures 0
+  )");
+}
+
+TEST_CASE("after sixteen epochs in vain the next one is a failure, which the budget bounds") {
+  Story story(Nodes(1, 1, 1));
+  story.Tell("> a hello\n> a ready");
+  const auto fail_and_begin_again = [&] {
+    story.Tell("> a fails code=75\n> a ready");
+    while (story.job().state().phase() != Phase::kRunning) story.Tell("> wait 1s\n> a beats");
+  };
+  for (int i = 0; i < 16; ++i) fail_and_begin_again();
+  CHECK(story.job().state().failure_count() == 0);
+  fail_and_begin_again();
+  CHECK(story.job().state().failure_count() == 1);
+  CHECK(story.Tell("> a fails code=75") == Flat(R"(
+    > a fails code=75
+    a: close failed: rank 0 on a: exit code 75, 18 times in a row within 10s and with the same \
+    nodes, which counts as a failure; failure 2, and --max-restarts allows 1 [rank 0]
+    a: end OK
+  )"));
+}
+
+TEST_CASE("an epoch that ran for a while was not in vain, however often it is restarted") {
+  Story story(Nodes(1, 1, 0));
+  story.Tell("> a hello\n> a ready");
+  for (int i = 0; i < 40; ++i) {
+    for (int second = 0; second < 10; ++second) story.Tell("> wait 1s\n> a beats");
+    story.Tell("> a fails code=75\n> a ready");
+  }
+  CHECK(story.job().state().failure_count() == 0);
+  CHECK(story.job().state().epoch() == Epoch(41));
+}
+
 TEST_CASE("the true cause takes the blame from a peer's 75 that came before it") {
   Check(Story(Nodes(2, 2, 0)), R"(
     > a hello

@@ -103,10 +103,20 @@ bool JobState::ApplyReady(Node& node, Epoch epoch, const Ready& ready) {
   return true;
 }
 
-bool JobState::ApplyFailure(const Node& node, Epoch epoch, const WorkerFailure& failure) {
+bool JobState::ApplyFailure(MonotonicTime now, const Node& node, Epoch epoch,
+                            const WorkerFailure& failure) {
   if (node.state != NodeState::kRunning || epoch != epoch_) return false;
   const Cause before = cause_;
-  Break(failure.costs_budget ? Cause::kFailure : Cause::kMembership, FailureText(node, failure));
+  const bool is_one_too_many = phase_ == Phase::kRunning && !failure.costs_budget &&
+                               vain_epochs_ >= kMostVainEpochs && now - began_at_ < kQuickEpoch;
+  if (is_one_too_many) {
+    Break(Cause::kFailure,
+          absl::StrCat(FailureText(node, failure), ", ", vain_epochs_ + 1,
+                       " times in a row within ", absl::FormatDuration(kQuickEpoch),
+                       " and with the same nodes, which counts as a failure"));
+  } else {
+    Break(failure.costs_budget ? Cause::kFailure : Cause::kMembership, FailureText(node, failure));
+  }
   if (cause_ == before) return false;
   if (cause_ == Cause::kFailure) ++failure_count_;
   failure_ = failure;
@@ -121,7 +131,7 @@ JobState::Effect JobState::Apply(MonotonicTime now, MemberId id, Epoch epoch,
   if (const auto* ready = std::get_if<Ready>(&event)) {
     effect.changed = ApplyReady(node, epoch, *ready);
   } else if (const auto* failure = std::get_if<WorkerFailure>(&event)) {
-    effect.changed = ApplyFailure(node, epoch, *failure);
+    effect.changed = ApplyFailure(now, node, epoch, *failure);
   } else if (std::holds_alternative<WorkersSucceeded>(event)) {
     if (node.state == NodeState::kRunning && epoch == epoch_ && !node.succeeded) {
       node.succeeded = true;
@@ -186,8 +196,19 @@ std::vector<MemberId> JobState::Expired(MonotonicTime now) {
   return expired;
 }
 
-void JobState::BeginEpoch(const std::vector<MemberId>& members, const std::vector<int>& seats) {
+int JobState::VainEpochs(int next_size) const {
+  // What was blamed asked for a restart, even if it was counted in the end.
+  const bool was_asked_for = failure_.has_value() && !failure_->costs_budget;
+  const bool is_same_group = member_count_ == epoch_size_ && next_size == epoch_size_;
+  const bool was_quick = waiting_since_ - began_at_ < kQuickEpoch;
+  return was_asked_for && is_same_group && was_quick ? vain_epochs_ + 1 : 0;
+}
+
+void JobState::BeginEpoch(MonotonicTime now, const std::vector<MemberId>& members,
+                          const std::vector<int>& seats) {
   CONVENE_CHECK(phase_ == Phase::kForming && members.size() == seats.size());
+  vain_epochs_ = VainEpochs(static_cast<int>(members.size()));
+  began_at_ = now;
   epoch_ = highest_epoch_ = highest_epoch_.Next();
   phase_ = Phase::kRunning;
   cause_ = Cause::kNone;

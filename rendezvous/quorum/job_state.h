@@ -31,6 +31,11 @@
 // survivor is Ready. The opposite order, a real failure that echoes a node whose loss is noticed
 // only later (a cut network is noticed after its lease), is counted as a failure: nobody can tell
 // the two apart when it arrives.
+//
+// A restart by [membership] is free, so that shrinking and growing cost nothing; but workers that
+// always end with 75 would restart for ever. An epoch that ended so within kQuickEpoch, with the
+// same nodes as the one before, was in vain. After kMostVainEpochs in a row each further one counts
+// as a failure; decide.h makes each wait longer than the one before.
 #pragma once
 
 #include <cstdint>
@@ -46,6 +51,9 @@
 #include "tools/base/strong_int.h"
 
 namespace convene::rendezvous {
+
+inline constexpr absl::Duration kQuickEpoch = absl::Seconds(10);
+inline constexpr int kMostVainEpochs = 16;
 
 // One stream of one agent; never used twice. 0 = nobody.
 using MemberId = StrongInt<struct MemberIdTag, int64_t>;
@@ -109,6 +117,9 @@ class JobState {
   // Of the current epoch, the one to blame.
   const std::optional<WorkerFailure>& failure() const { return failure_; }
   StopKind stop_kind() const { return stop_kind_; }
+  // Epochs in a row that ended in vain (see above), up to the latest that has ended. `next_size`:
+  // nodes that the next epoch is to have.
+  int VainEpochs(int next_size) const;
   // Since when the job waits for nodes: its start, or its last Stop.
   MonotonicTime waiting_since() const { return waiting_since_; }
   // Since when nodes_min nodes are ready without a break; none when fewer are.
@@ -150,7 +161,8 @@ class JobState {
   // --- Decisions, carried out ---
 
   // `members` in the order of their group ranks, each with its seat. All are ready.
-  void BeginEpoch(const std::vector<MemberId>& members, const std::vector<int>& seats);
+  void BeginEpoch(MonotonicTime now, const std::vector<MemberId>& members,
+                  const std::vector<int>& seats);
   void BeginStop(MonotonicTime now, StopKind kind);
   void Close(MonotonicTime now, Outcome outcome);
 
@@ -158,7 +170,7 @@ class JobState {
   void Count(const Node& node, int sign);
   void Settle(MonotonicTime now, int nodes_min);
   bool ApplyReady(Node& node, Epoch epoch, const Ready& ready);
-  bool ApplyFailure(const Node& node, Epoch epoch, const WorkerFailure& failure);
+  bool ApplyFailure(MonotonicTime now, const Node& node, Epoch epoch, const WorkerFailure& failure);
   void Break(Cause cause, std::string text);
 
   Phase phase_ = Phase::kForming;
@@ -174,6 +186,8 @@ class JobState {
   int epoch_size_ = 0;
   int succeeded_count_ = 0;
   int failure_count_ = 0;
+  int vain_epochs_ = 0;     // in a row, before the current one
+  MonotonicTime began_at_;  // the current epoch
   Cause cause_ = Cause::kNone;
   std::string cause_text_;
   std::optional<WorkerFailure> failure_;

@@ -16,8 +16,10 @@ namespace convene::rendezvous {
 class Server {
  public:
   struct Options {
-    std::string host = "0.0.0.0";  // address to bind
-    int port = 0;                  // 0 = any free one
+    // Address to bind. 0.0.0.0 and :: are each all addresses, of IPv6 (where there is any) and
+    // IPv4.
+    std::string host = "0.0.0.0";
+    int port = 0;  // 0 = any free one
     Clock* clock = &Clock::Real();
     bool quiet = false;  // logs at debug only: its host says the same to the same reader
   };

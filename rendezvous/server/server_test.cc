@@ -1,7 +1,11 @@
 // Real gRPC on loopback, through the agents' own client.
 #include "rendezvous/server/server.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <catch2/catch.hpp>
+#include <cstdio>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -13,8 +17,10 @@
 #include "rendezvous/client/status_client.h"
 #include "rendezvous/quorum/messages.h"
 #include "tools/base/clock.h"
+#include "tools/base/host_port.h"
 #include "tools/base/mutex.h"
 #include "tools/base/testing/status_testing.h"
+#include "tools/base/unique_fd.h"
 
 namespace convene::rendezvous {
 namespace {
@@ -188,6 +194,32 @@ TEST_CASE("a port that is taken is not shared") {
   options.host = "127.0.0.1";
   options.port = server->port();
   CHECK_STATUS(Server::Start(options), absl::StatusCode::kAlreadyExists, "Address already in use");
+}
+
+bool HasIpv6() {
+  const UniqueFd probe(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in6 address = {};
+  address.sin6_family = AF_INET6;
+  address.sin6_addr = in6addr_loopback;
+  return probe.valid() &&
+         bind(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+}
+
+TEST_CASE("all addresses are those of IPv4 and IPv6") {
+  if (!HasIpv6()) {
+    std::puts("SKIPPED: this machine has no IPv6");
+    return;
+  }
+  for (const char* all : {"0.0.0.0", "::"}) {
+    Server::Options options;
+    options.host = all;
+    const auto server = Server::Start(options);
+    REQUIRE_OK(server);
+    for (const char* host : {"127.0.0.1", "::1"}) {
+      INFO(all << " from " << host);
+      CHECK_OK(FetchStatus(FormatHostPort(host, (*server)->port()), "", kPatience));
+    }
+  }
 }
 
 TEST_CASE("an address of another machine cannot be bound") {

@@ -1,7 +1,5 @@
 #include "rendezvous/store/store_client.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -12,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "rendezvous/store/connect.h"
 #include "rendezvous/store/resolve.h"
 #include "rendezvous/store/wire.h"
 #include "tools/base/backoff.h"
@@ -30,27 +29,13 @@ constexpr absl::Duration kLongestRetry = absl::Seconds(1);
 constexpr absl::Duration kAttemptMax = absl::Seconds(10);
 constexpr size_t kKeysNamedMax = 3;
 
-// Until `fd` is ready for `events`. DeadlineExceeded when that takes until `deadline`.
-absl::Status Await(int fd, short events, MonotonicTime deadline) {
-  for (;;) {
-    const absl::Duration left = deadline - Clock::Real().Now();
-    if (left <= absl::ZeroDuration()) return absl::DeadlineExceededError("no answer in time");
-    // Rounded up: a wait of 0 ms would spin.
-    const int64_t wait_ms = std::min<int64_t>(absl::ToInt64Milliseconds(left) + 1, 1 << 30);
-    pollfd entry = {fd, events, 0};
-    const int ready = poll(&entry, 1, static_cast<int>(wait_ms));
-    if (ready > 0) return absl::OkStatus();
-    if (ready < 0 && errno != EINTR) return ErrnoStatus(errno, "poll");
-  }
-}
-
 absl::Status SendAll(int fd, absl::string_view bytes, MonotonicTime deadline) {
   while (!bytes.empty()) {
     const ssize_t sent = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (sent >= 0) {
       bytes.remove_prefix(static_cast<size_t>(sent));
     } else if (errno == EAGAIN) {
-      CONVENE_RETURN_IF_ERROR(Await(fd, POLLOUT, deadline));
+      CONVENE_RETURN_IF_ERROR(AwaitReady(fd, POLLOUT, deadline));
     } else if (errno != EINTR) {
       return absl::UnavailableError(absl::StrCat("send: ", strerror(errno)));
     }
@@ -68,30 +53,12 @@ absl::Status ReceiveAll(int fd, void* target, size_t size, MonotonicTime deadlin
     } else if (received == 0) {
       return absl::UnavailableError("the server closed the connection");
     } else if (errno == EAGAIN) {
-      CONVENE_RETURN_IF_ERROR(Await(fd, POLLIN, deadline));
+      CONVENE_RETURN_IF_ERROR(AwaitReady(fd, POLLIN, deadline));
     } else if (errno != EINTR) {
       return absl::UnavailableError(absl::StrCat("receive: ", strerror(errno)));
     }
   }
   return absl::OkStatus();
-}
-
-// A connected, non-blocking socket.
-absl::StatusOr<UniqueFd> ConnectTo(const ResolvedAddress& address, MonotonicTime deadline) {
-  UniqueFd fd(socket(address.family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd.valid()) return ErrnoStatus(errno, "socket");
-  if (connect(fd.get(), address.get(), address.length) != 0) {
-    if (errno != EINPROGRESS) return ErrnoStatus(errno, "connect");
-    CONVENE_RETURN_IF_ERROR(Await(fd.get(), POLLOUT, deadline));
-    int error = 0;
-    socklen_t length = sizeof(error);
-    getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-    if (error != 0) return ErrnoStatus(error, "connect");
-  }
-  const int one = 1;
-  (void)setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-  (void)setsockopt(fd.get(), SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
-  return fd;
 }
 
 // VALIDATE and PING: proves that a TCPStore server listens and reads, not only that a port is open.
@@ -107,6 +74,12 @@ absl::Status ShakeHands(int fd, MonotonicTime deadline) {
   return absl::UnavailableError("what answers there is no TCPStore server");
 }
 
+// A server whose machine is gone is noticed in the end.
+void KeepAlive(int fd) {
+  const int one = 1;
+  (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+}
+
 absl::StatusOr<UniqueFd> ConnectOnce(const std::string& host, int port, MonotonicTime deadline) {
   CONVENE_ASSIGN_OR_RETURN(const std::vector<ResolvedAddress> addresses,
                            ResolveHost(host, port, deadline - Clock::Real().Now()));
@@ -114,6 +87,7 @@ absl::StatusOr<UniqueFd> ConnectOnce(const std::string& host, int port, Monotoni
   for (const ResolvedAddress& address : addresses) {
     const MonotonicTime attempt_deadline = std::min(deadline, Clock::Real().Now() + kAttemptMax);
     absl::StatusOr<UniqueFd> fd = ConnectTo(address, attempt_deadline);
+    if (fd.ok()) KeepAlive(fd->get());
     last = fd.ok() ? ShakeHands(fd->get(), attempt_deadline) : fd.status();
     if (last.ok()) return fd;
   }
@@ -163,7 +137,7 @@ class StoreClientImpl : public StoreClient {
     }
     CONVENE_RETURN_IF_ERROR(Send(Opcode::kWait, keys, {}, 0));
     const MonotonicTime deadline = Clock::Real().Now() + timeout;
-    const absl::Status ready = Await(fd_.get(), POLLIN, deadline);
+    const absl::Status ready = AwaitReady(fd_.get(), POLLIN, deadline);
     if (ready.ok()) return ExpectByte(kStopWaiting);
     if (!absl::IsDeadlineExceeded(ready)) return Break(ready);
     CONVENE_ASSIGN_OR_RETURN(const bool canceled, CancelWait());

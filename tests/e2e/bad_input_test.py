@@ -158,6 +158,24 @@ class BadLauncherInputTest(ConveneTestCase):
             text = self.finish(self.start(CONVENED, "--host", "127.0.0.1", "--port", port), 20, 64)
         self.assertIn(str(port), text)
 
+    def run_limited(self, limit):
+        """convene run of one /bin/true in a shell that set `limit`; must end fast, as a usage error."""
+        start = time.monotonic()
+        job = self.start(CONVENE, "run", "--standalone", "/bin/true", limit=limit)
+        text = self.finish(job, 10, 64)
+        self.assertLess(time.monotonic() - start, 5)
+        self.assert_nothing_left()
+        return text
+
+    def test_an_address_space_without_room_for_threads(self):
+        self.assertIn("ulimit -v", self.run_limited("-v 60000"))
+        self.assertIn("ulimit -v", self.run_limited("-v 100000"))
+
+    def test_too_few_open_files(self):
+        self.assertIn("ulimit -Hn", self.run_limited("-n 12"))
+        # A soft limit is no obstacle.
+        self.finish(self.start(CONVENE, "run", "--standalone", "/bin/true", limit="-Sn 12"), 20)
+
     def test_a_worker_that_ignores_term_is_killed(self):
         script = self.path("stubborn.sh")
         with open(script, "w", encoding="ascii") as f:

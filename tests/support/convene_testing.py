@@ -101,16 +101,19 @@ class ConveneTestCase(unittest.TestCase):
         for pid in processes_with(self.marker):
             os.kill(pid, signal.SIGKILL)
 
-    def start(self, program, *arguments, log=None, **environment):
-        """Starts a program of ours; its output goes to the file `log`."""
+    def start(self, program, *arguments, log=None, limit=None, **environment):
+        """Starts a program of ours; its output goes to the file `log`. `limit`: of ulimit, such as "-n 12"."""
         name, value = self.marker.split("=", 1)
         full = {**os.environ, name: value, "CONVENE_LOG_LEVEL": "info", **environment}
         for torchrun_name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
             full.pop(torchrun_name, None)
         log_path = self.path(log or f"log.{time.monotonic_ns()}")
+        command = [find_program(program), *map(str, arguments)]
+        if limit is not None:
+            command = ["bash", "-c", f'ulimit {limit} && exec "$@"', "bash", *command]
         with open(log_path, "ab") as out:
             process = subprocess.Popen(
-                [find_program(program), *map(str, arguments)],
+                command,
                 stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=full)
         process.log_path = log_path
         self.addCleanup(process.wait, 10)

@@ -1,10 +1,19 @@
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <csignal>
+#include <functional>
 
+#include "absl/strings/string_view.h"
 #include "tools/base/backoff.h"
 #include "tools/base/clock.h"
 #include "tools/base/exit_code.h"
+#include "tools/base/exit_deadline.h"
 #include "tools/base/files.h"
+#include "tools/base/resource_limits.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
 #include "tools/base/text.h"
@@ -66,6 +75,57 @@ TEST_CASE("exit codes follow the table") {
   CHECK(ExitCodeForStatus(absl::AbortedError("")) == ExitCode::kMembershipChanged);
   CHECK(ExitCodeForSignal(SIGTERM) == 143);
   CHECK_THAT(ExitCodeTable(), Catch::Contains("75") && Catch::Contains("128+n"));
+}
+
+// Of what `body` returned, or of how it ended before, in a process of its own.
+int ExitCodeOf(const std::function<int()>& body) {
+  const pid_t pid = fork();
+  REQUIRE(pid >= 0);
+  if (pid == 0) _exit(body());
+  int status = 0;
+  REQUIRE(waitpid(pid, &status, 0) == pid);
+  REQUIRE(WIFEXITED(status));
+  return WEXITSTATUS(status);
+}
+
+TEST_CASE("open files: the soft limit is raised as far as wanted, and no further") {
+  CHECK(ExitCodeOf([] {
+          rlimit limit = {50, 200};
+          setrlimit(RLIMIT_NOFILE, &limit);
+          const auto soft = [&] { return getrlimit(RLIMIT_NOFILE, &limit), limit.rlim_cur; };
+          if (!EnsureOpenFiles(20, 40).ok() || soft() != 50) return 1;
+          if (!EnsureOpenFiles(60, 120).ok() || soft() != 120) return 2;
+          if (!EnsureOpenFiles(60, 5000).ok() || soft() != 200) return 3;
+          const absl::Status status = EnsureOpenFiles(201, 5000);
+          return absl::IsInvalidArgument(status) &&
+                         status.message().find("200") != absl::string_view::npos
+                     ? 0
+                     : 4;
+        }) == 0);
+}
+
+TEST_CASE("threads that cannot be started are noticed before they are needed") {
+  CHECK_OK(CheckThreads(8));
+  CHECK(ExitCodeOf([] {
+          pthread_attr_t attributes;
+          pthread_attr_init(&attributes);
+          pthread_attr_setstacksize(&attributes, size_t{1} << 46);
+          pthread_setattr_default_np(&attributes);
+          return absl::IsResourceExhausted(CheckThreads(8)) ? 0 : 1;
+        }) == 0);
+}
+
+TEST_CASE("an exit deadline ends a process that hangs, and leaves one alone that does not") {
+  CHECK(ExitCodeOf([] {
+          const ExitDeadline deadline(absl::Milliseconds(10), 7, "hung");
+          for (;;) pause();
+          return 0;
+        }) == 7);
+  CHECK(ExitCodeOf([] {
+          { const ExitDeadline deadline(absl::Milliseconds(1), 7, "hung"); }
+          usleep(5000);
+          return 3;
+        }) == 3);
 }
 
 }  // namespace

@@ -1,0 +1,75 @@
+#include "rendezvous/server/serve.h"
+
+#include <signal.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "spdlog/spdlog.h"
+#include "tools/base/exit_code.h"
+#include "tools/base/exit_deadline.h"
+#include "tools/base/host_port.h"
+#include "tools/base/resource_limits.h"
+#include "tools/base/status_macros.h"
+
+namespace convene::rendezvous {
+namespace {
+
+// The server's own threads and gRPC's.
+constexpr int kThreads = 16;
+constexpr int64_t kLeastFiles = 64;
+// A connection for each agent; as far as the hard limit goes.
+constexpr int64_t kWantedFiles = 65536 + kLeastFiles;
+// The streams get 2 s to hear that the daemon stops.
+constexpr absl::Duration kStopPatience = absl::Seconds(15);
+
+absl::Status WithAdvice(const absl::Status& status, int port) {
+  std::string advice;
+  if (absl::IsAlreadyExists(status)) {
+    advice = absl::StrCat(
+        ".\nAnother program listens there, perhaps a convened of yours or of another user on this "
+        "machine. See who it is with\n  ss -ltnp 'sport = :",
+        port,
+        "'\nand either let the jobs use that daemon (--rdzv-endpoint), stop it, or start this one "
+        "on another port (--port).");
+  } else if (absl::IsPermissionDenied(status)) {
+    advice = ".\nPorts below 1024 are the system's; take another one (--port).";
+  } else if (absl::IsInvalidArgument(status)) {
+    advice =
+        ".\nGive an address of this machine (`ip address` lists them), or 0.0.0.0 for all of them "
+        "(--host).";
+  }
+  return absl::Status(status.code(), absl::StrCat(status.message(), advice));
+}
+
+}  // namespace
+
+absl::StatusOr<int> ServeUntilSignal(const Server::Options& options) {
+  sigset_t ending;
+  sigemptyset(&ending);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) sigaddset(&ending, signal);
+  pthread_sigmask(SIG_BLOCK, &ending, nullptr);
+  CONVENE_RETURN_IF_ERROR(EnsureOpenFiles(kLeastFiles, kWantedFiles));
+  const absl::Status threads = CheckThreads(kThreads);
+  if (absl::IsResourceExhausted(threads)) {
+    spdlog::error("{}", std::string(threads.message()));
+    return static_cast<int>(ExitCode::kUnfitNode);
+  }
+  CONVENE_RETURN_IF_ERROR(threads);
+  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
+  if (!server.ok()) return WithAdvice(server.status(), options.port);
+  spdlog::info("serving the rendezvous on {}", FormatHostPort(options.host, (*server)->port()));
+  int signal = 0;
+  while (sigwait(&ending, &signal) != 0) {
+  }
+  spdlog::info("stopping: {}", strsignal(signal));
+  const int exit_code = ExitCodeForSignal(signal);
+  const ExitDeadline deadline(kStopPatience, exit_code, "the rendezvous did not stop in time");
+  server->reset();
+  return exit_code;
+}
+
+}  // namespace convene::rendezvous

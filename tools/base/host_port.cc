@@ -1,0 +1,80 @@
+#include "tools/base/host_port.h"
+
+#include <algorithm>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "tools/base/status_macros.h"
+
+namespace convene {
+namespace {
+
+constexpr int kHighestPort = 65535;
+
+absl::Status Wrong(absl::string_view text, absl::string_view what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", text, "\" ", what, "; write HOST:PORT, such as node0:29400"));
+}
+
+// The text in its two parts; no port: none was written.
+struct Parts {
+  absl::string_view host;
+  std::optional<absl::string_view> port;
+};
+
+absl::StatusOr<Parts> Split(absl::string_view text) {
+  Parts parts;
+  absl::string_view rest = text;
+  if (absl::ConsumePrefix(&rest, "[")) {
+    const size_t bracket = rest.find(']');
+    if (bracket == absl::string_view::npos) return Wrong(text, "has a '[' without its ']'");
+    parts.host = rest.substr(0, bracket);
+    rest.remove_prefix(bracket + 1);
+    if (rest.empty()) return parts;
+    if (rest[0] != ':') return Wrong(text, "has something behind its ']'");
+    parts.port = rest.substr(1);
+    return parts;
+  }
+  const auto colons = std::count(text.begin(), text.end(), ':');
+  if (colons != 1) {  // a name without a port, or a bare IPv6 address
+    parts.host = text;
+    return parts;
+  }
+  const size_t colon = text.find(':');
+  parts.host = text.substr(0, colon);
+  parts.port = text.substr(colon + 1);
+  return parts;
+}
+
+}  // namespace
+
+absl::StatusOr<HostPort> ParseHostPort(absl::string_view text, std::optional<int> default_port,
+                                       int least_port) {
+  CONVENE_ASSIGN_OR_RETURN(const Parts parts, Split(text));
+  if (parts.host.empty()) return Wrong(text, "has no host");
+  if (parts.host.find_first_of(" /[]") != absl::string_view::npos) {
+    return Wrong(text, "has a character that no host has");
+  }
+  HostPort result;
+  result.host = std::string(parts.host);
+  if (!parts.port.has_value()) {
+    if (!default_port.has_value()) return Wrong(text, "has no port");
+    result.port = *default_port;
+    return result;
+  }
+  if (!absl::SimpleAtoi(*parts.port, &result.port) || result.port < least_port ||
+      result.port > kHighestPort) {
+    return Wrong(
+        text, absl::StrCat("has a port that is not a number in ", least_port, "..", kHighestPort));
+  }
+  return result;
+}
+
+std::string FormatHostPort(const std::string& host, int port) {
+  if (host.find(':') != std::string::npos) return absl::StrCat("[", host, "]:", port);
+  return absl::StrCat(host, ":", port);
+}
+
+}  // namespace convene
