@@ -276,6 +276,22 @@ TEST_CASE_METHOD(Fixture,
 }
 
 TEST_CASE_METHOD(Fixture,
+                 "bad usage, said by a worker in session, ends the job without a restart") {
+  AgentOptions options = Standalone(
+      "exec perl -MIO::Socket::UNIX -e '"
+      "my $s = IO::Socket::UNIX->new($ENV{CONVENE_SESSION}) or die;"
+      "print $s \"hello $ENV{LOCAL_RANK} $ENV{CONVENE_EPOCH}\\n\"; $s->flush;"
+      "print STDERR \"--stepz is no flag\\n\"; exit 64;'",
+      2);
+  options.hello.max_restarts = 3;
+  AgentProcess agent = Start(options);
+  CHECK(agent.Wait() == 64);
+  CHECK_THAT(agent.Explanation(), Catch::Contains("exit code 64 (bad usage), which a restart would "
+                                                  "not mend") &&
+                                      Catch::Contains("--stepz is no flag"));
+}
+
+TEST_CASE_METHOD(Fixture,
                  "two nodes: one killed worker stops all, all start again, both commands succeed") {
   AgentOptions options = Standalone(
       "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; echo $RANK $$ >> $TEST_DIR/pids; exec sleep "

@@ -194,6 +194,7 @@ void Node::Do(StartWorkers& action) {
   for (int i = 0; i < count; ++i) workers.push_back(MakeWorker(action, i));
   WorkerGroup::Listener listener;
   listener.on_exit = [this](WorkerGroup::Exit exit) {
+    if (sessions_ != nullptr) sessions_->HearAll();
     Take(WorkerExited{exit.local_rank, exit.pid, exit.status, std::move(exit.last_log_lines)});
   };
   listener.on_gone = [this] { Take(WorkersGone{}); };

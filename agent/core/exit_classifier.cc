@@ -54,7 +54,7 @@ std::string SignalName(int signal) {
   return absl::StrCat("SIG", abbreviation);
 }
 
-ExitVerdict ClassifyExit(const ExitStatus& status) {
+ExitVerdict ClassifyExit(const ExitStatus& status, bool in_session) {
   if (status.signal != 0) return VerdictOnSignal(status);
   const int code = status.exit_code;
   ExitVerdict verdict;
@@ -68,14 +68,18 @@ ExitVerdict ClassifyExit(const ExitStatus& status) {
     absl::StrAppend(&verdict.why, " (membership changed)");
     verdict.next_step =
         "The worker asked to be started again: look at the node that left, or, when none did, at "
-        "the "
-        "worker's last lines.";
+        "the worker's last lines.";
   } else if (code == static_cast<int>(ExitCode::kSuspectDevice)) {
     verdict.kind = ExitKind::kSuspectDevice;
     absl::StrAppend(&verdict.why, " (suspect device)");
     verdict.next_step =
         "The same input gave a rejected result twice: run a device check on that node before it "
         "gets work again.";
+  } else if (code == static_cast<int>(ExitCode::kUsage) && in_session) {
+    verdict.kind = ExitKind::kBadUsage;
+    verdict.is_final = true;
+    absl::StrAppend(&verdict.why, " (bad usage)");
+    verdict.next_step = "Mend what its last lines name, and start again.";
   } else if (code == 127 || code == 126) {
     verdict.kind = ExitKind::kNotRunnable;
     absl::StrAppend(&verdict.why,
@@ -93,18 +97,11 @@ ExitVerdict ClassifyExit(const ExitStatus& status) {
   return verdict;
 }
 
-bool IsAnswerTo(int signal, const ExitStatus& status) {
+bool IsAnswerTo(int signal, const ExitStatus& status, bool in_session) {
   if (status.signal != 0) return status.signal == signal;
-  return status.exit_code == static_cast<int>(ExitCode::kOk) ||
+  return !in_session || status.exit_code == static_cast<int>(ExitCode::kOk) ||
          status.exit_code == static_cast<int>(ExitCode::kMembershipChanged) ||
          status.exit_code == 128 + signal;
-}
-
-ExitVerdict ClassifyExit(int exit_code, int signal) {
-  ExitStatus status;
-  status.exit_code = exit_code;
-  status.signal = signal;
-  return ClassifyExit(status);
 }
 
 }  // namespace convene::agent

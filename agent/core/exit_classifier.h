@@ -16,6 +16,7 @@ enum class ExitKind {
   kSucceeded,          // code 0
   kMembershipChanged,  // code 75: the worker asks to be started again
   kSuspectDevice,      // code 76: its result was rejected twice on the same input
+  kBadUsage,           // code 64 of a worker in session: a flag or a file is wrong
   kNotRunnable,        // codes 126 and 127: a shell could not run the program
   kKilled,             // ended by a signal
   kFailed,             // any other code
@@ -24,18 +25,18 @@ enum class ExitKind {
 struct ExitVerdict {
   ExitKind kind = ExitKind::kFailed;
   bool costs_budget = true;  // counts against --max-restarts
+  bool is_final = false;     // a restart would end the same way
   std::string why;           // one line: "exit code 3", "killed by SIGKILL (out of memory?)"
   std::string next_step;     // what the person should look at; one sentence
 };
 
-ExitVerdict ClassifyExit(const ExitStatus& status);
+// `in_session`: the worker opened its session, so its exit codes are those of
+// tools/base/exit_code.h. A foreign program may mean something else by 64.
+ExitVerdict ClassifyExit(const ExitStatus& status, bool in_session);
 
 // Whether `status` is what `signal`, sent to the worker, asks for: death by it, a shell's 128 +
-// signal, 0, or 75.
-bool IsAnswerTo(int signal, const ExitStatus& status);
-
-// The same words for a failure that came over the wire.
-ExitVerdict ClassifyExit(int exit_code, int signal);
+// signal, 0, or 75. A foreign program may answer with any exit code.
+bool IsAnswerTo(int signal, const ExitStatus& status, bool in_session);
 
 // "SIGKILL", or "signal 77" for one without a name.
 std::string SignalName(int signal);

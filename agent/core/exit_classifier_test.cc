@@ -20,6 +20,7 @@ TEST_CASE("each way a worker can end has its own words and its own price") {
       {0, 0, ExitKind::kSucceeded, false, "exit code 0"},
       {1, 0, ExitKind::kFailed, true, "exit code 1"},
       {75, 0, ExitKind::kMembershipChanged, false, "exit code 75 (membership changed)"},
+      {64, 0, ExitKind::kFailed, true, "exit code 64"},
       {76, 0, ExitKind::kSuspectDevice, true, "exit code 76 (suspect device)"},
       {126, 0, ExitKind::kNotRunnable, true, "exit code 126 (program not executable)"},
       {127, 0, ExitKind::kNotRunnable, true, "exit code 127 (program not found)"},
@@ -31,7 +32,7 @@ TEST_CASE("each way a worker can end has its own words and its own price") {
   };
   for (const Row& row : rows) {
     INFO("code " << row.code << " signal " << row.signal);
-    const ExitVerdict verdict = ClassifyExit(row.code, row.signal);
+    const ExitVerdict verdict = ClassifyExit({row.code, row.signal}, /*in_session=*/false);
     CHECK(verdict.kind == row.kind);
     CHECK(verdict.costs_budget == row.costs_budget);
     CHECK(verdict.why == row.why);
@@ -43,7 +44,26 @@ TEST_CASE("a core dump is mentioned") {
   ExitStatus status;
   status.signal = SIGABRT;
   status.core_dumped = true;
-  CHECK(ClassifyExit(status).why == "killed by SIGABRT (core dumped)");
+  CHECK(ClassifyExit(status, /*in_session=*/false).why == "killed by SIGABRT (core dumped)");
+}
+
+TEST_CASE("only a worker in session means bad usage by 64") {
+  const ExitVerdict verdict = ClassifyExit({64, 0}, /*in_session=*/true);
+  CHECK(verdict.kind == ExitKind::kBadUsage);
+  CHECK(verdict.is_final);
+  CHECK(verdict.why == "exit code 64 (bad usage)");
+  CHECK_FALSE(ClassifyExit({64, 0}, /*in_session=*/false).is_final);
+  CHECK_FALSE(ClassifyExit({1, 0}, /*in_session=*/true).is_final);
+}
+
+TEST_CASE("a foreign program may answer a signal with any code, but not with a crash") {
+  CHECK(IsAnswerTo(SIGTERM, {3, 0}, /*in_session=*/false));
+  CHECK_FALSE(IsAnswerTo(SIGTERM, {3, 0}, /*in_session=*/true));
+  for (const bool in_session : {false, true}) {
+    CHECK(IsAnswerTo(SIGTERM, {0, SIGTERM}, in_session));
+    CHECK(IsAnswerTo(SIGTERM, {75, 0}, in_session));
+    CHECK_FALSE(IsAnswerTo(SIGTERM, {0, SIGSEGV}, in_session));
+  }
 }
 
 }  // namespace

@@ -15,7 +15,8 @@ Result Make(ExitCode code, std::string explanation) {
 }
 
 std::string DescribeFailure(const rendezvous::WorkerFailure& failure) {
-  const ExitVerdict verdict = ClassifyExit(failure.exit_code, failure.signal);
+  const ExitVerdict verdict = ClassifyExit(
+      {.exit_code = failure.exit_code, .signal = failure.signal}, /*in_session=*/failure.is_final);
   std::string text =
       absl::StrCat("The first failure was rank ", failure.global_rank, " (local rank ",
                    failure.local_rank, ", pid ", failure.pid, ") on ", failure.host, ": ",
@@ -47,10 +48,9 @@ Result ResultOfClose(const rendezvous::Close& close, const std::string& job_id) 
       break;
   }
   std::string text = absl::StrCat("Job ", job_id, " failed: ", close.why, ".");
-  if (close.first_failure.has_value()) {
-    absl::StrAppend(&text, " ", DescribeFailure(*close.first_failure));
-  }
-  return Make(ExitCode::kTrainingFailed, text);
+  if (!close.first_failure.has_value()) return Make(ExitCode::kTrainingFailed, text);
+  absl::StrAppend(&text, " ", DescribeFailure(*close.first_failure));
+  return Make(close.first_failure->is_final ? ExitCode::kUsage : ExitCode::kTrainingFailed, text);
 }
 
 Result ResultOfStream(const absl::Status& status, const std::string& endpoint) {

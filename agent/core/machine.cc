@@ -72,7 +72,7 @@ class Stepper {
     s_.why = why;
   }
   // Whether this end of a worker is one of its own making.
-  bool IsFailure(const ExitStatus& status) const;
+  bool IsFailure(const ExitStatus& status, bool in_session) const;
   bool HasWorkers() const { return s_.phase == Phase::kRunning || s_.phase == Phase::kStopping; }
 
   State& s_;
@@ -203,13 +203,14 @@ void Stepper::On(const StoreStarted& store) {
   SendEvent(rendezvous::Ready{s_.rules.store_host, store.port}, "no worker runs here");
 }
 
-bool Stepper::IsFailure(const ExitStatus& status) const {
+bool Stepper::IsFailure(const ExitStatus& status, bool in_session) const {
   if (s_.phase == Phase::kRunning) {
-    return ClassifyExit(status).kind != ExitKind::kSucceeded;
+    return ClassifyExit(status, in_session).kind != ExitKind::kSucceeded;
   }
   const bool saves = s_.phase == Phase::kStopping && s_.stop_kind == StopKind::kCheckpoint &&
                      s_.signals == 0 && !s_.verdict.has_value();
-  return saves && !IsAnswerTo(SIGTERM, status) && !(s_.killed && IsAnswerTo(SIGKILL, status));
+  return saves && !IsAnswerTo(SIGTERM, status, in_session) &&
+         !(s_.killed && IsAnswerTo(SIGKILL, status, in_session));
 }
 
 void Stepper::On(const WorkerExited& exited) {
@@ -217,8 +218,9 @@ void Stepper::On(const WorkerExited& exited) {
   // This node ends for good and its part of the group is broken now: the others are not to be
   // blamed for breaking next.
   if (s_.phase == Phase::kStopping && s_.verdict.has_value()) SayLeave();
-  if (!IsFailure(exited.status)) return;
-  const ExitVerdict verdict = ClassifyExit(exited.status);
+  const bool in_session = s_.in_session.count(exited.local_rank) > 0;
+  if (!IsFailure(exited.status, in_session)) return;
+  const ExitVerdict verdict = ClassifyExit(exited.status, in_session);
   rendezvous::WorkerFailure failure;
   failure.global_rank = s_.assignment.first_global_rank + exited.local_rank;
   failure.local_rank = exited.local_rank;
@@ -231,6 +233,7 @@ void Stepper::On(const WorkerExited& exited) {
                     : absl::StrCat(verdict.why, " while it was to save and stop");
   failure.last_log_lines = exited.last_log_lines;
   failure.costs_budget = verdict.costs_budget;
+  failure.is_final = verdict.is_final;
   const std::string why = absl::StrCat("rank ", failure.global_rank, ": ", failure.why);
   SendEvent(std::move(failure),
             why);  // Before anything else: the other nodes are waiting in a collective.

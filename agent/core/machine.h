@@ -25,8 +25,9 @@
 //                         |                       -> stop the workers (checkpoint), then Ready
 //
 // A worker's end while it is being stopped is the stop's doing, with one exception: all are healthy
-// in a stop for a checkpoint, so one that ends there by anything but 0, 75 or our own signal has
-// failed. It is reported, and the stop becomes an abort: what is being saved will not be complete.
+// in a stop for a checkpoint, so one that crashes there, or in session ends by anything but 0, 75
+// or our own signal, has failed. It is reported, and the stop becomes an abort: what is being saved
+// will not be complete.
 //
 // An Assignment that comes while workers run stops them when its epoch is another, and else
 // changes nothing.

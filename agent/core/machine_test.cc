@@ -252,6 +252,7 @@ TEST_CASE("a worker that crashes while it is to save has failed, and what is sav
         std::tuple(0, SIGKILL, "killed by SIGKILL (out of memory?)")}) {
     Node node;
     node.Run();
+    node.Feed(SessionOpened{1});
     node.StopIn(1, StopKind::kCheckpoint);
     CHECK(node.Exit(1, code, signal) == absl::StrCat("send(1) failure rank=5 ", why,
                                                      " while it was to save and stop; "
@@ -263,7 +264,8 @@ TEST_CASE("a worker that crashes while it is to save has failed, and what is sav
 
 TEST_CASE("what a stop for a checkpoint brings about is no failure") {
   for (const auto& [code, signal] :
-       {std::pair(0, 0), std::pair(75, 0), std::pair(0, SIGTERM), std::pair(128 + SIGTERM, 0)}) {
+       {std::pair(0, 0), std::pair(75, 0), std::pair(0, SIGTERM), std::pair(128 + SIGTERM, 0),
+        std::pair(1, 0)}) {  // the last: of a foreign program
     Node node;
     node.Run();
     node.StopIn(1, StopKind::kCheckpoint);

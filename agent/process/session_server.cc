@@ -153,18 +153,29 @@ void SessionServer::BeginEpoch(Epoch epoch, int local_world_size) {
   }
 }
 
-void SessionServer::OnConnection() {
+bool SessionServer::Accept() {
   UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket.valid()) {
     // The connection stays in the queue, and the loop would ask about it again and again.
     const bool may_pass = errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
-    return may_pass ? void() : TurnAway();
+    if (!may_pass) TurnAway();
+    return false;
   }
   // One connection a worker is the rule; more guests than that are somebody's mistake.
-  if (guests_.size() >= static_cast<size_t>(local_world_size_)) return;
+  if (guests_.size() >= static_cast<size_t>(local_world_size_)) return true;
   const int fd = socket.get();
   loop_.Watch(fd, [this, fd] { OnGuest(fd); });
   guests_[fd] = Guest{std::move(socket), ""};
+  return true;
+}
+
+void SessionServer::HearAll() {
+  // A bound: nobody can keep us here by connecting again and again.
+  for (int i = 0; is_listening_ && i < local_world_size_ && Accept(); ++i) {
+  }
+  std::vector<int> fds;
+  for (const auto& [fd, guest] : guests_) fds.push_back(fd);
+  for (const int fd : fds) OnGuest(fd);
 }
 
 void SessionServer::TurnAway() {

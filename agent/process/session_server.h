@@ -38,6 +38,9 @@ class SessionServer {
   // `local_world_size` are let in.
   void BeginEpoch(Epoch epoch, int local_world_size);
   bool IsOpen(int local_rank) const { return sessions_.count(local_rank) > 0; }
+  // Takes in what workers have said up to now, without waiting. For the end of one: its hello may
+  // stand unread behind it.
+  void HearAll();
   // "`word` `why`" to every open session. A worker that does not read loses its session.
   void SendToAll(absl::string_view word, absl::string_view why);
 
@@ -55,7 +58,9 @@ class SessionServer {
   void RemoveDirectory();
   // Accepts one connection only to close it, with the descriptor that was kept for that.
   void TurnAway();
-  void OnConnection();
+  void OnConnection() { Accept(); }
+  // False when no connection was waiting, or none could be taken in.
+  bool Accept();
   void OnGuest(int fd);
   void OnSession(int local_rank);
   // The local rank that `line` announces, -1 when it is no hello of this epoch.

@@ -59,6 +59,18 @@ struct Fixture {
   std::unique_ptr<SessionServer> server;
 };
 
+TEST_CASE_METHOD(Fixture, "the hello of a worker that has already gone is heard") {
+  {
+    Worker worker(server->path());
+    worker.Say("hello 1 7\n");
+  }
+  Worker silent(server->path());
+  server->HearAll();
+  CHECK(opened == std::vector<int>{1});
+  server->HearAll();  // Nothing new, and no waiting.
+  CHECK(opened.size() == 1);
+}
+
 TEST_CASE_METHOD(Fixture, "a worker says hello, then hears what the agent has to say") {
   Worker worker(server->path());
   worker.Say("hello 1");

@@ -64,11 +64,21 @@ std::string NamesIn(const JobState& state, NodeState wanted) {
   return JoinCapped(names, kNamesInText);
 }
 
-bool BudgetSpent(const JobState& state, const JobPolicy& policy) {
-  return state.cause() == Cause::kFailure && state.failure_count() > policy.max_restarts;
+bool IsFinal(const JobState& state) {
+  return state.failure().has_value() && state.failure()->is_final;
+}
+
+// No further epoch can mend it, or none is allowed.
+bool IsOver(const JobState& state, const JobPolicy& policy) {
+  return state.cause() == Cause::kFailure &&
+         (state.failure_count() > policy.max_restarts || IsFinal(state));
 }
 
 Decision CloseFailed(const JobState& state, const JobPolicy& policy) {
+  if (IsFinal(state)) {
+    return Close(Outcome::kFailed,
+                 absl::StrCat(state.cause_text(), ", which a restart would not mend"));
+  }
   return Close(Outcome::kFailed,
                absl::StrCat(state.cause_text(), "; failure ", state.failure_count(),
                             ", and --max-restarts allows ", policy.max_restarts));
@@ -141,7 +151,7 @@ bool AllSucceeded(const JobState& state) {
 }
 
 Decision DecideRunning(const JobState& state, const JobPolicy& policy) {
-  if (BudgetSpent(state, policy)) return CloseFailed(state, policy);
+  if (IsOver(state, policy)) return CloseFailed(state, policy);
   if (state.cause() != Cause::kNone) return Stop(StopKind::kAbort, state.cause_text());
   if (AllSucceeded(state)) return Close(Outcome::kSucceeded, "the workers of every node succeeded");
   // A job that is about to end is not started anew for a latecomer.
@@ -155,7 +165,7 @@ Decision DecideRunning(const JobState& state, const JobPolicy& policy) {
 }
 
 Decision DecideStopping(MonotonicTime now, const JobState& state, const JobPolicy& policy) {
-  if (BudgetSpent(state, policy)) return CloseFailed(state, policy);
+  if (IsOver(state, policy)) return CloseFailed(state, policy);
   if (AllSucceeded(state)) return Close(Outcome::kSucceeded, "the workers of every node succeeded");
   if (state.stop_kind() == StopKind::kCheckpoint && state.cause() != Cause::kNone) {
     return Stop(StopKind::kAbort, state.cause_text());

@@ -12,7 +12,7 @@
 //   fewer                                                        -> close (timed out)
 // Forming, every node has left                                   -> close (left)
 // Running:
-//   a worker failed, the budget is spent                         -> close (failed)
+//   a worker failed, the budget is spent or the failure is final -> close (failed)
 //   a worker failed, a member is lost or left                    -> stop (abort)
 //   every member's workers succeeded                             -> close (succeeded)
 //   a node waits, a seat is free, no member has succeeded yet    -> stop (checkpoint)

@@ -33,6 +33,27 @@ TEST_CASE("a failure stops every node and costs one restart, its echo costs noth
   )");
 }
 
+TEST_CASE("a failure that a restart would not mend costs none, even as the second to be told") {
+  Check(Story(Nodes(2, 2, 9)), R"(
+    > a hello
+    a: welcome
+    > b hello
+    b: welcome
+    > a ready
+    > b ready
+    a: epoch 1 node 0 of 2, ranks from 0 of 2, store a, failures 0
+    b: epoch 1 node 1 of 2, ranks from 1 of 2, store a, failures 0
+    > b fails rank=1 code=75
+    a: stop abort: rank 1 on b: exit code 75
+    b: stop abort: rank 1 on b: exit code 75
+    > a fails rank=0 code=64
+    a: close failed: rank 0 on a: exit code 64, which a restart would not mend [rank 0]
+    a: end OK
+    b: close failed: rank 0 on a: exit code 64, which a restart would not mend [rank 0]
+    b: end OK
+  )");
+}
+
 TEST_CASE("exit code 75 forms anew for free") {
   Check(Story(Nodes(1, 1, 0)), R"(
     > a hello

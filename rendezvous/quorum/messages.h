@@ -49,6 +49,7 @@ struct WorkerFailure {
   std::string why;                          // "killed by SIGKILL", "exit code 3"
   std::vector<std::string> last_log_lines;  // at most 20, each at most 500 bytes
   bool costs_budget = true;                 // false for exit code 75
+  bool is_final = false;                    // a restart would end the same way: bad usage
 };
 
 struct WorkersSucceeded {};

@@ -136,6 +136,7 @@ class Story {
       failure.exit_code = Number(options, "code", 1);
       failure.why = absl::StrCat("exit code ", failure.exit_code);
       failure.costs_budget = failure.exit_code != 75;
+      failure.is_final = failure.exit_code == 64;
       event = failure;
     } else if (verb == "succeeds") {
       event = WorkersSucceeded();

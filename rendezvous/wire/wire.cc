@@ -69,6 +69,7 @@ void PackFailure(const WorkerFailure& failure, pb::WorkerFailure* wire) {
     wire->add_last_log_lines(Cut(line));
   }
   wire->set_costs_budget(failure.costs_budget);
+  wire->set_is_final(failure.is_final);
 }
 
 WorkerFailure UnpackFailure(const pb::WorkerFailure& wire) {
@@ -83,6 +84,7 @@ WorkerFailure UnpackFailure(const pb::WorkerFailure& wire) {
   const int lines = std::min(wire.last_log_lines_size(), kMostLogLines);
   for (int i = 0; i < lines; ++i) failure.last_log_lines.push_back(Cut(wire.last_log_lines(i)));
   failure.costs_budget = wire.costs_budget();
+  failure.is_final = wire.is_final();
   return failure;
 }
 

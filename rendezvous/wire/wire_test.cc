@@ -49,6 +49,7 @@ TEST_CASE("a failure keeps its first twenty log lines, each cut to 500 bytes") {
   failure.signal = 9;
   failure.why = "killed by SIGKILL";
   failure.costs_budget = false;
+  failure.is_final = true;
   failure.last_log_lines.assign(30, std::string(600, 'x'));
   Close close{Outcome::kFailed, "why", failure};
   const auto crossed = FromWire(ToWire(Incarnation(1), DaemonEvent{Epoch(2), close}));
@@ -59,6 +60,7 @@ TEST_CASE("a failure keeps its first twenty log lines, each cut to 500 bytes") {
   CHECK(there.first_failure->global_rank == 6);
   CHECK(there.first_failure->signal == 9);
   CHECK_FALSE(there.first_failure->costs_budget);
+  CHECK(there.first_failure->is_final);
   REQUIRE(there.first_failure->last_log_lines.size() == 20);
   CHECK(there.first_failure->last_log_lines[0].size() == 500);
 }

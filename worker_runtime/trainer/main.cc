@@ -39,19 +39,20 @@ int ExitCodeOfStop(const StopToken& stop) {
 
 int Main(const std::vector<std::string>& arguments) {
   const auto options = LoadOptions(arguments, ProcessEnvironment());
-  auto contract = ReadContract(ProcessEnvironment());
-  if (!options.ok()) return Fail(options.status(), contract.ok() ? &*contract : nullptr);
-  if (!options->has_value()) {
+  if (options.ok() && !options->has_value()) {
     std::fputs(HelpText().c_str(), stdout);
     return Code(ExitCode::kOk);
   }
-  if (!contract.ok()) return Fail(contract.status(), nullptr);
+  auto contract = ReadContract(ProcessEnvironment());
+  if (!contract.ok()) return Fail(options.ok() ? contract.status() : options.status(), nullptr);
   // Without an agent nobody says where stdout goes: it is ours.
   if (contract->session_path.empty()) contract->terminal = isatty(STDOUT_FILENO) == 1;
 
   StopToken stop;
   const auto session = Session::Start(*contract, stop);
   if (!session.ok()) return Fail(session.status(), &*contract);
+  // Only now: the agent takes the exit codes of a worker in session at their word.
+  if (!options.ok()) return Fail(options.status(), &*contract);
   const auto end = RunTraining(**options, *contract, stop);
   if (!end.ok()) return Fail(end.status(), &*contract);
   return *end == TrainingEnd::kFinished ? Code(ExitCode::kOk) : ExitCodeOfStop(stop);
