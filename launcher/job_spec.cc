@@ -46,8 +46,7 @@ absl::StatusOr<int> ParseWorkers(const std::string& text, const Machine& machine
   if (text == "gpu" && machine.gpus == 0) {
     return absl::InvalidArgumentError(
         "--nproc-per-node gpu: this node shows no GPU (/dev/nvidia*, CUDA_VISIBLE_DEVICES); write "
-        "a "
-        "number or cpu");
+        "a number or cpu");
   }
   if (text == "gpu") return machine.gpus;
   if (text == "auto") {

@@ -1,7 +1,7 @@
-"""The peer of train_bench: a Llama in PyTorch, written as its users would, one process on CPU or on a GPU.
+"""The peer of train_bench: a Llama in PyTorch, written as its users would, one process on the CPU, fp32.
 
 usage: torch_train_worker.py '{"layers": 8, ...}'   (train_bench.py's Case as JSON)
-Prints one JSON line: the seconds of each step, the last loss, the peak memory of the GPU where there is one.
+Prints one JSON line: the seconds of each step, the last loss, the peak memory.
 """
 
 import json
@@ -67,35 +67,31 @@ class Llama(nn.Module):
 
     def forward(self, tokens, targets):
         x = self.embedding(tokens)
-        cosines, sines = self.cosines.to(x.dtype), self.sines.to(x.dtype)
         for block in self.blocks:
-            x = block(x, cosines, sines)
-        return functional.cross_entropy(self.head(self.norm(x)).flatten(0, 1).float(), targets.flatten())
+            x = block(x, self.cosines, self.sines)
+        return functional.cross_entropy(self.head(self.norm(x)).flatten(0, 1), targets.flatten())
 
 
 def main():
     c = json.loads(sys.argv[1])
     torch.manual_seed(1)
-    device = torch.device(c['device'])
-    if device.type == 'cpu':
-        torch.set_num_threads(c['threads'])
-    model = Llama(c).to(device)
+    torch.set_num_threads(c['threads'])
+    model = Llama(c)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     loss_of = torch.compile(model) if c['compile'] else model
-    tokens = torch.randint(0, 256, (c['micro_batch_size'], c['sequence_length'] + 1), device=device)
-    seconds, loss = [], None
+    tokens = torch.randint(0, 256, (c['micro_batch_size'], c['sequence_length'] + 1))
+    seconds = []
     for _ in range(c['steps']):
         started = time.perf_counter()
         optimizer.zero_grad()
-        with torch.autocast(device.type, torch.bfloat16, enabled=c['precision'] == 'bf16'):
-            loss = loss_of(tokens[:, :-1], tokens[:, 1:])
+        loss = loss_of(tokens[:, :-1], tokens[:, 1:])
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        loss_value = loss.item()
+        last_loss = loss.item()
         seconds.append(time.perf_counter() - started)
-    peak = torch.cuda.max_memory_allocated() if device.type == 'cuda' else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps({'step_seconds': seconds, 'loss': loss_value, 'peak_bytes': peak}))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps({'step_seconds': seconds, 'loss': last_loss, 'peak_bytes': peak}))
 
 
 main()

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Training throughput and peak memory of one process on this machine's CPU, beside PyTorch eager and compiled.
 
-usage: tests/bench/train_bench.py [--models llama-15m,llama-125m] [--precisions fp32] [--rounds 3] [--steps 8] [--threads N]
+usage: tests/bench/train_bench.py [--models llama-15m,llama-125m] [--rounds 3] [--steps 8] [--threads N]
 The rivals run in turns, with the same shape, batch, sequence and threads; the first quarter of each run's steps is warm-up and
 not counted. Prints medians over all counted steps, and ratios.
 """
@@ -44,7 +44,7 @@ def counted(step_seconds: List[float]) -> List[float]:
     return step_seconds[max(1, len(step_seconds) // 4):]
 
 
-def run_convene(binary: str, data: str, model: Model, precision: str, steps: int, threads: int) -> Result:
+def run_convene(binary: str, data: str, model: Model, steps: int, threads: int) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         metrics = os.path.join(folder, 'metrics.jsonl')
         flags = [f'--{key.replace("_", "-")}={str(bool(value)).lower() if key == "tied_embeddings" else value}'
@@ -52,7 +52,7 @@ def run_convene(binary: str, data: str, model: Model, precision: str, steps: int
         command = [binary, '--model', 'llama-15m', *flags, '--data', data, '--steps', str(steps), '--token-cache-dir', folder,
                    '--global-batch-size', str(model.micro_batch_size), '--micro-batch-size', str(model.micro_batch_size),
                    '--sequence-length', str(model.sequence_length), '--validation-every', '0', '--validation-samples', '1',
-                   '--metrics-file', metrics] + ([] if precision == 'fp32' else ['--precision', precision])
+                   '--metrics-file', metrics]
         child = subprocess.Popen(command, env={**os.environ, 'OMP_NUM_THREADS': str(threads)}, stdout=subprocess.DEVNULL)
         _, status, usage = os.wait4(child.pid, 0)
         if status != 0:
@@ -62,9 +62,9 @@ def run_convene(binary: str, data: str, model: Model, precision: str, steps: int
         return Result(counted([line['step_seconds'] for line in lines if 'step_seconds' in line]), usage.ru_maxrss * 1024)
 
 
-def run_torch(model: Model, precision: str, steps: int, threads: int, compiled: bool) -> Result:
+def run_torch(model: Model, steps: int, threads: int, compiled: bool) -> Result:
     case = {**model.shape, 'micro_batch_size': model.micro_batch_size, 'sequence_length': model.sequence_length, 'steps': steps,
-            'threads': threads, 'precision': precision, 'compile': compiled, 'device': 'cpu'}
+            'threads': threads, 'compile': compiled}
     command = [f'{launch_bench.VENV}/bin/python', os.path.join(HERE, 'torch_train_worker.py'), json.dumps(case)]
     done = subprocess.run(command, env={**launch_bench.torch_environment(), 'OMP_NUM_THREADS': str(threads)}, check=False,
                           capture_output=True, text=True)
@@ -77,7 +77,6 @@ def run_torch(model: Model, precision: str, steps: int, threads: int, compiled: 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--models', default=','.join(MODELS))
-    parser.add_argument('--precisions', default='fp32')
     parser.add_argument('--rounds', type=int, default=3)
     parser.add_argument('--steps', type=int, default=8)
     parser.add_argument('--threads', type=int, default=os.cpu_count())
@@ -91,13 +90,12 @@ def main() -> int:
     print(f'PyTorch {torch_version}, {arguments.threads} threads, {arguments.rounds} rounds of {arguments.steps} steps')
     for name in arguments.models.split(','):
         model = MODELS[name]
-        for precision in arguments.precisions.split(','):
-            results: Dict[str, List[Result]] = {'convene': [], 'eager': [], 'compile': []}
-            for _ in range(arguments.rounds):
-                results['convene'].append(run_convene(binary, data, model, precision, arguments.steps, arguments.threads))
-                results['eager'].append(run_torch(model, precision, arguments.steps, arguments.threads, False))
-                results['compile'].append(run_torch(model, precision, arguments.steps, arguments.threads, True))
-            report(f'{name} {precision}, {model.micro_batch_size} x {model.sequence_length} tokens a step', model, results)
+        results: Dict[str, List[Result]] = {'convene': [], 'eager': [], 'compile': []}
+        for _ in range(arguments.rounds):
+            results['convene'].append(run_convene(binary, data, model, arguments.steps, arguments.threads))
+            results['eager'].append(run_torch(model, arguments.steps, arguments.threads, False))
+            results['compile'].append(run_torch(model, arguments.steps, arguments.threads, True))
+        report(f'{name} fp32, {model.micro_batch_size} x {model.sequence_length} tokens a step', model, results)
     return 0
 
 

@@ -92,6 +92,17 @@ class NotANumberTest(ConveneTestCase):
         self.assertFalse(os.path.exists(self.path("checkpoints/step_00000003")))
 
 
+class LostDirectoryTest(ConveneTestCase):
+
+    def test_a_checkpoint_directory_that_goes_in_mid_run_is_no_usage_error(self):
+        job = self.start(CONVENE_TRAIN, *self.train_arguments(steps=1000000))
+        self.wait_for_step(6)
+        os.rename(self.path("checkpoints"), self.path("moved"))
+        with open(self.path("checkpoints"), "wb"):
+            pass
+        self.assertIn(self.path("checkpoints"), self.finish(job, 20, 1))
+
+
 class TwoJobsTest(ConveneTestCase):
 
     def test_a_second_job_on_one_checkpoint_directory_is_refused_until_the_first_is_gone(self):

@@ -23,6 +23,9 @@ struct Contract {
   Epoch epoch;               // 0 under torchrun
   std::string session_path;  // "" when there is no agent of ours
   bool terminal = false;     // progress lines may be redrawn in place
+
+  // The job ran before this process. Epochs count from 1; torchrun has none and counts failures.
+  bool is_restart() const { return epoch > Epoch(1) || restart_count > 0; }
 };
 
 // Looks a variable up: getenv, or a test's table.

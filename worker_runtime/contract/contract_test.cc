@@ -43,6 +43,19 @@ TEST_CASE("the agent's environment is read whole") {
   CHECK(contract->restart_count == 2);
 }
 
+TEST_CASE("a later epoch, and under torchrun a failure before, is a restart") {
+  const auto is_restart = [](int64_t epoch, int restart_count) {
+    Contract contract;
+    contract.epoch = Epoch(epoch);
+    contract.restart_count = restart_count;
+    return contract.is_restart();
+  };
+  CHECK_FALSE(is_restart(1, 0));
+  CHECK_FALSE(is_restart(0, 0));
+  CHECK(is_restart(2, 0));
+  CHECK(is_restart(0, 1));
+}
+
 TEST_CASE("a wrong variable is named with its value") {
   const auto broken = [](const char* name, const char* value) {
     auto table = kSecondOfFour;

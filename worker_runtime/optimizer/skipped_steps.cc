@@ -27,8 +27,8 @@ absl::Status SkippedSteps::Failure(const char* why_it_ends) const {
                                                           " to ", last_step_, " were all");
   return absl::DataLossError(absl::StrFormat(
       "%s skipped because the gradient is no number, and %s; the loss of step %d is %g. Look at "
-      "the "
-      "losses before these steps (--metrics-file). If they rose, lower --learning-rate or lengthen "
+      "the losses before these steps (--metrics-file). If they rose, lower --learning-rate or "
+      "lengthen "
       "--warmup-steps and go on from a checkpoint before that; if not, look at the data",
       steps, why_it_ends, last_step_, last_loss_));
 }

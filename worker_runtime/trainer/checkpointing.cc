@@ -88,8 +88,7 @@ absl::Status RefuseLaterCheckpoints(const TrainOptions& options, int64_t first_s
       absl::StrCat(options.checkpoint_dir, " already holds checkpoints up to step ", steps.front(),
                    ", and this run is to begin after step ", first_step,
                    ": after a restart they could not be told from its own. Give another "
-                   "--checkpoint-dir, remove "
-                   "them, or leave --resume at auto"));
+                   "--checkpoint-dir, remove them, or leave --resume at auto"));
 }
 
 Choice ChooseNamed(const TrainOptions& options) {

@@ -20,14 +20,21 @@ namespace {
 
 int Code(ExitCode code) { return static_cast<int>(code); }
 
+// kUsage says that nothing was started and that no restart would help. Once the job has begun, the
+// same errors come from its disks and nodes.
+ExitCode CodeOf(const absl::Status& status, bool job_has_begun) {
+  const ExitCode code = ExitCodeForStatus(status);
+  return job_has_begun && code == ExitCode::kUsage ? ExitCode::kTrainingFailed : code;
+}
+
 // One paragraph. Every rank speaks, even where all say the same: the first to end is the one whose
 // last lines the agent shows.
-int Fail(const absl::Status& status, const Contract* contract) {
+int Fail(const absl::Status& status, const Contract* contract, bool job_has_begun = false) {
   const std::string who = contract == nullptr || contract->world_size == 1
                               ? ""
                               : absl::StrCat("rank ", contract->rank, " on ", HostName(), ": ");
   std::fprintf(stderr, "convene-train: %s%s\n", who.c_str(), std::string(status.message()).c_str());
-  return Code(ExitCodeForStatus(status));
+  return Code(CodeOf(status, job_has_begun));
 }
 
 int ExitCodeOfStop(const StopToken& stop) {
@@ -54,7 +61,9 @@ int Main(const std::vector<std::string>& arguments) {
   // Only now: the agent takes the exit codes of a worker in session at their word.
   if (!options.ok()) return Fail(options.status(), &*contract);
   const auto end = RunTraining(**options, *contract, stop);
-  if (!end.ok()) return Fail(end.status(), &*contract);
+  if (!end.ok()) {
+    return Fail(end.status(), &*contract, contract->is_restart() || stop.is_watched());
+  }
   return *end == TrainingEnd::kFinished ? Code(ExitCode::kOk) : ExitCodeOfStop(stop);
 }
 

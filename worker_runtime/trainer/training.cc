@@ -82,11 +82,6 @@ absl::StatusOr<CommunicatorSet> Connect(const TrainOptions& options, const Contr
   return BootstrapGloo(layout, contract.rank, *store, prefix, bootstrap);
 }
 
-// Epochs count from 1; torchrun has none and counts failures.
-bool IsRestart(const Contract& contract) {
-  return contract.epoch > Epoch(1) || contract.restart_count > 0;
-}
-
 // The loop over steps and what happens between them.
 class Training {
  public:
@@ -170,7 +165,7 @@ absl::Status Training::Prepare() {
                                .clip_grad_norm = options_.clip_grad_norm},
                               communicators_));
   const JobIdentity job{
-      .name = contract_.run_id, .data = dataset_.Identity(), .is_restart = IsRestart(contract_)};
+      .name = contract_.run_id, .data = dataset_.Identity(), .is_restart = contract_.is_restart()};
   CONVENE_ASSIGN_OR_RETURN(
       checkpoint_lock_,
       ClaimCheckpointDirectory(options_, job, *communicators_.checkpoint, stream_));
