@@ -25,9 +25,11 @@ struct Member {
 // In the one order in which all ranks make their communicators. Groups of one axis share no rank,
 // so the place in this table tells any two groups of a rank apart.
 constexpr Member kMembers[] = {
+    {Axis::kWorld, &CommunicatorSet::host, "host"},
     {Axis::kWorld, &CommunicatorSet::world},
     {Axis::kTp, &CommunicatorSet::tp},
     {Axis::kDp, &CommunicatorSet::dp},
+    {Axis::kDp, &CommunicatorSet::dp_gather, "dp gather"},
     {Axis::kPp, &CommunicatorSet::pp},
     {Axis::kEmbedding, &CommunicatorSet::embedding},
     {Axis::kWorld, &CommunicatorSet::checkpoint, "checkpoint",

@@ -19,11 +19,17 @@ namespace convene::worker {
 // The communicators of one rank, one per axis of the mesh, named by AxisName; and `checkpoint`.
 // Those of size 1 need no network.
 struct CommunicatorSet {
-  std::unique_ptr<Collective> world;
+  // Data in host memory, with Stream::Cpu(), on every device: what ranks tell each other between
+  // steps.
+  std::unique_ptr<Collective> host;  // all ranks
   // All ranks again, for agreeing on what disks do: waits as long as those may take.
   std::unique_ptr<Collective> checkpoint;
+
+  // Data in the device's memory.
+  std::unique_ptr<Collective> world;
   std::unique_ptr<Collective> tp;
-  std::unique_ptr<Collective> dp;
+  std::unique_ptr<Collective> dp;         // for reductions
+  std::unique_ptr<Collective> dp_gather;  // for gathers, which need not wait for those
   std::unique_ptr<Collective> pp;
   std::unique_ptr<Collective> embedding;  // null on ranks of middle stages
 

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "worker_runtime/device/elements.h"
 #include "worker_runtime/device/stream.h"
 
 namespace convene::worker {
@@ -26,9 +27,15 @@ struct PendingSend {
 // thread at a time per communicator; different communicators may be used by different threads. A
 // group of one is legal: every call succeeds at once.
 //
+// Data lies in the memory of the stream's device. On the CPU a call returns when it is done. On a
+// GPU it is queued: it begins after what was queued in `stream` before it, and what is queued there
+// afterwards begins after it; the host does not wait, and an error of a peer may show at a later
+// call or at Check().
+//
 // Reductions are deterministic: the result depends on the values, the group size and the count
-// alone, is the same bits on every rank of the group, and the same bits over every implementation
-// (sums are made in rank order, in the element's own type).
+// alone and is the same bits on every rank of the group. Over Gloo and loopback sums are made in
+// rank order, fp32 and fp64 in their own type, bf16 in fp32 and rounded once; NCCL has its own
+// order.
 //
 // Errors of every call: DeadlineExceeded when peers did not answer within the timeout given at
 // creation; Unavailable when a peer's connection broke; Aborted after Abort(). The text names the
@@ -44,35 +51,37 @@ class Collective {
   virtual int size() const = 0;
 
   // In place.
-  virtual absl::Status AllReduce(absl::Span<float> data, ReduceOp op, Stream& stream) = 0;
-  virtual absl::Status AllReduce(absl::Span<double> data, ReduceOp op, Stream& stream) = 0;
+  virtual absl::Status AllReduce(Elements data, ReduceOp op, Stream& stream) = 0;
 
   // `data` holds size() shards of equal length; afterwards the shard number rank() holds the sum
-  // over ranks, the rest is unspecified. REQUIRES: data.size() is divisible by size().
-  virtual absl::Status ReduceScatter(absl::Span<float> data, ReduceOp op, Stream& stream) = 0;
+  // over ranks, the rest is unspecified. REQUIRES: data.count is divisible by size().
+  virtual absl::Status ReduceScatter(Elements data, ReduceOp op, Stream& stream) = 0;
 
   // `data` holds size() shards of equal length; this rank's is in place (number rank()); afterwards
-  // all are. REQUIRES: data.size() is divisible by size().
-  virtual absl::Status AllGather(absl::Span<float> data, Stream& stream) = 0;
+  // all are. REQUIRES: data.count is divisible by size().
+  virtual absl::Status AllGather(Elements data, Stream& stream) = 0;
 
   // Shard i of `input` goes to rank i; shard i of `output` comes from rank i. The spans do not
-  // overlap.
-  virtual absl::Status AllToAll(absl::Span<const float> input, absl::Span<float> output,
-                                Stream& stream) = 0;
+  // overlap and are of one type and length.
+  virtual absl::Status AllToAll(ConstElements input, Elements output, Stream& stream) = 0;
 
-  virtual absl::Status Broadcast(absl::Span<float> data, int root, Stream& stream) = 0;
+  virtual absl::Status Broadcast(Elements data, int root, Stream& stream) = 0;
 
-  // Starts to send; `data` must stay alive and unchanged until Wait() of the returned handle has
-  // returned. Messages between two ranks of a group arrive in the order in which they were sent. At
-  // most 1024 may be unwaited.
-  virtual absl::StatusOr<PendingSend> Send(absl::Span<const float> data, int peer,
-                                           Stream& stream) = 0;
-  virtual absl::Status Wait(PendingSend pending) = 0;
+  // Starts to send what `stream` has made by now; `data` must stay alive and unchanged until Wait()
+  // of the returned handle has returned. Messages between two ranks of a group arrive in the order
+  // in which they were sent. At most 1024 may be unwaited.
+  virtual absl::StatusOr<PendingSend> Send(ConstElements data, int peer, Stream& stream) = 0;
+  // What is queued in `stream` from now on may overwrite what was sent. (On the CPU: now.)
+  virtual absl::Status Wait(PendingSend pending, Stream& stream) = 0;
   // Fills all of `data` from the peer's next message. REQUIRES: the message is exactly that long.
-  virtual absl::Status Recv(absl::Span<float> data, int peer, Stream& stream) = 0;
+  virtual absl::Status Recv(Elements data, int peer, Stream& stream) = 0;
 
   // Returns when every rank has called it.
   virtual absl::Status Barrier(Stream& stream) = 0;
+
+  // The first error known by now of anything queued here; OK where calls return when done and none
+  // has failed.
+  virtual absl::Status Check() = 0;
 
   // Wakes every call that waits in this communicator with Aborted(why). Any thread.
   virtual void Abort(absl::string_view why) = 0;

@@ -1,20 +1,36 @@
-// Where work is queued. Every op and collective takes one, so that a second kind of device changes
-// no signature.
+// Where work is queued. Every op and collective takes one, so that CPU and GPU share one signature.
 #pragma once
 
 namespace convene::worker {
 
-enum class DeviceKind { kCpu };
+enum class DeviceKind { kCpu, kCuda };
 
-// On the CPU a stream is the calling thread: an op is done when it returns. Not thread-safe.
+// "cpu", "cuda".
+constexpr const char* DeviceKindName(DeviceKind kind) {
+  return kind == DeviceKind::kCpu ? "cpu" : "cuda";
+}
+
+namespace cuda {
+class Queue;
+}  // namespace cuda
+
+// On the CPU a stream is the calling thread: an op is done when it returns. On a GPU it is a CUDA
+// stream with what the libraries need beside it (device/cuda/queue.h): an op is queued when it
+// returns, runs after all that was queued in the same stream before it, and reports what it could
+// not queue through Device::status(). A cheap value; not thread-safe.
 class Stream {
  public:
-  static Stream Cpu() { return Stream(DeviceKind::kCpu); }
-  DeviceKind kind() const { return kind_; }
+  static Stream Cpu() { return Stream(nullptr); }
+  // Borrows the queue.
+  static Stream Cuda(cuda::Queue& queue) { return Stream(&queue); }
+
+  DeviceKind kind() const { return queue_ == nullptr ? DeviceKind::kCpu : DeviceKind::kCuda; }
+  // REQUIRES: kind() == kCuda.
+  cuda::Queue& queue() const { return *queue_; }
 
  private:
-  explicit Stream(DeviceKind kind) : kind_(kind) {}
-  DeviceKind kind_;
+  explicit Stream(cuda::Queue* queue) : queue_(queue) {}
+  cuda::Queue* queue_;
 };
 
 }  // namespace convene::worker

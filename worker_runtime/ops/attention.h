@@ -1,10 +1,12 @@
 // Causal grouped-query attention that never holds the T x T matrix (online softmax: Dao et al.
-// 2022, FlashAttention).
+// 2022, FlashAttention). T: float or BFloat16; softmax in float.
 #pragma once
 
 #include <cstddef>
 
+#include "worker_runtime/device/dtype.h"
 #include "worker_runtime/device/stream.h"
+#include "worker_runtime/device/workspace.h"
 
 namespace convene::worker {
 
@@ -17,20 +19,28 @@ struct AttentionShape {
   int heads = 0;
   int kv_heads = 0;
   int head_size = 0;
+  // The backward pass gives the same bits for the same input on every device; slower on a GPU. (On
+  // the CPU it always does.)
+  bool deterministic = false;
+
   int qkv_width() const { return (heads + 2 * kv_heads) * head_size; }
+  friend bool operator==(const AttentionShape&, const AttentionShape&) = default;
 };
 
-// Floats of scratch that either call may overwrite.
-size_t AttentionWorkspace(const AttentionShape& shape);
+// Scratch that either call may overwrite.
+template <typename T>
+size_t AttentionWorkspaceBytes(const AttentionShape& shape, DeviceKind device);
 
 // out: (batch, sequence_length, heads * head_size); log_sum_exp: (batch, heads, sequence_length),
 // kept for the backward pass.
-void AttentionForward(const AttentionShape& shape, const float* qkv, float* out, float* log_sum_exp,
-                      float* workspace, Stream& stream);
+template <typename T>
+void AttentionForward(const AttentionShape& shape, const T* qkv, T* out, float* log_sum_exp,
+                      const Workspace& workspace, Stream& stream);
 
 // dqkv has qkv's shape and is overwritten.
-void AttentionBackward(const AttentionShape& shape, const float* qkv, const float* out,
-                       const float* log_sum_exp, const float* dout, float* dqkv, float* workspace,
+template <typename T>
+void AttentionBackward(const AttentionShape& shape, const T* qkv, const T* out,
+                       const float* log_sum_exp, const T* dout, T* dqkv, const Workspace& workspace,
                        Stream& stream);
 
 }  // namespace convene::worker

@@ -1,19 +1,38 @@
-// Sums, scales and norms over flat arrays.
+// Sums, conversions and norms over flat arrays.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
+#include "worker_runtime/device/dtype.h"
 #include "worker_runtime/device/stream.h"
+#include "worker_runtime/device/workspace.h"
 
 namespace convene::worker {
 
-// y += x.
-void AddInPlace(int64_t count, const float* x, float* y, Stream& stream);
+// y += x. T: float or BFloat16.
+template <typename T>
+void AddInPlace(int64_t count, const T* x, T* y, Stream& stream);
 
-// x *= factor.
-void ScaleInPlace(int64_t count, float factor, float* x, Stream& stream);
+// Rounds to nearest, ties to even.
+void ToBFloat16(int64_t count, const float* x, BFloat16* y, Stream& stream);
+void ToFloat(int64_t count, const BFloat16* x, float* y, Stream& stream);
 
-// Sum of x^2, accumulated in double in a fixed order: the same bits for the same input.
-double SumOfSquares(int64_t count, const float* x, Stream& stream);
+// What holds for a parameter, for each 64 elements of a flat buffer (parameters start at multiples
+// of 64, and what lies between them is zero).
+inline constexpr int kFlagBlock = 64;
+enum ParameterFlag : uint8_t {
+  kDecayed = 1,  // weight decay applies
+  kOwned = 2,    // counted in the global gradient norm by this rank
+};
+
+// Scratch of SumOfSquares.
+size_t SumOfSquaresWorkspaceBytes(int64_t count, DeviceKind device);
+
+// *sum (one double in the device's memory) = the sum of x^2 over the blocks whose flag has kOwned,
+// accumulated in double in a fixed order: the same bits for the same input. flags: (count / 64). x
+// at a multiple of 64 bytes. REQUIRES: count is a multiple of kFlagBlock.
+void SumOfSquares(int64_t count, const float* x, const uint8_t* flags, double* sum,
+                  const Workspace& workspace, Stream& stream);
 
 }  // namespace convene::worker

@@ -1,20 +1,42 @@
 // RMSNorm (Zhang and Sennrich 2019): y = x / sqrt(mean(x^2) + epsilon) * weight, over the last
 // axis.
+//
+// T: float or BFloat16; arithmetic in float.
 #pragma once
 
+#include <cstddef>
+
+#include "worker_runtime/device/dtype.h"
 #include "worker_runtime/device/stream.h"
+#include "worker_runtime/device/workspace.h"
 
 namespace convene::worker {
 
 // x, y: (rows, columns); weight: (columns); inverse_rms: (rows), kept for the backward pass. y may
 // be x.
-void RmsNormForward(int rows, int columns, const float* x, const float* weight, float epsilon,
-                    float* y, float* inverse_rms, Stream& stream);
+template <typename T>
+void RmsNormForward(int rows, int columns, const T* x, const T* weight, float epsilon, T* y,
+                    float* inverse_rms, Stream& stream);
 
-// dx: (rows, columns), added to (the residual stream's gradient is already there); dweight:
-// (columns), added to.
-void RmsNormBackward(int rows, int columns, const float* x, const float* weight,
-                     const float* inverse_rms, const float* dy, float* dx, float* dweight,
+// The residual addition in the same pass: sum = x + delta (rounded to T), y = RMSNorm(sum). All
+// four (rows, columns); sum may be x or delta; y overlaps none.
+template <typename T>
+void AddRmsNormForward(int rows, int columns, const T* x, const T* delta, const T* weight,
+                       float epsilon, T* sum, T* y, float* inverse_rms, Stream& stream);
+
+// y again, from what the forward pass kept: the same bits.
+template <typename T>
+void RmsNormAgain(int rows, int columns, const T* x, const T* weight, const float* inverse_rms,
+                  T* y, Stream& stream);
+
+// Scratch of RmsNormBackward.
+size_t RmsNormWorkspaceBytes(int rows, int columns, DeviceKind device);
+
+// dx: (rows, columns), added to when `add_to_dx` (the residual stream's gradient is already there),
+// else overwritten; dweight: (columns), added to. The same bits for the same input.
+template <typename T>
+void RmsNormBackward(int rows, int columns, const T* x, const T* weight, const float* inverse_rms,
+                     const T* dy, bool add_to_dx, T* dx, float* dweight, const Workspace& workspace,
                      Stream& stream);
 
 }  // namespace convene::worker

@@ -3,16 +3,19 @@
 // theta^(-2i/head_size).
 #pragma once
 
+#include "worker_runtime/device/dtype.h"
 #include "worker_runtime/device/stream.h"
 
 namespace convene::worker {
 
-// cosines, sines: (sequence_length, head_size / 2), computed in double.
+// cosines, sines: (sequence_length, head_size / 2) in host memory, computed in double.
 void RopeTable(int sequence_length, int head_size, double theta, float* cosines, float* sines);
 
 // Turns in place the heads of x: (batch, sequence_length, row_stride) where each row begins with
-// `heads` heads of head_size elements. `inverse` turns back: the backward pass.
+// `heads` heads of head_size elements. `inverse` turns back: the backward pass. T: float or
+// BFloat16; arithmetic in float.
+template <typename T>
 void RopeApply(int batch, int sequence_length, int heads, int head_size, int row_stride,
-               const float* cosines, const float* sines, bool inverse, float* x, Stream& stream);
+               const float* cosines, const float* sines, bool inverse, T* x, Stream& stream);
 
 }  // namespace convene::worker

@@ -1,15 +1,18 @@
-// SwiGLU (Shazeer 2020): y = silu(gate) * up.
+// SwiGLU (Shazeer 2020): y = silu(gate) * up. T: float or BFloat16; arithmetic in float.
 #pragma once
 
+#include "worker_runtime/device/dtype.h"
 #include "worker_runtime/device/stream.h"
 
 namespace convene::worker {
 
 // gate_up: (rows, 2 * width), gate first; y: (rows, width).
-void SwigluForward(int rows, int width, const float* gate_up, float* y, Stream& stream);
+template <typename T>
+void SwigluForward(int rows, int width, const T* gate_up, T* y, Stream& stream);
 
 // dgate_up: (rows, 2 * width), overwritten; may be gate_up itself.
-void SwigluBackward(int rows, int width, const float* gate_up, const float* dy, float* dgate_up,
+template <typename T>
+void SwigluBackward(int rows, int width, const T* gate_up, const T* dy, T* dgate_up,
                     Stream& stream);
 
 }  // namespace convene::worker

@@ -1,0 +1,86 @@
+// One processor that trains: its memory, its streams, and what orders work between streams and with
+// the host.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "worker_runtime/device/stream.h"
+
+namespace convene::worker {
+
+// Gives and takes back large blocks; an Arena stands on one.
+class Memory {
+ public:
+  virtual ~Memory() = default;
+  // At least `bytes` > 0 of zeros, at a multiple of 256 bytes (of 2 MiB from 4 MiB on).
+  // ResourceExhausted when there is no such block; the text says how much there was, where known.
+  virtual absl::StatusOr<void*> Allocate(size_t bytes) = 0;
+  // REQUIRES: what Allocate gave for as many bytes, and nothing queued still uses it.
+  virtual void Free(void* data, size_t bytes) = 0;
+};
+
+// The host's own memory: mmap, huge pages where the kernel has them.
+Memory& HostMemory();
+
+// A point in a stream. Made by a device, used with its streams.
+class Event {
+ public:
+  virtual ~Event() = default;
+};
+
+// Calls may come from any thread, with streams that no other thread uses at the moment. Borrowed by
+// all that it gave out.
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  // The calling process's CPU: memory is HostMemory(), copies and zeros are done on return, events
+  // are nothing.
+  static std::unique_ptr<Device> Cpu();
+
+  // The GPU number `ordinal` of those that CUDA shows this process. Unimplemented in a program
+  // built without CUDA (--config=cuda); NotFound when there is no such GPU or no driver, with
+  // CUDA's words; FailedPrecondition when the driver is too old for the program.
+  static absl::StatusOr<std::unique_ptr<Device>> Cuda(int ordinal);
+
+  virtual DeviceKind kind() const = 0;
+  // "NVIDIA H200, 139.7 GiB, compute capability 9.0, driver 580.95"; "CPU, 2 threads".
+  virtual const std::string& description() const = 0;
+
+  // Where ops read and write.
+  virtual Memory& memory() = 0;
+  // Host memory from which and into which Copy is asynchronous (page-locked).
+  virtual Memory& staging() = 0;
+
+  // Where the step's arithmetic is queued.
+  virtual Stream& compute() = 0;
+  // A second queue, of higher priority, for collectives that run beside it.
+  virtual Stream& communication() = 0;
+
+  // `data` in this device's memory.
+  virtual void Zero(void* data, size_t bytes, Stream& stream) = 0;
+  // Between this device's memory and the host's, in any direction. On a GPU, host memory is from
+  // staging() (asynchronous, unchanged until the copy is done) or any other (then done on return).
+  virtual void Copy(const void* from, void* to, size_t bytes, Stream& stream) = 0;
+
+  virtual std::unique_ptr<Event> MakeEvent() = 0;
+  // The event becomes "all that is queued in `stream` by now".
+  virtual void Record(Event& event, Stream& stream) = 0;
+  // What is queued in `stream` from now on waits for the event.
+  virtual void Order(Event& event, Stream& stream) = 0;
+  // The host waits. DeadlineExceeded after `timeout`; else status().
+  virtual absl::Status Wait(Event& event, absl::Duration timeout) = 0;
+  // The host waits for all streams.
+  virtual absl::Status Synchronize(absl::Duration timeout) = 0;
+
+  // The first error of anything queued so far that is known by now: Internal, with the name of the
+  // op or library call and CUDA's or the library's words. Sticky: a GPU context does not come back.
+  virtual absl::Status status() = 0;
+};
+
+}  // namespace convene::worker

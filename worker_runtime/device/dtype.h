@@ -1,0 +1,83 @@
+// The element types of tensors, and bfloat16: the upper half of a float.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+// For the few lines of arithmetic that CPU and CUDA code share.
+#ifdef __CUDACC__
+#define CONVENE_HOST_DEVICE __host__ __device__
+#else
+#define CONVENE_HOST_DEVICE
+#endif
+
+namespace convene::worker {
+
+enum class DType { kFloat32, kBFloat16, kFloat64 };
+
+// "fp32", "bf16", "fp64".
+constexpr const char* DTypeName(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return "fp32";
+    case DType::kBFloat16:
+      return "bf16";
+    case DType::kFloat64:
+      return "fp64";
+  }
+  return "?";
+}
+
+constexpr size_t SizeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return 4;
+    case DType::kBFloat16:
+      return 2;
+    case DType::kFloat64:
+      return 8;
+  }
+  return 0;
+}
+
+// Storage only: arithmetic is done in float. The same 16 bits as CUDA's __nv_bfloat16 and PyTorch's
+// torch.bfloat16.
+struct BFloat16 {
+  uint16_t bits;
+
+  BFloat16() = default;
+  // To nearest, ties to even; a NaN stays one (IEEE 754-2019, section 4.3.1).
+  explicit BFloat16(float value) : bits(Round(value)) {}
+  explicit operator float() const {
+    return __builtin_bit_cast(float, static_cast<uint32_t>(bits) << 16);
+  }
+
+  // Always inlined: also inside the clones of ops/cpu/simd.h, into which gcc inlines nothing else.
+  __attribute__((always_inline)) static uint16_t Round(float value) {
+    const uint32_t word = __builtin_bit_cast(uint32_t, value);
+    const uint32_t rounded = word + 0x7fffu + ((word >> 16) & 1u);
+    // Rounding a NaN up could make it an infinity, or a zero: keep its upper half, made quiet.
+    const uint32_t kept = (word & 0x7fffffffu) > 0x7f800000u ? word | 0x400000u : rounded;
+    return static_cast<uint16_t>(kept >> 16);
+  }
+};
+static_assert(sizeof(BFloat16) == 2);
+
+template <typename T>
+struct DTypeTraits;
+template <>
+struct DTypeTraits<float> {
+  static constexpr DType kDType = DType::kFloat32;
+};
+template <>
+struct DTypeTraits<BFloat16> {
+  static constexpr DType kDType = DType::kBFloat16;
+};
+template <>
+struct DTypeTraits<double> {
+  static constexpr DType kDType = DType::kFloat64;
+};
+template <typename T>
+inline constexpr DType kDTypeOf = DTypeTraits<T>::kDType;
+
+}  // namespace convene::worker
