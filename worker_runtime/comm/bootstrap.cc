@@ -43,6 +43,14 @@ absl::StatusOr<std::string> ListenHost(const BootstrapOptions& options) {
 
 }  // namespace
 
+std::vector<Collective*> CommunicatorSet::OnDevice() const {
+  std::vector<Collective*> present;
+  for (const auto& place : {&world, &tp, &dp, &dp_gather, &pp, &embedding}) {
+    if (*place != nullptr) present.push_back(place->get());
+  }
+  return present;
+}
+
 void CommunicatorSet::AbortAll(absl::string_view why) {
   for (const Member& member : kMembers) {
     if (this->*member.place != nullptr) (this->*member.place)->Abort(why);

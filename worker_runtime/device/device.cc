@@ -48,9 +48,17 @@ class CpuDevice final : public Device {
 
 std::unique_ptr<Device> Device::Cpu() { return std::make_unique<CpuDevice>(); }
 
+int Device::CudaCount() {
+#ifdef CONVENE_CUDA
+  return CudaDeviceCount();
+#else
+  return 0;
+#endif
+}
+
 absl::StatusOr<std::unique_ptr<Device>> Device::Cuda(int ordinal) {
 #ifdef CONVENE_CUDA
-  return cuda::MakeCudaDevice(ordinal);
+  return MakeCudaDevice(ordinal);
 #else
   return absl::UnimplementedError(absl::StrCat(
       "no GPU ", ordinal,

@@ -40,16 +40,6 @@ struct BlockShape {
 BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, int micro_batch_size,
                           int sequence_length, bool deterministic);
 
-// What the backward pass does again instead of reading what the forward pass kept (Chen et al.
-// 2016; Korthikanti et al. 2022, section 5).
-enum class Recompute {
-  kNone,
-  // The outputs of both norms and of SwiGLU: cheap passes over large tensors.
-  kSelective,
-  // All of the block but its input: one more forward pass.
-  kFull,
-};
-
 // What the forward pass leaves for the backward pass. Each points at rows * width elements of T, or
 // floats. Those that are recomputed are shared by all blocks.
 template <typename T>

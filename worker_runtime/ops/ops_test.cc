@@ -430,10 +430,13 @@ TEST_CASE("a step is controlled by its gradients' norm") {
     return control;
   };
   CHECK(decide(4.0, 0).gradient_scale == 1.0f);
+  CHECK(decide(1e60, 0).gradient_scale == 1.0f);
   CHECK(decide(4.0, 3).gradient_scale == 1.0f);
-  CHECK(decide(4.0, 1).gradient_scale == Approx(0.5));
+  CHECK(decide(0.0, 1).gradient_scale == 1.0f);
+  CHECK(decide(16.0, 1).gradient_scale == Approx(1.0 / 4.000001));
   CHECK(decide(4.0, 1).skip == 0);
   CHECK(decide(std::numeric_limits<double>::infinity(), 1).skip == 1);
+  CHECK(decide(std::numeric_limits<double>::infinity(), 1).gradient_scale == 0.0f);
   CHECK(decide(std::nan(""), 0).skip == 1);
 }
 
