@@ -45,9 +45,8 @@ const std::vector<ConfigKeyRow>& ConfigKeyTable() {
       {"precision", "Device", "auto", "fp32, bf16 (fp32 master weights), or auto (bf16 on a GPU)"},
       {"reduce_dtype", "Device", "fp32", "of gradients between data-parallel ranks: fp32 or bf16"},
       {"recompute", "Device", "none",
-       "the backward pass computes again: none, selective (norms, SwiGLU), full (blocks)"},
-      {"deterministic", "Device", "false",
-       "the same bits in every run, on a GPU too; slower there"},
+       "in the backward pass: none, selective (norms, SwiGLU) or full (blocks)"},
+      {"deterministic", "Device", "false", "same bits in every run, on a GPU too; slower there"},
       {"print_memory_plan", "Device", "false", "print what each stage would allocate, and end"},
 
       {"learning_rate", "Optimizer", "1e-3", "peak, reached after the warm-up"},

@@ -365,7 +365,9 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contr
   CONVENE_RETURN_IF_ERROR(ValidateOptions(options, layout));
   CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, OpenDevice(options, contract));
   if (contract.rank == 0) {
-    std::fputs(Describe(options, layout).c_str(), stdout);
+    std::printf("%sdevice       %s, %s\n", Describe(options, layout).c_str(),
+                device->description().c_str(),
+                DTypeName(ChoosePrecision(options.precision, device->kind() == DeviceKind::kCuda)));
     std::fflush(stdout);
   }
   if (options.print_memory_plan) {
