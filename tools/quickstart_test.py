@@ -11,6 +11,8 @@ import time
 import unittest
 
 TOOLS = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, TOOLS)
+import quickstart_run  # noqa: E402: from beside this file
 
 # Starts 8 workers; starts all again when one dies. Rank 0 writes the metrics, from the last checkpointed step on.
 LAUNCHER = '''#!/usr/bin/python3
@@ -37,6 +39,13 @@ with open(flag('--metrics-file'), 'a', buffering=1) as file:
     file.write(json.dumps(dict(step=steps, validation_loss=6 - falls)) + chr(10))
 '''
 PLOT = '#!/bin/sh\necho "PLOT of $1"\n'
+
+
+class PrecisionTest(unittest.TestCase):
+    def test_bf16_is_for_processors_that_multiply_it(self):
+        self.assertEqual(quickstart_run.precision_for(['avx512f', 'amx_bf16']), 'bf16')
+        self.assertEqual(quickstart_run.precision_for(['avx512f', 'avx512_bf16']), 'bf16')
+        self.assertEqual(quickstart_run.precision_for(['avx2', 'avx512f']), 'fp32')
 
 
 class QuickstartTest(unittest.TestCase):

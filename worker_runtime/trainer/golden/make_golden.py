@@ -12,13 +12,15 @@ One file holds, little endian, in safetensors' format:
   log_probabilities     (BATCH, SEQUENCE, VOCABULARY): log softmax of the first batch's logits, computed in double
   gradient/NAME         of the first batch's mean loss, computed in double
   loss, grad_norm       (STEPS), double values: AdamW steps in float, norm before clipping
+  loss_bf16             (STEPS): the same with weights, activations and gradients in bf16, master weights in float
+  gradient_bf16_error/NAME  one double: the norm of (bf16 gradient - gradient/NAME): what plain bf16 loses
 """
 
 import json
 import math
 import os
 import struct
-from typing import Dict, NamedTuple
+from typing import Dict, List, NamedTuple, Tuple
 
 import torch
 from torch.nn import functional
@@ -106,7 +108,9 @@ def logits_of(shape: Shape, weights: Weights, tokens: torch.Tensor) -> torch.Ten
 
 
 def mean_loss(shape: Shape, weights: Weights, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return functional.cross_entropy(logits_of(shape, weights, tokens).flatten(0, 1), targets.flatten(), ignore_index=-1)
+    logits = logits_of(shape, weights, tokens).flatten(0, 1)
+    # Softmax of bf16 logits in float, as every trainer does.
+    return functional.cross_entropy(logits.float() if logits.dtype == torch.bfloat16 else logits, targets.flatten(), ignore_index=-1)
 
 
 def batches(shape: Shape) -> torch.Tensor:
@@ -121,7 +125,33 @@ def batches(shape: Shape) -> torch.Tensor:
 
 
 def parameters_of(weights: Weights, dtype: torch.dtype) -> Weights:
-    return {name: w.to(dtype).requires_grad_() for name, w in weights.items()}
+    return {name: w.detach().to(dtype, copy=True).requires_grad_() for name, w in weights.items()}
+
+
+def adam_of(weights: Weights) -> torch.optim.Optimizer:
+    return torch.optim.AdamW([{'params': [w for w in weights.values() if w.dim() == 2], 'weight_decay': WEIGHT_DECAY},
+                              {'params': [w for w in weights.values() if w.dim() == 1], 'weight_decay': 0.0}], **ADAM)
+
+
+def bf16_gradients(shape: Shape, weights: Weights, tokens: torch.Tensor, targets: torch.Tensor) -> Tuple[float, Weights]:
+    rounded = parameters_of(weights, torch.bfloat16)
+    loss = mean_loss(shape, rounded, tokens, targets)
+    loss.backward()
+    return loss.item(), {name: w.grad.float() for name, w in rounded.items()}
+
+
+def bf16_losses(shape: Shape, start: Weights, tokens: torch.Tensor, targets: torch.Tensor) -> List[float]:
+    masters = parameters_of(start, torch.float32)
+    adam = adam_of(masters)
+    losses = []
+    for step in range(STEPS):
+        loss, gradients = bf16_gradients(shape, masters, tokens[step], targets[step])
+        for name, w in masters.items():
+            w.grad = gradients[name]
+        torch.nn.utils.clip_grad_norm_(list(masters.values()), CLIP)
+        adam.step()
+        losses.append(loss)
+    return losses
 
 
 def golden(shape: Shape) -> Weights:
@@ -135,11 +165,12 @@ def golden(shape: Shape) -> Weights:
     result['log_probabilities'] = logits_of(shape, truth, tokens[0]).log_softmax(-1).detach().float()
     mean_loss(shape, truth, tokens[0], targets[0]).backward()
     result |= {'gradient/' + name: w.grad.float() for name, w in truth.items()}
+    _, rounded = bf16_gradients(shape, start, tokens[0], targets[0])
+    result |= {'gradient_bf16_error/' + name: (rounded[name] - w.grad).norm().double().reshape(1) for name, w in truth.items()}
+    result['loss_bf16'] = torch.tensor(bf16_losses(shape, start, tokens, targets), dtype=torch.float64)
 
     weights = parameters_of(start, torch.float32)
-    groups = [{'params': [w for w in weights.values() if w.dim() == 2], 'weight_decay': WEIGHT_DECAY},
-              {'params': [w for w in weights.values() if w.dim() == 1], 'weight_decay': 0.0}]
-    adam = torch.optim.AdamW(groups, **ADAM)
+    adam = adam_of(weights)
     losses, norms = [], []
     for step in range(STEPS):
         adam.zero_grad()
