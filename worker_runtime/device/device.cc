@@ -4,6 +4,8 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "tools/base/clock.h"
+#include "worker_runtime/device/host_profile.h"
 #ifdef CONVENE_CUDA
 #include "worker_runtime/device/cuda/cuda_device.h"
 #endif
@@ -37,6 +39,9 @@ class CpuDevice final : public Device {
     return absl::OkStatus();
   }
   absl::Status Synchronize(absl::Duration /*timeout*/) override { return absl::OkStatus(); }
+  std::unique_ptr<OpProfile> MakeProfile() override {
+    return std::make_unique<HostProfile>(Clock::Real());
+  }
   absl::Status status() override { return absl::OkStatus(); }
 
  private:

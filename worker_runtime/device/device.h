@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "worker_runtime/device/op_profile.h"
 #include "worker_runtime/device/stream.h"
 
 namespace convene::worker {
@@ -80,6 +81,9 @@ class Device {
   virtual absl::Status Wait(Event& event, absl::Duration timeout) = 0;
   // The host waits for all streams.
   virtual absl::Status Synchronize(absl::Duration timeout) = 0;
+
+  // Watches ops of compute(): by the clock on a CPU, by events on a GPU.
+  virtual std::unique_ptr<OpProfile> MakeProfile() = 0;
 
   // The first error of anything queued so far that is known by now: Internal, with the name of the
   // op or library call and CUDA's or the library's words. Sticky: a GPU context does not come back.

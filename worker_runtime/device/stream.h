@@ -10,6 +10,8 @@ constexpr const char* DeviceKindName(DeviceKind kind) {
   return kind == DeviceKind::kCpu ? "cpu" : "cuda";
 }
 
+class OpProfile;
+
 namespace cuda {
 class Queue;
 }  // namespace cuda
@@ -28,9 +30,14 @@ class Stream {
   // REQUIRES: kind() == kCuda.
   cuda::Queue& queue() const { return *queue_; }
 
+  // Who watches the ops queued here (op_profile.h), or null. Borrowed.
+  OpProfile* profile() const { return profile_; }
+  void set_profile(OpProfile* profile) { profile_ = profile; }
+
  private:
   explicit Stream(cuda::Queue* queue) : queue_(queue) {}
   cuda::Queue* queue_;
+  OpProfile* profile_ = nullptr;
 };
 
 }  // namespace convene::worker

@@ -5,6 +5,7 @@
 #endif
 
 #include "tools/base/check.h"
+#include "worker_runtime/device/op_profile.h"
 
 // In a program without CUDA nobody can have made a CUDA stream.
 #ifdef CONVENE_CUDA
@@ -14,33 +15,35 @@
   CONVENE_CHECK((kind) == DeviceKind::kCpu); \
   return cpu::call
 #endif
+#define CONVENE_QUEUE(call)              \
+  const OpScope scope(stream, __func__); \
+  CONVENE_DISPATCH(stream.kind(), call)
 
 namespace convene::worker {
 
 template <typename In, typename Out>
 void MatMul(Transpose transpose_a, Transpose transpose_b, int m, int n, int k, const In* a,
             const In* b, float beta, Out* c, Stream& stream) {
-  CONVENE_DISPATCH(stream.kind(), MatMul(transpose_a, transpose_b, m, n, k, a, b, beta, c, stream));
+  CONVENE_QUEUE(MatMul(transpose_a, transpose_b, m, n, k, a, b, beta, c, stream));
 }
 
 template <typename T>
 void RmsNormForward(int rows, int columns, const T* x, const T* weight, float epsilon, T* y,
                     float* inverse_rms, Stream& stream) {
-  CONVENE_DISPATCH(stream.kind(),
-                   RmsNormForward(rows, columns, x, weight, epsilon, y, inverse_rms, stream));
+  CONVENE_QUEUE(RmsNormForward(rows, columns, x, weight, epsilon, y, inverse_rms, stream));
 }
 
 template <typename T>
 void AddRmsNormForward(int rows, int columns, const T* x, const T* delta, const T* weight,
                        float epsilon, T* sum, T* y, float* inverse_rms, Stream& stream) {
-  CONVENE_DISPATCH(stream.kind(), AddRmsNormForward(rows, columns, x, delta, weight, epsilon, sum,
-                                                    y, inverse_rms, stream));
+  CONVENE_QUEUE(
+      AddRmsNormForward(rows, columns, x, delta, weight, epsilon, sum, y, inverse_rms, stream));
 }
 
 template <typename T>
 void RmsNormAgain(int rows, int columns, const T* x, const T* weight, const float* inverse_rms,
                   T* y, Stream& stream) {
-  CONVENE_DISPATCH(stream.kind(), RmsNormAgain(rows, columns, x, weight, inverse_rms, y, stream));
+  CONVENE_QUEUE(RmsNormAgain(rows, columns, x, weight, inverse_rms, y, stream));
 }
 
 size_t RmsNormWorkspaceBytes(int rows, int columns, DeviceKind device) {
@@ -51,33 +54,33 @@ template <typename T>
 void RmsNormBackward(int rows, int columns, const T* x, const T* weight, const float* inverse_rms,
                      const T* dy, bool add_to_dx, T* dx, float* dweight, const Workspace& workspace,
                      Stream& stream) {
-  CONVENE_DISPATCH(stream.kind(), RmsNormBackward(rows, columns, x, weight, inverse_rms, dy,
-                                                  add_to_dx, dx, dweight, workspace, stream));
+  CONVENE_QUEUE(RmsNormBackward(rows, columns, x, weight, inverse_rms, dy, add_to_dx, dx, dweight,
+                                workspace, stream));
 }
 
 template <typename T>
 void RopeApply(int batch, int sequence_length, int heads, int head_size, int row_stride,
                const float* cosines, const float* sines, bool inverse, T* x, Stream& stream) {
-  CONVENE_DISPATCH(stream.kind(), RopeApply(batch, sequence_length, heads, head_size, row_stride,
-                                            cosines, sines, inverse, x, stream));
+  CONVENE_QUEUE(RopeApply(batch, sequence_length, heads, head_size, row_stride, cosines, sines,
+                          inverse, x, stream));
 }
 
 template <typename T>
 void SwigluForward(int rows, int width, const T* gate_up, T* y, Stream& stream) {
-  CONVENE_DISPATCH(stream.kind(), SwigluForward(rows, width, gate_up, y, stream));
+  CONVENE_QUEUE(SwigluForward(rows, width, gate_up, y, stream));
 }
 
 template <typename T>
 void SwigluBackward(int rows, int width, const T* gate_up, const T* dy, T* dgate_up,
                     Stream& stream) {
-  CONVENE_DISPATCH(stream.kind(), SwigluBackward(rows, width, gate_up, dy, dgate_up, stream));
+  CONVENE_QUEUE(SwigluBackward(rows, width, gate_up, dy, dgate_up, stream));
 }
 
 template <typename T>
 void EmbeddingForward(int rows, int columns, int vocabulary_begin, int vocabulary_end,
                       const int32_t* tokens, const T* table, T* y, Stream& stream) {
-  CONVENE_DISPATCH(stream.kind(), EmbeddingForward(rows, columns, vocabulary_begin, vocabulary_end,
-                                                   tokens, table, y, stream));
+  CONVENE_QUEUE(
+      EmbeddingForward(rows, columns, vocabulary_begin, vocabulary_end, tokens, table, y, stream));
 }
 
 size_t EmbeddingWorkspaceBytes(int rows, DeviceKind device) {
@@ -88,21 +91,21 @@ template <typename T>
 void EmbeddingBackward(int rows, int columns, int vocabulary_begin, int vocabulary_end,
                        const int32_t* tokens, const T* dy, float* dtable,
                        const Workspace& workspace, Stream& stream) {
-  CONVENE_DISPATCH(stream.kind(), EmbeddingBackward(rows, columns, vocabulary_begin, vocabulary_end,
-                                                    tokens, dy, dtable, workspace, stream));
+  CONVENE_QUEUE(EmbeddingBackward(rows, columns, vocabulary_begin, vocabulary_end, tokens, dy,
+                                  dtable, workspace, stream));
 }
 
 template <typename T>
 void CrossEntropyStatistics(int rows, int vocabulary_begin, int vocabulary_end,
                             const int32_t* targets, const T* logits, float* row_max, float* sums,
                             Stream& stream) {
-  CONVENE_DISPATCH(stream.kind(), CrossEntropyStatistics(rows, vocabulary_begin, vocabulary_end,
-                                                         targets, logits, row_max, sums, stream));
+  CONVENE_QUEUE(CrossEntropyStatistics(rows, vocabulary_begin, vocabulary_end, targets, logits,
+                                       row_max, sums, stream));
 }
 
 void CrossEntropyRescale(int rows, const float* slice_max, const float* row_max, float* sums,
                          Stream& stream) {
-  CONVENE_DISPATCH(stream.kind(), CrossEntropyRescale(rows, slice_max, row_max, sums, stream));
+  CONVENE_QUEUE(CrossEntropyRescale(rows, slice_max, row_max, sums, stream));
 }
 
 size_t CrossEntropyWorkspaceBytes(int rows, DeviceKind device) {
@@ -111,34 +114,32 @@ size_t CrossEntropyWorkspaceBytes(int rows, DeviceKind device) {
 
 void CrossEntropyLoss(int rows, const int32_t* targets, const float* row_max, const float* sums,
                       double* loss_sum, const Workspace& workspace, Stream& stream) {
-  CONVENE_DISPATCH(stream.kind(),
-                   CrossEntropyLoss(rows, targets, row_max, sums, loss_sum, workspace, stream));
+  CONVENE_QUEUE(CrossEntropyLoss(rows, targets, row_max, sums, loss_sum, workspace, stream));
 }
 
 template <typename T>
 void CrossEntropyGradient(int rows, int vocabulary_begin, int vocabulary_end,
                           const int32_t* targets, const float* row_max, const float* sums,
                           const float* gradient_scale, T* logits, Stream& stream) {
-  CONVENE_DISPATCH(stream.kind(),
-                   CrossEntropyGradient(rows, vocabulary_begin, vocabulary_end, targets, row_max,
-                                        sums, gradient_scale, logits, stream));
+  CONVENE_QUEUE(CrossEntropyGradient(rows, vocabulary_begin, vocabulary_end, targets, row_max, sums,
+                                     gradient_scale, logits, stream));
 }
 
 template <typename T>
 void AddInPlace(int64_t count, const T* x, T* y, Stream& stream) {
-  CONVENE_DISPATCH(stream.kind(), AddInPlace(count, x, y, stream));
+  CONVENE_QUEUE(AddInPlace(count, x, y, stream));
 }
 
 void Copy(int64_t count, const float* x, float* y, Stream& stream) {
-  CONVENE_DISPATCH(stream.kind(), Copy(count, x, y, stream));
+  CONVENE_QUEUE(Copy(count, x, y, stream));
 }
 
 void ToBFloat16(int64_t count, const float* x, BFloat16* y, Stream& stream) {
-  CONVENE_DISPATCH(stream.kind(), ToBFloat16(count, x, y, stream));
+  CONVENE_QUEUE(ToBFloat16(count, x, y, stream));
 }
 
 void ToFloat(int64_t count, const BFloat16* x, float* y, Stream& stream) {
-  CONVENE_DISPATCH(stream.kind(), ToFloat(count, x, y, stream));
+  CONVENE_QUEUE(ToFloat(count, x, y, stream));
 }
 
 size_t SumOfSquaresWorkspaceBytes(int64_t count, DeviceKind device) {
@@ -147,20 +148,20 @@ size_t SumOfSquaresWorkspaceBytes(int64_t count, DeviceKind device) {
 
 void SumOfSquares(int64_t count, const float* x, const uint8_t* flags, double* sum,
                   const Workspace& workspace, Stream& stream) {
-  CONVENE_DISPATCH(stream.kind(), SumOfSquares(count, x, flags, sum, workspace, stream));
+  CONVENE_QUEUE(SumOfSquares(count, x, flags, sum, workspace, stream));
 }
 
 void DecideStep(const double* sum_of_squares, double max_norm, StepControl* control,
                 Stream& stream) {
-  CONVENE_DISPATCH(stream.kind(), DecideStep(sum_of_squares, max_norm, control, stream));
+  CONVENE_QUEUE(DecideStep(sum_of_squares, max_norm, control, stream));
 }
 
 template <typename T>
 void AdamW(int64_t count, const AdamWFactors* factors, const StepControl* control,
            const uint8_t* flags, const float* gradients, float* master, T* weights,
            float* first_moment, float* second_moment, Stream& stream) {
-  CONVENE_DISPATCH(stream.kind(), AdamW(count, factors, control, flags, gradients, master, weights,
-                                        first_moment, second_moment, stream));
+  CONVENE_QUEUE(AdamW(count, factors, control, flags, gradients, master, weights, first_moment,
+                      second_moment, stream));
 }
 
 template <typename T>
@@ -171,18 +172,17 @@ size_t AttentionWorkspaceBytes(const AttentionShape& shape, DeviceKind device) {
 template <typename T>
 void AttentionForward(const AttentionShape& shape, const T* qkv, T* out, float* log_sum_exp,
                       const Workspace& workspace, Stream& stream) {
-  CONVENE_DISPATCH(stream.kind(),
-                   AttentionForward(shape, qkv, out, log_sum_exp, workspace, stream));
+  CONVENE_QUEUE(AttentionForward(shape, qkv, out, log_sum_exp, workspace, stream));
 }
 
 template <typename T>
 void AttentionBackward(const AttentionShape& shape, const T* qkv, const T* out,
                        const float* log_sum_exp, const T* dout, T* dqkv, const Workspace& workspace,
                        Stream& stream) {
-  CONVENE_DISPATCH(stream.kind(),
-                   AttentionBackward(shape, qkv, out, log_sum_exp, dout, dqkv, workspace, stream));
+  CONVENE_QUEUE(AttentionBackward(shape, qkv, out, log_sum_exp, dout, dqkv, workspace, stream));
 }
 
+#undef CONVENE_QUEUE
 #undef CONVENE_DISPATCH
 
 template void MatMul(Transpose transpose_a, Transpose transpose_b, int m, int n, int k,

@@ -74,6 +74,7 @@ const std::vector<ConfigKeyRow>& ConfigKeyTable() {
       {"checkpoint_timeout_seconds", "Checkpoints", "1800",
        "a rank waits so long for others to read or write one"},
 
+      {"profile", "Reports", "false", "time every op; print at the end where a step's time went"},
       {"log_every", "Reports", "10", "steps between progress lines when not on a terminal"},
       {"metrics_file", "Reports", "", "JSON lines, one object a step [none is written]"},
       {"validation_every", "Reports", "50", "steps between validations; 0 = only at the end"},

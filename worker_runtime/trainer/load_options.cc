@@ -165,6 +165,7 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
   CONVENE_RETURN_IF_ERROR(ResolveResume(config.resume(), &options));
   options.accept_new_data = config.accept_new_data();
   options.metrics_file = config.metrics_file();
+  options.profile = config.profile();
   options.log_every = config.log_every();
   options.validation_fraction = config.validation_fraction();
   options.validation_every = config.validation_every();

@@ -42,6 +42,7 @@ struct TrainOptions {
   Recompute recompute = Recompute::kNone;
   bool deterministic = false;
   bool print_memory_plan = false;
+  bool profile = false;
   double learning_rate = 0;
   double min_learning_rate = 0;
   int64_t warmup_steps = 0;

@@ -27,6 +27,7 @@
 #include "worker_runtime/trainer/checkpointing.h"
 #include "worker_runtime/trainer/device_choice.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/profile_text.h"
 #include "worker_runtime/trainer/progress.h"
 #include "worker_runtime/trainer/reporter.h"
 
@@ -36,6 +37,8 @@ namespace {
 constexpr absl::Duration kStoreTimeout = absl::Seconds(60);
 // Nodes make their token files at their own speed, the bootstrap's minute begins when all have.
 constexpr absl::Duration kDataTimeout = absl::Minutes(30);
+// What stays is built in the first steps: kernels, algorithms, connections.
+constexpr int64_t kUnprofiledSteps = 3;
 
 // Returns once every rank has called it.
 absl::Status WaitForAll(rendezvous::StoreClient& store, const std::string& prefix, int world_size) {
@@ -153,6 +156,7 @@ class Training {
   absl::StatusOr<bool> Advance();
   absl::Status Validate();
   absl::Status Save();
+  void WatchOps(bool wanted);
   static bool IsDue(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
 
   const TrainOptions& options_;
@@ -169,6 +173,9 @@ class Training {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Reporter> reporter_;  // rank 0 only
   SkippedSteps skipped_steps_;
+  std::unique_ptr<OpProfile> profile_;  // rank 0 only, when asked for
+  int64_t profile_from_ = 0;            // the steps until then build what stays
+  absl::Duration profiled_time_;
   int64_t step_ = 0;         // finished
   int64_t queued_ = 0;       // begun
   MonotonicTime last_time_;  // when the last step ended, or the one under way began
@@ -264,6 +271,7 @@ absl::StatusOr<bool> Training::AwaitStep() {
     if (!result.skipped.empty()) reporter_->Say(result.skipped);
     CONVENE_RETURN_IF_ERROR(reporter_->Step(step_, result, LearningRate(step_), now - last_time_));
   }
+  if (step_ > profile_from_) profiled_time_ += now - last_time_;
   last_time_ = now;
   CONVENE_RETURN_IF_ERROR(skipped_steps_.Record(step_, !result.skipped.empty(), result.loss));
   return result.stop_requested;
@@ -273,8 +281,10 @@ absl::StatusOr<bool> Training::AwaitStep() {
 // waits for the host; but nothing is in flight where the weights are needed as they stand. Returns
 // whether to stop; then, too, nothing is in flight.
 absl::StatusOr<bool> Training::Advance() {
+  WatchOps(true);
   CONVENE_RETURN_IF_ERROR(QueueStep());
-  const bool needs_weights = queued_ == options_.steps ||
+  // What is profiled begins with nothing else under way.
+  const bool needs_weights = queued_ == options_.steps || queued_ == profile_from_ ||
                              IsDue(options_.checkpoint_every, queued_) ||
                              IsDue(options_.validation_every, queued_);
   int keep = needs_weights || device_.kind() == DeviceKind::kCpu ? 0 : Engine::kStepsInFlight - 1;
@@ -290,6 +300,7 @@ absl::StatusOr<bool> Training::Advance() {
 absl::Status Training::Validate() {
   const int64_t end = std::min(options_.validation_samples, dataset_.validation_samples());
   if (end == 0) return absl::OkStatus();
+  WatchOps(false);
   double loss = 0;
   for (int64_t first = 0; first < end; first += options_.global_batch_size) {
     CONVENE_ASSIGN_OR_RETURN(const double batch_loss,
@@ -320,9 +331,17 @@ absl::Status Training::Save() {
   return absl::OkStatus();
 }
 
+// Ops are watched from the step after `profile_from_` on, outside of validations.
+void Training::WatchOps(bool wanted) {
+  const bool watches = wanted && profile_ != nullptr && queued_ >= profile_from_;
+  device_.compute().set_profile(watches ? profile_.get() : nullptr);
+}
+
 absl::StatusOr<TrainingEnd> Training::Run() {
   CONVENE_RETURN_IF_ERROR(Prepare());
   queued_ = step_;
+  if (options_.profile && contract_.rank == 0) profile_ = device_.MakeProfile();
+  profile_from_ = std::min(step_ + kUnprofiledSteps, options_.steps - 1);
   stop_.Watch();
   while (step_ < options_.steps) {
     CONVENE_ASSIGN_OR_RETURN(const bool stop_requested, Advance());
@@ -340,6 +359,10 @@ absl::StatusOr<TrainingEnd> Training::Run() {
   CONVENE_RETURN_IF_ERROR(skipped_steps_.AtEnd());
   CONVENE_RETURN_IF_ERROR(Save());
   CONVENE_RETURN_IF_ERROR(Validate());
+  if (profile_ != nullptr) {
+    reporter_->Say(ProfileText(profile_->Times(), step_ - profile_from_,
+                               absl::ToDoubleSeconds(profiled_time_)));
+  }
   if (reporter_ != nullptr) reporter_->Summary(step_);
   return TrainingEnd::kFinished;
 }

@@ -1,0 +1,48 @@
+// Where the time of a step goes: every op of a stream, by name.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "worker_runtime/device/stream.h"
+
+namespace convene::worker {
+
+// All calls of one op since the profile began.
+struct OpTime {
+  const char* op = nullptr;
+  int64_t calls = 0;
+  double seconds = 0;
+};
+
+// Watches the ops of one stream, one after the other. Made by a device (Device::MakeProfile), given
+// to the stream by Stream::set_profile. One thread at a time.
+class OpProfile {
+ public:
+  virtual ~OpProfile() = default;
+  // `op` is a literal. REQUIRES: the one before it has ended.
+  virtual void Begin(const char* op) = 0;
+  virtual void End() = 0;
+  // Everything until now, in the order of first calls. On a GPU waits for what is queued.
+  virtual std::vector<OpTime> Times() = 0;
+  // Forgets what was watched so far.
+  virtual void Reset() = 0;
+};
+
+// One op, as long as it lives. Costs a comparison where nobody watches.
+class OpScope {
+ public:
+  OpScope(const Stream& stream, const char* op) : profile_(stream.profile()) {
+    if (profile_ != nullptr) profile_->Begin(op);
+  }
+  ~OpScope() {
+    if (profile_ != nullptr) profile_->End();
+  }
+  OpScope(const OpScope&) = delete;
+  OpScope& operator=(const OpScope&) = delete;
+
+ private:
+  OpProfile* const profile_;
+};
+
+}  // namespace convene::worker
