@@ -66,22 +66,33 @@ Arena::Placed Arena::Place(int index) const {
 }
 
 std::string Arena::PlanToString() const {
-  std::vector<const Block*> sorted;
-  size_t width = std::max(name_.size(), std::strlen("total"));
+  struct Line {
+    std::string name;
+    size_t bytes = 0;
+    int blocks = 0;
+  };
+  std::vector<Line> lines;
   for (const Block& block : blocks_) {
-    sorted.push_back(&block);
-    width = std::max(width, block.name.size());
+    const auto same = std::find_if(lines.begin(), lines.end(),
+                                   [&](const Line& line) { return line.name == block.name; });
+    Line& line = same != lines.end() ? *same : lines.emplace_back(Line{.name = block.name});
+    line.bytes += block.bytes;
+    ++line.blocks;
   }
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const Block* a, const Block* b) { return a->bytes > b->bytes; });
+  std::stable_sort(lines.begin(), lines.end(),
+                   [](const Line& a, const Line& b) { return a.bytes > b.bytes; });
+  size_t width = std::max(name_.size(), std::strlen("total"));
+  for (Line& line : lines) {
+    if (line.blocks > 1) absl::StrAppend(&line.name, " x ", line.blocks);
+    width = std::max(width, line.name.size());
+  }
   const int name_width = static_cast<int>(width);
   std::string table = absl::StrFormat("%-*s %15s  share\n", name_width, name_, "bytes");
-  for (const Block* block : sorted) {
+  for (const Line& line : lines) {
     const double share = total_bytes_ == 0 ? 0.0
-                                           : 100.0 * static_cast<double>(block->bytes) /
+                                           : 100.0 * static_cast<double>(line.bytes) /
                                                  static_cast<double>(total_bytes_);
-    absl::StrAppendFormat(&table, "%-*s %15d %5.1f%%\n", name_width, block->name, block->bytes,
-                          share);
+    absl::StrAppendFormat(&table, "%-*s %15d %5.1f%%\n", name_width, line.name, line.bytes, share);
   }
   absl::StrAppendFormat(&table, "%-*s %15d\n", name_width, "total", total_bytes_);
   return table;

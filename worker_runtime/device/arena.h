@@ -65,7 +65,8 @@ class Arena {
   // The sum of all blocks with their padding, known before Build().
   size_t total_bytes() const { return total_bytes_; }
 
-  // One line a block: name, bytes, share of the total; the largest first, the total last.
+  // One line for all blocks of one name: how many, bytes, share of the total; the largest first,
+  // the total last.
   std::string PlanToString() const;
 
  private:

@@ -52,15 +52,16 @@ TEST_CASE("a large arena starts at a huge page") {
   CHECK(arena.View(block).back() == 1.0f);
 }
 
-TEST_CASE("the plan is a table, the largest block first") {
+TEST_CASE("the plan is a table, a line for each name, the largest first") {
   Arena arena("weights");
   arena.Declare<float>("norm", 16);
-  arena.Declare<float>("embedding", 48);
+  arena.Declare<float>("embedding", 96);
+  arena.Declare<float>("norm", 16);
   CHECK(arena.PlanToString() ==
         "weights             bytes  share\n"
-        "embedding             192  75.0%\n"
-        "norm                   64  25.0%\n"
-        "total                 256\n");
+        "embedding             384  75.0%\n"
+        "norm x 2              128  25.0%\n"
+        "total                 512\n");
 }
 
 TEST_CASE("an arena without blocks builds") {

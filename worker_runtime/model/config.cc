@@ -28,6 +28,8 @@ struct NamedShape {
 // model cards. Columns: layers, hidden, ffn, heads, kv heads, head size, vocabulary, rope theta,
 // norm epsilon, tied embeddings.
 const NamedShape kNamedShapes[] = {
+    // The sizes of GPT-2 small and medium (padded vocabulary), as a Llama.
+    {"llama-125m", {12, 768, 2048, 12, 12, 64, 50304, 10000.0, 1e-5, true}},
     {"llama-15m", {8, 384, 1024, 8, 8, 48, 256, 10000.0, 1e-5, false}},
     {"llama-2-70b", {80, 8192, 28672, 64, 8, 128, 32000, 10000.0, 1e-5, false}},
     {"llama-2-7b", {32, 4096, 11008, 32, 32, 128, 32000, 10000.0, 1e-5, false}},
@@ -36,6 +38,7 @@ const NamedShape kNamedShapes[] = {
     {"llama-3-8b", {32, 4096, 14336, 32, 8, 128, 128256, 500000.0, 1e-5, false}},
     {"llama-3.2-1b", {16, 2048, 8192, 32, 8, 64, 128256, 500000.0, 1e-5, true}},
     {"llama-3.2-3b", {28, 3072, 8192, 24, 8, 128, 128256, 500000.0, 1e-5, true}},
+    {"llama-350m", {24, 1024, 2816, 16, 16, 64, 50304, 10000.0, 1e-5, true}},
     // The short name that job files use for llama-3-70b.
     {"llama-70b", {80, 8192, 28672, 64, 8, 128, 128256, 500000.0, 1e-5, false}},
     // Byte vocabulary and heads of 4, so that every layout up to tp 8 x pp 8 is legal in a test.

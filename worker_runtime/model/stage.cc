@@ -118,9 +118,7 @@ StageOf<T>::StageOf(const Options& options, const ParameterTable& table, Collect
                                   options.coordinate.tp)),
       slot_memory_(options.slots) {
   DeclareBlock("recomputed/", /*is_shared=*/true, shared_memory_);
-  for (size_t i = 0; i < slot_memory_.size(); ++i) {
-    DeclareSlot(absl::StrCat("activations/slot ", i, "/"), slot_memory_[i]);
-  }
+  for (SlotMemory& memory : slot_memory_) DeclareSlot("activations/", memory);
   DeclareScratch();
   if (!last()) return;
   loss_head_.emplace(LossHeadShape{.rows = shape_.rows(),
@@ -162,8 +160,7 @@ void StageOf<T>::DeclareSlot(const std::string& prefix, SlotMemory& memory) {
   for (size_t i = 0; i < table_.blocks.size(); ++i) {
     // What is shared keeps the shared set's blocks.
     memory.blocks.push_back(shared_memory_);
-    DeclareBlock(absl::StrCat(prefix, "layer ", table_.first_layer + i, "/"), /*is_shared=*/false,
-                 memory.blocks.back());
+    DeclareBlock(prefix, /*is_shared=*/false, memory.blocks.back());
   }
   memory.output = arena_.Declare<T>(prefix + "output", rows * shape_.hidden);
   if (!last()) return;
