@@ -50,9 +50,9 @@ TEST_CASE("every name is listed in order and gives a valid shape") {
 
 TEST_CASE("an unknown name is answered with the closest and the known ones") {
   CHECK_STATUS(NamedModel("llama-3-8"), absl::StatusCode::kNotFound,
-               "unknown model \"llama-3-8\"; did you mean \"llama-3-8b\"? Known: llama-15m, ");
+               "unknown model \"llama-3-8\"; did you mean \"llama-3-8b\"? Known: llama-125m, ");
   CHECK_STATUS(NamedModel("mixture-of-everything"), absl::StatusCode::kNotFound,
-               "unknown model \"mixture-of-everything\"; known: llama-15m, ");
+               "unknown model \"mixture-of-everything\"; known: llama-125m, ");
 }
 
 TEST_CASE("the small shapes can be split over every power of two up to 8") {
