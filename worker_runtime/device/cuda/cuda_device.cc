@@ -2,7 +2,6 @@
 
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -10,13 +9,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
-#include "tools/base/backoff.h"
 #include "tools/base/clock.h"
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
 #include "worker_runtime/device/cuda/first_error.h"
 #include "worker_runtime/device/cuda/queue.h"
+#include "worker_runtime/device/cuda/wait.h"
 
 namespace convene::worker {
 namespace {
@@ -24,12 +23,6 @@ namespace {
 using cuda::CudaStatus;
 using cuda::FirstError;
 using cuda::Queue;
-
-// Pauses of a waiting host: short beside a step, long beside a query.
-constexpr absl::Duration kFirstPause = absl::Microseconds(10);
-constexpr absl::Duration kLongestPause = absl::Milliseconds(1);
-// Of Backoff: one waiter, no herd to scatter.
-constexpr double kWholePause = 0.999;
 
 class DeviceMemory : public Memory {
  public:
@@ -227,26 +220,12 @@ void CudaDevice::Order(Event& event, Stream& stream) {
   Report(cudaStreamWaitEvent(stream.queue().stream(), Handle(event), 0), "cudaStreamWaitEvent");
 }
 
-// By asking, since cudaEventSynchronize knows no deadline.
 absl::Status CudaDevice::Wait(Event& event, absl::Duration timeout) {
   MakeCurrent();
-  const MonotonicTime deadline = Clock::Real().Now() + timeout;
-  Backoff pause(kFirstPause, kLongestPause);
-  for (;;) {
-    const cudaError_t error = cudaEventQuery(Handle(event));
-    if (error != cudaErrorNotReady) {
-      Report(error, "work queued on the GPU");
-      return status();
-    }
-    (void)cudaGetLastError();  // "not ready" is no error of the next launch
-    const absl::Duration left = deadline - Clock::Real().Now();
-    if (left <= absl::ZeroDuration()) {
-      return absl::DeadlineExceededError(absl::StrCat("GPU ", ordinal_,
-                                                      " has not done what was queued within ",
-                                                      absl::FormatDuration(timeout)));
-    }
-    Clock::Real().SleepFor(std::min(pause.Next(kWholePause), left));
-  }
+  const absl::Status done = cuda::WaitFor(Handle(event), timeout);
+  if (absl::IsDeadlineExceeded(done)) return Annotate(done, description_);
+  first_error_.Report(done);
+  return status();
 }
 
 absl::Status CudaDevice::Synchronize(absl::Duration timeout) {
