@@ -15,7 +15,7 @@ FlightRecorder::FlightRecorder(size_t capacity, Clock& clock)
 }
 
 uint64_t FlightRecorder::Start(absl::string_view group, absl::string_view operation,
-                               uint64_t sequence, size_t size_bytes) {
+                               uint64_t sequence, ConstElements data) {
   const MonotonicTime now = clock_.Now();
   MutexLock lock(&mutex_);
   const uint64_t handle = ++last_handle_;
@@ -24,7 +24,8 @@ uint64_t FlightRecorder::Start(absl::string_view group, absl::string_view operat
   entry.group.assign(group.data(), group.size());
   entry.operation.assign(operation.data(), operation.size());
   entry.sequence = sequence;
-  entry.size_bytes = size_bytes;
+  entry.size_bytes = data.size_bytes();
+  entry.dtype = data.dtype;
   entry.state = State::kStarted;
   entry.code = absl::StatusCode::kOk;
   entry.started = now;
@@ -42,9 +43,12 @@ void FlightRecorder::Finish(uint64_t handle, const absl::Status& status) {
 }
 
 std::string FlightRecorder::Line(const Entry& entry, MonotonicTime now) const {
-  std::string line = absl::StrFormat("%.3f ms  %s #%d %s %d B  ",
-                                     absl::ToDoubleMilliseconds(entry.started - born_), entry.group,
-                                     entry.sequence, entry.operation, entry.size_bytes);
+  std::string line =
+      absl::StrFormat("%.3f ms  %s #%d %s %d B", absl::ToDoubleMilliseconds(entry.started - born_),
+                      entry.group, entry.sequence, entry.operation, entry.size_bytes);
+  // Nothing is of no type.
+  if (entry.size_bytes > 0) absl::StrAppend(&line, " ", DTypeName(entry.dtype));
+  line += "  ";
   switch (entry.state) {
     case State::kStarted:
       absl::StrAppendFormat(&line, "started, unfinished for %.3f ms\n",

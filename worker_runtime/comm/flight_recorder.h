@@ -1,5 +1,5 @@
 // The last collectives of this process, for the moment when one of them hangs: comparing (group,
-// sequence, operation, bytes) over ranks finds the rank that did something else.
+// sequence, operation, bytes, element type) over ranks finds the rank that did something else.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "tools/base/clock.h"
 #include "tools/base/mutex.h"
+#include "worker_runtime/device/elements.h"
 
 namespace convene::worker {
 
@@ -22,14 +23,15 @@ class FlightRecorder {
   // REQUIRES: capacity > 0. `clock` outlives the recorder.
   FlightRecorder(size_t capacity, Clock& clock);
 
-  // Returns the handle for Finish. `sequence` counts the operations of `group`, from 1.
+  // Returns the handle for Finish. `sequence` counts the operations of `group`, from 1. Of `data`
+  // only size and type are kept.
   uint64_t Start(absl::string_view group, absl::string_view operation, uint64_t sequence,
-                 size_t size_bytes);
+                 ConstElements data);
   // Does nothing when the entry has been overwritten since.
   void Finish(uint64_t handle, const absl::Status& status);
 
   // One operation a line, oldest first, times in milliseconds since the recorder was made:
-  // "12.345 ms  dp #17 all_reduce 4096 B  finished after 0.120 ms".
+  // "12.345 ms  dp #17 all_reduce 4096 B bf16  finished after 0.120 ms".
   std::string Dump() const;
 
   // The process's own, of 4096 entries on the real clock.
@@ -43,6 +45,7 @@ class FlightRecorder {
     std::string operation;
     uint64_t sequence = 0;
     size_t size_bytes = 0;
+    DType dtype = DType::kFloat32;
     State state = State::kStarted;
     absl::StatusCode code = absl::StatusCode::kOk;
     MonotonicTime started;

@@ -5,37 +5,40 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "tools/base/clock.h"
+#include "worker_runtime/device/elements.h"
 
 namespace convene::worker {
 namespace {
+
+ConstElements Of(size_t count, DType dtype) { return {nullptr, count, dtype}; }
 
 TEST_CASE("the dump tells what finished, what failed and what still runs") {
   ManualClock clock;
   FlightRecorder recorder(8, clock);
   clock.Advance(absl::Milliseconds(2));
-  const uint64_t first = recorder.Start("dp", "all_reduce", 1, 4096);
+  const uint64_t first = recorder.Start("dp", "all_reduce", 1, Of(1024, DType::kFloat32));
   clock.Advance(absl::Microseconds(120));
   recorder.Finish(first, absl::OkStatus());
-  const uint64_t second = recorder.Start("pp", "send", 7, 64);
+  const uint64_t second = recorder.Start("pp", "send", 7, Of(32, DType::kBFloat16));
   recorder.Finish(second, absl::UnavailableError("gone"));
-  recorder.Start("dp", "barrier", 2, 0);
+  recorder.Start("dp", "barrier", 2, {});
   clock.Advance(absl::Seconds(1));
   CHECK(recorder.Dump() ==
-        "2.000 ms  dp #1 all_reduce 4096 B  finished after 0.120 ms\n"
-        "2.120 ms  pp #7 send 64 B  failed after 0.000 ms: UNAVAILABLE\n"
+        "2.000 ms  dp #1 all_reduce 4096 B fp32  finished after 0.120 ms\n"
+        "2.120 ms  pp #7 send 64 B bf16  failed after 0.000 ms: UNAVAILABLE\n"
         "2.120 ms  dp #2 barrier 0 B  started, unfinished for 1000.000 ms\n");
 }
 
 TEST_CASE("only the last operations are kept, and a late finish harms nobody") {
   ManualClock clock;
   FlightRecorder recorder(2, clock);
-  const uint64_t overwritten = recorder.Start("dp", "all_reduce", 1, 4);
-  recorder.Start("dp", "all_reduce", 2, 4);
-  recorder.Start("dp", "all_reduce", 3, 4);
+  const uint64_t overwritten = recorder.Start("dp", "all_reduce", 1, Of(1, DType::kFloat32));
+  recorder.Start("dp", "all_reduce", 2, Of(1, DType::kFloat32));
+  recorder.Start("dp", "all_reduce", 3, Of(1, DType::kFloat32));
   recorder.Finish(overwritten, absl::OkStatus());
   CHECK(recorder.Dump() ==
-        "0.000 ms  dp #2 all_reduce 4 B  started, unfinished for 0.000 ms\n"
-        "0.000 ms  dp #3 all_reduce 4 B  started, unfinished for 0.000 ms\n");
+        "0.000 ms  dp #2 all_reduce 4 B fp32  started, unfinished for 0.000 ms\n"
+        "0.000 ms  dp #3 all_reduce 4 B fp32  started, unfinished for 0.000 ms\n");
 }
 
 TEST_CASE("an unused recorder dumps nothing") {

@@ -27,14 +27,15 @@ size_t MessageCount(size_t size_bytes, size_t message_bytes_max) {
   return (size_bytes + message_bytes_max - 1) / message_bytes_max;
 }
 
-template <typename T>
-absl::Span<std::byte> AsBytes(absl::Span<T> span) {
-  return {reinterpret_cast<std::byte*>(span.data()), span.size() * sizeof(T)};
+absl::Span<std::byte> AsBytes(Elements data) {
+  return {static_cast<std::byte*>(data.data), data.size_bytes()};
 }
-template <typename T>
-absl::Span<const std::byte> AsBytes(absl::Span<const T> span) {
-  return {reinterpret_cast<const std::byte*>(span.data()), span.size() * sizeof(T)};
+absl::Span<const std::byte> AsBytes(ConstElements data) {
+  return {static_cast<const std::byte*>(data.data), data.size_bytes()};
 }
+
+// The addresses of what is to be added, in rank order.
+using Sources = absl::InlinedVector<const void*, 64>;
 
 }  // namespace
 
@@ -79,14 +80,14 @@ absl::Status GroupCollective::Break(const absl::Status& status, absl::string_vie
   return broken_;
 }
 
-absl::Status GroupCollective::RunCollective(absl::string_view operation, size_t size_bytes,
+absl::Status GroupCollective::RunCollective(absl::string_view operation, ConstElements data,
                                             absl::FunctionRef<absl::Status()> body) {
   CONVENE_RETURN_IF_ERROR(CheckUsable());
   const uint64_t sequence = ++collectives_started_;
-  const uint64_t record = recorder_.Start(name_, operation, sequence, size_bytes);
+  const uint64_t record = recorder_.Start(name_, operation, sequence, data);
   deadline_ = Clock::Real().Now() + timeout_;
   absl::Status status = body();
-  if (!status.ok()) status = Break(status, operation, sequence, size_bytes);
+  if (!status.ok()) status = Break(status, operation, sequence, data.size_bytes());
   recorder_.Finish(record, status);
   return status;
 }
@@ -130,67 +131,63 @@ absl::Status GroupCollective::Exchange(absl::FunctionRef<ConstBytes(int)> outgoi
   return absl::OkStatus();
 }
 
-template <typename T>
-absl::Span<T> GroupCollective::ShardOf(absl::Span<T> data, int shard) const {
-  const size_t first = data.size() * shard / size_;
-  const size_t end = data.size() * (shard + 1) / size_;
-  return data.subspan(first, end - first);
+template <typename Void>
+BasicElements<Void> GroupCollective::ShardOf(BasicElements<Void> data, int shard) const {
+  const size_t first = data.count * shard / size_;
+  const size_t end = data.count * (shard + 1) / size_;
+  return data.Slice(first, end - first);
 }
 
-template <typename T>
-absl::Status GroupCollective::AllReduceByGathering(absl::Span<T> data, ReduceOp op) {
-  T* const gathered = scratch_.Reserve<T>(data.size() * size_);
+absl::Status GroupCollective::AllReduceByGathering(Elements data, ReduceOp op) {
+  std::byte* const gathered = scratch_.Reserve<std::byte>(data.size_bytes() * size_);
   const auto of_rank = [&](int rank) {
-    return absl::Span<T>(gathered + data.size() * rank, data.size());
+    return Bytes(gathered + data.size_bytes() * rank, data.size_bytes());
   };
-  CONVENE_RETURN_IF_ERROR(Exchange([&](int) { return ConstBytes(AsBytes(data)); },
-                                   [&](int peer) { return AsBytes(of_rank(peer)); }));
-  absl::InlinedVector<const T*, 64> sources;
+  CONVENE_RETURN_IF_ERROR(Exchange([&](int) { return ConstBytes(AsBytes(data)); }, of_rank));
+  Sources sources;
   for (int rank = 0; rank < size_; ++rank) {
-    sources.push_back(rank == rank_ ? data.data() : of_rank(rank).data());
+    sources.push_back(rank == rank_ ? data.data : of_rank(rank).data());
   }
-  ReduceInOrder(sources, data.size(), op, data.data());
+  ReduceInOrder(sources, data.count, data.dtype, op, data.data);
   return absl::OkStatus();
 }
 
-template <typename T>
-absl::Status GroupCollective::ReduceScatterShards(absl::Span<T> data, ReduceOp op) {
-  constexpr size_t kPiece = kPieceBytes / sizeof(T);
-  const size_t longest_shard = (data.size() + size_ - 1) / size_;
-  for (size_t start = 0; start < longest_shard; start += kPiece) {
+absl::Status GroupCollective::ReduceScatterShards(Elements data, ReduceOp op) {
+  const size_t piece_count = kPieceBytes / SizeOf(data.dtype);
+  const size_t longest_shard = (data.count + size_ - 1) / size_;
+  for (size_t start = 0; start < longest_shard; start += piece_count) {
     const auto piece_of = [&](int shard) {
-      const absl::Span<T> whole = ShardOf(data, shard);
-      return whole.subspan(std::min(start, whole.size()), kPiece);
+      const Elements whole = ShardOf(data, shard);
+      const size_t first = std::min(start, whole.count);
+      return whole.Slice(first, std::min(piece_count, whole.count - first));
     };
-    const absl::Span<T> own = piece_of(rank_);
-    T* const arrived = scratch_.Reserve<T>(own.size() * size_);
+    const Elements own = piece_of(rank_);
+    std::byte* const arrived = scratch_.Reserve<std::byte>(own.size_bytes() * size_);
     const auto from = [&](int peer) {
-      return absl::Span<T>(arrived + own.size() * peer, own.size());
+      return Bytes(arrived + own.size_bytes() * peer, own.size_bytes());
     };
-    CONVENE_RETURN_IF_ERROR(Exchange([&](int peer) { return ConstBytes(AsBytes(piece_of(peer))); },
-                                     [&](int peer) { return AsBytes(from(peer)); }));
-    absl::InlinedVector<const T*, 64> sources;
+    CONVENE_RETURN_IF_ERROR(
+        Exchange([&](int peer) { return ConstBytes(AsBytes(piece_of(peer))); }, from));
+    Sources sources;
     for (int rank = 0; rank < size_; ++rank) {
-      sources.push_back(rank == rank_ ? own.data() : from(rank).data());
+      sources.push_back(rank == rank_ ? own.data : from(rank).data());
     }
-    ReduceInOrder(sources, own.size(), op, own.data());
+    ReduceInOrder(sources, own.count, own.dtype, op, own.data);
   }
   return absl::OkStatus();
 }
 
-template <typename T>
-absl::Status GroupCollective::AllGatherShards(absl::Span<T> data) {
+absl::Status GroupCollective::AllGatherShards(Elements data) {
   return Exchange([&](int) { return ConstBytes(AsBytes(ShardOf(data, rank_))); },
                   [&](int peer) { return AsBytes(ShardOf(data, peer)); });
 }
 
-template <typename T>
-absl::Status GroupCollective::AllReduceAny(absl::Span<T> data, ReduceOp op) {
-  const size_t size_bytes = data.size() * sizeof(T);
-  return RunCollective("all_reduce", size_bytes, [&]() -> absl::Status {
+absl::Status GroupCollective::AllReduce(Elements data, ReduceOp op, Stream&) {
+  return RunCollective("all_reduce", data, [&]() -> absl::Status {
     if (size_ == 1) return absl::OkStatus();
     // Two ranks send as many bytes either way, and gathering takes one round instead of two; it
     // needs as much scratch as there is data.
+    const size_t size_bytes = data.size_bytes();
     const bool gather =
         (size_ == 2 && size_bytes <= kPieceBytes) || size_bytes * (size_ - 1) <= kGatherLimitBytes;
     if (gather) return AllReduceByGathering(data, op);
@@ -199,44 +196,34 @@ absl::Status GroupCollective::AllReduceAny(absl::Span<T> data, ReduceOp op) {
   });
 }
 
-absl::Status GroupCollective::AllReduce(absl::Span<float> data, ReduceOp op, Stream&) {
-  return AllReduceAny(data, op);
-}
-
-absl::Status GroupCollective::AllReduce(absl::Span<double> data, ReduceOp op, Stream&) {
-  return AllReduceAny(data, op);
-}
-
-absl::Status GroupCollective::ReduceScatter(absl::Span<float> data, ReduceOp op, Stream&) {
-  CONVENE_CHECK(data.size() % size_ == 0);
-  return RunCollective("reduce_scatter", data.size() * sizeof(float), [&]() -> absl::Status {
+absl::Status GroupCollective::ReduceScatter(Elements data, ReduceOp op, Stream&) {
+  CONVENE_CHECK(data.count % size_ == 0);
+  return RunCollective("reduce_scatter", data, [&]() -> absl::Status {
     if (size_ == 1) return absl::OkStatus();
     return ReduceScatterShards(data, op);
   });
 }
 
-absl::Status GroupCollective::AllGather(absl::Span<float> data, Stream&) {
-  CONVENE_CHECK(data.size() % size_ == 0);
-  return RunCollective("all_gather", data.size() * sizeof(float),
-                       [&] { return AllGatherShards(data); });
+absl::Status GroupCollective::AllGather(Elements data, Stream&) {
+  CONVENE_CHECK(data.count % size_ == 0);
+  return RunCollective("all_gather", data, [&] { return AllGatherShards(data); });
 }
 
-absl::Status GroupCollective::AllToAll(absl::Span<const float> input, absl::Span<float> output,
-                                       Stream&) {
-  CONVENE_CHECK(input.size() == output.size() && input.size() % size_ == 0);
-  return RunCollective("all_to_all", input.size() * sizeof(float), [&] {
-    const absl::Span<const float> kept = ShardOf(input, rank_);
-    std::copy(kept.begin(), kept.end(), ShardOf(output, rank_).begin());
+absl::Status GroupCollective::AllToAll(ConstElements input, Elements output, Stream&) {
+  CONVENE_CHECK(input.count == output.count && input.count % size_ == 0);
+  CONVENE_CHECK(input.dtype == output.dtype);
+  return RunCollective("all_to_all", input, [&] {
+    const ConstBytes kept = AsBytes(ShardOf(input, rank_));
+    std::copy(kept.begin(), kept.end(), AsBytes(ShardOf(output, rank_)).begin());
     return Exchange([&](int peer) { return AsBytes(ShardOf(input, peer)); },
                     [&](int peer) { return AsBytes(ShardOf(output, peer)); });
   });
 }
 
-absl::Status GroupCollective::Broadcast(absl::Span<float> data, int root, Stream&) {
+absl::Status GroupCollective::Broadcast(Elements data, int root, Stream&) {
   CONVENE_CHECK(root >= 0 && root < size_);
-  const size_t size_bytes = data.size() * sizeof(float);
-  return RunCollective("broadcast", size_bytes, [&]() -> absl::Status {
-    const bool whole = size_ <= 2 || size_bytes <= kDirectBroadcastLimitBytes;
+  return RunCollective("broadcast", data, [&]() -> absl::Status {
+    const bool whole = size_ <= 2 || data.size_bytes() <= kDirectBroadcastLimitBytes;
     const auto part_for = [&](int rank) { return whole ? data : ShardOf(data, rank); };
     CONVENE_RETURN_IF_ERROR(Exchange(
         [&](int peer) {
@@ -249,7 +236,7 @@ absl::Status GroupCollective::Broadcast(absl::Span<float> data, int root, Stream
 }
 
 absl::Status GroupCollective::Barrier(Stream&) {
-  return RunCollective("barrier", 0, [&] {
+  return RunCollective("barrier", {}, [&] {
     // Not on the stack: a message that fails is withdrawn only after this function has returned.
     std::byte* const tokens = scratch_.Reserve<std::byte>(size_);
     tokens[rank_] = {};
@@ -258,7 +245,7 @@ absl::Status GroupCollective::Barrier(Stream&) {
   });
 }
 
-absl::StatusOr<PendingSend> GroupCollective::Send(absl::Span<const float> data, int peer, Stream&) {
+absl::StatusOr<PendingSend> GroupCollective::Send(ConstElements data, int peer, Stream&) {
   CONVENE_CHECK(peer >= 0 && peer < size_ && peer != rank_);
   CONVENE_CHECK(open_send_count_ < kOpenSendsMax);
   CONVENE_RETURN_IF_ERROR(CheckUsable());
@@ -270,13 +257,13 @@ absl::StatusOr<PendingSend> GroupCollective::Send(absl::Span<const float> data, 
   open = {.id = ++sends_started_ * kOpenSendsMax + place,
           .peer = peer,
           .sequence = ++peers_[peer].sends_started,
-          .size_bytes = data.size() * sizeof(float)};
+          .size_bytes = data.size_bytes()};
   ++open_send_count_;
   const std::string operation = absl::StrCat("send to ", peer);
-  open.record = recorder_.Start(name_, operation, open.sequence, open.size_bytes);
+  open.record = recorder_.Start(name_, operation, open.sequence, data);
   const MessageTag tag = {
       .lane = Lane::kPointToPoint, .sequence = open.sequence, .size_bytes = open.size_bytes};
-  absl::Status status = wire_->PostSend(peer, tag, data.data());
+  absl::Status status = wire_->PostSend(peer, tag, data.data);
   if (!status.ok()) {
     status = Break(status, operation, open.sequence, open.size_bytes);
     recorder_.Finish(open.record, status);
@@ -285,7 +272,7 @@ absl::StatusOr<PendingSend> GroupCollective::Send(absl::Span<const float> data, 
   return PendingSend{.id = open.id};
 }
 
-absl::Status GroupCollective::Wait(PendingSend pending) {
+absl::Status GroupCollective::Wait(PendingSend pending, Stream&) {
   OpenSend& open = open_sends_[pending.id % kOpenSendsMax];
   CONVENE_CHECK(pending.id != 0 && open.id == pending.id);
   const OpenSend send = std::exchange(open, OpenSend{});
@@ -305,17 +292,17 @@ absl::Status GroupCollective::Wait(PendingSend pending) {
   return status;
 }
 
-absl::Status GroupCollective::Recv(absl::Span<float> data, int peer, Stream&) {
+absl::Status GroupCollective::Recv(Elements data, int peer, Stream&) {
   CONVENE_CHECK(peer >= 0 && peer < size_ && peer != rank_);
   CONVENE_RETURN_IF_ERROR(CheckUsable());
-  const size_t size_bytes = data.size() * sizeof(float);
+  const size_t size_bytes = data.size_bytes();
   const uint32_t sequence = ++peers_[peer].receives_started;
   const std::string operation = absl::StrCat("recv from ", peer);
-  const uint64_t record = recorder_.Start(name_, operation, sequence, size_bytes);
+  const uint64_t record = recorder_.Start(name_, operation, sequence, data);
   deadline_ = Clock::Real().Now() + timeout_;
   absl::Status status = wire_->PostReceive(
       peer, {.lane = Lane::kPointToPoint, .sequence = sequence, .size_bytes = size_bytes},
-      data.data());
+      data.data);
   if (status.ok()) status = wire_->AwaitReceive(peer, Lane::kPointToPoint, deadline_);
   if (!status.ok()) status = Break(status, operation, sequence, size_bytes);
   recorder_.Finish(record, status);

@@ -4,11 +4,11 @@
 // rank is seen at first hand by everybody who needs it, and is named. Reductions add in rank order,
 // whatever order messages arrive in.
 //
-//   all_reduce, small   everyone sends all of it to everyone; each adds up          1 round, (n-1)
-//   S bytes out all_reduce, large   reduce_scatter, then all_gather                            2
-//   rounds, 2 (n-1)/n S bytes out reduce_scatter      shard j goes to rank j, which adds up what
-//   came             1 round, (n-1)/n S all_gather, all_to_all, barrier 1 round broadcast small:
-//   root to everyone; large: scatter, then all_gather    1 or 2 rounds
+//   all_reduce, small   everyone sends all of it to everyone; each adds up         1 round
+//   all_reduce, large   reduce_scatter, then all_gather                           2 rounds
+//   reduce_scatter      shard j goes to rank j, which adds up what came            1 round
+//   all_gather, all_to_all, barrier                                                1 round
+//   broadcast           small: root to everyone; large: scatter, then all_gather   1 or 2 rounds
 #pragma once
 
 #include <array>
@@ -28,6 +28,7 @@
 #include "worker_runtime/comm/collective.h"
 #include "worker_runtime/comm/flight_recorder.h"
 #include "worker_runtime/comm/wire.h"
+#include "worker_runtime/device/elements.h"
 #include "worker_runtime/device/stream.h"
 
 namespace convene::worker {
@@ -67,17 +68,16 @@ class GroupCollective final : public Collective {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  absl::Status AllReduce(absl::Span<float> data, ReduceOp op, Stream& stream) override;
-  absl::Status AllReduce(absl::Span<double> data, ReduceOp op, Stream& stream) override;
-  absl::Status ReduceScatter(absl::Span<float> data, ReduceOp op, Stream& stream) override;
-  absl::Status AllGather(absl::Span<float> data, Stream& stream) override;
-  absl::Status AllToAll(absl::Span<const float> input, absl::Span<float> output,
-                        Stream& stream) override;
-  absl::Status Broadcast(absl::Span<float> data, int root, Stream& stream) override;
-  absl::StatusOr<PendingSend> Send(absl::Span<const float> data, int peer, Stream& stream) override;
-  absl::Status Wait(PendingSend pending) override;
-  absl::Status Recv(absl::Span<float> data, int peer, Stream& stream) override;
+  absl::Status AllReduce(Elements data, ReduceOp op, Stream& stream) override;
+  absl::Status ReduceScatter(Elements data, ReduceOp op, Stream& stream) override;
+  absl::Status AllGather(Elements data, Stream& stream) override;
+  absl::Status AllToAll(ConstElements input, Elements output, Stream& stream) override;
+  absl::Status Broadcast(Elements data, int root, Stream& stream) override;
+  absl::StatusOr<PendingSend> Send(ConstElements data, int peer, Stream& stream) override;
+  absl::Status Wait(PendingSend pending, Stream& stream) override;
+  absl::Status Recv(Elements data, int peer, Stream& stream) override;
   absl::Status Barrier(Stream& stream) override;
+  absl::Status Check() override { return CheckUsable(); }
   void Abort(absl::string_view why) override;
 
  private:
@@ -101,7 +101,7 @@ class GroupCollective final : public Collective {
 
   // Runs `body` as the group's next collective: refuses when broken, records, and makes an error
   // sticky.
-  absl::Status RunCollective(absl::string_view operation, size_t size_bytes,
+  absl::Status RunCollective(absl::string_view operation, ConstElements data,
                              absl::FunctionRef<absl::Status()> body);
   absl::Status CheckUsable();
   // Annotates `status` with where it happened, remembers it and gives up all open messages.
@@ -113,17 +113,12 @@ class GroupCollective final : public Collective {
   absl::Status Exchange(absl::FunctionRef<ConstBytes(int)> outgoing,
                         absl::FunctionRef<Bytes(int)> incoming);
 
-  template <typename T>
-  absl::Status AllReduceAny(absl::Span<T> data, ReduceOp op);
-  template <typename T>
-  absl::Status AllReduceByGathering(absl::Span<T> data, ReduceOp op);
+  absl::Status AllReduceByGathering(Elements data, ReduceOp op);
   // Shard i of `data` is [i n / size, (i + 1) n / size).
-  template <typename T>
-  absl::Span<T> ShardOf(absl::Span<T> data, int shard) const;
-  template <typename T>
-  absl::Status ReduceScatterShards(absl::Span<T> data, ReduceOp op);
-  template <typename T>
-  absl::Status AllGatherShards(absl::Span<T> data);
+  template <typename Void>
+  BasicElements<Void> ShardOf(BasicElements<Void> data, int shard) const;
+  absl::Status ReduceScatterShards(Elements data, ReduceOp op);
+  absl::Status AllGatherShards(Elements data);
 
   const std::string name_;
   const std::unique_ptr<Wire> wire_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "tools/base/check.h"
 
@@ -12,48 +13,62 @@ namespace {
 // A block's running result stays in the first-level cache while the sources stream by.
 constexpr size_t kBlock = 1024;
 
-template <typename T>
-void Add(const T* __restrict source, size_t count, T* __restrict sum) {
-  for (size_t i = 0; i < count; ++i) sum[i] += source[i];
+// `Sum` is the type in which `T` is added.
+template <typename T, typename Sum>
+void Add(const T* __restrict source, size_t count, Sum* __restrict sum) {
+  for (size_t i = 0; i < count; ++i) sum[i] += static_cast<Sum>(source[i]);
 }
 
 // Keeps a NaN on either side: a comparison with NaN is false. An `|`, not `||`: no branch.
-template <typename T>
-void Max(const T* __restrict source, size_t count, T* __restrict largest) {
+template <typename T, typename Sum>
+void Max(const T* __restrict source, size_t count, Sum* __restrict largest) {
   for (size_t i = 0; i < count; ++i) {
-    const bool keep = (largest[i] >= source[i]) | std::isnan(largest[i]);
-    largest[i] = keep ? largest[i] : source[i];
+    const Sum value = static_cast<Sum>(source[i]);
+    const bool keep = (largest[i] >= value) | std::isnan(largest[i]);
+    largest[i] = keep ? largest[i] : value;
   }
 }
 
-template <typename T>
-void Reduce(absl::Span<const T* const> sources, size_t count, ReduceOp op, T* result) {
+template <typename From, typename To>
+void Convert(const From* __restrict from, size_t count, To* __restrict to) {
+  if constexpr (std::is_same_v<From, To>) {
+    std::memcpy(to, from, count * sizeof(To));
+  } else {
+    for (size_t i = 0; i < count; ++i) to[i] = static_cast<To>(from[i]);
+  }
+}
+
+template <typename T, typename Sum>
+void Reduce(absl::Span<const void* const> sources, size_t count, ReduceOp op, T* result) {
   CONVENE_CHECK(!sources.empty());
-  alignas(64) T block[kBlock];
+  alignas(64) Sum block[kBlock];
   for (size_t start = 0; start < count; start += kBlock) {
     const size_t length = std::min(kBlock, count - start);
-    std::memcpy(block, sources[0] + start, length * sizeof(T));
+    const auto source = [&](size_t rank) { return static_cast<const T*>(sources[rank]) + start; };
+    Convert(source(0), length, block);
     for (size_t rank = 1; rank < sources.size(); ++rank) {
       if (op == ReduceOp::kSum) {
-        Add(sources[rank] + start, length, block);
+        Add(source(rank), length, block);
       } else {
-        Max(sources[rank] + start, length, block);
+        Max(source(rank), length, block);
       }
     }
-    std::memcpy(result + start, block, length * sizeof(T));
+    Convert(block, length, result + start);
   }
 }
 
 }  // namespace
 
-void ReduceInOrder(absl::Span<const float* const> sources, size_t count, ReduceOp op,
-                   float* result) {
-  Reduce(sources, count, op, result);
-}
-
-void ReduceInOrder(absl::Span<const double* const> sources, size_t count, ReduceOp op,
-                   double* result) {
-  Reduce(sources, count, op, result);
+void ReduceInOrder(absl::Span<const void* const> sources, size_t count, DType dtype, ReduceOp op,
+                   void* result) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return Reduce<float, float>(sources, count, op, static_cast<float*>(result));
+    case DType::kBFloat16:
+      return Reduce<BFloat16, float>(sources, count, op, static_cast<BFloat16*>(result));
+    case DType::kFloat64:
+      return Reduce<double, double>(sources, count, op, static_cast<double*>(result));
+  }
 }
 
 }  // namespace convene::worker

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "worker_runtime/comm/collective.h"
+#include "worker_runtime/device/elements.h"
 #include "worker_runtime/device/stream.h"
 #include "worker_runtime/schedule/schedule.h"
 
@@ -20,9 +20,9 @@ class PipelineStage {
   // Turns gradient(microbatch) from the output's gradient into the input's. On the last stage it
   // starts from the loss.
   virtual absl::Status Backward(int microbatch, Stream& stream) = 0;
-  virtual absl::Span<float> input(int microbatch) = 0;
-  virtual absl::Span<float> output(int microbatch) = 0;
-  virtual absl::Span<float> gradient(int microbatch) = 0;
+  virtual Elements input(int microbatch) = 0;
+  virtual Elements output(int microbatch) = 0;
+  virtual Elements gradient(int microbatch) = 0;
 };
 
 class PipelineExecutor {
@@ -37,8 +37,8 @@ class PipelineExecutor {
 
  private:
   absl::Status Do(const Action& action, Stream& stream);
-  absl::Status Send(absl::Span<const float> data, int peer, PendingSend& pending, Stream& stream);
-  absl::Status WaitFor(PendingSend& pending);
+  absl::Status Send(ConstElements data, int peer, PendingSend& pending, Stream& stream);
+  absl::Status WaitFor(PendingSend& pending, Stream& stream);
 
   PipelineStage& stage_;
   Collective& pp_;

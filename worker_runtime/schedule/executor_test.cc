@@ -46,15 +46,9 @@ class CountingStage : public PipelineStage {
     finished.push_back(gradient);
     return absl::OkStatus();
   }
-  absl::Span<float> input(int microbatch) override {
-    return absl::MakeSpan(Of(inputs_, microbatch));
-  }
-  absl::Span<float> output(int microbatch) override {
-    return absl::MakeSpan(Of(outputs_, microbatch));
-  }
-  absl::Span<float> gradient(int microbatch) override {
-    return absl::MakeSpan(Of(gradients_, microbatch));
-  }
+  Elements input(int microbatch) override { return absl::MakeSpan(Of(inputs_, microbatch)); }
+  Elements output(int microbatch) override { return absl::MakeSpan(Of(outputs_, microbatch)); }
+  Elements gradient(int microbatch) override { return absl::MakeSpan(Of(gradients_, microbatch)); }
 
   int fails_at = -1;
   std::vector<std::vector<float>> finished;  // gradients, in microbatch order
@@ -149,7 +143,7 @@ TEST_CASE("forward only sends nothing back") {
   }
   for (Thread& thread : threads) thread.Join();
   for (const absl::Status& status : statuses) REQUIRE_OK(status);
-  CHECK(stages[1].output(kMicrobatches - 1)[2] == 1000 * kMicrobatches + 200 + 2);
+  CHECK(stages[1].output(kMicrobatches - 1).As<float>()[2] == 1000 * kMicrobatches + 200 + 2);
   CHECK(stages[0].finished.empty());
 }
 
@@ -158,33 +152,31 @@ class UnhurriedCollective final : public Collective {
  public:
   UnhurriedCollective(int rank, int size) : rank_(rank), size_(size) {}
 
-  bool IsSending(const float* data) const {
+  bool IsSending(const void* data) const {
     return std::any_of(open_.begin(), open_.end(), [=](const auto& s) { return s.second == data; });
   }
 
   const std::string& name() const override { return name_; }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  absl::StatusOr<PendingSend> Send(absl::Span<const float> data, int, Stream&) override {
-    open_[++last_id_] = data.data();
+  absl::StatusOr<PendingSend> Send(ConstElements data, int, Stream&) override {
+    open_[++last_id_] = data.data;
     return PendingSend{last_id_};
   }
-  absl::Status Wait(PendingSend pending) override {
+  absl::Status Wait(PendingSend pending, Stream&) override {
     return open_.erase(pending.id) == 1 ? absl::OkStatus() : absl::InternalError("waited twice");
   }
-  absl::Status Recv(absl::Span<float> data, int, Stream&) override {
-    return IsSending(data.data()) ? absl::InternalError("received into what is being sent")
-                                  : absl::OkStatus();
+  absl::Status Recv(Elements data, int, Stream&) override {
+    return IsSending(data.data) ? absl::InternalError("received into what is being sent")
+                                : absl::OkStatus();
   }
-  absl::Status AllReduce(absl::Span<float>, ReduceOp, Stream&) override { return Unused(); }
-  absl::Status AllReduce(absl::Span<double>, ReduceOp, Stream&) override { return Unused(); }
-  absl::Status ReduceScatter(absl::Span<float>, ReduceOp, Stream&) override { return Unused(); }
-  absl::Status AllGather(absl::Span<float>, Stream&) override { return Unused(); }
-  absl::Status AllToAll(absl::Span<const float>, absl::Span<float>, Stream&) override {
-    return Unused();
-  }
-  absl::Status Broadcast(absl::Span<float>, int, Stream&) override { return Unused(); }
+  absl::Status AllReduce(Elements, ReduceOp, Stream&) override { return Unused(); }
+  absl::Status ReduceScatter(Elements, ReduceOp, Stream&) override { return Unused(); }
+  absl::Status AllGather(Elements, Stream&) override { return Unused(); }
+  absl::Status AllToAll(ConstElements, Elements, Stream&) override { return Unused(); }
+  absl::Status Broadcast(Elements, int, Stream&) override { return Unused(); }
   absl::Status Barrier(Stream&) override { return Unused(); }
+  absl::Status Check() override { return absl::OkStatus(); }
   void Abort(absl::string_view) override {}
 
  private:
@@ -194,7 +186,7 @@ class UnhurriedCollective final : public Collective {
   const int rank_;
   const int size_;
   uint64_t last_id_ = 0;
-  std::map<uint64_t, const float*> open_;
+  std::map<uint64_t, const void*> open_;
 };
 
 // Fails when it is to write what is still being sent.
@@ -208,14 +200,14 @@ class CarefulStage final : public PipelineStage {
   absl::Status Backward(int microbatch, Stream& /*stream*/) override {
     return Check(gradient(microbatch));
   }
-  absl::Span<float> input(int microbatch) override { return buffers_.input(microbatch); }
-  absl::Span<float> output(int microbatch) override { return buffers_.output(microbatch); }
-  absl::Span<float> gradient(int microbatch) override { return buffers_.gradient(microbatch); }
+  Elements input(int microbatch) override { return buffers_.input(microbatch); }
+  Elements output(int microbatch) override { return buffers_.output(microbatch); }
+  Elements gradient(int microbatch) override { return buffers_.gradient(microbatch); }
 
  private:
-  absl::Status Check(absl::Span<float> target) const {
-    return pp_.IsSending(target.data()) ? absl::InternalError("wrote into what is being sent")
-                                        : absl::OkStatus();
+  absl::Status Check(Elements target) const {
+    return pp_.IsSending(target.data) ? absl::InternalError("wrote into what is being sent")
+                                      : absl::OkStatus();
   }
 
   CountingStage& buffers_;
@@ -238,8 +230,8 @@ TEST_CASE("no buffer is written before its last send has left it") {
                                     : ForwardOnly(kStages, stage, microbatches),
                               stream));
         for (int m = 0; m < microbatches; ++m) {
-          CHECK(!pp.IsSending(buffers.output(m).data()));
-          CHECK(!pp.IsSending(buffers.gradient(m).data()));
+          CHECK(!pp.IsSending(buffers.output(m).data));
+          CHECK(!pp.IsSending(buffers.gradient(m).data));
         }
       }
     }
