@@ -17,12 +17,8 @@
 #include "worker_runtime/device/cuda/queue.h"
 #include "worker_runtime/device/cuda/wait.h"
 
-namespace convene::worker {
+namespace convene::worker::cuda {
 namespace {
-
-using cuda::CudaStatus;
-using cuda::FirstError;
-using cuda::Queue;
 
 class DeviceMemory : public Memory {
  public:
@@ -222,7 +218,7 @@ void CudaDevice::Order(Event& event, Stream& stream) {
 
 absl::Status CudaDevice::Wait(Event& event, absl::Duration timeout) {
   MakeCurrent();
-  const absl::Status done = cuda::WaitFor(Handle(event), timeout);
+  const absl::Status done = WaitFor(Handle(event), timeout);
   if (absl::IsDeadlineExceeded(done)) return Annotate(done, description_);
   first_error_.Report(done);
   return status();
@@ -289,4 +285,4 @@ absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(int ordinal) {
   return device;
 }
 
-}  // namespace convene::worker
+}  // namespace convene::worker::cuda

@@ -14,7 +14,7 @@
 #include "worker_runtime/device/cuda/cuda_device.h"
 #include "worker_runtime/device/cuda/queue.h"
 
-namespace convene::worker {
+namespace convene::worker::cuda {
 namespace {
 
 using convene::testing::HasGpuOrSkips;
@@ -169,7 +169,7 @@ TEST_CASE("an event orders one stream's work behind another's") {
 TEST_CASE("the first error stays, with the name of what was queued") {
   if (!HasGpuOrSkips()) return;
   const std::unique_ptr<Device> device = FirstGpu();
-  cuda::Queue& queue = device->compute().queue();
+  Queue& queue = device->compute().queue();
   queue.Report(cudaErrorInvalidValue, "rms_norm_forward");
   queue.Report(CUBLAS_STATUS_INVALID_VALUE, "matmul");
   CHECK_STATUS(device->status(), absl::StatusCode::kInternal, "rms_norm_forward");
@@ -177,16 +177,16 @@ TEST_CASE("the first error stays, with the name of what was queued") {
 }
 
 struct CountingPlans {
-  explicit CountingPlans(cuda::Queue& queue) : queue(queue) { ++alive; }
+  explicit CountingPlans(Queue& queue) : queue(queue) { ++alive; }
   ~CountingPlans() { --alive; }
   static inline int alive = 0;
-  cuda::Queue& queue;
+  Queue& queue;
 };
 
 TEST_CASE("a queue keeps one of each kind of plans, as long as it lives") {
   if (!HasGpuOrSkips()) return;
   std::unique_ptr<Device> device = FirstGpu();
-  cuda::Queue& queue = device->compute().queue();
+  Queue& queue = device->compute().queue();
   CountingPlans& plans = queue.plans<CountingPlans>();
   CHECK(&queue.plans<CountingPlans>() == &plans);
   CHECK(&plans.queue == &queue);
@@ -197,4 +197,4 @@ TEST_CASE("a queue keeps one of each kind of plans, as long as it lives") {
 }
 
 }  // namespace
-}  // namespace convene::worker
+}  // namespace convene::worker::cuda
