@@ -7,7 +7,10 @@ cc_library(
     # As system headers: their warnings are not ours to mend.
     includes = ["include"],
     visibility = ["//visibility:public"],
-    deps = ["@cuda//:cudnn"],
+    deps = [
+        "@cuda//:cudnn",
+        "@cuda//:nvrtc",
+    ],
 )
 """
 
