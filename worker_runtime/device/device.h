@@ -18,7 +18,7 @@ namespace convene::worker {
 class Memory {
  public:
   virtual ~Memory() = default;
-  // At least `bytes` > 0 of zeros, at a multiple of 256 bytes (of 2 MiB from 4 MiB on).
+  // At least `bytes` > 0 of zeros, at a multiple of 256 bytes (HostMemory: 2 MiB from 4 MiB on).
   // ResourceExhausted when there is no such block; the text says how much there was, where known.
   virtual absl::StatusOr<void*> Allocate(size_t bytes) = 0;
   // REQUIRES: what Allocate gave for as many bytes, and nothing queued still uses it.

@@ -1,0 +1,37 @@
+#include "worker_runtime/device/cuda/wait.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/backoff.h"
+#include "tools/base/clock.h"
+#include "worker_runtime/device/cuda/queue.h"
+
+namespace convene::worker::cuda {
+namespace {
+
+// Short beside a step, long beside a query.
+constexpr absl::Duration kFirstPause = absl::Microseconds(10);
+constexpr absl::Duration kLongestPause = absl::Milliseconds(1);
+// Of Backoff: one waiter, no herd to scatter.
+constexpr double kWholePause = 0.999;
+
+}  // namespace
+
+absl::Status WaitFor(cudaEvent_t event, absl::Duration timeout) {
+  const MonotonicTime deadline = Clock::Real().Now() + timeout;
+  Backoff pause(kFirstPause, kLongestPause);
+  for (;;) {
+    const cudaError_t error = cudaEventQuery(event);
+    if (error != cudaErrorNotReady) return CudaStatus(error, "work queued on the GPU");
+    (void)cudaGetLastError();  // "not ready" is no error of the next launch
+    const absl::Duration left = deadline - Clock::Real().Now();
+    if (left <= absl::ZeroDuration()) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "the GPU has not done what was queued within ", absl::FormatDuration(timeout)));
+    }
+    Clock::Real().SleepFor(std::min(pause.Next(kWholePause), left));
+  }
+}
+
+}  // namespace convene::worker::cuda

@@ -1,0 +1,59 @@
+// Attention in bfloat16 by cuDNN: its graphs, one per shape and pass, built once.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "worker_runtime/device/cuda/queue.h"
+#include "worker_runtime/device/dtype.h"
+#include "worker_runtime/device/workspace.h"
+#include "worker_runtime/ops/attention.h"
+
+namespace convene::worker::cuda {
+
+enum class AttentionPass { kForward, kBackward };
+
+// Belongs to a queue: queue.plans<AttentionPlans>(). Contracts of the passes in ops/attention.h.
+class AttentionPlans {
+ public:
+  explicit AttentionPlans(Queue& queue);
+  ~AttentionPlans();
+  AttentionPlans(const AttentionPlans&) = delete;
+  AttentionPlans& operator=(const AttentionPlans&) = delete;
+
+  // Whether cuDNN can do it here; else Unimplemented, with its reason. The first question about a
+  // shape builds the graph, which takes up to seconds: before a step is captured.
+  absl::Status Support(const AttentionShape& shape, AttentionPass pass);
+  // Scratch that cuDNN takes. REQUIRES: Support(shape, pass) is OK.
+  size_t WorkspaceBytes(const AttentionShape& shape, AttentionPass pass);
+
+  // REQUIRES: Support(shape, the pass) is OK, all pointers are multiples of 16 bytes. Errors are
+  // reported to the queue. Where `workspace` is too small, scratch of the queue's own is taken at
+  // the first call and kept.
+  void Forward(const AttentionShape& shape, const BFloat16* qkv, BFloat16* out, float* log_sum_exp,
+               const Workspace& workspace);
+  void Backward(const AttentionShape& shape, const BFloat16* qkv, const BFloat16* out,
+                const float* log_sum_exp, const BFloat16* dout, BFloat16* dqkv,
+                const Workspace& workspace);
+
+  // From now on nothing is supported: for tests and benchmarks of our own kernels.
+  void ForbidCudnn() { forbidden_ = true; }
+
+ private:
+  struct Plan;  // the only place that knows cudnn-frontend
+  struct Tensor;
+
+  Plan& Find(AttentionShape shape, AttentionPass pass);
+  void Execute(Plan& plan, const std::vector<Tensor>& tensors, const Workspace& workspace);
+  void* Place(const Workspace& workspace, size_t bytes);
+
+  Queue& queue_;
+  bool forbidden_ = false;
+  std::vector<std::unique_ptr<Plan>> plans_;  // few: two for each shape of a training
+  void* own_scratch_ = nullptr;
+  size_t own_scratch_bytes_ = 0;
+};
+
+}  // namespace convene::worker::cuda

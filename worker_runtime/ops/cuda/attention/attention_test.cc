@@ -1,0 +1,297 @@
+// Attention on a GPU, by cuDNN and by our own kernels.
+#include <algorithm>
+#include <array>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstddef>
+#include <cstdio>
+#include <type_traits>
+#include <vector>
+
+#include "tests/gpu/gpu_testing.h"
+#include "tools/base/testing/status_testing.h"
+#include "worker_runtime/device/cuda/cuda_testing.h"
+#include "worker_runtime/device/cuda/queue.h"
+#include "worker_runtime/device/dtype.h"
+#include "worker_runtime/ops/attention.h"
+#include "worker_runtime/ops/cuda/attention/attention_plans.h"
+#include "worker_runtime/ops/cuda/attention/workspace_bytes.h"
+#include "worker_runtime/ops/cuda/cuda_ops.h"
+#include "worker_runtime/ops/ops_testing.h"
+#include "worker_runtime/ops/reference/attention.h"
+
+namespace convene::worker::cuda {
+namespace {
+
+using convene::testing::HasGpuOrSkips;
+using testing::GpuArray;
+using testing::TestQueue;
+using worker::testing::As;
+using worker::testing::Distance;
+using worker::testing::kBackward;
+using worker::testing::kForward;
+using worker::testing::Load;
+using worker::testing::NumbersOf;
+using worker::testing::Outputs;
+using worker::testing::Store;
+
+size_t Tokens(const AttentionShape& shape) {
+  return size_t{1} * shape.batch * shape.sequence_length;
+}
+size_t QkvCount(const AttentionShape& shape) { return Tokens(shape) * shape.qkv_width(); }
+size_t OutCount(const AttentionShape& shape) {
+  return Tokens(shape) * shape.heads * shape.head_size;
+}
+size_t StatisticsCount(const AttentionShape& shape) { return Tokens(shape) * shape.heads; }
+
+// dqkv as three outputs, each judged alone: their scales differ.
+template <typename Real>
+Outputs<Real> SplitQkv(const AttentionShape& shape, const std::vector<Real>& qkv) {
+  Outputs<Real> parts(3);
+  const std::array<int, 3> widths = {shape.heads * shape.head_size,
+                                     shape.kv_heads * shape.head_size,
+                                     shape.kv_heads * shape.head_size};
+  size_t begin = 0;
+  while (begin < qkv.size()) {
+    for (size_t part = 0; part < parts.size(); ++part) {
+      parts[part].insert(parts[part].end(), qkv.begin() + begin,
+                         qkv.begin() + begin + widths[part]);
+      begin += widths[part];
+    }
+  }
+  return parts;
+}
+
+// Forward and backward pass: out, log_sum_exp, dquery, dkey, dvalue.
+template <typename T>
+Outputs<float> OnGpu(TestQueue& queue, const AttentionShape& shape, const std::vector<float>& qkv,
+                     const std::vector<float>& dout) {
+  const GpuArray<T> gpu_qkv(Store<T>(qkv));
+  const GpuArray<T> gpu_dout(Store<T>(dout));
+  const GpuArray<T> gpu_out(OutCount(shape));
+  const GpuArray<T> gpu_dqkv(QkvCount(shape));
+  const GpuArray<float> log_sum_exp(StatisticsCount(shape));
+  const size_t workspace_bytes = AttentionWorkspaceBytes<T>(shape);
+  const GpuArray<char> memory(workspace_bytes);
+  const Workspace workspace = {memory.get(), workspace_bytes};
+  Stream stream = queue.stream();
+  cuda::AttentionForward(shape, gpu_qkv.get(), gpu_out.get(), log_sum_exp.get(), workspace, stream);
+  cuda::AttentionBackward(shape, gpu_qkv.get(), gpu_out.get(), log_sum_exp.get(), gpu_dout.get(),
+                          gpu_dqkv.get(), workspace, stream);
+  queue.Finish();
+  Outputs<float> outputs = SplitQkv(shape, Load(gpu_dqkv.Download()));
+  outputs.insert(outputs.begin(), {Load(gpu_out.Download()), log_sum_exp.Download()});
+  return outputs;
+}
+
+template <typename Real>
+Outputs<Real> Reference(const AttentionShape& shape, const std::vector<float>& qkv,
+                        const std::vector<float>& dout) {
+  std::vector<Real> out(OutCount(shape));
+  std::vector<Real> log_sum_exp(StatisticsCount(shape));
+  std::vector<Real> dqkv(QkvCount(shape));
+  reference::AttentionForward<Real>(shape, As<Real>(qkv).data(), out.data(), log_sum_exp.data());
+  reference::AttentionBackward<Real>(shape, As<Real>(qkv).data(), out.data(), log_sum_exp.data(),
+                                     As<Real>(dout).data(), dqkv.data());
+  Outputs<Real> outputs = SplitQkv(shape, dqkv);
+  outputs.insert(outputs.begin(), {out, log_sum_exp});
+  return outputs;
+}
+
+float Rounded(float value) { return static_cast<float>(BFloat16(value)); }
+
+// The plain computation in bfloat16, as a framework without fused attention makes it: each matrix
+// that it stores (scores, weights, their gradients, the results) is rounded, sums are in float.
+Outputs<float> PlainBFloat16(const AttentionShape& shape, const std::vector<float>& qkv,
+                             const std::vector<float>& dout) {
+  const float scale = 1.0f / std::sqrt(static_cast<float>(shape.head_size));
+  const ptrdiff_t length = shape.sequence_length;
+  std::vector<float> out(OutCount(shape));
+  std::vector<float> log_sum_exp(StatisticsCount(shape));
+  std::vector<float> dqkv(QkvCount(shape), 0.0f);
+  for (int batch = 0; batch < shape.batch; ++batch) {
+    for (int head = 0; head < shape.heads; ++head) {
+      const reference::AttentionRow row(shape, batch, head);
+      for (ptrdiff_t i = 0; i < length; ++i) {
+        std::vector<float> weights(i + 1);
+        std::vector<float> dweights(i + 1);
+        float largest = -INFINITY;
+        for (ptrdiff_t j = 0; j <= i; ++j) {
+          weights[j] = Rounded(scale * reference::AttentionDot(shape.head_size, &qkv[row.Query(i)],
+                                                               &qkv[row.Key(j)]));
+          dweights[j] = Rounded(
+              reference::AttentionDot(shape.head_size, &dout[row.Out(i)], &qkv[row.Value(j)]));
+          largest = std::max(largest, weights[j]);
+        }
+        float sum = 0;
+        for (float& weight : weights) sum += weight = std::exp(weight - largest);
+        log_sum_exp[row.LogSumExp(i)] = largest + std::log(sum);
+        float delta = 0;
+        for (ptrdiff_t j = 0; j <= i; ++j) {
+          weights[j] = Rounded(weights[j] / sum);
+          delta += weights[j] * dweights[j];
+        }
+        for (ptrdiff_t d = 0; d < shape.head_size; ++d) {
+          float value = 0;
+          for (ptrdiff_t j = 0; j <= i; ++j) value += weights[j] * qkv[row.Value(j) + d];
+          out[row.Out(i) + d] = Rounded(value);
+        }
+        for (ptrdiff_t j = 0; j <= i; ++j) {
+          const float dscore = Rounded(weights[j] * (dweights[j] - delta));
+          for (ptrdiff_t d = 0; d < shape.head_size; ++d) {
+            dqkv[row.Query(i) + d] += scale * dscore * qkv[row.Key(j) + d];
+            dqkv[row.Key(j) + d] += scale * dscore * qkv[row.Query(i) + d];
+            dqkv[row.Value(j) + d] += weights[j] * dout[row.Out(i) + d];
+          }
+        }
+      }
+    }
+  }
+  for (float& value : dqkv) value = Rounded(value);
+  Outputs<float> outputs = SplitQkv(shape, dqkv);
+  outputs.insert(outputs.begin(), {out, log_sum_exp});
+  return outputs;
+}
+
+template <typename T>
+void CheckAttention(TestQueue& queue, const AttentionShape& shape) {
+  CAPTURE(shape.batch, shape.sequence_length, shape.heads, shape.kv_heads, shape.head_size,
+          shape.deterministic);
+  const auto qkv = NumbersOf<T>(QkvCount(shape), 1, 2.0f);
+  const auto dout = NumbersOf<T>(OutCount(shape), 2);
+  const Outputs<double> truth = Reference<double>(shape, qkv, dout);
+  const Outputs<float> plain = std::is_same_v<T, float> ? Reference<float>(shape, qkv, dout)
+                                                        : PlainBFloat16(shape, qkv, dout);
+  const Outputs<float> actual = OnGpu<T>(queue, shape, qkv, dout);
+  for (size_t output = 0; output < truth.size(); ++output) {
+    CAPTURE(output);
+    const double factor = output < 2 ? kForward : kBackward;
+    // One unit in the last place: where the plain computation happens to be exact.
+    const bool is_float = output == 1 || std::is_same_v<T, float>;
+    const double unit = is_float ? 0x1p-23 : 0x1p-8;
+    const double floor = unit * Distance(std::vector<double>(truth[output].size()), truth[output]);
+    CHECK(Distance(actual[output], truth[output]) <=
+          factor * Distance(plain[output], truth[output]) + floor);
+  }
+  if (shape.deterministic) CHECK(OnGpu<T>(queue, shape, qkv, dout) == actual);
+}
+
+std::vector<AttentionShape> Shapes() {
+  std::vector<AttentionShape> shapes;
+  for (const auto& [batch, length, heads, kv_heads, head_size] : std::vector<std::array<int, 5>>{
+           {1, 1, 1, 1, 64},
+           {1, 128, 2, 2, 64},
+           {2, 256, 4, 2, 64},
+           {2, 192, 4, 1, 128},
+           {3, 37, 4, 2, 64},
+           {1, 129, 6, 2, 128},
+           {2, 100, 2, 1, 256},
+           {1, 65, 3, 3, 80},
+           {2, 33, 4, 2, 18},
+           {1, 50, 2, 2, 2},
+       }) {
+    for (const bool deterministic : {false, true}) {
+      shapes.push_back({batch, length, heads, kv_heads, head_size, deterministic});
+    }
+  }
+  return shapes;
+}
+
+TEST_CASE(
+    "our own attention agrees with the reference, in fp32 and bf16, with the same bits twice") {
+  if (!HasGpuOrSkips()) return;
+  TestQueue queue;
+  queue.queue().plans<AttentionPlans>().ForbidCudnn();
+  for (const AttentionShape& shape : Shapes()) {
+    CheckAttention<float>(queue, shape);
+    CheckAttention<BFloat16>(queue, shape);
+  }
+}
+
+TEST_CASE("bf16 attention agrees with the reference by whichever way it goes") {
+  if (!HasGpuOrSkips()) return;
+  TestQueue queue;
+  auto& plans = queue.queue().plans<AttentionPlans>();
+  for (const AttentionShape& shape : Shapes()) {
+    std::printf("batch %d, length %d, heads %d/%d of %d%s: forward %s, backward %s\n", shape.batch,
+                shape.sequence_length, shape.heads, shape.kv_heads, shape.head_size,
+                shape.deterministic ? ", deterministic" : "",
+                plans.Support(shape, AttentionPass::kForward).ToString().c_str(),
+                plans.Support(shape, AttentionPass::kBackward).ToString().c_str());
+    CheckAttention<BFloat16>(queue, shape);
+  }
+}
+
+TEST_CASE("cuDNN takes the shapes of Llamas, within the scratch that was planned") {
+  if (!HasGpuOrSkips()) return;
+  TestQueue queue;
+  auto& plans = queue.queue().plans<AttentionPlans>();
+  for (const auto& [batch, length, heads, kv_heads, head_size] :
+       std::vector<std::array<int, 5>>{{4, 2048, 32, 8, 64},
+                                       {1, 8192, 32, 8, 64},
+                                       {2, 4096, 24, 8, 128},
+                                       {8, 1024, 12, 12, 64}}) {
+    for (const bool deterministic : {false, true}) {
+      const AttentionShape shape = {batch, length, heads, kv_heads, head_size, deterministic};
+      CAPTURE(batch, length, heads, kv_heads, head_size, deterministic);
+      for (const AttentionPass pass : {AttentionPass::kForward, AttentionPass::kBackward}) {
+        if (pass == AttentionPass::kBackward && deterministic &&
+            CudnnScoresBytes(shape) > kLargestScoresBytes) {
+          CHECK_STATUS(plans.Support(shape, pass), absl::StatusCode::kUnimplemented, "scores");
+          continue;
+        }
+        CHECK_OK(plans.Support(shape, pass));
+        CHECK(plans.WorkspaceBytes(shape, pass) <= CudnnWorkspaceBytes(shape));
+      }
+    }
+  }
+}
+
+TEST_CASE("the two ways give the same log_sum_exp, so either may go backward") {
+  if (!HasGpuOrSkips()) return;
+  const AttentionShape shape = {
+      .batch = 1, .sequence_length = 256, .heads = 4, .kv_heads = 2, .head_size = 64};
+  const auto qkv = NumbersOf<BFloat16>(QkvCount(shape), 1, 2.0f);
+  const auto dout = NumbersOf<BFloat16>(OutCount(shape), 2);
+  TestQueue with_cudnn;
+  TestQueue without;
+  without.queue().plans<AttentionPlans>().ForbidCudnn();
+  const auto left = OnGpu<BFloat16>(with_cudnn, shape, qkv, dout)[1];
+  const auto right = OnGpu<BFloat16>(without, shape, qkv, dout)[1];
+  REQUIRE(left.size() == right.size());
+  for (size_t i = 0; i < left.size(); ++i) CHECK(left[i] == Approx(right[i]).margin(1e-3));
+}
+
+TEST_CASE("a head size that nobody can do is an error of the queue") {
+  if (!HasGpuOrSkips()) return;
+  TestQueue queue;
+  const AttentionShape shape = {
+      .batch = 1, .sequence_length = 8, .heads = 1, .kv_heads = 1, .head_size = 258};
+  const GpuArray<float> qkv(QkvCount(shape));
+  const GpuArray<float> out(OutCount(shape));
+  const GpuArray<float> log_sum_exp(StatisticsCount(shape));
+  Stream stream = queue.stream();
+  cuda::AttentionForward(shape, qkv.get(), out.get(), log_sum_exp.get(), {}, stream);
+  CHECK_STATUS(queue.queue().status(), absl::StatusCode::kInvalidArgument, "258");
+}
+
+TEST_CASE("a token does not see what comes after it, not even a NaN") {
+  if (!HasGpuOrSkips()) return;
+  TestQueue queue;
+  queue.queue().plans<AttentionPlans>().ForbidCudnn();
+  const AttentionShape shape = {
+      .batch = 1, .sequence_length = 40, .heads = 1, .kv_heads = 1, .head_size = 64};
+  auto qkv = NumbersOf<float>(QkvCount(shape), 1);
+  const auto dout = NumbersOf<float>(OutCount(shape), 2);
+  const size_t last_token = static_cast<size_t>(39) * shape.qkv_width();
+  const auto before = OnGpu<float>(queue, shape, qkv, dout)[0];
+  std::fill(qkv.begin() + last_token, qkv.end(), std::nanf(""));
+  const auto after = OnGpu<float>(queue, shape, qkv, dout)[0];
+  const size_t last_out = static_cast<size_t>(39) * shape.head_size;
+  CHECK(std::equal(before.begin(), before.begin() + last_out, after.begin()));
+  CHECK(std::all_of(after.begin() + last_out, after.end(),
+                    [](float value) { return std::isnan(value); }));
+}
+
+}  // namespace
+}  // namespace convene::worker::cuda

@@ -1,0 +1,119 @@
+#include "worker_runtime/ops/cuda/matmul/matmul_plans.h"
+
+#include <cuda_runtime.h>
+
+#include <atomic>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "worker_runtime/ops/cuda/matmul/candidate_timer.h"
+
+namespace convene::worker::cuda {
+namespace {
+
+constexpr int kCandidates = 8;
+constexpr int kTimedRuns = 5;
+
+std::atomic<MatMulMode> process_mode = MatMulMode::kTimed;
+
+// Memory in stream order: neither its allocation nor its release waits for the device, which may be
+// busy with other streams' collectives.
+class Scratch {
+ public:
+  Scratch(size_t bytes, Queue& queue) : queue_(queue) {
+    const cudaError_t error = cudaMallocAsync(&data_, bytes, queue.stream());
+    if (error == cudaSuccess) return;
+    data_ = nullptr;
+    // No room is no error: then nothing is timed.
+    if (error == cudaErrorMemoryAllocation) {
+      (void)cudaGetLastError();
+    } else {
+      queue.Report(error, "cudaMallocAsync of a product's scratch output");
+    }
+  }
+  ~Scratch() {
+    if (data_ != nullptr) queue_.Report(cudaFreeAsync(data_, queue_.stream()), "cudaFreeAsync");
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  void* get() const { return data_; }
+
+ private:
+  Queue& queue_;
+  void* data_ = nullptr;
+};
+
+// The index of the fastest candidate; 0 when there is no room to try them.
+size_t Fastest(Queue& queue, const MatMulKey& key, const MatMulProblem& problem,
+               const std::vector<cublasLtMatmulHeuristicResult_t>& candidates, const void* a,
+               const void* b, void* c) {
+  if (candidates.size() == 1) return 0;
+  // What is added to must not be added to twice. What is overwritten may be, again and again.
+  std::optional<Scratch> scratch;
+  if (key.accumulate) {
+    scratch.emplace(size_t{1} * key.m * key.n * SizeOf(key.out), queue);
+    if (scratch->get() == nullptr) return 0;
+  }
+  const absl::StatusOr<std::vector<std::vector<float>>> times = TimeCandidates(
+      queue, problem, candidates, a, b, c, scratch.has_value() ? scratch->get() : c, kTimedRuns);
+  if (!times.ok()) {
+    queue.Report(times.status());
+    return 0;
+  }
+  return FastestCandidate(*times);
+}
+
+}  // namespace
+
+void SetMatMulMode(MatMulMode mode) { process_mode = mode; }
+MatMulMode CurrentMatMulMode() { return process_mode; }
+
+void MatMulPlans::Run(MatMulKey key, const void* a, const void* b, void* c) {
+  key.mode = CurrentMatMulMode();
+  const Plan* plan = Find(key, a, b, c);
+  if (plan == nullptr) return;
+  queue_.Report(plan->problem.Launch(queue_.cublaslt(), plan->algorithm, a, b, c, c,
+                                     queue_.matmul_workspace(), Queue::kMatMulWorkspaceBytes,
+                                     queue_.stream()),
+                "matmul: cublasLtMatmul");
+}
+
+MatMulPlans::Plan* MatMulPlans::Find(MatMulKey key, const void* a, const void* b, void* c) {
+  auto found = plans_.find(key);
+  if (found == plans_.end() && key.mode == MatMulMode::kTimed && IsBeingCaptured()) {
+    key.mode = MatMulMode::kFirst;
+    found = plans_.find(key);
+  }
+  if (found == plans_.end()) found = plans_.emplace(key, Make(key, a, b, c)).first;
+  return found->second.get();
+}
+
+std::unique_ptr<MatMulPlans::Plan> MatMulPlans::Make(const MatMulKey& key, const void* a,
+                                                     const void* b, void* c) {
+  if (queue_.cublaslt() == nullptr || queue_.matmul_workspace() == nullptr) return nullptr;
+  auto plan = std::make_unique<Plan>(key);
+  cublasStatus_t status = plan->problem.status();
+  std::vector<cublasLtMatmulHeuristicResult_t> candidates;
+  if (status == CUBLAS_STATUS_SUCCESS) {
+    candidates = plan->problem.Candidates(queue_.cublaslt(), kCandidates,
+                                          Queue::kMatMulWorkspaceBytes, status);
+  }
+  if (status != CUBLAS_STATUS_SUCCESS) {
+    queue_.Report(status, "matmul: no algorithm");
+    return nullptr;
+  }
+  const size_t chosen =
+      key.mode == MatMulMode::kTimed ? Fastest(queue_, key, plan->problem, candidates, a, b, c) : 0;
+  plan->algorithm = candidates[chosen].algo;
+  return plan;
+}
+
+bool MatMulPlans::IsBeingCaptured() {
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  queue_.Report(cudaStreamIsCapturing(queue_.stream(), &capture), "cudaStreamIsCapturing");
+  return capture != cudaStreamCaptureStatusNone;
+}
+
+}  // namespace convene::worker::cuda

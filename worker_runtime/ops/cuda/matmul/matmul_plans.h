@@ -1,0 +1,47 @@
+// The chosen algorithm of every product that a queue has seen.
+#pragma once
+
+#include <cublasLt.h>
+
+#include <memory>
+
+#include "absl/container/flat_hash_map.h"
+#include "worker_runtime/device/cuda/queue.h"
+#include "worker_runtime/ops/cuda/matmul/plan_choice.h"
+#include "worker_runtime/ops/cuda/matmul/problem.h"
+
+namespace convene::worker::cuda {
+
+// How all queues of this process choose; kTimed unless set. Products already seen in another mode
+// are chosen anew. Thread-safe.
+void SetMatMulMode(MatMulMode mode);
+MatMulMode CurrentMatMulMode();
+
+// Belongs to a queue: queue.plans<MatMulPlans>().
+class MatMulPlans {
+ public:
+  explicit MatMulPlans(Queue& queue) : queue_(queue) {}
+
+  // Queues c = op(a) op(b) + beta * c. Errors are reported to the queue. The first product of a
+  // kind asks cuBLASLt for candidates and, in the mode kTimed, runs each several times in the queue
+  // and waits for it: before a step is captured. In a stream that is being captured nothing can be
+  // timed: the first candidate. `key.mode` is ignored: the process's mode counts.
+  void Run(MatMulKey key, const void* a, const void* b, void* c);
+
+ private:
+  struct Plan {
+    explicit Plan(const MatMulKey& key) : problem(key) {}
+    MatMulProblem problem;
+    cublasLtMatmulAlgo_t algorithm = {};
+  };
+
+  // Null after an error, which is reported (once: the kind is then known to have none).
+  Plan* Find(MatMulKey key, const void* a, const void* b, void* c);
+  std::unique_ptr<Plan> Make(const MatMulKey& key, const void* a, const void* b, void* c);
+  bool IsBeingCaptured();
+
+  Queue& queue_;
+  absl::flat_hash_map<MatMulKey, std::unique_ptr<Plan>> plans_;
+};
+
+}  // namespace convene::worker::cuda

@@ -1,0 +1,207 @@
+// The products of ops/matmul.h on a GPU.
+#include <cuda_runtime.h>
+
+#include <array>
+#include <catch2/catch.hpp>
+#include <cstddef>
+#include <vector>
+
+#include "tests/gpu/gpu_testing.h"
+#include "worker_runtime/device/cuda/cuda_testing.h"
+#include "worker_runtime/device/dtype.h"
+#include "worker_runtime/device/stream.h"
+#include "worker_runtime/ops/cuda/cuda_ops.h"
+#include "worker_runtime/ops/cuda/matmul/matmul_plans.h"
+#include "worker_runtime/ops/ops_testing.h"
+#include "worker_runtime/ops/reference/matmul.h"
+
+namespace convene::worker::cuda {
+namespace {
+
+using convene::testing::HasGpuOrSkips;
+using testing::GpuArray;
+using testing::TestQueue;
+using worker::testing::As;
+using worker::testing::Compare;
+using worker::testing::kForward;
+using worker::testing::Load;
+using worker::testing::NumbersOf;
+using worker::testing::Outputs;
+using worker::testing::Store;
+
+// The mode while it lives.
+class ScopedMode {
+ public:
+  explicit ScopedMode(MatMulMode mode) { SetMatMulMode(mode); }
+  ~ScopedMode() { SetMatMulMode(MatMulMode::kTimed); }
+  ScopedMode(const ScopedMode&) = delete;
+  ScopedMode& operator=(const ScopedMode&) = delete;
+};
+
+struct Product {
+  Transpose transpose_a = Transpose::kNo;
+  Transpose transpose_b = Transpose::kNo;
+  int m = 0;
+  int n = 0;
+  int k = 0;
+  float beta = 0;
+
+  size_t a_count() const { return static_cast<size_t>(m) * k; }
+  size_t b_count() const { return static_cast<size_t>(k) * n; }
+  size_t c_count() const { return static_cast<size_t>(m) * n; }
+};
+
+template <typename In, typename Out>
+std::vector<Out> OnGpu(TestQueue& queue, const Product& product, const std::vector<float>& a,
+                       const std::vector<float>& b, const std::vector<float>& c) {
+  const GpuArray<In> gpu_a(Store<In>(a));
+  const GpuArray<In> gpu_b(Store<In>(b));
+  GpuArray<Out> gpu_c(Store<Out>(c));
+  if (product.beta == 0) gpu_c.Poison();  // what stands in c must not matter
+  Stream stream = queue.stream();
+  cuda::MatMul(product.transpose_a, product.transpose_b, product.m, product.n, product.k,
+               gpu_a.get(), gpu_b.get(), product.beta, gpu_c.get(), stream);
+  queue.Finish();
+  return gpu_c.Download();
+}
+
+template <typename In, typename Out>
+void CheckProduct(TestQueue& queue, const Product& product) {
+  CAPTURE(product.m, product.n, product.k, product.transpose_a, product.transpose_b, product.beta);
+  const auto a = NumbersOf<In>(product.a_count(), 1);
+  const auto b = NumbersOf<In>(product.b_count(), 2);
+  const auto c = NumbersOf<Out>(product.c_count(), 3);
+  Compare<Out>(
+      kForward, [&] { return Outputs<float>{Load(OnGpu<In, Out>(queue, product, a, b, c))}; },
+      [&](auto zero) {
+        using Real = decltype(zero);
+        auto y = As<Real>(c);
+        reference::MatMul<Real>(product.transpose_a, product.transpose_b, product.m, product.n,
+                                product.k, As<Real>(a).data(), As<Real>(b).data(),
+                                Real{product.beta}, y.data());
+        return Outputs<Real>{y};
+      });
+}
+
+std::vector<Product> EveryTransposeAndBeta(int m, int n, int k) {
+  std::vector<Product> products;
+  for (const Transpose transpose_a : {Transpose::kNo, Transpose::kYes}) {
+    for (const Transpose transpose_b : {Transpose::kNo, Transpose::kYes}) {
+      for (const float beta : {0.0f, 1.0f}) {
+        products.push_back({transpose_a, transpose_b, m, n, k, beta});
+      }
+    }
+  }
+  return products;
+}
+
+TEST_CASE(
+    "products on the GPU agree with the reference for every type, transpose, beta and shape") {
+  if (!HasGpuOrSkips()) return;
+  TestQueue queue;
+  for (const MatMulMode mode :
+       {MatMulMode::kDeterministic, MatMulMode::kFirst, MatMulMode::kTimed}) {
+    const ScopedMode scoped_mode(mode);
+    CAPTURE(static_cast<int>(mode));
+    for (const auto& [m, n, k] : std::vector<std::array<int, 3>>{{1, 1, 1},
+                                                                 {1, 17, 5},
+                                                                 {7, 1, 33},
+                                                                 {5, 19, 3},
+                                                                 {33, 65, 129},
+                                                                 {128, 96, 64},
+                                                                 {48, 40, 1500},
+                                                                 {256, 64, 192}}) {
+      for (const Product& product : EveryTransposeAndBeta(m, n, k)) {
+        CheckProduct<float, float>(queue, product);
+        CheckProduct<BFloat16, BFloat16>(queue, product);
+        CheckProduct<BFloat16, float>(queue, product);
+      }
+    }
+  }
+}
+
+TEST_CASE("fp32 products are not rounded to TF32") {
+  if (!HasGpuOrSkips()) return;
+  TestQueue queue;
+  // 1 + 2^-20 needs more bits than TF32's 10.
+  const float value = 1.0f + 0x1p-20f;
+  const Product product{.m = 64, .n = 64, .k = 64};
+  std::vector<float> identity(product.b_count(), 0.0f);
+  for (int i = 0; i < product.k; ++i) identity[i * product.n + i] = 1.0f;
+  const std::vector<float> a(product.a_count(), value);
+  CHECK(OnGpu<float, float>(queue, product, a, identity, a) == a);
+}
+
+TEST_CASE("an empty sum over k leaves beta times c") {
+  if (!HasGpuOrSkips()) return;
+  TestQueue queue;
+  const std::vector<float> c = {1, 2, 3, 4, 5, 6};
+  CHECK(OnGpu<float, float>(queue, {.m = 2, .n = 3, .k = 0, .beta = 1}, {}, {}, c) == c);
+  CHECK(OnGpu<float, float>(queue, {.m = 2, .n = 3, .k = 0, .beta = 0}, {}, {}, c) ==
+        std::vector<float>(6, 0.0f));
+  CHECK(
+      OnGpu<float, float>(queue, {.m = 0, .n = 3, .k = 2}, {}, std::vector<float>(6), {}).empty());
+}
+
+TEST_CASE("choosing an algorithm by the clock adds to c once") {
+  if (!HasGpuOrSkips()) return;
+  TestQueue queue;
+  const ScopedMode mode(MatMulMode::kTimed);
+  const Product product{.m = 512, .n = 256, .k = 128, .beta = 1};
+  const std::vector<float> ones_a(product.a_count(), 1.0f);
+  const std::vector<float> ones_b(product.b_count(), 1.0f);
+  const std::vector<float> c(product.c_count(), 0.5f);
+  CHECK(OnGpu<BFloat16, float>(queue, product, ones_a, ones_b, c) ==
+        std::vector<float>(product.c_count(), 128.5f));
+}
+
+TEST_CASE("a deterministic product has the same bits in another queue") {
+  if (!HasGpuOrSkips()) return;
+  const ScopedMode mode(MatMulMode::kDeterministic);
+  // Few outputs and a long sum: where algorithms split k.
+  const Product product{Transpose::kYes, Transpose::kNo, 64, 64, 16384, 1};
+  const auto a = NumbersOf<BFloat16>(product.a_count(), 1);
+  const auto b = NumbersOf<BFloat16>(product.b_count(), 2);
+  const auto c = NumbersOf<float>(product.c_count(), 3);
+  TestQueue first;
+  TestQueue second;
+  const auto expected = OnGpu<BFloat16, float>(first, product, a, b, c);
+  for (int run = 0; run < 3; ++run) {
+    CHECK(OnGpu<BFloat16, float>(first, product, a, b, c) == expected);
+    CHECK(OnGpu<BFloat16, float>(second, product, a, b, c) == expected);
+  }
+}
+
+TEST_CASE("a product can be captured, even one that was not seen before") {
+  if (!HasGpuOrSkips()) return;
+  TestQueue queue;
+  const ScopedMode mode(MatMulMode::kTimed);
+  const Product product{.m = 32, .n = 32, .k = 32};
+  const auto a = NumbersOf<BFloat16>(product.a_count(), 1);
+  const auto b = NumbersOf<BFloat16>(product.b_count(), 2);
+  const GpuArray<BFloat16> gpu_a(Store<BFloat16>(a));
+  const GpuArray<BFloat16> gpu_b(Store<BFloat16>(b));
+  const GpuArray<float> gpu_c(product.c_count());
+  // The handle and its scratch are made before.
+  REQUIRE(queue.queue().cublaslt() != nullptr);
+  REQUIRE(queue.queue().matmul_workspace() != nullptr);
+  const cudaStream_t cuda_stream = queue.queue().stream();
+  Stream stream = queue.stream();
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  REQUIRE_CUDA(cudaStreamBeginCapture(cuda_stream, cudaStreamCaptureModeThreadLocal));
+  cuda::MatMul(Transpose::kNo, Transpose::kNo, 32, 32, 32, gpu_a.get(), gpu_b.get(), 0.0f,
+               gpu_c.get(), stream);
+  REQUIRE_CUDA(cudaStreamEndCapture(cuda_stream, &graph));
+  REQUIRE_CUDA(cudaGraphInstantiate(&executable, graph, 0));
+  REQUIRE_CUDA(cudaGraphLaunch(executable, cuda_stream));
+  queue.Finish();
+  const ScopedMode first(MatMulMode::kFirst);
+  CHECK(gpu_c.Download() ==
+        OnGpu<BFloat16, float>(queue, product, a, b, std::vector<float>(product.c_count())));
+  REQUIRE_CUDA(cudaGraphExecDestroy(executable));
+  REQUIRE_CUDA(cudaGraphDestroy(graph));
+}
+
+}  // namespace
+}  // namespace convene::worker::cuda

@@ -1,0 +1,75 @@
+// PURE: what a chosen algorithm is remembered by, and which of the timed ones is chosen.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "worker_runtime/device/dtype.h"
+
+namespace convene::worker::cuda {
+
+// How an algorithm is chosen for a product that was not seen before.
+enum class MatMulMode {
+  kTimed,  // the fastest of the library's first candidates, by a clock: may differ from run to run
+  kFirst,  // the library's first candidate
+  kDeterministic,  // the same, and partial sums only in float and in a fixed order
+};
+
+// The largest power of two that divides the address, up to 256: what cuBLASLt asks about.
+inline int AlignmentBytes(const void* data) {
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  constexpr uintptr_t kLargest = 256;
+  return static_cast<int>(address == 0 ? kLargest : std::min(kLargest, address & (~address + 1)));
+}
+
+// Products that are alike in all of this run by the same algorithm. The matrices are as in
+// ops/matmul.h.
+struct MatMulKey {
+  bool transpose_a = false;
+  bool transpose_b = false;
+  bool accumulate = false;  // beta is 1
+  int m = 0;
+  int n = 0;
+  int k = 0;
+  DType in = DType::kFloat32;
+  DType out = DType::kFloat32;
+  int alignment_a = 0;  // bytes
+  int alignment_b = 0;
+  int alignment_c = 0;
+  MatMulMode mode = MatMulMode::kTimed;
+
+  friend bool operator==(const MatMulKey&, const MatMulKey&) = default;
+  template <typename H>
+  friend H AbslHashValue(H state, const MatMulKey& key) {
+    return H::combine(std::move(state), key.transpose_a, key.transpose_b, key.accumulate, key.m,
+                      key.n, key.k, key.in, key.out, key.alignment_a, key.alignment_b,
+                      key.alignment_c, key.mode);
+  }
+};
+
+// The index of the candidate with the lowest median time. `milliseconds[i]` are candidate i's
+// times; none when it cannot run. Within 1 %, which is noise, the earlier candidate: the library
+// ranked them. 0 when none can run.
+inline size_t FastestCandidate(absl::Span<const std::vector<float>> milliseconds) {
+  constexpr float kNoise = 0.01f;
+  size_t fastest = 0;
+  float best = 0;
+  bool found = false;
+  for (size_t i = 0; i < milliseconds.size(); ++i) {
+    std::vector<float> times = milliseconds[i];
+    if (times.empty()) continue;
+    std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
+    const float median = times[times.size() / 2];
+    if (found && median >= best * (1 - kNoise)) continue;
+    found = true;
+    best = median;
+    fastest = i;
+  }
+  return fastest;
+}
+
+}  // namespace convene::worker::cuda

@@ -1,0 +1,64 @@
+#include "worker_runtime/ops/cuda/matmul/plan_choice.h"
+
+#include <catch2/catch.hpp>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+
+namespace convene::worker::cuda {
+namespace {
+
+using Times = std::vector<std::vector<float>>;
+
+TEST_CASE("the candidate with the lowest median is chosen, whatever its slowest run took") {
+  CHECK(FastestCandidate(Times{{3, 3, 3}, {2, 90, 2}, {2.5, 2.5, 2.5}}) == 1);
+  CHECK(FastestCandidate(Times{{3, 3, 3}, {1, 4, 4}}) == 0);
+}
+
+TEST_CASE("within noise the library's own order decides") {
+  CHECK(FastestCandidate(Times{{1.0f}, {0.995f}}) == 0);
+  CHECK(FastestCandidate(Times{{1.0f}, {0.98f}}) == 1);
+  CHECK(FastestCandidate(Times{{1.0f}, {1.0f}, {1.0f}}) == 0);
+}
+
+TEST_CASE("candidates that cannot run are passed over") {
+  CHECK(FastestCandidate(Times{{}, {5.0f}, {}, {4.0f}}) == 3);
+  CHECK(FastestCandidate(Times{{}, {5.0f}}) == 1);
+  CHECK(FastestCandidate(Times{{}, {}}) == 0);
+  CHECK(FastestCandidate(Times{}) == 0);
+}
+
+TEST_CASE("an address's alignment is its largest power of two, up to 256") {
+  const auto at = [](uintptr_t address) {
+    return AlignmentBytes(reinterpret_cast<const void*>(address));  // NOLINT
+  };
+  CHECK(at(0x1000) == 256);
+  CHECK(at(0x1040) == 64);
+  CHECK(at(0x1042) == 2);
+  CHECK(at(0x1043) == 1);
+  CHECK(at(0) == 256);
+}
+
+TEST_CASE("a key differs in each of its parts") {
+  const MatMulKey key{
+      .m = 3, .n = 4, .k = 5, .alignment_a = 16, .alignment_b = 16, .alignment_c = 16};
+  std::vector<MatMulKey> keys(13, key);
+  keys[1].transpose_a = true;
+  keys[2].transpose_b = true;
+  keys[3].accumulate = true;
+  keys[4].m = 6;
+  keys[5].n = 6;
+  keys[6].k = 6;
+  keys[7].in = DType::kBFloat16;
+  keys[8].out = DType::kBFloat16;
+  keys[9].alignment_a = 2;
+  keys[10].alignment_b = 2;
+  keys[11].alignment_c = 2;
+  keys[12].mode = MatMulMode::kDeterministic;
+  const absl::flat_hash_set<MatMulKey> different(keys.begin(), keys.end());
+  CHECK(different.size() == keys.size());
+  CHECK(different.contains(key));
+}
+
+}  // namespace
+}  // namespace convene::worker::cuda
