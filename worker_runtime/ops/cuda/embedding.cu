@@ -1,0 +1,171 @@
+// Token embedding. Forward copies rows. Backward sorts (token, row) so that each token's rows stand
+// together in their order; a block then adds one token's rows to its row of dtable: every element
+// has one owner and one order.
+#include <cstdint>
+#include <cub/device/device_radix_sort.cuh>
+
+#include "tools/base/check.h"
+#include "worker_runtime/ops/cuda/cuda_ops.h"
+#include "worker_runtime/ops/cuda/launch.cuh"
+#include "worker_runtime/ops/cuda/tile.cuh"
+#include "worker_runtime/ops/cuda/vector.cuh"
+
+namespace convene::worker::cuda {
+namespace {
+
+constexpr int kForwardUnroll = 4;
+
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kTileThreads)
+    Forward(int rows, int columns, int chunks, int vocabulary_begin, int vocabulary_end,
+            const int32_t* tokens, const T* table, T* y) {
+  const Tile tile(chunks, kForwardUnroll);
+  if (tile.row >= rows) return;
+  const int vectors = columns / kWidth;
+  const int token = tokens[tile.row];
+  const bool is_here = token >= vocabulary_begin && token < vocabulary_end;
+  const T* from = table + (is_here ? int64_t{token} - vocabulary_begin : 0) * columns;
+  T* to = y + tile.row * columns;
+  Vector<T, kWidth> values[kForwardUnroll] = {};
+#pragma unroll
+  for (int u = 0; u < kForwardUnroll; ++u) {
+    const int64_t i = tile.VectorAt(u);
+    if (is_here && i < vectors) values[u] = LoadConstant<kWidth>(from + i * kWidth);
+  }
+#pragma unroll
+  for (int u = 0; u < kForwardUnroll; ++u) {
+    const int64_t i = tile.VectorAt(u);
+    if (i < vectors) Store(values[u], to + i * kWidth);
+  }
+}
+
+// Keys count from 0 within the slice; tokens of other slices come last, as `slice`.
+__global__ void __launch_bounds__(kFlatThreads)
+    MakeKeys(int rows, int vocabulary_begin, int vocabulary_end, const int32_t* tokens,
+             uint32_t* keys, int32_t* key_rows) {
+  const int64_t row = FlatVectorAt(0, 1);
+  if (row >= rows) return;
+  const int token = tokens[row];
+  const bool is_here = token >= vocabulary_begin && token < vocabulary_end;
+  keys[row] = static_cast<uint32_t>((is_here ? token : vocabulary_end) - vocabulary_begin);
+  key_rows[row] = static_cast<int32_t>(row);
+}
+
+// keys, key_rows: (rows), sorted. The block of a run's first position adds the whole run, the
+// others have nothing to do.
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kTileThreads)
+    AddRuns(int rows, int columns, int chunks, uint32_t slice, const uint32_t* keys,
+            const int32_t* key_rows, const T* dy, float* dtable) {
+  constexpr int kAhead = 8;  // rows on their way at once
+  const int64_t first = blockIdx.x / static_cast<unsigned int>(chunks);
+  const int chunk = static_cast<int>(blockIdx.x % static_cast<unsigned int>(chunks));
+  const uint32_t key = keys[first];
+  if (key >= slice || (first > 0 && keys[first - 1] == key)) return;
+  const int64_t i = (int64_t{chunk} * blockDim.x + threadIdx.x) * kWidth;
+  const bool has_columns = i < columns;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+
+  float* sum_at = dtable + int64_t{key} * columns + i;
+  Floats<kWidth> sum = {};
+  if (has_columns) sum = Unpack(Load<kWidth>(sum_at));
+  // A warp reads 32 positions at once, then their rows of dy.
+  int run = kWarp;
+  for (int64_t begin = first; run == kWarp; begin += kWarp) {
+    const int64_t position = begin + lane;
+    const bool in_run = position < rows && keys[position] == key;
+    const int row_here = in_run ? key_rows[position] : 0;
+    // Sorted: the run's positions are the first lanes.
+    run = __popc(__ballot_sync(0xffffffffu, in_run));
+    for (int r = 0; r < run; r += kAhead) {
+      Vector<T, kWidth> gradients[kAhead];
+#pragma unroll
+      for (int ahead = 0; ahead < kAhead; ++ahead) {
+        const int64_t row = __shfl_sync(0xffffffffu, row_here, r + ahead);
+        gradients[ahead] = {};
+        if (r + ahead < run && has_columns) {
+          gradients[ahead] = LoadConstant<kWidth>(dy + row * columns + i);
+        }
+      }
+#pragma unroll
+      for (int ahead = 0; ahead < kAhead; ++ahead) {
+        if (r + ahead >= run) break;
+        const Floats<kWidth> gradient = Unpack(gradients[ahead]);
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) sum[j] += gradient[j];
+      }
+    }
+  }
+  if (has_columns) Store(Pack<float>(sum), sum_at);
+}
+
+// How many low bits hold every key up to `largest`.
+int BitsOf(uint32_t largest) {
+  int bits = 1;
+  while (bits < 32 && (largest >> bits) != 0) ++bits;
+  return bits;
+}
+
+}  // namespace
+
+template <typename T>
+void EmbeddingForward(int rows, int columns, int vocabulary_begin, int vocabulary_end,
+                      const int32_t* tokens, const T* table, T* y, Stream& stream) {
+  if (rows == 0 || columns == 0) return;
+  const bool wide = IsWide<T>(columns, {table, y});
+  const TileGeometry g =
+      MakeTileGeometry(rows, wide ? columns / kWide<T> : columns, kForwardUnroll);
+  Launch(stream, "embedding_forward", g.blocks, dim3(g.threads, g.rows_per_block),
+         wide ? Forward<T, kWide<T>> : Forward<T, 1>, rows, columns, g.chunks, vocabulary_begin,
+         vocabulary_end, tokens, table, y);
+}
+
+size_t EmbeddingWorkspaceBytes(int rows) { return MakeEmbeddingScratch(rows).total_bytes; }
+
+template <typename T>
+void EmbeddingBackward(int rows, int columns, int vocabulary_begin, int vocabulary_end,
+                       const int32_t* tokens, const T* dy, float* dtable,
+                       const Workspace& workspace, Stream& stream) {
+  if (rows == 0 || columns == 0) return;
+  const char* op = "embedding_backward";
+  const EmbeddingScratch scratch = MakeEmbeddingScratch(rows);
+  char* base = workspace.As<char>(scratch.total_bytes);
+  auto* keys = reinterpret_cast<uint32_t*>(base);
+  auto* key_rows = reinterpret_cast<int32_t*>(base + scratch.array_bytes);
+  auto* sorted_keys = reinterpret_cast<uint32_t*>(base + 2 * scratch.array_bytes);
+  auto* sorted_rows = reinterpret_cast<int32_t*>(base + 3 * scratch.array_bytes);
+  void* sort_scratch = base + 4 * scratch.array_bytes;
+
+  Launch(stream, op, FlatBlocks(rows, 1, 1), dim3(kFlatThreads), MakeKeys, rows, vocabulary_begin,
+         vocabulary_end, tokens, keys, key_rows);
+  const auto slice = static_cast<uint32_t>(vocabulary_end - vocabulary_begin);
+  Queue& queue = stream.queue();
+  const auto sort = [&](void* temporary, size_t& bytes) {
+    return cub::DeviceRadixSort::SortPairs(temporary, bytes, keys, sorted_keys, key_rows,
+                                           sorted_rows, rows, 0, BitsOf(slice), queue.stream());
+  };
+  size_t sort_bytes = 0;
+  const cudaError_t error = sort(nullptr, sort_bytes);
+  queue.Report(error, op);
+  if (error != cudaSuccess) return;
+  CONVENE_CHECK(sort_bytes <= scratch.sort_bytes);
+  queue.Report(sort(sort_scratch, sort_bytes), op);
+
+  // Four columns a thread: the float side, read and written, is the heavier one.
+  constexpr int kWidth = kWide<float>;
+  const bool wide = IsAligned(sizeof(T), kWidth, columns, {dy}) && IsWide<float>(columns, {dtable});
+  const RunGeometry g = EmbeddingBackwardGeometry(rows, wide ? columns / kWidth : columns);
+  Launch(stream, op, g.blocks, dim3(g.threads), wide ? AddRuns<T, kWidth> : AddRuns<T, 1>, rows,
+         columns, g.chunks, slice, static_cast<const uint32_t*>(sorted_keys),
+         static_cast<const int32_t*>(sorted_rows), dy, dtable);
+}
+
+#define CONVENE_INSTANTIATE(T)                                                               \
+  template void EmbeddingForward(int, int, int, int, const int32_t*, const T*, T*, Stream&); \
+  template void EmbeddingBackward(int, int, int, int, const int32_t*, const T*, float*,      \
+                                  const Workspace&, Stream&)
+CONVENE_INSTANTIATE(float);
+CONVENE_INSTANTIATE(BFloat16);
+#undef CONVENE_INSTANTIATE
+
+}  // namespace convene::worker::cuda

@@ -1,0 +1,356 @@
+// The kernels that go over rows, against the plain references in double.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "tests/gpu/gpu_testing.h"
+#include "worker_runtime/ops/cuda/cuda_ops.h"
+#include "worker_runtime/ops/cuda/kernel_testing.h"
+#include "worker_runtime/ops/ops_testing.h"
+#include "worker_runtime/ops/reference/embedding.h"
+#include "worker_runtime/ops/reference/rms_norm.h"
+#include "worker_runtime/ops/reference/rope.h"
+#include "worker_runtime/ops/reference/swiglu.h"
+
+namespace convene::worker {
+namespace {
+
+using convene::testing::HasGpuOrSkips;
+using cuda::Gpu;
+using cuda::GpuWorkspace;
+using cuda::OnGpu;
+using cuda::SameBits;
+using testing::As;
+using testing::Compare;
+using testing::Integers;
+using testing::kBackward;
+using testing::kForward;
+using testing::Load;
+using testing::Numbers;
+using testing::NumbersOf;
+using testing::Outputs;
+using testing::Store;
+
+// What the op reads, from the host's values.
+template <typename T>
+OnGpu<T> Put(const std::vector<float>& values, size_t offset = 0) {
+  return OnGpu<T>(Store<T>(values), offset);
+}
+
+struct Shape {
+  int rows, columns;
+  size_t offset = 0;  // elements by which the arrays miss their alignment
+  size_t size() const { return static_cast<size_t>(rows) * columns; }
+};
+// Every number of vectors a thread may keep, rows that fill neither a warp nor a vector, rows that
+// fit no registers, and arrays that start anywhere.
+const std::vector<Shape> kShapes = {{1, 1},     {3, 7},    {2, 31},    {5, 64},      {9, 130},
+                                    {80, 257},  {13, 512}, {7, 776},   {6, 2048},    {6, 2048, 1},
+                                    {4, 3080},  {2, 8192}, {3, 4104},  {2, 16384},   {2, 20000},
+                                    {2, 33000}, {700, 40}, {5, 64, 3}, {3, 16384, 2}};
+
+constexpr float kEpsilon = 1e-5f;
+
+template <typename T>
+Outputs<float> NormForward(const Shape& shape, const std::vector<float>& x,
+                           const std::vector<float>& weight) {
+  OnGpu<T> y = Put<T>(x, shape.offset);  // in place
+  OnGpu<T> w = Put<T>(weight, shape.offset);
+  OnGpu<float> inverse_rms(shape.rows);
+  cuda::RmsNormForward(shape.rows, shape.columns, y.data(), w.data(), kEpsilon, y.data(),
+                       inverse_rms.data(), Gpu().compute());
+  return {Load(y.Read()), inverse_rms.Read()};
+}
+
+template <typename Real>
+Outputs<Real> ReferenceNormForward(const Shape& shape, const std::vector<float>& x,
+                                   const std::vector<float>& weight) {
+  Outputs<Real> y = {As<Real>(x), std::vector<Real>(shape.rows)};
+  reference::RmsNormForward<Real>(shape.rows, shape.columns, As<Real>(x).data(),
+                                  As<Real>(weight).data(), Real{kEpsilon}, y[0].data(),
+                                  y[1].data());
+  return y;
+}
+
+TEMPLATE_TEST_CASE("RMSNorm's forward pass on the GPU agrees with the reference", "", float,
+                   BFloat16) {
+  if (!HasGpuOrSkips()) return;
+  for (const Shape& shape : kShapes) {
+    CAPTURE(shape.rows, shape.columns, shape.offset);
+    const auto x = NumbersOf<TestType>(shape.size(), 1, 3);
+    const auto weight = NumbersOf<TestType>(shape.columns, 2);
+    Compare<TestType>(
+        kForward, [&] { return NormForward<TestType>(shape, x, weight); },
+        [&](auto zero) { return ReferenceNormForward<decltype(zero)>(shape, x, weight); }, {1});
+  }
+}
+
+TEMPLATE_TEST_CASE("RMSNorm again on the GPU gives the bits of the forward pass", "", float,
+                   BFloat16) {
+  if (!HasGpuOrSkips()) return;
+  for (const Shape& shape : kShapes) {
+    CAPTURE(shape.rows, shape.columns, shape.offset);
+    const auto x = NumbersOf<TestType>(shape.size(), 1, 3);
+    const auto weight = NumbersOf<TestType>(shape.columns, 2);
+    const Outputs<float> forward = NormForward<TestType>(shape, x, weight);
+    OnGpu<TestType> x_there = Put<TestType>(x, shape.offset);
+    OnGpu<TestType> w_there = Put<TestType>(weight, shape.offset);
+    OnGpu<float> inverse_rms(forward[1]);
+    OnGpu<TestType> y(shape.size(), shape.offset);
+    cuda::RmsNormAgain(shape.rows, shape.columns, x_there.data(), w_there.data(),
+                       static_cast<const float*>(inverse_rms.data()), y.data(), Gpu().compute());
+    CHECK(Load(y.Read()) == forward[0]);
+  }
+}
+
+TEMPLATE_TEST_CASE("the residual addition within RMSNorm on the GPU is the addition, then RMSNorm",
+                   "", float, BFloat16) {
+  if (!HasGpuOrSkips()) return;
+  for (const Shape& shape : kShapes) {
+    CAPTURE(shape.rows, shape.columns, shape.offset);
+    const auto x = NumbersOf<TestType>(shape.size(), 1, 3);
+    const auto delta = NumbersOf<TestType>(shape.size(), 2, 3);
+    const auto weight = NumbersOf<TestType>(shape.columns, 3);
+    std::vector<float> sum(shape.size());
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] = x[i] + delta[i];
+    sum = Load(Store<TestType>(sum));
+    OnGpu<TestType> x_there = Put<TestType>(x, shape.offset);
+    OnGpu<TestType> delta_there = Put<TestType>(delta, shape.offset);
+    OnGpu<TestType> w_there = Put<TestType>(weight, shape.offset);
+    OnGpu<TestType> y(shape.size(), shape.offset);
+    OnGpu<float> inverse_rms(shape.rows);
+    cuda::AddRmsNormForward(shape.rows, shape.columns, x_there.data(), delta_there.data(),
+                            w_there.data(), kEpsilon, x_there.data(), y.data(), inverse_rms.data(),
+                            Gpu().compute());
+    CHECK(Load(x_there.Read()) == sum);
+    CHECK(Load(delta_there.Read()) == delta);
+    const Outputs<float> expected = NormForward<TestType>(shape, sum, weight);
+    CHECK(Load(y.Read()) == expected[0]);
+    CHECK(inverse_rms.Read() == expected[1]);
+  }
+}
+
+TEMPLATE_TEST_CASE("RMSNorm's backward pass on the GPU agrees with the reference", "", float,
+                   BFloat16) {
+  if (!HasGpuOrSkips()) return;
+  for (const Shape& shape : kShapes) {
+    for (const bool add_to_dx : {false, true}) {
+      CAPTURE(shape.rows, shape.columns, shape.offset, add_to_dx);
+      const auto x = NumbersOf<TestType>(shape.size(), 1, 3);
+      const auto weight = NumbersOf<TestType>(shape.columns, 2);
+      const auto dy = NumbersOf<TestType>(shape.size(), 3);
+      const auto dx_before = NumbersOf<TestType>(shape.size(), 4);
+      const auto dweight_before = Numbers(shape.columns, 5);
+      const auto inverse_rms = ReferenceNormForward<float>(shape, x, weight)[1];
+      Compare<TestType>(
+          kBackward,
+          [&] {
+            OnGpu<TestType> x_there = Put<TestType>(x, shape.offset);
+            OnGpu<TestType> w_there = Put<TestType>(weight, shape.offset);
+            OnGpu<TestType> dy_there = Put<TestType>(dy, shape.offset);
+            OnGpu<float> inverse_there(inverse_rms);
+            OnGpu<TestType> dx = Put<TestType>(
+                add_to_dx ? dx_before : std::vector<float>(shape.size(), NAN), shape.offset);
+            OnGpu<float> dweight(dweight_before);
+            GpuWorkspace workspace(cuda::RmsNormWorkspaceBytes(shape.rows, shape.columns));
+            cuda::RmsNormBackward<TestType>(shape.rows, shape.columns, x_there.data(),
+                                            w_there.data(), inverse_there.data(), dy_there.data(),
+                                            add_to_dx, dx.data(), dweight.data(), workspace.get(),
+                                            Gpu().compute());
+            workspace.Check();
+            return Outputs<float>{Load(dx.Read()), dweight.Read()};
+          },
+          [&](auto zero) {
+            using Real = decltype(zero);
+            Outputs<Real> d = {add_to_dx ? As<Real>(dx_before) : std::vector<Real>(shape.size()),
+                               As<Real>(dweight_before)};
+            reference::RmsNormBackward<Real>(shape.rows, shape.columns, As<Real>(x).data(),
+                                             As<Real>(weight).data(),
+                                             ReferenceNormForward<Real>(shape, x, weight)[1].data(),
+                                             As<Real>(dy).data(), d[0].data(), d[1].data());
+            return d;
+          },
+          {1});
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("RoPE on the GPU agrees with the reference and leaves the rest of the row", "",
+                   float, BFloat16) {
+  if (!HasGpuOrSkips()) return;
+  struct Case {
+    int batch, sequence_length, heads, head_size, row_stride;
+    size_t offset = 0;
+  };
+  for (const Case& shape : std::vector<Case>{{1, 1, 1, 2, 2},
+                                             {2, 3, 1, 4, 9},
+                                             {1, 33, 3, 6, 20},
+                                             {2, 65, 5, 64, 400},
+                                             {1, 7, 40, 64, 3072},
+                                             {1, 7, 40, 64, 3075},
+                                             {1, 5, 6, 128, 1024, 1},
+                                             {1, 3, 140, 128, 18432},
+                                             {2, 300, 2, 16, 48}}) {
+    CAPTURE(shape.batch, shape.sequence_length, shape.heads, shape.head_size, shape.row_stride,
+            shape.offset);
+    const size_t angles = static_cast<size_t>(shape.sequence_length) * shape.head_size / 2;
+    std::vector<float> cosines(angles);
+    std::vector<float> sines(angles);
+    reference::RopeTable<float>(shape.sequence_length, shape.head_size, 10000.0, cosines.data(),
+                                sines.data());
+    const size_t size = static_cast<size_t>(shape.batch) * shape.sequence_length * shape.row_stride;
+    const auto x = NumbersOf<TestType>(size, 1);
+    for (const bool inverse : {false, true}) {
+      Compare<TestType>(
+          inverse ? kBackward : kForward,
+          [&] {
+            OnGpu<float> cosines_there(cosines);
+            OnGpu<float> sines_there(sines);
+            OnGpu<TestType> y = Put<TestType>(x, shape.offset);
+            cuda::RopeApply(shape.batch, shape.sequence_length, shape.heads, shape.head_size,
+                            shape.row_stride, cosines_there.data(), sines_there.data(), inverse,
+                            y.data(), Gpu().compute());
+            const std::vector<float> result = Load(y.Read());
+            size_t others_changed = 0;
+            for (size_t i = 0; i < size; ++i) {
+              const bool is_head =
+                  i % shape.row_stride < static_cast<size_t>(shape.heads) * shape.head_size;
+              if (!is_head && result[i] != x[i]) ++others_changed;
+            }
+            CHECK(others_changed == 0);
+            return Outputs<float>{result};
+          },
+          [&](auto zero) {
+            using Real = decltype(zero);
+            std::vector<Real> exact_cosines(angles);
+            std::vector<Real> exact_sines(angles);
+            reference::RopeTable<Real>(shape.sequence_length, shape.head_size, 10000.0,
+                                       exact_cosines.data(), exact_sines.data());
+            Outputs<Real> y = {As<Real>(x)};
+            reference::RopeApply<Real>(shape.batch, shape.sequence_length, shape.heads,
+                                       shape.head_size, shape.row_stride, exact_cosines.data(),
+                                       exact_sines.data(), inverse, y[0].data());
+            return y;
+          });
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("SwiGLU on the GPU agrees with the reference, forward and backward in place", "",
+                   float, BFloat16) {
+  if (!HasGpuOrSkips()) return;
+  for (const Shape& shape : kShapes) {
+    CAPTURE(shape.rows, shape.columns, shape.offset);
+    const auto gate_up = NumbersOf<TestType>(2 * shape.size(), 1, 9);
+    const auto dy = NumbersOf<TestType>(shape.size(), 2);
+    Compare<TestType>(
+        kForward,
+        [&] {
+          OnGpu<TestType> x = Put<TestType>(gate_up, shape.offset);
+          OnGpu<TestType> y(shape.size(), shape.offset);
+          cuda::SwigluForward<TestType>(shape.rows, shape.columns, x.data(), y.data(),
+                                        Gpu().compute());
+          return Outputs<float>{Load(y.Read())};
+        },
+        [&](auto zero) {
+          using Real = decltype(zero);
+          Outputs<Real> y = {std::vector<Real>(shape.size())};
+          reference::SwigluForward<Real>(shape.rows, shape.columns, As<Real>(gate_up).data(),
+                                         y[0].data());
+          return y;
+        });
+    Compare<TestType>(
+        kBackward,
+        [&] {
+          OnGpu<TestType> x = Put<TestType>(gate_up, shape.offset);
+          OnGpu<TestType> dy_there = Put<TestType>(dy, shape.offset);
+          cuda::SwigluBackward<TestType>(shape.rows, shape.columns, x.data(), dy_there.data(),
+                                         x.data(), Gpu().compute());
+          return Outputs<float>{Load(x.Read())};
+        },
+        [&](auto zero) {
+          using Real = decltype(zero);
+          Outputs<Real> d = {std::vector<Real>(2 * shape.size())};
+          reference::SwigluBackward<Real>(shape.rows, shape.columns, As<Real>(gate_up).data(),
+                                          As<Real>(dy).data(), d[0].data());
+          return d;
+        });
+  }
+}
+
+TEST_CASE("SwiGLU on the GPU is zero, not NaN, where the sigmoid vanishes") {
+  if (!HasGpuOrSkips()) return;
+  const std::vector<float> gate_up = {-200.0f, -88.0f, 200.0f, NAN, 1.0f, 1.0f, 1.0f, 1.0f};
+  OnGpu<BFloat16> x = Put<BFloat16>(gate_up);
+  OnGpu<BFloat16> y(4);
+  cuda::SwigluForward<BFloat16>(1, 4, x.data(), y.data(), Gpu().compute());
+  const std::vector<float> result = Load(y.Read());
+  CHECK(result[0] == 0);
+  CHECK(std::abs(result[1]) < 1e-30f);
+  CHECK(result[2] == 200);
+  CHECK(std::isnan(result[3]));
+}
+
+TEMPLATE_TEST_CASE("the embedding on the GPU copies its slice's rows and adds gradients in order",
+                   "", float, BFloat16) {
+  if (!HasGpuOrSkips()) return;
+  constexpr int kVocabularyBegin = 20;
+  constexpr int kVocabularyEnd = 57;
+  for (const Shape& shape : kShapes) {
+    CAPTURE(shape.rows, shape.columns, shape.offset);
+    const size_t slice = static_cast<size_t>(kVocabularyEnd - kVocabularyBegin) * shape.columns;
+    const auto tokens = Integers(shape.rows, 1, -2, 64);  // some of them in no slice
+    const auto table = NumbersOf<TestType>(slice, 2);
+    const auto dy = NumbersOf<TestType>(shape.size(), 3);
+    const auto dtable_before = Numbers(slice, 4);
+    OnGpu<int32_t> tokens_there(tokens);
+    OnGpu<TestType> table_there = Put<TestType>(table, shape.offset);
+    OnGpu<TestType> y(shape.size(), shape.offset);
+    cuda::EmbeddingForward<TestType>(shape.rows, shape.columns, kVocabularyBegin, kVocabularyEnd,
+                                     tokens_there.data(), table_there.data(), y.data(),
+                                     Gpu().compute());
+    std::vector<float> expected(shape.size());
+    reference::EmbeddingForward<float>(shape.rows, shape.columns, kVocabularyBegin, kVocabularyEnd,
+                                       tokens.data(), table.data(), expected.data());
+    CHECK(Load(y.Read()) == expected);
+
+    OnGpu<TestType> dy_there = Put<TestType>(dy, shape.offset);
+    OnGpu<float> dtable(dtable_before, shape.offset);
+    GpuWorkspace workspace(cuda::EmbeddingWorkspaceBytes(shape.rows));
+    cuda::EmbeddingBackward<TestType>(shape.rows, shape.columns, kVocabularyBegin, kVocabularyEnd,
+                                      tokens_there.data(), dy_there.data(), dtable.data(),
+                                      workspace.get(), Gpu().compute());
+    workspace.Check();
+    std::vector<float> expected_dtable = dtable_before;
+    reference::EmbeddingBackward<float>(shape.rows, shape.columns, kVocabularyBegin, kVocabularyEnd,
+                                        tokens.data(), dy.data(), expected_dtable.data());
+    // The same additions in the same order: the same bits.
+    CHECK(SameBits(dtable.Read(), expected_dtable));
+  }
+}
+
+TEST_CASE("the embedding's backward pass on the GPU sorts a real vocabulary and long runs") {
+  if (!HasGpuOrSkips()) return;
+  constexpr int kRows = 9000;
+  constexpr int kColumns = 16;
+  constexpr int kVocabulary = 128256;
+  auto tokens = Integers(kRows, 1, 0, kVocabulary);
+  for (int row = 0; row < kRows; row += 3) tokens[row] = kVocabulary - 1;
+  const auto dy = NumbersOf<BFloat16>(size_t{kRows} * kColumns, 2);
+  std::vector<float> expected(size_t{kVocabulary} * kColumns);
+  OnGpu<int32_t> tokens_there(tokens);
+  OnGpu<BFloat16> dy_there = Put<BFloat16>(dy);
+  OnGpu<float> dtable(expected);
+  GpuWorkspace workspace(cuda::EmbeddingWorkspaceBytes(kRows));
+  cuda::EmbeddingBackward<BFloat16>(kRows, kColumns, 0, kVocabulary, tokens_there.data(),
+                                    dy_there.data(), dtable.data(), workspace.get(),
+                                    Gpu().compute());
+  workspace.Check();
+  reference::EmbeddingBackward<float>(kRows, kColumns, 0, kVocabulary, tokens.data(), dy.data(),
+                                      expected.data());
+  CHECK(SameBits(dtable.Read(), expected));
+}
+
+}  // namespace
+}  // namespace convene::worker
