@@ -13,6 +13,7 @@
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
+#include "worker_runtime/device/cuda/cuda_profile.h"
 #include "worker_runtime/device/cuda/first_error.h"
 #include "worker_runtime/device/cuda/queue.h"
 #include "worker_runtime/device/cuda/wait.h"
@@ -155,6 +156,9 @@ class CudaDevice : public Device {
   void Order(Event& event, Stream& stream) override;
   absl::Status Wait(Event& event, absl::Duration timeout) override;
   absl::Status Synchronize(absl::Duration timeout) override;
+  std::unique_ptr<OpProfile> MakeProfile() override {
+    return std::make_unique<CudaProfile>(*compute_queue_);
+  }
   absl::Status status() override { return first_error_.status(); }
 
  private:
@@ -267,6 +271,11 @@ absl::Status CheckOrdinal(int ordinal, int supported_cuda) {
 }
 
 }  // namespace
+
+int CudaDeviceCount() {
+  int devices = 0;
+  return cudaGetDeviceCount(&devices) == cudaSuccess ? devices : 0;
+}
 
 absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(int ordinal) {
   int supported_cuda = 0;  // stays 0 without a driver

@@ -13,4 +13,7 @@ namespace convene::worker::cuda {
 // device's own functions do it themselves).
 absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(int ordinal);
 
+// Device::CudaCount().
+int CudaDeviceCount();
+
 }  // namespace convene::worker::cuda
