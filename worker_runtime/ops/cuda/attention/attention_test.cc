@@ -179,7 +179,7 @@ void CheckAttention(TestQueue& queue, const AttentionShape& shape) {
 std::vector<AttentionShape> Shapes() {
   std::vector<AttentionShape> shapes;
   for (const auto& [batch, length, heads, kv_heads, head_size] : std::vector<std::array<int, 5>>{
-           {1, 1, 1, 1, 64},
+           {1, 3, 1, 1, 64},
            {1, 128, 2, 2, 64},
            {2, 256, 4, 2, 64},
            {2, 192, 4, 1, 128},
@@ -219,6 +219,23 @@ TEST_CASE("bf16 attention agrees with the reference by whichever way it goes") {
                 plans.Support(shape, AttentionPass::kForward).ToString().c_str(),
                 plans.Support(shape, AttentionPass::kBackward).ToString().c_str());
     CheckAttention<BFloat16>(queue, shape);
+  }
+}
+
+TEST_CASE("a lone token attends to itself alone") {
+  if (!HasGpuOrSkips()) return;
+  TestQueue queue;
+  queue.queue().plans<AttentionPlans>().ForbidCudnn();
+  const AttentionShape shape = {
+      .batch = 3, .sequence_length = 1, .heads = 1, .kv_heads = 1, .head_size = 64};
+  const auto qkv = NumbersOf<float>(QkvCount(shape), 1);
+  const auto dout = NumbersOf<float>(OutCount(shape), 2);
+  const Outputs<float> outputs = OnGpu<float>(queue, shape, qkv, dout);
+  CHECK(outputs[0] == SplitQkv(shape, qkv)[2]);
+  for (size_t i = 0; i < dout.size(); ++i) CHECK(outputs[4][i] == Approx(dout[i]).epsilon(1e-5));
+  // Its weight is 1 whatever its query and key are: gradients of rounding alone.
+  for (const size_t output : {size_t{2}, size_t{3}}) {
+    for (const float value : outputs[output]) CHECK(std::abs(value) < 1e-5f);
   }
 }
 
