@@ -56,9 +56,10 @@ template <int kWidth, typename T>
 __device__ __forceinline__ Vector<T, kWidth> LoadConstant(const T* from) {
   return {__ldg(reinterpret_cast<const typename Vector<T, kWidth>::Raw*>(from))};
 }
+// One access for certain: the compiler takes a plain assignment of a uint4 apart now and then.
 template <typename T, int kWidth>
 __device__ __forceinline__ void Store(const Vector<T, kWidth>& vector, T* to) {
-  *reinterpret_cast<typename Vector<T, kWidth>::Raw*>(to) = vector.raw;
+  __stwb(reinterpret_cast<typename Vector<T, kWidth>::Raw*>(to), vector.raw);
 }
 
 template <typename T, int kWidth>
