@@ -1,0 +1,143 @@
+"""The parts `ops` and `sanitize`, and the first half of `layouts` and `bench`: the bundle's own test and bench binaries."""
+
+import json
+import os
+import re
+import sys
+from typing import Any, Dict, List, NamedTuple
+
+import processes
+from budget import Budget
+from results import Results
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'ci'))
+import bazel_events  # noqa: E402  (it counts Catch2's cases for tools/check too)
+
+TEST_LIMIT_SECONDS = 180
+SANITIZER_LIMIT_SECONDS = 150
+LEAST_SECONDS = 3  # with less left nothing is started
+SANITIZERS = ('memcheck', 'racecheck')
+# Cases so tagged take too long under a sanitizer, which slows a kernel by up to 100 times.
+NOT_SANITIZED = '~[slow]'
+
+
+class Binary(NamedTuple):
+    label: str
+    kind: str  # test or bench
+    part: str
+    file: str
+
+
+def parse_manifest(text: str) -> List[Binary]:
+    return [Binary(entry['label'], entry['kind'], entry['part'], entry['file']) for entry in json.loads(text)]
+
+
+def read_manifest(bundle: str) -> List[Binary]:
+    path = os.path.join(bundle, 'tests/manifest.json')
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding='utf-8') as file:
+        return parse_manifest(file.read())
+
+
+def first_failure(output: str) -> str:
+    """Where Catch2 says the first check failed; else the last line."""
+    failed = re.search(r'^(\S+:\d+: FAILED:.*(?:\n(?![-=]{3,}).*){0,6})', output, re.M)
+    if failed:
+        return ' | '.join(line.strip() for line in failed.group(1).splitlines() if line.strip())[:300]
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else 'it printed nothing'
+
+
+class Sanitized(NamedTuple):
+    outcome: str  # passed, failed or skipped
+    text: str
+
+
+def judge_sanitizer(tool: str, code: int, output: str) -> Sanitized:
+    """code None: it ran past its time."""
+    # Without a driver that lets it in (some containers and sandboxes), the tool refuses before the first kernel.
+    refused = re.search(r'^.*(?:Device not supported|Unable to find injection library|Failed to initialize|not supported on this).*$', output, re.M)
+    if refused and 'ERROR SUMMARY: 0 errors' not in output:
+        return Sanitized('skipped', f'compute-sanitizer cannot work on this machine: {refused.group(0).strip(" =")}')
+    summary = re.findall(r'(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)', output)
+    if code is None:
+        return Sanitized('skipped', f'{tool} did not end in its time; no verdict')
+    if not summary:
+        return Sanitized('failed', f'{tool} ended with {code} and without a summary: {first_failure(output)}')
+    findings = sum(int(errors or hazards) for errors, hazards in summary)
+    if findings:
+        where = re.search(r'^=+ *((?:Invalid|Error|Warning|Race|Program hit|Potential).*)$', output, re.M)
+        return Sanitized('failed', f'{findings} findings of {tool}; the first: {where.group(1)[:200] if where else "see the log"}')
+    # Catch2's code is the number of failed cases: a test may fail under the tool without a finding of it.
+    return Sanitized('passed', f'{tool} found nothing') if code == 0 else Sanitized('failed', f'the test itself failed: {first_failure(output)}')
+
+
+def parse_figures(output: str) -> List[Dict[str, Any]]:
+    """A bench prints one JSON object a line for each figure, with at least a `name`; other lines are for people."""
+    figures = []
+    for line in output.splitlines():
+        if line.startswith('{'):
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(record, dict) and 'name' in record:
+                figures.append(record)
+    return figures
+
+
+def figure_text(record: Dict[str, Any]) -> str:
+    return ', '.join(f'{key} {value:.4g}' if isinstance(value, float) else f'{key} {value}' for key, value in record.items() if key != 'name')
+
+
+def run_tests(part: str, binaries: List[Binary], bundle: str, environment: Dict[str, str], budget: Budget, results: Results) -> None:
+    for binary in binaries:
+        limit = min(TEST_LIMIT_SECONDS, budget.left())
+        if limit < LEAST_SECONDS:
+            results.skipped(part, binary.label, 'no time left in this part: run it again with --only')
+            continue
+        done = processes.run([os.path.join(bundle, binary.file)], environment, limit)
+        results.log(binary.label, done.output)
+        if done.code is None:
+            results.failed(part, binary.label, f'not done after {limit:.0f} s, and stopped')
+            continue
+        passed, failed, skipped = bazel_events.count_cases(done.code == 0, done.output)
+        text = first_failure(done.output) if failed else f'{passed} cases in {done.seconds:.1f} s' if passed else skipped[0]
+        results.counted(part, binary.label, passed, failed, skipped, text)
+
+
+def run_sanitizer(tool_path: str, binaries: List[Binary], bundle: str, environment: Dict[str, str], budget: Budget, results: Results) -> None:
+    """Every binary under the first tool, then every one under the second: memory errors first."""
+    runs = [(tool, binary) for tool in SANITIZERS for binary in binaries]
+    for (tool, binary), share in budget.shares(runs):
+        limit = min(SANITIZER_LIMIT_SECONDS, max(share, LEAST_SECONDS * 4), budget.left())
+        name = f'{tool} {binary.label}'
+        if limit < LEAST_SECONDS:
+            results.skipped('sanitize', name, 'no time left in this part: run it again with --only')
+            continue
+        command = [tool_path, '--tool', tool, '--error-exitcode', '86', '--print-limit', '20', os.path.join(bundle, binary.file), NOT_SANITIZED]
+        done = processes.run(command, environment, limit)
+        results.log(name, done.output)
+        verdict = judge_sanitizer(tool, done.code, done.output)
+        if verdict.outcome == 'skipped':
+            results.skipped('sanitize', name, verdict.text)
+        else:
+            results.judged('sanitize', name, verdict.outcome == 'passed', verdict.text)
+
+
+def run_benches(binaries: List[Binary], bundle: str, environment: Dict[str, str], budget: Budget, results: Results) -> None:
+    for binary, share in budget.shares(binaries):
+        if share < LEAST_SECONDS:
+            results.skipped('bench', binary.label, 'no time left in this part: run it again with --only')
+            continue
+        done = processes.run([os.path.join(bundle, binary.file)], environment, share)
+        results.log(binary.label, done.output)
+        for record in parse_figures(done.output):
+            results.measured('bench', record['name'], figure_text(record), **record)
+        if done.code is None:
+            results.skipped('bench', binary.label, f'stopped after {share:.0f} s: what it printed by then is above')
+        elif done.code != 0:
+            results.failed('bench', binary.label, f'ended with {done.code}: {first_failure(done.output)}')
+        elif not parse_figures(done.output):
+            results.measured('bench', binary.label, 'its output is in gpu_check.log')
