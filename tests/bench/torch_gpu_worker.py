@@ -1,9 +1,9 @@
 """The peer of tools/gpu_check: a Llama in PyTorch on one GPU (or, to try it, the CPU), in fp32 or bf16.
 
-usage: torch_gpu_worker.py '{"layers": 12, ..., "device": "cuda", "precision": "bf16", "compile": true, "data": "text.txt", ...}'
-bf16 means bf16 weights, activations and gradients with fp32 master weights, moments and update, as ours. torch.compile compiles a block once
+usage: torch_gpu_worker.py '[{"layers": 12, ..., "device": "cuda", "precision": "bf16", "compile": true, "data": "text.txt", ...}, ...]'
+bf16 means bf16 weights and activations with fp32 gradients, master weights, moments and update, as ours. torch.compile compiles a block once
 for all layers, and the loss. Of the attention kernels that take the shape the fastest is used. Needs no network.
-Prints one JSON line: seconds and loss of each step, peak memory, the attention kernel.
+Prints one JSON line a case: seconds and loss of each step, peak memory, the attention kernel.
 """
 
 import json
@@ -63,6 +63,7 @@ def choose_attention(c):
             enable(True)
         return '', False
     use_attention(fastest[0])
+    torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     return fastest
 
@@ -75,9 +76,9 @@ class Trainer:
         self.masters = self.parameters
         if c['precision'] == 'bf16':
             self.masters = [parameter.detach().float() for parameter in self.parameters]
-            for master in self.masters:
-                master.grad = torch.empty_like(master)
             model.to(torch.bfloat16)
+            for parameter, master in zip(self.parameters, self.masters):
+                parameter.register_post_accumulate_grad_hook(self.widens_into(master))
         groups = [{'params': [p for p in self.masters if p.dim() >= 2], 'weight_decay': 0.1},
                   {'params': [p for p in self.masters if p.dim() < 2], 'weight_decay': 0.0}]
         self.optimizer = torch.optim.AdamW(groups, lr=c['learning_rate'], betas=(0.9, 0.95), fused=True)
@@ -87,16 +88,20 @@ class Trainer:
         """number: from 0. A linear warm-up, then a cosine to a tenth."""
         for group in self.optimizer.param_groups:
             group['lr'] = self.rate(number)
-        copied = self.masters is not self.parameters
-        if copied:
-            torch._foreach_copy_([master.grad for master in self.masters], [parameter.grad for parameter in self.parameters])
         nn.utils.clip_grad_norm_(self.masters, 1.0)
         self.optimizer.step()
-        if copied:
+        self.optimizer.zero_grad()
+        if self.masters is not self.parameters:
             with torch.no_grad():
                 torch._foreach_copy_(self.parameters, self.masters)
-        for parameter in self.parameters:
+
+    @staticmethod
+    def widens_into(master):
+        """At once, so that a parameter never has both gradients for long."""
+        def hook(parameter):
+            master.grad = parameter.grad.float()
             parameter.grad = None
+        return hook
 
     def rate(self, number):
         warm_up = min(100, self.steps // 10)
@@ -139,10 +144,9 @@ class Stopwatch:
         return [b - a for a, b in pairs]
 
 
-def main():
-    c = json.loads(sys.argv[1])
+def train(c):
+    """The case's answer."""
     torch.manual_seed(c['seed'])
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     kernel, repeat_kv = choose_attention(c)
     with torch.device(c['device']):
         model = Llama({**c, 'repeat_kv': repeat_kv})
@@ -169,8 +173,14 @@ def main():
     seconds = stopwatch.seconds()
     peaks = ({'peak_allocated_bytes': torch.cuda.max_memory_allocated(), 'peak_reserved_bytes': torch.cuda.max_memory_reserved()}
              if c['device'] == 'cuda' else {'peak_bytes': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024})
-    print(json.dumps({'step_seconds': seconds, 'losses': [loss.item() for loss in losses], 'first_step_seconds': first_step_seconds,
-                      'attention': (kernel or 'PyTorch\'s choice') + (', repeated keys' if repeat_kv else ''), **peaks}))
+    return {'step_seconds': seconds, 'losses': [loss.item() for loss in losses], 'first_step_seconds': first_step_seconds,
+            'attention': (kernel or 'PyTorch\'s choice') + (', repeated keys' if repeat_kv else ''), **peaks}
+
+
+def main():
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    for case in json.loads(sys.argv[1]):
+        print(json.dumps(train(case)), flush=True)
 
 
 main()

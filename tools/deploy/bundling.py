@@ -10,6 +10,8 @@ CUDA = re.compile(r'^lib(cuda|cudart|cublas|cublasLt|cudnn\w*|nccl|nvrtc[\w.-]*|
 # Ours are only for nodes that have none. NCCL loads the node's verbs library by name, and the node's drivers fit it alone: Gloo, which
 # links it too, must take the same one. The node's libstdc++ suits its C library, and whatever else of the node comes into the process.
 OF_THE_NODE_IF_THERE = re.compile(r'^lib(ibverbs|nl-3|nl-route-3|stdc\+\+|gcc_s|gomp)\.so[.\d]*$')
+# No program names it: cuDNN loads it to compile its fused kernels, attention's for example.
+LOADED_BY = {'libcudnn.so.9': 'libnvrtc.so.13'}
 NODE_FOLDERS = ['/usr/lib/x86_64-linux-gnu', '/usr/lib/aarch64-linux-gnu', '/usr/lib64', '/lib64', '/usr/lib']
 FALLBACK = 'fallback'
 
@@ -72,7 +74,8 @@ def run_path(kind: str, library: str = '') -> str:
 
 def cuda_libraries(elves: Iterable[Elf]) -> List[str]:
     """What the node must have of CUDA, without the driver."""
-    return sorted({name for elf in elves for name in elf.needed if CUDA.match(name) and not name.startswith('libcuda.')})
+    named = {name for elf in elves for name in elf.needed if CUDA.match(name) and not name.startswith('libcuda.')}
+    return sorted(named | {LOADED_BY[name] for name in named if name in LOADED_BY})
 
 
 class GpuBinary(NamedTuple):

@@ -64,7 +64,8 @@ class BundlingTest(unittest.TestCase):
     def test_readelf_tells_what_is_needed_and_the_newest_versions_by_number(self):
         elf = bundling.parse_readelf(READELF)
         self.assertEqual(elf, bundling.Elf(['libcudnn.so.9', 'libc.so.6'], (2, 34), (3, 4, 30)))
-        self.assertEqual(bundling.cuda_libraries([elf, bundling.Elf(['libcuda.so.1', 'libnccl.so.2'], (), ())]), ['libcudnn.so.9', 'libnccl.so.2'])
+        self.assertEqual(bundling.cuda_libraries([elf, bundling.Elf(['libcuda.so.1', 'libnccl.so.2'], (), ())]),
+                         ['libcudnn.so.9', 'libnccl.so.2', 'libnvrtc.so.13'])
         self.assertEqual(bundling.version_text(elf.glibc), '2.34')
 
     def test_gpu_binaries_are_sorted_into_parts_and_helpers_are_left_out(self):
@@ -90,9 +91,9 @@ class FindCudaTest(unittest.TestCase):
     def test_what_is_nowhere_is_named(self):
         self.assertEqual(find_cuda.choose(['libcudnn.so.9', 'libnccl.so.2'], [], self.WHEELS), (['/site/nvidia/nccl/lib'], ['libcudnn.so.9']))
 
-    def test_ldconfig_is_read(self):
-        text = '2 libs found in cache\n\tlibnccl.so.2 (libc6,x86-64) => /usr/lib/libnccl.so.2\n'
-        self.assertEqual(find_cuda.loader_libraries(text), ['libnccl.so.2'])
+    def test_ldconfig_is_read_but_a_file_that_has_gone_is_not_believed(self):
+        text = '3 libs found in cache\n\tlibnccl.so.2 (libc6,x86-64) => /usr/lib/libnccl.so.2\n\tlibcudnn.so.9 (libc6,x86-64) => /gone/libcudnn.so.9\n'
+        self.assertEqual(find_cuda.loader_libraries(text, lambda path: path.startswith('/usr')), ['libnccl.so.2'])
 
 
 if __name__ == '__main__':

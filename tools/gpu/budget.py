@@ -1,7 +1,7 @@
 """Each part's time: whoever is next gets a share of what is left, by weight."""
 
 import time
-from typing import Callable, Iterable, Iterator, List, NamedTuple, Tuple, TypeVar
+from typing import Callable, Iterable, Iterator, List, Tuple, TypeVar
 
 Item = TypeVar('Item')
 
@@ -24,15 +24,3 @@ class Budget:
         while waiting:
             share = self.left() * weight(waiting[0]) / sum(weight(item) for item in waiting)
             yield waiting.pop(0), share
-
-
-class Repeats(NamedTuple):
-    """How many turns fit."""
-    turns: int
-    why_fewer: str
-
-
-def repeats(wanted: int, left_s: float, turn_s: float) -> Repeats:
-    """At least one, although it may not fit: its own deadline stops it then."""
-    fit = max(1, min(wanted, int(left_s / turn_s))) if turn_s > 0 else wanted
-    return Repeats(fit, '' if fit == wanted else f'{fit} of {wanted} turns: no time for more')

@@ -118,11 +118,6 @@ class BudgetTest(unittest.TestCase):
         given = [share for _, share in budget.Budget(100, lambda: 0.0).shares([1, 4], float)]
         self.assertEqual(given, [20, 100])
 
-    def test_turns_are_fewer_when_time_is_short_and_it_is_said(self):
-        self.assertEqual(budget.repeats(3, 100, 10), budget.Repeats(3, ''))
-        self.assertEqual(budget.repeats(3, 25, 10), budget.Repeats(2, '2 of 3 turns: no time for more'))
-        self.assertEqual(budget.repeats(3, 1, 10).turns, 1)
-
 
 class TestBinariesTest(Workplace):
     def test_the_first_failed_check_is_shown(self):
@@ -156,6 +151,7 @@ class TestBinariesTest(Workplace):
         self.assertEqual(judged(1, '========= Error: Device not supported'), 'skipped')
         self.assertEqual(judged(139, 'Segmentation fault'), 'failed')
         self.assertEqual(judged(None, ''), 'skipped')
+        self.assertEqual(judged(1, '========= Error: Device not supported\n========= ERROR SUMMARY: 0 errors'), 'skipped')
 
     def test_figures_are_the_json_lines_with_a_name(self):
         found = test_binaries.parse_figures('kernel  GB/s\n{"name": "rms_norm", "gb_per_s": 3912.51}\n{"gb_per_s": 1}\n{broken\n')
@@ -186,6 +182,10 @@ class LayoutsTest(unittest.TestCase):
             self.assertEqual(layouts.SHAPE['layers'] % layout.pp, 0)
             self.assertEqual(layouts.GLOBAL_BATCH_SIZE % (layouts.MICRO_BATCH_SIZE * layout.dp), 0)
 
+    def test_the_distance_of_pytorch_comes_from_pairs_and_a_lone_one_is_left_out(self):
+        fp32, bf16 = peer.Answer([4.0, 2.0], [], {}), peer.Answer([4.04, 2.02], [], {})
+        self.assertEqual([round(distance, 6) for distance in layouts.torch_distances([fp32, bf16, fp32])], [0.01])
+
     def test_slow_is_not_hung(self):
         curve = curves.parse_metrics(metrics(FALLING))
         self.assertEqual(layouts.why_stalled(curve, 5.0, 60), '')
@@ -195,6 +195,39 @@ class LayoutsTest(unittest.TestCase):
     def test_the_text_is_the_same_everywhere(self):
         self.assertEqual(text.made_up_text(60), 'dqb jm nxdf avmorvj ixcz ik psv paky fbtks ecv bdbt iht fila')
         self.assertEqual(len(text.made_up_text(1000)), 1000)
+
+
+class TurnsTest(Workplace):
+    """Rivals that take as long as they are told, on a clock of the test's own."""
+
+    CASE = training.Case('llama-125m', 1024, 32)
+
+    def measured(self, limit_s, ours_s, theirs_s, peer_works=True):
+        now, started = [0.0], []
+        clocked = budget.Budget(limit_s, lambda: now[0])
+
+        def rival(name, seconds, works):
+            def run(*_):
+                started.append(name)
+                now[0] += seconds
+                return training.Sample([0.1], 1000.0, {}) if works else None
+            return run
+        with mock.patch.object(training, 'run_ours', rival('ours', ours_s, True)), \
+                mock.patch.object(training, 'run_torch', rival('torch', theirs_s, peer_works)), \
+                mock.patch.object(training.budgets, 'Budget', lambda _: clocked):
+            training.measure(self.CASE, PLACE, '0', limit_s, self.results)
+        return started
+
+    def test_the_rivals_take_turns(self):
+        self.assertEqual(self.measured(100, 10, 20), ['ours', 'torch', 'ours', 'torch'])
+        self.assertEqual([row.name.split(',')[0] for row in self.results.rows], ['convene-train', 'PyTorch', 'ours beside PyTorch'])
+
+    def test_a_second_turn_that_does_not_fit_is_left_out_and_said(self):
+        self.assertEqual(self.measured(50, 10, 20), ['ours', 'torch'])
+        self.assertIn('1 of 2 turns', self.results.rows[-1].text)
+
+    def test_a_peer_that_cannot_run_is_tried_once(self):
+        self.assertEqual(self.measured(100, 10, 20, peer_works=False), ['ours', 'torch', 'ours'])
 
 
 class TrainingTest(unittest.TestCase):
@@ -226,9 +259,10 @@ class TrainingTest(unittest.TestCase):
                          f"{ours['share_of_peak_full']:.1%} of the peak (goal 55%)")
         self.assertEqual(training.compare(training.Case('llama-125m', 1024, 32), ours, None), '')
 
-    def test_the_peers_answer_is_its_last_json_line(self):
-        self.assertEqual(peer.parse('warning: {x\n{"losses": [1.0]}\n'), {'losses': [1.0]})
-        self.assertEqual(peer.parse('Traceback\n'), {})
+    def test_the_peers_answers_stand_between_its_warnings(self):
+        output = 'warning: {x\n{"losses": [2.0], "step_seconds": [0.1], "attention": "cudnn"}\n{"x": 1}\n{torn\n{"losses": [1.0], "step_seconds": []}\n'
+        self.assertEqual(peer.parse(output), [peer.Answer([2.0], [0.1], {'attention': 'cudnn'}), peer.Answer([1.0], [], {})])
+        self.assertEqual(peer.parse('Traceback\n'), [])
 
 
 class MachineTest(unittest.TestCase):

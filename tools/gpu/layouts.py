@@ -122,22 +122,18 @@ def why_stalled(curve: Dict[int, curves.Step], silent_s: float, limit_s: float) 
     return f'it hung after step {max(curve)}: nothing for {silent_s:.0f} s' if silent_s > patience else ''
 
 
-def learn_torch_distances(place: machine.Place, budget: Budget, results: Results) -> List[float]:
-    """PyTorch's own distance of bf16 from fp32, for each seed; [] where it cannot run."""
-    distances = []
-    for seed, share in budget.shares(TORCH_SEEDS):
-        found = []
-        for precision in ('fp32', 'bf16'):
-            case = {**SHAPE, 'tied_embeddings': 0, 'device': place.device, 'precision': precision, 'compile': False, 'seed': seed, 'steps': STEPS,
-                    'sequence_length': SEQUENCE_LENGTH, 'micro_batch_size': GLOBAL_BATCH_SIZE, 'learning_rate': LEARNING_RATE,
-                    'data': f'{place.folder}/text.txt'}
-            answer = peer.run(case, place.bundle, place.torch, place.environment, share / 2)
-            results.log(f'PyTorch {precision}, seed {seed}', answer.log)
-            found.append(answer.losses)
-        if not all(found):
-            return distances
-        distances.append(curves.root_mean_square(curves.relative(found[1], found[0])))
-    return distances
+def learn_torch_distances(place: machine.Place, limit_s: float, results: Results) -> List[float]:
+    """PyTorch's own distance of bf16 from fp32, for each seed that was done in time."""
+    case = {**SHAPE, 'tied_embeddings': 0, 'device': place.device, 'compile': False, 'steps': STEPS, 'sequence_length': SEQUENCE_LENGTH,
+            'micro_batch_size': GLOBAL_BATCH_SIZE, 'learning_rate': LEARNING_RATE, 'data': f'{place.folder}/text.txt'}
+    done = peer.run([{**case, 'seed': seed, 'precision': precision} for seed in TORCH_SEEDS for precision in ('fp32', 'bf16')], place, limit_s)
+    results.log('PyTorch, bf16 against fp32', done.output)
+    return torch_distances(peer.parse(done.output))
+
+
+def torch_distances(answers: List[peer.Answer]) -> List[float]:
+    """Answers come in pairs: fp32, bf16."""
+    return [curves.root_mean_square(curves.relative(bf16.losses, fp32.losses)) for fp32, bf16 in zip(answers[::2], answers[1::2])]
 
 
 def check_curves(place: machine.Place, budget: Budget, only: str, results: Results) -> None:
@@ -156,7 +152,7 @@ def check_curves(place: machine.Place, budget: Budget, only: str, results: Resul
             results.skipped('layouts', run.name, 'no time left in this part: run it again with --only')
             continue
         if run.precision == 'bf16' and distances is None:
-            distances = learn_torch_distances(place, budget.part(0.25), results) if place.torch else []
+            distances = learn_torch_distances(place, budget.left() / 3, results) if place.torch else []
             results.measured('layouts', 'PyTorch, bf16 against fp32', f'distances {", ".join(f"{d:.1e}" for d in distances) or "none"}', distances=distances)
         trained = train(run, place, min(share, budget.left()), results)
         ours = curves.losses(trained.curve)

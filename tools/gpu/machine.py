@@ -73,7 +73,8 @@ def environment(bundle: str, gpu: str) -> Dict[str, str]:
     done = subprocess.run([sys.executable, os.path.join(bundle, 'find_cuda')], check=False, capture_output=True, text=True, timeout=60)
     if done.returncode != 0:
         raise RuntimeError(done.stderr.strip())
-    variables = {**os.environ, 'CUDA_VISIBLE_DEVICES': gpu, 'PYTHONDONTWRITEBYTECODE': '1', 'PYTHONUNBUFFERED': '1'}
+    # In the order of nvidia-smi, which is asked about the same number.
+    variables = {**os.environ, 'CUDA_VISIBLE_DEVICES': gpu, 'CUDA_DEVICE_ORDER': 'PCI_BUS_ID', 'PYTHONDONTWRITEBYTECODE': '1', 'PYTHONUNBUFFERED': '1'}
     if done.stdout.strip():
         variables['LD_LIBRARY_PATH'] = done.stdout.strip()
     return variables

@@ -1,4 +1,4 @@
-"""PyTorch beside us: tests/bench/torch_gpu_worker.py in a process of its own, and its answer."""
+"""PyTorch beside us: tests/bench/torch_gpu_worker.py in a process of its own, and its answers."""
 
 import json
 import os
@@ -9,27 +9,26 @@ import processes
 
 
 class Answer(NamedTuple):
-    losses: List[float]  # [] when it failed: the log says why
+    """Of one case."""
+    losses: List[float]
     step_seconds: List[float]
     facts: Dict[str, Any]  # the rest of what it said
-    log: str
-    seconds: float
 
 
-def parse(output: str) -> Dict[str, Any]:
-    """The last line that is a JSON object; {} when there is none."""
-    for line in reversed(output.splitlines()):
-        if line.startswith('{'):
-            try:
-                return json.loads(line)
-            except ValueError:
-                return {}
-    return {}
+def parse(output: str) -> List[Answer]:
+    """One for each line that is an answer; warnings stand between them."""
+    answers = []
+    for line in output.splitlines():
+        try:
+            record = json.loads(line) if line.startswith('{') else {}
+        except ValueError:
+            continue
+        if 'losses' in record and 'step_seconds' in record:
+            answers.append(Answer(record.pop('losses'), record.pop('step_seconds'), record))
+    return answers
 
 
-def run(case: Dict[str, Any], bundle: str, torch: Dict[str, Any], environment: Dict[str, str], limit_s: float) -> Answer:
-    command = [torch['python'], os.path.join(bundle, 'tests/bench/torch_gpu_worker.py'), json.dumps(case)]
-    done = processes.run(command, machine.torch_environment(environment), limit_s)
-    facts = parse(done.output) if done.code == 0 else {}
-    log = done.output if done.code is not None else f'{done.output}\nstopped after {limit_s:.0f} s'
-    return Answer(facts.pop('losses', []), facts.pop('step_seconds', []), facts, log, done.seconds)
+def run(cases: List[Dict[str, Any]], place: machine.Place, limit_s: float) -> processes.Done:
+    """parse() tells the answers: fewer than the cases where it failed or ran out of time."""
+    command = [place.torch['python'], os.path.join(place.bundle, 'tests/bench/torch_gpu_worker.py'), json.dumps(cases)]
+    return processes.run(command, machine.torch_environment(place.environment), limit_s)

@@ -143,12 +143,14 @@ def run_torch(case: Case, place: machine.Place, gpu: str, limit_s: float, result
     # The second turn finds the first one's compiled code.
     cache = {'TORCHINDUCTOR_CACHE_DIR': f'{place.folder}/inductor', 'TRITON_CACHE_DIR': f'{place.folder}/triton'}
     with machine.MemoryWatch(gpu) as watch:
-        answer = peer.run(request, place.bundle, place.torch, {**place.environment, **cache}, limit_s)
-    results.log(f'PyTorch, {case.name}', answer.log)
-    if not answer.step_seconds:
-        results.skipped('bench', f'PyTorch, {case.name}', f'no figure of PyTorch: {processes.last_line(answer.log)}')
+        done = peer.run([request], place._replace(environment={**place.environment, **cache}), limit_s)
+    results.log(f'PyTorch, {case.name}', done.output)
+    answers = peer.parse(done.output)
+    if not answers:
+        how = f'stopped after {limit_s:.0f} s' if done.code is None else processes.last_line(done.output)
+        results.skipped('bench', f'PyTorch, {case.name}', f'no figure of PyTorch: {how}')
         return None
-    return Sample(steady(answer.step_seconds), watch.peak_mib, answer.facts)
+    return Sample(steady(answers[0].step_seconds), watch.peak_mib, answers[0].facts)
 
 
 def summary(case: Case, samples: List[Sample]) -> Dict[str, Any]:
@@ -192,18 +194,17 @@ def measure(case: Case, place: machine.Place, gpu: str, limit_s: float, results:
     budget = budgets.Budget(limit_s)
     ours: List[Sample] = []
     theirs: List[Sample] = []
-    turns, turn = TURNS, 0
-    while turn < turns:
+    turn_s = 0.0
+    while len(ours) < TURNS and budget.left() > turn_s:
         before = budget.left()
         sample = run_ours(case, place, gpu, budget.left() * (0.4 if place.torch else 1.0), results)
         if sample is None:
             return
+        first = not ours
         ours.append(sample)
-        peer_sample = run_torch(case, place, gpu, budget.left(), results) if place.torch and (theirs or turn == 0) else None
+        peer_sample = run_torch(case, place, gpu, budget.left(), results) if place.torch and (first or theirs) else None
         theirs += [peer_sample] if peer_sample else []
-        turn += 1
-        planned = budgets.repeats(TURNS - turn, budget.left(), before - budget.left())
-        turns = turn + (planned.turns if budget.left() > before - budget.left() else 0)
+        turn_s = before - budget.left()
     figures = {'convene': summary(case, ours), 'torch': summary(case, theirs) if theirs else None}
     results.measured('bench', f'convene-train, {case.name}', summary_text(figures['convene']), **figures['convene'])
     if figures['convene']['facts']:
