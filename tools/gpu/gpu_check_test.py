@@ -153,27 +153,27 @@ class TestBinariesTest(Workplace):
         self.assertEqual(judged(None, ''), 'skipped')
         self.assertEqual(judged(1, '========= Error: Device not supported\n========= ERROR SUMMARY: 0 errors'), 'skipped')
 
-    def test_figures_are_the_json_lines_with_a_name(self):
-        found = test_binaries.parse_figures('kernel  GB/s\n{"name": "rms_norm", "gb_per_s": 3912.51}\n{"gb_per_s": 1}\n{broken\n')
-        self.assertEqual([test_binaries.figure_text(record) for record in found], ['gb_per_s 3913'])
+    def test_figures_come_a_line_each_or_in_a_list(self):
+        lines = '{"name": "rms_norm", "gb_per_s": 3912.51}\n{"gb_per_s": 1}\n{torn\n'
+        self.assertEqual([test_binaries.figure_text(record) for record in test_binaries.parse_figures(lines)], ['gb_per_s 3913'])
+        whole = json.dumps({'device': 'NVIDIA H200', 'kernels': [{'name': 'copy', 'bytes': 8}, {'name': 'rope', 'bytes': 4}]})
+        self.assertEqual([record['name'] for record in test_binaries.parse_figures(whole)], ['copy', 'rope'])
+        self.assertEqual(test_binaries.parse_figures(''), [])
 
-    def test_a_bench_gives_a_row_for_each_figure(self):
-        test_binaries.run_benches([self.script('bench', 'echo \'{"name": "copy", "gb_per_s": 4300.0}\'')], self.folder, {}, budget.Budget(30), self.results)
-        self.assertEqual([(row.name, row.figures['gb_per_s']) for row in self.results.rows], [('copy', 4300.0)])
+    def test_a_bench_gives_a_row_for_each_figure_and_none_is_a_failure(self):
+        benches = [self.script('good_bench', 'echo \'{"name": "copy", "gb_per_s": 4300.0}\' > "$2"'), self.script('mute_bench', 'echo nothing')]
+        test_binaries.run_benches(benches, self.folder, dict(os.environ), budget.Budget(30), self.results)
+        self.assertEqual(self.results.rows[0].figures['gb_per_s'], 4300.0)
+        self.assertEqual(self.outcomes(), [('measured', 0, 0, 0), ('failed', 0, 1, 0)])
 
 
 class LayoutsTest(unittest.TestCase):
-    def test_several_ranks_on_one_gpu_are_hosts_of_their_own(self):
-        command = layouts.train_command(layouts.Run('r', layouts.LAYOUTS[4], 'cuda', 'bf16'), PLACE)
-        self.assertEqual(command[command.index('--nproc-per-node') + 1], '8')
-        self.assertEqual(command[command.index('sh'):][:4], ['sh', '-c', layouts.ONE_GPU_SHELL, 'sh'])
-        for flags in (['--device', 'cuda'], ['--precision', 'bf16'], ['--tp-size', '2'], ['--pp-size', '2']):
-            self.assertEqual(command[command.index(flags[0]):][:2], flags)
-
-    def test_the_oracle_is_one_rank_on_the_cpu(self):
-        command = layouts.train_command(layouts.Run('oracle: fp32', layouts.SINGLE, 'cpu', 'fp32'), PLACE)
-        self.assertNotIn('sh', command)
-        self.assertEqual(command[-1], '/work/oracle--fp32.jsonl')
+    def test_the_command_says_layout_device_and_precision(self):
+        command = layouts.train_command(layouts.Run('bf16, all', layouts.LAYOUTS[4], 'cuda', 'bf16'), PLACE)
+        for flag, value in (('--nproc-per-node', '8'), ('--device', 'cuda'), ('--precision', 'bf16'), ('--tp-size', '2'), ('--pp-size', '2'),
+                            ('--metrics-file', '/work/bf16--all.jsonl')):
+            self.assertEqual(command[command.index(flag) + 1], value)
+        self.assertNotIn('--deterministic', command)
 
     def test_every_layout_can_split_the_shape_and_the_batch(self):
         for layout in layouts.LAYOUTS:

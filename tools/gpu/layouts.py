@@ -32,9 +32,6 @@ KILL_AFTER_STEP = 25
 POLL_SECONDS = 0.02
 LEAST_SECONDS = 5
 STALLED_AFTER_STEPS = 20
-# A different NCCL_HOSTID makes each process look like a host of its own: NCCL refuses two ranks of one host on one GPU, and goes over
-# sockets between hosts (trainer_engineering.md, section 3.9). RANK is the launcher's.
-ONE_GPU_SHELL = 'export NCCL_HOSTID="rank-$RANK" NCCL_SOCKET_IFNAME=lo; exec "$@"'
 
 
 class Layout(NamedTuple):
@@ -75,8 +72,6 @@ def train_command(run: Run, place: machine.Place) -> List[str]:
     if run.checkpoints:
         train += ['--checkpoint-dir', f'{place.folder}/{file_name(run)}.checkpoints', '--checkpoint-every', str(CHECKPOINT_EVERY)]
     launch = [f'{place.bundle}/bin/convene', 'run', '--standalone', '--nproc-per-node', str(run.layout.ranks), '--max-restarts', str(run.max_restarts)]
-    if run.layout.ranks > 1 and run.device == 'cuda':
-        return [*launch, 'sh', '-c', ONE_GPU_SHELL, 'sh', *train]
     return [*launch, *train]
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import sys
+import tempfile
 from typing import Any, Dict, List, NamedTuple
 
 import processes
@@ -74,18 +75,26 @@ def judge_sanitizer(tool: str, code: int, output: str) -> Sanitized:
     return Sanitized('passed', f'{tool} found nothing') if code == 0 else Sanitized('failed', f'the test itself failed: {first_failure(output)}')
 
 
-def parse_figures(output: str) -> List[Dict[str, Any]]:
-    """A bench prints one JSON object a line for each figure, with at least a `name`; other lines are for people."""
+def parse_figures(text: str) -> List[Dict[str, Any]]:
+    """What a bench wrote: one object with a list of figures in it, or one figure a line. A figure is an object with a `name`."""
+    try:
+        records = [json.loads(text)]
+    except ValueError:
+        records = [record for record in map(parsed, text.splitlines()) if record]
     figures = []
-    for line in output.splitlines():
-        if line.startswith('{'):
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(record, dict) and 'name' in record:
-                figures.append(record)
+    for record in records:
+        inner = [entry for value in record.values() if isinstance(value, list) for entry in value]
+        figures += [entry for entry in [record, *inner] if isinstance(entry, dict) and 'name' in entry]
     return figures
+
+
+def parsed(line: str) -> Dict[str, Any]:
+    """{} for what is no JSON object, such as a line that was torn."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
 def figure_text(record: Dict[str, Any]) -> str:
@@ -131,17 +140,25 @@ def run_sanitizer(tool_path: str, binaries: List[Binary], bundle: str, environme
 
 
 def run_benches(binaries: List[Binary], bundle: str, environment: Dict[str, str], budget: Budget, results: Results) -> None:
-    for binary, share in budget.shares(binaries):
-        if share < LEAST_SECONDS:
-            results.skipped('bench', binary.label, 'no time left in this part: run it again with --only')
-            continue
-        done = processes.run([os.path.join(bundle, binary.file)], environment, share)
-        results.log(binary.label, done.output)
-        for record in parse_figures(done.output):
-            results.measured('bench', record['name'], figure_text(record), **record)
-        if done.code is None:
-            results.skipped('bench', binary.label, f'stopped after {share:.0f} s: what it printed by then is above')
-        elif done.code != 0:
-            results.failed('bench', binary.label, f'ended with {done.code}: {first_failure(done.output)}')
-        elif not parse_figures(done.output):
-            results.measured('bench', binary.label, 'its output is in gpu_check.log')
+    with tempfile.TemporaryDirectory(prefix='gpu_check.') as folder:
+        for binary, share in budget.shares(binaries):
+            if share < LEAST_SECONDS:
+                results.skipped('bench', binary.label, 'no time left in this part: run it again with --only')
+                continue
+            path = f'{folder}/{os.path.basename(binary.file)}.json'
+            done = processes.run([os.path.join(bundle, binary.file), '--json', path], environment, share)
+            results.log(binary.label, done.output)
+            figures = read_figures(path)
+            for record in figures:
+                results.measured('bench', record['name'], figure_text(record), **record)
+            if done.code is None:
+                results.skipped('bench', binary.label, f'stopped after {share:.0f} s: what it printed by then is in gpu_check.log')
+            elif done.code != 0 or not figures:
+                results.failed('bench', binary.label, f'ended with {done.code} and {len(figures)} figures: {first_failure(done.output)}')
+
+
+def read_figures(path: str) -> List[Dict[str, Any]]:
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding='utf-8') as file:
+        return parse_figures(file.read())
