@@ -160,6 +160,10 @@ class TestBinariesTest(Workplace):
         self.assertEqual([record['name'] for record in test_binaries.parse_figures(whole)], ['copy', 'rope'])
         self.assertEqual(test_binaries.parse_figures(''), [])
 
+    def test_a_figure_with_a_goal_says_whether_it_is_met(self):
+        self.assertEqual(test_binaries.figure_text({'name': 'rope', 'fraction_of_copy': 0.8}), 'fraction_of_copy 0.8 (goal 0.85: MISSED)')
+        self.assertEqual(test_binaries.figure_text({'name': 'product', 'ratio': 0.99}), 'ratio 0.99 (goal 0.95)')
+
     def test_a_bench_gives_a_row_for_each_figure_and_none_is_a_failure(self):
         benches = [self.script('good_bench', 'echo \'{"name": "copy", "gb_per_s": 4300.0}\' > "$2"'), self.script('mute_bench', 'echo nothing')]
         test_binaries.run_benches(benches, self.folder, dict(os.environ), budget.Budget(30), self.results)

@@ -22,6 +22,9 @@ SANITIZERS = {'memcheck': ['--report-api-errors', 'no'], 'racecheck': []}
 # Cases so tagged take too long under a sanitizer, which slows a kernel by up to 100 times.
 NOT_SANITIZED = '~[slow]'
 
+# Of issue 3, by the names that the benches give them: memory-bound kernels against a copy, products against cuBLASLt's best.
+GOALS = {'fraction_of_copy': 0.85, 'ratio': 0.95}
+
 
 class Binary(NamedTuple):
     label: str
@@ -98,7 +101,12 @@ def parsed(line: str) -> Dict[str, Any]:
 
 
 def figure_text(record: Dict[str, Any]) -> str:
-    return ', '.join(f'{key} {value:.4g}' if isinstance(value, float) else f'{key} {value}' for key, value in record.items() if key != 'name')
+    return ', '.join((f'{key} {value:.4g}' if isinstance(value, float) else f'{key} {value}') + beside_goal(key, value)
+                     for key, value in record.items() if key != 'name')
+
+
+def beside_goal(key: str, value: Any) -> str:
+    return f' (goal {GOALS[key]}{"" if value >= GOALS[key] else ": MISSED"})' if key in GOALS else ''
 
 
 def run_tests(part: str, binaries: List[Binary], bundle: str, environment: Dict[str, str], budget: Budget, results: Results) -> None:
