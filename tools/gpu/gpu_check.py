@@ -113,7 +113,7 @@ def unpacked_bundle(given: Optional[str], folder: str) -> str:
     if given is None and os.path.exists(f'{HOME}/VERSION'):
         return HOME
     if given is None:
-        given = f'{folder}/convene.tar.xz'
+        given = f'{folder}/convene.tar.gz'
         print('gpu_check: building a bundle (minutes the first time)', flush=True)
         if subprocess.run([f'{HOME}/tools/deploy/bundle', '--with-tests', '--output', given], check=False).returncode != 0:
             raise RuntimeError('no bundle could be built; its error is above')
