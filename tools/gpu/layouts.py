@@ -122,8 +122,14 @@ def learn_torch_distances(place: machine.Place, limit_s: float, results: Results
     case = {**SHAPE, 'tied_embeddings': 0, 'device': place.device, 'compile': False, 'steps': STEPS, 'sequence_length': SEQUENCE_LENGTH,
             'micro_batch_size': GLOBAL_BATCH_SIZE, 'learning_rate': LEARNING_RATE, 'data': f'{place.folder}/text.txt'}
     done = peer.run([{**case, 'seed': seed, 'precision': precision} for seed in TORCH_SEEDS for precision in ('fp32', 'bf16')], place, limit_s)
-    results.log('PyTorch, bf16 against fp32', done.output)
-    return torch_distances(peer.parse(done.output))
+    name = 'PyTorch, bf16 against fp32'
+    results.log(name, done.output)
+    distances = torch_distances(peer.parse(done.output))
+    if distances:
+        results.measured('layouts', name, f'{", ".join(f"{distance:.1e}" for distance in distances)} apart', distances=distances)
+    else:
+        results.skipped('layouts', name, f'stopped after {limit_s:.0f} s' if done.code is None else processes.last_line(done.output))
+    return distances
 
 
 def torch_distances(answers: List[peer.Answer]) -> List[float]:
@@ -148,7 +154,6 @@ def check_curves(place: machine.Place, budget: Budget, only: str, results: Resul
             continue
         if run.precision == 'bf16' and distances is None:
             distances = learn_torch_distances(place, budget.left() / 3, results) if place.torch else []
-            results.measured('layouts', 'PyTorch, bf16 against fp32', f'distances {", ".join(f"{d:.1e}" for d in distances) or "none"}', distances=distances)
         trained = train(run, place, min(share, budget.left()), results)
         ours = curves.losses(trained.curve)
         if trained.failure:
