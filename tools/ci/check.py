@@ -138,6 +138,8 @@ def part_scripts(run: Run) -> None:
     compile_only = 'import sys\nfor path in sys.argv[1:]: compile(open(path, encoding="utf-8").read(), path, "exec")'
     run.step('/usr/bin/python3', '-c', compile_only, *[path for path, line in scripts if path.endswith('.py') or 'python' in line])
     run.step('tools/quickstart_test.py')
+    run.step('tools/deploy/bundling_test.py')
+    run.step('tools/gpu/gpu_check_test.py')
 
 
 def part_layers(run: Run) -> None:
@@ -193,7 +195,7 @@ class Part(NamedTuple):
 PARTS = [
     Part('format', True, 'clang-format on every C++ file', part_format),
     Part('tidy', True, "the project's own rules (tools/ci/tidy), and their test", part_tidy),
-    Part('scripts', True, 'shellcheck, python3 reads every Python file, and the test of tools/quickstart', part_scripts),
+    Part('scripts', True, 'shellcheck, python3 reads every Python file, and the tests of tools/quickstart, tools/deploy and tools/gpu', part_scripts),
     Part('layers', True, 'no forbidden dependency (tools/ci/check_layers)', part_layers),
     Part('build', True, 'bazel build //...', part_build),
     Part('test', True, 'bazel test //... (with --fast not //tests/...)', part_test),

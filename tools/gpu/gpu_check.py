@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""Tests and benchmarks of Convene on this machine's NVIDIA GPU.
+
+usage: tools/gpu_check [PART...] [--bundle PATH] [--output FOLDER] [--only TEXT] [--seconds N] [--gpu N]      (in a checkout)
+       convene/gpu_check ...                                                        (in an unpacked bundle, which then is the bundle)
+Needs an NVIDIA driver (580 or later), CUDA 13's libraries (those that PyTorch brings will do), and PyTorch for what is compared with it.
+In a checkout without --bundle it first builds one. Each part ends within its own time (--seconds, 8 minutes), says what it left out, and
+can be given alone. Writes gpu_check.json (every figure) and gpu_check.log (every output); the last line is `N passed, N failed, N skipped`.
+Exit status: 0 nothing failed; 1 something did; 64 bad usage; 69 no GPU or no CUDA libraries here: nothing was run.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
+
+sys.dont_write_bytecode = True
+import layouts  # noqa: E402  (the line above keeps __pycache__ out of the tree)
+import machine  # noqa: E402
+import processes  # noqa: E402
+import test_binaries  # noqa: E402
+import training  # noqa: E402
+from budget import Budget  # noqa: E402
+from results import Results  # noqa: E402
+
+HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # of a checkout or of an unpacked bundle
+PART_SECONDS = 8 * 60
+BENCHES_SHARE = 0.3  # of the time of `bench`, for the kernels' own; the rest is training
+
+
+class Check(NamedTuple):
+    """What every part is given."""
+    bundle: str
+    device: str
+    gpu: str
+    environment: Dict[str, str]
+    torch: Dict[str, Any]
+    only: str
+    binaries: List[test_binaries.Binary]
+    results: Results
+
+    def chosen(self, kind: str, *parts: str) -> List[test_binaries.Binary]:
+        return [binary for binary in self.binaries if binary.kind == kind and (not parts or binary.part in parts) and self.only in binary.label]
+
+
+def part_ops(check: Check, budget: Budget) -> None:
+    binaries = check.chosen('test', 'ops')
+    if not binaries:
+        check.results.skipped('ops', 'op tests', why_no_binaries(check))
+    test_binaries.run_tests('ops', binaries, check.bundle, check.environment, budget, check.results)
+
+
+def part_layouts(check: Check, budget: Budget) -> None:
+    test_binaries.run_tests('layouts', check.chosen('test', 'layouts'), check.bundle, check.environment, budget.part(0.25), check.results)
+    layouts.check(check.bundle, check.device, check.environment, check.torch, budget, check.only, check.results)
+
+
+def part_sanitize(check: Check, budget: Budget) -> None:
+    tool = machine.compute_sanitizer()
+    binaries = check.chosen('test', 'ops')
+    if tool is None:
+        check.results.skipped('sanitize', 'compute-sanitizer', 'it is not installed here: it comes with the CUDA toolkit')
+    elif not binaries:
+        check.results.skipped('sanitize', 'compute-sanitizer', why_no_binaries(check))
+    else:
+        test_binaries.run_sanitizer(tool, binaries, check.bundle, check.environment, budget, check.results)
+
+
+def part_bench(check: Check, budget: Budget) -> None:
+    benches = check.chosen('bench')
+    if benches:
+        test_binaries.run_benches(benches, check.bundle, check.environment, budget.part(BENCHES_SHARE), check.results)
+    if not check.torch:
+        check.results.skipped('bench', 'PyTorch', 'no python3 here can import torch: ours is measured alone')
+    training.bench(check.bundle, check.device, check.gpu, check.environment, check.torch, budget, check.only, check.results)
+
+
+def why_no_binaries(check: Check) -> str:
+    if check.binaries:
+        return f'none of the bundle\'s {len(check.binaries)} test binaries fits --only {check.only}'
+    return 'the bundle has no GPU tests: make it with tools/deploy/bundle --with-tests, on a machine with the CUDA toolkit'
+
+
+PARTS: Dict[str, Callable[[Check, Budget], None]] = {'ops': part_ops, 'layouts': part_layouts, 'sanitize': part_sanitize, 'bench': part_bench}
+
+
+def parse_arguments(arguments: Optional[List[str]] = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog='gpu_check', description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('parts', nargs='*', metavar='PART', help='ops, layouts, sanitize, bench, or all (the default)')
+    parser.add_argument('--bundle', help='a bundle made with --with-tests: the tarball, or the folder it was unpacked to')
+    parser.add_argument('--output', default='gpu-check', help='the folder for gpu_check.json and gpu_check.log (default: %(default)s)')
+    parser.add_argument('--only', default='', metavar='TEXT', help='of each part only what has TEXT in its name')
+    parser.add_argument('--seconds', type=float, default=PART_SECONDS, help='that each part may take (default: %(default)s)')
+    parser.add_argument('--gpu', default='0', help='which of several (default: %(default)s)')
+    parser.add_argument('--device', choices=('cuda', 'cpu'), default='cuda', help='cpu tries this tool itself, without a GPU, on the parts layouts and bench')
+    parsed = parser.parse_args(arguments)
+    unknown = set(parsed.parts) - set(PARTS) - {'all'}
+    if unknown:
+        print(f'gpu_check: no part {", ".join(sorted(unknown))}: the parts are {", ".join(PARTS)} and all', file=sys.stderr)
+        sys.exit(64)
+    if not parsed.parts or 'all' in parsed.parts:
+        parsed.parts = list(PARTS)
+    return parsed
+
+
+def unpacked_bundle(given: Optional[str], folder: str) -> str:
+    """The bundle's folder: the given one, the one that this file is in, or a new one. RuntimeError when there is none."""
+    if given is None and os.path.exists(f'{HOME}/VERSION'):
+        return HOME
+    if given is None:
+        given = f'{folder}/convene.tar.gz'
+        print('gpu_check: building a bundle (minutes the first time)', flush=True)
+        if subprocess.run([f'{HOME}/tools/deploy/bundle', '--with-tests', '--output', given], check=False).returncode != 0:
+            raise RuntimeError('no bundle could be built; its error is above')
+    if not os.path.isdir(given):
+        with tarfile.open(given) as archive:
+            # A bundle is ours; the filter is for Pythons that would warn without one.
+            archive.extractall(folder, **({'filter': 'tar'} if hasattr(tarfile, 'tar_filter') else {}))
+        given = f'{folder}/convene'
+    if not os.path.exists(f'{given}/bin/convene-train'):
+        raise RuntimeError(f'{given} is no bundle: it has no bin/convene-train')
+    return os.path.abspath(given)
+
+
+def run_parts(arguments: argparse.Namespace, bundle: str) -> int:
+    environment = machine.environment(bundle, arguments.gpu)
+    facts = machine.describe(bundle, arguments.gpu, environment)
+    torch = facts if 'torch' in facts else {}
+    if arguments.device == 'cuda' and torch and not torch['torch_sees_gpu']:
+        torch = {}
+    print(f'{facts["gpu"]}, driver {facts["driver"]}, PyTorch {facts.get("torch", "none")} (CUDA {facts.get("torch_cuda")}, cuDNN {facts.get("cudnn")}, '
+          f'NCCL {facts.get("nccl")}), bundle {facts["bundle"]["commit"][:12]} of {facts["bundle"]["date"]}', flush=True)
+    results = Results(arguments.output, facts)
+    check = Check(bundle, arguments.device, arguments.gpu, environment, torch, arguments.only, test_binaries.read_manifest(bundle), results)
+    for name in arguments.parts:
+        started = time.monotonic()
+        print(f'\n=== {name} (at most {arguments.seconds:.0f} s)', flush=True)
+        PARTS[name](check, Budget(arguments.seconds))
+        print(f'=== {name}: {time.monotonic() - started:.0f} s', flush=True)
+    print(f'\n{results.table()}\n\n{os.path.join(arguments.output, "gpu_check.json")} has every figure, gpu_check.log beside it every output')
+    print(results.totals(), flush=True)
+    return 1 if results.any_failed() else 0
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if arguments.device == 'cuda':
+        reason = machine.why_no_gpu()
+        if reason:
+            print(f'gpu_check: {reason}: nothing was run. Without a GPU, `tools/check cuda` compiles and links what this would test.', file=sys.stderr)
+            return 69
+    try:
+        with tempfile.TemporaryDirectory(prefix='gpu_check.') as folder:
+            return run_parts(arguments, unpacked_bundle(arguments.bundle, folder))
+    except (RuntimeError, tarfile.TarError, OSError) as error:
+        print(f'gpu_check: {error}', file=sys.stderr)
+        return 69
+    except KeyboardInterrupt:
+        print('\ngpu_check: stopped; nothing is left running', file=sys.stderr)
+        return 130
+    finally:
+        processes.kill_marked()
+
+
+if __name__ == '__main__':
+    sys.exit(main())

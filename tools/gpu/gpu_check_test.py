@@ -1,0 +1,309 @@
+#!/usr/bin/python3
+"""What tools/gpu_check decides, without a GPU: parsing, verdicts, plans, time. tools/check runs it."""
+
+import contextlib
+import io
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+sys.dont_write_bytecode = True
+import budget  # noqa: E402  (the line above keeps __pycache__ out of the tree)
+import curves  # noqa: E402
+import gpu_check  # noqa: E402
+import layouts  # noqa: E402
+import machine  # noqa: E402
+import peer  # noqa: E402
+import processes  # noqa: E402
+import results  # noqa: E402
+import test_binaries  # noqa: E402
+import text  # noqa: E402
+import training  # noqa: E402
+
+FALLING = [5.5 - 0.02 * step for step in range(60)]
+PLACE = machine.Place('/bundle', '/work', 'cuda', {}, {'python': '/usr/bin/python3'})
+FAILED_OUTPUT = '''
+-------------------------------------------------------------------------------
+rms_norm agrees with double
+-------------------------------------------------------------------------------
+worker_runtime/ops/cuda/kernels_test.cc:41: FAILED:
+  CHECK( error <= 2 * plain )
+with expansion:
+  0.5 <= 0.1
+
+===============================================================================
+test cases:  7 |  5 passed | 2 failed
+assertions: 90 | 88 passed | 2 failed
+'''
+
+
+def metrics(values, epoch=1, **more):
+    return ''.join(json.dumps({'step': number, 'loss': value, 'grad_norm': 1.0, 'epoch': epoch, 'step_seconds': 0.1, **more}) + '\n'
+                   for number, value in enumerate(values, 1))
+
+
+class Workplace(unittest.TestCase):
+    """Results in a folder of its own, and nothing printed."""
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+        silence = contextlib.redirect_stdout(io.StringIO())
+        silence.__enter__()
+        self.addCleanup(silence.__exit__, None, None, None)
+        self.results = results.Results(self.folder, {'gpu': 'none'})
+
+    def script(self, name, body):
+        path = f'{self.folder}/{name}'
+        with open(path, 'w', encoding='utf-8') as file:
+            file.write('#!/bin/sh\n' + body)
+        os.chmod(path, 0o755)
+        return test_binaries.Binary(f'//ops:{name}', 'test', 'ops', name)
+
+    def outcomes(self):
+        return [(row.outcome, row.passed, row.failed, row.skipped) for row in self.results.rows]
+
+
+class CurvesTest(unittest.TestCase):
+    def test_metrics_are_read_without_a_torn_line_and_the_later_of_a_repeated_step(self):
+        curve = curves.parse_metrics(metrics([5.0, 4.0, None]) + json.dumps({'step': 2, 'validation_loss': 1.0}) + '\n' + metrics([4.5], 2) + '{"step": 4,')
+        self.assertEqual((curve[1].loss, curve[1].epoch, sorted(curve)), (4.5, 2, [1, 2, 3]))
+        self.assertTrue(math.isnan(curve[3].loss))
+
+    def test_fp32_passes_up_to_its_tolerance_and_not_beyond(self):
+        self.assertTrue(curves.judge_fp32([loss * (1 + 9e-5) for loss in FALLING], FALLING).good)
+        self.assertFalse(curves.judge_fp32([loss * (1 + 2e-4) for loss in FALLING], FALLING).good)
+
+    def test_no_number_never_passes(self):
+        broken = FALLING[:40] + [math.nan] * 20
+        self.assertFalse(curves.judge_fp32(broken, FALLING).good)
+        self.assertFalse(curves.judge_bf16(broken, FALLING, [1.0]).good)
+        self.assertFalse(curves.judge_bf16(FALLING, FALLING, []).good)
+
+    def test_a_short_run_is_compared_as_far_as_it_came_but_not_too_short(self):
+        self.assertIn('40 steps', curves.judge_fp32(FALLING[:40], FALLING).text)
+        self.assertFalse(curves.judge_fp32(FALLING[:10], FALLING).good)
+
+    def test_an_oracle_that_learns_nothing_proves_nothing(self):
+        self.assertFalse(curves.judge_fp32([5.5] * 60, [5.5] * 60).good)
+
+    def test_bf16_may_be_twice_as_far_as_the_farthest_of_pytorch(self):
+        ours = [loss * 1.0019 for loss in FALLING]
+        self.assertTrue(curves.judge_bf16(ours, FALLING, [5e-4, 1e-3]).good)
+        self.assertFalse(curves.judge_bf16(ours, FALLING, [5e-4, 9e-4]).good)
+
+    def test_identical_means_every_digit_of_loss_and_norm(self):
+        first = curves.parse_metrics(metrics([5.0, 4.000000000000001]))
+        self.assertTrue(curves.judge_identical(first, first, 2).good)
+        self.assertIn('step 2 differs', curves.judge_identical(first, curves.parse_metrics(metrics([5.0, 4.0])), 2).text)
+        self.assertIn('step 3 of 3 is missing', curves.judge_identical(first, first, 3).text)
+
+
+class BudgetTest(unittest.TestCase):
+    def test_unused_time_goes_to_the_later_ones(self):
+        now = [0.0]
+        given = []
+        for (_, share), takes in zip(budget.Budget(90, lambda: now[0]).shares('abc'), (10, 60, 5)):
+            given.append(share)
+            now[0] += takes
+        self.assertEqual(given, [30, 40, 20])
+
+    def test_weights_divide_what_is_left(self):
+        given = [share for _, share in budget.Budget(100, lambda: 0.0).shares([1, 4], float)]
+        self.assertEqual(given, [20, 100])
+
+
+class TestBinariesTest(Workplace):
+    def test_the_first_failed_check_is_shown(self):
+        self.assertEqual(test_binaries.first_failure(FAILED_OUTPUT), 'worker_runtime/ops/cuda/kernels_test.cc:41: FAILED: | '
+                         'CHECK( error <= 2 * plain ) | with expansion: | 0.5 <= 0.1')
+        self.assertEqual(test_binaries.first_failure('loading\nSegmentation fault\n\n'), 'Segmentation fault')
+
+    def test_cases_are_counted_and_a_hung_test_fails(self):
+        binaries = [self.script('good', 'echo "SKIPPED: one GPU only"; echo "All tests passed (9 assertions in 4 test cases)"'),
+                    self.script('bad', f'cat <<"END"\n{FAILED_OUTPUT}\nEND\nexit 2'), self.script('hangs', 'sleep 60')]
+        with mock.patch.object(test_binaries, 'TEST_LIMIT_SECONDS', 3):
+            test_binaries.run_tests('ops', binaries, self.folder, dict(os.environ), budget.Budget(60), self.results)
+        self.assertEqual(self.outcomes(), [('passed', 3, 0, 1), ('failed', 5, 2, 0), ('failed', 0, 1, 0)])
+        self.assertEqual(list(processes.marked()), [])
+        self.assertTrue(self.results.any_failed())
+        self.assertEqual(self.results.totals(), '8 passed, 3 failed, 1 skipped')
+
+    def test_without_time_nothing_is_started_and_it_is_said(self):
+        test_binaries.run_tests('ops', [self.script('never', 'touch started')], self.folder, {}, budget.Budget(0), self.results)
+        self.assertEqual(self.outcomes(), [('skipped', 0, 0, 1)])
+        self.assertIn('--only', self.results.rows[0].text)
+
+    def test_sanitizer_verdicts(self):
+        def judged(code, output, tool='memcheck'):
+            return test_binaries.judge_sanitizer(tool, code, output).outcome
+        self.assertEqual(judged(0, '========= ERROR SUMMARY: 0 errors'), 'passed')
+        self.assertEqual(judged(0, '========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)', 'racecheck'), 'passed')
+        self.assertEqual(judged(86, '========= Invalid __global__ write of size 4 bytes\n========= ERROR SUMMARY: 1 error'), 'failed')
+        self.assertEqual(judged(86, '========= RACECHECK SUMMARY: 2 hazards displayed (2 errors, 0 warnings)', 'racecheck'), 'failed')
+        self.assertEqual(judged(3, FAILED_OUTPUT + '========= ERROR SUMMARY: 0 errors'), 'failed')
+        self.assertEqual(judged(1, '========= Error: Device not supported'), 'skipped')
+        self.assertEqual(judged(139, 'Segmentation fault'), 'failed')
+        self.assertEqual(judged(None, ''), 'skipped')
+        self.assertEqual(judged(1, '========= Error: Device not supported\n========= ERROR SUMMARY: 0 errors'), 'skipped')
+
+    def test_figures_come_a_line_each_or_in_a_list(self):
+        lines = '{"name": "rms_norm", "gb_per_s": 3912.51}\n{"gb_per_s": 1}\n{torn\n'
+        self.assertEqual([test_binaries.figure_text(record) for record in test_binaries.parse_figures(lines)], ['gb_per_s 3913'])
+        whole = json.dumps({'device': 'NVIDIA H200', 'kernels': [{'name': 'copy', 'bytes': 8}, {'name': 'rope', 'bytes': 4}]})
+        self.assertEqual([record['name'] for record in test_binaries.parse_figures(whole)], ['copy', 'rope'])
+        self.assertEqual(test_binaries.parse_figures(''), [])
+
+    def test_a_figure_with_a_goal_says_whether_it_is_met(self):
+        self.assertEqual(test_binaries.figure_text({'name': 'rope', 'fraction_of_copy': 0.8}), 'fraction_of_copy 0.8 (goal 0.85: MISSED)')
+        self.assertEqual(test_binaries.figure_text({'name': 'product', 'ratio': 0.99}), 'ratio 0.99 (goal 0.95)')
+
+    def test_a_bench_gives_a_row_for_each_figure_and_none_is_a_failure(self):
+        benches = [self.script('good_bench', 'echo \'{"name": "copy", "gb_per_s": 4300.0}\' > "$2"'), self.script('mute_bench', 'echo nothing')]
+        test_binaries.run_benches(benches, self.folder, dict(os.environ), budget.Budget(30), self.results)
+        self.assertEqual(self.results.rows[0].figures['gb_per_s'], 4300.0)
+        self.assertEqual(self.outcomes(), [('measured', 0, 0, 0), ('failed', 0, 1, 0)])
+
+
+class LayoutsTest(unittest.TestCase):
+    def test_the_command_says_layout_device_and_precision(self):
+        command = layouts.train_command(layouts.Run('bf16, all', layouts.LAYOUTS[4], 'cuda', 'bf16'), PLACE)
+        for flag, value in (('--nproc-per-node', '8'), ('--device', 'cuda'), ('--precision', 'bf16'), ('--tp-size', '2'), ('--pp-size', '2'),
+                            ('--metrics-file', '/work/bf16--all.jsonl')):
+            self.assertEqual(command[command.index(flag) + 1], value)
+        self.assertNotIn('--deterministic', command)
+
+    def test_every_layout_can_split_the_shape_and_the_batch(self):
+        for layout in layouts.LAYOUTS:
+            for size in ('heads', 'kv_heads', 'ffn_size', 'vocabulary_size'):
+                self.assertEqual(layouts.SHAPE[size] % layout.tp, 0)
+            self.assertEqual(layouts.SHAPE['layers'] % layout.pp, 0)
+            self.assertEqual(layouts.GLOBAL_BATCH_SIZE % (layouts.MICRO_BATCH_SIZE * layout.dp), 0)
+
+    def test_the_distance_of_pytorch_comes_from_pairs_and_a_lone_one_is_left_out(self):
+        fp32, bf16 = peer.Answer([4.0, 2.0], [], {}), peer.Answer([4.04, 2.02], [], {})
+        self.assertEqual([round(distance, 6) for distance in layouts.torch_distances([fp32, bf16, fp32])], [0.01])
+
+    def test_slow_is_not_hung(self):
+        curve = curves.parse_metrics(metrics(FALLING))
+        self.assertEqual(layouts.why_stalled(curve, 5.0, 60), '')
+        self.assertIn('hung after step 60', layouts.why_stalled(curve, 50.0, 60))
+        self.assertIn('no step was finished in 60 s', layouts.why_stalled({}, math.inf, 60))
+
+    def test_the_text_is_the_same_everywhere(self):
+        self.assertEqual(text.made_up_text(60), 'dqb jm nxdf avmorvj ixcz ik psv paky fbtks ecv bdbt iht fila')
+        self.assertEqual(len(text.made_up_text(1000)), 1000)
+
+
+class TurnsTest(Workplace):
+    """Rivals that take as long as they are told, on a clock of the test's own."""
+
+    CASE = training.Case('llama-125m', 1024, 32)
+
+    def measured(self, limit_s, ours_s, theirs_s, peer_works=True):
+        now, started = [0.0], []
+        clocked = budget.Budget(limit_s, lambda: now[0])
+
+        def rival(name, seconds, works):
+            def run(*_):
+                started.append(name)
+                now[0] += seconds
+                return training.Sample([0.1], 1000.0, {}) if works else None
+            return run
+        with mock.patch.object(training, 'run_ours', rival('ours', ours_s, True)), \
+                mock.patch.object(training, 'run_torch', rival('torch', theirs_s, peer_works)), \
+                mock.patch.object(training.budgets, 'Budget', lambda _: clocked):
+            training.measure(self.CASE, PLACE, '0', limit_s, self.results)
+        return started
+
+    def test_the_rivals_take_turns(self):
+        self.assertEqual(self.measured(100, 10, 20), ['ours', 'torch', 'ours', 'torch'])
+        self.assertEqual([row.name.split(',')[0] for row in self.results.rows], ['convene-train', 'PyTorch', 'ours beside PyTorch'])
+
+    def test_a_second_turn_that_does_not_fit_is_left_out_and_said(self):
+        self.assertEqual(self.measured(50, 10, 20), ['ours', 'torch'])
+        self.assertIn('1 of 2 turns', self.results.rows[-1].text)
+
+    def test_a_peer_that_cannot_run_is_tried_once(self):
+        self.assertEqual(self.measured(100, 10, 20, peer_works=False), ['ours', 'torch', 'ours'])
+
+
+class TrainingTest(unittest.TestCase):
+    def test_parameters_are_those_of_the_named_models(self):
+        counts = {name: training.parameters(shape) for name, shape in training.SHAPES.items()}
+        self.assertEqual(counts, {'llama-15m': 14_358_912, 'llama-125m': 123_587_328, 'llama-350m': 359_842_816, 'llama-3.2-1b': 1_235_814_400,
+                                  'llama-3.2-3b': 3_212_749_824})
+
+    def test_flops_are_those_of_formulas_md(self):
+        llama_8b = training.Shape(32, 4096, 14336, 32, 8, 128, 128256, 0)
+        self.assertAlmostEqual(training.flops_per_token(llama_8b, 8192, causal=False) / 1e9, 57.91, places=2)
+        self.assertAlmostEqual(training.flops_per_token(llama_8b, 8192, causal=True) / 1e9, 51.47, places=2)
+
+    def test_warm_up_does_not_count(self):
+        self.assertEqual(training.steady([9, 9, 9, 1, 1, 1]), [1, 1, 1])
+        self.assertEqual(training.steady([9.0] * 5 + [1.0] * 20), [1.0] * 20)
+        self.assertEqual(training.steady([]), [])
+
+    def test_figures_that_the_trainer_adds_are_picked_up(self):
+        lines = metrics(FALLING[:20], tokens=1, layout='dp1', attention_seconds=0.02, seconds={'gaps': 0.001}, peak_memory_bytes=10, graph=True)
+        self.assertEqual(training.own_facts(lines), {'attention_seconds': 0.02, 'seconds.gaps': 0.001, 'peak_memory_bytes': 10})
+
+    def test_ratios_stand_beside_their_goals(self):
+        case = training.Case('llama-3.2-1b', 2048, 8)
+        ours = training.summary(case, [training.Sample([0.1, 0.1], 50_000.0, {})])
+        theirs = training.summary(case, [training.Sample([0.11], 60_000.0, {})])
+        self.assertAlmostEqual(ours['tokens_per_second'], 163_840)
+        self.assertEqual(training.compare(case, ours, theirs), "1.10 x PyTorch's speed (goal 1.15: MISSED), 0.83 x its memory (goal 0.9), "
+                         f"{ours['share_of_peak_full']:.1%} of the peak (goal 55%)")
+        self.assertEqual(training.compare(training.Case('llama-125m', 1024, 32), ours, None), '')
+
+    def test_the_peers_answers_stand_between_its_warnings(self):
+        output = 'warning: {x\n{"losses": [2.0], "step_seconds": [0.1], "attention": "cudnn"}\n{"x": 1}\n{torn\n{"losses": [1.0], "step_seconds": []}\n'
+        self.assertEqual(peer.parse(output), [peer.Answer([2.0], [0.1], {'attention': 'cudnn'}), peer.Answer([1.0], [], {})])
+        self.assertEqual(peer.parse('Traceback\n'), [])
+
+
+class MachineTest(unittest.TestCase):
+    def test_pytorch_keeps_its_own_library_path(self):
+        ours = {'LD_LIBRARY_PATH': '/cuda', 'CUDA_VISIBLE_DEVICES': '0'}
+        with mock.patch.dict(os.environ, {'LD_LIBRARY_PATH': '/theirs'}):
+            self.assertEqual(machine.torch_environment(ours), {'LD_LIBRARY_PATH': '/theirs', 'CUDA_VISIBLE_DEVICES': '0'})
+        with mock.patch.dict(os.environ):
+            os.environ.pop('LD_LIBRARY_PATH', None)
+            self.assertEqual(machine.torch_environment(ours), {'CUDA_VISIBLE_DEVICES': '0'})
+
+
+class CommandTest(Workplace):
+    def test_without_a_gpu_it_says_so_and_runs_nothing(self):
+        if not machine.why_no_gpu():
+            self.skipTest('this machine has a GPU')
+        done = subprocess.run([sys.executable, gpu_check.__file__, 'ops', '--output', f'{self.folder}/out'], check=False, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 69, done.stderr)
+        self.assertIn('nothing was run', done.stderr)
+        self.assertFalse(os.path.exists(f'{self.folder}/out'))
+
+    def test_an_unknown_part_is_bad_usage(self):
+        with contextlib.redirect_stderr(io.StringIO()), self.assertRaises(SystemExit) as ended:
+            gpu_check.parse_arguments(['opps'])
+        self.assertEqual(ended.exception.code, 64)
+
+    def test_all_is_every_part(self):
+        self.assertEqual(gpu_check.parse_arguments(['all']).parts, list(gpu_check.PARTS))
+        self.assertEqual(gpu_check.parse_arguments(['bench', '--only', '3b']).parts, ['bench'])
+
+    def test_the_json_file_has_every_figure_after_each_result(self):
+        self.results.measured('bench', 'copy', '4.3 TB/s', tb_per_s=4.3)
+        with open(f'{self.folder}/gpu_check.json', encoding='utf-8') as file:
+            written = json.load(file)
+        self.assertEqual((written['machine'], written['results'][0]['figures']), ({'gpu': 'none'}, {'tb_per_s': 4.3}))
+        self.assertEqual(self.results.table(), 'bench  copy  measured  4.3 TB/s')
+
+
+if __name__ == '__main__':
+    unittest.main()

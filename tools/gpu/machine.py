@@ -1,0 +1,136 @@
+"""The machine: its GPU, the versions of everything, a Python with PyTorch, and the environment in which CUDA's libraries are found."""
+
+import ctypes
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import threading
+from typing import Any, Dict, List, NamedTuple, Optional
+
+TORCH_VERSIONS = '''
+import json, torch
+gpu = torch.cuda.is_available()
+print(json.dumps({'torch': torch.__version__, 'torch_cuda': torch.version.cuda, 'cudnn': torch.backends.cudnn.version() if gpu else None,
+                  'nccl': '.'.join(map(str, torch.cuda.nccl.version())) if gpu else None, 'torch_sees_gpu': gpu}))
+'''
+
+
+class Place(NamedTuple):
+    """Where runs happen."""
+    bundle: str
+    folder: str  # the text, the metrics and the checkpoints
+    device: str  # cuda; cpu tries this tool itself
+    environment: Dict[str, str]
+    torch: Dict[str, Any]
+
+
+def why_no_gpu() -> str:
+    """Empty where the NVIDIA driver shows a GPU."""
+    try:
+        driver = ctypes.CDLL('libcuda.so.1')
+    except OSError:
+        return 'no NVIDIA driver here (libcuda.so.1 is not found)'
+    error = driver.cuInit(0)
+    if error != 0:
+        return f'the NVIDIA driver finds no GPU (cuInit: error {error})'
+    count = ctypes.c_int(0)
+    error = driver.cuDeviceGetCount(ctypes.byref(count))
+    return '' if error == 0 and count.value > 0 else f'the NVIDIA driver shows no GPU to this process (cuDeviceGetCount: error {error})'
+
+
+def smi(gpu: str, query: str) -> str:
+    try:
+        command = ['nvidia-smi', '-i', gpu, f'--query-gpu={query}', '--format=csv,noheader,nounits']
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ''
+
+
+def torch_environment(variables: Dict[str, str]) -> Dict[str, str]:
+    """PyTorch finds its own libraries, and refuses other versions of cuDNN: where it looks is left as we found it."""
+    found = {key: value for key, value in variables.items() if key != 'LD_LIBRARY_PATH'}
+    return {**found, **{key: value for key, value in os.environ.items() if key == 'LD_LIBRARY_PATH'}}
+
+
+def torch_python(variables: Dict[str, str]) -> Dict[str, Any]:
+    """{'python': path, 'torch': version, ...} of the first Python that has PyTorch; {} where none has."""
+    for python in (sys.executable, shutil.which('python3')):
+        if not python:
+            continue
+        try:
+            done = subprocess.run([python, '-c', TORCH_VERSIONS], env=torch_environment(variables), check=True, capture_output=True, text=True, timeout=120)
+            return {'python': python, **json.loads(done.stdout.splitlines()[-1])}
+        except (subprocess.SubprocessError, ValueError, IndexError):
+            continue
+    return {}
+
+
+def environment(bundle: str, gpu: str) -> Dict[str, str]:
+    """Of all that is started here. RuntimeError when CUDA's libraries are not on this machine."""
+    done = subprocess.run([sys.executable, os.path.join(bundle, 'find_cuda')], check=False, capture_output=True, text=True, timeout=60)
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr.strip())
+    # In the order of nvidia-smi, which is asked about the same number.
+    variables = {**os.environ, 'CUDA_VISIBLE_DEVICES': gpu, 'CUDA_DEVICE_ORDER': 'PCI_BUS_ID', 'PYTHONDONTWRITEBYTECODE': '1', 'PYTHONUNBUFFERED': '1'}
+    if done.stdout.strip():
+        variables['LD_LIBRARY_PATH'] = done.stdout.strip()
+    return variables
+
+
+def describe(bundle: str, gpu: str, variables: Dict[str, str]) -> Dict[str, Any]:
+    with open(os.path.join(bundle, 'VERSION'), encoding='utf-8') as file:
+        version = json.load(file)
+    name, _, rest = smi(gpu, 'name,driver_version,memory.total').partition(', ')
+    driver, _, memory = rest.partition(', ')
+    return {'gpu': name or 'none', 'driver': driver, 'gpu_memory_mib': memory, 'cores': os.cpu_count(), 'system': platform.platform(),
+            'bundle': version, **torch_python(variables)}
+
+
+class MemoryWatch:
+    """The most memory in use on the GPU while it watches, less what was in use before: contexts and libraries are counted, for all alike."""
+
+    def __init__(self, gpu: str):
+        self.before = _mib(smi(gpu, 'memory.used'))
+        self.most = self.before
+        self._child: Optional[subprocess.Popen] = None
+        self._thread: Optional[threading.Thread] = None
+        self._gpu = gpu
+
+    def __enter__(self) -> 'MemoryWatch':
+        if self.before is not None:
+            command = ['nvidia-smi', '-i', self._gpu, '--query-gpu=memory.used', '--format=csv,noheader,nounits', '-lms', '100']
+            self._child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            self._thread = threading.Thread(target=self._read)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._child:
+            self._child.terminate()
+            self._child.wait()
+            self._thread.join()
+
+    def _read(self) -> None:
+        for line in self._child.stdout:
+            used = _mib(line)
+            if used is not None:
+                self.most = max(self.most, used)
+
+    @property
+    def peak_mib(self) -> Optional[float]:
+        return None if self.before is None else self.most - self.before
+
+
+def _mib(text: str) -> Optional[float]:
+    try:
+        return float(text.split()[0])
+    except (ValueError, IndexError):
+        return None
+
+
+def compute_sanitizer() -> Optional[str]:
+    folders: List[str] = ['/usr/local/cuda/bin', '/usr/local/cuda/compute-sanitizer']
+    return shutil.which('compute-sanitizer') or shutil.which('compute-sanitizer', path=':'.join(folders))

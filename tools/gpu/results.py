@@ -1,0 +1,87 @@
+"""What was found: counted, kept in one JSON file and one log from the first result on, and printed as one table at the end."""
+
+import json
+import os
+import time
+from typing import Any, Dict, List, NamedTuple
+
+LOG_BYTES_PER_RUN = 200_000
+
+
+class Row(NamedTuple):
+    part: str
+    name: str
+    outcome: str  # passed, failed, skipped or measured
+    text: str
+    passed: int
+    failed: int
+    skipped: int
+    figures: Dict[str, Any]
+
+
+class Results:
+    def __init__(self, folder: str, machine: Dict[str, Any]):
+        self.folder = folder
+        self.machine = machine
+        self.rows: List[Row] = []
+        os.makedirs(folder, exist_ok=True)
+        with open(self._path('log'), 'w', encoding='utf-8'):
+            pass
+        self._write()
+
+    def passed(self, part: str, name: str, text: str, /, **figures: Any) -> None:
+        self._add(Row(part, name, 'passed', text, 1, 0, 0, figures))
+
+    def failed(self, part: str, name: str, text: str, /, **figures: Any) -> None:
+        self._add(Row(part, name, 'failed', text, 0, 1, 0, figures))
+
+    def skipped(self, part: str, name: str, why: str) -> None:
+        self._add(Row(part, name, 'skipped', why, 0, 0, 1, {}))
+
+    def measured(self, part: str, name: str, text: str, /, **figures: Any) -> None:
+        """A figure: neither a pass nor a failure. A goal that is missed is said in the text."""
+        self._add(Row(part, name, 'measured', text, 0, 0, 0, figures))
+
+    def judged(self, part: str, name: str, good: bool, text: str, /, **figures: Any) -> None:
+        (self.passed if good else self.failed)(part, name, text, **figures)
+
+    def counted(self, part: str, name: str, cases: int, failed: int, skipped: List[str], text: str) -> None:
+        """A test binary of several cases."""
+        outcome = 'failed' if failed else 'passed' if cases else 'skipped'
+        self._add(Row(part, name, outcome, text, cases, failed, len(skipped), {'skipped': skipped} if skipped else {}))
+
+    def log(self, title: str, text: str) -> None:
+        """The end of a long output is what tells why it failed, so that is kept."""
+        with open(self._path('log'), 'a', encoding='utf-8') as file:
+            file.write(f'\n===== {title}\n{text[-LOG_BYTES_PER_RUN:]}\n')
+
+    def totals(self) -> str:
+        return (f'{sum(row.passed for row in self.rows)} passed, {sum(row.failed for row in self.rows)} failed, '
+                f'{sum(row.skipped for row in self.rows)} skipped')
+
+    def any_failed(self) -> bool:
+        return any(row.failed for row in self.rows)
+
+    def table(self) -> str:
+        return table([[row.part, row.name, row.outcome.upper() if row.outcome == 'failed' else row.outcome, row.text] for row in self.rows])
+
+    def _path(self, ending: str) -> str:
+        return os.path.join(self.folder, f'gpu_check.{ending}')
+
+    def _add(self, row: Row) -> None:
+        print(f'  {row.outcome.upper() if row.outcome == "failed" else row.outcome:9}{row.name}: {row.text}', flush=True)
+        self.rows.append(row)
+        self._write()
+
+    def _write(self) -> None:
+        whole = {'machine': self.machine, 'written': time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime()), 'totals': self.totals(),
+                 'results': [row._asdict() for row in self.rows]}
+        with open(self._path('json') + '.new', 'w', encoding='utf-8') as file:
+            json.dump(whole, file, indent=1)
+        os.replace(self._path('json') + '.new', self._path('json'))
+
+
+def table(rows: List[List[str]]) -> str:
+    """Columns as wide as they need; the last is free."""
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(len(rows[0]) - 1)] if rows else []
+    return '\n'.join('  '.join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[-1]]).rstrip() for row in rows)

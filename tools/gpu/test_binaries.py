@@ -1,0 +1,172 @@
+"""The parts `ops` and `sanitize`, and the first half of `layouts` and `bench`: the bundle's own test and bench binaries."""
+
+import json
+import os
+import re
+import sys
+import tempfile
+from typing import Any, Dict, List, NamedTuple
+
+import processes
+from budget import Budget
+from results import Results
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'ci'))
+import bazel_events  # noqa: E402  (it counts Catch2's cases for tools/check too)
+
+TEST_LIMIT_SECONDS = 180
+SANITIZER_LIMIT_SECONDS = 150
+LEAST_SECONDS = 3  # with less left nothing is started
+# A call that fails and is handled (out of memory, a probe of cuBLASLt's) is no finding; a kernel's bad access is.
+SANITIZERS = {'memcheck': ['--report-api-errors', 'no'], 'racecheck': []}
+# Cases so tagged take too long under a sanitizer, which slows a kernel by up to 100 times.
+NOT_SANITIZED = '~[slow]'
+
+# Of issue 3, by the names that the benches give them: memory-bound kernels against a copy, products against cuBLASLt's best.
+GOALS = {'fraction_of_copy': 0.85, 'ratio': 0.95}
+
+
+class Binary(NamedTuple):
+    label: str
+    kind: str  # test or bench
+    part: str
+    file: str
+
+
+def parse_manifest(text: str) -> List[Binary]:
+    return [Binary(entry['label'], entry['kind'], entry['part'], entry['file']) for entry in json.loads(text)]
+
+
+def read_manifest(bundle: str) -> List[Binary]:
+    path = os.path.join(bundle, 'tests/manifest.json')
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding='utf-8') as file:
+        return parse_manifest(file.read())
+
+
+def first_failure(output: str) -> str:
+    """Where Catch2 says the first check failed; else the last line."""
+    failed = re.search(r'^(\S+:\d+: FAILED:.*(?:\n(?![-=]{3,}).*){0,6})', output, re.M)
+    if failed:
+        return ' | '.join(line.strip() for line in failed.group(1).splitlines() if line.strip())[:300]
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else 'it printed nothing'
+
+
+class Sanitized(NamedTuple):
+    outcome: str  # passed, failed or skipped
+    text: str
+
+
+def judge_sanitizer(tool: str, code: int, output: str) -> Sanitized:
+    """code None: it ran past its time."""
+    # Without a driver that lets it in (some containers and sandboxes), the tool refuses before the first kernel.
+    refused = re.search(r'^=+.*(?:Device not supported|Unable to find injection library|not supported on this).*$', output, re.M)
+    if refused:
+        return Sanitized('skipped', f'compute-sanitizer cannot work on this machine: {refused.group(0).strip(" =")}')
+    summary = re.findall(r'(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)', output)
+    if code is None:
+        return Sanitized('skipped', f'{tool} did not end in its time; no verdict')
+    if not summary:
+        return Sanitized('failed', f'{tool} ended with {code} and without a summary: {first_failure(output)}')
+    findings = sum(int(errors or hazards) for errors, hazards in summary)
+    if findings:
+        where = re.search(r'^=+ *((?:Invalid|Error|Warning|Race|Program hit|Potential).*)$', output, re.M)
+        return Sanitized('failed', f'{findings} findings of {tool}; the first: {where.group(1)[:200] if where else "see the log"}')
+    # Catch2's code is the number of failed cases: a test may fail under the tool without a finding of it.
+    return Sanitized('passed', f'{tool} found nothing') if code == 0 else Sanitized('failed', f'the test itself failed: {first_failure(output)}')
+
+
+def parse_figures(text: str) -> List[Dict[str, Any]]:
+    """What a bench wrote: one object with a list of figures in it, or one figure a line. A figure is an object with a `name`."""
+    try:
+        records = [json.loads(text)]
+    except ValueError:
+        records = [record for record in map(parsed, text.splitlines()) if record]
+    figures = []
+    for record in records:
+        inner = [entry for value in record.values() if isinstance(value, list) for entry in value]
+        figures += [entry for entry in [record, *inner] if isinstance(entry, dict) and 'name' in entry]
+    return figures
+
+
+def parsed(line: str) -> Dict[str, Any]:
+    """{} for what is no JSON object, such as a line that was torn."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def figure_text(record: Dict[str, Any]) -> str:
+    return ', '.join((f'{key} {value:.4g}' if isinstance(value, float) else f'{key} {value}') + beside_goal(key, value)
+                     for key, value in record.items() if key != 'name')
+
+
+def beside_goal(key: str, value: Any) -> str:
+    return f' (goal {GOALS[key]}{"" if value >= GOALS[key] else ": MISSED"})' if key in GOALS else ''
+
+
+def run_tests(part: str, binaries: List[Binary], bundle: str, environment: Dict[str, str], budget: Budget, results: Results) -> None:
+    for binary in binaries:
+        limit = min(TEST_LIMIT_SECONDS, budget.left())
+        if limit < LEAST_SECONDS:
+            results.skipped(part, binary.label, 'no time left in this part: run it again with --only')
+            continue
+        done = processes.run([os.path.join(bundle, binary.file)], environment, limit)
+        results.log(binary.label, done.output)
+        if done.code is None:
+            results.failed(part, binary.label, f'not done after {limit:.0f} s, and stopped')
+            continue
+        passed, failed, skipped = bazel_events.count_cases(done.code == 0, done.output)
+        text = first_failure(done.output) if failed else f'{passed} cases in {done.seconds:.1f} s'
+        if skipped:
+            text += f'; {len(skipped)} skipped: {skipped[0].replace("SKIPPED: ", "")}'
+        results.counted(part, binary.label, passed, failed, skipped, text)
+
+
+def run_sanitizer(tool_path: str, binaries: List[Binary], bundle: str, environment: Dict[str, str], budget: Budget, results: Results) -> None:
+    """Every binary under the first tool, then every one under the second: memory errors first."""
+    runs = [(tool, binary) for tool in SANITIZERS for binary in binaries]
+    for (tool, binary), share in budget.shares(runs):
+        limit = min(SANITIZER_LIMIT_SECONDS, max(share, LEAST_SECONDS * 4), budget.left())
+        name = f'{tool} {binary.label}'
+        if limit < LEAST_SECONDS:
+            results.skipped('sanitize', name, 'no time left in this part: run it again with --only')
+            continue
+        command = [tool_path, '--tool', tool, *SANITIZERS[tool], '--error-exitcode', '86', '--print-limit', '20',
+                   os.path.join(bundle, binary.file), NOT_SANITIZED]
+        done = processes.run(command, environment, limit)
+        results.log(name, done.output)
+        verdict = judge_sanitizer(tool, done.code, done.output)
+        if verdict.outcome == 'skipped':
+            results.skipped('sanitize', name, verdict.text)
+        else:
+            results.judged('sanitize', name, verdict.outcome == 'passed', verdict.text)
+
+
+def run_benches(binaries: List[Binary], bundle: str, environment: Dict[str, str], budget: Budget, results: Results) -> None:
+    with tempfile.TemporaryDirectory(prefix='gpu_check.') as folder:
+        for binary, share in budget.shares(binaries):
+            if share < LEAST_SECONDS:
+                results.skipped('bench', binary.label, 'no time left in this part: run it again with --only')
+                continue
+            path = f'{folder}/{os.path.basename(binary.file)}.json'
+            done = processes.run([os.path.join(bundle, binary.file), '--json', path], environment, share)
+            results.log(binary.label, done.output)
+            figures = read_figures(path)
+            for record in figures:
+                results.measured('bench', record['name'], figure_text(record), **record)
+            if done.code is None:
+                results.skipped('bench', binary.label, f'stopped after {share:.0f} s: what it printed by then is in gpu_check.log')
+            elif done.code != 0 or not figures:
+                results.failed('bench', binary.label, f'ended with {done.code} and {len(figures)} figures: {first_failure(done.output)}')
+
+
+def read_figures(path: str) -> List[Dict[str, Any]]:
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding='utf-8') as file:
+        return parse_figures(file.read())
