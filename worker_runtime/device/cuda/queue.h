@@ -1,5 +1,5 @@
-// A CUDA stream with what ops queued in it need: library handles, the products' scratch, and the
-// first error.
+// A CUDA stream with what ops queued in it need: library handles, the products' scratch, what an op
+// keeps between calls, and the first error.
 #pragma once
 
 #include <cublasLt.h>
@@ -11,14 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "worker_runtime/device/cuda/first_error.h"
 
 namespace convene::worker::cuda {
-
-class MatMulPlans;     // ops/cuda/matmul: chosen algorithms
-class AttentionPlans;  // ops/cuda/attention: built cuDNN graphs
-
-// The first error of all queues of a device. Thread-safe.
-class FirstError;
 
 // One thread at a time. Belongs to the device on which it was made; that device must be current in
 // the calling thread.
@@ -27,6 +22,7 @@ class Queue {
   // For the current device. `priority` as in cudaStreamCreateWithPriority. Internal with the
   // library's words. `first_error` outlives the queue.
   static absl::StatusOr<std::unique_ptr<Queue>> Create(int priority, FirstError& first_error);
+  // What is still queued runs on; its memory must live until then.
   ~Queue();
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
@@ -38,11 +34,20 @@ class Queue {
   // after an error, which is reported.
   cublasLtHandle_t cublaslt();
   cudnnHandle_t cudnn();
-  MatMulPlans& matmul_plans();
-  AttentionPlans& attention_plans();
   // kMatMulWorkspaceBytes of device memory, for cuBLASLt alone.
   static constexpr size_t kMatMulWorkspaceBytes = size_t{32} << 20;
   void* matmul_workspace();
+
+  // The one Plans of this queue, where an op keeps what it made for it (chosen algorithms, built
+  // graphs): Plans(queue) at the first call, destroyed with the queue, before the handles above.
+  template <typename Plans>
+  Plans& plans() {
+    static constexpr char kKey = 0;  // its address names the type
+    if (void* found = FindPlans(&kKey)) return *static_cast<Plans*>(found);
+    Plans* made = new Plans(*this);
+    KeepPlans(&kKey, {made, [](void* plans) { delete static_cast<Plans*>(plans); }});
+    return *made;
+  }
 
   // What every launch and library call here reports. `what` names the op ("rms_norm_forward").
   // Anything but success is remembered (the first one stays); later work may still be queued, to no
@@ -53,16 +58,22 @@ class Queue {
   void Report(const absl::Status& status);
   // After <<<>>>.
   void ReportLaunch(const char* what) { Report(cudaGetLastError(), what); }
-  absl::Status status() const;
+  absl::Status status() const { return first_error_.status(); }
 
  private:
   struct Libraries;
+  using OwnedPlans = std::unique_ptr<void, void (*)(void*)>;
   Queue(FirstError& first_error, cudaStream_t stream, int multiprocessors);
+  void* FindPlans(const void* key) const;
+  void KeepPlans(const void* key, OwnedPlans plans);
 
   FirstError& first_error_;
   const cudaStream_t stream_;
   const int multiprocessors_;
-  std::unique_ptr<Libraries> libraries_;
+  const std::unique_ptr<Libraries> libraries_;
 };
+
+// "`what`: cudaErrorMemoryAllocation: out of memory" as Internal; OK for cudaSuccess.
+absl::Status CudaStatus(cudaError_t error, const char* what);
 
 }  // namespace convene::worker::cuda

@@ -1,0 +1,313 @@
+#include "worker_runtime/device/cuda/cuda_device.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "tools/base/backoff.h"
+#include "tools/base/clock.h"
+#include "tools/base/files.h"
+#include "tools/base/status_macros.h"
+#include "tools/base/text.h"
+#include "worker_runtime/device/cuda/first_error.h"
+#include "worker_runtime/device/cuda/queue.h"
+
+namespace convene::worker {
+namespace {
+
+using cuda::CudaStatus;
+using cuda::FirstError;
+using cuda::Queue;
+
+// Pauses of a waiting host: short beside a step, long beside a query.
+constexpr absl::Duration kFirstPause = absl::Microseconds(10);
+constexpr absl::Duration kLongestPause = absl::Milliseconds(1);
+// Of Backoff: one waiter, no herd to scatter.
+constexpr double kWholePause = 0.999;
+
+class DeviceMemory : public Memory {
+ public:
+  DeviceMemory(int ordinal, FirstError& first_error)
+      : ordinal_(ordinal), first_error_(first_error) {}
+
+  absl::StatusOr<void*> Allocate(size_t bytes) override {
+    CONVENE_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(ordinal_), "cudaSetDevice"));
+    void* data = nullptr;
+    const cudaError_t error = cudaMalloc(&data, bytes);
+    if (error == cudaErrorMemoryAllocation) {
+      (void)cudaGetLastError();  // it is told here, not at the next launch
+      return absl::ResourceExhaustedError(absl::StrCat("GPU ", ordinal_, " has no block of ",
+                                                       HumanBytes(static_cast<double>(bytes)),
+                                                       Available()));
+    }
+    CONVENE_RETURN_IF_ERROR(CudaStatus(error, "cudaMalloc"));
+    // Our streams do not wait for the default stream, so the host does.
+    absl::Status zeroed = CudaStatus(cudaMemsetAsync(data, 0, bytes, nullptr), "cudaMemsetAsync");
+    if (zeroed.ok()) zeroed = CudaStatus(cudaStreamSynchronize(nullptr), "zeroing new memory");
+    if (!zeroed.ok()) {
+      Free(data, bytes);
+      return zeroed;
+    }
+    return data;
+  }
+
+  void Free(void* data, size_t /*bytes*/) override {
+    first_error_.Report(CudaStatus(cudaSetDevice(ordinal_), "cudaSetDevice"));
+    first_error_.Report(CudaStatus(cudaFree(data), "cudaFree"));
+  }
+
+ private:
+  static std::string Available() {
+    size_t free_bytes = 0;
+    size_t total_bytes = 0;
+    if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) return "";
+    return absl::StrCat(": ", HumanBytes(static_cast<double>(free_bytes)), " of its ",
+                        HumanBytes(static_cast<double>(total_bytes)),
+                        " are free; nvidia-smi shows who holds the rest");
+  }
+
+  const int ordinal_;
+  FirstError& first_error_;
+};
+
+class StagingMemory : public Memory {
+ public:
+  StagingMemory(int ordinal, FirstError& first_error)
+      : ordinal_(ordinal), first_error_(first_error) {}
+
+  absl::StatusOr<void*> Allocate(size_t bytes) override {
+    CONVENE_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(ordinal_), "cudaSetDevice"));
+    void* data = nullptr;
+    const cudaError_t error = cudaHostAlloc(&data, bytes, cudaHostAllocPortable);
+    if (error == cudaErrorMemoryAllocation) {
+      (void)cudaGetLastError();
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no ", HumanBytes(static_cast<double>(bytes)),
+                       " of page-locked host memory: is the host's memory full, or the container's "
+                       "limit reached?"));
+    }
+    CONVENE_RETURN_IF_ERROR(CudaStatus(error, "cudaHostAlloc"));
+    std::memset(data, 0, bytes);
+    return data;
+  }
+
+  void Free(void* data, size_t /*bytes*/) override {
+    first_error_.Report(CudaStatus(cudaSetDevice(ordinal_), "cudaSetDevice"));
+    first_error_.Report(CudaStatus(cudaFreeHost(data), "cudaFreeHost"));
+  }
+
+ private:
+  const int ordinal_;
+  FirstError& first_error_;
+};
+
+class CudaEvent : public Event {
+ public:
+  // `event` may be null, after an error that was reported.
+  CudaEvent(cudaEvent_t event, FirstError& first_error)
+      : event_(event), first_error_(first_error) {}
+  ~CudaEvent() override {
+    if (event_ == nullptr) return;
+    first_error_.Report(CudaStatus(cudaEventDestroy(event_), "cudaEventDestroy"));
+  }
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  const cudaEvent_t event_;
+  FirstError& first_error_;
+};
+
+cudaEvent_t Handle(const Event& event) { return static_cast<const CudaEvent&>(event).get(); }
+
+class CudaDevice : public Device {
+ public:
+  CudaDevice(int ordinal, std::string description)
+      : ordinal_(ordinal),
+        description_(std::move(description)),
+        memory_(ordinal, first_error_),
+        staging_(ordinal, first_error_) {}
+  // Queues are destroyed on their device.
+  ~CudaDevice() override { MakeCurrent(); }
+
+  // Once, before anything else.
+  absl::Status MakeQueues() {
+    int lowest_priority = 0;
+    int highest_priority = 0;
+    CONVENE_RETURN_IF_ERROR(
+        CudaStatus(cudaDeviceGetStreamPriorityRange(&lowest_priority, &highest_priority),
+                   "cudaDeviceGetStreamPriorityRange"));
+    CONVENE_ASSIGN_OR_RETURN(compute_queue_, Queue::Create(lowest_priority, first_error_));
+    CONVENE_ASSIGN_OR_RETURN(communication_queue_, Queue::Create(highest_priority, first_error_));
+    compute_ = Stream::Cuda(*compute_queue_);
+    communication_ = Stream::Cuda(*communication_queue_);
+    return absl::OkStatus();
+  }
+
+  DeviceKind kind() const override { return DeviceKind::kCuda; }
+  const std::string& description() const override { return description_; }
+  Memory& memory() override { return memory_; }
+  Memory& staging() override { return staging_; }
+  Stream& compute() override { return compute_; }
+  Stream& communication() override { return communication_; }
+
+  void Zero(void* data, size_t bytes, Stream& stream) override;
+  void Copy(const void* from, void* to, size_t bytes, Stream& stream) override;
+  std::unique_ptr<Event> MakeEvent() override;
+  void Record(Event& event, Stream& stream) override;
+  void Order(Event& event, Stream& stream) override;
+  absl::Status Wait(Event& event, absl::Duration timeout) override;
+  absl::Status Synchronize(absl::Duration timeout) override;
+  absl::Status status() override { return first_error_.status(); }
+
+ private:
+  // CUDA's current device belongs to the thread.
+  void MakeCurrent() { Report(cudaSetDevice(ordinal_), "cudaSetDevice"); }
+  void Report(cudaError_t error, const char* what) {
+    if (error != cudaSuccess) first_error_.Report(CudaStatus(error, what));
+  }
+  bool IsPageable(const void* data);
+
+  const int ordinal_;
+  const std::string description_;
+  FirstError first_error_;  // before all that reports to it
+  DeviceMemory memory_;
+  StagingMemory staging_;
+  std::unique_ptr<Queue> compute_queue_;
+  std::unique_ptr<Queue> communication_queue_;
+  Stream compute_ = Stream::Cpu();  // until MakeQueues
+  Stream communication_ = Stream::Cpu();
+};
+
+void CudaDevice::Zero(void* data, size_t bytes, Stream& stream) {
+  if (bytes == 0) return;
+  MakeCurrent();
+  Report(cudaMemsetAsync(data, 0, bytes, stream.queue().stream()), "zero");
+}
+
+// Host memory that CUDA does not know.
+bool CudaDevice::IsPageable(const void* data) {
+  cudaPointerAttributes attributes = {};
+  Report(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes");
+  return attributes.type == cudaMemoryTypeUnregistered;
+}
+
+void CudaDevice::Copy(const void* from, void* to, size_t bytes, Stream& stream) {
+  if (bytes == 0) return;
+  MakeCurrent();
+  const cudaStream_t queue = stream.queue().stream();
+  Report(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, queue), "copy");
+  // For such memory cudaMemcpyAsync may or may not have waited (CUDA Runtime API, "API
+  // synchronization behavior").
+  if (IsPageable(from) || IsPageable(to)) Report(cudaStreamSynchronize(queue), "copy");
+}
+
+std::unique_ptr<Event> CudaDevice::MakeEvent() {
+  MakeCurrent();
+  cudaEvent_t event = nullptr;
+  Report(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  return std::make_unique<CudaEvent>(event, first_error_);
+}
+
+void CudaDevice::Record(Event& event, Stream& stream) {
+  MakeCurrent();
+  Report(cudaEventRecord(Handle(event), stream.queue().stream()), "cudaEventRecord");
+}
+
+void CudaDevice::Order(Event& event, Stream& stream) {
+  MakeCurrent();
+  Report(cudaStreamWaitEvent(stream.queue().stream(), Handle(event), 0), "cudaStreamWaitEvent");
+}
+
+// By asking, since cudaEventSynchronize knows no deadline.
+absl::Status CudaDevice::Wait(Event& event, absl::Duration timeout) {
+  MakeCurrent();
+  const MonotonicTime deadline = Clock::Real().Now() + timeout;
+  Backoff pause(kFirstPause, kLongestPause);
+  for (;;) {
+    const cudaError_t error = cudaEventQuery(Handle(event));
+    if (error != cudaErrorNotReady) {
+      Report(error, "work queued on the GPU");
+      return status();
+    }
+    (void)cudaGetLastError();  // "not ready" is no error of the next launch
+    const absl::Duration left = deadline - Clock::Real().Now();
+    if (left <= absl::ZeroDuration()) {
+      return absl::DeadlineExceededError(absl::StrCat("GPU ", ordinal_,
+                                                      " has not done what was queued within ",
+                                                      absl::FormatDuration(timeout)));
+    }
+    Clock::Real().SleepFor(std::min(pause.Next(kWholePause), left));
+  }
+}
+
+absl::Status CudaDevice::Synchronize(absl::Duration timeout) {
+  const MonotonicTime deadline = Clock::Real().Now() + timeout;
+  for (Stream* stream : {&compute_, &communication_}) {
+    const std::unique_ptr<Event> event = MakeEvent();
+    Record(*event, *stream);
+    CONVENE_RETURN_IF_ERROR(Wait(*event, deadline - Clock::Real().Now()));
+  }
+  return status();
+}
+
+// "580.95.05", or what CUDA version it supports where the module does not say.
+std::string DriverVersion(int supported_cuda) {
+  const absl::StatusOr<std::string> module = ReadFile("/sys/module/nvidia/version");
+  if (module.ok()) return std::string(absl::StripSuffix(*module, "\n"));
+  return absl::StrFormat("for CUDA %d.%d", supported_cuda / 1000, supported_cuda % 1000 / 10);
+}
+
+// Whether there is a GPU of that number that this program can use.
+absl::Status CheckOrdinal(int ordinal, int supported_cuda) {
+  if (supported_cuda == 0) {
+    return absl::NotFoundError(
+        "no NVIDIA driver here (libcuda.so.1 not found): in a container, was it started with its "
+        "GPUs?");
+  }
+  int devices = 0;
+  const cudaError_t error = cudaGetDeviceCount(&devices);
+  if (error == cudaErrorInsufficientDriver) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "the NVIDIA driver %s is too old for this program, which is built with CUDA %d.%d: update "
+        "the driver",
+        DriverVersion(supported_cuda), CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10));
+  }
+  if (error != cudaSuccess && error != cudaErrorNoDevice) {
+    return absl::NotFoundError(CudaStatus(error, "no usable GPU").message());
+  }
+  if (ordinal < 0 || ordinal >= devices) {
+    return absl::NotFoundError(absl::StrCat("there is no GPU ", ordinal, ": CUDA shows ", devices,
+                                            " here (see CUDA_VISIBLE_DEVICES and nvidia-smi)"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(int ordinal) {
+  int supported_cuda = 0;  // stays 0 without a driver
+  CONVENE_RETURN_IF_ERROR(
+      CudaStatus(cudaDriverGetVersion(&supported_cuda), "cudaDriverGetVersion"));
+  CONVENE_RETURN_IF_ERROR(CheckOrdinal(ordinal, supported_cuda));
+  CONVENE_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(ordinal), "cudaSetDevice"));
+  cudaDeviceProp properties = {};
+  CONVENE_RETURN_IF_ERROR(
+      CudaStatus(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties"));
+  auto device = std::make_unique<CudaDevice>(
+      ordinal, absl::StrFormat("%s, %s, compute capability %d.%d, driver %s", properties.name,
+                               HumanBytes(static_cast<double>(properties.totalGlobalMem)),
+                               properties.major, properties.minor, DriverVersion(supported_cuda)));
+  CONVENE_RETURN_IF_ERROR(device->MakeQueues());
+  return device;
+}
+
+}  // namespace convene::worker

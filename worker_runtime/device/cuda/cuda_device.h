@@ -1,0 +1,16 @@
+// One GPU as a Device (../device.h).
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "worker_runtime/device/device.h"
+
+namespace convene::worker {
+
+// What Device::Cuda is in a program built with CUDA; its contract stands there. Makes the GPU the
+// calling thread's current device; another thread that queues ops calls cudaSetDevice first (the
+// device's own functions do it themselves).
+absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(int ordinal);
+
+}  // namespace convene::worker

@@ -1,0 +1,23 @@
+// The first error of all that was queued on a device: what comes after it is mostly its echo.
+#pragma once
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "tools/base/mutex.h"
+
+namespace convene::worker::cuda {
+
+// Thread-safe.
+class FirstError {
+ public:
+  // Kept if it is an error and the first one.
+  void Report(const absl::Status& status);
+  // OK as long as no error was reported.
+  absl::Status status() const;
+
+ private:
+  mutable Mutex mutex_;
+  absl::Status first_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace convene::worker::cuda
