@@ -45,7 +45,8 @@ namespace convene::worker {
 // pair of ranks.
 //
 // Beyond Collective: kMax may lose a NaN (NCCL's maximum is fmax). Communicators of a rank share
-// their fate (NcclSession). An operation that a CUDA graph captures is not watched.
+// their fate (NcclSession). An operation that a CUDA graph captures is not watched; capture with
+// cudaStreamCaptureModeThreadLocal or Relaxed, because NCCL queues from a thread of its own.
 class NcclCollective final : public Collective {
  public:
   // Communicators and orders, by their numbers in the session.

@@ -9,6 +9,7 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/comm/members.h"
 #include "worker_runtime/comm/nccl/nccl_collective.h"
+#include "worker_runtime/comm/nccl/session.h"
 
 namespace convene::worker {
 namespace {

@@ -2,15 +2,17 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 
 #include "absl/status/statusor.h"
 #include "worker_runtime/comm/bootstrap.h"
-#include "worker_runtime/comm/nccl/session.h"
 #include "worker_runtime/device/device.h"
 
 namespace convene::worker {
+
+class NcclSession;
 
 // For blocks that collectives work on: parameters, gradients, activations. Each block comes from
 // ncclMemAlloc, of the current device, and is registered with every NCCL communicator of the set

@@ -369,9 +369,9 @@ void NcclSession::AbortAll() {
   if (communicators_.empty()) return;
   ncclGroupStart();
   for (const Communicator& communicator : communicators_) ncclCommAbort(communicator.handle);
-  const ncclResult_t ended = ncclGroupEnd();
-  if (ended != ncclSuccess) {
-    spdlog::warn("NCCL communicators were not aborted cleanly: {}", ncclGetErrorString(ended));
+  const absl::Status ended = NcclStatus(ncclGroupEnd());
+  if (!ended.ok()) {
+    spdlog::warn("NCCL communicators were not aborted cleanly: {}", std::string(ended.message()));
   }
   communicators_.clear();
 }

@@ -178,7 +178,7 @@ class NcclSession {
 
   std::atomic<bool> failing_ = false;
 
-  Mutex nccl_mutex_;  // may be held while status_mutex_ is taken, never the other way round
+  Mutex nccl_mutex_;  // never held together with status_mutex_
   std::vector<Communicator> communicators_ ABSL_GUARDED_BY(nccl_mutex_);
   std::vector<Order> orders_ ABSL_GUARDED_BY(nccl_mutex_);
   std::vector<cudaEvent_t> free_events_ ABSL_GUARDED_BY(nccl_mutex_);
