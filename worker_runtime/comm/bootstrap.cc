@@ -53,6 +53,16 @@ absl::StatusOr<CommunicatorSet> Connect(
 
 }  // namespace
 
+std::vector<Collective*> CommunicatorSet::OnDevice() const {
+  std::vector<Collective*> present;
+  for (const CommunicatorMember& member : kCommunicatorMembers) {
+    if (!member.in_host_memory && this->*member.place != nullptr) {
+      present.push_back((this->*member.place).get());
+    }
+  }
+  return present;
+}
+
 void CommunicatorSet::AbortAll(absl::string_view why) {
   for (const CommunicatorMember& member : kCommunicatorMembers) {
     if (this->*member.place != nullptr) (this->*member.place)->Abort(why);

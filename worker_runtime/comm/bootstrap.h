@@ -33,6 +33,9 @@ struct CommunicatorSet {
   std::unique_ptr<Collective> pp;
   std::unique_ptr<Collective> embedding;  // null on ranks of middle stages
 
+  // Those whose data lies in the device's memory.
+  std::vector<Collective*> OnDevice() const;
+
   // Aborts all of them. Any thread, while the set lives.
   void AbortAll(absl::string_view why);
 };

@@ -1,9 +1,6 @@
 #include "worker_runtime/device/arena.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -12,9 +9,8 @@
 namespace convene::worker {
 namespace {
 
-constexpr size_t kHugePageBytes = size_t{2} << 20;
-// Below two pages' worth a huge page wastes more than it saves.
-constexpr size_t kHugeFromBytes = size_t{4} << 20;
+// What rounding up may add, here and in the memory below.
+constexpr size_t kRoundingRoom = size_t{8} << 20;
 
 size_t RoundUp(size_t value, size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -23,17 +19,16 @@ size_t RoundUp(size_t value, size_t multiple) {
 }  // namespace
 
 Arena::~Arena() {
-  if (mapping_ != nullptr) munmap(mapping_, mapping_bytes_);
+  if (base_ != nullptr) memory_.Free(base_, total_bytes_);
 }
 
 int Arena::DeclareBytes(std::string block_name, size_t count, size_t element_bytes) {
   CONVENE_CHECK(!built_);
   size_t bytes = 0;
   size_t end = 0;
-  // The last summand leaves room for rounding up.
   if (__builtin_mul_overflow(count, element_bytes, &bytes) ||
       __builtin_add_overflow(total_bytes_, bytes, &end) ||
-      __builtin_add_overflow(end, 2 * kHugePageBytes, &end)) {
+      __builtin_add_overflow(end, kRoundingRoom, &end)) {
     overflowed_ = true;
     bytes = 0;
   }
@@ -52,24 +47,13 @@ absl::Status Arena::Build() {
         PlanToString()));
   }
   if (total_bytes_ == 0) return absl::OkStatus();
-  const bool is_huge = total_bytes_ >= kHugeFromBytes;
-  // mmap aligns to small pages only: take more, begin at the next huge page's border.
-  const size_t bytes = is_huge ? total_bytes_ + kHugePageBytes : total_bytes_;
-  void* mapping = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapping == MAP_FAILED) {
+  absl::StatusOr<void*> base = memory_.Allocate(total_bytes_);
+  if (!base.ok()) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "arena \"", name_, "\": the system gave no ", bytes, " bytes (mmap: ", std::strerror(errno),
-        "); use a smaller micro-batch, more ranks, or raise the memory limit\n", PlanToString()));
+        "arena \"", name_, "\": ", base.status().message(),
+        "; use a smaller micro-batch, --recompute, more ranks, or more memory\n", PlanToString()));
   }
-  mapping_ = mapping;
-  mapping_bytes_ = bytes;
-  base_ = static_cast<char*>(mapping);
-  if (is_huge) {
-    base_ += RoundUp(reinterpret_cast<uintptr_t>(base_), kHugePageBytes) -
-             reinterpret_cast<uintptr_t>(base_);
-    // Advice only: without huge pages everything works, more slowly.
-    (void)madvise(base_, total_bytes_, MADV_HUGEPAGE);
-  }
+  base_ = static_cast<char*>(*base);
   return absl::OkStatus();
 }
 

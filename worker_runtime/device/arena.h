@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "tools/base/check.h"
+#include "worker_runtime/device/device.h"
 
 namespace convene::worker {
 
@@ -35,7 +36,9 @@ class ArenaBlock {
 //   absl::Span<float> x = arena.View(hidden);
 class Arena {
  public:
-  explicit Arena(std::string name) : name_(std::move(name)) {}
+  // Borrows the memory that Build() will ask.
+  explicit Arena(std::string name, Memory& memory = HostMemory())
+      : name_(std::move(name)), memory_(memory) {}
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -48,9 +51,8 @@ class Arena {
     return ArenaBlock<T>(DeclareBytes(std::move(block_name), count, sizeof(T)));
   }
 
-  // The one allocation; all zeros. From 4 MiB on it is aligned to 2 MiB and the kernel is asked for
-  // huge pages. ResourceExhausted when the memory is not to be had or the sum overflows; the text
-  // holds PlanToString(). REQUIRES: called once.
+  // The one allocation; all zeros. ResourceExhausted when the memory is not to be had or the sum
+  // overflows; the text holds PlanToString(). REQUIRES: called once.
   absl::Status Build();
 
   // REQUIRES: Build() succeeded. The span lives as long as the arena.
@@ -84,13 +86,12 @@ class Arena {
   Placed Place(int index) const;
 
   const std::string name_;
+  Memory& memory_;
   std::vector<Block> blocks_;
   size_t total_bytes_ = 0;
   bool overflowed_ = false;
   bool built_ = false;
-  void* mapping_ = nullptr;  // what mmap gave
-  size_t mapping_bytes_ = 0;
-  char* base_ = nullptr;  // the first block, within the mapping
+  char* base_ = nullptr;
 };
 
 }  // namespace convene::worker

@@ -48,6 +48,9 @@ class Device {
   // CUDA's words; FailedPrecondition when the driver is too old for the program.
   static absl::StatusOr<std::unique_ptr<Device>> Cuda(int ordinal);
 
+  // How many GPUs CUDA shows this process; 0 without a driver, and in a program built without CUDA.
+  static int CudaCount();
+
   virtual DeviceKind kind() const = 0;
   // "NVIDIA H200, 139.7 GiB, compute capability 9.0, driver 580.95"; "CPU, 2 threads".
   virtual const std::string& description() const = 0;

@@ -1,7 +1,8 @@
 #include "worker_runtime/model/block.h"
 
+#include <algorithm>
+
 #include "tools/base/status_macros.h"
-#include "worker_runtime/ops/elementwise.h"
 #include "worker_runtime/ops/rms_norm.h"
 #include "worker_runtime/ops/rope.h"
 #include "worker_runtime/ops/swiglu.h"
@@ -15,50 +16,110 @@ LinearShape OutShape(const BlockShape& s) { return {s.rows(), s.hidden, s.attent
 LinearShape GateUpShape(const BlockShape& s) { return {s.rows(), 2 * s.ffn, s.hidden}; }
 LinearShape DownShape(const BlockShape& s) { return {s.rows(), s.hidden, s.ffn}; }
 
-int64_t HiddenCount(const BlockShape& s) { return int64_t{s.rows()} * s.hidden; }
+// The passes of one block over one microbatch: what all of them need, in one place.
+template <typename T>
+class BlockPass {
+ public:
+  BlockPass(const BlockShape& shape, const BlockContext& context, const BlockParameters& offsets,
+            const T* parameters, const BlockActivations<T>& activations,
+            const BlockScratch<T>& scratch, Stream& stream)
+      : s_(shape),
+        context_(context),
+        p_(offsets),
+        w_(parameters),
+        a_(activations),
+        scratch_(scratch),
+        stream_(stream) {}
 
-// Query and key heads lie side by side at the start of each row, so one call turns both.
-void Rotate(const BlockShape& s, const BlockContext& context, bool inverse, float* qkv,
-            Stream& stream) {
-  RopeApply(s.batch, s.sequence_length, s.heads + s.kv_heads, s.head_size, s.qkv_width(),
-            context.rope_cosines, context.rope_sines, inverse, qkv, stream);
-}
+  void FirstNorm(const BlockInput<T>& input) {
+    if (input.delta == nullptr) {
+      RmsNormForward(s_.rows(), s_.hidden, a_.input, w_ + p_.attention_norm, s_.norm_epsilon,
+                     a_.norm1, a_.norm1_rms, stream_);
+    } else {
+      AddRmsNormForward(s_.rows(), s_.hidden, input.residual, input.delta, w_ + p_.attention_norm,
+                        s_.norm_epsilon, a_.input, a_.norm1, a_.norm1_rms, stream_);
+    }
+  }
 
-absl::Status AttentionHalfBackward(const BlockShape& s, const BlockContext& context,
-                                   const BlockParameters& p, const float* w, float* dw,
-                                   const BlockActivations& a, const BlockScratch& scratch,
-                                   float* gradient, Stream& stream) {
-  RowParallelBackward(OutShape(s), a.attention, w + p.attention_out, gradient, scratch.narrow,
-                      dw + p.attention_out, stream);
-  AttentionBackward(s.attention(), a.qkv, a.attention, a.log_sum_exp, scratch.narrow, scratch.wide,
-                    scratch.attention_workspace, stream);
-  Rotate(s, context, /*inverse=*/true, scratch.wide, stream);
-  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(QkvShape(s), a.norm1, w + p.qkv, scratch.wide,
-                                                 scratch.hidden, dw + p.qkv, *context.tp, stream));
-  RmsNormBackward(s.rows(), s.hidden, a.input, w + p.attention_norm, a.norm1_rms, scratch.hidden,
-                  gradient, dw + p.attention_norm, stream);
-  return absl::OkStatus();
-}
+  // From norm1 to SwiGLU's product.
+  absl::Status Middle() {
+    LinearForward(QkvShape(s_), a_.norm1, w_ + p_.qkv, a_.qkv, stream_);
+    Rotate(/*inverse=*/false, a_.qkv);
+    AttentionForward(s_.attention(), a_.qkv, a_.attention, a_.log_sum_exp, scratch_.workspace,
+                     stream_);
+    T* const delta = scratch_.hidden;
+    CONVENE_RETURN_IF_ERROR(RowParallelForward(OutShape(s_), a_.attention, w_ + p_.attention_out,
+                                               delta, *context_.tp, stream_));
+    AddRmsNormForward(s_.rows(), s_.hidden, a_.input, delta, w_ + p_.mlp_norm, s_.norm_epsilon,
+                      a_.middle, a_.norm2, a_.norm2_rms, stream_);
+    LinearForward(GateUpShape(s_), a_.norm2, w_ + p_.gate_up, a_.gate_up, stream_);
+    SwigluForward(s_.rows(), s_.ffn, a_.gate_up, a_.product, stream_);
+    return absl::OkStatus();
+  }
 
-absl::Status MlpHalfBackward(const BlockShape& s, const BlockContext& context,
-                             const BlockParameters& p, const float* w, float* dw,
-                             const BlockActivations& a, const BlockScratch& scratch,
-                             float* gradient, Stream& stream) {
-  RowParallelBackward(DownShape(s), a.product, w + p.down, gradient, scratch.narrow, dw + p.down,
-                      stream);
-  SwigluBackward(s.rows(), s.ffn, a.gate_up, scratch.narrow, scratch.wide, stream);
-  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(GateUpShape(s), a.norm2, w + p.gate_up,
-                                                 scratch.wide, scratch.hidden, dw + p.gate_up,
-                                                 *context.tp, stream));
-  RmsNormBackward(s.rows(), s.hidden, a.middle, w + p.mlp_norm, a.norm2_rms, scratch.hidden,
-                  gradient, dw + p.mlp_norm, stream);
-  return absl::OkStatus();
-}
+  absl::Status Down(T* delta) {
+    return RowParallelForward(DownShape(s_), a_.product, w_ + p_.down, delta, *context_.tp,
+                              stream_);
+  }
+
+  // Each half adds its branch's gradient to the residual stream's, which passes through unchanged.
+  absl::Status MlpBackward(float* dw, T* gradient) {
+    if (context_.recompute == Recompute::kSelective) {
+      RmsNormAgain(s_.rows(), s_.hidden, a_.middle, w_ + p_.mlp_norm, a_.norm2_rms, a_.norm2,
+                   stream_);
+      SwigluForward(s_.rows(), s_.ffn, a_.gate_up, a_.product, stream_);
+    }
+    RowParallelBackward(DownShape(s_), a_.product, w_ + p_.down, gradient, scratch_.narrow,
+                        dw + p_.down, stream_);
+    SwigluBackward(s_.rows(), s_.ffn, a_.gate_up, scratch_.narrow, scratch_.wide, stream_);
+    CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(GateUpShape(s_), a_.norm2, w_ + p_.gate_up,
+                                                   scratch_.wide, scratch_.hidden, dw + p_.gate_up,
+                                                   *context_.tp, stream_));
+    RmsNormBackward(s_.rows(), s_.hidden, a_.middle, w_ + p_.mlp_norm, a_.norm2_rms,
+                    scratch_.hidden, /*add_to_dx=*/true, gradient, dw + p_.mlp_norm,
+                    scratch_.workspace, stream_);
+    return absl::OkStatus();
+  }
+
+  absl::Status AttentionHalfBackward(float* dw, T* gradient) {
+    if (context_.recompute == Recompute::kSelective) {
+      RmsNormAgain(s_.rows(), s_.hidden, a_.input, w_ + p_.attention_norm, a_.norm1_rms, a_.norm1,
+                   stream_);
+    }
+    RowParallelBackward(OutShape(s_), a_.attention, w_ + p_.attention_out, gradient,
+                        scratch_.narrow, dw + p_.attention_out, stream_);
+    AttentionBackward(s_.attention(), a_.qkv, a_.attention, a_.log_sum_exp, scratch_.narrow,
+                      scratch_.wide, scratch_.workspace, stream_);
+    Rotate(/*inverse=*/true, scratch_.wide);
+    CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(QkvShape(s_), a_.norm1, w_ + p_.qkv,
+                                                   scratch_.wide, scratch_.hidden, dw + p_.qkv,
+                                                   *context_.tp, stream_));
+    RmsNormBackward(s_.rows(), s_.hidden, a_.input, w_ + p_.attention_norm, a_.norm1_rms,
+                    scratch_.hidden, /*add_to_dx=*/true, gradient, dw + p_.attention_norm,
+                    scratch_.workspace, stream_);
+    return absl::OkStatus();
+  }
+
+ private:
+  // Query and key heads lie side by side at the start of each row, so one call turns both.
+  void Rotate(bool inverse, T* qkv) {
+    RopeApply(s_.batch, s_.sequence_length, s_.heads + s_.kv_heads, s_.head_size, s_.qkv_width(),
+              context_.rope_cosines, context_.rope_sines, inverse, qkv, stream_);
+  }
+
+  const BlockShape& s_;
+  const BlockContext& context_;
+  const BlockParameters& p_;
+  const T* const w_;
+  const BlockActivations<T>& a_;
+  const BlockScratch<T>& scratch_;
+  Stream& stream_;
+};
 
 }  // namespace
 
 BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, int micro_batch_size,
-                          int sequence_length) {
+                          int sequence_length, bool deterministic) {
   return {.batch = micro_batch_size,
           .sequence_length = sequence_length,
           .hidden = config.hidden_size,
@@ -66,38 +127,51 @@ BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, int micro_batc
           .kv_heads = config.kv_heads / tp_size,
           .head_size = config.head_size,
           .ffn = config.ffn_size / tp_size,
-          .norm_epsilon = static_cast<float>(config.norm_epsilon)};
+          .norm_epsilon = static_cast<float>(config.norm_epsilon),
+          .deterministic = deterministic};
 }
 
-absl::Status BlockForward(const BlockShape& s, const BlockContext& context,
-                          const BlockParameters& p, const float* w, const BlockActivations& a,
-                          float* y, float* attention_workspace, Stream& stream) {
-  RmsNormForward(s.rows(), s.hidden, a.input, w + p.attention_norm, s.norm_epsilon, a.norm1,
-                 a.norm1_rms, stream);
-  ColumnParallelForward(QkvShape(s), a.norm1, w + p.qkv, a.qkv, stream);
-  Rotate(s, context, /*inverse=*/false, a.qkv, stream);
-  AttentionForward(s.attention(), a.qkv, a.attention, a.log_sum_exp, attention_workspace, stream);
-  CONVENE_RETURN_IF_ERROR(RowParallelForward(OutShape(s), a.attention, w + p.attention_out,
-                                             a.middle, *context.tp, stream));
-  AddInPlace(HiddenCount(s), a.input, a.middle, stream);
-
-  RmsNormForward(s.rows(), s.hidden, a.middle, w + p.mlp_norm, s.norm_epsilon, a.norm2, a.norm2_rms,
-                 stream);
-  ColumnParallelForward(GateUpShape(s), a.norm2, w + p.gate_up, a.gate_up, stream);
-  SwigluForward(s.rows(), s.ffn, a.gate_up, a.product, stream);
-  CONVENE_RETURN_IF_ERROR(
-      RowParallelForward(DownShape(s), a.product, w + p.down, y, *context.tp, stream));
-  AddInPlace(HiddenCount(s), a.middle, y, stream);
-  return absl::OkStatus();
+template <typename T>
+size_t BlockWorkspaceBytes(const BlockShape& shape, DeviceKind device) {
+  return std::max(AttentionWorkspaceBytes<T>(shape.attention(), device),
+                  RmsNormWorkspaceBytes(shape.rows(), shape.hidden, device));
 }
 
-absl::Status BlockBackward(const BlockShape& s, const BlockContext& context,
-                           const BlockParameters& p, const float* w, float* dw,
-                           const BlockActivations& a, const BlockScratch& scratch, float* gradient,
-                           Stream& stream) {
-  // Each half adds its branch's gradient to the residual stream's, which passes through unchanged.
-  CONVENE_RETURN_IF_ERROR(MlpHalfBackward(s, context, p, w, dw, a, scratch, gradient, stream));
-  return AttentionHalfBackward(s, context, p, w, dw, a, scratch, gradient, stream);
+template <typename T>
+absl::Status BlockForward(const BlockShape& shape, const BlockContext& context,
+                          const BlockParameters& offsets, const T* parameters,
+                          const BlockInput<T>& input, const BlockActivations<T>& activations,
+                          const BlockScratch<T>& scratch, T* delta, Stream& stream) {
+  BlockPass<T> pass(shape, context, offsets, parameters, activations, scratch, stream);
+  pass.FirstNorm(input);
+  CONVENE_RETURN_IF_ERROR(pass.Middle());
+  return pass.Down(delta);
 }
+
+template <typename T>
+absl::Status BlockBackward(const BlockShape& shape, const BlockContext& context,
+                           const BlockParameters& offsets, const T* parameters, float* gradients,
+                           const BlockActivations<T>& activations, const BlockScratch<T>& scratch,
+                           T* gradient, Stream& stream) {
+  BlockPass<T> pass(shape, context, offsets, parameters, activations, scratch, stream);
+  if (context.recompute == Recompute::kFull) {
+    pass.FirstNorm({});
+    CONVENE_RETURN_IF_ERROR(pass.Middle());
+  }
+  CONVENE_RETURN_IF_ERROR(pass.MlpBackward(gradients, gradient));
+  return pass.AttentionHalfBackward(gradients, gradient);
+}
+
+#define CONVENE_INSTANTIATE(T)                                                                \
+  template size_t BlockWorkspaceBytes<T>(const BlockShape&, DeviceKind);                      \
+  template absl::Status BlockForward(                                                         \
+      const BlockShape&, const BlockContext&, const BlockParameters&, const T*,               \
+      const BlockInput<T>&, const BlockActivations<T>&, const BlockScratch<T>&, T*, Stream&); \
+  template absl::Status BlockBackward(                                                        \
+      const BlockShape&, const BlockContext&, const BlockParameters&, const T*, float*,       \
+      const BlockActivations<T>&, const BlockScratch<T>&, T*, Stream&)
+CONVENE_INSTANTIATE(float);
+CONVENE_INSTANTIATE(BFloat16);
+#undef CONVENE_INSTANTIATE
 
 }  // namespace convene::worker

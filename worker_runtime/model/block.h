@@ -1,14 +1,16 @@
 // One transformer block, this rank's tensor-parallel slice: forward, and backward written out.
 //
-//   x ─ norm1 ─ qkv ─ rope ─ attention ─ out ─(+x)─ middle ─ norm2 ─ gate_up ─ swiglu ─ down
-//   ─(+middle)─ y
+//   input ─ norm1 ─ qkv ─ rope ─ attention ─ out ─(+input)─ middle ─ norm2 ─ gate_up ─ swiglu
+//   ─ down ─ delta        the next block's input is middle + delta, added within its first norm
 #pragma once
 
 #include <cstdint>
 
 #include "absl/status/status.h"
 #include "worker_runtime/comm/collective.h"
+#include "worker_runtime/device/dtype.h"
 #include "worker_runtime/device/stream.h"
+#include "worker_runtime/device/workspace.h"
 #include "worker_runtime/model/config.h"
 #include "worker_runtime/model/parameters.h"
 #include "worker_runtime/ops/attention.h"
@@ -25,58 +27,80 @@ struct BlockShape {
   int head_size = 0;
   int ffn = 0;  // local
   float norm_epsilon = 0;
+  bool deterministic = false;
 
   int rows() const { return batch * sequence_length; }
   int attention_width() const { return heads * head_size; }
   int qkv_width() const { return (heads + 2 * kv_heads) * head_size; }
-  AttentionShape attention() const { return {batch, sequence_length, heads, kv_heads, head_size}; }
+  AttentionShape attention() const {
+    return {batch, sequence_length, heads, kv_heads, head_size, deterministic};
+  }
 };
 
 BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, int micro_batch_size,
-                          int sequence_length);
+                          int sequence_length, bool deterministic);
 
-// What the forward pass leaves for the backward pass. Each points at rows * width floats.
+// What the forward pass leaves for the backward pass. Each points at rows * width elements of T, or
+// floats. Those that are recomputed are shared by all blocks.
+template <typename T>
 struct BlockActivations {
-  float* input = nullptr;        // hidden; filled before the forward pass
-  float* norm1 = nullptr;        // hidden
+  T* input = nullptr;            // hidden
+  T* norm1 = nullptr;            // hidden
   float* norm1_rms = nullptr;    // 1
-  float* qkv = nullptr;          // qkv_width, after rope
-  float* attention = nullptr;    // attention_width
+  T* qkv = nullptr;              // qkv_width, after rope
+  T* attention = nullptr;        // attention_width
   float* log_sum_exp = nullptr;  // heads
-  float* middle = nullptr;       // hidden
-  float* norm2 = nullptr;        // hidden
+  T* middle = nullptr;           // hidden
+  T* norm2 = nullptr;            // hidden
   float* norm2_rms = nullptr;    // 1
-  float* gate_up = nullptr;      // 2 ffn
-  float* product = nullptr;      // ffn
+  T* gate_up = nullptr;          // 2 ffn
+  T* product = nullptr;          // ffn
 };
 
-// Scratch that one backward pass of one block may overwrite; shared by all blocks.
+// Scratch that a pass of one block may overwrite; shared by all blocks.
+template <typename T>
 struct BlockScratch {
-  float* hidden = nullptr;               // rows * hidden
-  float* wide = nullptr;                 // rows * max(qkv_width, 2 ffn)
-  float* narrow = nullptr;               // rows * max(attention_width, ffn)
-  float* attention_workspace = nullptr;  // AttentionWorkspace(shape)
+  T* hidden = nullptr;  // rows * hidden
+  T* wide = nullptr;    // rows * max(qkv_width, 2 ffn)
+  T* narrow = nullptr;  // rows * max(attention_width, ffn)
+  Workspace workspace;  // BlockWorkspaceBytes
 };
+
+// For attention and both norms.
+template <typename T>
+size_t BlockWorkspaceBytes(const BlockShape& shape, DeviceKind device);
 
 // Constant tables and the communicator of a block.
 struct BlockContext {
   const float* rope_cosines = nullptr;  // (sequence_length, head_size / 2)
   const float* rope_sines = nullptr;
   Collective* tp = nullptr;
+  Recompute recompute = Recompute::kNone;
 };
 
-// y: (rows, hidden): the next block's input. `parameters` is the rank's flat buffer. Errors: the
-// collective's.
-absl::Status BlockForward(const BlockShape& shape, const BlockContext& context,
-                          const BlockParameters& offsets, const float* parameters,
-                          const BlockActivations& activations, float* y, float* attention_workspace,
-                          Stream& stream);
+// What a block starts from: a residual stream and what is still to be added to it. With delta null,
+// residual is activations.input, already filled.
+template <typename T>
+struct BlockInput {
+  const T* residual = nullptr;  // (rows, hidden)
+  const T* delta = nullptr;     // (rows, hidden); may be scratch.hidden
+};
 
-// gradient: (rows, hidden), of y on entry, of the block's input on return. `gradients` is laid out
-// as `parameters`, added to.
+// Leaves the residual stream in activations.middle and what is to be added to it in `delta` (rows,
+// hidden), which may be scratch.hidden. `parameters` is the rank's flat buffer. Errors: the
+// collective's.
+template <typename T>
+absl::Status BlockForward(const BlockShape& shape, const BlockContext& context,
+                          const BlockParameters& offsets, const T* parameters,
+                          const BlockInput<T>& input, const BlockActivations<T>& activations,
+                          const BlockScratch<T>& scratch, T* delta, Stream& stream);
+
+// gradient: (rows, hidden), of middle + delta on entry, of the block's input on return. `gradients`
+// is laid out as `parameters`, added to.
+template <typename T>
 absl::Status BlockBackward(const BlockShape& shape, const BlockContext& context,
-                           const BlockParameters& offsets, const float* parameters,
-                           float* gradients, const BlockActivations& activations,
-                           const BlockScratch& scratch, float* gradient, Stream& stream);
+                           const BlockParameters& offsets, const T* parameters, float* gradients,
+                           const BlockActivations<T>& activations, const BlockScratch<T>& scratch,
+                           T* gradient, Stream& stream);
 
 }  // namespace convene::worker

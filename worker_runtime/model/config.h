@@ -30,6 +30,16 @@ struct ModelConfig {
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 
+// What the backward pass does again instead of reading what the forward pass kept (Chen et al.
+// 2016; Korthikanti et al. 2022, section 5).
+enum class Recompute {
+  kNone,
+  // The outputs of both norms and of SwiGLU: cheap passes over large tensors.
+  kSelective,
+  // All of the block but its input: one more forward pass.
+  kFull,
+};
+
 // The named shapes, sorted: llama-tiny, llama-15m, llama-3.2-1b, ...
 std::vector<std::string> ModelNames();
 

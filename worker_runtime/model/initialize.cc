@@ -47,19 +47,20 @@ double NormalAt(uint64_t key, uint64_t index) {
 
 }  // namespace
 
-void InitializeParameter(const ParameterSlice& slice, uint64_t seed, float* target) {
+void InitializeParameter(const ParameterSlice& slice, uint64_t seed, int64_t first, int64_t count,
+                         float* target) {
   if (slice.initializer == Initializer::kOnes) {
-    std::fill_n(target, slice.count(), 1.0f);
+    std::fill_n(target, count, 1.0f);
     return;
   }
   const uint64_t key = seed * 0x9E3779B97F4A7C15 + HashName(slice.name);
+  const int64_t columns = slice.extent[1];
 #pragma omp parallel for schedule(static)
-  for (int64_t row = 0; row < slice.extent[0]; ++row) {
-    const int64_t first = (slice.offset[0] + row) * slice.global_shape[1] + slice.offset[1];
-    float* const values = target + row * slice.extent[1];
-    for (int64_t column = 0; column < slice.extent[1]; ++column) {
-      values[column] = static_cast<float>(slice.standard_deviation * NormalAt(key, first + column));
-    }
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t row = slice.offset[0] + (first + i) / columns;
+    const int64_t column = slice.offset[1] + (first + i) % columns;
+    const int64_t place = row * slice.global_shape[1] + column;
+    target[i] = static_cast<float>(slice.standard_deviation * NormalAt(key, place));
   }
 }
 

@@ -8,10 +8,6 @@
 namespace convene::worker {
 namespace {
 
-// Slices that a fused product reads as one matrix are added without a gap; every such run starts on
-// a cache line.
-constexpr int64_t kAlignment = 16;
-
 class TableBuilder {
  public:
   TableBuilder(const ModelConfig& config, const Layout& layout, const Coordinate& coordinate)
@@ -54,8 +50,10 @@ class TableBuilder {
   ParameterTable Build();
 
  private:
+  // Slices that a fused product reads as one matrix are added without a gap.
   int64_t Add(ParameterSlice slice, bool aligned) {
-    if (aligned) next_ = (next_ + kAlignment - 1) / kAlignment * kAlignment;
+    if (aligned)
+      next_ = (next_ + kParameterAlignment - 1) / kParameterAlignment * kParameterAlignment;
     slice.flat_offset = next_;
     next_ += slice.count();
     table_.slices.push_back(std::move(slice));
@@ -112,7 +110,7 @@ ParameterTable TableBuilder::Build() {
           AddColumnParallel("lm_head.weight", config_.vocabulary_size, config_.hidden_size, true);
     }
   }
-  const int64_t unit = kAlignment * layout_.dp;
+  const int64_t unit = kParameterAlignment * layout_.dp;
   table_.flat_count = (next_ + unit - 1) / unit * unit;
   return std::move(table_);
 }

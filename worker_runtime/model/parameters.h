@@ -12,6 +12,11 @@
 
 namespace convene::worker {
 
+// Elements. Whatever a product reads as one matrix starts at a multiple of it in the flat buffer:
+// at a cache line in any type, and so that what holds for a parameter can be said for each so many
+// elements (ops/elementwise.h, kFlagBlock).
+inline constexpr int64_t kParameterAlignment = 64;
+
 enum class Initializer { kOnes, kNormal };
 
 // One rank's slice of one named tensor. Names and the [out, in] orientation are Hugging Face's
@@ -52,7 +57,7 @@ struct ParameterTable {
   int64_t final_norm = -1;  // (hidden) on the last stage
   int64_t head =
       -1;  // (vocabulary / tp, hidden) on the last stage; equals `embedding` when tied on one stage
-  int64_t flat_count = 0;  // elements, padding included; divisible by dp
+  int64_t flat_count = 0;  // elements, padding included; divisible by dp * 64 * 64
   int first_layer = 0;     // global number of blocks[0]
 };
 

@@ -76,14 +76,14 @@ TEST_CASE("an element starts with the same value on every layout") {
   std::map<std::string, std::vector<float>> whole;
   for (const ParameterSlice& slice : BuildParameterTable(config, {}, {}).slices) {
     whole[slice.name].resize(slice.count());
-    InitializeParameter(slice, 7, whole[slice.name].data());
+    InitializeParameter(slice, 7, 0, slice.count(), whole[slice.name].data());
   }
   const Layout layout{2, 1, 4};
   for (int rank = 0; rank < layout.world_size(); ++rank) {
     for (const ParameterSlice& slice :
          BuildParameterTable(config, layout, CoordinateOf(layout, rank)).slices) {
       std::vector<float> part(slice.count());
-      InitializeParameter(slice, 7, part.data());
+      InitializeParameter(slice, 7, 0, slice.count(), part.data());
       const int64_t place = slice.offset[0] * slice.global_shape[1] + slice.offset[1];
       CHECK(part[0] == whole[slice.name][place]);
       const int64_t last =
@@ -104,7 +104,7 @@ TEST_CASE("initial weights do not depend on the number of threads") {
   for (const int threads : {1, 2, 7}) {
     omp_set_num_threads(threads);
     values.emplace_back(slice.count());
-    InitializeParameter(slice, 1, values.back().data());
+    InitializeParameter(slice, 1, 0, slice.count(), values.back().data());
   }
   omp_set_num_threads(threads_before);
   CHECK(values[0] == values[1]);
@@ -121,7 +121,7 @@ TEST_CASE("initial weights have the wanted spread and differ by seed and name") 
                        .extent = {200, 500},
                        .standard_deviation = 0.02};
   std::vector<float> values(slice.count()), other(slice.count());
-  InitializeParameter(slice, 1, values.data());
+  InitializeParameter(slice, 1, 0, slice.count(), values.data());
   double sum = 0, squares = 0;
   for (const float v : values) {
     sum += v;
@@ -130,10 +130,10 @@ TEST_CASE("initial weights have the wanted spread and differ by seed and name") 
   // Five standard errors of the mean and of the deviation of 100,000 normal deviates.
   CHECK(std::abs(sum / values.size()) < 5 * 0.02 / std::sqrt(1e5));
   CHECK(std::abs(std::sqrt(squares / values.size()) - 0.02) < 5 * 0.02 / std::sqrt(2e5));
-  InitializeParameter(slice, 2, other.data());
+  InitializeParameter(slice, 2, 0, slice.count(), other.data());
   CHECK(values != other);
   slice.name = "b";
-  InitializeParameter(slice, 1, other.data());
+  InitializeParameter(slice, 1, 0, slice.count(), other.data());
   CHECK(values != other);
 }
 

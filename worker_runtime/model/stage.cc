@@ -1,187 +1,303 @@
 #include "worker_runtime/model/stage.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tools/base/check.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/model/loss_head.h"
+#include "worker_runtime/ops/elementwise.h"
 #include "worker_runtime/ops/embedding.h"
-#include "worker_runtime/ops/rms_norm.h"
 #include "worker_runtime/ops/rope.h"
-#include "worker_runtime/parallel/linear.h"
+#include "worker_runtime/parallel/vocabulary.h"
 
 namespace convene::worker {
+namespace {
 
-Stage::Stage(const Options& options, const ParameterTable& table, Collective& tp, Arena& arena)
+template <typename T>
+class StageOf final : public Stage {
+ public:
+  StageOf(const Options& options, const ParameterTable& table, Collective& tp, Device& device,
+          Arena& arena);
+
+  void Bind(ConstElements parameters, absl::Span<float> gradients, double* loss_sum) override;
+  void SetBatch(const StageBatch& batch) override { batch_ = batch; }
+
+  absl::Status Forward(int microbatch, Stream& stream) override;
+  absl::Status Backward(int microbatch, Stream& stream) override;
+  Elements input(int microbatch) override { return Hidden(slot(microbatch).blocks.front().input); }
+  Elements output(int microbatch) override { return Hidden(slot(microbatch).output); }
+  Elements gradient(int microbatch) override { return Hidden(gradient_buffers_[microbatch % 2]); }
+
+ private:
+  // Declared blocks of the arena, then the pointers they become.
+  struct BlockMemory {
+    ArenaBlock<T> input, norm1, qkv, attention, middle, norm2, gate_up, product;
+    ArenaBlock<float> norm1_rms, log_sum_exp, norm2_rms;
+  };
+  struct SlotMemory {
+    std::vector<BlockMemory> blocks;
+    // output: what goes to the next stage, or the residual stream's end.
+    ArenaBlock<T> output, final_gradient;
+    ArenaBlock<float> final_rms;
+  };
+  struct Slot {
+    std::vector<BlockActivations<T>> blocks;
+    T* output = nullptr;
+    typename LossHead<T>::Activations loss;  // last stage
+  };
+
+  bool first() const { return options_.coordinate.pp == 0; }
+  bool last() const { return options_.coordinate.pp == options_.layout.pp - 1; }
+  Slot& slot(int microbatch) { return slots_[microbatch % slots_.size()]; }
+  Elements Hidden(T* data) const {
+    return {data, static_cast<size_t>(shape_.rows()) * shape_.hidden, kDTypeOf<T>};
+  }
+  const int32_t* InputsOf(int microbatch) const {
+    return batch_.inputs + int64_t{microbatch} * shape_.rows();
+  }
+  const int32_t* TargetsOf(int microbatch) const {
+    return batch_.targets + int64_t{microbatch} * shape_.rows();
+  }
+  typename LossHead<T>::Weights HeadWeights() const {
+    return {.norm = parameters_ + table_.final_norm,
+            .head = parameters_ + table_.head,
+            .norm_gradient = gradients_ + table_.final_norm,
+            .head_gradient = gradients_ + table_.head};
+  }
+
+  void DeclareBlock(const std::string& prefix, bool is_shared, BlockMemory& memory);
+  void DeclareSlot(const std::string& prefix, SlotMemory& memory);
+  void DeclareScratch();
+  BlockActivations<T> ActivationsOf(const BlockMemory& memory) const;
+  void BindTables();
+
+  const Options options_;
+  const ParameterTable& table_;
+  Collective& tp_;
+  Device& device_;
+  Arena& arena_;
+  const BlockShape shape_;
+  const VocabularySlice vocabulary_;
+
+  BlockMemory shared_memory_;  // what is recomputed
+  std::vector<SlotMemory> slot_memory_;
+  ArenaBlock<T> gradient_memory_[2], hidden_memory_, wide_memory_, narrow_memory_;
+  ArenaBlock<float> cosines_memory_, sines_memory_;
+  ArenaBlock<char> workspace_memory_;
+  size_t workspace_bytes_ = 0;
+  std::optional<LossHead<T>> loss_head_;
+
+  // Set by Bind.
+  std::vector<Slot> slots_;
+  BlockScratch<T> scratch_;
+  BlockContext context_;
+  T* gradient_buffers_[2] = {nullptr, nullptr};
+  const T* parameters_ = nullptr;
+  float* gradients_ = nullptr;
+  double* loss_sum_ = nullptr;
+
+  StageBatch batch_;
+};
+
+template <typename T>
+StageOf<T>::StageOf(const Options& options, const ParameterTable& table, Collective& tp,
+                    Device& device, Arena& arena)
     : options_(options),
       table_(table),
       tp_(tp),
+      device_(device),
       arena_(arena),
       shape_(MakeBlockShape(options.config, options.layout.tp, options.micro_batch_size,
-                            options.sequence_length)),
+                            options.sequence_length, options.deterministic)),
       vocabulary_(SliceVocabulary(options.config.vocabulary_size, options.layout.tp,
                                   options.coordinate.tp)),
       slot_memory_(options.slots) {
+  DeclareBlock("recomputed/", /*is_shared=*/true, shared_memory_);
   for (size_t i = 0; i < slot_memory_.size(); ++i) {
     DeclareSlot(absl::StrCat("activations/slot ", i, "/"), slot_memory_[i]);
   }
   DeclareScratch();
+  if (!last()) return;
+  loss_head_.emplace(LossHeadShape{.rows = shape_.rows(),
+                                   .hidden = shape_.hidden,
+                                   .vocabulary = vocabulary_,
+                                   .norm_epsilon = shape_.norm_epsilon},
+                     device.kind(), tp, arena);
 }
 
-ArenaBlock<float> Stage::Declare(const std::string& name, int64_t count) {
-  return arena_.Declare<float>(name, count);
+// Each tensor is declared either for every block of every slot, or once, in the set of those that
+// are recomputed.
+template <typename T>
+void StageOf<T>::DeclareBlock(const std::string& prefix, bool is_shared, BlockMemory& memory) {
+  const int64_t rows = shape_.rows();
+  const bool cheap_is_shared = options_.recompute != Recompute::kNone;
+  const bool all_is_shared = options_.recompute == Recompute::kFull;
+  const auto declare = [&]<typename E>(ArenaBlock<E>& block, bool belongs_to_shared,
+                                       const char* name, int64_t width) {
+    if (belongs_to_shared == is_shared) {
+      block = arena_.Declare<E>(absl::StrCat(prefix, name), rows * width);
+    }
+  };
+  declare(memory.input, false, "input", shape_.hidden);
+  declare(memory.norm1, cheap_is_shared, "norm1", shape_.hidden);
+  declare(memory.norm1_rms, all_is_shared, "norm1 rms", 1);
+  declare(memory.qkv, all_is_shared, "qkv", shape_.qkv_width());
+  declare(memory.attention, all_is_shared, "attention", shape_.attention_width());
+  declare(memory.log_sum_exp, all_is_shared, "log-sum-exp", shape_.heads);
+  declare(memory.middle, all_is_shared, "middle", shape_.hidden);
+  declare(memory.norm2, cheap_is_shared, "norm2", shape_.hidden);
+  declare(memory.norm2_rms, all_is_shared, "norm2 rms", 1);
+  declare(memory.gate_up, all_is_shared, "gate-up", 2 * int64_t{shape_.ffn});
+  declare(memory.product, cheap_is_shared, "product", shape_.ffn);
 }
 
-void Stage::DeclareSlot(const std::string& prefix, SlotMemory& memory) {
+template <typename T>
+void StageOf<T>::DeclareSlot(const std::string& prefix, SlotMemory& memory) {
   const int64_t rows = shape_.rows();
   for (size_t i = 0; i < table_.blocks.size(); ++i) {
-    const std::string block = absl::StrCat(prefix, "layer ", table_.first_layer + i, "/");
-    memory.blocks.push_back({
-        .input = Declare(block + "input", rows * shape_.hidden),
-        .norm1 = Declare(block + "norm1", rows * shape_.hidden),
-        .norm1_rms = Declare(block + "norm1 rms", rows),
-        .qkv = Declare(block + "qkv", rows * shape_.qkv_width()),
-        .attention = Declare(block + "attention", rows * shape_.attention_width()),
-        .log_sum_exp = Declare(block + "log-sum-exp", rows * shape_.heads),
-        .middle = Declare(block + "middle", rows * shape_.hidden),
-        .norm2 = Declare(block + "norm2", rows * shape_.hidden),
-        .norm2_rms = Declare(block + "norm2 rms", rows),
-        .gate_up = Declare(block + "gate-up", rows * 2 * shape_.ffn),
-        .product = Declare(block + "product", rows * shape_.ffn),
-    });
+    // What is shared keeps the shared set's blocks.
+    memory.blocks.push_back(shared_memory_);
+    DeclareBlock(absl::StrCat(prefix, "layer ", table_.first_layer + i, "/"), /*is_shared=*/false,
+                 memory.blocks.back());
   }
-  memory.output = Declare(prefix + "output", rows * shape_.hidden);
+  memory.output = arena_.Declare<T>(prefix + "output", rows * shape_.hidden);
   if (!last()) return;
-  memory.final_norm = Declare(prefix + "final norm", rows * shape_.hidden);
-  memory.final_rms = Declare(prefix + "final norm rms", rows);
-  memory.logits = Declare(prefix + "logits", rows * vocabulary_.size());
+  memory.final_rms = arena_.Declare<float>(prefix + "final norm rms", rows);
+  memory.final_gradient = arena_.Declare<T>(prefix + "final norm gradient", rows * shape_.hidden);
 }
 
-void Stage::DeclareScratch() {
+template <typename T>
+void StageOf<T>::DeclareScratch() {
   const int64_t rows = shape_.rows();
-  for (ArenaBlock<float>& block : gradient_memory_) {
-    block = Declare("scratch/gradient", rows * shape_.hidden);
+  for (ArenaBlock<T>& block : gradient_memory_) {
+    block = arena_.Declare<T>("scratch/gradient", rows * shape_.hidden);
   }
-  hidden_memory_ = Declare("scratch/hidden", rows * shape_.hidden);
-  wide_memory_ = Declare("scratch/wide", rows * std::max(shape_.qkv_width(), 2 * shape_.ffn));
-  narrow_memory_ = Declare("scratch/narrow", rows * std::max(shape_.attention_width(), shape_.ffn));
-  attention_memory_ = Declare("scratch/attention", AttentionWorkspace(shape_.attention()));
+  hidden_memory_ = arena_.Declare<T>("scratch/hidden", rows * shape_.hidden);
+  wide_memory_ =
+      arena_.Declare<T>("scratch/wide", rows * std::max(shape_.qkv_width(), 2 * shape_.ffn));
+  narrow_memory_ =
+      arena_.Declare<T>("scratch/narrow", rows * std::max(shape_.attention_width(), shape_.ffn));
+  workspace_bytes_ = std::max(BlockWorkspaceBytes<T>(shape_, device_.kind()),
+                              EmbeddingWorkspaceBytes(shape_.rows(), device_.kind()));
+  workspace_memory_ = arena_.Declare<char>("scratch/workspace", workspace_bytes_);
   const int64_t angles = int64_t{shape_.sequence_length} * shape_.head_size / 2;
-  cosines_memory_ = Declare("tables/rope cosines", angles);
-  sines_memory_ = Declare("tables/rope sines", angles);
-  if (!last()) return;
-  row_max_memory_ = Declare("scratch/row maxima", rows);
-  sums_memory_ = Declare("scratch/loss sums", 2 * rows);
+  cosines_memory_ = arena_.Declare<float>("tables/rope cosines", angles);
+  sines_memory_ = arena_.Declare<float>("tables/rope sines", angles);
 }
 
-void Stage::Bind(const float* parameters, float* gradients) {
-  parameters_ = parameters;
-  gradients_ = gradients;
-  const auto at = [this](ArenaBlock<float> block) { return arena_.View(block).data(); };
+template <typename T>
+BlockActivations<T> StageOf<T>::ActivationsOf(const BlockMemory& memory) const {
+  const auto at = [this](auto block) { return arena_.View(block).data(); };
+  return {.input = at(memory.input),
+          .norm1 = at(memory.norm1),
+          .norm1_rms = at(memory.norm1_rms),
+          .qkv = at(memory.qkv),
+          .attention = at(memory.attention),
+          .log_sum_exp = at(memory.log_sum_exp),
+          .middle = at(memory.middle),
+          .norm2 = at(memory.norm2),
+          .norm2_rms = at(memory.norm2_rms),
+          .gate_up = at(memory.gate_up),
+          .product = at(memory.product)};
+}
+
+// Computed on the host, once.
+template <typename T>
+void StageOf<T>::BindTables() {
+  const absl::Span<float> cosines = arena_.View(cosines_memory_);
+  const absl::Span<float> sines = arena_.View(sines_memory_);
+  std::vector<float> host_cosines(cosines.size());
+  std::vector<float> host_sines(sines.size());
+  RopeTable(shape_.sequence_length, shape_.head_size, options_.config.rope_theta,
+            host_cosines.data(), host_sines.data());
+  const size_t bytes = cosines.size() * sizeof(float);
+  device_.Copy(host_cosines.data(), cosines.data(), bytes, device_.compute());
+  device_.Copy(host_sines.data(), sines.data(), bytes, device_.compute());
+  context_ = {cosines.data(), sines.data(), &tp_, options_.recompute};
+}
+
+template <typename T>
+void StageOf<T>::Bind(ConstElements parameters, absl::Span<float> gradients, double* loss_sum) {
+  parameters_ = parameters.As<T>().data();
+  gradients_ = gradients.data();
+  loss_sum_ = loss_sum;
+  const auto at = [this](auto block) { return arena_.View(block).data(); };
   for (const SlotMemory& memory : slot_memory_) {
     Slot slot;
     slot.output = at(memory.output);
-    for (const BlockMemory& h : memory.blocks) {
-      slot.blocks.push_back({at(h.input), at(h.norm1), at(h.norm1_rms), at(h.qkv), at(h.attention),
-                             at(h.log_sum_exp), at(h.middle), at(h.norm2), at(h.norm2_rms),
-                             at(h.gate_up), at(h.product)});
-    }
-    if (last()) {
-      slot.final_norm = at(memory.final_norm);
-      slot.final_rms = at(memory.final_rms);
-      slot.logits = at(memory.logits);
-    }
+    for (const BlockMemory& block : memory.blocks) slot.blocks.push_back(ActivationsOf(block));
+    if (last()) slot.loss = {slot.output, at(memory.final_rms), at(memory.final_gradient)};
     slots_.push_back(std::move(slot));
   }
   for (int i = 0; i < 2; ++i) gradient_buffers_[i] = at(gradient_memory_[i]);
-  scratch_ = {at(hidden_memory_), at(wide_memory_), at(narrow_memory_), at(attention_memory_)};
-  RopeTable(shape_.sequence_length, shape_.head_size, options_.config.rope_theta,
-            at(cosines_memory_), at(sines_memory_));
-  context_ = {at(cosines_memory_), at(sines_memory_), &tp_};
-  if (last()) loss_buffers_ = {at(row_max_memory_), at(sums_memory_)};
+  scratch_ = {.hidden = at(hidden_memory_),
+              .wide = at(wide_memory_),
+              .narrow = at(narrow_memory_),
+              .workspace = {at(workspace_memory_), workspace_bytes_}};
+  BindTables();
+  if (last()) loss_head_->Bind();
 }
 
-void Stage::SetBatch(const TokenBatch& batch) {
-  batch_ = batch;
-  loss_sum_ = 0;
-}
-
-const int32_t* Stage::InputsOf(int microbatch) const {
-  return batch_.inputs + int64_t{microbatch} * shape_.rows();
-}
-
-const int32_t* Stage::TargetsOf(int microbatch) const {
-  return batch_.targets + int64_t{microbatch} * shape_.rows();
-}
-
-absl::Span<float> Stage::input(int microbatch) {
-  return absl::MakeSpan(slot(microbatch).blocks.front().input,
-                        static_cast<size_t>(shape_.rows()) * shape_.hidden);
-}
-
-absl::Span<float> Stage::output(int microbatch) {
-  return absl::MakeSpan(slot(microbatch).output,
-                        static_cast<size_t>(shape_.rows()) * shape_.hidden);
-}
-
-absl::Span<float> Stage::gradient(int microbatch) {
-  return absl::MakeSpan(gradient_buffers_[microbatch % 2],
-                        static_cast<size_t>(shape_.rows()) * shape_.hidden);
-}
-
-absl::Status Stage::Forward(int microbatch, Stream& stream) {
+template <typename T>
+absl::Status StageOf<T>::Forward(int microbatch, Stream& stream) {
   Slot& slot = this->slot(microbatch);
   if (first()) {
     CONVENE_RETURN_IF_ERROR(VocabularyParallelEmbedding(
         vocabulary_, shape_.rows(), shape_.hidden, InputsOf(microbatch),
         parameters_ + table_.embedding, slot.blocks.front().input, tp_, stream));
   }
+  BlockInput<T> input;
   for (size_t i = 0; i < slot.blocks.size(); ++i) {
-    float* y = i + 1 < slot.blocks.size() ? slot.blocks[i + 1].input : slot.output;
-    CONVENE_RETURN_IF_ERROR(BlockForward(shape_, context_, table_.blocks[i], parameters_,
-                                         slot.blocks[i], y, scratch_.attention_workspace, stream));
+    const BlockActivations<T>& block = slot.blocks[i];
+    const bool leaves_stage = i + 1 == slot.blocks.size() && !last();
+    T* const delta = leaves_stage ? slot.output : scratch_.hidden;
+    CONVENE_RETURN_IF_ERROR(BlockForward(shape_, context_, table_.blocks[i], parameters_, input,
+                                         block, scratch_, delta, stream));
+    input = {.residual = block.middle, .delta = delta};
   }
-  return last() ? ForwardLoss(microbatch, slot, stream) : absl::OkStatus();
-}
-
-absl::Status Stage::ForwardLoss(int microbatch, Slot& slot, Stream& stream) {
-  const int rows = shape_.rows();
-  RmsNormForward(rows, shape_.hidden, slot.output, parameters_ + table_.final_norm,
-                 shape_.norm_epsilon, slot.final_norm, slot.final_rms, stream);
-  ColumnParallelForward({rows, vocabulary_.size(), shape_.hidden}, slot.final_norm,
-                        parameters_ + table_.head, slot.logits, stream);
-  CONVENE_ASSIGN_OR_RETURN(const double loss,
-                           VocabularyParallelCrossEntropy(vocabulary_, rows, TargetsOf(microbatch),
-                                                          batch_.gradient_scale, loss_buffers_,
-                                                          slot.logits, tp_, stream));
-  loss_sum_ += loss;
+  if (last()) {
+    return loss_head_->Forward(HeadWeights(), input.residual, input.delta, TargetsOf(microbatch),
+                               batch_.gradient_scale, slot.loss, loss_sum_, stream);
+  }
+  AddInPlace(int64_t{shape_.rows()} * shape_.hidden, input.residual, slot.output, stream);
   return absl::OkStatus();
 }
 
-absl::Status Stage::BackwardLoss(Slot& slot, float* gradient, Stream& stream) {
-  const int rows = shape_.rows();
-  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(
-      {rows, vocabulary_.size(), shape_.hidden}, slot.final_norm, parameters_ + table_.head,
-      slot.logits, scratch_.hidden, gradients_ + table_.head, tp_, stream));
-  std::fill_n(gradient, int64_t{rows} * shape_.hidden, 0.0f);
-  RmsNormBackward(rows, shape_.hidden, slot.output, parameters_ + table_.final_norm, slot.final_rms,
-                  scratch_.hidden, gradient, gradients_ + table_.final_norm, stream);
-  return absl::OkStatus();
-}
-
-absl::Status Stage::Backward(int microbatch, Stream& stream) {
+template <typename T>
+absl::Status StageOf<T>::Backward(int microbatch, Stream& stream) {
   Slot& slot = this->slot(microbatch);
-  float* gradient = gradient_buffers_[microbatch % 2];
-  if (last()) CONVENE_RETURN_IF_ERROR(BackwardLoss(slot, gradient, stream));
+  T* const gradient = gradient_buffers_[microbatch % 2];
+  if (last()) loss_head_->Backward(HeadWeights(), slot.loss, gradient, stream);
   for (size_t i = slot.blocks.size(); i-- > 0;) {
     CONVENE_RETURN_IF_ERROR(BlockBackward(shape_, context_, table_.blocks[i], parameters_,
                                           gradients_, slot.blocks[i], scratch_, gradient, stream));
   }
   if (first()) {
     EmbeddingBackward(shape_.rows(), shape_.hidden, vocabulary_.begin, vocabulary_.end,
-                      InputsOf(microbatch), gradient, gradients_ + table_.embedding, stream);
+                      InputsOf(microbatch), gradient, gradients_ + table_.embedding,
+                      scratch_.workspace, stream);
   }
   return absl::OkStatus();
+}
+
+}  // namespace
+
+std::unique_ptr<Stage> Stage::Make(const Options& options, const ParameterTable& table,
+                                   Collective& tp, Device& device, Arena& arena) {
+  switch (options.dtype) {
+    case DType::kFloat32:
+      return std::make_unique<StageOf<float>>(options, table, tp, device, arena);
+    case DType::kBFloat16:
+      return std::make_unique<StageOf<BFloat16>>(options, table, tp, device, arena);
+    case DType::kFloat64:
+      break;
+  }
+  CONVENE_CHECK(false);
 }
 
 }  // namespace convene::worker

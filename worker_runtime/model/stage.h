@@ -3,28 +3,29 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <vector>
+#include <memory>
 
-#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "worker_runtime/comm/collective.h"
 #include "worker_runtime/device/arena.h"
+#include "worker_runtime/device/device.h"
+#include "worker_runtime/device/elements.h"
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/block.h"
 #include "worker_runtime/model/config.h"
 #include "worker_runtime/model/parameters.h"
-#include "worker_runtime/parallel/vocabulary.h"
 #include "worker_runtime/schedule/executor.h"
 
 namespace convene::worker {
 
 // The tokens of one step on this data-parallel rank: (microbatches, micro_batch_size,
-// sequence_length) each. Borrowed.
-struct TokenBatch {
+// sequence_length) each. Borrowed, in the device's memory.
+struct StageBatch {
   const int32_t* inputs = nullptr;
   const int32_t* targets = nullptr;  // negative: does not count
-  float gradient_scale = 0;          // 1 / counted tokens of the whole global batch
+  // One float: 1 / counted tokens of the whole global batch. Null: nothing will be differentiated,
+  // only the loss is wanted.
+  const float* gradient_scale = nullptr;
 };
 
 // Not thread-safe. All memory comes from the arena that was planned with it.
@@ -34,80 +35,25 @@ class Stage : public PipelineStage {
     ModelConfig config;
     Layout layout;
     Coordinate coordinate;
+    DType dtype = DType::kFloat32;  // of parameters and activations: kFloat32 or kBFloat16
+    Recompute recompute = Recompute::kNone;
+    bool deterministic = false;
     int micro_batch_size = 1;
     int sequence_length = 1;
     int slots = 1;  // microbatches in flight: ActivationSlots()
   };
 
-  // Declares activations and scratch in `arena`. All three are borrowed and outlive the stage.
-  Stage(const Options& options, const ParameterTable& table, Collective& tp, Arena& arena);
+  // Declares activations and scratch in `arena`. All references are borrowed and outlive the stage.
+  static std::unique_ptr<Stage> Make(const Options& options, const ParameterTable& table,
+                                     Collective& tp, Device& device, Arena& arena);
 
-  // Once the arena is built. `parameters` and `gradients` have table.flat_count elements.
-  void Bind(const float* parameters, float* gradients);
+  // Once the arena is built. `parameters` (options.dtype) and `gradients` have table.flat_count
+  // elements. What is counted is added to *loss_sum: the summed loss in nats of the batch's counted
+  // tokens, on the last stage.
+  virtual void Bind(ConstElements parameters, absl::Span<float> gradients, double* loss_sum) = 0;
 
-  // Before each schedule run. Forgets the losses summed so far.
-  void SetBatch(const TokenBatch& batch);
-  // Summed loss in nats of this batch's counted tokens; 0 on every stage but the last.
-  double loss_sum() const { return loss_sum_; }
-
-  absl::Status Forward(int microbatch, Stream& stream) override;
-  absl::Status Backward(int microbatch, Stream& stream) override;
-  absl::Span<float> input(int microbatch) override;
-  absl::Span<float> output(int microbatch) override;
-  absl::Span<float> gradient(int microbatch) override;
-
- private:
-  // Declared blocks of the arena, then the pointers they become.
-  struct BlockMemory {
-    ArenaBlock<float> input, norm1, norm1_rms, qkv, attention, log_sum_exp, middle, norm2,
-        norm2_rms, gate_up, product;
-  };
-  struct SlotMemory {
-    std::vector<BlockMemory> blocks;
-    ArenaBlock<float> output, final_norm, final_rms, logits;
-  };
-  struct Slot {
-    std::vector<BlockActivations> blocks;
-    float* output = nullptr;      // (rows, hidden): of the last block
-    float* final_norm = nullptr;  // (rows, hidden), last stage
-    float* final_rms = nullptr;   // (rows), last stage
-    float* logits = nullptr;  // (rows, vocabulary / tp), last stage: after Forward, their gradient
-  };
-
-  bool first() const { return options_.coordinate.pp == 0; }
-  bool last() const { return options_.coordinate.pp == options_.layout.pp - 1; }
-  Slot& slot(int microbatch) { return slots_[microbatch % slots_.size()]; }
-  const int32_t* InputsOf(int microbatch) const;
-  const int32_t* TargetsOf(int microbatch) const;
-  absl::Status ForwardLoss(int microbatch, Slot& slot, Stream& stream);
-  absl::Status BackwardLoss(Slot& slot, float* gradient, Stream& stream);
-  void DeclareSlot(const std::string& prefix, SlotMemory& memory);
-  void DeclareScratch();
-  ArenaBlock<float> Declare(const std::string& name, int64_t count);
-
-  const Options options_;
-  const ParameterTable& table_;
-  Collective& tp_;
-  Arena& arena_;
-  const BlockShape shape_;
-  const VocabularySlice vocabulary_;
-
-  std::vector<SlotMemory> slot_memory_;
-  ArenaBlock<float> gradient_memory_[2];
-  ArenaBlock<float> hidden_memory_, wide_memory_, narrow_memory_, attention_memory_,
-      cosines_memory_, sines_memory_, row_max_memory_, sums_memory_;
-
-  // Set by Bind.
-  std::vector<Slot> slots_;
-  BlockScratch scratch_;
-  BlockContext context_;
-  CrossEntropyBuffers loss_buffers_;
-  float* gradient_buffers_[2] = {nullptr, nullptr};
-  const float* parameters_ = nullptr;
-  float* gradients_ = nullptr;
-
-  TokenBatch batch_;
-  double loss_sum_ = 0;
+  // Before each schedule run.
+  virtual void SetBatch(const StageBatch& batch) = 0;
 };
 
 }  // namespace convene::worker

@@ -129,6 +129,10 @@ void AddInPlace(int64_t count, const T* x, T* y, Stream& stream) {
   CONVENE_DISPATCH(stream.kind(), AddInPlace(count, x, y, stream));
 }
 
+void Copy(int64_t count, const float* x, float* y, Stream& stream) {
+  CONVENE_DISPATCH(stream.kind(), Copy(count, x, y, stream));
+}
+
 void ToBFloat16(int64_t count, const float* x, BFloat16* y, Stream& stream) {
   CONVENE_DISPATCH(stream.kind(), ToBFloat16(count, x, y, stream));
 }

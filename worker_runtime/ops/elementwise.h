@@ -14,6 +14,9 @@ namespace convene::worker {
 template <typename T>
 void AddInPlace(int64_t count, const T* x, T* y, Stream& stream);
 
+// y = x. No overlap.
+void Copy(int64_t count, const float* x, float* y, Stream& stream);
+
 // Rounds to nearest, ties to even.
 void ToBFloat16(int64_t count, const float* x, BFloat16* y, Stream& stream);
 void ToFloat(int64_t count, const BFloat16* x, float* y, Stream& stream);

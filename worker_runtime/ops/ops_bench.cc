@@ -61,6 +61,13 @@ void Print(const char* name, double amount, const char* unit, const std::functio
   std::printf("%-34s %9.1f us %8.1f %s\n", name, seconds * 1e6, amount / seconds * 1e-9, unit);
 }
 
+template <typename T>
+std::vector<T> NumbersOf(size_t count) {
+  const std::vector<float> numbers = Numbers(count);
+  return {numbers.begin(), numbers.end()};
+}
+
+template <typename T>
 void BenchMatMul(int rows, Stream& stream) {
   struct Product {
     const char* name;
@@ -76,47 +83,52 @@ void BenchMatMul(int rows, Stream& stream) {
       {"matmul head forward", Transpose::kNo, Transpose::kYes, rows, kVocabulary, kHidden},
   };
   for (const Product& p : products) {
-    const auto a = Numbers(static_cast<size_t>(p.m) * p.k);
-    const auto b = Numbers(static_cast<size_t>(p.k) * p.n);
-    std::vector<float> c(static_cast<size_t>(p.m) * p.n);
+    const auto a = NumbersOf<T>(static_cast<size_t>(p.m) * p.k);
+    const auto b = NumbersOf<T>(static_cast<size_t>(p.k) * p.n);
+    std::vector<T> c(static_cast<size_t>(p.m) * p.n);
     Print(p.name, 2.0 * p.m * p.n * p.k, "GFLOP/s",
           [&] { MatMul(p.a, p.b, p.m, p.n, p.k, a.data(), b.data(), 0.0f, c.data(), stream); });
   }
 }
 
+template <typename T>
 void BenchAttention(int rows, Stream& stream) {
   const AttentionShape shape = {rows / kSequence, kSequence, kHeads, kHeads, kHeadSize};
-  const auto qkv = Numbers(static_cast<size_t>(rows) * shape.qkv_width());
-  const auto dout = Numbers(static_cast<size_t>(rows) * kHidden);
-  std::vector<float> out(dout.size()), dqkv(qkv.size()), log_sum_exp(rows * kHeads);
-  std::vector<float> workspace(AttentionWorkspace(shape));
+  const auto qkv = NumbersOf<T>(static_cast<size_t>(rows) * shape.qkv_width());
+  const auto dout = NumbersOf<T>(static_cast<size_t>(rows) * kHidden);
+  std::vector<T> out(dout.size()), dqkv(qkv.size());
+  std::vector<float> log_sum_exp(rows * kHeads);
+  std::vector<char> memory(AttentionWorkspaceBytes<T>(shape, DeviceKind::kCpu));
+  const Workspace workspace = {memory.data(), memory.size()};
   const double product = 2.0 * rows * (kSequence + 1) / 2 * kHidden;
   Print("attention forward", 2 * product, "GFLOP/s", [&] {
-    AttentionForward(shape, qkv.data(), out.data(), log_sum_exp.data(), workspace.data(), stream);
+    AttentionForward(shape, qkv.data(), out.data(), log_sum_exp.data(), workspace, stream);
   });
   Print("attention backward", 5 * product, "GFLOP/s", [&] {
     AttentionBackward(shape, qkv.data(), out.data(), log_sum_exp.data(), dout.data(), dqkv.data(),
-                      workspace.data(), stream);
+                      workspace, stream);
   });
 }
 
+template <typename T>
 void BenchRows(int rows, Stream& stream) {
-  const double floats = sizeof(float) * static_cast<double>(rows);
+  const double floats = sizeof(T) * static_cast<double>(rows);
   const size_t size = static_cast<size_t>(rows) * kHidden;
-  const auto x = Numbers(size);
-  const auto weight = Numbers(kHidden);
-  std::vector<float> y(size), inverse_rms(rows), dweight(kHidden);
+  const auto x = NumbersOf<T>(size);
+  const auto weight = NumbersOf<T>(kHidden);
+  std::vector<T> y(size);
+  std::vector<float> inverse_rms(rows), dweight(kHidden);
   Print("rms_norm forward", 2 * kHidden * floats, "GB/s", [&] {
     RmsNormForward(rows, kHidden, x.data(), weight.data(), 1e-5f, y.data(), inverse_rms.data(),
                    stream);
   });
   Print("rms_norm backward", 4 * kHidden * floats, "GB/s", [&] {
-    RmsNormBackward(rows, kHidden, x.data(), weight.data(), inverse_rms.data(), x.data(), y.data(),
-                    dweight.data(), stream);
+    RmsNormBackward(rows, kHidden, x.data(), weight.data(), inverse_rms.data(), x.data(), true,
+                    y.data(), dweight.data(), {}, stream);
   });
 
   const int width = 3 * kHidden;
-  auto qkv = Numbers(static_cast<size_t>(rows) * width);
+  auto qkv = NumbersOf<T>(static_cast<size_t>(rows) * width);
   std::vector<float> cosines(kSequence * kHeadSize / 2), sines(cosines.size());
   RopeTable(kSequence, kHeadSize, 10000.0, cosines.data(), sines.data());
   Print("rope", 2 * 2 * kHidden * floats, "GB/s", [&] {
@@ -124,56 +136,69 @@ void BenchRows(int rows, Stream& stream) {
               sines.data(), false, qkv.data(), stream);
   });
 
-  const auto gate_up = Numbers(static_cast<size_t>(rows) * 2 * kFfn);
-  const auto dy = Numbers(static_cast<size_t>(rows) * kFfn);
-  std::vector<float> activation(dy.size()), dgate_up(gate_up.size());
+  const auto gate_up = NumbersOf<T>(static_cast<size_t>(rows) * 2 * kFfn);
+  const auto dy = NumbersOf<T>(static_cast<size_t>(rows) * kFfn);
+  std::vector<T> activation(dy.size()), dgate_up(gate_up.size());
   Print("swiglu forward", 3 * kFfn * floats, "GB/s",
         [&] { SwigluForward(rows, kFfn, gate_up.data(), activation.data(), stream); });
   Print("swiglu backward", 5 * kFfn * floats, "GB/s",
         [&] { SwigluBackward(rows, kFfn, gate_up.data(), dy.data(), dgate_up.data(), stream); });
 }
 
+template <typename T>
 void BenchVocabulary(int rows, Stream& stream) {
-  const double floats = sizeof(float) * static_cast<double>(rows);
+  const double floats = sizeof(T) * static_cast<double>(rows);
   std::vector<int32_t> tokens(rows);
   for (int row = 0; row < rows; ++row) tokens[row] = row * 37 % kVocabulary;
-  auto table = Numbers(static_cast<size_t>(kVocabulary) * kHidden);
-  std::vector<float> y(static_cast<size_t>(rows) * kHidden);
+  auto table = NumbersOf<T>(static_cast<size_t>(kVocabulary) * kHidden);
+  std::vector<T> y(static_cast<size_t>(rows) * kHidden);
+  std::vector<float> dtable(table.size());
   Print("embedding forward", 2 * kHidden * floats, "GB/s", [&] {
     EmbeddingForward(rows, kHidden, 0, kVocabulary, tokens.data(), table.data(), y.data(), stream);
   });
   Print("embedding backward", 3 * kHidden * floats, "GB/s", [&] {
-    EmbeddingBackward(rows, kHidden, 0, kVocabulary, tokens.data(), y.data(), table.data(), stream);
+    EmbeddingBackward(rows, kHidden, 0, kVocabulary, tokens.data(), y.data(), dtable.data(), {},
+                      stream);
   });
-  const auto logits = Numbers(static_cast<size_t>(rows) * kVocabulary);
+  const auto logits = NumbersOf<T>(static_cast<size_t>(rows) * kVocabulary);
   auto work = logits;
   std::vector<float> row_max(rows), sums(2 * rows);
-  Print("cross_entropy row max", kVocabulary * floats, "GB/s",
-        [&] { CrossEntropyRowMax(rows, kVocabulary, logits.data(), row_max.data(), stream); });
-  Print("cross_entropy exp sums", 2 * kVocabulary * floats, "GB/s", [&] {
-    CrossEntropyExpSums(rows, 0, kVocabulary, tokens.data(), row_max.data(), work.data(),
-                        sums.data(), stream);
+  Print("cross_entropy statistics", kVocabulary * floats, "GB/s", [&] {
+    CrossEntropyStatistics(rows, 0, kVocabulary, tokens.data(), logits.data(), row_max.data(),
+                           sums.data(), stream);
   });
+  const float scale = 1.0f;
   Print("cross_entropy gradient", 2 * kVocabulary * floats, "GB/s", [&] {
-    CrossEntropyLossAndGradient(rows, 0, kVocabulary, tokens.data(), sums.data(), 1.0f, work.data(),
-                                stream);
+    CrossEntropyGradient(rows, 0, kVocabulary, tokens.data(), row_max.data(), sums.data(), &scale,
+                         work.data(), stream);
   });
 }
 
 void BenchFlat(Stream& stream) {
-  constexpr int64_t kCount = 15'000'000;
+  constexpr int64_t kCount = 15'000'000 / kFlagBlock * kFlagBlock;
   const double floats = sizeof(float) * static_cast<double>(kCount);
   const auto x = Numbers(kCount);
   std::vector<float> y(kCount), first(kCount), second(kCount);
-  AdamWParameters parameters;
-  parameters.learning_rate = 1e-3;
+  const std::vector<uint8_t> flags(kCount / kFlagBlock, kOwned | kDecayed);
+  const AdamWFactors factors = MakeAdamWFactors({.learning_rate = 1e-3});
+  const StepControl control = {1.0f, 0};
   Print("adamw", 7 * floats, "GB/s", [&] {
-    AdamW(kCount, parameters, x.data(), y.data(), first.data(), second.data(), stream);
+    AdamW(kCount, &factors, &control, flags.data(), x.data(), y.data(), y.data(), first.data(),
+          second.data(), stream);
   });
   Print("add", 3 * floats, "GB/s", [&] { AddInPlace(kCount, x.data(), y.data(), stream); });
-  Print("scale", 2 * floats, "GB/s", [&] { ScaleInPlace(kCount, 1.0f, y.data(), stream); });
   double sum = 0;
-  Print("sum of squares", floats, "GB/s", [&] { sum += SumOfSquares(kCount, x.data(), stream); });
+  Print("sum of squares", floats, "GB/s",
+        [&] { SumOfSquares(kCount, x.data(), flags.data(), &sum, {}, stream); });
+}
+
+template <typename T>
+void BenchAll(int rows, Stream& stream) {
+  std::printf("%s, %d rows, %d threads\n", DTypeName(kDTypeOf<T>), rows, omp_get_max_threads());
+  BenchMatMul<T>(rows, stream);
+  BenchAttention<T>(rows, stream);
+  BenchRows<T>(rows, stream);
+  BenchVocabulary<T>(rows, stream);
 }
 
 }  // namespace
@@ -186,11 +211,8 @@ int main(int argc, char** argv) {
     return 64;
   }
   convene::worker::Stream stream = convene::worker::Stream::Cpu();
-  std::printf("%d rows, %d threads\n", rows, omp_get_max_threads());
-  convene::worker::BenchMatMul(rows, stream);
-  convene::worker::BenchAttention(rows, stream);
-  convene::worker::BenchRows(rows, stream);
-  convene::worker::BenchVocabulary(rows, stream);
+  convene::worker::BenchAll<float>(rows, stream);
+  convene::worker::BenchAll<convene::worker::BFloat16>(rows, stream);
   convene::worker::BenchFlat(stream);
   return 0;
 }

@@ -4,22 +4,19 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "worker_runtime/ops/adamw.h"
-#include "worker_runtime/ops/attention.h"
 #include "worker_runtime/ops/cpu/simd.h"
 #include "worker_runtime/ops/cross_entropy.h"
 #include "worker_runtime/ops/elementwise.h"
 #include "worker_runtime/ops/embedding.h"
-#include "worker_runtime/ops/matmul.h"
 #include "worker_runtime/ops/ops_testing.h"
 #include "worker_runtime/ops/reference/adamw.h"
-#include "worker_runtime/ops/reference/attention.h"
 #include "worker_runtime/ops/reference/cross_entropy.h"
 #include "worker_runtime/ops/reference/elementwise.h"
 #include "worker_runtime/ops/reference/embedding.h"
-#include "worker_runtime/ops/reference/matmul.h"
 #include "worker_runtime/ops/reference/rms_norm.h"
 #include "worker_runtime/ops/reference/rope.h"
 #include "worker_runtime/ops/reference/swiglu.h"
@@ -35,56 +32,16 @@ using testing::Compare;
 using testing::Integers;
 using testing::kBackward;
 using testing::kForward;
+using testing::Load;
 using testing::Numbers;
+using testing::NumbersOf;
 using testing::Outputs;
+using testing::PoisonedWorkspace;
+using testing::Store;
 
 Stream& AnyStream() {
   static Stream stream = Stream::Cpu();
   return stream;
-}
-
-TEST_CASE("matrix products agree with the reference for every transpose, shape and beta") {
-  struct Shape {
-    int m, n, k;
-  };
-  for (const Shape& shape : std::vector<Shape>{{1, 1, 1},
-                                               {1, 17, 5},
-                                               {7, 1, 33},
-                                               {5, 19, 3},
-                                               {33, 65, 129},
-                                               {128, 96, 64},
-                                               {48, 40, 1500}}) {
-    for (const Transpose transpose_a : {Transpose::kNo, Transpose::kYes}) {
-      for (const Transpose transpose_b : {Transpose::kNo, Transpose::kYes}) {
-        for (const float beta : {0.0f, 1.0f}) {
-          const int m = shape.m;
-          const int n = shape.n;
-          const int k = shape.k;
-          CAPTURE(m, n, k, transpose_a, transpose_b, beta);
-          const size_t size = static_cast<size_t>(m) * n;
-          const auto a = Numbers(static_cast<size_t>(m) * k, 1);
-          const auto b = Numbers(static_cast<size_t>(k) * n, 2);
-          // With beta 0 what stands in c must not matter.
-          const auto c = beta == 0 ? std::vector<float>(size, std::nanf("")) : Numbers(size, 3);
-          Compare(
-              kForward,
-              [&] {
-                auto y = c;
-                MatMul(transpose_a, transpose_b, m, n, k, a.data(), b.data(), beta, y.data(),
-                       AnyStream());
-                return Outputs<float>{y};
-              },
-              [&](auto zero) {
-                using Real = decltype(zero);
-                auto y = As<Real>(c);
-                reference::MatMul<Real>(transpose_a, transpose_b, m, n, k, As<Real>(a).data(),
-                                        As<Real>(b).data(), Real{beta}, y.data());
-                return Outputs<Real>{y};
-              });
-        }
-      }
-    }
-  }
 }
 
 struct RowsAndColumns {
@@ -94,22 +51,24 @@ struct RowsAndColumns {
 const std::vector<RowsAndColumns> kRowShapes = {{1, 1},  {1, 16},  {3, 7},   {2, 31},
                                                 {5, 64}, {9, 130}, {80, 257}};
 
-TEST_CASE("RMSNorm agrees with the reference, forward and backward") {
+TEMPLATE_TEST_CASE("RMSNorm agrees with the reference, forward and backward", "", float, BFloat16) {
   for (const auto& shape : kRowShapes) {
     const int rows = shape.rows;
     const int columns = shape.columns;
     CAPTURE(rows, columns);
     const float epsilon = 1e-5f;
-    const auto x = Numbers(shape.size(), 1, 3);
-    const auto weight = Numbers(columns, 2);
-    const auto dy = Numbers(shape.size(), 3);
-    const auto dx_before = Numbers(shape.size(), 4);
+    const auto x = NumbersOf<TestType>(shape.size(), 1, 3);
+    const auto weight = NumbersOf<TestType>(columns, 2);
+    const auto dy = NumbersOf<TestType>(shape.size(), 3);
+    const auto dx_before = NumbersOf<TestType>(shape.size(), 4);
     const auto dweight_before = Numbers(columns, 5);
+    const auto w = Store<TestType>(weight);
     const auto forward = [&] {
-      Outputs<float> y = {x, std::vector<float>(rows)};  // in place
-      RmsNormForward(rows, columns, y[0].data(), weight.data(), epsilon, y[0].data(), y[1].data(),
+      auto y = Store<TestType>(x);  // in place
+      std::vector<float> inverse_rms(rows);
+      RmsNormForward(rows, columns, y.data(), w.data(), epsilon, y.data(), inverse_rms.data(),
                      AnyStream());
-      return y;
+      return Outputs<float>{Load(y), inverse_rms};
     };
     const auto reference_forward = [&](auto zero) {
       using Real = decltype(zero);
@@ -118,27 +77,69 @@ TEST_CASE("RMSNorm agrees with the reference, forward and backward") {
                                       Real{epsilon}, y[0].data(), y[1].data());
       return y;
     };
-    Compare(kForward, forward, reference_forward);
-    Compare(
-        kBackward,
-        [&] {
-          Outputs<float> d = {dx_before, dweight_before};
-          RmsNormBackward(rows, columns, x.data(), weight.data(), forward()[1].data(), dy.data(),
-                          d[0].data(), d[1].data(), AnyStream());
-          return d;
-        },
-        [&](auto zero) {
-          using Real = decltype(zero);
-          Outputs<Real> d = {As<Real>(dx_before), As<Real>(dweight_before)};
-          reference::RmsNormBackward<Real>(
-              rows, columns, As<Real>(x).data(), As<Real>(weight).data(),
-              reference_forward(zero)[1].data(), As<Real>(dy).data(), d[0].data(), d[1].data());
-          return d;
-        });
+    Compare<TestType>(kForward, forward, reference_forward, {1});
+
+    // The same bits from what the forward pass kept, and from a sum made in the same pass.
+    const auto stored = Store<TestType>(x);
+    std::vector<TestType> again(shape.size());
+    RmsNormAgain(rows, columns, stored.data(), w.data(), forward()[1].data(), again.data(),
+                 AnyStream());
+    CHECK(Load(again) == forward()[0]);
+
+    for (const bool add_to_dx : {false, true}) {
+      Compare<TestType>(
+          kBackward,
+          [&] {
+            auto dx = Store<TestType>(add_to_dx ? dx_before
+                                                : std::vector<float>(shape.size(), std::nanf("")));
+            auto dweight = dweight_before;
+            PoisonedWorkspace workspace(RmsNormWorkspaceBytes(rows, columns, DeviceKind::kCpu));
+            RmsNormBackward(rows, columns, stored.data(), w.data(), forward()[1].data(),
+                            Store<TestType>(dy).data(), add_to_dx, dx.data(), dweight.data(),
+                            workspace.get(), AnyStream());
+            return Outputs<float>{Load(dx), dweight};
+          },
+          [&](auto zero) {
+            using Real = decltype(zero);
+            Outputs<Real> d = {add_to_dx ? As<Real>(dx_before) : std::vector<Real>(shape.size()),
+                               As<Real>(dweight_before)};
+            reference::RmsNormBackward<Real>(
+                rows, columns, As<Real>(x).data(), As<Real>(weight).data(),
+                reference_forward(zero)[1].data(), As<Real>(dy).data(), d[0].data(), d[1].data());
+            return d;
+          },
+          {1});
+    }
   }
 }
 
-TEST_CASE("RoPE agrees with the reference, leaves the rest of the row, and turns back") {
+TEMPLATE_TEST_CASE("the residual addition within RMSNorm is the addition, then RMSNorm", "", float,
+                   BFloat16) {
+  for (const auto& shape : kRowShapes) {
+    CAPTURE(shape.rows, shape.columns);
+    const auto x = Store<TestType>(Numbers(shape.size(), 1));
+    const auto delta = Store<TestType>(Numbers(shape.size(), 2));
+    const auto weight = Store<TestType>(Numbers(shape.columns, 3));
+    auto sum = delta;
+    AddInPlace(static_cast<int64_t>(shape.size()), x.data(), sum.data(), AnyStream());
+    std::vector<TestType> y(shape.size());
+    std::vector<float> inverse_rms(shape.rows);
+    RmsNormForward(shape.rows, shape.columns, sum.data(), weight.data(), 1e-5f, y.data(),
+                   inverse_rms.data(), AnyStream());
+    auto fused_sum = x;  // in place
+    std::vector<TestType> fused_y(shape.size());
+    std::vector<float> fused_inverse_rms(shape.rows);
+    AddRmsNormForward(shape.rows, shape.columns, fused_sum.data(), delta.data(), weight.data(),
+                      1e-5f, fused_sum.data(), fused_y.data(), fused_inverse_rms.data(),
+                      AnyStream());
+    CHECK(Load(fused_sum) == Load(sum));
+    CHECK(Load(fused_y) == Load(y));
+    CHECK(fused_inverse_rms == inverse_rms);
+  }
+}
+
+TEMPLATE_TEST_CASE("RoPE agrees with the reference, leaves the rest of the row, and turns back", "",
+                   float, BFloat16) {
   struct Shape {
     int batch, sequence_length, heads, head_size, row_stride;
   };
@@ -153,15 +154,19 @@ TEST_CASE("RoPE agrees with the reference, leaves the rest of the row, and turns
     const size_t angles = static_cast<size_t>(sequence_length) * head_size / 2;
     std::vector<float> cosines(angles), sines(angles);
     RopeTable(sequence_length, head_size, 10000.0, cosines.data(), sines.data());
-    const auto x = Numbers(static_cast<size_t>(batch) * sequence_length * row_stride, 1);
+    const auto x =
+        NumbersOf<TestType>(static_cast<size_t>(batch) * sequence_length * row_stride, 1);
+    const auto turn = [&](bool inverse, std::vector<TestType>& y) {
+      RopeApply(batch, sequence_length, heads, head_size, row_stride, cosines.data(), sines.data(),
+                inverse, y.data(), AnyStream());
+    };
     for (const bool inverse : {false, true}) {
-      Compare(
+      Compare<TestType>(
           inverse ? kBackward : kForward,
           [&] {
-            Outputs<float> y = {x};
-            RopeApply(batch, sequence_length, heads, head_size, row_stride, cosines.data(),
-                      sines.data(), inverse, y[0].data(), AnyStream());
-            return y;
+            auto y = Store<TestType>(x);
+            turn(inverse, y);
+            return Outputs<float>{Load(y)};
           },
           [&](auto zero) {
             using Real = decltype(zero);
@@ -174,28 +179,28 @@ TEST_CASE("RoPE agrees with the reference, leaves the rest of the row, and turns
             return y;
           });
     }
-    auto there_and_back = x;
-    for (const bool inverse : {false, true}) {
-      RopeApply(batch, sequence_length, heads, head_size, row_stride, cosines.data(), sines.data(),
-                inverse, there_and_back.data(), AnyStream());
-    }
-    CHECK(testing::Distance(there_and_back, As<double>(x)) <= 1e-6 * std::sqrt(x.size()));
+    auto there_and_back = Store<TestType>(x);
+    turn(false, there_and_back);
+    turn(true, there_and_back);
+    const double unit = std::is_same_v<TestType, float> ? 1e-6 : 0x1p-8;
+    CHECK(testing::Distance(Load(there_and_back), As<double>(x)) <= unit * std::sqrt(x.size()));
   }
 }
 
-TEST_CASE("SwiGLU agrees with the reference, forward and backward in place") {
+TEMPLATE_TEST_CASE("SwiGLU agrees with the reference, forward and backward in place", "", float,
+                   BFloat16) {
   for (const auto& shape : kRowShapes) {
     const int rows = shape.rows;
     const int width = shape.columns;
     CAPTURE(rows, width);
-    const auto gate_up = Numbers(2 * shape.size(), 1, 9);
-    const auto dy = Numbers(shape.size(), 2);
-    Compare(
+    const auto gate_up = NumbersOf<TestType>(2 * shape.size(), 1, 9);
+    const auto dy = NumbersOf<TestType>(shape.size(), 2);
+    Compare<TestType>(
         kForward,
         [&] {
-          Outputs<float> y = {std::vector<float>(shape.size())};
-          SwigluForward(rows, width, gate_up.data(), y[0].data(), AnyStream());
-          return y;
+          std::vector<TestType> y(shape.size());
+          SwigluForward(rows, width, Store<TestType>(gate_up).data(), y.data(), AnyStream());
+          return Outputs<float>{Load(y)};
         },
         [&](auto zero) {
           using Real = decltype(zero);
@@ -203,12 +208,12 @@ TEST_CASE("SwiGLU agrees with the reference, forward and backward in place") {
           reference::SwigluForward<Real>(rows, width, As<Real>(gate_up).data(), y[0].data());
           return y;
         });
-    Compare(
+    Compare<TestType>(
         kBackward,
         [&] {
-          Outputs<float> d = {gate_up};
-          SwigluBackward(rows, width, d[0].data(), dy.data(), d[0].data(), AnyStream());
-          return d;
+          auto d = Store<TestType>(gate_up);
+          SwigluBackward(rows, width, d.data(), Store<TestType>(dy).data(), d.data(), AnyStream());
+          return Outputs<float>{Load(d)};
         },
         [&](auto zero) {
           using Real = decltype(zero);
@@ -220,7 +225,8 @@ TEST_CASE("SwiGLU agrees with the reference, forward and backward in place") {
   }
 }
 
-TEST_CASE("embedding agrees with the reference for tokens inside and outside the slice") {
+TEMPLATE_TEST_CASE("embedding agrees with the reference for tokens inside and outside the slice",
+                   "", float, BFloat16) {
   for (const auto& shape : kRowShapes) {
     const int rows = shape.rows;
     const int columns = shape.columns;
@@ -229,15 +235,15 @@ TEST_CASE("embedding agrees with the reference for tokens inside and outside the
     CAPTURE(rows, columns);
     const auto tokens = Integers(rows, 1, 0, 20);  // most outside, many repeated
     const size_t table_size = static_cast<size_t>(end - begin) * columns;
-    const auto table = Numbers(table_size, 2);
-    const auto dy = Numbers(shape.size(), 3);
-    Compare(
+    const auto table = NumbersOf<TestType>(table_size, 2);
+    const auto dy = NumbersOf<TestType>(shape.size(), 3);
+    Compare<TestType>(
         kForward,
         [&] {
-          Outputs<float> y = {std::vector<float>(shape.size(), std::nanf(""))};
-          EmbeddingForward(rows, columns, begin, end, tokens.data(), table.data(), y[0].data(),
-                           AnyStream());
-          return y;
+          std::vector<TestType> y(shape.size(), TestType(std::nanf("")));
+          EmbeddingForward(rows, columns, begin, end, tokens.data(), Store<TestType>(table).data(),
+                           y.data(), AnyStream());
+          return Outputs<float>{Load(y)};
         },
         [&](auto zero) {
           using Real = decltype(zero);
@@ -246,12 +252,13 @@ TEST_CASE("embedding agrees with the reference for tokens inside and outside the
                                             As<Real>(table).data(), y[0].data());
           return y;
         });
-    Compare(
+    Compare<float>(
         kBackward,
         [&] {
           Outputs<float> d = {table};
-          EmbeddingBackward(rows, columns, begin, end, tokens.data(), dy.data(), d[0].data(),
-                            AnyStream());
+          PoisonedWorkspace workspace(EmbeddingWorkspaceBytes(rows, DeviceKind::kCpu));
+          EmbeddingBackward(rows, columns, begin, end, tokens.data(), Store<TestType>(dy).data(),
+                            d[0].data(), workspace.get(), AnyStream());
           return d;
         },
         [&](auto zero) {
@@ -264,7 +271,25 @@ TEST_CASE("embedding agrees with the reference for tokens inside and outside the
   }
 }
 
-TEST_CASE("cross-entropy agrees with the reference, ignored and foreign targets included") {
+// What the vocabulary-parallel loss does on one rank: statistics, loss, gradient.
+template <typename T>
+Outputs<float> CrossEntropy(int rows, int begin, int end, const std::vector<int32_t>& targets,
+                            const std::vector<float>& logits, float gradient_scale) {
+  auto x = Store<T>(logits);
+  std::vector<float> row_max(rows), sums(2 * rows);
+  double loss = 0;
+  PoisonedWorkspace workspace(CrossEntropyWorkspaceBytes(rows, DeviceKind::kCpu));
+  CrossEntropyStatistics(rows, begin, end, targets.data(), x.data(), row_max.data(), sums.data(),
+                         AnyStream());
+  CrossEntropyLoss(rows, targets.data(), row_max.data(), sums.data(), &loss, workspace.get(),
+                   AnyStream());
+  CrossEntropyGradient(rows, begin, end, targets.data(), row_max.data(), sums.data(),
+                       &gradient_scale, x.data(), AnyStream());
+  return {Load(x), row_max, sums, {static_cast<float>(loss)}};
+}
+
+TEMPLATE_TEST_CASE("cross-entropy agrees with the reference, ignored and foreign targets included",
+                   "", float, BFloat16) {
   for (const auto& shape : kRowShapes) {
     const int rows = shape.rows;
     const int columns = shape.columns;
@@ -272,167 +297,175 @@ TEST_CASE("cross-entropy agrees with the reference, ignored and foreign targets 
     const int end = begin + columns;
     CAPTURE(rows, columns);
     const auto targets = Integers(rows, 1, -2, end + 3);
-    const auto logits = Numbers(shape.size(), 2, 12);
+    const auto logits = NumbersOf<TestType>(shape.size(), 2, 12);
     const float gradient_scale = 0.125f;
-    Compare(
+    Compare<TestType>(
         kForward,
-        [&] {
-          Outputs<float> y = {logits, std::vector<float>(rows), std::vector<float>(2 * rows)};
-          CrossEntropyRowMax(rows, columns, y[0].data(), y[1].data(), AnyStream());
-          CrossEntropyExpSums(rows, begin, end, targets.data(), y[1].data(), y[0].data(),
-                              y[2].data(), AnyStream());
-          const auto exponentials = y[0];
-          const double loss =
-              CrossEntropyLossAndGradient(rows, begin, end, targets.data(), y[2].data(),
-                                          gradient_scale, y[0].data(), AnyStream());
-          y.push_back(exponentials);
-          y.push_back({static_cast<float>(loss)});
-          return y;
-        },
+        [&] { return CrossEntropy<TestType>(rows, begin, end, targets, logits, gradient_scale); },
         [&](auto zero) {
           using Real = decltype(zero);
           Outputs<Real> y = {As<Real>(logits), std::vector<Real>(rows),
                              std::vector<Real>(2 * rows)};
-          reference::CrossEntropyRowMax<Real>(rows, columns, y[0].data(), y[1].data());
-          reference::CrossEntropyExpSums<Real>(rows, begin, end, targets.data(), y[1].data(),
-                                               y[0].data(), y[2].data());
-          const auto exponentials = y[0];
-          const double loss = reference::CrossEntropyLossAndGradient<Real>(
-              rows, begin, end, targets.data(), y[2].data(), Real{gradient_scale}, y[0].data());
-          y.push_back(exponentials);
+          reference::CrossEntropyStatistics<Real>(rows, begin, end, targets.data(), y[0].data(),
+                                                  y[1].data(), y[2].data());
+          const double loss =
+              reference::CrossEntropyLoss<Real>(rows, targets.data(), y[1].data(), y[2].data());
+          reference::CrossEntropyGradient<Real>(rows, begin, end, targets.data(), y[1].data(),
+                                                y[2].data(), Real{gradient_scale}, y[0].data());
           y.push_back({static_cast<Real>(loss)});
           return y;
-        });
+        },
+        {1, 2, 3});
   }
+}
+
+TEST_CASE("cross-entropy over two slices is that over the whole vocabulary") {
+  const int rows = 5;
+  const int columns = 24;
+  const int half = columns / 2;
+  const auto targets = Integers(rows, 1, 0, columns);
+  const auto logits = Numbers(rows * columns, 2, 9);
+  std::vector<float> row_max(rows), sums(2 * rows);
+  CrossEntropyStatistics(rows, 0, columns, targets.data(), logits.data(), row_max.data(),
+                         sums.data(), AnyStream());
+  std::vector<float> added(2 * rows);
+  for (const int begin : {0, half}) {
+    std::vector<float> slice;
+    for (int row = 0; row < rows; ++row) {
+      const auto first = logits.begin() + row * columns + begin;
+      slice.insert(slice.end(), first, first + half);
+    }
+    std::vector<float> slice_max(rows), slice_sums(2 * rows);
+    CrossEntropyStatistics(rows, begin, begin + half, targets.data(), slice.data(),
+                           slice_max.data(), slice_sums.data(), AnyStream());
+    CrossEntropyRescale(rows, slice_max.data(), row_max.data(), slice_sums.data(), AnyStream());
+    for (int i = 0; i < 2 * rows; ++i) added[i] += slice_sums[i];
+  }
+  for (int i = 0; i < 2 * rows; ++i) CHECK(added[i] == Approx(sums[i]).epsilon(1e-6));
 }
 
 TEST_CASE("a NaN logit makes the loss NaN instead of vanishing") {
   for (const size_t place : {size_t{0}, size_t{5}, size_t{33}}) {
     auto logits = Numbers(40, 1);
     logits[place] = std::nanf("");
-    const std::vector<int32_t> targets = {7};
-    std::vector<float> row_max(1), sums(2);
-    CrossEntropyRowMax(1, 40, logits.data(), row_max.data(), AnyStream());
-    CrossEntropyExpSums(1, 0, 40, targets.data(), row_max.data(), logits.data(), sums.data(),
-                        AnyStream());
-    CHECK(std::isnan(CrossEntropyLossAndGradient(1, 0, 40, targets.data(), sums.data(), 1,
-                                                 logits.data(), AnyStream())));
+    CHECK(std::isnan(CrossEntropy<float>(1, 0, 40, {7}, logits, 1).back()[0]));
+    CHECK(std::isnan(CrossEntropy<BFloat16>(1, 0, 40, {7}, logits, 1).back()[0]));
   }
 }
 
-const std::vector<AttentionShape> kAttentionShapes = {
-    {1, 1, 1, 1, 4},   {2, 3, 2, 1, 4},    {1, 17, 3, 3, 20}, {2, 49, 4, 2, 16},
-    {1, 130, 2, 1, 8}, {1, 97, 1, 1, 128}, {3, 64, 6, 2, 64}, {1, 300, 2, 2, 12},
-};
-
-template <typename Real>
-Outputs<Real> ReferenceAttentionForward(const AttentionShape& shape, const std::vector<Real>& qkv) {
-  const size_t tokens = static_cast<size_t>(shape.batch) * shape.sequence_length;
-  Outputs<Real> y = {std::vector<Real>(tokens * shape.heads * shape.head_size),
-                     std::vector<Real>(tokens * shape.heads)};
-  reference::AttentionForward<Real>(shape, qkv.data(), y[0].data(), y[1].data());
-  return y;
-}
-
-template <typename Real>
-std::vector<Real> ReferenceAttentionBackward(const AttentionShape& shape,
-                                             const std::vector<Real>& qkv,
-                                             const std::vector<Real>& dout) {
-  const auto y = ReferenceAttentionForward(shape, qkv);
-  std::vector<Real> dqkv(qkv.size());
-  reference::AttentionBackward<Real>(shape, qkv.data(), y[0].data(), y[1].data(), dout.data(),
-                                     dqkv.data());
-  return dqkv;
-}
-
-TEST_CASE("attention agrees with the reference, forward and backward") {
-  for (const AttentionShape& shape : kAttentionShapes) {
-    CAPTURE(shape.batch, shape.sequence_length, shape.heads, shape.kv_heads, shape.head_size);
-    const size_t tokens = static_cast<size_t>(shape.batch) * shape.sequence_length;
-    const auto qkv = Numbers(tokens * shape.qkv_width(), 1, 2);
-    const size_t out_size = tokens * shape.heads * shape.head_size;
-    const auto dout = Numbers(out_size, 2);
-    // What stands in the workspace must not matter.
-    const auto workspace = [&] {
-      return std::vector<float>(AttentionWorkspace(shape), std::nanf(""));
-    };
-    const auto forward = [&] {
-      Outputs<float> y = {std::vector<float>(out_size), std::vector<float>(tokens * shape.heads)};
-      AttentionForward(shape, qkv.data(), y[0].data(), y[1].data(), workspace().data(),
-                       AnyStream());
-      return y;
-    };
-    Compare(kForward, forward,
-            [&](auto zero) { return ReferenceAttentionForward(shape, As<decltype(zero)>(qkv)); });
-    Compare(
-        kBackward,
-        [&] {
-          const auto y = forward();
-          Outputs<float> d = {std::vector<float>(qkv.size(), std::nanf(""))};
-          AttentionBackward(shape, qkv.data(), y[0].data(), y[1].data(), dout.data(), d[0].data(),
-                            workspace().data(), AnyStream());
-          return d;
-        },
-        [&](auto zero) {
-          using Real = decltype(zero);
-          return Outputs<Real>{ReferenceAttentionBackward(shape, As<Real>(qkv), As<Real>(dout))};
-        });
-  }
-}
-
-TEST_CASE("attention survives scores that differ by hundreds") {
-  const AttentionShape shape = {1, 150, 1, 1, 16};
-  const auto qkv = Numbers(static_cast<size_t>(150) * shape.qkv_width(), 1, 40);
-  std::vector<float> workspace(AttentionWorkspace(shape));
-  Outputs<float> y = {std::vector<float>(150 * 16), std::vector<float>(150)};
-  AttentionForward(shape, qkv.data(), y[0].data(), y[1].data(), workspace.data(), AnyStream());
-  const auto truth = ReferenceAttentionForward(shape, As<double>(qkv));
-  CHECK(testing::Distance(y[0], truth[0]) <= 1e-3 * std::sqrt(truth[0].size()));
-}
-
-TEST_CASE("sums, scales and norms agree with the reference") {
+TEMPLATE_TEST_CASE("sums agree with the reference", "", float, BFloat16) {
   for (const int64_t count : {1, 15, 1000, 16384, 100003}) {
     CAPTURE(count);
-    const auto x = Numbers(count, 1);
-    const auto y = Numbers(count, 2);
-    Compare(
+    const auto x = NumbersOf<TestType>(count, 1);
+    const auto y = NumbersOf<TestType>(count, 2);
+    Compare<TestType>(
         kForward,
         [&] {
-          Outputs<float> result = {y, x, {}};
-          AddInPlace(count, x.data(), result[0].data(), AnyStream());
-          ScaleInPlace(count, 0.3f, result[1].data(), AnyStream());
-          result[2] = {static_cast<float>(SumOfSquares(count, x.data(), AnyStream()))};
-          return result;
+          auto sum = Store<TestType>(y);
+          AddInPlace(count, Store<TestType>(x).data(), sum.data(), AnyStream());
+          return Outputs<float>{Load(sum)};
         },
         [&](auto zero) {
           using Real = decltype(zero);
-          Outputs<Real> result = {As<Real>(y), As<Real>(x), {}};
+          Outputs<Real> result = {As<Real>(y)};
           reference::AddInPlace<Real>(count, As<Real>(x).data(), result[0].data());
-          reference::ScaleInPlace<Real>(count, Real{0.3f}, result[1].data());
-          result[2] = {static_cast<Real>(reference::SumOfSquares<Real>(count, As<Real>(x).data()))};
           return result;
         });
   }
 }
 
-TEST_CASE("AdamW agrees with the reference over its first steps") {
-  for (const int64_t count : {1, 37, 20001}) {
+TEST_CASE("conversions round to nearest even and keep NaN and infinity") {
+  const float infinity = std::numeric_limits<float>::infinity();
+  // Halfway between two bf16 numbers: to the even one, 1.0 down and 1.0078125 up.
+  std::vector<float> x = {1.00390625f, 1.01171875f, -infinity, 3.4e38f, 1e-40f, -0.0f};
+  x.resize(40000, 1.0f / 3);
+  x.push_back(std::nanf(""));
+  std::vector<BFloat16> narrow(x.size());
+  std::vector<float> wide(x.size());
+  ToBFloat16(static_cast<int64_t>(x.size()), x.data(), narrow.data(), AnyStream());
+  ToFloat(static_cast<int64_t>(x.size()), narrow.data(), wide.data(), AnyStream());
+  CHECK(wide[0] == 1.0f);
+  CHECK(wide[1] == 1.015625f);
+  CHECK(wide[2] == -infinity);
+  CHECK(wide[3] == infinity);
+  CHECK(wide[4] == Approx(1e-40f).epsilon(0.1));
+  CHECK(std::signbit(wide[5]));
+  CHECK(wide[39999] == 0.333984375f);
+  CHECK(std::isnan(wide.back()));
+  CHECK(Load(Store<BFloat16>({x.begin(), x.end() - 1})) ==
+        std::vector<float>(wide.begin(), wide.end() - 1));
+}
+
+TEST_CASE("the sum of squares counts owned blocks alone") {
+  for (const int64_t blocks : {1, 3, 200, 1563}) {
+    const int64_t count = blocks * kFlagBlock;
+    CAPTURE(count);
+    const auto x = Numbers(count, 1);
+    std::vector<uint8_t> flags(blocks);
+    for (int64_t i = 0; i < blocks; ++i) flags[i] = i % 3 == 1 ? kDecayed : kOwned;
+    Compare<float>(
+        kForward,
+        [&] {
+          double sum = -1;
+          PoisonedWorkspace workspace(SumOfSquaresWorkspaceBytes(count, DeviceKind::kCpu));
+          SumOfSquares(count, x.data(), flags.data(), &sum, workspace.get(), AnyStream());
+          return Outputs<float>{{static_cast<float>(sum)}};
+        },
+        [&](auto zero) {
+          using Real = decltype(zero);
+          auto owned = As<Real>(x);
+          for (int64_t i = 0; i < count; ++i) {
+            if ((flags[i / kFlagBlock] & kOwned) == 0) owned[i] = 0;
+          }
+          return Outputs<Real>{
+              {static_cast<Real>(reference::SumOfSquares<Real>(count, owned.data()))}};
+        });
+  }
+}
+
+TEST_CASE("a step is controlled by its gradients' norm") {
+  const auto decide = [](double sum_of_squares, double max_norm) {
+    StepControl control = {-1, -1};
+    DecideStep(&sum_of_squares, max_norm, &control, AnyStream());
+    return control;
+  };
+  CHECK(decide(4.0, 0).gradient_scale == 1.0f);
+  CHECK(decide(1e60, 0).gradient_scale == 1.0f);
+  CHECK(decide(4.0, 3).gradient_scale == 1.0f);
+  CHECK(decide(0.0, 1).gradient_scale == 1.0f);
+  CHECK(decide(16.0, 1).gradient_scale == Approx(1.0 / 4.000001));
+  CHECK(decide(4.0, 1).skip == 0);
+  CHECK(decide(std::numeric_limits<double>::infinity(), 1).skip == 1);
+  CHECK(decide(std::numeric_limits<double>::infinity(), 1).gradient_scale == 0.0f);
+  CHECK(decide(std::nan(""), 0).skip == 1);
+}
+
+TEMPLATE_TEST_CASE("AdamW agrees with the reference over its first steps", "", float, BFloat16) {
+  for (const int64_t count : {64, 128, 20032}) {
     CAPTURE(count);
     AdamWParameters parameters;
     parameters.learning_rate = 0.01;
     parameters.weight_decay = 0.1;
-    parameters.gradient_scale = 0.5f;
+    const StepControl control = {0.5f, 0};
     const auto weights = Numbers(count, 1);
+    std::vector<uint8_t> flags(count / kFlagBlock);
+    for (size_t i = 0; i < flags.size(); ++i) flags[i] = i % 3 == 1 ? kOwned : kOwned | kDecayed;
     constexpr int kSteps = 3;
-    Compare(
+    std::vector<TestType> rounded(count);
+    Compare<float>(
         kForward,
         [&] {
           Outputs<float> y = {weights, std::vector<float>(count), std::vector<float>(count)};
           for (int step = 1; step <= kSteps; ++step) {
-            auto now = parameters;
-            now.step = step;
-            AdamW(count, now, Numbers(count, 10 + step).data(), y[0].data(), y[1].data(),
-                  y[2].data(), AnyStream());
+            parameters.step = step;
+            const AdamWFactors factors = MakeAdamWFactors(parameters);
+            TestType* target = rounded.data();
+            if constexpr (std::is_same_v<TestType, float>) target = y[0].data();
+            AdamW(count, &factors, &control, flags.data(), Numbers(count, 10 + step).data(),
+                  y[0].data(), target, y[1].data(), y[2].data(), AnyStream());
+          }
+          if (std::is_same_v<TestType, BFloat16>) {
+            CHECK(Load(rounded) == Load(Store<TestType>(y[0])));
           }
           return y;
         },
@@ -440,14 +473,31 @@ TEST_CASE("AdamW agrees with the reference over its first steps") {
           using Real = decltype(zero);
           Outputs<Real> y = {As<Real>(weights), std::vector<Real>(count), std::vector<Real>(count)};
           for (int step = 1; step <= kSteps; ++step) {
-            auto now = parameters;
-            now.step = step;
-            reference::AdamW<Real>(count, now, As<Real>(Numbers(count, 10 + step)).data(),
-                                   y[0].data(), y[1].data(), y[2].data());
+            for (int64_t i = 0; i < count; i += kFlagBlock) {
+              auto now = parameters;
+              now.step = step;
+              if ((flags[i / kFlagBlock] & kDecayed) == 0) now.weight_decay = 0;
+              reference::AdamW<Real>(kFlagBlock, now, Real{0.5},
+                                     As<Real>(Numbers(count, 10 + step)).data() + i,
+                                     y[0].data() + i, y[1].data() + i, y[2].data() + i);
+            }
           }
           return y;
         });
   }
+}
+
+TEST_CASE("a skipped step changes neither weights nor moments") {
+  const auto before = Numbers(128, 1);
+  Outputs<float> y = {before, before, before};
+  const AdamWFactors factors = MakeAdamWFactors({.learning_rate = 0.1});
+  const StepControl control = {0, 1};
+  const std::vector<uint8_t> flags = {kDecayed, kDecayed};
+  std::vector<BFloat16> weights = Store<BFloat16>(before);
+  AdamW(128, &factors, &control, flags.data(), Numbers(128, 2).data(), y[0].data(), weights.data(),
+        y[1].data(), y[2].data(), AnyStream());
+  CHECK(y == Outputs<float>{before, before, before});
+  CHECK(Load(weights) == Load(Store<BFloat16>(before)));
 }
 
 TEST_CASE("the vector exponential is within two units in the last place") {

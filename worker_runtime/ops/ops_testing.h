@@ -5,12 +5,17 @@
 
 #include <omp.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <type_traits>
 #include <vector>
+
+#include "worker_runtime/device/dtype.h"
+#include "worker_runtime/device/workspace.h"
 
 namespace convene::worker::testing {
 
@@ -46,6 +51,38 @@ std::vector<Real> As(const std::vector<float>& values) {
   return std::vector<Real>(values.begin(), values.end());
 }
 
+// How an op of element type T sees the values, and what it stored.
+template <typename T>
+std::vector<T> Store(const std::vector<float>& values) {
+  std::vector<T> result;
+  for (const float value : values) result.push_back(T(value));
+  return result;
+}
+template <typename T>
+std::vector<float> Load(const std::vector<T>& values) {
+  std::vector<float> result;
+  for (const T value : values) result.push_back(static_cast<float>(value));
+  return result;
+}
+
+// Numbers that T holds exactly: every implementation starts from the same ones.
+template <typename T>
+std::vector<float> NumbersOf(size_t count, uint64_t seed, float scale = 1.0f) {
+  return Load(Store<T>(Numbers(count, seed, scale)));
+}
+
+// What stands in a workspace must not matter: NaN.
+class PoisonedWorkspace {
+ public:
+  explicit PoisonedWorkspace(size_t bytes)
+      : memory_((bytes + sizeof(double) - 1) / sizeof(double),
+                std::numeric_limits<double>::quiet_NaN()) {}
+  Workspace get() { return {memory_.data(), memory_.size() * sizeof(double)}; }
+
+ private:
+  std::vector<double> memory_;
+};
+
 template <typename Real>
 double Distance(const std::vector<Real>& values, const std::vector<double>& truth) {
   REQUIRE(values.size() == truth.size());
@@ -61,12 +98,14 @@ double Distance(const std::vector<Real>& values, const std::vector<double>& trut
 template <typename Real>
 using Outputs = std::vector<std::vector<Real>>;
 
-// `implementation()` gives Outputs<float>; `reference(Real{})` gives Outputs<Real>. Also checks
-// that the bits do not depend on the number of threads.
-template <typename Implementation, typename Reference>
-void Compare(double factor, const Implementation& implementation, const Reference& reference) {
+// `implementation()` gives Outputs<float>; `reference(Real{})` gives Outputs<Real>. T is the type
+// in which the op stores its outputs, all but those numbered in `float_outputs`. Also checks that
+// the bits do not depend on the number of threads.
+template <typename T, typename Implementation, typename Reference>
+void Compare(double factor, const Implementation& implementation, const Reference& reference,
+             const std::vector<size_t>& float_outputs = {}) {
   const Outputs<double> truth = reference(double{});
-  const Outputs<float> plain = reference(float{});
+  Outputs<float> plain = reference(float{});
 #if defined(CONVENE_SANITIZER)
   const std::vector<int> thread_counts = {1};  // the OpenMP library is not instrumented
 #else
@@ -82,11 +121,17 @@ void Compare(double factor, const Implementation& implementation, const Referenc
     if (first.empty()) first = actual;
     for (size_t output = 0; output < truth.size(); ++output) {
       CAPTURE(output);
+      const bool is_float =
+          std::find(float_outputs.begin(), float_outputs.end(), output) != float_outputs.end();
+      const auto rounded = is_float ? plain[output] : Load(Store<T>(plain[output]));
       // One unit in the last place: where the plain computation happens to be exact.
-      const double floor = static_cast<double>(std::numeric_limits<float>::epsilon()) *
-                           Distance(std::vector<double>(truth[output].size()), truth[output]);
+      const double unit = is_float || std::is_same_v<T, float>
+                              ? static_cast<double>(std::numeric_limits<float>::epsilon())
+                              : 0x1p-8;
+      const double floor =
+          unit * Distance(std::vector<double>(truth[output].size()), truth[output]);
       CHECK(Distance(actual[output], truth[output]) <=
-            factor * Distance(plain[output], truth[output]) + floor);
+            factor * Distance(rounded, truth[output]) + floor);
       CHECK(actual[output] == first[output]);
     }
   }

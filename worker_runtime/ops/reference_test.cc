@@ -108,11 +108,11 @@ TEST_CASE("cross-entropy's gradient is the loss's slope") {
   const std::vector<int32_t> targets = {2, -1, 6};
   const auto run = [&](Vector logits, double gradient_scale, double* loss) {
     Vector row_max(rows), sums(2 * rows);
-    reference::CrossEntropyRowMax(rows, columns, logits.data(), row_max.data());
-    reference::CrossEntropyExpSums(rows, 0, columns, targets.data(), row_max.data(), logits.data(),
-                                   sums.data());
-    *loss = reference::CrossEntropyLossAndGradient(rows, 0, columns, targets.data(), sums.data(),
-                                                   gradient_scale, logits.data());
+    reference::CrossEntropyStatistics(rows, 0, columns, targets.data(), logits.data(),
+                                      row_max.data(), sums.data());
+    *loss = reference::CrossEntropyLoss(rows, targets.data(), row_max.data(), sums.data());
+    reference::CrossEntropyGradient(rows, 0, columns, targets.data(), row_max.data(), sums.data(),
+                                    gradient_scale, logits.data());
     return logits;
   };
   const Vector logits = Doubles(rows * columns, 1);

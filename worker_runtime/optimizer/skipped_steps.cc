@@ -1,11 +1,20 @@
 #include "worker_runtime/optimizer/skipped_steps.h"
 
+#include <cmath>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 namespace convene::worker {
+
+std::string WhySkipped(double gradient_norm, int64_t step) {
+  if (std::isfinite(gradient_norm)) return "";
+  return absl::StrFormat(
+      "skipped step %d: the gradient norm is %s; if this repeats, lower the learning rate or look "
+      "at the data of this step",
+      step, std::isnan(gradient_norm) ? "NaN" : "infinite");
+}
 
 absl::Status SkippedSteps::Record(int64_t step, bool skipped, double loss) {
   last_step_ = step;

@@ -2,12 +2,17 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 
 namespace convene::worker {
 
-// Counts the steps that DecideClip skipped. Every rank sees the same norms, so all come to the same
+// Why a step with this gradient norm changed nothing (ops/adamw.h, ControlStep), for the log; ""
+// when it did.
+std::string WhySkipped(double gradient_norm, int64_t step);
+
+// Counts the steps that were skipped. Every rank sees the same norms, so all come to the same
 // answer at the same step.
 class SkippedSteps {
  public:

@@ -1,5 +1,8 @@
 #include "worker_runtime/optimizer/skipped_steps.h"
 
+#include <cmath>
+#include <limits>
+
 #include <limits>
 
 #include "tools/base/testing/status_testing.h"
@@ -38,6 +41,15 @@ TEST_CASE("a run without a single update is no success, however short") {
   CHECK_OK(skipped.Record(31, false, 2.5));
   CHECK_OK(skipped.Record(32, true, kNaN));
   CHECK_OK(skipped.AtEnd());
+}
+
+TEST_CASE("a skipped step says why, and others say nothing") {
+  CHECK(WhySkipped(3.5, 7).empty());
+  CHECK(WhySkipped(0, 7).empty());
+  CHECK_THAT(WhySkipped(std::nan(""), 12),
+             Catch::StartsWith("skipped step 12: the gradient norm is NaN"));
+  CHECK_THAT(WhySkipped(std::numeric_limits<double>::infinity(), 13),
+             Catch::StartsWith("skipped step 13: the gradient norm is infinite"));
 }
 
 }  // namespace

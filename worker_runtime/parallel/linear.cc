@@ -1,52 +1,70 @@
 #include "worker_runtime/parallel/linear.h"
 
+#include "absl/types/span.h"
 #include "worker_runtime/ops/matmul.h"
 
 namespace convene::worker {
 namespace {
 
-void Multiply(const LinearShape& s, const float* x, const float* weight, float* y, Stream& stream) {
-  MatMul(Transpose::kNo, Transpose::kYes, s.rows, s.out, s.in, x, weight, 0, y, stream);
+template <typename T>
+absl::Span<T> Matrix(T* data, int rows, int columns) {
+  return absl::MakeSpan(data, static_cast<size_t>(rows) * columns);
 }
-
-void InputGradient(const LinearShape& s, const float* weight, const float* dy, float* dx,
-                   Stream& stream) {
-  MatMul(Transpose::kNo, Transpose::kNo, s.rows, s.in, s.out, dy, weight, 0, dx, stream);
-}
-
-// Accumulated by the product itself (beta 1): microbatches need no separate addition.
-void WeightGradient(const LinearShape& s, const float* x, const float* dy, float* dweight,
-                    Stream& stream) {
-  MatMul(Transpose::kYes, Transpose::kNo, s.out, s.in, s.rows, dy, x, 1, dweight, stream);
-}
-
-size_t Elements(int rows, int columns) { return static_cast<size_t>(rows) * columns; }
 
 }  // namespace
 
-void ColumnParallelForward(const LinearShape& shape, const float* x, const float* weight, float* y,
-                           Stream& stream) {
-  Multiply(shape, x, weight, y, stream);
+template <typename T>
+void LinearForward(const LinearShape& s, const T* x, const T* weight, T* y, Stream& stream) {
+  MatMul(Transpose::kNo, Transpose::kYes, s.rows, s.out, s.in, x, weight, 0, y, stream);
 }
 
-absl::Status ColumnParallelBackward(const LinearShape& shape, const float* x, const float* weight,
-                                    const float* dy, float* dx, float* dweight, Collective& tp,
+template <typename T>
+void LinearInputGradient(const LinearShape& s, const T* weight, const T* dy, T* dx,
+                         Stream& stream) {
+  MatMul(Transpose::kNo, Transpose::kNo, s.rows, s.in, s.out, dy, weight, 0, dx, stream);
+}
+
+template <typename T>
+void LinearWeightGradient(const LinearShape& s, const T* x, const T* dy, float* dweight,
+                          Stream& stream) {
+  MatMul(Transpose::kYes, Transpose::kNo, s.out, s.in, s.rows, dy, x, 1, dweight, stream);
+}
+
+template <typename T>
+absl::Status ColumnParallelBackward(const LinearShape& shape, const T* x, const T* weight,
+                                    const T* dy, T* dx, float* dweight, Collective& tp,
                                     Stream& stream) {
-  InputGradient(shape, weight, dy, dx, stream);
-  WeightGradient(shape, x, dy, dweight, stream);
-  return tp.AllReduce(absl::MakeSpan(dx, Elements(shape.rows, shape.in)), ReduceOp::kSum, stream);
+  LinearInputGradient(shape, weight, dy, dx, stream);
+  LinearWeightGradient(shape, x, dy, dweight, stream);
+  return tp.AllReduce(Matrix(dx, shape.rows, shape.in), ReduceOp::kSum, stream);
 }
 
-absl::Status RowParallelForward(const LinearShape& shape, const float* x, const float* weight,
-                                float* y, Collective& tp, Stream& stream) {
-  Multiply(shape, x, weight, y, stream);
-  return tp.AllReduce(absl::MakeSpan(y, Elements(shape.rows, shape.out)), ReduceOp::kSum, stream);
+template <typename T>
+absl::Status RowParallelForward(const LinearShape& shape, const T* x, const T* weight, T* y,
+                                Collective& tp, Stream& stream) {
+  LinearForward(shape, x, weight, y, stream);
+  return tp.AllReduce(Matrix(y, shape.rows, shape.out), ReduceOp::kSum, stream);
 }
 
-void RowParallelBackward(const LinearShape& shape, const float* x, const float* weight,
-                         const float* dy, float* dx, float* dweight, Stream& stream) {
-  InputGradient(shape, weight, dy, dx, stream);
-  WeightGradient(shape, x, dy, dweight, stream);
+template <typename T>
+void RowParallelBackward(const LinearShape& shape, const T* x, const T* weight, const T* dy, T* dx,
+                         float* dweight, Stream& stream) {
+  LinearInputGradient(shape, weight, dy, dx, stream);
+  LinearWeightGradient(shape, x, dy, dweight, stream);
 }
+
+#define CONVENE_INSTANTIATE(T)                                                                    \
+  template void LinearForward(const LinearShape&, const T*, const T*, T*, Stream&);               \
+  template void LinearInputGradient(const LinearShape&, const T*, const T*, T*, Stream&);         \
+  template void LinearWeightGradient(const LinearShape&, const T*, const T*, float*, Stream&);    \
+  template absl::Status ColumnParallelBackward(const LinearShape&, const T*, const T*, const T*,  \
+                                               T*, float*, Collective&, Stream&);                 \
+  template absl::Status RowParallelForward(const LinearShape&, const T*, const T*, T*,            \
+                                           Collective&, Stream&);                                 \
+  template void RowParallelBackward(const LinearShape&, const T*, const T*, const T*, T*, float*, \
+                                    Stream&)
+CONVENE_INSTANTIATE(float);
+CONVENE_INSTANTIATE(BFloat16);
+#undef CONVENE_INSTANTIATE
 
 }  // namespace convene::worker

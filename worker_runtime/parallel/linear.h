@@ -1,10 +1,11 @@
 // Tensor-parallel linear layers (Shoeybi et al. 2019, Megatron-LM, section 3): weights are [out,
-// in], y = x W^T.
+// in], y = x W^T. T: float or BFloat16; weight gradients are float, accumulated by the product
+// itself (beta 1), so that microbatches need no separate addition.
 #pragma once
 
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "worker_runtime/comm/collective.h"
+#include "worker_runtime/device/dtype.h"
 #include "worker_runtime/device/stream.h"
 
 namespace convene::worker {
@@ -17,22 +18,33 @@ struct LinearShape {
   int in = 0;    // of this rank's slice
 };
 
-// y (rows, out) = x (rows, in) W^T. x is the same on all ranks; no communication.
-void ColumnParallelForward(const LinearShape& shape, const float* x, const float* weight, float* y,
-                           Stream& stream);
+// The products alone: y (rows, out) = x (rows, in) W^T; dx (rows, in) = dy W, overwritten; dweight
+// (out, in) += dy^T x.
+template <typename T>
+void LinearForward(const LinearShape& shape, const T* x, const T* weight, T* y, Stream& stream);
+template <typename T>
+void LinearInputGradient(const LinearShape& shape, const T* weight, const T* dy, T* dx,
+                         Stream& stream);
+template <typename T>
+void LinearWeightGradient(const LinearShape& shape, const T* x, const T* dy, float* dweight,
+                          Stream& stream);
 
-// dx (rows, in) is overwritten with the sum over the group; dweight is added to. Errors: the
+// Column-parallel: x is the same on all ranks; the forward pass is LinearForward, without
+// communication. dx is overwritten with the sum over the group; dweight is added to. Errors: the
 // collective's.
-absl::Status ColumnParallelBackward(const LinearShape& shape, const float* x, const float* weight,
-                                    const float* dy, float* dx, float* dweight, Collective& tp,
+template <typename T>
+absl::Status ColumnParallelBackward(const LinearShape& shape, const T* x, const T* weight,
+                                    const T* dy, T* dx, float* dweight, Collective& tp,
                                     Stream& stream);
 
-// y (rows, out) = the sum over the group of x (rows, in) W^T.
-absl::Status RowParallelForward(const LinearShape& shape, const float* x, const float* weight,
-                                float* y, Collective& tp, Stream& stream);
+// Row-parallel: y (rows, out) = the sum over the group of x W^T.
+template <typename T>
+absl::Status RowParallelForward(const LinearShape& shape, const T* x, const T* weight, T* y,
+                                Collective& tp, Stream& stream);
 
-// dy is the same on all ranks; dx (rows, in) is overwritten; dweight is added to. No communication.
-void RowParallelBackward(const LinearShape& shape, const float* x, const float* weight,
-                         const float* dy, float* dx, float* dweight, Stream& stream);
+// dy is the same on all ranks; dx is overwritten; dweight is added to. No communication.
+template <typename T>
+void RowParallelBackward(const LinearShape& shape, const T* x, const T* weight, const T* dy, T* dx,
+                         float* dweight, Stream& stream);
 
 }  // namespace convene::worker

@@ -4,6 +4,7 @@
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/ops/cross_entropy.h"
+#include "worker_runtime/ops/elementwise.h"
 #include "worker_runtime/ops/embedding.h"
 
 namespace convene::worker {
@@ -14,29 +15,48 @@ VocabularySlice SliceVocabulary(int vocabulary_size, int tp_size, int tp_rank) {
   return {.begin = tp_rank * size, .end = (tp_rank + 1) * size};
 }
 
+template <typename T>
 absl::Status VocabularyParallelEmbedding(const VocabularySlice& slice, int rows, int hidden,
-                                         const int32_t* tokens, const float* table, float* y,
+                                         const int32_t* tokens, const T* table, T* y,
                                          Collective& tp, Stream& stream) {
   EmbeddingForward(rows, hidden, slice.begin, slice.end, tokens, table, y, stream);
   return tp.AllReduce(absl::MakeSpan(y, static_cast<size_t>(rows) * hidden), ReduceOp::kSum,
                       stream);
 }
 
-absl::StatusOr<double> VocabularyParallelCrossEntropy(const VocabularySlice& slice, int rows,
-                                                      const int32_t* targets, float gradient_scale,
-                                                      const CrossEntropyBuffers& buffers,
-                                                      float* logits, Collective& tp,
-                                                      Stream& stream) {
+template <typename T>
+absl::Status VocabularyParallelCrossEntropy(const VocabularySlice& slice, int rows,
+                                            const int32_t* targets, const float* gradient_scale,
+                                            const CrossEntropyBuffers& buffers, double* loss_sum,
+                                            T* logits, Collective& tp, Stream& stream) {
   const size_t count = rows;
-  CrossEntropyRowMax(rows, slice.size(), logits, buffers.row_max, stream);
-  CONVENE_RETURN_IF_ERROR(
-      tp.AllReduce(absl::MakeSpan(buffers.row_max, count), ReduceOp::kMax, stream));
-  CrossEntropyExpSums(rows, slice.begin, slice.end, targets, buffers.row_max, logits, buffers.sums,
-                      stream);
-  CONVENE_RETURN_IF_ERROR(
-      tp.AllReduce(absl::MakeSpan(buffers.sums, 2 * count), ReduceOp::kSum, stream));
-  return CrossEntropyLossAndGradient(rows, slice.begin, slice.end, targets, buffers.sums,
-                                     gradient_scale, logits, stream);
+  CrossEntropyStatistics(rows, slice.begin, slice.end, targets, logits, buffers.row_max,
+                         buffers.sums, stream);
+  if (tp.size() > 1) {
+    Copy(rows, buffers.row_max, buffers.slice_max, stream);
+    CONVENE_RETURN_IF_ERROR(
+        tp.AllReduce(absl::MakeSpan(buffers.row_max, count), ReduceOp::kMax, stream));
+    CrossEntropyRescale(rows, buffers.slice_max, buffers.row_max, buffers.sums, stream);
+    CONVENE_RETURN_IF_ERROR(
+        tp.AllReduce(absl::MakeSpan(buffers.sums, 2 * count), ReduceOp::kSum, stream));
+  }
+  CrossEntropyLoss(rows, targets, buffers.row_max, buffers.sums, loss_sum, buffers.workspace,
+                   stream);
+  if (gradient_scale != nullptr) {
+    CrossEntropyGradient(rows, slice.begin, slice.end, targets, buffers.row_max, buffers.sums,
+                         gradient_scale, logits, stream);
+  }
+  return absl::OkStatus();
 }
+
+#define CONVENE_INSTANTIATE(T)                                                               \
+  template absl::Status VocabularyParallelEmbedding(                                         \
+      const VocabularySlice&, int, int, const int32_t*, const T*, T*, Collective&, Stream&); \
+  template absl::Status VocabularyParallelCrossEntropy(                                      \
+      const VocabularySlice&, int, const int32_t*, const float*, const CrossEntropyBuffers&, \
+      double*, T*, Collective&, Stream&)
+CONVENE_INSTANTIATE(float);
+CONVENE_INSTANTIATE(BFloat16);
+#undef CONVENE_INSTANTIATE
 
 }  // namespace convene::worker

@@ -6,9 +6,10 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "worker_runtime/comm/collective.h"
+#include "worker_runtime/device/dtype.h"
 #include "worker_runtime/device/stream.h"
+#include "worker_runtime/device/workspace.h"
 
 namespace convene::worker {
 
@@ -21,22 +22,26 @@ struct VocabularySlice {
 
 VocabularySlice SliceVocabulary(int vocabulary_size, int tp_size, int tp_rank);
 
-// y (rows, hidden), the same on all ranks. Errors: the collective's.
+// y (rows, hidden), the same on all ranks. T: float or BFloat16. Errors: the collective's.
+template <typename T>
 absl::Status VocabularyParallelEmbedding(const VocabularySlice& slice, int rows, int hidden,
-                                         const int32_t* tokens, const float* table, float* y,
+                                         const int32_t* tokens, const T* table, T* y,
                                          Collective& tp, Stream& stream);
 
 struct CrossEntropyBuffers {
-  float* row_max = nullptr;  // (rows)
-  float* sums = nullptr;     // (rows, 2)
+  float* slice_max = nullptr;  // (rows)
+  float* row_max = nullptr;    // (rows)
+  float* sums = nullptr;       // (rows, 2)
+  Workspace workspace;         // CrossEntropyWorkspaceBytes
 };
 
-// Returns the summed loss in nats over the rows whose target is not negative (the same on all
-// ranks), and turns `logits` (rows, slice.size()) into its gradient times gradient_scale.
-absl::StatusOr<double> VocabularyParallelCrossEntropy(const VocabularySlice& slice, int rows,
-                                                      const int32_t* targets, float gradient_scale,
-                                                      const CrossEntropyBuffers& buffers,
-                                                      float* logits, Collective& tp,
-                                                      Stream& stream);
+// Adds the summed loss in nats over the rows whose target is not negative (the same on all ranks)
+// to *loss_sum. When gradient_scale is not null, turns `logits` (rows, slice.size()) into the
+// loss's gradient times *gradient_scale. Both in the device's memory. Errors: the collective's.
+template <typename T>
+absl::Status VocabularyParallelCrossEntropy(const VocabularySlice& slice, int rows,
+                                            const int32_t* targets, const float* gradient_scale,
+                                            const CrossEntropyBuffers& buffers, double* loss_sum,
+                                            T* logits, Collective& tp, Stream& stream);
 
 }  // namespace convene::worker

@@ -3,11 +3,28 @@
 #include <algorithm>
 
 #include "tools/base/check.h"
+#include "worker_runtime/ops/elementwise.h"
 
 namespace convene::worker {
 
+std::vector<uint8_t> MakeParameterFlags(const ParameterTable& table, const FlatShard& shard) {
+  static_assert(kParameterAlignment == kFlagBlock);
+  std::vector<uint8_t> flags(shard.count / kFlagBlock);
+  for (const ShardSegment& segment : shard.segments) {
+    const ParameterSlice& slice = table.slices[segment.parameter];
+    const int flag = (slice.decayed ? kDecayed : 0) | (slice.owned ? kOwned : 0);
+    const int64_t begin = segment.flat_begin - shard.begin;
+    for (int64_t block = begin / kFlagBlock; block * kFlagBlock < begin + segment.count; ++block) {
+      // A block is shared only by the parts of one fused matrix, which have the same flags.
+      CONVENE_CHECK(flags[block] == 0 || flags[block] == flag);
+      flags[block] = static_cast<uint8_t>(flag);
+    }
+  }
+  return flags;
+}
+
 FlatShard MakeFlatShard(const ParameterTable& table, int dp_size, int dp_rank) {
-  CONVENE_CHECK(table.flat_count % dp_size == 0);
+  CONVENE_CHECK(table.flat_count % (dp_size * kParameterAlignment) == 0);
   FlatShard shard;
   shard.count = table.flat_count / dp_size;
   shard.begin = shard.count * dp_rank;

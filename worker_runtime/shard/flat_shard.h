@@ -23,7 +23,11 @@ struct FlatShard {
   std::vector<ShardSegment> segments;  // in flat order; padding is in none
 };
 
-// REQUIRES: table.flat_count is divisible by dp_size.
+// ParameterFlags (ops/elementwise.h), one for each kParameterAlignment elements of the shard.
+// REQUIRES: as below.
+std::vector<uint8_t> MakeParameterFlags(const ParameterTable& table, const FlatShard& shard);
+
+// REQUIRES: table.flat_count is divisible by dp_size * kParameterAlignment.
 FlatShard MakeFlatShard(const ParameterTable& table, int dp_size, int dp_rank);
 
 }  // namespace convene::worker

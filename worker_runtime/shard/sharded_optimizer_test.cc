@@ -34,15 +34,17 @@ struct OneRank {
   const ParameterTable table;
   std::unique_ptr<Collective> dp = SoloCommunicator(0, "dp", FlightRecorder::OfProcess());
   Arena arena{"test"};
-  ShardedOptimizer optimizer{table, *dp, arena};
+  std::unique_ptr<Device> device = Device::Cpu();
+  ShardedOptimizer optimizer{table, ShardedOptimizer::Options{}, *dp, *dp, *device, arena};
   std::vector<float> parameters;
   std::vector<float> gradients;
-  Stream stream = Stream::Cpu();
 };
 
 TEST_CASE("weight decay shrinks matrices and leaves norms alone") {
   OneRank rank({}, {});
-  rank.optimizer.Update({.learning_rate = 0.5, .weight_decay = 0.5}, rank.stream);
+  const AdamWFactors factors = MakeAdamWFactors({.learning_rate = 0.5, .weight_decay = 0.5});
+  const StepControl control = {1.0f, 0};
+  rank.optimizer.Update(&factors, &control);
   for (const ParameterSlice& slice : rank.table.slices) {
     INFO(slice.name);
     const bool is_norm = slice.name.find("norm") != std::string::npos;
@@ -60,7 +62,9 @@ TEST_CASE("the ranks' sums of squares count every parameter once") {
     for (int r = 0; r < layout.world_size(); ++r) {
       OneRank rank(layout, CoordinateOf(layout, r));
       std::fill(rank.gradients.begin(), rank.gradients.end(), 2.0f);
-      sum += rank.optimizer.OwnedSumOfSquares(rank.stream);
+      double squares = 0;
+      rank.optimizer.SumOwnedSquares(&squares);
+      sum += squares;
     }
     CHECK(sum == 4.0 * static_cast<double>(Tiny().ParameterCount()));
   }

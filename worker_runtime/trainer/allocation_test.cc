@@ -27,24 +27,26 @@ namespace convene::worker {
 namespace {
 
 TEST_CASE("after the first, a step allocates nothing") {
+  const DType dtype = GENERATE(DType::kFloat32, DType::kBFloat16);
+  CAPTURE(dtype);
   constexpr int kMicrobatches = 2, kRows = 2, kSequenceLength = 16;
   std::vector<CommunicatorSet> sets = LoopbackCommunicators({});
   const auto model = NamedModel("llama-tiny");
   REQUIRE_OK(model);
+  const std::unique_ptr<Device> device = Device::Cpu();
   auto engine = Engine::Create({.model = *model,
+                                .dtype = dtype,
                                 .micro_batch_size = kRows,
                                 .sequence_length = kSequenceLength,
                                 .microbatches = kMicrobatches},
-                               sets[0]);
+                               sets[0], *device);
   REQUIRE_OK(engine);
   const std::vector<int32_t> tokens(kMicrobatches * kRows * kSequenceLength, 65);
   const TokenBatch batch{tokens.data(), tokens.data(), 1.0f / tokens.size()};
-  Stream stream = Stream::Cpu();
   // The first step may build what stays: oneDNN's kernels, the communicators' scratch.
-  REQUIRE((*engine)->TrainStep(batch, {.learning_rate = 1e-3, .step = 1}, false, stream).ok());
+  REQUIRE((*engine)->TrainStep(batch, {.learning_rate = 1e-3, .step = 1}, false).ok());
   const int64_t before = g_allocations;
-  const bool ok =
-      (*engine)->TrainStep(batch, {.learning_rate = 1e-3, .step = 2}, false, stream).ok();
+  const bool ok = (*engine)->TrainStep(batch, {.learning_rate = 1e-3, .step = 2}, false).ok();
   const int64_t allocations = g_allocations - before;
   CHECK(ok);
   CHECK(allocations == 0);

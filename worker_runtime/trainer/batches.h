@@ -6,7 +6,7 @@
 
 #include "worker_runtime/data/dataset.h"
 #include "worker_runtime/data/sample_order.h"
-#include "worker_runtime/model/stage.h"
+#include "worker_runtime/trainer/token_batch.h"
 
 namespace convene::worker {
 

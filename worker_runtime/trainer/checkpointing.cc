@@ -164,7 +164,8 @@ absl::StatusOr<CheckpointInfo> Load(const TrainOptions& options, const JobIdenti
   CONVENE_ASSIGN_OR_RETURN(const std::string warning,
                            CompareData(path, info.data, job.data, options.accept_new_data));
   if (is_speaker && !warning.empty()) spdlog::warn("{}", warning);
-  CONVENE_RETURN_IF_ERROR(reader->Read(optimizer.PiecesToRead()));
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<PieceToRead> pieces, optimizer.PiecesToRead());
+  CONVENE_RETURN_IF_ERROR(reader->Read(pieces));
   return info;
 }
 
@@ -178,9 +179,10 @@ std::string ShapeText(const ModelConfig& c) {
 }
 
 absl::Status SaveCheckpoint(const std::string& directory, const CheckpointInfo& info, int keep,
-                            const ShardedOptimizer& optimizer, Collective& world, Stream& stream) {
+                            ShardedOptimizer& optimizer, Collective& world, Stream& stream) {
+  const absl::StatusOr<std::vector<PieceToWrite>> pieces = optimizer.PiecesToWrite();
   const absl::Status written =
-      WriteShard(directory, info.step, world.rank(), optimizer.PiecesToWrite());
+      pieces.ok() ? WriteShard(directory, info.step, world.rank(), *pieces) : pieces.status();
   const absl::Status all_written =
       Agree(written, "write its part of the checkpoint", world, stream);
   absl::Status published;
@@ -235,7 +237,7 @@ absl::StatusOr<std::optional<Restored>> RestoreCheckpoint(const TrainOptions& op
     const auto loaded = Load(options, job, path, world.rank() == 0, optimizer);
     const absl::Status verdict = Agree(loaded.status(), "load the checkpoint", world, stream);
     if (verdict.ok()) {
-      CONVENE_RETURN_IF_ERROR(optimizer.GatherParameters(stream));
+      CONVENE_RETURN_IF_ERROR(optimizer.FinishRead());
       return Restored{*loaded, path};
     }
     if (is_named || !IsDamage(verdict)) return verdict;

@@ -24,7 +24,7 @@ std::string ShapeText(const ModelConfig& config);
 // rank's error on all of them (agree.h). Older checkpoints stay either way; on success all but
 // `keep` are removed (rank 0 logs what it could not remove).
 absl::Status SaveCheckpoint(const std::string& directory, const CheckpointInfo& info, int keep,
-                            const ShardedOptimizer& optimizer, Collective& world, Stream& stream);
+                            ShardedOptimizer& optimizer, Collective& world, Stream& stream);
 
 // Which job asks.
 struct JobIdentity {

@@ -56,9 +56,9 @@ class World {
                                     .seed = seed,
                                     .micro_batch_size = 2,
                                     .sequence_length = kSequenceLength},
-                                   sets_[rank]);
+                                   sets_[rank], *device_);
       REQUIRE_OK(engine);
-      ranks_[rank] = {sets_[rank].world.get(), *std::move(engine)};
+      ranks_[rank] = {sets_[rank].host.get(), *std::move(engine)};
     }
   }
 
@@ -77,7 +77,7 @@ class World {
   }
 
   std::vector<absl::Status> Train(int64_t steps) {
-    return OnEveryRank([&](Rank& rank, Stream& stream) -> absl::Status {
+    return OnEveryRank([&](Rank& rank, Stream& /*stream*/) -> absl::Status {
       std::vector<int32_t> inputs, targets;
       for (int i = 0; i < 2 * kSequenceLength; ++i) {
         inputs.push_back(i * 5 % 18);
@@ -88,7 +88,7 @@ class World {
             rank.engine
                 ->TrainStep({inputs.data(), targets.data(), 1.0f / 24},
                             {.learning_rate = 1e-2, .weight_decay = 0.1, .step = step},
-                            /*stop=*/false, stream)
+                            /*stop=*/false)
                 .status());
       }
       return absl::OkStatus();
@@ -138,7 +138,9 @@ class World {
   std::map<std::string, std::vector<float>> State() {
     std::map<std::string, std::vector<float>> state;
     for (const Rank& rank : ranks_) {
-      for (const PieceToWrite& item : rank.engine->optimizer().PiecesToWrite()) {
+      const auto pieces = rank.engine->optimizer().PiecesToWrite();
+      REQUIRE_OK(pieces);
+      for (const PieceToWrite& item : *pieces) {
         const TensorPiece& piece = item.piece;
         const int64_t columns = piece.global_shape[1];
         std::vector<float>& tensor = state[piece.name];
@@ -162,7 +164,7 @@ class World {
         for (int64_t i = 0; i < slice.count(); ++i) {
           const int64_t row = slice.offset[0] + i / slice.extent[1];
           const int64_t column = slice.offset[1] + i % slice.extent[1];
-          if (rank.engine->parameters()[slice.flat_offset + i] !=
+          if (rank.engine->parameters().As<float>()[slice.flat_offset + i] !=
               tensor[row * slice.global_shape[1] + column]) {
             return false;
           }
@@ -175,6 +177,7 @@ class World {
  private:
   const Layout layout_;
   std::vector<CommunicatorSet> sets_;
+  std::unique_ptr<Device> device_ = Device::Cpu();
   std::vector<Rank> ranks_;
 };
 

@@ -41,6 +41,14 @@ const std::vector<ConfigKeyRow>& ConfigKeyTable() {
       {"micro_batch_size", "Training", "4", "samples a forward pass"},
       {"seed", "Training", "1234", "of the initial weights and the sample order"},
 
+      {"device", "Device", "auto", "cpu, cuda, or auto (cuda where this program and node have it)"},
+      {"precision", "Device", "auto", "fp32, bf16 (fp32 master weights), or auto (bf16 on a GPU)"},
+      {"reduce_dtype", "Device", "fp32", "of gradients between data-parallel ranks: fp32 or bf16"},
+      {"recompute", "Device", "none",
+       "in the backward pass: none, selective (norms, SwiGLU) or full (blocks)"},
+      {"deterministic", "Device", "false", "same bits in every run, on a GPU too; slower there"},
+      {"print_memory_plan", "Device", "false", "print what each stage would allocate, and end"},
+
       {"learning_rate", "Optimizer", "1e-3", "peak, reached after the warm-up"},
       {"min_learning_rate", "Optimizer", "", "at the cosine's end [learning_rate / 10]"},
       {"warmup_steps", "Optimizer", "", "linear warm-up [the smaller of 100 and steps / 10]"},

@@ -2,57 +2,140 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
+#include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/model/initialize.h"
-#include "worker_runtime/optimizer/clip.h"
+#include "worker_runtime/optimizer/skipped_steps.h"
 
 namespace convene::worker {
+namespace {
 
-Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators)
+// Weights are made on the host in pieces of so many.
+constexpr int64_t kInitialPiece = int64_t{1} << 22;
+
+}  // namespace
+
+Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Device& device)
     : options_(options),
       coordinate_(CoordinateOf(options.layout, options.rank)),
       communicators_(communicators),
+      device_(device),
       table_(BuildParameterTable(options.model, options.layout, coordinate_)),
       train_actions_(
           OneForwardOneBackward(options.layout.pp, coordinate_.pp, options.microbatches)),
-      arena_("trainer"),
-      parameters_memory_(arena_.Declare<float>("parameters", table_.flat_count)),
-      gradients_memory_(arena_.Declare<float>("gradients", table_.flat_count)) {
+      microbatch_tokens_(int64_t{options.micro_batch_size} * options.sequence_length),
+      arena_("trainer", device.memory()),
+      parameters_memory_(
+          arena_.Declare<char>("parameters", table_.flat_count * SizeOf(options.dtype))),
+      gradients_memory_(arena_.Declare<float>("gradients", table_.flat_count)),
+      inputs_memory_(
+          arena_.Declare<int32_t>("step/tokens", microbatch_tokens_ * options.microbatches)),
+      targets_memory_(
+          arena_.Declare<int32_t>("step/targets", microbatch_tokens_ * options.microbatches)),
+      scalars_memory_(arena_.Declare<Inputs>("step/scalars", 1)),
+      totals_memory_(arena_.Declare<Totals>("step/totals", 1)),
+      control_memory_(arena_.Declare<StepControl>("step/control", 1)),
+      staging_("steps on the host", device.staging()) {
+  const int64_t tokens = microbatch_tokens_ * options.microbatches;
+  for (HostMemoryBlocks& step : staging_memory_) {
+    step = {.inputs = staging_.Declare<int32_t>("tokens", tokens),
+            .targets = staging_.Declare<int32_t>("targets", tokens),
+            .scalars = staging_.Declare<Inputs>("scalars", 1),
+            .totals = staging_.Declare<Totals>("totals", 1)};
+  }
   const int slots = ActivationSlots(options.layout.pp, coordinate_.pp, options.microbatches);
-  optimizer_ = std::make_unique<ShardedOptimizer>(table_, *communicators.dp, arena_);
-  stage_ = std::make_unique<Stage>(Stage::Options{.config = options.model,
-                                                  .layout = options.layout,
-                                                  .coordinate = coordinate_,
-                                                  .micro_batch_size = options.micro_batch_size,
-                                                  .sequence_length = options.sequence_length,
-                                                  .slots = slots},
-                                   table_, *communicators.tp, arena_);
+  optimizer_ = std::make_unique<ShardedOptimizer>(
+      table_,
+      ShardedOptimizer::Options{
+          .dtype = options.dtype, .reduce_dtype = options.reduce_dtype, .timeout = options.timeout},
+      *communicators.dp, *communicators.dp_gather, device, arena_);
+  stage_ = Stage::Make({.config = options.model,
+                        .layout = options.layout,
+                        .coordinate = coordinate_,
+                        .dtype = options.dtype,
+                        .recompute = options.recompute,
+                        .deterministic = options.deterministic,
+                        .micro_batch_size = options.micro_batch_size,
+                        .sequence_length = options.sequence_length,
+                        .slots = slots},
+                       table_, *communicators.tp, device, arena_);
   executor_ = std::make_unique<PipelineExecutor>(*stage_, *communicators.pp, slots);
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options,
-                                                       CommunicatorSet& communicators) {
-  std::unique_ptr<Engine> engine(new Engine(options, communicators));
+                                                       CommunicatorSet& communicators,
+                                                       Device& device) {
+  std::unique_ptr<Engine> engine(new Engine(options, communicators, device));
   CONVENE_RETURN_IF_ERROR(engine->Allocate());
   return engine;
 }
 
+std::string Engine::PlanMemory(const EngineOptions& options, CommunicatorSet& communicators,
+                               Device& device) {
+  return Engine(options, communicators, device).arena_.PlanToString();
+}
+
 absl::Status Engine::Allocate() {
   CONVENE_RETURN_IF_ERROR(arena_.Build());
-  parameters_ = arena_.View(parameters_memory_);
+  CONVENE_RETURN_IF_ERROR(staging_.Build());
+  parameters_ = {arena_.View(parameters_memory_).data(), static_cast<size_t>(table_.flat_count),
+                 options_.dtype};
   gradients_ = arena_.View(gradients_memory_);
-  for (const ParameterSlice& slice : table_.slices) {
-    InitializeParameter(slice, options_.seed, parameters_.data() + slice.flat_offset);
-  }
+  inputs_ = arena_.View(inputs_memory_);
+  targets_ = arena_.View(targets_memory_);
+  scalars_ = arena_.View(scalars_memory_).data();
+  totals_ = arena_.View(totals_memory_).data();
+  control_ = arena_.View(control_memory_).data();
+  BindHostSteps();
   optimizer_->Bind(parameters_, gradients_);
-  stage_->Bind(parameters_.data(), gradients_.data());
-  return absl::OkStatus();
+  stage_->Bind(parameters_, gradients_, &totals_->loss);
+  InitializeWeights();
+  return device_.status();
+}
+
+void Engine::BindHostSteps() {
+  for (int i = 0; i < kStepsInFlight; ++i) {
+    const HostMemoryBlocks& memory = staging_memory_[i];
+    host_steps_[i].inputs = staging_.View(memory.inputs);
+    host_steps_[i].targets = staging_.View(memory.targets);
+    host_steps_[i].scalars = staging_.View(memory.scalars).data();
+    host_steps_[i].totals = staging_.View(memory.totals).data();
+    host_steps_[i].done = device_.MakeEvent();
+  }
+}
+
+void Engine::InitializeWeights() {
+  std::vector<float> values;
+  for (const ParameterSlice& slice : table_.slices) {
+    for (int64_t first = 0; first < slice.count(); first += kInitialPiece) {
+      const int64_t count = std::min(kInitialPiece, slice.count() - first);
+      values.resize(count);
+      InitializeParameter(slice, options_.seed, first, count, values.data());
+      optimizer_->SetWeights(slice.flat_offset + first, values);
+    }
+  }
+}
+
+void Engine::Feed(const TokenBatch& batch, int microbatches, bool is_training, HostStep& host) {
+  CONVENE_CHECK(microbatches <= options_.microbatches);
+  Stream& stream = device_.compute();
+  const int64_t tokens = microbatch_tokens_ * microbatches;
+  std::copy_n(batch.inputs, tokens, host.inputs.data());
+  std::copy_n(batch.targets, tokens, host.targets.data());
+  host.gradient_scale = batch.gradient_scale;
+  host.scalars->gradient_scale = batch.gradient_scale;
+  device_.Copy(host.inputs.data(), inputs_.data(), tokens * sizeof(int32_t), stream);
+  device_.Copy(host.targets.data(), targets_.data(), tokens * sizeof(int32_t), stream);
+  device_.Copy(host.scalars, scalars_, sizeof(Inputs), stream);
+  device_.Copy(host.totals, totals_, sizeof(Totals), stream);
+  stage_->SetBatch({.inputs = inputs_.data(),
+                    .targets = targets_.data(),
+                    .gradient_scale = is_training ? &scalars_->gradient_scale : nullptr});
 }
 
 // Both ends of the pipeline hold the tied table; each saw only its own use of it.
-absl::Status Engine::SumTiedGradients(Stream& stream) {
+absl::Status Engine::SumTiedGradients() {
   if (!options_.model.tied_embeddings || communicators_.embedding == nullptr ||
       communicators_.embedding->size() == 1) {
     return absl::OkStatus();
@@ -61,46 +144,80 @@ absl::Status Engine::SumTiedGradients(Stream& stream) {
   const int64_t count =
       int64_t{options_.model.vocabulary_size} / options_.layout.tp * options_.model.hidden_size;
   return communicators_.embedding->AllReduce(gradients_.subspan(offset, count), ReduceOp::kSum,
-                                             stream);
+                                             device_.compute());
 }
 
-absl::StatusOr<StepResult> Engine::TrainStep(const TokenBatch& batch, AdamWParameters adam,
-                                             bool stop, Stream& stream) {
-  std::fill(gradients_.begin(), gradients_.end(), 0.0f);
-  stage_->SetBatch(batch);
+absl::Status Engine::AddUp(HostStep& host) {
+  Stream& stream = device_.compute();
+  // The loss is the same on all tensor-parallel ranks: one of them speaks.
+  if (coordinate_.tp != 0) device_.Zero(&totals_->loss, sizeof(double), stream);
+  CONVENE_RETURN_IF_ERROR(communicators_.world->AllReduce(
+      Elements(totals_, kTotals, DType::kFloat64), ReduceOp::kSum, stream));
+  device_.Copy(totals_, host.totals, sizeof(Totals), stream);
+  device_.Record(*host.done, stream);
+  return device_.status();
+}
+
+absl::Status Engine::QueueStep(const TokenBatch& batch, const AdamWParameters& adam, bool stop) {
+  CONVENE_CHECK(steps_in_flight() < kStepsInFlight);
+  HostStep& host = host_step(queued_);
+  Stream& stream = device_.compute();
+  host.step = adam.step;
+  host.scalars->adamw = MakeAdamWFactors(adam);
+  *host.totals = {.sum_of_squares = 0, .loss = 0, .stop = stop ? 1.0 : 0.0};
+  Feed(batch, options_.microbatches, /*is_training=*/true, host);
+  device_.Zero(gradients_.data(), gradients_.size() * sizeof(float), stream);
   CONVENE_RETURN_IF_ERROR(executor_->Run(train_actions_, stream));
-  CONVENE_RETURN_IF_ERROR(SumTiedGradients(stream));
-  CONVENE_RETURN_IF_ERROR(optimizer_->ReduceGradients(stream));
-
-  // One all-reduce for all that every rank must agree on. The loss is the same on all
-  // tensor-parallel ranks: one of them speaks.
-  double totals[] = {optimizer_->OwnedSumOfSquares(stream),
-                     coordinate_.tp == 0 ? stage_->loss_sum() * batch.gradient_scale : 0.0,
-                     stop ? 1.0 : 0.0};
-  CONVENE_RETURN_IF_ERROR(
-      communicators_.world->AllReduce(absl::MakeSpan(totals), ReduceOp::kSum, stream));
-  StepResult result{
-      .loss = totals[1], .grad_norm = std::sqrt(totals[0]), .stop_requested = totals[2] > 0};
-  ClipDecision clip = DecideClip(options_.clip_grad_norm, result.grad_norm, adam.step);
-  if (clip.skip_step) {
-    result.skipped = std::move(clip.why);
-    return result;
-  }
-  adam.gradient_scale = clip.gradient_scale;
-  optimizer_->Update(adam, stream);
-  CONVENE_RETURN_IF_ERROR(optimizer_->GatherParameters(stream));
-  return result;
+  CONVENE_RETURN_IF_ERROR(SumTiedGradients());
+  CONVENE_RETURN_IF_ERROR(optimizer_->ReduceGradients());
+  optimizer_->SumOwnedSquares(&totals_->sum_of_squares);
+  CONVENE_RETURN_IF_ERROR(AddUp(host));
+  DecideStep(&totals_->sum_of_squares, options_.clip_grad_norm, control_, stream);
+  optimizer_->Update(&scalars_->adamw, control_);
+  CONVENE_RETURN_IF_ERROR(optimizer_->GatherParameters());
+  ++queued_;
+  return device_.status();
 }
 
-absl::StatusOr<double> Engine::ForwardLoss(const TokenBatch& batch, int microbatches,
-                                           Stream& stream) {
-  stage_->SetBatch(batch);
-  CONVENE_RETURN_IF_ERROR(
-      executor_->Run(ForwardOnly(options_.layout.pp, coordinate_.pp, microbatches), stream));
-  double loss = coordinate_.tp == 0 ? stage_->loss_sum() : 0.0;
-  CONVENE_RETURN_IF_ERROR(
-      communicators_.world->AllReduce(absl::MakeSpan(&loss, 1), ReduceOp::kSum, stream));
-  return loss;
+absl::Status Engine::Await(HostStep& host) {
+  absl::Status waited = device_.Wait(*host.done, options_.timeout);
+  if (waited.ok()) return waited;
+  // What a collective knows of a peer is the cause; the device only saw it not happen.
+  for (Collective* collective : communicators_.OnDevice()) {
+    CONVENE_RETURN_IF_ERROR(collective->Check());
+  }
+  return waited;
+}
+
+absl::StatusOr<StepResult> Engine::AwaitStep() {
+  CONVENE_CHECK(steps_in_flight() > 0);
+  HostStep& host = host_step(awaited_);
+  CONVENE_RETURN_IF_ERROR(Await(host));
+  ++awaited_;
+  const double norm = std::sqrt(host.totals->sum_of_squares);
+  return StepResult{.loss = host.totals->loss * host.gradient_scale,
+                    .grad_norm = norm,
+                    .stop_requested = host.totals->stop > 0,
+                    .skipped = WhySkipped(norm, host.step)};
+}
+
+absl::StatusOr<StepResult> Engine::TrainStep(const TokenBatch& batch, const AdamWParameters& adam,
+                                             bool stop) {
+  CONVENE_CHECK(steps_in_flight() == 0);
+  CONVENE_RETURN_IF_ERROR(QueueStep(batch, adam, stop));
+  return AwaitStep();
+}
+
+absl::StatusOr<double> Engine::ForwardLoss(const TokenBatch& batch, int microbatches) {
+  CONVENE_CHECK(steps_in_flight() == 0);
+  HostStep& host = host_step(queued_);
+  *host.totals = {};
+  Feed(batch, microbatches, /*is_training=*/false, host);
+  CONVENE_RETURN_IF_ERROR(executor_->Run(
+      ForwardOnly(options_.layout.pp, coordinate_.pp, microbatches), device_.compute()));
+  CONVENE_RETURN_IF_ERROR(AddUp(host));
+  CONVENE_RETURN_IF_ERROR(Await(host));
+  return host.totals->loss;
 }
 
 }  // namespace convene::worker

@@ -1,5 +1,5 @@
-// One rank's trainer: parameters, gradients, optimizer shard and pipeline stage over one arena, and
-// the optimizer step over them.
+// One rank's trainer: parameters, gradients, optimizer shard and pipeline stage over one arena of
+// the device's memory, and the optimizer step over them.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/device/arena.h"
+#include "worker_runtime/device/device.h"
+#include "worker_runtime/device/elements.h"
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/config.h"
 #include "worker_runtime/model/parameters.h"
@@ -19,6 +22,7 @@
 #include "worker_runtime/schedule/executor.h"
 #include "worker_runtime/schedule/schedule.h"
 #include "worker_runtime/shard/sharded_optimizer.h"
+#include "worker_runtime/trainer/token_batch.h"
 
 namespace convene::worker {
 
@@ -27,10 +31,15 @@ struct EngineOptions {
   Layout layout;
   int rank = 0;
   uint64_t seed = 0;
+  DType dtype = DType::kFloat32;         // of parameters and activations
+  DType reduce_dtype = DType::kFloat32;  // of gradients between data-parallel ranks
+  Recompute recompute = Recompute::kNone;
+  bool deterministic = false;
   int micro_batch_size = 1;
   int sequence_length = 1;
   int microbatches = 1;  // a step, on this data-parallel rank
   double clip_grad_norm = 1.0;
+  absl::Duration timeout = absl::Minutes(10);  // of each wait for the device
 };
 
 // The same on every rank.
@@ -44,49 +53,121 @@ struct StepResult {
 // Not thread-safe. Allocates in Create() alone; a step allocates nothing of its own.
 class Engine {
  public:
-  // Plans memory, allocates it, and fills in the initial weights. `communicators` is borrowed and
-  // outlives the engine. ResourceExhausted when the plan does not fit in memory; the text says how
-  // much was wanted.
+  // A step may be queued before the result of the one before it was taken: so a GPU never waits for
+  // the host.
+  static constexpr int kStepsInFlight = 2;
+
+  // Plans memory, allocates it, and fills in the initial weights. `communicators` and `device` are
+  // borrowed and outlive the engine. ResourceExhausted when the plan does not fit in memory; the
+  // text says how much was wanted.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
-                                                        CommunicatorSet& communicators);
+                                                        CommunicatorSet& communicators,
+                                                        Device& device);
 
-  // One optimizer step over this rank's part of the global batch: `options.microbatches`
-  // microbatches. `stop` is this rank's wish. `adam.gradient_scale` is set by clipping. A gradient
-  // that is no number leaves weights and moments as they were. Errors: the collective's.
-  absl::StatusOr<StepResult> TrainStep(const TokenBatch& batch, AdamWParameters adam, bool stop,
-                                       Stream& stream);
+  // What Create() would allocate in the device's memory: name, bytes, share. Allocates nothing.
+  static std::string PlanMemory(const EngineOptions& options, CommunicatorSet& communicators,
+                                Device& device);
 
-  // Summed loss over all ranks of `microbatches` forward passes.
-  absl::StatusOr<double> ForwardLoss(const TokenBatch& batch, int microbatches, Stream& stream);
+  // Starts one optimizer step over this rank's part of the global batch: `options.microbatches`
+  // microbatches. The batch may be reused on return. `stop` is this rank's wish. A gradient that is
+  // no number leaves weights and moments as they were. Errors: the collective's, the device's.
+  // REQUIRES: fewer than kStepsInFlight steps are in flight.
+  absl::Status QueueStep(const TokenBatch& batch, const AdamWParameters& adam, bool stop);
+  // Waits for the oldest step in flight. Errors: the collective's, the device's, DeadlineExceeded.
+  // REQUIRES: one is in flight.
+  absl::StatusOr<StepResult> AwaitStep();
+  int steps_in_flight() const { return static_cast<int>(queued_ - awaited_); }
+
+  // Both. REQUIRES: none is in flight.
+  absl::StatusOr<StepResult> TrainStep(const TokenBatch& batch, const AdamWParameters& adam,
+                                       bool stop);
+
+  // Summed loss over all ranks of `microbatches` forward passes. REQUIRES: no step is in flight;
+  // microbatches <= options.microbatches.
+  absl::StatusOr<double> ForwardLoss(const TokenBatch& batch, int microbatches);
 
   ShardedOptimizer& optimizer() { return *optimizer_; }
   const ParameterTable& table() const { return table_; }
-  absl::Span<const float> parameters() const { return parameters_; }
+  // In the device's memory.
+  ConstElements parameters() const { return parameters_; }
   absl::Span<const float> gradients() const { return gradients_; }
-  // The arena's table: name, bytes, share.
-  std::string MemoryPlan() const { return arena_.PlanToString(); }
 
  private:
-  Engine(const EngineOptions& options, CommunicatorSet& communicators);
+  // What changes from step to step, beside the tokens; goes to the device in one copy.
+  struct Inputs {
+    AdamWFactors adamw;
+    float gradient_scale;
+  };
+  // All that ranks add up at the end of a step, in one all-reduce.
+  struct Totals {
+    double sum_of_squares;
+    double loss;  // nats
+    double stop;
+  };
+  static constexpr size_t kTotals = sizeof(Totals) / sizeof(double);
+
+  // A step's memory on the host: what goes to the device, what comes back.
+  struct HostStep {
+    absl::Span<int32_t> inputs;
+    absl::Span<int32_t> targets;
+    Inputs* scalars = nullptr;
+    Totals* totals = nullptr;  // in: this rank's stop; out: what all ranks added up
+    std::unique_ptr<Event> done;
+    float gradient_scale = 0;
+    int64_t step = 0;
+  };
+  struct HostMemoryBlocks {
+    ArenaBlock<int32_t> inputs, targets;
+    ArenaBlock<Inputs> scalars;
+    ArenaBlock<Totals> totals;
+  };
+
+  Engine(const EngineOptions& options, CommunicatorSet& communicators, Device& device);
   absl::Status Allocate();
-  absl::Status SumTiedGradients(Stream& stream);
+  void BindHostSteps();
+  void InitializeWeights();
+  HostStep& host_step(int64_t number) { return host_steps_[number % kStepsInFlight]; }
+
+  // Copies the batch, zeroes the totals and hands the stage its tokens.
+  void Feed(const TokenBatch& batch, int microbatches, bool is_training, HostStep& host);
+  absl::Status SumTiedGradients();
+  // Adds the totals up over all ranks and starts their way to the host.
+  absl::Status AddUp(HostStep& host);
+  absl::Status Await(HostStep& host);
 
   const EngineOptions options_;
   const Coordinate coordinate_;
   CommunicatorSet& communicators_;
+  Device& device_;
   const ParameterTable table_;
   const std::vector<Action> train_actions_;
+  const int64_t microbatch_tokens_;
 
   Arena arena_;
-  const ArenaBlock<float> parameters_memory_;
+  const ArenaBlock<char> parameters_memory_;
   const ArenaBlock<float> gradients_memory_;
+  const ArenaBlock<int32_t> inputs_memory_, targets_memory_;
+  const ArenaBlock<Inputs> scalars_memory_;
+  const ArenaBlock<Totals> totals_memory_;
+  const ArenaBlock<StepControl> control_memory_;
+  Arena staging_;
+  HostMemoryBlocks staging_memory_[kStepsInFlight];
   std::unique_ptr<Stage> stage_;
   std::unique_ptr<ShardedOptimizer> optimizer_;
   std::unique_ptr<PipelineExecutor> executor_;
 
   // Set by Allocate.
-  absl::Span<float> parameters_;
+  Elements parameters_;
   absl::Span<float> gradients_;
+  absl::Span<int32_t> inputs_;
+  absl::Span<int32_t> targets_;
+  Inputs* scalars_ = nullptr;
+  Totals* totals_ = nullptr;
+  StepControl* control_ = nullptr;
+  HostStep host_steps_[kStepsInFlight];
+
+  int64_t queued_ = 0;
+  int64_t awaited_ = 0;
 };
 
 }  // namespace convene::worker

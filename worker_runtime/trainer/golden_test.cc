@@ -90,15 +90,18 @@ class Trainer {
     auto engine = Engine::Create({.model = model,
                                   .micro_batch_size = static_cast<int>(batch_size_),
                                   .sequence_length = static_cast<int>(sequence_length_)},
-                                 communicators_[0]);
+                                 communicators_[0], *device_);
     REQUIRE_OK(engine.status());
     engine_ = *std::move(engine);
-    for (const PieceToRead& piece : engine_->optimizer().PiecesToRead()) {
+    const auto pieces = engine_->optimizer().PiecesToRead();
+    REQUIRE_OK(pieces);
+    for (const PieceToRead& piece : *pieces) {
       if (piece.piece.name.rfind("optimizer.", 0) == 0) continue;
       const std::vector<float> weight = golden.Values<float>("weight/" + piece.piece.name);
       REQUIRE(static_cast<int64_t>(weight.size()) == piece.piece.flat_count);
       std::copy(weight.begin(), weight.end(), piece.data);
     }
+    REQUIRE_OK(engine_->optimizer().FinishRead());
   }
 
   // Every token of one step; `targets` says which count.
@@ -112,14 +115,13 @@ class Trainer {
   }
 
   Engine& engine() { return *engine_; }
-  Stream& stream() { return stream_; }
 
  private:
   const int64_t batch_size_;
   const int64_t sequence_length_;
   std::vector<CommunicatorSet> communicators_;
+  std::unique_ptr<Device> device_ = Device::Cpu();
   std::unique_ptr<Engine> engine_;
-  Stream stream_ = Stream::Cpu();
 };
 
 const char* const kModels[] = {"untied", "tied"};
@@ -145,8 +147,7 @@ TEST_CASE("every logit is PyTorch's, up to the constant that a softmax does not 
       std::vector<int32_t> targets(places, -1);
       for (int32_t token = 0; token < vocabulary; ++token) {
         targets[place] = token;
-        const auto loss =
-            trainer.engine().ForwardLoss(trainer.Batch(tokens, targets, 0), 1, trainer.stream());
+        const auto loss = trainer.engine().ForwardLoss(trainer.Batch(tokens, targets, 0), 1);
         REQUIRE_OK(loss.status());
         worst = std::max(worst, std::abs(-*loss - expected[place * vocabulary + token]));
       }
@@ -161,7 +162,7 @@ TEST_CASE("every gradient is PyTorch's") {
     Trainer trainer(golden);
     const auto result = trainer.engine().TrainStep(
         trainer.Batch(golden.Values<int32_t>("tokens"), golden.Values<int32_t>("targets"), 0),
-        {.learning_rate = 0}, /*stop=*/false, trainer.stream());
+        {.learning_rate = 0}, /*stop=*/false);
     REQUIRE_OK(result.status());
     for (const ParameterSlice& slice : trainer.engine().table().slices) {
       INFO(name << ": " << slice.name);
@@ -190,7 +191,7 @@ TEST_CASE("fifty steps of AdamW with clipping follow PyTorch's losses and norms"
       const auto result =
           trainer.engine().TrainStep(trainer.Batch(tokens, targets, step),
                                      {.learning_rate = 2e-3, .weight_decay = 0.1, .step = step + 1},
-                                     /*stop=*/false, trainer.stream());
+                                     /*stop=*/false);
       REQUIRE_OK(result.status());
       INFO(name << ", step " << step << ": loss " << result->loss << ", PyTorch " << losses[step]
                 << "; norm " << result->grad_norm << ", PyTorch " << norms[step]);

@@ -3,9 +3,13 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
+#include <optional>
+#include <string>
 #include <system_error>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "proto/train_config.pb.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/trainer/command_line.h"
@@ -74,6 +78,46 @@ absl::Status ResolveResume(const std::string& resume, TrainOptions* options) {
       "resume \"", resume, "\" is no directory; it can be auto, none or a checkpoint's directory"));
 }
 
+template <typename Enum>
+struct Word {
+  const char* text;
+  Enum value;
+};
+
+template <typename Enum, size_t kCount>
+absl::Status ToWord(const char* key, const std::string& text, const Word<Enum> (&words)[kCount],
+                    Enum* value) {
+  std::vector<std::string> known;
+  for (const Word<Enum>& word : words) {
+    known.push_back(word.text);
+    if (text != word.text) continue;
+    *value = word.value;
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(key, " is \"", text, "\"; it can be ", absl::StrJoin(known, ", ")));
+}
+
+absl::Status ResolveDevice(const TrainConfig& config, TrainOptions* options) {
+  constexpr Word<DeviceChoice> kDevices[] = {
+      {"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}};
+  CONVENE_RETURN_IF_ERROR(ToWord("device", config.device(), kDevices, &options->device));
+  constexpr Word<std::optional<DType>> kPrecisions[] = {
+      {"auto", std::nullopt}, {"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}};
+  CONVENE_RETURN_IF_ERROR(
+      ToWord("precision", config.precision(), kPrecisions, &options->precision));
+  constexpr Word<DType> kReduceDTypes[] = {{"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}};
+  CONVENE_RETURN_IF_ERROR(
+      ToWord("reduce_dtype", config.reduce_dtype(), kReduceDTypes, &options->reduce_dtype));
+  constexpr Word<Recompute> kRecomputes[] = {
+      {"none", Recompute::kNone}, {"selective", Recompute::kSelective}, {"full", Recompute::kFull}};
+  CONVENE_RETURN_IF_ERROR(
+      ToWord("recompute", config.recompute(), kRecomputes, &options->recompute));
+  options->deterministic = config.deterministic();
+  options->print_memory_plan = config.print_memory_plan();
+  return absl::OkStatus();
+}
+
 // `said` is what file and flags gave: a key that can have no effect is an error, its default is
 // not.
 absl::Status RefuseWithoutDirectory(const TrainConfig& said) {
@@ -102,6 +146,7 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
   if (config.has_dp_size()) {
     CONVENE_RETURN_IF_ERROR(ToInt("dp_size", config.dp_size(), 1, &options.dp_size));
   }
+  CONVENE_RETURN_IF_ERROR(ResolveDevice(config, &options));
   options.learning_rate = config.learning_rate();
   options.min_learning_rate =
       config.has_min_learning_rate() ? config.min_learning_rate() : config.learning_rate() / 10;

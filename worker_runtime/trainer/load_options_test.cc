@@ -45,6 +45,21 @@ TEST_CASE("with only data named, the defaults are a small run that works") {
   CHECK(options.checkpoint_timeout == absl::Minutes(30));
 }
 
+TEST_CASE("device, precision and recompute are words, and a wrong one is told the right ones") {
+  const TrainOptions options =
+      Options({"--data", "a.txt", "--device", "cpu", "--precision", "bf16", "--reduce-dtype",
+               "bf16", "--recompute", "selective", "--deterministic"});
+  CHECK(options.device == DeviceChoice::kCpu);
+  CHECK(options.precision == DType::kBFloat16);
+  CHECK(options.reduce_dtype == DType::kBFloat16);
+  CHECK(options.recompute == Recompute::kSelective);
+  CHECK(options.deterministic);
+  CHECK(Options({"--data", "a.txt"}).precision == std::nullopt);
+  CHECK_STATUS(LoadOptions({"--data", "a.txt", "--precision", "fp8"}, HomeOnly),
+               absl::StatusCode::kInvalidArgument,
+               "precision is \"fp8\"; it can be auto, fp32, bf16");
+}
+
 TEST_CASE("the file wins over the defaults, and a flag over the file") {
   TempDir dir;
   const std::string path = dir.File("train.yaml");

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "worker_runtime/device/dtype.h"
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/config.h"
 
@@ -17,6 +19,8 @@ enum class ResumeMode {
   kNone,       // a fresh start
   kDirectory,  // the checkpoint in resume_directory
 };
+
+enum class DeviceChoice { kAuto, kCpu, kCuda };
 
 // Filled by LoadOptions (load_options.h): defaults, then the YAML file, then the flags. No defaults
 // stand here.
@@ -32,6 +36,12 @@ struct TrainOptions {
   int tp_size = 0;
   int pp_size = 0;
   int dp_size = 0;  // 0 = derived from the world size (ResolveLayout)
+  DeviceChoice device = DeviceChoice::kAuto;
+  std::optional<DType> precision;  // nullopt: bf16 on a GPU, fp32 on a CPU
+  DType reduce_dtype = DType::kFloat32;
+  Recompute recompute = Recompute::kNone;
+  bool deterministic = false;
+  bool print_memory_plan = false;
   double learning_rate = 0;
   double min_learning_rate = 0;
   int64_t warmup_steps = 0;

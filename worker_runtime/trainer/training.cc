@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -18,11 +19,13 @@
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/data/dataset.h"
 #include "worker_runtime/data/prepare.h"
+#include "worker_runtime/device/device.h"
 #include "worker_runtime/optimizer/learning_rate.h"
 #include "worker_runtime/optimizer/skipped_steps.h"
 #include "worker_runtime/trainer/agree.h"
 #include "worker_runtime/trainer/batches.h"
 #include "worker_runtime/trainer/checkpointing.h"
+#include "worker_runtime/trainer/device_choice.h"
 #include "worker_runtime/trainer/engine.h"
 #include "worker_runtime/trainer/progress.h"
 #include "worker_runtime/trainer/reporter.h"
@@ -65,6 +68,45 @@ absl::StatusOr<Dataset> OpenData(const TrainOptions& options, const Contract& co
   return dataset;
 }
 
+EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layout, int rank,
+                                DeviceKind device) {
+  return {.model = options.model,
+          .layout = layout,
+          .rank = rank,
+          .seed = static_cast<uint64_t>(options.seed),
+          .dtype = ChoosePrecision(options.precision, device == DeviceKind::kCuda),
+          .reduce_dtype = options.reduce_dtype,
+          .recompute = options.recompute,
+          .deterministic = options.deterministic,
+          .micro_batch_size = static_cast<int>(options.micro_batch_size),
+          .sequence_length = static_cast<int>(options.sequence_length),
+          .microbatches = static_cast<int>(AccumulationSteps(options, layout)),
+          .clip_grad_norm = options.clip_grad_norm,
+          .timeout = options.collective_timeout};
+}
+
+absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const TrainOptions& options,
+                                                   const Contract& contract) {
+  CONVENE_ASSIGN_OR_RETURN(const std::optional<int> gpu,
+                           ChooseDevice(options.device, Device::CudaCount(), contract.local_rank));
+  if (!gpu.has_value()) return Device::Cpu();
+  return Device::Cuda(*gpu);
+}
+
+// One table a pipeline stage: its ranks differ in nothing that takes memory.
+void PrintMemoryPlan(const TrainOptions& options, const Layout& layout, Device& device) {
+  std::vector<CommunicatorSet> communicators = LoopbackCommunicators(layout);
+  for (int stage = 0; stage < layout.pp; ++stage) {
+    const int rank = RankOf(layout, {.pp = stage});
+    std::printf("\nstage %d of %d, each rank, on %s\n%s", stage, layout.pp,
+                device.description().c_str(),
+                Engine::PlanMemory(MakeEngineOptions(options, layout, rank, device.kind()),
+                                   communicators[rank], device)
+                    .c_str());
+  }
+  std::fflush(stdout);
+}
+
 absl::StatusOr<CommunicatorSet> Connect(const TrainOptions& options, const Contract& contract,
                                         const Layout& layout) {
   if (contract.world_size == 1) return std::move(LoopbackCommunicators(layout).front());
@@ -86,12 +128,13 @@ absl::StatusOr<CommunicatorSet> Connect(const TrainOptions& options, const Contr
 class Training {
  public:
   Training(const TrainOptions& options, const Contract& contract, const Layout& layout,
-           const Dataset& dataset, CommunicatorSet& communicators, StopToken& stop)
+           const Dataset& dataset, CommunicatorSet& communicators, Device& device, StopToken& stop)
       : options_(options),
         contract_(contract),
         layout_(layout),
         dataset_(dataset),
         communicators_(communicators),
+        device_(device),
         stop_(stop),
         loader_(dataset, options.seed,
                 {options.global_batch_size, static_cast<int>(options.micro_batch_size), layout.dp},
@@ -104,25 +147,31 @@ class Training {
   absl::Status Prepare();
   absl::Status CheckSameData();
   absl::Status CreateReporter();
-  absl::StatusOr<bool> Step();
+  double LearningRate(int64_t step) const;
+  absl::Status QueueStep();
+  absl::StatusOr<bool> AwaitStep();
+  absl::StatusOr<bool> Advance();
   absl::Status Validate();
   absl::Status Save();
-  bool IsDue(int64_t every) const { return every > 0 && step_ % every == 0; }
+  static bool IsDue(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
 
   const TrainOptions& options_;
   const Contract& contract_;
   const Layout& layout_;
   const Dataset& dataset_;
   CommunicatorSet& communicators_;
+  Device& device_;
   StopToken& stop_;
   Clock& clock_ = Clock::Real();
-  Stream stream_ = Stream::Cpu();
+  Stream host_stream_ = Stream::Cpu();  // for what ranks tell each other
   BatchLoader loader_;
   std::optional<DirectoryLock> checkpoint_lock_;  // rank 0 only
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Reporter> reporter_;  // rank 0 only
   SkippedSteps skipped_steps_;
-  int64_t step_ = 0;  // finished
+  int64_t step_ = 0;         // finished
+  int64_t queued_ = 0;       // begun
+  MonotonicTime last_time_;  // when the last step ended, or the one under way began
   int64_t saved_step_ = -1;
 };
 
@@ -135,7 +184,7 @@ absl::Status Training::CheckSameData() {
                          static_cast<double>(dataset_.content_hash() & 0xffffffff)};
   double most_and_least[] = {mine[0], mine[1], mine[2], -mine[0], -mine[1], -mine[2]};
   CONVENE_RETURN_IF_ERROR(
-      communicators_.world->AllReduce(absl::MakeSpan(most_and_least), ReduceOp::kMax, stream_));
+      communicators_.host->AllReduce(absl::MakeSpan(most_and_least), ReduceOp::kMax, host_stream_));
   bool same = true;
   for (int i = 0; i < 3; ++i) same &= most_and_least[i] == -most_and_least[i + 3];
   if (same) return absl::OkStatus();
@@ -155,23 +204,16 @@ absl::Status Training::CreateReporter() {
 absl::Status Training::Prepare() {
   CONVENE_RETURN_IF_ERROR(CheckSameData());
   CONVENE_ASSIGN_OR_RETURN(
-      engine_, Engine::Create({.model = options_.model,
-                               .layout = layout_,
-                               .rank = contract_.rank,
-                               .seed = static_cast<uint64_t>(options_.seed),
-                               .micro_batch_size = static_cast<int>(options_.micro_batch_size),
-                               .sequence_length = static_cast<int>(options_.sequence_length),
-                               .microbatches = static_cast<int>(loader_.microbatches()),
-                               .clip_grad_norm = options_.clip_grad_norm},
-                              communicators_));
+      engine_, Engine::Create(MakeEngineOptions(options_, layout_, contract_.rank, device_.kind()),
+                              communicators_, device_));
   const JobIdentity job{
       .name = contract_.run_id, .data = dataset_.Identity(), .is_restart = contract_.is_restart()};
   CONVENE_ASSIGN_OR_RETURN(
       checkpoint_lock_,
-      ClaimCheckpointDirectory(options_, job, *communicators_.checkpoint, stream_));
-  CONVENE_ASSIGN_OR_RETURN(
-      const std::optional<Restored> resumed,
-      RestoreCheckpoint(options_, job, engine_->optimizer(), *communicators_.checkpoint, stream_));
+      ClaimCheckpointDirectory(options_, job, *communicators_.checkpoint, host_stream_));
+  CONVENE_ASSIGN_OR_RETURN(const std::optional<Restored> resumed,
+                           RestoreCheckpoint(options_, job, engine_->optimizer(),
+                                             *communicators_.checkpoint, host_stream_));
   if (resumed.has_value()) {
     step_ = resumed->info.step;
     if (resumed->path == StepDirectory(options_.checkpoint_dir, step_)) saved_step_ = step_;
@@ -183,7 +225,7 @@ absl::Status Training::Prepare() {
     }
   }
   CONVENE_RETURN_IF_ERROR(
-      Agree(CreateReporter(), "open the metrics file", *communicators_.checkpoint, stream_));
+      Agree(CreateReporter(), "open the metrics file", *communicators_.checkpoint, host_stream_));
   if (contract_.rank != 0) return absl::OkStatus();
   if (resumed.has_value()) {
     reporter_->Say(absl::StrCat("resumed after step ", step_, ", saved by ", resumed->info.layout));
@@ -192,29 +234,57 @@ absl::Status Training::Prepare() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> Training::Step() {
-  const MonotonicTime start = clock_.Now();
-  const double learning_rate = LearningRateAt({.peak = options_.learning_rate,
-                                               .minimum = options_.min_learning_rate,
-                                               .warmup_steps = options_.warmup_steps,
-                                               .total_steps = options_.steps},
-                                              step_ + 1);
-  const AdamWParameters adam{.learning_rate = learning_rate,
+double Training::LearningRate(int64_t step) const {
+  return LearningRateAt({.peak = options_.learning_rate,
+                         .minimum = options_.min_learning_rate,
+                         .warmup_steps = options_.warmup_steps,
+                         .total_steps = options_.steps},
+                        step);
+}
+
+absl::Status Training::QueueStep() {
+  const AdamWParameters adam{.learning_rate = LearningRate(queued_ + 1),
                              .beta1 = options_.beta1,
                              .beta2 = options_.beta2,
                              .epsilon = options_.epsilon,
                              .weight_decay = options_.weight_decay,
-                             .step = step_ + 1};
-  CONVENE_ASSIGN_OR_RETURN(const StepResult result,
-                           engine_->TrainStep(loader_.Training(step_ * options_.global_batch_size),
-                                              adam, stop_.reason() != StopReason::kNone, stream_));
+                             .step = queued_ + 1};
+  if (engine_->steps_in_flight() == 0) last_time_ = clock_.Now();
+  CONVENE_RETURN_IF_ERROR(engine_->QueueStep(loader_.Training(queued_ * options_.global_batch_size),
+                                             adam, stop_.reason() != StopReason::kNone));
+  ++queued_;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Training::AwaitStep() {
+  CONVENE_ASSIGN_OR_RETURN(const StepResult result, engine_->AwaitStep());
   ++step_;
+  const MonotonicTime now = clock_.Now();
   if (reporter_ != nullptr) {
     if (!result.skipped.empty()) reporter_->Say(result.skipped);
-    CONVENE_RETURN_IF_ERROR(reporter_->Step(step_, result, learning_rate, clock_.Now() - start));
+    CONVENE_RETURN_IF_ERROR(reporter_->Step(step_, result, LearningRate(step_), now - last_time_));
   }
+  last_time_ = now;
   CONVENE_RETURN_IF_ERROR(skipped_steps_.Record(step_, !result.skipped.empty(), result.loss));
   return result.stop_requested;
+}
+
+// One step more: queued here, and awaited on a GPU when the next one is queued, so that it never
+// waits for the host; but nothing is in flight where the weights are needed as they stand. Returns
+// whether to stop; then, too, nothing is in flight.
+absl::StatusOr<bool> Training::Advance() {
+  CONVENE_RETURN_IF_ERROR(QueueStep());
+  const bool needs_weights = queued_ == options_.steps ||
+                             IsDue(options_.checkpoint_every, queued_) ||
+                             IsDue(options_.validation_every, queued_);
+  int keep = needs_weights || device_.kind() == DeviceKind::kCpu ? 0 : Engine::kStepsInFlight - 1;
+  bool stop_requested = false;
+  while (engine_->steps_in_flight() > keep) {
+    CONVENE_ASSIGN_OR_RETURN(const bool stop, AwaitStep());
+    if (stop) keep = 0;
+    stop_requested |= stop;
+  }
+  return stop_requested;
 }
 
 absl::Status Training::Validate() {
@@ -222,10 +292,9 @@ absl::Status Training::Validate() {
   if (end == 0) return absl::OkStatus();
   double loss = 0;
   for (int64_t first = 0; first < end; first += options_.global_batch_size) {
-    CONVENE_ASSIGN_OR_RETURN(
-        const double batch_loss,
-        engine_->ForwardLoss(loader_.Validation(first, end),
-                             static_cast<int>(loader_.microbatches()), stream_));
+    CONVENE_ASSIGN_OR_RETURN(const double batch_loss,
+                             engine_->ForwardLoss(loader_.Validation(first, end),
+                                                  static_cast<int>(loader_.microbatches())));
     loss += batch_loss;
   }
   if (reporter_ == nullptr) return absl::OkStatus();
@@ -243,7 +312,7 @@ absl::Status Training::Save() {
                                           .layout = layout_.ToString(),
                                           .world_size = contract_.world_size},
                                          options_.checkpoint_keep, engine_->optimizer(),
-                                         *communicators_.checkpoint, stream_));
+                                         *communicators_.checkpoint, host_stream_));
   saved_step_ = step_;
   if (reporter_ != nullptr) {
     reporter_->Checkpoint(step_, StepDirectory(options_.checkpoint_dir, step_));
@@ -253,16 +322,18 @@ absl::Status Training::Save() {
 
 absl::StatusOr<TrainingEnd> Training::Run() {
   CONVENE_RETURN_IF_ERROR(Prepare());
+  queued_ = step_;
   stop_.Watch();
   while (step_ < options_.steps) {
-    CONVENE_ASSIGN_OR_RETURN(const bool stop_requested, Step());
+    CONVENE_ASSIGN_OR_RETURN(const bool stop_requested, Advance());
     if (stop_requested && step_ < options_.steps) {
       CONVENE_RETURN_IF_ERROR(Save());
       if (reporter_ != nullptr) reporter_->Say(absl::StrCat("stopped after step ", step_));
       return TrainingEnd::kStopped;
     }
-    if (IsDue(options_.checkpoint_every)) CONVENE_RETURN_IF_ERROR(Save());
-    if (IsDue(options_.validation_every) && step_ < options_.steps) {
+    if (engine_->steps_in_flight() > 0) continue;
+    if (IsDue(options_.checkpoint_every, step_)) CONVENE_RETURN_IF_ERROR(Save());
+    if (IsDue(options_.validation_every, step_) && step_ < options_.steps) {
       CONVENE_RETURN_IF_ERROR(Validate());
     }
   }
@@ -284,16 +355,28 @@ absl::Status BlamePeer(const absl::Status& status) {
 
 absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contract& contract,
                                         StopToken& stop) {
-  CONVENE_ASSIGN_OR_RETURN(const Layout layout, ResolveLayout(contract.world_size, options.tp_size,
+  // A plan needs no other ranks.
+  const int world_size = options.print_memory_plan
+                             ? std::max(contract.world_size, options.tp_size * options.pp_size *
+                                                                 std::max(1, options.dp_size))
+                             : contract.world_size;
+  CONVENE_ASSIGN_OR_RETURN(const Layout layout, ResolveLayout(world_size, options.tp_size,
                                                               options.pp_size, options.dp_size));
   CONVENE_RETURN_IF_ERROR(ValidateOptions(options, layout));
+  CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, OpenDevice(options, contract));
   if (contract.rank == 0) {
-    std::fputs(Describe(options, layout).c_str(), stdout);
+    std::printf("%sdevice       %s, %s\n", Describe(options, layout).c_str(),
+                device->description().c_str(),
+                DTypeName(ChoosePrecision(options.precision, device->kind() == DeviceKind::kCuda)));
     std::fflush(stdout);
+  }
+  if (options.print_memory_plan) {
+    if (contract.rank == 0) PrintMemoryPlan(options, layout, *device);
+    return TrainingEnd::kFinished;
   }
   CONVENE_ASSIGN_OR_RETURN(const Dataset dataset, OpenData(options, contract));
   CONVENE_ASSIGN_OR_RETURN(CommunicatorSet communicators, Connect(options, contract, layout));
-  Training training(options, contract, layout, dataset, communicators, stop);
+  Training training(options, contract, layout, dataset, communicators, *device, stop);
   absl::StatusOr<TrainingEnd> end = training.Run();
   if (end.ok()) return end;
   // The connections close before the memory goes that open messages still point into.

@@ -20,6 +20,7 @@
 #include "worker_runtime/comm/nccl/nccl_collective.h"
 #include "worker_runtime/comm/nccl/session.h"
 #include "worker_runtime/comm/nccl/transport_summary.h"
+#include "worker_runtime/device/cuda/queue.h"
 
 namespace convene::worker {
 namespace {
@@ -146,7 +147,7 @@ absl::StatusOr<CommunicatorSet> BootstrapNccl(const Layout& layout, int rank,
         "NCCL ", NcclVersionText(version), " is too old: 2.19 is the oldest that will do"));
   }
   int cuda_device = 0;
-  CONVENE_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&cuda_device), "the current device"));
+  CONVENE_RETURN_IF_ERROR(cuda::CudaStatus(cudaGetDevice(&cuda_device), "the current device"));
   const auto session = std::make_shared<NcclSession>(
       NcclSessionOptions{.global_rank = rank,
                          .cuda_device = cuda_device,

@@ -13,6 +13,8 @@
 namespace convene::worker {
 namespace {
 
+using cuda::CudaStatus;
+
 ncclDataType_t TypeOf(DType dtype) {
   switch (dtype) {
     case DType::kFloat32:
@@ -126,9 +128,9 @@ NcclCollective::~NcclCollective() {
   if (token_ != nullptr) cudaFree(token_);
 }
 
-absl::Status NcclCollective::Cuda(cudaError_t error, absl::string_view what) {
+absl::Status NcclCollective::Cuda(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return absl::OkStatus();
-  session_->Fail(CudaStatus(error, absl::StrCat(name_, " ", what)));
+  session_->Fail(Annotate(CudaStatus(error, what), name_));
   return session_->status();
 }
 

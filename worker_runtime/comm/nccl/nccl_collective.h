@@ -116,7 +116,7 @@ class NcclCollective final : public Collective {
   // The lane's next operation begins after all that `stream` holds.
   absl::Status OrderBehind(cudaStream_t stream, const Lane& lane);
   // Ends the session when CUDA refuses what cannot be refused.
-  absl::Status Cuda(cudaError_t error, absl::string_view what);
+  absl::Status Cuda(cudaError_t error, const char* what);
   // Of messages from this rank to `peer`, or the other way round.
   Lane& LaneOf(int from, int to) { return to > from ? up_ : down_; }
 

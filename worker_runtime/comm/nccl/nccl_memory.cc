@@ -7,17 +7,17 @@
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/comm/members.h"
 #include "worker_runtime/comm/nccl/nccl_collective.h"
 #include "worker_runtime/comm/nccl/session.h"
+#include "worker_runtime/device/cuda/queue.h"
 
 namespace convene::worker {
 namespace {
 
 std::weak_ptr<NcclSession> SessionOf(const CommunicatorSet& set) {
-  for (const CommunicatorMember& member : kCommunicatorMembers) {
-    const auto* const collective = dynamic_cast<NcclCollective*>((set.*member.place).get());
-    if (collective != nullptr) return collective->session();
+  for (Collective* const collective : set.OnDevice()) {
+    const auto* const over_nccl = dynamic_cast<NcclCollective*>(collective);
+    if (over_nccl != nullptr) return over_nccl->session();
   }
   return {};
 }
@@ -38,9 +38,9 @@ absl::StatusOr<void*> NcclMemory::Allocate(size_t bytes) {
                                                      free_bytes, " of its ", total_bytes,
                                                      " bytes are free"));
   }
-  absl::Status zeroed = CudaStatus(cudaMemset(data, 0, bytes), "cudaMemset");
+  absl::Status zeroed = cuda::CudaStatus(cudaMemset(data, 0, bytes), "cudaMemset");
   // Not done when it returns, and other streams do not wait for it.
-  if (zeroed.ok()) zeroed = CudaStatus(cudaStreamSynchronize(nullptr), "cudaMemset");
+  if (zeroed.ok()) zeroed = cuda::CudaStatus(cudaStreamSynchronize(nullptr), "cudaMemset");
   if (!zeroed.ok()) {
     ncclMemFree(data);
     return zeroed;

@@ -10,9 +10,12 @@
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/comm/nccl/peers.h"
+#include "worker_runtime/device/cuda/queue.h"
 
 namespace convene::worker {
 namespace {
+
+using cuda::CudaStatus;
 
 constexpr absl::Duration kWatchInterval = absl::Milliseconds(100);
 constexpr absl::Duration kExplanationPatience = absl::Seconds(10);
@@ -48,11 +51,6 @@ absl::Status NcclStatus(ncclResult_t result) {
     default:
       return absl::InternalError(text);
   }
-}
-
-absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
-  if (error == cudaSuccess) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat(what, ": CUDA: ", cudaGetErrorString(error)));
 }
 
 NcclSession::NcclSession(NcclSessionOptions options) : options_(std::move(options)) {
@@ -182,7 +180,10 @@ absl::Status NcclSession::Start(const Operation& operation,
 
 absl::StatusOr<bool> NcclSession::IsComplete(const Open& open) {
   const cudaError_t state = cudaEventQuery(open.event);
-  if (state == cudaErrorNotReady) return false;
+  if (state == cudaErrorNotReady) {
+    cudaGetLastError();  // no error of this thread's next launch
+    return false;
+  }
   CONVENE_RETURN_IF_ERROR(CudaStatus(state, "an operation queued before"));
   return true;
 }

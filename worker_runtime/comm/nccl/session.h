@@ -33,7 +33,6 @@ namespace convene::worker {
 // OK for success and for "in progress"; else Unavailable (a peer or the network), Internal, or
 // InvalidArgument for our own misuse, with the library's words.
 absl::Status NcclStatus(ncclResult_t result);
-absl::Status CudaStatus(cudaError_t error, absl::string_view what);
 
 struct NcclSessionOptions {
   int global_rank = 0;

@@ -3,66 +3,80 @@
 #include <algorithm>
 #include <cmath>
 
+#include "worker_runtime/ops/cpu/cpu_ops.h"
 #include "worker_runtime/ops/cpu/simd.h"
 
-namespace convene::worker {
+namespace convene::worker::cpu {
 namespace {
 
-constexpr int64_t kBlock = 1 << 13;
+constexpr int64_t kBlocksPerTask = 128;  // 8192 elements
 
-// The update's constants, computed in double and rounded once.
-struct Factors {
-  float gradient_scale;
-  float beta1;
-  float beta2;
-  float one_minus_beta1;
-  float one_minus_beta2;
-  float decay;          // 1 - learning_rate * weight_decay
-  float step_size;      // learning_rate / (1 - beta1^step)
-  float second_factor;  // 1 / sqrt(1 - beta2^step)
-  float epsilon;
-};
-
-Factors MakeFactors(const AdamWParameters& parameters) {
-  const double step = static_cast<double>(parameters.step);
-  const double correction1 = 1.0 - std::pow(parameters.beta1, step);
-  const double correction2 = 1.0 - std::pow(parameters.beta2, step);
-  return {.gradient_scale = parameters.gradient_scale,
-          .beta1 = static_cast<float>(parameters.beta1),
-          .beta2 = static_cast<float>(parameters.beta2),
-          .one_minus_beta1 = static_cast<float>(1.0 - parameters.beta1),
-          .one_minus_beta2 = static_cast<float>(1.0 - parameters.beta2),
-          .decay = static_cast<float>(1.0 - parameters.learning_rate * parameters.weight_decay),
-          .step_size = static_cast<float>(parameters.learning_rate / correction1),
-          .second_factor = static_cast<float>(1.0 / std::sqrt(correction2)),
-          .epsilon = static_cast<float>(parameters.epsilon)};
-}
-
-CONVENE_CPU_CLONES void UpdateBlock(int64_t count, const Factors& factors, const float* gradients,
-                                    float* weights, float* first_moment, float* second_moment) {
-  const Factors f = factors;
+template <typename T>
+CONVENE_CPU_INLINE void UpdateRun(int64_t count, const AdamWFactors& factors, float gradient_scale,
+                                  float decay, const float* gradients, float* master, T* weights,
+                                  float* first_moment, float* second_moment) {
+  const AdamWFactors f = factors;
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) {
-    const float gradient = gradients[i] * f.gradient_scale;
+    const float gradient = gradients[i] * gradient_scale;
     const float first = f.beta1 * first_moment[i] + f.one_minus_beta1 * gradient;
     const float second = f.beta2 * second_moment[i] + f.one_minus_beta2 * (gradient * gradient);
     const float denominator = std::sqrt(second) * f.second_factor + f.epsilon;
     first_moment[i] = first;
     second_moment[i] = second;
-    weights[i] = weights[i] * f.decay - f.step_size * (first / denominator);
+    const float weight = master[i] * decay - f.step_size * (first / denominator);
+    master[i] = weight;
+    // For fp32 it is the same memory: a store less.
+    if constexpr (sizeof(T) < sizeof(float)) Narrow(weight, &weights[i]);
   }
+}
+
+CONVENE_CPU_CLONES void Update(int64_t count, const AdamWFactors& factors, float gradient_scale,
+                               float decay, const float* gradients, float* master, float* weights,
+                               float* first_moment, float* second_moment) {
+  UpdateRun(count, factors, gradient_scale, decay, gradients, master, weights, first_moment,
+            second_moment);
+}
+CONVENE_CPU_CLONES void Update(int64_t count, const AdamWFactors& factors, float gradient_scale,
+                               float decay, const float* gradients, float* master,
+                               BFloat16* weights, float* first_moment, float* second_moment) {
+  UpdateRun(count, factors, gradient_scale, decay, gradients, master, weights, first_moment,
+            second_moment);
 }
 
 }  // namespace
 
-void AdamW(int64_t count, const AdamWParameters& parameters, const float* gradients, float* weights,
+void DecideStep(const double* sum_of_squares, double max_norm, StepControl* control,
+                Stream& /*stream*/) {
+  *control = ControlStep(std::sqrt(*sum_of_squares), max_norm);
+}
+
+template <typename T>
+void AdamW(int64_t count, const AdamWFactors* factors, const StepControl* control,
+           const uint8_t* flags, const float* gradients, float* master, T* weights,
            float* first_moment, float* second_moment, Stream& /*stream*/) {
-  const Factors factors = MakeFactors(parameters);
-#pragma omp parallel for schedule(static) if (count > kBlock)
-  for (int64_t begin = 0; begin < count; begin += kBlock) {
-    UpdateBlock(std::min(kBlock, count - begin), factors, gradients + begin, weights + begin,
-                first_moment + begin, second_moment + begin);
+  if (control->skip != 0) return;
+  const int64_t blocks = count / kFlagBlock;
+#pragma omp parallel for schedule(static) if (blocks > kBlocksPerTask)
+  for (int64_t task = 0; task < blocks; task += kBlocksPerTask) {
+    const int64_t task_end = std::min(blocks, task + kBlocksPerTask);
+    // Runs of blocks with one flag: nearly always the whole task.
+    for (int64_t begin = task; begin < task_end;) {
+      const uint8_t decayed = flags[begin] & kDecayed;
+      int64_t end = begin + 1;
+      while (end < task_end && (flags[end] & kDecayed) == decayed) ++end;
+      const int64_t first = begin * kFlagBlock;
+      Update((end - begin) * kFlagBlock, *factors, control->gradient_scale,
+             decayed != 0 ? factors->decay : 1.0f, gradients + first, master + first,
+             weights + first, first_moment + first, second_moment + first);
+      begin = end;
+    }
   }
 }
 
-}  // namespace convene::worker
+template void AdamW(int64_t, const AdamWFactors*, const StepControl*, const uint8_t*, const float*,
+                    float*, float*, float*, float*, Stream&);
+template void AdamW(int64_t, const AdamWFactors*, const StepControl*, const uint8_t*, const float*,
+                    float*, BFloat16*, float*, float*, Stream&);
+
+}  // namespace convene::worker::cpu

@@ -12,14 +12,12 @@
 #include <limits>
 
 #include "worker_runtime/ops/cpu/block_product.h"
+#include "worker_runtime/ops/cpu/cpu_ops.h"
 #include "worker_runtime/ops/cpu/simd.h"
 #include "worker_runtime/ops/cpu/softmax.h"
 
-namespace convene::worker {
+namespace convene::worker::cpu {
 namespace {
-
-using cpu::BlockProduct;
-using cpu::RoundUpToVector;
 
 constexpr int kQueryBlock = 48;
 constexpr int kKeyBlock = 128;
@@ -102,36 +100,64 @@ int ThreadCount(const AttentionShape& shape) {
   return std::max(1, std::min(omp_get_max_threads(), TaskCount(shape)));
 }
 
-// to: (rows, padded), from: rows of `width` floats, `stride` apart; times `factor`.
-CONVENE_CPU_CLONES void Pack(int rows, int width, int padded, float factor, const float* from,
-                             ptrdiff_t stride, float* to) {
+// to: (rows, padded), from: rows of `width` elements, `stride` apart; times `factor`.
+template <typename T>
+CONVENE_CPU_INLINE void PackRows(int rows, int width, int padded, float factor, const T* from,
+                                 ptrdiff_t stride, float* to) {
   for (int row = 0; row < rows; ++row) {
-    const float* source = from + row * stride;
+    const T* source = from + row * stride;
     float* target = to + static_cast<ptrdiff_t>(row) * padded;
-    for (int i = 0; i < width; ++i) target[i] = source[i] * factor;
+    for (int i = 0; i < width; ++i) target[i] = Widen(source[i]) * factor;
     for (int i = width; i < padded; ++i) target[i] = 0;
   }
 }
 
-CONVENE_CPU_CLONES void Unpack(int rows, int width, int padded, float factor, const float* from,
-                               float* to, ptrdiff_t stride) {
+template <typename T>
+CONVENE_CPU_INLINE void UnpackRows(int rows, int width, int padded, float factor, const float* from,
+                                   T* to, ptrdiff_t stride) {
   for (int row = 0; row < rows; ++row) {
     const float* source = from + static_cast<ptrdiff_t>(row) * padded;
-    float* target = to + row * stride;
-    for (int i = 0; i < width; ++i) target[i] = source[i] * factor;
+    T* target = to + row * stride;
+    for (int i = 0; i < width; ++i) Narrow(source[i] * factor, &target[i]);
   }
 }
 
+template <typename T>
+CONVENE_CPU_INLINE float DotProduct(int count, const T* x, const T* y) {
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int i = 0; i < count; ++i) sum += Widen(x[i]) * Widen(y[i]);
+  return sum;
+}
+
+// The clones, for each type.
+#define CONVENE_ROW_FUNCTIONS(T)                                                                   \
+  CONVENE_CPU_CLONES void Pack(int rows, int width, int padded, float factor, const T* from,       \
+                               ptrdiff_t stride, float* to) {                                      \
+    PackRows(rows, width, padded, factor, from, stride, to);                                       \
+  }                                                                                                \
+  CONVENE_CPU_CLONES void Unpack(int rows, int width, int padded, float factor, const float* from, \
+                                 T* to, ptrdiff_t stride) {                                        \
+    UnpackRows(rows, width, padded, factor, from, to, stride);                                     \
+  }                                                                                                \
+  CONVENE_CPU_CLONES float Dot(int count, const T* x, const T* y) {                                \
+    return DotProduct(count, x, y);                                                                \
+  }
+CONVENE_ROW_FUNCTIONS(float)
+CONVENE_ROW_FUNCTIONS(BFloat16)
+#undef CONVENE_ROW_FUNCTIONS
+
 // to: (width, padded_rows).
-void PackTransposed(int rows, int width, int padded_rows, const float* from, ptrdiff_t stride,
+template <typename T>
+void PackTransposed(int rows, int width, int padded_rows, const T* from, ptrdiff_t stride,
                     float* to) {
   constexpr int kTile = 16;
   for (int begin = 0; begin < padded_rows; begin += kTile) {
     const int here = std::max(0, std::min(kTile, rows - begin));
     for (int i = 0; i < width; ++i) {
       float* target = to + static_cast<ptrdiff_t>(i) * padded_rows + begin;
-      const float* source = from + begin * stride + i;
-      for (int row = 0; row < here; ++row) target[row] = source[row * stride];
+      const T* source = from + begin * stride + i;
+      for (int row = 0; row < here; ++row) target[row] = Widen(source[row * stride]);
       for (int row = here; row < kTile; ++row) target[row] = 0;
     }
   }
@@ -148,17 +174,10 @@ CONVENE_CPU_CLONES void SoftmaxGradientRow(int count, float log_sum_exp, float m
                                            float* probabilities, float* gradient) {
 #pragma omp simd
   for (int i = 0; i < count; ++i) {
-    const float probability = cpu::Exp(probabilities[i] - log_sum_exp);
+    const float probability = Exp(probabilities[i] - log_sum_exp);
     probabilities[i] = probability;
     gradient[i] = probability * (gradient[i] - mean_gradient);
   }
-}
-
-CONVENE_CPU_CLONES float Dot(int count, const float* x, const float* y) {
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int i = 0; i < count; ++i) sum += x[i] * y[i];
-  return sum;
 }
 
 // One block of queries against one block of keys.
@@ -200,14 +219,14 @@ void MultiplyWithKeys(const Task& task, const Block& block, const Rows& rows, co
 void SoftmaxRow(int visible, int padded, int head_size, float* scores, float* row_max,
                 float* row_sum, float* out) {
   std::fill(scores + std::clamp(visible, 0, padded), scores + padded, kMinusInfinity);
-  const float new_max = std::max(*row_max, cpu::Max(padded, scores));
+  const float new_max = std::max(*row_max, Max(padded, scores));
   if (new_max != *row_max) {
-    const float correction = cpu::Exp(*row_max - new_max);
+    const float correction = Exp(*row_max - new_max);
     *row_sum *= correction;
     ScaleRow(head_size, correction, out);
     *row_max = new_max;
   }
-  *row_sum += cpu::ExpInPlace(padded, new_max, scores);
+  *row_sum += ExpInPlace(padded, new_max, scores);
 }
 
 void ForwardBlock(const Task& task, const Block& block, const Scratch& scratch) {
@@ -229,10 +248,11 @@ void ForwardBlock(const Task& task, const Block& block, const Scratch& scratch) 
   }
 }
 
-void ForwardTask(const AttentionShape& shape, int index, const float* qkv, float* out,
-                 float* log_sum_exp, const Scratch& scratch) {
+template <typename T>
+void ForwardTask(const AttentionShape& shape, int index, const T* qkv, T* out, float* log_sum_exp,
+                 const Scratch& scratch) {
   const Task task(shape, index);
-  const float* sequence = qkv + task.first_row * task.qkv_stride;
+  const T* sequence = qkv + task.first_row * task.qkv_stride;
   PackTransposed(task.length, task.head_size, task.padded_length, sequence + task.key_offset,
                  task.qkv_stride, scratch.keys_transposed);
   Pack(task.length, task.head_size, task.padded_head_size, 1.0f, sequence + task.value_offset,
@@ -312,12 +332,12 @@ void BackwardBlock(const Task& task, const Block& block, const float* log_sum_ex
   }
 }
 
-void BackwardTask(const AttentionShape& shape, int index, const float* qkv, const float* out,
-                  const float* log_sum_exp, const float* dout, float* dqkv,
-                  const Scratch& scratch) {
+template <typename T>
+void BackwardTask(const AttentionShape& shape, int index, const T* qkv, const T* out,
+                  const float* log_sum_exp, const T* dout, T* dqkv, const Scratch& scratch) {
   const Task task(shape, index);
-  const float* sequence = qkv + task.first_row * task.qkv_stride;
-  float* dsequence = dqkv + task.first_row * task.qkv_stride;
+  const T* sequence = qkv + task.first_row * task.qkv_stride;
+  T* dsequence = dqkv + task.first_row * task.qkv_stride;
   PackTransposed(task.length, task.head_size, task.padded_length, sequence + task.key_offset,
                  task.qkv_stride, scratch.keys_transposed);
   PackTransposed(task.length, task.head_size, task.padded_length, sequence + task.value_offset,
@@ -361,31 +381,46 @@ void BackwardTask(const AttentionShape& shape, int index, const float* qkv, cons
 
 }  // namespace
 
-size_t AttentionWorkspace(const AttentionShape& shape) {
-  return Scratch(shape, nullptr).size * static_cast<size_t>(ThreadCount(shape));
+template <typename T>
+size_t AttentionWorkspaceBytes(const AttentionShape& shape) {
+  return Scratch(shape, nullptr).size * sizeof(float) * static_cast<size_t>(ThreadCount(shape));
 }
 
-void AttentionForward(const AttentionShape& shape, const float* qkv, float* out, float* log_sum_exp,
-                      float* workspace, Stream& /*stream*/) {
+template <typename T>
+void AttentionForward(const AttentionShape& shape, const T* qkv, T* out, float* log_sum_exp,
+                      const Workspace& workspace, Stream& /*stream*/) {
   const size_t scratch_size = Scratch(shape, nullptr).size;
+  float* const memory = workspace.As<float>(AttentionWorkspaceBytes<T>(shape));
   const int tasks = TaskCount(shape);
 #pragma omp parallel for schedule(static) num_threads(ThreadCount(shape))
   for (int index = 0; index < tasks; ++index) {
-    const Scratch scratch(shape, workspace + scratch_size * omp_get_thread_num());
+    const Scratch scratch(shape, memory + scratch_size * omp_get_thread_num());
     ForwardTask(shape, index, qkv, out, log_sum_exp, scratch);
   }
 }
 
-void AttentionBackward(const AttentionShape& shape, const float* qkv, const float* out,
-                       const float* log_sum_exp, const float* dout, float* dqkv, float* workspace,
+template <typename T>
+void AttentionBackward(const AttentionShape& shape, const T* qkv, const T* out,
+                       const float* log_sum_exp, const T* dout, T* dqkv, const Workspace& workspace,
                        Stream& /*stream*/) {
   const size_t scratch_size = Scratch(shape, nullptr).size;
+  float* const memory = workspace.As<float>(AttentionWorkspaceBytes<T>(shape));
   const int tasks = TaskCount(shape);
 #pragma omp parallel for schedule(static) num_threads(ThreadCount(shape))
   for (int index = 0; index < tasks; ++index) {
-    const Scratch scratch(shape, workspace + scratch_size * omp_get_thread_num());
+    const Scratch scratch(shape, memory + scratch_size * omp_get_thread_num());
     BackwardTask(shape, index, qkv, out, log_sum_exp, dout, dqkv, scratch);
   }
 }
 
-}  // namespace convene::worker
+#define CONVENE_INSTANTIATE(T)                                                                  \
+  template size_t AttentionWorkspaceBytes<T>(const AttentionShape&);                            \
+  template void AttentionForward(const AttentionShape&, const T*, T*, float*, const Workspace&, \
+                                 Stream&);                                                      \
+  template void AttentionBackward(const AttentionShape&, const T*, const T*, const float*,      \
+                                  const T*, T*, const Workspace&, Stream&)
+CONVENE_INSTANTIATE(float);
+CONVENE_INSTANTIATE(BFloat16);
+#undef CONVENE_INSTANTIATE
+
+}  // namespace convene::worker::cpu

@@ -4,10 +4,11 @@
 #include <cmath>
 #include <cstddef>
 
+#include "worker_runtime/ops/cpu/cpu_ops.h"
 #include "worker_runtime/ops/cpu/simd.h"
 #include "worker_runtime/ops/cpu/softmax.h"
 
-namespace convene::worker {
+namespace convene::worker::cpu {
 namespace {
 
 constexpr int64_t kParallelElements = 1 << 14;
@@ -16,58 +17,74 @@ bool IsLarge(int rows, int columns) {
   return static_cast<int64_t>(rows) * columns >= kParallelElements;
 }
 
-CONVENE_CPU_CLONES void Scale(int columns, float factor, float* x) {
-#pragma omp simd
-  for (int i = 0; i < columns; ++i) x[i] *= factor;
-}
-
 }  // namespace
 
-void CrossEntropyRowMax(int rows, int columns, const float* logits, float* row_max,
-                        Stream& /*stream*/) {
-#pragma omp parallel for schedule(static) if (IsLarge(rows, columns))
-  for (int row = 0; row < rows; ++row) {
-    row_max[row] = cpu::Max(columns, logits + static_cast<ptrdiff_t>(row) * columns);
-  }
-}
-
-void CrossEntropyExpSums(int rows, int vocabulary_begin, int vocabulary_end, const int32_t* targets,
-                         const float* row_max, float* logits, float* sums, Stream& /*stream*/) {
+template <typename T>
+void CrossEntropyStatistics(int rows, int vocabulary_begin, int vocabulary_end,
+                            const int32_t* targets, const T* logits, float* row_max, float* sums,
+                            Stream& /*stream*/) {
   const int columns = vocabulary_end - vocabulary_begin;
 #pragma omp parallel for schedule(static) if (IsLarge(rows, columns))
   for (int row = 0; row < rows; ++row) {
-    float* logits_row = logits + static_cast<ptrdiff_t>(row) * columns;
+    const T* logits_row = logits + static_cast<ptrdiff_t>(row) * columns;
     const int target = targets[row];
     const bool is_here = target >= vocabulary_begin && target < vocabulary_end;
-    sums[2 * row + 1] = is_here ? logits_row[target - vocabulary_begin] - row_max[row] : 0.0f;
-    sums[2 * row] = cpu::ExpInPlace(columns, row_max[row], logits_row);
+    row_max[row] = Max(columns, logits_row);
+    sums[2 * row] = ExpSum(columns, row_max[row], logits_row);
+    sums[2 * row + 1] = is_here ? Widen(logits_row[target - vocabulary_begin]) : 0.0f;
   }
 }
 
-double CrossEntropyLossAndGradient(int rows, int vocabulary_begin, int vocabulary_end,
-                                   const int32_t* targets, const float* sums, float gradient_scale,
-                                   float* logits, Stream& /*stream*/) {
-  const int columns = vocabulary_end - vocabulary_begin;
-#pragma omp parallel for schedule(static) if (IsLarge(rows, columns))
-  for (int row = 0; row < rows; ++row) {
-    float* logits_row = logits + static_cast<ptrdiff_t>(row) * columns;
-    const int target = targets[row];
-    if (target < 0) {
-      std::fill_n(logits_row, columns, 0.0f);
-      continue;
-    }
-    Scale(columns, gradient_scale / sums[2 * row], logits_row);
-    if (target >= vocabulary_begin && target < vocabulary_end) {
-      logits_row[target - vocabulary_begin] -= gradient_scale;
-    }
-  }
+void CrossEntropyRescale(int rows, const float* slice_max, const float* row_max, float* sums,
+                         Stream& /*stream*/) {
+  for (int row = 0; row < rows; ++row) sums[2 * row] *= std::exp(slice_max[row] - row_max[row]);
+}
+
+size_t CrossEntropyWorkspaceBytes(int /*rows*/) { return 0; }
+
+void CrossEntropyLoss(int rows, const int32_t* targets, const float* row_max, const float* sums,
+                      double* loss_sum, const Workspace& /*workspace*/, Stream& /*stream*/) {
   // One thread, in the order of the rows: the same bits every time.
   double loss = 0;
   for (int row = 0; row < rows; ++row) {
     if (targets[row] < 0) continue;
-    loss += std::log(static_cast<double>(sums[2 * row])) - static_cast<double>(sums[2 * row + 1]);
+    loss += std::log(static_cast<double>(sums[2 * row])) +
+            (static_cast<double>(row_max[row]) - static_cast<double>(sums[2 * row + 1]));
   }
-  return loss;
+  *loss_sum += loss;
 }
 
-}  // namespace convene::worker
+template <typename T>
+void CrossEntropyGradient(int rows, int vocabulary_begin, int vocabulary_end,
+                          const int32_t* targets, const float* row_max, const float* sums,
+                          const float* gradient_scale, T* logits, Stream& /*stream*/) {
+  const int columns = vocabulary_end - vocabulary_begin;
+  const float scale = *gradient_scale;
+#pragma omp parallel for schedule(static) if (IsLarge(rows, columns))
+  for (int row = 0; row < rows; ++row) {
+    T* logits_row = logits + static_cast<ptrdiff_t>(row) * columns;
+    const int target = targets[row];
+    if (target < 0) {
+      std::fill_n(logits_row, columns, T(0.0f));
+      continue;
+    }
+    const bool is_here = target >= vocabulary_begin && target < vocabulary_end;
+    T* const target_logit = logits_row + (is_here ? target - vocabulary_begin : 0);
+    // Before it is rounded: near the end of training the two parts nearly cancel.
+    const float target_gradient =
+        scale * (std::exp(Widen(*target_logit) - row_max[row]) / sums[2 * row] - 1.0f);
+    ScaledExpInPlace(columns, row_max[row], scale / sums[2 * row], logits_row);
+    if (is_here) Narrow(target_gradient, target_logit);
+  }
+}
+
+template void CrossEntropyStatistics(int, int, int, const int32_t*, const float*, float*, float*,
+                                     Stream&);
+template void CrossEntropyStatistics(int, int, int, const int32_t*, const BFloat16*, float*, float*,
+                                     Stream&);
+template void CrossEntropyGradient(int, int, int, const int32_t*, const float*, const float*,
+                                   const float*, float*, Stream&);
+template void CrossEntropyGradient(int, int, int, const int32_t*, const float*, const float*,
+                                   const float*, BFloat16*, Stream&);
+
+}  // namespace convene::worker::cpu

@@ -2,22 +2,45 @@
 
 #include <algorithm>
 
+#include "worker_runtime/ops/cpu/cpu_ops.h"
 #include "worker_runtime/ops/cpu/simd.h"
 
-namespace convene::worker {
+namespace convene::worker::cpu {
 namespace {
 
 constexpr int64_t kBlock = 1 << 14;
 constexpr int kPartialSums = 64;
 
-CONVENE_CPU_CLONES void AddBlock(int64_t count, const float* x, float* y) {
+template <typename T>
+CONVENE_CPU_INLINE void AddTo(int64_t count, const T* x, T* y) {
 #pragma omp simd
-  for (int64_t i = 0; i < count; ++i) y[i] += x[i];
+  for (int64_t i = 0; i < count; ++i) Narrow(Widen(x[i]) + Widen(y[i]), &y[i]);
 }
 
-CONVENE_CPU_CLONES void ScaleBlock(int64_t count, float factor, float* x) {
+CONVENE_CPU_CLONES void AddBlock(int64_t count, const float* x, float* y) { AddTo(count, x, y); }
+CONVENE_CPU_CLONES void AddBlock(int64_t count, const BFloat16* x, BFloat16* y) {
+  AddTo(count, x, y);
+}
+
+template <typename From, typename To>
+CONVENE_CPU_INLINE void ConvertTo(int64_t count, const From* x, To* y) {
 #pragma omp simd
-  for (int64_t i = 0; i < count; ++i) x[i] *= factor;
+  for (int64_t i = 0; i < count; ++i) Narrow(Widen(x[i]), &y[i]);
+}
+
+CONVENE_CPU_CLONES void ConvertBlock(int64_t count, const float* x, BFloat16* y) {
+  ConvertTo(count, x, y);
+}
+CONVENE_CPU_CLONES void ConvertBlock(int64_t count, const BFloat16* x, float* y) {
+  ConvertTo(count, x, y);
+}
+
+template <typename From, typename To>
+void Convert(int64_t count, const From* x, To* y) {
+#pragma omp parallel for schedule(static) if (count > kBlock)
+  for (int64_t begin = 0; begin < count; begin += kBlock) {
+    ConvertBlock(std::min(kBlock, count - begin), x + begin, y + begin);
+  }
 }
 
 CONVENE_CPU_CLONES double SumOfSquaresBlock(int64_t count, const float* x) {
@@ -32,34 +55,51 @@ CONVENE_CPU_CLONES double SumOfSquaresBlock(int64_t count, const float* x) {
 
 }  // namespace
 
-void AddInPlace(int64_t count, const float* x, float* y, Stream& /*stream*/) {
+template <typename T>
+void AddInPlace(int64_t count, const T* x, T* y, Stream& /*stream*/) {
 #pragma omp parallel for schedule(static) if (count > kBlock)
   for (int64_t begin = 0; begin < count; begin += kBlock) {
     AddBlock(std::min(kBlock, count - begin), x + begin, y + begin);
   }
 }
 
-void ScaleInPlace(int64_t count, float factor, float* x, Stream& /*stream*/) {
-#pragma omp parallel for schedule(static) if (count > kBlock)
-  for (int64_t begin = 0; begin < count; begin += kBlock) {
-    ScaleBlock(std::min(kBlock, count - begin), factor, x + begin);
-  }
+void Copy(int64_t count, const float* x, float* y, Stream& /*stream*/) { std::copy_n(x, count, y); }
+
+void ToBFloat16(int64_t count, const float* x, BFloat16* y, Stream& /*stream*/) {
+  Convert(count, x, y);
 }
 
-double SumOfSquares(int64_t count, const float* x, Stream& /*stream*/) {
+void ToFloat(int64_t count, const BFloat16* x, float* y, Stream& /*stream*/) {
+  Convert(count, x, y);
+}
+
+size_t SumOfSquaresWorkspaceBytes(int64_t /*count*/) { return 0; }
+
+void SumOfSquares(int64_t count, const float* x, const uint8_t* flags, double* sum,
+                  const Workspace& /*workspace*/, Stream& /*stream*/) {
   // As many parts as there ever are, whatever the number of threads: their borders, and with them
   // the bits, depend on count alone.
   double partial_sums[kPartialSums] = {};
-  const int64_t part = std::max(kBlock, (count + kPartialSums - 1) / kPartialSums);
+  const int64_t blocks = count / kFlagBlock;
+  const int64_t part = (blocks + kPartialSums - 1) / kPartialSums;
 #pragma omp parallel for schedule(static) if (count > kBlock)
   for (int i = 0; i < kPartialSums; ++i) {
-    const int64_t begin = i * part;
-    if (begin < count)
-      partial_sums[i] = SumOfSquaresBlock(std::min(part, count - begin), x + begin);
+    const int64_t part_end = std::min(blocks, (i + 1) * part);
+    for (int64_t begin = i * part; begin < part_end;) {
+      const uint8_t owned = flags[begin] & kOwned;
+      int64_t end = begin + 1;
+      while (end < part_end && (flags[end] & kOwned) == owned) ++end;
+      if (owned != 0) {
+        partial_sums[i] += SumOfSquaresBlock((end - begin) * kFlagBlock, x + begin * kFlagBlock);
+      }
+      begin = end;
+    }
   }
-  double sum = 0;
-  for (const double partial : partial_sums) sum += partial;
-  return sum;
+  *sum = 0;
+  for (const double partial : partial_sums) *sum += partial;
 }
 
-}  // namespace convene::worker
+template void AddInPlace(int64_t, const float*, float*, Stream&);
+template void AddInPlace(int64_t, const BFloat16*, BFloat16*, Stream&);
+
+}  // namespace convene::worker::cpu

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cstddef>
 
-namespace convene::worker {
+#include "worker_runtime/ops/cpu/cpu_ops.h"
+#include "worker_runtime/ops/cpu/simd.h"
+
+namespace convene::worker::cpu {
 namespace {
 
 constexpr int64_t kParallelElements = 1 << 16;
@@ -15,23 +18,28 @@ bool IsLarge(int rows, int columns) {
 
 }  // namespace
 
+template <typename T>
 void EmbeddingForward(int rows, int columns, int vocabulary_begin, int vocabulary_end,
-                      const int32_t* tokens, const float* table, float* y, Stream& /*stream*/) {
+                      const int32_t* tokens, const T* table, T* y, Stream& /*stream*/) {
 #pragma omp parallel for schedule(static) if (IsLarge(rows, columns))
   for (int row = 0; row < rows; ++row) {
-    float* y_row = y + static_cast<ptrdiff_t>(row) * columns;
+    T* y_row = y + static_cast<ptrdiff_t>(row) * columns;
     const int token = tokens[row];
     if (token >= vocabulary_begin && token < vocabulary_end) {
       std::copy_n(table + static_cast<ptrdiff_t>(token - vocabulary_begin) * columns, columns,
                   y_row);
     } else {
-      std::fill_n(y_row, columns, 0.0f);
+      std::fill_n(y_row, columns, T(0.0f));
     }
   }
 }
 
+size_t EmbeddingWorkspaceBytes(int /*rows*/) { return 0; }
+
+template <typename T>
 void EmbeddingBackward(int rows, int columns, int vocabulary_begin, int vocabulary_end,
-                       const int32_t* tokens, const float* dy, float* dtable, Stream& /*stream*/) {
+                       const int32_t* tokens, const T* dy, float* dtable,
+                       const Workspace& /*workspace*/, Stream& /*stream*/) {
   // Threads share the columns, not the rows: each element's sum keeps the order of `tokens`.
 #pragma omp parallel for schedule(static) if (IsLarge(rows, columns))
   for (int begin = 0; begin < columns; begin += kColumnBlock) {
@@ -39,12 +47,20 @@ void EmbeddingBackward(int rows, int columns, int vocabulary_begin, int vocabula
     for (int row = 0; row < rows; ++row) {
       const int token = tokens[row];
       if (token < vocabulary_begin || token >= vocabulary_end) continue;
-      const float* source = dy + static_cast<ptrdiff_t>(row) * columns + begin;
+      const T* source = dy + static_cast<ptrdiff_t>(row) * columns + begin;
       float* sum = dtable + static_cast<ptrdiff_t>(token - vocabulary_begin) * columns + begin;
 #pragma omp simd
-      for (int i = 0; i < count; ++i) sum[i] += source[i];
+      for (int i = 0; i < count; ++i) sum[i] += Widen(source[i]);
     }
   }
 }
 
-}  // namespace convene::worker
+template void EmbeddingForward(int, int, int, int, const int32_t*, const float*, float*, Stream&);
+template void EmbeddingForward(int, int, int, int, const int32_t*, const BFloat16*, BFloat16*,
+                               Stream&);
+template void EmbeddingBackward(int, int, int, int, const int32_t*, const float*, float*,
+                                const Workspace&, Stream&);
+template void EmbeddingBackward(int, int, int, int, const int32_t*, const BFloat16*, float*,
+                                const Workspace&, Stream&);
+
+}  // namespace convene::worker::cpu

@@ -5,53 +5,99 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "worker_runtime/ops/cpu/cpu_ops.h"
 #include "worker_runtime/ops/cpu/simd.h"
 
-namespace convene::worker {
+namespace convene::worker::cpu {
 namespace {
 
 constexpr int kParallelElements = 1 << 14;
 constexpr int kColumnBlock = 128;
 
-CONVENE_CPU_CLONES void ForwardRow(int columns, const float* x, const float* weight, float epsilon,
-                                   float* y, float* inverse_rms) {
+template <typename T>
+CONVENE_CPU_INLINE void Normalize(int columns, const T* x, const T* weight, float inverse, T* y) {
+#pragma omp simd
+  for (int i = 0; i < columns; ++i) Narrow(Widen(x[i]) * inverse * Widen(weight[i]), &y[i]);
+}
+
+template <typename T>
+CONVENE_CPU_INLINE float InverseRms(int columns, const T* x, float epsilon) {
   float sum = 0;
 #pragma omp simd reduction(+ : sum)
-  for (int i = 0; i < columns; ++i) sum += x[i] * x[i];
-  const float inverse = 1.0f / std::sqrt(sum / static_cast<float>(columns) + epsilon);
+  for (int i = 0; i < columns; ++i) sum += Widen(x[i]) * Widen(x[i]);
+  return 1.0f / std::sqrt(sum / static_cast<float>(columns) + epsilon);
+}
+
+template <typename T>
+CONVENE_CPU_INLINE void Add(int columns, const T* x, const T* delta, T* sum) {
 #pragma omp simd
-  for (int i = 0; i < columns; ++i) y[i] = x[i] * inverse * weight[i];
-  *inverse_rms = inverse;
+  for (int i = 0; i < columns; ++i) Narrow(Widen(x[i]) + Widen(delta[i]), &sum[i]);
 }
 
 // With n = x * inverse_rms: dx += inverse_rms * (dy * weight - n * mean(dy * weight * n)).
-CONVENE_CPU_CLONES void BackwardRow(int columns, const float* x, const float* weight,
-                                    float inverse_rms, const float* dy, float* dx) {
+
+template <typename T>
+CONVENE_CPU_INLINE void Backward(int columns, const T* x, const T* weight, float inverse_rms,
+                                 const T* dy, bool add_to_dx, T* dx) {
   float dot = 0;
 #pragma omp simd reduction(+ : dot)
-  for (int i = 0; i < columns; ++i) dot += dy[i] * weight[i] * x[i];
+  for (int i = 0; i < columns; ++i) dot += Widen(dy[i]) * Widen(weight[i]) * Widen(x[i]);
   const float projection =
       dot * inverse_rms * inverse_rms * inverse_rms / static_cast<float>(columns);
+  if (add_to_dx) {
 #pragma omp simd
-  for (int i = 0; i < columns; ++i) {
-    dx[i] += inverse_rms * (dy[i] * weight[i]) - projection * x[i];
+    for (int i = 0; i < columns; ++i) {
+      Narrow(Widen(dx[i]) +
+                 (inverse_rms * (Widen(dy[i]) * Widen(weight[i])) - projection * Widen(x[i])),
+             &dx[i]);
+    }
+  } else {
+#pragma omp simd
+    for (int i = 0; i < columns; ++i) {
+      Narrow(inverse_rms * (Widen(dy[i]) * Widen(weight[i])) - projection * Widen(x[i]), &dx[i]);
+    }
   }
 }
 
 // One block of columns over all rows, in order, so that the sum does not depend on the number of
 // threads.
-CONVENE_CPU_CLONES void WeightColumns(int rows, int columns, int begin, int count, const float* x,
-                                      const float* inverse_rms, const float* dy, float* dweight) {
+template <typename T>
+CONVENE_CPU_INLINE void SumWeightColumns(int rows, int columns, int begin, int count, const T* x,
+                                         const float* inverse_rms, const T* dy, float* dweight) {
   float sums[kColumnBlock] = {};
   for (int row = 0; row < rows; ++row) {
-    const float* x_row = x + static_cast<ptrdiff_t>(row) * columns + begin;
-    const float* dy_row = dy + static_cast<ptrdiff_t>(row) * columns + begin;
+    const T* x_row = x + static_cast<ptrdiff_t>(row) * columns + begin;
+    const T* dy_row = dy + static_cast<ptrdiff_t>(row) * columns + begin;
     const float inverse = inverse_rms[row];
 #pragma omp simd
-    for (int i = 0; i < count; ++i) sums[i] += dy_row[i] * x_row[i] * inverse;
+    for (int i = 0; i < count; ++i) sums[i] += Widen(dy_row[i]) * Widen(x_row[i]) * inverse;
   }
   for (int i = 0; i < count; ++i) dweight[begin + i] += sums[i];
 }
+
+// The clones, for each type.
+#define CONVENE_ROW_FUNCTIONS(T)                                                                   \
+  CONVENE_CPU_CLONES void NormalizeRow(int columns, const T* x, const T* weight, float inverse,    \
+                                       T* y) {                                                     \
+    Normalize(columns, x, weight, inverse, y);                                                     \
+  }                                                                                                \
+  CONVENE_CPU_CLONES float InverseRmsOfRow(int columns, const T* x, float epsilon) {               \
+    return InverseRms(columns, x, epsilon);                                                        \
+  }                                                                                                \
+  CONVENE_CPU_CLONES void AddRow(int columns, const T* x, const T* delta, T* sum) {                \
+    Add(columns, x, delta, sum);                                                                   \
+  }                                                                                                \
+  CONVENE_CPU_CLONES void BackwardRow(int columns, const T* x, const T* weight, float inverse_rms, \
+                                      const T* dy, bool add_to_dx, T* dx) {                        \
+    Backward(columns, x, weight, inverse_rms, dy, add_to_dx, dx);                                  \
+  }                                                                                                \
+  CONVENE_CPU_CLONES void WeightColumns(int rows, int columns, int begin, int count, const T* x,   \
+                                        const float* inverse_rms, const T* dy, float* dweight) {   \
+    SumWeightColumns(rows, columns, begin, count, x, inverse_rms, dy, dweight);                    \
+  }
+CONVENE_ROW_FUNCTIONS(float)
+CONVENE_ROW_FUNCTIONS(BFloat16)
+#undef CONVENE_ROW_FUNCTIONS
 
 bool IsLarge(int rows, int columns) {
   return static_cast<int64_t>(rows) * columns >= kParallelElements;
@@ -59,22 +105,49 @@ bool IsLarge(int rows, int columns) {
 
 }  // namespace
 
-void RmsNormForward(int rows, int columns, const float* x, const float* weight, float epsilon,
-                    float* y, float* inverse_rms, Stream& /*stream*/) {
+template <typename T>
+void RmsNormForward(int rows, int columns, const T* x, const T* weight, float epsilon, T* y,
+                    float* inverse_rms, Stream& /*stream*/) {
 #pragma omp parallel for schedule(static) if (IsLarge(rows, columns))
   for (int row = 0; row < rows; ++row) {
     const ptrdiff_t offset = static_cast<ptrdiff_t>(row) * columns;
-    ForwardRow(columns, x + offset, weight, epsilon, y + offset, inverse_rms + row);
+    inverse_rms[row] = InverseRmsOfRow(columns, x + offset, epsilon);
+    NormalizeRow(columns, x + offset, weight, inverse_rms[row], y + offset);
   }
 }
 
-void RmsNormBackward(int rows, int columns, const float* x, const float* weight,
-                     const float* inverse_rms, const float* dy, float* dx, float* dweight,
-                     Stream& /*stream*/) {
+template <typename T>
+void AddRmsNormForward(int rows, int columns, const T* x, const T* delta, const T* weight,
+                       float epsilon, T* sum, T* y, float* inverse_rms, Stream& /*stream*/) {
 #pragma omp parallel for schedule(static) if (IsLarge(rows, columns))
   for (int row = 0; row < rows; ++row) {
     const ptrdiff_t offset = static_cast<ptrdiff_t>(row) * columns;
-    BackwardRow(columns, x + offset, weight, inverse_rms[row], dy + offset, dx + offset);
+    AddRow(columns, x + offset, delta + offset, sum + offset);
+    inverse_rms[row] = InverseRmsOfRow(columns, sum + offset, epsilon);
+    NormalizeRow(columns, sum + offset, weight, inverse_rms[row], y + offset);
+  }
+}
+
+template <typename T>
+void RmsNormAgain(int rows, int columns, const T* x, const T* weight, const float* inverse_rms,
+                  T* y, Stream& /*stream*/) {
+#pragma omp parallel for schedule(static) if (IsLarge(rows, columns))
+  for (int row = 0; row < rows; ++row) {
+    const ptrdiff_t offset = static_cast<ptrdiff_t>(row) * columns;
+    NormalizeRow(columns, x + offset, weight, inverse_rms[row], y + offset);
+  }
+}
+
+size_t RmsNormWorkspaceBytes(int /*rows*/, int /*columns*/) { return 0; }
+
+template <typename T>
+void RmsNormBackward(int rows, int columns, const T* x, const T* weight, const float* inverse_rms,
+                     const T* dy, bool add_to_dx, T* dx, float* dweight,
+                     const Workspace& /*workspace*/, Stream& /*stream*/) {
+#pragma omp parallel for schedule(static) if (IsLarge(rows, columns))
+  for (int row = 0; row < rows; ++row) {
+    const ptrdiff_t offset = static_cast<ptrdiff_t>(row) * columns;
+    BackwardRow(columns, x + offset, weight, inverse_rms[row], dy + offset, add_to_dx, dx + offset);
   }
 #pragma omp parallel for schedule(static) if (IsLarge(rows, columns))
   for (int begin = 0; begin < columns; begin += kColumnBlock) {
@@ -83,4 +156,15 @@ void RmsNormBackward(int rows, int columns, const float* x, const float* weight,
   }
 }
 
-}  // namespace convene::worker
+#define CONVENE_INSTANTIATE(T)                                                                   \
+  template void RmsNormForward(int, int, const T*, const T*, float, T*, float*, Stream&);        \
+  template void AddRmsNormForward(int, int, const T*, const T*, const T*, float, T*, T*, float*, \
+                                  Stream&);                                                      \
+  template void RmsNormAgain(int, int, const T*, const T*, const float*, T*, Stream&);           \
+  template void RmsNormBackward(int, int, const T*, const T*, const float*, const T*, bool, T*,  \
+                                float*, const Workspace&, Stream&)
+CONVENE_INSTANTIATE(float);
+CONVENE_INSTANTIATE(BFloat16);
+#undef CONVENE_INSTANTIATE
+
+}  // namespace convene::worker::cpu

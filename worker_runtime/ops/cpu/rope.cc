@@ -1,49 +1,47 @@
 #include "worker_runtime/ops/rope.h"
 
-#include <cmath>
 #include <cstddef>
 
+#include "worker_runtime/ops/cpu/cpu_ops.h"
 #include "worker_runtime/ops/cpu/simd.h"
 
-namespace convene::worker {
+namespace convene::worker::cpu {
 namespace {
 
 constexpr int kParallelRows = 64;
 
-CONVENE_CPU_CLONES void TurnRow(int heads, int head_size, const float* cosines, const float* sines,
-                                float sign, float* row) {
+template <typename T>
+CONVENE_CPU_INLINE void Turn(int heads, int head_size, const float* cosines, const float* sines,
+                             float sign, T* row) {
   const int half = head_size / 2;
   for (int head = 0; head < heads; ++head) {
-    float* low = row + static_cast<ptrdiff_t>(head) * head_size;
-    float* high = low + half;
+    T* low = row + static_cast<ptrdiff_t>(head) * head_size;
+    T* high = low + half;
 #pragma omp simd
     for (int i = 0; i < half; ++i) {
-      const float a = low[i];
-      const float b = high[i];
+      const float a = Widen(low[i]);
+      const float b = Widen(high[i]);
       const float sine = sign * sines[i];
-      low[i] = a * cosines[i] - b * sine;
-      high[i] = b * cosines[i] + a * sine;
+      Narrow(a * cosines[i] - b * sine, &low[i]);
+      Narrow(b * cosines[i] + a * sine, &high[i]);
     }
   }
+}
+
+CONVENE_CPU_CLONES void TurnRow(int heads, int head_size, const float* cosines, const float* sines,
+                                float sign, float* row) {
+  Turn(heads, head_size, cosines, sines, sign, row);
+}
+CONVENE_CPU_CLONES void TurnRow(int heads, int head_size, const float* cosines, const float* sines,
+                                float sign, BFloat16* row) {
+  Turn(heads, head_size, cosines, sines, sign, row);
 }
 
 }  // namespace
 
-void RopeTable(int sequence_length, int head_size, double theta, float* cosines, float* sines) {
-  const int half = head_size / 2;
-  for (int position = 0; position < sequence_length; ++position) {
-    for (int i = 0; i < half; ++i) {
-      const double angle = position * std::pow(theta, -2.0 * i / head_size);
-      const ptrdiff_t index = static_cast<ptrdiff_t>(position) * half + i;
-      cosines[index] = static_cast<float>(std::cos(angle));
-      sines[index] = static_cast<float>(std::sin(angle));
-    }
-  }
-}
-
+template <typename T>
 void RopeApply(int batch, int sequence_length, int heads, int head_size, int row_stride,
-               const float* cosines, const float* sines, bool inverse, float* x,
-               Stream& /*stream*/) {
+               const float* cosines, const float* sines, bool inverse, T* x, Stream& /*stream*/) {
   const int rows = batch * sequence_length;
   const int half = head_size / 2;
 #pragma omp parallel for schedule(static) if (rows >= kParallelRows)
@@ -54,4 +52,8 @@ void RopeApply(int batch, int sequence_length, int heads, int head_size, int row
   }
 }
 
-}  // namespace convene::worker
+template void RopeApply(int, int, int, int, int, const float*, const float*, bool, float*, Stream&);
+template void RopeApply(int, int, int, int, int, const float*, const float*, bool, BFloat16*,
+                        Stream&);
+
+}  // namespace convene::worker::cpu

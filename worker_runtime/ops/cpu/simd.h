@@ -4,10 +4,13 @@
 
 #include <cstdint>
 
-// Compiles the function three times; the loader picks by CPU. Only on leaf functions without `omp
-// parallel`: the compiler would outline the region without the clone's instructions. Empty under
-// sanitizers: the loader runs the choice (an ifunc) before the sanitizer's own start-up, which
-// crashes.
+#include "worker_runtime/device/dtype.h"
+
+// Compiles the function three times (clang 14 takes no template: an op of several element types is
+// a CONVENE_CPU_INLINE template with one such function for each type); the loader picks by CPU.
+// Only on leaf functions without `omp parallel`: the compiler would outline the region without the
+// clone's instructions. Empty under sanitizers: the loader runs the choice (an ifunc) before the
+// sanitizer's own start-up, which crashes.
 #if defined(CONVENE_SANITIZER) || !defined(__x86_64__)
 #define CONVENE_CPU_CLONES
 #else
@@ -30,6 +33,14 @@ CONVENE_CPU_INLINE void Load(const float* from, Vector* to) {
 CONVENE_CPU_INLINE void Store(const Vector& from, float* to) {
   __builtin_memcpy(to, &from, sizeof(from));
 }
+
+// Ops compute in float, whatever they store.
+CONVENE_CPU_INLINE float Widen(float x) { return x; }
+CONVENE_CPU_INLINE float Widen(BFloat16 x) {
+  return __builtin_bit_cast(float, static_cast<uint32_t>(x.bits) << 16);
+}
+CONVENE_CPU_INLINE void Narrow(float x, float* y) { *y = x; }
+CONVENE_CPU_INLINE void Narrow(float x, BFloat16* y) { y->bits = BFloat16::Round(x); }
 
 // e^x within 2 units in the last place for x in [-87.3, 88.3]; 0 below -87.7, NaN for NaN.
 // REQUIRES: x <= 88.3 (the users' x is a difference to a maximum, or -|x|). Branch-free, unlike

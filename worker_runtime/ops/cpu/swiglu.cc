@@ -2,49 +2,74 @@
 
 #include <cstddef>
 
+#include "worker_runtime/ops/cpu/cpu_ops.h"
 #include "worker_runtime/ops/cpu/simd.h"
 
-namespace convene::worker {
+namespace convene::worker::cpu {
 namespace {
 
 constexpr int kParallelRows = 32;
 
 // 1 / (1 + e^-x), through e^-|x| so that nothing overflows.
 CONVENE_CPU_INLINE float Sigmoid(float x) {
-  const float e = cpu::Exp(-__builtin_fabsf(x));
+  const float e = Exp(-__builtin_fabsf(x));
   return (x < 0 ? e : 1.0f) / (1.0f + e);
 }
 
-CONVENE_CPU_CLONES void ForwardRow(int width, const float* gate, const float* up, float* y) {
+template <typename T>
+CONVENE_CPU_INLINE void Forward(int width, const T* gate, const T* up, T* y) {
 #pragma omp simd
-  for (int i = 0; i < width; ++i) y[i] = gate[i] * Sigmoid(gate[i]) * up[i];
+  for (int i = 0; i < width; ++i) {
+    const float g = Widen(gate[i]);
+    Narrow(g * Sigmoid(g) * Widen(up[i]), &y[i]);
+  }
 }
 
 // Reads gate and up before it writes their place: dgate may be gate, and dup may be up.
-CONVENE_CPU_CLONES void BackwardRow(int width, const float* gate, const float* up, const float* dy,
-                                    float* dgate, float* dup) {
+template <typename T>
+CONVENE_CPU_INLINE void Backward(int width, const T* gate, const T* up, const T* dy, T* dgate,
+                                 T* dup) {
 #pragma omp simd
   for (int i = 0; i < width; ++i) {
-    const float g = gate[i];
-    const float u = up[i];
+    const float g = Widen(gate[i]);
+    const float u = Widen(up[i]);
+    const float d = Widen(dy[i]);
     const float sigmoid = Sigmoid(g);
     const float silu = g * sigmoid;
-    dgate[i] = dy[i] * u * (sigmoid + silu * (1.0f - sigmoid));
-    dup[i] = dy[i] * silu;
+    Narrow(d * u * (sigmoid + silu * (1.0f - sigmoid)), &dgate[i]);
+    Narrow(d * silu, &dup[i]);
   }
+}
+
+CONVENE_CPU_CLONES void ForwardRow(int width, const float* gate, const float* up, float* y) {
+  Forward(width, gate, up, y);
+}
+CONVENE_CPU_CLONES void ForwardRow(int width, const BFloat16* gate, const BFloat16* up,
+                                   BFloat16* y) {
+  Forward(width, gate, up, y);
+}
+CONVENE_CPU_CLONES void BackwardRow(int width, const float* gate, const float* up, const float* dy,
+                                    float* dgate, float* dup) {
+  Backward(width, gate, up, dy, dgate, dup);
+}
+CONVENE_CPU_CLONES void BackwardRow(int width, const BFloat16* gate, const BFloat16* up,
+                                    const BFloat16* dy, BFloat16* dgate, BFloat16* dup) {
+  Backward(width, gate, up, dy, dgate, dup);
 }
 
 }  // namespace
 
-void SwigluForward(int rows, int width, const float* gate_up, float* y, Stream& /*stream*/) {
+template <typename T>
+void SwigluForward(int rows, int width, const T* gate_up, T* y, Stream& /*stream*/) {
 #pragma omp parallel for schedule(static) if (rows >= kParallelRows)
   for (int row = 0; row < rows; ++row) {
-    const float* gate = gate_up + static_cast<ptrdiff_t>(row) * 2 * width;
+    const T* gate = gate_up + static_cast<ptrdiff_t>(row) * 2 * width;
     ForwardRow(width, gate, gate + width, y + static_cast<ptrdiff_t>(row) * width);
   }
 }
 
-void SwigluBackward(int rows, int width, const float* gate_up, const float* dy, float* dgate_up,
+template <typename T>
+void SwigluBackward(int rows, int width, const T* gate_up, const T* dy, T* dgate_up,
                     Stream& /*stream*/) {
 #pragma omp parallel for schedule(static) if (rows >= kParallelRows)
   for (int row = 0; row < rows; ++row) {
@@ -55,4 +80,9 @@ void SwigluBackward(int rows, int width, const float* gate_up, const float* dy, 
   }
 }
 
-}  // namespace convene::worker
+template void SwigluForward(int, int, const float*, float*, Stream&);
+template void SwigluForward(int, int, const BFloat16*, BFloat16*, Stream&);
+template void SwigluBackward(int, int, const float*, const float*, float*, Stream&);
+template void SwigluBackward(int, int, const BFloat16*, const BFloat16*, BFloat16*, Stream&);
+
+}  // namespace convene::worker::cpu

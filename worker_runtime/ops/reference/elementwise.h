@@ -1,4 +1,4 @@
-// Plain sums and scales; the contract is ops/elementwise.h.
+// Plain sums; the contract is ops/elementwise.h.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,6 @@ namespace convene::worker::reference {
 template <typename Real>
 void AddInPlace(int64_t count, const Real* x, Real* y) {
   for (int64_t i = 0; i < count; ++i) y[i] += x[i];
-}
-
-template <typename Real>
-void ScaleInPlace(int64_t count, Real factor, Real* x) {
-  for (int64_t i = 0; i < count; ++i) x[i] *= factor;
 }
 
 template <typename Real>

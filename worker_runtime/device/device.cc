@@ -1,0 +1,69 @@
+#include "worker_runtime/device/device.h"
+
+#include <cstring>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#ifdef CONVENE_CUDA
+#include "worker_runtime/device/cuda/cuda_device.h"
+#endif
+
+namespace convene::worker {
+namespace {
+
+class CpuDevice final : public Device {
+ public:
+  CpuDevice()
+      : description_(absl::StrCat("CPU, ", std::thread::hardware_concurrency(), " threads")) {}
+
+  DeviceKind kind() const override { return DeviceKind::kCpu; }
+  const std::string& description() const override { return description_; }
+  Memory& memory() override { return HostMemory(); }
+  Memory& staging() override { return HostMemory(); }
+  Stream& compute() override { return stream_; }
+  Stream& communication() override { return stream_; }
+
+  void Zero(void* data, size_t bytes, Stream& /*stream*/) override {
+    if (bytes > 0) std::memset(data, 0, bytes);
+  }
+  void Copy(const void* from, void* to, size_t bytes, Stream& /*stream*/) override {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+  }
+
+  std::unique_ptr<Event> MakeEvent() override { return std::make_unique<Event>(); }
+  void Record(Event& /*event*/, Stream& /*stream*/) override {}
+  void Order(Event& /*event*/, Stream& /*stream*/) override {}
+  absl::Status Wait(Event& /*event*/, absl::Duration /*timeout*/) override {
+    return absl::OkStatus();
+  }
+  absl::Status Synchronize(absl::Duration /*timeout*/) override { return absl::OkStatus(); }
+  absl::Status status() override { return absl::OkStatus(); }
+
+ private:
+  const std::string description_;
+  Stream stream_ = Stream::Cpu();
+};
+
+}  // namespace
+
+std::unique_ptr<Device> Device::Cpu() { return std::make_unique<CpuDevice>(); }
+
+int Device::CudaCount() {
+#ifdef CONVENE_CUDA
+  return CudaDeviceCount();
+#else
+  return 0;
+#endif
+}
+
+absl::StatusOr<std::unique_ptr<Device>> Device::Cuda(int ordinal) {
+#ifdef CONVENE_CUDA
+  return MakeCudaDevice(ordinal);
+#else
+  return absl::UnimplementedError(absl::StrCat(
+      "no GPU ", ordinal,
+      ": this program was built without CUDA; build it with --config=cuda, or use --device cpu"));
+#endif
+}
+
+}  // namespace convene::worker

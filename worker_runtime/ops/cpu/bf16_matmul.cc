@@ -1,0 +1,197 @@
+#include "worker_runtime/ops/cpu/bf16_matmul.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <dnnl.hpp>
+#include <map>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+
+#include "tools/base/check.h"
+#include "worker_runtime/ops/cpu/simd.h"
+#include "worker_runtime/ops/cpu/thread_count.h"
+
+namespace convene::worker::cpu {
+namespace {
+
+// Of one operand's block in fp32: 8 MiB.
+constexpr int64_t kBlockElements = int64_t{1} << 21;
+constexpr int kBlockRowsMin = 64;
+// Shapes a thread remembers. A model has a dozen.
+constexpr size_t kProductsMax = 256;
+
+CONVENE_CPU_CLONES void ConvertRow(int64_t count, const BFloat16* x, float* y) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) y[i] = Widen(x[i]);
+}
+
+CONVENE_CPU_CLONES void ConvertRow(int64_t count, const float* x, BFloat16* y) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) Narrow(x[i], &y[i]);
+}
+
+// rows x columns, rows `from_stride` and `to_stride` elements apart.
+template <typename From, typename To>
+void ConvertBlock(int rows, int columns, const From* from, ptrdiff_t from_stride, To* to,
+                  ptrdiff_t to_stride) {
+#pragma omp parallel for schedule(static)
+  for (int row = 0; row < rows; ++row) {
+    ConvertRow(columns, from + row * from_stride, to + row * to_stride);
+  }
+}
+
+// Grows to the largest block and stays: no allocation in a steady state.
+struct Blocks {
+  std::vector<float> a, b, c;
+
+  static float* AtLeast(std::vector<float>& block, int64_t count) {
+    if (block.size() < static_cast<size_t>(count)) block.resize(count);
+    return block.data();
+  }
+};
+
+// The columns [begin, begin + count) of op(x) (k, n) or, for the left operand, the rows of op(x)
+// (m, k): `contiguous` when they are whole rows of k in memory, else columns of a matrix of `width`
+// columns. Returns the leading dimension of what is now in `block`.
+int WidenBlock(bool contiguous, int begin, int count, int k, int width, const BFloat16* x,
+               float* block) {
+  if (contiguous) {
+    ConvertBlock(count, k, x + static_cast<ptrdiff_t>(begin) * k, k, block, k);
+    return k;
+  }
+  ConvertBlock(k, count, x + begin, width, block, count);
+  return count;
+}
+
+struct ProductKey {
+  Transpose transpose_a, transpose_b;
+  int m, n, k;
+  bool adds, to_float;
+  auto Tie() const { return std::tie(transpose_a, transpose_b, m, n, k, adds, to_float); }
+  bool operator<(const ProductKey& other) const { return Tie() < other.Tie(); }
+};
+
+struct Product {
+  dnnl::matmul matmul;
+  dnnl::memory a, b, c;
+};
+
+dnnl::engine& Engine() {
+  static dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  return engine;
+}
+
+Product MakeProduct(const ProductKey& key) {
+  using dnnl::memory;
+  const memory::dim m = key.m;
+  const memory::dim n = key.n;
+  const memory::dim k = key.k;
+  const auto bf16 = memory::data_type::bf16;
+  const memory::desc a(
+      {m, k}, bf16, key.transpose_a == Transpose::kYes ? memory::dims{1, m} : memory::dims{k, 1});
+  const memory::desc b(
+      {k, n}, bf16, key.transpose_b == Transpose::kYes ? memory::dims{1, k} : memory::dims{n, 1});
+  const memory::desc c({m, n}, key.to_float ? memory::data_type::f32 : bf16, memory::dims{n, 1});
+  dnnl::primitive_attr attributes;
+  if (key.adds) {
+    dnnl::post_ops sum;
+    sum.append_sum(1.0f);
+    attributes.set_post_ops(sum);
+  }
+  const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), attributes, Engine());
+  return {.matmul = dnnl::matmul(description),
+          .a = memory(a, Engine(), DNNL_MEMORY_NONE),
+          .b = memory(b, Engine(), DNNL_MEMORY_NONE),
+          .c = memory(c, Engine(), DNNL_MEMORY_NONE)};
+}
+
+}  // namespace
+
+bool HasBFloat16Products() {
+  static const bool has = [] {
+    const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
+    return isa == dnnl::cpu_isa::avx512_core_bf16 || isa == dnnl::cpu_isa::avx512_core_amx;
+  }();
+  return has;
+}
+
+template <typename Out>
+void BFloat16MatMul(Transpose transpose_a, Transpose transpose_b, int m, int n, int k,
+                    const BFloat16* a, const BFloat16* b, float beta, Out* c) {
+  const ScopedThreadCount thread_count(m);
+  thread_local std::map<ProductKey, Product> products;
+  thread_local dnnl::stream stream(Engine());
+  const ProductKey key = {transpose_a, transpose_b, m, n, k, beta != 0, std::is_same_v<Out, float>};
+  try {
+    auto place = products.find(key);
+    if (place == products.end()) {
+      if (products.size() >= kProductsMax) products.clear();
+      place = products.emplace(key, MakeProduct(key)).first;
+    }
+    Product& product = place->second;
+    product.a.set_data_handle(const_cast<BFloat16*>(a));
+    product.b.set_data_handle(const_cast<BFloat16*>(b));
+    product.c.set_data_handle(c);
+    product.matmul.execute(
+        stream,
+        {{DNNL_ARG_SRC, product.a}, {DNNL_ARG_WEIGHTS, product.b}, {DNNL_ARG_DST, product.c}});
+    stream.wait();
+  } catch (const dnnl::error&) {
+    CONVENE_CHECK(false);  // a shape or type that oneDNN does not have
+  }
+}
+
+template <typename Out>
+void WidenedMatMul(Transpose transpose_a, Transpose transpose_b, int m, int n, int k,
+                   const BFloat16* a, const BFloat16* b, float beta, Out* c) {
+  const ScopedThreadCount thread_count(m);
+  thread_local Blocks blocks;
+  const auto rows_of = [](int64_t width, int count) {
+    return static_cast<int>(std::clamp<int64_t>(kBlockElements / std::max<int64_t>(1, width),
+                                                std::min(kBlockRowsMin, count), count));
+  };
+  const int n_block = rows_of(k, n);
+  const int m_block = rows_of(std::max(k, n_block), m);
+  float* a_block = Blocks::AtLeast(blocks.a, int64_t{m_block} * k);
+  float* b_block = Blocks::AtLeast(blocks.b, int64_t{n_block} * k);
+  for (int j = 0; j < n; j += n_block) {
+    const int columns = std::min(n_block, n - j);
+    const bool b_is_transposed = transpose_b == Transpose::kYes;
+    const int ldb = WidenBlock(b_is_transposed, j, columns, k, n, b, b_block);
+    for (int i = 0; i < m; i += m_block) {
+      const int rows = std::min(m_block, m - i);
+      const bool a_is_transposed = transpose_a == Transpose::kYes;
+      const int lda = WidenBlock(!a_is_transposed, i, rows, k, m, a, a_block);
+      Out* target = c + static_cast<ptrdiff_t>(i) * n + j;
+      float* product = nullptr;
+      int ldc = n;
+      if constexpr (std::is_same_v<Out, float>) {
+        product = target;
+      } else {
+        product = Blocks::AtLeast(blocks.c, int64_t{m_block} * n_block);
+        ldc = columns;
+        if (beta != 0) ConvertBlock(rows, columns, target, n, product, ldc);
+      }
+      const dnnl_status_t status =
+          dnnl_sgemm(a_is_transposed ? 'T' : 'N', b_is_transposed ? 'T' : 'N', rows, columns, k,
+                     1.0f, a_block, lda, b_block, ldb, beta, product, ldc);
+      CONVENE_CHECK(status == dnnl_success);
+      if constexpr (!std::is_same_v<Out, float>) {
+        ConvertBlock(rows, columns, product, ldc, target, n);
+      }
+    }
+  }
+}
+
+#define CONVENE_INSTANTIATE(Function)                                                           \
+  template void Function(Transpose, Transpose, int, int, int, const BFloat16*, const BFloat16*, \
+                         float, float*);                                                        \
+  template void Function(Transpose, Transpose, int, int, int, const BFloat16*, const BFloat16*, \
+                         float, BFloat16*)
+CONVENE_INSTANTIATE(BFloat16MatMul);
+CONVENE_INSTANTIATE(WidenedMatMul);
+#undef CONVENE_INSTANTIATE
+
+}  // namespace convene::worker::cpu

@@ -1,0 +1,24 @@
+// The two ways to multiply bf16 matrices on a CPU; MatMul (ops/matmul.h) chooses. Contract as
+// there. Both use the calling thread's OpenMP team, and keep memory of the thread's own.
+#pragma once
+
+#include "worker_runtime/device/dtype.h"
+#include "worker_runtime/ops/matmul.h"
+
+namespace convene::worker::cpu {
+
+// Whether this processor multiplies bf16 itself (AVX512-BF16 or AMX).
+bool HasBFloat16Products();
+
+// oneDNN's bf16 product: right everywhere, fast where HasBFloat16Products(). (Elsewhere it gave 48
+// GFLOP/s on a Cascade Lake where sgemm gave 174.)
+template <typename Out>
+void BFloat16MatMul(Transpose transpose_a, Transpose transpose_b, int m, int n, int k,
+                    const BFloat16* a, const BFloat16* b, float beta, Out* c);
+
+// Blocks of a and b become fp32, and sgemm multiplies them.
+template <typename Out>
+void WidenedMatMul(Transpose transpose_a, Transpose transpose_b, int m, int n, int k,
+                   const BFloat16* a, const BFloat16* b, float beta, Out* c);
+
+}  // namespace convene::worker::cpu

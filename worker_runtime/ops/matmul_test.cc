@@ -1,0 +1,115 @@
+#include <omp.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <type_traits>
+#include <vector>
+
+#include "worker_runtime/ops/cpu/bf16_matmul.h"
+#include "worker_runtime/ops/matmul.h"
+#include "worker_runtime/ops/ops_testing.h"
+#include "worker_runtime/ops/reference/matmul.h"
+
+namespace convene::worker {
+namespace {
+
+using testing::As;
+using testing::Compare;
+using testing::kForward;
+using testing::Load;
+using testing::NumbersOf;
+using testing::Outputs;
+using testing::Store;
+
+Stream& AnyStream() {
+  static Stream stream = Stream::Cpu();
+  return stream;
+}
+
+TEMPLATE_TEST_CASE("matrix products agree with the reference for every transpose, shape and beta",
+                   "", float, BFloat16) {
+  struct Shape {
+    int m, n, k;
+  };
+  for (const Shape& shape : std::vector<Shape>{{1, 1, 1},
+                                               {1, 17, 5},
+                                               {7, 1, 33},
+                                               {5, 19, 3},
+                                               {33, 65, 129},
+                                               {128, 96, 64},
+                                               {48, 40, 1500}}) {
+    for (const Transpose transpose_a : {Transpose::kNo, Transpose::kYes}) {
+      for (const Transpose transpose_b : {Transpose::kNo, Transpose::kYes}) {
+        for (const float beta : {0.0f, 1.0f}) {
+          const int m = shape.m;
+          const int n = shape.n;
+          const int k = shape.k;
+          CAPTURE(m, n, k, transpose_a, transpose_b, beta);
+          const size_t size = static_cast<size_t>(m) * n;
+          const auto a = NumbersOf<TestType>(static_cast<size_t>(m) * k, 1);
+          const auto b = NumbersOf<TestType>(static_cast<size_t>(k) * n, 2);
+          // With beta 0 what stands in c must not matter.
+          const auto c =
+              beta == 0 ? std::vector<float>(size, std::nanf("")) : NumbersOf<TestType>(size, 3);
+          const auto product = [&](auto multiply, auto y) {
+            multiply(transpose_a, transpose_b, m, n, k, Store<TestType>(a).data(),
+                     Store<TestType>(b).data(), beta, y.data());
+            return Outputs<float>{Load(y)};
+          };
+          const auto on_stream = [](Transpose ta, Transpose tb, int rows, int columns, int inner,
+                                    auto* x, auto* w, float add, auto* y) {
+            MatMul(ta, tb, rows, columns, inner, x, w, add, y, AnyStream());
+          };
+          const auto reference = [&](auto zero) {
+            using Real = decltype(zero);
+            auto y = As<Real>(c);
+            reference::MatMul<Real>(transpose_a, transpose_b, m, n, k, As<Real>(a).data(),
+                                    As<Real>(b).data(), Real{beta}, y.data());
+            return Outputs<Real>{y};
+          };
+          Compare<TestType>(
+              kForward, [&] { return product(on_stream, Store<TestType>(c)); }, reference);
+          // Main gradients: fp32 out.
+          Compare<float>(
+              kForward, [&] { return product(on_stream, c); }, reference);
+          if constexpr (std::is_same_v<TestType, BFloat16>) {
+            // Whichever of the two this processor does not use, and need not have the same bits for
+            // any number of threads.
+            const auto native = [](auto... arguments) { cpu::BFloat16MatMul(arguments...); };
+            const auto widened = [](auto... arguments) { cpu::WidenedMatMul(arguments...); };
+            const auto other = [&] {
+              omp_set_num_threads(1);
+              return cpu::HasBFloat16Products() ? product(widened, c) : product(native, c);
+            };
+            Compare<float>(kForward, other, reference);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a bf16 product of several blocks equals the same product in fp32") {
+  const int m = 3;
+  const int n = 700;
+  const int k = 40000;  // a block is 52 columns, then the rest
+  const auto a = NumbersOf<BFloat16>(static_cast<size_t>(m) * k, 1);
+  const auto b = NumbersOf<BFloat16>(static_cast<size_t>(n) * k, 2);
+  std::vector<float> expected(m * n);
+  MatMul(Transpose::kNo, Transpose::kYes, m, n, k, a.data(), b.data(), 0, expected.data(),
+         AnyStream());
+  for (const Transpose transpose_b : {Transpose::kNo, Transpose::kYes}) {
+    std::vector<float> right = b;
+    if (transpose_b == Transpose::kNo) {
+      for (size_t i = 0; i < b.size(); ++i) right[i % k * n + i / k] = b[i];
+    }
+    std::vector<float> actual(m * n);
+    cpu::WidenedMatMul(Transpose::kNo, transpose_b, m, n, k, Store<BFloat16>(a).data(),
+                       Store<BFloat16>(right).data(), 0, actual.data());
+    CHECK(testing::Distance(actual, As<double>(expected)) <=
+          1e-5 * testing::Distance(std::vector<float>(expected.size()), As<double>(expected)));
+  }
+}
+
+}  // namespace
+}  // namespace convene::worker

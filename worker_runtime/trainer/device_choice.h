@@ -1,0 +1,21 @@
+// PURE. Which processor a rank trains on.
+#pragma once
+
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "worker_runtime/trainer/options.h"
+
+namespace convene::worker {
+
+// The number of the GPU among the `gpus` that CUDA shows this process, or nullopt for the CPU.
+// `auto` takes a GPU where there is one. Several ranks of a node see the same GPUs and take the one
+// of their local rank; where each was given one of its own (CUDA_VISIBLE_DEVICES), that one. Ranks
+// beyond the GPUs share them, in turn. FailedPrecondition when cuda was asked for and there is no
+// GPU.
+absl::StatusOr<std::optional<int>> ChooseDevice(DeviceChoice choice, int gpus, int local_rank);
+
+// What `precision: auto` is there.
+DType ChoosePrecision(std::optional<DType> precision, bool is_gpu);
+
+}  // namespace convene::worker

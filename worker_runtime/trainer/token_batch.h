@@ -1,0 +1,16 @@
+// What the data gives to the engine for one step.
+#pragma once
+
+#include <cstdint>
+
+namespace convene::worker {
+
+// The tokens of one step on this data-parallel rank: (microbatches, micro_batch_size,
+// sequence_length) each. Borrowed, in host memory.
+struct TokenBatch {
+  const int32_t* inputs = nullptr;
+  const int32_t* targets = nullptr;  // negative: does not count
+  float gradient_scale = 0;          // 1 / counted tokens of the whole global batch
+};
+
+}  // namespace convene::worker
