@@ -13,6 +13,7 @@
 #include "tools/base/clock.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/comm/memory_store.h"
+#include "worker_runtime/comm/nccl/borrowed_store.h"
 #include "worker_runtime/comm/nccl/debug_log.h"
 #include "worker_runtime/comm/nccl/peers.h"
 #include "worker_runtime/comm/nccl/stall.h"
@@ -20,32 +21,7 @@
 namespace convene::worker {
 namespace {
 
-// A client of a store that outlives it.
-class BorrowedStore final : public rendezvous::StoreClient {
- public:
-  explicit BorrowedStore(rendezvous::StoreClient& store) : store_(store) {}
-  absl::Status Set(const std::string& key, const std::string& value) override {
-    return store_.Set(key, value);
-  }
-  absl::StatusOr<std::string> Get(const std::string& key, absl::Duration timeout) override {
-    return store_.Get(key, timeout);
-  }
-  absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta) override {
-    return store_.Add(key, delta);
-  }
-  absl::Status Wait(const std::vector<std::string>& keys, absl::Duration timeout) override {
-    return store_.Wait(keys, timeout);
-  }
-
- private:
-  rendezvous::StoreClient& store_;
-};
-
-OpenStore Opening(rendezvous::StoreClient& store) {
-  return [&store](absl::Duration) -> absl::StatusOr<std::unique_ptr<rendezvous::StoreClient>> {
-    return std::make_unique<BorrowedStore>(store);
-  };
-}
+using testing::OpeningOf;
 
 std::vector<NcclProgress> At(uint64_t sequence) {
   return {{.order = "dp", .started = sequence, .operation = "all_reduce", .size_bytes = 4}};
@@ -53,8 +29,8 @@ std::vector<NcclProgress> At(uint64_t sequence) {
 
 TEST_CASE("ranks that fail together learn what the others did last") {
   testing::MemoryStore store;
-  const auto first = NcclPeers::Publish(Opening(store), "epoch/1", 0, At(7));
-  const auto second = NcclPeers::Publish(Opening(store), "epoch/1", 1, At(6));
+  const auto first = NcclPeers::Publish(OpeningOf(store), "epoch/1", 0, At(7));
+  const auto second = NcclPeers::Publish(OpeningOf(store), "epoch/1", 1, At(6));
   REQUIRE(first != nullptr);
   REQUIRE(second != nullptr);
   const auto told = first->Ask({0, 1});
@@ -68,7 +44,7 @@ TEST_CASE("ranks that fail together learn what the others did last") {
 TEST_CASE("words that cannot be read are as good as none") {
   testing::MemoryStore store;
   REQUIRE_OK(store.Set("epoch/1/nccl/progress/1", "nonsense"));
-  const auto peers = NcclPeers::Publish(Opening(store), "epoch/1", 0, At(7));
+  const auto peers = NcclPeers::Publish(OpeningOf(store), "epoch/1", 0, At(7));
   REQUIRE(peers != nullptr);
   CHECK(peers->Ask({1}).empty());
 }
