@@ -35,7 +35,7 @@ NcclDebugLog::NcclDebugLog() {
   close(fd);
   path_ = path;
   setenv("NCCL_DEBUG", "INFO", /*overwrite=*/1);
-  setenv("NCCL_DEBUG_SUBSYS", "INIT,NET", 1);
+  setenv("NCCL_DEBUG_SUBSYS", "INIT,NET,P2P,SHM,NVLS", 1);
   setenv("NCCL_DEBUG_FILE", path_.c_str(), 1);
 }
 

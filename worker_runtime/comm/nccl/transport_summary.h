@@ -15,8 +15,8 @@ struct TransportSummary {
   std::string warning;
 };
 
-// `log`: what one process wrote under NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,NET. Lines that
-// are not understood are passed over.
+// `log`: what one process wrote under NCCL_DEBUG=INFO (debug_log.h). Lines that are not understood
+// are passed over.
 TransportSummary SummarizeTransports(absl::string_view log, const std::string& nccl_version);
 
 }  // namespace convene::worker
