@@ -20,6 +20,7 @@
 #include "rendezvous/store/store_client.h"
 #include "tests/gpu/gpu_testing.h"
 #include "tools/base/clock.h"
+#include "tools/base/testing/poll.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
 #include "worker_runtime/comm/bootstrap.h"
@@ -225,14 +226,10 @@ std::vector<int> RunJob(const std::string& deed, const Layout& layout) {
   const MonotonicTime deadline = Clock::Real().Now() + kJobPatience;
   std::vector<int> ends(ranks.size(), -1);
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    bool killed = false;
-    while (waitpid(ranks[rank], &ends[rank], WNOHANG) == 0) {
-      if (!killed && Clock::Real().Now() >= deadline) {
-        kill(ranks[rank], SIGKILL);
-        killed = true;
-      }
-      Clock::Real().SleepFor(absl::Milliseconds(10));
-    }
+    const auto ended = [&] { return waitpid(ranks[rank], &ends[rank], WNOHANG) != 0; };
+    if (convene::testing::PollUntil(ended, deadline - Clock::Real().Now())) continue;
+    kill(ranks[rank], SIGKILL);
+    waitpid(ranks[rank], &ends[rank], 0);
   }
   return ends;
 }
