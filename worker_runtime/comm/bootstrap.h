@@ -69,7 +69,14 @@ absl::StatusOr<CommunicatorSet> BootstrapGloo(const Layout& layout, int rank,
                                               const std::string& key_prefix,
                                               const BootstrapOptions& options);
 
-// The same for threads of one process: element r is rank r's set.
+// The part of it that every other transport needs: the communicators of data in host memory, and
+// those of one rank; the others are null. The same errors.
+absl::StatusOr<CommunicatorSet> BootstrapHostMemory(const Layout& layout, int rank,
+                                                    rendezvous::StoreClient& store,
+                                                    const std::string& key_prefix,
+                                                    const BootstrapOptions& options);
+
+// BootstrapGloo for threads of one process: element r is rank r's set.
 std::vector<CommunicatorSet> LoopbackCommunicators(const Layout& layout,
                                                    const LoopbackOptions& options = {});
 

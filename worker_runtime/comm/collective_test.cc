@@ -8,7 +8,6 @@
 #include <cstring>
 #include <limits>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,6 +15,7 @@
 #include "absl/time/time.h"
 #include "tools/base/clock.h"
 #include "tools/base/testing/status_testing.h"
+#include "worker_runtime/comm/collective_suite.h"
 #include "worker_runtime/comm/collective_testing.h"
 #include "worker_runtime/comm/flight_recorder.h"
 #include "worker_runtime/comm/test_worlds.h"
@@ -28,46 +28,49 @@ using testing::MakeGroup;
 using testing::OnEveryRank;
 using testing::Transport;
 
-// The type in which elements of type T are added.
-template <typename T>
-using SumOf = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
-
 // Numbers whose sum depends on the order of addition.
-template <typename T>
-std::vector<T> ValuesOf(int rank, size_t count) {
-  std::vector<T> values(count);
+std::vector<float> ValuesOf(int rank, size_t count) {
+  std::vector<float> values(count);
   uint64_t state = 0x9E3779B97F4A7C15u * (rank + 1);
-  for (T& value : values) {
+  for (float& value : values) {
     state = state * 6364136223846793005u + 1442695040888963407u;
-    value = static_cast<T>(std::ldexp(static_cast<SumOf<T>>(static_cast<int32_t>(state >> 32)),
-                                      static_cast<int>(state >> 59) - 40));
+    value = std::ldexp(static_cast<float>(static_cast<int32_t>(state >> 32)),
+                       static_cast<int>(state >> 59) - 40);
   }
   return values;
 }
 
-template <typename T>
-std::vector<T> ReducedInRankOrder(int size, size_t count, ReduceOp op) {
-  std::vector<SumOf<T>> result(count);
-  for (int rank = 0; rank < size; ++rank) {
-    const std::vector<T> values = ValuesOf<T>(rank, count);
-    for (size_t i = 0; i < count; ++i) {
-      const auto value = static_cast<SumOf<T>>(values[i]);
-      result[i] = rank == 0              ? value
-                  : op == ReduceOp::kSum ? result[i] + value
-                                         : std::max(result[i], value);
-    }
+std::vector<float> SumInRankOrder(int size, size_t count) {
+  std::vector<float> sum = ValuesOf(0, count);
+  for (int rank = 1; rank < size; ++rank) {
+    const std::vector<float> values = ValuesOf(rank, count);
+    for (size_t i = 0; i < count; ++i) sum[i] += values[i];
   }
-  std::vector<T> rounded(count);
-  std::transform(result.begin(), result.end(), rounded.begin(),
-                 [](SumOf<T> value) { return static_cast<T>(value); });
-  return rounded;
+  return sum;
 }
 
-template <typename T>
-bool SameBits(const std::vector<T>& a, const std::vector<T>& b) {
-  if (a.size() != b.size()) return false;
-  // An empty vector may have no memory, which memcmp must not be given.
-  return a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+TEST_CASE("every rank finds what each operation promises, over every transport") {
+  for (const Transport transport : testing::kTransports) {
+    for (const int size : {1, 2, 3, 8}) {
+      Group group = MakeGroup(transport, size);
+      for (const testing::SuiteCheck& check : testing::CollectiveSuite()) {
+        std::vector<absl::Status> statuses(size);
+        OnEveryRank(group, [&](Collective& collective, Stream& stream) {
+          testing::RankUnderTest rank = {
+              .group = collective, .stream = stream, .place = testing::HostPlace()};
+          statuses[collective.rank()] = check.run(rank);
+        });
+        for (const absl::Status& status : statuses) {
+          INFO(check.behaviour << ": " << ToString(transport) << ", " << size << " ranks");
+          REQUIRE_OK(status);
+        }
+      }
+    }
+  }
 }
 
 TEST_CASE("what is larger than a message goes in several") {
@@ -81,7 +84,7 @@ TEST_CASE("what is larger than a message goes in several") {
       std::vector<absl::Status> statuses(size);
       OnEveryRank(group, [&](Collective& member, Stream& stream) {
         const int rank = member.rank();
-        reduced[rank] = ValuesOf<float>(rank, count);
+        reduced[rank] = ValuesOf(rank, count);
         gathered[rank].assign(count, static_cast<float>(rank));
         sent[rank].assign(count, static_cast<float>(rank));
         absl::Status& status = statuses[rank];
@@ -91,7 +94,7 @@ TEST_CASE("what is larger than a message goes in several") {
       });
       for (int rank = 0; rank < size; ++rank) {
         REQUIRE_OK(statuses[rank]);
-        CHECK(SameBits(reduced[rank], ReducedInRankOrder<float>(size, count, ReduceOp::kSum)));
+        CHECK(SameBits(reduced[rank], SumInRankOrder(size, count)));
         for (size_t i = 0; i < count; ++i) {
           const size_t owner = i / 5;
           CHECK(gathered[rank][i] == static_cast<float>(owner));
@@ -108,43 +111,6 @@ struct Seen {
   absl::Status status;
   std::vector<T> data;
 };
-
-// Below and above the limits between algorithms, and no multiple of a group's size.
-const size_t kCounts[] = {0, 1, 1000, 30'011};
-const int kSizes[] = {1, 2, 3, 4, 8};
-// For another element type: the messages are the same, a group of each algorithm will do.
-const int kFewSizes[] = {2, 3};
-
-template <typename T>
-void CheckAllReduce(Transport transport, int size) {
-  Group group = MakeGroup(transport, size);
-  for (const size_t count : kCounts) {
-    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
-      std::vector<Seen<T>> seen(size);
-      OnEveryRank(group, [&](Collective& collective, Stream& stream) {
-        Seen<T>& mine = seen[collective.rank()];
-        mine.data = ValuesOf<T>(collective.rank(), count);
-        mine.status = collective.AllReduce(absl::MakeSpan(mine.data), op, stream);
-      });
-      const std::vector<T> expected = ReducedInRankOrder<T>(size, count, op);
-      for (const Seen<T>& rank : seen) {
-        INFO(ToString(transport) << " size " << size << " count " << count);
-        REQUIRE_OK(rank.status);
-        REQUIRE(SameBits(rank.data, expected));
-      }
-    }
-  }
-}
-
-TEST_CASE("all-reduce gives every rank the bits of the sum in rank order") {
-  for (const Transport transport : testing::kTransports) {
-    for (const int size : kSizes) CheckAllReduce<float>(transport, size);
-    for (const int size : kFewSizes) {
-      CheckAllReduce<double>(transport, size);
-      CheckAllReduce<BFloat16>(transport, size);
-    }
-  }
-}
 
 TEST_CASE("a sum in bf16 is rounded once, after the last rank") {
   // 256 + 1 is a tie in bf16 (8 bits of fraction, the first unwritten) and goes back to 256 every
@@ -167,13 +133,13 @@ TEST_CASE("a sum in bf16 is rounded once, after the last rank") {
 
 TEST_CASE("a reduction longer than one piece gives the same bits") {
   constexpr size_t kCount = 2'500'001;  // two shards of about 5 MB: two pieces each
-  const std::vector<float> expected = ReducedInRankOrder<float>(2, kCount, ReduceOp::kSum);
+  const std::vector<float> expected = SumInRankOrder(2, kCount);
   for (const Transport transport : testing::kTransports) {
     Group group = MakeGroup(transport, 2);
     std::vector<Seen<float>> seen(2);
     OnEveryRank(group, [&](Collective& collective, Stream& stream) {
       Seen<float>& mine = seen[collective.rank()];
-      mine.data = ValuesOf<float>(collective.rank(), kCount);
+      mine.data = ValuesOf(collective.rank(), kCount);
       mine.status = collective.AllReduce(absl::MakeSpan(mine.data), ReduceOp::kSum, stream);
     });
     for (const Seen<float>& rank : seen) {
@@ -181,81 +147,6 @@ TEST_CASE("a reduction longer than one piece gives the same bits") {
       CHECK_OK(rank.status);
       CHECK(SameBits(rank.data, expected));
     }
-  }
-}
-
-template <typename T>
-void CheckReduceScatter(Transport transport, int size) {
-  Group group = MakeGroup(transport, size);
-  for (const size_t shard : {1, 20'003}) {
-    const size_t count = shard * size;
-    std::vector<Seen<T>> seen(size);
-    OnEveryRank(group, [&](Collective& collective, Stream& stream) {
-      Seen<T>& mine = seen[collective.rank()];
-      mine.data = ValuesOf<T>(collective.rank(), count);
-      mine.status = collective.ReduceScatter(absl::MakeSpan(mine.data), ReduceOp::kSum, stream);
-    });
-    const std::vector<T> expected = ReducedInRankOrder<T>(size, count, ReduceOp::kSum);
-    for (int rank = 0; rank < size; ++rank) {
-      INFO(ToString(transport) << " size " << size << " shard " << shard);
-      REQUIRE_OK(seen[rank].status);
-      REQUIRE(std::memcmp(seen[rank].data.data() + rank * shard, expected.data() + rank * shard,
-                          shard * sizeof(T)) == 0);
-    }
-  }
-}
-
-TEST_CASE("reduce-scatter leaves each rank its shard of the sum") {
-  for (const Transport transport : testing::kTransports) {
-    for (const int size : kSizes) CheckReduceScatter<float>(transport, size);
-    for (const int size : kFewSizes) CheckReduceScatter<BFloat16>(transport, size);
-  }
-}
-
-template <typename T>
-void CheckMoves(Transport transport, int size) {
-  Group group = MakeGroup(transport, size);
-  for (const size_t shard : {1, 20'003}) {
-    const size_t count = shard * size;
-    const int root = size / 2;
-    std::vector<Seen<T>> gathered(size), exchanged(size), broadcast(size);
-    OnEveryRank(group, [&](Collective& collective, Stream& stream) {
-      const int rank = collective.rank();
-      const std::vector<T> own = ValuesOf<T>(rank, count);
-      gathered[rank].data.resize(count);
-      std::copy_n(own.begin() + rank * shard, shard, gathered[rank].data.begin() + rank * shard);
-      gathered[rank].status = collective.AllGather(absl::MakeSpan(gathered[rank].data), stream);
-      exchanged[rank].data.resize(count);
-      exchanged[rank].status = collective.AllToAll(absl::MakeConstSpan(own),
-                                                   absl::MakeSpan(exchanged[rank].data), stream);
-      broadcast[rank].data = own;
-      broadcast[rank].status =
-          collective.Broadcast(absl::MakeSpan(broadcast[rank].data), root, stream);
-    });
-    const auto same_shard = [&](const std::vector<T>& data, int at, const std::vector<T>& source,
-                                int from) {
-      return std::memcmp(data.data() + at * shard, source.data() + from * shard,
-                         shard * sizeof(T)) == 0;
-    };
-    for (int rank = 0; rank < size; ++rank) {
-      INFO(ToString(transport) << " size " << size << " shard " << shard << " rank " << rank);
-      REQUIRE_OK(gathered[rank].status);
-      REQUIRE_OK(exchanged[rank].status);
-      REQUIRE_OK(broadcast[rank].status);
-      REQUIRE(SameBits(broadcast[rank].data, ValuesOf<T>(root, count)));
-      for (int peer = 0; peer < size; ++peer) {
-        const std::vector<T> theirs = ValuesOf<T>(peer, count);
-        REQUIRE(same_shard(gathered[rank].data, peer, theirs, peer));
-        REQUIRE(same_shard(exchanged[rank].data, peer, theirs, rank));
-      }
-    }
-  }
-}
-
-TEST_CASE("all-gather, all-to-all and broadcast move values to their places") {
-  for (const Transport transport : testing::kTransports) {
-    for (const int size : kSizes) CheckMoves<float>(transport, size);
-    for (const int size : kFewSizes) CheckMoves<BFloat16>(transport, size);
   }
 }
 
@@ -299,61 +190,6 @@ TEST_CASE("nobody passes a barrier before everybody has come") {
     });
     for (const absl::Status& status : statuses) CHECK_OK(status);
     CHECK(arrived_when_passed == std::vector<int>{4, 4, 4, 4});
-  }
-}
-
-TEST_CASE("messages between two ranks arrive in the order in which they were sent") {
-  for (const Transport transport : testing::kTransports) {
-    Group group = MakeGroup(transport, 2);
-    constexpr int kMessages = 200;
-    std::vector<std::vector<float>> received(2);
-    std::vector<absl::Status> statuses(2);
-    OnEveryRank(group, [&](Collective& collective, Stream& stream) {
-      const int peer = 1 - collective.rank();
-      absl::Status& status = statuses[collective.rank()];
-      std::vector<float> outgoing(kMessages);
-      std::vector<PendingSend> pending;
-      for (int i = 0; i < kMessages; ++i) {
-        outgoing[i] = static_cast<float>(i);
-        const auto sent = collective.Send(absl::MakeConstSpan(&outgoing[i], 1), peer, stream);
-        status.Update(sent.status());
-        if (sent.ok()) pending.push_back(*sent);
-      }
-      // A collective may run while messages are open.
-      status.Update(collective.Barrier(stream));
-      for (int i = 0; i < kMessages; ++i) {
-        float value = -1;
-        status.Update(collective.Recv(absl::MakeSpan(&value, 1), peer, stream));
-        received[collective.rank()].push_back(value);
-      }
-      for (const PendingSend& send : pending) status.Update(collective.Wait(send, stream));
-    });
-    for (int rank = 0; rank < 2; ++rank) {
-      CHECK_OK(statuses[rank]);
-      for (int i = 0; i < kMessages; ++i) REQUIRE(received[rank][i] == static_cast<float>(i));
-    }
-  }
-}
-
-TEST_CASE("large messages in both directions at once do not wait for each other") {
-  for (const Transport transport : testing::kTransports) {
-    Group group = MakeGroup(transport, 2);
-    constexpr size_t kCount = 2'000'000;  // 8 MB: more than any socket buffer here
-    std::vector<Seen<float>> seen(2);
-    OnEveryRank(group, [&](Collective& collective, Stream& stream) {
-      Seen<float>& mine = seen[collective.rank()];
-      const int peer = 1 - collective.rank();
-      const std::vector<float> outgoing = ValuesOf<float>(collective.rank(), kCount);
-      mine.data.resize(kCount);
-      const auto sent = collective.Send(absl::MakeConstSpan(outgoing), peer, stream);
-      mine.status.Update(sent.status());
-      mine.status.Update(collective.Recv(absl::MakeSpan(mine.data), peer, stream));
-      if (sent.ok()) mine.status.Update(collective.Wait(*sent, stream));
-    });
-    for (int rank = 0; rank < 2; ++rank) {
-      CHECK_OK(seen[rank].status);
-      CHECK(SameBits(seen[rank].data, ValuesOf<float>(1 - rank, kCount)));
-    }
   }
 }
 

@@ -21,13 +21,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "rendezvous/store/store_client.h"
 #include "tools/base/check.h"
 #include "tools/base/clock.h"
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/comm/collective.h"
+#include "worker_runtime/comm/directory_store.h"
 #include "worker_runtime/device/stream.h"
 #include "worker_runtime/mesh/mesh.h"
 
@@ -36,37 +36,6 @@ namespace {
 
 constexpr int kRanksMax = 64;
 constexpr size_t kLargestBytes = 16 << 20;
-
-// A store in a directory, so that the benchmark measures communication and nothing else.
-class DirectoryStore final : public rendezvous::StoreClient {
- public:
-  explicit DirectoryStore(std::string directory) : directory_(std::move(directory)) {}
-
-  absl::Status Set(const std::string& key, const std::string& value) override {
-    return WriteFileAtomic(PathOf(key), value);
-  }
-  absl::StatusOr<std::string> Get(const std::string& key, absl::Duration timeout) override {
-    const MonotonicTime deadline = Clock::Real().Now() + timeout;
-    while (true) {
-      absl::StatusOr<std::string> value = ReadFile(PathOf(key));
-      if (value.ok() || Clock::Real().Now() >= deadline) return value;
-      Clock::Real().SleepFor(absl::Milliseconds(1));
-    }
-  }
-  absl::StatusOr<int64_t> Add(const std::string&, int64_t) override {
-    return absl::UnimplementedError("bootstrap does not count");
-  }
-  absl::Status Wait(const std::vector<std::string>&, absl::Duration) override {
-    return absl::UnimplementedError("bootstrap does not wait without reading");
-  }
-
- private:
-  std::string PathOf(std::string key) const {
-    std::replace(key.begin(), key.end(), '/', '_');
-    return directory_ + "/" + key;
-  }
-  const std::string directory_;
-};
 
 struct Operation {
   const char* name;

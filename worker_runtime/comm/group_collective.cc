@@ -209,7 +209,12 @@ absl::Status GroupCollective::AllGather(Elements data, Stream&) {
   return RunCollective("all_gather", data, [&] { return AllGatherShards(data); });
 }
 
-absl::Status GroupCollective::AllToAll(ConstElements input, Elements output, Stream&) {
+absl::Status GroupCollective::AllToAll(ConstElements input, Elements output, Stream& stream) {
+  // Of a group of one, which works on any device as long as there is nothing to do.
+  if (stream.kind() != DeviceKind::kCpu) {
+    return absl::UnimplementedError(
+        absl::StrCat(name_, " all_to_all of one rank in a GPU's memory: use Device::Copy"));
+  }
   CONVENE_CHECK(input.count == output.count && input.count % size_ == 0);
   CONVENE_CHECK(input.dtype == output.dtype);
   return RunCollective("all_to_all", input, [&] {

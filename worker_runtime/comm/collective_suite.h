@@ -1,0 +1,44 @@
+// What every implementation of Collective promises, as one rank can check it by itself: so that the
+// same checks run over threads of one process and over processes with a GPU.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "worker_runtime/comm/collective.h"
+#include "worker_runtime/device/stream.h"
+
+namespace convene::worker::testing {
+
+// Where the data of a rank lives: the memory of its stream's device.
+struct DataPlace {
+  // At least one byte.
+  std::function<std::shared_ptr<void>(size_t bytes)> allocate;
+  // Between this memory and the host's, in any direction; after all that the stream holds, and done
+  // on return.
+  std::function<absl::Status(const void* from, void* to, size_t bytes)> copy;
+};
+DataPlace HostPlace();
+
+struct RankUnderTest {
+  Collective& group;
+  Stream& stream;
+  DataPlace place;
+  // Sums are made in rank order; else in any order, the same on every rank.
+  bool in_rank_order = true;
+};
+
+struct SuiteCheck {
+  const char* behaviour;
+  bool needs_messages;  // Send and Recv
+  // All ranks of the group run it at the same time. Internal with what was wrong, or the
+  // collective's error.
+  absl::Status (*run)(RankUnderTest& rank);
+};
+
+absl::Span<const SuiteCheck> CollectiveSuite();
+
+}  // namespace convene::worker::testing

@@ -1,0 +1,26 @@
+#include "worker_runtime/comm/nccl/features.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace convene::worker {
+
+NcclFeatures NcclFeaturesOf(int version_code) {
+  NcclFeatures features;
+  features.usable = version_code >= 21900;
+  features.all_to_all = version_code >= 22800;
+  features.revoke = version_code >= 22809;
+  features.shrink = version_code >= 22700;
+  features.grow = version_code >= 22900;
+  features.restart_in_process =
+      features.usable && !(version_code >= 22803 && version_code <= 22808);
+  return features;
+}
+
+std::string NcclVersionText(int version_code) {
+  // Up to 2.8 the code had one digit less (NCCL_VERSION in nccl.h).
+  const int major_unit = version_code >= 10000 ? 10000 : 1000;
+  return absl::StrCat(version_code / major_unit, ".", version_code % major_unit / 100, ".",
+                      version_code % 100);
+}
+
+}  // namespace convene::worker

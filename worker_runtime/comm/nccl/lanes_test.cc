@@ -1,0 +1,163 @@
+// Why messages never wait in a circle (nccl_collective.h), played through: the real executor's
+// calls as queues of a GPU, where a message lasts until its receiver takes it.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tools/base/testing/status_testing.h"
+#include "worker_runtime/comm/collective.h"
+#include "worker_runtime/device/elements.h"
+#include "worker_runtime/device/stream.h"
+#include "worker_runtime/schedule/executor.h"
+#include "worker_runtime/schedule/schedule.h"
+
+namespace convene::worker {
+namespace {
+
+// One thing in a queue of a rank.
+struct Item {
+  std::vector<int> after;  // items of the same rank
+  // A message: its number among those from one rank to another; it is over when both ends are
+  // ready.
+  int from = -1;
+  int to = -1;
+  int number = 0;
+};
+
+// Records what the executor asks of one rank: arithmetic in one queue, messages in two, or in one.
+class QueueingRank final : public Collective, public PipelineStage {
+ public:
+  QueueingRank(int rank, int size, bool two_lanes)
+      : rank_(rank), size_(size), two_lanes_(two_lanes) {}
+
+  const std::vector<Item>& items() const { return items_; }
+
+  absl::Status Forward(int, Stream&) override { return Compute(); }
+  absl::Status Backward(int, Stream&) override { return Compute(); }
+  Elements input(int) override { return {}; }
+  Elements output(int) override { return {}; }
+  Elements gradient(int) override { return {}; }
+
+  const std::string& name() const override { return name_; }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  absl::StatusOr<PendingSend> Send(ConstElements, int peer, Stream&) override {
+    return PendingSend{.id = static_cast<uint64_t>(AddMessage(rank_, peer)) + 1};
+  }
+  absl::Status Wait(PendingSend pending, Stream&) override {
+    compute_.push_back(static_cast<int>(pending.id) - 1);
+    return absl::OkStatus();
+  }
+  absl::Status Recv(Elements, int peer, Stream&) override {
+    compute_.push_back(AddMessage(peer, rank_));
+    return absl::OkStatus();
+  }
+  absl::Status AllReduce(Elements, ReduceOp, Stream&) override { return Unused(); }
+  absl::Status ReduceScatter(Elements, ReduceOp, Stream&) override { return Unused(); }
+  absl::Status AllGather(Elements, Stream&) override { return Unused(); }
+  absl::Status AllToAll(ConstElements, Elements, Stream&) override { return Unused(); }
+  absl::Status Broadcast(Elements, int, Stream&) override { return Unused(); }
+  absl::Status Barrier(Stream&) override { return Unused(); }
+  absl::Status Check() override { return absl::OkStatus(); }
+  void Abort(absl::string_view) override {}
+
+ private:
+  static absl::Status Unused() { return absl::UnimplementedError("not a pipeline's call"); }
+
+  // What the arithmetic queued from now on waits for, is one item.
+  absl::Status Compute() {
+    items_.push_back({.after = compute_});
+    compute_ = {Last()};
+    return absl::OkStatus();
+  }
+
+  int AddMessage(int from, int to) {
+    std::vector<int>& lane = lanes_[two_lanes_ && to < from ? 1 : 0];
+    Item item = {.after = compute_, .from = from, .to = to, .number = numbers_[{from, to}]++};
+    item.after.insert(item.after.end(), lane.begin(), lane.end());
+    items_.push_back(std::move(item));
+    lane = {Last()};
+    return Last();
+  }
+
+  int Last() const { return static_cast<int>(items_.size()) - 1; }
+
+  const std::string name_ = "pp";
+  const int rank_;
+  const int size_;
+  const bool two_lanes_;
+  std::vector<Item> items_;
+  std::vector<int> compute_;   // what arithmetic waits for
+  std::vector<int> lanes_[2];  // the last item of each
+  std::map<std::pair<int, int>, int> numbers_;
+};
+
+using Schedule = std::vector<Action> (*)(int stages, int stage, int microbatches);
+
+// Whether every queue of every rank runs dry.
+bool AllComeToAnEnd(Schedule schedule, int stages, int microbatches, bool two_lanes) {
+  std::vector<std::unique_ptr<QueueingRank>> ranks;
+  for (int stage = 0; stage < stages; ++stage) {
+    ranks.push_back(std::make_unique<QueueingRank>(stage, stages, two_lanes));
+    PipelineExecutor executor(*ranks[stage], *ranks[stage],
+                              ActivationSlots(stages, stage, microbatches));
+    Stream stream = Stream::Cpu();
+    for (int step = 0; step < 2; ++step) {
+      REQUIRE_OK(executor.Run(schedule(stages, stage, microbatches), stream));
+    }
+  }
+  std::vector<std::vector<char>> done(stages);
+  size_t left = 0;
+  for (int rank = 0; rank < stages; ++rank) {
+    done[rank].resize(ranks[rank]->items().size());
+    left += done[rank].size();
+  }
+  // Of each message, the ends that are ready: rank and item.
+  std::map<std::vector<int>, std::map<int, int>> ready;
+  for (bool progress = true; progress;) {
+    progress = false;
+    for (int rank = 0; rank < stages; ++rank) {
+      for (size_t i = 0; i < done[rank].size(); ++i) {
+        const Item& item = ranks[rank]->items()[i];
+        if (done[rank][i]) continue;
+        const bool waits = std::any_of(item.after.begin(), item.after.end(),
+                                       [&](int before) { return !done[rank][before]; });
+        if (waits) continue;
+        std::map<int, int> ends = {{rank, static_cast<int>(i)}};
+        if (item.from >= 0) {
+          auto& known = ready[{item.from, item.to, item.number}];
+          known[rank] = static_cast<int>(i);
+          if (known.size() < 2) continue;
+          ends = known;
+        }
+        for (const auto& [end_rank, end_item] : ends) done[end_rank][end_item] = 1;
+        left -= ends.size();
+        progress = true;
+      }
+    }
+  }
+  return left == 0;
+}
+
+TEST_CASE("with a lane for each direction every schedule comes to its end") {
+  for (int stages = 1; stages <= 8; ++stages) {
+    for (const int microbatches : {1, 2, 3, 4, 7, 8, 9, 16, 17}) {
+      INFO(stages << " stages, " << microbatches << " microbatches");
+      CHECK(AllComeToAnEnd(OneForwardOneBackward, stages, microbatches, /*two_lanes=*/true));
+      CHECK(AllComeToAnEnd(ForwardOnly, stages, microbatches, /*two_lanes=*/true));
+    }
+  }
+}
+
+TEST_CASE("with one lane for both directions neighbours wait for each other") {
+  CHECK_FALSE(AllComeToAnEnd(OneForwardOneBackward, 2, 4, /*two_lanes=*/false));
+  CHECK_FALSE(AllComeToAnEnd(OneForwardOneBackward, 4, 8, /*two_lanes=*/false));
+}
+
+}  // namespace
+}  // namespace convene::worker

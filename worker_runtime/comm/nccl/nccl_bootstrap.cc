@@ -1,0 +1,170 @@
+#include "worker_runtime/comm/nccl/nccl_bootstrap.h"
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "spdlog/spdlog.h"
+#include "tools/base/clock.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/comm/members.h"
+#include "worker_runtime/comm/nccl/debug_log.h"
+#include "worker_runtime/comm/nccl/features.h"
+#include "worker_runtime/comm/nccl/nccl_collective.h"
+#include "worker_runtime/comm/nccl/session.h"
+#include "worker_runtime/comm/nccl/transport_summary.h"
+#include "worker_runtime/device/cuda/queue.h"
+
+namespace convene::worker {
+namespace {
+
+// Makes the groups of one rank.
+class Maker {
+ public:
+  Maker(rendezvous::StoreClient& store, const std::string& key_prefix, int rank,
+        std::shared_ptr<NcclSession> session, const BootstrapOptions& options)
+      : store_(store),
+        key_prefix_(key_prefix),
+        rank_(rank),
+        session_(std::move(session)),
+        options_(options),
+        deadline_(Clock::Real().Now() + options.connect_timeout) {}
+
+  absl::StatusOr<std::unique_ptr<Collective>> Make(const CommunicatorMember& member,
+                                                   const std::vector<int>& group, Stream& stream) {
+    const std::string name = member.name();
+    NcclCollective::Parts parts;
+    CONVENE_ASSIGN_OR_RETURN(parts.collectives, Connect(name, group));
+    if (member.axis == Axis::kPp) {
+      CONVENE_ASSIGN_OR_RETURN(parts.up, Connect(absl::StrCat(name, " up"), group));
+      CONVENE_ASSIGN_OR_RETURN(parts.down, Connect(absl::StrCat(name, " down"), group));
+    }
+    CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<NcclCollective> collective,
+                             NcclCollective::Create(session_, name, group, PlaceIn(group), parts,
+                                                    options_.*member.timeout));
+    CONVENE_RETURN_IF_ERROR(collective->WarmUp(stream, deadline_));
+    return collective;
+  }
+
+ private:
+  int PlaceIn(const std::vector<int>& group) const {
+    return static_cast<int>(std::find(group.begin(), group.end(), rank_) - group.begin());
+  }
+
+  // The group's unique id, made by its first rank.
+  absl::StatusOr<ncclUniqueId> AgreeOnId(const std::string& name, const std::vector<int>& group) {
+    const std::string key = absl::StrCat(key_prefix_, "/nccl/id/", name, "/", group.front());
+    ncclUniqueId id;
+    if (group.front() == rank_) {
+      CONVENE_RETURN_IF_ERROR(NcclStatus(ncclGetUniqueId(&id)));
+      CONVENE_RETURN_IF_ERROR(store_.Set(key, std::string(id.internal, sizeof(id.internal))));
+      return id;
+    }
+    const absl::Duration left = std::max(deadline_ - Clock::Real().Now(), absl::ZeroDuration());
+    const auto bytes = store_.Get(key, left);
+    if (!bytes.ok()) {
+      return Annotate(bytes.status(),
+                      absl::StrCat("waiting for rank ", group.front(), " to open the group"));
+    }
+    if (bytes->size() != sizeof(id.internal)) {
+      return absl::UnavailableError(absl::StrCat(
+          "rank ", group.front(), " published ", bytes->size(), " bytes in place of NCCL's ",
+          sizeof(id.internal), ": does it run another version?"));
+    }
+    std::memcpy(id.internal, bytes->data(), sizeof(id.internal));
+    return id;
+  }
+
+  absl::StatusOr<int> Connect(const std::string& name, const std::vector<int>& group) {
+    const auto id = AgreeOnId(name, group);
+    if (!id.ok()) return Annotate(id.status(), absl::StrCat(name, " communicator"));
+    return session_->MakeCommunicator(name, static_cast<int>(group.size()), PlaceIn(group), *id,
+                                      deadline_);
+  }
+
+  rendezvous::StoreClient& store_;
+  const std::string key_prefix_;
+  const int rank_;
+  const std::shared_ptr<NcclSession> session_;
+  const BootstrapOptions& options_;
+  const MonotonicTime deadline_;
+};
+
+// Rank 0's line; the first rank that has a warning gives it for all.
+absl::Status ReportTransports(const std::string& log, int version, Collective& host) {
+  const TransportSummary summary = SummarizeTransports(log, NcclVersionText(version));
+  if (host.rank() == 0 && !log.empty()) spdlog::info("{}", summary.line);
+  std::vector<float> warned(host.size());
+  warned[host.rank()] = summary.warning.empty() ? 0.0f : 1.0f;
+  Stream stream = Stream::Cpu();
+  CONVENE_RETURN_IF_ERROR(host.AllGather(absl::MakeSpan(warned), stream));
+  const auto first = std::find(warned.begin(), warned.end(), 1.0f);
+  if (first - warned.begin() == host.rank()) {
+    spdlog::warn("{} ({} of {} ranks)", summary.warning,
+                 std::count(warned.begin(), warned.end(), 1.0f), host.size());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MakeAll(const Layout& layout, int rank, Maker& maker, Stream& stream,
+                     CommunicatorSet& set) {
+  for (const CommunicatorMember& member : kCommunicatorMembers) {
+    const std::vector<int> group = GroupOf(layout, member.axis, rank);
+    if (group.size() < 2 || member.in_host_memory) continue;
+    CONVENE_ASSIGN_OR_RETURN(set.*member.place, maker.Make(member, group, stream));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<CommunicatorSet> BootstrapNccl(const Layout& layout, int rank,
+                                              rendezvous::StoreClient& store,
+                                              const std::string& key_prefix,
+                                              const NcclBootstrapOptions& options, Device& device) {
+  if (device.kind() != DeviceKind::kCuda) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("NCCL works between GPUs; this rank has ", device.description()));
+  }
+  CONVENE_ASSIGN_OR_RETURN(CommunicatorSet set,
+                           BootstrapHostMemory(layout, rank, store, key_prefix, options.base));
+  if (layout.world_size() == 1) return set;
+  for (const auto& [name, value] : options.environment) {
+    setenv(name.c_str(), value.c_str(), /*overwrite=*/0);
+  }
+  const NcclDebugLog debug_log;
+  int version = 0;
+  CONVENE_RETURN_IF_ERROR(NcclStatus(ncclGetVersion(&version)));
+  if (!NcclFeaturesOf(version).usable) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "NCCL ", NcclVersionText(version), " is too old: 2.19 is the oldest that will do"));
+  }
+  int cuda_device = 0;
+  CONVENE_RETURN_IF_ERROR(cuda::CudaStatus(cudaGetDevice(&cuda_device), "the current device"));
+  const auto session = std::make_shared<NcclSession>(
+      NcclSessionOptions{.global_rank = rank,
+                         .cuda_device = cuda_device,
+                         .operation_timeout = options.base.operation_timeout,
+                         .recorder = options.base.recorder,
+                         .open_store = options.open_store,
+                         .key_prefix = key_prefix});
+  Maker maker(store, key_prefix, rank, session, options.base);
+  absl::Status status = MakeAll(layout, rank, maker, device.communication(), set);
+  if (status.ok()) status = ReportTransports(debug_log.Read(), version, *set.host);
+  if (!status.ok()) {
+    // What is half made cannot be finalized: the others may not even know of it.
+    session->Fail(status);
+    return status;
+  }
+  session->StartWatchdog();
+  return set;
+}
+
+}  // namespace convene::worker

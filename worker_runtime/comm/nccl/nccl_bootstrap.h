@@ -1,0 +1,45 @@
+// From a rank, a store and a GPU to a full set of communicators.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "rendezvous/store/store_client.h"
+#include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/comm/nccl/peers.h"
+#include "worker_runtime/device/device.h"
+#include "worker_runtime/mesh/mesh.h"
+
+namespace convene::worker {
+
+struct NcclBootstrapOptions {
+  BootstrapOptions base;
+  // Set before NCCL's first call, where the user has not set them: NcclEnvironment's.
+  std::vector<std::pair<std::string, std::string>> environment;
+  // How the watchdog reaches the job's store when something fails, from its own thread (a
+  // StoreClient serves one thread). Null: errors do not say what the other ranks did.
+  OpenStore open_store;
+};
+
+// Like BootstrapGloo, for a job whose every rank has a GPU: `host` and `checkpoint` work over Gloo,
+// all others over NCCL (or alone, where the group is this rank). `device` is this rank's, current
+// in the calling thread, and outlives the set.
+//
+// All of a rank's communicators are created here, in the one order of kCommunicatorMembers, and run
+// their first operation here, so that no later one waits for connections; then the watchdog starts.
+// One key of the store a communicator, written by the first rank of its group. Logs one line about
+// the transports (rank 0), and one warning when they are slow ones.
+//
+// Consequence of one session (session.h): a rank's NCCL communicators fail together; destroying the
+// set ends them, which all ranks should do at about the same time.
+//
+// Errors: BootstrapGloo's; FailedPrecondition when the NCCL library is too old or `device` no GPU;
+// DeadlineExceeded when a rank did not come within connect_timeout; NCCL's own, with its words.
+absl::StatusOr<CommunicatorSet> BootstrapNccl(const Layout& layout, int rank,
+                                              rendezvous::StoreClient& store,
+                                              const std::string& key_prefix,
+                                              const NcclBootstrapOptions& options, Device& device);
+
+}  // namespace convene::worker

@@ -1,0 +1,302 @@
+#include "worker_runtime/comm/nccl/nccl_collective.h"
+
+#include <dlfcn.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/check.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/comm/nccl/features.h"
+#include "worker_runtime/device/cuda/queue.h"
+
+namespace convene::worker {
+namespace {
+
+using cuda::CudaStatus;
+
+ncclDataType_t TypeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return ncclFloat32;
+    case DType::kBFloat16:
+      return ncclBfloat16;
+    case DType::kFloat64:
+      return ncclFloat64;
+  }
+  CONVENE_CHECK(false);
+}
+
+ncclRedOp_t OperationOf(ReduceOp op) { return op == ReduceOp::kSum ? ncclSum : ncclMax; }
+
+using AllToAllFunction = decltype(&ncclAlltoAll);
+
+// Looked up, not linked: a program that was linked against a newer library would not start with an
+// older one. Null where the version has none.
+AllToAllFunction FindAllToAll() {
+  int version = 0;
+  if (ncclGetVersion(&version) != ncclSuccess || !NcclFeaturesOf(version).all_to_all) {
+    return nullptr;
+  }
+  return reinterpret_cast<AllToAllFunction>(dlsym(RTLD_DEFAULT, "ncclAlltoAll"));
+}
+
+ncclResult_t QueueAllToAll(ConstElements input, Elements output, int size, ncclComm_t communicator,
+                           cudaStream_t stream) {
+  static const AllToAllFunction all_to_all = FindAllToAll();
+  const size_t count = input.count / size;
+  const ncclDataType_t type = TypeOf(input.dtype);
+  if (all_to_all != nullptr) {
+    return all_to_all(input.data, output.data, count, type, communicator, stream);
+  }
+  ncclResult_t result = ncclGroupStart();
+  if (result != ncclSuccess) return result;
+  for (int peer = 0; peer < size && result == ncclSuccess; ++peer) {
+    result =
+        ncclSend(input.Slice(peer * count, count).data, count, type, peer, communicator, stream);
+    if (result != ncclSuccess) break;
+    result =
+        ncclRecv(output.Slice(peer * count, count).data, count, type, peer, communicator, stream);
+  }
+  // Always: an open group would swallow all later calls of this thread.
+  const ncclResult_t ended = ncclGroupEnd();
+  return result != ncclSuccess ? result : ended;
+}
+
+}  // namespace
+
+NcclCollective::NcclCollective(std::shared_ptr<NcclSession> session, std::string name,
+                               std::vector<int> members, int rank, const Parts& communicators,
+                               absl::Duration timeout)
+    : session_(std::move(session)),
+      name_(std::move(name)),
+      members_(std::move(members)),
+      rank_(rank),
+      timeout_(timeout),
+      communicator_(communicators.collectives),
+      up_{.communicator = communicators.up},
+      down_{.communicator = communicators.down},
+      peers_(members_.size()) {}
+
+absl::StatusOr<std::unique_ptr<NcclCollective>> NcclCollective::Create(
+    std::shared_ptr<NcclSession> session, std::string name, std::vector<int> members, int rank,
+    const Parts& communicators, absl::Duration timeout) {
+  std::unique_ptr<NcclCollective> collective(new NcclCollective(
+      std::move(session), std::move(name), std::move(members), rank, communicators, timeout));
+  CONVENE_RETURN_IF_ERROR(collective->MakeResources());
+  return collective;
+}
+
+absl::Status NcclCollective::MakeResources() {
+  order_ = session_->MakeOrder(name_, members_);
+  CONVENE_RETURN_IF_ERROR(
+      CudaStatus(cudaMalloc(reinterpret_cast<void**>(&token_), sizeof(float)), "cudaMalloc"));
+  CONVENE_RETURN_IF_ERROR(CudaStatus(cudaMemset(token_, 0, sizeof(float)), "cudaMemset"));
+  // A memset of device memory is not done when it returns, and other streams do not wait for it.
+  CONVENE_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(nullptr), "cudaMemset"));
+  CONVENE_RETURN_IF_ERROR(
+      CudaStatus(cudaEventCreateWithFlags(&ordering_, cudaEventDisableTiming), "an event"));
+  if (up_.communicator < 0) return absl::OkStatus();
+  int least = 0;
+  int greatest = 0;
+  CONVENE_RETURN_IF_ERROR(
+      CudaStatus(cudaDeviceGetStreamPriorityRange(&least, &greatest), "stream priorities"));
+  for (Lane* const lane : {&up_, &down_}) {
+    CONVENE_RETURN_IF_ERROR(CudaStatus(
+        cudaStreamCreateWithPriority(&lane->stream, cudaStreamNonBlocking, greatest), "a stream"));
+  }
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank_) continue;
+    peers_[peer].sends = session_->MakeOrder(absl::StrCat(name_, " ", rank_, ">", peer),
+                                             {members_[rank_], members_[peer]});
+    peers_[peer].receives = session_->MakeOrder(absl::StrCat(name_, " ", peer, ">", rank_),
+                                                {members_[peer], members_[rank_]});
+  }
+  return absl::OkStatus();
+}
+
+NcclCollective::~NcclCollective() {
+  // CUDA keeps what is still in use until it is done, except memory: the token is used by barriers
+  // alone, which wait for their end.
+  for (const OpenSend& send : open_sends_) {
+    if (send.sent != nullptr) cudaEventDestroy(send.sent);
+  }
+  for (const Lane* const lane : {&up_, &down_}) {
+    if (lane->stream != nullptr) cudaStreamDestroy(lane->stream);
+  }
+  if (ordering_ != nullptr) cudaEventDestroy(ordering_);
+  if (token_ != nullptr) cudaFree(token_);
+}
+
+absl::Status NcclCollective::Cuda(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  session_->Fail(Annotate(CudaStatus(error, what), name_));
+  return session_->status();
+}
+
+absl::Status NcclCollective::RunCollective(absl::string_view operation, ConstElements data,
+                                           Stream& stream,
+                                           absl::FunctionRef<ncclResult_t(ncclComm_t)> queue) {
+  return session_->Start({.communicator = communicator_,
+                          .order = order_,
+                          .group = name_,
+                          .operation = operation,
+                          .counted_as = operation,
+                          .data = data,
+                          .stream = stream.queue().stream()},
+                         queue);
+}
+
+absl::Status NcclCollective::AllReduce(Elements data, ReduceOp op, Stream& stream) {
+  return RunCollective("all_reduce", data, stream, [&](ncclComm_t communicator) {
+    return ncclAllReduce(data.data, data.data, data.count, TypeOf(data.dtype), OperationOf(op),
+                         communicator, stream.queue().stream());
+  });
+}
+
+absl::Status NcclCollective::ReduceScatter(Elements data, ReduceOp op, Stream& stream) {
+  CONVENE_CHECK(data.count % size() == 0);
+  return RunCollective("reduce_scatter", data, stream, [&](ncclComm_t communicator) {
+    const size_t count = data.count / size();
+    // In place is what NCCL takes it for when the target is this rank's own shard.
+    return ncclReduceScatter(data.data, data.Slice(rank_ * count, count).data, count,
+                             TypeOf(data.dtype), OperationOf(op), communicator,
+                             stream.queue().stream());
+  });
+}
+
+absl::Status NcclCollective::AllGather(Elements data, Stream& stream) {
+  CONVENE_CHECK(data.count % size() == 0);
+  return RunCollective("all_gather", data, stream, [&](ncclComm_t communicator) {
+    const size_t count = data.count / size();
+    return ncclAllGather(data.Slice(rank_ * count, count).data, data.data, count,
+                         TypeOf(data.dtype), communicator, stream.queue().stream());
+  });
+}
+
+absl::Status NcclCollective::AllToAll(ConstElements input, Elements output, Stream& stream) {
+  CONVENE_CHECK(input.count == output.count && input.count % size() == 0);
+  CONVENE_CHECK(input.dtype == output.dtype);
+  return RunCollective("all_to_all", input, stream, [&](ncclComm_t communicator) {
+    return QueueAllToAll(input, output, size(), communicator, stream.queue().stream());
+  });
+}
+
+absl::Status NcclCollective::Broadcast(Elements data, int root, Stream& stream) {
+  CONVENE_CHECK(root >= 0 && root < size());
+  return RunCollective("broadcast", data, stream, [&](ncclComm_t communicator) {
+    return ncclBroadcast(data.data, data.data, data.count, TypeOf(data.dtype), root, communicator,
+                         stream.queue().stream());
+  });
+}
+
+absl::Status NcclCollective::AllReduceOne(Stream& stream, absl::string_view operation) {
+  const Elements token(token_, 1, DType::kFloat32);
+  return RunCollective(operation, token, stream, [&](ncclComm_t communicator) {
+    return ncclAllReduce(token_, token_, 1, ncclFloat32, ncclSum, communicator,
+                         stream.queue().stream());
+  });
+}
+
+absl::Status NcclCollective::Barrier(Stream& stream) {
+  const MonotonicTime deadline = Clock::Real().Now() + timeout_;
+  CONVENE_RETURN_IF_ERROR(AllReduceOne(stream, "barrier"));
+  return session_->Await(order_, deadline);
+}
+
+absl::Status NcclCollective::WarmUp(Stream& stream, MonotonicTime deadline) {
+  CONVENE_RETURN_IF_ERROR(AllReduceOne(stream, "warm up"));
+  CONVENE_RETURN_IF_ERROR(session_->Await(order_, deadline));
+  if (up_.communicator < 0) return absl::OkStatus();
+  const Elements token(token_, 1, DType::kFloat32);
+  // Activations come from below and go up; gradients the other way. Every message is taken: all
+  // ranks receive before they send, from the first rank on up and from the last one on down.
+  for (const int step : {1, -1}) {
+    const int from = rank_ - step;
+    const int to = rank_ + step;
+    if (from >= 0 && from < size()) {
+      CONVENE_RETURN_IF_ERROR(Recv(token, from, stream));
+      CONVENE_RETURN_IF_ERROR(session_->Await(peers_[from].receives, deadline));
+    }
+    if (to >= 0 && to < size()) {
+      CONVENE_ASSIGN_OR_RETURN(const PendingSend sent, Send(token, to, stream));
+      CONVENE_RETURN_IF_ERROR(Wait(sent, stream));
+      CONVENE_RETURN_IF_ERROR(session_->Await(peers_[to].sends, deadline));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NcclCollective::CheckPeer(int peer) const {
+  CONVENE_CHECK(peer >= 0 && peer < size() && peer != rank_);
+  if (up_.communicator >= 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(name_, ": a group without communicators for messages"));
+}
+
+absl::Status NcclCollective::OrderBehind(cudaStream_t stream, const Lane& lane) {
+  CONVENE_RETURN_IF_ERROR(Cuda(cudaEventRecord(ordering_, stream), "message"));
+  return Cuda(cudaStreamWaitEvent(lane.stream, ordering_, 0), "message");
+}
+
+absl::StatusOr<PendingSend> NcclCollective::Send(ConstElements data, int peer, Stream& stream) {
+  CONVENE_RETURN_IF_ERROR(CheckPeer(peer));
+  CONVENE_CHECK(open_send_count_ < kOpenSendsMax);
+  const Lane& lane = LaneOf(rank_, peer);
+  CONVENE_RETURN_IF_ERROR(OrderBehind(stream.queue().stream(), lane));
+  CONVENE_RETURN_IF_ERROR(session_->Start(
+      {.communicator = lane.communicator,
+       .order = peers_[peer].sends,
+       .group = name_,
+       .operation = absl::StrCat("send to ", peer),
+       .counted_as = "message",
+       .data = data,
+       .stream = lane.stream},
+      [&](ncclComm_t communicator) {
+        return ncclSend(data.data, data.count, TypeOf(data.dtype), peer, communicator, lane.stream);
+      }));
+  // Nearly always the first look: sends are waited for in about the order in which they start.
+  size_t place = sends_started_ % kOpenSendsMax;
+  while (open_sends_[place].id != 0) place = (place + 1) % kOpenSendsMax;
+  OpenSend& open = open_sends_[place];
+  if (open.sent == nullptr) {
+    CONVENE_RETURN_IF_ERROR(
+        Cuda(cudaEventCreateWithFlags(&open.sent, cudaEventDisableTiming), "message"));
+  }
+  CONVENE_RETURN_IF_ERROR(Cuda(cudaEventRecord(open.sent, lane.stream), "message"));
+  open.id = ++sends_started_ * kOpenSendsMax + place;
+  ++open_send_count_;
+  return PendingSend{.id = open.id};
+}
+
+absl::Status NcclCollective::Wait(PendingSend pending, Stream& stream) {
+  OpenSend& open = open_sends_[pending.id % kOpenSendsMax];
+  CONVENE_CHECK(pending.id != 0 && open.id == pending.id);
+  open.id = 0;
+  --open_send_count_;
+  CONVENE_RETURN_IF_ERROR(session_->status());
+  return Cuda(cudaStreamWaitEvent(stream.queue().stream(), open.sent, 0), "message");
+}
+
+absl::Status NcclCollective::Recv(Elements data, int peer, Stream& stream) {
+  CONVENE_RETURN_IF_ERROR(CheckPeer(peer));
+  const Lane& lane = LaneOf(peer, rank_);
+  CONVENE_RETURN_IF_ERROR(OrderBehind(stream.queue().stream(), lane));
+  CONVENE_RETURN_IF_ERROR(session_->Start(
+      {.communicator = lane.communicator,
+       .order = peers_[peer].receives,
+       .group = name_,
+       .operation = absl::StrCat("recv from ", peer),
+       .counted_as = "message",
+       .data = data,
+       .stream = lane.stream},
+      [&](ncclComm_t communicator) {
+        return ncclRecv(data.data, data.count, TypeOf(data.dtype), peer, communicator, lane.stream);
+      }));
+  CONVENE_RETURN_IF_ERROR(Cuda(cudaEventRecord(ordering_, lane.stream), "message"));
+  return Cuda(cudaStreamWaitEvent(stream.queue().stream(), ordering_, 0), "message");
+}
+
+void NcclCollective::Abort(absl::string_view why) { session_->Fail(absl::AbortedError(why)); }
+
+}  // namespace convene::worker

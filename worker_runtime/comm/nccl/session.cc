@@ -1,0 +1,431 @@
+#include "worker_runtime/comm/nccl/session.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "spdlog/spdlog.h"
+#include "tools/base/check.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/comm/nccl/peers.h"
+#include "worker_runtime/device/cuda/queue.h"
+
+namespace convene::worker {
+namespace {
+
+using cuda::CudaStatus;
+
+constexpr absl::Duration kWatchInterval = absl::Milliseconds(100);
+constexpr absl::Duration kExplanationPatience = absl::Seconds(10);
+constexpr absl::Duration kFarewellPatience = absl::Seconds(10);
+// Queueing takes microseconds: a thread that slept would lose more than it saves. A first
+// connection takes seconds.
+constexpr int kSpins = 2000;
+constexpr absl::Duration kPollInterval = absl::Microseconds(50);
+
+void Pause(int turn) {
+  if (turn < kSpins) {
+    sched_yield();
+  } else {
+    Clock::Real().SleepFor(kPollInterval);
+  }
+}
+
+}  // namespace
+
+absl::Status NcclStatus(ncclResult_t result) {
+  if (result == ncclSuccess || result == ncclInProgress) return absl::OkStatus();
+  const char* const last = ncclGetLastError(nullptr);
+  const std::string text =
+      absl::StrCat("NCCL: ", ncclGetErrorString(result),
+                   last != nullptr && last[0] != '\0' ? absl::StrCat(" (", last, ")") : "");
+  switch (result) {
+    case ncclRemoteError:
+    case ncclSystemError:
+      return absl::UnavailableError(text);
+    case ncclInvalidArgument:
+    case ncclInvalidUsage:
+      return absl::InvalidArgumentError(text);
+    default:
+      return absl::InternalError(text);
+  }
+}
+
+NcclSession::NcclSession(NcclSessionOptions options) : options_(std::move(options)) {
+  CONVENE_CHECK(options_.recorder != nullptr);
+}
+
+NcclSession::~NcclSession() {
+  {
+    MutexLock lock(&status_mutex_);
+    stopping_ = true;
+    status_changed_.SignalAll();
+  }
+  if (watchdog_.joinable()) watchdog_.Join();
+  cudaSetDevice(options_.cuda_device);
+  MutexLock lock(&nccl_mutex_);
+  FinalizeAll();
+  for (const Order& order : orders_) {
+    for (size_t i = order.first_open; i < order.operations.size(); ++i) {
+      free_events_.push_back(order.operations[i].event);
+    }
+  }
+  for (const cudaEvent_t event : free_events_) cudaEventDestroy(event);
+}
+
+absl::Status NcclSession::AwaitQueued(ncclComm_t communicator, MonotonicTime deadline) {
+  for (int turn = 0;; ++turn) {
+    ncclResult_t state = ncclSuccess;
+    const ncclResult_t asked = ncclCommGetAsyncError(communicator, &state);
+    if (asked != ncclSuccess) return NcclStatus(asked);
+    if (state != ncclInProgress) return NcclStatus(state);
+    if (failing_) return absl::AbortedError("the session ends");
+    if (Clock::Real().Now() >= deadline) {
+      return absl::DeadlineExceededError("the other ranks did not do their part in time");
+    }
+    Pause(turn);
+  }
+}
+
+absl::StatusOr<int> NcclSession::MakeCommunicator(const std::string& name, int size, int rank,
+                                                  const ncclUniqueId& id, MonotonicTime deadline) {
+  MutexLock lock(&nccl_mutex_);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t handle = nullptr;
+  const ncclResult_t result = ncclCommInitRankConfig(&handle, size, id, rank, &config);
+  CONVENE_RETURN_IF_ERROR(Annotate(NcclStatus(result), absl::StrCat(name, " communicator")));
+  communicators_.push_back({.name = name, .handle = handle});
+  CONVENE_RETURN_IF_ERROR(
+      Annotate(AwaitQueued(handle, deadline), absl::StrCat(name, " communicator")));
+  return static_cast<int>(communicators_.size()) - 1;
+}
+
+int NcclSession::MakeOrder(std::string name, std::vector<int> members) {
+  MutexLock lock(&nccl_mutex_);
+  Order& order = orders_.emplace_back();
+  order.members = std::move(members);
+  order.progress.order = std::move(name);
+  return static_cast<int>(orders_.size()) - 1;
+}
+
+absl::StatusOr<cudaEvent_t> NcclSession::TakeEvent() {
+  if (!free_events_.empty()) {
+    const cudaEvent_t event = free_events_.back();
+    free_events_.pop_back();
+    return event;
+  }
+  cudaEvent_t event = nullptr;
+  CONVENE_RETURN_IF_ERROR(
+      CudaStatus(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "an event"));
+  return event;
+}
+
+absl::Status NcclSession::Queue(const Operation& operation,
+                                absl::FunctionRef<ncclResult_t(ncclComm_t)> queue,
+                                MonotonicTime deadline, Open& open, bool& captured) {
+  const ncclComm_t handle = communicators_[operation.communicator].handle;
+  CONVENE_RETURN_IF_ERROR(NcclStatus(queue(handle)));
+  CONVENE_RETURN_IF_ERROR(AwaitQueued(handle, deadline));
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  CONVENE_RETURN_IF_ERROR(
+      CudaStatus(cudaStreamIsCapturing(operation.stream, &capture), "its stream"));
+  captured = capture == cudaStreamCaptureStatusActive;
+  if (captured) return absl::OkStatus();
+  CONVENE_ASSIGN_OR_RETURN(open.event, TakeEvent());
+  return CudaStatus(cudaEventRecord(open.event, operation.stream), "its event");
+}
+
+absl::Status NcclSession::Start(const Operation& operation,
+                                absl::FunctionRef<ncclResult_t(ncclComm_t)> queue) {
+  Failure failure;
+  {
+    MutexLock lock(&nccl_mutex_);
+    if (!failing_) {  // else the handles are gone
+      Order& order = orders_[operation.order];
+      NcclProgress& progress = order.progress;
+      ++progress.started;
+      progress.operation.assign(operation.counted_as.data(), operation.counted_as.size());
+      progress.size_bytes = operation.data.size_bytes();
+      progress.dtype = operation.data.dtype;
+      Open& open = order.operations.emplace_back();
+      open.sequence = progress.started;
+      open.record = options_.recorder->Start(operation.group, operation.operation, progress.started,
+                                             operation.data);
+      open.since = Clock::Real().Now();
+      open.communicator = operation.communicator;
+      open.group.assign(operation.group.data(), operation.group.size());
+      open.text.assign(operation.operation.data(), operation.operation.size());
+      open.as_started = progress;
+
+      bool captured = false;
+      const absl::Status status =
+          Queue(operation, queue, open.since + options_.operation_timeout, open, captured);
+      if (status.ok() && !captured) return absl::OkStatus();
+      options_.recorder->Finish(open.record, status);
+      // A captured one has no end to watch: whoever runs the graph waits for it, with a deadline of
+      // his own.
+      if (status.ok()) progress.completed = progress.started;
+      if (!status.ok()) failure = FailureOf(order, open, status);
+      if (open.event != nullptr) free_events_.push_back(open.event);
+      order.operations.pop_back();
+      if (status.ok()) return absl::OkStatus();
+    }
+  }
+  End(std::move(failure));
+  return status();
+}
+
+absl::StatusOr<bool> NcclSession::IsComplete(const Open& open) {
+  const cudaError_t state = cudaEventQuery(open.event);
+  if (state == cudaErrorNotReady) {
+    cudaGetLastError();  // no error of this thread's next launch
+    return false;
+  }
+  CONVENE_RETURN_IF_ERROR(CudaStatus(state, "an operation queued before"));
+  return true;
+}
+
+absl::Status NcclSession::Collect(Order& order, MonotonicTime now) {
+  while (order.first_open < order.operations.size()) {
+    Open& open = order.operations[order.first_open];
+    CONVENE_ASSIGN_OR_RETURN(const bool complete, IsComplete(open));
+    if (!complete) return absl::OkStatus();
+    options_.recorder->Finish(open.record, absl::OkStatus());
+    order.progress.completed = open.sequence;
+    free_events_.push_back(std::exchange(open.event, nullptr));
+    ++order.first_open;
+    if (order.first_open < order.operations.size()) {
+      order.operations[order.first_open].since = now;
+    }
+  }
+  order.operations.clear();
+  order.first_open = 0;
+  return absl::OkStatus();
+}
+
+absl::Status NcclSession::Await(int order, MonotonicTime deadline) {
+  for (int turn = 0;; ++turn) {
+    if (failing_) return status();
+    Failure failure;
+    {
+      MutexLock lock(&nccl_mutex_);
+      if (failing_) continue;
+      Order& awaited = orders_[order];
+      const MonotonicTime now = Clock::Real().Now();
+      const absl::Status collected = Collect(awaited, now);
+      if (collected.ok() && awaited.operations.empty()) return absl::OkStatus();
+      if (!collected.ok()) {
+        failure = FailureAt(awaited, collected);
+      } else if (now >= deadline) {
+        failure = FailureAt(awaited, absl::DeadlineExceededError("did not complete in time"));
+      }
+    }
+    if (!failure.status.ok()) End(std::move(failure));
+    Pause(turn);
+  }
+}
+
+NcclSession::Failure NcclSession::FailureOf(const Order& order, const Open& open,
+                                            absl::Status status) {
+  return {.status = std::move(status),
+          .where = absl::StrCat(open.group, " ", open.text, " #", open.sequence, " (",
+                                open.as_started.size_bytes, " B)"),
+          .stuck = open.as_started,
+          .members = order.members};
+}
+
+NcclSession::Failure NcclSession::FailureAt(const Order& order, absl::Status status) {
+  if (order.first_open >= order.operations.size()) return {.status = std::move(status)};
+  return FailureOf(order, order.operations[order.first_open], std::move(status));
+}
+
+NcclSession::Failure NcclSession::Look(MonotonicTime now) {
+  MutexLock lock(&nccl_mutex_);
+  if (failing_) return {};
+  for (Order& order : orders_) {
+    absl::Status status = Collect(order, now);
+    if (!status.ok()) return FailureAt(order, std::move(status));
+    // Collect keeps finished ones until the last is done; a lane that never runs dry is cut here.
+    if (order.first_open > 1024) {
+      order.operations.erase(order.operations.begin(),
+                             order.operations.begin() + static_cast<ptrdiff_t>(order.first_open));
+      order.first_open = 0;
+    }
+  }
+  for (size_t i = 0; i < communicators_.size(); ++i) {
+    ncclResult_t state = ncclSuccess;
+    const ncclResult_t asked = ncclCommGetAsyncError(communicators_[i].handle, &state);
+    absl::Status status = NcclStatus(asked != ncclSuccess ? asked : state);
+    if (status.ok()) continue;
+    for (const Order& order : orders_) {
+      if (order.first_open < order.operations.size() &&
+          order.operations[order.first_open].communicator == static_cast<int>(i)) {
+        return FailureAt(order, std::move(status));
+      }
+    }
+    return {.status = Annotate(status, communicators_[i].name)};
+  }
+  for (const Order& order : orders_) {
+    if (order.first_open >= order.operations.size()) continue;
+    if (now - order.operations[order.first_open].since < options_.operation_timeout) continue;
+    return FailureAt(
+        order, absl::DeadlineExceededError(absl::StrCat(
+                   "did not complete within ", absl::FormatDuration(options_.operation_timeout))));
+  }
+  return {};
+}
+
+void NcclSession::StartWatchdog() {
+  CONVENE_CHECK(!watchdog_.joinable());
+  watchdog_ = Thread("nccl watchdog", [this] { Watch(); });
+}
+
+void NcclSession::Watch() {
+  cudaSetDevice(options_.cuda_device);
+  // Looking at events must not spoil a graph that another thread is capturing.
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  while (true) {
+    {
+      MutexLock lock(&status_mutex_);
+      if (!stopping_) status_changed_.WaitFor(&status_mutex_, kWatchInterval);
+      if (stopping_ || !status_.ok()) return;
+    }
+    Failure failure = Look(Clock::Real().Now());
+    if (!failure.status.ok()) End(std::move(failure));
+  }
+}
+
+absl::Status NcclSession::status() {
+  const MonotonicTime deadline = Clock::Real().Now() + kExplanationPatience;
+  MutexLock lock(&status_mutex_);
+  while (!status_.ok() && !explained_) {
+    const absl::Duration left = deadline - Clock::Real().Now();
+    if (left <= absl::ZeroDuration()) break;
+    status_changed_.WaitFor(&status_mutex_, left);
+  }
+  return status_;
+}
+
+void NcclSession::Fail(const absl::Status& status) {
+  CONVENE_CHECK(!status.ok());
+  End({.status = status});
+}
+
+void NcclSession::End(Failure failure) {
+  if (failure.status.ok()) return;
+  const absl::Status named =
+      failure.where.empty() ? failure.status : Annotate(failure.status, failure.where);
+  {
+    MutexLock lock(&status_mutex_);
+    if (!status_.ok()) return;
+    status_ = named;
+  }
+  // From here on nobody else comes this way. Whoever is inside NCCL sees it, and leaves.
+  failing_ = true;
+  std::vector<NcclProgress> own;
+  std::unique_ptr<NcclPeers> peers;
+  {
+    MutexLock lock(&nccl_mutex_);
+    own = AllProgress();
+    // Before the abort, so that the others find it when the abort reaches them.
+    if (!absl::IsAborted(failure.status)) {
+      peers =
+          NcclPeers::Publish(options_.open_store, options_.key_prefix, options_.global_rank, own);
+    }
+    AbortAll();
+    for (Order& order : orders_) {
+      for (size_t i = order.first_open; i < order.operations.size(); ++i) {
+        options_.recorder->Finish(order.operations[i].record, failure.status);
+      }
+    }
+  }
+  absl::Status explained = named;
+  if (peers != nullptr && !failure.where.empty()) {
+    std::map<int, std::vector<NcclProgress>> told = peers->Ask(failure.members);
+    told[options_.global_rank] = own;
+    explained = absl::Status(
+        named.code(),
+        absl::StrCat(named.message(), ": ", ExplainStall(failure.stuck, failure.members, told)));
+  }
+  MutexLock lock(&status_mutex_);
+  status_ = explained;
+  explained_ = true;
+  status_changed_.SignalAll();
+}
+
+std::vector<NcclProgress> NcclSession::AllProgress() {
+  std::vector<NcclProgress> all;
+  for (const Order& order : orders_) {
+    if (order.progress.started > 0) all.push_back(order.progress);
+  }
+  return all;
+}
+
+void NcclSession::AbortAll() {
+  registrations_.clear();  // go with their communicators
+  if (communicators_.empty()) return;
+  ncclGroupStart();
+  for (const Communicator& communicator : communicators_) ncclCommAbort(communicator.handle);
+  const absl::Status ended = NcclStatus(ncclGroupEnd());
+  if (!ended.ok()) {
+    spdlog::warn("NCCL communicators were not aborted cleanly: {}", std::string(ended.message()));
+  }
+  communicators_.clear();
+}
+
+void NcclSession::FinalizeAll() {
+  const MonotonicTime deadline = Clock::Real().Now() + kFarewellPatience;
+  for (const auto& [id, registration] : registrations_) {
+    for (const auto& [communicator, handle] : registration.handles) {
+      ncclCommDeregister(communicators_[communicator].handle, handle);
+    }
+  }
+  registrations_.clear();
+  while (!communicators_.empty()) {
+    const ncclComm_t handle = communicators_.front().handle;
+    absl::Status status = NcclStatus(ncclCommFinalize(handle));
+    if (status.ok()) status = AwaitQueued(handle, deadline);
+    if (!status.ok()) {
+      spdlog::warn("{} communicator and those after it end by abort: {}",
+                   communicators_.front().name, std::string(status.message()));
+      AbortAll();
+      return;
+    }
+    ncclCommDestroy(handle);
+    communicators_.erase(communicators_.begin());
+  }
+}
+
+uint64_t NcclSession::RegisterMemory(void* data, size_t bytes) {
+  MutexLock lock(&nccl_mutex_);
+  Registration& registration = registrations_[++registrations_made_];
+  for (size_t i = 0; i < communicators_.size(); ++i) {
+    void* handle = nullptr;
+    const ncclResult_t result = ncclCommRegister(communicators_[i].handle, data, bytes, &handle);
+    if (result != ncclSuccess) {
+      spdlog::warn("{} communicator works without registered memory: {}", communicators_[i].name,
+                   ncclGetErrorString(result));
+    } else if (handle != nullptr) {
+      // Null where NCCL_LOCAL_REGISTER=0 turned it off.
+      registration.handles.emplace_back(static_cast<int>(i), handle);
+    }
+  }
+  return registrations_made_;
+}
+
+void NcclSession::DeregisterMemory(uint64_t registration) {
+  MutexLock lock(&nccl_mutex_);
+  const auto found = registrations_.find(registration);
+  // Not there after the end of the session.
+  if (found == registrations_.end()) return;
+  for (const auto& [communicator, handle] : found->second.handles) {
+    ncclCommDeregister(communicators_[communicator].handle, handle);
+  }
+  registrations_.erase(found);
+}
+
+}  // namespace convene::worker

@@ -1,0 +1,196 @@
+// What all NCCL communicators of a rank share: one lock around the library, one record of what is
+// queued, one watchdog, and one end.
+#pragma once
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "rendezvous/store/store_client.h"
+#include "tools/base/clock.h"
+#include "tools/base/mutex.h"
+#include "tools/base/thread.h"
+#include "worker_runtime/comm/flight_recorder.h"
+#include "worker_runtime/comm/nccl/stall.h"
+#include "worker_runtime/device/elements.h"
+
+namespace convene::worker {
+
+// OK for success and for "in progress"; else Unavailable (a peer or the network), Internal, or
+// InvalidArgument for our own misuse, with the library's words.
+absl::Status NcclStatus(ncclResult_t result);
+
+struct NcclSessionOptions {
+  int global_rank = 0;
+  int cuda_device = 0;  // of all communicators
+  absl::Duration operation_timeout;
+  FlightRecorder* recorder = nullptr;  // outlives the session; not null
+  // A store of its own for the moment of failure, when the watchdog's thread asks there what the
+  // other ranks did last; null: nobody is asked. Called once at most.
+  std::function<absl::StatusOr<std::unique_ptr<rendezvous::StoreClient>>(absl::Duration timeout)>
+      open_store;
+  std::string key_prefix;
+};
+
+// Thread-safe. Shared by the communicators of one rank, which end together: the first error of one
+// (a deadline, a broken peer, Abort) is from then on the error of all.
+//
+// The lock. NCCL's communicators are non-blocking: a call returns "in progress" while a thread of
+// NCCL's queues the work, and the next call, also ncclCommGetAsyncError, may take over what that
+// thread left behind. So all of NCCL is under `nccl_mutex_`: a caller keeps it until its operation
+// stands in its CUDA stream (some 30 us), which also makes the order of operations, over all
+// communicators, that of the calls. Whoever polls looks at `failing_`, and leaves: when the
+// aborting thread has the lock, no other thread is inside NCCL.
+//
+// The end. Freeing one communicator while a kernel of another still waits for its peers would wait
+// for that kernel (NVIDIA/nccl #564). All are aborted inside one ncclGroupStart/End: each call sets
+// its communicator's abort flag at once, and the freeing happens in ncclGroupEnd.
+//
+// The watchdog. The thread "nccl watchdog" looks every 100 ms whether events have passed, the
+// library has an error, or the oldest operation of an order is over its time. An operation's time
+// begins when it was queued, or, if that is later, when the one before it in its order was done.
+class NcclSession {
+ public:
+  explicit NcclSession(NcclSessionOptions options);
+  // Nothing that was queued may still be running, unless the session has failed. Ends all
+  // communicators, in order: by ncclCommFinalize and ncclCommDestroy when all is well and the peers
+  // do the same within 10 s, else by abort.
+  ~NcclSession();
+  NcclSession(const NcclSession&) = delete;
+  NcclSession& operator=(const NcclSession&) = delete;
+
+  // Creates a communicator of `size` ranks, and returns its number. All ranks of the group call it
+  // at about the same time, with the id that one of them got from ncclGetUniqueId; each in one
+  // order. Errors: DeadlineExceeded; NcclStatus's.
+  absl::StatusOr<int> MakeCommunicator(const std::string& name, int size, int rank,
+                                       const ncclUniqueId& id, MonotonicTime deadline);
+
+  // An order of operations that its `members` (global ranks) count alike; see NcclProgress.
+  int MakeOrder(std::string name, std::vector<int> members);
+
+  // One operation, in words.
+  struct Operation {
+    int communicator = 0;
+    int order = 0;
+    absl::string_view group;       // "dp"
+    absl::string_view operation;   // "send to 1"
+    absl::string_view counted_as;  // NcclProgress::operation
+    ConstElements data;
+    cudaStream_t stream = nullptr;
+  };
+  // Queues it: `queue` calls NCCL once, or a whole ncclGroup. Errors: the session's.
+  absl::Status Start(const Operation& operation, absl::FunctionRef<ncclResult_t(ncclComm_t)> queue);
+
+  // The host waits until everything started in this order so far is complete. Errors: the
+  // session's; past `deadline` the session ends with DeadlineExceeded.
+  absl::Status Await(int order, MonotonicTime deadline);
+
+  // From now on operations have deadlines and errors of peers are seen. Not before every
+  // communicator is warm: the first operation of each connects. REQUIRES: called once at most.
+  void StartWatchdog();
+
+  // The error that ended the session; OK while it lives. Waits for the explanation of one that is
+  // just being found, 10 s at most.
+  absl::Status status();
+  // Ends the session, unless it has ended. Aborts all communicators; returns when that is done.
+  void Fail(const absl::Status& status);
+
+  // Device memory that NCCL may use without copies in between. Never needed for a right result;
+  // what cannot be registered is reported as a warning. Returns a number for Deregister.
+  uint64_t RegisterMemory(void* data, size_t bytes);
+  void DeregisterMemory(uint64_t registration);
+
+ private:
+  struct Communicator {
+    std::string name;
+    ncclComm_t handle = nullptr;
+  };
+  // Queued, and not known to be complete.
+  struct Open {
+    uint64_t sequence = 0;
+    uint64_t record = 0;
+    cudaEvent_t event = nullptr;
+    MonotonicTime since;
+    int communicator = 0;
+    std::string group;
+    NcclProgress as_started;
+    std::string text;  // of the operation
+  };
+  struct Order {
+    std::vector<int> members;
+    NcclProgress progress;
+    // [first_open, end) are open, oldest first; no memory is given back.
+    std::vector<Open> operations;
+    size_t first_open = 0;
+  };
+  struct Registration {
+    std::vector<std::pair<int, void*>> handles;  // by communicator
+  };
+  // What ended the session, and the operation that was waited for, if one was.
+  struct Failure {
+    absl::Status status;
+    std::string where;  // "dp all_reduce #17 (4096 B)"; empty: nowhere in particular
+    NcclProgress stuck;
+    std::vector<int> members;
+  };
+
+  // Waits until NCCL has done what it was last asked. Errors: NcclStatus's; DeadlineExceeded;
+  // Aborted when another thread wants the lock to end the session.
+  absl::Status AwaitQueued(ncclComm_t communicator, MonotonicTime deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
+  absl::StatusOr<bool> IsComplete(const Open& open) ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
+  // Takes out what is complete.
+  absl::Status Collect(Order& order, MonotonicTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
+  absl::StatusOr<cudaEvent_t> TakeEvent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
+  static Failure FailureOf(const Order& order, const Open& open, absl::Status status);
+  // Of the order's oldest operation, when one is open.
+  static Failure FailureAt(const Order& order, absl::Status status);
+  // Puts the operation into its stream and an event behind it. `captured`: it became part of a
+  // graph instead.
+  absl::Status Queue(const Operation& operation, absl::FunctionRef<ncclResult_t(ncclComm_t)> queue,
+                     MonotonicTime deadline, Open& open, bool& captured)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
+
+  // What the watchdog finds wrong; OK when nothing is.
+  Failure Look(MonotonicTime now);
+  void Watch();
+  void End(Failure failure);
+  std::vector<NcclProgress> AllProgress() ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
+  void AbortAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
+  void FinalizeAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
+
+  const NcclSessionOptions options_;
+
+  std::atomic<bool> failing_ = false;
+
+  Mutex nccl_mutex_;  // never held together with status_mutex_
+  std::vector<Communicator> communicators_ ABSL_GUARDED_BY(nccl_mutex_);
+  std::vector<Order> orders_ ABSL_GUARDED_BY(nccl_mutex_);
+  std::vector<cudaEvent_t> free_events_ ABSL_GUARDED_BY(nccl_mutex_);
+  std::map<uint64_t, Registration> registrations_ ABSL_GUARDED_BY(nccl_mutex_);
+  uint64_t registrations_made_ ABSL_GUARDED_BY(nccl_mutex_) = 0;
+
+  Mutex status_mutex_;
+  CondVar status_changed_;
+  absl::Status status_ ABSL_GUARDED_BY(status_mutex_);
+  bool explained_ ABSL_GUARDED_BY(status_mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(status_mutex_) = false;
+
+  Thread watchdog_;
+};
+
+}  // namespace convene::worker

@@ -1,0 +1,22 @@
+// PURE. NCCL's log in one line: over what the ranks talk.
+#pragma once
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace convene::worker {
+
+struct TransportSummary {
+  // "NCCL 2.28.9: 14 x P2P/CUMEM, NVLS, 2 x NET/IB/GDRDMA over mlx5_0". Counted are the outgoing
+  // channels of this process, over all of its communicators.
+  std::string line;
+  // What the operator should look at; empty when all is well.
+  std::string warning;
+};
+
+// `log`: what one process wrote under NCCL_DEBUG=INFO (debug_log.h). Lines that are not understood
+// are passed over.
+TransportSummary SummarizeTransports(absl::string_view log, const std::string& nccl_version);
+
+}  // namespace convene::worker
