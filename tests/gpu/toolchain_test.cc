@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "tests/gpu/gpu_testing.h"
+#include "worker_runtime/device/cuda/gpu_testing.h"
 #include "tests/gpu/toolchain_kernel.h"
 
 namespace convene::testing {

@@ -180,6 +180,9 @@ def part_cuda(run: Run) -> None:
     if not os.path.exists('/usr/local/cuda/bin/nvcc'):
         run.skip('no CUDA toolkit at /usr/local/cuda')
         return
+    if not run.command('tools/install_cudnn_frontend'):
+        run.skip("cudnn-frontend's headers could not be downloaded (above)")
+        return
     # All of it: programs that are built with and without CUDA are not tagged, and what has no CUDA is built already.
     if run.bazel_build('--config=cuda', '//...'):
         run.bazel_test('--config=cuda', '--test_tag_filters=cuda', '//...')

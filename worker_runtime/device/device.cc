@@ -55,7 +55,7 @@ std::unique_ptr<Device> Device::Cpu() { return std::make_unique<CpuDevice>(); }
 
 int Device::CudaCount() {
 #ifdef CONVENE_CUDA
-  return CudaDeviceCount();
+  return cuda::CudaDeviceCount();
 #else
   return 0;
 #endif
@@ -63,7 +63,7 @@ int Device::CudaCount() {
 
 absl::StatusOr<std::unique_ptr<Device>> Device::Cuda(int ordinal) {
 #ifdef CONVENE_CUDA
-  return MakeCudaDevice(ordinal);
+  return cuda::MakeCudaDevice(ordinal);
 #else
   return absl::UnimplementedError(absl::StrCat(
       "no GPU ", ordinal,

@@ -2,6 +2,7 @@
 #include "worker_runtime/ops/cpu/cpu_ops.h"
 #ifdef CONVENE_CUDA
 #include "worker_runtime/ops/cuda/cuda_ops.h"
+#include "worker_runtime/ops/cuda/matmul/matmul_plans.h"
 #endif
 
 #include "tools/base/check.h"
@@ -25,6 +26,13 @@ template <typename In, typename Out>
 void MatMul(Transpose transpose_a, Transpose transpose_b, int m, int n, int k, const In* a,
             const In* b, float beta, Out* c, Stream& stream) {
   CONVENE_QUEUE(MatMul(transpose_a, transpose_b, m, n, k, a, b, beta, c, stream));
+}
+
+void SetDeterministicMatMul([[maybe_unused]] bool is_deterministic) {
+#ifdef CONVENE_CUDA
+  cuda::SetMatMulMode(is_deterministic ? cuda::MatMulMode::kDeterministic
+                                       : cuda::MatMulMode::kTimed);
+#endif
 }
 
 template <typename T>

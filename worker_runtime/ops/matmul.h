@@ -18,4 +18,8 @@ template <typename In, typename Out>
 void MatMul(Transpose transpose_a, Transpose transpose_b, int m, int n, int k, const In* a,
             const In* b, float beta, Out* c, Stream& stream);
 
+// Whether products from now on, in all threads of this process, give the same bits in every run on
+// one machine. On the CPU they always do; on a GPU algorithms are then not chosen by the clock.
+void SetDeterministicMatMul(bool is_deterministic);
+
 }  // namespace convene::worker

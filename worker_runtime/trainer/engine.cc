@@ -7,6 +7,7 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/device/op_profile.h"
 #include "worker_runtime/model/initialize.h"
+#include "worker_runtime/ops/matmul.h"
 #include "worker_runtime/optimizer/skipped_steps.h"
 
 namespace convene::worker {
@@ -67,6 +68,7 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options,
                                                        CommunicatorSet& communicators,
                                                        Device& device) {
+  SetDeterministicMatMul(options.deterministic);
   std::unique_ptr<Engine> engine(new Engine(options, communicators, device));
   CONVENE_RETURN_IF_ERROR(engine->Allocate());
   return engine;

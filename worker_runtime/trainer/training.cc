@@ -17,6 +17,7 @@
 #include "worker_runtime/checkpoint/directory_lock.h"
 #include "worker_runtime/checkpoint/step_directory.h"
 #include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/comm/connect.h"
 #include "worker_runtime/data/dataset.h"
 #include "worker_runtime/data/prepare.h"
 #include "worker_runtime/device/device.h"
@@ -85,7 +86,8 @@ EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layou
           .sequence_length = static_cast<int>(options.sequence_length),
           .microbatches = static_cast<int>(AccumulationSteps(options, layout)),
           .clip_grad_norm = options.clip_grad_norm,
-          .timeout = options.collective_timeout};
+          // Who waits for a peer in vain says so first.
+          .timeout = 2 * options.collective_timeout};
 }
 
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const TrainOptions& options,
@@ -111,7 +113,7 @@ void PrintMemoryPlan(const TrainOptions& options, const Layout& layout, Device& 
 }
 
 absl::StatusOr<CommunicatorSet> Connect(const TrainOptions& options, const Contract& contract,
-                                        const Layout& layout) {
+                                        const Layout& layout, Device& device) {
   if (contract.world_size == 1) return std::move(LoopbackCommunicators(layout).front());
   CONVENE_ASSIGN_OR_RETURN(
       const std::unique_ptr<rendezvous::StoreClient> store,
@@ -120,11 +122,14 @@ absl::StatusOr<CommunicatorSet> Connect(const TrainOptions& options, const Contr
   const std::string prefix = absl::StrCat("convene-train/", contract.run_id, "/",
                                           contract.epoch.value(), "/", contract.restart_count);
   CONVENE_RETURN_IF_ERROR(WaitForAll(*store, prefix, contract.world_size));
-  BootstrapOptions bootstrap;
-  bootstrap.operation_timeout = options.collective_timeout;
-  bootstrap.checkpoint_timeout = options.checkpoint_timeout;
-  bootstrap.store_host = contract.master_addr;
-  return BootstrapGloo(layout, contract.rank, *store, prefix, bootstrap);
+  ConnectOptions connect{.store_host = contract.master_addr,
+                         .store_port = contract.master_port,
+                         .local_rank = contract.local_rank,
+                         .local_world_size = contract.local_world_size};
+  connect.bootstrap.operation_timeout = options.collective_timeout;
+  connect.bootstrap.checkpoint_timeout = options.checkpoint_timeout;
+  connect.bootstrap.store_host = contract.master_addr;
+  return ConnectRanks(layout, contract.rank, *store, prefix, connect, device);
 }
 
 // The loop over steps and what happens between them.
@@ -398,7 +403,8 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contr
     return TrainingEnd::kFinished;
   }
   CONVENE_ASSIGN_OR_RETURN(const Dataset dataset, OpenData(options, contract));
-  CONVENE_ASSIGN_OR_RETURN(CommunicatorSet communicators, Connect(options, contract, layout));
+  CONVENE_ASSIGN_OR_RETURN(CommunicatorSet communicators,
+                           Connect(options, contract, layout, *device));
   Training training(options, contract, layout, dataset, communicators, *device, stop);
   absl::StatusOr<TrainingEnd> end = training.Run();
   if (end.ok()) return end;

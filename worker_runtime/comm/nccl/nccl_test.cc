@@ -18,7 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "rendezvous/store/store_client.h"
-#include "tests/gpu/gpu_testing.h"
+#include "worker_runtime/device/cuda/gpu_testing.h"
 #include "tools/base/clock.h"
 #include "tools/base/testing/poll.h"
 #include "tools/base/testing/status_testing.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "tests/gpu/gpu_testing.h"
+#include "worker_runtime/device/cuda/gpu_testing.h"
 #include "tools/base/clock.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/device/cuda/cuda_device.h"

@@ -129,13 +129,6 @@ void Copy(int64_t count, const float* x, float* y, Stream& stream) {
                "copy");
 }
 
-void Copy(int64_t count, const float* x, float* y, Stream& stream) {
-  if (count == 0) return;
-  stream.queue().Report(cudaMemcpyAsync(y, x, count * sizeof(float), cudaMemcpyDeviceToDevice,
-                                        stream.queue().stream()),
-                        "Copy");
-}
-
 void ToBFloat16(int64_t count, const float* x, BFloat16* y, Stream& stream) {
   ConvertAll("to_bfloat16", count, x, y, stream);
 }

@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "tests/gpu/gpu_testing.h"
+#include "worker_runtime/device/cuda/gpu_testing.h"
 #include "worker_runtime/ops/adamw.h"
 #include "worker_runtime/ops/cuda/cuda_ops.h"
 #include "worker_runtime/ops/cuda/kernel_testing.h"

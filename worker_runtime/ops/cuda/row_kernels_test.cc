@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "tests/gpu/gpu_testing.h"
+#include "worker_runtime/device/cuda/gpu_testing.h"
 #include "worker_runtime/ops/cuda/cuda_ops.h"
 #include "worker_runtime/ops/cuda/kernel_testing.h"
 #include "worker_runtime/ops/ops_testing.h"

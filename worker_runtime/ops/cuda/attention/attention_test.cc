@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "tests/gpu/gpu_testing.h"
+#include "worker_runtime/device/cuda/gpu_testing.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/device/cuda/cuda_testing.h"
 #include "worker_runtime/device/cuda/queue.h"

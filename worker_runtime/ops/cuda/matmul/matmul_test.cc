@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "tests/gpu/gpu_testing.h"
+#include "worker_runtime/device/cuda/gpu_testing.h"
 #include "worker_runtime/device/cuda/cuda_testing.h"
 #include "worker_runtime/device/dtype.h"
 #include "worker_runtime/device/stream.h"

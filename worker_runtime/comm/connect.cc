@@ -1,0 +1,37 @@
+#include "worker_runtime/comm/connect.h"
+
+#include "absl/time/time.h"
+#include "tools/base/check.h"
+#ifdef CONVENE_CUDA
+#include "tools/base/logging.h"
+#include "worker_runtime/comm/nccl/environment.h"
+#include "worker_runtime/comm/nccl/nccl_bootstrap.h"
+#endif
+
+namespace convene::worker {
+
+absl::StatusOr<CommunicatorSet> ConnectRanks(const Layout& layout, int rank,
+                                             rendezvous::StoreClient& store,
+                                             const std::string& key_prefix,
+                                             const ConnectOptions& options, Device& device) {
+  if (device.kind() == DeviceKind::kCpu) {
+    return BootstrapGloo(layout, rank, store, key_prefix, options.bootstrap);
+  }
+#ifdef CONVENE_CUDA
+  const NcclBootstrapOptions nccl = {
+      .base = options.bootstrap,
+      .environment = NcclEnvironment({.host_name = HostName(),
+                                      .local_rank = options.local_rank,
+                                      .local_world_size = options.local_world_size,
+                                      .world_size = layout.world_size(),
+                                      .gpus = Device::CudaCount()}),
+      .open_store = [host = options.store_host, port = options.store_port](absl::Duration timeout) {
+        return rendezvous::StoreClient::Connect(host, port, timeout);
+      }};
+  return BootstrapNccl(layout, rank, store, key_prefix, nccl, device);
+#else
+  CONVENE_CHECK(false);  // without CUDA nobody can have made such a device
+#endif
+}
+
+}  // namespace convene::worker

@@ -1,0 +1,30 @@
+// From a rank, a store and a device to a full set of communicators: over NCCL between GPUs, over
+// Gloo between CPUs.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/device/device.h"
+#include "worker_runtime/mesh/mesh.h"
+
+namespace convene::worker {
+
+struct ConnectOptions {
+  BootstrapOptions bootstrap;
+  std::string store_host;  // also where NCCL's watchdog asks for the other ranks' words
+  int store_port = 0;
+  // Of this process, among those of the job on this machine: several may share a GPU.
+  int local_rank = 0;
+  int local_world_size = 1;
+};
+
+// All ranks call it at about the same time; `device` outlives the set. Errors: BootstrapGloo's or
+// BootstrapNccl's (nccl/nccl_bootstrap.h).
+absl::StatusOr<CommunicatorSet> ConnectRanks(const Layout& layout, int rank,
+                                             rendezvous::StoreClient& store,
+                                             const std::string& key_prefix,
+                                             const ConnectOptions& options, Device& device);
+
+}  // namespace convene::worker
