@@ -9,8 +9,8 @@
 #include <cstdio>
 #include <vector>
 
-#include "worker_runtime/device/cuda/gpu_testing.h"
 #include "tests/gpu/toolchain_kernel.h"
+#include "worker_runtime/device/cuda/gpu_testing.h"
 
 namespace convene::testing {
 namespace {

@@ -18,7 +18,6 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "rendezvous/store/store_client.h"
-#include "worker_runtime/device/cuda/gpu_testing.h"
 #include "tools/base/clock.h"
 #include "tools/base/testing/poll.h"
 #include "tools/base/testing/status_testing.h"
@@ -31,6 +30,7 @@
 #include "worker_runtime/comm/nccl/nccl_bootstrap.h"
 #include "worker_runtime/comm/nccl/nccl_memory.h"
 #include "worker_runtime/device/cuda/cuda_device.h"
+#include "worker_runtime/device/cuda/gpu_testing.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/mesh/mesh.h"
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "worker_runtime/device/cuda/gpu_testing.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/device/cuda/first_error.h"
+#include "worker_runtime/device/cuda/gpu_testing.h"
 #include "worker_runtime/device/cuda/queue.h"
 #include "worker_runtime/device/cuda/wait.h"
 #include "worker_runtime/device/stream.h"

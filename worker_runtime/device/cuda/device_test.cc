@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "worker_runtime/device/cuda/gpu_testing.h"
 #include "tools/base/clock.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/device/cuda/cuda_device.h"
+#include "worker_runtime/device/cuda/gpu_testing.h"
 #include "worker_runtime/device/cuda/queue.h"
 
 namespace convene::worker::cuda {

@@ -9,8 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "worker_runtime/device/cuda/gpu_testing.h"
 #include "tools/base/testing/status_testing.h"
+#include "worker_runtime/device/cuda/gpu_testing.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/device/workspace.h"
 

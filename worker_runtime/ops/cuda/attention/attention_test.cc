@@ -8,9 +8,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "worker_runtime/device/cuda/gpu_testing.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/device/cuda/cuda_testing.h"
+#include "worker_runtime/device/cuda/gpu_testing.h"
 #include "worker_runtime/device/cuda/queue.h"
 #include "worker_runtime/device/dtype.h"
 #include "worker_runtime/ops/attention.h"

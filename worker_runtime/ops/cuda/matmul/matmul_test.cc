@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <vector>
 
-#include "worker_runtime/device/cuda/gpu_testing.h"
 #include "worker_runtime/device/cuda/cuda_testing.h"
+#include "worker_runtime/device/cuda/gpu_testing.h"
 #include "worker_runtime/device/dtype.h"
 #include "worker_runtime/device/stream.h"
 #include "worker_runtime/ops/cuda/cuda_ops.h"
