@@ -1,12 +1,13 @@
 #!/usr/bin/python3
 """Training throughput and peak memory of one process on this machine's CPU, beside PyTorch eager and compiled.
 
-usage: tests/bench/train_bench.py [--models llama-15m,llama-125m] [--rounds 3] [--steps 8] [--threads N]
+usage: tests/bench/train_bench.py [--models llama-15m,llama-125m] [--precisions fp32,bf16] [--rounds 3] [--steps 8] [--threads N]
 The rivals run in turns, with the same shape, batch, sequence and threads; the first quarter of each run's steps is warm-up and
 not counted. Prints medians over all counted steps, and ratios.
 """
 
 import argparse
+import glob
 import json
 import os
 import statistics
@@ -44,7 +45,7 @@ def counted(step_seconds: List[float]) -> List[float]:
     return step_seconds[max(1, len(step_seconds) // 4):]
 
 
-def run_convene(binary: str, data: str, model: Model, steps: int, threads: int) -> Result:
+def run_convene(binary: str, data: str, model: Model, precision: str, steps: int, threads: int) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         metrics = os.path.join(folder, 'metrics.jsonl')
         flags = [f'--{key.replace("_", "-")}={str(bool(value)).lower() if key == "tied_embeddings" else value}'
@@ -52,7 +53,7 @@ def run_convene(binary: str, data: str, model: Model, steps: int, threads: int) 
         command = [binary, '--model', 'llama-15m', *flags, '--data', data, '--steps', str(steps), '--token-cache-dir', folder,
                    '--global-batch-size', str(model.micro_batch_size), '--micro-batch-size', str(model.micro_batch_size),
                    '--sequence-length', str(model.sequence_length), '--validation-every', '0', '--validation-samples', '1',
-                   '--metrics-file', metrics]
+                   '--metrics-file', metrics, '--device', 'cpu', '--precision', precision]
         child = subprocess.Popen(command, env={**os.environ, 'OMP_NUM_THREADS': str(threads)}, stdout=subprocess.DEVNULL)
         _, status, usage = os.wait4(child.pid, 0)
         if status != 0:
@@ -62,10 +63,10 @@ def run_convene(binary: str, data: str, model: Model, steps: int, threads: int) 
         return Result(counted([line['step_seconds'] for line in lines if 'step_seconds' in line]), usage.ru_maxrss * 1024)
 
 
-def run_torch(model: Model, steps: int, threads: int, compiled: bool) -> Result:
+def run_torch(model: Model, data: str, precision: str, steps: int, threads: int, compiled: bool) -> Result:
     case = {**model.shape, 'micro_batch_size': model.micro_batch_size, 'sequence_length': model.sequence_length, 'steps': steps,
-            'threads': threads, 'compile': compiled}
-    command = [f'{launch_bench.VENV}/bin/python', os.path.join(HERE, 'torch_train_worker.py'), json.dumps(case)]
+            'compile': compiled, 'device': 'cpu', 'precision': precision, 'data': data, 'seed': 1, 'learning_rate': 1e-3}
+    command = [f'{launch_bench.VENV}/bin/python', os.path.join(HERE, 'torch_train_worker.py'), json.dumps([case])]
     done = subprocess.run(command, env={**launch_bench.torch_environment(), 'OMP_NUM_THREADS': str(threads)}, check=False,
                           capture_output=True, text=True)
     if done.returncode != 0:
@@ -77,6 +78,7 @@ def run_torch(model: Model, steps: int, threads: int, compiled: bool) -> Result:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--models', default=','.join(MODELS))
+    parser.add_argument('--precisions', default='fp32,bf16')
     parser.add_argument('--rounds', type=int, default=3)
     parser.add_argument('--steps', type=int, default=8)
     parser.add_argument('--threads', type=int, default=os.cpu_count())
@@ -86,16 +88,17 @@ def main() -> int:
     bazel_bin = subprocess.run(['bazel', 'info', 'bazel-bin'], cwd=launch_bench.ROOT, check=True, capture_output=True,
                                text=True).stdout.strip()
     binary = os.path.join(bazel_bin, 'worker_runtime/trainer/convene-train')
-    data = '/usr/share/perl/*/pod/perlfunc.pod'
+    data = glob.glob('/usr/share/perl/*/pod/perlfunc.pod')[0]
     print(f'PyTorch {torch_version}, {arguments.threads} threads, {arguments.rounds} rounds of {arguments.steps} steps')
     for name in arguments.models.split(','):
-        model = MODELS[name]
-        results: Dict[str, List[Result]] = {'convene': [], 'eager': [], 'compile': []}
-        for _ in range(arguments.rounds):
-            results['convene'].append(run_convene(binary, data, model, arguments.steps, arguments.threads))
-            results['eager'].append(run_torch(model, arguments.steps, arguments.threads, False))
-            results['compile'].append(run_torch(model, arguments.steps, arguments.threads, True))
-        report(f'{name} fp32, {model.micro_batch_size} x {model.sequence_length} tokens a step', model, results)
+        for precision in arguments.precisions.split(','):
+            model = MODELS[name]
+            results: Dict[str, List[Result]] = {'convene': [], 'eager': [], 'compile': []}
+            for _ in range(arguments.rounds):
+                results['convene'].append(run_convene(binary, data, model, precision, arguments.steps, arguments.threads))
+                results['eager'].append(run_torch(model, data, precision, arguments.steps, arguments.threads, False))
+                results['compile'].append(run_torch(model, data, precision, arguments.steps, arguments.threads, True))
+            report(f'{name} {precision}, {model.micro_batch_size} x {model.sequence_length} tokens a step', model, results)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""PyTorch beside us: tests/bench/torch_gpu_worker.py in a process of its own, and its answers."""
+"""PyTorch beside us: tests/bench/torch_train_worker.py in a process of its own, and its answers."""
 
 import json
 import os
@@ -30,5 +30,5 @@ def parse(output: str) -> List[Answer]:
 
 def run(cases: List[Dict[str, Any]], place: machine.Place, limit_s: float) -> processes.Done:
     """parse() tells the answers: fewer than the cases where it failed or ran out of time."""
-    command = [place.torch['python'], os.path.join(place.bundle, 'tests/bench/torch_gpu_worker.py'), json.dumps(cases)]
+    command = [place.torch['python'], os.path.join(place.bundle, 'tests/bench/torch_train_worker.py'), json.dumps(cases)]
     return processes.run(command, machine.torch_environment(place.environment), limit_s)
