@@ -72,7 +72,7 @@ class QuickstartTest(unittest.TestCase):
         found = []
         for pid in filter(str.isdigit, os.listdir('/proc')):
             try:
-                with open(f'/proc/{pid}/cmdline', encoding='utf-8') as file:
+                with open(f'/proc/{pid}/cmdline', encoding='utf-8', errors='replace') as file:
                     found += [line for line in [file.read()] if self.root in line]
             except OSError:  # it ended
                 pass
