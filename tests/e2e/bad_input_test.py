@@ -44,6 +44,12 @@ class BadTrainerInputTest(ConveneTestCase):
     def test_unknown_model(self):
         self.check("llama-tiny", model="llama-tinny")
 
+    def test_a_gpu_where_there_is_none(self):
+        self.check("nvidia-smi", device="cuda")
+
+    def test_unknown_precision(self):
+        self.check("auto, fp32, bf16", precision="fp8")
+
     def test_unknown_flag(self):
         text = self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(), "--learning-rat", "1"),
                            20, 64)

@@ -47,13 +47,14 @@ struct Rank {
 // All ranks of a layout.
 class World {
  public:
-  explicit World(const Layout& layout, uint64_t seed = kSeed)
+  explicit World(const Layout& layout, uint64_t seed = kSeed, DType dtype = DType::kFloat32)
       : layout_(layout), sets_(LoopbackCommunicators(layout)), ranks_(layout.world_size()) {
     for (int rank = 0; rank < layout.world_size(); ++rank) {
       auto engine = Engine::Create({.model = Small(),
                                     .layout = layout,
                                     .rank = rank,
                                     .seed = seed,
+                                    .dtype = dtype,
                                     .micro_batch_size = 2,
                                     .sequence_length = kSequenceLength},
                                    sets_[rank], *device_);
@@ -76,14 +77,14 @@ class World {
     return statuses;
   }
 
-  std::vector<absl::Status> Train(int64_t steps) {
+  std::vector<absl::Status> Train(int64_t steps, int64_t first_step = 1) {
     return OnEveryRank([&](Rank& rank, Stream& /*stream*/) -> absl::Status {
       std::vector<int32_t> inputs, targets;
       for (int i = 0; i < 2 * kSequenceLength; ++i) {
         inputs.push_back(i * 5 % 18);
         targets.push_back((i * 7 + 1) % 18);
       }
-      for (int64_t step = 1; step <= steps; ++step) {
+      for (int64_t step = first_step; step < first_step + steps; ++step) {
         CONVENE_RETURN_IF_ERROR(
             rank.engine
                 ->TrainStep({inputs.data(), targets.data(), 1.0f / 24},
@@ -164,10 +165,12 @@ class World {
         for (int64_t i = 0; i < slice.count(); ++i) {
           const int64_t row = slice.offset[0] + i / slice.extent[1];
           const int64_t column = slice.offset[1] + i % slice.extent[1];
-          if (rank.engine->parameters().As<float>()[slice.flat_offset + i] !=
-              tensor[row * slice.global_shape[1] + column]) {
-            return false;
-          }
+          const float expected = tensor[row * slice.global_shape[1] + column];
+          const ConstElements held = rank.engine->parameters().Slice(slice.flat_offset + i, 1);
+          const bool is_same = held.dtype == DType::kFloat32
+                                   ? held.As<float>()[0] == expected
+                                   : held.As<BFloat16>()[0].bits == BFloat16(expected).bits;
+          if (!is_same) return false;
         }
       }
     }
@@ -210,6 +213,28 @@ TEST_CASE("what one layout saves another restores, bit by bit") {
     CHECK(restored.State() == state);
     CHECK(restored.EveryRankHolds(state));
   }
+}
+
+TEST_CASE("a run in bf16 goes on from its checkpoint as if it had not stopped") {
+  const TempDir directory;
+  const Layout layout{.pp = 2, .dp = 2, .tp = 1};
+  World whole(layout, kSeed, DType::kBFloat16);
+  RequireAllOk(whole.Train(3));
+  RequireAllOk(whole.Save(directory.path(), 3));
+  RequireAllOk(whole.Train(2, /*first_step=*/4));
+
+  World resumed(layout, /*seed=*/99, DType::kBFloat16);
+  std::vector<int64_t> steps;
+  RequireAllOk(resumed.Restore(ResumeFrom(directory.path()), &steps));
+  CHECK(resumed.EveryRankHolds(resumed.State()));
+  RequireAllOk(resumed.Train(2, /*first_step=*/4));
+  CHECK(resumed.State() == whole.State());
+  CHECK(resumed.EveryRankHolds(whole.State()));
+
+  // The master weights are saved: another precision starts from the same ones.
+  World in_fp32({.pp = 1, .dp = 1, .tp = 2}, /*seed=*/99);
+  RequireAllOk(in_fp32.Restore(ResumeFrom(directory.path()), &steps));
+  CHECK(steps == std::vector<int64_t>(2, 3));
 }
 
 TEST_CASE("a directory that another job writes to is refused by every rank") {

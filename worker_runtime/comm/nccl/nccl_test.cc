@@ -187,7 +187,7 @@ void StartAgain(const RankOrders& orders, Device& device) {
 
 TEST_CASE("one rank of a job", "[.rank]") {
   const RankOrders orders = OrdersOfThisRank();
-  auto device = MakeCudaDevice(0);
+  auto device = cuda::MakeCudaDevice(0);
   REQUIRE_OK(device);
   if (orders.deed == "suite") RunSuite(orders, **device);
   if (orders.deed == "lose") LoseOne(orders, **device);

@@ -1,0 +1,61 @@
+"""What the trainer tells about its device: the memory plan, the profile, a run in bf16."""
+
+import os
+import re
+import unittest
+
+from tests.support.convene_testing import CONVENE, CONVENE_TRAIN, ConveneTestCase, read_metrics
+
+
+class TrainerOutputTest(ConveneTestCase):
+
+    def test_the_memory_plan_needs_neither_ranks_nor_data(self):
+        changes = {"data": "no/such/file.txt", "pp_size": 2, "tp_size": 2, "model": "llama-3-405b",
+                   "precision": "bf16"}
+        text = self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(**changes),
+                                      "--print-memory-plan"), 20)
+        self.assertIn("stage 0 of 2", text)
+        self.assertIn("stage 1 of 2", text)
+        totals = [int(total) for total in re.findall(r"^total +(\d+)$", text, re.MULTILINE)]
+        # Per rank a quarter of 405 billion parameters: 2 bytes, 4 of gradients, 12 of the optimizer.
+        self.assertEqual(len(totals), 2)
+        for total in totals:
+            self.assertGreater(total, 18 * 405e9 / 4)
+            self.assertLess(total, 20 * 405e9 / 4)
+        self.assertFalse(os.path.exists(self.path("checkpoints")))
+
+    def test_full_recomputation_keeps_less(self):
+        totals = []
+        for recompute in ["none", "selective", "full"]:
+            text = self.finish(self.start(
+                CONVENE_TRAIN, *self.train_arguments(recompute=recompute, sequence_length=512),
+                "--print-memory-plan"), 20)
+            totals.append(int(re.search(r"^total +(\d+)$", text, re.MULTILINE).group(1)))
+        self.assertGreater(totals[0], totals[1])
+        self.assertGreater(totals[1], totals[2])
+
+    def test_a_profile_accounts_for_the_whole_step(self):
+        text = self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(validation_every=4),
+                                      "--profile"), 60)
+        self.assertIn("profile of 27 steps", text)
+        shares = {name: float(share) for name, share in
+                  re.findall(r"^(\S+) +[\d.]+ +(-?[\d.]+)%$", text, re.MULTILINE)}
+        self.assertEqual(set(shares),
+                         {"products", "attention", "optimizer", "memory-bound", "gaps"})
+        self.assertAlmostEqual(sum(shares.values()), 100, delta=0.3)
+        self.assertGreater(shares["gaps"], 0)
+
+    def test_two_ranks_learn_in_bf16(self):
+        self.finish(self.start(
+            CONVENE, "run", "--standalone", "--nproc-per-node", "2", CONVENE_TRAIN,
+            *self.train_arguments(precision="bf16", reduce_dtype="bf16", recompute="selective",
+                                  steps=40)), 60)
+        losses = [line["loss"] for line in read_metrics(self.path("metrics.jsonl"))
+                  if "loss" in line]
+        self.assertEqual(len(losses), 40)
+        self.assertLess(losses[-1], losses[0] - 0.5)
+        self.assert_nothing_left()
+
+
+if __name__ == "__main__":
+    unittest.main()
