@@ -1,5 +1,6 @@
 #include "worker_runtime/comm/bootstrap.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "worker_runtime/comm/group_collective.h"
 #include "worker_runtime/comm/local_address.h"
 #include "worker_runtime/comm/members.h"
+#include "worker_runtime/comm/wire.h"
 
 namespace convene::worker {
 namespace {
@@ -19,6 +21,27 @@ absl::StatusOr<std::string> ListenHost(const BootstrapOptions& options) {
   if (!options.listen_host.empty()) return options.listen_host;
   return LocalAddressToward(options.store_host);
 }
+
+class PlannedWire final : public Wire {
+ public:
+  PlannedWire(int rank, int size) : rank_(rank), size_(size) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  absl::Status CheckOpen() override {
+    return absl::FailedPreconditionError("these ranks are only planned");
+  }
+  absl::Status PostReceive(int, const MessageTag&, void*) override { return CheckOpen(); }
+  absl::Status PostSend(int, const MessageTag&, const void*) override { return CheckOpen(); }
+  absl::Status AwaitReceive(int, Lane, MonotonicTime) override { return CheckOpen(); }
+  absl::Status AwaitSend(int, Lane, MonotonicTime) override { return CheckOpen(); }
+  void Withdraw(bool /*hang_up*/) override {}
+  void Abort(absl::string_view /*why*/) override {}
+
+ private:
+  const int rank_;
+  const int size_;
+};
 
 // The members for which `wanted` says so.
 absl::StatusOr<CommunicatorSet> Connect(
@@ -85,6 +108,20 @@ absl::StatusOr<CommunicatorSet> BootstrapHostMemory(const Layout& layout, int ra
                  [](const CommunicatorMember& member, size_t group_size) {
                    return member.in_host_memory || group_size == 1;
                  });
+}
+
+CommunicatorSet PlannedCommunicators(const Layout& layout, int rank) {
+  CommunicatorSet set;
+  for (const CommunicatorMember& member : kCommunicatorMembers) {
+    const std::vector<int> group = GroupOf(layout, member.axis, rank);
+    if (group.empty()) continue;
+    const auto place = std::find(group.begin(), group.end(), rank) - group.begin();
+    set.*member.place = std::make_unique<GroupCollective>(
+        member.name(),
+        std::make_unique<PlannedWire>(static_cast<int>(place), static_cast<int>(group.size())),
+        absl::InfiniteDuration(), FlightRecorder::OfProcess());
+  }
+  return set;
 }
 
 std::vector<CommunicatorSet> LoopbackCommunicators(const Layout& layout,

@@ -76,6 +76,10 @@ absl::StatusOr<CommunicatorSet> BootstrapHostMemory(const Layout& layout, int ra
                                                     const std::string& key_prefix,
                                                     const BootstrapOptions& options);
 
+// For a rank of a world that is only planned, however large: each communicator knows its rank and
+// size, and refuses every call with FailedPrecondition.
+CommunicatorSet PlannedCommunicators(const Layout& layout, int rank);
+
 // BootstrapGloo for threads of one process: element r is rank r's set.
 std::vector<CommunicatorSet> LoopbackCommunicators(const Layout& layout,
                                                    const LoopbackOptions& options = {});

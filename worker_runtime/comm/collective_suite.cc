@@ -1,6 +1,7 @@
 #include "worker_runtime/comm/collective_suite.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -8,6 +9,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "absl/base/casts.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
@@ -94,8 +96,9 @@ template <typename T>
 absl::Status ExpectSame(const Buffer<T>& buffer, const std::vector<T>& expected, size_t begin,
                         size_t end, absl::string_view what) {
   CONVENE_ASSIGN_OR_RETURN(const std::vector<T> found, buffer.Read());
+  const auto bits = [](T value) { return absl::bit_cast<std::array<char, sizeof(T)>>(value); };
   for (size_t i = begin; i < end; ++i) {
-    if (std::memcmp(&found[i], &expected[i], sizeof(T)) == 0) continue;
+    if (bits(found[i]) == bits(expected[i])) continue;
     return absl::InternalError(
         absl::StrCat(what, ", ", DTypeName(kDTypeOf<T>), ", element ", i, " of ", expected.size(),
                      ": ", static_cast<double>(SumOf<T>(found[i])), " in place of ",

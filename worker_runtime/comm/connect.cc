@@ -4,6 +4,7 @@
 #include "tools/base/check.h"
 #ifdef CONVENE_CUDA
 #include "tools/base/logging.h"
+#include "tools/base/status_macros.h"
 #include "worker_runtime/comm/nccl/environment.h"
 #include "worker_runtime/comm/nccl/nccl_bootstrap.h"
 #endif
@@ -18,13 +19,17 @@ absl::StatusOr<CommunicatorSet> ConnectRanks(const Layout& layout, int rank,
     return BootstrapGloo(layout, rank, store, key_prefix, options.bootstrap);
   }
 #ifdef CONVENE_CUDA
+  const std::string host_name = HostName();
+  CONVENE_ASSIGN_OR_RETURN(const int gpus,
+                           CountGpusInUse(store, key_prefix, host_name, layout.world_size(),
+                                          options.bootstrap.connect_timeout));
   const NcclBootstrapOptions nccl = {
       .base = options.bootstrap,
-      .environment = NcclEnvironment({.host_name = HostName(),
+      .environment = NcclEnvironment({.host_name = host_name,
                                       .local_rank = options.local_rank,
                                       .local_world_size = options.local_world_size,
                                       .world_size = layout.world_size(),
-                                      .gpus = Device::CudaCount()}),
+                                      .gpus = gpus}),
       .open_store = [host = options.store_host, port = options.store_port](absl::Duration timeout) {
         return rendezvous::StoreClient::Connect(host, port, timeout);
       }};

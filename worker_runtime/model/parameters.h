@@ -57,7 +57,7 @@ struct ParameterTable {
   int64_t final_norm = -1;  // (hidden) on the last stage
   int64_t head =
       -1;  // (vocabulary / tp, hidden) on the last stage; equals `embedding` when tied on one stage
-  int64_t flat_count = 0;  // elements, padding included; divisible by dp * 64 * 64
+  int64_t flat_count = 0;  // elements, padding included; divisible by dp * 64
   int first_layer = 0;     // global number of blocks[0]
 };
 

@@ -100,13 +100,13 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const TrainOptions& options,
 
 // One table a pipeline stage: its ranks differ in nothing that takes memory.
 void PrintMemoryPlan(const TrainOptions& options, const Layout& layout, Device& device) {
-  std::vector<CommunicatorSet> communicators = LoopbackCommunicators(layout);
   for (int stage = 0; stage < layout.pp; ++stage) {
     const int rank = RankOf(layout, {.pp = stage});
+    CommunicatorSet communicators = PlannedCommunicators(layout, rank);
     std::printf("\nstage %d of %d, each rank, on %s\n%s", stage, layout.pp,
                 device.description().c_str(),
                 Engine::PlanMemory(MakeEngineOptions(options, layout, rank, device.kind()),
-                                   communicators[rank], device)
+                                   communicators, device)
                     .c_str());
   }
   std::fflush(stdout);

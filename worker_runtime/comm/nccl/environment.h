@@ -12,7 +12,7 @@ struct NcclPlace {
   int local_rank = 0;        // of this process, among those of the job on this machine
   int local_world_size = 1;  // of the job on this machine
   int world_size = 1;
-  int gpus = 1;  // of this machine, as CUDA shows them to this process
+  int gpus = 1;  // of this machine, that its ranks of the job have among them
 };
 
 // The variables to set before NCCL's first call, none where every rank has a GPU of its own.

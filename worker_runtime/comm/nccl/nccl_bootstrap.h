@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "rendezvous/store/store_client.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/comm/nccl/peers.h"
@@ -22,6 +23,13 @@ struct NcclBootstrapOptions {
   // StoreClient serves one thread). Null: errors do not say what the other ranks did.
   OpenStore open_store;
 };
+
+// How many different GPUs the ranks on the machine `host_name` have among them: NcclPlace::gpus.
+// What CUDA shows one process does not say it, where each process is shown a GPU of its own
+// (CUDA_VISIBLE_DEVICES). All ranks call it, each with its GPU current. Errors: the store's.
+absl::StatusOr<int> CountGpusInUse(rendezvous::StoreClient& store, const std::string& key_prefix,
+                                   const std::string& host_name, int world_size,
+                                   absl::Duration timeout);
 
 // Like BootstrapGloo, for a job whose every rank has a GPU: `host` and `checkpoint` work over Gloo,
 // all others over NCCL (or alone, where the group is this rank). `device` is this rank's, current

@@ -125,22 +125,25 @@ absl::StatusOr<cudaEvent_t> NcclSession::TakeEvent() {
 
 absl::Status NcclSession::Queue(const Operation& operation,
                                 absl::FunctionRef<ncclResult_t(ncclComm_t)> queue,
-                                MonotonicTime deadline, Open& open, bool& captured) {
+                                MonotonicTime deadline, cudaEvent_t& event, bool& captured) {
   const ncclComm_t handle = communicators_[operation.communicator].handle;
+  queueing_ = operation.communicator;
   CONVENE_RETURN_IF_ERROR(NcclStatus(queue(handle)));
   CONVENE_RETURN_IF_ERROR(AwaitQueued(handle, deadline));
+  queueing_ = -1;
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   CONVENE_RETURN_IF_ERROR(
       CudaStatus(cudaStreamIsCapturing(operation.stream, &capture), "its stream"));
   captured = capture == cudaStreamCaptureStatusActive;
   if (captured) return absl::OkStatus();
-  CONVENE_ASSIGN_OR_RETURN(open.event, TakeEvent());
-  return CudaStatus(cudaEventRecord(open.event, operation.stream), "its event");
+  CONVENE_ASSIGN_OR_RETURN(event, TakeEvent());
+  return absl::OkStatus();
 }
 
 absl::Status NcclSession::Start(const Operation& operation,
                                 absl::FunctionRef<ncclResult_t(ncclComm_t)> queue) {
   Failure failure;
+  cudaEvent_t event = nullptr;
   {
     MutexLock lock(&nccl_mutex_);
     if (!failing_) {  // else the handles are gone
@@ -162,23 +165,34 @@ absl::Status NcclSession::Start(const Operation& operation,
 
       bool captured = false;
       const absl::Status status =
-          Queue(operation, queue, open.since + options_.operation_timeout, open, captured);
-      if (status.ok() && !captured) return absl::OkStatus();
-      options_.recorder->Finish(open.record, status);
-      // A captured one has no end to watch: whoever runs the graph waits for it, with a deadline of
-      // his own.
-      if (status.ok()) progress.completed = progress.started;
-      if (!status.ok()) failure = FailureOf(order, open, status);
-      if (open.event != nullptr) free_events_.push_back(open.event);
-      order.operations.pop_back();
-      if (status.ok()) return absl::OkStatus();
+          Queue(operation, queue, open.since + options_.operation_timeout, event, captured);
+      if (event == nullptr) {
+        options_.recorder->Finish(open.record, status);
+        // A captured one has no end to watch: whoever runs the graph waits for it, with a deadline
+        // of his own.
+        if (status.ok()) progress.completed = progress.started;
+        if (!status.ok()) failure = FailureOf(order, open, status);
+        order.operations.pop_back();
+        if (status.ok()) return absl::OkStatus();
+      }
     }
   }
-  End(std::move(failure));
+  if (event != nullptr) {
+    const absl::Status recorded = CudaStatus(cudaEventRecord(event, operation.stream), "its event");
+    MutexLock lock(&nccl_mutex_);
+    Order& order = orders_[operation.order];
+    // Still the last one: an order has one thread at a time, and what has no event stays open.
+    Open& open = order.operations.back();
+    open.event = event;
+    if (recorded.ok()) return absl::OkStatus();
+    failure = FailureOf(order, open, recorded);
+  }
+  End(failure);
   return status();
 }
 
 absl::StatusOr<bool> NcclSession::IsComplete(const Open& open) {
+  if (open.event == nullptr) return false;
   const cudaError_t state = cudaEventQuery(open.event);
   if (state == cudaErrorNotReady) {
     cudaGetLastError();  // no error of this thread's next launch
@@ -223,7 +237,7 @@ absl::Status NcclSession::Await(int order, MonotonicTime deadline) {
         failure = FailureAt(awaited, absl::DeadlineExceededError("did not complete in time"));
       }
     }
-    if (!failure.status.ok()) End(std::move(failure));
+    if (!failure.status.ok()) End(failure);
     Pause(turn);
   }
 }
@@ -295,7 +309,7 @@ void NcclSession::Watch() {
       if (stopping_ || !status_.ok()) return;
     }
     Failure failure = Look(Clock::Real().Now());
-    if (!failure.status.ok()) End(std::move(failure));
+    if (!failure.status.ok()) End(failure);
   }
 }
 
@@ -315,7 +329,7 @@ void NcclSession::Fail(const absl::Status& status) {
   End({.status = status});
 }
 
-void NcclSession::End(Failure failure) {
+void NcclSession::End(const Failure& failure) {
   if (failure.status.ok()) return;
   const absl::Status named =
       failure.where.empty() ? failure.status : Annotate(failure.status, failure.where);
@@ -369,7 +383,10 @@ void NcclSession::AbortAll() {
   registrations_.clear();  // go with their communicators
   if (communicators_.empty()) return;
   ncclGroupStart();
-  for (const Communicator& communicator : communicators_) ncclCommAbort(communicator.handle);
+  for (size_t i = 0; i < communicators_.size(); ++i) {
+    if (static_cast<int>(i) != queueing_) ncclCommAbort(communicators_[i].handle);
+  }
+  if (queueing_ >= 0) ncclCommAbort(communicators_[queueing_].handle);
   const absl::Status ended = NcclStatus(ncclGroupEnd());
   if (!ended.ok()) {
     spdlog::warn("NCCL communicators were not aborted cleanly: {}", std::string(ended.message()));

@@ -63,6 +63,11 @@ struct NcclSessionOptions {
 // The watchdog. The thread "nccl watchdog" looks every 100 ms whether events have passed, the
 // library has an error, or the oldest operation of an order is over its time. An operation's time
 // begins when it was queued, or, if that is later, when the one before it in its order was done.
+//
+// A GPU that is some thousand launches behind makes whoever queues more wait for it, perhaps for a
+// kernel that only an abort ends. So the lock is not held while an event is recorded; and the
+// communicator whose operation a thread of NCCL's is just queueing is aborted last, because that
+// thread is joined, with the flags of all others set.
 class NcclSession {
  public:
   explicit NcclSession(NcclSessionOptions options);
@@ -123,7 +128,7 @@ class NcclSession {
   struct Open {
     uint64_t sequence = 0;
     uint64_t record = 0;
-    cudaEvent_t event = nullptr;
+    cudaEvent_t event = nullptr;  // null until it is recorded
     MonotonicTime since;
     int communicator = 0;
     std::string group;
@@ -159,16 +164,16 @@ class NcclSession {
   static Failure FailureOf(const Order& order, const Open& open, absl::Status status);
   // Of the order's oldest operation, when one is open.
   static Failure FailureAt(const Order& order, absl::Status status);
-  // Puts the operation into its stream and an event behind it. `captured`: it became part of a
-  // graph instead.
+  // Puts the operation into its stream and takes an event to record behind it. `captured`: it
+  // became part of a graph instead, without an event.
   absl::Status Queue(const Operation& operation, absl::FunctionRef<ncclResult_t(ncclComm_t)> queue,
-                     MonotonicTime deadline, Open& open, bool& captured)
+                     MonotonicTime deadline, cudaEvent_t& event, bool& captured)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
 
   // What the watchdog finds wrong; OK when nothing is.
   Failure Look(MonotonicTime now);
   void Watch();
-  void End(Failure failure);
+  void End(const Failure& failure);
   std::vector<NcclProgress> AllProgress() ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
   void AbortAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
   void FinalizeAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
@@ -183,6 +188,8 @@ class NcclSession {
   std::vector<cudaEvent_t> free_events_ ABSL_GUARDED_BY(nccl_mutex_);
   std::map<uint64_t, Registration> registrations_ ABSL_GUARDED_BY(nccl_mutex_);
   uint64_t registrations_made_ ABSL_GUARDED_BY(nccl_mutex_) = 0;
+  // The communicator that NCCL is queueing an operation of, also when that failed; -1: none.
+  int queueing_ ABSL_GUARDED_BY(nccl_mutex_) = -1;
 
   Mutex status_mutex_;
   CondVar status_changed_;

@@ -55,7 +55,10 @@ void CudaProfile::Collect() {
     const Span& span = spans_.front();
     if (span.begin == nullptr || span.end == nullptr) return;
     const cudaError_t state = cudaEventQuery(span.end);
-    if (state == cudaErrorNotReady) return;
+    if (state == cudaErrorNotReady) {
+      (void)cudaGetLastError();  // "not ready" is no error of the next launch
+      return;
+    }
     float milliseconds = 0;
     queue_.Report(state, "cudaEventQuery");
     if (state == cudaSuccess) {
