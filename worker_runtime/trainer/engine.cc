@@ -137,17 +137,28 @@ void Engine::Feed(const TokenBatch& batch, int microbatches, bool is_training, H
                     .gradient_scale = is_training ? &scalars_->gradient_scale : nullptr});
 }
 
+bool Engine::SharesTiedTable() const {
+  return options_.model.tied_embeddings && communicators_.embedding != nullptr &&
+         communicators_.embedding->size() > 1;
+}
+
+int64_t Engine::TiedCount() const {
+  return int64_t{options_.model.vocabulary_size} / options_.layout.tp * options_.model.hidden_size;
+}
+
 // Both ends of the pipeline hold the tied table; each saw only its own use of it.
 absl::Status Engine::SumTiedGradients() {
-  if (!options_.model.tied_embeddings || communicators_.embedding == nullptr ||
-      communicators_.embedding->size() == 1) {
-    return absl::OkStatus();
-  }
-  const int64_t offset = coordinate_.pp == 0 ? table_.embedding : table_.head;
-  const int64_t count =
-      int64_t{options_.model.vocabulary_size} / options_.layout.tp * options_.model.hidden_size;
-  return communicators_.embedding->AllReduce(gradients_.subspan(offset, count), ReduceOp::kSum,
-                                             device_.compute());
+  if (!SharesTiedTable()) return absl::OkStatus();
+  return communicators_.embedding->AllReduce(gradients_.subspan(TiedOffset(), TiedCount()),
+                                             ReduceOp::kSum, device_.compute());
+}
+
+// The two tables lie in different shards of their ranks, so NCCL may add their gradients up over dp
+// in different orders: without this the copies would drift apart. Gloo's order is the ranks'.
+absl::Status Engine::CopyTiedTable() {
+  if (!SharesTiedTable() || device_.kind() == DeviceKind::kCpu) return absl::OkStatus();
+  return communicators_.embedding->Broadcast(parameters_.Slice(TiedOffset(), TiedCount()),
+                                             /*root=*/0, device_.compute());
 }
 
 absl::Status Engine::AddUp(HostStep& host) {
@@ -181,6 +192,7 @@ absl::Status Engine::QueueStep(const TokenBatch& batch, const AdamWParameters& a
   DecideStep(&totals_->sum_of_squares, options_.clip_grad_norm, control_, stream);
   optimizer_->Update(&scalars_->adamw, control_);
   CONVENE_RETURN_IF_ERROR(optimizer_->GatherParameters());
+  CONVENE_RETURN_IF_ERROR(CopyTiedTable());
   ++queued_;
   return device_.status();
 }

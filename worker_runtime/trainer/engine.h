@@ -130,7 +130,13 @@ class Engine {
 
   // Copies the batch, zeroes the totals and hands the stage its tokens.
   void Feed(const TokenBatch& batch, int microbatches, bool is_training, HostStep& host);
+  // Whether the tied table lies on this rank and on one of another stage.
+  bool SharesTiedTable() const;
+  // This rank's part of it in the flat buffers.
+  int64_t TiedOffset() const { return coordinate_.pp == 0 ? table_.embedding : table_.head; }
+  int64_t TiedCount() const;
   absl::Status SumTiedGradients();
+  absl::Status CopyTiedTable();
   // Adds the totals up over all ranks and starts their way to the host.
   absl::Status AddUp(HostStep& host);
   absl::Status Await(HostStep& host);

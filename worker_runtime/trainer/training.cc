@@ -40,6 +40,7 @@ constexpr absl::Duration kStoreTimeout = absl::Seconds(60);
 constexpr absl::Duration kDataTimeout = absl::Minutes(30);
 // What stays is built in the first steps: kernels, algorithms, connections.
 constexpr int64_t kUnprofiledSteps = 3;
+constexpr double kPlannedRanksMax = 1 << 20;
 
 // Returns once every rank has called it.
 absl::Status WaitForAll(rendezvous::StoreClient& store, const std::string& prefix, int world_size) {
@@ -96,6 +97,13 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const TrainOptions& options,
                            ChooseDevice(options.device, Device::CudaCount(), contract.local_rank));
   if (!gpu.has_value()) return Device::Cpu();
   return Device::Cuda(*gpu);
+}
+
+// A plan needs no other ranks. What is no layout at all is left to ResolveLayout to refuse.
+int PlannedWorldSize(const TrainOptions& options, const Contract& contract) {
+  const double product = 1.0 * options.tp_size * options.pp_size * std::max(1, options.dp_size);
+  return product <= kPlannedRanksMax ? std::max(contract.world_size, static_cast<int>(product))
+                                     : contract.world_size;
 }
 
 // One table a pipeline stage: its ranks differ in nothing that takes memory.
@@ -383,11 +391,8 @@ absl::Status BlamePeer(const absl::Status& status) {
 
 absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contract& contract,
                                         StopToken& stop) {
-  // A plan needs no other ranks.
-  const int world_size = options.print_memory_plan
-                             ? std::max(contract.world_size, options.tp_size * options.pp_size *
-                                                                 std::max(1, options.dp_size))
-                             : contract.world_size;
+  const int world_size =
+      options.print_memory_plan ? PlannedWorldSize(options, contract) : contract.world_size;
   CONVENE_ASSIGN_OR_RETURN(const Layout layout, ResolveLayout(world_size, options.tp_size,
                                                               options.pp_size, options.dp_size));
   CONVENE_RETURN_IF_ERROR(ValidateOptions(options, layout));
