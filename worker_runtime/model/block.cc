@@ -162,6 +162,7 @@ absl::Status BlockBackward(const BlockShape& shape, const BlockContext& context,
   return pass.AttentionHalfBackward(gradients, gradient);
 }
 
+// NOLINTBEGIN(bugprone-macro-parentheses): a type cannot stand in parentheses
 #define CONVENE_INSTANTIATE(T)                                                                \
   template size_t BlockWorkspaceBytes<T>(const BlockShape&, DeviceKind);                      \
   template absl::Status BlockForward(                                                         \
@@ -170,6 +171,7 @@ absl::Status BlockBackward(const BlockShape& shape, const BlockContext& context,
   template absl::Status BlockBackward(                                                        \
       const BlockShape&, const BlockContext&, const BlockParameters&, const T*, float*,       \
       const BlockActivations<T>&, const BlockScratch<T>&, T*, Stream&)
+// NOLINTEND(bugprone-macro-parentheses)
 CONVENE_INSTANTIATE(float);
 CONVENE_INSTANTIATE(BFloat16);
 #undef CONVENE_INSTANTIATE

@@ -53,6 +53,7 @@ void RowParallelBackward(const LinearShape& shape, const T* x, const T* weight, 
   LinearWeightGradient(shape, x, dy, dweight, stream);
 }
 
+// NOLINTBEGIN(bugprone-macro-parentheses): a type cannot stand in parentheses
 #define CONVENE_INSTANTIATE(T)                                                                    \
   template void LinearForward(const LinearShape&, const T*, const T*, T*, Stream&);               \
   template void LinearInputGradient(const LinearShape&, const T*, const T*, T*, Stream&);         \
@@ -63,6 +64,7 @@ void RowParallelBackward(const LinearShape& shape, const T* x, const T* weight, 
                                            Collective&, Stream&);                                 \
   template void RowParallelBackward(const LinearShape&, const T*, const T*, const T*, T*, float*, \
                                     Stream&)
+// NOLINTEND(bugprone-macro-parentheses)
 CONVENE_INSTANTIATE(float);
 CONVENE_INSTANTIATE(BFloat16);
 #undef CONVENE_INSTANTIATE

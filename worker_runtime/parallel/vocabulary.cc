@@ -49,12 +49,14 @@ absl::Status VocabularyParallelCrossEntropy(const VocabularySlice& slice, int ro
   return absl::OkStatus();
 }
 
+// NOLINTBEGIN(bugprone-macro-parentheses): a type cannot stand in parentheses
 #define CONVENE_INSTANTIATE(T)                                                               \
   template absl::Status VocabularyParallelEmbedding(                                         \
       const VocabularySlice&, int, int, const int32_t*, const T*, T*, Collective&, Stream&); \
   template absl::Status VocabularyParallelCrossEntropy(                                      \
       const VocabularySlice&, int, const int32_t*, const float*, const CrossEntropyBuffers&, \
       double*, T*, Collective&, Stream&)
+// NOLINTEND(bugprone-macro-parentheses)
 CONVENE_INSTANTIATE(float);
 CONVENE_INSTANTIATE(BFloat16);
 #undef CONVENE_INSTANTIATE

@@ -131,6 +131,7 @@ CONVENE_CPU_INLINE float DotProduct(int count, const T* x, const T* y) {
 }
 
 // The clones, for each type.
+// NOLINTBEGIN(bugprone-macro-parentheses): a type cannot stand in parentheses
 #define CONVENE_ROW_FUNCTIONS(T)                                                                   \
   CONVENE_CPU_CLONES void Pack(int rows, int width, int padded, float factor, const T* from,       \
                                ptrdiff_t stride, float* to) {                                      \
@@ -143,6 +144,7 @@ CONVENE_CPU_INLINE float DotProduct(int count, const T* x, const T* y) {
   CONVENE_CPU_CLONES float Dot(int count, const T* x, const T* y) {                                \
     return DotProduct(count, x, y);                                                                \
   }
+// NOLINTEND(bugprone-macro-parentheses)
 CONVENE_ROW_FUNCTIONS(float)
 CONVENE_ROW_FUNCTIONS(BFloat16)
 #undef CONVENE_ROW_FUNCTIONS
@@ -413,12 +415,14 @@ void AttentionBackward(const AttentionShape& shape, const T* qkv, const T* out,
   }
 }
 
+// NOLINTBEGIN(bugprone-macro-parentheses): a type cannot stand in parentheses
 #define CONVENE_INSTANTIATE(T)                                                                  \
   template size_t AttentionWorkspaceBytes<T>(const AttentionShape&);                            \
   template void AttentionForward(const AttentionShape&, const T*, T*, float*, const Workspace&, \
                                  Stream&);                                                      \
   template void AttentionBackward(const AttentionShape&, const T*, const T*, const float*,      \
                                   const T*, T*, const Workspace&, Stream&)
+// NOLINTEND(bugprone-macro-parentheses)
 CONVENE_INSTANTIATE(float);
 CONVENE_INSTANTIATE(BFloat16);
 #undef CONVENE_INSTANTIATE

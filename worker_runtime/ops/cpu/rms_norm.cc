@@ -76,6 +76,7 @@ CONVENE_CPU_INLINE void SumWeightColumns(int rows, int columns, int begin, int c
 }
 
 // The clones, for each type.
+// NOLINTBEGIN(bugprone-macro-parentheses): a type cannot stand in parentheses
 #define CONVENE_ROW_FUNCTIONS(T)                                                                   \
   CONVENE_CPU_CLONES void NormalizeRow(int columns, const T* x, const T* weight, float inverse,    \
                                        T* y) {                                                     \
@@ -95,6 +96,7 @@ CONVENE_CPU_INLINE void SumWeightColumns(int rows, int columns, int begin, int c
                                         const float* inverse_rms, const T* dy, float* dweight) {   \
     SumWeightColumns(rows, columns, begin, count, x, inverse_rms, dy, dweight);                    \
   }
+// NOLINTEND(bugprone-macro-parentheses)
 CONVENE_ROW_FUNCTIONS(float)
 CONVENE_ROW_FUNCTIONS(BFloat16)
 #undef CONVENE_ROW_FUNCTIONS
@@ -156,6 +158,7 @@ void RmsNormBackward(int rows, int columns, const T* x, const T* weight, const f
   }
 }
 
+// NOLINTBEGIN(bugprone-macro-parentheses): a type cannot stand in parentheses
 #define CONVENE_INSTANTIATE(T)                                                                   \
   template void RmsNormForward(int, int, const T*, const T*, float, T*, float*, Stream&);        \
   template void AddRmsNormForward(int, int, const T*, const T*, const T*, float, T*, T*, float*, \
@@ -163,6 +166,7 @@ void RmsNormBackward(int rows, int columns, const T* x, const T* weight, const f
   template void RmsNormAgain(int, int, const T*, const T*, const float*, T*, Stream&);           \
   template void RmsNormBackward(int, int, const T*, const T*, const float*, const T*, bool, T*,  \
                                 float*, const Workspace&, Stream&)
+// NOLINTEND(bugprone-macro-parentheses)
 CONVENE_INSTANTIATE(float);
 CONVENE_INSTANTIATE(BFloat16);
 #undef CONVENE_INSTANTIATE
