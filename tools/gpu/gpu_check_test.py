@@ -250,9 +250,12 @@ class TrainingTest(unittest.TestCase):
         self.assertEqual(training.steady([9.0] * 5 + [1.0] * 20), [1.0] * 20)
         self.assertEqual(training.steady([]), [])
 
-    def test_figures_that_the_trainer_adds_are_picked_up(self):
-        lines = metrics(FALLING[:20], tokens=1, layout='dp1', attention_seconds=0.02, seconds={'gaps': 0.001}, peak_memory_bytes=10, graph=True)
-        self.assertEqual(training.own_facts(lines), {'attention_seconds': 0.02, 'seconds.gaps': 0.001, 'peak_memory_bytes': 10})
+    def test_the_profile_of_the_trainer_is_read_by_its_groups(self):
+        output = ('step 25 ...\nprofile of 22 steps        ms a step   share\nproducts                       25.00   50.0%\n'
+                  '  MatMul                       25.00   50.0%\nmemory-bound                   12.50   25.0%\n'
+                  'gaps                            2.00    4.0%\nstep                           50.00\n')
+        self.assertEqual(training.profile_shares(output), {'products': 50.0, 'memory-bound': 25.0, 'gaps': 4.0})
+        self.assertEqual(training.profile_shares('no table'), {})
 
     def test_ratios_stand_beside_their_goals(self):
         case = training.Case('llama-3.2-1b', 2048, 8)

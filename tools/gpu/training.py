@@ -1,7 +1,7 @@
 """The second half of `bench`: training steps of Llama shapes in bf16, ours and PyTorch's in turns."""
 
-import json
 import os
+import re
 import statistics
 import tempfile
 from typing import Any, Dict, List, NamedTuple, Optional
@@ -98,19 +98,10 @@ def steady(step_seconds: List[float]) -> List[float]:
     return step_seconds[min(WARM_UP_STEPS, len(step_seconds) // 2):]
 
 
-def own_facts(metrics: str) -> Dict[str, float]:
-    """Medians over the steady steps of every figure that convene-train's metrics name besides the known ones: where a step's time goes
-    (..._seconds), and its memory (..._bytes)."""
-    known = {'step', 'loss', 'grad_norm', 'learning_rate', 'tokens', 'tokens_per_second', 'step_seconds', 'epoch', 'world_size', 'layout'}
-    lines = [json.loads(line) for line in metrics.split('\n')[:-1]]
-    lines = [line for line in lines if 'loss' in line]
-    found: Dict[str, List[float]] = {}
-    for line in lines[min(WARM_UP_STEPS, len(lines) // 2):]:
-        for key, value in line.items():
-            for name, figure in ([(f'{key}.{inner}', v) for inner, v in value.items()] if isinstance(value, dict) else [(key, value)]):
-                if name not in known and isinstance(figure, (int, float)) and not isinstance(figure, bool):
-                    found.setdefault(name, []).append(figure)
-    return {name: statistics.median(values) for name, values in found.items()}
+def profile_shares(output: str) -> Dict[str, float]:
+    """Of a step's time, from the table that convene-train --profile ends with (worker_runtime/trainer/profile_text.h): its groups alone."""
+    table = output.partition('profile of ')[2]
+    return {name: float(share) for name, share in re.findall(r'^(\S+) +-?[\d.]+ +(-?[\d.]+)%$', table, re.MULTILINE)}
 
 
 def train_command(case: Case, device: str, place: machine.Place, metrics: str) -> List[str]:
@@ -130,10 +121,21 @@ def run_ours(case: Case, place: machine.Place, gpu: str, limit_s: float, results
         how = f'stopped after {limit_s:.0f} s, before a step was done' if done.code is None else f'ended with {done.code}: {processes.last_line(done.output)}'
         results.failed('bench', f'convene-train, {case.name}', how)
         return None
-    with open(metrics, encoding='utf-8') as file:
-        facts = own_facts(file.read())
     os.remove(metrics)
-    return Sample(steady(seconds), watch.peak_mib, facts)
+    return Sample(steady(seconds), watch.peak_mib, {})
+
+
+def run_profiled(case: Case, place: machine.Place, limit_s: float, results: Results) -> None:
+    """Apart from the turns that count: to watch every op costs a little."""
+    metrics = f'{place.folder}/metrics.jsonl'
+    done = processes.run([*train_command(case, place.device, place, metrics), '--profile'], place.environment, limit_s)
+    results.log(f'convene-train --profile, {case.name}', done.output)
+    if os.path.exists(metrics):
+        os.remove(metrics)
+    shares = profile_shares(done.output)
+    if shares:
+        what = ', '.join(f'{name} {share:.1f} %' for name, share in shares.items())
+        results.measured('bench', f'where its step goes, {case.name}', what, shares=shares)
 
 
 def run_torch(case: Case, place: machine.Place, gpu: str, limit_s: float, results: Results) -> Optional[Sample]:
@@ -207,14 +209,14 @@ def measure(case: Case, place: machine.Place, gpu: str, limit_s: float, results:
         turn_s = before - budget.left()
     figures = {'convene': summary(case, ours), 'torch': summary(case, theirs) if theirs else None}
     results.measured('bench', f'convene-train, {case.name}', summary_text(figures['convene']), **figures['convene'])
-    if figures['convene']['facts']:
-        results.measured('bench', f'where its step goes, {case.name}', facts_text(figures['convene']['facts']))
     if figures['torch']:
         results.measured('bench', f'PyTorch, {case.name}', f'{summary_text(figures["torch"])}; {facts_text(figures["torch"]["facts"])}', **figures['torch'])
     comparison = compare(case, figures['convene'], figures['torch'])
     if comparison:
         fewer = f'; {len(ours)} of {TURNS} turns: no time for more' if len(ours) < TURNS else ''
         results.measured('bench', f'ours beside PyTorch, {case.name}', comparison + fewer)
+    if budget.left() > LEAST_SECONDS:
+        run_profiled(case, place, budget.left(), results)
 
 
 def bench(bundle: str, device: str, gpu: str, environment: Dict[str, str], torch: Dict[str, Any], budget: budgets.Budget, only: str,

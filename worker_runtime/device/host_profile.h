@@ -15,7 +15,6 @@ class HostProfile final : public OpProfile {
   void Begin(const char* op) override;
   void End() override;
   std::vector<OpTime> Times() override { return times_; }
-  void Reset() override { times_.clear(); }
 
  private:
   Clock& clock_;

@@ -1,6 +1,7 @@
 #include "worker_runtime/device/host_profile.h"
 
 #include <catch2/catch.hpp>
+#include <string>
 
 #include "absl/time/time.h"
 #include "tools/base/clock.h"
@@ -27,8 +28,6 @@ TEST_CASE("a profile adds up the calls and the time of each op") {
   CHECK(times[0].calls == 2);
   CHECK(times[0].seconds == 4.0);
   CHECK(times[1].seconds == 2.0);
-  profile.Reset();
-  CHECK(profile.Times().empty());
 }
 
 }  // namespace

@@ -25,8 +25,6 @@ class OpProfile {
   virtual void End() = 0;
   // Everything until now, in the order of first calls. On a GPU waits for what is queued.
   virtual std::vector<OpTime> Times() = 0;
-  // Forgets what was watched so far.
-  virtual void Reset() = 0;
 };
 
 // One op, as long as it lives. Costs a comparison where nobody watches.

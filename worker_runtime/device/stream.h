@@ -5,11 +5,6 @@ namespace convene::worker {
 
 enum class DeviceKind { kCpu, kCuda };
 
-// "cpu", "cuda".
-constexpr const char* DeviceKindName(DeviceKind kind) {
-  return kind == DeviceKind::kCpu ? "cpu" : "cuda";
-}
-
 class OpProfile;
 
 namespace cuda {

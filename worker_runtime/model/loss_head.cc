@@ -11,16 +11,13 @@
 namespace convene::worker {
 namespace {
 
-// Of one chunk's logits: on the CPU what a shared cache holds a part of, on a GPU enough rows to
-// fill its multiprocessors.
-constexpr size_t kCpuLogitsBytes = size_t{16} << 20;
-constexpr size_t kCudaLogitsBytes = size_t{512} << 20;
 constexpr int kRowMultiple = 16;
 
 }  // namespace
 
 int LossChunkRows(int rows, int columns, size_t element_bytes, size_t logits_bytes) {
-  const size_t fitting = std::max<size_t>(kRowMultiple, logits_bytes / (columns * element_bytes));
+  const size_t fitting = std::max<size_t>(
+      kRowMultiple, logits_bytes / (columns * element_bytes) / kRowMultiple * kRowMultiple);
   if (fitting >= static_cast<size_t>(rows)) return rows;
   const int most = static_cast<int>(fitting);
   const int chunks = (rows + most - 1) / most;
@@ -31,8 +28,8 @@ int LossChunkRows(int rows, int columns, size_t element_bytes, size_t logits_byt
 template <typename T>
 LossHead<T>::LossHead(const LossHeadShape& shape, DeviceKind device, Collective& tp, Arena& arena)
     : shape_(shape),
-      chunk_rows_(LossChunkRows(shape.rows, shape.vocabulary.size(), sizeof(T),
-                                device == DeviceKind::kCpu ? kCpuLogitsBytes : kCudaLogitsBytes)),
+      chunk_rows_(
+          LossChunkRows(shape.rows, shape.vocabulary.size(), sizeof(T), shape.logits_bytes)),
       workspace_bytes_(std::max(CrossEntropyWorkspaceBytes(chunk_rows_, device),
                                 RmsNormWorkspaceBytes(shape.rows, shape.hidden, device))),
       tp_(tp),

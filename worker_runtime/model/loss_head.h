@@ -21,7 +21,14 @@ struct LossHeadShape {
   int hidden = 0;
   VocabularySlice vocabulary;
   float norm_epsilon = 0;
+  size_t logits_bytes = 0;  // that one chunk may take
 };
+
+// For LossHeadShape: on the CPU what a shared cache holds a part of, on a GPU enough rows to fill
+// its multiprocessors.
+constexpr size_t LossLogitsBytes(DeviceKind device) {
+  return device == DeviceKind::kCpu ? size_t{16} << 20 : size_t{512} << 20;
+}
 
 // Rows of one chunk: as many as `logits_bytes` hold, in chunks of nearly one size that are a
 // multiple of 16 rows (but the last). PURE.

@@ -124,7 +124,8 @@ StageOf<T>::StageOf(const Options& options, const ParameterTable& table, Collect
   loss_head_.emplace(LossHeadShape{.rows = shape_.rows(),
                                    .hidden = shape_.hidden,
                                    .vocabulary = vocabulary_,
-                                   .norm_epsilon = shape_.norm_epsilon},
+                                   .norm_epsilon = shape_.norm_epsilon,
+                                   .logits_bytes = LossLogitsBytes(device.kind())},
                      device.kind(), tp, arena);
 }
 

@@ -221,6 +221,7 @@ TEST_CASE("a run in bf16 goes on from its checkpoint as if it had not stopped") 
   World whole(layout, kSeed, DType::kBFloat16);
   RequireAllOk(whole.Train(3));
   RequireAllOk(whole.Save(directory.path(), 3));
+  const auto saved = whole.State();
   RequireAllOk(whole.Train(2, /*first_step=*/4));
 
   World resumed(layout, /*seed=*/99, DType::kBFloat16);
@@ -235,6 +236,8 @@ TEST_CASE("a run in bf16 goes on from its checkpoint as if it had not stopped") 
   World in_fp32({.pp = 1, .dp = 1, .tp = 2}, /*seed=*/99);
   RequireAllOk(in_fp32.Restore(ResumeFrom(directory.path()), &steps));
   CHECK(steps == std::vector<int64_t>(2, 3));
+  CHECK(in_fp32.State() == saved);
+  CHECK(in_fp32.EveryRankHolds(saved));
 }
 
 TEST_CASE("a directory that another job writes to is refused by every rank") {

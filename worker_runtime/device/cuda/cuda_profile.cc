@@ -82,9 +82,4 @@ std::vector<OpTime> CudaProfile::Times() {
   return times_;
 }
 
-void CudaProfile::Reset() {
-  Times();
-  times_.clear();
-}
-
 }  // namespace convene::worker::cuda

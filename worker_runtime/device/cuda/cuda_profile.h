@@ -22,7 +22,6 @@ class CudaProfile final : public OpProfile {
   void Begin(const char* op) override;
   void End() override;
   std::vector<OpTime> Times() override;
-  void Reset() override;
 
  private:
   struct Span {

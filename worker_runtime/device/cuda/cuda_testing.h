@@ -1,11 +1,10 @@
-// What tests of ops on a GPU need: a queue, and arrays that go there and back.
+// What tests of ops on a GPU need beside arrays (ops/cuda/kernel_testing.h): a queue of their own.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <catch2/catch.hpp>
 #include <memory>
-#include <vector>
 
 #include "absl/time/time.h"
 #include "tools/base/testing/status_testing.h"
@@ -43,45 +42,6 @@ class TestQueue {
  private:
   FirstError first_error_;
   std::unique_ptr<Queue> queue_;
-};
-
-// `count` elements of T on the GPU, every byte of them 0xff at first: NaN for each floating-point
-// type, so that an element that nobody wrote is seen.
-template <typename T>
-class GpuArray {
- public:
-  explicit GpuArray(size_t count) : count_(count) {
-    REQUIRE_CUDA(cudaMalloc(&data_, bytes()));
-    Poison();
-  }
-  explicit GpuArray(const std::vector<T>& values) : GpuArray(values.size()) {
-    REQUIRE_CUDA(cudaMemcpy(data_, values.data(), bytes(), cudaMemcpyHostToDevice));
-    REQUIRE_CUDA(cudaStreamSynchronize(nullptr));  // our queues do not wait for that stream
-  }
-  ~GpuArray() { cudaFree(data_); }
-  GpuArray(const GpuArray&) = delete;
-  GpuArray& operator=(const GpuArray&) = delete;
-
-  // Done on return.
-  void Poison() {
-    REQUIRE_CUDA(cudaMemset(data_, 0xff, bytes()));
-    REQUIRE_CUDA(cudaStreamSynchronize(nullptr));
-  }
-  // After TestQueue::Finish.
-  std::vector<T> Download() const {
-    std::vector<T> values(count_);
-    REQUIRE_CUDA(cudaMemcpy(values.data(), data_, bytes(), cudaMemcpyDeviceToHost));
-    return values;
-  }
-
-  T* get() const { return data_; }
-  size_t count() const { return count_; }
-
- private:
-  size_t bytes() const { return count_ * sizeof(T); }
-
-  const size_t count_;
-  T* data_ = nullptr;
 };
 
 }  // namespace convene::worker::cuda::testing

@@ -109,11 +109,6 @@ class Bench {
   std::vector<Result> results_;
 };
 
-absl::Status CudaStatus(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat(what, ": ", cudaGetErrorString(error)));
-}
-
 uint32_t NextRandom(uint32_t& state) { return state = state * 1664525 + 1013904223; }
 
 template <typename T>
@@ -385,7 +380,7 @@ absl::Status Bench::Measure(const Kernel& kernel) {
   std::nth_element(samples.begin(), samples.begin() + kSamples / 2, samples.end());
   cudaEventDestroy(begin);
   cudaEventDestroy(end);
-  const absl::Status status = CudaStatus(cudaGetLastError(), kernel.name.c_str());
+  const absl::Status status = cuda::CudaStatus(cudaGetLastError(), kernel.name.c_str());
   if (!status.ok()) return status;
   results_.push_back({kernel.name, kernel.bytes, samples[kSamples / 2]});
   return device_.status();

@@ -17,6 +17,7 @@
 #include "worker_runtime/ops/cuda/attention/attention_plans.h"
 #include "worker_runtime/ops/cuda/attention/workspace_bytes.h"
 #include "worker_runtime/ops/cuda/cuda_ops.h"
+#include "worker_runtime/ops/cuda/kernel_testing.h"
 #include "worker_runtime/ops/ops_testing.h"
 #include "worker_runtime/ops/reference/attention.h"
 
@@ -24,7 +25,6 @@ namespace convene::worker::cuda {
 namespace {
 
 using convene::testing::HasGpuOrSkips;
-using testing::GpuArray;
 using testing::TestQueue;
 using worker::testing::As;
 using worker::testing::Distance;
@@ -64,23 +64,24 @@ Outputs<Real> SplitQkv(const AttentionShape& shape, const std::vector<Real>& qkv
 
 // Forward and backward pass: out, log_sum_exp, dquery, dkey, dvalue.
 template <typename T>
-Outputs<float> OnGpu(TestQueue& queue, const AttentionShape& shape, const std::vector<float>& qkv,
-                     const std::vector<float>& dout) {
-  const GpuArray<T> gpu_qkv(Store<T>(qkv));
-  const GpuArray<T> gpu_dout(Store<T>(dout));
-  const GpuArray<T> gpu_out(OutCount(shape));
-  const GpuArray<T> gpu_dqkv(QkvCount(shape));
-  const GpuArray<float> log_sum_exp(StatisticsCount(shape));
+Outputs<float> AttentionOnGpu(TestQueue& queue, const AttentionShape& shape,
+                              const std::vector<float>& qkv, const std::vector<float>& dout) {
+  OnGpu<T> gpu_qkv(Store<T>(qkv));
+  OnGpu<T> gpu_dout(Store<T>(dout));
+  OnGpu<T> gpu_out(OutCount(shape));
+  OnGpu<T> gpu_dqkv(QkvCount(shape));
+  OnGpu<float> log_sum_exp(StatisticsCount(shape));
   const size_t workspace_bytes = AttentionWorkspaceBytes<T>(shape);
-  const GpuArray<char> memory(workspace_bytes);
-  const Workspace workspace = {memory.get(), workspace_bytes};
+  OnGpu<char> memory(workspace_bytes);
+  const Workspace workspace = {memory.data(), workspace_bytes};
   Stream stream = queue.stream();
-  cuda::AttentionForward(shape, gpu_qkv.get(), gpu_out.get(), log_sum_exp.get(), workspace, stream);
-  cuda::AttentionBackward(shape, gpu_qkv.get(), gpu_out.get(), log_sum_exp.get(), gpu_dout.get(),
-                          gpu_dqkv.get(), workspace, stream);
+  cuda::AttentionForward(shape, gpu_qkv.data(), gpu_out.data(), log_sum_exp.data(), workspace,
+                         stream);
+  cuda::AttentionBackward(shape, gpu_qkv.data(), gpu_out.data(), log_sum_exp.data(),
+                          gpu_dout.data(), gpu_dqkv.data(), workspace, stream);
   queue.Finish();
-  Outputs<float> outputs = SplitQkv(shape, Load(gpu_dqkv.Download()));
-  outputs.insert(outputs.begin(), {Load(gpu_out.Download()), log_sum_exp.Download()});
+  Outputs<float> outputs = SplitQkv(shape, Load(gpu_dqkv.Read()));
+  outputs.insert(outputs.begin(), {Load(gpu_out.Read()), log_sum_exp.Read()});
   return outputs;
 }
 
@@ -162,7 +163,7 @@ void CheckAttention(TestQueue& queue, const AttentionShape& shape) {
   const Outputs<double> truth = Reference<double>(shape, qkv, dout);
   const Outputs<float> plain = std::is_same_v<T, float> ? Reference<float>(shape, qkv, dout)
                                                         : PlainBFloat16(shape, qkv, dout);
-  const Outputs<float> actual = OnGpu<T>(queue, shape, qkv, dout);
+  const Outputs<float> actual = AttentionOnGpu<T>(queue, shape, qkv, dout);
   for (size_t output = 0; output < truth.size(); ++output) {
     CAPTURE(output);
     const double factor = output < 2 ? kForward : kBackward;
@@ -173,7 +174,7 @@ void CheckAttention(TestQueue& queue, const AttentionShape& shape) {
     CHECK(Distance(actual[output], truth[output]) <=
           factor * Distance(plain[output], truth[output]) + floor);
   }
-  if (shape.deterministic) CHECK(OnGpu<T>(queue, shape, qkv, dout) == actual);
+  if (shape.deterministic) CHECK(AttentionOnGpu<T>(queue, shape, qkv, dout) == actual);
 }
 
 std::vector<AttentionShape> Shapes() {
@@ -230,7 +231,7 @@ TEST_CASE("a lone token attends to itself alone") {
       .batch = 3, .sequence_length = 1, .heads = 1, .kv_heads = 1, .head_size = 64};
   const auto qkv = NumbersOf<float>(QkvCount(shape), 1);
   const auto dout = NumbersOf<float>(OutCount(shape), 2);
-  const Outputs<float> outputs = OnGpu<float>(queue, shape, qkv, dout);
+  const Outputs<float> outputs = AttentionOnGpu<float>(queue, shape, qkv, dout);
   CHECK(outputs[0] == SplitQkv(shape, qkv)[2]);
   for (size_t i = 0; i < dout.size(); ++i) CHECK(outputs[4][i] == Approx(dout[i]).epsilon(1e-5));
   // Its weight is 1 whatever its query and key are: gradients of rounding alone.
@@ -273,8 +274,8 @@ TEST_CASE("the two ways give the same log_sum_exp, so either may go backward") {
   TestQueue with_cudnn;
   TestQueue without;
   without.queue().plans<AttentionPlans>().ForbidCudnn();
-  const auto left = OnGpu<BFloat16>(with_cudnn, shape, qkv, dout)[1];
-  const auto right = OnGpu<BFloat16>(without, shape, qkv, dout)[1];
+  const auto left = AttentionOnGpu<BFloat16>(with_cudnn, shape, qkv, dout)[1];
+  const auto right = AttentionOnGpu<BFloat16>(without, shape, qkv, dout)[1];
   REQUIRE(left.size() == right.size());
   for (size_t i = 0; i < left.size(); ++i) CHECK(left[i] == Approx(right[i]).margin(1e-3));
 }
@@ -284,11 +285,11 @@ TEST_CASE("a head size that nobody can do is an error of the queue") {
   TestQueue queue;
   const AttentionShape shape = {
       .batch = 1, .sequence_length = 8, .heads = 1, .kv_heads = 1, .head_size = 258};
-  const GpuArray<float> qkv(QkvCount(shape));
-  const GpuArray<float> out(OutCount(shape));
-  const GpuArray<float> log_sum_exp(StatisticsCount(shape));
+  OnGpu<float> qkv(QkvCount(shape));
+  OnGpu<float> out(OutCount(shape));
+  OnGpu<float> log_sum_exp(StatisticsCount(shape));
   Stream stream = queue.stream();
-  cuda::AttentionForward(shape, qkv.get(), out.get(), log_sum_exp.get(), {}, stream);
+  cuda::AttentionForward(shape, qkv.data(), out.data(), log_sum_exp.data(), {}, stream);
   CHECK_STATUS(queue.queue().status(), absl::StatusCode::kInvalidArgument, "258");
 }
 
@@ -301,9 +302,9 @@ TEST_CASE("a token does not see what comes after it, not even a NaN") {
   auto qkv = NumbersOf<float>(QkvCount(shape), 1);
   const auto dout = NumbersOf<float>(OutCount(shape), 2);
   const size_t last_token = static_cast<size_t>(39) * shape.qkv_width();
-  const auto before = OnGpu<float>(queue, shape, qkv, dout)[0];
+  const auto before = AttentionOnGpu<float>(queue, shape, qkv, dout)[0];
   std::fill(qkv.begin() + last_token, qkv.end(), std::nanf(""));
-  const auto after = OnGpu<float>(queue, shape, qkv, dout)[0];
+  const auto after = AttentionOnGpu<float>(queue, shape, qkv, dout)[0];
   const size_t last_out = static_cast<size_t>(39) * shape.head_size;
   CHECK(std::equal(before.begin(), before.begin() + last_out, after.begin()));
   CHECK(std::all_of(after.begin() + last_out, after.end(),

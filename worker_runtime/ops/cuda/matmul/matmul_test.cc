@@ -11,6 +11,7 @@
 #include "worker_runtime/device/dtype.h"
 #include "worker_runtime/device/stream.h"
 #include "worker_runtime/ops/cuda/cuda_ops.h"
+#include "worker_runtime/ops/cuda/kernel_testing.h"
 #include "worker_runtime/ops/cuda/matmul/matmul_plans.h"
 #include "worker_runtime/ops/ops_testing.h"
 #include "worker_runtime/ops/reference/matmul.h"
@@ -19,7 +20,6 @@ namespace convene::worker::cuda {
 namespace {
 
 using convene::testing::HasGpuOrSkips;
-using testing::GpuArray;
 using testing::TestQueue;
 using worker::testing::As;
 using worker::testing::Compare;
@@ -52,17 +52,18 @@ struct Product {
 };
 
 template <typename In, typename Out>
-std::vector<Out> OnGpu(TestQueue& queue, const Product& product, const std::vector<float>& a,
-                       const std::vector<float>& b, const std::vector<float>& c) {
-  const GpuArray<In> gpu_a(Store<In>(a));
-  const GpuArray<In> gpu_b(Store<In>(b));
-  GpuArray<Out> gpu_c(Store<Out>(c));
-  if (product.beta == 0) gpu_c.Poison();  // what stands in c must not matter
+std::vector<Out> MultiplyOnGpu(TestQueue& queue, const Product& product,
+                               const std::vector<float>& a, const std::vector<float>& b,
+                               const std::vector<float>& c) {
+  OnGpu<In> gpu_a(Store<In>(a));
+  OnGpu<In> gpu_b(Store<In>(b));
+  // With beta 0 what stands in c must not matter: poison.
+  auto gpu_c = product.beta == 0 ? OnGpu<Out>(c.size()) : OnGpu<Out>(Store<Out>(c));
   Stream stream = queue.stream();
   cuda::MatMul(product.transpose_a, product.transpose_b, product.m, product.n, product.k,
-               gpu_a.get(), gpu_b.get(), product.beta, gpu_c.get(), stream);
+               gpu_a.data(), gpu_b.data(), product.beta, gpu_c.data(), stream);
   queue.Finish();
-  return gpu_c.Download();
+  return gpu_c.Read();
 }
 
 template <typename In, typename Out>
@@ -72,7 +73,8 @@ void CheckProduct(TestQueue& queue, const Product& product) {
   const auto b = NumbersOf<In>(product.b_count(), 2);
   const auto c = NumbersOf<Out>(product.c_count(), 3);
   Compare<Out>(
-      kForward, [&] { return Outputs<float>{Load(OnGpu<In, Out>(queue, product, a, b, c))}; },
+      kForward,
+      [&] { return Outputs<float>{Load(MultiplyOnGpu<In, Out>(queue, product, a, b, c))}; },
       [&](auto zero) {
         using Real = decltype(zero);
         auto y = As<Real>(c);
@@ -129,18 +131,18 @@ TEST_CASE("fp32 products are not rounded to TF32") {
   std::vector<float> identity(product.b_count(), 0.0f);
   for (int i = 0; i < product.k; ++i) identity[i * product.n + i] = 1.0f;
   const std::vector<float> a(product.a_count(), value);
-  CHECK(OnGpu<float, float>(queue, product, a, identity, a) == a);
+  CHECK(MultiplyOnGpu<float, float>(queue, product, a, identity, a) == a);
 }
 
 TEST_CASE("an empty sum over k leaves beta times c") {
   if (!HasGpuOrSkips()) return;
   TestQueue queue;
   const std::vector<float> c = {1, 2, 3, 4, 5, 6};
-  CHECK(OnGpu<float, float>(queue, {.m = 2, .n = 3, .k = 0, .beta = 1}, {}, {}, c) == c);
-  CHECK(OnGpu<float, float>(queue, {.m = 2, .n = 3, .k = 0, .beta = 0}, {}, {}, c) ==
+  CHECK(MultiplyOnGpu<float, float>(queue, {.m = 2, .n = 3, .k = 0, .beta = 1}, {}, {}, c) == c);
+  CHECK(MultiplyOnGpu<float, float>(queue, {.m = 2, .n = 3, .k = 0, .beta = 0}, {}, {}, c) ==
         std::vector<float>(6, 0.0f));
-  CHECK(
-      OnGpu<float, float>(queue, {.m = 0, .n = 3, .k = 2}, {}, std::vector<float>(6), {}).empty());
+  CHECK(MultiplyOnGpu<float, float>(queue, {.m = 0, .n = 3, .k = 2}, {}, std::vector<float>(6), {})
+            .empty());
 }
 
 TEST_CASE("choosing an algorithm by the clock adds to c once") {
@@ -151,7 +153,7 @@ TEST_CASE("choosing an algorithm by the clock adds to c once") {
   const std::vector<float> ones_a(product.a_count(), 1.0f);
   const std::vector<float> ones_b(product.b_count(), 1.0f);
   const std::vector<float> c(product.c_count(), 0.5f);
-  CHECK(OnGpu<BFloat16, float>(queue, product, ones_a, ones_b, c) ==
+  CHECK(MultiplyOnGpu<BFloat16, float>(queue, product, ones_a, ones_b, c) ==
         std::vector<float>(product.c_count(), 128.5f));
 }
 
@@ -165,10 +167,10 @@ TEST_CASE("a deterministic product has the same bits in another queue") {
   const auto c = NumbersOf<float>(product.c_count(), 3);
   TestQueue first;
   TestQueue second;
-  const auto expected = OnGpu<BFloat16, float>(first, product, a, b, c);
+  const auto expected = MultiplyOnGpu<BFloat16, float>(first, product, a, b, c);
   for (int run = 0; run < 3; ++run) {
-    CHECK(OnGpu<BFloat16, float>(first, product, a, b, c) == expected);
-    CHECK(OnGpu<BFloat16, float>(second, product, a, b, c) == expected);
+    CHECK(MultiplyOnGpu<BFloat16, float>(first, product, a, b, c) == expected);
+    CHECK(MultiplyOnGpu<BFloat16, float>(second, product, a, b, c) == expected);
   }
 }
 
@@ -179,9 +181,9 @@ TEST_CASE("a product can be captured, even one that was not seen before") {
   const Product product{.m = 32, .n = 32, .k = 32};
   const auto a = NumbersOf<BFloat16>(product.a_count(), 1);
   const auto b = NumbersOf<BFloat16>(product.b_count(), 2);
-  const GpuArray<BFloat16> gpu_a(Store<BFloat16>(a));
-  const GpuArray<BFloat16> gpu_b(Store<BFloat16>(b));
-  const GpuArray<float> gpu_c(product.c_count());
+  OnGpu<BFloat16> gpu_a(Store<BFloat16>(a));
+  OnGpu<BFloat16> gpu_b(Store<BFloat16>(b));
+  OnGpu<float> gpu_c(product.c_count());
   // The handle and its scratch are made before.
   REQUIRE(queue.queue().cublaslt() != nullptr);
   REQUIRE(queue.queue().matmul_workspace() != nullptr);
@@ -190,15 +192,15 @@ TEST_CASE("a product can be captured, even one that was not seen before") {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
   REQUIRE_CUDA(cudaStreamBeginCapture(cuda_stream, cudaStreamCaptureModeThreadLocal));
-  cuda::MatMul(Transpose::kNo, Transpose::kNo, 32, 32, 32, gpu_a.get(), gpu_b.get(), 0.0f,
-               gpu_c.get(), stream);
+  cuda::MatMul(Transpose::kNo, Transpose::kNo, 32, 32, 32, gpu_a.data(), gpu_b.data(), 0.0f,
+               gpu_c.data(), stream);
   REQUIRE_CUDA(cudaStreamEndCapture(cuda_stream, &graph));
   REQUIRE_CUDA(cudaGraphInstantiate(&executable, graph, 0));
   REQUIRE_CUDA(cudaGraphLaunch(executable, cuda_stream));
   queue.Finish();
   const ScopedMode first(MatMulMode::kFirst);
-  CHECK(gpu_c.Download() ==
-        OnGpu<BFloat16, float>(queue, product, a, b, std::vector<float>(product.c_count())));
+  CHECK(gpu_c.Read() == MultiplyOnGpu<BFloat16, float>(queue, product, a, b,
+                                                       std::vector<float>(product.c_count())));
   REQUIRE_CUDA(cudaGraphExecDestroy(executable));
   REQUIRE_CUDA(cudaGraphDestroy(graph));
 }
