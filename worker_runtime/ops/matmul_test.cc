@@ -1,11 +1,13 @@
 #include <omp.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <type_traits>
 #include <vector>
 
 #include "worker_runtime/ops/cpu/bf16_matmul.h"
+#include "worker_runtime/ops/cpu/float_matmul.h"
 #include "worker_runtime/ops/matmul.h"
 #include "worker_runtime/ops/ops_testing.h"
 #include "worker_runtime/ops/reference/matmul.h"
@@ -86,6 +88,71 @@ TEMPLATE_TEST_CASE("matrix products agree with the reference for every transpose
         }
       }
     }
+  }
+}
+
+TEST_CASE("a product has the same bits for any number of threads") {
+  struct Shape {
+    Transpose transpose_a, transpose_b;
+    int m, n, k;
+  };
+  constexpr auto kNo = Transpose::kNo;
+  constexpr auto kYes = Transpose::kYes;
+  const int threads_before = omp_get_max_threads();
+  for (const Shape& shape : std::vector<Shape>{{kNo, kYes, 64, 96, 300},
+                                               {kNo, kNo, 192, 64, 1100},
+                                               {kYes, kNo, 200, 64, 2100},
+                                               {kYes, kNo, 256, 64, 2100},
+                                               {kYes, kNo, 512, 96, 1030}}) {
+    CAPTURE(shape.transpose_a, shape.transpose_b, shape.m, shape.n, shape.k);
+    const auto a = NumbersOf<float>(static_cast<size_t>(shape.m) * shape.k, 1);
+    const auto b = NumbersOf<float>(static_cast<size_t>(shape.n) * shape.k, 2);
+    std::vector<float> expected;
+    for (const int threads : {1, 2, 8}) {
+      omp_set_num_threads(threads);
+      std::vector<float> c = NumbersOf<float>(static_cast<size_t>(shape.m) * shape.n, 3);
+      MatMul(shape.transpose_a, shape.transpose_b, shape.m, shape.n, shape.k, a.data(), b.data(), 1,
+             c.data(), AnyStream());
+      if (expected.empty()) expected = c;
+      CHECK(c == expected);
+    }
+  }
+  omp_set_num_threads(threads_before);
+}
+
+TEST_CASE("a product goes to the primitive where sgemm is slow, and equals sgemm's") {
+  const auto weight_gradient = [](int m, int n, int k) {
+    return cpu::ProductShape{.transpose_a = Transpose::kYes,
+                             .transpose_b = Transpose::kNo,
+                             .m = m,
+                             .n = n,
+                             .k = k,
+                             .lda = m,
+                             .ldb = n,
+                             .ldc = n};
+  };
+  CHECK(cpu::PrefersPrimitive(weight_gradient(2048, 384, 2048)));
+  CHECK_FALSE(cpu::PrefersPrimitive(weight_gradient(2048, 768, 2048)));
+  CHECK_FALSE(cpu::PrefersPrimitive(weight_gradient(1152, 384, 2048)));
+  // One column more than the stride that sgemm is slow for, so that sgemm computes the same rows.
+  const int m = 256;
+  const int n = 48;
+  const int k = 2050;
+  const auto narrow = NumbersOf<float>(static_cast<size_t>(m) * k, 1);
+  const auto b = NumbersOf<float>(static_cast<size_t>(n) * k, 2);
+  std::vector<float> wide(static_cast<size_t>(m + 1) * k);
+  for (int i = 0; i < k; ++i) std::copy_n(&narrow[i * m], m, &wide[i * (m + 1)]);
+  for (const float beta : {0.0f, 1.0f}) {
+    auto by_primitive = NumbersOf<float>(static_cast<size_t>(m) * n, 3);
+    auto by_sgemm = by_primitive;
+    cpu::ProductShape shape = weight_gradient(m, n, k);
+    REQUIRE(cpu::PrefersPrimitive(shape));
+    cpu::FloatMatMul(shape, narrow.data(), b.data(), beta, by_primitive.data());
+    shape.lda = m + 1;
+    REQUIRE_FALSE(cpu::PrefersPrimitive(shape));
+    cpu::FloatMatMul(shape, wide.data(), b.data(), beta, by_sgemm.data());
+    CHECK(testing::Distance(by_primitive, As<double>(by_sgemm)) <=
+          1e-5 * testing::Distance(std::vector<float>(by_sgemm.size()), As<double>(by_sgemm)));
   }
 }
 

@@ -4,12 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <dnnl.hpp>
-#include <map>
-#include <tuple>
 #include <type_traits>
 #include <vector>
 
-#include "tools/base/check.h"
+#include "worker_runtime/ops/cpu/float_matmul.h"
+#include "worker_runtime/ops/cpu/primitive_matmul.h"
 #include "worker_runtime/ops/cpu/simd.h"
 #include "worker_runtime/ops/cpu/thread_count.h"
 
@@ -19,8 +18,6 @@ namespace {
 // Of one operand's block in fp32: 8 MiB.
 constexpr int64_t kBlockElements = int64_t{1} << 21;
 constexpr int kBlockRowsMin = 64;
-// Shapes a thread remembers. A model has a dozen.
-constexpr size_t kProductsMax = 256;
 
 CONVENE_CPU_CLONES void ConvertRow(int64_t count, const BFloat16* x, float* y) {
 #pragma omp simd
@@ -65,48 +62,6 @@ int WidenBlock(bool contiguous, int begin, int count, int k, int width, const BF
   return count;
 }
 
-struct ProductKey {
-  Transpose transpose_a, transpose_b;
-  int m, n, k;
-  bool adds, to_float;
-  auto Tie() const { return std::tie(transpose_a, transpose_b, m, n, k, adds, to_float); }
-  bool operator<(const ProductKey& other) const { return Tie() < other.Tie(); }
-};
-
-struct Product {
-  dnnl::matmul matmul;
-  dnnl::memory a, b, c;
-};
-
-dnnl::engine& Engine() {
-  static dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-  return engine;
-}
-
-Product MakeProduct(const ProductKey& key) {
-  using dnnl::memory;
-  const memory::dim m = key.m;
-  const memory::dim n = key.n;
-  const memory::dim k = key.k;
-  const auto bf16 = memory::data_type::bf16;
-  const memory::desc a(
-      {m, k}, bf16, key.transpose_a == Transpose::kYes ? memory::dims{1, m} : memory::dims{k, 1});
-  const memory::desc b(
-      {k, n}, bf16, key.transpose_b == Transpose::kYes ? memory::dims{1, k} : memory::dims{n, 1});
-  const memory::desc c({m, n}, key.to_float ? memory::data_type::f32 : bf16, memory::dims{n, 1});
-  dnnl::primitive_attr attributes;
-  if (key.adds) {
-    dnnl::post_ops sum;
-    sum.append_sum(1.0f);
-    attributes.set_post_ops(sum);
-  }
-  const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), attributes, Engine());
-  return {.matmul = dnnl::matmul(description),
-          .a = memory(a, Engine(), DNNL_MEMORY_NONE),
-          .b = memory(b, Engine(), DNNL_MEMORY_NONE),
-          .c = memory(c, Engine(), DNNL_MEMORY_NONE)};
-}
-
 }  // namespace
 
 bool HasBFloat16Products() {
@@ -121,32 +76,20 @@ template <typename Out>
 void BFloat16MatMul(Transpose transpose_a, Transpose transpose_b, int m, int n, int k,
                     const BFloat16* a, const BFloat16* b, float beta, Out* c) {
   const ScopedThreadCount thread_count(m);
-  thread_local std::map<ProductKey, Product> products;
-  thread_local dnnl::stream stream(Engine());
-  const ProductKey key = {transpose_a, transpose_b, m, n, k, beta != 0, std::is_same_v<Out, float>};
-  try {
-    auto place = products.find(key);
-    if (place == products.end()) {
-      if (products.size() >= kProductsMax) products.clear();
-      place = products.emplace(key, MakeProduct(key)).first;
-    }
-    Product& product = place->second;
-    product.a.set_data_handle(const_cast<BFloat16*>(a));
-    product.b.set_data_handle(const_cast<BFloat16*>(b));
-    product.c.set_data_handle(c);
-    product.matmul.execute(
-        stream,
-        {{DNNL_ARG_SRC, product.a}, {DNNL_ARG_WEIGHTS, product.b}, {DNNL_ARG_DST, product.c}});
-    stream.wait();
-  } catch (const dnnl::error&) {
-    CONVENE_CHECK(false);  // a shape or type that oneDNN does not have
-  }
+  PrimitiveMatMul({.transpose_a = transpose_a,
+                   .transpose_b = transpose_b,
+                   .m = m,
+                   .n = n,
+                   .k = k,
+                   .lda = transpose_a == Transpose::kYes ? m : k,
+                   .ldb = transpose_b == Transpose::kYes ? k : n,
+                   .ldc = n},
+                  a, b, beta, c);
 }
 
 template <typename Out>
 void WidenedMatMul(Transpose transpose_a, Transpose transpose_b, int m, int n, int k,
                    const BFloat16* a, const BFloat16* b, float beta, Out* c) {
-  const ScopedThreadCount thread_count(m);
   thread_local Blocks blocks;
   const auto rows_of = [](int64_t width, int count) {
     return static_cast<int>(std::clamp<int64_t>(kBlockElements / std::max<int64_t>(1, width),
@@ -174,10 +117,15 @@ void WidenedMatMul(Transpose transpose_a, Transpose transpose_b, int m, int n, i
         ldc = columns;
         if (beta != 0) ConvertBlock(rows, columns, target, n, product, ldc);
       }
-      const dnnl_status_t status =
-          dnnl_sgemm(a_is_transposed ? 'T' : 'N', b_is_transposed ? 'T' : 'N', rows, columns, k,
-                     1.0f, a_block, lda, b_block, ldb, beta, product, ldc);
-      CONVENE_CHECK(status == dnnl_success);
+      FloatMatMul({.transpose_a = transpose_a,
+                   .transpose_b = transpose_b,
+                   .m = rows,
+                   .n = columns,
+                   .k = k,
+                   .lda = lda,
+                   .ldb = ldb,
+                   .ldc = ldc},
+                  a_block, b_block, beta, product);
       if constexpr (!std::is_same_v<Out, float>) {
         ConvertBlock(rows, columns, product, ldc, target, n);
       }

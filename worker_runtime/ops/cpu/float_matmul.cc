@@ -1,0 +1,53 @@
+#include "worker_runtime/ops/cpu/float_matmul.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <dnnl.hpp>
+
+#include "tools/base/check.h"
+#include "worker_runtime/ops/cpu/thread_count.h"
+
+namespace convene::worker::cpu {
+namespace {
+
+// Of the sum over k that the primitive is given at once: see its header. Shorter sums were faster,
+// too.
+constexpr int kSlice = 1024;
+
+void SlicedPrimitive(const ProductShape& shape, const float* a, const float* b, float beta,
+                     float* c) {
+  const ptrdiff_t a_step = shape.transpose_a == Transpose::kYes ? shape.lda : 1;
+  const ptrdiff_t b_step = shape.transpose_b == Transpose::kYes ? 1 : shape.ldb;
+  for (int first = 0; first < shape.k; first += kSlice) {
+    ProductShape slice = shape;
+    slice.k = std::min(kSlice, shape.k - first);
+    PrimitiveMatMul(slice, a + first * a_step, b + first * b_step, first == 0 ? beta : 1.0f, c);
+  }
+}
+
+}  // namespace
+
+bool PrefersPrimitive(const ProductShape& shape) {
+  // sgemm does not copy a when c is narrow, and walks it with a stride that puts every row on the
+  // same few sets of the cache: 68 GFLOP/s against 107 (one core of a Cascade Lake, m 2048, n 384,
+  // k 2048).
+  constexpr int kBadStride = 256;
+  constexpr int kNarrow = 768;
+  return shape.transpose_a == Transpose::kYes && shape.transpose_b == Transpose::kNo &&
+         shape.lda % kBadStride == 0 && shape.n < kNarrow;
+}
+
+void FloatMatMul(const ProductShape& shape, const float* a, const float* b, float beta, float* c) {
+  if (PrefersPrimitive(shape)) {
+    SlicedPrimitive(shape, a, b, beta, c);
+    return;
+  }
+  const ScopedThreadCount thread_count(shape.m);
+  const dnnl_status_t status =
+      dnnl_sgemm(shape.transpose_a == Transpose::kYes ? 'T' : 'N',
+                 shape.transpose_b == Transpose::kYes ? 'T' : 'N', shape.m, shape.n, shape.k, 1.0f,
+                 a, shape.lda, b, shape.ldb, beta, c, shape.ldc);
+  CONVENE_CHECK(status == dnnl_success);
+}
+
+}  // namespace convene::worker::cpu

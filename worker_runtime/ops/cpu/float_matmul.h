@@ -1,0 +1,15 @@
+// Products of fp32 matrices by the faster of oneDNN's two ways.
+#pragma once
+
+#include "worker_runtime/ops/cpu/primitive_matmul.h"
+
+namespace convene::worker::cpu {
+
+// Whether the matmul primitive beats sgemm. PURE, and blind to the number of threads: the two round
+// differently.
+bool PrefersPrimitive(const ProductShape& shape);
+
+// c = op(a) op(b) + beta c; beta is 0 or 1. The same bits for any number of threads.
+void FloatMatMul(const ProductShape& shape, const float* a, const float* b, float beta, float* c);
+
+}  // namespace convene::worker::cpu

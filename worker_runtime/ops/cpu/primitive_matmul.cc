@@ -1,0 +1,97 @@
+#include "worker_runtime/ops/cpu/primitive_matmul.h"
+
+#include <cstddef>
+#include <dnnl.hpp>
+#include <map>
+#include <tuple>
+#include <type_traits>
+
+#include "tools/base/check.h"
+#include "worker_runtime/device/dtype.h"
+
+namespace convene::worker::cpu {
+namespace {
+
+// Shapes a thread remembers, of each pair of types. A model has a dozen.
+constexpr size_t kProductsMax = 256;
+
+struct ProductKey {
+  ProductShape shape;
+  bool adds;
+
+  auto Tie() const {
+    return std::tie(shape.transpose_a, shape.transpose_b, shape.m, shape.n, shape.k, shape.lda,
+                    shape.ldb, shape.ldc, adds);
+  }
+  bool operator<(const ProductKey& other) const { return Tie() < other.Tie(); }
+};
+
+struct Product {
+  dnnl::matmul matmul;
+  dnnl::memory a, b, c;
+};
+
+dnnl::engine& Engine() {
+  static dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  return engine;
+}
+
+template <typename T>
+constexpr dnnl::memory::data_type kType =
+    std::is_same_v<T, float> ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
+
+template <typename In, typename Out>
+Product MakeProduct(const ProductKey& key) {
+  using dnnl::memory;
+  const ProductShape& s = key.shape;
+  const auto strides = [](Transpose transpose, int leading) {
+    return transpose == Transpose::kYes ? memory::dims{1, leading} : memory::dims{leading, 1};
+  };
+  const memory::desc a({s.m, s.k}, kType<In>, strides(s.transpose_a, s.lda));
+  const memory::desc b({s.k, s.n}, kType<In>, strides(s.transpose_b, s.ldb));
+  const memory::desc c({s.m, s.n}, kType<Out>, strides(Transpose::kNo, s.ldc));
+  dnnl::primitive_attr attributes;
+  if (key.adds) {
+    dnnl::post_ops sum;
+    sum.append_sum(1.0f);
+    attributes.set_post_ops(sum);
+  }
+  const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), attributes, Engine());
+  return {.matmul = dnnl::matmul(description),
+          .a = memory(a, Engine(), DNNL_MEMORY_NONE),
+          .b = memory(b, Engine(), DNNL_MEMORY_NONE),
+          .c = memory(c, Engine(), DNNL_MEMORY_NONE)};
+}
+
+}  // namespace
+
+template <typename In, typename Out>
+void PrimitiveMatMul(const ProductShape& shape, const In* a, const In* b, float beta, Out* c) {
+  thread_local std::map<ProductKey, Product> products;
+  thread_local dnnl::stream stream(Engine());
+  const ProductKey key = {shape, beta != 0};
+  try {
+    auto place = products.find(key);
+    if (place == products.end()) {
+      if (products.size() >= kProductsMax) products.clear();
+      place = products.emplace(key, MakeProduct<In, Out>(key)).first;
+    }
+    Product& product = place->second;
+    product.a.set_data_handle(const_cast<In*>(a));
+    product.b.set_data_handle(const_cast<In*>(b));
+    product.c.set_data_handle(c);
+    product.matmul.execute(
+        stream,
+        {{DNNL_ARG_SRC, product.a}, {DNNL_ARG_WEIGHTS, product.b}, {DNNL_ARG_DST, product.c}});
+    stream.wait();
+  } catch (const dnnl::error&) {
+    CONVENE_CHECK(false);  // a shape or type that oneDNN does not have
+  }
+}
+
+template void PrimitiveMatMul(const ProductShape&, const float*, const float*, float, float*);
+template void PrimitiveMatMul(const ProductShape&, const BFloat16*, const BFloat16*, float, float*);
+template void PrimitiveMatMul(const ProductShape&, const BFloat16*, const BFloat16*, float,
+                              BFloat16*);
+
+}  // namespace convene::worker::cpu

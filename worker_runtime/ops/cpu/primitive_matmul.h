@@ -1,0 +1,28 @@
+// oneDNN's matmul primitive: made once for each shape, then only run.
+#pragma once
+
+#include "worker_runtime/ops/matmul.h"
+
+namespace convene::worker::cpu {
+
+// op(a) (m, k) times op(b) (k, n); leading dimensions in elements, of the matrices as they stand in
+// memory.
+struct ProductShape {
+  Transpose transpose_a = Transpose::kNo;
+  Transpose transpose_b = Transpose::kNo;
+  int m = 0;
+  int n = 0;
+  int k = 0;
+  int lda = 0;
+  int ldb = 0;
+  int ldc = 0;
+};
+
+// c = op(a) op(b), or added to c when beta is 1. In and Out: float and float, BFloat16 and either.
+// Uses the calling thread's OpenMP team; what was made is the thread's own. oneDNN shares out the
+// sum over k, and so changes its rounding, when threads outnumber the blocks of c: never seen up
+// to k = 1536 (1 to 32 threads), seen at 2048.
+template <typename In, typename Out>
+void PrimitiveMatMul(const ProductShape& shape, const In* a, const In* b, float beta, Out* c);
+
+}  // namespace convene::worker::cpu
