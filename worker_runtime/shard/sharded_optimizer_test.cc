@@ -44,7 +44,7 @@ TEST_CASE("weight decay shrinks matrices and leaves norms alone") {
   OneRank rank({}, {});
   const AdamWFactors factors = MakeAdamWFactors({.learning_rate = 0.5, .weight_decay = 0.5});
   const StepControl control = {1.0f, 0};
-  rank.optimizer.Update(&factors, &control);
+  REQUIRE_OK(rank.optimizer.Update(&factors, &control));
   for (const ParameterSlice& slice : rank.table.slices) {
     INFO(slice.name);
     const bool is_norm = slice.name.find("norm") != std::string::npos;
