@@ -80,7 +80,7 @@ float* ShardedOptimizer::MasterOf(const ShardPart& part) const {
 }
 
 void ShardedOptimizer::SetWeights(int64_t flat_begin, absl::Span<const float> values) {
-  AwaitParameters(table_.flat_count);
+  AwaitCommunication();
   Stream& stream = device_.compute();
   const Elements target = parameters_.Slice(flat_begin, values.size());
   if (!has_masters()) {
@@ -133,9 +133,15 @@ absl::Status ShardedOptimizer::ReduceGradientsFrom(int64_t flat_begin) {
 absl::Status ShardedOptimizer::FinishReducing() {
   if (dp_.size() == 1) return absl::OkStatus();
   CONVENE_RETURN_IF_ERROR(ReduceGradientsFrom(0));
-  OrderBehind(device_.communication(), device_.compute());
+  AwaitCommunication();
   reduced_from_ = shard_.parts.size();
   return absl::OkStatus();
+}
+
+void ShardedOptimizer::AwaitCommunication() {
+  if (dp_.size() == 1) return;
+  OrderBehind(device_.communication(), device_.compute());
+  awaited_ = shard_.parts.size();
 }
 
 void ShardedOptimizer::SumOwnedSquares(double* sum) {
@@ -211,6 +217,7 @@ absl::StatusOr<ShardedOptimizer::HostState> ShardedOptimizer::State(bool is_want
   const auto at = [this](int i) { return host_arena_->View(host_memory_[i]).data(); };
   const HostState copy = {.master = at(0), .first_moment = at(1), .second_moment = at(2)};
   if (is_wanted) {
+    AwaitCommunication();
     Stream& stream = device_.compute();
     for (const ShardPart& part : shard_.parts) {
       device_.Copy(MasterOf(part), copy.master + part.shard_begin, part.count * sizeof(float),
@@ -250,7 +257,7 @@ absl::StatusOr<std::vector<PieceToRead>> ShardedOptimizer::PiecesToRead() {
 }
 
 absl::Status ShardedOptimizer::FinishRead() {
-  AwaitParameters(table_.flat_count);
+  AwaitCommunication();
   Stream& stream = device_.compute();
   if (host_arena_.has_value()) {
     const auto at = [this](int i) { return host_arena_->View(host_memory_[i]).data(); };

@@ -82,7 +82,8 @@ class ShardedOptimizer {
   absl::Status Update(const AdamWFactors* factors, const StepControl* control);
 
   // What compute() is given from now on may use parameters [0, flat_end): it begins after their
-  // gathers. Everything that reads or writes parameters of other ranks comes behind such a call.
+  // gathers. Everything else that uses parameters comes behind such a call; what this class offers
+  // waits by itself.
   void AwaitParameters(int64_t flat_end);
 
   // This shard for a checkpoint, in host memory: master weights and both moments, of owned
@@ -118,6 +119,8 @@ class ShardedOptimizer {
 
   // What `later` is given from now on begins after what `earlier` holds.
   void OrderBehind(Stream& earlier, Stream& later);
+  // compute() waits for all that communication() holds.
+  void AwaitCommunication();
   absl::Status Reduce(const ShardPart& part);
   absl::Status Gather(size_t bucket);
 

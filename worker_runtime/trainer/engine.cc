@@ -77,6 +77,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   return engine;
 }
 
+// Who wants to know of an error asked before.
+Engine::~Engine() { (void)device_.Synchronize(options_.timeout); }
+
 std::string Engine::PlanMemory(const EngineOptions& options, CommunicatorSet& communicators,
                                Device& device) {
   return Engine(options, communicators, device).arena_.PlanToString();

@@ -71,6 +71,9 @@ class Engine : private StageObserver {
                                                         CommunicatorSet& communicators,
                                                         Device& device);
 
+  // Waits for the gathers of the last step, which write into its memory.
+  ~Engine() override;
+
   // What Create() would allocate in the device's memory: name, bytes, share. Allocates nothing.
   static std::string PlanMemory(const EngineOptions& options, CommunicatorSet& communicators,
                                 Device& device);
