@@ -168,14 +168,10 @@ ParameterTable BuildParameterTable(const ModelConfig& config, const Layout& layo
   // theirs, and has a stage's forward pass longer to gather. Collectives beside that last backward
   // pass would only slow it down, and all stages before it wait for its result.
   if (layout.dp == 1 || coordinate.pp > 0) return table;
+  if (bucket_count_min == 0) bucket_count_min = DefaultBucketCount(layout.dp);
   return TableBuilder(config, layout, coordinate,
                       CutIntoBuckets(one_bucket.group_borders(), bucket_count_min))
       .Build();
-}
-
-ParameterTable BuildParameterTable(const ModelConfig& config, const Layout& layout,
-                                   const Coordinate& coordinate) {
-  return BuildParameterTable(config, layout, coordinate, DefaultBucketCount(layout.dp));
 }
 
 }  // namespace convene::worker

@@ -87,12 +87,10 @@ constexpr int64_t DefaultBucketCount(int dp) {
   return std::max<int64_t>(40'000'000, int64_t{1'000'000} * dp);
 }
 
-// The buckets have at least `bucket_count_min` elements, but for the first one: see the .cc.
-// REQUIRES: ValidateModel(config, layout) is OK.
+// Buckets have at least `bucket_count_min` elements (0: DefaultBucketCount), but for the first one,
+// which has what is left; one bucket where dp is 1, and on all stages but the first. REQUIRES:
+// ValidateModel(config, layout) is OK.
 ParameterTable BuildParameterTable(const ModelConfig& config, const Layout& layout,
-                                   const Coordinate& coordinate, int64_t bucket_count_min);
-// With DefaultBucketCount(layout.dp).
-ParameterTable BuildParameterTable(const ModelConfig& config, const Layout& layout,
-                                   const Coordinate& coordinate);
+                                   const Coordinate& coordinate, int64_t bucket_count_min = 0);
 
 }  // namespace convene::worker

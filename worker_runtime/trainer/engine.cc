@@ -24,9 +24,7 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
       communicators_(communicators),
       device_(device),
       table_(BuildParameterTable(options.model, options.layout, coordinate_,
-                                 options.bucket_count_min > 0
-                                     ? options.bucket_count_min
-                                     : DefaultBucketCount(options.layout.dp))),
+                                 options.bucket_count_min)),
       train_actions_(
           OneForwardOneBackward(options.layout.pp, coordinate_.pp, options.microbatches)),
       microbatch_tokens_(int64_t{options.micro_batch_size} * options.sequence_length),

@@ -38,8 +38,7 @@ struct EngineOptions {
   int micro_batch_size = 1;
   int sequence_length = 1;
   int microbatches = 1;  // a step, on this data-parallel rank
-  // Elements that data-parallel ranks reduce and gather by one collective, at the least; 0:
-  // DefaultBucketCount.
+  // Elements that data-parallel ranks reduce and gather by one collective: BuildParameterTable.
   int64_t bucket_count_min = 0;
   double clip_grad_norm = 1.0;
   absl::Duration timeout = absl::Minutes(10);  // of each wait for the device
