@@ -7,7 +7,7 @@
 namespace convene::worker::cuda {
 
 // *sum += the sum of `partials`. One block of kSumThreads.
-inline __global__ void __launch_bounds__(kSumThreads)
+static __global__ void __launch_bounds__(kSumThreads)
     AddPartialSums(int count, const double* partials, double* sum) {
   __shared__ double scratch[kWarp];
   double part = 0;
