@@ -8,10 +8,35 @@
 namespace convene::worker {
 namespace {
 
+int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+// Lays the groups out in order.
 class TableBuilder {
  public:
-  TableBuilder(const ModelConfig& config, const Layout& layout, const Coordinate& coordinate)
-      : config_(config), layout_(layout), coordinate_(coordinate) {}
+  // `opens_bucket`: whether a group begins a bucket, by its number; absent: it does not. The first
+  // one always does.
+  TableBuilder(const ModelConfig& config, const Layout& layout, const Coordinate& coordinate,
+               std::vector<bool> opens_bucket)
+      : config_(config),
+        layout_(layout),
+        coordinate_(coordinate),
+        opens_bucket_(std::move(opens_bucket)) {}
+
+  // Once.
+  ParameterTable Build();
+  // After it: where the groups begin, and where the last one ends.
+  const std::vector<int64_t>& group_borders() const { return group_borders_; }
+
+ private:
+  void BeginGroup() {
+    const size_t group = group_borders_.size();
+    if (group == 0 || (group < opens_bucket_.size() && opens_bucket_[group])) {
+      next_ = RoundUp(next_, kParameterAlignment * layout_.dp);
+      if (group > 0) table_.buckets.back().count = next_ - table_.buckets.back().begin;
+      table_.buckets.push_back({.begin = next_});
+    }
+    group_borders_.push_back(next_);
+  }
 
   // Rows split over tp.
   int64_t AddColumnParallel(const std::string& name, int64_t rows, int64_t columns, bool aligned) {
@@ -47,13 +72,9 @@ class TableBuilder {
                true);
   }
 
-  ParameterTable Build();
-
- private:
   // Slices that a fused product reads as one matrix are added without a gap.
   int64_t Add(ParameterSlice slice, bool aligned) {
-    if (aligned)
-      next_ = (next_ + kParameterAlignment - 1) / kParameterAlignment * kParameterAlignment;
+    if (aligned) next_ = RoundUp(next_, kParameterAlignment);
     slice.flat_offset = next_;
     next_ += slice.count();
     table_.slices.push_back(std::move(slice));
@@ -64,7 +85,9 @@ class TableBuilder {
   const ModelConfig& config_;
   const Layout& layout_;
   const Coordinate& coordinate_;
+  const std::vector<bool> opens_bucket_;
   ParameterTable table_;
+  std::vector<int64_t> group_borders_;
   int64_t next_ = 0;
 };
 
@@ -73,6 +96,7 @@ void TableBuilder::AddBlock(int layer) {
   const int64_t hidden = config_.hidden_size;
   const int64_t query = int64_t{config_.heads} * config_.head_size;
   const int64_t key = int64_t{config_.kv_heads} * config_.head_size;
+  BeginGroup();
   BlockParameters block;
   block.attention_norm = AddNorm(prefix + "input_layernorm.weight");
   block.qkv = AddColumnParallel(prefix + "self_attn.q_proj.weight", query, hidden, true);
@@ -93,11 +117,13 @@ ParameterTable TableBuilder::Build() {
   const int layers = config_.layers / layout_.pp;
   table_.first_layer = layers * coordinate_.pp;
   if (first) {
+    BeginGroup();
     table_.embedding = AddColumnParallel("model.embed_tokens.weight", config_.vocabulary_size,
                                          config_.hidden_size, true);
   }
   for (int i = 0; i < layers; ++i) AddBlock(table_.first_layer + i);
   if (last) {
+    BeginGroup();
     table_.final_norm = AddNorm("model.norm.weight");
     if (config_.tied_embeddings && first) {
       table_.head = table_.embedding;
@@ -110,17 +136,42 @@ ParameterTable TableBuilder::Build() {
           AddColumnParallel("lm_head.weight", config_.vocabulary_size, config_.hidden_size, true);
     }
   }
-  const int64_t unit = kParameterAlignment * layout_.dp;
-  table_.flat_count = (next_ + unit - 1) / unit * unit;
+  group_borders_.push_back(next_);
+  table_.flat_count = RoundUp(next_, kParameterAlignment * layout_.dp);
+  table_.buckets.back().count = table_.flat_count - table_.buckets.back().begin;
   return std::move(table_);
+}
+
+// Which groups begin a bucket. Cut from the end, as the backward pass goes: what is left over, and
+// may be small, comes to stand at the beginning, where nothing runs beside the reduction of the
+// last gradients, nor beside the gather of the first parameters.
+std::vector<bool> CutIntoBuckets(const std::vector<int64_t>& group_borders, int64_t count_min) {
+  std::vector<bool> opens_bucket(group_borders.size() - 1);
+  int64_t end = group_borders.back();
+  for (size_t group = opens_bucket.size(); group-- > 0;) {
+    if (end - group_borders[group] < count_min) continue;
+    opens_bucket[group] = true;
+    end = group_borders[group];
+  }
+  return opens_bucket;
 }
 
 }  // namespace
 
 ParameterTable BuildParameterTable(const ModelConfig& config, const Layout& layout,
-                                   const Coordinate& coordinate) {
+                                   const Coordinate& coordinate, int64_t bucket_count_min) {
   CONVENE_CHECK(config.layers % layout.pp == 0 && config.heads % layout.tp == 0);
-  return TableBuilder(config, layout, coordinate).Build();
+  TableBuilder one_bucket(config, layout, coordinate, {});
+  ParameterTable table = one_bucket.Build();
+  // One bucket where there is nothing to reduce; and on every stage but the first, as in Megatron:
+  // a stage that is done with its last backward pass reduces while the stages before it still run
+  // theirs, and has a stage's forward pass longer to gather. Collectives beside that last backward
+  // pass would only slow it down, and all stages before it wait for its result.
+  if (layout.dp == 1 || coordinate.pp > 0) return table;
+  if (bucket_count_min == 0) bucket_count_min = DefaultBucketCount(layout.dp);
+  return TableBuilder(config, layout, coordinate,
+                      CutIntoBuckets(one_bucket.group_borders(), bucket_count_min))
+      .Build();
 }
 
 }  // namespace convene::worker

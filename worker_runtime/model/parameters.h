@@ -2,6 +2,7 @@
 // its flat buffer.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>
@@ -50,8 +51,19 @@ struct BlockParameters {
   int64_t down = 0;           // (hidden, ffn / tp)
 };
 
+// Whole neighbouring groups of parameters (the embedding; a block; the final norm and the head):
+// what data-parallel ranks reduce and gather by one collective. Elements of the flat buffer, both
+// divisible by dp * kParameterAlignment.
+struct ParameterBucket {
+  int64_t begin = 0;
+  int64_t count = 0;
+
+  int64_t end() const { return begin + count; }
+};
+
 struct ParameterTable {
-  std::vector<ParameterSlice> slices;  // in flat order
+  std::vector<ParameterSlice> slices;    // in flat order
+  std::vector<ParameterBucket> buckets;  // in flat order: one ends where the next begins
   std::vector<BlockParameters> blocks;
   int64_t embedding = -1;   // (vocabulary / tp, hidden) on the first stage, else -1
   int64_t final_norm = -1;  // (hidden) on the last stage
@@ -59,10 +71,26 @@ struct ParameterTable {
       -1;  // (vocabulary / tp, hidden) on the last stage; equals `embedding` when tied on one stage
   int64_t flat_count = 0;  // elements, padding included; divisible by dp * 64
   int first_layer = 0;     // global number of blocks[0]
+
+  // First element of block i; for i = blocks.size(), of what comes behind the last one. Forward
+  // passes use parameters in flat order, but for a tied head; backward passes the other way round.
+  int64_t BlockBegin(size_t i) const {
+    if (i < blocks.size()) return blocks[i].attention_norm;
+    return final_norm >= 0 ? final_norm : flat_count;
+  }
 };
 
-// REQUIRES: ValidateModel(config, layout) is OK.
+// Elements of a bucket, at the least: few enough that most of a large model's reductions run beside
+// its backward pass, enough that a ring of dp ranks has a message worth its latency. Megatron-LM's
+// choice (megatron/core/distributed/distributed_data_parallel.py).
+constexpr int64_t DefaultBucketCount(int dp) {
+  return std::max<int64_t>(40'000'000, int64_t{1'000'000} * dp);
+}
+
+// Buckets have at least `bucket_count_min` elements (0: DefaultBucketCount), but for the first one,
+// which has what is left; one bucket where dp is 1, and on all stages but the first. REQUIRES:
+// ValidateModel(config, layout) is OK.
 ParameterTable BuildParameterTable(const ModelConfig& config, const Layout& layout,
-                                   const Coordinate& coordinate);
+                                   const Coordinate& coordinate, int64_t bucket_count_min = 0);
 
 }  // namespace convene::worker

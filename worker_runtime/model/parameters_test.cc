@@ -71,6 +71,70 @@ TEST_CASE("slices lie in order, do not overlap and fit") {
   }
 }
 
+// Buckets of a rank's flat buffer: what they promise, whatever their number.
+void CheckBuckets(const ParameterTable& table, int dp) {
+  int64_t end = 0;
+  for (const ParameterBucket& bucket : table.buckets) {
+    CHECK(bucket.begin == end);
+    CHECK(bucket.count > 0);
+    CHECK(bucket.count % (kParameterAlignment * dp) == 0);
+    end = bucket.end();
+  }
+  CHECK(end == table.flat_count);
+}
+
+TEST_CASE("buckets hold whole groups, cover the buffer and are divisible among the ranks") {
+  for (int dp = 1; dp <= 8; ++dp) {
+    for (const int pp : {1, 2}) {
+      for (const int64_t count_min : {int64_t{1}, int64_t{100'000}, DefaultBucketCount(dp)}) {
+        const Layout layout{pp, dp, 1};
+        INFO(layout.ToString() << ", at least " << count_min);
+        const ParameterTable table = BuildParameterTable(Tiny(false), layout, {}, count_min);
+        CheckBuckets(table, dp);
+        for (const ParameterSlice& slice : table.slices) {
+          int holders = 0;
+          for (const ParameterBucket& bucket : table.buckets) {
+            holders += slice.flat_offset >= bucket.begin &&
+                       slice.flat_offset + slice.count() <= bucket.end();
+          }
+          CHECK(holders == 1);
+        }
+        // Borders are the borders of groups.
+        for (size_t i = 1; i < table.buckets.size(); ++i) {
+          int borders = 0;
+          for (size_t block = 0; block <= table.blocks.size(); ++block) {
+            borders += table.BlockBegin(block) == table.buckets[i].begin;
+          }
+          CHECK(borders == 1);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("buckets are as large as was asked, but for the first, which gets what is left") {
+  const Layout layout{1, 2, 1};
+  const ParameterTable whole = BuildParameterTable(Tiny(false), layout, {}, 1);
+  // The embedding, each block, the norm with the head.
+  REQUIRE(whole.buckets.size() == whole.blocks.size() + 2);
+  const int64_t block_count = whole.buckets[1].count;
+  const int64_t count_min = block_count + 1;
+  const ParameterTable table = BuildParameterTable(Tiny(false), layout, {}, count_min);
+  REQUIRE(table.buckets.size() > 1);
+  REQUIRE(table.buckets.size() < whole.buckets.size());
+  for (size_t i = 1; i < table.buckets.size(); ++i) CHECK(table.buckets[i].count >= count_min);
+}
+
+TEST_CASE("one bucket is all where there is nothing to reduce, to gain, or to cut") {
+  CHECK(BuildParameterTable(Tiny(false), {1, 1, 1}, {}, 1).buckets.size() == 1);
+  const Layout pipeline{2, 2, 1};
+  CHECK(BuildParameterTable(Tiny(false), pipeline, {.pp = 0}, 1).buckets.size() > 1);
+  CHECK(BuildParameterTable(Tiny(false), pipeline, {.pp = 1}, 1).buckets.size() == 1);
+  CHECK(BuildParameterTable(Tiny(false), {1, 2, 1}, {}).buckets.size() == 1);
+  CHECK(DefaultBucketCount(8) == 40'000'000);
+  CHECK(DefaultBucketCount(1024) == 1'024'000'000);
+}
+
 TEST_CASE("an element starts with the same value on every layout") {
   const ModelConfig config = Tiny(false);
   std::map<std::string, std::vector<float>> whole;

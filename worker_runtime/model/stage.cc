@@ -63,6 +63,15 @@ class StageOf final : public Stage {
   const int32_t* TargetsOf(int microbatch) const {
     return batch_.targets + int64_t{microbatch} * shape_.rows();
   }
+  void ParametersNeeded(int microbatch, int64_t flat_end) const {
+    if (microbatch == 0 && batch_.observer != nullptr) batch_.observer->ParametersNeeded(flat_end);
+  }
+  absl::Status GradientsFinal(int microbatch, int64_t flat_begin) const {
+    if (microbatch != batch_.microbatches - 1 || batch_.observer == nullptr) {
+      return absl::OkStatus();
+    }
+    return batch_.observer->GradientsFinal(flat_begin);
+  }
   typename LossHead<T>::Weights HeadWeights() const {
     return {.norm = parameters_ + table_.final_norm,
             .head = parameters_ + table_.head,
@@ -245,6 +254,7 @@ template <typename T>
 absl::Status StageOf<T>::Forward(int microbatch, Stream& stream) {
   Slot& slot = this->slot(microbatch);
   if (first()) {
+    ParametersNeeded(microbatch, table_.BlockBegin(0));
     CONVENE_RETURN_IF_ERROR(VocabularyParallelEmbedding(
         vocabulary_, shape_.rows(), shape_.hidden, InputsOf(microbatch),
         parameters_ + table_.embedding, slot.blocks.front().input, tp_, stream));
@@ -254,11 +264,13 @@ absl::Status StageOf<T>::Forward(int microbatch, Stream& stream) {
     const BlockActivations<T>& block = slot.blocks[i];
     const bool leaves_stage = i + 1 == slot.blocks.size() && !last();
     T* const delta = leaves_stage ? slot.output : scratch_.hidden;
+    ParametersNeeded(microbatch, table_.BlockBegin(i + 1));
     CONVENE_RETURN_IF_ERROR(BlockForward(shape_, context_, table_.blocks[i], parameters_, input,
                                          block, scratch_, delta, stream));
     input = {.residual = block.middle, .delta = delta};
   }
   if (last()) {
+    ParametersNeeded(microbatch, table_.flat_count);
     return loss_head_->Forward(HeadWeights(), input.residual, input.delta, TargetsOf(microbatch),
                                batch_.gradient_scale, slot.loss, loss_sum_, stream);
   }
@@ -270,15 +282,20 @@ template <typename T>
 absl::Status StageOf<T>::Backward(int microbatch, Stream& stream) {
   Slot& slot = this->slot(microbatch);
   T* const gradient = gradient_buffers_[microbatch % 2];
-  if (last()) loss_head_->Backward(HeadWeights(), slot.loss, gradient, stream);
+  if (last()) {
+    loss_head_->Backward(HeadWeights(), slot.loss, gradient, stream);
+    CONVENE_RETURN_IF_ERROR(GradientsFinal(microbatch, table_.BlockBegin(slot.blocks.size())));
+  }
   for (size_t i = slot.blocks.size(); i-- > 0;) {
     CONVENE_RETURN_IF_ERROR(BlockBackward(shape_, context_, table_.blocks[i], parameters_,
                                           gradients_, slot.blocks[i], scratch_, gradient, stream));
+    CONVENE_RETURN_IF_ERROR(GradientsFinal(microbatch, table_.BlockBegin(i)));
   }
   if (first()) {
     EmbeddingBackward(shape_.rows(), shape_.hidden, vocabulary_.begin, vocabulary_.end,
                       InputsOf(microbatch), gradient, gradients_ + table_.embedding,
                       scratch_.workspace, stream);
+    CONVENE_RETURN_IF_ERROR(GradientsFinal(microbatch, 0));
   }
   return absl::OkStatus();
 }

@@ -18,6 +18,19 @@
 
 namespace convene::worker {
 
+// Who moves parameters and gradients between ranks beside the stage's arithmetic. Called in the
+// order of queueing, by the thread that queues.
+class StageObserver {
+ public:
+  virtual ~StageObserver() = default;
+  // What the stage queues from now on may read parameters [0, flat_end) of its flat buffer; nothing
+  // that it has queued in this run reads one beyond the last call's.
+  virtual void ParametersNeeded(int64_t flat_end) = 0;
+  // The stage has queued all that it adds to gradients [flat_begin, flat_count) in this run. Errors
+  // end the backward pass.
+  virtual absl::Status GradientsFinal(int64_t flat_begin) = 0;
+};
+
 // The tokens of one step on this data-parallel rank: (microbatches, micro_batch_size,
 // sequence_length) each. Borrowed, in the device's memory.
 struct StageBatch {
@@ -26,6 +39,11 @@ struct StageBatch {
   // One float: 1 / counted tokens of the whole global batch. Null: nothing will be differentiated,
   // only the loss is wanted.
   const float* gradient_scale = nullptr;
+  // In this run of a schedule. Microbatch 0 goes forward first, the last one backward last.
+  int microbatches = 1;
+  // Told by Forward of microbatch 0 and by Backward of the last one, and by no other call: what is
+  // queued by those others is the same in every step. Null: nobody is told. Borrowed.
+  StageObserver* observer = nullptr;
 };
 
 // Not thread-safe. All memory comes from the arena that was planned with it.

@@ -32,7 +32,7 @@ enum ParameterFlag : uint8_t {
 // Scratch of SumOfSquares.
 size_t SumOfSquaresWorkspaceBytes(int64_t count, DeviceKind device);
 
-// *sum (one double in the device's memory) = the sum of x^2 over the blocks whose flag has kOwned,
+// *sum (one double in the device's memory) += the sum of x^2 over the blocks whose flag has kOwned,
 // accumulated in double in a fixed order: the same bits for the same input. flags: (count / 64). x
 // at a multiple of 64 bytes. REQUIRES: count is a multiple of kFlagBlock.
 void SumOfSquares(int64_t count, const float* x, const uint8_t* flags, double* sum,

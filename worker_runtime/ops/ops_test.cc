@@ -396,7 +396,7 @@ TEST_CASE("conversions round to nearest even and keep NaN and infinity") {
         std::vector<float>(wide.begin(), wide.end() - 1));
 }
 
-TEST_CASE("the sum of squares counts owned blocks alone") {
+TEST_CASE("a sum of squares counts owned blocks alone and is added to what was there") {
   for (const int64_t blocks : {1, 3, 200, 1563}) {
     const int64_t count = blocks * kFlagBlock;
     CAPTURE(count);
@@ -406,10 +406,10 @@ TEST_CASE("the sum of squares counts owned blocks alone") {
     Compare<float>(
         kForward,
         [&] {
-          double sum = -1;
+          double sum = 3;
           PoisonedWorkspace workspace(SumOfSquaresWorkspaceBytes(count, DeviceKind::kCpu));
           SumOfSquares(count, x.data(), flags.data(), &sum, workspace.get(), AnyStream());
-          return Outputs<float>{{static_cast<float>(sum)}};
+          return Outputs<float>{{static_cast<float>(sum - 3)}};
         },
         [&](auto zero) {
           using Real = decltype(zero);

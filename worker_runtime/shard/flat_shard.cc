@@ -13,7 +13,7 @@ std::vector<uint8_t> MakeParameterFlags(const ParameterTable& table, const FlatS
   for (const ShardSegment& segment : shard.segments) {
     const ParameterSlice& slice = table.slices[segment.parameter];
     const int flag = (slice.decayed ? kDecayed : 0) | (slice.owned ? kOwned : 0);
-    const int64_t begin = segment.flat_begin - shard.begin;
+    const int64_t begin = segment.shard_begin;
     for (int64_t block = begin / kFlagBlock; block * kFlagBlock < begin + segment.count; ++block) {
       // A block is shared only by the parts of one fused matrix, which have the same flags.
       CONVENE_CHECK(flags[block] == 0 || flags[block] == flag);
@@ -24,20 +24,28 @@ std::vector<uint8_t> MakeParameterFlags(const ParameterTable& table, const FlatS
 }
 
 FlatShard MakeFlatShard(const ParameterTable& table, int dp_size, int dp_rank) {
-  CONVENE_CHECK(table.flat_count % (dp_size * kParameterAlignment) == 0);
   FlatShard shard;
-  shard.count = table.flat_count / dp_size;
-  shard.begin = shard.count * dp_rank;
-  const int64_t shard_end = shard.begin + shard.count;
-  for (size_t i = 0; i < table.slices.size(); ++i) {
-    const ParameterSlice& slice = table.slices[i];
-    const int64_t begin = std::max(slice.flat_offset, shard.begin);
-    const int64_t end = std::min(slice.flat_offset + slice.count(), shard_end);
-    if (begin >= end) continue;
-    shard.segments.push_back({.parameter = static_cast<int>(i),
-                              .flat_begin = begin,
-                              .count = end - begin,
-                              .slice_begin = begin - slice.flat_offset});
+  for (const ParameterBucket& bucket : table.buckets) {
+    CONVENE_CHECK(bucket.count % (dp_size * kParameterAlignment) == 0);
+    const int64_t count = bucket.count / dp_size;
+    shard.parts.push_back({.bucket = bucket,
+                           .flat_begin = bucket.begin + count * dp_rank,
+                           .shard_begin = shard.count,
+                           .count = count});
+    shard.count += count;
+  }
+  for (const ShardPart& part : shard.parts) {
+    for (size_t i = 0; i < table.slices.size(); ++i) {
+      const ParameterSlice& slice = table.slices[i];
+      const int64_t begin = std::max(slice.flat_offset, part.flat_begin);
+      const int64_t end = std::min(slice.flat_offset + slice.count(), part.flat_begin + part.count);
+      if (begin >= end) continue;
+      shard.segments.push_back({.parameter = static_cast<int>(i),
+                                .flat_begin = begin,
+                                .shard_begin = part.shard_begin + begin - part.flat_begin,
+                                .count = end - begin,
+                                .slice_begin = begin - slice.flat_offset});
+    }
   }
   return shard;
 }

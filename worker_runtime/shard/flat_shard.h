@@ -1,5 +1,5 @@
-// PURE. ZeRO-1's cut (Rajbhandari et al. 2020, section 5.1): the flat buffer in dp equal shards,
-// and which parameters each one crosses.
+// PURE. ZeRO-1's cut (Rajbhandari et al. 2020, section 5.1): each bucket of the flat buffer in dp
+// equal parts, and which parameters a rank's parts cross.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,27 @@
 
 namespace convene::worker {
 
-// The part of one parameter that lies in a shard.
+// A rank's part of one bucket.
+struct ShardPart {
+  ParameterBucket bucket;
+  int64_t flat_begin = 0;   // in the rank's flat buffer
+  int64_t shard_begin = 0;  // in the shard
+  int64_t count = 0;
+};
+
+// The piece of one parameter that lies in one part.
 struct ShardSegment {
-  int parameter = 0;       // index into ParameterTable::slices
-  int64_t flat_begin = 0;  // in the rank's flat buffer
+  int parameter = 0;        // index into ParameterTable::slices
+  int64_t flat_begin = 0;   // in the rank's flat buffer
+  int64_t shard_begin = 0;  // in the shard
   int64_t count = 0;
   int64_t slice_begin = 0;  // first element within the parameter's slice (row-major)
 };
 
+// What one rank updates: its parts, one after the other.
 struct FlatShard {
-  int64_t begin = 0;  // in the flat buffer
   int64_t count = 0;
+  std::vector<ShardPart> parts;        // one a bucket, in flat order
   std::vector<ShardSegment> segments;  // in flat order; padding is in none
 };
 
@@ -27,7 +37,7 @@ struct FlatShard {
 // REQUIRES: as below.
 std::vector<uint8_t> MakeParameterFlags(const ParameterTable& table, const FlatShard& shard);
 
-// REQUIRES: table.flat_count is divisible by dp_size * kParameterAlignment.
+// REQUIRES: the buckets' counts are divisible by dp_size * kParameterAlignment.
 FlatShard MakeFlatShard(const ParameterTable& table, int dp_size, int dp_rank);
 
 }  // namespace convene::worker

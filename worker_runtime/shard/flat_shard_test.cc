@@ -1,6 +1,9 @@
 #include "worker_runtime/shard/flat_shard.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+
+#include "worker_runtime/ops/elementwise.h"
 
 namespace convene::worker {
 namespace {
@@ -11,30 +14,79 @@ ModelConfig Tiny() {
   return *config;
 }
 
-TEST_CASE("the shards of a rank hold every element of every parameter once") {
-  for (const Layout layout : {Layout{1, 2, 1}, Layout{2, 4, 1}, Layout{1, 4, 2}, Layout{2, 3, 2}}) {
-    const ParameterTable table = BuildParameterTable(Tiny(), layout, {});
-    std::vector<int64_t> held(table.slices.size(), 0);
-    for (int dp = 0; dp < layout.dp; ++dp) {
-      int64_t last_end = 0;
-      for (const ShardSegment& segment : MakeFlatShard(table, layout.dp, dp).segments) {
-        CHECK(segment.flat_begin >= last_end);
-        last_end = segment.flat_begin + segment.count;
-        // Shards come in order, so each must begin where the one before stopped.
-        CHECK(segment.slice_begin == held[segment.parameter]);
-        held[segment.parameter] += segment.count;
+// Every number of ranks, over one stage and over several, with one bucket and with many.
+template <typename Body>
+void OnEveryCut(Body body) {
+  for (int dp = 1; dp <= 8; ++dp) {
+    for (const Layout layout : {Layout{1, dp, 1}, Layout{2, dp, 2}}) {
+      for (const int64_t count_min : {int64_t{1}, int64_t{60'000}, int64_t{1} << 40}) {
+        INFO(layout.ToString() << ", buckets of at least " << count_min);
+        body(BuildParameterTable(Tiny(), layout, {}, count_min), dp);
       }
     }
-    for (size_t i = 0; i < held.size(); ++i) CHECK(held[i] == table.slices[i].count());
   }
 }
 
-TEST_CASE("shards are equally long, whatever the parameters") {
-  const Layout layout{1, 8, 1};
-  const ParameterTable table = BuildParameterTable(Tiny(), layout, {});
-  for (int dp = 0; dp < 8; ++dp) {
-    CHECK(MakeFlatShard(table, 8, dp).count * 8 == table.flat_count);
-  }
+TEST_CASE("the shards of all ranks hold every element of every parameter once") {
+  OnEveryCut([](const ParameterTable& table, int dp) {
+    std::vector<char> held(table.flat_count);
+    for (int rank = 0; rank < dp; ++rank) {
+      int64_t last_end = 0;
+      for (const ShardSegment& segment : MakeFlatShard(table, dp, rank).segments) {
+        CHECK(segment.flat_begin >= last_end);
+        last_end = segment.flat_begin + segment.count;
+        const ParameterSlice& slice = table.slices[segment.parameter];
+        CHECK(segment.flat_begin == slice.flat_offset + segment.slice_begin);
+        CHECK(segment.slice_begin + segment.count <= slice.count());
+        for (int64_t i = segment.flat_begin; i < last_end; ++i) ++held[i];
+      }
+    }
+    std::vector<char> expected(table.flat_count);
+    for (const ParameterSlice& slice : table.slices) {
+      std::fill_n(expected.begin() + slice.flat_offset, slice.count(), 1);
+    }
+    CHECK(held == expected);
+  });
+}
+
+TEST_CASE("a shard is its parts one after the other, and each part the same share of its bucket") {
+  OnEveryCut([](const ParameterTable& table, int dp) {
+    for (int rank = 0; rank < dp; ++rank) {
+      const FlatShard shard = MakeFlatShard(table, dp, rank);
+      REQUIRE(shard.parts.size() == table.buckets.size());
+      int64_t shard_end = 0;
+      for (const ShardPart& part : shard.parts) {
+        CHECK(part.shard_begin == shard_end);
+        CHECK(part.count * dp == part.bucket.count);
+        CHECK(part.count % kParameterAlignment == 0);
+        CHECK(part.flat_begin == part.bucket.begin + rank * part.count);
+        shard_end += part.count;
+      }
+      CHECK(shard.count == shard_end);
+      CHECK(shard.count * dp == table.flat_count);
+    }
+  });
+}
+
+TEST_CASE("flags are those of the parameter, and none where there is none") {
+  OnEveryCut([](const ParameterTable& table, int dp) {
+    std::vector<uint8_t> flat_flags(table.flat_count / kFlagBlock);
+    for (const ParameterSlice& slice : table.slices) {
+      const int64_t end = slice.flat_offset + slice.count();
+      for (int64_t block = slice.flat_offset / kFlagBlock; block * kFlagBlock < end; ++block) {
+        flat_flags[block] = (slice.decayed ? kDecayed : 0) | (slice.owned ? kOwned : 0);
+      }
+    }
+    for (int rank = 0; rank < dp; ++rank) {
+      const FlatShard shard = MakeFlatShard(table, dp, rank);
+      std::vector<uint8_t> expected;
+      for (const ShardPart& part : shard.parts) {
+        const auto begin = flat_flags.begin() + part.flat_begin / kFlagBlock;
+        expected.insert(expected.end(), begin, begin + part.count / kFlagBlock);
+      }
+      CHECK(MakeParameterFlags(table, shard) == expected);
+    }
+  });
 }
 
 }  // namespace

@@ -19,6 +19,20 @@ TensorPiece PieceOf(const ParameterSlice& slice, const ShardSegment& segment,
           .flat_count = segment.count};
 }
 
+int64_t LargestBucket(const ParameterTable& table) {
+  int64_t largest = 0;
+  for (const ParameterBucket& bucket : table.buckets) largest = std::max(largest, bucket.count);
+  return largest;
+}
+
+size_t LargestWorkspaceBytes(const FlatShard& shard, DeviceKind device) {
+  size_t largest = 0;
+  for (const ShardPart& part : shard.parts) {
+    largest = std::max(largest, SumOfSquaresWorkspaceBytes(part.count, device));
+  }
+  return largest;
+}
+
 }  // namespace
 
 ShardedOptimizer::ShardedOptimizer(const ParameterTable& table, const Options& options,
@@ -31,33 +45,42 @@ ShardedOptimizer::ShardedOptimizer(const ParameterTable& table, const Options& o
       device_(device),
       arena_(arena),
       shard_(MakeFlatShard(table, dp.size(), dp.rank())),
-      workspace_bytes_(SumOfSquaresWorkspaceBytes(shard_.count, device.kind())),
+      workspace_bytes_(LargestWorkspaceBytes(shard_, device.kind())),
       master_memory_(
           arena.Declare<float>("optimizer/master weights", has_masters() ? shard_.count : 0)),
       first_moment_memory_(arena.Declare<float>("optimizer/first moment", shard_.count)),
       second_moment_memory_(arena.Declare<float>("optimizer/second moment", shard_.count)),
-      reduce_memory_(arena.Declare<BFloat16>(
+      wire_memory_(arena.Declare<BFloat16>(
           "gradients on the wire",
-          options.reduce_dtype == DType::kBFloat16 && dp.size() > 1 ? table.flat_count : 0)),
+          options.reduce_dtype == DType::kBFloat16 && dp.size() > 1 ? LargestBucket(table) : 0)),
       flags_memory_(arena.Declare<uint8_t>("optimizer/flags", shard_.count / kFlagBlock)),
-      workspace_memory_(arena.Declare<char>("optimizer/workspace", workspace_bytes_)) {}
+      workspace_memory_(arena.Declare<char>("optimizer/workspace", workspace_bytes_)),
+      reduced_from_(shard_.parts.size()),
+      awaited_(shard_.parts.size()) {}
 
 void ShardedOptimizer::Bind(Elements parameters, absl::Span<float> gradients) {
   parameters_ = parameters;
   gradients_ = gradients;
-  master_ =
-      has_masters() ? arena_.View(master_memory_).data() : ParameterShard().As<float>().data();
+  if (has_masters()) master_ = arena_.View(master_memory_).data();
   first_moment_ = arena_.View(first_moment_memory_).data();
   second_moment_ = arena_.View(second_moment_memory_).data();
-  reduced_ = arena_.View(reduce_memory_);
+  wire_ = arena_.View(wire_memory_);
   const std::vector<uint8_t> flags = MakeParameterFlags(table_, shard_);
   uint8_t* const device_flags = arena_.View(flags_memory_).data();
   device_.Copy(flags.data(), device_flags, flags.size(), device_.compute());
   flags_ = device_flags;
   workspace_ = {arena_.View(workspace_memory_).data(), workspace_bytes_};
+  if (dp_.size() == 1) return;
+  order_ = device_.MakeEvent();
+  for (size_t i = 0; i < shard_.parts.size(); ++i) gathered_.push_back(device_.MakeEvent());
+}
+
+float* ShardedOptimizer::MasterOf(const ShardPart& part) const {
+  return has_masters() ? master_ + part.shard_begin : ParametersOf(part).As<float>().data();
 }
 
 void ShardedOptimizer::SetWeights(int64_t flat_begin, absl::Span<const float> values) {
+  AwaitCommunication();
   Stream& stream = device_.compute();
   const Elements target = parameters_.Slice(flat_begin, values.size());
   if (!has_masters()) {
@@ -68,47 +91,118 @@ void ShardedOptimizer::SetWeights(int64_t flat_begin, absl::Span<const float> va
   rounded.reserve(values.size());
   for (const float value : values) rounded.emplace_back(value);
   device_.Copy(rounded.data(), target.data, target.size_bytes(), stream);
-  const int64_t begin = std::max(flat_begin, shard_.begin);
-  const int64_t end =
-      std::min(flat_begin + static_cast<int64_t>(values.size()), shard_.begin + shard_.count);
-  if (begin >= end) return;
-  device_.Copy(values.data() + (begin - flat_begin), master_ + (begin - shard_.begin),
-               (end - begin) * sizeof(float), stream);
-}
-
-absl::Status ShardedOptimizer::ReduceGradients() {
-  Stream& stream = device_.compute();
-  if (reduced_.empty()) return dp_.ReduceScatter(gradients_, ReduceOp::kSum, stream);
-  ToBFloat16(table_.flat_count, gradients_.data(), reduced_.data(), stream);
-  CONVENE_RETURN_IF_ERROR(dp_.ReduceScatter(reduced_, ReduceOp::kSum, stream));
-  ToFloat(shard_.count, reduced_.data() + shard_.begin, gradients_.data() + shard_.begin, stream);
-  return absl::OkStatus();
-}
-
-void ShardedOptimizer::SumOwnedSquares(double* sum) {
-  SumOfSquares(shard_.count, gradients_.data() + shard_.begin, flags_, sum, workspace_,
-               device_.compute());
-}
-
-void ShardedOptimizer::Update(const AdamWFactors* factors, const StepControl* control) {
-  const float* const gradients = gradients_.data() + shard_.begin;
-  Stream& stream = device_.compute();
-  if (has_masters()) {
-    AdamW(shard_.count, factors, control, flags_, gradients, master_,
-          ParameterShard().As<BFloat16>().data(), first_moment_, second_moment_, stream);
-  } else {
-    AdamW(shard_.count, factors, control, flags_, gradients, master_, master_, first_moment_,
-          second_moment_, stream);
+  const int64_t flat_end = flat_begin + static_cast<int64_t>(values.size());
+  for (const ShardPart& part : shard_.parts) {
+    const int64_t begin = std::max(flat_begin, part.flat_begin);
+    const int64_t end = std::min(flat_end, part.flat_begin + part.count);
+    if (begin >= end) continue;
+    device_.Copy(values.data() + (begin - flat_begin), MasterOf(part) + (begin - part.flat_begin),
+                 (end - begin) * sizeof(float), stream);
   }
 }
 
-absl::Status ShardedOptimizer::GatherParameters() {
-  return dp_gather_.AllGather(parameters_, device_.compute());
+void ShardedOptimizer::OrderBehind(Stream& earlier, Stream& later) {
+  device_.Record(*order_, earlier);
+  device_.Order(*order_, later);
+}
+
+// All of it in the communication stream, rounding and widening too: they use memory bandwidth that
+// products leave free, and the wire's memory needs no event, because buckets have it one after the
+// other.
+absl::Status ShardedOptimizer::Reduce(const ShardPart& part) {
+  Stream& stream = device_.communication();
+  OrderBehind(device_.compute(), stream);
+  const absl::Span<float> gradients = gradients_.subspan(part.bucket.begin, part.bucket.count);
+  if (wire_.empty()) return dp_.ReduceScatter(gradients, ReduceOp::kSum, stream);
+  ToBFloat16(part.bucket.count, gradients.data(), wire_.data(), stream);
+  CONVENE_RETURN_IF_ERROR(
+      dp_.ReduceScatter(wire_.subspan(0, part.bucket.count), ReduceOp::kSum, stream));
+  ToFloat(part.count, wire_.data() + (part.flat_begin - part.bucket.begin),
+          gradients_.data() + part.flat_begin, stream);
+  return absl::OkStatus();
+}
+
+absl::Status ShardedOptimizer::ReduceGradientsFrom(int64_t flat_begin) {
+  if (dp_.size() == 1) return absl::OkStatus();
+  while (reduced_from_ > 0 && shard_.parts[reduced_from_ - 1].bucket.begin >= flat_begin) {
+    CONVENE_RETURN_IF_ERROR(Reduce(shard_.parts[--reduced_from_]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShardedOptimizer::FinishReducing() {
+  if (dp_.size() == 1) return absl::OkStatus();
+  CONVENE_RETURN_IF_ERROR(ReduceGradientsFrom(0));
+  AwaitCommunication();
+  reduced_from_ = shard_.parts.size();
+  return absl::OkStatus();
+}
+
+void ShardedOptimizer::AwaitCommunication() {
+  if (dp_.size() == 1) return;
+  OrderBehind(device_.communication(), device_.compute());
+  awaited_ = shard_.parts.size();
+}
+
+void ShardedOptimizer::SumOwnedSquares(double* sum) {
+  for (const ShardPart& part : shard_.parts) {
+    SumOfSquares(part.count, gradients_.data() + part.flat_begin,
+                 flags_ + part.shard_begin / kFlagBlock, sum, workspace_, device_.compute());
+  }
+}
+
+absl::Status ShardedOptimizer::Update(const AdamWFactors* factors, const StepControl* control) {
+  Stream& stream = device_.compute();
+  for (size_t i = 0; i < shard_.parts.size(); ++i) {
+    const ShardPart& part = shard_.parts[i];
+    const float* const gradients = gradients_.data() + part.flat_begin;
+    const uint8_t* const flags = flags_ + part.shard_begin / kFlagBlock;
+    float* const master = MasterOf(part);
+    float* const first_moment = first_moment_ + part.shard_begin;
+    float* const second_moment = second_moment_ + part.shard_begin;
+    if (has_masters()) {
+      AdamW(part.count, factors, control, flags, gradients, master,
+            ParametersOf(part).As<BFloat16>().data(), first_moment, second_moment, stream);
+    } else {
+      AdamW(part.count, factors, control, flags, gradients, master, master, first_moment,
+            second_moment, stream);
+    }
+    CONVENE_RETURN_IF_ERROR(Gather(i));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShardedOptimizer::Gather(size_t bucket) {
+  if (dp_gather_.size() == 1) return absl::OkStatus();
+  const ParameterBucket& place = table_.buckets[bucket];
+  Stream& stream = device_.communication();
+  OrderBehind(device_.compute(), stream);
+  CONVENE_RETURN_IF_ERROR(
+      dp_gather_.AllGather(parameters_.Slice(place.begin, place.count), stream));
+  device_.Record(*gathered_[bucket], stream);
+  awaited_ = 0;
+  return absl::OkStatus();
+}
+
+void ShardedOptimizer::AwaitParameters(int64_t flat_end) {
+  size_t needed = awaited_;
+  while (needed < table_.buckets.size() && table_.buckets[needed].begin < flat_end) ++needed;
+  if (needed == awaited_) return;
+  // Behind the last gather is behind those before it.
+  device_.Order(*gathered_[needed - 1], device_.compute());
+  awaited_ = needed;
 }
 
 absl::StatusOr<ShardedOptimizer::HostState> ShardedOptimizer::State(bool is_wanted) {
-  const HostState here = {master_, first_moment_, second_moment_};
-  if (device_.kind() == DeviceKind::kCpu) return here;
+  if (device_.kind() == DeviceKind::kCpu) {
+    HostState here = {
+        .master = master_, .first_moment = first_moment_, .second_moment = second_moment_};
+    if (!has_masters()) {
+      here.master = parameters_.As<float>().data();
+      here.master_place = &ShardSegment::flat_begin;
+    }
+    return here;
+  }
   if (!host_arena_.has_value()) {
     host_arena_.emplace("checkpoint copy in host memory");
     for (ArenaBlock<float>& block : host_memory_) {
@@ -121,13 +215,17 @@ absl::StatusOr<ShardedOptimizer::HostState> ShardedOptimizer::State(bool is_want
     }
   }
   const auto at = [this](int i) { return host_arena_->View(host_memory_[i]).data(); };
-  const HostState copy = {at(0), at(1), at(2)};
+  const HostState copy = {.master = at(0), .first_moment = at(1), .second_moment = at(2)};
   if (is_wanted) {
-    const size_t bytes = shard_.count * sizeof(float);
+    AwaitCommunication();
     Stream& stream = device_.compute();
-    device_.Copy(here.master, copy.master, bytes, stream);
-    device_.Copy(here.first_moment, copy.first_moment, bytes, stream);
-    device_.Copy(here.second_moment, copy.second_moment, bytes, stream);
+    for (const ShardPart& part : shard_.parts) {
+      device_.Copy(MasterOf(part), copy.master + part.shard_begin, part.count * sizeof(float),
+                   stream);
+    }
+    const size_t bytes = shard_.count * sizeof(float);
+    device_.Copy(first_moment_, copy.first_moment, bytes, stream);
+    device_.Copy(second_moment_, copy.second_moment, bytes, stream);
   }
   CONVENE_RETURN_IF_ERROR(device_.Synchronize(options_.timeout));
   return copy;
@@ -139,12 +237,11 @@ std::vector<Piece> ShardedOptimizer::Pieces(const HostState& state, bool owned_o
   for (const ShardSegment& segment : shard_.segments) {
     const ParameterSlice& slice = table_.slices[segment.parameter];
     if (owned_only && !slice.owned) continue;
-    const int64_t local = segment.flat_begin - shard_.begin;
-    pieces.push_back({PieceOf(slice, segment, ""), state.master + local});
-    pieces.push_back(
-        {PieceOf(slice, segment, "optimizer.first_moment/"), state.first_moment + local});
-    pieces.push_back(
-        {PieceOf(slice, segment, "optimizer.second_moment/"), state.second_moment + local});
+    pieces.push_back({PieceOf(slice, segment, ""), state.master + segment.*state.master_place});
+    pieces.push_back({PieceOf(slice, segment, "optimizer.first_moment/"),
+                      state.first_moment + segment.shard_begin});
+    pieces.push_back({PieceOf(slice, segment, "optimizer.second_moment/"),
+                      state.second_moment + segment.shard_begin});
   }
   return pieces;
 }
@@ -160,18 +257,25 @@ absl::StatusOr<std::vector<PieceToRead>> ShardedOptimizer::PiecesToRead() {
 }
 
 absl::Status ShardedOptimizer::FinishRead() {
+  AwaitCommunication();
   Stream& stream = device_.compute();
   if (host_arena_.has_value()) {
-    float* const targets[] = {master_, first_moment_, second_moment_};
-    for (int i = 0; i < 3; ++i) {
-      device_.Copy(host_arena_->View(host_memory_[i]).data(), targets[i],
-                   shard_.count * sizeof(float), stream);
+    const auto at = [this](int i) { return host_arena_->View(host_memory_[i]).data(); };
+    for (const ShardPart& part : shard_.parts) {
+      device_.Copy(at(0) + part.shard_begin, MasterOf(part), part.count * sizeof(float), stream);
     }
+    const size_t bytes = shard_.count * sizeof(float);
+    device_.Copy(at(1), first_moment_, bytes, stream);
+    device_.Copy(at(2), second_moment_, bytes, stream);
   }
-  if (has_masters()) {
-    ToBFloat16(shard_.count, master_, ParameterShard().As<BFloat16>().data(), stream);
+  for (size_t i = 0; i < shard_.parts.size(); ++i) {
+    const ShardPart& part = shard_.parts[i];
+    if (has_masters()) {
+      ToBFloat16(part.count, MasterOf(part), ParametersOf(part).As<BFloat16>().data(), stream);
+    }
+    CONVENE_RETURN_IF_ERROR(Gather(i));
   }
-  return GatherParameters();
+  return absl::OkStatus();
 }
 
 }  // namespace convene::worker

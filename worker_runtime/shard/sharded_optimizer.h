@@ -1,8 +1,9 @@
 // ZeRO-1: every data-parallel rank keeps the optimizer's state of its shard alone (fp32 master
 // weights and both moments), reduces gradients into it, updates it, and gathers the parameters
-// back.
+// back; bucket by bucket, beside the arithmetic.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -21,7 +22,22 @@
 
 namespace convene::worker {
 
-// Not thread-safe. Borrows what its constructor takes. Work is queued in device.compute().
+// Not thread-safe. Borrows what its constructor takes.
+//
+// Arithmetic is queued in device.compute(), what goes over the network in device.communication():
+//
+//   compute   backward ─ bucket 2 ─ 1 ─ 0 ─┐ sum ─ update 0 ─ 1 ─ 2 ─ next forward: 0 ─ 1 ─ 2
+//                               ↓   ↓   ↓  ↑             ↓   ↓   ↓                 ↑   ↑   ↑
+//   communication          reduce 2 ─ 1 ─ 0 ┘         gather 0 ─ 1 ─ 2 ────────────┴───┴───┘
+//
+// Every arrow is an event: a reduction begins after what made its gradients, sums begin after all
+// reductions, a gather begins after its update, and whoever reads parameters first says so
+// (AwaitParameters). All ranks have the same buckets and queue them in the same order, the last one
+// first when reducing, the first one first when gathering; `communication` is one queue, so
+// collectives of a rank run in that order, whichever of the two communicators they are on. What
+// compute waits for never waits for anything that compute has not queued before it: no circle.
+//
+// Where dp is one rank there is no event and no collective, on a CPU events are nothing.
 class ShardedOptimizer {
  public:
   struct Options {
@@ -44,20 +60,28 @@ class ShardedOptimizer {
   // memory.
   void SetWeights(int64_t flat_begin, absl::Span<const float> values);
 
-  // Sums the gradients over dp; afterwards only this rank's shard of them is meaningful. Errors:
-  // the collective's.
-  absl::Status ReduceGradients();
+  // Gradients [flat_begin, table.flat_count) are final once compute() has done what it holds: every
+  // whole bucket of them is summed over dp, beside what is queued from now on, which must not touch
+  // them. Later calls of a step come with smaller numbers. Errors: the collective's.
+  absl::Status ReduceGradientsFrom(int64_t flat_begin);
+  // All others too, and compute() waits: afterwards only this rank's parts of the gradients are
+  // meaningful. Once a step. Errors: the collective's.
+  absl::Status FinishReducing();
 
-  // *sum (in the device's memory) = sum of squares of the reduced gradients in this shard, of the
+  // *sum (in the device's memory) += sum of squares of the reduced gradients in this shard, of the
   // parameters this rank owns: the ranks' sums add up to the global norm's square, each parameter
   // counted once.
   void SumOwnedSquares(double* sum);
 
-  // AdamW on the shard. Both in the device's memory.
-  void Update(const AdamWFactors* factors, const StepControl* control);
+  // AdamW on the shard; factors and control in the device's memory. Each bucket's parameters are
+  // gathered as soon as they are updated, beside what is queued from now on. Errors: the
+  // collective's.
+  absl::Status Update(const AdamWFactors* factors, const StepControl* control);
 
-  // After Update: every rank has all parameters again. Errors: the collective's.
-  absl::Status GatherParameters();
+  // What compute() is given from now on may use parameters [0, flat_end): it begins after their
+  // gathers. Everything else that uses parameters comes behind such a call; what this class offers
+  // waits by itself.
+  void AwaitParameters(int64_t flat_end);
 
   // This shard for a checkpoint, in host memory: master weights and both moments, of owned
   // parameters only. Waits for what is queued. On a GPU the first call allocates a copy of the
@@ -67,13 +91,16 @@ class ShardedOptimizer {
   // The same of all parameters, to be filled: what this rank needs to go on. Then FinishRead, or
   // all of it again. Errors: as PiecesToWrite.
   absl::StatusOr<std::vector<PieceToRead>> PiecesToRead();
-  // What was filled becomes the state, and every rank has all parameters. Errors: the collective's.
+  // What was filled becomes the state, and every rank has all parameters (AwaitParameters). Errors:
+  // the collective's.
   absl::Status FinishRead();
 
  private:
   // The state in host memory: the arena's own on the CPU, a copy on a GPU.
   struct HostState {
     float* master = nullptr;
+    // Where a segment lies in it: the masters may be the parameters themselves.
+    int64_t ShardSegment::*master_place = &ShardSegment::shard_begin;
     float* first_moment = nullptr;
     float* second_moment = nullptr;
   };
@@ -81,8 +108,18 @@ class ShardedOptimizer {
   absl::StatusOr<HostState> State(bool is_wanted);
   template <typename Piece>
   std::vector<Piece> Pieces(const HostState& state, bool owned_only) const;
-  Elements ParameterShard() const { return parameters_.Slice(shard_.begin, shard_.count); }
+  Elements ParametersOf(const ShardPart& part) const {
+    return parameters_.Slice(part.flat_begin, part.count);
+  }
+  float* MasterOf(const ShardPart& part) const;
   bool has_masters() const { return options_.dtype != DType::kFloat32; }
+
+  // What `later` is given from now on begins after what `earlier` holds.
+  void OrderBehind(Stream& earlier, Stream& later);
+  // compute() waits for all that communication() holds.
+  void AwaitCommunication();
+  absl::Status Reduce(const ShardPart& part);
+  absl::Status Gather(size_t bucket);
 
   const ParameterTable& table_;
   const Options options_;
@@ -93,19 +130,26 @@ class ShardedOptimizer {
   const FlatShard shard_;
   const size_t workspace_bytes_;
   const ArenaBlock<float> master_memory_, first_moment_memory_, second_moment_memory_;
-  const ArenaBlock<BFloat16> reduce_memory_;
+  const ArenaBlock<BFloat16> wire_memory_;
   const ArenaBlock<uint8_t> flags_memory_;
   const ArenaBlock<char> workspace_memory_;
+
+  // Buckets [reduced_from_, all) of this step are queued for their reduction.
+  size_t reduced_from_;
+  // Buckets [0, awaited_) are gathered as far as compute() can see.
+  size_t awaited_;
 
   // Set by Bind.
   Elements parameters_;
   absl::Span<float> gradients_;
-  float* master_ = nullptr;         // (shard_.count)
+  float* master_ = nullptr;         // (shard_.count); null where the parameters are the masters
   float* first_moment_ = nullptr;   // (shard_.count)
   float* second_moment_ = nullptr;  // (shard_.count)
-  absl::Span<BFloat16> reduced_;    // (flat_count) when reduce_dtype is kBFloat16
+  absl::Span<BFloat16> wire_;       // (the largest bucket) when reduce_dtype is kBFloat16
   const uint8_t* flags_ = nullptr;
   Workspace workspace_;
+  std::unique_ptr<Event> order_;                  // recorded and waited for within one call
+  std::vector<std::unique_ptr<Event>> gathered_;  // by bucket
 
   // On a GPU: made by the first checkpoint.
   std::optional<Arena> host_arena_;

@@ -1,12 +1,17 @@
 #include "worker_runtime/shard/sharded_optimizer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "tools/base/status_macros.h"
 #include "tools/base/testing/status_testing.h"
+#include "tools/base/thread.h"
+#include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/comm/flight_recorder.h"
 #include "worker_runtime/comm/loopback.h"
 #include "worker_runtime/mesh/mesh.h"
@@ -44,7 +49,7 @@ TEST_CASE("weight decay shrinks matrices and leaves norms alone") {
   OneRank rank({}, {});
   const AdamWFactors factors = MakeAdamWFactors({.learning_rate = 0.5, .weight_decay = 0.5});
   const StepControl control = {1.0f, 0};
-  rank.optimizer.Update(&factors, &control);
+  REQUIRE_OK(rank.optimizer.Update(&factors, &control));
   for (const ParameterSlice& slice : rank.table.slices) {
     INFO(slice.name);
     const bool is_norm = slice.name.find("norm") != std::string::npos;
@@ -68,6 +73,111 @@ TEST_CASE("the ranks' sums of squares count every parameter once") {
     }
     CHECK(sum == 4.0 * static_cast<double>(Tiny().ParameterCount()));
   }
+}
+
+// Gradients whose sum over two ranks is exact in bf16 too.
+float GradientAt(int64_t place, int rank) { return static_cast<float>(place % 7 * (rank + 1)); }
+
+// One of two data-parallel ranks, with a bucket for each group of parameters.
+struct OneOfTwo {
+  OneOfTwo(const ParameterTable& table, const ShardedOptimizer::Options& options,
+           CommunicatorSet& set)
+      : optimizer(table, options, *set.dp, *set.dp_gather, *device, arena),
+        gradients(table.flat_count) {
+    REQUIRE_OK(arena.Build());
+    for (int64_t i = 0; i < table.flat_count; ++i) gradients[i] = GradientAt(i, set.dp->rank());
+  }
+
+  // Returns its errors: Catch2's assertions belong to the test's own thread.
+  template <typename T>
+  absl::Status Step(std::vector<T>& parameters, int64_t first_from) {
+    optimizer.Bind(absl::MakeSpan(parameters), absl::MakeSpan(gradients));
+    optimizer.SetWeights(0, std::vector<float>(parameters.size(), 1.0f));
+    CONVENE_RETURN_IF_ERROR(optimizer.ReduceGradientsFrom(first_from));
+    after_first = gradients;
+    CONVENE_RETURN_IF_ERROR(optimizer.FinishReducing());
+    const AdamWFactors factors = MakeAdamWFactors({.learning_rate = 0.5});
+    const StepControl control = {1.0f, 0};
+    return optimizer.Update(&factors, &control);
+  }
+
+  Arena arena{"test"};
+  std::unique_ptr<Device> device = Device::Cpu();
+  ShardedOptimizer optimizer;
+  std::vector<float> gradients;
+  std::vector<float> after_first;  // when the first part of the reductions had been queued
+};
+
+template <typename T>
+void CheckStepOfTwo(DType reduce_dtype) {
+  const Layout layout{.dp = 2};
+  const ParameterTable table = BuildParameterTable(Tiny(), layout, {}, /*bucket_count_min=*/1);
+  std::vector<CommunicatorSet> sets = LoopbackCommunicators(layout);
+  // In the middle of a bucket, which has to wait for its other gradients.
+  const ParameterBucket& split = table.buckets[3];
+  const int64_t first_from = split.begin + kParameterAlignment;
+  std::vector<std::unique_ptr<OneOfTwo>> ranks;
+  std::vector<std::vector<T>> parameters(2, std::vector<T>(table.flat_count));
+  for (CommunicatorSet& set : sets) {
+    ranks.push_back(std::make_unique<OneOfTwo>(
+        table, ShardedOptimizer::Options{.dtype = kDTypeOf<T>, .reduce_dtype = reduce_dtype}, set));
+  }
+  std::vector<absl::Status> statuses(2);
+  std::vector<Thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back(absl::StrCat("rank ", rank), [&, rank] {
+      statuses[rank] = ranks[rank]->Step(parameters[rank], first_from);
+    });
+  }
+  for (Thread& thread : threads) thread.Join();
+  for (int rank = 0; rank < 2; ++rank) {
+    REQUIRE_OK(statuses[rank]);
+    int64_t wrong_first = 0;
+    int64_t wrong_sums = 0;
+    for (const ShardPart& part : MakeFlatShard(table, 2, rank).parts) {
+      for (int64_t i = part.flat_begin; i < part.flat_begin + part.count; ++i) {
+        const float sum = GradientAt(i, 0) + GradientAt(i, 1);
+        wrong_sums += ranks[rank]->gradients[i] != sum;
+        wrong_first += ranks[rank]->after_first[i] !=
+                       (part.bucket.begin > split.begin ? sum : GradientAt(i, rank));
+      }
+    }
+    CHECK(wrong_sums == 0);
+    CHECK(wrong_first == 0);
+  }
+  // Adam's first step moves by the learning rate what has a gradient, whoever updated it.
+  int64_t wrong_parameters = 0;
+  for (int64_t i = 0; i < table.flat_count; ++i) {
+    const float expected = i % 7 == 0 ? 1.0f : 0.5f;
+    for (const auto& held : parameters) {
+      wrong_parameters += std::abs(static_cast<float>(held[i]) - expected) > 1e-2f;
+    }
+  }
+  CHECK(wrong_parameters == 0);
+}
+
+TEST_CASE("buckets are reduced when all of their gradients are final, and gathered when updated") {
+  CheckStepOfTwo<float>(DType::kFloat32);
+  CheckStepOfTwo<BFloat16>(DType::kFloat32);
+  CheckStepOfTwo<BFloat16>(DType::kBFloat16);
+}
+
+TEST_CASE("gradients on the wire take the memory of one bucket") {
+  const Layout layout{.dp = 2};
+  const CommunicatorSet set = PlannedCommunicators(layout, 0);
+  const std::unique_ptr<Device> device = Device::Cpu();
+  const auto bytes = [&](int64_t bucket_count_min, DType reduce_dtype) {
+    const ParameterTable table = BuildParameterTable(Tiny(), layout, {}, bucket_count_min);
+    Arena arena{"test"};
+    const ShardedOptimizer optimizer(table,
+                                     {.dtype = DType::kBFloat16, .reduce_dtype = reduce_dtype},
+                                     *set.dp, *set.dp_gather, *device, arena);
+    return arena.total_bytes();
+  };
+  const auto wire = [&](int64_t bucket_count_min) {
+    return bytes(bucket_count_min, DType::kBFloat16) - bytes(bucket_count_min, DType::kFloat32);
+  };
+  CHECK(wire(1) * 8 < wire(int64_t{1} << 40));
 }
 
 }  // namespace

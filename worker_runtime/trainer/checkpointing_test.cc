@@ -47,7 +47,8 @@ struct Rank {
 // All ranks of a layout.
 class World {
  public:
-  explicit World(const Layout& layout, uint64_t seed = kSeed, DType dtype = DType::kFloat32)
+  explicit World(const Layout& layout, uint64_t seed = kSeed, DType dtype = DType::kFloat32,
+                 int64_t bucket_count_min = 1)
       : layout_(layout), sets_(LoopbackCommunicators(layout)), ranks_(layout.world_size()) {
     for (int rank = 0; rank < layout.world_size(); ++rank) {
       auto engine = Engine::Create({.model = Small(),
@@ -56,7 +57,8 @@ class World {
                                     .seed = seed,
                                     .dtype = dtype,
                                     .micro_batch_size = 2,
-                                    .sequence_length = kSequenceLength},
+                                    .sequence_length = kSequenceLength,
+                                    .bucket_count_min = bucket_count_min},
                                    sets_[rank], *device_);
       REQUIRE_OK(engine);
       ranks_[rank] = {sets_[rank].host.get(), *std::move(engine)};
@@ -238,6 +240,25 @@ TEST_CASE("a run in bf16 goes on from its checkpoint as if it had not stopped") 
   CHECK(steps == std::vector<int64_t>(2, 3));
   CHECK(in_fp32.State() == saved);
   CHECK(in_fp32.EveryRankHolds(saved));
+}
+
+TEST_CASE("a run goes on with buckets of another size, bit by bit") {
+  const DType dtype = GENERATE(DType::kFloat32, DType::kBFloat16);
+  CAPTURE(dtype);
+  const TempDir directory;
+  const Layout layout{.pp = 1, .dp = 2, .tp = 1};
+  World many(layout, kSeed, dtype, /*bucket_count_min=*/1);
+  RequireAllOk(many.Train(3));
+  RequireAllOk(many.Save(directory.path(), 3));
+  for (const int64_t bucket_count_min : {1500, 1 << 30}) {
+    CAPTURE(bucket_count_min);
+    World other(layout, /*seed=*/99, dtype, bucket_count_min);
+    std::vector<int64_t> steps;
+    RequireAllOk(other.Restore(ResumeFrom(directory.path()), &steps));
+    CHECK(steps == std::vector<int64_t>(2, 3));
+    CHECK(other.State() == many.State());
+    CHECK(other.EveryRankHolds(many.State()));
+  }
 }
 
 TEST_CASE("a directory that another job writes to is refused by every rank") {

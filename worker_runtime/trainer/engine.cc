@@ -23,7 +23,8 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
       coordinate_(CoordinateOf(options.layout, options.rank)),
       communicators_(communicators),
       device_(device),
-      table_(BuildParameterTable(options.model, options.layout, coordinate_)),
+      table_(BuildParameterTable(options.model, options.layout, coordinate_,
+                                 options.bucket_count_min)),
       train_actions_(
           OneForwardOneBackward(options.layout.pp, coordinate_.pp, options.microbatches)),
       microbatch_tokens_(int64_t{options.micro_batch_size} * options.sequence_length),
@@ -74,6 +75,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   return engine;
 }
 
+// Who wants to know of an error asked before.
+Engine::~Engine() { (void)device_.Synchronize(options_.timeout); }
+
 std::string Engine::PlanMemory(const EngineOptions& options, CommunicatorSet& communicators,
                                Device& device) {
   return Engine(options, communicators, device).arena_.PlanToString();
@@ -90,6 +94,7 @@ absl::Status Engine::Allocate() {
   scalars_ = arena_.View(scalars_memory_).data();
   totals_ = arena_.View(totals_memory_).data();
   control_ = arena_.View(control_memory_).data();
+  tied_copied_ = device_.MakeEvent();
   BindHostSteps();
   optimizer_->Bind(parameters_, gradients_);
   stage_->Bind(parameters_, gradients_, &totals_->loss);
@@ -134,7 +139,23 @@ void Engine::Feed(const TokenBatch& batch, int microbatches, bool is_training, H
   device_.Copy(host.totals, totals_, sizeof(Totals), stream);
   stage_->SetBatch({.inputs = inputs_.data(),
                     .targets = targets_.data(),
-                    .gradient_scale = is_training ? &scalars_->gradient_scale : nullptr});
+                    .gradient_scale = is_training ? &scalars_->gradient_scale : nullptr,
+                    .microbatches = microbatches,
+                    .observer = options_.layout.dp > 1 ? this : nullptr});
+}
+
+void Engine::ParametersNeeded(int64_t flat_end) {
+  optimizer_->AwaitParameters(flat_end);
+  if (awaits_tied_copy_ && flat_end >= TiedEnd()) {
+    device_.Order(*tied_copied_, device_.compute());
+    awaits_tied_copy_ = false;
+  }
+}
+
+// What the tied table shares a bucket with waits with it for its sum over the stages.
+absl::Status Engine::GradientsFinal(int64_t flat_begin) {
+  return optimizer_->ReduceGradientsFrom(SharesTiedTable() ? std::max(flat_begin, TiedEnd())
+                                                           : flat_begin);
 }
 
 bool Engine::SharesTiedTable() const {
@@ -155,10 +176,18 @@ absl::Status Engine::SumTiedGradients() {
 
 // The two tables lie in different shards of their ranks, so NCCL may add their gradients up over dp
 // in different orders: without this the copies would drift apart. Gloo's order is the ranks'.
+// Queued behind all gathers, which on the last stage bring the table's old copy: the first stage's
+// need not wait until that one has come so far.
 absl::Status Engine::CopyTiedTable() {
-  if (!SharesTiedTable() || device_.kind() == DeviceKind::kCpu) return absl::OkStatus();
-  return communicators_.embedding->Broadcast(parameters_.Slice(TiedOffset(), TiedCount()),
-                                             /*root=*/0, device_.compute());
+  if (!SharesTiedTable() || options_.layout.dp == 1 || device_.kind() == DeviceKind::kCpu) {
+    return absl::OkStatus();
+  }
+  Stream& stream = device_.communication();
+  CONVENE_RETURN_IF_ERROR(communicators_.embedding->Broadcast(
+      parameters_.Slice(TiedOffset(), TiedCount()), /*root=*/0, stream));
+  device_.Record(*tied_copied_, stream);
+  awaits_tied_copy_ = coordinate_.pp > 0;  // the root keeps what it has
+  return absl::OkStatus();
 }
 
 absl::Status Engine::AddUp(HostStep& host) {
@@ -186,12 +215,11 @@ absl::Status Engine::QueueStep(const TokenBatch& batch, const AdamWParameters& a
   }
   CONVENE_RETURN_IF_ERROR(executor_->Run(train_actions_, stream));
   CONVENE_RETURN_IF_ERROR(SumTiedGradients());
-  CONVENE_RETURN_IF_ERROR(optimizer_->ReduceGradients());
+  CONVENE_RETURN_IF_ERROR(optimizer_->FinishReducing());
   optimizer_->SumOwnedSquares(&totals_->sum_of_squares);
   CONVENE_RETURN_IF_ERROR(AddUp(host));
   DecideStep(&totals_->sum_of_squares, options_.clip_grad_norm, control_, stream);
-  optimizer_->Update(&scalars_->adamw, control_);
-  CONVENE_RETURN_IF_ERROR(optimizer_->GatherParameters());
+  CONVENE_RETURN_IF_ERROR(optimizer_->Update(&scalars_->adamw, control_));
   CONVENE_RETURN_IF_ERROR(CopyTiedTable());
   ++queued_;
   return device_.status();

@@ -38,6 +38,8 @@ struct EngineOptions {
   int micro_batch_size = 1;
   int sequence_length = 1;
   int microbatches = 1;  // a step, on this data-parallel rank
+  // Elements that data-parallel ranks reduce and gather by one collective: BuildParameterTable.
+  int64_t bucket_count_min = 0;
   double clip_grad_norm = 1.0;
   absl::Duration timeout = absl::Minutes(10);  // of each wait for the device
 };
@@ -51,7 +53,11 @@ struct StepResult {
 };
 
 // Not thread-safe. Allocates in Create() alone; a step allocates nothing of its own.
-class Engine {
+//
+// A step in compute(): the pipeline's run, sums, update. Beside it, in communication(): reductions
+// from the last microbatch's backward pass on, and gathers until the next run has come to what they
+// bring (ShardedOptimizer).
+class Engine : private StageObserver {
  public:
   // A step may be queued before the result of the one before it was taken: so a GPU never waits for
   // the host.
@@ -63,6 +69,9 @@ class Engine {
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
                                                         CommunicatorSet& communicators,
                                                         Device& device);
+
+  // Waits for the gathers of the last step, which write into its memory.
+  ~Engine() override;
 
   // What Create() would allocate in the device's memory: name, bytes, share. Allocates nothing.
   static std::string PlanMemory(const EngineOptions& options, CommunicatorSet& communicators,
@@ -88,7 +97,7 @@ class Engine {
 
   ShardedOptimizer& optimizer() { return *optimizer_; }
   const ParameterTable& table() const { return table_; }
-  // In the device's memory.
+  // In the device's memory: for the host once Device::Synchronize has returned.
   ConstElements parameters() const { return parameters_; }
   absl::Span<const float> gradients() const { return gradients_; }
 
@@ -128,6 +137,10 @@ class Engine {
   void InitializeWeights();
   HostStep& host_step(int64_t number) { return host_steps_[number % kStepsInFlight]; }
 
+  // As the stage's observer.
+  void ParametersNeeded(int64_t flat_end) override;
+  absl::Status GradientsFinal(int64_t flat_begin) override;
+
   // Copies the batch, zeroes the totals and hands the stage its tokens.
   void Feed(const TokenBatch& batch, int microbatches, bool is_training, HostStep& host);
   // Whether the tied table lies on this rank and on one of another stage.
@@ -135,6 +148,7 @@ class Engine {
   // This rank's part of it in the flat buffers.
   int64_t TiedOffset() const { return coordinate_.pp == 0 ? table_.embedding : table_.head; }
   int64_t TiedCount() const;
+  int64_t TiedEnd() const { return TiedOffset() + TiedCount(); }
   absl::Status SumTiedGradients();
   absl::Status CopyTiedTable();
   // Adds the totals up over all ranks and starts their way to the host.
@@ -170,6 +184,8 @@ class Engine {
   Inputs* scalars_ = nullptr;
   Totals* totals_ = nullptr;
   StepControl* control_ = nullptr;
+  std::unique_ptr<Event> tied_copied_;
+  bool awaits_tied_copy_ = false;  // compute() is not yet ordered behind it
   HostStep host_steps_[kStepsInFlight];
 
   int64_t queued_ = 0;

@@ -19,6 +19,8 @@ namespace {
 
 constexpr int kSteps = 20;
 constexpr int kSequenceLength = 16;
+// The tiny model has eight blocks of 49 thousand elements: five buckets, none of them one group.
+constexpr int64_t kSeveralBuckets = 60'000;
 
 struct Run {
   ModelConfig model;
@@ -28,6 +30,7 @@ struct Run {
   DType dtype = DType::kFloat32;
   DType reduce_dtype = DType::kFloat32;
   Recompute recompute = Recompute::kNone;
+  int64_t bucket_count_min = kSeveralBuckets;
 };
 
 struct Curve {
@@ -87,7 +90,8 @@ absl::Status TrainRank(const Run& run, int rank, CommunicatorSet& communicators,
                       .recompute = run.recompute,
                       .micro_batch_size = run.micro_batch_size,
                       .sequence_length = kSequenceLength,
-                      .microbatches = run.global_batch_size / run.layout.dp / run.micro_batch_size},
+                      .microbatches = run.global_batch_size / run.layout.dp / run.micro_batch_size,
+                      .bucket_count_min = run.bucket_count_min},
                      communicators, *device));
   for (int step = 0; step < kSteps; ++step) {
     const Tokens tokens = TokensOfStep(run, dp_rank, step);
@@ -171,6 +175,18 @@ TEST_CASE("tied embeddings train alike on one stage and on several") {
   for (const Layout layout : {Layout{2, 1, 1}, Layout{4, 1, 2}, Layout{2, 2, 2}, Layout{1, 2, 2}}) {
     INFO(layout.ToString());
     CheckSameCurve(Train({Tiny(true), layout, 8, 2}), expected);
+  }
+}
+
+TEST_CASE("buckets of every size train alike") {
+  const Curve expected = Train({Tiny(true), {}, 8, 8});
+  for (const Layout layout : {Layout{1, 4, 1}, Layout{2, 2, 1}}) {
+    for (const int64_t count_min : {int64_t{1}, kSeveralBuckets, int64_t{1} << 40}) {
+      INFO(layout.ToString() << ", buckets of at least " << count_min);
+      Run run{Tiny(true), layout, 8, 1};
+      run.bucket_count_min = count_min;
+      CheckSameCurve(Train(run), expected);
+    }
   }
 }
 

@@ -95,8 +95,9 @@ void SumOfSquares(int64_t count, const float* x, const uint8_t* flags, double* s
       begin = end;
     }
   }
-  *sum = 0;
-  for (const double partial : partial_sums) *sum += partial;
+  double total = 0;
+  for (const double partial : partial_sums) total += partial;
+  *sum += total;
 }
 
 template void AddInPlace(int64_t, const float*, float*, Stream&);

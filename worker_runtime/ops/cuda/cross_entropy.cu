@@ -250,7 +250,7 @@ void CrossEntropyLoss(int rows, const int32_t* targets, const float* row_max, co
   auto* partials = workspace.As<double>(CrossEntropyWorkspaceBytes(rows));
   const int blocks = CrossEntropyPartials(rows);
   Launch(stream, op, blocks, dim3(kSumThreads), Loss, rows, targets, row_max, sums, partials);
-  Launch(stream, op, 1, dim3(kSumThreads), AddPartialSums<true>, blocks,
+  Launch(stream, op, 1, dim3(kSumThreads), AddPartialSums, blocks,
          static_cast<const double*>(partials), loss_sum);
 }
 

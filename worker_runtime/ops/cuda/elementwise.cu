@@ -143,12 +143,12 @@ size_t SumOfSquaresWorkspaceBytes(int64_t count) {
 
 void SumOfSquares(int64_t count, const float* x, const uint8_t* flags, double* sum,
                   const Workspace& workspace, Stream& stream) {
+  if (count == 0) return;
   const char* op = "sum_of_squares";
   auto* partials = workspace.As<double>(SumOfSquaresWorkspaceBytes(count));
   const int blocks = SumOfSquaresPartials(count);
   Launch(stream, op, blocks, dim3(kSumThreads), SumSquares, count, x, flags, partials);
-  // For no elements too: the sum is 0 then.
-  Launch(stream, op, 1, dim3(kSumThreads), AddPartialSums<false>, blocks,
+  Launch(stream, op, 1, dim3(kSumThreads), AddPartialSums, blocks,
          static_cast<const double*>(partials), sum);
 }
 

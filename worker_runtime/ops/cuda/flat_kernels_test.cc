@@ -263,7 +263,8 @@ TEST_CASE("the sum of squares on the GPU counts owned blocks, and is the same tw
     CAPTURE(count);
     auto x = Numbers(count, 1, 10);
     const std::vector<uint8_t> flags = Flags(count);
-    double expected = 0;
+    const double before = 3;
+    double expected = before;
     for (int64_t i = 0; i < count; ++i) {
       if ((flags[i / kFlagBlock] & kOwned) == 0)
         x[i] = NAN;  // not looked at
@@ -273,7 +274,7 @@ TEST_CASE("the sum of squares on the GPU counts owned blocks, and is the same tw
     const auto run = [&] {
       OnGpu<float> x_there(x);
       OnGpu<uint8_t> flags_there(flags);
-      OnGpu<double> sum(1);
+      OnGpu<double> sum(std::vector<double>{before});
       GpuWorkspace workspace(cuda::SumOfSquaresWorkspaceBytes(count));
       cuda::SumOfSquares(count, x_there.data(), flags_there.data(), sum.data(), workspace.get(),
                          Gpu().compute());

@@ -6,15 +6,14 @@
 
 namespace convene::worker::cuda {
 
-// *sum = (kAdd ? *sum : 0) + the sum of `partials`. One block of kSumThreads.
-template <bool kAdd>
-__global__ void __launch_bounds__(kSumThreads)
+// *sum += the sum of `partials`. One block of kSumThreads.
+static __global__ void __launch_bounds__(kSumThreads)
     AddPartialSums(int count, const double* partials, double* sum) {
   __shared__ double scratch[kWarp];
   double part = 0;
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kSumThreads) part += partials[i];
   const double total = BlockSum(part, scratch);
-  if (threadIdx.x == 0) *sum = kAdd ? *sum + total : total;
+  if (threadIdx.x == 0) *sum += total;
 }
 
 }  // namespace convene::worker::cuda

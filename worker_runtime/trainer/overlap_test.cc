@@ -1,0 +1,187 @@
+// What runs beside the arithmetic on a GPU, proven on the CPU: every collective of the
+// communication stream is ordered with all that touches the same memory, by events that are all
+// needed; and it does run beside the arithmetic.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/status_macros.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/thread.h"
+#include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/page_watch.h"
+#include "worker_runtime/trainer/recording_device.h"
+#include "worker_runtime/trainer/stream_races.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr int kSequenceLength = 3;
+
+struct Case {
+  Layout layout = {.dp = 2};
+  DType dtype = DType::kFloat32;
+  DType reduce_dtype = DType::kFloat32;
+  bool tied = false;
+  int64_t bucket_count_min = 1;
+  bool saves = false;
+};
+
+// Every group of parameters is a multiple of two ranks' pages.
+ModelConfig Wide(const Case& the_case) {
+  return {.layers = 2,
+          .hidden_size = static_cast<int>(2 * PageWatch::kPageBytes / SizeOf(the_case.dtype)),
+          .ffn_size = 4,
+          .heads = 2,
+          .kv_heads = 2,
+          .head_size = 2,
+          .vocabulary_size = 4,
+          .tied_embeddings = the_case.tied};
+}
+
+// Its collectives are watched; what they stand on is kept.
+class Rank {
+ public:
+  Rank(CommunicatorSet set) : set_(std::move(set)) {
+    for (auto place :
+         {&CommunicatorSet::world, &CommunicatorSet::tp, &CommunicatorSet::dp,
+          &CommunicatorSet::dp_gather, &CommunicatorSet::pp, &CommunicatorSet::embedding}) {
+      if (set_.*place == nullptr) continue;
+      plain_.push_back(std::move(set_.*place));
+      set_.*place = device_.Watched(*plain_.back());
+    }
+  }
+
+  // A step, from which it is known what else to watch; two that are in flight together; a
+  // validation; and, where the case says so, a checkpoint that is written, one that is read, and
+  // other weights, each with its next step.
+  absl::Status Run(const Case& the_case, int rank) {
+    const FaultStack fault_stack;
+    CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
+                             Engine::Create({.model = Wide(the_case),
+                                             .layout = the_case.layout,
+                                             .rank = rank,
+                                             .dtype = the_case.dtype,
+                                             .reduce_dtype = the_case.reduce_dtype,
+                                             .sequence_length = kSequenceLength,
+                                             .microbatches = 2,
+                                             .bucket_count_min = the_case.bucket_count_min},
+                                            set_, device_));
+    device_.Watch(engine->gradients());
+    const std::vector<int32_t> tokens = {0, 1, 2, 3, 2, 1};
+    const TokenBatch batch{tokens.data(), tokens.data(), 1.0f / 12};
+    // So that the engine does what it does on a GPU alone.
+    device_.set_kind(DeviceKind::kCuda);
+    const AdamWParameters adam{.learning_rate = 1e-3};
+    CONVENE_RETURN_IF_ERROR(engine->TrainStep(batch, adam, /*stop=*/false).status());
+    known_from_ = static_cast<int>(device_.calls().size());
+    while (engine->steps_in_flight() < Engine::kStepsInFlight) {
+      CONVENE_RETURN_IF_ERROR(engine->QueueStep(batch, adam, /*stop=*/false));
+    }
+    while (engine->steps_in_flight() > 0) {
+      CONVENE_RETURN_IF_ERROR(engine->AwaitStep().status());
+    }
+    CONVENE_RETURN_IF_ERROR(engine->ForwardLoss(batch, 1).status());
+    if (!the_case.saves) return absl::OkStatus();
+    CONVENE_RETURN_IF_ERROR(engine->TrainStep(batch, adam, /*stop=*/false).status());
+    CONVENE_RETURN_IF_ERROR(engine->optimizer().PiecesToWrite().status());
+    CONVENE_RETURN_IF_ERROR(engine->optimizer().PiecesToRead().status());
+    CONVENE_RETURN_IF_ERROR(engine->optimizer().FinishRead());
+    const std::vector<float> values(engine->table().flat_count);
+    engine->optimizer().SetWeights(0, values);
+    return engine->TrainStep(batch, adam, /*stop=*/false).status();
+  }
+
+  const std::vector<StreamCall>& calls() const { return device_.calls(); }
+  // The first call of which all is known.
+  int known_from() const { return known_from_; }
+
+ private:
+  RecordingDevice device_;
+  std::vector<std::unique_ptr<Collective>> plain_;
+  CommunicatorSet set_;
+  int known_from_ = 0;
+};
+
+// What every rank queued.
+std::vector<std::unique_ptr<Rank>> Train(const Case& the_case) {
+  std::vector<std::unique_ptr<Rank>> ranks;
+  for (CommunicatorSet& set : LoopbackCommunicators(the_case.layout)) {
+    ranks.push_back(std::make_unique<Rank>(std::move(set)));
+  }
+  std::vector<absl::Status> statuses(ranks.size());
+  std::vector<Thread> threads;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    threads.emplace_back(absl::StrCat("rank ", rank), [&, rank] {
+      statuses[rank] = ranks[rank]->Run(the_case, static_cast<int>(rank));
+    });
+  }
+  for (Thread& thread : threads) thread.Join();
+  for (const absl::Status& status : statuses) REQUIRE_OK(status);
+  return ranks;
+}
+
+const std::vector<std::string> kNone;
+
+// No race on any rank; and one as soon as any event is not recorded or not waited for.
+void CheckEveryEvent(const Case& the_case) {
+  const auto ranks = Train(the_case);
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    INFO("rank " << rank);
+    const std::vector<StreamCall>& calls = ranks[rank]->calls();
+    CHECK(FindRaces(calls) == kNone);
+    CHECK(std::none_of(calls.begin(), calls.end(),
+                       [](const StreamCall& call) { return call.op == RecordingDevice::kNoOp; }));
+    const std::vector<int> ordering = OrderingCalls(calls, ranks[rank]->known_from());
+    CHECK(ordering.size() >= 10);
+    for (const int call : ordering) {
+      INFO("without call " << call << " of " << calls.size());
+      CHECK(FindRaces(calls, call) != kNone);
+    }
+  }
+}
+
+TEST_CASE("collectives race with nothing, and every event between the streams is needed") {
+  CheckEveryEvent({});
+}
+
+TEST_CASE("sums over ranks in bf16 race with nothing, and every event is needed") {
+  CheckEveryEvent({.dtype = DType::kBFloat16, .reduce_dtype = DType::kBFloat16});
+}
+
+TEST_CASE("a tied table on two stages races with nothing, and every event is needed") {
+  CheckEveryEvent({.layout = {.pp = 2, .dp = 2}, .tied = true});
+}
+
+TEST_CASE("what is saved and restored races with nothing") {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const auto& rank :
+         Train({.layout = {.pp = 2, .dp = 2}, .dtype = dtype, .tied = true, .saves = true})) {
+      CHECK(FindRaces(rank->calls()) == kNone);
+    }
+  }
+}
+
+TEST_CASE("one data-parallel rank queues neither collectives nor events beside its arithmetic") {
+  for (const auto& rank : Train({.layout = {.pp = 2}, .tied = true})) {
+    CHECK(OrderingCalls(rank->calls(), 0).empty());
+    CHECK(std::all_of(rank->calls().begin(), rank->calls().end(), [](const StreamCall& call) {
+      return call.stream == StreamNumber::kCompute;
+    }));
+  }
+}
+
+TEST_CASE("with several buckets reductions and gathers run beside the arithmetic") {
+  const auto one = Train({.bucket_count_min = int64_t{1} << 40});
+  const auto several = Train({});
+  CHECK(FindRaces(one[0]->calls()) == kNone);
+  CHECK(CountOpsBesideCommunication(several[0]->calls()) >
+        10 * CountOpsBesideCommunication(one[0]->calls()));
+}
+
+}  // namespace
+}  // namespace convene::worker

@@ -1,0 +1,63 @@
+// Which pages of memory an op reads and writes, seen by the processor: pages that are watched are
+// taken away before the op, and given back as it touches them. For tests.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace convene::worker {
+
+struct PageTouch {
+  size_t page = 0;  // by number, in the order in which they were added
+  bool is_written = false;
+};
+
+// Where the calling thread takes the faults, as long as it lives. Every thread that touches watched
+// memory has one: kernels made at run time use the stack, and its pointer, as they like.
+class FaultStack {
+ public:
+  FaultStack();
+  ~FaultStack();
+  FaultStack(const FaultStack&) = delete;
+  FaultStack& operator=(const FaultStack&) = delete;
+
+ private:
+  const std::unique_ptr<char[]> memory_;
+};
+
+// Any thread's touch counts. One thread watches; several watches may be at work at once, over
+// different memory. No system call may be given watched memory.
+class PageWatch {
+ public:
+  static constexpr size_t kPageBytes = 4096;
+
+  PageWatch();
+  // Gives all pages back.
+  ~PageWatch();
+  PageWatch(const PageWatch&) = delete;
+  PageWatch& operator=(const PageWatch&) = delete;
+
+  // From now on the whole pages of this memory are watched; those that are already, as before.
+  void Add(void* data, size_t bytes);
+  // What was added of this memory is watched no more: before it goes back to the system.
+  void Remove(void* data, size_t bytes);
+  // How many were ever added.
+  size_t page_count() const { return page_count_; }
+
+  // What was touched since the last call, or since Add, each page once.
+  std::vector<PageTouch> Take();
+
+ private:
+  friend class PageFaults;
+  struct Region;
+
+  bool IsWatched(const char* page) const;
+  void AddRegion(char* data, size_t pages);
+
+  std::vector<std::unique_ptr<Region>> regions_;
+  size_t page_count_ = 0;
+};
+
+}  // namespace convene::worker

@@ -1,0 +1,173 @@
+#include "worker_runtime/trainer/recording_device.h"
+
+#include <cstring>
+#include <utility>
+
+#include "tools/base/check.h"
+
+namespace convene::worker {
+
+class RecordingDevice::NumberedEvent : public Event {
+ public:
+  explicit NumberedEvent(int number) : number(number) {}
+  const int number;
+};
+
+// Hears of every op of its stream. Ops within ops are part of them.
+class RecordingDevice::Recorder : public OpProfile {
+ public:
+  Recorder(RecordingDevice& device, StreamNumber stream) : device_(device), stream_(stream) {}
+
+  void Begin(const char* op) override {
+    if (depth_++ > 0) return;
+    op_ = op;
+    device_.AddStrays();
+  }
+  void End() override {
+    if (--depth_ == 0) device_.AddOp(stream_, op_);
+  }
+  std::vector<OpTime> Times() override { return {}; }
+
+ private:
+  RecordingDevice& device_;
+  const StreamNumber stream_;
+  int depth_ = 0;
+  const char* op_ = nullptr;
+};
+
+// Calls are ops of the stream they are given.
+class RecordingDevice::WatchedCollective final : public Collective {
+ public:
+  WatchedCollective(RecordingDevice& device, Collective& collective)
+      : device_(device), collective_(collective) {}
+
+  const std::string& name() const override { return collective_.name(); }
+  int rank() const override { return collective_.rank(); }
+  int size() const override { return collective_.size(); }
+  absl::Status AllReduce(Elements data, ReduceOp op, Stream& stream) override {
+    const OpScope scope(stream, "all_reduce");
+    Watch(data, stream);
+    return collective_.AllReduce(data, op, stream);
+  }
+  absl::Status ReduceScatter(Elements data, ReduceOp op, Stream& stream) override {
+    const OpScope scope(stream, "reduce_scatter");
+    Watch(data, stream);
+    return collective_.ReduceScatter(data, op, stream);
+  }
+  absl::Status AllGather(Elements data, Stream& stream) override {
+    const OpScope scope(stream, "all_gather");
+    Watch(data, stream);
+    return collective_.AllGather(data, stream);
+  }
+  absl::Status AllToAll(ConstElements input, Elements output, Stream& stream) override {
+    const OpScope scope(stream, "all_to_all");
+    return collective_.AllToAll(input, output, stream);
+  }
+  absl::Status Broadcast(Elements data, int root, Stream& stream) override {
+    const OpScope scope(stream, "broadcast");
+    Watch(data, stream);
+    return collective_.Broadcast(data, root, stream);
+  }
+  absl::StatusOr<PendingSend> Send(ConstElements data, int peer, Stream& stream) override {
+    const OpScope scope(stream, "send");
+    return collective_.Send(data, peer, stream);
+  }
+  absl::Status Wait(PendingSend pending, Stream& stream) override {
+    const OpScope scope(stream, "wait");
+    return collective_.Wait(pending, stream);
+  }
+  absl::Status Recv(Elements data, int peer, Stream& stream) override {
+    const OpScope scope(stream, "recv");
+    return collective_.Recv(data, peer, stream);
+  }
+  absl::Status Barrier(Stream& stream) override {
+    const OpScope scope(stream, "barrier");
+    return collective_.Barrier(stream);
+  }
+  absl::Status Check() override { return collective_.Check(); }
+  void Abort(absl::string_view why) override { collective_.Abort(why); }
+
+ private:
+  void Watch(Elements data, const Stream& stream) {
+    if (device_.NumberOf(stream) == StreamNumber::kCommunication) device_.Watch(data);
+  }
+
+  RecordingDevice& device_;
+  Collective& collective_;
+};
+
+RecordingDevice::RecordingDevice()
+    : compute_recorder_(std::make_unique<Recorder>(*this, StreamNumber::kCompute)),
+      communication_recorder_(std::make_unique<Recorder>(*this, StreamNumber::kCommunication)) {
+  compute_.set_profile(compute_recorder_.get());
+  communication_.set_profile(communication_recorder_.get());
+}
+
+RecordingDevice::~RecordingDevice() = default;
+
+void RecordingDevice::Watch(ConstElements data) {
+  watch_.Add(const_cast<void*>(data.data), data.size_bytes());
+}
+
+std::unique_ptr<Collective> RecordingDevice::Watched(Collective& collective) {
+  return std::make_unique<WatchedCollective>(*this, collective);
+}
+
+StreamNumber RecordingDevice::NumberOf(const Stream& stream) const {
+  return stream.profile() == compute_recorder_.get() ? StreamNumber::kCompute
+                                                     : StreamNumber::kCommunication;
+}
+
+void RecordingDevice::AddStrays() {
+  std::vector<PageTouch> touches = watch_.Take();
+  if (touches.empty()) return;
+  calls_.push_back({.kind = StreamCall::Kind::kOp, .op = kNoOp, .touches = std::move(touches)});
+}
+
+void RecordingDevice::AddOp(StreamNumber stream, std::string op) {
+  calls_.push_back({.kind = StreamCall::Kind::kOp,
+                    .stream = stream,
+                    .op = std::move(op),
+                    .touches = watch_.Take()});
+}
+
+void RecordingDevice::AddCall(StreamCall::Kind kind, StreamNumber stream, const Event& event) {
+  calls_.push_back(
+      {.kind = kind, .stream = stream, .event = static_cast<const NumberedEvent&>(event).number});
+}
+
+void RecordingDevice::Zero(void* data, size_t bytes, Stream& stream) {
+  const OpScope scope(stream, "zero");
+  if (bytes > 0) std::memset(data, 0, bytes);
+}
+
+void RecordingDevice::Copy(const void* from, void* to, size_t bytes, Stream& stream) {
+  const OpScope scope(stream, "copy");
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+std::unique_ptr<Event> RecordingDevice::MakeEvent() {
+  return std::make_unique<NumberedEvent>(events_++);
+}
+
+void RecordingDevice::Record(Event& event, Stream& stream) {
+  AddCall(StreamCall::Kind::kRecord, NumberOf(stream), event);
+}
+
+void RecordingDevice::Order(Event& event, Stream& stream) {
+  AddCall(StreamCall::Kind::kOrder, NumberOf(stream), event);
+}
+
+absl::Status RecordingDevice::Wait(Event& event, absl::Duration /*timeout*/) {
+  AddCall(StreamCall::Kind::kWait, StreamNumber::kCompute, event);
+  return absl::OkStatus();
+}
+
+absl::Status RecordingDevice::Synchronize(absl::Duration /*timeout*/) {
+  calls_.push_back({.kind = StreamCall::Kind::kSynchronize});
+  return absl::OkStatus();
+}
+
+std::unique_ptr<OpProfile> RecordingDevice::MakeProfile() { CONVENE_CHECK(false); }
+
+}  // namespace convene::worker

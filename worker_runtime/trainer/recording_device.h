@@ -1,0 +1,92 @@
+// A device of two streams on the CPU that records what is queued where, for tests of what runs
+// beside what.
+//
+// Ops run when they are called, so results are those of one stream. Which memory each touches is
+// seen by the processor (page_watch.h), not declared: neither the code under test nor the test says
+// what is read or written where. Watched is what Watch() is told, and all that collectives of the
+// communication stream were ever given, from their first call on; in whole pages: what two streams
+// may touch at once must not share one.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "worker_runtime/comm/collective.h"
+#include "worker_runtime/device/device.h"
+#include "worker_runtime/trainer/page_watch.h"
+#include "worker_runtime/trainer/stream_races.h"
+
+namespace convene::worker {
+
+// One rank's. Not thread-safe.
+class RecordingDevice final : public Device {
+ public:
+  RecordingDevice();
+  ~RecordingDevice() override;
+
+  void Watch(ConstElements data);
+
+  // Everything so far. What was touched outside of any op stands as an op of compute, kNoOp.
+  static constexpr char kNoOp[] = "no op";
+  const std::vector<StreamCall>& calls() const { return calls_; }
+
+  // `collective` with its calls seen as ops of the stream they are given. It and the device outlive
+  // the result.
+  std::unique_ptr<Collective> Watched(Collective& collective);
+
+  // What the code under test takes it for; ops work on the CPU in any case.
+  void set_kind(DeviceKind kind) { kind_ = kind; }
+
+  DeviceKind kind() const override { return kind_; }
+  const std::string& description() const override { return description_; }
+  Memory& memory() override { return memory_; }
+  Memory& staging() override { return HostMemory(); }
+  Stream& compute() override { return compute_; }
+  Stream& communication() override { return communication_; }
+  void Zero(void* data, size_t bytes, Stream& stream) override;
+  void Copy(const void* from, void* to, size_t bytes, Stream& stream) override;
+  std::unique_ptr<Event> MakeEvent() override;
+  void Record(Event& event, Stream& stream) override;
+  void Order(Event& event, Stream& stream) override;
+  absl::Status Wait(Event& event, absl::Duration timeout) override;
+  absl::Status Synchronize(absl::Duration timeout) override;
+  std::unique_ptr<OpProfile> MakeProfile() override;
+  absl::Status status() override { return absl::OkStatus(); }
+
+ private:
+  class NumberedEvent;
+  class Recorder;
+  class WatchedCollective;
+  // The host's, of which nothing is watched once it is given back.
+  class WatchedMemory final : public Memory {
+   public:
+    explicit WatchedMemory(PageWatch& watch) : watch_(watch) {}
+    absl::StatusOr<void*> Allocate(size_t bytes) override { return HostMemory().Allocate(bytes); }
+    void Free(void* data, size_t bytes) override {
+      watch_.Remove(data, bytes);
+      HostMemory().Free(data, bytes);
+    }
+
+   private:
+    PageWatch& watch_;
+  };
+
+  StreamNumber NumberOf(const Stream& stream) const;
+  void AddStrays();
+  // An op that touched what was touched since the last one.
+  void AddOp(StreamNumber stream, std::string op);
+  void AddCall(StreamCall::Kind kind, StreamNumber stream, const Event& event);
+
+  const std::string description_ = "a CPU that plays two streams";
+  DeviceKind kind_ = DeviceKind::kCpu;
+  PageWatch watch_;
+  WatchedMemory memory_{watch_};
+  std::unique_ptr<Recorder> compute_recorder_, communication_recorder_;
+  Stream compute_ = Stream::Cpu();
+  Stream communication_ = Stream::Cpu();
+  std::vector<StreamCall> calls_;
+  int events_ = 0;
+};
+
+}  // namespace convene::worker

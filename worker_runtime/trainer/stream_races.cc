@@ -1,0 +1,127 @@
+#include "worker_runtime/trainer/stream_races.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+
+namespace convene::worker {
+namespace {
+
+using Kind = StreamCall::Kind;
+
+constexpr int kStreams = 2;
+constexpr const char* kStreamNames[] = {"compute", "communication"};
+
+// How many ops of each stream are known to be done.
+using VectorClock = std::array<int64_t, kStreams>;
+
+void Join(VectorClock& clock, const VectorClock& known) {
+  for (int i = 0; i < kStreams; ++i) clock[i] = std::max(clock[i], known[i]);
+}
+
+// What each stream, and the host, know after the calls so far.
+class Clocks {
+ public:
+  void Take(const StreamCall& call) {
+    VectorClock& clock = streams_[static_cast<int>(call.stream)];
+    switch (call.kind) {
+      case Kind::kOp:
+        // The host queues it after all that the host has waited for.
+        Join(clock, host_);
+        ++clock[static_cast<int>(call.stream)];
+        break;
+      case Kind::kRecord:
+        events_[call.event] = clock;
+        break;
+      case Kind::kOrder:
+        Join(clock, events_[call.event]);
+        break;
+      case Kind::kWait:
+        Join(host_, events_[call.event]);
+        break;
+      case Kind::kSynchronize:
+        for (int i = 0; i < kStreams; ++i) host_[i] = streams_[i][i];
+        break;
+    }
+  }
+
+  // Ops of stream `of` that `stream` knows of.
+  int64_t Known(int stream, int of) const { return streams_[stream][of]; }
+
+ private:
+  std::array<VectorClock, kStreams> streams_ = {};
+  VectorClock host_ = {};
+  std::map<int, VectorClock> events_;
+};
+
+struct Access {
+  int64_t time = 0;  // of the op in its stream, from 1; 0: none
+  const std::string* op = nullptr;
+};
+
+// The last accesses of each stream; those before them are ordered before them.
+struct Page {
+  std::array<Access, kStreams> read, written;
+};
+
+}  // namespace
+
+std::vector<std::string> FindRaces(const std::vector<StreamCall>& calls, int lost) {
+  Clocks clocks;
+  std::map<size_t, Page> pages;
+  std::set<std::string> races;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const StreamCall& call = calls[i];
+    if (static_cast<int>(i) == lost) continue;
+    clocks.Take(call);
+    if (call.kind != Kind::kOp) continue;
+    const int stream = static_cast<int>(call.stream);
+    const int other = 1 - stream;
+    const auto check = [&](const Access& earlier) {
+      if (earlier.time <= clocks.Known(stream, other)) return;
+      races.insert(absl::StrCat(*earlier.op, " in ", kStreamNames[other], " and ", call.op, " in ",
+                                kStreamNames[stream]));
+    };
+    for (const PageTouch& touch : call.touches) {
+      Page& page = pages[touch.page];
+      check(page.written[other]);
+      if (touch.is_written) check(page.read[other]);
+      (touch.is_written ? page.written : page.read)[stream] = {clocks.Known(stream, stream),
+                                                               &call.op};
+    }
+  }
+  return {races.begin(), races.end()};
+}
+
+int64_t CountOpsBesideCommunication(const std::vector<StreamCall>& calls) {
+  constexpr int kCompute = static_cast<int>(StreamNumber::kCompute);
+  constexpr int kCommunication = static_cast<int>(StreamNumber::kCommunication);
+  Clocks clocks;
+  int64_t ops = 0;
+  for (const StreamCall& call : calls) {
+    clocks.Take(call);
+    if (call.kind != Kind::kOp || call.stream != StreamNumber::kCompute) continue;
+    ops += clocks.Known(kCompute, kCommunication) < clocks.Known(kCommunication, kCommunication);
+  }
+  return ops;
+}
+
+std::vector<int> OrderingCalls(const std::vector<StreamCall>& calls, int first) {
+  std::set<int> ordering_events;
+  for (const StreamCall& call : calls) {
+    if (call.kind == Kind::kOrder) ordering_events.insert(call.event);
+  }
+  std::vector<int> ordering;
+  for (int i = first; i < static_cast<int>(calls.size()); ++i) {
+    if (calls[i].kind == Kind::kOrder ||
+        (calls[i].kind == Kind::kRecord && ordering_events.count(calls[i].event) > 0)) {
+      ordering.push_back(i);
+    }
+  }
+  return ordering;
+}
+
+}  // namespace convene::worker

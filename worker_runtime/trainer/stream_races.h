@@ -1,0 +1,46 @@
+// PURE. Races between the two streams of a device, found in a record of what was queued: does
+// everything that touches the same memory happen in an order that events enforce? For tests.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "worker_runtime/trainer/page_watch.h"
+
+namespace convene::worker {
+
+enum class StreamNumber { kCompute, kCommunication };
+
+// One call, in the order of the calls.
+struct StreamCall {
+  enum class Kind {
+    kOp,          // in `stream`: touched `touches`
+    kRecord,      // `event` becomes what `stream` holds
+    kOrder,       // what comes in `stream` waits for `event`
+    kWait,        // the host waits for `event`
+    kSynchronize  // the host waits for everything
+  };
+  Kind kind = Kind::kOp;
+  StreamNumber stream = StreamNumber::kCompute;
+  std::string op;
+  std::vector<PageTouch> touches;
+  int event = -1;
+};
+
+// "AdamW in compute and all_gather in communication", each pair once. Two ops of different streams
+// race when they touch a page, one of them writes it, and the later one, by vector clocks, need not
+// wait for the earlier one: on a GPU they could run in either order, or at once. `lost`: the number
+// of a call that is left out; -1: none.
+std::vector<std::string> FindRaces(const std::vector<StreamCall>& calls, int lost = -1);
+
+// Ops of compute that need not wait for all that communication holds when they are queued: the two
+// may run at once.
+int64_t CountOpsBesideCommunication(const std::vector<StreamCall>& calls);
+
+// Calls, by number from `first` on, that order streams: kOrder, and kRecord of events that any
+// kOrder waits for.
+std::vector<int> OrderingCalls(const std::vector<StreamCall>& calls, int first);
+
+}  // namespace convene::worker
