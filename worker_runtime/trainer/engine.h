@@ -40,6 +40,9 @@ struct EngineOptions {
   int microbatches = 1;  // a step, on this data-parallel rank
   double clip_grad_norm = 1.0;
   absl::Duration timeout = absl::Minutes(10);  // of each wait for the device
+  // Where everything lies that collectives work on: CollectiveMemory's (comm/connect.h), of the
+  // same device. Borrowed. Null: device.memory().
+  Memory* collective_memory = nullptr;
 };
 
 // The same on every rank.
@@ -58,11 +61,14 @@ class Engine {
   static constexpr int kStepsInFlight = 2;
 
   // Plans memory, allocates it, and fills in the initial weights. `communicators` and `device` are
-  // borrowed and outlive the engine. ResourceExhausted when the plan does not fit in memory; the
-  // text says how much was wanted.
+  // borrowed: the communicators until the last step, the device for as long as the engine lives.
+  // ResourceExhausted when the plan does not fit in memory; the text says how much was wanted.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
                                                         CommunicatorSet& communicators,
                                                         Device& device);
+
+  // Waits for what is queued, a minute at most, before the memory goes.
+  ~Engine();
 
   // What Create() would allocate in the device's memory: name, bytes, share. Allocates nothing.
   static std::string PlanMemory(const EngineOptions& options, CommunicatorSet& communicators,
