@@ -55,7 +55,8 @@ absl::Status Arena::Build() {
   }
   for (Part& part : parts_) {
     if (part.bytes == 0) continue;
-    absl::StatusOr<void*> base = part.memory->Allocate(part.bytes);
+    const absl::StatusOr<void*> base = part.memory->Allocate(part.bytes);
+    if (!base.ok() && !absl::IsResourceExhausted(base.status())) return base.status();
     if (!base.ok()) {
       return absl::ResourceExhaustedError(
           absl::StrCat("arena \"", name_, "\": ", base.status().message(),

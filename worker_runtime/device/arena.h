@@ -60,7 +60,8 @@ class Arena {
   }
 
   // The one allocation of each part that has blocks; all zeros. ResourceExhausted when the memory
-  // is not to be had or the sum overflows; the text holds PlanToString(). REQUIRES: called once.
+  // is not to be had or the sum overflows; the text holds PlanToString(). Other errors: the
+  // memory's. REQUIRES: called once.
   absl::Status Build();
 
   // REQUIRES: Build() succeeded. The span lives as long as the arena.

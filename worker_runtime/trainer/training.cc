@@ -143,14 +143,17 @@ absl::StatusOr<CommunicatorSet> Connect(const TrainOptions& options, const Contr
 // The loop over steps and what happens between them.
 class Training {
  public:
+  // `collective_memory`: CollectiveMemory's, or null.
   Training(const TrainOptions& options, const Contract& contract, const Layout& layout,
-           const Dataset& dataset, CommunicatorSet& communicators, Device& device, StopToken& stop)
+           const Dataset& dataset, CommunicatorSet& communicators, Device& device,
+           Memory* collective_memory, StopToken& stop)
       : options_(options),
         contract_(contract),
         layout_(layout),
         dataset_(dataset),
         communicators_(communicators),
         device_(device),
+        collective_memory_(collective_memory),
         stop_(stop),
         loader_(dataset, options.seed,
                 {options.global_batch_size, static_cast<int>(options.micro_batch_size), layout.dp},
@@ -178,6 +181,7 @@ class Training {
   const Dataset& dataset_;
   CommunicatorSet& communicators_;
   Device& device_;
+  Memory* const collective_memory_;
   StopToken& stop_;
   Clock& clock_ = Clock::Real();
   Stream host_stream_ = Stream::Cpu();  // for what ranks tell each other
@@ -223,9 +227,10 @@ absl::Status Training::CreateReporter() {
 
 absl::Status Training::Prepare() {
   CONVENE_RETURN_IF_ERROR(CheckSameData());
-  CONVENE_ASSIGN_OR_RETURN(
-      engine_, Engine::Create(MakeEngineOptions(options_, layout_, contract_.rank, device_.kind()),
-                              communicators_, device_));
+  EngineOptions engine_options =
+      MakeEngineOptions(options_, layout_, contract_.rank, device_.kind());
+  engine_options.collective_memory = collective_memory_;
+  CONVENE_ASSIGN_OR_RETURN(engine_, Engine::Create(engine_options, communicators_, device_));
   const JobIdentity job{
       .name = contract_.run_id, .data = dataset_.Identity(), .is_restart = contract_.is_restart()};
   CONVENE_ASSIGN_OR_RETURN(
@@ -410,10 +415,13 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contr
   CONVENE_ASSIGN_OR_RETURN(const Dataset dataset, OpenData(options, contract));
   CONVENE_ASSIGN_OR_RETURN(CommunicatorSet communicators,
                            Connect(options, contract, layout, *device));
-  Training training(options, contract, layout, dataset, communicators, *device, stop);
+  const std::unique_ptr<Memory> collective_memory = CollectiveMemory(communicators, *device);
+  Training training(options, contract, layout, dataset, communicators, *device,
+                    collective_memory.get(), stop);
   absl::StatusOr<TrainingEnd> end = training.Run();
   if (end.ok()) return end;
-  // The connections close before the memory goes that open messages still point into.
+  // The connections close before the memory goes that open messages still point into, and that the
+  // GPU may still be working on.
   communicators = CommunicatorSet();
   return BlamePeer(end.status());
 }

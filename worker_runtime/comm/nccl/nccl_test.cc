@@ -28,7 +28,6 @@
 #include "worker_runtime/comm/directory_store.h"
 #include "worker_runtime/comm/nccl/environment.h"
 #include "worker_runtime/comm/nccl/nccl_bootstrap.h"
-#include "worker_runtime/comm/nccl/nccl_memory.h"
 #include "worker_runtime/device/cuda/cuda_device.h"
 #include "worker_runtime/device/cuda/gpu_testing.h"
 #include "worker_runtime/device/device.h"
@@ -103,7 +102,8 @@ testing::DataPlace PlaceIn(Memory& memory, Device& device) {
 void RunSuite(const RankOrders& orders, Device& device) {
   auto set = Bootstrap(orders, "epoch/1", absl::Minutes(1), device);
   REQUIRE_OK(set);
-  NcclMemory registered(*set);
+  const std::unique_ptr<Memory> registered = MakeNcclMemory(*set);
+  REQUIRE(registered != nullptr);
   const auto run = [&](Collective& group, Memory& memory, bool with_messages) {
     testing::RankUnderTest rank = {.group = group,
                                    .stream = device.compute(),
@@ -117,7 +117,7 @@ void RunSuite(const RankOrders& orders, Device& device) {
       REQUIRE_OK(check.run(rank));
     }
   };
-  run(*set->world, registered, false);
+  run(*set->world, *registered, false);
   run(*set->tp, device.memory(), false);
   run(*set->dp, device.memory(), false);
   run(*set->dp_gather, device.memory(), false);
