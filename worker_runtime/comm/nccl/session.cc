@@ -473,12 +473,17 @@ void NcclSession::Deregister(const Registration& registration) {
 }
 
 void NcclSession::DeregisterMemory(uint64_t registration) {
-  MutexLock lock(&nccl_mutex_);
-  if (failing_) return;
-  const auto found = registrations_.find(registration);
-  CONVENE_CHECK(found != registrations_.end());
-  Deregister(found->second);
-  registrations_.erase(found);
+  {
+    MutexLock lock(&nccl_mutex_);
+    if (!failing_) {
+      const auto found = registrations_.find(registration);
+      CONVENE_CHECK(found != registrations_.end());
+      Deregister(found->second);
+      registrations_.erase(found);
+      return;
+    }
+  }
+  (void)status();  // whoever ends the session may be about to abort what still has it
 }
 
 }  // namespace convene::worker

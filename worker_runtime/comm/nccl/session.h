@@ -69,7 +69,8 @@ struct NcclSessionOptions {
 // flags are set, by a call each that waits for nothing, before any is waited for. Not possible
 // while NCCL is queueing an operation (what that thread leaves behind would be freed twice,
 // NVIDIA/nccl pull request 2251), nor where a state stays an error afterwards (a proxy's stays, so
-// that nobody could say how a shrink went): then all are aborted after all.
+// that nobody could say how a shrink went): then all are aborted after all. A CUDA graph that holds
+// operations goes before all this: even an abort waits for its end, without a deadline.
 //
 // The watchdog. The thread "nccl watchdog" looks every 100 ms whether events have passed, the
 // library has an error, or the oldest operation of an order is over its time. An operation's time
@@ -90,15 +91,16 @@ class NcclSession {
 
   // Creates a communicator of `size` ranks, and returns its number. All ranks of the group call it
   // at about the same time, with the id that one of them got from ncclGetUniqueId; each in one
-  // order. Errors: DeadlineExceeded; NcclStatus's.
+  // order. Errors: DeadlineExceeded; NcclStatus's. After an error the session is to be ended by
+  // Fail: a half-made communicator cannot end otherwise.
   absl::StatusOr<int> MakeCommunicator(const std::string& name, int size, int rank,
                                        const ncclUniqueId& id, MonotonicTime deadline);
 
   // The next three in a session after `parent`, one of the same rank with nothing running, and at
   // about the same time on all ranks they name. All ranks agree on it before (recovery.h), and make
   // no other communicators of that parent meanwhile. Errors: MakeCommunicator's; Unimplemented when
-  // the library cannot; FailedPrecondition when the parent's communicators are gone. After an error
-  // the parent's are aborted.
+  // the library cannot; FailedPrecondition when the parent's communicators are gone. After any
+  // other the parent's are aborted, too.
 
   // The parent's communicator `number` without the ranks `lost` (places in it): all that are left
   // call it. The parent is well, or revoked().
@@ -143,15 +145,16 @@ class NcclSession {
   absl::Status status();
   // Ends the session, unless it has ended. Aborts all communicators; returns when that is done.
   void Fail(const absl::Status& status);
-  // Whether it has ended with communicators to shrink. They are aborted with the session.
+  // Whether it has ended with communicators to shrink. They are aborted with the session, and have
+  // what is registered until then.
   bool revoked();
 
   // Device memory that NCCL may use without copies in between, with every communicator there is by
   // now. Returns a number for Deregister. Never needed for a right result. Errors, after which none
   // has it: NcclStatus's; FailedPrecondition when NCCL's settings turn it off; the session's.
   absl::StatusOr<uint64_t> RegisterMemory(void* data, size_t bytes);
-  // REQUIRES: nothing queued still uses it. After the end of the session nothing is done: its
-  // communicators gave up what they had.
+  // REQUIRES: nothing queued still uses it. When the session has ended, waits until its
+  // communicators are aborted, which gives up what they have.
   void DeregisterMemory(uint64_t registration);
 
  private:
