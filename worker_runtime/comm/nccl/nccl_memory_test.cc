@@ -146,7 +146,8 @@ TEST_CASE("what one rank cannot register, none does") {
 
 TEST_CASE("a rank whose peer is gone gets no block, and no memory is left") {
   PlayedNccl& nccl = PlayedNccl::Reset();
-  std::vector<CommunicatorSet> sets = LoopbackCommunicators({.dp = 2}, {.timeout = absl::Milliseconds(20)});
+  std::vector<CommunicatorSet> sets =
+      LoopbackCommunicators({.dp = 2}, {.timeout = absl::Milliseconds(20)});
   FlightRecorder recorder(16, Clock::Real());
   const auto session = std::make_shared<NcclSession>(
       NcclSessionOptions{.operation_timeout = absl::Minutes(1), .recorder = &recorder});
