@@ -39,4 +39,15 @@ absl::StatusOr<CommunicatorSet> ConnectRanks(const Layout& layout, int rank,
 #endif
 }
 
+std::unique_ptr<Memory> CollectiveMemory(const CommunicatorSet& communicators,
+                                         const Device& device) {
+  if (device.kind() == DeviceKind::kCpu) return nullptr;
+#ifdef CONVENE_CUDA
+  return MakeNcclMemory(communicators);
+#else
+  (void)communicators;
+  CONVENE_CHECK(false);  // without CUDA nobody can have made such a device
+#endif
+}
+
 }  // namespace convene::worker

@@ -2,6 +2,7 @@
 // Gloo between CPUs.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -26,5 +27,11 @@ absl::StatusOr<CommunicatorSet> ConnectRanks(const Layout& layout, int rank,
                                              rendezvous::StoreClient& store,
                                              const std::string& key_prefix,
                                              const ConnectOptions& options, Device& device);
+
+// Memory of `device`, current in the calling thread, for what these communicators work on: they
+// live until its last block is allocated, and all ranks allocate the same blocks. Null when the
+// device's own memory is as good: on a CPU, and in a world of one.
+std::unique_ptr<Memory> CollectiveMemory(const CommunicatorSet& communicators,
+                                         const Device& device);
 
 }  // namespace convene::worker

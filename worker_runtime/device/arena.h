@@ -1,5 +1,5 @@
-// One piece of memory for many named blocks, planned before training starts: no allocation inside a
-// step, and a table that says who takes what.
+// Memory for many named blocks, planned before training starts: no allocation inside a step, and a
+// table that says who takes what.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +15,11 @@
 
 namespace convene::worker {
 
+// An arena is two pieces of memory. What collectives work on lies apart, because over NCCL that
+// piece is registered, whole, with every communicator and network device that touches any of it
+// (comm/nccl/nccl_memory.h).
+enum class ArenaPart { kLocal, kCollective };
+
 // Names a declared block of T. Cheap to copy; belongs to the arena that gave it out.
 template <typename T>
 class ArenaBlock {
@@ -28,7 +33,8 @@ class ArenaBlock {
 };
 
 // Declare blocks, Build() once, then View() them. Every block starts at a multiple of 64 bytes, in
-// the order of declaration. Not thread-safe; View() may be called from any thread after Build().
+// the order of declaration within its part: equal declarations give equal offsets on all ranks. Not
+// thread-safe; View() may be called from any thread after Build().
 //
 //   Arena arena("activations");
 //   const ArenaBlock<float> hidden = arena.Declare<float>("hidden", rows * columns);
@@ -38,21 +44,24 @@ class Arena {
  public:
   // Borrows the memory that Build() will ask.
   explicit Arena(std::string name, Memory& memory = HostMemory())
-      : name_(std::move(name)), memory_(memory) {}
+      : Arena(std::move(name), memory, memory) {}
+  Arena(std::string name, Memory& local, Memory& collective)
+      : name_(std::move(name)), parts_{{&local}, {&collective}} {}
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
   // A count of 0 is fine: an empty span. REQUIRES: Build() has not been called.
   template <typename T>
-  ArenaBlock<T> Declare(std::string block_name, size_t count) {
+  ArenaBlock<T> Declare(std::string block_name, size_t count, ArenaPart part = ArenaPart::kLocal) {
     static_assert(std::is_trivial_v<T>, "the arena's memory starts as zeros, without constructors");
     static_assert(alignof(T) <= kAlignment);
-    return ArenaBlock<T>(DeclareBytes(std::move(block_name), count, sizeof(T)));
+    return ArenaBlock<T>(DeclareBytes(std::move(block_name), count, sizeof(T), part));
   }
 
-  // The one allocation; all zeros. ResourceExhausted when the memory is not to be had or the sum
-  // overflows; the text holds PlanToString(). REQUIRES: called once.
+  // The one allocation of each part that has blocks; all zeros. ResourceExhausted when the memory
+  // is not to be had or the sum overflows; the text holds PlanToString(). Other errors: the
+  // memory's. REQUIRES: called once.
   absl::Status Build();
 
   // REQUIRES: Build() succeeded. The span lives as long as the arena.
@@ -63,10 +72,10 @@ class Arena {
   }
 
   // The sum of all blocks with their padding, known before Build().
-  size_t total_bytes() const { return total_bytes_; }
+  size_t total_bytes() const { return parts_[0].bytes + parts_[1].bytes; }
 
-  // One line for all blocks of one name: how many, bytes, share of the total; the largest first,
-  // the total last.
+  // One line for all blocks of one name and part: how many, bytes, share of the total; the largest
+  // first, the total last. A star marks what is there for collectives.
   std::string PlanToString() const;
 
  private:
@@ -74,25 +83,31 @@ class Arena {
 
   struct Block {
     std::string name;
+    ArenaPart part = ArenaPart::kLocal;
     size_t count = 0;
     size_t bytes = 0;
-    size_t offset = 0;
+    size_t offset = 0;  // in its part
+  };
+  struct Part {
+    Memory* memory;
+    size_t bytes = 0;
+    char* base = nullptr;
   };
   struct Placed {
     void* data;
     size_t count;
   };
 
-  int DeclareBytes(std::string block_name, size_t count, size_t element_bytes);
+  int DeclareBytes(std::string block_name, size_t count, size_t element_bytes, ArenaPart part);
+  const Part& part(ArenaPart part) const { return parts_[static_cast<size_t>(part)]; }
+  size_t collective_bytes() const { return part(ArenaPart::kCollective).bytes; }
   Placed Place(int index) const;
 
   const std::string name_;
-  Memory& memory_;
   std::vector<Block> blocks_;
-  size_t total_bytes_ = 0;
+  Part parts_[2];  // by ArenaPart
   bool overflowed_ = false;
   bool built_ = false;
-  char* base_ = nullptr;
 };
 
 }  // namespace convene::worker

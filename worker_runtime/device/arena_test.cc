@@ -64,6 +64,68 @@ TEST_CASE("the plan is a table, a line for each name, the largest first") {
         "total                 512\n");
 }
 
+// Keeps count of what it gave.
+class CountingMemory final : public Memory {
+ public:
+  absl::StatusOr<void*> Allocate(size_t bytes) override {
+    if (refuses) return absl::ResourceExhaustedError("all is taken");
+    held_bytes += bytes;
+    return HostMemory().Allocate(bytes);
+  }
+  void Free(void* data, size_t bytes) override {
+    held_bytes -= bytes;
+    HostMemory().Free(data, bytes);
+  }
+  size_t held_bytes = 0;
+  bool refuses = false;
+};
+
+TEST_CASE("what collectives work on lies apart, in its own memory") {
+  CountingMemory local;
+  CountingMemory collective;
+  {
+    Arena arena("step", local, collective);
+    const auto moments = arena.Declare<float>("moments", 32);
+    const auto gradients = arena.Declare<float>("gradients", 16, ArenaPart::kCollective);
+    const auto flags = arena.Declare<uint8_t>("flags", 1);
+    const auto weights = arena.Declare<float>("weights", 16, ArenaPart::kCollective);
+    CHECK(arena.total_bytes() == 128 + 64 + 64 + 64);
+    REQUIRE_OK(arena.Build());
+    CHECK(local.held_bytes == 128 + 64);
+    CHECK(collective.held_bytes == 64 + 64);
+    CHECK(reinterpret_cast<char*>(arena.View(flags).data()) ==
+          reinterpret_cast<char*>(arena.View(moments).data()) + 128);
+    CHECK(arena.View(weights).data() == arena.View(gradients).data() + 16);
+  }
+  CHECK(local.held_bytes == 0);
+  CHECK(collective.held_bytes == 0);
+}
+
+TEST_CASE("when one part is not to be had the other is given back") {
+  CountingMemory local;
+  CountingMemory collective;
+  collective.refuses = true;
+  {
+    Arena arena("step", local, collective);
+    arena.Declare<float>("moments", 32);
+    arena.Declare<float>("gradients", 16, ArenaPart::kCollective);
+    CHECK_STATUS(arena.Build(), absl::StatusCode::kResourceExhausted, "all is taken");
+  }
+  CHECK(local.held_bytes == 0);
+}
+
+TEST_CASE("the plan marks what collectives work on") {
+  Arena arena("step");
+  arena.Declare<float>("moments", 32);
+  arena.Declare<float>("gradients", 96, ArenaPart::kCollective);
+  CHECK(arena.PlanToString() ==
+        "step                        bytes  share\n"
+        "gradients *                   384  75.0%\n"
+        "moments                       128  25.0%\n"
+        "total                         512\n"
+        "* for collectives             384\n");
+}
+
 TEST_CASE("an arena without blocks builds") {
   Arena arena("empty");
   CHECK_OK(arena.Build());

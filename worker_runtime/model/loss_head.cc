@@ -38,8 +38,10 @@ LossHead<T>::LossHead(const LossHeadShape& shape, DeviceKind device, Collective&
           arena.Declare<T>("scratch/final norm", int64_t{shape.rows} * shape.hidden)),
       logits_memory_(
           arena.Declare<T>("scratch/logits", int64_t{chunk_rows_} * shape.vocabulary.size())),
-      maxima_memory_(arena.Declare<float>("scratch/loss maxima", 2 * int64_t{chunk_rows_})),
-      sums_memory_(arena.Declare<float>("scratch/loss sums", 2 * int64_t{chunk_rows_})),
+      maxima_memory_(arena.Declare<float>("scratch/loss maxima", 2 * int64_t{chunk_rows_},
+                                          ArenaPart::kCollective)),
+      sums_memory_(arena.Declare<float>("scratch/loss sums", 2 * int64_t{chunk_rows_},
+                                        ArenaPart::kCollective)),
       workspace_memory_(arena.Declare<char>("scratch/loss workspace", workspace_bytes_)) {}
 
 template <typename T>

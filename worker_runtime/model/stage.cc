@@ -151,7 +151,6 @@ void StageOf<T>::DeclareBlock(const std::string& prefix, bool is_shared, BlockMe
       block = arena_.Declare<E>(absl::StrCat(prefix, name), rows * width);
     }
   };
-  declare(memory.input, false, "input", shape_.hidden);
   declare(memory.norm1, cheap_is_shared, "norm1", shape_.hidden);
   declare(memory.norm1_rms, all_is_shared, "norm1 rms", 1);
   declare(memory.qkv, all_is_shared, "qkv", shape_.qkv_width());
@@ -171,20 +170,27 @@ void StageOf<T>::DeclareSlot(const std::string& prefix, SlotMemory& memory) {
     // What is shared keeps the shared set's blocks.
     memory.blocks.push_back(shared_memory_);
     DeclareBlock(prefix, /*is_shared=*/false, memory.blocks.back());
+    // The first one's is received, or summed over tp.
+    memory.blocks.back().input =
+        arena_.Declare<T>(prefix + "input", rows * shape_.hidden,
+                          i == 0 ? ArenaPart::kCollective : ArenaPart::kLocal);
   }
-  memory.output = arena_.Declare<T>(prefix + "output", rows * shape_.hidden);
+  memory.output =
+      arena_.Declare<T>(prefix + "output", rows * shape_.hidden, ArenaPart::kCollective);
   if (!last()) return;
   memory.final_rms = arena_.Declare<float>(prefix + "final norm rms", rows);
-  memory.final_gradient = arena_.Declare<T>(prefix + "final norm gradient", rows * shape_.hidden);
+  memory.final_gradient = arena_.Declare<T>(prefix + "final norm gradient", rows * shape_.hidden,
+                                            ArenaPart::kCollective);
 }
 
 template <typename T>
 void StageOf<T>::DeclareScratch() {
   const int64_t rows = shape_.rows();
   for (ArenaBlock<T>& block : gradient_memory_) {
-    block = arena_.Declare<T>("scratch/gradient", rows * shape_.hidden);
+    block = arena_.Declare<T>("scratch/gradient", rows * shape_.hidden, ArenaPart::kCollective);
   }
-  hidden_memory_ = arena_.Declare<T>("scratch/hidden", rows * shape_.hidden);
+  hidden_memory_ =
+      arena_.Declare<T>("scratch/hidden", rows * shape_.hidden, ArenaPart::kCollective);
   wide_memory_ =
       arena_.Declare<T>("scratch/wide", rows * std::max(shape_.qkv_width(), 2 * shape_.ffn));
   narrow_memory_ =

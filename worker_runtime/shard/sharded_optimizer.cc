@@ -52,7 +52,8 @@ ShardedOptimizer::ShardedOptimizer(const ParameterTable& table, const Options& o
       second_moment_memory_(arena.Declare<float>("optimizer/second moment", shard_.count)),
       wire_memory_(arena.Declare<BFloat16>(
           "gradients on the wire",
-          options.reduce_dtype == DType::kBFloat16 && dp.size() > 1 ? LargestBucket(table) : 0)),
+          options.reduce_dtype == DType::kBFloat16 && dp.size() > 1 ? LargestBucket(table) : 0,
+          ArenaPart::kCollective)),
       flags_memory_(arena.Declare<uint8_t>("optimizer/flags", shard_.count / kFlagBlock)),
       workspace_memory_(arena.Declare<char>("optimizer/workspace", workspace_bytes_)),
       reduced_from_(shard_.parts.size()),

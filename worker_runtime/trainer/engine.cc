@@ -15,6 +15,8 @@ namespace {
 
 // Weights are made on the host in pieces of so many.
 constexpr int64_t kInitialPiece = int64_t{1} << 22;
+// A GPU that hangs must not hold up the error that says so.
+constexpr absl::Duration kFarewellPatience = absl::Minutes(1);
 
 }  // namespace
 
@@ -28,16 +30,18 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
       train_actions_(
           OneForwardOneBackward(options.layout.pp, coordinate_.pp, options.microbatches)),
       microbatch_tokens_(int64_t{options.micro_batch_size} * options.sequence_length),
-      arena_("trainer", device.memory()),
-      parameters_memory_(
-          arena_.Declare<char>("parameters", table_.flat_count * SizeOf(options.dtype))),
-      gradients_memory_(arena_.Declare<float>("gradients", table_.flat_count)),
+      arena_("trainer", device.memory(),
+             options.collective_memory != nullptr ? *options.collective_memory : device.memory()),
+      parameters_memory_(arena_.Declare<char>(
+          "parameters", table_.flat_count * SizeOf(options.dtype), ArenaPart::kCollective)),
+      gradients_memory_(
+          arena_.Declare<float>("gradients", table_.flat_count, ArenaPart::kCollective)),
       inputs_memory_(
           arena_.Declare<int32_t>("step/tokens", microbatch_tokens_ * options.microbatches)),
       targets_memory_(
           arena_.Declare<int32_t>("step/targets", microbatch_tokens_ * options.microbatches)),
       scalars_memory_(arena_.Declare<Inputs>("step/scalars", 1)),
-      totals_memory_(arena_.Declare<Totals>("step/totals", 1)),
+      totals_memory_(arena_.Declare<Totals>("step/totals", 1, ArenaPart::kCollective)),
       control_memory_(arena_.Declare<StepControl>("step/control", 1)),
       staging_("steps on the host", device.staging()) {
   const int64_t tokens = microbatch_tokens_ * options.microbatches;
@@ -66,6 +70,10 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
   executor_ = std::make_unique<PipelineExecutor>(*stage_, *communicators.pp, slots);
 }
 
+// When the result of a step is there, its parameters are still being gathered; and memory of NCCL's
+// is unmapped at once, where cudaFree would wait.
+Engine::~Engine() { (void)device_.Synchronize(std::min(options_.timeout, kFarewellPatience)); }
+
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options,
                                                        CommunicatorSet& communicators,
                                                        Device& device) {
@@ -74,9 +82,6 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   CONVENE_RETURN_IF_ERROR(engine->Allocate());
   return engine;
 }
-
-// Who wants to know of an error asked before.
-Engine::~Engine() { (void)device_.Synchronize(options_.timeout); }
 
 std::string Engine::PlanMemory(const EngineOptions& options, CommunicatorSet& communicators,
                                Device& device) {

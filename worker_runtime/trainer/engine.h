@@ -42,6 +42,9 @@ struct EngineOptions {
   int64_t bucket_count_min = 0;
   double clip_grad_norm = 1.0;
   absl::Duration timeout = absl::Minutes(10);  // of each wait for the device
+  // Where everything lies that collectives work on: CollectiveMemory's (comm/connect.h), of the
+  // same device. Borrowed. Null: device.memory().
+  Memory* collective_memory = nullptr;
 };
 
 // The same on every rank.
@@ -64,13 +67,13 @@ class Engine : private StageObserver {
   static constexpr int kStepsInFlight = 2;
 
   // Plans memory, allocates it, and fills in the initial weights. `communicators` and `device` are
-  // borrowed and outlive the engine. ResourceExhausted when the plan does not fit in memory; the
-  // text says how much was wanted.
+  // borrowed: the communicators until the last step, the device for as long as the engine lives.
+  // ResourceExhausted when the plan does not fit in memory; the text says how much was wanted.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
                                                         CommunicatorSet& communicators,
                                                         Device& device);
 
-  // Waits for the gathers of the last step, which write into its memory.
+  // Waits for what is queued, a minute at most, before the memory goes.
   ~Engine() override;
 
   // What Create() would allocate in the device's memory: name, bytes, share. Allocates nothing.

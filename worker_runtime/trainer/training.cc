@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/clock.h"
+#include "tools/base/logging.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/checkpoint/directory_lock.h"
 #include "worker_runtime/checkpoint/step_directory.h"
@@ -26,6 +27,7 @@
 #include "worker_runtime/trainer/agree.h"
 #include "worker_runtime/trainer/batches.h"
 #include "worker_runtime/trainer/checkpointing.h"
+#include "worker_runtime/trainer/device_agreement.h"
 #include "worker_runtime/trainer/device_choice.h"
 #include "worker_runtime/trainer/engine.h"
 #include "worker_runtime/trainer/profile_text.h"
@@ -120,15 +122,41 @@ void PrintMemoryPlan(const TrainOptions& options, const Layout& layout, Device& 
   std::fflush(stdout);
 }
 
+absl::StatusOr<std::unique_ptr<rendezvous::StoreClient>> OpenJobStore(const Contract& contract) {
+  return rendezvous::StoreClient::Connect(contract.master_addr, contract.master_port,
+                                          kStoreTimeout);
+}
+
+// Under torchrun there is no epoch: its restart count keeps attempts apart.
+std::string KeyPrefix(const Contract& contract) {
+  return absl::StrCat("convene-train/", contract.run_id, "/", contract.epoch.value(), "/",
+                      contract.restart_count);
+}
+
+// The same kind on all ranks, or an error on all. `opened` is this rank's device, or why it has
+// none.
+absl::StatusOr<std::unique_ptr<Device>> AgreeOnDevice(
+    absl::StatusOr<std::unique_ptr<Device>> opened, const Contract& contract) {
+  if (contract.world_size == 1) return opened;
+  const auto tell = [&]() -> absl::Status {
+    CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<rendezvous::StoreClient> store,
+                             OpenJobStore(contract));
+    const bool has_gpu = opened.ok() && (*opened)->kind() == DeviceKind::kCuda;
+    return AgreeOnDevices(*store, KeyPrefix(contract), contract.world_size, HostName(), has_gpu,
+                          kStoreTimeout);
+  };
+  const absl::Status agreed = tell();
+  // Its own cause says more.
+  if (opened.ok() && !agreed.ok()) return agreed;
+  return opened;
+}
+
 absl::StatusOr<CommunicatorSet> Connect(const TrainOptions& options, const Contract& contract,
                                         const Layout& layout, Device& device) {
   if (contract.world_size == 1) return std::move(LoopbackCommunicators(layout).front());
-  CONVENE_ASSIGN_OR_RETURN(
-      const std::unique_ptr<rendezvous::StoreClient> store,
-      rendezvous::StoreClient::Connect(contract.master_addr, contract.master_port, kStoreTimeout));
-  // Under torchrun there is no epoch: its restart count keeps attempts apart.
-  const std::string prefix = absl::StrCat("convene-train/", contract.run_id, "/",
-                                          contract.epoch.value(), "/", contract.restart_count);
+  CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<rendezvous::StoreClient> store,
+                           OpenJobStore(contract));
+  const std::string prefix = KeyPrefix(contract);
   CONVENE_RETURN_IF_ERROR(WaitForAll(*store, prefix, contract.world_size));
   ConnectOptions connect{.store_host = contract.master_addr,
                          .store_port = contract.master_port,
@@ -143,14 +171,17 @@ absl::StatusOr<CommunicatorSet> Connect(const TrainOptions& options, const Contr
 // The loop over steps and what happens between them.
 class Training {
  public:
+  // `collective_memory`: CollectiveMemory's, or null.
   Training(const TrainOptions& options, const Contract& contract, const Layout& layout,
-           const Dataset& dataset, CommunicatorSet& communicators, Device& device, StopToken& stop)
+           const Dataset& dataset, CommunicatorSet& communicators, Device& device,
+           Memory* collective_memory, StopToken& stop)
       : options_(options),
         contract_(contract),
         layout_(layout),
         dataset_(dataset),
         communicators_(communicators),
         device_(device),
+        collective_memory_(collective_memory),
         stop_(stop),
         loader_(dataset, options.seed,
                 {options.global_batch_size, static_cast<int>(options.micro_batch_size), layout.dp},
@@ -178,6 +209,7 @@ class Training {
   const Dataset& dataset_;
   CommunicatorSet& communicators_;
   Device& device_;
+  Memory* const collective_memory_;
   StopToken& stop_;
   Clock& clock_ = Clock::Real();
   Stream host_stream_ = Stream::Cpu();  // for what ranks tell each other
@@ -223,9 +255,10 @@ absl::Status Training::CreateReporter() {
 
 absl::Status Training::Prepare() {
   CONVENE_RETURN_IF_ERROR(CheckSameData());
-  CONVENE_ASSIGN_OR_RETURN(
-      engine_, Engine::Create(MakeEngineOptions(options_, layout_, contract_.rank, device_.kind()),
-                              communicators_, device_));
+  EngineOptions engine_options =
+      MakeEngineOptions(options_, layout_, contract_.rank, device_.kind());
+  engine_options.collective_memory = collective_memory_;
+  CONVENE_ASSIGN_OR_RETURN(engine_, Engine::Create(engine_options, communicators_, device_));
   const JobIdentity job{
       .name = contract_.run_id, .data = dataset_.Identity(), .is_restart = contract_.is_restart()};
   CONVENE_ASSIGN_OR_RETURN(
@@ -396,7 +429,9 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contr
   CONVENE_ASSIGN_OR_RETURN(const Layout layout, ResolveLayout(world_size, options.tp_size,
                                                               options.pp_size, options.dp_size));
   CONVENE_RETURN_IF_ERROR(ValidateOptions(options, layout));
-  CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, OpenDevice(options, contract));
+  absl::StatusOr<std::unique_ptr<Device>> opened = OpenDevice(options, contract);
+  if (!options.print_memory_plan) opened = AgreeOnDevice(std::move(opened), contract);
+  CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, std::move(opened));
   if (contract.rank == 0) {
     std::printf("%sdevice       %s, %s\n", Describe(options, layout).c_str(),
                 device->description().c_str(),
@@ -410,10 +445,13 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contr
   CONVENE_ASSIGN_OR_RETURN(const Dataset dataset, OpenData(options, contract));
   CONVENE_ASSIGN_OR_RETURN(CommunicatorSet communicators,
                            Connect(options, contract, layout, *device));
-  Training training(options, contract, layout, dataset, communicators, *device, stop);
+  const std::unique_ptr<Memory> collective_memory = CollectiveMemory(communicators, *device);
+  Training training(options, contract, layout, dataset, communicators, *device,
+                    collective_memory.get(), stop);
   absl::StatusOr<TrainingEnd> end = training.Run();
   if (end.ok()) return end;
-  // The connections close before the memory goes that open messages still point into.
+  // The connections close before the memory goes that open messages still point into, and that the
+  // GPU may still be working on.
   communicators = CommunicatorSet();
   return BlamePeer(end.status());
 }

@@ -17,10 +17,11 @@ enum class TrainingEnd {
 // Every rank calls it with the same options. Rank 0 prints progress and writes the metrics. `stop`
 // is watched from the first step on.
 //
-// Errors: what ResolveLayout and ValidateOptions refuse, before anything is connected; those of the
-// data, the checkpoint and the engine; Aborted when a peer is gone (the agent starts this worker
-// again); DeadlineExceeded when a collective waited too long; DataLoss when too many steps in a
-// row, or all of them, were skipped because their gradients are no numbers.
+// Errors: what ResolveLayout and ValidateOptions refuse, before anything is connected;
+// FailedPrecondition when some ranks have a GPU and some have none; those of the data, the
+// checkpoint and the engine; Aborted when a peer is gone (the agent starts this worker again);
+// DeadlineExceeded when a collective waited too long; DataLoss when too many steps in a row, or all
+// of them, were skipped because their gradients are no numbers.
 absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contract& contract,
                                         StopToken& stop);
 

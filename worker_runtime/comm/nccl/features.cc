@@ -6,6 +6,7 @@ namespace convene::worker {
 
 NcclFeatures NcclFeaturesOf(int version_code) {
   NcclFeatures features;
+  features.version_code = version_code;
   features.usable = version_code >= 21900;
   features.all_to_all = version_code >= 22800;
   features.revoke = version_code >= 22809;

@@ -8,6 +8,7 @@ namespace convene::worker {
 // By the version of the library that runs, not of the header: a user's libnccl may be older or
 // newer. First versions as in NCCL's release tags, of `revoke` as in the library itself.
 struct NcclFeatures {
+  int version_code = 0;
   // All that we cannot do without: non-blocking communicators, registered memory. 2.19.
   bool usable = false;
   // ncclAlltoAll. 2.28.

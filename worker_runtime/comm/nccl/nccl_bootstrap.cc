@@ -18,6 +18,7 @@
 #include "worker_runtime/comm/nccl/debug_log.h"
 #include "worker_runtime/comm/nccl/features.h"
 #include "worker_runtime/comm/nccl/nccl_collective.h"
+#include "worker_runtime/comm/nccl/nccl_memory.h"
 #include "worker_runtime/comm/nccl/session.h"
 #include "worker_runtime/comm/nccl/transport_summary.h"
 #include "worker_runtime/device/cuda/queue.h"
@@ -190,6 +191,14 @@ absl::StatusOr<CommunicatorSet> BootstrapNccl(const Layout& layout, int rank,
   }
   session->StartWatchdog();
   return set;
+}
+
+std::unique_ptr<Memory> MakeNcclMemory(const CommunicatorSet& set) {
+  for (Collective* const collective : set.OnDevice()) {
+    const auto* const over_nccl = dynamic_cast<NcclCollective*>(collective);
+    if (over_nccl != nullptr) return std::make_unique<NcclMemory>(over_nccl->session(), *set.host);
+  }
+  return nullptr;
 }
 
 }  // namespace convene::worker

@@ -1,6 +1,7 @@
 // From a rank, a store and a GPU to a full set of communicators.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,5 +50,10 @@ absl::StatusOr<CommunicatorSet> BootstrapNccl(const Layout& layout, int rank,
                                               rendezvous::StoreClient& store,
                                               const std::string& key_prefix,
                                               const NcclBootstrapOptions& options, Device& device);
+
+// Memory of the current device that NCCL works on in place (nccl_memory.h), for the communicators
+// of this set, which lives until the last block is allocated. All ranks do the same. Null when none
+// of them is NCCL's.
+std::unique_ptr<Memory> MakeNcclMemory(const CommunicatorSet& set);
 
 }  // namespace convene::worker

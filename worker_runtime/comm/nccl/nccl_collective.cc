@@ -1,13 +1,11 @@
 #include "worker_runtime/comm/nccl/nccl_collective.h"
 
-#include <dlfcn.h>
-
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/comm/nccl/features.h"
+#include "worker_runtime/comm/nccl/library.h"
 #include "worker_runtime/device/cuda/queue.h"
 
 namespace convene::worker {
@@ -29,21 +27,9 @@ ncclDataType_t TypeOf(DType dtype) {
 
 ncclRedOp_t OperationOf(ReduceOp op) { return op == ReduceOp::kSum ? ncclSum : ncclMax; }
 
-using AllToAllFunction = decltype(&ncclAlltoAll);
-
-// Looked up, not linked: a program that was linked against a newer library would not start with an
-// older one. Null where the version has none.
-AllToAllFunction FindAllToAll() {
-  int version = 0;
-  if (ncclGetVersion(&version) != ncclSuccess || !NcclFeaturesOf(version).all_to_all) {
-    return nullptr;
-  }
-  return reinterpret_cast<AllToAllFunction>(dlsym(RTLD_DEFAULT, "ncclAlltoAll"));
-}
-
 ncclResult_t QueueAllToAll(ConstElements input, Elements output, int size, ncclComm_t communicator,
                            cudaStream_t stream) {
-  static const AllToAllFunction all_to_all = FindAllToAll();
+  const auto all_to_all = NcclLibrary::OfProcess().all_to_all;
   const size_t count = input.count / size;
   const ncclDataType_t type = TypeOf(input.dtype);
   if (all_to_all != nullptr) {

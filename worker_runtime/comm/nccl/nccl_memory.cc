@@ -3,51 +3,75 @@
 #include <cuda_runtime.h>
 #include <nccl.h>
 
-#include "absl/status/status.h"
+#include <utility>
+
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "spdlog/spdlog.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/comm/nccl/nccl_collective.h"
+#include "tools/base/text.h"
 #include "worker_runtime/comm/nccl/session.h"
 #include "worker_runtime/device/cuda/queue.h"
+#include "worker_runtime/device/stream.h"
 
 namespace convene::worker {
 namespace {
 
-std::weak_ptr<NcclSession> SessionOf(const CommunicatorSet& set) {
-  for (Collective* const collective : set.OnDevice()) {
-    const auto* const over_nccl = dynamic_cast<NcclCollective*>(collective);
-    if (over_nccl != nullptr) return over_nccl->session();
-  }
-  return {};
+absl::Status Zero(void* data, size_t bytes) {
+  CONVENE_RETURN_IF_ERROR(cuda::CudaStatus(cudaMemset(data, 0, bytes), "cudaMemset"));
+  // Not done when it returns, and other streams do not wait for it.
+  return cuda::CudaStatus(cudaStreamSynchronize(nullptr), "cudaMemset");
 }
 
 }  // namespace
 
-NcclMemory::NcclMemory(const CommunicatorSet& set) : session_(SessionOf(set)) {}
+NcclMemory::NcclMemory(std::weak_ptr<NcclSession> session, Collective& host)
+    : session_(std::move(session)), host_(host) {}
 
 absl::StatusOr<void*> NcclMemory::Allocate(size_t bytes) {
   CONVENE_CHECK(bytes > 0);
   void* data = nullptr;
   if (ncclMemAlloc(&data, bytes) != ncclSuccess) {
-    cudaGetLastError();  // not the next call's
+    (void)cudaGetLastError();  // not the next call's
     size_t free_bytes = 0;
     size_t total_bytes = 0;
     cudaMemGetInfo(&free_bytes, &total_bytes);
-    return absl::ResourceExhaustedError(absl::StrCat("the GPU has no block of ", bytes, " bytes; ",
-                                                     free_bytes, " of its ", total_bytes,
-                                                     " bytes are free"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the GPU has no block of ", HumanBytes(static_cast<double>(bytes)),
+                     " for NCCL: ", HumanBytes(static_cast<double>(free_bytes)), " of its ",
+                     HumanBytes(static_cast<double>(total_bytes)), " are free"));
   }
-  absl::Status zeroed = cuda::CudaStatus(cudaMemset(data, 0, bytes), "cudaMemset");
-  // Not done when it returns, and other streams do not wait for it.
-  if (zeroed.ok()) zeroed = cuda::CudaStatus(cudaStreamSynchronize(nullptr), "cudaMemset");
-  if (!zeroed.ok()) {
+  absl::Status status = Zero(data, bytes);
+  if (status.ok()) status = RegisterEverywhere(data, bytes);
+  if (!status.ok()) {
     ncclMemFree(data);
-    return zeroed;
+    return status;
   }
-  const std::shared_ptr<NcclSession> session = session_.lock();
-  if (session != nullptr) registrations_[data] = session->RegisterMemory(data, bytes);
   return data;
+}
+
+absl::Status NcclMemory::RegisterEverywhere(void* data, size_t bytes) {
+  const std::shared_ptr<NcclSession> session = session_.lock();
+  CONVENE_CHECK(session != nullptr);
+  const absl::StatusOr<uint64_t> registration = session->RegisterMemory(data, bytes);
+  if (!registration.ok()) {
+    // Turned off is nothing to warn of.
+    spdlog::log(absl::IsFailedPrecondition(registration.status()) ? spdlog::level::info
+                                                                  : spdlog::level::warn,
+                "NCCL works without registered memory: {}",
+                std::string(registration.status().message()));
+  }
+  float missing = registration.ok() ? 0.0f : 1.0f;
+  Stream stream = Stream::Cpu();
+  const absl::Status agreed = host_.AllReduce(absl::MakeSpan(&missing, 1), ReduceOp::kMax, stream);
+  if (!registration.ok()) return agreed;
+  if (agreed.ok() && missing == 0) {
+    registrations_[data] = *registration;
+  } else {
+    session->DeregisterMemory(*registration);
+  }
+  return agreed;
 }
 
 void NcclMemory::Free(void* data, size_t /*bytes*/) {

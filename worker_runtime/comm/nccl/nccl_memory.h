@@ -6,28 +6,53 @@
 #include <map>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/comm/collective.h"
 #include "worker_runtime/device/device.h"
 
 namespace convene::worker {
 
 class NcclSession;
 
-// For blocks that collectives work on: parameters, gradients, activations. Each block comes from
-// ncclMemAlloc, of the current device, and is registered with every NCCL communicator of the set
-// (none in a world of one: plain device memory then). All ranks should do the same.
+// Blocks come from ncclMemAlloc, of the current device (rounded up to its granularity, 2 MiB or
+// more: few and large ones), and are registered with every communicator of the session by
+// ncclCommRegister, or with none.
 //
-// One thread. May outlive the set: what a session registered ends with it.
+// All ranks allocate the same blocks in the same order: NCCL leaves open what happens when one rank
+// passes a registered buffer and another one that is not, so each Allocate asks over `host` whether
+// all could register theirs. Where not, none does; the rank that could not says why, in one
+// warning, and the training is right, and slower. NCCL_LOCAL_REGISTER=0 turns registration off, on
+// one node as good as on all; NCCL_CUMEM_ENABLE=0 makes the blocks plain cudaMalloc's.
+//
+// NVLink SHARP wants a buffer at one offset of its block on all ranks, as the ranks of a tp or dp
+// group have it. Where offsets differ (embedding, world) NCCL finds that out and goes the ordinary
+// way. Symmetric windows (ncclCommWindowRegister) would want equal sizes, and no such exception.
+//
+// The end. A block may be given back before its communicators end or after, and nothing may be
+// running on it then:
+//   all went well: the block goes first, and is deregistered before; NCCL's communicators end
+//   later. an error: the communicators end first (training.cc), by abort when anything still runs.
+//   They
+//     give up what is registered themselves, once the kernels have left. To deregister before the
+//     abort would take the mapping from under a kernel that still waits for its peers. The block
+//     goes after that, and NCCL is not asked again.
+//
+// One thread.
 class NcclMemory final : public Memory {
  public:
-  explicit NcclMemory(const CommunicatorSet& set);
+  // `host`: between all ranks that allocate; used by Allocate alone.
+  NcclMemory(std::weak_ptr<NcclSession> session, Collective& host);
 
+  // Errors: ResourceExhausted; those of `host`. REQUIRES: the session lives.
   absl::StatusOr<void*> Allocate(size_t bytes) override;
   void Free(void* data, size_t bytes) override;
 
  private:
+  absl::Status RegisterEverywhere(void* data, size_t bytes);
+
   const std::weak_ptr<NcclSession> session_;
+  Collective& host_;
   std::map<void*, uint64_t> registrations_;
 };
 

@@ -1,5 +1,7 @@
 // NCCL between processes that share the first GPU, each of them a host of its own to NCCL
 // (environment.h): this program starts itself as the ranks, which run the hidden case below.
+#include <cuda_runtime.h>
+#include <nccl.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
@@ -7,6 +9,7 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -19,6 +22,7 @@
 #include "absl/time/time.h"
 #include "rendezvous/store/store_client.h"
 #include "tools/base/clock.h"
+#include "tools/base/status_macros.h"
 #include "tools/base/testing/poll.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
@@ -26,11 +30,15 @@
 #include "worker_runtime/comm/collective.h"
 #include "worker_runtime/comm/collective_suite.h"
 #include "worker_runtime/comm/directory_store.h"
+#include "worker_runtime/comm/flight_recorder.h"
 #include "worker_runtime/comm/nccl/environment.h"
+#include "worker_runtime/comm/nccl/library.h"
 #include "worker_runtime/comm/nccl/nccl_bootstrap.h"
-#include "worker_runtime/comm/nccl/nccl_memory.h"
+#include "worker_runtime/comm/nccl/recovery.h"
+#include "worker_runtime/comm/nccl/session.h"
 #include "worker_runtime/device/cuda/cuda_device.h"
 #include "worker_runtime/device/cuda/gpu_testing.h"
+#include "worker_runtime/device/cuda/queue.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/mesh/mesh.h"
 
@@ -68,18 +76,22 @@ RankOrders OrdersOfThisRank() {
   return orders;
 }
 
+// However many GPUs there are: this test uses the first.
+std::vector<std::pair<std::string, std::string>> EnvironmentOf(const RankOrders& orders) {
+  const int world_size = orders.layout.world_size();
+  return NcclEnvironment({.host_name = "nccl-test",
+                          .local_rank = orders.rank,
+                          .local_world_size = world_size,
+                          .world_size = world_size,
+                          .gpus = 1});
+}
+
 absl::StatusOr<CommunicatorSet> Bootstrap(const RankOrders& orders, const std::string& key_prefix,
                                           absl::Duration operation_timeout, Device& device) {
   DirectoryStore store(orders.directory);
-  const int world_size = orders.layout.world_size();
   NcclBootstrapOptions options;
   options.base.operation_timeout = operation_timeout;
-  // However many GPUs there are: this test uses the first.
-  options.environment = NcclEnvironment({.host_name = "nccl-test",
-                                         .local_rank = orders.rank,
-                                         .local_world_size = world_size,
-                                         .world_size = world_size,
-                                         .gpus = 1});
+  options.environment = EnvironmentOf(orders);
   options.open_store = [directory = orders.directory](absl::Duration) {
     return std::unique_ptr<rendezvous::StoreClient>(std::make_unique<DirectoryStore>(directory));
   };
@@ -103,7 +115,8 @@ testing::DataPlace PlaceIn(Memory& memory, Device& device) {
 void RunSuite(const RankOrders& orders, Device& device) {
   auto set = Bootstrap(orders, "epoch/1", absl::Minutes(1), device);
   REQUIRE_OK(set);
-  NcclMemory registered(*set);
+  const std::unique_ptr<Memory> registered = MakeNcclMemory(*set);
+  REQUIRE(registered != nullptr);
   const auto run = [&](Collective& group, Memory& memory, bool with_messages) {
     testing::RankUnderTest rank = {.group = group,
                                    .stream = device.compute(),
@@ -117,7 +130,7 @@ void RunSuite(const RankOrders& orders, Device& device) {
       REQUIRE_OK(check.run(rank));
     }
   };
-  run(*set->world, registered, false);
+  run(*set->world, *registered, false);
   run(*set->tp, device.memory(), false);
   run(*set->dp, device.memory(), false);
   run(*set->dp_gather, device.memory(), false);
@@ -185,6 +198,127 @@ void StartAgain(const RankOrders& orders, Device& device) {
   CHECK_OK(second->dp->Barrier(device.compute()));
 }
 
+// A session with one communicator, "dp", and what its ranks say to each other through the store.
+class SmallSession {
+ public:
+  SmallSession(const RankOrders& orders, Device& device)
+      : rank_(orders.rank),
+        device_(device),
+        store_(orders.directory),
+        place_(PlaceIn(device.memory(), device)),
+        data_(place_.allocate(sizeof(float))) {
+    session_ =
+        std::make_unique<NcclSession>(NcclSessionOptions{.global_rank = orders.rank,
+                                                         .operation_timeout = absl::Seconds(5),
+                                                         .recorder = &FlightRecorder::OfProcess(),
+                                                         .revokes = true});
+  }
+
+  NcclSession& session() { return *session_; }
+  // With an id that the first rank puts under `key`.
+  absl::StatusOr<int> MakeCommunicator(const std::string& key, int size) {
+    ncclUniqueId id;
+    if (rank_ == 0) {
+      CONVENE_RETURN_IF_ERROR(NcclStatus(ncclGetUniqueId(&id)));
+      CONVENE_RETURN_IF_ERROR(store_.Set(key, std::string(id.internal, sizeof(id.internal))));
+    }
+    CONVENE_ASSIGN_OR_RETURN(const std::string bytes, store_.Get(key, absl::Minutes(1)));
+    std::memcpy(id.internal, bytes.data(), sizeof(id.internal));
+    return session_->MakeCommunicator("dp", size, rank_, id, Soon());
+  }
+  void MakeOrder(std::vector<int> members) {
+    order_ = session_->MakeOrder("dp", std::move(members));
+  }
+  // How many ranks there are, as the GPUs count them.
+  absl::StatusOr<float> CountRanks(int communicator) {
+    const float one = 1;
+    CONVENE_RETURN_IF_ERROR(place_.copy(&one, data_.get(), sizeof(one)));
+    const Elements elements(data_.get(), 1, DType::kFloat32);
+    const cudaStream_t stream = device_.compute().queue().stream();
+    CONVENE_RETURN_IF_ERROR(session_->Start(
+        {.communicator = communicator,
+         .order = order_,
+         .group = "dp",
+         .operation = "all_reduce",
+         .counted_as = "all_reduce",
+         .data = elements,
+         .stream = stream},
+        [&](ncclComm_t handle) {
+          return ncclAllReduce(data_.get(), data_.get(), 1, ncclFloat32, ncclSum, handle, stream);
+        }));
+    CONVENE_RETURN_IF_ERROR(session_->Await(order_, Soon()));
+    float count = 0;
+    CONVENE_RETURN_IF_ERROR(place_.copy(data_.get(), &count, sizeof(count)));
+    CONVENE_RETURN_IF_ERROR(device_.Synchronize(absl::Minutes(1)));
+    return count;
+  }
+  // Whether all of ranks 0 to `ranks` - 1 say so.
+  bool AllSay(const std::string& what, int ranks, bool mine) {
+    REQUIRE_OK(store_.Set(absl::StrCat(what, rank_), mine ? "1" : "0"));
+    bool all = true;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const auto word = store_.Get(absl::StrCat(what, rank), absl::Minutes(1));
+      REQUIRE_OK(word);
+      all &= *word == "1";
+    }
+    return all;
+  }
+
+ private:
+  static MonotonicTime Soon() { return Clock::Real().Now() + absl::Minutes(1); }
+
+  const int rank_;
+  Device& device_;
+  DirectoryStore store_;
+  const testing::DataPlace place_;
+  const std::shared_ptr<void> data_;
+  std::unique_ptr<NcclSession> session_;
+  int order_ = -1;
+};
+
+// The last of three ranks dies, or falls silent. The others go on as two, in the way that the
+// library's version and the state of what they have allow.
+void GoOn(const RankOrders& orders, Device& device, bool dies) {
+  for (const auto& [name, value] : EnvironmentOf(orders)) setenv(name.c_str(), value.c_str(), 1);
+  SmallSession first(orders, device);
+  const auto whole = first.MakeCommunicator("first", 3);
+  REQUIRE_OK(whole);
+  first.MakeOrder({0, 1, 2});
+  const auto all = first.CountRanks(*whole);
+  REQUIRE_OK(all);
+  CHECK(*all == 3);
+  if (IsLast(orders)) {
+    if (dies) raise(SIGKILL);
+    CHECK(first.AllSay("done", 2, true));
+    first.session().Fail(absl::AbortedError("the others went on"));
+    return;
+  }
+  first.session().StartWatchdog();
+  const auto lonely = first.CountRanks(*whole);
+  REQUIRE_FALSE(lonely.ok());
+  const bool shrinks = first.AllSay("revoked", 2, first.session().revoked());
+  NcclFeatures features = NcclLibrary::OfProcess().features;
+  features.shrink &= shrinks;
+  const NcclRecoveryDecision decision =
+      DecideNcclRecovery(features, {.size = 3, .lost = {2}, .health = NcclHealth::kEnded});
+  std::printf("rank %d goes on: %s\n", orders.rank, decision.why.c_str());
+
+  SmallSession second(orders, device);
+  absl::StatusOr<int> two;
+  if (decision.recovery == NcclRecovery::kShrink) {
+    two = second.session().ShrinkCommunicator(first.session(), *whole, {2},
+                                              Clock::Real().Now() + absl::Minutes(1));
+  } else {
+    two = second.MakeCommunicator("second", 2);
+  }
+  REQUIRE_OK(two);
+  second.MakeOrder({0, 1});
+  const auto left = second.CountRanks(*two);
+  REQUIRE_OK(left);
+  CHECK(*left == 2);
+  CHECK(second.AllSay("done", 2, true));
+}
+
 TEST_CASE("one rank of a job", "[.rank]") {
   const RankOrders orders = OrdersOfThisRank();
   auto device = cuda::MakeCudaDevice(0);
@@ -193,6 +327,8 @@ TEST_CASE("one rank of a job", "[.rank]") {
   if (orders.deed == "lose") LoseOne(orders, **device);
   if (orders.deed == "silent") StaySilent(orders, **device);
   if (orders.deed == "again") StartAgain(orders, **device);
+  if (orders.deed == "go-on") GoOn(orders, **device, /*dies=*/false);
+  if (orders.deed == "go-on-after-death") GoOn(orders, **device, /*dies=*/true);
 }
 
 // ---- the job
@@ -260,6 +396,17 @@ TEST_CASE("a rank that does not come is named, and harms nothing else") {
 TEST_CASE("after an abort the same processes make new communicators") {
   if (!HasGpuOrSkips()) return;
   for (const int end : RunJob("again", {.pp = 1, .dp = 2, .tp = 1})) CHECK(end == 0);
+}
+
+TEST_CASE("when one of three ranks is lost the other two go on within their processes") {
+  if (!HasGpuOrSkips()) return;
+  for (const std::string deed : {"go-on", "go-on-after-death"}) {
+    INFO(deed);
+    const std::vector<int> ends = RunJob(deed, {.pp = 1, .dp = 3, .tp = 1});
+    CHECK(ends[0] == 0);
+    CHECK(ends[1] == 0);
+    CHECK((ends[2] == 0) == (deed == "go-on"));
+  }
 }
 
 }  // namespace

@@ -75,13 +75,14 @@ NcclSession::~NcclSession() {
   for (const cudaEvent_t event : free_events_) cudaEventDestroy(event);
 }
 
-absl::Status NcclSession::AwaitQueued(ncclComm_t communicator, MonotonicTime deadline) {
+absl::Status NcclSession::AwaitState(ncclComm_t communicator, MonotonicTime deadline,
+                                     absl::FunctionRef<bool()> leaves) {
   for (int turn = 0;; ++turn) {
     ncclResult_t state = ncclSuccess;
     const ncclResult_t asked = ncclCommGetAsyncError(communicator, &state);
     if (asked != ncclSuccess) return NcclStatus(asked);
     if (state != ncclInProgress) return NcclStatus(state);
-    if (failing_) return absl::AbortedError("the session ends");
+    if (leaves()) return absl::AbortedError("the session ends");
     if (Clock::Real().Now() >= deadline) {
       return absl::DeadlineExceededError("the other ranks did not do their part in time");
     }
@@ -89,18 +90,32 @@ absl::Status NcclSession::AwaitQueued(ncclComm_t communicator, MonotonicTime dea
   }
 }
 
+absl::Status NcclSession::AwaitQueued(ncclComm_t communicator, MonotonicTime deadline) {
+  return AwaitState(communicator, deadline, [this] { return failing_.load(); });
+}
+
+absl::StatusOr<int> NcclSession::Make(const std::string& name, ncclComm_t parent,
+                                      MonotonicTime deadline,
+                                      absl::FunctionRef<ncclResult_t(ncclComm_t*)> start) {
+  // From here on it is one of those that the end aborts, half made as it may be.
+  queueing_ = static_cast<int>(communicators_.size());
+  communicators_.push_back({.name = name, .handle = std::make_unique<ncclComm_t>(nullptr)});
+  const ncclComm_t& made = *communicators_.back().handle;
+  absl::Status status = NcclStatus(start(communicators_.back().handle.get()));
+  if (status.ok() && parent != nullptr) status = AwaitQueued(parent, deadline);
+  if (status.ok()) status = AwaitQueued(made, deadline);
+  if (!status.ok()) return Annotate(status, absl::StrCat(name, " communicator"));
+  return std::exchange(queueing_, -1);
+}
+
 absl::StatusOr<int> NcclSession::MakeCommunicator(const std::string& name, int size, int rank,
                                                   const ncclUniqueId& id, MonotonicTime deadline) {
   MutexLock lock(&nccl_mutex_);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  ncclComm_t handle = nullptr;
-  const ncclResult_t result = ncclCommInitRankConfig(&handle, size, id, rank, &config);
-  CONVENE_RETURN_IF_ERROR(Annotate(NcclStatus(result), absl::StrCat(name, " communicator")));
-  communicators_.push_back({.name = name, .handle = handle});
-  CONVENE_RETURN_IF_ERROR(
-      Annotate(AwaitQueued(handle, deadline), absl::StrCat(name, " communicator")));
-  return static_cast<int>(communicators_.size()) - 1;
+  return Make(name, nullptr, deadline, [&](ncclComm_t* made) {
+    return ncclCommInitRankConfig(made, size, id, rank, &config);
+  });
 }
 
 int NcclSession::MakeOrder(std::string name, std::vector<int> members) {
@@ -126,7 +141,7 @@ absl::StatusOr<cudaEvent_t> NcclSession::TakeEvent() {
 absl::Status NcclSession::Queue(const Operation& operation,
                                 absl::FunctionRef<ncclResult_t(ncclComm_t)> queue,
                                 MonotonicTime deadline, cudaEvent_t& event, bool& captured) {
-  const ncclComm_t handle = communicators_[operation.communicator].handle;
+  const ncclComm_t handle = *communicators_[operation.communicator].handle;
   queueing_ = operation.communicator;
   CONVENE_RETURN_IF_ERROR(NcclStatus(queue(handle)));
   CONVENE_RETURN_IF_ERROR(AwaitQueued(handle, deadline));
@@ -271,7 +286,7 @@ NcclSession::Failure NcclSession::Look(MonotonicTime now) {
   }
   for (size_t i = 0; i < communicators_.size(); ++i) {
     ncclResult_t state = ncclSuccess;
-    const ncclResult_t asked = ncclCommGetAsyncError(communicators_[i].handle, &state);
+    const ncclResult_t asked = ncclCommGetAsyncError(*communicators_[i].handle, &state);
     absl::Status status = NcclStatus(asked != ncclSuccess ? asked : state);
     if (status.ok()) continue;
     for (const Order& order : orders_) {
@@ -350,7 +365,7 @@ void NcclSession::End(const Failure& failure) {
       peers =
           NcclPeers::Publish(options_.open_store, options_.key_prefix, options_.global_rank, own);
     }
-    AbortAll();
+    if (!options_.revokes || !RevokeAll()) AbortAll();
     for (Order& order : orders_) {
       for (size_t i = order.first_open; i < order.operations.size(); ++i) {
         options_.recorder->Finish(order.operations[i].record, failure.status);
@@ -379,14 +394,22 @@ std::vector<NcclProgress> NcclSession::AllProgress() {
   return all;
 }
 
+bool NcclSession::IsBusy() {
+  const MonotonicTime now = Clock::Real().Now();
+  for (Order& order : orders_) {
+    if (!Collect(order, now).ok() || !order.operations.empty()) return true;
+  }
+  return false;
+}
+
 void NcclSession::AbortAll() {
   registrations_.clear();  // go with their communicators
   if (communicators_.empty()) return;
   ncclGroupStart();
   for (size_t i = 0; i < communicators_.size(); ++i) {
-    if (static_cast<int>(i) != queueing_) ncclCommAbort(communicators_[i].handle);
+    if (static_cast<int>(i) != queueing_) ncclCommAbort(*communicators_[i].handle);
   }
-  if (queueing_ >= 0) ncclCommAbort(communicators_[queueing_].handle);
+  if (queueing_ >= 0) ncclCommAbort(*communicators_[queueing_].handle);
   const absl::Status ended = NcclStatus(ncclGroupEnd());
   if (!ended.ok()) {
     spdlog::warn("NCCL communicators were not aborted cleanly: {}", std::string(ended.message()));
@@ -395,15 +418,16 @@ void NcclSession::AbortAll() {
 }
 
 void NcclSession::FinalizeAll() {
-  const MonotonicTime deadline = Clock::Real().Now() + kFarewellPatience;
-  for (const auto& [id, registration] : registrations_) {
-    for (const auto& [communicator, handle] : registration.handles) {
-      ncclCommDeregister(communicators_[communicator].handle, handle);
-    }
+  // Revoked ones too: where one rank aborts, all do, or wait in vain (PyTorch pull request 194775).
+  if (failing_ || IsBusy()) {
+    AbortAll();
+    return;
   }
+  const MonotonicTime deadline = Clock::Real().Now() + kFarewellPatience;
+  for (const auto& [id, registration] : registrations_) Deregister(registration);
   registrations_.clear();
   while (!communicators_.empty()) {
-    const ncclComm_t handle = communicators_.front().handle;
+    const ncclComm_t handle = *communicators_.front().handle;
     absl::Status status = NcclStatus(ncclCommFinalize(handle));
     if (status.ok()) status = AwaitQueued(handle, deadline);
     if (!status.ok()) {
@@ -417,32 +441,49 @@ void NcclSession::FinalizeAll() {
   }
 }
 
-uint64_t NcclSession::RegisterMemory(void* data, size_t bytes) {
-  MutexLock lock(&nccl_mutex_);
-  Registration& registration = registrations_[++registrations_made_];
-  for (size_t i = 0; i < communicators_.size(); ++i) {
-    void* handle = nullptr;
-    const ncclResult_t result = ncclCommRegister(communicators_[i].handle, data, bytes, &handle);
-    if (result != ncclSuccess) {
-      spdlog::warn("{} communicator works without registered memory: {}", communicators_[i].name,
-                   ncclGetErrorString(result));
-    } else if (handle != nullptr) {
-      // Null where NCCL_LOCAL_REGISTER=0 turned it off.
-      registration.handles.emplace_back(static_cast<int>(i), handle);
+absl::StatusOr<uint64_t> NcclSession::RegisterMemory(void* data, size_t bytes) {
+  {
+    MutexLock lock(&nccl_mutex_);
+    if (!failing_) {
+      Registration registration;
+      for (const Communicator& communicator : communicators_) {
+        void* handle = nullptr;
+        absl::Status status =
+            NcclStatus(ncclCommRegister(*communicator.handle, data, bytes, &handle));
+        if (status.ok() && handle == nullptr) {
+          status = absl::FailedPreconditionError("NCCL registers none (NCCL_LOCAL_REGISTER=0?)");
+        }
+        if (!status.ok()) {
+          Deregister(registration);
+          return Annotate(status, absl::StrCat(communicator.name, " communicator"));
+        }
+        registration.push_back(handle);
+      }
+      registrations_[++registrations_made_] = std::move(registration);
+      return registrations_made_;
     }
   }
-  return registrations_made_;
+  return status();
+}
+
+void NcclSession::Deregister(const Registration& registration) {
+  for (size_t i = 0; i < registration.size(); ++i) {
+    ncclCommDeregister(*communicators_[i].handle, registration[i]);
+  }
 }
 
 void NcclSession::DeregisterMemory(uint64_t registration) {
-  MutexLock lock(&nccl_mutex_);
-  const auto found = registrations_.find(registration);
-  // Not there after the end of the session.
-  if (found == registrations_.end()) return;
-  for (const auto& [communicator, handle] : found->second.handles) {
-    ncclCommDeregister(communicators_[communicator].handle, handle);
+  {
+    MutexLock lock(&nccl_mutex_);
+    if (!failing_) {
+      const auto found = registrations_.find(registration);
+      CONVENE_CHECK(found != registrations_.end());
+      Deregister(found->second);
+      registrations_.erase(found);
+      return;
+    }
   }
-  registrations_.erase(found);
+  (void)status();  // whoever ends the session may be about to abort what still has it
 }
 
 }  // namespace convene::worker

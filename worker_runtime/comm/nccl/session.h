@@ -25,6 +25,7 @@
 #include "tools/base/mutex.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/flight_recorder.h"
+#include "worker_runtime/comm/nccl/library.h"
 #include "worker_runtime/comm/nccl/stall.h"
 #include "worker_runtime/device/elements.h"
 
@@ -44,6 +45,10 @@ struct NcclSessionOptions {
   std::function<absl::StatusOr<std::unique_ptr<rendezvous::StoreClient>>(absl::Duration timeout)>
       open_store;
   std::string key_prefix;
+  const NcclLibrary* library = &NcclLibrary::OfProcess();  // outlives the session
+  // A failure revokes the communicators instead of aborting them, where that can be done: a session
+  // after this one may shrink them.
+  bool revokes = false;
 };
 
 // Thread-safe. Shared by the communicators of one rank, which end together: the first error of one
@@ -58,7 +63,14 @@ struct NcclSessionOptions {
 //
 // The end. Freeing one communicator while a kernel of another still waits for its peers would wait
 // for that kernel (NVIDIA/nccl #564). All are aborted inside one ncclGroupStart/End: each call sets
-// its communicator's abort flag at once, and the freeing happens in ncclGroupEnd.
+// its communicator's abort flag at once, and the freeing happens in ncclGroupEnd. To revoke them
+// before would win nothing: it sets the same flags and waits for the same kernels, and what it
+// keeps is freed right after. It is for those alone that go on by shrinking (`revokes`): then all
+// flags are set, by a call each that waits for nothing, before any is waited for. Not possible
+// while NCCL is queueing an operation (what that thread leaves behind would be freed twice,
+// NVIDIA/nccl pull request 2251), nor where a state stays an error afterwards (a proxy's stays, so
+// that nobody could say how a shrink went): then all are aborted after all. A CUDA graph that holds
+// operations goes before all this: even an abort waits for its end, without a deadline.
 //
 // The watchdog. The thread "nccl watchdog" looks every 100 ms whether events have passed, the
 // library has an error, or the oldest operation of an order is over its time. An operation's time
@@ -71,18 +83,38 @@ struct NcclSessionOptions {
 class NcclSession {
  public:
   explicit NcclSession(NcclSessionOptions options);
-  // Nothing that was queued may still be running, unless the session has failed. Ends all
-  // communicators, in order: by ncclCommFinalize and ncclCommDestroy when all is well and the peers
-  // do the same within 10 s, else by abort.
+  // Ends all communicators: in order by ncclCommFinalize and ncclCommDestroy when all is well,
+  // nothing queued is still running and the peers do the same within 10 s, else by abort.
   ~NcclSession();
   NcclSession(const NcclSession&) = delete;
   NcclSession& operator=(const NcclSession&) = delete;
 
   // Creates a communicator of `size` ranks, and returns its number. All ranks of the group call it
   // at about the same time, with the id that one of them got from ncclGetUniqueId; each in one
-  // order. Errors: DeadlineExceeded; NcclStatus's.
+  // order. Errors: DeadlineExceeded; NcclStatus's. After an error the session is to be ended by
+  // Fail: a half-made communicator cannot end otherwise.
   absl::StatusOr<int> MakeCommunicator(const std::string& name, int size, int rank,
                                        const ncclUniqueId& id, MonotonicTime deadline);
+
+  // The next three in a session after `parent`, one of the same rank with nothing running, and at
+  // about the same time on all ranks they name. All ranks agree on it before (recovery.h), and make
+  // no other communicators of that parent meanwhile. Errors: MakeCommunicator's; Unimplemented when
+  // the library cannot; FailedPrecondition when the parent's communicators are gone. After any
+  // other the parent's are aborted, too.
+
+  // The parent's communicator `number` without the ranks `lost` (places in it): all that are left
+  // call it. The parent is well, or revoked().
+  absl::StatusOr<int> ShrinkCommunicator(NcclSession& parent, int number,
+                                         const std::vector<int>& lost, MonotonicTime deadline);
+  // The same with new ranks at its end, `size` in all: those that were there already call it, one
+  // of them with the id of its GrowId. The parent is well.
+  absl::StatusOr<int> GrowCommunicator(NcclSession& parent, int number, int size,
+                                       const ncclUniqueId* id, MonotonicTime deadline);
+  // For the new ones, which have no parent.
+  absl::StatusOr<int> JoinCommunicator(const std::string& name, int size, int rank,
+                                       const ncclUniqueId& id, MonotonicTime deadline);
+  // From one rank, for one grow.
+  absl::StatusOr<ncclUniqueId> GrowId(int number);
 
   // An order of operations that its `members` (global ranks) count alike; see NcclProgress.
   int MakeOrder(std::string name, std::vector<int> members);
@@ -113,16 +145,23 @@ class NcclSession {
   absl::Status status();
   // Ends the session, unless it has ended. Aborts all communicators; returns when that is done.
   void Fail(const absl::Status& status);
+  // Whether it has ended with communicators to shrink. They are aborted with the session, and have
+  // what is registered until then.
+  bool revoked();
 
-  // Device memory that NCCL may use without copies in between. Never needed for a right result;
-  // what cannot be registered is reported as a warning. Returns a number for Deregister.
-  uint64_t RegisterMemory(void* data, size_t bytes);
+  // Device memory that NCCL may use without copies in between, with every communicator there is by
+  // now. Returns a number for Deregister. Never needed for a right result. Errors, after which none
+  // has it: NcclStatus's; FailedPrecondition when NCCL's settings turn it off; the session's.
+  absl::StatusOr<uint64_t> RegisterMemory(void* data, size_t bytes);
+  // REQUIRES: nothing queued still uses it. When the session has ended, waits until its
+  // communicators are aborted, which gives up what they have.
   void DeregisterMemory(uint64_t registration);
 
  private:
   struct Communicator {
     std::string name;
-    ncclComm_t handle = nullptr;
+    // Apart: a thread of NCCL's may write it for as long as the communicator is being made.
+    std::unique_ptr<ncclComm_t> handle;
   };
   // Queued, and not known to be complete.
   struct Open {
@@ -142,9 +181,7 @@ class NcclSession {
     std::vector<Open> operations;
     size_t first_open = 0;
   };
-  struct Registration {
-    std::vector<std::pair<int, void*>> handles;  // by communicator
-  };
+  using Registration = std::vector<void*>;  // NCCL's handles, by communicator
   // What ended the session, and the operation that was waited for, if one was.
   struct Failure {
     absl::Status status;
@@ -154,9 +191,20 @@ class NcclSession {
   };
 
   // Waits until NCCL has done what it was last asked. Errors: NcclStatus's; DeadlineExceeded;
-  // Aborted when another thread wants the lock to end the session.
+  // Aborted once `leaves` says so.
+  static absl::Status AwaitState(ncclComm_t communicator, MonotonicTime deadline,
+                                 absl::FunctionRef<bool()> leaves);
+  // The same; leaves when another thread wants the lock to end the session.
   absl::Status AwaitQueued(ncclComm_t communicator, MonotonicTime deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
+  // What every way to a new communicator has in common. `start` asks NCCL for one. It may come to
+  // stand in its place only when `parent`, if there is one, is no longer "in progress".
+  absl::StatusOr<int> Make(const std::string& name, ncclComm_t parent, MonotonicTime deadline,
+                           absl::FunctionRef<ncclResult_t(ncclComm_t* made)> start)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
+  // Make(), with the parent's communicators aborted when it fails.
+  absl::StatusOr<int> MakeFrom(NcclSession& parent, int number, MonotonicTime deadline,
+                               absl::FunctionRef<ncclResult_t(ncclComm_t, ncclComm_t*)> start);
   absl::StatusOr<bool> IsComplete(const Open& open) ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
   // Takes out what is complete.
   absl::Status Collect(Order& order, MonotonicTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
@@ -175,8 +223,13 @@ class NcclSession {
   void Watch();
   void End(const Failure& failure);
   std::vector<NcclProgress> AllProgress() ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
+  // Whether anything queued may still be running.
+  bool IsBusy() ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
+  // False when not all could be revoked: they are to be aborted.
+  bool RevokeAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
   void AbortAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
   void FinalizeAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
+  void Deregister(const Registration& registration) ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
 
   const NcclSessionOptions options_;
 
@@ -188,7 +241,8 @@ class NcclSession {
   std::vector<cudaEvent_t> free_events_ ABSL_GUARDED_BY(nccl_mutex_);
   std::map<uint64_t, Registration> registrations_ ABSL_GUARDED_BY(nccl_mutex_);
   uint64_t registrations_made_ ABSL_GUARDED_BY(nccl_mutex_) = 0;
-  // The communicator that NCCL is queueing an operation of, also when that failed; -1: none.
+  // The communicator that NCCL is making, making another from, or queueing an operation of, also
+  // when that failed; -1: none.
   int queueing_ ABSL_GUARDED_BY(nccl_mutex_) = -1;
 
   Mutex status_mutex_;

@@ -1,0 +1,259 @@
+#include "worker_runtime/comm/nccl/played_nccl.h"
+
+#include <atomic>
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace convene::worker::testing {
+namespace {
+
+// So often whoever asks is told "in progress".
+constexpr int kAsks = 3;
+
+ncclComm_t CommunicatorOf(uintptr_t number) { return reinterpret_cast<ncclComm_t>(number); }
+
+ncclResult_t Revoke(ncclComm_t communicator, int) {
+  return PlayedNccl::OfProcess().Begin("revoke", communicator, nullptr);
+}
+ncclResult_t Shrink(ncclComm_t communicator, int* excluded, int excluded_count, ncclComm_t* made,
+                    ncclConfig_t*, int) {
+  PlayedNccl::OfProcess().Record(
+      absl::StrCat("shrink without ", absl::StrJoin(excluded, excluded + excluded_count, ","), ":"),
+      communicator);
+  return PlayedNccl::OfProcess().Begin("shrink", communicator, made);
+}
+ncclResult_t GrowId(ncclComm_t communicator, ncclUniqueId* id) {
+  *id = {};
+  return PlayedNccl::OfProcess().Record("grow id", communicator);
+}
+ncclResult_t Grow(ncclComm_t communicator, int size, const ncclUniqueId* id, int rank,
+                  ncclComm_t* made, ncclConfig_t* config) {
+  PlayedNccl::OfProcess().Record(
+      absl::StrCat("grow to ", size, " as ", rank, id != nullptr ? " with id" : "",
+                   config != nullptr && config->blocking == 0 ? " non-blocking" : "", ":"),
+      communicator);
+  return PlayedNccl::OfProcess().MakeNow("grow", made);
+}
+
+}  // namespace
+
+PlayedNccl& PlayedNccl::OfProcess() {
+  static PlayedNccl& played = *new PlayedNccl;
+  return played;
+}
+
+PlayedNccl& PlayedNccl::Reset() {
+  PlayedNccl& played = OfProcess();
+  MutexLock lock(&played.mutex_);
+  played.made_ = 0;
+  played.pending_.clear();
+  played.gpu_is_slow_ = false;
+  played.capturing_ = false;
+  played.states_.clear();
+  played.work_.clear();
+  played.ends_.clear();
+  played.registrations_.clear();
+  played.calls_.clear();
+  return played;
+}
+
+NcclLibrary PlayedNccl::Library() {
+  return {.features = NcclFeaturesOf(23000),
+          .revoke = Revoke,
+          .shrink = Shrink,
+          .grow_id = GrowId,
+          .grow = Grow};
+}
+
+void PlayedNccl::SetGpuIsSlow(bool slow) {
+  MutexLock lock(&mutex_);
+  gpu_is_slow_ = slow;
+  if (!slow) pending_.clear();
+}
+
+void PlayedNccl::SetCapturing() {
+  MutexLock lock(&mutex_);
+  capturing_ = true;
+}
+
+void PlayedNccl::SetState(uintptr_t communicator, ncclResult_t state) {
+  MutexLock lock(&mutex_);
+  states_[CommunicatorOf(communicator)] = state;
+}
+
+void PlayedNccl::SetEndOf(const std::string& call, ncclResult_t state) {
+  MutexLock lock(&mutex_);
+  ends_[call] = state;
+}
+
+void PlayedNccl::SetRegistration(uintptr_t communicator, ncclResult_t result, bool gives_handle) {
+  MutexLock lock(&mutex_);
+  registrations_[CommunicatorOf(communicator)] = {result, gives_handle};
+}
+
+std::vector<std::string> PlayedNccl::Calls() {
+  MutexLock lock(&mutex_);
+  return calls_;
+}
+
+void PlayedNccl::Write(const std::string& deed, ncclComm_t communicator) {
+  calls_.push_back(absl::StrCat(group_depth_ > 0 ? "grouped " : "", deed, " ",
+                                reinterpret_cast<uintptr_t>(communicator)));
+}
+
+void PlayedNccl::StartWork(const std::string& call, ncclComm_t communicator, ncclComm_t* made) {
+  const auto end = ends_.find(call);
+  work_[communicator] = {
+      .asks_left = kAsks, .end = end == ends_.end() ? ncclSuccess : end->second, .made = made};
+}
+
+ncclResult_t PlayedNccl::Record(const std::string& deed, ncclComm_t communicator) {
+  MutexLock lock(&mutex_);
+  Write(deed, communicator);
+  return ncclSuccess;
+}
+
+ncclResult_t PlayedNccl::Begin(const std::string& call, ncclComm_t communicator, ncclComm_t* made) {
+  MutexLock lock(&mutex_);
+  if (made == nullptr) Write(call, communicator);
+  StartWork(call, communicator, made);
+  return ncclInProgress;
+}
+
+ncclResult_t PlayedNccl::MakeNow(const std::string& call, ncclComm_t* made) {
+  MutexLock lock(&mutex_);
+  *made = CommunicatorOf(++made_);
+  Write(call, *made);
+  StartWork(call, *made, nullptr);
+  return ncclInProgress;
+}
+
+ncclResult_t PlayedNccl::Ask(ncclComm_t communicator, ncclResult_t* state) {
+  if (communicator == nullptr) return ncclInvalidArgument;
+  MutexLock lock(&mutex_);
+  const auto work = work_.find(communicator);
+  if (work != work_.end()) {
+    Work& under_way = work->second;
+    if (--under_way.asks_left >= 0 || under_way.end == ncclInProgress) {
+      *state = ncclInProgress;
+      return ncclSuccess;
+    }
+    if (under_way.made != nullptr && under_way.end == ncclSuccess) {
+      *under_way.made = CommunicatorOf(++made_);
+      Write("made", *under_way.made);
+    }
+    if (under_way.end != ncclSuccess) states_[communicator] = under_way.end;
+    work_.erase(work);
+  }
+  const auto found = states_.find(communicator);
+  *state = found == states_.end() ? ncclSuccess : found->second;
+  return ncclSuccess;
+}
+
+ncclResult_t PlayedNccl::Register(ncclComm_t communicator, void* data, void** handle) {
+  MutexLock lock(&mutex_);
+  Write("register", communicator);
+  const auto planned = registrations_.find(communicator);
+  if (planned == registrations_.end()) {
+    *handle = data;
+    return ncclSuccess;
+  }
+  const Registration registration = planned->second;
+  registrations_.erase(planned);
+  *handle = registration.gives_handle ? data : nullptr;
+  return registration.result;
+}
+
+void PlayedNccl::Group(int step) {
+  MutexLock lock(&mutex_);
+  group_depth_ += step;
+}
+
+void PlayedNccl::RecordEvent(cudaEvent_t event) {
+  MutexLock lock(&mutex_);
+  if (gpu_is_slow_) pending_.insert(event);
+}
+
+bool PlayedNccl::IsPending(cudaEvent_t event) {
+  MutexLock lock(&mutex_);
+  return pending_.count(event) > 0;
+}
+
+bool PlayedNccl::IsCapturing() {
+  MutexLock lock(&mutex_);
+  return capturing_;
+}
+
+}  // namespace convene::worker::testing
+
+using convene::worker::testing::PlayedNccl;
+
+extern "C" {
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int, ncclUniqueId, int,
+                                    ncclConfig_t* config) {
+  return PlayedNccl::OfProcess().MakeNow(config->blocking == 0 ? "init" : "blocking init",
+                                         communicator);
+}
+ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* state) {
+  return PlayedNccl::OfProcess().Ask(communicator, state);
+}
+ncclResult_t ncclCommAbort(ncclComm_t communicator) {
+  return PlayedNccl::OfProcess().Record("abort", communicator);
+}
+ncclResult_t ncclCommFinalize(ncclComm_t communicator) {
+  return PlayedNccl::OfProcess().Record("finalize", communicator);
+}
+ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
+  return PlayedNccl::OfProcess().Record("destroy", communicator);
+}
+ncclResult_t ncclGroupStart() {
+  PlayedNccl::OfProcess().Group(1);
+  return ncclSuccess;
+}
+ncclResult_t ncclGroupEnd() {
+  PlayedNccl::OfProcess().Group(-1);
+  return ncclSuccess;
+}
+ncclResult_t ncclCommRegister(const ncclComm_t communicator, void* data, size_t, void** handle) {
+  return PlayedNccl::OfProcess().Register(communicator, data, handle);
+}
+ncclResult_t ncclCommDeregister(const ncclComm_t communicator, void*) {
+  return PlayedNccl::OfProcess().Record("deregister", communicator);
+}
+ncclResult_t ncclMemAlloc(void** data, size_t bytes) {
+  *data = malloc(bytes);
+  return PlayedNccl::OfProcess().Record("allocate", nullptr);
+}
+ncclResult_t ncclMemFree(void* data) {
+  free(data);
+  return PlayedNccl::OfProcess().Record("free", nullptr);
+}
+
+cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaMemset(void*, int, size_t) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  *status = PlayedNccl::OfProcess().IsCapturing() ? cudaStreamCaptureStatusActive
+                                                  : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int) {
+  static std::atomic<uintptr_t> events = 0;
+  *event = reinterpret_cast<cudaEvent_t>(++events);
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  PlayedNccl::OfProcess().RecordEvent(event);
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return PlayedNccl::OfProcess().IsPending(event) ? cudaErrorNotReady : cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
+
+}  // extern "C"

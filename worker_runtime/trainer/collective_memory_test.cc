@@ -1,0 +1,156 @@
+// Whatever collectives work on lies in the memory that is there for them: one that is forgotten
+// works, and is slow over NCCL.
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/thread.h"
+#include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/comm/collective.h"
+#include "worker_runtime/device/device.h"
+#include "worker_runtime/trainer/engine.h"
+
+namespace convene::worker {
+namespace {
+
+// One block of memory, and whether anything else was handed to a collective.
+class WatchedMemory final : public Memory {
+ public:
+  absl::StatusOr<void*> Allocate(size_t bytes) override {
+    absl::StatusOr<void*> data = HostMemory().Allocate(bytes);
+    if (data.ok()) begin_ = static_cast<char*>(*data);
+    if (data.ok()) end_ = begin_ + bytes;
+    return data;
+  }
+  void Free(void* data, size_t bytes) override { HostMemory().Free(data, bytes); }
+
+  void Expect(ConstElements elements, const std::string& where) {
+    const auto* const data = static_cast<const char*>(elements.data);
+    if (data >= begin_ && data + elements.size_bytes() <= end_) {
+      ++inside;
+    } else {
+      outside = where;
+    }
+  }
+
+  int inside = 0;
+  std::string outside;  // the last that was; "" = none
+
+ private:
+  char* begin_ = nullptr;
+  char* end_ = nullptr;
+};
+
+class WatchedCollective final : public Collective {
+ public:
+  WatchedCollective(std::unique_ptr<Collective> base, WatchedMemory& memory)
+      : base_(std::move(base)), memory_(memory) {}
+
+  const std::string& name() const override { return base_->name(); }
+  int rank() const override { return base_->rank(); }
+  int size() const override { return base_->size(); }
+  absl::Status AllReduce(Elements data, ReduceOp op, Stream& stream) override {
+    memory_.Expect(data, name() + " all_reduce");
+    return base_->AllReduce(data, op, stream);
+  }
+  absl::Status ReduceScatter(Elements data, ReduceOp op, Stream& stream) override {
+    memory_.Expect(data, name() + " reduce_scatter");
+    return base_->ReduceScatter(data, op, stream);
+  }
+  absl::Status AllGather(Elements data, Stream& stream) override {
+    memory_.Expect(data, name() + " all_gather");
+    return base_->AllGather(data, stream);
+  }
+  absl::Status AllToAll(ConstElements input, Elements output, Stream& stream) override {
+    memory_.Expect(input, name() + " all_to_all");
+    memory_.Expect(output, name() + " all_to_all");
+    return base_->AllToAll(input, output, stream);
+  }
+  absl::Status Broadcast(Elements data, int root, Stream& stream) override {
+    memory_.Expect(data, name() + " broadcast");
+    return base_->Broadcast(data, root, stream);
+  }
+  absl::StatusOr<PendingSend> Send(ConstElements data, int peer, Stream& stream) override {
+    memory_.Expect(data, name() + " send");
+    return base_->Send(data, peer, stream);
+  }
+  absl::Status Wait(PendingSend pending, Stream& stream) override {
+    return base_->Wait(pending, stream);
+  }
+  absl::Status Recv(Elements data, int peer, Stream& stream) override {
+    memory_.Expect(data, name() + " recv");
+    return base_->Recv(data, peer, stream);
+  }
+  absl::Status Barrier(Stream& stream) override { return base_->Barrier(stream); }
+  absl::Status Check() override { return base_->Check(); }
+  void Abort(absl::string_view why) override { base_->Abort(why); }
+
+ private:
+  const std::unique_ptr<Collective> base_;
+  WatchedMemory& memory_;
+};
+
+// A training step and a validation of one rank.
+absl::Status Run(EngineOptions options, CommunicatorSet& set, WatchedMemory& memory) {
+  for (auto* const place :
+       {&set.world, &set.tp, &set.dp, &set.dp_gather, &set.pp, &set.embedding}) {
+    // In a group of one nothing moves.
+    if (*place == nullptr || (*place)->size() == 1) continue;
+    *place = std::make_unique<WatchedCollective>(std::move(*place), memory);
+  }
+  options.collective_memory = &memory;
+  const std::unique_ptr<Device> device = Device::Cpu();
+  auto engine = Engine::Create(options, set, *device);
+  if (!engine.ok()) return engine.status();
+  const int64_t tokens =
+      int64_t{options.microbatches} * options.micro_batch_size * options.sequence_length;
+  const std::vector<int32_t> text(tokens, 65);
+  const TokenBatch batch{text.data(), text.data(), 1.0f / static_cast<float>(tokens)};
+  const auto step = (*engine)->TrainStep(batch, {.learning_rate = 1e-3, .step = 1}, false);
+  if (!step.ok()) return step.status();
+  return (*engine)->ForwardLoss(batch, options.microbatches).status();
+}
+
+TEST_CASE("collectives are given nothing but the memory that is there for them") {
+  const Layout layout =
+      GENERATE(Layout{.pp = 2, .dp = 2, .tp = 2}, Layout{.pp = 3, .dp = 1, .tp = 1});
+  const Recompute recompute = GENERATE(Recompute::kNone, Recompute::kFull);
+  INFO(layout.ToString());
+  auto model = NamedModel("llama-tiny");
+  REQUIRE_OK(model);
+  model->tied_embeddings = true;
+  model->layers = 6;
+  std::vector<CommunicatorSet> sets = LoopbackCommunicators(layout);
+  std::vector<WatchedMemory> memories(sets.size());
+  std::vector<absl::Status> ends(sets.size());
+  {
+    std::vector<Thread> ranks;
+    for (int rank = 0; rank < layout.world_size(); ++rank) {
+      ranks.emplace_back("rank", [&, rank] {
+        ends[rank] = Run({.model = *model,
+                          .layout = layout,
+                          .rank = rank,
+                          .dtype = DType::kBFloat16,
+                          .reduce_dtype = DType::kBFloat16,
+                          .recompute = recompute,
+                          .micro_batch_size = 1,
+                          .sequence_length = 16,
+                          .microbatches = 3},
+                         sets[rank], memories[rank]);
+      });
+    }
+    for (Thread& rank : ranks) rank.Join();
+  }
+  for (size_t rank = 0; rank < sets.size(); ++rank) {
+    CHECK_OK(ends[rank]);
+    CHECK(memories[rank].outside == "");
+    CHECK(memories[rank].inside > 0);
+  }
+}
+
+}  // namespace
+}  // namespace convene::worker

@@ -1,0 +1,63 @@
+#include "worker_runtime/trainer/device_agreement.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tools/base/status_macros.h"
+
+namespace convene::worker {
+namespace {
+
+// More names help nobody, and each is a question to the store.
+constexpr int64_t kRanksNamedMax = 64;
+
+// "node-7 (4 ranks), node-9 (1 rank)".
+absl::StatusOr<std::string> HostsOf(rendezvous::StoreClient& store, const std::string& key,
+                                    int64_t ranks, absl::Duration timeout) {
+  std::map<std::string, int> hosts;
+  for (int64_t number = 1; number <= std::min(ranks, kRanksNamedMax); ++number) {
+    CONVENE_ASSIGN_OR_RETURN(const std::string host,
+                             store.Get(absl::StrCat(key, "/", number), timeout));
+    ++hosts[host];
+  }
+  std::string text =
+      absl::StrJoin(hosts, ", ", [](std::string* out, const std::pair<std::string, int>& host) {
+        absl::StrAppend(out, host.first, " (", host.second,
+                        host.second == 1 ? " rank)" : " ranks)");
+      });
+  if (ranks > kRanksNamedMax)
+    absl::StrAppend(&text, " and ", ranks - kRanksNamedMax, " ranks more");
+  return text;
+}
+
+}  // namespace
+
+absl::Status AgreeOnDevices(rendezvous::StoreClient& store, const std::string& key_prefix,
+                            int world_size, const std::string& host_name, bool has_gpu,
+                            absl::Duration timeout) {
+  const std::string without_key = absl::StrCat(key_prefix, "/devices/without-gpu");
+  if (!has_gpu) {
+    CONVENE_ASSIGN_OR_RETURN(const int64_t number, store.Add(without_key, 1));
+    CONVENE_RETURN_IF_ERROR(store.Set(absl::StrCat(without_key, "/", number), host_name));
+  }
+  const std::string all_key = absl::StrCat(key_prefix, "/devices/all-told");
+  CONVENE_ASSIGN_OR_RETURN(const int64_t told,
+                           store.Add(absl::StrCat(key_prefix, "/devices/told"), 1));
+  if (told == world_size) {
+    CONVENE_RETURN_IF_ERROR(store.Set(all_key, "1"));
+  } else {
+    CONVENE_RETURN_IF_ERROR(
+        Annotate(store.Get(all_key, timeout).status(), "waiting for the devices of all ranks"));
+  }
+  CONVENE_ASSIGN_OR_RETURN(const int64_t without, store.Add(without_key, 0));
+  if (without == 0 || without == world_size) return absl::OkStatus();
+  CONVENE_ASSIGN_OR_RETURN(const std::string hosts, HostsOf(store, without_key, without, timeout));
+  return absl::FailedPreconditionError(absl::StrCat(
+      without, " of ", world_size, " ranks have no GPU to train on: ", hosts,
+      ". All ranks train on GPUs, or none: mend these hosts (nvidia-smi, CUDA_VISIBLE_DEVICES), "
+      "leave them out, or train on the CPUs of all with --device cpu"));
+}
+
+}  // namespace convene::worker
