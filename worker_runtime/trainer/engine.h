@@ -20,6 +20,7 @@
 #include "worker_runtime/model/parameters.h"
 #include "worker_runtime/model/stage.h"
 #include "worker_runtime/schedule/executor.h"
+#include "worker_runtime/schedule/graphed_stage.h"
 #include "worker_runtime/schedule/schedule.h"
 #include "worker_runtime/shard/sharded_optimizer.h"
 #include "worker_runtime/trainer/token_batch.h"
@@ -39,6 +40,8 @@ struct EngineOptions {
   int sequence_length = 1;
   int microbatches = 1;  // a step, on this data-parallel rank
   double clip_grad_norm = 1.0;
+  // The stage's training passes are captured as graphs, where the device can. REQUIRES: tp is 1.
+  bool cuda_graphs = false;
   absl::Duration timeout = absl::Minutes(10);  // of each wait for the device
 };
 
@@ -160,7 +163,9 @@ class Engine {
   HostMemoryBlocks staging_memory_[kStepsInFlight];
   std::unique_ptr<Stage> stage_;
   std::unique_ptr<ShardedOptimizer> optimizer_;
-  std::unique_ptr<PipelineExecutor> executor_;
+  std::unique_ptr<GraphedStage> graphed_stage_;  // null without cuda_graphs
+  std::unique_ptr<PipelineExecutor> training_executor_;
+  std::unique_ptr<PipelineExecutor> validation_executor_;
 
   // Set by Allocate.
   Elements parameters_;
