@@ -12,8 +12,9 @@ struct GraphedPasses {
   static constexpr int kMicrobatchesMax = 64;
 
   int microbatches = 1;  // a step
-  // The step's first forward and last backward pass also queue collectives (dp > 1), which NCCL
-  // starts from a thread of its own and a watchdog follows one by one: not from within a graph.
+  // There are other ranks: the step's first forward and last backward pass may wait for gathered
+  // parameters and start the reduction of gradients. NCCL queues from a thread of its own and a
+  // watchdog follows each collective: not from within a graph.
   bool ends_communicate = false;
 
   // REQUIRES: 0 <= microbatch < microbatches.

@@ -20,9 +20,9 @@ namespace convene::worker {
 //
 // When a capture fails, one warning says why, and from then on all passes go op by op.
 //
-// REQUIRES: the stage queues nothing but ops of its stream (so tp is 1), and a microbatch has the
-// same addresses and shapes in every step: another batch, such as one for validation, goes to the
-// stage itself.
+// REQUIRES: those passes queue nothing but ops of their stream (so tp is 1), with the same
+// addresses and shapes in every step: another batch, such as one for validation, goes to the stage
+// itself.
 //
 // Not thread-safe.
 class GraphedStage final : public PipelineStage {

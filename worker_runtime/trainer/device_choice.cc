@@ -28,9 +28,10 @@ GraphChoice ChooseGraphs(const TrainOptions& options, const Layout& layout, bool
     return {false, absl::StrCat("off: with tp_size ", layout.tp,
                                 " every block has collectives, which are watched one by one")};
   }
-  if (layout.dp > 1 && microbatches == 1) {
-    return {false, absl::StrCat("off: with dp_size ", layout.dp,
-                                " and one micro batch a step, each pass queues collectives")};
+  if (layout.world_size() > 1 && microbatches == 1) {
+    return {false,
+            "off: of several ranks, the first and the last pass of a step queue collectives; with "
+            "one micro batch there are no others"};
   }
   if (microbatches > GraphedPasses::kMicrobatchesMax) {
     return {true, absl::StrCat("on, for the first ", GraphedPasses::kMicrobatchesMax, " of ",
