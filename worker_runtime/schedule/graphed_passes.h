@@ -12,9 +12,9 @@ struct GraphedPasses {
   static constexpr int kMicrobatchesMax = 64;
 
   int microbatches = 1;  // a step
-  // There are other ranks: the step's first forward and last backward pass may wait for gathered
-  // parameters and start the reduction of gradients. NCCL queues from a thread of its own and a
-  // watchdog follows each collective: not from within a graph.
+  // Of data-parallel ranks, the step's first forward pass waits for gathered parameters and its
+  // last backward pass starts the reduction of gradients. NCCL queues from a thread of its own and
+  // a watchdog follows each collective: not from within a graph.
   bool ends_communicate = false;
 
   // REQUIRES: 0 <= microbatch < microbatches.

@@ -28,10 +28,10 @@ GraphChoice ChooseGraphs(const TrainOptions& options, const Layout& layout, bool
     return {false, absl::StrCat("off: with tp_size ", layout.tp,
                                 " every block has collectives, which are watched one by one")};
   }
-  if (layout.world_size() > 1 && microbatches == 1) {
-    return {false,
-            "off: of several ranks, the first and the last pass of a step queue collectives; with "
-            "one micro batch there are no others"};
+  if (layout.dp > 1 && microbatches == 1) {
+    return {false, absl::StrCat("off: with dp_size ", layout.dp,
+                                " the first and the last pass of a step have collectives, and with "
+                                "one micro batch there are no others")};
   }
   if (microbatches > GraphedPasses::kMicrobatchesMax) {
     return {true, absl::StrCat("on, for the first ", GraphedPasses::kMicrobatchesMax, " of ",

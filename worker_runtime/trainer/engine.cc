@@ -65,10 +65,10 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
   PipelineStage* training_stage = stage_.get();
   if (options.cuda_graphs) {
     CONVENE_CHECK(options.layout.tp == 1);
-    graphed_stage_ = std::make_unique<GraphedStage>(
-        *stage_, device,
-        GraphedPasses{.microbatches = options.microbatches,
-                      .ends_communicate = options.layout.world_size() > 1});
+    graphed_stage_ =
+        std::make_unique<GraphedStage>(*stage_, device,
+                                       GraphedPasses{.microbatches = options.microbatches,
+                                                     .ends_communicate = options.layout.dp > 1});
     training_stage = graphed_stage_.get();
   }
   training_executor_ =
