@@ -201,6 +201,48 @@ class LayoutsTest(unittest.TestCase):
         self.assertEqual(len(text.made_up_text(1000)), 1000)
 
 
+class GraphsTest(Workplace):
+    """Each run ends at once, with a curve and an output of the test's own."""
+
+    ON = '[rank 0] CUDA graphs  on, captured in the second step\n'
+
+    def checked(self, graphed_output, graphed_values=tuple(FALLING), device='cuda'):
+        runs = []
+
+        def train(run, *_):
+            runs.append(run)
+            values = graphed_values if run.cuda_graphs else FALLING
+            return layouts.Trained(curves.parse_metrics(metrics(values)), '', 1.0, graphed_output if run.cuda_graphs else '')
+        with mock.patch.object(layouts, 'train', train):
+            layouts.check_graphs(PLACE._replace(device=device), budget.Budget(1000, lambda: 0.0), self.results)
+        return runs
+
+    def test_each_layout_runs_with_and_without_and_must_give_the_same_digits(self):
+        runs = self.checked(self.ON)
+        self.assertEqual([(run.layout.name, run.cuda_graphs) for run in runs],
+                         [(name, graphs) for name in ('one rank', 'dp2', 'pp2') for graphs in (False, True)])
+        self.assertEqual(len({layouts.metrics_path(run, PLACE) for run in runs}), len(runs))
+        self.assertTrue(all(run.deterministic for run in runs))
+        self.assertEqual({row.outcome for row in self.results.rows}, {'passed'})
+        self.assertNotIn('--cuda-graphs', layouts.train_command(runs[0], PLACE))
+        self.assertIn('--cuda-graphs', layouts.train_command(runs[1], PLACE))
+
+    def test_one_digit_fails(self):
+        self.checked(self.ON, [*FALLING[:7], FALLING[7] + 1e-12, *FALLING[8:]])
+        self.assertEqual({row.outcome for row in self.results.rows}, {'failed'})
+        self.assertIn('step 8 differs', self.results.rows[0].text)
+
+    def test_a_run_that_used_no_graphs_proves_nothing(self):
+        self.checked('CUDA graphs  off: with tp_size 2\n')
+        self.checked(self.ON + 'warning: CUDA graphs are off from here on, a pass could not be captured: cuDNN\n')
+        self.assertEqual({row.outcome for row in self.results.rows}, {'failed'})
+        self.assertIn('cuDNN', self.results.rows[-1].text)
+
+    def test_a_cpu_has_none(self):
+        self.assertEqual(self.checked('', device='cpu'), [])
+        self.assertEqual(self.outcomes(), [('skipped', 0, 0, 1)])
+
+
 class TurnsTest(Workplace):
     """Rivals that take as long as they are told, on a clock of the test's own."""
 
@@ -211,8 +253,8 @@ class TurnsTest(Workplace):
         clocked = budget.Budget(limit_s, lambda: now[0])
 
         def rival(name, seconds, works):
-            def run(*_):
-                started.append(name)
+            def run(*arguments):
+                started.append('graphed' if '--cuda-graphs' in arguments else name)
                 now[0] += seconds
                 return training.Sample([0.1], 1000.0, {}) if works else None
             return run
@@ -223,15 +265,18 @@ class TurnsTest(Workplace):
         return started
 
     def test_the_rivals_take_turns(self):
-        self.assertEqual(self.measured(100, 10, 20), ['ours', 'torch', 'ours', 'torch'])
-        self.assertEqual([row.name.split(',')[0] for row in self.results.rows], ['convene-train', 'PyTorch', 'ours beside PyTorch'])
+        self.assertEqual(self.measured(100, 10, 20), ['ours', 'torch', 'ours', 'torch', 'graphed'])
+        self.assertEqual([row.name.split(',')[0] for row in self.results.rows],
+                         ['convene-train', 'PyTorch', 'ours beside PyTorch', 'convene-train --cuda-graphs'])
+        self.assertIn('1.000 x the speed without', self.results.rows[-1].text)
 
     def test_a_second_turn_that_does_not_fit_is_left_out_and_said(self):
         self.assertEqual(self.measured(50, 10, 20), ['ours', 'torch'])
-        self.assertIn('1 of 2 turns', self.results.rows[-1].text)
+        self.assertIn('1 of 2 turns', self.results.rows[-2].text)
+        self.assertEqual((self.results.rows[-1].name.split(',')[0], self.results.rows[-1].outcome), ('convene-train --cuda-graphs', 'skipped'))
 
     def test_a_peer_that_cannot_run_is_tried_once(self):
-        self.assertEqual(self.measured(100, 10, 20, peer_works=False), ['ours', 'torch', 'ours'])
+        self.assertEqual(self.measured(100, 10, 20, peer_works=False), ['ours', 'torch', 'ours', 'graphed'])
 
 
 class TrainingTest(unittest.TestCase):

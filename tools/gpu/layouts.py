@@ -32,6 +32,7 @@ KILL_AFTER_STEP = 25
 POLL_SECONDS = 0.02
 LEAST_SECONDS = 5
 STALLED_AFTER_STEPS = 20
+GRAPH_STEPS = 20
 
 
 class Layout(NamedTuple):
@@ -47,6 +48,7 @@ class Layout(NamedTuple):
 
 SINGLE = Layout('one rank', 1, 1, 1)
 LAYOUTS = [SINGLE, Layout('dp2', 1, 1, 2), Layout('tp2', 2, 1, 1), Layout('pp2', 1, 2, 1), Layout('dp2 x tp2 x pp2', 2, 2, 2)]
+GRAPHED_LAYOUTS = [layout for layout in LAYOUTS if layout.tp == 1]  # the trainer captures no others
 
 
 class Run(NamedTuple):
@@ -56,6 +58,7 @@ class Run(NamedTuple):
     precision: str
     steps: int = STEPS
     deterministic: bool = False
+    cuda_graphs: bool = False
     max_restarts: int = 0
     checkpoints: bool = False
 
@@ -69,6 +72,8 @@ def train_command(run: Run, place: machine.Place) -> List[str]:
              '--device', run.device, '--precision', run.precision, '--metrics-file', metrics_path(run, place)]
     if run.deterministic:
         train.append('--deterministic')
+    if run.cuda_graphs:
+        train.append('--cuda-graphs')
     if run.checkpoints:
         train += ['--checkpoint-dir', f'{place.folder}/{file_name(run)}.checkpoints', '--checkpoint-every', str(CHECKPOINT_EVERY)]
     launch = [f'{place.bundle}/bin/convene', 'run', '--standalone', '--nproc-per-node', str(run.layout.ranks), '--max-restarts', str(run.max_restarts)]
@@ -93,6 +98,7 @@ class Trained(NamedTuple):
     curve: Dict[int, curves.Step]
     failure: str  # it ended badly or hung; '' also for one that was stopped at its limit while it made steps
     seconds: float
+    output: str
 
 
 def train(run: Run, place: machine.Place, limit_s: float, results: Results) -> Trained:
@@ -105,7 +111,7 @@ def train(run: Run, place: machine.Place, limit_s: float, results: Results) -> T
         failure = why_stalled(curve, time.time() - os.path.getmtime(metrics_path(run, place)) if curve else math.inf, limit_s)
     elif done.code != 0:
         failure = f'convene run ended with {done.code}: {processes.last_line(done.output)}'
-    return Trained(curve, failure, done.seconds)
+    return Trained(curve, failure, done.seconds, done.output)
 
 
 def why_stalled(curve: Dict[int, curves.Step], silent_s: float, limit_s: float) -> str:
@@ -213,6 +219,33 @@ def check_kill(run: Run, place: machine.Place, limit_s: float, reference: Dict[i
                    recovery_seconds=recovered_after)
 
 
+def why_no_graphs(output: str) -> str:
+    """Of a run with --cuda-graphs: why it proves nothing about them; '' when it does. Its words are worker_runtime/trainer/device_choice.cc's
+    and schedule/graphed_stage.cc's."""
+    if 'CUDA graphs  on' not in output:
+        return 'the trainer did not switch its graphs on'
+    failed = [line.strip() for line in output.splitlines() if 'CUDA graphs are off from here on' in line]
+    return failed[0][:300] if failed else ''
+
+
+def check_graphs(place: machine.Place, budget: Budget, results: Results) -> None:
+    """Passes that are queued as CUDA graphs must not change a digit of the curve."""
+    if place.device != 'cuda':
+        results.skipped('layouts', 'CUDA graphs', 'there are none on a CPU')
+        return
+    for layout, share in budget.shares(GRAPHED_LAYOUTS, lambda layout: layout.ranks):
+        name = f'CUDA graphs, deterministic bf16, {layout.name}'
+        if share < 2 * LEAST_SECONDS:
+            results.skipped('layouts', name, 'no time left in this part: run it again with --only graphs')
+            continue
+        plain = Run(f'{name}: without', layout, place.device, 'bf16', GRAPH_STEPS, deterministic=True)
+        without = train(plain, place, share / 2, results)
+        graphed = train(plain._replace(name=name, cuda_graphs=True), place, min(share, budget.left()), results)
+        verdict = curves.judge_identical(without.curve, graphed.curve, GRAPH_STEPS)
+        failure = without.failure or graphed.failure or why_no_graphs(graphed.output)
+        results.judged('layouts', name, verdict.good and not failure, failure or f'with and without: {verdict.text}')
+
+
 def check(bundle: str, device: str, environment: Dict[str, str], torch: Dict[str, Any], budget: Budget, only: str, results: Results) -> None:
     with tempfile.TemporaryDirectory(prefix='gpu_check.') as folder:
         place = machine.Place(bundle, folder, device, environment, torch)
@@ -220,4 +253,6 @@ def check(bundle: str, device: str, environment: Dict[str, str], torch: Dict[str
             file.write(text.made_up_text(TEXT_BYTES))
         if not only or only in 'deterministic kill':
             check_determinism(place, budget.part(0.3), results)
+        if not only or only in 'CUDA graphs':
+            check_graphs(place, budget.part(0.15), results)
         check_curves(place, budget, only, results)

@@ -104,18 +104,18 @@ def profile_shares(output: str) -> Dict[str, float]:
     return {name: float(share) for name, share in re.findall(r'^(\S+) +-?[\d.]+ +(-?[\d.]+)%$', table, re.MULTILINE)}
 
 
-def train_command(case: Case, device: str, place: machine.Place, metrics: str) -> List[str]:
+def train_command(case: Case, device: str, place: machine.Place, metrics: str, *flags: str) -> List[str]:
     return [f'{place.bundle}/bin/convene-train', '--model', case.model, '--data', f'{place.folder}/text.txt',
             '--token-cache-dir', f'{place.folder}/tokens', '--steps', str(STEPS), '--global-batch-size', str(case.micro_batch_size),
             '--micro-batch-size', str(case.micro_batch_size), '--sequence-length', str(case.sequence_length), '--validation-every', '0',
-            '--validation-samples', '1', '--device', device, '--precision', 'bf16' if device == 'cuda' else 'fp32', '--metrics-file', metrics]
+            '--validation-samples', '1', '--device', device, '--precision', 'bf16' if device == 'cuda' else 'fp32', '--metrics-file', metrics, *flags]
 
 
-def run_ours(case: Case, place: machine.Place, gpu: str, limit_s: float, results: Results) -> Optional[Sample]:
+def run_ours(case: Case, place: machine.Place, gpu: str, limit_s: float, results: Results, *flags: str) -> Optional[Sample]:
     metrics = f'{place.folder}/metrics.jsonl'
     with machine.MemoryWatch(gpu) as watch:
-        done = processes.run(train_command(case, place.device, place, metrics), place.environment, limit_s)
-    results.log(f'convene-train, {case.name}', done.output)
+        done = processes.run(train_command(case, place.device, place, metrics, *flags), place.environment, limit_s)
+    results.log(' '.join(['convene-train', *flags]) + f', {case.name}', done.output)
     seconds = [step.seconds for _, step in sorted(curves.read(metrics).items())]
     if done.code not in (0, None) or not steady(seconds):
         how = f'stopped after {limit_s:.0f} s, before a step was done' if done.code is None else f'ended with {done.code}: {processes.last_line(done.output)}'
@@ -128,7 +128,7 @@ def run_ours(case: Case, place: machine.Place, gpu: str, limit_s: float, results
 def run_profiled(case: Case, place: machine.Place, limit_s: float, results: Results) -> None:
     """Apart from the turns that count: to watch every op costs a little."""
     metrics = f'{place.folder}/metrics.jsonl'
-    done = processes.run([*train_command(case, place.device, place, metrics), '--profile'], place.environment, limit_s)
+    done = processes.run(train_command(case, place.device, place, metrics, '--profile'), place.environment, limit_s)
     results.log(f'convene-train --profile, {case.name}', done.output)
     if os.path.exists(metrics):
         os.remove(metrics)
@@ -215,8 +215,24 @@ def measure(case: Case, place: machine.Place, gpu: str, limit_s: float, results:
     if comparison:
         fewer = f'; {len(ours)} of {TURNS} turns: no time for more' if len(ours) < TURNS else ''
         results.measured('bench', f'ours beside PyTorch, {case.name}', comparison + fewer)
+    if place.device == 'cuda':
+        measure_graphed(case, place, gpu, budget, turn_s, figures['convene'], results)
     if budget.left() > LEAST_SECONDS:
         run_profiled(case, place, budget.left(), results)
+
+
+def measure_graphed(case: Case, place: machine.Place, gpu: str, budget: budgets.Budget, turn_s: float, without: Dict[str, Any], results: Results) -> None:
+    """Once with CUDA graphs, which are off unless they are asked for: beside the turns without, so that it is seen whether they should be."""
+    name = f'convene-train --cuda-graphs, {case.name}'
+    if budget.left() <= turn_s:
+        results.skipped('bench', name, 'no time left for this case')
+        return
+    sample = run_ours(case, place, gpu, budget.left(), results, '--cuda-graphs')
+    if sample is None:
+        return
+    figures = summary(case, [sample])
+    ratio = figures['tokens_per_second'] / without['tokens_per_second']
+    results.measured('bench', name, f'{ratio:.3f} x the speed without: {summary_text(figures)}', ratio_to_without=ratio, **figures)
 
 
 def bench(bundle: str, device: str, gpu: str, environment: Dict[str, str], torch: Dict[str, Any], budget: budgets.Budget, only: str,

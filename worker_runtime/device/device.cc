@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "tools/base/check.h"
 #include "tools/base/clock.h"
 #include "worker_runtime/device/host_profile.h"
 #ifdef CONVENE_CUDA
@@ -39,6 +40,13 @@ class CpuDevice final : public Device {
     return absl::OkStatus();
   }
   absl::Status Synchronize(absl::Duration /*timeout*/) override { return absl::OkStatus(); }
+  absl::StatusOr<std::unique_ptr<Graph>> Capture(
+      Stream& /*stream*/, absl::FunctionRef<absl::Status()> /*work*/) override {
+    return absl::UnimplementedError("on a CPU ops run when they are called: nothing is captured");
+  }
+  void Launch(Graph& /*graph*/, Stream& /*stream*/) override {
+    CONVENE_CHECK(false);  // nobody can have one
+  }
   std::unique_ptr<OpProfile> MakeProfile() override {
     return std::make_unique<HostProfile>(Clock::Real());
   }

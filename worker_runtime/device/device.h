@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -32,6 +33,13 @@ Memory& HostMemory();
 class Event {
  public:
   virtual ~Event() = default;
+};
+
+// Work of one stream, captured once and queued as a whole from then on. Made by a device. Borrows
+// the memory that the work reads and writes; may be destroyed while it still runs.
+class Graph {
+ public:
+  virtual ~Graph() = default;
 };
 
 // Calls may come from any thread, with streams that no other thread uses at the moment. Borrowed by
@@ -81,6 +89,17 @@ class Device {
   virtual absl::Status Wait(Event& event, absl::Duration timeout) = 0;
   // The host waits for all streams.
   virtual absl::Status Synchronize(absl::Duration timeout) = 0;
+
+  // Calls `work`, which queues ops in `stream`, and keeps them as a graph: nothing of them runs
+  // yet. Unimplemented on a CPU, where there is no queue. Else the error of `work`, or what the
+  // first op or library call said that cannot be captured; then the stream goes on as if nothing
+  // had been asked, and status() does not know of it. REQUIRES: `work` has run before as it is, so
+  // that what its ops build at their first use stands (algorithms, plans, scratch); it waits for
+  // nothing, uses no other stream and no event; nobody watches the stream's ops.
+  virtual absl::StatusOr<std::unique_ptr<Graph>> Capture(
+      Stream& stream, absl::FunctionRef<absl::Status()> work) = 0;
+  // Queues what was captured, with the addresses that it had then. `stream` is of this device.
+  virtual void Launch(Graph& graph, Stream& stream) = 0;
 
   // Watches ops of compute(): by the clock on a CPU, by events on a GPU.
   virtual std::unique_ptr<OpProfile> MakeProfile() = 0;

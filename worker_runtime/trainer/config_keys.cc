@@ -47,6 +47,7 @@ const std::vector<ConfigKeyRow>& ConfigKeyTable() {
       {"recompute", "Device", "none",
        "in the backward pass: none, selective (norms, SwiGLU) or full (blocks)"},
       {"deterministic", "Device", "false", "same bits in every run, on a GPU too; slower there"},
+      {"cuda_graphs", "Device", "false", "queue a pass as one CUDA graph (never measured yet)"},
       {"print_memory_plan", "Device", "false", "print what each stage would allocate, and end"},
 
       {"learning_rate", "Optimizer", "1e-3", "peak, reached after the warm-up"},

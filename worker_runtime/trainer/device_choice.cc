@@ -1,6 +1,8 @@
 #include "worker_runtime/trainer/device_choice.h"
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "worker_runtime/schedule/graphed_passes.h"
 
 namespace convene::worker {
 
@@ -15,6 +17,27 @@ absl::StatusOr<std::optional<int>> ChooseDevice(DeviceChoice choice, int gpus, i
 
 DType ChoosePrecision(std::optional<DType> precision, bool is_gpu) {
   return precision.value_or(is_gpu ? DType::kBFloat16 : DType::kFloat32);
+}
+
+GraphChoice ChooseGraphs(const TrainOptions& options, const Layout& layout, bool is_gpu) {
+  if (!options.cuda_graphs) return {};
+  const int64_t microbatches = AccumulationSteps(options, layout);
+  if (!is_gpu) return {false, "off: on a CPU ops run when they are called"};
+  if (options.profile) return {false, "off: --profile times single ops"};
+  if (layout.tp > 1) {
+    return {false, absl::StrCat("off: with tp_size ", layout.tp,
+                                " every block has collectives, which are watched one by one")};
+  }
+  if (layout.dp > 1 && microbatches == 1) {
+    return {false, absl::StrCat("off: with dp_size ", layout.dp,
+                                " the first and the last pass of a step have collectives, and with "
+                                "one micro batch there are no others")};
+  }
+  if (microbatches > GraphedPasses::kMicrobatchesMax) {
+    return {true, absl::StrCat("on, for the first ", GraphedPasses::kMicrobatchesMax, " of ",
+                               microbatches, " micro batches a step")};
+  }
+  return {true, "on, captured in the second step"};
 }
 
 }  // namespace convene::worker

@@ -1,9 +1,11 @@
-// PURE. Which processor a rank trains on.
+// PURE. Which processor a rank trains on, and how.
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "absl/status/statusor.h"
+#include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/trainer/options.h"
 
 namespace convene::worker {
@@ -17,5 +19,13 @@ absl::StatusOr<std::optional<int>> ChooseDevice(DeviceChoice choice, int gpus, i
 
 // What `precision: auto` is there.
 DType ChoosePrecision(std::optional<DType> precision, bool is_gpu);
+
+// Whether passes are captured as CUDA graphs. They change no bit, so what stands against them is no
+// error: the same configuration then trains op by op.
+struct GraphChoice {
+  bool use_graphs = false;
+  std::string text;  // what to say about it; "" when nobody asked
+};
+GraphChoice ChooseGraphs(const TrainOptions& options, const Layout& layout, bool is_gpu);
 
 }  // namespace convene::worker

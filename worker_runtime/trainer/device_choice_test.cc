@@ -1,5 +1,6 @@
 #include "worker_runtime/trainer/device_choice.h"
 
+#include "absl/strings/match.h"
 #include "tools/base/testing/status_testing.h"
 
 namespace convene::worker {
@@ -21,6 +22,43 @@ TEST_CASE("the precision is bf16 on a GPU and fp32 on a CPU unless one is named"
   CHECK(ChoosePrecision(std::nullopt, true) == DType::kBFloat16);
   CHECK(ChoosePrecision(std::nullopt, false) == DType::kFloat32);
   CHECK(ChoosePrecision(DType::kFloat32, true) == DType::kFloat32);
+}
+
+// A global batch of `samples` in micro batches of one.
+GraphChoice Graphs(int samples, const Layout& layout, bool is_gpu = true, bool profile = false) {
+  TrainOptions options;
+  options.cuda_graphs = true;
+  options.profile = profile;
+  options.global_batch_size = samples;
+  options.micro_batch_size = 1;
+  return ChooseGraphs(options, layout, is_gpu);
+}
+
+TEST_CASE("nothing is captured, and nothing said, unless somebody asks") {
+  const GraphChoice choice = ChooseGraphs({}, {}, /*is_gpu=*/true);
+  CHECK_FALSE(choice.use_graphs);
+  CHECK(choice.text.empty());
+}
+
+TEST_CASE("passes are captured on a GPU, also in a pipeline and beside data-parallel ranks") {
+  for (const Layout& layout : {Layout{}, Layout{.pp = 2}, Layout{.dp = 2}}) {
+    CHECK(Graphs(4, layout).use_graphs);
+    CHECK(absl::StartsWith(Graphs(4, layout).text, "on"));
+  }
+  CHECK_THAT(Graphs(100, {}).text, Catch::Contains("the first 64 of 100 micro batches"));
+  CHECK(Graphs(100, {}).use_graphs);
+}
+
+TEST_CASE("what stands against graphs is said") {
+  const auto check_off = [](const GraphChoice& choice, const char* words) {
+    CHECK_FALSE(choice.use_graphs);
+    CHECK_THAT(choice.text, Catch::StartsWith("off: ") && Catch::Contains(words));
+  };
+  check_off(Graphs(4, {}, /*is_gpu=*/false), "CPU");
+  check_off(Graphs(4, {}, /*is_gpu=*/true, /*profile=*/true), "--profile");
+  check_off(Graphs(4, Layout{.tp = 2}), "tp_size 2");
+  check_off(Graphs(2, Layout{.dp = 2}), "one micro batch");
+  CHECK(Graphs(1, Layout{.pp = 2}).use_graphs);
 }
 
 }  // namespace

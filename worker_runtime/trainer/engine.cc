@@ -67,7 +67,18 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
                         .sequence_length = options.sequence_length,
                         .slots = slots},
                        table_, *communicators.tp, device, arena_);
-  executor_ = std::make_unique<PipelineExecutor>(*stage_, *communicators.pp, slots);
+  PipelineStage* training_stage = stage_.get();
+  if (options.cuda_graphs) {
+    CONVENE_CHECK(options.layout.tp == 1);
+    graphed_stage_ =
+        std::make_unique<GraphedStage>(*stage_, device,
+                                       GraphedPasses{.microbatches = options.microbatches,
+                                                     .ends_communicate = options.layout.dp > 1});
+    training_stage = graphed_stage_.get();
+  }
+  training_executor_ =
+      std::make_unique<PipelineExecutor>(*training_stage, *communicators.pp, slots);
+  validation_executor_ = std::make_unique<PipelineExecutor>(*stage_, *communicators.pp, slots);
 }
 
 // When the result of a step is there, its parameters are still being gathered; and memory of NCCL's
@@ -218,7 +229,7 @@ absl::Status Engine::QueueStep(const TokenBatch& batch, const AdamWParameters& a
     const OpScope scope(stream, "ZeroGradients");
     device_.Zero(gradients_.data(), gradients_.size() * sizeof(float), stream);
   }
-  CONVENE_RETURN_IF_ERROR(executor_->Run(train_actions_, stream));
+  CONVENE_RETURN_IF_ERROR(training_executor_->Run(train_actions_, stream));
   CONVENE_RETURN_IF_ERROR(SumTiedGradients());
   CONVENE_RETURN_IF_ERROR(optimizer_->FinishReducing());
   optimizer_->SumOwnedSquares(&totals_->sum_of_squares);
@@ -266,7 +277,7 @@ absl::StatusOr<double> Engine::ForwardLoss(const TokenBatch& batch, int microbat
   HostStep& host = host_step(queued_);
   *host.totals = {};
   Feed(batch, microbatches, /*is_training=*/false, host);
-  CONVENE_RETURN_IF_ERROR(executor_->Run(
+  CONVENE_RETURN_IF_ERROR(validation_executor_->Run(
       ForwardOnly(options_.layout.pp, coordinate_.pp, microbatches), device_.compute()));
   CONVENE_RETURN_IF_ERROR(AddUp(host));
   CONVENE_RETURN_IF_ERROR(Await(host));

@@ -20,6 +20,7 @@
 #include "worker_runtime/model/parameters.h"
 #include "worker_runtime/model/stage.h"
 #include "worker_runtime/schedule/executor.h"
+#include "worker_runtime/schedule/graphed_stage.h"
 #include "worker_runtime/schedule/schedule.h"
 #include "worker_runtime/shard/sharded_optimizer.h"
 #include "worker_runtime/trainer/token_batch.h"
@@ -41,6 +42,8 @@ struct EngineOptions {
   // Elements that data-parallel ranks reduce and gather by one collective: BuildParameterTable.
   int64_t bucket_count_min = 0;
   double clip_grad_norm = 1.0;
+  // The stage's training passes are captured as graphs, where the device can. REQUIRES: tp is 1.
+  bool cuda_graphs = false;
   absl::Duration timeout = absl::Minutes(10);  // of each wait for the device
   // Where everything lies that collectives work on: CollectiveMemory's (comm/connect.h), of the
   // same device. Borrowed. Null: device.memory().
@@ -177,7 +180,9 @@ class Engine : private StageObserver {
   HostMemoryBlocks staging_memory_[kStepsInFlight];
   std::unique_ptr<Stage> stage_;
   std::unique_ptr<ShardedOptimizer> optimizer_;
-  std::unique_ptr<PipelineExecutor> executor_;
+  std::unique_ptr<GraphedStage> graphed_stage_;  // null without cuda_graphs
+  std::unique_ptr<PipelineExecutor> training_executor_;
+  std::unique_ptr<PipelineExecutor> validation_executor_;
 
   // Set by Allocate.
   Elements parameters_;

@@ -48,12 +48,14 @@ TEST_CASE("with only data named, the defaults are a small run that works") {
 TEST_CASE("device, precision and recompute are words, and a wrong one is told the right ones") {
   const TrainOptions options =
       Options({"--data", "a.txt", "--device", "cpu", "--precision", "bf16", "--reduce-dtype",
-               "bf16", "--recompute", "selective", "--deterministic"});
+               "bf16", "--recompute", "selective", "--deterministic", "--cuda-graphs"});
   CHECK(options.device == DeviceChoice::kCpu);
   CHECK(options.precision == DType::kBFloat16);
   CHECK(options.reduce_dtype == DType::kBFloat16);
   CHECK(options.recompute == Recompute::kSelective);
   CHECK(options.deterministic);
+  CHECK(options.cuda_graphs);
+  CHECK_FALSE(Options({"--data", "a.txt"}).cuda_graphs);
   CHECK(Options({"--data", "a.txt"}).precision == std::nullopt);
   CHECK_STATUS(LoadOptions({"--data", "a.txt", "--precision", "fp8"}, HomeOnly),
                absl::StatusCode::kInvalidArgument,

@@ -41,6 +41,7 @@ struct TrainOptions {
   DType reduce_dtype = DType::kFloat32;
   Recompute recompute = Recompute::kNone;
   bool deterministic = false;
+  bool cuda_graphs = false;
   bool print_memory_plan = false;
   bool profile = false;
   double learning_rate = 0;

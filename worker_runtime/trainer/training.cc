@@ -89,6 +89,7 @@ EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layou
           .sequence_length = static_cast<int>(options.sequence_length),
           .microbatches = static_cast<int>(AccumulationSteps(options, layout)),
           .clip_grad_norm = options.clip_grad_norm,
+          .cuda_graphs = ChooseGraphs(options, layout, device == DeviceKind::kCuda).use_graphs,
           // Who waits for a peer in vain says so first.
           .timeout = 2 * options.collective_timeout};
 }
@@ -197,6 +198,7 @@ class Training {
   double LearningRate(int64_t step) const;
   absl::Status QueueStep();
   absl::StatusOr<bool> AwaitStep();
+  absl::Status AwaitProfiledUpdate();
   absl::StatusOr<bool> Advance();
   absl::Status Validate();
   absl::Status Save();
@@ -340,7 +342,17 @@ absl::StatusOr<bool> Training::Advance() {
     if (stop) keep = 0;
     stop_requested |= stop;
   }
+  if (engine_->steps_in_flight() == 0) CONVENE_RETURN_IF_ERROR(AwaitProfiledUpdate());
   return stop_requested;
+}
+
+// On a GPU a step's result is there before its update is done. Where no step follows at once, a
+// profile waits for it: its ops are counted, so their time must be, and in this step.
+absl::Status Training::AwaitProfiledUpdate() {
+  if (profile_ == nullptr || device_.kind() == DeviceKind::kCpu) return absl::OkStatus();
+  CONVENE_RETURN_IF_ERROR(device_.Synchronize(2 * options_.collective_timeout));
+  if (step_ > profile_from_) profiled_time_ += clock_.Now() - last_time_;
+  return absl::OkStatus();
 }
 
 absl::Status Training::Validate() {
@@ -432,10 +444,13 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contr
   absl::StatusOr<std::unique_ptr<Device>> opened = OpenDevice(options, contract);
   if (!options.print_memory_plan) opened = AgreeOnDevice(std::move(opened), contract);
   CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, std::move(opened));
+  const bool is_gpu = device->kind() == DeviceKind::kCuda;
   if (contract.rank == 0) {
     std::printf("%sdevice       %s, %s\n", Describe(options, layout).c_str(),
                 device->description().c_str(),
-                DTypeName(ChoosePrecision(options.precision, device->kind() == DeviceKind::kCuda)));
+                DTypeName(ChoosePrecision(options.precision, is_gpu)));
+    const std::string graphs = ChooseGraphs(options, layout, is_gpu).text;
+    if (!graphs.empty()) std::printf("CUDA graphs  %s\n", graphs.c_str());
     std::fflush(stdout);
   }
   if (options.print_memory_plan) {

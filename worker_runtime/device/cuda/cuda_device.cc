@@ -9,12 +9,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "tools/base/check.h"
 #include "tools/base/clock.h"
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
 #include "worker_runtime/device/cuda/cuda_profile.h"
 #include "worker_runtime/device/cuda/first_error.h"
+#include "worker_runtime/device/cuda/graph.h"
 #include "worker_runtime/device/cuda/queue.h"
 #include "worker_runtime/device/cuda/wait.h"
 
@@ -156,6 +158,9 @@ class CudaDevice : public Device {
   void Order(Event& event, Stream& stream) override;
   absl::Status Wait(Event& event, absl::Duration timeout) override;
   absl::Status Synchronize(absl::Duration timeout) override;
+  absl::StatusOr<std::unique_ptr<Graph>> Capture(Stream& stream,
+                                                 absl::FunctionRef<absl::Status()> work) override;
+  void Launch(Graph& graph, Stream& stream) override;
   std::unique_ptr<OpProfile> MakeProfile() override {
     return std::make_unique<CudaProfile>(*compute_queue_);
   }
@@ -236,6 +241,18 @@ absl::Status CudaDevice::Synchronize(absl::Duration timeout) {
     CONVENE_RETURN_IF_ERROR(Wait(*event, deadline - Clock::Real().Now()));
   }
   return status();
+}
+
+absl::StatusOr<std::unique_ptr<Graph>> CudaDevice::Capture(Stream& stream,
+                                                           absl::FunctionRef<absl::Status()> work) {
+  CONVENE_CHECK(stream.profile() == nullptr);  // its events would become part of the graph
+  MakeCurrent();
+  return CudaGraph::Capture(stream.queue(), work);
+}
+
+void CudaDevice::Launch(Graph& graph, Stream& stream) {
+  MakeCurrent();
+  static_cast<CudaGraph&>(graph).Launch(stream.queue());
 }
 
 // "580.95.05", or what CUDA version it supports where the module does not say.

@@ -102,7 +102,9 @@ void Queue::Report(cudnnStatus_t status, const char* what) {
       absl::StrCat(what, ": cuDNN: ", cudnnGetErrorString(status), ": ", last_words)));
 }
 
-void Queue::Report(const absl::Status& status) { first_error_.Report(status); }
+void Queue::Report(const absl::Status& status) {
+  (aside_ != nullptr ? *aside_ : first_error_).Report(status);
+}
 
 void* Queue::FindPlans(const void* key) const {
   for (const auto& [kept_key, plans] : libraries_->plans) {

@@ -58,6 +58,9 @@ class Queue {
   void Report(const absl::Status& status);
   // After <<<>>>.
   void ReportLaunch(const char* what) { Report(cudaGetLastError(), what); }
+  // From now on reports go to `aside`, or, when it is null, to the device's first error again: for
+  // work that was only to be captured, whose failure leaves the device as it was.
+  void ReportAside(FirstError* aside) { aside_ = aside; }
   absl::Status status() const { return first_error_.status(); }
 
  private:
@@ -68,6 +71,7 @@ class Queue {
   void KeepPlans(const void* key, OwnedPlans plans);
 
   FirstError& first_error_;
+  FirstError* aside_ = nullptr;
   const cudaStream_t stream_;
   const int multiprocessors_;
   const std::unique_ptr<Libraries> libraries_;

@@ -21,10 +21,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "tools/base/status_macros.h"
 #include "worker_runtime/device/cuda/queue.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/device/workspace.h"
 #include "worker_runtime/ops/adamw.h"
+#include "worker_runtime/ops/cuda/bench_timing.h"
 #include "worker_runtime/ops/cuda/cuda_ops.h"
 #include "worker_runtime/ops/rope.h"
 
@@ -44,8 +46,6 @@ constexpr int64_t kFlat = int64_t{64} << 20;
 
 constexpr size_t kArenaBytes = size_t{6} << 30;
 constexpr size_t kRotatedBytes = size_t{1} << 30;  // many times the cache
-constexpr int kSamples = 25;
-constexpr double kSampleMicroseconds = 2000;
 
 // Hands out pieces of one set of buffers.
 class Pieces {
@@ -354,36 +354,15 @@ std::vector<Kernel> Bench::Kernels() {
 }
 
 absl::Status Bench::Measure(const Kernel& kernel) {
-  cudaEvent_t begin = nullptr;
-  cudaEvent_t end = nullptr;
-  cudaEventCreate(&begin);
-  cudaEventCreate(&end);
   const size_t set_bytes = static_cast<size_t>(kernel.run(arena_) - arena_);
   if (set_bytes > kArenaBytes) return absl::InternalError(kernel.name + ": outgrows the arena");
   const size_t sets = std::max<size_t>(1, std::min(kArenaBytes, 2 * kRotatedBytes) / set_bytes);
-  const cudaStream_t queue = stream_.queue().stream();
-  size_t next_set = 0;
-  // Microseconds of one launch, over `launches` of them.
-  const auto sample = [&](int launches) {
-    cudaEventRecord(begin, queue);
-    for (int i = 0; i < launches; ++i) kernel.run(arena_ + set_bytes * (next_set++ % sets));
-    cudaEventRecord(end, queue);
-    cudaEventSynchronize(end);
-    float milliseconds = 0;
-    cudaEventElapsedTime(&milliseconds, begin, end);
-    return 1e3 * static_cast<double>(milliseconds) / launches;
-  };
-  for (int i = 0; i < 3; ++i) sample(1);
-  const int launches = std::clamp(static_cast<int>(kSampleMicroseconds / sample(1)), 1, 200);
-  std::vector<double> samples(kSamples);
-  for (double& microseconds : samples) microseconds = sample(launches);
-  std::nth_element(samples.begin(), samples.begin() + kSamples / 2, samples.end());
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
-  const absl::Status status = cuda::CudaStatus(cudaGetLastError(), kernel.name.c_str());
-  if (!status.ok()) return status;
-  results_.push_back({kernel.name, kernel.bytes, samples[kSamples / 2]});
-  return device_.status();
+  const absl::StatusOr<double> milliseconds = cuda::MedianMilliseconds(
+      stream_.queue(),
+      [&](int call) { kernel.run(arena_ + set_bytes * (static_cast<size_t>(call) % sets)); });
+  if (!milliseconds.ok()) return Annotate(milliseconds.status(), kernel.name);
+  results_.push_back({kernel.name, kernel.bytes, 1e3 * *milliseconds});
+  return absl::OkStatus();
 }
 
 absl::Status Bench::Run() {

@@ -1,4 +1,4 @@
-// For the benchmarks of the library ops: memory, times, figures.
+// For the benchmarks of the library ops: memory, figures.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,13 +16,10 @@
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/device/cuda/queue.h"
-#include "worker_runtime/device/cuda/wait.h"
 #include "worker_runtime/device/dtype.h"
 
 namespace convene::worker::cuda {
 
-inline constexpr int kWarmUpRuns = 3;
-inline constexpr int kTimedRuns = 25;
 // Larger than any L2 cache: runs that take turns on as many bytes read them from memory.
 inline constexpr size_t kRotatedBytes = size_t{256} << 20;
 
@@ -59,32 +55,6 @@ inline absl::StatusOr<DeviceBlock> RandomBlock(size_t bytes) {
   // The benchmark's stream does not wait for the default stream.
   CONVENE_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize"));
   return block;
-}
-
-// The median of kTimedRuns times of what `run(i)` queues, by CUDA events, after kWarmUpRuns that
-// are not counted. i counts all runs: for buffers that take turns.
-inline absl::StatusOr<double> MedianMilliseconds(Queue& queue,
-                                                 const std::function<void(int)>& run) {
-  std::vector<cudaEvent_t> events(kTimedRuns + 1, nullptr);
-  for (cudaEvent_t& event : events) {
-    CONVENE_RETURN_IF_ERROR(CudaStatus(cudaEventCreate(&event), "cudaEventCreate"));
-  }
-  for (int i = 0; i < kWarmUpRuns; ++i) run(i);
-  CONVENE_RETURN_IF_ERROR(CudaStatus(cudaEventRecord(events[0], queue.stream()), "an event"));
-  for (int i = 0; i < kTimedRuns; ++i) {
-    run(kWarmUpRuns + i);
-    CONVENE_RETURN_IF_ERROR(CudaStatus(cudaEventRecord(events[i + 1], queue.stream()), "an event"));
-  }
-  CONVENE_RETURN_IF_ERROR(WaitFor(events.back(), absl::Minutes(2)));
-  CONVENE_RETURN_IF_ERROR(queue.status());
-  std::vector<float> milliseconds(kTimedRuns);
-  for (int i = 0; i < kTimedRuns; ++i) {
-    CONVENE_RETURN_IF_ERROR(CudaStatus(
-        cudaEventElapsedTime(&milliseconds[i], events[i], events[i + 1]), "cudaEventElapsedTime"));
-  }
-  for (const cudaEvent_t event : events) (void)cudaEventDestroy(event);
-  std::nth_element(milliseconds.begin(), milliseconds.begin() + kTimedRuns / 2, milliseconds.end());
-  return milliseconds[kTimedRuns / 2];
 }
 
 // Lines for people as they come; at the end one JSON object a figure.

@@ -3,7 +3,7 @@
 // Products in bfloat16 of one layer of Llama 1B and 3B, forward, for the input's gradient and for
 // the weight's (fp32, added to): ours beside the best of all algorithms that cuBLASLt proposes,
 // each timed in the same way. Attention: its own figure, counting the full T x T and the causal
-// half. Median of 25 runs by CUDA events; buffers take turns and together outgrow the L2 cache.
+// half. Median of 25 samples by CUDA events; buffers take turns and together outgrow the L2 cache.
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
@@ -28,6 +28,7 @@
 #include "worker_runtime/device/workspace.h"
 #include "worker_runtime/ops/attention.h"
 #include "worker_runtime/ops/cuda/attention/attention_plans.h"
+#include "worker_runtime/ops/cuda/bench_timing.h"
 #include "worker_runtime/ops/cuda/cuda_ops.h"
 #include "worker_runtime/ops/cuda/matmul/bench_support.h"
 #include "worker_runtime/ops/cuda/matmul/candidate_timer.h"

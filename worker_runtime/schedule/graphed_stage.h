@@ -1,0 +1,55 @@
+// A pipeline stage whose passes the host queues as one CUDA graph each, instead of op by op: small
+// models and small microbatches leave gaps on the GPU where the host cannot queue fast enough.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "worker_runtime/device/device.h"
+#include "worker_runtime/device/elements.h"
+#include "worker_runtime/device/stream.h"
+#include "worker_runtime/schedule/executor.h"
+#include "worker_runtime/schedule/graphed_passes.h"
+
+namespace convene::worker {
+
+// The first run of a pass goes op by op, and builds what ops build at their first use; the second
+// is captured, and launched; from then on it is launched. Same kernels, same order, same bits.
+//
+// When a capture fails, one warning says why, and from then on all passes go op by op.
+//
+// REQUIRES: those passes queue nothing but ops of their stream (so tp is 1), with the same
+// addresses and shapes in every step: another batch, such as one for validation, goes to the stage
+// itself.
+//
+// Not thread-safe.
+class GraphedStage final : public PipelineStage {
+ public:
+  // Borrows both references.
+  GraphedStage(PipelineStage& stage, Device& device, const GraphedPasses& passes);
+
+  absl::Status Forward(int microbatch, Stream& stream) override;
+  absl::Status Backward(int microbatch, Stream& stream) override;
+  Elements input(int microbatch) override { return stage_.input(microbatch); }
+  Elements output(int microbatch) override { return stage_.output(microbatch); }
+  Elements gradient(int microbatch) override { return stage_.gradient(microbatch); }
+
+ private:
+  struct Captured {
+    bool has_run = false;
+    std::unique_ptr<Graph> graph;  // null: not yet
+  };
+
+  absl::Status Run(StagePass pass, int microbatch, Stream& stream,
+                   absl::FunctionRef<absl::Status()> queue_ops);
+
+  PipelineStage& stage_;
+  Device& device_;
+  const GraphedPasses passes_;
+  std::vector<Captured> captured_;  // by microbatch and pass
+  bool has_failed_ = false;
+};
+
+}  // namespace convene::worker

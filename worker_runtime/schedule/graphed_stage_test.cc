@@ -1,0 +1,192 @@
+#include "worker_runtime/schedule/graphed_stage.h"
+
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "spdlog/sinks/ostream_sink.h"
+#include "spdlog/spdlog.h"
+#include "tools/base/testing/status_testing.h"
+#include "worker_runtime/device/device.h"
+#include "worker_runtime/device/forwarding_device.h"
+
+namespace convene::worker {
+namespace {
+
+using Calls = std::vector<std::string>;
+
+class NamedGraph final : public Graph {
+ public:
+  explicit NamedGraph(Calls work) : work(std::move(work)) {}
+  const Calls work;
+};
+
+// Captures words: what the stage says while it is captured is replayed at each launch.
+class WordDevice final : public testing::ForwardingDevice {
+ public:
+  explicit WordDevice(Device& device) : ForwardingDevice(device) {}
+
+  void Say(const std::string& word) { (recording_ != nullptr ? *recording_ : ran).push_back(word); }
+
+  absl::StatusOr<std::unique_ptr<Graph>> Capture(Stream& /*stream*/,
+                                                 absl::FunctionRef<absl::Status()> work) override {
+    ++captures;
+    Calls words;
+    recording_ = &words;
+    const absl::Status status = work();
+    recording_ = nullptr;
+    if (!status.ok()) return status;
+    if (captures == fails_at) return absl::InternalError("attention cannot be captured");
+    return std::make_unique<NamedGraph>(std::move(words));
+  }
+  void Launch(Graph& graph, Stream& /*stream*/) override {
+    ran.push_back("launch");
+    for (const std::string& word : static_cast<NamedGraph&>(graph).work) ran.push_back(word);
+  }
+
+  Calls ran;
+  int captures = 0;
+  int fails_at = 0;
+
+ private:
+  Calls* recording_ = nullptr;
+};
+
+class WordStage final : public PipelineStage {
+ public:
+  explicit WordStage(WordDevice& device) : device_(device) {}
+  absl::Status Forward(int microbatch, Stream& /*stream*/) override {
+    if (microbatch == fails_at) return absl::ResourceExhaustedError("no memory");
+    device_.Say(absl::StrCat("F", microbatch));
+    return absl::OkStatus();
+  }
+  absl::Status Backward(int microbatch, Stream& /*stream*/) override {
+    device_.Say(absl::StrCat("B", microbatch));
+    return absl::OkStatus();
+  }
+  Elements input(int microbatch) override { return {&buffers_[0], size_t(microbatch), kType}; }
+  Elements output(int microbatch) override { return {&buffers_[1], size_t(microbatch), kType}; }
+  Elements gradient(int microbatch) override { return {&buffers_[2], size_t(microbatch), kType}; }
+
+  int fails_at = -1;
+
+ private:
+  static constexpr DType kType = DType::kFloat32;
+  WordDevice& device_;
+  float buffers_[3] = {};
+};
+
+// What spdlog says while it lives.
+class LoggedText {
+ public:
+  LoggedText() {
+    spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+        "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)));
+  }
+  ~LoggedText() { spdlog::set_default_logger(before_); }
+  LoggedText(const LoggedText&) = delete;
+  LoggedText& operator=(const LoggedText&) = delete;
+
+  int CountOf(const std::string& words) const {
+    int count = 0;
+    const std::string text = text_.str();
+    for (size_t at = text.find(words); at != std::string::npos; at = text.find(words, at + 1)) {
+      ++count;
+    }
+    return count;
+  }
+
+ private:
+  const std::shared_ptr<spdlog::logger> before_ = spdlog::default_logger();
+  std::ostringstream text_;
+};
+
+struct Fixture {
+  explicit Fixture(const GraphedPasses& passes) : passes(passes) {}
+
+  // Every microbatch forward, then back; what ran since the last step.
+  Calls Step() {
+    device.ran.clear();
+    for (int m = 0; m < passes.microbatches; ++m) REQUIRE_OK(graphed.Forward(m, stream));
+    for (int m = 0; m < passes.microbatches; ++m) REQUIRE_OK(graphed.Backward(m, stream));
+    return device.ran;
+  }
+
+  const GraphedPasses passes;
+  std::unique_ptr<Device> cpu = Device::Cpu();
+  Stream stream = Stream::Cpu();
+  WordDevice device{*cpu};
+  WordStage stage{device};
+  GraphedStage graphed{stage, device, passes};
+};
+
+TEST_CASE("a pass runs op by op, is captured and launched, then only launched") {
+  Fixture fixture({.microbatches = 2});
+  CHECK(fixture.Step() == Calls{"F0", "F1", "B0", "B1"});
+  CHECK(fixture.device.captures == 0);
+  const Calls launched = {"launch", "F0", "launch", "F1", "launch", "B0", "launch", "B1"};
+  CHECK(fixture.Step() == launched);
+  CHECK(fixture.device.captures == 4);
+  CHECK(fixture.Step() == launched);
+  CHECK(fixture.device.captures == 4);
+}
+
+TEST_CASE("passes that communicate are never captured") {
+  Fixture fixture({.microbatches = 3, .ends_communicate = true});
+  fixture.Step();
+  CHECK(fixture.Step() == Calls{"F0", "launch", "F1", "launch", "F2",  //
+                                "launch", "B0", "launch", "B1", "B2"});
+  CHECK(fixture.Step() == Calls{"F0", "launch", "F1", "launch", "F2",  //
+                                "launch", "B0", "launch", "B1", "B2"});
+}
+
+TEST_CASE("the number of graphs has a bound") {
+  Fixture fixture({.microbatches = GraphedPasses::kMicrobatchesMax + 2});
+  fixture.Step();
+  const Calls ran = fixture.Step();
+  CHECK(fixture.device.captures == 2 * GraphedPasses::kMicrobatchesMax);
+  CHECK(std::count(ran.begin(), ran.end(), "launch") == 2 * GraphedPasses::kMicrobatchesMax);
+  CHECK(std::count(ran.begin(), ran.end(), "F65") == 1);
+}
+
+TEST_CASE("after a failed capture everything runs op by op for good, and one warning says why") {
+  const LoggedText log;
+  Fixture fixture({.microbatches = 2});
+  fixture.device.fails_at = 3;  // the second step's first backward pass
+  fixture.Step();
+  CHECK(fixture.Step() == Calls{"launch", "F0", "launch", "F1", "B0", "B1"});
+  CHECK(fixture.Step() == Calls{"F0", "F1", "B0", "B1"});
+  CHECK(fixture.device.captures == 3);
+  CHECK(log.CountOf("attention cannot be captured") == 1);
+}
+
+TEST_CASE("an error of the stage comes back as it is, captured or not") {
+  const LoggedText log;
+  Fixture fixture({.microbatches = 1});
+  fixture.stage.fails_at = 0;
+  for (int run = 0; run < 3; ++run) {
+    CHECK_STATUS(fixture.graphed.Forward(0, fixture.stream), absl::StatusCode::kResourceExhausted,
+                 "no memory");
+  }
+}
+
+TEST_CASE("buffers are the stage's") {
+  Fixture fixture({.microbatches = 1});
+  CHECK(fixture.graphed.input(3).data == fixture.stage.input(3).data);
+  CHECK(fixture.graphed.output(4).data == fixture.stage.output(4).data);
+  CHECK(fixture.graphed.gradient(5).data == fixture.stage.gradient(5).data);
+  CHECK(fixture.graphed.gradient(5).count == 5);
+}
+
+TEST_CASE("on a CPU nothing is captured, and the passes run") {
+  const LoggedText log;
+  Fixture fixture({.microbatches = 1});
+  GraphedStage graphed(fixture.stage, *fixture.cpu, fixture.passes);
+  for (int run = 0; run < 3; ++run) REQUIRE_OK(graphed.Forward(0, fixture.stream));
+  CHECK(fixture.device.ran == Calls{"F0", "F0", "F0"});
+  CHECK(log.CountOf("on a CPU") == 1);
+}
+
+}  // namespace
+}  // namespace convene::worker
