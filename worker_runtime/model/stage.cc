@@ -63,6 +63,11 @@ class StageOf final : public Stage {
   const int32_t* TargetsOf(int microbatch) const {
     return batch_.targets + int64_t{microbatch} * shape_.rows();
   }
+  BlockContext ContextOf(int microbatch) const {
+    BlockContext context = context_;
+    if (batch_.documents != nullptr) context.documents = batch_.documents[microbatch];
+    return context;
+  }
   typename LossHead<T>::Weights HeadWeights() const {
     return {.norm = parameters_ + table_.final_norm,
             .head = parameters_ + table_.head,
@@ -113,7 +118,8 @@ StageOf<T>::StageOf(const Options& options, const ParameterTable& table, Collect
       device_(device),
       arena_(arena),
       shape_(MakeBlockShape(options.config, options.layout.tp, options.micro_batch_size,
-                            options.sequence_length, options.deterministic)),
+                            options.sequence_length, options.deterministic,
+                            options.packed_documents)),
       vocabulary_(SliceVocabulary(options.config.vocabulary_size, options.layout.tp,
                                   options.coordinate.tp)),
       slot_memory_(options.slots) {
@@ -216,7 +222,7 @@ void StageOf<T>::BindTables() {
   const size_t bytes = cosines.size() * sizeof(float);
   device_.Copy(host_cosines.data(), cosines.data(), bytes, device_.compute());
   device_.Copy(host_sines.data(), sines.data(), bytes, device_.compute());
-  context_ = {cosines.data(), sines.data(), &tp_, options_.recompute};
+  context_ = {cosines.data(), sines.data(), &tp_, options_.recompute, {}};
 }
 
 template <typename T>
@@ -244,6 +250,7 @@ void StageOf<T>::Bind(ConstElements parameters, absl::Span<float> gradients, dou
 template <typename T>
 absl::Status StageOf<T>::Forward(int microbatch, Stream& stream) {
   Slot& slot = this->slot(microbatch);
+  const BlockContext context = ContextOf(microbatch);
   if (first()) {
     CONVENE_RETURN_IF_ERROR(VocabularyParallelEmbedding(
         vocabulary_, shape_.rows(), shape_.hidden, InputsOf(microbatch),
@@ -254,7 +261,7 @@ absl::Status StageOf<T>::Forward(int microbatch, Stream& stream) {
     const BlockActivations<T>& block = slot.blocks[i];
     const bool leaves_stage = i + 1 == slot.blocks.size() && !last();
     T* const delta = leaves_stage ? slot.output : scratch_.hidden;
-    CONVENE_RETURN_IF_ERROR(BlockForward(shape_, context_, table_.blocks[i], parameters_, input,
+    CONVENE_RETURN_IF_ERROR(BlockForward(shape_, context, table_.blocks[i], parameters_, input,
                                          block, scratch_, delta, stream));
     input = {.residual = block.middle, .delta = delta};
   }
@@ -269,10 +276,11 @@ absl::Status StageOf<T>::Forward(int microbatch, Stream& stream) {
 template <typename T>
 absl::Status StageOf<T>::Backward(int microbatch, Stream& stream) {
   Slot& slot = this->slot(microbatch);
+  const BlockContext context = ContextOf(microbatch);
   T* const gradient = gradient_buffers_[microbatch % 2];
   if (last()) loss_head_->Backward(HeadWeights(), slot.loss, gradient, stream);
   for (size_t i = slot.blocks.size(); i-- > 0;) {
-    CONVENE_RETURN_IF_ERROR(BlockBackward(shape_, context_, table_.blocks[i], parameters_,
+    CONVENE_RETURN_IF_ERROR(BlockBackward(shape_, context, table_.blocks[i], parameters_,
                                           gradients_, slot.blocks[i], scratch_, gradient, stream));
   }
   if (first()) {

@@ -39,12 +39,13 @@ constexpr bool NeedsDocumentTable(DeviceKind device, DType dtype) {
 // PURE. What the table of one microbatch takes at most: when each token is a document.
 size_t DocumentTableBytes(const AttentionShape& shape);
 
-// PURE. Writes the list of the documents that `begin` (in host memory, shaped and REQUIRED as
-// above) tells of into `table`, in host memory, of DocumentTableBytes(shape). `result` gets count
-// and pointers as they will be once the bytes lie at `device_table`; result.begin is left alone.
-// Returns how many bytes were written. Both addresses are multiples of kDocumentTableAlignment, and
-// so is what is returned.
 inline constexpr size_t kDocumentTableAlignment = 64;
+
+// PURE. Writes the list of the documents that `begin` (in host memory, else as Documents::begin)
+// tells of into `table`, in host memory, of DocumentTableBytes(shape). *result gets count and
+// pointers as they will be once the bytes lie at `device_table`; its `begin` is left alone. Returns
+// how many bytes were written: a multiple of kDocumentTableAlignment, as `device_table` must be.
+// REQUIRES: `table` at a multiple of 8.
 size_t WriteDocumentTable(const AttentionShape& shape, const int32_t* begin, void* table,
                           const void* device_table, Documents* result);
 

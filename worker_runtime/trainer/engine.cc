@@ -6,7 +6,9 @@
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/device/op_profile.h"
+#include "worker_runtime/model/block.h"
 #include "worker_runtime/model/initialize.h"
+#include "worker_runtime/ops/documents.h"
 #include "worker_runtime/ops/matmul.h"
 #include "worker_runtime/optimizer/skipped_steps.h"
 
@@ -38,7 +40,15 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
       scalars_memory_(arena_.Declare<Inputs>("step/scalars", 1)),
       totals_memory_(arena_.Declare<Totals>("step/totals", 1)),
       control_memory_(arena_.Declare<StepControl>("step/control", 1)),
-      staging_("steps on the host", device.staging()) {
+      staging_("steps on the host", device.staging()),
+      documents_({.shape = MakeBlockShape(options.model, options.layout.tp,
+                                          options.micro_batch_size, options.sequence_length,
+                                          options.deterministic, options.packed_documents)
+                               .attention(),
+                  .needs_table = NeedsDocumentTable(device.kind(), options.dtype),
+                  .microbatches = options.microbatches,
+                  .steps_in_flight = kStepsInFlight},
+                 device, arena_, staging_) {
   const int64_t tokens = microbatch_tokens_ * options.microbatches;
   for (HostMemoryBlocks& step : staging_memory_) {
     step = {.inputs = staging_.Declare<int32_t>("tokens", tokens),
@@ -58,6 +68,7 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
                         .dtype = options.dtype,
                         .recompute = options.recompute,
                         .deterministic = options.deterministic,
+                        .packed_documents = options.packed_documents,
                         .micro_batch_size = options.micro_batch_size,
                         .sequence_length = options.sequence_length,
                         .slots = slots},
@@ -91,6 +102,7 @@ absl::Status Engine::Allocate() {
   totals_ = arena_.View(totals_memory_).data();
   control_ = arena_.View(control_memory_).data();
   BindHostSteps();
+  documents_.Bind();
   optimizer_->Bind(parameters_, gradients_);
   stage_->Bind(parameters_, gradients_, &totals_->loss);
   InitializeWeights();
@@ -132,9 +144,11 @@ void Engine::Feed(const TokenBatch& batch, int microbatches, bool is_training, H
   device_.Copy(host.targets.data(), targets_.data(), tokens * sizeof(int32_t), stream);
   device_.Copy(host.scalars, scalars_, sizeof(Inputs), stream);
   device_.Copy(host.totals, totals_, sizeof(Totals), stream);
-  stage_->SetBatch({.inputs = inputs_.data(),
-                    .targets = targets_.data(),
-                    .gradient_scale = is_training ? &scalars_->gradient_scale : nullptr});
+  stage_->SetBatch(
+      {.inputs = inputs_.data(),
+       .targets = targets_.data(),
+       .gradient_scale = is_training ? &scalars_->gradient_scale : nullptr,
+       .documents = documents_.Feed(batch.document_begin, microbatches, &host - host_steps_)});
 }
 
 bool Engine::SharesTiedTable() const {

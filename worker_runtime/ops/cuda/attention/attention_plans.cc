@@ -36,8 +36,11 @@ enum TensorId : int64_t {
   kDquery,
   kDkey,
   kDvalue,
-  kLengths,
-  kQkvOffsets,
+  kQueryLengths,
+  kKeyLengths,
+  kQueryOffsets,
+  kKeyOffsets,
+  kValueOffsets,
   kOutOffsets,
   kStatsOffsets
 };
@@ -77,9 +80,11 @@ Layout Statistics(const PlanKey& key) {
   return {{key.sequences(), heads, length, 1}, strides};
 }
 
-// Where documents begin and how long they are; all null of rows that are not packed.
+// Where documents begin and how long they are; all null of rows that are not packed. A tensor for
+// each role, as other users of cuDNN have them, although some lie in the same memory.
 struct DocumentTensors {
-  TensorPointer lengths, qkv_offsets, out_offsets, stats_offsets;
+  TensorPointer query_lengths, key_lengths;
+  TensorPointer query_offsets, key_offsets, value_offsets, out_offsets, stats_offsets;
 };
 
 DocumentTensors AddDocuments(const PlanKey& key, Graph& graph) {
@@ -93,8 +98,11 @@ DocumentTensors AddDocuments(const PlanKey& key, Graph& graph) {
                             .set_data_type(type));
   };
   const int64_t count = key.sequences();
-  return {list(kLengths, "lengths", count, fe::DataType_t::INT32),
-          list(kQkvOffsets, "qkv_offsets", count + 1, fe::DataType_t::INT64),
+  return {list(kQueryLengths, "query_lengths", count, fe::DataType_t::INT32),
+          list(kKeyLengths, "key_lengths", count, fe::DataType_t::INT32),
+          list(kQueryOffsets, "query_offsets", count + 1, fe::DataType_t::INT64),
+          list(kKeyOffsets, "key_offsets", count + 1, fe::DataType_t::INT64),
+          list(kValueOffsets, "value_offsets", count + 1, fe::DataType_t::INT64),
           list(kOutOffsets, "out_offsets", count + 1, fe::DataType_t::INT64),
           list(kStatsOffsets, "stats_offsets", count + 1, fe::DataType_t::INT64)};
 }
@@ -126,10 +134,11 @@ void AddForward(const PlanKey& plan_key, Graph& graph) {
   const DocumentTensors documents = AddDocuments(plan_key, graph);
   const Layout heads = QkvHeads(plan_key, shape.heads);
   const Layout kv = QkvHeads(plan_key, shape.kv_heads);
-  const TensorPointer& offsets = documents.qkv_offsets;
-  const TensorPointer query = graph.tensor(Attributes(kQuery, "query", heads, offsets));
-  const TensorPointer key = graph.tensor(Attributes(kKey, "key", kv, offsets));
-  const TensorPointer value = graph.tensor(Attributes(kValue, "value", kv, offsets));
+  const TensorPointer query =
+      graph.tensor(Attributes(kQuery, "query", heads, documents.query_offsets));
+  const TensorPointer key = graph.tensor(Attributes(kKey, "key", kv, documents.key_offsets));
+  const TensorPointer value =
+      graph.tensor(Attributes(kValue, "value", kv, documents.value_offsets));
   auto options = fe::graph::SDPA_attributes()
                      .set_name("attention_forward")
                      .set_generate_stats(true)
@@ -138,8 +147,8 @@ void AddForward(const PlanKey& plan_key, Graph& graph) {
                      .set_diagonal_band_right_bound(0);
   if (shape.packed) {
     options.set_padding_mask(true)
-        .set_seq_len_q(documents.lengths)
-        .set_seq_len_kv(documents.lengths);
+        .set_seq_len_q(documents.query_lengths)
+        .set_seq_len_kv(documents.key_lengths);
   }
   const auto [out, stats] = graph.sdpa(query, key, value, options);
   MakeOutput(out, kOut, OutHeads(plan_key), documents.out_offsets);
@@ -153,10 +162,11 @@ void AddBackward(const PlanKey& plan_key, Graph& graph) {
   const Layout heads = QkvHeads(plan_key, shape.heads);
   const Layout kv = QkvHeads(plan_key, shape.kv_heads);
   const Layout outs = OutHeads(plan_key);
-  const TensorPointer& offsets = documents.qkv_offsets;
-  const TensorPointer query = graph.tensor(Attributes(kQuery, "query", heads, offsets));
-  const TensorPointer key = graph.tensor(Attributes(kKey, "key", kv, offsets));
-  const TensorPointer value = graph.tensor(Attributes(kValue, "value", kv, offsets));
+  const TensorPointer query =
+      graph.tensor(Attributes(kQuery, "query", heads, documents.query_offsets));
+  const TensorPointer key = graph.tensor(Attributes(kKey, "key", kv, documents.key_offsets));
+  const TensorPointer value =
+      graph.tensor(Attributes(kValue, "value", kv, documents.value_offsets));
   const TensorPointer out = graph.tensor(Attributes(kOut, "out", outs, documents.out_offsets));
   const TensorPointer dout = graph.tensor(Attributes(kDout, "dout", outs, documents.out_offsets));
   const TensorPointer stats =
@@ -172,16 +182,16 @@ void AddBackward(const PlanKey& plan_key, Graph& graph) {
     // Scratch as large as the tokens, not as documents times the longest that one may be.
     const int64_t tokens = int64_t{shape.batch} * shape.sequence_length;
     options.set_padding_mask(true)
-        .set_seq_len_q(documents.lengths)
-        .set_seq_len_kv(documents.lengths)
+        .set_seq_len_q(documents.query_lengths)
+        .set_seq_len_kv(documents.key_lengths)
         .set_max_total_seq_len_q(tokens)
         .set_max_total_seq_len_kv(tokens);
   }
   const auto [dquery, dkey, dvalue] =
       graph.sdpa_backward(query, key, value, out, dout, stats, options);
-  MakeOutput(dquery, kDquery, heads, offsets);
-  MakeOutput(dkey, kDkey, kv, offsets);
-  MakeOutput(dvalue, kDvalue, kv, offsets);
+  MakeOutput(dquery, kDquery, heads, documents.query_offsets);
+  MakeOutput(dkey, kDkey, kv, documents.key_offsets);
+  MakeOutput(dvalue, kDvalue, kv, documents.value_offsets);
 }
 
 absl::Status BuildGraph(const PlanKey& key, cudnnHandle_t handle, Graph& graph,
@@ -309,8 +319,11 @@ void AttentionPlans::Execute(Plan& plan, const Documents& documents,
   };
   for (const Tensor& tensor : tensors) give(tensor);
   if (plan.key.shape.packed) {
-    give({kLengths, documents.lengths});
-    give({kQkvOffsets, documents.qkv_offsets});
+    give({kQueryLengths, documents.lengths});
+    give({kKeyLengths, documents.lengths});
+    give({kQueryOffsets, documents.qkv_offsets});
+    give({kKeyOffsets, documents.qkv_offsets});
+    give({kValueOffsets, documents.qkv_offsets});
     give({kOutOffsets, documents.out_offsets});
     give({kStatsOffsets, documents.log_sum_exp_offsets});
   }
