@@ -82,6 +82,19 @@ class BadTrainerInputTest(ConveneTestCase):
         self.assertIn("as --accept-new-data says", text)
         self.assertIn("resumed after step 5", text)
 
+    def test_packed_documents_that_nothing_tells_apart(self):
+        self.check("token 0, which ends a document, occurs nowhere", packed_documents="true")
+
+    def test_documents_that_were_not_packed_before(self):
+        self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(steps=5)), 60)
+        # 32 is the space: each word a document.
+        packed = {"packed_documents": "true", "eod_token": 32}
+        self.check("packed documents that end with token 32", steps=10, **packed)
+        text = self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(steps=10, **packed),
+                                      "--accept-new-data"), 60)
+        self.assertIn("resumed after step 5", text)
+        self.check("was trained on", steps=15)
+
 
 class NotANumberTest(ConveneTestCase):
 

@@ -322,6 +322,15 @@ TEST_CASE("the tail is held out, and training never has it as input") {
   CHECK(targets == std::vector<int32_t>{37, 38, 39, 40});
 }
 
+TEST_CASE("a token that occurs is found, wherever it stands") {
+  TempDir dir;
+  const auto data = Dataset::Open(Counting(dir, 41), 4, 0.25);
+  REQUIRE_OK(data);
+  for (const int32_t token : {0, 20, 40}) CHECK(data->Contains(token));
+  CHECK_FALSE(data->Contains(41));
+  CHECK_FALSE(data->Contains(-1));
+}
+
 TEST_CASE("the smallest fraction holds out one sample") {
   TempDir dir;
   const auto data = Dataset::Open(Counting(dir, 41), 4, 0.001);

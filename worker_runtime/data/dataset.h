@@ -27,6 +27,8 @@ class Dataset {
   int vocabulary_size() const { return tokens_.vocabulary_size(); }
   int64_t token_count() const { return tokens_.token_count(); }
   uint64_t content_hash() const { return tokens_.content_hash(); }
+  // Whether the token occurs anywhere; reads the file until it does.
+  bool Contains(int32_t token) const { return tokens_.Contains(token); }
   // "1115394 tokens with hash 9ae16a3b2f90404f": what these tokens are, for checkpoints and people.
   std::string Identity() const;
   int64_t training_samples() const { return training_samples_; }

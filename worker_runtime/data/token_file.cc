@@ -72,6 +72,16 @@ void Widen(const char* source, int64_t count, int32_t* tokens) {
   }
 }
 
+template <typename T>
+bool Occurs(const char* source, int64_t count, int32_t token) {
+  for (int64_t i = 0; i < count; ++i) {
+    T element;
+    std::memcpy(&element, source + i * sizeof(T), sizeof(T));
+    if (static_cast<int64_t>(element) == token) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 absl::StatusOr<TokenFile> TokenFile::Open(const std::string& path) {
@@ -113,6 +123,17 @@ void TokenFile::Read(int64_t first, int64_t count, int32_t* tokens) const {
       return Widen<uint16_t>(source, count, tokens);
     default:
       return Widen<uint32_t>(source, count, tokens);
+  }
+}
+
+bool TokenFile::Contains(int32_t token) const {
+  switch (element_bytes_) {
+    case 1:
+      return Occurs<uint8_t>(tokens_.get(), token_count_, token);
+    case 2:
+      return Occurs<uint16_t>(tokens_.get(), token_count_, token);
+    default:
+      return Occurs<uint32_t>(tokens_.get(), token_count_, token);
   }
 }
 

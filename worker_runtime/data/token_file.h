@@ -36,6 +36,9 @@ class TokenFile {
   // REQUIRES: 0 <= first, 0 <= count, first + count <= token_count(); `tokens` holds `count`.
   void Read(int64_t first, int64_t count, int32_t* tokens) const;
 
+  // Whether the token occurs: looks from the start until it does.
+  bool Contains(int32_t token) const;
+
  private:
   TokenFile() = default;
 

@@ -10,7 +10,7 @@ namespace convene::worker {
 // taken for this one's.
 constexpr char kByteTokenizerName[] = "byte/1";
 constexpr int kByteVocabularySize = 256;
-// Stands between two documents. Text has no byte 0 of its own.
+// Stands between two documents: ends the one before it. Text has no byte 0 of its own.
 constexpr uint8_t kDocumentSeparator = 0;
 
 }  // namespace convene::worker

@@ -45,8 +45,8 @@ class BlockPass {
   absl::Status Middle() {
     LinearForward(QkvShape(s_), a_.norm1, w_ + p_.qkv, a_.qkv, stream_);
     Rotate(/*inverse=*/false, a_.qkv);
-    AttentionForward(s_.attention(), a_.qkv, a_.attention, a_.log_sum_exp, scratch_.workspace,
-                     stream_);
+    AttentionForward(s_.attention(), context_.documents, a_.qkv, a_.attention, a_.log_sum_exp,
+                     scratch_.workspace, stream_);
     T* const delta = scratch_.hidden;
     CONVENE_RETURN_IF_ERROR(RowParallelForward(OutShape(s_), a_.attention, w_ + p_.attention_out,
                                                delta, *context_.tp, stream_));
@@ -88,8 +88,8 @@ class BlockPass {
     }
     RowParallelBackward(OutShape(s_), a_.attention, w_ + p_.attention_out, gradient,
                         scratch_.narrow, dw + p_.attention_out, stream_);
-    AttentionBackward(s_.attention(), a_.qkv, a_.attention, a_.log_sum_exp, scratch_.narrow,
-                      scratch_.wide, scratch_.workspace, stream_);
+    AttentionBackward(s_.attention(), context_.documents, a_.qkv, a_.attention, a_.log_sum_exp,
+                      scratch_.narrow, scratch_.wide, scratch_.workspace, stream_);
     Rotate(/*inverse=*/true, scratch_.wide);
     CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(QkvShape(s_), a_.norm1, w_ + p_.qkv,
                                                    scratch_.wide, scratch_.hidden, dw + p_.qkv,
@@ -104,7 +104,8 @@ class BlockPass {
   // Query and key heads lie side by side at the start of each row, so one call turns both.
   void Rotate(bool inverse, T* qkv) {
     RopeApply(s_.batch, s_.sequence_length, s_.heads + s_.kv_heads, s_.head_size, s_.qkv_width(),
-              context_.rope_cosines, context_.rope_sines, inverse, qkv, stream_);
+              context_.rope_cosines, context_.rope_sines, context_.documents.begin, inverse, qkv,
+              stream_);
   }
 
   const BlockShape& s_;
@@ -119,7 +120,7 @@ class BlockPass {
 }  // namespace
 
 BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, int micro_batch_size,
-                          int sequence_length, bool deterministic) {
+                          int sequence_length, bool deterministic, bool packed) {
   return {.batch = micro_batch_size,
           .sequence_length = sequence_length,
           .hidden = config.hidden_size,
@@ -128,7 +129,8 @@ BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, int micro_batc
           .head_size = config.head_size,
           .ffn = config.ffn_size / tp_size,
           .norm_epsilon = static_cast<float>(config.norm_epsilon),
-          .deterministic = deterministic};
+          .deterministic = deterministic,
+          .packed = packed};
 }
 
 template <typename T>

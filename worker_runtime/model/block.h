@@ -14,6 +14,7 @@
 #include "worker_runtime/model/config.h"
 #include "worker_runtime/model/parameters.h"
 #include "worker_runtime/ops/attention.h"
+#include "worker_runtime/ops/documents.h"
 
 namespace convene::worker {
 
@@ -28,17 +29,18 @@ struct BlockShape {
   int ffn = 0;  // local
   float norm_epsilon = 0;
   bool deterministic = false;
+  bool packed = false;  // rows hold several documents: context.documents.begin is given
 
   int rows() const { return batch * sequence_length; }
   int attention_width() const { return heads * head_size; }
   int qkv_width() const { return (heads + 2 * kv_heads) * head_size; }
   AttentionShape attention() const {
-    return {batch, sequence_length, heads, kv_heads, head_size, deterministic};
+    return {batch, sequence_length, heads, kv_heads, head_size, deterministic, packed};
   }
 };
 
 BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, int micro_batch_size,
-                          int sequence_length, bool deterministic);
+                          int sequence_length, bool deterministic, bool packed);
 
 // What the forward pass leaves for the backward pass. Each points at rows * width elements of T, or
 // floats. Those that are recomputed are shared by all blocks.
@@ -70,12 +72,13 @@ struct BlockScratch {
 template <typename T>
 size_t BlockWorkspaceBytes(const BlockShape& shape, DeviceKind device);
 
-// Constant tables and the communicator of a block.
+// Constant tables and the communicator of a block, and where the microbatch's documents lie.
 struct BlockContext {
   const float* rope_cosines = nullptr;  // (sequence_length, head_size / 2)
   const float* rope_sines = nullptr;
   Collective* tp = nullptr;
   Recompute recompute = Recompute::kNone;
+  Documents documents;
 };
 
 // What a block starts from: a residual stream and what is still to be added to it. With delta null,

@@ -12,6 +12,7 @@
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/model/initialize.h"
 #include "worker_runtime/model/stage.h"
+#include "worker_runtime/ops/documents.h"
 
 namespace convene::worker {
 namespace {
@@ -34,16 +35,21 @@ ModelConfig SmallModel(bool tied) {
 
 class OneRankModel {
  public:
-  explicit OneRankModel(const ModelConfig& config, Recompute recompute = Recompute::kNone)
+  // `document_begin`: of packed rows.
+  explicit OneRankModel(const ModelConfig& config, Recompute recompute = Recompute::kNone,
+                        const std::vector<int32_t>& document_begin = {})
       : table_(BuildParameterTable(config, {}, {})),
         sets_(LoopbackCommunicators({})),
         stage_(Stage::Make({.config = config,
                             .recompute = recompute,
+                            .packed_documents = !document_begin.empty(),
                             .micro_batch_size = kBatch,
                             .sequence_length = kSequenceLength},
                            table_, *sets_[0].tp, *device_, arena_)),
         parameters_(table_.flat_count),
-        gradients_(table_.flat_count) {
+        gradients_(table_.flat_count),
+        document_begin_(document_begin),
+        documents_({.begin = document_begin_.data()}) {
     REQUIRE_OK(arena_.Build());
     for (const ParameterSlice& slice : table_.slices) {
       InitializeParameter(slice, 3, 0, slice.count(), parameters_.data() + slice.flat_offset);
@@ -71,7 +77,8 @@ class OneRankModel {
  private:
   double Forward(const float* gradient_scale) {
     loss_sum_ = 0;
-    stage_->SetBatch({inputs_.data(), targets_.data(), gradient_scale});
+    stage_->SetBatch({inputs_.data(), targets_.data(), gradient_scale,
+                      document_begin_.empty() ? nullptr : &documents_});
     REQUIRE_OK(stage_->Forward(0, device_->compute()));
     return loss_sum_;
   }
@@ -84,14 +91,16 @@ class OneRankModel {
   double loss_sum_ = 0;
   std::vector<float> parameters_;
   std::vector<float> gradients_;
+  const std::vector<int32_t> document_begin_;
+  const Documents documents_;
   std::vector<int32_t> inputs_;
   std::vector<int32_t> targets_;
 };
 
 // Along the gradient the loss must change as its length says: one number that every element of a
 // tensor enters.
-void CheckGradients(const ModelConfig& config) {
-  OneRankModel model(config);
+void CheckGradients(const ModelConfig& config, const std::vector<int32_t>& document_begin = {}) {
+  OneRankModel model(config, Recompute::kNone, document_begin);
   model.Backward();
   const std::vector<float> gradients = model.gradients();
   const std::vector<float> start = model.parameters();
@@ -125,14 +134,20 @@ TEST_CASE("every parameter's gradient is the slope of the loss") {
   CheckGradients(SmallModel(false));
 }
 
+const std::vector<int32_t> kPacked = {0, 0, 2, 2, 4, 0, 1, 1, 1, 1};
+
+TEST_CASE("so it is of packed documents") { CheckGradients(SmallModel(false), kPacked); }
+
 TEST_CASE("what the backward pass computes again has the same bits") {
-  OneRankModel kept(SmallModel(false));
-  const double loss = kept.Backward();
-  for (const Recompute recompute : {Recompute::kSelective, Recompute::kFull}) {
-    CAPTURE(recompute);
-    OneRankModel again(SmallModel(false), recompute);
-    CHECK(again.Backward() == loss);
-    CHECK(again.gradients() == kept.gradients());
+  for (const std::vector<int32_t>& document_begin : {std::vector<int32_t>(), kPacked}) {
+    OneRankModel kept(SmallModel(false), Recompute::kNone, document_begin);
+    const double loss = kept.Backward();
+    for (const Recompute recompute : {Recompute::kSelective, Recompute::kFull}) {
+      CAPTURE(recompute);
+      OneRankModel again(SmallModel(false), recompute, document_begin);
+      CHECK(again.Backward() == loss);
+      CHECK(again.gradients() == kept.gradients());
+    }
   }
 }
 

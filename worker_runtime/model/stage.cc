@@ -72,6 +72,11 @@ class StageOf final : public Stage {
     }
     return batch_.observer->GradientsFinal(flat_begin);
   }
+  BlockContext ContextOf(int microbatch) const {
+    BlockContext context = context_;
+    if (batch_.documents != nullptr) context.documents = batch_.documents[microbatch];
+    return context;
+  }
   typename LossHead<T>::Weights HeadWeights() const {
     return {.norm = parameters_ + table_.final_norm,
             .head = parameters_ + table_.head,
@@ -122,7 +127,8 @@ StageOf<T>::StageOf(const Options& options, const ParameterTable& table, Collect
       device_(device),
       arena_(arena),
       shape_(MakeBlockShape(options.config, options.layout.tp, options.micro_batch_size,
-                            options.sequence_length, options.deterministic)),
+                            options.sequence_length, options.deterministic,
+                            options.packed_documents)),
       vocabulary_(SliceVocabulary(options.config.vocabulary_size, options.layout.tp,
                                   options.coordinate.tp)),
       slot_memory_(options.slots) {
@@ -231,7 +237,7 @@ void StageOf<T>::BindTables() {
   const size_t bytes = cosines.size() * sizeof(float);
   device_.Copy(host_cosines.data(), cosines.data(), bytes, device_.compute());
   device_.Copy(host_sines.data(), sines.data(), bytes, device_.compute());
-  context_ = {cosines.data(), sines.data(), &tp_, options_.recompute};
+  context_ = {cosines.data(), sines.data(), &tp_, options_.recompute, {}};
 }
 
 template <typename T>
@@ -259,6 +265,7 @@ void StageOf<T>::Bind(ConstElements parameters, absl::Span<float> gradients, dou
 template <typename T>
 absl::Status StageOf<T>::Forward(int microbatch, Stream& stream) {
   Slot& slot = this->slot(microbatch);
+  const BlockContext context = ContextOf(microbatch);
   if (first()) {
     ParametersNeeded(microbatch, table_.BlockBegin(0));
     CONVENE_RETURN_IF_ERROR(VocabularyParallelEmbedding(
@@ -271,7 +278,7 @@ absl::Status StageOf<T>::Forward(int microbatch, Stream& stream) {
     const bool leaves_stage = i + 1 == slot.blocks.size() && !last();
     T* const delta = leaves_stage ? slot.output : scratch_.hidden;
     ParametersNeeded(microbatch, table_.BlockBegin(i + 1));
-    CONVENE_RETURN_IF_ERROR(BlockForward(shape_, context_, table_.blocks[i], parameters_, input,
+    CONVENE_RETURN_IF_ERROR(BlockForward(shape_, context, table_.blocks[i], parameters_, input,
                                          block, scratch_, delta, stream));
     input = {.residual = block.middle, .delta = delta};
   }
@@ -287,13 +294,14 @@ absl::Status StageOf<T>::Forward(int microbatch, Stream& stream) {
 template <typename T>
 absl::Status StageOf<T>::Backward(int microbatch, Stream& stream) {
   Slot& slot = this->slot(microbatch);
+  const BlockContext context = ContextOf(microbatch);
   T* const gradient = gradient_buffers_[microbatch % 2];
   if (last()) {
     loss_head_->Backward(HeadWeights(), slot.loss, gradient, stream);
     CONVENE_RETURN_IF_ERROR(GradientsFinal(microbatch, table_.BlockBegin(slot.blocks.size())));
   }
   for (size_t i = slot.blocks.size(); i-- > 0;) {
-    CONVENE_RETURN_IF_ERROR(BlockBackward(shape_, context_, table_.blocks[i], parameters_,
+    CONVENE_RETURN_IF_ERROR(BlockBackward(shape_, context, table_.blocks[i], parameters_,
                                           gradients_, slot.blocks[i], scratch_, gradient, stream));
     CONVENE_RETURN_IF_ERROR(GradientsFinal(microbatch, table_.BlockBegin(i)));
   }

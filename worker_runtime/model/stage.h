@@ -14,6 +14,7 @@
 #include "worker_runtime/model/block.h"
 #include "worker_runtime/model/config.h"
 #include "worker_runtime/model/parameters.h"
+#include "worker_runtime/ops/documents.h"
 #include "worker_runtime/schedule/executor.h"
 
 namespace convene::worker {
@@ -44,6 +45,9 @@ struct StageBatch {
   // Told by Forward of microbatch 0 and by Backward of the last one, and by no other call: what is
   // queued by those others is the same in every step. Null: nobody is told. Borrowed.
   StageObserver* observer = nullptr;
+  // One for each microbatch where Options::packed_documents, else null. The list itself lies in
+  // host memory, what it points to in the device's.
+  const Documents* documents = nullptr;
 };
 
 // Not thread-safe. All memory comes from the arena that was planned with it.
@@ -56,6 +60,7 @@ class Stage : public PipelineStage {
     DType dtype = DType::kFloat32;  // of parameters and activations: kFloat32 or kBFloat16
     Recompute recompute = Recompute::kNone;
     bool deterministic = false;
+    bool packed_documents = false;
     int micro_batch_size = 1;
     int sequence_length = 1;
     int slots = 1;  // microbatches in flight: ActivationSlots()

@@ -7,6 +7,7 @@
 #include "worker_runtime/device/dtype.h"
 #include "worker_runtime/device/stream.h"
 #include "worker_runtime/device/workspace.h"
+#include "worker_runtime/ops/documents.h"
 
 namespace convene::worker {
 
@@ -22,6 +23,8 @@ struct AttentionShape {
   // The backward pass gives the same bits for the same input on every device; slower on a GPU. (On
   // the CPU it always does.)
   bool deterministic = false;
+  // Rows may hold several documents: documents.begin is given. Else it is null.
+  bool packed = false;
 
   int qkv_width() const { return (heads + 2 * kv_heads) * head_size; }
   friend bool operator==(const AttentionShape&, const AttentionShape&) = default;
@@ -31,16 +34,19 @@ struct AttentionShape {
 template <typename T>
 size_t AttentionWorkspaceBytes(const AttentionShape& shape, DeviceKind device);
 
-// out: (batch, sequence_length, heads * head_size); log_sum_exp: (batch, heads, sequence_length),
-// kept for the backward pass.
+// A query sees the keys of its own document up to its own position.
+//
+// out: (batch, sequence_length, heads * head_size). log_sum_exp is kept for the backward pass:
+// (batch, heads, sequence_length), but (batch, sequence_length, heads) of packed rows on a GPU
+// (documents lie anywhere, so cuDNN wants all heads of a token side by side).
 template <typename T>
-void AttentionForward(const AttentionShape& shape, const T* qkv, T* out, float* log_sum_exp,
-                      const Workspace& workspace, Stream& stream);
+void AttentionForward(const AttentionShape& shape, const Documents& documents, const T* qkv, T* out,
+                      float* log_sum_exp, const Workspace& workspace, Stream& stream);
 
 // dqkv has qkv's shape and is overwritten.
 template <typename T>
-void AttentionBackward(const AttentionShape& shape, const T* qkv, const T* out,
-                       const float* log_sum_exp, const T* dout, T* dqkv, const Workspace& workspace,
-                       Stream& stream);
+void AttentionBackward(const AttentionShape& shape, const Documents& documents, const T* qkv,
+                       const T* out, const float* log_sum_exp, const T* dout, T* dqkv,
+                       const Workspace& workspace, Stream& stream);
 
 }  // namespace convene::worker

@@ -68,9 +68,10 @@ void RmsNormBackward(int rows, int columns, const T* x, const T* weight, const f
 
 template <typename T>
 void RopeApply(int batch, int sequence_length, int heads, int head_size, int row_stride,
-               const float* cosines, const float* sines, bool inverse, T* x, Stream& stream) {
+               const float* cosines, const float* sines, const int32_t* document_begin,
+               bool inverse, T* x, Stream& stream) {
   CONVENE_QUEUE(RopeApply(batch, sequence_length, heads, head_size, row_stride, cosines, sines,
-                          inverse, x, stream));
+                          document_begin, inverse, x, stream));
 }
 
 template <typename T>
@@ -178,16 +179,19 @@ size_t AttentionWorkspaceBytes(const AttentionShape& shape, DeviceKind device) {
 }
 
 template <typename T>
-void AttentionForward(const AttentionShape& shape, const T* qkv, T* out, float* log_sum_exp,
-                      const Workspace& workspace, Stream& stream) {
-  CONVENE_QUEUE(AttentionForward(shape, qkv, out, log_sum_exp, workspace, stream));
+void AttentionForward(const AttentionShape& shape, const Documents& documents, const T* qkv, T* out,
+                      float* log_sum_exp, const Workspace& workspace, Stream& stream) {
+  CONVENE_CHECK(shape.packed == (documents.begin != nullptr));
+  CONVENE_QUEUE(AttentionForward(shape, documents, qkv, out, log_sum_exp, workspace, stream));
 }
 
 template <typename T>
-void AttentionBackward(const AttentionShape& shape, const T* qkv, const T* out,
-                       const float* log_sum_exp, const T* dout, T* dqkv, const Workspace& workspace,
-                       Stream& stream) {
-  CONVENE_QUEUE(AttentionBackward(shape, qkv, out, log_sum_exp, dout, dqkv, workspace, stream));
+void AttentionBackward(const AttentionShape& shape, const Documents& documents, const T* qkv,
+                       const T* out, const float* log_sum_exp, const T* dout, T* dqkv,
+                       const Workspace& workspace, Stream& stream) {
+  CONVENE_CHECK(shape.packed == (documents.begin != nullptr));
+  CONVENE_QUEUE(
+      AttentionBackward(shape, documents, qkv, out, log_sum_exp, dout, dqkv, workspace, stream));
 }
 
 #undef CONVENE_QUEUE
@@ -221,11 +225,11 @@ template void RmsNormBackward(int rows, int columns, const BFloat16* x, const BF
                               BFloat16* dx, float* dweight, const Workspace& workspace,
                               Stream& stream);
 template void RopeApply(int batch, int sequence_length, int heads, int head_size, int row_stride,
-                        const float* cosines, const float* sines, bool inverse, float* x,
-                        Stream& stream);
+                        const float* cosines, const float* sines, const int32_t* document_begin,
+                        bool inverse, float* x, Stream& stream);
 template void RopeApply(int batch, int sequence_length, int heads, int head_size, int row_stride,
-                        const float* cosines, const float* sines, bool inverse, BFloat16* x,
-                        Stream& stream);
+                        const float* cosines, const float* sines, const int32_t* document_begin,
+                        bool inverse, BFloat16* x, Stream& stream);
 template void SwigluForward(int rows, int width, const float* gate_up, float* y, Stream& stream);
 template void SwigluForward(int rows, int width, const BFloat16* gate_up, BFloat16* y,
                             Stream& stream);
@@ -266,15 +270,19 @@ template void AdamW(int64_t count, const AdamWFactors* factors, const StepContro
                     float* first_moment, float* second_moment, Stream& stream);
 template size_t AttentionWorkspaceBytes<float>(const AttentionShape& shape, DeviceKind device);
 template size_t AttentionWorkspaceBytes<BFloat16>(const AttentionShape& shape, DeviceKind device);
-template void AttentionForward(const AttentionShape& shape, const float* qkv, float* out,
-                               float* log_sum_exp, const Workspace& workspace, Stream& stream);
-template void AttentionForward(const AttentionShape& shape, const BFloat16* qkv, BFloat16* out,
-                               float* log_sum_exp, const Workspace& workspace, Stream& stream);
-template void AttentionBackward(const AttentionShape& shape, const float* qkv, const float* out,
-                                const float* log_sum_exp, const float* dout, float* dqkv,
-                                const Workspace& workspace, Stream& stream);
-template void AttentionBackward(const AttentionShape& shape, const BFloat16* qkv,
-                                const BFloat16* out, const float* log_sum_exp, const BFloat16* dout,
-                                BFloat16* dqkv, const Workspace& workspace, Stream& stream);
+template void AttentionForward(const AttentionShape& shape, const Documents& documents,
+                               const float* qkv, float* out, float* log_sum_exp,
+                               const Workspace& workspace, Stream& stream);
+template void AttentionForward(const AttentionShape& shape, const Documents& documents,
+                               const BFloat16* qkv, BFloat16* out, float* log_sum_exp,
+                               const Workspace& workspace, Stream& stream);
+template void AttentionBackward(const AttentionShape& shape, const Documents& documents,
+                                const float* qkv, const float* out, const float* log_sum_exp,
+                                const float* dout, float* dqkv, const Workspace& workspace,
+                                Stream& stream);
+template void AttentionBackward(const AttentionShape& shape, const Documents& documents,
+                                const BFloat16* qkv, const BFloat16* out, const float* log_sum_exp,
+                                const BFloat16* dout, BFloat16* dqkv, const Workspace& workspace,
+                                Stream& stream);
 
 }  // namespace convene::worker

@@ -30,6 +30,7 @@ constexpr int kFfn = 1024;
 constexpr int kHeads = 6;
 constexpr int kHeadSize = 64;
 constexpr int kSequence = 256;
+constexpr int kDocument = 32;  // of packed rows
 constexpr int kVocabulary = 4096;
 
 std::vector<float> Numbers(size_t count) {
@@ -93,7 +94,7 @@ void BenchMatMul(int rows, Stream& stream) {
 
 template <typename T>
 void BenchAttention(int rows, Stream& stream) {
-  const AttentionShape shape = {rows / kSequence, kSequence, kHeads, kHeads, kHeadSize};
+  AttentionShape shape = {rows / kSequence, kSequence, kHeads, kHeads, kHeadSize};
   const auto qkv = NumbersOf<T>(static_cast<size_t>(rows) * shape.qkv_width());
   const auto dout = NumbersOf<T>(static_cast<size_t>(rows) * kHidden);
   std::vector<T> out(dout.size()), dqkv(qkv.size());
@@ -101,13 +102,23 @@ void BenchAttention(int rows, Stream& stream) {
   std::vector<char> memory(AttentionWorkspaceBytes<T>(shape, DeviceKind::kCpu));
   const Workspace workspace = {memory.data(), memory.size()};
   const double product = 2.0 * rows * (kSequence + 1) / 2 * kHidden;
-  Print("attention forward", 2 * product, "GFLOP/s", [&] {
-    AttentionForward(shape, qkv.data(), out.data(), log_sum_exp.data(), workspace, stream);
-  });
-  Print("attention backward", 5 * product, "GFLOP/s", [&] {
-    AttentionBackward(shape, qkv.data(), out.data(), log_sum_exp.data(), dout.data(), dqkv.data(),
-                      workspace, stream);
-  });
+  const auto print = [&](const char* forward, const char* backward, double product,
+                         const Documents& documents) {
+    Print(forward, 2 * product, "GFLOP/s", [&] {
+      AttentionForward(shape, documents, qkv.data(), out.data(), log_sum_exp.data(), workspace,
+                       stream);
+    });
+    Print(backward, 5 * product, "GFLOP/s", [&] {
+      AttentionBackward(shape, documents, qkv.data(), out.data(), log_sum_exp.data(), dout.data(),
+                        dqkv.data(), workspace, stream);
+    });
+  };
+  print("attention forward", "attention backward", product, {});
+  shape.packed = true;
+  std::vector<int32_t> begins(rows);
+  for (int row = 0; row < rows; ++row) begins[row] = row % kSequence / kDocument * kDocument;
+  print("attention forward, packed", "attention backward, packed",
+        2.0 * rows * (kDocument + 1) / 2 * kHidden, {.begin = begins.data()});
 }
 
 template <typename T>
@@ -133,7 +144,7 @@ void BenchRows(int rows, Stream& stream) {
   RopeTable(kSequence, kHeadSize, 10000.0, cosines.data(), sines.data());
   Print("rope", 2 * 2 * kHidden * floats, "GB/s", [&] {
     RopeApply(rows / kSequence, kSequence, 2 * kHeads, kHeadSize, width, cosines.data(),
-              sines.data(), false, qkv.data(), stream);
+              sines.data(), nullptr, false, qkv.data(), stream);
   });
 
   const auto gate_up = NumbersOf<T>(static_cast<size_t>(rows) * 2 * kFfn);

@@ -156,16 +156,20 @@ TEMPLATE_TEST_CASE("RoPE agrees with the reference, leaves the rest of the row, 
     RopeTable(sequence_length, head_size, 10000.0, cosines.data(), sines.data());
     const auto x =
         NumbersOf<TestType>(static_cast<size_t>(batch) * sequence_length * row_stride, 1);
-    const auto turn = [&](bool inverse, std::vector<TestType>& y) {
+    const auto begins = testing::DocumentBegins(batch, sequence_length, {2, 1, 7});
+    const auto turn = [&](bool inverse, std::vector<TestType>& y,
+                          const int32_t* document_begin = nullptr) {
       RopeApply(batch, sequence_length, heads, head_size, row_stride, cosines.data(), sines.data(),
-                inverse, y.data(), AnyStream());
+                document_begin, inverse, y.data(), AnyStream());
     };
-    for (const bool inverse : {false, true}) {
+    for (const int way : {0, 1, 2, 3}) {
+      const bool inverse = way % 2 == 1;
+      const int32_t* const document_begin = way < 2 ? nullptr : begins.data();
       Compare<TestType>(
           inverse ? kBackward : kForward,
           [&] {
             auto y = Store<TestType>(x);
-            turn(inverse, y);
+            turn(inverse, y, document_begin);
             return Outputs<float>{Load(y)};
           },
           [&](auto zero) {
@@ -175,7 +179,8 @@ TEMPLATE_TEST_CASE("RoPE agrees with the reference, leaves the rest of the row, 
                                        sines.data());
             Outputs<Real> y = {As<Real>(x)};
             reference::RopeApply<Real>(batch, sequence_length, heads, head_size, row_stride,
-                                       cosines.data(), sines.data(), inverse, y[0].data());
+                                       cosines.data(), sines.data(), document_begin, inverse,
+                                       y[0].data());
             return y;
           });
     }

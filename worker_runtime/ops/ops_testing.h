@@ -46,6 +46,27 @@ inline std::vector<int32_t> Integers(size_t count, uint64_t seed, int begin, int
   return result;
 }
 
+// Documents::begin of rows whose documents have these lengths, over and over, cut at each row's end
+// (the rest goes on in the next row).
+inline std::vector<int32_t> DocumentBegins(int batch, int sequence_length,
+                                           const std::vector<int>& lengths) {
+  std::vector<int32_t> begins;
+  size_t document = 0;
+  int left = lengths[0];
+  for (int row = 0; row < batch; ++row) {
+    int begin = 0;
+    for (int position = 0; position < sequence_length; ++position) {
+      if (left == 0) {
+        begin = position;
+        left = lengths[++document % lengths.size()];
+      }
+      begins.push_back(begin);
+      --left;
+    }
+  }
+  return begins;
+}
+
 template <typename Real>
 std::vector<Real> As(const std::vector<float>& values) {
   return std::vector<Real>(values.begin(), values.end());

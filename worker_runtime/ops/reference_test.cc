@@ -57,15 +57,20 @@ TEST_CASE("RoPE's inverse is its slope's transpose") {
   const int heads = 2;
   Vector cosines(sequence_length * head_size / 2), sines(cosines.size());
   reference::RopeTable(sequence_length, head_size, 10.0, cosines.data(), sines.data());
+  const int32_t begins[] = {0, 0, 2, 2};
+  const int32_t* document_begin = nullptr;
   const auto turn = [&](Vector x, bool inverse) {
     reference::RopeApply(1, sequence_length, heads, head_size, heads * head_size, cosines.data(),
-                         sines.data(), inverse, x.data());
+                         sines.data(), document_begin, inverse, x.data());
     return x;
   };
-  CheckGradient(
-      Doubles(sequence_length * heads * head_size, 1),
-      [&](const Vector& x) { return turn(x, false); },
-      [&](const Vector& dy) { return turn(dy, true); });
+  for (const int32_t* const documents : {static_cast<const int32_t*>(nullptr), begins + 0}) {
+    document_begin = documents;
+    CheckGradient(
+        Doubles(sequence_length * heads * head_size, 1),
+        [&](const Vector& x) { return turn(x, false); },
+        [&](const Vector& dy) { return turn(dy, true); });
+  }
 }
 
 TEST_CASE("SwiGLU's backward pass is its slope") {
@@ -131,18 +136,35 @@ TEST_CASE("attention's backward pass is its slope") {
   const size_t tokens = 10;
   const Vector qkv = Doubles(tokens * shape.qkv_width(), 1);
   Vector log_sum_exp(tokens * shape.heads);
-  const auto forward = [&](const Vector& qkv) {
-    Vector out(tokens * shape.heads * shape.head_size);
-    reference::AttentionForward(shape, qkv.data(), out.data(), log_sum_exp.data());
-    return out;
-  };
-  CheckGradient(qkv, forward, [&](const Vector& dout) {
-    const Vector out = forward(qkv);
-    Vector dqkv(qkv.size());
-    reference::AttentionBackward(shape, qkv.data(), out.data(), log_sum_exp.data(), dout.data(),
-                                 dqkv.data());
-    return dqkv;
-  });
+  const auto begins = testing::DocumentBegins(2, 5, {3, 1});
+  for (const int32_t* const documents : {static_cast<const int32_t*>(nullptr), begins.data()}) {
+    const auto forward = [&](const Vector& qkv) {
+      Vector out(tokens * shape.heads * shape.head_size);
+      reference::AttentionForward(shape, qkv.data(), out.data(), log_sum_exp.data(), documents);
+      return out;
+    };
+    CheckGradient(qkv, forward, [&](const Vector& dout) {
+      const Vector out = forward(qkv);
+      Vector dqkv(qkv.size());
+      reference::AttentionBackward(shape, qkv.data(), out.data(), log_sum_exp.data(), dout.data(),
+                                   dqkv.data(), documents);
+      return dqkv;
+    });
+  }
+}
+
+TEST_CASE("a packed document's attention is that of the document alone") {
+  const AttentionShape shape = {1, 7, 2, 1, 4};
+  const AttentionShape alone = {1, 4, 2, 1, 4};
+  const auto begins = testing::DocumentBegins(1, 7, {3, 4});
+  const Vector qkv = Doubles(static_cast<size_t>(7) * shape.qkv_width(), 1);
+  const ptrdiff_t skipped = ptrdiff_t{3} * shape.qkv_width();
+  Vector out(static_cast<size_t>(7) * 2 * 4), alone_out(static_cast<size_t>(4) * 2 * 4);
+  Vector log_sum_exp(14), alone_log_sum_exp(8);
+  reference::AttentionForward(shape, qkv.data(), out.data(), log_sum_exp.data(), begins.data());
+  reference::AttentionForward(alone, qkv.data() + skipped, alone_out.data(),
+                              alone_log_sum_exp.data());
+  CHECK(Vector(out.begin() + 3 * 2 * 4, out.end()) == alone_out);
 }
 
 }  // namespace

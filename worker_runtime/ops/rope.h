@@ -3,6 +3,8 @@
 // theta^(-2i/head_size).
 #pragma once
 
+#include <cstdint>
+
 #include "worker_runtime/device/dtype.h"
 #include "worker_runtime/device/stream.h"
 
@@ -12,10 +14,12 @@ namespace convene::worker {
 void RopeTable(int sequence_length, int head_size, double theta, float* cosines, float* sines);
 
 // Turns in place the heads of x: (batch, sequence_length, row_stride) where each row begins with
-// `heads` heads of head_size elements. `inverse` turns back: the backward pass. T: float or
-// BFloat16; arithmetic in float.
+// `heads` heads of head_size elements. `document_begin`: (batch, sequence_length), what is taken
+// off each position (ops/documents.h); null: nothing. `inverse` turns back: the backward pass. T:
+// float or BFloat16; arithmetic in float.
 template <typename T>
 void RopeApply(int batch, int sequence_length, int heads, int head_size, int row_stride,
-               const float* cosines, const float* sines, bool inverse, T* x, Stream& stream);
+               const float* cosines, const float* sines, const int32_t* document_begin,
+               bool inverse, T* x, Stream& stream);
 
 }  // namespace convene::worker

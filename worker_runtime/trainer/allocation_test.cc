@@ -28,7 +28,8 @@ namespace {
 
 TEST_CASE("after the first, a step allocates nothing") {
   const DType dtype = GENERATE(DType::kFloat32, DType::kBFloat16);
-  CAPTURE(dtype);
+  const bool packed = GENERATE(false, true);
+  CAPTURE(dtype, packed);
   constexpr int kMicrobatches = 2, kRows = 2, kSequenceLength = 16;
   std::vector<CommunicatorSet> sets = LoopbackCommunicators({});
   const auto model = NamedModel("llama-tiny");
@@ -36,13 +37,16 @@ TEST_CASE("after the first, a step allocates nothing") {
   const std::unique_ptr<Device> device = Device::Cpu();
   auto engine = Engine::Create({.model = *model,
                                 .dtype = dtype,
+                                .packed_documents = packed,
                                 .micro_batch_size = kRows,
                                 .sequence_length = kSequenceLength,
                                 .microbatches = kMicrobatches},
                                sets[0], *device);
   REQUIRE_OK(engine);
   const std::vector<int32_t> tokens(kMicrobatches * kRows * kSequenceLength, 65);
-  const TokenBatch batch{tokens.data(), tokens.data(), 1.0f / tokens.size()};
+  const std::vector<int32_t> begins(tokens.size(), 0);
+  const TokenBatch batch{tokens.data(), tokens.data(), 1.0f / tokens.size(),
+                         packed ? begins.data() : nullptr};
   // The first step may build what stays: oneDNN's kernels, the communicators' scratch.
   REQUIRE((*engine)->TrainStep(batch, {.learning_rate = 1e-3, .step = 1}, false).ok());
   const int64_t before = g_allocations;

@@ -1,6 +1,7 @@
 #include "worker_runtime/trainer/batches.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,7 +51,7 @@ std::vector<int32_t> Firsts(const BatchLoader& loader, int micro_batch_size,
 TEST_CASE("a step has the same samples in the same order on every cut") {
   const TempDir directory;
   const Dataset dataset = Counting(directory, 50, 0.0);
-  BatchLoader alone(dataset, 5, {kGlobalBatch, static_cast<int>(kGlobalBatch), 1}, 0);
+  BatchLoader alone(dataset, 5, {kGlobalBatch, static_cast<int>(kGlobalBatch), 1}, 0, std::nullopt);
   std::vector<int32_t> before;
   for (int64_t first_sample = 0; first_sample < 5 * kGlobalBatch; first_sample += kGlobalBatch) {
     const auto expected = Firsts(alone, kGlobalBatch, alone.Training(first_sample));
@@ -61,7 +62,7 @@ TEST_CASE("a step has the same samples in the same order on every cut") {
       for (const int micro : {1, 2}) {
         std::vector<int32_t> firsts;
         for (int rank = 0; rank < dp; ++rank) {
-          BatchLoader loader(dataset, 5, {kGlobalBatch, micro, dp}, rank);
+          BatchLoader loader(dataset, 5, {kGlobalBatch, micro, dp}, rank, std::nullopt);
           const TokenBatch batch = loader.Training(first_sample);
           CHECK(batch.gradient_scale == 1.0f / (kGlobalBatch * kSequenceLength));
           const auto mine = Firsts(loader, micro, batch);
@@ -81,7 +82,7 @@ TEST_CASE("validation sees each held-out sample once and pads the rest") {
   std::vector<int32_t> firsts;
   for (int64_t first = 0; first < end; first += kGlobalBatch) {
     for (int rank = 0; rank < 2; ++rank) {
-      BatchLoader loader(dataset, 5, {kGlobalBatch, 2, 2}, rank);
+      BatchLoader loader(dataset, 5, {kGlobalBatch, 2, 2}, rank, std::nullopt);
       const auto mine = Firsts(loader, 2, loader.Validation(first, end));
       firsts.insert(firsts.end(), mine.begin(), mine.end());
     }
@@ -89,6 +90,51 @@ TEST_CASE("validation sees each held-out sample once and pads the rest") {
   std::vector<int32_t> expected;
   for (int i = 0; i < end; ++i) expected.push_back((37 + i) * kSequenceLength);
   CHECK(firsts == expected);
+}
+
+TEST_CASE("packed rows say where documents begin, on every cut, in training and validation") {
+  const TempDir directory;
+  const Dataset dataset = Counting(directory, 50, 0.26);
+  // Each row is its own number times 4 and the three after it: row 2 is {8, 9, 10, 11}.
+  const int32_t end_of_document = 9;
+  for (const int micro : {1, 2}) {
+    BatchLoader loader(dataset, 5, {kGlobalBatch, micro, 1}, 0, end_of_document);
+    int rows_with_end = 0;
+    // A whole pass.
+    for (int64_t first = 0; first < 37; first += kGlobalBatch) {
+      const TokenBatch batch = loader.Training(first);
+      REQUIRE(batch.document_begin != nullptr);
+      for (int64_t row = 0; row < kGlobalBatch; ++row) {
+        const int32_t* begin = batch.document_begin + row * kSequenceLength;
+        const bool has_end = batch.inputs[row * kSequenceLength] == 8;
+        rows_with_end += has_end ? 1 : 0;
+        const std::vector<int32_t> expected = {0, 0, has_end ? 2 : 0, has_end ? 2 : 0};
+        CHECK(std::vector<int32_t>(begin, begin + kSequenceLength) == expected);
+      }
+    }
+    CHECK(rows_with_end >= 1);
+  }
+  BatchLoader loader(dataset, 5, {kGlobalBatch, 2, 1}, 0, 37 * kSequenceLength);
+  const TokenBatch batch = loader.Validation(0, 1);
+  // The first held-out row begins with its own end; all others are padding.
+  CHECK(std::vector<int32_t>(batch.document_begin, batch.document_begin + 8) ==
+        std::vector<int32_t>{0, 1, 1, 1, 0, 0, 0, 0});
+}
+
+TEST_CASE("a padding row is one document, although its tokens are the one that ends documents") {
+  const TempDir directory;
+  const Dataset dataset = Counting(directory, 50, 0.26);
+  BatchLoader loader(dataset, 5, {kGlobalBatch, 2, 1}, 0, /*end_of_document=*/0);
+  const TokenBatch batch = loader.Validation(0, 1);
+  CHECK(std::count(batch.document_begin, batch.document_begin + kGlobalBatch * kSequenceLength,
+                   0) == kGlobalBatch * kSequenceLength);
+}
+
+TEST_CASE("rows that are not packed say nothing of documents") {
+  const TempDir directory;
+  const Dataset dataset = Counting(directory, 50, 0.0);
+  BatchLoader loader(dataset, 5, {kGlobalBatch, 2, 1}, 0, std::nullopt);
+  CHECK(loader.Training(0).document_begin == nullptr);
 }
 
 }  // namespace

@@ -134,8 +134,8 @@ absl::StatusOr<std::string> CompareData(const std::string& path, const std::stri
   }
   return absl::FailedPreconditionError(absl::StrCat(
       path, " was trained on ", trained_on, "; --data now gives ", data,
-      ": the sample order would break. Give the data that it was trained on, or --accept-new-data "
-      "to go on with this"));
+      ": the samples would not be the same. Give the data and options that it was trained with, or "
+      "--accept-new-data to go on with these"));
 }
 
 absl::StatusOr<CheckpointInfo> Load(const TrainOptions& options, const JobIdentity& job,

@@ -17,6 +17,10 @@ const std::vector<ConfigKeyRow>& ConfigKeyTable() {
   static const auto* const table = new std::vector<ConfigKeyRow>{
       {"data", "Data", "", "text files or globs to train on (required)"},
       {"sequence_length", "Data", "128", "tokens a sample"},
+      {"packed_documents", "Data", "false",
+       "attention and positions begin anew at each document of a sample"},
+      {"eod_token", "Data", "",
+       "... the token that ends one; targets after it still count [the tokenizer's]"},
       {"accept_new_data", "Data", "false",
        "resume although the tokens are not those of the checkpoint"},
       {"validation_fraction", "Data", "0.05", "share of the tokens held out, from the end"},

@@ -24,6 +24,9 @@ GraphChoice ChooseGraphs(const TrainOptions& options, const Layout& layout, bool
   const int64_t microbatches = AccumulationSteps(options, layout);
   if (!is_gpu) return {false, "off: on a CPU ops run when they are called"};
   if (options.profile) return {false, "off: --profile times single ops"};
+  if (options.packed_documents) {
+    return {false, "off: with packed documents attention's work changes from step to step"};
+  }
   if (layout.tp > 1) {
     return {false, absl::StrCat("off: with tp_size ", layout.tp,
                                 " every block has collectives, which are watched one by one")};

@@ -25,10 +25,9 @@ TEST_CASE("the precision is bf16 on a GPU and fp32 on a CPU unless one is named"
 }
 
 // A global batch of `samples` in micro batches of one.
-GraphChoice Graphs(int samples, const Layout& layout, bool is_gpu = true, bool profile = false) {
-  TrainOptions options;
+GraphChoice Graphs(int samples, const Layout& layout, bool is_gpu = true,
+                   TrainOptions options = {}) {
   options.cuda_graphs = true;
-  options.profile = profile;
   options.global_batch_size = samples;
   options.micro_batch_size = 1;
   return ChooseGraphs(options, layout, is_gpu);
@@ -55,7 +54,8 @@ TEST_CASE("what stands against graphs is said") {
     CHECK_THAT(choice.text, Catch::StartsWith("off: ") && Catch::Contains(words));
   };
   check_off(Graphs(4, {}, /*is_gpu=*/false), "CPU");
-  check_off(Graphs(4, {}, /*is_gpu=*/true, /*profile=*/true), "--profile");
+  check_off(Graphs(4, {}, /*is_gpu=*/true, {.profile = true}), "--profile");
+  check_off(Graphs(4, {}, /*is_gpu=*/true, {.packed_documents = true}), "packed documents");
   check_off(Graphs(4, Layout{.tp = 2}), "tp_size 2");
   check_off(Graphs(2, Layout{.dp = 2}), "one micro batch");
   CHECK(Graphs(1, Layout{.pp = 2}).use_graphs);

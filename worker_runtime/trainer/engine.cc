@@ -6,7 +6,9 @@
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/device/op_profile.h"
+#include "worker_runtime/model/block.h"
 #include "worker_runtime/model/initialize.h"
+#include "worker_runtime/ops/documents.h"
 #include "worker_runtime/ops/matmul.h"
 #include "worker_runtime/optimizer/skipped_steps.h"
 
@@ -43,7 +45,15 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
       scalars_memory_(arena_.Declare<Inputs>("step/scalars", 1)),
       totals_memory_(arena_.Declare<Totals>("step/totals", 1, ArenaPart::kCollective)),
       control_memory_(arena_.Declare<StepControl>("step/control", 1)),
-      staging_("steps on the host", device.staging()) {
+      staging_("steps on the host", device.staging()),
+      documents_({.shape = MakeBlockShape(options.model, options.layout.tp,
+                                          options.micro_batch_size, options.sequence_length,
+                                          options.deterministic, options.packed_documents)
+                               .attention(),
+                  .needs_table = NeedsDocumentTable(device.kind(), options.dtype),
+                  .microbatches = options.microbatches,
+                  .steps_in_flight = kStepsInFlight},
+                 device, arena_, staging_) {
   const int64_t tokens = microbatch_tokens_ * options.microbatches;
   for (HostMemoryBlocks& step : staging_memory_) {
     step = {.inputs = staging_.Declare<int32_t>("tokens", tokens),
@@ -63,6 +73,7 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
                         .dtype = options.dtype,
                         .recompute = options.recompute,
                         .deterministic = options.deterministic,
+                        .packed_documents = options.packed_documents,
                         .micro_batch_size = options.micro_batch_size,
                         .sequence_length = options.sequence_length,
                         .slots = slots},
@@ -112,6 +123,7 @@ absl::Status Engine::Allocate() {
   control_ = arena_.View(control_memory_).data();
   tied_copied_ = device_.MakeEvent();
   BindHostSteps();
+  documents_.Bind();
   optimizer_->Bind(parameters_, gradients_);
   stage_->Bind(parameters_, gradients_, &totals_->loss);
   InitializeWeights();
@@ -153,11 +165,13 @@ void Engine::Feed(const TokenBatch& batch, int microbatches, bool is_training, H
   device_.Copy(host.targets.data(), targets_.data(), tokens * sizeof(int32_t), stream);
   device_.Copy(host.scalars, scalars_, sizeof(Inputs), stream);
   device_.Copy(host.totals, totals_, sizeof(Totals), stream);
-  stage_->SetBatch({.inputs = inputs_.data(),
-                    .targets = targets_.data(),
-                    .gradient_scale = is_training ? &scalars_->gradient_scale : nullptr,
-                    .microbatches = microbatches,
-                    .observer = options_.layout.dp > 1 ? this : nullptr});
+  stage_->SetBatch(
+      {.inputs = inputs_.data(),
+       .targets = targets_.data(),
+       .gradient_scale = is_training ? &scalars_->gradient_scale : nullptr,
+       .microbatches = microbatches,
+       .observer = options_.layout.dp > 1 ? this : nullptr,
+       .documents = documents_.Feed(batch.document_begin, microbatches, &host - host_steps_)});
 }
 
 void Engine::ParametersNeeded(int64_t flat_end) {

@@ -23,6 +23,7 @@
 #include "worker_runtime/schedule/graphed_stage.h"
 #include "worker_runtime/schedule/schedule.h"
 #include "worker_runtime/shard/sharded_optimizer.h"
+#include "worker_runtime/trainer/document_feed.h"
 #include "worker_runtime/trainer/token_batch.h"
 
 namespace convene::worker {
@@ -36,6 +37,7 @@ struct EngineOptions {
   DType reduce_dtype = DType::kFloat32;  // of gradients between data-parallel ranks
   Recompute recompute = Recompute::kNone;
   bool deterministic = false;
+  bool packed_documents = false;  // each TokenBatch says where documents begin
   int micro_batch_size = 1;
   int sequence_length = 1;
   int microbatches = 1;  // a step, on this data-parallel rank
@@ -178,6 +180,7 @@ class Engine : private StageObserver {
   const ArenaBlock<StepControl> control_memory_;
   Arena staging_;
   HostMemoryBlocks staging_memory_[kStepsInFlight];
+  DocumentFeed documents_;
   std::unique_ptr<Stage> stage_;
   std::unique_ptr<ShardedOptimizer> optimizer_;
   std::unique_ptr<GraphedStage> graphed_stage_;  // null without cuda_graphs

@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/data/documents.h"
 #include "worker_runtime/trainer/engine.h"
 
 namespace convene::worker {
@@ -34,6 +36,9 @@ class Golden {
     REQUIRE(google::protobuf::util::JsonStringToMessage(header, &header_).ok());
   }
 
+  bool HasMetadata(const std::string& key) const {
+    return Item("__metadata__").fields().contains(key);
+  }
   double Metadata(const std::string& key) const {
     double value = 0;
     REQUIRE(absl::SimpleAtod(Item("__metadata__").fields().at(key).string_value(), &value));
@@ -86,9 +91,11 @@ class Trainer {
     model.rope_theta = golden.Metadata("rope_theta");
     model.norm_epsilon = golden.Metadata("norm_epsilon");
     model.tied_embeddings = integer("tied_embeddings") != 0;
+    if (golden.HasMetadata("eod_token")) end_of_document_ = integer("eod_token");
     communicators_ = LoopbackCommunicators(Layout{});
     auto engine = Engine::Create({.model = model,
                                   .dtype = dtype,
+                                  .packed_documents = end_of_document_.has_value(),
                                   .micro_batch_size = static_cast<int>(batch_size_),
                                   .sequence_length = static_cast<int>(sequence_length_)},
                                  communicators_[0], *device_);
@@ -107,25 +114,39 @@ class Trainer {
 
   // Every token of one step; `targets` says which count.
   TokenBatch Batch(const std::vector<int32_t>& tokens, const std::vector<int32_t>& targets,
-                   int step) const {
+                   int step) {
     const int64_t count = batch_size_ * sequence_length_;
     const int32_t* step_targets = targets.data() + step * count;
     const auto counted =
         std::count_if(step_targets, step_targets + count, [](int32_t t) { return t >= 0; });
-    return {tokens.data() + step * count, step_targets, 1.0f / static_cast<float>(counted)};
+    return {tokens.data() + step * count, step_targets, 1.0f / static_cast<float>(counted),
+            FindAllDocuments(tokens.data() + step * count)};
   }
 
   Engine& engine() { return *engine_; }
 
  private:
+  // Null where rows are not packed.
+  const int32_t* FindAllDocuments(const int32_t* tokens) {
+    if (!end_of_document_.has_value()) return nullptr;
+    document_begin_.resize(batch_size_ * sequence_length_);
+    for (int64_t first = 0; first < batch_size_ * sequence_length_; first += sequence_length_) {
+      FindDocuments(static_cast<int>(sequence_length_), tokens + first, *end_of_document_,
+                    document_begin_.data() + first);
+    }
+    return document_begin_.data();
+  }
+
   const int64_t batch_size_;
   const int64_t sequence_length_;
+  std::optional<int32_t> end_of_document_;
+  std::vector<int32_t> document_begin_;
   std::vector<CommunicatorSet> communicators_;
   std::unique_ptr<Device> device_ = Device::Cpu();
   std::unique_ptr<Engine> engine_;
 };
 
-const char* const kModels[] = {"untied", "tied"};
+const char* const kModels[] = {"untied", "tied", "packed"};
 
 double Largest(const std::vector<float>& values) {
   double largest = 0;

@@ -11,6 +11,7 @@
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/data/documents.h"
 #include "worker_runtime/data/sample_order.h"
 #include "worker_runtime/trainer/engine.h"
 
@@ -31,6 +32,7 @@ struct Run {
   DType reduce_dtype = DType::kFloat32;
   Recompute recompute = Recompute::kNone;
   int64_t bucket_count_min = kSeveralBuckets;
+  bool packed = false;
 };
 
 struct Curve {
@@ -54,9 +56,13 @@ int32_t TokenAt(int64_t sample, int place) {
   return 32 + (start + place * (1 + static_cast<int>(x >> 40) % 3)) % 90;
 }
 
+// Ends a document where rows are packed: one of 90 tokens, so most rows have two or none.
+constexpr int32_t kEndOfDocument = 60;
+
 struct Tokens {
   std::vector<int32_t> inputs;
   std::vector<int32_t> targets;
+  std::vector<int32_t> document_begin;
 };
 
 Tokens TokensOfStep(const Run& run, int dp_rank, int step) {
@@ -70,6 +76,10 @@ Tokens TokensOfStep(const Run& run, int dp_rank, int step) {
         tokens.inputs.push_back(TokenAt(sample, t));
         tokens.targets.push_back(TokenAt(sample, t + 1));
       }
+      tokens.document_begin.resize(tokens.inputs.size());
+      const size_t first = tokens.inputs.size() - kSequenceLength;
+      FindDocuments(kSequenceLength, tokens.inputs.data() + first, kEndOfDocument,
+                    tokens.document_begin.data() + first);
     }
   }
   return tokens;
@@ -88,6 +98,7 @@ absl::Status TrainRank(const Run& run, int rank, CommunicatorSet& communicators,
                       .dtype = run.dtype,
                       .reduce_dtype = run.reduce_dtype,
                       .recompute = run.recompute,
+                      .packed_documents = run.packed,
                       .micro_batch_size = run.micro_batch_size,
                       .sequence_length = kSequenceLength,
                       .microbatches = run.global_batch_size / run.layout.dp / run.micro_batch_size,
@@ -96,7 +107,8 @@ absl::Status TrainRank(const Run& run, int rank, CommunicatorSet& communicators,
   for (int step = 0; step < kSteps; ++step) {
     const Tokens tokens = TokensOfStep(run, dp_rank, step);
     const TokenBatch batch{tokens.inputs.data(), tokens.targets.data(),
-                           1.0f / (run.global_batch_size * kSequenceLength)};
+                           1.0f / (run.global_batch_size * kSequenceLength),
+                           run.packed ? tokens.document_begin.data() : nullptr};
     const AdamWParameters adam{.learning_rate = 1e-3 * std::min(1.0, (step + 1) / 10.0),
                                .weight_decay = 0.1,
                                .step = step + 1};
@@ -214,6 +226,23 @@ TEST_CASE("what is recomputed changes no bit of the curve") {
     Run run{Tiny(), {2, 1, 2}, 8, 2};
     run.recompute = recompute;
     CHECK(Train(run).losses == kept.losses);
+  }
+}
+
+TEST_CASE("packed documents train alike on every layout, and not like plain rows") {
+  const auto packed = [](const Layout& layout, int micro_batch_size, Recompute recompute) {
+    Run run{Tiny(), layout, 8, micro_batch_size};
+    run.recompute = recompute;
+    run.packed = true;
+    return Train(run);
+  };
+  const Curve expected = packed({}, 8, Recompute::kNone);
+  CHECK(RelativeError(Train({Tiny(), {}, 8, 8}).losses.back(), expected.losses.back()) > 1e-4);
+  for (const Layout layout :
+       {Layout{1, 2, 1}, Layout{1, 1, 2}, Layout{2, 1, 1}, Layout{4, 2, 1}, Layout{2, 2, 2}}) {
+    INFO(layout.ToString());
+    CheckSameCurve(packed(layout, 2, Recompute::kNone), expected);
+    CheckSameCurve(packed(layout, 1, Recompute::kFull), expected);
   }
 }
 

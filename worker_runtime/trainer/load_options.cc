@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "proto/train_config.pb.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/data/tokenizer.h"
 #include "worker_runtime/trainer/command_line.h"
 #include "worker_runtime/trainer/config_file.h"
 #include "worker_runtime/trainer/config_keys.h"
@@ -131,6 +132,12 @@ absl::Status RefuseWithoutDirectory(const TrainConfig& said) {
       absl::StrCat(key, " is set, but no checkpoint_dir: nothing would be saved"));
 }
 
+absl::Status RefuseUnusedToken(const TrainConfig& said) {
+  if (!said.has_eod_token() || said.packed_documents()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "eod_token is set, but not packed_documents: nothing would be told apart by it");
+}
+
 absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
                                      const EnvironmentLookup& environment) {
   TrainOptions options;
@@ -142,6 +149,8 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
   options.global_batch_size = config.global_batch_size();
   options.micro_batch_size = config.micro_batch_size();
   options.sequence_length = config.sequence_length();
+  options.packed_documents = config.packed_documents();
+  options.eod_token = config.has_eod_token() ? config.eod_token() : kDocumentSeparator;
   CONVENE_RETURN_IF_ERROR(ToInt("tp_size", config.tp_size(), 1, &options.tp_size));
   CONVENE_RETURN_IF_ERROR(ToInt("pp_size", config.pp_size(), 1, &options.pp_size));
   if (config.has_dp_size()) {
@@ -190,6 +199,7 @@ absl::StatusOr<std::optional<TrainOptions>> LoadOptions(const std::vector<std::s
   }
   Overlay(line.flags, &said);
   CONVENE_RETURN_IF_ERROR(RefuseWithoutDirectory(said));
+  CONVENE_RETURN_IF_ERROR(RefuseUnusedToken(said));
   TrainConfig config = DefaultConfig();
   Overlay(said, &config);
   CONVENE_ASSIGN_OR_RETURN(TrainOptions options, Resolve(config, environment));

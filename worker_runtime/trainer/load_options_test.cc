@@ -45,6 +45,16 @@ TEST_CASE("with only data named, the defaults are a small run that works") {
   CHECK(options.checkpoint_timeout == absl::Minutes(30));
 }
 
+TEST_CASE("documents are packed when asked, and end with the tokenizer's token or another") {
+  CHECK_FALSE(Options({"--data", "a.txt"}).packed_documents);
+  CHECK(Options({"--data", "a.txt", "--packed-documents"}).packed_documents);
+  CHECK(Options({"--data", "a.txt", "--packed-documents"}).eod_token == 0);
+  CHECK(Options({"--data", "a.txt", "--packed-documents", "true", "--eod-token", "10"}).eod_token ==
+        10);
+  CHECK_STATUS(LoadOptions({"--data", "a.txt", "--eod-token", "10"}, HomeOnly),
+               absl::StatusCode::kInvalidArgument, "but not packed_documents");
+}
+
 TEST_CASE("device, precision and recompute are words, and a wrong one is told the right ones") {
   const TrainOptions options =
       Options({"--data", "a.txt", "--device", "cpu", "--precision", "bf16", "--reduce-dtype",

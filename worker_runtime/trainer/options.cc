@@ -95,6 +95,16 @@ absl::Status ValidateSurroundings(const TrainOptions& options) {
                 absl::ToDoubleSeconds(options.collective_timeout), "greater than 0");
 }
 
+absl::Status ValidateDocuments(const TrainOptions& options) {
+  const int64_t token = options.eod_token;
+  if (!options.packed_documents || (token >= 0 && token < options.model.vocabulary_size)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("eod_token ", token,
+                                                 " is no token: it must be from 0 to ",
+                                                 options.model.vocabulary_size - 1));
+}
+
 // A step's tokens lie in memory.
 absl::Status ValidateStepTokens(const TrainOptions& options, const Layout& layout) {
   const double tokens =
@@ -187,6 +197,7 @@ absl::Status ValidateOptions(const TrainOptions& options, const Layout& layout) 
   CONVENE_RETURN_IF_ERROR(ValidateCounts(options));
   CONVENE_RETURN_IF_ERROR(ValidateOptimizer(options));
   CONVENE_RETURN_IF_ERROR(ValidateModel(options.model, layout));
+  CONVENE_RETURN_IF_ERROR(ValidateDocuments(options));
   CONVENE_RETURN_IF_ERROR(ValidateStepTokens(options, layout));
   CONVENE_RETURN_IF_ERROR(ValidateBatch(options, layout));
   return ValidateMicroBatch(options);
@@ -207,6 +218,9 @@ std::string Describe(const TrainOptions& options, const Layout& layout) {
       "\ntokens       ", WithThousands(step_tokens), " a step (", options.global_batch_size, " x ",
       options.sequence_length, "), ", HumanCount(static_cast<double>(step_tokens) * options.steps),
       " in ", WithThousands(options.steps), " steps",  //
+      options.packed_documents ? absl::StrCat("\ndocuments    packed, each apart; token ",
+                                              options.eod_token, " ends one")
+                               : "",  //
       "\nrate         ", options.learning_rate, " after ", WithThousands(options.warmup_steps),
       " warm-up steps, then a cosine to ", options.min_learning_rate,  //
       "\ncheckpoints  ", DescribeCheckpoints(options), "\n");

@@ -33,6 +33,8 @@ struct TrainOptions {
   int64_t global_batch_size = 0;  // samples a step, over all ranks
   int64_t micro_batch_size = 0;   // samples a forward pass
   int64_t sequence_length = 0;    // tokens a sample
+  bool packed_documents = false;  // a sample's documents do not see each other
+  int64_t eod_token = 0;          // ends a document, and belongs to it
   int tp_size = 0;
   int pp_size = 0;
   int dp_size = 0;  // 0 = derived from the world size (ResolveLayout)

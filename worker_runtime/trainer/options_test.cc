@@ -105,6 +105,29 @@ TEST_CASE("what is out of range is named with its value and the right one") {
                "checkpoint_timeout_seconds 0");
 }
 
+TEST_CASE("the token that ends a document must be one, where documents are packed") {
+  const auto with_token = [](int64_t token, bool packed) {
+    return With([=](TrainOptions& o) {
+      o.packed_documents = packed;
+      o.eod_token = token;
+    });
+  };
+  CHECK_OK(with_token(0, true));
+  CHECK_OK(with_token(255, true));
+  CHECK_STATUS(with_token(256, true), kInvalid,
+               "eod_token 256 is no token: it must be from 0 to 255");
+  CHECK_STATUS(with_token(-1, true), kInvalid, "eod_token -1");
+  CHECK_OK(with_token(256, false));
+}
+
+TEST_CASE("the description says where documents are packed") {
+  TrainOptions options = Defaults();
+  options.packed_documents = true;
+  options.eod_token = 10;
+  CHECK_THAT(Describe(options, Layout{}),
+             Catch::Contains("\ndocuments    packed, each apart; token 10 ends one\nrate "));
+}
+
 TEST_CASE("the model is checked against the layout too") {
   CHECK_STATUS(With([](TrainOptions& o) { o.model.layers = 6; }, Layout{.pp = 4}), kInvalid,
                "layers 6 cannot be split over pp_size 4");

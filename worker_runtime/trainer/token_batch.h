@@ -11,6 +11,8 @@ struct TokenBatch {
   const int32_t* inputs = nullptr;
   const int32_t* targets = nullptr;  // negative: does not count
   float gradient_scale = 0;          // 1 / counted tokens of the whole global batch
+  // Of packed rows Documents::begin (ops/documents.h) of each microbatch, else null.
+  const int32_t* document_begin = nullptr;
 };
 
 }  // namespace convene::worker

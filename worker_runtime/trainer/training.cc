@@ -21,6 +21,7 @@
 #include "worker_runtime/comm/connect.h"
 #include "worker_runtime/data/dataset.h"
 #include "worker_runtime/data/prepare.h"
+#include "worker_runtime/data/tokenizer.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/optimizer/learning_rate.h"
 #include "worker_runtime/optimizer/skipped_steps.h"
@@ -72,6 +73,15 @@ absl::StatusOr<Dataset> OpenData(const TrainOptions& options, const Contract& co
                      " different tokens; the model's vocabulary_size is ",
                      options.model.vocabulary_size, " and must be at least that"));
   }
+  if (options.packed_documents && !dataset.Contains(static_cast<int32_t>(options.eod_token))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "packed_documents: token ", options.eod_token,
+        ", which ends a document, occurs nowhere in the data: all of it would be one document. "
+        "Give several files (byte ",
+        kDocumentSeparator,
+        " comes between two), or --eod-token with the byte that ends a document in your text "
+        "(10: each line is one)"));
+  }
   return dataset;
 }
 
@@ -85,6 +95,7 @@ EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layou
           .reduce_dtype = options.reduce_dtype,
           .recompute = options.recompute,
           .deterministic = options.deterministic,
+          .packed_documents = options.packed_documents,
           .micro_batch_size = static_cast<int>(options.micro_batch_size),
           .sequence_length = static_cast<int>(options.sequence_length),
           .microbatches = static_cast<int>(AccumulationSteps(options, layout)),
@@ -169,6 +180,11 @@ absl::StatusOr<CommunicatorSet> Connect(const TrainOptions& options, const Contr
   return ConnectRanks(layout, contract.rank, *store, prefix, connect, device);
 }
 
+std::optional<int32_t> EndOfDocument(const TrainOptions& options) {
+  if (!options.packed_documents) return std::nullopt;
+  return static_cast<int32_t>(options.eod_token);
+}
+
 // The loop over steps and what happens between them.
 class Training {
  public:
@@ -186,7 +202,7 @@ class Training {
         stop_(stop),
         loader_(dataset, options.seed,
                 {options.global_batch_size, static_cast<int>(options.micro_batch_size), layout.dp},
-                CoordinateOf(layout, contract.rank).dp),
+                CoordinateOf(layout, contract.rank).dp, EndOfDocument(options)),
         skipped_steps_(options.max_skipped_steps) {}
 
   absl::StatusOr<TrainingEnd> Run();
@@ -194,6 +210,7 @@ class Training {
  private:
   absl::Status Prepare();
   absl::Status CheckSameData();
+  std::string DataIdentity() const;
   absl::Status CreateReporter();
   double LearningRate(int64_t step) const;
   absl::Status QueueStep();
@@ -248,6 +265,15 @@ absl::Status Training::CheckSameData() {
       dataset_.Identity(), -most_and_least[3], most_and_least[0]));
 }
 
+// What the model sees, for checkpoints: packed documents are other samples than plain rows.
+std::string Training::DataIdentity() const {
+  std::string identity = dataset_.Identity();
+  if (options_.packed_documents) {
+    absl::StrAppend(&identity, ", packed documents that end with token ", options_.eod_token);
+  }
+  return identity;
+}
+
 absl::Status Training::CreateReporter() {
   if (contract_.rank != 0) return absl::OkStatus();
   CONVENE_ASSIGN_OR_RETURN(reporter_,
@@ -262,7 +288,7 @@ absl::Status Training::Prepare() {
   engine_options.collective_memory = collective_memory_;
   CONVENE_ASSIGN_OR_RETURN(engine_, Engine::Create(engine_options, communicators_, device_));
   const JobIdentity job{
-      .name = contract_.run_id, .data = dataset_.Identity(), .is_restart = contract_.is_restart()};
+      .name = contract_.run_id, .data = DataIdentity(), .is_restart = contract_.is_restart()};
   CONVENE_ASSIGN_OR_RETURN(
       checkpoint_lock_,
       ClaimCheckpointDirectory(options_, job, *communicators_.checkpoint, host_stream_));
@@ -377,7 +403,7 @@ absl::Status Training::Save() {
                                           .samples_consumed = step_ * options_.global_batch_size,
                                           .seed = options_.seed,
                                           .model = ShapeText(options_.model),
-                                          .data = dataset_.Identity(),
+                                          .data = DataIdentity(),
                                           .layout = layout_.ToString(),
                                           .world_size = contract_.world_size},
                                          options_.checkpoint_keep, engine_->optimizer(),

@@ -1,7 +1,7 @@
 // Blocks of queries against blocks of keys. A task is one key-value head of one sequence with all
 // query heads that share it: tasks share no output, so threads need no order among them. Within a
-// block, rows go in chunks, and each chunk is computed up to the last key that one of its rows may
-// see: the causal half that is masked costs almost nothing.
+// block, rows go in chunks, and each chunk is computed from the first to the last key that one of
+// its rows may see: neither the causal half that is masked nor other documents cost much.
 #include "worker_runtime/ops/attention.h"
 
 #include <omp.h>
@@ -71,7 +71,7 @@ struct Scratch {
 
 // One key-value head of one sequence.
 struct Task {
-  Task(const AttentionShape& shape, int index)
+  Task(const AttentionShape& shape, const int32_t* document_begin, int index)
       : batch_index(index / shape.kv_heads),
         kv_head(index % shape.kv_heads),
         group_size(shape.heads / shape.kv_heads),
@@ -85,14 +85,22 @@ struct Task {
         key_offset(static_cast<ptrdiff_t>(shape.heads + kv_head) * shape.head_size),
         value_offset(static_cast<ptrdiff_t>(shape.heads + shape.kv_heads + kv_head) *
                      shape.head_size),
-        scale(1.0f / std::sqrt(static_cast<float>(shape.head_size))) {}
+        scale(1.0f / std::sqrt(static_cast<float>(shape.head_size))),
+        document_begin(document_begin == nullptr ? nullptr : document_begin + first_row) {}
+
+  // The first key that the query sees; never falls from one query to the next.
+  int FirstKey(int query) const { return document_begin == nullptr ? 0 : document_begin[query]; }
 
   int batch_index, kv_head, group_size, length, head_size, padded_head_size, padded_length;
   ptrdiff_t qkv_stride, out_stride;
   ptrdiff_t first_row;  // of the sequence, among all tokens
   ptrdiff_t key_offset, value_offset;
   float scale;
+  const int32_t* document_begin;  // of this sequence; null: one document
 };
+
+// Columns of a packed block are counted in whole vectors, from the first as well.
+int RoundDownToVector(int count) { return count / kVectorFloats * kVectorFloats; }
 
 int TaskCount(const AttentionShape& shape) { return shape.batch * shape.kv_heads; }
 
@@ -189,38 +197,63 @@ struct Block {
   int first_key;
   int keys;
 
-  // How many of the block's keys the query `row` may see; may be <= 0 or more than there are.
+  // The query `row` may see the block's keys [HiddenKeys, VisibleKeys): of those there are.
+  int HiddenKeys(const Task& task, int row) const {
+    return std::max(0, task.FirstKey(first_query + row) - first_key);
+  }
+  // May be <= 0 or more than there are.
   int VisibleKeys(int row) const { return first_query + row + 1 - first_key; }
 };
 
-// Some rows of a block's queries, and those of its keys that the last of them may see.
+// Some rows of a block's queries, and those of its keys that one of them may see.
 struct Rows {
-  Rows(const Block& block, int first_row)
+  Rows(const Task& task, const Block& block, int first_row)
       : first(first_row),
         count(std::min(kChunk, block.queries - first)),
-        keys(std::min(block.keys, block.VisibleKeys(first + count - 1))),
-        padded_keys(RoundUpToVector(std::max(keys, 0))) {}
+        begin(RoundDownToVector(block.HiddenKeys(task, first))),
+        end(std::min(block.keys, block.VisibleKeys(first + count - 1))),
+        padded_end(RoundUpToVector(std::max(end, 0))) {}
+
+  bool IsEmpty() const { return end <= begin; }
+  int padded_keys() const { return padded_end - begin; }
 
   int first;
   int count;
-  int keys;  // may be <= 0
-  int padded_keys;
+  int begin;  // a whole number of vectors
+  int end;    // may be <= begin
+  int padded_end;
 };
+
+// Those of the rows' keys that the query `row` sees; the bounds are the same when it sees none.
+struct VisibleRange {
+  VisibleRange(const Task& task, const Block& block, const Rows& rows, int row)
+      : begin(std::clamp(block.HiddenKeys(task, row), rows.begin, rows.end)),
+        end(std::clamp(block.VisibleKeys(row), begin, rows.end)) {}
+
+  int begin;
+  int end;
+};
+
+// Takes the keys that the row does not see out of its scores (kKeyBlock).
+void HideKeys(const Rows& rows, const VisibleRange& visible, float* scores) {
+  std::fill(scores + rows.begin, scores + visible.begin, kMinusInfinity);
+  std::fill(scores + visible.end, scores + rows.padded_end, kMinusInfinity);
+}
 
 // Rows `rows` of product (queries, kKeyBlock) = left (queries, head_size) right (head_size,
 // length), for the rows' keys.
 void MultiplyWithKeys(const Task& task, const Block& block, const Rows& rows, const float* left,
                       const float* right, float* product) {
-  BlockProduct(rows.count, rows.padded_keys, task.head_size,
+  BlockProduct(rows.count, rows.padded_keys(), task.head_size,
                {left + rows.first * task.padded_head_size, task.padded_head_size, 1},
-               right + block.first_key, task.padded_length, false, product + rows.first * kKeyBlock,
-               kKeyBlock);
+               right + block.first_key + rows.begin, task.padded_length, false,
+               product + rows.first * kKeyBlock + rows.begin, kKeyBlock);
 }
 
-// The online softmax: raises the row's maximum, rescales what was summed under the old one.
-void SoftmaxRow(int visible, int padded, int head_size, float* scores, float* row_max,
-                float* row_sum, float* out) {
-  std::fill(scores + std::clamp(visible, 0, padded), scores + padded, kMinusInfinity);
+// The online softmax over `padded` keys, of which one is visible: raises the row's maximum,
+// rescales what was summed under the old one.
+void SoftmaxRow(int padded, int head_size, float* scores, float* row_max, float* row_sum,
+                float* out) {
   const float new_max = std::max(*row_max, Max(padded, scores));
   if (new_max != *row_max) {
     const float correction = Exp(*row_max - new_max);
@@ -234,26 +267,34 @@ void SoftmaxRow(int visible, int padded, int head_size, float* scores, float* ro
 void ForwardBlock(const Task& task, const Block& block, const Scratch& scratch) {
   const int padded_head_size = task.padded_head_size;
   for (int first = 0; first < block.queries; first += kChunk) {
-    const Rows rows(block, first);
-    if (rows.keys <= 0) continue;
+    const Rows rows(task, block, first);
+    if (rows.IsEmpty()) continue;
     float* scores = scratch.scores + first * kKeyBlock;
     float* out = scratch.out + first * padded_head_size;
     MultiplyWithKeys(task, block, rows, scratch.queries, scratch.keys_transposed, scratch.scores);
     for (int row = 0; row < rows.count; ++row) {
-      SoftmaxRow(std::min(rows.keys, block.VisibleKeys(first + row)), rows.padded_keys,
-                 padded_head_size, scores + row * kKeyBlock, scratch.row_max + first + row,
-                 scratch.row_sum + first + row, out + row * padded_head_size);
+      float* const row_scores = scores + row * kKeyBlock;
+      const VisibleRange visible(task, block, rows, first + row);
+      if (visible.begin == visible.end) {  // perhaps there is no maximum yet
+        std::fill(row_scores + rows.begin, row_scores + rows.padded_end, 0.0f);
+        continue;
+      }
+      HideKeys(rows, visible, row_scores);
+      SoftmaxRow(rows.padded_keys(), padded_head_size, row_scores + rows.begin,
+                 scratch.row_max + first + row, scratch.row_sum + first + row,
+                 out + row * padded_head_size);
     }
-    BlockProduct(rows.count, padded_head_size, rows.keys, {scores, kKeyBlock, 1},
-                 scratch.values + static_cast<ptrdiff_t>(block.first_key) * padded_head_size,
-                 padded_head_size, true, out, padded_head_size);
+    BlockProduct(
+        rows.count, padded_head_size, rows.end - rows.begin, {scores + rows.begin, kKeyBlock, 1},
+        scratch.values + static_cast<ptrdiff_t>(block.first_key + rows.begin) * padded_head_size,
+        padded_head_size, true, out, padded_head_size);
   }
 }
 
 template <typename T>
-void ForwardTask(const AttentionShape& shape, int index, const T* qkv, T* out, float* log_sum_exp,
-                 const Scratch& scratch) {
-  const Task task(shape, index);
+void ForwardTask(const AttentionShape& shape, const int32_t* document_begin, int index,
+                 const T* qkv, T* out, float* log_sum_exp, const Scratch& scratch) {
+  const Task task(shape, document_begin, index);
   const T* sequence = qkv + task.first_row * task.qkv_stride;
   PackTransposed(task.length, task.head_size, task.padded_length, sequence + task.key_offset,
                  task.qkv_stride, scratch.keys_transposed);
@@ -271,7 +312,8 @@ void ForwardTask(const AttentionShape& shape, int index, const T* qkv, T* out, f
       std::fill_n(scratch.out, queries * task.padded_head_size, 0.0f);
       std::fill_n(scratch.row_max, queries, kMinusInfinity);
       std::fill_n(scratch.row_sum, queries, 0.0f);
-      for (int key = 0; key < first + queries; key += kKeyBlock) {
+      for (int key = RoundDownToVector(task.FirstKey(first)); key < first + queries;
+           key += kKeyBlock) {
         ForwardBlock(task, {first, queries, key, std::min(kKeyBlock, first + queries - key)},
                      scratch);
       }
@@ -293,9 +335,8 @@ void BackwardBlock(const Task& task, const Block& block, const float* log_sum_ex
   const int padded_head_size = task.padded_head_size;
   const ptrdiff_t first_key_offset = static_cast<ptrdiff_t>(block.first_key) * padded_head_size;
   for (int first = 0; first < block.queries; first += kChunk) {
-    const Rows rows(block, first);
-    if (rows.keys <= 0) continue;
-    const int padded_keys = rows.padded_keys;
+    const Rows rows(task, block, first);
+    if (rows.IsEmpty()) continue;
     float* scores = scratch.scores + first * kKeyBlock;
     float* gradient = scratch.scores_gradient + first * kKeyBlock;
     MultiplyWithKeys(task, block, rows, scratch.queries, scratch.keys_transposed, scratch.scores);
@@ -304,24 +345,29 @@ void BackwardBlock(const Task& task, const Block& block, const float* log_sum_ex
     for (int row = 0; row < rows.count; ++row) {
       float* row_scores = scores + row * kKeyBlock;
       float* row_gradient = gradient + row * kKeyBlock;
-      const int visible = std::min(rows.keys, block.VisibleKeys(first + row));
-      std::fill(row_scores + std::clamp(visible, 0, padded_keys), row_scores + padded_keys,
-                kMinusInfinity);
-      SoftmaxGradientRow(padded_keys, log_sum_exp[first + row], scratch.row_sum[first + row],
-                         row_scores, row_gradient);
-      // The products over rows below reach a chunk of keys beyond what this chunk of rows sees.
-      std::fill(row_scores + padded_keys, row_scores + kKeyBlock, 0.0f);
-      std::fill(row_gradient + padded_keys, row_gradient + kKeyBlock, 0.0f);
+      HideKeys(rows, VisibleRange(task, block, rows, first + row), row_scores);
+      SoftmaxGradientRow(rows.padded_keys(), log_sum_exp[first + row], scratch.row_sum[first + row],
+                         row_scores + rows.begin, row_gradient + rows.begin);
+      // The products over rows below reach chunks of keys beyond what this chunk of rows sees.
+      for (float* const values : {row_scores, row_gradient}) {
+        std::fill(values, values + rows.begin, 0.0f);
+        std::fill(values + rows.padded_end, values + kKeyBlock, 0.0f);
+      }
     }
-    BlockProduct(rows.count, padded_head_size, rows.keys, {gradient, kKeyBlock, 1},
-                 scratch.keys + first_key_offset, padded_head_size, true,
-                 scratch.queries_gradient + first * padded_head_size, padded_head_size);
+    BlockProduct(
+        rows.count, padded_head_size, rows.end - rows.begin, {gradient + rows.begin, kKeyBlock, 1},
+        scratch.keys + first_key_offset + static_cast<ptrdiff_t>(rows.begin) * padded_head_size,
+        padded_head_size, true, scratch.queries_gradient + first * padded_head_size,
+        padded_head_size);
   }
   for (int first = 0; first < block.keys; first += kChunk) {
     const int keys = std::min(kChunk, block.keys - first);
-    // The first query that sees the chunk's first key.
+    // From the first query that sees the chunk's first key to the last that sees its last.
     const int row = std::max(0, block.first_key + first - block.first_query);
-    const int rows = block.queries - row;
+    int end = block.queries;
+    while (end > row && block.HiddenKeys(task, end - 1) >= first + keys) --end;
+    if (end <= row) continue;
+    const int rows = end - row;
     const ptrdiff_t offset = first_key_offset + static_cast<ptrdiff_t>(first) * padded_head_size;
     BlockProduct(keys, padded_head_size, rows,
                  {scratch.scores_gradient + row * kKeyBlock + first, 1, kKeyBlock},
@@ -335,9 +381,10 @@ void BackwardBlock(const Task& task, const Block& block, const float* log_sum_ex
 }
 
 template <typename T>
-void BackwardTask(const AttentionShape& shape, int index, const T* qkv, const T* out,
-                  const float* log_sum_exp, const T* dout, T* dqkv, const Scratch& scratch) {
-  const Task task(shape, index);
+void BackwardTask(const AttentionShape& shape, const int32_t* document_begin, int index,
+                  const T* qkv, const T* out, const float* log_sum_exp, const T* dout, T* dqkv,
+                  const Scratch& scratch) {
+  const Task task(shape, document_begin, index);
   const T* sequence = qkv + task.first_row * task.qkv_stride;
   T* dsequence = dqkv + task.first_row * task.qkv_stride;
   PackTransposed(task.length, task.head_size, task.padded_length, sequence + task.key_offset,
@@ -367,7 +414,8 @@ void BackwardTask(const AttentionShape& shape, int index, const T* qkv, const T*
         scratch.row_sum[row] = Dot(task.head_size, out + offset, dout + offset);
       }
       std::fill_n(scratch.queries_gradient, queries * task.padded_head_size, 0.0f);
-      for (int key = 0; key < first + queries; key += kKeyBlock) {
+      for (int key = RoundDownToVector(task.FirstKey(first)); key < first + queries;
+           key += kKeyBlock) {
         BackwardBlock(task, {first, queries, key, std::min(kKeyBlock, first + queries - key)},
                       head_log_sum_exp + first, scratch);
       }
@@ -389,39 +437,39 @@ size_t AttentionWorkspaceBytes(const AttentionShape& shape) {
 }
 
 template <typename T>
-void AttentionForward(const AttentionShape& shape, const T* qkv, T* out, float* log_sum_exp,
-                      const Workspace& workspace, Stream& /*stream*/) {
+void AttentionForward(const AttentionShape& shape, const Documents& documents, const T* qkv, T* out,
+                      float* log_sum_exp, const Workspace& workspace, Stream& /*stream*/) {
   const size_t scratch_size = Scratch(shape, nullptr).size;
   float* const memory = workspace.As<float>(AttentionWorkspaceBytes<T>(shape));
   const int tasks = TaskCount(shape);
 #pragma omp parallel for schedule(static) num_threads(ThreadCount(shape))
   for (int index = 0; index < tasks; ++index) {
     const Scratch scratch(shape, memory + scratch_size * omp_get_thread_num());
-    ForwardTask(shape, index, qkv, out, log_sum_exp, scratch);
+    ForwardTask(shape, documents.begin, index, qkv, out, log_sum_exp, scratch);
   }
 }
 
 template <typename T>
-void AttentionBackward(const AttentionShape& shape, const T* qkv, const T* out,
-                       const float* log_sum_exp, const T* dout, T* dqkv, const Workspace& workspace,
-                       Stream& /*stream*/) {
+void AttentionBackward(const AttentionShape& shape, const Documents& documents, const T* qkv,
+                       const T* out, const float* log_sum_exp, const T* dout, T* dqkv,
+                       const Workspace& workspace, Stream& /*stream*/) {
   const size_t scratch_size = Scratch(shape, nullptr).size;
   float* const memory = workspace.As<float>(AttentionWorkspaceBytes<T>(shape));
   const int tasks = TaskCount(shape);
 #pragma omp parallel for schedule(static) num_threads(ThreadCount(shape))
   for (int index = 0; index < tasks; ++index) {
     const Scratch scratch(shape, memory + scratch_size * omp_get_thread_num());
-    BackwardTask(shape, index, qkv, out, log_sum_exp, dout, dqkv, scratch);
+    BackwardTask(shape, documents.begin, index, qkv, out, log_sum_exp, dout, dqkv, scratch);
   }
 }
 
 // NOLINTBEGIN(bugprone-macro-parentheses): a type cannot stand in parentheses
 #define CONVENE_INSTANTIATE(T)                                                                  \
   template size_t AttentionWorkspaceBytes<T>(const AttentionShape&);                            \
-  template void AttentionForward(const AttentionShape&, const T*, T*, float*, const Workspace&, \
-                                 Stream&);                                                      \
-  template void AttentionBackward(const AttentionShape&, const T*, const T*, const float*,      \
-                                  const T*, T*, const Workspace&, Stream&)
+  template void AttentionForward(const AttentionShape&, const Documents&, const T*, T*, float*, \
+                                 const Workspace&, Stream&);                                    \
+  template void AttentionBackward(const AttentionShape&, const Documents&, const T*, const T*,  \
+                                  const float*, const T*, T*, const Workspace&, Stream&)
 // NOLINTEND(bugprone-macro-parentheses)
 CONVENE_INSTANTIATE(float);
 CONVENE_INSTANTIATE(BFloat16);

@@ -1,6 +1,7 @@
 #include "worker_runtime/ops/rope.h"
 
 #include <cstddef>
+#include <cstdint>
 
 #include "worker_runtime/ops/cpu/cpu_ops.h"
 #include "worker_runtime/ops/cpu/simd.h"
@@ -41,19 +42,23 @@ CONVENE_CPU_CLONES void TurnRow(int heads, int head_size, const float* cosines, 
 
 template <typename T>
 void RopeApply(int batch, int sequence_length, int heads, int head_size, int row_stride,
-               const float* cosines, const float* sines, bool inverse, T* x, Stream& /*stream*/) {
+               const float* cosines, const float* sines, const int32_t* document_begin,
+               bool inverse, T* x, Stream& /*stream*/) {
   const int rows = batch * sequence_length;
   const int half = head_size / 2;
 #pragma omp parallel for schedule(static) if (rows >= kParallelRows)
   for (int row = 0; row < rows; ++row) {
-    const ptrdiff_t angles = static_cast<ptrdiff_t>(row % sequence_length) * half;
+    const int position =
+        row % sequence_length - (document_begin == nullptr ? 0 : document_begin[row]);
+    const ptrdiff_t angles = static_cast<ptrdiff_t>(position) * half;
     TurnRow(heads, head_size, cosines + angles, sines + angles, inverse ? -1.0f : 1.0f,
             x + static_cast<ptrdiff_t>(row) * row_stride);
   }
 }
 
-template void RopeApply(int, int, int, int, int, const float*, const float*, bool, float*, Stream&);
-template void RopeApply(int, int, int, int, int, const float*, const float*, bool, BFloat16*,
-                        Stream&);
+template void RopeApply(int, int, int, int, int, const float*, const float*, const int32_t*, bool,
+                        float*, Stream&);
+template void RopeApply(int, int, int, int, int, const float*, const float*, const int32_t*, bool,
+                        BFloat16*, Stream&);
 
 }  // namespace convene::worker::cpu

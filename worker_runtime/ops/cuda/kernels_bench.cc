@@ -229,8 +229,8 @@ void Bench::AddRows(std::vector<Kernel>& kernels) {
                        const auto* cosines = set.Take<float>(int64_t{kSequence} * kHeadSize / 2);
                        const auto* sines = set.Take<float>(int64_t{kSequence} * kHeadSize / 2);
                        cuda::RopeApply<BFloat16>(kRows / kSequence, kSequence, kHeads + kKvHeads,
-                                                 kHeadSize, kStride, cosines, sines, false, x,
-                                                 stream_);
+                                                 kHeadSize, kStride, cosines, sines, nullptr, false,
+                                                 x, stream_);
                        return set.Take<char>(0);
                      }});
   constexpr int64_t kSize = int64_t{kRows} * kFfn;

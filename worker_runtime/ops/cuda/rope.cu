@@ -20,6 +20,7 @@ struct Arguments {
   int items;
   const float* cosines;
   const float* sines;
+  const int32_t* document_begin;  // may be null
   float sign;
   T* x;
 };
@@ -76,7 +77,8 @@ __global__ void __launch_bounds__(kTileThreads) Turn(const Arguments<T> a) {
   const int64_t row = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
   if (row >= a.rows) return;
   const int lanes = a.half / kWidth;
-  const int64_t angles = row % a.sequence_length * a.half;
+  const int64_t begin = a.document_begin == nullptr ? 0 : a.document_begin[row];
+  const int64_t angles = (row % a.sequence_length - begin) * a.half;
   T* x = a.x + row * a.row_stride;
   for (int item = static_cast<int>(threadIdx.x); item < a.items;
        item += static_cast<int>(blockDim.x)) {
@@ -90,7 +92,8 @@ __global__ void __launch_bounds__(kTileThreads) Turn(const Arguments<T> a) {
 
 template <typename T>
 void RopeApply(int batch, int sequence_length, int heads, int head_size, int row_stride,
-               const float* cosines, const float* sines, bool inverse, T* x, Stream& stream) {
+               const float* cosines, const float* sines, const int32_t* document_begin,
+               bool inverse, T* x, Stream& stream) {
   const int half = head_size / 2;
   const int64_t rows = int64_t{batch} * sequence_length;
   if (rows == 0 || heads == 0 || half == 0) return;
@@ -99,14 +102,16 @@ void RopeApply(int batch, int sequence_length, int heads, int head_size, int row
       IsWide<T>(half, {x}) && row_stride % kWide<T> == 0 && IsWide<float>(half, {cosines, sines});
   const int width = wide ? kWide<T> : 1;
   const RopeGeometry g = MakeRopeGeometry(rows, heads, half / width, kHeadsPerItem);
-  const Arguments<T> a = {rows,  sequence_length,        heads, half, row_stride, g.items, cosines,
-                          sines, inverse ? -1.0f : 1.0f, x};
+  const Arguments<T> a = {rows,    sequence_length, heads, half,           row_stride,
+                          g.items, cosines,         sines, document_begin, inverse ? -1.0f : 1.0f,
+                          x};
   Launch(stream, "rope_apply", g.blocks, dim3(g.threads, g.rows_per_block),
          wide ? Turn<T, kWide<T>> : Turn<T, 1>, a);
 }
 
-#define CONVENE_INSTANTIATE(T) \
-  template void RopeApply(int, int, int, int, int, const float*, const float*, bool, T*, Stream&)
+#define CONVENE_INSTANTIATE(T)                                                                 \
+  template void RopeApply(int, int, int, int, int, const float*, const float*, const int32_t*, \
+                          bool, T*, Stream&)
 CONVENE_INSTANTIATE(float);
 CONVENE_INSTANTIATE(BFloat16);
 #undef CONVENE_INSTANTIATE

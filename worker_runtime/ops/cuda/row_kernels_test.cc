@@ -201,16 +201,22 @@ TEMPLATE_TEST_CASE("RoPE on the GPU agrees with the reference and leaves the res
                                 sines.data());
     const size_t size = static_cast<size_t>(shape.batch) * shape.sequence_length * shape.row_stride;
     const auto x = NumbersOf<TestType>(size, 1);
-    for (const bool inverse : {false, true}) {
+    const auto begins =
+        worker::testing::DocumentBegins(shape.batch, shape.sequence_length, {2, 1, 7});
+    for (const int way : {0, 1, 2, 3}) {
+      const bool inverse = way % 2 == 1;
+      const bool packed = way >= 2;
       Compare<TestType>(
           inverse ? kBackward : kForward,
           [&] {
+            OnGpu<int32_t> begins_there(begins);
             OnGpu<float> cosines_there(cosines);
             OnGpu<float> sines_there(sines);
             OnGpu<TestType> y = Put<TestType>(x, shape.offset);
             cuda::RopeApply(shape.batch, shape.sequence_length, shape.heads, shape.head_size,
-                            shape.row_stride, cosines_there.data(), sines_there.data(), inverse,
-                            y.data(), Gpu().compute());
+                            shape.row_stride, cosines_there.data(), sines_there.data(),
+                            packed ? begins_there.data() : nullptr, inverse, y.data(),
+                            Gpu().compute());
             const std::vector<float> result = Load(y.Read());
             size_t others_changed = 0;
             for (size_t i = 0; i < size; ++i) {
@@ -230,7 +236,8 @@ TEMPLATE_TEST_CASE("RoPE on the GPU agrees with the reference and leaves the res
             Outputs<Real> y = {As<Real>(x)};
             reference::RopeApply<Real>(shape.batch, shape.sequence_length, shape.heads,
                                        shape.head_size, shape.row_stride, exact_cosines.data(),
-                                       exact_sines.data(), inverse, y[0].data());
+                                       exact_sines.data(), packed ? begins.data() : nullptr,
+                                       inverse, y[0].data());
             return y;
           });
     }

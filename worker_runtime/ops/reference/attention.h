@@ -1,9 +1,11 @@
 // Plain causal attention that holds one row of scores at a time; the contract is ops/attention.h.
+// log_sum_exp is always (batch, heads, sequence_length).
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "worker_runtime/ops/attention.h"
@@ -21,6 +23,9 @@ struct AttentionRow {
   }
   ptrdiff_t Out(ptrdiff_t position) const {
     return ((batch * shape.sequence_length + position) * shape.heads + head) * shape.head_size;
+  }
+  ptrdiff_t FirstKey(const int32_t* document_begin, ptrdiff_t position) const {
+    return document_begin == nullptr ? 0 : document_begin[batch * shape.sequence_length + position];
   }
   ptrdiff_t LogSumExp(ptrdiff_t position) const {
     return (batch * shape.heads + head) * shape.sequence_length + position;
@@ -42,24 +47,27 @@ Real AttentionDot(int count, const Real* x, const Real* y) {
   return sum;
 }
 
+// `document_begin` is Documents::begin.
 template <typename Real>
-void AttentionForward(const AttentionShape& shape, const Real* qkv, Real* out, Real* log_sum_exp) {
+void AttentionForward(const AttentionShape& shape, const Real* qkv, Real* out, Real* log_sum_exp,
+                      const int32_t* document_begin = nullptr) {
   const Real scale = Real{1} / std::sqrt(static_cast<Real>(shape.head_size));
   std::vector<Real> weights(static_cast<size_t>(shape.sequence_length));
   for (int batch = 0; batch < shape.batch; ++batch) {
     for (int head = 0; head < shape.heads; ++head) {
       const AttentionRow row(shape, batch, head);
       for (ptrdiff_t i = 0; i < shape.sequence_length; ++i) {
-        for (ptrdiff_t j = 0; j <= i; ++j) {
+        const ptrdiff_t first = row.FirstKey(document_begin, i);
+        for (ptrdiff_t j = first; j <= i; ++j) {
           weights[j] = scale * AttentionDot(shape.head_size, qkv + row.Query(i), qkv + row.Key(j));
         }
-        const Real largest = *std::max_element(weights.begin(), weights.begin() + i + 1);
+        const Real largest = *std::max_element(weights.begin() + first, weights.begin() + i + 1);
         Real sum = 0;
-        for (ptrdiff_t j = 0; j <= i; ++j) sum += weights[j] = std::exp(weights[j] - largest);
+        for (ptrdiff_t j = first; j <= i; ++j) sum += weights[j] = std::exp(weights[j] - largest);
         log_sum_exp[row.LogSumExp(i)] = largest + std::log(sum);
         for (ptrdiff_t d = 0; d < shape.head_size; ++d) {
           Real value = 0;
-          for (ptrdiff_t j = 0; j <= i; ++j) value += weights[j] / sum * qkv[row.Value(j) + d];
+          for (ptrdiff_t j = first; j <= i; ++j) value += weights[j] / sum * qkv[row.Value(j) + d];
           out[row.Out(i) + d] = value;
         }
       }
@@ -71,7 +79,8 @@ void AttentionForward(const AttentionShape& shape, const Real* qkv, Real* out, R
 // dp_ik), and the sum is do_i . o_i.
 template <typename Real>
 void AttentionBackward(const AttentionShape& shape, const Real* qkv, const Real* out,
-                       const Real* log_sum_exp, const Real* dout, Real* dqkv) {
+                       const Real* log_sum_exp, const Real* dout, Real* dqkv,
+                       const int32_t* document_begin = nullptr) {
   const Real scale = Real{1} / std::sqrt(static_cast<Real>(shape.head_size));
   const ptrdiff_t tokens = ptrdiff_t{shape.batch} * shape.sequence_length;
   std::fill_n(dqkv, tokens * shape.qkv_width(), Real{0});
@@ -82,7 +91,7 @@ void AttentionBackward(const AttentionShape& shape, const Real* qkv, const Real*
         const Real* query = qkv + row.Query(i);
         const Real* gradient = dout + row.Out(i);
         const Real mean = AttentionDot(shape.head_size, gradient, out + row.Out(i));
-        for (ptrdiff_t j = 0; j <= i; ++j) {
+        for (ptrdiff_t j = row.FirstKey(document_begin, i); j <= i; ++j) {
           const Real* key = qkv + row.Key(j);
           const Real probability = std::exp(scale * AttentionDot(shape.head_size, query, key) -
                                             log_sum_exp[row.LogSumExp(i)]);

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 
 namespace convene::worker::reference {
 
@@ -21,14 +22,17 @@ void RopeTable(int sequence_length, int head_size, double theta, Real* cosines, 
 
 template <typename Real>
 void RopeApply(int batch, int sequence_length, int heads, int head_size, int row_stride,
-               const Real* cosines, const Real* sines, bool inverse, Real* x) {
+               const Real* cosines, const Real* sines, const int32_t* document_begin, bool inverse,
+               Real* x) {
   const ptrdiff_t half = head_size / 2;
   for (ptrdiff_t row = 0; row < ptrdiff_t{batch} * sequence_length; ++row) {
+    const ptrdiff_t position =
+        row % sequence_length - (document_begin == nullptr ? 0 : document_begin[row]);
     for (ptrdiff_t head = 0; head < heads; ++head) {
       for (ptrdiff_t i = 0; i < half; ++i) {
         Real& low = x[row * row_stride + head * head_size + i];
         Real& high = x[row * row_stride + head * head_size + half + i];
-        const ptrdiff_t angle = row % sequence_length * half + i;
+        const ptrdiff_t angle = position * half + i;
         const Real cosine = cosines[angle];
         const Real sine = inverse ? -sines[angle] : sines[angle];
         const Real turned_low = low * cosine - high * sine;

@@ -41,49 +41,54 @@ size_t AttentionWorkspaceBytes(const AttentionShape& shape) {
 }
 
 template <typename T>
-void AttentionForward(const AttentionShape& shape, const T* qkv, T* out, float* log_sum_exp,
-                      const Workspace& workspace, Stream& stream) {
+void AttentionForward(const AttentionShape& shape, const Documents& documents, const T* qkv, T* out,
+                      float* log_sum_exp, const Workspace& workspace, Stream& stream) {
   if (IsEmpty(shape)) return;
   Queue& queue = stream.queue();
   if constexpr (kCudnnKnows<T>) {
     auto& plans = queue.plans<AttentionPlans>();
-    if (AreAligned({qkv, out, log_sum_exp}) && plans.Support(shape, AttentionPass::kForward).ok()) {
-      plans.Forward(shape, qkv, out, log_sum_exp, workspace);
+    if (AreAligned({qkv, out, log_sum_exp}) &&
+        plans.Support(shape, documents.count, AttentionPass::kForward).ok()) {
+      plans.Forward(shape, documents, qkv, out, log_sum_exp, workspace);
       return;
     }
   }
-  FlashForward(shape, qkv, out, log_sum_exp, queue);
+  FlashForward(shape, documents.begin, qkv, out, log_sum_exp, queue);
 }
 
 template <typename T>
-void AttentionBackward(const AttentionShape& shape, const T* qkv, const T* out,
-                       const float* log_sum_exp, const T* dout, T* dqkv, const Workspace& workspace,
-                       Stream& stream) {
+void AttentionBackward(const AttentionShape& shape, const Documents& documents, const T* qkv,
+                       const T* out, const float* log_sum_exp, const T* dout, T* dqkv,
+                       const Workspace& workspace, Stream& stream) {
   if (IsEmpty(shape)) return;
   Queue& queue = stream.queue();
   if constexpr (kCudnnKnows<T>) {
     auto& plans = queue.plans<AttentionPlans>();
     if (AreAligned({qkv, out, log_sum_exp, dout, dqkv}) &&
-        plans.Support(shape, AttentionPass::kBackward).ok()) {
-      plans.Backward(shape, qkv, out, log_sum_exp, dout, dqkv, workspace);
+        plans.Support(shape, documents.count, AttentionPass::kBackward).ok()) {
+      plans.Backward(shape, documents, qkv, out, log_sum_exp, dout, dqkv, workspace);
       return;
     }
   }
-  FlashBackward(shape, qkv, out, log_sum_exp, dout, dqkv,
+  FlashBackward(shape, documents.begin, qkv, out, log_sum_exp, dout, dqkv,
                 workspace.As<void>(FlashWorkspaceBytes(shape)), queue);
 }
 
 template size_t AttentionWorkspaceBytes<float>(const AttentionShape& shape);
 template size_t AttentionWorkspaceBytes<BFloat16>(const AttentionShape& shape);
-template void AttentionForward(const AttentionShape& shape, const float* qkv, float* out,
-                               float* log_sum_exp, const Workspace& workspace, Stream& stream);
-template void AttentionForward(const AttentionShape& shape, const BFloat16* qkv, BFloat16* out,
-                               float* log_sum_exp, const Workspace& workspace, Stream& stream);
-template void AttentionBackward(const AttentionShape& shape, const float* qkv, const float* out,
-                                const float* log_sum_exp, const float* dout, float* dqkv,
-                                const Workspace& workspace, Stream& stream);
-template void AttentionBackward(const AttentionShape& shape, const BFloat16* qkv,
-                                const BFloat16* out, const float* log_sum_exp, const BFloat16* dout,
-                                BFloat16* dqkv, const Workspace& workspace, Stream& stream);
+template void AttentionForward(const AttentionShape& shape, const Documents& documents,
+                               const float* qkv, float* out, float* log_sum_exp,
+                               const Workspace& workspace, Stream& stream);
+template void AttentionForward(const AttentionShape& shape, const Documents& documents,
+                               const BFloat16* qkv, BFloat16* out, float* log_sum_exp,
+                               const Workspace& workspace, Stream& stream);
+template void AttentionBackward(const AttentionShape& shape, const Documents& documents,
+                                const float* qkv, const float* out, const float* log_sum_exp,
+                                const float* dout, float* dqkv, const Workspace& workspace,
+                                Stream& stream);
+template void AttentionBackward(const AttentionShape& shape, const Documents& documents,
+                                const BFloat16* qkv, const BFloat16* out, const float* log_sum_exp,
+                                const BFloat16* dout, BFloat16* dqkv, const Workspace& workspace,
+                                Stream& stream);
 
 }  // namespace convene::worker::cuda

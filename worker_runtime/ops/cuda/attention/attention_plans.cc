@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 #include <cudnn_frontend.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <exception>
@@ -11,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "spdlog/spdlog.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
@@ -24,7 +26,24 @@ using fe::graph::Graph;
 using TensorPointer = std::shared_ptr<fe::graph::Tensor_attributes>;
 
 // Names of a graph's tensors between building and running it.
-enum TensorId : int64_t { kQuery = 1, kKey, kValue, kOut, kStats, kDout, kDquery, kDkey, kDvalue };
+enum TensorId : int64_t {
+  kQuery = 1,
+  kKey,
+  kValue,
+  kOut,
+  kStats,
+  kDout,
+  kDquery,
+  kDkey,
+  kDvalue,
+  kQueryLengths,
+  kKeyLengths,
+  kQueryOffsets,
+  kKeyOffsets,
+  kValueOffsets,
+  kOutOffsets,
+  kStatsOffsets
+};
 
 absl::Status FrontendStatus(fe::error_t error, const char* what) {
   if (error.is_good()) return absl::OkStatus();
@@ -32,38 +51,75 @@ absl::Status FrontendStatus(fe::error_t error, const char* what) {
       absl::StrCat("cuDNN attention: ", what, ": ", error.get_message()));
 }
 
-// Dimensions and strides are (batch, head, position, element), as cuDNN counts them.
+// Dimensions and strides are (sequence, head, position, element), as cuDNN counts them. Of packed
+// rows the first stride means nothing: documents begin where their offsets say.
 struct Layout {
   std::vector<int64_t> dimensions;
   std::vector<int64_t> strides;
 };
 
 // `heads` of the heads of a token in a tensor shaped like qkv: they stay where they are.
-Layout PackedHeads(const AttentionShape& shape, int heads) {
+Layout QkvHeads(const PlanKey& key, int heads) {
+  const AttentionShape& shape = key.shape;
   const int64_t width = shape.qkv_width();
-  return {{shape.batch, heads, shape.sequence_length, shape.head_size},
+  return {{key.sequences(), heads, shape.sequence_length, shape.head_size},
           {shape.sequence_length * width, shape.head_size, width, 1}};
 }
-Layout OutHeads(const AttentionShape& shape) {
+Layout OutHeads(const PlanKey& key) {
+  const AttentionShape& shape = key.shape;
   const int64_t width = int64_t{shape.heads} * shape.head_size;
-  return {{shape.batch, shape.heads, shape.sequence_length, shape.head_size},
+  return {{key.sequences(), shape.heads, shape.sequence_length, shape.head_size},
           {shape.sequence_length * width, shape.head_size, width, 1}};
 }
-Layout Statistics(const AttentionShape& shape) {
-  const int64_t length = shape.sequence_length;
-  return {{shape.batch, shape.heads, length, 1}, {shape.heads * length, length, 1, 1}};
+Layout Statistics(const PlanKey& key) {
+  const int64_t heads = key.shape.heads;
+  const int64_t length = key.shape.sequence_length;
+  const std::vector<int64_t> strides = key.shape.packed
+                                           ? std::vector<int64_t>{heads * length, 1, heads, 1}
+                                           : std::vector<int64_t>{heads * length, length, 1, 1};
+  return {{key.sequences(), heads, length, 1}, strides};
 }
 
-fe::graph::Tensor_attributes Attributes(TensorId id, const char* name, const Layout& layout) {
-  return fe::graph::Tensor_attributes()
-      .set_name(name)
-      .set_uid(id)
-      .set_dim(layout.dimensions)
-      .set_stride(layout.strides);
+// Where documents begin and how long they are; all null of rows that are not packed. A tensor for
+// each role, as other users of cuDNN have them, although some lie in the same memory.
+struct DocumentTensors {
+  TensorPointer query_lengths, key_lengths;
+  TensorPointer query_offsets, key_offsets, value_offsets, out_offsets, stats_offsets;
+};
+
+DocumentTensors AddDocuments(const PlanKey& key, Graph& graph) {
+  if (!key.shape.packed) return {};
+  const auto list = [&](TensorId id, const char* name, int64_t count, fe::DataType_t type) {
+    return graph.tensor(fe::graph::Tensor_attributes()
+                            .set_name(name)
+                            .set_uid(id)
+                            .set_dim({count, 1, 1, 1})
+                            .set_stride({1, 1, 1, 1})
+                            .set_data_type(type));
+  };
+  const int64_t count = key.sequences();
+  return {list(kQueryLengths, "query_lengths", count, fe::DataType_t::INT32),
+          list(kKeyLengths, "key_lengths", count, fe::DataType_t::INT32),
+          list(kQueryOffsets, "query_offsets", count + 1, fe::DataType_t::INT64),
+          list(kKeyOffsets, "key_offsets", count + 1, fe::DataType_t::INT64),
+          list(kValueOffsets, "value_offsets", count + 1, fe::DataType_t::INT64),
+          list(kOutOffsets, "out_offsets", count + 1, fe::DataType_t::INT64),
+          list(kStatsOffsets, "stats_offsets", count + 1, fe::DataType_t::INT64)};
 }
 
-void MakeOutput(const TensorPointer& tensor, TensorId id, const Layout& layout) {
+// `offsets` may be null.
+fe::graph::Tensor_attributes Attributes(TensorId id, const char* name, const Layout& layout,
+                                        const TensorPointer& offsets) {
+  fe::graph::Tensor_attributes attributes;
+  attributes.set_name(name).set_uid(id).set_dim(layout.dimensions).set_stride(layout.strides);
+  if (offsets != nullptr) attributes.set_ragged_offset(offsets);
+  return attributes;
+}
+
+void MakeOutput(const TensorPointer& tensor, TensorId id, const Layout& layout,
+                const TensorPointer& offsets) {
   tensor->set_output(true).set_uid(id).set_dim(layout.dimensions).set_stride(layout.strides);
+  if (offsets != nullptr) tensor->set_ragged_offset(offsets);
 }
 
 float Scale(const AttentionShape& shape) {
@@ -73,56 +129,80 @@ float Scale(const AttentionShape& shape) {
 // cuDNN's statistics are what log_sum_exp has to be: max + ln(sum of exp) of the scaled scores
 // (cudnn_frontend/graph_properties.h, SDPA_attributes::set_stats_use_log2, "cuDNN's natural-log
 // convention").
-void AddForward(const AttentionShape& shape, Graph& graph) {
-  const Layout kv = PackedHeads(shape, shape.kv_heads);
+void AddForward(const PlanKey& plan_key, Graph& graph) {
+  const AttentionShape& shape = plan_key.shape;
+  const DocumentTensors documents = AddDocuments(plan_key, graph);
+  const Layout heads = QkvHeads(plan_key, shape.heads);
+  const Layout kv = QkvHeads(plan_key, shape.kv_heads);
   const TensorPointer query =
-      graph.tensor(Attributes(kQuery, "query", PackedHeads(shape, shape.heads)));
-  const TensorPointer key = graph.tensor(Attributes(kKey, "key", kv));
-  const TensorPointer value = graph.tensor(Attributes(kValue, "value", kv));
-  const auto options = fe::graph::SDPA_attributes()
-                           .set_name("attention_forward")
-                           .set_generate_stats(true)
-                           .set_attn_scale(Scale(shape))
-                           .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
-                           .set_diagonal_band_right_bound(0);
+      graph.tensor(Attributes(kQuery, "query", heads, documents.query_offsets));
+  const TensorPointer key = graph.tensor(Attributes(kKey, "key", kv, documents.key_offsets));
+  const TensorPointer value =
+      graph.tensor(Attributes(kValue, "value", kv, documents.value_offsets));
+  auto options = fe::graph::SDPA_attributes()
+                     .set_name("attention_forward")
+                     .set_generate_stats(true)
+                     .set_attn_scale(Scale(shape))
+                     .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
+                     .set_diagonal_band_right_bound(0);
+  if (shape.packed) {
+    options.set_padding_mask(true)
+        .set_seq_len_q(documents.query_lengths)
+        .set_seq_len_kv(documents.key_lengths);
+  }
   const auto [out, stats] = graph.sdpa(query, key, value, options);
-  MakeOutput(out, kOut, OutHeads(shape));
-  MakeOutput(stats, kStats, Statistics(shape));
+  MakeOutput(out, kOut, OutHeads(plan_key), documents.out_offsets);
+  MakeOutput(stats, kStats, Statistics(plan_key), documents.stats_offsets);
   stats->set_data_type(fe::DataType_t::FLOAT);
 }
 
-void AddBackward(const AttentionShape& shape, Graph& graph) {
-  const Layout heads = PackedHeads(shape, shape.heads);
-  const Layout kv = PackedHeads(shape, shape.kv_heads);
-  const TensorPointer query = graph.tensor(Attributes(kQuery, "query", heads));
-  const TensorPointer key = graph.tensor(Attributes(kKey, "key", kv));
-  const TensorPointer value = graph.tensor(Attributes(kValue, "value", kv));
-  const TensorPointer out = graph.tensor(Attributes(kOut, "out", OutHeads(shape)));
-  const TensorPointer dout = graph.tensor(Attributes(kDout, "dout", OutHeads(shape)));
-  const TensorPointer stats = graph.tensor(
-      Attributes(kStats, "stats", Statistics(shape)).set_data_type(fe::DataType_t::FLOAT));
-  const auto options = fe::graph::SDPA_backward_attributes()
-                           .set_name("attention_backward")
-                           .set_attn_scale(Scale(shape))
-                           .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
-                           .set_diagonal_band_right_bound(0)
-                           .set_deterministic_algorithm(shape.deterministic);
+void AddBackward(const PlanKey& plan_key, Graph& graph) {
+  const AttentionShape& shape = plan_key.shape;
+  const DocumentTensors documents = AddDocuments(plan_key, graph);
+  const Layout heads = QkvHeads(plan_key, shape.heads);
+  const Layout kv = QkvHeads(plan_key, shape.kv_heads);
+  const Layout outs = OutHeads(plan_key);
+  const TensorPointer query =
+      graph.tensor(Attributes(kQuery, "query", heads, documents.query_offsets));
+  const TensorPointer key = graph.tensor(Attributes(kKey, "key", kv, documents.key_offsets));
+  const TensorPointer value =
+      graph.tensor(Attributes(kValue, "value", kv, documents.value_offsets));
+  const TensorPointer out = graph.tensor(Attributes(kOut, "out", outs, documents.out_offsets));
+  const TensorPointer dout = graph.tensor(Attributes(kDout, "dout", outs, documents.out_offsets));
+  const TensorPointer stats =
+      graph.tensor(Attributes(kStats, "stats", Statistics(plan_key), documents.stats_offsets)
+                       .set_data_type(fe::DataType_t::FLOAT));
+  auto options = fe::graph::SDPA_backward_attributes()
+                     .set_name("attention_backward")
+                     .set_attn_scale(Scale(shape))
+                     .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
+                     .set_diagonal_band_right_bound(0)
+                     .set_deterministic_algorithm(shape.deterministic);
+  if (shape.packed) {
+    // Scratch as large as the tokens, not as documents times the longest that one may be.
+    const int64_t tokens = int64_t{shape.batch} * shape.sequence_length;
+    options.set_padding_mask(true)
+        .set_seq_len_q(documents.query_lengths)
+        .set_seq_len_kv(documents.key_lengths)
+        .set_max_total_seq_len_q(tokens)
+        .set_max_total_seq_len_kv(tokens);
+  }
   const auto [dquery, dkey, dvalue] =
       graph.sdpa_backward(query, key, value, out, dout, stats, options);
-  MakeOutput(dquery, kDquery, heads);
-  MakeOutput(dkey, kDkey, kv);
-  MakeOutput(dvalue, kDvalue, kv);
+  MakeOutput(dquery, kDquery, heads, documents.query_offsets);
+  MakeOutput(dkey, kDkey, kv, documents.key_offsets);
+  MakeOutput(dvalue, kDvalue, kv, documents.value_offsets);
 }
 
-absl::Status BuildGraph(const AttentionShape& shape, AttentionPass pass, cudnnHandle_t handle,
-                        Graph& graph, size_t& workspace_bytes) {
+absl::Status BuildGraph(const PlanKey& key, cudnnHandle_t handle, Graph& graph,
+                        size_t& workspace_bytes) {
   graph.set_io_data_type(fe::DataType_t::BFLOAT16)
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT);
-  if (pass == AttentionPass::kForward) {
-    AddForward(shape, graph);
+  if (key.pass == AttentionPass::kForward) {
+    AddForward(key, graph);
   } else {
-    AddBackward(shape, graph);
+    AddBackward(key, graph);
   }
   CONVENE_RETURN_IF_ERROR(
       FrontendStatus(graph.build(handle, {fe::HeurMode_t::A}), "building the graph"));
@@ -135,8 +215,7 @@ absl::Status BuildGraph(const AttentionShape& shape, AttentionPass pass, cudnnHa
 }  // namespace
 
 struct AttentionPlans::Plan {
-  AttentionShape shape;
-  AttentionPass pass = AttentionPass::kForward;
+  PlanKey key;
   absl::Status support;
   Graph graph;
   size_t workspace_bytes = 0;
@@ -154,41 +233,59 @@ AttentionPlans::~AttentionPlans() {
   queue_.Report(cudaFreeAsync(own_scratch_, queue_.stream()), "cudaFreeAsync");
 }
 
-absl::Status AttentionPlans::Support(const AttentionShape& shape, AttentionPass pass) {
+absl::Status AttentionPlans::Support(const AttentionShape& shape, int document_count,
+                                     AttentionPass pass) {
   if (forbidden_) return absl::UnimplementedError("cuDNN attention is switched off");
-  return Find(shape, pass).support;
+  return Find(MakePlanKey(shape, document_count, pass)).support;
 }
 
-size_t AttentionPlans::WorkspaceBytes(const AttentionShape& shape, AttentionPass pass) {
-  return Find(shape, pass).workspace_bytes;
+size_t AttentionPlans::WorkspaceBytes(const AttentionShape& shape, int document_count,
+                                      AttentionPass pass) {
+  return Find(MakePlanKey(shape, document_count, pass)).workspace_bytes;
 }
 
-AttentionPlans::Plan& AttentionPlans::Find(AttentionShape shape, AttentionPass pass) {
-  if (pass == AttentionPass::kForward) shape.deterministic = false;  // it always is
+AttentionPlans::Plan& AttentionPlans::Find(const PlanKey& key) {
   for (const std::unique_ptr<Plan>& plan : plans_) {
-    if (plan->shape == shape && plan->pass == pass) return *plan;
+    if (plan->key == key) return *plan;
   }
   Plan& plan = *plans_.emplace_back(std::make_unique<Plan>());
-  plan.shape = shape;
-  plan.pass = pass;
-  if (shape.deterministic && CudnnScoresBytes(shape) > kLargestScoresBytes) {
-    plan.support = absl::UnimplementedError(
-        absl::StrCat("cuDNN's deterministic backward pass would keep ",
-                     HumanBytes(static_cast<double>(CudnnScoresBytes(shape))), " of scores"));
-    return plan;
+  plan.key = key;
+  plan.support = Build(plan);
+  if (!plan.support.ok()) Warn(plan);
+  return plan;
+}
+
+absl::Status AttentionPlans::Build(Plan& plan) {
+  const size_t scores_bytes = CudnnScoresBytes(plan.key.shape, plan.key.sequences());
+  if (plan.key.shape.deterministic && scores_bytes > kLargestScoresBytes) {
+    return absl::UnimplementedError(absl::StrCat("cuDNN's deterministic backward pass would keep ",
+                                                 HumanBytes(static_cast<double>(scores_bytes)),
+                                                 " of scores"));
+  }
+  if (plan.key.shape.packed && plan.key.document_count == 0) {
+    return absl::UnimplementedError("the list of the packed documents is missing");
   }
   const cudnnHandle_t handle = queue_.cudnn();
-  if (handle == nullptr) {
-    plan.support = absl::UnimplementedError("cuDNN did not start");
-    return plan;
-  }
+  if (handle == nullptr) return absl::UnimplementedError("cuDNN did not start");
+  absl::Status status;
   try {
-    plan.support = BuildGraph(shape, pass, handle, plan.graph, plan.workspace_bytes);
+    status = BuildGraph(plan.key, handle, plan.graph, plan.workspace_bytes);
   } catch (const std::exception& exception) {
-    plan.support = absl::UnimplementedError(absl::StrCat("cuDNN attention: ", exception.what()));
+    status = absl::UnimplementedError(absl::StrCat("cuDNN attention: ", exception.what()));
   }
-  if (!plan.support.ok()) (void)cudaGetLastError();  // a refusal is no error of the next launch
-  return plan;
+  if (!status.ok()) (void)cudaGetLastError();  // a refusal is no error of the next launch
+  return status;
+}
+
+// Once for a shape and pass, however many documents are packed.
+void AttentionPlans::Warn(const Plan& refused) const {
+  const auto is_told = [&](const std::unique_ptr<Plan>& plan) {
+    return plan.get() != &refused && !plan->support.ok() && plan->key.pass == refused.key.pass &&
+           plan->key.shape == refused.key.shape;
+  };
+  if (std::any_of(plans_.begin(), plans_.end(), is_told)) return;
+  spdlog::warn("attention ({}): cuDNN cannot do it here: {}. Our own kernel does, much slower",
+               ToText(refused.key), std::string(refused.support.message()));
 }
 
 // Room for `bytes`; null after an error, which is reported.
@@ -211,13 +308,25 @@ void* AttentionPlans::Place(const Workspace& workspace, size_t bytes) {
   return own_scratch_;
 }
 
-void AttentionPlans::Execute(Plan& plan, const std::vector<Tensor>& tensors,
-                             const Workspace& workspace) {
+void AttentionPlans::Execute(Plan& plan, const Documents& documents,
+                             const std::vector<Tensor>& tensors, const Workspace& workspace) {
   CONVENE_CHECK(plan.support.ok());
   void* const scratch = plan.workspace_bytes > 0 ? Place(workspace, plan.workspace_bytes) : nullptr;
   if (plan.workspace_bytes > 0 && scratch == nullptr) return;
   std::unordered_map<int64_t, void*> pointers;
-  for (const Tensor& tensor : tensors) pointers[tensor.id] = const_cast<void*>(tensor.data);
+  const auto give = [&](const Tensor& tensor) {
+    pointers[tensor.id] = const_cast<void*>(tensor.data);
+  };
+  for (const Tensor& tensor : tensors) give(tensor);
+  if (plan.key.shape.packed) {
+    give({kQueryLengths, documents.lengths});
+    give({kKeyLengths, documents.lengths});
+    give({kQueryOffsets, documents.qkv_offsets});
+    give({kKeyOffsets, documents.qkv_offsets});
+    give({kValueOffsets, documents.qkv_offsets});
+    give({kOutOffsets, documents.out_offsets});
+    give({kStatsOffsets, documents.log_sum_exp_offsets});
+  }
   try {
     const absl::Status status =
         FrontendStatus(plan.graph.execute(queue_.cudnn(), pointers, scratch), "execution");
@@ -227,21 +336,22 @@ void AttentionPlans::Execute(Plan& plan, const std::vector<Tensor>& tensors,
   }
 }
 
-void AttentionPlans::Forward(const AttentionShape& shape, const BFloat16* qkv, BFloat16* out,
-                             float* log_sum_exp, const Workspace& workspace) {
+void AttentionPlans::Forward(const AttentionShape& shape, const Documents& documents,
+                             const BFloat16* qkv, BFloat16* out, float* log_sum_exp,
+                             const Workspace& workspace) {
   const BFloat16* const key = qkv + ptrdiff_t{shape.heads} * shape.head_size;
   const BFloat16* const value = key + ptrdiff_t{shape.kv_heads} * shape.head_size;
-  Execute(Find(shape, AttentionPass::kForward),
+  Execute(Find(MakePlanKey(shape, documents.count, AttentionPass::kForward)), documents,
           {{kQuery, qkv}, {kKey, key}, {kValue, value}, {kOut, out}, {kStats, log_sum_exp}},
           workspace);
 }
 
-void AttentionPlans::Backward(const AttentionShape& shape, const BFloat16* qkv, const BFloat16* out,
-                              const float* log_sum_exp, const BFloat16* dout, BFloat16* dqkv,
-                              const Workspace& workspace) {
+void AttentionPlans::Backward(const AttentionShape& shape, const Documents& documents,
+                              const BFloat16* qkv, const BFloat16* out, const float* log_sum_exp,
+                              const BFloat16* dout, BFloat16* dqkv, const Workspace& workspace) {
   const ptrdiff_t key = ptrdiff_t{shape.heads} * shape.head_size;
   const ptrdiff_t value = key + ptrdiff_t{shape.kv_heads} * shape.head_size;
-  Execute(Find(shape, AttentionPass::kBackward),
+  Execute(Find(MakePlanKey(shape, documents.count, AttentionPass::kBackward)), documents,
           {{kQuery, qkv},
            {kKey, qkv + key},
            {kValue, qkv + value},

@@ -1,4 +1,5 @@
-// Attention in bfloat16 by cuDNN: its graphs, one per shape and pass, built once.
+// Attention in bfloat16 by cuDNN: its graphs, one per shape and pass (and rounded number of packed
+// documents), built once.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +11,9 @@
 #include "worker_runtime/device/dtype.h"
 #include "worker_runtime/device/workspace.h"
 #include "worker_runtime/ops/attention.h"
+#include "worker_runtime/ops/cuda/attention/plan_key.h"
 
 namespace convene::worker::cuda {
-
-enum class AttentionPass { kForward, kBackward };
 
 // Belongs to a queue: queue.plans<AttentionPlans>(). Contracts of the passes in ops/attention.h.
 class AttentionPlans {
@@ -23,19 +23,20 @@ class AttentionPlans {
   AttentionPlans(const AttentionPlans&) = delete;
   AttentionPlans& operator=(const AttentionPlans&) = delete;
 
-  // Whether cuDNN can do it here; else Unimplemented, with its reason. The first question about a
-  // shape builds the graph, which takes up to seconds: before a step is captured.
-  absl::Status Support(const AttentionShape& shape, AttentionPass pass);
-  // Scratch that cuDNN takes. REQUIRES: Support(shape, pass) is OK.
-  size_t WorkspaceBytes(const AttentionShape& shape, AttentionPass pass);
+  // Whether cuDNN can do it here; else Unimplemented, with its reason, which is also logged once.
+  // `document_count`: Documents::count. The first question about a shape builds the graph, which
+  // takes up to seconds: before a step is captured.
+  absl::Status Support(const AttentionShape& shape, int document_count, AttentionPass pass);
+  // Scratch that cuDNN takes. REQUIRES: Support() of the same is OK.
+  size_t WorkspaceBytes(const AttentionShape& shape, int document_count, AttentionPass pass);
 
-  // REQUIRES: Support(shape, the pass) is OK, all pointers are multiples of 16 bytes. Errors are
+  // REQUIRES: Support() of the same is OK, all pointers are multiples of 16 bytes. Errors are
   // reported to the queue. Where `workspace` is too small, scratch of the queue's own is taken at
   // the first call and kept.
-  void Forward(const AttentionShape& shape, const BFloat16* qkv, BFloat16* out, float* log_sum_exp,
-               const Workspace& workspace);
-  void Backward(const AttentionShape& shape, const BFloat16* qkv, const BFloat16* out,
-                const float* log_sum_exp, const BFloat16* dout, BFloat16* dqkv,
+  void Forward(const AttentionShape& shape, const Documents& documents, const BFloat16* qkv,
+               BFloat16* out, float* log_sum_exp, const Workspace& workspace);
+  void Backward(const AttentionShape& shape, const Documents& documents, const BFloat16* qkv,
+                const BFloat16* out, const float* log_sum_exp, const BFloat16* dout, BFloat16* dqkv,
                 const Workspace& workspace);
 
   // From now on nothing is supported: for tests and benchmarks of our own kernels.
@@ -45,13 +46,18 @@ class AttentionPlans {
   struct Plan;  // the only place that knows cudnn-frontend
   struct Tensor;
 
-  Plan& Find(AttentionShape shape, AttentionPass pass);
-  void Execute(Plan& plan, const std::vector<Tensor>& tensors, const Workspace& workspace);
+  Plan& Find(const PlanKey& key);
+  absl::Status Build(Plan& plan);
+  void Warn(const Plan& refused) const;
+  void Execute(Plan& plan, const Documents& documents, const std::vector<Tensor>& tensors,
+               const Workspace& workspace);
   void* Place(const Workspace& workspace, size_t bytes);
 
   Queue& queue_;
   bool forbidden_ = false;
-  std::vector<std::unique_ptr<Plan>> plans_;  // few: two for each shape of a training
+  // Few: two for each shape of a training, for each power of two of documents where they are
+  // packed.
+  std::vector<std::unique_ptr<Plan>> plans_;
   void* own_scratch_ = nullptr;
   size_t own_scratch_bytes_ = 0;
 };

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <type_traits>
 #include <vector>
@@ -28,6 +29,7 @@ using convene::testing::HasGpuOrSkips;
 using testing::TestQueue;
 using worker::testing::As;
 using worker::testing::Distance;
+using worker::testing::DocumentBegins;
 using worker::testing::kBackward;
 using worker::testing::kForward;
 using worker::testing::Load;
@@ -62,10 +64,55 @@ Outputs<Real> SplitQkv(const AttentionShape& shape, const std::vector<Real>& qkv
   return parts;
 }
 
+// What the host writes for packed rows.
+struct HostDocuments {
+  HostDocuments(const AttentionShape& shape, const std::vector<int32_t>& begins)
+      : begins(begins), table(shape.packed ? DocumentTableBytes(shape) / sizeof(int64_t) : 0) {}
+
+  std::vector<int32_t> begins;
+  std::vector<int64_t> table;
+};
+
+// The same on the GPU.
+class DocumentsOnGpu {
+ public:
+  DocumentsOnGpu(const AttentionShape& shape, HostDocuments host)
+      : begins_(host.begins), table_(host.table.size()) {
+    if (!shape.packed) return;
+    const size_t bytes = WriteDocumentTable(shape, host.begins.data(), host.table.data(),
+                                            table_.data(), &documents_);
+    Gpu().Copy(host.table.data(), table_.data(), bytes, Gpu().compute());
+    REQUIRE_OK(Gpu().Synchronize(absl::Seconds(60)));
+    documents_.begin = begins_.data();
+  }
+  const Documents& get() const { return documents_; }
+
+ private:
+  OnGpu<int32_t> begins_;
+  OnGpu<int64_t> table_;
+  Documents documents_;
+};
+
+// Of packed rows a token's heads lie side by side on a GPU, in the reference never.
+std::vector<float> HeadsFirst(const AttentionShape& shape, const std::vector<float>& statistics) {
+  if (!shape.packed) return statistics;
+  std::vector<float> result;
+  for (int batch = 0; batch < shape.batch; ++batch) {
+    for (int head = 0; head < shape.heads; ++head) {
+      for (int position = 0; position < shape.sequence_length; ++position) {
+        const size_t token = size_t{1} * batch * shape.sequence_length + position;
+        result.push_back(statistics[token * shape.heads + head]);
+      }
+    }
+  }
+  return result;
+}
+
 // Forward and backward pass: out, log_sum_exp, dquery, dkey, dvalue.
 template <typename T>
 Outputs<float> AttentionOnGpu(TestQueue& queue, const AttentionShape& shape,
-                              const std::vector<float>& qkv, const std::vector<float>& dout) {
+                              const std::vector<float>& qkv, const std::vector<float>& dout,
+                              const std::vector<int32_t>& begins = {}) {
   OnGpu<T> gpu_qkv(Store<T>(qkv));
   OnGpu<T> gpu_dout(Store<T>(dout));
   OnGpu<T> gpu_out(OutCount(shape));
@@ -74,26 +121,29 @@ Outputs<float> AttentionOnGpu(TestQueue& queue, const AttentionShape& shape,
   const size_t workspace_bytes = AttentionWorkspaceBytes<T>(shape);
   OnGpu<char> memory(workspace_bytes);
   const Workspace workspace = {memory.data(), workspace_bytes};
+  const DocumentsOnGpu documents(shape, HostDocuments(shape, begins));
   Stream stream = queue.stream();
-  cuda::AttentionForward(shape, gpu_qkv.data(), gpu_out.data(), log_sum_exp.data(), workspace,
-                         stream);
-  cuda::AttentionBackward(shape, gpu_qkv.data(), gpu_out.data(), log_sum_exp.data(),
-                          gpu_dout.data(), gpu_dqkv.data(), workspace, stream);
+  cuda::AttentionForward(shape, documents.get(), gpu_qkv.data(), gpu_out.data(), log_sum_exp.data(),
+                         workspace, stream);
+  cuda::AttentionBackward(shape, documents.get(), gpu_qkv.data(), gpu_out.data(),
+                          log_sum_exp.data(), gpu_dout.data(), gpu_dqkv.data(), workspace, stream);
   queue.Finish();
   Outputs<float> outputs = SplitQkv(shape, Load(gpu_dqkv.Read()));
-  outputs.insert(outputs.begin(), {Load(gpu_out.Read()), log_sum_exp.Read()});
+  outputs.insert(outputs.begin(), {Load(gpu_out.Read()), HeadsFirst(shape, log_sum_exp.Read())});
   return outputs;
 }
 
 template <typename Real>
 Outputs<Real> Reference(const AttentionShape& shape, const std::vector<float>& qkv,
-                        const std::vector<float>& dout) {
+                        const std::vector<float>& dout, const std::vector<int32_t>& begins) {
   std::vector<Real> out(OutCount(shape));
   std::vector<Real> log_sum_exp(StatisticsCount(shape));
   std::vector<Real> dqkv(QkvCount(shape));
-  reference::AttentionForward<Real>(shape, As<Real>(qkv).data(), out.data(), log_sum_exp.data());
+  const int32_t* const document_begin = shape.packed ? begins.data() : nullptr;
+  reference::AttentionForward<Real>(shape, As<Real>(qkv).data(), out.data(), log_sum_exp.data(),
+                                    document_begin);
   reference::AttentionBackward<Real>(shape, As<Real>(qkv).data(), out.data(), log_sum_exp.data(),
-                                     As<Real>(dout).data(), dqkv.data());
+                                     As<Real>(dout).data(), dqkv.data(), document_begin);
   Outputs<Real> outputs = SplitQkv(shape, dqkv);
   outputs.insert(outputs.begin(), {out, log_sum_exp});
   return outputs;
@@ -104,7 +154,8 @@ float Rounded(float value) { return static_cast<float>(BFloat16(value)); }
 // The plain computation in bfloat16, as a framework without fused attention makes it: each matrix
 // that it stores (scores, weights, their gradients, the results) is rounded, sums are in float.
 Outputs<float> PlainBFloat16(const AttentionShape& shape, const std::vector<float>& qkv,
-                             const std::vector<float>& dout) {
+                             const std::vector<float>& dout, const std::vector<int32_t>& begins) {
+  const int32_t* const document_begin = shape.packed ? begins.data() : nullptr;
   const float scale = 1.0f / std::sqrt(static_cast<float>(shape.head_size));
   const ptrdiff_t length = shape.sequence_length;
   std::vector<float> out(OutCount(shape));
@@ -114,10 +165,11 @@ Outputs<float> PlainBFloat16(const AttentionShape& shape, const std::vector<floa
     for (int head = 0; head < shape.heads; ++head) {
       const reference::AttentionRow row(shape, batch, head);
       for (ptrdiff_t i = 0; i < length; ++i) {
+        const ptrdiff_t first = row.FirstKey(document_begin, i);
         std::vector<float> weights(i + 1);
         std::vector<float> dweights(i + 1);
         float largest = -INFINITY;
-        for (ptrdiff_t j = 0; j <= i; ++j) {
+        for (ptrdiff_t j = first; j <= i; ++j) {
           weights[j] = Rounded(scale * reference::AttentionDot(shape.head_size, &qkv[row.Query(i)],
                                                                &qkv[row.Key(j)]));
           dweights[j] = Rounded(
@@ -125,19 +177,19 @@ Outputs<float> PlainBFloat16(const AttentionShape& shape, const std::vector<floa
           largest = std::max(largest, weights[j]);
         }
         float sum = 0;
-        for (float& weight : weights) sum += weight = std::exp(weight - largest);
+        for (ptrdiff_t j = first; j <= i; ++j) sum += weights[j] = std::exp(weights[j] - largest);
         log_sum_exp[row.LogSumExp(i)] = largest + std::log(sum);
         float delta = 0;
-        for (ptrdiff_t j = 0; j <= i; ++j) {
+        for (ptrdiff_t j = first; j <= i; ++j) {
           weights[j] = Rounded(weights[j] / sum);
           delta += weights[j] * dweights[j];
         }
         for (ptrdiff_t d = 0; d < shape.head_size; ++d) {
           float value = 0;
-          for (ptrdiff_t j = 0; j <= i; ++j) value += weights[j] * qkv[row.Value(j) + d];
+          for (ptrdiff_t j = first; j <= i; ++j) value += weights[j] * qkv[row.Value(j) + d];
           out[row.Out(i) + d] = Rounded(value);
         }
-        for (ptrdiff_t j = 0; j <= i; ++j) {
+        for (ptrdiff_t j = first; j <= i; ++j) {
           const float dscore = Rounded(weights[j] * (dweights[j] - delta));
           for (ptrdiff_t d = 0; d < shape.head_size; ++d) {
             dqkv[row.Query(i) + d] += scale * dscore * qkv[row.Key(j) + d];
@@ -155,15 +207,21 @@ Outputs<float> PlainBFloat16(const AttentionShape& shape, const std::vector<floa
 }
 
 template <typename T>
-void CheckAttention(TestQueue& queue, const AttentionShape& shape) {
+void CheckAttention(TestQueue& queue, AttentionShape shape,
+                    const std::vector<int>& document_lengths = {}) {
   CAPTURE(shape.batch, shape.sequence_length, shape.heads, shape.kv_heads, shape.head_size,
-          shape.deterministic);
+          shape.deterministic, document_lengths);
+  std::vector<int32_t> begins;
+  if (!document_lengths.empty()) {
+    shape.packed = true;
+    begins = DocumentBegins(shape.batch, shape.sequence_length, document_lengths);
+  }
   const auto qkv = NumbersOf<T>(QkvCount(shape), 1, 2.0f);
   const auto dout = NumbersOf<T>(OutCount(shape), 2);
-  const Outputs<double> truth = Reference<double>(shape, qkv, dout);
-  const Outputs<float> plain = std::is_same_v<T, float> ? Reference<float>(shape, qkv, dout)
-                                                        : PlainBFloat16(shape, qkv, dout);
-  const Outputs<float> actual = AttentionOnGpu<T>(queue, shape, qkv, dout);
+  const Outputs<double> truth = Reference<double>(shape, qkv, dout, begins);
+  const Outputs<float> plain = std::is_same_v<T, float> ? Reference<float>(shape, qkv, dout, begins)
+                                                        : PlainBFloat16(shape, qkv, dout, begins);
+  const Outputs<float> actual = AttentionOnGpu<T>(queue, shape, qkv, dout, begins);
   for (size_t output = 0; output < truth.size(); ++output) {
     CAPTURE(output);
     const double factor = output < 2 ? kForward : kBackward;
@@ -174,7 +232,7 @@ void CheckAttention(TestQueue& queue, const AttentionShape& shape) {
     CHECK(Distance(actual[output], truth[output]) <=
           factor * Distance(plain[output], truth[output]) + floor);
   }
-  if (shape.deterministic) CHECK(AttentionOnGpu<T>(queue, shape, qkv, dout) == actual);
+  if (shape.deterministic) CHECK(AttentionOnGpu<T>(queue, shape, qkv, dout, begins) == actual);
 }
 
 std::vector<AttentionShape> Shapes() {
@@ -198,6 +256,40 @@ std::vector<AttentionShape> Shapes() {
   return shapes;
 }
 
+// At the edges of tiles (16 and 32 tokens, cuDNN's of 64 and 128), one beside them and far from
+// them.
+std::vector<std::vector<int>> DocumentLengths() {
+  return {{2, 1, 13, 5}, {16}, {32}, {33, 31}, {64, 1, 63}, {129}, {1000}};
+}
+
+TEST_CASE("one document a row has the bits of rows that are not packed, by our own kernels") {
+  if (!HasGpuOrSkips()) return;
+  TestQueue queue;
+  queue.queue().plans<AttentionPlans>().ForbidCudnn();
+  AttentionShape shape = {2, 145, 4, 2, 64};
+  const auto qkv = NumbersOf<float>(QkvCount(shape), 1, 2.0f);
+  const auto dout = NumbersOf<float>(OutCount(shape), 2);
+  const auto plain = AttentionOnGpu<float>(queue, shape, qkv, dout);
+  shape.packed = true;
+  const auto begins = DocumentBegins(shape.batch, shape.sequence_length, {145});
+  CHECK(AttentionOnGpu<float>(queue, shape, qkv, dout, begins) == plain);
+}
+
+TEST_CASE("cuDNN takes packed Llamas with one document and with many, within the planned scratch") {
+  if (!HasGpuOrSkips()) return;
+  TestQueue queue;
+  auto& plans = queue.queue().plans<AttentionPlans>();
+  AttentionShape shape = {4, 2048, 32, 8, 64};
+  shape.packed = true;
+  for (const int count : {4, 64, 1024}) {
+    CAPTURE(count);
+    for (const AttentionPass pass : {AttentionPass::kForward, AttentionPass::kBackward}) {
+      CHECK_OK(plans.Support(shape, count, pass));
+      CHECK(plans.WorkspaceBytes(shape, count, pass) <= CudnnWorkspaceBytes(shape));
+    }
+  }
+}
+
 TEST_CASE(
     "our own attention agrees with the reference, in fp32 and bf16, with the same bits twice") {
   if (!HasGpuOrSkips()) return;
@@ -206,6 +298,10 @@ TEST_CASE(
   for (const AttentionShape& shape : Shapes()) {
     CheckAttention<float>(queue, shape);
     CheckAttention<BFloat16>(queue, shape);
+    for (const std::vector<int>& lengths : DocumentLengths()) {
+      CheckAttention<float>(queue, shape, lengths);
+      CheckAttention<BFloat16>(queue, shape, lengths);
+    }
   }
 }
 
@@ -217,9 +313,12 @@ TEST_CASE("bf16 attention agrees with the reference by whichever way it goes") {
     std::printf("batch %d, length %d, heads %d/%d of %d%s: forward %s, backward %s\n", shape.batch,
                 shape.sequence_length, shape.heads, shape.kv_heads, shape.head_size,
                 shape.deterministic ? ", deterministic" : "",
-                plans.Support(shape, AttentionPass::kForward).ToString().c_str(),
-                plans.Support(shape, AttentionPass::kBackward).ToString().c_str());
+                plans.Support(shape, 0, AttentionPass::kForward).ToString().c_str(),
+                plans.Support(shape, 0, AttentionPass::kBackward).ToString().c_str());
     CheckAttention<BFloat16>(queue, shape);
+    for (const std::vector<int>& lengths : DocumentLengths()) {
+      CheckAttention<BFloat16>(queue, shape, lengths);
+    }
   }
 }
 
@@ -254,12 +353,12 @@ TEST_CASE("cuDNN takes the shapes of Llamas, within the scratch that was planned
       CAPTURE(batch, length, heads, kv_heads, head_size, deterministic);
       for (const AttentionPass pass : {AttentionPass::kForward, AttentionPass::kBackward}) {
         if (pass == AttentionPass::kBackward && deterministic &&
-            CudnnScoresBytes(shape) > kLargestScoresBytes) {
-          CHECK_STATUS(plans.Support(shape, pass), absl::StatusCode::kUnimplemented, "scores");
+            CudnnScoresBytes(shape, batch) > kLargestScoresBytes) {
+          CHECK_STATUS(plans.Support(shape, 0, pass), absl::StatusCode::kUnimplemented, "scores");
           continue;
         }
-        CHECK_OK(plans.Support(shape, pass));
-        CHECK(plans.WorkspaceBytes(shape, pass) <= CudnnWorkspaceBytes(shape));
+        CHECK_OK(plans.Support(shape, 0, pass));
+        CHECK(plans.WorkspaceBytes(shape, 0, pass) <= CudnnWorkspaceBytes(shape));
       }
     }
   }
@@ -289,7 +388,7 @@ TEST_CASE("a head size that nobody can do is an error of the queue") {
   OnGpu<float> out(OutCount(shape));
   OnGpu<float> log_sum_exp(StatisticsCount(shape));
   Stream stream = queue.stream();
-  cuda::AttentionForward(shape, qkv.data(), out.data(), log_sum_exp.data(), {}, stream);
+  cuda::AttentionForward(shape, {}, qkv.data(), out.data(), log_sum_exp.data(), {}, stream);
   CHECK_STATUS(queue.queue().status(), absl::StatusCode::kInvalidArgument, "258");
 }
 

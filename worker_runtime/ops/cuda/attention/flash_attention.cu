@@ -9,7 +9,8 @@
 #include "worker_runtime/ops/cuda/attention/flash_attention.h"
 
 // Tiles of kTile queries and kTile keys in shared memory, as floats; eight threads work on one row
-// of a tile. Nothing is added by two threads, so there is one order of summation.
+// of a tile. Nothing is added by two threads, so there is one order of summation. Tiles of keys and
+// queries of which none sees one of the other are skipped.
 namespace convene::worker::cuda {
 namespace {
 
@@ -30,14 +31,15 @@ struct Tiling {
   static constexpr size_t kScoresBytes = kTile * sizeof(ScoreRow);
 };
 
-// Where the heads of a token stand (ops/attention.h).
+// Where the heads of a token stand and which keys a query sees (ops/attention.h).
 struct Geometry {
-  explicit Geometry(const AttentionShape& shape)
+  Geometry(const AttentionShape& shape, const int32_t* document_begin)
       : sequence_length(shape.sequence_length),
         heads(shape.heads),
         kv_heads(shape.kv_heads),
         head_size(shape.head_size),
-        scale(1.0f / std::sqrt(static_cast<float>(shape.head_size))) {}
+        scale(1.0f / std::sqrt(static_cast<float>(shape.head_size))),
+        document_begin(document_begin) {}
 
   __device__ int64_t qkv_stride() const { return int64_t{heads + 2 * kv_heads} * head_size; }
   __device__ int64_t out_stride() const { return int64_t{heads} * head_size; }
@@ -58,7 +60,30 @@ struct Geometry {
   }
   // In a tensor shaped like log_sum_exp.
   __device__ int64_t Statistic(int batch, int position, int head) const {
+    if (document_begin != nullptr) {
+      return (int64_t{batch} * sequence_length + position) * heads + head;
+    }
     return (int64_t{batch} * heads + head) * sequence_length + position;
+  }
+  // The first key that the query at `position` sees; never falls from one position to the next.
+  // REQUIRES: position < sequence_length.
+  __device__ int FirstKey(int batch, int position) const {
+    if (document_begin == nullptr) return 0;
+    return document_begin[int64_t{batch} * sequence_length + position];
+  }
+  // Past the last of the queries [begin, end) that sees `key`; begin when none does. REQUIRES: end
+  // <= sequence_length, begin <= end, and none of them stands before the key.
+  __device__ int SeenEnd(int batch, int begin, int end, int key) const {
+    if (document_begin == nullptr) return end;
+    while (begin < end) {
+      const int middle = begin + (end - begin) / 2;
+      if (FirstKey(batch, middle) <= key) {
+        begin = middle + 1;
+      } else {
+        end = middle;
+      }
+    }
+    return begin;
   }
 
   int sequence_length;
@@ -66,6 +91,7 @@ struct Geometry {
   int kv_heads;
   int head_size;
   float scale;
+  const int32_t* document_begin;  // may be null
 };
 
 // Two neighbours; the first at an even index of its row, so the pair is aligned.
@@ -164,34 +190,42 @@ __global__ __launch_bounds__(Tiles::kThreads) void ForwardKernel(Geometry geomet
   float sums[Tiles::kValuesPerLane] = {};
   float row_max = -INFINITY;
   float weight_sum = 0;  // this thread's share
-  for (int key_begin = 0; key_begin <= query_begin; key_begin += kTile) {
+  const int tile_first_key = geometry.FirstKey(batch, query_begin);
+  const int row_first_key = query < length ? geometry.FirstKey(batch, query) : tile_first_key;
+  for (int key_begin = tile_first_key / kTile * kTile; key_begin <= query_begin;
+       key_begin += kTile) {
     __syncthreads();  // nobody reads the tiles of before
     LoadTile<Tiles>(qkv + geometry.Key(batch, key_begin, kv_head), geometry.qkv_stride(),
                     length - key_begin, geometry.head_size, keys);
     LoadTile<Tiles>(qkv + geometry.Value(batch, key_begin, kv_head), geometry.qkv_stride(),
                     length - key_begin, geometry.head_size, values);
     __syncthreads();
-    // Each row sees at least its tile's first key, so its maximum is a number.
+    const int hidden = row_first_key - key_begin;
     const int visible = min(kTile, query - key_begin + 1);
     float scores[Tiles::kPerLane];
     Dots<Tiles>(queries[row], keys, lane, scores);
     float new_max = row_max;
     for (int i = 0; i < Tiles::kPerLane; ++i) {
-      scores[i] = lane + kLanes * i < visible ? geometry.scale * scores[i] : -INFINITY;
+      const int c = lane + kLanes * i;
+      scores[i] = c >= hidden && c < visible ? geometry.scale * scores[i] : -INFINITY;
       new_max = fmaxf(new_max, scores[i]);
     }
     new_max = RowMax(new_max);
-    const float rescale = expf(row_max - new_max);
+    // A row whose document begins after this tile has no maximum yet, and no weights.
+    const float shift = new_max == -INFINITY ? 0.0f : new_max;
+    const float rescale = expf(row_max - shift);
     row_max = new_max;
     weight_sum *= rescale;
     for (int i = 0; i < Tiles::kPerLane; ++i) {
-      const float weight = expf(scores[i] - new_max);
+      const float weight = expf(scores[i] - shift);
       weight_sum += weight;
       weights[row][lane + kLanes * i] = weight;
     }
     __syncwarp();  // a row's weights stay within its warp
     for (int i = 0; i < Tiles::kValuesPerLane; ++i) sums[i] *= rescale;
-    for (int c = 0; c < visible; ++c) AddScaled<Tiles>(weights[row][c], values[c], lane, sums);
+    for (int c = max(0, hidden); c < visible; ++c) {
+      AddScaled<Tiles>(weights[row][c], values[c], lane, sums);
+    }
   }
   weight_sum = RowSum(weight_sum);
   if (query >= length) return;
@@ -258,8 +292,11 @@ __global__ __launch_bounds__(Tiles::kThreads) void QueryGradientKernel(Geometry 
   const int64_t statistic = geometry.Statistic(batch, query, head);
   const float row_log_sum_exp = is_there ? log_sum_exp[statistic] : 0.0f;
   const float row_delta = is_there ? delta[statistic] : 0.0f;
+  const int tile_first_key = geometry.FirstKey(batch, query_begin);
+  const int row_first_key = is_there ? geometry.FirstKey(batch, query) : tile_first_key;
   float sums[Tiles::kValuesPerLane] = {};
-  for (int key_begin = 0; key_begin <= query_begin; key_begin += kTile) {
+  for (int key_begin = tile_first_key / kTile * kTile; key_begin <= query_begin;
+       key_begin += kTile) {
     __syncthreads();  // nobody reads the tiles of before
     LoadTile<Tiles>(qkv + geometry.Key(batch, key_begin, kv_head), geometry.qkv_stride(),
                     length - key_begin, geometry.head_size, keys);
@@ -276,7 +313,9 @@ __global__ __launch_bounds__(Tiles::kThreads) void QueryGradientKernel(Geometry 
       dscores[row][lane + kLanes * i] = weight * (dweights[i] - row_delta);
     }
     __syncwarp();  // a row's dscores stay within its warp
-    for (int c = 0; c < visible; ++c) AddScaled<Tiles>(dscores[row][c], keys[c], lane, sums);
+    for (int c = max(0, row_first_key - key_begin); c < visible; ++c) {
+      AddScaled<Tiles>(dscores[row][c], keys[c], lane, sums);
+    }
   }
   if (!is_there) return;
   StoreRow<Tiles>(sums, geometry.scale, lane, geometry.head_size,
@@ -315,9 +354,12 @@ __global__ __launch_bounds__(Tiles::kThreads) void KeyValueGradientKernel(Geomet
                   length - key_begin, geometry.head_size, values);
   float key_sums[Tiles::kValuesPerLane] = {};
   float value_sums[Tiles::kValuesPerLane] = {};
+  const int last_key = min(key_begin + kTile, length) - 1;
   const int first_head = kv_head * geometry.heads_per_kv_head();
   for (int head = first_head; head < first_head + geometry.heads_per_kv_head(); ++head) {
     for (int query_begin = key_begin; query_begin < length; query_begin += kTile) {
+      // From here on all are of documents that begin after this tile: the whole block agrees.
+      if (geometry.FirstKey(batch, query_begin) > last_key) break;
       __syncthreads();  // nobody reads the tiles of before
       LoadTile<Tiles>(qkv + geometry.Query(batch, query_begin, head), geometry.qkv_stride(),
                       length - query_begin, geometry.head_size, queries);
@@ -325,8 +367,11 @@ __global__ __launch_bounds__(Tiles::kThreads) void KeyValueGradientKernel(Geomet
                       length - query_begin, geometry.head_size, gradients);
       __syncthreads();
       // The queries of this tile that see the key.
-      const int seen_begin = max(0, key - query_begin);
-      const int seen_end = min(kTile, length - query_begin);
+      const int tile_end = min(kTile, length - query_begin);
+      const int seen_begin = min(max(0, key - query_begin), tile_end);
+      const int seen_end =
+          geometry.SeenEnd(batch, query_begin + seen_begin, query_begin + tile_end, key) -
+          query_begin;
       float scores[Tiles::kPerLane];
       float dweights[Tiles::kPerLane];
       Dots<Tiles>(keys[row], queries, lane, scores);
@@ -384,8 +429,8 @@ unsigned int TileCount(const AttentionShape& shape, int tile) {
 }  // namespace
 
 template <typename T>
-void FlashForward(const AttentionShape& shape, const T* qkv, T* out, float* log_sum_exp,
-                  Queue& queue) {
+void FlashForward(const AttentionShape& shape, const int32_t* document_begin, const T* qkv, T* out,
+                  float* log_sum_exp, Queue& queue) {
   WithTiling(shape.head_size, queue, [&](auto tiling) {
     using Tiles = decltype(tiling);
     constexpr size_t kSharedBytes = 3 * Tiles::kRowsBytes + Tiles::kScoresBytes;
@@ -393,16 +438,17 @@ void FlashForward(const AttentionShape& shape, const T* qkv, T* out, float* log_
     AllowSharedMemory(kernel, kSharedBytes, queue);
     const dim3 grid(TileCount(shape, Tiles::kTile), static_cast<unsigned int>(shape.heads),
                     static_cast<unsigned int>(shape.batch));
-    kernel<<<grid, Tiles::kThreads, kSharedBytes, queue.stream()>>>(Geometry(shape), qkv, out,
-                                                                    log_sum_exp);
+    kernel<<<grid, Tiles::kThreads, kSharedBytes, queue.stream()>>>(Geometry(shape, document_begin),
+                                                                    qkv, out, log_sum_exp);
     queue.ReportLaunch("attention_forward");
   });
 }
 
 template <typename T>
-void FlashBackward(const AttentionShape& shape, const T* qkv, const T* out,
-                   const float* log_sum_exp, const T* dout, T* dqkv, void* workspace,
+void FlashBackward(const AttentionShape& shape, const int32_t* document_begin, const T* qkv,
+                   const T* out, const float* log_sum_exp, const T* dout, T* dqkv, void* workspace,
                    Queue& queue) {
+  const Geometry geometry(shape, document_begin);
   WithTiling(shape.head_size, queue, [&](auto tiling) {
     using Tiles = decltype(tiling);
     auto* const delta = static_cast<float*>(workspace);
@@ -410,7 +456,7 @@ void FlashBackward(const AttentionShape& shape, const T* qkv, const T* out,
     const int64_t rows = int64_t{shape.batch} * shape.sequence_length * shape.heads;
     const int64_t delta_blocks = (rows * kWarp + kDeltaThreads - 1) / kDeltaThreads;
     DeltaKernel<T><<<static_cast<unsigned int>(delta_blocks), kDeltaThreads, 0, queue.stream()>>>(
-        Geometry(shape), rows, out, dout, delta);
+        geometry, rows, out, dout, delta);
     queue.ReportLaunch("attention_backward: delta");
 
     const unsigned int tiles = TileCount(shape, Tiles::kTile);
@@ -419,28 +465,27 @@ void FlashBackward(const AttentionShape& shape, const T* qkv, const T* out,
     auto* const query_kernel = &QueryGradientKernel<Tiles, T>;
     AllowSharedMemory(query_kernel, kQueryBytes, queue);
     query_kernel<<<dim3(tiles, static_cast<unsigned int>(shape.heads), batch), Tiles::kThreads,
-                   kQueryBytes, queue.stream()>>>(Geometry(shape), qkv, log_sum_exp, delta, dout,
-                                                  dqkv);
+                   kQueryBytes, queue.stream()>>>(geometry, qkv, log_sum_exp, delta, dout, dqkv);
     queue.ReportLaunch("attention_backward: queries");
 
     constexpr size_t kKeyBytes = 4 * Tiles::kRowsBytes + 2 * Tiles::kScoresBytes;
     auto* const key_kernel = &KeyValueGradientKernel<Tiles, T>;
     AllowSharedMemory(key_kernel, kKeyBytes, queue);
     key_kernel<<<dim3(tiles, static_cast<unsigned int>(shape.kv_heads), batch), Tiles::kThreads,
-                 kKeyBytes, queue.stream()>>>(Geometry(shape), qkv, log_sum_exp, delta, dout, dqkv);
+                 kKeyBytes, queue.stream()>>>(geometry, qkv, log_sum_exp, delta, dout, dqkv);
     queue.ReportLaunch("attention_backward: keys and values");
   });
 }
 
-template void FlashForward(const AttentionShape& shape, const float* qkv, float* out,
-                           float* log_sum_exp, Queue& queue);
-template void FlashForward(const AttentionShape& shape, const BFloat16* qkv, BFloat16* out,
-                           float* log_sum_exp, Queue& queue);
-template void FlashBackward(const AttentionShape& shape, const float* qkv, const float* out,
-                            const float* log_sum_exp, const float* dout, float* dqkv,
-                            void* workspace, Queue& queue);
-template void FlashBackward(const AttentionShape& shape, const BFloat16* qkv, const BFloat16* out,
-                            const float* log_sum_exp, const BFloat16* dout, BFloat16* dqkv,
-                            void* workspace, Queue& queue);
+template void FlashForward(const AttentionShape& shape, const int32_t* document_begin,
+                           const float* qkv, float* out, float* log_sum_exp, Queue& queue);
+template void FlashForward(const AttentionShape& shape, const int32_t* document_begin,
+                           const BFloat16* qkv, BFloat16* out, float* log_sum_exp, Queue& queue);
+template void FlashBackward(const AttentionShape& shape, const int32_t* document_begin,
+                            const float* qkv, const float* out, const float* log_sum_exp,
+                            const float* dout, float* dqkv, void* workspace, Queue& queue);
+template void FlashBackward(const AttentionShape& shape, const int32_t* document_begin,
+                            const BFloat16* qkv, const BFloat16* out, const float* log_sum_exp,
+                            const BFloat16* dout, BFloat16* dqkv, void* workspace, Queue& queue);
 
 }  // namespace convene::worker::cuda

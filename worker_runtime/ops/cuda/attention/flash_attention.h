@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "worker_runtime/device/cuda/queue.h"
 #include "worker_runtime/device/dtype.h"
@@ -15,13 +16,15 @@ inline constexpr int kLargestFlashHeadSize = 256;
 
 // Any batch, sequence length and number of heads; the same bits each time. T: float or BFloat16;
 // arithmetic in float. Reports InvalidArgument to the queue for a head size that it cannot do.
+// `document_begin`: Documents::begin.
 template <typename T>
-void FlashForward(const AttentionShape& shape, const T* qkv, T* out, float* log_sum_exp,
-                  Queue& queue);
+void FlashForward(const AttentionShape& shape, const int32_t* document_begin, const T* qkv, T* out,
+                  float* log_sum_exp, Queue& queue);
 
 // `workspace`: FlashWorkspaceBytes(shape).
 template <typename T>
-void FlashBackward(const AttentionShape& shape, const T* qkv, const T* out,
-                   const float* log_sum_exp, const T* dout, T* dqkv, void* workspace, Queue& queue);
+void FlashBackward(const AttentionShape& shape, const int32_t* document_begin, const T* qkv,
+                   const T* out, const float* log_sum_exp, const T* dout, T* dqkv, void* workspace,
+                   Queue& queue);
 
 }  // namespace convene::worker::cuda

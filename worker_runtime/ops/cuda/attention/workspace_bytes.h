@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 
 #include "worker_runtime/ops/attention.h"
@@ -15,11 +16,30 @@ inline constexpr size_t kLargestScoresBytes = size_t{1} << 30;
 // Where cuDNN's scratch starts: at a multiple of this.
 inline constexpr size_t kCudnnAlignment = 256;
 
-// batch x heads x T x T of 2 bytes, T rounded up to its tiles.
-inline size_t CudnnScoresBytes(const AttentionShape& shape) {
+// sequences x heads x T x T of 2 bytes, T rounded up to its tiles. `sequences`: the batch, of
+// packed rows Documents::count.
+inline size_t CudnnScoresBytes(const AttentionShape& shape, int sequences) {
   constexpr size_t kTile = 128;
   const size_t length = (shape.sequence_length + kTile - 1) / kTile * kTile;
-  return size_t{2} * shape.batch * shape.heads * length * length;
+  return size_t{2} * sequences * shape.heads * length * length;
+}
+
+// Of packed rows, however many documents: with set_max_total_seq_len the same arrays are as long as
+// the tokens, but laid out as the tensors that they belong to are, so a token of dQ in float takes
+// a whole row of qkv, one of dK and dV for every query head as many as query heads share one
+// (cudnn-frontend, ragged_workspace_size). Scores are kept where the fewest documents that there
+// can be allow it, then up to the limit.
+inline size_t CudnnPackedWorkspaceBytes(const AttentionShape& shape) {
+  constexpr size_t kMargin = size_t{8} << 20;
+  const size_t tokens = size_t{1} * shape.batch * shape.sequence_length;
+  const size_t row_bytes = tokens * shape.qkv_width() * sizeof(float);
+  const size_t group = static_cast<size_t>(shape.heads / shape.kv_heads);
+  size_t bytes = tokens * shape.heads * sizeof(float) + kMargin + kCudnnAlignment;
+  if (group > 1) bytes += 2 * group * row_bytes;
+  const int fewest = static_cast<int>(std::bit_ceil(static_cast<unsigned int>(shape.batch)));
+  const bool keeps_scores =
+      shape.deterministic && CudnnScoresBytes(shape, fewest) <= kLargestScoresBytes;
+  return bytes + (keeps_scores ? std::max(kLargestScoresBytes, row_bytes) : row_bytes);
 }
 
 // What cuDNN needs for either pass, by what cudnn-frontend 1.32 puts there itself
@@ -29,13 +49,14 @@ inline size_t CudnnScoresBytes(const AttentionShape& shape) {
 // 9.25), the gradients of all scores. What the kernels take beyond it they do not tell before they
 // are built: a margin. Where it is too small, AttentionPlans helps itself.
 inline size_t CudnnWorkspaceBytes(const AttentionShape& shape) {
+  if (shape.packed) return CudnnPackedWorkspaceBytes(shape);
   constexpr size_t kScoresLimit = size_t{256} << 20;
   constexpr size_t kMargin = size_t{8} << 20;
   const size_t rows = size_t{1} * shape.batch * shape.heads * shape.sequence_length;
   const size_t head_bytes = rows * shape.head_size * sizeof(float);
   size_t bytes = rows * sizeof(float) + kMargin + kCudnnAlignment;
   if (shape.kv_heads < shape.heads) bytes += 2 * head_bytes;
-  const size_t scores = CudnnScoresBytes(shape);
+  const size_t scores = CudnnScoresBytes(shape, shape.batch);
   const size_t scores_limit = shape.deterministic ? kLargestScoresBytes : kScoresLimit;
   return bytes + (scores <= scores_limit ? std::max(scores, head_bytes) : head_bytes);
 }

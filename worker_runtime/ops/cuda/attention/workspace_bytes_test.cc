@@ -22,7 +22,7 @@ TEST_CASE("our own backward pass keeps one float a row") {
 
 TEST_CASE("cuDNN's scratch grows with the square of the sequence only while that is small") {
   // 32 heads of 2048 x 2048 scores are 256 MiB: the last that fit.
-  CHECK(CudnnScoresBytes(Shape(1, 2048)) == 256 * kMib);
+  CHECK(CudnnScoresBytes(Shape(1, 2048), 1) == 256 * kMib);
   CHECK(CudnnWorkspaceBytes(Shape(1, 2048)) > 256 * kMib);
   // 8192: dQ, dK and dV of 64 MiB each instead of 4 GiB.
   CHECK(CudnnWorkspaceBytes(Shape(1, 8192)) > 3 * 64 * kMib);
@@ -40,7 +40,7 @@ TEST_CASE("a deterministic backward pass keeps more scores, up to 1 GiB") {
 }
 
 TEST_CASE("an odd length is rounded up to whole tiles") {
-  CHECK(CudnnScoresBytes(Shape(1, 129)) == CudnnScoresBytes(Shape(1, 256)));
+  CHECK(CudnnScoresBytes(Shape(1, 129), 1) == CudnnScoresBytes(Shape(1, 256), 1));
 }
 
 TEST_CASE("without grouped heads no copy for each query head is kept") {
@@ -48,6 +48,36 @@ TEST_CASE("without grouped heads no copy for each query head is kept") {
   const size_t grouped = CudnnWorkspaceBytes(shape);
   shape.kv_heads = shape.heads;
   CHECK(grouped - CudnnWorkspaceBytes(shape) == 2 * 64 * kMib);
+}
+
+TEST_CASE("scratch of packed rows grows with the tokens, whatever the documents are") {
+  AttentionShape shape = Shape(4, 2048);
+  shape.packed = true;
+  // dQ takes rows of qkv, dK and dV rows for the 4 query heads that share one.
+  const size_t row_bytes = size_t{4} * 2048 * (32 + 2 * 8) * 64 * 4;
+  CHECK(CudnnWorkspaceBytes(shape) > 9 * row_bytes);
+  CHECK(CudnnWorkspaceBytes(shape) < 9 * row_bytes + 16 * kMib);
+  const size_t grouped = CudnnWorkspaceBytes(shape);
+  shape.sequence_length *= 4;
+  shape.batch /= 4;
+  CHECK(CudnnWorkspaceBytes(shape) == grouped);
+  shape.kv_heads = shape.heads;
+  CHECK(CudnnWorkspaceBytes(shape) < size_t{8192} * 3 * 32 * 64 * 4 + 16 * kMib);
+}
+
+TEST_CASE("packed and deterministic, scores are planned for only if a few documents fit") {
+  AttentionShape shape = Shape(1, 2048);
+  shape.packed = true;
+  const size_t fast = CudnnWorkspaceBytes(shape);
+  shape.deterministic = true;
+  CHECK(CudnnScoresBytes(shape, 8) > kLargestScoresBytes);
+  CHECK(CudnnWorkspaceBytes(shape) > fast);
+  CHECK(CudnnWorkspaceBytes(shape) > kLargestScoresBytes);
+  AttentionShape longer = Shape(1, 8192);
+  longer.packed = true;
+  const size_t longer_fast = CudnnWorkspaceBytes(longer);
+  longer.deterministic = true;
+  CHECK(CudnnWorkspaceBytes(longer) == longer_fast);
 }
 
 }  // namespace

@@ -38,6 +38,8 @@
 namespace convene::worker::cuda {
 namespace {
 
+constexpr int kDocumentLength = 512;  // of packed rows
+
 struct Model {
   const char* name;
   int batch;
@@ -205,6 +207,39 @@ absl::Status BenchProduct(const Product& product, Queue& queue, Figures& figures
   return absl::OkStatus();
 }
 
+// Rows packed with documents of one length, in the GPU's memory. Without any (0) all is null.
+class PackedDocuments {
+ public:
+  static absl::StatusOr<PackedDocuments> Make(const AttentionShape& shape, int document_length) {
+    PackedDocuments packed;
+    if (document_length == 0) return packed;
+    const int tokens = shape.batch * shape.sequence_length;
+    std::vector<int32_t> begins(tokens);
+    for (int token = 0; token < tokens; ++token) {
+      begins[token] = token % shape.sequence_length / document_length * document_length;
+    }
+    std::vector<int64_t> table(DocumentTableBytes(shape) / sizeof(int64_t));
+    const size_t begin_bytes = begins.size() * sizeof(int32_t);
+    CONVENE_ASSIGN_OR_RETURN(packed.begins_, RandomBlock(begin_bytes));
+    CONVENE_ASSIGN_OR_RETURN(packed.table_, RandomBlock(table.size() * sizeof(int64_t)));
+    const size_t bytes = WriteDocumentTable(shape, begins.data(), table.data(), packed.table_.get(),
+                                            &packed.documents_);
+    packed.documents_.begin = static_cast<const int32_t*>(packed.begins_.get());
+    CONVENE_RETURN_IF_ERROR(CudaStatus(
+        cudaMemcpy(packed.begins_.get(), begins.data(), begin_bytes, cudaMemcpyHostToDevice),
+        "cudaMemcpy"));
+    CONVENE_RETURN_IF_ERROR(
+        CudaStatus(cudaMemcpy(packed.table_.get(), table.data(), bytes, cudaMemcpyHostToDevice),
+                   "cudaMemcpy"));
+    return packed;
+  }
+  const Documents& get() const { return documents_; }
+
+ private:
+  DeviceBlock begins_, table_;
+  Documents documents_;
+};
+
 void PrintAttention(const Model& model, const char* pass, const char* way, double milliseconds,
                     double full_operations, Figures& figures) {
   const double tflops = full_operations / milliseconds * 1e-9;
@@ -217,10 +252,15 @@ void PrintAttention(const Model& model, const char* pass, const char* way, doubl
                                     milliseconds, tflops, tflops / 2));
 }
 
-absl::Status BenchAttention(const Model& model, bool deterministic, Queue& queue,
-                            Figures& figures) {
-  const AttentionShape shape = {model.batch,    model.sequence_length, model.heads,
-                                model.kv_heads, model.head_size,       deterministic};
+// `document_length`: of packed rows, else 0.
+absl::Status BenchAttention(const Model& model, bool deterministic, int document_length,
+                            Queue& queue, Figures& figures) {
+  const bool packed = document_length > 0;
+  const AttentionShape shape = {model.batch,     model.sequence_length, model.heads, model.kv_heads,
+                                model.head_size, deterministic,         packed};
+  CONVENE_ASSIGN_OR_RETURN(const PackedDocuments packed_documents,
+                           PackedDocuments::Make(shape, document_length));
+  const Documents& documents = packed_documents.get();
   const size_t qkv_bytes = size_t{2} * model.tokens() * model.qkv_width();
   const size_t out_bytes = size_t{2} * model.tokens() * model.heads * model.head_size;
   const size_t workspace_bytes = AttentionWorkspaceBytes<BFloat16>(shape);
@@ -235,30 +275,34 @@ absl::Status BenchAttention(const Model& model, bool deterministic, Queue& queue
   Stream stream = Stream::Cuda(queue);
   auto& plans = queue.plans<AttentionPlans>();
   const auto way = [&](AttentionPass pass) {
-    return plans.Support(shape, pass).ok() ? "cuDNN" : "own kernels";
+    return plans.Support(shape, documents.count, pass).ok() ? "cuDNN" : "own kernels";
   };
   const auto* const qkv_data = static_cast<const BFloat16*>(qkv.get());
   auto* const out_data = static_cast<BFloat16*>(out.get());
   auto* const statistics_data = static_cast<float*>(statistics.get());
   const auto forward = [&](int) {
-    cuda::AttentionForward(shape, qkv_data, out_data, statistics_data, workspace, stream);
+    cuda::AttentionForward(shape, documents, qkv_data, out_data, statistics_data, workspace,
+                           stream);
   };
   const auto backward = [&](int) {
-    cuda::AttentionBackward(shape, qkv_data, static_cast<const BFloat16*>(out_data),
+    cuda::AttentionBackward(shape, documents, qkv_data, static_cast<const BFloat16*>(out_data),
                             static_cast<const float*>(statistics_data),
                             static_cast<const BFloat16*>(dout.get()),
                             static_cast<BFloat16*>(dqkv.get()), workspace, stream);
   };
-  // Two products forward, five backward, of T x T x head_size each.
+  // Two products forward, five backward, of T x T x head_size each; T: a document's length.
   const double product = 2.0 * model.batch * model.heads * model.head_size * model.sequence_length *
-                         model.sequence_length;
+                         (packed ? document_length : model.sequence_length);
   CONVENE_ASSIGN_OR_RETURN(const double forward_time, MedianMilliseconds(queue, forward));
   if (!deterministic) {
-    PrintAttention(model, "forward", way(AttentionPass::kForward), forward_time, 2 * product,
-                   figures);
+    PrintAttention(model, packed ? "packed forward" : "forward", way(AttentionPass::kForward),
+                   forward_time, 2 * product, figures);
   }
   CONVENE_ASSIGN_OR_RETURN(const double backward_time, MedianMilliseconds(queue, backward));
-  PrintAttention(model, deterministic ? "deterministic backward" : "backward",
+  PrintAttention(model,
+                 packed          ? "packed backward"
+                 : deterministic ? "deterministic backward"
+                                 : "backward",
                  way(AttentionPass::kBackward), backward_time, 5 * product, figures);
   return absl::OkStatus();
 }
@@ -278,12 +322,13 @@ absl::Status RunAll(const char* json_path) {
   std::printf("\n%-55s %9s %9s %9s\n", "attention", "ms", "full", "causal");
   for (const Model& model : kModels) {
     for (const bool deterministic : {false, true}) {
-      CONVENE_RETURN_IF_ERROR(BenchAttention(model, deterministic, *queue, figures));
+      CONVENE_RETURN_IF_ERROR(BenchAttention(model, deterministic, 0, *queue, figures));
     }
+    CONVENE_RETURN_IF_ERROR(BenchAttention(model, false, kDocumentLength, *queue, figures));
   }
   CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<Queue> without, Queue::Create(0, first_error));
   without->plans<AttentionPlans>().ForbidCudnn();
-  CONVENE_RETURN_IF_ERROR(BenchAttention(kModels[0], false, *without, figures));
+  CONVENE_RETURN_IF_ERROR(BenchAttention(kModels[0], false, 0, *without, figures));
   return figures.Write(json_path);
 }
 

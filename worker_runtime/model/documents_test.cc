@@ -1,0 +1,110 @@
+// What packing promises: a row of several documents trains like a row for each of them.
+#include <catch2/catch.hpp>
+#include <memory>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "tools/base/testing/status_testing.h"
+#include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/device/device.h"
+#include "worker_runtime/model/initialize.h"
+#include "worker_runtime/model/stage.h"
+#include "worker_runtime/ops/documents.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr int kVocabulary = 31;
+
+// The loss of each token of one row, and the gradient of their sum.
+struct Losses {
+  std::vector<double> losses;
+  std::vector<float> gradients;
+};
+
+// `document_begin`: empty where the row is not packed. Target of token t is its own number plus 3.
+Losses LossesOf(const std::vector<int32_t>& tokens, const std::vector<int32_t>& document_begin) {
+  const ModelConfig config = {.layers = 2,
+                              .hidden_size = 24,
+                              .ffn_size = 40,
+                              .heads = 4,
+                              .kv_heads = 2,
+                              .head_size = 6,
+                              .vocabulary_size = kVocabulary,
+                              .initializer_range = 0.3};
+  const ParameterTable table = BuildParameterTable(config, {}, {});
+  std::vector<CommunicatorSet> sets = LoopbackCommunicators({});
+  const std::unique_ptr<Device> device = Device::Cpu();
+  Arena arena("test");
+  const std::unique_ptr<Stage> stage =
+      Stage::Make({.config = config,
+                   .packed_documents = !document_begin.empty(),
+                   .sequence_length = static_cast<int>(tokens.size())},
+                  table, *sets[0].tp, *device, arena);
+  REQUIRE_OK(arena.Build());
+  std::vector<float> parameters(table.flat_count);
+  for (const ParameterSlice& slice : table.slices) {
+    InitializeParameter(slice, 3, 0, slice.count(), parameters.data() + slice.flat_offset);
+  }
+  Losses result;
+  result.gradients.resize(table.flat_count);
+  double loss = 0;
+  stage->Bind(absl::MakeConstSpan(parameters), absl::MakeSpan(result.gradients), &loss);
+  const Documents documents = {.begin = document_begin.data()};
+  const Documents* const given = document_begin.empty() ? nullptr : &documents;
+  std::vector<int32_t> targets(tokens.size(), -1);
+  for (size_t t = 0; t < tokens.size(); ++t) {
+    targets[t] = (tokens[t] + 3) % kVocabulary;
+    loss = 0;
+    stage->SetBatch({tokens.data(), targets.data(), nullptr, given});
+    REQUIRE_OK(stage->Forward(0, device->compute()));
+    result.losses.push_back(loss);
+    targets[t] = -1;
+  }
+  for (size_t t = 0; t < tokens.size(); ++t) targets[t] = (tokens[t] + 3) % kVocabulary;
+  const float scale = 1.0f;
+  stage->SetBatch({tokens.data(), targets.data(), &scale, given});
+  REQUIRE_OK(stage->Forward(0, device->compute()));
+  REQUIRE_OK(stage->Backward(0, device->compute()));
+  return result;
+}
+
+std::vector<int32_t> Tokens(int count, int seed) {
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < count; ++i) tokens.push_back((i * i + seed * (i + 1)) % kVocabulary);
+  return tokens;
+}
+
+TEST_CASE("a packed row has the losses and gradients of its documents alone") {
+  // Lengths around the sizes in which attention works.
+  const std::vector<std::vector<int32_t>> documents = {Tokens(13, 5), Tokens(1, 7), Tokens(48, 11),
+                                                       Tokens(70, 2)};
+  std::vector<int32_t> row;
+  std::vector<int32_t> begins;
+  std::vector<double> losses;
+  std::vector<double> gradients;
+  for (const std::vector<int32_t>& document : documents) {
+    begins.insert(begins.end(), document.size(), static_cast<int32_t>(row.size()));
+    row.insert(row.end(), document.begin(), document.end());
+    const Losses alone = LossesOf(document, {});
+    losses.insert(losses.end(), alone.losses.begin(), alone.losses.end());
+    gradients.resize(alone.gradients.size());
+    for (size_t i = 0; i < gradients.size(); ++i) gradients[i] += alone.gradients[i];
+  }
+  const Losses packed = LossesOf(row, begins);
+  for (size_t t = 0; t < row.size(); ++t) {
+    CAPTURE(t);
+    CHECK(packed.losses[t] == Approx(losses[t]).epsilon(1e-5));
+  }
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    CAPTURE(i);
+    CHECK(packed.gradients[i] == Approx(gradients[i]).epsilon(1e-4).margin(1e-4));
+  }
+  // And it is not what the row gives as one document.
+  const Losses plain = LossesOf(row, {});
+  CHECK(plain.losses[12] == Approx(packed.losses[12]).epsilon(1e-5));
+  CHECK(plain.losses[60] != Approx(packed.losses[60]).epsilon(1e-3));
+}
+
+}  // namespace
+}  // namespace convene::worker

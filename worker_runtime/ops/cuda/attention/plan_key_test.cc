@@ -1,0 +1,40 @@
+#include "worker_runtime/ops/cuda/attention/plan_key.h"
+
+#include <catch2/catch.hpp>
+
+namespace convene::worker::cuda {
+namespace {
+
+AttentionShape Shape(bool deterministic, bool packed) {
+  return {.batch = 4,
+          .sequence_length = 2048,
+          .heads = 32,
+          .kv_heads = 8,
+          .head_size = 64,
+          .deterministic = deterministic,
+          .packed = packed};
+}
+
+TEST_CASE("one graph goes forward, deterministic or not; backward there are two") {
+  CHECK(MakePlanKey(Shape(true, false), 0, AttentionPass::kForward) ==
+        MakePlanKey(Shape(false, false), 0, AttentionPass::kForward));
+  CHECK_FALSE(MakePlanKey(Shape(true, false), 0, AttentionPass::kBackward) ==
+              MakePlanKey(Shape(false, false), 0, AttentionPass::kBackward));
+}
+
+TEST_CASE("packed rows have a graph for each rounded number of documents") {
+  const PlanKey few = MakePlanKey(Shape(false, true), 8, AttentionPass::kForward);
+  const PlanKey many = MakePlanKey(Shape(false, true), 64, AttentionPass::kForward);
+  CHECK_FALSE(few == many);
+  CHECK(few.sequences() == 8);
+  CHECK(many.sequences() == 64);
+  CHECK(MakePlanKey(Shape(false, false), 0, AttentionPass::kForward).sequences() == 4);
+}
+
+TEST_CASE("a graph can be named in a warning") {
+  CHECK(ToText(MakePlanKey(Shape(true, true), 8, AttentionPass::kBackward)) ==
+        "backward pass, batch 4, length 2048, heads 32/8 of 64, deterministic, packed");
+}
+
+}  // namespace
+}  // namespace convene::worker::cuda

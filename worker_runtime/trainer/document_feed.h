@@ -1,0 +1,67 @@
+// Where the documents of packed rows lie, on its way from a token batch to the pipeline stage.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "worker_runtime/device/arena.h"
+#include "worker_runtime/device/device.h"
+#include "worker_runtime/ops/attention.h"
+#include "worker_runtime/ops/documents.h"
+
+namespace convene::worker {
+
+// Not thread-safe. Takes memory for as many documents as there are tokens, and allocates nothing
+// after Bind. Rows that are not packed (Options::shape) take none.
+class DocumentFeed {
+ public:
+  struct Options {
+    AttentionShape shape;      // of one microbatch on this rank
+    bool needs_table = false;  // NeedsDocumentTable
+    int microbatches = 1;      // of a step
+    int steps_in_flight = 1;   // so many steps' memory on the host
+  };
+
+  // Declares in the device's arena and in the host's; both, and the device, are borrowed.
+  DocumentFeed(const Options& options, Device& device, Arena& arena, Arena& staging);
+
+  // Once the arenas are built.
+  void Bind();
+
+  // Queues the way to the device of what the attention of these microbatches has to know.
+  // `document_begin`: TokenBatch's; may be reused on return. `step`: which of the steps in flight;
+  // the one before in its place is done. Returns StageBatch::documents, good until the place is fed
+  // again; null of rows that are not packed. REQUIRES: document_begin is null exactly then;
+  // microbatches <= options.microbatches.
+  const Documents* Feed(const int32_t* document_begin, int microbatches, int64_t step);
+
+ private:
+  // A step's memory on the host.
+  struct HostMemoryBlocks {
+    ArenaBlock<int32_t> begins;
+    ArenaBlock<char> tables;
+  };
+  struct HostStep {
+    absl::Span<int32_t> begins;
+    absl::Span<char> tables;
+    std::vector<Documents> documents;
+  };
+
+  int64_t tokens() const { return int64_t{options_.shape.batch} * options_.shape.sequence_length; }
+
+  const Options options_;
+  Device& device_;
+  Arena& arena_;
+  Arena& staging_;
+  ArenaBlock<int32_t> begins_memory_;
+  ArenaBlock<char> tables_memory_;
+  std::vector<HostMemoryBlocks> staging_memory_;
+
+  // Set by Bind.
+  absl::Span<int32_t> begins_;
+  absl::Span<char> tables_;
+  std::vector<HostStep> host_steps_;
+};
+
+}  // namespace convene::worker

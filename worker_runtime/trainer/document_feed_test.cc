@@ -1,0 +1,103 @@
+#include "worker_runtime/trainer/document_feed.h"
+
+#include <catch2/catch.hpp>
+#include <memory>
+#include <vector>
+
+#include "tools/base/testing/status_testing.h"
+#include "worker_runtime/device/arena.h"
+#include "worker_runtime/device/device.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr int kMicrobatches = 3;
+constexpr int kRows = 2;
+constexpr int kSequenceLength = 4;
+
+// Of one step: three microbatches of two rows.
+const std::vector<int32_t> kBegins = {0, 0, 2, 2, 0, 0, 0, 0,  //
+                                      0, 1, 2, 3, 0, 1, 2, 3,  //
+                                      0, 0, 0, 3, 0, 0, 0, 0};
+
+class Fed {
+ public:
+  Fed(bool packed, bool needs_table)
+      : feed_({.shape = {.batch = kRows,
+                         .sequence_length = kSequenceLength,
+                         .heads = 2,
+                         .kv_heads = 1,
+                         .head_size = 4,
+                         .packed = packed},
+               .needs_table = needs_table,
+               .microbatches = kMicrobatches,
+               .steps_in_flight = 2},
+              *device_, arena_, staging_) {
+    REQUIRE_OK(arena_.Build());
+    REQUIRE_OK(staging_.Build());
+    feed_.Bind();
+  }
+
+  DocumentFeed& feed() { return feed_; }
+
+ private:
+  const std::unique_ptr<Device> device_ = Device::Cpu();
+  Arena arena_{"device"};
+  Arena staging_{"host"};
+  DocumentFeed feed_;
+};
+
+std::vector<int32_t> BeginsOf(const Documents& documents) {
+  return {documents.begin, documents.begin + kRows * kSequenceLength};
+}
+std::vector<int32_t> LengthsOf(const Documents& documents) {
+  return {documents.lengths, documents.lengths + documents.count};
+}
+
+TEST_CASE("each microbatch gets where its own documents begin") {
+  Fed fed(/*packed=*/true, /*needs_table=*/false);
+  const Documents* documents = fed.feed().Feed(kBegins.data(), kMicrobatches, 1);
+  REQUIRE(documents != nullptr);
+  for (int m = 0; m < kMicrobatches; ++m) {
+    const auto first = kBegins.begin() + static_cast<ptrdiff_t>(m) * kRows * kSequenceLength;
+    CHECK(BeginsOf(documents[m]) == std::vector<int32_t>(first, first + kRows * kSequenceLength));
+    CHECK(documents[m].count == 0);
+    CHECK(documents[m].lengths == nullptr);
+  }
+}
+
+TEST_CASE("lists of different lengths stand one behind the other") {
+  Fed fed(/*packed=*/true, /*needs_table=*/true);
+  // The step before had longer lists.
+  std::vector<int32_t> each_alone;
+  for (size_t i = 0; i < kBegins.size(); ++i) each_alone.push_back(i % kSequenceLength);
+  fed.feed().Feed(each_alone.data(), kMicrobatches, 0);
+  const Documents* documents = fed.feed().Feed(kBegins.data(), kMicrobatches, 1);
+  CHECK(LengthsOf(documents[0]) == std::vector<int32_t>{2, 2, 4, 0});
+  CHECK(LengthsOf(documents[1]) == std::vector<int32_t>{1, 1, 1, 1, 1, 1, 1, 1});
+  CHECK(LengthsOf(documents[2]) == std::vector<int32_t>{3, 1, 4, 0});
+  CHECK(documents[2].log_sum_exp_offsets[1] == 3 * 2);
+  CHECK(documents[2].log_sum_exp_offsets[4] == 8 * 2);
+}
+
+TEST_CASE("a validation may have fewer microbatches") {
+  Fed fed(/*packed=*/true, /*needs_table=*/true);
+  const Documents* documents = fed.feed().Feed(kBegins.data(), 1, 0);
+  CHECK(LengthsOf(documents[0]) == std::vector<int32_t>{2, 2, 4, 0});
+}
+
+TEST_CASE("rows that are not packed take no memory and say nothing") {
+  const std::unique_ptr<Device> device = Device::Cpu();
+  Arena arena("device");
+  Arena staging("host");
+  DocumentFeed feed({.shape = {.batch = kRows, .sequence_length = kSequenceLength},
+                     .needs_table = true,
+                     .microbatches = kMicrobatches},
+                    *device, arena, staging);
+  CHECK(arena.total_bytes() == 0);
+  CHECK(staging.total_bytes() == 0);
+  CHECK(feed.Feed(nullptr, kMicrobatches, 0) == nullptr);
+}
+
+}  // namespace
+}  // namespace convene::worker
