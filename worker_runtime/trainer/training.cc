@@ -39,6 +39,8 @@ namespace convene::worker {
 namespace {
 
 constexpr absl::Duration kStoreTimeout = absl::Seconds(60);
+// A driver that was not in use takes up to a minute to come up with its GPUs.
+constexpr absl::Duration kDevicesTimeout = absl::Minutes(5);
 // Nodes make their token files at their own speed, the bootstrap's minute begins when all have.
 constexpr absl::Duration kDataTimeout = absl::Minutes(30);
 // What stays is built in the first steps: kernels, algorithms, connections.
@@ -155,7 +157,7 @@ absl::StatusOr<std::unique_ptr<Device>> AgreeOnDevice(
                              OpenJobStore(contract));
     const bool has_gpu = opened.ok() && (*opened)->kind() == DeviceKind::kCuda;
     return AgreeOnDevices(*store, KeyPrefix(contract), contract.world_size, HostName(), has_gpu,
-                          kStoreTimeout);
+                          kDevicesTimeout);
   };
   const absl::Status agreed = tell();
   // Its own cause says more.
