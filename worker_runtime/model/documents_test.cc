@@ -56,14 +56,17 @@ Losses LossesOf(const std::vector<int32_t>& tokens, const std::vector<int32_t>& 
   for (size_t t = 0; t < tokens.size(); ++t) {
     targets[t] = (tokens[t] + 3) % kVocabulary;
     loss = 0;
-    stage->SetBatch({tokens.data(), targets.data(), nullptr, given});
+    stage->SetBatch({.inputs = tokens.data(), .targets = targets.data(), .documents = given});
     REQUIRE_OK(stage->Forward(0, device->compute()));
     result.losses.push_back(loss);
     targets[t] = -1;
   }
   for (size_t t = 0; t < tokens.size(); ++t) targets[t] = (tokens[t] + 3) % kVocabulary;
   const float scale = 1.0f;
-  stage->SetBatch({tokens.data(), targets.data(), &scale, given});
+  stage->SetBatch({.inputs = tokens.data(),
+                   .targets = targets.data(),
+                   .gradient_scale = &scale,
+                   .documents = given});
   REQUIRE_OK(stage->Forward(0, device->compute()));
   REQUIRE_OK(stage->Backward(0, device->compute()));
   return result;

@@ -77,8 +77,10 @@ class OneRankModel {
  private:
   double Forward(const float* gradient_scale) {
     loss_sum_ = 0;
-    stage_->SetBatch({inputs_.data(), targets_.data(), gradient_scale,
-                      document_begin_.empty() ? nullptr : &documents_});
+    stage_->SetBatch({.inputs = inputs_.data(),
+                      .targets = targets_.data(),
+                      .gradient_scale = gradient_scale,
+                      .documents = document_begin_.empty() ? nullptr : &documents_});
     REQUIRE_OK(stage_->Forward(0, device_->compute()));
     return loss_sum_;
   }

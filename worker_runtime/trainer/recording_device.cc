@@ -168,6 +168,13 @@ absl::Status RecordingDevice::Synchronize(absl::Duration /*timeout*/) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::unique_ptr<Graph>> RecordingDevice::Capture(
+    Stream& /*stream*/, absl::FunctionRef<absl::Status()> /*work*/) {
+  return absl::UnimplementedError("a recording device captures nothing");
+}
+
+void RecordingDevice::Launch(Graph& /*graph*/, Stream& /*stream*/) { CONVENE_CHECK(false); }
+
 std::unique_ptr<OpProfile> RecordingDevice::MakeProfile() { CONVENE_CHECK(false); }
 
 }  // namespace convene::worker

@@ -51,6 +51,9 @@ class RecordingDevice final : public Device {
   void Order(Event& event, Stream& stream) override;
   absl::Status Wait(Event& event, absl::Duration timeout) override;
   absl::Status Synchronize(absl::Duration timeout) override;
+  absl::StatusOr<std::unique_ptr<Graph>> Capture(Stream& stream,
+                                                 absl::FunctionRef<absl::Status()> work) override;
+  void Launch(Graph& graph, Stream& stream) override;
   std::unique_ptr<OpProfile> MakeProfile() override;
   absl::Status status() override { return absl::OkStatus(); }
 
