@@ -33,8 +33,10 @@ bool PrefersPrimitive(const ProductShape& shape) {
   // k 2048).
   constexpr int kBadStride = 256;
   constexpr int kNarrow = 768;
+  // Below, what a call itself costs counts: the primitive makes a list of its arguments each time.
+  constexpr int kShort = 256;
   return shape.transpose_a == Transpose::kYes && shape.transpose_b == Transpose::kNo &&
-         shape.lda % kBadStride == 0 && shape.n < kNarrow;
+         shape.lda % kBadStride == 0 && shape.n < kNarrow && shape.k >= kShort;
 }
 
 void FloatMatMul(const ProductShape& shape, const float* a, const float* b, float beta, float* c) {

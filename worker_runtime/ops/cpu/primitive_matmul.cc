@@ -80,9 +80,12 @@ void PrimitiveMatMul(const ProductShape& shape, const In* a, const In* b, float 
     product.a.set_data_handle(const_cast<In*>(a));
     product.b.set_data_handle(const_cast<In*>(b));
     product.c.set_data_handle(c);
-    product.matmul.execute(
-        stream,
-        {{DNNL_ARG_SRC, product.a}, {DNNL_ARG_WEIGHTS, product.b}, {DNNL_ARG_DST, product.c}});
+    // The C call: the C++ one builds a map of its arguments at each.
+    const dnnl_exec_arg_t arguments[] = {{DNNL_ARG_SRC, product.a.get()},
+                                         {DNNL_ARG_WEIGHTS, product.b.get()},
+                                         {DNNL_ARG_DST, product.c.get()}};
+    dnnl::error::wrap_c_api(
+        dnnl_primitive_execute(product.matmul.get(), stream.get(), 3, arguments), "matmul");
     stream.wait();
   } catch (const dnnl::error&) {
     CONVENE_CHECK(false);  // a shape or type that oneDNN does not have
