@@ -27,7 +27,7 @@ struct LossHeadShape {
 // For LossHeadShape: on the CPU what a shared cache holds a part of, on a GPU enough rows to fill
 // its multiprocessors.
 constexpr size_t LossLogitsBytes(DeviceKind device) {
-  return device == DeviceKind::kCpu ? size_t{16} << 20 : size_t{512} << 20;
+  return device == DeviceKind::kCpu ? size_t{64} << 20 : size_t{512} << 20;
 }
 
 // Rows of one chunk: as many as `logits_bytes` hold, in chunks of nearly one size that are a

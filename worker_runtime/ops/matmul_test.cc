@@ -100,6 +100,7 @@ TEST_CASE("a product has the same bits for any number of threads") {
   constexpr auto kYes = Transpose::kYes;
   const int threads_before = omp_get_max_threads();
   for (const Shape& shape : std::vector<Shape>{{kNo, kYes, 64, 96, 300},
+                                               {kNo, kYes, 260, 64, 1100},
                                                {kNo, kNo, 192, 64, 1100},
                                                {kYes, kNo, 200, 64, 2100},
                                                {kYes, kNo, 256, 64, 2100},
@@ -134,6 +135,19 @@ TEST_CASE("a product goes to the primitive where sgemm is slow, and equals sgemm
   CHECK(cpu::PrefersPrimitive(weight_gradient(2048, 384, 2048)));
   CHECK_FALSE(cpu::PrefersPrimitive(weight_gradient(2048, 768, 2048)));
   CHECK_FALSE(cpu::PrefersPrimitive(weight_gradient(1152, 384, 2048)));
+  const auto forward = [](int m, int n, int k) {
+    return cpu::ProductShape{.transpose_a = Transpose::kNo,
+                             .transpose_b = Transpose::kYes,
+                             .m = m,
+                             .n = n,
+                             .k = k,
+                             .lda = k,
+                             .ldb = k,
+                             .ldc = n};
+  };
+  CHECK(cpu::PrefersPrimitive(forward(2048, 384, 1024)));
+  CHECK_FALSE(cpu::PrefersPrimitive(forward(2048, 768, 768)));
+  CHECK_FALSE(cpu::PrefersPrimitive(forward(64, 384, 1024)));
   // One column more than the stride that sgemm is slow for, so that sgemm computes the same rows.
   const int m = 256;
   const int n = 48;

@@ -26,9 +26,9 @@ namespace convene::worker {
 //
 // Arithmetic is queued in device.compute(), what goes over the network in device.communication():
 //
-//   compute   backward ─ bucket 2 ─ 1 ─ 0 ─┐ sum ─ update 0 ─ 1 ─ 2 ─ next forward: 0 ─ 1 ─ 2
-//                               ↓   ↓   ↓  ↑             ↓   ↓   ↓                 ↑   ↑   ↑
-//   communication          reduce 2 ─ 1 ─ 0 ┘         gather 0 ─ 1 ─ 2 ────────────┴───┴───┘
+//   compute        backward 2   backward 1   backward 0   ¦ sum  update 0  update 1   forward 0
+//                            \            \            \   ^             \         \  ^
+//   communication             reduce 2     reduce 1     reduce 0           gather 0 gather 1
 //
 // Every arrow is an event: a reduction begins after what made its gradients, sums begin after all
 // reductions, a gather begins after its update, and whoever reads parameters first says so
