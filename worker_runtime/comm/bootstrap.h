@@ -29,7 +29,7 @@ struct CommunicatorSet {
   std::unique_ptr<Collective> world;
   std::unique_ptr<Collective> tp;
   std::unique_ptr<Collective> dp;         // for reductions
-  std::unique_ptr<Collective> dp_gather;  // for gathers, which need not wait for those
+  std::unique_ptr<Collective> dp_gather;  // for gathers: a queue of their own
   std::unique_ptr<Collective> pp;
   std::unique_ptr<Collective> embedding;  // null on ranks of middle stages
 

@@ -13,7 +13,7 @@ namespace convene::worker {
 
 struct AttentionShape;
 
-// Of one microbatch. All pointers in the device's memory, but `begin` null: each row is one
+// Of one microbatch. All pointers are into the device's memory. `begin` null: each row is one
 // document.
 struct Documents {
   // (batch, sequence_length): the position in its row at which the token's document begins. Along a

@@ -101,6 +101,7 @@ TEST_CASE("a product has the same bits for any number of threads") {
   const int threads_before = omp_get_max_threads();
   for (const Shape& shape : std::vector<Shape>{{kNo, kYes, 64, 96, 300},
                                                {kNo, kYes, 260, 64, 1100},
+                                               {kYes, kNo, 256, 48, 1024},
                                                {kNo, kNo, 192, 64, 1100},
                                                {kYes, kNo, 200, 64, 2100},
                                                {kYes, kNo, 256, 64, 2100},
@@ -109,7 +110,7 @@ TEST_CASE("a product has the same bits for any number of threads") {
     const auto a = NumbersOf<float>(static_cast<size_t>(shape.m) * shape.k, 1);
     const auto b = NumbersOf<float>(static_cast<size_t>(shape.n) * shape.k, 2);
     std::vector<float> expected;
-    for (const int threads : {1, 2, 8}) {
+    for (const int threads : {1, 2, 8, 64}) {
       omp_set_num_threads(threads);
       std::vector<float> c = NumbersOf<float>(static_cast<size_t>(shape.m) * shape.n, 3);
       MatMul(shape.transpose_a, shape.transpose_b, shape.m, shape.n, shape.k, a.data(), b.data(), 1,

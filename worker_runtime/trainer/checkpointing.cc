@@ -133,7 +133,7 @@ absl::StatusOr<std::string> CompareData(const std::string& path, const std::stri
                         ", as --accept-new-data says");
   }
   return absl::FailedPreconditionError(absl::StrCat(
-      path, " was trained on ", trained_on, "; --data now gives ", data,
+      path, " was trained on ", trained_on, "; this run has ", data,
       ": the samples would not be the same. Give the data and options that it was trained with, or "
       "--accept-new-data to go on with these"));
 }

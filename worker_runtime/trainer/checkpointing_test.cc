@@ -461,7 +461,7 @@ TEST_CASE("other data is refused by every rank, unless it is accepted") {
   for (const bool is_restart : {false, true}) {
     for (const absl::Status& status : world.Restore(options, &steps, is_restart, other)) {
       CHECK_STATUS(status, absl::StatusCode::kFailedPrecondition,
-                   "was trained on 9 tokens with hash 1; --data now gives 9 tokens with hash 2");
+                   "was trained on 9 tokens with hash 1; this run has 9 tokens with hash 2");
       CHECK_STATUS(status, absl::StatusCode::kFailedPrecondition, "--accept-new-data");
     }
   }

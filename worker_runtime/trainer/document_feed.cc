@@ -35,11 +35,11 @@ void DocumentFeed::Bind() {
   }
 }
 
-const Documents* DocumentFeed::Feed(const int32_t* document_begin, int microbatches, int64_t step) {
+const Documents* DocumentFeed::Feed(const int32_t* document_begin, int microbatches, int place) {
   CONVENE_CHECK(options_.shape.packed == (document_begin != nullptr));
   if (!options_.shape.packed) return nullptr;
   CONVENE_CHECK(microbatches <= options_.microbatches);
-  HostStep& host = host_steps_[step];
+  HostStep& host = host_steps_[place];
   const int64_t count = tokens() * microbatches;
   std::copy_n(document_begin, count, host.begins.data());
   device_.Copy(host.begins.data(), begins_.data(), count * sizeof(int32_t), device_.compute());

@@ -30,11 +30,11 @@ class DocumentFeed {
   void Bind();
 
   // Queues the way to the device of what the attention of these microbatches has to know.
-  // `document_begin`: TokenBatch's; may be reused on return. `step`: which of the steps in flight;
-  // the one before in its place is done. Returns StageBatch::documents, good until the place is fed
-  // again; null of rows that are not packed. REQUIRES: document_begin is null exactly then;
-  // microbatches <= options.microbatches.
-  const Documents* Feed(const int32_t* document_begin, int microbatches, int64_t step);
+  // `document_begin`: TokenBatch's; may be reused on return. `place`: of those that
+  // steps_in_flight have; the step before in it is done. Returns StageBatch::documents, good until
+  // the place is fed again; null of rows that are not packed. REQUIRES: document_begin is null
+  // exactly then; microbatches <= options.microbatches.
+  const Documents* Feed(const int32_t* document_begin, int microbatches, int place);
 
  private:
   // A step's memory on the host.

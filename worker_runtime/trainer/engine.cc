@@ -133,6 +133,7 @@ absl::Status Engine::Allocate() {
 void Engine::BindHostSteps() {
   for (int i = 0; i < kStepsInFlight; ++i) {
     const HostMemoryBlocks& memory = staging_memory_[i];
+    host_steps_[i].place = i;
     host_steps_[i].inputs = staging_.View(memory.inputs);
     host_steps_[i].targets = staging_.View(memory.targets);
     host_steps_[i].scalars = staging_.View(memory.scalars).data();
@@ -165,13 +166,12 @@ void Engine::Feed(const TokenBatch& batch, int microbatches, bool is_training, H
   device_.Copy(host.targets.data(), targets_.data(), tokens * sizeof(int32_t), stream);
   device_.Copy(host.scalars, scalars_, sizeof(Inputs), stream);
   device_.Copy(host.totals, totals_, sizeof(Totals), stream);
-  stage_->SetBatch(
-      {.inputs = inputs_.data(),
-       .targets = targets_.data(),
-       .gradient_scale = is_training ? &scalars_->gradient_scale : nullptr,
-       .microbatches = microbatches,
-       .observer = options_.layout.dp > 1 ? this : nullptr,
-       .documents = documents_.Feed(batch.document_begin, microbatches, &host - host_steps_)});
+  stage_->SetBatch({.inputs = inputs_.data(),
+                    .targets = targets_.data(),
+                    .gradient_scale = is_training ? &scalars_->gradient_scale : nullptr,
+                    .microbatches = microbatches,
+                    .observer = options_.layout.dp > 1 ? this : nullptr,
+                    .documents = documents_.Feed(batch.document_begin, microbatches, host.place)});
 }
 
 void Engine::ParametersNeeded(int64_t flat_end) {
@@ -182,8 +182,11 @@ void Engine::ParametersNeeded(int64_t flat_end) {
   }
 }
 
-// What the tied table shares a bucket with waits with it for its sum over the stages.
+// What the tied table shares a bucket with waits with it for its sum over the stages. And the one
+// bucket of a later stage waits until the last gradient is on its way to the stage before, which
+// would else stand still during the reduction.
 absl::Status Engine::GradientsFinal(int64_t flat_begin) {
+  if (coordinate_.pp > 0) return absl::OkStatus();
   return optimizer_->ReduceGradientsFrom(SharesTiedTable() ? std::max(flat_begin, TiedEnd())
                                                            : flat_begin);
 }

@@ -125,6 +125,7 @@ class Engine : private StageObserver {
 
   // A step's memory on the host: what goes to the device, what comes back.
   struct HostStep {
+    int place = 0;  // among host_steps_
     absl::Span<int32_t> inputs;
     absl::Span<int32_t> targets;
     Inputs* scalars = nullptr;

@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "tools/base/status_macros.h"
 #include "tools/base/testing/status_testing.h"
+#include "tools/base/thread.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/device/forwarding_device.h"
 #include "worker_runtime/trainer/engine.h"
@@ -30,25 +32,29 @@ class RefusingDevice final : public testing::ForwardingDevice {
 
 class Trainer {
  public:
-  explicit Trainer(bool cuda_graphs) {
-    const auto model = NamedModel("llama-tiny");
-    REQUIRE_OK(model);
-    auto engine = Engine::Create({.model = *model,
-                                  .sequence_length = kSequenceLength,
-                                  .microbatches = kMicrobatches,
-                                  .cuda_graphs = cuda_graphs},
-                                 sets_[0], device_);
-    REQUIRE_OK(engine);
-    engine_ = *std::move(engine);
+  explicit Trainer(bool cuda_graphs)
+      : Trainer(cuda_graphs, {}, /*rank=*/0, kMicrobatches,
+                std::move(LoopbackCommunicators({})[0])) {}
+  Trainer(bool cuda_graphs, const Layout& layout, int rank, int microbatches, CommunicatorSet set)
+      : tokens_(microbatches * kSequenceLength, 65), set_(std::move(set)) {
+    engine_ = Engine::Create({.model = *NamedModel("llama-tiny"),
+                              .layout = layout,
+                              .rank = rank,
+                              .sequence_length = kSequenceLength,
+                              .microbatches = microbatches,
+                              .cuda_graphs = cuda_graphs},
+                             set_, device_);
   }
 
-  void Train(int step) {
-    REQUIRE_OK(engine_->TrainStep(batch(), {.learning_rate = 1e-3, .step = step}, false));
+  absl::Status TryTrain(int step) {
+    CONVENE_RETURN_IF_ERROR(engine_.status());
+    return (*engine_)->TrainStep(batch(), {.learning_rate = 1e-3, .step = step}, false).status();
   }
-  void Validate() { REQUIRE_OK(engine_->ForwardLoss(batch(), kMicrobatches)); }
+  void Train(int step) { REQUIRE_OK(TryTrain(step)); }
+  void Validate() { REQUIRE_OK((*engine_)->ForwardLoss(batch(), kMicrobatches)); }
   int captures() const { return device_.captures; }
   std::string Weights() const {
-    const ConstElements parameters = engine_->parameters();
+    const ConstElements parameters = (*engine_)->parameters();
     return {static_cast<const char*>(parameters.data), parameters.size_bytes()};
   }
 
@@ -57,12 +63,33 @@ class Trainer {
     return {tokens_.data(), tokens_.data(), 1.0f / static_cast<float>(tokens_.size())};
   }
 
-  const std::vector<int32_t> tokens_ = std::vector<int32_t>(kMicrobatches * kSequenceLength, 65);
+  const std::vector<int32_t> tokens_;
   const std::unique_ptr<Device> cpu_ = Device::Cpu();
   RefusingDevice device_{*cpu_};
-  std::vector<CommunicatorSet> sets_ = LoopbackCommunicators({});
-  std::unique_ptr<Engine> engine_;
+  CommunicatorSet set_;
+  absl::StatusOr<std::unique_ptr<Engine>> engine_;
 };
+
+TEST_CASE("beside data-parallel ranks a step's only forward and backward pass are never captured") {
+  const Layout layout = {.dp = 2};
+  std::vector<CommunicatorSet> sets = LoopbackCommunicators(layout);
+  absl::Status trained[2];
+  int captures[2] = {-1, -1};
+  std::vector<Thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back("rank", [&, rank] {
+      Trainer trainer(/*cuda_graphs=*/true, layout, rank, /*microbatches=*/1,
+                      std::move(sets[rank]));
+      for (int step = 1; step <= 3; ++step) trained[rank].Update(trainer.TryTrain(step));
+      captures[rank] = trainer.captures();
+    });
+  }
+  for (Thread& thread : threads) thread.Join();
+  for (int rank = 0; rank < 2; ++rank) {
+    CHECK_OK(trained[rank]);
+    CHECK(captures[rank] == 0);
+  }
+}
 
 TEST_CASE("the second training step asks for graphs, validation does not") {
   Trainer trainer(/*cuda_graphs=*/true);

@@ -148,10 +148,15 @@ std::string KeyPrefix(const Contract& contract) {
 }
 
 // The same kind on all ranks, or an error on all. `opened` is this rank's device, or why it has
-// none.
+// none: a GPU that is there and fails is this rank's own trouble, which ends the epoch, not the
+// job.
 absl::StatusOr<std::unique_ptr<Device>> AgreeOnDevice(
     absl::StatusOr<std::unique_ptr<Device>> opened, const Contract& contract) {
   if (contract.world_size == 1) return opened;
+  if (!opened.ok() && !absl::IsNotFound(opened.status()) &&
+      !absl::IsFailedPrecondition(opened.status()) && !absl::IsUnimplemented(opened.status())) {
+    return opened;
+  }
   const auto tell = [&]() -> absl::Status {
     CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<rendezvous::StoreClient> store,
                              OpenJobStore(contract));

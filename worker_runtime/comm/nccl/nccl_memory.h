@@ -29,14 +29,11 @@ class NcclSession;
 // group have it. Where offsets differ (embedding, world) NCCL finds that out and goes the ordinary
 // way. Symmetric windows (ncclCommWindowRegister) would want equal sizes, and no such exception.
 //
-// The end. A block may be given back before its communicators end or after, and nothing may be
-// running on it then:
-//   all went well: the block goes first, and is deregistered before; NCCL's communicators end
-//   later. an error: the communicators end first (training.cc), by abort when anything still runs.
-//   They
-//     give up what is registered themselves, once the kernels have left. To deregister before the
-//     abort would take the mapping from under a kernel that still waits for its peers. The block
-//     goes after that, and NCCL is not asked again.
+// The end. Nothing may be running on a block that is given back; which goes first:
+// - All went well: the block, deregistered before. NCCL's communicators end later.
+// - An error: the communicators (training.cc), by abort when anything still runs. They give up what
+//   is registered themselves, once the kernels have left; to deregister before would take the
+//   mapping from under a kernel that still waits for its peers. Then the block; NCCL is not asked.
 //
 // One thread.
 class NcclMemory final : public Memory {

@@ -57,8 +57,10 @@ struct NcclSessionOptions {
 // The lock. NCCL's communicators are non-blocking: a call returns "in progress" while a thread of
 // NCCL's queues the work, and the next call, also ncclCommGetAsyncError, may take over what that
 // thread left behind. So all of NCCL is under `nccl_mutex_`: a caller keeps it until its operation
-// stands in its CUDA stream (some 30 us), which also makes the order of operations, over all
-// communicators, that of the calls. Whoever polls looks at `failing_`, and leaves: when the
+// stands in its CUDA stream (some 30 us), which also makes the order of queueing, over all
+// communicators, that of the calls. (Kernels of different streams may start in another order: that
+// nobody waits in a circle rests on those of up to four streams, of 32 blocks each at most, finding
+// room beside each other.) Whoever polls looks at `failing_`, and leaves: when the
 // aborting thread has the lock, no other thread is inside NCCL.
 //
 // The end. Freeing one communicator while a kernel of another still waits for its peers would wait
@@ -146,15 +148,16 @@ class NcclSession {
   // Ends the session, unless it has ended. Aborts all communicators; returns when that is done.
   void Fail(const absl::Status& status);
   // Whether it has ended with communicators to shrink. They are aborted with the session, and have
-  // what is registered until then.
+  // what is registered until then. Waits as status() does.
   bool revoked();
 
   // Device memory that NCCL may use without copies in between, with every communicator there is by
   // now. Returns a number for Deregister. Never needed for a right result. Errors, after which none
   // has it: NcclStatus's; FailedPrecondition when NCCL's settings turn it off; the session's.
   absl::StatusOr<uint64_t> RegisterMemory(void* data, size_t bytes);
-  // REQUIRES: nothing queued still uses it. When the session has ended, waits until its
-  // communicators are aborted, which gives up what they have.
+  // REQUIRES: nothing queued still uses it, not even in revoked() communicators. When the session
+  // has ended, waits as status() does until its communicators are aborted, which gives up what they
+  // have.
   void DeregisterMemory(uint64_t registration);
 
  private:

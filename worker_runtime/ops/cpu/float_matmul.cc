@@ -16,6 +16,7 @@ constexpr int kSlice = 1024;
 
 void SlicedPrimitive(const ProductShape& shape, const float* a, const float* b, float beta,
                      float* c) {
+  const ScopedThreadCount thread_count(shape.m);
   const ptrdiff_t a_step = shape.transpose_a == Transpose::kYes ? shape.lda : 1;
   const ptrdiff_t b_step = shape.transpose_b == Transpose::kYes ? 1 : shape.ldb;
   for (int first = 0; first < shape.k; first += kSlice) {

@@ -274,6 +274,14 @@ absl::Status AttentionPlans::Build(Plan& plan) {
     status = absl::UnimplementedError(absl::StrCat("cuDNN attention: ", exception.what()));
   }
   if (!status.ok()) (void)cudaGetLastError();  // a refusal is no error of the next launch
+  // For head sizes that are no multiple of 16, and in older versions, cuDNN counts documents times
+  // the longest that there could be instead of tokens.
+  if (status.ok() && plan.key.shape.packed &&
+      plan.workspace_bytes > CudnnWorkspaceBytes(plan.key.shape) + kLargestScoresBytes) {
+    return absl::UnimplementedError(
+        absl::StrCat("cuDNN would take ", HumanBytes(static_cast<double>(plan.workspace_bytes)),
+                     " of scratch for ", plan.key.document_count, " documents"));
+  }
   return status;
 }
 
@@ -296,6 +304,13 @@ void* AttentionPlans::Place(const Workspace& workspace, size_t bytes) {
     return static_cast<char*>(workspace.data) + padding;
   }
   if (bytes <= own_scratch_bytes_) return own_scratch_;
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  queue_.Report(cudaStreamIsCapturing(queue_.stream(), &capture), "cudaStreamIsCapturing");
+  if (capture != cudaStreamCaptureStatusNone) {
+    queue_.Report(absl::FailedPreconditionError(
+        "attention: cuDNN's scratch would grow while a graph is captured"));
+    return nullptr;
+  }
   if (own_scratch_ != nullptr) {
     queue_.Report(cudaFreeAsync(own_scratch_, queue_.stream()), "cudaFreeAsync");
   }

@@ -231,6 +231,8 @@ class PackedDocuments {
     CONVENE_RETURN_IF_ERROR(
         CudaStatus(cudaMemcpy(packed.table_.get(), table.data(), bytes, cudaMemcpyHostToDevice),
                    "cudaMemcpy"));
+    // From pageable memory it may return before the copy is done, which no other stream waits for.
+    CONVENE_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize"));
     return packed;
   }
   const Documents& get() const { return documents_; }
