@@ -17,7 +17,7 @@ from typing import Dict, List, Optional
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TARGETS = {'convene': '//launcher:convene', 'convene-train': '//worker_runtime/trainer:convene-train',
-           'loss_plot': '//worker_runtime/trainer:loss_plot'}
+           'loss_plot': '//worker_runtime/report:loss_plot'}
 # Perl's manual, in Debian's perl-doc: 9 MB of English prose and code. The dot: 5.36 is a link to 5.36.0.
 DATA = '/usr/share/perl/5.36.*/pod/*.pod'
 RUN = 'quickstart-run'

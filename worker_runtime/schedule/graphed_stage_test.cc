@@ -9,7 +9,7 @@
 #include "spdlog/spdlog.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/device/device.h"
-#include "worker_runtime/device/forwarding_device.h"
+#include "worker_runtime/testing/forwarding_device.h"
 
 namespace convene::worker {
 namespace {

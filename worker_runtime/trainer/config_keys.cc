@@ -73,8 +73,7 @@ const std::vector<ConfigKeyRow>& ConfigKeyTable() {
       {"checkpoint_keep", "Checkpoints", "3", "newest ones to keep, at least 2"},
       {"resume", "Checkpoints", "auto",
        "at the first start: auto (newest), none, or a checkpoint's directory"},
-      {"checkpoint_timeout_seconds", "Checkpoints", "1800",
-       "a rank waits so long for others' files"},
+      {"checkpoint_timeout_seconds", "Checkpoints", "1800", "patience with others' files"},
 
       {"profile", "Reports", "false", "time every op; print at the end where a step's time went"},
       {"log_every", "Reports", "10", "steps between progress lines when not on a terminal"},

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/trainer/number_text.h"
+#include "worker_runtime/report/number_text.h"
 
 namespace convene::worker {
 namespace {

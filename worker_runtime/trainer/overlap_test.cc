@@ -12,13 +12,20 @@
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/testing/page_watch.h"
+#include "worker_runtime/testing/recording_device.h"
+#include "worker_runtime/testing/stream_races.h"
 #include "worker_runtime/trainer/engine.h"
-#include "worker_runtime/trainer/page_watch.h"
-#include "worker_runtime/trainer/recording_device.h"
-#include "worker_runtime/trainer/stream_races.h"
 
 namespace convene::worker {
 namespace {
+
+using testing::FaultStack;
+using testing::FindRaces;
+using testing::PageWatch;
+using testing::RecordingDevice;
+using testing::StreamCall;
+using testing::StreamNumber;
 
 constexpr int kSequenceLength = 3;
 

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/trainer/summary.h"
+#include "worker_runtime/report/summary.h"
 
 namespace convene::worker {
 

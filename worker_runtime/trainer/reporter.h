@@ -12,10 +12,10 @@
 #include "tools/base/clock.h"
 #include "worker_runtime/contract/contract.h"
 #include "worker_runtime/mesh/mesh.h"
+#include "worker_runtime/report/metrics.h"
+#include "worker_runtime/report/progress.h"
 #include "worker_runtime/trainer/engine.h"
-#include "worker_runtime/trainer/metrics.h"
 #include "worker_runtime/trainer/options.h"
-#include "worker_runtime/trainer/progress.h"
 
 namespace convene::worker {
 

@@ -25,6 +25,7 @@
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/optimizer/learning_rate.h"
 #include "worker_runtime/optimizer/skipped_steps.h"
+#include "worker_runtime/report/progress.h"
 #include "worker_runtime/trainer/agree.h"
 #include "worker_runtime/trainer/batches.h"
 #include "worker_runtime/trainer/checkpointing.h"
@@ -32,7 +33,6 @@
 #include "worker_runtime/trainer/device_choice.h"
 #include "worker_runtime/trainer/engine.h"
 #include "worker_runtime/trainer/profile_text.h"
-#include "worker_runtime/trainer/progress.h"
 #include "worker_runtime/trainer/reporter.h"
 
 namespace convene::worker {

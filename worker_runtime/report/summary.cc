@@ -1,11 +1,11 @@
-#include "worker_runtime/trainer/summary.h"
+#include "worker_runtime/report/summary.h"
 
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "worker_runtime/trainer/number_text.h"
+#include "worker_runtime/report/number_text.h"
 
 namespace convene::worker {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker_runtime/trainer/page_watch.h"
+#include "worker_runtime/testing/page_watch.h"
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -8,7 +8,7 @@
 
 #include "tools/base/check.h"
 
-namespace convene::worker {
+namespace convene::worker::testing {
 namespace {
 
 // The processor's whole state goes there: 11 KiB with AMX.
@@ -155,4 +155,4 @@ std::vector<PageTouch> PageWatch::Take() {
   return touches;
 }
 
-}  // namespace convene::worker
+}  // namespace convene::worker::testing

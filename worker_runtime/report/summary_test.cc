@@ -1,4 +1,4 @@
-#include "worker_runtime/trainer/summary.h"
+#include "worker_runtime/report/summary.h"
 
 #include <catch2/catch.hpp>
 

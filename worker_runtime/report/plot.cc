@@ -1,4 +1,4 @@
-#include "worker_runtime/trainer/plot.h"
+#include "worker_runtime/report/plot.h"
 
 #include <algorithm>
 #include <cmath>

@@ -14,10 +14,10 @@
 
 #include "worker_runtime/comm/collective.h"
 #include "worker_runtime/device/device.h"
-#include "worker_runtime/trainer/page_watch.h"
-#include "worker_runtime/trainer/stream_races.h"
+#include "worker_runtime/testing/page_watch.h"
+#include "worker_runtime/testing/stream_races.h"
 
-namespace convene::worker {
+namespace convene::worker::testing {
 
 // One rank's. Not thread-safe.
 class RecordingDevice final : public Device {
@@ -92,4 +92,4 @@ class RecordingDevice final : public Device {
   int events_ = 0;
 };
 
-}  // namespace convene::worker
+}  // namespace convene::worker::testing

@@ -1,10 +1,10 @@
-#include "worker_runtime/trainer/progress.h"
+#include "worker_runtime/report/progress.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
 #include "tools/base/text.h"
-#include "worker_runtime/trainer/number_text.h"
+#include "worker_runtime/report/number_text.h"
 
 namespace convene::worker {
 

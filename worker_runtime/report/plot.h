@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "worker_runtime/trainer/metrics.h"
+#include "worker_runtime/report/metrics.h"
 
 namespace convene::worker {
 

@@ -1,8 +1,8 @@
-#include "worker_runtime/trainer/stream_races.h"
+#include "worker_runtime/testing/stream_races.h"
 
 #include <catch2/catch.hpp>
 
-namespace convene::worker {
+namespace convene::worker::testing {
 namespace {
 
 using Kind = StreamCall::Kind;
@@ -72,4 +72,4 @@ TEST_CASE("ops beside communication are those that do not wait for it") {
 }
 
 }  // namespace
-}  // namespace convene::worker
+}  // namespace convene::worker::testing

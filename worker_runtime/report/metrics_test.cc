@@ -1,4 +1,4 @@
-#include "worker_runtime/trainer/metrics.h"
+#include "worker_runtime/report/metrics.h"
 
 #include <sys/resource.h>
 

@@ -1,4 +1,4 @@
-#include "worker_runtime/trainer/progress.h"
+#include "worker_runtime/report/progress.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -5,8 +5,8 @@
 
 #include "absl/status/statusor.h"
 #include "tools/base/exit_code.h"
-#include "worker_runtime/trainer/metrics.h"
-#include "worker_runtime/trainer/plot.h"
+#include "worker_runtime/report/metrics.h"
+#include "worker_runtime/report/plot.h"
 
 int main(int argc, char** argv) {
   const std::string argument = argc == 2 ? argv[1] : "";

@@ -1,4 +1,4 @@
-#include "worker_runtime/trainer/stream_races.h"
+#include "worker_runtime/testing/stream_races.h"
 
 #include <algorithm>
 #include <array>
@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace convene::worker {
+namespace convene::worker::testing {
 namespace {
 
 using Kind = StreamCall::Kind;
@@ -124,4 +124,4 @@ std::vector<int> OrderingCalls(const std::vector<StreamCall>& calls, int first) 
   return ordering;
 }
 
-}  // namespace convene::worker
+}  // namespace convene::worker::testing

@@ -1,4 +1,4 @@
-#include "worker_runtime/trainer/metrics.h"
+#include "worker_runtime/report/metrics.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

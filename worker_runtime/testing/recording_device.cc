@@ -1,11 +1,11 @@
-#include "worker_runtime/trainer/recording_device.h"
+#include "worker_runtime/testing/recording_device.h"
 
 #include <cstring>
 #include <utility>
 
 #include "tools/base/check.h"
 
-namespace convene::worker {
+namespace convene::worker::testing {
 
 class RecordingDevice::NumberedEvent : public Event {
  public:
@@ -177,4 +177,4 @@ void RecordingDevice::Launch(Graph& /*graph*/, Stream& /*stream*/) { CONVENE_CHE
 
 std::unique_ptr<OpProfile> RecordingDevice::MakeProfile() { CONVENE_CHECK(false); }
 
-}  // namespace convene::worker
+}  // namespace convene::worker::testing

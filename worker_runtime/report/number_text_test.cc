@@ -1,4 +1,4 @@
-#include "worker_runtime/trainer/number_text.h"
+#include "worker_runtime/report/number_text.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "worker_runtime/trainer/page_watch.h"
+#include "worker_runtime/testing/page_watch.h"
 
-namespace convene::worker {
+namespace convene::worker::testing {
 
 enum class StreamNumber { kCompute, kCommunication };
 
@@ -43,4 +43,4 @@ int64_t CountOpsBesideCommunication(const std::vector<StreamCall>& calls);
 // kOrder waits for.
 std::vector<int> OrderingCalls(const std::vector<StreamCall>& calls, int first);
 
-}  // namespace convene::worker
+}  // namespace convene::worker::testing

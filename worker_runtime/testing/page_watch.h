@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-namespace convene::worker {
+namespace convene::worker::testing {
 
 struct PageTouch {
   size_t page = 0;  // by number, in the order in which they were added
@@ -60,4 +60,4 @@ class PageWatch {
   size_t page_count_ = 0;
 };
 
-}  // namespace convene::worker
+}  // namespace convene::worker::testing
