@@ -124,27 +124,13 @@ TEST_CASE("a product has the same bits for any number of threads") {
 
 TEST_CASE("a product goes to the primitive where sgemm is slow, and equals sgemm's") {
   const auto weight_gradient = [](int m, int n, int k) {
-    return cpu::ProductShape{.transpose_a = Transpose::kYes,
-                             .transpose_b = Transpose::kNo,
-                             .m = m,
-                             .n = n,
-                             .k = k,
-                             .lda = m,
-                             .ldb = n,
-                             .ldc = n};
+    return cpu::DenseProduct(Transpose::kYes, Transpose::kNo, m, n, k);
   };
   CHECK(cpu::PrefersPrimitive(weight_gradient(2048, 384, 2048)));
   CHECK_FALSE(cpu::PrefersPrimitive(weight_gradient(2048, 768, 2048)));
   CHECK_FALSE(cpu::PrefersPrimitive(weight_gradient(1152, 384, 2048)));
   const auto forward = [](int m, int n, int k) {
-    return cpu::ProductShape{.transpose_a = Transpose::kNo,
-                             .transpose_b = Transpose::kYes,
-                             .m = m,
-                             .n = n,
-                             .k = k,
-                             .lda = k,
-                             .ldb = k,
-                             .ldc = n};
+    return cpu::DenseProduct(Transpose::kNo, Transpose::kYes, m, n, k);
   };
   CHECK(cpu::PrefersPrimitive(forward(2048, 384, 1024)));
   CHECK_FALSE(cpu::PrefersPrimitive(forward(2048, 768, 768)));

@@ -106,14 +106,14 @@ bool PageWatch::IsWatched(const char* page) const {
 }
 
 void PageWatch::Add(void* data, size_t bytes) {
-  const auto first = reinterpret_cast<uintptr_t>(data);
-  const uintptr_t end = (first + bytes) / kPageBytes * kPageBytes;
-  uintptr_t begin = (first + kPageBytes - 1) / kPageBytes * kPageBytes;
-  while (begin < end) {
-    uintptr_t next = begin;
-    while (next < end && !IsWatched(reinterpret_cast<char*>(next))) next += kPageBytes;
-    if (next > begin) AddRegion(reinterpret_cast<char*>(begin), (next - begin) / kPageBytes);
-    begin = next + kPageBytes;
+  const size_t skipped = -reinterpret_cast<uintptr_t>(data) % kPageBytes;
+  if (bytes < skipped) return;
+  char* begin = static_cast<char*>(data) + skipped;
+  char* const end = begin + (bytes - skipped) / kPageBytes * kPageBytes;
+  for (char* next = begin; begin < end; begin = next) {
+    while (next < end && !IsWatched(next)) next += kPageBytes;
+    if (next > begin) AddRegion(begin, (next - begin) / kPageBytes);
+    while (next < end && IsWatched(next)) next += kPageBytes;
   }
 }
 

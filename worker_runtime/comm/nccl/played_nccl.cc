@@ -12,7 +12,10 @@ namespace {
 // So often whoever asks is told "in progress".
 constexpr int kAsks = 3;
 
-ncclComm_t CommunicatorOf(uintptr_t number) { return reinterpret_cast<ncclComm_t>(number); }
+// Nobody looks behind it.
+ncclComm_t CommunicatorOf(uintptr_t number) {
+  return reinterpret_cast<ncclComm_t>(number);  // NOLINT(performance-no-int-to-ptr)
+}
 
 ncclResult_t Revoke(ncclComm_t communicator, int) {
   return PlayedNccl::OfProcess().Begin("revoke", communicator, nullptr);
@@ -244,7 +247,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status)
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int) {
   static std::atomic<uintptr_t> events = 0;
-  *event = reinterpret_cast<cudaEvent_t>(++events);
+  *event = reinterpret_cast<cudaEvent_t>(++events);  // NOLINT(performance-no-int-to-ptr)
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {

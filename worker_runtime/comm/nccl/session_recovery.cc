@@ -41,7 +41,7 @@ bool NcclSession::RevokeAll() {
 bool NcclSession::revoked() {
   if (status().ok()) return false;  // and waits for an end that has only begun
   MutexLock lock(&nccl_mutex_);
-  return failing_ && !communicators_.empty();
+  return !communicators_.empty();
 }
 
 absl::StatusOr<int> NcclSession::MakeFrom(

@@ -76,15 +76,7 @@ template <typename Out>
 void BFloat16MatMul(Transpose transpose_a, Transpose transpose_b, int m, int n, int k,
                     const BFloat16* a, const BFloat16* b, float beta, Out* c) {
   const ScopedThreadCount thread_count(m);
-  PrimitiveMatMul({.transpose_a = transpose_a,
-                   .transpose_b = transpose_b,
-                   .m = m,
-                   .n = n,
-                   .k = k,
-                   .lda = transpose_a == Transpose::kYes ? m : k,
-                   .ldb = transpose_b == Transpose::kYes ? k : n,
-                   .ldc = n},
-                  a, b, beta, c);
+  PrimitiveMatMul(DenseProduct(transpose_a, transpose_b, m, n, k), a, b, beta, c);
 }
 
 template <typename Out>

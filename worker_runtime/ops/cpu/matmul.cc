@@ -12,15 +12,7 @@ void MatMul(Transpose transpose_a, Transpose transpose_b, int m, int n, int k, c
             const In* b, float beta, Out* c, Stream& /*stream*/) {
   if (m == 0 || n == 0) return;
   if constexpr (std::is_same_v<In, float>) {
-    FloatMatMul({.transpose_a = transpose_a,
-                 .transpose_b = transpose_b,
-                 .m = m,
-                 .n = n,
-                 .k = k,
-                 .lda = transpose_a == Transpose::kYes ? m : k,
-                 .ldb = transpose_b == Transpose::kYes ? k : n,
-                 .ldc = n},
-                a, b, beta, c);
+    FloatMatMul(DenseProduct(transpose_a, transpose_b, m, n, k), a, b, beta, c);
   } else if (HasBFloat16Products()) {
     BFloat16MatMul(transpose_a, transpose_b, m, n, k, a, b, beta, c);
   } else {

@@ -18,6 +18,19 @@ struct ProductShape {
   int ldc = 0;
 };
 
+// Of matrices whose rows lie one behind the other.
+constexpr ProductShape DenseProduct(Transpose transpose_a, Transpose transpose_b, int m, int n,
+                                    int k) {
+  return {.transpose_a = transpose_a,
+          .transpose_b = transpose_b,
+          .m = m,
+          .n = n,
+          .k = k,
+          .lda = transpose_a == Transpose::kYes ? m : k,
+          .ldb = transpose_b == Transpose::kYes ? k : n,
+          .ldc = n};
+}
+
 // c = op(a) op(b), or added to c when beta is 1. In and Out: float and float, BFloat16 and either.
 // Uses the calling thread's OpenMP team; what was made is the thread's own. oneDNN shares out the
 // sum over k, and so changes its rounding, when threads outnumber the blocks of c: never seen up
