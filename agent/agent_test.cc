@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -12,6 +13,7 @@
 #include <catch2/catch.hpp>
 #include <cstdio>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -70,6 +72,7 @@ class AgentProcess {
     }
   }
 
+  pid_t pid() const { return pid_; }
   void Signal(int signal) { kill(pid_, signal); }
   // Its exit code; 1000 + signal when it was killed.
   int Wait() {
@@ -98,6 +101,48 @@ class AgentProcess {
   pid_t pid_ = -1;
   UniqueFd pidfd_;
 };
+
+// While it lives, that process does not die of SIGKILL, like one that hangs in the kernel on a
+// device: it stops on its way out, and its tracer, which we are, never lets it go on.
+class Undying {
+ public:
+  explicit Undying(pid_t pid) : pid_(pid) {
+    REQUIRE(ptrace(PTRACE_SEIZE, pid, nullptr, PTRACE_O_TRACEEXIT) == 0);
+  }
+  ~Undying() {
+    // Also lets a live one go. A dead one's stop must have been seen first.
+    waitpid(pid_, nullptr, __WALL | WNOHANG);
+    ptrace(PTRACE_DETACH, pid_, nullptr, nullptr);
+    kill(pid_, SIGKILL);
+  }
+  Undying(const Undying&) = delete;
+  Undying& operator=(const Undying&) = delete;
+
+ private:
+  const pid_t pid_;
+};
+
+// -1 when it has none.
+pid_t FindGuardianOf(pid_t agent) {
+  const auto names = ListDirectory("/proc");
+  REQUIRE_OK(names);
+  for (const std::string& name : *names) {
+    int pid = 0;
+    if (!absl::SimpleAtoi(name, &pid)) continue;
+    const auto stat = ReadFile(absl::StrCat("/proc/", pid, "/stat"));
+    if (!stat.ok() || stat->find("(convene-guard) ") == std::string::npos) continue;
+    const std::vector<std::string> fields =
+        absl::StrSplit(stat->substr(stat->rfind(") ") + 2), ' ');
+    if (fields[1] == absl::StrCat(agent)) return pid;
+  }
+  return -1;
+}
+
+// Under load a guardian has its name only a moment after its birth.
+pid_t GuardianOf(pid_t agent) {
+  REQUIRE(testing::PollUntil([&] { return FindGuardianOf(agent) > 0; }, kPatience));
+  return FindGuardianOf(agent);
+}
 
 struct Fixture {
   AgentOptions Standalone(const std::string& script, int workers) {
@@ -159,16 +204,17 @@ TEST_CASE_METHOD(Fixture, "workers that fail once run again, and know it") {
       "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 3",
       2);
   options.hello.max_restarts = 1;
-  options.log_directory = directory.File("logs");
+  options.log.directory = directory.File("logs");
+  options.log.tee.others = Streams::kBoth;
   AgentProcess agent = Start(options);
   CHECK(agent.Wait() == 0);
   CHECK_THAT(agent.Out(), Catch::Contains("[0] count=1 rank=0 of 2 epoch=2\n") &&
                               Catch::Contains("[1] count=1 rank=1 of 2 epoch=2\n"));
-  const auto run = ListDirectory(options.log_directory);
+  const auto run = ListDirectory(options.log.directory);
   REQUIRE_OK(run);
   REQUIRE(run->size() == 1);
   CHECK(run->front().substr(0, 4) == "job_");
-  const auto log = ReadFile(options.log_directory + "/" + run->front() + "/attempt_1/1/stdout.log");
+  const auto log = ReadFile(options.log.directory + "/" + run->front() + "/attempt_1/1/stdout.log");
   REQUIRE_OK(log);
   CHECK(*log == "count=1 rank=1 of 2 epoch=2\n");
 }
@@ -189,12 +235,131 @@ TEST_CASE_METHOD(Fixture, "a worker that ignores TERM is killed after the grace"
       "sleep 0.01; done; "
       "[ $RANK = 0 ] && exit 3; while :; do sleep 600; done",
       2);
-  options.stop_grace = absl::Milliseconds(300);
+  options.stop_graces.abort = absl::Milliseconds(300);
   const MonotonicTime begin = Clock::Real().Now();
   AgentProcess agent = Start(options);
   CHECK(agent.Wait() == 1);
   CHECK(Clock::Real().Now() - begin > absl::Milliseconds(300));
   CHECK_THAT(agent.Out() + agent.Err(), Catch::Contains("killing the workers that are left"));
+}
+
+TEST_CASE_METHOD(Fixture,
+                 "the grace of a signal is its own, and is not shared by the workers in turn") {
+  // One after the other they would need 4 s.
+  AgentOptions options = Standalone(
+      "trap 'sleep 1; echo saved; exit 0' TERM; echo $$ >> $TEST_DIR/pids; while :; do sleep 0.02; "
+      "done",
+      4);
+  options.stop_graces = {absl::Seconds(3), absl::Milliseconds(1), absl::Milliseconds(1)};
+  AgentProcess agent = Start(options);
+  WaitForProcesses("pids", 4);
+  agent.Signal(SIGTERM);
+  CHECK(agent.Wait() == 128 + SIGTERM);
+  for (int rank = 0; rank < 4; ++rank) {
+    CHECK_THAT(agent.Out(), Catch::Contains(absl::StrCat("[", rank, "] saved\n")));
+  }
+}
+
+TEST_CASE_METHOD(Fixture,
+                 "after the grace of a signal, and at a second signal, workers are killed") {
+  const bool again = GENERATE(false, true);
+  AgentOptions options =
+      Standalone("trap '' TERM; echo $$ >> $TEST_DIR/pids; while :; do sleep 600; done", 1);
+  options.stop_graces.signal = again ? absl::Seconds(600) : absl::Milliseconds(200);
+  AgentProcess agent = Start(options);
+  const std::vector<UniqueFd> workers = WaitForProcesses("pids", 1);
+  agent.Signal(SIGTERM);
+  REQUIRE(testing::PollUntil(
+      [&] { return absl::StrContains(agent.Out() + agent.Err(), "stopping the workers"); },
+      kPatience));
+  if (again) agent.Signal(SIGTERM);
+  CHECK(agent.Wait() == 128 + SIGTERM);
+  CHECK_THAT(agent.Out() + agent.Err(),
+             Catch::Contains(again ? "second signal" : "the grace is over"));
+}
+
+TEST_CASE_METHOD(Fixture, "a change of members has a grace of its own") {
+  AgentOptions options = Standalone(
+      "[ $WORLD_SIZE = 2 ] && exit 0; trap '' TERM; echo $$ >> $TEST_DIR/pids; while :; do sleep "
+      "600; done",
+      1);
+  options.endpoint = absl::StrCat("127.0.0.1:", FreePort());
+  options.hello.nodes_min = 1;
+  options.hello.nodes_max = 2;
+  options.hello.last_call = absl::Milliseconds(10);
+  options.stop_graces = {absl::Seconds(600), absl::Milliseconds(200), absl::Seconds(600)};
+  AgentProcess first = Start(options, "node0");
+  WaitForProcesses("pids", 1);
+  options.hello.host = "node1";
+  AgentProcess second = Start(options, "node1");
+  CHECK(first.Wait() == 0);
+  CHECK(second.Wait() == 0);
+  CHECK_THAT(first.Out() + first.Err(), Catch::Contains("the grace is over"));
+}
+
+TEST_CASE_METHOD(Fixture, "a worker that hangs in the kernel does not hang the agent: 71") {
+  AgentOptions options = Standalone("echo $$ >> $TEST_DIR/pids; exec sleep 600", 2);
+  options.stop_graces.signal = absl::Milliseconds(100);
+  options.kill_patience = absl::Milliseconds(300);
+  AgentProcess agent = Start(options);
+  const std::vector<UniqueFd> workers = WaitForProcesses("pids", 2);
+  const Undying stuck(pids[0]);
+  const UniqueFd guardian = OpenPid(GuardianOf(agent.pid()));
+  REQUIRE(guardian.valid());
+  agent.Signal(SIGTERM);
+  CHECK(agent.Wait() == 71);
+  CHECK_THAT(agent.Explanation(), Catch::Contains("still there 300ms after SIGKILL") &&
+                                      Catch::Contains("Drain this node"));
+  CHECK(EndsSoon(workers[1]));
+  CHECK(EndsSoon(guardian));
+}
+
+TEST_CASE_METHOD(Fixture, "nor its guardian, when the agent was killed") {
+  AgentProcess agent = Start(Standalone("echo $$ >> $TEST_DIR/pids; exec sleep 600", 2));
+  const std::vector<UniqueFd> workers = WaitForProcesses("pids", 2);
+  const Undying stuck(pids[0]);
+  const UniqueFd guardian = OpenPid(GuardianOf(agent.pid()));
+  REQUIRE(guardian.valid());
+  agent.Signal(SIGKILL);
+  CHECK(agent.Wait() == 1000 + SIGKILL);
+  CHECK(EndsSoon(workers[1]));
+  CHECK(EndsSoon(guardian));
+}
+
+TEST_CASE_METHOD(Fixture, "a node whose worker hangs in the kernel leaves, and the others go on") {
+  AgentOptions options = Standalone(
+      "[ $WORLD_SIZE = 1 ] && exit 0; echo $RANK $$ >> $TEST_DIR/pids$RANK; exec sleep 600", 1);
+  options.endpoint = absl::StrCat("127.0.0.1:", FreePort());
+  options.hello.nodes_min = 1;
+  options.hello.nodes_max = options.hello.nodes_expected = 2;
+  options.hello.last_call = absl::Milliseconds(10);
+  options.hello.max_restarts = 3;
+  AgentProcess first = Start(options, "node0");
+  options.hello.host = "node1";
+  options.stop_graces.abort = absl::Milliseconds(100);
+  options.kill_patience = absl::Milliseconds(500);
+  AgentProcess second = Start(options, "node1");
+  const std::vector<UniqueFd> worker0 = WaitForProcesses("pids0", 1);
+  const std::vector<UniqueFd> worker1 = WaitForProcesses("pids1", 1);
+  const Undying stuck(pids[1]);
+  kill(pids[0], SIGKILL);
+  CHECK(second.Wait() == 71);
+  CHECK(first.Wait() == 0);
+}
+
+TEST_CASE_METHOD(Fixture, "a guardian that was killed is replaced") {
+  AgentProcess agent = Start(Standalone("echo $$ >> $TEST_DIR/pids; exec sleep 600", 1));
+  const std::vector<UniqueFd> workers = WaitForProcesses("pids", 1);
+  const pid_t guardian = GuardianOf(agent.pid());
+  kill(guardian, SIGKILL);
+  REQUIRE(testing::PollUntil(
+      [&] {
+        const pid_t now = FindGuardianOf(agent.pid());
+        return now > 0 && now != guardian;
+      },
+      kPatience));
+  agent.Signal(SIGTERM);
+  CHECK(agent.Wait() == 128 + SIGTERM);
 }
 
 TEST_CASE_METHOD(Fixture, "a killed agent leaves no worker behind") {

@@ -10,13 +10,18 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
+#include "agent/core/explain.h"
+#include "agent/process/device_env.h"
 #include "agent/process/environment.h"
+#include "agent/process/first_cause.h"
+#include "agent/process/last_lines.h"
+#include "agent/process/numa.h"
+#include "rendezvous/net/listen.h"
 #include "spdlog/spdlog.h"
-#include "tools/base/check.h"
+#include "tools/base/logging.h"
 #include "tools/base/random.h"
+#include "tools/base/signals.h"
+#include "tools/base/status_macros.h"
 #include "worker_runtime/contract/names.h"
 
 namespace convene::agent {
@@ -27,6 +32,10 @@ constexpr absl::Duration kDrainPatience = absl::Seconds(5);
 // How long all that happens after the result is known may take. It needs a few milliseconds; gRPC
 // on a node without memory or threads never comes back.
 constexpr absl::Duration kWindUpPatience = absl::Seconds(15);
+// How long viewers of the logs may take for the last lines.
+constexpr absl::Duration kPublishPatience = absl::Seconds(1);
+// Of rendezvous::WorkerFailure.
+constexpr size_t kMostFailureLines = 20;
 
 Rules RulesOf(const AgentOptions& options) {
   Rules rules;
@@ -34,25 +43,31 @@ Rules RulesOf(const AgentOptions& options) {
   rules.endpoint = options.endpoint;
   rules.store_host = options.store_host;
   rules.connect_timeout = options.connect_timeout;
-  rules.stop_grace = options.stop_grace;
+  rules.stop_graces = options.stop_graces;
+  rules.has_health_check = !options.health_check.command.empty();
+  rules.kill_patience = options.kill_patience;
+  rules.propagate_exit_code = options.propagate_exit_code;
   return rules;
 }
 
-std::string LogRoot(const AgentOptions& options) {
-  if (options.log_directory.empty()) return "";
-  const std::string run_id = absl::StrReplaceAll(options.hello.job_id, {{"/", "_"}});
-  return absl::StrFormat("%s/%s_%08x", options.log_directory, run_id,
-                         static_cast<uint32_t>(RandomU64()));
+// The agent's own.
+const std::map<std::string, std::string>& InheritedEnvironment() {
+  static const auto* const table =
+      new std::map<std::string, std::string>(ParseEnvironment(environ));
+  return *table;
 }
 
-UniqueFd TakeSignals() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) sigaddset(&set, signal);
-  CONVENE_CHECK(pthread_sigmask(SIG_BLOCK, &set, nullptr) == 0);
-  UniqueFd fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-  CONVENE_CHECK(fd.valid());
-  return fd;
+std::string Variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// torchrun's: the worker of rank 0 serves the store itself, and not the agent.
+bool SharesAgentStore() { return Variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1"; }
+
+std::string RoleOf(const AgentOptions& options) {
+  const auto role = options.extra_environment.find(contract::kRoleName);
+  return role == options.extra_environment.end() ? "default" : role->second;
 }
 
 }  // namespace
@@ -60,27 +75,51 @@ UniqueFd TakeSignals() {
 Node::Node(const AgentOptions& options, std::string program, const std::string& host, int port)
     : options_(options),
       program_(std::move(program)),
-      log_root_(LogRoot(options)),
       state_(RulesOf(options)),
-      signals_(TakeSignals()),
-      console_(loop_, STDOUT_FILENO, STDERR_FILENO, [this] {
-        if (group_ != nullptr) group_->SetPaused(false);
-      }) {
+      custody_(loop_,
+               [this] {
+                 if (group_ != nullptr) group_->OnOrphanEnded();
+               }),
+      signals_(TakeSignals(options.ending_signals)),
+      suspend_signals_(TakeSignals({SIGTSTP})),
+      console_(loop_, STDOUT_FILENO, STDERR_FILENO,
+               [this] {
+                 hang_watch_.SetPaused(false);
+                 if (group_ != nullptr) group_->SetPaused(false);
+               }),
+      hang_watch_(loop_, options.hang_limits, Variable("PATH"),
+                  {[this](HangWatch::Hang hang) { OnHang(std::move(hang)); },
+                   [this](const std::string& line) { Log(line); }}) {
   loop_.Watch(signals_.get(), [this] { OnSignal(); });
+  loop_.Watch(suspend_signals_.get(), [this] { OnSuspend(); });
   RendezvousLink::Options link_options;
   link_options.host = host;
   link_options.port = port;
   link_options.may_host = options.may_host;
   link_options.incarnation = Incarnation(RandomU64());
+  link_options.on_connection = [this](UniqueFd connection) {
+    custody_.HoldConnection(std::move(connection));
+  };
   link_ = std::make_unique<RendezvousLink>(
-      loop_, link_options, [this](RendezvousLink::News news) { OnNews(std::move(news)); });
+      loop_, link_options, [this](RendezvousLink::News&& news) { OnNews(std::move(news)); });
+  log_publisher_ = std::make_unique<LogPublisher>(
+      recent_lines_,
+      LogPublisher::Node{link_options.incarnation, options.hello.host, RoleOf(options)});
+  RunLogs::Options log_options;
+  log_options.log = options.log;
+  log_options.run_id = options.hello.job_id;
+  log_options.local_world_size = options.hello.local_world_size;
+  log_options.on_relief = [this] {
+    if (group_ != nullptr) group_->OnDiskRelief();
+  };
+  log_options.on_say = [this](const std::string& line) { Log(line); };
+  logs_ = std::make_unique<RunLogs>(loop_, std::move(log_options));
 }
 
 Node::~Node() = default;
 
 Result Node::Run() {
-  const char* runtime_directory = std::getenv("XDG_RUNTIME_DIR");
-  auto sessions = SessionServer::Start(loop_, runtime_directory == nullptr ? "" : runtime_directory,
+  auto sessions = SessionServer::Start(loop_, Variable("XDG_RUNTIME_DIR"),
                                        [this](int local_rank) { Take(SessionOpened{local_rank}); });
   if (sessions.ok()) {
     sessions_ = *std::move(sessions);
@@ -88,22 +127,48 @@ Result Node::Run() {
     // Workers do without: they are then stopped by signals, as under torchrun.
     Log(absl::StrCat("no sessions: ", sessions.status().message()));
   }
+  if (!OpenTimerFile()) return *result_;
   Take(Begin{});
   while (!result_.has_value()) {
     if (!events_.empty()) {
       StepOnce();
       continue;
     }
-    if (group_ != nullptr && console_.Congested()) group_->SetPaused(true);
+    if (group_ != nullptr && console_.Congested()) {
+      group_->SetPaused(true);
+      hang_watch_.SetPaused(true);
+    }
     MonotonicTime deadline = NextTimer(state_);
     if (group_ != nullptr) deadline = std::min(deadline, group_->next_deadline());
     loop_.RunOnce(deadline);
     const MonotonicTime now = Clock::Real().Now();
     if (group_ != nullptr) group_->OnTime(now);
+    ReportEnds();
     if (now >= NextTimer(state_)) Take(Timer{});
   }
   WindUp();
   return *result_;
+}
+
+bool Node::OpenTimerFile() {
+  if (Variable("TORCHELASTIC_ENABLE_FILE_TIMER") != "1") return true;
+  std::string path = Variable(contract::kTimerFile);
+  if (path.empty() && sessions_ != nullptr) path = sessions_->timers_path();
+  TimerFile::Listener listener;
+  listener.on_expired = [this](const TimerTable::Expired& expired) {
+    const std::string why = absl::StrCat("its timer \"", LastLines::Clean(expired.scope),
+                                         "\" is over (torch.distributed.elastic.timer)");
+    // A worker is looked at first, so that its stack can be told.
+    if (!hang_watch_.Blame(static_cast<pid_t>(expired.pid), why)) timer_file_->Reap(expired.pid);
+  };
+  listener.on_log = [this](const std::string& line) { Log(line); };
+  auto file = TimerFile::Create(loop_, path, std::move(listener));
+  if (!file.ok()) {
+    result_ = ResultOfTimerFile(file.status());
+    return false;
+  }
+  timer_file_ = *std::move(file);
+  return true;
 }
 
 void Node::StepOnce() {
@@ -119,9 +184,12 @@ void Node::StepOnce() {
   }
 }
 
-void Node::OnNews(RendezvousLink::News news) {
+void Node::OnNews(RendezvousLink::News&& news) {
   if (auto* event = std::get_if<rendezvous::DaemonEvent>(&news)) {
-    return Take(FromDaemon{std::move(*event)});
+    if (const auto* wanted = std::get_if<rendezvous::LogsWanted>(&event->body)) {
+      return log_publisher_->Publish(*wanted, link_->endpoint());
+    }
+    return Take(FromDaemon{std::move(*event), link_->opened_at(), link_->is_hosting()});
   }
   const absl::Status& status = std::get<absl::Status>(news);
   if (!status.ok() && state_.ever_linked) {
@@ -129,7 +197,7 @@ void Node::OnNews(RendezvousLink::News news) {
   } else {
     spdlog::debug("the stream ended: {}", status.ToString());
   }
-  Take(StreamEnded{status});
+  Take(StreamEnded{status, rendezvous::AgentStream::RefusedAt(status)});
 }
 
 void Node::OnSignal() {
@@ -138,9 +206,19 @@ void Node::OnSignal() {
   Take(SignalReceived{static_cast<int>(info.ssi_signo)});
 }
 
+void Node::OnSuspend() {
+  signalfd_siginfo info;
+  if (read(suspend_signals_.get(), &info, sizeof(info)) != sizeof(info)) return;
+  if (group_ != nullptr) group_->PassOn(SIGSTOP);
+  raise(SIGSTOP);
+  if (group_ != nullptr) group_->PassOn(SIGCONT);
+}
+
 void Node::Do(OpenStream& action) {
   spdlog::debug("opening the stream: {}", action.why);
-  link_->Open(action.hello, action.timeout);
+  action.hello.publishes_logs = true;
+  action.hello.log_directory = logs_->directory();
+  link_->Open(action.hello, action.timeout, action.may_host);
 }
 
 void Node::Do(CloseStream& action) {
@@ -149,36 +227,66 @@ void Node::Do(CloseStream& action) {
 }
 
 void Node::Do(Send& action) {
+  std::string news;
   if (const auto* failure = std::get_if<rendezvous::WorkerFailure>(&action.event)) {
-    Log(absl::StrCat("rank ", failure->global_rank, " (pid ", failure->pid,
-                     ") ended: ", failure->why));
+    news = absl::StrCat("rank ", failure->global_rank, " (pid ", failure->pid,
+                        ") failed: ", failure->why);
+  }
+  if (auto* heartbeat = std::get_if<rendezvous::Heartbeat>(&action.event)) {
+    heartbeat->progress = hang_watch_.Progress();
   }
   link_->Send(action.epoch, std::move(action.event));
+  if (!news.empty()) Log(news);
 }
 
-WorkerGroup::Worker Node::MakeWorker(const StartWorkers& action, int local_rank) const {
+void Node::OnHang(HangWatch::Hang hang) {
+  std::vector<std::string> lines = std::move(hang.lines);
+  // Without a debugger, a worker's own words may tell more than the kernel's view: the stacks that
+  // it wrote itself.
+  if (!hang.is_from_debugger) {
+    std::vector<std::string> own = group_->last_log_lines(hang.local_rank);
+    own.resize(std::min(own.size(), kMostFailureLines - std::min(lines.size(), kMostFailureLines)));
+    lines.insert(lines.begin(), own.begin(), own.end());
+  }
+  Take(WorkerHung{hang.epoch, hang.local_rank, hang.pid, std::move(hang.why), std::move(lines)});
+  if (timer_file_ != nullptr) timer_file_->Reap(hang.pid);
+}
+
+absl::StatusOr<WorkerGroup::Worker> Node::MakeWorker(const StartWorkers& action, int local_rank,
+                                                     const std::string& progress_path) {
   WorkerPlace place;
   place.assignment = action.assignment;
   place.epoch = action.epoch;
   place.local_rank = local_rank;
   place.local_world_size = options_.hello.local_world_size;
   place.run_id = options_.hello.job_id;
+  place.agent_token = custody_.token();
   place.terminal = console_.IsTerminal(OutputStream::kStdout);
   if (sessions_ != nullptr) place.session_path = sessions_->path();
-  WorkerGroup::Worker worker;
-  const int rank = action.assignment.first_global_rank + local_rank;
-  if (options_.prefix_lines) worker.prefix = absl::StrCat("[", rank, "] ");
-  worker.in_place = rank == 0;
-  if (!log_root_.empty()) {
-    const std::string directory =
-        absl::StrCat(log_root_, "/attempt_", action.assignment.restart_count, "/", local_rank);
-    worker.stdout_log_file = directory + "/stdout.log";
-    worker.stderr_log_file = directory + "/stderr.log";
-    place.error_file = directory + "/error.json";
+  place.progress_path = progress_path;
+  place.shares_agent_store = SharesAgentStore();
+  if (timer_file_ != nullptr) place.timer_file = timer_file_->path();
+  const std::map<std::string, std::string> environment =
+      MergedEnvironment(InheritedEnvironment(), options_.extra_environment);
+  if (options_.virtual_local_rank) {
+    place.virtual_local_rank = true;
+    CONVENE_ASSIGN_OR_RETURN(place.devices, OneVisibleDevice(environment, local_rank));
   }
-  static const auto* const inherited =
-      new std::map<std::string, std::string>(ParseEnvironment(environ));
-  worker.environment = WorkerEnvironment(*inherited, options_.extra_environment, place);
+  place.error_file = logs_->ErrorFile(local_rank);
+  const LineSource source = {RoleOf(options_), local_rank,
+                             action.assignment.first_global_rank + local_rank, HostName()};
+  WorkerGroup::Worker worker;
+  worker.out = logs_->OutputOf(OutputStream::kStdout, source);
+  worker.err = logs_->OutputOf(OutputStream::kStderr, source);
+  worker.out.recent = worker.err.recent = &recent_lines_;
+  worker.environment = WorkerEnvironment(InheritedEnvironment(), options_.extra_environment, place);
+  if (options_.numa_binding != NumaBinding::kNone) {
+    if (cpus_.empty()) {
+      CONVENE_ASSIGN_OR_RETURN(
+          cpus_, BindWorkers(options_.numa_binding, environment, options_.hello.local_world_size));
+    }
+    worker.cpus = cpus_[local_rank];
+  }
   return worker;
 }
 
@@ -190,21 +298,57 @@ void Node::Do(StartWorkers& action) {
                    assignment.first_global_rank + count - 1, " of ", assignment.world_size,
                    " start here (", action.why, ")"));
   if (sessions_ != nullptr) sessions_->BeginEpoch(action.epoch, count);
-  std::vector<WorkerGroup::Worker> workers;
-  for (int i = 0; i < count; ++i) workers.push_back(MakeWorker(action, i));
   WorkerGroup::Listener listener;
   listener.on_exit = [this](WorkerGroup::Exit exit) {
     if (sessions_ != nullptr) sessions_->HearAll();
-    Take(WorkerExited{exit.local_rank, exit.pid, exit.status, std::move(exit.last_log_lines)});
+    hang_watch_.WorkerEnded(exit.local_rank);
+    ended_.push_back({exit.local_rank, exit.pid, exit.status, std::move(exit.last_log_lines), {}});
   };
-  listener.on_gone = [this] { Take(WorkersGone{}); };
-  group_ = std::make_unique<WorkerGroup>(loop_, console_, std::move(listener));
-  const absl::Status status = group_->Start(program_, options_.command, workers);
+  listener.on_gone = [this] {
+    ReportEnds();
+    Take(WorkersGone{});
+  };
+  group_ = std::make_unique<WorkerGroup>(loop_, console_, custody_, std::move(listener));
+  const absl::Status status = Launch(action);
   // Before WorkersGone, which may be waiting already.
   if (!status.ok()) events_.push_front(SpawnFailed{status});
 }
 
+absl::Status Node::Launch(const StartWorkers& action) {
+  const int count = options_.hello.local_world_size;
+  const std::vector<std::string> pages = hang_watch_.BeginEpoch(
+      action.epoch, action.assignment.first_global_rank, action.assignment.world_size, count);
+  std::vector<WorkerGroup::Worker> workers;
+  absl::Status status = logs_->BeginEpoch(action.assignment.attempt);
+  for (int i = 0; status.ok() && i < count; ++i) {
+    absl::StatusOr<WorkerGroup::Worker> worker = MakeWorker(action, i, pages[i]);
+    status = worker.status();
+    if (status.ok()) workers.push_back(*std::move(worker));
+  }
+  if (!status.ok()) workers.clear();  // Without workers the group is gone at once.
+  status.Update(group_->Start(program_, options_.command, workers));
+  hang_watch_.Watch(group_->pids());
+  return status;
+}
+
+void Node::ReportEnds() {
+  if (ended_.empty()) return;
+  std::vector<WorkerExited> ended = std::exchange(ended_, {});
+  // What workers record while they are being aborted is a consequence.
+  const bool may_be_cause =
+      state_.phase == Phase::kRunning ||
+      (state_.phase == Phase::kStopping && state_.stop_kind == rendezvous::StopKind::kCheckpoint);
+  const auto has_failed = [](const WorkerExited& exited) {
+    return exited.status.signal != 0 || exited.status.exit_code != 0;
+  };
+  if (may_be_cause && std::any_of(ended.begin(), ended.end(), has_failed)) {
+    OrderByCause(logs_->ReadErrors(), ended);
+  }
+  for (WorkerExited& exited : ended) Take(std::move(exited));
+}
+
 void Node::Do(StopWorkers& action) {
+  hang_watch_.EndEpoch();
   Log(absl::StrCat("stopping the workers of epoch ", state_.epoch.value(), ": ", action.why));
   if (sessions_ != nullptr && action.session_line) {
     sessions_->SendToAll(action.kind == rendezvous::StopKind::kAbort ? contract::kSessionAbort
@@ -224,13 +368,42 @@ void Node::Do(KillWorkers& action) {
 void Node::Do(RestartStore& action) {
   spdlog::debug("fresh store: {}", action.why);
   store_.reset();  // First: its port may be the one to use again.
-  rendezvous::StoreServer::Options options;
-  options.port = options_.store_port;
-  auto store = rendezvous::StoreServer::Start(options);
-  if (!store.ok()) return Take(StoreFailed{store.status()});
-  store_ = *std::move(store);
-  Take(StoreStarted{store_->port()});
+  worker_store_port_.Reset();
+  StoreStarted started;
+  if (SharesAgentStore()) {
+    rendezvous::StoreServer::Options options;
+    options.port = options_.store_port;
+    auto store = rendezvous::StoreServer::Start(options);
+    if (!store.ok()) return Take(StoreFailed{store.status()});
+    store_ = *std::move(store);
+    started.port = store_->port();
+  } else {
+    auto reserved = rendezvous::ReserveOn("0.0.0.0", options_.store_port);
+    if (!reserved.ok()) return Take(StoreFailed{reserved.status()});
+    worker_store_port_ = std::move(reserved->fd);
+    started.port = reserved->port;
+  }
+  if (options_.store_host_may_change) started.host = link_->own_host();
+  Take(std::move(started));
 }
+
+void Node::Do(RunHealthCheck& action) {
+  std::map<std::string, std::string> table =
+      MergedEnvironment(InheritedEnvironment(), options_.extra_environment);
+  table[contract::kEpoch] = absl::StrCat(action.last_epoch.value());
+  table[contract::kRunId] = options_.hello.job_id;
+  table[contract::kAgentToken] = custody_.token();
+  table[contract::kLocalWorldSize] = absl::StrCat(options_.hello.local_world_size);
+  auto check = StartHealthCheck(loop_, options_.health_check, EnvironmentStrings(table),
+                                [this](const absl::Status& status) {
+                                  health_check_.reset();
+                                  Take(HealthChecked{status});
+                                });
+  if (!check.ok()) return Take(HealthChecked{check.status()});
+  health_check_ = *std::move(check);
+}
+
+void Node::Do(CancelHealthCheck&) { health_check_.reset(); }
 
 void Node::Do(Finish& action) { result_ = std::move(action.result); }
 
@@ -244,8 +417,24 @@ void Node::WindUp() {
     spdlog::warn("nobody reads this command's output: the last of it is lost");
   }
   group_.reset();
+  HandOnError();
+  if (!logs_->Finish(kDrainPatience)) {
+    spdlog::warn("the log disk is too slow, or hangs: the last lines are not in the log files");
+  }
+  custody_.Close();
+  log_publisher_->Finish(kPublishPatience);
+  log_publisher_.reset();
   link_->Close();
   link_->StopHosting();
+}
+
+void Node::HandOnError() {
+  const std::string path = Variable(contract::kErrorFile);
+  if (path.empty() || result_->exit_code == 0) return;
+  if (!state_.failure.has_value()) return;
+  const rendezvous::WorkerFailure& failure = *state_.failure;
+  logs_->HandOnError(failure.local_rank, failure.signal != 0 ? -failure.signal : failure.exit_code,
+                     path);
 }
 
 void Node::Log(const std::string& line) {

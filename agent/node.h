@@ -6,12 +6,21 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "absl/status/statusor.h"
 #include "agent/agent.h"
 #include "agent/core/machine.h"
+#include "agent/log_publisher.h"
 #include "agent/process/console.h"
+#include "agent/process/custody.h"
 #include "agent/process/event_loop.h"
+#include "agent/process/hang_watch.h"
+#include "agent/process/health_check.h"
+#include "agent/process/recent_lines.h"
+#include "agent/process/run_logs.h"
 #include "agent/process/session_server.h"
+#include "agent/process/timer_file.h"
 #include "agent/process/worker_group.h"
 #include "agent/rendezvous_link.h"
 #include "rendezvous/store/store_server.h"
@@ -32,8 +41,11 @@ class Node {
   Result Run();
 
  private:
-  void OnNews(RendezvousLink::News news);
+  void OnNews(RendezvousLink::News&& news);
   void OnSignal();
+  // SIGTSTP (Ctrl-Z, `scontrol suspend`): workers and agent rest until somebody continues the
+  // agent.
+  void OnSuspend();
   void Take(Event event) { events_.push_back(std::move(event)); }
   void StepOnce();
 
@@ -44,11 +56,25 @@ class Node {
   void Do(StopWorkers& action);
   void Do(KillWorkers& action);
   void Do(RestartStore& action);
+  void Do(RunHealthCheck& action);
+  void Do(CancelHealthCheck& action);
   void Do(Finish& action);
 
-  WorkerGroup::Worker MakeWorker(const StartWorkers& action, int local_rank) const;
+  // `progress_path`: "" = none. Errors: what --virtual-local-rank or --numa-binding asks for is not
+  // there.
+  absl::StatusOr<WorkerGroup::Worker> MakeWorker(const StartWorkers& action, int local_rank,
+                                                 const std::string& progress_path);
+  // Makes the folders for logs and spawns.
+  absl::Status Launch(const StartWorkers& action);
+  // Tells the machine of the workers that ended in this round, the first cause first.
+  void ReportEnds();
+  void OnHang(HangWatch::Hang hang);
+  // False: it was asked for and cannot be; the result says why.
+  bool OpenTimerFile();
   // What is left to do when the result is known: the last output, the other agents' Close.
   void WindUp();
+  // The first failure's error file, when the job ends with one, for whoever started this agent.
+  void HandOnError();
   // A line of the agent's own, that does not get into a worker's redrawn one.
   void Log(const std::string& line);
 
@@ -56,17 +82,27 @@ class Node {
   std::optional<ExitDeadline> wind_up_;
   const AgentOptions& options_;
   const std::string program_;
-  const std::string log_root_;  // "" = no files
   State state_;
   std::deque<Event> events_;
   std::optional<Result> result_;
 
   EventLoop loop_;
+  Custody custody_;  // early: its guardian is a fork of this process
   UniqueFd signals_;
+  UniqueFd suspend_signals_;
   Console console_;
+  RecentLines recent_lines_;
   std::unique_ptr<SessionServer> sessions_;
+  std::unique_ptr<TimerFile> timer_file_;  // where it was asked for
   std::unique_ptr<rendezvous::StoreServer> store_;
+  UniqueFd worker_store_port_;  // kept for the worker of rank 0, where it serves the store
   std::unique_ptr<RendezvousLink> link_;
+  std::unique_ptr<LogPublisher> log_publisher_;
+  std::unique_ptr<BoundedCommand> health_check_;  // while it runs
+  std::vector<std::vector<int>> cpus_;            // of each worker; empty: not bound
+  HangWatch hang_watch_;
+  std::unique_ptr<RunLogs> logs_;
+  std::vector<WorkerExited> ended_;     // not reported yet
   std::unique_ptr<WorkerGroup> group_;  // of the latest epoch
 };
 

@@ -7,7 +7,6 @@
 
 #include "spdlog/spdlog.h"
 #include "tools/base/check.h"
-#include "tools/base/host_port.h"
 
 namespace convene::agent {
 namespace {
@@ -42,14 +41,13 @@ RendezvousLink::~RendezvousLink() {
   loop_.Forget(posted_.get());
 }
 
-void RendezvousLink::Open(const rendezvous::Hello& hello, absl::Duration timeout) {
+void RendezvousLink::Open(const rendezvous::Hello& hello, absl::Duration timeout, bool may_host) {
   Close();
   dialer_.Join();
   const int64_t generation = generation_;
-  const bool host_now = options_.may_host && server_ == nullptr;
-  // Our own server is dialled without asking a name service.
-  const std::string host = server_ == nullptr ? options_.host : "127.0.0.1";
-  const int port = server_ == nullptr ? options_.port : server_->port();
+  const bool host_now = may_host && options_.may_host && server_ == nullptr;
+  const std::string host = DialledHost();
+  const int port = DialledPort();
   dialer_ = Thread("dial", [=, this] {
     Post(generation, Dial(hello, timeout, generation, host_now, host, port));
   });
@@ -139,6 +137,7 @@ void RendezvousLink::Handle(Item item) {
   Opened& opened = std::get<Opened>(item);
   if (!opened.stream.ok()) return on_news_(opened.stream.status());
   stream_ = *std::move(opened.stream);
+  options_.on_connection(stream_->TakeConnection());
   is_opened_ = true;
   std::deque<Item> early;
   early.swap(early_);

@@ -16,6 +16,8 @@
 #include "rendezvous/client/agent_stream.h"
 #include "rendezvous/quorum/messages.h"
 #include "rendezvous/server/server.h"
+#include "tools/base/clock.h"
+#include "tools/base/host_port.h"
 #include "tools/base/mutex.h"
 #include "tools/base/strong_int.h"
 #include "tools/base/thread.h"
@@ -32,6 +34,8 @@ class RendezvousLink {
     int port = 0;           // 0: hosts it on any free port (may_host must be set)
     bool may_host = false;  // the endpoint is on this machine
     Incarnation incarnation;
+    // Called with a second descriptor of each stream's connection.
+    std::function<void(UniqueFd)> on_connection = [](UniqueFd) {};
   };
   // What the daemon says, or how the stream ended (or could not be opened). In order; nothing after
   // an end until the next Open.
@@ -44,10 +48,19 @@ class RendezvousLink {
   RendezvousLink& operator=(const RendezvousLink&) = delete;
 
   // Each try begins with the question who hosts: when `may_host`, the port is bound if it is free;
-  // when it is taken, its owner is dialled. REQUIRES: no stream is open or being opened.
-  void Open(const rendezvous::Hello& hello, absl::Duration timeout);
+  // when it is taken, its owner is dialled. `may_host` false: not this time. REQUIRES: no stream is
+  // open or being opened.
+  void Open(const rendezvous::Hello& hello, absl::Duration timeout, bool may_host);
   // Ends the stream without news.
   void Close();
+  // Where the stream that is open, or was last opened, leads.
+  std::string endpoint() const { return FormatHostPort(DialledHost(), DialledPort()); }
+  // When the Hello of the open stream was said. REQUIRES: a stream is open.
+  MonotonicTime opened_at() const { return stream_->opened_at(); }
+  // This machine's address towards the rendezvous. REQUIRES: a stream is open.
+  const std::string& own_host() const { return stream_->own_host(); }
+  // This process serves the rendezvous, and its streams go to itself.
+  bool is_hosting() const { return server_ != nullptr; }
   // Lost when no stream is open.
   void Send(Epoch epoch, rendezvous::AgentEvent event);
 
@@ -65,6 +78,9 @@ class RendezvousLink {
 
   // Nobody else can know the port: the daemon's log would only repeat the agent's.
   bool IsForThisNodeOnly() const { return options_.port == 0; }
+  // Our own server is dialled without asking a name service.
+  std::string DialledHost() const { return server_ == nullptr ? options_.host : "127.0.0.1"; }
+  int DialledPort() const { return server_ == nullptr ? options_.port : server_->port(); }
   // On the thread "dial".
   Opened Dial(const rendezvous::Hello& hello, absl::Duration timeout, int64_t generation,
               bool host_now, std::string host, int port);

@@ -14,6 +14,9 @@ namespace convene::launcher {
 namespace {
 
 constexpr char kTrainer[] = "convene-train";
+// torchrun's --run-path: in one interpreter, without the script's directory in sys.path.
+constexpr char kRunPath[] =
+    "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')";
 
 bool IsExecutableFile(const std::string& path) {
   struct stat info;
@@ -44,14 +47,20 @@ absl::StatusOr<std::vector<std::string>> ResolveCommand(const RunFlags& flags,
                                                         const std::string& own_directory) {
   std::vector<std::string> command = flags.command;
   const std::string python = environment("PYTHON_EXEC").value_or("python3");
-  if (flags.module) {
+  const bool is_script =
+      flags.run_path || (!flags.no_python && !flags.module &&
+                         (flags.as_torchrun || absl::EndsWith(command[0], ".py")));
+  if (is_script && access(command[0].c_str(), R_OK) != 0) {
+    return absl::NotFoundError(absl::StrCat(
+        "there is no readable script ", command[0],
+        "; its path counts from the current directory, which must be the same on every node",
+        IsInPath(command[0], environment) ? " (for a program write --no-python before it)" : ""));
+  }
+  if (flags.run_path) {
+    command.insert(command.begin(), {python, "-u", "-c", kRunPath});
+  } else if (flags.module) {
     command.insert(command.begin(), {python, "-u", "-m"});
-  } else if (absl::EndsWith(command[0], ".py") && !flags.no_python) {
-    if (access(command[0].c_str(), R_OK) != 0) {
-      return absl::NotFoundError(absl::StrCat(
-          "there is no readable script ", command[0],
-          "; its path counts from the current directory, which must be the same on every node"));
-    }
+  } else if (is_script) {
     command.insert(command.begin(), {python, "-u"});
   } else if (command[0] == kTrainer) {
     command[0] = FindTrainer(environment, own_directory);

@@ -10,12 +10,14 @@
 
 namespace convene::launcher {
 
-// `flags.command` as it must be executed:
-//   x.py            python3 -u x.py (PYTHON_EXEC names another interpreter), unless --no-python
+// `flags.command` as it must be executed; PYTHON_EXEC names another interpreter than python3:
+//   x.py            python3 -u x.py, unless --no-python
+//   any name        the same, when called as torchrun
+//   --run-path x    python3 -u -c <runpy.run_path> x
 //   -m module       python3 -u -m module
 //   convene-train   from PATH, else beside this binary (`own_directory`), else at its place in
-//   Bazel's tree anything else   itself; the agent finds it in PATH and says so when it is not
-//   there
+//                   Bazel's tree
+//   anything else   itself; the agent finds it in PATH and says so when it is not there
 // NotFound for a script that does not exist. REQUIRES: flags.command is not empty.
 absl::StatusOr<std::vector<std::string>> ResolveCommand(const RunFlags& flags,
                                                         const EnvironmentLookup& environment,

@@ -32,6 +32,38 @@ TEST_CASE("a Python script runs unbuffered under the interpreter of choice") {
   CHECK(ResolveCommand(flags, kNothing, "").value() == flags.command);
 }
 
+TEST_CASE("torchrun runs any name under Python, unless it is told otherwise") {
+  const testing::TempDir directory;
+  const std::string script = directory.File("train");
+  REQUIRE_OK(WriteFileAtomic(script, ""));
+  RunFlags flags;
+  flags.command = {script};
+  CHECK(ResolveCommand(flags, kNothing, "").value() == Words{script});
+  flags.as_torchrun = true;
+  CHECK(ResolveCommand(flags, kNothing, "").value() == Words{"python3", "-u", script});
+  flags.no_python = true;
+  CHECK(ResolveCommand(flags, kNothing, "").value() == Words{script});
+  flags.command = {"sh"};
+  flags.no_python = false;
+  CHECK_STATUS(ResolveCommand(flags, Variable("PATH", "/bin"), ""), absl::StatusCode::kNotFound,
+               "write --no-python before it");
+}
+
+TEST_CASE("--run-path runs the script by runpy, whatever --no-python says") {
+  const testing::TempDir directory;
+  const std::string script = directory.File("train");
+  REQUIRE_OK(WriteFileAtomic(script, ""));
+  RunFlags flags;
+  flags.run_path = flags.no_python = true;
+  flags.command = {script, "--lr"};
+  const Words words = ResolveCommand(flags, kNothing, "").value();
+  REQUIRE(words.size() == 6);
+  CHECK(words[2] == "-c");
+  CHECK_THAT(words[3], Catch::Contains("runpy.run_path"));
+  CHECK(words[4] == script);
+  CHECK(words[5] == "--lr");
+}
+
 TEST_CASE("a missing script is named before anything starts") {
   RunFlags flags;
   flags.command = {"/nowhere/train.py"};

@@ -7,13 +7,15 @@
 
 namespace convene::launcher {
 
-// REQUIRES (all): SIGTERM, SIGINT, SIGHUP and SIGQUIT are blocked in every thread.
-
-// This node's part of a job, until the job is over here.
+// This node's part of a job, until the job is over here. Blocks the signals it is told to handle.
+// REQUIRES: no other thread runs.
 absl::StatusOr<int> RunCommand(const RunFlags& flags);
-// The rendezvous daemon, until one of the signals above.
+// The rendezvous daemon, until one of those signals.
+// REQUIRES: SIGTERM, SIGINT, SIGHUP and SIGQUIT are blocked in every thread.
 absl::StatusOr<int> ServeCommand(const ServeFlags& flags);
 // Prints the jobs of a rendezvous to stdout.
 absl::StatusOr<int> StatusCommand(const StatusFlags& flags);
+// Prints what the workers of a run print, to stdout. Signals end it as they end any program.
+absl::StatusOr<int> LogsCommand(const LogsFlags& flags);
 
 }  // namespace convene::launcher

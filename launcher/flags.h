@@ -1,4 +1,4 @@
-// The command line, read once. The only file that knows CLI11.
+// The command line, read once.
 #pragma once
 
 #include <optional>
@@ -7,31 +7,70 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "launcher/environment.h"
+#include "launcher/flag_reader.h"
+#include "rendezvous/quorum/log_lines.h"
 
 namespace convene::launcher {
 
 inline constexpr int kDefaultRendezvousPort = 29400;
 
-// `convene run`, as written; launcher/job_spec says what it means. nullopt: not given.
+// `convene run`, as written; launcher/job_spec and worker_options say what it means. nullopt: not
+// given.
 struct RunFlags {
+  bool as_torchrun = false;  // called under that name: its defaults where ours differ
+
   bool standalone = false;
   std::optional<std::string> nnodes;  // "N" or "MIN:MAX"
-  std::string nproc_per_node = "1";   // a number, "cpu", "gpu" or "auto"
+  std::string nproc_per_node = "1";   // a number, "cpu", "gpu", "xpu" or "auto"
   std::optional<std::string> rdzv_endpoint;
   std::optional<std::string> rdzv_id;
-  std::string rdzv_backend = "convene";
+  std::optional<std::string> rdzv_backend;
   std::string rdzv_conf;  // "key=value,..."
-  int max_restarts = 0;
   std::optional<int> node_rank;
   std::optional<std::string> master_addr;
   std::optional<int> master_port;
   std::optional<std::string> local_addr;
-  std::string log_dir;
-  std::optional<double> shutdown_timeout_seconds;
+
   bool module = false;
   bool no_python = false;
+  bool run_path = false;
+  std::string start_method = "spawn";
   std::string role = "default";
+  bool virtual_local_rank = false;
+  std::string numa_binding;  // "", "node", "socket", "exclusive", "core-complex"
+
+  int max_restarts = 0;
+  double monitor_interval_seconds = 0.1;
+  std::optional<absl::Duration> shutdown_timeout;
+  std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
+
+  std::string log_dir;
+  std::optional<std::string> redirects;  // "3", or "0:1,1:2" by local rank
+  std::optional<std::string> tee;
+  std::string log_line_prefix_template;
+  std::string local_ranks_filter;        // "0,2"
+  std::string duplicate_stdout_filters;  // "apple,orange"; ",," is a comma
+  std::string duplicate_stderr_filters;
+  std::string event_log_handler = "null";
+  std::string logs_specs;
+  std::string print_completion;  // "", "bash", "zsh", "tcsh"
+
+  // Beyond torchrun.
+  int spares = 0;
+  std::optional<std::string> topology;
+  absl::Duration restart_window;
+  int max_stuck_restarts = 0;
+  absl::Duration admission_delay = absl::Seconds(3);
+  std::string stop_grace;             // "signal=S,checkpoint=S,abort=S"
+  std::string hang_timeout = "auto";  // "startup=S,step=S,checkpoint=S", "auto", "off"
+  std::string health_check;
+  absl::Duration health_check_timeout = absl::Seconds(60);
+  bool propagate_exit_code = false;
+  std::string log_max_bytes;  // "100M"
+  int log_max_files = 5;
+
   std::vector<std::string> command;           // the program and its own arguments, untouched
   std::vector<std::string> from_environment;  // "--nnodes=2 (PET_NNODES)": for the log
 };
@@ -39,19 +78,24 @@ struct RunFlags {
 struct ServeFlags {
   std::string host = "0.0.0.0";
   int port = kDefaultRendezvousPort;  // 0: any free one, said in the log
+  std::string state_dir;              // "": the jobs are forgotten when it ends
 };
 
 struct StatusFlags {
   std::string endpoint;  // "host" or "host:port"
   std::string job_id;    // "": all jobs
+  bool watch = false;    // until a signal comes
+  bool json = false;
 };
 
-// Help, version or the exit codes: to stdout, then exit 0.
-struct TextToPrint {
-  std::string text;
+struct LogsFlags {
+  std::string endpoint;  // "host" or "host:port"
+  rendezvous::LogRequest request;
+  bool json = false;
+  std::string prefix_template;  // agent::LogOptions::prefix_template
 };
 
-using CommandLine = std::variant<RunFlags, ServeFlags, StatusFlags, TextToPrint>;
+using CommandLine = std::variant<RunFlags, ServeFlags, StatusFlags, LogsFlags, TextToPrint>;
 
 // `arguments` are argv without argv[0]. Flags may be spelled with dashes or underscores; reading
 // stops at the first word that is no flag, which is the program: what follows is its own.
@@ -59,5 +103,9 @@ using CommandLine = std::variant<RunFlags, ServeFlags, StatusFlags, TextToPrint>
 // not understood; the text names the nearest known flag or command.
 absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,
                                              const EnvironmentLookup& environment);
+
+// The same for a process called `torchrun`: no command's name, only the flags of `run`.
+absl::StatusOr<CommandLine> ParseTorchrunCommandLine(const std::vector<std::string>& arguments,
+                                                     const EnvironmentLookup& environment);
 
 }  // namespace convene::launcher

@@ -1,29 +1,28 @@
 #include "launcher/job_spec.h"
 
 #include <algorithm>
-#include <map>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "launcher/environment_detection.h"
+#include "launcher/log_options.h"
+#include "launcher/rendezvous_conf.h"
+#include "launcher/worker_options.h"
 #include "tools/base/host_port.h"
 #include "tools/base/status_macros.h"
-#include "tools/base/text.h"
-#include "worker_runtime/contract/names.h"
 
 namespace convene::launcher {
 namespace {
 
 constexpr size_t kNameBytesMax = 256;  // as the daemon allows
-constexpr absl::Duration kLeaseMin = absl::Seconds(1);
-constexpr absl::Duration kLeaseMax = absl::Hours(1);
-// torchrun's: what the other half of the pair is when only one is given.
-constexpr double kKeepAliveIntervalSeconds = 5;
-constexpr int kKeepAliveAttempts = 3;
+// torchrun's.
+constexpr char kDefaultMasterAddr[] = "127.0.0.1";
+constexpr int kDefaultMasterPort = 29500;
 
 absl::Status ParseNodes(const std::string& text, rendezvous::Hello* hello) {
   const std::vector<std::string> parts = absl::StrSplit(text, ':');
@@ -49,6 +48,12 @@ absl::StatusOr<int> ParseWorkers(const std::string& text, const Machine& machine
         "a number or cpu");
   }
   if (text == "gpu") return machine.gpus;
+  if (text == "xpu" && machine.xpus == 0) {
+    return absl::InvalidArgumentError(
+        "--nproc-per-node xpu: this node shows no Intel GPU (/sys/class/drm, ZE_AFFINITY_MASK); "
+        "write a number or cpu");
+  }
+  if (text == "xpu") return machine.xpus;
   if (text == "auto") {
     const bool gpus = machine.gpus > 0;
     const int workers = gpus ? machine.gpus : machine.cpus;
@@ -62,88 +67,17 @@ absl::StatusOr<int> ParseWorkers(const std::string& text, const Machine& machine
       workers > rendezvous::kMostWorkersPerNode) {
     return absl::InvalidArgumentError(
         absl::StrCat("--nproc-per-node ", text, ": write a number from 1 to ",
-                     rendezvous::kMostWorkersPerNode, ", gpu, cpu or auto"));
+                     rendezvous::kMostWorkersPerNode, ", gpu, xpu, cpu or auto"));
   }
   return workers;
 }
 
-using Settings = std::map<std::string, std::string>;
-
-absl::StatusOr<Settings> ParseRendezvousConf(const std::string& text, JobSpec* spec) {
-  static const std::vector<std::string>* const known =
-      new std::vector<std::string>{"join_timeout", "last_call_timeout", "keep_alive_interval",
-                                   "keep_alive_max_attempt", "is_host"};
-  static const std::vector<std::string>* const without_effect = new std::vector<std::string>{
-      "close_timeout", "heartbeat_timeout", "read_timeout", "store_type", "timeout"};
-  Settings settings;
-  for (const absl::string_view item : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
-    const std::pair<std::string, std::string> pair =
-        absl::StrSplit(absl::StripAsciiWhitespace(item), absl::MaxSplits('=', 1));
-    const auto is = [&](const std::vector<std::string>& keys) {
-      return std::find(keys.begin(), keys.end(), pair.first) != keys.end();
-    };
-    if (is(*without_effect)) {
-      spec->reasons.push_back(absl::StrCat("--rdzv-conf ", item, " has no effect here"));
-    } else if (!is(*known)) {
-      const std::string nearest = ClosestMatch(pair.first, *known);
-      return absl::InvalidArgumentError(
-          absl::StrCat("--rdzv-conf: unknown key \"", pair.first, "\"; ",
-                       nearest.empty() ? "known are " + JoinCapped(*known, known->size())
-                                       : absl::StrCat("did you mean ", nearest, "?")));
-    } else if (pair.second.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat("--rdzv-conf: ", pair.first, " needs =VALUE"));
-    } else {
-      settings[pair.first] = pair.second;
-    }
-  }
-  return settings;
-}
-
-absl::StatusOr<double> SettingNumber(const Settings& settings, const std::string& key,
-                                     double fallback, double minimum) {
-  const auto setting = settings.find(key);
-  if (setting == settings.end()) return fallback;
-  double number = 0;
-  if (!absl::SimpleAtod(setting->second, &number) || !(number >= minimum) || number > 1e9) {
-    return absl::InvalidArgumentError(absl::StrCat("--rdzv-conf: ", key, "=", setting->second,
-                                                   " must be a number of at least ", minimum));
-  }
-  return number;
-}
-
-absl::Status ApplyKeepAlive(const Settings& settings, rendezvous::Hello* hello) {
-  if (!settings.count("keep_alive_interval") && !settings.count("keep_alive_max_attempt")) {
-    return absl::OkStatus();
-  }
-  CONVENE_ASSIGN_OR_RETURN(const double interval, SettingNumber(settings, "keep_alive_interval",
-                                                                kKeepAliveIntervalSeconds, 0));
-  // With one attempt a single late heartbeat would be a death.
-  CONVENE_ASSIGN_OR_RETURN(const double attempts, SettingNumber(settings, "keep_alive_max_attempt",
-                                                                kKeepAliveAttempts, 2));
-  hello->lease = absl::Seconds(interval * attempts);
-  if (hello->lease < kLeaseMin || hello->lease > kLeaseMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--rdzv-conf: keep_alive_interval x keep_alive_max_attempt is ",
-                     absl::FormatDuration(hello->lease),
-                     "; a silent node is lost after that time, so choose from ",
-                     absl::FormatDuration(kLeaseMin), " to ", absl::FormatDuration(kLeaseMax)));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ApplyRendezvousConf(const RunFlags& flags, JobSpec* spec) {
-  CONVENE_ASSIGN_OR_RETURN(const Settings settings, ParseRendezvousConf(flags.rdzv_conf, spec));
+absl::Status ApplyRendezvousConf(const RendezvousConf& conf, JobSpec* spec) {
   rendezvous::Hello& hello = spec->options.hello;
-  CONVENE_ASSIGN_OR_RETURN(
-      const double join_seconds,
-      SettingNumber(settings, "join_timeout", absl::ToDoubleSeconds(hello.join_timeout), 0.001));
-  CONVENE_ASSIGN_OR_RETURN(
-      const double last_call_seconds,
-      SettingNumber(settings, "last_call_timeout", absl::ToDoubleSeconds(hello.last_call), 0));
-  hello.join_timeout = absl::Seconds(join_seconds);
-  hello.last_call = absl::Seconds(last_call_seconds);
-  if (settings.count("join_timeout") && !settings.count("last_call_timeout")) {
-    hello.last_call = std::min(hello.last_call, hello.join_timeout);
+  hello.join_timeout = conf.join_timeout.value_or(hello.join_timeout);
+  if (conf.last_call.has_value()) {
+    // Zero is the daemon's word for "none was asked for"; who asks for none wants no wait at all.
+    hello.last_call = std::max(*conf.last_call, absl::Milliseconds(1));
   }
   if (hello.last_call > hello.join_timeout) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -151,30 +85,34 @@ absl::Status ApplyRendezvousConf(const RunFlags& flags, JobSpec* spec) {
         ") is longer than join_timeout (", absl::FormatDuration(hello.join_timeout),
         "): the job would give up before it starts; lower the first or raise the second"));
   }
-  CONVENE_RETURN_IF_ERROR(ApplyKeepAlive(settings, &hello));
-  if (const auto is_host = settings.find("is_host"); is_host != settings.end()) {
-    bool value = false;
-    if (!absl::SimpleAtob(is_host->second, &value)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--rdzv-conf: is_host=", is_host->second, " must be true or false"));
-    }
-    spec->is_host = value;
-  }
-  spec->options.connect_timeout = std::min(spec->options.connect_timeout, hello.join_timeout);
+  hello.lease = conf.lease.value_or(hello.lease);
+  spec->is_host = conf.is_host;
+  absl::Duration& connect_timeout = spec->options.connect_timeout;
+  connect_timeout = std::min(conf.connect_timeout.value_or(connect_timeout), hello.join_timeout);
   return absl::OkStatus();
 }
 
 absl::Status CheckSimpleFlags(const RunFlags& flags) {
   static const std::vector<std::string>* const backends =
-      new std::vector<std::string>{"convene", "c10d", "static"};
-  if (std::find(backends->begin(), backends->end(), flags.rdzv_backend) == backends->end()) {
+      new std::vector<std::string>{"convene", "c10d", "static", "etcd", "etcd-v2"};
+  const std::string backend = flags.rdzv_backend.value_or("convene");
+  if (std::find(backends->begin(), backends->end(), backend) == backends->end()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--rdzv-backend ", flags.rdzv_backend,
-                     ": write convene, c10d or static (all mean Convene's own rendezvous)"));
+        absl::StrCat("--rdzv-backend ", backend,
+                     ": write convene, c10d, static, etcd or etcd-v2 (all mean Convene's own "
+                     "rendezvous)"));
   }
   if (flags.max_restarts < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("--max-restarts ", flags.max_restarts, ": write 0 or more"));
+  }
+  if (flags.max_stuck_restarts < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--max-stuck-restarts ", flags.max_stuck_restarts, ": write 1 or more, or 0 for never"));
+  }
+  if (flags.spares < 0 || flags.spares > rendezvous::kMostNodesPerJob) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--spares ", flags.spares, ": write 0 to ", rendezvous::kMostNodesPerJob));
   }
   if (flags.node_rank.value_or(0) < 0 ||
       flags.node_rank.value_or(0) >= rendezvous::kMostNodesPerJob) {
@@ -186,16 +124,41 @@ absl::Status CheckSimpleFlags(const RunFlags& flags) {
     return absl::InvalidArgumentError(
         absl::StrCat("--master-port ", master_port, ": write a port in 1..65535, or 0 for any"));
   }
-  const double grace = flags.shutdown_timeout_seconds.value_or(30);
-  if (!(grace >= 0 && grace <= 86400)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--shutdown-timeout ", grace, ": write seconds from 0 to 86400"));
-  }
-  if (flags.module && flags.no_python) {
+  if (flags.module && flags.no_python && !flags.run_path) {
     return absl::InvalidArgumentError(
         "--module runs under Python and --no-python does not: leave one out");
   }
   return absl::OkStatus();
+}
+
+// What torchrun would not look at is not looked at: command lines often carry it along.
+RunFlags AsTorchrunReads(RunFlags flags, std::vector<std::string>* reasons) {
+  std::vector<std::string> ignored;
+  const auto ignore = [&](const std::string& name, auto& flag) {
+    if (flag.has_value()) ignored.push_back(name);
+    flag.reset();
+  };
+  if (!flags.rdzv_backend.has_value()) flags.rdzv_backend = "static";
+  const bool is_static = *flags.rdzv_backend == "static";
+  std::string because = "with --rdzv-backend " + *flags.rdzv_backend;
+  if (flags.rdzv_endpoint == "") flags.rdzv_endpoint.reset();
+  if (flags.rdzv_id == "") flags.rdzv_id.reset();
+  if (flags.standalone) {
+    because = "with --standalone";
+    ignore("--rdzv-endpoint", flags.rdzv_endpoint);
+  } else if (is_static && flags.rdzv_endpoint.has_value()) {
+    because = "with --rdzv-endpoint";
+  }
+  if (flags.standalone || !is_static) ignore("--node-rank", flags.node_rank);
+  if (flags.standalone || !is_static || flags.rdzv_endpoint.has_value()) {
+    ignore("--master-addr", flags.master_addr);
+    ignore("--master-port", flags.master_port);
+  }
+  if (!ignored.empty()) {
+    reasons->push_back(absl::StrCat(because, " torchrun does not look at ",
+                                    absl::StrJoin(ignored, ", "), ", and neither does this"));
+  }
+  return flags;
 }
 
 absl::Status CheckStandalone(const RunFlags& flags, const rendezvous::Hello& hello) {
@@ -226,47 +189,98 @@ absl::Status ApplyDetected(const RunFlags& flags, const DetectedJob& detected, J
   return absl::OkStatus();
 }
 
-// One port is not two: the rendezvous and the workers' store would collide on the node that hosts
-// both.
-absl::Status CheckPorts(const RunFlags& flags, int endpoint_port) {
-  if (flags.master_port.value_or(0) != endpoint_port) return absl::OkStatus();
+absl::Status NoPlaceToMeet(const rendezvous::Hello& hello) {
   return absl::InvalidArgumentError(
-      absl::StrCat("--master-port ", endpoint_port,
-                   " is also the port of the rendezvous; write another, or leave it out"));
+      absl::StrCat("--nnodes ", hello.nodes_min, ":", hello.nodes_max,
+                   " needs a place to meet: give every node the same --rdzv-endpoint HOST[:PORT], "
+                   "HOST being one of them"));
+}
+
+// The place of --master-addr and --master-port: the first node's. Agents meet there, and workers'
+// MASTER_ADDR is that name; their store has a port of its own on that node.
+absl::Status ApplyStaticPlace(const RunFlags& flags, JobSpec* spec) {
+  const std::string host = flags.master_addr.value_or(kDefaultMasterAddr);
+  const int port = flags.master_port.value_or(kDefaultMasterPort);
+  // Brackets are for a port behind them only.
+  const absl::StatusOr<HostPort> place = ParseHostPort(host, port);
+  CONVENE_RETURN_IF_ERROR(Annotate(place.status(), "--master-addr"));
+  if (port == 0) {
+    return absl::InvalidArgumentError(
+        "--master-port 0: several nodes cannot guess it; write the same port on each");
+  }
+  spec->options.endpoint = FormatHostPort(place->host, port);
+  spec->reasons.push_back(absl::StrCat("the nodes meet at ", spec->options.endpoint,
+                                       ", by --master-addr and --master-port or their defaults"));
+  return absl::OkStatus();
 }
 
 absl::Status ApplyEndpoint(const RunFlags& flags, const DetectedJob& detected, JobSpec* spec) {
   const rendezvous::Hello& hello = spec->options.hello;
-  std::string flag = "--rdzv-endpoint";
+  const bool is_alone = hello.nodes_max == 1 && hello.spares == 0;
+  const bool is_static = flags.rdzv_backend == "static";
   std::string given = flags.rdzv_endpoint.value_or("");
-  if (given.empty() && flags.master_addr.has_value()) {
-    flag = "--master-addr";
-    given = *flags.master_addr;
-  }
-  if (given.empty() && hello.nodes_max > 1) given = detected.endpoint.value_or("");
-  if (given.empty() && hello.nodes_max > 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--nnodes ", hello.nodes_min, ":", hello.nodes_max,
-        " needs a place to meet: give every node the same --rdzv-endpoint HOST[:PORT], "
-        "HOST being one of them"));
-  }
-  if (given.empty()) {
+  const bool is_master_place =
+      given.empty() && (flags.master_addr.has_value() || (is_static && flags.as_torchrun));
+  if (given.empty() && !is_alone && !is_master_place) given = detected.endpoint.value_or("");
+  if (given.empty() && is_alone) {
     spec->standalone = true;
     return absl::OkStatus();
   }
-  const absl::StatusOr<HostPort> place = ParseHostPort(given, kDefaultRendezvousPort);
-  CONVENE_RETURN_IF_ERROR(Annotate(place.status(), flag));
-  spec->options.endpoint = FormatHostPort(place->host, place->port);
-  return CheckPorts(flags, place->port);
+  if (is_static && !is_alone && flags.as_torchrun && spec->options.hello.node_rank < 0) {
+    spec->options.hello.node_rank = 0;  // torchrun's default
+  }
+  if (is_master_place) {
+    CONVENE_RETURN_IF_ERROR(ApplyStaticPlace(flags, spec));
+  } else if (given.empty()) {
+    return NoPlaceToMeet(hello);
+  } else {
+    const absl::StatusOr<HostPort> place =
+        ParseHostPort(given, kDefaultRendezvousPort, is_alone ? 0 : 1);
+    CONVENE_RETURN_IF_ERROR(Annotate(place.status(), "--rdzv-endpoint"));
+    if (place->port == 0) {  // "localhost:0": any port, so nobody else can come
+      spec->standalone = true;
+      return absl::OkStatus();
+    }
+    spec->options.endpoint = FormatHostPort(place->host, place->port);
+    if (flags.master_port == place->port) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--master-port ", place->port,
+                       " is also the port of the rendezvous; write another, or leave it out"));
+    }
+  }
+  if (!is_static && !is_master_place) return absl::OkStatus();
+  spec->is_static = true;
+  // As torchrun has it: the first node serves, whatever its address looks like from inside.
+  const bool knows_rank = flags.node_rank.has_value() || flags.as_torchrun;
+  if (knows_rank && !spec->is_host.has_value()) {
+    spec->is_host = spec->options.hello.node_rank == 0;
+  }
+  return absl::OkStatus();
 }
 
 void ApplyStandalone(const RunFlags& flags, const std::string& random_id, JobSpec* spec) {
   spec->options.endpoint = "127.0.0.1:0";
   spec->options.may_host = true;
-  spec->options.store_host = "127.0.0.1";
+  spec->options.store_host = flags.master_addr.value_or(kDefaultMasterAddr);
   spec->options.hello.job_id = flags.rdzv_id.value_or(random_id);
   spec->options.hello.node_rank = -1;
   spec->options.hello.nodes_expected = 1;
+}
+
+// Where this node stands: by flag, else by the environment, else by Slurm's topology plug-in, whose
+// last component is the node itself.
+std::string TopologyOf(const RunFlags& flags, const EnvironmentLookup& environment,
+                       std::vector<std::string>* reasons) {
+  if (flags.topology.has_value()) return *flags.topology;
+  std::string label = environment("CONVENE_TOPOLOGY").value_or("");
+  std::string variable = "CONVENE_TOPOLOGY";
+  if (label.empty()) {
+    const std::string address = environment("SLURM_TOPOLOGY_ADDR").value_or("");
+    label = address.substr(0, address.rfind('.') == std::string::npos ? 0 : address.rfind('.'));
+    variable = "SLURM_TOPOLOGY_ADDR";
+  }
+  if (!label.empty()) reasons->push_back(absl::StrCat("topology ", label, ", by ", variable));
+  return label;
 }
 
 // Goes into messages (protocol buffers take UTF-8 only), log lines and the workers' environment.
@@ -278,45 +292,92 @@ absl::Status CheckName(const std::string& flag, const std::string& name) {
                                                  kNameBytesMax, " printable ASCII characters"));
 }
 
+absl::Status CheckNames(const rendezvous::Hello& hello) {
+  CONVENE_RETURN_IF_ERROR(CheckName("--rdzv-id", hello.job_id));
+  CONVENE_RETURN_IF_ERROR(CheckName("--local-addr (else this machine's name)", hello.host));
+  if (hello.topology.empty()) return absl::OkStatus();
+  return CheckName("--topology", hello.topology);
+}
+
+// A spare may stand beyond MAX, in an elastic job without a word; in a fixed job it is a slip.
+absl::Status CheckNodeRank(const RunFlags& flags, const rendezvous::Hello& hello) {
+  const int rank = flags.node_rank.value_or(0);
+  if (hello.nodes_min < hello.nodes_max || rank < hello.nodes_max + hello.spares) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--node-rank ", rank, " with ", hello.nodes_max,
+                   " node(s): ranks count from 0; check --node-rank and --nnodes"));
+}
+
+absl::Status ApplyPlace(RunFlags flags, const EnvironmentLookup& environment,
+                        const std::string& random_id, JobSpec* spec) {
+  CONVENE_ASSIGN_OR_RETURN(const RendezvousConf conf,
+                           ParseRendezvousConf(flags.rdzv_conf, flags.as_torchrun, &spec->reasons));
+  CONVENE_RETURN_IF_ERROR(ApplyRendezvousConf(conf, spec));
+  if (!flags.node_rank.has_value()) flags.node_rank = conf.rank;
+  if (flags.standalone) {
+    CONVENE_RETURN_IF_ERROR(CheckStandalone(flags, spec->options.hello));
+    spec->standalone = true;
+  } else {
+    // torchrun asks no scheduler: a line of it in a batch script is one node, however many there
+    // are.
+    DetectedJob detected;
+    if (!flags.as_torchrun) {
+      CONVENE_ASSIGN_OR_RETURN(detected, DetectJob(environment));
+    }
+    CONVENE_RETURN_IF_ERROR(ApplyDetected(flags, detected, spec));
+    CONVENE_RETURN_IF_ERROR(ApplyEndpoint(flags, detected, spec));
+  }
+  CONVENE_RETURN_IF_ERROR(CheckNodeRank(flags, spec->options.hello));
+  // Nodes of a static job come in any order, minutes apart; only the first one serves.
+  if (spec->is_static && !conf.connect_timeout.has_value()) {
+    spec->options.connect_timeout = spec->options.hello.join_timeout;
+  }
+  if (spec->standalone) ApplyStandalone(flags, random_id, spec);
+  const std::string backend = flags.rdzv_backend.value_or("");
+  if (backend == "etcd" || backend == "etcd-v2") {
+    spec->reasons.push_back(
+        absl::StrCat("--rdzv-backend ", backend,
+                     ": Convene's own rendezvous is used, no etcd; the host of --rdzv-endpoint is "
+                     "a node of the job, or one where `convene serve` runs"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-absl::StatusOr<JobSpec> MakeJobSpec(const RunFlags& flags, const EnvironmentLookup& environment,
-                                    const Machine& machine, const std::string& random_id) {
-  CONVENE_RETURN_IF_ERROR(CheckSimpleFlags(flags));
+absl::StatusOr<JobSpec> MakeJobSpec(const RunFlags& given_flags,
+                                    const EnvironmentLookup& environment, const Machine& machine,
+                                    const std::string& random_id) {
   JobSpec spec;
-  agent::AgentOptions& options = spec.options;
-  rendezvous::Hello& hello = options.hello;
-  for (const std::string& flag : flags.from_environment) {
+  for (const std::string& flag : given_flags.from_environment) {
     spec.reasons.push_back(flag + ", by its PET_ variable");
   }
+  CONVENE_RETURN_IF_ERROR(CheckSimpleFlags(given_flags));
+  const RunFlags flags =
+      given_flags.as_torchrun ? AsTorchrunReads(given_flags, &spec.reasons) : given_flags;
+  agent::AgentOptions& options = spec.options;
+  rendezvous::Hello& hello = options.hello;
   if (flags.nnodes.has_value()) CONVENE_RETURN_IF_ERROR(ParseNodes(*flags.nnodes, &hello));
   CONVENE_ASSIGN_OR_RETURN(hello.local_world_size,
                            ParseWorkers(flags.nproc_per_node, machine, &spec));
-  CONVENE_RETURN_IF_ERROR(ApplyRendezvousConf(flags, &spec));
-  if (flags.standalone) {
-    CONVENE_RETURN_IF_ERROR(CheckStandalone(flags, hello));
-    spec.standalone = true;
-  } else {
-    CONVENE_ASSIGN_OR_RETURN(const DetectedJob detected, DetectJob(environment));
-    CONVENE_RETURN_IF_ERROR(ApplyDetected(flags, detected, &spec));
-    CONVENE_RETURN_IF_ERROR(ApplyEndpoint(flags, detected, &spec));
-  }
-  if (spec.standalone) ApplyStandalone(flags, random_id, &spec);
-  // A spare of an elastic job may stand beyond MAX; in a fixed job it is a slip.
-  if (flags.node_rank.value_or(0) >= hello.nodes_max && hello.nodes_min == hello.nodes_max) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--node-rank ", *flags.node_rank, " with ", hello.nodes_max,
-                     " node(s): ranks count from 0; check --node-rank and --nnodes"));
-  }
+  hello.spares = flags.spares;
+  CONVENE_RETURN_IF_ERROR(ApplyPlace(flags, environment, random_id, &spec));
   spec.local_addr = flags.local_addr;
   hello.host = flags.local_addr.value_or(machine.host_name);
-  CONVENE_RETURN_IF_ERROR(CheckName("--rdzv-id", hello.job_id));
-  CONVENE_RETURN_IF_ERROR(CheckName("--local-addr (else this machine's name)", hello.host));
+  hello.topology = TopologyOf(flags, environment, &spec.reasons);
+  CONVENE_RETURN_IF_ERROR(CheckNames(hello));
   hello.max_restarts = flags.max_restarts;
-  options.stop_grace = absl::Seconds(flags.shutdown_timeout_seconds.value_or(30));
-  options.store_port = flags.master_port.value_or(0);
-  options.log_directory = flags.log_dir;
-  options.extra_environment[contract::kRoleName] = flags.role;
+  hello.restart_window = flags.restart_window;
+  hello.max_stuck_restarts = flags.max_stuck_restarts;
+  hello.admission = flags.admission_delay;
+  // Without a master's place the port is the store's alone.
+  if (spec.standalone || !spec.is_static || flags.rdzv_endpoint.has_value()) {
+    options.store_port = flags.master_port.value_or(0);
+  }
+  CONVENE_ASSIGN_OR_RETURN(options.log, MakeLogOptions(flags, environment));
+  CONVENE_RETURN_IF_ERROR(ApplyWorkerFlags(flags, environment, &options, &spec.reasons));
   return spec;
 }
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "agent/agent.h"
+#include "agent/options.h"
 #include "launcher/environment.h"
 #include "launcher/flags.h"
 
@@ -17,6 +17,7 @@ struct Machine {
   std::string host_name;
   int cpus = 1;
   int gpus = 0;
+  int xpus = 0;  // Intel's
 };
 
 struct JobSpec {
@@ -25,7 +26,9 @@ struct JobSpec {
   agent::AgentOptions options;
   // One node that nobody else joins: the endpoint is "127.0.0.1:0", any free port of this machine.
   bool standalone = false;
-  std::optional<bool> is_host;            // --rdzv-conf is_host
+  // The place is --master-addr's: workers are told the host of the endpoint, as it is written.
+  bool is_static = false;
+  std::optional<bool> is_host;            // by --rdzv-conf is_host, or by the rank of a static job
   std::optional<std::string> local_addr;  // --local-addr
   std::vector<std::string> reasons;       // each choice that no flag made, for the log
 };

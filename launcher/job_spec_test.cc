@@ -100,6 +100,9 @@ TEST_CASE("workers a node: a number, cpu, gpu, auto") {
   }
   flags.nproc_per_node = "gpu";
   CheckRefused(flags, "no GPU");
+  flags.nproc_per_node = "xpu";
+  CheckRefused(flags, "no Intel GPU");
+  CHECK(Good(flags, {}, {"me", 16, 0, 2}).options.hello.local_world_size == 2);
 }
 
 TEST_CASE("standalone and a place to meet exclude each other") {
@@ -118,17 +121,176 @@ TEST_CASE("several nodes without a place to meet are told to name one") {
   CheckRefused(flags, "--rdzv-endpoint HOST[:PORT]");
 }
 
-TEST_CASE("--master-addr names the place for static jobs") {
+TEST_CASE("--master-addr and --master-port name the place for static jobs") {
   RunFlags flags = WithNodes("2");
   flags.master_addr = "head";
-  flags.master_port = 29500;
   flags.node_rank = 1;
+  CHECK(Good(flags).options.endpoint == "head:29500");
+  flags.master_port = 1234;
   const JobSpec spec = Good(flags);
-  CHECK(spec.options.endpoint == "head:29400");
-  CHECK(spec.options.store_port == 29500);
+  CHECK(spec.options.endpoint == "head:1234");
+  CHECK(spec.is_static);
+  CHECK(spec.is_host == false);
+  CHECK(spec.options.store_port == 0);
   CHECK(spec.options.hello.node_rank == 1);
+  flags.node_rank = 0;
+  CHECK(Good(flags).is_host == true);
+  flags.rdzv_conf = "is_host=0";
+  CHECK(Good(flags).is_host == false);
+  flags.rdzv_conf = "";
+  flags.node_rank.reset();
+  CHECK_FALSE(Good(flags).is_host.has_value());
+  flags.master_port = 0;
+  CheckRefused(flags, "--master-port 0");
+}
+
+TEST_CASE("with a rendezvous of its own, or on one node, --master-port is the store's") {
+  RunFlags flags = TwoNodes();
+  flags.master_port = 1234;
+  CHECK(Good(flags).options.store_port == 1234);
+  CHECK(Good(flags).options.endpoint == "head:29400");
+  CHECK_FALSE(Good(flags).is_static);
   flags.master_port = 29400;
   CheckRefused(flags, "also the port of the rendezvous");
+  flags = {};
+  flags.master_port = 1234;
+  CHECK(Good(flags).standalone);
+  CHECK(Good(flags).options.store_port == 1234);
+  CHECK(Good(flags).options.store_host == "127.0.0.1");
+  flags.master_addr = "me";
+  CHECK(Good(flags).options.store_host == "me");
+}
+
+RunFlags Torchrun(const std::string& nodes = "") {
+  RunFlags flags;
+  flags.as_torchrun = true;
+  if (!nodes.empty()) flags.nnodes = nodes;
+  return flags;
+}
+
+TEST_CASE("torchrun alone is one node by itself, whatever the scheduler says") {
+  const Table slurm = {{"SLURM_JOB_ID", "7"}, {"SLURM_NNODES", "4"}, {"SLURM_LOCALID", "3"}};
+  const JobSpec spec = Good(Torchrun(), slurm);
+  CHECK(spec.standalone);
+  CHECK(spec.options.hello.nodes_max == 1);
+  CHECK(spec.options.hello.job_id == "random");
+}
+
+TEST_CASE("torchrun's nodes without an endpoint meet at the master's place, rank 0 by default") {
+  const JobSpec spec = Good(Torchrun("2"));
+  CHECK(spec.options.endpoint == "127.0.0.1:29500");
+  CHECK(spec.options.hello.node_rank == 0);
+  CHECK(spec.options.hello.job_id == "none");
+  CHECK(spec.is_host == true);
+}
+
+TEST_CASE("torchrun looks at node rank and master only where the place is static") {
+  RunFlags flags = Torchrun("2");
+  flags.rdzv_backend = "c10d";
+  flags.rdzv_endpoint = "head:29400";
+  flags.node_rank = 0;
+  flags.master_addr = "other";
+  flags.master_port = 29400;
+  const JobSpec spec = Good(flags);
+  CHECK(spec.options.endpoint == "head:29400");
+  CHECK(spec.options.hello.node_rank == -1);
+  CHECK(spec.options.store_port == 0);
+  CHECK_FALSE(spec.is_static);
+  REQUIRE(spec.reasons.size() == 1);
+  CHECK_THAT(spec.reasons[0], Catch::Contains("--node-rank, --master-addr, --master-port"));
+}
+
+TEST_CASE("a static job's nodes wait for the first one as long as for all") {
+  RunFlags flags = Torchrun("2");
+  flags.rdzv_conf = "timeout=900";
+  CHECK(Good(flags).options.connect_timeout == absl::Minutes(15));
+  CHECK(Good(TwoNodes()).options.connect_timeout == absl::Minutes(1));
+}
+
+TEST_CASE("a scheduler's rank is no slip of the flags'") {
+  const Table slurm = {{"SLURM_JOB_ID", "7"},
+                       {"SLURM_NNODES", "4"},
+                       {"SLURM_NODEID", "3"},
+                       {"SLURM_JOB_NODELIST", "n[1-4]"}};
+  CHECK(Good(WithNodes("1"), slurm).standalone);
+  RunFlags flags;
+  flags.node_rank = 2;  // of the scheduler's four
+  CHECK(Good(flags, slurm).options.hello.node_rank == 2);
+}
+
+TEST_CASE("torchrun's static place may be written as an endpoint") {
+  RunFlags flags = Torchrun("2");
+  flags.rdzv_endpoint = "head:1234";
+  flags.node_rank = 1;
+  const JobSpec spec = Good(flags);
+  CHECK(spec.options.endpoint == "head:1234");
+  CHECK(spec.is_static);
+  CHECK(spec.is_host == false);
+}
+
+TEST_CASE("torchrun's standalone forgets where others meet, but two nodes are refused") {
+  RunFlags flags = Torchrun();
+  flags.standalone = true;
+  flags.rdzv_endpoint = "head";
+  flags.master_port = 1;
+  const JobSpec spec = Good(flags);
+  CHECK(spec.standalone);
+  CHECK(spec.options.store_port == 0);
+  flags.nnodes = "2";
+  CheckRefused(flags, "--nnodes says 2");
+}
+
+TEST_CASE("an endpoint with port 0 is any port of one node alone") {
+  RunFlags flags = Torchrun("1");
+  flags.rdzv_backend = "c10d";
+  flags.rdzv_endpoint = "localhost:0";
+  flags.rdzv_id = "mine";
+  CHECK(Good(flags).standalone);
+  CHECK(Good(flags).options.hello.job_id == "mine");
+  flags.nnodes = "2";
+  CheckRefused(flags, "--rdzv-endpoint");
+}
+
+TEST_CASE("etcd is Convene's own rendezvous, and a line says so") {
+  for (const char* backend : {"etcd", "etcd-v2"}) {
+    RunFlags flags = TwoNodes();
+    flags.rdzv_backend = backend;
+    const JobSpec spec = Good(flags);
+    REQUIRE(spec.reasons.size() == 1);
+    CHECK_THAT(spec.reasons[0], Catch::Contains("Convene's own rendezvous is used, no etcd"));
+  }
+}
+
+TEST_CASE("what goes beyond torchrun reaches the daemon") {
+  RunFlags flags = TwoNodes();
+  flags.spares = 2;
+  flags.topology = "block1/switch2";
+  flags.restart_window = absl::Hours(1);
+  flags.max_stuck_restarts = 3;
+  flags.admission_delay = absl::Seconds(20);
+  flags.node_rank = 3;  // the last spare
+  const rendezvous::Hello hello = Good(flags).options.hello;
+  CHECK(hello.spares == 2);
+  CHECK(hello.topology == "block1/switch2");
+  CHECK(hello.restart_window == absl::Hours(1));
+  CHECK(hello.max_stuck_restarts == 3);
+  CHECK(hello.admission == absl::Seconds(20));
+  flags.node_rank = 4;
+  CheckRefused(flags, "ranks count from 0");
+}
+
+TEST_CASE("the topology is the flag's, else a variable's, else Slurm's without the node") {
+  const Table slurm = {{"SLURM_TOPOLOGY_ADDR", "core.leaf7.node12"}};
+  CHECK(Good({}, slurm).options.hello.topology == "core.leaf7");
+  CHECK(Good({}, {{"SLURM_TOPOLOGY_ADDR", "node12"}}).options.hello.topology.empty());
+  Table both = slurm;
+  both["CONVENE_TOPOLOGY"] = "rack4";
+  CHECK(Good({}, both).options.hello.topology == "rack4");
+  RunFlags flags;
+  flags.topology = "";
+  CHECK(Good(flags, both).options.hello.topology.empty());
+  flags.topology = "rack\n4";
+  CheckRefused(flags, "--topology");
 }
 
 TEST_CASE("a fixed job refuses a rank past its nodes, an elastic one may have spares") {
@@ -141,42 +303,45 @@ TEST_CASE("a fixed job refuses a rank past its nodes, an elastic one may have sp
 
 TEST_CASE("the rendezvous' settings arrive as durations") {
   RunFlags flags = TwoNodes();
-  flags.rdzv_conf = "join_timeout=90, last_call_timeout=0.5,keep_alive_interval=2,is_host=false";
+  flags.rdzv_conf =
+      "join_timeout=90, last_call_timeout=0.5,keep_alive_interval=2,is_host=false,"
+      "read_timeout=9";
   const JobSpec spec = Good(flags);
   CHECK(spec.options.hello.join_timeout == absl::Seconds(90));
   CHECK(spec.options.hello.last_call == absl::Milliseconds(500));
   CHECK(spec.options.hello.lease == absl::Seconds(6));
+  CHECK(spec.options.connect_timeout == absl::Seconds(9));
   CHECK(spec.is_host == false);
 }
 
 TEST_CASE("a short join timeout shortens what must fit into it") {
   const JobSpec spec = Good(WithConf("join_timeout=3"));
-  CHECK(spec.options.hello.last_call == absl::Seconds(3));
   CHECK(spec.options.connect_timeout == absl::Seconds(3));
 }
 
-TEST_CASE("settings that contradict each other or nothing known are refused") {
-  CheckRefused(WithConf("join_timeout=5,last_call_timeout=6"), "longer than join_timeout");
-  CheckRefused(WithConf("keep_alive_max_attempt=1"), "at least 2");
-  CheckRefused(WithConf("keep_alive_interval=0.1"), "from 1s to 1h");
-  CheckRefused(WithConf("join_timout=5"), "did you mean join_timeout?");
-  CheckRefused(WithConf("zzz=5"), "known are join_timeout");
-  CheckRefused(WithConf("join_timeout"), "needs =VALUE");
-  CheckRefused(WithConf("join_timeout=soon"), "join_timeout=soon");
-  CheckRefused(WithConf("join_timeout=nan"), "join_timeout=nan");
-  CheckRefused(WithConf("is_host=maybe"), "true or false");
+TEST_CASE("a last call is told only when asked for, also when none is wanted") {
+  CHECK(Good(WithConf("join_timeout=3")).options.hello.last_call == absl::ZeroDuration());
+  const JobSpec none = Good(WithConf("last_call_timeout=0"));
+  CHECK(none.options.hello.last_call > absl::ZeroDuration());
+  CHECK(none.options.hello.last_call <= absl::Milliseconds(1));
 }
 
-TEST_CASE("torchrun's other settings are taken and said to have no effect") {
-  const JobSpec spec = Good(WithConf("read_timeout=60"));
-  REQUIRE(spec.reasons.size() == 1);
-  CHECK_THAT(spec.reasons[0], Catch::Contains("read_timeout=60 has no effect"));
+TEST_CASE("settings that contradict each other are refused") {
+  CheckRefused(WithConf("join_timeout=5,last_call_timeout=6"), "longer than join_timeout");
+}
+
+TEST_CASE("a rank in the settings counts where no flag says it") {
+  RunFlags flags = TwoNodes();
+  flags.rdzv_conf = "rank=1";
+  CHECK(Good(flags).options.hello.node_rank == 1);
+  flags.node_rank = 0;
+  CHECK(Good(flags).options.hello.node_rank == 0);
 }
 
 TEST_CASE("simple flags out of range are named with their value") {
   RunFlags flags;
-  flags.rdzv_backend = "etcd";
-  CheckRefused(flags, "--rdzv-backend etcd");
+  flags.rdzv_backend = "zookeeper";
+  CheckRefused(flags, "--rdzv-backend zookeeper");
   flags = {};
   flags.max_restarts = -1;
   CheckRefused(flags, "--max-restarts -1");
@@ -184,11 +349,16 @@ TEST_CASE("simple flags out of range are named with their value") {
   flags.master_port = 70000;
   CheckRefused(flags, "--master-port 70000");
   flags = {};
-  flags.shutdown_timeout_seconds = -1;
-  CheckRefused(flags, "--shutdown-timeout -1");
+  flags.spares = -1;
+  CheckRefused(flags, "--spares -1");
+  flags = {};
+  flags.max_stuck_restarts = -1;
+  CheckRefused(flags, "--max-stuck-restarts -1");
   flags = {};
   flags.module = flags.no_python = true;
   CheckRefused(flags, "leave one out");
+  flags.run_path = true;  // wins over --no-python
+  Good(flags);
   for (const char* bad : {"", "head:", "head:0", "head:x", "head:65536", "http://head", "[::1"}) {
     flags = TwoNodes();
     flags.rdzv_endpoint = bad;

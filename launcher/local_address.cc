@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "rendezvous/store/resolve.h"
+#include "rendezvous/net/resolve.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/backoff.h"
 #include "tools/base/clock.h"
@@ -124,6 +124,22 @@ std::string FirstOtherThanLoopback(const std::vector<ResolvedAddress>& own) {
 }
 
 }  // namespace
+
+absl::Status CheckLoopback() {
+  ResolvedAddress loopback;
+  loopback.family = AF_INET;
+  loopback.length = sizeof(sockaddr_in);
+  auto& ip4 = reinterpret_cast<sockaddr_in&>(loopback.storage);
+  ip4.sin_family = AF_INET;
+  ip4.sin_port = htons(kAnyPort);
+  ip4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const absl::Status reached = SourceTowards(loopback).status();
+  if (reached.ok()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      "this machine (or container, or network namespace) cannot reach itself: ",
+      std::string(reached.message()),
+      ". Its loopback interface is down or has no 127.0.0.1; bring it up: `ip link set lo up`"));
+}
 
 absl::StatusOr<Location> LocateRendezvous(const std::string& host, absl::Duration timeout) {
   if (host == "localhost") return Location{true, "127.0.0.1"};

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
@@ -21,5 +22,9 @@ struct Location {
 // InvalidArgument, Unavailable or DeadlineExceeded as ResolveHost says, after `timeout` at the
 // latest; Unavailable when there is no route.
 absl::StatusOr<Location> LocateRendezvous(const std::string& host, absl::Duration timeout);
+
+// Unavailable when this machine cannot reach itself at 127.0.0.1, with what to do: a network
+// namespace begins with its loopback interface down. No packet is sent.
+absl::Status CheckLoopback();
 
 }  // namespace convene::launcher

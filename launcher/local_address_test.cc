@@ -14,6 +14,8 @@ TEST_CASE("loopback by name or number is here and is our own address") {
   CHECK(LocateRendezvous("127.0.0.2", kShort)->own_address == "127.0.0.2");
 }
 
+TEST_CASE("a machine whose loopback is up reaches itself") { CHECK_OK(CheckLoopback()); }
+
 TEST_CASE("a documentation address is not this machine") {
   const auto location = LocateRendezvous("192.0.2.1", kShort);
   // A sandbox without a route may say so; what it must not say is "here".

@@ -50,6 +50,22 @@ int CountGpus(const EnvironmentLookup& environment) {
   return present;
 }
 
+// Render nodes of Intel devices, which are what Level Zero finds.
+int CountXpus(const EnvironmentLookup& environment) {
+  constexpr char kIntel[] = "0x8086";
+  const absl::StatusOr<std::vector<std::string>> names = ListDirectory("/sys/class/drm");
+  if (!names.ok()) return 0;
+  int present = 0;
+  for (const std::string& name : *names) {
+    if (!absl::StartsWith(name, "renderD")) continue;
+    const auto vendor = ReadFile("/sys/class/drm/" + name + "/device/vendor");
+    if (vendor.ok() && absl::StartsWith(*vendor, kIntel)) ++present;
+  }
+  const auto visible = environment("ZE_AFFINITY_MASK");
+  if (visible.has_value() && present > 0) return CountVisible(*visible);
+  return present;
+}
+
 }  // namespace
 
 Machine InspectMachine(const EnvironmentLookup& environment) {
@@ -57,6 +73,7 @@ Machine InspectMachine(const EnvironmentLookup& environment) {
   machine.host_name = HostName();
   machine.cpus = CountCpus();
   machine.gpus = CountGpus(environment);
+  machine.xpus = CountXpus(environment);
   return machine;
 }
 

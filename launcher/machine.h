@@ -7,7 +7,8 @@
 namespace convene::launcher {
 
 // CPUs: those this process may use. GPUs: those that CUDA_VISIBLE_DEVICES names, else the device
-// files /dev/nvidia<N>; no driver is asked, so this costs microseconds.
+// files /dev/nvidia<N>. XPUs: Intel's render nodes, or those that ZE_AFFINITY_MASK names. No driver
+// is asked, so this costs microseconds.
 Machine InspectMachine(const EnvironmentLookup& environment);
 
 }  // namespace convene::launcher

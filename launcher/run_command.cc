@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <csignal>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -11,12 +13,15 @@
 #include "launcher/job_spec.h"
 #include "launcher/local_address.h"
 #include "launcher/machine.h"
+#include "rendezvous/net/port_mark.h"
 #include "rendezvous/quorum/messages.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/exit_code.h"
 #include "tools/base/host_port.h"
+#include "tools/base/logging.h"
 #include "tools/base/random.h"
 #include "tools/base/resource_limits.h"
+#include "tools/base/signals.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::launcher {
@@ -43,18 +48,37 @@ absl::Status CheckLimits(const rendezvous::Hello& hello) {
   return CheckThreads(kThreads);
 }
 
-absl::Status Locate(JobSpec* spec) {
+// A convened with a memory has this port, though it may be down at the moment.
+void LeaveToDaemon(int port, JobSpec* spec) {
+  const std::optional<std::string> state_dir = rendezvous::PortMark::Find(port);
+  if (!state_dir.has_value()) return;
+  spec->options.may_host = false;
+  spec->reasons.push_back(
+      absl::StrCat("port ", port, " belongs to the convened with --state-dir ", *state_dir,
+                   ": this node waits for it where it is down. If it is not to come back, remove ",
+                   rendezvous::PortMark::PathOf(port), " or give --rdzv-conf is_host=1"));
+}
+
+absl::Status Locate(absl::Duration patience, JobSpec* spec) {
   CONVENE_ASSIGN_OR_RETURN(const auto place, ParseHostPort(spec->options.endpoint, std::nullopt));
   const absl::StatusOr<Location> location =
-      LocateRendezvous(place.host, std::min(kLocateTimeout, spec->options.connect_timeout));
+      LocateRendezvous(place.host, std::min(patience, spec->options.connect_timeout));
   CONVENE_RETURN_IF_ERROR(
       Annotate(location.status(), absl::StrCat("--rdzv-endpoint ", spec->options.endpoint)));
   spec->options.may_host = spec->is_host.value_or(location->is_here);
+  if (location->is_here && !spec->is_host.has_value()) LeaveToDaemon(place.port, spec);
+  const int rank = spec->options.hello.node_rank;
+  if (spec->is_static && (rank == 0 || (rank < 0 && location->is_here))) {
+    spec->options.store_host = place.host;
+    spec->reasons.push_back(absl::StrCat("workers are told MASTER_ADDR=", place.host));
+    return absl::OkStatus();
+  }
   spec->options.store_host = spec->local_addr.value_or(location->own_address);
+  spec->options.store_host_may_change = !spec->local_addr.has_value() && !location->is_here;
   spec->reasons.push_back(absl::StrCat(
       place.host, location->is_here ? " is this machine" : " is another machine", ": this node ",
       spec->options.may_host ? "serves the rendezvous if nobody does" : "only dials the rendezvous",
-      spec->is_host.has_value() ? " (--rdzv-conf is_host)" : ""));
+      spec->is_host.has_value() ? " (by its rank, or --rdzv-conf is_host)" : ""));
   spec->reasons.push_back(absl::StrCat("others reach this node at ", spec->options.store_host,
                                        spec->local_addr.has_value()
                                            ? ", by --local-addr"
@@ -77,10 +101,27 @@ absl::StatusOr<int> RunCommand(const RunFlags& flags) {
   CONVENE_RETURN_IF_ERROR(limits);
   CONVENE_ASSIGN_OR_RETURN(spec.options.command,
                            ResolveCommand(flags, environment, OwnDirectory()));
-  if (!spec.standalone) CONVENE_RETURN_IF_ERROR(Locate(&spec));
+  // As torchrun: the first node's name may come minutes after the others (Kubernetes).
+  const absl::Duration patience = flags.as_torchrun ? absl::InfiniteDuration() : kLocateTimeout;
+  if (!spec.standalone) CONVENE_RETURN_IF_ERROR(Locate(patience, &spec));
+  // Under nohup the end of the terminal's session is not the end of the run.
+  std::vector<int>& signals = spec.options.ending_signals;
+  if (IsIgnored(SIGHUP)) {
+    signals.erase(std::remove(signals.begin(), signals.end(), SIGHUP), signals.end());
+  }
+  // Not before: until something is started, a signal has its own effect, even during a look-up.
+  BlockSignals(signals);
+  if (spec.standalone || spec.options.may_host) {
+    const absl::Status loopback = CheckLoopback();
+    if (!loopback.ok()) {
+      spdlog::error("{}", std::string(loopback.message()));
+      return static_cast<int>(ExitCode::kUnfitNode);
+    }
+  }
   for (const std::string& reason : spec.reasons) spdlog::info("{}", reason);
   const agent::AgentResult result = agent::RunAgent(spec.options);
   if (!result.explanation.empty()) spdlog::error("{}", result.explanation);
+  FlushLog();
   return result.exit_code;
 }
 

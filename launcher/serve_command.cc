@@ -7,6 +7,7 @@ absl::StatusOr<int> ServeCommand(const ServeFlags& flags) {
   rendezvous::Server::Options options;
   options.host = flags.host;
   options.port = flags.port;
+  options.state_dir = flags.state_dir;
   return rendezvous::ServeUntilSignal(options);
 }
 

@@ -1,28 +1,124 @@
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
 #include <cstdio>
+#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "launcher/commands.h"
 #include "launcher/status_text.h"
 #include "rendezvous/client/status_client.h"
+#include "rendezvous/wire/status_json.h"
+#include "tools/base/exit_code.h"
 #include "tools/base/host_port.h"
+#include "tools/base/signals.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::launcher {
 namespace {
 
+using rendezvous::JobView;
+
 constexpr absl::Duration kTimeout = absl::Seconds(5);
+constexpr time_t kWatchSeconds = 1;
+// A job's lines beside its nodes: what a screen keeps free for them.
+constexpr size_t kOtherLines = 14;
+// To the upper left, and clear what is below.
+constexpr char kRedraw[] = "\x1b[H\x1b[2J";
+
+// At once, even into a pipe. False when nobody reads it any more.
+bool Print(const std::string& text) {
+  return std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
+}
+
+size_t NodesThatFit() {
+  winsize size = {};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_row == 0) return SIZE_MAX;
+  return std::max<size_t>(size.ws_row, kOtherLines + 5) - kOtherLines;
+}
+
+// The signal that ends the process, when one comes within the pause.
+std::optional<int> SignalWithinPause() {
+  const sigset_t ending = SignalSet({SIGTERM, SIGINT, SIGHUP, SIGQUIT});
+  const timespec pause = {kWatchSeconds, 0};
+  for (;;) {
+    const int signal = sigtimedwait(&ending, nullptr, &pause);
+    if (signal > 0) return signal;
+    if (errno != EINTR) return std::nullopt;
+  }
+}
+
+// Asks again and again; a daemon that goes away is waited for.
+class Watch {
+ public:
+  Watch(std::string endpoint, const StatusFlags& flags)
+      : endpoint_(std::move(endpoint)), flags_(flags), is_terminal_(isatty(STDOUT_FILENO) == 1) {}
+
+  absl::StatusOr<int> Run() {
+    for (bool is_first = true;; is_first = false) {
+      const absl::StatusOr<std::vector<JobView>> jobs = Ask();
+      // A job that is watched may be yet to come; an endpoint that never answered is wrong.
+      if (!jobs.ok() && is_first && !absl::IsNotFound(jobs.status())) return jobs.status();
+      if (!Show(jobs)) return static_cast<int>(ExitCode::kOk);
+      if (const std::optional<int> signal = SignalWithinPause()) return ExitCodeForSignal(*signal);
+    }
+  }
+
+ private:
+  absl::StatusOr<std::vector<JobView>> Ask() {
+    if (client_ == nullptr) {
+      CONVENE_ASSIGN_OR_RETURN(client_, rendezvous::StatusClient::Open(endpoint_, kTimeout));
+    }
+    absl::StatusOr<std::vector<JobView>> jobs = client_->Fetch(flags_.job_id, kTimeout);
+    if (!jobs.ok() && !absl::IsNotFound(jobs.status())) client_.reset();
+    return jobs;
+  }
+
+  bool Show(const absl::StatusOr<std::vector<JobView>>& jobs) {
+    if (!jobs.ok()) return ShowTrouble(std::string(jobs.status().message()));
+    trouble_.clear();
+    if (flags_.json) return Print(absl::StrCat(rendezvous::StatusJson(*jobs), "\n"));
+    if (is_terminal_) return Print(absl::StrCat(kRedraw, StatusText(*jobs, NodesThatFit())));
+    std::string text;
+    for (const std::string& line : StatusChanges(last_, *jobs)) absl::StrAppend(&text, line, "\n");
+    last_ = *jobs;
+    return text.empty() || Print(text);
+  }
+
+  // Once; not among the JSON.
+  bool ShowTrouble(const std::string& trouble) {
+    if (trouble == std::exchange(trouble_, trouble)) return true;
+    std::fprintf(stderr, "convene: %s\n", trouble.c_str());
+    return true;
+  }
+
+  const std::string endpoint_;
+  const StatusFlags& flags_;
+  const bool is_terminal_;
+  std::unique_ptr<rendezvous::StatusClient> client_;
+  std::vector<JobView> last_;
+  std::string trouble_;
+};
 
 }  // namespace
 
 absl::StatusOr<int> StatusCommand(const StatusFlags& flags) {
   const absl::StatusOr<HostPort> place = ParseHostPort(flags.endpoint, kDefaultRendezvousPort);
   CONVENE_RETURN_IF_ERROR(Annotate(place.status(), "--endpoint"));
-  CONVENE_ASSIGN_OR_RETURN(
-      const std::vector<rendezvous::JobView> jobs,
-      rendezvous::FetchStatus(FormatHostPort(place->host, place->port), flags.job_id, kTimeout));
-  std::fputs(StatusText(jobs).c_str(), stdout);
-  return 0;
+  const std::string endpoint = FormatHostPort(place->host, place->port);
+  if (flags.watch) return Watch(endpoint, flags).Run();
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<JobView> jobs,
+                           rendezvous::FetchStatus(endpoint, flags.job_id, kTimeout));
+  Print(flags.json ? absl::StrCat(rendezvous::StatusJson(jobs), "\n") : StatusText(jobs, SIZE_MAX));
+  return static_cast<int>(ExitCode::kOk);
 }
 
 }  // namespace convene::launcher

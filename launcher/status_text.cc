@@ -1,35 +1,188 @@
 #include "launcher/status_text.h"
 
 #include <algorithm>
+#include <map>
+#include <unordered_map>
+#include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
 
 namespace convene::launcher {
+namespace {
 
-std::string StatusText(const std::vector<rendezvous::JobView>& jobs) {
-  if (jobs.empty()) return "no jobs\n";
-  std::string text;
-  for (const rendezvous::JobView& job : jobs) {
-    absl::StrAppend(&text, "job ", job.job_id, ": ", job.phase, ", epoch ", job.epoch.value(), ", ",
-                    job.nodes.size(), " nodes (--nnodes ", job.nodes_min, ":", job.nodes_max,
-                    "), restarts ", job.restart_count, " of ", job.max_restarts, "\n  ", job.why,
-                    "\n");
-    size_t host_width = 4;
-    for (const rendezvous::NodeView& node : job.nodes) {
-      host_width = std::max(host_width, node.host.size());
-    }
-    if (!job.nodes.empty()) {
-      absl::StrAppendFormat(&text, "  %5s  %-*s  %7s  %s\n", "group", host_width, "host", "workers",
-                            "state");
-    }
-    for (const rendezvous::NodeView& node : job.nodes) {
-      const std::string group = node.group_rank < 0 ? "-" : absl::StrCat(node.group_rank);
-      absl::StrAppendFormat(&text, "  %5s  %-*s  %7d  %s\n", group, host_width, node.host,
-                            node.local_world_size, node.state);
+using rendezvous::JobView;
+using rendezvous::NodeView;
+
+constexpr size_t kMostNodeChanges = 20;
+
+struct Column {
+  const char* name;
+  bool is_number;
+};
+constexpr Column kColumns[] = {{"group", true},  {"ranks", true}, {"host", false},
+                               {"state", false}, {"step", true},  {"steps/s", true},
+                               {"heard", true},  {"why", false}};
+using Row = std::vector<std::string>;
+
+// "0.4s", "12s", "3m5s".
+std::string Age(absl::Duration age) {
+  const absl::Duration unit = age < absl::Seconds(10) ? absl::Milliseconds(100) : absl::Seconds(1);
+  return absl::FormatDuration(absl::Trunc(age, unit));
+}
+
+std::string State(const NodeView& node) {
+  if (!node.progress.has_value() || node.progress->phase.empty()) return node.state;
+  return absl::StrCat(node.state, " (", node.progress->phase, ")");
+}
+
+// `first_rank`: RANK of the node's first worker, -1 when it has none.
+Row RowOf(const NodeView& node, int first_rank) {
+  Row row(std::size(kColumns), "-");
+  if (node.group_rank >= 0) row[0] = absl::StrCat(node.group_rank);
+  if (first_rank >= 0) {
+    const int last = first_rank + node.local_world_size - 1;
+    row[1] = last == first_rank ? absl::StrCat(last) : absl::StrCat(first_rank, "-", last);
+  }
+  row[2] = node.host;
+  row[3] = State(node);
+  if (node.progress.has_value()) {
+    row[4] = absl::StrCat(node.progress->step);
+    if (node.progress->steps_per_second > 0) {
+      row[5] = absl::StrFormat("%.3g", node.progress->steps_per_second);
     }
   }
+  row[6] = Age(node.heard_ago);
+  row[7] = node.why;
+  return row;
+}
+
+void AppendTable(const std::vector<Row>& rows, std::string* text) {
+  std::vector<size_t> widths(std::size(kColumns));
+  for (const Row& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  for (const Row& row : rows) {
+    std::string line = " ";
+    for (size_t i = 0; i < row.size(); ++i) {
+      const std::string padding(widths[i] - row[i].size(), ' ');
+      absl::StrAppend(&line, " ", kColumns[i].is_number ? padding : "", row[i],
+                      kColumns[i].is_number ? "" : padding, " ");
+    }
+    absl::StripTrailingAsciiWhitespace(&line);
+    absl::StrAppend(text, line, "\n");
+  }
+}
+
+// "1 ready, 2 spare": the nodes without a rank in the epoch; "" for none.
+std::string Waiting(const JobView& job) {
+  std::map<std::string, int> counts;
+  for (const NodeView& node : job.nodes) {
+    if (node.group_rank < 0) ++counts[node.state];
+  }
+  return absl::StrJoin(counts, ", ", [](std::string* out, const auto& entry) {
+    absl::StrAppend(out, entry.second, " ", entry.first);
+  });
+}
+
+std::string JobLine(const JobView& job) {
+  const std::string waiting = Waiting(job);
+  return absl::StrCat("job ", job.job_id, ": ", job.phase, ", epoch ", job.epoch.value(), ", ",
+                      job.nodes.size(), job.nodes.size() == 1 ? " node" : " nodes", " (--nnodes ",
+                      job.nodes_min, ":", job.nodes_max, ")",
+                      waiting.empty() ? "" : absl::StrCat(", not in the epoch: ", waiting),
+                      ", restarts ", job.restart_count, " of ", job.max_restarts);
+}
+
+void AppendJob(const JobView& job, size_t most_nodes, std::string* text) {
+  absl::StrAppend(text, JobLine(job), "\n  ", job.why, "\n");
+  const size_t shown = std::min(job.nodes.size(), most_nodes);
+  if (shown > 0) {
+    Row header;
+    for (const Column& column : kColumns) header.push_back(column.name);
+    std::vector<Row> rows = {std::move(header)};
+    int next_rank = 0;
+    for (size_t i = 0; i < shown; ++i) {
+      const NodeView& node = job.nodes[i];
+      // Ranks are given in the order of the nodes: a gap hides those behind it.
+      const bool has_ranks = node.group_rank == static_cast<int>(i);
+      rows.push_back(RowOf(node, has_ranks ? next_rank : -1));
+      next_rank += node.local_world_size;
+    }
+    AppendTable(rows, text);
+  }
+  if (shown < job.nodes.size()) {
+    absl::StrAppend(text, "  and ", job.nodes.size() - shown, " more nodes\n");
+  }
+  if (!job.last_failures.empty()) absl::StrAppend(text, "  last failures:\n");
+  for (const rendezvous::FailureView& failure : job.last_failures) {
+    absl::StrAppend(text, "    epoch ", failure.epoch.value(), ", ", Age(failure.ago),
+                    " ago: ", failure.what, "\n");
+  }
+}
+
+std::string NodeLine(const NodeView& node) {
+  return absl::StrCat(node.host, ": ", node.state,
+                      node.group_rank < 0 ? "" : absl::StrCat(", group rank ", node.group_rank),
+                      node.why.empty() ? "" : absl::StrCat(" (", node.why, ")"));
+}
+
+// The lines of the nodes that are not as they were.
+std::vector<std::string> NodeChanges(const JobView& before, const JobView& after) {
+  // Of one host several agents may run: an agent is its incarnation.
+  std::unordered_map<uint64_t, const NodeView*> old;
+  for (const NodeView& node : before.nodes) old[node.incarnation.value()] = &node;
+  std::vector<std::string> lines;
+  for (const NodeView& node : after.nodes) {
+    const auto found = old.find(node.incarnation.value());
+    if (found == old.end() || NodeLine(*found->second) != NodeLine(node)) {
+      lines.push_back(NodeLine(node));
+    }
+    if (found != old.end()) old.erase(found);
+  }
+  for (const NodeView& node : before.nodes) {
+    if (old.count(node.incarnation.value()) > 0) lines.push_back(node.host + ": gone");
+  }
+  return lines;
+}
+
+}  // namespace
+
+std::string StatusText(const std::vector<JobView>& jobs, size_t most_nodes) {
+  if (jobs.empty()) return "no jobs\n";
+  std::string text;
+  for (const JobView& job : jobs) AppendJob(job, most_nodes, &text);
   return text;
+}
+
+std::vector<std::string> StatusChanges(const std::vector<JobView>& before,
+                                       const std::vector<JobView>& after) {
+  std::map<std::string, const JobView*> old;
+  for (const JobView& job : before) old[job.job_id] = &job;
+  std::vector<std::string> lines;
+  for (const JobView& job : after) {
+    const auto found = old.find(job.job_id);
+    const JobView none;
+    const JobView& previous = found == old.end() ? none : *found->second;
+    if (found == old.end() || JobLine(previous) != JobLine(job) || previous.why != job.why) {
+      lines.push_back(absl::StrCat(JobLine(job), ": ", job.why));
+    }
+    const std::vector<std::string> nodes = NodeChanges(previous, job);
+    for (size_t i = 0; i < std::min(nodes.size(), kMostNodeChanges); ++i) {
+      lines.push_back(absl::StrCat("job ", job.job_id, ": ", nodes[i]));
+    }
+    if (nodes.size() > kMostNodeChanges) {
+      lines.push_back(absl::StrCat("job ", job.job_id, ": and ", nodes.size() - kMostNodeChanges,
+                                   " more nodes changed"));
+    }
+    if (found != old.end()) old.erase(found);
+  }
+  for (const auto& [job_id, job] : old)
+    lines.push_back(absl::StrCat("job ", job_id, ": forgotten"));
+  return lines;
 }
 
 }  // namespace convene::launcher

@@ -1,6 +1,7 @@
 // PURE. Jobs as `convene status` prints them.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -8,7 +9,13 @@
 
 namespace convene::launcher {
 
-// A line for each job, then one for each of its nodes; "no jobs\n" for none.
-std::string StatusText(const std::vector<rendezvous::JobView>& jobs);
+// For each job a line, its reason, a table of its nodes (the first `most_nodes` of them) and its
+// last failures; "no jobs\n" for none. "-" stands for what is not known.
+std::string StatusText(const std::vector<rendezvous::JobView>& jobs, size_t most_nodes);
+
+// What is new in `after`, a line for each change of a job and of a node, without line ends; of many
+// nodes of a job that changed, the first 20 are told.
+std::vector<std::string> StatusChanges(const std::vector<rendezvous::JobView>& before,
+                                       const std::vector<rendezvous::JobView>& after);
 
 }  // namespace convene::launcher

@@ -1,11 +1,28 @@
 #include "launcher/status_text.h"
 
 #include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 
 namespace convene::launcher {
 namespace {
 
-TEST_CASE("a job is shown with its reason and a line for each node") {
+rendezvous::NodeView Node(const std::string& host, int group_rank, const std::string& state) {
+  rendezvous::NodeView node;
+  node.host = host;
+  node.incarnation = Incarnation(std::hash<std::string>()(host));
+  node.local_world_size = 8;
+  node.group_rank = group_rank;
+  node.state = state;
+  node.heard_ago = absl::Milliseconds(420);
+  return node;
+}
+
+rendezvous::JobView Job() {
   rendezvous::JobView job;
   job.job_id = "j";
   job.phase = "running";
@@ -13,23 +30,61 @@ TEST_CASE("a job is shown with its reason and a line for each node") {
   job.why = "all 2 nodes are there";
   job.max_restarts = 5;
   job.nodes_max = 2;
-  rendezvous::NodeView node;
-  node.host = "node001";
-  node.local_world_size = 8;
-  node.group_rank = 0;
-  node.state = "running";
-  job.nodes.push_back(node);
-  node.host = "n2";
-  node.group_rank = -1;
-  node.state = "joining";
-  job.nodes.push_back(node);
-  CHECK(StatusText({job}) ==
-        "job j: running, epoch 3, 2 nodes (--nnodes 1:2), restarts 0 of 5\n"
+  return job;
+}
+
+TEST_CASE("a job is shown with its reason, a line for each node, and its last failures") {
+  rendezvous::JobView job = Job();
+  job.nodes = {Node("node001", 0, "running"), Node("n2", 1, "running"), Node("n3", -1, "spare")};
+  job.nodes[0].progress = rendezvous::WorkerProgress{1200, 3.25, "step"};
+  job.nodes[2].why = "waits to replace a lost node";
+  job.last_failures.push_back({Epoch(2), "rank 9 on n2: killed by SIGKILL", absl::Seconds(185)});
+  CHECK(StatusText({job}, 10) ==
+        "job j: running, epoch 3, 3 nodes (--nnodes 1:2), not in the epoch: 1 spare, restarts 0 of "
+        "5\n"
         "  all 2 nodes are there\n"
-        "  group  host     workers  state\n"
-        "      0  node001        8  running\n"
-        "      -  n2             8  joining\n");
-  CHECK(StatusText({}) == "no jobs\n");
+        "  group  ranks  host     state           step  steps/s  heard  why\n"
+        "      0    0-7  node001  running (step)  1200     3.25  400ms\n"
+        "      1   8-15  n2       running            -        -  400ms\n"
+        "      -      -  n3       spare              -        -  400ms  waits to replace a lost "
+        "node\n"
+        "  last failures:\n"
+        "    epoch 2, 3m5s ago: rank 9 on n2: killed by SIGKILL\n");
+  CHECK(StatusText({}, 10) == "no jobs\n");
+}
+
+TEST_CASE("of a large job as many nodes are shown as there is room for") {
+  rendezvous::JobView job = Job();
+  for (int i = 0; i < 100; ++i) job.nodes.push_back(Node(absl::StrCat("n", i), i, "running"));
+  const std::string text = StatusText({job}, 3);
+  CHECK(absl::StrContains(text, "n2"));
+  CHECK_FALSE(absl::StrContains(text, "n3 "));
+  CHECK(absl::EndsWith(text, "  and 97 more nodes\n"));
+}
+
+TEST_CASE("changes are told once each, and what only ages is none") {
+  rendezvous::JobView before = Job();
+  before.nodes = {Node("a", 0, "running"), Node("b", 1, "running"), Node("c", -1, "joining")};
+  rendezvous::JobView after = before;
+  after.nodes[0].heard_ago = absl::Seconds(4);
+  after.nodes[0].progress = rendezvous::WorkerProgress{1, 1, "step"};
+  CHECK(StatusChanges({before}, {after}).empty());
+  after.epoch = Epoch(4);
+  after.why = "b is lost: its connection closed";
+  after.nodes = {Node("a", 0, "running"), Node("c", 1, "running")};
+  CHECK(StatusChanges({before}, {after}) ==
+        std::vector<std::string>{"job j: running, epoch 4, 2 nodes (--nnodes 1:2), restarts 0 of "
+                                 "5: b is lost: its connection closed",
+                                 "job j: c: running, group rank 1", "job j: b: gone"});
+  CHECK(StatusChanges({after}, {}) == std::vector<std::string>{"job j: forgotten"});
+}
+
+TEST_CASE("a large job's changes are bounded") {
+  rendezvous::JobView job = Job();
+  for (int i = 0; i < 100; ++i) job.nodes.push_back(Node(absl::StrCat("n", i), i, "running"));
+  const std::vector<std::string> lines = StatusChanges({}, {job});
+  CHECK(lines.size() == 22);
+  CHECK(lines.back() == "job j: and 80 more nodes changed");
 }
 
 }  // namespace

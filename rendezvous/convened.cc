@@ -36,6 +36,9 @@ int Main(int argc, char** argv) {
   app.add_option("--port", options.port, "TCP port; 0 is any free one, see the log")
       ->capture_default_str()
       ->check(CLI::Range(0, 65535));
+  app.add_option("--state-dir,--state_dir", options.state_dir,
+                 "directory of the journal, on a local disk: a daemon that ends, in whatever way, "
+                 "and is started again with it goes on with its jobs, and no worker notices");
   app.add_flag("--help-exit-codes,--help_exit_codes", wants_exit_codes,
                "print what each exit code means");
   try {
@@ -50,7 +53,7 @@ int Main(int argc, char** argv) {
     std::fputs(ExitCodeTable().c_str(), stdout);
     return CodeOf(ExitCode::kOk);
   }
-  InitLogging("convened");
+  InitLogging("convened", LogReader::kIsNotAwaited);
   const absl::StatusOr<int> exit_code = ServeUntilSignal(options);
   if (exit_code.ok()) return *exit_code;
   Complain(std::string(exit_code.status().message()));

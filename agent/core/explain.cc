@@ -17,10 +17,13 @@ Result Make(ExitCode code, std::string explanation) {
 std::string DescribeFailure(const rendezvous::WorkerFailure& failure) {
   const ExitVerdict verdict = ClassifyExit(
       {.exit_code = failure.exit_code, .signal = failure.signal}, /*in_session=*/failure.is_final);
-  std::string text =
-      absl::StrCat("The first failure was rank ", failure.global_rank, " (local rank ",
-                   failure.local_rank, ", pid ", failure.pid, ") on ", failure.host, ": ",
-                   failure.why.empty() ? verdict.why : failure.why, ". ", verdict.next_step);
+  std::string text = absl::StrCat("rank ", failure.global_rank, " (local rank ", failure.local_rank,
+                                  ", pid ", failure.pid, ") on ", failure.host, ": ",
+                                  failure.why.empty() ? verdict.why : failure.why, ".");
+  if (!failure.error_lines.empty()) {
+    absl::StrAppend(&text, " Its error file says:\n  ", absl::StrJoin(failure.error_lines, "\n  "));
+  }
+  absl::StrAppend(&text, failure.error_lines.empty() ? " " : "\n", verdict.next_step);
   if (failure.last_log_lines.empty()) {
     absl::StrAppend(&text, " It had printed nothing.");
   } else {
@@ -29,9 +32,21 @@ std::string DescribeFailure(const rendezvous::WorkerFailure& failure) {
   return text;
 }
 
+int ExitCodeOf(const rendezvous::WorkerFailure& failure, bool propagate) {
+  if (propagate && failure.signal != 0) return ExitCodeForSignal(failure.signal);
+  if (propagate && failure.exit_code != 0) return failure.exit_code;
+  return static_cast<int>(failure.is_final ? ExitCode::kUsage : ExitCode::kTrainingFailed);
+}
+
 }  // namespace
 
-Result ResultOfClose(const rendezvous::Close& close, const std::string& job_id) {
+Result WithFailure(Result result, const std::optional<rendezvous::WorkerFailure>& failure) {
+  if (!failure.has_value() || result.exit_code == static_cast<int>(ExitCode::kOk)) return result;
+  absl::StrAppend(&result.explanation, " Before that failed ", DescribeFailure(*failure));
+  return result;
+}
+
+Result ResultOfClose(const rendezvous::Close& close, const std::string& job_id, bool propagate) {
   switch (close.outcome) {
     case Outcome::kSucceeded:
       return Result{};
@@ -49,8 +64,8 @@ Result ResultOfClose(const rendezvous::Close& close, const std::string& job_id) 
   }
   std::string text = absl::StrCat("Job ", job_id, " failed: ", close.why, ".");
   if (!close.first_failure.has_value()) return Make(ExitCode::kTrainingFailed, text);
-  absl::StrAppend(&text, " ", DescribeFailure(*close.first_failure));
-  return Make(close.first_failure->is_final ? ExitCode::kUsage : ExitCode::kTrainingFailed, text);
+  absl::StrAppend(&text, " The first failure was ", DescribeFailure(*close.first_failure));
+  return Result{ExitCodeOf(*close.first_failure, propagate), text};
 }
 
 Result ResultOfStream(const absl::Status& status, const std::string& endpoint) {
@@ -94,6 +109,18 @@ Result ResultOfSpawnFailure(const absl::Status& status) {
 Result ResultOfStoreFailure(const absl::Status& status) {
   return Make(absl::IsResourceExhausted(status) ? ExitCode::kUnfitNode : ExitCodeForStatus(status),
               absl::StrCat("The job's store cannot start here: ", status.message()));
+}
+
+Result ResultOfTimerFile(const absl::Status& status) {
+  return Make(
+      ExitCode::kUsage,
+      absl::StrCat("TORCHELASTIC_ENABLE_FILE_TIMER is set, but ", std::string(status.message()),
+                   ". Name another path in TORCHELASTIC_TIMER_FILE, or leave it unset."));
+}
+
+Result ResultOfHealthCheck(const std::string& host, const absl::Status& status) {
+  return Make(ExitCode::kUnfitNode,
+              absl::StrCat(host, " is unfit and leaves the job: ", std::string(status.message())));
 }
 
 Result ResultOfUndeadWorkers(const std::string& host, absl::Duration waited) {

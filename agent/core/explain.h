@@ -1,6 +1,7 @@
 // PURE. The last words to the person, one paragraph each.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -10,8 +11,12 @@
 
 namespace convene::agent {
 
-// What the daemon's Close means for the command.
-Result ResultOfClose(const rendezvous::Close& close, const std::string& job_id);
+// What the daemon's Close means for the command. `propagate`: a failed job ends with the first
+// failed worker's own exit code, or 128 + the signal that killed it.
+Result ResultOfClose(const rendezvous::Close& close, const std::string& job_id, bool propagate);
+
+// A failure that ends for another reason than `failure`, which this node saw before: tells both.
+Result WithFailure(Result result, const std::optional<rendezvous::WorkerFailure>& failure);
 
 // The stream could not be opened, or not again, within `waited`; or the daemon refused this node.
 Result ResultOfStream(const absl::Status& status, const std::string& endpoint);
@@ -21,6 +26,10 @@ Result ResultOfSilence(const absl::Status& last, const std::string& endpoint, ab
 Result ResultOfSignal(int signal);
 Result ResultOfSpawnFailure(const absl::Status& status);
 Result ResultOfStoreFailure(const absl::Status& status);
+// `status`: TimerFile::Create's.
+Result ResultOfTimerFile(const absl::Status& status);
+// `status`: HealthChecked's.
+Result ResultOfHealthCheck(const std::string& host, const absl::Status& status);
 // Workers that outlive SIGKILL.
 Result ResultOfUndeadWorkers(const std::string& host, absl::Duration waited);
 

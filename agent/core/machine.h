@@ -15,24 +15,62 @@
 //
 // The stream may break in any state (`linked` turns false). The agent dials again with back-off,
 // with `last_epoch` in its Hello, until connect_timeout (never linked yet) or join_timeout (linked
-// before) has passed: then 69. Workers run on meanwhile. But for the daemon a node is its stream,
-// and a node whose stream broke is lost: the others have been told to stop. So a reconnect never
-// resumes an epoch, it leads to a new one; the epoch of the Welcome tells on which way:
+// before) has passed: then 69. Workers run on meanwhile, with one limit (the fence, below).
 //
-//   this node's or higher | the daemon remembers: the peers have stopped, no step can finish
-//                         |                       -> stop the workers (abort), then Ready
-//   lower                 | the daemon lost its memory: the peers are as healthy as we are
-//                         |                       -> stop the workers (checkpoint), then Ready
+// What the next Welcome makes of them:
+//
+//   resumed               | the daemon was started again and remembers this node's place
+//     running, stopping   |   -> go on; a failure the old daemon may not have heard is told again
+//     succeeded           |   -> WorkersSucceeded again
+//     waiting             |   -> Ready again, with the same store: a decided epoch may name it
+//     workers gone        |   -> the failure again, if there was one; a fresh store, Ready
+//   not resumed:
+//     this node's epoch   | the daemon lived on, and for it a node is its stream: the peers have
+//     or higher           | been told to stop, no step can finish
+//                         |   -> stop the workers (abort), then Ready
+//     lower               | the daemon lost its memory: the peers are as healthy as we are
+//                         |   -> stop the workers (checkpoint), then Ready
+//
+// The place is held (Hello.holds_place) from a Welcome with survives_restart on, until a Welcome
+// does not resume it. An Assignment or Stop that was missed follows that Welcome.
+//
+// The fence. The daemon gives this node a lease: the others may go on without it as soon as the
+// daemon has not heard it for so long. So this node's workers are dead by then, even if
+// no word gets through: at most one epoch of a run is alive. By this node's monotonic clock alone:
+//
+//   heard_at  a moment that is not after the daemon last heard this node: when it sent the last
+//             Heartbeat that was answered (Heard), or the Hello that was (Welcome), or when it
+//             began to connect and was refused, if it was refused each time since the stream broke
+//             (the daemon died with the stream; one that listens later counts the whole lease from
+//             then)
+//   heard_at + lease - lead   the workers are told to stop (abort), where lead is a second or an
+//             eighth of the lease, whichever is shorter
+//   heard_at + lease          they are killed, not later than the daemon gives the node up
+//
+// With a heartbeat each third of a lease, answers may so take half a lease before healthy workers
+// are stopped. While connections are refused the fence moves on with each try: a daemon that is
+// merely down stops nobody. A daemon that was there after the stream broke may have begun an epoch
+// without this node before it died: then refusals say nothing. (The first try follows the break at
+// once. Both ends of a connection are taken to see it break within the time that an epoch takes to
+// form.) An agent that was itself paused beyond its lease finds the fence behind
+// it when it wakes up, before it hears what has become of its epoch. An Assignment that arrives
+// behind the fence starts nothing. A daemon in this process has no fence: it cannot give up a node
+// that sleeps when it does.
 //
 // A worker's end while it is being stopped is the stop's doing, with one exception: all are healthy
 // in a stop for a checkpoint, so one that crashes there, or in session ends by anything but 0, 75
 // or our own signal, has failed. It is reported, and the stop becomes an abort: what is being saved
 // will not be complete.
 //
+// With a health check, kConnecting lasts until it has passed: Ready is said after it, in each
+// epoch. One that waits for a seat (a spare may, for days) is checked again and again; an
+// Assignment does not wait for that. A node that fails it leaves for good.
+//
 // An Assignment that comes while workers run stops them when its epoch is another, and else
 // changes nothing.
 #pragma once
 
+#include <deque>
 #include <optional>
 #include <set>
 #include <string>
@@ -42,6 +80,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "agent/core/exit_classifier.h"
+#include "agent/options.h"
 #include "rendezvous/quorum/messages.h"
 #include "tools/base/backoff.h"
 #include "tools/base/clock.h"
@@ -59,15 +98,18 @@ struct Result {
 struct Rules {
   rendezvous::Hello hello;
   std::string endpoint;    // for texts
-  std::string store_host;  // what Ready says
+  std::string store_host;  // what Ready says, unless StoreStarted knows better
   absl::Duration connect_timeout = absl::Seconds(60);
-  absl::Duration stop_grace = absl::Seconds(30);
+  StopGraces stop_graces;
+  bool has_health_check = false;                            // before each Ready
+  absl::Duration health_check_interval = absl::Minutes(5);  // while it waits for a seat
   // For an abort when every live worker opened the session: it was told in words that its work is
   // void.
   absl::Duration session_abort_grace = absl::Seconds(1);
   // After KILL: a process that is not gone then hangs in the kernel.
   absl::Duration kill_patience = absl::Seconds(30);
   absl::Duration leave_patience = absl::Seconds(1);
+  bool propagate_exit_code = false;  // of the job's first failure
 };
 
 // ---- events ----
@@ -75,16 +117,24 @@ struct Rules {
 struct Begin {};
 struct FromDaemon {
   rendezvous::DaemonEvent event;
+  MonotonicTime hello_at;     // when the Hello of its stream was said
+  bool is_from_here = false;  // this process hosts the daemon
 };
 // Also: it could not be opened.
 struct StreamEnded {
   absl::Status status;
+  // No daemon runs at the endpoint: its machine said so to a connection that began then.
+  std::optional<MonotonicTime> refused_at = std::nullopt;
 };
 struct StoreStarted {
   int port = 0;
+  std::string host = {};  // that others reach it by; "": as in Rules
 };
 struct StoreFailed {
   absl::Status status;
+};
+struct HealthChecked {
+  absl::Status status;  // not OK: this node is unfit, the message says how it ended
 };
 struct SessionOpened {
   int local_rank = 0;
@@ -94,6 +144,15 @@ struct WorkerExited {
   int64_t pid = 0;
   ExitStatus status;
   std::vector<std::string> last_log_lines;
+  std::vector<std::string> error_lines;  // of its error file
+};
+// A worker of that epoch makes no progress: a failure, though it runs.
+struct WorkerHung {
+  Epoch epoch;
+  int local_rank = 0;
+  int64_t pid = 0;
+  std::string why;
+  std::vector<std::string> last_log_lines;  // where it stands
 };
 // Every worker is reaped and its output read to the end.
 struct WorkersGone {};
@@ -105,14 +164,18 @@ struct SignalReceived {
 };
 struct Timer {};
 
-using Event = std::variant<Begin, FromDaemon, StreamEnded, StoreStarted, StoreFailed, SessionOpened,
-                           WorkerExited, WorkersGone, SpawnFailed, SignalReceived, Timer>;
+using Event = std::variant<Begin, FromDaemon, StreamEnded, StoreStarted, StoreFailed, HealthChecked,
+                           SessionOpened, WorkerExited, WorkerHung, WorkersGone, SpawnFailed,
+                           SignalReceived, Timer>;
 
 // ---- actions, done in order; each says why, for the log ----
 
 struct OpenStream {
   rendezvous::Hello hello;
   absl::Duration timeout;  // for this one try
+  // This process may serve the rendezvous if nobody does: not instead of a daemon with a memory,
+  // which will be back.
+  bool may_host = true;
   std::string why;
 };
 struct CloseStream {
@@ -144,12 +207,17 @@ struct KillWorkers {
 struct RestartStore {
   std::string why;
 };
+// Answered by HealthChecked, unless it is cancelled. None runs.
+struct RunHealthCheck {
+  Epoch last_epoch;  // the latest one known, 0 before the first
+};
+struct CancelHealthCheck {};
 struct Finish {
   Result result;
 };
 
 using Action = std::variant<OpenStream, CloseStream, Send, StartWorkers, StopWorkers, KillWorkers,
-                            RestartStore, Finish>;
+                            RestartStore, RunHealthCheck, CancelHealthCheck, Finish>;
 using Actions = std::vector<Action>;
 
 // ---- the machine ----
@@ -166,6 +234,8 @@ struct State {
   rendezvous::Assignment assignment;
   std::set<int> alive;       // local ranks of the workers that have not ended
   std::set<int> in_session;  // local ranks that opened the session
+  // The first of the epoch that this node reported: whatever else ends the run does not mask it.
+  std::optional<rendezvous::WorkerFailure> failure;
 
   // The stream.
   bool linked = false;   // Welcome came on the present stream
@@ -178,6 +248,27 @@ struct State {
   MonotonicTime heartbeat_at = MonotonicTime::InfiniteFuture();
   absl::Duration heartbeat_interval = absl::Seconds(1);
   std::optional<Backoff> backoff;  // none: the first try after a good stream
+  // A stream that broke was dialled again without a wait.
+  MonotonicTime dialled_at_once_at = MonotonicTime::FromEpoch(-absl::InfiniteDuration());
+  bool only_refused = false;  // was every try since the stream broke
+
+  // The fence, see above.
+  bool has_fence = false;
+  absl::Duration lease;  // of the last Welcome
+  MonotonicTime heard_at;
+  std::deque<MonotonicTime> unheard;  // when the heartbeats without an answer were sent
+  MonotonicTime fence_at = MonotonicTime::InfiniteFuture();  // when the workers are told to stop
+
+  // With a daemon that survives its restart.
+  bool holds_place = false;
+  Epoch place;                                             // the epoch of the place; 0: none yet
+  std::optional<rendezvous::WorkerFailure> place_failure;  // of `place`, as reported
+  // kConnecting.
+  int store_port = 0;  // 0: the store of the coming epoch does not run yet
+  std::string store_host;
+  bool is_checking_health = false;
+  // kWaiting.
+  MonotonicTime check_health_at = MonotonicTime::InfiniteFuture();
 
   // kStopping and kLeaving.
   rendezvous::StopKind stop_kind = rendezvous::StopKind::kAbort;

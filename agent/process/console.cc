@@ -1,11 +1,5 @@
 #include "agent/process/console.h"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <utility>
 
@@ -20,32 +14,11 @@ constexpr absl::string_view kClearRow = "\r\033[K";
 }  // namespace
 
 Console::Console(EventLoop& loop, int stdout_fd, int stderr_fd, std::function<void()> on_relief)
-    : loop_(loop), on_relief_(std::move(on_relief)) {
-  Prepare(out_, stdout_fd);
-  Prepare(err_, stderr_fd);
-}
+    : loop_(loop), on_relief_(std::move(on_relief)), out_(stdout_fd), err_(stderr_fd) {}
 
 Console::~Console() {
   for (Sink* sink : {&out_, &err_}) {
-    if (sink->watched) loop_.Forget(sink->fd);
-  }
-}
-
-void Console::Prepare(Sink& sink, int fd) {
-  sink.fd = fd;
-  struct stat info;
-  if (fstat(fd, &info) != 0) {
-    sink.closed = true;
-    return;
-  }
-  sink.terminal = isatty(fd) == 1;
-  sink.is_socket = S_ISSOCK(info.st_mode);
-  // Pipes and terminals can block, and O_NONBLOCK on the descriptor itself would also change it for
-  // the shell and everyone else who shares it. Opened again it is a description of our own.
-  if (S_ISFIFO(info.st_mode) || S_ISCHR(info.st_mode)) {
-    sink.reopened.Reset(open(absl::StrCat("/proc/self/fd/", fd).c_str(),
-                             O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
-    if (sink.reopened.valid()) sink.fd = sink.reopened.get();
+    if (sink->watched) loop_.Forget(sink->output.fd());
   }
 }
 
@@ -55,7 +28,7 @@ bool Console::Congested() const {
 
 void Console::WriteLine(OutputStream stream, absl::string_view prefix, absl::string_view line) {
   Sink& sink = SinkOf(stream);
-  if (in_place_.empty() || !sink.terminal) {
+  if (in_place_.empty() || !sink.output.is_terminal()) {
     Append(sink, prefix, line, "\n");
   } else {
     Append(SinkOf(in_place_stream_), kClearRow, "", "");
@@ -88,10 +61,7 @@ void Console::Flush() {
 void Console::Flush(Sink& sink) {
   size_t done = 0;
   while (done < sink.waiting.size()) {
-    const char* data = sink.waiting.data() + done;
-    const size_t size = sink.waiting.size() - done;
-    const ssize_t n = sink.is_socket ? send(sink.fd, data, size, MSG_DONTWAIT | MSG_NOSIGNAL)
-                                     : write(sink.fd, data, size);
+    const ssize_t n = sink.output.Write(absl::string_view(sink.waiting).substr(done));
     if (n > 0) {
       done += n;
     } else if (errno == EINTR) {
@@ -110,9 +80,9 @@ void Console::Flush(Sink& sink) {
   sink.watched = wait;
   if (wait) {
     loop_.Watch(
-        sink.fd, [this, &sink] { OnWritable(sink); }, /*writable=*/true);
+        sink.output.fd(), [this, &sink] { OnWritable(sink); }, /*writable=*/true);
   } else {
-    loop_.Forget(sink.fd);
+    loop_.Forget(sink.output.fd());
   }
 }
 

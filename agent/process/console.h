@@ -7,7 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "agent/process/event_loop.h"
 #include "tools/base/clock.h"
-#include "tools/base/unique_fd.h"
+#include "tools/base/shared_output.h"
 
 namespace convene::agent {
 
@@ -26,7 +26,7 @@ class Console {
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
 
-  bool IsTerminal(OutputStream stream) const { return SinkOf(stream).terminal; }
+  bool IsTerminal(OutputStream stream) const { return SinkOf(stream).output.is_terminal(); }
   bool Congested() const;
 
   // Adds `prefix`, `line` and an end of line to what waits for Flush.
@@ -44,17 +44,14 @@ class Console {
 
  private:
   struct Sink {
-    UniqueFd reopened;  // the same pipe or terminal without O_NONBLOCK on a description that others
-                        // share
-    int fd = -1;
-    bool is_socket = false;
-    bool terminal = false;
-    bool closed = false;
+    explicit Sink(int fd) : output(fd), closed(!output.is_open()) {}
+
+    const SharedOutput output;
+    bool closed;
     bool watched = false;
     std::string waiting;
   };
 
-  static void Prepare(Sink& sink, int fd);
   Sink& SinkOf(OutputStream stream) { return stream == OutputStream::kStdout ? out_ : err_; }
   const Sink& SinkOf(OutputStream stream) const {
     return stream == OutputStream::kStdout ? out_ : err_;

@@ -78,6 +78,26 @@ TEST_CASE("a single worker keeps all its threads, a terminal is announced") {
   CHECK_THAT(text, !Catch::Contains("OMP_NUM_THREADS") && Catch::Contains("CONVENE_TERMINAL=1\n"));
 }
 
+TEST_CASE("a worker with a virtual local rank still knows its own, and sees its own device") {
+  WorkerPlace place = Place();
+  place.virtual_local_rank = true;
+  place.devices = {{"CUDA_VISIBLE_DEVICES", "7"}};
+  place.progress_path = "/dev/shm/page";
+  const std::string text =
+      absl::StrJoin(WorkerEnvironment({{"CUDA_VISIBLE_DEVICES", "6,7"}}, {}, place), "\n");
+  CHECK_THAT(text, Catch::Contains("\nLOCAL_RANK=0\n") &&
+                       Catch::Contains("CONVENE_LOCAL_RANK=3\n") &&
+                       Catch::Contains("CUDA_VISIBLE_DEVICES=7\n") &&
+                       Catch::Contains("CONVENE_PROGRESS=/dev/shm/page\n"));
+}
+
+TEST_CASE("an outer agent's page and local rank mean nothing to a worker") {
+  const std::string text = absl::StrJoin(
+      WorkerEnvironment({{"CONVENE_PROGRESS", "/outer"}, {"CONVENE_LOCAL_RANK", "5"}}, {}, Place()),
+      "\n");
+  CHECK_THAT(text, !Catch::Contains("CONVENE_PROGRESS") && !Catch::Contains("CONVENE_LOCAL_RANK"));
+}
+
 TEST_CASE("an environment block is read as getenv reads it") {
   const char* const strings[] = {"A=1", "no equals", "B=x=y", "A=2", "=odd", nullptr};
   CHECK(ParseEnvironment(strings) == std::map<std::string, std::string>{{"A", "1"}, {"B", "x=y"}});

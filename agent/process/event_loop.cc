@@ -49,7 +49,8 @@ void EventLoop::RunOnce(MonotonicTime deadline) {
     return;
   }
   for (int i = 0; i < count; ++i) {
-    const auto found = fd_of_id_.find(events[i].data.u64);
+    const uint64_t id = events[i].data.u64;  // A copy: the struct is packed.
+    const auto found = fd_of_id_.find(id);
     if (found == fd_of_id_.end()) continue;
     const Callback on_ready = watched_[found->second].on_ready;  // A copy: it may Forget itself.
     on_ready();

@@ -1,7 +1,6 @@
 #include "agent/process/last_lines.h"
 
 #include <cstdint>
-#include <utility>
 
 namespace convene::agent {
 namespace {
@@ -31,17 +30,31 @@ size_t CharacterLength(absl::string_view text) {
 
 }  // namespace
 
-void LastLines::Add(absl::string_view line) {
+std::string LastLines::Clean(absl::string_view line, size_t longest) {
   std::string kept;
   while (!line.empty()) {
     const size_t length = CharacterLength(line);
     const size_t used = length == 0 ? 1 : length;
-    if (kept.size() + used > kLongestLine) break;
+    if (kept.size() + used > longest) break;
     kept.append(length == 0 ? "?" : line.data(), used);
     line.remove_prefix(used);
   }
-  lines_.push_back(std::move(kept));
-  if (lines_.size() > kLines) lines_.pop_front();
+  return kept;
+}
+
+void LastLines::Add(absl::string_view line) {
+  // As much as Clean can look at: a character has at most 4 bytes.
+  line = line.substr(0, kLongestLine + 4);
+  lines_[added_ % kLines].assign(line.data(), line.size());
+  ++added_;
+}
+
+std::vector<std::string> LastLines::Get() const {
+  std::vector<std::string> lines;
+  for (size_t i = added_ < kLines ? 0 : added_ - kLines; i < added_; ++i) {
+    lines.push_back(Clean(lines_[i % kLines]));
+  }
+  return lines;
 }
 
 }  // namespace convene::agent

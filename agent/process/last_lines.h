@@ -1,7 +1,7 @@
 // PURE. The last lines that a worker wrote, for the report of its failure.
 #pragma once
 
-#include <deque>
+#include <array>
 #include <string>
 #include <vector>
 
@@ -9,19 +9,23 @@
 
 namespace convene::agent {
 
-// Both streams together. Not thread-safe.
+// Of one stream. Not thread-safe. Add costs a copy of the line and, soon, no allocation.
 class LastLines {
  public:
   static constexpr size_t kLines = 20;
   static constexpr size_t kLongestLine = 500;  // bytes; the rest of a longer line is cut off
 
-  // Bytes that are not UTF-8 become '?': the report travels in protobuf strings, which allow
-  // nothing else.
   void Add(absl::string_view line);
-  std::vector<std::string> Get() const { return {lines_.begin(), lines_.end()}; }
+  // Oldest first, each as Clean makes it.
+  std::vector<std::string> Get() const;
+
+  // At most `longest` bytes of `line`; bytes that are not UTF-8 become '?': the report travels
+  // in protobuf strings, which allow nothing else.
+  static std::string Clean(absl::string_view line, size_t longest = kLongestLine);
 
  private:
-  std::deque<std::string> lines_;
+  std::array<std::string, kLines> lines_;  // a ring
+  size_t added_ = 0;
 };
 
 }  // namespace convene::agent

@@ -6,16 +6,31 @@ namespace convene::agent {
 
 void LineAssembler::Add(absl::string_view bytes, const OnLine& on_line) {
   while (!bytes.empty()) {
-    const size_t stop = bytes.find_first_of("\r\n");
+    const size_t newline = bytes.find('\n');
+    const absl::string_view line = bytes.substr(0, newline);
+    const bool whole = newline != absl::string_view::npos;
+    if (whole && open_.empty() && !carriage_return_ && line.size() < kLongestLine &&
+        line.find('\r') == absl::string_view::npos) {
+      on_line(line);  // Where it stands, without a copy: nearly all lines are such.
+    } else {
+      AddRedrawn(line, on_line);
+      if (whole) {
+        on_line(open_);
+        open_.clear();
+      }
+    }
+    if (!whole) return;
+    carriage_return_ = redrawn_ = false;
+    bytes.remove_prefix(newline + 1);
+  }
+}
+
+void LineAssembler::AddRedrawn(absl::string_view bytes, const OnLine& on_line) {
+  while (true) {
+    const size_t stop = bytes.find('\r');
     AddWithinLine(bytes.substr(0, stop), on_line);
     if (stop == absl::string_view::npos) return;
-    if (bytes[stop] == '\n') {
-      on_line(open_);
-      open_.clear();
-      carriage_return_ = redrawn_ = false;
-    } else {
-      carriage_return_ = true;
-    }
+    carriage_return_ = true;
     bytes.remove_prefix(stop + 1);
   }
 }

@@ -28,6 +28,8 @@ class LineAssembler {
   absl::string_view InPlace() const;
 
  private:
+  // Bytes without "\n"; without "\n" and "\r".
+  void AddRedrawn(absl::string_view bytes, const OnLine& on_line);
   void AddWithinLine(absl::string_view bytes, const OnLine& on_line);
 
   std::string open_;              // since the last end of line or carriage return

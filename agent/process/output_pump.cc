@@ -3,11 +3,13 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
-#include "spdlog/spdlog.h"
-#include "tools/base/files.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tools/base/clock.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::agent {
@@ -16,41 +18,55 @@ namespace {
 constexpr size_t kReadSize = 64 * 1024;
 // What a pipe can hold at most unless root enlarged it: the bound of ReadAvailable.
 constexpr size_t kPipeContent = 1 << 20;
+// Of each stream, while the console is slow: so that whoever makes it slow does not stop the
+// others.
+constexpr size_t kAllowance = 64 * 1024;
 
 }  // namespace
 
-OutputPump::OutputPump(EventLoop& loop, Console& console, LastLines& last_lines, Options options)
-    : loop_(loop), console_(console), last_lines_(last_lines), options_(std::move(options)) {}
+OutputPump::OutputPump(EventLoop& loop, Console& console, Options options)
+    : loop_(loop),
+      console_(console),
+      stream_(options.stream),
+      output_(std::move(options.output)),
+      on_end_(std::move(options.on_end)) {}
 
 absl::StatusOr<std::unique_ptr<OutputPump>> OutputPump::Create(EventLoop& loop, Console& console,
-                                                               LastLines& last_lines,
                                                                Options options) {
-  std::unique_ptr<OutputPump> pump(new OutputPump(loop, console, last_lines, std::move(options)));
+  std::unique_ptr<OutputPump> pump(new OutputPump(loop, console, std::move(options)));
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe for a worker's output");
   pump->read_end_.Reset(ends[0]);
   pump->write_end_.Reset(ends[1]);
   // Only our end: the worker's must block.
   fcntl(ends[0], F_SETFL, O_NONBLOCK);
-  const std::string& path = pump->options_.log_file;
-  if (!path.empty()) {
-    CONVENE_RETURN_IF_ERROR(MakeDirectories(ParentDirectory(path)));
-    pump->log_file_.Reset(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-    if (!pump->log_file_.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
-  }
-  pump->SetPaused(false);
+  pump->Reconsider();
   return pump;
 }
 
-OutputPump::~OutputPump() { SetPaused(true); }
+OutputPump::~OutputPump() {
+  if (watched_) loop_.Forget(read_end_.get());
+  if (output_.file != nullptr) output_.disk->Close(output_.file);
+}
 
-void OutputPump::SetPaused(bool paused) {
-  if (!read_end_.valid() || paused == !watched_) return;
-  watched_ = !paused;
-  if (paused) {
-    loop_.Forget(read_end_.get());
-  } else {
+void OutputPump::SetConsoleSlow(bool slow) {
+  if (slow == console_slow_) return;
+  console_slow_ = slow;
+  allowance_ = kAllowance;
+  Reconsider();
+}
+
+void OutputPump::Reconsider() {
+  if (!read_end_.valid()) return;
+  const bool waits_for_console = console_slow_ && output_.on_console && allowance_ == 0;
+  const bool wanted =
+      !waits_for_console && (output_.file == nullptr || !output_.disk->MustWait(*output_.file));
+  if (wanted == watched_) return;
+  watched_ = wanted;
+  if (wanted) {
     loop_.Watch(read_end_.get(), [this] { ReadOnce(); });
+  } else {
+    loop_.Forget(read_end_.get());
   }
 }
 
@@ -74,33 +90,45 @@ bool OutputPump::ReadOnce() {
     return false;
   }
   const absl::string_view bytes(buffer, n);
-  if (log_file_.valid()) {
-    const absl::Status written = WriteAll(log_file_.get(), bytes, options_.log_file);
-    if (!written.ok()) {
-      spdlog::warn("{}: this log ends here", std::string(written.message()));
-      log_file_.Reset();
-    }
+  if (output_.file != nullptr) output_.disk->Append(output_.file, bytes);
+  const absl::Time now = WallNow();
+  const std::string& prefix = output_.prefix.At(now);
+  assembler_.Add(bytes, [&](absl::string_view line) { OnLine(line, prefix, now); });
+  if (output_.on_console) {
+    if (output_.in_place) console_.SetInPlace(stream_, prefix, assembler_.InPlace());
+    console_.Flush();
+    allowance_ -= std::min<size_t>(allowance_, n);
   }
-  assembler_.Add(bytes, [this](absl::string_view line) { OnLine(line); });
-  if (options_.in_place) {
-    console_.SetInPlace(options_.stream, options_.prefix, assembler_.InPlace());
-  }
-  console_.Flush();
+  Reconsider();
   return true;
 }
 
-void OutputPump::OnLine(absl::string_view line) {
+void OutputPump::OnLine(absl::string_view line, const std::string& prefix, absl::Time now) {
   last_lines_.Add(line);
-  console_.WriteLine(options_.stream, options_.prefix, line);
+  if (output_.recent != nullptr) {
+    output_.recent->Add(now, output_.rank, output_.local_rank, stream_ == OutputStream::kStderr,
+                        line);
+  }
+  if (output_.on_console) console_.WriteLine(stream_, prefix, line);
+  if (output_.filtered == nullptr) return;
+  for (const std::string& filter : output_.filters) {
+    if (!absl::StrContains(line, filter)) continue;
+    return output_.disk->Append(output_.filtered, absl::StrCat(prefix, line, "\n"));
+  }
 }
 
 void OutputPump::AtEnd() {
-  SetPaused(true);
+  if (watched_) loop_.Forget(read_end_.get());
+  watched_ = false;
   read_end_.Reset();
-  assembler_.End([this](absl::string_view line) { OnLine(line); });
-  if (options_.in_place) console_.SetInPlace(options_.stream, "", "");
-  console_.Flush();
-  options_.on_end();
+  const absl::Time now = WallNow();
+  const std::string& prefix = output_.prefix.At(now);
+  assembler_.End([&](absl::string_view line) { OnLine(line, prefix, now); });
+  if (output_.on_console) {
+    if (output_.in_place) console_.SetInPlace(stream_, "", "");
+    console_.Flush();
+  }
+  on_end_();
 }
 
 }  // namespace convene::agent

@@ -1,34 +1,51 @@
-// One stream of one worker: from its pipe to the console, its log file and its last lines.
+// One stream of one worker: from its pipe to the console, its log files and its last lines.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "agent/process/console.h"
 #include "agent/process/event_loop.h"
 #include "agent/process/last_lines.h"
 #include "agent/process/line_assembler.h"
+#include "agent/process/line_prefix.h"
+#include "agent/process/log_disk.h"
+#include "agent/process/recent_lines.h"
 #include "tools/base/unique_fd.h"
 
 namespace convene::agent {
+
+// Where a stream goes. The log disk and the recent lines outlive its pump.
+struct StreamOutput {
+  bool on_console = true;
+  bool in_place = false;                    // redrawn lines are shown as they change, on a terminal
+  LinePrefix prefix;                        // before each line on the console and in `filtered`
+  LogDisk* disk = nullptr;                  // set when a file is
+  std::shared_ptr<LogDisk::File> file;      // gets the bytes as they are; null: none
+  std::shared_ptr<LogDisk::File> filtered;  // gets the lines with one of `filters`; null: none
+  std::vector<std::string> filters;
+  RecentLines* recent = nullptr;  // gets the lines, as this worker's; null: none
+  int rank = 0;
+  int local_rank = 0;
+};
 
 // Lives on the thread of its loop.
 class OutputPump {
  public:
   struct Options {
     OutputStream stream = OutputStream::kStdout;
-    std::string prefix;            // before each line on the console
-    std::string log_file;          // "" = none; gets the bytes as they are, appended
-    bool in_place = false;         // redrawn lines are shown as they change, on a terminal
+    StreamOutput output;
     std::function<void()> on_end;  // at_end has turned true; must not destroy the pump
   };
 
-  // `last_lines` and `console` outlive the pump. Creates the pipe; errors of pipe2 and open.
+  // `console` outlives the pump. Creates the pipe; errors of pipe2.
   static absl::StatusOr<std::unique_ptr<OutputPump>> Create(EventLoop& loop, Console& console,
-                                                            LastLines& last_lines, Options options);
+                                                            Options options);
   ~OutputPump();
   OutputPump(const OutputPump&) = delete;
   OutputPump& operator=(const OutputPump&) = delete;
@@ -37,33 +54,39 @@ class OutputPump {
   int write_end() const { return write_end_.get(); }
   void CloseWriteEnd() { write_end_.Reset(); }
 
+  const LastLines& last_lines() const { return last_lines_; }
   // True once every writer has closed the pipe and all was read, or after Close.
   bool at_end() const { return !read_end_.valid(); }
-  // Pauses or goes on reading: a worker that writes faster than the console's reader reads then
-  // waits in its write.
-  void SetPaused(bool paused);
-  // Reads what is there now, even when paused (at most a pipe's content each: bounded).
+  // The console's readers are slow (`slow`), or are no longer. A worker that goes on writing to
+  // them then waits in its write; one that writes little does not notice.
+  void SetConsoleSlow(bool slow);
+  // The log disk may have room again.
+  void Reconsider();
+  // Reads what is there now, whoever is slow (at most a pipe's content each: bounded).
   void ReadAvailable();
   // Reads what is there now, and no more after: somebody keeps the pipe open.
   void Close();
 
  private:
-  OutputPump(EventLoop& loop, Console& console, LastLines& last_lines, Options options);
+  OutputPump(EventLoop& loop, Console& console, Options options);
 
   // False when nothing is there now, or the pipe is at its end (which it then is).
   bool ReadOnce();
-  void OnLine(absl::string_view line);
+  void OnLine(absl::string_view line, const std::string& prefix, absl::Time now);
   void AtEnd();
 
   EventLoop& loop_;
   Console& console_;
-  LastLines& last_lines_;
-  const Options options_;
+  const OutputStream stream_;
+  StreamOutput output_;
+  const std::function<void()> on_end_;
   UniqueFd read_end_;
   UniqueFd write_end_;
-  UniqueFd log_file_;
   bool watched_ = false;
+  bool console_slow_ = false;
+  size_t allowance_ = 0;  // bytes that may still be read while the console is slow
   LineAssembler assembler_;
+  LastLines last_lines_;
 };
 
 }  // namespace convene::agent

@@ -29,6 +29,7 @@ constexpr size_t kLongestHello = 128;  // bytes
 constexpr char kDirectoryPrefix[] = "convene.";
 constexpr char kLockName[] = "/lock";
 constexpr char kSocketName[] = "/session";
+constexpr char kTimersName[] = "/timers";
 // What one start cleans up of the past, and how far it looks for it.
 constexpr int kMostSwept = 64;
 constexpr int kMostLookedAt = 10'000;
@@ -40,6 +41,7 @@ UniqueFd OpenDevNull() { return UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)
 // Removes what a server leaves in `directory`, and nothing else.
 void RemoveServerFiles(const std::string& directory) {
   unlink(absl::StrCat(directory, kSocketName).c_str());
+  unlink(absl::StrCat(directory, kTimersName).c_str());
   unlink(absl::StrCat(directory, kLockName).c_str());
   rmdir(directory.c_str());
 }
@@ -121,6 +123,8 @@ absl::Status SessionServer::Bind(const std::string& parent) {
   }
   return absl::OkStatus();
 }
+
+std::string SessionServer::timers_path() const { return absl::StrCat(directory_, kTimersName); }
 
 void SessionServer::RemoveDirectory() {
   listener_.Reset();

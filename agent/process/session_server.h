@@ -34,6 +34,9 @@ class SessionServer {
 
   const std::string& path() const { return path_; }  // CONVENE_SESSION; shorter than 108 bytes
 
+  // Beside it, and swept with it: where the FIFO of timer_file.h may be.
+  std::string timers_path() const;
+
   // Ends all sessions; from now on only workers of `epoch` with a local rank below
   // `local_world_size` are let in.
   void BeginEpoch(Epoch epoch, int local_world_size);

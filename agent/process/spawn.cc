@@ -2,15 +2,20 @@
 
 #include <fcntl.h>
 #include <linux/close_range.h>
+#include <linux/sched.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <set>
 
 #include "absl/strings/str_cat.h"
+#include "agent/process/signal_mask.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 
@@ -26,6 +31,9 @@ struct ChildPlan {
   int stdout_fd;
   int stderr_fd;
   pid_t parent;
+  const cpu_set_t* cpus;  // null: the parent's
+  size_t cpus_bytes;
+  std::atomic<pid_t>* pid_slot;
 };
 
 // Signals that the parent ignores stay ignored over execve, and blocked ones blocked: both are
@@ -41,10 +49,12 @@ void RestoreSignals() {
 
 // Returns an errno value when it returns at all.
 int BecomeWorker(const ChildPlan& plan) {
-  if (setpgid(0, 0) != 0) return errno;
+  if (setsid() < 0) return errno;
+  if (plan.pid_slot != nullptr) plan.pid_slot->store(getpid());
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return errno;
   // The parent may have died before the line above: then nothing would ever kill this process.
   if (getppid() != plan.parent) return ESRCH;
+  if (plan.cpus != nullptr && sched_setaffinity(0, plan.cpus_bytes, plan.cpus) != 0) return errno;
   if (dup2(plan.stdin_fd, STDIN_FILENO) < 0 || dup2(plan.stdout_fd, STDOUT_FILENO) < 0 ||
       dup2(plan.stderr_fd, STDERR_FILENO) < 0) {
     return errno;
@@ -57,16 +67,58 @@ int BecomeWorker(const ChildPlan& plan) {
   return errno;
 }
 
+[[noreturn]] void RunChild(const ChildPlan& plan, volatile int* error) {
+  *error = BecomeWorker(plan);
+  _exit(127);
+}
+
 // vfork: the child borrows this address space until its execve, so that a start costs the same
 // however large the agent has grown. In a function of its own, with nothing kept in registers
 // across the two returns.
 __attribute__((noinline)) pid_t VforkWorker(const ChildPlan& plan, volatile int* error) {
   const pid_t pid = vfork();
-  if (pid == 0) {
-    *error = BecomeWorker(plan);
-    _exit(127);
-  }
+  if (pid == 0) RunChild(plan, error);
   return pid;
+}
+
+// clone3(2), returning twice like vfork. Must be inlined: the child goes on in this very frame, and
+// would overwrite the return address of a deeper one. A negative errno value on failure.
+__attribute__((always_inline)) inline long RawClone3(clone_args* arguments) {
+#if defined(__x86_64__)
+  long result = SYS_clone3;
+  asm volatile("syscall"
+               : "+a"(result)
+               : "D"(arguments), "S"(sizeof(*arguments))
+               : "rcx", "r11", "memory", "cc");
+  return result;
+#elif defined(__aarch64__)
+  register long number asm("x8") = SYS_clone3;
+  register long result asm("x0") = reinterpret_cast<long>(arguments);
+  register long size asm("x1") = sizeof(*arguments);
+  asm volatile("svc #0" : "+r"(result) : "r"(number), "r"(size) : "memory", "cc");
+  return result;
+#else
+  (void)arguments;
+  return -ENOSYS;
+#endif
+}
+
+// The same, in another cgroup from its first moment: moving a process there later would make all
+// forks of the machine wait.
+__attribute__((noinline)) pid_t VforkWorkerInto(int cgroup_fd, const ChildPlan& plan,
+                                                volatile int* error) {
+  clone_args arguments = {};
+  arguments.flags = CLONE_VM | CLONE_VFORK | CLONE_INTO_CGROUP;
+  arguments.exit_signal = SIGCHLD;
+  arguments.cgroup = static_cast<uint64_t>(cgroup_fd);
+  const long pid = RawClone3(&arguments);
+  if (pid == 0) RunChild(plan, error);
+  return static_cast<pid_t>(pid);
+}
+
+std::set<pid_t>& Spawned() {
+  static auto* const spawned = new std::set<pid_t>;
+  return *spawned;
 }
 
 std::vector<char*> Pointers(const std::vector<std::string>& strings) {
@@ -77,19 +129,16 @@ std::vector<char*> Pointers(const std::vector<std::string>& strings) {
   return pointers;
 }
 
-// No handler may run in the child while it borrows our memory.
-class ScopedAllSignalsBlocked {
- public:
-  ScopedAllSignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    CONVENE_CHECK(pthread_sigmask(SIG_SETMASK, &all, &before_) == 0);
-  }
-  ~ScopedAllSignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
-};
+// A cpu_set_t is as long as the highest number needs.
+std::vector<cpu_set_t> CpuSet(const std::vector<int>& cpus) {
+  if (cpus.empty()) return {};
+  const int highest = *std::max_element(cpus.begin(), cpus.end());
+  std::vector<cpu_set_t> set(static_cast<size_t>(highest) / CPU_SETSIZE + 1);
+  const size_t bytes = set.size() * sizeof(cpu_set_t);
+  CPU_ZERO_S(bytes, set.data());
+  for (const int cpu : cpus) CPU_SET_S(cpu, bytes, set.data());
+  return set;
+}
 
 absl::Status ExecError(int error, const std::string& program) {
   if (error == ENOEXEC) {
@@ -118,18 +167,31 @@ absl::StatusOr<Child> Spawn(const SpawnRequest& request) {
   if (!null.valid()) return ErrnoStatus(errno, "open /dev/null");
   const std::vector<char*> argv = Pointers(request.arguments);
   const std::vector<char*> envp = Pointers(request.environment);
-  const ChildPlan plan = {request.program.c_str(), argv.data(),       envp.data(), null.get(),
-                          request.stdout_fd,       request.stderr_fd, getpid()};
+  const std::vector<cpu_set_t> cpus = CpuSet(request.cpus);
+  const ChildPlan plan = {request.program.c_str(),
+                          argv.data(),
+                          envp.data(),
+                          null.get(),
+                          request.stdout_fd,
+                          request.stderr_fd,
+                          getpid(),
+                          cpus.empty() ? nullptr : cpus.data(),
+                          cpus.size() * sizeof(cpu_set_t),
+                          request.pid_slot};
   volatile int exec_error = 0;
   pid_t pid = -1;
   int fork_error = 0;
   {
+    // No handler may run in the child while it borrows our memory.
     const ScopedAllSignalsBlocked blocked;
-    pid = VforkWorker(plan, &exec_error);
+    if (request.cgroup_fd >= 0) pid = VforkWorkerInto(request.cgroup_fd, plan, &exec_error);
+    // Also when the kernel is too old, or a container forbids clone3.
+    if (pid < 0) pid = VforkWorker(plan, &exec_error);
     fork_error = errno;
   }
   if (pid < 0) return ErrnoStatus(fork_error, "vfork");
   if (exec_error != 0) {
+    if (request.pid_slot != nullptr) request.pid_slot->store(0);
     waitpid(pid, nullptr, 0);  // It has ended: vfork returned.
     return ExecError(exec_error, request.program);
   }
@@ -140,16 +202,23 @@ absl::StatusOr<Child> Spawn(const SpawnRequest& request) {
   if (!child.pidfd.valid()) {
     const absl::Status status = ErrnoStatus(errno, "pidfd_open");
     kill(-pid, SIGKILL);
+    if (request.pid_slot != nullptr) request.pid_slot->store(0);
     waitpid(pid, nullptr, 0);
     return status;
   }
   fcntl(child.pidfd.get(), F_SETFD, FD_CLOEXEC);
+  Spawned().insert(pid);
   return child;
 }
+
+bool IsSpawned(pid_t pid) { return Spawned().count(pid) > 0; }
+
+void Disown(pid_t pid) { Spawned().erase(pid); }
 
 ExitStatus Reap(pid_t pid) {
   siginfo_t info = {};
   while (waitid(P_PID, pid, &info, WEXITED) != 0) CONVENE_CHECK(errno == EINTR);
+  Spawned().erase(pid);
   ExitStatus status;
   if (info.si_code == CLD_EXITED) {
     status.exit_code = info.si_status;

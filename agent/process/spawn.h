@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,10 @@ struct SpawnRequest {
   std::vector<std::string> environment;  // "NAME=value"
   int stdout_fd = -1;
   int stderr_fd = -1;
+  std::vector<int> cpus;  // that it and all its threads may run on; empty: those of the agent
+  int cgroup_fd = -1;     // it starts in this cgroup (v2), where the kernel can do that; -1 = ours
+  std::atomic<pid_t>* pid_slot =
+      nullptr;  // gets its number before its execve, 0 after an error; nullptr = none
 };
 
 struct Child {
@@ -25,12 +30,19 @@ struct Child {
   UniqueFd pidfd;  // readable when the process has ended
 };
 
-// The child leads its own process group, reads /dev/null, has every descriptor above 2 closed, no
+// The child leads a session (so that no signal of a terminal reaches it) and a process group of its
+// own, reads /dev/null, has every descriptor above 2 closed, no
 // signal blocked, caught or ignored, and is killed when the calling thread ends (so call it from
 // the main thread). Returns after its execve: an error of that call is this call's. NotFound,
 // PermissionDenied, InvalidArgument (not a program: no "#!" line): the program; else the machine's
 // want of something.
 absl::StatusOr<Child> Spawn(const SpawnRequest& request);
+
+// Whether Spawn started it and Reap has not been called for it. Main thread.
+bool IsSpawned(pid_t pid);
+
+// Its end interests nobody any more: whoever reaps orphans (custody.h) reaps it. Main thread.
+void Disown(pid_t pid);
 
 // How the ended child ended; reaps it. REQUIRES: its pidfd is readable.
 ExitStatus Reap(pid_t pid);

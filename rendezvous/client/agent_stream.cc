@@ -1,5 +1,7 @@
 #include "rendezvous/client/agent_stream.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <deque>
 #include <optional>
@@ -9,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "grpcpp/grpcpp.h"
 #include "rendezvous/client/dial.h"
+#include "rendezvous/net/connect.h"
 #include "rendezvous/wire/wire.h"
 #include "tools/base/backoff.h"
 #include "tools/base/clock.h"
@@ -199,13 +202,21 @@ class Call final : public grpc::ClientBidiReactor<pb::AgentMessage, pb::DaemonMe
 
 class GrpcAgentStream final : public AgentStream {
  public:
-  explicit GrpcAgentStream(std::unique_ptr<Call> call) : call_(std::move(call)) {}
+  GrpcAgentStream(std::unique_ptr<Call> call, MonotonicTime opened_at, std::string own_host,
+                  UniqueFd connection)
+      : call_(std::move(call)),
+        opened_at_(opened_at),
+        own_host_(std::move(own_host)),
+        connection_(std::move(connection)) {}
   // A call without an end stays in memory, rather than be gone when gRPC comes back to it. One that
   // has ended dies here and not in OnDone: the channel's end joins the thread that OnDone runs on.
   ~GrpcAgentStream() override {
     if (!call_->Cancel()) (void)call_.release();
   }
 
+  MonotonicTime opened_at() const override { return opened_at_; }
+  const std::string& own_host() const override { return own_host_; }
+  UniqueFd TakeConnection() override { return std::move(connection_); }
   void Send(Epoch epoch, AgentEvent event) override { call_->Send(epoch, std::move(event)); }
   absl::Status WaitUntilAnswered(MonotonicTime deadline) {
     return call_->WaitUntilAnswered(deadline);
@@ -213,6 +224,9 @@ class GrpcAgentStream final : public AgentStream {
 
  private:
   std::unique_ptr<Call> call_;
+  const MonotonicTime opened_at_;
+  const std::string own_host_;
+  UniqueFd connection_;
 };
 
 absl::Status NotADaemon(const std::string& endpoint, const absl::Status& cause) {
@@ -223,17 +237,25 @@ absl::Status NotADaemon(const std::string& endpoint, const absl::Status& cause) 
 
 }  // namespace
 
+std::optional<MonotonicTime> AgentStream::RefusedAt(const absl::Status& opened) {
+  return DialRefusedAt(opened);
+}
+
 absl::StatusOr<std::unique_ptr<AgentStream>> AgentStream::Open(const std::string& endpoint,
-                                                               Incarnation incarnation,
-                                                               const Hello& hello,
+                                                               Incarnation incarnation, Hello hello,
                                                                const Handlers& handlers,
                                                                absl::Duration connect_timeout) {
   const MonotonicTime deadline = Clock::Real().Now() + connect_timeout;
   Backoff backoff(absl::Milliseconds(100), absl::Seconds(2));
   for (int breaks = 1;; ++breaks) {
     CONVENE_ASSIGN_OR_RETURN(UniqueFd socket, Dial(endpoint, deadline));
-    auto stream = std::make_unique<GrpcAgentStream>(std::make_unique<Call>(
-        ChannelOver(std::move(socket), hello.lease), incarnation, hello, handlers));
+    const MonotonicTime opened_at = hello.said_at = Clock::Real().Now();
+    std::string own_host = OwnHost(socket.get());
+    UniqueFd connection(fcntl(socket.get(), F_DUPFD_CLOEXEC, 3));
+    auto stream = std::make_unique<GrpcAgentStream>(
+        std::make_unique<Call>(ChannelOver(std::move(socket), hello.lease), incarnation, hello,
+                               handlers),
+        opened_at, std::move(own_host), std::move(connection));
     const absl::Status answered = stream->WaitUntilAnswered(deadline);
     if (answered.ok()) return std::unique_ptr<AgentStream>(std::move(stream));
     if (absl::IsUnimplemented(answered)) return NotADaemon(endpoint, answered);

@@ -3,13 +3,16 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "rendezvous/quorum/messages.h"
+#include "tools/base/clock.h"
 #include "tools/base/strong_int.h"
+#include "tools/base/unique_fd.h"
 
 namespace convene::rendezvous {
 
@@ -26,16 +29,30 @@ class AgentStream {
     std::function<void(absl::Status)> on_end;
   };
 
-  // Dials `endpoint` ("host:port") and sends the hello. Returns once the channel is connected:
-  // Unavailable when that took longer than `connect_timeout`, the text naming the endpoint and the
-  // last cause; FailedPrecondition when something that is not a rendezvous daemon answers there.
+  // Dials `endpoint` ("host:port") and sends the hello, with the time (said_at) in it. Returns once
+  // the channel is connected: Unavailable when that took longer than `connect_timeout`, the text
+  // naming the endpoint and the last cause; FailedPrecondition when something that is not a
+  // rendezvous daemon answers there.
   static absl::StatusOr<std::unique_ptr<AgentStream>> Open(const std::string& endpoint,
-                                                           Incarnation incarnation,
-                                                           const Hello& hello,
+                                                           Incarnation incarnation, Hello hello,
                                                            const Handlers& handlers,
                                                            absl::Duration connect_timeout);
   // Cancels what is open and waits until no handler runs; for at most 5 s when none does.
   virtual ~AgentStream() = default;
+
+  // When the last try of an Open that failed began, if nothing listened at the endpoint: its
+  // machine refused the connection at every address, so no daemon ran there.
+  static std::optional<MonotonicTime> RefusedAt(const absl::Status& opened);
+
+  // A moment before which the hello was not sent.
+  virtual MonotonicTime opened_at() const = 0;
+
+  // The address of this machine that the stream leaves from; "" when that is not known.
+  virtual const std::string& own_host() const = 0;
+
+  // A second descriptor of its connection, once; invalid when none was to be had. While it is open
+  // the daemon does not see this process's end. (The end of the stream shuts the connection down.)
+  virtual UniqueFd TakeConnection() = 0;
 
   // Queued; sent in order. Lost without a word when the stream has ended (on_end tells).
   virtual void Send(Epoch epoch, AgentEvent event) = 0;

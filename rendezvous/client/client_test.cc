@@ -119,5 +119,27 @@ TEST_CASE("another program behind the port is no daemon") {
                absl::StatusCode::kFailedPrecondition, "is no rendezvous daemon");
 }
 
+TEST_CASE("a machine where nobody listens says so, and when it was asked; a silent one does not") {
+  std::string endpoint;
+  {
+    const Listener gone;
+    endpoint = gone.endpoint();
+  }
+  const auto open = [](const std::string& at) {
+    return AgentStream::Open(at, Incarnation(1), Hello(), AgentStream::Handlers(),
+                             absl::Milliseconds(100))
+        .status();
+  };
+  const MonotonicTime begin = Clock::Real().Now();
+  const absl::Status refused = open(endpoint);
+  CHECK_STATUS(refused, absl::StatusCode::kUnavailable, "Connection refused");
+  const auto refused_at = AgentStream::RefusedAt(refused);
+  REQUIRE(refused_at.has_value());
+  CHECK(*refused_at >= begin);
+  CHECK(*refused_at <= Clock::Real().Now());
+  const Listener silent;
+  CHECK_FALSE(AgentStream::RefusedAt(open(silent.endpoint())).has_value());
+}
+
 }  // namespace
 }  // namespace convene::rendezvous

@@ -5,15 +5,21 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "grpcpp/create_channel_posix.h"
-#include "rendezvous/store/connect.h"
-#include "rendezvous/store/resolve.h"
+#include "rendezvous/net/connect.h"
+#include "rendezvous/net/grpc_setup.h"
+#include "rendezvous/net/resolve.h"
 #include "tools/base/backoff.h"
 #include "tools/base/host_port.h"
 #include "tools/base/random.h"
@@ -25,15 +31,31 @@ namespace {
 constexpr absl::Duration kLongestConnect = absl::Seconds(5);
 constexpr int kLongestReplyBytes = 64 * 1024 * 1024;
 
+// Of a status: when the try began that was refused, in nanoseconds of the monotonic clock.
+constexpr char kRefusedAt[] = "convene/refused_at";
+
+// What every address says when nothing listens there.
+bool IsRefusal(const absl::Status& connected) {
+  return absl::StrContains(connected.message(), std::strerror(ECONNREFUSED));
+}
+
 absl::StatusOr<UniqueFd> TryOnce(const HostPort& target, MonotonicTime deadline) {
+  const MonotonicTime begin = Clock::Real().Now();
   CONVENE_ASSIGN_OR_RETURN(const std::vector<ResolvedAddress> addresses,
                            ResolveHost(target.host, target.port, deadline - Clock::Real().Now()));
   absl::StatusOr<UniqueFd> last;
+  bool all_refused = !addresses.empty();
   for (const ResolvedAddress& address : addresses) {
-    last = ConnectTo(address, std::min(deadline, Clock::Real().Now() + kLongestConnect));
-    if (last.ok()) break;
+    last = ConnectTo(address, std::min(deadline, Clock::Real().Now() + kLongestConnect),
+                     Segments::kShort);
+    if (last.ok()) return last;
+    all_refused = all_refused && IsRefusal(last.status());
   }
-  return last;
+  if (!all_refused) return last;
+  absl::Status refused = last.status();
+  refused.SetPayload(kRefusedAt,
+                     absl::Cord(absl::StrCat(absl::ToInt64Nanoseconds(begin.since_epoch()))));
+  return refused;
 }
 
 }  // namespace
@@ -47,20 +69,36 @@ absl::StatusOr<UniqueFd> Dial(const std::string& endpoint, MonotonicTime deadlin
     if (connected.ok()) return connected;
     const absl::Duration pause = backoff.Next(RandomFraction());
     if (Clock::Real().Now() + pause >= deadline) {
-      return absl::UnavailableError(absl::StrCat(
+      absl::Status status = absl::UnavailableError(absl::StrCat(
           "no rendezvous at ", endpoint, " (", std::string(connected.status().message()),
           "): does `convened` or the node that hosts it run there?"));
+      if (const auto refused_at = connected.status().GetPayload(kRefusedAt)) {
+        status.SetPayload(kRefusedAt, *refused_at);
+      }
+      return status;
     }
     Clock::Real().SleepFor(pause);
   }
 }
 
+std::optional<MonotonicTime> DialRefusedAt(const absl::Status& dialed) {
+  const auto payload = dialed.GetPayload(kRefusedAt);
+  int64_t nanoseconds = 0;
+  if (!payload.has_value() || !absl::SimpleAtoi(std::string(*payload), &nanoseconds)) {
+    return std::nullopt;
+  }
+  return MonotonicTime::FromEpoch(absl::Nanoseconds(nanoseconds));
+}
+
 std::shared_ptr<grpc::Channel> ChannelOver(UniqueFd socket, absl::Duration silence) {
   const unsigned int silence_ms = static_cast<unsigned int>(absl::ToInt64Milliseconds(silence));
   setsockopt(socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &silence_ms, sizeof(silence_ms));
+  RetransmitSteadily(socket.get());
+  SetUpGrpc();
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // each ping costs the daemon an answer
   arguments.SetMaxReceiveMessageSize(kLongestReplyBytes);
   return grpc::CreateCustomInsecureChannelFromFd("convened", socket.Release(), arguments);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -16,6 +17,9 @@ namespace convene::rendezvous {
 // InvalidArgument when `endpoint` is not "host:port"; Unavailable with the last cause when time is
 // over.
 absl::StatusOr<UniqueFd> Dial(const std::string& endpoint, MonotonicTime deadline);
+
+// Of what Dial returned: when its last try began, if that was refused at every address.
+std::optional<MonotonicTime> DialRefusedAt(const absl::Status& dialed);
 
 // A channel that lives and dies with this one connection: no resolver, no proxy, no reconnecting
 // behind our back. `silence`: a peer that does not acknowledge what was sent for so long is given

@@ -1,6 +1,7 @@
 #include "rendezvous/client/status_client.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -10,37 +11,61 @@
 #include "tools/base/status_macros.h"
 
 namespace convene::rendezvous {
+namespace {
+
+class GrpcStatusClient final : public StatusClient {
+ public:
+  GrpcStatusClient(std::string endpoint, std::shared_ptr<grpc::Channel> channel)
+      : endpoint_(std::move(endpoint)), stub_(pb::Rendezvous::NewStub(std::move(channel))) {}
+
+  absl::StatusOr<std::vector<JobView>> Fetch(const std::string& job_id,
+                                             absl::Duration timeout) override {
+    const int64_t left_ms = std::max<int64_t>(1, absl::ToInt64Milliseconds(timeout));
+    grpc::ClientContext context;
+    context.set_deadline(
+        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(left_ms, GPR_TIMESPAN)));
+    pb::StatusRequest request;
+    request.set_job_id(job_id);
+    pb::StatusReply reply;
+    const absl::Status asked = FromGrpc(stub_->Status(&context, request, &reply));
+    switch (asked.code()) {
+      case absl::StatusCode::kOk:
+        break;
+      case absl::StatusCode::kNotFound:
+        return asked;
+      case absl::StatusCode::kDeadlineExceeded:
+        return absl::UnavailableError(absl::StrCat(endpoint_, " did not answer in time"));
+      default:
+        return absl::FailedPreconditionError(
+            absl::StrCat("what answers at ", endpoint_,
+                         " is no rendezvous daemon: ", std::string(asked.message())));
+    }
+    std::vector<JobView> views;
+    for (const pb::JobStatus& job : reply.jobs()) views.push_back(FromWire(job));
+    return views;
+  }
+
+ private:
+  const std::string endpoint_;
+  const std::unique_ptr<pb::Rendezvous::Stub> stub_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StatusClient>> StatusClient::Open(const std::string& endpoint,
+                                                                 absl::Duration timeout) {
+  CONVENE_ASSIGN_OR_RETURN(UniqueFd socket, Dial(endpoint, Clock::Real().Now() + timeout));
+  return std::unique_ptr<StatusClient>(
+      std::make_unique<GrpcStatusClient>(endpoint, ChannelOver(std::move(socket), timeout)));
+}
 
 absl::StatusOr<std::vector<JobView>> FetchStatus(const std::string& endpoint,
                                                  const std::string& job_id,
                                                  absl::Duration timeout) {
   const MonotonicTime deadline = Clock::Real().Now() + timeout;
-  CONVENE_ASSIGN_OR_RETURN(UniqueFd socket, Dial(endpoint, deadline));
-  const auto stub = pb::Rendezvous::NewStub(ChannelOver(std::move(socket), timeout));
-  const int64_t left_ms =
-      std::max<int64_t>(1, absl::ToInt64Milliseconds(deadline - Clock::Real().Now()));
-  grpc::ClientContext context;
-  context.set_deadline(
-      gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(left_ms, GPR_TIMESPAN)));
-  pb::StatusRequest request;
-  request.set_job_id(job_id);
-  pb::StatusReply reply;
-  const absl::Status asked = FromGrpc(stub->Status(&context, request, &reply));
-  switch (asked.code()) {
-    case absl::StatusCode::kOk:
-      break;
-    case absl::StatusCode::kNotFound:
-      return asked;
-    case absl::StatusCode::kDeadlineExceeded:
-      return absl::UnavailableError(absl::StrCat(endpoint, " did not answer in time"));
-    default:
-      return absl::FailedPreconditionError(
-          absl::StrCat("what answers at ", endpoint,
-                       " is no rendezvous daemon: ", std::string(asked.message())));
-  }
-  std::vector<JobView> views;
-  for (const pb::JobStatus& job : reply.jobs()) views.push_back(FromWire(job));
-  return views;
+  CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<StatusClient> client,
+                           StatusClient::Open(endpoint, timeout));
+  return client->Fetch(job_id, deadline - Clock::Real().Now());
 }
 
 }  // namespace convene::rendezvous

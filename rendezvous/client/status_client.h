@@ -1,6 +1,7 @@
 // Asks a rendezvous daemon what it knows.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,9 +11,23 @@
 
 namespace convene::rendezvous {
 
-// One job's state, or all jobs' for `job_id` "", ordered by id. Blocks for at most `timeout`.
-// InvalidArgument when `endpoint` is not "host:port"; NotFound for an unknown job; Unavailable when
-// nobody answers in time; FailedPrecondition when something that is not a rendezvous daemon does.
+// One connection to a daemon, for who asks again and again. Not thread-safe.
+class StatusClient {
+ public:
+  // Blocks for at most `timeout`. InvalidArgument when `endpoint` is not "host:port"; Unavailable
+  // when nobody answers in time.
+  static absl::StatusOr<std::unique_ptr<StatusClient>> Open(const std::string& endpoint,
+                                                            absl::Duration timeout);
+  virtual ~StatusClient() = default;
+
+  // One job's state, or all jobs' for `job_id` "", ordered by id. Blocks for at most `timeout`.
+  // NotFound for an unknown job; Unavailable when no answer comes in time; FailedPrecondition when
+  // the connection broke, or something that is not a rendezvous daemon answers.
+  virtual absl::StatusOr<std::vector<JobView>> Fetch(const std::string& job_id,
+                                                     absl::Duration timeout) = 0;
+};
+
+// Both at once, within `timeout`.
 absl::StatusOr<std::vector<JobView>> FetchStatus(const std::string& endpoint,
                                                  const std::string& job_id, absl::Duration timeout);
 

@@ -1,6 +1,9 @@
 #include "rendezvous/quorum/decide.h"
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -29,11 +32,31 @@ Decision Wait(WaitingFor waiting_for, MonotonicTime until, std::string why) {
   return decision;
 }
 
-Decision Form(const JobState& state, const JobPolicy& policy, absl::string_view reason) {
+// Walks the nodes given: for texts that are made once, not at each event.
+template <typename MemberIds>
+std::string NamesOf(const JobState& state, const MemberIds& ids) {
+  std::vector<std::string> names;
+  for (const MemberId id : ids) names.push_back(NodeName(*state.Find(id)));
+  return JoinCapped(names, kNamesInText);
+}
+
+Decision Form(MonotonicTime now, const JobState& state, const JobPolicy& policy,
+              absl::string_view reason) {
   Decision decision;
   decision.kind = Decision::Kind::kForm;
   Seating seating = SeatMembers(state, policy.nodes_max);
   decision.why = absl::StrCat(Nodes(static_cast<int>(seating.members.size())), ": ", reason);
+  std::vector<MemberId> excluded;
+  if (!state.conduct().records.empty()) {
+    std::copy_if(seating.members.begin(), seating.members.end(), std::back_inserter(excluded),
+                 [&](MemberId id) {
+                   return state.conduct().Excluded(now, KeyOf(*state.Find(id))) != nullptr;
+                 });
+  }
+  if (!excluded.empty()) {
+    absl::StrAppend(&decision.why, "; ", NamesOf(state, excluded),
+                    " in spite of its cool-down: nodes_min could not be reached without it");
+  }
   decision.members = std::move(seating.members);
   decision.seats = std::move(seating.seats);
   return decision;
@@ -68,20 +91,39 @@ bool IsFinal(const JobState& state) {
   return state.failure().has_value() && state.failure()->is_final;
 }
 
-// No further epoch can mend it, or none is allowed.
-bool IsOver(const JobState& state, const JobPolicy& policy) {
-  return state.cause() == Cause::kFailure &&
-         (state.failure_count() > policy.max_restarts || IsFinal(state));
+bool IsSpent(MonotonicTime now, const JobState& state, const JobPolicy& policy) {
+  return state.budget().CountedAt(now, policy.restart_window) > policy.max_restarts;
 }
 
-Decision CloseFailed(const JobState& state, const JobPolicy& policy) {
+bool IsStuck(const JobState& state, const JobPolicy& policy) {
+  return policy.max_stuck_restarts > 0 && state.budget().stuck_count >= policy.max_stuck_restarts;
+}
+
+// No further epoch can mend it, or none is allowed.
+bool IsOver(MonotonicTime now, const JobState& state, const JobPolicy& policy) {
+  return state.cause() == Cause::kFailure &&
+         (IsSpent(now, state, policy) || IsStuck(state, policy) || IsFinal(state));
+}
+
+Decision CloseFailed(MonotonicTime now, const JobState& state, const JobPolicy& policy) {
   if (IsFinal(state)) {
     return Close(Outcome::kFailed,
                  absl::StrCat(state.cause_text(), ", which a restart would not mend"));
   }
-  return Close(Outcome::kFailed,
-               absl::StrCat(state.cause_text(), "; failure ", state.failure_count(),
-                            ", and --max-restarts allows ", policy.max_restarts));
+  const RestartBudget& budget = state.budget();
+  if (!IsSpent(now, state, policy)) {
+    return Close(Outcome::kFailed,
+                 absl::StrCat(state.cause_text(), "; ", budget.stuck_count,
+                              " restarts in a row brought no step beyond ", *budget.highest_step,
+                              ", and --max-stuck-restarts allows no more"));
+  }
+  std::string count = absl::StrCat(budget.CountedAt(now, policy.restart_window));
+  if (policy.restart_window > absl::ZeroDuration()) {
+    absl::StrAppend(&count, " within ", absl::FormatDuration(policy.restart_window), " (",
+                    budget.failure_count, " in all)");
+  }
+  return Close(Outcome::kFailed, absl::StrCat(state.cause_text(), "; failure ", count,
+                                              ", and --max-restarts allows ", policy.max_restarts));
 }
 
 // Fewer than nodes_min are ready.
@@ -112,10 +154,10 @@ Decision DecideReforming(MonotonicTime now, const JobState& state, const JobPoli
   const absl::Duration backoff = BackoffAfter(vain);
   const MonotonicTime begin = state.waiting_since() + backoff;
   if (now >= begin && backoff == absl::ZeroDuration()) {
-    return Form(state, policy, "every survivor is ready");
+    return Form(now, state, policy, "every survivor is ready");
   }
   if (now >= begin) {
-    return Form(state, policy,
+    return Form(now, state, policy,
                 absl::StrCat("every survivor is ready, and ", absl::FormatDuration(backoff),
                              " have passed since the last of ", vain, " epochs in vain"));
   }
@@ -130,17 +172,24 @@ Decision DecideForming(MonotonicTime now, const JobState& state, const JobPolicy
   // Every survivor is ready: that is what turns stopping into forming.
   if (state.epoch() != Epoch()) return DecideReforming(now, state, policy);
   if (state.ready_count() >= policy.nodes_expected) {
-    return Form(state, policy, "every expected node is ready");
+    return Form(now, state, policy, "every expected node is ready");
   }
   const MonotonicTime join_deadline = state.waiting_since() + policy.join_timeout;
-  if (now >= join_deadline) return Form(state, policy, "the join timeout is over");
+  if (now >= join_deadline) return Form(now, state, policy, "the join timeout is over");
   if (state.joining_count() > 0) {
     return Wait(WaitingFor::kSlowNodes, join_deadline,
                 absl::StrCat(Nodes(state.ready_count()), " ready, ", state.joining_count(),
                              " more on the way"));
   }
+  if (policy.last_call == absl::ZeroDuration()) {
+    const MonotonicTime quiet = state.admission().latest_arrival + kGathering;
+    if (now >= quiet) return Form(now, state, policy, "nobody else is expected");
+    return Wait(WaitingFor::kLastCall, std::min(quiet, join_deadline),
+                absl::StrCat(Nodes(state.ready_count()), " ready, enough to start; ",
+                             absl::FormatDuration(kGathering), " for those that start with them"));
+  }
   const MonotonicTime last_call = *state.minimum_since() + policy.last_call;
-  if (now >= last_call) return Form(state, policy, "the last call is over");
+  if (now >= last_call) return Form(now, state, policy, "the last call is over");
   return Wait(WaitingFor::kLastCall, std::min(last_call, join_deadline),
               absl::StrCat(Nodes(state.ready_count()),
                            " ready, enough to start; last call for up to ", policy.nodes_expected));
@@ -150,22 +199,70 @@ bool AllSucceeded(const JobState& state) {
   return state.cause() == Cause::kNone && state.succeeded_count() == state.epoch_size();
 }
 
-Decision DecideRunning(const JobState& state, const JobPolicy& policy) {
-  if (IsOver(state, policy)) return CloseFailed(state, policy);
+// A seat is free for nodes of the bench. REQUIRES: the job runs.
+Decision DecideAdmission(MonotonicTime now, const JobState& state, const JobPolicy& policy) {
+  const MonotonicTime due = state.admission().DueAt(policy.admission);
+  if (now >= due) {
+    return Stop(StopKind::kCheckpoint, absl::StrCat("room for ", NamesOf(state, state.bench())));
+  }
+  return Wait(WaitingFor::kArrivals, due,
+              absl::StrCat("running on ", Nodes(state.member_count()), "; room for ",
+                           Nodes(std::min(static_cast<int>(state.bench().size()),
+                                          policy.nodes_max - state.member_count())),
+                           " more", " when nobody has arrived for ",
+                           absl::FormatDuration(policy.admission)));
+}
+
+// Who waits for a seat while the job runs, in the order of arrival: `placed` of them fill what is
+// free and the spares.
+Decision DecideSurplus(MonotonicTime now, const JobState& state, const JobPolicy& policy,
+                       size_t placed) {
+  MonotonicTime next = MonotonicTime::InfiniteFuture();
+  Decision dismiss;
+  dismiss.kind = Decision::Kind::kDismiss;
+  const std::set<MemberId>& bench = state.bench();
+  if (bench.size() > placed) {
+    for (auto id = std::next(bench.begin(), placed); id != bench.end(); ++id) {
+      const MonotonicTime end = state.Find(*id)->joined_at + policy.join_timeout;
+      if (now < end) {
+        next = end;  // Those after it came later.
+        break;
+      }
+      dismiss.members.push_back(*id);
+    }
+  }
+  if (dismiss.members.empty()) {
+    std::string why = absl::StrCat("running on ", Nodes(state.member_count()));
+    if (state.away_count() > 0) {
+      absl::StrAppend(&why, ", ", state.away_count(),
+                      " of them not heard of since the daemon was restarted");
+    }
+    return Wait(WaitingFor::kWorkers, next, std::move(why));
+  }
+  dismiss.why = absl::StrCat("no seat became free within the join timeout of ",
+                             absl::FormatDuration(policy.join_timeout), ": the job runs on ",
+                             Nodes(state.member_count()), " with ", policy.spares,
+                             policy.spares == 1 ? " spare" : " spares");
+  return dismiss;
+}
+
+Decision DecideRunning(MonotonicTime now, const JobState& state, const JobPolicy& policy) {
+  if (IsOver(now, state, policy)) return CloseFailed(now, state, policy);
   if (state.cause() != Cause::kNone) return Stop(StopKind::kAbort, state.cause_text());
   if (AllSucceeded(state)) return Close(Outcome::kSucceeded, "the workers of every node succeeded");
-  // A job that is about to end is not started anew for a latecomer.
-  if (state.ready_count() > 0 && state.member_count() < policy.nodes_max &&
-      state.succeeded_count() == 0) {
-    return Stop(StopKind::kCheckpoint,
-                absl::StrCat("room for ", NamesIn(state, NodeState::kReady)));
+  const int free = policy.nodes_max - state.member_count();
+  // A job that is about to end is not started anew for a latecomer, and one whose members are on
+  // their way back to a restarted daemon not before they are.
+  if (!state.bench().empty() && free > 0 && state.succeeded_count() == 0 &&
+      state.away_count() == 0) {
+    return DecideAdmission(now, state, policy);
   }
-  return Wait(WaitingFor::kWorkers, MonotonicTime::InfiniteFuture(),
-              absl::StrCat("running on ", Nodes(state.member_count())));
+  return DecideSurplus(now, state, policy,
+                       static_cast<size_t>(free) + static_cast<size_t>(policy.spares));
 }
 
 Decision DecideStopping(MonotonicTime now, const JobState& state, const JobPolicy& policy) {
-  if (IsOver(state, policy)) return CloseFailed(state, policy);
+  if (IsOver(now, state, policy)) return CloseFailed(now, state, policy);
   if (AllSucceeded(state)) return Close(Outcome::kSucceeded, "the workers of every node succeeded");
   if (state.stop_kind() == StopKind::kCheckpoint && state.cause() != Cause::kNone) {
     return Stop(StopKind::kAbort, state.cause_text());
@@ -184,6 +281,49 @@ Decision DecideStopping(MonotonicTime now, const JobState& state, const JobPolic
     if (node.state == NodeState::kRunning) decision.members.push_back(id);
   }
   return decision;
+}
+
+// Of the excluded nodes. None: leave them where they are.
+std::optional<Decision> DecideCooling(MonotonicTime now, const JobState& state,
+                                      const JobPolicy& policy) {
+  std::vector<std::pair<MonotonicTime, MemberId>> by_end;
+  for (const MemberId id : state.cooling()) by_end.emplace_back(state.ExcludedUntil(id), id);
+  std::sort(by_end.begin(), by_end.end());
+  Decision admit;
+  admit.kind = Decision::Kind::kAdmit;
+  for (const auto& [end, id] : by_end) {
+    if (end <= now) admit.members.push_back(id);
+  }
+  if (!admit.members.empty()) {
+    admit.why = absl::StrCat("the cool-down of ", NamesOf(state, admit.members), " is over");
+    return admit;
+  }
+  const int missing = policy.nodes_min - state.ready_count();
+  const bool others_may_do =
+      state.joining_count() >= missing && now < state.waiting_since() + policy.join_timeout;
+  if (state.phase() != Phase::kForming || missing <= 0 || others_may_do ||
+      static_cast<int>(by_end.size()) < missing) {
+    return std::nullopt;
+  }
+  for (int i = 0; i < missing; ++i) admit.members.push_back(by_end[i].second);
+  admit.why =
+      absl::StrCat(NamesOf(state, admit.members), " in spite of its cool-down: without it only ",
+                   state.ready_count(), " of at least ", Nodes(policy.nodes_min), " are there");
+  return admit;
+}
+
+Decision DecideInPhase(MonotonicTime now, const JobState& state, const JobPolicy& policy) {
+  switch (state.phase()) {
+    case Phase::kForming:
+      return DecideForming(now, state, policy);
+    case Phase::kRunning:
+      return DecideRunning(now, state, policy);
+    case Phase::kStopping:
+      return DecideStopping(now, state, policy);
+    case Phase::kClosed:
+      break;
+  }
+  return Wait(WaitingFor::kNothing, MonotonicTime::InfiniteFuture(), "closed");
 }
 
 absl::Status InRange(absl::string_view field, int64_t value, int64_t least, int64_t most) {
@@ -217,6 +357,18 @@ absl::Status ValidateHello(const Hello& hello) {
       InRange("join_timeout_ms", absl::ToInt64Milliseconds(hello.join_timeout), 0, kLongestWaitMs));
   CONVENE_RETURN_IF_ERROR(
       InRange("last_call_ms", absl::ToInt64Milliseconds(hello.last_call), 0, kLongestWaitMs));
+  CONVENE_RETURN_IF_ERROR(InRange("length of topology", hello.topology.size(), 0, kLongestName));
+  CONVENE_RETURN_IF_ERROR(
+      InRange("spares", hello.spares, 0, kMostNodesPerJob - int64_t{hello.nodes_max}));
+  CONVENE_RETURN_IF_ERROR(InRange(
+      "restart_window_ms", absl::ToInt64Milliseconds(hello.restart_window), 0, kLongestWaitMs));
+  if (hello.restart_window > absl::ZeroDuration()) {
+    CONVENE_RETURN_IF_ERROR(InRange("max_restarts within a restart_window", hello.max_restarts, 0,
+                                    RestartBudget::kMostRemembered - 1));
+  }
+  CONVENE_RETURN_IF_ERROR(InRange("max_stuck_restarts", hello.max_stuck_restarts, 0, 1 << 30));
+  CONVENE_RETURN_IF_ERROR(
+      InRange("admission_ms", absl::ToInt64Milliseconds(hello.admission), 0, kLongestWaitMs));
   CONVENE_RETURN_IF_ERROR(
       InRange("lease_ms", absl::ToInt64Milliseconds(hello.lease), 100, 3600 * 1000));
   return InRange("last_epoch", hello.last_epoch.value(), 0, int64_t{1} << 62);
@@ -232,6 +384,13 @@ JobPolicy PolicyOf(const Hello& hello) {
   policy.max_restarts = hello.max_restarts;
   policy.join_timeout = hello.join_timeout;
   policy.last_call = hello.last_call;
+  if (hello.last_call == absl::ZeroDuration() && hello.nodes_expected > 0) {
+    policy.last_call = std::min(kLastCall, hello.join_timeout);
+  }
+  policy.spares = hello.spares;
+  policy.restart_window = hello.restart_window;
+  policy.max_stuck_restarts = hello.max_stuck_restarts;
+  policy.admission = hello.admission;
   return policy;
 }
 
@@ -242,17 +401,17 @@ absl::Status CheckAgreement(const JobPolicy& policy, const Hello& hello) {
 }
 
 Decision Decide(MonotonicTime now, const JobState& state, const JobPolicy& policy) {
-  switch (state.phase()) {
-    case Phase::kForming:
-      return DecideForming(now, state, policy);
-    case Phase::kRunning:
-      return DecideRunning(state, policy);
-    case Phase::kStopping:
-      return DecideStopping(now, state, policy);
-    case Phase::kClosed:
-      break;
+  if (!state.cooling().empty()) {
+    std::optional<Decision> decision = DecideCooling(now, state, policy);
+    if (decision.has_value()) return *std::move(decision);
   }
-  return Wait(WaitingFor::kNothing, MonotonicTime::InfiniteFuture(), "closed");
+  Decision decision = DecideInPhase(now, state, policy);
+  if (decision.kind == Decision::Kind::kWait) {
+    for (const MemberId id : state.cooling()) {
+      decision.wake_at = std::min(decision.wake_at, state.ExcludedUntil(id));
+    }
+  }
+  return decision;
 }
 
 }  // namespace convene::rendezvous

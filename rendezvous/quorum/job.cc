@@ -1,11 +1,10 @@
 #include "rendezvous/quorum/job.h"
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "rendezvous/quorum/ranks.h"
+#include "rendezvous/quorum/describe.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 
@@ -22,33 +21,6 @@ absl::Status RefusedRank(const Node& holder, const Node& claimant) {
       claimant.incarnation.value(), ") asks for it too. Give each node its own --node-rank"));
 }
 
-const char* StateText(const Node& node) {
-  switch (node.state) {
-    case NodeState::kContesting:
-    case NodeState::kJoining:
-      return "joining";
-    case NodeState::kReady:
-      return "ready";
-    case NodeState::kRunning:
-      return node.succeeded ? "succeeded" : "running";
-  }
-  return "";
-}
-
-const char* PhaseText(const JobState& state) {
-  switch (state.phase()) {
-    case Phase::kForming:
-      return "forming";
-    case Phase::kRunning:
-      return "running";
-    case Phase::kStopping:
-      return "stopping";
-    case Phase::kClosed:
-      return state.outcome() == Outcome::kSucceeded ? "succeeded" : "failed";
-  }
-  return "";
-}
-
 const char* KindText(const Decision& decision) {
   switch (decision.kind) {
     case Decision::Kind::kWait:
@@ -59,6 +31,10 @@ const char* KindText(const Decision& decision) {
       return decision.stop_kind == StopKind::kAbort ? "stopping" : "stopping after a checkpoint";
     case Decision::Kind::kDrop:
       return "dropping";
+    case Decision::Kind::kAdmit:
+      return "admitting";
+    case Decision::Kind::kDismiss:
+      return "dismissing";
     case Decision::Kind::kClose:
       return "closed";
   }
@@ -80,30 +56,50 @@ void Outbox::End(MemberId to, absl::Status status) {
 }
 
 Job::Job(MonotonicTime now, const Hello& hello, Epoch floor)
-    : id_(hello.job_id), policy_(PolicyOf(hello)), state_(now, floor) {}
+    : id_(hello.job_id), founder_(hello), policy_(PolicyOf(hello)), state_(now, floor) {}
 
 void Job::Send(MemberId to, decltype(DaemonEvent::body) body, Outbox* outbox) const {
   outbox->Say(to, DaemonEvent{state_.epoch(), std::move(body)});
 }
 
+Welcome Job::WelcomeTo(const Node& node) const {
+  rendezvous::Welcome welcome;
+  welcome.lease = node.lease;
+  welcome.heartbeat_interval = node.lease / kHeartbeatsPerLease;
+  welcome.survives_restart = survives_restart_;
+  return welcome;
+}
+
 void Job::Welcome(MemberId id, Outbox* outbox) const {
-  const absl::Duration lease = state_.Find(id)->lease;
-  Send(id, rendezvous::Welcome{lease, lease / kHeartbeatsPerLease}, outbox);
+  Send(id, WelcomeTo(*state_.Find(id)), outbox);
 }
 
 absl::Status Job::Join(MonotonicTime now, MemberId id, Incarnation incarnation, const Hello& hello,
                        Outbox* outbox) {
   CONVENE_RETURN_IF_ERROR(CheckAgreement(policy_, hello));
-  if (state_.nodes().size() >= kMostNodesPerJob) {
-    return absl::ResourceExhaustedError(absl::StrCat("job ", id_, " has ", kMostNodesPerJob,
-                                                     " nodes, spares included: no more fit"));
-  }
   if (const Node* same = state_.FindProcess(hello.host, hello.node_rank, incarnation)) {
+    if (hello.said_at < same->hello_said_at) {
+      return absl::UnavailableError(absl::StrCat("incarnation ", incarnation.value(),
+                                                 " has opened another stream since this Hello"));
+    }
+    if (HoldsItsPlace(*same, hello)) {
+      Resume(now, *same, id, hello, outbox);
+      return absl::OkStatus();
+    }
     const MemberId old = same->id;
-    Remove(now, old, JobState::Departure::kLost, "its agent opened another stream", outbox);
+    if (same->away) {
+      Remove(now, old, JobState::Departure::kOutdated,
+             "what this daemon remembers from before its restart is old", outbox);
+    } else {
+      Remove(now, old, JobState::Departure::kLost, "its agent opened another stream", outbox);
+    }
     outbox->End(old, absl::AbortedError(absl::StrCat(
                          "another stream of this agent, incarnation ", incarnation.value(),
                          ", took the place of this one of ", incarnation.value())));
+  }
+  if (state_.nodes().size() >= kMostNodesPerJob) {
+    return absl::ResourceExhaustedError(absl::StrCat("job ", id_, " has ", kMostNodesPerJob,
+                                                     " nodes, spares included: no more fit"));
   }
   MemberId rival;
   if (hello.node_rank >= 0) {
@@ -130,24 +126,29 @@ void Job::Receive(MonotonicTime now, MemberId id, Epoch epoch, const AgentEvent&
   if (const auto* leave = std::get_if<Leave>(&event)) {
     Send(id, rendezvous::Close{Outcome::kLeft, leave->why, std::nullopt}, outbox);
     outbox->End(id, absl::OkStatus());
-    Remove(now, id, JobState::Departure::kLeft, leave->why, outbox);
+    Remove(now, id, leave->is_unfit ? JobState::Departure::kUnfit : JobState::Departure::kLeft,
+           leave->why, outbox);
     Run(now, outbox);
     return;
   }
-  if (node->state != NodeState::kContesting && node->rival != MemberId()) {
-    const Node claimant = *state_.Find(node->rival);
-    outbox->End(claimant.id, RefusedRank(*node, claimant));
-    state_.Remove(now, claimant.id, JobState::Departure::kLost, "", policy_.nodes_min);
-  }
+  RefuseRival(now, *node, outbox);
   const JobState::Effect effect = state_.Apply(now, id, epoch, event, policy_.nodes_min);
   if (effect.tell_to_stop) {
-    Send(
-        id,
-        Stop{StopKind::kAbort, absl::StrCat("epoch ", epoch.value(),
-                                            " went on without this node; say Ready to join again")},
-        outbox);
+    Send(id,
+         Stop{StopKind::kAbort, absl::StrCat("epoch ", epoch.value(),
+                                             " went on without this node (the job is in epoch ",
+                                             state_.epoch().value(), "); say Ready to join again")},
+         outbox);
   }
   if (effect.changed) Run(now, outbox);
+}
+
+// A word from a node refuses the one that contests its rank.
+void Job::RefuseRival(MonotonicTime now, const Node& node, Outbox* outbox) {
+  if (node.state == NodeState::kContesting || node.rival == MemberId()) return;
+  const Node claimant = *state_.Find(node.rival);
+  outbox->End(claimant.id, RefusedRank(node, claimant));
+  state_.Remove(now, claimant.id, JobState::Departure::kLost, "", policy_.nodes_min);
 }
 
 void Job::Disconnect(MonotonicTime now, MemberId id, Outbox* outbox) {
@@ -157,13 +158,30 @@ void Job::Disconnect(MonotonicTime now, MemberId id, Outbox* outbox) {
 }
 
 void Job::Tick(MonotonicTime now, Outbox* outbox) {
+  if (closed()) return;
+  if (now - state_.lease_watch() > kAsleep) {
+    outbox->log.push_back({absl::StrCat("job ", id_, ": this daemon was asleep for ",
+                                        absl::FormatDuration(now - state_.lease_watch()),
+                                        " or longer: every lease begins anew")});
+  }
   for (const MemberId id : state_.Expired(now)) {
     const std::string why =
         absl::StrCat("silent for its lease of ", absl::FormatDuration(state_.Find(id)->lease));
-    Remove(now, id, JobState::Departure::kLost, why, outbox);
-    outbox->End(id, absl::UnavailableError(absl::StrCat("given up by the daemon: ", why)));
+    GiveUp(now, id, JobState::Departure::kLost, why, outbox);
   }
   Run(now, outbox);
+}
+
+// An agent that was paused reads this when it wakes up.
+void Job::GiveUp(MonotonicTime now, MemberId id, JobState::Departure departure,
+                 const std::string& why, Outbox* outbox) {
+  std::string text = absl::StrCat("given up by the daemon: ", why);
+  if (state_.epoch() != Epoch()) {
+    absl::StrAppend(&text, "; epoch ", state_.epoch().value(), " is over for incarnation ",
+                    state_.Find(id)->incarnation.value());
+  }
+  Remove(now, id, departure, why, outbox);
+  outbox->End(id, absl::UnavailableError(text));
 }
 
 MonotonicTime Job::wake_at() const { return std::min(decision_.wake_at, state_.lease_watch()); }
@@ -173,10 +191,8 @@ void Job::Remove(MonotonicTime now, MemberId id, JobState::Departure departure,
                  const std::string& why, Outbox* outbox) {
   const Node node = *state_.Find(id);
   state_.Remove(now, id, departure, why, policy_.nodes_min);
-  outbox->log.push_back(
-      {absl::StrCat("job ", id_, ": ", NodeName(node),
-                    departure == JobState::Departure::kLeft ? " left" : " is lost",
-                    why.empty() ? "" : ": ", why)});
+  outbox->log.push_back({absl::StrCat("job ", id_, ": ", DepartureText(node, departure),
+                                      why.empty() ? "" : ": ", why)});
   if (node.state != NodeState::kContesting && node.rival != MemberId()) Welcome(node.rival, outbox);
 }
 
@@ -198,13 +214,25 @@ void Job::Run(MonotonicTime now, Outbox* outbox) {
           if (node.state != NodeState::kRunning) continue;
           Send(id, Stop{decision_.stop_kind, decision_.why}, outbox);
         }
+        stop_why_ = decision_.why;
         state_.BeginStop(now, decision_.stop_kind);
         break;
       case Decision::Kind::kDrop:
         for (const MemberId id : decision_.members) {
-          Remove(now, id, JobState::Departure::kLost, "it did not stop", outbox);
-          outbox->End(
-              id, absl::UnavailableError(absl::StrCat("given up by the daemon: ", decision_.why)));
+          GiveUp(now, id, JobState::Departure::kDropped,
+                 absl::StrCat("it did not stop within the join timeout of ",
+                              absl::FormatDuration(policy_.join_timeout)),
+                 outbox);
+        }
+        break;
+      case Decision::Kind::kAdmit:
+        state_.Admit(now, decision_.members, policy_.nodes_min);
+        break;
+      case Decision::Kind::kDismiss:
+        for (const MemberId id : decision_.members) {
+          Send(id, rendezvous::Close{Outcome::kLeft, decision_.why, std::nullopt}, outbox);
+          outbox->End(id, absl::OkStatus());
+          Remove(now, id, JobState::Departure::kLeft, decision_.why, outbox);
         }
         break;
       case Decision::Kind::kClose:
@@ -232,25 +260,25 @@ void Job::Note(const Decision& decision, Outbox* outbox) {
 void Job::Form(MonotonicTime now, const Decision& decision, Outbox* outbox) {
   state_.BeginEpoch(now, decision.members, decision.seats);
   const Node& first = *state_.Find(decision.members.front());
-  Assignment assignment;
-  assignment.group_world_size = static_cast<int>(decision.members.size());
-  assignment.world_size = 0;
+  assignment_.group_world_size = static_cast<int>(decision.members.size());
+  assignment_.world_size = 0;
   for (const MemberId id : decision.members) {
-    assignment.world_size += state_.Find(id)->local_world_size;
+    assignment_.world_size += state_.Find(id)->local_world_size;
   }
-  assignment.store_host = first.store.store_host;
-  assignment.store_port = first.store.store_port;
-  assignment.restart_count = state_.failure_count();
-  assignment.max_restarts = policy_.max_restarts;
-  assignment.why = decision.why;
-  int first_global_rank = 0;
-  for (const MemberId id : decision.members) {
-    const Node& node = *state_.Find(id);
-    assignment.group_rank = node.group_rank;
-    assignment.first_global_rank = first_global_rank;
-    first_global_rank += node.local_world_size;
-    Send(id, assignment, outbox);
-  }
+  assignment_.store_host = first.store.store_host;
+  assignment_.store_port = first.store.store_port;
+  assignment_.restart_count = state_.failure_count();
+  assignment_.max_restarts = policy_.max_restarts;
+  assignment_.why = decision.why;
+  assignment_.attempt = state_.attempt();
+  for (const MemberId id : decision.members) Send(id, AssignmentOf(*state_.Find(id)), outbox);
+}
+
+Assignment Job::AssignmentOf(const Node& node) const {
+  Assignment assignment = assignment_;
+  assignment.group_rank = node.group_rank;
+  assignment.first_global_rank = node.first_global_rank;
+  return assignment;
 }
 
 void Job::Close(MonotonicTime now, Outbox* outbox) {
@@ -267,29 +295,8 @@ void Job::SendAway(MemberId id, Outbox* outbox) const {
   outbox->End(id, absl::OkStatus());
 }
 
-JobView Job::View() const {
-  JobView view;
-  view.job_id = id_;
-  view.phase = PhaseText(state_);
-  view.epoch = state_.epoch();
-  view.why = decision_.why;
-  view.restart_count = state_.failure_count();
-  view.max_restarts = policy_.max_restarts;
-  view.nodes_min = policy_.nodes_min;
-  view.nodes_max = policy_.nodes_max;
-  for (const auto& [id, node] : state_.nodes()) {
-    const bool takes_part = node.state == NodeState::kRunning;
-    view.nodes.push_back({node.host, node.incarnation, node.node_rank, node.local_world_size,
-                          takes_part ? node.group_rank : -1, StateText(node)});
-  }
-  std::stable_sort(view.nodes.begin(), view.nodes.end(), [](const NodeView& a, const NodeView& b) {
-    const auto order = [](const NodeView& node) {
-      return std::make_tuple(node.group_rank < 0, node.group_rank);
-    };
-    if (order(a) != order(b)) return order(a) < order(b);
-    return NaturalLess(a.host, b.host);
-  });
-  return view;
+JobView Job::View(MonotonicTime now) const {
+  return Describe(now, id_, state_, policy_, decision_.why);
 }
 
 }  // namespace convene::rendezvous

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "rendezvous/quorum/decide.h"
+#include "rendezvous/quorum/job_record.h"
 #include "rendezvous/quorum/job_state.h"
 #include "rendezvous/quorum/job_view.h"
 #include "rendezvous/quorum/messages.h"
@@ -21,6 +22,9 @@ struct Outbox {
     MemberId to;
     std::variant<DaemonEvent, absl::Status>
         what;  // a status ends the stream: nothing for `to` follows
+    // It may leave when so many changes of jobs are on the disk (job_table.h). Never falls for one
+    // stream.
+    int64_t after_change = 0;
   };
 
   struct LogLine {
@@ -40,17 +44,29 @@ struct Outbox {
 // Two agents, one explicit node rank. The second one's hello is not answered until it is clear
 // whether the first one is alive, which takes at most its lease: a word from the first refuses the
 // second (InvalidArgument naming both hosts); the end of the first one's stream or lease lets the
-// second one in. A second stream of the same process (host, node rank and incarnation) always
-// replaces the first, which ends with Aborted: nobody knows better than the process which of its
-// streams is dead.
+// second one in. A second stream of the same process (host, node rank and incarnation) replaces the
+// first, which ends with Aborted: nobody knows better than the process which of its streams is
+// dead. Second is the one whose Hello was said later; on a bad line the Hello of a try that was
+// given up arrives after the one that counts.
+//
+// A process that holds its place (messages.h) takes it again on another stream: after a restart of
+// the daemon, and also when the daemon has not noticed yet that the old stream is dead. It is told
+// what it missed: the Assignment, if the epoch was decided without its hearing of it, and the Stop.
+// One whose stream is known to be over has lost its place: the others have been told.
 class Job {
  public:
   // `hello` is the first one, valid, and still has to Join.
   Job(MonotonicTime now, const Hello& hello, Epoch floor);
 
+  // Goes on as recorded: every member is away. They have the identities from `first_id` on. Tick
+  // decides next.
+  Job(MonotonicTime now, const JobRecord& record, MemberId first_id);
+  JobRecord Record(MonotonicTime now) const;
+
   // InvalidArgument when the hello contradicts the job or a third agent claims a contested rank;
-  // ResourceExhausted when the job has kMostNodesPerJob nodes. `id` is then no node. REQUIRES:
-  // `hello` is valid; the job is not closed.
+  // Unavailable when its process has said another one since; ResourceExhausted when the job has
+  // kMostNodesPerJob nodes. `id` is then no node. REQUIRES: `hello` is valid; the job is not
+  // closed.
   absl::Status Join(MonotonicTime now, MemberId id, Incarnation incarnation, const Hello& hello,
                     Outbox* outbox);
   // These ignore an `id` that is no node (any more).
@@ -62,12 +78,18 @@ class Job {
   // Close and the end of the stream, for one that joins too late. REQUIRES: closed().
   void SendAway(MemberId id, Outbox* outbox) const;
 
+  void RenewAway(MonotonicTime now) { state_.RenewAway(now); }
+
+  // What the Welcomes to come say.
+  void set_survives_restart(bool survives_restart) { survives_restart_ = survives_restart; }
+
   // When Tick is next needed.
   MonotonicTime wake_at() const;
+  const std::string& id() const { return id_; }
   bool closed() const { return state_.phase() == Phase::kClosed; }
   const JobState& state() const { return state_; }
   const JobPolicy& policy() const { return policy_; }
-  JobView View() const;
+  JobView View(MonotonicTime now) const;
 
  private:
   void Run(MonotonicTime now, Outbox* outbox);
@@ -76,13 +98,25 @@ class Job {
   void Close(MonotonicTime now, Outbox* outbox);
   void Remove(MonotonicTime now, MemberId id, JobState::Departure departure, const std::string& why,
               Outbox* outbox);
+  // Removes a node, and ends its stream with Unavailable.
+  void GiveUp(MonotonicTime now, MemberId id, JobState::Departure departure, const std::string& why,
+              Outbox* outbox);
+  bool HoldsItsPlace(const Node& node, const Hello& hello) const;
+  void Resume(MonotonicTime now, const Node& node, MemberId id, const Hello& hello, Outbox* outbox);
+  void RefuseRival(MonotonicTime now, const Node& node, Outbox* outbox);
+  Assignment AssignmentOf(const Node& node) const;
+  rendezvous::Welcome WelcomeTo(const Node& node) const;
   void Welcome(MemberId id, Outbox* outbox) const;
   void Send(MemberId to, decltype(DaemonEvent::body) body, Outbox* outbox) const;
 
   std::string id_;
+  Hello founder_;
   JobPolicy policy_;
   JobState state_;
-  Decision decision_;  // the last one
+  Decision decision_;      // the last one
+  Assignment assignment_;  // of the current epoch, without a node's own part
+  std::string stop_why_;   // of the last Stop
+  bool survives_restart_ = false;
 };
 
 }  // namespace convene::rendezvous

@@ -15,6 +15,22 @@ std::string FailureText(const Node& node, const WorkerFailure& failure) {
 
 }  // namespace
 
+std::string DepartureText(const Node& node, JobState::Departure departure) {
+  switch (departure) {
+    case JobState::Departure::kLeft:
+    case JobState::Departure::kUnfit:
+      return absl::StrCat(NodeName(node), " left");
+    case JobState::Departure::kOutdated:
+      return absl::StrCat(NodeName(node), " is back, but not in its place");
+    case JobState::Departure::kLost:
+    case JobState::Departure::kDropped:
+      break;
+  }
+  return absl::StrCat(NodeName(node), " is lost");
+}
+
+NodeKey KeyOf(const Node& node) { return {node.host, node.node_rank}; }
+
 std::string NodeName(const Node& node) {
   if (node.node_rank < 0) return node.host;
   return absl::StrCat(node.host, " (node rank ", node.node_rank, ")");
@@ -42,6 +58,12 @@ void JobState::Count(const Node& node, int sign) {
   if (node.state == NodeState::kJoining) joining_count_ += sign;
   if (node.state == NodeState::kRunning) running_count_ += sign;
   if (node.is_member()) member_count_ += sign;
+  if (node.away) away_count_ += sign;
+  const auto list = [&](std::set<MemberId>& nodes) {
+    sign > 0 ? static_cast<void>(nodes.insert(node.id)) : static_cast<void>(nodes.erase(node.id));
+  };
+  if (node.state == NodeState::kReady && !node.is_member()) list(bench_);
+  if (node.state == NodeState::kCooling) list(cooling_);
 }
 
 // Consequences that follow from the counters alone.
@@ -52,14 +74,28 @@ void JobState::Settle(MonotonicTime now, int nodes_min) {
   } else if (!minimum_since_.has_value()) {
     minimum_since_ = now;
   }
+  if (bench_.empty()) admission_.Clear();
 }
 
-void JobState::Break(Cause cause, std::string text) {
-  if (phase_ != Phase::kRunning && phase_ != Phase::kStopping) return;
-  if (cause_ == Cause::kFailure || cause_ == Cause::kLoss || cause_ == cause) return;
+bool JobState::Break(MonotonicTime now, Cause cause, std::string text) {
+  if (phase_ != Phase::kRunning && phase_ != Phase::kStopping) return false;
+  if (cause_ == Cause::kFailure || cause_ == Cause::kLoss || cause_ == cause) return false;
   cause_ = cause;
   failure_.reset();
   cause_text_ = std::move(text);
+  if (cause != Cause::kMembership) conduct_.Remember(now, epoch_, cause_text_);
+  return true;
+}
+
+MonotonicTime JobState::ExcludedUntil(MemberId id) const {
+  const auto record = conduct_.records.find(KeyOf(nodes_.at(id)));
+  return record == conduct_.records.end() ? MonotonicTime() : record->second.excluded_until;
+}
+
+void JobState::EnterReady(MonotonicTime now, Node& node) {
+  const bool is_excluded = conduct_.Excluded(now, KeyOf(node)) != nullptr;
+  node.state = is_excluded ? NodeState::kCooling : NodeState::kReady;
+  if (!is_excluded && !node.is_member()) admission_.Arrive(now);
 }
 
 void JobState::Join(MonotonicTime now, MemberId id, Incarnation incarnation, const Hello& hello,
@@ -73,8 +109,11 @@ void JobState::Join(MonotonicTime now, MemberId id, Incarnation incarnation, con
   node.host = hello.host;
   node.node_rank = hello.node_rank;
   node.local_world_size = hello.local_world_size;
+  node.topology = hello.topology;
   node.lease = hello.lease;
+  node.joined_at = now;
   node.heard_at = now;
+  node.hello_said_at = hello.said_at;
   node.rival = rival;
   if (rival != MemberId()) {
     node.state = NodeState::kContesting;
@@ -89,16 +128,18 @@ void JobState::Join(MonotonicTime now, MemberId id, Incarnation incarnation, con
   Settle(now, nodes_min);
 }
 
-bool JobState::ApplyReady(Node& node, Epoch epoch, const Ready& ready) {
+bool JobState::ApplyReady(MonotonicTime now, Node& node, Epoch epoch, const Ready& ready) {
   if (node.is_member() && epoch != epoch_) return false;
   node.store = ready;
   node.said_ready = true;
   if (node.state == NodeState::kContesting) return false;
   if (phase_ == Phase::kRunning && node.is_member()) {
-    Break(Cause::kMembership, absl::StrCat(NodeName(node), " stopped its workers by itself"));
+    Break(now, Cause::kMembership, absl::StrCat(NodeName(node), " stopped its workers by itself"));
   }
+  // Repeated: it is where its first one brought it.
+  if (node.state == NodeState::kReady || node.state == NodeState::kCooling) return false;
   Count(node, -1);
-  node.state = NodeState::kReady;
+  EnterReady(now, node);
   Count(node, +1);
   return true;
 }
@@ -110,15 +151,19 @@ bool JobState::ApplyFailure(MonotonicTime now, const Node& node, Epoch epoch,
   const bool is_one_too_many = phase_ == Phase::kRunning && !failure.costs_budget &&
                                vain_epochs_ >= kMostVainEpochs && now - began_at_ < kQuickEpoch;
   if (is_one_too_many) {
-    Break(Cause::kFailure,
+    Break(now, Cause::kFailure,
           absl::StrCat(FailureText(node, failure), ", ", vain_epochs_ + 1,
                        " times in a row within ", absl::FormatDuration(kQuickEpoch),
                        " and with the same nodes, which counts as a failure"));
   } else {
-    Break(failure.costs_budget ? Cause::kFailure : Cause::kMembership, FailureText(node, failure));
+    Break(now, failure.costs_budget ? Cause::kFailure : Cause::kMembership,
+          FailureText(node, failure));
   }
   if (cause_ == before) return false;
-  if (cause_ == Cause::kFailure) ++failure_count_;
+  if (cause_ == Cause::kFailure) {
+    budget_.Fail(now);
+    Blame(now, KeyOf(node), cause_text_);
+  }
   failure_ = failure;
   return true;
 }
@@ -129,7 +174,7 @@ JobState::Effect JobState::Apply(MonotonicTime now, MemberId id, Epoch epoch,
   node.heard_at = now;
   Effect effect;
   if (const auto* ready = std::get_if<Ready>(&event)) {
-    effect.changed = ApplyReady(node, epoch, *ready);
+    effect.changed = ApplyReady(now, node, epoch, *ready);
   } else if (const auto* failure = std::get_if<WorkerFailure>(&event)) {
     effect.changed = ApplyFailure(now, node, epoch, *failure);
   } else if (std::holds_alternative<WorkersSucceeded>(event)) {
@@ -138,7 +183,11 @@ JobState::Effect JobState::Apply(MonotonicTime now, MemberId id, Epoch epoch,
       ++succeeded_count_;
       effect.changed = true;
     }
-  } else if (std::holds_alternative<Heartbeat>(event)) {
+  } else if (const auto* heartbeat = std::get_if<Heartbeat>(&event)) {
+    if (node.state == NodeState::kRunning && epoch == epoch_ && heartbeat->progress.has_value()) {
+      node.progress = heartbeat->progress;
+      budget_.Progress(heartbeat->progress->step);
+    }
     if (node.state == NodeState::kJoining && epoch > Epoch() && !node.told_to_stop) {
       node.told_to_stop = true;
       effect.tell_to_stop = true;
@@ -154,7 +203,7 @@ void JobState::Remove(MonotonicTime now, MemberId id, Departure departure, const
   Count(node, -1);
   nodes_.erase(id);
   by_process_.erase({node.host, node.node_rank, node.incarnation});
-  last_departure_was_leave_ = departure == Departure::kLeft;
+  last_departure_was_leave_ = departure == Departure::kLeft || departure == Departure::kUnfit;
   if (node.state == NodeState::kContesting) {
     nodes_.at(node.rival).rival = MemberId();
   } else {
@@ -162,7 +211,8 @@ void JobState::Remove(MonotonicTime now, MemberId id, Departure departure, const
     if (node.rival != MemberId()) {
       Node& heir = nodes_.at(node.rival);
       heir.rival = MemberId();
-      heir.state = heir.said_ready ? NodeState::kReady : NodeState::kJoining;
+      heir.state = NodeState::kJoining;
+      if (heir.said_ready) EnterReady(now, heir);
       heir.heard_at = now;
       lease_watch_ = std::min(lease_watch_, now + heir.lease);
       Count(heir, +1);
@@ -170,17 +220,51 @@ void JobState::Remove(MonotonicTime now, MemberId id, Departure departure, const
     }
   }
   // One that succeeded, or stopped when told to, owes its epoch nothing any more.
-  if (node.state == NodeState::kRunning && !node.succeeded) {
-    Break(Cause::kLoss,
-          absl::StrCat(NodeName(node),
-                       departure == Departure::kLeft ? " left: " : " is lost: ", why));
-  }
+  const std::string text =
+      absl::StrCat(DepartureText(node, departure), why.empty() ? "" : ": ", why);
+  const bool had_stopped = node.succeeded || (node.away && node.said_ready);
+  const bool broke =
+      node.state == NodeState::kRunning && !had_stopped && Break(now, Cause::kLoss, text);
+  JudgeDeparture(now, node, departure, broke, text);
   Settle(now, nodes_min);
+}
+
+void JobState::JudgeDeparture(MonotonicTime now, const Node& node, Departure departure, bool broke,
+                              const std::string& why) {
+  // A job that runs would have been stopped for it. Before the first epoch it disturbs nobody.
+  const bool came_and_went = node.state != NodeState::kContesting &&
+                             node.state != NodeState::kRunning && !node.is_member() &&
+                             epoch_ != Epoch();
+  if (departure == Departure::kUnfit) {
+    conduct_.Exclude(now, KeyOf(node), why);
+    CoolDown(now, KeyOf(node));
+  } else if (departure == Departure::kDropped ||
+             (departure == Departure::kLost && (broke || came_and_went))) {
+    Blame(now, KeyOf(node), why);
+  }
+}
+
+void JobState::Blame(MonotonicTime now, const NodeKey& key, const std::string& what) {
+  conduct_.Blame(now, key, epoch_, what);
+  CoolDown(now, key);
+}
+
+void JobState::CoolDown(MonotonicTime now, const NodeKey& key) {
+  if (conduct_.Excluded(now, key) == nullptr) return;
+  for (auto& [id, node] : nodes_) {
+    if (node.state != NodeState::kReady || KeyOf(node) != key) continue;
+    Count(node, -1);
+    node.state = NodeState::kCooling;
+    Count(node, +1);
+  }
 }
 
 std::vector<MemberId> JobState::Expired(MonotonicTime now) {
   std::vector<MemberId> expired;
   if (now < lease_watch_) return expired;
+  if (now - lease_watch_ > kAsleep) {
+    for (auto& [id, node] : nodes_) node.heard_at = now;
+  }
   lease_watch_ = MonotonicTime::InfiniteFuture();
   for (const auto& [id, node] : nodes_) {
     // It was not welcomed and does not know that it should speak. Its rival's lease bounds its
@@ -215,19 +299,43 @@ void JobState::BeginEpoch(MonotonicTime now, const std::vector<MemberId>& member
   cause_text_.clear();
   failure_.reset();
   minimum_since_.reset();
+  const std::set<MemberId> chosen(members.begin(), members.end());
+  for (auto& [id, node] : nodes_) {
+    if (!node.is_member() || chosen.count(id) > 0) continue;
+    Count(node, -1);
+    node.seat = node.group_rank = -1;
+    Count(node, +1);
+  }
+  int first_global_rank = 0;
   for (size_t i = 0; i < members.size(); ++i) {
     Node& node = nodes_.at(members[i]);
     CONVENE_CHECK(node.state == NodeState::kReady);
     Count(node, -1);
     node.state = NodeState::kRunning;
     node.succeeded = false;
+    node.progress.reset();
     node.seat = seats[i];
     node.group_rank = static_cast<int>(i);
+    node.first_global_rank = first_global_rank;
+    first_global_rank += node.local_world_size;
     Count(node, +1);
   }
   epoch_size_ = static_cast<int>(members.size());
   succeeded_count_ = 0;
   CONVENE_CHECK(member_count_ == epoch_size_);
+  if (bench_.empty()) admission_.Clear();
+}
+
+void JobState::Admit(MonotonicTime now, const std::vector<MemberId>& nodes, int nodes_min) {
+  for (const MemberId id : nodes) {
+    Node& node = nodes_.at(id);
+    CONVENE_CHECK(node.state == NodeState::kCooling);
+    Count(node, -1);
+    node.state = NodeState::kReady;
+    if (!node.is_member()) admission_.Arrive(now);
+    Count(node, +1);
+  }
+  Settle(now, nodes_min);
 }
 
 void JobState::BeginStop(MonotonicTime now, StopKind kind) {
@@ -244,7 +352,11 @@ void JobState::Close(MonotonicTime now, Outcome outcome) {
   nodes_.clear();
   by_node_rank_.clear();
   by_process_.clear();
-  ready_count_ = joining_count_ = running_count_ = member_count_ = succeeded_count_ = 0;
+  bench_.clear();
+  cooling_.clear();
+  admission_.Clear();
+  ready_count_ = joining_count_ = running_count_ = member_count_ = away_count_ = 0;
+  succeeded_count_ = 0;
   lease_watch_ = MonotonicTime::InfiniteFuture();
 }
 

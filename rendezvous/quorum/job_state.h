@@ -9,18 +9,24 @@
 //   any phase --kClose--> [ closed ]      the job's id may then be used again: the table makes a
 //   new JobState above the old epochs
 //
-// A node here is one live stream. A node's states:
+// A node here is one live stream, or one that is away: after a restart of the daemon (job_record.h)
+// every member runs, or owes a Ready, without a stream until its process resumes its place or its
+// lease, counted from the restart, ends. A node's states:
 //
 //   contesting --its rival is lost--> joining --Ready--> ready --chosen--> running --Ready after a
 //   Stop--> ready
 //
+// One that is excluded at its Ready (conduct.h) is cooling instead of ready, until it is let in
+// again. A node that an epoch begins without loses its seat.
+//
 // Which messages count (everything renews the lease):
-//   Ready             of a member: only with the current epoch (an older one crossed an Assignment
-//   on the wire); of others: always WorkerFailure,    only of a member that runs, with the current
-//   epoch: a fenced-off speaker's news is ignored WorkersSucceeded Heartbeat         with an epoch,
-//   of a node that never said Ready on this stream: it still runs workers of an epoch that went on
-//                     without it, and is told to stop (once)
-//   Leave             always
+// - Ready of a member: only with the current epoch (an older one crossed an Assignment on the
+//   wire); of others: always
+// - WorkerFailure, WorkersSucceeded: only of a member that runs, with the current epoch: a
+//   fenced-off speaker's news is ignored
+// - Heartbeat with an epoch, of a node that never said Ready on this stream: it still runs workers
+//   of an epoch that went on without it, and is told to stop (once)
+// - Leave: always
 //
 // Blame. An epoch is broken by its first cause; what follows is its echo (peers break because of
 // the first) and is neither counted nor blamed: [failure] counts one against the budget; [loss] and
@@ -41,11 +47,15 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "rendezvous/quorum/admission.h"
+#include "rendezvous/quorum/budget.h"
+#include "rendezvous/quorum/conduct.h"
 #include "rendezvous/quorum/messages.h"
 #include "tools/base/clock.h"
 #include "tools/base/strong_int.h"
@@ -54,13 +64,15 @@ namespace convene::rendezvous {
 
 inline constexpr absl::Duration kQuickEpoch = absl::Seconds(10);
 inline constexpr int kMostVainEpochs = 16;
+// A daemon that looks at the leases this much too late was itself asleep.
+inline constexpr absl::Duration kAsleep = absl::Seconds(1);
 
 // One stream of one agent; never used twice. 0 = nobody.
 using MemberId = StrongInt<struct MemberIdTag, int64_t>;
 
 enum class Phase { kForming, kRunning, kStopping, kClosed };
 
-enum class NodeState { kContesting, kJoining, kReady, kRunning };
+enum class NodeState { kContesting, kJoining, kReady, kCooling, kRunning };
 
 // What ended the current epoch, if anything did.
 enum class Cause { kNone, kMembership, kFailure, kLoss };
@@ -71,28 +83,43 @@ struct Node {
   std::string host;
   int node_rank = -1;
   int local_world_size = 1;
+  std::string topology;
   absl::Duration lease;
   NodeState state = NodeState::kJoining;
+  MonotonicTime joined_at;
   MonotonicTime heard_at;
-  Ready store;              // of the last Ready
-  bool said_ready = false;  // on this stream
-  bool succeeded = false;   // in the current epoch
+  MonotonicTime hello_said_at;             // Hello::said_at; away: none
+  std::optional<WorkerProgress> progress;  // in the current epoch
+  Ready store;                             // of the last Ready
+  bool said_ready = false;                 // on this stream; away: since the epoch began
+  bool succeeded = false;                  // in the current epoch
   bool told_to_stop = false;
   int seat = -1;        // its lasting place in the order of ranks (ranks.h); -1: never was a member
   int group_rank = -1;  // in the current epoch
-  MemberId rival;       // contesting: whose node rank it claims; else: who claims this one's
+  int first_global_rank = 0;  // in the current epoch
+  bool away = false;          // recorded by an earlier daemon, not yet back
+  MemberId rival;             // contesting: whose node rank it claims; else: who claims this one's
 
   bool is_member() const { return seat >= 0; }
 };
+
+struct JobRecord;
 
 // Invariant: the counters agree with the nodes. Value type; not thread-safe.
 class JobState {
  public:
   // `floor`: every epoch of this job is above it.
-  JobState(MonotonicTime now, Epoch floor) : highest_epoch_(floor), waiting_since_(now) {}
+  JobState(MonotonicTime now, Epoch floor)
+      : floor_(floor), highest_epoch_(floor), waiting_since_(now) {}
+
+  // As recorded; the members are away, with the identities from `first_id` on.
+  JobState(MonotonicTime now, const JobRecord& record, MemberId first_id);
+  void Record(MonotonicTime now, JobRecord* record) const;
 
   Phase phase() const { return phase_; }
-  Epoch epoch() const { return epoch_; }                  // 0 before the first one
+  Epoch epoch() const { return epoch_; }  // 0 before the first one
+  // How many epochs this run of the job began before the current one. REQUIRES: one has begun.
+  int attempt() const { return static_cast<int>(epoch_.value() - floor_.value() - 1); }
   Epoch highest_epoch() const { return highest_epoch_; }  // of all that any agent has seen
   const std::map<MemberId, Node>& nodes() const { return nodes_; }
   // nullptr when `id` is no node of this job (any more).
@@ -108,10 +135,21 @@ class JobState {
     return running_count_;
   }  // members that have not said Ready since the Assignment
   int member_count() const { return member_count_; }  // of the current epoch, still here
+  int away_count() const { return away_count_; }
   // Those that are gone meanwhile count in both: what was done stays done, what was not is missing.
   int epoch_size() const { return epoch_size_; }  // nodes that the current epoch began with
   int succeeded_count() const { return succeeded_count_; }  // those among them that succeeded
-  int failure_count() const { return failure_count_; }
+  int failure_count() const { return budget_.failure_count; }
+  const RestartBudget& budget() const { return budget_; }
+  const Conduct& conduct() const { return conduct_; }
+  const Admission& admission() const { return admission_; }
+  // Ready nodes that are no members, in the order in which they came: who forms the first epoch;
+  // later, who waits for a seat.
+  const std::set<MemberId>& bench() const { return bench_; }
+  const std::set<MemberId>& cooling() const { return cooling_; }
+  // When the node may take part again; in the past when that was forgotten. REQUIRES: `id` is a
+  // node.
+  MonotonicTime ExcludedUntil(MemberId id) const;
   Cause cause() const { return cause_; }
   const std::string& cause_text() const { return cause_text_; }
   // Of the current epoch, the one to blame.
@@ -148,32 +186,55 @@ class JobState {
   // Everything but Leave, which is Remove. REQUIRES: `id` is a node.
   Effect Apply(MonotonicTime now, MemberId id, Epoch epoch, const AgentEvent& event, int nodes_min);
 
-  enum class Departure { kLost, kLeft };
+  // kDropped: it did not stop its workers. kUnfit: it left, and is not to come back soon.
+  // kOutdated: the daemon was restarted and what it remembers of the node is old; it is here.
+  enum class Departure { kLost, kLeft, kDropped, kUnfit, kOutdated };
   // The stream is over. A contesting rival becomes a node (joining, or ready if it said so).
   // REQUIRES: `id` is a node.
   void Remove(MonotonicTime now, MemberId id, Departure departure, const std::string& why,
               int nodes_min);
 
-  // Nodes that were silent for longer than their lease; contesting ones need not speak. Cheap
-  // before lease_watch().
+  // The process of member `old` goes on as `id`, on another stream. REQUIRES: `old` is a member,
+  // `id` is new.
+  void Resume(MonotonicTime now, MemberId old, MemberId id, MonotonicTime hello_said_at);
+
+  // The leases of those that are away begin now.
+  void RenewAway(MonotonicTime now);
+
+  // Nodes that were silent for longer than their lease; contesting ones need not speak. A daemon
+  // that was asleep (stopped, moved to another host) cannot tell: every lease begins anew then.
+  // Cheap before lease_watch().
   std::vector<MemberId> Expired(MonotonicTime now);
 
   // --- Decisions, carried out ---
 
-  // `members` in the order of their group ranks, each with its seat. All are ready.
+  // `members` in the order of their group ranks, each with its seat; global ranks follow that
+  // order. All are ready.
   void BeginEpoch(MonotonicTime now, const std::vector<MemberId>& members,
                   const std::vector<int>& seats);
   void BeginStop(MonotonicTime now, StopKind kind);
+  // Cooling nodes become ready.
+  void Admit(MonotonicTime now, const std::vector<MemberId>& nodes, int nodes_min);
   void Close(MonotonicTime now, Outcome outcome);
 
  private:
   void Count(const Node& node, int sign);
   void Settle(MonotonicTime now, int nodes_min);
-  bool ApplyReady(Node& node, Epoch epoch, const Ready& ready);
+  bool ApplyReady(MonotonicTime now, Node& node, Epoch epoch, const Ready& ready);
   bool ApplyFailure(MonotonicTime now, const Node& node, Epoch epoch, const WorkerFailure& failure);
-  void Break(Cause cause, std::string text);
+  // Of a node that says, or has said, Ready.
+  void EnterReady(MonotonicTime now, Node& node);
+  // Whether this is now what ended the epoch.
+  bool Break(MonotonicTime now, Cause cause, std::string text);
+  void Blame(MonotonicTime now, const NodeKey& key, const std::string& what);
+  // Another stream of an excluded node may be ready already.
+  void CoolDown(MonotonicTime now, const NodeKey& key);
+  // Whose departure is blamed on it; `broke`: it ended the epoch.
+  void JudgeDeparture(MonotonicTime now, const Node& node, Departure departure, bool broke,
+                      const std::string& why);
 
   Phase phase_ = Phase::kForming;
+  Epoch floor_;
   Epoch epoch_;
   Epoch highest_epoch_;
   std::map<MemberId, Node> nodes_;
@@ -183,9 +244,14 @@ class JobState {
   int joining_count_ = 0;
   int running_count_ = 0;
   int member_count_ = 0;
+  int away_count_ = 0;
   int epoch_size_ = 0;
   int succeeded_count_ = 0;
-  int failure_count_ = 0;
+  RestartBudget budget_;
+  Conduct conduct_;
+  Admission admission_;
+  std::set<MemberId> bench_;
+  std::set<MemberId> cooling_;
   int vain_epochs_ = 0;     // in a row, before the current one
   MonotonicTime began_at_;  // the current epoch
   Cause cause_ = Cause::kNone;
@@ -200,7 +266,12 @@ class JobState {
   Outcome outcome_ = Outcome::kFailed;
 };
 
+NodeKey KeyOf(const Node& node);
+
 // "host" or "host (node rank 3)".
 std::string NodeName(const Node& node);
+
+// "host is lost".
+std::string DepartureText(const Node& node, JobState::Departure departure);
 
 }  // namespace convene::rendezvous

@@ -92,7 +92,8 @@ TEST_CASE("a silent node is lost after its lease, by the daemon's clock") {
     > wait 3s
     > a beats
     > wait 2s
-    b: end UNAVAILABLE: given up by the daemon: silent for its lease of 5s
+    b: end UNAVAILABLE: given up by the daemon: silent for its lease of 5s; \
+       epoch 1 is over for incarnation 2
     a: stop abort: b is lost: silent for its lease of 5s
   )");
 }
@@ -180,7 +181,7 @@ TEST_CASE("epochs go on above the highest one that any agent has seen") {
     > a hello last_epoch=7
     a: welcome
     > a beats epoch=7
-    a: stop abort: epoch 7 went on without this node; say Ready to join again
+    a: stop abort: epoch 7 went on without this node (the job is in epoch 0); say Ready to join again
     > a beats epoch=7
     > a ready epoch=7
     a: epoch 8 node 0 of 1, ranks from 0 of 1, store a, failures 0
@@ -217,7 +218,8 @@ TEST_CASE(
     > a' ready
     > wait 2s
     a': welcome
-    a: end UNAVAILABLE: given up by the daemon: silent for its lease of 5s
+    a: end UNAVAILABLE: given up by the daemon: silent for its lease of 5s; \
+       epoch 1 is over for incarnation 1
     b: stop abort: a (node rank 0) is lost: silent for its lease of 5s
     > b ready
     a': epoch 2 node 0 of 2, ranks from 0 of 2, store a', failures 0
@@ -256,6 +258,23 @@ TEST_CASE("a second stream of the same process replaces the first") {
   )");
 }
 
+TEST_CASE("a hello that arrives after a later one of its process changes nothing") {
+  Check(Story(Nodes(1, 1)), R"(
+    > a' hello incarnation=9 said=12
+    a': welcome
+    > a' ready
+    a': epoch 1 node 0 of 1, ranks from 0 of 1, store a', failures 0
+    > a hello incarnation=9 said=10
+    a: end UNAVAILABLE: incarnation 9 has opened another stream since this Hello
+    > a drops
+    > a'' hello incarnation=9 said=14 holds running=1 last_epoch=1
+    a': end ABORTED: another stream of this agent, incarnation 9, went on in the place of this one of 9
+    a'': welcome back in epoch 1
+    > a hello incarnation=9 said=13 holds running=1 last_epoch=1
+    a: end UNAVAILABLE: incarnation 9 has opened another stream since this Hello
+  )");
+}
+
 TEST_CASE("a hello that contradicts the job is refused with the field and both values") {
   Check(Story(Nodes(2, 2)), R"(
     > a hello
@@ -273,7 +292,7 @@ TEST_CASE("when every node has left the job closes") {
   Story story(Nodes(1, 1));
   story.Tell("> a hello\n> a ready\n> a leaves");
   CHECK(story.job().closed());
-  CHECK(story.job().View().why == "no node is left");
+  CHECK(story.job().View(MonotonicTime()).why == "no node is left");
 }
 
 TEST_CASE("the first to come back to an empty job has the whole join timeout") {

@@ -1,9 +1,12 @@
 // PURE. A job as `convene status` shows it.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
+#include "rendezvous/quorum/messages.h"
 #include "tools/base/strong_int.h"
 
 namespace convene::rendezvous {
@@ -14,7 +17,16 @@ struct NodeView {
   int node_rank = -1;
   int local_world_size = 1;
   int group_rank = -1;  // -1: not in the current epoch
-  std::string state;    // joining, ready, running, succeeded
+  std::string state;    // joining, ready, running, succeeded, spare, cooling down, away
+  std::string why;      // why it is in this state, where that is not plain
+  absl::Duration heard_ago;
+  std::optional<WorkerProgress> progress;
+};
+
+struct FailureView {
+  Epoch epoch;
+  std::string what;  // one line: who and how
+  absl::Duration ago;
 };
 
 struct JobView {
@@ -26,7 +38,8 @@ struct JobView {
   int max_restarts = 0;
   int nodes_min = 1;
   int nodes_max = 1;
-  std::vector<NodeView> nodes;  // by group rank, then host
+  std::vector<NodeView> nodes;             // by group rank, then host
+  std::vector<FailureView> last_failures;  // newest first, at most 8
 };
 
 }  // namespace convene::rendezvous

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "rendezvous/quorum/log_lines.h"
+#include "tools/base/clock.h"
 #include "tools/base/strong_int.h"
 
 namespace convene::rendezvous {
@@ -27,9 +29,19 @@ struct Hello {
   int nodes_expected = 0;  // 0: not known
   int max_restarts = 0;
   absl::Duration join_timeout = absl::Minutes(10);
-  absl::Duration last_call = absl::Seconds(5);
+  absl::Duration last_call = absl::ZeroDuration();  // zero: none was asked for
   absl::Duration lease = absl::Seconds(5);
   Epoch last_epoch;
+  Epoch running_epoch;       // in which it holds its place; 0: none
+  bool holds_place = false;  // its stream broke: it has kept its workers, or its last Ready's store
+  std::string topology;
+  int spares = 0;
+  absl::Duration restart_window;  // zero: every failure counts for ever
+  int max_stuck_restarts = 0;     // 0: never
+  absl::Duration admission = absl::ZeroDuration();
+  bool publishes_logs = false;
+  std::string log_directory;
+  MonotonicTime said_at;  // on the agent's clock: compares with its own other streams only
 };
 
 struct Ready {
@@ -37,7 +49,16 @@ struct Ready {
   int store_port = 0;
 };
 
-struct Heartbeat {};
+// Of the node's slowest worker.
+struct WorkerProgress {
+  int64_t step = 0;             // last finished
+  double steps_per_second = 0;  // lately; 0: not known yet
+  std::string phase;            // "step", "checkpoint", ...
+};
+
+struct Heartbeat {
+  std::optional<WorkerProgress> progress;  // none: no worker tells
+};
 
 struct WorkerFailure {
   int global_rank = -1;
@@ -48,14 +69,17 @@ struct WorkerFailure {
   int signal = 0;
   std::string why;                          // "killed by SIGKILL", "exit code 3"
   std::vector<std::string> last_log_lines;  // at most 20, each at most 500 bytes
-  bool costs_budget = true;                 // false for exit code 75
-  bool is_final = false;                    // a restart would end the same way: bad usage
+  // The first of what it recorded in $TORCHELASTIC_ERROR_FILE; at most 4, as last_log_lines'.
+  std::vector<std::string> error_lines;
+  bool costs_budget = true;  // false for exit code 75
+  bool is_final = false;     // a restart would end the same way: bad usage
 };
 
 struct WorkersSucceeded {};
 
 struct Leave {
   std::string why;
+  bool is_unfit = false;
 };
 
 using AgentEvent = std::variant<Ready, Heartbeat, WorkerFailure, WorkersSucceeded, Leave>;
@@ -70,6 +94,7 @@ struct Assignment {
   int restart_count = 0;
   int max_restarts = 0;
   std::string why;
+  int attempt = 0;
 };
 
 enum class StopKind {
@@ -93,11 +118,24 @@ struct Close {
 struct Welcome {
   absl::Duration lease;
   absl::Duration heartbeat_interval;
+  bool resumed = false;
+  bool survives_restart = false;
+};
+
+struct Heard {};  // one Heartbeat; the event's epoch is the heartbeat's
+
+// Somebody looks at the workers' output: publish it by rendezvous/client/log_publication.h.
+struct LogsWanted {
+  WatchId watch_id;
+  LogFilter filter;
+  int tail = 0;  // -1: all
+  bool follow = false;
+  uint64_t next_line = 0;
 };
 
 struct DaemonEvent {
   Epoch epoch;  // the job's current one
-  std::variant<Welcome, Assignment, Stop, Close> body;
+  std::variant<Welcome, Assignment, Stop, Close, Heard, LogsWanted> body;
 };
 
 }  // namespace convene::rendezvous

@@ -2,8 +2,16 @@
 // after them what the job did.
 //
 //   > a hello [rank=1] [incarnation=9] [last_epoch=7] [workers=2] [min=2] [max=4] [restarts=0]
-//   > a ready | a beats | a fails rank=0 code=3 | a succeeds | a leaves | a drops        [epoch=N:
-//   other than its last one] > wait 5s
+//             [label=x] [said=12]
+//   > a ready | a beats [step=5] | a fails rank=0 code=3 | a succeeds | a leaves | a unfit | a
+//   drops
+//     [epoch=N: other than its last one]
+//   > wait 5s | rest 5s | sleep 5s
+//   > show a
+//
+// In a rest every node that is there beats each second; in a sleep the daemon does nothing. "show"
+// prints how a node is seen by `convene status`.
+//   > a hello ... holds [running=3]   > daemon restarts: from what is recorded then
 //
 // A name is a stream; what stands before a quote is its host ("b" and "b'" are two streams of host
 // b). Its store is on port 1000 + the stream's number. A fixture of tests: a line it does not
@@ -45,11 +53,14 @@ class Story {
       Outbox outbox;
       Do(std::string(line.substr(2)), &outbox);
       for (const Outbox::Item& item : outbox.items) absl::StrAppend(&told, Show(item), "\n");
+      absl::StrAppend(&told, shown_);
+      shown_.clear();
     }
     return told;
   }
 
   const Job& job() const { return *job_; }
+  MonotonicTime now() const { return now_; }
 
  private:
   struct Stream {
@@ -71,10 +82,22 @@ class Story {
     INFO("line: " << line);
     std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
     REQUIRE(words.size() >= 2);
-    if (words[0] == "wait") {
-      absl::Duration duration;
-      REQUIRE(absl::ParseDuration(words[1], &duration));
-      Wait(duration, outbox);
+    if (words[0] == "daemon") {
+      const JobRecord record = job_->Record(now_);
+      job_ = std::make_unique<Job>(now_, record, MemberId(-1000));
+      job_->set_survives_restart(true);
+      return job_->Tick(now_, outbox);
+    }
+    absl::Duration duration;
+    if (absl::ParseDuration(words[1], &duration)) {
+      if (words[0] == "wait") return Wait(duration, outbox);
+      if (words[0] == "rest") return Rest(duration, outbox);
+      REQUIRE(words[0] == "sleep");
+      now_ = now_ + duration;
+      return job_->Tick(now_, outbox);
+    }
+    if (words[0] == "show") {
+      shown_ = ShowNode(words[1]);
       return;
     }
     Options options;
@@ -99,6 +122,28 @@ class Story {
     now_ = end;
   }
 
+  void Rest(absl::Duration duration, Outbox* outbox) {
+    const MonotonicTime end = now_ + duration;
+    while (now_ < end) {
+      Wait(std::min(absl::Duration(absl::Seconds(1)), end - now_), outbox);
+      std::vector<MemberId> here;
+      for (const auto& [id, node] : job_->state().nodes()) here.push_back(id);
+      for (const MemberId id : here) {
+        job_->Receive(now_, id, streams_[names_[id]].epoch, Heartbeat(), outbox);
+      }
+    }
+  }
+
+  std::string ShowNode(const std::string& host) const {
+    std::string shown;
+    for (const NodeView& node : job_->View(now_).nodes) {
+      if (node.host != host) continue;
+      absl::StrAppend(&shown, node.host, ": ", node.state, node.why.empty() ? "" : ": ", node.why,
+                      "\n");
+    }
+    return shown;
+  }
+
   void Join(const std::string& name, const Options& options, Outbox* outbox) {
     Stream& stream = streams_[name];
     stream.id = MemberId(++last_id_);
@@ -111,9 +156,34 @@ class Story {
     hello.nodes_max = Number(options, "max", hello.nodes_max);
     hello.max_restarts = Number(options, "restarts", hello.max_restarts);
     hello.last_epoch = Epoch(Number(options, "last_epoch", 0));
+    if (options.count("label") > 0) hello.topology = options.at("label");
+    hello.said_at = MonotonicTime::FromEpoch(absl::Seconds(Number(options, "said", 0)));
+    hello.holds_place = options.count("holds") > 0;
+    hello.running_epoch = Epoch(Number(options, "running", 0));
     stream.incarnation = Incarnation(Number(options, "incarnation", last_id_));
     const absl::Status joined = job_->Join(now_, stream.id, stream.incarnation, hello, outbox);
     if (!joined.ok()) outbox->End(stream.id, joined);
+  }
+
+  static AgentEvent EventOf(const std::string& name, MemberId id, const std::string& verb,
+                            const Options& options) {
+    if (verb == "ready") return Ready{name, 1000 + static_cast<int>(id.value())};
+    if (verb == "succeeds") return WorkersSucceeded();
+    if (verb == "leaves") return Leave{"SIGTERM"};
+    if (verb == "unfit") return Leave{"health check: exit code 1", true};
+    if (verb == "beats") {
+      Heartbeat heartbeat;
+      if (options.count("step") > 0) heartbeat.progress = {Number(options, "step", 0), 0, "step"};
+      return heartbeat;
+    }
+    REQUIRE(verb == "fails");
+    WorkerFailure failure;
+    failure.global_rank = Number(options, "rank", 0);
+    failure.exit_code = Number(options, "code", 1);
+    failure.why = absl::StrCat("exit code ", failure.exit_code);
+    failure.costs_budget = failure.exit_code != 75;
+    failure.is_final = failure.exit_code == 64;
+    return failure;
   }
 
   void Say(const std::string& name, const std::string& verb, const Options& options,
@@ -125,26 +195,7 @@ class Story {
       job_->Disconnect(now_, stream.id, outbox);
       return;
     }
-    AgentEvent event;
-    if (verb == "ready") {
-      event = Ready{name, 1000 + static_cast<int>(stream.id.value())};
-    } else if (verb == "beats") {
-      event = Heartbeat();
-    } else if (verb == "fails") {
-      WorkerFailure failure;
-      failure.global_rank = Number(options, "rank", 0);
-      failure.exit_code = Number(options, "code", 1);
-      failure.why = absl::StrCat("exit code ", failure.exit_code);
-      failure.costs_budget = failure.exit_code != 75;
-      failure.is_final = failure.exit_code == 64;
-      event = failure;
-    } else if (verb == "succeeds") {
-      event = WorkersSucceeded();
-    } else {
-      REQUIRE(verb == "leaves");
-      event = Leave{"SIGTERM"};
-    }
-    job_->Receive(now_, stream.id, epoch, event, outbox);
+    job_->Receive(now_, stream.id, epoch, EventOf(name, stream.id, verb, options), outbox);
   }
 
   std::string Show(const Outbox::Item& item) {
@@ -153,7 +204,11 @@ class Story {
       return absl::StrCat(name, ": end ", status->ToString());
     }
     const DaemonEvent& event = std::get<DaemonEvent>(item.what);
-    if (std::holds_alternative<Welcome>(event.body)) return absl::StrCat(name, ": welcome");
+    if (const auto* welcome = std::get_if<Welcome>(&event.body)) {
+      if (!welcome->resumed) return absl::StrCat(name, ": welcome");
+      streams_[name].epoch = event.epoch;
+      return absl::StrCat(name, ": welcome back in epoch ", event.epoch.value());
+    }
     if (const auto* stop = std::get_if<Stop>(&event.body)) {
       return absl::StrCat(name, ": stop ", stop->kind == StopKind::kAbort ? "abort" : "checkpoint",
                           ": ", stop->why);
@@ -180,6 +235,7 @@ class Story {
   int last_id_ = 0;
   std::map<std::string, Stream> streams_;
   std::map<MemberId, std::string> names_;
+  std::string shown_;
 };
 
 // A job of least to most nodes, with short waits.

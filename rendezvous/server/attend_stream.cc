@@ -64,6 +64,7 @@ void AttendStream::OnWriteDone(bool ok) {
   {
     MutexLock lock(&mutex_);
     writing_ = false;
+    outgoing_.Clear();
     if (!ok) queue_.clear();
   }
   Flush();

@@ -1,7 +1,7 @@
 // The coat of one Attend call: proto and gRPC on this side, values and the daemon on the other.
 #pragma once
 
-#include <deque>
+#include <list>
 #include <memory>
 #include <optional>
 
@@ -46,7 +46,8 @@ class AttendStream final : public grpc::ServerBidiReactor<pb::AgentMessage, pb::
   pb::AgentMessage incoming_;           // of the one read under way
 
   Mutex mutex_;
-  std::deque<pb::DaemonMessage> queue_ ABSL_GUARDED_BY(mutex_);
+  // A list: mostly empty, and there are thousands of these.
+  std::list<pb::DaemonMessage> queue_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);  // comes after queue_
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;

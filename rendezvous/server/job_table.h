@@ -2,7 +2,10 @@
 // (daemon.h) brings those.
 #pragma once
 
+#include <cstdint>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -11,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "rendezvous/quorum/job.h"
+#include "rendezvous/quorum/job_record.h"
 #include "tools/base/clock.h"
 
 namespace convene::rendezvous {
@@ -18,13 +22,32 @@ namespace convene::rendezvous {
 // A closed job's id is free: the next Hello begins a new job under it, whose epochs are above the
 // old ones. Not so an agent that was in an epoch (its Hello has a last_epoch) and comes back to a
 // job that succeeded or failed without it: it is told the outcome, and does not do the work again
-// by itself. The id is also free when no node is in the job and the Hello contradicts it. Not
-// thread-safe.
+// by itself. The id is also free when no node is in the job and the Hello contradicts it.
+//
+// With recording on, decided changes of jobs are numbered from 1, and each item of an Outbox says
+// (`after_change`) which of them must be on the disk before it may leave. Heard, the answer to each
+// Heartbeat, waits for nothing. Not thread-safe.
 class JobTable {
  public:
   static constexpr size_t kMostJobs = 1024;  // closed ones included
   static constexpr absl::Duration kRemembered =
       absl::Minutes(10);  // how long Status knows a closed job
+
+  // From now on changes are kept for TakeChanges. Once, before anything else.
+  void StartRecording() { is_recording_ = true; }
+  // A job as an earlier daemon left it; its members' leases begin now. Before the first Join.
+  void Restore(MonotonicTime now, const JobRecord& record);
+  // The leases of all that are away begin now.
+  void RenewAway(MonotonicTime now);
+  // What Welcomes say from now on.
+  void set_survives_restart(bool survives_restart);
+
+  // The number of the last decided change.
+  int64_t last_change() const { return last_change_; }
+  // Whether anything was changed, decided or not, since TakeChanges.
+  bool has_changes() const { return !changed_.empty(); }
+  // The jobs as they are now, of those that were changed since the last call.
+  RecordChanges TakeChanges(MonotonicTime now);
 
   // `id` is new. InvalidArgument when the hello is senseless or contradicts its job;
   // ResourceExhausted when there are too many jobs or nodes. The caller ends the stream with it.
@@ -40,21 +63,50 @@ class JobTable {
   MonotonicTime wake_at() const { return wake_at_; }
 
   // By job id. `job_id` "": all. NotFound names the id.
-  absl::StatusOr<std::vector<JobView>> Views(const std::string& job_id) const;
+  absl::StatusOr<std::vector<JobView>> Views(MonotonicTime now, const std::string& job_id) const;
+  // An agent of a job whose stream is open.
+  struct LogSource {
+    MemberId id;
+    LogNode node;
+  };
+  // Those of one job, in no order. NotFound names the jobs that there are; FailedPrecondition, when
+  // the job is over, says where its log files are.
+  absl::StatusOr<std::vector<LogSource>> LogSources(MonotonicTime now,
+                                                    const std::string& job_id) const;
+  // nullopt when `id` is in no job (any more).
+  std::optional<LogSource> LogSourceOf(MemberId id) const;
+
+  // nullptr when no job of this id is known. Valid until the next call that is not const.
+  const Job* Find(const std::string& job_id) const;
 
  private:
+  struct Entry {
+    Job job;
+    RecordMark mark = {};     // of the state that changes were last looked for in
+    int64_t last_change = 0;  // decided
+    std::map<std::string, std::string> log_directories = {};  // by host; of the first few nodes
+  };
   struct Membership {
-    Job* job;
+    Entry* entry;
     Incarnation incarnation;
+    bool publishes_logs = false;
   };
   // The job that is over for who says this hello, too; nullptr when there is none.
-  const Job* FinishedJobOf(const Hello& hello) const;
-  absl::StatusOr<Job*> JobFor(MonotonicTime now, const Hello& hello);
+  const Entry* FinishedJobOf(const Hello& hello) const;
+  absl::StatusOr<Entry*> JobFor(MonotonicTime now, const Hello& hello);
   bool MakeRoom();
-  // After a call to `job` that appended to `outbox` from `first_new` on.
-  void Settle(const Job& job, const Outbox& outbox, size_t first_new);
+  std::map<std::string, Entry>::iterator Forget(std::map<std::string, Entry>::iterator entry);
+  // After a call to the job of `entry` that appended to `outbox` from `first_new` on.
+  void Settle(Entry& entry, Outbox* outbox, size_t first_new);
+  void NoteChange(Entry& entry);
+  static void NoteLogDirectory(const Hello& hello, Entry* entry);
 
-  std::map<std::string, Job> jobs_;
+  bool is_recording_ = false;
+  bool survives_restart_ = false;
+  int64_t last_change_ = 0;
+  std::set<std::string> changed_;                        // ids
+  MemberId last_away_id_ = MemberId(int64_t{-1} << 62);  // those of streams are positive
+  std::map<std::string, Entry> jobs_;
   std::unordered_map<int64_t, Membership> members_;  // by MemberId
   MonotonicTime wake_at_ = MonotonicTime::InfiniteFuture();
 };

@@ -2,17 +2,23 @@
 
 #include <signal.h>
 
+#include <csignal>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "rendezvous/net/listen.h"
+#include "rendezvous/net/port_mark.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/exit_code.h"
 #include "tools/base/exit_deadline.h"
 #include "tools/base/host_port.h"
 #include "tools/base/resource_limits.h"
+#include "tools/base/signals.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::rendezvous {
@@ -28,7 +34,9 @@ constexpr absl::Duration kStopPatience = absl::Seconds(15);
 
 absl::Status WithAdvice(const absl::Status& status, int port) {
   std::string advice;
-  if (absl::IsAlreadyExists(status)) {
+  if (!absl::StartsWith(status.message(), kCannotListen)) {
+    // Of the state directory: says itself what to do.
+  } else if (absl::IsAlreadyExists(status)) {
     advice = absl::StrCat(
         ".\nAnother program listens there, perhaps a convened of yours or of another user on this "
         "machine. See who it is with\n  ss -ltnp 'sport = :",
@@ -42,16 +50,21 @@ absl::Status WithAdvice(const absl::Status& status, int port) {
         ".\nGive an address of this machine (`ip address` lists them), or 0.0.0.0 for all of them "
         "(--host).";
   }
-  return absl::Status(status.code(), absl::StrCat(status.message(), advice));
+  // A file is wrong, not this program: the exit code for that.
+  const absl::StatusCode code =
+      absl::IsDataLoss(status) ? absl::StatusCode::kFailedPrecondition : status.code();
+  return absl::Status(code, absl::StrCat(status.message(), advice));
 }
 
 }  // namespace
 
 absl::StatusOr<int> ServeUntilSignal(const Server::Options& options) {
-  sigset_t ending;
-  sigemptyset(&ending);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) sigaddset(&ending, signal);
-  pthread_sigmask(SIG_BLOCK, &ending, nullptr);
+  std::vector<int> ending = {SIGTERM, SIGINT, SIGQUIT};
+  // Under nohup the end of the terminal's session is not the daemon's.
+  if (!IsIgnored(SIGHUP)) ending.push_back(SIGHUP);
+  BlockSignals(ending);
+  // A file that may not grow is told by the write that fails.
+  std::signal(SIGXFSZ, SIG_IGN);
   CONVENE_RETURN_IF_ERROR(EnsureOpenFiles(kLeastFiles, kWantedFiles));
   const absl::Status threads = CheckThreads(kThreads);
   if (absl::IsResourceExhausted(threads)) {
@@ -61,9 +74,21 @@ absl::StatusOr<int> ServeUntilSignal(const Server::Options& options) {
   CONVENE_RETURN_IF_ERROR(threads);
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
   if (!server.ok()) return WithAdvice(server.status(), options.port);
+  std::unique_ptr<PortMark> mark;
+  if (!options.state_dir.empty()) {
+    auto left = PortMark::Leave((*server)->port(), options.state_dir);
+    if (left.ok()) {
+      mark = *std::move(left);
+    } else {
+      spdlog::warn(
+          "{}: should this daemon be killed, an agent on this machine may serve in its place",
+          std::string(left.status().message()));
+    }
+  }
   spdlog::info("serving the rendezvous on {}", FormatHostPort(options.host, (*server)->port()));
   int signal = 0;
-  while (sigwait(&ending, &signal) != 0) {
+  const sigset_t awaited = SignalSet(ending);
+  while (sigwait(&awaited, &signal) != 0) {
   }
   spdlog::info("stopping: {}", strsignal(signal));
   const int exit_code = ExitCodeForSignal(signal);

@@ -1,20 +1,32 @@
 #include "rendezvous/server/server.h"
 
-#include <arpa/inet.h>
-#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
-#include <cerrno>
-#include <cstring>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "grpc/support/log.h"
+#include "absl/base/thread_annotations.h"
 #include "grpcpp/grpcpp.h"
+#include "rendezvous/journal/journal.h"
+#include "rendezvous/net/connect.h"
+#include "rendezvous/net/grpc_setup.h"
 #include "rendezvous/server/attend_stream.h"
 #include "rendezvous/server/daemon.h"
+#include "rendezvous/server/front.h"
+#include "rendezvous/server/http_server.h"
+#include "rendezvous/server/log_hub.h"
+#include "rendezvous/server/log_streams.h"
+#include "rendezvous/server/status_board.h"
+#include "rendezvous/server/web.h"
+#include "rendezvous/store/store_server.h"
 #include "rendezvous/wire/wire.h"
 #include "spdlog/spdlog.h"
+#include "tools/base/clock.h"
+#include "tools/base/mutex.h"
 #include "tools/base/random.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/unique_fd.h"
@@ -23,132 +35,247 @@ namespace convene::rendezvous {
 namespace {
 
 constexpr int kLongestMessageBytes = 64 * 1024;
+// Stock torchrun nodes hold their connections for as long as their run lives.
+constexpr absl::Duration kStoreForgetsAfter = absl::Hours(1);
 constexpr int64_t kShutdownGraceMs = 2000;
+// A peer that does not acknowledge what was sent for so long is gone.
+constexpr int kUnacknowledgedMs = 20 * 1000;
 
-void LogAtDebug(gpr_log_func_args* line) {
-  spdlog::debug("grpc {}:{}: {}", line->file, line->line, line->message);
+// A slice that keeps `text` alive.
+grpc::Slice Share(StatusBoard::Text text) {
+  auto* const owner = new StatusBoard::Text(std::move(text));
+  return grpc::Slice(
+      const_cast<char*>((*owner)->data()), (*owner)->size(),
+      [](void* held) { delete static_cast<StatusBoard::Text*>(held); }, owner);
 }
 
-class RendezvousService final : public pb::Rendezvous::CallbackService {
+std::string SerializedStatus(const std::vector<JobView>& views) {
+  pb::StatusReply reply;
+  for (const JobView& view : views) ToWire(view, reply.add_jobs());
+  return reply.SerializeAsString();
+}
+
+using ServiceBase = pb::Rendezvous::WithRawCallbackMethod_Status<
+    pb::Rendezvous::WithCallbackMethod_Attend<pb::Rendezvous::WithCallbackMethod_WatchLogs<
+        pb::Rendezvous::WithCallbackMethod_PublishLogs<pb::Rendezvous::Service>>>>;
+
+class RendezvousService final : public ServiceBase {
  public:
-  explicit RendezvousService(Daemon* daemon) : daemon_(daemon), incarnation_(RandomU64()) {}
+  RendezvousService(Daemon* daemon, LogHub* log_hub)
+      : daemon_(daemon),
+        log_hub_(log_hub),
+        incarnation_(RandomU64()),
+        board_([daemon](const std::string& job_id) { return daemon->Views(job_id); },
+               SerializedStatus, &Clock::Real()) {}
 
   grpc::ServerBidiReactor<pb::AgentMessage, pb::DaemonMessage>* Attend(
       grpc::CallbackServerContext* context) override {
     return AttendStream::Start(daemon_, incarnation_, context);
   }
 
+  grpc::ServerWriteReactor<pb::LogNews>* WatchLogs(grpc::CallbackServerContext* /*context*/,
+                                                   const pb::WatchLogsRequest* request) override {
+    return WatchStream::Start(log_hub_, *request);
+  }
+
+  grpc::ServerBidiReactor<pb::LogBatch, pb::PublishLogsReply>* PublishLogs(
+      grpc::CallbackServerContext* /*context*/) override {
+    return PublishStream::Start(log_hub_);
+  }
+
+  // The reply is bytes already: many may be watching a large job.
   grpc::ServerUnaryReactor* Status(grpc::CallbackServerContext* context,
-                                   const pb::StatusRequest* request,
-                                   pb::StatusReply* reply) override {
-    const absl::StatusOr<std::vector<JobView>> views = daemon_->Views(request->job_id());
-    if (views.ok()) {
-      for (const JobView& view : *views) ToWire(view, reply->add_jobs());
-    }
+                                   const grpc::ByteBuffer* request,
+                                   grpc::ByteBuffer* reply) override {
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-    reactor->Finish(ToGrpc(views.status()));
+    reactor->Finish(Reply(*request, reply));
     return reactor;
   }
 
  private:
+  grpc::Status Reply(const grpc::ByteBuffer& bytes, grpc::ByteBuffer* reply) {
+    pb::StatusRequest request;
+    grpc::ByteBuffer copy = bytes;  // reading takes it apart
+    const grpc::Status parsed =
+        grpc::SerializationTraits<pb::StatusRequest>::Deserialize(&copy, &request);
+    if (!parsed.ok()) return parsed;
+    absl::StatusOr<StatusBoard::Text> text = board_.Get(request.job_id());
+    if (!text.ok()) return ToGrpc(text.status());
+    const grpc::Slice slice = Share(*std::move(text));
+    *reply = grpc::ByteBuffer(&slice, 1);
+    return grpc::Status::OK;
+  }
+
   Daemon* const daemon_;
+  LogHub* const log_hub_;
   const Incarnation incarnation_;
+  StatusBoard board_;
 };
 
-struct Address {
-  sockaddr_storage storage = {};
-  socklen_t length = 0;
-  int family = AF_INET;
-  std::string text;  // as gRPC wants it: "1.2.3.4:80", "[::1]:80"
-};
-
-absl::StatusOr<Address> Resolve(const std::string& host, int port) {
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-  if (error != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot listen on ", host, ": ", gai_strerror(error)));
+absl::StatusOr<Journal::Opened> OpenMemory(const std::string& directory) {
+  Journal::Options options;
+  options.directory = directory;
+  CONVENE_ASSIGN_OR_RETURN(Journal::Opened memory, Journal::Open(options));
+  if (memory.cut_bytes > 0) {
+    spdlog::warn(
+        "the last {} bytes of the journal in {} were not written to the end: cut off, nobody has "
+        "been told what they said",
+        memory.cut_bytes, directory);
   }
-  Address address;
-  std::memcpy(&address.storage, found->ai_addr, found->ai_addrlen);
-  address.length = found->ai_addrlen;
-  address.family = found->ai_family;
-  char name[NI_MAXHOST];
-  getnameinfo(found->ai_addr, found->ai_addrlen, name, sizeof(name), nullptr, 0, NI_NUMERICHOST);
-  freeaddrinfo(found);
-  address.text = address.family == AF_INET6 ? absl::StrCat("[", name, "]:", port)
-                                            : absl::StrCat(name, ":", port);
-  return address;
+  spdlog::info("the journal in {} knows {} job{}", directory, memory.jobs.size(),
+               memory.jobs.size() == 1 ? "" : "s");
+  return memory;
 }
 
-// gRPC only says that it did not start: a trial bind tells why.
-absl::Status TryBind(const Address& address) {
-  UniqueFd socket(::socket(address.family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const std::string what = absl::StrCat("cannot listen on ", address.text);
-  if (!socket.valid()) return ErrnoStatus(errno, what);
-  const int on = 1;
-  setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (bind(socket.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) ==
-      0) {
-    return absl::OkStatus();
-  }
-  if (errno == EADDRNOTAVAIL) {
-    return absl::InvalidArgumentError(absl::StrCat(what, ": it is no address of this machine"));
-  }
-  return ErrnoStatus(errno, what);
-}
-
-class GrpcServer final : public Server {
+// Everything behind the port. Who serves TCPStore and HTTP comes to life with the first that asks.
+//
+//   Front --"PRI "--> gRPC's acceptor -> RendezvousService -> Daemon
+//     |---- 0x00 ---> StoreServer                               ^
+//     '--- a letter-> HttpServer -> Web ------------------------'
+class PortServer final : public Server {
  public:
-  explicit GrpcServer(const Options& options)
-      : daemon_(options.clock, options.quiet), service_(&daemon_) {}
+  PortServer(const Options& options, std::optional<Journal::Opened> memory)
+      : daemon_(options.clock, options.quiet, std::move(memory)),
+        log_hub_(&daemon_),
+        service_(&daemon_, &log_hub_),
+        web_(&daemon_, [this] { return StoreCounts(); }) {
+    daemon_.set_on_run_ended(
+        [this](WatchId watch, const RunEnded& ended) { log_hub_.EndRun(watch, ended); });
+  }
 
-  ~GrpcServer() override {
+  ~PortServer() override {
+    web_.MarkStopping();
+    // First: who dials a daemon that ends is to be refused, and not taken and dropped again.
+    front_.reset();
+    {
+      MutexLock lock(&acceptor_mutex_);
+      acceptor_.reset();
+    }
     daemon_.Shutdown();
-    if (server_ == nullptr) return;
-    server_->Shutdown(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+    log_hub_.Shutdown();
+    if (grpc_ != nullptr) {
+      grpc_->Shutdown(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
                                    gpr_time_from_millis(kShutdownGraceMs, GPR_TIMESPAN)));
-    server_->Wait();
+      grpc_->Wait();
+    }
   }
 
   absl::Status Listen(const Options& options) {
-    CONVENE_ASSIGN_OR_RETURN(const Address address, Resolve(options.host, options.port));
-    CONVENE_RETURN_IF_ERROR(TryBind(address));
-    grpc::ServerBuilder builder;
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-    // A connection that a cut network left half open is closed in the end; that its agent is lost
-    // is noticed by its lease, long before.
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 60 * 1000);
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20 * 1000);
-    builder.SetMaxReceiveMessageSize(kLongestMessageBytes);
-    builder.AddListeningPort(address.text, grpc::InsecureServerCredentials(), &port_);
-    builder.RegisterService(&service_);
-    server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port_ == 0) {
-      return absl::AlreadyExistsError(
-          absl::StrCat("cannot listen on ", address.text, ": another program took the port"));
-    }
+    Front::Options front;
+    front.host = options.host;
+    front.port = options.port;
+    CONVENE_ASSIGN_OR_RETURN(front_, Front::Listen(front));
+    CONVENE_RETURN_IF_ERROR(StartGrpc());
+    front_->Serve({[this](UniqueFd fd) { PassToGrpc(std::move(fd)); },
+                   [this](UniqueFd fd) { PassToStore(std::move(fd)); },
+                   [this](UniqueFd fd) { PassToHttp(std::move(fd)); }});
+    daemon_.BeginServing();
     return absl::OkStatus();
   }
 
-  int port() const override { return port_; }
+  int port() const override { return front_->port(); }
 
  private:
+  absl::Status StartGrpc() {
+    using ExternalConnectionType = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+    grpc::ServerBuilder builder;
+    // A connection that a cut network left half open is closed in the end; that its agent is lost
+    // is noticed by its lease, long before.
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 60 * 1000);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kUnacknowledgedMs);
+    // Small messages on thousands of streams: no pings that measure the bandwidth (they are half of
+    // what a heartbeat costs), no records for a service that nobody has asked for.
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    builder.AddChannelArgument(GRPC_ARG_ENABLE_CHANNELZ, 0);
+    // Nor filters and buffers for what no agent does: compression, deadlines of calls (an Attend
+    // has none, a Status is answered at once), writes that the kernel does not copy.
+    builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, 0);
+    builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+    builder.AddChannelArgument(GRPC_ARG_ENABLE_DEADLINE_CHECKS, 0);
+    builder.AddChannelArgument(GRPC_ARG_TCP_TX_ZEROCOPY_MAX_SIMULT_SENDS, 0);
+    builder.SetMaxReceiveMessageSize(kLongestMessageBytes);
+    {
+      MutexLock lock(&acceptor_mutex_);
+      acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+          ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
+    }
+    builder.RegisterService(&service_);
+    grpc_ = builder.BuildAndStart();
+    return grpc_ != nullptr ? absl::OkStatus()
+                            : absl::ResourceExhaustedError("gRPC's server did not start");
+  }
+
+  // On the HTTP server's thread.
+  std::optional<StoreServer::Counts> StoreCounts() {
+    MutexLock lock(&store_mutex_);
+    if (store_ == nullptr) return std::nullopt;
+    return store_->counts();
+  }
+
+  // The three below run on the front's thread.
+  void PassToGrpc(UniqueFd fd) {
+    // gRPC sets it on sockets that it accepts itself.
+    (void)setsockopt(fd.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &kUnacknowledgedMs,
+                     sizeof(kUnacknowledgedMs));
+    RetransmitSteadily(fd.get());
+    MutexLock lock(&acceptor_mutex_);
+    if (acceptor_ == nullptr) return;  // stopping
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.fd = fd.Release();
+    acceptor_->HandleNewConnection(&connection);
+  }
+
+  void PassToStore(UniqueFd fd) {
+    MutexLock lock(&store_mutex_);
+    if (store_ == nullptr) {
+      StoreServer::Options options;
+      options.listen = false;
+      options.forget_after = kStoreForgetsAfter;
+      absl::StatusOr<std::unique_ptr<StoreServer>> store = StoreServer::Start(options);
+      if (!store.ok()) return ComplainOf("store", store.status());
+      store_ = *std::move(store);
+    }
+    store_->Adopt(std::move(fd));
+  }
+
+  void PassToHttp(UniqueFd fd) {
+    if (http_ == nullptr) {
+      absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Start(
+          {}, [this](const HttpRequest& request) { return web_.Respond(request); });
+      if (!http.ok()) return ComplainOf("HTTP", http.status());
+      http_ = *std::move(http);
+    }
+    http_->Adopt(std::move(fd));
+  }
+
+  static void ComplainOf(const char* what, const absl::Status& status) {
+    spdlog::error("rendezvous: cannot serve {}: {}", what, std::string(status.message()));
+  }
+
   Daemon daemon_;
+  LogHub log_hub_;
   RendezvousService service_;
-  std::unique_ptr<grpc::Server> server_;
-  int port_ = 0;
+  Web web_;
+  std::unique_ptr<grpc::Server> grpc_;
+  Mutex acceptor_mutex_;
+  // None once the server stops: gRPC would leave what it is given then open for ever.
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_
+      ABSL_GUARDED_BY(acceptor_mutex_);
+  Mutex store_mutex_;
+  std::unique_ptr<StoreServer> store_ ABSL_GUARDED_BY(store_mutex_);
+  std::unique_ptr<HttpServer> http_;  // of the front's thread
+  std::unique_ptr<Front> front_;      // it hands connections to those above
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options) {
-  // What matters of gRPC's own lines comes back as a status, in our words.
-  gpr_set_log_function(LogAtDebug);
-  auto server = std::make_unique<GrpcServer>(options);
+  SetUpGrpc();
+  std::optional<Journal::Opened> memory;
+  if (!options.state_dir.empty()) {
+    CONVENE_ASSIGN_OR_RETURN(memory, OpenMemory(options.state_dir));
+  }
+  auto server = std::make_unique<PortServer>(options, std::move(memory));
   CONVENE_RETURN_IF_ERROR(server->Listen(options));
   return std::unique_ptr<Server>(std::move(server));
 }

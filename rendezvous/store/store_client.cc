@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "rendezvous/store/connect.h"
-#include "rendezvous/store/resolve.h"
+#include "rendezvous/net/connect.h"
+#include "rendezvous/net/resolve.h"
 #include "rendezvous/store/wire.h"
 #include "tools/base/backoff.h"
 #include "tools/base/clock.h"

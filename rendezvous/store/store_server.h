@@ -1,26 +1,53 @@
 // The job's key-value store, served over the c10d TCPStore wire.
 #pragma once
 
+#include <cstddef>
 #include <memory>
-#include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "tools/base/unique_fd.h"
 
 namespace convene::rendezvous {
 
 // Serves from the moment Start returns until it is destroyed (which closes every connection and
-// joins its one thread, "store"). Thread-safe.
+// joins its threads, "store0" and so on). Thread-safe.
 class StoreServer {
  public:
   struct Options {
     int port = 0;  // 0 = any free one
+    // False: no port of its own; all its connections come by Adopt().
+    bool listen = true;
+    int threads = 0;  // 0 = a quarter of the processors, at least 1 and at most 4
+    // More than this of keys, values and queued items: what would add to them ends its connection,
+    // and the log says so.
+    size_t bytes_max = size_t{4} << 30;
+    // How long the keys of a job (those with the same beginning, spaces.h) outlive its last
+    // connection; they are dropped when the next client comes.
+    absl::Duration forget_after = absl::InfiniteDuration();
   };
   // Binds all addresses, IPv6 and IPv4. AlreadyExists when the port is taken (the text names it),
   // ResourceExhausted without descriptors.
   static absl::StatusOr<std::unique_ptr<StoreServer>> Start(const Options& options);
   virtual ~StoreServer() = default;
 
+  // 0 when it does not listen.
   virtual int port() const = 0;
+
+  // Serves the client of an accepted connection whose bytes were at most peeked at. Takes the
+  // socket over and makes it non-blocking. Never blocks for long; works from the moment Start
+  // returned.
+  virtual void Adopt(UniqueFd socket) = 0;
+
+  struct Counts {
+    size_t connections = 0;
+    size_t waiting = 0;   // of those: in a wait or a barrier
+    size_t reserved = 0;  // of those: with a queue item kept for them
+    size_t keys = 0;      // with a value; queues are not among them
+    size_t bytes = 0;     // of keys, values and queued items, each with table.h's kEntryBytes
+  };
+  // As of now.
+  virtual Counts counts() const = 0;
 };
 
 }  // namespace convene::rendezvous

@@ -1,6 +1,7 @@
 // The server and the client over loopback, and the server against raw bytes.
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 
@@ -11,6 +12,7 @@
 #include "rendezvous/store/store_server.h"
 #include "rendezvous/store/wire.h"
 #include "tools/base/clock.h"
+#include "tools/base/testing/poll.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
 #include "tools/base/unique_fd.h"
@@ -20,10 +22,28 @@ namespace {
 
 constexpr absl::Duration kLong = absl::Seconds(20);
 
+// Reads give up after 20 s.
+UniqueFd RawSocket() {
+  UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const timeval limit = {20, 0};
+  setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+  return fd;
+}
+
+void ConnectTo(int port, const UniqueFd& fd) {
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  REQUIRE(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+}
+
 class StoreFixture {
  public:
   StoreFixture() {
-    auto server = StoreServer::Start({});
+    StoreServer::Options options;
+    options.threads = 3;  // so that most wake-ups go from one thread to another
+    auto server = StoreServer::Start(options);
     REQUIRE_OK(server);
     server_ = *std::move(server);
   }
@@ -34,16 +54,10 @@ class StoreFixture {
     return *std::move(client);
   }
 
-  // A bare connection, for bytes that no good client sends. Reads give up after 20 s.
+  // A bare connection, for bytes that no good client sends.
   UniqueFd RawConnection() const {
-    UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(server_->port()));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const timeval limit = {20, 0};
-    setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-    REQUIRE(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+    UniqueFd fd = RawSocket();
+    ConnectTo(server_->port(), fd);
     return fd;
   }
 
@@ -173,6 +187,44 @@ TEST_CASE_METHOD(StoreFixture, "64 clients count, meet and read each other's key
   CHECK(Client()->Add("counter", 0).value() == kClients * 50);
 }
 
+TEST_CASE_METHOD(StoreFixture, "a barrier lets the clients of all threads go, round after round") {
+  constexpr int kClients = 24;
+  std::vector<UniqueFd> clients;
+  for (int i = 0; i < kClients; ++i) {
+    clients.push_back(RawConnection());
+    SendBytes(clients.back().get(), Handshake());
+  }
+  for (int round = 0; round < 50; ++round) {
+    const std::string enter =
+        Encoded({Opcode::kBarrier, {"/" + std::to_string(round)}, {}, kClients, 0});
+    for (const UniqueFd& fd : clients) SendBytes(fd.get(), enter);
+    for (const UniqueFd& fd : clients) REQUIRE(ReadBytes(fd.get(), 1) == std::string(1, '\0'));
+  }
+}
+
+TEST_CASE_METHOD(StoreFixture, "a cancel that meets its wake-up on another thread is never first") {
+  const UniqueFd waiter = RawConnection();
+  const UniqueFd writer = RawConnection();
+  SendBytes(waiter.get(), Handshake());
+  SendBytes(writer.get(), Handshake());
+  for (int i = 0; i < 2000; ++i) {
+    const std::string key = "/" + std::to_string(i);
+    SendBytes(waiter.get(), Encoded({Opcode::kWait, {key}, {}, 0, 0}));
+    SendBytes(writer.get(), Encoded({Opcode::kSet, {key}, {""}, 0, 0}));
+    // The PING tells where the answers to this round end.
+    SendBytes(waiter.get(), Encoded({Opcode::kCancelWait, {}, {}, 0, 0}) +
+                                Encoded({Opcode::kPing, {}, {}, 0, 0x07070707}));
+    std::string answers;
+    while (answers.find(std::string(4, '\7')) == std::string::npos) {
+      const std::string byte = ReadBytes(waiter.get(), 1);
+      REQUIRE(byte.size() == 1);
+      answers += byte;
+    }
+    const std::string before = answers.substr(0, answers.size() - 4);
+    REQUIRE((before == std::string("\1", 1) || before == std::string("\0\1", 2)));
+  }
+}
+
 TEST_CASE_METHOD(StoreFixture, "a handshake cut at every byte is answered") {
   const std::string wire = Handshake() + Encoded({Opcode::kPing, {}, {}, 0, 0x1234});
   for (size_t cut = 1; cut < wire.size(); ++cut) {
@@ -201,11 +253,17 @@ TEST_CASE_METHOD(StoreFixture, "whoever breaks the protocol is closed and others
   CHECK(good->Add("alive", 1).value() == 1);
 }
 
-TEST_CASE_METHOD(StoreFixture, "a client that dies while it waits leaves nothing behind") {
+TEST_CASE_METHOD(StoreFixture, "clients that die while they wait leave nothing behind") {
   {
-    const UniqueFd fd = RawConnection();
-    SendBytes(fd.get(), Handshake() + Encoded({Opcode::kWait, {"/k"}, {}, 0, 0}));
+    std::vector<UniqueFd> dying;
+    for (int i = 0; i < 30; ++i) {
+      dying.push_back(RawConnection());
+      SendBytes(dying.back().get(), Handshake() + Encoded({Opcode::kWait, {"/k"}, {}, 0, 0}));
+    }
+    CHECK(testing::PollUntil([&] { return server_->counts().waiting == 30; }, kLong));
   }
+  CHECK(testing::PollUntil([&] { return server_->counts().connections == 0; }, kLong));
+  CHECK(server_->counts().waiting == 0);
   const auto client = Client();
   REQUIRE_OK(client->Set("k", "v"));
   CHECK(client->Get("k", kLong).value() == "v");
@@ -231,6 +289,116 @@ TEST_CASE_METHOD(StoreFixture,
     REQUIRE(reply.compare(8, std::string::npos, value) == 0);
   }
   CHECK(ReadBytes(fd.get(), 8) == std::string("\1\0\0\0\0\0\0\0", 8));
+}
+
+// Both ends of a connection, as a front that peeked at it would hand one over.
+struct SocketPair {
+  SocketPair() {
+    int fds[2];
+    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0);
+    client.Reset(fds[0]);
+    server.Reset(fds[1]);
+    const timeval limit = {20, 0};
+    setsockopt(client.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+  }
+  UniqueFd client;
+  UniqueFd server;
+};
+
+TEST_CASE_METHOD(StoreFixture, "an adopted connection is served, with the bytes that came before") {
+  SocketPair sockets;
+  SendBytes(sockets.client.get(), Handshake() + Encoded({Opcode::kPing, {}, {}, 0, 0x1234}));
+  server_->Adopt(std::move(sockets.server));
+  CHECK(ReadBytes(sockets.client.get(), 4) == std::string("\x34\x12\0\0", 4));
+  SendBytes(sockets.client.get(), Encoded({Opcode::kSet, {"/k"}, {"v"}, 0, 0}));
+  CHECK(Client()->Get("k", kLong).value() == "v");
+}
+
+TEST_CASE("a store that does not listen lives by what it adopts, and closes that when it ends") {
+  StoreServer::Options options;
+  options.listen = false;
+  auto server = StoreServer::Start(options);
+  REQUIRE_OK(server);
+  CHECK((*server)->port() == 0);
+  SocketPair served;
+  (*server)->Adopt(std::move(served.server));
+  SendBytes(served.client.get(), Handshake() + Encoded({Opcode::kAdd, {"n"}, {}, 3, 0}));
+  CHECK(ReadBytes(served.client.get(), 8) == std::string("\3\0\0\0\0\0\0\0", 8));
+  SocketPair late;
+  (*server)->Adopt(std::move(late.server));
+  server->reset();
+  CHECK(ReadBytes(served.client.get(), 1).empty());
+  CHECK(ReadBytes(late.client.get(), 1).empty());
+}
+
+TEST_CASE("a table that is full closes who would add to it, and serves the others") {
+  StoreServer::Options options;
+  options.bytes_max = 100000;
+  const auto server = StoreServer::Start(options);
+  REQUIRE_OK(server);
+  const auto greedy = StoreClient::Connect("127.0.0.1", (*server)->port(), kLong);
+  const auto modest = StoreClient::Connect("127.0.0.1", (*server)->port(), kLong);
+  REQUIRE_OK(greedy);
+  REQUIRE_OK(modest);
+  REQUIRE_OK((*greedy)->Set("too much", std::string(100000, 'v')));  // has no answer
+  CHECK_STATUS((*greedy)->Add("n", 1), absl::StatusCode::kUnavailable, "");
+  CHECK((*modest)->Add("n", 1).value() == 1);
+}
+
+TEST_CASE("keys of clients that left are dropped when the next one comes, those in use are not") {
+  StoreServer::Options options;
+  options.forget_after = absl::ZeroDuration();
+  const auto server = StoreServer::Start(options);
+  REQUIRE_OK(server);
+  const auto connect = [&] {
+    auto client = StoreClient::Connect("127.0.0.1", (*server)->port(), kLong);
+    REQUIRE_OK(client);
+    return *std::move(client);
+  };
+  auto over = connect();
+  const auto living = connect();
+  CHECK(over->Add("torch.rendezvous.over/n", 1).value() == 1);
+  CHECK(living->Add("torch.rendezvous.living/n", 1).value() == 1);
+  over.reset();
+  CHECK(testing::PollUntil([&] { return (*server)->counts().connections == 1; }, kLong));
+  CHECK((*server)->counts().keys == 2);
+  const auto next = connect();
+  CHECK((*server)->counts().keys == 1);
+  CHECK(next->Add("torch.rendezvous.over/n", 1).value() == 1);
+  CHECK(next->Add("torch.rendezvous.living/n", 1).value() == 2);
+}
+
+// No new descriptors for this process while it lives.
+class NoNewDescriptors {
+ public:
+  NoNewDescriptors() {
+    REQUIRE(getrlimit(RLIMIT_NOFILE, &before_) == 0);
+    const rlimit none = {3, before_.rlim_max};  // not 0: poll() refuses more than that many
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+  }
+  ~NoNewDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_ = {};
+};
+
+TEST_CASE("out of descriptors, the store serves whom it has and accepts the others later") {
+  StoreServer::Options options;
+  options.threads = 1;  // so that it has tried to accept before it answers the client it has
+  const auto server = StoreServer::Start(options);
+  REQUIRE_OK(server);
+  const auto client = StoreClient::Connect("127.0.0.1", (*server)->port(), kLong);
+  REQUIRE_OK(client);
+  const UniqueFd late = RawSocket();
+  {
+    const NoNewDescriptors no_new_descriptors;
+    ConnectTo((*server)->port(), late);
+    SendBytes(late.get(), Handshake() + Encoded({Opcode::kPing, {}, {}, 0, 0x1234}));
+    CHECK((*client)->Add("n", 1).value() == 1);
+    CHECK((*server)->counts().connections == 1);
+  }
+  CHECK(ReadBytes(late.get(), 4) == std::string("\x34\x12\0\0", 4));
+  CHECK((*client)->Add("n", 1).value() == 2);
 }
 
 TEST_CASE_METHOD(StoreFixture, "a taken port is named") {

@@ -1,5 +1,6 @@
 #include "rendezvous/store/table.h"
 
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -12,9 +13,9 @@ namespace convene::rendezvous {
 absl::Status Table::Charge(size_t bytes_before, size_t bytes_after) {
   const size_t bytes = bytes_ - bytes_before + bytes_after;
   if (bytes > bytes_max_ && bytes_after > bytes_before) {
-    return absl::ResourceExhaustedError(absl::StrCat("the store holds ", bytes_,
-                                                     " bytes and may hold ", bytes_max_,
-                                                     "; delete keys that are no longer needed"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the store holds ", bytes_, " bytes and may hold ", bytes_max_,
+                     "; delete keys that are no longer needed, or serve fewer jobs with it"));
   }
   bytes_ = bytes;
   return absl::OkStatus();
@@ -22,8 +23,8 @@ absl::Status Table::Charge(size_t bytes_before, size_t bytes_after) {
 
 absl::Status Table::Put(const std::string& key, std::string value, Woken* woken) {
   const auto [entry, inserted] = entries_.try_emplace(key);
-  const size_t before = inserted ? 0 : key.size() + entry->second->size();
-  const absl::Status charged = Charge(before, key.size() + value.size());
+  const size_t before = inserted ? 0 : CostOf(key, *entry->second);
+  const absl::Status charged = Charge(before, CostOf(key, value));
   if (!charged.ok()) {
     if (inserted) entries_.erase(entry);
     return charged;
@@ -83,9 +84,28 @@ absl::Status Table::Append(const std::string& key, const std::string& suffix, Wo
 bool Table::Delete(const std::string& key) {
   const auto entry = entries_.find(key);
   if (entry == entries_.end()) return false;
-  bytes_ -= key.size() + entry->second->size();
+  bytes_ -= CostOf(key, *entry->second);
   entries_.erase(entry);
   return true;
+}
+
+void Table::DropIf(const std::function<bool(absl::string_view key)>& is_over) {
+  for (auto entry = entries_.begin(); entry != entries_.end();) {
+    const auto next = std::next(entry);
+    if (is_over(entry->first)) {
+      bytes_ -= CostOf(entry->first, *entry->second);
+      entries_.erase(entry);
+    }
+    entry = next;
+  }
+  for (auto queue = queues_.begin(); queue != queues_.end();) {
+    const auto next = std::next(queue);
+    if (is_over(queue->first)) {
+      for (const Value& item : queue->second.items) bytes_ -= CostOf(queue->first, *item);
+      queues_.erase(queue);
+    }
+    queue = next;
+  }
 }
 
 bool Table::Exists(const std::string& key) const {
@@ -107,7 +127,7 @@ std::vector<std::string> Table::Keys() const {
 }
 
 absl::Status Table::QueuePush(const std::string& key, std::string item, Woken* woken) {
-  CONVENE_RETURN_IF_ERROR(Charge(0, key.size() + item.size()));
+  CONVENE_RETURN_IF_ERROR(Charge(0, CostOf(key, item)));
   queues_[key].items.push_back(std::make_shared<const std::string>(std::move(item)));
   OfferItems(key, woken);
   return absl::OkStatus();
@@ -133,7 +153,7 @@ void Table::OfferItems(const std::string& key, Woken* woken) {
 Value Table::TakeFront(absl::flat_hash_map<std::string, Queue>::iterator queue) {
   Value item = std::move(queue->second.items.front());
   queue->second.items.pop_front();
-  bytes_ -= queue->first.size() + item->size();
+  bytes_ -= CostOf(queue->first, *item);
   if (queue->second.items.empty()) queues_.erase(queue);
   return item;
 }
@@ -160,6 +180,7 @@ size_t Table::QueueLength(const std::string& key) const {
 }
 
 void Table::ReleaseReservation(ConnectionId id, Woken* woken) {
+  if (reservations_.empty()) return;
   const auto reservation = reservations_.find(id);
   if (reservation == reservations_.end()) return;
   const std::string key = std::move(reservation->second);

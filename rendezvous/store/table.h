@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <list>
 #include <memory>
 #include <string>
@@ -12,6 +13,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace convene::rendezvous {
 
@@ -24,6 +26,8 @@ using Value = std::shared_ptr<const std::string>;
 inline constexpr size_t kKeyBytesMax = 8 << 10;
 inline constexpr size_t kValueBytesMax = 8 << 20;
 inline constexpr size_t kKeysPerRequestMax = 131072;
+// What an entry or a queued item takes beside its key and value, about.
+inline constexpr size_t kEntryBytes = 128;
 
 // Not thread-safe: the store's one thread owns it.
 //
@@ -36,8 +40,7 @@ inline constexpr size_t kKeysPerRequestMax = 131072;
 // next request, so that "wait, then pop" by several consumers gives each item to one of them and no
 // consumer comes away empty.
 //
-// Errors: ResourceExhausted when the table would hold more than `bytes_max` bytes of keys and
-// values; nothing is changed then.
+// Errors: ResourceExhausted when bytes() would be more than `bytes_max`; nothing is changed then.
 class Table {
  public:
   using Woken = std::vector<ConnectionId>;
@@ -61,6 +64,10 @@ class Table {
   // Keys with a value; queues are not among them.
   size_t size() const { return entries_.size(); }
   std::vector<std::string> Keys() const;
+  // Of keys, values and queued items, each with kEntryBytes.
+  size_t bytes() const { return bytes_; }
+  // Drops each key, and each queue, that `is_over` is true for. REQUIRES: nobody waits for them.
+  void DropIf(const std::function<bool(absl::string_view key)>& is_over);
 
   absl::Status QueuePush(const std::string& key, std::string item, Woken* woken);
   struct Popped {
@@ -78,6 +85,12 @@ class Table {
   absl::StatusOr<bool> Barrier(ConnectionId id, const std::string& key, int64_t world_size,
                                Woken* woken);
   bool IsWaiting(ConnectionId id) const { return pending_.contains(id); }
+  // Connections in a wait or a barrier.
+  size_t waiting() const { return pending_.size(); }
+  // Connections that an item is kept for.
+  size_t reserved() const { return reservations_.size(); }
+  // Keys and barriers that someone stands in line for.
+  size_t lines() const { return key_waiters_.size() + barrier_waiters_.size(); }
   // Ends the wait or barrier of `id` without an answer (cancel or disconnect), in time linear in
   // its keys.
   void CancelWait(ConnectionId id);
@@ -109,6 +122,9 @@ class Table {
   };
 
   bool Exists(const std::string& key) const;
+  static size_t CostOf(const std::string& key, const std::string& value) {
+    return kEntryBytes + key.size() + value.size();
+  }
   absl::Status Charge(size_t bytes_before, size_t bytes_after);
   absl::Status Put(const std::string& key, std::string value, Woken* woken);
   Pending& StandInLine(ConnectionId id, Waiters* lines, const std::vector<std::string>& keys);

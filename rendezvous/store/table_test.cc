@@ -206,21 +206,36 @@ TEST_CASE_METHOD(Fixture, "a cancelled barrier keeps its count") {
 }
 
 TEST_CASE("a full table refuses growth, keeps what it has and takes smaller values") {
-  Table table(10);
+  Table table(kEntryBytes + 10);
   Woken woken;
   REQUIRE_OK(table.Set("k", "123456789", &woken));
   CHECK_STATUS(table.Set("k", "1234567890", &woken), absl::StatusCode::kResourceExhausted,
-               "may hold 10");
-  CHECK_STATUS(table.Set("j", "", &woken), absl::StatusCode::kResourceExhausted, "may hold 10");
+               "may hold 138");
+  CHECK_STATUS(table.Set("j", "", &woken), absl::StatusCode::kResourceExhausted, "may hold 138");
   CHECK_STATUS(table.Append("k", "0", &woken), absl::StatusCode::kResourceExhausted, "delete keys");
   CHECK_STATUS(table.QueuePush("q", "", &woken), absl::StatusCode::kResourceExhausted, "");
   CHECK(*table.Get("k") == "123456789");
   CHECK_FALSE(table.ExistAll({"j"}));
   REQUIRE_OK(table.Set("k", "1", &woken));
-  REQUIRE_OK(table.QueuePush("q", "1234567", &woken));
-  table.QueuePop(1, "q", &woken);
   table.Delete("k");
+  REQUIRE_OK(table.QueuePush("q", "123456789", &woken));
+  table.QueuePop(1, "q", &woken);
   REQUIRE_OK(table.Set("k", "123456789", &woken));
+}
+
+TEST_CASE_METHOD(Fixture, "what is over is dropped, its bytes with it") {
+  Set("/run1/a", "1");
+  Set("/run1/b", "2");
+  Push("/run1/q", "item");
+  const size_t bytes_over = table.bytes();
+  Set("/run2/a", "3");
+  Push("/run2/q", "item");
+  const size_t bytes_before = table.bytes();
+  table.DropIf([](absl::string_view key) { return key.substr(0, 6) == "/run1/"; });
+  CHECK(table.Keys() == std::vector<std::string>{"/run2/a"});
+  CHECK(table.QueueLength("/run1/q") == 0);
+  CHECK(table.QueueLength("/run2/q") == 1);
+  CHECK(table.bytes() == bytes_before - bytes_over);
 }
 
 TEST_CASE_METHOD(Fixture, "leaving costs as much as one waits for, however many others wait") {

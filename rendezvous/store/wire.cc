@@ -29,10 +29,6 @@ constexpr Shape kShapes[kOpcodeCount] = {
     {"BARRIER", "kn", false},
 };
 
-// One request's keys and values together: what a connection may make the server hold before any of
-// it counts.
-constexpr size_t kRequestBytesMax = size_t{512} << 20;
-
 const Shape& ShapeOf(Opcode opcode) { return kShapes[static_cast<size_t>(opcode)]; }
 
 template <typename T>
@@ -66,6 +62,11 @@ T RequestParser::Scalar() const {
 }
 
 bool RequestParser::TakeScalar(absl::string_view* input, size_t size) {
+  if (scalar_bytes_ == 0 && input->size() >= size) {  // nearly always
+    std::memcpy(scalar_, input->data(), size);
+    input->remove_prefix(size);
+    return true;
+  }
   const size_t taken = std::min(size - scalar_bytes_, input->size());
   std::memcpy(scalar_ + scalar_bytes_, input->data(), taken);
   input->remove_prefix(taken);
@@ -85,9 +86,14 @@ absl::StatusOr<bool> RequestParser::TakeText(absl::string_view* input, size_t li
                                                      " of ", length, " bytes, more than ", limit));
     }
     request_bytes_ += length;
-    if (request_bytes_ > kRequestBytesMax) {
+    if (request_bytes_ > request_bytes_max_) {
       return absl::InvalidArgumentError(absl::StrCat(OpcodeName(request_.opcode), " of more than ",
-                                                     kRequestBytesMax, " bytes in all"));
+                                                     request_bytes_max_, " bytes in all"));
+    }
+    if (length <= input->size()) {  // nearly always
+      into->emplace_back(input->data(), length);
+      input->remove_prefix(length);
+      return true;
     }
     in_text_ = true;
     text_bytes_left_ = length;

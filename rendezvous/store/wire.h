@@ -61,6 +61,11 @@ struct Request {
 // Takes a connection's bytes in pieces of any size. Not thread-safe.
 class RequestParser {
  public:
+  // `request_bytes_max`: of one request's keys and values together, which is what a connection may
+  // make the server hold before any of it counts.
+  explicit RequestParser(size_t request_bytes_max = size_t{512} << 20)
+      : request_bytes_max_(request_bytes_max) {}
+
   // Reads from the front of `*input`, which then begins after what was read. True: request() is
   // whole. False: all of the input was taken and more is needed. InvalidArgument for an unknown
   // opcode or a broken bound (the text names it); the parser is useless then.
@@ -79,6 +84,7 @@ class RequestParser {
   template <typename T>
   T Scalar() const;
 
+  const size_t request_bytes_max_;
   Request request_;
   bool in_request_ = false;
   bool count_known_ = false;

@@ -251,5 +251,18 @@ TEST_CASE_METHOD(Talk, "adding to text ends the connection and says why") {
                absl::StatusCode::kFailedPrecondition, "no number");
 }
 
+TEST_CASE("a request of too many bytes in all is refused before they come") {
+  RequestParser parser(25);
+  const std::string fits =
+      Encoded({Opcode::kMultiSet, {"/a", "/b"}, {"12345678901", "1234567890"}});
+  absl::string_view input = fits;
+  CHECK(parser.Next(&input).value());
+  const std::string too_large =
+      Encoded({Opcode::kMultiSet, {"/a", "/b"}, {"12345678901", "12345678901"}});
+  input = absl::string_view(too_large).substr(0, too_large.size() - 11);  // not yet the last value
+  CHECK_STATUS(parser.Next(&input), absl::StatusCode::kInvalidArgument,
+               "MULTI_SET of more than 25 bytes in all");
+}
+
 }  // namespace
 }  // namespace convene::rendezvous

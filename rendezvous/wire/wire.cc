@@ -5,12 +5,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "rendezvous/wire/log_wire.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::rendezvous {
 namespace {
 
 constexpr int kMostLogLines = 20;
+constexpr int kMostErrorLines = 4;
 constexpr size_t kLongestText = 500;
 
 // Between two characters: protobuf refuses a message with half of one.
@@ -37,6 +39,16 @@ void PackHello(const Hello& hello, pb::Hello* wire) {
   wire->set_last_call_ms(Ms(hello.last_call));
   wire->set_last_epoch(hello.last_epoch.value());
   wire->set_lease_ms(Ms(hello.lease));
+  wire->set_running_epoch(hello.running_epoch.value());
+  wire->set_holds_place(hello.holds_place);
+  wire->set_topology(hello.topology);
+  wire->set_spares(hello.spares);
+  wire->set_restart_window_ms(Ms(hello.restart_window));
+  wire->set_max_stuck_restarts(hello.max_stuck_restarts);
+  wire->set_admission_ms(Ms(hello.admission));
+  wire->set_publishes_logs(hello.publishes_logs);
+  wire->set_log_directory(Cut(hello.log_directory));
+  wire->set_said_at_ns(absl::ToInt64Nanoseconds(hello.said_at.since_epoch()));
 }
 
 Hello UnpackHello(const pb::Hello& wire) {
@@ -53,6 +65,16 @@ Hello UnpackHello(const pb::Hello& wire) {
   hello.last_call = absl::Milliseconds(wire.last_call_ms());
   hello.last_epoch = Epoch(wire.last_epoch());
   hello.lease = absl::Milliseconds(wire.lease_ms());
+  hello.running_epoch = Epoch(wire.running_epoch());
+  hello.holds_place = wire.holds_place();
+  hello.topology = Cut(wire.topology());
+  hello.spares = wire.spares();
+  hello.restart_window = absl::Milliseconds(wire.restart_window_ms());
+  hello.max_stuck_restarts = wire.max_stuck_restarts();
+  hello.admission = absl::Milliseconds(wire.admission_ms());
+  hello.publishes_logs = wire.publishes_logs();
+  hello.log_directory = Cut(wire.log_directory());
+  hello.said_at = MonotonicTime::FromEpoch(absl::Nanoseconds(wire.said_at_ns()));
   return hello;
 }
 
@@ -67,6 +89,10 @@ void PackFailure(const WorkerFailure& failure, pb::WorkerFailure* wire) {
   for (const std::string& line : failure.last_log_lines) {
     if (wire->last_log_lines_size() == kMostLogLines) break;
     wire->add_last_log_lines(Cut(line));
+  }
+  for (const std::string& line : failure.error_lines) {
+    if (wire->error_lines_size() == kMostErrorLines) break;
+    wire->add_error_lines(Cut(line));
   }
   wire->set_costs_budget(failure.costs_budget);
   wire->set_is_final(failure.is_final);
@@ -83,23 +109,45 @@ WorkerFailure UnpackFailure(const pb::WorkerFailure& wire) {
   failure.why = Cut(wire.why());
   const int lines = std::min(wire.last_log_lines_size(), kMostLogLines);
   for (int i = 0; i < lines; ++i) failure.last_log_lines.push_back(Cut(wire.last_log_lines(i)));
+  const int error_lines = std::min(wire.error_lines_size(), kMostErrorLines);
+  for (int i = 0; i < error_lines; ++i) failure.error_lines.push_back(Cut(wire.error_lines(i)));
   failure.costs_budget = wire.costs_budget();
   failure.is_final = wire.is_final();
   return failure;
+}
+
+void PackProgress(const WorkerProgress& progress, pb::WorkerProgress* wire) {
+  wire->set_step(progress.step);
+  wire->set_steps_per_second(progress.steps_per_second);
+  wire->set_phase(Cut(progress.phase));
+}
+
+WorkerProgress UnpackProgress(const pb::WorkerProgress& wire) {
+  return {wire.step(), wire.steps_per_second(), Cut(wire.phase())};
+}
+
+Heartbeat UnpackHeartbeat(const pb::Heartbeat& wire) {
+  Heartbeat heartbeat;
+  if (wire.has_progress()) heartbeat.progress = UnpackProgress(wire.progress());
+  return heartbeat;
 }
 
 void PackEvent(const AgentEvent& event, pb::AgentMessage* wire) {
   if (const auto* ready = std::get_if<Ready>(&event)) {
     wire->mutable_ready()->set_store_host(ready->store_host);
     wire->mutable_ready()->set_store_port(ready->store_port);
-  } else if (std::holds_alternative<Heartbeat>(event)) {
-    wire->mutable_heartbeat();
+  } else if (const auto* heartbeat = std::get_if<Heartbeat>(&event)) {
+    pb::Heartbeat* packed = wire->mutable_heartbeat();
+    if (heartbeat->progress.has_value()) {
+      PackProgress(*heartbeat->progress, packed->mutable_progress());
+    }
   } else if (const auto* failure = std::get_if<WorkerFailure>(&event)) {
     PackFailure(*failure, wire->mutable_worker_failed()->mutable_failure());
   } else if (std::holds_alternative<WorkersSucceeded>(event)) {
     wire->mutable_workers_succeeded();
   } else if (const auto* leave = std::get_if<Leave>(&event)) {
     wire->mutable_leave()->set_why(Cut(leave->why));
+    wire->mutable_leave()->set_is_unfit(leave->is_unfit);
   }
 }
 
@@ -121,6 +169,7 @@ void PackAssignment(const Assignment& assignment, pb::Assignment* wire) {
   wire->set_restart_count(assignment.restart_count);
   wire->set_max_restarts(assignment.max_restarts);
   wire->set_why(assignment.why);
+  wire->set_attempt(assignment.attempt);
 }
 
 Assignment UnpackAssignment(const pb::Assignment& wire) {
@@ -134,6 +183,7 @@ Assignment UnpackAssignment(const pb::Assignment& wire) {
   assignment.restart_count = wire.restart_count();
   assignment.max_restarts = wire.max_restarts();
   assignment.why = wire.why();
+  assignment.attempt = wire.attempt();
   return assignment;
 }
 
@@ -186,7 +236,7 @@ absl::StatusOr<AgentEnvelope> FromWire(const pb::AgentMessage& message) {
       return envelope;
     }
     case pb::AgentMessage::kHeartbeat:
-      envelope.body = AgentEvent(Heartbeat());
+      envelope.body = AgentEvent(UnpackHeartbeat(message.heartbeat()));
       return envelope;
     case pb::AgentMessage::kWorkerFailed:
       envelope.body = AgentEvent(UnpackFailure(message.worker_failed().failure()));
@@ -195,7 +245,7 @@ absl::StatusOr<AgentEnvelope> FromWire(const pb::AgentMessage& message) {
       envelope.body = AgentEvent(WorkersSucceeded());
       return envelope;
     case pb::AgentMessage::kLeave:
-      envelope.body = AgentEvent(Leave{Cut(message.leave().why())});
+      envelope.body = AgentEvent(Leave{Cut(message.leave().why()), message.leave().is_unfit()});
       return envelope;
     case pb::AgentMessage::BODY_NOT_SET:
       break;
@@ -211,6 +261,8 @@ pb::DaemonMessage ToWire(Incarnation daemon, const DaemonEvent& event) {
   if (const auto* welcome = std::get_if<Welcome>(&event.body)) {
     message.mutable_welcome()->set_lease_ms(Ms(welcome->lease));
     message.mutable_welcome()->set_heartbeat_interval_ms(Ms(welcome->heartbeat_interval));
+    message.mutable_welcome()->set_resumed(welcome->resumed);
+    message.mutable_welcome()->set_survives_restart(welcome->survives_restart);
   } else if (const auto* assignment = std::get_if<Assignment>(&event.body)) {
     PackAssignment(*assignment, message.mutable_assignment());
   } else if (const auto* stop = std::get_if<Stop>(&event.body)) {
@@ -223,6 +275,10 @@ pb::DaemonMessage ToWire(Incarnation daemon, const DaemonEvent& event) {
     if (close->first_failure.has_value()) {
       PackFailure(*close->first_failure, message.mutable_close()->mutable_first_failure());
     }
+  } else if (const auto* wanted = std::get_if<LogsWanted>(&event.body)) {
+    ToWire(*wanted, message.mutable_logs_wanted());
+  } else {
+    message.mutable_heard();
   }
   return message;
 }
@@ -233,7 +289,8 @@ absl::StatusOr<DaemonEvent> FromWire(const pb::DaemonMessage& message) {
   switch (message.body_case()) {
     case pb::DaemonMessage::kWelcome:
       event.body = Welcome{absl::Milliseconds(message.welcome().lease_ms()),
-                           absl::Milliseconds(message.welcome().heartbeat_interval_ms())};
+                           absl::Milliseconds(message.welcome().heartbeat_interval_ms()),
+                           message.welcome().resumed(), message.welcome().survives_restart()};
       return event;
     case pb::DaemonMessage::kAssignment:
       event.body = UnpackAssignment(message.assignment());
@@ -251,6 +308,12 @@ absl::StatusOr<DaemonEvent> FromWire(const pb::DaemonMessage& message) {
       event.body = std::move(close);
       return event;
     }
+    case pb::DaemonMessage::kHeard:
+      event.body = Heard{};
+      return event;
+    case pb::DaemonMessage::kLogsWanted:
+      event.body = FromWire(message.logs_wanted());
+      return event;
     case pb::DaemonMessage::BODY_NOT_SET:
       break;
   }
@@ -275,8 +338,35 @@ void ToWire(const JobView& view, pb::JobStatus* status) {
     wire->set_local_world_size(node.local_world_size);
     wire->set_group_rank(node.group_rank);
     wire->set_state(node.state);
+    wire->set_why(node.why);
+    wire->set_heard_seconds_ago(absl::ToDoubleSeconds(node.heard_ago));
+    if (node.progress.has_value()) PackProgress(*node.progress, wire->mutable_progress());
+  }
+  for (const FailureView& failure : view.last_failures) {
+    pb::FailureRecord* wire = status->add_last_failures();
+    wire->set_epoch(failure.epoch.value());
+    wire->set_what(Cut(failure.what));
+    wire->set_seconds_ago(absl::ToDoubleSeconds(failure.ago));
   }
 }
+
+namespace {
+
+NodeView UnpackNode(const pb::NodeStatus& wire) {
+  NodeView node;
+  node.host = wire.host();
+  node.incarnation = Incarnation(wire.incarnation());
+  node.node_rank = wire.node_rank();
+  node.local_world_size = wire.local_world_size();
+  node.group_rank = wire.group_rank();
+  node.state = wire.state();
+  node.why = wire.why();
+  node.heard_ago = absl::Seconds(wire.heard_seconds_ago());
+  if (wire.has_progress()) node.progress = UnpackProgress(wire.progress());
+  return node;
+}
+
+}  // namespace
 
 JobView FromWire(const pb::JobStatus& status) {
   JobView view;
@@ -289,8 +379,11 @@ JobView FromWire(const pb::JobStatus& status) {
   view.nodes_min = status.nodes_min();
   view.nodes_max = status.nodes_max();
   for (const pb::NodeStatus& node : status.nodes()) {
-    view.nodes.push_back({node.host(), Incarnation(node.incarnation()), node.node_rank(),
-                          node.local_world_size(), node.group_rank(), node.state()});
+    view.nodes.push_back(UnpackNode(node));
+  }
+  for (const pb::FailureRecord& failure : status.last_failures()) {
+    view.last_failures.push_back(
+        {Epoch(failure.epoch()), failure.what(), absl::Seconds(failure.seconds_ago())});
   }
   return view;
 }

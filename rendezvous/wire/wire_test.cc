@@ -24,11 +24,23 @@ TEST_CASE("a hello crosses the wire whole") {
   hello.last_call = absl::Milliseconds(1500);
   hello.lease = absl::Seconds(7);
   hello.last_epoch = Epoch(9);
+  hello.running_epoch = Epoch(8);
+  hello.topology = "block2/switch1";
+  hello.spares = 2;
+  hello.restart_window = absl::Hours(1);
+  hello.max_stuck_restarts = 4;
+  hello.admission = absl::Seconds(30);
+  hello.publishes_logs = true;
+  hello.log_directory = "/logs/job_1";
+  hello.said_at = MonotonicTime::FromEpoch(absl::Nanoseconds(1234567890123));
   const auto crossed = FromWire(ToWire(AgentEnvelope{Incarnation(~0ull), Epoch(9), hello}));
   REQUIRE_OK(crossed);
   CHECK(crossed->incarnation == Incarnation(~0ull));
   CHECK(crossed->epoch == Epoch(9));
   const Hello& there = std::get<Hello>(crossed->body);
+  CHECK(there.publishes_logs);
+  CHECK(there.log_directory == "/logs/job_1");
+  CHECK(there.said_at == hello.said_at);
   CHECK(there.job_id == "job");
   CHECK(there.host == "node1");
   CHECK(there.node_rank == 3);
@@ -41,6 +53,61 @@ TEST_CASE("a hello crosses the wire whole") {
   CHECK(there.last_call == absl::Milliseconds(1500));
   CHECK(there.lease == absl::Seconds(7));
   CHECK(there.last_epoch == Epoch(9));
+  CHECK(there.running_epoch == Epoch(8));
+  CHECK(there.topology == "block2/switch1");
+  CHECK(there.spares == 2);
+  CHECK(there.restart_window == absl::Hours(1));
+  CHECK(there.max_stuck_restarts == 4);
+  CHECK(there.admission == absl::Seconds(30));
+}
+
+TEST_CASE("a heartbeat carries progress, or none") {
+  const auto cross = [](const Heartbeat& heartbeat) {
+    const auto crossed =
+        FromWire(ToWire(AgentEnvelope{Incarnation(1), Epoch(2), AgentEvent(heartbeat)}));
+    REQUIRE_OK(crossed);
+    return std::get<Heartbeat>(std::get<AgentEvent>(crossed->body));
+  };
+  CHECK_FALSE(cross(Heartbeat()).progress.has_value());
+  const Heartbeat there = cross(Heartbeat{WorkerProgress{17, 2.5, "checkpoint"}});
+  REQUIRE(there.progress.has_value());
+  CHECK(there.progress->step == 17);
+  CHECK(there.progress->steps_per_second == 2.5);
+  CHECK(there.progress->phase == "checkpoint");
+}
+
+TEST_CASE("a job's view crosses the wire whole") {
+  JobView view;
+  view.job_id = "job";
+  view.phase = "running";
+  view.epoch = Epoch(4);
+  view.why = "running on 1 node";
+  view.restart_count = 2;
+  view.max_restarts = 3;
+  view.nodes_max = 2;
+  NodeView node;
+  node.host = "node7";
+  node.group_rank = 1;
+  node.state = "running";
+  node.why = "took the place of node3";
+  node.heard_ago = absl::Seconds(3);
+  node.progress = WorkerProgress{9, 0.5, "step"};
+  view.nodes.push_back(node);
+  view.last_failures.push_back({Epoch(3), "rank 1 on node3: exit code 1", absl::Minutes(2)});
+  pb::JobStatus wire;
+  ToWire(view, &wire);
+  const JobView there = FromWire(wire);
+  CHECK(there.job_id == "job");
+  CHECK(there.epoch == Epoch(4));
+  CHECK(there.restart_count == 2);
+  REQUIRE(there.nodes.size() == 1);
+  CHECK(there.nodes[0].host == "node7");
+  CHECK(there.nodes[0].why == "took the place of node3");
+  CHECK(there.nodes[0].heard_ago == absl::Seconds(3));
+  CHECK(there.nodes[0].progress->step == 9);
+  REQUIRE(there.last_failures.size() == 1);
+  CHECK(there.last_failures[0].what == "rank 1 on node3: exit code 1");
+  CHECK(there.last_failures[0].ago == absl::Minutes(2));
 }
 
 TEST_CASE("a failure keeps its first twenty log lines, each cut to 500 bytes") {
@@ -51,6 +118,7 @@ TEST_CASE("a failure keeps its first twenty log lines, each cut to 500 bytes") {
   failure.costs_budget = false;
   failure.is_final = true;
   failure.last_log_lines.assign(30, std::string(600, 'x'));
+  failure.error_lines.assign(5, std::string(600, 'y'));
   Close close{Outcome::kFailed, "why", failure};
   const auto crossed = FromWire(ToWire(Incarnation(1), DaemonEvent{Epoch(2), close}));
   REQUIRE_OK(crossed);
@@ -63,6 +131,7 @@ TEST_CASE("a failure keeps its first twenty log lines, each cut to 500 bytes") {
   CHECK(there.first_failure->is_final);
   REQUIRE(there.first_failure->last_log_lines.size() == 20);
   CHECK(there.first_failure->last_log_lines[0].size() == 500);
+  CHECK(there.first_failure->error_lines == std::vector<std::string>(4, std::string(500, 'y')));
 }
 
 TEST_CASE("a long text is cut between two characters") {
@@ -85,6 +154,20 @@ TEST_CASE("stop kinds and outcomes keep their meaning") {
     REQUIRE_OK(crossed);
     CHECK(std::get<Close>(crossed->body).outcome == outcome);
   }
+}
+
+TEST_CASE("Heard, and what a place holder says, cross the wire") {
+  const auto heard = FromWire(ToWire(Incarnation(1), DaemonEvent{Epoch(2), Heard{}}));
+  REQUIRE_OK(heard);
+  CHECK(heard->epoch == Epoch(2));
+  CHECK(std::holds_alternative<Heard>(heard->body));
+  Hello hello;
+  hello.holds_place = true;
+  hello.running_epoch = Epoch(4);
+  const auto crossed = FromWire(ToWire(AgentEnvelope{Incarnation(1), Epoch(4), hello}));
+  REQUIRE_OK(crossed);
+  CHECK(std::get<Hello>(crossed->body).holds_place);
+  CHECK(std::get<Hello>(crossed->body).running_epoch == Epoch(4));
 }
 
 TEST_CASE("messages without a known body and senseless ports are refused") {

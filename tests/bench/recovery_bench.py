@@ -3,7 +3,7 @@
 
 usage: tests/bench/recovery_bench.py [--runs N] [--without-torch]
 Prints medians, beside torchrun's for an equal PyTorch program, in turns, in one run. Needs the programs built (tools/check build) and, for
-the peer, the environment that launch_bench.py makes.
+the peer, the environment that tools/torch_environment makes.
 """
 
 import argparse
@@ -21,6 +21,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import launch_bench  # noqa: E402  (beside this file)
+from tests.support import torch_environment  # noqa: E402  (launch_bench found the way)
 
 ROOT = launch_bench.ROOT
 STOP_AGENTS = 4
@@ -181,9 +182,9 @@ def torchrun_recovery():
     worker = os.path.join(ROOT, 'tests/bench/torch_recovery_worker.py')
 
     def command(directory, metrics):
-        return [f'{launch_bench.VENV}/bin/torchrun', '--standalone', '--nproc-per-node', str(RECOVERY_WORKERS), '--max-restarts', '3',
+        return [torch_environment.TORCHRUN, '--standalone', '--nproc-per-node', str(RECOVERY_WORKERS), '--max-restarts', '3',
                 worker, f'{directory}/checkpoint.pt', metrics]
-    return measure_recovery(command, launch_bench.torch_environment(), 'metrics.jsonl')
+    return measure_recovery(command, torch_environment.torch_environment(), 'metrics.jsonl')
 
 
 def report(name, samples, unit_s=1e-3, unit='ms'):
@@ -198,7 +199,7 @@ def main():
     parser.add_argument('--without-torch', action='store_true')
     arguments = parser.parse_args()
     programs = bazel_bin()
-    version = '' if arguments.without_torch else launch_bench.torch_version()
+    version = '' if arguments.without_torch else torch_environment.torch_version()
     print(f'{platform.processor() or platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; '
           f'PyTorch {version or "not measured"}')
     stops, ours, theirs = [], [], []

@@ -19,6 +19,7 @@ from typing import Dict, List, NamedTuple
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import launch_bench  # noqa: E402  (the line above keeps __pycache__ out of the tree)
+from tests.support import torch_environment  # noqa: E402  (launch_bench found the way)
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SHAPE_KEYS = ('layers', 'hidden_size', 'ffn_size', 'heads', 'kv_heads', 'head_size', 'vocabulary_size', 'tied_embeddings')
@@ -66,8 +67,8 @@ def run_convene(binary: str, data: str, model: Model, precision: str, steps: int
 def run_torch(model: Model, data: str, precision: str, steps: int, threads: int, compiled: bool) -> Result:
     case = {**model.shape, 'micro_batch_size': model.micro_batch_size, 'sequence_length': model.sequence_length, 'steps': steps,
             'compile': compiled, 'device': 'cpu', 'precision': precision, 'data': data, 'seed': 1, 'learning_rate': 1e-3}
-    command = [f'{launch_bench.VENV}/bin/python', os.path.join(HERE, 'torch_train_worker.py'), json.dumps([case])]
-    done = subprocess.run(command, env={**launch_bench.torch_environment(), 'OMP_NUM_THREADS': str(threads)}, check=False,
+    command = [torch_environment.PYTHON, os.path.join(HERE, 'torch_train_worker.py'), json.dumps([case])]
+    done = subprocess.run(command, env={**torch_environment.torch_environment(), 'OMP_NUM_THREADS': str(threads)}, check=False,
                           capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f'train_bench: torch_train_worker.py ended with {done.returncode}:\n{done.stderr[-3000:]}')
@@ -83,7 +84,10 @@ def main() -> int:
     parser.add_argument('--steps', type=int, default=8)
     parser.add_argument('--threads', type=int, default=os.cpu_count())
     arguments = parser.parse_args()
-    torch_version = launch_bench.install_torch()
+    try:
+        torch_version = torch_environment.install_torch()
+    except torch_environment.NoTorch as error:
+        sys.exit(f'train_bench: {error}')
     subprocess.run(['bazel', 'build', '//worker_runtime/trainer:convene-train'], cwd=launch_bench.ROOT, check=True)
     bazel_bin = subprocess.run(['bazel', 'info', 'bazel-bin'], cwd=launch_bench.ROOT, check=True, capture_output=True,
                                text=True).stdout.strip()

@@ -78,9 +78,13 @@ def processes_with(marker):
 
 
 def environment_of(pid):
-    with open(f"/proc/{pid}/environ", "rb") as f:
-        pairs = (entry.split(b"=", 1) for entry in f.read().split(b"\0") if b"=" in entry)
-        return {key.decode(): value.decode() for key, value in pairs}
+    """Of a process that has ended meanwhile: nothing."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as f:
+            pairs = (entry.split(b"=", 1) for entry in f.read().split(b"\0") if b"=" in entry)
+            return {key.decode(): value.decode() for key, value in pairs}
+    except (FileNotFoundError, ProcessLookupError):
+        return {}
 
 
 class ConveneTestCase(unittest.TestCase):
@@ -101,14 +105,16 @@ class ConveneTestCase(unittest.TestCase):
         for pid in processes_with(self.marker):
             os.kill(pid, signal.SIGKILL)
 
-    def start(self, program, *arguments, log=None, limit=None, **environment):
-        """Starts a program of ours; its output goes to the file `log`. `limit`: of ulimit, such as "-n 12"."""
+    def start(self, program, *arguments, log=None, limit=None, prefix=(), **environment):
+        """Starts a program of ours; its output goes to the file `log`. `limit`: of ulimit, such as "-n 12". `prefix`: a command
+        that becomes the program, such as nohup. A variable that is None is taken away."""
         name, value = self.marker.split("=", 1)
         full = {**os.environ, name: value, "CONVENE_LOG_LEVEL": "info", **environment}
+        full = {key: value for key, value in full.items() if value is not None}
         for torchrun_name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
             full.pop(torchrun_name, None)
         log_path = self.path(log or f"log.{time.monotonic_ns()}")
-        command = [find_program(program), *map(str, arguments)]
+        command = [*prefix, find_program(program), *map(str, arguments)]
         if limit is not None:
             command = ["bash", "-c", f'ulimit {limit} && exec "$@"', "bash", *command]
         with open(log_path, "ab") as out:

@@ -1,5 +1,7 @@
 #include "tools/base/exit_deadline.h"
 
+#include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -22,7 +24,11 @@ LastWords& Words() {
 }
 
 void LeaveNow(int /*signal*/) {
-  (void)!write(STDERR_FILENO, Words().text.data(), Words().text.size());
+  // Only where there is room: nobody may be reading.
+  pollfd room = {STDERR_FILENO, POLLOUT, 0};
+  if (poll(&room, 1, 0) == 1 && (room.revents & POLLOUT) != 0) {
+    (void)!write(STDERR_FILENO, Words().text.data(), Words().text.size());
+  }
   _exit(Words().exit_code);
 }
 
@@ -36,7 +42,8 @@ void SetTimer(absl::Duration duration) {
 
 ExitDeadline::ExitDeadline(absl::Duration patience, int exit_code, const std::string& text) {
   CONVENE_CHECK(!Words().armed);
-  Words() = LastWords{text + "\n", exit_code, true};
+  // As much as a pipe that has any room takes at once.
+  Words() = LastWords{text.substr(0, PIPE_BUF - 1) + "\n", exit_code, true};
   struct sigaction action = {};
   action.sa_handler = &LeaveNow;
   CONVENE_CHECK(sigaction(SIGALRM, &action, nullptr) == 0);

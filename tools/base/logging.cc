@@ -4,9 +4,15 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <memory>
 
+#include "absl/base/thread_annotations.h"
+#include "spdlog/details/null_mutex.h"
+#include "spdlog/sinks/base_sink.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
+#include "tools/base/mutex.h"
+#include "tools/base/patient_log.h"
 
 namespace convene {
 
@@ -24,14 +30,44 @@ void OpenStandardDescriptors() {
   if (fd > STDERR_FILENO) close(fd);
 }
 
+// How long a line waits, and how long the last ones do.
+constexpr absl::Duration kPatience = absl::Milliseconds(200);
+constexpr absl::Duration kLastPatience = absl::Seconds(5);
+
+class PatientSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    MutexLock lock(&line_mutex_);
+    line_.clear();
+    formatter_->format(message, line_);
+    log_.Add(absl::string_view(line_.data(), line_.size()));
+  }
+  void flush_() override {
+    MutexLock lock(&line_mutex_);
+    log_.Flush(kLastPatience);
+  }
+
+ private:
+  Mutex line_mutex_;
+  spdlog::memory_buf_t line_ ABSL_GUARDED_BY(line_mutex_);
+  PatientLog log_ ABSL_GUARDED_BY(line_mutex_){STDERR_FILENO, kPatience};
+};
+
 }  // namespace
 
-void InitLogging(const std::string& program) {
+void FlushLog() { spdlog::default_logger()->flush(); }
+
+void InitLogging(const std::string& program, LogReader reader) {
   OpenStandardDescriptors();
-  auto logger =
-      std::make_shared<spdlog::logger>(program, std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  std::shared_ptr<spdlog::sinks::sink> sink;
+  if (reader == LogReader::kIsAwaited) {
+    sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+  } else {
+    sink = std::make_shared<PatientSink>();
+  }
+  auto logger = std::make_shared<spdlog::logger>(program, std::move(sink));
   logger->set_pattern("[%H:%M:%S.%e %n " + HostName() + "] %l: %v");
-  logger->flush_on(spdlog::level::info);
+  if (reader == LogReader::kIsAwaited) logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(logger);
   if (const char* wanted = std::getenv("CONVENE_LOG_LEVEL")) {
     const auto level = spdlog::level::from_str(wanted);

@@ -5,10 +5,19 @@
 
 namespace convene {
 
+// When nobody reads stderr.
+enum class LogReader {
+  kIsAwaited,     // the line is written when the reader goes on: for a worker, whose reader is ours
+  kIsNotAwaited,  // the program goes on at once (patient_log.h): for what others rely on
+};
+
 // Log lines go to stderr, so that stdout stays the user's, as "[HH:MM:SS.mmm program host] level:
 // text". Level: CONVENE_LOG_LEVEL (trace, debug, info, warning, error, off), else info; an unknown
 // level keeps info and says so. Call once, from main, before the first thread.
-void InitLogging(const std::string& program);
+void InitLogging(const std::string& program, LogReader reader);
+
+// For the last words: gives a reader that is slow 5 s more.
+void FlushLog();
 
 // This machine's host name as gethostname gives it ("localhost" when it has none).
 std::string HostName();

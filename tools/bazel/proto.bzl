@@ -3,13 +3,15 @@
 def _generated(src, suffix):
     return src[:-len(".proto")] + suffix
 
-def cc_proto(name, src, grpc = False, visibility = None):
+def cc_proto(name, src, grpc = False, imports = [], deps = [], visibility = None):
     """One .proto file as a cc_library.
 
     Args:
       name: the library's name.
       src: the .proto file, in the calling package.
       grpc: whether the file declares services.
+      imports: the .proto files that it imports, of this package.
+      deps: the cc_proto of each of them.
       visibility: who may depend on it.
     """
     headers = [_generated(src, ".pb.h")]
@@ -21,7 +23,7 @@ def cc_proto(name, src, grpc = False, visibility = None):
         flags += " --grpc_out=$(GENDIR) --plugin=protoc-gen-grpc=/usr/bin/grpc_cpp_plugin"
     native.genrule(
         name = name + "_generate",
-        srcs = [src],
+        srcs = [src] + imports,
         outs = headers + sources,
         cmd = "/usr/bin/protoc -I. %s $(location %s)" % (flags, src),
     )
@@ -30,5 +32,5 @@ def cc_proto(name, src, grpc = False, visibility = None):
         srcs = sources,
         hdrs = headers,
         visibility = visibility,
-        deps = ["@system//:grpc++" if grpc else "@system//:protobuf"],
+        deps = deps + ["@system//:grpc++" if grpc else "@system//:protobuf"],
     )

@@ -11,6 +11,15 @@ _ALL_PASSED = re.compile(r'^All tests passed \(\d+ assertions? in (\d+) test cas
 _SOME_FAILED = re.compile(r'^test cases:\s*(\d+).*?(\d+) failed', re.M)
 # Catch2 v2 cannot skip: a test case that cannot run here prints this line and returns.
 _SKIPPED = re.compile(r'^SKIPPED: .*', re.M)
+_CATCH2_FAILURE = re.compile(r'^\S+:\d+: FAILED:.*(?:\n(?![-=.]{3,}|\S+:\d+: FAILED:).*){0,8}', re.M)
+# Python's unittest: its closing lines, what a case that skips says (with verbosity=2), and the report of one that failed.
+_UNITTEST_RAN = re.compile(r'^Ran (\d+) tests? in .*\n\n(OK|FAILED)(?: \((.*)\))?$', re.M)
+_UNITTEST_SKIPPED = re.compile(r"^(?:.* )?\.\.\. skipped ['\"](?:SKIPPED: )?(.*)['\"]$", re.M)
+# To the next report or the closing lines; the test's own words are in between.
+_UNITTEST_FAILURE = re.compile(r'^={70}\n(?:FAIL|ERROR): (.+)\n-{70}\n((?:.*\n)*?)(?=\n(?:={70}|-{70})$)', re.M)
+_UNITTEST_CAUSE = re.compile(r'^\w[\w.]*(?:Error|Exception|Expired|Interrupt)\b.*', re.M | re.S)
+_FAILURES_MAX = 5  # of one binary
+_FAILURE_TEXT_MAX = 900
 
 
 class TestResult(NamedTuple):
@@ -19,10 +28,41 @@ class TestResult(NamedTuple):
     passed: int
     failed: int
     skipped: List[str]  # the SKIPPED lines
+    failures: List[str]  # what failed and why, a line each
+
+
+def failures(output: str) -> List[str]:
+    """What failed and why, a line each; of a binary that says neither, the last lines of its output."""
+    found = [f'{name}: {_cause(report)}' for name, report in _UNITTEST_FAILURE.findall(output)]
+    found = found or _CATCH2_FAILURE.findall(output)
+    if not found:
+        found = ['\n'.join(output.splitlines()[-8:])] if output.strip() else ['it printed nothing']
+    left_out = len(found) - _FAILURES_MAX
+    return [_one_line(text) for text in found[:_FAILURES_MAX]] + ([f'and {left_out} more'] if left_out > 0 else [])
+
+
+def _cause(report: str) -> str:
+    """Of a traceback: where in the test, and the exception with its whole message."""
+    lines = re.findall(r'^  File ".*?([^/"]+_test\.py)", line (\d+)', report, re.M)
+    cause = _UNITTEST_CAUSE.search(report)
+    return ''.join([*(f'{file}:{line}: ' for file, line in lines), cause.group(0) if cause else report])
+
+
+def _one_line(text: str) -> str:
+    line = ' | '.join(part.strip() for part in text.splitlines() if part.strip())
+    half = _FAILURE_TEXT_MAX // 2
+    return line if len(line) <= _FAILURE_TEXT_MAX else f'{line[:half]} [...] {line[-half:]}'
 
 
 def count_cases(ok: bool, output: str):
     """(passed, failed, SKIPPED lines) of a test binary's output; a binary that says nothing counts as one case."""
+    ran = _UNITTEST_RAN.findall(output)
+    if ran and (ran[-1][1] == 'OK') == ok:
+        counts = dict(re.findall(r'(\w+)=(\d+)', ran[-1][2]))
+        failed = int(counts.get('failures', 0)) + int(counts.get('errors', 0))
+        skipped = [f'SKIPPED: {why}' for why in _UNITTEST_SKIPPED.findall(output)] or _SKIPPED.findall(output)
+        failed = max(failed, 0 if ok else 1)
+        return max(int(ran[-1][0]) - failed - int(counts.get('skipped', 0)), 0), failed, skipped
     skipped = _SKIPPED.findall(output)
     if ok:
         all_passed = _ALL_PASSED.search(output)
@@ -51,7 +91,8 @@ def read_tests(path: str) -> List[TestResult]:
             if log and os.path.exists(log):
                 with open(log, encoding='utf-8', errors='replace') as log_file:
                     text = log_file.read()
-            results[label] = TestResult(label, log, *count_cases(result.get('status') == 'PASSED', text))
+            passed, failed, skipped = count_cases(result.get('status') == 'PASSED', text)
+            results[label] = TestResult(label, log, passed, failed, skipped, failures(text) if failed else [])
     return [results[label] for label in sorted(results)]
 
 

@@ -1,11 +1,12 @@
 #!/usr/bin/python3
 """The parts of tools/check, in order; each says what it took, and the end lists what failed.
 
-A part goes on after another failed, so that one run shows everything. Counted: each Catch2 test case, and each
+A part goes on after another failed, so that one run shows everything. Counted: each test case (Catch2, unittest), and each
 part that is no test run. Logs: ~/.cache/convene/check/<checkout>/<part>.log.
 """
 
 import argparse
+import collections
 import os
 import re
 import subprocess
@@ -103,7 +104,8 @@ class Run:
             self.counts.passed += test.passed
             self.counts.skipped += [f'{self.name}: {test.label}: {line}' for line in test.skipped]
             if test.failed:
-                self.counts.fail(f'{self.name}: {test.label}: {test.failed} failed  (log: {test.log})', test.failed)
+                why = ''.join(f'\n           {line}' for line in test.failures)
+                self.counts.fail(f'{self.name}: {test.label}: {test.failed} failed  (log: {test.log}){why}', test.failed)
         for label in bazel_events.read_broken_targets(events):
             self.counts.fail(f'{self.name}: {label} does not build  (log: {self.log})')
         if not good and len(self.counts.failures) == failures_before:
@@ -128,6 +130,7 @@ def part_format(run: Run) -> None:
 
 
 def part_tidy(run: Run) -> None:
+    run.step('tools/ci/bazel_events_test.py')
     run.step('tools/ci/tidy_test.py')
     run.step('tools/ci/tidy')
 
@@ -151,12 +154,19 @@ def part_build(run: Run) -> None:
 
 
 def part_test(run: Run) -> None:
+    if not run.fast and not run.command('tools/torch_environment', '--quiet'):
+        run.skip('PyTorch could not be installed (above): tests with unmodified PyTorch programs skip')
     run.bazel_test('--', '//...', *(['-//tests/...'] if run.fast else []))
 
 
+def sanitized_folders(config: str) -> List[str]:
+    return [f'//{folder}/...' for folder in SANITIZED[config] if tracked(f'{folder}/*BUILD.bazel')]
+
+
 def part_clang(run: Run) -> None:
-    # Only the front end's opinion is wanted (thread safety, layering, clang's warnings), so nothing is optimised.
-    run.bazel_build('--config=clang', '--compilation_mode=fastbuild', '//...')
+    # Only the front end's opinion is wanted (thread safety, layering, clang's warnings), so nothing is optimised. The part asan
+    # builds its folders by clang as well.
+    run.bazel_build('--config=clang', '--', '//...', *[f'-{folder}' for folder in sanitized_folders('asan')])
 
 
 def part_lint(run: Run) -> None:
@@ -164,12 +174,14 @@ def part_lint(run: Run) -> None:
 
 
 def sanitize(run: Run, config: str) -> None:
-    folders = [f'//{folder}/...' for folder in SANITIZED[config] if tracked(f'{folder}/*BUILD.bazel')]
-    run.bazel_test(f'--config={config}', f'--test_tag_filters=-cuda,-no-sanitizer,-no-{config}', '--', *folders)
+    # All that stands there is built, not only its tests: the part clang leaves it out.
+    run.bazel_test(f'--config={config}', '--nobuild_tests_only', f'--test_tag_filters=-cuda,-no-sanitizer,-no-{config}', '--',
+                   *sanitized_folders(config))
 
 
 def part_asan(run: Run) -> None:
     sanitize(run, 'asan')
+    run.step('tests/fuzz/run', '20')
 
 
 def part_tsan(run: Run) -> None:
@@ -202,9 +214,9 @@ PARTS = [
     Part('layers', True, 'no forbidden dependency (tools/ci/check_layers)', part_layers),
     Part('build', True, 'bazel build //...', part_build),
     Part('test', True, 'bazel test //... (with --fast not //tests/...)', part_test),
-    Part('clang', False, 'everything by clang: thread-safety analysis and layering', part_clang),
+    Part('clang', False, 'by clang what asan does not build: thread-safety analysis and layering', part_clang),
     Part('lint', False, 'clang-tidy on what changed since it last saw it', part_lint),
-    Part('asan', False, 'tests with threads or processes, under AddressSanitizer and UBSan', part_asan),
+    Part('asan', False, 'tests with threads or processes, under AddressSanitizer and UBSan; libFuzzer for 20 s', part_asan),
     Part('tsan', False, 'tests with threads, under ThreadSanitizer', part_tsan),
     Part('cuda', False, 'everything with --config=cuda, and the tests tagged cuda (where the toolkit is)', part_cuda),
 ]
@@ -240,8 +252,8 @@ def main() -> int:
             counts.fail(f'{part.name}: {error}')
         times.append(f'{part.name} {time.monotonic() - part_started:.0f} s')
     print(f'\n=== {time.monotonic() - started:.0f} s in all: {", ".join(times)}')
-    for line in counts.skipped:
-        print(f'skipped  {line}')
+    for line, count in collections.Counter(counts.skipped).items():
+        print(f'skipped  {line}' + (f'  ({count} times)' if count > 1 else ''))
     for line in counts.failures:
         print(f'FAILED   {line}')
     print(f'{counts.passed} passed, {counts.failed} failed, {len(counts.skipped)} skipped', flush=True)

@@ -109,6 +109,14 @@ class TidyTest(unittest.TestCase):
     def test_a_script_nobody_mentions_is_found(self):
         self.expect({'tools/lost': '#!/bin/sh\n'}, ('tools/lost', 1, 'dead-script'))
 
+    def test_a_document_names_tests_that_exist(self):
+        tests = {'agent/BUILD.bazel': '["core.cc", "core.h", "core_test", "core_test.cc", "run_test.py"]',
+                 'agent/core_test.cc': 'TEST_CASE("it goes on") {}\nTEST_CASE(\n    "a long name that is "\n    "broken in two") {}\n',
+                 'agent/run_test.py': 'def test_it(self):\n    pass\n'}
+        self.expect({**tests, 'NEWS.md': '`//agent:core_test` "it goes on", "a long name that is broken in two"; `//agent:core_test` "test_it"\n'})
+        self.expect({**tests, 'NEWS.md': '\n`//agent:core_test` "it goes on", "it stops"\n'}, ('NEWS.md', 2, 'named-test'))
+        self.expect({**tests, 'NEWS.md': '`//agent:gone_test` "it goes on"\n'}, ('NEWS.md', 1, 'named-test'))
+
     def test_headers_and_folders_introduce_themselves(self):
         self.expect({'agent/core.h': '#pragma once\n'}, ('agent/core.h', 1, 'header-comment'))
         self.expect({'launcher/BUILD.bazel': ''}, ('launcher/BUILD.bazel', 1, 'readme'))

@@ -5,6 +5,7 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+import tempfile
 import unittest
 
 sys.dont_write_bytecode = True
@@ -39,6 +40,7 @@ def load_script(path):
     return module
 
 
+bundle = load_script(os.path.join(HERE, 'bundle'))
 find_cuda = load_script(os.path.join(HERE, 'bundled/find_cuda'))
 
 
@@ -76,6 +78,15 @@ class BundlingTest(unittest.TestCase):
             ('//worker_runtime/comm/nccl:nccl_test', 'test', 'layouts'), ('//worker_runtime/ops/cuda:kernels_bench', 'bench', ''),
             ('//worker_runtime/ops/cuda:kernels_test', 'test', 'ops')])
         self.assertEqual(found[0].file_name, 'worker_runtime-comm-nccl-nccl_test')
+
+
+class OtherNamesTest(unittest.TestCase):
+
+    def test_torchrun_is_the_launcher_beside_it_wherever_the_bundle_is(self):
+        with tempfile.TemporaryDirectory() as folder:
+            bundle.link_other_names(folder)
+            self.assertEqual(os.readlink(os.path.join(folder, 'torchrun')), 'convene')
+            self.assertIn('convene', bundle.PROGRAMS)
 
 
 class FindCudaTest(unittest.TestCase):

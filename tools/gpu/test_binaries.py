@@ -45,15 +45,6 @@ def read_manifest(bundle: str) -> List[Binary]:
         return parse_manifest(file.read())
 
 
-def first_failure(output: str) -> str:
-    """Where Catch2 says the first check failed; else the last line."""
-    failed = re.search(r'^(\S+:\d+: FAILED:.*(?:\n(?![-=]{3,}).*){0,6})', output, re.M)
-    if failed:
-        return ' | '.join(line.strip() for line in failed.group(1).splitlines() if line.strip())[:300]
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else 'it printed nothing'
-
-
 class Sanitized(NamedTuple):
     outcome: str  # passed, failed or skipped
     text: str
@@ -69,13 +60,13 @@ def judge_sanitizer(tool: str, code: int, output: str) -> Sanitized:
     if code is None:
         return Sanitized('skipped', f'{tool} did not end in its time; no verdict')
     if not summary:
-        return Sanitized('failed', f'{tool} ended with {code} and without a summary: {first_failure(output)}')
+        return Sanitized('failed', f'{tool} ended with {code} and without a summary: {bazel_events.failures(output)[0]}')
     findings = sum(int(errors or hazards) for errors, hazards in summary)
     if findings:
         where = re.search(r'^=+ *((?:Invalid|Error|Warning|Race|Program hit|Potential).*)$', output, re.M)
         return Sanitized('failed', f'{findings} findings of {tool}; the first: {where.group(1)[:200] if where else "see the log"}')
     # Catch2's code is the number of failed cases: a test may fail under the tool without a finding of it.
-    return Sanitized('passed', f'{tool} found nothing') if code == 0 else Sanitized('failed', f'the test itself failed: {first_failure(output)}')
+    return Sanitized('passed', f'{tool} found nothing') if code == 0 else Sanitized('failed', f'the test itself failed: {bazel_events.failures(output)[0]}')
 
 
 def parse_figures(text: str) -> List[Dict[str, Any]]:
@@ -121,7 +112,7 @@ def run_tests(part: str, binaries: List[Binary], bundle: str, environment: Dict[
             results.failed(part, binary.label, f'not done after {limit:.0f} s, and stopped')
             continue
         passed, failed, skipped = bazel_events.count_cases(done.code == 0, done.output)
-        text = first_failure(done.output) if failed else f'{passed} cases in {done.seconds:.1f} s'
+        text = bazel_events.failures(done.output)[0] if failed else f'{passed} cases in {done.seconds:.1f} s'
         if skipped:
             text += f'; {len(skipped)} skipped: {skipped[0].replace("SKIPPED: ", "")}'
         results.counted(part, binary.label, passed, failed, skipped, text)
@@ -162,7 +153,7 @@ def run_benches(binaries: List[Binary], bundle: str, environment: Dict[str, str]
             if done.code is None:
                 results.skipped('bench', binary.label, f'stopped after {share:.0f} s: what it printed by then is in gpu_check.log')
             elif done.code != 0 or not figures:
-                results.failed('bench', binary.label, f'ended with {done.code} and {len(figures)} figures: {first_failure(done.output)}')
+                results.failed('bench', binary.label, f'ended with {done.code} and {len(figures)} figures: {bazel_events.failures(done.output)[0]}')
 
 
 def read_figures(path: str) -> List[Dict[str, Any]]:

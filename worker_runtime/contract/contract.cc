@@ -49,13 +49,21 @@ absl::StatusOr<Contract> ReadContract(const EnvironmentLookup& lookup) {
                            ReadInt(lookup, contract::kRank, 0, result.world_size, std::nullopt));
   CONVENE_ASSIGN_OR_RETURN(result.local_world_size,
                            ReadInt(lookup, contract::kLocalWorldSize, 1, result.world_size + 1, 1));
-  CONVENE_ASSIGN_OR_RETURN(result.local_rank, ReadInt(lookup, contract::kLocalRank, 0,
-                                                      result.local_world_size, std::nullopt));
+  const char* const local_rank = lookup(contract::kNodeLocalRank).has_value()
+                                     ? contract::kNodeLocalRank
+                                     : contract::kLocalRank;
+  CONVENE_ASSIGN_OR_RETURN(result.local_rank,
+                           ReadInt(lookup, local_rank, 0, result.local_world_size, std::nullopt));
   CONVENE_ASSIGN_OR_RETURN(result.group_rank,
                            ReadInt(lookup, contract::kGroupRank, 0, result.world_size, 0));
   CONVENE_ASSIGN_OR_RETURN(result.restart_count,
                            ReadInt(lookup, contract::kRestartCount, 0, kMany, 0));
   if (result.world_size > 1) {
+    if (lookup(contract::kUseAgentStore).value_or("True") != "True") {
+      return absl::InvalidArgumentError(absl::StrCat(
+          contract::kUseAgentStore, " is not True: nobody serves the job's store for its workers; ",
+          "leave TORCH_DISABLE_SHARE_RDZV_TCP_STORE unset"));
+    }
     result.master_addr = lookup(contract::kMasterAddr).value_or("");
     if (result.master_addr.empty()) {
       return absl::InvalidArgumentError(
@@ -69,6 +77,7 @@ absl::StatusOr<Contract> ReadContract(const EnvironmentLookup& lookup) {
   result.epoch = Epoch(epoch);
   result.run_id = lookup(contract::kRunId).value_or("none");
   result.session_path = lookup(contract::kSession).value_or("");
+  result.progress_path = lookup(contract::kProgress).value_or("");
   result.terminal = lookup(contract::kTerminal).value_or("") == "1";
   return result;
 }

@@ -13,16 +13,17 @@ namespace convene::worker {
 struct Contract {
   int rank = 0;
   int world_size = 1;
-  int local_rank = 0;
+  int local_rank = 0;  // among this node's workers, also where LOCAL_RANK is 0 for all
   int local_world_size = 1;
   int group_rank = 0;
   std::string master_addr;  // "" when world_size is 1 and none was given
   int master_port = 0;
   int restart_count = 0;
   std::string run_id;
-  Epoch epoch;               // 0 under torchrun
-  std::string session_path;  // "" when there is no agent of ours
-  bool terminal = false;     // progress lines may be redrawn in place
+  Epoch epoch;                // 0 under torchrun
+  std::string session_path;   // "" when there is no agent of ours
+  std::string progress_path;  // "" when nobody watches
+  bool terminal = false;      // progress lines may be redrawn in place
 
   // The job ran before this process. Epochs count from 1; torchrun has none and counts failures.
   bool is_restart() const { return epoch > Epoch(1) || restart_count > 0; }

@@ -43,6 +43,20 @@ TEST_CASE("the agent's environment is read whole") {
   CHECK(contract->restart_count == 2);
 }
 
+TEST_CASE("where LOCAL_RANK is 0 for all, the agent's own word tells the place on the node") {
+  auto table = kSecondOfFour;
+  table["LOCAL_RANK"] = "0";
+  table["CONVENE_LOCAL_RANK"] = "1";
+  table["CONVENE_PROGRESS"] = "/dev/shm/page";
+  const auto contract = ReadContract(Environment(table));
+  REQUIRE_OK(contract);
+  CHECK(contract->local_rank == 1);
+  CHECK(contract->progress_path == "/dev/shm/page");
+  table["CONVENE_LOCAL_RANK"] = "2";
+  CHECK_STATUS(ReadContract(Environment(table)), absl::StatusCode::kInvalidArgument,
+               "CONVENE_LOCAL_RANK=2");
+}
+
 TEST_CASE("a later epoch, and under torchrun a failure before, is a restart") {
   const auto is_restart = [](int64_t epoch, int restart_count) {
     Contract contract;

@@ -20,14 +20,26 @@ inline constexpr char kMaxRestarts[] = "TORCHELASTIC_MAX_RESTARTS";
 inline constexpr char kRunId[] = "TORCHELASTIC_RUN_ID";
 inline constexpr char kUseAgentStore[] = "TORCHELASTIC_USE_AGENT_STORE";
 inline constexpr char kErrorFile[] = "TORCHELASTIC_ERROR_FILE";
+inline constexpr char kTimerFile[] = "TORCHELASTIC_TIMER_FILE";
 inline constexpr char kNcclAsyncErrorHandling[] = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
 inline constexpr char kOmpNumThreads[] = "OMP_NUM_THREADS";
 
 // Ours. The group's generation, and a Unix stream socket of the agent (absent under torchrun).
 inline constexpr char kEpoch[] = "CONVENE_EPOCH";
 inline constexpr char kSession[] = "CONVENE_SESSION";
+// Marks all that comes from an agent's workers, so that it can be found and ended. Not for workers
+// to use.
+inline constexpr char kAgentToken[] = "CONVENE_AGENT_TOKEN";
 // "1" when the agent's stdout is a terminal: workers' progress lines may be redrawn in place.
 inline constexpr char kTerminal[] = "CONVENE_TERMINAL";
+
+// Path of this worker's progress page (progress_page.h): a file of 4096 bytes for it to map.
+inline constexpr char kProgress[] = "CONVENE_PROGRESS";
+// Which of the node's workers this is where LOCAL_RANK does not say so (--virtual-local-rank: it is
+// 0 for all).
+inline constexpr char kNodeLocalRank[] = "CONVENE_LOCAL_RANK";
+inline constexpr char kCudaVisibleDevices[] = "CUDA_VISIBLE_DEVICES";
+inline constexpr char kHipVisibleDevices[] = "HIP_VISIBLE_DEVICES";
 
 // The session: the worker connects to CONVENE_SESSION and sends "hello <local_rank> <epoch>\n";
 // from then on the agent may send lines.

@@ -1,7 +1,6 @@
 #include "worker_runtime/session/session.h"
 
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
@@ -12,12 +11,14 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
 #include "tools/base/exit_code.h"
 #include "tools/base/files.h"
+#include "tools/base/signals.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/contract/names.h"
 
@@ -27,13 +28,7 @@ namespace {
 // Lines are a word and a reason; an agent that sends more without a newline is not ours.
 constexpr size_t kLineBytesMax = 4096;
 
-sigset_t StopSignals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  return signals;
-}
+std::vector<int> StopSignals() { return {SIGTERM, SIGINT}; }
 
 // Not exit(): other threads may be inside a collective, and destructors would wait for them.
 [[noreturn]] void EndNow(int code) { _exit(code); }
@@ -62,14 +57,11 @@ absl::StatusOr<UniqueFd> ConnectToAgent(const Contract& contract) {
 
 }  // namespace
 
-void BlockStopSignals() {
-  const sigset_t signals = StopSignals();
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-}
+void BlockStopSignals() { BlockSignals(StopSignals()); }
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Start(const Contract& contract,
                                                         StopToken& token) {
-  const sigset_t stop_signals = StopSignals();
+  const sigset_t stop_signals = SignalSet(StopSignals());
   UniqueFd signals(signalfd(-1, &stop_signals, SFD_CLOEXEC | SFD_NONBLOCK));
   UniqueFd wake(eventfd(0, EFD_CLOEXEC));
   if (!signals.valid() || !wake.valid()) return ErrnoStatus(errno, "session descriptors");

@@ -11,6 +11,7 @@
 #include "tools/base/logging.h"
 #include "worker_runtime/contract/contract.h"
 #include "worker_runtime/session/session.h"
+#include "worker_runtime/session/stack_dump.h"
 #include "worker_runtime/trainer/command_line.h"
 #include "worker_runtime/trainer/load_options.h"
 #include "worker_runtime/trainer/training.h"
@@ -72,6 +73,7 @@ int Main(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   convene::worker::BlockStopSignals();
-  convene::InitLogging("convene-train");
+  convene::worker::InstallStackDump(argv[0]);
+  convene::InitLogging("convene-train", convene::LogReader::kIsAwaited);
   return convene::worker::Main(std::vector<std::string>(argv + 1, argv + argc));
 }

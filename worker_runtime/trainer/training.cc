@@ -19,6 +19,7 @@
 #include "worker_runtime/checkpoint/step_directory.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/comm/connect.h"
+#include "worker_runtime/contract/progress_page.h"
 #include "worker_runtime/data/dataset.h"
 #include "worker_runtime/data/prepare.h"
 #include "worker_runtime/data/tokenizer.h"
@@ -26,6 +27,7 @@
 #include "worker_runtime/optimizer/learning_rate.h"
 #include "worker_runtime/optimizer/skipped_steps.h"
 #include "worker_runtime/report/progress.h"
+#include "worker_runtime/session/progress_writer.h"
 #include "worker_runtime/trainer/agree.h"
 #include "worker_runtime/trainer/batches.h"
 #include "worker_runtime/trainer/checkpointing.h"
@@ -198,7 +200,7 @@ class Training {
   // `collective_memory`: CollectiveMemory's, or null.
   Training(const TrainOptions& options, const Contract& contract, const Layout& layout,
            const Dataset& dataset, CommunicatorSet& communicators, Device& device,
-           Memory* collective_memory, StopToken& stop)
+           Memory* collective_memory, StopToken& stop, ProgressWriter& progress)
       : options_(options),
         contract_(contract),
         layout_(layout),
@@ -207,6 +209,7 @@ class Training {
         device_(device),
         collective_memory_(collective_memory),
         stop_(stop),
+        progress_(progress),
         loader_(dataset, options.seed,
                 {options.global_batch_size, static_cast<int>(options.micro_batch_size), layout.dp},
                 CoordinateOf(layout, contract.rank).dp, EndOfDocument(options)),
@@ -237,6 +240,7 @@ class Training {
   Device& device_;
   Memory* const collective_memory_;
   StopToken& stop_;
+  ProgressWriter& progress_;
   Clock& clock_ = Clock::Real();
   Stream host_stream_ = Stream::Cpu();  // for what ranks tell each other
   BatchLoader loader_;
@@ -337,7 +341,10 @@ absl::Status Training::QueueStep() {
                              .epsilon = options_.epsilon,
                              .weight_decay = options_.weight_decay,
                              .step = queued_ + 1};
-  if (engine_->steps_in_flight() == 0) last_time_ = clock_.Now();
+  if (engine_->steps_in_flight() == 0) {
+    last_time_ = clock_.Now();
+    progress_.Tell(step_, contract::kStepPhase);
+  }
   CONVENE_RETURN_IF_ERROR(engine_->QueueStep(loader_.Training(queued_ * options_.global_batch_size),
                                              adam, stop_.reason() != StopReason::kNone));
   ++queued_;
@@ -347,6 +354,7 @@ absl::Status Training::QueueStep() {
 absl::StatusOr<bool> Training::AwaitStep() {
   CONVENE_ASSIGN_OR_RETURN(const StepResult result, engine_->AwaitStep());
   ++step_;
+  progress_.Tell(step_, contract::kStepPhase);
   const MonotonicTime now = clock_.Now();
   if (reporter_ != nullptr) {
     if (!result.skipped.empty()) reporter_->Say(result.skipped);
@@ -391,6 +399,7 @@ absl::Status Training::AwaitProfiledUpdate() {
 absl::Status Training::Validate() {
   const int64_t end = std::min(options_.validation_samples, dataset_.validation_samples());
   if (end == 0) return absl::OkStatus();
+  progress_.Tell(step_, "validation");
   WatchOps(false);
   double loss = 0;
   for (int64_t first = 0; first < end; first += options_.global_batch_size) {
@@ -405,6 +414,7 @@ absl::Status Training::Validate() {
 
 absl::Status Training::Save() {
   if (options_.checkpoint_dir.empty() || saved_step_ == step_) return absl::OkStatus();
+  progress_.Tell(step_, contract::kCheckpointPhase);
   CONVENE_RETURN_IF_ERROR(SaveCheckpoint(options_.checkpoint_dir,
                                          {.step = step_,
                                           .samples_consumed = step_ * options_.global_batch_size,
@@ -448,6 +458,7 @@ absl::StatusOr<TrainingEnd> Training::Run() {
     }
   }
   CONVENE_RETURN_IF_ERROR(skipped_steps_.AtEnd());
+  progress_.Tell(step_, "end");
   CONVENE_RETURN_IF_ERROR(Save());
   CONVENE_RETURN_IF_ERROR(Validate());
   if (profile_ != nullptr) {
@@ -456,6 +467,18 @@ absl::StatusOr<TrainingEnd> Training::Run() {
   }
   if (reporter_ != nullptr) reporter_->Summary(step_);
   return TrainingEnd::kFinished;
+}
+
+// Without its page a run goes on as well; only nobody sees it hang.
+std::unique_ptr<ProgressWriter> OpenProgress(const std::string& path) {
+  constexpr uint32_t kFlags =
+      contract::kProgressDumpsOnSignalFlag | contract::kProgressTellsEveryPhaseFlag;
+  auto writer = ProgressWriter::Open(path, kFlags, Clock::Real());
+  if (!writer.ok()) {
+    spdlog::warn("no progress is told: {}", std::string(writer.status().message()));
+    writer = ProgressWriter::Open("", 0, Clock::Real());
+  }
+  return *std::move(writer);
 }
 
 // A connection that breaks while training is a peer that died: that peer's end is the cause, and
@@ -490,12 +513,14 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contr
     if (contract.rank == 0) PrintMemoryPlan(options, layout, *device);
     return TrainingEnd::kFinished;
   }
+  const std::unique_ptr<ProgressWriter> progress = OpenProgress(contract.progress_path);
+  progress->Tell(0, "startup");
   CONVENE_ASSIGN_OR_RETURN(const Dataset dataset, OpenData(options, contract));
   CONVENE_ASSIGN_OR_RETURN(CommunicatorSet communicators,
                            Connect(options, contract, layout, *device));
   const std::unique_ptr<Memory> collective_memory = CollectiveMemory(communicators, *device);
   Training training(options, contract, layout, dataset, communicators, *device,
-                    collective_memory.get(), stop);
+                    collective_memory.get(), stop, *progress);
   absl::StatusOr<TrainingEnd> end = training.Run();
   if (end.ok()) return end;
   // The connections close before the memory goes that open messages still point into, and that the

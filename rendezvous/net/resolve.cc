@@ -1,4 +1,4 @@
-#include "rendezvous/store/resolve.h"
+#include "rendezvous/net/resolve.h"
 
 #include <netdb.h>
 

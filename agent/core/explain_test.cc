@@ -1,0 +1,72 @@
+#include "agent/core/explain.h"
+
+#include <csignal>
+
+#include <catch2/catch.hpp>
+
+namespace convene::agent {
+namespace {
+
+using rendezvous::Close;
+using rendezvous::Outcome;
+using rendezvous::WorkerFailure;
+
+WorkerFailure Failure(int exit_code, int signal = 0) {
+  WorkerFailure failure;
+  failure.global_rank = 5;
+  failure.local_rank = 1;
+  failure.host = "node3";
+  failure.pid = 77;
+  failure.exit_code = exit_code;
+  failure.signal = signal;
+  return failure;
+}
+
+Result Closed(const WorkerFailure& failure, bool propagate) {
+  return ResultOfClose(Close{Outcome::kFailed, "the budget is spent", failure}, "job", propagate);
+}
+
+TEST_CASE("the first failure is told with its place, its error file and its last lines, in order") {
+  WorkerFailure failure = Failure(1);
+  failure.error_lines = {"RuntimeError: CUDA error", "second line"};
+  failure.last_log_lines = {"Traceback", "boom"};
+  CHECK(
+      Closed(failure, false).explanation ==
+      "Job job failed: the budget is spent. The first failure was rank 5 (local rank 1, pid 77) on "
+      "node3: exit code 1. Its error file says:\n  RuntimeError: CUDA error\n  second line\nLook "
+      "at the worker's last lines for the first error. Its last lines:\n  Traceback\n  boom");
+}
+
+TEST_CASE(
+    "a failed job ends with 1, or with the first failed worker's own code when that is asked") {
+  CHECK(Closed(Failure(3), false).exit_code == 1);
+  CHECK(Closed(Failure(3), true).exit_code == 3);
+  CHECK(Closed(Failure(76), true).exit_code == 76);
+  CHECK(Closed(Failure(0, SIGKILL), false).exit_code == 1);
+  CHECK(Closed(Failure(0, SIGKILL), true).exit_code == 137);
+  WorkerFailure usage = Failure(64);
+  usage.is_final = true;
+  CHECK(Closed(usage, false).exit_code == 64);
+  CHECK(Closed(usage, true).exit_code == 64);
+}
+
+TEST_CASE("a job that ends for another reason keeps its code, and a success is never a failure") {
+  Close close{Outcome::kTimedOut, "too few nodes", {}};
+  CHECK(ResultOfClose(close, "job", true).exit_code == 69);
+  close.outcome = Outcome::kSucceeded;
+  CHECK(ResultOfClose(close, "job", true).exit_code == 0);
+}
+
+TEST_CASE("what ends the run later does not mask the failure that this node saw") {
+  const Result result = WithFailure(ResultOfSignal(SIGTERM), Failure(3));
+  CHECK(result.exit_code == 143);
+  CHECK_THAT(result.explanation, Catch::StartsWith("Stopped by SIGTERM") &&
+                                     Catch::Contains("Before that failed rank 5") &&
+                                     Catch::Contains("exit code 3"));
+  CHECK(WithFailure(ResultOfSignal(SIGTERM), {}).explanation ==
+        ResultOfSignal(SIGTERM).explanation);
+  CHECK(WithFailure(Result{}, Failure(3)).explanation.empty());
+}
+
+}  // namespace
+}  // namespace convene::agent

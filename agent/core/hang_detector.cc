@@ -1,0 +1,315 @@
+#include "agent/core/hang_detector.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace convene::agent {
+namespace {
+
+constexpr char kStep[] = "step";
+constexpr char kCheckpoint[] = "checkpoint";
+
+constexpr size_t kSamplesMax = 128;
+constexpr int64_t kStepsNeeded = 20;
+constexpr int64_t kStaysNeeded = 3;
+// Steps of an epoch that are not learnt from and have no automatic limit: they compile, connect and
+// try algorithms.
+constexpr int64_t kFirstSteps = 3;
+// A worker may invent names; those it has used longest are learnt about.
+constexpr size_t kPhasesMax = 16;
+constexpr absl::Duration kShortFloor = absl::Seconds(30);
+constexpr absl::Duration kLongFloor = absl::Minutes(15);
+constexpr absl::Duration kStayFloor = absl::Minutes(10);
+// For what was never seen before: models compile, and read terabytes, before their first step.
+constexpr absl::Duration kUnseen = absl::Hours(1);
+constexpr int kTimesMedian = 10;
+constexpr int kTimesLongestStep = 3;
+constexpr int kTimesLongestStay = 10;
+// For the agent of the node that holds the laggard to speak first.
+constexpr absl::Duration kNeighbourPatience = absl::Seconds(10);
+constexpr absl::Duration kRateWindow = absl::Minutes(1);
+constexpr size_t kGroupsShown = 8;
+
+std::string Text(absl::Duration duration) {
+  const double seconds = absl::ToDoubleSeconds(duration);
+  return seconds < 10 ? absl::StrFormat("%.3g s", seconds) : absl::StrFormat("%.0f s", seconds);
+}
+
+absl::Duration MedianOf(const std::deque<absl::Duration>& durations) {
+  std::vector<absl::Duration> sorted(durations.begin(), durations.end());
+  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
+  std::nth_element(sorted.begin(), middle, sorted.end());
+  return *middle;
+}
+
+absl::Duration LongestOf(const std::deque<absl::Duration>& durations) {
+  return *std::max_element(durations.begin(), durations.end());
+}
+
+MonotonicTime Clamp(MonotonicTime time, MonotonicTime least, MonotonicTime most) {
+  return std::min(std::max(time, least), most);
+}
+
+}  // namespace
+
+void HangDetector::BeginEpoch(int first_global_rank, int world_size, MonotonicTime now) {
+  if (world_size != world_size_) learnt_.clear();  // Steps take another time now.
+  first_global_rank_ = first_global_rank;
+  world_size_ = world_size;
+  started_ = last_look_ = now;
+  workers_.clear();
+}
+
+std::optional<HangVerdict> HangDetector::Look(const std::map<int, WorkerReading>& readings,
+                                              MonotonicTime now) {
+  const absl::Duration gap = now - last_look_ - look_interval_;
+  const bool after_gap = gap > 2 * look_interval_;
+  last_look_ = now;
+  if (after_gap) BridgeGap(gap, now);
+  for (const auto& [local_rank, reading] : readings) Update(local_rank, reading, after_gap, now);
+  NoteNews();
+  if (workers_.empty()) return std::nullopt;
+
+  int64_t lowest_step = workers_.begin()->second.last.step;
+  for (const auto& [local_rank, worker] : workers_) {
+    lowest_step = std::min(lowest_step, worker.last.step);
+  }
+  const WorkerReading& first = workers_.begin()->second.last;
+  const bool all_alike = std::all_of(workers_.begin(), workers_.end(), [&](const auto& entry) {
+    return entry.second.last.step == first.step && entry.second.last.phase == first.phase;
+  });
+  HangVerdict verdict;
+  for (const auto& [local_rank, worker] : workers_) {
+    if (worker.last.step != lowest_step) continue;
+    if (!IsOverdue(local_rank, worker, all_alike, now)) return std::nullopt;
+    verdict.local_ranks.push_back(local_rank);
+  }
+  // What follows a finished step (a checkpoint) comes before the next: who is still in it is
+  // behind.
+  const auto place = [this](int local_rank) {
+    const Worker& worker = workers_.at(local_rank);
+    return std::make_pair(worker.last.phase == kStep, worker.since);
+  };
+  std::stable_sort(verdict.local_ranks.begin(), verdict.local_ranks.end(),
+                   [&](int a, int b) { return place(a) < place(b); });
+  verdict.why = Why(verdict.local_ranks, all_alike, now);
+  return verdict;
+}
+
+// Nobody is to be blamed for the time in which nobody looked.
+void HangDetector::BridgeGap(absl::Duration gap, MonotonicTime now) {
+  started_ = started_ + gap;
+  for (auto& [local_rank, worker] : workers_) {
+    worker.since = std::min(worker.since + gap, now);
+    worker.is_sample_good = false;
+  }
+}
+
+void HangDetector::Update(int local_rank, const WorkerReading& reading, bool after_gap,
+                          MonotonicTime now) {
+  const auto [found, is_new] = workers_.try_emplace(local_rank);
+  Worker& worker = found->second;
+  if (is_new) {
+    worker.last = reading;
+    worker.since = Clamp(reading.changed_at, std::min(started_, now), now);
+    worker.recent.emplace_back(worker.since, reading.step);
+    return;
+  }
+  const bool is_other_phase = reading.phase != worker.last.phase;
+  if (reading.step == worker.last.step && !is_other_phase) return;
+  const MonotonicTime changed_at = Clamp(reading.changed_at, worker.since, now);
+  // The first rise on the way from another phase into this one is a step read from a checkpoint.
+  const bool has_risen = reading.step > worker.last.step;
+  const bool has_finished =
+      has_risen && (worker.has_risen || worker.last.phase == kStep || !is_other_phase);
+  worker.has_risen |= has_risen;
+  if (has_finished) {
+    if (worker.is_sample_good && worker.last.phase == kStep && !is_other_phase &&
+        worker.finished >= kFirstSteps) {
+      const double steps =
+          static_cast<double>(reading.step) - static_cast<double>(worker.last.step);
+      Learn(local_rank, kStep, (changed_at - worker.since) / steps);
+    }
+    ++worker.finished;
+  }
+  if (is_other_phase && worker.last.phase != kStep && !after_gap) {
+    Learn(local_rank, worker.last.phase, changed_at - worker.since);
+  }
+  worker.is_sample_good = has_finished && !is_other_phase;
+  if (reading.step != worker.last.step) {
+    if (!has_finished) worker.recent.clear();
+    worker.recent.emplace_back(changed_at, reading.step);
+    while (worker.recent.size() > 2 && (worker.recent.size() > kSamplesMax ||
+                                        worker.recent.front().first < now - kRateWindow)) {
+      worker.recent.pop_front();
+    }
+  }
+  worker.since = changed_at;
+  worker.last = reading;
+}
+
+void HangDetector::Learn(int local_rank, const std::string& phase, absl::Duration duration) {
+  auto& phases = learnt_[local_rank];
+  if (phases.size() >= kPhasesMax && phases.count(phase) == 0) return;
+  Learnt& learnt = phases[phase];
+  ++learnt.count;
+  learnt.durations.push_back(duration);
+  if (learnt.durations.size() > kSamplesMax) learnt.durations.pop_front();
+}
+
+void HangDetector::NoteNews() {
+  if (has_had_news_ || !limits_.automatic || limits_.step > absl::ZeroDuration()) return;
+  for (const auto& [local_rank, worker] : workers_) {
+    if (worker.last.phase != kStep) continue;
+    const Limit limit = AutomaticLimit(local_rank, worker);
+    if (limit.duration == absl::InfiniteDuration()) continue;
+    has_had_news_ = true;
+    news_ = absl::StrCat("hang detection: a step of rank ", first_global_rank_ + local_rank,
+                         " has a limit from now on (", limit.why, ")");
+    return;
+  }
+}
+
+std::string HangDetector::TakeNews() { return std::exchange(news_, ""); }
+
+HangDetector::Limit HangDetector::LimitOf(int local_rank, const Worker& worker) const {
+  const auto given = [](absl::Duration duration) {
+    return Limit{duration, absl::StrCat("limit ", Text(duration))};
+  };
+  if (worker.finished == 0 && limits_.startup > absl::ZeroDuration()) return given(limits_.startup);
+  if (worker.finished > 0 && worker.last.phase == kStep && limits_.step > absl::ZeroDuration()) {
+    return given(limits_.step);
+  }
+  if (worker.finished > 0 && worker.last.phase == kCheckpoint &&
+      limits_.checkpoint > absl::ZeroDuration()) {
+    return given(limits_.checkpoint);
+  }
+  if (!limits_.automatic) return Limit();
+  Limit limit = AutomaticLimit(local_rank, worker);
+  return limit.duration == absl::InfiniteDuration() ? UnseenLimit(local_rank, worker) : limit;
+}
+
+// Too little is known of what the worker does.
+HangDetector::Limit HangDetector::UnseenLimit(int local_rank, const Worker& worker) const {
+  absl::Duration longest;
+  if (const auto of_rank = learnt_.find(local_rank); of_rank != learnt_.end()) {
+    const auto found = of_rank->second.find(worker.last.phase);
+    if (found != of_rank->second.end()) longest = LongestOf(found->second.durations);
+  }
+  const absl::Duration duration = std::max(kUnseen, kTimesLongestStay * longest);
+  return {duration,
+          absl::StrCat("limit ", Text(duration), ", automatic: not seen often enough yet")};
+}
+
+HangDetector::Limit HangDetector::AutomaticLimit(int local_rank, const Worker& worker) const {
+  const auto of_rank = learnt_.find(local_rank);
+  if (of_rank == learnt_.end() || worker.finished < kFirstSteps) return Limit();
+  const auto found = of_rank->second.find(worker.last.phase);
+  if (found == of_rank->second.end()) return Limit();
+  const Learnt& learnt = found->second;
+  const bool is_step = worker.last.phase == kStep;
+  if (learnt.count < (is_step ? kStepsNeeded : kStaysNeeded)) return Limit();
+
+  const absl::Duration floor = !is_step                        ? kStayFloor
+                               : worker.last.tells_every_phase ? kShortFloor
+                                                               : kLongFloor;
+  const int times_longest = is_step ? kTimesLongestStep : kTimesLongestStay;
+  const absl::Duration longest = LongestOf(learnt.durations);
+  Limit limit = {floor, "automatic: the least that is given"};
+  if (const absl::Duration median = MedianOf(learnt.durations);
+      is_step && kTimesMedian * median > limit.duration) {
+    limit = {kTimesMedian * median,
+             absl::StrCat("automatic: ", kTimesMedian, " x the median ", Text(median))};
+  }
+  if (times_longest * longest > limit.duration) {
+    limit = {times_longest * longest,
+             absl::StrCat("automatic: ", times_longest, " x the longest ", Text(longest))};
+  }
+  limit.why = absl::StrCat("limit ", Text(limit.duration), ", ", limit.why);
+  return limit;
+}
+
+absl::Duration HangDetector::Silence(const Worker& worker, MonotonicTime now) const {
+  const bool since_start = worker.finished == 0 && limits_.startup > absl::ZeroDuration();
+  return now - (since_start ? started_ : worker.since);
+}
+
+bool HangDetector::IsOverdue(int local_rank, const Worker& worker, bool all_alike,
+                             MonotonicTime now) const {
+  absl::Duration limit = LimitOf(local_rank, worker).duration;
+  if (limit == absl::InfiniteDuration()) return false;
+  const bool others_may_be_late = world_size_ > static_cast<int>(workers_.size());
+  if (all_alike && others_may_be_late) {
+    limit += std::min(limit / 10, kNeighbourPatience) + 2 * look_interval_;
+  }
+  return Silence(worker, now) > limit;
+}
+
+std::string HangDetector::Why(const std::vector<int>& local_ranks, bool all_alike,
+                              MonotonicTime now) const {
+  const int blamed = local_ranks.front();
+  const Worker& worker = workers_.at(blamed);
+  const bool in_step = worker.last.phase == kStep;
+  std::string why =
+      absl::StrCat("hang: ",
+                   worker.finished == 0 ? "no first step"
+                   : in_step            ? "no step"
+                                        : "no change",
+                   " for ", Text(Silence(worker, now)), " (", LimitOf(blamed, worker).why,
+                   "), phase ", worker.last.phase, ", step ", worker.last.step);
+  if (all_alike) {
+    if (world_size_ == 1) return why;
+    return absl::StrCat(why, "; ",
+                        workers_.size() == 1 ? "it is the only worker here that tells"
+                                             : absl::StrCat("all ", workers_.size(),
+                                                            " workers here that tell stand there"),
+                        ": it may wait for another rank");
+  }
+  std::map<std::pair<int64_t, std::string>, std::vector<int>> places;
+  for (const auto& [local_rank, other] : workers_) {
+    if (local_rank == blamed) continue;
+    places[{other.last.step, other.last.phase}].push_back(first_global_rank_ + local_rank);
+  }
+  std::vector<std::string> texts;
+  for (const auto& [place, ranks] : places) {
+    texts.push_back(absl::StrCat(
+        ranks.size() == 1 ? "rank " : "ranks ",
+        absl::StrJoin(
+            ranks.begin(),
+            ranks.begin() + static_cast<std::ptrdiff_t>(std::min(ranks.size(), kGroupsShown)), ","),
+        ranks.size() > kGroupsShown ? ",..." : "", " at step ", place.first, " (", place.second,
+        ")"));
+    if (texts.size() == kGroupsShown) break;
+  }
+  return absl::StrCat(why, "; the others here: ", absl::StrJoin(texts, ", "));
+}
+
+std::optional<rendezvous::WorkerProgress> HangDetector::Progress(MonotonicTime now) const {
+  const Worker* slowest = nullptr;
+  for (const auto& [local_rank, worker] : workers_) {
+    if (slowest == nullptr || worker.last.step < slowest->last.step ||
+        (worker.last.step == slowest->last.step && worker.since < slowest->since)) {
+      slowest = &worker;
+    }
+  }
+  if (slowest == nullptr) return std::nullopt;
+  rendezvous::WorkerProgress progress;
+  progress.step = slowest->last.step;
+  progress.phase = slowest->last.phase;
+  const auto& [first_time, first_step] = slowest->recent.front();
+  const auto& [last_time, last_step] = slowest->recent.back();
+  if (last_step > first_step && last_time > first_time) {
+    const absl::Duration seen = last_time - first_time;
+    // One that stands still is not as quick as it was.
+    const absl::Duration over = now - last_time > seen ? now - first_time : seen;
+    progress.steps_per_second =
+        static_cast<double>(last_step - first_step) / absl::ToDoubleSeconds(over);
+  }
+  return progress;
+}
+
+}  // namespace convene::agent

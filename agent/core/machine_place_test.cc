@@ -1,0 +1,252 @@
+// What becomes of a node's place in its epoch when the stream to a daemon with a journal breaks.
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "agent/core/machine.h"
+#include "agent/core/machine_story.h"
+
+namespace convene::agent {
+namespace {
+
+using rendezvous::StopKind;
+using story::Node;
+
+TEST_CASE("a daemon that was started again and remembers: the workers never notice") {
+  Node node;
+  node.RunSafely();
+  CHECK(node.LoseStream().empty());
+  CHECK(node.After(absl::Seconds(1)) == "open last_epoch=1 holds=1 never-hosts");
+  CHECK(node.WelcomeBack(1, true).empty());
+  CHECK(node.state_.phase == Phase::kRunning);
+  CHECK(node.After(absl::Seconds(2)) == "send(1) heartbeat");
+  node.Exit(0, 0);
+  node.Exit(1, 0);
+  CHECK(node.Feed(WorkersGone{}) == "send(1) succeeded");
+}
+
+TEST_CASE("what happened while the daemon was away is told when it is back") {
+  SECTION("the workers succeeded") {
+    Node node;
+    node.RunSafely();
+    node.LoseStream();
+    node.Exit(0, 0);
+    node.Exit(1, 0);
+    CHECK(node.Feed(WorkersGone{}).empty());
+    CHECK(node.After(absl::Seconds(1)) == "open last_epoch=1 holds=1 never-hosts");
+    CHECK(node.WelcomeBack(1, true) == "send(1) succeeded");
+  }
+  SECTION("a worker failed, and all are gone by now") {
+    Node node;
+    node.RunSafely();
+    node.LoseStream();
+    CHECK(node.Exit(1, 3) == "stop abort SIGTERM");
+    CHECK(node.Feed(WorkersGone{}).empty());
+    node.After(absl::Seconds(1));
+    CHECK(node.WelcomeBack(1, true) == "send(1) failure rank=5 exit code 3; store");
+    CHECK(node.Feed(StoreStarted{7001}) == "send(1) ready a:7001");
+  }
+  SECTION("a worker failed just before, and the others are still being stopped") {
+    Node node;
+    node.RunSafely();
+    CHECK(node.Exit(1, 3) == "send(1) failure rank=5 exit code 3; stop abort SIGTERM");
+    node.LoseStream();
+    node.After(absl::Seconds(1));
+    CHECK(node.WelcomeBack(1, true) == "send(1) failure rank=5 exit code 3");
+    CHECK(node.StopIn(1, StopKind::kAbort).empty());
+    CHECK(node.Feed(WorkersGone{}) == "store");
+  }
+  SECTION("but not to an epoch that it was not of") {
+    Node node;
+    node.RunSafely();
+    node.LoseStream();
+    node.Exit(1, 3);
+    node.Feed(WorkersGone{});
+    node.After(absl::Seconds(1));
+    CHECK(node.WelcomeBack(1, false) == "store");
+    node.Feed(StoreStarted{7001});
+    node.LoseStream();
+    CHECK(node.After(absl::Seconds(1)) == "open last_epoch=1 holds=0 never-hosts");
+    CHECK(node.WelcomeBack(1, true) == "send(1) ready a:7001");
+  }
+}
+
+TEST_CASE("a Ready that a decided epoch may rest on is said again with the same store") {
+  Node node;
+  node.Feed(Begin{});
+  node.WelcomeBack(0, false);
+  node.Feed(StoreStarted{7000});
+  node.LoseStream();
+  CHECK(node.state_.phase == Phase::kWaiting);
+  CHECK(node.After(absl::Seconds(1)) == "open last_epoch=0 holds=0 never-hosts");
+  SECTION("the epoch was decided") {
+    CHECK(node.WelcomeBack(0, true) == "send(0) ready a:7000");
+    CHECK(node.Assign(1) == "start epoch=1");
+  }
+  SECTION("the daemon knows nothing of it") {
+    CHECK(node.WelcomeBack(0, false) == "store");
+    CHECK(node.Feed(StoreStarted{7001}) == "send(0) ready a:7001");
+  }
+}
+
+TEST_CASE("a stop that was missed comes after the welcome") {
+  Node node;
+  node.RunSafely();
+  node.LoseStream();
+  node.After(absl::Seconds(1));
+  node.WelcomeBack(1, true);
+  CHECK(node.StopIn(1, StopKind::kAbort) == "stop abort SIGTERM");
+  CHECK(node.Feed(WorkersGone{}) == "store");
+}
+
+TEST_CASE("a daemon that remembers, but not this node: as without a journal") {
+  Node node;
+  node.RunSafely();
+  node.LoseStream();
+  node.After(absl::Seconds(1));
+  CHECK(node.WelcomeBack(1, false) == "stop abort SIGTERM");
+  CHECK(node.Feed(WorkersGone{}) == "store");
+}
+
+TEST_CASE("cut off from the daemon, the workers are dead when it may go on without this node") {
+  Node node;
+  node.RunSafely();  // a lease of 8 s, from now on
+  CHECK(node.After(absl::Seconds(2)) == "send(1) heartbeat");
+  node.LoseStream();
+  node.After(absl::Seconds(1));
+  node.LoseStream(absl::UnavailableError("no answer"));
+  CHECK(node.After(absl::Milliseconds(3990)) == "open last_epoch=1 holds=1 never-hosts");
+  CHECK(node.After(absl::Milliseconds(10)) == "stop abort SIGTERM");  // 7 s
+  CHECK_THAT(node.state_.why, Catch::Contains("no sign for 7s"));
+  CHECK(node.After(absl::Milliseconds(990)).empty());
+  CHECK(node.After(absl::Milliseconds(10)) == "kill");  // 8 s
+}
+
+TEST_CASE(
+    "an answered heartbeat moves the fence to when it was sent, not to when it was answered") {
+  Node node;
+  node.RunSafely();
+  CHECK(node.After(absl::Seconds(2)) == "send(1) heartbeat");
+  CHECK(node.After(absl::Seconds(2)) == "send(1) heartbeat");
+  CHECK(node.Hear().empty());  // the first
+  CHECK(node.After(absl::Seconds(2)) == "send(1) heartbeat");
+  CHECK(node.After(absl::Seconds(2)) == "send(1) heartbeat");
+  CHECK(node.After(absl::Milliseconds(999)).empty());
+  CHECK(node.After(absl::Milliseconds(1)) == "stop abort SIGTERM");  // 2 + 8 - 1
+}
+
+TEST_CASE("a link that answers keeps the workers running for ever") {
+  Node node;
+  node.RunSafely();
+  for (int i = 0; i < 50; ++i) {
+    CHECK(node.After(absl::Seconds(2)) == "send(1) heartbeat");
+    CHECK(node.Hear().empty());
+  }
+}
+
+TEST_CASE("the lease runs from the Hello, so a late Welcome is followed by a heartbeat at once") {
+  Node node;
+  node.Feed(Begin{});
+  node.hello_at_ = node.now_;
+  node.now_ = node.now_ + absl::Seconds(3);
+  const rendezvous::Welcome welcome{absl::Seconds(8), absl::Seconds(2), false, true};
+  CHECK(node.Daemon(0, {Epoch(), welcome}) == "store");
+  CHECK(node.After(absl::ZeroDuration()) == "send(0) heartbeat");
+  CHECK(node.After(absl::Seconds(1)).empty());
+  CHECK(node.After(absl::Seconds(1)) == "send(0) heartbeat");
+}
+
+TEST_CASE("a daemon that is merely down, as its machine says, stops nobody") {
+  Node node;
+  node.RunSafely();
+  node.LoseStream();
+  for (int i = 0; i < 29; ++i) {
+    CHECK(node.After(absl::Seconds(2)) == "open last_epoch=1 holds=1 never-hosts");
+    node.Feed(StreamEnded{absl::UnavailableError("Connection refused"), node.now_});
+  }
+  CHECK(node.state_.phase == Phase::kRunning);
+  CHECK(node.After(absl::Seconds(2)) == "open last_epoch=1 holds=1 never-hosts");
+  CHECK(node.WelcomeBack(1, true).empty());
+}
+
+TEST_CASE("a daemon that was there after the stream broke may have gone on without this node") {
+  Node node;
+  node.RunSafely();
+  node.After(absl::Seconds(1));
+  node.LoseStream();
+  CHECK(node.After(absl::ZeroDuration()) == "open last_epoch=1 holds=1 never-hosts");
+  // It took the connection, and was killed then.
+  node.Feed(StreamEnded{absl::UnavailableError("Socket closed")});
+  node.After(absl::Seconds(2));
+  for (int i = 0; i < 3; ++i) {
+    node.Feed(StreamEnded{absl::UnavailableError("Connection refused"), node.now_});
+    CHECK(node.After(absl::Seconds(1)) == "open last_epoch=1 holds=1 never-hosts");
+  }
+  node.Feed(StreamEnded{absl::UnavailableError("Connection refused"), node.now_});
+  CHECK_THAT(node.After(absl::Seconds(1)), Catch::Contains("stop abort SIGTERM"));
+}
+
+TEST_CASE("a stream that breaks is dialled again at once, but not again and again") {
+  Node node;
+  node.RunSafely();
+  node.LoseStream();
+  CHECK(node.After(absl::ZeroDuration()) == "open last_epoch=1 holds=1 never-hosts");
+  node.WelcomeBack(1, true);
+  node.LoseStream();
+  CHECK(node.After(absl::ZeroDuration()).empty());
+  CHECK(node.After(absl::Milliseconds(50)) == "open last_epoch=1 holds=1 never-hosts");
+  node.WelcomeBack(1, true);
+  node.After(absl::Seconds(1));
+  node.LoseStream();
+  CHECK(node.After(absl::ZeroDuration()) == "open last_epoch=1 holds=1 never-hosts");
+}
+
+TEST_CASE("the fence needs no journal") {
+  Node node;
+  node.Run();  // a lease of 5 min
+  node.LoseStream();
+  node.After(absl::Seconds(1));
+  node.LoseStream(absl::UnavailableError("no answer"));
+  CHECK(node.After(absl::Seconds(50)) == "open last_epoch=1");
+  node.LoseStream(absl::UnavailableError("no answer"));
+  node.state_.link_deadline = MonotonicTime::InfiniteFuture();
+  CHECK(node.After(absl::Seconds(248)) == "open last_epoch=1; stop abort SIGTERM");
+  CHECK(node.After(absl::Seconds(1)) == "kill");
+}
+
+TEST_CASE("a process that hosts the daemon has no fence: they sleep and wake together") {
+  Node node;
+  node.hosts_ = true;
+  node.Run();
+  CHECK(node.After(absl::Hours(1)) == "send(1) heartbeat");
+  CHECK(node.state_.phase == Phase::kRunning);
+}
+
+TEST_CASE("an agent that was paused beyond its lease stops its workers before anything else") {
+  Node node;
+  node.RunSafely();
+  CHECK(node.After(absl::Minutes(1)) == "send(1) heartbeat; stop abort SIGTERM; kill");
+  CHECK(node.Feed(WorkersGone{}) == "store");
+}
+
+TEST_CASE("an epoch that is told of later than the lease starts no worker") {
+  Node node;
+  node.Feed(Begin{});
+  node.WelcomeBack(0, false);
+  node.Feed(StoreStarted{7000});
+  node.After(absl::Seconds(8));
+  CHECK(node.Assign(1) == "store");
+  CHECK(node.Feed(StoreStarted{7001}) == "send(1) ready a:7001");
+}
+
+TEST_CASE("a checkpoint or a person's grace ends at the fence, too") {
+  Node node;
+  node.RunSafely();
+  node.StopIn(1, StopKind::kCheckpoint);
+  node.LoseStream();
+  node.After(absl::Seconds(1));
+  CHECK(node.After(absl::Seconds(6)).empty());
+  CHECK(node.After(absl::Seconds(1)) == "kill");
+}
+
+}  // namespace
+}  // namespace convene::agent

@@ -1,0 +1,70 @@
+// Publishes the workers' lines to those who look at them, through the rendezvous.
+#pragma once
+
+#include <list>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/time/time.h"
+#include "agent/process/recent_lines.h"
+#include "rendezvous/client/log_publication.h"
+#include "rendezvous/quorum/log_lines.h"
+#include "rendezvous/quorum/messages.h"
+#include "tools/base/mutex.h"
+#include "tools/base/thread.h"
+
+namespace convene::agent {
+
+// Nothing runs while nobody looks. Each viewer has a thread "publish-logs", which dials, reads the
+// ring and waits for the network; whatever becomes of it, workers, console and heartbeats do not
+// notice. Its own methods are called from one thread.
+class LogPublisher {
+ public:
+  // More are not served. Twice what the daemon lets in (rendezvous/server/log_hub.h): those that
+  // end and those that begin may overlap.
+  static constexpr size_t kMostAtOnce = 16;
+
+  struct Node {
+    Incarnation incarnation;
+    std::string host;
+    std::string role;
+  };
+
+  // `lines` outlives the publisher.
+  LogPublisher(RecentLines& lines, Node node);
+  // Cancels what still runs; waits for one that is dialling, at most 3 s.
+  ~LogPublisher();
+  LogPublisher(const LogPublisher&) = delete;
+  LogPublisher& operator=(const LogPublisher&) = delete;
+
+  // `endpoint`: "host:port" of the rendezvous that asks.
+  void Publish(const rendezvous::LogsWanted& wanted, const std::string& endpoint);
+  // No line will come: waits for at most `patience` until the viewers have the rest.
+  void Finish(absl::Duration patience);
+
+ private:
+  struct Publication {
+    std::shared_ptr<RecentLines::Reader> reader;
+    rendezvous::LogPublication* call = nullptr;  // while it is open; the publisher's lock guards it
+    bool is_done = false;                        // too
+    Thread thread;
+  };
+
+  // On its thread.
+  void Run(Publication* publication, rendezvous::WatchId watch, const std::string& endpoint)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void Send(Publication* publication, rendezvous::LogPublication* call, rendezvous::WatchId watch)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void Reap() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  RecentLines& lines_;
+  const Node node_;
+  std::list<Publication> publications_;  // of the caller's thread; they stay where they are
+
+  Mutex mutex_;
+  CondVar changed_;  // a publication is done
+  bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace convene::agent

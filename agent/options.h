@@ -1,0 +1,103 @@
+// What a run of the agent is told.
+#pragma once
+
+#include <csignal>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "rendezvous/quorum/messages.h"
+
+namespace convene::agent {
+
+// Which of a worker's streams; torchrun's numbers.
+enum class Streams { kNone = 0, kStdout = 1, kStderr = 2, kBoth = 3 };
+
+// "3", or "0:1,1:2" by local rank (the others: none).
+struct StreamsByRank {
+  Streams others = Streams::kNone;
+  std::map<int, Streams> by_local_rank;
+
+  Streams Of(int local_rank) const {
+    const auto found = by_local_rank.find(local_rank);
+    return found == by_local_rank.end() ? others : found->second;
+  }
+};
+
+// Where the workers' output goes.
+//
+//   <directory>/<run_id>_<rand>/attempt_<n>/<local_rank>/{stdout.log,stderr.log,error.json}
+//                                          /filtered_{stdout,stderr}.log
+//
+// n is Assignment::attempt: no epoch writes into another one's folder.
+struct LogOptions {
+  std::string directory;    // --log-dir; "" with a redirect or tee: a new one in $TMPDIR or /tmp
+  StreamsByRank redirects;  // to the file only
+  StreamsByRank tee;        // to the file and to the console
+  std::set<int> shown_local_ranks;  // --local-ranks-filter; empty: all
+  // Lines with one of these substrings also go to filtered_stdout.log, filtered_stderr.log.
+  std::vector<std::string> stdout_filters;
+  std::vector<std::string> stderr_filters;
+  // Before each line on the console: ${role_name} ${local_rank} ${rank} ${hostname} ${time}.
+  std::string prefix_template = "[${rank}] ";
+  bool prefix_all = true;      // false: only lines of teed streams have the prefix, as in torchrun
+  int64_t max_file_bytes = 0;  // then the file is rotated: x.log -> x.log.1.gz; 0: never
+  int max_old_files = 5;       // rotated ones kept of each file
+};
+
+// From the first word to a worker (session line, signal) to its SIGKILL, by the reason of the stop.
+struct StopGraces {
+  absl::Duration signal = absl::Seconds(30);      // the command itself was told to end
+  absl::Duration checkpoint = absl::Seconds(30);  // a membership change: they may save first
+  absl::Duration abort = absl::Seconds(30);       // a peer failed: what runs cannot finish its step
+};
+
+enum class NumaBinding { kNone, kNode, kSocket, kExclusive, kCoreComplex };
+
+// When a worker that tells its progress (CONVENE_PROGRESS) hangs. Zero: never by time alone.
+struct HangLimits {
+  absl::Duration startup;     // from its start to its first finished step
+  absl::Duration step;        // between two finished steps
+  absl::Duration checkpoint;  // in phase "checkpoint"
+  bool automatic = true;      // where a limit is zero: learnt from the steps seen
+};
+
+struct HealthCheck {
+  std::string command;  // for /bin/sh -c, before each epoch; not 0: this node is unfit; "" = none
+  absl::Duration timeout = absl::Seconds(60);
+};
+
+// Constant for the whole run; filled and validated by launcher/job_spec.
+struct AgentOptions {
+  std::vector<std::string> command;  // program (found in PATH) and arguments
+  rendezvous::Hello hello;           // who this node is and what the job is
+  std::string endpoint;              // "host:port" of the rendezvous
+  // Whether this process may host the rendezvous when nobody answers at the endpoint, because the
+  // endpoint's host is this machine.
+  bool may_host = false;
+  absl::Duration connect_timeout = absl::Seconds(60);
+  std::string store_host;  // address that other nodes reach this one by
+  // It was only found out: should the machine get another one, the address that the stream to the
+  // rendezvous leaves from takes its place.
+  bool store_host_may_change = false;
+  int store_port = 0;  // --master-port; 0 = any
+  StopGraces stop_graces;
+  // These end the run: workers get the same one, then this process leaves. Blocked in every thread
+  // by the caller.
+  std::vector<int> ending_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  // After SIGKILL: workers that are there still then hang in the kernel, and the agent ends
+  // with 71.
+  absl::Duration kill_patience = absl::Seconds(30);
+  std::map<std::string, std::string> extra_environment;
+  LogOptions log;
+  HangLimits hang_limits;
+  HealthCheck health_check;
+  NumaBinding numa_binding = NumaBinding::kNone;
+  bool virtual_local_rank = false;   // LOCAL_RANK 0 and one visible device for each worker
+  bool propagate_exit_code = false;  // a failed job ends with the first failed worker's own code
+};
+
+}  // namespace convene::agent

@@ -1,0 +1,51 @@
+// The processes of this machine, as /proc shows them. Nothing here allocates or takes a lock: the
+// guardian, a fork of a process with threads, can do neither.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+
+namespace convene::agent {
+
+struct ProcessEntry {
+  pid_t pid = 0;
+  pid_t parent = 0;
+  pid_t session = 0;
+  char state = 0;           // as in `ps`
+  bool chosen = false;      // the caller's
+  uint64_t start_time = 0;  // with the pid: this process and no later one of its number
+
+  // Dead, but for its parent's wait.
+  bool ended() const { return state == 'Z' || state == 'X'; }
+};
+
+// One snapshot; what is forked meanwhile may be missing. There is one, of fixed size: a machine
+// that runs more processes shows this many of them.
+class ProcessTable {
+ public:
+  static constexpr int kMost = 1 << 16;
+
+  // Reads anew. The entries are sorted by pid.
+  static ProcessTable& Read();
+
+  ProcessEntry* begin() { return entries_; }
+  ProcessEntry* end() { return entries_ + count_; }
+  // nullptr when it is not there.
+  ProcessEntry* Find(pid_t pid);
+  // Chooses whatever comes from a chosen process.
+  void ChooseDescendants();
+
+ private:
+  ProcessEntry entries_[kMost];
+  int count_ = 0;
+};
+
+// Whether `text` stands in the environment that the process was started with. False when this
+// process may not read it. May hang, killably, on a process that hangs in the kernel.
+bool EnvironmentHolds(pid_t pid, const char* text);
+
+// SIGKILL to that process, if it still is there.
+void KillProcess(const ProcessEntry& entry);
+
+}  // namespace convene::agent

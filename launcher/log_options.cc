@@ -1,0 +1,132 @@
+#include "launcher/log_options.h"
+
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "tools/base/status_macros.h"
+
+namespace convene::launcher {
+namespace {
+
+constexpr char kTorchrunPrefix[] = "[${role_name}${local_rank}]:";
+// Below this a file would hold a few lines only; a slip, such as 100 for 100M.
+constexpr double kLogBytesMin = 4096;
+constexpr double kLogBytesMax = 1e15;
+constexpr int kLogFilesMax = 1000;
+
+bool ParseStreamsNumber(absl::string_view text, agent::Streams* streams) {
+  int number = 0;
+  if (!absl::SimpleAtoi(text, &number) || number < 0 || number > 3) return false;
+  *streams = static_cast<agent::Streams>(number);
+  return true;
+}
+
+// "3", or "0:1,1:2".
+absl::StatusOr<agent::StreamsByRank> ParseStreams(const std::string& flag,
+                                                  const std::string& text) {
+  agent::StreamsByRank streams;
+  if (ParseStreamsNumber(text, &streams.others)) return streams;
+  for (const absl::string_view item : absl::StrSplit(text, ',')) {
+    const std::pair<std::string, std::string> pair = absl::StrSplit(item, absl::MaxSplits(':', 1));
+    int local_rank = 0;
+    agent::Streams of_rank;
+    if (!absl::SimpleAtoi(pair.first, &local_rank) || local_rank < 0 ||
+        !ParseStreamsNumber(pair.second, &of_rank)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(flag, " ", text,
+                       ": write 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or one of them for "
+                       "each local rank, such as 0:1,1:2"));
+    }
+    streams.by_local_rank[local_rank] = of_rank;
+  }
+  return streams;
+}
+
+absl::StatusOr<std::set<int>> ParseRanks(const std::string& text) {
+  std::set<int> ranks;
+  for (const absl::string_view item : absl::StrSplit(text, ',', absl::SkipEmpty())) {
+    int rank = 0;
+    if (!absl::SimpleAtoi(item, &rank) || rank < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--local-ranks-filter ", text, ": write local ranks, such as 0,2"));
+    }
+    ranks.insert(rank);
+  }
+  return ranks;
+}
+
+// Words between commas, ",," in a word being one comma.
+std::vector<std::string> ParseFilters(const std::string& text) {
+  constexpr char kComma[] = "\x01";  // stands for ",," while the rest is split
+  const std::string marked = absl::StrReplaceAll(text, {{",,", kComma}});
+  std::vector<std::string> words;
+  for (const absl::string_view word : absl::StrSplit(marked, ',', absl::SkipEmpty())) {
+    words.push_back(absl::StrReplaceAll(word, {{kComma, ","}}));
+  }
+  return words;
+}
+
+// "1048576", "100M", "1.5GiB": by powers of 1024.
+absl::StatusOr<int64_t> ParseSize(const std::string& flag, const std::string& text) {
+  const size_t unit_at = std::min(text.find_first_not_of("0123456789."), text.size());
+  std::string unit = absl::AsciiStrToUpper(text.substr(unit_at));
+  if (unit.size() > 1 && unit.back() == 'B') unit.pop_back();
+  if (unit.size() > 1 && unit.back() == 'I') unit.pop_back();
+  const std::vector<std::string> units = {"", "K", "M", "G", "T"};
+  double bytes = 0;
+  bool is_size = absl::SimpleAtod(text.substr(0, unit_at), &bytes);
+  bool known = unit == "B";
+  for (size_t i = 0; i < units.size(); ++i) {
+    if (unit != units[i]) continue;
+    known = true;
+    bytes *= std::pow(1024.0, static_cast<double>(i));
+  }
+  if (is_size && known && (bytes == 0 || (bytes >= kLogBytesMin && bytes <= kLogBytesMax))) {
+    return static_cast<int64_t>(bytes);
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      flag, " ", text, ": write a size of at least 4K, such as 100M or 2G, or 0 for no limit"));
+}
+
+}  // namespace
+
+absl::StatusOr<agent::LogOptions> MakeLogOptions(const RunFlags& flags,
+                                                 const EnvironmentLookup& environment) {
+  agent::LogOptions log;
+  log.directory = flags.log_dir;
+  CONVENE_ASSIGN_OR_RETURN(log.redirects,
+                           ParseStreams("--redirects", flags.redirects.value_or("0")));
+  CONVENE_ASSIGN_OR_RETURN(log.tee, ParseStreams("--tee", flags.tee.value_or("0")));
+  CONVENE_ASSIGN_OR_RETURN(log.shown_local_ranks, ParseRanks(flags.local_ranks_filter));
+  log.stdout_filters = ParseFilters(flags.duplicate_stdout_filters);
+  log.stderr_filters = ParseFilters(flags.duplicate_stderr_filters);
+  const bool wants_files =
+      !log.directory.empty() || !log.stdout_filters.empty() || !log.stderr_filters.empty();
+  if (!flags.as_torchrun && wants_files && !flags.redirects.has_value() && !flags.tee.has_value()) {
+    log.tee.others = agent::Streams::kBoth;
+  }
+  if (flags.as_torchrun) {
+    log.prefix_template = kTorchrunPrefix;
+    log.prefix_all = false;
+  }
+  std::string prefix = flags.log_line_prefix_template;
+  if (prefix.empty()) prefix = environment("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").value_or("");
+  if (!prefix.empty()) log.prefix_template = prefix;
+  if (!flags.log_max_bytes.empty()) {
+    CONVENE_ASSIGN_OR_RETURN(log.max_file_bytes, ParseSize("--log-max-bytes", flags.log_max_bytes));
+  }
+  if (flags.log_max_files < 0 || flags.log_max_files > kLogFilesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--log-max-files ", flags.log_max_files, ": write 0 to ", kLogFilesMax));
+  }
+  log.max_old_files = flags.log_max_files;
+  return log;
+}
+
+}  // namespace convene::launcher

@@ -1,0 +1,21 @@
+// PURE. The flags about workers' output to the agent's log options.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "agent/options.h"
+#include "launcher/environment.h"
+#include "launcher/flags.h"
+
+namespace convene::launcher {
+
+// Where torchrun and `convene run` differ:
+//                       convene run                     torchrun
+//   --log-dir alone     every worker's output, as -t 3  only error.json
+//   filters alone       as with -t 3                    without effect
+//   prefix              on every line, "[${rank}] "     on teed lines,
+//   "[${role_name}${local_rank}]:"
+// InvalidArgument with the flag and what to write.
+absl::StatusOr<agent::LogOptions> MakeLogOptions(const RunFlags& flags,
+                                                 const EnvironmentLookup& environment);
+
+}  // namespace convene::launcher

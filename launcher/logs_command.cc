@@ -1,0 +1,114 @@
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "launcher/commands.h"
+#include "launcher/logs_view.h"
+#include "rendezvous/client/log_client.h"
+#include "tools/base/backoff.h"
+#include "tools/base/clock.h"
+#include "tools/base/exit_code.h"
+#include "tools/base/host_port.h"
+#include "tools/base/random.h"
+#include "tools/base/status_macros.h"
+
+namespace convene::launcher {
+namespace {
+
+using rendezvous::LogClient;
+
+constexpr absl::Duration kConnectTimeout = absl::Seconds(5);
+// How long a daemon that has gone away is waited for.
+constexpr absl::Duration kReturnPatience = absl::Seconds(60);
+
+// In order, and at once, even into a pipe. False when nobody reads it any more.
+bool Print(LogsView* view) {
+  for (const LogsView::Chunk& chunk : view->TakeChunks()) {
+    std::FILE* const stream = chunk.is_notice ? stderr : stdout;
+    if (std::fwrite(chunk.text.data(), 1, chunk.text.size(), stream) != chunk.text.size() ||
+        std::fflush(stream) != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// One call, until all is shown, or nobody reads it (OK), or how the call ended.
+absl::Status Show(LogClient* client, LogsView* view) {
+  while (!view->done()) {
+    absl::StatusOr<std::optional<LogClient::News>> news = client->Next(view->deadline());
+    CONVENE_RETURN_IF_ERROR(news.status());
+    const MonotonicTime now = Clock::Real().Now();
+    if (news->has_value()) {
+      view->Take(now, **std::move(news));
+    } else if (view->has_started()) {
+      view->OnTime(now);
+    } else {
+      return absl::UnavailableError("the rendezvous takes the connection but does not answer");
+    }
+    if (!Print(view)) return absl::OkStatus();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Connect(const std::string& endpoint, rendezvous::LogRequest request,
+                     absl::Duration patience, LogsView* view) {
+  request.seen = view->seen();
+  const absl::StatusOr<std::unique_ptr<LogClient>> client =
+      LogClient::Open(endpoint, request, patience);
+  view->Begin(Clock::Real().Now());
+  CONVENE_RETURN_IF_ERROR(client.status());
+  const absl::Status status = Show(client->get(), view);
+  if (!status.ok()) view->Break();
+  Print(view);
+  return status;
+}
+
+void Tell(const absl::Status& status, const char* what_next) {
+  std::fprintf(stderr, "convene: %s%s\n", std::string(status.message()).c_str(), what_next);
+}
+
+// Until the run is over; a daemon that goes away meanwhile is waited for.
+absl::Status Follow(const std::string& endpoint, const rendezvous::LogRequest& request,
+                    LogsView* view) {
+  absl::Status status = Connect(endpoint, request, kConnectTimeout, view);
+  if (!view->has_started()) return status;
+  MonotonicTime give_up_at;
+  std::optional<Backoff> backoff;
+  while (!status.ok() && !view->done()) {
+    if (absl::IsFailedPrecondition(status)) {
+      Tell(status, "");  // It ended meanwhile.
+      return absl::OkStatus();
+    }
+    // A daemon without a journal has to hear of the run again first.
+    if (!absl::IsUnavailable(status) && !absl::IsNotFound(status)) return status;
+    const MonotonicTime now = Clock::Real().Now();
+    if (view->has_started()) {
+      Tell(status, "; waiting for it");
+      give_up_at = now + kReturnPatience;
+      backoff.emplace(absl::Milliseconds(100), absl::Seconds(2));
+    }
+    if (now >= give_up_at) return status;
+    Clock::Real().SleepFor(backoff->Next(RandomFraction()));
+    status = Connect(endpoint, request, give_up_at - Clock::Real().Now(), view);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<int> LogsCommand(const LogsFlags& flags) {
+  const absl::StatusOr<HostPort> place = ParseHostPort(flags.endpoint, kDefaultRendezvousPort);
+  CONVENE_RETURN_IF_ERROR(Annotate(place.status(), "--endpoint"));
+  const std::string endpoint = FormatHostPort(place->host, place->port);
+  LogsView view({flags.request.job_id, flags.request.follow, flags.json, flags.prefix_template});
+  CONVENE_RETURN_IF_ERROR(flags.request.follow
+                              ? Follow(endpoint, flags.request, &view)
+                              : Connect(endpoint, flags.request, kConnectTimeout, &view));
+  return static_cast<int>(ExitCode::kOk);
+}
+
+}  // namespace convene::launcher

@@ -1,0 +1,217 @@
+#include "launcher/logs_view.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "agent/process/last_lines.h"
+
+namespace convene::launcher {
+namespace {
+
+using rendezvous::LogBatch;
+using rendezvous::LogLine;
+
+constexpr size_t kMostNamed = 8;
+// Of a request, which the daemon takes up to 64 KiB. Of more nodes than these some lines are shown
+// twice after a break.
+constexpr size_t kMostMarks = 2048;
+
+// The first of them, and how many more.
+std::string Named(std::vector<std::string> hosts) {
+  const size_t count = hosts.size();
+  hosts.resize(std::min(count, kMostNamed));
+  return absl::StrCat(
+      absl::StrJoin(hosts, ", "),
+      count > hosts.size() ? absl::StrCat(" and ", count - hosts.size(), " more") : "");
+}
+
+std::string JsonText(const std::string& text) {
+  std::string json = "\"";
+  for (const char c : agent::LastLines::Clean(text, text.size())) {
+    if (c == '"' || c == '\\') {
+      json += {'\\', c};
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      absl::StrAppendFormat(&json, "\\u%04x", static_cast<int>(c));
+    } else {
+      json += c;
+    }
+  }
+  return json + "\"";
+}
+
+std::string JsonLine(const std::string& host, const LogLine& line) {
+  return absl::StrCat(
+      "{\"time\":\"", absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ", line.time, absl::UTCTimeZone()),
+      "\",\"node\":", JsonText(host), ",\"rank\":", line.rank, ",\"local_rank\":", line.local_rank,
+      ",\"stream\":\"", line.is_stderr ? "stderr" : "stdout", "\",\"text\":", JsonText(line.text),
+      line.is_cut ? ",\"cut\":true}\n" : "}\n");
+}
+
+}  // namespace
+
+void LogsView::Begin(MonotonicTime now) {
+  hosts_.clear();
+  unanswered_.clear();
+  has_started_ = false;
+  is_live_ = false;
+  deadline_ = now + kAnswerPatience;
+}
+
+void LogsView::Take(MonotonicTime now, rendezvous::LogClient::News news) {
+  std::visit([this](auto& piece) { Take(std::move(piece)); }, news);
+  Decide(now);
+}
+
+void LogsView::Take(rendezvous::LogStart start) {
+  has_started_ = true;
+  std::vector<std::string> old;
+  for (rendezvous::LogNode& node : start.nodes) {
+    if (node.publishes_logs) {
+      unanswered_.insert(node.incarnation);
+      hosts_.emplace(node.incarnation, std::move(node.host));
+    } else {
+      old.push_back(std::move(node.host));
+    }
+  }
+  if (start.nodes.empty()) Note("no node is there now");
+  if (old.empty()) return;
+  Note(
+      absl::StrCat("not shown: ", Named(std::move(old)), ", whose agents are of an older version"));
+}
+
+void LogsView::Take(LogBatch batch) {
+  const bool is_new = hosts_.emplace(batch.incarnation, batch.host).second;
+  if (is_new && next_line_.count(batch.incarnation) == 0) Note(batch.host + " has joined");
+  next_line_[batch.incarnation] = batch.next_line;
+  if (batch.caught_up) unanswered_.erase(batch.incarnation);
+  if (batch.is_last) complete_.insert(batch.incarnation);
+  if (batch.lost_lines > 0) ShowLoss(batch.host, batch.lost_lines);
+  if (!is_live_) return Hold(std::move(batch));
+  for (const LogLine& line : batch.lines) Show(batch.host, batch.role, line);
+}
+
+void LogsView::Take(const rendezvous::LogsGone& gone) {
+  unanswered_.erase(gone.incarnation);
+  const auto node = hosts_.find(gone.incarnation);
+  if (node == hosts_.end()) return;
+  // At the end all go.
+  if (options_.follow && !ended_.has_value()) Note(node->second + " is gone");
+  if (options_.follow && complete_.count(gone.incarnation) == 0) NoteCutOff({node->second});
+  hosts_.erase(node);
+}
+
+void LogsView::Take(const rendezvous::RunEnded& ended) { ended_ = ended; }
+
+void LogsView::Hold(LogBatch batch) {
+  for (LogLine& line : batch.lines) {
+    held_bytes_ += sizeof(HeldLine) + line.text.size();
+    held_.push_back({batch.host, batch.role, std::move(line)});
+  }
+  if (held_bytes_ > kMostHeldBytes) ShowHeld();
+}
+
+void LogsView::ShowHeld() {
+  std::stable_sort(held_.begin(), held_.end(),
+                   [](const HeldLine& a, const HeldLine& b) { return a.line.time < b.line.time; });
+  for (const HeldLine& held : held_) Show(held.host, held.role, held.line);
+  held_.clear();
+  held_bytes_ = 0;
+}
+
+void LogsView::Show(const std::string& host, const std::string& role, const LogLine& line) {
+  std::string& text = Text(false);
+  if (options_.json) {
+    text += JsonLine(host, line);
+    return;
+  }
+  if (line.rank != prefix_rank_ || host != prefix_host_) {
+    prefix_ = agent::LinePrefix(options_.prefix_template, {role, line.local_rank, line.rank, host});
+    prefix_rank_ = line.rank;
+    prefix_host_ = host;
+  }
+  absl::StrAppend(&text, prefix_.At(line.time), line.text, line.is_cut ? " [...]\n" : "\n");
+}
+
+void LogsView::ShowLoss(const std::string& host, uint64_t count) {
+  if (options_.json) {
+    absl::StrAppend(&Text(false), "{\"node\":", JsonText(host), ",\"lost_lines\":", count, "}\n");
+  } else {
+    Note(absl::StrCat("... ", count, " lines of ", host, " lost: this viewer was too slow"));
+  }
+}
+
+void LogsView::NoteCutOff(std::vector<std::string> hosts) {
+  Note(absl::StrCat("the last lines of ", Named(std::move(hosts)), " may be missing here"));
+}
+
+void LogsView::Note(const std::string& text) {
+  absl::StrAppend(&Text(true), "convene: ", text, "\n");
+}
+
+std::string& LogsView::Text(bool is_notice) {
+  if (chunks_.empty() || chunks_.back().is_notice != is_notice) chunks_.push_back({is_notice, ""});
+  return chunks_.back().text;
+}
+
+void LogsView::OnTime(MonotonicTime now) {
+  if (now < deadline_) return;
+  if (has_started_ && !unanswered_.empty()) {
+    std::vector<std::string> silent;
+    for (const Incarnation node : unanswered_) silent.push_back(hosts_.at(node));
+    Note(absl::StrCat("no answer within ", absl::FormatDuration(kAnswerPatience), " from ",
+                      Named(std::move(silent))));
+    unanswered_.clear();
+  } else if (ended_.has_value()) {
+    ForgetHosts();
+  }
+  Decide(now);
+}
+
+void LogsView::ForgetHosts() {
+  std::vector<std::string> cut_off;
+  for (const auto& [incarnation, host] : hosts_) {
+    if (complete_.count(incarnation) == 0) cut_off.push_back(host);
+  }
+  hosts_.clear();
+  if (!cut_off.empty()) NoteCutOff(std::move(cut_off));
+}
+
+void LogsView::Break() {
+  unanswered_.clear();
+  // Of a run that goes on the next call has what this one has not.
+  ended_.has_value() ? ForgetHosts() : hosts_.clear();
+  Decide(MonotonicTime());
+}
+
+void LogsView::Decide(MonotonicTime now) {
+  if (!has_started_ || done_) return;
+  if (!is_live_ && unanswered_.empty()) {
+    ShowHeld();
+    is_live_ = true;
+    deadline_ = MonotonicTime::InfiniteFuture();
+    done_ = !options_.follow;
+  }
+  if (!options_.follow || !ended_.has_value()) return;
+  if (is_live_ && hosts_.empty()) {
+    Note(absl::StrCat("the run ", options_.job_id, " is over: ", ended_->phase, " (", ended_->why,
+                      ")"));
+    done_ = true;
+  } else if (deadline_ == MonotonicTime::InfiniteFuture()) {
+    deadline_ = now + kEndPatience;
+  }
+}
+
+std::vector<LogsView::Chunk> LogsView::TakeChunks() { return std::exchange(chunks_, {}); }
+
+std::vector<rendezvous::LogMark> LogsView::seen() const {
+  std::vector<rendezvous::LogMark> marks;
+  for (const auto& [incarnation, next_line] : next_line_) {
+    if (marks.size() < kMostMarks) marks.push_back({incarnation, next_line});
+  }
+  return marks;
+}
+
+}  // namespace convene::launcher

@@ -1,0 +1,46 @@
+#include "launcher/run_flags.h"
+
+namespace convene::launcher {
+
+void AddOwnFlags(FlagReader* reader, RunFlags* flags) {
+  reader->Group("Beyond torchrun", true);
+  reader->Option("spares", &flags->spares,
+                 "nodes beyond MAX that may wait to replace a lost one (default 0)",
+                 {.value = "N"});
+  reader->Option("topology", &flags->topology,
+                 "where this node stands, such as block2/switch7: nodes of one label get "
+                 "neighbouring ranks (default CONVENE_TOPOLOGY, else Slurm's)",
+                 {.value = "LABEL"});
+  reader->Option("admission-delay", &flags->admission_delay,
+                 "how long a late node waits for others before a running job makes room for them "
+                 "together (default 3)",
+                 {.value = "SECONDS"});
+  reader->Option("restart-window", &flags->restart_window,
+                 "older failures no longer count against --max-restarts (default 0: all count)",
+                 {.value = "SECONDS"});
+  reader->Option("max-stuck-restarts", &flags->max_stuck_restarts,
+                 "give up after this many failures in a row without a new step (default 0: never)",
+                 {.value = "N"});
+  reader->Option("stop-grace", &flags->stop_grace,
+                 "from the first word to SIGKILL for workers, by the reason of the stop (default "
+                 "--shutdown-timeout)",
+                 {.value = "signal=S,checkpoint=S,abort=S"});
+  reader->Option("hang-timeout", &flags->hang_timeout,
+                 "when a worker that tells its steps hangs; limits not given are learnt (auto), "
+                 "with off they are none (default auto)",
+                 {.value = "startup=S,step=S,checkpoint=S|auto|off"});
+  reader->Option("health-check", &flags->health_check,
+                 "for /bin/sh -c before each start of the workers; if it fails this node leaves "
+                 "the job with exit code 71",
+                 {.value = "COMMAND"});
+  reader->Option("health-check-timeout", &flags->health_check_timeout,
+                 "the most that --health-check may take (default 60)", {.value = "SECONDS"});
+  reader->Switch("propagate-exit-code", &flags->propagate_exit_code,
+                 "end a failed job with the first failed worker's own exit code");
+  reader->Option("log-max-bytes", &flags->log_max_bytes,
+                 "rotate a log file at this size, such as 100M (default never)", {.value = "SIZE"});
+  reader->Option("log-max-files", &flags->log_max_files,
+                 "rotated files kept of each log file (default 5)", {.value = "N"});
+}
+
+}  // namespace convene::launcher

@@ -1,0 +1,29 @@
+// PURE. The keys of --rdzv-conf.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace convene::launcher {
+
+// nullopt: not given.
+struct RendezvousConf {
+  std::optional<absl::Duration> join_timeout;     // also torchrun's `timeout` of static jobs
+  std::optional<absl::Duration> last_call;        // last_call_timeout
+  std::optional<absl::Duration> lease;            // keep_alive_interval x keep_alive_max_attempt
+  std::optional<absl::Duration> connect_timeout;  // read_timeout
+  std::optional<bool> is_host;
+  std::optional<int> rank;
+};
+
+// "key=value,...". torchrun's keys that cannot have an effect here are taken, with one line for all
+// of them in `reasons`; so are unknown ones when `takes_unknown` (torchrun takes any).
+// InvalidArgument for values out of range and for two that contradict each other.
+absl::StatusOr<RendezvousConf> ParseRendezvousConf(const std::string& text, bool takes_unknown,
+                                                   std::vector<std::string>* reasons);
+
+}  // namespace convene::launcher

@@ -1,0 +1,113 @@
+#include "launcher/run_flags.h"
+
+namespace convene::launcher {
+namespace {
+
+void AddNodeFlags(FlagReader* reader, RunFlags* flags) {
+  reader->Group("Nodes and where they meet");
+  reader->Option("nnodes", &flags->nnodes, "nodes: N, or MIN:MAX for an elastic job (default 1)",
+                 {.value = "N|MIN:MAX"});
+  reader->Switch("standalone", &flags->standalone,
+                 "one node by itself: no rendezvous to meet at, no address to name");
+  reader->Option("rdzv-endpoint", &flags->rdzv_endpoint,
+                 "where the nodes meet; the node that owns HOST serves it when nobody else does "
+                 "(default port 29400)",
+                 {.value = "HOST[:PORT]"});
+  reader->Option("rdzv-id", &flags->rdzv_id, "the job's name, the same on every node",
+                 {.value = "ID"});
+  reader->Option("rdzv-backend", &flags->rdzv_backend,
+                 "convene, c10d, static, etcd or etcd-v2: all are Convene's own rendezvous; static "
+                 "is the place of --master-addr",
+                 {.value = "NAME"});
+  reader->Option("rdzv-conf", &flags->rdzv_conf,
+                 "join_timeout, last_call_timeout, keep_alive_interval, read_timeout, timeout "
+                 "(seconds), keep_alive_max_attempt, is_host, rank; others have no effect",
+                 {.value = "K=V,..."});
+  reader->Option("node-rank", &flags->node_rank, "this node's place in the order of nodes",
+                 {.value = "R"});
+  reader->Option("master-addr", &flags->master_addr,
+                 "host of the first node, where static jobs meet (default 127.0.0.1)",
+                 {.value = "HOST"});
+  reader->Option("master-port", &flags->master_port,
+                 "port where static jobs meet (default 29500); on one node, or with "
+                 "--rdzv-endpoint: port of the workers' store (default any free one)",
+                 {.value = "PORT"});
+  reader->Option("local-addr", &flags->local_addr,
+                 "name or address by which other nodes reach this one", {.value = "ADDRESS"});
+}
+
+void AddWorkerFlags(FlagReader* reader, RunFlags* flags) {
+  reader->Group("Workers");
+  reader->Option("nproc-per-node", &flags->nproc_per_node,
+                 "workers on this node: a number, gpu, xpu, cpu, or auto (GPUs, else CPUs)",
+                 {.value = "N"});
+  reader->Switch("module", &flags->module, "the program is a Python module", {.letter = 'm'});
+  reader->Switch("no-python", &flags->no_python, "run the program by itself, not under Python");
+  reader->Switch("run-path", &flags->run_path,
+                 "run the script by Python's runpy.run_path; wins over --no-python");
+  reader->Option("role", &flags->role, "ROLE_NAME of the workers (default \"default\")",
+                 {.value = "NAME"});
+  reader->Switch("virtual-local-rank", &flags->virtual_local_rank,
+                 "each worker sees one device only, and LOCAL_RANK 0");
+  reader->Option(
+      "numa-binding", &flags->numa_binding, "CPUs near its device for each worker",
+      {.choices = {"node", "socket", "exclusive", "core-complex"}, .from_environment = false});
+  reader->Option("start-method", &flags->start_method, "no effect: workers are always new programs",
+                 {.choices = {"spawn", "fork", "forkserver"}});
+}
+
+void AddFailureFlags(FlagReader* reader, RunFlags* flags) {
+  reader->Group("Failures and the end");
+  reader->Option("max-restarts", &flags->max_restarts, "failures the job may survive (default 0)",
+                 {.value = "N"});
+  reader->Option("monitor-interval", &flags->monitor_interval_seconds,
+                 "no effect: exits are events here, nothing polls", {.value = "SECONDS"});
+  reader->Option("shutdown-timeout", &flags->shutdown_timeout,
+                 "from the signal to SIGKILL for workers (default "
+                 "TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30)",
+                 {.value = "SECONDS"});
+  reader->Option("signals-to-handle", &flags->signals_to_handle,
+                 "which signals stop the workers in order and then this command (default "
+                 "SIGTERM,SIGINT,SIGHUP,SIGQUIT)",
+                 {.value = "NAMES"});
+}
+
+void AddLogFlags(FlagReader* reader, RunFlags* flags) {
+  reader->Group("Output");
+  reader->Option("log-dir", &flags->log_dir, "workers' output and errors in files below this",
+                 {.value = "DIR", .is_directory = true});
+  reader->Option("redirects", &flags->redirects,
+                 "to files only: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank: 0:1,1:2",
+                 {.value = "STREAMS", .letter = 'r'});
+  reader->Option("tee", &flags->tee, "to files and the console, written as --redirects",
+                 {.value = "STREAMS", .letter = 't'});
+  reader->Option("log-line-prefix-template", &flags->log_line_prefix_template,
+                 "before each line on the console, of ${role_name} ${local_rank} ${rank} "
+                 "${hostname} ${time}",
+                 {.value = "TEXT"});
+  reader->Option("local-ranks-filter", &flags->local_ranks_filter,
+                 "only these workers on the console", {.value = "0,2,..."});
+  reader->Option("duplicate-stdout-filters", &flags->duplicate_stdout_filters,
+                 "lines with one of these words also go to filtered_stdout.log; ,, is a comma",
+                 {.value = "WORD,..."});
+  reader->Option("duplicate-stderr-filters", &flags->duplicate_stderr_filters,
+                 "the same for stderr", {.value = "WORD,..."});
+  reader->Option("event-log-handler", &flags->event_log_handler,
+                 "no effect: this command's log has the events", {.value = "NAME"});
+  reader->Option("logs-specs", &flags->logs_specs, "no effect: plug-ins of torchrun's are Python",
+                 {.value = "NAME", .from_environment = false});
+  reader->Option("print-completion", &flags->print_completion,
+                 "print a completion script for this shell and end",
+                 {.choices = {"bash", "zsh", "tcsh"}, .from_environment = false});
+}
+
+}  // namespace
+
+void AddTorchrunFlags(FlagReader* reader, RunFlags* flags) {
+  AddNodeFlags(reader, flags);
+  AddWorkerFlags(reader, flags);
+  AddFailureFlags(reader, flags);
+  AddLogFlags(reader, flags);
+}
+
+}  // namespace convene::launcher

@@ -1,0 +1,136 @@
+#include "launcher/worker_options.h"
+
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "launcher/flag_reader.h"
+#include "launcher/signal_names.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/contract/names.h"
+
+namespace convene::launcher {
+namespace {
+
+// torchrun's; scripts read it to know which signals may come.
+constexpr char kSignalsToHandle[] = "TORCHELASTIC_SIGNALS_TO_HANDLE";
+constexpr absl::Duration kGraceMax = absl::Hours(24);
+
+// "a=1,b=2,word" into durations by name; each name of `targets` at most once. A word without '='
+// goes to `words`.
+absl::Status ParseDurations(const std::string& flag, const std::string& text,
+                            const std::map<std::string, absl::Duration*>& targets,
+                            std::vector<std::string>* words) {
+  for (const absl::string_view item : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
+    const std::pair<std::string, std::string> pair =
+        absl::StrSplit(absl::StripAsciiWhitespace(item), absl::MaxSplits('=', 1));
+    const auto target = targets.find(pair.first);
+    absl::Status status = absl::InvalidArgumentError("is not known");
+    if (pair.second.empty() && words != nullptr) {
+      words->push_back(pair.first);
+      continue;
+    }
+    if (target != targets.end()) status = ParseValue(pair.second, target->second);
+    if (status.ok()) continue;
+    std::string names;
+    for (const auto& [name, unused] : targets) absl::StrAppend(&names, name, "=SECONDS ");
+    return absl::InvalidArgumentError(absl::StrCat(flag, " ", text, ": \"", item,
+                                                   "\" cannot be read; write ", names,
+                                                   "with commas between them"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<absl::Duration> ShutdownTimeout(const RunFlags& flags,
+                                               const EnvironmentLookup& environment) {
+  if (flags.shutdown_timeout.has_value()) return *flags.shutdown_timeout;
+  absl::Duration timeout = absl::Seconds(30);
+  const std::string name = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
+  const std::string text = environment(name).value_or("");
+  if (text.empty()) return timeout;
+  if (const absl::Status status = ParseValue(text, &timeout); !status.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, "=", text, ": ", std::string(status.message())));
+  }
+  return timeout;
+}
+
+absl::Status ApplyGraces(const RunFlags& flags, const EnvironmentLookup& environment,
+                         agent::StopGraces* graces) {
+  CONVENE_ASSIGN_OR_RETURN(const absl::Duration all, ShutdownTimeout(flags, environment));
+  *graces = {all, all, all};
+  CONVENE_RETURN_IF_ERROR(ParseDurations(
+      "--stop-grace", flags.stop_grace,
+      {{"signal", &graces->signal}, {"checkpoint", &graces->checkpoint}, {"abort", &graces->abort}},
+      nullptr));
+  for (const absl::Duration grace : {graces->signal, graces->checkpoint, graces->abort}) {
+    if (grace <= kGraceMax) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--shutdown-timeout and --stop-grace: ", absl::FormatDuration(grace),
+                     " is more than a day; a worker that hangs would hold the node that long"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ApplyHangLimits(const RunFlags& flags, agent::HangLimits* limits) {
+  std::vector<std::string> words;
+  CONVENE_RETURN_IF_ERROR(ParseDurations(
+      "--hang-timeout", flags.hang_timeout,
+      {{"startup", &limits->startup}, {"step", &limits->step}, {"checkpoint", &limits->checkpoint}},
+      &words));
+  for (const std::string& word : words) {
+    if (word != "auto" && word != "off") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--hang-timeout ", flags.hang_timeout, ": \"", word,
+                       "\" cannot be read; write startup=SECONDS, step=SECONDS, "
+                       "checkpoint=SECONDS, auto or off, with commas between them"));
+    }
+    limits->automatic = word == "auto";
+  }
+  return absl::OkStatus();
+}
+
+agent::NumaBinding NumaBindingOf(const std::string& name) {
+  if (name == "node") return agent::NumaBinding::kNode;
+  if (name == "socket") return agent::NumaBinding::kSocket;
+  if (name == "exclusive") return agent::NumaBinding::kExclusive;
+  if (name == "core-complex") return agent::NumaBinding::kCoreComplex;
+  return agent::NumaBinding::kNone;
+}
+
+}  // namespace
+
+absl::Status ApplyWorkerFlags(const RunFlags& flags, const EnvironmentLookup& environment,
+                              agent::AgentOptions* options, std::vector<std::string>* reasons) {
+  CONVENE_RETURN_IF_ERROR(ApplyGraces(flags, environment, &options->stop_graces));
+  const auto signals = ParseSignals(flags.signals_to_handle);
+  if (!signals.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--signals-to-handle ", std::string(signals.status().message())));
+  }
+  options->ending_signals = *signals;
+  CONVENE_RETURN_IF_ERROR(ApplyHangLimits(flags, &options->hang_limits));
+  options->health_check = {flags.health_check, flags.health_check_timeout};
+  if (flags.health_check_timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("--health-check-timeout 0: no command ends in no time");
+  }
+  options->numa_binding = NumaBindingOf(flags.numa_binding);
+  options->virtual_local_rank = flags.virtual_local_rank;
+  options->propagate_exit_code = flags.propagate_exit_code;
+  options->extra_environment[contract::kRoleName] = flags.role;
+  options->extra_environment[kSignalsToHandle] = flags.signals_to_handle;
+  if (flags.event_log_handler != "null") {
+    reasons->push_back(absl::StrCat("--event-log-handler ", flags.event_log_handler,
+                                    " has no effect here: this log has the events"));
+  }
+  if (!flags.logs_specs.empty()) {
+    reasons->push_back(absl::StrCat("--logs-specs ", flags.logs_specs,
+                                    " has no effect here: it names a plug-in in Python"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace convene::launcher

@@ -1,0 +1,21 @@
+// PURE. The flags about workers' lives to the agent's options: how they are stopped, when they
+// hang, where they run.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "agent/options.h"
+#include "launcher/environment.h"
+#include "launcher/flags.h"
+
+namespace convene::launcher {
+
+// Fills stop_graces, ending_signals, hang_limits, health_check, numa_binding, virtual_local_rank,
+// propagate_exit_code and extra_environment; a line in `reasons` for each flag that cannot have an
+// effect here. InvalidArgument with the flag and what to write.
+absl::Status ApplyWorkerFlags(const RunFlags& flags, const EnvironmentLookup& environment,
+                              agent::AgentOptions* options, std::vector<std::string>* reasons);
+
+}  // namespace convene::launcher

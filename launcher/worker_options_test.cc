@@ -1,0 +1,123 @@
+#include "launcher/worker_options.h"
+
+#include <signal.h>
+
+#include <map>
+
+#include "tools/base/testing/status_testing.h"
+
+namespace convene::launcher {
+namespace {
+
+using Table = std::map<std::string, std::string>;
+
+absl::Status Apply(const RunFlags& flags, const Table& table, agent::AgentOptions* options,
+                   std::vector<std::string>* reasons) {
+  return ApplyWorkerFlags(
+      flags,
+      [&](const std::string& name) -> std::optional<std::string> {
+        const auto found = table.find(name);
+        if (found == table.end()) return std::nullopt;
+        return found->second;
+      },
+      options, reasons);
+}
+
+agent::AgentOptions Good(const RunFlags& flags, const Table& table = {}) {
+  agent::AgentOptions options;
+  std::vector<std::string> reasons;
+  REQUIRE_OK(Apply(flags, table, &options, &reasons));
+  return options;
+}
+
+void Refused(const RunFlags& flags, const std::string& text, const Table& table = {}) {
+  agent::AgentOptions options;
+  std::vector<std::string> reasons;
+  CHECK_STATUS(Apply(flags, table, &options, &reasons), absl::StatusCode::kInvalidArgument, text);
+}
+
+TEST_CASE("the shutdown timeout is the flag's, else torchrun's variable's, else 30 seconds") {
+  CHECK(Good({}).stop_graces.signal == absl::Seconds(30));
+  const Table variable = {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "120"}};
+  CHECK(Good({}, variable).stop_graces.abort == absl::Minutes(2));
+  RunFlags flags;
+  flags.shutdown_timeout = absl::Seconds(7);
+  CHECK(Good(flags, variable).stop_graces.checkpoint == absl::Seconds(7));
+  Refused({}, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=soon", {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon"}});
+  flags.shutdown_timeout = absl::Hours(25);
+  Refused(flags, "more than a day");
+}
+
+TEST_CASE("a grace by reason overrides the common one") {
+  RunFlags flags;
+  flags.shutdown_timeout = absl::Seconds(7);
+  flags.stop_grace = "abort=1, checkpoint=600";
+  const agent::StopGraces graces = Good(flags).stop_graces;
+  CHECK(graces.signal == absl::Seconds(7));
+  CHECK(graces.checkpoint == absl::Minutes(10));
+  CHECK(graces.abort == absl::Seconds(1));
+  for (const char* bad : {"abort", "abort=", "abort=x", "leave=1", "5"}) {
+    flags.stop_grace = bad;
+    Refused(flags, "--stop-grace");
+  }
+}
+
+TEST_CASE("limits on hanging workers: given, learnt, or none") {
+  RunFlags flags;
+  CHECK(Good(flags).hang_limits.automatic);
+  flags.hang_timeout = "startup=600,step=30.5";
+  CHECK(Good(flags).hang_limits.startup == absl::Minutes(10));
+  CHECK(Good(flags).hang_limits.step == absl::Milliseconds(30500));
+  CHECK(Good(flags).hang_limits.checkpoint == absl::ZeroDuration());
+  CHECK(Good(flags).hang_limits.automatic);
+  flags.hang_timeout = "step=30,off";
+  CHECK_FALSE(Good(flags).hang_limits.automatic);
+  CHECK(Good(flags).hang_limits.step == absl::Seconds(30));
+  for (const char* bad : {"on", "step", "step=-1", "steps=3"}) {
+    flags.hang_timeout = bad;
+    Refused(flags, "--hang-timeout");
+  }
+}
+
+TEST_CASE("the signals to handle are taken and told to the workers") {
+  RunFlags flags;
+  CHECK(Good(flags).ending_signals == std::vector<int>{SIGTERM, SIGINT, SIGHUP, SIGQUIT});
+  flags.signals_to_handle = "SIGTERM,SIGUSR1";
+  const agent::AgentOptions options = Good(flags);
+  CHECK(options.ending_signals == std::vector<int>{SIGTERM, SIGUSR1});
+  CHECK(options.extra_environment.at("TORCHELASTIC_SIGNALS_TO_HANDLE") == "SIGTERM,SIGUSR1");
+  flags.signals_to_handle = "SIGKILL";
+  Refused(flags, "--signals-to-handle SIGKILL");
+}
+
+TEST_CASE("health check, binding and exit code arrive as they are written") {
+  RunFlags flags;
+  flags.health_check = "nvidia-smi";
+  flags.health_check_timeout = absl::Seconds(5);
+  flags.numa_binding = "exclusive";
+  flags.virtual_local_rank = flags.propagate_exit_code = true;
+  flags.role = "trainer";
+  const agent::AgentOptions options = Good(flags);
+  CHECK(options.health_check.command == "nvidia-smi");
+  CHECK(options.health_check.timeout == absl::Seconds(5));
+  CHECK(options.numa_binding == agent::NumaBinding::kExclusive);
+  CHECK((options.virtual_local_rank && options.propagate_exit_code));
+  CHECK(options.extra_environment.at("ROLE_NAME") == "trainer");
+  flags.health_check_timeout = absl::ZeroDuration();
+  Refused(flags, "--health-check-timeout");
+}
+
+TEST_CASE("Python plug-ins of torchrun's are accepted with one line each") {
+  RunFlags flags;
+  flags.logs_specs = "mine";
+  flags.event_log_handler = "scuba";
+  agent::AgentOptions options;
+  std::vector<std::string> reasons;
+  REQUIRE_OK(Apply(flags, {}, &options, &reasons));
+  REQUIRE(reasons.size() == 2);
+  CHECK_THAT(reasons[0], Catch::Contains("--event-log-handler scuba has no effect"));
+  CHECK_THAT(reasons[1], Catch::Contains("--logs-specs mine has no effect"));
+}
+
+}  // namespace
+}  // namespace convene::launcher

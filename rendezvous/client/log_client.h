@@ -1,0 +1,37 @@
+// Looks at a run's output through its rendezvous daemon.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "rendezvous/quorum/log_lines.h"
+#include "tools/base/clock.h"
+
+namespace convene::rendezvous {
+
+// One `WatchLogs` call. What is not taken is not read from the network: the daemon, and then the
+// agents, wait. Not thread-safe; no thread of its own.
+class LogClient {
+ public:
+  using News = std::variant<LogStart, LogBatch, LogsGone, RunEnded>;
+
+  // Blocks for at most `timeout`. InvalidArgument when `endpoint` is not "host:port"; Unavailable
+  // when nobody takes the connection in time.
+  static absl::StatusOr<std::unique_ptr<LogClient>> Open(const std::string& endpoint,
+                                                         const LogRequest& request,
+                                                         absl::Duration timeout);
+  // Cancels the call.
+  virtual ~LogClient() = default;
+
+  // The next piece of news; none when there was none until `deadline`. After the end, how the call
+  // ended: NotFound and FailedPrecondition with the daemon's words, FailedPrecondition also when
+  // the daemon is too old; Unavailable when too many look, when it stopped, or the connection
+  // broke.
+  virtual absl::StatusOr<std::optional<News>> Next(MonotonicTime deadline) = 0;
+};
+
+}  // namespace convene::rendezvous

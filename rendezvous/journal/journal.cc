@@ -1,0 +1,240 @@
+#include "rendezvous/journal/journal.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "rendezvous/journal/frame.h"
+#include "rendezvous/journal/record_wire.h"
+#include "tools/base/files.h"
+#include "tools/base/status_macros.h"
+
+namespace convene::rendezvous {
+namespace {
+
+constexpr char kMagic[] = "convene-journal ";
+constexpr int kFormat = 1;
+constexpr int64_t kMostDead = 4;  // times what lives, before the file is written anew
+
+constexpr char kStartAnew[] =
+    "; to begin without its memory (running jobs then restart once, at a checkpoint where they "
+    "can) "
+    "move the file away";
+
+std::string FileHeader() { return absl::StrCat(kMagic, kFormat, "\n"); }
+
+// What a frame begins after. FailedPrecondition, DataLoss.
+absl::StatusOr<size_t> CheckFileHeader(absl::string_view content, const std::string& path) {
+  const size_t end = content.substr(0, 64).find('\n');
+  int format = 0;
+  if (end == absl::string_view::npos || !absl::StartsWith(content, kMagic) ||
+      !absl::SimpleAtoi(content.substr(sizeof(kMagic) - 1, end - (sizeof(kMagic) - 1)), &format) ||
+      format < 1) {
+    return absl::DataLossError(
+        absl::StrCat(path, " is no journal of convened: it does not begin with \"", kMagic,
+                     "\". Restore it from where it came, or give another --state-dir", kStartAnew));
+  }
+  if (format > kFormat) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        path, " has format ", format, ", and this convened knows formats up to ", kFormat,
+        ": a newer one has written it. Start that one, or give another --state-dir", kStartAnew));
+  }
+  return end + 1;
+}
+
+absl::StatusOr<UniqueFd> OpenFile(const std::string& path, int flags) {
+  if (const int error = FileFault(FileOp::kOpen, path)) {
+    return ErrnoStatus(error, absl::StrCat("open ", path));
+  }
+  UniqueFd fd(open(path.c_str(), flags | O_CLOEXEC, 0644));
+  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  return fd;
+}
+
+// The data and the length, which is all that reading needs.
+absl::Status SyncData(int fd, const std::string& path) {
+  if (const int error = FileFault(FileOp::kSync, path)) {
+    return ErrnoStatus(error, absl::StrCat("fdatasync ", path));
+  }
+  if (fdatasync(fd) != 0) return ErrnoStatus(errno, absl::StrCat("fdatasync ", path));
+  return absl::OkStatus();
+}
+
+absl::Status WriteFrame(int fd, const std::string& entry, const std::string& path) {
+  CONVENE_RETURN_IF_ERROR(WriteAll(fd, FrameHeader(entry), path));
+  return WriteAll(fd, entry, path);
+}
+
+// What somebody else put there: opening a FIFO would wait for its other end, for ever.
+absl::Status CheckIsFile(const std::string& path) {
+  struct stat status;
+  if (lstat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(path, " is no regular file: give another --state-dir", kStartAnew));
+}
+
+}  // namespace
+
+absl::Status Journal::Lock() {
+  const std::string path = options_.directory + "/lock";
+  CONVENE_RETURN_IF_ERROR(CheckIsFile(path));
+  CONVENE_ASSIGN_OR_RETURN(lock_, OpenFile(path, O_RDWR | O_CREAT));
+  if (flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return ErrnoStatus(errno, absl::StrCat("flock ", path));
+    const absl::StatusOr<std::string> holder = ReadFile(path);
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the state directory ", options_.directory, " is in use by process ",
+        holder.ok() ? std::string(absl::StripAsciiWhitespace(*holder)) : "unknown",
+        ": two daemons must not share one. Stop that one, or give this one another --state-dir"));
+  }
+  if (ftruncate(lock_.get(), 0) != 0) return ErrnoStatus(errno, absl::StrCat("truncate ", path));
+  return WriteAll(lock_.get(), absl::StrCat(getpid(), "\n"), path);
+}
+
+absl::StatusOr<Journal::Opened> Journal::Open(const Options& options) {
+  CONVENE_RETURN_IF_ERROR(MakeDirectories(options.directory));
+  Opened opened;
+  opened.journal.reset(new Journal(options));
+  Journal& journal = *opened.journal;
+  CONVENE_RETURN_IF_ERROR(journal.Lock());
+  CONVENE_RETURN_IF_ERROR(RemoveTree(journal.path() + ".new"));
+  CONVENE_ASSIGN_OR_RETURN(opened.cut_bytes, journal.Load());
+  for (const auto& [id, wire] : journal.jobs_) {
+    CONVENE_ASSIGN_OR_RETURN(JobRecord record, FromWire(wire));
+    if (wire.taken_at_unix_ms() > 0) {
+      // A clock that was set back makes no failure younger than it was.
+      record.age = std::max(options.wall_now() - absl::FromUnixMillis(wire.taken_at_unix_ms()),
+                            absl::ZeroDuration());
+    }
+    opened.jobs.push_back(std::move(record));
+  }
+  return opened;
+}
+
+absl::StatusOr<int64_t> Journal::Load() {
+  CONVENE_RETURN_IF_ERROR(CheckIsFile(path()));
+  absl::StatusOr<std::string> content = ReadFile(path());
+  if (absl::IsNotFound(content.status())) {
+    CONVENE_RETURN_IF_ERROR(Rewrite());
+    return 0;
+  }
+  CONVENE_RETURN_IF_ERROR(content.status());
+  CONVENE_ASSIGN_OR_RETURN(size_t offset, CheckFileHeader(*content, path()));
+  while (offset < content->size()) {
+    const absl::string_view rest = absl::string_view(*content).substr(offset);
+    const std::optional<absl::string_view> entry = FirstEntry(rest);
+    if (!entry.has_value()) {
+      if (!HoldsWholeFrame(rest.substr(1))) break;
+      return absl::DataLossError(absl::StrCat(
+          path(), " is damaged at byte ", offset, " of ", content->size(),
+          ": whole records follow a broken one, which no crash leaves behind. Look at the disk and "
+          "restore the file from a copy",
+          kStartAnew));
+    }
+    v1::JournalEntry parsed;
+    if (!parsed.ParseFromArray(entry->data(), static_cast<int>(entry->size()))) {
+      return absl::DataLossError(absl::StrCat(path(), " has a whole record at byte ", offset,
+                                              " that is no JournalEntry", kStartAnew));
+    }
+    Apply(std::move(parsed));
+    offset += kFrameHeaderBytes + entry->size();
+  }
+  size_bytes_ = static_cast<int64_t>(offset);
+  CONVENE_ASSIGN_OR_RETURN(file_, OpenFile(path(), O_WRONLY));
+  const int64_t cut_bytes = static_cast<int64_t>(content->size()) - size_bytes_;
+  if (cut_bytes > 0) {
+    if (ftruncate(file_.get(), size_bytes_) != 0) {
+      return ErrnoStatus(errno, absl::StrCat("truncate ", path()));
+    }
+    CONVENE_RETURN_IF_ERROR(SyncData(file_.get(), path()));
+  }
+  if (lseek(file_.get(), size_bytes_, SEEK_SET) < 0) {
+    return ErrnoStatus(errno, absl::StrCat("seek ", path()));
+  }
+  return cut_bytes;
+}
+
+void Journal::Apply(v1::JournalEntry entry) {
+  for (v1::JobRecord& job : *entry.mutable_jobs()) {
+    const std::string& id = job.founder().job_id();
+    int64_t& job_bytes = job_bytes_[id];
+    live_bytes_ -= job_bytes;
+    job_bytes = static_cast<int64_t>(job.ByteSizeLong());
+    live_bytes_ += job_bytes;
+    jobs_[id] = std::move(job);
+  }
+  for (const std::string& id : entry.forgotten()) {
+    const auto found = job_bytes_.find(id);
+    if (found == job_bytes_.end()) continue;
+    live_bytes_ -= found->second;
+    job_bytes_.erase(found);
+    jobs_.erase(id);
+  }
+}
+
+bool Journal::IsTooLong() const {
+  return size_bytes_ > options_.rewrite_bytes && size_bytes_ > kMostDead * live_bytes_;
+}
+
+absl::Status Journal::Append(const RecordChanges& changes) {
+  v1::JournalEntry entry;
+  for (const JobRecord& job : changes.jobs) {
+    v1::JobRecord* wire = entry.add_jobs();
+    *wire = ToWire(job);
+    wire->set_taken_at_unix_ms(absl::ToUnixMillis(options_.wall_now()));
+  }
+  for (const std::string& id : changes.forgotten) entry.add_forgotten(id);
+  const bool fits = entry.ByteSizeLong() <= kMostEntryBytes;
+  const std::string bytes = fits ? entry.SerializeAsString() : "";
+  Apply(std::move(entry));
+  absl::Status status;
+  if (!is_current_ || !fits || IsTooLong()) {
+    status = Rewrite();
+  } else {
+    status = WriteFrame(file_.get(), bytes, path());
+    if (status.ok()) status = SyncData(file_.get(), path());
+    if (status.ok()) size_bytes_ += static_cast<int64_t>(kFrameHeaderBytes + bytes.size());
+  }
+  if (!status.ok() && is_current_) Empty();
+  is_current_ = status.ok();
+  return status;
+}
+
+void Journal::Empty() {
+  const auto header = static_cast<int64_t>(FileHeader().size());
+  if (ftruncate(file_.get(), header) != 0 || fdatasync(file_.get()) != 0) return;
+  size_bytes_ = header;
+}
+
+absl::Status Journal::Rewrite() {
+  const std::string fresh_path = path() + ".new";
+  CONVENE_ASSIGN_OR_RETURN(UniqueFd fresh, OpenFile(fresh_path, O_WRONLY | O_CREAT | O_TRUNC));
+  CONVENE_RETURN_IF_ERROR(WriteAll(fresh.get(), FileHeader(), fresh_path));
+  int64_t size_bytes = static_cast<int64_t>(FileHeader().size());
+  // A frame a job: the file is nobody's before it is whole.
+  for (const auto& [id, job] : jobs_) {
+    v1::JournalEntry entry;
+    *entry.add_jobs() = job;
+    const std::string bytes = entry.SerializeAsString();
+    CONVENE_RETURN_IF_ERROR(WriteFrame(fresh.get(), bytes, fresh_path));
+    size_bytes += static_cast<int64_t>(kFrameHeaderBytes + bytes.size());
+  }
+  CONVENE_RETURN_IF_ERROR(SyncFile(fresh.get(), fresh_path));
+  CONVENE_RETURN_IF_ERROR(RenameFile(fresh_path, path()));
+  // From here on the new file is the journal, whatever becomes of the directory's sync.
+  file_ = std::move(fresh);
+  size_bytes_ = size_bytes;
+  return SyncDirectory(options_.directory);
+}
+
+}  // namespace convene::rendezvous

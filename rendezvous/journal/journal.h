@@ -1,0 +1,89 @@
+// The daemon's memory on disk: what is in it has been decided, and outlives the daemon.
+//
+// Under the state directory:
+//   lock          held by the one daemon that may use the directory; names its process
+//   journal       "convene-journal 1\n", then frames; each is on the disk before the next is begun
+//   journal.new   a rewritten journal that is not yet in its place; removed when found
+//
+//   frame = length of the entry (4 bytes, little endian)
+//         | XXH3-64 of the entry, seeded with its length + 1 (8 bytes, little endian)
+//         | entry (a JournalEntry of proto/journal.proto)
+//
+// What a crash leaves. At most the last frame is not whole, because the one before was synced
+// before it was begun: it is cut off, and nobody has acted on it. A frame that is not whole with a
+// whole one behind it was whole once: the file is damaged, and is refused.
+//
+// When the disk takes no more (full, broken), Append fails: the journal keeps what it should hold
+// in memory, and each later Append first tries to write all of it anew. What is on the disk is old
+// from then on. It must not be believed (an agent that has missed what came since would be given
+// its old place, in an epoch that is over), so the file is emptied, which a full disk allows. On a
+// disk that refuses even that it stays; an agent that knows a higher epoch is not resumed
+// (quorum/job.h).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/journal.pb.h"
+#include "rendezvous/quorum/job_record.h"
+#include "tools/base/clock.h"
+#include "tools/base/unique_fd.h"
+
+namespace convene::rendezvous {
+
+// Not thread-safe: one thread writes.
+class Journal {
+ public:
+  struct Options {
+    std::string directory;  // created when it is not there
+    // The file is written anew when it is longer than this and 4 times what it has to hold.
+    int64_t rewrite_bytes = int64_t{8} << 20;
+    absl::Time (*wall_now)() = &WallNow;  // how old a record is; tests have their own
+  };
+  struct Opened {
+    std::unique_ptr<Journal> journal;
+    std::vector<JobRecord> jobs;  // as last recorded, by id
+    int64_t cut_bytes = 0;        // of a last frame that was not whole
+  };
+
+  // FailedPrecondition when another daemon uses the directory (the text names its process), or a
+  // newer one has written it; DataLoss when the file is damaged (the text names the offset); else
+  // what the system says. Each says what to do.
+  static absl::StatusOr<Opened> Open(const Options& options);
+
+  // On the disk when OK. Otherwise the state is as described above, with what the system said.
+  absl::Status Append(const RecordChanges& changes);
+
+  // False: a daemon that is started now remembers nothing, or what is old. True again after the
+  // next Append that succeeds.
+  bool is_current() const { return is_current_; }
+  int64_t size_bytes() const { return size_bytes_; }  // of the file
+
+ private:
+  explicit Journal(const Options& options) : options_(options) {}
+
+  std::string path() const { return options_.directory + "/journal"; }
+  absl::Status Lock();
+  absl::StatusOr<int64_t> Load();
+  void Apply(v1::JournalEntry entry);
+  absl::Status Rewrite();
+  void Empty();
+  bool IsTooLong() const;
+
+  const Options options_;
+  UniqueFd lock_;
+  UniqueFd file_;  // at its end
+  int64_t size_bytes_ = 0;
+  bool is_current_ = true;
+  std::map<std::string, v1::JobRecord> jobs_;  // what the file has to hold
+  std::map<std::string, int64_t> job_bytes_;   // of each, encoded
+  int64_t live_bytes_ = 0;                     // of all
+};
+
+}  // namespace convene::rendezvous

@@ -1,0 +1,326 @@
+#include "rendezvous/journal/journal.h"
+
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "rendezvous/journal/record_wire.h"
+#include "tools/base/files.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/testing/temp_dir.h"
+
+namespace convene::rendezvous {
+namespace {
+
+JobRecord RunningJob(const std::string& id, int epoch) {
+  JobRecord record;
+  record.founder.job_id = id;
+  record.founder.host = "a";
+  record.founder.nodes_max = 4;
+  record.founder.max_restarts = 3;
+  record.founder.last_call = absl::Seconds(7);
+  record.phase = Phase::kStopping;
+  record.floor = Epoch(2);
+  record.epoch = record.highest_epoch = Epoch(epoch);
+  MemberRecord member;
+  member.host = "b";
+  member.incarnation = Incarnation(0xFFFFFFFFFFFFFFFF);
+  member.node_rank = 5;
+  member.local_world_size = 8;
+  member.lease = absl::Seconds(5);
+  member.topology = "block1";
+  member.seat = 3;
+  member.group_rank = 1;
+  member.first_global_rank = 16;
+  member.takes_part = false;
+  member.succeeded = true;
+  record.members = {member};
+  record.assignment.store_host = "a";
+  record.assignment.store_port = 4711;
+  record.assignment.world_size = 24;
+  record.assignment.attempt = 6;
+  record.epoch_size = 3;
+  record.succeeded_count = 2;
+  record.budget.failure_count = 1;
+  record.budget.failed_at = {record.taken_at - absl::Seconds(30)};
+  record.budget.highest_step = 1700;
+  record.budget.advanced = true;
+  record.budget.stuck_count = 2;
+  record.conduct.records[{"b", 5}] = {{{Epoch(epoch), record.taken_at - absl::Seconds(30)}},
+                                      1,
+                                      record.taken_at + absl::Seconds(20),
+                                      "blamed"};
+  record.conduct.last_failures = {{Epoch(epoch), "rank 3 on b", record.taken_at}};
+  record.vain_epochs = 4;
+  record.ran = absl::Seconds(90);
+  record.cause = Cause::kFailure;
+  record.cause_text = "rank 3 on b: exit code 1";
+  record.failure.emplace();
+  record.failure->global_rank = 3;
+  record.failure->last_log_lines = {"last", "words"};
+  record.stop_kind = StopKind::kCheckpoint;
+  record.stop_why = "room for c";
+  record.last_departure_was_leave = true;
+  record.outcome = Outcome::kTimedOut;
+  record.why = "waiting";
+  return record;
+}
+
+// A record of a few bytes.
+JobRecord SmallJob(int epoch) {
+  JobRecord record;
+  record.founder.job_id = "job";
+  record.founder.host = "a";
+  record.epoch = Epoch(epoch);
+  return record;
+}
+
+// What these tests break is the file, not the disk.
+[[maybe_unused]] const bool kInMemory =
+    access("/dev/shm", W_OK) == 0 && setenv("TEST_TMPDIR", "/dev/shm", /*overwrite=*/1) == 0;
+
+RecordChanges Change(const JobRecord& record) { return RecordChanges{{record}, {}}; }
+
+struct Fixture {
+  Journal::Opened Open(int64_t rewrite_bytes = 1 << 20) {
+    auto opened = Journal::Open({directory.path(), rewrite_bytes});
+    REQUIRE_OK(opened);
+    return *std::move(opened);
+  }
+  std::string Content() {
+    const auto content = ReadFile(path);
+    REQUIRE_OK(content);
+    return *content;
+  }
+  void Replace(const std::string& content) {
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
+  }
+  absl::Status Refusal() { return Journal::Open({directory.path()}).status(); }
+
+  testing::TempDir directory;
+  const std::string path = directory.File("journal");
+};
+
+TEST_CASE_METHOD(Fixture, "every field of a record comes back") {
+  const JobRecord record = RunningJob("job", 9);
+  REQUIRE_OK(Open().journal->Append(Change(record)));
+  const Journal::Opened again = Open();
+  REQUIRE(again.jobs.size() == 1);
+  CHECK(again.cut_bytes == 0);
+  // All fields but one are packed by their own name: equal on the wire is equal.
+  CHECK(ToWire(again.jobs[0]).DebugString() == ToWire(record).DebugString());
+  const JobRecord& there = again.jobs[0];
+  CHECK(there.phase == Phase::kStopping);
+  CHECK(there.cause == Cause::kFailure);
+  CHECK(there.stop_kind == StopKind::kCheckpoint);
+  CHECK(there.outcome == Outcome::kTimedOut);
+  CHECK(there.members[0].incarnation == Incarnation(0xFFFFFFFFFFFFFFFF));
+  CHECK(there.founder.last_call == absl::Seconds(7));
+}
+
+absl::Time test_wall_time;
+
+TEST_CASE_METHOD(Fixture, "a record is as old as the wall clock says, and never younger than new") {
+  Journal::Options options{directory.path()};
+  options.wall_now = [] { return test_wall_time; };
+  test_wall_time = absl::FromUnixSeconds(1'800'000'000);
+  REQUIRE_OK(Journal::Open(options)->journal->Append(Change(RunningJob("job", 9))));
+  test_wall_time += absl::Hours(70);
+  CHECK(Journal::Open(options)->jobs.at(0).age == absl::Hours(70));
+  test_wall_time -= absl::Hours(100);
+  CHECK(Journal::Open(options)->jobs.at(0).age == absl::ZeroDuration());
+}
+
+TEST_CASE_METHOD(Fixture, "the last record of a job counts, and a forgotten job is gone") {
+  {
+    const Journal::Opened opened = Open();
+    REQUIRE_OK(opened.journal->Append({{RunningJob("a", 3), RunningJob("b", 3)}, {}}));
+    REQUIRE_OK(opened.journal->Append({{RunningJob("a", 4)}, {"b", "never was"}}));
+  }
+  const Journal::Opened again = Open();
+  REQUIRE(again.jobs.size() == 1);
+  CHECK(again.jobs[0].epoch == Epoch(4));
+}
+
+TEST_CASE_METHOD(Fixture, "a last frame that is cut at any byte is cut off, and writing goes on") {
+  Open().journal->Append(Change(SmallJob(3))).IgnoreError();
+  const size_t whole = Content().size();
+  Open().journal->Append(Change(SmallJob(4))).IgnoreError();
+  const std::string content = Content();
+  for (size_t length = whole; length < content.size(); ++length) {
+    INFO("cut at " << length);
+    Replace(content.substr(0, length));
+    {
+      const Journal::Opened opened = Open();
+      REQUIRE(opened.jobs.at(0).epoch == Epoch(3));
+      REQUIRE(opened.cut_bytes == static_cast<int64_t>(length - whole));
+      REQUIRE_OK(opened.journal->Append(Change(SmallJob(5))));
+    }
+    REQUIRE(Open().jobs.at(0).epoch == Epoch(5));
+  }
+  // What a power cut may leave: the length is there, the bytes are not.
+  Replace(content.substr(0, whole) + std::string(content.size() - whole, '\0'));
+  CHECK(Open().jobs.at(0).epoch == Epoch(3));
+}
+
+TEST_CASE_METHOD(Fixture, "a broken byte before a whole frame is refused, with the place") {
+  Open().journal->Append(Change(SmallJob(3))).IgnoreError();
+  const size_t first_end = Content().size();
+  Open().journal->Append(Change(SmallJob(4))).IgnoreError();
+  const std::string content = Content();
+  const size_t first_begin = content.find('\n') + 1;
+  for (size_t i = first_begin; i < first_end; ++i) {
+    std::string damaged = content;
+    damaged[i] ^= 0x10;
+    Replace(damaged);
+    INFO("byte " << i);
+    CHECK_STATUS(Refusal(), absl::StatusCode::kDataLoss,
+                 absl::StrCat(path, " is damaged at byte ", first_begin, " of ", content.size()));
+  }
+  CHECK_THAT(std::string(Refusal().message()), Catch::Contains("move the file away"));
+}
+
+TEST_CASE_METHOD(Fixture,
+                 "a file of a newer convened is refused, and so is one that is no journal") {
+  Open();
+  Replace("convene-journal 2\nwhatever is new");
+  CHECK_STATUS(Refusal(), absl::StatusCode::kFailedPrecondition,
+               "has format 2, and this convened knows formats up to 1");
+  for (const char* other : {"", "hello", "convene-journal x\n", "convene-journal 0\n"}) {
+    Replace(other);
+    CHECK_STATUS(Refusal(), absl::StatusCode::kDataLoss, "is no journal of convened");
+  }
+}
+
+// Written by the first version of the format, which every later one has to read.
+TEST_CASE_METHOD(Fixture, "a file of format 1 is read") {
+  Open();
+  Replace(absl::HexStringToBytes(
+      "636f6e76656e652d6a6f75726e616c20310ac40000002452dbc2862fe9f70ac1010a250a036a6f6212016118"
+      "ffffffffffffffffff01200128013004400348c0cf2450d8366088271003180220092809321b0a016211ffff"
+      "ffffffffffff1805200828882730033801401050013a0c100120182a016130e7245006400348025001580460"
+      "90bf056802721872616e6b2033206f6e20623a206578697420636f646520317a1c080310ffffffffffffffff"
+      "ff0142046c6173744205776f726473480182010e0802120a726f6f6d20666f7220638801019001039a010777"
+      "616974696e67"));
+  const Journal::Opened opened = Open();
+  REQUIRE(opened.jobs.size() == 1);
+  JobRecord expected = RunningJob("job", 9);
+  // Came later: absent.
+  expected.members[0].topology.clear();
+  expected.budget = {.failure_count = 1};
+  expected.conduct = {};
+  CHECK(ToWire(opened.jobs[0]).DebugString() == ToWire(expected).DebugString());
+}
+
+TEST_CASE_METHOD(Fixture, "a record that no daemon can have written is refused by name") {
+  JobRecord record = RunningJob("job", 9);
+  record.members.push_back(record.members[0]);
+  Open().journal->Append(Change(record)).IgnoreError();
+  CHECK_STATUS(Refusal(), absl::StatusCode::kDataLoss, "the record of job \"job\" makes no sense");
+}
+
+TEST_CASE_METHOD(Fixture, "two daemons never share a directory") {
+  const Journal::Opened opened = Open();
+  CHECK_STATUS(Refusal(), absl::StatusCode::kFailedPrecondition,
+               absl::StrCat("is in use by process ", getpid()));
+}
+
+TEST_CASE_METHOD(Fixture, "the file is written anew when most of it is history") {
+  {
+    const Journal::Opened opened = Open(4000);
+    REQUIRE_OK(opened.journal->Append(Change(RunningJob("other", 1))));
+    int64_t longest = 0;
+    for (int epoch = 1; epoch <= 200; ++epoch) {
+      REQUIRE_OK(opened.journal->Append(Change(RunningJob("job", epoch))));
+      longest = std::max(longest, opened.journal->size_bytes());
+      REQUIRE(opened.journal->size_bytes() == static_cast<int64_t>(Content().size()));
+    }
+    CHECK(longest < 4600);
+    CHECK(longest > 3600);
+  }
+  const Journal::Opened again = Open();
+  REQUIRE(again.jobs.size() == 2);
+  CHECK(again.jobs[0].epoch == Epoch(200));
+  CHECK(again.jobs[1].epoch == Epoch(1));
+}
+
+TEST_CASE_METHOD(Fixture,
+                 "a disk that is full empties the file, and all is written when there is room") {
+  for (const FileOp full : {FileOp::kWrite, FileOp::kSync, FileOp::kOpen, FileOp::kRename}) {
+    {
+      const Journal::Opened opened = Open();
+      REQUIRE_OK(opened.journal->Append(Change(RunningJob("job", 3))));
+      {
+        bool first = true;
+        const ScopedFileFault fault([&](FileOp op, const std::string&) {
+          // The first Append meets the disk where it writes or syncs, the next where it rewrites.
+          if (first) return op == FileOp::kWrite || op == FileOp::kSync ? ENOSPC : 0;
+          return op == full ? ENOSPC : 0;
+        });
+        CHECK_STATUS(opened.journal->Append(Change(RunningJob("job", 4))),
+                     absl::StatusCode::kResourceExhausted, "No space left on device");
+        first = false;
+        CHECK_FALSE(opened.journal->is_current());
+        CHECK_FALSE(opened.journal->Append({{RunningJob("late", 1)}, {}}).ok());
+      }
+      CHECK(Content() == "convene-journal 1\n");
+      CHECK_OK(opened.journal->Append({}));
+      CHECK(opened.journal->is_current());
+    }
+    const Journal::Opened again = Open();
+    REQUIRE(again.jobs.size() == 2);
+    CHECK(again.jobs[0].epoch == Epoch(4));
+    REQUIRE_OK(again.journal->Append({{}, {"late"}}));
+  }
+}
+
+TEST_CASE_METHOD(Fixture,
+                 "a file that may not grow leaves no old epoch for the next daemon to believe in") {
+  rlimit before = {};
+  REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const auto previous = std::signal(SIGXFSZ, SIG_IGN);
+  {
+    const Journal::Opened opened = Open();
+    REQUIRE_OK(opened.journal->Append(Change(RunningJob("job", 3))));
+    rlimit tight = before;
+    tight.rlim_cur = static_cast<rlim_t>(opened.journal->size_bytes() + 40);  // in mid-record
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &tight) == 0);
+    CHECK_FALSE(opened.journal->Append(Change(RunningJob("job", 4))).ok());
+  }
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
+  std::signal(SIGXFSZ, previous);
+  const Journal::Opened again = Open();
+  CHECK(again.jobs.empty());
+  CHECK(again.cut_bytes == 0);
+}
+
+TEST_CASE_METHOD(Fixture, "what is no file is refused, and not waited for") {
+  const std::string state = directory.File("strange");
+  const char* const name = GENERATE("journal", "lock");
+  REQUIRE_OK(MakeDirectories(state));
+  const std::string path = absl::StrCat(state, "/", name);
+  SECTION("a FIFO") { REQUIRE(mkfifo(path.c_str(), 0600) == 0); }
+  SECTION("a directory") { REQUIRE_OK(MakeDirectories(path)); }
+  const absl::Status status = Journal::Open({state}).status();
+  CHECK(absl::IsFailedPrecondition(status));
+  CHECK_THAT(std::string(status.message()), Catch::Contains("is no regular file"));
+}
+
+TEST_CASE_METHOD(Fixture, "a directory that cannot be made is the person's to mend") {
+  REQUIRE_OK(WriteFileAtomic(directory.File("file"), "x"));
+  CHECK_FALSE(Journal::Open({directory.File("file") + "/state"}).ok());
+}
+
+}  // namespace
+}  // namespace convene::rendezvous

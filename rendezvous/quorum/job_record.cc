@@ -1,0 +1,144 @@
+#include "rendezvous/quorum/job_record.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tools/base/check.h"
+
+namespace convene::rendezvous {
+namespace {
+
+// To a clock that is ahead by `shift`.
+void Move(absl::Duration shift, RestartBudget* budget, Conduct* conduct) {
+  for (MonotonicTime& at : budget->failed_at) at = at + shift;
+  for (auto& [key, record] : conduct->records) {
+    for (ConductRecord::Offence& offence : record.offences) offence.at = offence.at + shift;
+    record.excluded_until = record.excluded_until + shift;
+  }
+  for (FailureRecord& failure : conduct->last_failures) failure.at = failure.at + shift;
+}
+
+}  // namespace
+
+RecordMark MarkOf(const JobState& state) {
+  RecordMark mark;
+  mark.decided = {state.phase(),     state.epoch(),         state.cause(),
+                  state.stop_kind(), state.failure_count(), state.conduct().changes};
+  mark.learnt = {state.member_count(), state.succeeded_count()};
+  return mark;
+}
+
+bool IsWorthRecording(const JobState& state) {
+  return state.highest_epoch() != Epoch() || state.phase() == Phase::kClosed;
+}
+
+void JobState::Record(MonotonicTime now, JobRecord* record) const {
+  record->phase = phase_;
+  record->floor = floor_;
+  record->epoch = epoch_;
+  record->highest_epoch = highest_epoch_;
+  record->members.clear();
+  for (const auto& [id, node] : nodes_) {
+    if (!node.is_member()) continue;
+    MemberRecord& member = record->members.emplace_back();
+    member.host = node.host;
+    member.incarnation = node.incarnation;
+    member.node_rank = node.node_rank;
+    member.local_world_size = node.local_world_size;
+    member.lease = node.lease;
+    member.topology = node.topology;
+    member.seat = node.seat;
+    member.group_rank = node.group_rank;
+    member.first_global_rank = node.first_global_rank;
+    member.takes_part = node.state == NodeState::kRunning;
+    member.succeeded = node.succeeded;
+  }
+  record->epoch_size = epoch_size_;
+  record->succeeded_count = succeeded_count_;
+  record->taken_at = now;
+  record->budget = budget_;
+  record->conduct = conduct_;
+  record->vain_epochs = vain_epochs_;
+  record->ran = (phase_ == Phase::kRunning ? now : waiting_since_) - began_at_;
+  record->cause = cause_;
+  record->cause_text = cause_text_;
+  record->failure = failure_;
+  record->stop_kind = stop_kind_;
+  record->last_departure_was_leave = last_departure_was_leave_;
+  record->outcome = outcome_;
+}
+
+JobState::JobState(MonotonicTime now, const JobRecord& record, MemberId first_id)
+    : phase_(record.phase),
+      floor_(record.floor),
+      epoch_(record.epoch),
+      highest_epoch_(record.highest_epoch),
+      epoch_size_(record.epoch_size),
+      succeeded_count_(record.succeeded_count),
+      budget_(record.budget),
+      conduct_(record.conduct),
+      vain_epochs_(record.vain_epochs),
+      began_at_(now - record.ran -
+                (record.phase == Phase::kRunning ? record.age : absl::ZeroDuration())),
+      cause_(record.cause),
+      cause_text_(record.cause_text),
+      failure_(record.failure),
+      stop_kind_(record.stop_kind),
+      waiting_since_(now),
+      last_departure_was_leave_(record.last_departure_was_leave),
+      closed_at_(now),
+      outcome_(record.outcome) {
+  Move(now - record.taken_at - record.age, &budget_, &conduct_);
+  MemberId id = first_id;
+  for (const MemberRecord& member : record.members) {
+    Node node;
+    node.id = id;
+    node.incarnation = member.incarnation;
+    node.host = member.host;
+    node.node_rank = member.node_rank;
+    node.local_world_size = member.local_world_size;
+    node.lease = member.lease;
+    node.topology = member.topology;
+    node.heard_at = now;
+    node.seat = member.seat;
+    node.group_rank = member.group_rank;
+    node.first_global_rank = member.first_global_rank;
+    node.succeeded = member.succeeded;
+    node.away = true;
+    // One that was ready owes its Ready again: its word was for the daemon that is gone.
+    node.state = NodeState::kRunning;
+    node.said_ready = !member.takes_part;
+    if (node.node_rank >= 0) by_node_rank_[node.node_rank] = id;
+    by_process_[{node.host, node.node_rank, node.incarnation}] = id;
+    lease_watch_ = std::min(lease_watch_, now + node.lease);
+    Count(nodes_.emplace(id, std::move(node)).first->second, +1);
+    id = id.Next();
+  }
+  // The same rule as ever: the next epoch forms when every member has said Ready.
+  if (phase_ == Phase::kForming && running_count_ > 0) phase_ = Phase::kStopping;
+}
+
+void JobState::Resume(MonotonicTime now, MemberId old, MemberId id, MonotonicTime hello_said_at) {
+  auto entry = nodes_.extract(old);
+  CONVENE_CHECK(!entry.empty() && entry.mapped().is_member() && Find(id) == nullptr);
+  Node& node = entry.mapped();
+  Count(node, -1);
+  node.id = id;
+  node.heard_at = now;
+  node.hello_said_at = hello_said_at;
+  node.away = false;
+  Count(node, +1);
+  if (node.node_rank >= 0) by_node_rank_[node.node_rank] = id;
+  by_process_[{node.host, node.node_rank, node.incarnation}] = id;
+  if (node.rival != MemberId()) nodes_.at(node.rival).rival = id;
+  entry.key() = id;
+  nodes_.insert(std::move(entry));
+}
+
+void JobState::RenewAway(MonotonicTime now) {
+  for (auto& [id, node] : nodes_) {
+    if (node.away) node.heard_at = now;
+  }
+}
+
+}  // namespace convene::rendezvous

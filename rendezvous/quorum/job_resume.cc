@@ -1,0 +1,61 @@
+// Of Job: what outlives a daemon, and how a process takes its place again.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "rendezvous/quorum/job.h"
+
+namespace convene::rendezvous {
+
+Job::Job(MonotonicTime now, const JobRecord& record, MemberId first_id)
+    : id_(record.founder.job_id),
+      founder_(record.founder),
+      policy_(PolicyOf(record.founder)),
+      state_(now, record, first_id),
+      assignment_(record.assignment),
+      stop_why_(record.stop_why) {
+  decision_.why = record.why;
+  decision_.outcome = record.outcome;
+  if (!closed()) decision_.wake_at = now;  // What was recorded may have been decided upon or not.
+}
+
+JobRecord Job::Record(MonotonicTime now) const {
+  JobRecord record;
+  record.founder = founder_;
+  record.assignment = assignment_;
+  record.stop_why = stop_why_;
+  record.why = decision_.why;
+  state_.Record(now, &record);
+  return record;
+}
+
+// Its workers are those of the current epoch; or its store is the one that the epoch was decided
+// with, and it has not heard of that.
+bool Job::HoldsItsPlace(const Node& node, const Hello& hello) const {
+  if (!hello.holds_place || node.state != NodeState::kRunning) return false;
+  return hello.running_epoch == state_.epoch() || hello.last_epoch < state_.epoch();
+}
+
+void Job::Resume(MonotonicTime now, const Node& node, MemberId id, const Hello& hello,
+                 Outbox* outbox) {
+  outbox->log.push_back({absl::StrCat("job ", id_, ": ", NodeName(node), " is back in epoch ",
+                                      state_.epoch().value())});
+  if (!node.away) {
+    outbox->End(node.id, absl::AbortedError(absl::StrCat(
+                             "another stream of this agent, incarnation ", node.incarnation.value(),
+                             ", went on in the place of this one of ", node.incarnation.value())));
+  }
+  state_.Resume(now, node.id, id, hello.said_at);
+  const Node& resumed = *state_.Find(id);
+  RefuseRival(now, resumed, outbox);
+  const bool knows_epoch = hello.running_epoch == state_.epoch();
+  rendezvous::Welcome welcome = WelcomeTo(resumed);
+  welcome.resumed = true;
+  // Whoever has seen an epoch's number has heard its Assignment: should this stream break between
+  // the two, it must still be known that this one has not.
+  outbox->Say(id, DaemonEvent{knows_epoch ? state_.epoch() : hello.last_epoch, welcome});
+  if (!knows_epoch) Send(id, AssignmentOf(resumed), outbox);
+  if (state_.phase() == Phase::kStopping) Send(id, Stop{state_.stop_kind(), stop_why_}, outbox);
+  Run(now, outbox);
+}
+
+}  // namespace convene::rendezvous

@@ -1,0 +1,47 @@
+// A rendezvous daemon in a process of its own, so that a benchmark sees what it alone costs.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "tools/base/unique_fd.h"
+
+namespace convene::rendezvous {
+
+inline constexpr char kBenchDaemonFlag[] = "--as-daemon";
+
+class BenchDaemon {
+ public:
+  struct Usage {
+    absl::Duration cpu;  // user and system, all threads
+    int64_t resident_bytes = 0;
+  };
+
+  // Starts this program once more, with kBenchDaemonFlag alone: its main must call Serve() then.
+  // `under`: the words of a tool to run it under, such as {"valgrind", "--tool=callgrind"}; it must
+  // keep its standard output to itself.
+  static absl::StatusOr<std::unique_ptr<BenchDaemon>> Start(std::vector<std::string> under = {});
+  // Ends it.
+  ~BenchDaemon();
+
+  int port() const { return port_; }
+  Usage usage() const;
+
+  // The other side: serves until its starter is gone; the program's exit code.
+  static int Serve();
+
+ private:
+  BenchDaemon() = default;
+
+  pid_t pid_ = -1;
+  int port_ = 0;
+  UniqueFd leash_;  // the daemon ends when it is closed
+};
+
+}  // namespace convene::rendezvous

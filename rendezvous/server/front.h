@@ -1,0 +1,55 @@
+// The rendezvous port: accepts connections and tells by their first bytes who is to serve them.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "tools/base/unique_fd.h"
+
+namespace convene::rendezvous {
+
+enum class Protocol {
+  kUndecided,  // these bytes may become several
+  kGrpc,       // "PRI ", how HTTP/2 begins
+  kStore,      // 0x00, the VALIDATE of c10d's TCPStore
+  kHttp,       // any other letter: a method
+  kUnknown,
+};
+
+// PURE. Four bytes are always enough.
+Protocol ProtocolOf(absl::string_view first_bytes);
+
+// One thread, "front", from Serve() to the destructor, which closes the port. A connection's bytes
+// are looked at and left for who serves it.
+class Front {
+ public:
+  struct Options {
+    std::string host;
+    int port = 0;
+    // A connection that has not said what it speaks by then is closed.
+    absl::Duration silence = absl::Seconds(10);
+    // One more connection than this that has not said it ends the oldest of them.
+    size_t most_undecided = 1024;
+  };
+  // Each gets a non-blocking socket with TCP_NODELAY. Called from the thread; must not block.
+  struct Handlers {
+    std::function<void(UniqueFd)> grpc;
+    std::function<void(UniqueFd)> store;
+    std::function<void(UniqueFd)> http;
+  };
+
+  // Binds and listens (statuses: ListenOn()); what connects waits until Serve().
+  static absl::StatusOr<std::unique_ptr<Front>> Listen(const Options& options);
+  virtual ~Front() = default;
+
+  virtual int port() const = 0;
+  // Once.
+  virtual void Serve(Handlers handlers) = 0;
+};
+
+}  // namespace convene::rendezvous

@@ -1,0 +1,61 @@
+// PURE. The bytes of HTTP/1 requests as values.
+#pragma once
+
+#include <http_parser.h>
+
+#include <cstddef>
+#include <map>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace convene::rendezvous {
+
+// A request's line and head together.
+inline constexpr size_t kLongestHttpHead = 8192;
+
+struct HttpRequest {
+  bool is_head = false;  // HEAD, else GET
+  bool keeps_alive = true;
+  std::string path;                          // decoded, "/" at least
+  std::map<std::string, std::string> query;  // decoded; the last of equal names
+};
+
+// Reads one request after the other, in whatever pieces they arrive. GET and HEAD without a body
+// only.
+class HttpRequestReader {
+ public:
+  enum class Outcome { kNeedsMore, kWhole, kRefused };
+
+  HttpRequestReader();
+  HttpRequestReader(const HttpRequestReader&) = delete;
+  HttpRequestReader& operator=(const HttpRequestReader&) = delete;
+
+  // Takes from the front of `input` what belongs to the current request. kWhole: request() is it,
+  // and the next call begins the next. kRefused: refusal() is the status to answer with, and the
+  // connection is of no more use.
+  Outcome Read(absl::string_view* input);
+
+  const HttpRequest& request() const { return request_; }
+  // 400, 405, 413, 431 or 505.
+  int refusal() const { return refusal_; }
+  // Some of the next request's bytes are here.
+  bool has_begun() const { return head_bytes_ > 0 && !is_whole_; }
+
+ private:
+  static int OnUrl(http_parser* parser, const char* text, size_t length);
+  static int OnHeadersComplete(http_parser* parser);
+  static int OnMessageComplete(http_parser* parser);
+  // False: not as a URL should be.
+  bool TakeUrlApart();
+
+  http_parser parser_;
+  http_parser_settings settings_;
+  std::string url_;
+  size_t head_bytes_ = 0;
+  bool is_whole_ = false;
+  int refusal_ = 400;
+  HttpRequest request_;
+};
+
+}  // namespace convene::rendezvous

@@ -1,0 +1,56 @@
+// PURE. Which keys nobody will ask for any more.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "rendezvous/store/table.h"
+#include "tools/base/clock.h"
+
+namespace convene::rendezvous {
+
+// A space is what keys have before their first inner slash: "/torch.rendezvous.run7.0" for
+// "/torch.rendezvous.run7.0/torchelastic/agent/0"; a key without one is a space of its own. A
+// connection uses each space that it names a key of, until it ends. A store that outlives the jobs
+// it serves may drop what nobody has used for long: PyTorch's client never connects again, so
+// whoever comes later is another job. Not thread-safe.
+class Spaces {
+ public:
+  // `forget_after`: how long a space outlives its last user. Infinite: nothing is ever forgotten,
+  // and nothing is kept here.
+  explicit Spaces(absl::Duration forget_after) : forget_after_(forget_after) {}
+
+  static absl::string_view SpaceOf(absl::string_view key);
+
+  void Use(ConnectionId id, const std::vector<std::string>& keys);
+  void Leave(ConnectionId id, MonotonicTime now);
+  // True when the time of some space is over: each key that IsForgotten() is to be dropped.
+  bool Forget(MonotonicTime now);
+  bool IsForgotten(absl::string_view key) const { return !spaces_.contains(SpaceOf(key)); }
+
+ private:
+  // One connection that uses more than this counts as a user of all: a bound of the memory here.
+  static constexpr size_t kSpacesPerConnectionMax = 64;
+
+  struct Space {
+    size_t users = 0;
+    MonotonicTime unused_since;  // when there are none
+    bool in_line = false;        // in unused_
+  };
+
+  const absl::Duration forget_after_;
+  absl::flat_hash_map<std::string, Space> spaces_;
+  absl::flat_hash_map<ConnectionId, absl::flat_hash_set<std::string>> used_;
+  absl::flat_hash_set<ConnectionId> users_of_all_;
+  MonotonicTime last_user_of_all_left_;
+  bool all_were_used_ = false;      // by connections that left: spaces_ does not know all of theirs
+  std::deque<std::string> unused_;  // about in order of time; some may be in use again
+};
+
+}  // namespace convene::rendezvous

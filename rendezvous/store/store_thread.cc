@@ -1,0 +1,324 @@
+#include "rendezvous/store/store_thread.h"
+
+#include <sched.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "rendezvous/net/accepted.h"
+#include "rendezvous/net/epoll.h"
+#include "spdlog/spdlog.h"
+#include "tools/base/check.h"
+#include "tools/base/clock.h"
+#include "tools/base/status_macros.h"
+
+namespace convene::rendezvous {
+namespace {
+
+// A connection that does not read its answers is not read from either while this much waits for it.
+constexpr size_t kOutboxBytesMax = 1 << 20;
+constexpr size_t kReadBytes = 64 << 10;
+// The most requests that one connection has answered before another thread may use the table.
+constexpr int kRequestsPerTurn = 64;
+constexpr int kAcceptsPerEvent = 64;
+constexpr int kEventsPerWait = 256;
+// How long no connection is accepted after the process ran out of descriptors or memory.
+constexpr int kAcceptPauseMs = 100;
+// How long a thread looks for events before it sleeps, while they keep coming that soon. It takes a
+// sleeper's wake-up, often the longest part of a round trip, out of a client's series of requests
+// (tests/bench/store_bench.py). One series costs at most one such time in vain.
+constexpr absl::Duration kLookBeforeSleep = absl::Microseconds(50);
+
+// What epoll tells of beside connections, which count up from zero.
+constexpr ConnectionId kDoorbellEvent = ~ConnectionId{0};
+constexpr ConnectionId kListenerEvent = kDoorbellEvent - 1;
+
+}  // namespace
+
+void RingDoorbell(int doorbell) {
+  const uint64_t one = 1;
+  CONVENE_CHECK(write(doorbell, &one, sizeof(one)) == sizeof(one));
+}
+
+StoreThread::StoreThread(size_t index, UniqueFd listener, UniqueFd epoll, SharedTable* shared)
+    : index_(index),
+      listener_(std::move(listener)),
+      epoll_(std::move(epoll)),
+      shared_(shared),
+      next_id_(index),
+      scratch_(kReadBytes, '\0') {
+  {
+    MutexLock lock(&shared_->mutex);
+    for (const ThreadMail& mail : shared_->mail) doorbells_.push_back(mail.doorbell.get());
+  }
+  has_new_mail_.resize(doorbells_.size());
+  thread_ = Thread(absl::StrCat("store", index), [this] { Loop(); });
+}
+
+StoreThread::~StoreThread() { thread_.Join(); }
+
+absl::Status StoreThread::Watch(int operation, int fd, uint32_t events, ConnectionId id) {
+  return WatchInEpoll(epoll_.get(), operation, fd, events, id, "the store");
+}
+
+void StoreThread::Loop() {
+  CONVENE_CHECK(Watch(EPOLL_CTL_ADD, doorbells_[index_], EPOLLIN, kDoorbellEvent).ok());
+  if (listener_.valid()) {
+    CONVENE_CHECK(Watch(EPOLL_CTL_ADD, listener_.get(), EPOLLIN, kListenerEvent).ok());
+  }
+  epoll_event events[kEventsPerWait];
+  for (;;) {
+    const int count = AwaitEvents(events);
+    if (accept_paused_) SetAcceptPaused(false);
+    for (int i = 0; i < count; ++i) {
+      const ConnectionId id = events[i].data.u64;
+      if (id == kDoorbellEvent) {
+        if (!AnswerDoorbell()) return;
+      } else if (id == kListenerEvent) {
+        Accept();
+      } else if (Connection* connection = Find(id)) {
+        Serve(connection, events[i].events);
+      }
+      FlushWoken();
+    }
+  }
+}
+
+// Returns how many of `events` it filled.
+int StoreThread::AwaitEvents(epoll_event* events) {
+  int count = epoll_wait(epoll_.get(), events, kEventsPerWait, 0);
+  if (count > 0) return count;
+  const MonotonicTime idle_since = Clock::Real().Now();
+  while (looks_before_sleep_) {
+    sched_yield();  // a client may need this very processor
+    count = epoll_wait(epoll_.get(), events, kEventsPerWait, 0);
+    if (count > 0) return count;
+    looks_before_sleep_ = Clock::Real().Now() - idle_since < kLookBeforeSleep;
+  }
+  count = epoll_wait(epoll_.get(), events, kEventsPerWait, accept_paused_ ? kAcceptPauseMs : -1);
+  CONVENE_CHECK(count >= 0 || errno == EINTR);
+  looks_before_sleep_ = Clock::Real().Now() - idle_since < kLookBeforeSleep;
+  return count;
+}
+
+// False when the server ends.
+bool StoreThread::AnswerDoorbell() {
+  uint64_t rings = 0;
+  CONVENE_CHECK(read(doorbells_[index_], &rings, sizeof(rings)) == sizeof(rings));
+  std::vector<UniqueFd> fresh;
+  {
+    MutexLock lock(&shared_->mutex);
+    if (shared_->mail[index_].stop) return false;
+    ReadMail();
+    fresh.swap(shared_->mail[index_].fresh);
+  }
+  for (UniqueFd& fd : fresh) Welcome(std::move(fd));
+  return true;
+}
+
+void StoreThread::SetAcceptPaused(bool paused) {
+  accept_paused_ = paused;
+  CONVENE_CHECK(Watch(EPOLL_CTL_MOD, listener_.get(), paused ? 0u : EPOLLIN, kListenerEvent).ok());
+}
+
+void StoreThread::Accept() {
+  for (int i = 0; i < kAcceptsPerEvent; ++i) {
+    UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!fd.valid()) {
+      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+        if (!std::exchange(told_of_exhaustion_, true)) {
+          spdlog::error("the store cannot accept connections: {}; raise `ulimit -n`",
+                        strerror(errno));
+        }
+        SetAcceptPaused(true);
+      }
+      return;
+    }
+    const size_t host = std::exchange(next_host_, (next_host_ + 1) % doorbells_.size());
+    if (host == index_) {
+      Welcome(std::move(fd));
+    } else {
+      MutexLock lock(&shared_->mutex);
+      shared_->mail[host].fresh.push_back(std::move(fd));
+      has_new_mail_[host] = true;
+    }
+  }
+}
+
+// Bytes that came before are told of by the first event.
+void StoreThread::Welcome(UniqueFd fd) {
+  const ConnectionId id = std::exchange(next_id_, next_id_ + doorbells_.size());
+  auto connection = std::make_unique<Connection>();
+  connection->fd = std::move(fd);
+  connection->conversation.id = id;
+  absl::Status ready = PrepareConnection(connection->fd.get());
+  ready.Update(Watch(EPOLL_CTL_ADD, connection->fd.get(), connection->interest, id));
+  if (!ready.ok()) {
+    spdlog::error("the store drops a new connection: {}", ready.ToString());
+    return;
+  }
+  connections_.emplace(id, std::move(connection));
+  MutexLock lock(&shared_->mutex);
+  ++shared_->connections;
+  ForgetUnused();
+}
+
+// nullptr when it was closed meanwhile.
+StoreThread::Connection* StoreThread::Find(ConnectionId id) {
+  const auto found = connections_.find(id);
+  return found == connections_.end() ? nullptr : found->second.get();
+}
+
+void StoreThread::Serve(Connection* connection, uint32_t events) {
+  const ConnectionId id = connection->conversation.id;
+  if (events & EPOLLOUT) {
+    Flush(connection);
+    if (!connection->held_input.empty() && connection->outbox.bytes() < kOutboxBytesMax) {
+      const std::string input = std::exchange(connection->held_input, "");
+      Process(connection, input);
+      if (Find(id) == nullptr) return;
+    }
+  }
+  if (connection->interest & EPOLLIN) {
+    if (events & ~EPOLLOUT) Read(connection);
+  } else if (events & (EPOLLHUP | EPOLLERR)) {
+    Close(connection, absl::OkStatus());  // it will never take the answers that hold it up
+  }
+}
+
+void StoreThread::Read(Connection* connection) {
+  const ssize_t count = recv(connection->fd.get(), scratch_.data(), scratch_.size(), 0);
+  if (count > 0) {
+    Process(connection, absl::string_view(scratch_.data(), static_cast<size_t>(count)));
+  } else if (count == 0 || (errno != EAGAIN && errno != EINTR)) {
+    Close(connection, absl::OkStatus());
+  }
+}
+
+// Answers the requests in `input`; may close the connection.
+void StoreThread::Process(Connection* connection, absl::string_view input) {
+  while (!input.empty()) {
+    if (connection->outbox.bytes() >= kOutboxBytesMax) {
+      Flush(connection);
+      if (connection->outbox.bytes() >= kOutboxBytesMax) {
+        connection->held_input.assign(input.data(), input.size());
+        break;
+      }
+    }
+    const absl::Status answered = AnswerSome(connection, &input);
+    if (!answered.ok()) return Close(connection, answered);
+  }
+  Flush(connection);
+}
+
+// Answers requests from the front of `*input`: all that are whole, or as many as make a turn.
+absl::Status StoreThread::AnswerSome(Connection* connection, absl::string_view* input) {
+  CONVENE_ASSIGN_OR_RETURN(bool complete, connection->parser.Next(input));
+  if (!complete) return absl::OkStatus();
+  MutexLock lock(&shared_->mutex);
+  ReadMail();
+  for (int i = 1; complete; ++i) {
+    shared_->spaces.Use(connection->conversation.id, connection->parser.request().keys);
+    const absl::Status answered = Answer(connection->parser.request(), &connection->conversation,
+                                         &shared_->table, &connection->outbox, &woken_);
+    PostWoken();
+    CONVENE_RETURN_IF_ERROR(answered);
+    if (i == kRequestsPerTurn || connection->outbox.bytes() >= kOutboxBytesMax) break;
+    CONVENE_ASSIGN_OR_RETURN(complete, connection->parser.Next(input));
+  }
+  return absl::OkStatus();
+}
+
+// Not OK: the peer broke the protocol.
+void StoreThread::Close(Connection* connection, const absl::Status& breach) {
+  if (!breach.ok()) {
+    spdlog::warn("the store closes the connection of {}: {}", PeerName(connection->fd.get()),
+                 std::string(breach.message()));
+  }
+  {
+    MutexLock lock(&shared_->mutex);
+    ReadMail();
+    Depart(connection->conversation, &shared_->table, &woken_);
+    PostWoken();
+    --shared_->connections;
+    shared_->spaces.Leave(connection->conversation.id, Clock::Real().Now());
+  }
+  connections_.erase(connection->conversation.id);
+}
+
+// Due whenever a client comes: the table grows at no other time.
+void StoreThread::ForgetUnused() {
+  if (!shared_->spaces.Forget(Clock::Real().Now())) return;
+  const size_t before = shared_->table.bytes();
+  shared_->table.DropIf([this](absl::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(
+                            shared_->mutex) { return shared_->spaces.IsForgotten(key); });
+  spdlog::info("the store dropped {} bytes of keys of jobs that are long over",
+               before - shared_->table.bytes());
+}
+
+void StoreThread::ReadMail() {
+  Table::Woken& woken = shared_->mail[index_].woken;
+  for (const ConnectionId id : woken) {
+    Connection* const connection = Find(id);
+    CONVENE_CHECK(connection != nullptr);  // it reads its mail before it departs
+    AnswerWoken(&connection->outbox);
+    unsent_.push_back(id);
+  }
+  woken.clear();
+}
+
+void StoreThread::PostWoken() {
+  if (woken_.empty()) return;
+  for (const ConnectionId id : woken_) {
+    const size_t host = id % doorbells_.size();
+    shared_->mail[host].woken.push_back(id);
+    if (host != index_) has_new_mail_[host] = true;
+  }
+  woken_.clear();
+  ReadMail();
+}
+
+// First the peers, who can then send at the same time.
+void StoreThread::FlushWoken() {
+  for (size_t host = 0; host < doorbells_.size(); ++host) {
+    if (has_new_mail_[host]) RingDoorbell(doorbells_[host]);
+    has_new_mail_[host] = false;
+  }
+  for (const ConnectionId id : unsent_) {
+    if (Connection* connection = Find(id)) Flush(connection);
+  }
+  unsent_.clear();
+}
+
+// Sends what the socket takes, and asks for the events that the state calls for. A broken
+// connection stays: its event comes next.
+void StoreThread::Flush(Connection* connection) {
+  while (!connection->outbox.empty()) {
+    iovec vectors[64];
+    msghdr message = {};
+    message.msg_iov = vectors;
+    message.msg_iovlen = static_cast<size_t>(connection->outbox.Peek(vectors, 64));
+    // Nearly always one: for that, send() is the kernel's shorter way.
+    const ssize_t sent =
+        message.msg_iovlen == 1
+            ? send(connection->fd.get(), vectors[0].iov_base, vectors[0].iov_len, MSG_NOSIGNAL)
+            : sendmsg(connection->fd.get(), &message, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0) break;
+    connection->outbox.Consume(static_cast<size_t>(sent));
+  }
+  // Held input waits for room in the outbox, which this very call may have made.
+  const bool held = !connection->held_input.empty();
+  uint32_t interest = held ? 0u : EPOLLIN;
+  if (held || !connection->outbox.empty()) interest |= EPOLLOUT;
+  if (interest == connection->interest) return;
+  connection->interest = interest;
+  CONVENE_CHECK(
+      Watch(EPOLL_CTL_MOD, connection->fd.get(), interest, connection->conversation.id).ok());
+}
+
+}  // namespace convene::rendezvous

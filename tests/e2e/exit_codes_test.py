@@ -1,0 +1,59 @@
+"""What the scheduler sees of each way in which a worker can end: the rows of `convene --help-exit-codes`."""
+
+import unittest
+
+from tests.support.convene_testing import CONVENE, ConveneTestCase
+
+
+class ExitCodesTest(ConveneTestCase):
+
+    def run_script(self, script, expected_code, *flags):
+        text = self.finish(self.start(CONVENE, "run", "--standalone", *flags, "sh", "-c", script),
+                           20, expected_code)
+        self.assert_nothing_left()
+        return text
+
+    def test_all_workers_ended_with_0(self):
+        self.run_script("exit 0", 0, "--nproc-per-node", 2)
+
+    def test_a_failed_worker_is_1_and_its_own_code_is_told(self):
+        for code, words in ((3, "exit code 3"), (64, "exit code 64"), (70, "exit code 70"),
+                            (76, "exit code 76 (suspect device)"),
+                            (127, "exit code 127 (program not found)")):
+            with self.subTest(code=code):
+                text = self.run_script(f"echo last words >&2; exit {code}", 1)
+                self.assertIn("The first failure was rank 0 (local rank 0, pid ", text)
+                self.assertIn(f": {words}.", text)
+                self.assertIn("Its last lines:\n  last words", text)
+
+    def test_a_killed_worker_is_1_and_its_signal_is_told(self):
+        self.assertIn("killed by SIGKILL (out of memory?)", self.run_script("kill -9 $$", 1))
+
+    def test_75_starts_the_worker_again_for_free(self):
+        marker = self.path("started")
+        self.run_script(f"[ -e {marker} ] && exit 0; touch {marker}; exit 75", 0,
+                        "--max-restarts", 0)
+
+    def test_the_workers_own_code_where_it_was_asked_for(self):
+        for script, code in (("exit 3", 3), ("exit 64", 64), ("exit 76", 76), ("exit 255", 255),
+                             ("kill -9 $$", 128 + 9), ("kill -11 $$", 128 + 11), ("exit 0", 0)):
+            with self.subTest(script=script):
+                self.run_script(script, code, "--propagate-exit-code")
+
+    def test_the_first_failure_is_the_one_whose_code_is_propagated(self):
+        # Rank 0 ends with another code because rank 1 has failed.
+        script = 'if [ "$RANK" = 1 ]; then exit 5; fi; trap "exit 9" TERM; while :; do sleep 0.02; done'
+        text = self.run_script(script, 5, "--propagate-exit-code", "--nproc-per-node", 2)
+        self.assertIn("The first failure was rank 1", text)
+
+    def test_a_node_whose_health_check_fails_is_71_to_the_shell(self):
+        text = self.run_script("echo never", 71, "--health-check", "echo no GPU >&2; exit 1")
+        self.assertNotIn("never", text.replace("echo never", ""))
+        self.assertIn("no GPU", text)
+
+    def test_what_is_wrong_with_the_command_is_64(self):
+        self.run_script("exit 0", 64, "--nproc-per-node", "many")
+
+
+if __name__ == "__main__":
+    unittest.main()

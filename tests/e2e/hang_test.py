@@ -1,0 +1,77 @@
+"""A worker stands still: it is reported with where it stands, and the job goes on without anybody's help."""
+
+import os
+import re
+import signal
+import unittest
+
+from tests.support.convene_testing import (CONVENE, CONVENE_TRAIN, ConveneTestCase, find_program,
+                                           read_metrics, wait_until)
+
+# Automatic limits are 30 s at the least (//agent/core:hang_detector_test tells their stories): these are given.
+_LIMIT = ("--hang-timeout", "step=3,checkpoint=3")
+_HANG_S = 60
+_REPORT = r"hang: no step for [\d.]+ s \(limit 3 s\), phase (step|checkpoint)"
+
+
+class HangTest(ConveneTestCase):
+
+    def start_trainer(self):
+        return self.start(
+            CONVENE, "run", "--standalone", "--nproc-per-node", 2, "--max-restarts", 1, *_LIMIT,
+            find_program(CONVENE_TRAIN),
+            *self.train_arguments(steps=1000000, checkpoint_every=200, checkpoint_keep=2), log="trainer.log")
+
+    def start_script(self):
+        """A Python worker with the very snippet of the documentation, that hangs in its first life."""
+        with open(find_program("README.md"), encoding="utf-8") as page:
+            snippet = re.search(r"```python\n(.*?)```", page.read(), re.DOTALL).group(1)
+        script = self.path("worker.py")
+        with open(script, "w", encoding="utf-8") as out:
+            out.write(snippet + """
+progress = Progress(tells_every_phase=True)
+restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+for step in range(1, 60 if restarts == 0 else 10):
+    time.sleep(0.05)
+    progress.tell(step)
+while restarts == 0:
+    time.sleep(1)
+""")
+        return self.start(CONVENE, "run", "--standalone", "--max-restarts", 1, *_LIMIT, "--no-python",
+                          "/usr/bin/python3", script, log="script.log")
+
+    def test_workers_that_stand_still_are_reported_with_their_stacks_and_the_jobs_go_on(self):
+        trainer = self.start_trainer()
+        script = self.start_script()
+        # A trainer that is stopped from outside, as by a device that never answers.
+        # The agent has looked at it more than once by then, and neither a checkpoint nor a validation is near.
+        self.wait_for_step(410)
+        stopped = self.workers()[1]
+        os.kill(stopped, signal.SIGSTOP)
+        text = wait_until(lambda: "epoch 2" in self.output(trainer) and self.output(trainer), _HANG_S,
+                          "the trainer's second epoch")
+        self.assertRegex(text, _REPORT)
+        self.assertRegex(text, r"in the kernel's eyes:\n.*T \(stopped\)")
+        # The other rank answers SIGUSR2 with the stacks of its threads.
+        self.assertIn("SIGUSR2: the stacks of all threads; the program goes on", text)
+        self.assertIn("convene::worker::", text)
+        wait_until(lambda: any(m["epoch"] == 2 for m in read_metrics(self.path("metrics.jsonl"))), 60,
+                   "a step of the second epoch")
+        trainer.send_signal(signal.SIGTERM)
+        trainer.wait(40)
+
+        text = self.finish(script, _HANG_S)
+        self.assertRegex(text, _REPORT + ", step 59")
+        self.assertIn("in the kernel's eyes", text)
+        self.assert_nothing_left()
+
+    def test_pages_are_gone_when_the_job_is(self):
+        text = self.finish(self.start(CONVENE, "run", "--standalone", "--nproc-per-node", 2, "--no-python",
+                                      "/bin/sh", "-c", "test -w $CONVENE_PROGRESS && echo page=$CONVENE_PROGRESS"), 30)
+        pages = re.findall(r"page=(\S+)", text)
+        self.assertEqual(len(set(pages)), 2, text)
+        self.assertFalse([page for page in pages if os.path.exists(page)])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,241 @@
+"""What a network does to a job: cables pulled without a word, packets lost in one direction, a daemon out of reach.
+
+Each test has hosts of its own (tests/support/network_namespaces.py), a daemon on one and agents on others. The workers append a line with
+their epoch to one file, many times a second, and do not heed SIGTERM: the order of the lines proves that never two epochs are alive.
+"""
+
+import collections
+import os
+import signal
+import subprocess
+import time
+import unittest
+
+from tests.support.convene_testing import CONVENE, CONVENED, ConveneTestCase, find_program, wait_until
+from tests.support.network_namespaces import Network, NoNamespaces
+
+LEASE_S = 2.0
+Line = collections.namedtuple("Line", "epoch node restarts store")
+# One line after the other, while it runs.
+_WORKER = """
+trap '' TERM
+until [ -e "$DONE" ]; do echo "$CONVENE_EPOCH $NODE $TORCHELASTIC_RESTART_COUNT $MASTER_ADDR" >> "$LINES"; sleep 0.02; done
+"""
+
+
+class NetworkTest(ConveneTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.network = Network()
+        self.addCleanup(self.network.close)
+        try:
+            self.daemon_host = self.network.host("d")
+            self.hosts = [self.network.host(f"n{i}") for i in range(3)]
+        except NoNamespaces as reason:
+            self.skipTest(f"no network namespaces: {reason}")
+        self.daemon = None
+        self.agents = {}
+        self.lease_s = LEASE_S
+
+    def start_daemon(self, journal=True):
+        arguments = ["--state-dir", self.path("state")] if journal else []
+        self.daemon = self.start(CONVENED, "--port", 29400, *arguments, log="daemon.log", prefix=self.daemon_host.prefix)
+        wait_until(lambda: "serving" in self.output(self.daemon), 20, "the daemon")
+
+    def start_agent(self, number, program=_WORKER):
+        host = self.hosts[number]
+        self.agents[number] = self.start(
+            CONVENE, "run", "--nnodes", 2, "--spares", 1, "--nproc-per-node", 1, "--max-restarts", 0, "--rdzv-endpoint",
+            f"{self.daemon_host.address}:29400", "--rdzv-id", "job", "--node-rank", number, "--admission-delay", 0.2,
+            "--stop-grace", "abort=0.2,checkpoint=0.2",
+            "--rdzv-conf", f"keep_alive_interval={self.lease_s / 3},keep_alive_max_attempt=3,join_timeout=60",
+            "--no-python", "sh", "-c", program,
+            log=f"agent{number}.log", prefix=host.prefix, LINES=self.path("lines"), DONE=self.path("done"), NODE=str(number))
+
+    def start_job(self, agents=3, journal=True):
+        """Members are the nodes 0 and 1."""
+        self.start_daemon(journal)
+        for number in range(2):
+            self.start_agent(number)
+        self.wait_for_epoch(1, {0, 1})
+        for number in range(2, agents):
+            self.start_agent(number)
+            self.wait_for_node(number)
+
+    def agent_log(self, number):
+        return self.output(self.agents[number])
+
+    def lines(self):
+        """What the workers wrote, in the order of writing."""
+        if not os.path.exists(self.path("lines")):
+            return []
+        with open(self.path("lines"), encoding="utf-8") as lines:
+            words = [line.split() for line in lines if line.endswith("\n")]
+        return [Line(int(epoch), int(node), int(restarts), store) for epoch, node, restarts, store in words]
+
+    def wait_for_epoch(self, epoch, nodes, timeout_s=15):
+        """Until all of `nodes`, and no others, write in an epoch not below `epoch`; that one."""
+        def reached():
+            by_epoch = {}
+            for line in self.lines()[-200:]:
+                by_epoch.setdefault(line.epoch, set()).add(line.node)
+            return next((e for e, seen in by_epoch.items() if e >= epoch and seen == nodes), None)
+        try:
+            return wait_until(reached, timeout_s, f"epoch {epoch} of {nodes}")
+        except AssertionError as late:
+            raise AssertionError(f"{late}\n{self.all_logs()}") from None
+
+    def all_logs(self):
+        logs = [self.output(self.daemon), *map(self.output, self.agents.values())]
+        return "\n----\n".join(log[-3000:] for log in logs)
+
+    def seconds_until(self, condition, timeout_s, what):
+        start = time.monotonic()
+        wait_until(condition, timeout_s, what)
+        return time.monotonic() - start
+
+    def check_lines(self):
+        """No line of an epoch after the first one of a later epoch, and no restart counted."""
+        lines = self.lines()
+        epochs = [line.epoch for line in lines]
+        self.assertTrue(epochs == sorted(epochs), [(line.epoch, line.node) for line in lines])
+        self.assertEqual({line.restarts for line in lines}, {0})
+
+    def end_job(self, is_fenced=True):
+        with open(self.path("done"), "w", encoding="utf-8"):
+            pass
+        for agent in self.agents.values():
+            self.finish(agent, 20)
+        if is_fenced:
+            self.check_lines()
+
+    def stops(self, number):
+        """How often the agent has stopped its workers."""
+        return self.agent_log(number).count("stopping the workers")
+
+    def test_a_node_cut_off_silently_is_replaced_and_comes_back(self):
+        self.start_job()
+        self.network.cut(self.hosts[1])
+        self.check_lost(1)
+        self.wait_for_epoch(2, {0, 2})
+        self.network.mend(self.hosts[1])
+        self.wait_for_node(1)
+        self.network.cut(self.hosts[2])
+        self.wait_for_epoch(3, {0, 1})
+        self.network.mend(self.hosts[2])
+        self.end_job()
+
+    def check_lost(self, number):
+        """The first survivor is told in time, and the agent that was cut off knows it as soon."""
+        told = self.seconds_until(lambda: self.stops(0) > 0, LEASE_S + 5, "the survivor is told")
+        print(f"{self.id().rsplit('.', 1)[1]}: survivor told after {told:.2f} s of a lease of {LEASE_S:g} s", flush=True)
+        self.assertLess(told, LEASE_S + 1)
+        self.assertIn("silent for its lease", self.output(self.daemon))
+        self.assertGreater(self.stops(number), 0)
+
+    def wait_for_node(self, number):
+        """Until the daemon has a node again that it had lost."""
+        wait_until(lambda: f'"node_rank":{number}' in self.status(), 10, f"node {number} is back")
+
+    def status(self):
+        done = subprocess.run(
+            [*self.daemon_host.prefix, find_program(CONVENE), "status", "job", "--json", "--endpoint", "127.0.0.1:29400"],
+            capture_output=True, text=True, check=False, timeout=10)
+        return done.stdout
+
+    def test_without_a_journal_too_and_with_the_interface_down(self):
+        self.start_job(journal=False)
+        self.hosts[1].interface_down()
+        self.check_lost(1)
+        self.wait_for_epoch(2, {0, 2})
+        self.hosts[1].interface_up()
+        self.wait_for_node(1)
+        self.end_job()
+
+    def test_a_daemon_out_of_reach_for_a_quarter_of_the_lease_stops_nobody(self):
+        self.lease_s = 4
+        self.start_job(agents=2)
+        for _ in range(2):
+            self.network.cut(self.daemon_host)
+            self.run_for(1)
+            self.network.mend(self.daemon_host)
+            self.run_for(1)
+        self.assertEqual([self.stops(0), self.stops(1)], [0, 0], self.all_logs())
+        self.end_job()
+        self.assertEqual({line.epoch for line in self.lines()}, {1})
+
+    def run_for(self, seconds):
+        end = time.monotonic() + seconds
+        wait_until(lambda: time.monotonic() > end, seconds + 5, "time")
+
+    def test_a_daemon_out_of_reach_for_longer_stops_all_and_they_go_on_later(self):
+        self.start_job(agents=2)
+        self.network.cut(self.daemon_host)
+        for number in range(2):
+            wait_until(lambda n=number: self.stops(n) > 0, LEASE_S + 2, "an agent stops its workers")
+        self.network.mend(self.daemon_host)
+        self.wait_for_epoch(2, {0, 1})
+        self.end_job()
+
+    def test_a_node_that_is_not_heard_but_hears(self):
+        self.start_job()
+        self.network.cut_one_way(self.hosts[1], self.daemon_host)
+        self.check_lost(1)
+        self.wait_for_epoch(2, {0, 2})
+        self.network.mend(self.hosts[1])
+        self.wait_for_node(1)
+        self.end_job()
+
+    def test_a_node_that_is_heard_but_hears_nothing(self):
+        self.start_job()
+        self.network.cut_one_way(self.daemon_host, self.hosts[1])
+        self.wait_for_epoch(2, {0, 2}, timeout_s=4 * LEASE_S)
+        self.network.mend(self.hosts[1])
+        self.wait_for_node(1)
+        self.end_job()
+
+    def test_an_agent_that_was_paused_beyond_its_lease_stops_its_workers_when_it_wakes_up(self):
+        self.start_job()
+        self.agents[1].send_signal(signal.SIGSTOP)
+        self.wait_for_epoch(2, {0, 2})
+        self.agents[1].send_signal(signal.SIGCONT)
+        wait_until(lambda: self.stops(1) > 0, 1, "the agent stops its workers")
+        self.wait_for_node(1)
+        seen = len(self.lines())
+        self.wait_for_epoch(2, {0, 2})
+        self.assertNotIn(1, {line.epoch for line in self.lines()[seen:]})
+        self.end_job(is_fenced=False)  # Nobody was awake to stop them.
+
+    def test_a_bad_line_makes_no_node_lost(self):
+        self.lease_s = 10
+        self.network.disturb(loss=0.3, delay_s=0.1)
+        self.start_daemon()
+        for number in range(2):
+            self.start_agent(number)
+        self.wait_for_epoch(1, {0, 1}, timeout_s=45)  # One try in two gets through within its 2 s.
+        self.run_for(5)
+        self.assertEqual([self.stops(0), self.stops(1)], [0, 0], self.all_logs())
+        self.network.disturb()
+        self.end_job()
+        self.assertEqual({line.epoch for line in self.lines()}, {1})
+
+    def test_a_path_that_swallows_long_packets_lets_a_failure_through(self):
+        self.network.disturb(longest=1300)
+        self.start_daemon()
+        for number in range(2):
+            self.start_agent(number, program='for i in $(seq 20); do printf "%0200d\\n" $i >&2; done; [ $NODE = 0 ] || exit 3; sleep 60')
+        for agent in self.agents.values():
+            self.assertIn("rank 1 (local rank 0", self.finish(agent, 10, expected_code=1))
+
+    def test_a_node_whose_address_changes_comes_back_under_the_new_one(self):
+        self.start_job(agents=2)
+        self.network.change_address(self.hosts[0])
+        epoch = self.wait_for_epoch(2, {0, 1})
+        stores = {line.store for line in self.lines() if line.epoch == epoch}
+        self.assertEqual(stores, {self.hosts[0].address})
+        self.end_job()
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

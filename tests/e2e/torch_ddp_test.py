@@ -1,0 +1,75 @@
+"""An unmodified PyTorch program, data parallel over gloo: one, two and four nodes, a worker killed in the middle, the same loss."""
+
+import json
+import socket
+import unittest
+
+from tests.support.convene_testing import find_program
+from tests.support.torch_testing import CONVENE, TORCHRUN_LINK, TorchTestCase, need_torch
+
+SCRIPT = "tests/e2e/torch_ddp_script.py"
+
+
+def setUpModule():
+    need_torch()
+
+
+def free_port():
+    """One that the kernel just gave out: nodes have to agree on it beforehand."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class TorchDdpTest(TorchTestCase):
+    _whole = None  # the uninterrupted run's result, once for all
+
+    def train(self, name, commands, crash_rank=-1):
+        """Runs the script by one command a node; the result that rank 0 wrote."""
+        result = self.path(f"{name}.json")
+        script = [find_program(SCRIPT), "--checkpoint", self.path(f"{name}.pt"), "--result", result,
+                  "--crash-rank", crash_rank]
+        nodes = [self.start_torch(program, *arguments, *script, log=f"{name}.{i}.log")
+                 for i, (program, *arguments) in enumerate(commands)]
+        for node in nodes:
+            self.finish(node, 200)
+        self.assert_nothing_left()
+        with open(result, encoding="ascii") as f:
+            return json.load(f)
+
+    def whole(self):
+        if TorchDdpTest._whole is None:
+            TorchDdpTest._whole = self.train("whole", [[TORCHRUN_LINK]])
+        return TorchDdpTest._whole
+
+    def check_recovered(self, result, world):
+        whole = self.whole()
+        self.assertEqual(whole["attempt"], 0)
+        self.assertEqual(whole["world"], 1)
+        self.assertEqual(result["world"], world)
+        self.assertEqual(result["attempt"], 1)
+        self.assertEqual(result["first_epoch"], 2, "goes on from the checkpoint of epoch 1")
+        # The same batches whatever the world's size; sums in another order.
+        self.assertAlmostEqual(result["loss"], whole["loss"], places=5)
+
+    def test_one_node_under_convene_run(self):
+        self.check_recovered(self.train("one", [[
+            CONVENE, "run", "--nproc-per-node", 2, "--max-restarts", 1]], crash_rank=1), 2)
+
+    def test_two_static_nodes_under_the_name_torchrun(self):
+        port = free_port()
+        self.check_recovered(self.train("two", [[
+            TORCHRUN_LINK, "--nnodes", 2, "--nproc_per_node", 1, "--node_rank", rank,
+            "--master_addr", "127.0.0.1", "--master_port", port, "--max_restarts", 1]
+            for rank in (0, 1)], crash_rank=1), 2)
+
+    def test_four_nodes_meet_at_an_endpoint(self):
+        port = free_port()
+        self.check_recovered(self.train("four", [[
+            CONVENE, "run", "--nnodes", 4, "--rdzv-backend", "c10d", "--rdzv-endpoint",
+            f"127.0.0.1:{port}", "--rdzv-id", "four", "--max-restarts", 1]
+            for _ in range(4)], crash_rank=2), 4)
+
+
+if __name__ == "__main__":
+    unittest.main()

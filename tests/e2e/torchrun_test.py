@@ -1,0 +1,122 @@
+"""Our program under the name `torchrun`: how it is called, what it ends with, which signals it takes. Needs no PyTorch."""
+
+import os
+import signal
+import subprocess
+import unittest
+
+from tests.support.convene_testing import CONVENE, ConveneTestCase, find_program, wait_until
+
+TORCHRUN = "launcher/torchrun"
+
+
+class TorchrunTest(ConveneTestCase):
+
+    def script(self, text, name="script"):
+        with open(self.path(name), "w", encoding="utf-8") as f:
+            f.write(text)
+        return self.path(name)
+
+    def run_torchrun(self, *arguments, expected_code=0, **environment):
+        text = self.finish(self.start(TORCHRUN, *arguments, **environment), 20, expected_code)
+        self.assert_nothing_left()
+        return text
+
+    def test_any_name_runs_under_unbuffered_python(self):
+        script = self.script("import sys; print(sys.argv[1:], sys.stdout.write_through)")
+        self.assertIn("['--nnodes', '7'] True", self.run_torchrun(script, "--nnodes", "7"))
+
+    def test_a_program_needs_no_python(self):
+        self.assertIn("hello", self.run_torchrun("--no-python", "echo", "hello"))
+        text = self.run_torchrun("echo", "hello", expected_code=1)
+        self.assertIn("write --no-python before it", text)
+
+    def test_a_module(self):
+        self.script("import sys; print('module', __name__, sys.argv[1:])", "mine.py")
+        text = self.run_torchrun("-m", "mine", "x", PYTHONPATH=self.directory)
+        self.assertIn("module __main__ ['x']", text)
+
+    def test_a_script_by_its_path(self):
+        script = self.script("import sys; print('path', __name__, sys.argv)")
+        self.assertIn(f"path __main__ ['{script}', 'x']", self.run_torchrun("--run-path", script, "x"))
+
+    def test_a_failed_job_ends_with_1_whatever_its_worker_ended_with(self):
+        script = self.script("import sys; sys.exit(85)")
+        self.assertIn("85", self.run_torchrun(script, expected_code=1))
+        self.run_torchrun(self.path("nowhere.py"), expected_code=1)
+
+    def test_a_command_line_that_cannot_be_read_ends_with_2(self):
+        self.assertIn("--nproc-per-node", self.run_torchrun("--nproc-per-nodes=2", "x", expected_code=2))
+        self.assertIn("torchrun: ", self.run_torchrun(expected_code=2))
+        self.run_torchrun("--nnodes", "x", "y", expected_code=2)
+        self.assertIn("--rdzv-endpoint", self.run_torchrun("--help"))
+
+    def start_waiting(self, *flags):
+        """A job of one worker that writes down the first signal it gets."""
+        script = self.script(
+            "import os, signal, sys, time\n"
+            "def told(number, frame):\n"
+            f"    open({self.path('told')!r}, 'w').write(signal.Signals(number).name)\n"
+            "    sys.exit(0)\n"
+            "for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT): signal.signal(number, told)\n"
+            f"open({self.path('up')!r}, 'w').close()\n"
+            "while True: time.sleep(0.05)\n")
+        job = self.start(*flags, script)
+        wait_until(lambda: os.path.exists(self.path("up")), 20, "the worker's start")
+        return job
+
+    def test_a_signal_to_handle_reaches_the_worker_and_ends_the_job_with_1(self):
+        job = self.start_waiting(TORCHRUN, "--signals-to-handle", "SIGTERM,SIGUSR1")
+        job.send_signal(signal.SIGUSR1)
+        self.finish(job, 20, 1)
+        with open(self.path("told"), encoding="ascii") as f:
+            self.assertEqual(f.read(), "SIGUSR1")
+        self.assert_nothing_left()
+
+    def test_a_signal_that_is_not_to_handle_has_its_own_effect(self):
+        job = self.start_waiting(CONVENE, "run", "--signals-to-handle", "SIGTERM", "--no-python",
+                                 "python3")
+        job.send_signal(signal.SIGINT)
+        self.assertEqual(job.wait(20), -signal.SIGINT)
+        self.assert_nothing_left()
+
+    def test_ctrl_c_ends_a_command_that_waits_for_a_hosts_name(self):
+        job = self.start(CONVENE, "run", "--nnodes", 2, "--rdzv-endpoint", "no-such-host.invalid", "--no-python", "true")
+        wait_until(lambda: "trying again" in self.output(job), 20, "the first look-up")
+        job.send_signal(signal.SIGINT)
+        self.assertEqual(job.wait(5), -signal.SIGINT)  # It tries for 15 s.
+
+    def test_two_static_nodes_are_told_the_masters_name(self):
+        import socket
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        script = self.script("import os; e = os.environ\n"
+                             "print('rank', e['RANK'], 'group', e['GROUP_RANK'], e['MASTER_ADDR'])")
+        nodes = [self.start(TORCHRUN, "--nnodes", 2, "--node-rank", rank, "--master-addr",
+                            "localhost", "--master-port", port, script) for rank in (1, 0)]
+        self.assertIn("rank 1 group 1 localhost", self.finish(nodes[0], 20))
+        self.assertIn("rank 0 group 0 localhost", self.finish(nodes[1], 20))
+
+    def complete(self, program, *words):
+        """What bash offers after `words`."""
+        command = [find_program(program), *(["run"] if program == CONVENE else []),
+                   "--print-completion", "bash"]
+        script = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        name = os.path.basename(program)
+        script += (f'COMP_WORDS=({name} {" ".join(map(repr, words))}); COMP_CWORD={len(words)}\n'
+                   f'_{name}_complete; echo "${{COMPREPLY[@]}}"')
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+        self.assertEqual(done.stderr, "")
+        return done.stdout.split()
+
+    def test_bash_completes_flags_choices_and_commands(self):
+        self.assertEqual(self.complete(TORCHRUN, "--nproc"), ["--nproc-per-node", "--nproc_per_node"])
+        self.assertEqual(self.complete(TORCHRUN, "--start-method", ""),
+                         ["spawn", "fork", "forkserver"])
+        self.assertEqual(self.complete(CONVENE, "se"), ["serve"])
+        self.assertEqual(self.complete(CONVENE, "run", "--spa"), ["--spares"])
+
+
+if __name__ == "__main__":
+    unittest.main()

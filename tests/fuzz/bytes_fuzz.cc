@@ -1,0 +1,345 @@
+// libFuzzer on all that reads bytes from outside, but the store (store_fuzz.cc). One program,
+// because building it costs more than running it: the input's first byte says who reads the rest.
+//
+// Checked besides what the sanitizers see stands at each reader.
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "agent/core/hang_detector.h"
+#include "agent/process/error_record.h"
+#include "agent/process/progress_page.h"
+#include "agent/process/timer_table.h"
+#include "launcher/flags.h"
+#include "launcher/job_spec.h"
+#include "launcher/rendezvous_conf.h"
+#include "proto/journal.pb.h"
+#include "rendezvous/journal/journal.h"
+#include "rendezvous/journal/record_wire.h"
+#include "rendezvous/quorum/messages.h"
+#include "rendezvous/server/front.h"
+#include "rendezvous/server/http_request.h"
+#include "rendezvous/server/job_table.h"
+#include "rendezvous/wire/status_json.h"
+#include "rendezvous/wire/wire.h"
+#include "tests/sim/counters.h"
+#include "tools/base/check.h"
+#include "tools/base/clock.h"
+#include "tools/base/testing/temp_dir.h"
+
+namespace convene {
+namespace {
+
+using rendezvous::Job;
+using rendezvous::JobTable;
+using rendezvous::MemberId;
+using rendezvous::Outbox;
+
+// Takes the input apart.
+class Script {
+ public:
+  explicit Script(absl::string_view bytes) : bytes_(bytes) {}
+
+  bool empty() const { return bytes_.empty(); }
+  uint8_t Byte() {
+    const auto byte = bytes_.empty() ? uint8_t{0} : static_cast<uint8_t>(bytes_[0]);
+    bytes_.remove_prefix(std::min<size_t>(1, bytes_.size()));
+    return byte;
+  }
+  absl::string_view Piece(size_t length) {
+    const absl::string_view piece = bytes_.substr(0, length);
+    bytes_.remove_prefix(piece.size());
+    return piece;
+  }
+  absl::string_view Rest() { return Piece(bytes_.size()); }
+
+ private:
+  absl::string_view bytes_;
+};
+
+// Not the disk.
+std::string TestFolder() {
+  if (access("/dev/shm", W_OK) == 0) setenv("TEST_TMPDIR", "/dev/shm", /*overwrite=*/0);
+  static const auto* const folder = new testing::TempDir();  // Left behind when a crash is found.
+  static const int cleanup = std::atexit([] { RemoveTree(folder->path()).IgnoreError(); });
+  static_cast<void>(cleanup);
+  return folder->path();
+}
+
+// Four bytes decide; a request is refused with a status that there is, or eats what it was given.
+void ReadPort(Script script) {
+  const size_t piece = script.Byte() + size_t{1};
+  const absl::string_view rest = script.Rest();
+  const rendezvous::Protocol protocol = rendezvous::ProtocolOf(rest.substr(0, 4));
+  CONVENE_CHECK(rest.size() < 4 || protocol != rendezvous::Protocol::kUndecided);
+  CONVENE_CHECK(rest.size() < 4 || protocol == rendezvous::ProtocolOf(rest));
+  rendezvous::HttpRequestReader reader;
+  Script pieces(rest);
+  while (!pieces.empty()) {
+    absl::string_view input = pieces.Piece(piece);
+    while (!input.empty()) {
+      const size_t before = input.size();
+      const auto outcome = reader.Read(&input);
+      if (outcome == rendezvous::HttpRequestReader::Outcome::kRefused) {
+        CONVENE_CHECK(reader.refusal() >= 400 && reader.refusal() <= 505);
+        return;
+      }
+      CONVENE_CHECK(input.size() < before);
+      if (outcome == rendezvous::HttpRequestReader::Outcome::kNeedsMore) break;
+      CONVENE_CHECK(!reader.request().path.empty());
+    }
+  }
+}
+
+// A table of jobs and who speaks to it. After each event nothing is due, and the counters are
+// right.
+class Table {
+ public:
+  explicit Table(const std::vector<rendezvous::JobRecord>& records) {
+    table_.StartRecording();
+    table_.set_survives_restart(true);
+    for (const rendezvous::JobRecord& record : records) table_.Restore(now_, record);
+    Settle();
+  }
+
+  void Wait(absl::Duration duration) {
+    now_ = now_ + duration;
+    Settle();
+  }
+
+  void Hear(size_t speaker, const rendezvous::pb::AgentMessage& message) {
+    const absl::StatusOr<rendezvous::AgentEnvelope> envelope = rendezvous::FromWire(message);
+    if (!envelope.ok()) return;
+    MemberId& id = speakers_[speaker];
+    if (const auto* hello = std::get_if<rendezvous::Hello>(&envelope->body)) {
+      Leave(speaker);
+      id = last_id_ = last_id_.Next();
+      jobs_.push_back(hello->job_id);
+      const absl::Status joined = table_.Join(now_, id, envelope->incarnation, *hello, &outbox_);
+      if (!joined.ok()) id = MemberId();
+    } else {
+      table_.Receive(now_, id, envelope->incarnation, envelope->epoch,
+                     std::get<rendezvous::AgentEvent>(envelope->body), &outbox_);
+    }
+    Settle();
+  }
+
+  void Leave(size_t speaker) {
+    table_.Disconnect(now_, std::exchange(speakers_[speaker], MemberId()), &outbox_);
+    Settle();
+  }
+
+  // What it writes down can be read, and another goes on with it.
+  void Restart() {
+    const rendezvous::RecordChanges changes = table_.TakeChanges(now_);
+    for (const std::string& id : changes.forgotten) written_.erase(id);
+    for (const rendezvous::JobRecord& record : changes.jobs) {
+      written_[record.founder.job_id] = rendezvous::ToWire(record);
+    }
+    CONVENE_CHECK(!rendezvous::StatusJson(*table_.Views(now_, "")).empty());
+    table_ = JobTable();
+    table_.StartRecording();
+    table_.set_survives_restart(true);
+    for (const auto& [id, wire] : written_) {
+      const absl::StatusOr<rendezvous::JobRecord> record = rendezvous::FromWire(wire);
+      CONVENE_CHECK(record.ok());
+      table_.Restore(now_, *record);
+    }
+    Settle();
+  }
+
+ private:
+  void Settle() {
+    for (int ticks = 0; table_.wake_at() <= now_; ++ticks) {
+      CONVENE_CHECK(ticks < 4);
+      table_.Tick(now_, &outbox_);
+    }
+    outbox_ = Outbox();
+    for (const std::string& id : jobs_) {
+      if (const Job* job = table_.Find(id)) sim::CheckCounters(job->state());
+    }
+  }
+
+  MonotonicTime now_ = MonotonicTime::FromEpoch(absl::Hours(1));
+  JobTable table_;
+  Outbox outbox_;
+  std::map<size_t, MemberId> speakers_;
+  std::vector<std::string> jobs_;
+  std::map<std::string, rendezvous::v1::JobRecord> written_;
+  MemberId last_id_;
+};
+
+// The journal is refused, or what it tells can be gone on with.
+void ReadJournal(Script script) {
+  const std::string folder = TestFolder();
+  std::ofstream(folder + "/journal", std::ios::binary | std::ios::trunc) << script.Rest();
+  const auto opened = rendezvous::Journal::Open({folder});
+  if (!opened.ok()) return;
+  Table table(opened->jobs);
+  table.Wait(absl::Seconds(10));
+  table.Wait(absl::Hours(24));
+}
+
+// One record, without the checksum that hides it from the fuzzer.
+void ReadRecord(Script script) {
+  rendezvous::v1::JobRecord wire;
+  const absl::string_view bytes = script.Rest();
+  if (!wire.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return;
+  const absl::StatusOr<rendezvous::JobRecord> record = rendezvous::FromWire(wire);
+  if (!record.ok()) return;
+  Table table({*record});
+  table.Wait(absl::Seconds(10));
+  table.Wait(absl::Hours(24));
+}
+
+// What agents may say, in any order. Each step: who or what, a length, a message.
+void ReadMessages(Script script) {
+  Table table({});
+  while (!script.empty()) {
+    const uint8_t step = script.Byte();
+    if (step >= 240) {
+      table.Wait(absl::Milliseconds(1 << (step - 240)));
+    } else if (step >= 232) {
+      table.Leave(step - 232);
+    } else if (step == 231) {
+      table.Restart();
+    } else {
+      const absl::string_view bytes = script.Piece(script.Byte());
+      rendezvous::pb::AgentMessage message;
+      if (message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+        table.Hear(step % 8, message);
+      }
+    }
+  }
+  table.Restart();
+  table.Wait(absl::Hours(24));
+}
+
+// Any memory, looked at again and again.
+void ReadPages(Script script) {
+  static auto* const page = agent::ProgressPage::Create(TestFolder())->release();
+  const auto flags = script.Byte();
+  agent::HangLimits limits;
+  limits.startup = absl::Seconds(flags % 16 * 10);
+  agent::HangDetector detector(limits, absl::Seconds(1));
+  MonotonicTime now = MonotonicTime::FromEpoch(absl::Hours(1));
+  detector.BeginEpoch(0, 2, now);
+  while (!script.empty()) {
+    now = now + absl::Milliseconds(100 * script.Byte());
+    const absl::string_view bytes = script.Piece(64);
+    std::fstream(page->path(), std::ios::binary | std::ios::in | std::ios::out) << bytes;
+    std::map<int, agent::WorkerReading> readings;
+    if (const auto reading = page->Read()) {
+      CONVENE_CHECK(!reading->phase.empty() && reading->step >= 0);
+      readings[0] = *reading;
+    }
+    const auto verdict = detector.Look(readings, now);
+    CONVENE_CHECK(!verdict.has_value() || !verdict->local_ranks.empty());
+    detector.Progress(now);
+  }
+}
+
+void ReadErrorFile(Script script) {
+  const std::string json(script.Rest());
+  const auto record = agent::ParseErrorRecord(json);
+  CONVENE_CHECK(!record.has_value() || (!record->lines.empty() && record->lines.size() <= 3));
+  agent::WithErrorCode(json, -9);
+}
+
+// Words and PET_ variables, each ended by a zero byte.
+void ReadCommandLine(Script script) {
+  const bool as_torchrun = script.Byte() % 2 == 1;
+  std::vector<std::string> words;
+  std::map<std::string, std::string> environment;
+  for (const absl::string_view word : absl::StrSplit(script.Rest(), '\0')) {
+    const std::pair<std::string, std::string> pair = absl::StrSplit(word, absl::MaxSplits('=', 1));
+    if (!word.empty() && word[0] >= 'A' && word[0] <= 'Z') {
+      environment.insert(pair);
+    } else {
+      words.emplace_back(word);
+    }
+  }
+  const launcher::EnvironmentLookup lookup =
+      [&environment](const std::string& name) -> std::optional<std::string> {
+    const auto found = environment.find(name);
+    if (found == environment.end()) return std::nullopt;
+    return found->second;
+  };
+  const auto line = as_torchrun ? launcher::ParseTorchrunCommandLine(words, lookup)
+                                : launcher::ParseCommandLine(words, lookup);
+  if (!line.ok()) {
+    CONVENE_CHECK(!line.status().message().empty());
+    return;
+  }
+  const auto* flags = std::get_if<launcher::RunFlags>(&*line);
+  if (flags == nullptr) return;
+  launcher::Machine machine;
+  machine.host_name = "here";
+  const auto spec = launcher::MakeJobSpec(*flags, lookup, machine, "random");
+  CONVENE_CHECK(spec.ok() || !spec.status().message().empty());
+}
+
+void ReadConf(Script script) {
+  std::vector<std::string> reasons;
+  const bool takes_unknown = script.Byte() % 2 == 1;
+  launcher::ParseRendezvousConf(std::string(script.Rest()), takes_unknown, &reasons)
+      .status()
+      .IgnoreError();
+}
+
+// What another daemon's answer makes `convene status` print.
+void ReadStatus(Script script) {
+  const absl::string_view bytes = script.Rest();
+  rendezvous::pb::JobStatus status;
+  if (!status.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return;
+  rendezvous::StatusJson({rendezvous::FromWire(status)});
+}
+
+// What processes write to the FIFO of the file timer.
+void ReadTimers(Script script) {
+  agent::TimerTable table;
+  MonotonicTime now = MonotonicTime::FromEpoch(absl::Hours(1));
+  for (const absl::string_view line : absl::StrSplit(script.Rest(), '\n')) {
+    now = now + absl::Milliseconds(line.size());
+    const auto request = agent::ParseTimerRequest(std::string(line));
+    if (!request.has_value()) continue;
+    CONVENE_CHECK(request->pid > 0 && request->signal >= 0);
+    table.Apply(*request, absl::UnixEpoch(), now);
+    int64_t last = 0;
+    for (const auto& expired : table.TakeExpired(now)) {
+      CONVENE_CHECK(expired.pid > last && expired.late >= absl::ZeroDuration());
+      last = expired.pid;
+    }
+    CONVENE_CHECK(table.next_due() > now);
+  }
+}
+
+using Reader = void (*)(Script);
+constexpr Reader kReaders[] = {ReadPort,   ReadJournal,   ReadRecord,      ReadMessages,
+                               ReadPages,  ReadErrorFile, ReadCommandLine, ReadConf,
+                               ReadStatus, ReadTimers};
+
+}  // namespace
+}  // namespace convene
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  convene::Script script(absl::string_view(reinterpret_cast<const char*>(data), size));
+  const uint8_t reader = script.Byte();
+  convene::kReaders[reader % std::size(convene::kReaders)](script);
+  return 0;
+}

@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""Writes the seed corpora: of store_fuzz one script for each opcode, and the conversations that took thought; of bytes_fuzz something that
+each reader takes.
+
+usage: tests/fuzz/make_corpus.py STORE_FOLDER BYTES_FOLDER
+"""
+
+import os
+import struct
+import sys
+
+
+def text(value: bytes) -> bytes:
+    return struct.pack('<Q', len(value)) + value
+
+
+def texts(*values: bytes) -> bytes:
+    return struct.pack('<Q', len(values)) + b''.join(map(text, values))
+
+
+VALIDATE = b'\0' + struct.pack('<I', 0x3C85F7CE)
+K, V, Q = text(b'/k'), text(b'v'), text(b'/q')
+ONE = struct.pack('<q', 1)
+TWO = struct.pack('<q', 2)
+REQUESTS = {
+    'set': b'\x01' + K + V,
+    'compare_set': b'\x02' + K + text(b'') + V,
+    'get': b'\x03' + K,
+    'add': b'\x04' + text(b'n') + ONE,
+    'check': b'\x05' + texts(b'/k', b'/q'),
+    'wait': b'\x06' + texts(b'/k'),
+    'wait_two': b'\x06' + texts(b'/k', b'/q'),
+    'wait_queue': b'\x06' + texts(b'/q'),
+    'num_keys': b'\x07',
+    'delete': b'\x08' + K,
+    'append': b'\x09' + K + V,
+    'multi_get': b'\x0a' + texts(b'/k', b'/none'),
+    'multi_set': b'\x0b' + struct.pack('<q', 2) + K + V + text(b'/j') + text(b''),
+    'cancel': b'\x0c',
+    'ping': b'\x0d' + struct.pack('<I', 7),
+    'push': b'\x0e' + Q + V,
+    'pop': b'\x0f' + Q,
+    'queue_len': b'\x10' + Q,
+    'list_keys': b'\x11',
+    'barrier': b'\x12' + text(b'/b') + TWO,
+}
+CONVERSATIONS = {
+    'wake': [(0, 'wait'), (1, 'set'), (0, 'cancel'), (0, 'get')],
+    'cancel_first': [(0, 'wait'), (0, 'cancel'), (1, 'set')],
+    'consumers': [(0, 'wait_queue'), (1, 'wait_queue'), (2, 'push'), (2, 'push'), (0, 'pop'), (1, 'pop'), (1, 'pop')],
+    'watchers': [(0, 'wait_two'), (1, 'push'), (1, 'set'), (1, 'queue_len')],
+    'barrier': [(0, 'barrier'), (1, 'barrier'), (2, 'barrier')],
+    'question_in_a_wait': [(0, 'wait'), (0, 'get'), (1, 'multi_set')],
+}
+
+
+def script(steps) -> bytes:
+    """Steps of (connection, bytes), in pieces of up to 64 bytes."""
+    pieces = []
+    for peer, data in steps:
+        for begin in range(0, len(data), 64):
+            piece = data[begin:begin + 64]
+            pieces.append(bytes([(len(piece) - 1) << 2 | peer]) + piece)
+    return b''.join(pieces)
+
+
+def varint(value: int) -> bytes:
+    value &= (1 << 64) - 1
+    data = b''
+    while value > 127:
+        data += bytes([value & 127 | 128])
+        value >>= 7
+    return data + bytes([value])
+
+
+def message(fields) -> bytes:
+    """protobuf: {number: int, bytes or a float, which stands for a fixed64}."""
+    data = b''
+    for number, value in fields.items():
+        if isinstance(value, float):
+            data += varint(number << 3 | 1) + struct.pack('<Q', int(value))
+        elif isinstance(value, int):
+            data += varint(number << 3) + varint(value)
+        else:
+            data += varint(number << 3 | 2) + varint(len(value)) + value
+    return data
+
+
+def hello(host: bytes, **more: int) -> bytes:
+    fields = {1: b'j', 2: host, 3: -1, 4: 1, 5: 1, 6: 2, 8: 2, 9: 1000, 10: 100, 12: 500, **{int(key[1:]): value for key, value in more.items()}}
+    return message(fields)
+
+
+def said(speaker: int, kind: int, body: bytes, epoch: int = 0) -> bytes:
+    data = message({1: float(speaker + 1), 2: epoch, kind: body})
+    return bytes([speaker, len(data)]) + data
+
+
+def wait_ms(power: int) -> bytes:
+    return bytes([240 + power])
+
+
+def joined(speaker: int, **more: int) -> bytes:
+    return said(speaker, 3, hello(b'node%d' % speaker, **more)) + said(speaker, 4, message({1: b'h', 2: 7}))
+
+
+RESTART = b'\xe7'
+FAILURE = message({1: message({1: 0, 2: 0, 3: b'node0', 4: 9, 5: 1, 7: b'exit code 1', 8: b'line', 9: 1})})
+TALKS = {
+    'success': joined(0) + joined(1) + wait_ms(8) + said(0, 7, b'', 1) + said(1, 7, b'', 1),
+    'failures': joined(0) + joined(1) + b''.join(said(0, 6, FAILURE, epoch) + said(0, 4, b'', epoch) + said(1, 4, b'', epoch) for epoch in (1, 2, 3)),
+    'resumed': joined(0) + joined(1) + RESTART + said(0, 3, hello(b'node0', f11=1, f13=1, f19=1)) + said(1, 3, hello(b'node1', f11=1, f13=1, f19=1)),
+    'lost': joined(0) + joined(1) + said(0, 5, message({1: message({1: 5, 3: b'step'})}), 1) + wait_ms(10) + b'\xe9',
+    'rivals': said(0, 3, hello(b'node0', f3=1)) + said(1, 3, hello(b'node1', f3=1)) + wait_ms(9) + RESTART + said(1, 8, message({1: b'bye', 2: 1})),
+    'closed': joined(0) + wait_ms(7) + said(0, 7, b'', 1) + RESTART + joined(1) + joined(1, f11=9),
+}
+RECORD = message({1: hello(b'node0'), 2: 2, 4: 1, 5: 1, 6: message({1: b'node0', 2: 1.0, 3: -1, 4: 1, 5: 500, 9: 1}), 7: message({2: 1, 4: 1}), 8: 1,
+                  13: 0, 16: message({1: 1}), 18: 1, 23: message({1: b'node0', 2: -1, 3: 1, 4: 5, 5: 1, 6: 30000, 7: b'why'})})
+PAGE = b'CONVPRG1' + struct.pack('<QqQII', 2, 5, 3600 * 10**9, 3, 0) + b'step'.ljust(24, b'\0')
+# By the number of the reader in bytes_fuzz.cc.
+READ = {
+    'port_http': (0, b'\x20GET /status?job=a%20b HTTP/1.1\r\nHost: h\r\n\r\nHEAD / HTTP/1.0\r\n\r\n'),
+    'port_grpc': (0, b'\x05PRI * HTTP/2.0\r\n\r\n'),
+    'journal_empty': (1, b'convene-journal 1\n'),
+    'record': (2, RECORD),
+    **{f'messages_{name}': (3, talk) for name, talk in TALKS.items()},
+    'pages': (4, b'\x03' + b''.join(b'\x0a' + PAGE.replace(struct.pack('<q', 5), struct.pack('<q', step)) for step in range(5, 9)) + b'\xff' + PAGE),
+    'error_torch': (5, b'{"message": {"message": "e\\nf", "extraInfo": {"py_callstack": "s", "timestamp": "123"}}}'),
+    'error_short': (5, b'{"message": "e", "timestamp": 123}'),
+    'words_run': (6, b'\0run\0--nnodes=1:2\0--rdzv-endpoint\0h:1\0--stop-grace=abort=1\0--redirects\0000:1,1:3\0PET_NPROC_PER_NODE=2\0x.py'),
+    'words_torchrun': (6, b'\1--nnodes\0002\0--node_rank=1\0--master-addr=h\0--rdzv-conf=timeout=5,is_host=1\0-m\0x'),
+    'conf': (7, b'\0join_timeout=90, last_call_timeout=0.5,keep_alive_interval=2,read_timeout=7,is_host=false,rank=1'),
+    'timers': (9, b'{"version": 1, "pid": 7, "scope_id": "a#1", "expiration_time": 0.01, "signal": 9}\n'
+                  b'{"version": 1, "pid": 8, "scope_id": "a#1", "expiration_time": 5.5, "signal": 0}\n'
+                  b'{"version": 1, "pid": 8, "scope_id": "a#1", "expiration_time": -1, "signal": 0}\n'),
+    'status': (8, message({1: b'j', 2: b'running', 3: 5})),
+}
+
+
+def write_all(folder: str, scripts) -> None:
+    os.makedirs(folder, exist_ok=True)
+    for name, data in scripts.items():
+        with open(os.path.join(folder, name), 'wb') as file:
+            file.write(data)
+
+
+def main() -> int:
+    scripts = {name: script([(0, VALIDATE + REQUESTS['set'] + request)]) for name, request in REQUESTS.items()}
+    for name, steps in CONVERSATIONS.items():
+        scripts[f'talk_{name}'] = script([(peer, VALIDATE) for peer in range(3)] + [(peer, REQUESTS[what]) for peer, what in steps])
+    write_all(sys.argv[1], scripts)
+    write_all(sys.argv[2], {name: bytes([reader]) + data for name, (reader, data) in READ.items()})
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

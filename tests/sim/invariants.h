@@ -1,0 +1,167 @@
+// What the daemon has promised and what nobody may do, checked as it happens. A broken promise
+// throws (simulation.h: Expect).
+//
+//   of the daemon's words     nothing to a stream that is over; each epoch is given out whole, with
+//                             dense ranks and one story for all its nodes; one that is told again
+//                             is told the same; epochs rise; a success is what every node's workers
+//                             did
+//   of the agents             no worker runs where an epoch begins, and none of an older epoch for
+//                             longer than kFencingBound after a newer one began and its agent could
+//                             be reached again; with a place, kFenceBound, reached or not
+//   of the table's state      counters agree with nodes; survivors keep their seats; the budget is
+//                             not overdrawn; nobody excluded takes part without need; nothing that
+//                             is due is left undone
+//   of a daemon that is killed and comes back with all its memory
+//                             no epoch that was told of is forgotten; each failure stays counted,
+//                             at its time; exclusions end when they were to end; a node that was in
+//                             its place, and comes back by itself, is awaited and gets that place
+//
+// The daemon's clock is not the world's; a time of the daemon's is called so.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "rendezvous/quorum/job.h"
+#include "rendezvous/quorum/messages.h"
+#include "rendezvous/server/job_table.h"
+#include "tools/base/clock.h"
+#include "tools/base/strong_int.h"
+
+namespace convene::sim {
+
+// From the time a newer epoch has begun and the agent hears again: it notices that its stream is
+// over, dials (2 s back-off, 2 s a try), waits for the lease of its own older stream, and its
+// workers use up the grace and are killed.
+inline constexpr absl::Duration kFencingBound = absl::Seconds(15);
+// An agent that holds a place needs nobody's word: a lease of 2 s, then the grace of 2 s that it
+// may have begun with its last word from the daemon, and the kill.
+inline constexpr absl::Duration kFenceBound = absl::Milliseconds(4200);
+
+// An epoch as it was decided. Serial numbers rise with every epoch of every run and outlive the
+// daemon: one that forgot everything, or was killed before the disk had it, may give a number of an
+// epoch again.
+struct Formation {
+  std::string run;
+  Epoch epoch;
+  rendezvous::Assignment first;
+  std::map<Incarnation, rendezvous::Assignment> given;
+  bool is_told = false;  // some agent may know it
+  int succeeded = 0;     // nodes whose workers all ended with 0, as they themselves know
+  MonotonicTime superseded_at = MonotonicTime::InfiniteFuture();  // a newer one of the run was told
+};
+
+class Invariants {
+ public:
+  // ---- the daemon's words ----
+
+  void OnJoin(rendezvous::MemberId id, Incarnation incarnation, const rendezvous::Hello& hello);
+  void OnStreamOver(rendezvous::MemberId id) { over_.insert(id); }
+  // It is decided; it may have to wait for the disk.
+  void OnItem(const rendezvous::Outbox::Item& item);
+  // It leaves.
+  void OnTold(MonotonicTime now, rendezvous::MemberId to, const rendezvous::DaemonEvent& event);
+  // After each event of the daemon.
+  void OnDaemonIdle(MonotonicTime now, MonotonicTime daemon_now, const rendezvous::JobTable& table);
+
+  // ---- its death and return ----
+
+  // `faithful`: the agents that hear it, have a place and will come back for it if nothing happens
+  // to them.
+  void OnDaemonKilled(const rendezvous::JobTable& table, const std::set<Incarnation>& faithful);
+  // With what it remembers; `is_trusted`: that is all that an agent was ever told.
+  void OnDaemonStarted(MonotonicTime now, MonotonicTime daemon_now,
+                       const rendezvous::JobTable& table, bool is_trusted);
+  // The journal takes what is decided now; it is on the disk.
+  void OnWriteBegun() { being_written_ = exclusions_; }
+  void OnWritten() { written_ = being_written_; }
+  // Something has happened to the agent.
+  void OnDisturbed(Incarnation incarnation) { faithful_.erase(incarnation); }
+  // A daemon that sleeps hears nobody in time.
+  void OnDaemonPaused() { faithful_.clear(); }
+  // Whether nothing but the workers can end the run's epoch: all its members are faithful, nobody
+  // else is there. As of the last OnDaemonKilled().
+  const std::set<std::string>& settled_runs() const { return settled_runs_; }
+  // Epochs that the run's agents were told of, and nodes that came anew: neither rises when a
+  // settled run is left alone.
+  int64_t told_count(const std::string& run) const { return Count(told_counts_, run); }
+  int64_t newcomers(const std::string& run) const { return Count(newcomers_, run); }
+
+  // ---- the agents ----
+
+  // The formation that the last Assignment to `id` is part of.
+  int64_t SerialOf(rendezvous::MemberId id) const { return serials_.at(id); }
+  void OnNodeSucceeded(int64_t serial) { ++formations_.at(serial).succeeded; }
+  // An agent runs workers of `serial`; it has been able to hear the daemon since `reachable_since`,
+  // and has not slept since `awake_since`.
+  void CheckFencing(MonotonicTime now, int64_t serial, bool holds_place,
+                    MonotonicTime reachable_since, MonotonicTime awake_since) const;
+
+ private:
+  // One run, as the daemon knows it.
+  struct Told {
+    Epoch epoch;
+    int next_rank = 0;
+    int next_global_rank = 0;
+    int64_t serial = 0;
+    std::map<Incarnation, int> seats;  // as of the last epoch that was checked
+  };
+  // One use of a run's name: its floor (job_state.h) is its own.
+  using Use = std::pair<std::string, Epoch>;
+  struct Failures {
+    std::vector<MonotonicTime> at;  // the world's times
+    int told = 0;                   // as of the last epoch told of
+  };
+  struct Joined {
+    Incarnation incarnation;
+    rendezvous::Hello hello;
+    bool is_expected = false;  // it comes back for its place
+  };
+
+  static int64_t Count(const std::map<std::string, int64_t>& counts, const std::string& run) {
+    const auto found = counts.find(run);
+    return found == counts.end() ? 0 : found->second;
+  }
+  void OnAssignment(const Joined& to, rendezvous::MemberId id, Epoch epoch,
+                    const rendezvous::Assignment& assignment);
+  void BeginEpoch(const rendezvous::Hello& hello, Epoch epoch,
+                  const rendezvous::Assignment& assignment);
+  void CheckWhole(const Told& told) const;
+  void CheckSeats(const rendezvous::Job& job, Told* told) const;
+  void CheckNewEpoch(MonotonicTime daemon_now, const rendezvous::Job& job, const Told& told) const;
+  void CountFailures(MonotonicTime now, MonotonicTime daemon_now, const rendezvous::Job& job);
+  void CheckAwaited(const std::string& run, const rendezvous::Job* job);
+  int64_t FindFormation(const std::string& run, Epoch epoch) const;
+  void Restore(const std::string& run, const rendezvous::Job& job, bool is_trusted);
+  void NoteExclusions(MonotonicTime now, MonotonicTime daemon_now, const rendezvous::Job& job);
+  void CheckExclusions(MonotonicTime now, MonotonicTime daemon_now, const rendezvous::Job& job);
+
+  std::map<rendezvous::MemberId, Joined> joined_;
+  std::set<rendezvous::MemberId> over_;
+  std::map<std::string, Told> told_;
+  std::map<int64_t, Formation> formations_;
+  std::map<std::string, int64_t> latest_;       // serial, by run
+  std::map<std::string, int64_t> latest_told_;  // serial, by run
+  // Those that the daemon must remember: serial, by run.
+  std::map<std::string, int64_t> remembered_;
+  std::map<std::string, int64_t> told_counts_;
+  std::map<std::string, int64_t> newcomers_;
+  std::map<rendezvous::MemberId, int64_t> serials_;
+  std::set<std::string> new_epochs_;  // runs that have one since the daemon was last idle
+  std::map<Use, Failures> failures_;
+  // Ends of exclusions, at the world's times.
+  using Exclusions = std::map<Use, std::map<rendezvous::NodeKey, MonotonicTime>>;
+  Exclusions exclusions_;
+  Exclusions being_written_;
+  Exclusions written_;
+  std::map<Incarnation, std::pair<std::string, Epoch>> faithful_;  // run, epoch; not back yet
+  std::set<std::string> settled_runs_;
+  int64_t last_serial_ = 0;
+};
+
+}  // namespace convene::sim

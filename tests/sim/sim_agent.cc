@@ -1,0 +1,324 @@
+#include "tests/sim/sim_agent.h"
+
+#include <algorithm>
+#include <csignal>
+#include <utility>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace convene::sim {
+namespace {
+
+using agent::ExitStatus;
+
+constexpr absl::Duration kWork = absl::Seconds(3);  // an epoch left alone takes about this long
+constexpr absl::Duration kQuickStop = absl::Milliseconds(300);
+constexpr absl::Duration kSlowStop = absl::Seconds(10);  // beyond every grace
+constexpr absl::Duration kKill = absl::Milliseconds(50);
+constexpr absl::Duration kStep = absl::Milliseconds(200);
+
+const ExitStatus kSuccess{};
+
+}  // namespace
+
+void SimAgent::Start() {
+  simulation_.Note(name_, ": starts");
+  ++life_;
+  incarnation_ = incarnation_.Next();
+  state_ = std::make_unique<agent::State>(rules_);
+  is_paused_ = false;
+  tells_progress_ = simulation_.Chance(0.5);
+  timer_planned_ = MonotonicTime::InfiniteFuture();
+  Receive(agent::Begin{});
+}
+
+void SimAgent::Crash(bool whole_machine) {
+  simulation_.Note(name_, ": crashes", whole_machine ? " with its machine" : "");
+  if (stream_ != nullptr && whole_machine) {
+    stream_->agent_left = stream_->is_broken = true;
+  }
+  End();
+}
+
+void SimAgent::End() {
+  Disturb();
+  HangUp();
+  state_ = nullptr;
+  ++life_;
+  inbox_.clear();
+  workers_.clear();
+  ++group_;
+}
+
+void SimAgent::HangUp() {
+  if (stream_ != nullptr && !stream_->agent_left) daemon_.HangUp(stream_);
+  stream_ = nullptr;
+}
+
+void SimAgent::Pause() {
+  simulation_.Note(name_, ": is paused");
+  Disturb();
+  is_paused_ = true;
+}
+
+void SimAgent::Resume() {
+  simulation_.Note(name_, ": wakes up");
+  is_paused_ = false;
+  awake_since_ = reachable_since_ = simulation_.now();
+  Receive(agent::Timer{});
+}
+
+void SimAgent::Cut() {
+  simulation_.Note(name_, ": is cut off");
+  Disturb();
+  is_cut_ = true;
+}
+
+void SimAgent::Heal() {
+  simulation_.Note(name_, ": is on the network again");
+  is_cut_ = false;
+  reachable_since_ = simulation_.now();
+  std::vector<std::shared_ptr<Stream>> streams;
+  streams.swap(streams_);
+  for (const std::shared_ptr<Stream>& stream : streams) daemon_.Resume(stream);
+  if (stream_ != nullptr) streams_.push_back(stream_);
+}
+
+void SimAgent::LoseConnection(bool is_half_open) {
+  if (stream_ == nullptr) return;
+  simulation_.Note(name_, ": loses its connection", is_half_open ? ", half" : "");
+  Disturb();
+  daemon_.Break(stream_, is_half_open);
+}
+
+void SimAgent::FailWorker(const ExitStatus& status) {
+  if (!workers_.empty()) EndWorker({group_, *workers_.begin()}, status);
+}
+
+void SimAgent::Signal() {
+  Disturb();
+  Receive(agent::SignalReceived{SIGTERM});
+}
+
+bool SimAgent::IsFaithful() const {
+  if (!is_up() || is_paused_ || is_cut_) return false;
+  // It has ended that epoch's workers by itself, and the daemon has not heard of it.
+  const rendezvous::Job* const job = daemon_.table().Find(state_->rules.hello.job_id);
+  if (state_->phase == agent::Phase::kWaiting && job != nullptr &&
+      job->state().phase() == rendezvous::Phase::kRunning &&
+      job->state().epoch() == state_->epoch) {
+    return false;
+  }
+  const bool has_phase = state_->phase == agent::Phase::kWaiting ||
+                         state_->phase == agent::Phase::kRunning ||
+                         state_->phase == agent::Phase::kSucceeded;
+  return has_phase && state_->linked && state_->holds_place;
+}
+
+// The agent of today has no such event: the word of one that has.
+void SimAgent::BeUnfit() {
+  if (stream_ == nullptr || workers_.empty()) return;
+  daemon_.Say(stream_, state_->epoch, rendezvous::Leave{"health check", true});
+  Crash(false);
+}
+
+void SimAgent::Calm() {
+  is_calm_ = true;
+  if (!workers_.empty()) PlanWork();
+}
+
+void SimAgent::CheckFencing() const {
+  if (workers_.empty() || is_paused_) return;
+  const bool is_reachable = !is_cut_ && daemon_.is_up();
+  const MonotonicTime reachable_since = is_reachable
+                                            ? std::max(reachable_since_, daemon_.reachable_since())
+                                            : MonotonicTime::InfiniteFuture();
+  invariants_.CheckFencing(simulation_.now(), serial_, started_in_place_ && state_->holds_place,
+                           reachable_since, awake_since_);
+}
+
+void SimAgent::Receive(agent::Event event) {
+  if (!is_up()) return;
+  inbox_.push_back(std::move(event));
+  Drain();
+}
+
+// One after the other, as the agent's loop does: what an action causes comes behind what waits.
+void SimAgent::Drain() {
+  if (is_draining_) return;
+  is_draining_ = true;
+  while (!inbox_.empty() && !is_paused_) {
+    const agent::Event event = std::move(inbox_.front());
+    inbox_.pop_front();
+    Take(event);
+  }
+  is_draining_ = false;
+}
+
+void SimAgent::Take(const agent::Event& event) {
+  const int life = life_;
+  const agent::Phase before = state_->phase;
+  agent::Actions actions = Step(*state_, event, simulation_.now(), simulation_.Fraction());
+  if (state_->phase != before) {
+    simulation_.Note(name_, ": ", PhaseName(before), " -> ", PhaseName(state_->phase), ": ",
+                     state_->why);
+  }
+  for (const agent::Action& action : actions) {
+    if (life != life_) return;
+    std::visit([this](const auto& a) { Do(a); }, action);
+  }
+  if (life == life_) PlanTimer();
+}
+
+void SimAgent::PlanTimer() {
+  const MonotonicTime due = NextTimer(*state_);
+  if (due == timer_planned_ || due == MonotonicTime::InfiniteFuture()) return;
+  timer_planned_ = due;
+  simulation_.At(due, [this, life = life_, due] {
+    if (life != life_ || due != timer_planned_) return;
+    timer_planned_ = MonotonicTime::InfiniteFuture();
+    if (!is_paused_) Receive(agent::Timer{});
+  });
+}
+
+void SimAgent::Do(const agent::OpenStream& action) {
+  HangUp();
+  const auto fail = [this, life = life_](absl::Duration wait, agent::StreamEnded ended) {
+    simulation_.After(wait, [this, life, ended = std::move(ended)] {
+      if (life == life_) Receive(ended);
+    });
+  };
+  if (!is_cut_ && daemon_.refuses()) {
+    return fail(simulation_.Upto(absl::Milliseconds(50)),
+                {absl::UnavailableError("refused"), simulation_.now()});
+  }
+  if (!daemon_.is_up()) return fail(action.timeout, {absl::DeadlineExceededError("no answer")});
+  auto stream = std::make_shared<Stream>();
+  stream->incarnation = incarnation_;
+  stream->opened_at = simulation_.now();
+  stream->is_faithful = [this, life = life_, self = std::weak_ptr<Stream>(stream)] {
+    return life == life_ && stream_ == self.lock() && IsFaithful();
+  };
+  stream->is_cut = [this] { return is_cut_; };
+  const auto listens = [this, life = life_, ear = std::weak_ptr<Stream>(stream)] {
+    return life == life_ && stream_ == ear.lock();
+  };
+  stream->on_event = [this, listens](rendezvous::DaemonEvent event) {
+    if (!listens()) return;
+    if (std::holds_alternative<rendezvous::Assignment>(event.body)) {
+      assigned_serial_ = invariants_.SerialOf(stream_->id);
+    }
+    Receive(agent::FromDaemon{std::move(event), stream_->opened_at});
+  };
+  stream->on_end = [this, listens](absl::Status status) {
+    if (!listens()) return;
+    Expect(!absl::IsAborted(status), "the latest stream of a process is ended for an older one");
+    stream_->agent_left = true;
+    stream_ = nullptr;
+    Receive(agent::StreamEnded{std::move(status)});
+  };
+  if (streams_.size() > 8) streams_.erase(streams_.begin());
+  streams_.push_back(stream);
+  if (is_cut_) {
+    // The try is given up, but its Hello may come through when the network is back.
+    fail(action.timeout, {absl::DeadlineExceededError("no answer")});
+    if (!simulation_.Chance(0.3)) return;
+    stream->agent_left = true;
+  } else {
+    stream_ = stream;
+  }
+  rendezvous::Hello hello = action.hello;
+  hello.said_at = stream->opened_at;
+  daemon_.SayHello(stream, hello);
+  if (is_cut_) daemon_.HangUp(stream);
+}
+
+void SimAgent::Do(const agent::CloseStream&) { HangUp(); }
+
+void SimAgent::Do(const agent::Send& action) {
+  if (stream_ == nullptr) return;
+  rendezvous::AgentEvent event = action.event;
+  if (auto* heartbeat = std::get_if<rendezvous::Heartbeat>(&event)) {
+    if (tells_progress_ && !workers_.empty()) {
+      const int64_t step = first_step_ + (simulation_.now() - started_at_) / kStep;
+      heartbeat->progress = rendezvous::WorkerProgress{step, 5, "step"};
+    }
+  }
+  daemon_.Say(stream_, action.epoch, std::move(event));
+}
+
+void SimAgent::Do(const agent::StartWorkers& action) {
+  Expect(workers_.empty(), "workers start where others still run");
+  serial_ = assigned_serial_;
+  ++group_;
+  has_failed_ = false;
+  started_at_ = simulation_.now();
+  started_in_place_ = state_->holds_place;
+  first_step_ = action.epoch.value() * 3;
+  for (int rank = 0; rank < rules_.hello.local_world_size; ++rank) workers_.insert(rank);
+  if (simulation_.Chance(0.5)) {
+    for (const int rank : std::set<int>(workers_)) Receive(agent::SessionOpened{rank});
+  }
+  PlanWork();
+}
+
+// Some workers hang: only a stop ends them.
+void SimAgent::PlanWork() {
+  for (const int rank : workers_) {
+    if (!is_calm_ && simulation_.Chance(0.05)) continue;
+    PlanEnd(rank, kWork * (0.5 + simulation_.Fraction()), kSuccess);
+  }
+}
+
+void SimAgent::PlanEnd(int local_rank, absl::Duration wait, const ExitStatus& status) {
+  simulation_.After(
+      wait, [this, worker = Worker{group_, local_rank}, status] { EndWorker(worker, status); });
+}
+
+void SimAgent::EndWorker(Worker worker, const ExitStatus& status) {
+  if (worker.group != group_ || workers_.erase(worker.local_rank) == 0) return;
+  if (status.exit_code != 0 || status.signal != 0) has_failed_ = true;
+  agent::WorkerExited exited;
+  exited.local_rank = worker.local_rank;
+  exited.pid = 1000 + worker.local_rank;
+  exited.status = status;
+  const int life = life_;
+  Receive(std::move(exited));
+  if (life != life_ || worker.group != group_ || !workers_.empty()) return;
+  if (!has_failed_) invariants_.OnNodeSucceeded(serial_);
+  Receive(agent::WorkersGone{});
+}
+
+void SimAgent::Do(const agent::StopWorkers& action) {
+  for (const int rank : workers_) {
+    ExitStatus status;
+    const int how = simulation_.Between(0, 3);
+    if (how == 0) status.signal = action.signal;
+    if (how == 1) status.exit_code = 75;
+    if (how == 2) status.exit_code = 1;  // a foreign program
+    const bool is_slow = !is_calm_ && simulation_.Chance(0.1);
+    PlanEnd(rank, simulation_.Upto(is_slow ? kSlowStop : kQuickStop), status);
+  }
+}
+
+void SimAgent::Do(const agent::KillWorkers&) {
+  ExitStatus status;
+  status.signal = SIGKILL;
+  for (const int rank : workers_) PlanEnd(rank, simulation_.Upto(kKill), status);
+}
+
+void SimAgent::Do(const agent::RestartStore&) {
+  simulation_.After(simulation_.Upto(absl::Milliseconds(100)), [this, life = life_] {
+    if (life == life_) Receive(agent::StoreStarted{simulation_.Between(1024, 65535)});
+  });
+}
+
+void SimAgent::Do(const agent::Finish& action) {
+  simulation_.Note(name_, ": finished with ", action.result.exit_code, ": ",
+                   action.result.explanation);
+  End();
+}
+
+}  // namespace convene::sim

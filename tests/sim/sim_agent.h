@@ -1,0 +1,121 @@
+// One node: an agent process after another, each with the real machine (agent/core/machine.h), and
+// workers that are only a plan of when and how they end.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "agent/core/machine.h"
+#include "tests/sim/invariants.h"
+#include "tests/sim/sim_daemon.h"
+#include "tests/sim/simulation.h"
+#include "tools/base/check.h"
+#include "tools/base/clock.h"
+
+namespace convene::sim {
+
+// Not thread-safe.
+class SimAgent {
+ public:
+  // The incarnations of its processes follow `before_first`.
+  SimAgent(Simulation* simulation, SimDaemon* daemon, Invariants* invariants, std::string name,
+           Incarnation before_first, agent::Rules rules)
+      : simulation_(*simulation),
+        daemon_(*daemon),
+        invariants_(*invariants),
+        name_(std::move(name)),
+        rules_(std::move(rules)),
+        incarnation_(before_first) {}
+
+  bool is_up() const { return state_ != nullptr; }
+  bool is_paused() const { return is_paused_; }
+  bool is_cut() const { return is_cut_; }
+  bool has_workers() const { return !workers_.empty(); }
+
+  // ---- what happens to it ----
+
+  void Start();  // REQUIRES: !is_up()
+  // The workers die with it. Its connection is closed by the kernel, unless the whole machine died.
+  void Crash(bool whole_machine);
+  void Pause();  // the workers run on
+  void Resume();
+  void Cut();  // from the network
+  void Heal();
+  void LoseConnection(bool is_half_open);
+  void FailWorker(const agent::ExitStatus& status);
+  void Signal();
+  void BeUnfit();  // as after a failed health check
+  // From now on epochs that are left alone end well.
+  void Calm();
+
+  // Its workers do not outlive their epoch (invariants.h).
+  void CheckFencing() const;
+
+ private:
+  struct Worker {
+    int64_t group = 0;  // which workers: it rises with each start
+    int local_rank = 0;
+  };
+
+  void Receive(agent::Event event);
+  void Drain();
+  void Take(const agent::Event& event);
+  void PlanTimer();
+  void EndWorker(Worker worker, const agent::ExitStatus& status);
+  void PlanEnd(int local_rank, absl::Duration wait, const agent::ExitStatus& status);
+  void PlanWork();
+  void HangUp();
+
+  void Do(const agent::OpenStream& action);
+  void Do(const agent::CloseStream& action);
+  void Do(const agent::Send& action);
+  void Do(const agent::StartWorkers& action);
+  void Do(const agent::StopWorkers& action);
+  void Do(const agent::KillWorkers& action);
+  void Do(const agent::RestartStore& action);
+  // Their rules ask for none.
+  void Do(const agent::RunHealthCheck&) { CONVENE_CHECK(false); }
+  void Do(const agent::CancelHealthCheck&) { CONVENE_CHECK(false); }
+  void Do(const agent::Finish& action);
+  // The process is gone, and what it started with it.
+  void End();
+  // What happens to it now may keep it from its place.
+  void Disturb() { invariants_.OnDisturbed(incarnation_); }
+  bool IsFaithful() const;
+
+  Simulation& simulation_;
+  SimDaemon& daemon_;
+  Invariants& invariants_;
+  const std::string name_;
+  const agent::Rules rules_;
+
+  std::unique_ptr<agent::State> state_;  // none: no process
+  int life_ = 0;                         // of the process
+  Incarnation incarnation_;
+  std::shared_ptr<Stream> stream_;
+  std::vector<std::shared_ptr<Stream>> streams_;  // also those it left that may still hold words
+  bool is_paused_ = false;
+  bool is_cut_ = false;
+  bool is_calm_ = false;
+  std::deque<agent::Event> inbox_;
+  bool is_draining_ = false;
+  MonotonicTime timer_planned_ = MonotonicTime::InfiniteFuture();
+  MonotonicTime reachable_since_;
+  MonotonicTime awake_since_;
+
+  std::set<int> workers_;  // local ranks that run
+  int64_t group_ = 0;
+  int64_t serial_ = 0;           // of their epoch (invariants.h)
+  int64_t assigned_serial_ = 0;  // of the last Assignment that came
+  bool has_failed_ = false;
+  bool started_in_place_ = false;
+  MonotonicTime started_at_;
+  bool tells_progress_ = false;
+  int64_t first_step_ = 0;
+};
+
+}  // namespace convene::sim

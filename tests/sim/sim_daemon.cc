@@ -1,0 +1,294 @@
+#include "tests/sim/sim_daemon.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace convene::sim {
+namespace {
+
+using rendezvous::MemberId;
+using rendezvous::Outbox;
+
+constexpr absl::Duration kMostDelay = absl::Milliseconds(200);
+// The journal's: rendezvous/server/daemon_record.cc.
+constexpr absl::Duration kLazily = absl::Seconds(1);
+constexpr absl::Duration kRetry = absl::Seconds(10);
+constexpr absl::Duration kQuickDisk = absl::Milliseconds(10);
+constexpr absl::Duration kSlowDisk = absl::Seconds(1);
+
+const char* NameOf(const rendezvous::AgentEvent& event) {
+  const char* const names[] = {"Ready", "Heartbeat", "WorkerFailure", "WorkersSucceeded", "Leave"};
+  return names[event.index()];
+}
+
+std::string TextOf(const rendezvous::DaemonEvent& event) {
+  const char* const names[] = {"Welcome", "Assignment", "Stop", "Close", "Heard"};
+  return absl::StrCat(names[event.body.index()], " of epoch ", event.epoch.value());
+}
+
+}  // namespace
+
+SimDaemon::SimDaemon(Simulation* simulation, Invariants* invariants, bool has_journal)
+    : simulation_(*simulation), invariants_(*invariants) {
+  if (!has_journal) return;
+  journal_ = std::make_unique<SimJournal>(simulation);
+  Start();
+}
+
+void SimDaemon::Up(const std::shared_ptr<Stream>& stream, Happening happen) {
+  stream->up_free = std::max(stream->up_free, simulation_.now() + simulation_.Upto(kMostDelay));
+  simulation_.At(stream->up_free, [this, stream, life = life_, happen = std::move(happen)] {
+    ArriveUp(stream, life, happen);
+  });
+}
+
+void SimDaemon::ArriveUp(const std::shared_ptr<Stream>& stream, int life, const Happening& happen) {
+  if (stream->is_broken) return;
+  if (stream->is_cut() || !stream->held.empty()) {
+    stream->held.push_back([this, stream, life, happen] { ArriveUp(stream, life, happen); });
+  } else if (simulation_.now() < paused_until_) {
+    simulation_.At(paused_until_, [this, stream, life, happen] { ArriveUp(stream, life, happen); });
+  } else if (life != life_ || !is_up_) {
+    Break(stream, /*is_half_open=*/true);  // That daemon is no more: the kernel answers.
+  } else {
+    happen();
+  }
+}
+
+void SimDaemon::Down(const std::shared_ptr<Stream>& stream, Happening happen) {
+  stream->down_free = std::max(stream->down_free, simulation_.now() + simulation_.Upto(kMostDelay));
+  simulation_.At(stream->down_free, [stream, happen = std::move(happen)] {
+    if (stream->is_broken || stream->agent_left) return;
+    if (stream->is_cut() || !stream->held.empty()) {
+      stream->held.push_back([stream, happen] {
+        if (!stream->is_broken && !stream->agent_left) happen();
+      });
+    } else {
+      happen();
+    }
+  });
+}
+
+// In their order, and before whatever comes after.
+void SimDaemon::Resume(const std::shared_ptr<Stream>& stream) {
+  std::deque<Happening> held;
+  held.swap(stream->held);
+  // Of a try that was given up: its connection is another one, and may be the last to get through.
+  const absl::Duration late =
+      stream->agent_left ? simulation_.Upto(absl::Seconds(1)) : absl::ZeroDuration();
+  for (const Happening& happen : held) {
+    late == absl::ZeroDuration() ? happen() : simulation_.After(late, happen);
+  }
+}
+
+void SimDaemon::SayHello(const std::shared_ptr<Stream>& stream, const rendezvous::Hello& hello) {
+  Up(stream, [this, stream, hello] {
+    stream->id = MemberId(++last_id_);
+    streams_[stream->id] = stream;
+    simulation_.Note("daemon: stream ", stream->id.value(), " Hello of ", hello.host, "/",
+                     hello.node_rank, " incarnation ", stream->incarnation.value(), " for ",
+                     hello.job_id, ", last epoch ", hello.last_epoch.value());
+    invariants_.OnJoin(stream->id, stream->incarnation, hello);
+    Outbox outbox;
+    absl::Status joined = table_->Join(Now(), stream->id, stream->incarnation, hello, &outbox);
+    if (!joined.ok()) outbox.End(stream->id, std::move(joined));
+    Settle(std::move(outbox));
+  });
+}
+
+void SimDaemon::Say(const std::shared_ptr<Stream>& stream, Epoch epoch,
+                    rendezvous::AgentEvent event) {
+  Up(stream, [this, stream, epoch, event = std::move(event)] {
+    if (stream->daemon_left) return;
+    simulation_.Note("daemon: stream ", stream->id.value(), " says ", NameOf(event), " in epoch ",
+                     epoch.value());
+    Outbox outbox;
+    table_->Receive(Now(), stream->id, stream->incarnation, epoch, event, &outbox);
+    Settle(std::move(outbox));
+  });
+}
+
+// The daemon need not attend to it any more.
+void SimDaemon::Forget(const std::shared_ptr<Stream>& stream) {
+  if (stream->daemon_left || stream->id == MemberId()) return;
+  stream->daemon_left = true;
+  streams_.erase(stream->id);
+  held_.erase(stream->id);
+  simulation_.Note("daemon: stream ", stream->id.value(), " is gone");
+  Outbox outbox;
+  table_->Disconnect(Now(), stream->id, &outbox);
+  invariants_.OnStreamOver(stream->id);
+  Settle(std::move(outbox));
+}
+
+void SimDaemon::HangUp(const std::shared_ptr<Stream>& stream) {
+  stream->agent_left = true;
+  Up(stream, [this, stream] { Forget(stream); });
+}
+
+void SimDaemon::Break(const std::shared_ptr<Stream>& stream, bool is_half_open) {
+  if (stream->is_broken) return;
+  stream->is_broken = true;
+  stream->held.clear();
+  if (!stream->agent_left) {
+    simulation_.After(simulation_.Upto(kMostDelay), [stream] {
+      if (!stream->agent_left) stream->on_end(absl::UnavailableError("connection reset"));
+    });
+  }
+  if (is_half_open) return;
+  simulation_.After(simulation_.Upto(kMostDelay), [this, stream, life = life_] {
+    if (life == life_ && is_up_) Forget(stream);
+  });
+}
+
+void SimDaemon::Kill(bool whole_machine) {
+  simulation_.Note("daemon: killed", whole_machine ? " with its machine" : "");
+  is_up_ = false;
+  is_machine_down_ = whole_machine;
+  ++life_;
+  std::set<Incarnation> faithful;
+  for (const auto& [id, stream] : streams_) {
+    if (!stream->is_broken && !stream->agent_left && stream->is_faithful()) {
+      faithful.insert(stream->incarnation);
+    }
+  }
+  invariants_.OnDaemonKilled(*table_, faithful);
+  if (journal_ != nullptr) journal_->Crash();
+  table_ = std::make_unique<rendezvous::JobTable>();
+  tick_planned_ = write_planned_ = MonotonicTime::InfiniteFuture();
+  paused_until_ = simulation_.now();
+  written_change_ = 0;
+  held_.clear();
+  std::map<MemberId, std::shared_ptr<Stream>> streams;
+  streams.swap(streams_);
+  for (const auto& entry : streams) {
+    const std::shared_ptr<Stream>& stream = entry.second;
+    stream->daemon_left = true;
+    // Its agent hears of it when it is on the network again.
+    stream->held.clear();
+    Down(stream, [stream] { stream->on_end(absl::UnavailableError("the daemon is gone")); });
+  }
+}
+
+void SimDaemon::Start() {
+  simulation_.Note("daemon: started");
+  is_up_ = true;
+  reachable_since_ = simulation_.now();
+  clock_ahead_ = simulation_.Upto(absl::Hours(1));
+  const bool is_trusted = journal_ != nullptr && journal_->is_current();
+  if (journal_ != nullptr) {
+    table_->StartRecording();
+    table_->set_survives_restart(true);
+    for (const rendezvous::JobRecord& job : journal_->Open()) table_->Restore(Now(), job);
+    table_->RenewAway(Now());
+    wrote_at_ = simulation_.now();
+  }
+  invariants_.OnDaemonStarted(simulation_.now(), Now(), *table_, is_trusted);
+  Settle(Outbox());
+}
+
+void SimDaemon::FillDisk(bool is_full) {
+  simulation_.Note("daemon: its disk is ", is_full ? "full" : "free again");
+  journal_->set_is_full(is_full);
+}
+
+void SimDaemon::Pause(absl::Duration duration) {
+  simulation_.Note("daemon: paused for ", absl::FormatDuration(duration));
+  invariants_.OnDaemonPaused();
+  paused_until_ = reachable_since_ = simulation_.now() + duration;
+}
+
+void SimDaemon::PlanTick() {
+  const MonotonicTime due = std::max(table_->wake_at() - clock_ahead_, paused_until_);
+  if (due >= tick_planned_ || due == MonotonicTime::InfiniteFuture()) return;
+  tick_planned_ = due;
+  simulation_.At(due, [this, life = life_, due] {
+    if (life != life_ || !is_up_ || due != tick_planned_) return;
+    tick_planned_ = MonotonicTime::InfiniteFuture();
+    if (simulation_.now() < paused_until_) return PlanTick();
+    Settle(Outbox());
+  });
+}
+
+// Sends what the daemon has to say, and does what is due.
+void SimDaemon::Settle(Outbox outbox) {
+  for (int ticks = 0; table_->wake_at() <= Now(); ++ticks) {
+    Expect(ticks < 4, "the daemon ticks without end");
+    table_->Tick(Now(), &outbox);
+  }
+  for (const Outbox::LogLine& line : outbox.log) simulation_.Note("daemon: ", line.text);
+  for (Outbox::Item& item : outbox.items) {
+    invariants_.OnItem(item);
+    if (item.after_change <= written_change_) {
+      Leave(item);
+    } else if (streams_.count(item.to) > 0) {
+      held_[item.to].push_back(std::move(item));
+    }
+  }
+  invariants_.OnDaemonIdle(simulation_.now(), Now(), *table_);
+  PlanTick();
+  PlanWrite();
+}
+
+void SimDaemon::Leave(const Outbox::Item& item) {
+  const auto found = streams_.find(item.to);
+  if (found == streams_.end()) return;
+  const std::shared_ptr<Stream> stream = found->second;
+  if (const auto* status = std::get_if<absl::Status>(&item.what)) {
+    simulation_.Note("daemon: ends stream ", item.to.value(), ": ", status->ToString());
+    stream->daemon_left = true;
+    streams_.erase(found);
+    Down(stream, [stream, status = *status] { stream->on_end(status); });
+  } else {
+    const auto& event = std::get<rendezvous::DaemonEvent>(item.what);
+    simulation_.Note("daemon: to stream ", item.to.value(), " ", TextOf(event));
+    invariants_.OnTold(simulation_.now(), item.to, event);
+    Down(stream, [stream, event] { stream->on_event(event); });
+  }
+}
+
+void SimDaemon::PlanWrite() {
+  if (journal_ == nullptr || journal_->is_writing()) return;
+  MonotonicTime due = MonotonicTime::InfiniteFuture();
+  if (table_->last_change() != written_change_) {
+    due = simulation_.now();
+  } else if (!journal_->is_current() || table_->has_changes()) {
+    due = wrote_at_ + (journal_->is_current() ? kLazily : kRetry);
+  }
+  if (due >= write_planned_) return;
+  write_planned_ = due;
+  simulation_.At(due, [this, life = life_, due] {
+    if (life != life_ || due != write_planned_) return;
+    write_planned_ = MonotonicTime::InfiniteFuture();
+    invariants_.OnWriteBegun();
+    journal_->BeginWrite(table_->TakeChanges(Now()));
+    const absl::Duration takes =
+        simulation_.Upto(simulation_.Chance(0.05) ? kSlowDisk : kQuickDisk);
+    simulation_.After(takes, [this, life, change = table_->last_change()] {
+      if (life == life_) EndWrite(change);
+    });
+  });
+}
+
+void SimDaemon::EndWrite(int64_t change) {
+  journal_->EndWrite();
+  if (journal_->is_current()) invariants_.OnWritten();
+  wrote_at_ = simulation_.now();
+  written_change_ = change;
+  table_->set_survives_restart(journal_->is_current());
+  auto held = std::move(held_);
+  held_.clear();
+  for (auto& [id, items] : held) {
+    while (!items.empty() && items.front().after_change <= written_change_) {
+      Leave(items.front());
+      items.pop_front();
+    }
+    if (!items.empty() && streams_.count(id) > 0) held_[id] = std::move(items);
+  }
+  PlanWrite();
+}
+
+}  // namespace convene::sim

@@ -1,0 +1,115 @@
+// The daemon's table of jobs behind streams that break, in virtual time.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "rendezvous/quorum/job.h"
+#include "rendezvous/quorum/messages.h"
+#include "rendezvous/server/job_table.h"
+#include "tests/sim/invariants.h"
+#include "tests/sim/sim_journal.h"
+#include "tests/sim/simulation.h"
+#include "tools/base/clock.h"
+#include "tools/base/strong_int.h"
+
+namespace convene::sim {
+
+// One stream: two ends that may learn of its end at different times, or one of them never. Each
+// direction keeps its order; how long a word takes is luck. What is under way when the stream
+// breaks is lost.
+struct Stream {
+  rendezvous::MemberId id;
+  Incarnation incarnation;
+  MonotonicTime opened_at;   // when its Hello was said
+  bool is_broken = false;    // nothing gets through any more
+  bool agent_left = false;   // the agent does not listen any more
+  bool daemon_left = false;  // the daemon has ended it, or was told of its end
+  MonotonicTime up_free;     // when the last word of each direction arrives
+  MonotonicTime down_free;
+  // The agent's network is cut: what TCP would send again when it is back.
+  std::function<bool()> is_cut;
+  std::deque<std::function<void()>> held;
+  // Whether its agent has a place, hears, and will come back for it.
+  std::function<bool()> is_faithful;
+  // The agent's ear.
+  std::function<void(rendezvous::DaemonEvent)> on_event;
+  std::function<void(absl::Status)> on_end;
+};
+
+// With a journal it does as rendezvous/server/daemon.h says: words wait for the disk. Its clock is
+// its own, and another one after each start. Not thread-safe.
+class SimDaemon {
+ public:
+  // `has_journal`: else it forgets everything when it is killed.
+  SimDaemon(Simulation* simulation, Invariants* invariants, bool has_journal);
+
+  bool is_up() const { return is_up_; }
+  bool has_journal() const { return journal_ != nullptr; }
+  // All that it ever said would survive its death.
+  bool is_remembered() const { return journal_ != nullptr && journal_->is_current(); }
+  // It is not there, and its machine says so.
+  bool refuses() const { return !is_up_ && !is_machine_down_; }
+  // When an agent could last begin to reach it.
+  MonotonicTime reachable_since() const { return reachable_since_; }
+  const rendezvous::JobTable& table() const { return *table_; }
+
+  // The agent's words, in the order they are said.
+  void SayHello(const std::shared_ptr<Stream>& stream, const rendezvous::Hello& hello);
+  void Say(const std::shared_ptr<Stream>& stream, Epoch epoch, rendezvous::AgentEvent event);
+  // The agent's end is closed; the daemon hears of it.
+  void HangUp(const std::shared_ptr<Stream>& stream);
+  // Both ends hear of it, unless `is_half_open`: then the daemon does not.
+  void Break(const std::shared_ptr<Stream>& stream, bool is_half_open);
+  // The agent's network is back: what was held goes on.
+  void Resume(const std::shared_ptr<Stream>& stream);
+
+  void Kill(bool whole_machine);
+  void Start();
+  void Pause(absl::Duration duration);
+  // Or no longer. REQUIRES: has_journal().
+  void FillDisk(bool is_full);
+
+ private:
+  using Happening = std::function<void()>;
+
+  // Through the network to the daemon, then `happen` unless the stream is over.
+  void Up(const std::shared_ptr<Stream>& stream, Happening happen);
+  void ArriveUp(const std::shared_ptr<Stream>& stream, int life, const Happening& happen);
+  void Down(const std::shared_ptr<Stream>& stream, Happening happen);
+  void Forget(const std::shared_ptr<Stream>& stream);
+  void Settle(rendezvous::Outbox outbox);
+  void Leave(const rendezvous::Outbox::Item& item);
+  void PlanTick();
+  // As the threads of the real daemon: "rdzv-journal" is one that writes, or waits.
+  void PlanWrite();
+  void EndWrite(int64_t change);
+  MonotonicTime Now() const { return simulation_.now() + clock_ahead_; }
+
+  Simulation& simulation_;
+  Invariants& invariants_;
+  std::unique_ptr<rendezvous::JobTable> table_ = std::make_unique<rendezvous::JobTable>();
+  bool is_up_ = true;
+  bool is_machine_down_ = false;
+  int life_ = 0;
+  absl::Duration clock_ahead_;
+  MonotonicTime paused_until_;
+  MonotonicTime reachable_since_;
+  MonotonicTime tick_planned_ = MonotonicTime::InfiniteFuture();
+  std::map<rendezvous::MemberId, std::shared_ptr<Stream>> streams_;  // that the daemon attends to
+  int64_t last_id_ = 0;
+
+  std::unique_ptr<SimJournal> journal_;  // may be null
+  int64_t written_change_ = 0;
+  MonotonicTime wrote_at_;
+  MonotonicTime write_planned_ = MonotonicTime::InfiniteFuture();
+  std::map<rendezvous::MemberId, std::deque<rendezvous::Outbox::Item>> held_;
+};
+
+}  // namespace convene::sim

@@ -1,0 +1,200 @@
+#include "tests/sim/world.h"
+
+#include <algorithm>
+#include <csignal>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+
+namespace convene::sim {
+namespace {
+
+constexpr absl::Duration kFaults = absl::Seconds(90);
+// Then each agent has its answer within: a join timeout, an epoch's work, the longest back-off of
+// epochs in vain, and what the agents take to find the daemon again.
+constexpr absl::Duration kPatience = absl::Seconds(90);
+constexpr absl::Duration kBetweenFaults = absl::Milliseconds(1500);
+// Beyond a lease: by then every agent is back, or given up.
+constexpr absl::Duration kUndisturbed = absl::Seconds(3);
+
+}  // namespace
+
+World::World(Simulation* simulation)
+    : simulation_(*simulation),
+      daemon_(simulation, &invariants_, /*has_journal=*/simulation->Chance(0.7)),
+      calm_at_(simulation->now() + kFaults) {
+  const int runs = simulation_.Between(1, 3);
+  for (int number = 0; number < runs; ++number) PlaceRun(number);
+  PlanFault();
+  simulation_.At(calm_at_, [this] { Calm(); });
+}
+
+agent::Rules World::DrawRules(int number) {
+  agent::Rules rules;
+  rules.endpoint = "sim:1";
+  rules.connect_timeout = absl::Seconds(20);
+  rules.stop_graces = {absl::Seconds(1), absl::Seconds(2), absl::Seconds(1)};
+  rules.session_abort_grace = absl::Milliseconds(300);
+  rules.kill_patience = absl::Seconds(5);
+  rendezvous::Hello& hello = rules.hello;
+  hello.job_id = absl::StrCat("run", number);
+  hello.nodes_max = simulation_.Between(1, 6);
+  hello.nodes_min = simulation_.Between(1, hello.nodes_max);
+  hello.nodes_expected =
+      simulation_.Chance(0.5) ? simulation_.Between(hello.nodes_min, hello.nodes_max) : 0;
+  hello.max_restarts = simulation_.Between(0, 20);
+  hello.restart_window = absl::Seconds(simulation_.Chance(0.3) ? 20 : 0);
+  hello.max_stuck_restarts = simulation_.Chance(0.3) ? simulation_.Between(1, 4) : 0;
+  hello.spares = simulation_.Between(0, 2);
+  hello.admission = absl::Seconds(simulation_.Chance(0.5) ? 1 : 0);
+  hello.join_timeout = absl::Seconds(8);
+  hello.last_call = absl::Seconds(simulation_.Between(0, 1));
+  hello.lease = absl::Seconds(2);
+  return rules;
+}
+
+void World::PlaceRun(int number) {
+  agent::Rules rules = DrawRules(number);
+  rendezvous::Hello& hello = rules.hello;
+  const int count = simulation_.Between(hello.nodes_min, hello.nodes_max + hello.spares + 2);
+  const bool has_ranks = simulation_.Chance(0.5);
+  const int racks = simulation_.Between(0, 3);
+  for (int i = 0; i < count; ++i) {
+    hello.host = absl::StrCat("node", simulation_.Chance(0.2) ? 0 : i);
+    hello.node_rank = has_ranks ? i : -1;
+    hello.local_world_size = simulation_.Between(1, 3);
+    if (racks > 0) hello.topology = absl::StrCat("rack", i % racks);
+    const std::string name = absl::StrCat(hello.job_id, ".", i);
+    const Incarnation before_first(1000 * (agents_.size() + 1));
+    agents_.push_back(std::make_unique<SimAgent>(&simulation_, &daemon_, &invariants_, name,
+                                                 before_first, rules));
+    SimAgent& agent = *agents_.back();
+    const bool is_late = simulation_.Chance(0.3);
+    simulation_.After(simulation_.Upto(absl::Seconds(is_late ? 60 : 3)), [&agent] {
+      if (!agent.is_up()) agent.Start();
+    });
+  }
+}
+
+void World::PlanFault() {
+  simulation_.After(simulation_.Upto(kBetweenFaults), [this] {
+    if (is_calm_) return;
+    if (simulation_.now() >= spared_until_) Fault();
+    PlanFault();
+  });
+}
+
+void World::Fault() {
+  if (simulation_.Chance(0.04)) return HurtDaemon();
+  SimAgent& agent = *agents_[simulation_.Between(0, static_cast<int>(agents_.size()) - 1)];
+  if (agent.is_up()) {
+    Hurt(agent);
+  } else {
+    Supervise(agent);
+  }
+}
+
+void World::HurtDaemon() {
+  if (!daemon_.is_up()) return;
+  switch (simulation_.Between(0, daemon_.has_journal() ? 3 : 1)) {
+    case 0:
+      return daemon_.Pause(simulation_.Upto(absl::Seconds(5)));
+    case 3:
+      daemon_.FillDisk(true);
+      return simulation_.After(simulation_.Upto(absl::Seconds(10)),
+                               [this] { daemon_.FillDisk(false); });
+    default:
+      return KillDaemon();
+  }
+}
+
+void World::KillDaemon() {
+  const bool was_asleep = simulation_.now() < daemon_.reachable_since() + kUndisturbed;
+  const bool was_remembered = daemon_.is_remembered();
+  const bool whole_machine = simulation_.Chance(0.2);
+  daemon_.Kill(whole_machine);
+  const absl::Duration down = simulation_.Upto(absl::Seconds(4));
+  simulation_.After(down, [this] { daemon_.Start(); });
+  if (whole_machine || was_asleep || simulation_.Chance(0.4)) return;
+  spared_until_ = simulation_.now() + down + kUndisturbed;
+  if (!was_remembered) return;
+  for (const std::string& run : invariants_.settled_runs()) {
+    simulation_.At(spared_until_, [this, run, told = invariants_.told_count(run),
+                                   newcomers = invariants_.newcomers(run)] {
+      Expect(told == invariants_.told_count(run) || newcomers != invariants_.newcomers(run),
+             "the daemon came back with its memory, and an epoch was broken for it");
+    });
+  }
+}
+
+void World::Hurt(SimAgent& agent) {
+  const auto later = [this, &agent](void (SimAgent::*end)(), bool (SimAgent::*is_so)() const) {
+    simulation_.After(simulation_.Upto(absl::Seconds(8)), [&agent, end, is_so] {
+      if ((agent.*is_so)()) (agent.*end)();
+    });
+  };
+  agent::ExitStatus status;
+  switch (simulation_.Between(0, 11)) {
+    case 0:
+      agent.Crash(/*whole_machine=*/simulation_.Chance(0.3));
+      return Supervise(agent);
+    case 1:
+      return agent.LoseConnection(/*is_half_open=*/simulation_.Chance(0.3));
+    case 2:
+      if (agent.is_paused()) return;
+      agent.Pause();
+      return later(&SimAgent::Resume, &SimAgent::is_paused);
+    case 3:
+      if (agent.is_cut()) return;
+      agent.Cut();
+      return later(&SimAgent::Heal, &SimAgent::is_cut);
+    case 4:
+      return agent.Signal();
+    case 5:
+      return agent.BeUnfit();
+    case 6:
+    case 7:
+      status.exit_code = 75;
+      return agent.FailWorker(status);
+    case 8:
+    case 9:
+      status.exit_code = 1;
+      return agent.FailWorker(status);
+    case 10:
+      status.signal = SIGSEGV;
+      return agent.FailWorker(status);
+    default:
+      return;
+  }
+}
+
+void World::Supervise(SimAgent& agent) {
+  simulation_.After(simulation_.Upto(absl::Seconds(6)), [this, &agent] {
+    if (!is_calm_ && !agent.is_up()) agent.Start();
+  });
+}
+
+void World::Calm() {
+  simulation_.Note("the world is kind now");
+  is_calm_ = true;
+  for (const std::unique_ptr<SimAgent>& agent : agents_) {
+    agent->Calm();
+    if (agent->is_cut()) agent->Heal();
+    if (agent->is_paused()) agent->Resume();
+  }
+}
+
+bool World::IsOver() const {
+  return is_calm_ && std::none_of(agents_.begin(), agents_.end(),
+                                  [](const auto& agent) { return agent->is_up(); });
+}
+
+void World::Run() {
+  while (!IsOver()) {
+    Expect(simulation_.RunOne(), "nothing is left to happen, and agents still wait");
+    for (const std::unique_ptr<SimAgent>& agent : agents_) agent->CheckFencing();
+    Expect(simulation_.now() < calm_at_ + kPatience, "agents still wait for their answer");
+  }
+}
+
+}  // namespace convene::sim

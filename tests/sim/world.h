@@ -1,0 +1,48 @@
+// A daemon, several runs on it, their nodes, and everything that can go wrong, from one seed. First
+// things break; then the world is kind, and every agent must get its answer in time.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/sim/invariants.h"
+#include "tests/sim/sim_agent.h"
+#include "tests/sim/sim_daemon.h"
+#include "tests/sim/simulation.h"
+#include "tools/base/clock.h"
+
+namespace convene::sim {
+
+class World {
+ public:
+  // `simulation` outlives it.
+  explicit World(Simulation* simulation);
+
+  // To the end. A broken promise throws.
+  void Run();
+
+ private:
+  void PlaceRun(int number);
+  agent::Rules DrawRules(int number);
+  void PlanFault();
+  void Fault();
+  void HurtDaemon();
+  // And starts it again. At times nothing else breaks meanwhile: then no worker may be restarted.
+  void KillDaemon();
+  void Hurt(SimAgent& agent);
+  // Those that ended or crashed come back after a while.
+  void Supervise(SimAgent& agent);
+  void Calm();
+  bool IsOver() const;
+
+  Simulation& simulation_;
+  Invariants invariants_;
+  SimDaemon daemon_;
+  std::vector<std::unique_ptr<SimAgent>> agents_;
+  const MonotonicTime calm_at_;
+  MonotonicTime spared_until_;  // nothing breaks before
+  bool is_calm_ = false;
+};
+
+}  // namespace convene::sim

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""The cached virtual environment with PyTorch that tests and benchmarks use: ~/.cache/convene/venv.
+
+usage: tools/torch_environment [--quiet]
+Makes it when it is not there (about 1 GB from PyPI, once; needs python3-venv) and prints how to use it. Exit status: 0 PyTorch can be
+imported; 69 it cannot be had here, the last line says why.
+
+PyPI's wheel is the CUDA build. It imports on a machine without a GPU once the loader finds CUDA's libraries: LD_LIBRARY_PATH names
+the folders of NVIDIA's wheels, then /usr/local/cuda/lib64. With the toolkit installed there, its own 2.5 GB of nvidia-* wheels are left out,
+but for the libraries that the toolkit does not have, or has too old; without it pip takes them all.
+"""
+
+import fcntl
+import glob
+import os
+import pwd
+import subprocess
+import sys
+from typing import Dict
+
+# Not $HOME: Bazel gives tests another one.
+CACHE = os.path.join(pwd.getpwuid(os.getuid()).pw_dir, '.cache/convene')
+VENV = os.path.join(CACHE, 'venv')
+PYTHON = os.path.join(VENV, 'bin/python')
+TORCHRUN = os.path.join(VENV, 'bin/torchrun')
+CUDA_LIBRARIES = '/usr/local/cuda/lib64'
+# torch and what `import torch` needs.
+TORCH_PACKAGES = ['torch', 'typing_extensions', 'sympy', 'mpmath', 'networkx', 'jinja2', 'markupsafe', 'filelock', 'fsspec', 'numpy',
+                  'setuptools']
+EXTRA_WHEELS = ['nvidia-nccl-cu13', 'nvidia-cusparselt-cu13', 'nvidia-cufile', 'nvidia-nvshmem-cu13']
+INSTALL_LIMIT_S = 15 * 60
+IMPORT_LIMIT_S = 120
+
+
+class NoTorch(Exception):
+    """PyTorch cannot be had here; the text says why and what to do."""
+
+
+def torch_environment() -> Dict[str, str]:
+    """This process's environment, and where CUDA's libraries are. The wheels' first: a new PyTorch wants a newer NCCL than the toolkit's."""
+    folders = glob.glob(f'{VENV}/lib/python3*/site-packages/nvidia/*/lib') + [CUDA_LIBRARIES]
+    return {**os.environ, 'LD_LIBRARY_PATH': ':'.join(folders)}
+
+
+def torch_version() -> str:
+    """'' where torch cannot be imported."""
+    command = [PYTHON, '-c', 'import torch; print(torch.__version__)']
+    try:
+        done = subprocess.run(command, env=torch_environment(), capture_output=True, text=True, check=True, timeout=IMPORT_LIMIT_S)
+    except (OSError, subprocess.SubprocessError):
+        return ''
+    return done.stdout.strip()
+
+
+def _run(what: str, command) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=INSTALL_LIMIT_S)
+    except subprocess.TimeoutExpired as error:
+        raise NoTorch(f'{what}: not done after {INSTALL_LIMIT_S} s') from error
+    if done.returncode != 0:
+        lines = (done.stderr or done.stdout).strip().splitlines() or ['no word of why']
+        raise NoTorch(f'{what}: {lines[-1]}')
+
+
+def install_torch() -> str:
+    """PyTorch's version, after making the environment where that is needed. Raises NoTorch."""
+    os.makedirs(CACHE, exist_ok=True)
+    with open(os.path.join(CACHE, 'venv.lock'), 'w', encoding='ascii') as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two checkouts may check at once
+        version = torch_version()
+        if version:
+            return version
+        print(f'installing PyTorch into {VENV} (once)', flush=True)
+        if not os.path.exists(f'{VENV}/bin/pip'):
+            _run('this Python cannot make a virtual environment (apt-get install python3-venv)', [sys.executable, '-m', 'venv', VENV])
+        pip = [f'{VENV}/bin/pip', 'install', '--quiet', '--disable-pip-version-check', '--retries=1', '--timeout=15']
+        if os.path.isdir(CUDA_LIBRARIES):
+            _run('pip install', [*pip, '--no-deps', *TORCH_PACKAGES, *EXTRA_WHEELS])
+        else:
+            _run('pip install', [*pip, 'torch', 'numpy'])
+        version = torch_version()
+        if not version:
+            raise NoTorch(f'PyTorch is installed but `import torch` fails: try {PYTHON} -c "import torch"')
+        return version
+
+
+def main() -> int:
+    arguments = sys.argv[1:]
+    if arguments not in ([], ['--quiet']):
+        print(__doc__.strip())
+        return 0 if arguments in (['--help'], ['-h']) else 64
+    try:
+        version = install_torch()
+    except NoTorch as error:
+        print(f'torch_environment: no PyTorch: {error}; tests that need it are skipped')
+        return 69
+    print(f'PyTorch {version} in {VENV}')
+    if not arguments:
+        print(f'    export LD_LIBRARY_PATH={torch_environment()["LD_LIBRARY_PATH"]}\n'
+              f'    {PYTHON} -c "import torch"')
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

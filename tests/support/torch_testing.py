@@ -1,0 +1,37 @@
+"""What tests of unmodified PyTorch programs share: the environment they need, or the word that they are skipped."""
+
+import os
+import unittest
+
+from tests.support import torch_environment
+from tests.support.convene_testing import ConveneTestCase, wait_until
+
+CONVENE = "launcher/convene"
+TORCHRUN_LINK = "launcher/torchrun"  # our program under that name
+
+
+def need_torch():
+    """For setUpModule. One look at the disk: importing torch takes seconds."""
+    if os.path.exists(torch_environment.TORCHRUN):
+        return
+    why = f"SKIPPED: no PyTorch in {torch_environment.VENV} (tools/torch_environment makes it)"
+    print(why, flush=True)
+    raise unittest.SkipTest(why)
+
+
+class TorchTestCase(ConveneTestCase):
+    """Programs started in the virtual environment, as if a person had activated it."""
+
+    def start_torch(self, program, *arguments, **environment):
+        variables = {"PATH": f"{torch_environment.VENV}/bin:{os.environ['PATH']}",
+                     "LD_LIBRARY_PATH": torch_environment.torch_environment()["LD_LIBRARY_PATH"],
+                     **environment}
+        return self.start(program, *arguments, **variables)
+
+    def script(self, name, text):
+        with open(self.path(name), "w", encoding="utf-8") as f:
+            f.write(text)
+        return self.path(name)
+
+    def wait_for_file(self, path, timeout_s=60):
+        wait_until(lambda: os.path.exists(path), timeout_s, path)

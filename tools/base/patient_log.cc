@@ -1,0 +1,61 @@
+#include "tools/base/patient_log.h"
+
+#include <poll.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/clock.h"
+
+namespace convene {
+
+void PatientLog::Add(absl::string_view line) {
+  if (!output_.is_open()) return;
+  const bool has_waited = !pending_.empty();
+  if (has_waited) WritePending();
+  if (pending_.size() + line.size() > kMostPending) {
+    ++dropped_;
+    return;
+  }
+  TellDropped();
+  absl::StrAppend(&pending_, line);
+  has_waited ? (void)WritePending() : Flush(patience_);
+}
+
+void PatientLog::TellDropped() {
+  if (dropped_ == 0) return;
+  absl::StrAppend(&pending_, "[", std::exchange(dropped_, 0),
+                  " lines of this log are missing here: nobody read them]\n");
+}
+
+void PatientLog::Flush(absl::Duration patience) {
+  TellDropped();
+  MonotonicTime deadline = Clock::Real().Now() + patience;
+  for (size_t left = pending_.size(); !WritePending();) {
+    if (pending_.size() < left) deadline = Clock::Real().Now() + patience;
+    left = pending_.size();
+    const absl::Duration wait = deadline - Clock::Real().Now();
+    if (wait <= absl::ZeroDuration()) return;
+    pollfd room = {output_.fd(), POLLOUT, 0};
+    poll(&room, 1, static_cast<int>(absl::ToInt64Milliseconds(wait)) + 1);
+  }
+}
+
+bool PatientLog::WritePending() {
+  size_t done = 0;
+  while (done < pending_.size()) {
+    const ssize_t n = output_.Write(absl::string_view(pending_).substr(done));
+    if (n > 0) {
+      done += n;
+    } else if (errno == EAGAIN) {
+      break;
+    } else if (errno != EINTR) {
+      done = pending_.size();  // Nobody reads any more, or the disk is full.
+    }
+  }
+  pending_.erase(0, done);
+  return pending_.empty();
+}
+
+}  // namespace convene

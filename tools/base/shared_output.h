@@ -1,0 +1,35 @@
+// A descriptor that other processes share (stdout, stderr), written to without waiting for its
+// reader.
+#pragma once
+
+#include <sys/types.h>
+
+#include "absl/strings/string_view.h"
+#include "tools/base/unique_fd.h"
+
+namespace convene {
+
+// Pipes, terminals and sockets never block. What does: a regular file while its disk hangs, and a
+// terminal of another user, which cannot be opened again.
+class SharedOutput {
+ public:
+  // Does not take `fd`, which stays open as long as this lives.
+  explicit SharedOutput(int fd);
+
+  int fd() const { return fd_; }  // to poll; not always the constructor's
+  bool is_open() const { return is_open_; }
+  bool is_terminal() const { return is_terminal_; }
+  // As write(2), EAGAIN when nothing is taken now. SIGPIPE must be ignored, but for sockets.
+  ssize_t Write(absl::string_view bytes) const;
+
+ private:
+  // The same pipe or terminal: O_NONBLOCK on the descriptor itself would also change it for the
+  // shell and everyone else who shares it. Opened again it is a description of our own.
+  UniqueFd reopened_;
+  int fd_;
+  bool is_open_ = false;
+  bool is_socket_ = false;
+  bool is_terminal_ = false;
+};
+
+}  // namespace convene

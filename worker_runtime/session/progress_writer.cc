@@ -1,0 +1,64 @@
+#include "worker_runtime/session/progress_writer.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/status_macros.h"
+#include "tools/base/unique_fd.h"
+
+namespace convene::worker {
+
+using contract::ProgressPage;
+
+absl::StatusOr<std::unique_ptr<ProgressWriter>> ProgressWriter::Open(const std::string& path,
+                                                                     uint32_t flags, Clock& clock) {
+  if (path.empty()) {
+    return std::unique_ptr<ProgressWriter>(new ProgressWriter(nullptr, flags, clock));
+  }
+  const UniqueFd file(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!file.valid()) return ErrnoStatus(errno, absl::StrCat("open the progress page ", path));
+  struct stat info = {};
+  if (fstat(file.get(), &info) != 0 ||
+      info.st_size != static_cast<off_t>(contract::kProgressPageBytes)) {
+    return absl::FailedPreconditionError(absl::StrCat(path, " is no progress page"));
+  }
+  void* const mapped = mmap(nullptr, contract::kProgressPageBytes, PROT_READ | PROT_WRITE,
+                            MAP_SHARED, file.get(), 0);
+  if (mapped == MAP_FAILED) return ErrnoStatus(errno, absl::StrCat("map ", path));
+  auto* const page = static_cast<ProgressPage*>(mapped);
+  if (std::memcmp(page->magic, contract::kProgressMagic, sizeof(page->magic)) != 0) {
+    munmap(mapped, contract::kProgressPageBytes);
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " is a progress page of another version than this program's"));
+  }
+  return std::unique_ptr<ProgressWriter>(new ProgressWriter(page, flags, clock));
+}
+
+ProgressWriter::~ProgressWriter() {
+  if (page_ != nullptr) munmap(page_, contract::kProgressPageBytes);
+}
+
+void ProgressWriter::Tell(int64_t step, absl::string_view phase) {
+  if (page_ == nullptr) return;
+  const std::atomic_ref<uint64_t> sequence(page_->sequence);
+  const uint64_t before = sequence.load(std::memory_order_relaxed);
+  sequence.store(before + 1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  page_->step = step;
+  page_->changed_at_ns =
+      static_cast<uint64_t>(absl::ToInt64Nanoseconds(clock_.Now().since_epoch()));
+  page_->flags = flags_;
+  const size_t length = std::min(phase.size(), sizeof(page_->phase) - 1);
+  std::memcpy(page_->phase, phase.data(), length);
+  std::memset(page_->phase + length, 0, sizeof(page_->phase) - length);
+  sequence.store(before + 2, std::memory_order_release);
+}
+
+}  // namespace convene::worker

@@ -1,0 +1,40 @@
+// The worker's end of its progress page (worker_runtime/contract/progress_page.h).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "tools/base/clock.h"
+#include "worker_runtime/contract/progress_page.h"
+
+namespace convene::worker {
+
+// One thread writes.
+class ProgressWriter {
+ public:
+  // `path`: CONVENE_PROGRESS; "" = nobody watches, and Tell does nothing. `flags`:
+  // kProgress...Flag. Errors of open and mmap; FailedPrecondition when the file is no page of this
+  // version.
+  static absl::StatusOr<std::unique_ptr<ProgressWriter>> Open(const std::string& path,
+                                                              uint32_t flags, Clock& clock);
+  ~ProgressWriter();
+  ProgressWriter(const ProgressWriter&) = delete;
+  ProgressWriter& operator=(const ProgressWriter&) = delete;
+
+  // `step`: the last finished one. A phase longer than 23 bytes is cut. Two or three dozen
+  // nanoseconds.
+  void Tell(int64_t step, absl::string_view phase);
+
+ private:
+  ProgressWriter(contract::ProgressPage* page, uint32_t flags, Clock& clock)
+      : page_(page), flags_(flags), clock_(clock) {}
+
+  contract::ProgressPage* const page_;  // null: nobody watches
+  const uint32_t flags_;
+  Clock& clock_;
+};
+
+}  // namespace convene::worker
