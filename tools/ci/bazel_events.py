@@ -19,7 +19,10 @@ _UNITTEST_SKIPPED = re.compile(r"^(?:.* )?\.\.\. skipped ['\"](?:SKIPPED: )?(.*)
 _UNITTEST_FAILURE = re.compile(r'^={70}\n(?:FAIL|ERROR): (.+)\n-{70}\n((?:.*\n)*?)(?=\n(?:={70}|-{70})$)', re.M)
 _UNITTEST_CAUSE = re.compile(r'^\w[\w.]*(?:Error|Exception|Expired|Interrupt)\b.*', re.M | re.S)
 _FAILURES_MAX = 5  # of one binary
-_FAILURE_TEXT_MAX = 900
+_FAILURE_TEXT_MAX = 1200
+_LINE_MAX = 240
+# Of a long output, the lines that say why: our own log's errors, exceptions, what a dying program says.
+_TELLING = re.compile(r'\b(?:error|warning|fatal|killed|aborted|terminate called|what\(\)|first cause|\w*(?:Error|Exception)): |Fatal Python|\bsignal\b|SIG[A-Z]{3,}', re.I)
 
 
 class TestResult(NamedTuple):
@@ -49,9 +52,20 @@ def _cause(report: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    line = ' | '.join(part.strip() for part in text.splitlines() if part.strip())
-    half = _FAILURE_TEXT_MAX // 2
-    return line if len(line) <= _FAILURE_TEXT_MAX else f'{line[:half]} [...] {line[-half:]}'
+    """The whole text if it is short; else its first and last line and, as far as there is room, those that say why, in their order."""
+    lines = [part.strip() for part in text.splitlines() if part.strip()]
+    if len(' | '.join(lines)) <= _FAILURE_TEXT_MAX:
+        return ' | '.join(lines)
+    lines = [line if len(line) <= _LINE_MAX else f'{line[:_LINE_MAX - 60]} [...] {line[-60:]}' for line in lines]
+    by_weight = sorted(range(len(lines)), key=lambda i: (i not in (0, len(lines) - 1), not _TELLING.search(lines[i]), i))
+    kept, room = [], _FAILURE_TEXT_MAX
+    for i in by_weight:
+        room -= len(lines[i]) + len(' [...] | ')
+        if room < 0:
+            break
+        kept.append(i)
+    kept.sort()
+    return ' | '.join(lines[i] + (' [...]' if i + 1 < len(lines) and i + 1 not in kept else '') for i in kept)
 
 
 def count_cases(ok: bool, output: str):

@@ -69,9 +69,16 @@ class BazelEventsTest(unittest.TestCase):
         self.assertIn('test_cut', cut)
         self.assertIn('AssertionError: the survivor is told: not within 7 s | serving | ', cut)
         self.assertTrue(cut.endswith(' the end'), cut)
-        self.assertLess(len(cut), 1000)
+        self.assertLess(len(cut), 1300)
         self.assertIn('test_missing', missing)
         self.assertIn("FileNotFoundError: [Errno 2] No such file or directory: '/no/such/file'", missing)
+
+    def test_of_a_long_output_the_lines_that_say_why_are_kept(self):
+        died = 'x ' * 700 + '\nFatal Python error: Aborted\n' + 'Thread 0x1\n' * 5 + 'Extension modules: ' + 'a, ' * 700
+        line = bazel_events.failures(died)[0]
+        self.assertIn('Fatal Python error: Aborted', line)
+        self.assertIn('Extension modules: ', line)
+        self.assertLess(len(line), 1300)
 
     def test_a_test_that_passed_and_then_hung_has_failed(self):
         _, output = run_unittest(['test_good'])
