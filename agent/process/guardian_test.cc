@@ -24,19 +24,23 @@ bool Runs(pid_t pid) {
   return name_end != std::string::npos && text[name_end + 2] != 'Z' && text[name_end + 2] != 'X';
 }
 
-// An agent with one worker, whose number it tells; until it is killed.
+// An agent with one worker, whose number it tells when all is as in an agent; until it is killed.
 [[noreturn]] void BeAgent(int other_end, UniqueFd connection, int tell) {
   close(other_end);
   EventLoop loop;
   Guardian guardian(loop, "token of guardian_test", "", "");
-  const pid_t worker = fork();
+  int ready[2];
+  if (pipe(ready) != 0) _exit(1);
+  pid_t worker = fork();
   if (worker == 0) {
-    setsid();
+    worker = setsid();
+    guardian.page().sessions[0] = worker;
     connection.Reset();
+    if (write(ready[1], &worker, sizeof(worker)) != sizeof(worker)) _exit(1);
     alarm(60);
     while (true) pause();
   }
-  guardian.page().sessions[0] = worker;
+  if (read(ready[0], &worker, sizeof(worker)) != sizeof(worker)) _exit(1);
   guardian.Hold(UniqueFd(dup(connection.get())));
   if (write(tell, &worker, sizeof(worker)) != sizeof(worker)) _exit(1);
   alarm(60);

@@ -54,7 +54,10 @@ bool SweepOne(const std::string& directory) {
   }
   const UniqueFd lock(
       open(absl::StrCat(directory, kLockName).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  if (!lock.valid() || flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return false;
+  // Its agent was killed before it had made the lock, or while it cleaned up. One that is about to
+  // make it tries again (Listen).
+  if (!lock.valid()) return errno == ENOENT && rmdir(directory.c_str()) == 0;
+  if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return false;
   RemoveServerFiles(directory);
   return true;
 }
@@ -136,7 +139,11 @@ void SessionServer::RemoveDirectory() {
 SessionServer::~SessionServer() {
   BeginEpoch(Epoch(), 0);
   if (is_listening_) loop_.Forget(listener_.get());
+  const std::string parent = directory_.substr(0, directory_.rfind('/'));
   RemoveDirectory();
+  // Again: what came of an agent that was killed in the middle of a start holds its lock a little
+  // longer than it lived, perhaps past the start of the last one here.
+  SweepDeadServers(parent);
 }
 
 void SessionServer::Drop(UniqueFd& socket) {

@@ -155,17 +155,24 @@ TEST_CASE("what killed agents left behind is swept, what living ones use is not"
   for (const std::string name : {"convene.killed", "convene.living"}) {
     REQUIRE_OK(WriteFileAtomic(parent.File(name + "/lock"), ""));
   }
-  const UniqueFd living(open(parent.File("convene.living/lock").c_str(), O_RDWR | O_CLOEXEC));
+  REQUIRE_OK(MakeDirectories(parent.File("convene.killed_at_once")));
+  UniqueFd living(open(parent.File("convene.living/lock").c_str(), O_RDWR | O_CLOEXEC));
   REQUIRE(flock(living.get(), LOCK_EX | LOCK_NB) == 0);
   EventLoop loop;
-  const auto first = SessionServer::Start(loop, parent.path(), [](int) {});
+  auto first = SessionServer::Start(loop, parent.path(), [](int) {});
   const auto second = SessionServer::Start(loop, parent.path(), [](int) {});
   REQUIRE_OK(first);
   REQUIRE_OK(second);
   CHECK_FALSE(Exists(parent.File("convene.killed")));
+  CHECK_FALSE(Exists(parent.File("convene.killed_at_once")));
   CHECK(Exists(parent.File("convene.living/session")));
   CHECK(Exists(parent.File("convene.strange/session")));
   CHECK(Exists((*first)->path()));
+  // The last start on a node is not the last that sweeps.
+  living.Reset();
+  first->reset();
+  CHECK_FALSE(Exists(parent.File("convene.living")));
+  CHECK(Exists((*second)->path()));
 }
 
 // No descriptor above those in use can be opened while it lives.
