@@ -22,7 +22,8 @@ _FAILURES_MAX = 5  # of one binary
 _FAILURE_TEXT_MAX = 1200
 _LINE_MAX = 240
 # Of a long output, the lines that say why: our own log's errors, exceptions, what a dying program says.
-_TELLING = re.compile(r'\b(?:error|warning|fatal|killed|aborted|terminate called|what\(\)|first cause|\w*(?:Error|Exception)): |Fatal Python|\bsignal\b|SIG[A-Z]{3,}', re.I)
+_TELLING = re.compile(r'\b(?:error|warning|fatal|what\(\)|\w*(?:Error|Exception)): |Fatal Python|terminate called|'
+                      r'\b(?:killed|aborted|signal|SIG[A-Z]{3,})\b', re.I)
 
 
 class TestResult(NamedTuple):
