@@ -37,14 +37,14 @@ class TorchDdpTest(TorchTestCase):
                  for i, (program, *arguments) in enumerate(commands)]
         output = "".join(self.finish(node, 200) for node in nodes)
         self.assert_nothing_left()
-        failed = re.findall(r"rank \d+ \(pid \d+\) failed: .*", output)
-        planned = [line for line in failed if "SIGKILL" in line]
+        killed = re.findall(r"rank \d+ \(pid \d+\) failed: killed by .*", output)
+        planned = [line for line in killed if "SIGKILL" in line]
         self.assertEqual(len(planned), int(crash_rank >= 0), output)
-        for line in failed:
-            if line not in planned:
-                print(f"NOTE {name}: besides the planned one: {line}\n{output}", flush=True)
+        others = [line for line in killed if line not in planned]
+        if others:
+            print(f"NOTE {name}: besides the planned one: {others}\n{output}", flush=True)
         with open(result, encoding="ascii") as f:
-            return json.load(f)
+            return {**json.load(f), "other_deaths": others}
 
     def whole(self):
         if TorchDdpTest._whole is None:
@@ -56,8 +56,8 @@ class TorchDdpTest(TorchTestCase):
         self.assertEqual(whole["attempt"], 0)
         self.assertEqual(whole["world"], 1)
         self.assertEqual(result["world"], world)
-        self.assertGreaterEqual(result["attempt"], 1)
-        if result["attempt"] == 1:
+        if not result["other_deaths"]:
+            self.assertEqual(result["attempt"], 1)
             self.assertEqual(result["first_epoch"], 2, "goes on from the checkpoint of epoch 1")
         # The same batches whatever the world's size; sums in another order.
         self.assertAlmostEqual(result["loss"], whole["loss"], places=5)
