@@ -33,7 +33,7 @@ constexpr char kStartAnew[] =
 
 std::string FileHeader() { return absl::StrCat(kMagic, kFormat, "\n"); }
 
-// What a frame begins after. FailedPrecondition, DataLoss.
+// The size of the file's header: the first frame begins after it. FailedPrecondition, DataLoss.
 absl::StatusOr<size_t> CheckFileHeader(absl::string_view content, const std::string& path) {
   const size_t end = content.substr(0, 64).find('\n');
   int format = 0;
@@ -75,7 +75,8 @@ absl::Status WriteFrame(int fd, const std::string& entry, const std::string& pat
   return WriteAll(fd, entry, path);
 }
 
-// What somebody else put there: opening a FIFO would wait for its other end, for ever.
+// Another program may have put something else there: opening a FIFO would wait for its other end,
+// for ever.
 absl::Status CheckIsFile(const std::string& path) {
   struct stat status;
   if (lstat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode)) return absl::OkStatus();

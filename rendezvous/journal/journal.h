@@ -9,12 +9,12 @@
 //         | XXH3-64 of the entry, seeded with its length + 1 (8 bytes, little endian)
 //         | entry (a JournalEntry of proto/journal.proto)
 //
-// What a crash leaves. At most the last frame is not whole, because the one before was synced
+// After a crash at most the last frame is not whole, because the one before was synced
 // before it was begun: it is cut off, and nobody has acted on it. A frame that is not whole with a
 // whole one behind it was whole once: the file is damaged, and is refused.
 //
 // When the disk takes no more (full, broken), Append fails: the journal keeps what it should hold
-// in memory, and each later Append first tries to write all of it anew. What is on the disk is old
+// in memory, and each later Append first tries to write all of it anew. The file on the disk is old
 // from then on. It must not be believed (an agent that has missed what came since would be given
 // its old place, in an epoch that is over), so the file is emptied, which a full disk allows. On a
 // disk that refuses even that it stays; an agent that knows a higher epoch is not resumed

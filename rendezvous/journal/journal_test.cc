@@ -86,7 +86,7 @@ JobRecord SmallJob(int epoch) {
   return record;
 }
 
-// What these tests break is the file, not the disk.
+// These tests break the file, not the disk.
 [[maybe_unused]] const bool kInMemory =
     access("/dev/shm", W_OK) == 0 && setenv("TEST_TMPDIR", "/dev/shm", /*overwrite=*/1) == 0;
 
@@ -169,7 +169,7 @@ TEST_CASE_METHOD(Fixture, "a last frame that is cut at any byte is cut off, and 
     }
     REQUIRE(Open().jobs.at(0).epoch == Epoch(5));
   }
-  // What a power cut may leave: the length is there, the bytes are not.
+  // A power cut may leave a file that has its length and not its bytes.
   Replace(content.substr(0, whole) + std::string(content.size() - whole, '\0'));
   CHECK(Open().jobs.at(0).epoch == Epoch(3));
 }

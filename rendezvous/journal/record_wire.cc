@@ -148,7 +148,7 @@ int64_t MsAgo(const JobRecord& record, MonotonicTime at) {
   return absl::ToInt64Milliseconds(record.taken_at - at);
 }
 
-// What failures have cost, and whom.
+// The restarts that failures have cost, and the nodes that were blamed for them.
 void PackPast(const JobRecord& record, v1::JobRecord* wire) {
   const RestartBudget& budget = record.budget;
   wire->set_failure_count(budget.failure_count);

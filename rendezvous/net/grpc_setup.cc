@@ -12,7 +12,7 @@ void LogAtDebug(gpr_log_func_args* line) {
 }
 
 bool SetUp() {
-  // What matters of gRPC's own lines comes back as a status, in our words.
+  // gRPC's own log lines are of little use: its errors come back as a status, in our words.
   gpr_set_log_function(LogAtDebug);
   // Debian's Abseil is built without NDEBUG: it enters each lock that gRPC takes in one graph for
   // the whole process, behind one spin lock, and ends the process when two orders contradict each

@@ -1,4 +1,4 @@
-// What a process sets before it uses gRPC.
+// Settings that a process makes before it uses gRPC.
 #pragma once
 
 namespace convene::rendezvous {

@@ -144,7 +144,7 @@ class Table {
     Settle();
   }
 
-  // What it writes down can be read, and another goes on with it.
+  // The table's records can be read, and another table goes on with them.
   void Restart() {
     const rendezvous::RecordChanges changes = table_.TakeChanges(now_);
     for (const std::string& id : changes.forgotten) written_.erase(id);
@@ -207,7 +207,7 @@ void ReadRecord(Script script) {
   table.Wait(absl::Hours(24));
 }
 
-// What agents may say, in any order. Each step: who or what, a length, a message.
+// Messages of agents in any order. Each step: the sender or an event, a length, a message.
 void ReadMessages(Script script) {
   Table table({});
   while (!script.empty()) {
@@ -302,7 +302,7 @@ void ReadConf(Script script) {
       .IgnoreError();
 }
 
-// What another daemon's answer makes `convene status` print.
+// Another daemon's answer, as `convene status` prints it.
 void ReadStatus(Script script) {
   const absl::string_view bytes = script.Rest();
   rendezvous::pb::JobStatus status;
@@ -310,7 +310,7 @@ void ReadStatus(Script script) {
   rendezvous::StatusJson({rendezvous::FromWire(status)});
 }
 
-// What processes write to the FIFO of the file timer.
+// Requests that processes write to the FIFO of the file timer.
 void ReadTimers(Script script) {
   agent::TimerTable table;
   MonotonicTime now = MonotonicTime::FromEpoch(absl::Hours(1));

@@ -25,7 +25,8 @@ namespace convene::rendezvous {
 namespace {
 
 constexpr size_t kPeers = 4;
-// What one byte of input may make the table hold: a key of no bytes is a number ("0") by ADD.
+// The most bytes that one byte of input may add to the table: ADD to a key of no bytes makes a
+// number ("0").
 constexpr size_t kTableBytesPerInputByte = 20;
 
 struct Peer {

@@ -21,9 +21,10 @@ enum class ExitCode : int {
 // 128 + signal: the command itself was ended by a signal after an orderly stop.
 int ExitCodeForSignal(int signal_number);
 
-// What a program's main() returns for `status`: InvalidArgument, NotFound, FailedPrecondition,
-// PermissionDenied, AlreadyExists and OutOfRange: kUsage; Unavailable and DeadlineExceeded:
-// kUnavailable; Aborted: kMembershipChanged; Internal: kInternal; everything else kTrainingFailed.
+// The exit code of a program whose main() ends with `status`: InvalidArgument, NotFound,
+// FailedPrecondition, PermissionDenied, AlreadyExists and OutOfRange: kUsage; Unavailable and
+// DeadlineExceeded: kUnavailable; Aborted: kMembershipChanged; Internal: kInternal; everything else
+// kTrainingFailed.
 ExitCode ExitCodeForStatus(const absl::Status& status);
 
 // The table as text, a row a code: what `--help-exit-codes` prints.

@@ -11,7 +11,7 @@
 namespace convene {
 namespace {
 
-// What the signal's handler may use; set before the timer is.
+// All that the signal's handler uses; set before the timer is.
 struct LastWords {
   std::string text;
   int exit_code = 0;

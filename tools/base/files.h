@@ -41,7 +41,7 @@ absl::Status MakeDirectories(const std::string& path);
 // Names (not paths) in `directory`, sorted; "." and ".." left out.
 absl::StatusOr<std::vector<std::string>> ListDirectory(const std::string& directory);
 
-// Removes a file or a whole tree; one that is not there is fine.
+// Removes a file or a whole tree; a path that does not exist is fine.
 absl::Status RemoveTree(const std::string& path);
 
 // The part before the last '/', "." when there is none.

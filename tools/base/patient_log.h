@@ -17,7 +17,7 @@ class PatientLog {
  public:
   static constexpr size_t kMostPending = 64 * 1024;  // bytes
 
-  // `patience`: how long one line waits for the reader. Those after it do not wait again until
+  // `patience`: how long one line waits for the reader. Later lines do not wait again until
   // everything before them has been taken.
   PatientLog(int fd, absl::Duration patience) : output_(fd), patience_(patience) {}
 

@@ -1,5 +1,5 @@
-// Randomness from the kernel, for identities and jitter. Never for data order or weights: those
-// have seeds.
+// Randomness from the kernel, for identities and jitter. Never for data order or weights: these
+// come from seeds.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What the kernel lets this process have, asked before it is needed: libraries that run out of
-// descriptors or threads in the middle abort or wait for ever.
+// The limits that the kernel sets this process, read before it meets them: libraries that run out
+// of descriptors or threads in the middle abort or wait for ever.
 #pragma once
 
 #include <cstdint>

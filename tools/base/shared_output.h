@@ -9,7 +9,7 @@
 
 namespace convene {
 
-// Pipes, terminals and sockets never block. What does: a regular file while its disk hangs, and a
+// Pipes, terminals and sockets never block. A regular file blocks while its disk hangs; so does a
 // terminal of another user, which cannot be opened again.
 class SharedOutput {
  public:

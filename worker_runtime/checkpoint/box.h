@@ -21,7 +21,7 @@ struct Box {
   friend bool operator==(const Box&, const Box&) = default;
 };
 
-// What a rank holds of one global tensor: `flat_count` elements, from `flat_begin`, of the
+// The part of one global tensor that a rank holds: `flat_count` elements, from `flat_begin`, of the
 // row-major flattening of `local_box`. A ZeRO shard cuts a tensor anywhere; a whole tensor-parallel
 // slice has flat_begin 0 and flat_count local_box.elements().
 struct TensorPiece {

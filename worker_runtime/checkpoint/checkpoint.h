@@ -1,7 +1,7 @@
 // Sharded checkpoints: each rank writes the pieces it owns, the manifest makes them one checkpoint,
 // any layout reads it (FORMAT.md). One checkpoint of step N lives in `directory`/step_NNNNNNNN.
 //
-// Errors not listed at a call: those of tools/base/files.h, with the path in the text.
+// A call may also return the errors of tools/base/files.h, with the path in the text.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct PieceToRead {
   float* data = nullptr;  // flat_count elements
 };
 
-// What is the same on all ranks: goes into the manifest.
+// The facts that are the same on all ranks: the manifest holds them.
 struct CheckpointInfo {
   int64_t step = 0;              // finished optimizer steps
   int64_t samples_consumed = 0;  // = position in the sample order
@@ -41,7 +41,8 @@ struct CheckpointInfo {
 };
 
 // Step 1, every rank, in any order and at the same time: writes and fsyncs this rank's data file
-// and index. What a crashed earlier attempt of this rank left at this step is removed first; a
+// and index. Files that a crashed earlier attempt of this rank left at this step are removed
+// first; a
 // published checkpoint of the same step stays whole and readable until PublishCheckpoint replaces
 // it. Pieces with flat_count 0 are skipped. ResourceExhausted when the disk is full. On any error
 // what this rank wrote of this step is removed, and other checkpoints are untouched.

@@ -16,7 +16,7 @@ struct DirectoryLockOptions {
   std::string job;  // its name, "" when it has none
   // The job ran before: a holder of its own name is then its predecessor.
   bool is_restart = false;
-  // How long another job gets to end: one that was just killed is on its way.
+  // How long another job gets to end: a job that was just killed ends soon.
   absl::Duration wait_timeout = absl::Seconds(5);
   absl::Duration predecessor_timeout = absl::Minutes(2);  // the same for a predecessor
   // Called once when there is another holder, before the wait, with a sentence that says so.

@@ -73,7 +73,7 @@ class LineReader {
   absl::Status Hexadecimal(uint64_t* value) {
     return absl::SimpleHexAtoi(Word(), value) ? absl::OkStatus() : Wrong("no checksum");
   }
-  // What is left of the line.
+  // The rest of the line.
   absl::Status Text(std::string* text) {
     return absl::CUnescape(line_, text) ? absl::OkStatus() : Wrong("wrong escape in a text");
   }

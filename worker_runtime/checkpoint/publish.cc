@@ -1,4 +1,4 @@
-// What one rank does for all: publish, discard, list and remove.
+// The work that one rank does for all: publish, discard, list and remove.
 #include <sys/stat.h>
 #include <unistd.h>
 

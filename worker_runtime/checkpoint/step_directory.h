@@ -26,13 +26,13 @@ std::string IndexName(int rank);
 // A data file's name holds `attempt`, a random number, so that a second attempt at a step writes
 // beside the first.
 std::string DataName(int rank, uint64_t attempt);
-// What begins every name of this rank's files: "rank_00003.".
+// The beginning of every name of this rank's files: "rank_00003.".
 std::string RankPrefix(int rank);
 
 // The first bytes of the data file DataName(rank, attempt) of this step.
 constexpr int64_t kDataHeaderBytes = 64;
 std::string DataHeader(int64_t step, int rank, uint64_t attempt);
-// What DataHeader must have been for the file to have this name; DataLoss for a name that DataName
+// The header (DataHeader) of the data file with this name; DataLoss for a name that DataName
 // never gives.
 absl::StatusOr<std::string> DataHeaderOf(int64_t step, const std::string& data_name);
 

@@ -42,7 +42,7 @@ inline constexpr char kProgressMagic[] = "CONVPRG1";
 // SIGUSR2 makes the worker write the stacks of its threads to stderr, and go on.
 inline constexpr uint32_t kProgressDumpsOnSignalFlag = 1;
 // Whatever may take much longer than a step has a phase of its own, told by every rank, also by
-// those that only wait for it. Without it, automatic limits allow for a silent checkpoint.
+// ranks that only wait for it. Without it, automatic limits allow for a silent checkpoint.
 inline constexpr uint32_t kProgressTellsEveryPhaseFlag = 2;
 
 // Phases whose limits the person can give.

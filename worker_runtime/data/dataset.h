@@ -12,8 +12,8 @@ namespace convene::worker {
 
 // Sample i is the tokens [i * T, i * T + T], T = sequence_length: T inputs and, one later, T
 // targets; its last token is the next sample's first. The first training_samples() are trained on;
-// the validation_samples() after them are held out. What is left at the end (fewer than T + 1
-// tokens) is unused. Read-only and thread-safe; copies are cheap.
+// the validation_samples() after them are held out. The tokens left at the end (fewer than T + 1)
+// are unused. Read-only and thread-safe; copies are cheap.
 class Dataset {
  public:
   // The last `validation_fraction` of the samples is held out, rounded down, but at least one when

@@ -25,10 +25,10 @@ struct PrepareOptions {
   Clock* clock = &Clock::Real();
 };
 
-// The path of a whole token file of these texts: one that is there already (same paths, sizes and
-// modification times), or a new one. Of many processes that call at once exactly one makes it; the
-// others wait and share it. A process that dies while making it leaves a temporary file, which the
-// next call overwrites.
+// The path of a whole token file of these texts: a file that is there already (same paths, sizes
+// and modification times), or a new one. Of many processes that call at once exactly one makes it;
+// the others wait and share it. A process that dies while making it leaves a temporary file, which
+// the next call overwrites.
 //
 // NotFound: a pattern matches nothing (named). InvalidArgument: no pattern, a directory, or all
 // files empty. FailedPrecondition: a file changed while it was read (not Aborted: a file that

@@ -28,7 +28,7 @@ class TokenFile {
   int64_t token_count() const { return token_count_; }
   // Every token is in [0, vocabulary_size).
   int vocabulary_size() const { return vocabulary_size_; }
-  // What the tokens were made from (PrepareTokenFile).
+  // Identifies the texts that the tokens were made from (PrepareTokenFile).
   uint64_t source_key() const { return source_key_; }
   // XXH3-64 of the tokens' bytes: equal for equal tokens, whatever files they came from.
   uint64_t content_hash() const { return content_hash_; }

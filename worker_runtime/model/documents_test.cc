@@ -1,4 +1,4 @@
-// What packing promises: a row of several documents trains like a row for each of them.
+// The promise of packing: a row of several documents trains like a row for each of them.
 #include <catch2/catch.hpp>
 #include <memory>
 #include <vector>

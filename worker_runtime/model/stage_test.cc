@@ -1,4 +1,4 @@
-// What a stage tells its observer, held to its word.
+// A stage keeps each promise that it makes to its observer.
 #include "worker_runtime/model/stage.h"
 
 #include <algorithm>

@@ -149,7 +149,7 @@ int64_t StepOf(const MetricsRecord& record) {
   return std::visit([](const auto& metrics) { return metrics.step; }, record);
 }
 
-// What of `content` a run keeps that resumes after `resumed_step` steps.
+// The lines of `content` that a run keeps when it resumes after `resumed_step` steps.
 absl::StatusOr<std::string> KeptLines(const std::string& content, const std::string& path,
                                       int64_t resumed_step) {
   std::string kept;

@@ -22,7 +22,7 @@ MonotonicTime Millis(int64_t milliseconds) {
   return MonotonicTime::FromEpoch(absl::Hours(1) + absl::Milliseconds(milliseconds));
 }
 
-// What `use` makes a printer write.
+// The text that a printer writes when `use` uses it.
 template <typename Use>
 std::string Written(bool is_terminal, int64_t log_every, Use use) {
   char* text = nullptr;

@@ -1,4 +1,4 @@
-// PURE. What stands on the terminal when a run ends.
+// PURE. The lines that stand on the terminal when a run ends.
 #pragma once
 
 #include <cstdint>

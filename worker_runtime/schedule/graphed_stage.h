@@ -20,7 +20,7 @@ namespace convene::worker {
 //
 // When a capture fails, one warning says why, and from then on all passes go op by op.
 //
-// REQUIRES: those passes queue nothing but ops of their stream (so tp is 1), with the same
+// REQUIRES: these passes queue nothing but ops of their stream (so tp is 1), with the same
 // addresses and shapes in every step: another batch, such as one for validation, goes to the stage
 // itself.
 //

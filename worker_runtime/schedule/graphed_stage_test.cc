@@ -77,7 +77,7 @@ class WordStage final : public PipelineStage {
   float buffers_[3] = {};
 };
 
-// What spdlog says while it lives.
+// The lines that spdlog writes while this object lives.
 class LoggedText {
  public:
   LoggedText() {

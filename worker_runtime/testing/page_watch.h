@@ -39,14 +39,15 @@ class PageWatch {
   PageWatch(const PageWatch&) = delete;
   PageWatch& operator=(const PageWatch&) = delete;
 
-  // From now on the whole pages of this memory are watched; those that are already, as before.
+  // From now on the whole pages of this memory are watched. Pages that are watched already stay so.
   void Add(void* data, size_t bytes);
-  // What was added of this memory is watched no more: before it goes back to the system.
+  // The pages of this memory are watched no more. Call it before the memory goes back to the
+  // system.
   void Remove(void* data, size_t bytes);
   // How many were ever added.
   size_t page_count() const { return page_count_; }
 
-  // What was touched since the last call, or since Add, each page once.
+  // The pages touched since the last call, or since Add, each once.
   std::vector<PageTouch> Take();
 
  private:

@@ -27,7 +27,7 @@ class RecordingDevice final : public Device {
 
   void Watch(ConstElements data);
 
-  // Everything so far. What was touched outside of any op stands as an op of compute, kNoOp.
+  // Every call so far. Memory touched outside of any op stands as an op of compute, kNoOp.
   static constexpr char kNoOp[] = "no op";
   const std::vector<StreamCall>& calls() const { return calls_; }
 
@@ -35,7 +35,7 @@ class RecordingDevice final : public Device {
   // the result.
   std::unique_ptr<Collective> Watched(Collective& collective);
 
-  // What the code under test takes it for; ops work on the CPU in any case.
+  // The kind that the code under test sees; ops work on the CPU in any case.
   void set_kind(DeviceKind kind) { kind_ = kind; }
 
   DeviceKind kind() const override { return kind_; }

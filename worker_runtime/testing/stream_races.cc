@@ -22,7 +22,7 @@ void Join(VectorClock& clock, const VectorClock& known) {
   for (int i = 0; i < kStreams; ++i) clock[i] = std::max(clock[i], known[i]);
 }
 
-// What each stream, and the host, know after the calls so far.
+// The calls that each stream, and the host, know to be done.
 class Clocks {
  public:
   void Take(const StreamCall& call) {
@@ -62,7 +62,7 @@ struct Access {
   const std::string* op = nullptr;
 };
 
-// The last accesses of each stream; those before them are ordered before them.
+// The last accesses of each stream; its earlier accesses are ordered before them.
 struct Page {
   std::array<Access, kStreams> read, written;
 };
