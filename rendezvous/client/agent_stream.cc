@@ -24,8 +24,8 @@ namespace {
 
 // An agent says a handful of things in an epoch, and a heartbeat now and then.
 constexpr size_t kMostUnsent = 4096;
-// How often a listener may break off before its first answer until it is called no daemon: one that
-// is just stopping does so once.
+// How often a listener may break off before its first answer until it is called no daemon: a daemon
+// that is just stopping does so once.
 constexpr int kMostBreaks = 4;
 
 // How long a stream's end is awaited. gRPC that cannot start a thread never tells of it.
@@ -208,8 +208,9 @@ class GrpcAgentStream final : public AgentStream {
         opened_at_(opened_at),
         own_host_(std::move(own_host)),
         connection_(std::move(connection)) {}
-  // A call without an end stays in memory, rather than be gone when gRPC comes back to it. One that
-  // has ended dies here and not in OnDone: the channel's end joins the thread that OnDone runs on.
+  // A call without an end stays in memory, rather than be gone when gRPC comes back to it. A call
+  // that has ended dies here and not in OnDone: the channel's end joins the thread that OnDone runs
+  // on.
   ~GrpcAgentStream() override {
     if (!call_->Cancel()) (void)call_.release();
   }

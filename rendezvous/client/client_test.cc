@@ -1,5 +1,5 @@
-// What the client says when it is not a daemon that answers. (What it says to a daemon:
-// server_test.)
+// The client's errors when something else than a daemon answers. (server_test has the client with
+// a daemon.)
 #include <netinet/in.h>
 #include <sys/socket.h>
 

@@ -34,7 +34,7 @@ constexpr int kLongestReplyBytes = 64 * 1024 * 1024;
 // Of a status: when the try began that was refused, in nanoseconds of the monotonic clock.
 constexpr char kRefusedAt[] = "convene/refused_at";
 
-// What every address says when nothing listens there.
+// Whether every address answered that nothing listens there.
 bool IsRefusal(const absl::Status& connected) {
   return absl::StrContains(connected.message(), std::strerror(ECONNREFUSED));
 }

@@ -67,7 +67,7 @@ class GrpcLogClient final : public LogClient {
   }
 
  private:
-  // What the queue brings back.
+  // The tags that the queue brings back.
   static inline void* const kStarted = reinterpret_cast<void*>(1);
   static inline void* const kRead = reinterpret_cast<void*>(2);
   static inline void* const kFinished = reinterpret_cast<void*>(3);

@@ -13,8 +13,8 @@
 
 namespace convene::rendezvous {
 
-// One `WatchLogs` call. What is not taken is not read from the network: the daemon, and then the
-// agents, wait. Not thread-safe; no thread of its own.
+// One `WatchLogs` call. While its user takes no lines, none are read from the network: the daemon,
+// and then the agents, wait. Not thread-safe; no thread of its own.
 class LogClient {
  public:
   using News = std::variant<LogStart, LogBatch, LogsGone, RunEnded>;

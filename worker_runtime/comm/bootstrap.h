@@ -17,7 +17,7 @@
 namespace convene::worker {
 
 // The communicators of one rank, one per axis of the mesh, named by AxisName; and `checkpoint`.
-// Those of size 1 need no network.
+// Communicators of size 1 need no network.
 struct CommunicatorSet {
   // Data in host memory, with Stream::Cpu(), on every device: what ranks tell each other between
   // steps.
@@ -33,7 +33,7 @@ struct CommunicatorSet {
   std::unique_ptr<Collective> pp;
   std::unique_ptr<Collective> embedding;  // null on ranks of middle stages
 
-  // Those whose data lies in the device's memory.
+  // The communicators whose data lies in the device's memory.
   std::vector<Collective*> OnDevice() const;
 
   // Aborts all of them. Any thread, while the set lives.
@@ -70,7 +70,7 @@ absl::StatusOr<CommunicatorSet> BootstrapGloo(const Layout& layout, int rank,
                                               const BootstrapOptions& options);
 
 // The part of it that every other transport needs: the communicators of data in host memory, and
-// those of one rank; the others are null. The same errors.
+// the communicators of one rank; the others are null. The same errors.
 absl::StatusOr<CommunicatorSet> BootstrapHostMemory(const Layout& layout, int rank,
                                                     rendezvous::StoreClient& store,
                                                     const std::string& key_prefix,

@@ -71,7 +71,7 @@ class Collective {
   // of the returned handle has returned. Messages between two ranks of a group arrive in the order
   // in which they were sent. At most 1024 may be unwaited.
   virtual absl::StatusOr<PendingSend> Send(ConstElements data, int peer, Stream& stream) = 0;
-  // What is queued in `stream` from now on may overwrite what was sent. (On the CPU: now.)
+  // Work queued in `stream` from now on may overwrite the data that was sent. (On the CPU: now.)
   virtual absl::Status Wait(PendingSend pending, Stream& stream) = 0;
   // Fills all of `data` from the peer's next message. REQUIRES: the message is exactly that long.
   virtual absl::Status Recv(Elements data, int peer, Stream& stream) = 0;

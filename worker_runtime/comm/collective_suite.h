@@ -1,5 +1,5 @@
-// What every implementation of Collective promises, as one rank can check it by itself: so that the
-// same checks run over threads of one process and over processes with a GPU.
+// Checks of the promises of every implementation of Collective, each as one rank can make it by
+// itself: the same checks run over threads of one process and over processes with a GPU.
 #pragma once
 
 #include <cstddef>

@@ -105,7 +105,7 @@ TEST_CASE("what is larger than a message goes in several") {
   }
 }
 
-// What each rank saw.
+// The values that each rank saw.
 template <typename T>
 struct Seen {
   absl::Status status;

@@ -55,7 +55,7 @@ std::string Listen(Context& context) {
   return addresses;
 }
 
-// What `peer` listens on for `rank`, out of all that it published.
+// The address where `peer` listens for `rank`, out of all that it published.
 absl::StatusOr<std::vector<char>> AddressFor(const std::string& addresses, int peer, int rank,
                                              int world_size) {
   const size_t size_bytes = addresses.size() / (world_size - 1);

@@ -72,8 +72,8 @@ absl::Status GroupCollective::CheckUsable() {
 
 absl::Status GroupCollective::Break(const absl::Status& status, absl::string_view operation,
                                     uint64_t sequence, size_t size_bytes) {
-  // What broke here must not leave others waiting for this rank. A deadline is different: whoever
-  // waits for the same silent peer shall see that for himself, and name it.
+  // A failure here must not leave other ranks waiting for this one. A deadline is different: each
+  // rank that waits for the same silent peer shall see that for itself, and name it.
   wire_->Withdraw(/*hang_up=*/!absl::IsDeadlineExceeded(status));
   broken_ = Annotate(status,
                      absl::StrCat(name_, " ", operation, " #", sequence, " (", size_bytes, " B)"));
@@ -285,7 +285,7 @@ absl::Status GroupCollective::Wait(PendingSend pending, Stream&) {
   CONVENE_RETURN_IF_ERROR(CheckUsable());
   deadline_ = Clock::Real().Now() + timeout_;
   absl::Status status;
-  // They complete in order: those before this one are then known to be complete too.
+  // Sends complete in order: the sends before this one are then known to be complete too.
   for (PeerState& peer = peers_[send.peer]; status.ok() && peer.sends_complete < send.sequence;) {
     status = wire_->AwaitSend(send.peer, Lane::kPointToPoint, deadline_);
     if (status.ok()) ++peer.sends_complete;

@@ -57,8 +57,8 @@ class Scratch {
 
 class GroupCollective final : public Collective {
  public:
-  // `timeout` bounds each call as a whole. `recorder` outlives this object. What a collective moves
-  // between two ranks goes in messages of up to `message_bytes_max`, the same on all ranks (a wire
+  // `timeout` bounds each call as a whole. `recorder` outlives this object. Data between two ranks
+  // travels in messages of up to `message_bytes_max`, the same on all ranks (a wire
   // carries less than 4 GiB at once, and a shard of a large model is more).
   GroupCollective(std::string name, std::unique_ptr<Wire> wire, absl::Duration timeout,
                   FlightRecorder& recorder, size_t message_bytes_max = size_t{1} << 30);

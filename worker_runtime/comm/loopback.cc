@@ -21,7 +21,8 @@ bool SameTag(const MessageTag& a, const MessageTag& b) {
   return a.lane == b.lane && a.sequence == b.sequence && a.size_bytes == b.size_bytes;
 }
 
-// What the wires of one group share: who has sent what to whom, and who is still there.
+// The state that the wires of one group share: the messages under way, and which ranks are still
+// there.
 struct Switchboard {
   struct Message {
     MessageTag tag;

@@ -83,7 +83,7 @@ class Device {
   virtual std::unique_ptr<Event> MakeEvent() = 0;
   // The event becomes "all that is queued in `stream` by now".
   virtual void Record(Event& event, Stream& stream) = 0;
-  // What is queued in `stream` from now on waits for the event.
+  // Work queued in `stream` from now on waits for the event.
   virtual void Order(Event& event, Stream& stream) = 0;
   // The host waits. DeadlineExceeded after `timeout`; else status().
   virtual absl::Status Wait(Event& event, absl::Duration timeout) = 0;

@@ -25,7 +25,7 @@ class Stream {
   // REQUIRES: kind() == kCuda.
   cuda::Queue& queue() const { return *queue_; }
 
-  // Who watches the ops queued here (op_profile.h), or null. Borrowed.
+  // The watcher of the ops queued here (op_profile.h), or null. Borrowed.
   OpProfile* profile() const { return profile_; }
   void set_profile(OpProfile* profile) { profile_ = profile; }
 

@@ -18,7 +18,7 @@ AttentionShape Shape(int batch, int sequence_length) {
           .packed = true};
 }
 
-// What a device would read: its memory is the host's here.
+// The table that a device would read: its memory is the host's here.
 class Table {
  public:
   Table(const AttentionShape& shape, const std::vector<int32_t>& begins)

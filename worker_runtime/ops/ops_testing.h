@@ -92,7 +92,7 @@ std::vector<float> NumbersOf(size_t count, uint64_t seed, float scale = 1.0f) {
   return Load(Store<T>(Numbers(count, seed, scale)));
 }
 
-// What stands in a workspace must not matter: NaN.
+// An op must not depend on the content of its workspace: this one is full of NaN.
 class PoisonedWorkspace {
  public:
   explicit PoisonedWorkspace(size_t bytes)

@@ -103,7 +103,8 @@ void AwaitTurnOf(int thread) {
     poll(nullptr, 0, 1);  // A condition variable is not for signal handlers.
   }
   int expected = thread;
-  // The exchange fails when it has answered; one that begins after it finds that its turn is over.
+  // The exchange fails when the thread has answered; a handler that begins after it finds that its
+  // turn is over.
   if (!thread_in_turn.compare_exchange_strong(expected, 0)) return;
   Line().Text("thread ").Number(static_cast<uint64_t>(thread), 10).Text(" does not answer").Write();
 }
@@ -159,7 +160,7 @@ void OnSignal(int, siginfo_t* info, void*) {
   } else if (dump_is_running.compare_exchange_strong(idle, true)) {
     Line().Text("SIGUSR2: the stacks of all threads; the program goes on").Write();
     DumpThreads(self);
-    dump_is_running.store(false);  // First: who reads the last line may ask again.
+    dump_is_running.store(false);  // First: the reader of the last line may ask again.
     Line().Text("SIGUSR2: that was all").Write();
   }
   errno = saved_errno;

@@ -26,7 +26,7 @@ struct ShardSegment {
   int64_t slice_begin = 0;  // first element within the parameter's slice (row-major)
 };
 
-// What one rank updates: its parts, one after the other.
+// The parts of the flat buffer that one rank updates, one after the other.
 struct FlatShard {
   int64_t count = 0;
   std::vector<ShardPart> parts;        // one a bucket, in flat order

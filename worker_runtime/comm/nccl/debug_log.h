@@ -16,7 +16,7 @@ class NcclDebugLog {
   NcclDebugLog(const NcclDebugLog&) = delete;
   NcclDebugLog& operator=(const NcclDebugLog&) = delete;
 
-  // What NCCL wrote so far; empty when nothing is kept.
+  // The log that NCCL wrote so far; empty when nothing is kept.
   std::string Read() const;
 
  private:

@@ -1,4 +1,4 @@
-// PURE. What NCCL has to be told so that several ranks may share one GPU.
+// PURE. The settings of NCCL with which several ranks may share one GPU.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// PURE. What a version of NCCL may be asked for.
+// PURE. The features that a version of NCCL has.
 #pragma once
 
 #include <string>

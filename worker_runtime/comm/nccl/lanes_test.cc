@@ -69,7 +69,7 @@ class QueueingRank final : public Collective, public PipelineStage {
  private:
   static absl::Status Unused() { return absl::UnimplementedError("not a pipeline's call"); }
 
-  // What the arithmetic queued from now on waits for, is one item.
+  // Arithmetic; it is one item.
   absl::Status Compute() {
     items_.push_back({.after = compute_});
     compute_ = {Last()};

@@ -1,4 +1,4 @@
-// What the NCCL library of this process has that not every usable version has.
+// Functions of this process's NCCL library that not every usable version has.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,7 +14,7 @@ namespace convene::worker {
 // one. Null: this library has it not, or not to be trusted (features.h). A value, so that tests put
 // their own in. Types as in nccl.h from the version on that brought each; ours may be older.
 struct NcclLibrary {
-  NcclFeatures features;  // those without their function are false
+  NcclFeatures features;  // false where the library lacks the function
 
   ncclResult_t (*all_to_all)(const void* input, void* output, size_t count, ncclDataType_t type,
                              ncclComm_t communicator, cudaStream_t stream) = nullptr;

@@ -185,7 +185,7 @@ absl::StatusOr<CommunicatorSet> BootstrapNccl(const Layout& layout, int rank,
   absl::Status status = MakeAll(layout, rank, maker, device.communication(), set);
   if (status.ok()) status = ReportTransports(debug_log.Read(), version, *set.host);
   if (!status.ok()) {
-    // What is half made cannot be finalized: the others may not even know of it.
+    // A communicator that is half made cannot be finalized: the others may not even know of it.
     session->Fail(status);
     return status;
   }

@@ -26,7 +26,7 @@ struct NcclBootstrapOptions {
 };
 
 // How many different GPUs the ranks on the machine `host_name` have among them: NcclPlace::gpus.
-// What CUDA shows one process does not say it, where each process is shown a GPU of its own
+// CUDA alone cannot tell one process, where each process is shown a GPU of its own
 // (CUDA_VISIBLE_DEVICES). All ranks call it, each with its GPU current. Errors: the store's.
 absl::StatusOr<int> CountGpusInUse(rendezvous::StoreClient& store, const std::string& key_prefix,
                                    const std::string& host_name, int world_size,

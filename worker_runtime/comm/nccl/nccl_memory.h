@@ -41,7 +41,7 @@ class NcclMemory final : public Memory {
   // `host`: between all ranks that allocate; used by Allocate alone.
   NcclMemory(std::weak_ptr<NcclSession> session, Collective& host);
 
-  // Errors: ResourceExhausted; those of `host`. REQUIRES: the session lives.
+  // Errors: ResourceExhausted; the errors of `host`. REQUIRES: the session lives.
   absl::StatusOr<void*> Allocate(size_t bytes) override;
   void Free(void* data, size_t bytes) override;
 

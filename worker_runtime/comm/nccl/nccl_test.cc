@@ -50,7 +50,7 @@ namespace {
 using convene::testing::HasGpuOrSkips;
 
 constexpr absl::Duration kJobPatience = absl::Minutes(3);
-// What a rank reads from its environment: "suite 0 1 2 1 /tmp/..." (what to do, rank, pp, dp, tp,
+// The variable that gives a rank its orders: "suite 0 1 2 1 /tmp/..." (the test, rank, pp, dp, tp,
 // the store's directory).
 constexpr char kOrders[] = "CONVENE_NCCL_TEST";
 
@@ -139,7 +139,7 @@ void RunSuite(const RankOrders& orders, Device& device) {
   CHECK_OK(set->host->Barrier(device.compute()));
 }
 
-// All ranks but the last reduce until they learn that it is gone. What they then know.
+// All ranks but the last reduce until they learn that it is gone. Returns their error.
 absl::Status ReduceUntilError(Collective& group, Device& device) {
   testing::DataPlace place = PlaceIn(device.memory(), device);
   const std::shared_ptr<void> data = place.allocate(1 << 20);

@@ -1,4 +1,4 @@
-// What the ranks of a job tell each other when one of them fails, through the job's store.
+// The messages through the job's store with which ranks tell each other that one of them failed.
 #pragma once
 
 #include <functional>
@@ -25,7 +25,7 @@ class NcclPeers {
                                             const std::string& key_prefix, int global_rank,
                                             const std::vector<NcclProgress>& own);
 
-  // What the ranks told until now or tell within the time, by global rank.
+  // The progress that the ranks have told, or tell within the time, by global rank.
   std::map<int, std::vector<NcclProgress>> Ask(const std::vector<int>& global_ranks);
 
  private:

@@ -17,8 +17,8 @@
 
 namespace convene::worker::testing {
 
-// What the library and the GPU do next, and what they were told. One for the process, as they are.
-// Thread-safe. Communicators and events are numbers, from 1 on, in the clothes of pointers.
+// A stand-in for the NCCL library and the GPU: it does as the test says, and records each call. One
+// for the process. Thread-safe. Communicators and events are numbers, from 1 on, cast to pointers.
 class PlayedNccl {
  public:
   // As at the start of the process.
@@ -31,7 +31,7 @@ class PlayedNccl {
   // Recorded events stay pending.
   void SetGpuIsSlow(bool slow);
   void SetCapturing();
-  // What a communicator says of itself from now on.
+  // The state that a communicator reports from now on.
   void SetState(uintptr_t communicator, ncclResult_t state);
   // How whatever this call starts ("init", "revoke", "shrink", "grow") ends, after some asking;
   // ncclInProgress: never.

@@ -42,7 +42,8 @@ struct NcclRecoveryDecision {
 // (lost ones and new ones, or new ones after a failure) is one step with new communicators.
 NcclRecoveryDecision DecideNcclRecovery(const NcclFeatures& features, const NcclChange& change);
 
-// `members` without those at the places `lost`: those behind move up, as NCCL numbers them.
+// `members` without the ranks at the places `lost`: the ranks behind them move up, as NCCL numbers
+// them.
 std::vector<int> Survivors(const std::vector<int>& members, absl::Span<const int> lost);
 
 }  // namespace convene::worker

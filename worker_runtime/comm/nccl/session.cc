@@ -183,8 +183,8 @@ absl::Status NcclSession::Start(const Operation& operation,
           Queue(operation, queue, open.since + options_.operation_timeout, event, captured);
       if (event == nullptr) {
         options_.recorder->Finish(open.record, status);
-        // A captured one has no end to watch: whoever runs the graph waits for it, with a deadline
-        // of his own.
+        // A captured operation has no end to watch: the code that runs the graph waits for it, with
+        // its own deadline.
         if (status.ok()) progress.completed = progress.started;
         if (!status.ok()) failure = FailureOf(order, open, status);
         order.operations.pop_back();
@@ -353,7 +353,7 @@ void NcclSession::End(const Failure& failure) {
     if (!status_.ok()) return;
     status_ = named;
   }
-  // From here on nobody else comes this way. Whoever is inside NCCL sees it, and leaves.
+  // From here on no other thread comes this way. A thread that is inside NCCL sees it, and leaves.
   failing_ = true;
   std::vector<NcclProgress> own;
   std::unique_ptr<NcclPeers> peers;
@@ -483,7 +483,7 @@ void NcclSession::DeregisterMemory(uint64_t registration) {
       return;
     }
   }
-  (void)status();  // whoever ends the session may be about to abort what still has it
+  (void)status();  // waits for a thread that is just ending the session and still uses it
 }
 
 }  // namespace convene::worker

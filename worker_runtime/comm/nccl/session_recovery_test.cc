@@ -1,4 +1,5 @@
-// What a session keeps when it ends, and what is made of it, with NCCL played.
+// The communicators that a session keeps when it ends, and their use by the next session. NCCL is
+// played.
 #include <catch2/catch.hpp>
 #include <memory>
 #include <string>
@@ -55,7 +56,7 @@ struct Parent : Rank {
   }
 };
 
-// What happened after the parent's communicators were made.
+// The calls after the parent's communicators were made.
 Calls CallsSince(PlayedNccl& nccl) {
   Calls calls = nccl.Calls();
   REQUIRE(calls.size() >= 2);

@@ -60,7 +60,7 @@ class Rank {
   }
   NcclSession& session() { return session_; }
   std::string Dump() const { return recorder_.Dump(); }
-  // What it told the others.
+  // The progress that the session told the others.
   absl::StatusOr<std::string> Told() {
     return store_.Get("epoch/1/nccl/progress/0", absl::ZeroDuration());
   }

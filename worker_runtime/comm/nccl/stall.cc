@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kNamesMax = 8;
 constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat64};
 
-// What keeps `rank` from having done the stuck operation; empty when nothing does.
+// Why `rank` has not done the stuck operation; empty when it has.
 std::string Blame(int rank, const NcclProgress& stuck,
                   const std::map<int, std::vector<NcclProgress>>& ranks) {
   const auto told = ranks.find(rank);
@@ -30,7 +30,7 @@ std::string Blame(int rank, const NcclProgress& stuck,
     return absl::StrCat("rank ", rank, " never started it (its last there: ", same->operation, " #",
                         same->started, ")");
   }
-  // What one that is ahead did at this number is no longer known.
+  // A rank that is ahead no longer knows its operation of this number.
   if (same->started > stuck.started) return "";
   if (same->operation != stuck.operation || same->size_bytes != stuck.size_bytes ||
       same->dtype != stuck.dtype) {

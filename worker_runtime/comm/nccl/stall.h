@@ -1,4 +1,4 @@
-// PURE. Who keeps the others waiting: told from what each rank started last.
+// PURE. Finds the ranks that keep the others waiting, from the operation that each started last.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@
 
 namespace convene::worker {
 
-// The operations of one order: those of a group ("dp"), or the messages from one rank of a group to
-// another ("pp 0>1"), which the sender and the receiver count alike.
+// The operations of one order: the operations of a group ("dp"), or the messages from one rank of a
+// group to another ("pp 0>1"), which the sender and the receiver count alike.
 struct NcclProgress {
   std::string order;
   uint64_t started = 0;    // sequence number of the last one queued
@@ -33,8 +33,8 @@ std::string SerializeProgress(const std::vector<NcclProgress>& orders);
 absl::StatusOr<std::vector<NcclProgress>> ParseProgress(absl::string_view text);
 
 // `stuck` is the operation that did not complete (its number is `stuck.started`) and `members` the
-// global ranks that take part in it; `ranks` what each of them told, by global rank: one that told
-// nothing is left out. Names those that keep the others waiting:
+// global ranks that take part in it; `ranks` has each one's word, by global rank: a rank that told
+// nothing is left out. Names the ranks that keep the others waiting:
 //   "rank 2 never started it (its last there: all_reduce #16); rank 3 left no word"
 //   "rank 1 started broadcast (64 B fp32) instead"
 //   "all 4 ranks started it"

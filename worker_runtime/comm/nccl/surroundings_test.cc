@@ -1,4 +1,4 @@
-// What the ranks tell each other through the store, and NCCL's log.
+// The ranks' messages through the store, and NCCL's log.
 #include <stdlib.h>
 
 #include <catch2/catch.hpp>

@@ -11,7 +11,7 @@ struct TransportSummary {
   // "NCCL 2.28.9: 14 x P2P/CUMEM, NVLS, 2 x NET/IB/GDRDMA over mlx5_0". Counted are the outgoing
   // channels of this process, over all of its communicators.
   std::string line;
-  // What the operator should look at; empty when all is well.
+  // A problem that the operator should look at; empty when all is well.
   std::string warning;
 };
 

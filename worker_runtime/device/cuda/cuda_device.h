@@ -8,7 +8,7 @@
 
 namespace convene::worker::cuda {
 
-// What Device::Cuda is in a program built with CUDA; its contract stands there. Makes the GPU the
+// Device::Cuda in a program built with CUDA; its contract stands there. Makes the GPU the
 // calling thread's current device; another thread that queues ops calls cudaSetDevice first (the
 // device's own functions do it themselves).
 absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(int ordinal);

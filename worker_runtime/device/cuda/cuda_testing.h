@@ -1,4 +1,4 @@
-// What tests of ops on a GPU need beside arrays (ops/cuda/kernel_testing.h): a queue of their own.
+// A queue for tests of ops on a GPU; their arrays are in ops/cuda/kernel_testing.h.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,5 +1,5 @@
-// What every test tagged `cuda` needs: a clear skip on a machine without a GPU, and checks that
-// name CUDA's error.
+// For every test tagged `cuda`: a clear skip on a machine without a GPU, and checks that name
+// CUDA's error.
 #pragma once
 
 #include <cuda_runtime.h>

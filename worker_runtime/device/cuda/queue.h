@@ -22,7 +22,7 @@ class Queue {
   // For the current device. `priority` as in cudaStreamCreateWithPriority. Internal with the
   // library's words. `first_error` outlives the queue.
   static absl::StatusOr<std::unique_ptr<Queue>> Create(int priority, FirstError& first_error);
-  // What is still queued runs on; its memory must live until then.
+  // Work that is still queued runs on; its memory must live until then.
   ~Queue();
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
@@ -49,9 +49,9 @@ class Queue {
     return *made;
   }
 
-  // What every launch and library call here reports. `what` names the op ("rms_norm_forward").
-  // Anything but success is remembered (the first one stays); later work may still be queued, to no
-  // effect that counts.
+  // Every launch and library call here reports its result. `what` names the op
+  // ("rms_norm_forward"). Anything but success is remembered (the first one stays); later work may
+  // still be queued, to no effect that counts.
   void Report(cudaError_t error, const char* what);
   void Report(cublasStatus_t status, const char* what);
   void Report(cudnnStatus_t status, const char* what);
