@@ -1,4 +1,4 @@
-// What becomes of the workers' output and errors, with real processes.
+// The way of the workers' output and errors, with real processes.
 
 #include <fcntl.h>
 #include <signal.h>
@@ -66,7 +66,7 @@ struct Fixture {
     const auto content = ReadFile(directory.File(name));
     return content.ok() ? *content : absl::StrCat("<no ", name, ">");
   }
-  // What workers wrote to the console's stdout; the agent's own lines begin with their time.
+  // The workers' lines on the console's stdout; the agent's own lines begin with their time.
   std::string Out() {
     std::string lines;
     for (const absl::string_view line : absl::StrSplit(Read("out"), '\n', absl::SkipEmpty())) {

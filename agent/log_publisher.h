@@ -21,8 +21,8 @@ namespace convene::agent {
 // notice. Its own methods are called from one thread.
 class LogPublisher {
  public:
-  // More are not served. Twice what the daemon lets in (rendezvous/server/log_hub.h): those that
-  // end and those that begin may overlap.
+  // More viewers are not served. Twice as many as the daemon lets in (rendezvous/server/log_hub.h):
+  // viewers that end and viewers that begin may overlap.
   static constexpr size_t kMostAtOnce = 16;
 
   struct Node {

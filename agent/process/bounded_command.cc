@@ -16,7 +16,7 @@
 namespace convene::agent {
 namespace {
 
-// After SIGKILL: one that is not gone then hangs in the kernel.
+// After SIGKILL: a program that is not gone then hangs in the kernel.
 constexpr absl::Duration kKillPatience = absl::Seconds(1);
 // Read at the end at most: a pipe's content.
 constexpr int kLastReads = 64;

@@ -9,7 +9,7 @@
 
 namespace convene::agent {
 
-// What to set in a worker's environment so that it sees only its own device: the entry of
+// The variables that let a worker see only its own device: the entry of
 // CUDA_VISIBLE_DEVICES (on ROCm HIP_VISIBLE_DEVICES, then both are set) at its local rank, as it
 // stands there, be it a number or a UUID; without a list the local rank itself. InvalidArgument:
 // the list is too short.

@@ -1,4 +1,4 @@
-// PURE. What a worker says of its own end in $TORCHELASTIC_ERROR_FILE.
+// PURE. A worker's own word about its end, in $TORCHELASTIC_ERROR_FILE.
 #pragma once
 
 #include <optional>
@@ -22,8 +22,8 @@ struct ErrorRecord {
 std::optional<ErrorRecord> ParseErrorRecord(const std::string& json);
 
 // The record as the agent hands it on to its own parent: with the worker's exit code (minus the
-// signal where one killed it) as "errorCode", as torchrun adds it to the first form. What is no
-// record comes back as it is.
+// signal where one killed it) as "errorCode", as torchrun adds it to the first form. A text that is
+// no record comes back as it is.
 std::string WithErrorCode(const std::string& json, int error_code);
 
 }  // namespace convene::agent

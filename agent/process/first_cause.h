@@ -9,9 +9,10 @@
 
 namespace convene::agent {
 
-// Brings the first cause to the front of the failures: who recorded an error earliest (torchrun's
-// rule; equal seconds are told apart by the files' times), then who recorded none, in the order of
-// their ends, then who only asks to be started again (75). Who succeeded stands before all of them.
+// Brings the first cause to the front of the failures: the worker that recorded an error earliest
+// (torchrun's rule; equal seconds are told apart by the files' times), then workers that recorded
+// none, in the order of their ends, then workers that only ask to be started again (75). Workers
+// that succeeded stand before all of them.
 //
 // Fills error_lines: a worker's own record, and, for the first failure, that another one which has
 // not ended yet recorded an error before it.

@@ -131,7 +131,7 @@ void HangWatch::BeginDump(const HangVerdict& verdict,
   suspect_ = verdict.local_ranks.front();
   Log(absl::StrCat("rank ", first_global_rank_ + suspect_, " (pid ", pids_.at(suspect_),
                    "): ", verdict.why, "; looking where it stands"));
-  // First those furthest behind; those that wait for them show what they wait in.
+  // First the workers furthest behind; the workers that wait for them show what they wait in.
   std::vector<int> local_ranks = verdict.local_ranks;
   for (const auto& [local_rank, reading] : readings) {
     if (absl::c_linear_search(verdict.local_ranks, local_rank)) continue;

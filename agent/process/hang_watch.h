@@ -48,7 +48,7 @@ class HangWatch {
   // The workers run, by local rank.
   void Watch(const std::vector<pid_t>& pids);
   void WorkerEnded(int local_rank);
-  // The workers' output is not read for the while: who waits in a write does not hang.
+  // The workers' output is not read for the while: a worker that waits in a write does not hang.
   void SetPaused(bool paused) { is_paused_ = paused; }
   // This worker hangs, whatever its page says: it is looked at and told of. False when it is no
   // worker that runs, or one is being looked at already.

@@ -23,8 +23,8 @@ class LineAssembler {
   void Add(absl::string_view bytes, const OnLine& on_line);
   // The last line, when it had no end.
   void End(const OnLine& on_line);
-  // What an open line that has been redrawn shows now; "" when the open line had no carriage return
-  // (it waits to be whole).
+  // The present text of an open line that has been redrawn; "" when the open line had no carriage
+  // return (it waits to be whole).
   absl::string_view InPlace() const;
 
  private:

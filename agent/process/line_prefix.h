@@ -1,4 +1,4 @@
-// PURE. What stands before a worker's line.
+// PURE. The prefix that stands before a worker's line.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace convene::agent {
 
-// Whose lines they are.
+// The worker that the lines come from.
 struct LineSource {
   std::string role_name;
   int local_rank = 0;

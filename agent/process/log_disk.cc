@@ -19,7 +19,7 @@
 namespace convene::agent {
 namespace {
 
-// What did not get into a file.
+// The lines that did not get into a file.
 struct Missing {
   int64_t lines = 0;
   int64_t bytes = 0;
@@ -285,7 +285,7 @@ bool LogDisk::Do(std::function<void()> task, absl::Duration patience) {
 }
 
 bool LogDisk::Finish(absl::Duration patience) {
-  // What the thread does when it is told to give up: end the call that it is in.
+  // A thread that is told to give up still ends the call that it is in.
   constexpr absl::Duration kLastCall = absl::Milliseconds(100);
   MutexLock lock(&shared_->mutex);
   MonotonicTime deadline = Clock::Real().Now() + patience;

@@ -1,4 +1,4 @@
-// What PlanNuma needs to know of this machine: CPUs by hwloc, devices by /proc and /sys.
+// This machine's facts for PlanNuma: CPUs by hwloc, devices by /proc and /sys.
 #pragma once
 
 #include <map>

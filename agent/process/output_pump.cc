@@ -16,7 +16,7 @@ namespace convene::agent {
 namespace {
 
 constexpr size_t kReadSize = 64 * 1024;
-// What a pipe can hold at most unless root enlarged it: the bound of ReadAvailable.
+// The most that a pipe can hold unless root enlarged it: the bound of ReadAvailable.
 constexpr size_t kPipeContent = 1 << 20;
 // Of each stream, while the console is slow: so that whoever makes it slow does not stop the
 // others.

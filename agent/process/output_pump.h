@@ -58,7 +58,7 @@ class OutputPump {
   // True once every writer has closed the pipe and all was read, or after Close.
   bool at_end() const { return !read_end_.valid(); }
   // The console's readers are slow (`slow`), or are no longer. A worker that goes on writing to
-  // them then waits in its write; one that writes little does not notice.
+  // them then waits in its write; a worker that writes little does not notice.
   void SetConsoleSlow(bool slow);
   // The log disk may have room again.
   void Reconsider();

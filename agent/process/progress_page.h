@@ -28,7 +28,7 @@ class ProgressPage {
 
   const std::string& path() const { return path_; }  // CONVENE_PROGRESS
 
-  // What the worker says. Nothing: it has told nothing yet, or is writing just now, or the bytes
+  // The worker's own word. Nothing: it has told nothing yet, or is writing just now, or the bytes
   // make no sense. The worker may have done anything to its file: a step is between 0 and 2^53, a
   // phase is 1 to 23 printable characters.
   std::optional<WorkerReading> Read() const;

@@ -14,7 +14,7 @@
 
 namespace convene::agent {
 
-// A ring of bytes, and readers that follow it. Who writes never waits for them: a reader that is
+// A ring of bytes, and readers that follow it. The writer never waits for them: a reader that is
 // too slow loses the oldest lines and is told how many. Thread-safe.
 class RecentLines {
  public:
@@ -42,7 +42,7 @@ class RecentLines {
 
   static constexpr size_t kLeastBytes = 2 * rendezvous::kLongestPublishedLine;
 
-  // What is longer than rendezvous::kLongestPublishedLine is cut. After Close: nothing.
+  // A line longer than rendezvous::kLongestPublishedLine is cut. After Close this does nothing.
   void Add(absl::Time time, int rank, int local_rank, bool is_stderr, absl::string_view line);
   // No line will come: readers end when they have the rest.
   void Close();

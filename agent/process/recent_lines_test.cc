@@ -25,7 +25,7 @@ std::vector<std::string> TextsOf(const LogBatch& batch) {
   return texts;
 }
 
-// What is there now, without following.
+// The lines that are there now, without following.
 LogBatch All(RecentLines& lines, const LogFilter& filter = {}, int tail = -1) {
   const auto reader = lines.Open(filter, tail, false, 0);
   LogBatch all;

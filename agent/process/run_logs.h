@@ -51,13 +51,13 @@ class RunLogs {
   std::string ErrorFile(int local_rank) const;
   StreamOutput OutputOf(OutputStream stream, const LineSource& source);
 
-  // What workers of the present epoch have recorded up to now, by local rank.
+  // The errors that workers of the present epoch have recorded up to now, by local rank.
   std::map<int, ErrorRecord> ReadErrors();
   // Copies a worker's record to `path`, the agent's own $TORCHELASTIC_ERROR_FILE, with its exit
   // code (minus the signal). Nothing happens when it recorded nothing.
   void HandOnError(int local_rank, int error_code, const std::string& path);
 
-  // What is queued is written, as far as that is done within `patience`; false: not all.
+  // Writes all queued lines, as far as `patience` allows; false: not all were written.
   bool Finish(absl::Duration patience);
 
  private:

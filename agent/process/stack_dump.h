@@ -22,8 +22,8 @@ struct StackTarget {
                                  // catches that signal, too
 };
 
-// What the kernel tells of a process without any tool: its threads by name, state, system call and
-// place in the kernel, alike ones together. At most 40 lines; empty when it has ended.
+// The kernel's own view of a process, without any tool: its threads by name, state, system call and
+// place in the kernel, alike threads together. At most 40 lines; empty when it has ended.
 std::vector<std::string> KernelView(int global_rank, pid_t pid);
 
 // Whether somebody debugs the process.

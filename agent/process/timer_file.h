@@ -27,8 +27,8 @@ class TimerFile {
     std::function<void(const std::string&)> on_log;  // a line for the log
   };
 
-  // Makes the FIFO; one that nobody reads is taken away first. AlreadyExists: something else is
-  // there, or another agent reads it; FailedPrecondition: it cannot be made there.
+  // Makes the FIFO; an old FIFO that no process reads is taken away first. AlreadyExists: something
+  // else is there, or another agent reads it; FailedPrecondition: it cannot be made there.
   static absl::StatusOr<std::unique_ptr<TimerFile>> Create(EventLoop& loop, const std::string& path,
                                                            Listener listener);
   ~TimerFile();

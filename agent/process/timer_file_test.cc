@@ -99,7 +99,7 @@ TEST_CASE("the timers of a process end with it, and its number is nobody's") {
   Fixture f;
   f.Write(f.Request(f.pid, 0.3));
   kill(f.pid, SIGKILL);
-  // One that is no process any more when its request is read.
+  // A process that is gone when its request is read.
   const pid_t gone = fork();
   if (gone == 0) _exit(0);
   waitpid(gone, nullptr, 0);
