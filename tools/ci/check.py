@@ -12,10 +12,11 @@ import re
 import subprocess
 import sys
 import time
-from typing import Callable, List, NamedTuple
+from typing import Callable, List, NamedTuple, Optional, Set
 
 sys.dont_write_bytecode = True
 import bazel_events  # noqa: E402  (the line above keeps __pycache__ out of the tree)
+import changes  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LOGS = os.path.join(os.path.expanduser('~/.cache/convene/check'), ROOT.strip('/').replace('/', '-'))
@@ -24,13 +25,16 @@ TOTAL_LIMIT_SECONDS = 80 * 60  # CI stops us after 90 minutes; better to end wit
 # No cursor movements in a log; a line every 20 s shows that it lives.
 BAZEL_OUTPUT = ['--curses=no', '--color=no', '--show_progress_rate_limit=20', '--noshow_loading_progress', '--keep_going']
 
-# Worth building again: where bytes from outside, raw memory and processes are for ASan; where threads of our own meet for TSan. gRPC's
+# Worth another build: where bytes from outside, raw memory and processes are for ASan; where threads of our own meet for TSan. gRPC's
 # own threads are left out there: Debian's library is not instrumented, and what it orders TSan does not see.
 SANITIZED = {
-    'asan': ['tools/base', 'rendezvous/client', 'rendezvous/server', 'rendezvous/store', 'rendezvous/wire', 'agent', 'launcher',
+    'asan': ['tools/base', 'rendezvous/client', 'rendezvous/server', 'rendezvous/store', 'rendezvous/wire', 'agent', 'launcher', 'tests/fuzz',
              'worker_runtime/checkpoint', 'worker_runtime/comm', 'worker_runtime/data', 'worker_runtime/session', 'worker_runtime/shard'],
-    'tsan': ['rendezvous/store', 'worker_runtime/comm'],
+    'tsan': ['rendezvous/server', 'rendezvous/store', 'worker_runtime/comm'],
 }
+# What decides whether the part cuda can find anything new.
+CUDA_PATHS = ['worker_runtime', 'tests/gpu', 'tools/base', 'tools/bazel', 'tools/gpu', 'proto', '.bazelrc', 'WORKSPACE']
+NVCC = '/usr/local/cuda/bin/nvcc'
 
 
 class Counts:
@@ -49,9 +53,11 @@ class Counts:
 class Run:
     """One part at work: its log, its time limit, and the counts that it adds to."""
 
-    def __init__(self, name: str, fast: bool, counts: Counts, total_deadline: float):
+    def __init__(self, name: str, arguments: argparse.Namespace, chosen: Set[str], counts: Counts, total_deadline: float):
         self.name = name
-        self.fast = fast
+        self.fast = arguments.fast
+        self.asked_for = name in arguments.parts
+        self.chosen = chosen  # the parts of this run
         self.counts = counts
         self.log = os.path.join(LOGS, f'{name}.log')
         self.deadline = min(time.monotonic() + PART_LIMIT_SECONDS, total_deadline)
@@ -130,8 +136,8 @@ def part_format(run: Run) -> None:
 
 
 def part_tidy(run: Run) -> None:
-    run.step('tools/ci/bazel_events_test.py')
-    run.step('tools/ci/tidy_test.py')
+    for test in ('bazel_events_test.py', 'changes_test.py', 'check_test.py', 'lint_test.py', 'tidy_test.py'):
+        run.step(f'tools/ci/{test}')
     run.step('tools/ci/tidy')
 
 
@@ -143,30 +149,42 @@ def part_scripts(run: Run) -> None:
     run.step('tools/quickstart_test.py')
     run.step('tools/deploy/bundling_test.py')
     run.step('tools/gpu/gpu_check_test.py')
+    run.step('tools/gpu/fake_machine_test.py')
 
 
 def part_layers(run: Run) -> None:
     run.step('tools/ci/check_layers')
 
 
+def sanitized_folders(config: str) -> List[str]:
+    return [f'//{folder}/...' for folder in SANITIZED[config] if tracked(f'{folder}/*BUILD.bazel')]
+
+
+def tests_of_asan(run: Run) -> List[str]:
+    """Each test that the part asan of the same run builds and runs, as a pattern that leaves it out elsewhere: to run it once is enough."""
+    if 'asan' not in run.chosen:
+        return []
+    here = f'set({" ".join(sanitized_folders("asan"))})'
+    query = fr'kind("_test rule", {here}) except attr(tags, "\b(cuda|manual|no-asan|no-sanitizer)\b", {here})'
+    found = subprocess.run(['bazel', 'query', '--noshow_progress', query], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return [f'-{label}' for label in found.split()]
+
+
 def part_build(run: Run) -> None:
-    run.bazel_build('//...')
+    run.bazel_build('--', '//...', *tests_of_asan(run))
 
 
 def part_test(run: Run) -> None:
     if not run.fast and not run.command('tools/torch_environment', '--quiet'):
         run.skip('PyTorch could not be installed (above): tests with unmodified PyTorch programs skip')
-    run.bazel_test('--', '//...', *(['-//tests/...'] if run.fast else []))
-
-
-def sanitized_folders(config: str) -> List[str]:
-    return [f'//{folder}/...' for folder in SANITIZED[config] if tracked(f'{folder}/*BUILD.bazel')]
+    run.bazel_test('--', '//...', *(['-//tests/...'] if run.fast else []), *tests_of_asan(run))
 
 
 def part_clang(run: Run) -> None:
-    # Only the front end's opinion is wanted (thread safety, layering, clang's warnings), so nothing is optimised. The part asan
-    # builds its folders by clang as well.
-    run.bazel_build('--config=clang', '--', '//...', *[f'-{folder}' for folder in sanitized_folders('asan')])
+    # Only the front end's opinion is wanted (thread safety, layering, clang's warnings): nothing is optimised, and nothing linked. The
+    # part asan compiles its folders by clang as well.
+    run.bazel_build('--config=clang', '--output_groups=compilation_outputs', '--', '//...',
+                    *[f'-{folder}' for folder in sanitized_folders('asan')])
 
 
 def part_lint(run: Run) -> None:
@@ -174,30 +192,57 @@ def part_lint(run: Run) -> None:
 
 
 def sanitize(run: Run, config: str) -> None:
-    # All that stands there is built, not only its tests: the part clang leaves it out.
-    run.bazel_test(f'--config={config}', '--nobuild_tests_only', f'--test_tag_filters=-cuda,-no-sanitizer,-no-{config}', '--',
-                   *sanitized_folders(config))
+    run.bazel_test(f'--config={config}', f'--test_tag_filters=-cuda,-no-sanitizer,-no-{config}', '--', *sanitized_folders(config))
 
 
 def part_asan(run: Run) -> None:
+    # The part clang leaves these folders out: what no test there links is compiled here all the same.
+    run.bazel_build('--config=asan', '--output_groups=compilation_outputs', '--', *sanitized_folders('asan'))
     sanitize(run, 'asan')
-    run.step('tests/fuzz/run', '20')
 
 
 def part_tsan(run: Run) -> None:
     sanitize(run, 'tsan')
 
 
+def cuda_fingerprint() -> str:
+    """Of all that the part cuda builds from."""
+    compiler = subprocess.run([NVCC, '--version'], check=True, capture_output=True, text=True).stdout
+    return changes.Tree(ROOT).fingerprint(CUDA_PATHS, compiler)
+
+
+def why_no_cuda(passed_before: bool, landed: Optional[str], changed: List[str]) -> str:
+    """Why the part cuda has nothing to find; '' where it may. landed: None where it is not known, and then `changed` says nothing."""
+    if passed_before:
+        return 'with these very files it passed on this machine before'
+    if landed is not None and not changes.below(changed, CUDA_PATHS):
+        return f'since {landed[:12]}, which landed, nothing changed below {", ".join(CUDA_PATHS)}'
+    return ''
+
+
 def part_cuda(run: Run) -> None:
-    if not os.path.exists('/usr/local/cuda/bin/nvcc'):
+    if not os.path.exists(NVCC):
         run.skip('no CUDA toolkit at /usr/local/cuda')
         return
+    stamp = os.path.join(LOGS, '..', 'cuda_passed', cuda_fingerprint())
+    if not run.asked_for:
+        tree = changes.Tree(ROOT)
+        landed = tree.landed()
+        why = why_no_cuda(os.path.exists(stamp), landed, tree.changed_since(landed) if landed else [])
+        if why:
+            run.skip(f'{why}; tools/check cuda runs it')
+            return
     if not run.command('tools/install_cudnn_frontend'):
         run.skip("cudnn-frontend's headers could not be downloaded (above)")
         return
+    failed_before = run.counts.failed
     # All of it: programs that are built with and without CUDA are not tagged, and what has no CUDA is built already.
-    if run.bazel_build('--config=cuda', '//...'):
+    if run.bazel_build('--config=cuda', '--', '//...', *tests_of_asan(run)):
         run.bazel_test('--config=cuda', '--test_tag_filters=cuda', '//...')
+    if run.counts.failed == failed_before:
+        os.makedirs(os.path.dirname(stamp), exist_ok=True)
+        with open(stamp, 'w', encoding='utf-8'):
+            pass
 
 
 class Part(NamedTuple):
@@ -212,13 +257,13 @@ PARTS = [
     Part('tidy', True, "the project's own rules (tools/ci/tidy), and their test", part_tidy),
     Part('scripts', True, 'shellcheck, python3 reads every Python file, and the tests of tools/quickstart, tools/deploy and tools/gpu', part_scripts),
     Part('layers', True, 'no forbidden dependency (tools/ci/check_layers)', part_layers),
-    Part('build', True, 'bazel build //...', part_build),
-    Part('test', True, 'bazel test //... (with --fast not //tests/...)', part_test),
-    Part('clang', False, 'by clang what asan does not build: thread-safety analysis and layering', part_clang),
-    Part('lint', False, 'clang-tidy on what changed since it last saw it', part_lint),
-    Part('asan', False, 'tests with threads or processes, under AddressSanitizer and UBSan; libFuzzer for 20 s', part_asan),
+    Part('build', True, 'bazel build //..., without the tests that the part asan of the same run builds', part_build),
+    Part('test', True, 'bazel test //... (likewise; with --fast not //tests/...)', part_test),
+    Part('clang', False, 'by clang what asan does not compile: thread-safety analysis and layering', part_clang),
+    Part('lint', False, 'clang-tidy on the change, and on a tenth of the rest', part_lint),
+    Part('asan', False, 'tests with threads, processes or foreign bytes, and the fuzz corpora, under AddressSanitizer and UBSan', part_asan),
     Part('tsan', False, 'tests with threads, under ThreadSanitizer', part_tsan),
-    Part('cuda', False, 'everything with --config=cuda, and the tests tagged cuda (where the toolkit is)', part_cuda),
+    Part('cuda', False, 'everything with --config=cuda, and the tests tagged cuda: where the toolkit is, and its files changed', part_cuda),
 ]
 
 
@@ -245,7 +290,7 @@ def main() -> int:
     for part in chosen:
         part_started = time.monotonic()
         print(f'\n=== {part.name}: {part.what} (at {part_started - started:.0f} s)', flush=True)
-        run = Run(part.name, arguments.fast, counts, started + TOTAL_LIMIT_SECONDS)
+        run = Run(part.name, arguments, {part.name for part in chosen}, counts, started + TOTAL_LIMIT_SECONDS)
         try:
             part.work(run)
         except (OSError, subprocess.SubprocessError) as error:

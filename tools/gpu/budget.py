@@ -1,4 +1,4 @@
-"""Each part's time: whoever is next gets a share of what is left, by weight."""
+"""A call's time: whatever is next gets a share of what is left, by weight, and at least its floor."""
 
 import time
 from typing import Callable, Iterable, Iterator, List, Tuple, TypeVar
@@ -18,9 +18,12 @@ class Budget:
         """A budget of its own, of a fraction of what is left."""
         return Budget(self.left() * fraction, self._clock)
 
-    def shares(self, items: Iterable[Item], weight: Callable[[Item], float] = lambda item: 1.0) -> Iterator[Tuple[Item, float]]:
-        """Each item with the seconds it may take when its turn comes: what an earlier one did not use goes to all later ones."""
+    def shares(self, items: Iterable[Item], weight: Callable[[Item], float] = lambda item: 1.0,
+               floor: Callable[[Item], float] = lambda item: 0.0) -> Iterator[Tuple[Item, float]]:
+        """Each item with the seconds it may take when its turn comes: its floor, and its share of what all floors leave over. What an earlier item
+        did not use goes to all later ones. Where not even the floors fit, the earlier items have theirs, and the last ones get what is left."""
         waiting: List[Item] = list(items)
         while waiting:
-            share = self.left() * weight(waiting[0]) / sum(weight(item) for item in waiting)
-            yield waiting.pop(0), share
+            spare = max(0.0, self.left() - sum(floor(item) for item in waiting))
+            share = floor(waiting[0]) + spare * weight(waiting[0]) / sum(weight(item) for item in waiting)
+            yield waiting.pop(0), min(share, self.left())

@@ -15,6 +15,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence
 FP32_TOLERANCE = 1e-4
 BF16_FACTOR = 2.0
 LEAST_STEPS = 30  # a run cut short by its deadline still counts when it came so far
+LEAST_STEPS_OVER_NCCL = 10  # likewise, of several ranks that take turns on one GPU
 LEAST_FALL = 0.5  # nats a token: a curve that stays level would prove nothing
 
 
@@ -70,17 +71,17 @@ class Verdict(NamedTuple):
     distance: float
 
 
-def _too_little(ours: Sequence[float], oracle: Sequence[float]) -> Optional[Verdict]:
+def _too_little(ours: Sequence[float], oracle: Sequence[float], least: int) -> Optional[Verdict]:
     steps = min(len(ours), len(oracle))
-    if steps < LEAST_STEPS:
-        return Verdict(False, f'only {len(ours)} steps (the oracle has {len(oracle)}): at least {LEAST_STEPS} are compared', math.nan)
+    if steps < least:
+        return Verdict(False, f'only {len(ours)} steps (the oracle has {len(oracle)}): at least {least} are compared', math.nan)
     if not oracle[0] - min(oracle) >= LEAST_FALL:
         return Verdict(False, f'the oracle itself learned nothing: {oracle[0]:.3f} -> {min(oracle):.3f}', math.nan)
     return None
 
 
-def judge_fp32(ours: Sequence[float], oracle: Sequence[float]) -> Verdict:
-    too_little = _too_little(ours, oracle)
+def judge_fp32(ours: Sequence[float], oracle: Sequence[float], least: int = LEAST_STEPS) -> Verdict:
+    too_little = _too_little(ours, oracle, least)
     if too_little:
         return too_little
     differences = [abs(value) for value in relative(ours, oracle)]
@@ -89,8 +90,8 @@ def judge_fp32(ours: Sequence[float], oracle: Sequence[float]) -> Verdict:
     return Verdict(worst <= FP32_TOLERANCE, f'{len(differences)} steps, at most {worst:.1e} from the CPU (allowed {FP32_TOLERANCE:.0e})', worst)
 
 
-def judge_bf16(ours: Sequence[float], oracle: Sequence[float], torch_distances: Sequence[float]) -> Verdict:
-    too_little = _too_little(ours, oracle)
+def judge_bf16(ours: Sequence[float], oracle: Sequence[float], torch_distances: Sequence[float], least: int = LEAST_STEPS) -> Verdict:
+    too_little = _too_little(ours, oracle, least)
     if too_little:
         return too_little
     distance = root_mean_square(relative(ours, oracle))

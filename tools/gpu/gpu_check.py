@@ -4,8 +4,10 @@
 usage: tools/gpu_check [PART...] [--bundle PATH] [--output FOLDER] [--only TEXT] [--seconds N] [--gpu N]      (in a checkout)
        convene/gpu_check ...                                                        (in an unpacked bundle, which then is the bundle)
 Needs an NVIDIA driver (580 or later), CUDA 13's libraries (those that PyTorch brings will do), and PyTorch for what is compared with it.
-In a checkout without --bundle it first builds one. Each part ends within its own time (--seconds, 8 minutes), says what it left out, and
-can be given alone. Writes gpu_check.json (every figure) and gpu_check.log (every output); the last line is `N passed, N failed, N skipped`.
+In a checkout without --bundle it first builds one. A call ends within its time, which is 150 s for ops, 330 s for sanitize, 480 s for layouts, 480 s
+for bench, for several parts their sum, or what --seconds says; what it left out is `skipped`. With --only, what is chosen gets all of the time.
+nvidia-smi, the libraries that are missing and the toolchain's test come first in each call.
+Writes gpu_check.json (every figure) and gpu_check.log (every output); the last line is `N passed, N failed, N skipped`.
 Exit status: 0 nothing failed; 1 something did; 64 bad usage; 69 no GPU or no CUDA libraries here: nothing was run.
 """
 
@@ -29,8 +31,10 @@ from budget import Budget  # noqa: E402
 from results import Results  # noqa: E402
 
 HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # of a checkout or of an unpacked bundle
-PART_SECONDS = 8 * 60
+PART_SECONDS = {'ops': 150, 'sanitize': 330, 'layouts': 480, 'bench': 480}
+TESTS_SHARE = 0.3  # of the time of `layouts`, for the collectives' own tests; the rest is training
 BENCHES_SHARE = 0.3  # of the time of `bench`, for the kernels' own; the rest is training
+TORCH_PROBE_SECONDS = 90  # PyTorch's libraries are read from a cold disk
 
 
 class Check(NamedTuple):
@@ -45,7 +49,25 @@ class Check(NamedTuple):
     results: Results
 
     def chosen(self, kind: str, *parts: str) -> List[test_binaries.Binary]:
-        return [binary for binary in self.binaries if binary.kind == kind and (not parts or binary.part in parts) and self.only in binary.label]
+        """The toolchain's test is not among them: it has run already."""
+        return [binary for binary in self.binaries if binary.kind == kind and (not parts or binary.part in parts) and self.only in binary.label
+                and binary.label != test_binaries.TOOLCHAIN_TEST]
+
+    def part_of(self, budget: Budget, share: float) -> Budget:
+        """Of a part's time; what --only chose gets all of it."""
+        return budget if self.only else budget.part(share)
+
+
+def first_look(check: Check, budget: Budget) -> None:
+    """What is wrong with the machine, before anything else fails because of it."""
+    check.results.log('nvidia-smi', machine.smi_text())
+    programs = [f'{check.bundle}/bin/{name}' for name in ('convene', 'convened', 'convene-train')]
+    programs += [os.path.join(check.bundle, binary.file) for binary in check.binaries]
+    for library, users in machine.missing_libraries(programs, check.environment).items():
+        check.results.failed('machine', library, f'the loader does not find it, and {len(users)} programs need it, the first is {users[0]}: '
+                             'is it in CUDA\'s libraries here, or should the bundle bring it?')
+    toolchain = [binary for binary in check.binaries if binary.label == test_binaries.TOOLCHAIN_TEST]
+    test_binaries.run_tests('machine', toolchain, check.bundle, check.environment, budget, check.results)
 
 
 def part_ops(check: Check, budget: Budget) -> None:
@@ -56,7 +78,8 @@ def part_ops(check: Check, budget: Budget) -> None:
 
 
 def part_layouts(check: Check, budget: Budget) -> None:
-    test_binaries.run_tests('layouts', check.chosen('test', 'layouts'), check.bundle, check.environment, budget.part(0.25), check.results)
+    test_binaries.run_tests('layouts', check.chosen('test', 'layouts'), check.bundle, check.environment, check.part_of(budget, TESTS_SHARE),
+                            check.results)
     layouts.check(check.bundle, check.device, check.environment, check.torch, budget, check.only, check.results)
 
 
@@ -74,7 +97,7 @@ def part_sanitize(check: Check, budget: Budget) -> None:
 def part_bench(check: Check, budget: Budget) -> None:
     benches = check.chosen('bench')
     if benches:
-        test_binaries.run_benches(benches, check.bundle, check.environment, budget.part(BENCHES_SHARE), check.results)
+        test_binaries.run_benches(benches, check.bundle, check.environment, check.part_of(budget, BENCHES_SHARE), check.results)
     if not check.torch:
         check.results.skipped('bench', 'PyTorch', 'no python3 here can import torch: ours is measured alone')
     training.bench(check.bundle, check.device, check.gpu, check.environment, check.torch, budget, check.only, check.results)
@@ -95,7 +118,7 @@ def parse_arguments(arguments: Optional[List[str]] = None) -> argparse.Namespace
     parser.add_argument('--bundle', help='a bundle made with --with-tests: the tarball, or the folder it was unpacked to')
     parser.add_argument('--output', default='gpu-check', help='the folder for gpu_check.json and gpu_check.log (default: %(default)s)')
     parser.add_argument('--only', default='', metavar='TEXT', help='of each part only what has TEXT in its name')
-    parser.add_argument('--seconds', type=float, default=PART_SECONDS, help='that each part may take (default: %(default)s)')
+    parser.add_argument('--seconds', type=float, help='that the whole call may take (default: what its parts need)')
     parser.add_argument('--gpu', default='0', help='which of several (default: %(default)s)')
     parser.add_argument('--device', choices=('cuda', 'cpu'), default='cuda', help='cpu tries this tool itself, without a GPU, on the parts layouts and bench')
     parsed = parser.parse_args(arguments)
@@ -105,6 +128,8 @@ def parse_arguments(arguments: Optional[List[str]] = None) -> argparse.Namespace
         sys.exit(64)
     if not parsed.parts or 'all' in parsed.parts:
         parsed.parts = list(PARTS)
+    if parsed.seconds is None:
+        parsed.seconds = float(sum(PART_SECONDS[name] for name in parsed.parts))
     return parsed
 
 
@@ -127,20 +152,28 @@ def unpacked_bundle(given: Optional[str], folder: str) -> str:
     return os.path.abspath(given)
 
 
-def run_parts(arguments: argparse.Namespace, bundle: str) -> int:
+def find_torch(arguments: argparse.Namespace, environment: Dict[str, str], budget: Budget, results: Results) -> Dict[str, Any]:
+    """{} where no part asks for it, and where it cannot work."""
+    if not {'layouts', 'bench'} & set(arguments.parts):
+        return {}
+    torch = machine.torch_python(environment, min(TORCH_PROBE_SECONDS, budget.left() / 4))
+    results.machine.update(torch)
+    print(f'PyTorch {torch.get("torch", "none")} (CUDA {torch.get("torch_cuda")}, cuDNN {torch.get("cudnn")}, NCCL {torch.get("nccl")})', flush=True)
+    return {} if arguments.device == 'cuda' and torch and not torch['torch_sees_gpu'] else torch
+
+
+def run_parts(arguments: argparse.Namespace, bundle: str, budget: Budget) -> int:
     environment = machine.environment(bundle, arguments.gpu)
-    facts = machine.describe(bundle, arguments.gpu, environment)
-    torch = facts if 'torch' in facts else {}
-    if arguments.device == 'cuda' and torch and not torch['torch_sees_gpu']:
-        torch = {}
-    print(f'{facts["gpu"]}, driver {facts["driver"]}, PyTorch {facts.get("torch", "none")} (CUDA {facts.get("torch_cuda")}, cuDNN {facts.get("cudnn")}, '
-          f'NCCL {facts.get("nccl")}), bundle {facts["bundle"]["commit"][:12]} of {facts["bundle"]["date"]}', flush=True)
+    facts = machine.describe(bundle, arguments.gpu)
+    print(f'{facts["gpu"]}, driver {facts["driver"]}, bundle {facts["bundle"]["commit"][:12]} of {facts["bundle"]["date"]}', flush=True)
     results = Results(arguments.output, facts)
-    check = Check(bundle, arguments.device, arguments.gpu, environment, torch, arguments.only, test_binaries.read_manifest(bundle), results)
-    for name in arguments.parts:
+    check = Check(bundle, arguments.device, arguments.gpu, environment, {}, arguments.only, test_binaries.read_manifest(bundle), results)
+    first_look(check, budget)
+    check = check._replace(torch=find_torch(arguments, environment, budget, results))
+    for name, share in budget.shares(arguments.parts, lambda name: PART_SECONDS[name]):
         started = time.monotonic()
-        print(f'\n=== {name} (at most {arguments.seconds:.0f} s)', flush=True)
-        PARTS[name](check, Budget(arguments.seconds))
+        print(f'\n=== {name} (at most {share:.0f} s)', flush=True)
+        PARTS[name](check, Budget(share))
         print(f'=== {name}: {time.monotonic() - started:.0f} s', flush=True)
     print(f'\n{results.table()}\n\n{os.path.join(arguments.output, "gpu_check.json")} has every figure, gpu_check.log beside it every output')
     print(results.totals(), flush=True)
@@ -157,7 +190,8 @@ def main() -> int:
             return 69
     try:
         with tempfile.TemporaryDirectory(prefix='gpu_check.') as folder:
-            return run_parts(arguments, unpacked_bundle(arguments.bundle, folder))
+            bundle = unpacked_bundle(arguments.bundle, folder)
+            return run_parts(arguments, bundle, Budget(arguments.seconds))
     except (RuntimeError, tarfile.TarError, OSError) as error:
         print(f'gpu_check: {error}', file=sys.stderr)
         return 69

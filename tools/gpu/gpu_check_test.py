@@ -118,6 +118,17 @@ class BudgetTest(unittest.TestCase):
         given = [share for _, share in budget.Budget(100, lambda: 0.0).shares([1, 4], float)]
         self.assertEqual(given, [20, 100])
 
+    def test_each_has_its_floor_and_a_share_of_what_the_floors_leave(self):
+        given = [share for _, share in budget.Budget(100, lambda: 0.0).shares('ab', floor=lambda item: {'a': 10, 'b': 50}[item])]
+        self.assertEqual(given, [30, 100])
+
+    def test_where_the_floors_do_not_fit_the_first_have_theirs(self):
+        now, given = [0.0], []
+        for _, share in budget.Budget(100, lambda: now[0]).shares('abc', floor=lambda item: 45):
+            given.append(share)
+            now[0] += share
+        self.assertEqual(given, [45, 45, 10])
+
 
 class TestBinariesTest(Workplace):
     def test_cases_are_counted_and_a_hung_test_fails(self):
@@ -145,6 +156,8 @@ class TestBinariesTest(Workplace):
         self.assertEqual(judged(3, FAILED_OUTPUT + '========= ERROR SUMMARY: 0 errors'), 'failed')
         self.assertEqual(judged(1, '========= Error: Device not supported'), 'skipped')
         self.assertEqual(judged(139, 'Segmentation fault'), 'failed')
+        self.assertEqual(judged(1, "No test cases matched '~[slow]'\n========= Error: Target application terminated before first instrumented API call"),
+                         'measured')
         self.assertEqual(judged(None, ''), 'skipped')
         self.assertEqual(judged(1, '========= Error: Device not supported\n========= ERROR SUMMARY: 0 errors'), 'skipped')
 
@@ -187,9 +200,12 @@ class LayoutsTest(unittest.TestCase):
 
     def test_slow_is_not_hung(self):
         curve = curves.parse_metrics(metrics(FALLING))
-        self.assertEqual(layouts.why_stalled(curve, 5.0, 60), '')
-        self.assertIn('hung after step 60', layouts.why_stalled(curve, 50.0, 60))
-        self.assertIn('no step was finished in 60 s', layouts.why_stalled({}, math.inf, 60))
+        self.assertEqual(layouts.why_stalled(curve, 5.0, 60, 45), '')
+        self.assertIn('hung after step 60', layouts.why_stalled(curve, 50.0, 60, 45))
+        self.assertIn('no step was finished in 60 s', layouts.why_stalled({}, math.inf, 60, 45))
+
+    def test_what_had_less_than_its_floor_did_not_hang(self):
+        self.assertEqual(layouts.why_stalled({}, math.inf, 30, 45), '')
 
     def test_the_text_is_the_same_everywhere(self):
         self.assertEqual(text.made_up_text(60), 'dqb jm nxdf avmorvj ixcz ik psv paky fbtks ecv bdbt iht fila')
@@ -201,15 +217,16 @@ class GraphsTest(Workplace):
 
     ON = '[rank 0] CUDA graphs  on, captured in the second step\n'
 
-    def checked(self, graphed_output, graphed_values=tuple(FALLING), device='cuda'):
+    def checked(self, graphed_output, graphed_values=tuple(FALLING), cut=False):
         runs = []
 
         def train(run, *_):
             runs.append(run)
             values = graphed_values if run.cuda_graphs else FALLING
-            return layouts.Trained(curves.parse_metrics(metrics(values)), '', 1.0, graphed_output if run.cuda_graphs else '')
+            return layouts.Trained(curves.parse_metrics(metrics(values)), '', 1.0, graphed_output if run.cuda_graphs else '', cut)
         with mock.patch.object(layouts, 'train', train):
-            layouts.check_graphs(PLACE._replace(device=device), budget.Budget(1000, lambda: 0.0), self.results)
+            for layout in layouts.GRAPHED_LAYOUTS:
+                layouts.check_graphs(layout, PLACE, self.results, 90)
         return runs
 
     def test_each_layout_runs_with_and_without_and_must_give_the_same_digits(self):
@@ -233,9 +250,15 @@ class GraphsTest(Workplace):
         self.assertEqual({row.outcome for row in self.results.rows}, {'failed'})
         self.assertIn('cuDNN', self.results.rows[-1].text)
 
-    def test_a_cpu_has_none(self):
-        self.assertEqual(self.checked('', device='cpu'), [])
-        self.assertEqual(self.outcomes(), [('skipped', 0, 0, 1)])
+    def test_runs_that_were_cut_short_are_compared_as_far_as_both_came(self):
+        self.checked(self.ON, FALLING[:12], cut=True)
+        self.assertEqual({row.outcome for row in self.results.rows}, {'passed'})
+        self.assertIn('12 steps have the same digits', self.results.rows[0].text)
+
+    def test_too_few_steps_are_no_verdict(self):
+        self.checked(self.ON, FALLING[:9], cut=True)
+        self.checked('', [], cut=True)
+        self.assertEqual({row.outcome for row in self.results.rows}, {'skipped'})
 
 
 class TurnsTest(Workplace):
@@ -243,7 +266,7 @@ class TurnsTest(Workplace):
 
     CASE = training.Case('llama-125m', 1024, 32)
 
-    def measured(self, limit_s, ours_s, theirs_s, peer_works=True):
+    def measured(self, limit_s, ours_s, theirs_s, peer_works=True, we_work=True):
         now, started = [0.0], []
         clocked = budget.Budget(limit_s, lambda: now[0])
 
@@ -253,25 +276,31 @@ class TurnsTest(Workplace):
                 now[0] += seconds
                 return training.Sample([0.1], 1000.0, {}) if works else None
             return run
-        with mock.patch.object(training, 'run_ours', rival('ours', ours_s, True)), \
+        with mock.patch.object(training, 'run_ours', rival('ours', ours_s, we_work)), \
+                mock.patch.object(training, 'run_profiled', lambda *_: started.append('profiled')), \
                 mock.patch.object(training, 'run_torch', rival('torch', theirs_s, peer_works)), \
                 mock.patch.object(training.budgets, 'Budget', lambda _: clocked):
             training.measure(self.CASE, PLACE, '0', limit_s, self.results)
         return started
 
     def test_the_rivals_take_turns(self):
-        self.assertEqual(self.measured(100, 10, 20), ['ours', 'torch', 'ours', 'torch', 'graphed'])
+        self.assertEqual(self.measured(100, 10, 20), ['torch', 'ours', 'profiled', 'graphed', 'torch', 'ours'])
         self.assertEqual([row.name.split(',')[0] for row in self.results.rows],
-                         ['convene-train', 'PyTorch', 'ours beside PyTorch', 'convene-train --cuda-graphs'])
-        self.assertIn('1.000 x the speed without', self.results.rows[-1].text)
+                         ['convene-train --cuda-graphs', 'PyTorch', 'convene-train', 'ours beside PyTorch'])
+        self.assertIn('1.000 x the speed without', self.results.rows[0].text)
 
     def test_a_second_turn_that_does_not_fit_is_left_out_and_said(self):
-        self.assertEqual(self.measured(50, 10, 20), ['ours', 'torch'])
-        self.assertIn('1 of 2 turns', self.results.rows[-2].text)
-        self.assertEqual((self.results.rows[-1].name.split(',')[0], self.results.rows[-1].outcome), ('convene-train --cuda-graphs', 'skipped'))
+        self.assertEqual(self.measured(60, 10, 20), ['torch', 'ours', 'profiled', 'graphed'])
+        self.assertIn('1 of 2 turns', self.results.rows[-1].text)
+        self.assertEqual(self.measured(45, 10, 20), ['torch', 'ours'])
+        self.assertEqual([row.outcome for row in self.results.rows if '--cuda-graphs' in row.name], ['measured', 'skipped'])
 
     def test_a_peer_that_cannot_run_is_tried_once(self):
-        self.assertEqual(self.measured(100, 10, 20, peer_works=False), ['ours', 'torch', 'ours', 'graphed'])
+        self.assertEqual(self.measured(100, 10, 20, peer_works=False), ['torch', 'ours', 'profiled', 'graphed', 'ours'])
+
+    def test_pytorch_is_shown_where_ours_fails(self):
+        self.assertEqual(self.measured(100, 10, 20, we_work=False), ['torch', 'ours'])
+        self.assertEqual([row.name.split(',')[0] for row in self.results.rows], ['PyTorch'])
 
 
 class TrainingTest(unittest.TestCase):

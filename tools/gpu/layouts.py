@@ -1,12 +1,13 @@
 """The part `layouts`: convene-train over NCCL with several processes on one GPU, judged by its loss curves."""
 
+import functools
 import math
 import os
 import signal
 import statistics
 import tempfile
 import time
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple
 
 import curves
 import machine
@@ -30,9 +31,13 @@ RESTART_STEPS = 60
 CHECKPOINT_EVERY = 10
 KILL_AFTER_STEP = 25
 POLL_SECONDS = 0.02
-LEAST_SECONDS = 5
 STALLED_AFTER_STEPS = 20
 GRAPH_STEPS = 20
+# With less left nothing is started.
+LEAST_SECONDS = 15
+# What a run may take in any case, so that one that makes no step by then hangs: processes start, libraries load, products are timed.
+RUN_FLOOR_SECONDS = 45
+MANY_RANKS_FLOOR_SECONDS = 90
 
 
 class Layout(NamedTuple):
@@ -45,10 +50,21 @@ class Layout(NamedTuple):
     def ranks(self) -> int:
         return self.tp * self.pp * self.dp
 
+    @property
+    def floor_s(self) -> float:
+        return RUN_FLOOR_SECONDS if self.ranks <= 2 else MANY_RANKS_FLOOR_SECONDS
+
+    @property
+    def least_steps(self) -> int:
+        return curves.LEAST_STEPS if self.ranks == 1 else curves.LEAST_STEPS_OVER_NCCL
+
 
 SINGLE = Layout('one rank', 1, 1, 1)
 LAYOUTS = [SINGLE, Layout('dp2', 1, 1, 2), Layout('tp2', 2, 1, 1), Layout('pp2', 1, 2, 1), Layout('dp2 x tp2 x pp2', 2, 2, 2)]
 GRAPHED_LAYOUTS = [layout for layout in LAYOUTS if layout.tp == 1]  # the trainer captures no others
+
+
+ORACLE = 'oracle: fp32 on the CPU'
 
 
 class Run(NamedTuple):
@@ -99,6 +115,7 @@ class Trained(NamedTuple):
     failure: str  # it ended badly or hung; '' also for one that was stopped at its limit while it made steps
     seconds: float
     output: str
+    cut: bool = False  # stopped at its limit
 
 
 def train(run: Run, place: machine.Place, limit_s: float, results: Results) -> Trained:
@@ -108,16 +125,17 @@ def train(run: Run, place: machine.Place, limit_s: float, results: Results) -> T
     curve = curves.read(metrics_path(run, place))
     failure = ''
     if done.code is None:
-        failure = why_stalled(curve, time.time() - os.path.getmtime(metrics_path(run, place)) if curve else math.inf, limit_s)
+        silent_s = time.time() - os.path.getmtime(metrics_path(run, place)) if curve else math.inf
+        failure = why_stalled(curve, silent_s, limit_s, run.layout.floor_s)
     elif done.code != 0:
         failure = f'convene run ended with {done.code}: {processes.last_line(done.output)}'
-    return Trained(curve, failure, done.seconds, done.output)
+    return Trained(curve, failure, done.seconds, done.output, done.code is None)
 
 
-def why_stalled(curve: Dict[int, curves.Step], silent_s: float, limit_s: float) -> str:
-    """Empty where steps still came when the run was stopped: it was slow, not hung."""
+def why_stalled(curve: Dict[int, curves.Step], silent_s: float, limit_s: float, floor_s: float) -> str:
+    """Empty where steps still came when the run was stopped: it was slow, not hung. Likewise where it had less than its floor to begin with."""
     if not curve:
-        return f'no step was finished in {limit_s:.0f} s'
+        return f'no step was finished in {limit_s:.0f} s' if limit_s >= floor_s else ''
     usual = statistics.median(step.seconds for step in curve.values())
     patience = processes.GRACE_SECONDS + STALLED_AFTER_STEPS * usual
     return f'it hung after step {max(curve)}: nothing for {silent_s:.0f} s' if silent_s > patience else ''
@@ -143,53 +161,78 @@ def torch_distances(answers: List[peer.Answer]) -> List[float]:
     return [curves.root_mean_square(curves.relative(bf16.losses, fp32.losses)) for fp32, bf16 in zip(answers[::2], answers[1::2])]
 
 
-def check_curves(place: machine.Place, budget: Budget, only: str, results: Results) -> None:
-    oracle_run = Run('oracle: fp32 on the CPU', SINGLE, 'cpu', 'fp32')
-    trained = train(oracle_run, place, budget.left() / 2, results)
-    oracle = curves.losses(trained.curve)
-    if trained.failure or len(oracle) < curves.LEAST_STEPS:
-        results.failed('layouts', oracle_run.name, trained.failure or f'only {len(oracle)} steps in {trained.seconds:.0f} s: nothing can be compared with it')
-        return
-    results.measured('layouts', oracle_run.name, f'{len(oracle)} steps, loss {oracle[0]:.4f} -> {oracle[-1]:.4f}', losses=oracle)
-    distances: Optional[List[float]] = None
-    runs = [Run(f'{precision}, {layout.name}', layout, place.device, precision) for precision in ('fp32', 'bf16') for layout in LAYOUTS]
-    runs = [run for run in runs if only in run.name]
-    for run, share in budget.shares(runs, lambda run: 1 + run.layout.ranks / 2):
-        if share < LEAST_SECONDS:
-            results.skipped('layouts', run.name, 'no time left in this part: run it again with --only')
-            continue
-        if run.precision == 'bf16' and distances is None:
-            distances = learn_torch_distances(place, budget.left() / 3, results) if place.torch else []
-        trained = train(run, place, min(share, budget.left()), results)
+class Curves:
+    """Runs against the oracle, and what all of them are measured with."""
+
+    def __init__(self, place: machine.Place, results: Results):
+        self.place = place
+        self.results = results
+        self.oracle: List[float] = []
+        self.distances: List[float] = []
+
+    def learn_oracle(self, limit_s: float) -> None:
+        run = Run(ORACLE, SINGLE, 'cpu', 'fp32')
+        trained = train(run, self.place, limit_s, self.results)
+        losses = curves.losses(trained.curve)
+        too_few = f'only {len(losses)} steps in {trained.seconds:.0f} s: nothing can be compared with it' if len(losses) < curves.LEAST_STEPS else ''
+        if trained.failure or too_few and not trained.cut:
+            self.results.failed('layouts', run.name, trained.failure or too_few)
+            return
+        if too_few:
+            self.results.skipped('layouts', run.name, too_few)
+            return
+        self.oracle = losses
+        self.results.measured('layouts', run.name, f'{len(losses)} steps, loss {losses[0]:.4f} -> {losses[-1]:.4f}', losses=losses)
+
+    def learn_distances(self, limit_s: float) -> None:
+        self.distances = learn_torch_distances(self.place, limit_s, self.results)
+
+    def check(self, run: Run, limit_s: float) -> None:
+        why = '' if self.oracle else 'there is no oracle to compare it with (above)'
+        if run.precision == 'bf16' and not self.distances:
+            why = why or 'PyTorch, whose distance from fp32 is the measure, is not here or did not run'
+        if why:
+            self.results.skipped('layouts', run.name, why)
+            return
+        trained = train(run, self.place, limit_s, self.results)
         ours = curves.losses(trained.curve)
         if trained.failure:
-            results.failed('layouts', run.name, trained.failure, losses=ours)
-            continue
-        if len(ours) < min(curves.LEAST_STEPS, run.steps):
-            results.skipped('layouts', run.name, f'only {len(ours)} steps in {trained.seconds:.0f} s: too few for a verdict')
-            continue
-        if run.precision == 'bf16' and not distances:
-            results.skipped('layouts', run.name, 'PyTorch, whose distance from fp32 is the measure, is not here or did not run')
-            continue
-        verdict = curves.judge_fp32(ours, oracle) if run.precision == 'fp32' else curves.judge_bf16(ours, oracle, distances)
-        results.judged('layouts', run.name, verdict.good, verdict.text, distance=verdict.distance, losses=ours)
+            self.results.failed('layouts', run.name, trained.failure, losses=ours)
+        elif trained.cut and len(ours) < run.layout.least_steps:
+            self.results.skipped('layouts', run.name, f'only {len(ours)} steps in {trained.seconds:.0f} s: too few for a verdict')
+        else:
+            verdict = (curves.judge_fp32(ours, self.oracle, run.layout.least_steps) if run.precision == 'fp32' else
+                       curves.judge_bf16(ours, self.oracle, self.distances, run.layout.least_steps))
+            self.results.judged('layouts', run.name, verdict.good, verdict.text, distance=verdict.distance, losses=ours)
 
 
-def check_determinism(place: machine.Place, budget: Budget, results: Results) -> None:
+def judge_same(name: str, first: Trained, second: Trained, steps: int, failure: str, results: Results) -> None:
+    """Every digit, of all steps; of runs that were cut short, of those that both made."""
+    failure = first.failure or second.failure or failure
+    if first.cut or second.cut:
+        steps = min(steps, len(curves.losses(first.curve)), len(curves.losses(second.curve)))
+        if not failure and steps < curves.LEAST_STEPS_OVER_NCCL:
+            results.skipped('layouts', name, f'only {steps} steps in {first.seconds:.0f} and {second.seconds:.0f} s: too few for a verdict')
+            return
+    verdict = curves.judge_identical(first.curve, second.curve, steps)
+    results.judged('layouts', name, verdict.good and not failure, failure or verdict.text)
+
+
+def check_determinism(place: machine.Place, results: Results, limit_s: float) -> None:
     """Twice the same; and once more with a kill -9 in the middle, which must not show in the curve."""
+    budget = Budget(limit_s)
     layout = LAYOUTS[1]
     first, again = (Run(f'deterministic bf16, {layout.name}, {which}', layout, place.device, 'bf16', RESTART_STEPS, deterministic=True)
                     for which in ('first', 'again'))
     killed = Run(f'kill -9 of rank 1, deterministic bf16, {layout.name}', layout, place.device, 'bf16', RESTART_STEPS, deterministic=True,
                  max_restarts=2, checkpoints=True)
-    if budget.left() < 3 * LEAST_SECONDS:
-        results.skipped('layouts', killed.name, 'no time left in this part: run it again with --only deterministic')
-        return
     reference = train(first, place, budget.left() / 3, results)
     repeated = train(again, place, budget.left() / 2, results)
-    verdict = curves.judge_identical(reference.curve, repeated.curve, RESTART_STEPS)
-    results.judged('layouts', f'deterministic bf16, {layout.name}, twice', verdict.good, reference.failure or repeated.failure or verdict.text)
-    check_kill(killed, place, budget.left(), reference.curve, results)
+    judge_same(f'deterministic bf16, {layout.name}, twice', reference, repeated, RESTART_STEPS, '', results)
+    if reference.cut or reference.failure or budget.left() < LEAST_SECONDS:
+        results.skipped('layouts', killed.name, 'no whole run without a kill to compare it with, or no time left: run it again with --only deterministic')
+    else:
+        check_kill(killed, place, budget.left(), reference.curve, results)
 
 
 def check_kill(run: Run, place: machine.Place, limit_s: float, reference: Dict[int, curves.Step], results: Results) -> None:
@@ -209,12 +252,20 @@ def check_kill(run: Run, place: machine.Place, limit_s: float, reference: Dict[i
             time.sleep(POLL_SECONDS)
         done = program.wait(deadline - time.monotonic())
     results.log(run.name, done.output)
+    curve = curves.read(metrics_path(run, place))
+    if done.code is None:
+        silent_s = time.time() - os.path.getmtime(metrics_path(run, place)) if curve else math.inf
+        stalled = why_stalled(curve, silent_s, limit_s, run.layout.floor_s)
+        if stalled:
+            results.failed('layouts', run.name, stalled)
+        else:
+            results.skipped('layouts', run.name, f'stopped after step {max(curve, default=0)}: no time left')
+        return
     if killed_at is None or recovered_after is None or done.code != 0:
         why = 'no rank could be killed' if killed_at is None else 'no step came after the kill' if recovered_after is None else ''
-        how = 'stopped at its deadline' if done.code is None else f'ended with {done.code}'
-        results.failed('layouts', run.name, f'{how}; {why or processes.last_line(done.output)}')
+        results.failed('layouts', run.name, f'ended with {done.code}; {why or processes.last_line(done.output)}')
         return
-    verdict = curves.judge_identical(reference, curves.read(metrics_path(run, place)), RESTART_STEPS)
+    verdict = curves.judge_identical(reference, curve, RESTART_STEPS)
     results.judged('layouts', run.name, verdict.good, f'next step {recovered_after:.2f} s after the kill; against the run without a kill: {verdict.text}',
                    recovery_seconds=recovered_after)
 
@@ -228,22 +279,47 @@ def why_no_graphs(output: str) -> str:
     return failed[0][:300] if failed else ''
 
 
-def check_graphs(place: machine.Place, budget: Budget, results: Results) -> None:
+def check_graphs(layout: Layout, place: machine.Place, results: Results, limit_s: float) -> None:
     """Passes that are queued as CUDA graphs must not change a digit of the curve."""
-    if place.device != 'cuda':
-        results.skipped('layouts', 'CUDA graphs', 'there are none on a CPU')
-        return
-    for layout, share in budget.shares(GRAPHED_LAYOUTS, lambda layout: layout.ranks):
-        name = f'CUDA graphs, deterministic bf16, {layout.name}'
-        if share < 2 * LEAST_SECONDS:
-            results.skipped('layouts', name, 'no time left in this part: run it again with --only graphs')
-            continue
-        plain = Run(f'{name}: without', layout, place.device, 'bf16', GRAPH_STEPS, deterministic=True)
-        without = train(plain, place, share / 2, results)
-        graphed = train(plain._replace(name=name, cuda_graphs=True), place, min(share, budget.left()), results)
-        verdict = curves.judge_identical(without.curve, graphed.curve, GRAPH_STEPS)
-        failure = without.failure or graphed.failure or why_no_graphs(graphed.output)
-        results.judged('layouts', name, verdict.good and not failure, failure or f'with and without: {verdict.text}')
+    budget = Budget(limit_s)
+    name = graphs_name(layout)
+    plain = Run(f'{name}: without', layout, place.device, 'bf16', GRAPH_STEPS, deterministic=True)
+    without = train(plain, place, budget.left() / 2, results)
+    graphed = train(plain._replace(name=name, cuda_graphs=True), place, budget.left(), results)
+    # One that was stopped before its first step had no time to say so.
+    unused = '' if graphed.cut and not graphed.curve else why_no_graphs(graphed.output)
+    judge_same(name, without, graphed, GRAPH_STEPS, unused, results)
+
+
+def graphs_name(layout: Layout) -> str:
+    return f'CUDA graphs, deterministic bf16, {layout.name}'
+
+
+class Item(NamedTuple):
+    """What can be chosen with --only, and gets a share of the time."""
+    name: str
+    floor_s: float
+    work: Callable[[float], None]  # with the seconds it may take
+
+
+def plan(place: machine.Place, only: str, results: Results) -> List[Item]:
+    """In the order of their worth: what one rank does comes first, because all else rests on it."""
+    compared = Curves(place, results)
+    runs = [Run(f'{precision}, {layout.name}', layout, place.device, precision) for layout in LAYOUTS for precision in ('fp32', 'bf16')]
+    alone, together = ([Item(run.name, run.layout.floor_s, functools.partial(compared.check, run)) for run in runs if (run.layout is SINGLE) == single]
+                       for single in (True, False))
+    deterministic = Item('deterministic, twice and with a kill -9', 3 * RUN_FLOOR_SECONDS, functools.partial(check_determinism, place, results))
+    # There are no graphs on a CPU.
+    graphs = [Item(graphs_name(layout), 2 * RUN_FLOOR_SECONDS, functools.partial(check_graphs, layout, place, results))
+              for layout in GRAPHED_LAYOUTS if place.device == 'cuda']
+    chosen = [item for item in [*alone, deterministic, *graphs, *together] if only in item.name]
+    names = {run.name: run for run in runs}
+    measures = []
+    if any(item.name in names for item in chosen):
+        measures.append(Item(ORACLE, RUN_FLOOR_SECONDS, compared.learn_oracle))
+    if place.torch and any(item.name in names and names[item.name].precision == 'bf16' for item in chosen):
+        measures.append(Item('PyTorch, bf16 against fp32', RUN_FLOOR_SECONDS, compared.learn_distances))
+    return measures + chosen
 
 
 def check(bundle: str, device: str, environment: Dict[str, str], torch: Dict[str, Any], budget: Budget, only: str, results: Results) -> None:
@@ -251,8 +327,8 @@ def check(bundle: str, device: str, environment: Dict[str, str], torch: Dict[str
         place = machine.Place(bundle, folder, device, environment, torch)
         with open(f'{folder}/text.txt', 'w', encoding='ascii') as file:
             file.write(text.made_up_text(TEXT_BYTES))
-        if not only or only in 'deterministic kill':
-            check_determinism(place, budget.part(0.3), results)
-        if not only or only in 'CUDA graphs':
-            check_graphs(place, budget.part(0.15), results)
-        check_curves(place, budget, only, results)
+        for item, share in budget.shares(plan(place, only, results), floor=lambda item: item.floor_s):
+            if share < LEAST_SECONDS:
+                results.skipped('layouts', item.name, f'no time left in this call: run it again with --only \'{item.name}\'')
+            else:
+                item.work(share)

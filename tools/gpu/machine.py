@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from typing import Any, Dict, List, NamedTuple, Optional
 
 TORCH_VERSIONS = '''
@@ -55,17 +56,38 @@ def torch_environment(variables: Dict[str, str]) -> Dict[str, str]:
     return {**found, **{key: value for key, value in os.environ.items() if key == 'LD_LIBRARY_PATH'}}
 
 
-def torch_python(variables: Dict[str, str]) -> Dict[str, Any]:
-    """{'python': path, 'torch': version, ...} of the first Python that has PyTorch; {} where none has."""
-    for python in (sys.executable, shutil.which('python3')):
+def torch_python(variables: Dict[str, str], limit_s: float) -> Dict[str, Any]:
+    """{'python': path, 'torch': version, ...} of the first Python that has PyTorch; {} where none has, or none answered in time."""
+    deadline = time.monotonic() + limit_s
+    for python in dict.fromkeys((sys.executable, shutil.which('python3'))):
         if not python:
             continue
         try:
-            done = subprocess.run([python, '-c', TORCH_VERSIONS], env=torch_environment(variables), check=True, capture_output=True, text=True, timeout=120)
+            done = subprocess.run([python, '-c', TORCH_VERSIONS], env=torch_environment(variables), check=True, capture_output=True, text=True,
+                                  timeout=max(0.1, deadline - time.monotonic()))
             return {'python': python, **json.loads(done.stdout.splitlines()[-1])}
         except (subprocess.SubprocessError, ValueError, IndexError):
             continue
     return {}
+
+
+def smi_text() -> str:
+    """What nvidia-smi shows of the whole machine, for the log."""
+    try:
+        return subprocess.run(['nvidia-smi'], check=False, capture_output=True, text=True, timeout=30).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        return f'nvidia-smi: {error}'
+
+
+def missing_libraries(programs: List[str], variables: Dict[str, str]) -> Dict[str, List[str]]:
+    """Library -> those of `programs` that the loader would not start for want of it. Empty where there is no ldd to ask."""
+    missing: Dict[str, List[str]] = {}
+    for program in programs if shutil.which('ldd') else []:
+        done = subprocess.run(['ldd', program], env=variables, check=False, capture_output=True, text=True, timeout=30)
+        for line in done.stdout.splitlines():
+            if line.endswith('=> not found'):
+                missing.setdefault(line.split()[0], []).append(os.path.basename(program))
+    return missing
 
 
 def environment(bundle: str, gpu: str) -> Dict[str, str]:
@@ -80,13 +102,13 @@ def environment(bundle: str, gpu: str) -> Dict[str, str]:
     return variables
 
 
-def describe(bundle: str, gpu: str, variables: Dict[str, str]) -> Dict[str, Any]:
+def describe(bundle: str, gpu: str) -> Dict[str, Any]:
     with open(os.path.join(bundle, 'VERSION'), encoding='utf-8') as file:
         version = json.load(file)
     name, _, rest = smi(gpu, 'name,driver_version,memory.total').partition(', ')
     driver, _, memory = rest.partition(', ')
     return {'gpu': name or 'none', 'driver': driver, 'gpu_memory_mib': memory, 'cores': os.cpu_count(), 'system': platform.platform(),
-            'bundle': version, **torch_python(variables)}
+            'bundle': version}
 
 
 class MemoryWatch:

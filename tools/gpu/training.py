@@ -24,7 +24,9 @@ SHARE_FROM_PARAMETERS = 1_000_000_000
 WARM_UP_STEPS = 5
 STEPS = 25
 TURNS = 2
-LEAST_SECONDS = 20
+TORCH_SHARE = 0.6  # of a case's time, at most, for PyTorch's turn
+LEAST_SECONDS = 20  # with less left nothing is started
+CASE_FLOOR_SECONDS = 60  # PyTorch compiles its kernels first
 TEXT_BYTES = 4_000_000
 
 
@@ -115,11 +117,14 @@ def run_ours(case: Case, place: machine.Place, gpu: str, limit_s: float, results
     metrics = f'{place.folder}/metrics.jsonl'
     with machine.MemoryWatch(gpu) as watch:
         done = processes.run(train_command(case, place.device, place, metrics, *flags), place.environment, limit_s)
-    results.log(' '.join(['convene-train', *flags]) + f', {case.name}', done.output)
+    name = ' '.join(['convene-train', *flags]) + f', {case.name}'
+    results.log(name, done.output)
     seconds = [step.seconds for _, step in sorted(curves.read(metrics).items())]
+    if done.code is None and not steady(seconds):
+        results.skipped('bench', name, f'stopped after {limit_s:.0f} s, before a step was done: run it again with --only \'{case.name}\'')
+        return None
     if done.code not in (0, None) or not steady(seconds):
-        how = f'stopped after {limit_s:.0f} s, before a step was done' if done.code is None else f'ended with {done.code}: {processes.last_line(done.output)}'
-        results.failed('bench', f'convene-train, {case.name}', how)
+        results.failed('bench', name, f'ended with {done.code}: {processes.last_line(done.output)}')
         return None
     os.remove(metrics)
     return Sample(steady(seconds), watch.peak_mib, {})
@@ -192,40 +197,46 @@ def compare(case: Case, ours: Dict[str, Any], theirs: Optional[Dict[str, Any]]) 
 
 
 def measure(case: Case, place: machine.Place, gpu: str, limit_s: float, results: Results) -> None:
-    """Ours and PyTorch's in turns, as often as fits."""
+    """PyTorch first: what is left of this case's time is then known, and enough for ours. A second turn of both where it fits."""
     budget = budgets.Budget(limit_s)
     ours: List[Sample] = []
     theirs: List[Sample] = []
     turn_s = 0.0
     while len(ours) < TURNS and budget.left() > turn_s:
         before = budget.left()
-        sample = run_ours(case, place, gpu, budget.left() * (0.4 if place.torch else 1.0), results)
+        if place.torch and (not ours or theirs):
+            sample = run_torch(case, place, gpu, budget.left() * TORCH_SHARE, results)
+            theirs += [sample] if sample else []
+        sample = run_ours(case, place, gpu, budget.left(), results)
         if sample is None:
-            return
-        first = not ours
+            break
         ours.append(sample)
-        peer_sample = run_torch(case, place, gpu, budget.left(), results) if place.torch and (first or theirs) else None
-        theirs += [peer_sample] if peer_sample else []
         turn_s = before - budget.left()
-    figures = {'convene': summary(case, ours), 'torch': summary(case, theirs) if theirs else None}
-    results.measured('bench', f'convene-train, {case.name}', summary_text(figures['convene']), **figures['convene'])
-    if figures['torch']:
-        results.measured('bench', f'PyTorch, {case.name}', f'{summary_text(figures["torch"])}; {facts_text(figures["torch"]["facts"])}', **figures['torch'])
-    comparison = compare(case, figures['convene'], figures['torch'])
+        if len(ours) == 1:
+            measure_more(case, place, gpu, budget, summary(case, ours), results)
+    their_figures = summary(case, theirs) if theirs else None
+    if their_figures:
+        results.measured('bench', f'PyTorch, {case.name}', f'{summary_text(their_figures)}; {facts_text(their_figures["facts"])}', **their_figures)
+    if not ours:
+        return
+    our_figures = summary(case, ours)
+    results.measured('bench', f'convene-train, {case.name}', summary_text(our_figures), **our_figures)
+    comparison = compare(case, our_figures, their_figures)
     if comparison:
         fewer = f'; {len(ours)} of {TURNS} turns: no time for more' if len(ours) < TURNS else ''
         results.measured('bench', f'ours beside PyTorch, {case.name}', comparison + fewer)
-    if place.device == 'cuda':
-        measure_graphed(case, place, gpu, budget, turn_s, figures['convene'], results)
+
+
+def measure_more(case: Case, place: machine.Place, gpu: str, budget: budgets.Budget, without: Dict[str, Any], results: Results) -> None:
+    """What a first turn is worth more than a second one for: where a step's time goes, and whether CUDA graphs, which are off unless they
+    are asked for, should be on."""
     if budget.left() > LEAST_SECONDS:
-        run_profiled(case, place, budget.left(), results)
-
-
-def measure_graphed(case: Case, place: machine.Place, gpu: str, budget: budgets.Budget, turn_s: float, without: Dict[str, Any], results: Results) -> None:
-    """Once with CUDA graphs, which are off unless they are asked for: beside the turns without, so that it is seen whether they should be."""
+        run_profiled(case, place, budget.left() / 2, results)
+    if place.device != 'cuda':
+        return
     name = f'convene-train --cuda-graphs, {case.name}'
-    if budget.left() <= turn_s:
-        results.skipped('bench', name, 'no time left for this case')
+    if budget.left() < LEAST_SECONDS:
+        results.skipped('bench', name, f'no time left for this case: run it again with --only \'{case.name}\'')
         return
     sample = run_ours(case, place, gpu, budget.left(), results, '--cuda-graphs')
     if sample is None:
@@ -243,8 +254,8 @@ def bench(bundle: str, device: str, gpu: str, environment: Dict[str, str], torch
             file.write(text.made_up_text(TEXT_BYTES))
         cases = [case for case in CASES[device] if only in case.name]
         # A larger model takes longer to fill, to compile and to step.
-        for case, share in budget.shares(cases, lambda case: 1 + SHAPES[case.model].layers / 24):
+        for case, share in budget.shares(cases, lambda case: 1 + SHAPES[case.model].layers / 24, lambda case: CASE_FLOOR_SECONDS):
             if share < LEAST_SECONDS:
-                results.skipped('bench', case.name, 'no time left in this part: run it again with --only')
+                results.skipped('bench', case.name, f'no time left in this call: run it again with --only \'{case.name}\'')
                 continue
             measure(case, place, gpu, share, results)

@@ -262,6 +262,9 @@ std::vector<std::vector<int>> DocumentLengths() {
   return {{2, 1, 13, 5}, {16}, {32}, {33, 31}, {64, 1, 63}, {129}, {1000}};
 }
 
+// A case that goes through cuDNN is [slow]: it compiles graphs for seconds, and under
+// compute-sanitizer (tools/gpu) for minutes, to watch kernels that are not ours.
+
 TEST_CASE("one document a row has the bits of rows that are not packed, by our own kernels") {
   if (!HasGpuOrSkips()) return;
   TestQueue queue;
@@ -275,7 +278,8 @@ TEST_CASE("one document a row has the bits of rows that are not packed, by our o
   CHECK(AttentionOnGpu<float>(queue, shape, qkv, dout, begins) == plain);
 }
 
-TEST_CASE("cuDNN takes packed Llamas with one document and with many, within the planned scratch") {
+TEST_CASE("cuDNN takes packed Llamas with one document and with many, within the planned scratch",
+          "[slow]") {
   if (!HasGpuOrSkips()) return;
   TestQueue queue;
   auto& plans = queue.queue().plans<AttentionPlans>();
@@ -305,7 +309,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("bf16 attention agrees with the reference by whichever way it goes") {
+TEST_CASE("bf16 attention agrees with the reference by whichever way it goes", "[slow]") {
   if (!HasGpuOrSkips()) return;
   TestQueue queue;
   auto& plans = queue.queue().plans<AttentionPlans>();
@@ -339,7 +343,7 @@ TEST_CASE("a lone token attends to itself alone") {
   }
 }
 
-TEST_CASE("cuDNN takes the shapes of Llamas, within the scratch that was planned") {
+TEST_CASE("cuDNN takes the shapes of Llamas, within the scratch that was planned", "[slow]") {
   if (!HasGpuOrSkips()) return;
   TestQueue queue;
   auto& plans = queue.queue().plans<AttentionPlans>();
@@ -364,7 +368,7 @@ TEST_CASE("cuDNN takes the shapes of Llamas, within the scratch that was planned
   }
 }
 
-TEST_CASE("the two ways give the same log_sum_exp, so either may go backward") {
+TEST_CASE("the two ways give the same log_sum_exp, so either may go backward", "[slow]") {
   if (!HasGpuOrSkips()) return;
   const AttentionShape shape = {
       .batch = 1, .sequence_length = 256, .heads = 4, .kv_heads = 2, .head_size = 64};

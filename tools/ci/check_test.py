@@ -1,0 +1,47 @@
+#!/usr/bin/python3
+"""What tools/check decides to leave out. tools/check runs it."""
+
+import argparse
+import os
+import subprocess
+import sys
+import unittest
+from unittest import mock
+
+sys.dont_write_bytecode = True
+import check  # noqa: E402  (the line above keeps __pycache__ out of the tree)
+
+
+def run_of(*chosen):
+    with mock.patch.object(check, 'LOGS', os.environ.get('TMPDIR', '/tmp')), mock.patch('builtins.open', mock.mock_open()):
+        return check.Run('test', argparse.Namespace(fast=False, parts=[]), set(chosen), check.Counts(), 1e9)
+
+
+class LeftOutTest(unittest.TestCase):
+
+    def test_what_asan_runs_is_left_out_elsewhere_only_where_asan_runs(self):
+        with mock.patch.object(subprocess, 'run') as bazel, \
+                mock.patch.object(check, 'sanitized_folders', return_value=['//agent/...', '//launcher/...']):
+            bazel.return_value.stdout = '//agent/core:machine_test\n//launcher:flags_test\n'
+            self.assertEqual(check.tests_of_asan(run_of('build', 'test')), [])
+            bazel.assert_not_called()
+            self.assertEqual(check.tests_of_asan(run_of('build', 'test', 'asan')), ['-//agent/core:machine_test', '-//launcher:flags_test'])
+            self.assertIn('set(//agent/... //launcher/...)', bazel.call_args[0][0][-1])
+
+    def test_every_folder_that_a_sanitizer_looks_at_is_there(self):
+        for folders in check.SANITIZED.values():
+            for folder in folders:
+                self.assertTrue(check.tracked(f'{folder}/*BUILD.bazel'), folder)
+        for path in check.CUDA_PATHS:
+            self.assertTrue(os.path.exists(os.path.join(check.ROOT, path)), path)
+
+    def test_cuda_is_left_out_only_with_a_reason(self):
+        self.assertIn('passed on this machine before', check.why_no_cuda(True, None, []))
+        self.assertIn('since abc', check.why_no_cuda(False, 'abc', ['launcher/main.cc', 'worker_runtimes.md']))
+        self.assertEqual(check.why_no_cuda(False, 'abc', ['launcher/main.cc', 'worker_runtime/ops/cuda/rope.cu']), '')
+        self.assertEqual(check.why_no_cuda(False, 'abc', ['.bazelrc']), '')
+        self.assertEqual(check.why_no_cuda(False, None, []), '', 'nobody knows what changed')
+
+
+if __name__ == '__main__':
+    unittest.main()
