@@ -87,6 +87,50 @@ _nvcc_objects = rule(
     fragments = ["cpp"],
 )
 
+# For the emulated GPU the same files are C++ (worker_runtime/device/emulated/translate.py).
+def _translated_impl(ctx):
+    headers = depset(transitive = [dep[CcInfo].compilation_context.headers for dep in ctx.attr.deps])
+    outputs = []
+    for src in ctx.files.srcs:
+        out = ctx.actions.declare_file("_emulated/%s/%s.cc" % (ctx.label.name, src.basename))
+        ctx.actions.run(
+            executable = "/usr/bin/python3",
+            arguments = [ctx.file._translate.path, src.path, out.path],
+            inputs = depset([src, ctx.file._translate], transitive = [headers]),
+            outputs = [out],
+            mnemonic = "CudaTranslate",
+        )
+        outputs.append(out)
+    return [DefaultInfo(files = depset(outputs))]
+
+_translated = rule(
+    implementation = _translated_impl,
+    attrs = {
+        "srcs": attr.label_list(allow_files = [".cu"], mandatory = True),
+        "deps": attr.label_list(providers = [CcInfo]),
+        "_translate": attr.label(default = "//worker_runtime/device/emulated:translate.py", allow_single_file = True),
+    },
+)
+
+# What gcc and clang, not nvcc, would say about kernels is not asked.
+_EMULATED_COPTS = [
+    "-O3",
+    "-Wno-sign-compare",
+    "-Wno-subobject-linkage",  # to gcc a file named by #line is a header
+    "-Wno-unknown-pragmas",
+    "-ftrivial-auto-var-init=pattern",  # a register that nobody wrote holds a number that shows
+] + select({
+    "//tools/bazel:emulated_address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-sanitize=vptr", "-g1"],
+    "//tools/bazel:emulated_thread": ["-fsanitize=thread", "-g1"],
+    "//conditions:default": [],
+})
+
+_EMULATED_LINKOPTS = select({
+    "//tools/bazel:emulated_address": ["-fsanitize=address,undefined"],
+    "//tools/bazel:emulated_thread": ["-fsanitize=thread"],
+    "//conditions:default": [],
+})
+
 def cuda_library(name, srcs, hdrs = [], deps = [], visibility = None, testonly = False, **kwargs):
     """Like cc_library, for .cu files; tagged cuda, so that only --config=cuda builds it.
 
@@ -105,4 +149,23 @@ def cuda_library(name, srcs, hdrs = [], deps = [], visibility = None, testonly =
     all_deps = deps + ["@cuda//:cudart"]
     native.cc_library(name = name + "_headers", hdrs = hdrs, deps = all_deps, **common)
     _nvcc_objects(name = name + "_objects", srcs = srcs, deps = [":" + name + "_headers"], **dict(common, **kwargs))
-    native.cc_library(name = name, hdrs = hdrs, deps = all_deps + [":" + name + "_objects"], visibility = visibility, **common)
+    _translated(name = name + "_translated", srcs = srcs, deps = [":" + name + "_headers"], **common)
+    native.cc_library(
+        name = name + "_emulated",
+        srcs = [":" + name + "_translated"],
+        copts = _EMULATED_COPTS,
+        linkopts = _EMULATED_LINKOPTS,
+        deps = [":" + name + "_headers"],
+        testonly = testonly,
+        tags = ["cuda", "manual"],
+    )
+    native.cc_library(
+        name = name,
+        hdrs = hdrs,
+        deps = all_deps + select({
+            "//tools/bazel:emulated": [":" + name + "_emulated"],
+            "//conditions:default": [":" + name + "_objects"],
+        }),
+        visibility = visibility,
+        **common
+    )

@@ -1,0 +1,196 @@
+// Products by plain loops in float, one order of summation whatever the algorithm.
+#include <cublasLt.h>
+
+#include <cstring>
+#include <vector>
+
+#include "worker_runtime/device/emulated/include/cuda_bf16.h"
+#include "worker_runtime/device/emulated/runtime.h"
+
+namespace {
+
+constexpr uint64_t kMagic = 0x656d756c61746564;
+constexpr int kAlgorithms = 2;  // so that there is one to choose
+
+struct Product {
+  cublasLtMatmulDescOpaque_t operation;
+  cublasLtMatrixLayoutOpaque_t a, b, d;
+  float alpha, beta;
+  uint64_t rows() const { return d.rows; }
+  uint64_t columns() const { return d.columns; }
+  uint64_t depth() const {
+    return operation.transpose_a == CUBLAS_OP_N ? a.columns : a.rows;
+  }
+  bool Fits() const {
+    const bool is_a_plain = operation.transpose_a == CUBLAS_OP_N;
+    const bool is_b_plain = operation.transpose_b == CUBLAS_OP_N;
+    return (is_a_plain ? a.rows : a.columns) == rows() &&
+           (is_b_plain ? b.columns : b.rows) == columns() &&
+           (is_b_plain ? b.rows : b.columns) == depth() && a.type == b.type &&
+           a.stride >= static_cast<int64_t>(a.rows) && b.stride >= static_cast<int64_t>(b.rows) &&
+           d.stride >= static_cast<int64_t>(d.rows);
+  }
+};
+
+float Load(const void* data, cudaDataType_t type, uint64_t at) {
+  if (type == CUDA_R_32F) return static_cast<const float*>(data)[at];
+  return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[at]);
+}
+
+// The matrix with its rows side by side, as the loops read it.
+std::vector<float> Rows(const void* data, const cublasLtMatrixLayoutOpaque_t& layout,
+                        bool is_turned, uint64_t rows, uint64_t columns) {
+  std::vector<float> result(rows * columns);
+  for (uint64_t row = 0; row < rows; ++row) {
+    for (uint64_t column = 0; column < columns; ++column) {
+      const uint64_t at = is_turned ? row * layout.stride + column : column * layout.stride + row;
+      result[row * columns + column] = Load(data, layout.type, at);
+    }
+  }
+  return result;
+}
+
+void Multiply(const Product& product, const void* a, const void* b, const void* c, void* d) {
+  const uint64_t depth = product.depth();
+  const auto left = Rows(a, product.a, product.operation.transpose_a == CUBLAS_OP_T,
+                         product.rows(), depth);
+  // Turned, so that both are read along their rows.
+  const auto right = Rows(b, product.b, product.operation.transpose_b == CUBLAS_OP_N,
+                          product.columns(), depth);
+  for (uint64_t column = 0; column < product.columns(); ++column) {
+    for (uint64_t row = 0; row < product.rows(); ++row) {
+      // Eight sums in turn: vectors, and an error nearer to that of a GPU's tiles.
+      float sums[8] = {};
+      for (uint64_t i = 0; i < depth; ++i) {
+        sums[i % 8] += left[row * depth + i] * right[column * depth + i];
+      }
+      const uint64_t at = column * product.d.stride + row;
+      float value = product.alpha * (((sums[0] + sums[1]) + (sums[2] + sums[3])) +
+                                     ((sums[4] + sums[5]) + (sums[6] + sums[7])));
+      if (product.beta != 0) value += product.beta * Load(c, product.d.type, at);
+      if (product.d.type == CUDA_R_32F) {
+        static_cast<float*>(d)[at] = value;
+      } else {
+        static_cast<__nv_bfloat16*>(d)[at] = __float2bfloat16_rn(value);
+      }
+    }
+  }
+}
+
+bool IsAligned(const void* data, uint32_t bytes) {
+  return reinterpret_cast<uintptr_t>(data) % bytes == 0;
+}
+
+}  // namespace
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  static char context = 0;
+  *handle = reinterpret_cast<cublasLtHandle_t>(&context);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t /*handle*/) { return CUBLAS_STATUS_SUCCESS; }
+
+const char* cublasLtGetStatusName(cublasStatus_t status) {
+  switch (status) {
+    case CUBLAS_STATUS_SUCCESS:
+      return "CUBLAS_STATUS_SUCCESS";
+    case CUBLAS_STATUS_INVALID_VALUE:
+      return "CUBLAS_STATUS_INVALID_VALUE";
+    case CUBLAS_STATUS_EXECUTION_FAILED:
+      return "CUBLAS_STATUS_EXECUTION_FAILED";
+    case CUBLAS_STATUS_NOT_SUPPORTED:
+      return "CUBLAS_STATUS_NOT_SUPPORTED";
+  }
+  return "?";
+}
+const char* cublasLtGetStatusString(cublasStatus_t status) { return cublasLtGetStatusName(status); }
+
+cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t operation, cublasComputeType_t compute,
+                                      cudaDataType_t scale) {
+  if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+  *operation = {CUBLAS_OP_N, CUBLAS_OP_N};
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
+                                              cublasLtMatmulDescAttributes_t attribute,
+                                              const void* value, size_t bytes) {
+  if (bytes != sizeof(int32_t)) return CUBLAS_STATUS_INVALID_VALUE;
+  int32_t transpose = 0;
+  std::memcpy(&transpose, value, bytes);
+  (attribute == CUBLASLT_MATMUL_DESC_TRANSA ? operation->transpose_a : operation->transpose_b) =
+      static_cast<cublasOperation_t>(transpose);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutInit(cublasLtMatrixLayout_t layout, cudaDataType_t type,
+                                        uint64_t rows, uint64_t columns, int64_t stride) {
+  *layout = {type, rows, columns, stride};
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceInit(cublasLtMatmulPreference_t preference) {
+  *preference = {.workspace_bytes = 0, .alignments = {256, 256, 256, 256}};
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void* value, size_t bytes) {
+  if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) {
+    if (bytes != sizeof(preference->workspace_bytes)) return CUBLAS_STATUS_INVALID_VALUE;
+    std::memcpy(&preference->workspace_bytes, value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+  }
+  if (bytes != sizeof(uint32_t)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK) return CUBLAS_STATUS_SUCCESS;
+  std::memcpy(
+      &preference->alignments[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], value,
+      bytes);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
+    cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
+    cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t /*c*/, cublasLtMatrixLayout_t d,
+    cublasLtMatmulPreference_t preference, int wanted, cublasLtMatmulHeuristicResult_t* results,
+    int* found) {
+  *found = 0;
+  if (!Product{*operation, *a, *b, *d, 1, 0}.Fits()) return CUBLAS_STATUS_INVALID_VALUE;
+  while (*found < std::min(wanted, kAlgorithms)) {
+    // The second one takes all the scratch that it may.
+    const size_t workspace_bytes = *found == 0 ? 0 : preference->workspace_bytes;
+    cublasLtMatmulHeuristicResult_t result = {
+        {kMagic, workspace_bytes, {}}, workspace_bytes, CUBLAS_STATUS_SUCCESS};
+    std::memcpy(result.algo.alignments, preference->alignments, sizeof(preference->alignments));
+    results[(*found)++] = result;
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t operation,
+                              const void* alpha, const void* a, cublasLtMatrixLayout_t layout_a,
+                              const void* b, cublasLtMatrixLayout_t layout_b, const void* beta,
+                              const void* c, cublasLtMatrixLayout_t /*layout_c*/, void* d,
+                              cublasLtMatrixLayout_t layout_d,
+                              const cublasLtMatmulAlgo_t* algorithm, void* workspace,
+                              size_t workspace_bytes, cudaStream_t stream) {
+  const Product product = {*operation,
+                           *layout_a,
+                           *layout_b,
+                           *layout_d,
+                           *static_cast<const float*>(alpha),
+                           *static_cast<const float*>(beta)};
+  if (!product.Fits() || algorithm->magic != kMagic ||
+      workspace_bytes < algorithm->workspace_bytes || !IsAligned(a, algorithm->alignments[0]) ||
+      !IsAligned(b, algorithm->alignments[1]) || !IsAligned(c, algorithm->alignments[2]) ||
+      !IsAligned(d, algorithm->alignments[3])) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  const cudaError_t error = convene::emulated::QueueWork(
+      stream, [=, scratch_bytes = algorithm->workspace_bytes] {
+        if (scratch_bytes > 0) std::memset(workspace, 0xff, scratch_bytes);
+        Multiply(product, a, b, c, d);
+      });
+  return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
+}

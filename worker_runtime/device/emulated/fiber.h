@@ -1,0 +1,35 @@
+// A second stack inside one thread of the operating system, told to AddressSanitizer and
+// ThreadSanitizer where the kernels are built with them.
+#pragma once
+
+#include <cstddef>
+
+namespace convene::emulated {
+
+// Not thread-safe: whoever calls Enter() is the one that Leave() goes back to.
+class Fiber {
+ public:
+  // `body` runs at the first Enter() and never returns.
+  explicit Fiber(void (*body)());
+  ~Fiber();
+  Fiber(const Fiber&) = delete;
+  Fiber& operator=(const Fiber&) = delete;
+
+  // Goes on with the fiber until it calls Leave().
+  void Enter();
+  // Back from the fiber that runs to its Enter().
+  static void Leave();
+  // The next Enter() begins `body` anew; what the fiber had begun is dropped without destructors.
+  void Restart();
+
+ private:
+  static void Begin();
+  void MakeStack();
+
+  void (*const body_)();
+  void* stack_ = nullptr;  // lowest address, above an unreadable page
+  void* stack_pointer_ = nullptr;
+  void* tsan_fiber_ = nullptr;
+};
+
+}  // namespace convene::emulated

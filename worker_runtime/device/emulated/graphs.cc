@@ -1,0 +1,88 @@
+// Captures and graphs: a graph is the list of what was queued while its stream captured.
+#include <utility>
+
+#include "worker_runtime/device/emulated/state.h"
+
+namespace convene::emulated {
+
+cudaStream_t& Capturing() {
+  thread_local cudaStream_t stream = nullptr;
+  return stream;
+}
+
+bool SpoilsCapture() {
+  if (Capturing() == nullptr) return false;
+  Capturing()->capture_is_invalid = true;
+  return true;
+}
+
+}  // namespace convene::emulated
+
+using convene::emulated::Capturing;
+using convene::emulated::Enqueue;
+using convene::emulated::Health;
+using convene::emulated::Operation;
+using convene::emulated::Say;
+using convene::emulated::TheState;
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode /*mode*/) {
+  const std::unique_lock lock(TheState().mutex);
+  if (stream == nullptr || stream->capture != nullptr) return Say(cudaErrorInvalidValue);
+  stream->capture = std::make_unique<CUgraph_st>();
+  stream->capture_is_invalid = false;
+  Capturing() = stream;
+  return Health();
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  const std::unique_lock lock(TheState().mutex);
+  *graph = nullptr;
+  if (stream->capture == nullptr) return Say(cudaErrorInvalidValue);
+  const std::unique_ptr<CUgraph_st> captured = std::move(stream->capture);
+  Capturing() = nullptr;
+  if (stream->capture_is_invalid) return Say(cudaErrorStreamCaptureInvalidated);
+  *graph = new CUgraph_st{std::move(captured->work)};
+  return Health();
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  const std::unique_lock lock(TheState().mutex);
+  *status = stream->capture == nullptr   ? cudaStreamCaptureStatusNone
+            : stream->capture_is_invalid ? cudaStreamCaptureStatusInvalidated
+                                         : cudaStreamCaptureStatusActive;
+  return Health();
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
+                                 unsigned long long /*flags*/) {  // NOLINT(google-runtime-int)
+  const std::unique_lock lock(TheState().mutex);
+  *executable = new CUgraphExec_st{
+      std::make_shared<const std::vector<std::function<void()>>>(graph->work)};
+  return Health();
+}
+
+cudaError_t cudaGraphUpload(cudaGraphExec_t /*executable*/, cudaStream_t /*stream*/) {
+  const std::unique_lock lock(TheState().mutex);
+  return Health();
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+  const std::unique_lock lock(TheState().mutex);
+  Operation operation;
+  operation.work = [work = executable->work] {
+    for (const std::function<void()>& each : *work) {
+      if (TheState().failure.empty()) each();
+    }
+  };
+  return Enqueue(stream, std::move(operation));
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  delete executable;  // a launch that is queued keeps its list
+  return cudaSuccess;
+}

@@ -1,0 +1,94 @@
+// Launches: CUDA's limits, then the grid.
+#include <cstdio>
+#include <utility>
+
+#include "absl/debugging/symbolize.h"
+#include "absl/strings/str_cat.h"
+#include "worker_runtime/device/emulated/state.h"
+
+namespace convene::emulated {
+namespace {
+
+std::string NameOf(const void* kernel) {
+  char name[512];
+  return absl::Symbolize(kernel, name, sizeof(name)) ? name : "a kernel";
+}
+
+// CUDA C++ Programming Guide, "Compute Capabilities", 9.0.
+bool IsWithinLimits(const cudaLaunchConfig_t& config) {
+  const dim3& grid = config.gridDim;
+  const dim3& block = config.blockDim;
+  const uint64_t threads = uint64_t{block.x} * block.y * block.z;
+  return grid.x > 0 && grid.y > 0 && grid.z > 0 && grid.x <= 0x7fffffffu && grid.y <= 65535 &&
+         grid.z <= 65535 && threads > 0 && threads <= uint64_t{kBlockThreadsMax} &&
+         block.x <= kBlockThreadsMax && block.y <= kBlockThreadsMax && block.z <= 64;
+}
+
+}  // namespace
+
+cudaError_t SetDynamicSharedBytesMax(const void* kernel, int bytes) {
+  const std::unique_lock lock(TheState().mutex);
+  if (bytes < 0 || static_cast<size_t>(bytes) > kSharedBytesMax) return Say(cudaErrorInvalidValue);
+  TheState().dynamic_shared_max[kernel] = static_cast<size_t>(bytes);
+  return Health();
+}
+
+cudaError_t LaunchKernel(const cudaLaunchConfig_t& config, const void* kernel,
+                         std::function<void()> thread) {
+  const std::unique_lock lock(TheState().mutex);
+  if (!IsWithinLimits(config)) return Say(cudaErrorInvalidConfiguration);
+  const auto found = TheState().dynamic_shared_max.find(kernel);
+  const size_t dynamic_max = found == TheState().dynamic_shared_max.end()
+                                 ? kSharedBytesDefault
+                                 : std::max(found->second, kSharedBytesDefault);
+  if (config.dynamicSmemBytes > dynamic_max) return Say(cudaErrorInvalidValue);
+  Operation operation;
+  operation.work = [grid = Grid{config.gridDim, config.blockDim, config.dynamicSmemBytes,
+                                std::move(thread)},
+                    kernel] {
+    const std::string violation = RunGrid(grid, TheState().order);
+    if (violation.empty()) return;
+    TheState().failure = absl::StrCat(NameOf(kernel), ": ", violation);
+    std::fprintf(stderr, "emulated GPU: %s\n", TheState().failure.c_str());
+  };
+  return Enqueue(config.stream, std::move(operation));
+}
+
+}  // namespace convene::emulated
+
+using convene::emulated::TheState;
+
+const char* cudaGetErrorName(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return "cudaSuccess";
+    case cudaErrorInvalidValue:
+      return "cudaErrorInvalidValue";
+    case cudaErrorMemoryAllocation:
+      return "cudaErrorMemoryAllocation";
+    case cudaErrorInvalidConfiguration:
+      return "cudaErrorInvalidConfiguration";
+    case cudaErrorInsufficientDriver:
+      return "cudaErrorInsufficientDriver";
+    case cudaErrorNoDevice:
+      return "cudaErrorNoDevice";
+    case cudaErrorInvalidDevice:
+      return "cudaErrorInvalidDevice";
+    case cudaErrorInvalidResourceHandle:
+      return "cudaErrorInvalidResourceHandle";
+    case cudaErrorNotReady:
+      return "cudaErrorNotReady";
+    case cudaErrorLaunchFailure:
+      return "cudaErrorLaunchFailure";
+    case cudaErrorStreamCaptureUnsupported:
+      return "cudaErrorStreamCaptureUnsupported";
+    case cudaErrorStreamCaptureInvalidated:
+      return "cudaErrorStreamCaptureInvalidated";
+  }
+  return "?";
+}
+
+const char* cudaGetErrorString(cudaError_t error) {
+  if (error != cudaErrorLaunchFailure) return cudaGetErrorName(error);
+  return TheState().failure.c_str();
+}

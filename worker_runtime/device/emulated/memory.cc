@@ -1,0 +1,169 @@
+// Memory, copies and the device's properties. Device memory is the process's own, so a pointer of
+// one kind works as the other: ../README says what that hides.
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "worker_runtime/device/emulated/state.h"
+
+using convene::emulated::Block;
+using convene::emulated::Enqueue;
+using convene::emulated::FinishAll;
+using convene::emulated::Health;
+using convene::emulated::Operation;
+using convene::emulated::Say;
+using convene::emulated::SpoilsCapture;
+using convene::emulated::State;
+using convene::emulated::TheState;
+
+namespace {
+
+constexpr size_t kDeviceBytes = size_t{8} << 30;
+constexpr size_t kAlignment = 256;
+constexpr int kPoison = 0xff;  // NaN, -1
+
+// REQUIRES: the state's mutex is held.
+cudaError_t Allocate(void** data, size_t bytes, cudaMemoryType type) {
+  State& state = TheState();
+  if (bytes > kDeviceBytes || state.device_bytes + bytes > kDeviceBytes) {
+    return Say(cudaErrorMemoryAllocation);
+  }
+  void* memory = nullptr;
+  if (posix_memalign(&memory, kAlignment, bytes == 0 ? 1 : bytes) != 0) {
+    return Say(cudaErrorMemoryAllocation);
+  }
+  std::memset(memory, kPoison, bytes);
+  state.memory.emplace(static_cast<const char*>(memory), Block{bytes, type});
+  if (type == cudaMemoryTypeDevice) state.device_bytes += bytes;
+  *data = memory;
+  return Health();
+}
+
+cudaError_t Release(void* data, cudaMemoryType type) {
+  if (data == nullptr) return Health();
+  State& state = TheState();
+  const auto found = state.memory.find(static_cast<const char*>(data));
+  if (found == state.memory.end() || found->second.type != type) return Say(cudaErrorInvalidValue);
+  if (type == cudaMemoryTypeDevice) state.device_bytes -= found->second.bytes;
+  state.memory.erase(found);
+  std::free(data);
+  return Health();
+}
+
+cudaMemoryType TypeOf(const void* data) {
+  const auto& memory = TheState().memory;
+  auto found = memory.upper_bound(static_cast<const char*>(data));
+  if (found == memory.begin()) return cudaMemoryTypeUnregistered;
+  --found;
+  const bool is_inside = static_cast<const char*>(data) < found->first + found->second.bytes;
+  return is_inside ? found->second.type : cudaMemoryTypeUnregistered;
+}
+
+}  // namespace
+
+cudaError_t cudaMalloc(void** data, size_t bytes) {
+  const std::unique_lock lock(TheState().mutex);
+  if (SpoilsCapture()) return Say(cudaErrorStreamCaptureUnsupported);
+  return Allocate(data, bytes, cudaMemoryTypeDevice);
+}
+
+cudaError_t cudaFree(void* data) {
+  std::unique_lock lock(TheState().mutex);
+  if (SpoilsCapture()) return Say(cudaErrorStreamCaptureUnsupported);
+  FinishAll(lock);
+  return Release(data, cudaMemoryTypeDevice);
+}
+
+cudaError_t cudaMallocAsync(void** data, size_t bytes, cudaStream_t /*stream*/) {
+  return cudaMalloc(data, bytes);
+}
+
+cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
+  const std::unique_lock lock(TheState().mutex);
+  Operation operation;
+  operation.work = [data] { (void)Release(data, cudaMemoryTypeDevice); };
+  return Enqueue(stream, std::move(operation));
+}
+
+cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned int /*flags*/) {
+  const std::unique_lock lock(TheState().mutex);
+  if (SpoilsCapture()) return Say(cudaErrorStreamCaptureUnsupported);
+  return Allocate(data, bytes, cudaMemoryTypeHost);
+}
+
+cudaError_t cudaFreeHost(void* data) {
+  std::unique_lock lock(TheState().mutex);
+  if (SpoilsCapture()) return Say(cudaErrorStreamCaptureUnsupported);
+  FinishAll(lock);
+  return Release(data, cudaMemoryTypeHost);
+}
+
+cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
+  const std::unique_lock lock(TheState().mutex);
+  *total_bytes = kDeviceBytes;
+  *free_bytes = kDeviceBytes - TheState().device_bytes;
+  return Health();
+}
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* data) {
+  const std::unique_lock lock(TheState().mutex);
+  attributes->type = TypeOf(data);
+  return Health();
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind /*kind*/,
+                            cudaStream_t stream) {
+  const std::unique_lock lock(TheState().mutex);
+  Operation operation;
+  if (TypeOf(from) == cudaMemoryTypeUnregistered) {
+    // "The function will return once the pageable buffer has been copied to the staging memory"
+    // (CUDA Runtime API, "API synchronization behavior").
+    const char* const begin = static_cast<const char*>(from);
+    operation.work = [to, staged = std::vector<char>(begin, begin + bytes)] {
+      std::memcpy(to, staged.data(), staged.size());
+    };
+  } else {
+    operation.work = [=] { std::memmove(to, from, bytes); };
+  }
+  return Enqueue(stream, std::move(operation));
+}
+
+cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t stream) {
+  const std::unique_lock lock(TheState().mutex);
+  Operation operation;
+  operation.work = [=] { std::memset(data, value, bytes); };
+  return Enqueue(stream, std::move(operation));
+}
+
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  const std::unique_lock lock(TheState().mutex);
+  return device == 0 ? Health() : Say(cudaErrorInvalidDevice);
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  if (device != 0) return Say(cudaErrorInvalidDevice);
+  *properties = {
+      .name = "emulated GPU", .totalGlobalMem = kDeviceBytes, .major = 9, .minor = 0};
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr /*attribute*/, int /*device*/) {
+  *value = 132;  // an H100's multiprocessors: the geometry of launches is that of the real one
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int* lowest, int* highest) {
+  *lowest = 0;
+  *highest = -5;
+  return cudaSuccess;
+}

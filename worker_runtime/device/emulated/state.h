@@ -1,0 +1,100 @@
+// What the runtime's files share: streams, events, graphs, memory, the failure that stays.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "worker_runtime/device/emulated/grid.h"
+#include "worker_runtime/device/emulated/sanitizers.h"
+
+namespace convene::emulated {
+
+// A point in a stream, which an event names.
+struct Record {
+  cudaStream_t stream = nullptr;
+  bool is_done = false;
+  std::chrono::steady_clock::time_point time;
+  char clock = 0;  // Published by the stream
+};
+
+struct Operation {
+  enum class Kind { kWork, kHostFunction, kRecord, kWait };
+  Kind kind = Kind::kWork;
+  std::function<void()> work;
+  std::shared_ptr<Record> record;   // of kRecord and kWait
+  std::future<void> host_function;  // once it runs, in a thread of its own
+  char clock = 0;                   // Published by the thread that queued it
+};
+
+struct Block {
+  size_t bytes = 0;
+  cudaMemoryType type = cudaMemoryTypeUnregistered;
+};
+
+}  // namespace convene::emulated
+
+struct CUgraph_st {
+  std::vector<std::function<void()>> work;
+};
+struct CUgraphExec_st {
+  std::shared_ptr<const std::vector<std::function<void()>>> work;
+};
+struct CUstream_st {
+  std::deque<convene::emulated::Operation> operations;
+  convene::emulated::Actor actor;
+  std::unique_ptr<CUgraph_st> capture;
+  bool capture_is_invalid = false;
+};
+struct CUevent_st {
+  bool has_time = false;
+  std::shared_ptr<convene::emulated::Record> last;
+};
+
+namespace convene::emulated {
+
+// One for the process. A lock of `mutex` stands at the top of every function of the runtime.
+struct State {
+  std::mutex mutex;
+  Order order = OrderFromEnvironment();
+  std::string failure;  // of the first launch that failed
+  std::vector<std::unique_ptr<CUstream_st>> streams;
+  std::map<const char*, Block> memory;
+  size_t device_bytes = 0;
+  std::map<const void*, size_t> dynamic_shared_max;  // by kernel
+  size_t turn = 0;                                   // which other stream runs next in kRandom
+};
+State& TheState();
+
+// Becomes what cudaGetLastError() says in this thread; returns it.
+cudaError_t Say(cudaError_t error);
+// cudaErrorLaunchFailure once a launch failed.
+cudaError_t Health();
+
+// The stream that the calling thread captures; null for none.
+cudaStream_t& Capturing();
+// What no capture allows was called: cudaErrorStreamCaptureUnsupported, and the capture is lost.
+bool SpoilsCapture();
+
+// The stream itself, or the default stream for null.
+cudaStream_t Resolve(cudaStream_t stream);
+// Adds to the stream, or to what it captures.
+cudaError_t Enqueue(cudaStream_t stream, Operation operation);
+// Whether all that was queued in the stream is done; runs what can run.
+bool RunAll(cudaStream_t stream);
+// The same, of what was queued before the record.
+bool RunUpTo(const Record& record);
+// Waits for host functions too. REQUIRES: `lock` holds the state's mutex.
+void Finish(cudaStream_t stream, std::unique_lock<std::mutex>& lock);
+void FinishAll(std::unique_lock<std::mutex>& lock);
+
+}  // namespace convene::emulated
