@@ -5,7 +5,6 @@
 
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/device/op_profile.h"
 #include "worker_runtime/model/block.h"
 #include "worker_runtime/model/initialize.h"
 #include "worker_runtime/ops/documents.h"
@@ -242,10 +241,6 @@ absl::Status Engine::QueueStep(const TokenBatch& batch, const AdamWParameters& a
   host.scalars->adamw = MakeAdamWFactors(adam);
   *host.totals = {.sum_of_squares = 0, .loss = 0, .stop = stop ? 1.0 : 0.0};
   Feed(batch, options_.microbatches, /*is_training=*/true, host);
-  {
-    const OpScope scope(stream, "ZeroGradients");
-    device_.Zero(gradients_.data(), gradients_.size() * sizeof(float), stream);
-  }
   CONVENE_RETURN_IF_ERROR(training_executor_->Run(train_actions_, stream));
   CONVENE_RETURN_IF_ERROR(SumTiedGradients());
   CONVENE_RETURN_IF_ERROR(optimizer_->FinishReducing());
