@@ -326,11 +326,8 @@ absl::Status StageOf<T>::Backward(int microbatch, Stream& stream) {
                                           gradient, stream));
     CONVENE_RETURN_IF_ERROR(GradientsFinal(microbatch, table_.BlockBegin(i)));
   }
-  if (first()) {
-    EmbeddingGradient(microbatch, gradient, stream);
-    CONVENE_RETURN_IF_ERROR(GradientsFinal(microbatch, 0));
-  }
-  return absl::OkStatus();
+  if (first()) EmbeddingGradient(microbatch, gradient, stream);
+  return GradientsFinal(microbatch, 0);
 }
 
 }  // namespace
