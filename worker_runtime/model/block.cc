@@ -6,7 +6,6 @@
 #include "worker_runtime/ops/rms_norm.h"
 #include "worker_runtime/ops/rope.h"
 #include "worker_runtime/ops/swiglu.h"
-#include "worker_runtime/parallel/linear.h"
 
 namespace convene::worker {
 namespace {
@@ -63,40 +62,40 @@ class BlockPass {
   }
 
   // Each half adds its branch's gradient to the residual stream's, which passes through unchanged.
-  absl::Status MlpBackward(float* dw, T* gradient) {
+  absl::Status MlpBackward(const WeightGradient& dw, T* gradient) {
     if (context_.recompute == Recompute::kSelective) {
       RmsNormAgain(s_.rows(), s_.hidden, a_.middle, w_ + p_.mlp_norm, a_.norm2_rms, a_.norm2,
                    stream_);
       SwigluForward(s_.rows(), s_.ffn, a_.gate_up, a_.product, stream_);
     }
     RowParallelBackward(DownShape(s_), a_.product, w_ + p_.down, gradient, scratch_.narrow,
-                        dw + p_.down, stream_);
+                        dw.At(p_.down), stream_);
     SwigluBackward(s_.rows(), s_.ffn, a_.gate_up, scratch_.narrow, scratch_.wide, stream_);
     CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(GateUpShape(s_), a_.norm2, w_ + p_.gate_up,
-                                                   scratch_.wide, scratch_.hidden, dw + p_.gate_up,
-                                                   *context_.tp, stream_));
+                                                   scratch_.wide, scratch_.hidden,
+                                                   dw.At(p_.gate_up), *context_.tp, stream_));
     RmsNormBackward(s_.rows(), s_.hidden, a_.middle, w_ + p_.mlp_norm, a_.norm2_rms,
-                    scratch_.hidden, /*add_to_dx=*/true, gradient, dw + p_.mlp_norm,
+                    scratch_.hidden, /*add_to_dx=*/true, gradient, dw.adds, dw.data + p_.mlp_norm,
                     scratch_.workspace, stream_);
     return absl::OkStatus();
   }
 
-  absl::Status AttentionHalfBackward(float* dw, T* gradient) {
+  absl::Status AttentionHalfBackward(const WeightGradient& dw, T* gradient) {
     if (context_.recompute == Recompute::kSelective) {
       RmsNormAgain(s_.rows(), s_.hidden, a_.input, w_ + p_.attention_norm, a_.norm1_rms, a_.norm1,
                    stream_);
     }
     RowParallelBackward(OutShape(s_), a_.attention, w_ + p_.attention_out, gradient,
-                        scratch_.narrow, dw + p_.attention_out, stream_);
+                        scratch_.narrow, dw.At(p_.attention_out), stream_);
     AttentionBackward(s_.attention(), context_.documents, a_.qkv, a_.attention, a_.log_sum_exp,
                       scratch_.narrow, scratch_.wide, scratch_.workspace, stream_);
     Rotate(/*inverse=*/true, scratch_.wide);
     CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(QkvShape(s_), a_.norm1, w_ + p_.qkv,
-                                                   scratch_.wide, scratch_.hidden, dw + p_.qkv,
+                                                   scratch_.wide, scratch_.hidden, dw.At(p_.qkv),
                                                    *context_.tp, stream_));
     RmsNormBackward(s_.rows(), s_.hidden, a_.input, w_ + p_.attention_norm, a_.norm1_rms,
-                    scratch_.hidden, /*add_to_dx=*/true, gradient, dw + p_.attention_norm,
-                    scratch_.workspace, stream_);
+                    scratch_.hidden, /*add_to_dx=*/true, gradient, dw.adds,
+                    dw.data + p_.attention_norm, scratch_.workspace, stream_);
     return absl::OkStatus();
   }
 
@@ -152,9 +151,9 @@ absl::Status BlockForward(const BlockShape& shape, const BlockContext& context,
 
 template <typename T>
 absl::Status BlockBackward(const BlockShape& shape, const BlockContext& context,
-                           const BlockParameters& offsets, const T* parameters, float* gradients,
-                           const BlockActivations<T>& activations, const BlockScratch<T>& scratch,
-                           T* gradient, Stream& stream) {
+                           const BlockParameters& offsets, const T* parameters,
+                           const WeightGradient& gradients, const BlockActivations<T>& activations,
+                           const BlockScratch<T>& scratch, T* gradient, Stream& stream) {
   BlockPass<T> pass(shape, context, offsets, parameters, activations, scratch, stream);
   if (context.recompute == Recompute::kFull) {
     pass.FirstNorm({});
@@ -171,8 +170,8 @@ absl::Status BlockBackward(const BlockShape& shape, const BlockContext& context,
       const BlockShape&, const BlockContext&, const BlockParameters&, const T*,               \
       const BlockInput<T>&, const BlockActivations<T>&, const BlockScratch<T>&, T*, Stream&); \
   template absl::Status BlockBackward(                                                        \
-      const BlockShape&, const BlockContext&, const BlockParameters&, const T*, float*,       \
-      const BlockActivations<T>&, const BlockScratch<T>&, T*, Stream&)
+      const BlockShape&, const BlockContext&, const BlockParameters&, const T*,               \
+      const WeightGradient&, const BlockActivations<T>&, const BlockScratch<T>&, T*, Stream&)
 // NOLINTEND(bugprone-macro-parentheses)
 CONVENE_INSTANTIATE(float);
 CONVENE_INSTANTIATE(BFloat16);

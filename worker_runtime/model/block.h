@@ -15,6 +15,7 @@
 #include "worker_runtime/model/parameters.h"
 #include "worker_runtime/ops/attention.h"
 #include "worker_runtime/ops/documents.h"
+#include "worker_runtime/parallel/linear.h"
 
 namespace convene::worker {
 
@@ -99,11 +100,11 @@ absl::Status BlockForward(const BlockShape& shape, const BlockContext& context,
                           const BlockScratch<T>& scratch, T* delta, Stream& stream);
 
 // gradient: (rows, hidden), of middle + delta on entry, of the block's input on return. `gradients`
-// is laid out as `parameters`, added to.
+// is laid out as `parameters`.
 template <typename T>
 absl::Status BlockBackward(const BlockShape& shape, const BlockContext& context,
-                           const BlockParameters& offsets, const T* parameters, float* gradients,
-                           const BlockActivations<T>& activations, const BlockScratch<T>& scratch,
-                           T* gradient, Stream& stream);
+                           const BlockParameters& offsets, const T* parameters,
+                           const WeightGradient& gradients, const BlockActivations<T>& activations,
+                           const BlockScratch<T>& scratch, T* gradient, Stream& stream);
 
 }  // namespace convene::worker

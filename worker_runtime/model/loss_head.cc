@@ -6,7 +6,6 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/ops/cross_entropy.h"
 #include "worker_runtime/ops/rms_norm.h"
-#include "worker_runtime/parallel/linear.h"
 
 namespace convene::worker {
 namespace {
@@ -85,7 +84,9 @@ absl::Status LossHead<T>::ForwardChunk(const Weights& weights, int first_row, in
       shape_.vocabulary, rows, targets, gradient_scale, buffers_, loss_sum, logits_, tp_, stream));
   if (gradient_scale == nullptr) return absl::OkStatus();
   LinearInputGradient(linear, weights.head, logits_, activations.gradient + offset, stream);
-  LinearWeightGradient(linear, normalized_ + offset, logits_, weights.head_gradient, stream);
+  WeightGradient head_gradient = weights.head_gradient;
+  if (first_row > 0) head_gradient.adds = true;
+  LinearWeightGradient(linear, normalized_ + offset, logits_, head_gradient, stream);
   return absl::OkStatus();
 }
 
@@ -93,8 +94,8 @@ template <typename T>
 void LossHead<T>::Backward(const Weights& weights, const Activations& activations, T* gradient,
                            Stream& stream) {
   RmsNormBackward(shape_.rows, shape_.hidden, activations.sum, weights.norm, activations.rms,
-                  activations.gradient, /*add_to_dx=*/false, gradient, weights.norm_gradient,
-                  buffers_.workspace, stream);
+                  activations.gradient, /*add_to_dx=*/false, gradient, weights.norm_gradient.adds,
+                  weights.norm_gradient.data, buffers_.workspace, stream);
 }
 
 template class LossHead<float>;

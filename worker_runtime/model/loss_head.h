@@ -12,6 +12,7 @@
 #include "worker_runtime/device/arena.h"
 #include "worker_runtime/device/dtype.h"
 #include "worker_runtime/device/stream.h"
+#include "worker_runtime/parallel/linear.h"
 #include "worker_runtime/parallel/vocabulary.h"
 
 namespace convene::worker {
@@ -38,12 +39,12 @@ int LossChunkRows(int rows, int columns, size_t element_bytes, size_t logits_byt
 template <typename T>
 class LossHead {
  public:
-  // Weights, and the gradients they are added to (null when nothing is differentiated).
+  // Weights, and where their gradients go (null when nothing is differentiated).
   struct Weights {
     const T* norm = nullptr;  // (hidden)
     const T* head = nullptr;  // (vocabulary / tp, hidden)
-    float* norm_gradient = nullptr;
-    float* head_gradient = nullptr;
+    WeightGradient norm_gradient;
+    WeightGradient head_gradient;
   };
   // Of one microbatch, from its forward to its backward pass.
   struct Activations {

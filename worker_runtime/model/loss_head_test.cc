@@ -35,8 +35,9 @@ std::vector<float> Numbers(size_t count, double step) {
 struct Outcome {
   double loss = 0;
   std::vector<float> gradient = std::vector<float>(kRows * kHidden);
-  std::vector<float> norm_gradient = std::vector<float>(kHidden);
-  std::vector<float> head_gradient = std::vector<float>(kVocabulary * kHidden);
+  // Overwritten: what stood there before must not show.
+  std::vector<float> norm_gradient = std::vector<float>(kHidden, NAN);
+  std::vector<float> head_gradient = std::vector<float>(kVocabulary * kHidden, NAN);
 };
 
 Outcome Run(size_t logits_bytes) {
@@ -58,8 +59,11 @@ Outcome Run(size_t logits_bytes) {
   for (int row = 0; row < kRows; ++row) targets.push_back(row % 9 == 4 ? -1 : row * 7 % 50);
   std::vector<float> sum(kRows * kHidden), rms(kRows), inner(kRows * kHidden);
   Outcome outcome;
-  const LossHead<float>::Weights all = {norm.data(), weights.data(), outcome.norm_gradient.data(),
-                                        outcome.head_gradient.data()};
+  const LossHead<float>::Weights all = {
+      .norm = norm.data(),
+      .head = weights.data(),
+      .norm_gradient = {.data = outcome.norm_gradient.data(), .adds = false},
+      .head_gradient = {.data = outcome.head_gradient.data(), .adds = false}};
   const float scale = 0.02f;
   Stream stream = Stream::Cpu();
   REQUIRE_OK(head.Forward(all, residual.data(), delta.data(), targets.data(), &scale,

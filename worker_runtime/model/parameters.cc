@@ -80,7 +80,8 @@ class TableBuilder {
     table_.slices.push_back(std::move(slice));
     return table_.slices.back().flat_offset;
   }
-  void AddBlock(int layer);
+  void AddNorms(bool last);
+  void AddMatrices(int layer, BlockParameters& block);
 
   const ModelConfig& config_;
   const Layout& layout_;
@@ -91,43 +92,54 @@ class TableBuilder {
   int64_t next_ = 0;
 };
 
-void TableBuilder::AddBlock(int layer) {
-  const std::string prefix = absl::StrCat("model.layers.", layer, ".");
+std::string LayerPrefix(int layer) { return absl::StrCat("model.layers.", layer, "."); }
+
+void TableBuilder::AddNorms(bool last) {
+  const int layers = config_.layers / layout_.pp;
+  for (int layer = table_.first_layer; layer < table_.first_layer + layers; ++layer) {
+    const std::string prefix = LayerPrefix(layer);
+    BlockParameters& block = table_.blocks.emplace_back();
+    block.attention_norm = AddNorm(prefix + "input_layernorm.weight");
+    block.mlp_norm = AddNorm(prefix + "post_attention_layernorm.weight");
+  }
+  if (last) table_.final_norm = AddNorm("model.norm.weight");
+  table_.norms_end = next_;
+}
+
+void TableBuilder::AddMatrices(int layer, BlockParameters& block) {
+  const std::string prefix = LayerPrefix(layer);
   const int64_t hidden = config_.hidden_size;
   const int64_t query = int64_t{config_.heads} * config_.head_size;
   const int64_t key = int64_t{config_.kv_heads} * config_.head_size;
   BeginGroup();
-  BlockParameters block;
-  block.attention_norm = AddNorm(prefix + "input_layernorm.weight");
   block.qkv = AddColumnParallel(prefix + "self_attn.q_proj.weight", query, hidden, true);
   AddColumnParallel(prefix + "self_attn.k_proj.weight", key, hidden, false);
   AddColumnParallel(prefix + "self_attn.v_proj.weight", key, hidden, false);
   block.attention_out = AddRowParallel(prefix + "self_attn.o_proj.weight", hidden, query);
-  block.mlp_norm = AddNorm(prefix + "post_attention_layernorm.weight");
   block.gate_up =
       AddColumnParallel(prefix + "mlp.gate_proj.weight", config_.ffn_size, hidden, true);
   AddColumnParallel(prefix + "mlp.up_proj.weight", config_.ffn_size, hidden, false);
   block.down = AddRowParallel(prefix + "mlp.down_proj.weight", hidden, config_.ffn_size);
-  table_.blocks.push_back(block);
 }
 
 ParameterTable TableBuilder::Build() {
   const bool first = coordinate_.pp == 0;
   const bool last = coordinate_.pp == layout_.pp - 1;
-  const int layers = config_.layers / layout_.pp;
-  table_.first_layer = layers * coordinate_.pp;
+  table_.first_layer = config_.layers / layout_.pp * coordinate_.pp;
+  BeginGroup();
+  AddNorms(last);
   if (first) {
-    BeginGroup();
     table_.embedding = AddColumnParallel("model.embed_tokens.weight", config_.vocabulary_size,
                                          config_.hidden_size, true);
   }
-  for (int i = 0; i < layers; ++i) AddBlock(table_.first_layer + i);
-  if (last) {
+  for (size_t i = 0; i < table_.blocks.size(); ++i) {
+    AddMatrices(table_.first_layer + static_cast<int>(i), table_.blocks[i]);
+  }
+  if (last && first && config_.tied_embeddings) {
+    table_.head = table_.embedding;
+  } else if (last) {
     BeginGroup();
-    table_.final_norm = AddNorm("model.norm.weight");
-    if (config_.tied_embeddings && first) {
-      table_.head = table_.embedding;
-    } else if (config_.tied_embeddings) {
+    if (config_.tied_embeddings) {
       table_.head = AddColumnParallel("model.embed_tokens.weight", config_.vocabulary_size,
                                       config_.hidden_size, true);
       table_.slices.back().owned = false;

@@ -51,9 +51,9 @@ struct BlockParameters {
   int64_t down = 0;           // (hidden, ffn / tp)
 };
 
-// Whole neighbouring groups of parameters (the embedding; a block; the final norm and the head):
-// what data-parallel ranks reduce and gather by one collective. Elements of the flat buffer, both
-// divisible by dp * kParameterAlignment.
+// Whole neighbouring groups of parameters (the norms with the embedding; a block's matrices; the
+// head): what data-parallel ranks reduce and gather by one collective. Elements of the flat buffer,
+// both divisible by dp * kParameterAlignment.
 struct ParameterBucket {
   int64_t begin = 0;
   int64_t count = 0;
@@ -69,14 +69,18 @@ struct ParameterTable {
   int64_t final_norm = -1;  // (hidden) on the last stage
   int64_t head =
       -1;  // (vocabulary / tp, hidden) on the last stage; equals `embedding` when tied on one stage
+  // [0, norms_end) are all norms of this rank, side by side: every tensor-parallel rank holds the
+  // same ones at the same places, so that one collective reaches them all.
+  int64_t norms_end = 0;
   int64_t flat_count = 0;  // elements, padding included; divisible by dp * 64
   int first_layer = 0;     // global number of blocks[0]
 
-  // First element of block i; for i = blocks.size(), of what comes behind the last one. Forward
-  // passes use parameters in flat order, but for a tied head; backward passes the other way round.
+  // First element of block i's matrices; for i = blocks.size(), of what comes behind the last one.
+  // Forward passes use matrices in flat order, but for a tied head; backward passes the other way
+  // round.
   int64_t BlockBegin(size_t i) const {
-    if (i < blocks.size()) return blocks[i].attention_norm;
-    return final_norm >= 0 ? final_norm : flat_count;
+    if (i < blocks.size()) return blocks[i].qkv;
+    return head > embedding ? head : flat_count;
   }
 };
 

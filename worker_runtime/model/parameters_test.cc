@@ -68,6 +68,10 @@ TEST_CASE("slices lie in order, do not overlap and fit") {
     }
     CHECK(table.flat_count >= end);
     CHECK(table.flat_count % layout.dp == 0);
+    for (const ParameterSlice& slice : table.slices) {
+      const bool is_norm = slice.initializer == Initializer::kOnes;
+      CHECK(is_norm == (slice.flat_offset < table.norms_end));
+    }
   }
 }
 
@@ -115,7 +119,7 @@ TEST_CASE("buckets hold whole groups, cover the buffer and are divisible among t
 TEST_CASE("buckets are as large as was asked, but for the first, which gets what is left") {
   const Layout layout{1, 2, 1};
   const ParameterTable whole = BuildParameterTable(Tiny(false), layout, {}, 1);
-  // The embedding, each block, the norm with the head.
+  // The norms with the embedding, each block's matrices, the head.
   REQUIRE(whole.buckets.size() == whole.blocks.size() + 2);
   const int64_t block_count = whole.buckets[1].count;
   const int64_t count_min = block_count + 1;

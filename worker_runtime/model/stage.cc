@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/device/op_profile.h"
 #include "worker_runtime/model/loss_head.h"
 #include "worker_runtime/ops/elementwise.h"
 #include "worker_runtime/ops/embedding.h"
@@ -77,12 +78,17 @@ class StageOf final : public Stage {
     if (batch_.documents != nullptr) context.documents = batch_.documents[microbatch];
     return context;
   }
-  typename LossHead<T>::Weights HeadWeights() const {
+  WeightGradient GradientsOf(int microbatch) const {
+    return {.data = gradients_, .adds = microbatch > 0};
+  }
+  typename LossHead<T>::Weights HeadWeights(int microbatch) const {
+    const WeightGradient gradients = GradientsOf(microbatch);
     return {.norm = parameters_ + table_.final_norm,
             .head = parameters_ + table_.head,
-            .norm_gradient = gradients_ + table_.final_norm,
-            .head_gradient = gradients_ + table_.head};
+            .norm_gradient = gradients.At(table_.final_norm),
+            .head_gradient = gradients.At(table_.head)};
   }
+  void EmbeddingGradient(int microbatch, const T* gradient, Stream& stream);
 
   void DeclareBlock(const std::string& prefix, bool is_shared, BlockMemory& memory);
   void DeclareSlot(const std::string& prefix, SlotMemory& memory);
@@ -284,11 +290,25 @@ absl::Status StageOf<T>::Forward(int microbatch, Stream& stream) {
   }
   if (last()) {
     ParametersNeeded(microbatch, table_.flat_count);
-    return loss_head_->Forward(HeadWeights(), input.residual, input.delta, TargetsOf(microbatch),
-                               batch_.gradient_scale, slot.loss, loss_sum_, stream);
+    return loss_head_->Forward(HeadWeights(microbatch), input.residual, input.delta,
+                               TargetsOf(microbatch), batch_.gradient_scale, slot.loss, loss_sum_,
+                               stream);
   }
   AddInPlace(int64_t{shape_.rows()} * shape_.hidden, input.residual, slot.output, stream);
   return absl::OkStatus();
+}
+
+// A microbatch has few of the table's tokens, so the first one zeroes the rows of all others: but
+// where the table is the head too, whose product has written every row.
+template <typename T>
+void StageOf<T>::EmbeddingGradient(int microbatch, const T* gradient, Stream& stream) {
+  float* const table = gradients_ + table_.embedding;
+  if (microbatch == 0 && table_.head != table_.embedding) {
+    const OpScope scope(stream, "ZeroEmbeddingGradient");
+    device_.Zero(table, sizeof(float) * vocabulary_.size() * shape_.hidden, stream);
+  }
+  EmbeddingBackward(shape_.rows(), shape_.hidden, vocabulary_.begin, vocabulary_.end,
+                    InputsOf(microbatch), gradient, table, scratch_.workspace, stream);
 }
 
 template <typename T>
@@ -297,21 +317,17 @@ absl::Status StageOf<T>::Backward(int microbatch, Stream& stream) {
   const BlockContext context = ContextOf(microbatch);
   T* const gradient = gradient_buffers_[microbatch % 2];
   if (last()) {
-    loss_head_->Backward(HeadWeights(), slot.loss, gradient, stream);
+    loss_head_->Backward(HeadWeights(microbatch), slot.loss, gradient, stream);
     CONVENE_RETURN_IF_ERROR(GradientsFinal(microbatch, table_.BlockBegin(slot.blocks.size())));
   }
   for (size_t i = slot.blocks.size(); i-- > 0;) {
     CONVENE_RETURN_IF_ERROR(BlockBackward(shape_, context, table_.blocks[i], parameters_,
-                                          gradients_, slot.blocks[i], scratch_, gradient, stream));
+                                          GradientsOf(microbatch), slot.blocks[i], scratch_,
+                                          gradient, stream));
     CONVENE_RETURN_IF_ERROR(GradientsFinal(microbatch, table_.BlockBegin(i)));
   }
-  if (first()) {
-    EmbeddingBackward(shape_.rows(), shape_.hidden, vocabulary_.begin, vocabulary_.end,
-                      InputsOf(microbatch), gradient, gradients_ + table_.embedding,
-                      scratch_.workspace, stream);
-    CONVENE_RETURN_IF_ERROR(GradientsFinal(microbatch, 0));
-  }
-  return absl::OkStatus();
+  if (first()) EmbeddingGradient(microbatch, gradient, stream);
+  return GradientsFinal(microbatch, 0);
 }
 
 }  // namespace

@@ -71,8 +71,9 @@ class Stage : public PipelineStage {
                                      Collective& tp, Device& device, Arena& arena);
 
   // Once the arena is built. `parameters` (options.dtype) and `gradients` have table.flat_count
-  // elements. What is counted is added to *loss_sum: the summed loss in nats of the batch's counted
-  // tokens, on the last stage.
+  // elements. A run's microbatch 0 overwrites every parameter's gradient, the later ones add to it;
+  // what lies between parameters is not touched. What is counted is added to *loss_sum: the summed
+  // loss in nats of the batch's counted tokens, on the last stage.
   virtual void Bind(ConstElements parameters, absl::Span<float> gradients, double* loss_sum) = 0;
 
   // Before each schedule run.

@@ -60,10 +60,10 @@ size_t RmsNormWorkspaceBytes(int rows, int columns, DeviceKind device) {
 
 template <typename T>
 void RmsNormBackward(int rows, int columns, const T* x, const T* weight, const float* inverse_rms,
-                     const T* dy, bool add_to_dx, T* dx, float* dweight, const Workspace& workspace,
-                     Stream& stream) {
-  CONVENE_QUEUE(RmsNormBackward(rows, columns, x, weight, inverse_rms, dy, add_to_dx, dx, dweight,
-                                workspace, stream));
+                     const T* dy, bool add_to_dx, T* dx, bool add_to_dweight, float* dweight,
+                     const Workspace& workspace, Stream& stream) {
+  CONVENE_QUEUE(RmsNormBackward(rows, columns, x, weight, inverse_rms, dy, add_to_dx, dx,
+                                add_to_dweight, dweight, workspace, stream));
 }
 
 template <typename T>
@@ -219,11 +219,12 @@ template void RmsNormAgain(int rows, int columns, const BFloat16* x, const BFloa
                            const float* inverse_rms, BFloat16* y, Stream& stream);
 template void RmsNormBackward(int rows, int columns, const float* x, const float* weight,
                               const float* inverse_rms, const float* dy, bool add_to_dx, float* dx,
-                              float* dweight, const Workspace& workspace, Stream& stream);
+                              bool add_to_dweight, float* dweight, const Workspace& workspace,
+                              Stream& stream);
 template void RmsNormBackward(int rows, int columns, const BFloat16* x, const BFloat16* weight,
                               const float* inverse_rms, const BFloat16* dy, bool add_to_dx,
-                              BFloat16* dx, float* dweight, const Workspace& workspace,
-                              Stream& stream);
+                              BFloat16* dx, bool add_to_dweight, float* dweight,
+                              const Workspace& workspace, Stream& stream);
 template void RopeApply(int batch, int sequence_length, int heads, int head_size, int row_stride,
                         const float* cosines, const float* sines, const int32_t* document_begin,
                         bool inverse, float* x, Stream& stream);

@@ -135,7 +135,7 @@ void BenchRows(int rows, Stream& stream) {
   });
   Print("rms_norm backward", 4 * kHidden * floats, "GB/s", [&] {
     RmsNormBackward(rows, kHidden, x.data(), weight.data(), inverse_rms.data(), x.data(), true,
-                    y.data(), dweight.data(), {}, stream);
+                    y.data(), true, dweight.data(), {}, stream);
   });
 
   const int width = 3 * kHidden;

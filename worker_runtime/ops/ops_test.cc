@@ -86,23 +86,25 @@ TEMPLATE_TEST_CASE("RMSNorm agrees with the reference, forward and backward", ""
                  AnyStream());
     CHECK(Load(again) == forward()[0]);
 
-    for (const bool add_to_dx : {false, true}) {
+    for (const bool adds : {false, true}) {
       Compare<TestType>(
           kBackward,
           [&] {
-            auto dx = Store<TestType>(add_to_dx ? dx_before
-                                                : std::vector<float>(shape.size(), std::nanf("")));
-            auto dweight = dweight_before;
+            const auto before = [&](const std::vector<float>& values) {
+              return adds ? values : std::vector<float>(values.size(), std::nanf(""));
+            };
+            auto dx = Store<TestType>(before(dx_before));
+            auto dweight = before(dweight_before);
             PoisonedWorkspace workspace(RmsNormWorkspaceBytes(rows, columns, DeviceKind::kCpu));
             RmsNormBackward(rows, columns, stored.data(), w.data(), forward()[1].data(),
-                            Store<TestType>(dy).data(), add_to_dx, dx.data(), dweight.data(),
+                            Store<TestType>(dy).data(), adds, dx.data(), adds, dweight.data(),
                             workspace.get(), AnyStream());
             return Outputs<float>{Load(dx), dweight};
           },
           [&](auto zero) {
             using Real = decltype(zero);
-            Outputs<Real> d = {add_to_dx ? As<Real>(dx_before) : std::vector<Real>(shape.size()),
-                               As<Real>(dweight_before)};
+            Outputs<Real> d = {std::vector<Real>(shape.size()), std::vector<Real>(columns)};
+            if (adds) d = {As<Real>(dx_before), As<Real>(dweight_before)};
             reference::RmsNormBackward<Real>(
                 rows, columns, As<Real>(x).data(), As<Real>(weight).data(),
                 reference_forward(zero)[1].data(), As<Real>(dy).data(), d[0].data(), d[1].data());

@@ -33,10 +33,11 @@ void RmsNormAgain(int rows, int columns, const T* x, const T* weight, const floa
 size_t RmsNormWorkspaceBytes(int rows, int columns, DeviceKind device);
 
 // dx: (rows, columns), added to when `add_to_dx` (the residual stream's gradient is already there),
-// else overwritten; dweight: (columns), added to. The same bits for the same input.
+// else overwritten; dweight: (columns), added to when `add_to_dweight`, else overwritten. What is
+// overwritten is never read. No rows: nothing is touched. The same bits for the same input.
 template <typename T>
 void RmsNormBackward(int rows, int columns, const T* x, const T* weight, const float* inverse_rms,
-                     const T* dy, bool add_to_dx, T* dx, float* dweight, const Workspace& workspace,
-                     Stream& stream);
+                     const T* dy, bool add_to_dx, T* dx, bool add_to_dweight, float* dweight,
+                     const Workspace& workspace, Stream& stream);
 
 }  // namespace convene::worker

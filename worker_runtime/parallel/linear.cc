@@ -25,15 +25,16 @@ void LinearInputGradient(const LinearShape& s, const T* weight, const T* dy, T* 
 }
 
 template <typename T>
-void LinearWeightGradient(const LinearShape& s, const T* x, const T* dy, float* dweight,
-                          Stream& stream) {
-  MatMul(Transpose::kYes, Transpose::kNo, s.out, s.in, s.rows, dy, x, 1, dweight, stream);
+void LinearWeightGradient(const LinearShape& s, const T* x, const T* dy,
+                          const WeightGradient& dweight, Stream& stream) {
+  MatMul(Transpose::kYes, Transpose::kNo, s.out, s.in, s.rows, dy, x, dweight.adds ? 1 : 0,
+         dweight.data, stream);
 }
 
 template <typename T>
 absl::Status ColumnParallelBackward(const LinearShape& shape, const T* x, const T* weight,
-                                    const T* dy, T* dx, float* dweight, Collective& tp,
-                                    Stream& stream) {
+                                    const T* dy, T* dx, const WeightGradient& dweight,
+                                    Collective& tp, Stream& stream) {
   LinearInputGradient(shape, weight, dy, dx, stream);
   LinearWeightGradient(shape, x, dy, dweight, stream);
   return tp.AllReduce(Matrix(dx, shape.rows, shape.in), ReduceOp::kSum, stream);
@@ -48,22 +49,23 @@ absl::Status RowParallelForward(const LinearShape& shape, const T* x, const T* w
 
 template <typename T>
 void RowParallelBackward(const LinearShape& shape, const T* x, const T* weight, const T* dy, T* dx,
-                         float* dweight, Stream& stream) {
+                         const WeightGradient& dweight, Stream& stream) {
   LinearInputGradient(shape, weight, dy, dx, stream);
   LinearWeightGradient(shape, x, dy, dweight, stream);
 }
 
 // NOLINTBEGIN(bugprone-macro-parentheses): a type cannot stand in parentheses
-#define CONVENE_INSTANTIATE(T)                                                                    \
-  template void LinearForward(const LinearShape&, const T*, const T*, T*, Stream&);               \
-  template void LinearInputGradient(const LinearShape&, const T*, const T*, T*, Stream&);         \
-  template void LinearWeightGradient(const LinearShape&, const T*, const T*, float*, Stream&);    \
-  template absl::Status ColumnParallelBackward(const LinearShape&, const T*, const T*, const T*,  \
-                                               T*, float*, Collective&, Stream&);                 \
-  template absl::Status RowParallelForward(const LinearShape&, const T*, const T*, T*,            \
-                                           Collective&, Stream&);                                 \
-  template void RowParallelBackward(const LinearShape&, const T*, const T*, const T*, T*, float*, \
-                                    Stream&)
+#define CONVENE_INSTANTIATE(T)                                                                   \
+  template void LinearForward(const LinearShape&, const T*, const T*, T*, Stream&);              \
+  template void LinearInputGradient(const LinearShape&, const T*, const T*, T*, Stream&);        \
+  template void LinearWeightGradient(const LinearShape&, const T*, const T*,                     \
+                                     const WeightGradient&, Stream&);                            \
+  template absl::Status ColumnParallelBackward(const LinearShape&, const T*, const T*, const T*, \
+                                               T*, const WeightGradient&, Collective&, Stream&); \
+  template absl::Status RowParallelForward(const LinearShape&, const T*, const T*, T*,           \
+                                           Collective&, Stream&);                                \
+  template void RowParallelBackward(const LinearShape&, const T*, const T*, const T*, T*,        \
+                                    const WeightGradient&, Stream&)
 // NOLINTEND(bugprone-macro-parentheses)
 CONVENE_INSTANTIATE(float);
 CONVENE_INSTANTIATE(BFloat16);

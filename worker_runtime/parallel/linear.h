@@ -1,7 +1,9 @@
 // Tensor-parallel linear layers (Shoeybi et al. 2019, Megatron-LM, section 3): weights are [out,
-// in], y = x W^T. T: float or BFloat16; weight gradients are float, accumulated by the product
-// itself (beta 1), so that microbatches need no separate addition.
+// in], y = x W^T. T: float or BFloat16; weight gradients are float, and the product itself adds a
+// microbatch's to those before it.
 #pragma once
+
+#include <cstdint>
 
 #include "absl/status/status.h"
 #include "worker_runtime/comm/collective.h"
@@ -18,33 +20,41 @@ struct LinearShape {
   int in = 0;    // of this rank's slice
 };
 
+// Where a weight's gradient goes. A step's first microbatch overwrites: nobody zeroes the gradients
+// before it, and nobody reads what stood there (4 bytes written and 4 read a parameter and step).
+struct WeightGradient {
+  float* data = nullptr;
+  bool adds = true;  // to `data`; else overwrites it, and never reads it
+
+  WeightGradient At(int64_t offset) const { return {data + offset, adds}; }
+};
+
 // The products alone: y (rows, out) = x (rows, in) W^T; dx (rows, in) = dy W, overwritten; dweight
-// (out, in) += dy^T x.
+// (out, in) gets dy^T x.
 template <typename T>
 void LinearForward(const LinearShape& shape, const T* x, const T* weight, T* y, Stream& stream);
 template <typename T>
 void LinearInputGradient(const LinearShape& shape, const T* weight, const T* dy, T* dx,
                          Stream& stream);
 template <typename T>
-void LinearWeightGradient(const LinearShape& shape, const T* x, const T* dy, float* dweight,
-                          Stream& stream);
+void LinearWeightGradient(const LinearShape& shape, const T* x, const T* dy,
+                          const WeightGradient& dweight, Stream& stream);
 
 // Column-parallel: x is the same on all ranks; the forward pass is LinearForward, without
-// communication. dx is overwritten with the sum over the group; dweight is added to. Errors: the
-// collective's.
+// communication. dx is overwritten with the sum over the group. Errors: the collective's.
 template <typename T>
 absl::Status ColumnParallelBackward(const LinearShape& shape, const T* x, const T* weight,
-                                    const T* dy, T* dx, float* dweight, Collective& tp,
-                                    Stream& stream);
+                                    const T* dy, T* dx, const WeightGradient& dweight,
+                                    Collective& tp, Stream& stream);
 
 // Row-parallel: y (rows, out) = the sum over the group of x W^T.
 template <typename T>
 absl::Status RowParallelForward(const LinearShape& shape, const T* x, const T* weight, T* y,
                                 Collective& tp, Stream& stream);
 
-// dy is the same on all ranks; dx is overwritten; dweight is added to. No communication.
+// dy is the same on all ranks; dx is overwritten. No communication.
 template <typename T>
 void RowParallelBackward(const LinearShape& shape, const T* x, const T* weight, const T* dy, T* dx,
-                         float* dweight, Stream& stream);
+                         const WeightGradient& dweight, Stream& stream);
 
 }  // namespace convene::worker

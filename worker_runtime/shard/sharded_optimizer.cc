@@ -139,6 +139,12 @@ absl::Status ShardedOptimizer::FinishReducing() {
   return absl::OkStatus();
 }
 
+absl::Span<float> ShardedOptimizer::ReducedNormGradients() const {
+  const ShardPart& part = shard_.parts.front();
+  const int64_t end = std::min(table_.norms_end, part.flat_begin + part.count);
+  return gradients_.subspan(part.flat_begin, std::max<int64_t>(end - part.flat_begin, 0));
+}
+
 void ShardedOptimizer::AwaitCommunication() {
   if (dp_.size() == 1) return;
   OrderBehind(device_.communication(), device_.compute());

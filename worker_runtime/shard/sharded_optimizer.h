@@ -62,11 +62,15 @@ class ShardedOptimizer {
 
   // Gradients [flat_begin, table.flat_count) are final once compute() has done what it holds: every
   // whole bucket of them is summed over dp, beside what is queued from now on, which must not touch
-  // them. Later calls of a step come with smaller numbers. Errors: the collective's.
+  // them. No later call of a step comes with a larger number. Errors: the collective's.
   absl::Status ReduceGradientsFrom(int64_t flat_begin);
   // All others too, and compute() waits: afterwards only this rank's parts of the gradients are
   // meaningful. Once a step. Errors: the collective's.
   absl::Status FinishReducing();
+
+  // Those of the norms' gradients that this rank updates: the same part on all tensor-parallel
+  // ranks of its data-parallel place. Meaningful after FinishReducing.
+  absl::Span<float> ReducedNormGradients() const;
 
   // *sum (in the device's memory) += sum of squares of the reduced gradients in this shard, of the
   // parameters this rank owns: the ranks' sums add up to the global norm's square, each parameter

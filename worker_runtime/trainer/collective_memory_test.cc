@@ -12,6 +12,7 @@
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/comm/collective.h"
 #include "worker_runtime/device/device.h"
+#include "worker_runtime/testing/forwarding_collective.h"
 #include "worker_runtime/trainer/engine.h"
 
 namespace convene::worker {
@@ -45,52 +46,42 @@ class WatchedMemory final : public Memory {
   char* end_ = nullptr;
 };
 
-class WatchedCollective final : public Collective {
+class WatchedCollective final : public testing::ForwardingCollective {
  public:
   WatchedCollective(std::unique_ptr<Collective> base, WatchedMemory& memory)
-      : base_(std::move(base)), memory_(memory) {}
+      : ForwardingCollective(std::move(base)), memory_(memory) {}
 
-  const std::string& name() const override { return base_->name(); }
-  int rank() const override { return base_->rank(); }
-  int size() const override { return base_->size(); }
   absl::Status AllReduce(Elements data, ReduceOp op, Stream& stream) override {
     memory_.Expect(data, name() + " all_reduce");
-    return base_->AllReduce(data, op, stream);
+    return ForwardingCollective::AllReduce(data, op, stream);
   }
   absl::Status ReduceScatter(Elements data, ReduceOp op, Stream& stream) override {
     memory_.Expect(data, name() + " reduce_scatter");
-    return base_->ReduceScatter(data, op, stream);
+    return ForwardingCollective::ReduceScatter(data, op, stream);
   }
   absl::Status AllGather(Elements data, Stream& stream) override {
     memory_.Expect(data, name() + " all_gather");
-    return base_->AllGather(data, stream);
+    return ForwardingCollective::AllGather(data, stream);
   }
   absl::Status AllToAll(ConstElements input, Elements output, Stream& stream) override {
     memory_.Expect(input, name() + " all_to_all");
     memory_.Expect(output, name() + " all_to_all");
-    return base_->AllToAll(input, output, stream);
+    return ForwardingCollective::AllToAll(input, output, stream);
   }
   absl::Status Broadcast(Elements data, int root, Stream& stream) override {
     memory_.Expect(data, name() + " broadcast");
-    return base_->Broadcast(data, root, stream);
+    return ForwardingCollective::Broadcast(data, root, stream);
   }
   absl::StatusOr<PendingSend> Send(ConstElements data, int peer, Stream& stream) override {
     memory_.Expect(data, name() + " send");
-    return base_->Send(data, peer, stream);
-  }
-  absl::Status Wait(PendingSend pending, Stream& stream) override {
-    return base_->Wait(pending, stream);
+    return ForwardingCollective::Send(data, peer, stream);
   }
   absl::Status Recv(Elements data, int peer, Stream& stream) override {
     memory_.Expect(data, name() + " recv");
-    return base_->Recv(data, peer, stream);
+    return ForwardingCollective::Recv(data, peer, stream);
   }
-  absl::Status Barrier(Stream& stream) override { return base_->Barrier(stream); }
-  absl::Status Check() override { return base_->Check(); }
-  void Abort(absl::string_view why) override { base_->Abort(why); }
 
  private:
-  const std::unique_ptr<Collective> base_;
   WatchedMemory& memory_;
 };
 

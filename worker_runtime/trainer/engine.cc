@@ -5,7 +5,6 @@
 
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/device/op_profile.h"
 #include "worker_runtime/model/block.h"
 #include "worker_runtime/model/initialize.h"
 #include "worker_runtime/ops/documents.h"
@@ -223,6 +222,19 @@ absl::Status Engine::CopyTiedTable() {
   return absl::OkStatus();
 }
 
+// Every tensor-parallel rank holds the norms and makes the same gradients for them, and each adds
+// these up over a data-parallel group of its own: where three or more ranks add up, NCCL's order,
+// and so the last bit, may differ from group to group, and the copies of a norm would drift apart.
+// One rank's sum counts. Gloo's order is the ranks'.
+absl::Status Engine::ShareNormGradients() {
+  if (options_.layout.tp == 1 || options_.layout.dp < 3 || device_.kind() == DeviceKind::kCpu) {
+    return absl::OkStatus();
+  }
+  const absl::Span<float> norms = optimizer_->ReducedNormGradients();
+  if (norms.empty()) return absl::OkStatus();
+  return communicators_.tp->Broadcast(norms, /*root=*/0, device_.compute());
+}
+
 absl::Status Engine::AddUp(HostStep& host) {
   Stream& stream = device_.compute();
   // The loss is the same on all tensor-parallel ranks: one of them speaks.
@@ -242,13 +254,10 @@ absl::Status Engine::QueueStep(const TokenBatch& batch, const AdamWParameters& a
   host.scalars->adamw = MakeAdamWFactors(adam);
   *host.totals = {.sum_of_squares = 0, .loss = 0, .stop = stop ? 1.0 : 0.0};
   Feed(batch, options_.microbatches, /*is_training=*/true, host);
-  {
-    const OpScope scope(stream, "ZeroGradients");
-    device_.Zero(gradients_.data(), gradients_.size() * sizeof(float), stream);
-  }
   CONVENE_RETURN_IF_ERROR(training_executor_->Run(train_actions_, stream));
   CONVENE_RETURN_IF_ERROR(SumTiedGradients());
   CONVENE_RETURN_IF_ERROR(optimizer_->FinishReducing());
+  CONVENE_RETURN_IF_ERROR(ShareNormGradients());
   optimizer_->SumOwnedSquares(&totals_->sum_of_squares);
   CONVENE_RETURN_IF_ERROR(AddUp(host));
   DecideStep(&totals_->sum_of_squares, options_.clip_grad_norm, control_, stream);

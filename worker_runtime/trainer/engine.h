@@ -160,6 +160,7 @@ class Engine : private StageObserver {
   int64_t TiedEnd() const { return TiedOffset() + TiedCount(); }
   absl::Status SumTiedGradients();
   absl::Status CopyTiedTable();
+  absl::Status ShareNormGradients();
   // Adds the totals up over all ranks and starts their way to the host.
   absl::Status AddUp(HostStep& host);
   absl::Status Await(HostStep& host);

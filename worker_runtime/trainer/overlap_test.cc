@@ -38,7 +38,8 @@ struct Case {
   bool saves = false;
 };
 
-// Every group of parameters is a multiple of two ranks' pages.
+// Every group of parameters is a multiple of two ranks' pages. The embedding has more rows than
+// there are norms before it, so that its first and its last row are different ranks' parts.
 ModelConfig Wide(const Case& the_case) {
   return {.layers = 2,
           .hidden_size = static_cast<int>(2 * PageWatch::kPageBytes / SizeOf(the_case.dtype)),
@@ -46,7 +47,7 @@ ModelConfig Wide(const Case& the_case) {
           .heads = 2,
           .kv_heads = 2,
           .head_size = 2,
-          .vocabulary_size = 4,
+          .vocabulary_size = 8,
           .tied_embeddings = the_case.tied};
 }
 
@@ -79,7 +80,7 @@ class Rank {
                                              .bucket_count_min = the_case.bucket_count_min},
                                             set_, device_));
     device_.Watch(engine->gradients());
-    const std::vector<int32_t> tokens = {0, 1, 2, 3, 2, 1};
+    const std::vector<int32_t> tokens = {0, 7, 2, 3, 2, 1};
     const TokenBatch batch{tokens.data(), tokens.data(), 1.0f / 12};
     // So that the engine does what it does on a GPU alone.
     device_.set_kind(DeviceKind::kCuda);

@@ -63,7 +63,8 @@ CONVENE_CPU_INLINE void Backward(int columns, const T* x, const T* weight, float
 // threads.
 template <typename T>
 CONVENE_CPU_INLINE void SumWeightColumns(int rows, int columns, int begin, int count, const T* x,
-                                         const float* inverse_rms, const T* dy, float* dweight) {
+                                         const float* inverse_rms, const T* dy, bool add_to_dweight,
+                                         float* dweight) {
   float sums[kColumnBlock] = {};
   for (int row = 0; row < rows; ++row) {
     const T* x_row = x + static_cast<ptrdiff_t>(row) * columns + begin;
@@ -72,7 +73,9 @@ CONVENE_CPU_INLINE void SumWeightColumns(int rows, int columns, int begin, int c
 #pragma omp simd
     for (int i = 0; i < count; ++i) sums[i] += Widen(dy_row[i]) * Widen(x_row[i]) * inverse;
   }
-  for (int i = 0; i < count; ++i) dweight[begin + i] += sums[i];
+  for (int i = 0; i < count; ++i) {
+    dweight[begin + i] = add_to_dweight ? dweight[begin + i] + sums[i] : sums[i];
+  }
 }
 
 // The clones, for each type.
@@ -93,8 +96,9 @@ CONVENE_CPU_INLINE void SumWeightColumns(int rows, int columns, int begin, int c
     Backward(columns, x, weight, inverse_rms, dy, add_to_dx, dx);                                  \
   }                                                                                                \
   CONVENE_CPU_CLONES void WeightColumns(int rows, int columns, int begin, int count, const T* x,   \
-                                        const float* inverse_rms, const T* dy, float* dweight) {   \
-    SumWeightColumns(rows, columns, begin, count, x, inverse_rms, dy, dweight);                    \
+                                        const float* inverse_rms, const T* dy,                     \
+                                        bool add_to_dweight, float* dweight) {                     \
+    SumWeightColumns(rows, columns, begin, count, x, inverse_rms, dy, add_to_dweight, dweight);    \
   }
 // NOLINTEND(bugprone-macro-parentheses)
 CONVENE_ROW_FUNCTIONS(float)
@@ -144,8 +148,9 @@ size_t RmsNormWorkspaceBytes(int /*rows*/, int /*columns*/) { return 0; }
 
 template <typename T>
 void RmsNormBackward(int rows, int columns, const T* x, const T* weight, const float* inverse_rms,
-                     const T* dy, bool add_to_dx, T* dx, float* dweight,
+                     const T* dy, bool add_to_dx, T* dx, bool add_to_dweight, float* dweight,
                      const Workspace& /*workspace*/, Stream& /*stream*/) {
+  if (rows == 0) return;
 #pragma omp parallel for schedule(static) if (IsLarge(rows, columns))
   for (int row = 0; row < rows; ++row) {
     const ptrdiff_t offset = static_cast<ptrdiff_t>(row) * columns;
@@ -154,7 +159,7 @@ void RmsNormBackward(int rows, int columns, const T* x, const T* weight, const f
 #pragma omp parallel for schedule(static) if (IsLarge(rows, columns))
   for (int begin = 0; begin < columns; begin += kColumnBlock) {
     WeightColumns(rows, columns, begin, std::min(kColumnBlock, columns - begin), x, inverse_rms, dy,
-                  dweight);
+                  add_to_dweight, dweight);
   }
 }
 
@@ -165,7 +170,7 @@ void RmsNormBackward(int rows, int columns, const T* x, const T* weight, const f
                                   Stream&);                                                      \
   template void RmsNormAgain(int, int, const T*, const T*, const float*, T*, Stream&);           \
   template void RmsNormBackward(int, int, const T*, const T*, const float*, const T*, bool, T*,  \
-                                float*, const Workspace&, Stream&)
+                                bool, float*, const Workspace&, Stream&)
 // NOLINTEND(bugprone-macro-parentheses)
 CONVENE_INSTANTIATE(float);
 CONVENE_INSTANTIATE(BFloat16);

@@ -387,7 +387,7 @@ TEST_CASE("ops on the GPU without rows or elements do nothing") {
   cuda::RmsNormForward<float>(0, 8, none, none, kInfinity, none, none, stream);
   cuda::AddRmsNormForward<float>(0, 8, none, none, none, 0, none, none, none, stream);
   cuda::RmsNormAgain<float>(0, 8, none, none, none, none, stream);
-  cuda::RmsNormBackward<float>(0, 8, none, none, none, none, false, none, none, Workspace(),
+  cuda::RmsNormBackward<float>(0, 8, none, none, none, none, false, none, false, none, Workspace(),
                                stream);
   cuda::RopeApply<float>(0, 4, 1, 2, 2, none, none, nullptr, false, none, stream);
   cuda::SwigluForward<float>(0, 8, none, none, stream);

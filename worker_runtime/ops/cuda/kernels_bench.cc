@@ -214,7 +214,7 @@ void Bench::AddNorms(std::vector<Kernel>& kernels) {
          auto* dweight = set.Take<float>(kHidden);
          const size_t bytes = cuda::RmsNormWorkspaceBytes(kRows, kHidden);
          const Workspace workspace = {set.Take<char>(static_cast<int64_t>(bytes)), bytes};
-         cuda::RmsNormBackward<BFloat16>(kRows, kHidden, x, weight, inverse_rms, dy, true, dx,
+         cuda::RmsNormBackward<BFloat16>(kRows, kHidden, x, weight, inverse_rms, dy, true, dx, true,
                                          dweight, workspace, stream_);
          return set.Take<char>(0);
        }});

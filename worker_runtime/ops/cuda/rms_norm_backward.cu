@@ -203,11 +203,12 @@ __global__ void __launch_bounds__(kMaxRowThreads) AnyRows(const Arguments<T> a) 
   }
 }
 
-// dweight += the sum of the partial rows. A block has 32 columns; its warp w adds rows w, w + 32,
-// ..., then the first warp adds the warps' sums.
+// dweight += the sum of the partial rows, or = it. A block has 32 columns; its warp w adds rows w,
+// w + 32, ..., then the first warp adds the warps' sums.
 constexpr int kPartialWarps = 32;
 __global__ void __launch_bounds__(kWarp* kPartialWarps)
-    AddPartials(int partial_rows, int columns, const float* partials, float* dweight) {
+    AddPartials(int partial_rows, int columns, const float* partials, bool add_to_dweight,
+                float* dweight) {
   __shared__ float sums[kPartialWarps][kWarp];
   const int64_t column = int64_t{blockIdx.x} * kWarp + threadIdx.x;
   float sum = 0;
@@ -223,7 +224,7 @@ __global__ void __launch_bounds__(kWarp* kPartialWarps)
   sum = 0;
 #pragma unroll
   for (int warp = 0; warp < kPartialWarps; ++warp) sum += sums[warp][threadIdx.x];
-  dweight[column] += sum;
+  dweight[column] = add_to_dweight ? dweight[column] + sum : sum;
 }
 
 }  // namespace
@@ -234,8 +235,8 @@ size_t RmsNormWorkspaceBytes(int rows, int columns) {
 
 template <typename T>
 void RmsNormBackward(int rows, int columns, const T* x, const T* weight, const float* inverse_rms,
-                     const T* dy, bool add_to_dx, T* dx, float* dweight, const Workspace& workspace,
-                     Stream& stream) {
+                     const T* dy, bool add_to_dx, T* dx, bool add_to_dweight, float* dweight,
+                     const Workspace& workspace, Stream& stream) {
   if (rows == 0 || columns == 0) return;
   const char* op = "rms_norm_backward";
   auto* partials = workspace.As<float>(RmsNormWorkspaceBytes(rows, columns));
@@ -258,12 +259,12 @@ void RmsNormBackward(int rows, int columns, const T* x, const T* weight, const f
       break;
   }
   Launch(stream, op, CeilDivide(columns, kWarp), dim3(kWarp, kPartialWarps), AddPartials, g.blocks,
-         columns, static_cast<const float*>(partials), dweight);
+         columns, static_cast<const float*>(partials), add_to_dweight, dweight);
 }
 
 #define CONVENE_INSTANTIATE(T)                                                                  \
   template void RmsNormBackward(int, int, const T*, const T*, const float*, const T*, bool, T*, \
-                                float*, const Workspace&, Stream&)
+                                bool, float*, const Workspace&, Stream&)
 CONVENE_INSTANTIATE(float);
 CONVENE_INSTANTIATE(BFloat16);
 #undef CONVENE_INSTANTIATE

@@ -135,8 +135,8 @@ TEMPLATE_TEST_CASE("RMSNorm's backward pass on the GPU agrees with the reference
                    BFloat16) {
   if (!HasGpuOrSkips()) return;
   for (const Shape& shape : kShapes) {
-    for (const bool add_to_dx : {false, true}) {
-      CAPTURE(shape.rows, shape.columns, shape.offset, add_to_dx);
+    for (const bool adds : {false, true}) {
+      CAPTURE(shape.rows, shape.columns, shape.offset, adds);
       const auto x = NumbersOf<TestType>(shape.size(), 1, 3);
       const auto weight = NumbersOf<TestType>(shape.columns, 2);
       const auto dy = NumbersOf<TestType>(shape.size(), 3);
@@ -150,21 +150,23 @@ TEMPLATE_TEST_CASE("RMSNorm's backward pass on the GPU agrees with the reference
             OnGpu<TestType> w_there = Put<TestType>(weight, shape.offset);
             OnGpu<TestType> dy_there = Put<TestType>(dy, shape.offset);
             OnGpu<float> inverse_there(inverse_rms);
-            OnGpu<TestType> dx = Put<TestType>(
-                add_to_dx ? dx_before : std::vector<float>(shape.size(), NAN), shape.offset);
-            OnGpu<float> dweight(dweight_before);
+            const auto before = [&](const std::vector<float>& values) {
+              return adds ? values : std::vector<float>(values.size(), NAN);
+            };
+            OnGpu<TestType> dx = Put<TestType>(before(dx_before), shape.offset);
+            OnGpu<float> dweight(before(dweight_before));
             GpuWorkspace workspace(cuda::RmsNormWorkspaceBytes(shape.rows, shape.columns));
             cuda::RmsNormBackward<TestType>(shape.rows, shape.columns, x_there.data(),
                                             w_there.data(), inverse_there.data(), dy_there.data(),
-                                            add_to_dx, dx.data(), dweight.data(), workspace.get(),
+                                            adds, dx.data(), adds, dweight.data(), workspace.get(),
                                             Gpu().compute());
             workspace.Check();
             return Outputs<float>{Load(dx.Read()), dweight.Read()};
           },
           [&](auto zero) {
             using Real = decltype(zero);
-            Outputs<Real> d = {add_to_dx ? As<Real>(dx_before) : std::vector<Real>(shape.size()),
-                               As<Real>(dweight_before)};
+            Outputs<Real> d = {std::vector<Real>(shape.size()), std::vector<Real>(shape.columns)};
+            if (adds) d = {As<Real>(dx_before), As<Real>(dweight_before)};
             reference::RmsNormBackward<Real>(shape.rows, shape.columns, As<Real>(x).data(),
                                              As<Real>(weight).data(),
                                              ReferenceNormForward<Real>(shape, x, weight)[1].data(),

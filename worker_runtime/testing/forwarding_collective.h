@@ -1,0 +1,52 @@
+// A collective that passes every call on to another: tests override what they want to see or to
+// change.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "worker_runtime/comm/collective.h"
+
+namespace convene::worker::testing {
+
+class ForwardingCollective : public Collective {
+ public:
+  explicit ForwardingCollective(std::unique_ptr<Collective> base) : base_(std::move(base)) {}
+
+  const std::string& name() const override { return base_->name(); }
+  int rank() const override { return base_->rank(); }
+  int size() const override { return base_->size(); }
+  absl::Status AllReduce(Elements data, ReduceOp op, Stream& stream) override {
+    return base_->AllReduce(data, op, stream);
+  }
+  absl::Status ReduceScatter(Elements data, ReduceOp op, Stream& stream) override {
+    return base_->ReduceScatter(data, op, stream);
+  }
+  absl::Status AllGather(Elements data, Stream& stream) override {
+    return base_->AllGather(data, stream);
+  }
+  absl::Status AllToAll(ConstElements input, Elements output, Stream& stream) override {
+    return base_->AllToAll(input, output, stream);
+  }
+  absl::Status Broadcast(Elements data, int root, Stream& stream) override {
+    return base_->Broadcast(data, root, stream);
+  }
+  absl::StatusOr<PendingSend> Send(ConstElements data, int peer, Stream& stream) override {
+    return base_->Send(data, peer, stream);
+  }
+  absl::Status Wait(PendingSend pending, Stream& stream) override {
+    return base_->Wait(pending, stream);
+  }
+  absl::Status Recv(Elements data, int peer, Stream& stream) override {
+    return base_->Recv(data, peer, stream);
+  }
+  absl::Status Barrier(Stream& stream) override { return base_->Barrier(stream); }
+  absl::Status Check() override { return base_->Check(); }
+  void Abort(absl::string_view why) override { base_->Abort(why); }
+
+ private:
+  const std::unique_ptr<Collective> base_;
+};
+
+}  // namespace convene::worker::testing

@@ -1,0 +1,145 @@
+// Ranks that hold copies of one parameter keep the same bits in them, whatever order the group of
+// each adds up in. Ranks are threads; their data-parallel groups play NCCL's rings.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/check.h"
+#include "tools/base/status_macros.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/thread.h"
+#include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/testing/forwarding_collective.h"
+#include "worker_runtime/testing/forwarding_device.h"
+#include "worker_runtime/trainer/engine.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr int kSequenceLength = 8;
+constexpr int kSteps = 4;
+constexpr int kVocabulary = 16;
+
+// Adds up in rank order, but begins with a rank of its own choice.
+class Ring final : public testing::ForwardingCollective {
+ public:
+  Ring(std::unique_ptr<Collective> base, int first)
+      : ForwardingCollective(std::move(base)), first_(first) {}
+
+  absl::Status ReduceScatter(Elements data, ReduceOp op, Stream& stream) override {
+    CONVENE_CHECK(op == ReduceOp::kSum);
+    const absl::Span<float> values = data.As<float>();
+    std::vector<float> all(values.size() * size());
+    std::copy(values.begin(), values.end(), all.begin() + values.size() * rank());
+    CONVENE_RETURN_IF_ERROR(AllGather(absl::MakeSpan(all), stream));
+    const size_t shard = values.size() / size();
+    for (size_t i = shard * rank(); i < shard * (rank() + 1); ++i) {
+      values[i] = 0;
+      for (int step = 0; step < size(); ++step) {
+        values[i] += all[values.size() * ((first_ + step) % size()) + i];
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const int first_;
+};
+
+// A CPU that the engine takes for a GPU.
+class PlayedGpu final : public testing::ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  DeviceKind kind() const override { return kind_; }
+  void set_kind(DeviceKind kind) { kind_ = kind; }
+
+ private:
+  DeviceKind kind_ = DeviceKind::kCpu;
+};
+
+using Weights = std::map<std::string, std::vector<float>>;
+
+// The weights of one rank after some steps, by name.
+absl::Status Train(const Layout& layout, int rank, CommunicatorSet& set, Weights& weights) {
+  const Coordinate coordinate = CoordinateOf(layout, rank);
+  set.dp = std::make_unique<Ring>(std::move(set.dp), coordinate.tp + coordinate.pp);
+  const std::unique_ptr<Device> cpu = Device::Cpu();
+  PlayedGpu device(*cpu);
+  CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
+                           Engine::Create({.model = {.layers = 2,
+                                                     .hidden_size = 32,
+                                                     .ffn_size = 32,
+                                                     .heads = 4,
+                                                     .kv_heads = 2,
+                                                     .head_size = 8,
+                                                     .vocabulary_size = kVocabulary,
+                                                     .tied_embeddings = true,
+                                                     .initializer_range = 0.3},
+                                           .layout = layout,
+                                           .rank = rank,
+                                           .sequence_length = kSequenceLength,
+                                           .bucket_count_min = 1},
+                                          set, device));
+  device.set_kind(DeviceKind::kCuda);
+  for (int step = 1; step <= kSteps; ++step) {
+    std::vector<int32_t> tokens;
+    for (int i = 0; i <= kSequenceLength; ++i) {
+      tokens.push_back((i * i + 5 * coordinate.dp + 3 * step) % kVocabulary);
+    }
+    const TokenBatch batch{tokens.data(), tokens.data() + 1,
+                           1.0f / static_cast<float>(kSequenceLength * layout.dp)};
+    CONVENE_RETURN_IF_ERROR(
+        engine->TrainStep(batch, {.learning_rate = 1e-2, .step = step}, false).status());
+  }
+  for (const ParameterSlice& slice : engine->table().slices) {
+    // Of a matrix that is split over tp each rank has its own part.
+    const bool is_split = slice.extent != slice.global_shape;
+    const std::string name =
+        absl::StrCat(slice.name, is_split ? absl::StrCat(" of tp ", coordinate.tp) : "");
+    const absl::Span<const float> values =
+        engine->parameters().Slice(slice.flat_offset, slice.count()).As<float>();
+    weights[name].assign(values.begin(), values.end());
+  }
+  return absl::OkStatus();
+}
+
+TEST_CASE("copies of a parameter keep the same bits over groups that add up in different orders") {
+  const Layout layout =
+      GENERATE(Layout{.pp = 1, .dp = 3, .tp = 2}, Layout{.pp = 2, .dp = 3, .tp = 1},
+               Layout{.pp = 2, .dp = 4, .tp = 2});
+  INFO(layout.ToString());
+  std::vector<CommunicatorSet> sets = LoopbackCommunicators(layout);
+  std::vector<Weights> weights(sets.size());
+  std::vector<absl::Status> ends(sets.size());
+  {
+    std::vector<Thread> ranks;
+    for (int rank = 0; rank < layout.world_size(); ++rank) {
+      ranks.emplace_back(absl::StrCat("rank ", rank), [&, rank] {
+        ends[rank] = Train(layout, rank, sets[rank], weights[rank]);
+      });
+    }
+    for (Thread& rank : ranks) rank.Join();
+  }
+  for (const absl::Status& end : ends) REQUIRE_OK(end);
+  Weights first_copies;
+  int copies = 0;
+  for (const Weights& of_rank : weights) {
+    for (const auto& [name, values] : of_rank) {
+      INFO(name);
+      const auto [first, is_new] = first_copies.emplace(name, values);
+      if (is_new) continue;
+      ++copies;
+      CHECK(values == first->second);
+      CHECK(std::none_of(values.begin(), values.end(), [](float x) { return std::isnan(x); }));
+    }
+  }
+  CHECK(copies > 0);
+}
+
+}  // namespace
+}  // namespace convene::worker
