@@ -26,9 +26,6 @@ class BadTrainerInputTest(ConveneTestCase):
     def test_world_size_is_not_the_product(self):
         self.check("tp", tp_size=2)
 
-    def test_batch_is_not_divisible(self):
-        self.check("global_batch_size", global_batch_size=7, micro_batch_size=2)
-
     def test_sequence_longer_than_the_data(self):
         with open(self.path("short.txt"), "w", encoding="ascii") as f:
             f.write("too short")

@@ -17,9 +17,9 @@ class ElasticTest(ConveneTestCase):
                            "the daemon's address in its log")
         return f"127.0.0.1:{match.group(1)}"
 
-    def start_agent(self, endpoint, node_rank, nnodes, **changes):
+    def start_agent(self, endpoint, node_rank, nnodes, workers=2, **changes):
         return self.start(
-            CONVENE, "run", "--nnodes", nnodes, "--nproc-per-node", 2, "--rdzv-endpoint", endpoint,
+            CONVENE, "run", "--nnodes", nnodes, "--nproc-per-node", workers, "--rdzv-endpoint", endpoint,
             "--rdzv-id", "elastic", "--node-rank", node_rank, "--max-restarts", 3,
             find_program(CONVENE_TRAIN), *self.train_arguments(**changes),
             log=f"agent{node_rank}.log")
@@ -71,6 +71,57 @@ class ElasticTest(ConveneTestCase):
         for agent in (stays, back):
             agent.wait(40)
         self.assertEqual(dies.wait(), -signal.SIGKILL)
+
+    def test_a_node_less_trains_the_same_although_the_batch_no_longer_divides(self):
+        values = {"steps": 40, "global_batch_size": 32, "micro_batch_size": 4}
+        one_process = self.train_arguments(
+            **values, metrics_file=self.path("one.jsonl"), checkpoint_dir=None, checkpoint_every=None)
+        self.finish(self.start(CONVENE_TRAIN, *one_process), 60)
+        endpoint = self.start_daemon()
+        agents = [self.start_agent(endpoint, rank, "3:4", workers=1, **values) for rank in range(4)]
+        self.wait_for_world(4, 6)
+        agents.pop().kill()
+        for agent in agents:
+            self.finish(agent, 90)
+        metrics = self.metrics()
+        self.assertEqual({m["layout"] for m in metrics}, {"dp4 x tp1 x pp1", "dp3 x tp1 x pp1"})
+        self.assertIn("global 32 = dp 3 x micro 4 x accumulation 3 less 4 empty rows",
+                      self.output(agents[0]))
+        expected = read_metrics(self.path("one.jsonl"))
+        self.assertEqual([m["step"] for m in metrics], list(range(1, 41)))
+        for key in ("loss", "grad_norm"):
+            for got, wanted in zip(metrics, expected):
+                self.assertLess(abs(got[key] / wanted[key] - 1), 1e-4, f"{key} of {got} and {wanted}")
+
+    def test_a_rank_that_no_replica_needs_waits_and_takes_the_place_of_a_lost_one(self):
+        values = {"steps": 2000, "tp_size": 2}
+        endpoint = self.start_daemon()
+        agents = [self.start_agent(endpoint, rank, "2:3", workers=1, **values) for rank in range(3)]
+        step = self.wait_for_world(2, 5)
+        self.assertIn("rank 2 waits without training: tp 2 x pp 1 = 2 does not divide 3 ranks",
+                      self.output(agents[0]))
+        self.assertIn("rank 2 is a spare: it waits without training", self.output(agents[2]))
+        agents.pop(1).kill()
+        wait_until(lambda: self.metrics()[-1]["epoch"] == 2 and self.metrics()[-1]["step"] > step, 60,
+                   "a step without the lost node")
+        self.assertEqual({m["layout"] for m in self.metrics()}, {"dp1 x tp2 x pp1"})
+        for agent in agents:
+            agent.send_signal(signal.SIGTERM)
+        for agent in agents:
+            self.finish(agent, 40, 143)
+
+    def test_a_spare_ends_with_the_training(self):
+        run = [CONVENE, "run", "--standalone", "--nproc-per-node", 3, find_program(CONVENE_TRAIN)]
+        text = self.finish(self.start(*run, *self.train_arguments(tp_size=2)), 60)
+        self.assertIn("rank 2 is a spare", text)
+        self.assertEqual([m["step"] for m in self.metrics()], list(range(1, 31)))
+        self.assertEqual({m["world_size"] for m in self.metrics()}, {2})
+        self.assert_nothing_left()
+        # A stop is nobody's failure either.
+        job = self.start(*run, *self.train_arguments(tp_size=2, steps=100000))
+        self.wait_for_step(40)
+        job.send_signal(signal.SIGTERM)
+        self.assertIn("stopped after step", self.finish(job, 40, 143))
 
     def test_no_worker_outlives_a_killed_agent(self):
         endpoint = self.start_daemon()

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <utility>
 
 #include "tools/base/check.h"
@@ -37,6 +38,8 @@ uint64_t Feistel(uint64_t value, int bits, uint64_t key) {
   return (left << right_bits) | right;
 }
 
+int64_t RoundedUp(int64_t value, int64_t divisor) { return (value + divisor - 1) / divisor; }
+
 }  // namespace
 
 int64_t SampleAt(int64_t seed, int64_t sample_count, int64_t position) {
@@ -53,10 +56,23 @@ int64_t SampleAt(int64_t seed, int64_t sample_count, int64_t position) {
   return static_cast<int64_t>(value);
 }
 
+BatchCut EvenCut(int64_t global_batch_size, int64_t micro_batch_max, int dp_size) {
+  CONVENE_CHECK(global_batch_size >= 1 && micro_batch_max >= 1 && dp_size >= 1);
+  const int64_t longest = RoundedUp(global_batch_size, dp_size);
+  CONVENE_CHECK(longest <= std::numeric_limits<int>::max());
+  const int64_t microbatches = RoundedUp(longest, std::min(longest, micro_batch_max));
+  return {.global_batch_size = global_batch_size,
+          .micro_batch_size = static_cast<int>(RoundedUp(longest, microbatches)),
+          .dp_size = dp_size};
+}
+
 int64_t MicrobatchCount(const BatchCut& cut) {
   CONVENE_CHECK(cut.global_batch_size >= 1 && cut.micro_batch_size >= 1 && cut.dp_size >= 1);
-  const int64_t longest = (cut.global_batch_size + cut.dp_size - 1) / cut.dp_size;
-  return (longest + cut.micro_batch_size - 1) / cut.micro_batch_size;
+  return RoundedUp(RoundedUp(cut.global_batch_size, cut.dp_size), cut.micro_batch_size);
+}
+
+int64_t PaddingRows(const BatchCut& cut) {
+  return MicrobatchCount(cut) * cut.micro_batch_size * cut.dp_size - cut.global_batch_size;
 }
 
 int64_t SamplePosition(int64_t step_first_sample, const BatchCut& cut, int dp_rank,

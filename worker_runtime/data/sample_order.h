@@ -24,8 +24,16 @@ struct BatchCut {
   int dp_size = 1;
 };
 
+// The cut with the fewest rows of padding: as many microbatches as the longest range needs when
+// they have at most `micro_batch_max` rows, and no more rows in each than that many microbatches
+// need. REQUIRES: all are at least 1, and a rank's range has fewer than 2^31 samples.
+BatchCut EvenCut(int64_t global_batch_size, int64_t micro_batch_max, int dp_size);
+
 // Microbatches a rank and a step: what the longest range needs.
 int64_t MicrobatchCount(const BatchCut& cut);
+
+// Rows without a sample, of all ranks together in a step.
+int64_t PaddingRows(const BatchCut& cut);
 
 // A row without a sample.
 constexpr int64_t kNoSample = -1;

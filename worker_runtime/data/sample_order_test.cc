@@ -99,9 +99,31 @@ TEST_CASE("over all ranks a step has each of its positions once, on any layout")
         std::vector<int64_t> expected;
         for (int64_t i = 0; i < global; ++i) expected.push_back(1000 + i);
         CHECK(found == expected);
+        CHECK(padding == PaddingRows(cut));
         if (global % (int64_t{micro} * dp) == 0) CHECK(padding == 0);
       }
     }
+  }
+}
+
+TEST_CASE("a batch is cut with no more microbatches than asked for, and the fewest empty rows") {
+  struct Row {
+    int64_t global, micro_max;
+    int dp, rows, padding;
+  };
+  for (const Row& row : {
+           Row{32, 4, 4, 4, 0},         // comes out even: as asked for
+           Row{32, 4, 3, 4, 4},         // 11, 11 and 10 samples in 3 x 4 rows
+           Row{32, 8, 3, 6, 4},         // in 2 x 6 rows, not in 2 x 8
+           Row{9, 8, 1, 5, 1},          // 5 and 4, not 8 and 1
+           Row{4, 4, 2, 2, 0},          // a rank has no more than two
+           Row{2, 4, 4, 1, 2},          // two ranks have none
+           Row{4, INT64_MAX, 3, 2, 2},  // the largest number is no trouble
+       }) {
+    INFO("global " << row.global << ", micro " << row.micro_max << ", dp " << row.dp);
+    const BatchCut cut = EvenCut(row.global, row.micro_max, row.dp);
+    CHECK(cut.micro_batch_size == row.rows);
+    CHECK(PaddingRows(cut) == row.padding);
   }
 }
 

@@ -131,12 +131,13 @@ absl::StatusOr<Layout> ResolveLayout(int world_size, int tp, int pp, int dp) {
   // 64 bits: three legal ints may overflow one.
   const int64_t model = int64_t{tp} * pp;
   if (dp == 0) {
-    if (world_size % model == 0) {
+    if (world_size >= model) {
       return Layout{.pp = pp, .dp = static_cast<int>(world_size / model), .tp = tp};
     }
     return absl::InvalidArgumentError(
-        absl::StrCat("tp=", tp, " x pp=", pp, " = ", model, " does not divide the ", world_size,
-                     " workers of this job: ", WhatWouldFit(world_size, tp, pp)));
+        absl::StrCat("tp=", tp, " x pp=", pp, " = ", model,
+                     " workers hold one replica of the model, and this job has ", world_size, ": ",
+                     WhatWouldFit(world_size, tp, pp)));
   }
   if (world_size % model == 0 && world_size / model == dp) {
     return Layout{.pp = pp, .dp = dp, .tp = tp};

@@ -51,8 +51,10 @@ std::vector<int> GroupOf(const Layout& layout, Axis axis, int rank);
 // it.
 std::vector<std::vector<int>> AllGroups(const Layout& layout, Axis axis);
 
-// Fills in dp from the world size. InvalidArgument when tp x pp (x dp) does not give `world_size`;
-// the text says what the product is and which values would fit. `dp` 0 = derive.
+// `dp` 0: as many replicas of tp x pp ranks as there are workers for. The layout may then be
+// smaller than the world: the ranks from layout.world_size() on are spares. A `dp` that is given is
+// taken at its word: tp x pp x dp must be `world_size`. InvalidArgument when the workers are too
+// few, or too many for a given dp; the text says what the product is and which values would fit.
 absl::StatusOr<Layout> ResolveLayout(int world_size, int tp, int pp, int dp);
 
 }  // namespace convene::worker

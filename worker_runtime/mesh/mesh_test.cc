@@ -121,23 +121,36 @@ TEST_CASE("data parallelism fills what the other axes leave") {
   }
 }
 
+TEST_CASE("workers beyond the last whole replica are left over") {
+  struct Row {
+    int world_size, tp, pp;
+    Layout layout;
+  };
+  for (const Row& row :
+       {Row{3, 2, 1, {.pp = 1, .dp = 1, .tp = 2}}, Row{7, 2, 1, {.pp = 1, .dp = 3, .tp = 2}},
+        Row{11, 2, 2, {.pp = 2, .dp = 2, .tp = 2}}, Row{5, 1, 3, {.pp = 3, .dp = 1, .tp = 1}}}) {
+    const auto layout = ResolveLayout(row.world_size, row.tp, row.pp, 0);
+    REQUIRE_OK(layout);
+    CHECK(*layout == row.layout);
+  }
+}
+
 TEST_CASE("a layout that does not fit says the product and what would fit") {
   struct Row {
     int world_size, tp, pp, dp;
     const char* text;
   };
   for (const Row& row : {
-           Row{8, 3, 1, 0,
-               "tp=3 x pp=1 = 3 does not divide the 8 workers of this job: with tp=3, "
-               "pp may be: nothing; with pp=1, tp may be: 1, 2, 4, 8"},
-           Row{8, 2, 3, 0,
-               "tp=2 x pp=3 = 6 does not divide the 8 workers of this job: with tp=2, "
-               "pp may be: 1, 2, 4; with pp=3, tp may be: nothing"},
+           Row{2, 3, 1, 0,
+               "tp=3 x pp=1 = 3 workers hold one replica of the model, and this job has 2: with "
+               "tp=3, pp may be: nothing; with pp=1, tp may be: 1, 2"},
+           Row{4, 2, 3, 0, "with tp=2, pp may be: 1, 2; with pp=3, tp may be: nothing"},
+           Row{8, 3, 1, 2, "tp=3 x pp=1 x dp=2 = 6, but this job has 8 workers: with tp=3"},
            Row{8, 2, 2, 3, "tp=2 x pp=2 x dp=3 = 12, but this job has 8 workers: dp=2 fits"},
            Row{2, 2, 2, 1,
                "tp=2 x pp=2 x dp=1 = 4, but this job has 2 workers: with tp=2, "
                "pp may be: 1; with pp=2, tp may be: 1"},
-           Row{8, 1 << 20, 1 << 20, 0, "= 1099511627776 does not divide"},
+           Row{8, 1 << 20, 1 << 20, 0, "= 1099511627776 workers hold one replica"},
            Row{8, 0, 1, 0, "tp=0: a parallel degree must be at least 1"},
            Row{8, 1, -2, 0, "pp=-2: a parallel degree must be at least 1"},
            Row{8, 1, 1, -1, "dp=-1: a parallel degree must be at least 1 (or 0 to derive it"},

@@ -2,6 +2,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "worker_runtime/data/sample_order.h"
 #include "worker_runtime/schedule/graphed_passes.h"
 
 namespace convene::worker {
@@ -21,7 +22,7 @@ DType ChoosePrecision(std::optional<DType> precision, bool is_gpu) {
 
 GraphChoice ChooseGraphs(const TrainOptions& options, const Layout& layout, bool is_gpu) {
   if (!options.cuda_graphs) return {};
-  const int64_t microbatches = AccumulationSteps(options, layout);
+  const int64_t microbatches = MicrobatchCount(CutOf(options, layout));
   if (!is_gpu) return {false, "off: on a CPU ops run when they are called"};
   if (options.profile) return {false, "off: --profile times single ops"};
   if (options.packed_documents) {

@@ -1,7 +1,8 @@
-// The promise of 3D parallelism: whatever the grid, the same training run. Ranks are threads over
-// the loopback collectives.
+// The promise of 3D parallelism: whatever the grid, the same training run. Ranks are threads, over
+// the loopback collectives unless a test says otherwise.
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,12 +12,16 @@
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/comm/test_worlds.h"
 #include "worker_runtime/data/documents.h"
 #include "worker_runtime/data/sample_order.h"
+#include "worker_runtime/model/parameters.h"
 #include "worker_runtime/trainer/engine.h"
 
 namespace convene::worker {
 namespace {
+
+using testing::Transport;
 
 constexpr int kSteps = 20;
 constexpr int kSequenceLength = 16;
@@ -33,12 +38,17 @@ struct Run {
   Recompute recompute = Recompute::kNone;
   int64_t bucket_count_min = kSeveralBuckets;
   bool packed = false;
+  Transport transport = Transport::kLoopback;
+
+  BatchCut cut() const { return EvenCut(global_batch_size, micro_batch_size, layout.dp); }
 };
 
 struct Curve {
   std::vector<double> losses;
   std::vector<double> grad_norms;
-  std::vector<std::string> parameters;  // bytes, by rank, after the last step
+  // After the last step.
+  std::vector<std::string> parameters;                // bytes, by rank
+  std::map<std::string, std::vector<float>> tensors;  // whole ones, by name; in fp32
 };
 
 ModelConfig Tiny(bool tied = false) {
@@ -66,15 +76,15 @@ struct Tokens {
 };
 
 Tokens TokensOfStep(const Run& run, int dp_rank, int step) {
-  const BatchCut cut{run.global_batch_size, run.micro_batch_size, run.layout.dp};
+  const BatchCut cut = run.cut();
   Tokens tokens;
   for (int64_t m = 0; m < MicrobatchCount(cut); ++m) {
-    for (int row = 0; row < run.micro_batch_size; ++row) {
+    for (int row = 0; row < cut.micro_batch_size; ++row) {
       const int64_t sample =
           SamplePosition(int64_t{step} * run.global_batch_size, cut, dp_rank, m, row);
       for (int t = 0; t < kSequenceLength; ++t) {
-        tokens.inputs.push_back(TokenAt(sample, t));
-        tokens.targets.push_back(TokenAt(sample, t + 1));
+        tokens.inputs.push_back(sample == kNoSample ? 0 : TokenAt(sample, t));
+        tokens.targets.push_back(sample == kNoSample ? -1 : TokenAt(sample, t + 1));
       }
       tokens.document_begin.resize(tokens.inputs.size());
       const size_t first = tokens.inputs.size() - kSequenceLength;
@@ -85,25 +95,44 @@ Tokens TokensOfStep(const Run& run, int dp_rank, int step) {
   return tokens;
 }
 
+// This rank's part of each tensor.
+void AddTensors(const Engine& engine, std::map<std::string, std::vector<float>>* tensors) {
+  for (const ParameterSlice& slice : engine.table().slices) {
+    std::vector<float>& tensor = (*tensors)[slice.name];
+    tensor.resize(slice.global_shape[0] * slice.global_shape[1]);
+    const float* values = engine.parameters().As<float>().data() + slice.flat_offset;
+    for (int64_t i = 0; i < slice.count(); ++i) {
+      const int64_t row = slice.offset[0] + i / slice.extent[1];
+      const int64_t column = slice.offset[1] + i % slice.extent[1];
+      tensor[row * slice.global_shape[1] + column] = values[i];
+    }
+  }
+}
+
+struct Rank {
+  std::unique_ptr<Device> device = Device::Cpu();
+  std::unique_ptr<Engine> engine;
+};
+
 // Returns its errors: Catch2's assertions belong to the test's own thread.
-absl::Status TrainRank(const Run& run, int rank, CommunicatorSet& communicators, Curve& curve) {
+absl::Status TrainRank(const Run& run, int rank, CommunicatorSet& communicators, Curve& curve,
+                       Rank& here) {
   const int dp_rank = CoordinateOf(run.layout, rank).dp;
-  const std::unique_ptr<Device> device = Device::Cpu();
   CONVENE_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Engine> engine,
-      Engine::Create({.model = run.model,
-                      .layout = run.layout,
-                      .rank = rank,
-                      .seed = 11,
-                      .dtype = run.dtype,
-                      .reduce_dtype = run.reduce_dtype,
-                      .recompute = run.recompute,
-                      .packed_documents = run.packed,
-                      .micro_batch_size = run.micro_batch_size,
-                      .sequence_length = kSequenceLength,
-                      .microbatches = run.global_batch_size / run.layout.dp / run.micro_batch_size,
-                      .bucket_count_min = run.bucket_count_min},
-                     communicators, *device));
+      here.engine, Engine::Create({.model = run.model,
+                                   .layout = run.layout,
+                                   .rank = rank,
+                                   .seed = 11,
+                                   .dtype = run.dtype,
+                                   .reduce_dtype = run.reduce_dtype,
+                                   .recompute = run.recompute,
+                                   .packed_documents = run.packed,
+                                   .micro_batch_size = run.cut().micro_batch_size,
+                                   .sequence_length = kSequenceLength,
+                                   .microbatches = static_cast<int>(MicrobatchCount(run.cut())),
+                                   .bucket_count_min = run.bucket_count_min},
+                                  communicators, *here.device));
+  Engine* const engine = here.engine.get();
   for (int step = 0; step < kSteps; ++step) {
     const Tokens tokens = TokensOfStep(run, dp_rank, step);
     const TokenBatch batch{tokens.inputs.data(), tokens.targets.data(),
@@ -124,17 +153,21 @@ absl::Status TrainRank(const Run& run, int rank, CommunicatorSet& communicators,
 }
 
 Curve Train(const Run& run) {
-  std::vector<CommunicatorSet> sets = LoopbackCommunicators(run.layout);
+  std::vector<CommunicatorSet> sets = testing::MakeSets(run.transport, run.layout);
+  std::vector<Rank> ranks(run.layout.world_size());
   Curve curve;
   curve.parameters.resize(run.layout.world_size());
   std::vector<absl::Status> statuses(run.layout.world_size());
   std::vector<Thread> threads;
   for (int rank = 0; rank < run.layout.world_size(); ++rank) {
-    threads.emplace_back(absl::StrCat("rank ", rank),
-                         [&, rank] { statuses[rank] = TrainRank(run, rank, sets[rank], curve); });
+    threads.emplace_back(absl::StrCat("rank ", rank), [&, rank] {
+      statuses[rank] = TrainRank(run, rank, sets[rank], curve, ranks[rank]);
+    });
   }
   for (Thread& thread : threads) thread.Join();
   for (const absl::Status& status : statuses) REQUIRE_OK(status);
+  if (run.dtype != DType::kFloat32) return curve;
+  for (const Rank& rank : ranks) AddTensors(*rank.engine, &curve.tensors);
   return curve;
 }
 
@@ -180,6 +213,51 @@ TEST_CASE("every layout without accumulation trains like one process") {
 
 TEST_CASE("every layout with accumulation trains like one process") {
   CheckEveryLayout(Tiny(), 16, /*accumulate=*/true);
+}
+
+void CheckSameTensors(const Curve& curve, const Curve& expected) {
+  REQUIRE(curve.tensors.size() == expected.tensors.size());
+  for (const auto& [name, tensor] : curve.tensors) {
+    const std::vector<float>& other = expected.tensors.at(name);
+    REQUIRE(tensor.size() == other.size());
+    double distance = 0;
+    double length = 0;
+    for (size_t i = 0; i < tensor.size(); ++i) {
+      distance += std::pow(double{tensor[i]} - other[i], 2);
+      length += std::pow(other[i], 2);
+    }
+    INFO(name << " is " << std::sqrt(distance) << " away, of " << std::sqrt(length));
+    CHECK(std::sqrt(distance) < 1e-5 * std::sqrt(length));
+  }
+}
+
+TEST_CASE("a batch that does not divide trains like one process, over every transport") {
+  const int samples = 16;
+  const Curve expected = Train({Tiny(), {}, samples, samples});
+  for (const Transport transport : testing::kTransports) {
+    // Over dp 3 ranks have 6, 5 and 5 samples; over dp 5 one has 4; 3 does not divide 16 either.
+    for (const Layout layout : {Layout{1, 3, 1}, Layout{1, 3, 2}, Layout{2, 3, 1}, Layout{2, 3, 2},
+                                Layout{1, 5, 1}, Layout{2, 1, 1}}) {
+      for (const int micro_batch_size : {3, 8}) {
+        INFO(layout.ToString() << ", micro batches of up to " << micro_batch_size << " over "
+                               << testing::ToString(transport));
+        Run run{Tiny(), layout, samples, micro_batch_size};
+        run.transport = transport;
+        const Curve curve = Train(run);
+        CheckSameCurve(curve, expected);
+        CheckSameTensors(curve, expected);
+      }
+    }
+  }
+}
+
+TEST_CASE("ranks without a sample of their own train along") {
+  const Curve expected = Train({Tiny(true), {}, 2, 2});
+  for (const Layout layout : {Layout{1, 4, 1}, Layout{2, 3, 1}}) {
+    const Curve curve = Train({Tiny(true), layout, 2, 4});
+    CheckSameCurve(curve, expected);
+    CheckSameTensors(curve, expected);
+  }
 }
 
 TEST_CASE("tied embeddings train alike on one stage and on several") {

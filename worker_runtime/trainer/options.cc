@@ -117,46 +117,14 @@ absl::Status ValidateStepTokens(const TrainOptions& options, const Layout& layou
 }
 
 // Sizes are int inside a forward pass, and a message between pipeline stages is below 4 GiB.
-absl::Status ValidateMicroBatch(const TrainOptions& options) {
-  const double activations = static_cast<double>(options.micro_batch_size) *
+absl::Status ValidateMicroBatch(const TrainOptions& options, const Layout& layout) {
+  const double activations = static_cast<double>(CutOf(options, layout).micro_batch_size) *
                              options.sequence_length * options.model.hidden_size;
   if (activations < 1 << 30) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "micro_batch_size ", options.micro_batch_size, " x sequence_length ", options.sequence_length,
       " x hidden_size ", options.model.hidden_size,
       " must be below 2^30 numbers; choose a smaller micro_batch_size or sequence_length"));
-}
-
-// The largest divisor of `value` that is at most `wanted`.
-int64_t DivisorAtMost(int64_t value, int64_t wanted) {
-  for (int64_t divisor = std::min(value, wanted); divisor > 1; --divisor) {
-    if (value % divisor == 0) return divisor;
-  }
-  return 1;
-}
-
-absl::Status ValidateBatch(const TrainOptions& options, const Layout& layout) {
-  const int64_t global = options.global_batch_size;
-  const int64_t micro = options.micro_batch_size;
-  // Compared this way round, so that the product cannot overflow.
-  const bool is_too_large = micro > std::numeric_limits<int64_t>::max() / layout.dp;
-  const int64_t round = is_too_large ? 0 : micro * layout.dp;
-  if (!is_too_large && global % round == 0) return absl::OkStatus();
-  std::string remedy;
-  if (!is_too_large) {
-    const int64_t below = global / round * round;
-    remedy = absl::StrCat("global_batch_size can be ", below > 0 ? absl::StrCat(below, " or ") : "",
-                          below + round);
-  }
-  if (global % layout.dp == 0) {
-    absl::StrAppend(&remedy, remedy.empty() ? "" : "; or ", "micro_batch_size can be ",
-                    DivisorAtMost(global / layout.dp, micro));
-  } else if (remedy.empty()) {
-    remedy = "choose a smaller micro_batch_size";
-  }
-  return absl::InvalidArgumentError(absl::StrCat("global_batch_size ", global,
-                                                 " cannot be split over dp ", layout.dp,
-                                                 " x micro_batch_size ", micro, "; ", remedy));
 }
 
 std::string DescribeModel(const TrainOptions& options) {
@@ -190,6 +158,26 @@ std::string DescribeCheckpoints(const TrainOptions& options) {
   return text;
 }
 
+std::string DescribeSpares(const Layout& layout, int world_size) {
+  const int spares = world_size - layout.world_size();
+  if (spares == 0) return "";
+  const std::string ranks =
+      spares == 1 ? absl::StrCat("rank ", world_size - 1, " waits")
+                  : absl::StrCat("ranks ", layout.world_size(), " to ", world_size - 1, " wait");
+  return absl::StrCat("\nspares       ", ranks, " without training: tp ", layout.tp, " x pp ",
+                      layout.pp, " = ", layout.tp * layout.pp, " does not divide ", world_size,
+                      " ranks");
+}
+
+std::string DescribeBatch(const BatchCut& cut) {
+  const int64_t padding = PaddingRows(cut);
+  return absl::StrCat(
+      "global ", cut.global_batch_size, " = dp ", cut.dp_size, " x micro ", cut.micro_batch_size,
+      " x accumulation ", MicrobatchCount(cut),
+      padding == 0 ? ""
+                   : absl::StrCat(" less ", padding, padding == 1 ? " empty row" : " empty rows"));
+}
+
 }  // namespace
 
 absl::Status ValidateOptions(const TrainOptions& options, const Layout& layout) {
@@ -199,22 +187,20 @@ absl::Status ValidateOptions(const TrainOptions& options, const Layout& layout) 
   CONVENE_RETURN_IF_ERROR(ValidateModel(options.model, layout));
   CONVENE_RETURN_IF_ERROR(ValidateDocuments(options));
   CONVENE_RETURN_IF_ERROR(ValidateStepTokens(options, layout));
-  CONVENE_RETURN_IF_ERROR(ValidateBatch(options, layout));
-  return ValidateMicroBatch(options);
+  return ValidateMicroBatch(options, layout);
 }
 
-int64_t AccumulationSteps(const TrainOptions& options, const Layout& layout) {
-  return options.global_batch_size / (layout.dp * options.micro_batch_size);
+BatchCut CutOf(const TrainOptions& options, const Layout& layout) {
+  return EvenCut(options.global_batch_size, options.micro_batch_size, layout.dp);
 }
 
-std::string Describe(const TrainOptions& options, const Layout& layout) {
+std::string Describe(const TrainOptions& options, const Layout& layout, int world_size) {
   const int64_t step_tokens = options.global_batch_size * options.sequence_length;
   return absl::StrCat(
       "model        ", DescribeModel(options),  //
       "\nlayout       ", layout.ToString(), " on ", layout.world_size(),
-      layout.world_size() == 1 ? " rank" : " ranks",  //
-      "\nbatch        global ", options.global_batch_size, " = dp ", layout.dp, " x micro ",
-      options.micro_batch_size, " x accumulation ", AccumulationSteps(options, layout),  //
+      layout.world_size() == 1 ? " rank" : " ranks", DescribeSpares(layout, world_size),  //
+      "\nbatch        ", DescribeBatch(CutOf(options, layout)),                           //
       "\ntokens       ", WithThousands(step_tokens), " a step (", options.global_batch_size, " x ",
       options.sequence_length, "), ", HumanCount(static_cast<double>(step_tokens) * options.steps),
       " in ", WithThousands(options.steps), " steps",  //

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "worker_runtime/data/sample_order.h"
 #include "worker_runtime/device/dtype.h"
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/config.h"
@@ -72,15 +73,17 @@ struct TrainOptions {
 };
 
 // InvalidArgument names the key, its value and what would be right: ranges, relations (warm-up
-// within the steps), whether the global batch comes out even over dp x micro batch (with the
-// nearest sizes that do), and ValidateModel. Every rank gives the same answer.
+// within the steps), and ValidateModel. The global batch need not come out even: a job that lost a
+// node goes on with it. Every rank gives the same answer.
 absl::Status ValidateOptions(const TrainOptions& options, const Layout& layout);
 
-// Micro batches each data-parallel rank runs a step. REQUIRES: ValidateOptions said OK.
-int64_t AccumulationSteps(const TrainOptions& options, const Layout& layout);
+// How a step's samples are shared by the data-parallel ranks. A micro batch may have fewer rows
+// than options.micro_batch_size. REQUIRES: ValidateOptions said OK.
+BatchCut CutOf(const TrainOptions& options, const Layout& layout);
 
-// A few aligned lines to print at the start: model, layout, batch arithmetic, length, checkpoints;
-// with a newline at the end. REQUIRES: ValidateOptions said OK.
-std::string Describe(const TrainOptions& options, const Layout& layout);
+// A few aligned lines to print at the start: model, layout, spares, batch arithmetic, length,
+// checkpoints; with a newline at the end. `world_size`: of the job, of which the layout may not
+// need all ranks. REQUIRES: ValidateOptions said OK.
+std::string Describe(const TrainOptions& options, const Layout& layout, int world_size);
 
 }  // namespace convene::worker

@@ -25,8 +25,8 @@ absl::Status With(Change change, const Layout& layout = Layout{}) {
   return ValidateOptions(options, layout);
 }
 
-TEST_CASE("the defaults fit every layout their batch can be split over") {
-  for (int dp : {1, 2, 4, 8})
+TEST_CASE("the defaults fit every layout that the model can be split over") {
+  for (int dp : {1, 2, 3, 8, 100})
     CHECK_OK(With([](TrainOptions&) {}, Layout{.pp = 2, .dp = dp, .tp = 2}));
 }
 
@@ -41,30 +41,33 @@ TEST_CASE("sizes beyond what a forward pass or a step can hold are refused") {
   CHECK_OK(With([](TrainOptions& o) { o.global_batch_size = 1 << 22; }));
 }
 
-TEST_CASE("a batch that does not come out even names the nearest sizes that do") {
-  const auto batch = [](int64_t global, int64_t micro) {
-    return [=](TrainOptions& o) {
-      o.global_batch_size = global;
-      o.micro_batch_size = micro;
-    };
+TEST_CASE("a batch that does not come out even is cut all the same, and its empty rows are said") {
+  const auto batch = [](int64_t global, int64_t micro, int dp) {
+    TrainOptions options = Defaults();
+    options.global_batch_size = global;
+    options.micro_batch_size = micro;
+    const Layout layout = {.dp = dp};
+    CHECK_OK(ValidateOptions(options, layout));
+    const std::string text = Describe(options, layout, dp);
+    const size_t begin = text.find("global ");
+    return text.substr(begin, text.find('\n', begin) - begin);
   };
-  CHECK_STATUS(With(batch(30, 4), Layout{.dp = 2}), kInvalid,
-               "global_batch_size 30 cannot be split over dp 2 x micro_batch_size 4; "
-               "global_batch_size can be 24 or 32; or micro_batch_size can be 3");
-  // 32 samples cannot be shared by 3 ranks, whatever the micro batch.
-  CHECK_STATUS(With(batch(32, 4), Layout{.dp = 3}), kInvalid, "global_batch_size can be 24 or 36");
-  CHECK_STATUS(With(batch(4, 4), Layout{.dp = 2}), kInvalid,
-               "global_batch_size can be 8; or micro_batch_size can be 2");
-  CHECK_STATUS(With(batch(4, INT64_MAX), Layout{.dp = 2}), kInvalid, "micro_batch_size can be 2");
-  CHECK_STATUS(With(batch(4, INT64_MAX), Layout{.dp = 3}), kInvalid, "a smaller micro_batch_size");
+  CHECK(batch(32, 4, 4) == "global 32 = dp 4 x micro 4 x accumulation 2");
+  CHECK(batch(32, 4, 3) == "global 32 = dp 3 x micro 4 x accumulation 3 less 4 empty rows");
+  CHECK(batch(30, 4, 2) == "global 30 = dp 2 x micro 4 x accumulation 4 less 2 empty rows");
+  CHECK(batch(7, 2, 1) == "global 7 = dp 1 x micro 2 x accumulation 4 less 1 empty row");
+  CHECK(batch(4, INT64_MAX, 3) == "global 4 = dp 3 x micro 2 x accumulation 1 less 2 empty rows");
 }
 
-TEST_CASE("each size the error names is accepted") {
-  TrainOptions options = Defaults();
-  options.micro_batch_size = 3;
-  options.global_batch_size = 30;
-  CHECK_OK(ValidateOptions(options, Layout{.dp = 2}));
-  CHECK(AccumulationSteps(options, Layout{.dp = 2}) == 5);
+TEST_CASE("ranks that the layout does not need are told as spares, with the reason") {
+  const Layout layout = {.dp = 3, .tp = 2};
+  const auto described = [&](int world_size) { return Describe(Defaults(), layout, world_size); };
+  CHECK_THAT(described(6), !Catch::Contains("spares"));
+  CHECK_THAT(described(7), Catch::Contains("layout       dp3 x tp2 x pp1 on 6 ranks\n"
+                                           "spares       rank 6 waits without training: "
+                                           "tp 2 x pp 1 = 2 does not divide 7 ranks\nbatch "));
+  CHECK_THAT(Describe(Defaults(), Layout{.pp = 2, .dp = 1, .tp = 2}, 7),
+             Catch::Contains("ranks 4 to 6 wait without training: tp 2 x pp 2 = 4 does not "));
 }
 
 TEST_CASE("what is out of range is named with its value and the right one") {
@@ -124,7 +127,7 @@ TEST_CASE("the description says where documents are packed") {
   TrainOptions options = Defaults();
   options.packed_documents = true;
   options.eod_token = 10;
-  CHECK_THAT(Describe(options, Layout{}),
+  CHECK_THAT(Describe(options, Layout{}, 1),
              Catch::Contains("\ndocuments    packed, each apart; token 10 ends one\nrate "));
 }
 
@@ -134,7 +137,7 @@ TEST_CASE("the model is checked against the layout too") {
 }
 
 TEST_CASE("the description shows the batch arithmetic") {
-  CHECK(Describe(Defaults(), Layout{.pp = 2, .dp = 2, .tp = 2}) ==
+  CHECK(Describe(Defaults(), Layout{.pp = 2, .dp = 2, .tp = 2}, 8) ==
         "model        llama-tiny, 427,072 parameters "
         "(layers 8, hidden 64, ffn 192, heads 16/8 of 4, vocabulary 256)\n"
         "layout       dp2 x tp2 x pp2 on 8 ranks\n"
@@ -149,13 +152,13 @@ TEST_CASE("the description tells a changed shape and where checkpoints go") {
   options.model.layers = 4;
   options.model.tied_embeddings = true;
   options.checkpoint_dir = "/data/run1";
-  CHECK_THAT(Describe(options, Layout{}),
+  CHECK_THAT(Describe(options, Layout{}, 1),
              Catch::Contains("llama-tiny with changes, ") && Catch::Contains("256, tied)") &&
                  Catch::Contains("on 1 rank\n") &&
                  Catch::Contains("/data/run1, every 50 steps, newest 3 kept\n"));
   options.checkpoint_every = 0;
   options.resume = ResumeMode::kNone;
-  CHECK_THAT(Describe(options, Layout{}),
+  CHECK_THAT(Describe(options, Layout{}, 1),
              Catch::Contains("/data/run1, the last step only, newest 3 kept; starting fresh\n"));
 }
 

@@ -22,6 +22,7 @@
 #include "worker_runtime/contract/progress_page.h"
 #include "worker_runtime/data/dataset.h"
 #include "worker_runtime/data/prepare.h"
+#include "worker_runtime/data/sample_order.h"
 #include "worker_runtime/data/tokenizer.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/optimizer/learning_rate.h"
@@ -36,6 +37,7 @@
 #include "worker_runtime/trainer/engine.h"
 #include "worker_runtime/trainer/profile_text.h"
 #include "worker_runtime/trainer/reporter.h"
+#include "worker_runtime/trainer/spares.h"
 
 namespace convene::worker {
 namespace {
@@ -91,6 +93,7 @@ absl::StatusOr<Dataset> OpenData(const TrainOptions& options, const Contract& co
 
 EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layout, int rank,
                                 DeviceKind device) {
+  const BatchCut cut = CutOf(options, layout);
   return {.model = options.model,
           .layout = layout,
           .rank = rank,
@@ -100,9 +103,9 @@ EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layou
           .recompute = options.recompute,
           .deterministic = options.deterministic,
           .packed_documents = options.packed_documents,
-          .micro_batch_size = static_cast<int>(options.micro_batch_size),
+          .micro_batch_size = cut.micro_batch_size,
           .sequence_length = static_cast<int>(options.sequence_length),
-          .microbatches = static_cast<int>(AccumulationSteps(options, layout)),
+          .microbatches = static_cast<int>(MicrobatchCount(cut)),
           .clip_grad_norm = options.clip_grad_norm,
           .cuda_graphs = ChooseGraphs(options, layout, device == DeviceKind::kCuda).use_graphs,
           // Who waits for a peer in vain says so first.
@@ -210,8 +213,7 @@ class Training {
         collective_memory_(collective_memory),
         stop_(stop),
         progress_(progress),
-        loader_(dataset, options.seed,
-                {options.global_batch_size, static_cast<int>(options.micro_batch_size), layout.dp},
+        loader_(dataset, options.seed, CutOf(options, layout),
                 CoordinateOf(layout, contract.rank).dp, EndOfDocument(options)),
         skipped_steps_(options.max_skipped_steps) {}
 
@@ -481,28 +483,53 @@ std::unique_ptr<ProgressWriter> OpenProgress(const std::string& path) {
   return *std::move(writer);
 }
 
+absl::StatusOr<TrainingEnd> RunAsSpare(const Contract& contract, const Layout& layout) {
+  spdlog::info(
+      "rank {} is a spare: it waits without training, because the layout {} needs {} of {} "
+      "ranks",
+      contract.rank, layout.ToString(), layout.world_size(), contract.world_size);
+  CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<rendezvous::StoreClient> store,
+                           OpenJobStore(contract));
+  CONVENE_ASSIGN_OR_RETURN(const bool all_steps_done, WaitAsSpare(*store, KeyPrefix(contract)));
+  return all_steps_done ? TrainingEnd::kFinished : TrainingEnd::kStopped;
+}
+
+// The training has ended well: a spare that does not hear of it must not change that.
+void EndSpares(const Contract& contract, TrainingEnd end) {
+  const auto store = OpenJobStore(contract);
+  const absl::Status told =
+      store.ok() ? TellSpares(**store, KeyPrefix(contract), end == TrainingEnd::kFinished)
+                 : store.status();
+  if (!told.ok()) spdlog::warn("spare ranks do not hear of the end: {}", told.ToString());
+}
+
 // A connection that breaks while training is a peer that died: that peer's end is the cause, and
 // this rank is only to start again.
-absl::Status BlamePeer(const absl::Status& status) {
-  if (!absl::IsUnavailable(status)) return status;
-  return absl::AbortedError(status.message());
+absl::StatusOr<TrainingEnd> BlamePeer(const absl::StatusOr<TrainingEnd>& end) {
+  if (!absl::IsUnavailable(end.status())) return end;
+  return absl::AbortedError(end.status().message());
 }
 
 }  // namespace
 
-absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contract& contract,
+absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contract& job,
                                         StopToken& stop) {
   const int world_size =
-      options.print_memory_plan ? PlannedWorldSize(options, contract) : contract.world_size;
+      options.print_memory_plan ? PlannedWorldSize(options, job) : job.world_size;
   CONVENE_ASSIGN_OR_RETURN(const Layout layout, ResolveLayout(world_size, options.tp_size,
                                                               options.pp_size, options.dp_size));
   CONVENE_RETURN_IF_ERROR(ValidateOptions(options, layout));
+  const int spares = world_size - layout.world_size();
+  if (job.rank >= layout.world_size() && !options.print_memory_plan) {
+    return BlamePeer(RunAsSpare(job, layout));
+  }
+  const Contract contract = WithoutSpares(job, layout);
   absl::StatusOr<std::unique_ptr<Device>> opened = OpenDevice(options, contract);
   if (!options.print_memory_plan) opened = AgreeOnDevice(std::move(opened), contract);
   CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, std::move(opened));
   const bool is_gpu = device->kind() == DeviceKind::kCuda;
   if (contract.rank == 0) {
-    std::printf("%sdevice       %s, %s\n", Describe(options, layout).c_str(),
+    std::printf("%sdevice       %s, %s\n", Describe(options, layout, world_size).c_str(),
                 device->description().c_str(),
                 DTypeName(ChoosePrecision(options.precision, is_gpu)));
     const std::string graphs = ChooseGraphs(options, layout, is_gpu).text;
@@ -522,11 +549,12 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contr
   Training training(options, contract, layout, dataset, communicators, *device,
                     collective_memory.get(), stop, *progress);
   absl::StatusOr<TrainingEnd> end = training.Run();
+  if (end.ok() && spares > 0 && contract.rank == 0) EndSpares(contract, *end);
   if (end.ok()) return end;
   // The connections close before the memory goes that open messages still point into, and that the
   // GPU may still be working on.
   communicators = CommunicatorSet();
-  return BlamePeer(end.status());
+  return BlamePeer(end);
 }
 
 }  // namespace convene::worker

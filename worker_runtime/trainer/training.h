@@ -14,8 +14,9 @@ enum class TrainingEnd {
   kStopped,   // somebody's stop token asked; everything up to here is saved
 };
 
-// Every rank calls it with the same options. Rank 0 prints progress and writes the metrics. `stop`
-// is watched from the first step on.
+// Every rank calls it with the same options. A rank that the layout does not need is a spare: it
+// waits without training and ends as the others do. Rank 0 prints progress and writes the metrics.
+// `stop` is watched from the first step on.
 //
 // Errors: what ResolveLayout and ValidateOptions refuse, before anything is connected;
 // FailedPrecondition when some ranks have a GPU and some have none; those of the data, the
