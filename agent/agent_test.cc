@@ -260,22 +260,58 @@ TEST_CASE_METHOD(Fixture,
   }
 }
 
-TEST_CASE_METHOD(Fixture,
-                 "after the grace of a signal, and at a second signal, workers are killed") {
-  const bool again = GENERATE(false, true);
+TEST_CASE_METHOD(Fixture, "after the grace of a signal workers are killed") {
   AgentOptions options =
       Standalone("trap '' TERM; echo $$ >> $TEST_DIR/pids; while :; do sleep 600; done", 1);
-  options.stop_graces.signal = again ? absl::Seconds(600) : absl::Milliseconds(200);
+  options.stop_graces.signal = absl::Milliseconds(200);
   AgentProcess agent = Start(options);
-  const std::vector<UniqueFd> workers = WaitForProcesses("pids", 1);
+  WaitForProcesses("pids", 1);
   agent.Signal(SIGTERM);
-  REQUIRE(testing::PollUntil(
-      [&] { return absl::StrContains(agent.Out() + agent.Err(), "stopping the workers"); },
-      kPatience));
-  if (again) agent.Signal(SIGTERM);
   CHECK(agent.Wait() == 128 + SIGTERM);
-  CHECK_THAT(agent.Out() + agent.Err(),
-             Catch::Contains(again ? "second signal" : "the grace is over"));
+  CHECK_THAT(agent.Out() + agent.Err(), Catch::Contains("the grace is over"));
+}
+
+TEST_CASE_METHOD(Fixture, "a signal's echoes hurry nobody, whoever sends them and how often") {
+  // Longer than a person waits between two Ctrl-C.
+  AgentOptions options = Standalone(
+      "trap 'sleep 1.5; echo saved; exit 0' TERM INT; echo $$ >> $TEST_DIR/pids; while :; do sleep "
+      "0.02; done",
+      2);
+  AgentProcess agent = Start(options);
+  const std::vector<UniqueFd> workers = WaitForProcesses("pids", 2);
+  do {
+    agent.Signal(SIGTERM);
+    agent.Signal(SIGINT);
+  } while (!testing::PollUntil([&] { return absl::StrContains(agent.Out(), "saved"); },
+                               absl::Milliseconds(15)));
+  CHECK(agent.Wait() > 128);
+  CHECK_THAT(agent.Out(), Catch::Contains("[0] saved\n") && Catch::Contains("[1] saved\n"));
+  CHECK_THAT(agent.Out() + agent.Err(), !Catch::Contains("killing the workers"));
+}
+
+TEST_CASE_METHOD(Fixture,
+                 "a worker that dies of a scheduler's TERM before the agent has got its own has "
+                 "not failed") {
+  AgentOptions options = Standalone("echo $$ >> $TEST_DIR/pids; exec sleep 600", 2);
+  options.echo_patience = absl::Seconds(20);
+  AgentProcess agent = Start(options);
+  const std::vector<UniqueFd> workers = WaitForProcesses("pids", 2);
+  kill(pids[0], SIGTERM);
+  REQUIRE(EndsSoon(workers[0]));
+  agent.Signal(SIGTERM);
+  CHECK(agent.Wait() == 128 + SIGTERM);
+  CHECK_THAT(agent.Out() + agent.Err(), !Catch::Contains("failed"));
+}
+
+TEST_CASE_METHOD(Fixture,
+                 "a worker that dies of a TERM that nobody sends to the agent has failed") {
+  const bool by_shell = GENERATE(false, true);
+  AgentProcess agent = Start(Standalone(by_shell ? "[ $RANK = 0 ] && exec sleep 600; exit 143"
+                                                 : "[ $RANK = 0 ] && exec sleep 600; kill -TERM $$",
+                                        2));
+  CHECK(agent.Wait() == 1);
+  CHECK_THAT(agent.Explanation(),
+             Catch::Contains("rank 1 (local rank 1, pid ") && Catch::Contains("SIGTERM"));
 }
 
 TEST_CASE_METHOD(Fixture, "a change of members has a grace of its own") {

@@ -22,6 +22,7 @@
 #include "tools/base/random.h"
 #include "tools/base/signals.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/stop_request.h"
 #include "worker_runtime/contract/names.h"
 
 namespace convene::agent {
@@ -138,12 +139,13 @@ Result Node::Run() {
       group_->SetPaused(true);
       hang_watch_.SetPaused(true);
     }
-    MonotonicTime deadline = NextTimer(state_);
+    MonotonicTime deadline = std::min(NextTimer(state_), held_until_);
     if (group_ != nullptr) deadline = std::min(deadline, group_->next_deadline());
     loop_.RunOnce(deadline);
     const MonotonicTime now = Clock::Real().Now();
     if (group_ != nullptr) group_->OnTime(now);
     ReportEnds();
+    if (now >= held_until_) ReleaseHeld();
     if (now >= NextTimer(state_)) Take(Timer{});
   }
   WindUp();
@@ -203,7 +205,20 @@ void Node::OnNews(RendezvousLink::News&& news) {
 void Node::OnSignal() {
   signalfd_siginfo info;
   if (read(signals_.get(), &info, sizeof(info)) != sizeof(info)) return;
-  Take(SignalReceived{static_cast<int>(info.ssi_signo)});
+  Take(SignalReceived{SignalOf(info)});
+  ReleaseHeld();
+}
+
+void Node::TakeEnd(Event event, bool may_be_of_stop) {
+  const bool holds = held_until_ != MonotonicTime::InfiniteFuture();
+  if (!holds && (!may_be_of_stop || state_.stop_request.made())) return Take(std::move(event));
+  if (!holds) held_until_ = Clock::Real().Now() + options_.echo_patience;
+  held_.push_back(std::move(event));
+}
+
+void Node::ReleaseHeld() {
+  held_until_ = MonotonicTime::InfiniteFuture();
+  for (Event& event : std::exchange(held_, {})) Take(std::move(event));
 }
 
 void Node::OnSuspend() {
@@ -306,7 +321,7 @@ void Node::Do(StartWorkers& action) {
   };
   listener.on_gone = [this] {
     ReportEnds();
-    Take(WorkersGone{});
+    TakeEnd(WorkersGone{}, false);
   };
   group_ = std::make_unique<WorkerGroup>(loop_, console_, custody_, std::move(listener));
   const absl::Status status = Launch(action);
@@ -344,7 +359,12 @@ void Node::ReportEnds() {
   if (may_be_cause && std::any_of(ended.begin(), ended.end(), has_failed)) {
     OrderByCause(logs_->ReadErrors(), ended);
   }
-  for (WorkerExited& exited : ended) Take(std::move(exited));
+  for (WorkerExited& exited : ended) {
+    const bool is_of_stop =
+        std::any_of(options_.ending_signals.begin(), options_.ending_signals.end(),
+                    [&](int signal) { return IsDeathOf(signal, exited.status); });
+    TakeEnd(std::move(exited), is_of_stop && state_.phase == Phase::kRunning);
+  }
 }
 
 void Node::Do(StopWorkers& action) {
@@ -397,7 +417,7 @@ void Node::Do(RunHealthCheck& action) {
   auto check = StartHealthCheck(loop_, options_.health_check, EnvironmentStrings(table),
                                 [this](const absl::Status& status) {
                                   health_check_.reset();
-                                  Take(HealthChecked{status});
+                                  TakeEnd(HealthChecked{status}, !status.ok());
                                 });
   if (!check.ok()) return Take(HealthChecked{check.status()});
   health_check_ = *std::move(check);

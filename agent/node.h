@@ -47,6 +47,11 @@ class Node {
   // agent.
   void OnSuspend();
   void Take(Event event) { events_.push_back(std::move(event)); }
+  // For the ends of workers and health checks. An end that a signal to all processes of the step
+  // explains is held, and later ends behind it, until this process has got that signal too, or
+  // echo_patience is over.
+  void TakeEnd(Event event, bool may_be_of_stop);
+  void ReleaseHeld();
   void StepOnce();
 
   void Do(OpenStream& action);
@@ -84,6 +89,8 @@ class Node {
   const std::string program_;
   State state_;
   std::deque<Event> events_;
+  std::deque<Event> held_;  // TakeEnd's
+  MonotonicTime held_until_ = MonotonicTime::InfiniteFuture();
   std::optional<Result> result_;
 
   EventLoop loop_;

@@ -88,6 +88,10 @@ struct AgentOptions {
   // These end the run: workers get the same one, then this process leaves. Blocked in every thread
   // by the caller.
   std::vector<int> ending_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  // How long a worker's death by one of them is held before it counts as a failure: Slurm
+  // (proctrack/linuxproc) signals every process of a step itself, all within 10 ms, and this
+  // process's own may come last.
+  absl::Duration echo_patience = absl::Milliseconds(50);
   // After SIGKILL: workers that are there still then hang in the kernel, and the agent ends
   // with 71.
   absl::Duration kill_patience = absl::Seconds(30);

@@ -97,11 +97,15 @@ ExitVerdict ClassifyExit(const ExitStatus& status, bool in_session) {
   return verdict;
 }
 
+bool IsDeathOf(int signal, const ExitStatus& status) {
+  return status.signal != 0 ? status.signal == signal : status.exit_code == 128 + signal;
+}
+
 bool IsAnswerTo(int signal, const ExitStatus& status, bool in_session) {
   if (status.signal != 0) return status.signal == signal;
   return !in_session || status.exit_code == static_cast<int>(ExitCode::kOk) ||
          status.exit_code == static_cast<int>(ExitCode::kMembershipChanged) ||
-         status.exit_code == 128 + signal;
+         IsDeathOf(signal, status);
 }
 
 }  // namespace convene::agent

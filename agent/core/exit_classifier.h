@@ -34,6 +34,10 @@ struct ExitVerdict {
 // tools/base/exit_code.h. A foreign program may mean something else by 64.
 ExitVerdict ClassifyExit(const ExitStatus& status, bool in_session);
 
+// Whether a process that does nothing about `signal` ends so: by it, or as a shell says it, with
+// 128 + signal.
+bool IsDeathOf(int signal, const ExitStatus& status);
+
 // Whether `status` is what `signal`, sent to the worker, asks for: death by it, a shell's 128 +
 // signal, 0, or 75. A foreign program may answer with any exit code.
 bool IsAnswerTo(int signal, const ExitStatus& status, bool in_session);

@@ -56,6 +56,14 @@ TEST_CASE("only a worker in session means bad usage by 64") {
   CHECK_FALSE(ClassifyExit({1, 0}, /*in_session=*/true).is_final);
 }
 
+TEST_CASE("a death by a signal is told by the kernel or by a shell") {
+  CHECK(IsDeathOf(SIGTERM, {0, SIGTERM}));
+  CHECK(IsDeathOf(SIGTERM, {143, 0}));
+  CHECK_FALSE(IsDeathOf(SIGTERM, {0, SIGKILL}));
+  CHECK_FALSE(IsDeathOf(SIGTERM, {0, 0}));
+  CHECK_FALSE(IsDeathOf(SIGTERM, {1, 0}));
+}
+
 TEST_CASE("a foreign program may answer a signal with any code, but not with a crash") {
   CHECK(IsAnswerTo(SIGTERM, {3, 0}, /*in_session=*/false));
   CHECK_FALSE(IsAnswerTo(SIGTERM, {3, 0}, /*in_session=*/true));

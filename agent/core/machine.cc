@@ -273,7 +273,7 @@ void Stepper::OnStop(const Stop& stop) {
   }
   // A peer died while this node was saving: what is being saved will never be complete.
   if (s_.phase == Phase::kStopping && stop.kind == StopKind::kAbort &&
-      s_.stop_kind == StopKind::kCheckpoint && s_.signals == 0) {
+      s_.stop_kind == StopKind::kCheckpoint && !s_.stop_request.made()) {
     Abort(stop.why);
   }
 }
@@ -359,7 +359,7 @@ bool Stepper::IsFailure(const ExitStatus& status, bool in_session) const {
     return ClassifyExit(status, in_session).kind != ExitKind::kSucceeded;
   }
   const bool saves = s_.phase == Phase::kStopping && s_.stop_kind == StopKind::kCheckpoint &&
-                     s_.signals == 0 && !s_.verdict.has_value();
+                     !s_.stop_request.made() && !s_.verdict.has_value();
   return saves && !IsAnswerTo(SIGTERM, status, in_session) &&
          !(s_.killed && IsAnswerTo(SIGKILL, status, in_session));
 }
@@ -429,20 +429,22 @@ void Stepper::On(const WorkersGone&) {
 
 void Stepper::On(const SignalReceived& received) {
   if (s_.phase == Phase::kFinished) return;
-  ++s_.signals;
-  const std::string why = absl::StrCat(SignalName(received.signal), " received");
-  if (s_.signals > 1 && s_.phase == Phase::kStopping) {
+  const StopRequest::Decision decision = s_.stop_request.Hear(received.signal, now_);
+  if (decision.meaning == StopRequest::Meaning::kEcho) return;
+  if (decision.meaning == StopRequest::Meaning::kAtOnce) {
+    if (s_.phase == Phase::kLeaving) return FinishNow(*s_.verdict);
+    if (s_.phase != Phase::kStopping || s_.killed) return;
     s_.killed = true;
     s_.stop_deadline = now_ + s_.rules.kill_patience;
-    actions_.push_back(KillWorkers{"second signal"});
+    actions_.push_back(KillWorkers{decision.why});
     return;
   }
-  if (s_.signals > 1 && s_.phase == Phase::kLeaving) return FinishNow(*s_.verdict);
   if (!s_.verdict.has_value()) {
-    s_.verdict = WithFailure(ResultOfSignal(received.signal), s_.failure);
+    s_.verdict = WithFailure(ResultOfSignal(received.signal.number), s_.failure);
   }
   if (!HasWorkers()) return LeaveAndFinish();
-  BeginStop(StopKind::kCheckpoint, received.signal, false, false, s_.rules.stop_graces.signal, why);
+  BeginStop(StopKind::kCheckpoint, received.signal.number, false, false,
+            s_.rules.stop_graces.signal, decision.why);
 }
 
 void Stepper::On(const Timer&) {

@@ -84,6 +84,7 @@
 #include "rendezvous/quorum/messages.h"
 #include "tools/base/backoff.h"
 #include "tools/base/clock.h"
+#include "tools/base/stop_request.h"
 
 namespace convene::agent {
 
@@ -160,7 +161,7 @@ struct SpawnFailed {
   absl::Status status;  // NotFound, PermissionDenied, InvalidArgument: the program; else: this node
 };
 struct SignalReceived {
-  int signal = 0;
+  ReceivedSignal signal;
 };
 struct Timer {};
 
@@ -274,7 +275,7 @@ struct State {
   rendezvous::StopKind stop_kind = rendezvous::StopKind::kAbort;
   MonotonicTime stop_deadline = MonotonicTime::InfiniteFuture();
   bool killed = false;
-  int signals = 0;                // that the person sent
+  StopRequest stop_request;       // of a person or a scheduler, by signals
   std::optional<Result> verdict;  // how to finish once the workers are gone; none: Ready again
 };
 

@@ -99,7 +99,7 @@ void SimAgent::FailWorker(const ExitStatus& status) {
 
 void SimAgent::Signal() {
   Disturb();
-  Receive(agent::SignalReceived{SIGTERM});
+  Receive(agent::SignalReceived{{SIGTERM}});
 }
 
 bool SimAgent::IsFaithful() const {

@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
+#include "tools/base/clock.h"
 #include "tools/base/exit_code.h"
 #include "tools/base/files.h"
 #include "tools/base/signals.h"
@@ -107,12 +108,15 @@ void Session::Listen() {
 void Session::OnSignal() {
   signalfd_siginfo info;
   if (read(signals_.get(), &info, sizeof(info)) != sizeof(info)) return;
-  const int signal_number = static_cast<int>(info.ssi_signo);
-  if (signalled_ || !token_.is_watched()) EndNow(ExitCodeForSignal(signal_number));
-  signalled_ = true;
+  const ReceivedSignal signal = SignalOf(info);
+  const StopRequest::Meaning meaning = stop_request_.Hear(signal, Clock::Real().Now()).meaning;
+  if (meaning == StopRequest::Meaning::kAtOnce || !token_.is_watched()) {
+    EndNow(ExitCodeForSignal(signal.number));
+  }
+  if (meaning == StopRequest::Meaning::kEcho) return;
   // The agent says "checkpoint" first and sends TERM to programs that do not listen: the word
   // outranks the signal.
-  if (token_.reason() == StopReason::kNone) token_.Request(StopReason::kTerminated, signal_number);
+  if (token_.reason() == StopReason::kNone) token_.Request(StopReason::kTerminated, signal.number);
 }
 
 bool Session::OnSocket() {

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tools/base/stop_request.h"
 #include "tools/base/thread.h"
 #include "tools/base/unique_fd.h"
 #include "worker_runtime/contract/contract.h"
@@ -26,7 +27,8 @@ class Session {
   //   end the process at once: with ExitCode::kMembershipChanged, or with 128 + signal.
   //   "abort", or the agent's end of the socket closing: the process ends at once with
   //   ExitCode::kMembershipChanged, because peers are gone and a collective may never return.
-  //   A second SIGTERM or SIGINT: the process ends at once with 128 + signal.
+  //   Further SIGTERM and SIGINT: echoes of the same request (tools/base/stop_request.h), but for a
+  //   second Ctrl-C, clearly later: the process ends at once with 128 + signal.
   // `token` outlives the session.
   static absl::StatusOr<std::unique_ptr<Session>> Start(const Contract& contract, StopToken& token);
   ~Session();
@@ -44,7 +46,7 @@ class Session {
   const UniqueFd wake_;    // written to by the destructor
   StopToken& token_;
   // The thread's own.
-  bool signalled_ = false;
+  StopRequest stop_request_;
   std::string partial_line_;
   Thread thread_;
 };

@@ -1,5 +1,6 @@
 #include "worker_runtime/session/session.h"
 
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -7,11 +8,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "tools/base/clock.h"
+#include "tools/base/files.h"
+#include "tools/base/stop_request.h"
+#include "tools/base/testing/poll.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
 #include "tools/base/unique_fd.h"
@@ -19,6 +26,7 @@
 namespace convene::worker {
 namespace {
 
+using convene::testing::PollUntil;
 using convene::testing::TempDir;
 
 constexpr char kSocketName[] = "agent.sock";
@@ -28,8 +36,10 @@ constexpr unsigned kPatienceSeconds = 30;
 char Code(StopReason reason) { return static_cast<char>('0' + static_cast<int>(reason)); }
 
 // Tells each change of its stop token as one byte to `report`.
-[[noreturn]] void BeWorker(const Contract& contract, int report) {
+[[noreturn]] void BeWorker(const Contract& contract, int report, const std::string& terminal) {
   alarm(kPatienceSeconds);
+  // The terminal that a session's leader opens becomes its controlling one.
+  if (!terminal.empty() && (setsid() < 0 || open(terminal.c_str(), O_RDWR) < 0)) _exit(1);
   BlockStopSignals();
   StopToken token;
   token.Watch();
@@ -48,7 +58,8 @@ char Code(StopReason reason) { return static_cast<char>('0' + static_cast<int>(r
 // A worker process and, when it has one, its agent's end of the session.
 class Worker {
  public:
-  explicit Worker(bool has_agent) {
+  // `terminal`: the path of its controlling one; "" = as the test's.
+  explicit Worker(bool has_agent, const std::string& terminal = "") {
     alarm(kPatienceSeconds);
     // A relative name: the directory's own may be longer than a socket's address.
     REQUIRE(chdir(directory_.path().c_str()) == 0);
@@ -68,7 +79,7 @@ class Worker {
     if (has_agent) contract.session_path = kSocketName;
     process_ = fork();
     REQUIRE(process_ >= 0);
-    if (process_ == 0) BeWorker(contract, report_end.get());
+    if (process_ == 0) BeWorker(contract, report_end.get(), terminal);
     if (has_agent) agent_.Reset(accept(listener.get(), nullptr, nullptr));
     CHECK(NextReport() == Code(StopReason::kNone));
   }
@@ -93,6 +104,16 @@ class Worker {
   }
   void HangUp() { agent_.Reset(); }
   void Signal(int number) { CHECK(kill(process_, number) == 0); }
+  // Signals, and waits until the session has taken the signal: what is said next comes after it.
+  void SignalAndAwait(int number) {
+    Signal(number);
+    const uint64_t bit = uint64_t{1} << (number - 1);
+    CHECK(PollUntil([&] { return (PendingSignals() & bit) == 0; }, absl::Seconds(20)));
+  }
+  bool HasEnded() const {
+    siginfo_t info = {};
+    return waitid(P_PID, process_, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
+  }
 
   // The reason that the worker's token has next; 0 when it ended instead.
   char NextReport() {
@@ -108,6 +129,15 @@ class Worker {
   }
 
  private:
+  // Of the whole process, a bit each.
+  uint64_t PendingSignals() const {
+    const auto status = ReadFile(absl::StrCat("/proc/", process_, "/status"));
+    REQUIRE_OK(status);
+    const size_t at = status->find("ShdPnd:\t");
+    REQUIRE(at != std::string::npos);
+    return std::stoull(status->substr(at + 8), nullptr, 16);
+  }
+
   TempDir directory_;
   UniqueFd report_;
   UniqueFd agent_;
@@ -144,30 +174,44 @@ TEST_CASE("checkpoint asks for a stop, also in pieces and behind words nobody kn
   CHECK(worker.NextReport() == Code(StopReason::kMembershipChanged));
 }
 
-TEST_CASE("the first TERM asks for a stop, the second ends the worker with 143") {
-  Worker worker(/*has_agent=*/false);
-  worker.Signal(SIGTERM);
+TEST_CASE("TERM and INT from several senders are one request") {
+  Worker worker(/*has_agent=*/true);
+  worker.SignalAndAwait(SIGTERM);
   CHECK(worker.NextReport() == Code(StopReason::kTerminated));
-  worker.Signal(SIGTERM);
-  CHECK(worker.ExitCode() == 143);
+  for (const int number : {SIGTERM, SIGINT, SIGTERM, SIGINT}) worker.SignalAndAwait(number);
+  worker.Say("checkpoint a node joins\n");
+  CHECK(worker.NextReport() == Code(StopReason::kMembershipChanged));
 }
 
-TEST_CASE("INT after TERM ends the worker with 130") {
-  Worker worker(/*has_agent=*/false);
-  worker.Signal(SIGTERM);
-  CHECK(worker.NextReport() == Code(StopReason::kTerminated));
-  worker.Signal(SIGINT);
-  CHECK(worker.ExitCode() == 130);
-}
-
-TEST_CASE("checkpoint outranks the TERM before it, and a second TERM still ends the worker") {
+TEST_CASE("checkpoint outranks the TERM before it, and a TERM after it changes nothing") {
   Worker worker(/*has_agent=*/true);
   worker.Signal(SIGTERM);
   CHECK(worker.NextReport() == Code(StopReason::kTerminated));
   worker.Say("checkpoint a node joins\n");
   CHECK(worker.NextReport() == Code(StopReason::kMembershipChanged));
-  worker.Signal(SIGTERM);
-  CHECK(worker.ExitCode() == 143);
+  worker.SignalAndAwait(SIGTERM);
+  worker.Say("abort node1 is gone\n");
+  CHECK(worker.ExitCode() == 75);
+}
+
+TEST_CASE("a second Ctrl-C, clearly later, ends a worker on a terminal at once with 130") {
+  const UniqueFd keyboard(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+  REQUIRE(keyboard.valid());
+  REQUIRE(grantpt(keyboard.get()) == 0);
+  REQUIRE(unlockpt(keyboard.get()) == 0);
+  Worker worker(/*has_agent=*/false, ptsname(keyboard.get()));
+  const auto press = [&] { CHECK(write(keyboard.get(), "\x03", 1) == 1); };
+  const MonotonicTime begin = Clock::Real().Now();
+  press();
+  CHECK(worker.NextReport() == Code(StopReason::kTerminated));
+  CHECK(PollUntil(
+      [&] {
+        press();
+        return worker.HasEnded();
+      },
+      absl::Seconds(20)));
+  CHECK(Clock::Real().Now() - begin >= StopRequest::kClearlyLater);
+  CHECK(worker.ExitCode() == 130);
 }
 
 TEST_CASE("without its agent's socket a session does not start") {

@@ -1,0 +1,110 @@
+"""A request to stop is one request, whoever sends it and how often: what was being saved is saved, at the current step."""
+
+import fcntl
+import os
+import pty
+import re
+import signal
+import subprocess
+import termios
+import time
+import unittest
+
+from tests.support.convene_testing import CONVENE, CONVENE_TRAIN, ConveneTestCase, find_program, read_metrics, wait_until
+
+
+def become_terminals_leader():
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+class StopSignalsTest(ConveneTestCase):
+
+    def train(self, nproc=2, **changes):
+        # A checkpoint only at the stop: nothing else can stand in for it.
+        arguments = self.train_arguments(steps=100000, checkpoint_every=100000, **changes)
+        return ['run', '--standalone', '--nproc-per-node', str(nproc), '--no-python', find_program(CONVENE_TRAIN), *arguments]
+
+    def assert_saved_at_the_last_step(self):
+        """The checkpoint is whole, of the last step that was reported, and another run goes on from it."""
+        last = read_metrics(self.path('metrics.jsonl'))[-1]['step']
+        agent = self.start(CONVENE, *self.train(), log='resumed.log')
+        self.wait_for_step(last + 3)
+        agent.send_signal(signal.SIGTERM)
+        text = self.finish(agent, 60, 128 + signal.SIGTERM)
+        steps = [m['step'] for m in read_metrics(self.path('metrics.jsonl'))]
+        self.assertEqual(steps, list(range(1, len(steps) + 1)), text[-3000:])
+        self.assert_nothing_left()
+
+    def test_term_from_several_senders_until_the_end_loses_no_step(self):
+        agent = self.start(CONVENE, *self.train())
+        self.wait_for_step(5)
+        targets = [agent.pid, *self.workers().values()]
+        self.assertEqual(len(targets), 3)
+        # As Slurm's linuxproc at a time limit, and on: to every process, a few milliseconds apart, while they save.
+        number = 0
+        while agent.poll() is None:
+            for pid in targets:
+                try:
+                    os.kill(pid, signal.SIGTERM if number % 3 else signal.SIGINT)
+                except ProcessLookupError:
+                    pass
+            number += 1
+            time.sleep((0.001, 0.002, 0.015)[number % 3])
+        self.assertGreater(number, 1)
+        text = self.output(agent)
+        self.assertIn(agent.returncode, (128 + signal.SIGTERM, 128 + signal.SIGINT), text[-3000:])
+        self.assertNotIn('killing', text)
+        self.assert_saved_at_the_last_step()
+
+    def test_workers_that_hear_the_scheduler_before_their_agent_does(self):
+        agent = self.start(CONVENE, *self.train())
+        self.wait_for_step(5)
+        for pid in (*self.workers().values(), agent.pid, *self.workers().values(), agent.pid):
+            try:
+                os.kill(pid, signal.SIGTERM)
+            except ProcessLookupError:
+                pass
+        self.finish(agent, 60, 128 + signal.SIGTERM)
+        self.assert_saved_at_the_last_step()
+
+    def run_on_terminal(self, *arguments):
+        master, slave = pty.openpty()
+        self.addCleanup(os.close, master)
+        name, value = self.marker.split('=', 1)
+        log = self.path('terminal.log')
+        with open(log, 'wb') as out:
+            agent = subprocess.Popen([find_program(CONVENE), *arguments], stdin=slave, stdout=out, stderr=out,
+                                     preexec_fn=become_terminals_leader, env={**os.environ, name: value, 'T': self.directory})
+        os.close(slave)
+        agent.log_path = log
+        self.addCleanup(agent.wait, 10)
+        self.addCleanup(lambda: agent.poll() is None and agent.kill())
+        return master, agent
+
+    def test_control_c_that_is_held_down_for_a_moment_saves(self):
+        master, agent = self.run_on_terminal(*self.train())
+        self.wait_for_step(5)
+        for _ in range(10):
+            os.write(master, b'\x03')
+            time.sleep(0.03)
+        self.finish(agent, 60, 128 + signal.SIGINT)
+        self.assert_saved_at_the_last_step()
+
+    def test_a_second_control_c_clearly_later_means_at_once(self):
+        master, agent = self.run_on_terminal(
+            'run', '--standalone', '--no-python', '/bin/sh', '-c', 'trap "" INT TERM; echo $$ > $T/worker; while :; do sleep 1; done')
+        wait_until(lambda: os.path.exists(self.path('worker')), 20, 'the worker')
+        os.write(master, b'\x03')
+        wait_until(lambda: 'stopping the workers' in self.output(agent), 20, 'the first is heard')
+        self.assertIn('Ctrl-C once more', self.output(agent))
+        time.sleep(1.1)
+        self.assertIsNone(agent.poll())
+        os.write(master, b'\x03')
+        text = self.finish(agent, 20, 128 + signal.SIGINT)
+        self.assertTrue(re.search('killing the workers.*a second time', text), text)
+        self.assert_nothing_left()
+
+
+if __name__ == '__main__':
+    unittest.main()

@@ -1,0 +1,51 @@
+#include "tools/base/stop_request.h"
+
+#include <signal.h>
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace convene {
+namespace {
+
+bool IsKey(const ReceivedSignal& signal) {
+  return signal.from_kernel && (signal.number == SIGINT || signal.number == SIGQUIT);
+}
+
+std::string Description(const ReceivedSignal& signal) {
+  const char* const name = sigabbrev_np(signal.number);
+  std::string text = name == nullptr ? absl::StrCat("signal ", signal.number, " received")
+                                     : absl::StrCat("SIG", name, " received");
+  if (IsKey(signal)) {
+    absl::StrAppend(&text, " from the terminal");
+  } else if (signal.sender > 0) {
+    absl::StrAppend(&text, " from pid ", signal.sender);
+  }
+  return text;
+}
+
+}  // namespace
+
+ReceivedSignal SignalOf(const signalfd_siginfo& info) {
+  return {static_cast<int>(info.ssi_signo), info.ssi_code == SI_KERNEL,
+          static_cast<pid_t>(info.ssi_pid)};
+}
+
+StopRequest::Decision StopRequest::Hear(const ReceivedSignal& signal, MonotonicTime now) {
+  std::string what = Description(signal);
+  const bool is_key = IsKey(signal);
+  const bool is_second_key = is_key && first_key_at_.has_value();
+  if (is_key && !is_second_key) first_key_at_ = now;
+  if (is_second_key && now - *first_key_at_ >= kClearlyLater) {
+    return {Meaning::kAtOnce, absl::StrCat(what, " a second time: at once")};
+  }
+  if (std::exchange(made_, true)) {
+    return {Meaning::kEcho, absl::StrCat(what, ", but the stop was requested before")};
+  }
+  if (is_key) absl::StrAppend(&what, "; Ctrl-C once more, after a second or later, stops at once");
+  return {Meaning::kStop, std::move(what)};
+}
+
+}  // namespace convene
