@@ -133,6 +133,8 @@ def part_tidy(run: Run) -> None:
     run.step('tools/ci/bazel_events_test.py')
     run.step('tools/ci/tidy_test.py')
     run.step('tools/ci/tidy')
+    run.step('tools/ci/one_definition_test.py')
+    run.step('tools/ci/one_definition')
 
 
 def part_scripts(run: Run) -> None:
