@@ -32,9 +32,10 @@ absl::Status CheckTurn(const Request& request, const Conversation& conversation,
   return absl::OkStatus();
 }
 
-absl::Status AnswerMulti(Request& request, Table* table, Outbox* outbox, Table::Woken* woken) {
+absl::Status AnswerMulti(Request& request, Table* table, SendQueue* send_queue,
+                         Table::Woken* woken) {
   if (request.opcode == Opcode::kMultiGet) {
-    for (const std::string& key : request.keys) EncodeValue(table->Get(key), outbox);
+    for (const std::string& key : request.keys) EncodeValue(table->Get(key), send_queue);
     return absl::OkStatus();
   }
   for (size_t i = 0; i < request.keys.size(); ++i) {
@@ -43,32 +44,32 @@ absl::Status AnswerMulti(Request& request, Table* table, Outbox* outbox, Table::
   return absl::OkStatus();
 }
 
-absl::Status AnswerQueue(ConnectionId id, Request& request, Table* table, Outbox* outbox,
+absl::Status AnswerQueue(ConnectionId id, Request& request, Table* table, SendQueue* send_queue,
                          Table::Woken* woken) {
   const std::string& key = request.keys[0];
   if (request.opcode == Opcode::kQueuePush) {
     return table->QueuePush(key, std::move(request.values[0]), woken);
   }
   if (request.opcode == Opcode::kQueueLen) {
-    EncodeNumber(static_cast<int64_t>(table->QueueLength(key)), outbox);
+    EncodeNumber(static_cast<int64_t>(table->QueueLength(key)), send_queue);
     return absl::OkStatus();
   }
   const Table::Popped popped = table->QueuePop(id, key, woken);
-  EncodeNumber(static_cast<int64_t>(popped.length_before), outbox);
-  if (popped.length_before > 0) EncodeValue(popped.item, outbox);
+  EncodeNumber(static_cast<int64_t>(popped.length_before), send_queue);
+  if (popped.length_before > 0) EncodeValue(popped.item, send_queue);
   return absl::OkStatus();
 }
 
-void AnswerListKeys(const Table& table, Outbox* outbox) {
+void AnswerListKeys(const Table& table, SendQueue* send_queue) {
   const std::vector<std::string> keys = table.Keys();
-  EncodeNumber(static_cast<int64_t>(keys.size()), outbox);
-  for (const std::string& key : keys) EncodeBytes(key, outbox);
+  EncodeNumber(static_cast<int64_t>(keys.size()), send_queue);
+  for (const std::string& key : keys) EncodeBytes(key, send_queue);
 }
 
 }  // namespace
 
-absl::Status Answer(Request& request, Conversation* conversation, Table* table, Outbox* outbox,
-                    Table::Woken* woken) {
+absl::Status Answer(Request& request, Conversation* conversation, Table* table,
+                    SendQueue* send_queue, Table::Woken* woken) {
   CONVENE_RETURN_IF_ERROR(CheckTurn(request, *conversation, *table));
   const ConnectionId id = conversation->id;
   if (request.opcode != Opcode::kQueuePop) table->ReleaseReservation(id, woken);
@@ -82,62 +83,62 @@ absl::Status Answer(Request& request, Conversation* conversation, Table* table, 
       CONVENE_ASSIGN_OR_RETURN(const Value now,
                                table->CompareSet(request.keys[0], std::move(request.values[0]),
                                                  std::move(request.values[1]), woken));
-      EncodeValue(now, outbox);
+      EncodeValue(now, send_queue);
       break;
     }
     case Opcode::kGet:
-      EncodeValue(table->Get(request.keys[0]), outbox);
+      EncodeValue(table->Get(request.keys[0]), send_queue);
       break;
     case Opcode::kAdd: {
       CONVENE_ASSIGN_OR_RETURN(const int64_t sum,
                                table->Add(request.keys[0], request.number, woken));
-      EncodeNumber(sum, outbox);
+      EncodeNumber(sum, send_queue);
       break;
     }
     case Opcode::kCheck:
-      EncodeByte(table->ExistAll(request.keys) ? kReady : kNotReady, outbox);
+      EncodeByte(table->ExistAll(request.keys) ? kReady : kNotReady, send_queue);
       break;
     case Opcode::kWait:
-      if (table->Wait(id, request.keys)) EncodeByte(kStopWaiting, outbox);
+      if (table->Wait(id, request.keys)) EncodeByte(kStopWaiting, send_queue);
       break;
     case Opcode::kGetNumKeys:
-      EncodeNumber(static_cast<int64_t>(table->size()), outbox);
+      EncodeNumber(static_cast<int64_t>(table->size()), send_queue);
       break;
     case Opcode::kDeleteKey:
-      EncodeNumber(table->Delete(request.keys[0]) ? 1 : 0, outbox);
+      EncodeNumber(table->Delete(request.keys[0]) ? 1 : 0, send_queue);
       break;
     case Opcode::kAppend:
       return table->Append(request.keys[0], request.values[0], woken);
     case Opcode::kMultiGet:
     case Opcode::kMultiSet:
-      return AnswerMulti(request, table, outbox, woken);
+      return AnswerMulti(request, table, send_queue, woken);
     case Opcode::kCancelWait:
       // Exactly one answer each, whether or not a wait was on: a wake-up may have crossed this
       // request.
       table->CancelWait(id);
-      EncodeByte(kWaitCanceled, outbox);
+      EncodeByte(kWaitCanceled, send_queue);
       break;
     case Opcode::kPing:
-      EncodeWord(request.word, outbox);
+      EncodeWord(request.word, send_queue);
       break;
     case Opcode::kQueuePush:
     case Opcode::kQueuePop:
     case Opcode::kQueueLen:
-      return AnswerQueue(id, request, table, outbox, woken);
+      return AnswerQueue(id, request, table, send_queue, woken);
     case Opcode::kListKeys:
-      AnswerListKeys(*table, outbox);
+      AnswerListKeys(*table, send_queue);
       break;
     case Opcode::kBarrier: {
       CONVENE_ASSIGN_OR_RETURN(const bool complete,
                                table->Barrier(id, request.keys[0], request.number, woken));
-      if (complete) EncodeByte(kStopWaiting, outbox);
+      if (complete) EncodeByte(kStopWaiting, send_queue);
       break;
     }
   }
   return absl::OkStatus();
 }
 
-void AnswerWoken(Outbox* outbox) { EncodeByte(kStopWaiting, outbox); }
+void AnswerWoken(SendQueue* send_queue) { EncodeByte(kStopWaiting, send_queue); }
 
 void Depart(const Conversation& conversation, Table* table, Table::Woken* woken) {
   table->CancelWait(conversation.id);

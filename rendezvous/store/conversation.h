@@ -2,7 +2,7 @@
 #pragma once
 
 #include "absl/status/status.h"
-#include "rendezvous/store/outbox.h"
+#include "rendezvous/store/send_queue.h"
 #include "rendezvous/store/table.h"
 #include "rendezvous/store/wire.h"
 
@@ -20,14 +20,14 @@ struct Conversation {
   bool validated = false;
 };
 
-// Answers go to `outbox`, in request order. `woken` gets the connections whose wait ended: the
+// Answers go to `send_queue`, in request order. `woken` gets the connections whose wait ended: the
 // caller owes each one AnswerWoken(). A bad status (its text says why) means that the connection
 // must be closed; Depart() is still due.
-absl::Status Answer(Request& request, Conversation* conversation, Table* table, Outbox* outbox,
-                    Table::Woken* woken);
+absl::Status Answer(Request& request, Conversation* conversation, Table* table,
+                    SendQueue* send_queue, Table::Woken* woken);
 
 // The one byte that a wait or barrier ends with.
-void AnswerWoken(Outbox* outbox);
+void AnswerWoken(SendQueue* send_queue);
 
 // The connection is gone: its wait and its reservation end.
 void Depart(const Conversation& conversation, Table* table, Table::Woken* woken);

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rendezvous/store/conversation.h"
-#include "rendezvous/store/outbox.h"
+#include "rendezvous/store/send_queue.h"
 #include "rendezvous/store/table.h"
 #include "rendezvous/store/wire.h"
 #include "tools/base/testing/status_testing.h"
@@ -53,7 +53,7 @@ class Host {
       if (!complete.ok()) return Leave(id, complete.status());
       if (!*complete) break;
       const absl::Status answered =
-          Answer(peer.parser.request(), &peer.conversation, &table, &peer.outbox, &woken_);
+          Answer(peer.parser.request(), &peer.conversation, &table, &peer.send_queue, &woken_);
       Wake();
       if (!answered.ok()) return Leave(id, answered);
     }
@@ -62,13 +62,13 @@ class Host {
 
   // What was said to `id` since the last call.
   std::string Said(ConnectionId id) {
-    Outbox& outbox = PeerOf(id).outbox;
+    SendQueue& send_queue = PeerOf(id).send_queue;
     std::string bytes;
-    while (!outbox.empty()) {
+    while (!send_queue.empty()) {
       iovec vector;
-      REQUIRE(outbox.Peek(&vector, 1) == 1);
+      REQUIRE(send_queue.Peek(&vector, 1) == 1);
       bytes.append(static_cast<const char*>(vector.iov_base), vector.iov_len);
-      outbox.Consume(vector.iov_len);
+      send_queue.Consume(vector.iov_len);
     }
     return bytes;
   }
@@ -97,7 +97,7 @@ class Host {
   struct Peer {
     Conversation conversation;
     RequestParser parser;
-    Outbox outbox;
+    SendQueue send_queue;
   };
 
   Peer& PeerOf(ConnectionId id) {
@@ -109,7 +109,7 @@ class Host {
   void Wake() {
     for (const ConnectionId id : woken_) {
       REQUIRE(peers_.count(id) == 1);
-      AnswerWoken(&peers_[id].outbox);
+      AnswerWoken(&peers_[id].send_queue);
     }
     woken_.clear();
   }

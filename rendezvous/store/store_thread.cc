@@ -20,7 +20,7 @@ namespace convene::rendezvous {
 namespace {
 
 // A connection that does not read its answers is not read from either while this much waits for it.
-constexpr size_t kOutboxBytesMax = 1 << 20;
+constexpr size_t kUnsentBytesMax = 1 << 20;
 constexpr size_t kReadBytes = 64 << 10;
 // The most requests that one connection has answered before another thread may use the table.
 constexpr int kRequestsPerTurn = 64;
@@ -177,7 +177,7 @@ void StoreThread::Serve(Connection* connection, uint32_t events) {
   const ConnectionId id = connection->conversation.id;
   if (events & EPOLLOUT) {
     Flush(connection);
-    if (!connection->held_input.empty() && connection->outbox.bytes() < kOutboxBytesMax) {
+    if (!connection->held_input.empty() && connection->send_queue.bytes() < kUnsentBytesMax) {
       const std::string input = std::exchange(connection->held_input, "");
       Process(connection, input);
       if (Find(id) == nullptr) return;
@@ -202,9 +202,9 @@ void StoreThread::Read(Connection* connection) {
 // Answers the requests in `input`; may close the connection.
 void StoreThread::Process(Connection* connection, absl::string_view input) {
   while (!input.empty()) {
-    if (connection->outbox.bytes() >= kOutboxBytesMax) {
+    if (connection->send_queue.bytes() >= kUnsentBytesMax) {
       Flush(connection);
-      if (connection->outbox.bytes() >= kOutboxBytesMax) {
+      if (connection->send_queue.bytes() >= kUnsentBytesMax) {
         connection->held_input.assign(input.data(), input.size());
         break;
       }
@@ -224,10 +224,10 @@ absl::Status StoreThread::AnswerSome(Connection* connection, absl::string_view* 
   for (int i = 1; complete; ++i) {
     shared_->spaces.Use(connection->conversation.id, connection->parser.request().keys);
     const absl::Status answered = Answer(connection->parser.request(), &connection->conversation,
-                                         &shared_->table, &connection->outbox, &woken_);
+                                         &shared_->table, &connection->send_queue, &woken_);
     PostWoken();
     CONVENE_RETURN_IF_ERROR(answered);
-    if (i == kRequestsPerTurn || connection->outbox.bytes() >= kOutboxBytesMax) break;
+    if (i == kRequestsPerTurn || connection->send_queue.bytes() >= kUnsentBytesMax) break;
     CONVENE_ASSIGN_OR_RETURN(complete, connection->parser.Next(input));
   }
   return absl::OkStatus();
@@ -265,7 +265,7 @@ void StoreThread::ReadMail() {
   for (const ConnectionId id : woken) {
     Connection* const connection = Find(id);
     CONVENE_CHECK(connection != nullptr);  // it reads its mail before it departs
-    AnswerWoken(&connection->outbox);
+    AnswerWoken(&connection->send_queue);
     unsent_.push_back(id);
   }
   woken.clear();
@@ -297,11 +297,11 @@ void StoreThread::FlushWoken() {
 // Sends what the socket takes, and asks for the events that the state calls for. A broken
 // connection stays: its event comes next.
 void StoreThread::Flush(Connection* connection) {
-  while (!connection->outbox.empty()) {
+  while (!connection->send_queue.empty()) {
     iovec vectors[64];
     msghdr message = {};
     message.msg_iov = vectors;
-    message.msg_iovlen = static_cast<size_t>(connection->outbox.Peek(vectors, 64));
+    message.msg_iovlen = static_cast<size_t>(connection->send_queue.Peek(vectors, 64));
     // Nearly always one: for that, send() is the kernel's shorter way.
     const ssize_t sent =
         message.msg_iovlen == 1
@@ -309,12 +309,12 @@ void StoreThread::Flush(Connection* connection) {
             : sendmsg(connection->fd.get(), &message, MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0) break;
-    connection->outbox.Consume(static_cast<size_t>(sent));
+    connection->send_queue.Consume(static_cast<size_t>(sent));
   }
-  // Held input waits for room in the outbox, which this very call may have made.
+  // Held input waits for room in the send queue, which this very call may have made.
   const bool held = !connection->held_input.empty();
   uint32_t interest = held ? 0u : EPOLLIN;
-  if (held || !connection->outbox.empty()) interest |= EPOLLOUT;
+  if (held || !connection->send_queue.empty()) interest |= EPOLLOUT;
   if (interest == connection->interest) return;
   connection->interest = interest;
   CONVENE_CHECK(

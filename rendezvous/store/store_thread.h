@@ -22,7 +22,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "rendezvous/store/conversation.h"
-#include "rendezvous/store/outbox.h"
+#include "rendezvous/store/send_queue.h"
 #include "rendezvous/store/spaces.h"
 #include "rendezvous/store/table.h"
 #include "rendezvous/store/wire.h"
@@ -69,8 +69,8 @@ class StoreThread {
     UniqueFd fd;
     Conversation conversation;
     RequestParser parser;
-    Outbox outbox;
-    std::string held_input;  // received, but not to be looked at before the outbox has drained
+    SendQueue send_queue;
+    std::string held_input;  // received, but not to be looked at before the send queue has drained
     uint32_t interest = EPOLLIN;
   };
 

@@ -39,10 +39,10 @@ void AppendScalar(T value, std::string* wire) {
 }
 
 template <typename T>
-void EncodeScalar(T value, Outbox* outbox) {
+void EncodeScalar(T value, SendQueue* send_queue) {
   char bytes[sizeof(T)];
   std::memcpy(bytes, &value, sizeof(T));
-  outbox->Append(absl::string_view(bytes, sizeof(T)));
+  send_queue->Append(absl::string_view(bytes, sizeof(T)));
 }
 
 void AppendText(const std::string& text, std::string* wire) {
@@ -198,19 +198,19 @@ void EncodeRequest(const Request& request, std::string* wire) {
   }
 }
 
-void EncodeByte(uint8_t byte, Outbox* outbox) { EncodeScalar(byte, outbox); }
-void EncodeWord(uint32_t word, Outbox* outbox) { EncodeScalar(word, outbox); }
-void EncodeNumber(int64_t number, Outbox* outbox) { EncodeScalar(number, outbox); }
+void EncodeByte(uint8_t byte, SendQueue* send_queue) { EncodeScalar(byte, send_queue); }
+void EncodeWord(uint32_t word, SendQueue* send_queue) { EncodeScalar(word, send_queue); }
+void EncodeNumber(int64_t number, SendQueue* send_queue) { EncodeScalar(number, send_queue); }
 
-void EncodeBytes(absl::string_view bytes, Outbox* outbox) {
-  EncodeScalar<uint64_t>(bytes.size(), outbox);
-  outbox->Append(bytes);
+void EncodeBytes(absl::string_view bytes, SendQueue* send_queue) {
+  EncodeScalar<uint64_t>(bytes.size(), send_queue);
+  send_queue->Append(bytes);
 }
 
-void EncodeValue(const Value& value, Outbox* outbox) {
-  if (value == nullptr) return EncodeBytes("", outbox);
-  EncodeScalar<uint64_t>(value->size(), outbox);
-  outbox->Append(value);
+void EncodeValue(const Value& value, SendQueue* send_queue) {
+  if (value == nullptr) return EncodeBytes("", send_queue);
+  EncodeScalar<uint64_t>(value->size(), send_queue);
+  send_queue->Append(value);
 }
 
 }  // namespace convene::rendezvous

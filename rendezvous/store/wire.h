@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "rendezvous/store/outbox.h"
+#include "rendezvous/store/send_queue.h"
 #include "rendezvous/store/table.h"
 
 namespace convene::rendezvous {
@@ -101,11 +101,11 @@ class RequestParser {
 // Appends a request's bytes to `*wire`. Its fields must be those that the opcode has.
 void EncodeRequest(const Request& request, std::string* wire);
 
-void EncodeByte(uint8_t byte, Outbox* outbox);
-void EncodeWord(uint32_t word, Outbox* outbox);
-void EncodeNumber(int64_t number, Outbox* outbox);
-void EncodeBytes(absl::string_view bytes, Outbox* outbox);
+void EncodeByte(uint8_t byte, SendQueue* send_queue);
+void EncodeWord(uint32_t word, SendQueue* send_queue);
+void EncodeNumber(int64_t number, SendQueue* send_queue);
+void EncodeBytes(absl::string_view bytes, SendQueue* send_queue);
 // nullptr is sent as no bytes.
-void EncodeValue(const Value& value, Outbox* outbox);
+void EncodeValue(const Value& value, SendQueue* send_queue);
 
 }  // namespace convene::rendezvous

@@ -15,17 +15,17 @@ std::string Encoded(const Request& request) {
   return wire;
 }
 
-std::string Drain(Outbox* outbox) {
+std::string Drain(SendQueue* send_queue) {
   std::string bytes;
-  while (!outbox->empty()) {
+  while (!send_queue->empty()) {
     iovec vectors[2];
-    const int count = outbox->Peek(vectors, 2);
+    const int count = send_queue->Peek(vectors, 2);
     size_t taken = 0;
     for (int i = 0; i < count; ++i) {
       bytes.append(static_cast<const char*>(vectors[i].iov_base), vectors[i].iov_len);
       taken += vectors[i].iov_len;
     }
-    outbox->Consume(taken);
+    send_queue->Consume(taken);
   }
   return bytes;
 }
@@ -142,20 +142,20 @@ TEST_CASE("an unknown opcode and every broken bound are named") {
   CHECK_OK(ParseError("\x03" + number(kKeyBytesMax)));
 }
 
-TEST_CASE("an outbox gives its bytes in order through any window and shares large values") {
+TEST_CASE("a send queue gives its bytes in order through any window and shares large values") {
   const auto large = std::make_shared<const std::string>(std::string(5000, 'x'));
-  Outbox outbox;
-  EncodeByte(7, &outbox);
-  EncodeValue(large, &outbox);
-  EncodeBytes("tail", &outbox);
+  SendQueue send_queue;
+  EncodeByte(7, &send_queue);
+  EncodeValue(large, &send_queue);
+  EncodeBytes("tail", &send_queue);
   CHECK(large.use_count() == 2);
   std::string bytes;
-  while (!outbox.empty()) {
+  while (!send_queue.empty()) {
     iovec vector;
-    REQUIRE(outbox.Peek(&vector, 1) == 1);
+    REQUIRE(send_queue.Peek(&vector, 1) == 1);
     const size_t taken = std::min<size_t>(vector.iov_len, 3);
     bytes.append(static_cast<const char*>(vector.iov_base), taken);
-    outbox.Consume(taken);
+    send_queue.Consume(taken);
   }
   CHECK(bytes.size() == 1 + 8 + 5000 + 8 + 4);
   CHECK(bytes.substr(0, 3) == "\x07\x88\x13");
@@ -169,14 +169,14 @@ struct Talk {
   Table::Woken woken;
   Conversation first{1, true};
   Conversation second{2, true};
-  Outbox outbox;
+  SendQueue send_queue;
 
   std::string Say(Conversation* who, Request request) {
-    REQUIRE_OK(Answer(request, who, &table, &outbox, &woken));
-    return Hex(Drain(&outbox));
+    REQUIRE_OK(Answer(request, who, &table, &send_queue, &woken));
+    return Hex(Drain(&send_queue));
   }
   absl::Status Refused(Conversation* who, Request request) {
-    return Answer(request, who, &table, &outbox, &woken);
+    return Answer(request, who, &table, &send_queue, &woken);
   }
 };
 

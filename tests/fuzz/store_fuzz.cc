@@ -16,7 +16,7 @@
 
 #include "absl/strings/string_view.h"
 #include "rendezvous/store/conversation.h"
-#include "rendezvous/store/outbox.h"
+#include "rendezvous/store/send_queue.h"
 #include "rendezvous/store/table.h"
 #include "rendezvous/store/wire.h"
 #include "tools/base/check.h"
@@ -32,7 +32,7 @@ constexpr size_t kTableBytesPerInputByte = 20;
 struct Peer {
   Conversation conversation;
   RequestParser parser;
-  Outbox outbox;
+  SendQueue send_queue;
 };
 
 size_t SizeOf(const Value& value) { return value == nullptr ? 0 : value->size(); }
@@ -85,9 +85,10 @@ class Host {
     Request& request = peer->parser.request();
     const size_t answer_bytes = AnswerOf(request);
     const Opcode opcode = request.opcode;
-    peer->outbox.Consume(peer->outbox.bytes());
-    const bool good = Answer(request, &peer->conversation, &table_, &peer->outbox, &woken_).ok();
-    const size_t said = peer->outbox.bytes();
+    peer->send_queue.Consume(peer->send_queue.bytes());
+    const bool good =
+        Answer(request, &peer->conversation, &table_, &peer->send_queue, &woken_).ok();
+    const size_t said = peer->send_queue.bytes();
     Wake(0);
     if (!good) return false;
     switch (opcode) {

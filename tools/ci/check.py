@@ -139,6 +139,8 @@ def part_tidy(run: Run) -> None:
     for test in ('bazel_events_test.py', 'changes_test.py', 'check_test.py', 'lint_test.py', 'tidy_test.py'):
         run.step(f'tools/ci/{test}')
     run.step('tools/ci/tidy')
+    run.step('tools/ci/one_definition_test.py')
+    run.step('tools/ci/one_definition')
 
 
 def part_scripts(run: Run) -> None:

@@ -14,7 +14,7 @@ namespace convene::rendezvous {
 
 // A first-in-first-out of bytes. Large values are shared with the table, not copied: a thousand
 // readers of one 8 MiB value cost a thousand pointers. Not thread-safe.
-class Outbox {
+class SendQueue {
  public:
   void Append(absl::string_view bytes);
   void Append(const Value& value);

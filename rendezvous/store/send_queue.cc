@@ -1,4 +1,4 @@
-#include "rendezvous/store/outbox.h"
+#include "rendezvous/store/send_queue.h"
 
 #include <algorithm>
 
@@ -12,20 +12,20 @@ constexpr size_t kSharedBytesMin = 512;
 
 }  // namespace
 
-void Outbox::Append(absl::string_view bytes) {
+void SendQueue::Append(absl::string_view bytes) {
   if (bytes.empty()) return;
   if (segments_.empty() || segments_.back().shared != nullptr) segments_.emplace_back();
   segments_.back().copied.append(bytes.data(), bytes.size());
   bytes_ += bytes.size();
 }
 
-void Outbox::Append(const Value& value) {
+void SendQueue::Append(const Value& value) {
   if (value->size() < kSharedBytesMin) return Append(absl::string_view(*value));
   segments_.push_back({"", value});
   bytes_ += value->size();
 }
 
-int Outbox::Peek(iovec* vectors, int capacity) const {
+int SendQueue::Peek(iovec* vectors, int capacity) const {
   int count = 0;
   size_t skip = front_offset_;
   for (const Segment& segment : segments_) {
@@ -37,7 +37,7 @@ int Outbox::Peek(iovec* vectors, int capacity) const {
   return count;
 }
 
-void Outbox::Consume(size_t count) {
+void SendQueue::Consume(size_t count) {
   CONVENE_CHECK(count <= bytes_);
   bytes_ -= count;
   front_offset_ += count;
