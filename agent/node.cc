@@ -46,6 +46,7 @@ Rules RulesOf(const AgentOptions& options) {
   rules.connect_timeout = options.connect_timeout;
   rules.stop_graces = options.stop_graces;
   rules.has_health_check = !options.health_check.command.empty();
+  if (rules.has_health_check) rules.health_check_timeout = options.health_check.timeout;
   rules.kill_patience = options.kill_patience;
   rules.propagate_exit_code = options.propagate_exit_code;
   return rules;

@@ -117,6 +117,13 @@ absl::Status ApplyWorkerFlags(const RunFlags& flags, const EnvironmentLookup& en
   if (flags.health_check_timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError("--health-check-timeout 0: no command ends in no time");
   }
+  if (!flags.health_check.empty() && flags.health_check_timeout > options->hello.join_timeout) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--health-check-timeout (", absl::FormatDuration(flags.health_check_timeout),
+        ") is longer than join_timeout (", absl::FormatDuration(options->hello.join_timeout),
+        ") in --rdzv-conf: the job would give up while a node is still being checked; lower the "
+        "first or raise the second"));
+  }
   options->numa_binding = NumaBindingOf(flags.numa_binding);
   options->virtual_local_rank = flags.virtual_local_rank;
   options->propagate_exit_code = flags.propagate_exit_code;

@@ -65,12 +65,16 @@ class Stepper {
   void OnHeard();
   void OnAssignment(Epoch epoch, const Assignment& assignment);
   void OnStop(const Stop& stop);
+  // The group broke while this node was saving: what is being saved will never be complete.
+  void EndCheckpoint(const std::string& why);
   void OnClose(const Close& close);
 
   // The daemon heard this node then, or later.
   void NoteHeardAt(MonotonicTime heard_at);
   // The daemon may give this node up any moment now.
   void Fence();
+  // No worker there is lives longer, whatever grace it was given.
+  void DieBy(MonotonicTime limit);
   void SendHeartbeat();
 
   // Ends for good: stops workers first when there are any, then takes leave of the daemon.
@@ -81,7 +85,7 @@ class Stepper {
   void EndWith(Result result, const std::string& why);
   void FinishNow(Result result);
   void SayReady();
-  void SayLeave();
+  void SayLeave(bool has_workers);
   // A failure of one of this node's workers ends the epoch here.
   void ReportFailure(rendezvous::WorkerFailure failure);
   // Waits for the daemon's answer to Leave, when it can be told.
@@ -129,6 +133,8 @@ void Stepper::Dial(const std::string& why) {
   hello.last_epoch = s_.highest_epoch;
   hello.holds_place = s_.holds_place;
   hello.running_epoch = s_.place;
+  hello.has_workers = HasWorkers();
+  hello.stop_limit = StopLimit(s_.rules);
   absl::Duration one_try = kOneTry;
   if (s_.ever_linked) {
     one_try = std::min(one_try, std::max(s_.lease / kTriesPerLease, kShortestTry));
@@ -162,15 +168,18 @@ void Stepper::NoteHeardAt(MonotonicTime heard_at) {
 void Stepper::Fence() {
   s_.fence_at = MonotonicTime::InfiniteFuture();
   if (!HasWorkers()) return;
-  const MonotonicTime dead_by = std::max(s_.heard_at + s_.lease, now_);
-  if (s_.phase == Phase::kRunning) {
-    const std::string why =
-        absl::StrCat("no sign for ",
+  DieBy(s_.heard_at + s_.lease);
+  if (s_.phase != Phase::kRunning) return;
+  Abort(absl::StrCat("no sign for ",
                      absl::FormatDuration(absl::Trunc(now_ - s_.heard_at, absl::Milliseconds(1))),
-                     " that the rendezvous heard this node: the others may go on without it");
-    BeginStop(StopKind::kAbort, SIGTERM, false, true, dead_by - now_, why);
-  } else if (!s_.killed) {  // What is left after KILL has its own patience.
-    s_.stop_deadline = std::min(s_.stop_deadline, dead_by);
+                     " that the rendezvous heard this node: the others may go on without it"));
+}
+
+void Stepper::DieBy(MonotonicTime limit) {
+  s_.dead_by = std::min(s_.dead_by, std::max(limit, now_));
+  // What is left after KILL has its own patience.
+  if (s_.phase == Phase::kStopping && !s_.killed) {
+    s_.stop_deadline = std::min(s_.stop_deadline, s_.dead_by);
   }
 }
 
@@ -213,6 +222,7 @@ void Stepper::OnWelcome(Epoch daemon_epoch, const Welcome& welcome, MonotonicTim
     s_.heartbeat_interval = welcome.heartbeat_interval;
   }
   s_.holds_place = welcome.survives_restart;
+  const MonotonicTime old_lease_end = s_.heard_at + s_.lease;
   s_.lease = welcome.lease;
   NoteHeardAt(hello_at);
   // A Welcome may have taken long: the lease has run since the Hello.
@@ -222,6 +232,8 @@ void Stepper::OnWelcome(Epoch daemon_epoch, const Welcome& welcome, MonotonicTim
   s_.place_failure.reset();
   const std::string why = absl::StrCat("reconnected: the daemon is in epoch ", daemon_epoch.value(),
                                        ", this node was in ", s_.epoch.value());
+  // No epoch can have begun without this node, nor begins before its Ready.
+  const bool is_awaited = daemon_epoch == Epoch() && welcome.awaits_old_workers;
   switch (s_.phase) {
     case Phase::kConnecting:
     case Phase::kWaiting:
@@ -229,10 +241,14 @@ void Stepper::OnWelcome(Epoch daemon_epoch, const Welcome& welcome, MonotonicTim
     case Phase::kSucceeded:
       return Rejoin(why);
     case Phase::kRunning:
-      if (daemon_epoch >= s_.epoch) return Abort(why);
+      if (!is_awaited) DieBy(old_lease_end);
+      if (daemon_epoch != Epoch()) return Abort(why);
       return BeginStop(StopKind::kCheckpoint, SIGTERM, true, true, s_.rules.stop_graces.checkpoint,
                        why);
     case Phase::kStopping:  // Ready follows.
+      if (!is_awaited) DieBy(old_lease_end);
+      if (daemon_epoch != Epoch()) EndCheckpoint(why);
+      return;
     case Phase::kLeaving:
     case Phase::kFinished:
       return;
@@ -271,11 +287,11 @@ void Stepper::OnStop(const Stop& stop) {
     return BeginStop(StopKind::kCheckpoint, SIGTERM, true, true, s_.rules.stop_graces.checkpoint,
                      stop.why);
   }
-  // A peer died while this node was saving: what is being saved will never be complete.
-  if (s_.phase == Phase::kStopping && stop.kind == StopKind::kAbort &&
-      s_.stop_kind == StopKind::kCheckpoint && !s_.stop_request.made()) {
-    Abort(stop.why);
-  }
+  if (s_.phase == Phase::kStopping && stop.kind == StopKind::kAbort) EndCheckpoint(stop.why);
+}
+
+void Stepper::EndCheckpoint(const std::string& why) {
+  if (s_.stop_kind == StopKind::kCheckpoint && !s_.stop_request.made()) Abort(why);
 }
 
 void Stepper::OnClose(const Close& close) {
@@ -308,7 +324,7 @@ void Stepper::On(const StreamEnded& ended) {
                std::string(ended.status.message()));
   }
   if (s_.link_deadline == MonotonicTime::InfiniteFuture()) {
-    s_.link_deadline = now_ + s_.rules.hello.join_timeout;
+    s_.link_deadline = now_ + RedialTimeout(s_.rules);
   }
   // Ready, if it was sent, died with the stream, unless the daemon has made it part of a decision.
   if (s_.phase == Phase::kWaiting && !s_.holds_place) {
@@ -323,7 +339,7 @@ void Stepper::On(const StreamEnded& ended) {
       is_at_once ? absl::ZeroDuration() : s_.backoff->Next(random_fraction_);
   if (now_ + wait >= s_.link_deadline) {
     const absl::Duration waited =
-        s_.ever_linked ? s_.rules.hello.join_timeout : s_.rules.connect_timeout;
+        s_.ever_linked ? RedialTimeout(s_.rules) : s_.rules.connect_timeout;
     return End(ResultOfSilence(ended.status, s_.rules.endpoint, waited, s_.ever_linked),
                "the rendezvous is gone");
   }
@@ -368,7 +384,10 @@ void Stepper::On(const WorkerExited& exited) {
   s_.alive.erase(exited.local_rank);
   // This node ends for good and its part of the group is broken now: the others are not to be
   // blamed for breaking next.
-  if (s_.phase == Phase::kStopping && s_.verdict.has_value()) SayLeave();
+  if (s_.phase == Phase::kStopping && s_.verdict.has_value() &&
+      !std::exchange(s_.said_leaving, true)) {
+    SayLeave(/*has_workers=*/true);
+  }
   const bool in_session = s_.in_session.count(exited.local_rank) > 0;
   if (!IsFailure(exited.status, in_session)) return;
   const ExitVerdict verdict = ClassifyExit(exited.status, in_session);
@@ -422,7 +441,7 @@ void Stepper::On(const WorkersGone&) {
     return SendEvent(rendezvous::WorkersSucceeded{}, s_.why);
   }
   if (s_.phase != Phase::kStopping) return;
-  s_.stop_deadline = MonotonicTime::InfiniteFuture();
+  s_.stop_deadline = s_.dead_by = MonotonicTime::InfiniteFuture();
   if (s_.verdict.has_value()) return LeaveAndFinish();
   Rejoin(s_.why);
 }
@@ -485,7 +504,7 @@ void Stepper::BeginStop(StopKind kind, int signal, bool spare_sessions, bool ses
   Enter(Phase::kStopping, why);
   s_.stop_kind = kind;
   s_.killed = false;
-  s_.stop_deadline = now_ + grace;
+  s_.stop_deadline = std::min(now_ + grace, s_.dead_by);
   actions_.push_back(StopWorkers{kind, signal, spare_sessions, session_line, why});
 }
 
@@ -513,17 +532,15 @@ void Stepper::EndWith(Result result, const std::string& why) {
   LeaveAndFinish();
 }
 
-void Stepper::SayLeave() {
-  if (!s_.linked || s_.said_leave) return;
-  s_.said_leave = true;
+void Stepper::SayLeave(bool has_workers) {
   const bool is_unfit = s_.verdict->exit_code == static_cast<int>(ExitCode::kUnfitNode);
-  SendEvent(rendezvous::Leave{s_.verdict->explanation, is_unfit}, "this node ends");
+  SendEvent(rendezvous::Leave{s_.verdict->explanation, is_unfit, has_workers}, "this node ends");
 }
 
 void Stepper::LeaveAndFinish() {
   CancelCheck();
   if (!s_.linked) return FinishNow(*s_.verdict);
-  SayLeave();
+  SayLeave(/*has_workers=*/false);
   Enter(Phase::kLeaving, "Leave sent");
   s_.stop_deadline = now_ + s_.rules.leave_patience;
 }

@@ -14,7 +14,7 @@
 //                       kLeaving ──Close, or 1 s after Leave──► kFinished
 //
 // The stream may break in any state (`linked` turns false). The agent dials again with back-off,
-// with `last_epoch` in its Hello, until connect_timeout (never linked yet) or join_timeout (linked
+// with `last_epoch` in its Hello, until connect_timeout (never linked yet) or RedialTimeout (linked
 // before) has passed: then 69. Workers run on meanwhile, with one limit (the fence, below).
 //
 // What the next Welcome makes of them:
@@ -25,11 +25,18 @@
 //     waiting             |   -> Ready again, with the same store: a decided epoch may name it
 //     workers gone        |   -> the failure again, if there was one; a fresh store, Ready
 //   not resumed:
-//     this node's epoch   | the daemon lived on, and for it a node is its stream: the peers have
-//     or higher           | been told to stop, no step can finish
+//     the daemon has an   | the daemon removed this node when the old stream ended: the peers have
+//     epoch               | been told to stop, no step can finish
 //                         |   -> stop the workers (abort), then Ready
-//     lower               | the daemon lost its memory: the peers are as healthy as we are
+//     it has none         | the daemon lost its memory: the peers are as healthy as we are
 //                         |   -> stop the workers (checkpoint), then Ready
+//
+// Two epochs must not run at once. Hello.has_workers makes the daemon hold the next epoch back
+// until this node's Ready, if the Hello is in time: it mostly is, because the agent dials again the
+// moment the stream breaks, while the peers still have workers to stop. For a Hello that is late
+// there is a bound: where the daemon has an epoch, the workers are dead when the lease of the old
+// stream ends, whatever grace they have. (Why the daemon does not hold every epoch back for a
+// lease: decide.h.)
 //
 // The place is held (Hello.holds_place) from a Welcome with survives_restart on, until a Welcome
 // does not resume it. An Assignment or Stop that was missed follows that Welcome.
@@ -57,10 +64,17 @@
 // behind the fence starts nothing. A daemon in this process has no fence: it cannot give up a node
 // that sleeps when it does.
 //
+// The fence, and a Welcome that does not resume, set `dead_by`. No later stop of the same workers
+// (a signal, a failure, a word of the daemon) moves it: `stop_deadline` is never after it.
+//
 // A worker's end while it is being stopped is the stop's doing, with one exception: all are healthy
 // in a stop for a checkpoint, so one that crashes there, or in session ends by anything but 0, 75
 // or our own signal, has failed. It is reported, and the stop becomes an abort: what is being saved
 // will not be complete.
+//
+// An agent that ends while workers run says Leave twice: when the first of them has ended, so that
+// the peers are not blamed for what breaks now, and when the last one is gone, which lets the next
+// epoch begin.
 //
 // With a health check, kConnecting lasts until it has passed: Ready is said after it, in each
 // epoch. One that waits for a seat (a spare may, for days) is checked again and again; an
@@ -70,6 +84,7 @@
 // changes nothing.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <optional>
 #include <set>
@@ -103,15 +118,32 @@ struct Rules {
   absl::Duration connect_timeout = absl::Seconds(60);
   StopGraces stop_graces;
   bool has_health_check = false;                            // before each Ready
+  absl::Duration health_check_timeout;                      // zero without one
   absl::Duration health_check_interval = absl::Minutes(5);  // while it waits for a seat
-  // For an abort when every live worker opened the session: it was told in words that its work is
-  // void.
+  // For an abort when every live worker opened the session: the workers were told in words that
+  // their work is void.
   absl::Duration session_abort_grace = absl::Seconds(1);
   // After KILL: a process that is not gone then hangs in the kernel.
   absl::Duration kill_patience = absl::Seconds(30);
   absl::Duration leave_patience = absl::Seconds(1);
+  // From the workers' end to Ready, beside a health check: their last output is read, a store is
+  // started.
+  absl::Duration ready_patience = absl::Seconds(10);
   bool propagate_exit_code = false;  // of the job's first failure
 };
+
+// The longest from a Stop to this node's Ready: Hello::stop_limit.
+inline absl::Duration StopLimit(const Rules& rules) {
+  const StopGraces& graces = rules.stop_graces;
+  return std::max({graces.signal, graces.checkpoint, graces.abort}) + rules.kill_patience +
+         rules.health_check_timeout + rules.ready_patience;
+}
+
+// How long an agent looks for the rendezvous that it has lost: not shorter than a daemon that was
+// started again keeps its place.
+inline absl::Duration RedialTimeout(const Rules& rules) {
+  return std::max(rules.hello.join_timeout, rules.hello.lease);
+}
 
 // ---- events ----
 
@@ -243,7 +275,7 @@ struct State {
   bool dialing = false;  // a stream is open, or being opened
   bool ever_linked = false;
   bool said_ready = false;  // on the present stream
-  bool said_leave = false;
+  bool said_leaving = false;
   MonotonicTime link_deadline = MonotonicTime::InfiniteFuture();
   MonotonicTime dial_at = MonotonicTime::InfiniteFuture();
   MonotonicTime heartbeat_at = MonotonicTime::InfiniteFuture();
@@ -273,7 +305,8 @@ struct State {
 
   // kStopping and kLeaving.
   rendezvous::StopKind stop_kind = rendezvous::StopKind::kAbort;
-  MonotonicTime stop_deadline = MonotonicTime::InfiniteFuture();
+  MonotonicTime stop_deadline = MonotonicTime::InfiniteFuture();  // not after dead_by
+  MonotonicTime dead_by = MonotonicTime::InfiniteFuture();        // only ever earlier
   bool killed = false;
   StopRequest stop_request;       // of a person or a scheduler, by signals
   std::optional<Result> verdict;  // how to finish once the workers are gone; none: Ready again

@@ -1,5 +1,6 @@
 // What becomes of a node's place in its epoch when the stream to a daemon with a journal breaks.
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <string>
 
 #include "agent/core/machine.h"
@@ -236,6 +237,83 @@ TEST_CASE("an epoch that is told of later than the lease starts no worker") {
   node.After(absl::Seconds(8));
   CHECK(node.Assign(1) == "store");
   CHECK(node.Feed(StoreStarted{7001}) == "send(1) ready a:7001");
+}
+
+TEST_CASE("the daemon gave this node up: its workers are dead when their old lease ends") {
+  Node node;
+  node.RunSafely();  // a lease of 8 s, from now on
+  node.now_ = node.now_ + absl::Seconds(2);
+  SECTION("they ran") {
+    node.LoseStream();
+    CHECK(node.After(absl::Seconds(3)) == "open last_epoch=1 holds=1 never-hosts");
+    CHECK(node.WelcomeBack(1, false) == "stop abort SIGTERM");
+  }
+  SECTION("they saved, which nobody can complete any more") {
+    node.StopIn(1, StopKind::kCheckpoint);
+    node.LoseStream();
+    CHECK(node.After(absl::Seconds(3)) == "open last_epoch=1 holds=1 never-hosts");
+    CHECK(node.WelcomeBack(2, false) == "stop abort SIGTERM");
+  }
+  SECTION("a person had told them to end") {
+    CHECK(node.Feed(SignalReceived{{SIGTERM}}) == "stop silent SIGTERM");
+    node.LoseStream();
+    node.now_ = node.now_ + absl::Seconds(3);
+  }
+  node.now_ = node.now_ + absl::Milliseconds(2999);
+  CHECK_THAT(node.Feed(Timer{}), !Catch::Contains("kill"));
+  CHECK_THAT(node.After(absl::Milliseconds(1)), Catch::Contains("kill"));
+}
+
+TEST_CASE("nothing that follows the fence gives the workers more time than the lease") {
+  Node node;
+  node.RunSafely();
+  SECTION("a person's signal") {
+    node.LoseStream();
+    CHECK_THAT(node.After(absl::Seconds(7)), Catch::Contains("stop abort SIGTERM"));
+    CHECK(node.Feed(SignalReceived{{SIGTERM}}) == "stop silent SIGTERM");
+  }
+  SECTION("a worker that crashes while it is to save") {
+    node.StopIn(1, StopKind::kCheckpoint);
+    node.LoseStream();
+    CHECK(node.After(absl::Seconds(7)) == "open last_epoch=1 holds=1 never-hosts");
+    CHECK(node.Exit(0, 0, SIGSEGV) == "stop abort SIGTERM");
+  }
+  CHECK(node.After(absl::Milliseconds(999)).empty());
+  CHECK(node.After(absl::Milliseconds(1)) == "kill");
+}
+
+TEST_CASE("a Hello tells whether workers still run, and how long their stop may take") {
+  Node node;
+  node.Feed(Begin{});
+  CHECK_FALSE(node.hello_.has_workers);
+  CHECK(node.hello_.stop_limit == absl::Seconds(30 + 30 + 10));  // grace, KILL, a store
+  node.WelcomeBack(0, false);
+  node.Feed(StoreStarted{7000});
+  node.Assign(1);
+  node.LoseStream();
+  node.After(absl::ZeroDuration());
+  CHECK(node.hello_.has_workers);
+  node.Exit(0, 1);
+  node.LoseStream();
+  node.After(absl::Seconds(2));
+  CHECK(node.hello_.has_workers);
+  node.Feed(WorkersGone{});
+  node.LoseStream();
+  node.After(absl::Seconds(2));
+  CHECK_FALSE(node.hello_.has_workers);
+}
+
+TEST_CASE("the next epoch's workers have a deadline of their own") {
+  Node node;
+  node.RunSafely();
+  node.LoseStream();
+  node.After(absl::Seconds(7));
+  node.Feed(WorkersGone{});
+  CHECK(node.WelcomeBack(1, false) == "store");
+  node.Feed(StoreStarted{7001});
+  CHECK(node.Assign(2) == "start epoch=2");
+  node.StopIn(2, StopKind::kAbort);
+  CHECK(node.After(absl::Seconds(6)) == "send(2) heartbeat");
 }
 
 TEST_CASE("a checkpoint or a person's grace ends at the fence, too") {

@@ -36,7 +36,7 @@ inline std::string Text(const rendezvous::AgentEvent& event) {
         } else if constexpr (std::is_same_v<T, rendezvous::WorkersSucceeded>) {
           return "succeeded";
         } else {
-          return e.is_unfit ? "leave unfit" : "leave";
+          return e.is_unfit ? "leave unfit" : e.has_workers ? "leave with-workers" : "leave";
         }
       },
       event);
@@ -89,6 +89,7 @@ class Node {
     for (const Action& action : actions) {
       texts.push_back(Text(action));
       if (const auto* finish = std::get_if<Finish>(&action)) result_ = finish->result;
+      if (const auto* open = std::get_if<OpenStream>(&action)) hello_ = open->hello;
     }
     return absl::StrJoin(texts, "; ");
   }
@@ -99,12 +100,14 @@ class Node {
   // Of a daemon without a journal, with a lease that has no part in the story.
   std::string WelcomeIn(int epoch) {
     hello_at_ = now_;
-    return Daemon(epoch, {Epoch(), Welcome{absl::Minutes(5), absl::Seconds(1)}});
+    return Daemon(epoch,
+                  {Epoch(), Welcome{absl::Minutes(5), absl::Seconds(1), false, false, true}});
   }
   // Of a daemon with a journal, to a Hello of this moment.
   std::string WelcomeBack(int epoch, bool resumed) {
     hello_at_ = now_;
-    return Daemon(epoch, {Epoch(), Welcome{absl::Seconds(8), absl::Seconds(2), resumed, true}});
+    return Daemon(epoch,
+                  {Epoch(), Welcome{absl::Seconds(8), absl::Seconds(2), resumed, true, true}});
   }
   std::string Hear() { return Daemon(1, {Epoch(), rendezvous::Heard{}}); }
   // As far as two running workers of epoch 1, under a daemon with a journal.
@@ -158,6 +161,7 @@ class Node {
 
   State state_;
   Result result_;
+  rendezvous::Hello hello_;  // the last one
   MonotonicTime now_ = MonotonicTime::FromEpoch(absl::Seconds(1000));
   MonotonicTime hello_at_;
   bool hosts_ = false;  // the daemon runs in this process

@@ -13,6 +13,7 @@
 #include "rendezvous/client/dial.h"
 #include "rendezvous/net/connect.h"
 #include "rendezvous/wire/wire.h"
+#include "spdlog/spdlog.h"
 #include "tools/base/backoff.h"
 #include "tools/base/clock.h"
 #include "tools/base/mutex.h"
@@ -124,8 +125,16 @@ class Call final : public grpc::ClientBidiReactor<pb::AgentMessage, pb::DaemonMe
     }
     MarkAnswered();
     absl::StatusOr<DaemonEvent> event = FromWire(incoming_);
-    if (!event.ok()) {
-      context_.TryCancel();
+    if (daemon_ == Incarnation()) daemon_ = Incarnation(incoming_.incarnation());
+    if (Incarnation(incoming_.incarnation()) != daemon_) {
+      Refuse(absl::UnavailableError(absl::StrCat(
+          "on the stream to daemon ", daemon_.value(), " a message of daemon ",
+          incoming_.incarnation(), " arrived: something between the two mixes connections up")));
+    } else if (absl::IsUnimplemented(event.status())) {
+      if (!std::exchange(has_ignored_, true))
+        spdlog::warn("{}", std::string(event.status().message()));
+    } else if (!event.ok()) {
+      Refuse(event.status());
     } else if (MayHandle()) {
       handlers_.on_event(*std::move(event));
       MarkHandled();
@@ -146,7 +155,7 @@ class Call final : public grpc::ClientBidiReactor<pb::AgentMessage, pb::DaemonMe
   }
 
   void OnDone(const grpc::Status& status) override {
-    const absl::Status end = FromGrpc(status);
+    const absl::Status end = refusal_.ok() ? FromGrpc(status) : refusal_;
     if (WasAnswered() && MayHandle()) {
       handlers_.on_end(end);
       MarkHandled();
@@ -155,6 +164,12 @@ class Call final : public grpc::ClientBidiReactor<pb::AgentMessage, pb::DaemonMe
     end_ = end;
     is_done_ = true;
     changed_.SignalAll();
+  }
+
+  // Ends the call: what the daemon says makes no sense.
+  void Refuse(absl::Status why) {
+    if (refusal_.ok()) refusal_ = std::move(why);
+    context_.TryCancel();
   }
 
   void MarkAnswered() {
@@ -186,7 +201,11 @@ class Call final : public grpc::ClientBidiReactor<pb::AgentMessage, pb::DaemonMe
   const std::unique_ptr<pb::Rendezvous::Stub> stub_;
   grpc::ClientContext context_;
   pb::DaemonMessage incoming_;  // of the one read under way
-  pb::AgentMessage outgoing_;   // of the one write under way
+  // Of the reads, which end before OnDone.
+  Incarnation daemon_;  // the speaker of the first message
+  bool has_ignored_ = false;
+  absl::Status refusal_;
+  pb::AgentMessage outgoing_;  // of the one write under way
 
   Mutex mutex_;
   CondVar changed_;

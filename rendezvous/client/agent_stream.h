@@ -24,8 +24,9 @@ class AgentStream {
     // after the destructor returned. They must not block and must not destroy the stream.
     std::function<void(DaemonEvent)> on_event;
     // Called once: OK after the daemon's Close; Aborted when another incarnation took this node's
-    // place; InvalidArgument when the hello contradicts the job; Unavailable when the connection
-    // broke.
+    // place; InvalidArgument when the hello contradicts the job, or when the daemon's words make no
+    // sense; Unavailable when the connection broke. A message of a kind that this version does not
+    // know is ignored, with a warning for the first one.
     std::function<void(absl::Status)> on_end;
   };
 

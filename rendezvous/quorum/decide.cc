@@ -129,7 +129,7 @@ Decision CloseFailed(MonotonicTime now, const JobState& state, const JobPolicy& 
 // Fewer than nodes_min are ready.
 Decision DecideBelowMinimum(MonotonicTime now, const JobState& state, const JobPolicy& policy) {
   if (state.is_abandoned()) return Close(Outcome::kLeft, "no node is left");
-  const MonotonicTime deadline = state.waiting_since() + policy.join_timeout;
+  const MonotonicTime deadline = state.forming_since() + policy.join_timeout;
   std::string count =
       absl::StrCat(state.ready_count(), " of at least ", Nodes(policy.nodes_min), " ready");
   if (now < deadline) return Wait(WaitingFor::kNodes, deadline, count);
@@ -169,6 +169,13 @@ Decision DecideReforming(MonotonicTime now, const JobState& state, const JobPoli
 
 Decision DecideForming(MonotonicTime now, const JobState& state, const JobPolicy& policy) {
   if (state.ready_count() < policy.nodes_min) return DecideBelowMinimum(now, state, policy);
+  if (state.old_workers_count() > 0 && now < state.old_workers_until()) {
+    return Wait(
+        WaitingFor::kOldWorkers, state.old_workers_until(),
+        absl::StrCat(Nodes(state.ready_count()), " ready; ", Nodes(state.old_workers_count()),
+                     " came back on a new connection and must stop the workers of an earlier "
+                     "epoch first"));
+  }
   // Every survivor is ready: that is what turns stopping into forming.
   if (state.epoch() != Epoch()) return DecideReforming(now, state, policy);
   if (state.ready_count() >= policy.nodes_expected) {
@@ -203,13 +210,15 @@ bool AllSucceeded(const JobState& state) {
 Decision DecideAdmission(MonotonicTime now, const JobState& state, const JobPolicy& policy) {
   const MonotonicTime due = state.admission().DueAt(policy.admission);
   if (now >= due) {
-    return Stop(StopKind::kCheckpoint, absl::StrCat("room for ", NamesOf(state, state.bench())));
+    return Stop(StopKind::kCheckpoint,
+                absl::StrCat("a seat is free for ", NamesOf(state, state.bench()),
+                             ": the workers save and start again"));
   }
   return Wait(WaitingFor::kArrivals, due,
-              absl::StrCat("running on ", Nodes(state.member_count()), "; room for ",
+              absl::StrCat("running on ", Nodes(state.member_count()), "; ",
                            Nodes(std::min(static_cast<int>(state.bench().size()),
                                           policy.nodes_max - state.member_count())),
-                           " more", " when nobody has arrived for ",
+                           " more will be let in when no other node has arrived for ",
                            absl::FormatDuration(policy.admission)));
 }
 
@@ -267,7 +276,7 @@ Decision DecideStopping(MonotonicTime now, const JobState& state, const JobPolic
   if (state.stop_kind() == StopKind::kCheckpoint && state.cause() != Cause::kNone) {
     return Stop(StopKind::kAbort, state.cause_text());
   }
-  const MonotonicTime deadline = state.waiting_since() + policy.join_timeout;
+  const MonotonicTime deadline = state.waiting_since() + StopTimeout(state, policy);
   if (now < deadline) {
     return Wait(WaitingFor::kStops, deadline,
                 absl::StrCat("waiting for ", Nodes(state.running_count()), " to stop"));
@@ -275,8 +284,8 @@ Decision DecideStopping(MonotonicTime now, const JobState& state, const JobPolic
   Decision decision;
   decision.kind = Decision::Kind::kDrop;
   decision.why =
-      absl::StrCat(NamesIn(state, NodeState::kRunning), " did not stop within the join timeout of ",
-                   absl::FormatDuration(policy.join_timeout));
+      absl::StrCat(NamesIn(state, NodeState::kRunning), " did not stop its workers within ",
+                   absl::FormatDuration(StopTimeout(state, policy)));
   for (const auto& [id, node] : state.nodes()) {
     if (node.state == NodeState::kRunning) decision.members.push_back(id);
   }
@@ -300,7 +309,7 @@ std::optional<Decision> DecideCooling(MonotonicTime now, const JobState& state,
   }
   const int missing = policy.nodes_min - state.ready_count();
   const bool others_may_do =
-      state.joining_count() >= missing && now < state.waiting_since() + policy.join_timeout;
+      state.joining_count() >= missing && now < state.forming_since() + policy.join_timeout;
   if (state.phase() != Phase::kForming || missing <= 0 || others_may_do ||
       static_cast<int>(by_end.size()) < missing) {
     return std::nullopt;
@@ -370,6 +379,8 @@ absl::Status ValidateHello(const Hello& hello) {
   CONVENE_RETURN_IF_ERROR(
       InRange("admission_ms", absl::ToInt64Milliseconds(hello.admission), 0, kLongestWaitMs));
   CONVENE_RETURN_IF_ERROR(
+      InRange("stop_limit_ms", absl::ToInt64Milliseconds(hello.stop_limit), 0, kLongestWaitMs));
+  CONVENE_RETURN_IF_ERROR(
       InRange("lease_ms", absl::ToInt64Milliseconds(hello.lease), 100, 3600 * 1000));
   return InRange("last_epoch", hello.last_epoch.value(), 0, int64_t{1} << 62);
 }
@@ -392,6 +403,10 @@ JobPolicy PolicyOf(const Hello& hello) {
   policy.max_stuck_restarts = hello.max_stuck_restarts;
   policy.admission = hello.admission;
   return policy;
+}
+
+absl::Duration StopTimeout(const JobState& state, const JobPolicy& policy) {
+  return std::max(policy.join_timeout, state.stop_limit());
 }
 
 absl::Status CheckAgreement(const JobPolicy& policy, const Hello& hello) {

@@ -3,6 +3,9 @@
 // Forming, first epoch:
 //   every expected node is ready                                 -> form
 //   nodes_min are ready, all known are, last_call has passed     -> form
+// Forming, nodes_min are ready, but a node that joined again
+// still stops workers of an older epoch                          -> wait for its Ready, not longer
+//                                                                   than its agent lets them live
 // Forming, later epochs (spares and late nodes fill the holes):
 //   nodes_min are ready, all survivors are                       -> form; after the second epoch in
 //                                                                   vain (job_state.h) and each
@@ -23,18 +26,42 @@
 // Stopping:
 //   as running for the budget and for success
 //   the stop was for a checkpoint and something broke            -> stop (abort)
-//   join_timeout has passed                                      -> drop those that did not stop
+//   StopTimeout has passed                                       -> drop the members that did not
+//                                                                   stop
 // Before all of these, of the nodes that are excluded (conduct.h):
 //   its time is over                                             -> admit
 //   forming, and without it nodes_min cannot be reached, or
 //   were not within join_timeout                                 -> admit as many as are missing
 // otherwise                                                      -> wait
 //
-// Who is expected at the first epoch? Those that a scheduler counts (Hello::nodes_expected): when
-// some of them are late, the last call waits for them. When nobody counts, nodes_max are a limit
-// and not a promise: once nodes_min are ready and nobody is on the way, the job waits only until no
-// node has arrived for kGathering, which keeps together what one command started on many nodes; who
-// comes later is let in by `admission`. A last call that was asked for is honoured in both cases.
+// Which nodes are expected at the first epoch? As many as the scheduler counts
+// (Hello::nodes_expected): when some of them are late, the last call waits for them. Where no
+// scheduler counts, nodes_max is a limit and not a promise: once nodes_min are ready and no other
+// node is on the way, the job waits only until no node has arrived for kGathering. That keeps
+// together the nodes that one command started. A node that comes later is let in by `admission`. A
+// last call that was asked for is honoured in both cases.
+//
+// Why is an epoch held back only for a node that is here? A stream that ends mostly means that the
+// agent was killed; its guardian keeps the connection open until the workers are dead, so that the
+// next epoch may begin at once. Waiting for the lease of every node whose stream ended would make
+// each such recovery slower by up to a lease (5 s). A connection that was merely reset is the rare
+// case: there the agent dials again at once, and its Hello comes while the other members stop. The
+// job then waits for this node's Ready, and one restart serves for both where there used to be two.
+// Should the Hello come later, after the next epoch has begun, the agent kills the workers before
+// the lease of the old stream ends (agent/core/machine.h).
+//
+// join_timeout is the measure of five waits, and their relation to the stop graces is this:
+//
+//   minimum      fewer than nodes_min are ready. Counts from the moment when the last member had
+//                stopped, so that no grace is part of it.
+//   first round  nodes_min are ready, others are on the way to the first epoch. Counts from the
+//                job's start. A health check must fit in (the launcher refuses one that does not).
+//   seat         a node beyond nodes_max and the spares. Counts from its joining.
+//   stop         members that were told to stop (StopTimeout): the longer one of join_timeout and
+//                the longest stop that any agent told of (Hello::stop_limit: its graces, SIGKILL,
+//                its health check). A node that saves is not given up.
+//   redial       an agent that lost its stream (RedialTimeout in agent/core/machine.h): the longer
+//                one of join_timeout and the lease.
 #pragma once
 
 #include <string>
@@ -48,17 +75,19 @@
 
 namespace convene::rendezvous {
 
-// What the job's first Hello asked for.
+// How long the first epoch waits after the latest arrival, where no scheduler counts the nodes.
 inline constexpr absl::Duration kGathering = absl::Milliseconds(100);
-inline constexpr absl::Duration kLastCall = absl::Seconds(5);  // for those a scheduler counts
+// The last call where a scheduler counts the nodes and nobody asked for another one.
+inline constexpr absl::Duration kLastCall = absl::Seconds(5);
 
+// What the job's first Hello asked for.
 struct JobPolicy {
   int nodes_min = 1;
   int nodes_max = 1;
   int nodes_expected = 1;  // in [nodes_min, nodes_max]
   int max_restarts = 0;
   absl::Duration join_timeout;
-  absl::Duration last_call;  // zero: nobody counts on anybody, kGathering
+  absl::Duration last_call;  // zero: no scheduler counts the nodes; kGathering holds
   int spares = 0;
   absl::Duration restart_window;
   int max_stuck_restarts = 0;
@@ -75,14 +104,19 @@ absl::Status ValidateHello(const Hello& hello);
 // values. The other fields need not agree: the first Hello's hold.
 absl::Status CheckAgreement(const JobPolicy& policy, const Hello& hello);
 
+// How long members may take from a Stop to their Ready, before they are given up.
+absl::Duration StopTimeout(const JobState& state, const JobPolicy& policy);
+
 struct Decision {
   enum class Kind { kWait, kForm, kStop, kDrop, kAdmit, kDismiss, kClose };
-  // What a kWait waits for: the log shows a wait when this changes, not at each arrival.
+  // The reason of a kWait, in one word: the log shows a wait when this changes, not at each
+  // arrival.
   enum class WaitingFor {
     kNothing,
     kNodes,
     kLastCall,
     kSlowNodes,
+    kOldWorkers,
     kBackoff,
     kStops,
     kWorkers,

@@ -67,6 +67,7 @@ Welcome Job::WelcomeTo(const Node& node) const {
   welcome.lease = node.lease;
   welcome.heartbeat_interval = node.lease / kHeartbeatsPerLease;
   welcome.survives_restart = survives_restart_;
+  welcome.awaits_old_workers = true;
   return welcome;
 }
 
@@ -123,7 +124,7 @@ void Job::Receive(MonotonicTime now, MemberId id, Epoch epoch, const AgentEvent&
                   Outbox* outbox) {
   const Node* node = state_.Find(id);
   if (node == nullptr) return;
-  if (const auto* leave = std::get_if<Leave>(&event)) {
+  if (const auto* leave = std::get_if<Leave>(&event); leave != nullptr && !leave->has_workers) {
     Send(id, rendezvous::Close{Outcome::kLeft, leave->why, std::nullopt}, outbox);
     outbox->End(id, absl::OkStatus());
     Remove(now, id, leave->is_unfit ? JobState::Departure::kUnfit : JobState::Departure::kLeft,
@@ -220,8 +221,8 @@ void Job::Run(MonotonicTime now, Outbox* outbox) {
       case Decision::Kind::kDrop:
         for (const MemberId id : decision_.members) {
           GiveUp(now, id, JobState::Departure::kDropped,
-                 absl::StrCat("it did not stop within the join timeout of ",
-                              absl::FormatDuration(policy_.join_timeout)),
+                 absl::StrCat("it did not stop its workers within ",
+                              absl::FormatDuration(StopTimeout(state_, policy_))),
                  outbox);
         }
         break;

@@ -45,14 +45,14 @@ struct Outbox {
 // whether the first one is alive, which takes at most its lease: a word from the first refuses the
 // second (InvalidArgument naming both hosts); the end of the first one's stream or lease lets the
 // second one in. A second stream of the same process (host, node rank and incarnation) replaces the
-// first, which ends with Aborted: nobody knows better than the process which of its streams is
-// dead. Second is the one whose Hello was said later; on a bad line the Hello of a try that was
-// given up arrives after the one that counts.
+// first, which ends with Aborted: the process itself knows best which of its streams is dead. The
+// second stream is the one with the later Hello; on a bad line the Hello of a try that was given up
+// arrives after the Hello that counts.
 //
 // A process that holds its place (messages.h) takes it again on another stream: after a restart of
 // the daemon, and also when the daemon has not noticed yet that the old stream is dead. It is told
 // what it missed: the Assignment, if the epoch was decided without its hearing of it, and the Stop.
-// One whose stream is known to be over has lost its place: the others have been told.
+// A process whose stream is known to be over has lost its place: the other nodes have been told.
 class Job {
  public:
   // `hello` is the first one, valid, and still has to Join.
@@ -75,12 +75,12 @@ class Job {
   void Disconnect(MonotonicTime now, MemberId id, Outbox* outbox);
   void Tick(MonotonicTime now, Outbox* outbox);
 
-  // Close and the end of the stream, for one that joins too late. REQUIRES: closed().
+  // Close and the end of the stream, for a node that joins too late. REQUIRES: closed().
   void SendAway(MemberId id, Outbox* outbox) const;
 
   void RenewAway(MonotonicTime now) { state_.RenewAway(now); }
 
-  // What the Welcomes to come say.
+  // Whether the Welcomes from now on tell agents that a restart of this daemon stops no worker.
   void set_survives_restart(bool survives_restart) { survives_restart_ = survives_restart; }
 
   // When Tick is next needed.

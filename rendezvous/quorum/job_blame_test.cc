@@ -205,8 +205,8 @@ TEST_CASE("a failure during a stop for a checkpoint turns it into an abort") {
     > c hello
     c: welcome
     > c ready
-    a: stop checkpoint: room for c
-    b: stop checkpoint: room for c
+    a: stop checkpoint: a seat is free for c: the workers save and start again
+    b: stop checkpoint: a seat is free for c: the workers save and start again
     > a ready
     > b fails rank=1 code=2
     b: stop abort: rank 1 on b: exit code 2
@@ -297,8 +297,8 @@ TEST_CASE("a node that stopped for a checkpoint and is lost has not finished its
     > c hello
     c: welcome
     > c ready
-    a: stop checkpoint: room for c
-    b: stop checkpoint: room for c
+    a: stop checkpoint: a seat is free for c: the workers save and start again
+    b: stop checkpoint: a seat is free for c: the workers save and start again
     > a ready
     > a drops
     > b succeeds
@@ -354,7 +354,7 @@ TEST_CASE("a node that does not stop is dropped after the join timeout") {
     > a beats
     > b beats
     > wait 1s
-    b: end UNAVAILABLE: given up by the daemon: it did not stop within the join timeout of 4s; \
+    b: end UNAVAILABLE: given up by the daemon: it did not stop its workers within 4s; \
        epoch 1 is over for incarnation 2
     a: epoch 2 node 0 of 1, ranks from 0 of 1, store a, failures 0
   )");

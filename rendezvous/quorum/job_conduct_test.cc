@@ -110,7 +110,7 @@ TEST_CASE("a node that is blamed three times is left out while the job can do wi
     a: cooling down: excluded for 30s more: blamed 3 times lately, the last time: rank 0 on a: exit code 1
     > rest 29s
     > rest 1s
-    b: stop checkpoint: room for a
+    b: stop checkpoint: a seat is free for a: the workers save and start again
     > b ready
     a: epoch 5 node 0 of 2, ranks from 0 of 2, store a, failures 3
     b: epoch 5 node 1 of 2, ranks from 1 of 2, store a, failures 3
@@ -238,7 +238,7 @@ TEST_CASE("an agent that was paused beyond its lease changes nothing when it wak
     > b' beats epoch=1
     b': stop abort: epoch 1 went on without this node (the job is in epoch 2); say Ready to join again
     > b' ready epoch=1
-    a: stop checkpoint: room for b
+    a: stop checkpoint: a seat is free for b: the workers save and start again
     > a ready
     a: epoch 3 node 0 of 2, ranks from 0 of 2, store a, failures 0
     b': epoch 3 node 1 of 2, ranks from 1 of 2, store a, failures 0

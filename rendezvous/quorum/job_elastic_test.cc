@@ -179,7 +179,7 @@ TEST_CASE("late nodes are let in together, when nobody has arrived for a while")
     > c ready
     > rest 1900ms
     > rest 100ms
-    a: stop checkpoint: room for b, c
+    a: stop checkpoint: a seat is free for b, c: the workers save and start again
     > a ready
     a: epoch 2 node 0 of 3, ranks from 0 of 3, store a, failures 0
     b: epoch 2 node 1 of 3, ranks from 1 of 3, store a, failures 0
@@ -198,7 +198,7 @@ TEST_CASE("a stream of arrivals puts the admission off no longer than four times
     f: welcome
     > f ready
     > rest 400ms
-    a: stop checkpoint: room for b, c, d and 2 more
+    a: stop checkpoint: a seat is free for b, c, d and 2 more: the workers save and start again
   )"));
 }
 
@@ -220,7 +220,7 @@ TEST_CASE("a late node that is gone again before its admission does not stop the
     > c ready
     > rest 1900ms
     > rest 100ms
-    a: stop checkpoint: room for c
+    a: stop checkpoint: a seat is free for c: the workers save and start again
   )");
 }
 
@@ -268,7 +268,7 @@ TEST_CASE("a node that comes and goes stops a running job three times and no mor
     > b ready
     > rest 59s
     > rest 1s
-    a: stop checkpoint: room for b
+    a: stop checkpoint: a seat is free for b: the workers save and start again
   )"));
 }
 

@@ -85,6 +85,7 @@ JobState::JobState(MonotonicTime now, const JobRecord& record, MemberId first_id
       failure_(record.failure),
       stop_kind_(record.stop_kind),
       waiting_since_(now),
+      forming_since_(now),
       last_departure_was_leave_(record.last_departure_was_leave),
       closed_at_(now),
       outcome_(record.outcome) {
@@ -118,14 +119,15 @@ JobState::JobState(MonotonicTime now, const JobRecord& record, MemberId first_id
   if (phase_ == Phase::kForming && running_count_ > 0) phase_ = Phase::kStopping;
 }
 
-void JobState::Resume(MonotonicTime now, MemberId old, MemberId id, MonotonicTime hello_said_at) {
+void JobState::Resume(MonotonicTime now, MemberId old, MemberId id, const Hello& hello) {
   auto entry = nodes_.extract(old);
   CONVENE_CHECK(!entry.empty() && entry.mapped().is_member() && Find(id) == nullptr);
   Node& node = entry.mapped();
   Count(node, -1);
   node.id = id;
   node.heard_at = now;
-  node.hello_said_at = hello_said_at;
+  node.hello_said_at = hello.said_at;
+  stop_limit_ = std::max(stop_limit_, hello.stop_limit);
   node.away = false;
   Count(node, +1);
   if (node.node_rank >= 0) by_node_rank_[node.node_rank] = id;

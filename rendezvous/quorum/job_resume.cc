@@ -44,7 +44,7 @@ void Job::Resume(MonotonicTime now, const Node& node, MemberId id, const Hello& 
                              "another stream of this agent, incarnation ", node.incarnation.value(),
                              ", went on in the place of this one of ", node.incarnation.value())));
   }
-  state_.Resume(now, node.id, id, hello.said_at);
+  state_.Resume(now, node.id, id, hello);
   const Node& resumed = *state_.Find(id);
   RefuseRival(now, resumed, outbox);
   const bool knows_epoch = hello.running_epoch == state_.epoch();

@@ -175,8 +175,8 @@ TEST_CASE("newcomers wait until every member is back or lost") {
     a': welcome back in epoch 1
     > b' hello incarnation=8 holds running=1 last_epoch=1
     b': welcome back in epoch 1
-    a': stop checkpoint: room for c
-    b': stop checkpoint: room for c
+    a': stop checkpoint: a seat is free for c: the workers save and start again
+    b': stop checkpoint: a seat is free for c: the workers save and start again
   )");
 }
 

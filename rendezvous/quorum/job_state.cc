@@ -56,6 +56,7 @@ const Node* JobState::FindProcess(const std::string& host, int node_rank,
 void JobState::Count(const Node& node, int sign) {
   if (node.state == NodeState::kReady) ready_count_ += sign;
   if (node.state == NodeState::kJoining) joining_count_ += sign;
+  if (node.state == NodeState::kJoining && node.has_workers) old_workers_count_ += sign;
   if (node.state == NodeState::kRunning) running_count_ += sign;
   if (node.is_member()) member_count_ += sign;
   if (node.away) away_count_ += sign;
@@ -68,7 +69,10 @@ void JobState::Count(const Node& node, int sign) {
 
 // Consequences that follow from the counters alone.
 void JobState::Settle(MonotonicTime now, int nodes_min) {
-  if (phase_ == Phase::kStopping && running_count_ == 0) phase_ = Phase::kForming;
+  if (phase_ == Phase::kStopping && running_count_ == 0) {
+    phase_ = Phase::kForming;
+    forming_since_ = now;
+  }
   if (ready_count_ < nodes_min) {
     minimum_since_.reset();
   } else if (!minimum_since_.has_value()) {
@@ -102,7 +106,7 @@ void JobState::Join(MonotonicTime now, MemberId id, Incarnation incarnation, con
                     MemberId rival, int nodes_min) {
   CONVENE_CHECK(phase_ != Phase::kClosed && Find(id) == nullptr);
   // The first to come back to an empty job gets the whole join timeout.
-  if (nodes_.empty()) waiting_since_ = now;
+  if (nodes_.empty()) waiting_since_ = forming_since_ = now;
   Node node;
   node.id = id;
   node.incarnation = incarnation;
@@ -114,6 +118,15 @@ void JobState::Join(MonotonicTime now, MemberId id, Incarnation incarnation, con
   node.joined_at = now;
   node.heard_at = now;
   node.hello_said_at = hello.said_at;
+  node.has_workers = hello.has_workers;
+  stop_limit_ = std::max(stop_limit_, hello.stop_limit);
+  if (hello.has_workers) {
+    // Where an epoch has begun, its agent kills them before the lease of its old stream ends. Where
+    // none has, the daemon was forgetful: nobody is in a hurry, and they may save.
+    const bool may_save = epoch_ == Epoch();
+    old_workers_until_ =
+        std::max(old_workers_until_, now + (may_save ? hello.stop_limit : hello.lease));
+  }
   node.rival = rival;
   if (rival != MemberId()) {
     node.state = NodeState::kContesting;
@@ -142,6 +155,13 @@ bool JobState::ApplyReady(MonotonicTime now, Node& node, Epoch epoch, const Read
   EnterReady(now, node);
   Count(node, +1);
   return true;
+}
+
+bool JobState::ApplyLeaving(MonotonicTime now, Node& node, const Leave& leave) {
+  if (node.state != NodeState::kRunning || node.is_leaving) return false;
+  node.is_leaving = true;
+  return Break(now, Cause::kLoss,
+               absl::StrCat(DepartureText(node, Departure::kLeft), ": ", leave.why));
 }
 
 bool JobState::ApplyFailure(MonotonicTime now, const Node& node, Epoch epoch,
@@ -177,6 +197,8 @@ JobState::Effect JobState::Apply(MonotonicTime now, MemberId id, Epoch epoch,
     effect.changed = ApplyReady(now, node, epoch, *ready);
   } else if (const auto* failure = std::get_if<WorkerFailure>(&event)) {
     effect.changed = ApplyFailure(now, node, epoch, *failure);
+  } else if (const auto* leave = std::get_if<Leave>(&event)) {
+    effect.changed = ApplyLeaving(now, node, *leave);
   } else if (std::holds_alternative<WorkersSucceeded>(event)) {
     if (node.state == NodeState::kRunning && epoch == epoch_ && !node.succeeded) {
       node.succeeded = true;
@@ -342,7 +364,10 @@ void JobState::BeginStop(MonotonicTime now, StopKind kind) {
   CONVENE_CHECK(phase_ == Phase::kRunning || phase_ == Phase::kStopping);
   if (phase_ == Phase::kRunning) waiting_since_ = now;
   stop_kind_ = kind;
-  phase_ = running_count_ == 0 ? Phase::kForming : Phase::kStopping;
+  phase_ = Phase::kStopping;
+  if (running_count_ > 0) return;
+  phase_ = Phase::kForming;
+  forming_since_ = now;
 }
 
 void JobState::Close(MonotonicTime now, Outcome outcome) {
@@ -356,7 +381,7 @@ void JobState::Close(MonotonicTime now, Outcome outcome) {
   cooling_.clear();
   admission_.Clear();
   ready_count_ = joining_count_ = running_count_ = member_count_ = away_count_ = 0;
-  succeeded_count_ = 0;
+  old_workers_count_ = succeeded_count_ = 0;
   lease_watch_ = MonotonicTime::InfiniteFuture();
 }
 

@@ -1,5 +1,5 @@
-// PURE. What the daemon knows of one job, and how each event changes it. What to do about it is
-// decide.h's; who is told is job.h's.
+// PURE. What the daemon knows of one job, and how each event changes it. decide.h decides what to
+// do about it; job.h tells the agents.
 //
 //              Join, Ready                 kForm                     kStop
 //   (created) ------------> [ forming ] ----------> [ running ] ------------> [ stopping ]
@@ -17,7 +17,7 @@
 //   Stop--> ready
 //
 // One that is excluded at its Ready (conduct.h) is cooling instead of ready, until it is let in
-// again. A node that an epoch begins without loses its seat.
+// again. A member that the next epoch begins without gives up its seat.
 //
 // Which messages count (everything renews the lease):
 // - Ready of a member: only with the current epoch (an older one crossed an Assignment on the
@@ -26,14 +26,16 @@
 //   fenced-off speaker's news is ignored
 // - Heartbeat with an epoch, of a node that never said Ready on this stream: it still runs workers
 //   of an epoch that went on without it, and is told to stop (once)
-// - Leave: always
+// - Leave: always. One that says that workers still run breaks the epoch, as [loss]; the node
+//   stays a member, so that no epoch begins, until its second Leave or the end of its stream
 //
 // Blame. An epoch is broken by its first cause; what follows is its echo (peers break because of
-// the first) and is neither counted nor blamed: [failure] counts one against the budget; [loss] and
-// [leave] count nothing, and hide the failures that come after them. [membership], exit code 75, is
-// weak: a peer may notice a crash or a lost node and exit with 75 before that itself is known, so a
-// failure (which then counts) or a loss that follows takes its place. It cannot come too late: an
-// agent reports its failure before its Ready on one ordered stream, and no epoch forms before every
+// the first) and is neither counted nor blamed: [failure] counts one against the budget; [loss] (a
+// node is lost, or leaves) counts nothing, and hides the failures that come after it.
+// [membership], exit code 75, is weak: a peer may notice a crash or a lost node and exit with 75
+// before that itself is known, so a failure (which then counts) or a loss that follows takes its
+// place. It cannot come too late: an agent reports its failure before its Ready on one ordered
+// stream, and no epoch forms before every
 // survivor is Ready. The opposite order, a real failure that echoes a node whose loss is noticed
 // only later (a cut network is noticed after its lease), is counted as a failure: nobody can tell
 // the two apart when it arrives.
@@ -94,6 +96,8 @@ struct Node {
   bool said_ready = false;                 // on this stream; away: since the epoch began
   bool succeeded = false;                  // in the current epoch
   bool told_to_stop = false;
+  bool has_workers = false;  // joining: of an epoch that it was in on an earlier stream
+  bool is_leaving = false;   // running: its last workers end, it will not say Ready
   int seat = -1;        // its lasting place in the order of ranks (ranks.h); -1: never was a member
   int group_rank = -1;  // in the current epoch
   int first_global_rank = 0;  // in the current epoch
@@ -110,7 +114,7 @@ class JobState {
  public:
   // `floor`: every epoch of this job is above it.
   JobState(MonotonicTime now, Epoch floor)
-      : floor_(floor), highest_epoch_(floor), waiting_since_(now) {}
+      : floor_(floor), highest_epoch_(floor), waiting_since_(now), forming_since_(now) {}
 
   // As recorded; the members are away, with the identities from `first_id` on.
   JobState(MonotonicTime now, const JobRecord& record, MemberId first_id);
@@ -131,20 +135,26 @@ class JobState {
 
   int ready_count() const { return ready_count_; }
   int joining_count() const { return joining_count_; }
+  // Joining nodes whose workers of an earlier epoch are still being stopped.
+  int old_workers_count() const { return old_workers_count_; }
+  // When the last of those are dead, or no longer waited for.
+  MonotonicTime old_workers_until() const { return old_workers_until_; }
+  // The longest that a node of this job takes from a Stop to its Ready, as the nodes told.
+  absl::Duration stop_limit() const { return stop_limit_; }
   int running_count() const {
     return running_count_;
   }  // members that have not said Ready since the Assignment
   int member_count() const { return member_count_; }  // of the current epoch, still here
   int away_count() const { return away_count_; }
-  // Those that are gone meanwhile count in both: what was done stays done, what was not is missing.
+  // Nodes that are gone meanwhile count in both: a success stays one, a missing one stays missing.
   int epoch_size() const { return epoch_size_; }  // nodes that the current epoch began with
   int succeeded_count() const { return succeeded_count_; }  // those among them that succeeded
   int failure_count() const { return budget_.failure_count; }
   const RestartBudget& budget() const { return budget_; }
   const Conduct& conduct() const { return conduct_; }
   const Admission& admission() const { return admission_; }
-  // Ready nodes that are no members, in the order in which they came: who forms the first epoch;
-  // later, who waits for a seat.
+  // Ready nodes that are no members, in the order in which they came. Before the first epoch they
+  // are the nodes that will form it; later they wait for a seat.
   const std::set<MemberId>& bench() const { return bench_; }
   const std::set<MemberId>& cooling() const { return cooling_; }
   // When the node may take part again; in the past when that was forgotten. REQUIRES: `id` is a
@@ -152,18 +162,20 @@ class JobState {
   MonotonicTime ExcludedUntil(MemberId id) const;
   Cause cause() const { return cause_; }
   const std::string& cause_text() const { return cause_text_; }
-  // Of the current epoch, the one to blame.
+  // The failure of the current epoch that is to blame for its end.
   const std::optional<WorkerFailure>& failure() const { return failure_; }
   StopKind stop_kind() const { return stop_kind_; }
   // Epochs in a row that ended in vain (see above), up to the latest that has ended. `next_size`:
   // nodes that the next epoch is to have.
   int VainEpochs(int next_size) const;
-  // Since when the job waits for nodes: its start, or its last Stop.
+  // Since when no epoch runs: the job's start, or its last Stop.
   MonotonicTime waiting_since() const { return waiting_since_; }
+  // Since when the job waits for nodes to join: its start, or when the last member had stopped.
+  MonotonicTime forming_since() const { return forming_since_; }
   // Since when nodes_min nodes are ready without a break; none when fewer are.
   std::optional<MonotonicTime> minimum_since() const { return minimum_since_; }
-  // Nobody is here, and nobody need be waited for: the last one left in order, or no epoch ever
-  // was.
+  // No node is here, and the job need not wait for any: the last one left in order, or no epoch
+  // ever began.
   bool is_abandoned() const {
     return nodes_.empty() && (last_departure_was_leave_ || epoch_ == Epoch());
   }
@@ -183,7 +195,7 @@ class JobState {
     bool changed = false;       // Decide may say something new
     bool tell_to_stop = false;  // it runs workers of an epoch that went on without it
   };
-  // Everything but Leave, which is Remove. REQUIRES: `id` is a node.
+  // Everything but the Leave of a node without workers, which is Remove. REQUIRES: `id` is a node.
   Effect Apply(MonotonicTime now, MemberId id, Epoch epoch, const AgentEvent& event, int nodes_min);
 
   // kDropped: it did not stop its workers. kUnfit: it left, and is not to come back soon.
@@ -196,9 +208,9 @@ class JobState {
 
   // The process of member `old` goes on as `id`, on another stream. REQUIRES: `old` is a member,
   // `id` is new.
-  void Resume(MonotonicTime now, MemberId old, MemberId id, MonotonicTime hello_said_at);
+  void Resume(MonotonicTime now, MemberId old, MemberId id, const Hello& hello);
 
-  // The leases of those that are away begin now.
+  // The leases of the members that are away begin now.
   void RenewAway(MonotonicTime now);
 
   // Nodes that were silent for longer than their lease; contesting ones need not speak. A daemon
@@ -221,6 +233,7 @@ class JobState {
   void Count(const Node& node, int sign);
   void Settle(MonotonicTime now, int nodes_min);
   bool ApplyReady(MonotonicTime now, Node& node, Epoch epoch, const Ready& ready);
+  bool ApplyLeaving(MonotonicTime now, Node& node, const Leave& leave);
   bool ApplyFailure(MonotonicTime now, const Node& node, Epoch epoch, const WorkerFailure& failure);
   // Of a node that says, or has said, Ready.
   void EnterReady(MonotonicTime now, Node& node);
@@ -229,7 +242,7 @@ class JobState {
   void Blame(MonotonicTime now, const NodeKey& key, const std::string& what);
   // Another stream of an excluded node may be ready already.
   void CoolDown(MonotonicTime now, const NodeKey& key);
-  // Whose departure is blamed on it; `broke`: it ended the epoch.
+  // Blames the node for its departure where it is to blame; `broke`: the departure ended the epoch.
   void JudgeDeparture(MonotonicTime now, const Node& node, Departure departure, bool broke,
                       const std::string& why);
 
@@ -242,6 +255,7 @@ class JobState {
   std::map<std::tuple<std::string, int, Incarnation>, MemberId> by_process_;
   int ready_count_ = 0;
   int joining_count_ = 0;
+  int old_workers_count_ = 0;
   int running_count_ = 0;
   int member_count_ = 0;
   int away_count_ = 0;
@@ -258,7 +272,10 @@ class JobState {
   std::string cause_text_;
   std::optional<WorkerFailure> failure_;
   StopKind stop_kind_ = StopKind::kAbort;
+  MonotonicTime old_workers_until_;
+  absl::Duration stop_limit_;
   MonotonicTime waiting_since_;
+  MonotonicTime forming_since_;
   std::optional<MonotonicTime> minimum_since_;
   bool last_departure_was_leave_ = false;
   MonotonicTime lease_watch_ = MonotonicTime::InfiniteFuture();

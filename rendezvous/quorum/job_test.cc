@@ -141,7 +141,7 @@ TEST_CASE("a newcomer is let in after a checkpoint, a spare waits for a hole") {
     > b hello
     b: welcome
     > b ready
-    a: stop checkpoint: room for b
+    a: stop checkpoint: a seat is free for b: the workers save and start again
     > a ready
     a: epoch 2 node 0 of 2, ranks from 0 of 2, store a, failures 0
     b: epoch 2 node 1 of 2, ranks from 1 of 2, store a, failures 0
@@ -167,7 +167,7 @@ TEST_CASE(
     > b hello
     b: welcome
     > b ready
-    a: stop checkpoint: room for b
+    a: stop checkpoint: a seat is free for b: the workers save and start again
     > a succeeds
     a: close succeeded: the workers of every node succeeded
     a: end OK

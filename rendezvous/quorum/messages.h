@@ -39,9 +39,11 @@ struct Hello {
   absl::Duration restart_window;  // zero: every failure counts for ever
   int max_stuck_restarts = 0;     // 0: never
   absl::Duration admission = absl::ZeroDuration();
-  bool publishes_logs = false;
+  bool publishes_logs = false;  // CAPABILITY_LOGS
   std::string log_directory;
-  MonotonicTime said_at;  // on the agent's clock: compares with its own other streams only
+  MonotonicTime said_at;      // on the agent's clock: compares with its own other streams only
+  bool has_workers = false;   // of an epoch that it was in on an earlier stream
+  absl::Duration stop_limit;  // from a Stop to its Ready: the longest; zero: not told
 };
 
 struct Ready {
@@ -80,6 +82,7 @@ struct WorkersSucceeded {};
 struct Leave {
   std::string why;
   bool is_unfit = false;
+  bool has_workers = false;  // they end now; a Leave without any follows
 };
 
 using AgentEvent = std::variant<Ready, Heartbeat, WorkerFailure, WorkersSucceeded, Leave>;
@@ -120,6 +123,7 @@ struct Welcome {
   absl::Duration heartbeat_interval;
   bool resumed = false;
   bool survives_restart = false;
+  bool awaits_old_workers = false;  // CAPABILITY_OLD_WORKERS; an older daemon does not
 };
 
 struct Heard {};  // one Heartbeat; the event's epoch is the heartbeat's

@@ -2,9 +2,9 @@
 // after them what the job did.
 //
 //   > a hello [rank=1] [incarnation=9] [last_epoch=7] [workers=2] [min=2] [max=4] [restarts=0]
-//             [label=x] [said=12]
-//   > a ready | a beats [step=5] | a fails rank=0 code=3 | a succeeds | a leaves | a unfit | a
-//   drops
+//             [label=x] [said=12] [with_workers] [stop_limit=30]
+//   > a ready | a beats [step=5] | a fails rank=0 code=3 | a succeeds | a leaves [with_workers]
+//   > a unfit | a drops
 //     [epoch=N: other than its last one]
 //   > wait 5s | rest 5s | sleep 5s
 //   > show a
@@ -160,6 +160,8 @@ class Story {
     hello.said_at = MonotonicTime::FromEpoch(absl::Seconds(Number(options, "said", 0)));
     hello.holds_place = options.count("holds") > 0;
     hello.running_epoch = Epoch(Number(options, "running", 0));
+    hello.has_workers = options.count("with_workers") > 0;
+    hello.stop_limit = absl::Seconds(Number(options, "stop_limit", 0));
     stream.incarnation = Incarnation(Number(options, "incarnation", last_id_));
     const absl::Status joined = job_->Join(now_, stream.id, stream.incarnation, hello, outbox);
     if (!joined.ok()) outbox->End(stream.id, joined);
@@ -169,7 +171,7 @@ class Story {
                             const Options& options) {
     if (verb == "ready") return Ready{name, 1000 + static_cast<int>(id.value())};
     if (verb == "succeeds") return WorkersSucceeded();
-    if (verb == "leaves") return Leave{"SIGTERM"};
+    if (verb == "leaves") return Leave{"SIGTERM", false, options.count("with_workers") > 0};
     if (verb == "unfit") return Leave{"health check: exit code 1", true};
     if (verb == "beats") {
       Heartbeat heartbeat;

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "spdlog/spdlog.h"
+
 namespace convene::rendezvous {
 namespace {
 
@@ -82,8 +84,12 @@ void AttendStream::Abandon(absl::Status status) {
 void AttendStream::OnReadDone(bool ok) {
   if (!ok) return Abandon(absl::CancelledError("the agent closed its stream without a Leave"));
   absl::StatusOr<AgentEnvelope> envelope = FromWire(incoming_);
-  if (!envelope.ok()) return Abandon(envelope.status());
-  if (const auto* hello = std::get_if<Hello>(&envelope->body)) {
+  if (absl::IsUnimplemented(envelope.status())) {
+    if (!std::exchange(has_ignored_, true))
+      spdlog::warn("{}", std::string(envelope.status().message()));
+  } else if (!envelope.ok()) {
+    return Abandon(envelope.status());
+  } else if (const auto* hello = std::get_if<Hello>(&envelope->body)) {
     daemon_->Join(id_, envelope->incarnation, *hello);
   } else {
     daemon_->Receive(id_, envelope->incarnation, envelope->epoch,

@@ -44,6 +44,7 @@ class AttendStream final : public grpc::ServerBidiReactor<pb::AgentMessage, pb::
   MemberId id_;
   std::shared_ptr<AttendStream> self_;  // until OnDone
   pb::AgentMessage incoming_;           // of the one read under way
+  bool has_ignored_ = false;            // a message of a kind that this version does not know
 
   Mutex mutex_;
   // A list: mostly empty, and there are thousands of these.

@@ -26,6 +26,25 @@ std::string Cut(std::string text) {
 
 int64_t Ms(absl::Duration duration) { return absl::ToInt64Milliseconds(duration); }
 
+bool Names(const google::protobuf::RepeatedField<int>& capabilities, pb::Capability wanted) {
+  return std::find(capabilities.begin(), capabilities.end(), wanted) != capabilities.end();
+}
+
+// Of a message whose body is of no kind that `reader` knows.
+absl::Status UnknownKind(const google::protobuf::Message& message, absl::string_view reader) {
+  const auto& unknown = message.GetReflection()->GetUnknownFields(message);
+  if (unknown.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the ", reader,
+                     " got a message without a body: its sender breaks the "
+                     "protocol of proto/rendezvous.proto"));
+  }
+  return absl::UnimplementedError(absl::StrCat("the ", reader, " does not know messages of kind ",
+                                               unknown.field(0).number(),
+                                               " and ignores them: the "
+                                               "other side is of a newer version"));
+}
+
 void PackHello(const Hello& hello, pb::Hello* wire) {
   wire->set_job_id(hello.job_id);
   wire->set_host(hello.host);
@@ -46,9 +65,11 @@ void PackHello(const Hello& hello, pb::Hello* wire) {
   wire->set_restart_window_ms(Ms(hello.restart_window));
   wire->set_max_stuck_restarts(hello.max_stuck_restarts);
   wire->set_admission_ms(Ms(hello.admission));
-  wire->set_publishes_logs(hello.publishes_logs);
+  if (hello.publishes_logs) wire->add_capabilities(pb::CAPABILITY_LOGS);
   wire->set_log_directory(Cut(hello.log_directory));
   wire->set_said_at_ns(absl::ToInt64Nanoseconds(hello.said_at.since_epoch()));
+  wire->set_has_workers(hello.has_workers);
+  wire->set_stop_limit_ms(Ms(hello.stop_limit));
 }
 
 Hello UnpackHello(const pb::Hello& wire) {
@@ -72,9 +93,11 @@ Hello UnpackHello(const pb::Hello& wire) {
   hello.restart_window = absl::Milliseconds(wire.restart_window_ms());
   hello.max_stuck_restarts = wire.max_stuck_restarts();
   hello.admission = absl::Milliseconds(wire.admission_ms());
-  hello.publishes_logs = wire.publishes_logs();
+  hello.publishes_logs = Names(wire.capabilities(), pb::CAPABILITY_LOGS);
   hello.log_directory = Cut(wire.log_directory());
   hello.said_at = MonotonicTime::FromEpoch(absl::Nanoseconds(wire.said_at_ns()));
+  hello.has_workers = wire.has_workers();
+  hello.stop_limit = absl::Milliseconds(wire.stop_limit_ms());
   return hello;
 }
 
@@ -148,6 +171,7 @@ void PackEvent(const AgentEvent& event, pb::AgentMessage* wire) {
   } else if (const auto* leave = std::get_if<Leave>(&event)) {
     wire->mutable_leave()->set_why(Cut(leave->why));
     wire->mutable_leave()->set_is_unfit(leave->is_unfit);
+    wire->mutable_leave()->set_has_workers(leave->has_workers);
   }
 }
 
@@ -245,13 +269,13 @@ absl::StatusOr<AgentEnvelope> FromWire(const pb::AgentMessage& message) {
       envelope.body = AgentEvent(WorkersSucceeded());
       return envelope;
     case pb::AgentMessage::kLeave:
-      envelope.body = AgentEvent(Leave{Cut(message.leave().why()), message.leave().is_unfit()});
+      envelope.body = AgentEvent(Leave{Cut(message.leave().why()), message.leave().is_unfit(),
+                                       message.leave().has_workers()});
       return envelope;
     case pb::AgentMessage::BODY_NOT_SET:
       break;
   }
-  return absl::InvalidArgumentError(
-      "a message without a body this daemon knows: are agent and daemon of one version?");
+  return UnknownKind(message, "daemon");
 }
 
 pb::DaemonMessage ToWire(Incarnation daemon, const DaemonEvent& event) {
@@ -263,6 +287,9 @@ pb::DaemonMessage ToWire(Incarnation daemon, const DaemonEvent& event) {
     message.mutable_welcome()->set_heartbeat_interval_ms(Ms(welcome->heartbeat_interval));
     message.mutable_welcome()->set_resumed(welcome->resumed);
     message.mutable_welcome()->set_survives_restart(welcome->survives_restart);
+    if (welcome->awaits_old_workers) {
+      message.mutable_welcome()->add_capabilities(pb::CAPABILITY_OLD_WORKERS);
+    }
   } else if (const auto* assignment = std::get_if<Assignment>(&event.body)) {
     PackAssignment(*assignment, message.mutable_assignment());
   } else if (const auto* stop = std::get_if<Stop>(&event.body)) {
@@ -290,7 +317,8 @@ absl::StatusOr<DaemonEvent> FromWire(const pb::DaemonMessage& message) {
     case pb::DaemonMessage::kWelcome:
       event.body = Welcome{absl::Milliseconds(message.welcome().lease_ms()),
                            absl::Milliseconds(message.welcome().heartbeat_interval_ms()),
-                           message.welcome().resumed(), message.welcome().survives_restart()};
+                           message.welcome().resumed(), message.welcome().survives_restart(),
+                           Names(message.welcome().capabilities(), pb::CAPABILITY_OLD_WORKERS)};
       return event;
     case pb::DaemonMessage::kAssignment:
       event.body = UnpackAssignment(message.assignment());
@@ -317,8 +345,7 @@ absl::StatusOr<DaemonEvent> FromWire(const pb::DaemonMessage& message) {
     case pb::DaemonMessage::BODY_NOT_SET:
       break;
   }
-  return absl::InvalidArgumentError(
-      "a message without a body this agent knows: are agent and daemon of one version?");
+  return UnknownKind(message, "agent");
 }
 
 void ToWire(const JobView& view, pb::JobStatus* status) {

@@ -23,12 +23,13 @@ struct AgentEnvelope {
 };
 
 pb::AgentMessage ToWire(const AgentEnvelope& envelope);
+// Unimplemented for a message of a kind that this version does not know: the reader ignores it.
 // InvalidArgument for a message without a body, or with a port that is none. Log lines beyond the
 // contract are cut off.
 absl::StatusOr<AgentEnvelope> FromWire(const pb::AgentMessage& message);
 
 pb::DaemonMessage ToWire(Incarnation daemon, const DaemonEvent& event);
-// InvalidArgument for a message without a body: a daemon of another version.
+// As above.
 absl::StatusOr<DaemonEvent> FromWire(const pb::DaemonMessage& message);
 
 void ToWire(const JobView& view, pb::JobStatus* status);

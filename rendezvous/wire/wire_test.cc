@@ -31,6 +31,8 @@ TEST_CASE("a hello crosses the wire whole") {
   hello.max_stuck_restarts = 4;
   hello.admission = absl::Seconds(30);
   hello.publishes_logs = true;
+  hello.has_workers = true;
+  hello.stop_limit = absl::Seconds(70);
   hello.log_directory = "/logs/job_1";
   hello.said_at = MonotonicTime::FromEpoch(absl::Nanoseconds(1234567890123));
   const auto crossed = FromWire(ToWire(AgentEnvelope{Incarnation(~0ull), Epoch(9), hello}));
@@ -39,6 +41,8 @@ TEST_CASE("a hello crosses the wire whole") {
   CHECK(crossed->epoch == Epoch(9));
   const Hello& there = std::get<Hello>(crossed->body);
   CHECK(there.publishes_logs);
+  CHECK(there.has_workers);
+  CHECK(there.stop_limit == absl::Seconds(70));
   CHECK(there.log_directory == "/logs/job_1");
   CHECK(there.said_at == hello.said_at);
   CHECK(there.job_id == "job");
@@ -170,7 +174,16 @@ TEST_CASE("Heard, and what a place holder says, cross the wire") {
   CHECK(std::get<Hello>(crossed->body).running_epoch == Epoch(4));
 }
 
-TEST_CASE("messages without a known body and senseless ports are refused") {
+TEST_CASE("a kind of a newer version is told apart from no body at all") {
+  pb::AgentMessage said;
+  said.GetReflection()->MutableUnknownFields(&said)->AddLengthDelimited(15);
+  CHECK_STATUS(FromWire(said), absl::StatusCode::kUnimplemented, "messages of kind 15");
+  pb::DaemonMessage heard;
+  heard.GetReflection()->MutableUnknownFields(&heard)->AddLengthDelimited(16);
+  CHECK_STATUS(FromWire(heard), absl::StatusCode::kUnimplemented, "messages of kind 16");
+}
+
+TEST_CASE("messages without a body and senseless ports are refused") {
   CHECK_STATUS(FromWire(pb::AgentMessage()), absl::StatusCode::kInvalidArgument, "without a body");
   CHECK_STATUS(FromWire(pb::DaemonMessage()), absl::StatusCode::kInvalidArgument, "without a body");
   pb::AgentMessage ready;

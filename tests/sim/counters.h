@@ -12,11 +12,12 @@ namespace convene::sim {
 inline void CheckCounters(const rendezvous::JobState& state) {
   using rendezvous::MemberId;
   using rendezvous::NodeState;
-  int ready = 0, joining = 0, running = 0, members = 0, away = 0;
+  int ready = 0, joining = 0, old_workers = 0, running = 0, members = 0, away = 0;
   std::set<MemberId> bench, cooling;
   for (const auto& [id, node] : state.nodes()) {
     ready += node.state == NodeState::kReady;
     joining += node.state == NodeState::kJoining;
+    old_workers += node.state == NodeState::kJoining && node.has_workers;
     running += node.state == NodeState::kRunning;
     members += node.is_member();
     away += node.away;
@@ -30,8 +31,9 @@ inline void CheckCounters(const rendezvous::JobState& state) {
     }
   }
   Expect(ready == state.ready_count() && joining == state.joining_count() &&
-             running == state.running_count() && members == state.member_count() &&
-             away == state.away_count() && bench == state.bench() && cooling == state.cooling(),
+             old_workers == state.old_workers_count() && running == state.running_count() &&
+             members == state.member_count() && away == state.away_count() &&
+             bench == state.bench() && cooling == state.cooling(),
          "counters do not agree with nodes");
   Expect(state.phase() != rendezvous::Phase::kForming || running == 0,
          "an epoch may form before every survivor is ready");

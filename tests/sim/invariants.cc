@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/sim/counters.h"
 #include "tests/sim/simulation.h"
@@ -30,9 +31,11 @@ void CheckPromptness(MonotonicTime now, const Job& job) {
   const bool has_minimum = state.ready_count() >= policy.nodes_min;
   switch (state.phase()) {
     case Phase::kForming:
+      Expect(now < state.forming_since() + policy.join_timeout || has_minimum,
+             "the join timeout is over, and the job waits");
+      if (state.old_workers_count() > 0 && now < state.old_workers_until()) break;
       Expect(!join_timeout_is_over || state.epoch() != Epoch() || !has_minimum,
              "the join timeout is over, and an epoch that can form does not");
-      Expect(!join_timeout_is_over || has_minimum, "the join timeout is over, and the job waits");
       if (state.epoch() == Epoch()) {
         Expect(state.ready_count() < policy.nodes_expected, "all expected are ready, no epoch");
       } else if (has_minimum) {
@@ -63,7 +66,8 @@ void CheckPromptness(MonotonicTime now, const Job& job) {
       break;
     }
     case Phase::kStopping:
-      Expect(!join_timeout_is_over, "nodes that do not stop are not dropped");
+      Expect(now < state.waiting_since() + StopTimeout(state, policy),
+             "nodes that do not stop are not dropped");
       break;
     case Phase::kClosed:
       break;
@@ -108,8 +112,11 @@ void Invariants::OnItem(const rendezvous::Outbox::Item& item) {
   const auto found = joined_.find(item.to);
   if (found == joined_.end()) return;
   Expect(over_.count(item.to) == 0, "a word to a stream that is over");
-  if (std::holds_alternative<absl::Status>(item.what)) {
+  if (const auto* status = std::get_if<absl::Status>(&item.what)) {
     over_.insert(item.to);
+    // The agents here kill what their graces do not end, and lose their lease before they are slow.
+    Expect(!absl::StrContains(status->message(), "did not stop its workers"),
+           "a node that was still allowed to stop its workers was given up");
     return;
   }
   const Joined& to = found->second;
@@ -217,6 +224,8 @@ void Invariants::CheckNewEpoch(MonotonicTime daemon_now, const Job& job, const T
          "an epoch begins though no step is made any more");
   Expect(state.bench().empty() || state.member_count() == policy.nodes_max,
          "a seat stayed empty beside a node that is ready");
+  Expect(state.old_workers_count() == 0 || daemon_now >= state.old_workers_until(),
+         "an epoch begins beside workers of an older one, on a node that is here");
   // Who came after it was let in may have made it superfluous; that does not put it out again.
   int excluded = 0;
   int newcomers = 0;
@@ -401,16 +410,9 @@ void Invariants::OnDaemonStarted(MonotonicTime now, MonotonicTime daemon_now,
   });
 }
 
-void Invariants::CheckFencing(MonotonicTime now, int64_t serial, bool holds_place,
-                              MonotonicTime reachable_since, MonotonicTime awake_since) const {
-  const Formation& formation = formations_.at(serial);
-  const MonotonicTime since = std::max(formation.superseded_at, reachable_since);
-  Expect(now <= since + kFencingBound,
-         absl::StrCat("workers of an old epoch of ", formation.run, " still run ",
-                      absl::FormatDuration(now - since), " after a newer one began"));
-  Expect(
-      !holds_place || now <= std::max(formation.superseded_at, awake_since) + kFenceBound,
-      absl::StrCat("two epochs of ", formation.run, " are alive for longer than the fence allows"));
+bool Invariants::MayRun(MonotonicTime now, int64_t serial, absl::Duration lease,
+                        MonotonicTime awake_since) const {
+  return now <= std::max(formations_.at(serial).superseded_at, awake_since) + lease + kDying;
 }
 
 }  // namespace convene::sim

@@ -1,13 +1,14 @@
 // What the daemon has promised and what nobody may do, checked as it happens. A broken promise
 // throws (simulation.h: Expect).
 //
-//   of the daemon's words     nothing to a stream that is over; each epoch is given out whole, with
+//   of the daemon's words     nothing to a stream that is over; no node is given up that may still
+//                             stop its workers; each epoch is given out whole, with
 //                             dense ranks and one story for all its nodes; one that is told again
 //                             is told the same; epochs rise; a success is what every node's workers
 //                             did
 //   of the agents             no worker runs where an epoch begins, and none of an older epoch for
-//                             longer than kFencingBound after a newer one began and its agent could
-//                             be reached again; with a place, kFenceBound, reached or not
+//                             longer than a lease after a newer one began, whether its agent can be
+//                             reached or not
 //   of the table's state      counters agree with nodes; survivors keep their seats; the budget is
 //                             not overdrawn; nobody excluded takes part without need; nothing that
 //                             is due is left undone
@@ -35,13 +36,8 @@
 
 namespace convene::sim {
 
-// From the time a newer epoch has begun and the agent hears again: it notices that its stream is
-// over, dials (2 s back-off, 2 s a try), waits for the lease of its own older stream, and its
-// workers use up the grace and are killed.
-inline constexpr absl::Duration kFencingBound = absl::Seconds(15);
-// An agent that holds a place needs nobody's word: a lease of 2 s, then the grace of 2 s that it
-// may have begun with its last word from the daemon, and the kill.
-inline constexpr absl::Duration kFenceBound = absl::Milliseconds(4200);
+// What a worker takes to be gone after it was killed.
+inline constexpr absl::Duration kDying = absl::Milliseconds(100);
 
 // An epoch as it was decided. Serial numbers rise with every epoch of every run and outlive the
 // daemon: one that forgot everything, or was killed before the disk had it, may give a number of an
@@ -97,10 +93,10 @@ class Invariants {
   // The formation that the last Assignment to `id` is part of.
   int64_t SerialOf(rendezvous::MemberId id) const { return serials_.at(id); }
   void OnNodeSucceeded(int64_t serial) { ++formations_.at(serial).succeeded; }
-  // An agent runs workers of `serial`; it has been able to hear the daemon since `reachable_since`,
-  // and has not slept since `awake_since`.
-  void CheckFencing(MonotonicTime now, int64_t serial, bool holds_place,
-                    MonotonicTime reachable_since, MonotonicTime awake_since) const;
+  // Whether an agent with that lease, which has not slept since `awake_since`, may have workers of
+  // `serial`.
+  bool MayRun(MonotonicTime now, int64_t serial, absl::Duration lease,
+              MonotonicTime awake_since) const;
 
  private:
   // One run, as the daemon knows it.

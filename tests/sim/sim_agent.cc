@@ -15,7 +15,7 @@ using agent::ExitStatus;
 
 constexpr absl::Duration kWork = absl::Seconds(3);  // an epoch left alone takes about this long
 constexpr absl::Duration kQuickStop = absl::Milliseconds(300);
-constexpr absl::Duration kSlowStop = absl::Seconds(10);  // beyond every grace
+constexpr absl::Duration kSlowStop = absl::Seconds(40);  // beyond every grace
 constexpr absl::Duration kKill = absl::Milliseconds(50);
 constexpr absl::Duration kStep = absl::Milliseconds(200);
 
@@ -66,7 +66,7 @@ void SimAgent::Pause() {
 void SimAgent::Resume() {
   simulation_.Note(name_, ": wakes up");
   is_paused_ = false;
-  awake_since_ = reachable_since_ = simulation_.now();
+  awake_since_ = simulation_.now();
   Receive(agent::Timer{});
 }
 
@@ -79,7 +79,6 @@ void SimAgent::Cut() {
 void SimAgent::Heal() {
   simulation_.Note(name_, ": is on the network again");
   is_cut_ = false;
-  reachable_since_ = simulation_.now();
   std::vector<std::shared_ptr<Stream>> streams;
   streams.swap(streams_);
   for (const std::shared_ptr<Stream>& stream : streams) daemon_.Resume(stream);
@@ -131,12 +130,9 @@ void SimAgent::Calm() {
 
 void SimAgent::CheckFencing() const {
   if (workers_.empty() || is_paused_) return;
-  const bool is_reachable = !is_cut_ && daemon_.is_up();
-  const MonotonicTime reachable_since = is_reachable
-                                            ? std::max(reachable_since_, daemon_.reachable_since())
-                                            : MonotonicTime::InfiniteFuture();
-  invariants_.CheckFencing(simulation_.now(), serial_, started_in_place_ && state_->holds_place,
-                           reachable_since, awake_since_);
+  if (invariants_.MayRun(simulation_.now(), serial_, rules_.hello.lease, awake_since_)) return;
+  Expect(false, absl::StrCat(name_, " (", PhaseName(state_->phase), ": ", state_->why,
+                             ") has workers of an epoch that a newer one followed a lease ago"));
 }
 
 void SimAgent::Receive(agent::Event event) {
@@ -255,7 +251,6 @@ void SimAgent::Do(const agent::StartWorkers& action) {
   ++group_;
   has_failed_ = false;
   started_at_ = simulation_.now();
-  started_in_place_ = state_->holds_place;
   first_step_ = action.epoch.value() * 3;
   for (int rank = 0; rank < rules_.hello.local_world_size; ++rank) workers_.insert(rank);
   if (simulation_.Chance(0.5)) {

@@ -104,7 +104,6 @@ class SimAgent {
   std::deque<agent::Event> inbox_;
   bool is_draining_ = false;
   MonotonicTime timer_planned_ = MonotonicTime::InfiniteFuture();
-  MonotonicTime reachable_since_;
   MonotonicTime awake_since_;
 
   std::set<int> workers_;  // local ranks that run
@@ -112,7 +111,6 @@ class SimAgent {
   int64_t serial_ = 0;           // of their epoch (invariants.h)
   int64_t assigned_serial_ = 0;  // of the last Assignment that came
   bool has_failed_ = false;
-  bool started_in_place_ = false;
   MonotonicTime started_at_;
   bool tells_progress_ = false;
   int64_t first_step_ = 0;

@@ -10,12 +10,13 @@ namespace convene::sim {
 namespace {
 
 constexpr absl::Duration kFaults = absl::Seconds(90);
-// Then each agent has its answer within: a join timeout, an epoch's work, the longest back-off of
-// epochs in vain, and what the agents take to find the daemon again.
-constexpr absl::Duration kPatience = absl::Seconds(90);
+// Then each agent has its answer within the job's join timeout and this: a stop that has begun, an
+// epoch's work, the longest back-off of epochs in vain, and what the agents take to find the daemon
+// again.
+constexpr absl::Duration kPatience = absl::Seconds(150);
 constexpr absl::Duration kBetweenFaults = absl::Milliseconds(1500);
-// Beyond a lease: by then every agent is back, or given up.
-constexpr absl::Duration kUndisturbed = absl::Seconds(3);
+// Beyond every lease: by then every agent is back, or given up.
+constexpr absl::Duration kUndisturbed = absl::Seconds(6);
 
 }  // namespace
 
@@ -32,11 +33,18 @@ World::World(Simulation* simulation)
 agent::Rules World::DrawRules(int number) {
   agent::Rules rules;
   rules.endpoint = "sim:1";
-  rules.connect_timeout = absl::Seconds(20);
-  rules.stop_graces = {absl::Seconds(1), absl::Seconds(2), absl::Seconds(1)};
-  rules.session_abort_grace = absl::Milliseconds(300);
-  rules.kill_patience = absl::Seconds(5);
   rendezvous::Hello& hello = rules.hello;
+  // Every second run has the times that a person gets who asks for none; in the others more
+  // happens.
+  if (simulation_.Chance(0.5)) {
+    rules.connect_timeout = absl::Seconds(20);
+    rules.stop_graces = {absl::Seconds(1), absl::Seconds(2), absl::Seconds(1)};
+    rules.session_abort_grace = absl::Milliseconds(300);
+    rules.kill_patience = absl::Seconds(5);
+    hello.lease = absl::Seconds(2);
+  }
+  // Also one that is shorter than the graces.
+  if (simulation_.Chance(0.5)) hello.join_timeout = absl::Seconds(8);
   hello.job_id = absl::StrCat("run", number);
   hello.nodes_max = simulation_.Between(1, 6);
   hello.nodes_min = simulation_.Between(1, hello.nodes_max);
@@ -47,9 +55,8 @@ agent::Rules World::DrawRules(int number) {
   hello.max_stuck_restarts = simulation_.Chance(0.3) ? simulation_.Between(1, 4) : 0;
   hello.spares = simulation_.Between(0, 2);
   hello.admission = absl::Seconds(simulation_.Chance(0.5) ? 1 : 0);
-  hello.join_timeout = absl::Seconds(8);
   hello.last_call = absl::Seconds(simulation_.Between(0, 1));
-  hello.lease = absl::Seconds(2);
+  longest_join_timeout_ = std::max(longest_join_timeout_, hello.join_timeout);
   return rules;
 }
 
@@ -193,7 +200,8 @@ void World::Run() {
   while (!IsOver()) {
     Expect(simulation_.RunOne(), "nothing is left to happen, and agents still wait");
     for (const std::unique_ptr<SimAgent>& agent : agents_) agent->CheckFencing();
-    Expect(simulation_.now() < calm_at_ + kPatience, "agents still wait for their answer");
+    Expect(simulation_.now() < calm_at_ + longest_join_timeout_ + kPatience,
+           "agents still wait for their answer");
   }
 }
 

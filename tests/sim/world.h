@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "tests/sim/invariants.h"
 #include "tests/sim/sim_agent.h"
 #include "tests/sim/sim_daemon.h"
@@ -41,7 +42,8 @@ class World {
   SimDaemon daemon_;
   std::vector<std::unique_ptr<SimAgent>> agents_;
   const MonotonicTime calm_at_;
-  MonotonicTime spared_until_;  // nothing breaks before
+  absl::Duration longest_join_timeout_;  // of the runs
+  MonotonicTime spared_until_;           // nothing breaks before
   bool is_calm_ = false;
 };
 
