@@ -9,7 +9,7 @@ import time
 import unittest
 
 from tests.support.convene_testing import (CONVENE, CONVENED, CONVENE_TRAIN, ConveneTestCase,
-                                           find_program, wait_until)
+                                           find_program, read_metrics, wait_until)
 
 
 class BadTrainerInputTest(ConveneTestCase):
@@ -79,6 +79,16 @@ class BadTrainerInputTest(ConveneTestCase):
         self.assertIn("as --accept-new-data says", text)
         self.assertIn("resumed after step 5", text)
 
+    def test_data_that_is_cut_into_other_samples_than_before(self):
+        self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(steps=5)), 60)
+        for changes in ({"sequence_length": 16}, {"validation_fraction": 0.2}):
+            self.check("the samples would not be the same. Give the data, --sequence-length, "
+                       "--validation-fraction", steps=10, **changes)
+        text = self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(
+            steps=10, sequence_length=16), "--accept-new-data"), 60)
+        self.assertIn("training samples of 16 tokens, as --accept-new-data says", text)
+        self.assertIn("resumed after step 5", text)
+
     def test_packed_documents_that_nothing_tells_apart(self):
         self.check("token 0, which ends a document, occurs nowhere", packed_documents="true")
 
@@ -101,6 +111,15 @@ class NotANumberTest(ConveneTestCase):
         self.assertIn("--max-skipped-steps allows no more", text)
         self.assertIn("steps 2 to 5 were all skipped", text)
 
+    def test_steps_that_were_skipped_are_no_updates_in_the_checkpoint(self):
+        self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(
+            learning_rate="1e30", min_learning_rate=0, warmup_steps=0, max_skipped_steps=4,
+            checkpoint_every=3)), 30, 1)
+        with open(self.path("checkpoints/step_00000003/manifest"), encoding="ascii") as f:
+            lines = f.read().splitlines()
+        self.assertIn("step 3", lines)
+        self.assertIn("updates 1", lines)
+
     def test_a_run_without_a_single_update_fails(self):
         text = self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(
             initializer_range="1e30", steps=3)), 30, 1)
@@ -116,7 +135,37 @@ class LostDirectoryTest(ConveneTestCase):
         os.rename(self.path("checkpoints"), self.path("moved"))
         with open(self.path("checkpoints"), "wb"):
             pass
-        self.assertIn(self.path("checkpoints"), self.finish(job, 20, 1))
+        text = self.finish(job, 20, 1)
+        self.assertIn(self.path("checkpoints"), text)
+        self.assertIn("(3 failures in a row)", text)
+
+    def test_a_checkpoint_that_fails_is_said_and_tried_again(self):
+        job = self.start(CONVENE_TRAIN, *self.train_arguments(
+            steps=1000000, max_failed_checkpoints=1000000))
+        self.wait_for_step(6)
+        os.rename(self.path("checkpoints"), self.path("moved"))
+        with open(self.path("checkpoints"), "wb"):
+            pass
+        wait_until(lambda: "(2 of 1000000 failures in a row" in self.output(job), 20, "the warning")
+        failed = self.metrics_step()
+        os.remove(self.path("checkpoints"))
+        os.rename(self.path("moved"), self.path("checkpoints"))
+        wait_until(lambda: any(int(name[5:]) > failed for name in os.listdir(self.path("checkpoints"))
+                               if name.startswith("step_")), 20, "a checkpoint after the trouble")
+        job.send_signal(signal.SIGTERM)
+        text = self.finish(job, 20, 143)
+        self.assertIn("no checkpoint after step", text)
+        self.assertIn("The training goes on and tries again at the next; the newest is "
+                      + self.path("checkpoints/step_"), text)
+
+    def metrics_step(self):
+        return read_metrics(self.path("metrics.jsonl"))[-1]["step"]
+
+    def test_metrics_that_cannot_be_written_do_not_end_the_training(self):
+        text = self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(
+            metrics_file="/dev/full")), 60)
+        self.assertEqual(text.count("metrics are lost, and the training goes on without"), 1)
+        self.assertTrue(os.path.exists(self.path("checkpoints/step_00000030/manifest")))
 
 
 class TwoJobsTest(ConveneTestCase):
@@ -253,6 +302,7 @@ class FullDiskTest(ConveneTestCase):
             checkpoint_dir=checkpoints, checkpoint_keep=3, steps=30))
         text = self.finish(full, 60, 1)
         self.assertIn("No space left on device", text)
+        self.assertIn("(3 failures in a row)", text)
         self.assertIn("step_00000015", text)
         again = self.start(CONVENE_TRAIN, *self.train_arguments(
             checkpoint_dir=checkpoints, checkpoint_keep=2, checkpoint_every=100, steps=12,

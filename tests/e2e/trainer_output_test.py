@@ -2,6 +2,8 @@
 
 import os
 import re
+import signal
+import time
 import unittest
 
 from tests.support.convene_testing import CONVENE, CONVENE_TRAIN, ConveneTestCase, read_metrics
@@ -44,6 +46,20 @@ class TrainerOutputTest(ConveneTestCase):
                          {"products", "attention", "optimizer", "memory-bound", "gaps"})
         self.assertAlmostEqual(sum(shares.values()), 100, delta=0.3)
         self.assertGreater(shares["gaps"], 0)
+
+    def test_a_stop_costs_the_rest_of_the_step_that_runs(self):
+        # Steps of a second or more, so that the signal comes in the midst of one.
+        job = self.start(CONVENE_TRAIN, *self.train_arguments(
+            steps=1000, model="llama-15m", global_batch_size=64, micro_batch_size=8,
+            sequence_length=128, validation_every=0, checkpoint_every=0))
+        self.wait_for_step(1, timeout_s=120)
+        finished = read_metrics(self.path("metrics.jsonl"))[-1]
+        time.sleep(0.2 * finished["step_seconds"])
+        job.send_signal(signal.SIGTERM)
+        text = self.finish(job, 120, 143)
+        self.assertIn(f"stopped after step {finished['step'] + 1}\n", text)
+        self.assertTrue(os.path.exists(
+            self.path(f"checkpoints/step_{finished['step'] + 1:08d}/manifest")))
 
     def test_two_ranks_learn_in_bf16(self):
         self.finish(self.start(

@@ -30,11 +30,16 @@ struct PieceToRead {
 struct CheckpointInfo {
   int64_t step = 0;              // finished optimizer steps
   int64_t samples_consumed = 0;  // = position in the sample order
+  // Steps that changed the weights: the others were skipped. Adam's bias correction counts these.
+  // Checkpoints of format versions below 3 do not say: then it is `step`.
+  int64_t updates = 0;
   int64_t seed = 0;
   std::string model;  // a text form of the shape; the loader compares it and refuses another
   // Names the data it was trained on; the loader compares it. "" in checkpoints of format
   // version 1.
   std::string data;
+  // How these data were cut into samples; compared like `data`. "" below format version 3.
+  std::string samples;
   std::string layout;  // "dp2 x tp2 x pp2": for people, not for loading
   int world_size = 1;
   friend bool operator==(const CheckpointInfo&, const CheckpointInfo&) = default;

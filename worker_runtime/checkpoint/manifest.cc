@@ -18,9 +18,11 @@
 namespace convene::worker {
 namespace {
 
-constexpr int kVersion = 2;
+constexpr int kVersion = 3;
 // The first that says what data it was trained on.
 constexpr int kFirstVersionWithData = 2;
+// The first that counts updates and says how the data was cut into samples.
+constexpr int kFirstVersionWithUpdates = 3;
 // "end " + 16 hexadecimal digits + newline.
 constexpr size_t kEndLineBytes = 21;
 
@@ -96,6 +98,11 @@ absl::Status DecodeInfo(LineReader* reader, int64_t version, CheckpointInfo* inf
   CONVENE_RETURN_IF_ERROR(reader->Number(&info->step));
   CONVENE_RETURN_IF_ERROR(reader->Next("samples_consumed"));
   CONVENE_RETURN_IF_ERROR(reader->Number(&info->samples_consumed));
+  info->updates = info->step;
+  if (version >= kFirstVersionWithUpdates) {
+    CONVENE_RETURN_IF_ERROR(reader->Next("updates"));
+    CONVENE_RETURN_IF_ERROR(reader->Number(&info->updates));
+  }
   CONVENE_RETURN_IF_ERROR(reader->Next("seed"));
   CONVENE_RETURN_IF_ERROR(reader->SignedNumber(&info->seed));
   CONVENE_RETURN_IF_ERROR(reader->Next("world_size"));
@@ -106,6 +113,10 @@ absl::Status DecodeInfo(LineReader* reader, int64_t version, CheckpointInfo* inf
   if (version >= kFirstVersionWithData) {
     CONVENE_RETURN_IF_ERROR(reader->Next("data"));
     CONVENE_RETURN_IF_ERROR(reader->Text(&info->data));
+  }
+  if (version >= kFirstVersionWithUpdates) {
+    CONVENE_RETURN_IF_ERROR(reader->Next("samples"));
+    CONVENE_RETURN_IF_ERROR(reader->Text(&info->samples));
   }
   CONVENE_RETURN_IF_ERROR(reader->Next("layout"));
   return reader->Text(&info->layout);
@@ -189,10 +200,11 @@ absl::Status DecodeChunk(LineReader* reader, const std::vector<Tensor>& tensors,
 std::string EncodeManifest(ManifestKind kind, const Manifest& manifest) {
   const CheckpointInfo& info = manifest.info;
   std::string text = absl::StrCat(FirstWords(kind), kVersion, "\nstep ", info.step,
-                                  "\nsamples_consumed ", info.samples_consumed, "\nseed ");
-  absl::StrAppend(&text, info.seed, "\nworld_size ", info.world_size, "\nmodel ",
-                  absl::CEscape(info.model), "\ndata ", absl::CEscape(info.data), "\nlayout ",
-                  absl::CEscape(info.layout), "\n");
+                                  "\nsamples_consumed ", info.samples_consumed, "\nupdates ");
+  absl::StrAppend(&text, info.updates, "\nseed ", info.seed, "\nworld_size ", info.world_size);
+  absl::StrAppend(&text, "\nmodel ", absl::CEscape(info.model), "\ndata ", absl::CEscape(info.data),
+                  "\nsamples ", absl::CEscape(info.samples));
+  absl::StrAppend(&text, "\nlayout ", absl::CEscape(info.layout), "\n");
   absl::StrAppend(&text, "files ", manifest.files.size(), "\n");
   for (const DataFile& file : manifest.files) {
     absl::StrAppend(&text, "file ", file.bytes, " ", absl::CEscape(file.name), "\n");

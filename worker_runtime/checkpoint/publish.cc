@@ -55,10 +55,10 @@ absl::Status RemoveCheckpoint(const std::string& step_directory) {
 }  // namespace
 
 absl::Status PublishCheckpoint(const std::string& directory, const CheckpointInfo& info) {
-  if (info.step < 0 || info.world_size < 1 || info.samples_consumed < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("step ", info.step, ", world_size ",
-                                                   info.world_size, ", samples_consumed ",
-                                                   info.samples_consumed));
+  if (info.step < 0 || info.world_size < 1 || info.samples_consumed < 0 || info.updates < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step ", info.step, ", world_size ", info.world_size, ", samples_consumed ",
+                     info.samples_consumed, ", updates ", info.updates));
   }
   const std::string step_directory = StepDirectory(directory, info.step);
   Manifest manifest;

@@ -35,8 +35,15 @@ inline absl::Status WriteRank(const std::string& directory, int64_t step, int ra
 }
 
 inline CheckpointInfo InfoOf(int64_t step, size_t world_size) {
-  return {
-      step, step * 128, -7, "llama\ntiny", "two\ntokens", "dp \"2\"", static_cast<int>(world_size)};
+  return {.step = step,
+          .samples_consumed = step * 128,
+          .updates = 3 * step,
+          .seed = -7,
+          .model = "llama\ntiny",
+          .data = "two\ntokens",
+          .samples = "few\nsamples",
+          .layout = "dp \"2\"",
+          .world_size = static_cast<int>(world_size)};
 }
 
 // One rank after the other, then the manifest.

@@ -258,6 +258,8 @@ TEST_CASE("the content's hash is of the tokens, not of their files or of how the
   const auto other = Dataset::Open(dir.File("other"), 1, 0);
   CHECK_THAT(same->Identity(), Catch::StartsWith("3 tokens with hash "));
   CHECK(same->Identity() != other->Identity());
+  CHECK(same->SamplesText() == absl::StrCat(same->training_samples(), " training samples of ",
+                                            same->sequence_length(), " tokens"));
 }
 
 TEST_CASE("a damaged or unfinished token file is refused") {

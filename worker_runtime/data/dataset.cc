@@ -56,6 +56,10 @@ std::string Dataset::Identity() const {
                       absl::Hex(content_hash(), absl::kZeroPad16));
 }
 
+std::string Dataset::SamplesText() const {
+  return absl::StrCat(training_samples_, " training samples of ", sequence_length_, " tokens");
+}
+
 void Dataset::FillRow(int64_t sample, int32_t* inputs, int32_t* targets) const {
   const int64_t length = sequence_length_;
   if (sample == kNoSample) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -26,7 +27,8 @@ struct NamedShape {
 
 // Sorted by name. Real shapes: Touvron et al. 2023 (Llama 2), Llama 3 herd 2024, and the Llama 3.2
 // model cards. Columns: layers, hidden, ffn, heads, kv heads, head size, vocabulary, rope theta,
-// norm epsilon, tied embeddings.
+// norm epsilon, tied embeddings; initializer range, rope scaling.
+constexpr RopeScaling kLlama32Scaling = {.factor = 32};
 const NamedShape kNamedShapes[] = {
     // The sizes of GPT-2 small and medium (padded vocabulary), as a Llama.
     {"llama-125m", {12, 768, 2048, 12, 12, 64, 50304, 10000.0, 1e-5, true}},
@@ -36,8 +38,8 @@ const NamedShape kNamedShapes[] = {
     {"llama-3-405b", {126, 16384, 53248, 128, 8, 128, 128256, 500000.0, 1e-5, false}},
     {"llama-3-70b", {80, 8192, 28672, 64, 8, 128, 128256, 500000.0, 1e-5, false}},
     {"llama-3-8b", {32, 4096, 14336, 32, 8, 128, 128256, 500000.0, 1e-5, false}},
-    {"llama-3.2-1b", {16, 2048, 8192, 32, 8, 64, 128256, 500000.0, 1e-5, true}},
-    {"llama-3.2-3b", {28, 3072, 8192, 24, 8, 128, 128256, 500000.0, 1e-5, true}},
+    {"llama-3.2-1b", {16, 2048, 8192, 32, 8, 64, 128256, 5e5, 1e-5, true, 0.02, kLlama32Scaling}},
+    {"llama-3.2-3b", {28, 3072, 8192, 24, 8, 128, 128256, 5e5, 1e-5, true, 0.02, kLlama32Scaling}},
     {"llama-350m", {24, 1024, 2816, 16, 16, 64, 50304, 10000.0, 1e-5, true}},
     // The short name that job files use for llama-3-70b.
     {"llama-70b", {80, 8192, 28672, 64, 8, 128, 128256, 500000.0, 1e-5, false}},
@@ -76,6 +78,24 @@ absl::Status CheckPositive(const char* name, double value) {
   return absl::InvalidArgumentError(absl::StrCat(name, " ", value, " must be greater than 0"));
 }
 
+absl::Status ValidateScaling(const RopeScaling& scaling) {
+  CONVENE_RETURN_IF_ERROR(CheckPositive("rope_scaling_factor", scaling.factor));
+  CONVENE_RETURN_IF_ERROR(CheckPositive("rope_low_frequency_factor", scaling.low_frequency_factor));
+  if (scaling.factor < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("rope_scaling_factor ", scaling.factor,
+                                                   " must be at least 1 (1 = no scaling)"));
+  }
+  if (!std::isfinite(scaling.high_frequency_factor) ||
+      scaling.high_frequency_factor <= scaling.low_frequency_factor) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rope_high_frequency_factor ", scaling.high_frequency_factor,
+                     " must be greater than rope_low_frequency_factor, which is ",
+                     scaling.low_frequency_factor));
+  }
+  return CheckSize("rope_original_positions", scaling.original_positions,
+                   std::numeric_limits<int>::max());
+}
+
 absl::Status ValidateShape(const ModelConfig& config) {
   CONVENE_RETURN_IF_ERROR(CheckSize("layers", config.layers, kMostLayers));
   CONVENE_RETURN_IF_ERROR(CheckSize("hidden_size", config.hidden_size, kLargestSize));
@@ -87,6 +107,7 @@ absl::Status ValidateShape(const ModelConfig& config) {
   CONVENE_RETURN_IF_ERROR(CheckPositive("rope_theta", config.rope_theta));
   CONVENE_RETURN_IF_ERROR(CheckPositive("norm_epsilon", config.norm_epsilon));
   CONVENE_RETURN_IF_ERROR(CheckPositive("initializer_range", config.initializer_range));
+  CONVENE_RETURN_IF_ERROR(ValidateScaling(config.rope_scaling));
   if (config.heads % config.kv_heads != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("heads ", config.heads, " cannot share kv_heads ", config.kv_heads,

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "worker_runtime/mesh/mesh.h"
+#include "worker_runtime/ops/rope_scaling.h"
 
 namespace convene::worker {
 
@@ -25,6 +26,7 @@ struct ModelConfig {
   double norm_epsilon = 1e-5;
   bool tied_embeddings = false;
   double initializer_range = 0.02;
+  RopeScaling rope_scaling;
 
   int64_t ParameterCount() const;
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;

@@ -64,6 +64,29 @@ TEST_CASE("the small shapes can be split over every power of two up to 8") {
   }
 }
 
+TEST_CASE("Llama 3.2 stretches its rotary positions, and the other shapes do not") {
+  for (const std::string& name : ModelNames()) {
+    INFO(name);
+    CHECK(Shape(name).rope_scaling ==
+          RopeScaling{.factor = name == "llama-3.2-1b" || name == "llama-3.2-3b" ? 32.0 : 1.0});
+  }
+}
+
+TEST_CASE("a scaling that makes no sense names the number") {
+  const auto scaled = [](const RopeScaling& scaling) {
+    ModelConfig config = Shape("llama-tiny");
+    config.rope_scaling = scaling;
+    return ValidateModel(config, Layout{});
+  };
+  CHECK_OK(scaled({.factor = 8}));
+  CHECK_STATUS(scaled({.factor = 0.5}), kInvalid, "rope_scaling_factor 0.5 must be at least 1");
+  CHECK_STATUS(scaled({.factor = NAN}), kInvalid, "rope_scaling_factor nan");
+  CHECK_STATUS(scaled({.low_frequency_factor = 0}), kInvalid, "rope_low_frequency_factor 0");
+  CHECK_STATUS(scaled({.low_frequency_factor = 4}), kInvalid,
+               "rope_high_frequency_factor 4 must be greater than rope_low_frequency_factor");
+  CHECK_STATUS(scaled({.original_positions = 0}), kInvalid, "rope_original_positions 0");
+}
+
 TEST_CASE("a split that does not come out even names the legal ones") {
   ModelConfig config = Shape("llama-tiny");
   config.heads = 6;

@@ -239,7 +239,7 @@ void StageOf<T>::BindTables() {
   std::vector<float> host_cosines(cosines.size());
   std::vector<float> host_sines(sines.size());
   RopeTable(shape_.sequence_length, shape_.head_size, options_.config.rope_theta,
-            host_cosines.data(), host_sines.data());
+            host_cosines.data(), host_sines.data(), options_.config.rope_scaling);
   const size_t bytes = cosines.size() * sizeof(float);
   device_.Copy(host_cosines.data(), cosines.data(), bytes, device_.compute());
   device_.Copy(host_sines.data(), sines.data(), bytes, device_.compute());

@@ -1,17 +1,23 @@
 // Rotary position embedding (Su et al. 2021), half-split (NeoX) layout as in Hugging Face
 // checkpoints: element i of a head turns with element i + head_size/2 by the angle position *
-// theta^(-2i/head_size).
+// frequency i.
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "worker_runtime/device/dtype.h"
 #include "worker_runtime/device/stream.h"
+#include "worker_runtime/ops/rope_scaling.h"
 
 namespace convene::worker {
 
+// theta^(-2i/head_size) for each i < head_size / 2, scaled.
+std::vector<double> RopeFrequencies(int head_size, double theta, const RopeScaling& scaling);
+
 // cosines, sines: (sequence_length, head_size / 2) in host memory, computed in double.
-void RopeTable(int sequence_length, int head_size, double theta, float* cosines, float* sines);
+void RopeTable(int sequence_length, int head_size, double theta, float* cosines, float* sines,
+               const RopeScaling& scaling = {});
 
 // Turns in place the heads of x: (batch, sequence_length, row_stride) where each row begins with
 // `heads` heads of head_size elements. `document_begin`: (batch, sequence_length), what is taken

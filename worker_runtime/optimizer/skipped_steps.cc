@@ -26,7 +26,7 @@ absl::Status SkippedSteps::Record(int64_t step, bool skipped, double loss) {
 }
 
 absl::Status SkippedSteps::AtEnd() const {
-  if (updates_ > 0 || in_a_row_ == 0) return absl::OkStatus();
+  if (updates_ > updates_before_ || in_a_row_ == 0) return absl::OkStatus();
   return Failure("no step of this run changed a weight");
 }
 

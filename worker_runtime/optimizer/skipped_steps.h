@@ -12,16 +12,21 @@ namespace convene::worker {
 // when it did.
 std::string WhySkipped(double gradient_norm, int64_t step);
 
-// Counts the steps that were skipped. Every rank sees the same norms, so all come to the same
-// answer at the same step.
+// Counts the steps that were skipped, and the others. Every rank sees the same norms, so all come
+// to the same answer at the same step.
 class SkippedSteps {
  public:
-  // REQUIRES: most_in_a_row >= 1.
-  explicit SkippedSteps(int64_t most_in_a_row) : most_in_a_row_(most_in_a_row) {}
+  // `updates`: steps that changed the weights before this run, from its checkpoint. REQUIRES:
+  // most_in_a_row >= 1.
+  explicit SkippedSteps(int64_t most_in_a_row, int64_t updates = 0)
+      : most_in_a_row_(most_in_a_row), updates_before_(updates), updates_(updates) {}
 
   // After each step. DataLoss when it was skipped and so were the most_in_a_row - 1 before it: the
   // text names the steps and the loss, and says where to look.
   absl::Status Record(int64_t step, bool skipped, double loss);
+
+  // Steps so far that changed the weights: Adam's bias correction counts these alone.
+  int64_t updates() const { return updates_; }
 
   // After the last step. DataLoss when steps were made here and not one of them changed a weight.
   absl::Status AtEnd() const;
@@ -29,9 +34,10 @@ class SkippedSteps {
  private:
   absl::Status Failure(const char* why_it_ends) const;
 
-  const int64_t most_in_a_row_;
+  int64_t most_in_a_row_;
+  int64_t updates_before_;
+  int64_t updates_;
   int64_t in_a_row_ = 0;
-  int64_t updates_ = 0;
   int64_t last_step_ = 0;
   double last_loss_ = 0;
 };

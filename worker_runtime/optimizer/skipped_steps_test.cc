@@ -43,6 +43,22 @@ TEST_CASE("a run without a single update is no success, however short") {
   CHECK_OK(skipped.AtEnd());
 }
 
+TEST_CASE(
+    "steps that change the weights are counted on from the checkpoint's, skipped ones are not") {
+  SkippedSteps fresh(20);
+  for (int64_t step = 1; step <= 10; ++step) CHECK_OK(fresh.Record(step, step <= 3, 2.5));
+  CHECK(fresh.updates() == 7);
+  SkippedSteps resumed(20, fresh.updates());
+  CHECK(resumed.updates() == 7);
+  CHECK_OK(resumed.Record(11, true, kNaN));
+  CHECK(resumed.updates() == 7);
+  // The updates before this run do not make it a success.
+  CHECK_STATUS(resumed.AtEnd(), absl::StatusCode::kDataLoss, "no step of this run changed");
+  CHECK_OK(resumed.Record(12, false, 2.5));
+  CHECK(resumed.updates() == 8);
+  CHECK_OK(resumed.AtEnd());
+}
+
 TEST_CASE("a skipped step says why, and others say nothing") {
   CHECK(WhySkipped(3.5, 7).empty());
   CHECK(WhySkipped(0, 7).empty());

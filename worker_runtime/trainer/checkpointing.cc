@@ -14,7 +14,6 @@
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/checkpoint/step_directory.h"
-#include "worker_runtime/trainer/agree.h"
 
 namespace convene::worker {
 namespace {
@@ -120,22 +119,31 @@ Choice ChooseCheckpoint(const TrainOptions& options, bool is_restart, Refused* r
   return choice;
 }
 
+std::string DataText(const std::string& data, const std::string& samples) {
+  return absl::StrCat(data, samples.empty() ? "" : ", ", samples);
+}
+
 // OK with a warning to log, "" when all is well.
-absl::StatusOr<std::string> CompareData(const std::string& path, const std::string& trained_on,
-                                        const std::string& data, bool accept_new_data) {
-  if (trained_on == data) return std::string();
-  if (trained_on.empty()) {
-    return absl::StrCat(path, " does not say what data it was trained on (an earlier version of ",
-                        "this program wrote it); going on with ", data);
+absl::StatusOr<std::string> CompareData(const std::string& path, const CheckpointInfo& info,
+                                        const JobIdentity& job, bool accept_new_data) {
+  if (info.data == job.data && info.samples == job.samples) return std::string();
+  const std::string here = DataText(job.data, job.samples);
+  if (info.data.empty() || (info.data == job.data && info.samples.empty())) {
+    return absl::StrCat(path, " does not say what ", info.data.empty() ? "data" : "samples",
+                        " it was trained on (an earlier version of this program wrote it); going "
+                        "on with ",
+                        here);
   }
+  const std::string trained_on = DataText(info.data, info.samples);
   if (accept_new_data) {
-    return absl::StrCat(path, " was trained on ", trained_on, "; going on with ", data,
+    return absl::StrCat(path, " was trained on ", trained_on, "; going on with ", here,
                         ", as --accept-new-data says");
   }
   return absl::FailedPreconditionError(absl::StrCat(
-      path, " was trained on ", trained_on, "; this run has ", data,
-      ": the samples would not be the same. Give the data and options that it was trained with, or "
-      "--accept-new-data to go on with these"));
+      path, " was trained on ", trained_on, "; this run has ", here,
+      ": the samples would not be the same. Give the data, --sequence-length, "
+      "--validation-fraction and --packed-documents that it was trained with, or --accept-new-data "
+      "to go on with these"));
 }
 
 absl::StatusOr<CheckpointInfo> Load(const TrainOptions& options, const JobIdentity& job,
@@ -162,7 +170,7 @@ absl::StatusOr<CheckpointInfo> Load(const TrainOptions& options, const JobIdenti
                      "another --checkpoint-dir"));
   }
   CONVENE_ASSIGN_OR_RETURN(const std::string warning,
-                           CompareData(path, info.data, job.data, options.accept_new_data));
+                           CompareData(path, info, job, options.accept_new_data));
   if (is_speaker && !warning.empty()) spdlog::warn("{}", warning);
   CONVENE_ASSIGN_OR_RETURN(const std::vector<PieceToRead> pieces, optimizer.PiecesToRead());
   CONVENE_RETURN_IF_ERROR(reader->Read(pieces));
@@ -172,22 +180,31 @@ absl::StatusOr<CheckpointInfo> Load(const TrainOptions& options, const JobIdenti
 }  // namespace
 
 std::string ShapeText(const ModelConfig& c) {
+  const RopeScaling& scaling = c.rope_scaling;
+  // Nothing where there is none, as before it could be said.
+  const std::string scaled =
+      scaling.factor == 1
+          ? ""
+          : absl::StrCat(" scaled ", scaling.factor, " (", scaling.low_frequency_factor, " to ",
+                         scaling.high_frequency_factor, " of ", scaling.original_positions, ")");
   return absl::StrCat("layers ", c.layers, " hidden ", c.hidden_size, " ffn ", c.ffn_size,
                       " heads ", c.heads, "/", c.kv_heads, "x", c.head_size, " vocabulary ",
-                      c.vocabulary_size, " theta ", c.rope_theta, " epsilon ", c.norm_epsilon,
-                      c.tied_embeddings ? " tied" : " untied");
+                      c.vocabulary_size, " theta ", c.rope_theta, scaled, " epsilon ",
+                      c.norm_epsilon, c.tied_embeddings ? " tied" : " untied");
 }
 
-absl::Status SaveCheckpoint(const std::string& directory, const CheckpointInfo& info, int keep,
-                            ShardedOptimizer& optimizer, Collective& world, Stream& stream) {
+absl::StatusOr<Agreement> SaveCheckpoint(const std::string& directory, const CheckpointInfo& info,
+                                         int keep, ShardedOptimizer& optimizer, Collective& world,
+                                         Stream& stream) {
   const absl::StatusOr<std::vector<PieceToWrite>> pieces = optimizer.PiecesToWrite();
   const absl::Status written =
       pieces.ok() ? WriteShard(directory, info.step, world.rank(), *pieces) : pieces.status();
-  const absl::Status all_written =
-      Agree(written, "write its part of the checkpoint", world, stream);
+  CONVENE_ASSIGN_OR_RETURN(
+      const Agreement all_written,
+      ReachAgreement(written, "write its part of the checkpoint", world, stream));
   absl::Status published;
   if (world.rank() == 0) {
-    if (all_written.ok()) {
+    if (all_written.verdict.ok()) {
       published = PublishCheckpoint(directory, info);
       const absl::Status removed =
           published.ok() ? RemoveOldCheckpoints(directory, info.step, keep) : absl::OkStatus();
@@ -198,8 +215,8 @@ absl::Status SaveCheckpoint(const std::string& directory, const CheckpointInfo& 
       if (!discarded.ok()) spdlog::warn("after a failed checkpoint: {}", discarded.ToString());
     }
   }
-  CONVENE_RETURN_IF_ERROR(all_written);
-  return Agree(published, "publish the checkpoint", world, stream);
+  if (!all_written.verdict.ok()) return all_written;
+  return ReachAgreement(published, "publish the checkpoint", world, stream);
 }
 
 absl::StatusOr<std::optional<DirectoryLock>> ClaimCheckpointDirectory(const TrainOptions& options,

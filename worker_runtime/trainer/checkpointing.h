@@ -13,6 +13,7 @@
 #include "worker_runtime/comm/collective.h"
 #include "worker_runtime/device/stream.h"
 #include "worker_runtime/shard/sharded_optimizer.h"
+#include "worker_runtime/trainer/agree.h"
 #include "worker_runtime/trainer/options.h"
 
 namespace convene::worker {
@@ -20,16 +21,19 @@ namespace convene::worker {
 // A text form of the shape: checkpoints of another shape are refused.
 std::string ShapeText(const ModelConfig& config);
 
-// Every rank calls it. Returns OK on all ranks when the checkpoint is published, else the failing
-// rank's error on all of them (agree.h). Older checkpoints stay either way; on success all but
-// `keep` are removed (rank 0 logs what it could not remove).
-absl::Status SaveCheckpoint(const std::string& directory, const CheckpointInfo& info, int keep,
-                            ShardedOptimizer& optimizer, Collective& world, Stream& stream);
+// Every rank calls it. The verdict is OK when the checkpoint is published; else it says why not (a
+// disk that is full, say), the job is as sound as before, and the next attempt may succeed. Older
+// checkpoints stay either way; on success all but `keep` are removed (rank 0 logs what it could not
+// remove). Errors: the collective's.
+absl::StatusOr<Agreement> SaveCheckpoint(const std::string& directory, const CheckpointInfo& info,
+                                         int keep, ShardedOptimizer& optimizer, Collective& world,
+                                         Stream& stream);
 
 // Which job asks.
 struct JobIdentity {
   std::string name;
-  std::string data;  // Dataset::Identity()
+  std::string data;     // Dataset::Identity()
+  std::string samples;  // how it is cut: CheckpointInfo::samples
   // The job ran before: a worker died, a node came or went.
   bool is_restart = false;
 };
@@ -66,8 +70,8 @@ struct Restored {
 //
 // DataLoss when all of the job's own are damaged; NotFound or DataLoss for a named one that is not
 // there or not whole; FailedPrecondition for one of another shape or seed, and for one of other
-// data unless options.accept_new_data (then rank 0 logs both). One that does not say what it was
-// trained on is loaded with a warning.
+// data, or of data cut into other samples, unless options.accept_new_data (then rank 0 logs both).
+// One that does not say what it was trained on is loaded with a warning.
 absl::StatusOr<std::optional<Restored>> RestoreCheckpoint(const TrainOptions& options,
                                                           const JobIdentity& job,
                                                           ShardedOptimizer& optimizer,

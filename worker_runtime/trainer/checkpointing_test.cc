@@ -26,6 +26,7 @@ using convene::testing::TempDir;
 constexpr int kSequenceLength = 6;
 constexpr int64_t kSeed = 3;
 constexpr char kData[] = "9 tokens with hash 1";
+constexpr char kSamples[] = "4 training samples of 2 tokens";
 
 ModelConfig Small() {
   return {.layers = 2,
@@ -48,7 +49,7 @@ struct Rank {
 class World {
  public:
   explicit World(const Layout& layout, uint64_t seed = kSeed, DType dtype = DType::kFloat32,
-                 int64_t bucket_count_min = 1)
+                 int64_t bucket_count_min = 1, bool fresh_weights = true)
       : layout_(layout), sets_(LoopbackCommunicators(layout)), ranks_(layout.world_size()) {
     for (int rank = 0; rank < layout.world_size(); ++rank) {
       auto engine = Engine::Create({.model = Small(),
@@ -58,7 +59,8 @@ class World {
                                     .dtype = dtype,
                                     .micro_batch_size = 2,
                                     .sequence_length = kSequenceLength,
-                                    .bucket_count_min = bucket_count_min},
+                                    .bucket_count_min = bucket_count_min,
+                                    .fresh_weights = fresh_weights},
                                    sets_[rank], *device_);
       REQUIRE_OK(engine);
       ranks_[rank] = {sets_[rank].host.get(), *std::move(engine)};
@@ -90,8 +92,7 @@ class World {
         CONVENE_RETURN_IF_ERROR(
             rank.engine
                 ->TrainStep({inputs.data(), targets.data(), 1.0f / 24},
-                            {.learning_rate = 1e-2, .weight_decay = 0.1, .step = step},
-                            /*stop=*/false)
+                            {.learning_rate = 1e-2, .weight_decay = 0.1, .step = step})
                 .status());
       }
       return absl::OkStatus();
@@ -99,28 +100,35 @@ class World {
   }
 
   std::vector<absl::Status> Save(const std::string& directory, int64_t step, int keep = 2,
-                                 const std::string& data = kData) {
-    return OnEveryRank([&](Rank& rank, Stream& stream) {
-      return SaveCheckpoint(directory,
-                            {.step = step,
-                             .samples_consumed = 2 * step,
-                             .seed = kSeed,
-                             .model = ShapeText(Small()),
-                             .data = data,
-                             .layout = layout_.ToString(),
-                             .world_size = layout_.world_size()},
-                            keep, rank.engine->optimizer(), *rank.world, stream);
+                                 const std::string& data = kData,
+                                 const std::string& samples = kSamples) {
+    return OnEveryRank([&](Rank& rank, Stream& stream) -> absl::Status {
+      CONVENE_ASSIGN_OR_RETURN(const Agreement saved,
+                               SaveCheckpoint(directory,
+                                              {.step = step,
+                                               .samples_consumed = 2 * step,
+                                               .updates = step,
+                                               .seed = kSeed,
+                                               .model = ShapeText(Small()),
+                                               .data = data,
+                                               .samples = samples,
+                                               .layout = layout_.ToString(),
+                                               .world_size = layout_.world_size()},
+                                              keep, rank.engine->optimizer(), *rank.world, stream));
+      return saved.verdict;
     });
   }
 
   // Every rank's answer goes into `steps`: -1 = nothing to resume from.
   std::vector<absl::Status> Restore(const TrainOptions& options, std::vector<int64_t>* steps,
-                                    bool is_restart = false, const std::string& data = kData) {
+                                    bool is_restart = false, const std::string& data = kData,
+                                    const std::string& samples = kSamples) {
     steps->assign(ranks_.size(), -2);
     return OnEveryRank([&](Rank& rank, Stream& stream) -> absl::Status {
-      CONVENE_ASSIGN_OR_RETURN(const std::optional<Restored> restored,
-                               RestoreCheckpoint(options, {.data = data, .is_restart = is_restart},
-                                                 rank.engine->optimizer(), *rank.world, stream));
+      CONVENE_ASSIGN_OR_RETURN(
+          const std::optional<Restored> restored,
+          RestoreCheckpoint(options, {.data = data, .samples = samples, .is_restart = is_restart},
+                            rank.engine->optimizer(), *rank.world, stream));
       (*steps)[rank.world->rank()] = restored.has_value() ? restored->info.step : -1;
       return absl::OkStatus();
     });
@@ -418,6 +426,33 @@ TEST_CASE("a checkpoint that one rank finds damaged is refused by all, and the o
   CHECK_STATUS(statuses[1], absl::StatusCode::kDataLoss, "rank 0 could not open");
 }
 
+TEST_CASE("a checkpoint needs no fresh weights beneath it, and a fresh start gets them later") {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    const TempDir directory;
+    World whole({.pp = 2, .dp = 2, .tp = 1}, kSeed, dtype);
+    const auto fresh = whole.State();
+    RequireAllOk(whole.Train(3));
+    RequireAllOk(whole.Save(directory.path(), 3));
+    World restored({.pp = 1, .dp = 3, .tp = 2}, kSeed, dtype, 1, /*fresh_weights=*/false);
+    for (const auto& [name, values] : restored.State()) {
+      INFO(name);
+      CHECK(values == std::vector<float>(values.size()));
+    }
+    std::vector<int64_t> steps;
+    RequireAllOk(restored.Restore(ResumeFrom(directory.path()), &steps));
+    CHECK(steps == std::vector<int64_t>(6, 3));
+    CHECK(restored.State() == whole.State());
+    CHECK(restored.EveryRankHolds(whole.State()));
+    World later({.pp = 1, .dp = 1, .tp = 1}, kSeed, dtype, 1, /*fresh_weights=*/false);
+    RequireAllOk(later.OnEveryRank([](Rank& rank, Stream& /*stream*/) {
+      rank.engine->InitializeWeights();
+      return absl::OkStatus();
+    }));
+    CHECK(later.State() == fresh);
+    CHECK(later.EveryRankHolds(fresh));
+  }
+}
+
 TEST_CASE("each rank reads what it needs once, and rank 0 no more than the others") {
   const TempDir directory;
   World world({.pp = 2, .dp = 1, .tp = 1});
@@ -461,7 +496,8 @@ TEST_CASE("other data is refused by every rank, unless it is accepted") {
   for (const bool is_restart : {false, true}) {
     for (const absl::Status& status : world.Restore(options, &steps, is_restart, other)) {
       CHECK_STATUS(status, absl::StatusCode::kFailedPrecondition,
-                   "was trained on 9 tokens with hash 1; this run has 9 tokens with hash 2");
+                   "was trained on 9 tokens with hash 1, 4 training samples of 2 tokens; this run "
+                   "has 9 tokens with hash 2, 4 training");
       CHECK_STATUS(status, absl::StatusCode::kFailedPrecondition, "--accept-new-data");
     }
   }
@@ -472,6 +508,31 @@ TEST_CASE("other data is refused by every rank, unless it is accepted") {
   RequireAllOk(world.Save(old_directory.path(), 1, 2, ""));
   RequireAllOk(world.Restore(ResumeFrom(old_directory.path()), &steps, false, other));
   CHECK(steps == std::vector<int64_t>(2, 1));
+}
+
+TEST_CASE("the same data in other samples is refused by every rank, unless it is accepted") {
+  const TempDir directory, old_directory;
+  World world({.pp = 1, .dp = 2, .tp = 1});
+  RequireAllOk(world.Save(directory.path(), 1));
+  TrainOptions options = ResumeFrom(directory.path());
+  std::vector<int64_t> steps;
+  const std::string other = "2 training samples of 4 tokens";
+  for (const absl::Status& status : world.Restore(options, &steps, false, kData, other)) {
+    CHECK_STATUS(status, absl::StatusCode::kFailedPrecondition,
+                 "4 training samples of 2 tokens; this run has 9 tokens with hash 1, 2 training "
+                 "samples of 4 tokens");
+    CHECK_STATUS(status, absl::StatusCode::kFailedPrecondition, "--accept-new-data");
+  }
+  options.accept_new_data = true;
+  RequireAllOk(world.Restore(options, &steps, false, kData, other));
+  CHECK(steps == std::vector<int64_t>(2, 1));
+  // Format version 2 knew its data alone. Other data is still refused.
+  RequireAllOk(world.Save(old_directory.path(), 1, 2, kData, ""));
+  options = ResumeFrom(old_directory.path());
+  RequireAllOk(world.Restore(options, &steps, false, kData, other));
+  CHECK(steps == std::vector<int64_t>(2, 1));
+  CHECK_STATUS(world.Restore(options, &steps, false, "10 tokens", other)[0],
+               absl::StatusCode::kFailedPrecondition, "was trained on 9 tokens with hash 1; this");
 }
 
 TEST_CASE("another seed or shape is refused by every rank") {
@@ -488,6 +549,12 @@ TEST_CASE("another seed or shape is refused by every rank") {
   }
   for (const absl::Status& status : world.Restore(other_shape, &steps)) {
     CHECK_STATUS(status, absl::StatusCode::kFailedPrecondition, "theta 500000");
+  }
+  other_shape = ResumeFrom(directory.path());
+  other_shape.model.rope_scaling.factor = 32;
+  for (const absl::Status& status : world.Restore(other_shape, &steps)) {
+    CHECK_STATUS(status, absl::StatusCode::kFailedPrecondition,
+                 "theta 10000 scaled 32 (1 to 4 of 8192)");
   }
 }
 

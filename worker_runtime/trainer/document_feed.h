@@ -20,7 +20,6 @@ class DocumentFeed {
     AttentionShape shape;      // of one microbatch on this rank
     bool needs_table = false;  // NeedsDocumentTable
     int microbatches = 1;      // of a step
-    int steps_in_flight = 1;   // so many steps' memory on the host
   };
 
   // Declares in the device's arena and in the host's; both, and the device, are borrowed.
@@ -30,24 +29,12 @@ class DocumentFeed {
   void Bind();
 
   // Queues the way to the device of what the attention of these microbatches has to know.
-  // `document_begin`: TokenBatch's; may be reused on return. `place`: of those that
-  // steps_in_flight have; the step before in it is done. Returns StageBatch::documents, good until
-  // the place is fed again; null of rows that are not packed. REQUIRES: document_begin is null
-  // exactly then; microbatches <= options.microbatches.
-  const Documents* Feed(const int32_t* document_begin, int microbatches, int place);
+  // `document_begin`: TokenBatch's; may be reused on return. What was fed before is done. Returns
+  // StageBatch::documents, good until the next call; null of rows that are not packed. REQUIRES:
+  // document_begin is null exactly then; microbatches <= options.microbatches.
+  const Documents* Feed(const int32_t* document_begin, int microbatches);
 
  private:
-  // A step's memory on the host.
-  struct HostMemoryBlocks {
-    ArenaBlock<int32_t> begins;
-    ArenaBlock<char> tables;
-  };
-  struct HostStep {
-    absl::Span<int32_t> begins;
-    absl::Span<char> tables;
-    std::vector<Documents> documents;
-  };
-
   int64_t tokens() const { return int64_t{options_.shape.batch} * options_.shape.sequence_length; }
 
   const Options options_;
@@ -56,12 +43,15 @@ class DocumentFeed {
   Arena& staging_;
   ArenaBlock<int32_t> begins_memory_;
   ArenaBlock<char> tables_memory_;
-  std::vector<HostMemoryBlocks> staging_memory_;
+  ArenaBlock<int32_t> host_begins_memory_;
+  ArenaBlock<char> host_tables_memory_;
 
   // Set by Bind.
   absl::Span<int32_t> begins_;
   absl::Span<char> tables_;
-  std::vector<HostStep> host_steps_;
+  absl::Span<int32_t> host_begins_;
+  absl::Span<char> host_tables_;
+  std::vector<Documents> documents_;
 };
 
 }  // namespace convene::worker

@@ -30,8 +30,7 @@ class Fed {
                          .head_size = 4,
                          .packed = packed},
                .needs_table = needs_table,
-               .microbatches = kMicrobatches,
-               .steps_in_flight = 2},
+               .microbatches = kMicrobatches},
               *device_, arena_, staging_) {
     REQUIRE_OK(arena_.Build());
     REQUIRE_OK(staging_.Build());
@@ -56,7 +55,7 @@ std::vector<int32_t> LengthsOf(const Documents& documents) {
 
 TEST_CASE("each microbatch gets where its own documents begin") {
   Fed fed(/*packed=*/true, /*needs_table=*/false);
-  const Documents* documents = fed.feed().Feed(kBegins.data(), kMicrobatches, 1);
+  const Documents* documents = fed.feed().Feed(kBegins.data(), kMicrobatches);
   REQUIRE(documents != nullptr);
   for (int m = 0; m < kMicrobatches; ++m) {
     const auto first = kBegins.begin() + static_cast<ptrdiff_t>(m) * kRows * kSequenceLength;
@@ -71,8 +70,8 @@ TEST_CASE("lists of different lengths stand one behind the other") {
   // The step before had longer lists.
   std::vector<int32_t> each_alone;
   for (size_t i = 0; i < kBegins.size(); ++i) each_alone.push_back(i % kSequenceLength);
-  fed.feed().Feed(each_alone.data(), kMicrobatches, 0);
-  const Documents* documents = fed.feed().Feed(kBegins.data(), kMicrobatches, 1);
+  fed.feed().Feed(each_alone.data(), kMicrobatches);
+  const Documents* documents = fed.feed().Feed(kBegins.data(), kMicrobatches);
   CHECK(LengthsOf(documents[0]) == std::vector<int32_t>{2, 2, 4, 0});
   CHECK(LengthsOf(documents[1]) == std::vector<int32_t>{1, 1, 1, 1, 1, 1, 1, 1});
   CHECK(LengthsOf(documents[2]) == std::vector<int32_t>{3, 1, 4, 0});
@@ -82,7 +81,7 @@ TEST_CASE("lists of different lengths stand one behind the other") {
 
 TEST_CASE("a validation may have fewer microbatches") {
   Fed fed(/*packed=*/true, /*needs_table=*/true);
-  const Documents* documents = fed.feed().Feed(kBegins.data(), 1, 0);
+  const Documents* documents = fed.feed().Feed(kBegins.data(), 1);
   CHECK(LengthsOf(documents[0]) == std::vector<int32_t>{2, 2, 4, 0});
 }
 
@@ -96,7 +95,7 @@ TEST_CASE("rows that are not packed take no memory and say nothing") {
                     *device, arena, staging);
   CHECK(arena.total_bytes() == 0);
   CHECK(staging.total_bytes() == 0);
-  CHECK(feed.Feed(nullptr, kMicrobatches, 0) == nullptr);
+  CHECK(feed.Feed(nullptr, kMicrobatches) == nullptr);
 }
 
 }  // namespace

@@ -1,15 +1,16 @@
 #include "worker_runtime/trainer/engine.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/model/block.h"
 #include "worker_runtime/model/initialize.h"
 #include "worker_runtime/ops/documents.h"
 #include "worker_runtime/ops/matmul.h"
-#include "worker_runtime/optimizer/skipped_steps.h"
 
 namespace convene::worker {
 namespace {
@@ -18,6 +19,8 @@ namespace {
 constexpr int64_t kInitialPiece = int64_t{1} << 22;
 // A GPU that hangs must not hold up the error that says so.
 constexpr absl::Duration kFarewellPatience = absl::Minutes(1);
+// While a step runs on a device, so often it is asked whether this rank wants to stop.
+constexpr absl::Duration kStopPatience = absl::Milliseconds(20);
 
 }  // namespace
 
@@ -45,21 +48,20 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
       totals_memory_(arena_.Declare<Totals>("step/totals", 1, ArenaPart::kCollective)),
       control_memory_(arena_.Declare<StepControl>("step/control", 1)),
       staging_("steps on the host", device.staging()),
+      staging_memory_{
+          .inputs = staging_.Declare<int32_t>("tokens", microbatch_tokens_ * options.microbatches),
+          .targets =
+              staging_.Declare<int32_t>("targets", microbatch_tokens_ * options.microbatches),
+          .scalars = staging_.Declare<Inputs>("scalars", 1),
+          .stop = staging_.Declare<double>("stop", 1),
+          .totals = staging_.Declare<Totals>("totals", 1)},
       documents_({.shape = MakeBlockShape(options.model, options.layout.tp,
                                           options.micro_batch_size, options.sequence_length,
                                           options.deterministic, options.packed_documents)
                                .attention(),
                   .needs_table = NeedsDocumentTable(device.kind(), options.dtype),
-                  .microbatches = options.microbatches,
-                  .steps_in_flight = kStepsInFlight},
+                  .microbatches = options.microbatches},
                  device, arena_, staging_) {
-  const int64_t tokens = microbatch_tokens_ * options.microbatches;
-  for (HostMemoryBlocks& step : staging_memory_) {
-    step = {.inputs = staging_.Declare<int32_t>("tokens", tokens),
-            .targets = staging_.Declare<int32_t>("targets", tokens),
-            .scalars = staging_.Declare<Inputs>("scalars", 1),
-            .totals = staging_.Declare<Totals>("totals", 1)};
-  }
   const int slots = ActivationSlots(options.layout.pp, coordinate_.pp, options.microbatches);
   optimizer_ = std::make_unique<ShardedOptimizer>(
       table_,
@@ -121,27 +123,25 @@ absl::Status Engine::Allocate() {
   totals_ = arena_.View(totals_memory_).data();
   control_ = arena_.View(control_memory_).data();
   tied_copied_ = device_.MakeEvent();
-  BindHostSteps();
+  BindHostStep();
   documents_.Bind();
   optimizer_->Bind(parameters_, gradients_);
   stage_->Bind(parameters_, gradients_, &totals_->loss);
-  InitializeWeights();
+  if (options_.fresh_weights) InitializeWeights();
   return device_.status();
 }
 
-void Engine::BindHostSteps() {
-  for (int i = 0; i < kStepsInFlight; ++i) {
-    const HostMemoryBlocks& memory = staging_memory_[i];
-    host_steps_[i].place = i;
-    host_steps_[i].inputs = staging_.View(memory.inputs);
-    host_steps_[i].targets = staging_.View(memory.targets);
-    host_steps_[i].scalars = staging_.View(memory.scalars).data();
-    host_steps_[i].totals = staging_.View(memory.totals).data();
-    host_steps_[i].done = device_.MakeEvent();
-  }
+void Engine::BindHostStep() {
+  host_.inputs = staging_.View(staging_memory_.inputs);
+  host_.targets = staging_.View(staging_memory_.targets);
+  host_.scalars = staging_.View(staging_memory_.scalars).data();
+  host_.stop = staging_.View(staging_memory_.stop).data();
+  host_.totals = staging_.View(staging_memory_.totals).data();
+  host_.done = device_.MakeEvent();
 }
 
 void Engine::InitializeWeights() {
+  CONVENE_CHECK(!is_in_flight_);
   std::vector<float> values;
   for (const ParameterSlice& slice : table_.slices) {
     for (int64_t first = 0; first < slice.count(); first += kInitialPiece) {
@@ -153,24 +153,25 @@ void Engine::InitializeWeights() {
   }
 }
 
-void Engine::Feed(const TokenBatch& batch, int microbatches, bool is_training, HostStep& host) {
-  CONVENE_CHECK(microbatches <= options_.microbatches);
+void Engine::Feed(const TokenBatch& batch, int microbatches, bool is_training) {
+  CONVENE_CHECK(!is_in_flight_ && microbatches <= options_.microbatches);
   Stream& stream = device_.compute();
   const int64_t tokens = microbatch_tokens_ * microbatches;
-  std::copy_n(batch.inputs, tokens, host.inputs.data());
-  std::copy_n(batch.targets, tokens, host.targets.data());
-  host.gradient_scale = batch.gradient_scale;
-  host.scalars->gradient_scale = batch.gradient_scale;
-  device_.Copy(host.inputs.data(), inputs_.data(), tokens * sizeof(int32_t), stream);
-  device_.Copy(host.targets.data(), targets_.data(), tokens * sizeof(int32_t), stream);
-  device_.Copy(host.scalars, scalars_, sizeof(Inputs), stream);
-  device_.Copy(host.totals, totals_, sizeof(Totals), stream);
+  std::copy_n(batch.inputs, tokens, host_.inputs.data());
+  std::copy_n(batch.targets, tokens, host_.targets.data());
+  host_.gradient_scale = batch.gradient_scale;
+  host_.scalars->gradient_scale = batch.gradient_scale;
+  *host_.stop = 0;
+  device_.Copy(host_.inputs.data(), inputs_.data(), tokens * sizeof(int32_t), stream);
+  device_.Copy(host_.targets.data(), targets_.data(), tokens * sizeof(int32_t), stream);
+  device_.Copy(host_.scalars, scalars_, sizeof(Inputs), stream);
+  device_.Zero(totals_, sizeof(Totals), stream);
   stage_->SetBatch({.inputs = inputs_.data(),
                     .targets = targets_.data(),
                     .gradient_scale = is_training ? &scalars_->gradient_scale : nullptr,
                     .microbatches = microbatches,
                     .observer = options_.layout.dp > 1 ? this : nullptr,
-                    .documents = documents_.Feed(batch.document_begin, microbatches, host.place)});
+                    .documents = documents_.Feed(batch.document_begin, microbatches)});
 }
 
 void Engine::ParametersNeeded(int64_t flat_end) {
@@ -235,40 +236,55 @@ absl::Status Engine::ShareNormGradients() {
   return communicators_.tp->Broadcast(norms, /*root=*/0, device_.compute());
 }
 
-absl::Status Engine::AddUp(HostStep& host) {
+void Engine::PassOnStop() {
+  if (options_.stop_wanted == nullptr || !options_.stop_wanted()) return;
+  std::atomic_ref<double>(*host_.stop).store(1, std::memory_order_relaxed);
+}
+
+// The wish to stop is copied as late as it can be, behind the backward passes: a GPU comes to that
+// copy long after it was queued.
+absl::Status Engine::AddUp() {
   Stream& stream = device_.compute();
+  PassOnStop();
+  device_.Copy(host_.stop, &totals_->stop, sizeof(double), stream);
   // The loss is the same on all tensor-parallel ranks: one of them speaks.
   if (coordinate_.tp != 0) device_.Zero(&totals_->loss, sizeof(double), stream);
   CONVENE_RETURN_IF_ERROR(communicators_.world->AllReduce(
       Elements(totals_, kTotals, DType::kFloat64), ReduceOp::kSum, stream));
-  device_.Copy(totals_, host.totals, sizeof(Totals), stream);
-  device_.Record(*host.done, stream);
+  device_.Copy(totals_, host_.totals, sizeof(Totals), stream);
+  device_.Record(*host_.done, stream);
   return device_.status();
 }
 
-absl::Status Engine::QueueStep(const TokenBatch& batch, const AdamWParameters& adam, bool stop) {
-  CONVENE_CHECK(steps_in_flight() < kStepsInFlight);
-  HostStep& host = host_step(queued_);
+absl::Status Engine::QueueStep(const TokenBatch& batch, const AdamWParameters& adam) {
   Stream& stream = device_.compute();
-  host.step = adam.step;
-  host.scalars->adamw = MakeAdamWFactors(adam);
-  *host.totals = {.sum_of_squares = 0, .loss = 0, .stop = stop ? 1.0 : 0.0};
-  Feed(batch, options_.microbatches, /*is_training=*/true, host);
+  host_.scalars->adamw = MakeAdamWFactors(adam);
+  Feed(batch, options_.microbatches, /*is_training=*/true);
   CONVENE_RETURN_IF_ERROR(training_executor_->Run(train_actions_, stream));
   CONVENE_RETURN_IF_ERROR(SumTiedGradients());
   CONVENE_RETURN_IF_ERROR(optimizer_->FinishReducing());
   CONVENE_RETURN_IF_ERROR(ShareNormGradients());
   optimizer_->SumOwnedSquares(&totals_->sum_of_squares);
-  CONVENE_RETURN_IF_ERROR(AddUp(host));
+  CONVENE_RETURN_IF_ERROR(AddUp());
   DecideStep(&totals_->sum_of_squares, options_.clip_grad_norm, control_, stream);
   CONVENE_RETURN_IF_ERROR(optimizer_->Update(&scalars_->adamw, control_));
   CONVENE_RETURN_IF_ERROR(CopyTiedTable());
-  ++queued_;
+  is_in_flight_ = true;
   return device_.status();
 }
 
-absl::Status Engine::Await(HostStep& host) {
-  const absl::Status waited = device_.Wait(*host.done, options_.timeout);
+absl::Status Engine::Await() {
+  absl::Status waited = absl::DeadlineExceededError("");
+  for (absl::Duration left = options_.timeout; left > absl::ZeroDuration(); left -= kStopPatience) {
+    waited = device_.Wait(*host_.done, std::min(left, kStopPatience));
+    if (!absl::IsDeadlineExceeded(waited)) break;
+    PassOnStop();
+  }
+  if (absl::IsDeadlineExceeded(waited)) {
+    waited = absl::DeadlineExceededError(absl::StrCat(device_.description(),
+                                                      " has not done what was queued within ",
+                                                      absl::FormatDuration(options_.timeout)));
+  }
   // On a CPU the calls themselves told their errors, and a peer may be done and gone by now.
   if (device_.kind() == DeviceKind::kCpu) return waited;
   // What a collective knows of a peer is the cause: the device only saw it not happen, or, when the
@@ -280,34 +296,28 @@ absl::Status Engine::Await(HostStep& host) {
 }
 
 absl::StatusOr<StepResult> Engine::AwaitStep() {
-  CONVENE_CHECK(steps_in_flight() > 0);
-  HostStep& host = host_step(awaited_);
-  CONVENE_RETURN_IF_ERROR(Await(host));
-  ++awaited_;
-  const double norm = std::sqrt(host.totals->sum_of_squares);
-  return StepResult{.loss = host.totals->loss * host.gradient_scale,
+  CONVENE_CHECK(is_in_flight_);
+  CONVENE_RETURN_IF_ERROR(Await());
+  is_in_flight_ = false;
+  const double norm = std::sqrt(host_.totals->sum_of_squares);
+  return StepResult{.loss = host_.totals->loss * host_.gradient_scale,
                     .grad_norm = norm,
-                    .stop_requested = host.totals->stop > 0,
-                    .skipped = WhySkipped(norm, host.step)};
+                    .stop_requested = host_.totals->stop > 0,
+                    .skipped = !std::isfinite(norm)};
 }
 
-absl::StatusOr<StepResult> Engine::TrainStep(const TokenBatch& batch, const AdamWParameters& adam,
-                                             bool stop) {
-  CONVENE_CHECK(steps_in_flight() == 0);
-  CONVENE_RETURN_IF_ERROR(QueueStep(batch, adam, stop));
+absl::StatusOr<StepResult> Engine::TrainStep(const TokenBatch& batch, const AdamWParameters& adam) {
+  CONVENE_RETURN_IF_ERROR(QueueStep(batch, adam));
   return AwaitStep();
 }
 
-absl::StatusOr<double> Engine::ForwardLoss(const TokenBatch& batch, int microbatches) {
-  CONVENE_CHECK(steps_in_flight() == 0);
-  HostStep& host = host_step(queued_);
-  *host.totals = {};
-  Feed(batch, microbatches, /*is_training=*/false, host);
+absl::StatusOr<ForwardResult> Engine::ForwardLoss(const TokenBatch& batch, int microbatches) {
+  Feed(batch, microbatches, /*is_training=*/false);
   CONVENE_RETURN_IF_ERROR(validation_executor_->Run(
       ForwardOnly(options_.layout.pp, coordinate_.pp, microbatches), device_.compute()));
-  CONVENE_RETURN_IF_ERROR(AddUp(host));
-  CONVENE_RETURN_IF_ERROR(Await(host));
-  return host.totals->loss;
+  CONVENE_RETURN_IF_ERROR(AddUp());
+  CONVENE_RETURN_IF_ERROR(Await());
+  return ForwardResult{.loss = host_.totals->loss, .stop_requested = host_.totals->stop > 0};
 }
 
 }  // namespace convene::worker

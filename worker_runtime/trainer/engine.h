@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -47,6 +48,11 @@ struct EngineOptions {
   // The stage's training passes are captured as graphs, where the device can. REQUIRES: tp is 1.
   bool cuda_graphs = false;
   absl::Duration timeout = absl::Minutes(10);  // of each wait for the device
+  // False: weights are zeros until a checkpoint or InitializeWeights() fills them in.
+  bool fresh_weights = true;
+  // Whether this rank wants the training to stop; asked by the engine's own thread, often. Null:
+  // never.
+  std::function<bool()> stop_wanted;
   // Where everything lies that collectives work on: CollectiveMemory's (comm/connect.h), of the
   // same device. Borrowed. Null: device.memory().
   Memory* collective_memory = nullptr;
@@ -57,7 +63,13 @@ struct StepResult {
   double loss = 0;              // nats a token, mean over the global batch, before the update
   double grad_norm = 0;         // before clipping, over all parameters
   bool stop_requested = false;  // by any rank
-  std::string skipped;          // why nothing was updated (the gradient was no number); "" = it was
+  bool skipped = false;         // nothing was updated: the gradient was no number
+};
+
+// The same on every rank.
+struct ForwardResult {
+  double loss = 0;              // nats, sum over the batch
+  bool stop_requested = false;  // by any rank
 };
 
 // Not thread-safe. Allocates in Create() alone; a step allocates nothing of its own.
@@ -67,13 +79,10 @@ struct StepResult {
 // bring (ShardedOptimizer).
 class Engine : private StageObserver {
  public:
-  // A step may be queued before the result of the one before it was taken: so a GPU never waits for
-  // the host.
-  static constexpr int kStepsInFlight = 2;
-
-  // Plans memory, allocates it, and fills in the initial weights. `communicators` and `device` are
-  // borrowed: the communicators until the last step, the device for as long as the engine lives.
-  // ResourceExhausted when the plan does not fit in memory; the text says how much was wanted.
+  // Plans memory, allocates it, and fills in fresh weights unless told otherwise. `communicators`
+  // and `device` are borrowed: the communicators until the last step, the device for as long as the
+  // engine lives. ResourceExhausted when the plan does not fit in memory; the text says how much
+  // was wanted.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
                                                         CommunicatorSet& communicators,
                                                         Device& device);
@@ -85,23 +94,27 @@ class Engine : private StageObserver {
   static std::string PlanMemory(const EngineOptions& options, CommunicatorSet& communicators,
                                 Device& device);
 
+  // The weights that the seed gives. REQUIRES: no step is in flight.
+  void InitializeWeights();
+
   // Starts one optimizer step over this rank's part of the global batch: `options.microbatches`
-  // microbatches. The batch may be reused on return. `stop` is this rank's wish. A gradient that is
-  // no number leaves weights and moments as they were. Errors: the collective's, the device's.
-  // REQUIRES: fewer than kStepsInFlight steps are in flight.
-  absl::Status QueueStep(const TokenBatch& batch, const AdamWParameters& adam, bool stop);
-  // Waits for the oldest step in flight. Errors: the collective's, the device's, DeadlineExceeded.
-  // REQUIRES: one is in flight.
+  // microbatches. The batch may be reused on return. A gradient that is no number leaves weights
+  // and moments as they were. Errors: the collective's, the device's. REQUIRES: no step is in
+  // flight.
+  absl::Status QueueStep(const TokenBatch& batch, const AdamWParameters& adam);
+  // Waits for the step's result. On a GPU it is there before the update is done, so a next step
+  // that is queued at once begins without a pause. What options.stop_wanted says until the ranks
+  // add up their results, after the last backward pass, is part of this step's. Errors: the
+  // collective's, the device's, DeadlineExceeded. REQUIRES: a step is in flight.
   absl::StatusOr<StepResult> AwaitStep();
-  int steps_in_flight() const { return static_cast<int>(queued_ - awaited_); }
+  bool is_in_flight() const { return is_in_flight_; }
 
-  // Both. REQUIRES: none is in flight.
-  absl::StatusOr<StepResult> TrainStep(const TokenBatch& batch, const AdamWParameters& adam,
-                                       bool stop);
+  // Both. REQUIRES: no step is in flight.
+  absl::StatusOr<StepResult> TrainStep(const TokenBatch& batch, const AdamWParameters& adam);
 
-  // Summed loss over all ranks of `microbatches` forward passes. REQUIRES: no step is in flight;
-  // microbatches <= options.microbatches.
-  absl::StatusOr<double> ForwardLoss(const TokenBatch& batch, int microbatches);
+  // Of `microbatches` forward passes, over all ranks. REQUIRES: no step is in flight; microbatches
+  // <= options.microbatches.
+  absl::StatusOr<ForwardResult> ForwardLoss(const TokenBatch& batch, int microbatches);
 
   ShardedOptimizer& optimizer() { return *optimizer_; }
   const ParameterTable& table() const { return table_; }
@@ -125,33 +138,33 @@ class Engine : private StageObserver {
 
   // A step's memory on the host: what goes to the device, what comes back.
   struct HostStep {
-    int place = 0;  // among host_steps_
     absl::Span<int32_t> inputs;
     absl::Span<int32_t> targets;
     Inputs* scalars = nullptr;
-    Totals* totals = nullptr;  // in: this rank's stop; out: what all ranks added up
+    // This rank's wish, as a number to add up. The one word that may change while a copy of it is
+    // queued: whatever bytes of 0 and 1 the copy sees, they are 0 or a number above it.
+    double* stop = nullptr;
+    Totals* totals = nullptr;  // what all ranks added up
     std::unique_ptr<Event> done;
     float gradient_scale = 0;
-    int64_t step = 0;
   };
   struct HostMemoryBlocks {
     ArenaBlock<int32_t> inputs, targets;
     ArenaBlock<Inputs> scalars;
+    ArenaBlock<double> stop;
     ArenaBlock<Totals> totals;
   };
 
   Engine(const EngineOptions& options, CommunicatorSet& communicators, Device& device);
   absl::Status Allocate();
-  void BindHostSteps();
-  void InitializeWeights();
-  HostStep& host_step(int64_t number) { return host_steps_[number % kStepsInFlight]; }
+  void BindHostStep();
 
   // As the stage's observer.
   void ParametersNeeded(int64_t flat_end) override;
   absl::Status GradientsFinal(int64_t flat_begin) override;
 
   // Copies the batch, zeroes the totals and hands the stage its tokens.
-  void Feed(const TokenBatch& batch, int microbatches, bool is_training, HostStep& host);
+  void Feed(const TokenBatch& batch, int microbatches, bool is_training);
   // Whether the tied table lies on this rank and on one of another stage.
   bool SharesTiedTable() const;
   // This rank's part of it in the flat buffers.
@@ -161,9 +174,10 @@ class Engine : private StageObserver {
   absl::Status SumTiedGradients();
   absl::Status CopyTiedTable();
   absl::Status ShareNormGradients();
+  void PassOnStop();
   // Adds the totals up over all ranks and starts their way to the host.
-  absl::Status AddUp(HostStep& host);
-  absl::Status Await(HostStep& host);
+  absl::Status AddUp();
+  absl::Status Await();
 
   const EngineOptions options_;
   const Coordinate coordinate_;
@@ -181,7 +195,7 @@ class Engine : private StageObserver {
   const ArenaBlock<Totals> totals_memory_;
   const ArenaBlock<StepControl> control_memory_;
   Arena staging_;
-  HostMemoryBlocks staging_memory_[kStepsInFlight];
+  const HostMemoryBlocks staging_memory_;
   DocumentFeed documents_;
   std::unique_ptr<Stage> stage_;
   std::unique_ptr<ShardedOptimizer> optimizer_;
@@ -199,10 +213,9 @@ class Engine : private StageObserver {
   StepControl* control_ = nullptr;
   std::unique_ptr<Event> tied_copied_;
   bool awaits_tied_copy_ = false;  // compute() is not yet ordered behind it
-  HostStep host_steps_[kStepsInFlight];
+  HostStep host_;
 
-  int64_t queued_ = 0;
-  int64_t awaited_ = 0;
+  bool is_in_flight_ = false;
 };
 
 }  // namespace convene::worker

@@ -85,14 +85,13 @@ Trained Train(Device& gpu, DType dtype, Recompute recompute, bool cuda_graphs) {
     }
     const TokenBatch batch{inputs.data(), targets.data(), 1.0f / static_cast<float>(inputs.size())};
     const auto result =
-        (*engine)->TrainStep(batch, {.learning_rate = 1e-3, .weight_decay = 0.1, .step = step},
-                             /*stop=*/false);
+        (*engine)->TrainStep(batch, {.learning_rate = 1e-3, .weight_decay = 0.1, .step = step});
     REQUIRE_OK(result);
     trained.losses.push_back(result->loss);
     trained.norms.push_back(result->grad_norm);
     const auto validation = (*engine)->ForwardLoss(batch, kMicrobatches);
     REQUIRE_OK(validation);
-    trained.validation_losses.push_back(*validation);
+    trained.validation_losses.push_back(validation->loss);
   }
   REQUIRE_OK(gpu.Synchronize(absl::Seconds(60)));
   const ConstElements weights = (*engine)->parameters();

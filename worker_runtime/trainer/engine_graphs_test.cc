@@ -48,7 +48,7 @@ class Trainer {
 
   absl::Status TryTrain(int step) {
     CONVENE_RETURN_IF_ERROR(engine_.status());
-    return (*engine_)->TrainStep(batch(), {.learning_rate = 1e-3, .step = step}, false).status();
+    return (*engine_)->TrainStep(batch(), {.learning_rate = 1e-3, .step = step}).status();
   }
   void Train(int step) { REQUIRE_OK(TryTrain(step)); }
   void Validate() { REQUIRE_OK((*engine_)->ForwardLoss(batch(), kMicrobatches)); }

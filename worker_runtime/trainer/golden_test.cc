@@ -171,7 +171,7 @@ TEST_CASE("every logit is PyTorch's, up to the constant that a softmax does not 
         targets[place] = token;
         const auto loss = trainer.engine().ForwardLoss(trainer.Batch(tokens, targets, 0), 1);
         REQUIRE_OK(loss.status());
-        worst = std::max(worst, std::abs(-*loss - expected[place * vocabulary + token]));
+        worst = std::max(worst, std::abs(-loss->loss - expected[place * vocabulary + token]));
       }
     }
     CHECK(worst < 5e-6);
@@ -184,7 +184,7 @@ TEST_CASE("every gradient is PyTorch's") {
     Trainer trainer(golden);
     const auto result = trainer.engine().TrainStep(
         trainer.Batch(golden.Values<int32_t>("tokens"), golden.Values<int32_t>("targets"), 0),
-        {.learning_rate = 0}, /*stop=*/false);
+        {.learning_rate = 0});
     REQUIRE_OK(result.status());
     for (const ParameterSlice& slice : trainer.engine().table().slices) {
       INFO(name << ": " << slice.name);
@@ -210,10 +210,9 @@ TEST_CASE("fifty steps of AdamW with clipping follow PyTorch's losses and norms"
     const std::vector<double> norms = golden.Values<double>("grad_norm");
     REQUIRE(losses.size() == 50);
     for (int step = 0; step < 50; ++step) {
-      const auto result =
-          trainer.engine().TrainStep(trainer.Batch(tokens, targets, step),
-                                     {.learning_rate = 2e-3, .weight_decay = 0.1, .step = step + 1},
-                                     /*stop=*/false);
+      const auto result = trainer.engine().TrainStep(
+          trainer.Batch(tokens, targets, step),
+          {.learning_rate = 2e-3, .weight_decay = 0.1, .step = step + 1});
       REQUIRE_OK(result.status());
       INFO(name << ", step " << step << ": loss " << result->loss << ", PyTorch " << losses[step]
                 << "; norm " << result->grad_norm << ", PyTorch " << norms[step]);
@@ -232,7 +231,7 @@ TEST_CASE(
     Trainer trainer(golden, DType::kBFloat16);
     const auto result = trainer.engine().TrainStep(
         trainer.Batch(golden.Values<int32_t>("tokens"), golden.Values<int32_t>("targets"), 0),
-        {.learning_rate = 0}, /*stop=*/false);
+        {.learning_rate = 0});
     REQUIRE_OK(result.status());
     for (const ParameterSlice& slice : trainer.engine().table().slices) {
       const std::vector<float> expected = golden.Values<float>("gradient/" + slice.name);
@@ -259,10 +258,9 @@ TEST_CASE("fifty steps in bf16 stay as close to fp32 as PyTorch's, within a fact
     double ours = 0;
     double theirs = 0;
     for (int step = 0; step < 50; ++step) {
-      const auto result =
-          trainer.engine().TrainStep(trainer.Batch(tokens, targets, step),
-                                     {.learning_rate = 2e-3, .weight_decay = 0.1, .step = step + 1},
-                                     /*stop=*/false);
+      const auto result = trainer.engine().TrainStep(
+          trainer.Batch(tokens, targets, step),
+          {.learning_rate = 2e-3, .weight_decay = 0.1, .step = step + 1});
       REQUIRE_OK(result.status());
       ours += std::pow(result->loss - losses[step], 2);
       theirs += std::pow(bf16_losses[step] - losses[step], 2);

@@ -49,6 +49,16 @@ absl::StatusOr<ModelConfig> ResolveModel(const std::string& name, const ModelSha
   CONVENE_RETURN_IF_ERROR(change("vocabulary_size", shape.has_vocabulary_size(),
                                  shape.vocabulary_size(), &model.vocabulary_size));
   if (shape.has_rope_theta()) model.rope_theta = shape.rope_theta();
+  RopeScaling& scaling = model.rope_scaling;
+  if (shape.has_rope_scaling_factor()) scaling.factor = shape.rope_scaling_factor();
+  if (shape.has_rope_low_frequency_factor()) {
+    scaling.low_frequency_factor = shape.rope_low_frequency_factor();
+  }
+  if (shape.has_rope_high_frequency_factor()) {
+    scaling.high_frequency_factor = shape.rope_high_frequency_factor();
+  }
+  CONVENE_RETURN_IF_ERROR(change("rope_original_positions", shape.has_rope_original_positions(),
+                                 shape.rope_original_positions(), &scaling.original_positions));
   if (shape.has_norm_epsilon()) model.norm_epsilon = shape.norm_epsilon();
   if (shape.has_tied_embeddings()) model.tied_embeddings = shape.tied_embeddings();
   if (shape.has_initializer_range()) model.initializer_range = shape.initializer_range();
@@ -124,9 +134,10 @@ absl::Status ResolveDevice(const TrainConfig& config, TrainOptions* options) {
 // not.
 absl::Status RefuseWithoutDirectory(const TrainConfig& said) {
   if (!said.checkpoint_dir().empty()) return absl::OkStatus();
-  const char* key = said.has_checkpoint_every()  ? "checkpoint_every"
-                    : said.has_checkpoint_keep() ? "checkpoint_keep"
-                                                 : nullptr;
+  const char* key = said.has_checkpoint_every()         ? "checkpoint_every"
+                    : said.has_checkpoint_keep()        ? "checkpoint_keep"
+                    : said.has_max_failed_checkpoints() ? "max_failed_checkpoints"
+                                                        : nullptr;
   if (key == nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(key, " is set, but no checkpoint_dir: nothing would be saved"));
@@ -172,6 +183,7 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
   options.checkpoint_every = config.checkpoint_every();
   CONVENE_RETURN_IF_ERROR(
       ToInt("checkpoint_keep", config.checkpoint_keep(), 2, &options.checkpoint_keep));
+  options.max_failed_checkpoints = config.max_failed_checkpoints();
   CONVENE_RETURN_IF_ERROR(ResolveResume(config.resume(), &options));
   options.accept_new_data = config.accept_new_data();
   options.metrics_file = config.metrics_file();

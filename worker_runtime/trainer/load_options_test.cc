@@ -55,6 +55,18 @@ TEST_CASE("documents are packed when asked, and end with the tokenizer's token o
                absl::StatusCode::kInvalidArgument, "but not packed_documents");
 }
 
+TEST_CASE("rotary positions are scaled as the model says, or as told") {
+  CHECK(Options({"--data", "a.txt", "--model", "llama-3.2-1b"}).model.rope_scaling ==
+        RopeScaling{.factor = 32});
+  CHECK(Options({"--data", "a.txt", "--model", "llama-3-8b", "--rope-scaling-factor", "8",
+                 "--rope-low-frequency-factor", "2", "--rope-high-frequency-factor", "5",
+                 "--rope-original-positions", "4096"})
+            .model.rope_scaling == RopeScaling{.factor = 8,
+                                               .low_frequency_factor = 2,
+                                               .high_frequency_factor = 5,
+                                               .original_positions = 4096});
+}
+
 TEST_CASE("device, precision and recompute are words, and a wrong one is told the right ones") {
   const TrainOptions options =
       Options({"--data", "a.txt", "--device", "cpu", "--precision", "bf16", "--reduce-dtype",

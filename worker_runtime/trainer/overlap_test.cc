@@ -64,7 +64,7 @@ class Rank {
     }
   }
 
-  // A step, from which it is known what else to watch; two that are in flight together; a
+  // A step, from which it is known what else to watch; two that follow each other at once; a
   // validation; and, where the case says so, a checkpoint that is written, one that is read, and
   // other weights, each with its next step.
   absl::Status Run(const Case& the_case, int rank) {
@@ -85,23 +85,20 @@ class Rank {
     // So that the engine does what it does on a GPU alone.
     device_.set_kind(DeviceKind::kCuda);
     const AdamWParameters adam{.learning_rate = 1e-3};
-    CONVENE_RETURN_IF_ERROR(engine->TrainStep(batch, adam, /*stop=*/false).status());
+    CONVENE_RETURN_IF_ERROR(engine->TrainStep(batch, adam).status());
     known_from_ = static_cast<int>(device_.calls().size());
-    while (engine->steps_in_flight() < Engine::kStepsInFlight) {
-      CONVENE_RETURN_IF_ERROR(engine->QueueStep(batch, adam, /*stop=*/false));
-    }
-    while (engine->steps_in_flight() > 0) {
-      CONVENE_RETURN_IF_ERROR(engine->AwaitStep().status());
+    for (int step = 0; step < 2; ++step) {
+      CONVENE_RETURN_IF_ERROR(engine->TrainStep(batch, adam).status());
     }
     CONVENE_RETURN_IF_ERROR(engine->ForwardLoss(batch, 1).status());
     if (!the_case.saves) return absl::OkStatus();
-    CONVENE_RETURN_IF_ERROR(engine->TrainStep(batch, adam, /*stop=*/false).status());
+    CONVENE_RETURN_IF_ERROR(engine->TrainStep(batch, adam).status());
     CONVENE_RETURN_IF_ERROR(engine->optimizer().PiecesToWrite().status());
     CONVENE_RETURN_IF_ERROR(engine->optimizer().PiecesToRead().status());
     CONVENE_RETURN_IF_ERROR(engine->optimizer().FinishRead());
     const std::vector<float> values(engine->table().flat_count);
     engine->optimizer().SetWeights(0, values);
-    return engine->TrainStep(batch, adam, /*stop=*/false).status();
+    return engine->TrainStep(batch, adam).status();
   }
 
   const std::vector<StreamCall>& calls() const { return device_.calls(); }

@@ -3,11 +3,18 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/report/summary.h"
 
 namespace convene::worker {
+namespace {
+
+// Metrics are there for somebody: of a long run that leaves none something is wrong.
+constexpr int64_t kLostLinesMax = 1000;
+
+}  // namespace
 
 Reporter::Reporter(const TrainOptions& options, const Contract& contract, const Layout& layout,
                    int64_t first_step, Clock& clock)
@@ -17,6 +24,7 @@ Reporter::Reporter(const TrainOptions& options, const Contract& contract, const 
       first_step_(first_step),
       clock_(clock),
       start_(clock.Now()),
+      lost_lines_(kLostLinesMax),
       printer_(stdout, contract.terminal, options.log_every) {}
 
 absl::StatusOr<std::unique_ptr<Reporter>> Reporter::Create(const TrainOptions& options,
@@ -24,11 +32,37 @@ absl::StatusOr<std::unique_ptr<Reporter>> Reporter::Create(const TrainOptions& o
                                                            const Layout& layout, int64_t first_step,
                                                            Clock& clock) {
   std::unique_ptr<Reporter> reporter(new Reporter(options, contract, layout, first_step, clock));
-  if (!options.metrics_file.empty()) {
-    CONVENE_ASSIGN_OR_RETURN(reporter->metrics_,
-                             MetricsFile::Open(options.metrics_file, first_step));
-  }
+  const absl::Status opened = reporter->OpenMetrics();
+  if (!absl::IsResourceExhausted(opened)) CONVENE_RETURN_IF_ERROR(opened);
+  CONVENE_RETURN_IF_ERROR(reporter->RecordMetrics(opened));
   return reporter;
+}
+
+absl::Status Reporter::OpenMetrics() {
+  if (options_.metrics_file.empty() || metrics_.has_value()) return absl::OkStatus();
+  CONVENE_ASSIGN_OR_RETURN(metrics_, MetricsFile::Open(options_.metrics_file, first_step_));
+  return absl::OkStatus();
+}
+
+template <typename Metrics>
+absl::Status Reporter::WriteMetrics(const Metrics& metrics) {
+  if (options_.metrics_file.empty()) return absl::OkStatus();
+  absl::Status written = OpenMetrics();
+  if (written.ok()) written = metrics_->Append(metrics);
+  return RecordMetrics(written);
+}
+
+absl::Status Reporter::RecordMetrics(const absl::Status& written) {
+  const int64_t lost_before = lost_lines_.count();
+  CONVENE_RETURN_IF_ERROR(lost_lines_.Record(written));
+  if (!written.ok() && lost_before == 0) {
+    Say(absl::StrCat("metrics are lost, and the training goes on without: ", written.message(),
+                     "; each step tries again, and ", lost_lines_.most(),
+                     " lost lines in a row end the run"));
+  } else if (written.ok() && lost_before > 0) {
+    Say(absl::StrCat("metrics are written again; lines lost: ", lost_before));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Reporter::Step(int64_t step, const StepResult& result, double learning_rate,
@@ -45,29 +79,35 @@ absl::Status Reporter::Step(int64_t step, const StepResult& result, double learn
                   .tokens_per_second = tokens / absl::ToDoubleSeconds(rate_.step_time()),
                   .remaining = rate_.Remaining(options_.steps - step)},
                  clock_.Now());
-  if (!metrics_.has_value()) return absl::OkStatus();
-  return metrics_->Append(StepMetrics{.step = step,
-                                      .loss = result.loss,
-                                      .grad_norm = result.grad_norm,
-                                      .learning_rate = learning_rate,
-                                      .tokens = step * tokens,
-                                      .tokens_per_second = tokens / seconds,
-                                      .step_seconds = seconds,
-                                      .epoch = contract_.epoch.value(),
-                                      .world_size = contract_.world_size,
-                                      .layout = layout_.ToString()});
+  return WriteMetrics(StepMetrics{.step = step,
+                                  .loss = result.loss,
+                                  .grad_norm = result.grad_norm,
+                                  .learning_rate = learning_rate,
+                                  .tokens = step * tokens,
+                                  .tokens_per_second = tokens / seconds,
+                                  .step_seconds = seconds,
+                                  .epoch = contract_.epoch.value(),
+                                  .world_size = contract_.world_size,
+                                  .layout = layout_.ToString()});
 }
 
 absl::Status Reporter::Validation(int64_t step, double loss) {
   validation_loss_ = loss;
   Say(absl::StrFormat("validation loss %.4f after step %d", loss, step));
-  if (!metrics_.has_value()) return absl::OkStatus();
-  return metrics_->Append(ValidationMetrics{.step = step, .validation_loss = loss});
+  return WriteMetrics(ValidationMetrics{.step = step, .validation_loss = loss});
 }
 
 void Reporter::Checkpoint(int64_t step, const std::string& path) {
   checkpoint_step_ = step;
   checkpoint_ = path;
+}
+
+void Reporter::CheckpointFailed(int64_t step, const absl::Status& why,
+                                const FailuresInARow& failures) {
+  Say(absl::StrCat("no checkpoint after step ", step, " (", failures.count(), " of ",
+                   failures.most(), " failures in a row that end the run): ", why.message(),
+                   ". The training goes on and tries again at the next; the newest is ",
+                   checkpoint_.empty() ? "none yet" : checkpoint_));
 }
 
 void Reporter::Say(const std::string& text) {

@@ -15,6 +15,7 @@
 #include "worker_runtime/report/metrics.h"
 #include "worker_runtime/report/progress.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/failures.h"
 #include "worker_runtime/trainer/options.h"
 
 namespace convene::worker {
@@ -22,16 +23,21 @@ namespace convene::worker {
 // Not thread-safe.
 class Reporter {
  public:
-  // Opens the metrics file. `options` is borrowed. Errors: MetricsFile::Open's.
+  // Opens the metrics file. `options` is borrowed. Errors: MetricsFile::Open's; but a disk that is
+  // full is said, and opening is tried again with each line.
   static absl::StatusOr<std::unique_ptr<Reporter>> Create(const TrainOptions& options,
                                                           const Contract& contract,
                                                           const Layout& layout, int64_t first_step,
                                                           Clock& clock);
 
+  // A line that cannot be written to the metrics file is lost, and said with the first of several.
+  // Errors, of both: the file's, when so many lines in a row were lost that nobody can mean it.
   absl::Status Step(int64_t step, const StepResult& result, double learning_rate,
                     absl::Duration step_time);
   absl::Status Validation(int64_t step, double loss);
   void Checkpoint(int64_t step, const std::string& path);
+  // No checkpoint was made after `step`, and the training goes on.
+  void CheckpointFailed(int64_t step, const absl::Status& why, const FailuresInARow& failures);
   // A line between the progress lines.
   void Say(const std::string& text);
   // `step` is the last finished one.
@@ -41,6 +47,12 @@ class Reporter {
   Reporter(const TrainOptions& options, const Contract& contract, const Layout& layout,
            int64_t first_step, Clock& clock);
 
+  absl::Status OpenMetrics();
+  template <typename Metrics>
+  absl::Status WriteMetrics(const Metrics& metrics);
+  // Says what changed, and returns what ends the training.
+  absl::Status RecordMetrics(const absl::Status& written);
+
   const TrainOptions& options_;
   const Contract contract_;
   const Layout layout_;
@@ -48,6 +60,7 @@ class Reporter {
   Clock& clock_;
   const MonotonicTime start_;
   std::optional<MetricsFile> metrics_;
+  FailuresInARow lost_lines_;
   ProgressPrinter printer_;
   StepRate rate_;
   double last_loss_ = 0;

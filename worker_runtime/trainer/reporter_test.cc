@@ -1,5 +1,11 @@
 #include "worker_runtime/trainer/reporter.h"
 
+#include <cerrno>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
 
@@ -68,6 +74,52 @@ TEST_CASE("a run that resumes takes back the steps that it does again") {
     CHECK(history->steps[i].step == i + 1);
     CHECK(history->steps[i].loss == (i == 0 ? 1.0 : 2.0));
   }
+}
+
+TEST_CASE("a full disk costs lines of metrics, and ends the run only when it stays full") {
+  const TempDir directory;
+  TrainOptions options = Options(directory);
+  options.metrics_file = "/dev/full";
+  auto reporter = Reporter::Create(options, OfFour(1), {}, 0, Clock::Real());
+  REQUIRE_OK(reporter);
+  absl::Status end;
+  int64_t lines = 0;
+  while (end.ok() && lines < 2000) {
+    ++lines;
+    end = (*reporter)->Step(lines, {.loss = 1}, 1e-3, absl::Seconds(1));
+  }
+  CHECK(lines == 1000);
+  CHECK_STATUS(end, absl::StatusCode::kResourceExhausted, "/dev/full");
+  CHECK_STATUS(end, absl::StatusCode::kResourceExhausted, "(1000 failures in a row)");
+}
+
+TEST_CASE("a disk that is full when the run begins is tried again with each line") {
+  const TempDir directory;
+  const TrainOptions options = Options(directory);
+  std::unique_ptr<Reporter> reporter;
+  {
+    auto first = Reporter::Create(options, OfFour(1), {}, 0, Clock::Real());
+    REQUIRE_OK(first);
+    for (const int64_t step : {1, 2}) {
+      CHECK_OK((*first)->Step(step, {.loss = 1}, 1e-3, absl::Seconds(1)));
+    }
+  }
+  {
+    // A resume takes lines back, and needs room for it.
+    const ScopedFileFault full(
+        [](FileOp op, const std::string& /*path*/) { return op == FileOp::kWrite ? ENOSPC : 0; });
+    auto second = Reporter::Create(options, OfFour(2), {}, 1, Clock::Real());
+    REQUIRE_OK(second);
+    reporter = *std::move(second);
+    CHECK_OK(reporter->Step(2, {.loss = 2}, 1e-3, absl::Seconds(1)));
+  }
+  CHECK_OK(reporter->Step(3, {.loss = 3}, 1e-3, absl::Seconds(1)));
+  CHECK_OK(reporter->Step(4, {.loss = 4}, 1e-3, absl::Seconds(1)));
+  const auto history = ReadMetrics(options.metrics_file);
+  REQUIRE_OK(history);
+  std::vector<int64_t> steps;
+  for (const StepMetrics& metrics : history->steps) steps.push_back(metrics.step);
+  CHECK(steps == std::vector<int64_t>{1, 3, 4});
 }
 
 TEST_CASE("a metrics file that cannot be made is an error with its path") {

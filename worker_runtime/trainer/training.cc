@@ -35,9 +35,11 @@
 #include "worker_runtime/trainer/device_agreement.h"
 #include "worker_runtime/trainer/device_choice.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/failures.h"
 #include "worker_runtime/trainer/profile_text.h"
 #include "worker_runtime/trainer/reporter.h"
 #include "worker_runtime/trainer/spares.h"
+#include "worker_runtime/trainer/token_batch.h"
 
 namespace convene::worker {
 namespace {
@@ -215,7 +217,8 @@ class Training {
         progress_(progress),
         loader_(dataset, options.seed, CutOf(options, layout),
                 CoordinateOf(layout, contract.rank).dp, EndOfDocument(options)),
-        skipped_steps_(options.max_skipped_steps) {}
+        skipped_steps_(options.max_skipped_steps),
+        failed_saves_(options.max_failed_checkpoints) {}
 
   absl::StatusOr<TrainingEnd> Run();
 
@@ -226,13 +229,16 @@ class Training {
   absl::Status CreateReporter();
   double LearningRate(int64_t step) const;
   absl::Status QueueStep();
-  absl::StatusOr<bool> AwaitStep();
   absl::Status AwaitProfiledUpdate();
   absl::StatusOr<bool> Advance();
-  absl::Status Validate();
-  absl::Status Save();
+  absl::Status Report(const StepResult& result, absl::Duration step_time);
+  absl::StatusOr<bool> Validate();
+  absl::Status Save(bool must_succeed);
+  absl::StatusOr<TrainingEnd> Stop();
   void WatchOps(bool wanted);
   static bool IsDue(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
+  // Whether something is to be done after this step with nothing else under way.
+  bool PausesAfter(int64_t step) const;
 
   const TrainOptions& options_;
   const Contract& contract_;
@@ -250,12 +256,13 @@ class Training {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Reporter> reporter_;  // rank 0 only
   SkippedSteps skipped_steps_;
+  FailuresInARow failed_saves_;
   std::unique_ptr<OpProfile> profile_;  // rank 0 only, when asked for
   int64_t profile_from_ = 0;            // the steps until then build what stays
   absl::Duration profiled_time_;
-  int64_t step_ = 0;         // finished
-  int64_t queued_ = 0;       // begun
-  MonotonicTime last_time_;  // when the last step ended, or the one under way began
+  int64_t step_ = 0;                 // finished
+  std::optional<TokenBatch> ready_;  // of the step after the one that was queued last
+  MonotonicTime last_time_;          // when the last step ended, or the one under way began
   int64_t saved_step_ = -1;
 };
 
@@ -299,17 +306,23 @@ absl::Status Training::Prepare() {
   EngineOptions engine_options =
       MakeEngineOptions(options_, layout_, contract_.rank, device_.kind());
   engine_options.collective_memory = collective_memory_;
+  engine_options.fresh_weights = false;
+  engine_options.stop_wanted = [this] { return stop_.reason() != StopReason::kNone; };
   CONVENE_ASSIGN_OR_RETURN(engine_, Engine::Create(engine_options, communicators_, device_));
-  const JobIdentity job{
-      .name = contract_.run_id, .data = DataIdentity(), .is_restart = contract_.is_restart()};
+  const JobIdentity job{.name = contract_.run_id,
+                        .data = DataIdentity(),
+                        .samples = dataset_.SamplesText(),
+                        .is_restart = contract_.is_restart()};
   CONVENE_ASSIGN_OR_RETURN(
       checkpoint_lock_,
       ClaimCheckpointDirectory(options_, job, *communicators_.checkpoint, host_stream_));
   CONVENE_ASSIGN_OR_RETURN(const std::optional<Restored> resumed,
                            RestoreCheckpoint(options_, job, engine_->optimizer(),
                                              *communicators_.checkpoint, host_stream_));
+  if (!resumed.has_value()) engine_->InitializeWeights();
   if (resumed.has_value()) {
     step_ = resumed->info.step;
+    skipped_steps_ = SkippedSteps(options_.max_skipped_steps, resumed->info.updates);
     if (resumed->path == StepDirectory(options_.checkpoint_dir, step_)) saved_step_ = step_;
     if (resumed->info.samples_consumed != step_ * options_.global_batch_size) {
       return absl::FailedPreconditionError(absl::StrCat(
@@ -336,57 +349,61 @@ double Training::LearningRate(int64_t step) const {
                         step);
 }
 
+// The next step, when none is in flight. The result of the one before it is known: Adam counts the
+// steps that changed the weights. While a GPU works, the host fetches the tokens of the step after.
 absl::Status Training::QueueStep() {
-  const AdamWParameters adam{.learning_rate = LearningRate(queued_ + 1),
+  const AdamWParameters adam{.learning_rate = LearningRate(step_ + 1),
                              .beta1 = options_.beta1,
                              .beta2 = options_.beta2,
                              .epsilon = options_.epsilon,
                              .weight_decay = options_.weight_decay,
-                             .step = queued_ + 1};
-  if (engine_->steps_in_flight() == 0) {
-    last_time_ = clock_.Now();
-    progress_.Tell(step_, contract::kStepPhase);
-  }
-  CONVENE_RETURN_IF_ERROR(engine_->QueueStep(loader_.Training(queued_ * options_.global_batch_size),
-                                             adam, stop_.reason() != StopReason::kNone));
-  ++queued_;
+                             .step = skipped_steps_.updates() + 1};
+  const auto batch_of = [this](int64_t step) {
+    return loader_.Training(step * options_.global_batch_size);
+  };
+  WatchOps(true);
+  CONVENE_RETURN_IF_ERROR(engine_->QueueStep(ready_.has_value() ? *ready_ : batch_of(step_), adam));
+  ready_ = batch_of(step_ + 1);
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> Training::AwaitStep() {
+bool Training::PausesAfter(int64_t step) const {
+  return step == options_.steps || step == profile_from_ ||
+         IsDue(options_.checkpoint_every, step) || IsDue(options_.validation_every, step);
+}
+
+absl::Status Training::Report(const StepResult& result, absl::Duration step_time) {
+  if (reporter_ == nullptr) return absl::OkStatus();
+  if (result.skipped) reporter_->Say(WhySkipped(result.grad_norm, step_));
+  return reporter_->Step(step_, result, LearningRate(step_), step_time);
+}
+
+// Finishes one step. On a GPU the next one is then queued at once, before anything is told of this
+// one, so that the GPU does not wait for a disk or a terminal; but nothing is in flight after a
+// step behind which something else is to be done. Returns whether to stop; then, too, nothing is in
+// flight: so a stop that is asked for during a step costs the rest of that step alone.
+absl::StatusOr<bool> Training::Advance() {
+  if (!engine_->is_in_flight()) {
+    last_time_ = clock_.Now();
+    progress_.Tell(step_, contract::kStepPhase);
+    CONVENE_RETURN_IF_ERROR(QueueStep());
+  }
   CONVENE_ASSIGN_OR_RETURN(const StepResult result, engine_->AwaitStep());
   ++step_;
   progress_.Tell(step_, contract::kStepPhase);
   const MonotonicTime now = clock_.Now();
-  if (reporter_ != nullptr) {
-    if (!result.skipped.empty()) reporter_->Say(result.skipped);
-    CONVENE_RETURN_IF_ERROR(reporter_->Step(step_, result, LearningRate(step_), now - last_time_));
-  }
-  if (step_ > profile_from_) profiled_time_ += now - last_time_;
+  const absl::Duration step_time = now - last_time_;
+  if (step_ > profile_from_) profiled_time_ += step_time;
   last_time_ = now;
-  CONVENE_RETURN_IF_ERROR(skipped_steps_.Record(step_, !result.skipped.empty(), result.loss));
-  return result.stop_requested;
-}
-
-// One step more: queued here, and awaited on a GPU when the next one is queued, so that it never
-// waits for the host; but nothing is in flight where the weights are needed as they stand. Returns
-// whether to stop; then, too, nothing is in flight.
-absl::StatusOr<bool> Training::Advance() {
-  WatchOps(true);
-  CONVENE_RETURN_IF_ERROR(QueueStep());
-  // What is profiled begins with nothing else under way.
-  const bool needs_weights = queued_ == options_.steps || queued_ == profile_from_ ||
-                             IsDue(options_.checkpoint_every, queued_) ||
-                             IsDue(options_.validation_every, queued_);
-  int keep = needs_weights || device_.kind() == DeviceKind::kCpu ? 0 : Engine::kStepsInFlight - 1;
-  bool stop_requested = false;
-  while (engine_->steps_in_flight() > keep) {
-    CONVENE_ASSIGN_OR_RETURN(const bool stop, AwaitStep());
-    if (stop) keep = 0;
-    stop_requested |= stop;
+  const absl::Status allowed = skipped_steps_.Record(step_, result.skipped, result.loss);
+  if (allowed.ok() && device_.kind() != DeviceKind::kCpu && !result.stop_requested &&
+      !PausesAfter(step_)) {
+    CONVENE_RETURN_IF_ERROR(QueueStep());
   }
-  if (engine_->steps_in_flight() == 0) CONVENE_RETURN_IF_ERROR(AwaitProfiledUpdate());
-  return stop_requested;
+  CONVENE_RETURN_IF_ERROR(Report(result, step_time));
+  CONVENE_RETURN_IF_ERROR(allowed);
+  if (!engine_->is_in_flight()) CONVENE_RETURN_IF_ERROR(AwaitProfiledUpdate());
+  return result.stop_requested;
 }
 
 // On a GPU a step's result is there before its update is done. Where no step follows at once, a
@@ -398,71 +415,89 @@ absl::Status Training::AwaitProfiledUpdate() {
   return absl::OkStatus();
 }
 
-absl::Status Training::Validate() {
+// Returns whether to stop; then it may have broken off.
+absl::StatusOr<bool> Training::Validate() {
   const int64_t end = std::min(options_.validation_samples, dataset_.validation_samples());
-  if (end == 0) return absl::OkStatus();
+  if (end == 0) return false;
+  ready_.reset();  // it lies in the loader, which is needed here
   progress_.Tell(step_, "validation");
   WatchOps(false);
   double loss = 0;
   for (int64_t first = 0; first < end; first += options_.global_batch_size) {
-    CONVENE_ASSIGN_OR_RETURN(const double batch_loss,
+    CONVENE_ASSIGN_OR_RETURN(const ForwardResult batch,
                              engine_->ForwardLoss(loader_.Validation(first, end),
                                                   static_cast<int>(loader_.microbatches())));
-    loss += batch_loss;
+    if (batch.stop_requested) return true;
+    loss += batch.loss;
   }
-  if (reporter_ == nullptr) return absl::OkStatus();
-  return reporter_->Validation(step_, loss / static_cast<double>(end * options_.sequence_length));
+  if (reporter_ == nullptr) return false;
+  CONVENE_RETURN_IF_ERROR(
+      reporter_->Validation(step_, loss / static_cast<double>(end * options_.sequence_length)));
+  return false;
 }
 
-absl::Status Training::Save() {
+// A save that fails is said and tried again when the next one is due, unless this one is the last.
+absl::Status Training::Save(bool must_succeed) {
   if (options_.checkpoint_dir.empty() || saved_step_ == step_) return absl::OkStatus();
   progress_.Tell(step_, contract::kCheckpointPhase);
-  CONVENE_RETURN_IF_ERROR(SaveCheckpoint(options_.checkpoint_dir,
-                                         {.step = step_,
-                                          .samples_consumed = step_ * options_.global_batch_size,
-                                          .seed = options_.seed,
-                                          .model = ShapeText(options_.model),
-                                          .data = DataIdentity(),
-                                          .layout = layout_.ToString(),
-                                          .world_size = contract_.world_size},
-                                         options_.checkpoint_keep, engine_->optimizer(),
-                                         *communicators_.checkpoint, host_stream_));
-  saved_step_ = step_;
-  if (reporter_ != nullptr) {
+  CONVENE_ASSIGN_OR_RETURN(const Agreement saved,
+                           SaveCheckpoint(options_.checkpoint_dir,
+                                          {.step = step_,
+                                           .samples_consumed = step_ * options_.global_batch_size,
+                                           .updates = skipped_steps_.updates(),
+                                           .seed = options_.seed,
+                                           .model = ShapeText(options_.model),
+                                           .data = DataIdentity(),
+                                           .samples = dataset_.SamplesText(),
+                                           .layout = layout_.ToString(),
+                                           .world_size = contract_.world_size},
+                                          options_.checkpoint_keep, engine_->optimizer(),
+                                          *communicators_.checkpoint, host_stream_));
+  if (must_succeed) CONVENE_RETURN_IF_ERROR(saved.verdict);
+  CONVENE_RETURN_IF_ERROR(failed_saves_.Record(saved.verdict));
+  if (saved.verdict.ok()) saved_step_ = step_;
+  if (reporter_ == nullptr) return absl::OkStatus();
+  if (saved.verdict.ok()) {
     reporter_->Checkpoint(step_, StepDirectory(options_.checkpoint_dir, step_));
+  } else {
+    reporter_->CheckpointFailed(step_, saved.verdict, failed_saves_);
   }
   return absl::OkStatus();
 }
 
+absl::StatusOr<TrainingEnd> Training::Stop() {
+  CONVENE_RETURN_IF_ERROR(Save(/*must_succeed=*/true));
+  if (reporter_ != nullptr) reporter_->Say(absl::StrCat("stopped after step ", step_));
+  return TrainingEnd::kStopped;
+}
+
 // Ops are watched from the step after `profile_from_` on, outside of validations.
 void Training::WatchOps(bool wanted) {
-  const bool watches = wanted && profile_ != nullptr && queued_ >= profile_from_;
+  const bool watches = wanted && profile_ != nullptr && step_ >= profile_from_;
   device_.compute().set_profile(watches ? profile_.get() : nullptr);
 }
 
 absl::StatusOr<TrainingEnd> Training::Run() {
   CONVENE_RETURN_IF_ERROR(Prepare());
-  queued_ = step_;
   if (options_.profile && contract_.rank == 0) profile_ = device_.MakeProfile();
   profile_from_ = std::min(step_ + kUnprofiledSteps, options_.steps - 1);
   stop_.Watch();
   while (step_ < options_.steps) {
     CONVENE_ASSIGN_OR_RETURN(const bool stop_requested, Advance());
-    if (stop_requested && step_ < options_.steps) {
-      CONVENE_RETURN_IF_ERROR(Save());
-      if (reporter_ != nullptr) reporter_->Say(absl::StrCat("stopped after step ", step_));
-      return TrainingEnd::kStopped;
+    if (step_ == options_.steps) break;
+    if (stop_requested) return Stop();
+    if (engine_->is_in_flight()) continue;
+    if (IsDue(options_.checkpoint_every, step_)) {
+      CONVENE_RETURN_IF_ERROR(Save(/*must_succeed=*/false));
     }
-    if (engine_->steps_in_flight() > 0) continue;
-    if (IsDue(options_.checkpoint_every, step_)) CONVENE_RETURN_IF_ERROR(Save());
-    if (IsDue(options_.validation_every, step_) && step_ < options_.steps) {
-      CONVENE_RETURN_IF_ERROR(Validate());
-    }
+    if (!IsDue(options_.validation_every, step_)) continue;
+    CONVENE_ASSIGN_OR_RETURN(const bool stops_validation, Validate());
+    if (stops_validation) return Stop();
   }
   CONVENE_RETURN_IF_ERROR(skipped_steps_.AtEnd());
   progress_.Tell(step_, "end");
-  CONVENE_RETURN_IF_ERROR(Save());
-  CONVENE_RETURN_IF_ERROR(Validate());
+  CONVENE_RETURN_IF_ERROR(Save(/*must_succeed=*/true));
+  CONVENE_RETURN_IF_ERROR(Validate().status());
   if (profile_ != nullptr) {
     reporter_->Say(ProfileText(profile_->Times(), step_ - profile_from_,
                                absl::ToDoubleSeconds(profiled_time_)));

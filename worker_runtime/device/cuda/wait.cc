@@ -10,9 +10,10 @@
 namespace convene::worker::cuda {
 namespace {
 
-// Short beside a step, long beside a query.
+// Long beside a query. Short beside the optimizer's update, during which a step's result is noticed
+// and the next step queued.
 constexpr absl::Duration kFirstPause = absl::Microseconds(10);
-constexpr absl::Duration kLongestPause = absl::Milliseconds(1);
+constexpr absl::Duration kLongestPause = absl::Microseconds(100);
 // Of Backoff: one waiter, no herd to scatter.
 constexpr double kWholePause = 0.999;
 

@@ -8,7 +8,7 @@
 
 namespace convene::worker::cuda {
 
-// By asking, with pauses of 10 us to 1 ms: cudaEventSynchronize knows no deadline. OK once all that
+// By asking, with pauses of 10 to 100 us: cudaEventSynchronize knows no deadline. OK once all that
 // the event stands for is done; DeadlineExceeded after `timeout`; Internal with CUDA's words when
 // something queued on the device failed.
 absl::Status WaitFor(cudaEvent_t event, absl::Duration timeout);

@@ -1,0 +1,34 @@
+// PURE. How often something may fail in a row that the training can do without for a while.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace convene::worker {
+
+class FailuresInARow {
+ public:
+  // REQUIRES: most >= 1.
+  explicit FailuresInARow(int64_t most) : most_(most) {}
+
+  // After each attempt. OK while the training may go on; `attempt`'s error when it is the most-th
+  // in a row.
+  absl::Status Record(const absl::Status& attempt) {
+    count_ = attempt.ok() ? 0 : count_ + 1;
+    if (count_ < most_) return absl::OkStatus();
+    return absl::Status(attempt.code(),
+                        absl::StrCat(attempt.message(), " (", count_,
+                                     count_ == 1 ? " failure)" : " failures in a row)"));
+  }
+
+  int64_t count() const { return count_; }
+  int64_t most() const { return most_; }
+
+ private:
+  const int64_t most_;
+  int64_t count_ = 0;
+};
+
+}  // namespace convene::worker
