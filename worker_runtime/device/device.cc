@@ -25,6 +25,7 @@ class CpuDevice final : public Device {
   Memory& staging() override { return HostMemory(); }
   Stream& compute() override { return stream_; }
   Stream& communication() override { return stream_; }
+  Stream& layer_communication() override { return stream_; }
 
   void Zero(void* data, size_t bytes, Stream& /*stream*/) override {
     if (bytes > 0) std::memset(data, 0, bytes);

@@ -73,6 +73,9 @@ class Device {
   virtual Stream& compute() = 0;
   // A second queue, of higher priority, for collectives that run beside it.
   virtual Stream& communication() = 0;
+  // A third one, as urgent, for collectives inside a layer: they would else wait in communication()
+  // behind whole buckets of gradients.
+  virtual Stream& layer_communication() = 0;
 
   // `data` in this device's memory.
   virtual void Zero(void* data, size_t bytes, Stream& stream) = 0;

@@ -5,6 +5,12 @@ namespace convene::worker {
 
 enum class DeviceKind { kCpu, kCuda };
 
+// How many multiprocessors of a GPU a collective may take that runs beside products:
+// tensor-parallel communicators are held to it, and products beside them leave as many free. A
+// product whose blocks count on all of them would need a second round for the few that find no
+// room. Transformer Engine's number, not measured here.
+inline constexpr int kCollectiveMultiprocessors = 16;
+
 class OpProfile;
 
 namespace cuda {
@@ -29,10 +35,15 @@ class Stream {
   OpProfile* profile() const { return profile_; }
   void set_profile(OpProfile* profile) { profile_ = profile; }
 
+  // How many multiprocessors products queued here leave to other streams; 0 where none needs them.
+  int left_free() const { return left_free_; }
+  void set_left_free(int multiprocessors) { left_free_ = multiprocessors; }
+
  private:
   explicit Stream(cuda::Queue* queue) : queue_(queue) {}
   cuda::Queue* queue_;
   OpProfile* profile_ = nullptr;
+  int left_free_ = 0;
 };
 
 }  // namespace convene::worker

@@ -71,9 +71,9 @@ class BlockPass {
     RowParallelBackward(DownShape(s_), a_.product, w_ + p_.down, gradient, scratch_.narrow,
                         dw.At(p_.down), stream_);
     SwigluBackward(s_.rows(), s_.ffn, a_.gate_up, scratch_.narrow, scratch_.wide, stream_);
-    CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(GateUpShape(s_), a_.norm2, w_ + p_.gate_up,
-                                                   scratch_.wide, scratch_.hidden,
-                                                   dw.At(p_.gate_up), *context_.tp, stream_));
+    CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(
+        GateUpShape(s_), a_.norm2, w_ + p_.gate_up, scratch_.wide, scratch_.hidden,
+        dw.At(p_.gate_up), *context_.tp, context_.side, stream_));
     RmsNormBackward(s_.rows(), s_.hidden, a_.middle, w_ + p_.mlp_norm, a_.norm2_rms,
                     scratch_.hidden, /*add_to_dx=*/true, gradient, dw.adds, dw.data + p_.mlp_norm,
                     scratch_.workspace, stream_);
@@ -92,7 +92,7 @@ class BlockPass {
     Rotate(/*inverse=*/true, scratch_.wide);
     CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(QkvShape(s_), a_.norm1, w_ + p_.qkv,
                                                    scratch_.wide, scratch_.hidden, dw.At(p_.qkv),
-                                                   *context_.tp, stream_));
+                                                   *context_.tp, context_.side, stream_));
     RmsNormBackward(s_.rows(), s_.hidden, a_.input, w_ + p_.attention_norm, a_.norm1_rms,
                     scratch_.hidden, /*add_to_dx=*/true, gradient, dw.adds,
                     dw.data + p_.attention_norm, scratch_.workspace, stream_);

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "worker_runtime/comm/collective.h"
 #include "worker_runtime/device/dtype.h"
+#include "worker_runtime/device/side_stream.h"
 #include "worker_runtime/device/stream.h"
 #include "worker_runtime/device/workspace.h"
 #include "worker_runtime/model/config.h"
@@ -78,6 +79,7 @@ struct BlockContext {
   const float* rope_cosines = nullptr;  // (sequence_length, head_size / 2)
   const float* rope_sines = nullptr;
   Collective* tp = nullptr;
+  SideStream* side = nullptr;  // null where tp is one rank
   Recompute recompute = Recompute::kNone;
   Documents documents;
 };

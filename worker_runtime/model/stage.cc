@@ -10,6 +10,7 @@
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/device/op_profile.h"
+#include "worker_runtime/device/side_stream.h"
 #include "worker_runtime/model/loss_head.h"
 #include "worker_runtime/ops/elementwise.h"
 #include "worker_runtime/ops/embedding.h"
@@ -94,7 +95,7 @@ class StageOf final : public Stage {
   void DeclareSlot(const std::string& prefix, SlotMemory& memory);
   void DeclareScratch();
   BlockActivations<T> ActivationsOf(const BlockMemory& memory) const;
-  void BindTables();
+  void BindContext();
 
   const Options options_;
   const ParameterTable& table_;
@@ -115,6 +116,7 @@ class StageOf final : public Stage {
   // Set by Bind.
   std::vector<Slot> slots_;
   BlockScratch<T> scratch_;
+  std::optional<SideStream> side_stream_;
   BlockContext context_;
   T* gradient_buffers_[2] = {nullptr, nullptr};
   const T* parameters_ = nullptr;
@@ -207,8 +209,9 @@ void StageOf<T>::DeclareScratch() {
       arena_.Declare<T>("scratch/wide", rows * std::max(shape_.qkv_width(), 2 * shape_.ffn));
   narrow_memory_ =
       arena_.Declare<T>("scratch/narrow", rows * std::max(shape_.attention_width(), shape_.ffn));
-  workspace_bytes_ = std::max(BlockWorkspaceBytes<T>(shape_, device_.kind()),
-                              EmbeddingWorkspaceBytes(shape_.rows(), device_.kind()));
+  workspace_bytes_ =
+      std::max(BlockWorkspaceBytes<T>(shape_, device_.kind()),
+               EmbeddingWorkspaceBytes(shape_.rows(), device_.kind()));
   workspace_memory_ = arena_.Declare<char>("scratch/workspace", workspace_bytes_);
   const int64_t angles = int64_t{shape_.sequence_length} * shape_.head_size / 2;
   cosines_memory_ = arena_.Declare<float>("tables/rope cosines", angles);
@@ -231,9 +234,9 @@ BlockActivations<T> StageOf<T>::ActivationsOf(const BlockMemory& memory) const {
           .product = at(memory.product)};
 }
 
-// Computed on the host, once.
+// The tables are computed on the host, once.
 template <typename T>
-void StageOf<T>::BindTables() {
+void StageOf<T>::BindContext() {
   const absl::Span<float> cosines = arena_.View(cosines_memory_);
   const absl::Span<float> sines = arena_.View(sines_memory_);
   std::vector<float> host_cosines(cosines.size());
@@ -243,7 +246,13 @@ void StageOf<T>::BindTables() {
   const size_t bytes = cosines.size() * sizeof(float);
   device_.Copy(host_cosines.data(), cosines.data(), bytes, device_.compute());
   device_.Copy(host_sines.data(), sines.data(), bytes, device_.compute());
-  context_ = {cosines.data(), sines.data(), &tp_, options_.recompute, {}};
+  if (tp_.size() > 1) side_stream_.emplace(device_);
+  context_ = {.rope_cosines = cosines.data(),
+              .rope_sines = sines.data(),
+              .tp = &tp_,
+              .side = side_stream_.has_value() ? &*side_stream_ : nullptr,
+              .recompute = options_.recompute,
+              .documents = {}};
 }
 
 template <typename T>
@@ -264,7 +273,7 @@ void StageOf<T>::Bind(ConstElements parameters, absl::Span<float> gradients, dou
               .wide = at(wide_memory_),
               .narrow = at(narrow_memory_),
               .workspace = {at(workspace_memory_), workspace_bytes_}};
-  BindTables();
+  BindContext();
   if (last()) loss_head_->Bind();
 }
 

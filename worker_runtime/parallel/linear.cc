@@ -1,6 +1,7 @@
 #include "worker_runtime/parallel/linear.h"
 
 #include "absl/types/span.h"
+#include "tools/base/status_macros.h"
 #include "worker_runtime/ops/matmul.h"
 
 namespace convene::worker {
@@ -34,10 +35,13 @@ void LinearWeightGradient(const LinearShape& s, const T* x, const T* dy,
 template <typename T>
 absl::Status ColumnParallelBackward(const LinearShape& shape, const T* x, const T* weight,
                                     const T* dy, T* dx, const WeightGradient& dweight,
-                                    Collective& tp, Stream& stream) {
+                                    Collective& tp, SideStream* side, Stream& stream) {
   LinearInputGradient(shape, weight, dy, dx, stream);
+  CONVENE_RETURN_IF_ERROR(tp.AllReduce(Matrix(dx, shape.rows, shape.in), ReduceOp::kSum,
+                                       side != nullptr ? side->Fork(stream) : stream));
   LinearWeightGradient(shape, x, dy, dweight, stream);
-  return tp.AllReduce(Matrix(dx, shape.rows, shape.in), ReduceOp::kSum, stream);
+  if (side != nullptr) side->Join(stream);
+  return absl::OkStatus();
 }
 
 template <typename T>
@@ -61,7 +65,8 @@ void RowParallelBackward(const LinearShape& shape, const T* x, const T* weight, 
   template void LinearWeightGradient(const LinearShape&, const T*, const T*,                     \
                                      const WeightGradient&, Stream&);                            \
   template absl::Status ColumnParallelBackward(const LinearShape&, const T*, const T*, const T*, \
-                                               T*, const WeightGradient&, Collective&, Stream&); \
+                                               T*, const WeightGradient&, Collective&,           \
+                                               SideStream*, Stream&);                            \
   template absl::Status RowParallelForward(const LinearShape&, const T*, const T*, T*,           \
                                            Collective&, Stream&);                                \
   template void RowParallelBackward(const LinearShape&, const T*, const T*, const T*, T*,        \

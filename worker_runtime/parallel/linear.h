@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "worker_runtime/comm/collective.h"
 #include "worker_runtime/device/dtype.h"
+#include "worker_runtime/device/side_stream.h"
 #include "worker_runtime/device/stream.h"
 
 namespace convene::worker {
@@ -41,11 +42,12 @@ void LinearWeightGradient(const LinearShape& shape, const T* x, const T* dy,
                           const WeightGradient& dweight, Stream& stream);
 
 // Column-parallel: x is the same on all ranks; the forward pass is LinearForward, without
-// communication. dx is overwritten with the sum over the group. Errors: the collective's.
+// communication. dx is overwritten with the sum over the group. With `side`, the sum runs there
+// while the weight's gradient is made; null where the group is one rank. Errors: the collective's.
 template <typename T>
 absl::Status ColumnParallelBackward(const LinearShape& shape, const T* x, const T* weight,
                                     const T* dy, T* dx, const WeightGradient& dweight,
-                                    Collective& tp, Stream& stream);
+                                    Collective& tp, SideStream* side, Stream& stream);
 
 // Row-parallel: y (rows, out) = the sum over the group of x W^T.
 template <typename T>

@@ -18,6 +18,7 @@ class ForwardingDevice : public Device {
   Memory& staging() override { return device_.staging(); }
   Stream& compute() override { return device_.compute(); }
   Stream& communication() override { return device_.communication(); }
+  Stream& layer_communication() override { return device_.layer_communication(); }
   void Zero(void* data, size_t bytes, Stream& stream) override {
     device_.Zero(data, bytes, stream);
   }

@@ -89,7 +89,7 @@ class RecordingDevice::WatchedCollective final : public Collective {
 
  private:
   void Watch(Elements data, const Stream& stream) {
-    if (device_.NumberOf(stream) == StreamNumber::kCommunication) device_.Watch(data);
+    if (device_.NumberOf(stream) != StreamNumber::kCompute) device_.Watch(data);
   }
 
   RecordingDevice& device_;
@@ -98,9 +98,11 @@ class RecordingDevice::WatchedCollective final : public Collective {
 
 RecordingDevice::RecordingDevice()
     : compute_recorder_(std::make_unique<Recorder>(*this, StreamNumber::kCompute)),
-      communication_recorder_(std::make_unique<Recorder>(*this, StreamNumber::kCommunication)) {
+      communication_recorder_(std::make_unique<Recorder>(*this, StreamNumber::kCommunication)),
+      layer_recorder_(std::make_unique<Recorder>(*this, StreamNumber::kLayerCommunication)) {
   compute_.set_profile(compute_recorder_.get());
   communication_.set_profile(communication_recorder_.get());
+  layer_communication_.set_profile(layer_recorder_.get());
 }
 
 RecordingDevice::~RecordingDevice() = default;
@@ -114,8 +116,9 @@ std::unique_ptr<Collective> RecordingDevice::Watched(Collective& collective) {
 }
 
 StreamNumber RecordingDevice::NumberOf(const Stream& stream) const {
-  return stream.profile() == compute_recorder_.get() ? StreamNumber::kCompute
-                                                     : StreamNumber::kCommunication;
+  if (stream.profile() == compute_recorder_.get()) return StreamNumber::kCompute;
+  return stream.profile() == layer_recorder_.get() ? StreamNumber::kLayerCommunication
+                                                   : StreamNumber::kCommunication;
 }
 
 void RecordingDevice::AddStrays() {

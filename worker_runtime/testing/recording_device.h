@@ -1,11 +1,11 @@
-// A device of two streams on the CPU that records what is queued where, for tests of what runs
+// A device of three streams on the CPU that records what is queued where, for tests of what runs
 // beside what.
 //
 // Ops run when they are called, so results are those of one stream. Which memory each touches is
 // seen by the processor (page_watch.h), not declared: neither the code under test nor the test says
 // what is read or written where. Watched is what Watch() is told, and all that collectives of the
-// communication stream were ever given, from their first call on; in whole pages: what two streams
-// may touch at once must not share one.
+// streams beside compute were ever given, from their first call on; in whole pages: what two
+// streams may touch at once must not share one.
 #pragma once
 
 #include <memory>
@@ -44,6 +44,7 @@ class RecordingDevice final : public Device {
   Memory& staging() override { return HostMemory(); }
   Stream& compute() override { return compute_; }
   Stream& communication() override { return communication_; }
+  Stream& layer_communication() override { return layer_communication_; }
   void Zero(void* data, size_t bytes, Stream& stream) override;
   void Copy(const void* from, void* to, size_t bytes, Stream& stream) override;
   std::unique_ptr<Event> MakeEvent() override;
@@ -81,13 +82,14 @@ class RecordingDevice final : public Device {
   void AddOp(StreamNumber stream, std::string op);
   void AddCall(StreamCall::Kind kind, StreamNumber stream, const Event& event);
 
-  const std::string description_ = "a CPU that plays two streams";
+  const std::string description_ = "a CPU that plays three streams";
   DeviceKind kind_ = DeviceKind::kCpu;
   PageWatch watch_;
   WatchedMemory memory_{watch_};
-  std::unique_ptr<Recorder> compute_recorder_, communication_recorder_;
+  std::unique_ptr<Recorder> compute_recorder_, communication_recorder_, layer_recorder_;
   Stream compute_ = Stream::Cpu();
   Stream communication_ = Stream::Cpu();
+  Stream layer_communication_ = Stream::Cpu();
   std::vector<StreamCall> calls_;
   int events_ = 0;
 };

@@ -12,8 +12,8 @@ namespace {
 
 using Kind = StreamCall::Kind;
 
-constexpr int kStreams = 2;
-constexpr const char* kStreamNames[] = {"compute", "communication"};
+constexpr int kStreams = 3;
+constexpr const char* kStreamNames[] = {"compute", "communication", "layer communication"};
 
 // How many ops of each stream are known to be done.
 using VectorClock = std::array<int64_t, kStreams>;
@@ -79,16 +79,17 @@ std::vector<std::string> FindRaces(const std::vector<StreamCall>& calls, int los
     clocks.Take(call);
     if (call.kind != Kind::kOp) continue;
     const int stream = static_cast<int>(call.stream);
-    const int other = 1 - stream;
-    const auto check = [&](const Access& earlier) {
-      if (earlier.time <= clocks.Known(stream, other)) return;
-      races.insert(absl::StrCat(*earlier.op, " in ", kStreamNames[other], " and ", call.op, " in ",
-                                kStreamNames[stream]));
+    const auto check = [&](const std::array<Access, kStreams>& earlier) {
+      for (int other = 0; other < kStreams; ++other) {
+        if (earlier[other].time <= clocks.Known(stream, other)) continue;
+        races.insert(absl::StrCat(*earlier[other].op, " in ", kStreamNames[other], " and ", call.op,
+                                  " in ", kStreamNames[stream]));
+      }
     };
     for (const PageTouch& touch : call.touches) {
       Page& page = pages[touch.page];
-      check(page.written[other]);
-      if (touch.is_written) check(page.read[other]);
+      check(page.written);
+      if (touch.is_written) check(page.read);
       (touch.is_written ? page.written : page.read)[stream] = {clocks.Known(stream, stream),
                                                                &call.op};
     }
@@ -96,15 +97,15 @@ std::vector<std::string> FindRaces(const std::vector<StreamCall>& calls, int los
   return {races.begin(), races.end()};
 }
 
-int64_t CountOpsBesideCommunication(const std::vector<StreamCall>& calls) {
+int64_t CountOpsBeside(StreamNumber other, const std::vector<StreamCall>& calls) {
   constexpr int kCompute = static_cast<int>(StreamNumber::kCompute);
-  constexpr int kCommunication = static_cast<int>(StreamNumber::kCommunication);
+  const int beside = static_cast<int>(other);
   Clocks clocks;
   int64_t ops = 0;
   for (const StreamCall& call : calls) {
     clocks.Take(call);
     if (call.kind != Kind::kOp || call.stream != StreamNumber::kCompute) continue;
-    ops += clocks.Known(kCompute, kCommunication) < clocks.Known(kCommunication, kCommunication);
+    ops += clocks.Known(kCompute, beside) < clocks.Known(beside, beside);
   }
   return ops;
 }

@@ -1,4 +1,4 @@
-// PURE. Races between the two streams of a device, found in a record of what was queued: does
+// PURE. Races between the streams of a device, found in a record of what was queued: does
 // everything that touches the same memory happen in an order that events enforce? For tests.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace convene::worker::testing {
 
-enum class StreamNumber { kCompute, kCommunication };
+enum class StreamNumber { kCompute, kCommunication, kLayerCommunication };
 
 // One call, in the order of the calls.
 struct StreamCall {
@@ -35,9 +35,9 @@ struct StreamCall {
 // of a call that is left out; -1: none.
 std::vector<std::string> FindRaces(const std::vector<StreamCall>& calls, int lost = -1);
 
-// Ops of compute that need not wait for all that communication holds when they are queued: the two
-// may run at once.
-int64_t CountOpsBesideCommunication(const std::vector<StreamCall>& calls);
+// Ops of compute that need not wait for all that `other` holds when they are queued: the two may
+// run at once.
+int64_t CountOpsBeside(StreamNumber other, const std::vector<StreamCall>& calls);
 
 // Calls, by number from `first` on, that order streams: kOrder, and kRecord of events that any
 // kOrder waits for.

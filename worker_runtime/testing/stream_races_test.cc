@@ -45,6 +45,13 @@ TEST_CASE("reads of one page, or writes of two, do not race") {
         1);
 }
 
+TEST_CASE("each stream races with both others") {
+  const StreamCall sum = Op(StreamNumber::kLayerCommunication, "sum", {{1, true}});
+  CHECK(FindRaces({Op(kCompute, "a", {{1, true}}), Op(kCommunication, "b", {{1, false}}), sum}) ==
+        Races{"a in compute and b in communication", "a in compute and sum in layer communication",
+              "b in communication and sum in layer communication"});
+}
+
 TEST_CASE("an op races with one long before it") {
   CHECK(FindRaces({Op(kCommunication, "gather", {{1, true}}), Op(kCompute, "a", {{2, true}}),
                    Op(kCompute, "b", {{3, true}}), Op(kCompute, "c", {{1, false}})}) ==
@@ -65,10 +72,11 @@ TEST_CASE("what the host has waited for is ordered, and nothing else") {
 }
 
 TEST_CASE("ops beside communication are those that do not wait for it") {
-  CHECK(CountOpsBesideCommunication({Op(kCompute, "a", {}), Op(kCommunication, "reduce", {}),
-                                     Op(kCompute, "b", {}), Op(kCompute, "c", {}),
-                                     Call(Kind::kRecord, kCommunication, 0),
-                                     Call(Kind::kOrder, kCompute, 0), Op(kCompute, "d", {})}) == 2);
+  CHECK(CountOpsBeside(kCommunication, {Op(kCompute, "a", {}), Op(kCommunication, "reduce", {}),
+                                        Op(kCompute, "b", {}), Op(kCompute, "c", {}),
+                                        Call(Kind::kRecord, kCommunication, 0),
+                                        Call(Kind::kOrder, kCompute, 0), Op(kCompute, "d", {})}) ==
+        2);
 }
 
 }  // namespace

@@ -27,19 +27,21 @@ using testing::RecordingDevice;
 using testing::StreamCall;
 using testing::StreamNumber;
 
-constexpr int kSequenceLength = 3;
+constexpr int kSequenceLength = 4;
 
 struct Case {
   Layout layout = {.dp = 2};
   DType dtype = DType::kFloat32;
   DType reduce_dtype = DType::kFloat32;
+  Recompute recompute = Recompute::kNone;
   bool tied = false;
   int64_t bucket_count_min = 1;
   bool saves = false;
 };
 
-// Every group of parameters is a multiple of two ranks' pages. The embedding has more rows than
-// there are norms before it, so that its first and its last row are different ranks' parts.
+// Every group of parameters is a multiple of two ranks' pages. A rank's slice of the
+// embedding has more rows than there are norms before it, so that its first and its last row are
+// different ranks' parts.
 ModelConfig Wide(const Case& the_case) {
   return {.layers = 2,
           .hidden_size = static_cast<int>(2 * PageWatch::kPageBytes / SizeOf(the_case.dtype)),
@@ -47,7 +49,7 @@ ModelConfig Wide(const Case& the_case) {
           .heads = 2,
           .kv_heads = 2,
           .head_size = 2,
-          .vocabulary_size = 8,
+          .vocabulary_size = 16,
           .tied_embeddings = the_case.tied};
 }
 
@@ -75,13 +77,14 @@ class Rank {
                                              .rank = rank,
                                              .dtype = the_case.dtype,
                                              .reduce_dtype = the_case.reduce_dtype,
+                                             .recompute = the_case.recompute,
                                              .sequence_length = kSequenceLength,
                                              .microbatches = 2,
                                              .bucket_count_min = the_case.bucket_count_min},
                                             set_, device_));
     device_.Watch(engine->gradients());
-    const std::vector<int32_t> tokens = {0, 7, 2, 3, 2, 1};
-    const TokenBatch batch{tokens.data(), tokens.data(), 1.0f / 12};
+    const std::vector<int32_t> tokens = {0, 7, 8, 15, 15, 3, 8, 1};
+    const TokenBatch batch{tokens.data(), tokens.data(), 1.0f / 16};
     // So that the engine does what it does on a GPU alone.
     device_.set_kind(DeviceKind::kCuda);
     const AdamWParameters adam{.learning_rate = 1e-3};
@@ -184,8 +187,25 @@ TEST_CASE("with several buckets reductions and gathers run beside the arithmetic
   const auto one = Train({.bucket_count_min = int64_t{1} << 40});
   const auto several = Train({});
   CHECK(FindRaces(one[0]->calls()) == kNone);
-  CHECK(CountOpsBesideCommunication(several[0]->calls()) >
-        10 * CountOpsBesideCommunication(one[0]->calls()));
+  CHECK(CountOpsBeside(StreamNumber::kCommunication, several[0]->calls()) >
+        10 * CountOpsBeside(StreamNumber::kCommunication, one[0]->calls()));
+}
+
+TEST_CASE("sums inside a layer race with nothing, and every event is needed") {
+  CheckEveryEvent({.layout = {.dp = 1, .tp = 2}});
+  CheckEveryEvent({.layout = {.dp = 2, .tp = 2}, .recompute = Recompute::kFull});
+}
+
+TEST_CASE("a column-parallel layer's weight gradient runs beside the sum of its input gradient") {
+  for (const auto& rank : Train({.layout = {.dp = 1, .tp = 2}})) {
+    const std::vector<StreamCall>& calls = rank->calls();
+    const int64_t sums = std::count_if(calls.begin(), calls.end(), [](const StreamCall& call) {
+      return call.stream == StreamNumber::kLayerCommunication && call.op == "all_reduce";
+    });
+    // Two a block and microbatch of three steps.
+    CHECK(sums == 2 * 2 * 2 * 3);
+    CHECK(CountOpsBeside(StreamNumber::kLayerCommunication, calls) == sums);
+  }
 }
 
 }  // namespace

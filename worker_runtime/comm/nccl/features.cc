@@ -1,5 +1,7 @@
 #include "worker_runtime/comm/nccl/features.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace convene::worker {
@@ -15,6 +17,11 @@ NcclFeatures NcclFeaturesOf(int version_code) {
   features.restart_in_process =
       features.usable && !(version_code >= 22803 && version_code <= 22808);
   return features;
+}
+
+int NcclBlocksMax(int multiprocessors) {
+  constexpr int kMost = 32;  // more only take room from products
+  return std::clamp(multiprocessors / kNcclKernelsAtOnce, 1, kMost);
 }
 
 std::string NcclVersionText(int version_code) {

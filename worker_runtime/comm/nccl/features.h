@@ -27,6 +27,15 @@ struct NcclFeatures {
 // `version_code` as ncclGetVersion gives it: 22809 for 2.28.9.
 NcclFeatures NcclFeaturesOf(int version_code);
 
+// Kernels of a rank's communicators that can wait for their peers at the same time: of a collective
+// in compute() or in layer_communication(), which never hold one both, of one in communication(),
+// and of a message up and one down.
+inline constexpr int kNcclKernelsAtOnce = 4;
+
+// The blocks that each of these kernels may have, on a GPU of so many multiprocessors: so few that
+// all of them find a multiprocessor beside each other.
+int NcclBlocksMax(int multiprocessors);
+
 // "2.28.9".
 std::string NcclVersionText(int version_code);
 

@@ -33,5 +33,15 @@ TEST_CASE("versions that restart badly within a process are known") {
   CHECK_FALSE(NcclFeaturesOf(21805).restart_in_process);
 }
 
+TEST_CASE("all kernels that can wait for peers at once find multiprocessors beside each other") {
+  for (int multiprocessors = kNcclKernelsAtOnce; multiprocessors <= 200; ++multiprocessors) {
+    INFO(multiprocessors);
+    CHECK(NcclBlocksMax(multiprocessors) >= 1);
+    CHECK(kNcclKernelsAtOnce * NcclBlocksMax(multiprocessors) <= multiprocessors);
+  }
+  CHECK(NcclBlocksMax(132) == 32);
+  CHECK(NcclBlocksMax(16) == 4);  // a seventh of an H100
+}
+
 }  // namespace
 }  // namespace convene::worker

@@ -29,23 +29,27 @@ namespace {
 // Makes the groups of one rank.
 class Maker {
  public:
+  // `blocks_max`: of every kernel.
   Maker(rendezvous::StoreClient& store, const std::string& key_prefix, int rank,
-        std::shared_ptr<NcclSession> session, const BootstrapOptions& options)
+        std::shared_ptr<NcclSession> session, const BootstrapOptions& options, int blocks_max)
       : store_(store),
         key_prefix_(key_prefix),
         rank_(rank),
         session_(std::move(session)),
         options_(options),
+        blocks_max_(blocks_max),
         deadline_(Clock::Real().Now() + options.connect_timeout) {}
 
   absl::StatusOr<std::unique_ptr<Collective>> Make(const CommunicatorMember& member,
                                                    const std::vector<int>& group, Stream& stream) {
     const std::string name = member.name();
     NcclCollective::Parts parts;
-    CONVENE_ASSIGN_OR_RETURN(parts.collectives, Connect(name, group));
+    const int blocks_max =
+        member.axis == Axis::kTp ? std::min(blocks_max_, kCollectiveMultiprocessors) : blocks_max_;
+    CONVENE_ASSIGN_OR_RETURN(parts.collectives, Connect(name, group, blocks_max));
     if (member.axis == Axis::kPp) {
-      CONVENE_ASSIGN_OR_RETURN(parts.up, Connect(absl::StrCat(name, " up"), group));
-      CONVENE_ASSIGN_OR_RETURN(parts.down, Connect(absl::StrCat(name, " down"), group));
+      CONVENE_ASSIGN_OR_RETURN(parts.up, Connect(absl::StrCat(name, " up"), group, blocks_max));
+      CONVENE_ASSIGN_OR_RETURN(parts.down, Connect(absl::StrCat(name, " down"), group, blocks_max));
     }
     CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<NcclCollective> collective,
                              NcclCollective::Create(session_, name, group, PlaceIn(group), parts,
@@ -83,11 +87,12 @@ class Maker {
     return id;
   }
 
-  absl::StatusOr<int> Connect(const std::string& name, const std::vector<int>& group) {
+  absl::StatusOr<int> Connect(const std::string& name, const std::vector<int>& group,
+                              int blocks_max) {
     const auto id = AgreeOnId(name, group);
     if (!id.ok()) return Annotate(id.status(), absl::StrCat(name, " communicator"));
     return session_->MakeCommunicator(name, static_cast<int>(group.size()), PlaceIn(group), *id,
-                                      deadline_);
+                                      deadline_, blocks_max);
   }
 
   rendezvous::StoreClient& store_;
@@ -95,6 +100,7 @@ class Maker {
   const int rank_;
   const std::shared_ptr<NcclSession> session_;
   const BootstrapOptions& options_;
+  const int blocks_max_;
   const MonotonicTime deadline_;
 };
 
@@ -181,7 +187,8 @@ absl::StatusOr<CommunicatorSet> BootstrapNccl(const Layout& layout, int rank,
                          .recorder = options.base.recorder,
                          .open_store = options.open_store,
                          .key_prefix = key_prefix});
-  Maker maker(store, key_prefix, rank, session, options.base);
+  Maker maker(store, key_prefix, rank, session, options.base,
+              NcclBlocksMax(device.compute().queue().multiprocessors()));
   absl::Status status = MakeAll(layout, rank, maker, device.communication(), set);
   if (status.ok()) status = ReportTransports(debug_log.Read(), version, *set.host);
   if (!status.ok()) {

@@ -197,7 +197,10 @@ extern "C" {
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int, ncclUniqueId, int,
                                     ncclConfig_t* config) {
-  return PlayedNccl::OfProcess().MakeNow(config->blocking == 0 ? "init" : "blocking init",
+  const std::string limit = config->maxCTAs == NCCL_CONFIG_UNDEF_INT
+                                ? ""
+                                : " of " + std::to_string(config->maxCTAs) + " blocks";
+  return PlayedNccl::OfProcess().MakeNow((config->blocking == 0 ? "init" : "blocking init") + limit,
                                          communicator);
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* state) {

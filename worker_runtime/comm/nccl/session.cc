@@ -109,10 +109,12 @@ absl::StatusOr<int> NcclSession::Make(const std::string& name, ncclComm_t parent
 }
 
 absl::StatusOr<int> NcclSession::MakeCommunicator(const std::string& name, int size, int rank,
-                                                  const ncclUniqueId& id, MonotonicTime deadline) {
+                                                  const ncclUniqueId& id, MonotonicTime deadline,
+                                                  int blocks_max) {
   MutexLock lock(&nccl_mutex_);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
+  if (blocks_max > 0) config.maxCTAs = blocks_max;
   return Make(name, nullptr, deadline, [&](ncclComm_t* made) {
     return ncclCommInitRankConfig(made, size, id, rank, &config);
   });

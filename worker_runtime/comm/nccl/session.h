@@ -58,10 +58,16 @@ struct NcclSessionOptions {
 // NCCL's queues the work, and the next call, also ncclCommGetAsyncError, may take over what that
 // thread left behind. So all of NCCL is under `nccl_mutex_`: a caller keeps it until its operation
 // stands in its CUDA stream (some 30 us), which also makes the order of queueing, over all
-// communicators, that of the calls. (Kernels of different streams may start in another order: that
-// nobody waits in a circle rests on those of up to four streams, of 32 blocks each at most, finding
-// room beside each other.) Whoever polls looks at `failing_`, and leaves: when the
+// communicators, that of the calls. A thread that polls looks at `failing_`, and leaves: when the
 // aborting thread has the lock, no other thread is inside NCCL.
+//
+// Why kernels never wait in a circle. Kernels of different streams may start in another order on
+// each GPU. A kernel of rank A that waits for rank B's would wait for ever if B's could not start
+// because others hold its GPU and wait, in turn, for A. So every kernel must be able to start
+// beside all that wait: at most kNcclKernelsAtOnce do, each with at most the `blocks_max` blocks
+// that its communicator was made with, and NcclBlocksMax gives all of these a multiprocessor each.
+// All other kernels end by themselves, and what they leave goes to NCCL's first: its streams beside
+// compute() have the higher priority, and in compute() itself nothing else runs.
 //
 // The end. Freeing one communicator while a kernel of another still waits for its peers would wait
 // for that kernel (NVIDIA/nccl #564). All are aborted inside one ncclGroupStart/End: each call sets
@@ -93,10 +99,12 @@ class NcclSession {
 
   // Creates a communicator of `size` ranks, and returns its number. All ranks of the group call it
   // at about the same time, with the id that one of them got from ncclGetUniqueId; each in one
-  // order. Errors: DeadlineExceeded; NcclStatus's. After an error the session is to be ended by
-  // Fail: a half-made communicator cannot end otherwise.
+  // order. `blocks_max`: of its kernels; 0: as many as NCCL likes. Errors: DeadlineExceeded;
+  // NcclStatus's. After an error the session is to be ended by Fail: a half-made communicator
+  // cannot end otherwise.
   absl::StatusOr<int> MakeCommunicator(const std::string& name, int size, int rank,
-                                       const ncclUniqueId& id, MonotonicTime deadline);
+                                       const ncclUniqueId& id, MonotonicTime deadline,
+                                       int blocks_max = 0);
 
   // The next three in a session after `parent`, one of the same rank with nothing running, and at
   // about the same time on all ranks they name. All ranks agree on it before (recovery.h), and make

@@ -234,5 +234,14 @@ TEST_CASE("communicators on which something still runs end by abort, with what i
                                                  "grouped abort 1", "grouped abort 2"});
 }
 
+TEST_CASE("a communicator's kernels have no more blocks than it was made for") {
+  PlayedNccl& nccl = PlayedNccl::Reset();
+  FlightRecorder recorder(16, Clock::Real());
+  NcclSession session({.operation_timeout = absl::Seconds(5), .recorder = &recorder});
+  REQUIRE_OK(session.MakeCommunicator("tp", 2, 0, {}, Soon(), /*blocks_max=*/16));
+  REQUIRE_OK(session.MakeCommunicator("pp", 2, 0, {}, Soon()));
+  CHECK(nccl.Calls() == std::vector<std::string>{"init of 16 blocks 1", "init 2"});
+}
+
 }  // namespace
 }  // namespace convene::worker

@@ -139,8 +139,10 @@ class CudaDevice : public Device {
                    "cudaDeviceGetStreamPriorityRange"));
     CONVENE_ASSIGN_OR_RETURN(compute_queue_, Queue::Create(lowest_priority, first_error_));
     CONVENE_ASSIGN_OR_RETURN(communication_queue_, Queue::Create(highest_priority, first_error_));
+    CONVENE_ASSIGN_OR_RETURN(layer_queue_, Queue::Create(highest_priority, first_error_));
     compute_ = Stream::Cuda(*compute_queue_);
     communication_ = Stream::Cuda(*communication_queue_);
+    layer_communication_ = Stream::Cuda(*layer_queue_);
     return absl::OkStatus();
   }
 
@@ -150,6 +152,7 @@ class CudaDevice : public Device {
   Memory& staging() override { return staging_; }
   Stream& compute() override { return compute_; }
   Stream& communication() override { return communication_; }
+  Stream& layer_communication() override { return layer_communication_; }
 
   void Zero(void* data, size_t bytes, Stream& stream) override;
   void Copy(const void* from, void* to, size_t bytes, Stream& stream) override;
@@ -181,8 +184,10 @@ class CudaDevice : public Device {
   StagingMemory staging_;
   std::unique_ptr<Queue> compute_queue_;
   std::unique_ptr<Queue> communication_queue_;
+  std::unique_ptr<Queue> layer_queue_;
   Stream compute_ = Stream::Cpu();  // until MakeQueues
   Stream communication_ = Stream::Cpu();
+  Stream layer_communication_ = Stream::Cpu();
 };
 
 void CudaDevice::Zero(void* data, size_t bytes, Stream& stream) {
@@ -235,7 +240,7 @@ absl::Status CudaDevice::Wait(Event& event, absl::Duration timeout) {
 
 absl::Status CudaDevice::Synchronize(absl::Duration timeout) {
   const MonotonicTime deadline = Clock::Real().Now() + timeout;
-  for (Stream* stream : {&compute_, &communication_}) {
+  for (Stream* stream : {&compute_, &communication_, &layer_communication_}) {
     const std::unique_ptr<Event> event = MakeEvent();
     Record(*event, *stream);
     CONVENE_RETURN_IF_ERROR(Wait(*event, deadline - Clock::Real().Now()));

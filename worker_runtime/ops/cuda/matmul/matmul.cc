@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstddef>
 
 #include "tools/base/check.h"
@@ -24,18 +25,21 @@ void MatMul(Transpose transpose_a, Transpose transpose_b, int m, int n, int k, c
     queue.Report(cudaMemsetAsync(c, 0, size_t{1} * m * n * sizeof(Out), queue.stream()), "matmul");
     return;
   }
-  queue.plans<MatMulPlans>().Run({.transpose_a = transpose_a == Transpose::kYes,
-                                  .transpose_b = transpose_b == Transpose::kYes,
-                                  .accumulate = beta == 1.0f,
-                                  .m = m,
-                                  .n = n,
-                                  .k = k,
-                                  .in = kDTypeOf<In>,
-                                  .out = kDTypeOf<Out>,
-                                  .alignment_a = AlignmentBytes(a),
-                                  .alignment_b = AlignmentBytes(b),
-                                  .alignment_c = AlignmentBytes(c)},
-                                 a, b, c);
+  const int left_free = stream.left_free();
+  queue.plans<MatMulPlans>().Run(
+      {.transpose_a = transpose_a == Transpose::kYes,
+       .transpose_b = transpose_b == Transpose::kYes,
+       .accumulate = beta == 1.0f,
+       .m = m,
+       .n = n,
+       .k = k,
+       .in = kDTypeOf<In>,
+       .out = kDTypeOf<Out>,
+       .alignment_a = AlignmentBytes(a),
+       .alignment_b = AlignmentBytes(b),
+       .alignment_c = AlignmentBytes(c),
+       .multiprocessors = left_free == 0 ? 0 : std::max(queue.multiprocessors() - left_free, 1)},
+      a, b, c);
 }
 
 template void MatMul(Transpose transpose_a, Transpose transpose_b, int m, int n, int k,

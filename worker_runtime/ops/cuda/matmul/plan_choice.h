@@ -40,6 +40,7 @@ struct MatMulKey {
   int alignment_a = 0;  // bytes
   int alignment_b = 0;
   int alignment_c = 0;
+  int multiprocessors = 0;  // that it may use; 0: all
   MatMulMode mode = MatMulMode::kTimed;
 
   friend bool operator==(const MatMulKey&, const MatMulKey&) = default;
@@ -47,7 +48,7 @@ struct MatMulKey {
   friend H AbslHashValue(H state, const MatMulKey& key) {
     return H::combine(std::move(state), key.transpose_a, key.transpose_b, key.accumulate, key.m,
                       key.n, key.k, key.in, key.out, key.alignment_a, key.alignment_b,
-                      key.alignment_c, key.mode);
+                      key.alignment_c, key.multiprocessors, key.mode);
   }
 };
 

@@ -42,7 +42,7 @@ TEST_CASE("an address's alignment is its largest power of two, up to 256") {
 TEST_CASE("a key differs in each of its parts") {
   const MatMulKey key{
       .m = 3, .n = 4, .k = 5, .alignment_a = 16, .alignment_b = 16, .alignment_c = 16};
-  std::vector<MatMulKey> keys(13, key);
+  std::vector<MatMulKey> keys(14, key);
   keys[1].transpose_a = true;
   keys[2].transpose_b = true;
   keys[3].accumulate = true;
@@ -55,6 +55,7 @@ TEST_CASE("a key differs in each of its parts") {
   keys[10].alignment_b = 2;
   keys[11].alignment_c = 2;
   keys[12].mode = MatMulMode::kDeterministic;
+  keys[13].multiprocessors = 116;
   const absl::flat_hash_set<MatMulKey> different(keys.begin(), keys.end());
   CHECK(different.size() == keys.size());
   CHECK(different.contains(key));

@@ -59,6 +59,11 @@ cublasStatus_t MatMulProblem::MakeDescriptors() {
                                                   &transpose_left, sizeof(transpose_left)));
   RETURN_IF_FAILED(cublasLtMatmulDescSetAttribute(&operation_, CUBLASLT_MATMUL_DESC_TRANSB,
                                                   &transpose_right, sizeof(transpose_right)));
+  if (key_.multiprocessors > 0) {
+    const int32_t target = key_.multiprocessors;
+    RETURN_IF_FAILED(cublasLtMatmulDescSetAttribute(
+        &operation_, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &target, sizeof(target)));
+  }
   // As stored, columns first: the rows of such a layout are our columns.
   const int64_t b_columns = key_.transpose_b ? k : n;
   const int64_t b_rows = key_.transpose_b ? n : k;

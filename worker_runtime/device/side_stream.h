@@ -1,0 +1,38 @@
+// A collective inside a layer that runs beside the arithmetic queued after it, until that needs its
+// result.
+#pragma once
+
+#include <memory>
+
+#include "worker_runtime/device/device.h"
+#include "worker_runtime/device/stream.h"
+
+namespace convene::worker {
+
+// Not thread-safe; one fork at a time. Borrows the device.
+class SideStream {
+ public:
+  explicit SideStream(Device& device) : device_(device), order_(device.MakeEvent()) {}
+
+  // What is queued in the result begins after all that `stream` holds. Products that `stream` is
+  // given from now on leave it kCollectiveMultiprocessors.
+  Stream& Fork(Stream& stream) {
+    Stream& side = device_.layer_communication();
+    device_.Record(*order_, stream);
+    device_.Order(*order_, side);
+    stream.set_left_free(kCollectiveMultiprocessors);
+    return side;
+  }
+  // What `stream` is given from now on begins after all that Fork's result holds.
+  void Join(Stream& stream) {
+    device_.Record(*order_, device_.layer_communication());
+    device_.Order(*order_, stream);
+    stream.set_left_free(0);
+  }
+
+ private:
+  Device& device_;
+  const std::unique_ptr<Event> order_;  // recorded and waited for within one call
+};
+
+}  // namespace convene::worker

@@ -1,0 +1,77 @@
+// A column-parallel layer's backward pass with the sum beside the weight's gradient, and without.
+#include "worker_runtime/parallel/linear.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/thread.h"
+#include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/device/device.h"
+#include "worker_runtime/device/side_stream.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr LinearShape kShape = {.rows = 5, .out = 6, .in = 7};
+
+std::vector<float> Numbers(int count, double step) {
+  std::vector<float> numbers;
+  for (int i = 0; i < count; ++i) numbers.push_back(static_cast<float>(std::sin(step * (i + 1))));
+  return numbers;
+}
+
+struct Outcome {
+  std::vector<float> dx = std::vector<float>(kShape.rows * kShape.in, NAN);
+  std::vector<float> dweight = std::vector<float>(kShape.out * kShape.in, NAN);
+  int left_free = -1;
+
+  friend bool operator==(const Outcome&, const Outcome&) = default;
+};
+
+absl::Status Backward(CommunicatorSet& set, bool beside, Outcome& outcome) {
+  const std::unique_ptr<Device> device = Device::Cpu();
+  SideStream side(*device);
+  const double own = set.tp->rank() + 1;
+  const absl::Status status =
+      ColumnParallelBackward(kShape, Numbers(kShape.rows * kShape.in, 0.3).data(),
+                             Numbers(kShape.out * kShape.in, 0.7 * own).data(),
+                             Numbers(kShape.rows * kShape.out, 0.9 * own).data(), outcome.dx.data(),
+                             {.data = outcome.dweight.data(), .adds = false}, *set.tp,
+                             beside ? &side : nullptr, device->compute());
+  outcome.left_free = device->compute().left_free();
+  return status;
+}
+
+std::vector<Outcome> OnAllRanks(bool beside) {
+  std::vector<CommunicatorSet> sets = LoopbackCommunicators({.tp = 2});
+  std::vector<Outcome> outcomes(sets.size());
+  std::vector<absl::Status> ends(sets.size());
+  {
+    std::vector<Thread> ranks;
+    for (size_t rank = 0; rank < sets.size(); ++rank) {
+      ranks.emplace_back("rank",
+                         [&, rank] { ends[rank] = Backward(sets[rank], beside, outcomes[rank]); });
+    }
+    for (Thread& rank : ranks) rank.Join();
+  }
+  for (const absl::Status& end : ends) REQUIRE_OK(end);
+  return outcomes;
+}
+
+TEST_CASE("a sum beside the weight's gradient gives the bits of one before it") {
+  const std::vector<Outcome> beside = OnAllRanks(true);
+  CHECK(beside == OnAllRanks(false));
+  CHECK(beside[0].dx == beside[1].dx);  // the sum, on both
+  CHECK(beside[0].dweight != beside[1].dweight);
+  CHECK(beside[0].left_free == 0);  // again
+  for (const Outcome& outcome : beside) {
+    for (const float value : outcome.dx) CHECK(std::isfinite(value));
+    for (const float value : outcome.dweight) CHECK(std::isfinite(value));
+  }
+}
+
+}  // namespace
+}  // namespace convene::worker
