@@ -16,6 +16,7 @@
 #include "agent/process/first_cause.h"
 #include "agent/process/last_lines.h"
 #include "agent/process/numa.h"
+#include "agent/process/stream_plan.h"
 #include "rendezvous/net/listen.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/logging.h"
@@ -78,6 +79,7 @@ Node::Node(const AgentOptions& options, std::string program, const std::string& 
     : options_(options),
       program_(std::move(program)),
       state_(RulesOf(options)),
+      input_(STDIN_FILENO),
       custody_(loop_,
                [this] {
                  if (group_ != nullptr) group_->OnOrphanEnded();
@@ -295,6 +297,13 @@ absl::StatusOr<WorkerGroup::Worker> Node::MakeWorker(const StartWorkers& action,
   worker.out = logs_->OutputOf(OutputStream::kStdout, source);
   worker.err = logs_->OutputOf(OutputStream::kStderr, source);
   worker.out.recent = worker.err.recent = &recent_lines_;
+  const WorkerInput input =
+      PlanInput(input_.facts(), local_rank, place.local_world_size, options_.debug_rank);
+  if (input != WorkerInput::kNothing) worker.input_fd = input_.fd();
+  if (input == WorkerInput::kTerminal) {
+    worker.out.as_terminal = worker.out.on_console && console_.IsTerminal(OutputStream::kStdout);
+    worker.err.as_terminal = worker.err.on_console && console_.IsTerminal(OutputStream::kStderr);
+  }
   worker.environment = WorkerEnvironment(InheritedEnvironment(), options_.extra_environment, place);
   if (options_.numa_binding != NumaBinding::kNone) {
     if (cpus_.empty()) {
@@ -322,9 +331,12 @@ void Node::Do(StartWorkers& action) {
   };
   listener.on_gone = [this] {
     ReportEnds();
+    input_.Restore();
     TakeEnd(WorkersGone{}, false);
   };
-  group_ = std::make_unique<WorkerGroup>(loop_, console_, custody_, std::move(listener));
+  listener.on_say = [this](const std::string& line) { Log(line); };
+  group_ = std::make_unique<WorkerGroup>(loop_, console_, custody_, options_.leftovers,
+                                         std::move(listener));
   const absl::Status status = Launch(action);
   // Before WorkersGone, which may be waiting already.
   if (!status.ok()) events_.push_front(SpawnFailed{status});

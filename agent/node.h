@@ -17,6 +17,7 @@
 #include "agent/process/event_loop.h"
 #include "agent/process/hang_watch.h"
 #include "agent/process/health_check.h"
+#include "agent/process/own_input.h"
 #include "agent/process/recent_lines.h"
 #include "agent/process/run_logs.h"
 #include "agent/process/session_server.h"
@@ -94,6 +95,7 @@ class Node {
   std::optional<Result> result_;
 
   EventLoop loop_;
+  const OwnInput input_;
   Custody custody_;  // early: its guardian is a fork of this process
   UniqueFd signals_;
   UniqueFd suspend_signals_;

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -55,6 +56,14 @@ struct StopGraces {
   absl::Duration abort = absl::Seconds(30);       // a peer failed: what runs cannot finish its step
 };
 
+// What workers that ended well leave running (an upload in the background).
+struct LeftoverOptions {
+  absl::Duration grace = absl::Seconds(30);  // to finish by itself; then it is ended
+  // As under torchrun: it is never ended. Only what holds the workers' output is waited for, for
+  // the grace.
+  bool left_alone = false;
+};
+
 enum class NumaBinding { kNone, kNode, kSocket, kExclusive, kCoreComplex };
 
 // When a worker that tells its progress (CONVENE_PROGRESS) hangs. Zero: never by time alone.
@@ -85,6 +94,10 @@ struct AgentOptions {
   bool store_host_may_change = false;
   int store_port = 0;  // --master-port; 0 = any
   StopGraces stop_graces;
+  LeftoverOptions leftovers;
+  // The local rank of the worker that gets this command's terminal; none: the only worker, if there
+  // is only one here.
+  std::optional<int> debug_rank;
   // These end the run: workers get the same one, then this process leaves. Blocked in every thread
   // by the caller.
   std::vector<int> ending_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};

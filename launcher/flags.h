@@ -64,6 +64,8 @@ struct RunFlags {
   int max_stuck_restarts = 0;
   absl::Duration admission_delay = absl::Seconds(3);
   std::string stop_grace;             // "signal=S,checkpoint=S,abort=S"
+  absl::Duration leftover_grace = absl::Seconds(30);
+  std::optional<int> debug_rank;
   std::string hang_timeout = "auto";  // "startup=S,step=S,checkpoint=S", "auto", "off"
   std::string health_check;
   absl::Duration health_check_timeout = absl::Seconds(60);

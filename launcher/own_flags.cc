@@ -25,6 +25,14 @@ void AddOwnFlags(FlagReader* reader, RunFlags* flags) {
                  "from the first word to SIGKILL for workers, by the reason of the stop (default "
                  "--shutdown-timeout)",
                  {.value = "signal=S,checkpoint=S,abort=S"});
+  reader->Option("leftover-grace", &flags->leftover_grace,
+                 "how long processes that successful workers left running may go on (an upload) "
+                 "before they get SIGTERM, and SIGKILL a second later (default 30)",
+                 {.value = "SECONDS"});
+  reader->Option("debug-rank", &flags->debug_rank,
+                 "the local rank of the worker that gets this command's terminal, for breakpoint() "
+                 "and input(); no worker is taken for hanging then (default: the only worker)",
+                 {.value = "N"});
   reader->Option("hang-timeout", &flags->hang_timeout,
                  "when a worker that tells its steps hangs; limits not given are learnt (auto), "
                  "with off they are none (default auto)",

@@ -93,6 +93,29 @@ absl::Status ApplyHangLimits(const RunFlags& flags, agent::HangLimits* limits) {
   return absl::OkStatus();
 }
 
+absl::Status ApplyLeftovers(const RunFlags& flags, agent::LeftoverOptions* leftovers) {
+  *leftovers = {flags.leftover_grace, /*left_alone=*/flags.as_torchrun};
+  if (flags.leftover_grace <= kGraceMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--leftover-grace ", absl::FormatDuration(flags.leftover_grace),
+                   " is more than a day; a process that never ends would hold the node that long"));
+}
+
+absl::Status ApplyDebugRank(const RunFlags& flags, agent::AgentOptions* options) {
+  options->debug_rank = flags.debug_rank;
+  if (!flags.debug_rank.has_value()) return absl::OkStatus();
+  const int workers = options->hello.local_world_size;
+  if (*flags.debug_rank < 0 || *flags.debug_rank >= workers) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--debug-rank ", *flags.debug_rank, ": this node runs ", workers,
+        workers == 1 ? " worker" : " workers", "; write a local rank from 0 to ", workers - 1));
+  }
+  // A worker stands still for as long as a person looks at it, and the others wait for it.
+  options->hang_limits = {};
+  options->hang_limits.automatic = false;
+  return absl::OkStatus();
+}
+
 agent::NumaBinding NumaBindingOf(const std::string& name) {
   if (name == "node") return agent::NumaBinding::kNode;
   if (name == "socket") return agent::NumaBinding::kSocket;
@@ -112,7 +135,9 @@ absl::Status ApplyWorkerFlags(const RunFlags& flags, const EnvironmentLookup& en
         absl::StrCat("--signals-to-handle ", std::string(signals.status().message())));
   }
   options->ending_signals = *signals;
+  CONVENE_RETURN_IF_ERROR(ApplyLeftovers(flags, &options->leftovers));
   CONVENE_RETURN_IF_ERROR(ApplyHangLimits(flags, &options->hang_limits));
+  CONVENE_RETURN_IF_ERROR(ApplyDebugRank(flags, options));
   options->health_check = {flags.health_check, flags.health_check_timeout};
   if (flags.health_check_timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError("--health-check-timeout 0: no command ends in no time");

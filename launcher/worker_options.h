@@ -12,9 +12,10 @@
 
 namespace convene::launcher {
 
-// Fills stop_graces, ending_signals, hang_limits, health_check, numa_binding, virtual_local_rank,
-// propagate_exit_code and extra_environment; a line in `reasons` for each flag that cannot have an
-// effect here. InvalidArgument with the flag and what to write.
+// Fills stop_graces, leftovers, debug_rank, ending_signals, hang_limits, health_check,
+// numa_binding, virtual_local_rank, propagate_exit_code and extra_environment; a line in `reasons`
+// for each flag that cannot have an effect here. REQUIRES: hello.local_world_size is set.
+// InvalidArgument with the flag and what to write.
 absl::Status ApplyWorkerFlags(const RunFlags& flags, const EnvironmentLookup& environment,
                               agent::AgentOptions* options, std::vector<std::string>* reasons);
 

@@ -119,5 +119,32 @@ TEST_CASE("Python plug-ins of torchrun's are accepted with one line each") {
   CHECK_THAT(reasons[1], Catch::Contains("--logs-specs mine has no effect"));
 }
 
+TEST_CASE("what successful workers leave running has a grace; as torchrun it is left alone") {
+  CHECK(Good({}).leftovers.grace == absl::Seconds(30));
+  CHECK_FALSE(Good({}).leftovers.left_alone);
+  RunFlags flags;
+  flags.leftover_grace = absl::Minutes(10);
+  flags.as_torchrun = true;
+  CHECK(Good(flags).leftovers.grace == absl::Minutes(10));
+  CHECK(Good(flags).leftovers.left_alone);
+  flags.leftover_grace = absl::Hours(25);
+  Refused(flags, "--leftover-grace 25h");
+}
+
+TEST_CASE("the worker to debug is one of this node's, and nobody hangs while it is looked at") {
+  CHECK_FALSE(Good({}).debug_rank.has_value());
+  RunFlags flags;
+  flags.hang_timeout = "step=30";
+  flags.debug_rank = 0;
+  const agent::AgentOptions options = Good(flags);
+  CHECK(options.debug_rank == 0);
+  CHECK(options.hang_limits.step == absl::ZeroDuration());
+  CHECK_FALSE(options.hang_limits.automatic);
+  for (const int bad : {-1, 1}) {
+    flags.debug_rank = bad;
+    Refused(flags, "this node runs 1 worker; write a local rank from 0 to 0");
+  }
+}
+
 }  // namespace
 }  // namespace convene::launcher

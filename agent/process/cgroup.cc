@@ -102,4 +102,14 @@ Cgroup::~Cgroup() { RemoveCgroup(parent_.get(), name_.c_str()); }
 
 void Cgroup::Kill() { KillCgroup(directory_.get()); }
 
+void Cgroup::Release() {
+  const auto processes =
+      ReadFile(absl::StrCat("/proc/self/fd/", directory_.get(), "/cgroup.procs"));
+  const UniqueFd above(openat(parent_.get(), "cgroup.procs", O_WRONLY | O_CLOEXEC));
+  if (!processes.ok() || !above.valid()) return;
+  for (const absl::string_view pid : absl::StrSplit(*processes, '\n', absl::SkipEmpty())) {
+    (void)!write(above.get(), pid.data(), pid.size());
+  }
+}
+
 }  // namespace convene::agent

@@ -33,6 +33,8 @@ class Cgroup {
 
   int fd() const { return directory_.get(); }  // for CLONE_INTO_CGROUP
   void Kill();
+  // All in it (not below it) move to the one above, where no sweep finds them.
+  void Release();
 
  private:
   Cgroup(UniqueFd parent, std::string name, UniqueFd directory)

@@ -37,6 +37,11 @@ void Console::WriteLine(OutputStream stream, absl::string_view prefix, absl::str
   }
 }
 
+void Console::Write(OutputStream stream, absl::string_view bytes) {
+  SetInPlace(in_place_stream_, "", "");
+  Append(SinkOf(stream), bytes, "", "");
+}
+
 void Console::SetInPlace(OutputStream stream, absl::string_view prefix, absl::string_view line) {
   if (!IsTerminal(stream)) return;
   std::string text = line.empty() ? std::string() : absl::StrCat(prefix, line);

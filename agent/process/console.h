@@ -31,6 +31,8 @@ class Console {
 
   // Adds `prefix`, `line` and an end of line to what waits for Flush.
   void WriteLine(OutputStream stream, absl::string_view prefix, absl::string_view line);
+  // The same for `bytes` as they are.
+  void Write(OutputStream stream, absl::string_view bytes);
   // On a terminal: `line` stands in the last row, is redrawn below the lines that follow, and stays
   // until it is replaced
   // ("" takes it away). Elsewhere: nothing.

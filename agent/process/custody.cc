@@ -9,13 +9,15 @@
 #include <cstdlib>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
-#include "agent/process/process_table.h"
+#include "agent/process/last_lines.h"
 #include "agent/process/spawn.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/check.h"
+#include "tools/base/files.h"
 #include "tools/base/random.h"
 #include "tools/base/signals.h"
 #include "worker_runtime/contract/names.h"
@@ -92,29 +94,78 @@ std::atomic<pid_t>* Custody::SessionSlot(int local_rank) {
   return &guardian_.page().sessions[local_rank];
 }
 
-int Custody::KillAll() {
-  if (cgroup_ != nullptr) cgroup_->Kill();
+ProcessTable* Custody::ChooseLeft() {
   ReapOrphans();
-  if (!HasChildren()) return 0;
+  if (!HasChildren()) return nullptr;
   ProcessTable& table = ProcessTable::Read();
   const pid_t self = getpid();
   const pid_t own_session = getsid(0);
   for (ProcessEntry& entry : table) {
-    // What is in our session was not started here: workers have their own. Who reads the memory of
-    // a process in state D may come to hang with it.
+    // What is in our session was not started here: workers have their own. A process that reads
+    // the memory of one in state D may come to hang with it.
     entry.chosen = entry.parent == self && entry.pid != guardian_.pid() &&
                    entry.session != own_session &&
+                   released_.count({entry.pid, entry.start_time}) == 0 &&
                    (!has_strangers_ ||
                     (entry.state != 'D' && EnvironmentHolds(entry.pid, own_token_.c_str())));
   }
   table.ChooseDescendants();
+  bool any = false;
+  for (ProcessEntry& entry : table) {
+    entry.chosen = entry.chosen && !entry.ended();
+    any = any || entry.chosen;
+  }
+  return any ? &table : nullptr;
+}
+
+bool Custody::AnyLeft() { return ChooseLeft() != nullptr; }
+
+std::vector<std::string> Custody::NamesOfLeft() {
+  std::vector<std::string> names;
+  ProcessTable* const table = ChooseLeft();
+  if (table == nullptr) return names;
+  for (const ProcessEntry& entry : *table) {
+    if (!entry.chosen) continue;
+    // Not its command line: that stands in its memory, and a process that hangs in the kernel can
+    // make whoever reads there hang too.
+    const auto name = ReadFile(absl::StrCat("/proc/", entry.pid, "/comm"));
+    names.push_back(
+        absl::StrCat(name.ok() ? LastLines::Clean(absl::StripAsciiWhitespace(*name)) : "?",
+                     " (pid ", entry.pid, ")"));
+  }
+  return names;
+}
+
+void Custody::SignalLeft(int signal, const std::function<bool(pid_t group)>& skips) {
+  ProcessTable* const table = ChooseLeft();
+  if (table == nullptr) return;
+  for (const ProcessEntry& entry : *table) {
+    if (!entry.chosen || skips(entry.group)) continue;
+    SignalProcess(entry, signal);
+    SignalProcess(entry, SIGCONT);  // One that is stopped would not see it.
+  }
+}
+
+int Custody::KillAll() {
+  if (cgroup_ != nullptr) cgroup_->Kill();
+  ProcessTable* const table = ChooseLeft();
+  if (table == nullptr) return 0;
   int count = 0;
-  for (const ProcessEntry& entry : table) {
-    if (!entry.chosen || entry.ended()) continue;
-    KillProcess(entry);
+  for (const ProcessEntry& entry : *table) {
+    if (!entry.chosen) continue;
+    SignalProcess(entry, SIGKILL);
     ++count;
   }
   return count;
+}
+
+void Custody::Release() {
+  if (cgroup_ != nullptr) cgroup_->Release();
+  ProcessTable* const table = ChooseLeft();
+  if (table == nullptr) return;
+  for (const ProcessEntry& entry : *table) {
+    if (entry.chosen) released_.insert({entry.pid, entry.start_time});
+  }
 }
 
 void Custody::EndEpoch() { cgroup_.reset(); }

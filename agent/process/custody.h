@@ -5,14 +5,18 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "agent/process/cgroup.h"
 #include "agent/process/event_loop.h"
 #include "agent/process/guardian.h"
+#include "agent/process/process_table.h"
 #include "tools/base/unique_fd.h"
 
 namespace convene::agent {
@@ -49,9 +53,17 @@ class Custody {
   int cgroup_fd() const { return cgroup_ == nullptr ? -1 : cgroup_->fd(); }  // -1 = none
   // Where a worker enters its number, for the guardian; nullptr when there are too many.
   std::atomic<pid_t>* SessionSlot(int local_rank);
-  // SIGKILL to all descendants but the guardian. Returns how many there were; those that have ended
-  // by now do not count.
+  // Whether anything lives that comes from the workers: all descendants but the guardian, and what
+  // has been released.
+  bool AnyLeft();
+  // Each of them, for a person: "sleep (pid 12)".
+  std::vector<std::string> NamesOfLeft();
+  // `signal`, and SIGCONT behind it, to those whose process group `skips` does not choose.
+  void SignalLeft(int signal, const std::function<bool(pid_t group)>& skips);
+  // SIGKILL to all of them. Returns how many there were.
   int KillAll();
+  // They are nobody's from now on: no later KillAll and no sweep ends them.
+  void Release();
   // REQUIRES: nothing is left, but for what hangs in the kernel.
   void EndEpoch();
 
@@ -67,6 +79,8 @@ class Custody {
 
  private:
   void OnChildSignal();
+  // The table, where what is left is chosen; nullptr when there is nothing.
+  ProcessTable* ChooseLeft();
 
   EventLoop& loop_;
   const std::function<void()> on_orphan_ended_;
@@ -79,6 +93,7 @@ class Custody {
   Guardian guardian_;
   std::unique_ptr<Cgroup> cgroup_;
   int epochs_ = 0;
+  std::set<std::pair<pid_t, uint64_t>> released_;  // with their start times
 };
 
 }  // namespace convene::agent

@@ -104,7 +104,7 @@ bool KillChosen(ProcessTable& table) {
   bool any = false;
   for (const ProcessEntry& entry : table) {
     if (!entry.chosen || entry.ended() || entry.pid == getpid()) continue;
-    KillProcess(entry);
+    SignalProcess(entry, SIGKILL);
     any = true;
   }
   return any;

@@ -1,10 +1,13 @@
 #include "agent/process/output_pump.h"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -22,6 +25,35 @@ constexpr size_t kPipeContent = 1 << 20;
 // others.
 constexpr size_t kAllowance = 64 * 1024;
 
+struct Ends {
+  UniqueFd read;
+  UniqueFd write;
+};
+
+absl::StatusOr<Ends> MakePipe() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe for a worker's output");
+  return Ends{UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+// A terminal that is only written to: bytes come out as they go in, and it is as wide as ours.
+absl::StatusOr<Ends> MakeTerminal() {
+  const auto error = [] { return ErrnoStatus(errno, "terminal for a worker's output"); };
+  Ends ends;
+  ends.read.Reset(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+  if (!ends.read.valid() || unlockpt(ends.read.get()) != 0) return error();
+  char path[64];
+  if (ptsname_r(ends.read.get(), path, sizeof(path)) != 0) return error();
+  ends.write.Reset(open(path, O_RDWR | O_NOCTTY | O_CLOEXEC));
+  termios settings = {};
+  if (!ends.write.valid() || tcgetattr(ends.write.get(), &settings) != 0) return error();
+  settings.c_oflag &= ~static_cast<tcflag_t>(OPOST);
+  if (tcsetattr(ends.write.get(), TCSANOW, &settings) != 0) return error();
+  winsize size = {};
+  if (ioctl(STDIN_FILENO, TIOCGWINSZ, &size) == 0) ioctl(ends.write.get(), TIOCSWINSZ, &size);
+  return ends;
+}
+
 }  // namespace
 
 OutputPump::OutputPump(EventLoop& loop, Console& console, Options options)
@@ -33,13 +65,12 @@ OutputPump::OutputPump(EventLoop& loop, Console& console, Options options)
 
 absl::StatusOr<std::unique_ptr<OutputPump>> OutputPump::Create(EventLoop& loop, Console& console,
                                                                Options options) {
+  CONVENE_ASSIGN_OR_RETURN(Ends ends, options.output.as_terminal ? MakeTerminal() : MakePipe());
   std::unique_ptr<OutputPump> pump(new OutputPump(loop, console, std::move(options)));
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe for a worker's output");
-  pump->read_end_.Reset(ends[0]);
-  pump->write_end_.Reset(ends[1]);
   // Only our end: the worker's must block.
-  fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  fcntl(ends.read.get(), F_SETFL, O_NONBLOCK);
+  pump->read_end_ = std::move(ends.read);
+  pump->write_end_ = std::move(ends.write);
   pump->Reconsider();
   return pump;
 }
@@ -85,7 +116,7 @@ bool OutputPump::ReadOnce() {
   static char buffer[kReadSize];  // One thread, no recursion.
   const ssize_t n = read(read_end_.get(), buffer, sizeof(buffer));
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return errno == EINTR;
-  if (n <= 0) {
+  if (n <= 0) {  // 0, or EIO of a terminal that nobody holds any more.
     AtEnd();
     return false;
   }
@@ -93,9 +124,12 @@ bool OutputPump::ReadOnce() {
   if (output_.file != nullptr) output_.disk->Append(output_.file, bytes);
   const absl::Time now = WallNow();
   const std::string& prefix = output_.prefix.At(now);
+  if (output_.on_console && output_.as_terminal) console_.Write(stream_, bytes);
   assembler_.Add(bytes, [&](absl::string_view line) { OnLine(line, prefix, now); });
   if (output_.on_console) {
-    if (output_.in_place) console_.SetInPlace(stream_, prefix, assembler_.InPlace());
+    if (output_.in_place && !output_.as_terminal) {
+      console_.SetInPlace(stream_, prefix, assembler_.InPlace());
+    }
     console_.Flush();
     allowance_ -= std::min<size_t>(allowance_, n);
   }
@@ -109,7 +143,7 @@ void OutputPump::OnLine(absl::string_view line, const std::string& prefix, absl:
     output_.recent->Add(now, output_.rank, output_.local_rank, stream_ == OutputStream::kStderr,
                         line);
   }
-  if (output_.on_console) console_.WriteLine(stream_, prefix, line);
+  if (output_.on_console && !output_.as_terminal) console_.WriteLine(stream_, prefix, line);
   if (output_.filtered == nullptr) return;
   for (const std::string& filter : output_.filters) {
     if (!absl::StrContains(line, filter)) continue;

@@ -23,6 +23,9 @@ namespace convene::agent {
 // Where a stream goes. The log disk and the recent lines outlive its pump.
 struct StreamOutput {
   bool on_console = true;
+  // The worker has this command's terminal: it writes to a terminal of its own, and what it writes
+  // appears as it is, at once and without prefix (a prompt has no end of line).
+  bool as_terminal = false;
   bool in_place = false;                    // redrawn lines are shown as they change, on a terminal
   LinePrefix prefix;                        // before each line on the console and in `filtered`
   LogDisk* disk = nullptr;                  // set when a file is
@@ -43,7 +46,8 @@ class OutputPump {
     std::function<void()> on_end;  // at_end has turned true; must not destroy the pump
   };
 
-  // `console` outlives the pump. Creates the pipe; errors of pipe2.
+  // `console` outlives the pump. Creates the pipe, or the terminal; errors of pipe2 or
+  // posix_openpt.
   static absl::StatusOr<std::unique_ptr<OutputPump>> Create(EventLoop& loop, Console& console,
                                                             Options options);
   ~OutputPump();

@@ -39,7 +39,7 @@ bool ReadEntry(pid_t pid, ProcessEntry& entry) {
   entry.state = at[2];
   char* next = const_cast<char*>(at + 3);
   entry.parent = static_cast<pid_t>(std::strtol(next, &next, 10));
-  std::strtol(next, &next, 10);
+  entry.group = static_cast<pid_t>(std::strtol(next, &next, 10));
   entry.session = static_cast<pid_t>(std::strtol(next, &next, 10));
   for (int field = 7; field < 22; ++field) std::strtoll(next, &next, 10);
   entry.start_time = std::strtoull(next, &next, 10);
@@ -99,13 +99,13 @@ bool EnvironmentHolds(pid_t pid, const char* text) {
   }
 }
 
-void KillProcess(const ProcessEntry& entry) {
+void SignalProcess(const ProcessEntry& entry, int signal) {
   const UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, entry.pid, 0)));
   if (!process.valid()) return;
   // Open first, then look: from here on the descriptor names one process, whatever dies.
   ProcessEntry now;
   if (!ReadEntry(entry.pid, now) || now.start_time != entry.start_time) return;
-  syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0);
+  syscall(SYS_pidfd_send_signal, process.get(), signal, nullptr, 0);
 }
 
 }  // namespace convene::agent

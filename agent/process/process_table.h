@@ -11,6 +11,7 @@ namespace convene::agent {
 struct ProcessEntry {
   pid_t pid = 0;
   pid_t parent = 0;
+  pid_t group = 0;
   pid_t session = 0;
   char state = 0;           // as in `ps`
   bool chosen = false;      // the caller's
@@ -45,7 +46,7 @@ class ProcessTable {
 // process may not read it. May hang, killably, on a process that hangs in the kernel.
 bool EnvironmentHolds(pid_t pid, const char* text);
 
-// SIGKILL to that process, if it still is there.
-void KillProcess(const ProcessEntry& entry);
+// Sends `signal` to that process, if it still is there.
+void SignalProcess(const ProcessEntry& entry, int signal);
 
 }  // namespace convene::agent

@@ -160,6 +160,19 @@ absl::Status ExecError(int error, const std::string& program) {
   return ErrnoStatus(error, absl::StrCat("start ", program));
 }
 
+ExitStatus WaitFor(pid_t pid, int flags) {
+  siginfo_t info = {};
+  while (waitid(P_PID, pid, &info, WEXITED | flags) != 0) CONVENE_CHECK(errno == EINTR);
+  ExitStatus status;
+  if (info.si_code == CLD_EXITED) {
+    status.exit_code = info.si_status;
+  } else {
+    status.signal = info.si_status;
+    status.core_dumped = info.si_code == CLD_DUMPED;
+  }
+  return status;
+}
+
 }  // namespace
 
 absl::StatusOr<Child> Spawn(const SpawnRequest& request) {
@@ -171,7 +184,7 @@ absl::StatusOr<Child> Spawn(const SpawnRequest& request) {
   const ChildPlan plan = {request.program.c_str(),
                           argv.data(),
                           envp.data(),
-                          null.get(),
+                          request.stdin_fd >= 0 ? request.stdin_fd : null.get(),
                           request.stdout_fd,
                           request.stderr_fd,
                           getpid(),
@@ -216,17 +229,10 @@ bool IsSpawned(pid_t pid) { return Spawned().count(pid) > 0; }
 void Disown(pid_t pid) { Spawned().erase(pid); }
 
 ExitStatus Reap(pid_t pid) {
-  siginfo_t info = {};
-  while (waitid(P_PID, pid, &info, WEXITED) != 0) CONVENE_CHECK(errno == EINTR);
   Spawned().erase(pid);
-  ExitStatus status;
-  if (info.si_code == CLD_EXITED) {
-    status.exit_code = info.si_status;
-  } else {
-    status.signal = info.si_status;
-    status.core_dumped = info.si_code == CLD_DUMPED;
-  }
-  return status;
+  return WaitFor(pid, 0);
 }
+
+ExitStatus Peek(pid_t pid) { return WaitFor(pid, WNOWAIT); }
 
 }  // namespace convene::agent

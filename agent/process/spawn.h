@@ -17,6 +17,7 @@ struct SpawnRequest {
   std::string program;                   // a path: FindProgram's answer
   std::vector<std::string> arguments;    // argv[0] first
   std::vector<std::string> environment;  // "NAME=value"
+  int stdin_fd = -1;                     // -1: /dev/null
   int stdout_fd = -1;
   int stderr_fd = -1;
   std::vector<int> cpus;  // that it and all its threads may run on; empty: those of the agent
@@ -31,11 +32,10 @@ struct Child {
 };
 
 // The child leads a session (so that no signal of a terminal reaches it) and a process group of its
-// own, reads /dev/null, has every descriptor above 2 closed, no
-// signal blocked, caught or ignored, and is killed when the calling thread ends (so call it from
-// the main thread). Returns after its execve: an error of that call is this call's. NotFound,
-// PermissionDenied, InvalidArgument (not a program: no "#!" line): the program; else the machine's
-// want of something.
+// own, has every descriptor above 2 closed, no signal blocked, caught or ignored, and is killed
+// when the calling thread ends (so call it from the main thread). Returns after its execve: an
+// error of that call is this call's. NotFound, PermissionDenied, InvalidArgument (not a program: no
+// "#!" line): the program; else the machine's want of something.
 absl::StatusOr<Child> Spawn(const SpawnRequest& request);
 
 // Whether Spawn started it and Reap has not been called for it. Main thread.
@@ -44,7 +44,8 @@ bool IsSpawned(pid_t pid);
 // Its end interests nobody any more: whoever reaps orphans (custody.h) reaps it. Main thread.
 void Disown(pid_t pid);
 
-// How the ended child ended; reaps it. REQUIRES: its pidfd is readable.
+// How the ended child ended; Peek leaves it to be reaped. REQUIRES: its pidfd is readable.
 ExitStatus Reap(pid_t pid);
+ExitStatus Peek(pid_t pid);
 
 }  // namespace convene::agent

@@ -25,6 +25,14 @@ StreamPlan PlanStream(const LogOptions& options, OutputStream stream, int local_
   return plan;
 }
 
+WorkerInput PlanInput(const InputFacts& own, int local_rank, int local_world_size,
+                      std::optional<int> debug_rank) {
+  if (!own.is_open) return WorkerInput::kNothing;
+  if (!own.is_terminal) return WorkerInput::kShared;
+  const bool is_chosen = debug_rank.has_value() ? local_rank == *debug_rank : local_world_size == 1;
+  return own.in_foreground && is_chosen ? WorkerInput::kTerminal : WorkerInput::kNothing;
+}
+
 bool WritesFiles(const LogOptions& options, int local_world_size) {
   for (int local_rank = 0; local_rank < local_world_size; ++local_rank) {
     for (const OutputStream stream : {OutputStream::kStdout, OutputStream::kStderr}) {

@@ -74,5 +74,26 @@ TEST_CASE("without prefix_all only teed lines have a prefix") {
   CHECK_FALSE(Err(options).has_prefix);
 }
 
+TEST_CASE("a pipe or a file is every worker's, as under torchrun") {
+  const InputFacts pipe = {/*is_open=*/true};
+  CHECK(PlanInput(pipe, 0, 8, std::nullopt) == WorkerInput::kShared);
+  CHECK(PlanInput(pipe, 7, 8, 0) == WorkerInput::kShared);
+  CHECK(PlanInput(InputFacts(), 0, 1, std::nullopt) == WorkerInput::kNothing);
+}
+
+TEST_CASE("a terminal is for one worker: the only one, or the one to debug") {
+  const InputFacts terminal = {/*is_open=*/true, /*is_terminal=*/true, /*in_foreground=*/true};
+  CHECK(PlanInput(terminal, 0, 1, std::nullopt) == WorkerInput::kTerminal);
+  CHECK(PlanInput(terminal, 0, 2, std::nullopt) == WorkerInput::kNothing);
+  CHECK(PlanInput(terminal, 0, 2, 1) == WorkerInput::kNothing);
+  CHECK(PlanInput(terminal, 1, 2, 1) == WorkerInput::kTerminal);
+}
+
+TEST_CASE("what is typed for the shell is not read by a command in the background") {
+  const InputFacts terminal = {/*is_open=*/true, /*is_terminal=*/true, /*in_foreground=*/false};
+  CHECK(PlanInput(terminal, 0, 1, std::nullopt) == WorkerInput::kNothing);
+  CHECK(PlanInput(terminal, 0, 2, 0) == WorkerInput::kNothing);
+}
+
 }  // namespace
 }  // namespace convene::agent

@@ -7,25 +7,31 @@
 #include <cerrno>
 #include <utility>
 
-#include "spdlog/spdlog.h"
+#include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/text.h"
 
 namespace convene::agent {
 namespace {
 
-// How long the output of an ended worker may be held open by processes that are no longer in its
-// group.
+// How long the output of workers that have ended may be held open by a process that does not come
+// from them.
 constexpr absl::Duration kDrainTime = absl::Milliseconds(200);
-// How long what the workers left behind may take to die of SIGKILL: a process that held much memory
-// gives it back for a while. What is not dead then hangs in the kernel, and nobody waits for it.
-constexpr absl::Duration kSweepTime = absl::Seconds(2);
+// Named in one line of the log.
+constexpr size_t kMostNamed = 5;
 
 bool IsEmpty(pid_t group) { return kill(-group, 0) != 0 && errno == ESRCH; }
 
 }  // namespace
 
-WorkerGroup::WorkerGroup(EventLoop& loop, Console& console, Custody& custody, Listener listener)
-    : loop_(loop), console_(console), custody_(custody), listener_(std::move(listener)) {}
+WorkerGroup::WorkerGroup(EventLoop& loop, Console& console, Custody& custody,
+                         const LeftoverOptions& leftovers, Listener listener)
+    : loop_(loop),
+      console_(console),
+      custody_(custody),
+      leftovers_(leftovers),
+      listener_(std::move(listener)),
+      plan_(leftovers) {}
 
 WorkerGroup::~WorkerGroup() {
   if (gone_) return;
@@ -49,7 +55,7 @@ absl::Status WorkerGroup::Start(const std::string& program,
   for (size_t i = 0; i < workers.size() && status.ok(); ++i) {
     status = StartOne(program, arguments, workers[i], static_cast<int>(i));
   }
-  if (members_.empty()) CheckGone();
+  if (members_.empty()) EndEpoch();
   return status;
 }
 
@@ -67,6 +73,7 @@ absl::Status WorkerGroup::StartOne(const std::string& program,
   request.program = program;
   request.arguments = arguments;
   request.environment = worker.environment;
+  request.stdin_fd = worker.input_fd;
   request.stdout_fd = member->out->write_end();
   request.stderr_fd = member->err->write_end();
   request.cpus = worker.cpus;
@@ -85,15 +92,18 @@ absl::Status WorkerGroup::StartOne(const std::string& program,
 }
 
 void WorkerGroup::OnEnded(Member& member) {
+  const ExitStatus peeked = Peek(member.pid);
+  const bool is_well = !stopping_ && peeked.signal == 0 && peeked.exit_code == 0;
   // Before the leader is reaped: until then nobody else can have its group's number.
-  if (!stopping_) KillGroup(member);
+  if (!stopping_ && !is_well) TellGroup(member, SIGTERM);
+  member.ended_in_stop = stopping_;
+  all_well_ = all_well_ && is_well;
   loop_.Forget(member.pidfd.get());
   member.pidfd.Reset();
   if (auto* const slot = custody_.SessionSlot(member.local_rank)) slot->store(0);
   const ExitStatus status = Reap(member.pid);
   custody_.ReapOrphans();
   NoteEmptyGroups();
-  if (member.group_killed) member.drain_deadline = Clock::Real().Now() + kDrainTime;
   member.out->ReadAvailable();
   member.err->ReadAvailable();
   member.out->SetConsoleSlow(false);
@@ -109,46 +119,98 @@ void WorkerGroup::KillGroup(Member& member) {
   member.group_killed = true;
 }
 
+void WorkerGroup::TellGroup(Member& member, int signal) {
+  if (member.group_killed || std::exchange(member.told, signal) == signal) return;
+  kill(-member.pid, signal);
+  kill(-member.pid, SIGCONT);  // One that is stopped would not see it.
+}
+
 void WorkerGroup::CheckGone() {
   if (gone_) return;
-  bool output_open = false;
-  bool group_left = false;
+  LeftoverFacts facts;
   for (const auto& member : members_) {
     if (member->running) return;
-    if (!member->out->at_end() || !member->err->at_end()) output_open = true;
-    if (!member->group_killed) group_left = true;
+    const bool is_open = !member->out->at_end() || !member->err->at_end();
+    if (is_open && member->ended_in_stop && !member->group_killed) return;  // Until Kill.
+    facts.output_open = facts.output_open || is_open;
   }
-  if (output_open) {
-    // Only those that moved away can hold it now.
-    if (!group_left) custody_.KillAll();
-    return;
+  facts.any_left = custody_.AnyLeft();
+  facts.all_well = all_well_ && !stopping_;
+  NoteEmptyGroups();
+  const MonotonicTime now = Clock::Real().Now();
+  switch (plan_.Next(facts, now)) {
+    case LeftoverDeed::kWait:
+      return;
+    case LeftoverDeed::kAnnounce:
+      return SayLeft(absl::StrCat("the workers have ended; what they started may go on for up to ",
+                                  absl::FormatDuration(leftovers_.grace), " (--leftover-grace)"));
+    case LeftoverDeed::kAsk:
+      return Ask();
+    case LeftoverDeed::kKill:
+      SayLeft(absl::StrCat("killing what the workers left behind, still there ",
+                           absl::FormatDuration(LeftoverPlan::kAskedTime), " after SIGTERM"));
+      custody_.KillAll();
+      return;
+    case LeftoverDeed::kKillMore:
+      custody_.KillAll();
+      return;
+    case LeftoverDeed::kGiveUp:
+      SayLeft(absl::StrCat("what the workers left behind is still there ",
+                           absl::FormatDuration(LeftoverPlan::kKillTime),
+                           " after SIGKILL: it hangs in the kernel (state D in `ps`), or is "
+                           "another user's"));
+      return EndEpoch();
+    case LeftoverDeed::kRelease:
+      SayLeft("the workers have ended; what they started is left alone, as under torchrun");
+      custody_.Release();
+      return EndEpoch();
+    case LeftoverDeed::kDone:
+      // A cgroup may know of more, and something may have been born meanwhile.
+      if (custody_.KillAll() > 0) return;
+      if (!facts.output_open) return EndEpoch();
+      // Held by a process that does not come from the workers.
+      for (const auto& member : members_) {
+        member->drain_deadline = std::min(member->drain_deadline, now + kDrainTime);
+      }
+      return;
   }
-  // Those that ended in order may have left some behind that wrote elsewhere.
+}
+
+void WorkerGroup::Ask() {
+  if (all_well_ && !stopping_) SayLeft("--leftover-grace is over: ending what the workers left");
   for (const auto& member : members_) {
-    if (!member->group_killed) KillGroup(*member);
+    member->out->SetConsoleSlow(false);
+    member->err->SetConsoleSlow(false);
   }
-  const int left = custody_.KillAll();
-  if (left > 0) {
-    const MonotonicTime now = Clock::Real().Now();
-    sweep_deadline_ = std::min(sweep_deadline_, now + kSweepTime);
-    if (now < sweep_deadline_) return;
-    spdlog::warn(
-        "{} processes that the workers left behind are still there {} after SIGKILL: they hang in "
-        "the kernel (state D in `ps`), or are another user's",
-        left, absl::FormatDuration(kSweepTime));
+  custody_.SignalLeft(SIGTERM, [this](pid_t group) {
+    return std::any_of(members_.begin(), members_.end(), [&](const auto& member) {
+      return member->pid == group && member->told != 0;
+    });
+  });
+}
+
+void WorkerGroup::SayLeft(const std::string& what) {
+  const std::vector<std::string> names = custody_.NamesOfLeft();
+  if (!names.empty()) listener_.on_say(absl::StrCat(what, ": ", JoinCapped(names, kMostNamed)));
+}
+
+void WorkerGroup::EndEpoch() {
+  gone_ = true;
+  for (const auto& member : members_) {
+    member->group_killed = true;  // From now on its number may become a stranger's.
+    member->out->Close();
+    member->err->Close();
   }
   custody_.EndEpoch();
-  gone_ = true;
   listener_.on_gone();
 }
 
 void WorkerGroup::Stop(int signal, const std::function<bool(int)>& chosen) {
   stopping_ = true;
   for (const auto& member : members_) {
-    if (!chosen(member->local_rank) || member->group_killed) continue;
-    kill(-member->pid, signal);
-    kill(-member->pid, SIGCONT);  // One that is stopped would not see it.
+    if (chosen(member->local_rank)) TellGroup(*member, signal);
   }
+  CheckGone();  // What was to finish its work is not any more.
 }
 
 void WorkerGroup::PassOn(int signal) {
@@ -170,17 +232,16 @@ void WorkerGroup::OnOrphanEnded() {
 }
 
 void WorkerGroup::Kill() {
-  const MonotonicTime now = Clock::Real().Now();
+  SayLeft("killing");
   for (const auto& member : members_) {
     if (!member->group_killed) KillGroup(*member);
-    if (!member->running) member->drain_deadline = now + kDrainTime;
   }
   custody_.KillAll();
 }
 
 void WorkerGroup::SetPaused(bool paused) {
   for (const auto& member : members_) {
-    if (!member->running) continue;
+    if (!member->running && !plan_.is_finishing()) continue;
     member->out->SetConsoleSlow(paused);
     member->err->SetConsoleSlow(paused);
   }
@@ -196,7 +257,7 @@ void WorkerGroup::OnDiskRelief() {
 MonotonicTime WorkerGroup::next_deadline() const {
   MonotonicTime next = MonotonicTime::InfiniteFuture();
   if (gone_) return next;
-  next = sweep_deadline_;
+  next = plan_.deadline();
   for (const auto& member : members_) next = std::min(next, member->drain_deadline);
   return next;
 }
@@ -208,7 +269,7 @@ void WorkerGroup::OnTime(MonotonicTime now) {
     member->out->Close();
     member->err->Close();
   }
-  if (now >= sweep_deadline_) CheckGone();
+  if (now >= plan_.deadline()) CheckGone();
 }
 
 std::vector<pid_t> WorkerGroup::pids() const {

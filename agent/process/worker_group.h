@@ -9,6 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "agent/core/exit_classifier.h"
+#include "agent/core/leftovers.h"
+#include "agent/options.h"
 #include "agent/process/console.h"
 #include "agent/process/custody.h"
 #include "agent/process/event_loop.h"
@@ -20,20 +22,21 @@ namespace convene::agent {
 
 // A worker's life:
 //
-//   running ──leader ended──► draining ──output at its end, or 200 ms passed──► gone
+//   running ──leader ended──► draining ──output at its end, nothing left──► gone
 //
-// When the leader ends by itself, what is left of its process group is killed. When it ends after
-// Stop, the rest of the group has until Kill to finish its work (a shell that died of the signal
-// while the program it started still saves), as long as it holds the output. A grandchild that
-// moved to a group of its own may hold the output for 200 ms more. When the last worker is gone,
-// all that any of them left anywhere is killed, and on_gone waits until it is dead, for at most 2
-// s: what it held (a GPU's memory, a port) is free for the next epoch.
+// When a leader fails by itself, the rest of its process group gets TERM; when it ends with 0, the
+// rest goes on with its work. When it ends after Stop, the rest of its group has until Kill to
+// finish (a shell that died of the signal while the program it started still saves), as long as it
+// holds the output. When the last leader has ended, LeftoverPlan (agent/core/leftovers.h) says
+// what becomes of all that any of them left anywhere. on_gone waits until it is dead, so that what
+// it held (a GPU's memory, a port) is free for the next epoch.
 //
 // Lives on the thread of its loop, which is the main one (spawn.h says why).
 class WorkerGroup {
  public:
   struct Worker {
     std::vector<std::string> environment;
+    int input_fd = -1;  // SpawnRequest's
     StreamOutput out;
     StreamOutput err;
     std::vector<int> cpus;  // SpawnRequest's
@@ -45,12 +48,14 @@ class WorkerGroup {
     std::vector<std::string> last_log_lines;  // of stderr; of stdout when that is empty
   };
   struct Listener {
-    std::function<void(Exit)> on_exit;  // a leader ended; what it wrote has been read
-    std::function<void()> on_gone;      // the last worker is gone; once
+    std::function<void(Exit)> on_exit;               // a leader ended; what it wrote has been read
+    std::function<void()> on_gone;                   // the last worker is gone; once
+    std::function<void(const std::string&)> on_say;  // a line for the person
   };
 
   // The listener's functions must not destroy the group.
-  WorkerGroup(EventLoop& loop, Console& console, Custody& custody, Listener listener);
+  WorkerGroup(EventLoop& loop, Console& console, Custody& custody, const LeftoverOptions& leftovers,
+              Listener listener);
   // Kills what is left and reaps it.
   ~WorkerGroup();
   WorkerGroup(const WorkerGroup&) = delete;
@@ -61,7 +66,8 @@ class WorkerGroup {
   absl::Status Start(const std::string& program, const std::vector<std::string>& arguments,
                      const std::vector<Worker>& workers);
 
-  // `signal` to every process of the groups of the workers that `chosen` names (by local rank).
+  // `signal` to every process of the groups of the workers that `chosen` names (by local rank), but
+  // not to a group that has had it before.
   void Stop(int signal, const std::function<bool(int)>& chosen);
   // SIGKILL to all that is left.
   void Kill();
@@ -90,7 +96,9 @@ class WorkerGroup {
     UniqueFd pidfd;
     std::unique_ptr<OutputPump> out;
     std::unique_ptr<OutputPump> err;
-    bool running = false;       // the leader has not ended
+    bool running = false;  // the leader has not ended
+    bool ended_in_stop = false;
+    int told = 0;               // the last signal that its group got; 0: none
     bool group_killed = false;  // or nobody was left in it
     MonotonicTime drain_deadline = MonotonicTime::InfiniteFuture();
   };
@@ -99,20 +107,26 @@ class WorkerGroup {
                         const Worker& worker, int local_rank);
   void OnEnded(Member& member);
   void KillGroup(Member& member);
+  void TellGroup(Member& member, int signal);
   // Asked whenever an orphan has been reaped, so that the number of a group that is gone does not
   // become another's unnoticed.
   void NoteEmptyGroups();
-  // Once all workers are gone: ends what they left, then the epoch.
+  // Once all workers have ended: does what the plan says about what they left, then ends the epoch.
   void CheckGone();
+  void Ask();
+  void EndEpoch();
+  // "WHAT: sleep (pid 12), ..." for the person.
+  void SayLeft(const std::string& what);
 
   EventLoop& loop_;
   Console& console_;
   Custody& custody_;
+  const LeftoverOptions leftovers_;
   const Listener listener_;
   std::vector<std::unique_ptr<Member>> members_;
   bool stopping_ = false;
-  // Set while what the workers left is being ended.
-  MonotonicTime sweep_deadline_ = MonotonicTime::InfiniteFuture();
+  bool all_well_ = true;  // every leader that has ended did so with 0, before Stop
+  LeftoverPlan plan_;
   bool gone_ = false;
 };
 

@@ -23,12 +23,13 @@ namespace {
 
 // Workers whose console is a file.
 struct Fixture {
-  Fixture()
+  explicit Fixture(const LeftoverOptions& leftovers = {})
       : output(open(directory.File("out").c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600)) {
     WorkerGroup::Listener listener;
     listener.on_exit = [this](WorkerGroup::Exit exit) { exits[exit.local_rank] = exit; };
     listener.on_gone = [this] { gone = true; };
-    group = std::make_unique<WorkerGroup>(loop, console, custody, std::move(listener));
+    listener.on_say = [this](const std::string& line) { absl::StrAppend(&said, line, "\n"); };
+    group = std::make_unique<WorkerGroup>(loop, console, custody, leftovers, std::move(listener));
   }
   absl::Status Start(const std::string& script, int count = 1) {
     std::vector<WorkerGroup::Worker> workers(count);
@@ -61,6 +62,9 @@ struct Fixture {
     const auto content = ReadFile(directory.File("out"));
     return content.ok() ? *content : "";
   }
+  int Count(const std::string& word) {
+    return static_cast<int>(std::vector<std::string>(absl::StrSplit(Output(), word)).size()) - 1;
+  }
   void RunUntilOutput(const std::string& text) {
     RunUntil([&] { return Output().find(text) != std::string::npos; });
   }
@@ -84,7 +88,17 @@ struct Fixture {
   std::unique_ptr<LogDisk> disk;  // null: no files
   std::map<int, WorkerGroup::Exit> exits;
   bool gone = false;
+  std::string said;
   std::unique_ptr<WorkerGroup> group;
+};
+
+// What a successful worker leaves behind is asked to end at once.
+struct NoGrace : Fixture {
+  NoGrace() : Fixture({absl::ZeroDuration()}) {}
+};
+
+struct AsTorchrun : Fixture {
+  AsTorchrun() : Fixture({absl::Seconds(20), /*left_alone=*/true}) {}
 };
 
 // Dead, or dead and not yet reaped by init.
@@ -171,26 +185,118 @@ TEST_CASE_METHOD(Fixture, "a worker starts with a clean slate") {
   CHECK_THAT(Output(), Catch::Contains(absl::StrCat("[0] ", pid, " ", pid, "\n[0] pid ")));
 }
 
-TEST_CASE_METHOD(Fixture, "what a worker leaves in its group dies with it") {
-  REQUIRE_OK(Start("sleep 600 & echo left $!"));
+TEST_CASE_METHOD(Fixture, "what a failed worker leaves behind gets TERM, and ends in order") {
+  const std::string end = GENERATE("exit 3", "kill -9 $$", "exec sleep 600");
+  const std::string helper =
+      "'trap \"echo tidied; exit\" TERM; echo ready $$; while :; do sleep 0.01; done'";
+  REQUIRE_OK(
+      Start(absl::StrCat("sh -c ", helper, " & setsid sh -c ", helper, " & while [ $(wc -l < ",
+                         directory.File("out"), ") -lt 2 ]; do sleep 0.01; done; ", end)));
+  if (end == "exec sleep 600") {
+    RunUntil([this] { return Count("ready") == 2; });
+    kill(group->pids()[0], SIGKILL);
+  }
   RunUntilGone();
-  CHECK(exits[0].status.exit_code == 0);
-  RunUntil([&] { return IsDead(PidAfter("left ")); });
+  CHECK(Count("tidied") == 2);
+  CHECK(said.empty());
 }
 
-TEST_CASE_METHOD(Fixture, "a grandchild in a session of its own dies with the epoch") {
+TEST_CASE_METHOD(Fixture, "a helper that ignores TERM ends by itself, as Python's tracker does") {
+  // It reads until the last of those that write has ended.
+  REQUIRE_OK(Start(absl::StrCat("mkfifo ", directory.File("pipe"), "; sh -c 'trap \"\" TERM; cat ",
+                                directory.File("pipe"), "; sleep 0.1; echo unlinked' & exec 3> ",
+                                directory.File("pipe"), "; kill -9 $$")));
+  RunUntilGone();
+  CHECK(Count("unlinked") == 1);
+}
+
+TEST_CASE_METHOD(Fixture,
+                 "what a failed worker leaves behind and ignores TERM is named and killed") {
+  REQUIRE_OK(
+      Start(absl::StrCat("sh -c 'trap \"\" TERM; echo left $$; while :; do sleep 0.1; done' "
+                         "& while ! [ -s ",
+                         directory.File("out"), " ]; do sleep 0.01; done; exit 3")));
+  RunUntil([this] { return exits.count(0) == 1; });
+  const MonotonicTime ended = Clock::Real().Now();
+  RunUntilGone();
+  CHECK(Clock::Real().Now() - ended >= LeftoverPlan::kAskedTime);
+  CHECK(IsDead(PidAfter("left ")));
+  CHECK_THAT(said, Catch::StartsWith("killing what the workers left behind, still there 1s after "
+                                     "SIGTERM: ") &&
+                       Catch::Contains(absl::StrCat("sh (pid ", PidAfter("left "), ")")));
+}
+
+TEST_CASE_METHOD(Fixture, "what a successful worker leaves running finishes, and its words come") {
+  REQUIRE_OK(Start("sh -c 'sleep 1.3; echo uploaded' & exit 0"));
+  RunUntilGone();
+  CHECK(exits[0].status.exit_code == 0);
+  CHECK(Output() == "[0] uploaded\n");
+  CHECK_THAT(said, Catch::Contains("may go on for up to 30s (--leftover-grace): sh (pid "));
+}
+
+TEST_CASE_METHOD(Fixture, "a stop meanwhile ends it: the next epoch does not wait for the grace") {
+  REQUIRE_OK(Start("sh -c 'echo left $$; exec sleep 600' & exit 0"));
+  RunUntil([this] { return exits.count(0) == 1 && Count("left") == 1; });
+  CHECK_FALSE(gone);
+  group->Stop(SIGTERM, Everyone);
+  RunUntilGone();
+  CHECK(IsDead(PidAfter("left ")));
+}
+
+TEST_CASE_METHOD(NoGrace, "when the grace is over it is named, and ended in order") {
+  REQUIRE_OK(
+      Start(absl::StrCat("sh -c 'trap \"echo tidied; exit\" TERM; echo left $$; while :; do sleep "
+                         "0.01; done' & while ! "
+                         "[ -s ",
+                         directory.File("out"), " ]; do sleep 0.01; done")));
+  RunUntilGone();
+  CHECK(exits[0].status.exit_code == 0);
+  CHECK(Count("tidied") == 1);
+  CHECK_THAT(said,
+             Catch::Contains("--leftover-grace is over: ending what the workers left: sh (pid "));
+}
+
+TEST_CASE_METHOD(AsTorchrun, "as under torchrun it lives on, once it has closed the output") {
+  REQUIRE_OK(
+      Start(absl::StrCat("sh -c 'echo held; sleep 0.3; exec sleep 600 > /dev/null 2>&1' & "
+                         "echo left $!")));
+  RunUntilGone();
+  const pid_t left = PidAfter("left ");
+  CHECK_FALSE(IsDead(left));
+  CHECK_THAT(said, Catch::Contains("left alone, as under torchrun"));
+  CHECK_FALSE(custody.AnyLeft());
+  custody.KillAll();
+  CHECK_FALSE(IsDead(left));
+  kill(left, SIGKILL);
+}
+
+TEST_CASE_METHOD(Fixture, "a group gets the same signal once, and another one still") {
+  REQUIRE_OK(
+      Start("trap 'echo term' TERM; trap 'echo int; exit' INT; echo ready; while :; do sleep 0.01; "
+            "done"));
+  RunUntilOutput("ready");
+  group->Stop(SIGTERM, Everyone);
+  RunUntilOutput("term");
+  group->Stop(SIGTERM, Everyone);
+  group->Stop(SIGINT, Everyone);
+  RunUntilGone();
+  CHECK(Count("term") == 1);
+  CHECK(Count("int") == 1);
+}
+
+TEST_CASE_METHOD(NoGrace, "a grandchild in a session of its own dies with the epoch") {
   REQUIRE_OK(
       Start("setsid sh -c 'echo moved $$; exec sleep 600' & while ! [ -e /proc/$!/fd ]; do :; "
             "done; sleep 0.3"));
   RunUntil([this] { return exits.count(0) == 1; });
   const MonotonicTime ended = Clock::Real().Now();
   RunUntilGone();
-  // It holds the output: killed at once, not when the patience with that is over.
+  // It holds the output: ended at once, not when the patience with that is over.
   CHECK(Clock::Real().Now() - ended < absl::Milliseconds(150));
   CHECK(IsDead(PidAfter("moved ")));
 }
 
-TEST_CASE_METHOD(Fixture, "so does one that cleared its environment and forked twice, at once") {
+TEST_CASE_METHOD(NoGrace, "so does one that cleared its environment and forked twice") {
   // It writes elsewhere: nothing that the group waits for tells of it.
   REQUIRE_OK(Start(absl::StrCat(
       "(env -i setsid sh -c '(trap \"\" TERM HUP; sleep 600; :) >/dev/null 2>&1 & echo $! > ",
@@ -271,7 +377,8 @@ TEST_CASE_METHOD(Fixture,
   CHECK(gone);
   REQUIRE_OK(WriteFileAtomic(directory.File("text"), "not a program"));
   chmod(directory.File("text").c_str(), 0755);
-  WorkerGroup other(loop, console, custody, {[](WorkerGroup::Exit) {}, [] {}});
+  WorkerGroup other(loop, console, custody, {},
+                    {[](WorkerGroup::Exit) {}, [] {}, [](const std::string&) {}});
   CHECK_STATUS(other.Start(directory.File("text"), {"text"}, {worker}),
                absl::StatusCode::kInvalidArgument, "\"#!\"");
 }

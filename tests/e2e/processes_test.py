@@ -131,7 +131,8 @@ class ProcessesTest(ConveneTestCase):
             with self.subTest(cgroups=cgroups):
                 # Also when the worker ended well, and its daemon has nothing left in common with it.
                 agent = self.run_job(
-                    FAMILY + f'for n in {" ".join(NAMES)} hidden; do while ! [ -e $T/$n.$RANK ]; do :; done; done', HIDDEN='1', CONVENE_CGROUPS=cgroups)
+                    FAMILY + f'for n in {" ".join(NAMES)} hidden; do while ! [ -e $T/$n.$RANK ]; do :; done; done', HIDDEN='1', CONVENE_CGROUPS=cgroups,
+                    arguments=('--leftover-grace', '0'))
                 guardian = guardian_of(agent.pid)
                 self.finish(agent, 30)
                 # At once: the command has ended.
@@ -143,6 +144,31 @@ class ProcessesTest(ConveneTestCase):
                     if name.rsplit('.', 1)[-1] in ('0', '1'):
                         os.unlink(self.path(name))
 
+    def test_an_upload_that_a_successful_worker_left_running_finishes(self):
+        text = self.finish(self.run_job('(sleep 1.5; echo uploaded > $T/upload.$RANK) > /dev/null 2>&1 &'), 30)
+        self.assertIn('(--leftover-grace): sh (pid ', text)
+        for rank in (0, 1):
+            self.assertTrue(os.path.exists(self.path(f'upload.{rank}')))
+        self.assert_nothing_left()
+
+    def test_what_goes_on_beyond_the_grace_is_named_and_ended(self):
+        text = self.finish(self.run_job('setsid sh -c "trap \\"\\" TERM; while :; do sleep 0.1; done" & exit 0', nproc=1,
+                                        arguments=('--leftover-grace', '0.2')), 30)
+        self.assertIn('--leftover-grace is over', text)
+        self.assertTrue(re.search(r'killing what the workers left behind.*: sh \(pid \d+\)', text), text)
+        self.assert_nothing_left()
+
+    def test_shared_memory_is_unlinked_however_its_worker_ends(self):
+        source = ('import os, signal\nfrom multiprocessing import shared_memory\n'
+                  'shared_memory.SharedMemory(create=True, size=4096, name=os.environ["SEGMENT"])\n')
+        for number, (end, code) in enumerate((('', 0), ('os._exit(0)', 0), ('os._exit(1)', 1), ('os.kill(os.getpid(), signal.SIGKILL)', 1))):
+            with self.subTest(end=end):
+                script, segment = self.path('segment.py'), f'convene_test_{os.getpid()}_{number}'
+                with open(script, 'w', encoding='ascii') as file:
+                    file.write(source + end)
+                self.finish(self.start(CONVENE, 'run', '--standalone', script, log=f'segment.{number}.log', SEGMENT=segment), 30, code)
+                self.assertFalse(os.path.exists(f'/dev/shm/{segment}'))
+
     def test_services_that_were_there_before_the_command_are_left_alone(self):
         # A container's entrypoint: what it started, and whatever loses its parent, becomes the command's child.
         with open(self.path('job.sh'), 'w', encoding='ascii') as file:
@@ -150,7 +176,7 @@ class ProcessesTest(ConveneTestCase):
         with open(self.path('entrypoint.sh'), 'w', encoding='ascii') as file:
             file.write("setsid sh -c 'echo $$ > $T/service.0; exec sleep 1000' > /dev/null 2>&1 &\n"
                        'while ! [ -s $T/service.0 ]; do :; done\n'
-                       f'exec {find_program(CONVENE)} run --standalone --nproc-per-node 2 --no-python /bin/sh $T/job.sh\n')
+                       f'exec {find_program(CONVENE)} run --standalone --nproc-per-node 2 --leftover-grace 0 --no-python /bin/sh $T/job.sh\n')
         name, value = self.marker.split('=', 1)
         ended = subprocess.run(['/bin/sh', self.path('entrypoint.sh')], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, timeout=60, check=False, env={**os.environ, name: value, 'T': self.directory})

@@ -28,6 +28,7 @@ class StopSignalsTest(ConveneTestCase):
     def assert_saved_at_the_last_step(self):
         """The checkpoint is whole, of the last step that was reported, and another run goes on from it."""
         last = read_metrics(self.path('metrics.jsonl'))[-1]['step']
+        self.assertTrue(os.path.exists(self.path(f'checkpoints/step_{last:08d}/manifest')), f'no checkpoint of step {last}')
         agent = self.start(CONVENE, *self.train(), log='resumed.log')
         self.wait_for_step(last + 3)
         agent.send_signal(signal.SIGTERM)
@@ -60,11 +61,15 @@ class StopSignalsTest(ConveneTestCase):
     def test_workers_that_hear_the_scheduler_before_their_agent_does(self):
         agent = self.start(CONVENE, *self.train())
         self.wait_for_step(5)
-        for pid in (*self.workers().values(), agent.pid, *self.workers().values(), agent.pid):
-            try:
-                os.kill(pid, signal.SIGTERM)
-            except ProcessLookupError:
-                pass
+        workers = list(self.workers().values())
+        # A time limit's two, and the agent's own in between.
+        for pause in (0, 0.005):
+            time.sleep(pause)
+            for pid in (*workers, agent.pid):
+                try:
+                    os.kill(pid, signal.SIGTERM)
+                except ProcessLookupError:
+                    pass
         self.finish(agent, 60, 128 + signal.SIGTERM)
         self.assert_saved_at_the_last_step()
 
@@ -85,9 +90,9 @@ class StopSignalsTest(ConveneTestCase):
     def test_control_c_that_is_held_down_for_a_moment_saves(self):
         master, agent = self.run_on_terminal(*self.train())
         self.wait_for_step(5)
-        for _ in range(10):
+        for _ in range(30):
             os.write(master, b'\x03')
-            time.sleep(0.03)
+            time.sleep(0.01)
         self.finish(agent, 60, 128 + signal.SIGINT)
         self.assert_saved_at_the_last_step()
 

@@ -1,0 +1,152 @@
+"""What workers read: a pipe or a file as under torchrun, and on a terminal one worker gets it, with Ctrl-C still the job's."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import termios
+import time
+import unittest
+
+from tests.support.convene_testing import CONVENE, ConveneTestCase, find_program
+
+BREAKPOINT = '''
+import sys
+x = 41
+breakpoint()
+print('after', x, flush=True)
+'''
+# Each worker says what it reads.
+READS = 'IFS= read -r a; [ -t 0 ] && t=terminal || t=none; echo "$LOCAL_RANK got <$a> $t"'
+
+
+def become_terminals_leader():
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+class Terminal:
+    """A person at a terminal of their own, where one command runs."""
+
+    def __init__(self, case, command, environment):
+        self.master, slave = pty.openpty()
+        case.addCleanup(os.close, self.master)
+        self.settings = termios.tcgetattr(slave)
+        self.process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, preexec_fn=become_terminals_leader, env=environment)
+        self.slave = slave
+        case.addCleanup(os.close, slave)
+        case.addCleanup(self.process.wait, 10)
+        case.addCleanup(lambda: self.process.poll() is None and self.process.kill())
+        self.text = ''
+
+    def read(self, timeout_s):
+        """False when nothing came within the time."""
+        if not select.select([self.master], [], [], timeout_s)[0]:
+            return False
+        self.text += os.read(self.master, 65536).decode(errors='replace')
+        return True
+
+    def expect(self, words, timeout_s=30):
+        """What stands on the screen until these words come, which are taken away with it."""
+        deadline = time.monotonic() + timeout_s
+        while words not in self.text:
+            if time.monotonic() > deadline:
+                raise AssertionError(f'{words!r} is not on the screen:\n{self.text}')
+            self.read(0.05)
+        before, self.text = self.text.split(words, 1)
+        return before
+
+    def type(self, text):
+        os.write(self.master, text.encode())
+
+    def finish(self, timeout_s=30):
+        """The exit code; the rest of the screen is in `text`."""
+        deadline = time.monotonic() + timeout_s
+        while self.process.poll() is None and time.monotonic() < deadline:
+            self.read(0.05)
+        while self.read(0.05):
+            pass
+        return self.process.wait(1)
+
+
+class TerminalTest(ConveneTestCase):
+
+    def environment(self):
+        name, value = self.marker.split('=', 1)
+        return {**os.environ, name: value, 'T': self.directory, 'TERM': 'dumb'}
+
+    def on_terminal(self, *arguments):
+        return Terminal(self, [find_program(CONVENE), 'run', '--standalone', *arguments], self.environment())
+
+    def script(self, text):
+        path = self.path('script.py')
+        with open(path, 'w', encoding='ascii') as file:
+            file.write(text)
+        return path
+
+    def test_breakpoint_works_for_the_only_worker(self):
+        terminal = self.on_terminal(self.script(BREAKPOINT))
+        terminal.expect('(Pdb) ')
+        terminal.type('p [f.isatty() for f in (sys.stdin, sys.stdout, sys.stderr)]\n')
+        terminal.expect('[True, True, True]')
+        terminal.expect('(Pdb) ')
+        terminal.type('x = 42\n')
+        terminal.expect('(Pdb) ')
+        terminal.type('c\n')
+        terminal.expect('after 42')
+        self.assertEqual(terminal.finish(), 0)
+        self.assert_nothing_left()
+
+    def test_breakpoint_works_for_the_rank_that_is_named_among_several(self):
+        terminal = self.on_terminal('--nproc-per-node', '3', '--debug-rank', '1', self.script(
+            'import os\nif os.environ["LOCAL_RANK"] == "1":\n    breakpoint()\n    print("after", flush=True)\n'))
+        terminal.expect('(Pdb) ')
+        terminal.type('c\n')
+        terminal.expect('after')
+        self.assertEqual(terminal.finish(), 0)
+
+    def test_of_several_workers_none_reads_the_terminal_unless_it_is_named(self):
+        terminal = self.on_terminal('--nproc-per-node', '2', '--no-python', '/bin/sh', '-c', READS)
+        self.assertEqual(terminal.finish(), 0)
+        self.assertEqual(sorted(re.findall('[01] got.*(?=\r)', terminal.text)), ['0 got <> none', '1 got <> none'])
+
+    def test_control_c_at_a_prompt_is_the_jobs(self):
+        terminal = self.on_terminal('--no-python', '/bin/sh', '-c', 'trap "echo int; exit 0" INT; echo prompt; read a; read a; echo never')
+        terminal.expect('prompt')
+        terminal.type('\x03')
+        self.assertEqual(terminal.finish(), 128 + signal.SIGINT)
+        self.assertEqual(len(re.findall(r'\bint\r', terminal.text)), 1, terminal.text)
+        self.assertNotIn('never', terminal.text)
+        self.assert_nothing_left()
+
+    def test_a_worker_that_dies_at_its_prompt_leaves_the_terminal_as_it_was(self):
+        terminal = self.on_terminal('--no-python', '/bin/sh', '-c', 'stty raw -echo; echo raw; kill -9 $$')
+        self.assertEqual(terminal.finish(), 1)
+        self.assertIn('raw', terminal.text)
+        self.assertEqual(termios.tcgetattr(terminal.slave), terminal.settings)
+
+    def test_a_command_in_the_background_takes_nothing_that_is_typed(self):
+        job = f"{find_program(CONVENE)} run --standalone --no-python /bin/sh -c '{READS}'"
+        terminal = Terminal(self, ['/bin/bash', '-mc', f'{job} & wait'], self.environment())
+        self.assertEqual(terminal.finish(), 0)
+        self.assertIn('0 got <> none', terminal.text)
+
+    def test_a_pipe_and_a_file_are_read_as_under_torchrun(self):
+        command = [find_program(CONVENE), 'run', '--standalone', '--no-python', '/bin/sh', '-c', READS]
+        done = subprocess.run(command, input='from a pipe\n', stdout=subprocess.PIPE, text=True, timeout=60, check=True, env=self.environment())
+        self.assertIn('0 got <from a pipe> none', done.stdout)
+        with open(self.path('words'), 'w+', encoding='ascii') as file:
+            file.write('from a file\n')
+            file.seek(0)
+            done = subprocess.run(command, stdin=file, stdout=subprocess.PIPE, text=True, timeout=60, check=True, env=self.environment())
+        self.assertIn('0 got <from a file> none', done.stdout)
+        done = subprocess.run(['/bin/bash', '-c', 'exec "$@" <&-', 'bash', *command], stdout=subprocess.PIPE, text=True, timeout=60, check=True,
+                              env=self.environment())
+        self.assertIn('0 got <> none', done.stdout)
+
+
+if __name__ == '__main__':
+    unittest.main()
