@@ -86,7 +86,7 @@ void LogPublisher::Send(Publication* publication, LogPublication* call, WatchId 
   do {
     batch.is_last = !lines_.Next(*publication->reader, &batch);
     batch.watch_id = watch;
-    batch.incarnation = node_.incarnation;
+    batch.agent = node_.agent;
     batch.host = node_.host;
     batch.role = node_.role;
     batch.next_line = next_line = std::max(next_line, batch.next_line);

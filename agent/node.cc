@@ -103,8 +103,8 @@ Node::Node(const AgentOptions& options, std::string program, const std::string& 
   link_ = std::make_unique<RendezvousLink>(
       loop_, link_options, [this](RendezvousLink::News&& news) { OnNews(std::move(news)); });
   log_publisher_ = std::make_unique<LogPublisher>(
-      recent_lines_,
-      LogPublisher::Node{link_options.incarnation, options.hello.host, RoleOf(options)});
+      recent_lines_, LogPublisher::Node{rendezvous::AgentIdOf(link_options.incarnation),
+                                        options.hello.host, RoleOf(options)});
   RunLogs::Options log_options;
   log_options.log = options.log;
   log_options.run_id = options.hello.job_id;
@@ -372,6 +372,7 @@ void Node::Do(RestartStore& action) {
   StoreStarted started;
   if (SharesAgentStore()) {
     rendezvous::StoreServer::Options options;
+    options.host = rendezvous::AddressToBind(options_.store_host);
     options.port = options_.store_port;
     auto store = rendezvous::StoreServer::Start(options);
     if (!store.ok()) return Take(StoreFailed{store.status()});

@@ -43,7 +43,7 @@ class StoreServerImpl : public StoreServer {
   absl::Status Begin(const Options& options) {
     UniqueFd listener;
     if (options.listen) {
-      absl::StatusOr<Listener> bound = ListenOn("0.0.0.0", options.port);
+      absl::StatusOr<Listener> bound = ListenOn(options.host, options.port);
       CONVENE_RETURN_IF_ERROR(Annotate(bound.status(), "the job's store"));
       listener = std::move(bound->fd);
       port_ = bound->port;

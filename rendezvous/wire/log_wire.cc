@@ -35,7 +35,7 @@ absl::Status CheckLength(int length, const char* what) {
 LogBatch UnpackBatch(pb::LogBatch&& wire) {
   LogBatch batch;
   batch.watch_id = WatchId(wire.watch_id());
-  batch.incarnation = Incarnation(wire.incarnation());
+  batch.agent = AgentId(wire.agent_id());
   batch.host = std::move(*wire.mutable_host());
   batch.role = std::move(*wire.mutable_role());
   batch.lines.reserve(wire.lines_size());
@@ -74,7 +74,7 @@ pb::WatchLogsRequest ToWire(const LogRequest& request) {
   wire.set_follow(request.follow);
   for (const LogMark& mark : request.seen) {
     pb::LogMark* packed = wire.add_seen();
-    packed->set_incarnation(mark.incarnation.value());
+    packed->set_agent_id(mark.agent.value());
     packed->set_next_line(mark.next_line);
   }
   return wire;
@@ -91,7 +91,7 @@ absl::StatusOr<LogRequest> FromWire(const pb::WatchLogsRequest& wire) {
   request.tail = wire.tail();
   request.follow = wire.follow();
   for (const pb::LogMark& mark : wire.seen()) {
-    request.seen.push_back({Incarnation(mark.incarnation()), mark.next_line()});
+    request.seen.push_back({AgentId(mark.agent_id()), mark.next_line()});
   }
   return request;
 }
@@ -123,15 +123,14 @@ absl::StatusOr<LogNews> FromWire(pb::LogNews&& wire) {
     case pb::LogNews::kStart: {
       LogStart start;
       for (const pb::LogNode& node : wire.start().nodes()) {
-        start.nodes.push_back(
-            {Incarnation(node.incarnation()), node.host(), node.publishes_logs()});
+        start.nodes.push_back({AgentId(node.agent_id()), node.host(), node.publishes_logs()});
       }
       return LogNews(std::move(start));
     }
     case pb::LogNews::kBatch:
       return LogNews(UnpackBatch(std::move(*wire.mutable_batch())));
     case pb::LogNews::kGone:
-      return LogNews(LogsGone{Incarnation(wire.gone().incarnation())});
+      return LogNews(LogsGone{AgentId(wire.gone().agent_id())});
     case pb::LogNews::kEnded:
       return LogNews(RunEnded{wire.ended().phase(), wire.ended().why()});
     case pb::LogNews::BODY_NOT_SET:

@@ -333,7 +333,7 @@ void ToWire(const JobView& view, pb::JobStatus* status) {
   for (const NodeView& node : view.nodes) {
     pb::NodeStatus* wire = status->add_nodes();
     wire->set_host(node.host);
-    wire->set_incarnation(node.incarnation.value());
+    wire->set_agent_id(node.agent.value());
     wire->set_node_rank(node.node_rank);
     wire->set_local_world_size(node.local_world_size);
     wire->set_group_rank(node.group_rank);
@@ -355,7 +355,7 @@ namespace {
 NodeView UnpackNode(const pb::NodeStatus& wire) {
   NodeView node;
   node.host = wire.host();
-  node.incarnation = Incarnation(wire.incarnation());
+  node.agent = AgentId(wire.agent_id());
   node.node_rank = wire.node_rank();
   node.local_world_size = wire.local_world_size();
   node.group_rank = wire.group_rank();
