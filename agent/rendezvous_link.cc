@@ -47,7 +47,7 @@ void RendezvousLink::Open(const rendezvous::Hello& hello, absl::Duration timeout
   const bool host_now = may_host && options_.may_host && server_ == nullptr;
   const std::string host = DialledHost();
   const int port = DialledPort();
-  dialer_ = Thread("dial", [=, this] {
+  absl::StatusOr<Thread> dialer = Thread::Start("dial", [=, this] {
     Post(generation, Dial(hello, timeout, generation, host_now, host, port));
   });
   if (dialer.ok()) {
