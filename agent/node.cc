@@ -22,6 +22,7 @@
 #include "tools/base/random.h"
 #include "tools/base/signals.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/text.h"
 #include "worker_runtime/contract/names.h"
 
 namespace convene::agent {
@@ -156,8 +157,9 @@ bool Node::OpenTimerFile() {
   if (path.empty() && sessions_ != nullptr) path = sessions_->timers_path();
   TimerFile::Listener listener;
   listener.on_expired = [this](const TimerTable::Expired& expired) {
-    const std::string why = absl::StrCat("its timer \"", LastLines::Clean(expired.scope),
-                                         "\" is over (torch.distributed.elastic.timer)");
+    const std::string why =
+        absl::StrCat("its timer \"", Utf8(expired.scope, LastLines::kLongestLine),
+                     "\" is over (torch.distributed.elastic.timer)");
     // A worker is looked at first, so that its stack can be told.
     if (!hang_watch_.Blame(static_cast<pid_t>(expired.pid), why)) timer_file_->Reap(expired.pid);
   };

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "agent/process/last_lines.h"
+#include "tools/base/text.h"
 
 namespace convene::launcher {
 namespace {
@@ -31,7 +31,7 @@ std::string Named(std::vector<std::string> hosts) {
 
 std::string JsonText(const std::string& text) {
   std::string json = "\"";
-  for (const char c : agent::LastLines::Clean(text, text.size())) {
+  for (const char c : Utf8(text)) {
     if (c == '"' || c == '\\') {
       json += {'\\', c};
     } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {

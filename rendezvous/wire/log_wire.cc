@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/text.h"
 
 namespace convene::rendezvous {
 namespace {
@@ -67,8 +68,8 @@ LogsWanted FromWire(const pb::LogsWanted& wire) {
 
 pb::WatchLogsRequest ToWire(const LogRequest& request) {
   pb::WatchLogsRequest wire;
-  wire.set_job_id(request.job_id);
-  for (const std::string& host : request.hosts) wire.add_hosts(host);
+  wire.set_job_id(Utf8(request.job_id));
+  for (const std::string& host : request.hosts) wire.add_hosts(Utf8(host));
   PackFilter(request.filter, wire.mutable_filter());
   wire.set_tail(request.tail);
   wire.set_follow(request.follow);
@@ -99,9 +100,9 @@ absl::StatusOr<LogRequest> FromWire(const pb::WatchLogsRequest& wire) {
 pb::LogBatch ToWire(LogBatch&& batch) {
   pb::LogBatch wire;
   wire.set_watch_id(batch.watch_id.value());
-  wire.set_incarnation(batch.incarnation.value());
-  wire.set_host(batch.host);
-  wire.set_role(batch.role);
+  wire.set_agent_id(batch.agent.value());
+  wire.set_host(Utf8(batch.host));
+  wire.set_role(Utf8(batch.role));
   for (LogLine& line : batch.lines) {
     pb::LogLine* packed = wire.add_lines();
     packed->set_time_us(absl::ToUnixMicros(line.time));

@@ -74,6 +74,20 @@ TEST_CASE("what a viewer asks for crosses the wire whole") {
   CHECK(crossed->seen[0].next_line == 77);
 }
 
+TEST_CASE("a role, a run and a node arrive whatever bytes are in their names") {
+  LogBatch batch;
+  batch.host = batch.role = "r\xff";
+  pb::LogBatch batch_there;
+  CHECK(batch_there.ParseFromString(ToWire(std::move(batch)).SerializeAsString()));
+  CHECK(batch_there.role() == "r?");
+  LogRequest request;
+  request.job_id = "run\xff";
+  request.hosts = {"node\xff"};
+  pb::WatchLogsRequest there;
+  CHECK(there.ParseFromString(ToWire(request).SerializeAsString()));
+  CHECK(there.job_id() == "run?");
+}
+
 TEST_CASE("a request with too many ranks is refused") {
   LogRequest request;
   for (int rank = 0; rank <= kMostFilterEntries; ++rank) request.filter.ranks.insert(rank);
