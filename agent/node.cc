@@ -35,6 +35,9 @@ constexpr absl::Duration kDrainPatience = absl::Seconds(5);
 constexpr absl::Duration kWindUpPatience = absl::Seconds(15);
 // How long viewers of the logs may take for the last lines.
 constexpr absl::Duration kPublishPatience = absl::Seconds(1);
+// How often a process that only hosts the rendezvous looks whether somebody still needs it.
+constexpr absl::Duration kServedInterval = absl::Milliseconds(500);
+constexpr size_t kMostJobsNamed = 4;
 // Of rendezvous::WorkerFailure.
 constexpr size_t kMostFailureLines = 20;
 
@@ -205,6 +208,7 @@ void Node::OnNews(RendezvousLink::News&& news) {
 void Node::OnSignal() {
   signalfd_siginfo info;
   if (read(signals_.get(), &info, sizeof(info)) != sizeof(info)) return;
+  is_told_to_end_ = true;
   Take(SignalReceived{static_cast<int>(info.ssi_signo)});
 }
 
@@ -410,12 +414,16 @@ void Node::Do(CancelHealthCheck&) { health_check_.reset(); }
 
 void Node::Do(Finish& action) { result_ = std::move(action.result); }
 
-void Node::WindUp() {
+void Node::BeginWindUp() {
   wind_up_.emplace(
       kWindUpPatience, result_->exit_code,
       absl::StrCat("convene: ", result_->explanation,
                    "\nconvene: the connection to the rendezvous did not close within ",
                    absl::FormatDuration(kWindUpPatience), "; ended without waiting for it"));
+}
+
+void Node::WindUp() {
+  BeginWindUp();
   if (!console_.Drain(kDrainPatience)) {
     spdlog::warn("nobody reads this command's output: the last of it is lost");
   }
@@ -428,7 +436,34 @@ void Node::WindUp() {
   log_publisher_->Finish(kPublishPatience);
   log_publisher_.reset();
   link_->Close();
+  ServeOtherJobs();
   link_->StopHosting();
+}
+
+// The other jobs' agents know no other rendezvous: without it their workers would be stopped.
+void Node::ServeOtherJobs() {
+  std::vector<std::string> served = link_->ServedJobs();
+  if (served.empty()) return;
+  const std::string jobs = JoinCapped(served, kMostJobsNamed);
+  if (is_told_to_end_) {
+    Log(absl::StrCat("this process hosts the rendezvous of ", jobs, " too, and ends with it"));
+    return;
+  }
+  wind_up_.reset();
+  store_.reset();  // The next run on this machine may want its port.
+  worker_store_port_.Reset();
+  if (!result_->explanation.empty()) Log(result_->explanation);
+  Log(absl::StrCat("this node's part is over, but this process hosts the rendezvous, and ", jobs,
+                   " still needs it: it stays until that is over. A signal (Ctrl-C, SIGTERM) ends "
+                   "it before that"));
+  while (!is_told_to_end_ && !served.empty()) {
+    loop_.RunOnce(Clock::Real().Now() + kServedInterval);
+    served = link_->ServedJobs();
+  }
+  Log(served.empty() ? "no job needs the rendezvous of this process any more: it ends"
+                     : absl::StrCat("told to end: ", JoinCapped(served, kMostJobsNamed),
+                                    " loses its rendezvous"));
+  BeginWindUp();
 }
 
 void Node::HandOnError() {
