@@ -13,9 +13,10 @@ struct AgentResult {
   std::string explanation;  // one paragraph for the person; empty on success
 };
 
-// Blocks until the job is over for this node. Call from the main thread (workers die with the
-// thread that spawned them), with options.ending_signals blocked in every thread: it takes them by
-// signalfd, stops the workers in order and leaves.
+// Blocks until the job is over for this node and, where this process hosts the rendezvous of other
+// jobs, until those are over too or a signal of options.ending_signals comes. Call from the main
+// thread (workers die with the thread that spawned them), with options.ending_signals blocked in
+// every thread: it takes them by signalfd, stops the workers in order and leaves.
 AgentResult RunAgent(const AgentOptions& options);
 
 }  // namespace convene::agent

@@ -22,6 +22,7 @@
 #include "tools/base/testing/poll.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
+#include "tools/base/thread.h"
 #include "tools/base/unique_fd.h"
 
 namespace convene::agent {
@@ -196,6 +197,33 @@ TEST_CASE_METHOD(Fixture, "two workers that do nothing succeed") {
   CHECK(agent.Wait() == 0);
   std::printf("true x 2: %.1f ms\n", absl::ToDoubleMilliseconds(Clock::Real().Now() - begin));
   CHECK(agent.Explanation().empty());
+}
+
+TEST_CASE_METHOD(Fixture,
+                 "what only this node's workers are told of listens on the loopback alone") {
+  // Rows of listening sockets: "<address>:<port> <peer> 0A".
+  AgentProcess agent = Start(Standalone(
+      "port=$(printf ':%04X ' $MASTER_PORT); "
+      "cat /proc/net/tcp /proc/net/tcp6 | grep \"$port.* 0A \" > $TEST_DIR/listeners; "
+      "grep -q 0100007F$port $TEST_DIR/listeners && [ $(wc -l < $TEST_DIR/listeners) = 1 ]",
+      1));
+  CHECK(agent.Wait() == 0);
+}
+
+TEST_CASE_METHOD(Fixture, "an agent without a thread for its store says that the node is unfit") {
+  const ScopedThreadFault fault("store0");
+  AgentProcess agent = Start(Standalone("", 1));
+  CHECK(agent.Wait() == 71);
+  CHECK_THAT(agent.Explanation(), Catch::Contains("cannot start the thread \"store0\""));
+}
+
+TEST_CASE_METHOD(Fixture, "an agent without a thread to dial with tries again, then says why") {
+  const ScopedThreadFault fault("dial");
+  AgentOptions options = Standalone("", 1);
+  options.connect_timeout = absl::Milliseconds(300);
+  AgentProcess agent = Start(options);
+  CHECK(agent.Wait() == 69);
+  CHECK_THAT(agent.Explanation(), Catch::Contains("cannot start the thread \"dial\""));
 }
 
 TEST_CASE_METHOD(Fixture, "workers that fail once run again, and know it") {

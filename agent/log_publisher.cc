@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <system_error>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -45,15 +44,18 @@ void LogPublisher::Publish(const rendezvous::LogsWanted& wanted, const std::stri
   }
   Publication& publication = publications_.emplace_back();
   publication.reader = lines_.Open(wanted.filter, wanted.tail, wanted.follow, wanted.next_line);
-  try {
-    publication.thread = Thread("publish-logs", [this, &publication, watch = wanted.watch_id,
-                                                 endpoint] { Run(&publication, watch, endpoint); });
-  } catch (const std::system_error& error) {
-    spdlog::warn("no thread to publish logs with: {}", error.what());
-    lines_.Forget(publication.reader);
-    publications_.pop_back();
+  absl::StatusOr<Thread> thread =
+      Thread::Start("publish-logs", [this, &publication, watch = wanted.watch_id, endpoint] {
+        Run(&publication, watch, endpoint);
+      });
+  if (thread.ok()) {
+    publication.thread = *std::move(thread);
     return;
   }
+  spdlog::warn("a viewer of `convene logs` gets nothing from this node: {}",
+               std::string(thread.status().message()));
+  lines_.Forget(publication.reader);
+  publications_.pop_back();
 }
 
 void LogPublisher::Run(Publication* publication, WatchId watch, const std::string& endpoint) {
@@ -86,7 +88,7 @@ void LogPublisher::Send(Publication* publication, LogPublication* call, WatchId 
   do {
     batch.is_last = !lines_.Next(*publication->reader, &batch);
     batch.watch_id = watch;
-    batch.incarnation = node_.incarnation;
+    batch.agent = node_.agent;
     batch.host = node_.host;
     batch.role = node_.role;
     batch.next_line = next_line = std::max(next_line, batch.next_line);

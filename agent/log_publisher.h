@@ -26,7 +26,7 @@ class LogPublisher {
   static constexpr size_t kMostAtOnce = 16;
 
   struct Node {
-    Incarnation incarnation;
+    rendezvous::AgentId agent;
     std::string host;
     std::string role;
   };

@@ -24,6 +24,7 @@
 #include "tools/base/signals.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/stop_request.h"
+#include "tools/base/text.h"
 #include "worker_runtime/contract/names.h"
 
 namespace convene::agent {
@@ -36,6 +37,9 @@ constexpr absl::Duration kDrainPatience = absl::Seconds(5);
 constexpr absl::Duration kWindUpPatience = absl::Seconds(15);
 // How long viewers of the logs may take for the last lines.
 constexpr absl::Duration kPublishPatience = absl::Seconds(1);
+// How often a process that only hosts the rendezvous looks whether somebody still needs it.
+constexpr absl::Duration kServedInterval = absl::Milliseconds(500);
+constexpr size_t kMostJobsNamed = 4;
 // Of rendezvous::WorkerFailure.
 constexpr size_t kMostFailureLines = 20;
 
@@ -107,8 +111,8 @@ Node::Node(const AgentOptions& options, std::string program, const std::string& 
   link_ = std::make_unique<RendezvousLink>(
       loop_, link_options, [this](RendezvousLink::News&& news) { OnNews(std::move(news)); });
   log_publisher_ = std::make_unique<LogPublisher>(
-      recent_lines_,
-      LogPublisher::Node{link_options.incarnation, options.hello.host, RoleOf(options)});
+      recent_lines_, LogPublisher::Node{rendezvous::AgentIdOf(link_options.incarnation),
+                                        options.hello.host, RoleOf(options)});
   RunLogs::Options log_options;
   log_options.log = options.log;
   log_options.run_id = options.hello.job_id;
@@ -161,8 +165,9 @@ bool Node::OpenTimerFile() {
   if (path.empty() && sessions_ != nullptr) path = sessions_->timers_path();
   TimerFile::Listener listener;
   listener.on_expired = [this](const TimerTable::Expired& expired) {
-    const std::string why = absl::StrCat("its timer \"", LastLines::Clean(expired.scope),
-                                         "\" is over (torch.distributed.elastic.timer)");
+    const std::string why =
+        absl::StrCat("its timer \"", Utf8(expired.scope, LastLines::kLongestLine),
+                     "\" is over (torch.distributed.elastic.timer)");
     // A worker is looked at first, so that its stack can be told.
     if (!hang_watch_.Blame(static_cast<pid_t>(expired.pid), why)) timer_file_->Reap(expired.pid);
   };
@@ -208,6 +213,7 @@ void Node::OnNews(RendezvousLink::News&& news) {
 void Node::OnSignal() {
   signalfd_siginfo info;
   if (read(signals_.get(), &info, sizeof(info)) != sizeof(info)) return;
+  is_told_to_end_ = true;
   Take(SignalReceived{SignalOf(info)});
   ReleaseHeld();
 }
@@ -405,6 +411,7 @@ void Node::Do(RestartStore& action) {
   StoreStarted started;
   if (SharesAgentStore()) {
     rendezvous::StoreServer::Options options;
+    options.host = rendezvous::AddressToBind(options_.store_host);
     options.port = options_.store_port;
     auto store = rendezvous::StoreServer::Start(options);
     if (!store.ok()) return Take(StoreFailed{store.status()});
@@ -440,12 +447,16 @@ void Node::Do(CancelHealthCheck&) { health_check_.reset(); }
 
 void Node::Do(Finish& action) { result_ = std::move(action.result); }
 
-void Node::WindUp() {
+void Node::BeginWindUp() {
   wind_up_.emplace(
       kWindUpPatience, result_->exit_code,
       absl::StrCat("convene: ", result_->explanation,
                    "\nconvene: the connection to the rendezvous did not close within ",
                    absl::FormatDuration(kWindUpPatience), "; ended without waiting for it"));
+}
+
+void Node::WindUp() {
+  BeginWindUp();
   if (!console_.Drain(kDrainPatience)) {
     spdlog::warn("nobody reads this command's output: the last of it is lost");
   }
@@ -458,7 +469,34 @@ void Node::WindUp() {
   log_publisher_->Finish(kPublishPatience);
   log_publisher_.reset();
   link_->Close();
+  ServeOtherJobs();
   link_->StopHosting();
+}
+
+// The other jobs' agents know no other rendezvous: without it their workers would be stopped.
+void Node::ServeOtherJobs() {
+  std::vector<std::string> served = link_->ServedJobs();
+  if (served.empty()) return;
+  const std::string jobs = JoinCapped(served, kMostJobsNamed);
+  if (is_told_to_end_) {
+    Log(absl::StrCat("this process hosts the rendezvous of ", jobs, " too, and ends with it"));
+    return;
+  }
+  wind_up_.reset();
+  store_.reset();  // The next run on this machine may want its port.
+  worker_store_port_.Reset();
+  if (!result_->explanation.empty()) Log(result_->explanation);
+  Log(absl::StrCat("this node's part is over, but this process hosts the rendezvous, and ", jobs,
+                   " still needs it: it stays until that is over. A signal (Ctrl-C, SIGTERM) ends "
+                   "it before that"));
+  while (!is_told_to_end_ && !served.empty()) {
+    loop_.RunOnce(Clock::Real().Now() + kServedInterval);
+    served = link_->ServedJobs();
+  }
+  Log(served.empty() ? "no job needs the rendezvous of this process any more: it ends"
+                     : absl::StrCat("told to end: ", JoinCapped(served, kMostJobsNamed),
+                                    " loses its rendezvous"));
+  BeginWindUp();
 }
 
 void Node::HandOnError() {

@@ -79,6 +79,10 @@ class Node {
   bool OpenTimerFile();
   // What is left to do when the result is known: the last output, the other agents' Close.
   void WindUp();
+  // From here on the process ends within a bound, whatever a library does.
+  void BeginWindUp();
+  // Waits, until a signal says otherwise, for the end of the jobs that only meet here.
+  void ServeOtherJobs();
   // The first failure's error file, when the job ends with one, for whoever started this agent.
   void HandOnError();
   // A line of the agent's own, that does not get into a worker's redrawn one.
@@ -93,6 +97,7 @@ class Node {
   std::deque<Event> held_;  // TakeEnd's
   MonotonicTime held_until_ = MonotonicTime::InfiniteFuture();
   std::optional<Result> result_;
+  bool is_told_to_end_ = false;  // a signal came
 
   EventLoop loop_;
   const OwnInput input_;

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "rendezvous/net/listen.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/check.h"
 
@@ -13,8 +14,6 @@ namespace {
 
 using rendezvous::AgentStream;
 using rendezvous::Server;
-
-bool IsLoopback(const std::string& host) { return host == "localhost" || host == "127.0.0.1"; }
 
 }  // namespace
 
@@ -48,9 +47,14 @@ void RendezvousLink::Open(const rendezvous::Hello& hello, absl::Duration timeout
   const bool host_now = may_host && options_.may_host && server_ == nullptr;
   const std::string host = DialledHost();
   const int port = DialledPort();
-  dialer_ = Thread("dial", [=, this] {
+  absl::StatusOr<Thread> dialer = Thread::Start("dial", [=, this] {
     Post(generation, Dial(hello, timeout, generation, host_now, host, port));
   });
+  if (dialer.ok()) {
+    dialer_ = *std::move(dialer);
+  } else {
+    Post(generation, Opened{dialer.status(), nullptr});
+  }
 }
 
 RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl::Duration timeout,
@@ -59,9 +63,7 @@ RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl
   Opened opened;
   if (host_now) {
     Server::Options options;
-    if (IsLoopback(host)) {
-      options.host = "127.0.0.1";
-    }
+    options.host = rendezvous::AddressToBind(host);
     options.port = port;
     options.quiet = IsForThisNodeOnly();
     absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);

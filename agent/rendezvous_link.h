@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -61,6 +62,12 @@ class RendezvousLink {
   const std::string& own_host() const { return stream_->own_host(); }
   // This process serves the rendezvous, and its streams go to itself.
   bool is_hosting() const { return server_ != nullptr; }
+  // Jobs that need the rendezvous of this process; none when it does not host one, or when nobody
+  // else can know its port.
+  std::vector<std::string> ServedJobs() {
+    return server_ == nullptr || IsForThisNodeOnly() ? std::vector<std::string>()
+                                                     : server_->ServedJobs();
+  }
   // Lost when no stream is open.
   void Send(Epoch epoch, rendezvous::AgentEvent event);
 

@@ -6,11 +6,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "agent/process/last_lines.h"
+#include "tools/base/text.h"
 
 namespace convene::launcher {
 namespace {
 
+using rendezvous::AgentId;
 using rendezvous::LogBatch;
 using rendezvous::LogLine;
 
@@ -30,7 +31,7 @@ std::string Named(std::vector<std::string> hosts) {
 
 std::string JsonText(const std::string& text) {
   std::string json = "\"";
-  for (const char c : agent::LastLines::Clean(text, text.size())) {
+  for (const char c : Utf8(text)) {
     if (c == '"' || c == '\\') {
       json += {'\\', c};
     } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
@@ -70,8 +71,8 @@ void LogsView::Take(rendezvous::LogStart start) {
   std::vector<std::string> old;
   for (rendezvous::LogNode& node : start.nodes) {
     if (node.publishes_logs) {
-      unanswered_.insert(node.incarnation);
-      hosts_.emplace(node.incarnation, std::move(node.host));
+      unanswered_.insert(node.agent);
+      hosts_.emplace(node.agent, std::move(node.host));
     } else {
       old.push_back(std::move(node.host));
     }
@@ -83,23 +84,23 @@ void LogsView::Take(rendezvous::LogStart start) {
 }
 
 void LogsView::Take(LogBatch batch) {
-  const bool is_new = hosts_.emplace(batch.incarnation, batch.host).second;
-  if (is_new && next_line_.count(batch.incarnation) == 0) Note(batch.host + " has joined");
-  next_line_[batch.incarnation] = batch.next_line;
-  if (batch.caught_up) unanswered_.erase(batch.incarnation);
-  if (batch.is_last) complete_.insert(batch.incarnation);
+  const bool is_new = hosts_.emplace(batch.agent, batch.host).second;
+  if (is_new && next_line_.count(batch.agent) == 0) Note(batch.host + " has joined");
+  next_line_[batch.agent] = batch.next_line;
+  if (batch.caught_up) unanswered_.erase(batch.agent);
+  if (batch.is_last) complete_.insert(batch.agent);
   if (batch.lost_lines > 0) ShowLoss(batch.host, batch.lost_lines);
   if (!is_live_) return Hold(std::move(batch));
   for (const LogLine& line : batch.lines) Show(batch.host, batch.role, line);
 }
 
 void LogsView::Take(const rendezvous::LogsGone& gone) {
-  unanswered_.erase(gone.incarnation);
-  const auto node = hosts_.find(gone.incarnation);
+  unanswered_.erase(gone.agent);
+  const auto node = hosts_.find(gone.agent);
   if (node == hosts_.end()) return;
   // At the end all go.
   if (options_.follow && !ended_.has_value()) Note(node->second + " is gone");
-  if (options_.follow && complete_.count(gone.incarnation) == 0) NoteCutOff({node->second});
+  if (options_.follow && complete_.count(gone.agent) == 0) NoteCutOff({node->second});
   hosts_.erase(node);
 }
 
@@ -160,7 +161,7 @@ void LogsView::OnTime(MonotonicTime now) {
   if (now < deadline_) return;
   if (has_started_ && !unanswered_.empty()) {
     std::vector<std::string> silent;
-    for (const Incarnation node : unanswered_) silent.push_back(hosts_.at(node));
+    for (const AgentId agent : unanswered_) silent.push_back(hosts_.at(agent));
     Note(absl::StrCat("no answer within ", absl::FormatDuration(kAnswerPatience), " from ",
                       Named(std::move(silent))));
     unanswered_.clear();
@@ -172,8 +173,8 @@ void LogsView::OnTime(MonotonicTime now) {
 
 void LogsView::ForgetHosts() {
   std::vector<std::string> cut_off;
-  for (const auto& [incarnation, host] : hosts_) {
-    if (complete_.count(incarnation) == 0) cut_off.push_back(host);
+  for (const auto& [agent, host] : hosts_) {
+    if (complete_.count(agent) == 0) cut_off.push_back(host);
   }
   hosts_.clear();
   if (!cut_off.empty()) NoteCutOff(std::move(cut_off));
@@ -208,8 +209,8 @@ std::vector<LogsView::Chunk> LogsView::TakeChunks() { return std::exchange(chunk
 
 std::vector<rendezvous::LogMark> LogsView::seen() const {
   std::vector<rendezvous::LogMark> marks;
-  for (const auto& [incarnation, next_line] : next_line_) {
-    if (marks.size() < kMostMarks) marks.push_back({incarnation, next_line});
+  for (const auto& [agent, next_line] : next_line_) {
+    if (marks.size() < kMostMarks) marks.push_back({agent, next_line});
   }
   return marks;
 }

@@ -81,10 +81,10 @@ class LogsView {
   void Decide(MonotonicTime now);
 
   const Options options_;
-  std::map<Incarnation, std::string> hosts_;   // of nodes that publish
-  std::map<Incarnation, uint64_t> next_line_;  // of nodes that have published
-  std::set<Incarnation> unanswered_;           // asked, and not caught up yet
-  std::set<Incarnation> complete_;             // have sent all there is
+  std::map<rendezvous::AgentId, std::string> hosts_;   // of nodes that publish
+  std::map<rendezvous::AgentId, uint64_t> next_line_;  // of nodes that have published
+  std::set<rendezvous::AgentId> unanswered_;           // asked, and not caught up yet
+  std::set<rendezvous::AgentId> complete_;             // have sent all there is
   bool has_started_ = false;
   bool is_live_ = false;  // the lines from before have been shown
   std::vector<HeldLine> held_;

@@ -7,6 +7,7 @@
 namespace convene::launcher {
 namespace {
 
+using rendezvous::AgentId;
 using rendezvous::LogBatch;
 using rendezvous::LogsGone;
 using rendezvous::LogStart;
@@ -17,7 +18,7 @@ const absl::Time kTime = absl::FromUnixMicros(1'763'769'600'000'000);
 
 LogBatch Batch(int node, std::vector<std::pair<int, std::string>> lines, bool caught_up = false) {
   LogBatch batch;
-  batch.incarnation = Incarnation(static_cast<uint64_t>(node));
+  batch.agent = AgentId(static_cast<uint64_t>(node));
   batch.host = "node" + std::to_string(node);
   batch.role = "default";
   for (auto& [second, text] : lines) {
@@ -32,7 +33,7 @@ LogStart Nodes(int count) {
   LogStart start;
   for (int node = 1; node <= count; ++node) {
     start.nodes.push_back(
-        {Incarnation(static_cast<uint64_t>(node)), "node" + std::to_string(node), true});
+        {AgentId(static_cast<uint64_t>(node)), "node" + std::to_string(node), true});
   }
   return start;
 }
@@ -88,7 +89,7 @@ TEST_CASE("who follows sees what comes at once, and who goes and joins") {
   view.Take(kNow, Batch(1, {{2, "b"}}));
   CHECK(Shown(view) == "[1] b\n");
   view.Take(kNow, Batch(3, {{2, "c"}}));
-  view.Take(kNow, LogsGone{Incarnation(1)});
+  view.Take(kNow, LogsGone{AgentId(1)});
   CHECK(Shown(view, true) ==
         "convene: node3 has joined\nconvene: node1 is gone\n"
         "convene: the last lines of node1 may be missing here\n");
@@ -102,13 +103,13 @@ TEST_CASE("following ends with the run, after the last lines of all nodes") {
   view.Take(kNow, Batch(2, {}, true));
   view.Take(kNow, RunEnded{"succeeded", "all nodes did"});
   CHECK(!view.done());
-  view.Take(kNow, LogsGone{Incarnation(1)});
+  view.Take(kNow, LogsGone{AgentId(1)});
   CHECK(Shown(view, true) == "convene: the last lines of node1 may be missing here\n");
   LogBatch last = Batch(2, {{1, "last"}});
   last.is_last = true;
   view.Take(kNow, last);
   CHECK(Shown(view) == "[2] last\n");
-  view.Take(kNow, LogsGone{Incarnation(2)});
+  view.Take(kNow, LogsGone{AgentId(2)});
   CHECK(view.done());
   CHECK(Shown(view, true) == "convene: the run run is over: succeeded (all nodes did)\n");
 }
@@ -144,7 +145,7 @@ TEST_CASE("a viewer that comes back asks for the lines that it has not had") {
   view.Take(kNow, Batch(1, {{1, "a"}}, true));
   view.Take(kNow, Batch(1, {{2, "b"}, {3, "c"}}));
   REQUIRE(view.seen().size() == 1);
-  CHECK(view.seen()[0].incarnation == Incarnation(1));
+  CHECK(view.seen()[0].agent == AgentId(1));
   CHECK(view.seen()[0].next_line == 3);
 }
 
@@ -163,7 +164,7 @@ TEST_CASE("lost lines are told where they are missing") {
 
 TEST_CASE("an agent of an older version is named") {
   LogsView view = ViewOf(false);
-  view.Take(kNow, LogStart{{{Incarnation(1), "node1", false}}});
+  view.Take(kNow, LogStart{{{AgentId(1), "node1", false}}});
   CHECK(view.done());
   CHECK_THAT(Shown(view, true), Catch::Contains("not shown: node1, whose agents are of an older"));
 }

@@ -76,6 +76,8 @@ int RunAsTorchrun(const std::vector<std::string>& arguments) {
 int main(int argc, char** argv) {
   const std::string called = argc > 0 ? argv[0] : "";
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
-  if (called.substr(called.rfind('/') + 1) == "torchrun") return RunAsTorchrun(arguments);
-  return RunAsConvene(arguments);
+  const bool is_torchrun = called.substr(called.rfind('/') + 1) == "torchrun";
+  return convene::ExitCodeOfMain(is_torchrun ? "torchrun" : "convene", [&] {
+    return is_torchrun ? RunAsTorchrun(arguments) : RunAsConvene(arguments);
+  });
 }

@@ -132,19 +132,19 @@ std::string NodeLine(const NodeView& node) {
 
 // The lines of the nodes that are not as they were.
 std::vector<std::string> NodeChanges(const JobView& before, const JobView& after) {
-  // Of one host several agents may run: an agent is its incarnation.
+  // Of one host several agents may run: its id tells them apart.
   std::unordered_map<uint64_t, const NodeView*> old;
-  for (const NodeView& node : before.nodes) old[node.incarnation.value()] = &node;
+  for (const NodeView& node : before.nodes) old[node.agent.value()] = &node;
   std::vector<std::string> lines;
   for (const NodeView& node : after.nodes) {
-    const auto found = old.find(node.incarnation.value());
+    const auto found = old.find(node.agent.value());
     if (found == old.end() || NodeLine(*found->second) != NodeLine(node)) {
       lines.push_back(NodeLine(node));
     }
     if (found != old.end()) old.erase(found);
   }
   for (const NodeView& node : before.nodes) {
-    if (old.count(node.incarnation.value()) > 0) lines.push_back(node.host + ": gone");
+    if (old.count(node.agent.value()) > 0) lines.push_back(node.host + ": gone");
   }
   return lines;
 }

@@ -14,7 +14,7 @@ namespace {
 rendezvous::NodeView Node(const std::string& host, int group_rank, const std::string& state) {
   rendezvous::NodeView node;
   node.host = host;
-  node.incarnation = Incarnation(std::hash<std::string>()(host));
+  node.agent = rendezvous::AgentId(std::hash<std::string>()(host));
   node.local_world_size = 8;
   node.group_rank = group_rank;
   node.state = state;

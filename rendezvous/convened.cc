@@ -1,7 +1,6 @@
 // convened: the rendezvous daemon as a program of its own.
 
 #include <cstdio>
-#include <exception>
 #include <string>
 
 #include "CLI/CLI.hpp"
@@ -64,10 +63,5 @@ int Main(int argc, char** argv) {
 }  // namespace convene::rendezvous
 
 int main(int argc, char** argv) {
-  try {
-    return convene::rendezvous::Main(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "convened: %s\n", error.what());
-    return static_cast<int>(convene::ExitCode::kInternal);
-  }
+  return convene::ExitCodeOfMain("convened", [&] { return convene::rendezvous::Main(argc, argv); });
 }

@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "agent/process/last_lines.h"
+#include "tools/base/text.h"
 
 namespace convene::agent {
 namespace {
@@ -47,7 +48,7 @@ std::vector<std::string> NonEmptyLines(const std::string& text) {
   std::vector<std::string> lines;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     line = absl::StripTrailingAsciiWhitespace(line);
-    if (!line.empty()) lines.push_back(LastLines::Clean(line));
+    if (!line.empty()) lines.push_back(Utf8(line, LastLines::kLongestLine));
   }
   return lines;
 }

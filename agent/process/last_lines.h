@@ -16,12 +16,8 @@ class LastLines {
   static constexpr size_t kLongestLine = 500;  // bytes; the rest of a longer line is cut off
 
   void Add(absl::string_view line);
-  // Oldest first, each as Clean makes it.
+  // Oldest first, each as Utf8() makes it.
   std::vector<std::string> Get() const;
-
-  // At most `longest` bytes of `line`; bytes that are not UTF-8 become '?': the report travels
-  // in protobuf strings, which allow nothing else.
-  static std::string Clean(absl::string_view line, size_t longest = kLongestLine);
 
  private:
   std::array<std::string, kLines> lines_;  // a ring

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -170,11 +169,8 @@ absl::Status LogDisk::Begin() {
   timer_.Reset(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
   if (!shared_->news.valid() || !timer_.valid())
     return ErrnoStatus(errno, "the log thread's files");
-  try {
-    thread_ = Thread("log-disk", [shared = shared_] { shared->Run(); });
-  } catch (const std::system_error& error) {
-    return ErrnoStatus(error.code().value(), "start the log thread");
-  }
+  CONVENE_ASSIGN_OR_RETURN(thread_,
+                           Thread::Start("log-disk", [shared = shared_] { shared->Run(); }));
   loop_.Watch(shared_->news.get(), [this] { OnNews(); });
   loop_.Watch(timer_.get(), [this] { OnTimer(); });
   return absl::OkStatus();

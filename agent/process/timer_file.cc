@@ -17,6 +17,7 @@
 #include "agent/process/last_lines.h"
 #include "tools/base/clock.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/text.h"
 
 namespace convene::agent {
 namespace {
@@ -99,8 +100,8 @@ void TimerFile::OnLine(const std::string& line) {
   const std::optional<TimerRequest> request = ParseTimerRequest(line);
   if (!request.has_value()) {
     if (!std::exchange(has_told_of_nonsense_, true)) {
-      listener_.on_log(absl::StrCat("timers: what comes on ", path_,
-                                    " is no timer of PyTorch's: ", LastLines::Clean(line)));
+      listener_.on_log(absl::StrCat("timers: what comes on ", path_, " is no timer of PyTorch's: ",
+                                    Utf8(line, LastLines::kLongestLine)));
     }
     return;
   }
@@ -142,8 +143,8 @@ void TimerFile::Forget(int64_t pid) {
 void TimerFile::OnTime() {
   for (const TimerTable::Expired& expired : table_.TakeExpired(Clock::Real().Now())) {
     listener_.on_log(absl::StrCat(
-        "process ", expired.pid, ": its timer \"", LastLines::Clean(expired.scope), "\" is over",
-        expired.signal > 0 ? "" : "; it has no signal, so nothing is done"));
+        "process ", expired.pid, ": its timer \"", Utf8(expired.scope, LastLines::kLongestLine),
+        "\" is over", expired.signal > 0 ? "" : "; it has no signal, so nothing is done"));
     const auto found = processes_.find(expired.pid);
     if (expired.signal == 0 || found == processes_.end()) continue;
     found->second.signal = expired.signal;

@@ -9,6 +9,7 @@
 #include "rendezvous/wire/wire.h"
 #include "tools/base/clock.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/text.h"
 
 namespace convene::rendezvous {
 namespace {
@@ -25,7 +26,7 @@ class GrpcStatusClient final : public StatusClient {
     context.set_deadline(
         gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(left_ms, GPR_TIMESPAN)));
     pb::StatusRequest request;
-    request.set_job_id(job_id);
+    request.set_job_id(Utf8(job_id));
     pb::StatusReply reply;
     const absl::Status asked = FromGrpc(stub_->Status(&context, request, &reply));
     switch (asked.code()) {

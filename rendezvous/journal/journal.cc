@@ -52,11 +52,12 @@ absl::StatusOr<size_t> CheckFileHeader(absl::string_view content, const std::str
   return end + 1;
 }
 
+// For its user alone: who knows an agent's incarnation can take its place.
 absl::StatusOr<UniqueFd> OpenFile(const std::string& path, int flags) {
   if (const int error = FileFault(FileOp::kOpen, path)) {
     return ErrnoStatus(error, absl::StrCat("open ", path));
   }
-  UniqueFd fd(open(path.c_str(), flags | O_CLOEXEC, 0644));
+  UniqueFd fd(open(path.c_str(), flags | O_CLOEXEC, 0600));
   if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
   return fd;
 }

@@ -105,6 +105,10 @@ absl::StatusOr<Listener> Open(const std::string& host, int port, bool listens) {
 
 }  // namespace
 
+std::string AddressToBind(const std::string& told_host) {
+  return told_host == "localhost" || told_host == "127.0.0.1" ? "127.0.0.1" : "0.0.0.0";
+}
+
 absl::StatusOr<Listener> ListenOn(const std::string& host, int port) {
   return Open(host, port, true);
 }

@@ -16,6 +16,10 @@ struct Listener {
 // How the message of each status below begins.
 inline constexpr char kCannotListen[] = "cannot listen on ";
 
+// PURE. The address to bind for a port that others are told as `told_host`:port. What is told as
+// this machine's loopback is for this machine alone; else all addresses.
+std::string AddressToBind(const std::string& told_host);
+
 // Binds `host` and listens; port 0 is any free one. 0.0.0.0 and :: are each all addresses, of IPv6
 // (where there is any) and IPv4. AlreadyExists when the port is taken, InvalidArgument for an
 // address that is not this machine's, PermissionDenied for a port of the system's.

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
@@ -34,6 +35,24 @@ TEST_CASE("a link in the place of the note is none") {
   REQUIRE_OK(WriteFileAtomic(state.File("note"), state.path()));
   REQUIRE(symlink(state.File("note").c_str(), PortMark::PathOf(1, notes.path()).c_str()) == 0);
   CHECK_FALSE(PortMark::Find(1, notes.path()).has_value());
+}
+
+TEST_CASE("a note is not written through a link that somebody laid out for it") {
+  const testing::TempDir notes;
+  const testing::TempDir state;
+  const std::string victim = state.File("victim");
+  REQUIRE_OK(WriteFileAtomic(victim, "precious"));
+  const std::string path = PortMark::PathOf(2, notes.path());
+  // Where the note is written before it has its name.
+  REQUIRE(symlink(victim.c_str(), absl::StrCat(path, ".tmp.", getpid()).c_str()) == 0);
+  const auto mark = PortMark::Leave(2, state.path(), notes.path());
+  REQUIRE_OK(mark);
+  const auto kept = ReadFile(victim);
+  REQUIRE_OK(kept);
+  CHECK(*kept == "precious");
+  const auto note = ReadFile(path);
+  REQUIRE_OK(note);
+  CHECK(*note == state.path());
 }
 
 }  // namespace

@@ -102,7 +102,7 @@ JobView Describe(MonotonicTime now, const std::string& job_id, const JobState& s
   for (const auto& [id, node] : state.nodes()) {
     NodeView& of_node = view.nodes.emplace_back();
     of_node.host = node.host;
-    of_node.incarnation = node.incarnation;
+    of_node.agent = AgentIdOf(node.incarnation);
     of_node.node_rank = node.node_rank;
     of_node.local_world_size = node.local_world_size;
     of_node.group_rank = node.state == NodeState::kRunning ? node.group_rank : -1;

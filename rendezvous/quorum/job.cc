@@ -14,11 +14,13 @@ namespace {
 // Heartbeats in a lease: two may be lost or late.
 constexpr int kHeartbeatsPerLease = 3;
 
+// The claimant may be anybody: the text must not tell the holder's incarnation, by which a stream
+// takes its place.
 absl::Status RefusedRank(const Node& holder, const Node& claimant) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "node rank ", holder.node_rank, " is taken: ", holder.host, " (incarnation ",
-      holder.incarnation.value(), ") holds it and is alive, ", claimant.host, " (incarnation ",
-      claimant.incarnation.value(), ") asks for it too. Give each node its own --node-rank"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("node rank ", holder.node_rank, " is taken: an agent of ", holder.host,
+                   " holds it and is alive, another one of ", claimant.host,
+                   " asks for it too. Give each node its own --node-rank"));
 }
 
 const char* KindText(const Decision& decision) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "rendezvous/quorum/agent_id.h"
 #include "rendezvous/quorum/messages.h"
 #include "tools/base/strong_int.h"
 
@@ -13,7 +14,7 @@ namespace convene::rendezvous {
 
 struct NodeView {
   std::string host;
-  Incarnation incarnation;
+  AgentId agent;
   int node_rank = -1;
   int local_world_size = 1;
   int group_rank = -1;  // -1: not in the current epoch

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "rendezvous/quorum/agent_id.h"
 #include "tools/base/strong_int.h"
 
 namespace convene::rendezvous {
@@ -47,7 +48,7 @@ struct LogLine {
 
 struct LogBatch {
   WatchId watch_id;
-  Incarnation incarnation;
+  AgentId agent;
   std::string host;
   std::string role;
   std::vector<LogLine> lines;
@@ -58,7 +59,7 @@ struct LogBatch {
 };
 
 struct LogMark {
-  Incarnation incarnation;
+  AgentId agent;
   uint64_t next_line = 0;
 };
 
@@ -72,7 +73,7 @@ struct LogRequest {
 };
 
 struct LogNode {
-  Incarnation incarnation;
+  AgentId agent;
   std::string host;
   bool publishes_logs = false;
 };
@@ -82,7 +83,7 @@ struct LogStart {
 };
 
 struct LogsGone {
-  Incarnation incarnation;
+  AgentId agent;
 };
 
 struct RunEnded {

@@ -135,6 +135,11 @@ absl::StatusOr<std::vector<JobView>> Daemon::Views(const std::string& job_id) {
   return table_.Views(now, job_id);
 }
 
+std::vector<std::string> Daemon::ServedJobs() {
+  MutexLock lock(&mutex_);
+  return table_.ServedJobs();
+}
+
 DaemonCounters Daemon::Counters() {
   MutexLock lock(&mutex_);
   DaemonCounters counters = counters_;

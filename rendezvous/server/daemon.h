@@ -78,6 +78,8 @@ class Daemon final : public LogAgents {
 
   absl::StatusOr<std::vector<JobView>> Views(const std::string& job_id);
   DaemonCounters Counters();
+  // As JobTable's.
+  std::vector<std::string> ServedJobs();
 
   absl::StatusOr<LogStart> WatchLogs(WatchId watch, const LogRequest& request) override;
   void UnwatchLogs(WatchId watch) override;

@@ -22,7 +22,7 @@ bool IsAsked(const LogRequest& request, const std::string& host) {
          std::find(request.hosts.begin(), request.hosts.end(), host) != request.hosts.end();
 }
 
-bool IsBefore(const LogMark& a, const LogMark& b) { return a.incarnation < b.incarnation; }
+bool IsBefore(const LogMark& a, const LogMark& b) { return a.agent < b.agent; }
 
 absl::Status CheckHosts(const LogRequest& request, const std::vector<JobTable::LogSource>& nodes) {
   std::set<std::string> there;
@@ -76,8 +76,8 @@ void Daemon::AskForLogs(WatchId watch, const LogRequest& request, const JobTable
   if (!source.node.publishes_logs) return;
   LogsWanted wanted{watch, request.filter, request.tail, request.follow, 0};
   const auto mark = std::lower_bound(request.seen.begin(), request.seen.end(),
-                                     LogMark{source.node.incarnation, 0}, IsBefore);
-  if (mark != request.seen.end() && mark->incarnation == source.node.incarnation) {
+                                     LogMark{source.node.agent, 0}, IsBefore);
+  if (mark != request.seen.end() && mark->agent == source.node.agent) {
     wanted.next_line = mark->next_line;
   }
   // It does not wait for the disk: it says nothing about the job. Agents take it at any time.

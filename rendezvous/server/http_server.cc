@@ -97,7 +97,7 @@ class HttpServerImpl final : public HttpServer {
 
   absl::Status Begin() {
     CONVENE_RETURN_IF_ERROR(Watch(EPOLL_CTL_ADD, doorbell_.get(), EPOLLIN, kDoorbellEvent));
-    thread_ = Thread("http", [this] { Loop(); });
+    CONVENE_ASSIGN_OR_RETURN(thread_, Thread::Start("http", [this] { Loop(); }));
     return absl::OkStatus();
   }
 

@@ -181,6 +181,14 @@ void JobTable::Tick(MonotonicTime now, Outbox* outbox) {
   }
 }
 
+std::vector<std::string> JobTable::ServedJobs() const {
+  std::vector<std::string> served;
+  for (const auto& [id, entry] : jobs_) {
+    if (!entry.job.closed() && !entry.job.state().nodes().empty()) served.push_back(id);
+  }
+  return served;
+}
+
 const Job* JobTable::Find(const std::string& job_id) const {
   const auto found = jobs_.find(job_id);
   return found == jobs_.end() ? nullptr : &found->second.job;

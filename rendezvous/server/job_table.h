@@ -76,6 +76,8 @@ class JobTable {
   // nullopt when `id` is in no job (any more).
   std::optional<LogSource> LogSourceOf(MemberId id) const;
 
+  // Ids of the jobs that are not over and have a node.
+  std::vector<std::string> ServedJobs() const;
   // nullptr when no job of this id is known. Valid until the next call that is not const.
   const Job* Find(const std::string& job_id) const;
 

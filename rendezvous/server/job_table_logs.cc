@@ -82,7 +82,7 @@ std::optional<JobTable::LogSource> JobTable::LogSourceOf(MemberId id) const {
   const Membership& membership = found->second;
   const Node* node = membership.entry->job.state().Find(id);
   if (node == nullptr) return std::nullopt;
-  return LogSource{id, {membership.incarnation, node->host, membership.publishes_logs}};
+  return LogSource{id, {AgentIdOf(membership.incarnation), node->host, membership.publishes_logs}};
 }
 
 }  // namespace convene::rendezvous

@@ -16,7 +16,7 @@ pb::LogNews NewsOf(const LogStart& start) {
   news.mutable_start();
   for (const LogNode& node : start.nodes) {
     pb::LogNode* packed = news.mutable_start()->add_nodes();
-    packed->set_incarnation(node.incarnation.value());
+    packed->set_agent_id(node.agent.value());
     packed->set_host(node.host);
     packed->set_publishes_logs(node.publishes_logs);
   }
@@ -142,8 +142,7 @@ LogHub::Answer LogHub::Publish(const std::shared_ptr<Publisher>& publisher, pb::
   return answer;
 }
 
-void LogHub::Leave(WatchId id, Incarnation incarnation,
-                   const std::shared_ptr<Publisher>& publisher) {
+void LogHub::Leave(WatchId id, AgentId agent, const std::shared_ptr<Publisher>& publisher) {
   Calls calls;
   {
     MutexLock lock(&mutex_);
@@ -154,7 +153,7 @@ void LogHub::Leave(WatchId id, Incarnation incarnation,
     watch.waiting.erase(std::remove(watch.waiting.begin(), watch.waiting.end(), publisher),
                         watch.waiting.end());
     pb::LogNews news;
-    news.mutable_gone()->set_incarnation(incarnation.value());
+    news.mutable_gone()->set_agent_id(agent.value());
     Push(std::move(news), &watch, &calls);
   }
   Perform(calls);

@@ -72,7 +72,7 @@ class LogHub {
   enum class Answer { kReadOn, kWait, kEnd };
   Answer Publish(const std::shared_ptr<Publisher>& publisher, pb::LogBatch batch);
   // After its first Publish, once. It is not called any more.
-  void Leave(WatchId watch, Incarnation incarnation, const std::shared_ptr<Publisher>& publisher);
+  void Leave(WatchId watch, AgentId agent, const std::shared_ptr<Publisher>& publisher);
 
   // The run of this watch is over.
   void EndRun(WatchId watch, const RunEnded& ended);

@@ -21,7 +21,7 @@ class FakeAgents final : public LogAgents {
   absl::StatusOr<LogStart> WatchLogs(WatchId watch, const LogRequest& request) override {
     if (request.job_id != "run") return absl::NotFoundError("no such run");
     watches.push_back(watch);
-    return LogStart{{{Incarnation(1), "node1", true}}};
+    return LogStart{{{AgentId(1), "node1", true}}};
   }
   void UnwatchLogs(WatchId watch) override { unwatched.push_back(watch); }
 
@@ -49,10 +49,10 @@ LogRequest RequestOf(const std::string& job_id = "run") {
   return request;
 }
 
-pb::LogBatch BatchOf(WatchId watch, uint64_t incarnation, size_t bytes = 10) {
+pb::LogBatch BatchOf(WatchId watch, uint64_t agent, size_t bytes = 10) {
   pb::LogBatch batch;
   batch.set_watch_id(watch.value());
-  batch.set_incarnation(incarnation);
+  batch.set_agent_id(agent);
   batch.add_lines()->set_text(std::string(bytes, 'x'));
   return batch;
 }
@@ -98,9 +98,9 @@ TEST_CASE("a viewer hears whom the daemon asked, then what they publish, and is 
   CHECK(TakeNews(one.hub, one.watch).batch().lines_size() == 1);
   CHECK(TakeNews(one.hub, one.watch).has_batch());
   CHECK(SaysNothing(one.hub, one.watch));
-  one.hub.Leave(one.watch, Incarnation(1), publisher);
+  one.hub.Leave(one.watch, AgentId(1), publisher);
   CHECK(one.viewer->wakes == 2);
-  CHECK(TakeNews(one.hub, one.watch).gone().incarnation() == 1);
+  CHECK(TakeNews(one.hub, one.watch).gone().agent_id() == 1);
 }
 
 TEST_CASE("while a viewer does not read, little is kept and its publishers wait") {
@@ -156,7 +156,7 @@ TEST_CASE("when a viewer is gone its publishers end, and the daemon asks nobody 
   CHECK(one.agents.unwatched == std::vector<WatchId>{one.watch});
   CHECK(TakeEnd(one.hub, one.watch).code() == absl::StatusCode::kCancelled);
   CHECK(one.hub.Publish(publisher, BatchOf(one.watch, 1)) == LogHub::Answer::kEnd);
-  one.hub.Leave(one.watch, Incarnation(1), publisher);
+  one.hub.Leave(one.watch, AgentId(1), publisher);
 }
 
 TEST_CASE("a viewer that waits is woken to hear that its watch was closed") {
@@ -221,7 +221,7 @@ TEST_CASE("a daemon that stops with its run lets the agents say their last lines
   REQUIRE(SaysNothing(one.hub, one.watch));
   one.hub.Publish(publisher, BatchOf(one.watch, 1));
   CHECK(TakeNews(one.hub, one.watch).has_batch());
-  one.hub.Leave(one.watch, Incarnation(1), publisher);
+  one.hub.Leave(one.watch, AgentId(1), publisher);
   CHECK(TakeNews(one.hub, one.watch).has_gone());
   CHECK(TakeEnd(one.hub, one.watch).ok());
 }
@@ -272,7 +272,7 @@ TEST_CASE("the agents of a run are asked, also one that joins later; an older on
   const auto first = one.Join("node1", 1);
   const auto old = one.Join("node2", 2, /*publishes=*/false);
   LogRequest request = RequestOf();
-  request.seen = {{Incarnation(9), 7}, {Incarnation(1), 55}};
+  request.seen = {{AgentIdOf(Incarnation(9)), 7}, {AgentIdOf(Incarnation(1)), 55}};
   const auto start = one.daemon.WatchLogs(WatchId(7), request);
   REQUIRE_OK(start);
   CHECK(start->nodes.size() == 2);

@@ -54,7 +54,7 @@ void PublishStream::OnReadDone(bool ok) {
   const WatchId watch(incoming_.watch_id());
   if (watch_ != WatchId() && watch != watch_) return End();  // a call is for one watch
   watch_ = watch;
-  incarnation_ = Incarnation(incoming_.incarnation());
+  agent_ = AgentId(incoming_.agent_id());
   const LogHub::Answer answer = hub_->Publish(self_, std::move(incoming_));
   if (answer == LogHub::Answer::kEnd) return End();
   if (answer == LogHub::Answer::kReadOn) Resume();
@@ -88,7 +88,7 @@ void PublishStream::End() {
 }
 
 void PublishStream::OnDone() {
-  if (watch_ != WatchId()) hub_->Leave(watch_, incarnation_, self_);
+  if (watch_ != WatchId()) hub_->Leave(watch_, agent_, self_);
   self_.reset();
 }
 

@@ -58,7 +58,7 @@ class PublishStream final : public grpc::ServerBidiReactor<pb::LogBatch, pb::Pub
   std::shared_ptr<PublishStream> self_;  // until OnDone
   // Of the first batch; 0 before.
   WatchId watch_;
-  Incarnation incarnation_;
+  AgentId agent_;
   pb::LogBatch incoming_;  // of the one read under way
 
   Mutex mutex_;

@@ -174,6 +174,7 @@ class PortServer final : public Server {
   }
 
   int port() const override { return front_->port(); }
+  std::vector<std::string> ServedJobs() override { return daemon_.ServedJobs(); }
 
  private:
   absl::Status StartGrpc() {

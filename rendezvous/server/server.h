@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -32,6 +33,8 @@ class Server {
   virtual ~Server() = default;
 
   virtual int port() const = 0;
+  // Ids of the jobs that are not over and have a node: they need this server.
+  virtual std::vector<std::string> ServedJobs() = 0;
 };
 
 }  // namespace convene::rendezvous

@@ -1,15 +1,20 @@
 #include "rendezvous/server/web.h"
 
 #include <catch2/catch.hpp>
+#include <cstdint>
 #include <memory>
 #include <string>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "rendezvous/quorum/messages.h"
 #include "tools/base/clock.h"
 
 namespace convene::rendezvous {
 namespace {
+
+// Of the two nodes.
+constexpr uint64_t kIncarnations[] = {0x1234567812345678, 0x8765432187654321};
 
 class DeafSink final : public StreamSink {
  public:
@@ -21,7 +26,7 @@ class DeafSink final : public StreamSink {
 class WebTest {
  public:
   WebTest() {
-    for (const uint64_t incarnation : {1, 2}) {
+    for (const uint64_t incarnation : kIncarnations) {
       const MemberId id = daemon_.Open(std::make_shared<DeafSink>());
       Hello hello;
       hello.job_id = "llama";
@@ -69,8 +74,20 @@ TEST_CASE_METHOD(WebTest,
   CHECK(Get("/favicon.ico").code == 404);
 }
 
+TEST_CASE_METHOD(WebTest, "nothing that is served tells an agent's incarnation") {
+  for (const char* path : {"/", "/status", "/metrics"}) {
+    const std::string body = *Get(path).body;
+    for (const uint64_t incarnation : kIncarnations) {
+      CHECK_FALSE(absl::StrContains(body, absl::StrCat(incarnation)));
+    }
+  }
+  CHECK(absl::StrContains(
+      *Get("/status").body,
+      absl::StrCat("\"agent_id\":\"", AgentIdOf(Incarnation(kIncarnations[0])).value(), "\"")));
+}
+
 TEST_CASE_METHOD(WebTest, "the daemon's counters are in the metrics") {
-  daemon_.Receive(MemberId(1), Incarnation(1), Epoch(1), Heartbeat());
+  daemon_.Receive(MemberId(1), Incarnation(kIncarnations[0]), Epoch(1), Heartbeat());
   // Decisions: two Welcomes, the Assignments that the second Ready brings, the refusal.
   const MemberId refused = daemon_.Open(std::make_shared<DeafSink>());
   daemon_.Join(refused, Incarnation(3), Hello());  // without a job id

@@ -43,7 +43,7 @@ class StoreServerImpl : public StoreServer {
   absl::Status Begin(const Options& options) {
     UniqueFd listener;
     if (options.listen) {
-      absl::StatusOr<Listener> bound = ListenOn("0.0.0.0", options.port);
+      absl::StatusOr<Listener> bound = ListenOn(options.host, options.port);
       CONVENE_RETURN_IF_ERROR(Annotate(bound.status(), "the job's store"));
       listener = std::move(bound->fd);
       port_ = bound->port;
@@ -61,9 +61,11 @@ class StoreServerImpl : public StoreServer {
       shared_.mail = std::move(mail);
     }
     for (size_t i = 0; i < epolls.size(); ++i) {
-      // Moved into the first.
-      threads_.push_back(std::make_unique<StoreThread>(i, std::exchange(listener, UniqueFd()),
-                                                       std::move(epolls[i]), &shared_));
+      // The listener goes to the first.
+      auto thread = StoreThread::Start(i, std::exchange(listener, UniqueFd()), std::move(epolls[i]),
+                                       &shared_);
+      CONVENE_RETURN_IF_ERROR(Annotate(thread.status(), "the job's store"));
+      threads_.push_back(*std::move(thread));
     }
     return absl::OkStatus();
   }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -15,7 +16,8 @@ namespace convene::rendezvous {
 class StoreServer {
  public:
   struct Options {
-    int port = 0;  // 0 = any free one
+    std::string host = "0.0.0.0";  // the address to bind; this one is all, of IPv6 and IPv4
+    int port = 0;                  // 0 = any free one
     // False: no port of its own; all its connections come by Adopt().
     bool listen = true;
     int threads = 0;  // 0 = a quarter of the processors, at least 1 and at most 4
@@ -26,8 +28,8 @@ class StoreServer {
     // connection; they are dropped when the next client comes.
     absl::Duration forget_after = absl::InfiniteDuration();
   };
-  // Binds all addresses, IPv6 and IPv4. AlreadyExists when the port is taken (the text names it),
-  // ResourceExhausted without descriptors.
+  // AlreadyExists when the port is taken (the text names it), InvalidArgument for an address that
+  // is not this machine's, ResourceExhausted without descriptors or threads.
   static absl::StatusOr<std::unique_ptr<StoreServer>> Start(const Options& options);
   virtual ~StoreServer() = default;
 

@@ -401,6 +401,31 @@ TEST_CASE("out of descriptors, the store serves whom it has and accepts the othe
   CHECK((*client)->Add("n", 1).value() == 2);
 }
 
+TEST_CASE("a store that cannot start a thread says so, and ends those that it has") {
+  const ScopedThreadFault fault("store1");
+  StoreServer::Options options;
+  options.threads = 3;
+  CHECK_STATUS(StoreServer::Start(options).status(), absl::StatusCode::kResourceExhausted,
+               "cannot start the thread \"store1\"");
+}
+
+TEST_CASE("a store for this machine alone is not there on another address") {
+  StoreServer::Options options;
+  options.host = "127.0.0.1";
+  const auto server = StoreServer::Start(options);
+  REQUIRE_OK(server);
+  const auto connects_to = [&](const char* address) {
+    const UniqueFd fd = RawSocket();
+    sockaddr_in place = {};
+    place.sin_family = AF_INET;
+    place.sin_port = htons(static_cast<uint16_t>((*server)->port()));
+    REQUIRE(inet_pton(AF_INET, address, &place.sin_addr) == 1);
+    return connect(fd.get(), reinterpret_cast<sockaddr*>(&place), sizeof(place)) == 0;
+  };
+  CHECK(connects_to("127.0.0.1"));
+  CHECK_FALSE(connects_to("127.0.0.2"));
+}
+
 TEST_CASE_METHOD(StoreFixture, "a taken port is named") {
   StoreServer::Options options;
   options.port = server_->port();

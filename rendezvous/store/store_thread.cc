@@ -56,7 +56,16 @@ StoreThread::StoreThread(size_t index, UniqueFd listener, UniqueFd epoll, Shared
     for (const ThreadMail& mail : shared_->mail) doorbells_.push_back(mail.doorbell.get());
   }
   has_new_mail_.resize(doorbells_.size());
-  thread_ = Thread(absl::StrCat("store", index), [this] { Loop(); });
+}
+
+absl::StatusOr<std::unique_ptr<StoreThread>> StoreThread::Start(size_t index, UniqueFd listener,
+                                                                UniqueFd epoll,
+                                                                SharedTable* shared) {
+  std::unique_ptr<StoreThread> store(
+      new StoreThread(index, std::move(listener), std::move(epoll), shared));
+  CONVENE_ASSIGN_OR_RETURN(store->thread_, Thread::Start(absl::StrCat("store", index),
+                                                         [raw = store.get()] { raw->Loop(); }));
+  return store;
 }
 
 StoreThread::~StoreThread() { thread_.Join(); }

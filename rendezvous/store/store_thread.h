@@ -19,6 +19,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "rendezvous/store/conversation.h"
@@ -59,12 +60,16 @@ void RingDoorbell(int doorbell);
 class StoreThread {
  public:
   // Serves from now on. `mail[index]` of `shared` is its own. A valid `listener` is this thread's
-  // to watch; what it accepts goes to all threads in turn.
-  StoreThread(size_t index, UniqueFd listener, UniqueFd epoll, SharedTable* shared);
+  // to watch; what it accepts goes to all threads in turn. ResourceExhausted when the system has no
+  // thread left.
+  static absl::StatusOr<std::unique_ptr<StoreThread>> Start(size_t index, UniqueFd listener,
+                                                            UniqueFd epoll, SharedTable* shared);
   // REQUIRES: its mail says stop. Joins, and closes its connections.
   ~StoreThread();
 
  private:
+  StoreThread(size_t index, UniqueFd listener, UniqueFd epoll, SharedTable* shared);
+
   struct Connection {
     UniqueFd fd;
     Conversation conversation;

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/text.h"
 
 namespace convene::rendezvous {
 namespace {
@@ -35,7 +36,7 @@ absl::Status CheckLength(int length, const char* what) {
 LogBatch UnpackBatch(pb::LogBatch&& wire) {
   LogBatch batch;
   batch.watch_id = WatchId(wire.watch_id());
-  batch.incarnation = Incarnation(wire.incarnation());
+  batch.agent = AgentId(wire.agent_id());
   batch.host = std::move(*wire.mutable_host());
   batch.role = std::move(*wire.mutable_role());
   batch.lines.reserve(wire.lines_size());
@@ -67,14 +68,14 @@ LogsWanted FromWire(const pb::LogsWanted& wire) {
 
 pb::WatchLogsRequest ToWire(const LogRequest& request) {
   pb::WatchLogsRequest wire;
-  wire.set_job_id(request.job_id);
-  for (const std::string& host : request.hosts) wire.add_hosts(host);
+  wire.set_job_id(Utf8(request.job_id));
+  for (const std::string& host : request.hosts) wire.add_hosts(Utf8(host));
   PackFilter(request.filter, wire.mutable_filter());
   wire.set_tail(request.tail);
   wire.set_follow(request.follow);
   for (const LogMark& mark : request.seen) {
     pb::LogMark* packed = wire.add_seen();
-    packed->set_incarnation(mark.incarnation.value());
+    packed->set_agent_id(mark.agent.value());
     packed->set_next_line(mark.next_line);
   }
   return wire;
@@ -91,7 +92,7 @@ absl::StatusOr<LogRequest> FromWire(const pb::WatchLogsRequest& wire) {
   request.tail = wire.tail();
   request.follow = wire.follow();
   for (const pb::LogMark& mark : wire.seen()) {
-    request.seen.push_back({Incarnation(mark.incarnation()), mark.next_line()});
+    request.seen.push_back({AgentId(mark.agent_id()), mark.next_line()});
   }
   return request;
 }
@@ -99,9 +100,9 @@ absl::StatusOr<LogRequest> FromWire(const pb::WatchLogsRequest& wire) {
 pb::LogBatch ToWire(LogBatch&& batch) {
   pb::LogBatch wire;
   wire.set_watch_id(batch.watch_id.value());
-  wire.set_incarnation(batch.incarnation.value());
-  wire.set_host(batch.host);
-  wire.set_role(batch.role);
+  wire.set_agent_id(batch.agent.value());
+  wire.set_host(Utf8(batch.host));
+  wire.set_role(Utf8(batch.role));
   for (LogLine& line : batch.lines) {
     pb::LogLine* packed = wire.add_lines();
     packed->set_time_us(absl::ToUnixMicros(line.time));
@@ -123,15 +124,14 @@ absl::StatusOr<LogNews> FromWire(pb::LogNews&& wire) {
     case pb::LogNews::kStart: {
       LogStart start;
       for (const pb::LogNode& node : wire.start().nodes()) {
-        start.nodes.push_back(
-            {Incarnation(node.incarnation()), node.host(), node.publishes_logs()});
+        start.nodes.push_back({AgentId(node.agent_id()), node.host(), node.publishes_logs()});
       }
       return LogNews(std::move(start));
     }
     case pb::LogNews::kBatch:
       return LogNews(UnpackBatch(std::move(*wire.mutable_batch())));
     case pb::LogNews::kGone:
-      return LogNews(LogsGone{Incarnation(wire.gone().incarnation())});
+      return LogNews(LogsGone{AgentId(wire.gone().agent_id())});
     case pb::LogNews::kEnded:
       return LogNews(RunEnded{wire.ended().phase(), wire.ended().why()});
     case pb::LogNews::BODY_NOT_SET:

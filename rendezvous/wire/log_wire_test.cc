@@ -12,7 +12,7 @@ namespace {
 TEST_CASE("a batch of lines crosses the wire whole, with bytes that are no text") {
   LogBatch batch;
   batch.watch_id = WatchId(~0ull);
-  batch.incarnation = Incarnation(7);
+  batch.agent = AgentId(7);
   batch.host = "node1";
   batch.role = "trainer";
   batch.lines = {{absl::FromUnixMicros(1234567), 9, 1, false, "loss 2.5", false},
@@ -31,7 +31,7 @@ TEST_CASE("a batch of lines crosses the wire whole, with bytes that are no text"
   REQUIRE_OK(crossed);
   const LogBatch& arrived = std::get<LogBatch>(*crossed);
   CHECK(arrived.watch_id == batch.watch_id);
-  CHECK(arrived.incarnation == batch.incarnation);
+  CHECK(arrived.agent == batch.agent);
   CHECK(arrived.host == "node1");
   CHECK(arrived.role == "trainer");
   CHECK(arrived.lost_lines == 12);
@@ -58,7 +58,7 @@ TEST_CASE("what a viewer asks for crosses the wire whole") {
   request.filter.without_stdout = true;
   request.tail = -1;
   request.follow = true;
-  request.seen = {{Incarnation(5), 77}};
+  request.seen = {{AgentId(5), 77}};
   const auto crossed = FromWire(ToWire(request));
   REQUIRE_OK(crossed);
   CHECK(crossed->job_id == "run");
@@ -70,8 +70,22 @@ TEST_CASE("what a viewer asks for crosses the wire whole") {
   CHECK(crossed->tail == -1);
   CHECK(crossed->follow);
   REQUIRE(crossed->seen.size() == 1);
-  CHECK(crossed->seen[0].incarnation == Incarnation(5));
+  CHECK(crossed->seen[0].agent == AgentId(5));
   CHECK(crossed->seen[0].next_line == 77);
+}
+
+TEST_CASE("a role, a run and a node arrive whatever bytes are in their names") {
+  LogBatch batch;
+  batch.host = batch.role = "r\xff";
+  pb::LogBatch batch_there;
+  CHECK(batch_there.ParseFromString(ToWire(std::move(batch)).SerializeAsString()));
+  CHECK(batch_there.role() == "r?");
+  LogRequest request;
+  request.job_id = "run\xff";
+  request.hosts = {"node\xff"};
+  pb::WatchLogsRequest there;
+  CHECK(there.ParseFromString(ToWire(request).SerializeAsString()));
+  CHECK(there.job_id() == "run?");
 }
 
 TEST_CASE("a request with too many ranks is refused") {
@@ -87,7 +101,7 @@ TEST_CASE("the daemon's wish crosses the wire in a DaemonEvent") {
   wanted.tail = 100;
   wanted.follow = true;
   wanted.next_line = 41;
-  const auto crossed = FromWire(ToWire(Incarnation(1), DaemonEvent{Epoch(2), wanted}));
+  const auto crossed = FromWire(ToWire(AgentId(1), DaemonEvent{Epoch(2), wanted}));
   REQUIRE_OK(crossed);
   const LogsWanted& there = std::get<LogsWanted>(crossed->body);
   CHECK(there.watch_id == WatchId(3));

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "rendezvous/wire/log_wire.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/text.h"
 
 namespace convene::rendezvous {
 namespace {
@@ -15,14 +16,8 @@ constexpr int kMostLogLines = 20;
 constexpr int kMostErrorLines = 4;
 constexpr size_t kLongestText = 500;
 
-// Between two characters: protobuf refuses a message with half of one.
-std::string Cut(std::string text) {
-  if (text.size() <= kLongestText) return text;
-  size_t end = kLongestText;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
-  text.resize(end);
-  return text;
-}
+// Of what workers, paths and other programs say.
+std::string Cut(absl::string_view text) { return Utf8(text, kLongestText); }
 
 int64_t Ms(absl::Duration duration) { return absl::ToInt64Milliseconds(duration); }
 
@@ -104,7 +99,7 @@ Hello UnpackHello(const pb::Hello& wire) {
 void PackFailure(const WorkerFailure& failure, pb::WorkerFailure* wire) {
   wire->set_global_rank(failure.global_rank);
   wire->set_local_rank(failure.local_rank);
-  wire->set_host(failure.host);
+  wire->set_host(Cut(failure.host));
   wire->set_pid(failure.pid);
   wire->set_exit_code(failure.exit_code);
   wire->set_signal(failure.signal);
@@ -157,7 +152,7 @@ Heartbeat UnpackHeartbeat(const pb::Heartbeat& wire) {
 
 void PackEvent(const AgentEvent& event, pb::AgentMessage* wire) {
   if (const auto* ready = std::get_if<Ready>(&event)) {
-    wire->mutable_ready()->set_store_host(ready->store_host);
+    wire->mutable_ready()->set_store_host(Cut(ready->store_host));
     wire->mutable_ready()->set_store_port(ready->store_port);
   } else if (const auto* heartbeat = std::get_if<Heartbeat>(&event)) {
     pb::Heartbeat* packed = wire->mutable_heartbeat();
@@ -360,7 +355,7 @@ void ToWire(const JobView& view, pb::JobStatus* status) {
   for (const NodeView& node : view.nodes) {
     pb::NodeStatus* wire = status->add_nodes();
     wire->set_host(node.host);
-    wire->set_incarnation(node.incarnation.value());
+    wire->set_agent_id(node.agent.value());
     wire->set_node_rank(node.node_rank);
     wire->set_local_world_size(node.local_world_size);
     wire->set_group_rank(node.group_rank);
@@ -382,7 +377,7 @@ namespace {
 NodeView UnpackNode(const pb::NodeStatus& wire) {
   NodeView node;
   node.host = wire.host();
-  node.incarnation = Incarnation(wire.incarnation());
+  node.agent = AgentId(wire.agent_id());
   node.node_rank = wire.node_rank();
   node.local_world_size = wire.local_world_size();
   node.group_rank = wire.group_rank();

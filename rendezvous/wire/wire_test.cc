@@ -145,6 +145,30 @@ TEST_CASE("a long text is cut between two characters") {
   CHECK(wire.leave().why() == why.substr(0, 499));
 }
 
+TEST_CASE("a message arrives whatever bytes workers, paths and other programs put into it") {
+  const std::string bad = "/tmp/log\xff";
+  Hello hello;
+  hello.job_id = hello.host = "a";
+  hello.log_directory = bad;
+  WorkerFailure failure;
+  failure.host = failure.why = bad;
+  failure.last_log_lines = failure.error_lines = {bad};
+  const Heartbeat heartbeat{WorkerProgress{1, 1, bad}};
+  for (const decltype(AgentEnvelope::body)& body : {
+           decltype(AgentEnvelope::body)(hello),
+           decltype(AgentEnvelope::body)(AgentEvent(Ready{bad, 1})),
+           decltype(AgentEnvelope::body)(AgentEvent(heartbeat)),
+           decltype(AgentEnvelope::body)(AgentEvent(failure)),
+           decltype(AgentEnvelope::body)(AgentEvent(Leave{bad})),
+       }) {
+    const pb::AgentMessage wire = ToWire(AgentEnvelope{Incarnation(1), Epoch(1), body});
+    pb::AgentMessage there;
+    INFO(wire.ShortDebugString());
+    CHECK(there.ParseFromString(wire.SerializeAsString()));
+    CHECK(there.ShortDebugString().find("/tmp/log?") != std::string::npos);
+  }
+}
+
 TEST_CASE("stop kinds and outcomes keep their meaning") {
   for (const StopKind kind : {StopKind::kAbort, StopKind::kCheckpoint}) {
     const auto crossed = FromWire(ToWire(Incarnation(1), DaemonEvent{Epoch(2), Stop{kind, "why"}}));

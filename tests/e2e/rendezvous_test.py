@@ -142,6 +142,45 @@ class RendezvousTest(ConveneTestCase):
         self.assertEqual(len({port for _, _, _, port in before + alone + again}), 3)  # A store for each epoch.
         self.end_work(*agents)
 
+    def start_two_runs_on_one_rendezvous(self):
+        """The agent of the run "first", which hosts the rendezvous of both, and the one of "second"; each runs until a file is there."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+        agents = []
+        for run, says in (("first", "hosting the rendezvous"), ("second", "epoch 1: node 0 of 1")):
+            agents.append(self.start(CONVENE, "run", "--nnodes", "1", "--rdzv-endpoint", endpoint, "--rdzv-id", run, "--no-python",
+                                     "sh", "-c", _WORKER, log=run, STARTS=self.path("starts." + run), DONE=self.path("done." + run)))
+            wait_until(lambda: says in self.output(agents[-1]) and os.path.exists(self.path("starts." + run)), 20, f"the run {run}")
+        return agents
+
+    def end_run(self, run):
+        with open(self.path("done." + run), "w", encoding="utf-8"):
+            pass
+
+    def test_an_agent_that_hosts_the_rendezvous_of_another_run_stays_until_that_is_over(self):
+        first, second = self.start_two_runs_on_one_rendezvous()
+        self.end_run("first")
+        wait_until(lambda: "second still needs it" in self.output(first), 20, "the word of the agent that stays")
+        self.assertIsNone(second.poll())
+        self.end_run("second")
+        self.finish(second, 20)
+        self.assertIn("no job needs the rendezvous of this process any more", self.finish(first, 20))
+        with open(self.path("starts.second"), encoding="utf-8") as starts:
+            self.assertEqual(len(starts.readlines()), 1)  # It was never disturbed.
+        self.assert_nothing_left()
+
+    def test_an_agent_that_stays_for_another_run_ends_at_a_signal_with_its_own_code(self):
+        first, second = self.start_two_runs_on_one_rendezvous()
+        self.end_run("first")
+        wait_until(lambda: "second still needs it" in self.output(first), 20, "the word of the agent that stays")
+        first.send_signal(signal.SIGTERM)
+        self.assertIn("second loses its rendezvous", self.finish(first, 20))
+        # It is on the endpoint's machine too: it hosts the rendezvous itself, and its worker begins again there.
+        wait_until(lambda: "hosting the rendezvous" in self.output(second), 40, "another host")
+        self.end_run("second")
+        self.finish(second, 40)
+        self.assert_nothing_left()
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -7,7 +7,11 @@
 #include <cerrno>
 #include <csignal>
 #include <functional>
+#include <new>
+#include <stdexcept>
+#include <system_error>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "tools/base/backoff.h"
 #include "tools/base/clock.h"
@@ -18,6 +22,7 @@
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
 #include "tools/base/text.h"
+#include "tools/base/thread.h"
 
 namespace convene {
 namespace {
@@ -114,6 +119,65 @@ TEST_CASE("threads that cannot be started are noticed before they are needed") {
           pthread_setattr_default_np(&attributes);
           return absl::IsResourceExhausted(CheckThreads(8)) ? 0 : 1;
         }) == 0);
+}
+
+TEST_CASE("a thread that cannot be started is a status, or the process's clear end") {
+  Thread thread;
+  {
+    const ScopedThreadFault fault("worker");
+    CHECK_STATUS(Thread::Start("worker", [] {}).status(), absl::StatusCode::kResourceExhausted,
+                 "cannot start the thread \"worker\"");
+    auto other = Thread::Start("other", [] {});
+    REQUIRE_OK(other);
+    other->Join();
+    CHECK(ExitCodeOf([] {
+            const Thread needed("worker", [] {});
+            return 0;
+          }) == static_cast<int>(ExitCode::kUnfitNode));
+  }
+  auto again = Thread::Start("worker", [] {});
+  REQUIRE_OK(again);
+  again->Join();
+}
+
+TEST_CASE("the system's own refusal of a thread is a status") {
+  CHECK(ExitCodeOf([] {
+          pthread_attr_t attributes;
+          pthread_attr_init(&attributes);
+          pthread_attr_setstacksize(&attributes, size_t{1} << 46);
+          pthread_setattr_default_np(&attributes);
+          return absl::IsResourceExhausted(Thread::Start("worker", [] {}).status()) ? 0 : 1;
+        }) == 0);
+}
+
+TEST_CASE("an exception that nobody caught ends a program by the table of exit codes") {
+  const auto code = [](const std::function<int()>& body) { return ExitCodeOfMain("test", body); };
+  CHECK(code([] { return 3; }) == 3);
+  CHECK(code([]() -> int { throw std::bad_alloc(); }) == 71);
+  CHECK(code([]() -> int {
+          throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+        }) == 71);
+  CHECK(code([]() -> int { throw std::out_of_range("x"); }) == 70);
+}
+
+TEST_CASE("an atomic write does not write through a link at the place of its temporary file") {
+  const TempDir dir;
+  const std::string path = dir.File("note");
+  REQUIRE_OK(WriteFileAtomic(dir.File("victim"), "precious"));
+  REQUIRE(symlink(dir.File("victim").c_str(), absl::StrCat(path, ".tmp.", getpid()).c_str()) == 0);
+  REQUIRE_OK(WriteFileAtomic(path, "new"));
+  CHECK(*ReadFile(dir.File("victim")) == "precious");
+  CHECK(*ReadFile(path) == "new");
+}
+
+TEST_CASE("text from outside becomes UTF-8, and is cut between characters") {
+  CHECK(Utf8("sch\xC3\xB6n \xE2\x82\xAC \xF0\x9F\x98\x80") ==
+        "sch\xC3\xB6n \xE2\x82\xAC \xF0\x9F\x98\x80");
+  CHECK(Utf8("\xFF\xC3x") == "??x");
+  CHECK(Utf8("\xC0\xAF") == "??");        // Not the shortest form.
+  CHECK(Utf8("\xED\xA0\x80") == "???");   // A surrogate.
+  CHECK(Utf8("end\xE2\x82") == "end??");  // Cut by its writer.
+  CHECK(Utf8("x\xC3\xB6", 2) == "x");     // Cut by us.
 }
 
 TEST_CASE("an exit deadline ends a process that hangs, and leaves one alone that does not") {

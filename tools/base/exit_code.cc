@@ -1,5 +1,10 @@
 #include "tools/base/exit_code.h"
 
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <system_error>
+
 #include "absl/strings/str_cat.h"
 
 namespace convene {
@@ -58,6 +63,24 @@ ExitCode ExitCodeForStatus(const absl::Status& status) {
       return ExitCode::kInternal;
     default:
       return ExitCode::kTrainingFailed;
+  }
+}
+
+int ExitCodeOfMain(const char* program, const std::function<int()>& body) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "%s: this node has no memory left for this process\n", program);
+    return static_cast<int>(ExitCode::kUnfitNode);
+  } catch (const std::exception& error) {
+    const auto* system = dynamic_cast<const std::system_error*>(&error);
+    if (system != nullptr && system->code() == std::errc::resource_unavailable_try_again) {
+      std::fprintf(stderr, "%s: this node has no thread left for this process: %s\n", program,
+                   error.what());
+      return static_cast<int>(ExitCode::kUnfitNode);
+    }
+    std::fprintf(stderr, "%s: a bug in Convene, please report it: %s\n", program, error.what());
+    return static_cast<int>(ExitCode::kInternal);
   }
 }
 

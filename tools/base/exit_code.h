@@ -1,6 +1,7 @@
 // The exit codes of every Convene program: one table (README.md of this folder explains each).
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -26,6 +27,10 @@ int ExitCodeForSignal(int signal_number);
 // DeadlineExceeded: kUnavailable; Aborted: kMembershipChanged; Internal: kInternal; everything else
 // kTrainingFailed.
 ExitCode ExitCodeForStatus(const absl::Status& status);
+
+// What a program's main() returns after `body`. An exception that nobody caught becomes a line on
+// stderr: kUnfitNode where memory or threads ran out, else kInternal.
+int ExitCodeOfMain(const char* program, const std::function<int()>& body);
 
 // The table as text, a row a code: what `--help-exit-codes` prints.
 std::string ExitCodeTable();

@@ -1,6 +1,7 @@
 #include "tools/base/text.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
@@ -26,6 +27,29 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
   return row[b.size()];
 }
 
+// The length of the UTF-8 character that `text` begins with; 0 when it begins with none. RFC 3629,
+// section 4.
+size_t CharacterLength(absl::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
+  const uint8_t first = byte(0);
+  if (first < 0x80) return 1;
+  const size_t length = first >= 0xC2 && first < 0xE0   ? 2
+                        : first >= 0xE0 && first < 0xF0 ? 3
+                        : first >= 0xF0 && first < 0xF5 ? 4
+                                                        : 0;
+  if (length == 0 || text.size() < length) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  }
+  // Not the shortest form, a surrogate, or above U+10FFFF.
+  const uint8_t second = byte(1);
+  if ((first == 0xE0 && second < 0xA0) || (first == 0xED && second >= 0xA0) ||
+      (first == 0xF0 && second < 0x90) || (first == 0xF4 && second >= 0x90)) {
+    return 0;
+  }
+  return length;
+}
+
 }  // namespace
 
 std::string ClosestMatch(absl::string_view word, const std::vector<std::string>& candidates) {
@@ -46,6 +70,18 @@ std::string JoinCapped(const std::vector<std::string>& items, size_t limit) {
   if (items.size() <= limit) return absl::StrJoin(items, ", ");
   return absl::StrCat(absl::StrJoin(items.begin(), items.begin() + limit, ", "), " and ",
                       items.size() - limit, " more");
+}
+
+std::string Utf8(absl::string_view text, size_t longest) {
+  std::string kept;
+  while (!text.empty()) {
+    const size_t length = CharacterLength(text);
+    const size_t used = length == 0 ? 1 : length;
+    if (kept.size() + used > longest) break;
+    kept.append(length == 0 ? "?" : text.data(), used);
+    text.remove_prefix(used);
+  }
+  return kept;
 }
 
 std::string HumanBytes(double bytes) {
