@@ -77,13 +77,14 @@ class Node {
   void OnHang(HangWatch::Hang hang);
   // False: it was asked for and cannot be; the result says why.
   bool OpenTimerFile();
-  // What is left to do when the result is known: the last output, the other agents' Close.
+  // The last steps, when the result is known: the last output, the other agents' Close.
   void WindUp();
   // From here on the process ends within a bound, whatever a library does.
   void BeginWindUp();
   // Waits, until a signal says otherwise, for the end of the jobs that only meet here.
   void ServeOtherJobs();
-  // The first failure's error file, when the job ends with one, for whoever started this agent.
+  // When the job ends with a failure: the first one's error file, for the program that started this
+  // agent.
   void HandOnError();
   // A line of the agent's own, that does not get into a worker's redrawn one.
   void Log(const std::string& line);

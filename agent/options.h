@@ -1,4 +1,4 @@
-// What a run of the agent is told.
+// All settings of one run of the agent.
 #pragma once
 
 #include <csignal>
@@ -56,7 +56,7 @@ struct StopGraces {
   absl::Duration abort = absl::Seconds(30);       // a peer failed: what runs cannot finish its step
 };
 
-// What workers that ended well leave running (an upload in the background).
+// For processes that workers leave running when they end with 0 (an upload in the background).
 struct LeftoverOptions {
   absl::Duration grace = absl::Seconds(30);  // to finish by itself; then it is ended
   // As under torchrun: it is never ended. Only what holds the workers' output is waited for, for
@@ -82,7 +82,7 @@ struct HealthCheck {
 // Constant for the whole run; filled and validated by launcher/job_spec.
 struct AgentOptions {
   std::vector<std::string> command;  // program (found in PATH) and arguments
-  rendezvous::Hello hello;           // who this node is and what the job is
+  rendezvous::Hello hello;           // this node's name and the job's description
   std::string endpoint;              // "host:port" of the rendezvous
   // Whether this process may host the rendezvous when nobody answers at the endpoint, because the
   // endpoint's host is this machine.

@@ -48,9 +48,9 @@ class RendezvousLink {
   RendezvousLink(const RendezvousLink&) = delete;
   RendezvousLink& operator=(const RendezvousLink&) = delete;
 
-  // Each try begins with the question who hosts: when `may_host`, the port is bound if it is free;
-  // when it is taken, its owner is dialled. `may_host` false: not this time. REQUIRES: no stream is
-  // open or being opened.
+  // Each try begins with the question which process hosts: when `may_host`, the port is bound if it
+  // is free; when it is taken, its owner is dialled. `may_host` false: not this time. REQUIRES: no
+  // stream is open or being opened.
   void Open(const rendezvous::Hello& hello, absl::Duration timeout, bool may_host);
   // Ends the stream without news.
   void Close();

@@ -63,7 +63,7 @@ struct RunFlags {
   absl::Duration restart_window;
   int max_stuck_restarts = 0;
   absl::Duration admission_delay = absl::Seconds(3);
-  std::string stop_grace;             // "signal=S,checkpoint=S,abort=S"
+  std::string stop_grace;  // "signal=S,checkpoint=S,abort=S"
   absl::Duration leftover_grace = absl::Seconds(30);
   std::optional<int> debug_rank;
   std::string hang_timeout = "auto";  // "startup=S,step=S,checkpoint=S", "auto", "off"

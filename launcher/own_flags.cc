@@ -33,10 +33,11 @@ void AddOwnFlags(FlagReader* reader, RunFlags* flags) {
                  "the local rank of the worker that gets this command's terminal, for breakpoint() "
                  "and input(); no worker is taken for hanging then (default: the only worker)",
                  {.value = "N"});
-  reader->Option("hang-timeout", &flags->hang_timeout,
-                 "when a worker that tells its steps hangs; limits not given are learnt (auto), "
-                 "with off they are none (default auto)",
-                 {.value = "startup=S,step=S,checkpoint=S|auto|off"});
+  reader->Option(
+      "hang-timeout", &flags->hang_timeout,
+      "how long a worker that tells its steps may stand still; a limit that is not given is "
+      "learnt from the run (auto), or there is none (off) (default auto)",
+      {.value = "startup=S,step=S,checkpoint=S|auto|off"});
   reader->Option("health-check", &flags->health_check,
                  "for /bin/sh -c before each start of the workers; if it fails this node leaves "
                  "the job with exit code 71",

@@ -82,7 +82,7 @@ void SweepCgroups(const std::string& parent) {
 
 std::unique_ptr<Cgroup> Cgroup::Create(const std::string& parent, const std::string& name) {
   UniqueFd above = OpenDirectory(AT_FDCWD, parent.c_str());
-  // What moves a process from here to there writes both.
+  // Moving a process from one cgroup to the other needs the right to write in both.
   if (!above.valid() || faccessat(above.get(), "cgroup.procs", W_OK, AT_EACCESS) != 0 ||
       mkdirat(above.get(), name.c_str(), 0755) != 0) {
     return nullptr;

@@ -14,8 +14,8 @@ namespace convene::agent {
 // seen. Whether it is writable, Create finds out.
 std::string OwnCgroup();
 
-// Ends what is in `parent` of agents that were killed together with their guardians: in cgroups
-// whose lock (flock) nobody holds.
+// Ends what agents that were killed together with their guardians left in `parent`: all cgroups of
+// agents there whose lock (flock) is free.
 void SweepCgroups(const std::string& parent);
 
 class Cgroup {
@@ -49,7 +49,7 @@ class Cgroup {
 
 // SIGKILL to every process in `cgroup` and below it.
 void KillCgroup(int cgroup);
-// With those below it; false when a process in it has not ended.
+// Removes it and the cgroups below it; false when a process in it has not ended.
 bool RemoveCgroup(int parent, const char* name);
 
 }  // namespace convene::agent

@@ -27,6 +27,7 @@ bool Console::Congested() const {
 }
 
 void Console::WriteLine(OutputStream stream, absl::string_view prefix, absl::string_view line) {
+  EndRow();
   Sink& sink = SinkOf(stream);
   if (in_place_.empty() || !sink.output.is_terminal()) {
     Append(sink, prefix, line, "\n");
@@ -38,12 +39,19 @@ void Console::WriteLine(OutputStream stream, absl::string_view prefix, absl::str
 }
 
 void Console::Write(OutputStream stream, absl::string_view bytes) {
-  SetInPlace(in_place_stream_, "", "");
+  if (!in_place_.empty()) SetInPlace(in_place_stream_, "", "");
   Append(SinkOf(stream), bytes, "", "");
+  open_row_ = bytes.back() == '\n' ? nullptr : &SinkOf(stream);
+}
+
+void Console::EndRow() {
+  if (open_row_ != nullptr) Append(*open_row_, "\n", "", "");
+  open_row_ = nullptr;
 }
 
 void Console::SetInPlace(OutputStream stream, absl::string_view prefix, absl::string_view line) {
   if (!IsTerminal(stream)) return;
+  EndRow();
   std::string text = line.empty() ? std::string() : absl::StrCat(prefix, line);
   if (text == in_place_) return;
   in_place_ = std::move(text);

@@ -31,7 +31,8 @@ class Console {
 
   // Adds `prefix`, `line` and an end of line to what waits for Flush.
   void WriteLine(OutputStream stream, absl::string_view prefix, absl::string_view line);
-  // The same for `bytes` as they are.
+  // The same for `bytes` as they are. Should they end within a row, the next line of another
+  // writer begins a new one.
   void Write(OutputStream stream, absl::string_view bytes);
   // On a terminal: `line` stands in the last row, is redrawn below the lines that follow, and stays
   // until it is replaced
@@ -67,8 +68,12 @@ class Console {
   const std::function<void()> on_relief_;
   Sink out_;
   Sink err_;
+  // Ends the row that Write has left open.
+  void EndRow();
+
   OutputStream in_place_stream_ = OutputStream::kStdout;
   std::string in_place_;  // with its prefix
+  Sink* open_row_ = nullptr;
 };
 
 }  // namespace convene::agent

@@ -93,5 +93,15 @@ TEST_CASE("on a terminal a redrawn line stays below the lines that follow") {
   CHECK(std::string(buffer, n) == "\r\033[K[0] 10%\r\033[K[1] hello\r\n[0] 10%\r\033[K");
 }
 
+TEST_CASE_METHOD(Fixture, "bytes as they are keep their row, and other lines begin a new one") {
+  Console console(loop, write_end.get(), write_end.get(), [] {});
+  console.Write(OutputStream::kStdout, "(Pdb) ");
+  console.Write(OutputStream::kStdout, "41\n(Pdb) ");
+  console.WriteLine(OutputStream::kStderr, "[1] ", "hello");
+  console.WriteLine(OutputStream::kStderr, "[1] ", "again");
+  console.Flush();
+  CHECK(ReadAll() == "(Pdb) 41\n(Pdb) \n[1] hello\n[1] again\n");
+}
+
 }  // namespace
 }  // namespace convene::agent

@@ -13,13 +13,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
-#include "agent/process/last_lines.h"
 #include "agent/process/spawn.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/check.h"
 #include "tools/base/files.h"
 #include "tools/base/random.h"
 #include "tools/base/signals.h"
+#include "tools/base/text.h"
 #include "worker_runtime/contract/names.h"
 
 namespace convene::agent {
@@ -56,7 +56,7 @@ void ReapEnded() {
   }
 }
 
-// What has ended is no stranger: only its entry is left, and nobody but us could take that away.
+// A process that has ended is no stranger: only its entry is left, and only we can reap it.
 bool HasStrangers() {
   if (getpid() == 1) return true;
   ReapEnded();
@@ -101,8 +101,8 @@ ProcessTable* Custody::ChooseLeft() {
   const pid_t self = getpid();
   const pid_t own_session = getsid(0);
   for (ProcessEntry& entry : table) {
-    // What is in our session was not started here: workers have their own. A process that reads
-    // the memory of one in state D may come to hang with it.
+    // A process in our session was not started here: workers have sessions of their own. Reading
+    // the memory of a process in state D may hang this one too.
     entry.chosen = entry.parent == self && entry.pid != guardian_.pid() &&
                    entry.session != own_session &&
                    released_.count({entry.pid, entry.start_time}) == 0 &&
@@ -126,12 +126,11 @@ std::vector<std::string> Custody::NamesOfLeft() {
   if (table == nullptr) return names;
   for (const ProcessEntry& entry : *table) {
     if (!entry.chosen) continue;
-    // Not its command line: that stands in its memory, and a process that hangs in the kernel can
-    // make whoever reads there hang too.
+    // Not its command line: that stands in its memory, and reading the memory of a process that
+    // hangs in the kernel may hang this one too.
     const auto name = ReadFile(absl::StrCat("/proc/", entry.pid, "/comm"));
-    names.push_back(
-        absl::StrCat(name.ok() ? LastLines::Clean(absl::StripAsciiWhitespace(*name)) : "?",
-                     " (pid ", entry.pid, ")"));
+    names.push_back(absl::StrCat(name.ok() ? Utf8(absl::StripAsciiWhitespace(*name)) : "?",
+                                 " (pid ", entry.pid, ")"));
   }
   return names;
 }

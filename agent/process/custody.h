@@ -24,8 +24,8 @@ namespace convene::agent {
 // While it lives, this process is the reaper of its descendants: an orphan becomes its child,
 // however far it moved away. So whatever is left of an epoch is found in the tree of processes
 // below this one, and what is in the way of a kill is seen. Where cgroups (v2) may be written, each
-// epoch has one, and one write kills all in it. What happens when this process is killed,
-// guardian.h tells.
+// epoch has one, and one write kills all in it. guardian.h tells how everything ends when this
+// process is killed.
 //
 // Strangers become children of this process too when it is the first one of a container, or was a
 // shell with children before it became this program. Then only what has the token in its

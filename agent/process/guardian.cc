@@ -42,7 +42,7 @@ constexpr int kMostRestarts = 20;
 
 // ---- in the guardian: only system calls, no malloc, no locks (agents have threads) ----
 
-// So that nobody who looks for the agent's command line (pkill -f) finds the guardian.
+// So that a search for the agent's command line (pkill -f) does not find the guardian.
 void RenameCommandLine() {
   char text[1024];
   const UniqueFd file(open("/proc/self/stat", O_RDONLY | O_CLOEXEC));
@@ -163,7 +163,7 @@ int ReceiveDescriptor(int channel) {
   return received;
 }
 
-// Until the agent has ended. What was held last stays open.
+// Until the agent has ended. The descriptor that came last stays open.
 void WaitForEnd(int agent, int channel) {
   int held = -1;
   pollfd waiting[] = {{agent, POLLIN, 0}, {channel, POLLIN, 0}};

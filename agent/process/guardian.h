@@ -14,8 +14,7 @@
 
 namespace convene::agent {
 
-// What both sides see: memory that is shared between the agent and its guardian. Nobody is woken by
-// a change.
+// Memory that the agent and its guardian share. A change in it wakes neither of them.
 struct GuardianPage {
   static constexpr int kMostWorkers = 1000;
 

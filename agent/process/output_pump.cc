@@ -65,7 +65,9 @@ OutputPump::OutputPump(EventLoop& loop, Console& console, Options options)
 
 absl::StatusOr<std::unique_ptr<OutputPump>> OutputPump::Create(EventLoop& loop, Console& console,
                                                                Options options) {
-  CONVENE_ASSIGN_OR_RETURN(Ends ends, options.output.as_terminal ? MakeTerminal() : MakePipe());
+  absl::StatusOr<Ends> made = options.output.as_terminal ? MakeTerminal() : MakePipe();
+  if (!made.ok() && options.output.as_terminal) made = MakePipe();  // A container without devpts.
+  CONVENE_ASSIGN_OR_RETURN(Ends ends, std::move(made));
   std::unique_ptr<OutputPump> pump(new OutputPump(loop, console, std::move(options)));
   // Only our end: the worker's must block.
   fcntl(ends.read.get(), F_SETFL, O_NONBLOCK);

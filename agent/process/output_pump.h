@@ -46,8 +46,8 @@ class OutputPump {
     std::function<void()> on_end;  // at_end has turned true; must not destroy the pump
   };
 
-  // `console` outlives the pump. Creates the pipe, or the terminal; errors of pipe2 or
-  // posix_openpt.
+  // `console` outlives the pump. Creates the pipe, or the terminal where one can be had; errors of
+  // pipe2.
   static absl::StatusOr<std::unique_ptr<OutputPump>> Create(EventLoop& loop, Console& console,
                                                             Options options);
   ~OutputPump();

@@ -30,7 +30,8 @@ OwnInput::OwnInput(int fd) : fd_(fd) {
 void OwnInput::Restore() const {
   if (!settings_.has_value() || !IsInForeground(fd_)) return;
   const ScopedAllSignalsBlocked blocked;  // Should it lose the foreground now: no SIGTTOU.
-  tcsetattr(fd_, TCSADRAIN, &*settings_);
+  // Not TCSADRAIN: after Ctrl-S nothing drains.
+  tcsetattr(fd_, TCSANOW, &*settings_);
 }
 
 }  // namespace convene::agent

@@ -71,7 +71,8 @@ ProcessEntry* ProcessTable::Find(pid_t pid) {
 }
 
 void ProcessTable::ChooseDescendants() {
-  // A child nearly always has the higher number: one round, and one that finds nothing more.
+  // A child nearly always has a higher number than its parent: the first round finds all, and a
+  // second one finds nothing more.
   for (bool changed = true; changed;) {
     changed = false;
     for (ProcessEntry& entry : *this) {

@@ -59,7 +59,7 @@ int BecomeWorker(const ChildPlan& plan) {
       dup2(plan.stderr_fd, STDERR_FILENO) < 0) {
     return errno;
   }
-  // Ours are close-on-exec each; this is for those that a library or our own parent left open.
+  // Our descriptors are close-on-exec each; a library or our own parent may have left others open.
   // Linux before 5.11 refuses the flag.
   syscall(SYS_close_range, 3U, ~0U, CLOSE_RANGE_CLOEXEC);
   RestoreSignals();

@@ -41,7 +41,7 @@ absl::StatusOr<Child> Spawn(const SpawnRequest& request);
 // Whether Spawn started it and Reap has not been called for it. Main thread.
 bool IsSpawned(pid_t pid);
 
-// Its end interests nobody any more: whoever reaps orphans (custody.h) reaps it. Main thread.
+// Nobody will call Reap for it any more: Custody reaps it as an orphan. Main thread.
 void Disown(pid_t pid);
 
 // How the ended child ended; Peek leaves it to be reaped. REQUIRES: its pidfd is readable.

@@ -108,7 +108,7 @@ void WorkerGroup::OnEnded(Member& member) {
   member.err->ReadAvailable();
   member.out->SetConsoleSlow(false);
   member.err->SetConsoleSlow(false);
-  // What a worker dies of it says on stderr.
+  // A worker says on stderr why it dies: those lines belong to its end.
   listener_.on_exit(Exit{member.local_rank, member.pid, status, last_log_lines(member.local_rank)});
   member.running = false;
   CheckGone();
@@ -210,7 +210,7 @@ void WorkerGroup::Stop(int signal, const std::function<bool(int)>& chosen) {
   for (const auto& member : members_) {
     if (chosen(member->local_rank)) TellGroup(*member, signal);
   }
-  CheckGone();  // What was to finish its work is not any more.
+  CheckGone();  // Processes that were left to finish their work are now to end.
 }
 
 void WorkerGroup::PassOn(int signal) {

@@ -108,8 +108,8 @@ class WorkerGroup {
   void OnEnded(Member& member);
   void KillGroup(Member& member);
   void TellGroup(Member& member, int signal);
-  // Asked whenever an orphan has been reaped, so that the number of a group that is gone does not
-  // become another's unnoticed.
+  // To be called whenever an orphan has been reaped: the number of a group that is gone may become
+  // a stranger's, which must get no signal of ours.
   void NoteEmptyGroups();
   // Once all workers have ended: does what the plan says about what they left, then ends the epoch.
   void CheckGone();

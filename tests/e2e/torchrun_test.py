@@ -51,6 +51,18 @@ class TorchrunTest(ConveneTestCase):
         self.run_torchrun("--nnodes", "x", "y", expected_code=2)
         self.assertIn("--rdzv-endpoint", self.run_torchrun("--help"))
 
+    def test_what_a_successful_job_leaves_running_lives_on(self):
+        script = self.script('import os\n'
+                             f'os.system("(echo held; while ! [ -e {self.directory}/go ]; do sleep 0.05; done; '
+                             f'echo done > {self.directory}/upload) > {self.directory}/log 2>&1 &")\n')
+        text = self.finish(self.start(TORCHRUN, script), 20)
+        self.assertIn("left alone, as under torchrun: sh (pid ", text)
+        self.assertFalse(os.path.exists(self.path("upload")))
+        with open(self.path("go"), "w", encoding="ascii"):
+            pass
+        wait_until(lambda: os.path.exists(self.path("upload")), 10, "the upload's end")
+        self.assert_nothing_left()
+
     def start_waiting(self, *flags):
         """A job of one worker that writes down the first signal it gets."""
         script = self.script(
