@@ -48,9 +48,9 @@ class TrainerOutputTest(ConveneTestCase):
         self.assertGreater(shares["gaps"], 0)
 
     def test_a_stop_costs_the_rest_of_the_step_that_runs(self):
-        # Steps of a second or more, so that the signal comes in the midst of one.
+        # Steps of half a second or more, so that the signal comes in the midst of one.
         job = self.start(CONVENE_TRAIN, *self.train_arguments(
-            steps=1000, model="llama-15m", global_batch_size=64, micro_batch_size=8,
+            steps=1000, model="llama-15m", global_batch_size=16, micro_batch_size=4,
             sequence_length=128, validation_every=0, checkpoint_every=0))
         self.wait_for_step(1, timeout_s=120)
         finished = read_metrics(self.path("metrics.jsonl"))[-1]
