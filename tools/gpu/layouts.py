@@ -27,7 +27,7 @@ LEARNING_RATE = 1e-3
 STEPS = 200
 TEXT_BYTES = 1_000_000
 TORCH_SEEDS = (1, 2, 3)
-RESTART_STEPS = 60
+RESTART_STEPS = 100
 CHECKPOINT_EVERY = 10
 KILL_AFTER_STEP = 25
 POLL_SECONDS = 0.02
@@ -38,6 +38,7 @@ LEAST_SECONDS = 15
 # What a run may take in any case, so that one that makes no step by then hangs: processes start, libraries load, products are timed.
 RUN_FLOOR_SECONDS = 45
 MANY_RANKS_FLOOR_SECONDS = 90
+FLOOR_SLACK_SECONDS = 2  # what an item does between its runs
 
 
 class Layout(NamedTuple):
@@ -135,7 +136,7 @@ def train(run: Run, place: machine.Place, limit_s: float, results: Results) -> T
 def why_stalled(curve: Dict[int, curves.Step], silent_s: float, limit_s: float, floor_s: float) -> str:
     """Empty where steps still came when the run was stopped: it was slow, not hung. Likewise where it had less than its floor to begin with."""
     if not curve:
-        return f'no step was finished in {limit_s:.0f} s' if limit_s >= floor_s else ''
+        return f'no step was finished in {limit_s:.0f} s' if limit_s >= floor_s - FLOOR_SLACK_SECONDS else ''
     usual = statistics.median(step.seconds for step in curve.values())
     patience = processes.GRACE_SECONDS + STALLED_AFTER_STEPS * usual
     return f'it hung after step {max(curve)}: nothing for {silent_s:.0f} s' if silent_s > patience else ''
@@ -254,12 +255,14 @@ def check_kill(run: Run, place: machine.Place, limit_s: float, reference: Dict[i
     results.log(run.name, done.output)
     curve = curves.read(metrics_path(run, place))
     if done.code is None:
+        # Until the kill it had to make steps; from then on it has a start's time to begin again.
+        begun = curve if killed_at is None or recovered_after is not None else {}
         silent_s = time.time() - os.path.getmtime(metrics_path(run, place)) if curve else math.inf
-        stalled = why_stalled(curve, silent_s, limit_s, run.layout.floor_s)
+        stalled = why_stalled(begun, silent_s, limit_s if begun is curve else deadline - killed_at, run.layout.floor_s)
         if stalled:
-            results.failed('layouts', run.name, stalled)
+            results.failed('layouts', run.name, f'{stalled}{"" if begun is curve else " after the kill"}')
         else:
-            results.skipped('layouts', run.name, f'stopped after step {max(curve, default=0)}: no time left')
+            results.skipped('layouts', run.name, f'stopped after step {max(curve, default=0)}: no time left, run it again with --only deterministic')
         return
     if killed_at is None or recovered_after is None or done.code != 0:
         why = 'no rank could be killed' if killed_at is None else 'no step came after the kill' if recovered_after is None else ''
