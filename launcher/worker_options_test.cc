@@ -105,6 +105,10 @@ TEST_CASE("health check, binding and exit code arrive as they are written") {
   CHECK(options.extra_environment.at("ROLE_NAME") == "trainer");
   flags.health_check_timeout = absl::ZeroDuration();
   Refused(flags, "--health-check-timeout");
+  flags.health_check_timeout = absl::Minutes(11);
+  Refused(flags, "is longer than join_timeout (10m)");
+  flags.health_check = "";
+  Good(flags);
 }
 
 TEST_CASE("Python plug-ins of torchrun's are accepted with one line each") {

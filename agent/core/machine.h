@@ -17,7 +17,7 @@
 // with `last_epoch` in its Hello, until connect_timeout (never linked yet) or RedialTimeout (linked
 // before) has passed: then 69. Workers run on meanwhile, with one limit (the fence, below).
 //
-// What the next Welcome makes of them:
+// What becomes of the workers at the next Welcome:
 //
 //   resumed               | the daemon was started again and remembers this node's place
 //     running, stopping   |   -> go on; a failure the old daemon may not have heard is told again
@@ -67,18 +67,18 @@
 // The fence, and a Welcome that does not resume, set `dead_by`. No later stop of the same workers
 // (a signal, a failure, a word of the daemon) moves it: `stop_deadline` is never after it.
 //
-// A worker's end while it is being stopped is the stop's doing, with one exception: all are healthy
-// in a stop for a checkpoint, so one that crashes there, or in session ends by anything but 0, 75
-// or our own signal, has failed. It is reported, and the stop becomes an abort: what is being saved
-// will not be complete.
+// A worker's end while it is being stopped is the stop's doing, with one exception. In a stop for a
+// checkpoint all workers are healthy: a worker that crashes then has failed, and so has a worker in
+// session that ends by anything but 0, 75 or the agent's signal. The failure is reported, and the
+// stop becomes an abort: the checkpoint will not be complete.
 //
 // An agent that ends while workers run says Leave twice: when the first of them has ended, so that
 // the peers are not blamed for what breaks now, and when the last one is gone, which lets the next
 // epoch begin.
 //
 // With a health check, kConnecting lasts until it has passed: Ready is said after it, in each
-// epoch. One that waits for a seat (a spare may, for days) is checked again and again; an
-// Assignment does not wait for that. A node that fails it leaves for good.
+// epoch. A node that waits for a seat (a spare may, for days) is checked again and again; an
+// Assignment does not wait for that. A node that fails the check leaves for good.
 //
 // An Assignment that comes while workers run stops them when its epoch is another, and else
 // changes nothing.

@@ -63,6 +63,7 @@ void DescribeState(MonotonicTime now, const JobState& state, const JobPolicy& po
       return;
     case NodeState::kJoining:
       view->state = "joining";
+      if (node.has_workers) view->why = "its workers of an earlier epoch are being stopped";
       return;
     case NodeState::kReady:
       return DescribeReady(now, state, policy, node, place, view);
@@ -81,6 +82,7 @@ void DescribeState(MonotonicTime now, const JobState& state, const JobPolicy& po
       }
       view->state = node.succeeded ? "succeeded" : "running";
       if (state.phase() == Phase::kStopping && !node.succeeded) view->why = "stopping";
+      if (node.is_leaving) view->why = "leaving: its last workers are being stopped";
       return;
   }
 }

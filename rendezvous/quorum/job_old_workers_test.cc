@@ -28,6 +28,8 @@ TEST_CASE("a node that comes back from a connection reset is waited for while it
     > b' hello incarnation=8 last_epoch=1 with_workers
     b': welcome
     > a ready
+    > show b
+    b: joining: its workers of an earlier epoch are being stopped
   )");
   SECTION("they end, and one restart is enough for both") {
     Check(Story(Nodes(1, 2)), absl::StrCat(reset, R"(
@@ -89,6 +91,8 @@ TEST_CASE("a node that leaves has left when its last worker is gone") {
     a: stop abort: b left: SIGTERM
     b: stop abort: b left: SIGTERM
     > a fails rank=0 code=1
+    > show b
+    b: running: leaving: its last workers are being stopped
     > a ready
     > rest 20s
   )");
