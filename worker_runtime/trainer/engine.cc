@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/model/block.h"
@@ -63,9 +64,11 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
   const int slots = ActivationSlots(options.layout.pp, coordinate_.pp, options.microbatches);
   optimizer_ = std::make_unique<ShardedOptimizer>(
       table_,
-      ShardedOptimizer::Options{
-          .dtype = options.dtype, .reduce_dtype = options.reduce_dtype, .timeout = options.timeout},
-      *communicators.dp, *communicators.dp_gather, device, arena_);
+      ShardedOptimizer::Options{.dtype = options.dtype,
+                                .reduce_dtype = options.reduce_dtype,
+                                .copies_for_checkpoints = options.copies_for_checkpoints,
+                                .timeout = options.timeout},
+      *communicators.dp, *communicators.dp_gather, device, arena_, staging_);
   stage_ = Stage::Make({.config = options.model,
                         .layout = options.layout,
                         .coordinate = coordinate_,
@@ -106,7 +109,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
 
 std::string Engine::PlanMemory(const EngineOptions& options, CommunicatorSet& communicators,
                                Device& device) {
-  return Engine(options, communicators, device).arena_.PlanToString();
+  const Engine planned(options, communicators, device);
+  std::string plan = planned.arena_.PlanToString();
+  if (options.copies_for_checkpoints) absl::StrAppend(&plan, planned.staging_.PlanToString());
+  return plan;
 }
 
 absl::Status Engine::Allocate() {

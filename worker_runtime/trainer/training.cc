@@ -105,6 +105,9 @@ EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layou
           .microbatches = static_cast<int>(AccumulationSteps(options, layout)),
           .clip_grad_norm = options.clip_grad_norm,
           .cuda_graphs = ChooseGraphs(options, layout, device == DeviceKind::kCuda).use_graphs,
+          .copies_for_checkpoints =
+              device == DeviceKind::kCuda &&
+              (!options.checkpoint_dir.empty() || options.resume == ResumeMode::kDirectory),
           // Who waits for a peer in vain says so first.
           .timeout = 2 * options.collective_timeout};
 }
@@ -249,7 +252,7 @@ class Training {
   std::unique_ptr<Reporter> reporter_;  // rank 0 only
   SkippedSteps skipped_steps_;
   std::unique_ptr<OpProfile> profile_;  // rank 0 only, when asked for
-  int64_t profile_from_ = 0;            // the steps until then build what stays
+  int64_t profile_from_ = 0;            // steps before it also build what later ones reuse
   absl::Duration profiled_time_;
   int64_t step_ = 0;         // finished
   int64_t queued_ = 0;       // begun
