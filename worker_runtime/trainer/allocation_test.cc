@@ -52,7 +52,7 @@ TEST_CASE("after the first, a step allocates nothing") {
   const std::vector<int32_t> begins(tokens.size(), 0);
   const TokenBatch batch{tokens.data(), tokens.data(), 1.0f / tokens.size(),
                          packed ? begins.data() : nullptr};
-  // The first step may build what later steps reuse: oneDNN's kernels, the communicators' scratch.
+  // The first step may build what stays: oneDNN's kernels, the communicators' scratch.
   REQUIRE((*engine)->TrainStep(batch, {.learning_rate = 1e-3, .step = 1}, false).ok());
   const int64_t before = g_allocations, alive_before = g_alive;
   const bool ok = (*engine)->TrainStep(batch, {.learning_rate = 1e-3, .step = 2}, false).ok();
