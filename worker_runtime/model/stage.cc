@@ -211,7 +211,7 @@ void StageOf<T>::DeclareScratch() {
       arena_.Declare<T>("scratch/narrow", rows * std::max(shape_.attention_width(), shape_.ffn));
   workspace_bytes_ =
       std::max(BlockWorkspaceBytes<T>(shape_, device_.kind()),
-               EmbeddingWorkspaceBytes(shape_.rows(), device_.kind()));
+               EmbeddingWorkspaceBytes(shape_.rows(), shape_.hidden, device_.kind()));
   workspace_memory_ = arena_.Declare<char>("scratch/workspace", workspace_bytes_);
   const int64_t angles = int64_t{shape_.sequence_length} * shape_.head_size / 2;
   cosines_memory_ = arena_.Declare<float>("tables/rope cosines", angles);

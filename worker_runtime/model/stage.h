@@ -19,8 +19,8 @@
 
 namespace convene::worker {
 
-// Who moves parameters and gradients between ranks beside the stage's arithmetic. Called in the
-// order of queueing, by the thread that queues.
+// Moves parameters and gradients between ranks beside the stage's arithmetic. Called in the order
+// of queueing, by the thread that queues.
 class StageObserver {
  public:
   virtual ~StageObserver() = default;

@@ -92,8 +92,8 @@ void EmbeddingForward(int rows, int columns, int vocabulary_begin, int vocabular
       EmbeddingForward(rows, columns, vocabulary_begin, vocabulary_end, tokens, table, y, stream));
 }
 
-size_t EmbeddingWorkspaceBytes(int rows, DeviceKind device) {
-  CONVENE_DISPATCH(device, EmbeddingWorkspaceBytes(rows));
+size_t EmbeddingWorkspaceBytes(int rows, int columns, DeviceKind device) {
+  CONVENE_DISPATCH(device, EmbeddingWorkspaceBytes(rows, columns));
 }
 
 template <typename T>

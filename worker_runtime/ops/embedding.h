@@ -18,10 +18,10 @@ void EmbeddingForward(int rows, int columns, int vocabulary_begin, int vocabular
                       const int32_t* tokens, const T* table, T* y, Stream& stream);
 
 // Scratch of EmbeddingBackward.
-size_t EmbeddingWorkspaceBytes(int rows, DeviceKind device);
+size_t EmbeddingWorkspaceBytes(int rows, int columns, DeviceKind device);
 
-// dtable is added to, for each of its rows in the order of `tokens`: the same bits for the same
-// input.
+// dtable is added to, for each of its rows in an order that the tokens alone decide: the same bits
+// for the same input.
 template <typename T>
 void EmbeddingBackward(int rows, int columns, int vocabulary_begin, int vocabulary_end,
                        const int32_t* tokens, const T* dy, float* dtable,

@@ -20,6 +20,7 @@
 #include "worker_runtime/ops/matmul.h"
 #include "worker_runtime/ops/rms_norm.h"
 #include "worker_runtime/ops/rope.h"
+#include "worker_runtime/ops/skewed_tokens.h"
 #include "worker_runtime/ops/swiglu.h"
 
 namespace convene::worker {
@@ -160,7 +161,11 @@ template <typename T>
 void BenchVocabulary(int rows, Stream& stream) {
   const double floats = sizeof(T) * static_cast<double>(rows);
   std::vector<int32_t> tokens(rows);
-  for (int row = 0; row < rows; ++row) tokens[row] = row * 37 % kVocabulary;
+  uint32_t random = 1;
+  for (int32_t& token : tokens) {
+    random = random * 1664525 + 1013904223;
+    token = SkewedToken(random * 0x1p-32, kVocabulary);
+  }
   auto table = NumbersOf<T>(static_cast<size_t>(kVocabulary) * kHidden);
   std::vector<T> y(static_cast<size_t>(rows) * kHidden);
   std::vector<float> dtable(table.size());

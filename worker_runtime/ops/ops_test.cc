@@ -263,7 +263,7 @@ TEMPLATE_TEST_CASE("embedding agrees with the reference for tokens inside and ou
         kBackward,
         [&] {
           Outputs<float> d = {table};
-          PoisonedWorkspace workspace(EmbeddingWorkspaceBytes(rows, DeviceKind::kCpu));
+          PoisonedWorkspace workspace(EmbeddingWorkspaceBytes(rows, columns, DeviceKind::kCpu));
           EmbeddingBackward(rows, columns, begin, end, tokens.data(), Store<TestType>(dy).data(),
                             d[0].data(), workspace.get(), AnyStream());
           return d;

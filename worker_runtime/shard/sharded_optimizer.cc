@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "tools/base/status_macros.h"
 #include "worker_runtime/ops/elementwise.h"
@@ -37,13 +38,14 @@ size_t LargestWorkspaceBytes(const FlatShard& shard, DeviceKind device) {
 
 ShardedOptimizer::ShardedOptimizer(const ParameterTable& table, const Options& options,
                                    Collective& dp, Collective& dp_gather, Device& device,
-                                   Arena& arena)
+                                   Arena& arena, Arena& staging)
     : table_(table),
       options_(options),
       dp_(dp),
       dp_gather_(dp_gather),
       device_(device),
       arena_(arena),
+      staging_(staging),
       shard_(MakeFlatShard(table, dp.size(), dp.rank())),
       workspace_bytes_(LargestWorkspaceBytes(shard_, device.kind())),
       master_memory_(
@@ -56,6 +58,8 @@ ShardedOptimizer::ShardedOptimizer(const ParameterTable& table, const Options& o
           ArenaPart::kCollective)),
       flags_memory_(arena.Declare<uint8_t>("optimizer/flags", shard_.count / kFlagBlock)),
       workspace_memory_(arena.Declare<char>("optimizer/workspace", workspace_bytes_)),
+      copy_memory_(staging.Declare<float>("copy for checkpoints",
+                                          options.copies_for_checkpoints ? 3 * shard_.count : 0)),
       reduced_from_(shard_.parts.size()),
       awaited_(shard_.parts.size()) {}
 
@@ -71,6 +75,7 @@ void ShardedOptimizer::Bind(Elements parameters, absl::Span<float> gradients) {
   device_.Copy(flags.data(), device_flags, flags.size(), device_.compute());
   flags_ = device_flags;
   workspace_ = {arena_.View(workspace_memory_).data(), workspace_bytes_};
+  copy_ = staging_.View(copy_memory_).data();
   if (dp_.size() == 1) return;
   order_ = device_.MakeEvent();
   for (size_t i = 0; i < shard_.parts.size(); ++i) gathered_.push_back(device_.MakeEvent());
@@ -200,42 +205,41 @@ void ShardedOptimizer::AwaitParameters(int64_t flat_end) {
   awaited_ = needed;
 }
 
-absl::StatusOr<ShardedOptimizer::HostState> ShardedOptimizer::State(bool is_wanted) {
-  if (device_.kind() == DeviceKind::kCpu) {
-    HostState here = {
-        .master = master_, .first_moment = first_moment_, .second_moment = second_moment_};
-    if (!has_masters()) {
-      here.master = parameters_.As<float>().data();
-      here.master_place = &ShardSegment::flat_begin;
-    }
-    return here;
+// All at once, without a wait between them.
+void ShardedOptimizer::QueueCopies(CopyTo direction) {
+  const auto copy = [&](float* state, float* copy, int64_t count) {
+    if (direction == CopyTo::kDevice) std::swap(state, copy);
+    device_.Copy(state, copy, count * sizeof(float), device_.compute());
+  };
+  for (const ShardPart& part : shard_.parts) {
+    copy(MasterOf(part), copy_ + part.shard_begin, part.count);
   }
-  if (!host_arena_.has_value()) {
-    host_arena_.emplace("checkpoint copy in host memory");
-    for (ArenaBlock<float>& block : host_memory_) {
-      block = host_arena_->Declare<float>("shard", shard_.count);
+  copy(first_moment_, copy_ + shard_.count, shard_.count);
+  copy(second_moment_, copy_ + 2 * shard_.count, shard_.count);
+}
+
+absl::StatusOr<ShardedOptimizer::HostState> ShardedOptimizer::State(bool copies_it) {
+  if (options_.copies_for_checkpoints) {
+    if (copies_it) {
+      AwaitCommunication();
+      QueueCopies(CopyTo::kHost);
     }
-    const absl::Status built = host_arena_->Build();
-    if (!built.ok()) {
-      host_arena_.reset();
-      return built;
-    }
+    CONVENE_RETURN_IF_ERROR(device_.Synchronize(options_.timeout));
+    return HostState{.master = copy_,
+                     .first_moment = copy_ + shard_.count,
+                     .second_moment = copy_ + 2 * shard_.count};
   }
-  const auto at = [this](int i) { return host_arena_->View(host_memory_[i]).data(); };
-  const HostState copy = {.master = at(0), .first_moment = at(1), .second_moment = at(2)};
-  if (is_wanted) {
-    AwaitCommunication();
-    Stream& stream = device_.compute();
-    for (const ShardPart& part : shard_.parts) {
-      device_.Copy(MasterOf(part), copy.master + part.shard_begin, part.count * sizeof(float),
-                   stream);
-    }
-    const size_t bytes = shard_.count * sizeof(float);
-    device_.Copy(first_moment_, copy.first_moment, bytes, stream);
-    device_.Copy(second_moment_, copy.second_moment, bytes, stream);
+  if (device_.kind() != DeviceKind::kCpu) {
+    return absl::FailedPreconditionError(
+        "no host memory was planned for checkpoints (EngineOptions::copies_for_checkpoints)");
   }
-  CONVENE_RETURN_IF_ERROR(device_.Synchronize(options_.timeout));
-  return copy;
+  HostState here = {
+      .master = master_, .first_moment = first_moment_, .second_moment = second_moment_};
+  if (!has_masters()) {
+    here.master = parameters_.As<float>().data();
+    here.master_place = &ShardSegment::flat_begin;
+  }
+  return here;
 }
 
 template <typename Piece>
@@ -254,27 +258,19 @@ std::vector<Piece> ShardedOptimizer::Pieces(const HostState& state, bool owned_o
 }
 
 absl::StatusOr<std::vector<PieceToWrite>> ShardedOptimizer::PiecesToWrite() {
-  CONVENE_ASSIGN_OR_RETURN(const HostState state, State(/*is_wanted=*/true));
+  CONVENE_ASSIGN_OR_RETURN(const HostState state, State(/*copies_it=*/true));
   return Pieces<PieceToWrite>(state, /*owned_only=*/true);
 }
 
 absl::StatusOr<std::vector<PieceToRead>> ShardedOptimizer::PiecesToRead() {
-  CONVENE_ASSIGN_OR_RETURN(const HostState state, State(/*is_wanted=*/false));
+  CONVENE_ASSIGN_OR_RETURN(const HostState state, State(/*copies_it=*/false));
   return Pieces<PieceToRead>(state, /*owned_only=*/false);
 }
 
 absl::Status ShardedOptimizer::FinishRead() {
   AwaitCommunication();
   Stream& stream = device_.compute();
-  if (host_arena_.has_value()) {
-    const auto at = [this](int i) { return host_arena_->View(host_memory_[i]).data(); };
-    for (const ShardPart& part : shard_.parts) {
-      device_.Copy(at(0) + part.shard_begin, MasterOf(part), part.count * sizeof(float), stream);
-    }
-    const size_t bytes = shard_.count * sizeof(float);
-    device_.Copy(at(1), first_moment_, bytes, stream);
-    device_.Copy(at(2), second_moment_, bytes, stream);
-  }
+  if (options_.copies_for_checkpoints) QueueCopies(CopyTo::kDevice);
   for (size_t i = 0; i < shard_.parts.size(); ++i) {
     const ShardPart& part = shard_.parts[i];
     if (has_masters()) {

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -45,14 +44,18 @@ class ShardedOptimizer {
         DType::kFloat32;  // of the parameters: kFloat32 (they are the masters) or kBFloat16
     // In which gradients are summed over dp: kFloat32, or kBFloat16 for half the traffic.
     DType reduce_dtype = DType::kFloat32;
+    // Checkpoints pass through a copy of the shard in `staging`: 12 bytes an element. Else, on a
+    // GPU, none can be written or read; on a CPU they need no copy.
+    bool copies_for_checkpoints = false;
     absl::Duration timeout = absl::Minutes(10);  // of each wait for the device
   };
 
-  // Declares its state in `arena`, which starts it as zeros.
+  // Declares its state in `arena`, which starts it as zeros, and the copy in `staging`, host memory
+  // into and from which the device copies asynchronously.
   ShardedOptimizer(const ParameterTable& table, const Options& options, Collective& dp,
-                   Collective& dp_gather, Device& device, Arena& arena);
+                   Collective& dp_gather, Device& device, Arena& arena, Arena& staging);
 
-  // Once the arena is built. Both are whole flat buffers (table.flat_count), parameters of
+  // Once both arenas are built. Both are whole flat buffers (table.flat_count), parameters of
   // options.dtype.
   void Bind(Elements parameters, absl::Span<float> gradients);
 
@@ -88,8 +91,8 @@ class ShardedOptimizer {
   void AwaitParameters(int64_t flat_end);
 
   // This shard for a checkpoint, in host memory: master weights and both moments, of owned
-  // parameters only. Waits for what is queued. On a GPU the first call allocates a copy of the
-  // shard. Valid until the next step. Errors: the device's; ResourceExhausted; DeadlineExceeded.
+  // parameters only. Waits for what is queued. Valid until the next step. Errors: the device's;
+  // DeadlineExceeded; FailedPrecondition on a GPU without copies_for_checkpoints.
   absl::StatusOr<std::vector<PieceToWrite>> PiecesToWrite();
 
   // The same of all parameters, to be filled: what this rank needs to go on. Then FinishRead, or
@@ -100,7 +103,7 @@ class ShardedOptimizer {
   absl::Status FinishRead();
 
  private:
-  // The state in host memory: the arena's own on the CPU, a copy on a GPU.
+  // The state in host memory: the copy, or on a CPU the arena's own.
   struct HostState {
     float* master = nullptr;
     // Where a segment lies in it: the masters may be the parameters themselves.
@@ -109,7 +112,10 @@ class ShardedOptimizer {
     float* second_moment = nullptr;
   };
 
-  absl::StatusOr<HostState> State(bool is_wanted);
+  // `copies_it`: the copy becomes the state as it is now; else it is about to be filled.
+  absl::StatusOr<HostState> State(bool copies_it);
+  enum class CopyTo { kHost, kDevice };
+  void QueueCopies(CopyTo direction);
   template <typename Piece>
   std::vector<Piece> Pieces(const HostState& state, bool owned_only) const;
   Elements ParametersOf(const ShardPart& part) const {
@@ -131,12 +137,14 @@ class ShardedOptimizer {
   Collective& dp_gather_;
   Device& device_;
   Arena& arena_;
+  Arena& staging_;
   const FlatShard shard_;
   const size_t workspace_bytes_;
   const ArenaBlock<float> master_memory_, first_moment_memory_, second_moment_memory_;
   const ArenaBlock<BFloat16> wire_memory_;
   const ArenaBlock<uint8_t> flags_memory_;
   const ArenaBlock<char> workspace_memory_;
+  const ArenaBlock<float> copy_memory_;
 
   // Buckets [reduced_from_, all) of this step are queued for their reduction.
   size_t reduced_from_;
@@ -155,9 +163,7 @@ class ShardedOptimizer {
   std::unique_ptr<Event> order_;                  // recorded and waited for within one call
   std::vector<std::unique_ptr<Event>> gathered_;  // by bucket
 
-  // On a GPU: made by the first checkpoint.
-  std::optional<Arena> host_arena_;
-  ArenaBlock<float> host_memory_[3];
+  float* copy_ = nullptr;  // (3, shard_.count): masters, first and second moments
 };
 
 }  // namespace convene::worker

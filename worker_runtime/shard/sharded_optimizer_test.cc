@@ -16,6 +16,7 @@
 #include "worker_runtime/comm/loopback.h"
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/config.h"
+#include "worker_runtime/testing/forwarding_device.h"
 
 namespace convene::worker {
 namespace {
@@ -28,19 +29,23 @@ ModelConfig Tiny() {
 
 // One rank of a layout with dp 1: its shard is all it holds.
 struct OneRank {
-  explicit OneRank(const Layout& layout, const Coordinate& coordinate)
-      : table(BuildParameterTable(Tiny(), layout, coordinate)),
+  OneRank(const Layout& layout, const Coordinate& coordinate,
+          const ShardedOptimizer::Options& optimizer_options = {})
+      : options(optimizer_options),
+        table(BuildParameterTable(Tiny(), layout, coordinate)),
         parameters(table.flat_count, 1.0f),
         gradients(table.flat_count, 0.0f) {
     REQUIRE_OK(arena.Build());
+    REQUIRE_OK(staging.Build());
     optimizer.Bind(absl::MakeSpan(parameters), absl::MakeSpan(gradients));
   }
 
+  const ShardedOptimizer::Options options;
   const ParameterTable table;
   std::unique_ptr<Collective> dp = SoloCommunicator(0, "dp", FlightRecorder::OfProcess());
-  Arena arena{"test"};
+  Arena arena{"test"}, staging{"test"};
   std::unique_ptr<Device> device = Device::Cpu();
-  ShardedOptimizer optimizer{table, ShardedOptimizer::Options{}, *dp, *dp, *device, arena};
+  ShardedOptimizer optimizer{table, options, *dp, *dp, *device, arena, staging};
   std::vector<float> parameters;
   std::vector<float> gradients;
 };
@@ -82,9 +87,10 @@ float GradientAt(int64_t place, int rank) { return static_cast<float>(place % 7 
 struct OneOfTwo {
   OneOfTwo(const ParameterTable& table, const ShardedOptimizer::Options& options,
            CommunicatorSet& set)
-      : optimizer(table, options, *set.dp, *set.dp_gather, *device, arena),
+      : optimizer(table, options, *set.dp, *set.dp_gather, *device, arena, staging),
         gradients(table.flat_count) {
     REQUIRE_OK(arena.Build());
+    REQUIRE_OK(staging.Build());
     for (int64_t i = 0; i < table.flat_count; ++i) gradients[i] = GradientAt(i, set.dp->rank());
   }
 
@@ -101,7 +107,7 @@ struct OneOfTwo {
     return optimizer.Update(&factors, &control);
   }
 
-  Arena arena{"test"};
+  Arena arena{"test"}, staging{"test"};
   std::unique_ptr<Device> device = Device::Cpu();
   ShardedOptimizer optimizer;
   std::vector<float> gradients;
@@ -171,13 +177,58 @@ TEST_CASE("gradients on the wire take the memory of one bucket") {
     Arena arena{"test"};
     const ShardedOptimizer optimizer(table,
                                      {.dtype = DType::kBFloat16, .reduce_dtype = reduce_dtype},
-                                     *set.dp, *set.dp_gather, *device, arena);
+                                     *set.dp, *set.dp_gather, *device, arena, arena);
     return arena.total_bytes();
   };
   const auto wire = [&](int64_t bucket_count_min) {
     return bytes(bucket_count_min, DType::kBFloat16) - bytes(bucket_count_min, DType::kFloat32);
   };
   CHECK(wire(1) * 8 < wire(int64_t{1} << 40));
+}
+
+TEST_CASE(
+    "checkpoints pass through a copy that was planned, and change nothing before they are read") {
+  OneRank rank({}, {}, {.copies_for_checkpoints = true});
+  CHECK(rank.staging.total_bytes() == 3 * sizeof(float) * rank.table.flat_count);
+  const auto is_copy = [&](const float* data) {
+    return data < rank.parameters.data() || data >= rank.parameters.data() + rank.table.flat_count;
+  };
+  const auto written = rank.optimizer.PiecesToWrite();
+  REQUIRE_OK(written);
+  REQUIRE(written->size() == 3 * rank.table.slices.size());
+  for (const PieceToWrite& piece : *written) {
+    CHECK(is_copy(piece.data));
+    // Weights are 1, moments 0.
+    CHECK(piece.data[0] == (piece.piece.name.find("moment") == std::string::npos ? 1.0f : 0.0f));
+  }
+  const auto read = rank.optimizer.PiecesToRead();
+  REQUIRE_OK(read);
+  for (const PieceToRead& piece : *read) std::fill_n(piece.data, piece.piece.flat_count, 3.0f);
+  const ParameterSlice& last = rank.table.slices.back();
+  CHECK(rank.parameters[last.flat_offset] == 1.0f);
+  REQUIRE_OK(rank.optimizer.FinishRead());
+  CHECK(rank.parameters[last.flat_offset] == 3.0f);
+  const auto again = rank.optimizer.PiecesToWrite();
+  REQUIRE_OK(again);
+  for (const PieceToWrite& piece : *again) CHECK(piece.data[piece.piece.flat_count - 1] == 3.0f);
+}
+
+TEST_CASE("a GPU's state cannot be saved without the copy") {
+  class PlayedGpu final : public testing::ForwardingDevice {
+   public:
+    using ForwardingDevice::ForwardingDevice;
+    DeviceKind kind() const override { return kind_; }
+    DeviceKind kind_ = DeviceKind::kCpu;
+  };
+  const std::unique_ptr<Device> cpu = Device::Cpu();
+  PlayedGpu device(*cpu);
+  const CommunicatorSet set = PlannedCommunicators({}, 0);
+  const ParameterTable table = BuildParameterTable(Tiny(), {}, {});
+  Arena arena{"test"};
+  ShardedOptimizer optimizer(table, {}, *set.dp, *set.dp_gather, device, arena, arena);
+  device.kind_ = DeviceKind::kCuda;
+  CHECK_STATUS(optimizer.PiecesToWrite(), absl::StatusCode::kFailedPrecondition, "was planned");
+  CHECK_STATUS(optimizer.PiecesToRead(), absl::StatusCode::kFailedPrecondition, "was planned");
 }
 
 }  // namespace

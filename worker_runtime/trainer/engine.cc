@@ -65,9 +65,11 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
   const int slots = ActivationSlots(options.layout.pp, coordinate_.pp, options.microbatches);
   optimizer_ = std::make_unique<ShardedOptimizer>(
       table_,
-      ShardedOptimizer::Options{
-          .dtype = options.dtype, .reduce_dtype = options.reduce_dtype, .timeout = options.timeout},
-      *communicators.dp, *communicators.dp_gather, device, arena_);
+      ShardedOptimizer::Options{.dtype = options.dtype,
+                                .reduce_dtype = options.reduce_dtype,
+                                .copies_for_checkpoints = options.copies_for_checkpoints,
+                                .timeout = options.timeout},
+      *communicators.dp, *communicators.dp_gather, device, arena_, staging_);
   stage_ = Stage::Make({.config = options.model,
                         .layout = options.layout,
                         .coordinate = coordinate_,
@@ -108,7 +110,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
 
 std::string Engine::PlanMemory(const EngineOptions& options, CommunicatorSet& communicators,
                                Device& device) {
-  return Engine(options, communicators, device).arena_.PlanToString();
+  const Engine planned(options, communicators, device);
+  std::string plan = planned.arena_.PlanToString();
+  if (options.copies_for_checkpoints) absl::StrAppend(&plan, planned.staging_.PlanToString());
+  return plan;
 }
 
 absl::Status Engine::Allocate() {

@@ -47,6 +47,9 @@ struct EngineOptions {
   double clip_grad_norm = 1.0;
   // The stage's training passes are captured as graphs, where the device can. REQUIRES: tp is 1.
   bool cuda_graphs = false;
+  // Host memory for a checkpoint's copy of the shard is planned with all other memory
+  // (ShardedOptimizer::Options). Without it a rank with a GPU neither saves nor resumes.
+  bool copies_for_checkpoints = false;
   absl::Duration timeout = absl::Minutes(10);  // of each wait for the device
   // False: weights are zeros until a checkpoint or InitializeWeights() fills them in.
   bool fresh_weights = true;
@@ -90,7 +93,8 @@ class Engine : private StageObserver {
   // Waits for what is queued, a minute at most, before the memory goes.
   ~Engine() override;
 
-  // What Create() would allocate in the device's memory: name, bytes, share. Allocates nothing.
+  // What Create() would allocate in the device's memory and, where checkpoints are copied there, on
+  // the host: name, bytes, share. Allocates nothing.
   static std::string PlanMemory(const EngineOptions& options, CommunicatorSet& communicators,
                                 Device& device);
 

@@ -80,7 +80,8 @@ class Rank {
                                              .recompute = the_case.recompute,
                                              .sequence_length = kSequenceLength,
                                              .microbatches = 2,
-                                             .bucket_count_min = the_case.bucket_count_min},
+                                             .bucket_count_min = the_case.bucket_count_min,
+                                             .copies_for_checkpoints = the_case.saves},
                                             set_, device_));
     device_.Watch(engine->gradients());
     const std::vector<int32_t> tokens = {0, 7, 8, 15, 15, 3, 8, 1};

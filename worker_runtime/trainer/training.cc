@@ -110,6 +110,9 @@ EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layou
           .microbatches = static_cast<int>(MicrobatchCount(cut)),
           .clip_grad_norm = options.clip_grad_norm,
           .cuda_graphs = ChooseGraphs(options, layout, device == DeviceKind::kCuda).use_graphs,
+          .copies_for_checkpoints =
+              device == DeviceKind::kCuda &&
+              (!options.checkpoint_dir.empty() || options.resume == ResumeMode::kDirectory),
           // Who waits for a peer in vain says so first.
           .timeout = 2 * options.collective_timeout};
 }
@@ -258,7 +261,7 @@ class Training {
   SkippedSteps skipped_steps_;
   FailuresInARow failed_saves_;
   std::unique_ptr<OpProfile> profile_;  // rank 0 only, when asked for
-  int64_t profile_from_ = 0;            // the steps until then build what stays
+  int64_t profile_from_ = 0;            // steps before it also build what later ones reuse
   absl::Duration profiled_time_;
   int64_t step_ = 0;                 // finished
   std::optional<TokenBatch> ready_;  // of the step after the one that was queued last

@@ -84,8 +84,8 @@ struct NcclSessionOptions {
 // library has an error, or the oldest operation of an order is over its time. An operation's time
 // begins when it was queued, or, if that is later, when the one before it in its order was done.
 //
-// A GPU that is some thousand launches behind makes whoever queues more wait for it, perhaps for a
-// kernel that only an abort ends. So the lock is not held while an event is recorded; and the
+// A GPU that is some thousand launches behind makes a thread that queues more wait for it, perhaps
+// for a kernel that only an abort ends. So the lock is not held while an event is recorded; and the
 // communicator whose operation a thread of NCCL's is just queueing is aborted last, because that
 // thread is joined, with the flags of all others set.
 class NcclSession {

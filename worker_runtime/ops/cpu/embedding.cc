@@ -34,7 +34,7 @@ void EmbeddingForward(int rows, int columns, int vocabulary_begin, int vocabular
   }
 }
 
-size_t EmbeddingWorkspaceBytes(int /*rows*/) { return 0; }
+size_t EmbeddingWorkspaceBytes(int /*rows*/, int /*columns*/) { return 0; }
 
 template <typename T>
 void EmbeddingBackward(int rows, int columns, int vocabulary_begin, int vocabulary_end,

@@ -1,6 +1,7 @@
 // Token embedding. Forward copies rows. Backward sorts (token, row) so that each token's rows stand
-// together in their order; a block then adds one token's rows to its row of dtable: every element
-// has one owner and one order.
+// together in their order: a run. A block adds up one run, or, where a run crosses the border of a
+// segment of fixed size, the piece of it that lies in the segment; a second launch then adds a
+// run's pieces in their order. Every element has one owner and one order.
 #include <cstdint>
 #include <cub/device/device_radix_sort.cuh>
 
@@ -51,31 +52,40 @@ __global__ void __launch_bounds__(kFlatThreads)
   key_rows[row] = static_cast<int32_t>(row);
 }
 
-// keys, key_rows: (rows), sorted. The block of a run's first position adds the whole run, the
-// others have nothing to do.
+// keys, key_rows: (rows), sorted. The block of a piece's first position adds it up, the others have
+// nothing to do. A run in one piece is added to dtable; else the piece becomes a row of `sums`, (2
+// a segment, columns): the first for the piece at the segment's beginning, the second for one that
+// begins later and reaches the segment's end.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kTileThreads)
     AddRuns(int rows, int columns, int chunks, uint32_t slice, const uint32_t* keys,
-            const int32_t* key_rows, const T* dy, float* dtable) {
+            const int32_t* key_rows, const T* dy, float* sums, float* dtable) {
   constexpr int kAhead = 8;  // rows on their way at once
   const int64_t first = blockIdx.x / static_cast<unsigned int>(chunks);
   const int chunk = static_cast<int>(blockIdx.x % static_cast<unsigned int>(chunks));
   const uint32_t key = keys[first];
-  if (key >= slice || (first > 0 && keys[first - 1] == key)) return;
+  const int64_t segment = first / kEmbeddingSegment;
+  const bool is_segments_first = first == segment * kEmbeddingSegment;
+  const bool is_runs_first = first == 0 || keys[first - 1] != key;
+  if (key >= slice || !(is_segments_first || is_runs_first)) return;
+  const int64_t border = (segment + 1) * kEmbeddingSegment;
+  const int64_t end = border < rows ? border : rows;
+  const bool is_whole_run = is_runs_first && (end == rows || keys[end] != key);
   const int64_t i = (int64_t{chunk} * blockDim.x + threadIdx.x) * kWidth;
   const bool has_columns = i < columns;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
 
-  float* sum_at = dtable + int64_t{key} * columns + i;
+  float* sum_at = is_whole_run ? dtable + int64_t{key} * columns + i
+                               : sums + (2 * segment + (is_segments_first ? 0 : 1)) * columns + i;
   Floats<kWidth> sum = {};
-  if (has_columns) sum = Unpack(Load<kWidth>(sum_at));
+  if (has_columns && is_whole_run) sum = Unpack(Load<kWidth>(sum_at));
   // A warp reads 32 positions at once, then their rows of dy.
   int run = kWarp;
   for (int64_t begin = first; run == kWarp; begin += kWarp) {
     const int64_t position = begin + lane;
-    const bool in_run = position < rows && keys[position] == key;
+    const bool in_run = position < end && keys[position] == key;
     const int row_here = in_run ? key_rows[position] : 0;
-    // Sorted: the run's positions are the first lanes.
+    // Sorted: the piece's positions are the first lanes.
     run = __popc(__ballot_sync(0xffffffffu, in_run));
     for (int r = 0; r < run; r += kAhead) {
       Vector<T, kWidth> gradients[kAhead];
@@ -99,6 +109,37 @@ __global__ void __launch_bounds__(kTileThreads)
   if (has_columns) Store(Pack<float>(sum), sum_at);
 }
 
+// A run that was cut: the block of the segment in which it begins adds its pieces, in their order.
+// Whatever run crosses a segment's end is the only one that does.
+template <int kWidth>
+__global__ void __launch_bounds__(kTileThreads)
+    AddPieces(int rows, int columns, int chunks, uint32_t slice, const uint32_t* keys,
+              const float* sums, float* dtable) {
+  const int64_t segment = blockIdx.x / static_cast<unsigned int>(chunks);
+  const int chunk = static_cast<int>(blockIdx.x % static_cast<unsigned int>(chunks));
+  const int64_t begin = segment * kEmbeddingSegment;
+  const int64_t end = begin + kEmbeddingSegment;
+  if (end >= rows) return;
+  const uint32_t key = keys[end];
+  if (key >= slice || keys[end - 1] != key) return;
+  const bool fills_segment = keys[begin] == key;
+  if (fills_segment && begin > 0 && keys[begin - 1] == key) return;
+  const int64_t i = (int64_t{chunk} * blockDim.x + threadIdx.x) * kWidth;
+  if (i >= columns) return;
+
+  float* sum_at = dtable + int64_t{key} * columns + i;
+  Floats<kWidth> sum = Unpack(Load<kWidth>(sum_at));
+  int64_t piece = 2 * segment + (fills_segment ? 0 : 1);
+  for (int64_t next = end;; next += kEmbeddingSegment) {
+    const Floats<kWidth> part = Unpack(LoadConstant<kWidth>(sums + piece * columns + i));
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) sum[j] += part[j];
+    if (next >= rows || keys[next] != key) break;
+    piece = 2 * (next / kEmbeddingSegment);
+  }
+  Store(Pack<float>(sum), sum_at);
+}
+
 // How many low bits hold every key up to `largest`.
 int BitsOf(uint32_t largest) {
   int bits = 1;
@@ -120,7 +161,9 @@ void EmbeddingForward(int rows, int columns, int vocabulary_begin, int vocabular
          vocabulary_end, tokens, table, y);
 }
 
-size_t EmbeddingWorkspaceBytes(int rows) { return MakeEmbeddingScratch(rows).total_bytes; }
+size_t EmbeddingWorkspaceBytes(int rows, int columns) {
+  return MakeEmbeddingScratch(rows, columns).total_bytes;
+}
 
 template <typename T>
 void EmbeddingBackward(int rows, int columns, int vocabulary_begin, int vocabulary_end,
@@ -128,13 +171,14 @@ void EmbeddingBackward(int rows, int columns, int vocabulary_begin, int vocabula
                        const Workspace& workspace, Stream& stream) {
   if (rows == 0 || columns == 0) return;
   const char* op = "embedding_backward";
-  const EmbeddingScratch scratch = MakeEmbeddingScratch(rows);
+  const EmbeddingScratch scratch = MakeEmbeddingScratch(rows, columns);
   char* base = workspace.As<char>(scratch.total_bytes);
   auto* keys = reinterpret_cast<uint32_t*>(base);
   auto* key_rows = reinterpret_cast<int32_t*>(base + scratch.array_bytes);
   auto* sorted_keys = reinterpret_cast<uint32_t*>(base + 2 * scratch.array_bytes);
   auto* sorted_rows = reinterpret_cast<int32_t*>(base + 3 * scratch.array_bytes);
   void* sort_scratch = base + 4 * scratch.array_bytes;
+  auto* sums = reinterpret_cast<float*>(base + 4 * scratch.array_bytes + scratch.sort_bytes);
 
   Launch(stream, op, FlatBlocks(rows, 1, 1), dim3(kFlatThreads), MakeKeys, rows, vocabulary_begin,
          vocabulary_end, tokens, keys, key_rows);
@@ -157,7 +201,10 @@ void EmbeddingBackward(int rows, int columns, int vocabulary_begin, int vocabula
   const RunGeometry g = EmbeddingBackwardGeometry(rows, wide ? columns / kWidth : columns);
   Launch(stream, op, g.blocks, dim3(g.threads), wide ? AddRuns<T, kWidth> : AddRuns<T, 1>, rows,
          columns, g.chunks, slice, static_cast<const uint32_t*>(sorted_keys),
-         static_cast<const int32_t*>(sorted_rows), dy, dtable);
+         static_cast<const int32_t*>(sorted_rows), dy, sums, dtable);
+  Launch(stream, op, g.segment_blocks, dim3(g.threads), wide ? AddPieces<kWidth> : AddPieces<1>,
+         rows, columns, g.chunks, slice, static_cast<const uint32_t*>(sorted_keys),
+         static_cast<const float*>(sums), dtable);
 }
 
 #define CONVENE_INSTANTIATE(T)                                                               \

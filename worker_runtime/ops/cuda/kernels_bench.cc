@@ -29,6 +29,7 @@
 #include "worker_runtime/ops/cuda/bench_timing.h"
 #include "worker_runtime/ops/cuda/cuda_ops.h"
 #include "worker_runtime/ops/rope.h"
+#include "worker_runtime/ops/skewed_tokens.h"
 
 namespace convene::worker {
 namespace {
@@ -137,9 +138,7 @@ absl::Status Bench::Prepare() {
   }
 
   std::vector<int32_t> tokens(kRows);
-  for (int32_t& token : tokens) {
-    token = static_cast<int32_t>((NextRandom(random) >> 8) % kVocabulary);
-  }
+  for (int32_t& token : tokens) token = SkewedToken(NextRandom(random) * 0x1p-32, kVocabulary);
   distinct_tokens_ = static_cast<int64_t>(std::set<int32_t>(tokens.begin(), tokens.end()).size());
   AdamWParameters parameters;
   parameters.learning_rate = 1e-4;
@@ -268,7 +267,7 @@ void Bench::AddVocabulary(std::vector<Kernel>& kernels) {
          Pieces set(base);
          auto* dtable = set.Take<float>(kTable);
          auto* dy = set.Take<BFloat16>(kSize);
-         const size_t bytes = cuda::EmbeddingWorkspaceBytes(kRows);
+         const size_t bytes = cuda::EmbeddingWorkspaceBytes(kRows, kHidden);
          const Workspace workspace = {set.Take<char>(static_cast<int64_t>(bytes)), bytes};
          cuda::EmbeddingBackward<BFloat16>(kRows, kHidden, 0, kVocabulary, tokens_, dy, dtable,
                                            workspace, stream_);

@@ -165,29 +165,39 @@ constexpr int SumOfSquaresPartials(int64_t count) {
 }
 
 // The embedding's backward pass: a block per row of the sorted tokens and chunk of columns; block
-// b: chunk b % chunks of position b / chunks.
+// b: chunk b % chunks of position b / chunks. A run of one token is cut where segments of so many
+// positions end: in real text one token in twenty is the same, and one block would walk them all.
+inline constexpr int kEmbeddingSegment = 256;
 struct RunGeometry {
   int threads;  // a multiple of 32
   int chunks;
   int64_t blocks;
+  int64_t segment_blocks;  // of the second pass: one per segment and chunk; none for one segment
 };
+constexpr int64_t EmbeddingSegments(int rows) { return CeilDivide(rows, kEmbeddingSegment); }
 constexpr RunGeometry EmbeddingBackwardGeometry(int rows, int row_vectors) {
   const int chunks = static_cast<int>(CeilDivide(row_vectors, kTileThreads));
   const int threads = static_cast<int>(RoundUp(CeilDivide(row_vectors, chunks), kWarp));
-  return {threads, chunks, int64_t{rows} * chunks};
+  const int64_t segments = EmbeddingSegments(rows);
+  return {threads, chunks, int64_t{rows} * chunks, segments > 1 ? segments * chunks : 0};
 }
 
-// Its scratch: the tokens' keys and rows, unsorted and sorted, and what cub's radix sort takes for
-// itself (checked against cub's own word at every call).
+// Its scratch: the tokens' keys and rows, unsorted and sorted; what cub's radix sort takes for
+// itself (checked against cub's own word at every call); and the sums of runs that were cut, at
+// most two a segment: of the one that comes into it, and of the one that leaves it.
 struct EmbeddingScratch {
   size_t array_bytes;  // of each of the four
   size_t sort_bytes;
+  size_t sum_bytes;
   size_t total_bytes;
 };
-constexpr EmbeddingScratch MakeEmbeddingScratch(int rows) {
+constexpr EmbeddingScratch MakeEmbeddingScratch(int rows, int columns) {
   const size_t array_bytes = static_cast<size_t>(RoundUp(int64_t{rows} * 4, 256));
   const size_t sort_bytes = 4 * array_bytes + (size_t{64} << 10);
-  return {array_bytes, sort_bytes, 4 * array_bytes + sort_bytes};
+  const int64_t segments = EmbeddingSegments(rows);
+  const size_t sum_bytes =
+      segments > 1 ? static_cast<size_t>(2 * segments * columns) * sizeof(float) : 0;
+  return {array_bytes, sort_bytes, sum_bytes, 4 * array_bytes + sort_bytes + sum_bytes};
 }
 
 }  // namespace convene::worker::cuda

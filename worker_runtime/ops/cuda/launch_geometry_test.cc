@@ -167,10 +167,16 @@ TEST_CASE("the embedding's backward pass has a thread for every vector of every 
       CHECK(g.threads * g.chunks >= vectors);
       CHECK(g.threads * (g.chunks - 1) < vectors);
       CHECK(g.blocks == int64_t{rows} * g.chunks);
-      const EmbeddingScratch scratch = MakeEmbeddingScratch(rows);
+      const int64_t segments = CeilDivide(rows, kEmbeddingSegment);
+      CHECK(g.segment_blocks == (segments > 1 ? segments * g.chunks : 0));
+      const int columns = 4 * vectors;
+      const EmbeddingScratch scratch = MakeEmbeddingScratch(rows, columns);
       CHECK(scratch.array_bytes % 256 == 0);
+      CHECK(scratch.sort_bytes % 256 == 0);  // so the sums start at a multiple of 16
       CHECK(scratch.array_bytes >= size_t{4} * rows);
-      CHECK(scratch.total_bytes == 4 * scratch.array_bytes + scratch.sort_bytes);
+      CHECK(static_cast<int64_t>(scratch.sum_bytes) == (segments > 1 ? 8 * segments * columns : 0));
+      CHECK(scratch.total_bytes ==
+            4 * scratch.array_bytes + scratch.sort_bytes + scratch.sum_bytes);
     }
   }
 }

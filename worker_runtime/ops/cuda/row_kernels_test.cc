@@ -2,11 +2,14 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdint>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "worker_runtime/device/cuda/gpu_testing.h"
 #include "worker_runtime/ops/cuda/cuda_ops.h"
 #include "worker_runtime/ops/cuda/kernel_testing.h"
+#include "worker_runtime/ops/cuda/launch_geometry.h"
 #include "worker_runtime/ops/ops_testing.h"
 #include "worker_runtime/ops/reference/embedding.h"
 #include "worker_runtime/ops/reference/rms_norm.h"
@@ -19,6 +22,7 @@ namespace {
 using convene::testing::HasGpuOrSkips;
 using cuda::Gpu;
 using cuda::GpuWorkspace;
+using cuda::kEmbeddingSegment;
 using cuda::OnGpu;
 using cuda::SameBits;
 using testing::As;
@@ -301,6 +305,34 @@ TEST_CASE("SwiGLU on the GPU is zero, not NaN, where the sigmoid vanishes") {
   CHECK(std::isnan(result[3]));
 }
 
+// EmbeddingBackward's additions in its order, so with its bits: a token's rows in theirs, cut where
+// segments of all sorted rows end.
+std::vector<float> AddInSegments(int columns, int vocabulary_begin, int vocabulary_end,
+                                 const std::vector<int32_t>& tokens, const std::vector<float>& dy,
+                                 std::vector<float> dtable) {
+  std::map<int32_t, std::vector<size_t>> rows_of;
+  for (size_t row = 0; row < tokens.size(); ++row) {
+    if (tokens[row] >= vocabulary_begin && tokens[row] < vocabulary_end) {
+      rows_of[tokens[row]].push_back(row);
+    }
+  }
+  size_t first = 0;
+  for (const auto& [token, rows] : rows_of) {
+    const bool is_cut = first / kEmbeddingSegment != (first + rows.size() - 1) / kEmbeddingSegment;
+    for (int column = 0; column < columns; ++column) {
+      float& sum = dtable[size_t{1} * (token - vocabulary_begin) * columns + column];
+      float piece = 0;
+      for (size_t i = 0; i < rows.size(); ++i) {
+        (is_cut ? piece : sum) += dy[rows[i] * columns + column];
+        const bool ends_piece = (first + i + 1) % kEmbeddingSegment == 0 || i + 1 == rows.size();
+        if (is_cut && ends_piece) sum += std::exchange(piece, 0.0f);
+      }
+    }
+    first += rows.size();
+  }
+  return dtable;
+}
+
 TEMPLATE_TEST_CASE("the embedding on the GPU copies its slice's rows and adds gradients in order",
                    "", float, BFloat16) {
   if (!HasGpuOrSkips()) return;
@@ -326,39 +358,50 @@ TEMPLATE_TEST_CASE("the embedding on the GPU copies its slice's rows and adds gr
 
     OnGpu<TestType> dy_there = Put<TestType>(dy, shape.offset);
     OnGpu<float> dtable(dtable_before, shape.offset);
-    GpuWorkspace workspace(cuda::EmbeddingWorkspaceBytes(shape.rows));
+    GpuWorkspace workspace(cuda::EmbeddingWorkspaceBytes(shape.rows, shape.columns));
     cuda::EmbeddingBackward<TestType>(shape.rows, shape.columns, kVocabularyBegin, kVocabularyEnd,
                                       tokens_there.data(), dy_there.data(), dtable.data(),
                                       workspace.get(), Gpu().compute());
     workspace.Check();
-    std::vector<float> expected_dtable = dtable_before;
-    reference::EmbeddingBackward<float>(shape.rows, shape.columns, kVocabularyBegin, kVocabularyEnd,
-                                        tokens.data(), dy.data(), expected_dtable.data());
-    // The same additions in the same order: the same bits.
-    CHECK(SameBits(dtable.Read(), expected_dtable));
+    CHECK(SameBits(dtable.Read(), AddInSegments(shape.columns, kVocabularyBegin, kVocabularyEnd,
+                                                tokens, dy, dtable_before)));
   }
 }
 
-TEST_CASE("the embedding's backward pass on the GPU sorts a real vocabulary and long runs") {
+TEST_CASE("the embedding's backward pass on the GPU sorts a real vocabulary and cuts long runs") {
   if (!HasGpuOrSkips()) return;
-  constexpr int kRows = 9000;
-  constexpr int kColumns = 16;
   constexpr int kVocabulary = 128256;
-  auto tokens = Integers(kRows, 1, 0, kVocabulary);
-  for (int row = 0; row < kRows; row += 3) tokens[row] = kVocabulary - 1;
-  const auto dy = NumbersOf<BFloat16>(size_t{kRows} * kColumns, 2);
-  std::vector<float> expected(size_t{kVocabulary} * kColumns);
-  OnGpu<int32_t> tokens_there(tokens);
-  OnGpu<BFloat16> dy_there = Put<BFloat16>(dy);
-  OnGpu<float> dtable(expected);
-  GpuWorkspace workspace(cuda::EmbeddingWorkspaceBytes(kRows));
-  cuda::EmbeddingBackward<BFloat16>(kRows, kColumns, 0, kVocabulary, tokens_there.data(),
-                                    dy_there.data(), dtable.data(), workspace.get(),
-                                    Gpu().compute());
-  workspace.Check();
-  reference::EmbeddingBackward<float>(kRows, kColumns, 0, kVocabulary, tokens.data(), dy.data(),
-                                      expected.data());
-  CHECK(SameBits(dtable.Read(), expected));
+  constexpr int kToken = 70000;
+  constexpr int kSegment = kEmbeddingSegment;
+  // `count` rows of one token behind `before` rows of smaller ones and before rows of larger ones.
+  struct Run {
+    int rows, before, count, columns;
+  };
+  for (const Run& run : std::vector<Run>{{9000, 40, 3000, 16},
+                                         {4 * kSegment, kSegment, 2 * kSegment, 8},
+                                         {4 * kSegment, kSegment - 1, kSegment + 2, 3},
+                                         {3 * kSegment + 1, 0, 3 * kSegment + 1, 20},
+                                         {2 * kSegment, kSegment, kSegment, 4},
+                                         {3 * kSegment, 5, kSegment - 5, 12}}) {
+    CAPTURE(run.rows, run.before, run.count, run.columns);
+    std::vector<int32_t> tokens;
+    for (int row = 0; row < run.rows; ++row) {
+      const int place = static_cast<int>(int64_t{row} * 4999 % run.rows);  // each once
+      const bool in_run = place >= run.before && place < run.before + run.count;
+      tokens.push_back(in_run ? kToken : (place < run.before ? place : kToken + 1 + place));
+    }
+    const auto dy = NumbersOf<BFloat16>(size_t{1} * run.rows * run.columns, 2);
+    const auto before = Numbers(size_t{kVocabulary} * run.columns, 3);
+    OnGpu<int32_t> tokens_there(tokens);
+    OnGpu<BFloat16> dy_there = Put<BFloat16>(dy);
+    OnGpu<float> dtable(before);
+    GpuWorkspace workspace(cuda::EmbeddingWorkspaceBytes(run.rows, run.columns));
+    cuda::EmbeddingBackward<BFloat16>(run.rows, run.columns, 0, kVocabulary, tokens_there.data(),
+                                      dy_there.data(), dtable.data(), workspace.get(),
+                                      Gpu().compute());
+    workspace.Check();
+    CHECK(SameBits(dtable.Read(), AddInSegments(run.columns, 0, kVocabulary, tokens, dy, before)));
+  }
 }
 
 }  // namespace

@@ -16,7 +16,7 @@
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
-#include "worker_runtime/ops/cuda/attention/workspace_bytes.h"
+#include "worker_runtime/ops/cuda/attention/attention_split.h"
 
 namespace convene::worker::cuda {
 namespace {
@@ -68,7 +68,7 @@ Layout QkvHeads(const PlanKey& key, int heads) {
 Layout OutHeads(const PlanKey& key) {
   const AttentionShape& shape = key.shape;
   const int64_t width = int64_t{shape.heads} * shape.head_size;
-  return {{key.sequences(), shape.heads, shape.sequence_length, shape.head_size},
+  return {{key.sequences(), key.heads(), shape.sequence_length, shape.head_size},
           {shape.sequence_length * width, shape.head_size, width, 1}};
 }
 Layout Statistics(const PlanKey& key) {
@@ -77,7 +77,7 @@ Layout Statistics(const PlanKey& key) {
   const std::vector<int64_t> strides = key.shape.packed
                                            ? std::vector<int64_t>{heads * length, 1, heads, 1}
                                            : std::vector<int64_t>{heads * length, length, 1, 1};
-  return {{key.sequences(), heads, length, 1}, strides};
+  return {{key.sequences(), key.heads(), length, 1}, strides};
 }
 
 // Where documents begin and how long they are; all null of rows that are not packed. A tensor for
@@ -132,8 +132,8 @@ float Scale(const AttentionShape& shape) {
 void AddForward(const PlanKey& plan_key, Graph& graph) {
   const AttentionShape& shape = plan_key.shape;
   const DocumentTensors documents = AddDocuments(plan_key, graph);
-  const Layout heads = QkvHeads(plan_key, shape.heads);
-  const Layout kv = QkvHeads(plan_key, shape.kv_heads);
+  const Layout heads = QkvHeads(plan_key, plan_key.heads());
+  const Layout kv = QkvHeads(plan_key, plan_key.kv_heads());
   const TensorPointer query =
       graph.tensor(Attributes(kQuery, "query", heads, documents.query_offsets));
   const TensorPointer key = graph.tensor(Attributes(kKey, "key", kv, documents.key_offsets));
@@ -159,8 +159,8 @@ void AddForward(const PlanKey& plan_key, Graph& graph) {
 void AddBackward(const PlanKey& plan_key, Graph& graph) {
   const AttentionShape& shape = plan_key.shape;
   const DocumentTensors documents = AddDocuments(plan_key, graph);
-  const Layout heads = QkvHeads(plan_key, shape.heads);
-  const Layout kv = QkvHeads(plan_key, shape.kv_heads);
+  const Layout heads = QkvHeads(plan_key, plan_key.heads());
+  const Layout kv = QkvHeads(plan_key, plan_key.kv_heads());
   const Layout outs = OutHeads(plan_key);
   const TensorPointer query =
       graph.tensor(Attributes(kQuery, "query", heads, documents.query_offsets));
@@ -236,15 +236,17 @@ AttentionPlans::~AttentionPlans() {
 absl::Status AttentionPlans::Support(const AttentionShape& shape, int document_count,
                                      AttentionPass pass) {
   if (forbidden_) return absl::UnimplementedError("cuDNN attention is switched off");
-  return Find(MakePlanKey(shape, document_count, pass)).support;
+  return Find(shape, document_count, pass).support;
 }
 
 size_t AttentionPlans::WorkspaceBytes(const AttentionShape& shape, int document_count,
                                       AttentionPass pass) {
-  return Find(MakePlanKey(shape, document_count, pass)).workspace_bytes;
+  return Find(shape, document_count, pass).workspace_bytes;
 }
 
-AttentionPlans::Plan& AttentionPlans::Find(const PlanKey& key) {
+AttentionPlans::Plan& AttentionPlans::Find(const AttentionShape& shape, int document_count,
+                                           AttentionPass pass) {
+  const PlanKey key = MakePlanKey(shape, document_count, pass, scores_bytes_max_);
   for (const std::unique_ptr<Plan>& plan : plans_) {
     if (plan->key == key) return *plan;
   }
@@ -256,11 +258,11 @@ AttentionPlans::Plan& AttentionPlans::Find(const PlanKey& key) {
 }
 
 absl::Status AttentionPlans::Build(Plan& plan) {
-  const size_t scores_bytes = CudnnScoresBytes(plan.key.shape, plan.key.sequences());
-  if (plan.key.shape.deterministic && scores_bytes > kLargestScoresBytes) {
-    return absl::UnimplementedError(absl::StrCat("cuDNN's deterministic backward pass would keep ",
-                                                 HumanBytes(static_cast<double>(scores_bytes)),
-                                                 " of scores"));
+  if (!plan.key.split.has_value()) {
+    return absl::UnimplementedError(
+        absl::StrCat("its deterministic backward pass would keep more than ",
+                     HumanBytes(static_cast<double>(scores_bytes_max_)),
+                     " of scores even for the smallest part that it can be called for"));
   }
   if (plan.key.shape.packed && plan.key.document_count == 0) {
     return absl::UnimplementedError("the list of the packed documents is missing");
@@ -356,7 +358,7 @@ void AttentionPlans::Forward(const AttentionShape& shape, const Documents& docum
                              const Workspace& workspace) {
   const BFloat16* const key = qkv + ptrdiff_t{shape.heads} * shape.head_size;
   const BFloat16* const value = key + ptrdiff_t{shape.kv_heads} * shape.head_size;
-  Execute(Find(MakePlanKey(shape, documents.count, AttentionPass::kForward)), documents,
+  Execute(Find(shape, documents.count, AttentionPass::kForward), documents,
           {{kQuery, qkv}, {kKey, key}, {kValue, value}, {kOut, out}, {kStats, log_sum_exp}},
           workspace);
 }
@@ -364,19 +366,36 @@ void AttentionPlans::Forward(const AttentionShape& shape, const Documents& docum
 void AttentionPlans::Backward(const AttentionShape& shape, const Documents& documents,
                               const BFloat16* qkv, const BFloat16* out, const float* log_sum_exp,
                               const BFloat16* dout, BFloat16* dqkv, const Workspace& workspace) {
+  Plan& plan = Find(shape, documents.count, AttentionPass::kBackward);
+  CONVENE_CHECK(plan.support.ok());
+  const AttentionSplit split = *plan.key.split;
+  const ptrdiff_t group = shape.heads / shape.kv_heads;
   const ptrdiff_t key = ptrdiff_t{shape.heads} * shape.head_size;
   const ptrdiff_t value = key + ptrdiff_t{shape.kv_heads} * shape.head_size;
-  Execute(Find(MakePlanKey(shape, documents.count, AttentionPass::kBackward)), documents,
-          {{kQuery, qkv},
-           {kKey, qkv + key},
-           {kValue, qkv + value},
-           {kOut, out},
-           {kStats, log_sum_exp},
-           {kDout, dout},
-           {kDquery, dqkv},
-           {kDkey, dqkv + key},
-           {kDvalue, dqkv + value}},
-          workspace);
+  for (int sequence = 0; sequence < shape.batch; sequence += split.batch) {
+    const ptrdiff_t row = ptrdiff_t{sequence} * shape.sequence_length;
+    for (int kv_head = 0; kv_head < shape.kv_heads; kv_head += split.kv_heads) {
+      const ptrdiff_t head = kv_head * group;
+      const ptrdiff_t of_query = row * shape.qkv_width() + head * shape.head_size;
+      const ptrdiff_t of_key = row * shape.qkv_width() + key + ptrdiff_t{kv_head} * shape.head_size;
+      const ptrdiff_t of_value = of_key + (value - key);
+      const ptrdiff_t of_out = (row * shape.heads + head) * shape.head_size;
+      // (token, head) of packed rows, else (sequence, head, position).
+      const ptrdiff_t of_stats =
+          row * shape.heads + head * (shape.packed ? 1 : shape.sequence_length);
+      Execute(plan, documents,
+              {{kQuery, qkv + of_query},
+               {kKey, qkv + of_key},
+               {kValue, qkv + of_value},
+               {kOut, out + of_out},
+               {kStats, log_sum_exp + of_stats},
+               {kDout, dout + of_out},
+               {kDquery, dqkv + of_query},
+               {kDkey, dqkv + of_key},
+               {kDvalue, dqkv + of_value}},
+              workspace);
+    }
+  }
 }
 
 }  // namespace convene::worker::cuda

@@ -12,6 +12,7 @@
 #include "worker_runtime/device/workspace.h"
 #include "worker_runtime/ops/attention.h"
 #include "worker_runtime/ops/cuda/attention/plan_key.h"
+#include "worker_runtime/ops/cuda/attention/workspace_bytes.h"
 
 namespace convene::worker::cuda {
 
@@ -41,12 +42,14 @@ class AttentionPlans {
 
   // From now on nothing is supported: for tests and benchmarks of our own kernels.
   void ForbidCudnn() { forbidden_ = true; }
+  // From now on one call keeps no more: for tests of several calls.
+  void LimitScores(size_t bytes) { scores_bytes_max_ = bytes; }
 
  private:
   struct Plan;  // the only place that knows cudnn-frontend
   struct Tensor;
 
-  Plan& Find(const PlanKey& key);
+  Plan& Find(const AttentionShape& shape, int document_count, AttentionPass pass);
   absl::Status Build(Plan& plan);
   void Warn(const Plan& refused) const;
   void Execute(Plan& plan, const Documents& documents, const std::vector<Tensor>& tensors,
@@ -55,6 +58,7 @@ class AttentionPlans {
 
   Queue& queue_;
   bool forbidden_ = false;
+  size_t scores_bytes_max_ = kLargestScoresBytes;
   // Few: two for each shape of a training, for each power of two of documents where they are
   // packed.
   std::vector<std::unique_ptr<Plan>> plans_;

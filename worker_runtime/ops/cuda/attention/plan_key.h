@@ -1,10 +1,14 @@
 // PURE. What a graph of cuDNN is built for.
 #pragma once
 
+#include <cstddef>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "worker_runtime/ops/attention.h"
+#include "worker_runtime/ops/cuda/attention/attention_split.h"
+#include "worker_runtime/ops/cuda/attention/workspace_bytes.h"
 
 namespace convene::worker::cuda {
 
@@ -14,15 +18,25 @@ struct PlanKey {
   AttentionShape shape;
   int document_count = 0;  // Documents::count of packed rows, else 0
   AttentionPass pass = AttentionPass::kForward;
+  // Of the graph; the whole shape takes as many calls as that says. None: cuDNN cannot do it.
+  std::optional<AttentionSplit> split;
 
-  // The graph's batch: sequences that do not see each other.
-  int sequences() const { return shape.packed ? document_count : shape.batch; }
+  // The graph's batch: sequences that do not see each other. REQUIRES, as of the next two: `split`.
+  int sequences() const { return shape.packed ? document_count : split->batch; }
+  int kv_heads() const { return split->kv_heads; }
+  int heads() const { return split->kv_heads * (shape.heads / shape.kv_heads); }
   friend bool operator==(const PlanKey&, const PlanKey&) = default;
 };
 
-inline PlanKey MakePlanKey(const AttentionShape& shape, int document_count, AttentionPass pass) {
+// `scores_bytes_max`: of one call.
+inline PlanKey MakePlanKey(const AttentionShape& shape, int document_count, AttentionPass pass,
+                           size_t scores_bytes_max = kLargestScoresBytes) {
   PlanKey key = {shape, document_count, pass};
   if (pass == AttentionPass::kForward) key.shape.deterministic = false;  // it always is
+  key.split = OneCall(shape);
+  if (key.shape.deterministic) {
+    key.split = SplitAttention(shape, key.sequences(), scores_bytes_max);
+  }
   return key;
 }
 

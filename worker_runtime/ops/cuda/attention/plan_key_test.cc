@@ -2,6 +2,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "worker_runtime/ops/cuda/attention/attention_split.h"
+
 namespace convene::worker::cuda {
 namespace {
 
@@ -29,6 +31,23 @@ TEST_CASE("packed rows have a graph for each rounded number of documents") {
   CHECK(few.sequences() == 8);
   CHECK(many.sequences() == 64);
   CHECK(MakePlanKey(Shape(false, false), 0, AttentionPass::kForward).sequences() == 4);
+}
+
+TEST_CASE("a deterministic backward pass is cut where it keeps too many scores, and no other is") {
+  AttentionShape shape = Shape(true, false);
+  shape.batch = 8;
+  const PlanKey key = MakePlanKey(shape, 0, AttentionPass::kBackward);
+  CHECK(key.split == AttentionSplit{4, 8});
+  CHECK(key.sequences() == 4);
+  CHECK(key.heads() == 32);
+  CHECK(MakePlanKey(shape, 0, AttentionPass::kForward).split == AttentionSplit{8, 8});
+  shape.deterministic = false;
+  CHECK(MakePlanKey(shape, 0, AttentionPass::kBackward).split == AttentionSplit{8, 8});
+  const PlanKey packed = MakePlanKey(Shape(true, true), 16, AttentionPass::kBackward);
+  CHECK(packed.split == AttentionSplit{4, 2});
+  CHECK(packed.sequences() == 16);
+  CHECK(packed.heads() == 8);
+  CHECK(packed.kv_heads() == 2);
 }
 
 TEST_CASE("a graph can be named in a warning") {

@@ -6,23 +6,16 @@
 #include <cstddef>
 
 #include "worker_runtime/ops/attention.h"
+#include "worker_runtime/ops/cuda/attention/attention_split.h"
 
 namespace convene::worker::cuda {
 
-// cuDNN's deterministic backward pass keeps scores of T x T (see below); beyond this our own kernel
-// computes it.
+// cuDNN's deterministic backward pass keeps scores of T x T (see below): in one call so many at the
+// most (SplitAttention).
 inline constexpr size_t kLargestScoresBytes = size_t{1} << 30;
 
 // Where cuDNN's scratch starts: at a multiple of this.
 inline constexpr size_t kCudnnAlignment = 256;
-
-// sequences x heads x T x T of 2 bytes, T rounded up to its tiles. `sequences`: the batch, of
-// packed rows Documents::count.
-inline size_t CudnnScoresBytes(const AttentionShape& shape, int sequences) {
-  constexpr size_t kTile = 128;
-  const size_t length = (shape.sequence_length + kTile - 1) / kTile * kTile;
-  return size_t{2} * sequences * shape.heads * length * length;
-}
 
 // Of packed rows, however many documents: with set_max_total_seq_len the same arrays are as long as
 // the tokens, but laid out as the tensors that they belong to are, so a token of dQ in float takes
@@ -38,7 +31,7 @@ inline size_t CudnnPackedWorkspaceBytes(const AttentionShape& shape) {
   if (group > 1) bytes += 2 * group * row_bytes;
   const int fewest = static_cast<int>(std::bit_ceil(static_cast<unsigned int>(shape.batch)));
   const bool keeps_scores =
-      shape.deterministic && CudnnScoresBytes(shape, fewest) <= kLargestScoresBytes;
+      shape.deterministic && SplitAttention(shape, fewest, kLargestScoresBytes).has_value();
   return bytes + (keeps_scores ? std::max(kLargestScoresBytes, row_bytes) : row_bytes);
 }
 
@@ -56,8 +49,12 @@ inline size_t CudnnWorkspaceBytes(const AttentionShape& shape) {
   const size_t head_bytes = rows * shape.head_size * sizeof(float);
   size_t bytes = rows * sizeof(float) + kMargin + kCudnnAlignment;
   if (shape.kv_heads < shape.heads) bytes += 2 * head_bytes;
-  const size_t scores = CudnnScoresBytes(shape, shape.batch);
+  size_t scores = CudnnScoresBytes(shape, shape.batch);
   const size_t scores_limit = shape.deterministic ? kLargestScoresBytes : kScoresLimit;
+  const auto split = SplitAttention(shape, shape.batch, kLargestScoresBytes);
+  if (shape.deterministic && split.has_value()) {
+    scores = scores * split->batch / shape.batch * split->kv_heads / shape.kv_heads;
+  }
   return bytes + (scores <= scores_limit ? std::max(scores, head_bytes) : head_bytes);
 }
 

@@ -35,8 +35,17 @@ TEST_CASE("a deterministic backward pass keeps more scores, up to 1 GiB") {
   shape.deterministic = true;
   CHECK(CudnnWorkspaceBytes(shape) > 1024 * kMib);
   CHECK(fast < 512 * kMib);
+  // Twice the batch goes in two calls.
   shape.batch = 8;
-  CHECK(CudnnWorkspaceBytes(shape) < 1024 * kMib);
+  CHECK(CudnnWorkspaceBytes(shape) > 1024 * kMib);
+  CHECK(CudnnWorkspaceBytes(shape) < 1024 * kMib + 2 * fast);
+  // The scores of one key-value head are 2 GiB: our own kernel does it.
+  CHECK(CudnnWorkspaceBytes({.batch = 1,
+                             .sequence_length = 16384,
+                             .heads = 32,
+                             .kv_heads = 8,
+                             .head_size = 64,
+                             .deterministic = true}) == CudnnWorkspaceBytes(Shape(1, 16384)));
 }
 
 TEST_CASE("an odd length is rounded up to whole tiles") {
@@ -73,7 +82,7 @@ TEST_CASE("packed and deterministic, scores are planned for only if a few docume
   CHECK(CudnnScoresBytes(shape, 8) > kLargestScoresBytes);
   CHECK(CudnnWorkspaceBytes(shape) > fast);
   CHECK(CudnnWorkspaceBytes(shape) > kLargestScoresBytes);
-  AttentionShape longer = Shape(1, 8192);
+  AttentionShape longer = Shape(1, 16384);
   longer.packed = true;
   const size_t longer_fast = CudnnWorkspaceBytes(longer);
   longer.deterministic = true;
