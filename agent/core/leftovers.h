@@ -1,5 +1,4 @@
-// PURE. What is done about the processes that workers leave behind, from the end of the last worker
-// on:
+// PURE. How the processes that workers leave behind are ended, from the end of the last worker on:
 //
 //   all workers ended with 0,      kFinishing ──grace over, or the workers are told to stop──┐
 //   nobody told them to stop ───►   they may finish their work                              │
@@ -12,11 +11,11 @@
 //                                                                       gone  (from each state, as
 //                                                                       soon as nothing is left)
 //
-// Whom it costs what: after a failure the next epoch waits for what ignores TERM, 1 s at most; it
-// waits a few milliseconds for Python's resource_tracker, which ignores TERM too but ends by itself
-// once its worker is dead, and else would leave shared memory in /dev/shm. After a success the
-// command's end waits for an upload in the background, for the grace at most. A job that leaves
-// nothing behind waits for nothing.
+// What it costs: after a failure the next epoch waits for processes that ignore TERM, for 1 s at
+// most. Python's resource_tracker ignores TERM too, but it ends by itself, some 30 ms after its
+// worker; killed before, it would leave shared memory in /dev/shm. After a success the end of the
+// command waits for an upload in the background, for the grace at most. A job that leaves nothing
+// behind waits for nothing.
 #pragma once
 
 #include "absl/time/time.h"

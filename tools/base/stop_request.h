@@ -1,7 +1,8 @@
 // PURE. Whether a signal that asks this process to end is news: the agent and its workers judge by
 // the same rule, so that together they see one request, whoever sends it and how often.
 //
-// Who repeats a request, and wants nothing more by it than the checkpoint that the first one began:
+// These senders repeat a request, and want nothing more by it than the checkpoint that the first
+// one began:
 //
 //   Slurm, proctrack/linuxproc   TERM to every process of the step, workers too; the agent passes
 //                                its own on to the workers on top
@@ -10,9 +11,9 @@
 //   timeout(1), mpirun, kill 0   the same signal to a process and to its group; INT, then TERM
 //   a key held down              INT every 30 ms
 //
-// The sender of all these that end in earnest follows with KILL, which needs no rule. A person at a
-// terminal has no KILL key: a second Ctrl-C (or Ctrl-\) means "at once". Its mark cannot be forged:
-// for a key the kernel sets si_code to SI_KERNEL, which no process may send.
+// A sender that does not want to wait any more follows with KILL, which needs no rule. A person at
+// a terminal has no key for KILL: there a second Ctrl-C (or Ctrl-\) means "at once". No process can
+// forge it: for a key the kernel sets si_code to SI_KERNEL, and it lets no process send that.
 #pragma once
 
 #include <sys/signalfd.h>
