@@ -95,7 +95,7 @@ TEST_CASE_METHOD(Fixture, "redirected, teed and plain streams go where torchrun 
   options.log.tee.by_local_rank = {{1, Streams::kStderr}};
   options.log.prefix_template = "[${role_name}${local_rank}]:";
   options.log.prefix_all = false;
-  options.extra_environment["ROLE_NAME"] = "trainer";
+  options.hello.role = "trainer";
   CHECK(Run("echo out $RANK; echo err $RANK >&2") == 0);
   CHECK(Out() == "out 1\n");
   CHECK_THAT(Read("err"), Catch::Contains("\nerr 0\n") || Catch::StartsWith("err 0\n"));

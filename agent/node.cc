@@ -65,11 +65,6 @@ std::string Variable(const char* name) {
 // torchrun's: the worker of rank 0 serves the store itself, and not the agent.
 bool SharesAgentStore() { return Variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1"; }
 
-std::string RoleOf(const AgentOptions& options) {
-  const auto role = options.extra_environment.find(contract::kRoleName);
-  return role == options.extra_environment.end() ? "default" : role->second;
-}
-
 }  // namespace
 
 Node::Node(const AgentOptions& options, std::string program, const std::string& host, int port)
@@ -104,7 +99,7 @@ Node::Node(const AgentOptions& options, std::string program, const std::string& 
       loop_, link_options, [this](RendezvousLink::News&& news) { OnNews(std::move(news)); });
   log_publisher_ = std::make_unique<LogPublisher>(
       recent_lines_,
-      LogPublisher::Node{link_options.incarnation, options.hello.host, RoleOf(options)});
+      LogPublisher::Node{link_options.incarnation, options.hello.host, options.hello.role});
   RunLogs::Options log_options;
   log_options.log = options.log;
   log_options.run_id = options.hello.job_id;
@@ -260,6 +255,7 @@ absl::StatusOr<WorkerGroup::Worker> Node::MakeWorker(const StartWorkers& action,
   place.local_rank = local_rank;
   place.local_world_size = options_.hello.local_world_size;
   place.run_id = options_.hello.job_id;
+  place.role = options_.hello.role;
   place.agent_token = custody_.token();
   place.terminal = console_.IsTerminal(OutputStream::kStdout);
   if (sessions_ != nullptr) place.session_path = sessions_->path();
@@ -273,7 +269,7 @@ absl::StatusOr<WorkerGroup::Worker> Node::MakeWorker(const StartWorkers& action,
     CONVENE_ASSIGN_OR_RETURN(place.devices, OneVisibleDevice(environment, local_rank));
   }
   place.error_file = logs_->ErrorFile(local_rank);
-  const LineSource source = {RoleOf(options_), local_rank,
+  const LineSource source = {options_.hello.role, local_rank,
                              action.assignment.first_global_rank + local_rank, HostName()};
   WorkerGroup::Worker worker;
   worker.out = logs_->OutputOf(OutputStream::kStdout, source);

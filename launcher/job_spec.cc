@@ -295,6 +295,7 @@ absl::Status CheckName(const std::string& flag, const std::string& name) {
 absl::Status CheckNames(const rendezvous::Hello& hello) {
   CONVENE_RETURN_IF_ERROR(CheckName("--rdzv-id", hello.job_id));
   CONVENE_RETURN_IF_ERROR(CheckName("--local-addr (else this machine's name)", hello.host));
+  if (!hello.role.empty()) CONVENE_RETURN_IF_ERROR(CheckName("--role", hello.role));
   if (hello.topology.empty()) return absl::OkStatus();
   return CheckName("--topology", hello.topology);
 }
@@ -366,6 +367,7 @@ absl::StatusOr<JobSpec> MakeJobSpec(const RunFlags& given_flags,
   CONVENE_RETURN_IF_ERROR(ApplyPlace(flags, environment, random_id, &spec));
   spec.local_addr = flags.local_addr;
   hello.host = flags.local_addr.value_or(machine.host_name);
+  hello.role = flags.role;
   hello.topology = TopologyOf(flags, environment, &spec.reasons);
   CONVENE_RETURN_IF_ERROR(CheckNames(hello));
   hello.max_restarts = flags.max_restarts;

@@ -279,6 +279,17 @@ TEST_CASE("what goes beyond torchrun reaches the daemon") {
   CheckRefused(flags, "ranks count from 0");
 }
 
+TEST_CASE("the workers' role is the flag's, and text that a message can carry") {
+  RunFlags flags;
+  CHECK(Good(flags).options.hello.role == "default");
+  flags.role = "trainer";
+  CHECK(Good(flags).options.hello.role == "trainer");
+  flags.role = "";
+  CHECK(Good(flags).options.hello.role.empty());
+  flags.role = "\xff";
+  CheckRefused(flags, "--role \"\\xff\"");
+}
+
 TEST_CASE("the topology is the flag's, else a variable's, else Slurm's without the node") {
   const Table slurm = {{"SLURM_TOPOLOGY_ADDR", "core.leaf7.node12"}};
   CHECK(Good({}, slurm).options.hello.topology == "core.leaf7");

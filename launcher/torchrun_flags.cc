@@ -45,7 +45,8 @@ void AddWorkerFlags(FlagReader* reader, RunFlags* flags) {
   reader->Switch("no-python", &flags->no_python, "run the program by itself, not under Python");
   reader->Switch("run-path", &flags->run_path,
                  "run the script by Python's runpy.run_path; wins over --no-python");
-  reader->Option("role", &flags->role, "ROLE_NAME of the workers (default \"default\")",
+  reader->Option("role", &flags->role,
+                 "ROLE_NAME of the workers (default \"default\"); ROLE_RANK counts within it",
                  {.value = "NAME"});
   reader->Switch("virtual-local-rank", &flags->virtual_local_rank,
                  "each worker sees one device only, and LOCAL_RANK 0");

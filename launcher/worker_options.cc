@@ -10,7 +10,6 @@
 #include "launcher/flag_reader.h"
 #include "launcher/signal_names.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/contract/names.h"
 
 namespace convene::launcher {
 namespace {
@@ -120,7 +119,6 @@ absl::Status ApplyWorkerFlags(const RunFlags& flags, const EnvironmentLookup& en
   options->numa_binding = NumaBindingOf(flags.numa_binding);
   options->virtual_local_rank = flags.virtual_local_rank;
   options->propagate_exit_code = flags.propagate_exit_code;
-  options->extra_environment[contract::kRoleName] = flags.role;
   options->extra_environment[kSignalsToHandle] = flags.signals_to_handle;
   if (flags.event_log_handler != "null") {
     reasons->push_back(absl::StrCat("--event-log-handler ", flags.event_log_handler,

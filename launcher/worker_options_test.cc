@@ -96,13 +96,11 @@ TEST_CASE("health check, binding and exit code arrive as they are written") {
   flags.health_check_timeout = absl::Seconds(5);
   flags.numa_binding = "exclusive";
   flags.virtual_local_rank = flags.propagate_exit_code = true;
-  flags.role = "trainer";
   const agent::AgentOptions options = Good(flags);
   CHECK(options.health_check.command == "nvidia-smi");
   CHECK(options.health_check.timeout == absl::Seconds(5));
   CHECK(options.numa_binding == agent::NumaBinding::kExclusive);
   CHECK((options.virtual_local_rank && options.propagate_exit_code));
-  CHECK(options.extra_environment.at("ROLE_NAME") == "trainer");
   flags.health_check_timeout = absl::ZeroDuration();
   Refused(flags, "--health-check-timeout");
 }

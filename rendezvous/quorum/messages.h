@@ -24,6 +24,7 @@ struct Hello {
   std::string host;
   int node_rank = -1;  // -1: not given
   int local_world_size = 1;
+  std::string role = "default";  // of this node's workers
   int nodes_min = 1;
   int nodes_max = 1;
   int nodes_expected = 0;  // 0: not known
@@ -89,6 +90,9 @@ struct Assignment {
   int group_world_size = 1;
   int first_global_rank = 0;
   int world_size = 1;
+  // Among the workers with this node's role, in the order of their global ranks.
+  int first_role_rank = 0;
+  int role_world_size = 1;
   std::string store_host;
   int store_port = 0;
   int restart_count = 0;

@@ -31,6 +31,7 @@ void PackHello(const Hello& hello, pb::Hello* wire) {
   wire->set_host(hello.host);
   wire->set_node_rank(hello.node_rank);
   wire->set_local_world_size(hello.local_world_size);
+  wire->set_role(hello.role);
   wire->set_nodes_min(hello.nodes_min);
   wire->set_nodes_max(hello.nodes_max);
   wire->set_nodes_expected(hello.nodes_expected);
@@ -57,6 +58,7 @@ Hello UnpackHello(const pb::Hello& wire) {
   hello.host = wire.host();
   hello.node_rank = wire.node_rank();
   hello.local_world_size = wire.local_world_size();
+  hello.role = Cut(wire.role());
   hello.nodes_min = wire.nodes_min();
   hello.nodes_max = wire.nodes_max();
   hello.nodes_expected = wire.nodes_expected();
@@ -164,6 +166,8 @@ void PackAssignment(const Assignment& assignment, pb::Assignment* wire) {
   wire->set_group_world_size(assignment.group_world_size);
   wire->set_first_global_rank(assignment.first_global_rank);
   wire->set_world_size(assignment.world_size);
+  wire->set_first_role_rank(assignment.first_role_rank);
+  wire->set_role_world_size(assignment.role_world_size);
   wire->set_store_host(assignment.store_host);
   wire->set_store_port(assignment.store_port);
   wire->set_restart_count(assignment.restart_count);
@@ -178,6 +182,10 @@ Assignment UnpackAssignment(const pb::Assignment& wire) {
   assignment.group_world_size = wire.group_world_size();
   assignment.first_global_rank = wire.first_global_rank();
   assignment.world_size = wire.world_size();
+  // To a daemon that knows no roles all workers have the same one.
+  const bool knows_roles = wire.role_world_size() > 0;
+  assignment.first_role_rank = knows_roles ? wire.first_role_rank() : assignment.first_global_rank;
+  assignment.role_world_size = knows_roles ? wire.role_world_size() : assignment.world_size;
   assignment.store_host = wire.store_host();
   assignment.store_port = wire.store_port();
   assignment.restart_count = wire.restart_count();

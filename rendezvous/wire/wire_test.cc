@@ -16,6 +16,7 @@ TEST_CASE("a hello crosses the wire whole") {
   hello.host = "node1";
   hello.node_rank = 3;
   hello.local_world_size = 8;
+  hello.role = "trainer";
   hello.nodes_min = 2;
   hello.nodes_max = 4;
   hello.nodes_expected = 3;
@@ -45,6 +46,7 @@ TEST_CASE("a hello crosses the wire whole") {
   CHECK(there.host == "node1");
   CHECK(there.node_rank == 3);
   CHECK(there.local_world_size == 8);
+  CHECK(there.role == "trainer");
   CHECK(there.nodes_min == 2);
   CHECK(there.nodes_max == 4);
   CHECK(there.nodes_expected == 3);
@@ -168,6 +170,26 @@ TEST_CASE("Heard, and what a place holder says, cross the wire") {
   REQUIRE_OK(crossed);
   CHECK(std::get<Hello>(crossed->body).holds_place);
   CHECK(std::get<Hello>(crossed->body).running_epoch == Epoch(4));
+}
+
+TEST_CASE("an assignment tells the ranks in a role; to a daemon without roles there is one role") {
+  Assignment assignment;
+  assignment.first_global_rank = 6;
+  assignment.world_size = 8;
+  assignment.first_role_rank = 2;
+  assignment.role_world_size = 4;
+  const auto cross = [](const pb::DaemonMessage& message) {
+    const auto crossed = FromWire(message);
+    REQUIRE_OK(crossed);
+    return std::get<Assignment>(crossed->body);
+  };
+  pb::DaemonMessage message = ToWire(Incarnation(1), DaemonEvent{Epoch(2), assignment});
+  CHECK(cross(message).first_role_rank == 2);
+  CHECK(cross(message).role_world_size == 4);
+  message.mutable_assignment()->clear_first_role_rank();
+  message.mutable_assignment()->clear_role_world_size();
+  CHECK(cross(message).first_role_rank == 6);
+  CHECK(cross(message).role_world_size == 8);
 }
 
 TEST_CASE("messages without a known body and senseless ports are refused") {

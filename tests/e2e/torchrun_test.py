@@ -5,7 +5,7 @@ import signal
 import subprocess
 import unittest
 
-from tests.support.convene_testing import CONVENE, ConveneTestCase, find_program, wait_until
+from tests.support.convene_testing import CONVENE, ConveneTestCase, find_program, free_port, wait_until
 
 TORCHRUN = "launcher/torchrun"
 
@@ -87,16 +87,26 @@ class TorchrunTest(ConveneTestCase):
         self.assertEqual(job.wait(5), -signal.SIGINT)  # It tries for 15 s.
 
     def test_two_static_nodes_are_told_the_masters_name(self):
-        import socket
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         script = self.script("import os; e = os.environ\n"
                              "print('rank', e['RANK'], 'group', e['GROUP_RANK'], e['MASTER_ADDR'])")
         nodes = [self.start(TORCHRUN, "--nnodes", 2, "--node-rank", rank, "--master-addr",
                             "localhost", "--master-port", port, script) for rank in (1, 0)]
         self.assertIn("rank 1 group 1 localhost", self.finish(nodes[0], 20))
         self.assertIn("rank 0 group 0 localhost", self.finish(nodes[1], 20))
+
+    def test_workers_of_one_role_have_ranks_of_their_own(self):
+        port = free_port()
+        script = self.script("import os; e = os.environ\n"
+                             "print(*(e[x] for x in ('RANK', 'ROLE_NAME', 'ROLE_RANK', 'ROLE_WORLD_SIZE', 'WORLD_SIZE')))")
+        nodes = [self.start(TORCHRUN, "--nnodes", 3, "--node-rank", rank, "--master-port", port, "--role", role,
+                            "--nproc-per-node", workers, script)
+                 for rank, role, workers in ((2, "actor", 2), (1, "critic", 1), (0, "actor", 1))]
+        told = [self.finish(node, 20) for node in nodes]
+        self.assertIn("2 actor 1 3 4\n", told[0])
+        self.assertIn("3 actor 2 3 4\n", told[0])
+        self.assertIn("1 critic 0 1 4\n", told[1])
+        self.assertIn("0 actor 0 3 4\n", told[2])
 
     def complete(self, program, *words):
         """What bash offers after `words`."""
