@@ -62,14 +62,17 @@ std::string Variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// torchrun's: the worker of rank 0 serves the store itself, and not the agent.
-bool SharesAgentStore() { return Variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1"; }
+// As torchrun's, whose static rendezvous does not look at the variable.
+bool SharesStore(const AgentOptions& options) {
+  return options.store_at_rendezvous || Variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1";
+}
 
 }  // namespace
 
 Node::Node(const AgentOptions& options, std::string program, const std::string& host, int port)
     : options_(options),
       program_(std::move(program)),
+      shares_store_(SharesStore(options)),
       state_(RulesOf(options)),
       custody_(loop_,
                [this] {
@@ -260,7 +263,7 @@ absl::StatusOr<WorkerGroup::Worker> Node::MakeWorker(const StartWorkers& action,
   place.terminal = console_.IsTerminal(OutputStream::kStdout);
   if (sessions_ != nullptr) place.session_path = sessions_->path();
   place.progress_path = progress_path;
-  place.shares_agent_store = SharesAgentStore();
+  place.shares_agent_store = shares_store_;
   if (timer_file_ != nullptr) place.timer_file = timer_file_->path();
   const std::map<std::string, std::string> environment =
       MergedEnvironment(InheritedEnvironment(), options_.extra_environment);
@@ -363,16 +366,20 @@ void Node::Do(KillWorkers& action) {
 
 void Node::Do(RestartStore& action) {
   spdlog::debug("fresh store: {}", action.why);
+  const bool at_rendezvous = options_.store_at_rendezvous && link_->is_hosting();
+  if (at_rendezvous) link_->ServeStore(nullptr);
   store_.reset();  // First: its port may be the one to use again.
   worker_store_port_.Reset();
   StoreStarted started;
-  if (SharesAgentStore()) {
+  if (shares_store_) {
     rendezvous::StoreServer::Options options;
     options.port = options_.store_port;
+    options.listen = !at_rendezvous;
     auto store = rendezvous::StoreServer::Start(options);
     if (!store.ok()) return Take(StoreFailed{store.status()});
     store_ = *std::move(store);
-    started.port = store_->port();
+    started.port = at_rendezvous ? link_->hosted_port() : store_->port();
+    if (at_rendezvous) link_->ServeStore(store_.get());
   } else {
     auto reserved = rendezvous::ReserveOn("0.0.0.0", options_.store_port);
     if (!reserved.ok()) return Take(StoreFailed{reserved.status()});

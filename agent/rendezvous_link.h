@@ -61,6 +61,9 @@ class RendezvousLink {
   const std::string& own_host() const { return stream_->own_host(); }
   // This process serves the rendezvous, and its streams go to itself.
   bool is_hosting() const { return server_ != nullptr; }
+  // The job's store on the port of the rendezvous (Server::ServeStore). REQUIRES: is_hosting().
+  void ServeStore(rendezvous::StoreServer* store) { server_->ServeStore(store); }
+  int hosted_port() const { return server_->port(); }
   // Lost when no stream is open.
   void Send(Epoch epoch, rendezvous::AgentEvent event);
 

@@ -378,6 +378,7 @@ absl::StatusOr<JobSpec> MakeJobSpec(const RunFlags& given_flags,
   if (spec.standalone || !spec.is_static || flags.rdzv_endpoint.has_value()) {
     options.store_port = flags.master_port.value_or(0);
   }
+  options.store_at_rendezvous = spec.is_static && options.store_port == 0;
   CONVENE_ASSIGN_OR_RETURN(options.log, MakeLogOptions(flags, environment));
   CONVENE_RETURN_IF_ERROR(ApplyWorkerFlags(flags, environment, &options, &spec.reasons));
   return spec;

@@ -132,6 +132,7 @@ TEST_CASE("--master-addr and --master-port name the place for static jobs") {
   CHECK(spec.is_static);
   CHECK(spec.is_host == false);
   CHECK(spec.options.store_port == 0);
+  CHECK(spec.options.store_at_rendezvous);
   CHECK(spec.options.hello.node_rank == 1);
   flags.node_rank = 0;
   CHECK(Good(flags).is_host == true);
@@ -150,6 +151,10 @@ TEST_CASE("with a rendezvous of its own, or on one node, --master-port is the st
   CHECK(Good(flags).options.store_port == 1234);
   CHECK(Good(flags).options.endpoint == "head:29400");
   CHECK_FALSE(Good(flags).is_static);
+  CHECK_FALSE(Good(flags).options.store_at_rendezvous);
+  flags.rdzv_backend = "static";
+  CHECK_FALSE(Good(flags).options.store_at_rendezvous);
+  flags.rdzv_backend.reset();
   flags.master_port = 29400;
   CheckRefused(flags, "also the port of the rendezvous");
   flags = {};

@@ -29,8 +29,8 @@ void AddNodeFlags(FlagReader* reader, RunFlags* flags) {
                  "host of the first node, where static jobs meet (default 127.0.0.1)",
                  {.value = "HOST"});
   reader->Option("master-port", &flags->master_port,
-                 "port where static jobs meet (default 29500); on one node, or with "
-                 "--rdzv-endpoint: port of the workers' store (default any free one)",
+                 "port where static jobs meet and have their workers' store (default 29500); on "
+                 "one node, or with --rdzv-endpoint: port of the store (default any free one)",
                  {.value = "PORT"});
   reader->Option("local-addr", &flags->local_addr,
                  "name or address by which other nodes reach this one", {.value = "ADDRESS"});

@@ -86,14 +86,14 @@ class TorchrunTest(ConveneTestCase):
         job.send_signal(signal.SIGINT)
         self.assertEqual(job.wait(5), -signal.SIGINT)  # It tries for 15 s.
 
-    def test_two_static_nodes_are_told_the_masters_name(self):
+    def test_two_static_nodes_are_told_the_masters_place(self):
         port = free_port()
         script = self.script("import os; e = os.environ\n"
-                             "print('rank', e['RANK'], 'group', e['GROUP_RANK'], e['MASTER_ADDR'])")
+                             "print('rank', e['RANK'], 'group', e['GROUP_RANK'], e['MASTER_ADDR'], e['MASTER_PORT'])")
         nodes = [self.start(TORCHRUN, "--nnodes", 2, "--node-rank", rank, "--master-addr",
                             "localhost", "--master-port", port, script) for rank in (1, 0)]
-        self.assertIn("rank 1 group 1 localhost", self.finish(nodes[0], 20))
-        self.assertIn("rank 0 group 0 localhost", self.finish(nodes[1], 20))
+        self.assertIn(f"rank 1 group 1 localhost {port}", self.finish(nodes[0], 20))
+        self.assertIn(f"rank 0 group 0 localhost {port}", self.finish(nodes[1], 20))
 
     def test_workers_of_one_role_have_ranks_of_their_own(self):
         port = free_port()
