@@ -421,7 +421,10 @@ void Node::WindUp() {
   }
   group_.reset();
   HandOnError();
-  if (!logs_->Finish(kDrainPatience)) {
+  // The last words name the file.
+  const bool keeps_errors =
+      result_->exit_code != 0 && state_.failure.has_value() && !state_.failure->error_file.empty();
+  if (!logs_->Finish(kDrainPatience, keeps_errors)) {
     spdlog::warn("the log disk is too slow, or hangs: the last lines are not in the log files");
   }
   custody_.Close();

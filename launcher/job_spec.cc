@@ -311,10 +311,20 @@ absl::Status CheckNodeRank(const RunFlags& flags, const rendezvous::Hello& hello
                    " node(s): ranks count from 0; check --node-rank and --nnodes"));
 }
 
+// torchrun makes c10d of a static job of one node for which no place is named.
+ConfReader ReaderOf(const RunFlags& flags, const rendezvous::Hello& hello) {
+  if (!flags.as_torchrun) return ConfReader::kConvene;
+  const bool has_place =
+      hello.nodes_max > 1 || flags.rdzv_endpoint.has_value() || flags.master_port.has_value();
+  const bool is_static = flags.rdzv_backend == "static" && !flags.standalone && has_place;
+  return is_static ? ConfReader::kStatic : ConfReader::kC10d;
+}
+
 absl::Status ApplyPlace(RunFlags flags, const EnvironmentLookup& environment,
                         const std::string& random_id, JobSpec* spec) {
-  CONVENE_ASSIGN_OR_RETURN(const RendezvousConf conf,
-                           ParseRendezvousConf(flags.rdzv_conf, flags.as_torchrun, &spec->reasons));
+  CONVENE_ASSIGN_OR_RETURN(
+      const RendezvousConf conf,
+      ParseRendezvousConf(flags.rdzv_conf, ReaderOf(flags, spec->options.hello), &spec->reasons));
   CONVENE_RETURN_IF_ERROR(ApplyRendezvousConf(conf, spec));
   if (!flags.node_rank.has_value()) flags.node_rank = conf.rank;
   if (flags.standalone) {

@@ -212,6 +212,26 @@ TEST_CASE("a static job's nodes wait for the first one as long as for all") {
   CHECK(Good(TwoNodes()).options.connect_timeout == absl::Minutes(1));
 }
 
+TEST_CASE("torchrun reads the settings that its backend reads") {
+  RunFlags flags = Torchrun("1");
+  flags.rdzv_conf = "timeout=60s";
+  CHECK(Good(flags).standalone);  // c10d there, without a place
+  flags.master_port = 1234;
+  CheckRefused(flags, "timeout=60s");
+  flags = Torchrun("2");
+  CHECK(Good(flags).is_static);
+  flags.rdzv_conf = "timeout=60s";
+  CheckRefused(flags, "timeout=60s");
+  flags.rdzv_conf = "join_timeout=soon,rank=1";
+  CHECK(Good(flags).options.hello.join_timeout == absl::Minutes(10));
+  CHECK(Good(flags).options.hello.node_rank == 0);
+  flags.rdzv_endpoint = "head";
+  flags.rdzv_backend = "c10d";
+  CheckRefused(flags, "join_timeout=soon");
+  flags.rdzv_conf = "timeout=5";
+  CHECK(Good(flags).options.hello.join_timeout == absl::Minutes(10));
+}
+
 TEST_CASE("a scheduler's rank is no slip of the flags'") {
   const Table slurm = {{"SLURM_JOB_ID", "7"},
                        {"SLURM_NNODES", "4"},

@@ -95,7 +95,8 @@ void AddLogFlags(FlagReader* reader, RunFlags* flags) {
                  "the same for stderr", {.value = "WORD,..."});
   reader->Option("event-log-handler", &flags->event_log_handler,
                  "no effect: this command's log has the events", {.value = "NAME"});
-  reader->Option("logs-specs", &flags->logs_specs, "no effect: plug-ins of torchrun's are Python",
+  reader->Option("logs-specs", &flags->logs_specs,
+                 "default; a plug-in of torchrun's is Python and refused",
                  {.value = "NAME", .from_environment = false});
   reader->Option("print-completion", &flags->print_completion,
                  "print a completion script for this shell and end",

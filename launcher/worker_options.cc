@@ -124,9 +124,11 @@ absl::Status ApplyWorkerFlags(const RunFlags& flags, const EnvironmentLookup& en
     reasons->push_back(absl::StrCat("--event-log-handler ", flags.event_log_handler,
                                     " has no effect here: this log has the events"));
   }
-  if (!flags.logs_specs.empty()) {
-    reasons->push_back(absl::StrCat("--logs-specs ", flags.logs_specs,
-                                    " has no effect here: it names a plug-in in Python"));
+  if (!flags.logs_specs.empty() && flags.logs_specs != "default") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--logs-specs ", flags.logs_specs,
+                     ": a plug-in in Python cannot run here; leave the flag out and write where "
+                     "the output is to go with --log-dir, --redirects and --tee"));
   }
   return absl::OkStatus();
 }

@@ -57,8 +57,9 @@ class RunLogs {
   // code (minus the signal). Nothing happens when it recorded nothing.
   void HandOnError(int local_rank, int error_code, const std::string& path);
 
-  // What is queued is written, as far as that is done within `patience`; false: not all.
-  bool Finish(absl::Duration patience);
+  // What is queued is written, as far as that is done within `patience`; false: not all. Where
+  // there are error files alone they are removed, unless `keeps_errors`.
+  bool Finish(absl::Duration patience, bool keeps_errors);
 
  private:
   absl::Status StartDisk();

@@ -72,6 +72,7 @@ struct WorkerFailure {
   std::vector<std::string> last_log_lines;  // at most 20, each at most 500 bytes
   // The first of what it recorded in $TORCHELASTIC_ERROR_FILE; at most 4, as last_log_lines'.
   std::vector<std::string> error_lines;
+  std::string error_file;    // on that host; bytes, not text
   bool costs_budget = true;  // false for exit code 75
   bool is_final = false;     // a restart would end the same way: bad usage
 };

@@ -14,6 +14,7 @@ namespace {
 constexpr int kMostLogLines = 20;
 constexpr int kMostErrorLines = 4;
 constexpr size_t kLongestText = 500;
+constexpr size_t kLongestPath = 4096;
 
 // Between two characters: protobuf refuses a message with half of one.
 std::string Cut(std::string text) {
@@ -96,6 +97,7 @@ void PackFailure(const WorkerFailure& failure, pb::WorkerFailure* wire) {
     if (wire->error_lines_size() == kMostErrorLines) break;
     wire->add_error_lines(Cut(line));
   }
+  wire->set_error_file(failure.error_file.substr(0, kLongestPath));
   wire->set_costs_budget(failure.costs_budget);
   wire->set_is_final(failure.is_final);
 }
@@ -113,6 +115,7 @@ WorkerFailure UnpackFailure(const pb::WorkerFailure& wire) {
   for (int i = 0; i < lines; ++i) failure.last_log_lines.push_back(Cut(wire.last_log_lines(i)));
   const int error_lines = std::min(wire.error_lines_size(), kMostErrorLines);
   for (int i = 0; i < error_lines; ++i) failure.error_lines.push_back(Cut(wire.error_lines(i)));
+  failure.error_file = wire.error_file().substr(0, kLongestPath);
   failure.costs_budget = wire.costs_budget();
   failure.is_final = wire.is_final();
   return failure;

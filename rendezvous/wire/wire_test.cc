@@ -121,6 +121,7 @@ TEST_CASE("a failure keeps its first twenty log lines, each cut to 500 bytes") {
   failure.is_final = true;
   failure.last_log_lines.assign(30, std::string(600, 'x'));
   failure.error_lines.assign(5, std::string(600, 'y'));
+  failure.error_file = "/logs/\xff/error.json";
   Close close{Outcome::kFailed, "why", failure};
   const auto crossed = FromWire(ToWire(Incarnation(1), DaemonEvent{Epoch(2), close}));
   REQUIRE_OK(crossed);
@@ -134,6 +135,7 @@ TEST_CASE("a failure keeps its first twenty log lines, each cut to 500 bytes") {
   REQUIRE(there.first_failure->last_log_lines.size() == 20);
   CHECK(there.first_failure->last_log_lines[0].size() == 500);
   CHECK(there.first_failure->error_lines == std::vector<std::string>(4, std::string(500, 'y')));
+  CHECK(there.first_failure->error_file == "/logs/\xff/error.json");
 }
 
 TEST_CASE("a long text is cut between two characters") {

@@ -1,8 +1,11 @@
 """Our program under the name `torchrun`: how it is called, what it ends with, which signals it takes. Needs no PyTorch."""
 
+import json
 import os
+import re
 import signal
 import subprocess
+import sys
 import unittest
 
 from tests.support.convene_testing import CONVENE, ConveneTestCase, find_program, free_port, wait_until
@@ -50,6 +53,47 @@ class TorchrunTest(ConveneTestCase):
         self.assertIn("torchrun: ", self.run_torchrun(expected_code=2))
         self.run_torchrun("--nnodes", "x", "y", expected_code=2)
         self.assertIn("--rdzv-endpoint", self.run_torchrun("--help"))
+
+    def test_called_from_a_virtual_environments_bin_the_python_beside_it_runs(self):
+        bin_directory = self.path("venv/bin")
+        os.makedirs(bin_directory)
+        open(self.path("venv/pyvenv.cfg"), "w", encoding="ascii").close()
+        self.script(f'#!/bin/sh\necho beside\nexec {sys.executable} "$@"', "venv/bin/python3")
+        os.chmod(f"{bin_directory}/python3", 0o755)
+        os.symlink(find_program(TORCHRUN), f"{bin_directory}/torchrun")
+        script = self.script("print('ran')")
+        by_path = self.finish(self.start(f"{bin_directory}/torchrun", script), 20)
+        self.assertIn("beside\nran\n", by_path)
+        by_name = subprocess.run(["torchrun", script], check=True, capture_output=True, text=True, timeout=20,
+                                 env={**os.environ, "PATH": f"{bin_directory}:{os.environ['PATH']}"})
+        self.assertIn("beside\nran\n", by_name.stdout)
+        self.assertNotIn("beside", self.run_torchrun(script))
+
+    def test_settings_that_the_backend_never_reads_are_not_looked_at(self):
+        text = self.run_torchrun("--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port()}",
+                                 "--rdzv-conf='join_timeout=5,last_call_timeout=1,timeout=60s'", "--no-python", "echo", "hello")
+        self.assertIn("hello", text)
+        self.assertIn("--rdzv-conf 'join_timeout=5,timeout=60s' has no effect", text)
+        self.run_torchrun("--rdzv-conf", "join_timeout=soon", "--no-python", "true", expected_code=2)
+
+    def test_a_logs_plug_in_is_refused_but_for_torchruns_own(self):
+        self.assertIn("hello", self.run_torchrun("--logs-specs", "default", "--no-python", "echo", "hello"))
+        text = self.run_torchrun("--logs_specs=DOESNOT_EXIST", "--no-python", "echo", "hello", expected_code=2)
+        self.assertIn("--logs-specs DOESNOT_EXIST", text)
+
+    def test_a_failed_workers_error_file_is_named_and_stays(self):
+        script = self.script("import json, os, sys\n"
+                             "json.dump({'message': 'boom'}, open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w'))\n"
+                             "sys.exit(3 if os.environ['TORCHELASTIC_RESTART_COUNT'] < sys.argv[1] else 0)")
+        os.mkdir(self.path("tmp"))
+        text = self.run_torchrun("--max-restarts", 1, script, "2", expected_code=1, TMPDIR=self.path("tmp"))
+        named = re.search(r"Its error file (\S+/attempt_1/0/error\.json) says:\n  boom\n", text)
+        self.assertTrue(named, text)
+        with open(named.group(1), encoding="ascii") as f:
+            self.assertEqual(json.load(f), {"message": "boom"})
+        os.mkdir(self.path("other"))
+        self.run_torchrun("--max-restarts", 1, script, "1", TMPDIR=self.path("other"))
+        self.assertEqual(os.listdir(self.path("other")), [])
 
     def start_waiting(self, *flags):
         """A job of one worker that writes down the first signal it gets."""
