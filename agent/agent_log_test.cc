@@ -95,7 +95,7 @@ TEST_CASE_METHOD(Fixture, "redirected, teed and plain streams go where torchrun 
   options.log.tee.by_local_rank = {{1, Streams::kStderr}};
   options.log.prefix_template = "[${role_name}${local_rank}]:";
   options.log.prefix_all = false;
-  options.extra_environment["ROLE_NAME"] = "trainer";
+  options.hello.role = "trainer";
   CHECK(Run("echo out $RANK; echo err $RANK >&2") == 0);
   CHECK(Out() == "out 1\n");
   CHECK_THAT(Read("err"), Catch::Contains("\nerr 0\n") || Catch::StartsWith("err 0\n"));
@@ -180,15 +180,18 @@ TEST_CASE_METHOD(Fixture, "a full log disk stops no worker, and is told once a f
 
 TEST_CASE_METHOD(Fixture, "the person is told what the first failure recorded and said on stderr") {
   options.log.directory = "";
+  setenv("TMPDIR", directory.path().c_str(), 1);
   setenv("TORCHELASTIC_ERROR_FILE", directory.File("own.json").c_str(), 1);
   CHECK(Run("echo chatter; [ $RANK = 0 ] && exec sleep 600; echo disk on fire >&2; "
             "echo '{\"message\": {\"message\": \"RuntimeError: boom\", \"extraInfo\": "
             "{\"timestamp\": \"7\"}}}' > $TORCHELASTIC_ERROR_FILE; exit 3") == 1);
   unsetenv("TORCHELASTIC_ERROR_FILE");
+  unsetenv("TMPDIR");
   const std::string explanation = Read("explanation");
   CHECK_THAT(explanation,
              Catch::Contains("rank 1 (local rank 1") && Catch::Contains("on node0: exit code 3") &&
-                 Catch::Contains("Its error file says:\n  RuntimeError: boom") &&
+                 Catch::Contains("Its error file " + directory.File("convene_logs_")) &&
+                 Catch::Contains("/attempt_0/1/error.json says:\n  RuntimeError: boom") &&
                  Catch::Contains("Its last lines:\n  disk on fire") && !Catch::Contains("chatter"));
   CHECK(explanation.find("RuntimeError: boom", explanation.find("boom") + 4) == std::string::npos);
   CHECK_THAT(Read("own.json"),

@@ -69,12 +69,9 @@ std::string Variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// torchrun's: the worker of rank 0 serves the store itself, and not the agent.
-bool SharesAgentStore() { return Variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1"; }
-
-std::string RoleOf(const AgentOptions& options) {
-  const auto role = options.extra_environment.find(contract::kRoleName);
-  return role == options.extra_environment.end() ? "default" : role->second;
+// As torchrun's, whose static rendezvous does not look at the variable.
+bool SharesStore(const AgentOptions& options) {
+  return options.store_at_rendezvous || Variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1";
 }
 
 }  // namespace
@@ -82,6 +79,7 @@ std::string RoleOf(const AgentOptions& options) {
 Node::Node(const AgentOptions& options, std::string program, const std::string& host, int port)
     : options_(options),
       program_(std::move(program)),
+      shares_store_(SharesStore(options)),
       state_(RulesOf(options)),
       input_(STDIN_FILENO),
       custody_(loop_,
@@ -112,7 +110,7 @@ Node::Node(const AgentOptions& options, std::string program, const std::string& 
       loop_, link_options, [this](RendezvousLink::News&& news) { OnNews(std::move(news)); });
   log_publisher_ = std::make_unique<LogPublisher>(
       recent_lines_, LogPublisher::Node{rendezvous::AgentIdOf(link_options.incarnation),
-                                        options.hello.host, RoleOf(options)});
+                                        options.hello.host, options.hello.role});
   RunLogs::Options log_options;
   log_options.log = options.log;
   log_options.run_id = options.hello.job_id;
@@ -284,11 +282,12 @@ absl::StatusOr<WorkerGroup::Worker> Node::MakeWorker(const StartWorkers& action,
   place.local_rank = local_rank;
   place.local_world_size = options_.hello.local_world_size;
   place.run_id = options_.hello.job_id;
+  place.role = options_.hello.role;
   place.agent_token = custody_.token();
   place.terminal = console_.IsTerminal(OutputStream::kStdout);
   if (sessions_ != nullptr) place.session_path = sessions_->path();
   place.progress_path = progress_path;
-  place.shares_agent_store = SharesAgentStore();
+  place.shares_agent_store = shares_store_;
   if (timer_file_ != nullptr) place.timer_file = timer_file_->path();
   const std::map<std::string, std::string> environment =
       MergedEnvironment(InheritedEnvironment(), options_.extra_environment);
@@ -297,7 +296,7 @@ absl::StatusOr<WorkerGroup::Worker> Node::MakeWorker(const StartWorkers& action,
     CONVENE_ASSIGN_OR_RETURN(place.devices, OneVisibleDevice(environment, local_rank));
   }
   place.error_file = logs_->ErrorFile(local_rank);
-  const LineSource source = {RoleOf(options_), local_rank,
+  const LineSource source = {options_.hello.role, local_rank,
                              action.assignment.first_global_rank + local_rank, HostName()};
   WorkerGroup::Worker worker;
   worker.out = logs_->OutputOf(OutputStream::kStdout, source);
@@ -406,17 +405,21 @@ void Node::Do(KillWorkers& action) {
 
 void Node::Do(RestartStore& action) {
   spdlog::debug("fresh store: {}", action.why);
+  const bool at_rendezvous = options_.store_at_rendezvous && link_->is_hosting();
+  if (at_rendezvous) link_->ServeStore(nullptr);
   store_.reset();  // First: its port may be the one to use again.
   worker_store_port_.Reset();
   StoreStarted started;
-  if (SharesAgentStore()) {
+  if (shares_store_) {
     rendezvous::StoreServer::Options options;
     options.host = rendezvous::AddressToBind(options_.store_host);
     options.port = options_.store_port;
+    options.listen = !at_rendezvous;
     auto store = rendezvous::StoreServer::Start(options);
     if (!store.ok()) return Take(StoreFailed{store.status()});
     store_ = *std::move(store);
-    started.port = store_->port();
+    started.port = at_rendezvous ? link_->hosted_port() : store_->port();
+    if (at_rendezvous) link_->ServeStore(store_.get());
   } else {
     auto reserved = rendezvous::ReserveOn("0.0.0.0", options_.store_port);
     if (!reserved.ok()) return Take(StoreFailed{reserved.status()});
@@ -462,7 +465,10 @@ void Node::WindUp() {
   }
   group_.reset();
   HandOnError();
-  if (!logs_->Finish(kDrainPatience)) {
+  // The last words name the file.
+  const bool keeps_errors =
+      result_->exit_code != 0 && state_.failure.has_value() && !state_.failure->error_file.empty();
+  if (!logs_->Finish(kDrainPatience, keeps_errors)) {
     spdlog::warn("the log disk is too slow, or hangs: the last lines are not in the log files");
   }
   custody_.Close();

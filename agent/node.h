@@ -93,6 +93,8 @@ class Node {
   std::optional<ExitDeadline> wind_up_;
   const AgentOptions& options_;
   const std::string program_;
+  // The agent serves the workers' store; else the worker of rank 0 does.
+  const bool shares_store_;
   State state_;
   std::deque<Event> events_;
   std::deque<Event> held_;  // TakeEnd's

@@ -93,6 +93,9 @@ struct AgentOptions {
   // rendezvous leaves from takes its place.
   bool store_host_may_change = false;
   int store_port = 0;  // --master-port; 0 = any
+  // Static jobs: where this process hosts the rendezvous, its port is the workers' store as well,
+  // so that scripts which name the port find the store there, as under torchrun.
+  bool store_at_rendezvous = false;
   StopGraces stop_graces;
   LeftoverOptions leftovers;
   // The local rank of the worker that gets this command's terminal; none: the only worker, if there

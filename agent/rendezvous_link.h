@@ -68,6 +68,9 @@ class RendezvousLink {
     return server_ == nullptr || IsForThisNodeOnly() ? std::vector<std::string>()
                                                      : server_->ServedJobs();
   }
+  // The job's store on the port of the rendezvous (Server::ServeStore). REQUIRES: is_hosting().
+  void ServeStore(rendezvous::StoreServer* store) { server_->ServeStore(store); }
+  int hosted_port() const { return server_->port(); }
   // Lost when no stream is open.
   void Send(Epoch epoch, rendezvous::AgentEvent event);
 

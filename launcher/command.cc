@@ -1,5 +1,6 @@
 #include "launcher/command.h"
 
+#include <sys/auxv.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -40,13 +41,24 @@ std::string FindTrainer(const EnvironmentLookup& environment, const std::string&
   return kTrainer;  // the agent says where it has looked
 }
 
+// As pip's scripts: in a virtual environment they belong to its interpreter, activated or not.
+std::string FindPython(const std::string& called_directory) {
+  const std::string beside = called_directory + "/python3";
+  for (const char* mark : {"/../pyvenv.cfg", "/../conda-meta"}) {
+    const bool is_environment = access((called_directory + mark).c_str(), F_OK) == 0;
+    if (is_environment && IsExecutableFile(beside)) return beside;
+  }
+  return "python3";
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<std::string>> ResolveCommand(const RunFlags& flags,
                                                         const EnvironmentLookup& environment,
-                                                        const std::string& own_directory) {
+                                                        const std::string& own_directory,
+                                                        const std::string& called_directory) {
   std::vector<std::string> command = flags.command;
-  const std::string python = environment("PYTHON_EXEC").value_or("python3");
+  const std::string python = environment("PYTHON_EXEC").value_or(FindPython(called_directory));
   const bool is_script =
       flags.run_path || (!flags.no_python && !flags.module &&
                          (flags.as_torchrun || absl::EndsWith(command[0], ".py")));
@@ -73,6 +85,11 @@ std::string OwnDirectory() {
   const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
   if (length <= 0 || length == static_cast<ssize_t>(sizeof(path))) return ".";
   return ParentDirectory(std::string(path, static_cast<size_t>(length)));
+}
+
+std::string CalledDirectory() {
+  const auto* const called = reinterpret_cast<const char*>(getauxval(AT_EXECFN));
+  return called == nullptr ? "." : ParentDirectory(called);
 }
 
 }  // namespace convene::launcher

@@ -10,7 +10,8 @@
 
 namespace convene::launcher {
 
-// `flags.command` as it must be executed; PYTHON_EXEC names another interpreter than python3:
+// `flags.command` as it must be executed. python3 is the one in PATH; or that of the virtual
+// environment whose bin is `called_directory`; PYTHON_EXEC names another.
 //   x.py            python3 -u x.py, unless --no-python
 //   any name        the same, when called as torchrun
 //   --run-path x    python3 -u -c <runpy.run_path> x
@@ -21,9 +22,13 @@ namespace convene::launcher {
 // NotFound for a script that does not exist. REQUIRES: flags.command is not empty.
 absl::StatusOr<std::vector<std::string>> ResolveCommand(const RunFlags& flags,
                                                         const EnvironmentLookup& environment,
-                                                        const std::string& own_directory);
+                                                        const std::string& own_directory,
+                                                        const std::string& called_directory);
 
 // The directory of the running binary, symbolic links followed.
 std::string OwnDirectory();
+
+// The directory of the link, or the binary, by which this process was called.
+std::string CalledDirectory();
 
 }  // namespace convene::launcher

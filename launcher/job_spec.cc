@@ -295,6 +295,7 @@ absl::Status CheckName(const std::string& flag, const std::string& name) {
 absl::Status CheckNames(const rendezvous::Hello& hello) {
   CONVENE_RETURN_IF_ERROR(CheckName("--rdzv-id", hello.job_id));
   CONVENE_RETURN_IF_ERROR(CheckName("--local-addr (else this machine's name)", hello.host));
+  if (!hello.role.empty()) CONVENE_RETURN_IF_ERROR(CheckName("--role", hello.role));
   if (hello.topology.empty()) return absl::OkStatus();
   return CheckName("--topology", hello.topology);
 }
@@ -310,10 +311,20 @@ absl::Status CheckNodeRank(const RunFlags& flags, const rendezvous::Hello& hello
                    " node(s): ranks count from 0; check --node-rank and --nnodes"));
 }
 
+// torchrun makes c10d of a static job of one node for which no place is named.
+ConfReader ReaderOf(const RunFlags& flags, const rendezvous::Hello& hello) {
+  if (!flags.as_torchrun) return ConfReader::kConvene;
+  const bool has_place =
+      hello.nodes_max > 1 || flags.rdzv_endpoint.has_value() || flags.master_port.has_value();
+  const bool is_static = flags.rdzv_backend == "static" && !flags.standalone && has_place;
+  return is_static ? ConfReader::kStatic : ConfReader::kC10d;
+}
+
 absl::Status ApplyPlace(RunFlags flags, const EnvironmentLookup& environment,
                         const std::string& random_id, JobSpec* spec) {
-  CONVENE_ASSIGN_OR_RETURN(const RendezvousConf conf,
-                           ParseRendezvousConf(flags.rdzv_conf, flags.as_torchrun, &spec->reasons));
+  CONVENE_ASSIGN_OR_RETURN(
+      const RendezvousConf conf,
+      ParseRendezvousConf(flags.rdzv_conf, ReaderOf(flags, spec->options.hello), &spec->reasons));
   CONVENE_RETURN_IF_ERROR(ApplyRendezvousConf(conf, spec));
   if (!flags.node_rank.has_value()) flags.node_rank = conf.rank;
   if (flags.standalone) {
@@ -366,6 +377,7 @@ absl::StatusOr<JobSpec> MakeJobSpec(const RunFlags& given_flags,
   CONVENE_RETURN_IF_ERROR(ApplyPlace(flags, environment, random_id, &spec));
   spec.local_addr = flags.local_addr;
   hello.host = flags.local_addr.value_or(machine.host_name);
+  hello.role = flags.role;
   hello.topology = TopologyOf(flags, environment, &spec.reasons);
   CONVENE_RETURN_IF_ERROR(CheckNames(hello));
   hello.max_restarts = flags.max_restarts;
@@ -376,6 +388,7 @@ absl::StatusOr<JobSpec> MakeJobSpec(const RunFlags& given_flags,
   if (spec.standalone || !spec.is_static || flags.rdzv_endpoint.has_value()) {
     options.store_port = flags.master_port.value_or(0);
   }
+  options.store_at_rendezvous = spec.is_static && options.store_port == 0;
   CONVENE_ASSIGN_OR_RETURN(options.log, MakeLogOptions(flags, environment));
   CONVENE_RETURN_IF_ERROR(ApplyWorkerFlags(flags, environment, &options, &spec.reasons));
   return spec;

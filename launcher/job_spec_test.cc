@@ -132,6 +132,7 @@ TEST_CASE("--master-addr and --master-port name the place for static jobs") {
   CHECK(spec.is_static);
   CHECK(spec.is_host == false);
   CHECK(spec.options.store_port == 0);
+  CHECK(spec.options.store_at_rendezvous);
   CHECK(spec.options.hello.node_rank == 1);
   flags.node_rank = 0;
   CHECK(Good(flags).is_host == true);
@@ -150,6 +151,10 @@ TEST_CASE("with a rendezvous of its own, or on one node, --master-port is the st
   CHECK(Good(flags).options.store_port == 1234);
   CHECK(Good(flags).options.endpoint == "head:29400");
   CHECK_FALSE(Good(flags).is_static);
+  CHECK_FALSE(Good(flags).options.store_at_rendezvous);
+  flags.rdzv_backend = "static";
+  CHECK_FALSE(Good(flags).options.store_at_rendezvous);
+  flags.rdzv_backend.reset();
   flags.master_port = 29400;
   CheckRefused(flags, "also the port of the rendezvous");
   flags = {};
@@ -205,6 +210,26 @@ TEST_CASE("a static job's nodes wait for the first one as long as for all") {
   flags.rdzv_conf = "timeout=900";
   CHECK(Good(flags).options.connect_timeout == absl::Minutes(15));
   CHECK(Good(TwoNodes()).options.connect_timeout == absl::Minutes(1));
+}
+
+TEST_CASE("torchrun reads the settings that its backend reads") {
+  RunFlags flags = Torchrun("1");
+  flags.rdzv_conf = "timeout=60s";
+  CHECK(Good(flags).standalone);  // c10d there, without a place
+  flags.master_port = 1234;
+  CheckRefused(flags, "timeout=60s");
+  flags = Torchrun("2");
+  CHECK(Good(flags).is_static);
+  flags.rdzv_conf = "timeout=60s";
+  CheckRefused(flags, "timeout=60s");
+  flags.rdzv_conf = "join_timeout=soon,rank=1";
+  CHECK(Good(flags).options.hello.join_timeout == absl::Minutes(10));
+  CHECK(Good(flags).options.hello.node_rank == 0);
+  flags.rdzv_endpoint = "head";
+  flags.rdzv_backend = "c10d";
+  CheckRefused(flags, "join_timeout=soon");
+  flags.rdzv_conf = "timeout=5";
+  CHECK(Good(flags).options.hello.join_timeout == absl::Minutes(10));
 }
 
 TEST_CASE("a scheduler's rank is no slip of the flags'") {
@@ -277,6 +302,17 @@ TEST_CASE("what goes beyond torchrun reaches the daemon") {
   CHECK(hello.admission == absl::Seconds(20));
   flags.node_rank = 4;
   CheckRefused(flags, "ranks count from 0");
+}
+
+TEST_CASE("the workers' role is the flag's, and text that a message can carry") {
+  RunFlags flags;
+  CHECK(Good(flags).options.hello.role == "default");
+  flags.role = "trainer";
+  CHECK(Good(flags).options.hello.role == "trainer");
+  flags.role = "";
+  CHECK(Good(flags).options.hello.role.empty());
+  flags.role = "\xff";
+  CheckRefused(flags, "--role \"\\xff\"");
 }
 
 TEST_CASE("the topology is the flag's, else a variable's, else Slurm's without the node") {

@@ -23,16 +23,13 @@ constexpr double kKeepAliveAttempts = 3;
 
 using Settings = std::map<std::string, std::string>;
 
-const std::vector<std::string>& Known() {
-  static const auto* const known = new std::vector<std::string>{"join_timeout",
-                                                                "last_call_timeout",
-                                                                "keep_alive_interval",
-                                                                "keep_alive_max_attempt",
-                                                                "read_timeout",
-                                                                "timeout",
-                                                                "is_host",
-                                                                "rank"};
-  return *known;
+std::vector<std::string> KeysOf(ConfReader reader) {
+  if (reader == ConfReader::kStatic) return {"timeout"};
+  std::vector<std::string> keys = {"join_timeout",        "last_call_timeout",
+                                   "keep_alive_interval", "keep_alive_max_attempt",
+                                   "read_timeout",        "is_host"};
+  if (reader == ConfReader::kConvene) keys.insert(keys.end(), {"timeout", "rank"});
+  return keys;
 }
 
 // Of torchrun's backends: what belongs to their own stores.
@@ -43,20 +40,21 @@ bool IsWithoutEffect(const std::string& key) {
   return std::find(keys->begin(), keys->end(), key) != keys->end();
 }
 
-absl::StatusOr<Settings> Split(const std::string& text, bool takes_unknown,
+absl::StatusOr<Settings> Split(const std::string& text, ConfReader reader,
                                std::vector<std::string>* reasons) {
+  const std::vector<std::string> keys = KeysOf(reader);
   Settings settings;
   std::vector<std::string> unused;
   for (const absl::string_view item : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
     std::pair<std::string, std::string> pair = absl::StrSplit(item, absl::MaxSplits('=', 1));
     absl::StripAsciiWhitespace(&pair.first);
     absl::StripAsciiWhitespace(&pair.second);
-    const bool known = std::find(Known().begin(), Known().end(), pair.first) != Known().end();
-    if (!known && !IsWithoutEffect(pair.first) && !takes_unknown) {
-      const std::string nearest = ClosestMatch(pair.first, Known());
+    const bool known = std::find(keys.begin(), keys.end(), pair.first) != keys.end();
+    if (!known && !IsWithoutEffect(pair.first) && reader == ConfReader::kConvene) {
+      const std::string nearest = ClosestMatch(pair.first, keys);
       return absl::InvalidArgumentError(
           absl::StrCat("--rdzv-conf: unknown key \"", pair.first, "\"; ",
-                       nearest.empty() ? "known are " + JoinCapped(Known(), Known().size())
+                       nearest.empty() ? "known are " + JoinCapped(keys, keys.size())
                                        : absl::StrCat("did you mean ", nearest, "?")));
     }
     if (pair.second.empty()) {
@@ -111,9 +109,9 @@ absl::StatusOr<std::optional<absl::Duration>> Lease(const Settings& settings) {
 
 }  // namespace
 
-absl::StatusOr<RendezvousConf> ParseRendezvousConf(const std::string& text, bool takes_unknown,
+absl::StatusOr<RendezvousConf> ParseRendezvousConf(const std::string& text, ConfReader reader,
                                                    std::vector<std::string>* reasons) {
-  CONVENE_ASSIGN_OR_RETURN(const Settings settings, Split(text, takes_unknown, reasons));
+  CONVENE_ASSIGN_OR_RETURN(const Settings settings, Split(text, reader, reasons));
   RendezvousConf conf;
   CONVENE_ASSIGN_OR_RETURN(conf.join_timeout, Time(settings, "timeout", 0.001));
   CONVENE_ASSIGN_OR_RETURN(const auto join_timeout, Time(settings, "join_timeout", 0.001));

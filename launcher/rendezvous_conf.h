@@ -20,10 +20,14 @@ struct RendezvousConf {
   std::optional<int> rank;
 };
 
-// "key=value,...". torchrun's keys that cannot have an effect here are taken, with one line for all
-// of them in `reasons`; so are unknown ones when `takes_unknown` (torchrun takes any).
-// InvalidArgument for values out of range and for two that contradict each other.
-absl::StatusOr<RendezvousConf> ParseRendezvousConf(const std::string& text, bool takes_unknown,
+// Whose keys count: all of RendezvousConf, or those that this backend of torchrun's reads.
+enum class ConfReader { kConvene, kC10d, kStatic };
+
+// "key=value,...". torchrun's keys that cannot have an effect here are taken whatever their value,
+// with one line for all of them in `reasons`; so is any other key that a backend of torchrun's does
+// not read, and for kConvene an unknown key is a slip. InvalidArgument for values out of range and
+// for two that contradict each other.
+absl::StatusOr<RendezvousConf> ParseRendezvousConf(const std::string& text, ConfReader reader,
                                                    std::vector<std::string>* reasons);
 
 }  // namespace convene::launcher

@@ -7,17 +7,18 @@ namespace {
 
 using Lines = std::vector<std::string>;
 
-RendezvousConf Good(const std::string& text, Lines* reasons = nullptr, bool takes_unknown = false) {
+RendezvousConf Good(const std::string& text, Lines* reasons = nullptr,
+                    ConfReader reader = ConfReader::kConvene) {
   Lines unused;
-  const auto conf =
-      ParseRendezvousConf(text, takes_unknown, reasons == nullptr ? &unused : reasons);
+  const auto conf = ParseRendezvousConf(text, reader, reasons == nullptr ? &unused : reasons);
   REQUIRE_OK(conf);
   return *conf;
 }
 
-void Refused(const std::string& text, const std::string& expected) {
+void Refused(const std::string& text, const std::string& expected,
+             ConfReader reader = ConfReader::kConvene) {
   Lines reasons;
-  CHECK_STATUS(ParseRendezvousConf(text, false, &reasons), absl::StatusCode::kInvalidArgument,
+  CHECK_STATUS(ParseRendezvousConf(text, reader, &reasons), absl::StatusCode::kInvalidArgument,
                expected);
 }
 
@@ -62,8 +63,24 @@ TEST_CASE("an unknown key is a slip, but torchrun takes it") {
   Refused("join_timout=5", "did you mean join_timeout?");
   Refused("zzz=5", "known are join_timeout");
   Lines reasons;
-  Good("zzz=5", &reasons, true);
+  Good("zzz=5", &reasons, ConfReader::kC10d);
   CHECK(reasons == Lines{"--rdzv-conf zzz=5 has no effect here"});
+}
+
+TEST_CASE("what a backend of torchrun's never reads has no effect, whatever its value") {
+  Lines reasons;
+  RendezvousConf conf =
+      Good("'join_timeout=5,last_call_timeout=1,timeout=60s,rank=x'", &reasons, ConfReader::kC10d);
+  CHECK(conf.last_call == absl::Seconds(1));
+  CHECK_FALSE(conf.join_timeout.has_value());
+  CHECK_FALSE(conf.rank.has_value());
+  CHECK(reasons == Lines{"--rdzv-conf 'join_timeout=5,timeout=60s,rank=x' has no effect here"});
+  conf = Good("timeout=900,join_timeout=soon,rank=3,is_host=maybe", nullptr, ConfReader::kStatic);
+  CHECK(conf.join_timeout == absl::Minutes(15));
+  CHECK_FALSE(conf.rank.has_value());
+  Refused("join_timeout='5'", "join_timeout='5'", ConfReader::kC10d);
+  Refused("timeout=60s", "timeout=60s", ConfReader::kStatic);
+  Refused("timeout", "needs =VALUE", ConfReader::kC10d);
 }
 
 TEST_CASE("values out of range are named") {

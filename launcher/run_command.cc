@@ -100,7 +100,7 @@ absl::StatusOr<int> RunCommand(const RunFlags& flags) {
   }
   CONVENE_RETURN_IF_ERROR(limits);
   CONVENE_ASSIGN_OR_RETURN(spec.options.command,
-                           ResolveCommand(flags, environment, OwnDirectory()));
+                           ResolveCommand(flags, environment, OwnDirectory(), CalledDirectory()));
   // As torchrun: the first node's name may come minutes after the others (Kubernetes).
   const absl::Duration patience = flags.as_torchrun ? absl::InfiniteDuration() : kLocateTimeout;
   if (!spec.standalone) CONVENE_RETURN_IF_ERROR(Locate(patience, &spec));

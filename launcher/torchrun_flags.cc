@@ -29,8 +29,8 @@ void AddNodeFlags(FlagReader* reader, RunFlags* flags) {
                  "host of the first node, where static jobs meet (default 127.0.0.1)",
                  {.value = "HOST"});
   reader->Option("master-port", &flags->master_port,
-                 "port where static jobs meet (default 29500); on one node, or with "
-                 "--rdzv-endpoint: port of the workers' store (default any free one)",
+                 "port where static jobs meet and have their workers' store (default 29500); on "
+                 "one node, or with --rdzv-endpoint: port of the store (default any free one)",
                  {.value = "PORT"});
   reader->Option("local-addr", &flags->local_addr,
                  "name or address by which other nodes reach this one", {.value = "ADDRESS"});
@@ -45,7 +45,8 @@ void AddWorkerFlags(FlagReader* reader, RunFlags* flags) {
   reader->Switch("no-python", &flags->no_python, "run the program by itself, not under Python");
   reader->Switch("run-path", &flags->run_path,
                  "run the script by Python's runpy.run_path; wins over --no-python");
-  reader->Option("role", &flags->role, "ROLE_NAME of the workers (default \"default\")",
+  reader->Option("role", &flags->role,
+                 "ROLE_NAME of the workers (default \"default\"); ROLE_RANK counts within it",
                  {.value = "NAME"});
   reader->Switch("virtual-local-rank", &flags->virtual_local_rank,
                  "each worker sees one device only, and LOCAL_RANK 0");
@@ -94,7 +95,8 @@ void AddLogFlags(FlagReader* reader, RunFlags* flags) {
                  "the same for stderr", {.value = "WORD,..."});
   reader->Option("event-log-handler", &flags->event_log_handler,
                  "no effect: this command's log has the events", {.value = "NAME"});
-  reader->Option("logs-specs", &flags->logs_specs, "no effect: plug-ins of torchrun's are Python",
+  reader->Option("logs-specs", &flags->logs_specs,
+                 "default; a plug-in of torchrun's is Python and refused",
                  {.value = "NAME", .from_environment = false});
   reader->Option("print-completion", &flags->print_completion,
                  "print a completion script for this shell and end",

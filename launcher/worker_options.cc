@@ -10,7 +10,6 @@
 #include "launcher/flag_reader.h"
 #include "launcher/signal_names.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/contract/names.h"
 
 namespace convene::launcher {
 namespace {
@@ -152,15 +151,16 @@ absl::Status ApplyWorkerFlags(const RunFlags& flags, const EnvironmentLookup& en
   options->numa_binding = NumaBindingOf(flags.numa_binding);
   options->virtual_local_rank = flags.virtual_local_rank;
   options->propagate_exit_code = flags.propagate_exit_code;
-  options->extra_environment[contract::kRoleName] = flags.role;
   options->extra_environment[kSignalsToHandle] = flags.signals_to_handle;
   if (flags.event_log_handler != "null") {
     reasons->push_back(absl::StrCat("--event-log-handler ", flags.event_log_handler,
                                     " has no effect here: this log has the events"));
   }
-  if (!flags.logs_specs.empty()) {
-    reasons->push_back(absl::StrCat("--logs-specs ", flags.logs_specs,
-                                    " has no effect here: it names a plug-in in Python"));
+  if (!flags.logs_specs.empty() && flags.logs_specs != "default") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--logs-specs ", flags.logs_specs,
+                     ": a plug-in in Python cannot run here; leave the flag out and write where "
+                     "the output is to go with --log-dir, --redirects and --tee"));
   }
   return absl::OkStatus();
 }

@@ -96,13 +96,11 @@ TEST_CASE("health check, binding and exit code arrive as they are written") {
   flags.health_check_timeout = absl::Seconds(5);
   flags.numa_binding = "exclusive";
   flags.virtual_local_rank = flags.propagate_exit_code = true;
-  flags.role = "trainer";
   const agent::AgentOptions options = Good(flags);
   CHECK(options.health_check.command == "nvidia-smi");
   CHECK(options.health_check.timeout == absl::Seconds(5));
   CHECK(options.numa_binding == agent::NumaBinding::kExclusive);
   CHECK((options.virtual_local_rank && options.propagate_exit_code));
-  CHECK(options.extra_environment.at("ROLE_NAME") == "trainer");
   flags.health_check_timeout = absl::ZeroDuration();
   Refused(flags, "--health-check-timeout");
   flags.health_check_timeout = absl::Minutes(11);
@@ -111,16 +109,17 @@ TEST_CASE("health check, binding and exit code arrive as they are written") {
   Good(flags);
 }
 
-TEST_CASE("Python plug-ins of torchrun's are accepted with one line each") {
+TEST_CASE("an event handler in Python has no effect, with a line; a logs plug-in is refused") {
   RunFlags flags;
-  flags.logs_specs = "mine";
+  flags.logs_specs = "default";  // torchrun's own
   flags.event_log_handler = "scuba";
   agent::AgentOptions options;
   std::vector<std::string> reasons;
   REQUIRE_OK(Apply(flags, {}, &options, &reasons));
-  REQUIRE(reasons.size() == 2);
+  REQUIRE(reasons.size() == 1);
   CHECK_THAT(reasons[0], Catch::Contains("--event-log-handler scuba has no effect"));
-  CHECK_THAT(reasons[1], Catch::Contains("--logs-specs mine has no effect"));
+  flags.logs_specs = "mine";
+  Refused(flags, "--logs-specs mine: a plug-in in Python cannot run here");
 }
 
 TEST_CASE("what successful workers leave running has a grace; as torchrun it is left alone") {

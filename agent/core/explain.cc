@@ -21,7 +21,8 @@ std::string DescribeFailure(const rendezvous::WorkerFailure& failure) {
                                   ", pid ", failure.pid, ") on ", failure.host, ": ",
                                   failure.why.empty() ? verdict.why : failure.why, ".");
   if (!failure.error_lines.empty()) {
-    absl::StrAppend(&text, " Its error file says:\n  ", absl::StrJoin(failure.error_lines, "\n  "));
+    absl::StrAppend(&text, " Its error file", failure.error_file.empty() ? "" : " ",
+                    failure.error_file, " says:\n  ", absl::StrJoin(failure.error_lines, "\n  "));
   }
   absl::StrAppend(&text, failure.error_lines.empty() ? " " : "\n", verdict.next_step);
   if (failure.last_log_lines.empty()) {

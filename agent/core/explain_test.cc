@@ -29,11 +29,13 @@ Result Closed(const WorkerFailure& failure, bool propagate) {
 TEST_CASE("the first failure is told with its place, its error file and its last lines, in order") {
   WorkerFailure failure = Failure(1);
   failure.error_lines = {"RuntimeError: CUDA error", "second line"};
+  failure.error_file = "/logs/error.json";
   failure.last_log_lines = {"Traceback", "boom"};
   CHECK(
       Closed(failure, false).explanation ==
       "Job job failed: the budget is spent. The first failure was rank 5 (local rank 1, pid 77) on "
-      "node3: exit code 1. Its error file says:\n  RuntimeError: CUDA error\n  second line\nLook "
+      "node3: exit code 1. Its error file /logs/error.json says:\n  RuntimeError: CUDA error\n  "
+      "second line\nLook "
       "at the worker's last lines for the first error. Its last lines:\n  Traceback\n  boom");
 }
 

@@ -403,6 +403,7 @@ void Stepper::On(const WorkerExited& exited) {
                     : absl::StrCat(verdict.why, " while it was to save and stop");
   failure.last_log_lines = exited.last_log_lines;
   failure.error_lines = exited.error_lines;
+  failure.error_file = exited.error_file;
   failure.costs_budget = verdict.costs_budget;
   failure.is_final = verdict.is_final;
   ReportFailure(std::move(failure));

@@ -178,6 +178,7 @@ struct WorkerExited {
   ExitStatus status;
   std::vector<std::string> last_log_lines;
   std::vector<std::string> error_lines;  // of its error file
+  std::string error_file;                // where that is; "" = there is none
 };
 // A worker of that epoch makes no progress: a failure, though it runs.
 struct WorkerHung {

@@ -14,20 +14,15 @@ std::vector<std::string> WorkerEnvironment(const std::map<std::string, std::stri
   table.try_emplace(contract::kNcclAsyncErrorHandling, "1");
 
   const rendezvous::Assignment& assignment = place.assignment;
-  const std::string rank = absl::StrCat(assignment.first_global_rank + place.local_rank);
-  const std::string world_size = absl::StrCat(assignment.world_size);
-  table[contract::kRank] = rank;
+  table[contract::kRank] = absl::StrCat(assignment.first_global_rank + place.local_rank);
   table[contract::kLocalRank] = absl::StrCat(place.virtual_local_rank ? 0 : place.local_rank);
   table[contract::kGroupRank] = absl::StrCat(assignment.group_rank);
-  // One role for all: its ranks are the global ones. An outer agent's name for its own role means
-  // nothing here.
-  const auto role = extra.find(contract::kRoleName);
-  table[contract::kRoleRank] = rank;
-  table[contract::kRoleName] = role == extra.end() ? "default" : role->second;
-  table[contract::kWorldSize] = world_size;
+  table[contract::kRoleRank] = absl::StrCat(assignment.first_role_rank + place.local_rank);
+  table[contract::kRoleName] = place.role;
+  table[contract::kWorldSize] = absl::StrCat(assignment.world_size);
   table[contract::kLocalWorldSize] = absl::StrCat(place.local_world_size);
   table[contract::kGroupWorldSize] = absl::StrCat(assignment.group_world_size);
-  table[contract::kRoleWorldSize] = world_size;
+  table[contract::kRoleWorldSize] = absl::StrCat(assignment.role_world_size);
   table[contract::kMasterAddr] = assignment.store_host;
   table[contract::kMasterPort] = absl::StrCat(assignment.store_port);
   table[contract::kRestartCount] = absl::StrCat(assignment.restart_count);

@@ -17,6 +17,7 @@ struct WorkerPlace {
   int local_rank = 0;
   int local_world_size = 1;
   std::string run_id;
+  std::string role;
   std::string session_path;                    // "" = no session
   std::string progress_path;                   // "" = nobody watches
   std::string error_file;                      // "" = none
@@ -28,8 +29,7 @@ struct WorkerPlace {
   bool terminal = false;                       // the agent's stdout is one
 };
 
-// The agent's own environment, then `extra`, then the worker's place (which nothing overrides, but
-// ROLE_NAME is `extra`'s when that has one).
+// The agent's own environment, then `extra`, then the worker's place, which nothing overrides.
 // Sorted "NAME=value" strings. OMP_NUM_THREADS becomes 1 when neither sets it and the node runs
 // several workers; TORCH_NCCL_ASYNC_ERROR_HANDLING becomes 1 when neither sets it.
 std::vector<std::string> WorkerEnvironment(const std::map<std::string, std::string>& inherited,

@@ -13,6 +13,8 @@ WorkerPlace Place() {
   place.assignment.group_world_size = 2;
   place.assignment.first_global_rank = 4;
   place.assignment.world_size = 8;
+  place.assignment.first_role_rank = 1;
+  place.assignment.role_world_size = 5;
   place.assignment.store_host = "node1";
   place.assignment.store_port = 7000;
   place.assignment.restart_count = 2;
@@ -21,6 +23,7 @@ WorkerPlace Place() {
   place.local_rank = 3;
   place.local_world_size = 4;
   place.run_id = "job";
+  place.role = "trainer";
   place.session_path = "/run/x/session";
   place.error_file = "/logs/error.json";
   return place;
@@ -38,9 +41,9 @@ TEST_CASE("a worker is told its place in torchrun's words and in ours") {
         "MASTER_PORT=7000\n"
         "OMP_NUM_THREADS=1\n"
         "RANK=7\n"
-        "ROLE_NAME=default\n"
-        "ROLE_RANK=7\n"
-        "ROLE_WORLD_SIZE=8\n"
+        "ROLE_NAME=trainer\n"
+        "ROLE_RANK=4\n"
+        "ROLE_WORLD_SIZE=5\n"
         "TORCHELASTIC_ERROR_FILE=/logs/error.json\n"
         "TORCHELASTIC_MAX_RESTARTS=3\n"
         "TORCHELASTIC_RESTART_COUNT=2\n"
@@ -61,12 +64,10 @@ TEST_CASE("the person's settings are kept, the place in the job is not theirs to
                        !Catch::Contains("CONVENE_TERMINAL"));
 }
 
-TEST_CASE("the role's name is the job's, not one inherited from an outer agent") {
-  const auto role_of = [](const std::map<std::string, std::string>& extra) {
-    return absl::StrJoin(WorkerEnvironment({{"ROLE_NAME", "outer"}}, extra, Place()), "\n");
-  };
-  CHECK_THAT(role_of({{"ROLE_NAME", "trainer"}}), Catch::Contains("\nROLE_NAME=trainer\n"));
-  CHECK_THAT(role_of({}), Catch::Contains("\nROLE_NAME=default\n"));
+TEST_CASE("the role is the job's, not one inherited from an outer agent") {
+  const std::string text =
+      absl::StrJoin(WorkerEnvironment({{"ROLE_NAME", "outer"}}, {}, Place()), "\n");
+  CHECK_THAT(text, Catch::Contains("\nROLE_NAME=trainer\n"));
 }
 
 TEST_CASE("a single worker keeps all its threads, a terminal is announced") {

@@ -13,6 +13,7 @@ struct ErrorRecord {
   std::vector<std::string> lines;               // the first of its message: 1 to 3, as LastLines'
   absl::Time time = absl::InfiniteFuture();     // by the worker; PyTorch gives whole seconds
   absl::Time written = absl::InfiniteFuture();  // of the file, to tell equal seconds apart
+  std::string path;                             // of the file
 };
 
 // The two forms of torch.distributed.elastic:

@@ -38,7 +38,9 @@ void OrderByCause(const std::map<int, ErrorRecord>& records, std::vector<WorkerE
     if (place == Place::kSucceeded) continue;
     if (first == nullptr) first = &exited;
     const auto record = records.find(exited.local_rank);
-    if (record != records.end()) exited.error_lines = record->second.lines;
+    if (record == records.end()) continue;
+    exited.error_lines = record->second.lines;
+    exited.error_file = record->second.path;
   }
   if (first == nullptr) return;
   // Python takes its time to end after an exception; its peers may be gone before it.

@@ -44,9 +44,12 @@ TEST_CASE("a worker that asks to be started again never masks one that failed") 
 
 TEST_CASE("each failure tells what it recorded, a success nothing") {
   std::vector<WorkerExited> ended = {Ended(0, 0), Ended(1, 1)};
-  OrderByCause({{0, Record("stale", 1)}, {1, Record("boom", 2)}}, ended);
+  std::map<int, ErrorRecord> records = {{0, Record("stale", 1)}, {1, Record("boom", 2)}};
+  records.at(1).path = "/logs/1/error.json";
+  OrderByCause(records, ended);
   CHECK(ended[0].error_lines.empty());
   CHECK(ended[1].error_lines == std::vector<std::string>{"boom"});
+  CHECK(ended[1].error_file == "/logs/1/error.json");
 }
 
 TEST_CASE("an error recorded before by a worker that still ends is told with the first failure") {

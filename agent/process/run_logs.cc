@@ -172,6 +172,7 @@ std::map<int, ErrorRecord> RunLogs::ReadErrors() {
           auto record = ParseErrorRecord(*content);
           if (!record.has_value()) continue;
           record->written = written;
+          record->path = paths[i];
           records->emplace(static_cast<int>(i), *std::move(record));
         }
       },
@@ -195,10 +196,10 @@ void RunLogs::HandOnError(int local_rank, int error_code, const std::string& pat
                                done ? status->message() : "the disk hangs"));
 }
 
-bool RunLogs::Finish(absl::Duration patience) {
+bool RunLogs::Finish(absl::Duration patience, bool keeps_errors) {
   if (disk_ == nullptr) return true;
   CloseFiltered();
-  if (!own_directory_.empty() && !writes_files_) {
+  if (!own_directory_.empty() && !writes_files_ && !keeps_errors) {
     disk_->Do([own = own_directory_] { RemoveTree(own).IgnoreError(); }, kPatience);
   }
   return disk_->Finish(patience);

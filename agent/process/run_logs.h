@@ -57,8 +57,9 @@ class RunLogs {
   // code (minus the signal). Nothing happens when it recorded nothing.
   void HandOnError(int local_rank, int error_code, const std::string& path);
 
-  // Writes all queued lines, as far as `patience` allows; false: not all were written.
-  bool Finish(absl::Duration patience);
+  // Writes all queued lines, as far as `patience` allows; false: not all were written. A run that
+  // has error files and no other ones removes them, unless `keeps_errors`.
+  bool Finish(absl::Duration patience, bool keeps_errors);
 
  private:
   absl::Status StartDisk();

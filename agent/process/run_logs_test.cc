@@ -68,19 +68,23 @@ TEST_CASE_METHOD(Fixture,
   REQUIRE(stat(Only(directory.path()).c_str(), &info) == 0);
   CHECK((info.st_mode & 0777) == 0700);
   CHECK(said.size() == 1);
-  CHECK(Logs().Finish(absl::Seconds(20)));
+  CHECK(Logs().Finish(absl::Seconds(20), false));
   CHECK_THAT(said[0], Catch::Contains(Only(Only(directory.path()))));
 }
 
-TEST_CASE_METHOD(Fixture, "with no log at all there are error files still, which go at the end") {
+TEST_CASE_METHOD(Fixture,
+                 "with no log at all there are error files still, which go when nobody is told") {
+  const bool keeps_errors = GENERATE(false, true);
   setenv("TMPDIR", directory.path().c_str(), 1);
   options.log.directory = "";
   REQUIRE_OK(Logs().BeginEpoch(0));
   unsetenv("TMPDIR");
   Record(1, R"({"message": "boom"})");
-  CHECK(Logs().ReadErrors().size() == 1);
-  CHECK(Logs().Finish(absl::Seconds(20)));
-  CHECK(ListDirectory(directory.path())->empty());
+  const std::map<int, ErrorRecord> records = Logs().ReadErrors();
+  REQUIRE(records.size() == 1);
+  CHECK(Logs().Finish(absl::Seconds(20), keeps_errors));
+  CHECK(ReadFile(records.at(1).path).ok() == keeps_errors);
+  CHECK(ListDirectory(directory.path())->empty() == !keeps_errors);
   CHECK(said.empty());
 }
 

@@ -38,11 +38,14 @@ JobRecord RunningJob(const std::string& id, int epoch) {
   member.incarnation = Incarnation(0xFFFFFFFFFFFFFFFF);
   member.node_rank = 5;
   member.local_world_size = 8;
+  member.role = "trainer";
   member.lease = absl::Seconds(5);
   member.topology = "block1";
   member.seat = 3;
   member.group_rank = 1;
   member.first_global_rank = 16;
+  member.first_role_rank = 4;
+  member.role_world_size = 12;
   member.takes_part = false;
   member.succeeded = true;
   record.members = {member};
@@ -218,6 +221,10 @@ TEST_CASE_METHOD(Fixture, "a file of format 1 is read") {
   JobRecord expected = RunningJob("job", 9);
   // Came later: absent.
   expected.members[0].topology.clear();
+  expected.founder.role.clear();
+  expected.members[0].role.clear();
+  expected.members[0].first_role_rank = expected.members[0].role_world_size = 0;
+  expected.assignment.role_world_size = expected.assignment.world_size;
   expected.budget = {.failure_count = 1};
   expected.conduct = {};
   CHECK(ToWire(opened.jobs[0]).DebugString() == ToWire(expected).DebugString());

@@ -112,10 +112,13 @@ MemberRecord UnpackMember(const v1::MemberRecord& wire) {
   member.incarnation = Incarnation(wire.incarnation());
   member.node_rank = wire.node_rank();
   member.local_world_size = wire.local_world_size();
+  member.role = wire.role();
   member.lease = absl::Milliseconds(wire.lease_ms());
   member.seat = wire.seat();
   member.group_rank = wire.group_rank();
   member.first_global_rank = wire.first_global_rank();
+  member.first_role_rank = wire.first_role_rank();
+  member.role_world_size = wire.role_world_size();
   member.takes_part = wire.takes_part();
   member.succeeded = wire.succeeded();
   member.topology = wire.topology();
@@ -267,10 +270,13 @@ v1::JobRecord ToWire(const JobRecord& record) {
     packed->set_incarnation(member.incarnation.value());
     packed->set_node_rank(member.node_rank);
     packed->set_local_world_size(member.local_world_size);
+    packed->set_role(member.role);
     packed->set_lease_ms(absl::ToInt64Milliseconds(member.lease));
     packed->set_seat(member.seat);
     packed->set_group_rank(member.group_rank);
     packed->set_first_global_rank(member.first_global_rank);
+    packed->set_first_role_rank(member.first_role_rank);
+    packed->set_role_world_size(member.role_world_size);
     packed->set_takes_part(member.takes_part);
     packed->set_succeeded(member.succeeded);
     packed->set_topology(member.topology);

@@ -366,6 +366,7 @@ absl::Status ValidateHello(const Hello& hello) {
       InRange("join_timeout_ms", absl::ToInt64Milliseconds(hello.join_timeout), 0, kLongestWaitMs));
   CONVENE_RETURN_IF_ERROR(
       InRange("last_call_ms", absl::ToInt64Milliseconds(hello.last_call), 0, kLongestWaitMs));
+  CONVENE_RETURN_IF_ERROR(InRange("length of role", hello.role.size(), 0, kLongestName));
   CONVENE_RETURN_IF_ERROR(InRange("length of topology", hello.topology.size(), 0, kLongestName));
   CONVENE_RETURN_IF_ERROR(
       InRange("spares", hello.spares, 0, kMostNodesPerJob - int64_t{hello.nodes_max}));

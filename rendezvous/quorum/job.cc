@@ -281,6 +281,8 @@ Assignment Job::AssignmentOf(const Node& node) const {
   Assignment assignment = assignment_;
   assignment.group_rank = node.group_rank;
   assignment.first_global_rank = node.first_global_rank;
+  assignment.first_role_rank = node.first_role_rank;
+  assignment.role_world_size = node.role_world_size;
   return assignment;
 }
 

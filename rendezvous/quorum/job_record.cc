@@ -45,11 +45,14 @@ void JobState::Record(MonotonicTime now, JobRecord* record) const {
     member.incarnation = node.incarnation;
     member.node_rank = node.node_rank;
     member.local_world_size = node.local_world_size;
+    member.role = node.role;
     member.lease = node.lease;
     member.topology = node.topology;
     member.seat = node.seat;
     member.group_rank = node.group_rank;
     member.first_global_rank = node.first_global_rank;
+    member.first_role_rank = node.first_role_rank;
+    member.role_world_size = node.role_world_size;
     member.takes_part = node.state == NodeState::kRunning;
     member.succeeded = node.succeeded;
   }
@@ -98,12 +101,15 @@ JobState::JobState(MonotonicTime now, const JobRecord& record, MemberId first_id
     node.host = member.host;
     node.node_rank = member.node_rank;
     node.local_world_size = member.local_world_size;
+    node.role = member.role;
     node.lease = member.lease;
     node.topology = member.topology;
     node.heard_at = now;
     node.seat = member.seat;
     node.group_rank = member.group_rank;
     node.first_global_rank = member.first_global_rank;
+    node.first_role_rank = member.first_role_rank;
+    node.role_world_size = member.role_world_size;
     node.succeeded = member.succeeded;
     node.away = true;
     // One that was ready owes its Ready again: its word was for the daemon that is gone.

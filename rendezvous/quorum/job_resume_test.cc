@@ -47,6 +47,32 @@ TEST_CASE(
   )"));
 }
 
+TEST_CASE(
+    "a restart of the daemon keeps the ranks in a role, also where a peer of it is gone since") {
+  Check(Story(Nodes(2, 3)), R"(
+    > a hello incarnation=6 workers=2 role=actor
+    a: welcome
+    > b hello incarnation=7 workers=3 role=actor
+    b: welcome
+    > c hello incarnation=8 role=critic
+    c: welcome
+    > a ready
+    > b ready
+    > c ready
+    a: epoch 1 node 0 of 3, ranks from 0 of 6, store a, failures 0, role ranks from 0 of 5
+    b: epoch 1 node 1 of 3, ranks from 2 of 6, store a, failures 0, role ranks from 2 of 5
+    c: epoch 1 node 2 of 3, ranks from 5 of 6, store a, failures 0, role ranks from 0 of 1
+    > a succeeds
+    > a leaves
+    a: close left: SIGTERM
+    a: end OK
+    > daemon restarts
+    > b' hello incarnation=7 workers=3 role=actor holds
+    b': welcome back in epoch 0
+    b': epoch 1 node 1 of 3, ranks from 2 of 6, store a, failures 0, role ranks from 2 of 5
+  )");
+}
+
 TEST_CASE("a node that had stopped before the restart, and is lost then, is not blamed") {
   Hello hello = Nodes(1, 2, 1);
   hello.join_timeout = absl::Minutes(1);

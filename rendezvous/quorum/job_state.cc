@@ -113,6 +113,7 @@ void JobState::Join(MonotonicTime now, MemberId id, Incarnation incarnation, con
   node.host = hello.host;
   node.node_rank = hello.node_rank;
   node.local_world_size = hello.local_world_size;
+  node.role = hello.role;
   node.topology = hello.topology;
   node.lease = hello.lease;
   node.joined_at = now;
@@ -329,6 +330,7 @@ void JobState::BeginEpoch(MonotonicTime now, const std::vector<MemberId>& member
     Count(node, +1);
   }
   int first_global_rank = 0;
+  std::map<std::string, int> role_sizes;
   for (size_t i = 0; i < members.size(); ++i) {
     Node& node = nodes_.at(members[i]);
     CONVENE_CHECK(node.state == NodeState::kReady);
@@ -340,7 +342,13 @@ void JobState::BeginEpoch(MonotonicTime now, const std::vector<MemberId>& member
     node.group_rank = static_cast<int>(i);
     node.first_global_rank = first_global_rank;
     first_global_rank += node.local_world_size;
+    node.first_role_rank = role_sizes[node.role];
+    role_sizes[node.role] += node.local_world_size;
     Count(node, +1);
+  }
+  for (const MemberId id : members) {
+    Node& node = nodes_.at(id);
+    node.role_world_size = role_sizes.at(node.role);
   }
   epoch_size_ = static_cast<int>(members.size());
   succeeded_count_ = 0;

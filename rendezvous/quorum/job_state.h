@@ -85,6 +85,7 @@ struct Node {
   std::string host;
   int node_rank = -1;
   int local_world_size = 1;
+  std::string role;
   std::string topology;
   absl::Duration lease;
   NodeState state = NodeState::kJoining;
@@ -100,9 +101,12 @@ struct Node {
   bool is_leaving = false;   // running: its last workers end, it will not say Ready
   int seat = -1;        // its lasting place in the order of ranks (ranks.h); -1: never was a member
   int group_rank = -1;  // in the current epoch
-  int first_global_rank = 0;  // in the current epoch
-  bool away = false;          // recorded by an earlier daemon, not yet back
-  MemberId rival;             // contesting: whose node rank it claims; else: who claims this one's
+  // In the current epoch.
+  int first_global_rank = 0;
+  int first_role_rank = 0;
+  int role_world_size = 0;
+  bool away = false;  // recorded by an earlier daemon, not yet back
+  MemberId rival;     // contesting: whose node rank it claims; else: who claims this one's
 
   bool is_member() const { return seat >= 0; }
 };
@@ -221,7 +225,7 @@ class JobState {
   // --- Decisions, carried out ---
 
   // `members` in the order of their group ranks, each with its seat; global ranks follow that
-  // order. All are ready.
+  // order, and so do the ranks among the workers of one role. All are ready.
   void BeginEpoch(MonotonicTime now, const std::vector<MemberId>& members,
                   const std::vector<int>& seats);
   void BeginStop(MonotonicTime now, StopKind kind);

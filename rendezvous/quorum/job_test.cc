@@ -25,6 +25,28 @@ TEST_CASE("a round forms at once when every expected node is ready") {
   )");
 }
 
+// As torchrun's _assign_worker_ranks.
+TEST_CASE("workers of one role have ranks among themselves, in the order of their global ranks") {
+  Check(Story(Nodes(4, 4)), R"(
+    > a hello workers=2 role=actor
+    a: welcome
+    > b hello workers=1 role=critic
+    b: welcome
+    > c hello workers=3 role=actor
+    c: welcome
+    > d hello workers=4 role=critic
+    d: welcome
+    > a ready
+    > b ready
+    > c ready
+    > d ready
+    a: epoch 1 node 0 of 4, ranks from 0 of 10, store a, failures 0, role ranks from 0 of 5
+    b: epoch 1 node 1 of 4, ranks from 2 of 10, store a, failures 0, role ranks from 0 of 5
+    c: epoch 1 node 2 of 4, ranks from 3 of 10, store a, failures 0, role ranks from 2 of 5
+    d: epoch 1 node 3 of 4, ranks from 6 of 10, store a, failures 0, role ranks from 1 of 5
+  )");
+}
+
 TEST_CASE("with the minimum there a first round waits for the last call only") {
   Check(Story(Nodes(2, 4)), R"(
     > a hello

@@ -24,6 +24,7 @@ struct Hello {
   std::string host;
   int node_rank = -1;  // -1: not given
   int local_world_size = 1;
+  std::string role = "default";  // of this node's workers
   int nodes_min = 1;
   int nodes_max = 1;
   int nodes_expected = 0;  // 0: not known
@@ -73,6 +74,7 @@ struct WorkerFailure {
   std::vector<std::string> last_log_lines;  // at most 20, each at most 500 bytes
   // The first of what it recorded in $TORCHELASTIC_ERROR_FILE; at most 4, as last_log_lines'.
   std::vector<std::string> error_lines;
+  std::string error_file;    // on that host; bytes, not text
   bool costs_budget = true;  // false for exit code 75
   bool is_final = false;     // a restart would end the same way: bad usage
 };
@@ -92,6 +94,9 @@ struct Assignment {
   int group_world_size = 1;
   int first_global_rank = 0;
   int world_size = 1;
+  // Among the workers with this node's role, in the order of their global ranks.
+  int first_role_rank = 0;
+  int role_world_size = 1;
   std::string store_host;
   int store_port = 0;
   int restart_count = 0;

@@ -2,7 +2,7 @@
 // after them what the job did.
 //
 //   > a hello [rank=1] [incarnation=9] [last_epoch=7] [workers=2] [min=2] [max=4] [restarts=0]
-//             [label=x] [said=12] [with_workers] [stop_limit=30]
+//             [label=x] [role=x] [said=12] [with_workers] [stop_limit=30]
 //   > a ready | a beats [step=5] | a fails rank=0 code=3 | a succeeds | a leaves [with_workers]
 //   > a unfit | a drops
 //     [epoch=N: other than its last one]
@@ -157,6 +157,7 @@ class Story {
     hello.max_restarts = Number(options, "restarts", hello.max_restarts);
     hello.last_epoch = Epoch(Number(options, "last_epoch", 0));
     if (options.count("label") > 0) hello.topology = options.at("label");
+    if (options.count("role") > 0) hello.role = options.at("role");
     hello.said_at = MonotonicTime::FromEpoch(absl::Seconds(Number(options, "said", 0)));
     hello.holds_place = options.count("holds") > 0;
     hello.running_epoch = Epoch(Number(options, "running", 0));
@@ -228,7 +229,11 @@ class Story {
     return absl::StrCat(name, ": epoch ", event.epoch.value(), " node ", assignment.group_rank,
                         " of ", assignment.group_world_size, ", ranks from ",
                         assignment.first_global_rank, " of ", assignment.world_size, ", store ",
-                        assignment.store_host, ", failures ", assignment.restart_count);
+                        assignment.store_host, ", failures ", assignment.restart_count,
+                        assignment.role_world_size == assignment.world_size
+                            ? ""
+                            : absl::StrCat(", role ranks from ", assignment.first_role_rank, " of ",
+                                           assignment.role_world_size));
   }
 
   Hello hello_;

@@ -176,6 +176,11 @@ class PortServer final : public Server {
   int port() const override { return front_->port(); }
   std::vector<std::string> ServedJobs() override { return daemon_.ServedJobs(); }
 
+  void ServeStore(StoreServer* store) override {
+    MutexLock lock(&store_mutex_);
+    given_store_ = store;
+  }
+
  private:
   absl::Status StartGrpc() {
     using ExternalConnectionType = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
@@ -209,8 +214,9 @@ class PortServer final : public Server {
   // On the HTTP server's thread.
   std::optional<StoreServer::Counts> StoreCounts() {
     MutexLock lock(&store_mutex_);
-    if (store_ == nullptr) return std::nullopt;
-    return store_->counts();
+    const StoreServer* const store = given_store_.value_or(store_.get());
+    if (store == nullptr) return std::nullopt;
+    return store->counts();
   }
 
   // The three below run on the front's thread.
@@ -228,6 +234,10 @@ class PortServer final : public Server {
 
   void PassToStore(UniqueFd fd) {
     MutexLock lock(&store_mutex_);
+    if (given_store_.has_value()) {
+      if (*given_store_ != nullptr) (*given_store_)->Adopt(std::move(fd));
+      return;
+    }
     if (store_ == nullptr) {
       StoreServer::Options options;
       options.listen = false;
@@ -263,9 +273,10 @@ class PortServer final : public Server {
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_
       ABSL_GUARDED_BY(acceptor_mutex_);
   Mutex store_mutex_;
-  std::unique_ptr<StoreServer> store_ ABSL_GUARDED_BY(store_mutex_);
-  std::unique_ptr<HttpServer> http_;  // of the front's thread
-  std::unique_ptr<Front> front_;      // it hands connections to those above
+  std::unique_ptr<StoreServer> store_ ABSL_GUARDED_BY(store_mutex_);       // the daemon's own
+  std::optional<StoreServer*> given_store_ ABSL_GUARDED_BY(store_mutex_);  // in its place
+  std::unique_ptr<HttpServer> http_;                                       // of the front's thread
+  std::unique_ptr<Front> front_;  // it hands connections to those above
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "rendezvous/store/store_server.h"
 #include "tools/base/clock.h"
 
 namespace convene::rendezvous {
@@ -35,6 +36,11 @@ class Server {
   virtual int port() const = 0;
   // Ids of the jobs that are not over and have a node: they need this server.
   virtual std::vector<std::string> ServedJobs() = 0;
+
+  // From now on a client that speaks TCPStore on the port is served by `store`, and no longer by
+  // the daemon's own store; with nullptr its connection is closed, and PyTorch's client tries
+  // again. `store` lives until the next call, or longer than the server.
+  virtual void ServeStore(StoreServer* store) = 0;
 };
 
 }  // namespace convene::rendezvous

@@ -16,6 +16,8 @@
 #include "rendezvous/client/agent_stream.h"
 #include "rendezvous/client/status_client.h"
 #include "rendezvous/quorum/messages.h"
+#include "rendezvous/store/store_client.h"
+#include "rendezvous/store/store_server.h"
 #include "tools/base/clock.h"
 #include "tools/base/host_port.h"
 #include "tools/base/mutex.h"
@@ -227,6 +229,37 @@ TEST_CASE("an address of another machine cannot be bound") {
   options.host = "192.0.2.1";
   CHECK_STATUS(Server::Start(options), absl::StatusCode::kInvalidArgument,
                "no address of this machine");
+}
+
+TEST_CASE("a given store serves the port's TCPStore clients until it is taken away") {
+  const auto server = StartServer();
+  StoreServer::Options options;
+  options.listen = false;
+  const auto store_of = [&] {
+    auto store = StoreServer::Start(options);
+    REQUIRE_OK(store);
+    return *std::move(store);
+  };
+  const auto connect = [&](absl::Duration timeout) {
+    return StoreClient::Connect("127.0.0.1", server->port(), timeout);
+  };
+  auto first = store_of();
+  server->ServeStore(first.get());
+  auto client = connect(kPatience);
+  REQUIRE_OK(client);
+  CHECK((*client)->Add("count", 1).value() == 1);
+  CHECK(first->counts().keys == 1);
+
+  server->ServeStore(nullptr);
+  first.reset();
+  CHECK_FALSE((*client)->Add("count", 1).ok());
+  CHECK_STATUS(connect(absl::Milliseconds(100)), absl::StatusCode::kUnavailable, "127.0.0.1");
+
+  const auto second = store_of();
+  server->ServeStore(second.get());
+  client = connect(kPatience);
+  REQUIRE_OK(client);
+  CHECK((*client)->Add("count", 1).value() == 1);
 }
 
 TEST_CASE("status shows the nodes of a job in the order of their ranks") {

@@ -1,9 +1,10 @@
 #include "rendezvous/store/table.h"
 
+#include <cerrno>
+#include <cstdlib>
 #include <iterator>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
@@ -58,14 +59,19 @@ Value Table::Get(const std::string& key) const {
 absl::StatusOr<int64_t> Table::Add(const std::string& key, int64_t delta, Woken* woken) {
   int64_t number = 0;
   const auto entry = entries_.find(key);
-  if (entry != entries_.end() && !absl::SimpleAtoi(*entry->second, &number)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("cannot add to key \"", key.substr(0, 80), "\": its value is no number"));
+  if (entry != entries_.end()) {
+    // As PyTorch's server, which reads it by std::stoll.
+    const char* const text = entry->second->c_str();
+    char* end = nullptr;
+    errno = 0;
+    number = std::strtoll(text, &end, 10);
+    if (end == text || errno == ERANGE) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("cannot add to key \"", key.substr(0, 80), "\": its value ",
+                       end == text ? "begins with no number" : "is a number beyond 64 bits"));
+    }
   }
-  if (__builtin_add_overflow(number, delta, &number)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("adding ", delta, " to key \"", key.substr(0, 80), "\" overflows 64 bits"));
-  }
+  number = static_cast<int64_t>(static_cast<uint64_t>(number) + static_cast<uint64_t>(delta));
   CONVENE_RETURN_IF_ERROR(Put(key, absl::StrCat(number), woken));
   return number;
 }

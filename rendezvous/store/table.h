@@ -55,8 +55,9 @@ class Table {
                                    std::string desired, Woken* woken);
   // nullptr when the key has no value.
   Value Get(const std::string& key) const;
-  // The decimal number at `key` (absent: 0) plus `delta`, stored and returned. FailedPrecondition
-  // when it is no number or overflows.
+  // The decimal number that the value at `key` begins with ("7x" is 7; absent: 0) plus `delta`,
+  // stored and returned; a sum beyond 64 bits wraps round. FailedPrecondition when the value begins
+  // with no number, or with one beyond 64 bits.
   absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta, Woken* woken);
   absl::Status Append(const std::string& key, const std::string& suffix, Woken* woken);
   bool Delete(const std::string& key);

@@ -1,5 +1,9 @@
 #include "rendezvous/store/table.h"
 
+#include <cstdint>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
 #include "tools/base/testing/status_testing.h"
 
 namespace convene::rendezvous {
@@ -62,13 +66,22 @@ TEST_CASE_METHOD(Fixture, "add counts in decimal text from zero") {
   CHECK(*table.Get("n") == "-2");
 }
 
-TEST_CASE_METHOD(Fixture, "add refuses what is no number and what overflows, and changes nothing") {
-  Set("k", "text");
+TEST_CASE_METHOD(Fixture, "add reads as far as the number goes, and wraps, as PyTorch's server") {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  Set("k", " 7x");
+  CHECK(table.Add("k", 1, &woken).value() == 8);
+  CHECK(*table.Get("k") == "8");
+  Set("k", absl::StrCat(kMax));
+  CHECK(table.Add("k", 2, &woken).value() == std::numeric_limits<int64_t>::min() + 1);
+}
+
+TEST_CASE_METHOD(Fixture, "add refuses what begins with no number, and changes nothing") {
+  Set("k", "x7");
   CHECK_STATUS(table.Add("k", 1, &woken), absl::StatusCode::kFailedPrecondition, "no number");
-  CHECK(*table.Get("k") == "text");
-  Set("n", "9223372036854775807");
-  CHECK_STATUS(table.Add("n", 1, &woken), absl::StatusCode::kFailedPrecondition, "overflows");
-  CHECK(*table.Get("n") == "9223372036854775807");
+  CHECK(*table.Get("k") == "x7");
+  Set("k", "9223372036854775808");
+  CHECK_STATUS(table.Add("k", 0, &woken), absl::StatusCode::kFailedPrecondition, "beyond 64 bits");
+  CHECK(*table.Get("k") == "9223372036854775808");
 }
 
 TEST_CASE_METHOD(Fixture, "append creates, then extends, and leaves a value being sent as it was") {

@@ -15,6 +15,7 @@ namespace {
 constexpr int kMostLogLines = 20;
 constexpr int kMostErrorLines = 4;
 constexpr size_t kLongestText = 500;
+constexpr size_t kLongestPath = 4096;
 
 // Of what workers, paths and other programs say.
 std::string Cut(absl::string_view text) { return Utf8(text, kLongestText); }
@@ -45,6 +46,7 @@ void PackHello(const Hello& hello, pb::Hello* wire) {
   wire->set_host(hello.host);
   wire->set_node_rank(hello.node_rank);
   wire->set_local_world_size(hello.local_world_size);
+  wire->set_role(hello.role);
   wire->set_nodes_min(hello.nodes_min);
   wire->set_nodes_max(hello.nodes_max);
   wire->set_nodes_expected(hello.nodes_expected);
@@ -73,6 +75,7 @@ Hello UnpackHello(const pb::Hello& wire) {
   hello.host = wire.host();
   hello.node_rank = wire.node_rank();
   hello.local_world_size = wire.local_world_size();
+  hello.role = Cut(wire.role());
   hello.nodes_min = wire.nodes_min();
   hello.nodes_max = wire.nodes_max();
   hello.nodes_expected = wire.nodes_expected();
@@ -112,6 +115,7 @@ void PackFailure(const WorkerFailure& failure, pb::WorkerFailure* wire) {
     if (wire->error_lines_size() == kMostErrorLines) break;
     wire->add_error_lines(Cut(line));
   }
+  wire->set_error_file(failure.error_file.substr(0, kLongestPath));
   wire->set_costs_budget(failure.costs_budget);
   wire->set_is_final(failure.is_final);
 }
@@ -129,6 +133,7 @@ WorkerFailure UnpackFailure(const pb::WorkerFailure& wire) {
   for (int i = 0; i < lines; ++i) failure.last_log_lines.push_back(Cut(wire.last_log_lines(i)));
   const int error_lines = std::min(wire.error_lines_size(), kMostErrorLines);
   for (int i = 0; i < error_lines; ++i) failure.error_lines.push_back(Cut(wire.error_lines(i)));
+  failure.error_file = wire.error_file().substr(0, kLongestPath);
   failure.costs_budget = wire.costs_budget();
   failure.is_final = wire.is_final();
   return failure;
@@ -183,6 +188,8 @@ void PackAssignment(const Assignment& assignment, pb::Assignment* wire) {
   wire->set_group_world_size(assignment.group_world_size);
   wire->set_first_global_rank(assignment.first_global_rank);
   wire->set_world_size(assignment.world_size);
+  wire->set_first_role_rank(assignment.first_role_rank);
+  wire->set_role_world_size(assignment.role_world_size);
   wire->set_store_host(assignment.store_host);
   wire->set_store_port(assignment.store_port);
   wire->set_restart_count(assignment.restart_count);
@@ -197,6 +204,10 @@ Assignment UnpackAssignment(const pb::Assignment& wire) {
   assignment.group_world_size = wire.group_world_size();
   assignment.first_global_rank = wire.first_global_rank();
   assignment.world_size = wire.world_size();
+  // To a daemon that knows no roles all workers have the same one.
+  const bool knows_roles = wire.role_world_size() > 0;
+  assignment.first_role_rank = knows_roles ? wire.first_role_rank() : assignment.first_global_rank;
+  assignment.role_world_size = knows_roles ? wire.role_world_size() : assignment.world_size;
   assignment.store_host = wire.store_host();
   assignment.store_port = wire.store_port();
   assignment.restart_count = wire.restart_count();

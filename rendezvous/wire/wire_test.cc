@@ -16,6 +16,7 @@ TEST_CASE("a hello crosses the wire whole") {
   hello.host = "node1";
   hello.node_rank = 3;
   hello.local_world_size = 8;
+  hello.role = "trainer";
   hello.nodes_min = 2;
   hello.nodes_max = 4;
   hello.nodes_expected = 3;
@@ -49,6 +50,7 @@ TEST_CASE("a hello crosses the wire whole") {
   CHECK(there.host == "node1");
   CHECK(there.node_rank == 3);
   CHECK(there.local_world_size == 8);
+  CHECK(there.role == "trainer");
   CHECK(there.nodes_min == 2);
   CHECK(there.nodes_max == 4);
   CHECK(there.nodes_expected == 3);
@@ -123,6 +125,7 @@ TEST_CASE("a failure keeps its first twenty log lines, each cut to 500 bytes") {
   failure.is_final = true;
   failure.last_log_lines.assign(30, std::string(600, 'x'));
   failure.error_lines.assign(5, std::string(600, 'y'));
+  failure.error_file = "/logs/\xff/error.json";
   Close close{Outcome::kFailed, "why", failure};
   const auto crossed = FromWire(ToWire(Incarnation(1), DaemonEvent{Epoch(2), close}));
   REQUIRE_OK(crossed);
@@ -136,6 +139,7 @@ TEST_CASE("a failure keeps its first twenty log lines, each cut to 500 bytes") {
   REQUIRE(there.first_failure->last_log_lines.size() == 20);
   CHECK(there.first_failure->last_log_lines[0].size() == 500);
   CHECK(there.first_failure->error_lines == std::vector<std::string>(4, std::string(500, 'y')));
+  CHECK(there.first_failure->error_file == "/logs/\xff/error.json");
 }
 
 TEST_CASE("a long text is cut between two characters") {
@@ -205,6 +209,26 @@ TEST_CASE("a kind of a newer version is told apart from no body at all") {
   pb::DaemonMessage heard;
   heard.GetReflection()->MutableUnknownFields(&heard)->AddLengthDelimited(16);
   CHECK_STATUS(FromWire(heard), absl::StatusCode::kUnimplemented, "messages of kind 16");
+}
+
+TEST_CASE("an assignment tells the ranks in a role; to a daemon without roles there is one role") {
+  Assignment assignment;
+  assignment.first_global_rank = 6;
+  assignment.world_size = 8;
+  assignment.first_role_rank = 2;
+  assignment.role_world_size = 4;
+  const auto cross = [](const pb::DaemonMessage& message) {
+    const auto crossed = FromWire(message);
+    REQUIRE_OK(crossed);
+    return std::get<Assignment>(crossed->body);
+  };
+  pb::DaemonMessage message = ToWire(Incarnation(1), DaemonEvent{Epoch(2), assignment});
+  CHECK(cross(message).first_role_rank == 2);
+  CHECK(cross(message).role_world_size == 4);
+  message.mutable_assignment()->clear_first_role_rank();
+  message.mutable_assignment()->clear_role_world_size();
+  CHECK(cross(message).first_role_rank == 6);
+  CHECK(cross(message).role_world_size == 8);
 }
 
 TEST_CASE("messages without a body and senseless ports are refused") {

@@ -2,13 +2,12 @@
 
 import json
 import os
-import socket
 import subprocess
 import tempfile
 import unittest
 
 from tests.support import torch_environment
-from tests.support.convene_testing import find_program
+from tests.support.convene_testing import find_program, free_port
 from tests.support.torch_testing import CONVENE, TORCHRUN_LINK, TorchTestCase, need_torch
 
 # Tells everything that a program can see of its launcher; no torch, so that it starts at once.
@@ -33,6 +32,11 @@ print(json.dumps(flags))
 PLACES = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE"}
 
 
+def read_seen(directory, rank):
+    with open(os.path.join(directory, str(rank)), encoding="utf-8") as f:
+        return json.load(f)
+
+
 def setUpModule():
     need_torch()
 
@@ -45,11 +49,7 @@ class TorchWorkerEnvironmentTest(TorchTestCase):
         script = self.script("print_all.py", PRINT_ALL)
         job = self.start_torch(program, *flags, script, directory, "--of-the-script", **environment)
         self.finish(job, 100)
-        seen = []
-        for rank in range(workers):
-            with open(os.path.join(directory, str(rank)), encoding="utf-8") as f:
-                seen.append(json.load(f))
-        return seen
+        return [read_seen(directory, rank) for rank in range(workers)]
 
     def both(self, flags, workers, **environment):
         """(torchrun's, ours) for each worker."""
@@ -85,9 +85,7 @@ class TorchWorkerEnvironmentTest(TorchTestCase):
                              rf"/logs/job7_[^/]+/attempt_0/{rank}/error\.json$")
 
     def test_a_static_job_has_its_store_at_the_masters_port(self):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         flags = ["--master-addr", "127.0.0.1", "--master-port", port, "--virtual-local-rank",
                  "--nproc-per-node", 2]
         for rank, (theirs, ours) in enumerate(self.both(
@@ -96,6 +94,21 @@ class TorchWorkerEnvironmentTest(TorchTestCase):
             self.check_same(theirs, ours, but={"TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RUN_ID"})
             self.assertEqual(ours["environment"]["MASTER_PORT"], str(port))
             self.assertEqual(ours["environment"]["CUDA_VISIBLE_DEVICES"], ["5", "7"][rank])
+
+    def test_roles_of_several_nodes(self):
+        def seen_on_three(program):
+            directory = tempfile.mkdtemp(dir=self.directory)
+            script = self.script("print_all.py", PRINT_ALL)
+            port = free_port()
+            nodes = [self.start_torch(program, "--nnodes", 3, "--node-rank", rank, "--master-port", port, "--role", role,
+                                      "--nproc-per-node", workers, script, directory)
+                     for rank, role, workers in ((2, "actor", 2), (1, "critic", 1), (0, "actor", 1))]
+            for node in nodes:
+                self.finish(node, 200)
+            return [read_seen(directory, rank) for rank in range(4)]
+
+        for theirs, ours in zip(seen_on_three(torch_environment.TORCHRUN), seen_on_three(TORCHRUN_LINK)):
+            self.check_same(theirs, ours, but=PLACES)
 
     def test_one_worker_keeps_its_threads_under_convene_run_too(self):
         seen = self.seen(CONVENE, ["run", "--standalone", "--rdzv-id", "alone"], 1, OMP_NUM_THREADS=None)[0]

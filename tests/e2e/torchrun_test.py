@@ -1,11 +1,14 @@
 """Our program under the name `torchrun`: how it is called, what it ends with, which signals it takes. Needs no PyTorch."""
 
+import json
 import os
+import re
 import signal
 import subprocess
+import sys
 import unittest
 
-from tests.support.convene_testing import CONVENE, ConveneTestCase, find_program, wait_until
+from tests.support.convene_testing import CONVENE, ConveneTestCase, find_program, free_port, wait_until
 
 TORCHRUN = "launcher/torchrun"
 
@@ -63,6 +66,47 @@ class TorchrunTest(ConveneTestCase):
         wait_until(lambda: os.path.exists(self.path("upload")), 10, "the upload's end")
         self.assert_nothing_left()
 
+    def test_called_from_a_virtual_environments_bin_the_python_beside_it_runs(self):
+        bin_directory = self.path("venv/bin")
+        os.makedirs(bin_directory)
+        open(self.path("venv/pyvenv.cfg"), "w", encoding="ascii").close()
+        self.script(f'#!/bin/sh\necho beside\nexec {sys.executable} "$@"', "venv/bin/python3")
+        os.chmod(f"{bin_directory}/python3", 0o755)
+        os.symlink(find_program(TORCHRUN), f"{bin_directory}/torchrun")
+        script = self.script("print('ran')")
+        by_path = self.finish(self.start(f"{bin_directory}/torchrun", script), 20)
+        self.assertIn("beside\nran\n", by_path)
+        by_name = subprocess.run(["torchrun", script], check=True, capture_output=True, text=True, timeout=20,
+                                 env={**os.environ, "PATH": f"{bin_directory}:{os.environ['PATH']}"})
+        self.assertIn("beside\nran\n", by_name.stdout)
+        self.assertNotIn("beside", self.run_torchrun(script))
+
+    def test_settings_that_the_backend_never_reads_are_not_looked_at(self):
+        text = self.run_torchrun("--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port()}",
+                                 "--rdzv-conf='join_timeout=5,last_call_timeout=1,timeout=60s'", "--no-python", "echo", "hello")
+        self.assertIn("hello", text)
+        self.assertIn("--rdzv-conf 'join_timeout=5,timeout=60s' has no effect", text)
+        self.run_torchrun("--rdzv-conf", "join_timeout=soon", "--no-python", "true", expected_code=2)
+
+    def test_a_logs_plug_in_is_refused_but_for_torchruns_own(self):
+        self.assertIn("hello", self.run_torchrun("--logs-specs", "default", "--no-python", "echo", "hello"))
+        text = self.run_torchrun("--logs_specs=DOESNOT_EXIST", "--no-python", "echo", "hello", expected_code=2)
+        self.assertIn("--logs-specs DOESNOT_EXIST", text)
+
+    def test_a_failed_workers_error_file_is_named_and_stays(self):
+        script = self.script("import json, os, sys\n"
+                             "json.dump({'message': 'boom'}, open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w'))\n"
+                             "sys.exit(3 if os.environ['TORCHELASTIC_RESTART_COUNT'] < sys.argv[1] else 0)")
+        os.mkdir(self.path("tmp"))
+        text = self.run_torchrun("--max-restarts", 1, script, "2", expected_code=1, TMPDIR=self.path("tmp"))
+        named = re.search(r"Its error file (\S+/attempt_1/0/error\.json) says:\n  boom\n", text)
+        self.assertTrue(named, text)
+        with open(named.group(1), encoding="ascii") as f:
+            self.assertEqual(json.load(f), {"message": "boom"})
+        os.mkdir(self.path("other"))
+        self.run_torchrun("--max-restarts", 1, script, "1", TMPDIR=self.path("other"))
+        self.assertEqual(os.listdir(self.path("other")), [])
+
     def start_waiting(self, *flags):
         """A job of one worker that writes down the first signal it gets."""
         script = self.script(
@@ -98,17 +142,27 @@ class TorchrunTest(ConveneTestCase):
         job.send_signal(signal.SIGINT)
         self.assertEqual(job.wait(5), -signal.SIGINT)  # It tries for 15 s.
 
-    def test_two_static_nodes_are_told_the_masters_name(self):
-        import socket
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+    def test_two_static_nodes_are_told_the_masters_place(self):
+        port = free_port()
         script = self.script("import os; e = os.environ\n"
-                             "print('rank', e['RANK'], 'group', e['GROUP_RANK'], e['MASTER_ADDR'])")
+                             "print('rank', e['RANK'], 'group', e['GROUP_RANK'], e['MASTER_ADDR'], e['MASTER_PORT'])")
         nodes = [self.start(TORCHRUN, "--nnodes", 2, "--node-rank", rank, "--master-addr",
                             "localhost", "--master-port", port, script) for rank in (1, 0)]
-        self.assertIn("rank 1 group 1 localhost", self.finish(nodes[0], 20))
-        self.assertIn("rank 0 group 0 localhost", self.finish(nodes[1], 20))
+        self.assertIn(f"rank 1 group 1 localhost {port}", self.finish(nodes[0], 20))
+        self.assertIn(f"rank 0 group 0 localhost {port}", self.finish(nodes[1], 20))
+
+    def test_workers_of_one_role_have_ranks_of_their_own(self):
+        port = free_port()
+        script = self.script("import os; e = os.environ\n"
+                             "print(*(e[x] for x in ('RANK', 'ROLE_NAME', 'ROLE_RANK', 'ROLE_WORLD_SIZE', 'WORLD_SIZE')))")
+        nodes = [self.start(TORCHRUN, "--nnodes", 3, "--node-rank", rank, "--master-port", port, "--role", role,
+                            "--nproc-per-node", workers, script)
+                 for rank, role, workers in ((2, "actor", 2), (1, "critic", 1), (0, "actor", 1))]
+        told = [self.finish(node, 20) for node in nodes]
+        self.assertIn("2 actor 1 3 4\n", told[0])
+        self.assertIn("3 actor 2 3 4\n", told[0])
+        self.assertIn("1 critic 0 1 4\n", told[1])
+        self.assertIn("0 actor 0 3 4\n", told[2])
 
     def complete(self, program, *words):
         """What bash offers after `words`."""

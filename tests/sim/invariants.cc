@@ -75,7 +75,8 @@ void CheckPromptness(MonotonicTime now, const Job& job) {
 }
 
 bool IsSame(const Assignment& a, const Assignment& b) {
-  return a.group_rank == b.group_rank && a.first_global_rank == b.first_global_rank;
+  return a.group_rank == b.group_rank && a.first_global_rank == b.first_global_rank &&
+         a.first_role_rank == b.first_role_rank && a.role_world_size == b.role_world_size;
 }
 
 bool IsOneStory(const Assignment& a, const Assignment& b) {
@@ -164,6 +165,7 @@ void Invariants::BeginEpoch(const rendezvous::Hello& hello, Epoch epoch,
   Expect(assignment.group_world_size >= hello.nodes_min, "fewer than nodes_min members");
   told.epoch = epoch;
   told.next_rank = told.next_global_rank = 0;
+  told.roles.clear();
   told.serial = latest_[hello.job_id] = ++last_serial_;
   Formation& formation = formations_[last_serial_];
   formation.run = hello.job_id;
@@ -187,6 +189,12 @@ void Invariants::OnAssignment(const Joined& to, MemberId id, Epoch epoch,
   Expect(assignment.first_global_rank == told.next_global_rank, "global ranks overlap or gape");
   ++told.next_rank;
   told.next_global_rank += to.hello.local_world_size;
+  Told::Role& role = told.roles[to.hello.role];
+  Expect(role.next_rank == 0 || role.world_size == assignment.role_world_size,
+         "two nodes of one role were told different sizes of it");
+  Expect(assignment.first_role_rank == role.next_rank, "ranks in a role overlap or gape");
+  role.next_rank += to.hello.local_world_size;
+  role.world_size = assignment.role_world_size;
 }
 
 void Invariants::CheckWhole(const Told& told) const {
@@ -194,6 +202,9 @@ void Invariants::CheckWhole(const Told& told) const {
   const Assignment& first = formations_.at(told.serial).first;
   Expect(told.next_rank == first.group_world_size, "a rank of the epoch was given to nobody");
   Expect(told.next_global_rank == first.world_size, "the world size is not the sum of the nodes'");
+  for (const auto& [name, role] : told.roles) {
+    Expect(role.next_rank == role.world_size, "a role's size is not the sum of its nodes'");
+  }
 }
 
 // Survivors of the epoch before keep their seats, and ranks are in the order of seats.

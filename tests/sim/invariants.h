@@ -104,6 +104,11 @@ class Invariants {
     Epoch epoch;
     int next_rank = 0;
     int next_global_rank = 0;
+    struct Role {
+      int next_rank = 0;
+      int world_size = 0;  // as its nodes were told
+    };
+    std::map<std::string, Role> roles;
     int64_t serial = 0;
     std::map<Incarnation, int> seats;  // as of the last epoch that was checked
   };

@@ -70,6 +70,7 @@ void World::PlaceRun(int number) {
     hello.host = absl::StrCat("node", simulation_.Chance(0.2) ? 0 : i);
     hello.node_rank = has_ranks ? i : -1;
     hello.local_world_size = simulation_.Between(1, 3);
+    hello.role = absl::StrCat("role", i % (1 + number % 3));
     if (racks > 0) hello.topology = absl::StrCat("rack", i % racks);
     const std::string name = absl::StrCat(hello.job_id, ".", i);
     const Incarnation before_first(1000 * (agents_.size() + 1));

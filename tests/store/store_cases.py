@@ -56,6 +56,12 @@ class Cases:
         self.store.set('n', '40')
         self.assertEqual(self.store.add('n', 2), 42)
 
+    def test_add_reads_as_far_as_the_number_goes_and_wraps(self):
+        self.store.set('n', ' 7x')
+        self.assertEqual(self.store.add('n', 1), 8)
+        self.store.set('n', str(2**63 - 1))
+        self.assertEqual(self.store.add('n', 2), -2**63 + 1)
+
     def test_check_wants_all_of_its_keys(self):
         self.assertFalse(self.store.check(['a']))
         self.store.set('a', '')

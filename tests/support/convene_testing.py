@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -58,6 +59,13 @@ def read_metrics(path):
     with open(path, encoding="utf-8") as lines:
         whole = [line for line in lines if line.endswith("\n")]
     return [m for m in map(json.loads, whole) if "loss" in m]
+
+
+def free_port():
+    """A port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def processes_with(marker):
