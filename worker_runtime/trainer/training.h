@@ -22,7 +22,8 @@ enum class TrainingEnd {
 // FailedPrecondition when some ranks have a GPU and some have none; those of the data, the
 // checkpoint and the engine; Aborted when a peer is gone (the agent starts this worker again);
 // DeadlineExceeded when a collective waited too long; DataLoss when too many steps in a row, or all
-// of them, were skipped because their gradients are no numbers.
+// of them, were skipped because their gradients are no numbers; the file system's when too many
+// checkpoints in a row, or the last one, could not be saved, or metrics were lost for too long.
 absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contract& contract,
                                         StopToken& stop);
 
