@@ -94,7 +94,7 @@ absl::Status Train(const Layout& layout, int rank, CommunicatorSet& set, Weights
     const TokenBatch batch{tokens.data(), tokens.data() + 1,
                            1.0f / static_cast<float>(kSequenceLength * layout.dp)};
     CONVENE_RETURN_IF_ERROR(
-        engine->TrainStep(batch, {.learning_rate = 1e-2, .step = step}, false).status());
+        engine->TrainStep(batch, {.learning_rate = 1e-2, .step = step}).status());
   }
   for (const ParameterSlice& slice : engine->table().slices) {
     // Of a matrix that is split over tp each rank has its own part.
