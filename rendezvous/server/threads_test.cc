@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "rendezvous/quorum/agent_id.h"
 #include "rendezvous/quorum/messages.h"
 #include "rendezvous/server/daemon.h"
 #include "rendezvous/server/http_server.h"
@@ -220,13 +221,13 @@ class Crowd {
     for (int turn = 0; turn < 8; ++turn) {
       pb::LogBatch batch;
       batch.set_watch_id(watch.value());
-      batch.set_incarnation(incarnation.value());
+      batch.set_agent_id(AgentIdOf(incarnation).value());
       batch.add_lines()->set_text(std::string(64 * 1024, 'x'));
       const LogHub::Answer answer = hub_->Publish(publisher, std::move(batch));
       if (answer == LogHub::Answer::kEnd) break;
       if (answer == LogHub::Answer::kWait && !publisher->bell.Hear()) unheard_.fetch_add(1);
     }
-    hub_->Leave(watch, incarnation, publisher);
+    hub_->Leave(watch, AgentIdOf(incarnation), publisher);
   }
 
   testing::TempDir directory_;

@@ -101,7 +101,7 @@ TEST_CASE("the daemon's wish crosses the wire in a DaemonEvent") {
   wanted.tail = 100;
   wanted.follow = true;
   wanted.next_line = 41;
-  const auto crossed = FromWire(ToWire(AgentId(1), DaemonEvent{Epoch(2), wanted}));
+  const auto crossed = FromWire(ToWire(Incarnation(1), DaemonEvent{Epoch(2), wanted}));
   REQUIRE_OK(crossed);
   const LogsWanted& there = std::get<LogsWanted>(crossed->body);
   CHECK(there.watch_id == WatchId(3));
