@@ -9,6 +9,7 @@ _NVCC_FLAGS = [
     "--expt-relaxed-constexpr",
     "-Xcompiler=-fPIC,-Wall,-Wextra",
     "-Werror=all-warnings",
+    "-Xptxas=-warn-spills,-v",  # registers that go to memory are an error; what each kernel takes is kept (resource_usage)
 ]
 
 # Machine code for Hopper, and PTX that a later GPU's driver compiles when the program starts. A kernel that uses
@@ -27,8 +28,10 @@ def _nvcc_objects_impl(ctx):
     deps = deps_info.compilation_context
 
     objects = []
+    usages = []
     for src in ctx.files.srcs:
         obj = ctx.actions.declare_file("_objs/%s/%s.o" % (ctx.label.name, src.basename))
+        usage = ctx.actions.declare_file("_objs/%s/%s.ptxas.txt" % (ctx.label.name, src.basename))
         args = ctx.actions.args()
         args.add_all(["-x", "cu", "-c"])
         args.add_all(_NVCC_FLAGS)
@@ -43,16 +46,17 @@ def _nvcc_objects_impl(ctx):
         args.add("-I.")
         args.add(src)
         args.add("-o", obj)
-        ctx.actions.run(
-            executable = "/usr/local/cuda/bin/nvcc",
-            arguments = [args],
+        ctx.actions.run_shell(
+            command = """usage=$1; shift; /usr/local/cuda/bin/nvcc "$@" 2> "$usage" || { cat "$usage" >&2; exit 1; }""",
+            arguments = [usage.path, args],
             inputs = depset([src], transitive = [deps.headers, cc_toolchain.all_files]),
-            outputs = [obj],
+            outputs = [obj, usage],
             env = {"PATH": "/usr/local/cuda/bin:/usr/bin:/bin"},
             mnemonic = "CudaCompile",
             progress_message = "Compiling %s with nvcc" % src.short_path,
         )
         objects.append(obj)
+        usages.append(usage)
 
     linking, _ = cc_common.create_linking_context_from_compilation_outputs(
         actions = ctx.actions,
@@ -68,6 +72,7 @@ def _nvcc_objects_impl(ctx):
     )
     return [
         DefaultInfo(files = depset(objects)),
+        OutputGroupInfo(resource_usage = depset(usages)),
         cc_common.merge_cc_infos(
             direct_cc_infos = [CcInfo(linking_context = linking)],
             cc_infos = [dep[CcInfo] for dep in ctx.attr.deps],

@@ -403,7 +403,7 @@ void Block::ReportDeadlock() {
 void Block::Fail(const std::string& what) {
   violation = absl::StrCat(Where(current_), " ", what);
   Fiber::Leave();
-  std::abort();  // a thread of a failed block is never resumed
+  CONVENE_CHECK(false);  // a thread of a failed block is never resumed
 }
 
 // The blocks' numbers in the order in which they run.
@@ -429,7 +429,7 @@ Order OrderFromEnvironment() {
   if (order == "random") return Order::kRandom;
   std::fprintf(stderr, "CONVENE_EMULATED_ORDER is \"%s\": use forward, reverse or random\n",
                order.c_str());
-  std::exit(2);
+  CONVENE_CHECK(false);
 }
 
 std::string RunGrid(const Grid& grid, Order order) {

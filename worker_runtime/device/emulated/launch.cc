@@ -27,7 +27,7 @@ bool IsWithinLimits(const cudaLaunchConfig_t& config) {
 }  // namespace
 
 cudaError_t SetDynamicSharedBytesMax(const void* kernel, int bytes) {
-  const std::unique_lock lock(TheState().mutex);
+  const MutexLock lock(&TheState().mutex);
   if (bytes < 0 || static_cast<size_t>(bytes) > kSharedBytesMax) return Say(cudaErrorInvalidValue);
   TheState().dynamic_shared_max[kernel] = static_cast<size_t>(bytes);
   return Health();
@@ -35,7 +35,7 @@ cudaError_t SetDynamicSharedBytesMax(const void* kernel, int bytes) {
 
 cudaError_t LaunchKernel(const cudaLaunchConfig_t& config, const void* kernel,
                          std::function<void()> thread) {
-  const std::unique_lock lock(TheState().mutex);
+  const MutexLock lock(&TheState().mutex);
   if (!IsWithinLimits(config)) return Say(cudaErrorInvalidConfiguration);
   const auto found = TheState().dynamic_shared_max.find(kernel);
   const size_t dynamic_max = found == TheState().dynamic_shared_max.end()
