@@ -80,7 +80,7 @@ def emulated_binary(name, binary):
     """
     _emulated_binary(name = name, binary = binary, testonly = True)
 
-def emulated_test(name, test, args = [], sanitizers = [], size = "small"):
+def emulated_test(name, test, args = [], sanitizers = [], size = "medium"):
     """Tests NAME_forward, NAME_reverse, NAME_random, and NAME_SANITIZER of each sanitizer, in random order.
 
     Args:
@@ -88,7 +88,7 @@ def emulated_test(name, test, args = [], sanitizers = [], size = "small"):
       test: a cc_test on a GPU.
       args: for it: which of its cases run.
       sanitizers: "address" (with UndefinedBehaviorSanitizer) and "thread": what the kernels are built with.
-      size: of each.
+      size: of each order; the sanitizers take large.
     """
     for order in ["forward", "reverse", "random"]:
         _emulated_binary_test(name = "%s_%s" % (name, order), test = test, order = order, args = args, size = size)
@@ -99,6 +99,6 @@ def emulated_test(name, test, args = [], sanitizers = [], size = "small"):
             order = "random",
             sanitizer = sanitizer,
             args = args,
-            size = size,
+            size = "large",
             tags = ["no-sanitizer"],
         )

@@ -99,21 +99,19 @@ TEST_CASE("lanes exchange values as CUDA says") {
 TEST_CASE("shared memory belongs to a block, holds poison at first, and has a margin") {
   static char one = 0;
   static char other = 0;
-  CHECK(Run(
-            2, 32,
-            [] {
-              auto& sums = SharedVariable<float[8]>(&one);
-              auto& flag = SharedVariable<int>(&other);
-              if (threadIdx.x == 0) CHECK(std::isnan(sums[7]));
-              if (threadIdx.x == 0) CHECK(flag == -1);
-              __syncthreads();
-              if (threadIdx.x == 0) sums[7] = 1;
-              if (threadIdx.x == 1) flag = 2;
-              __syncthreads();
-              CHECK(sums[7] == 1);
-              CHECK(flag == 2);
-              CHECK(static_cast<void*>(&sums) != static_cast<void*>(&flag));
-            }) == "");
+  CHECK(Run(2, 32, [] {
+          auto& sums = SharedVariable<float[8]>(&one);
+          auto& flag = SharedVariable<int>(&other);
+          if (threadIdx.x == 0) CHECK(std::isnan(sums[7]));
+          if (threadIdx.x == 0) CHECK(flag == -1);
+          __syncthreads();
+          if (threadIdx.x == 0) sums[7] = 1;
+          if (threadIdx.x == 1) flag = 2;
+          __syncthreads();
+          CHECK(sums[7] == 1);
+          CHECK(flag == 2);
+          CHECK(static_cast<void*>(&sums) != static_cast<void*>(&flag));
+        }) == "");
   CHECK_THAT(Run(1, 1, [] { SharedVariable<std::array<char, 49 << 10>>(&one); }),
              Contains("49152 bytes"));
 }
@@ -133,11 +131,13 @@ struct Mistake {
 TEST_CASE("what a GPU would hang at or leave undefined is named") {
   alignas(8) static char aligned[16];
   const std::vector<Mistake> mistakes = {
-      {{"returned while", "have returned already"}, 64,
+      {{"returned while", "have returned already"},
+       64,
        [] {
          if (threadIdx.x != 40) __syncthreads();
        }},
-      {{"while other threads wait at that of"}, 64,
+      {{"while other threads wait at that of"},
+       64,
        [] {
          if (threadIdx.x < 32) {
            __syncthreads();
@@ -145,27 +145,27 @@ TEST_CASE("what a GPU would hang at or leave undefined is named") {
            __syncthreads();
          }
        }},
-      {{"no thread can go on"}, 64,
+      {{"no thread can go on"},
+       64,
        [] {
-         if (threadIdx.x == 3) {
-           __syncthreads();
-         } else {
-           __syncwarp();
-           __syncthreads();
-         }
+         if (threadIdx.x != 3) __syncwarp();
+         __syncthreads();
        }},
       {{"without its own lane"}, 32, [] { __syncwarp(0xffff0000u); }},
       {{"does not exist"}, 16, [] { __syncwarp(); }},
-      {{"names lane 9", "names its lane"}, 32,
+      {{"names lane 9", "names its lane"},
+       32,
        [] {
          if (threadIdx.x == 9) return;
          (void)__shfl_sync(0xffffffffu, 1, 0);
        }},
-      {{"which the mask leaves out"}, 32,
+      {{"which the mask leaves out"},
+       32,
        [] {
          if (threadIdx.x < 16) (void)__shfl_xor_sync(0xffffu, 1, 16);
        }},
-      {{"with mask", "names its lane", "names lane"}, 32,
+      {{"with mask", "names its lane", "names lane"},
+       32,
        [] { (void)__shfl_sync(threadIdx.x < 16 ? 0xffffffffu : 0xffff0000u, 1, 20); }},
       {{"__launch_bounds__ says 32"}, 64, [] { CheckLaunchBounds(32); }},
       {{"4 bytes past a multiple"}, 1, [] { CheckAligned(aligned + 4, 8); }},
@@ -174,16 +174,18 @@ TEST_CASE("what a GPU would hang at or leave undefined is named") {
     for (const Order order : kOrders) {
       const std::string said = Run(1, mistake.threads, mistake.thread, order);
       CAPTURE(mistake.words, order, said);
-      CHECK(std::any_of(
-          mistake.words.begin(), mistake.words.end(),
-          [&](const std::string& words) { return said.find(words) != std::string::npos; }));
-      CHECK(Run(1, 64, [] { __syncthreads(); }, order) == "");  // the next launch is whole
+      CHECK(std::any_of(mistake.words.begin(), mistake.words.end(), [&](const std::string& words) {
+        return said.find(words) != std::string::npos;
+      }));
+      CHECK(Run(
+                1, 64, [] { __syncthreads(); }, order) == "");  // the next launch is whole
     }
   }
 }
 
-cudaError_t Launch(dim3 blocks, dim3 threads, size_t dynamic_bytes, const void* kernel,
-                   std::function<void()> thread = [] {}) {
+cudaError_t Launch(
+    dim3 blocks, dim3 threads, size_t dynamic_bytes, const void* kernel,
+    std::function<void()> thread = [] {}) {
   return LaunchKernel({blocks, threads, dynamic_bytes, nullptr}, kernel, std::move(thread));
 }
 

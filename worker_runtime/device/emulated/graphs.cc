@@ -18,8 +18,8 @@ bool SpoilsCapture() {
 
 }  // namespace convene::emulated
 
-using convene::emulated::Capturing;
 using convene::MutexLock;
+using convene::emulated::Capturing;
 using convene::emulated::Enqueue;
 using convene::emulated::Health;
 using convene::emulated::Operation;
@@ -57,8 +57,8 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
                                  unsigned long long /*flags*/) {  // NOLINT(google-runtime-int)
   const MutexLock lock(&TheState().mutex);
-  *executable = new CUgraphExec_st{
-      std::make_shared<const std::vector<std::function<void()>>>(graph->work)};
+  *executable =
+      new CUgraphExec_st{std::make_shared<const std::vector<std::function<void()>>>(graph->work)};
   return Health();
 }
 

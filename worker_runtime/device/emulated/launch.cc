@@ -43,14 +43,14 @@ cudaError_t LaunchKernel(const cudaLaunchConfig_t& config, const void* kernel,
                                  : std::max(found->second, kSharedBytesDefault);
   if (config.dynamicSmemBytes > dynamic_max) return Say(cudaErrorInvalidValue);
   Operation operation;
-  operation.work = [grid = Grid{config.gridDim, config.blockDim, config.dynamicSmemBytes,
-                                std::move(thread)},
-                    kernel] {
-    const std::string violation = RunGrid(grid, TheState().order);
-    if (violation.empty()) return;
-    TheState().failure = absl::StrCat(NameOf(kernel), ": ", violation);
-    std::fprintf(stderr, "emulated GPU: %s\n", TheState().failure.c_str());
-  };
+  operation.work =
+      [grid = Grid{config.gridDim, config.blockDim, config.dynamicSmemBytes, std::move(thread)},
+       kernel] {
+        const std::string violation = RunGrid(grid, TheState().order);
+        if (violation.empty()) return;
+        TheState().failure = absl::StrCat(NameOf(kernel), ": ", violation);
+        std::fprintf(stderr, "emulated GPU: %s\n", TheState().failure.c_str());
+      };
   return Enqueue(config.stream, std::move(operation));
 }
 

@@ -7,8 +7,8 @@
 
 #include "worker_runtime/device/emulated/state.h"
 
-using convene::emulated::Block;
 using convene::MutexLock;
+using convene::emulated::Block;
 using convene::emulated::Enqueue;
 using convene::emulated::FinishAll;
 using convene::emulated::Health;
@@ -155,8 +155,7 @@ cudaError_t cudaSetDevice(int device) {
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   if (device != 0) return Say(cudaErrorInvalidDevice);
-  *properties = {
-      .name = "emulated GPU", .totalGlobalMem = kDeviceBytes, .major = 9, .minor = 0};
+  *properties = {.name = "emulated GPU", .totalGlobalMem = kDeviceBytes, .major = 9, .minor = 0};
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr /*attribute*/, int /*device*/) {

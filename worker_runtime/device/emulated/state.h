@@ -68,8 +68,8 @@ struct CUevent_st {
 
 namespace convene::emulated {
 
-// One for the process. A lock of `mutex` stands at the top of every function of the runtime; work runs
-// under it, from behind std::function, where the thread-safety analysis cannot follow.
+// One for the process. A lock of `mutex` stands at the top of every function of the runtime; work
+// runs under it, from behind std::function, where the thread-safety analysis cannot follow.
 struct State {
   Mutex mutex;
   CondVar host_call_done;
