@@ -9,7 +9,7 @@ _NVCC_FLAGS = [
     "--expt-relaxed-constexpr",
     "-Xcompiler=-fPIC,-Wall,-Wextra",
     "-Werror=all-warnings",
-    "-Xptxas=-warn-spills,-v",  # registers that go to memory are an error; what each kernel takes is kept (resource_usage)
+    "-Xptxas=-v",  # what each kernel takes is kept: the output group resource_usage
 ]
 
 # Machine code for Hopper, and PTX that a later GPU's driver compiles when the program starts. A kernel that uses
@@ -35,6 +35,8 @@ def _nvcc_objects_impl(ctx):
         args = ctx.actions.args()
         args.add_all(["-x", "cu", "-c"])
         args.add_all(_NVCC_FLAGS)
+        if not ctx.attr.may_spill:
+            args.add("-Xptxas=-warn-spills")  # an error, as all warnings are
         args.add("-ccbin", cc_toolchain.compiler_executable)
         args.add_all(ctx.attr.archs, format_each = "-gencode=arch=compute_%s")
         args.add_all(ctx.attr.copts)
@@ -85,6 +87,7 @@ _nvcc_objects = rule(
         "srcs": attr.label_list(allow_files = [".cu"], mandatory = True),
         "deps": attr.label_list(providers = [CcInfo]),
         "copts": attr.string_list(),
+        "may_spill": attr.bool(),
         "archs": attr.string_list(default = _HOPPER_AND_LATER),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
     },
@@ -148,7 +151,8 @@ def cuda_library(name, srcs, hdrs = [], deps = [], visibility = None, testonly =
       deps: cc_library targets; @cuda//:cudart comes by itself.
       visibility: who may depend on it.
       testonly: as in every rule.
-      **kwargs: archs (of _nvcc_objects, "90a,code=sm_90a" for example) and copts for nvcc.
+      **kwargs: archs (of _nvcc_objects, "90a,code=sm_90a" for example), copts for nvcc, and may_spill: whether registers may go to
+        memory, which is an error else.
     """
     common = {"tags": ["cuda"], "testonly": testonly}
     all_deps = deps + ["@cuda//:cudart"]

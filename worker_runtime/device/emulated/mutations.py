@@ -73,8 +73,8 @@ MUTATIONS = [
     Mutation('more than 48 KiB without asking', FLASH,
              'static_cast<int>(bytes)),\n               "attention: shared memory");',
              'static_cast<int>(bytes / 2)),\n               "attention: shared memory");', ATTENTION + 'forward'),
-    Mutation('a copy that is not waited for', 'worker_runtime/device/cuda/cuda_device.cc',
-             'if (IsPageable(from) || IsPageable(to)) Report(', 'if (IsPageable(from)) Report(', DEVICE + 'forward'),
+    Mutation('fresh memory that is handed out before it is zeroed', 'worker_runtime/device/cuda/cuda_device.cc',
+             'if (zeroed.ok()) zeroed = CudaStatus(cudaStreamSynchronize(nullptr), "zeroing new memory");', '', DEVICE + 'forward'),
 ]
 
 
