@@ -19,7 +19,6 @@ OPS = 'worker_runtime/ops/cuda'
 KERNELS = f'//{OPS}:kernels_emulated_test_'
 ATTENTION = f'//{OPS}/attention:attention_emulated_test_'
 FLASH = f'{OPS}/attention/flash_attention.cu'
-DEVICE = '//worker_runtime/device/cuda:device_emulated_test_'
 
 
 class Mutation(NamedTuple):
@@ -73,8 +72,6 @@ MUTATIONS = [
     Mutation('more than 48 KiB without asking', FLASH,
              'static_cast<int>(bytes)),\n               "attention: shared memory");',
              'static_cast<int>(bytes / 2)),\n               "attention: shared memory");', ATTENTION + 'forward'),
-    Mutation('fresh memory that is handed out before it is zeroed', 'worker_runtime/device/cuda/cuda_device.cc',
-             'if (zeroed.ok()) zeroed = CudaStatus(cudaStreamSynchronize(nullptr), "zeroing new memory");', '', DEVICE + 'forward'),
 ]
 
 
