@@ -9,6 +9,7 @@ _NVCC_FLAGS = [
     "--expt-relaxed-constexpr",
     "-Xcompiler=-fPIC,-Wall,-Wextra",
     "-Werror=all-warnings",
+    "-Xptxas=-v",  # what each kernel takes is kept: the output group resource_usage
 ]
 
 # Machine code for Hopper, and PTX that a later GPU's driver compiles when the program starts. A kernel that uses
@@ -27,11 +28,15 @@ def _nvcc_objects_impl(ctx):
     deps = deps_info.compilation_context
 
     objects = []
+    usages = []
     for src in ctx.files.srcs:
         obj = ctx.actions.declare_file("_objs/%s/%s.o" % (ctx.label.name, src.basename))
+        usage = ctx.actions.declare_file("_objs/%s/%s.ptxas.txt" % (ctx.label.name, src.basename))
         args = ctx.actions.args()
         args.add_all(["-x", "cu", "-c"])
         args.add_all(_NVCC_FLAGS)
+        if not ctx.attr.may_spill:
+            args.add("-Xptxas=-warn-spills")  # an error, as all warnings are
         args.add("-ccbin", cc_toolchain.compiler_executable)
         args.add_all(ctx.attr.archs, format_each = "-gencode=arch=compute_%s")
         args.add_all(ctx.attr.copts)
@@ -43,16 +48,17 @@ def _nvcc_objects_impl(ctx):
         args.add("-I.")
         args.add(src)
         args.add("-o", obj)
-        ctx.actions.run(
-            executable = "/usr/local/cuda/bin/nvcc",
-            arguments = [args],
+        ctx.actions.run_shell(
+            command = """usage=$1; shift; /usr/local/cuda/bin/nvcc "$@" 2> "$usage" || { cat "$usage" >&2; exit 1; }""",
+            arguments = [usage.path, args],
             inputs = depset([src], transitive = [deps.headers, cc_toolchain.all_files]),
-            outputs = [obj],
+            outputs = [obj, usage],
             env = {"PATH": "/usr/local/cuda/bin:/usr/bin:/bin"},
             mnemonic = "CudaCompile",
             progress_message = "Compiling %s with nvcc" % src.short_path,
         )
         objects.append(obj)
+        usages.append(usage)
 
     linking, _ = cc_common.create_linking_context_from_compilation_outputs(
         actions = ctx.actions,
@@ -68,6 +74,7 @@ def _nvcc_objects_impl(ctx):
     )
     return [
         DefaultInfo(files = depset(objects)),
+        OutputGroupInfo(resource_usage = depset(usages)),
         cc_common.merge_cc_infos(
             direct_cc_infos = [CcInfo(linking_context = linking)],
             cc_infos = [dep[CcInfo] for dep in ctx.attr.deps],
@@ -80,6 +87,7 @@ _nvcc_objects = rule(
         "srcs": attr.label_list(allow_files = [".cu"], mandatory = True),
         "deps": attr.label_list(providers = [CcInfo]),
         "copts": attr.string_list(),
+        "may_spill": attr.bool(),
         "archs": attr.string_list(default = _HOPPER_AND_LATER),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
     },
@@ -143,7 +151,8 @@ def cuda_library(name, srcs, hdrs = [], deps = [], visibility = None, testonly =
       deps: cc_library targets; @cuda//:cudart comes by itself.
       visibility: who may depend on it.
       testonly: as in every rule.
-      **kwargs: archs (of _nvcc_objects, "90a,code=sm_90a" for example) and copts for nvcc.
+      **kwargs: archs (of _nvcc_objects, "90a,code=sm_90a" for example), copts for nvcc, and may_spill: whether registers may go to
+        memory, which is an error else.
     """
     common = {"tags": ["cuda"], "testonly": testonly}
     all_deps = deps + ["@cuda//:cudart"]

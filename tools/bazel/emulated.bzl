@@ -1,7 +1,7 @@
 """emulated_test: a test tagged `cuda`, on the GPU that worker_runtime/device/emulated emulates.
 
 The test itself stays as it is. Its build sees another @cuda: CUDA's headers and libraries are the emulation's, and the .cu files are
-compiled as C++. Only this rule sets the flag that says so, and only a test can be made by it: no program can reach the emulation.
+compiled as C++. Only this rule sets the flag that says so, and it makes only tests: nothing that is shipped can reach the emulation.
 """
 
 def _setting_impl(_ctx):
@@ -50,7 +50,7 @@ _emulated_binary_test = rule(
     test = True,
 )
 
-def emulated_test(name, test, args = [], sanitizers = [], size = "small"):
+def emulated_test(name, test, args = [], sanitizers = [], size = "medium"):
     """Tests NAME_forward, NAME_reverse, NAME_random, and NAME_SANITIZER of each sanitizer, in random order.
 
     Args:
@@ -58,7 +58,7 @@ def emulated_test(name, test, args = [], sanitizers = [], size = "small"):
       test: a cc_test on a GPU.
       args: for it: which of its cases run.
       sanitizers: "address" (with UndefinedBehaviorSanitizer) and "thread": what the kernels are built with.
-      size: of each.
+      size: of each order; the sanitizers take large.
     """
     for order in ["forward", "reverse", "random"]:
         _emulated_binary_test(name = "%s_%s" % (name, order), test = test, order = order, args = args, size = size)
@@ -69,6 +69,6 @@ def emulated_test(name, test, args = [], sanitizers = [], size = "small"):
             order = "random",
             sanitizer = sanitizer,
             args = args,
-            size = size,
+            size = "large",
             tags = ["no-sanitizer"],
         )

@@ -18,9 +18,7 @@ struct Product {
   float alpha, beta;
   uint64_t rows() const { return d.rows; }
   uint64_t columns() const { return d.columns; }
-  uint64_t depth() const {
-    return operation.transpose_a == CUBLAS_OP_N ? a.columns : a.rows;
-  }
+  uint64_t depth() const { return operation.transpose_a == CUBLAS_OP_N ? a.columns : a.rows; }
   bool Fits() const {
     const bool is_a_plain = operation.transpose_a == CUBLAS_OP_N;
     const bool is_b_plain = operation.transpose_b == CUBLAS_OP_N;
@@ -52,11 +50,11 @@ std::vector<float> Rows(const void* data, const cublasLtMatrixLayoutOpaque_t& la
 
 void Multiply(const Product& product, const void* a, const void* b, const void* c, void* d) {
   const uint64_t depth = product.depth();
-  const auto left = Rows(a, product.a, product.operation.transpose_a == CUBLAS_OP_T,
-                         product.rows(), depth);
+  const auto left =
+      Rows(a, product.a, product.operation.transpose_a == CUBLAS_OP_T, product.rows(), depth);
   // Turned, so that both are read along their rows.
-  const auto right = Rows(b, product.b, product.operation.transpose_b == CUBLAS_OP_N,
-                          product.columns(), depth);
+  const auto right =
+      Rows(b, product.b, product.operation.transpose_b == CUBLAS_OP_N, product.columns(), depth);
   for (uint64_t column = 0; column < product.columns(); ++column) {
     for (uint64_t row = 0; row < product.rows(); ++row) {
       // Eight sums in turn: vectors, and an error nearer to that of a GPU's tiles.
@@ -144,9 +142,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
   }
   if (bytes != sizeof(uint32_t)) return CUBLAS_STATUS_INVALID_VALUE;
   if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK) return CUBLAS_STATUS_SUCCESS;
-  std::memcpy(
-      &preference->alignments[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], value,
-      bytes);
+  std::memcpy(&preference->alignments[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES],
+              value, bytes);
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -187,8 +184,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t 
       !IsAligned(d, algorithm->alignments[3])) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
-  const cudaError_t error = convene::emulated::QueueWork(
-      stream, [=, scratch_bytes = algorithm->workspace_bytes] {
+  const cudaError_t error =
+      convene::emulated::QueueWork(stream, [=, scratch_bytes = algorithm->workspace_bytes] {
         if (scratch_bytes > 0) std::memset(workspace, 0xff, scratch_bytes);
         Multiply(product, a, b, c, d);
       });

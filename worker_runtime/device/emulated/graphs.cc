@@ -18,6 +18,7 @@ bool SpoilsCapture() {
 
 }  // namespace convene::emulated
 
+using convene::MutexLock;
 using convene::emulated::Capturing;
 using convene::emulated::Enqueue;
 using convene::emulated::Health;
@@ -26,7 +27,7 @@ using convene::emulated::Say;
 using convene::emulated::TheState;
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode /*mode*/) {
-  const std::unique_lock lock(TheState().mutex);
+  const MutexLock lock(&TheState().mutex);
   if (stream == nullptr || stream->capture != nullptr) return Say(cudaErrorInvalidValue);
   stream->capture = std::make_unique<CUgraph_st>();
   stream->capture_is_invalid = false;
@@ -35,7 +36,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode /*
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  const std::unique_lock lock(TheState().mutex);
+  const MutexLock lock(&TheState().mutex);
   *graph = nullptr;
   if (stream->capture == nullptr) return Say(cudaErrorInvalidValue);
   const std::unique_ptr<CUgraph_st> captured = std::move(stream->capture);
@@ -46,7 +47,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
 }
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-  const std::unique_lock lock(TheState().mutex);
+  const MutexLock lock(&TheState().mutex);
   *status = stream->capture == nullptr   ? cudaStreamCaptureStatusNone
             : stream->capture_is_invalid ? cudaStreamCaptureStatusInvalidated
                                          : cudaStreamCaptureStatusActive;
@@ -55,19 +56,19 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
                                  unsigned long long /*flags*/) {  // NOLINT(google-runtime-int)
-  const std::unique_lock lock(TheState().mutex);
-  *executable = new CUgraphExec_st{
-      std::make_shared<const std::vector<std::function<void()>>>(graph->work)};
+  const MutexLock lock(&TheState().mutex);
+  *executable =
+      new CUgraphExec_st{std::make_shared<const std::vector<std::function<void()>>>(graph->work)};
   return Health();
 }
 
 cudaError_t cudaGraphUpload(cudaGraphExec_t /*executable*/, cudaStream_t /*stream*/) {
-  const std::unique_lock lock(TheState().mutex);
+  const MutexLock lock(&TheState().mutex);
   return Health();
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
-  const std::unique_lock lock(TheState().mutex);
+  const MutexLock lock(&TheState().mutex);
   Operation operation;
   operation.work = [work = executable->work] {
     for (const std::function<void()>& each : *work) {

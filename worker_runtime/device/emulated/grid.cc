@@ -85,7 +85,10 @@ class Block {
   Order order_ = Order::kForward;
   uint64_t random_ = 0x9E3779B97F4A7C15;
   std::vector<Thread> threads_;
-  std::array<uint32_t, kWarpThreads> ready_ = {};  // of each warp a bit a lane
+  // Of each warp a bit a lane.
+  std::array<uint32_t, kWarpThreads> ready_ = {};
+  std::array<uint32_t, kWarpThreads> alive_ = {};
+  std::array<uint32_t, kWarpThreads> at_exchange_ = {};
   int warps_ = 0;
   int current_ = -1;
   int done_ = 0;
@@ -162,10 +165,12 @@ void Block::Run(const Grid& grid, Order order) {
   threads_.assign(count, Thread());
   warps_ = (count + kWarpThreads - 1) / kWarpThreads;
   ready_ = {};
+  at_exchange_ = {};
   for (int i = 0; i < count; ++i) {
     threads_[i].index = IndexOf(i);
     MakeReady(i);
   }
+  alive_ = ready_;
   done_ = 0;
   at_barrier_ = 0;
   shared_.BeginBlock(grid.dynamic_shared_bytes);
@@ -222,34 +227,37 @@ void Block::Resume(int thread) {
   next.fiber = nullptr;
 }
 
+uint32_t BitOf(int thread) { return uint32_t{1} << (thread % kWarpThreads); }
+
 void Block::MakeReady(int thread) {
   threads_[thread].state = State::kReady;
-  ready_[thread / kWarpThreads] |= uint32_t{1} << (thread % kWarpThreads);
+  ready_[thread / kWarpThreads] |= BitOf(thread);
+  at_exchange_[thread / kWarpThreads] &= ~BitOf(thread);
 }
 
 void Block::Wait(State state, const Location& at) {
   Thread& thread = threads_[current_];
   thread.state = state;
   thread.at = at;
-  ready_[current_ / kWarpThreads] &= ~(uint32_t{1} << (current_ % kWarpThreads));
+  ready_[current_ / kWarpThreads] &= ~BitOf(current_);
+  if (state == State::kAtExchange) at_exchange_[current_ / kWarpThreads] |= BitOf(current_);
 }
 
 void Block::Finish() {
-  Thread& thread = threads_[current_];
-  thread.state = State::kDone;
-  ready_[current_ / kWarpThreads] &= ~(uint32_t{1} << (current_ % kWarpThreads));
+  const int warp = current_ / kWarpThreads;
+  threads_[current_].state = State::kDone;
+  ready_[warp] &= ~BitOf(current_);
+  alive_[warp] &= ~BitOf(current_);
   ++done_;
   if (at_barrier_ > 0) {
     violation = absl::StrCat(Where(current_), " returned while ", at_barrier_,
                              " threads of its block wait at __syncthreads, ", Text(barrier_at_));
   }
-  const int begin = current_ / kWarpThreads * kWarpThreads;
-  const int end = std::min<int>(begin + kWarpThreads, static_cast<int>(threads_.size()));
-  for (int i = begin; i < end; ++i) {
-    if (threads_[i].state == State::kAtExchange && (threads_[i].mask >> (current_ - begin) & 1)) {
-      violation = absl::StrCat(Where(current_), " returned, but ", Where(i),
-                               " names its lane in the mask of ", Text(threads_[i].at));
-    }
+  for (uint32_t waiting = at_exchange_[warp]; waiting != 0; waiting &= waiting - 1) {
+    const int other = warp * kWarpThreads + std::countr_zero(waiting);
+    if ((threads_[other].mask & BitOf(current_)) == 0) continue;
+    violation = absl::StrCat(Where(current_), " returned, but ", Where(other),
+                             " names its lane in the mask of ", Text(threads_[other].at));
   }
 }
 
@@ -260,8 +268,8 @@ void Block::Sync(const Location& at) {
   }
   if (at_barrier_ > 0 && (barrier_at_.line() != at.line() ||
                           std::strcmp(barrier_at_.file_name(), at.file_name()) != 0)) {
-    Fail(absl::StrCat("waits at __syncthreads, ", Text(at), ", while other threads wait at that of ",
-                      Text(barrier_at_)));
+    Fail(absl::StrCat("waits at __syncthreads, ", Text(at),
+                      ", while other threads wait at that of ", Text(barrier_at_)));
   }
   void* const place = barrier_.Place();
   Publish(place);
@@ -277,20 +285,17 @@ void Block::Sync(const Location& at) {
 }
 
 void Block::CheckMask(uint32_t mask, const Location& at) {
-  const int begin = current_ / kWarpThreads * kWarpThreads;
-  const int lane = current_ - begin;
-  if ((mask >> lane & 1) == 0) {
-    Fail(absl::StrCat("calls ", Text(at), " with a mask without its own lane: ",
-                      absl::Hex(mask, absl::kZeroPad8)));
+  if ((mask & BitOf(current_)) == 0) {
+    Fail(absl::StrCat("calls ", Text(at),
+                      " with a mask without its own lane: ", absl::Hex(mask, absl::kZeroPad8)));
   }
-  for (int other = 0; other < kWarpThreads; ++other) {
-    if ((mask >> other & 1) == 0) continue;
-    const int thread = begin + other;
-    const bool is_there = thread < static_cast<int>(threads_.size());
-    if (is_there && threads_[thread].state != State::kDone) continue;
-    Fail(absl::StrCat("names lane ", other, " in its mask at ", Text(at), ", but that thread ",
-                      is_there ? "has returned" : "does not exist"));
-  }
+  const int warp = current_ / kWarpThreads;
+  const uint32_t missing = mask & ~alive_[warp];
+  if (missing == 0) return;
+  const int lane = std::countr_zero(missing);
+  const bool is_there = warp * kWarpThreads + lane < static_cast<int>(threads_.size());
+  Fail(absl::StrCat("names lane ", lane, " in its mask at ", Text(at), ", but that thread ",
+                    is_there ? "has returned" : "does not exist"));
 }
 
 uint64_t Block::Meet(bool is_sync, Exchange kind, uint32_t mask, uint64_t value, int operand,
@@ -306,19 +311,19 @@ uint64_t Block::Meet(bool is_sync, Exchange kind, uint32_t mask, uint64_t value,
   thread.operand = operand;
   thread.width = width;
   Wait(State::kAtExchange, at);
-  bool all_here = true;
-  for (int lane = 0; lane < kWarpThreads; ++lane) {
-    if ((mask >> lane & 1) == 0) continue;
-    const Thread& other = threads_[begin + lane];
-    if (other.state != State::kAtExchange) {
-      all_here = false;
-    } else if (other.is_sync != is_sync || other.mask != mask ||
-               (!is_sync && (other.kind != kind || other.at.line() != at.line()))) {
+  // Those that wait already agree with each other: one of them speaks for all.
+  const uint32_t others = at_exchange_[warp] & mask & ~BitOf(current_);
+  if (others != 0) {
+    const int other = begin + std::countr_zero(others);
+    const Thread& waiting = threads_[other];
+    if (waiting.is_sync != is_sync || waiting.mask != mask ||
+        (!is_sync && (waiting.kind != kind || waiting.at.line() != at.line()))) {
       Fail(absl::StrCat("is at ", Text(at), " with mask ", absl::Hex(mask, absl::kZeroPad8),
-                        ", but ", Where(begin + lane), ", which the mask names, is at ",
-                        Text(other.at), " with mask ", absl::Hex(other.mask, absl::kZeroPad8)));
+                        ", but ", Where(other), ", which the mask names, is at ", Text(waiting.at),
+                        " with mask ", absl::Hex(waiting.mask, absl::kZeroPad8)));
     }
   }
+  const bool all_here = (at_exchange_[warp] & mask) == mask;
   // Only __syncwarp orders memory; a shuffle does not (CUDA C++ Programming Guide, "Warp Shuffle
   // Functions").
   Phases& phases = warp_phases_[warp];
@@ -374,8 +379,8 @@ void Block::CompleteExchange(int warp, uint32_t mask) {
 
 void Block::CheckBounds(int threads_max) {
   if (static_cast<int>(threads_.size()) > threads_max) {
-    Fail(absl::StrCat("runs in a block of ", threads_.size(), " threads, but __launch_bounds__ says ",
-                      threads_max));
+    Fail(absl::StrCat("runs in a block of ", threads_.size(),
+                      " threads, but __launch_bounds__ says ", threads_max));
   }
 }
 
@@ -403,7 +408,7 @@ void Block::ReportDeadlock() {
 void Block::Fail(const std::string& what) {
   violation = absl::StrCat(Where(current_), " ", what);
   Fiber::Leave();
-  std::abort();  // a thread of a failed block is never resumed
+  CONVENE_CHECK(false);  // a thread of a failed block is never resumed
 }
 
 // The blocks' numbers in the order in which they run.
@@ -429,7 +434,7 @@ Order OrderFromEnvironment() {
   if (order == "random") return Order::kRandom;
   std::fprintf(stderr, "CONVENE_EMULATED_ORDER is \"%s\": use forward, reverse or random\n",
                order.c_str());
-  std::exit(2);
+  CONVENE_CHECK(false);
 }
 
 std::string RunGrid(const Grid& grid, Order order) {
@@ -477,7 +482,8 @@ void CheckLaunchBounds(int threads_max, int /*blocks_of_a_multiprocessor*/) {
 void CheckAligned(const void* address, size_t alignment) {
   if (reinterpret_cast<uintptr_t>(address) % alignment == 0) return;
   Violation(absl::StrCat("accesses ", alignment, " bytes at once at an address that is ",
-                         reinterpret_cast<uintptr_t>(address) % alignment, " bytes past a multiple"));
+                         reinterpret_cast<uintptr_t>(address) % alignment,
+                         " bytes past a multiple"));
 }
 
 }  // namespace convene::emulated

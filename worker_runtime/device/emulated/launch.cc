@@ -27,7 +27,7 @@ bool IsWithinLimits(const cudaLaunchConfig_t& config) {
 }  // namespace
 
 cudaError_t SetDynamicSharedBytesMax(const void* kernel, int bytes) {
-  const std::unique_lock lock(TheState().mutex);
+  const MutexLock lock(&TheState().mutex);
   if (bytes < 0 || static_cast<size_t>(bytes) > kSharedBytesMax) return Say(cudaErrorInvalidValue);
   TheState().dynamic_shared_max[kernel] = static_cast<size_t>(bytes);
   return Health();
@@ -35,7 +35,7 @@ cudaError_t SetDynamicSharedBytesMax(const void* kernel, int bytes) {
 
 cudaError_t LaunchKernel(const cudaLaunchConfig_t& config, const void* kernel,
                          std::function<void()> thread) {
-  const std::unique_lock lock(TheState().mutex);
+  const MutexLock lock(&TheState().mutex);
   if (!IsWithinLimits(config)) return Say(cudaErrorInvalidConfiguration);
   const auto found = TheState().dynamic_shared_max.find(kernel);
   const size_t dynamic_max = found == TheState().dynamic_shared_max.end()
@@ -43,14 +43,14 @@ cudaError_t LaunchKernel(const cudaLaunchConfig_t& config, const void* kernel,
                                  : std::max(found->second, kSharedBytesDefault);
   if (config.dynamicSmemBytes > dynamic_max) return Say(cudaErrorInvalidValue);
   Operation operation;
-  operation.work = [grid = Grid{config.gridDim, config.blockDim, config.dynamicSmemBytes,
-                                std::move(thread)},
-                    kernel] {
-    const std::string violation = RunGrid(grid, TheState().order);
-    if (violation.empty()) return;
-    TheState().failure = absl::StrCat(NameOf(kernel), ": ", violation);
-    std::fprintf(stderr, "emulated GPU: %s\n", TheState().failure.c_str());
-  };
+  operation.work =
+      [grid = Grid{config.gridDim, config.blockDim, config.dynamicSmemBytes, std::move(thread)},
+       kernel] {
+        const std::string violation = RunGrid(grid, TheState().order);
+        if (violation.empty()) return;
+        TheState().failure = absl::StrCat(NameOf(kernel), ": ", violation);
+        std::fprintf(stderr, "emulated GPU: %s\n", TheState().failure.c_str());
+      };
   return Enqueue(config.stream, std::move(operation));
 }
 

@@ -7,6 +7,7 @@
 
 #include "worker_runtime/device/emulated/state.h"
 
+using convene::MutexLock;
 using convene::emulated::Block;
 using convene::emulated::Enqueue;
 using convene::emulated::FinishAll;
@@ -63,15 +64,15 @@ cudaMemoryType TypeOf(const void* data) {
 }  // namespace
 
 cudaError_t cudaMalloc(void** data, size_t bytes) {
-  const std::unique_lock lock(TheState().mutex);
+  const MutexLock lock(&TheState().mutex);
   if (SpoilsCapture()) return Say(cudaErrorStreamCaptureUnsupported);
   return Allocate(data, bytes, cudaMemoryTypeDevice);
 }
 
 cudaError_t cudaFree(void* data) {
-  std::unique_lock lock(TheState().mutex);
+  const MutexLock lock(&TheState().mutex);
   if (SpoilsCapture()) return Say(cudaErrorStreamCaptureUnsupported);
-  FinishAll(lock);
+  FinishAll();
   return Release(data, cudaMemoryTypeDevice);
 }
 
@@ -80,41 +81,41 @@ cudaError_t cudaMallocAsync(void** data, size_t bytes, cudaStream_t /*stream*/) 
 }
 
 cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
-  const std::unique_lock lock(TheState().mutex);
+  const MutexLock lock(&TheState().mutex);
   Operation operation;
   operation.work = [data] { (void)Release(data, cudaMemoryTypeDevice); };
   return Enqueue(stream, std::move(operation));
 }
 
 cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned int /*flags*/) {
-  const std::unique_lock lock(TheState().mutex);
+  const MutexLock lock(&TheState().mutex);
   if (SpoilsCapture()) return Say(cudaErrorStreamCaptureUnsupported);
   return Allocate(data, bytes, cudaMemoryTypeHost);
 }
 
 cudaError_t cudaFreeHost(void* data) {
-  std::unique_lock lock(TheState().mutex);
+  const MutexLock lock(&TheState().mutex);
   if (SpoilsCapture()) return Say(cudaErrorStreamCaptureUnsupported);
-  FinishAll(lock);
+  FinishAll();
   return Release(data, cudaMemoryTypeHost);
 }
 
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
-  const std::unique_lock lock(TheState().mutex);
+  const MutexLock lock(&TheState().mutex);
   *total_bytes = kDeviceBytes;
   *free_bytes = kDeviceBytes - TheState().device_bytes;
   return Health();
 }
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* data) {
-  const std::unique_lock lock(TheState().mutex);
+  const MutexLock lock(&TheState().mutex);
   attributes->type = TypeOf(data);
   return Health();
 }
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind /*kind*/,
                             cudaStream_t stream) {
-  const std::unique_lock lock(TheState().mutex);
+  const MutexLock lock(&TheState().mutex);
   Operation operation;
   if (TypeOf(from) == cudaMemoryTypeUnregistered) {
     // "The function will return once the pageable buffer has been copied to the staging memory"
@@ -130,7 +131,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
 }
 
 cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t stream) {
-  const std::unique_lock lock(TheState().mutex);
+  const MutexLock lock(&TheState().mutex);
   Operation operation;
   operation.work = [=] { std::memset(data, value, bytes); };
   return Enqueue(stream, std::move(operation));
@@ -149,17 +150,16 @@ cudaError_t cudaGetDevice(int* device) {
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
-  const std::unique_lock lock(TheState().mutex);
+  const MutexLock lock(&TheState().mutex);
   return device == 0 ? Health() : Say(cudaErrorInvalidDevice);
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   if (device != 0) return Say(cudaErrorInvalidDevice);
-  *properties = {
-      .name = "emulated GPU", .totalGlobalMem = kDeviceBytes, .major = 9, .minor = 0};
+  *properties = {.name = "emulated GPU", .totalGlobalMem = kDeviceBytes, .major = 9, .minor = 0};
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr /*attribute*/, int /*device*/) {
-  *value = 132;  // an H100's multiprocessors: the geometry of launches is that of the real one
+  *value = 3;  // few multiprocessors: where blocks share out rows, each has several
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* lowest, int* highest) {

@@ -32,7 +32,8 @@ inline void Allow([[maybe_unused]] const void* begin, [[maybe_unused]] size_t by
 #endif
 }
 
-// What the calling fiber did before Publish(at) happened before what a fiber does after Observe(at).
+// What the calling fiber did before Publish(at) happened before what a fiber does after
+// Observe(at).
 inline void Publish([[maybe_unused]] void* at) {
 #ifdef CONVENE_EMULATED_THREAD
   __tsan_release(at);
@@ -44,8 +45,8 @@ inline void Observe([[maybe_unused]] void* at) {
 #endif
 }
 
-// To ThreadSanitizer this scope runs in a thread of its own, ordered with nothing but by Publish and
-// Observe. REQUIRES: no other scope begins within it and ends after it.
+// To ThreadSanitizer this scope runs in a thread of its own, ordered with nothing but by Publish
+// and Observe. REQUIRES: no other scope begins within it and ends after it.
 class Actor {
  public:
   Actor() {

@@ -79,7 +79,8 @@ std::string SharedMemory::EndBlock([[maybe_unused]] void* last_words) {
 #ifndef CONVENE_EMULATED_ADDRESS
   for (const Piece& piece : pieces_) {
     const auto* const end = reinterpret_cast<const unsigned char*>(piece.begin + piece.bytes);
-    if (std::all_of(end, end + kMarginBytes, [](unsigned char c) { return c == kPoison; })) continue;
+    if (std::all_of(end, end + kMarginBytes, [](unsigned char c) { return c == kPoison; }))
+      continue;
     wrong = absl::StrCat("a block wrote past the end of ", piece.bytes, " bytes of shared memory");
   }
 #endif

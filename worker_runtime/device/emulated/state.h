@@ -6,14 +6,13 @@
 #include <chrono>
 #include <deque>
 #include <functional>
-#include <future>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "tools/base/mutex.h"
+#include "tools/base/thread.h"
 #include "worker_runtime/device/emulated/grid.h"
 #include "worker_runtime/device/emulated/sanitizers.h"
 
@@ -27,13 +26,19 @@ struct Record {
   char clock = 0;  // Published by the stream
 };
 
+// A host function, in a thread of its own.
+struct HostCall {
+  bool is_done = false;
+  Thread thread;
+};
+
 struct Operation {
   enum class Kind { kWork, kHostFunction, kRecord, kWait };
   Kind kind = Kind::kWork;
   std::function<void()> work;
-  std::shared_ptr<Record> record;   // of kRecord and kWait
-  std::future<void> host_function;  // once it runs, in a thread of its own
-  char clock = 0;                   // Published by the thread that queued it
+  std::shared_ptr<Record> record;       // of kRecord and kWait
+  std::unique_ptr<HostCall> host_call;  // of kHostFunction, once it runs
+  char clock = 0;                       // Published by the thread that queued it
 };
 
 struct Block {
@@ -51,6 +56,7 @@ struct CUgraphExec_st {
 };
 struct CUstream_st {
   std::deque<convene::emulated::Operation> operations;
+  bool is_running = false;  // its first operation
   convene::emulated::Actor actor;
   std::unique_ptr<CUgraph_st> capture;
   bool capture_is_invalid = false;
@@ -62,9 +68,11 @@ struct CUevent_st {
 
 namespace convene::emulated {
 
-// One for the process. A lock of `mutex` stands at the top of every function of the runtime.
+// One for the process. A lock of `mutex` stands at the top of every function of the runtime; work
+// runs under it, from behind std::function, where the thread-safety analysis cannot follow.
 struct State {
-  std::mutex mutex;
+  Mutex mutex;
+  CondVar host_call_done;
   Order order = OrderFromEnvironment();
   std::string failure;  // of the first launch that failed
   std::vector<std::unique_ptr<CUstream_st>> streams;
@@ -93,8 +101,8 @@ cudaError_t Enqueue(cudaStream_t stream, Operation operation);
 bool RunAll(cudaStream_t stream);
 // The same, of what was queued before the record.
 bool RunUpTo(const Record& record);
-// Waits for host functions too. REQUIRES: `lock` holds the state's mutex.
-void Finish(cudaStream_t stream, std::unique_lock<std::mutex>& lock);
-void FinishAll(std::unique_lock<std::mutex>& lock);
+// Waits for host functions too, for which it lets go of the mutex.
+void Finish(cudaStream_t stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(TheState().mutex);
+void FinishAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(TheState().mutex);
 
 }  // namespace convene::emulated

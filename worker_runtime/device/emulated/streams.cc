@@ -10,47 +10,64 @@
 namespace convene::emulated {
 namespace {
 
-bool IsReady(const std::future<void>& call) {
-  return call.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+// Starts the host function once; whether it is done.
+bool IsDone(Operation& operation) {
+  if (operation.host_call == nullptr) {
+    operation.host_call = std::make_unique<HostCall>();
+    operation.host_call->thread =
+        Thread("gpu-host-call", [call = operation.host_call.get(), work = operation.work] {
+          work();
+          const MutexLock lock(&TheState().mutex);
+          call->is_done = true;
+          TheState().host_call_done.SignalAll();
+        });
+  }
+  return operation.host_call->is_done;
+}
+
+// False where it has to wait.
+bool Run(Operation& operation, Actor& actor) {
+  switch (operation.kind) {
+    case Operation::Kind::kWork:
+      if (!TheState().failure.empty()) return true;
+      actor.Do([&] {
+        Observe(&operation.clock);
+        operation.work();
+      });
+      return true;
+    case Operation::Kind::kHostFunction:
+      if (!IsDone(operation)) return false;
+      operation.host_call->thread.Join();
+      return true;
+    case Operation::Kind::kRecord:
+      operation.record->is_done = true;
+      operation.record->time = std::chrono::steady_clock::now();
+      actor.Do([&] { Publish(&operation.record->clock); });
+      return true;
+    case Operation::Kind::kWait:
+      if (!RunUpTo(*operation.record)) return false;
+      actor.Do([&] { Observe(&operation.record->clock); });
+      return true;
+  }
+  return true;
 }
 
 // Runs the stream's first operation; false where it has to wait.
 bool RunFirst(CUstream_st& stream) {
-  Operation& first = stream.operations.front();
-  switch (first.kind) {
-    case Operation::Kind::kWork:
-      if (!TheState().failure.empty()) break;
-      stream.actor.Do([&] {
-        Observe(&first.clock);
-        first.work();
-      });
-      break;
-    case Operation::Kind::kHostFunction:
-      if (!first.host_function.valid()) {
-        first.host_function = std::async(std::launch::async, first.work);
-      }
-      if (!IsReady(first.host_function)) return false;
-      break;
-    case Operation::Kind::kRecord:
-      first.record->is_done = true;
-      first.record->time = std::chrono::steady_clock::now();
-      stream.actor.Do([&] { Publish(&first.record->clock); });
-      break;
-    case Operation::Kind::kWait:
-      if (!RunUpTo(*first.record)) return false;
-      stream.actor.Do([&] { Observe(&first.record->clock); });
-      break;
-  }
-  stream.operations.pop_front();
-  return true;
+  stream.is_running = true;
+  const bool is_done = Run(stream.operations.front(), stream.actor);
+  stream.is_running = false;
+  if (is_done) stream.operations.pop_front();
+  return is_done;
 }
 
-// In kRandom a few operations of any stream.
+// In kRandom one operation of some stream.
 void RunSomeOther() {
   State& state = TheState();
   if (state.order != Order::kRandom) return;
   CUstream_st& stream = *state.streams[state.turn++ % state.streams.size()];
-  if (!stream.operations.empty()) (void)RunFirst(stream);
+  // One that waits for this call's stream stands at its first operation.
+  if (!stream.is_running && !stream.operations.empty()) (void)RunFirst(stream);
 }
 
 }  // namespace
@@ -113,43 +130,38 @@ bool RunUpTo(const Record& record) {
   return true;
 }
 
-void Finish(cudaStream_t stream, std::unique_lock<std::mutex>& lock) {
-  while (!RunAll(stream)) {
-    lock.unlock();
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
-    lock.lock();
-  }
+void Finish(cudaStream_t stream) {
+  while (!RunAll(stream)) TheState().host_call_done.Wait(&TheState().mutex);
   char clock = 0;
   stream->actor.Do([&] { Publish(&clock); });
   Observe(&clock);
 }
 
-void FinishAll(std::unique_lock<std::mutex>& lock) {
-  for (size_t i = 0; i < TheState().streams.size(); ++i) {
-    Finish(TheState().streams[i].get(), lock);
-  }
+void FinishAll() {
+  for (size_t i = 0; i < TheState().streams.size(); ++i) Finish(TheState().streams[i].get());
 }
 
 cudaError_t QueueWork(cudaStream_t stream, std::function<void()> work) {
-  const std::unique_lock lock(TheState().mutex);
+  const MutexLock lock(&TheState().mutex);
   Operation operation;
   operation.work = std::move(work);
   return Enqueue(stream, std::move(operation));
 }
 
 void ForgetFailure() {
-  const std::unique_lock lock(TheState().mutex);
+  const MutexLock lock(&TheState().mutex);
   TheState().failure.clear();
   LastError() = cudaSuccess;
 }
 
 void SetOrder(Order order) {
-  const std::unique_lock lock(TheState().mutex);
+  const MutexLock lock(&TheState().mutex);
   TheState().order = order;
 }
 
 }  // namespace convene::emulated
 
+using convene::MutexLock;
 using convene::emulated::Enqueue;
 using convene::emulated::Finish;
 using convene::emulated::Health;
@@ -166,28 +178,28 @@ cudaError_t cudaGetLastError() { return std::exchange(LastError(), Health()); }
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int /*flags*/,
                                          int /*priority*/) {
-  const std::unique_lock lock(TheState().mutex);
+  const MutexLock lock(&TheState().mutex);
   TheState().streams.push_back(std::make_unique<CUstream_st>());
   *stream = TheState().streams.back().get();
   return Health();
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  std::unique_lock lock(TheState().mutex);
-  Finish(stream, lock);
+  const MutexLock lock(&TheState().mutex);
+  Finish(stream);
   std::erase_if(TheState().streams, [stream](const auto& each) { return each.get() == stream; });
   return Health();
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  std::unique_lock lock(TheState().mutex);
+  const MutexLock lock(&TheState().mutex);
   if (SpoilsCapture()) return Say(cudaErrorStreamCaptureUnsupported);
-  Finish(Resolve(stream), lock);
+  Finish(Resolve(stream));
   return Health();
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int /*flags*/) {
-  const std::unique_lock lock(TheState().mutex);
+  const MutexLock lock(&TheState().mutex);
   if (event->last == nullptr) return Health();  // never recorded: nothing to wait for
   Operation operation;
   operation.kind = Operation::Kind::kWait;
@@ -196,7 +208,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*work)(void*), void* argument) {
-  const std::unique_lock lock(TheState().mutex);
+  const MutexLock lock(&TheState().mutex);
   Operation operation;
   operation.kind = Operation::Kind::kHostFunction;
   operation.work = [work, argument] { work(argument); };
@@ -204,20 +216,20 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*work)(void*), void* a
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
-  const std::unique_lock lock(TheState().mutex);
+  const MutexLock lock(&TheState().mutex);
   *event = new CUevent_st{.has_time = (flags & cudaEventDisableTiming) == 0, .last = nullptr};
   return Health();
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  const std::unique_lock lock(TheState().mutex);
+  const MutexLock lock(&TheState().mutex);
   delete event;  // a record that somebody waits for lives on
   return Health();
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  const std::unique_lock lock(TheState().mutex);
+  const MutexLock lock(&TheState().mutex);
   auto record = std::make_shared<Record>();
   record->stream = Resolve(stream);
   Operation operation;
@@ -229,7 +241,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  const std::unique_lock lock(TheState().mutex);
+  const MutexLock lock(&TheState().mutex);
   if (SpoilsCapture()) return Say(cudaErrorStreamCaptureUnsupported);
   if (event->last == nullptr) return Health();
   if (!RunUpTo(*event->last)) return Say(cudaErrorNotReady);
@@ -238,7 +250,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
-  const std::unique_lock lock(TheState().mutex);
+  const MutexLock lock(&TheState().mutex);
   for (const cudaEvent_t event : {begin, end}) {
     if (!event->has_time || event->last == nullptr) return Say(cudaErrorInvalidResourceHandle);
     if (!event->last->is_done) return Say(cudaErrorNotReady);

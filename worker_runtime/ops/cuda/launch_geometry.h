@@ -74,6 +74,9 @@ struct RowsGeometry {
   int threads;  // a multiple of 32
   int blocks;   // at most RmsNormPartials(rows)
 };
+// The threads that a multiprocessor runs at once: the kernels' launch bounds promise it, at 64
+// registers a thread with one vector, 128 with more.
+constexpr int RowsResidentThreads(int vectors) { return vectors <= 1 ? 1024 : 512; }
 constexpr int RmsNormPartials(int rows) { return std::min(rows, 640); }
 constexpr RowsGeometry RmsNormBackwardGeometry(int rows, int columns, int width,
                                                int multiprocessors) {
@@ -84,10 +87,8 @@ constexpr RowsGeometry RmsNormBackwardGeometry(int rows, int columns, int width,
     if (result.vectors == 3) result.vectors = 4;
     result.threads = static_cast<int>(RoundUp(CeilDivide(row_vectors, result.vectors), kWarp));
   }
-  // What the kernel's registers (64 a thread with one vector, 128 with more) let run at once.
-  const int resident_threads = result.vectors <= 1 ? 1024 : 512;
-  result.blocks =
-      std::min(multiprocessors * (resident_threads / result.threads), RmsNormPartials(rows));
+  result.blocks = std::min(multiprocessors * (RowsResidentThreads(result.vectors) / result.threads),
+                           RmsNormPartials(rows));
   return result;
 }
 

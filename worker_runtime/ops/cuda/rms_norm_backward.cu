@@ -115,7 +115,8 @@ __device__ __forceinline__ void WriteGradient(const RowPart<T, kVectors>& x,
 // REQUIRES: RmsNormBackwardGeometry's launch (as many blocks as rows at most), 16-byte accesses
 // aligned.
 template <typename T, int kVectors>
-__global__ void __launch_bounds__(kMaxRowThreads) RowsInRegisters(const Arguments<T> a) {
+__global__ void __launch_bounds__(kMaxRowThreads, RowsResidentThreads(kVectors) / kMaxRowThreads)
+    RowsInRegisters(const Arguments<T> a) {
   constexpr int kWidth = kWide<T>;
   // The next row is on its way while this one is summed, where there are registers for both.
   constexpr bool kPrefetch = kVectors <= 2;
@@ -175,7 +176,8 @@ __global__ void __launch_bounds__(kMaxRowThreads) RowsInRegisters(const Argument
 // Rows of any width and alignment, an element at a time; dweight's partial row stays in memory.
 // Each thread has the same columns in every row, and shares them with none.
 template <typename T>
-__global__ void __launch_bounds__(kMaxRowThreads) AnyRows(const Arguments<T> a) {
+__global__ void __launch_bounds__(kMaxRowThreads, RowsResidentThreads(0) / kMaxRowThreads)
+    AnyRows(const Arguments<T> a) {
   __shared__ float scratch[2][kWarp];
   const int64_t first_row = blockIdx.x;
   float* partial = a.partials + first_row * a.columns;

@@ -18,7 +18,8 @@
 #define __host__
 #define __forceinline__ inline
 
-// ---- vectors -------------------------------------------------------------------------------------
+// ---- vectors
+// -------------------------------------------------------------------------------------
 
 struct alignas(8) uint2 {
   unsigned int x, y;
@@ -33,7 +34,8 @@ struct alignas(16) float4 {
   float x, y, z, w;
 };
 
-// ---- device functions ----------------------------------------------------------------------------
+// ---- device functions
+// ----------------------------------------------------------------------------
 
 #define CONVENE_HERE convene::emulated::Location at = convene::emulated::Location::current()
 
@@ -100,7 +102,8 @@ inline float Ex2ApproxFtz(float x) {
 }
 }  // namespace convene::emulated
 
-// ---- the runtime ---------------------------------------------------------------------------------
+// ---- the runtime
+// ---------------------------------------------------------------------------------
 
 #define CUDART_VERSION 13000
 
@@ -198,7 +201,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
 
-// ---- launches ------------------------------------------------------------------------------------
+// ---- launches
+// ------------------------------------------------------------------------------------
 
 struct cudaLaunchConfig_t {
   dim3 gridDim;

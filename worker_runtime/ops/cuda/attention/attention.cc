@@ -18,15 +18,20 @@
 namespace convene::worker::cuda {
 namespace {
 
+#ifdef CONVENE_WITHOUT_CUDNN  // on the emulated GPU
+template <typename T>
+constexpr bool kCudnnKnows = false;
+#else
 template <typename T>
 constexpr bool kCudnnKnows = std::is_same_v<T, BFloat16>;
+#endif
 
 bool IsEmpty(const AttentionShape& shape) {
   return shape.batch == 0 || shape.sequence_length == 0 || shape.heads == 0;
 }
 
 // What cuDNN asks of tensors.
-bool AreAligned(std::initializer_list<const void*> pointers) {
+[[maybe_unused]] bool AreAligned(std::initializer_list<const void*> pointers) {
   constexpr uintptr_t kBytes = 16;
   return std::all_of(pointers.begin(), pointers.end(), [](const void* pointer) {
     return reinterpret_cast<uintptr_t>(pointer) % kBytes == 0;

@@ -1,5 +1,5 @@
-// For the emulated GPU (worker_runtime/device/emulated), which has no cuDNN: nothing is supported, so
-// our own kernels do all attention.
+// For the emulated GPU (worker_runtime/device/emulated), which has no cuDNN: nothing is supported,
+// so our own kernels do all attention.
 #include "tools/base/check.h"
 #include "worker_runtime/ops/cuda/attention/attention_plans.h"
 
