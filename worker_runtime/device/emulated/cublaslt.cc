@@ -114,6 +114,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
                                               cublasLtMatmulDescAttributes_t attribute,
                                               const void* value, size_t bytes) {
   if (bytes != sizeof(int32_t)) return CUBLAS_STATUS_INVALID_VALUE;
+  // There are no multiprocessors to leave to others.
+  if (attribute == CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET) return CUBLAS_STATUS_SUCCESS;
   int32_t transpose = 0;
   std::memcpy(&transpose, value, bytes);
   (attribute == CUBLASLT_MATMUL_DESC_TRANSA ? operation->transpose_a : operation->transpose_b) =
