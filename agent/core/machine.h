@@ -32,11 +32,10 @@
 //                         |   -> stop the workers (checkpoint), then Ready
 //
 // Two epochs must not run at once. Hello.has_workers makes the daemon hold the next epoch back
-// until this node's Ready, if the Hello is in time: it mostly is, because the agent dials again the
-// moment the stream breaks, while the peers still have workers to stop. For a Hello that is late
-// there is a bound: where the daemon has an epoch, the workers are dead when the lease of the old
-// stream ends, whatever grace they have. (Why the daemon does not hold every epoch back for a
-// lease: decide.h.)
+// until this node's Ready, if the Hello is in time: the agent dials again the moment the stream
+// breaks, while the peers stop their workers. For a Hello that is late there is a bound: where the
+// daemon has an epoch, the workers are dead when the lease of the old stream ends, whatever grace
+// they have. (Why the daemon does not hold every epoch back for a lease: decide.h.)
 //
 // The place is held (Hello.holds_place) from a Welcome with survives_restart on, until a Welcome
 // does not resume it. An Assignment or Stop that was missed follows that Welcome.

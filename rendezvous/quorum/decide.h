@@ -45,10 +45,11 @@
 // agent was killed; its guardian keeps the connection open until the workers are dead, so that the
 // next epoch may begin at once. Waiting for the lease of every node whose stream ended would make
 // each such recovery slower by up to a lease (5 s). A connection that was merely reset is the rare
-// case: there the agent dials again at once, and its Hello comes while the other members stop. The
-// job then waits for this node's Ready, and one restart serves for both where there used to be two.
-// Should the Hello come later, after the next epoch has begun, the agent kills the workers before
-// the lease of the old stream ends (agent/core/machine.h).
+// case: there the agent dials again at once. If its Hello comes while the other members stop, the
+// job waits for this node's Ready, and one restart serves for both. If the other members were
+// quicker and the next epoch has begun, the two epochs overlap for as long as this node's workers
+// take to stop: the agent kills them before the lease of the old stream ends
+// (agent/core/machine.h).
 //
 // join_timeout is the measure of five waits, and their relation to the stop graces is this:
 //

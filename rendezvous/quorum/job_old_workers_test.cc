@@ -39,9 +39,9 @@ TEST_CASE("a node that comes back from a connection reset is waited for while it
     b': epoch 2 node 1 of 2, ranks from 1 of 2, store a, failures 0
     )"));
   }
-  SECTION("not longer than its lease: its agent has killed them by then") {
+  SECTION("not much longer than its lease: its agent has killed them by then") {
     Check(Story(Nodes(1, 2)), absl::StrCat(reset, R"(
-    > rest 4s
+    > rest 6s
     > wait 1s
     a: epoch 2 node 0 of 1, ranks from 0 of 1, store a, failures 0
     )"));

@@ -9,6 +9,9 @@
 namespace convene::rendezvous {
 namespace {
 
+// From the SIGKILL that ends old workers to their node's Ready.
+constexpr absl::Duration kKilledToReady = absl::Seconds(2);
+
 std::string FailureText(const Node& node, const WorkerFailure& failure) {
   return absl::StrCat("rank ", failure.global_rank, " on ", NodeName(node), ": ", failure.why);
 }
@@ -125,8 +128,8 @@ void JobState::Join(MonotonicTime now, MemberId id, Incarnation incarnation, con
     // Where an epoch has begun, its agent kills them before the lease of its old stream ends. Where
     // none has, the daemon was forgetful: nobody is in a hurry, and they may save.
     const bool may_save = epoch_ == Epoch();
-    old_workers_until_ =
-        std::max(old_workers_until_, now + (may_save ? hello.stop_limit : hello.lease));
+    old_workers_until_ = std::max(
+        old_workers_until_, now + (may_save ? hello.stop_limit : hello.lease + kKilledToReady));
   }
   node.rival = rival;
   if (rival != MemberId()) {

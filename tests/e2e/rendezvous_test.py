@@ -1,11 +1,13 @@
 """What torchrun's rendezvous gets wrong, on several nodes: clocks, waiting, the first node, nodes that wake up late (../WEAKNESSES.md)."""
 
+import contextlib
 import os
 import re
 import signal
 import socket
 import struct
 import subprocess
+import threading
 import time
 import unittest
 
@@ -33,6 +35,50 @@ def add_to_store(port, amount):
     with socket.create_connection(("127.0.0.1", port), 20) as store:
         store.sendall(struct.pack("=BI", 0, 0x3C85F7CE) + struct.pack("=BQ5sq", 4, 5, b"count", amount))
         return struct.unpack("=q", store.recv(8, socket.MSG_WAITALL))[0]
+
+
+class BreakableWay:
+    """A way to `endpoint` whose connections can be reset at both ends, as a firewall does that has forgotten them."""
+
+    def __init__(self, endpoint):
+        host, port = endpoint.rsplit(":", 1)
+        self._target = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._ends = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(self._target)
+            self._ends += [near, far]
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
+
+    @staticmethod
+    def _carry(source, sink):
+        try:
+            while data := source.recv(65536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # Reset.
+
+    def reset(self):
+        for end in self._ends:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RD)  # Wakes the thread that reads: the kernel resets at the last close.
+            end.close()
+        self._ends.clear()
+
+    def close(self):
+        self._listener.close()
+        self.reset()
 
 
 class RendezvousTest(ConveneTestCase):
@@ -124,6 +170,22 @@ class RendezvousTest(ConveneTestCase):
         after = self.wait_for_workers(2, "workers of the two that are left")
         self.assertGreater(after[0][0], before[0][0])
         self.assertEqual(add_to_store(after[0][3], 6), 6)  # Nothing of the old one.
+        self.end_work(*agents)
+
+    def test_after_a_connection_reset_the_old_workers_live_no_longer_than_their_lease(self):
+        self.start_daemon()
+        way = BreakableWay(self.endpoint)
+        self.addCleanup(way.close)
+        agents = [self.start_agent(0, nnodes="1:2", lease_s=3)]
+        self.endpoint = way.endpoint
+        agents.append(self.start_agent(1, "sh", "-c", f"trap '' TERM; {_WORKER}", nnodes="1:2", lease_s=3))
+        before = self.wait_for_workers(2)
+        stubborn, = [pid for _, rank, pid, _ in before if rank == 1]
+        way.reset()
+        # The lease is 3 s, the grace of a stop 30 s.
+        wait_until(lambda: process_is_gone(stubborn), 8, "the end of a worker that heeds no SIGTERM")
+        after = self.wait_for_workers(2, "an epoch with both")
+        self.assertGreater(after[0][0], before[0][0])
         self.end_work(*agents)
 
     def test_a_paused_agent_ends_its_old_workers_before_it_takes_part_again(self):
