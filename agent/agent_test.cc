@@ -392,14 +392,17 @@ TEST_CASE_METHOD(Fixture, "nor its guardian, when the agent was killed") {
 
 TEST_CASE_METHOD(Fixture, "a node whose worker hangs in the kernel leaves, and the others go on") {
   AgentOptions options = Standalone(
-      "[ $WORLD_SIZE = 1 ] && exit 0; echo $RANK $$ >> $TEST_DIR/pids$RANK; exec sleep 600", 1);
+      "[ $WORLD_SIZE = 1 ] && exit 0; echo $$ >> $TEST_DIR/pids$NODE; exec sleep 600", 1);
   options.endpoint = absl::StrCat("127.0.0.1:", FreePort());
   options.hello.nodes_min = 1;
   options.hello.nodes_max = options.hello.nodes_expected = 2;
   options.hello.last_call = absl::Milliseconds(10);
   options.hello.max_restarts = 3;
+  // Not by rank: the node that joins first gets the lower one, and that may be either.
+  options.extra_environment["NODE"] = "0";
   AgentProcess first = Start(options, "node0");
   options.hello.host = "node1";
+  options.extra_environment["NODE"] = "1";
   options.stop_graces.abort = absl::Milliseconds(100);
   options.kill_patience = absl::Milliseconds(500);
   AgentProcess second = Start(options, "node1");

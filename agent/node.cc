@@ -133,6 +133,11 @@ Result Node::Run() {
     // Workers do without: they are then stopped by signals, as under torchrun.
     Log(absl::StrCat("no sessions: ", sessions.status().message()));
   }
+  if (options_.debug_rank.has_value() && !input_.facts().in_foreground) {
+    Log(absl::StrCat("--debug-rank ", *options_.debug_rank,
+                     " gives no worker a terminal: this command's stdin is none, or this command "
+                     "runs in the background (under Slurm: srun --pty)"));
+  }
   if (!OpenTimerFile()) return *result_;
   Take(Begin{});
   while (!result_.has_value()) {

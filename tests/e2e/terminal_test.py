@@ -113,6 +113,11 @@ class TerminalTest(ConveneTestCase):
         self.assertEqual(terminal.finish(), 0)
         self.assertEqual(sorted(re.findall('[01] got.*(?=\r)', terminal.text)), ['0 got <> none', '1 got <> none'])
 
+    def test_a_rank_to_debug_without_a_terminal_is_told_so(self):
+        text = self.finish(self.start(CONVENE, 'run', '--standalone', '--debug-rank', '0', '--no-python', '/bin/sh', '-c', READS), 30)
+        self.assertIn('--debug-rank 0 gives no worker a terminal', text)
+        self.assertIn('0 got <> none', text)
+
     def test_control_c_at_a_prompt_is_the_jobs(self):
         terminal = self.on_terminal('--no-python', '/bin/sh', '-c', 'trap "echo int; exit 0" INT; echo prompt; read a; read a; echo never')
         terminal.expect('prompt')
