@@ -323,7 +323,7 @@ TEST_CASE("bf16 attention agrees with the reference by whichever way it goes") {
   }
 }
 
-TEST_CASE("a deterministic backward pass in several calls agrees with the reference") {
+TEST_CASE("a deterministic backward pass in several calls agrees with the reference", "[slow]") {
   if (!HasGpuOrSkips()) return;
   for (const AttentionShape& shape : {AttentionShape{4, 192, 8, 4, 64, /*deterministic=*/true},
                                       AttentionShape{3, 128, 8, 2, 128, /*deterministic=*/true}}) {
@@ -341,7 +341,8 @@ TEST_CASE("a deterministic backward pass in several calls agrees with the refere
   }
 }
 
-TEST_CASE("a deterministic backward pass whose smallest part keeps too much is refused in words") {
+TEST_CASE("a deterministic backward pass whose smallest part keeps too much is refused in words",
+          "[slow]") {
   if (!HasGpuOrSkips()) return;
   TestQueue queue;
   auto& plans = queue.queue().plans<AttentionPlans>();
