@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "rendezvous/wire/grpc_status.h"
+
 namespace convene::rendezvous {
 namespace {
 
