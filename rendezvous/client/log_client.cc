@@ -6,7 +6,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "grpcpp/grpcpp.h"
+#include "proto/rendezvous.grpc.pb.h"
 #include "rendezvous/client/dial.h"
+#include "rendezvous/wire/grpc_status.h"
 #include "rendezvous/wire/log_wire.h"
 #include "tools/base/status_macros.h"
 

@@ -4,6 +4,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "grpcpp/grpcpp.h"
+#include "proto/rendezvous.grpc.pb.h"
 #include "rendezvous/client/dial.h"
 #include "rendezvous/wire/log_wire.h"
 #include "tools/base/mutex.h"

@@ -5,7 +5,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "proto/rendezvous.grpc.pb.h"
 #include "rendezvous/client/dial.h"
+#include "rendezvous/wire/grpc_status.h"
 #include "rendezvous/wire/wire.h"
 #include "tools/base/clock.h"
 #include "tools/base/status_macros.h"

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "rendezvous/wire/grpc_status.h"
 #include "spdlog/spdlog.h"
 
 namespace convene::rendezvous {

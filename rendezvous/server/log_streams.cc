@@ -3,6 +3,7 @@
 #include <utility>
 #include <variant>
 
+#include "rendezvous/wire/grpc_status.h"
 #include "rendezvous/wire/wire.h"
 
 namespace convene::rendezvous {

@@ -11,6 +11,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "grpcpp/grpcpp.h"
+#include "proto/rendezvous.grpc.pb.h"
 #include "rendezvous/journal/journal.h"
 #include "rendezvous/net/connect.h"
 #include "rendezvous/net/grpc_setup.h"
@@ -23,6 +24,7 @@
 #include "rendezvous/server/status_board.h"
 #include "rendezvous/server/web.h"
 #include "rendezvous/store/store_server.h"
+#include "rendezvous/wire/grpc_status.h"
 #include "rendezvous/wire/wire.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/clock.h"

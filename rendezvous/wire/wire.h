@@ -6,8 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "grpcpp/support/status.h"
-#include "proto/rendezvous.grpc.pb.h"
+#include "proto/rendezvous.pb.h"
 #include "rendezvous/quorum/job_view.h"
 #include "rendezvous/quorum/messages.h"
 #include "tools/base/strong_int.h"
@@ -34,9 +33,5 @@ absl::StatusOr<DaemonEvent> FromWire(const pb::DaemonMessage& message);
 
 void ToWire(const JobView& view, pb::JobStatus* status);
 JobView FromWire(const pb::JobStatus& status);
-
-// The codes of the two have the same meaning and number.
-grpc::Status ToGrpc(const absl::Status& status);
-absl::Status FromGrpc(const grpc::Status& status);
 
 }  // namespace convene::rendezvous
