@@ -140,7 +140,8 @@ class Call final : public grpc::ClientBidiReactor<pb::LogBatch, pb::PublishLogsR
 class GrpcLogPublication final : public LogPublication {
  public:
   explicit GrpcLogPublication(std::unique_ptr<Call> call) : call_(std::move(call)) {}
-  // As of an agent's stream: a call without an end stays in memory, one that has ended dies here.
+  // As with an agent's stream: a call that has not ended stays in memory for gRPC, a call that has
+  // ended is deleted here.
   ~GrpcLogPublication() override {
     if (!call_->End()) (void)call_.release();
   }

@@ -11,7 +11,7 @@
 
 namespace convene::rendezvous {
 
-// One connection to a daemon, for who asks again and again. Not thread-safe.
+// One connection to a daemon, for a caller that asks again and again. Not thread-safe.
 class StatusClient {
  public:
   // Blocks for at most `timeout`. InvalidArgument when `endpoint` is not "host:port"; Unavailable

@@ -7,7 +7,7 @@
 
 namespace convene::rendezvous {
 
-// Makes it non-blocking, sending at once, and one that notices a dead peer.
+// Makes the socket non-blocking, lets it send at once, and lets it notice a dead peer.
 absl::Status PrepareConnection(int fd);
 
 // "[::1]:4711" (its other end), for logs.

@@ -1,5 +1,5 @@
 // The daemon without its wire: the table of jobs under one lock, the thread that makes time pass,
-// and the one that remembers.
+// and the thread that writes the journal.
 //
 // Remembering. What a decision says to the agents leaves only when the decision is in the journal.
 // The lock is not held meanwhile: the items wait in `held_`, everything else goes on, and what is
@@ -68,8 +68,8 @@ class Daemon final : public LogAgents {
   // they must not begin earlier.
   void BeginServing();
 
-  // A new stream. One that does not say Hello within 10 s is ended with DeadlineExceeded. After
-  // Shutdown it is ended at once.
+  // A new stream. A stream that does not say Hello within 10 s is ended with DeadlineExceeded.
+  // After Shutdown every new stream is ended at once.
   MemberId Open(std::shared_ptr<StreamSink> sink);
   void Join(MemberId id, Incarnation incarnation, const Hello& hello);
   void Receive(MemberId id, Incarnation incarnation, Epoch epoch, const AgentEvent& event);
@@ -114,7 +114,7 @@ class Daemon final : public LogAgents {
   // Puts "publish your lines" behind what is queued for an agent, if it knows how.
   void AskForLogs(WatchId watch, const LogRequest& request, const JobTable::LogSource& source,
                   Aftermath* aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // One that has just joined.
+  // The same for an agent that has just joined, and every watch of its job.
   void AskForLogs(MemberId id, const std::string& job_id, Aftermath* aftermath)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndWatches(Aftermath* aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -144,7 +144,7 @@ class Daemon final : public LogAgents {
   MonotonicTime sleeps_until_ ABSL_GUARDED_BY(mutex_) = MonotonicTime::InfiniteFuture();
 
   CondVar changed_;  // the journal's thread: something to write, or shutdown
-  int64_t written_change_ ABSL_GUARDED_BY(mutex_) = 0;  // it and those before need not be awaited
+  int64_t written_change_ ABSL_GUARDED_BY(mutex_) = 0;  // no item waits for it or one before
   std::map<MemberId, std::deque<Outbox::Item>> held_ ABSL_GUARDED_BY(mutex_);
 
   // The journal's thread alone.

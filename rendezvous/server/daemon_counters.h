@@ -34,8 +34,8 @@ struct DaemonCounters {
   int64_t joins_refused = 0;  // Hellos not taken
   int64_t heartbeats = 0;
   int64_t epochs = 0;  // begun
-  // From the arrival of what an agent said until all that it changes is queued for those it
-  // concerns: waiting for the daemon's lock is in it. Of messages with a consequence only.
+  // From the arrival of an agent's message until every answer it causes is queued for its agent;
+  // the wait for the daemon's lock is in it. Only messages that cause an answer count.
   LatencyHistogram decisions;
 };
 

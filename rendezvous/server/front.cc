@@ -144,7 +144,7 @@ class FrontImpl final : public Front {
   void Greet(UniqueFd fd) {
     const int on = 1;
     (void)setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    // Those who dialled a moment ago have mostly spoken by now.
+    // A client that dialled a moment ago has mostly spoken by now.
     if (TryPassOn(&fd)) return;
     if (strangers_.size() >= options_.most_undecided) {
       EndOldest(absl::StrCat("more than ", options_.most_undecided,
@@ -160,11 +160,11 @@ class FrontImpl final : public Front {
   void Look(Strangers::iterator stranger, uint32_t events) {
     if (stranger == strangers_.end()) return;  // ended meanwhile
     const bool is_known = TryPassOn(&stranger->second.fd);
-    // One that is gone will say no more.
+    // A connection that its client has closed says no more.
     if (is_known || (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))) strangers_.erase(stranger);
   }
 
-  // False: more bytes are needed. Else the connection has found who serves it, or its end.
+  // False: more bytes are needed. Else the connection has gone to its server, or is closed.
   bool TryPassOn(UniqueFd* fd) {
     char bytes[4];
     const ssize_t count = recv(fd->get(), bytes, sizeof(bytes), MSG_PEEK);

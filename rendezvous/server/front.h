@@ -1,4 +1,5 @@
-// The rendezvous port: accepts connections and tells by their first bytes who is to serve them.
+// The rendezvous port: accepts connections and tells by their first bytes which server they are
+// for.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +25,8 @@ enum class Protocol {
 // PURE. Four bytes are always enough.
 Protocol ProtocolOf(absl::string_view first_bytes);
 
-// One thread, "front", from Serve() to the destructor, which closes the port. A connection's bytes
-// are looked at and left for who serves it.
+// One thread, "front", from Serve() to the destructor, which closes the port. The front looks at a
+// connection's first bytes and leaves them for the server that gets the connection.
 class Front {
  public:
   struct Options {

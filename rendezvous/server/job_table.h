@@ -1,4 +1,4 @@
-// All jobs of a daemon and who is in which. No gRPC, no lock, no thread, no clock: the daemon
+// All jobs of a daemon, and the agents of each. No gRPC, no lock, no thread, no clock: the daemon
 // (daemon.h) brings those.
 #pragma once
 
@@ -46,7 +46,7 @@ class JobTable {
   int64_t last_change() const { return last_change_; }
   // Whether anything was changed, decided or not, since TakeChanges.
   bool has_changes() const { return !changed_.empty(); }
-  // The jobs as they are now, of those that were changed since the last call.
+  // The jobs that were changed since the last call, as they are now.
   RecordChanges TakeChanges(MonotonicTime now);
 
   // `id` is new. InvalidArgument when the hello is senseless or contradicts its job;
@@ -69,8 +69,8 @@ class JobTable {
     MemberId id;
     LogNode node;
   };
-  // Those of one job, in no order. NotFound names the jobs that there are; FailedPrecondition, when
-  // the job is over, says where its log files are.
+  // The agents of one job, in no order. NotFound names the jobs that there are; FailedPrecondition,
+  // when the job is over, says where its log files are.
   absl::StatusOr<std::vector<LogSource>> LogSources(MonotonicTime now,
                                                     const std::string& job_id) const;
   // nullopt when `id` is in no job (any more).
@@ -93,7 +93,7 @@ class JobTable {
     Incarnation incarnation;
     bool publishes_logs = false;
   };
-  // The job that is over for who says this hello, too; nullptr when there is none.
+  // The job that is over also for the agent that says this hello; nullptr when there is none.
   const Entry* FinishedJobOf(const Hello& hello) const;
   absl::StatusOr<Entry*> JobFor(MonotonicTime now, const Hello& hello);
   bool MakeRoom();
@@ -107,7 +107,7 @@ class JobTable {
   bool survives_restart_ = false;
   int64_t last_change_ = 0;
   std::set<std::string> changed_;                        // ids
-  MemberId last_away_id_ = MemberId(int64_t{-1} << 62);  // those of streams are positive
+  MemberId last_away_id_ = MemberId(int64_t{-1} << 62);  // identities of streams are positive
   std::map<std::string, Entry> jobs_;
   std::unordered_map<int64_t, Membership> members_;  // by MemberId
   MonotonicTime wake_at_ = MonotonicTime::InfiniteFuture();

@@ -1,4 +1,4 @@
-// Of JobTable: who can be asked for a job's output.
+// Of JobTable: the agents that can be asked for a job's output.
 #include <iterator>
 #include <string>
 #include <utility>

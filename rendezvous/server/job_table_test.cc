@@ -118,6 +118,21 @@ TEST_CASE("jobs are bounded; a closed one makes room") {
                absl::StatusCode::kResourceExhausted, "already serves 1024 jobs");
 }
 
+TEST_CASE("a job needs its daemon while it has a node and is not over") {
+  JobTable table;
+  Outbox outbox;
+  CHECK(table.ServedJobs().empty());
+  REQUIRE_OK(table.Join(At({}), MemberId(1), kIncarnation, HelloTo("job"), &outbox));
+  CHECK(table.ServedJobs() == std::vector<std::string>{"job"});
+  table.Receive(At({}), MemberId(1), kIncarnation, Epoch(), Ready{"node0", 1}, &outbox);
+  table.Receive(At({}), MemberId(1), kIncarnation, Epoch(1), WorkersSucceeded(), &outbox);
+  CHECK(table.Find("job")->closed());
+  CHECK(table.ServedJobs().empty());
+  REQUIRE_OK(table.Join(At({}), MemberId(2), kIncarnation, HelloTo("other"), &outbox));
+  table.Disconnect(At({}), MemberId(2), &outbox);
+  CHECK(table.ServedJobs().empty());
+}
+
 TEST_CASE("a stream that changes its incarnation is ended with both numbers") {
   JobTable table;
   Outbox outbox;

@@ -1,4 +1,4 @@
-// Of the daemon, for the log hub: whom to ask for their workers' output.
+// The daemon's side of the log hub: which agents are asked for their workers' output.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -10,9 +10,10 @@ class LogAgents {
  public:
   virtual ~LogAgents() = default;
 
-  // Asks the agents of a run, of those that the request names, for their workers' lines, and with
-  // `follow` those that join later too, until UnwatchLogs or the run's end. The answer names whom
-  // it asked, and who is too old to be asked. NotFound names the runs, or nodes, that there are;
+  // Asks the agents of a run (of the hosts that the request names) for their workers' lines. With
+  // `follow` also the agents that join later, until UnwatchLogs or the run's end. The answer names
+  // the agents that were asked, and the agents that are too old to be asked. NotFound names the
+  // runs, or the nodes, that the daemon knows;
   // FailedPrecondition, when the run is over, says where its log files are; Unavailable when the
   // daemon stops.
   virtual absl::StatusOr<LogStart> WatchLogs(WatchId watch, const LogRequest& request) = 0;

@@ -86,8 +86,8 @@ LogHub::Taken LogHub::Take(WatchId id) {
     if (watch.queue.empty() && IsAtEnd(watch)) {
       return watch.is_run_over ? absl::OkStatus() : Stopping();
     }
-    // Those that may go on fill the queue once more, if they have something to say. When it is
-    // empty they may not: then all may go on.
+    // A publisher that goes on adds about one batch to the queue, or nothing when it has nothing to
+    // say. An empty queue waits for no publisher: then all of them go on.
     size_t expected = 0;
     if (watch.queue.empty()) {
       watch.is_idle = true;

@@ -58,8 +58,9 @@ class LogHub {
   LogHub(const LogHub&) = delete;
   LogHub& operator=(const LogHub&) = delete;
 
-  // What WatchLogs says; ResourceExhausted when too many look already. The viewer takes from now
-  // on, until Take says the end; then, or when it is gone before, Close.
+  // The errors of LogAgents::WatchLogs; ResourceExhausted when there are too many viewers already.
+  // The viewer calls Take from now on until Take says the end. Then, or when the viewer goes
+  // before, Close is called.
   absl::StatusOr<WatchId> Open(std::shared_ptr<Viewer> viewer, const LogRequest& request);
   struct Nothing {};  // Wake follows
   using Taken = std::variant<pb::LogNews, Nothing, absl::Status>;
@@ -71,14 +72,14 @@ class LogHub {
 
   enum class Answer { kReadOn, kWait, kEnd };
   Answer Publish(const std::shared_ptr<Publisher>& publisher, pb::LogBatch batch);
-  // After its first Publish, once. It is not called any more.
+  // Called once, after the publisher's first Publish. The hub does not call the publisher any more.
   void Leave(WatchId watch, AgentId agent, const std::shared_ptr<Publisher>& publisher);
 
   // The run of this watch is over.
   void EndRun(WatchId watch, const RunEnded& ended);
 
-  // The daemon stops. Watches end with Unavailable when their queue is taken; those of runs that
-  // are over when their last publisher has left, too, and with OK.
+  // The daemon stops. A watch ends with Unavailable when its queue has been taken. The watch of a
+  // run that is over also waits until its last publisher has left, and ends with OK.
   void Shutdown();
 
  private:

@@ -28,8 +28,8 @@ class WatchStream final : public grpc::ServerWriteReactor<pb::LogNews>, public L
   void OnCancel() override;
   void OnDone() override { self_.reset(); }
 
-  // One at a time: after Open, after a write, or when the hub wakes who was told Nothing. So a
-  // write is never under way when the call is finished, and it is finished once.
+  // One at a time: after Open, after a write, or when the hub wakes a viewer that was told Nothing.
+  // So a write is never under way when the call is finished, and it is finished once.
   void WriteNext();
 
   LogHub* const hub_;

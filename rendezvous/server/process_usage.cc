@@ -54,7 +54,7 @@ ProcessUsage ReadProcessUsage() {
   ProcessUsage usage;
   const std::vector<std::string> fields = StatFields();
   const double ticks_per_second = static_cast<double>(sysconf(_SC_CLK_TCK));
-  // The numbers are those of proc(5).
+  // The fields are numbered as in proc(5).
   usage.cpu_seconds =
       static_cast<double>(FieldOf(fields, 14) + FieldOf(fields, 15)) / ticks_per_second;
   const double age =

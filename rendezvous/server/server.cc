@@ -129,7 +129,8 @@ absl::StatusOr<Journal::Opened> OpenMemory(const std::string& directory) {
   return memory;
 }
 
-// Everything behind the port. Who serves TCPStore and HTTP comes to life with the first that asks.
+// Everything behind the port. The TCPStore server and the HTTP server are started for their first
+// client.
 //
 //   Front --"PRI "--> gRPC's acceptor -> RendezvousService -> Daemon
 //     |---- 0x00 ---> StoreServer                               ^
@@ -147,7 +148,7 @@ class PortServer final : public Server {
 
   ~PortServer() override {
     web_.MarkStopping();
-    // First: who dials a daemon that ends is to be refused, and not taken and dropped again.
+    // First: an agent that dials a daemon that ends is to be refused, and not accepted and dropped.
     front_.reset();
     {
       MutexLock lock(&acceptor_mutex_);
@@ -278,7 +279,7 @@ class PortServer final : public Server {
   std::unique_ptr<StoreServer> store_ ABSL_GUARDED_BY(store_mutex_);       // the daemon's own
   std::optional<StoreServer*> given_store_ ABSL_GUARDED_BY(store_mutex_);  // in its place
   std::unique_ptr<HttpServer> http_;                                       // of the front's thread
-  std::unique_ptr<Front> front_;  // it hands connections to those above
+  std::unique_ptr<Front> front_;  // it hands connections to the servers above
 };
 
 }  // namespace

@@ -18,8 +18,8 @@ namespace convene::rendezvous {
 
 // One way of writing down the state of jobs. A text is given again for 20 times as long as it took
 // to make, at most 5 s: however many ask however often, at most a twentieth of a core makes texts.
-// For a job of a few nodes that is a fraction of a millisecond. Thread-safe; who asks for a text
-// that is being made waits for it.
+// For a job of a few nodes that is a fraction of a millisecond. Thread-safe; a caller that
+// asks for a text that is being made waits for it.
 class StatusBoard {
  public:
   using Text = std::shared_ptr<const std::string>;

@@ -51,7 +51,7 @@ bool Spaces::Forget(MonotonicTime now) {
       spaces_.erase(space);
       forgotten = true;
     } else {
-      break;  // one that was used meanwhile holds up those behind it, once for each time
+      break;  // a space that was used meanwhile holds up the spaces behind it once
     }
     unused_.pop_front();
   }

@@ -1,4 +1,4 @@
-// PURE. Which keys nobody will ask for any more.
+// PURE. Which keys no client will ask for any more.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@ namespace convene::rendezvous {
 // A space is what keys have before their first inner slash: "/torch.rendezvous.run7.0" for
 // "/torch.rendezvous.run7.0/torchelastic/agent/0"; a key without one is a space of its own. A
 // connection uses each space that it names a key of, until it ends. A store that outlives the jobs
-// it serves may drop what nobody has used for long: PyTorch's client never connects again, so
-// whoever comes later is another job. Not thread-safe.
+// it serves may drop a space that no client has used for long: PyTorch's client never connects
+// again, so a client that comes later is of another job. Not thread-safe.
 class Spaces {
  public:
   // `forget_after`: how long a space outlives its last user. Infinite: nothing is ever forgotten,

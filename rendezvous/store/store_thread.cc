@@ -291,7 +291,7 @@ void StoreThread::PostWoken() {
   ReadMail();
 }
 
-// First the peers, who can then send at the same time.
+// First the other threads, so that they send at the same time as this one.
 void StoreThread::FlushWoken() {
   for (size_t host = 0; host < doorbells_.size(); ++host) {
     if (has_new_mail_[host]) RingDoorbell(doorbells_[host]);

@@ -1,4 +1,5 @@
-// PURE. The job's keys, queues, barriers and who waits for them: no sockets, no wire.
+// PURE. The job's keys, queues and barriers, and the connections that wait for them: no sockets, no
+// wire.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@
 
 namespace convene::rendezvous {
 
-// Whoever may wait; never reused by the caller.
+// A client that may wait. The caller never uses a number again.
 using ConnectionId = uint64_t;
 
 // What a key holds. Shared with replies that are still being written.
@@ -29,7 +30,7 @@ inline constexpr size_t kKeysPerRequestMax = 131072;
 // What an entry or a queued item takes beside its key and value, about.
 inline constexpr size_t kEntryBytes = 128;
 
-// Not thread-safe: the store's one thread owns it.
+// Not thread-safe: the store's threads share it under one lock (store_thread.h).
 //
 // A key exists while it has a value or a queue of that name has an item. A wait ends when each of
 // its keys has existed at some moment since it began. `woken` gets the connections whose wait or
@@ -131,7 +132,7 @@ class Table {
   Pending& StandInLine(ConnectionId id, Waiters* lines, const std::vector<std::string>& keys);
   void Arrived(const Waiter& waiter, Woken* woken);
   void WakeLine(Waiters* lines, const std::string& key, Woken* woken);
-  // Hands the queue's free items to those who wait for it, first come first served.
+  // Hands the queue's free items to the connections that wait for it, first come first served.
   void OfferItems(const std::string& key, Woken* woken);
   Value TakeFront(absl::flat_hash_map<std::string, Queue>::iterator queue);
 

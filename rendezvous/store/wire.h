@@ -92,7 +92,7 @@ class RequestParser {
   size_t field_ = 0;               // the next one
   size_t request_bytes_ = 0;
 
-  char scalar_[8] = {};  // one that is being read
+  char scalar_[8] = {};  // the number that is being read
   size_t scalar_bytes_ = 0;
   bool in_text_ = false;  // its length is known, its bytes are being read
   size_t text_bytes_left_ = 0;
