@@ -73,6 +73,13 @@ class OneDefinitionTest(unittest.TestCase):
         self.expect(within('n', 'A::A(int a) : a_{a}, b_(a) { Work(); }'), within('n', 'B::B(int a) : c_{a}, b_(a) { Play(); }'))
         self.expect(within('n', 'int A::F() { return 1; }\nTEST_CASE("x") {}'), within('n', 'int B::F() { return 1; }\nTEST_CASE("x") {}'))
 
+    def test_stand_ins_for_a_foreign_library_and_a_builds_alternatives_never_meet(self):
+        self.expect('int cudaFree(void*) { return 0; }', 'int cudaFree(void*) { return 1; }')
+        one = within('n', 'struct A {};')
+        self.assertEqual(findings({'a/x.cc': one, 'a/x_without_y.cc': one}), (0, {}))
+        self.assertEqual(findings({'a/x.cc': one, 'b/x_without_y.cc': one})[0], 1)
+        self.expect(within('n', 'A::A(int a)\n    : a_(a), b_(a) {}'), within('n', 'B::B(int a)\n    : c_(a), b_(a) {}'))
+
     def test_the_branches_of_one_file_are_its_own_affair(self):
         self.expect(within('n', '#ifdef X\nstruct A {};\n#else\nstruct A { int a; };\n#endif'), '')
 

@@ -12,9 +12,9 @@
 #include "worker_runtime/checkpoint/directory_lock.h"
 #include "worker_runtime/comm/collective.h"
 #include "worker_runtime/device/stream.h"
+#include "worker_runtime/options/options.h"
 #include "worker_runtime/shard/sharded_optimizer.h"
 #include "worker_runtime/trainer/agree.h"
-#include "worker_runtime/trainer/options.h"
 
 namespace convene::worker {
 

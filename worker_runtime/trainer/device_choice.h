@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "worker_runtime/mesh/mesh.h"
-#include "worker_runtime/trainer/options.h"
+#include "worker_runtime/options/options.h"
 
 namespace convene::worker {
 

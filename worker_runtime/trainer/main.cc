@@ -10,10 +10,10 @@
 #include "tools/base/exit_code.h"
 #include "tools/base/logging.h"
 #include "worker_runtime/contract/contract.h"
+#include "worker_runtime/options/command_line.h"
+#include "worker_runtime/options/load_options.h"
 #include "worker_runtime/session/session.h"
 #include "worker_runtime/session/stack_dump.h"
-#include "worker_runtime/trainer/command_line.h"
-#include "worker_runtime/trainer/load_options.h"
 #include "worker_runtime/trainer/training.h"
 
 namespace convene::worker {

@@ -12,11 +12,11 @@
 #include "tools/base/clock.h"
 #include "worker_runtime/contract/contract.h"
 #include "worker_runtime/mesh/mesh.h"
+#include "worker_runtime/options/options.h"
 #include "worker_runtime/report/metrics.h"
 #include "worker_runtime/report/progress.h"
 #include "worker_runtime/trainer/engine.h"
 #include "worker_runtime/trainer/failures.h"
-#include "worker_runtime/trainer/options.h"
 
 namespace convene::worker {
 

@@ -4,8 +4,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker_runtime/contract/contract.h"
+#include "worker_runtime/options/options.h"
 #include "worker_runtime/session/stop_token.h"
-#include "worker_runtime/trainer/options.h"
 
 namespace convene::worker {
 

@@ -1,9 +1,9 @@
-#include "worker_runtime/trainer/options.h"
+#include "worker_runtime/options/options.h"
 
 #include <cmath>
 
 #include "tools/base/testing/status_testing.h"
-#include "worker_runtime/trainer/load_options.h"
+#include "worker_runtime/options/load_options.h"
 
 namespace convene::worker {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker_runtime/trainer/load_options.h"
+#include "worker_runtime/options/load_options.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -13,9 +13,9 @@
 #include "proto/train_config.pb.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/tokenizer.h"
-#include "worker_runtime/trainer/command_line.h"
-#include "worker_runtime/trainer/config_file.h"
-#include "worker_runtime/trainer/config_keys.h"
+#include "worker_runtime/options/command_line.h"
+#include "worker_runtime/options/config_file.h"
+#include "worker_runtime/options/config_keys.h"
 
 namespace convene::worker {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker_runtime/trainer/load_options.h"
+#include "worker_runtime/options/load_options.h"
 
 #include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"

@@ -1,4 +1,4 @@
-#include "worker_runtime/trainer/command_line.h"
+#include "worker_runtime/options/command_line.h"
 
 #include <algorithm>
 
@@ -10,7 +10,7 @@
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
-#include "worker_runtime/trainer/config_keys.h"
+#include "worker_runtime/options/config_keys.h"
 
 namespace convene::worker {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "worker_runtime/contract/contract.h"
-#include "worker_runtime/trainer/options.h"
+#include "worker_runtime/options/options.h"
 
 namespace convene::worker {
 

@@ -1,10 +1,10 @@
-#include "worker_runtime/trainer/command_line.h"
+#include "worker_runtime/options/command_line.h"
 
 #include <algorithm>
 
 #include "google/protobuf/descriptor.h"
 #include "tools/base/testing/status_testing.h"
-#include "worker_runtime/trainer/config_keys.h"
+#include "worker_runtime/options/config_keys.h"
 
 namespace convene::worker {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker_runtime/trainer/config_file.h"
+#include "worker_runtime/options/config_file.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

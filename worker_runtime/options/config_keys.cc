@@ -1,4 +1,4 @@
-#include "worker_runtime/trainer/config_keys.h"
+#include "worker_runtime/options/config_keys.h"
 
 #include <cmath>
 #include <iterator>

@@ -1,4 +1,4 @@
-#include "worker_runtime/trainer/config_file.h"
+#include "worker_runtime/options/config_file.h"
 
 #include <sys/stat.h>
 #include <yaml-cpp/yaml.h>
@@ -13,7 +13,7 @@
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
-#include "worker_runtime/trainer/config_keys.h"
+#include "worker_runtime/options/config_keys.h"
 
 namespace convene::worker {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker_runtime/trainer/options.h"
+#include "worker_runtime/options/options.h"
 
 #include <algorithm>
 #include <cmath>
