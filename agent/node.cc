@@ -490,7 +490,7 @@ void Node::ServeOtherJobs() {
   if (served.empty()) return;
   const std::string jobs = JoinCapped(served, kMostJobsNamed);
   if (is_told_to_end_) {
-    Log(absl::StrCat("this process hosts the rendezvous of ", jobs, " too, and ends with it"));
+    Log(absl::StrCat("this process hosts the rendezvous of ", jobs, ", which ends with it"));
     return;
   }
   wind_up_.reset();
