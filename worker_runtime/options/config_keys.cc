@@ -54,7 +54,8 @@ constexpr ConfigKeyRow kRows[] = {
     {"reduce_dtype", "Device", "fp32", "of gradients between data-parallel ranks: fp32 or bf16"},
     {"recompute", "Device", "none",
      "in the backward pass: none, selective (norms, SwiGLU) or full (blocks)"},
-    {"deterministic", "Device", "false", "same bits in every run, on a GPU too; slower there"},
+    {"deterministic", "Device", "false",
+     "same bits in every run and after a restart, on a GPU too; slower there"},
     {"cuda_graphs", "Device", "false", "queue a pass as one CUDA graph (never measured yet)"},
     {"print_memory_plan", "Device", "false", "print what each stage would allocate, and end"},
 

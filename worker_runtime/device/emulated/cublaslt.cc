@@ -114,13 +114,19 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
                                               cublasLtMatmulDescAttributes_t attribute,
                                               const void* value, size_t bytes) {
   if (bytes != sizeof(int32_t)) return CUBLAS_STATUS_INVALID_VALUE;
-  // There are no multiprocessors to leave to others.
-  if (attribute == CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET) return CUBLAS_STATUS_SUCCESS;
-  int32_t transpose = 0;
-  std::memcpy(&transpose, value, bytes);
-  (attribute == CUBLASLT_MATMUL_DESC_TRANSA ? operation->transpose_a : operation->transpose_b) =
-      static_cast<cublasOperation_t>(transpose);
-  return CUBLAS_STATUS_SUCCESS;
+  int32_t number = 0;
+  std::memcpy(&number, value, bytes);
+  switch (attribute) {
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+      operation->transpose_a = static_cast<cublasOperation_t>(number);
+      return CUBLAS_STATUS_SUCCESS;
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+      operation->transpose_b = static_cast<cublasOperation_t>(number);
+      return CUBLAS_STATUS_SUCCESS;
+    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET:  // a hint, without effect here
+      return number > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+  }
+  return CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 cublasStatus_t cublasLtMatrixLayoutInit(cublasLtMatrixLayout_t layout, cudaDataType_t type,
