@@ -50,25 +50,25 @@ _emulated_binary_test = rule(
     test = True,
 )
 
-def emulated_test(name, test, args = [], sanitizers = [], size = "medium"):
+def emulated_test(name, test, args = [], sanitizers = {}, size = "medium"):
     """Tests NAME_forward, NAME_reverse, NAME_random, and NAME_SANITIZER of each sanitizer, in random order.
 
     Args:
       name: what their names begin with.
       test: a cc_test on a GPU.
       args: for it: which of its cases run.
-      sanitizers: "address" (with UndefinedBehaviorSanitizer) and "thread": what the kernels are built with.
+      sanitizers: "address" (with UndefinedBehaviorSanitizer) and "thread", what the kernels are built with: more arguments for each.
       size: of each order; the sanitizers take large.
     """
     for order in ["forward", "reverse", "random"]:
         _emulated_binary_test(name = "%s_%s" % (name, order), test = test, order = order, args = args, size = size)
-    for sanitizer in sanitizers:
+    for sanitizer, more_args in sanitizers.items():
         _emulated_binary_test(
             name = "%s_%s" % (name, sanitizer),
             test = test,
             order = "random",
             sanitizer = sanitizer,
-            args = args,
+            args = args + more_args,
             size = "large",
             tags = ["no-sanitizer"],
         )

@@ -13,7 +13,7 @@
 #endif
 
 // void convene_emulated_switch_stack(void** save, void* load): keeps what the System V ABI says a
-// call keeps, about 3 ns; swapcontext makes two system calls.
+// call keeps. swapcontext would make two system calls.
 asm(R"(
 .text
 .type convene_emulated_switch_stack, @function
