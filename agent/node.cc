@@ -74,6 +74,19 @@ bool SharesStore(const AgentOptions& options) {
   return options.store_at_rendezvous || Variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1";
 }
 
+// A worker that has the terminal stands still for as long as a person types there. Limits that the
+// person gave still hold.
+HangLimits HangLimitsOf(const AgentOptions& options, const OwnInput& input) {
+  HangLimits limits = options.hang_limits;
+  const int workers = options.hello.local_world_size;
+  for (int rank = 0; rank < workers; ++rank) {
+    if (PlanInput(input.facts(), rank, workers, options.debug_rank) == WorkerInput::kTerminal) {
+      limits.automatic = false;
+    }
+  }
+  return limits;
+}
+
 }  // namespace
 
 Node::Node(const AgentOptions& options, std::string program, const std::string& host, int port)
@@ -93,7 +106,7 @@ Node::Node(const AgentOptions& options, std::string program, const std::string& 
                  hang_watch_.SetPaused(false);
                  if (group_ != nullptr) group_->SetPaused(false);
                }),
-      hang_watch_(loop_, options.hang_limits, Variable("PATH"),
+      hang_watch_(loop_, HangLimitsOf(options, input_), Variable("PATH"),
                   {[this](HangWatch::Hang hang) { OnHang(std::move(hang)); },
                    [this](const std::string& line) { Log(line); }}) {
   loop_.Watch(signals_.get(), [this] { OnSignal(); });
@@ -484,9 +497,20 @@ void Node::WindUp() {
   link_->StopHosting();
 }
 
+// A job of this node that has never begun cannot begin without it.
+std::vector<std::string> Node::ServedRuns() {
+  std::vector<std::string> runs;
+  for (const std::string& id : link_->ServedJobs()) {
+    const bool is_own = id == options_.hello.job_id;
+    if (!is_own || state_.highest_epoch != Epoch())
+      runs.push_back(absl::StrCat("run \"", id, "\""));
+  }
+  return runs;
+}
+
 // The other jobs' agents know no other rendezvous: without it their workers would be stopped.
 void Node::ServeOtherJobs() {
-  std::vector<std::string> served = link_->ServedJobs();
+  std::vector<std::string> served = ServedRuns();
   if (served.empty()) return;
   const std::string jobs = JoinCapped(served, kMostJobsNamed);
   if (is_told_to_end_) {
@@ -494,6 +518,7 @@ void Node::ServeOtherJobs() {
     return;
   }
   wind_up_.reset();
+  if (link_->is_hosting()) link_->ServeStore(std::nullopt);  // Not from the store that goes now.
   store_.reset();  // The next run on this machine may want its port.
   worker_store_port_.Reset();
   if (!result_->explanation.empty()) Log(result_->explanation);
@@ -502,7 +527,7 @@ void Node::ServeOtherJobs() {
                    "it before that"));
   while (!is_told_to_end_ && !served.empty()) {
     loop_.RunOnce(Clock::Real().Now() + kServedInterval);
-    served = link_->ServedJobs();
+    served = ServedRuns();
   }
   Log(served.empty() ? "no job needs the rendezvous of this process any more: it ends"
                      : absl::StrCat("told to end: ", JoinCapped(served, kMostJobsNamed),

@@ -81,7 +81,9 @@ class Node {
   void WindUp();
   // From here on the process ends within a bound, whatever a library does.
   void BeginWindUp();
-  // Waits, until a signal says otherwise, for the end of the jobs that only meet here.
+  // The runs that still need the rendezvous of this process.
+  std::vector<std::string> ServedRuns();
+  // Waits, until a signal says otherwise, for the end of these runs.
   void ServeOtherJobs();
   // When the job ends with a failure: the first one's error file, for the program that started this
   // agent.

@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -69,7 +70,7 @@ class RendezvousLink {
                                                      : server_->ServedJobs();
   }
   // The job's store on the port of the rendezvous (Server::ServeStore). REQUIRES: is_hosting().
-  void ServeStore(rendezvous::StoreServer* store) { server_->ServeStore(store); }
+  void ServeStore(std::optional<rendezvous::StoreServer*> store) { server_->ServeStore(store); }
   int hosted_port() const { return server_->port(); }
   // Lost when no stream is open.
   void Send(Epoch epoch, rendezvous::AgentEvent event);

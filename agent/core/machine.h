@@ -131,10 +131,11 @@ struct Rules {
   bool propagate_exit_code = false;  // of the job's first failure
 };
 
-// The longest from a Stop to this node's Ready: Hello::stop_limit.
+// The longest from a Stop to this node's Ready: Hello::stop_limit. A stop for a checkpoint may
+// become an abort, or a signal may come, as its grace ends: then the other grace follows.
 inline absl::Duration StopLimit(const Rules& rules) {
   const StopGraces& graces = rules.stop_graces;
-  return std::max({graces.signal, graces.checkpoint, graces.abort}) + rules.kill_patience +
+  return graces.checkpoint + std::max(graces.signal, graces.abort) + rules.kill_patience +
          rules.health_check_timeout + rules.ready_patience;
 }
 

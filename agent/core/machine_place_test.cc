@@ -286,7 +286,7 @@ TEST_CASE("a Hello tells whether workers still run, and how long their stop may 
   Node node;
   node.Feed(Begin{});
   CHECK_FALSE(node.hello_.has_workers);
-  CHECK(node.hello_.stop_limit == absl::Seconds(30 + 30 + 10));  // grace, KILL, a store
+  CHECK(node.hello_.stop_limit == absl::Seconds(30 + 30 + 30 + 10));  // two graces, KILL, a store
   node.WelcomeBack(0, false);
   node.Feed(StoreStarted{7000});
   node.Assign(1);

@@ -184,7 +184,7 @@ void WorkerGroup::Ask() {
   }
   custody_.SignalLeft(SIGTERM, [this](pid_t group) {
     return std::any_of(members_.begin(), members_.end(), [&](const auto& member) {
-      return member->pid == group && member->told != 0;
+      return member->pid == group && member->told == SIGTERM;
     });
   });
 }

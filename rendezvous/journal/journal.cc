@@ -59,6 +59,8 @@ absl::StatusOr<UniqueFd> OpenFile(const std::string& path, int flags) {
   }
   UniqueFd fd(open(path.c_str(), flags | O_CLOEXEC, 0600));
   if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  // A journal of an earlier version may be readable for others.
+  if (fchmod(fd.get(), 0600) != 0) return ErrnoStatus(errno, absl::StrCat("fchmod ", path));
   return fd;
 }
 

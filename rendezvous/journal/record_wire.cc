@@ -112,7 +112,8 @@ MemberRecord UnpackMember(const v1::MemberRecord& wire) {
   member.incarnation = Incarnation(wire.incarnation());
   member.node_rank = wire.node_rank();
   member.local_world_size = wire.local_world_size();
-  member.role = wire.role();
+  // Journals of an earlier version have none.
+  if (!wire.role().empty()) member.role = wire.role();
   member.lease = absl::Milliseconds(wire.lease_ms());
   member.seat = wire.seat();
   member.group_rank = wire.group_rank();

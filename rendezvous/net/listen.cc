@@ -1,5 +1,6 @@
 #include "rendezvous/net/listen.h"
 
+#include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -106,7 +107,11 @@ absl::StatusOr<Listener> Open(const std::string& host, int port, bool listens) {
 }  // namespace
 
 std::string AddressToBind(const std::string& told_host) {
-  return told_host == "localhost" || told_host == "127.0.0.1" ? "127.0.0.1" : "0.0.0.0";
+  if (told_host == "localhost") return "127.0.0.1";
+  in_addr address;
+  const bool is_loopback = inet_pton(AF_INET, told_host.c_str(), &address) == 1 &&
+                           (ntohl(address.s_addr) >> 24) == IN_LOOPBACKNET;
+  return is_loopback ? told_host : "0.0.0.0";
 }
 
 absl::StatusOr<Listener> ListenOn(const std::string& host, int port) {

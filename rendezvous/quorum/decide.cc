@@ -129,7 +129,9 @@ Decision CloseFailed(MonotonicTime now, const JobState& state, const JobPolicy& 
 // Fewer than nodes_min are ready.
 Decision DecideBelowMinimum(MonotonicTime now, const JobState& state, const JobPolicy& policy) {
   if (state.is_abandoned()) return Close(Outcome::kLeft, "no node is left");
-  const MonotonicTime deadline = state.forming_since() + policy.join_timeout;
+  MonotonicTime deadline = state.forming_since() + policy.join_timeout;
+  // Nodes that came back may still save: they are on their way.
+  if (state.old_workers_count() > 0) deadline = std::max(deadline, state.old_workers_until());
   std::string count =
       absl::StrCat(state.ready_count(), " of at least ", Nodes(policy.nodes_min), " ready");
   if (now < deadline) return Wait(WaitingFor::kNodes, deadline, count);

@@ -54,7 +54,8 @@
 // join_timeout is the measure of five waits, and their relation to the stop graces is this:
 //
 //   minimum      fewer than nodes_min are ready. Counts from the moment when the last member had
-//                stopped, so that no grace is part of it.
+//                stopped, so that no grace is part of it; and is not over while nodes that came
+//                back on a new connection may still stop their old workers.
 //   first round  nodes_min are ready, others are on the way to the first epoch. Counts from the
 //                job's start. A health check must fit in (the launcher refuses one that does not).
 //   seat         a node beyond nodes_max and the spares. Counts from its joining.

@@ -85,6 +85,20 @@ TEST_CASE("a daemon that lost its memory waits until the workers that it forgot 
   )");
 }
 
+TEST_CASE("workers that a forgetful daemon's only nodes still save are waited for, too") {
+  Check(Story(Nodes(2, 2)), R"(
+    > a hello last_epoch=5 with_workers stop_limit=40
+    a: welcome
+    > b hello last_epoch=5 with_workers stop_limit=40
+    b: welcome
+    > rest 30s
+    > a ready epoch=5
+    > b ready epoch=5
+    a: epoch 6 node 0 of 2, ranks from 0 of 2, store a, failures 0
+    b: epoch 6 node 1 of 2, ranks from 1 of 2, store b, failures 0
+  )");
+}
+
 TEST_CASE("a node that leaves has left when its last worker is gone") {
   const std::string leaving = absl::StrCat(kTwoRun, R"(
     > b leaves with_workers

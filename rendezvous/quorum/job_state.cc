@@ -128,6 +128,7 @@ void JobState::Join(MonotonicTime now, MemberId id, Incarnation incarnation, con
     // Where an epoch has begun, its agent kills them before the lease of its old stream ends. Where
     // none has, the daemon was forgetful: nobody is in a hurry, and they may save.
     const bool may_save = epoch_ == Epoch();
+    if (old_workers_count_ == 0) old_workers_until_ = now;
     old_workers_until_ = std::max(
         old_workers_until_, now + (may_save ? hello.stop_limit : hello.lease + kKilledToReady));
   }

@@ -179,7 +179,7 @@ class PortServer final : public Server {
   int port() const override { return front_->port(); }
   std::vector<std::string> ServedJobs() override { return daemon_.ServedJobs(); }
 
-  void ServeStore(StoreServer* store) override {
+  void ServeStore(std::optional<StoreServer*> store) override {
     MutexLock lock(&store_mutex_);
     given_store_ = store;
   }

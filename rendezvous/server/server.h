@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,8 +40,9 @@ class Server {
 
   // From now on a client that speaks TCPStore on the port is served by `store`, and no longer by
   // the daemon's own store; with nullptr its connection is closed, and PyTorch's client tries
-  // again. `store` lives until the next call, or longer than the server.
-  virtual void ServeStore(StoreServer* store) = 0;
+  // again. With nullopt the daemon's own store serves again. `store` lives until the next call, or
+  // longer than the server.
+  virtual void ServeStore(std::optional<StoreServer*> store) = 0;
 };
 
 }  // namespace convene::rendezvous

@@ -255,11 +255,17 @@ TEST_CASE("a given store serves the port's TCPStore clients until it is taken aw
   CHECK_FALSE((*client)->Add("count", 1).ok());
   CHECK_STATUS(connect(absl::Milliseconds(100)), absl::StatusCode::kUnavailable, "127.0.0.1");
 
-  const auto second = store_of();
+  auto second = store_of();
   server->ServeStore(second.get());
   client = connect(kPatience);
   REQUIRE_OK(client);
   CHECK((*client)->Add("count", 1).value() == 1);
+
+  server->ServeStore(std::nullopt);
+  second.reset();
+  client = connect(kPatience);
+  REQUIRE_OK(client);
+  CHECK((*client)->Add("count", 1).value() == 1);  // in the daemon's own store
 }
 
 TEST_CASE("status shows the nodes of a job in the order of their ranks") {

@@ -75,7 +75,8 @@ Hello UnpackHello(const pb::Hello& wire) {
   hello.host = wire.host();
   hello.node_rank = wire.node_rank();
   hello.local_world_size = wire.local_world_size();
-  hello.role = Cut(wire.role());
+  // Older agents do not tell it.
+  if (!wire.role().empty()) hello.role = Cut(wire.role());
   hello.nodes_min = wire.nodes_min();
   hello.nodes_max = wire.nodes_max();
   hello.nodes_expected = wire.nodes_expected();

@@ -110,6 +110,22 @@ class ElasticTest(ConveneTestCase):
         for agent in agents:
             self.finish(agent, 40, 143)
 
+    def test_a_stop_of_a_spares_node_saves_what_the_others_trained(self):
+        values = {"steps": 100000, "tp_size": 2, "checkpoint_every": 100000}
+        endpoint = self.start_daemon()
+        agents = [self.start_agent(endpoint, rank, "2:3", workers=1, **values) for rank in range(3)]
+        step = self.wait_for_world(2, 20)
+        self.assertIn("rank 2 is a spare", self.output(agents[2]))
+        spare = agents.pop()
+        spare.send_signal(signal.SIGTERM)
+        self.finish(spare, 40, 143)
+        wait_until(lambda: self.metrics()[-1]["epoch"] == 2, 60, "a step without the spare's node")
+        self.assertGreater(min(m["step"] for m in self.metrics() if m["epoch"] == 2), step)
+        for agent in agents:
+            agent.send_signal(signal.SIGTERM)
+        for agent in agents:
+            self.finish(agent, 40, 143)
+
     def test_a_spare_ends_with_the_training(self):
         run = [CONVENE, "run", "--standalone", "--nproc-per-node", 3, find_program(CONVENE_TRAIN)]
         text = self.finish(self.start(*run, *self.train_arguments(tp_size=2)), 60)

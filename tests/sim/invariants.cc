@@ -31,9 +31,9 @@ void CheckPromptness(MonotonicTime now, const Job& job) {
   const bool has_minimum = state.ready_count() >= policy.nodes_min;
   switch (state.phase()) {
     case Phase::kForming:
+      if (state.old_workers_count() > 0 && now < state.old_workers_until()) break;
       Expect(now < state.forming_since() + policy.join_timeout || has_minimum,
              "the join timeout is over, and the job waits");
-      if (state.old_workers_count() > 0 && now < state.old_workers_until()) break;
       Expect(!join_timeout_is_over || state.epoch() != Epoch() || !has_minimum,
              "the join timeout is over, and an epoch that can form does not");
       if (state.epoch() == Epoch()) {

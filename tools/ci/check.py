@@ -33,7 +33,7 @@ SANITIZED = {
     'tsan': ['rendezvous/server', 'rendezvous/store', 'worker_runtime/comm'],
 }
 # What decides whether the part cuda can find anything new.
-CUDA_PATHS = ['worker_runtime', 'tests/gpu', 'tools/base', 'tools/bazel', 'tools/gpu', 'proto', '.bazelrc', 'WORKSPACE']
+CUDA_PATHS = ['worker_runtime', 'rendezvous', 'tests/gpu', 'tools/base', 'tools/bazel', 'tools/gpu', 'proto', '.bazelrc', 'WORKSPACE']
 NVCC = '/usr/local/cuda/bin/nvcc'
 
 
@@ -210,7 +210,8 @@ def part_tsan(run: Run) -> None:
 def cuda_fingerprint() -> str:
     """Of all that the part cuda builds from."""
     compiler = subprocess.run([NVCC, '--version'], check=True, capture_output=True, text=True).stdout
-    return changes.Tree(ROOT).fingerprint(CUDA_PATHS, compiler)
+    has_gpu = os.path.exists('/dev/nvidiactl')  # without one its tests skip: that proves nothing for a machine that has one
+    return changes.Tree(ROOT).fingerprint(CUDA_PATHS, compiler, str(has_gpu))
 
 
 def why_no_cuda(passed_before: bool, landed: Optional[str], changed: List[str]) -> str:

@@ -65,6 +65,9 @@ def judge_sanitizer(tool: str, code: int, output: str) -> Sanitized:
     if 'No test cases matched' in output:
         return Sanitized('measured', 'every case of it is [slow]: none was run')
     summary = re.findall(r'(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)', output)
+    finding = re.search(r'^=+ *((?:Invalid|Race|Program hit|Potential).*)$', output, re.M)
+    if code is None and finding:
+        return Sanitized('failed', f'{tool} did not end in its time, and found: {finding.group(1)[:200]}')
     if code is None:
         return Sanitized('skipped', f'{tool} did not end in its time, no verdict: run it again with --only')
     if not summary:

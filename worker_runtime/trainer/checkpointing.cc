@@ -161,7 +161,9 @@ absl::StatusOr<CheckpointInfo> Load(const TrainOptions& options, const JobIdenti
   if (info.model != ShapeText(options.model)) {
     return absl::FailedPreconditionError(absl::StrCat(
         path, " holds a model of shape ", info.model, ", not ", ShapeText(options.model),
-        "; give the --model it was trained with, or another --checkpoint-dir"));
+        "; give the --model it was trained with, or another --checkpoint-dir. (The llama-3.2 "
+        "models have scaled positions; --rope-scaling-factor 1 goes on with a checkpoint that was "
+        "trained without.)"));
   }
   if (info.seed != options.seed) {
     return absl::FailedPreconditionError(
@@ -210,7 +212,9 @@ absl::StatusOr<Agreement> SaveCheckpoint(const std::string& directory, const Che
           published.ok() ? RemoveOldCheckpoints(directory, info.step, keep) : absl::OkStatus();
       // This checkpoint exists all the same; the next one tries again.
       if (!removed.ok()) spdlog::warn("old checkpoints stay: {}", removed.ToString());
-    } else {
+    }
+    // What a manifest names stays.
+    if (!all_written.verdict.ok() || !published.ok()) {
       const absl::Status discarded = DiscardUnpublished(directory, info.step);
       if (!discarded.ok()) spdlog::warn("after a failed checkpoint: {}", discarded.ToString());
     }

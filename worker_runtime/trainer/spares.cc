@@ -1,18 +1,22 @@
 #include "worker_runtime/trainer/spares.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "tools/base/status_macros.h"
 
 namespace convene::worker {
 namespace {
 
-// Between two questions to the store; the answer comes at once when it is there.
-constexpr absl::Duration kPatience = absl::Minutes(1);
+// How long one question to the store waits for its answer: as late is a stop heard.
+constexpr absl::Duration kPatience = absl::Milliseconds(250);
+constexpr absl::Duration kReadBackTimeout = absl::Seconds(10);
 constexpr char kAllStepsDone[] = "all steps are done";
 
 std::string EndKey(const std::string& key_prefix) { return absl::StrCat(key_prefix, "/end"); }
+std::string StopKey(const std::string& key_prefix) { return absl::StrCat(key_prefix, "/stop"); }
 
 }  // namespace
 
@@ -27,16 +31,44 @@ Contract WithoutSpares(const Contract& contract, const Layout& layout) {
 
 absl::Status TellSpares(rendezvous::StoreClient& store, const std::string& key_prefix,
                         bool all_steps_done) {
-  return store.Set(EndKey(key_prefix), all_steps_done ? kAllStepsDone : "stopped");
+  const std::string key = EndKey(key_prefix);
+  CONVENE_RETURN_IF_ERROR(store.Set(key, all_steps_done ? kAllStepsDone : "stopped"));
+  return store.Get(key, kReadBackTimeout).status();  // The store does not acknowledge a Set.
 }
 
-absl::StatusOr<bool> WaitAsSpare(rendezvous::StoreClient& store, const std::string& key_prefix) {
-  absl::StatusOr<std::string> end;
-  do {
-    end = store.Get(EndKey(key_prefix), kPatience);
-  } while (absl::IsDeadlineExceeded(end.status()));
-  if (!end.ok()) return end.status();
-  return *end == kAllStepsDone;
+absl::StatusOr<bool> WaitAsSpare(rendezvous::StoreClient& store, const std::string& key_prefix,
+                                 const StopToken& stop) {
+  bool has_passed_on = false;
+  for (;;) {
+    if (!has_passed_on && stop.reason() != StopReason::kNone) {
+      CONVENE_RETURN_IF_ERROR(store.Set(StopKey(key_prefix), "1"));
+      has_passed_on = true;
+    }
+    const absl::StatusOr<std::string> end = store.Get(EndKey(key_prefix), kPatience);
+    if (absl::IsDeadlineExceeded(end.status())) continue;
+    if (!end.ok()) return end.status();
+    return *end == kAllStepsDone;
+  }
+}
+
+absl::StatusOr<std::unique_ptr<SpareWishes>> SpareWishes::Listen(
+    std::shared_ptr<rendezvous::StoreClient> store, const std::string& key_prefix) {
+  std::unique_ptr<SpareWishes> wishes(new SpareWishes());
+  CONVENE_ASSIGN_OR_RETURN(wishes->thread_,
+                           Thread::Start("spares", [self = wishes.get(), store = std::move(store),
+                                                    key = StopKey(key_prefix)] {
+                             absl::Status asked = absl::DeadlineExceededError("");
+                             while (!self->is_over_ && absl::IsDeadlineExceeded(asked)) {
+                               asked = store->Get(key, kPatience).status();
+                             }
+                             if (asked.ok()) self->stop_wanted_ = true;
+                           }));
+  return wishes;
+}
+
+SpareWishes::~SpareWishes() {
+  is_over_ = true;
+  thread_.Join();
 }
 
 }  // namespace convene::worker

@@ -1,5 +1,8 @@
 #include "worker_runtime/trainer/spares.h"
 
+#include <memory>
+
+#include "tools/base/clock.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/memory_store.h"
@@ -11,7 +14,8 @@ TEST_CASE("a spare ends when the training does, and knows whether all steps are 
   for (const bool all_steps_done : {true, false}) {
     testing::MemoryStore store;
     absl::StatusOr<bool> told;
-    Thread spare("spare", [&] { told = WaitAsSpare(store, "epoch/3"); });
+    const StopToken stop;
+    Thread spare("spare", [&] { told = WaitAsSpare(store, "epoch/3", stop); });
     REQUIRE_OK(TellSpares(store, "epoch/2", !all_steps_done));  // another attempt's
     REQUIRE_OK(TellSpares(store, "epoch/3", all_steps_done));
     spare.Join();
@@ -38,8 +42,30 @@ class LostStore final : public rendezvous::StoreClient {
 
 TEST_CASE("a spare asks again and again, until the store is gone") {
   LostStore store;
-  CHECK_STATUS(WaitAsSpare(store, "epoch/1").status(), absl::StatusCode::kUnavailable, "gone");
+  const StopToken stop;
+  CHECK_STATUS(WaitAsSpare(store, "epoch/1", stop).status(), absl::StatusCode::kUnavailable,
+               "gone");
   CHECK(store.questions == 2);
+}
+
+TEST_CASE("a spare that is asked to stop passes the wish on, and ends when the training has") {
+  const auto shared = std::make_shared<testing::MemoryStore>();
+  testing::MemoryStore& store = *shared;
+  StopToken stop;
+  stop.Watch();
+  auto wishes = SpareWishes::Listen(shared, "epoch/1");
+  REQUIRE_OK(wishes);
+  CHECK_FALSE((*wishes)->stop_wanted());
+  absl::StatusOr<bool> told;
+  Thread spare("spare", [&] { told = WaitAsSpare(store, "epoch/1", stop); });
+  stop.Request(StopReason::kTerminated, 15);
+  REQUIRE_OK(store.Get("epoch/1/stop", absl::Seconds(30)));
+  const MonotonicTime deadline = Clock::Real().Now() + absl::Seconds(30);
+  while (!(*wishes)->stop_wanted()) REQUIRE(Clock::Real().Now() < deadline);
+  REQUIRE_OK(TellSpares(store, "epoch/1", false));
+  spare.Join();
+  REQUIRE_OK(told);
+  CHECK_FALSE(*told);
 }
 
 TEST_CASE("ranks that train see a job without its spares") {

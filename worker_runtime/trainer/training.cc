@@ -51,6 +51,8 @@ constexpr absl::Duration kDevicesTimeout = absl::Minutes(5);
 constexpr absl::Duration kDataTimeout = absl::Minutes(30);
 // What stays is built in the first steps: kernels, algorithms, connections.
 constexpr int64_t kUnprofiledSteps = 3;
+// Connections to the store that a spare makes, one after the other, before it gives up.
+constexpr int kSpareConnections = 5;
 constexpr double kPlannedRanksMax = 1 << 20;
 
 // Returns once every rank has called it.
@@ -208,7 +210,8 @@ class Training {
   // `collective_memory`: CollectiveMemory's, or null.
   Training(const TrainOptions& options, const Contract& contract, const Layout& layout,
            const Dataset& dataset, CommunicatorSet& communicators, Device& device,
-           Memory* collective_memory, StopToken& stop, ProgressWriter& progress)
+           Memory* collective_memory, StopToken& stop, const SpareWishes* spares,
+           ProgressWriter& progress)
       : options_(options),
         contract_(contract),
         layout_(layout),
@@ -217,6 +220,7 @@ class Training {
         device_(device),
         collective_memory_(collective_memory),
         stop_(stop),
+        spares_(spares),
         progress_(progress),
         loader_(dataset, options.seed, CutOf(options, layout),
                 CoordinateOf(layout, contract.rank).dp, EndOfDocument(options)),
@@ -251,6 +255,7 @@ class Training {
   Device& device_;
   Memory* const collective_memory_;
   StopToken& stop_;
+  const SpareWishes* const spares_;  // rank 0 of a job with spares only
   ProgressWriter& progress_;
   Clock& clock_ = Clock::Real();
   Stream host_stream_ = Stream::Cpu();  // for what ranks tell each other
@@ -310,7 +315,9 @@ absl::Status Training::Prepare() {
       MakeEngineOptions(options_, layout_, contract_.rank, device_.kind());
   engine_options.collective_memory = collective_memory_;
   engine_options.fresh_weights = false;
-  engine_options.stop_wanted = [this] { return stop_.reason() != StopReason::kNone; };
+  engine_options.stop_wanted = [this] {
+    return stop_.reason() != StopReason::kNone || (spares_ != nullptr && spares_->stop_wanted());
+  };
   CONVENE_ASSIGN_OR_RETURN(engine_, Engine::Create(engine_options, communicators_, device_));
   const JobIdentity job{.name = contract_.run_id,
                         .data = DataIdentity(),
@@ -521,15 +528,23 @@ std::unique_ptr<ProgressWriter> OpenProgress(const std::string& path) {
   return *std::move(writer);
 }
 
-absl::StatusOr<TrainingEnd> RunAsSpare(const Contract& contract, const Layout& layout) {
+absl::StatusOr<TrainingEnd> RunAsSpare(const Contract& contract, const Layout& layout,
+                                       StopToken& stop) {
   spdlog::info(
       "rank {} is a spare: it waits without training, because the layout {} needs {} of {} "
       "ranks",
       contract.rank, layout.ToString(), layout.world_size(), contract.world_size);
-  CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<rendezvous::StoreClient> store,
-                           OpenJobStore(contract));
-  CONVENE_ASSIGN_OR_RETURN(const bool all_steps_done, WaitAsSpare(*store, KeyPrefix(contract)));
-  return all_steps_done ? TrainingEnd::kFinished : TrainingEnd::kStopped;
+  stop.Watch();
+  absl::StatusOr<bool> all_steps_done;
+  for (int tries = 0; tries < kSpareConnections; ++tries) {
+    CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<rendezvous::StoreClient> store,
+                             OpenJobStore(contract));
+    all_steps_done = WaitAsSpare(*store, KeyPrefix(contract), stop);
+    // A connection that broke costs a spare nothing while the store is there.
+    if (!absl::IsUnavailable(all_steps_done.status())) break;
+  }
+  if (!all_steps_done.ok()) return all_steps_done.status();
+  return *all_steps_done ? TrainingEnd::kFinished : TrainingEnd::kStopped;
 }
 
 // The training has ended well: a spare that does not hear of it must not change that.
@@ -559,7 +574,7 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contr
   CONVENE_RETURN_IF_ERROR(ValidateOptions(options, layout));
   const int spares = world_size - layout.world_size();
   if (job.rank >= layout.world_size() && !options.print_memory_plan) {
-    return BlamePeer(RunAsSpare(job, layout));
+    return BlamePeer(RunAsSpare(job, layout, stop));
   }
   const Contract contract = WithoutSpares(job, layout);
   absl::StatusOr<std::unique_ptr<Device>> opened = OpenDevice(options, contract);
@@ -584,8 +599,15 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contr
   CONVENE_ASSIGN_OR_RETURN(CommunicatorSet communicators,
                            Connect(options, contract, layout, *device));
   const std::unique_ptr<Memory> collective_memory = CollectiveMemory(communicators, *device);
+  std::unique_ptr<SpareWishes> spare_wishes;
+  if (spares > 0 && contract.rank == 0) {
+    CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<rendezvous::StoreClient> store,
+                             OpenJobStore(contract));
+    CONVENE_ASSIGN_OR_RETURN(spare_wishes,
+                             SpareWishes::Listen(std::move(store), KeyPrefix(contract)));
+  }
   Training training(options, contract, layout, dataset, communicators, *device,
-                    collective_memory.get(), stop, *progress);
+                    collective_memory.get(), stop, spare_wishes.get(), *progress);
   absl::StatusOr<TrainingEnd> end = training.Run();
   if (end.ok() && spares > 0 && contract.rank == 0) EndSpares(contract, *end);
   if (end.ok()) return end;

@@ -1,6 +1,7 @@
 #include "worker_runtime/comm/nccl/features.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "absl/strings/str_cat.h"
 
@@ -21,7 +22,9 @@ NcclFeatures NcclFeaturesOf(int version_code) {
 
 int NcclBlocksMax(int multiprocessors) {
   constexpr int kMost = 32;  // more only take room from products
-  return std::clamp(multiprocessors / kNcclKernelsAtOnce, 1, kMost);
+  // A power of two, because NCCL rounds the channels of messages up to one.
+  const auto share = static_cast<unsigned>(std::max(1, multiprocessors / kNcclKernelsAtOnce));
+  return std::min(static_cast<int>(std::bit_floor(share)), kMost);
 }
 
 std::string NcclVersionText(int version_code) {

@@ -1,5 +1,6 @@
 #include "worker_runtime/comm/nccl/features.h"
 
+#include <bit>
 #include <catch2/catch.hpp>
 
 namespace convene::worker {
@@ -37,7 +38,8 @@ TEST_CASE("all kernels that can wait for peers at once find multiprocessors besi
   for (int multiprocessors = kNcclKernelsAtOnce; multiprocessors <= 200; ++multiprocessors) {
     INFO(multiprocessors);
     CHECK(NcclBlocksMax(multiprocessors) >= 1);
-    CHECK(kNcclKernelsAtOnce * NcclBlocksMax(multiprocessors) <= multiprocessors);
+    const auto blocks = static_cast<unsigned>(NcclBlocksMax(multiprocessors));
+    CHECK(kNcclKernelsAtOnce * std::bit_ceil(blocks) <= static_cast<unsigned>(multiprocessors));
   }
   CHECK(NcclBlocksMax(132) == 32);
   CHECK(NcclBlocksMax(16) == 4);  // a seventh of an H100

@@ -29,7 +29,7 @@ class Fiber {
   void (*const body_)();
   void* stack_ = nullptr;  // lowest address, above an unreadable page
   void* stack_pointer_ = nullptr;
-  void* tsan_fiber_ = nullptr;
+  [[maybe_unused]] void* tsan_fiber_ = nullptr;
 };
 
 }  // namespace convene::emulated

@@ -115,7 +115,7 @@ Block& TheBlock() {
   return *block;
 }
 
-std::string Text(const Location& at) { return absl::StrCat(at.file_name(), ":", at.line()); }
+std::string Text(const Location& at) { return absl::StrCat(at.file, ":", at.line); }
 
 uint64_t Block::Random() {  // xorshift64
   random_ ^= random_ << 13;
@@ -266,8 +266,8 @@ void Block::Sync(const Location& at) {
     Fail(absl::StrCat("waits at __syncthreads, ", Text(at), ", but ", done_,
                       " threads of its block have returned already"));
   }
-  if (at_barrier_ > 0 && (barrier_at_.line() != at.line() ||
-                          std::strcmp(barrier_at_.file_name(), at.file_name()) != 0)) {
+  if (at_barrier_ > 0 &&
+      (barrier_at_.line != at.line || std::strcmp(barrier_at_.file, at.file) != 0)) {
     Fail(absl::StrCat("waits at __syncthreads, ", Text(at),
                       ", while other threads wait at that of ", Text(barrier_at_)));
   }
@@ -317,7 +317,7 @@ uint64_t Block::Meet(bool is_sync, Exchange kind, uint32_t mask, uint64_t value,
     const int other = begin + std::countr_zero(others);
     const Thread& waiting = threads_[other];
     if (waiting.is_sync != is_sync || waiting.mask != mask ||
-        (!is_sync && (waiting.kind != kind || waiting.at.line() != at.line()))) {
+        (!is_sync && (waiting.kind != kind || waiting.at.line != at.line))) {
       Fail(absl::StrCat("is at ", Text(at), " with mask ", absl::Hex(mask, absl::kZeroPad8),
                         ", but ", Where(other), ", which the mask names, is at ", Text(waiting.at),
                         " with mask ", absl::Hex(waiting.mask, absl::kZeroPad8)));

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <source_location>
 #include <string>
 
 // CUDA's, in the global namespace as there.
@@ -25,7 +24,16 @@ extern dim3 gridDim;
 
 namespace convene::emulated {
 
-using Location = std::source_location;
+// A place in a kernel's source. (clang 14 has no std::source_location.)
+struct Location {
+  const char* file = "";
+  int line = 0;
+
+  static constexpr Location current(const char* file = __builtin_FILE(),
+                                    int line = __builtin_LINE()) {
+    return {file, line};
+  }
+};
 
 // Ends the launch with this reason: the thread does not go on, and the launch fails.
 [[noreturn]] void Violation(const std::string& what);
