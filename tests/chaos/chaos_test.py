@@ -62,7 +62,7 @@ class ChaosTest(ConveneTestCase):
     def start_agent(self, rank):
         self.agents[rank] = self.start(
             CONVENE, 'run', '--nnodes', f'1:{AGENTS}', '--nproc-per-node', WORKERS_PER_AGENT, '--rdzv-endpoint', f'127.0.0.1:{self.port}',
-            '--rdzv-id', 'chaos', '--node-rank', rank, '--max-restarts', 1000000, '--no-python', find_program(WORKER), self.directory,
+            '--rdzv-id', 'chaos', '--node-rank', rank, '--max-restarts', 1000000, '--leftover-grace', 0, '--no-python', find_program(WORKER), self.directory,
             log=f'agent{rank}.log', XDG_RUNTIME_DIR=self.runtime)
         self.agent_pids.add(self.agents[rank].pid)
 

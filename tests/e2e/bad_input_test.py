@@ -290,16 +290,16 @@ def _is_free(port):
 class NoTextTest(ConveneTestCase):
     """Names that are no UTF-8: a path may have any byte."""
 
-    def test_a_run_with_such_a_log_folder_and_role_begins_and_ends(self):
+    def test_a_run_with_such_a_log_folder_begins_and_ends(self):
         folder = os.fsdecode(os.fsencode(self.path("logs")) + b"\xff")
-        self.finish(self.start(CONVENE, "run", "--standalone", "--nproc-per-node", 1, "--no-python", "--log-dir", folder, "--role",
-                               os.fsdecode(b"role\xff"), "sh", "-c", "echo hello"), 20)
+        self.finish(self.start(CONVENE, "run", "--standalone", "--nproc-per-node", 1, "--no-python", "--log-dir", folder, "sh", "-c",
+                               "echo hello"), 20)
         run, = os.listdir(folder)
         with open(os.path.join(folder, run, "attempt_0", "0", "stdout.log"), encoding="utf-8") as log:
             self.assertEqual(log.read(), "hello\n")
 
-    def test_a_run_id_and_an_address_are_refused_with_their_reason(self):
-        for flag in ("--rdzv-id", "--local-addr", "--topology"):
+    def test_a_run_id_a_role_and_an_address_are_refused_with_their_reason(self):
+        for flag in ("--rdzv-id", "--role", "--local-addr", "--topology"):
             text = self.finish(self.start(CONVENE, "run", "--nnodes", "1", "--rdzv-endpoint", "localhost:1", flag, os.fsdecode(b"a\xff"),
                                           "true"), 20, 64)
             self.assertIn(flag, text)

@@ -25,6 +25,8 @@ else:
     total = torch.tensor([rank + 1])
     dist.all_reduce(total)
     total = total.item()
+    # As PyTorch asks: without it the end of the interpreter may find one of gloo's threads at work and abort.
+    dist.destroy_process_group()
 attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
 print(f"attempt {attempt} rank {rank} total {total}", flush=True)
 if len(sys.argv) > 2 and attempt == "0":

@@ -296,8 +296,8 @@ void ReadCommandLine(Script script) {
 
 void ReadConf(Script script) {
   std::vector<std::string> reasons;
-  const bool takes_unknown = script.Byte() % 2 == 1;
-  launcher::ParseRendezvousConf(std::string(script.Rest()), takes_unknown, &reasons)
+  const auto reader = static_cast<launcher::ConfReader>(script.Byte() % 3);
+  launcher::ParseRendezvousConf(std::string(script.Rest()), reader, &reasons)
       .status()
       .IgnoreError();
 }
