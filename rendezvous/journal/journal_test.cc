@@ -221,8 +221,7 @@ TEST_CASE_METHOD(Fixture, "a file of format 1 is read") {
   JobRecord expected = RunningJob("job", 9);
   // Came later: absent.
   expected.members[0].topology.clear();
-  expected.founder.role.clear();
-  expected.members[0].role.clear();
+  expected.founder.role = expected.members[0].role = "default";
   expected.members[0].first_role_rank = expected.members[0].role_world_size = 0;
   expected.assignment.role_world_size = expected.assignment.world_size;
   expected.budget = {.failure_count = 1};

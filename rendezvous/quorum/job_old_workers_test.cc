@@ -95,7 +95,7 @@ TEST_CASE("workers that a forgetful daemon's only nodes still save are waited fo
     > a ready epoch=5
     > b ready epoch=5
     a: epoch 6 node 0 of 2, ranks from 0 of 2, store a, failures 0
-    b: epoch 6 node 1 of 2, ranks from 1 of 2, store b, failures 0
+    b: epoch 6 node 1 of 2, ranks from 1 of 2, store a, failures 0
   )");
 }
 

@@ -31,7 +31,7 @@ struct MemberRecord {
   Incarnation incarnation;
   int node_rank = -1;
   int local_world_size = 1;
-  std::string role;
+  std::string role = "default";
   absl::Duration lease;
   std::string topology;
   int seat = 0;

@@ -13,9 +13,9 @@ namespace {
 
 constexpr int kAgents = 100;
 constexpr int kFirstWaves = 2;
-constexpr int kWaves = 7;
+constexpr int kWaves = 14;
 // What the threads' caches may hold more than before; less than 100 bytes for each agent.
-constexpr size_t kNoiseBytes = 64 * 1024;
+constexpr size_t kNoiseBytes = 128 * 1024;
 
 // Both sides' heap is this process's. 0 under a sanitizer, whose leak check does this work.
 size_t HeapInUse() { return mallinfo2().uordblks; }

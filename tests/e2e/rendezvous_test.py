@@ -222,7 +222,7 @@ class RendezvousTest(ConveneTestCase):
     def test_an_agent_that_hosts_the_rendezvous_of_another_run_stays_until_that_is_over(self):
         first, second = self.start_two_runs_on_one_rendezvous()
         self.end_run("first")
-        wait_until(lambda: "second still needs it" in self.output(first), 20, "the word of the agent that stays")
+        wait_until(lambda: 'run "second" still needs it' in self.output(first), 20, "the word of the agent that stays")
         self.assertIsNone(second.poll())
         self.end_run("second")
         self.finish(second, 20)
@@ -234,7 +234,7 @@ class RendezvousTest(ConveneTestCase):
     def test_an_agent_that_stays_for_another_run_ends_at_a_signal_with_its_own_code(self):
         first, second = self.start_two_runs_on_one_rendezvous()
         self.end_run("first")
-        wait_until(lambda: "second still needs it" in self.output(first), 20, "the word of the agent that stays")
+        wait_until(lambda: 'run "second" still needs it' in self.output(first), 20, "the word of the agent that stays")
         first.send_signal(signal.SIGTERM)
         self.assertIn("second loses its rendezvous", self.finish(first, 20))
         # It is on the endpoint's machine too: it hosts the rendezvous itself, and its worker begins again there.
