@@ -236,7 +236,7 @@ class RendezvousTest(ConveneTestCase):
         self.end_run("first")
         wait_until(lambda: 'run "second" still needs it' in self.output(first), 20, "the word of the agent that stays")
         first.send_signal(signal.SIGTERM)
-        self.assertIn("second loses its rendezvous", self.finish(first, 20))
+        self.assertIn('run "second" loses its rendezvous', self.finish(first, 20))
         # It is on the endpoint's machine too: it hosts the rendezvous itself, and its worker begins again there.
         wait_until(lambda: "hosting the rendezvous" in self.output(second), 40, "another host")
         self.end_run("second")
