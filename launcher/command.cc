@@ -88,7 +88,9 @@ std::string OwnDirectory() {
 }
 
 std::string CalledDirectory() {
-  const auto* const called = reinterpret_cast<const char*>(getauxval(AT_EXECFN));
+  // The kernel gives the address as a number.
+  const auto* const called =
+      reinterpret_cast<const char*>(getauxval(AT_EXECFN));  // NOLINT(performance-no-int-to-ptr)
   return called == nullptr ? "." : ParentDirectory(called);
 }
 

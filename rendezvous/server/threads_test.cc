@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <latch>
 #include <memory>
 #include <string>
 #include <utility>
@@ -32,6 +33,7 @@
 namespace convene::rendezvous {
 namespace {
 
+constexpr int kViewers = 2;
 constexpr int kAgents = 4;
 constexpr int kJoinsPerAgent = 30;
 constexpr int kWatches = 40;
@@ -146,7 +148,10 @@ class Crowd {
     for (int turn = 0; turn < kWatches; ++turn) {
       auto viewer = std::make_shared<WaitingViewer>();
       const auto watch = hub_->Open(viewer, request);
-      if (!watch.ok()) break;  // the hub stops
+      if (!watch.ok()) {  // the hub stops
+        if (turn == 0) have_watched_.count_down();
+        break;
+      }
       for (int taken = 0; taken < 20; ++taken) {
         const LogHub::Taken news = hub_->Take(*watch);
         if (std::holds_alternative<absl::Status>(news)) break;
@@ -156,6 +161,7 @@ class Crowd {
       }
       hub_->Close(*watch);
       watches_.fetch_add(1);
+      if (turn == 0) have_watched_.count_down();
     }
   }
 
@@ -182,6 +188,7 @@ class Crowd {
   }
 
   void EndAgents() {
+    have_watched_.wait();  // on a busy machine the agents may be quicker than the viewers
     agents_are_done_ = true;
     keeper_->bell.Ring();
     hub_->Shutdown();  // wakes every viewer that waits
@@ -236,6 +243,7 @@ class Crowd {
   std::unique_ptr<HttpServer> http_;
   const std::shared_ptr<AgentSink> keeper_ = std::make_shared<AgentSink>();
   std::atomic<bool> agents_are_done_ = false;
+  std::latch have_watched_{kViewers};
 };
 
 TEST_CASE("agents, viewers and browsers all at once get their answers, and the end comes") {
@@ -245,7 +253,7 @@ TEST_CASE("agents, viewers and browsers all at once get their answers, and the e
   for (int i = 0; i < kAgents; ++i) {
     agents.emplace_back(absl::StrCat("agent", i), [&crowd, i] { crowd.BeAgent(i); });
   }
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < kViewers; ++i) {
     others.emplace_back(absl::StrCat("viewer", i), [&crowd] { crowd.BeViewer(); });
   }
   others.emplace_back("keeper", [&crowd] { crowd.BeKeeper(); });

@@ -5,7 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "spdlog/spdlog.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/trainer/job_store.h"
 
 namespace convene::worker {
 namespace {
@@ -13,6 +15,8 @@ namespace {
 // How long one question to the store waits for its answer: as late is a stop heard.
 constexpr absl::Duration kPatience = absl::Milliseconds(250);
 constexpr absl::Duration kReadBackTimeout = absl::Seconds(10);
+// Connections to the store that a spare makes, one after the other, before it gives up.
+constexpr int kSpareConnections = 5;
 constexpr char kAllStepsDone[] = "all steps are done";
 
 std::string EndKey(const std::string& key_prefix) { return absl::StrCat(key_prefix, "/end"); }
@@ -49,6 +53,30 @@ absl::StatusOr<bool> WaitAsSpare(rendezvous::StoreClient& store, const std::stri
     if (!end.ok()) return end.status();
     return *end == kAllStepsDone;
   }
+}
+
+absl::StatusOr<bool> RunAsSpare(const Contract& contract, const Layout& layout, StopToken& stop) {
+  spdlog::info(
+      "rank {} is a spare: it waits without training, because the layout {} needs {} of {} "
+      "ranks",
+      contract.rank, layout.ToString(), layout.world_size(), contract.world_size);
+  stop.Watch();
+  absl::StatusOr<bool> all_steps_done;
+  for (int tries = 0; tries < kSpareConnections; ++tries) {
+    CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<rendezvous::StoreClient> store,
+                             OpenJobStore(contract));
+    all_steps_done = WaitAsSpare(*store, KeyPrefix(contract), stop);
+    // A connection that broke costs a spare nothing while the store is there.
+    if (!absl::IsUnavailable(all_steps_done.status())) break;
+  }
+  return all_steps_done;
+}
+
+void EndSpares(const Contract& contract, bool all_steps_done) {
+  const auto store = OpenJobStore(contract);
+  const absl::Status told =
+      store.ok() ? TellSpares(**store, KeyPrefix(contract), all_steps_done) : store.status();
+  if (!told.ok()) spdlog::warn("spare ranks do not hear of the end: {}", told.ToString());
 }
 
 absl::StatusOr<std::unique_ptr<SpareWishes>> SpareWishes::Listen(

@@ -32,6 +32,14 @@ absl::Status TellSpares(rendezvous::StoreClient& store, const std::string& key_p
 absl::StatusOr<bool> WaitAsSpare(rendezvous::StoreClient& store, const std::string& key_prefix,
                                  const StopToken& stop);
 
+// A spare's whole run: says that it waits, opens the job's store, and WaitAsSpare. A connection
+// that breaks is made again a few times. Errors: OpenJobStore's and WaitAsSpare's.
+absl::StatusOr<bool> RunAsSpare(const Contract& contract, const Layout& layout, StopToken& stop);
+
+// TellSpares on a connection of its own. The training has ended well: spares that do not hear of it
+// are only worth a warning.
+void EndSpares(const Contract& contract, bool all_steps_done);
+
 // Rank 0's ear for the spares: whether one of them wants the training to stop. Owns a thread
 // ("spares"), which the destructor ends within a quarter of a second.
 class SpareWishes {

@@ -36,6 +36,7 @@
 #include "worker_runtime/trainer/device_choice.h"
 #include "worker_runtime/trainer/engine.h"
 #include "worker_runtime/trainer/failures.h"
+#include "worker_runtime/trainer/job_store.h"
 #include "worker_runtime/trainer/profile_text.h"
 #include "worker_runtime/trainer/reporter.h"
 #include "worker_runtime/trainer/spares.h"
@@ -44,15 +45,12 @@
 namespace convene::worker {
 namespace {
 
-constexpr absl::Duration kStoreTimeout = absl::Seconds(60);
 // A driver that was not in use takes up to a minute to come up with its GPUs.
 constexpr absl::Duration kDevicesTimeout = absl::Minutes(5);
 // Nodes make their token files at their own speed, the bootstrap's minute begins when all have.
 constexpr absl::Duration kDataTimeout = absl::Minutes(30);
 // What stays is built in the first steps: kernels, algorithms, connections.
 constexpr int64_t kUnprofiledSteps = 3;
-// Connections to the store that a spare makes, one after the other, before it gives up.
-constexpr int kSpareConnections = 5;
 constexpr double kPlannedRanksMax = 1 << 20;
 
 // Returns once every rank has called it.
@@ -146,17 +144,6 @@ void PrintMemoryPlan(const TrainOptions& options, const Layout& layout, Device& 
                     .c_str());
   }
   std::fflush(stdout);
-}
-
-absl::StatusOr<std::unique_ptr<rendezvous::StoreClient>> OpenJobStore(const Contract& contract) {
-  return rendezvous::StoreClient::Connect(contract.master_addr, contract.master_port,
-                                          kStoreTimeout);
-}
-
-// Under torchrun there is no epoch: its restart count keeps attempts apart.
-std::string KeyPrefix(const Contract& contract) {
-  return absl::StrCat("convene-train/", contract.run_id, "/", contract.epoch.value(), "/",
-                      contract.restart_count);
 }
 
 // The same kind on all ranks, or an error on all. `opened` is this rank's device, or why it has
@@ -528,34 +515,6 @@ std::unique_ptr<ProgressWriter> OpenProgress(const std::string& path) {
   return *std::move(writer);
 }
 
-absl::StatusOr<TrainingEnd> RunAsSpare(const Contract& contract, const Layout& layout,
-                                       StopToken& stop) {
-  spdlog::info(
-      "rank {} is a spare: it waits without training, because the layout {} needs {} of {} "
-      "ranks",
-      contract.rank, layout.ToString(), layout.world_size(), contract.world_size);
-  stop.Watch();
-  absl::StatusOr<bool> all_steps_done;
-  for (int tries = 0; tries < kSpareConnections; ++tries) {
-    CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<rendezvous::StoreClient> store,
-                             OpenJobStore(contract));
-    all_steps_done = WaitAsSpare(*store, KeyPrefix(contract), stop);
-    // A connection that broke costs a spare nothing while the store is there.
-    if (!absl::IsUnavailable(all_steps_done.status())) break;
-  }
-  if (!all_steps_done.ok()) return all_steps_done.status();
-  return *all_steps_done ? TrainingEnd::kFinished : TrainingEnd::kStopped;
-}
-
-// The training has ended well: a spare that does not hear of it must not change that.
-void EndSpares(const Contract& contract, TrainingEnd end) {
-  const auto store = OpenJobStore(contract);
-  const absl::Status told =
-      store.ok() ? TellSpares(**store, KeyPrefix(contract), end == TrainingEnd::kFinished)
-                 : store.status();
-  if (!told.ok()) spdlog::warn("spare ranks do not hear of the end: {}", told.ToString());
-}
-
 // A connection that breaks while training is a peer that died: that peer's end is the cause, and
 // this rank is only to start again.
 absl::StatusOr<TrainingEnd> BlamePeer(const absl::StatusOr<TrainingEnd>& end) {
@@ -574,7 +533,9 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contr
   CONVENE_RETURN_IF_ERROR(ValidateOptions(options, layout));
   const int spares = world_size - layout.world_size();
   if (job.rank >= layout.world_size() && !options.print_memory_plan) {
-    return BlamePeer(RunAsSpare(job, layout, stop));
+    const absl::StatusOr<bool> all_steps_done = RunAsSpare(job, layout, stop);
+    if (!all_steps_done.ok()) return BlamePeer(all_steps_done.status());
+    return *all_steps_done ? TrainingEnd::kFinished : TrainingEnd::kStopped;
   }
   const Contract contract = WithoutSpares(job, layout);
   absl::StatusOr<std::unique_ptr<Device>> opened = OpenDevice(options, contract);
@@ -609,7 +570,9 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contr
   Training training(options, contract, layout, dataset, communicators, *device,
                     collective_memory.get(), stop, spare_wishes.get(), *progress);
   absl::StatusOr<TrainingEnd> end = training.Run();
-  if (end.ok() && spares > 0 && contract.rank == 0) EndSpares(contract, *end);
+  if (end.ok() && spares > 0 && contract.rank == 0) {
+    EndSpares(contract, *end == TrainingEnd::kFinished);
+  }
   if (end.ok()) return end;
   // The connections close before the memory goes that open messages still point into, and that the
   // GPU may still be working on.
