@@ -315,7 +315,7 @@ def plan(place: machine.Place, only: str, results: Results) -> List[Item]:
     # There are no graphs on a CPU.
     graphs = [Item(graphs_name(layout), 2 * RUN_FLOOR_SECONDS, functools.partial(check_graphs, layout, place, results))
               for layout in GRAPHED_LAYOUTS if place.device == 'cuda']
-    chosen = [item for item in [*alone, deterministic, *graphs, *together] if only in item.name]
+    chosen = [item for item in [*alone, deterministic, *together, *graphs] if only in item.name]
     names = {run.name: run for run in runs}
     measures = []
     if any(item.name in names for item in chosen):

@@ -12,7 +12,7 @@
 namespace convene::worker {
 namespace {
 
-// How long one question to the store waits for its answer: as late is a stop heard.
+// How long one question to the store waits for its answer; a stop is heard at most so late.
 constexpr absl::Duration kPatience = absl::Milliseconds(250);
 constexpr absl::Duration kReadBackTimeout = absl::Seconds(10);
 // Connections to the store that a spare makes, one after the other, before it gives up.
@@ -82,15 +82,19 @@ void EndSpares(const Contract& contract, bool all_steps_done) {
 absl::StatusOr<std::unique_ptr<SpareWishes>> SpareWishes::Listen(
     std::shared_ptr<rendezvous::StoreClient> store, const std::string& key_prefix) {
   std::unique_ptr<SpareWishes> wishes(new SpareWishes());
-  CONVENE_ASSIGN_OR_RETURN(wishes->thread_,
-                           Thread::Start("spares", [self = wishes.get(), store = std::move(store),
-                                                    key = StopKey(key_prefix)] {
-                             absl::Status asked = absl::DeadlineExceededError("");
-                             while (!self->is_over_ && absl::IsDeadlineExceeded(asked)) {
-                               asked = store->Get(key, kPatience).status();
-                             }
-                             if (asked.ok()) self->stop_wanted_ = true;
-                           }));
+  CONVENE_ASSIGN_OR_RETURN(
+      wishes->thread_, Thread::Start("spares", [self = wishes.get(), store = std::move(store),
+                                                key = StopKey(key_prefix)] {
+        absl::Status asked = absl::DeadlineExceededError("");
+        while (!self->is_over_ && absl::IsDeadlineExceeded(asked)) {
+          asked = store->Get(key, kPatience).status();
+        }
+        if (asked.ok()) {
+          self->stop_wanted_ = true;
+        } else if (!absl::IsDeadlineExceeded(asked)) {
+          spdlog::warn("a stop that a spare rank asks for is not heard: {}", asked.ToString());
+        }
+      }));
   return wishes;
 }
 

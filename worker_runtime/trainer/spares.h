@@ -40,7 +40,7 @@ absl::StatusOr<bool> RunAsSpare(const Contract& contract, const Layout& layout, 
 // are only worth a warning.
 void EndSpares(const Contract& contract, bool all_steps_done);
 
-// Rank 0's ear for the spares: whether one of them wants the training to stop. Owns a thread
+// Rank 0 learns by this whether a spare wants the training to stop. Owns a thread
 // ("spares"), which the destructor ends within a quarter of a second.
 class SpareWishes {
  public:

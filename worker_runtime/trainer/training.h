@@ -16,7 +16,7 @@ enum class TrainingEnd {
 
 // Every rank calls it with the same options. A rank that the layout does not need is a spare: it
 // waits without training and ends as the others do. Rank 0 prints progress and writes the metrics.
-// `stop` is watched from the first step on.
+// A stop that `stop` asks for is heard from the first step on; a spare passes it on to rank 0.
 //
 // Errors: what ResolveLayout and ValidateOptions refuse, before anything is connected;
 // FailedPrecondition when some ranks have a GPU and some have none; those of the data, the
