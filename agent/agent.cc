@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/custody/program.h"
 #include "agent/node.h"
-#include "agent/process/program.h"
 #include "tools/base/exit_code.h"
 #include "tools/base/host_port.h"
 

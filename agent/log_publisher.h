@@ -7,7 +7,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
-#include "agent/process/recent_lines.h"
+#include "agent/output/recent_lines.h"
 #include "rendezvous/client/log_publication.h"
 #include "rendezvous/quorum/log_lines.h"
 #include "rendezvous/quorum/messages.h"
@@ -21,7 +21,7 @@ namespace convene::agent {
 // notice. Its own methods are called from one thread.
 class LogPublisher {
  public:
-  // More viewers are not served. Twice as many as the daemon lets in (rendezvous/server/log_hub.h):
+  // More viewers are not served. Twice as many as the daemon lets in (rendezvous/logs/log_hub.h):
   // viewers that end and viewers that begin may overlap.
   static constexpr size_t kMostAtOnce = 16;
 

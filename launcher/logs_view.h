@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "agent/process/line_prefix.h"
+#include "agent/output/line_prefix.h"
 #include "rendezvous/client/log_client.h"
 #include "rendezvous/quorum/log_lines.h"
 #include "tools/base/clock.h"

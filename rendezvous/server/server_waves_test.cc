@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cstddef>
 
-#include "rendezvous/server/bench_agents.h"
+#include "rendezvous/bench/bench_agents.h"
 #include "rendezvous/server/server.h"
 #include "tools/base/testing/status_testing.h"
 

@@ -28,9 +28,9 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "rendezvous/attend/job_table.h"
 #include "rendezvous/quorum/job.h"
 #include "rendezvous/quorum/messages.h"
-#include "rendezvous/server/job_table.h"
 #include "tools/base/clock.h"
 #include "tools/base/strong_int.h"
 

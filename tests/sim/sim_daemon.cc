@@ -13,7 +13,7 @@ using rendezvous::MemberId;
 using rendezvous::Outbox;
 
 constexpr absl::Duration kMostDelay = absl::Milliseconds(200);
-// The journal's: rendezvous/server/daemon_record.cc.
+// The journal's: rendezvous/attend/daemon_record.cc.
 constexpr absl::Duration kLazily = absl::Seconds(1);
 constexpr absl::Duration kRetry = absl::Seconds(10);
 constexpr absl::Duration kQuickDisk = absl::Milliseconds(10);

@@ -10,9 +10,9 @@
 #include <variant>
 
 #include "absl/status/status.h"
+#include "rendezvous/attend/job_table.h"
 #include "rendezvous/quorum/job.h"
 #include "rendezvous/quorum/messages.h"
-#include "rendezvous/server/job_table.h"
 #include "tests/sim/invariants.h"
 #include "tests/sim/sim_journal.h"
 #include "tests/sim/simulation.h"
@@ -43,7 +43,7 @@ struct Stream {
   std::function<void(absl::Status)> on_end;
 };
 
-// With a journal it does as rendezvous/server/daemon.h says: words wait for the disk. Its clock is
+// With a journal it does as rendezvous/attend/daemon.h says: words wait for the disk. Its clock is
 // its own, and another one after each start. Not thread-safe.
 class SimDaemon {
  public:

@@ -28,9 +28,10 @@ BAZEL_OUTPUT = ['--curses=no', '--color=no', '--show_progress_rate_limit=20', '-
 # Worth another build: where bytes from outside, raw memory and processes are for ASan; where threads of our own meet for TSan. gRPC's
 # own threads are left out there: Debian's library is not instrumented, and what it orders TSan does not see.
 SANITIZED = {
-    'asan': ['tools/base', 'rendezvous/client', 'rendezvous/server', 'rendezvous/store', 'rendezvous/wire', 'agent', 'launcher', 'tests/fuzz',
-             'worker_runtime/checkpoint', 'worker_runtime/comm', 'worker_runtime/data', 'worker_runtime/session', 'worker_runtime/shard'],
-    'tsan': ['rendezvous/server', 'rendezvous/store', 'worker_runtime/comm'],
+    'asan': ['tools/base', 'rendezvous/attend', 'rendezvous/client', 'rendezvous/logs', 'rendezvous/server', 'rendezvous/store',
+             'rendezvous/web', 'rendezvous/wire', 'agent', 'launcher', 'tests/fuzz', 'worker_runtime/checkpoint', 'worker_runtime/comm',
+             'worker_runtime/data', 'worker_runtime/session', 'worker_runtime/shard'],
+    'tsan': ['rendezvous/attend', 'rendezvous/logs', 'rendezvous/server', 'rendezvous/store', 'rendezvous/web', 'worker_runtime/comm'],
 }
 # What decides whether the part cuda can find anything new.
 CUDA_PATHS = ['worker_runtime', 'rendezvous', 'tests/gpu', 'tools/base', 'tools/bazel', 'tools/gpu', 'proto', '.bazelrc', 'WORKSPACE']

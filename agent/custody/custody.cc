@@ -1,0 +1,181 @@
+#include "agent/custody/custody.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "agent/custody/spawn.h"
+#include "spdlog/spdlog.h"
+#include "tools/base/check.h"
+#include "tools/base/files.h"
+#include "tools/base/random.h"
+#include "tools/base/signals.h"
+#include "tools/base/text.h"
+#include "worker_runtime/contract/names.h"
+
+namespace convene::agent {
+namespace {
+
+// "off": no cgroups, for a node where they are somebody else's.
+constexpr char kCgroupsVariable[] = "CONVENE_CGROUPS";
+
+std::string Joined(const char* outer, const std::string& own) {
+  return outer == nullptr || *outer == '\0' ? own : absl::StrCat(outer, ":", own);
+}
+
+std::string CgroupParent() {
+  const char* wish = std::getenv(kCgroupsVariable);
+  if (wish != nullptr && absl::string_view(wish) == "off") return "";
+  std::string parent = OwnCgroup();
+  if (!parent.empty()) SweepCgroups(parent);
+  return parent;
+}
+
+// Not counting guardians. The question that costs nothing.
+bool HasChildren() {
+  siginfo_t info = {};
+  return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
+}
+
+// All but what was started by Spawn: its owner wants to know how it ended.
+void ReapEnded() {
+  siginfo_t info = {};
+  while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) {
+    if (IsSpawned(info.si_pid)) return;
+    waitpid(info.si_pid, nullptr, WNOHANG);
+    info.si_pid = 0;
+  }
+}
+
+// A process that has ended is no stranger: only its entry is left, and only we can reap it.
+bool HasStrangers() {
+  if (getpid() == 1) return true;
+  ReapEnded();
+  return HasChildren();
+}
+
+}  // namespace
+
+Custody::Custody(EventLoop& loop, std::function<void()> on_orphan_ended)
+    : loop_(loop),
+      on_orphan_ended_(std::move(on_orphan_ended)),
+      own_token_(absl::StrFormat("%016x", RandomU64())),
+      token_(Joined(std::getenv(contract::kAgentToken), own_token_)),
+      cgroup_parent_(CgroupParent()),
+      cgroup_prefix_(absl::StrCat(Cgroup::NamePrefix(), own_token_, ".")),
+      has_strangers_(HasStrangers()),
+      child_signals_(TakeSignals({SIGCHLD})),
+      guardian_(loop, own_token_, cgroup_parent_, cgroup_prefix_) {
+  CONVENE_CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
+  loop_.Watch(child_signals_.get(), [this] { OnChildSignal(); });
+}
+
+Custody::~Custody() { loop_.Forget(child_signals_.get()); }
+
+void Custody::BeginEpoch() {
+  if (cgroup_parent_.empty()) return;
+  cgroup_ = Cgroup::Create(cgroup_parent_, absl::StrCat(cgroup_prefix_, ++epochs_));
+  if (cgroup_ == nullptr) {
+    spdlog::debug("no cgroup for the workers: {} is not writable", cgroup_parent_);
+  }
+}
+
+std::atomic<pid_t>* Custody::SessionSlot(int local_rank) {
+  if (local_rank >= GuardianPage::kMostWorkers) return nullptr;
+  return &guardian_.page().sessions[local_rank];
+}
+
+ProcessTable* Custody::ChooseLeft() {
+  ReapOrphans();
+  if (!HasChildren()) return nullptr;
+  ProcessTable& table = ProcessTable::Read();
+  const pid_t self = getpid();
+  const pid_t own_session = getsid(0);
+  for (ProcessEntry& entry : table) {
+    // A process in our session was not started here: workers have sessions of their own. Reading
+    // the memory of a process in state D may hang this one too.
+    entry.chosen = entry.parent == self && entry.pid != guardian_.pid() &&
+                   entry.session != own_session &&
+                   released_.count({entry.pid, entry.start_time}) == 0 &&
+                   (!has_strangers_ ||
+                    (entry.state != 'D' && EnvironmentHolds(entry.pid, own_token_.c_str())));
+  }
+  table.ChooseDescendants();
+  bool any = false;
+  for (ProcessEntry& entry : table) {
+    entry.chosen = entry.chosen && !entry.ended();
+    any = any || entry.chosen;
+  }
+  return any ? &table : nullptr;
+}
+
+bool Custody::AnyLeft() { return ChooseLeft() != nullptr; }
+
+std::vector<std::string> Custody::NamesOfLeft() {
+  std::vector<std::string> names;
+  ProcessTable* const table = ChooseLeft();
+  if (table == nullptr) return names;
+  for (const ProcessEntry& entry : *table) {
+    if (!entry.chosen) continue;
+    // Not its command line: that stands in its memory, and reading the memory of a process that
+    // hangs in the kernel may hang this one too.
+    const auto name = ReadFile(absl::StrCat("/proc/", entry.pid, "/comm"));
+    names.push_back(absl::StrCat(name.ok() ? Utf8(absl::StripAsciiWhitespace(*name)) : "?",
+                                 " (pid ", entry.pid, ")"));
+  }
+  return names;
+}
+
+void Custody::SignalLeft(int signal, const std::function<bool(pid_t group)>& skips) {
+  ProcessTable* const table = ChooseLeft();
+  if (table == nullptr) return;
+  for (const ProcessEntry& entry : *table) {
+    if (!entry.chosen || skips(entry.group)) continue;
+    SignalProcess(entry, signal);
+    SignalProcess(entry, SIGCONT);  // One that is stopped would not see it.
+  }
+}
+
+int Custody::KillAll() {
+  if (cgroup_ != nullptr) cgroup_->Kill();
+  ProcessTable* const table = ChooseLeft();
+  if (table == nullptr) return 0;
+  int count = 0;
+  for (const ProcessEntry& entry : *table) {
+    if (!entry.chosen) continue;
+    SignalProcess(entry, SIGKILL);
+    ++count;
+  }
+  return count;
+}
+
+void Custody::Release() {
+  if (cgroup_ != nullptr) cgroup_->Release();
+  ProcessTable* const table = ChooseLeft();
+  if (table == nullptr) return;
+  for (const ProcessEntry& entry : *table) {
+    if (entry.chosen) released_.insert({entry.pid, entry.start_time});
+  }
+}
+
+void Custody::EndEpoch() { cgroup_.reset(); }
+
+void Custody::ReapOrphans() { ReapEnded(); }
+
+void Custody::OnChildSignal() {
+  signalfd_siginfo info;
+  if (read(child_signals_.get(), &info, sizeof(info)) != sizeof(info)) return;
+  ReapOrphans();
+  on_orphan_ended_();
+}
+
+}  // namespace convene::agent

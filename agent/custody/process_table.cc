@@ -1,0 +1,112 @@
+#include "agent/custody/process_table.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "agent/custody/directory_entries.h"
+#include "tools/base/unique_fd.h"
+
+namespace convene::agent {
+namespace {
+
+constexpr size_t kLongestPath = 64;  // bytes, of /proc/<pid>/<name>
+
+UniqueFd OpenOf(pid_t pid, const char* name) {
+  char path[kLongestPath];
+  std::snprintf(path, sizeof(path), "/proc/%d/%s", static_cast<int>(pid), name);
+  return UniqueFd(open(path, O_RDONLY | O_CLOEXEC));
+}
+
+// False when there is no such process.
+bool ReadEntry(pid_t pid, ProcessEntry& entry) {
+  const UniqueFd file = OpenOf(pid, "stat");
+  if (!file.valid()) return false;
+  char text[1024];
+  const ssize_t length = read(file.get(), text, sizeof(text) - 1);
+  if (length <= 0) return false;
+  text[length] = '\0';
+  // "pid (name) state parent group session ...": the name may hold anything, ')' too.
+  const char* at = std::strrchr(text, ')');
+  if (at == nullptr || at[1] == '\0') return false;
+  entry.pid = pid;
+  entry.state = at[2];
+  char* next = const_cast<char*>(at + 3);
+  entry.parent = static_cast<pid_t>(std::strtol(next, &next, 10));
+  entry.group = static_cast<pid_t>(std::strtol(next, &next, 10));
+  entry.session = static_cast<pid_t>(std::strtol(next, &next, 10));
+  for (int field = 7; field < 22; ++field) std::strtoll(next, &next, 10);
+  entry.start_time = std::strtoull(next, &next, 10);
+  entry.chosen = false;
+  return true;
+}
+
+}  // namespace
+
+ProcessTable& ProcessTable::Read() {
+  static constinit ProcessTable table;  // All zero: it costs memory only where it is filled.
+  table.count_ = 0;
+  const UniqueFd proc(open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ForEachEntry(proc.get(), [](const dirent64& found) {
+    const pid_t pid = std::atoi(found.d_name);
+    if (pid <= 0 || table.count_ == kMost) return;
+    if (ReadEntry(pid, table.entries_[table.count_])) ++table.count_;
+  });
+  std::sort(table.begin(), table.end(),
+            [](const ProcessEntry& a, const ProcessEntry& b) { return a.pid < b.pid; });
+  return table;
+}
+
+ProcessEntry* ProcessTable::Find(pid_t pid) {
+  ProcessEntry* const found =
+      std::lower_bound(begin(), end(), pid,
+                       [](const ProcessEntry& entry, pid_t wanted) { return entry.pid < wanted; });
+  return found != end() && found->pid == pid ? found : nullptr;
+}
+
+void ProcessTable::ChooseDescendants() {
+  // A child nearly always has a higher number than its parent: the first round finds all, and a
+  // second one finds nothing more.
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (ProcessEntry& entry : *this) {
+      if (entry.chosen) continue;
+      const ProcessEntry* const parent = Find(entry.parent);
+      if (parent == nullptr || !parent->chosen) continue;
+      entry.chosen = changed = true;
+    }
+  }
+}
+
+bool EnvironmentHolds(pid_t pid, const char* text) {
+  const UniqueFd file = OpenOf(pid, "environ");
+  if (!file.valid()) return false;
+  const size_t wanted = std::strlen(text);
+  char buffer[8192];
+  size_t kept = 0;  // the end of the part before: the text may lie across
+  for (;;) {
+    const ssize_t count = read(file.get(), buffer + kept, sizeof(buffer) - kept);
+    if (count <= 0) return false;
+    const size_t length = kept + static_cast<size_t>(count);
+    if (memmem(buffer, length, text, wanted) != nullptr) return true;
+    kept = std::min(length, wanted - 1);
+    std::memmove(buffer, buffer + length - kept, kept);
+  }
+}
+
+void SignalProcess(const ProcessEntry& entry, int signal) {
+  const UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, entry.pid, 0)));
+  if (!process.valid()) return;
+  // Open first, then look: from here on the descriptor names one process, whatever dies.
+  ProcessEntry now;
+  if (!ReadEntry(entry.pid, now) || now.start_time != entry.start_time) return;
+  syscall(SYS_pidfd_send_signal, process.get(), signal, nullptr, 0);
+}
+
+}  // namespace convene::agent

@@ -1,0 +1,238 @@
+#include "agent/custody/spawn.h"
+
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <linux/sched.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "agent/custody/signal_mask.h"
+#include "tools/base/check.h"
+#include "tools/base/status_macros.h"
+
+namespace convene::agent {
+namespace {
+
+// All that the child needs, made before the vfork: in the child only system calls are allowed.
+struct ChildPlan {
+  const char* program;
+  char* const* argv;
+  char* const* envp;
+  int stdin_fd;
+  int stdout_fd;
+  int stderr_fd;
+  pid_t parent;
+  const cpu_set_t* cpus;  // null: the parent's
+  size_t cpus_bytes;
+  std::atomic<pid_t>* pid_slot;
+};
+
+// Signals that the parent ignores stay ignored over execve, and blocked ones blocked: both are
+// taken back.
+void RestoreSignals() {
+  struct sigaction by_default = {};
+  by_default.sa_handler = SIG_DFL;
+  for (int signal = 1; signal < NSIG; ++signal) sigaction(signal, &by_default, nullptr);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+// Returns an errno value when it returns at all.
+int BecomeWorker(const ChildPlan& plan) {
+  if (setsid() < 0) return errno;
+  if (plan.pid_slot != nullptr) plan.pid_slot->store(getpid());
+  if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return errno;
+  // The parent may have died before the line above: then nothing would ever kill this process.
+  if (getppid() != plan.parent) return ESRCH;
+  if (plan.cpus != nullptr && sched_setaffinity(0, plan.cpus_bytes, plan.cpus) != 0) return errno;
+  if (dup2(plan.stdin_fd, STDIN_FILENO) < 0 || dup2(plan.stdout_fd, STDOUT_FILENO) < 0 ||
+      dup2(plan.stderr_fd, STDERR_FILENO) < 0) {
+    return errno;
+  }
+  // Our descriptors are close-on-exec each; a library or our own parent may have left others open.
+  // Linux before 5.11 refuses the flag.
+  syscall(SYS_close_range, 3U, ~0U, CLOSE_RANGE_CLOEXEC);
+  RestoreSignals();
+  execve(plan.program, plan.argv, plan.envp);
+  return errno;
+}
+
+[[noreturn]] void RunChild(const ChildPlan& plan, volatile int* error) {
+  *error = BecomeWorker(plan);
+  _exit(127);
+}
+
+// vfork: the child borrows this address space until its execve, so that a start costs the same
+// however large the agent has grown. In a function of its own, with nothing kept in registers
+// across the two returns.
+__attribute__((noinline)) pid_t VforkWorker(const ChildPlan& plan, volatile int* error) {
+  const pid_t pid = vfork();
+  if (pid == 0) RunChild(plan, error);
+  return pid;
+}
+
+// clone3(2), returning twice like vfork. Must be inlined: the child goes on in this very frame, and
+// would overwrite the return address of a deeper one. A negative errno value on failure.
+__attribute__((always_inline)) inline long RawClone3(clone_args* arguments) {
+#if defined(__x86_64__)
+  long result = SYS_clone3;
+  asm volatile("syscall"
+               : "+a"(result)
+               : "D"(arguments), "S"(sizeof(*arguments))
+               : "rcx", "r11", "memory", "cc");
+  return result;
+#elif defined(__aarch64__)
+  register long number asm("x8") = SYS_clone3;
+  register long result asm("x0") = reinterpret_cast<long>(arguments);
+  register long size asm("x1") = sizeof(*arguments);
+  asm volatile("svc #0" : "+r"(result) : "r"(number), "r"(size) : "memory", "cc");
+  return result;
+#else
+  (void)arguments;
+  return -ENOSYS;
+#endif
+}
+
+// The same, in another cgroup from its first moment: moving a process there later would make all
+// forks of the machine wait.
+__attribute__((noinline)) pid_t VforkWorkerInto(int cgroup_fd, const ChildPlan& plan,
+                                                volatile int* error) {
+  clone_args arguments = {};
+  arguments.flags = CLONE_VM | CLONE_VFORK | CLONE_INTO_CGROUP;
+  arguments.exit_signal = SIGCHLD;
+  arguments.cgroup = static_cast<uint64_t>(cgroup_fd);
+  const long pid = RawClone3(&arguments);
+  if (pid == 0) RunChild(plan, error);
+  return static_cast<pid_t>(pid);
+}
+
+std::set<pid_t>& Spawned() {
+  static auto* const spawned = new std::set<pid_t>;
+  return *spawned;
+}
+
+std::vector<char*> Pointers(const std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  pointers.reserve(strings.size() + 1);
+  for (const std::string& text : strings) pointers.push_back(const_cast<char*>(text.c_str()));
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+// A cpu_set_t is as long as the highest number needs.
+std::vector<cpu_set_t> CpuSet(const std::vector<int>& cpus) {
+  if (cpus.empty()) return {};
+  const int highest = *std::max_element(cpus.begin(), cpus.end());
+  std::vector<cpu_set_t> set(static_cast<size_t>(highest) / CPU_SETSIZE + 1);
+  const size_t bytes = set.size() * sizeof(cpu_set_t);
+  CPU_ZERO_S(bytes, set.data());
+  for (const int cpu : cpus) CPU_SET_S(cpu, bytes, set.data());
+  return set;
+}
+
+absl::Status ExecError(int error, const std::string& program) {
+  if (error == ENOEXEC) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("The program ", program,
+                     " is neither a binary of this machine nor a script with a \"#!\" line. Name "
+                     "its interpreter first."));
+  }
+  if (error == ENOENT) {
+    return absl::NotFoundError(absl::StrCat(
+        "The program ", program,
+        " cannot be started: it, or the interpreter that its first line names, does not exist."));
+  }
+  if (error == E2BIG) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("The program ", program,
+                     " cannot be started: arguments and environment are too long for execve."));
+  }
+  return ErrnoStatus(error, absl::StrCat("start ", program));
+}
+
+ExitStatus WaitFor(pid_t pid, int flags) {
+  siginfo_t info = {};
+  while (waitid(P_PID, pid, &info, WEXITED | flags) != 0) CONVENE_CHECK(errno == EINTR);
+  ExitStatus status;
+  if (info.si_code == CLD_EXITED) {
+    status.exit_code = info.si_status;
+  } else {
+    status.signal = info.si_status;
+    status.core_dumped = info.si_code == CLD_DUMPED;
+  }
+  return status;
+}
+
+}  // namespace
+
+absl::StatusOr<Child> Spawn(const SpawnRequest& request) {
+  const UniqueFd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!null.valid()) return ErrnoStatus(errno, "open /dev/null");
+  const std::vector<char*> argv = Pointers(request.arguments);
+  const std::vector<char*> envp = Pointers(request.environment);
+  const std::vector<cpu_set_t> cpus = CpuSet(request.cpus);
+  const ChildPlan plan = {request.program.c_str(),
+                          argv.data(),
+                          envp.data(),
+                          request.stdin_fd >= 0 ? request.stdin_fd : null.get(),
+                          request.stdout_fd,
+                          request.stderr_fd,
+                          getpid(),
+                          cpus.empty() ? nullptr : cpus.data(),
+                          cpus.size() * sizeof(cpu_set_t),
+                          request.pid_slot};
+  volatile int exec_error = 0;
+  pid_t pid = -1;
+  int fork_error = 0;
+  {
+    // No handler may run in the child while it borrows our memory.
+    const ScopedAllSignalsBlocked blocked;
+    if (request.cgroup_fd >= 0) pid = VforkWorkerInto(request.cgroup_fd, plan, &exec_error);
+    // Also when the kernel is too old, or a container forbids clone3.
+    if (pid < 0) pid = VforkWorker(plan, &exec_error);
+    fork_error = errno;
+  }
+  if (pid < 0) return ErrnoStatus(fork_error, "vfork");
+  if (exec_error != 0) {
+    if (request.pid_slot != nullptr) request.pid_slot->store(0);
+    waitpid(pid, nullptr, 0);  // It has ended: vfork returned.
+    return ExecError(exec_error, request.program);
+  }
+  Child child;
+  child.pid = pid;
+  // Not reaped yet, so the number cannot belong to another process.
+  child.pidfd.Reset(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (!child.pidfd.valid()) {
+    const absl::Status status = ErrnoStatus(errno, "pidfd_open");
+    kill(-pid, SIGKILL);
+    if (request.pid_slot != nullptr) request.pid_slot->store(0);
+    waitpid(pid, nullptr, 0);
+    return status;
+  }
+  fcntl(child.pidfd.get(), F_SETFD, FD_CLOEXEC);
+  Spawned().insert(pid);
+  return child;
+}
+
+bool IsSpawned(pid_t pid) { return Spawned().count(pid) > 0; }
+
+void Disown(pid_t pid) { Spawned().erase(pid); }
+
+ExitStatus Reap(pid_t pid) {
+  Spawned().erase(pid);
+  return WaitFor(pid, 0);
+}
+
+ExitStatus Peek(pid_t pid) { return WaitFor(pid, WNOWAIT); }
+
+}  // namespace convene::agent

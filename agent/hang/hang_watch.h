@@ -1,0 +1,88 @@
+// Watches the workers' progress pages, and tells of one that hangs, with where it stands.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agent/core/hang_detector.h"
+#include "agent/hang/progress_page.h"
+#include "agent/hang/stack_dump.h"
+#include "agent/options.h"
+#include "rendezvous/quorum/messages.h"
+#include "tools/base/event_loop.h"
+#include "tools/base/loop_timer.h"
+#include "tools/base/strong_int.h"
+
+namespace convene::agent {
+
+// Lives on the thread of its loop. Looks once a second (oftener where a limit is below 4 s), and
+// only while workers run: 128 bytes are read of each page.
+class HangWatch {
+ public:
+  struct Hang {
+    Epoch epoch;
+    int local_rank = 0;
+    int64_t pid = 0;
+    std::string why;                 // HangVerdict's
+    std::vector<std::string> lines;  // the first of where it stands; at most 20, of a debugger
+    bool is_from_debugger = false;   // false: the kernel's view alone
+  };
+  struct Listener {
+    std::function<void(Hang)> on_hang;               // once an epoch at most
+    std::function<void(const std::string&)> on_log;  // a line for the log
+  };
+
+  // `search_path`: PATH, for debuggers.
+  HangWatch(EventLoop& loop, const HangLimits& limits, std::string search_path, Listener listener);
+
+  // Makes a page for each worker of the coming epoch and gives their paths ("" where none could be
+  // made: that worker is not watched). The pages of the epoch before are gone.
+  std::vector<std::string> BeginEpoch(Epoch epoch, int first_global_rank, int world_size,
+                                      int workers);
+  // The workers run, by local rank.
+  void Watch(const std::vector<pid_t>& pids);
+  void WorkerEnded(int local_rank);
+  // The workers' output is not read for the while: a worker that waits in a write does not hang.
+  void SetPaused(bool paused) { is_paused_ = paused; }
+  // This worker hangs, whatever its page says: it is looked at and told of. False when it is no
+  // worker that runs, or one is being looked at already.
+  bool Blame(pid_t pid, const std::string& why);
+  // They are being stopped, or are gone: nobody is judged any more.
+  void EndEpoch();
+
+  // Of the slowest worker; none: no worker tells.
+  std::optional<rendezvous::WorkerProgress> Progress() const;
+
+ private:
+  std::map<int, WorkerReading> Readings() const;
+  void OnTime();
+  void BeginDump(const HangVerdict& verdict, const std::map<int, WorkerReading>& readings);
+  void OnDump(const StackDump::Result& result);
+  void Log(const std::string& line) { listener_.on_log(line); }
+
+  EventLoop& loop_;
+  const absl::Duration look_interval_;
+  const std::string search_path_;
+  const Listener listener_;
+  const std::string directory_;
+  HangDetector detector_;
+  Epoch epoch_;
+  int first_global_rank_ = 0;
+  std::map<int, std::unique_ptr<ProgressPage>> pages_;  // by local rank
+  std::map<int, pid_t> pids_;                           // of workers that run
+  LoopTimer timer_;
+  std::optional<HangVerdict> verdict_;  // of the latest look, or another's
+  bool is_blamed_by_another_ = false;   // then looks do not change it
+  bool is_paused_ = false;
+  bool has_told_of_tracing_ = false;
+  int suspect_ = -1;  // whose dump is being made
+  std::unique_ptr<StackDump> dump_;
+};
+
+}  // namespace convene::agent

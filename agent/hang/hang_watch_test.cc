@@ -1,0 +1,140 @@
+#include "agent/hang/hang_watch.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "tools/base/clock.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/unique_fd.h"
+#include "worker_runtime/contract/progress_page.h"
+
+namespace convene::agent {
+namespace {
+
+using Catch::Contains;
+
+constexpr absl::Duration kPatience = absl::Seconds(20);
+
+// Two workers that do nothing, and whose pages the test writes.
+struct Fixture {
+  explicit Fixture(absl::Duration step = absl::Milliseconds(200)) {
+    limits.step = step;
+    limits.automatic = false;
+    HangWatch::Listener listener;
+    listener.on_hang = [this](HangWatch::Hang hang) { hangs.push_back(std::move(hang)); };
+    listener.on_log = [this](const std::string& line) { log += line + "\n"; };
+    watch = std::make_unique<HangWatch>(loop, limits, "/nonexistent", listener);
+    paths = watch->BeginEpoch(Epoch(3), 8, 2, 2);
+    for (int i = 0; i < 2; ++i) {
+      pids.push_back(fork());
+      if (pids.back() == 0) {
+        alarm(60);
+        while (true) pause();
+      }
+    }
+  }
+  ~Fixture() {
+    for (const pid_t pid : pids) {
+      kill(pid, SIGKILL);
+      waitpid(pid, nullptr, 0);
+    }
+  }
+  void Tell(int local_rank, int64_t step) {
+    contract::ProgressPage page = {};
+    std::memcpy(page.magic, contract::kProgressMagic, sizeof(page.magic));
+    page.sequence = 2 * (step + 1);
+    page.step = step;
+    page.changed_at_ns = absl::ToInt64Nanoseconds(Clock::Real().Now().since_epoch());
+    std::memcpy(page.phase, "step", 4);
+    const UniqueFd file(open(paths[local_rank].c_str(), O_RDWR | O_CLOEXEC));
+    REQUIRE(pwrite(file.get(), &page, sizeof(page), 0) == sizeof(page));
+  }
+  void RunUntil(const std::function<bool()>& condition, absl::Duration patience = kPatience) {
+    const MonotonicTime end = Clock::Real().Now() + patience;
+    while (!condition() && Clock::Real().Now() < end) loop.RunOnce(end);
+  }
+  // Until the watch has seen this step of local rank 1, the slower one.
+  void TellBoth(int64_t step) {
+    Tell(0, step);
+    Tell(1, step);
+    RunUntil([&] { return watch->Progress().has_value() && watch->Progress()->step == step; });
+  }
+
+  HangLimits limits;
+  EventLoop loop;
+  std::unique_ptr<HangWatch> watch;
+  std::vector<std::string> paths;
+  std::vector<pid_t> pids;
+  std::vector<HangWatch::Hang> hangs;
+  std::string log;
+};
+
+TEST_CASE_METHOD(Fixture, "a worker that stands still is told of once, with where it stands") {
+  watch->Watch(pids);
+  TellBoth(1);
+  TellBoth(2);
+  Tell(0, 3);
+  RunUntil([&] { return !hangs.empty(); });
+  REQUIRE(hangs.size() == 1);
+  CHECK(hangs[0].local_rank == 1);
+  CHECK(hangs[0].epoch == Epoch(3));
+  CHECK(hangs[0].pid == pids[1]);
+  CHECK_THAT(hangs[0].why,
+             Contains("phase step, step 2; the others here: rank 8 at step 3 (step)"));
+  REQUIRE_FALSE(hangs[0].lines.empty());
+  CHECK_THAT(hangs[0].lines[0], Contains("rank 9 (pid "));
+  CHECK_FALSE(hangs[0].is_from_debugger);
+  CHECK_THAT(log, Contains("looking where it stands"));
+  RunUntil([&] { return hangs.size() > 1; }, absl::Milliseconds(500));
+  CHECK(hangs.size() == 1);
+}
+
+TEST_CASE_METHOD(Fixture, "nobody is judged before the workers run, nor when they are stopped") {
+  Tell(0, 1);
+  RunUntil([&] { return !hangs.empty(); }, absl::Milliseconds(400));
+  watch->Watch(pids);
+  TellBoth(2);
+  TellBoth(3);
+  CHECK(watch->Progress().has_value());
+  watch->EndEpoch();
+  CHECK_FALSE(watch->Progress().has_value());
+  RunUntil([&] { return !hangs.empty(); }, absl::Milliseconds(500));
+  CHECK(hangs.empty());
+}
+
+TEST_CASE_METHOD(Fixture, "a worker that ended is not waited for") {
+  watch->Watch(pids);
+  TellBoth(1);
+  TellBoth(2);
+  watch->WorkerEnded(0);
+  watch->WorkerEnded(1);
+  RunUntil([&] { return !hangs.empty(); }, absl::Milliseconds(500));
+  CHECK(hangs.empty());
+}
+
+TEST_CASE_METHOD(Fixture, "while nobody reads the workers' output nobody hangs") {
+  watch->Watch(pids);
+  TellBoth(1);
+  TellBoth(2);
+  watch->SetPaused(true);
+  RunUntil([&] { return !hangs.empty(); }, absl::Milliseconds(500));
+  CHECK(hangs.empty());
+  watch->SetPaused(false);
+  RunUntil([&] { return !hangs.empty(); });
+  CHECK(hangs.size() == 1);
+}
+
+TEST_CASE_METHOD(Fixture, "each epoch has pages of its own") {
+  const std::vector<std::string> before = paths;
+  paths = watch->BeginEpoch(Epoch(4), 0, 1, 2);
+  CHECK(paths[0] != before[0]);
+  CHECK(access(before[0].c_str(), F_OK) != 0);
+  CHECK(access(paths[1].c_str(), F_OK) == 0);
+}
+
+}  // namespace
+}  // namespace convene::agent

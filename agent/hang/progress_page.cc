@@ -1,0 +1,109 @@
+#include "agent/hang/progress_page.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tools/base/files.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/contract/progress_page.h"
+
+namespace convene::agent {
+namespace {
+
+constexpr char kPrefix[] = "convene-progress.";
+constexpr int kMostLookedAt = 10'000;
+// Between creating a file and locking it, another agent's sweep may take it away.
+constexpr int kTries = 3;
+constexpr int64_t kMostSteps = int64_t{1} << 53;
+
+std::string CleanPhase(const char (&bytes)[24]) {
+  std::string phase(bytes, strnlen(bytes, sizeof(bytes) - 1));
+  for (char& c : phase) {
+    if (c < ' ' || c > '~') c = '?';
+  }
+  return phase.empty() ? contract::kStepPhase : phase;
+}
+
+}  // namespace
+
+std::string ProgressPage::Directory() {
+  return access("/dev/shm", W_OK | X_OK) == 0 ? "/dev/shm" : "/tmp";
+}
+
+void ProgressPage::SweepDead(const std::string& directory) {
+  DIR* const entries = opendir(directory.c_str());
+  if (entries == nullptr) return;
+  for (int looked_at = 0; looked_at < kMostLookedAt; ++looked_at) {
+    const dirent* const entry = readdir(entries);
+    if (entry == nullptr) break;
+    if (!absl::StartsWith(entry->d_name, kPrefix)) continue;
+    const std::string path = absl::StrCat(directory, "/", entry->d_name);
+    struct stat info = {};
+    if (lstat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_uid != geteuid()) {
+      continue;
+    }
+    const UniqueFd file(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    if (file.valid() && flock(file.get(), LOCK_EX | LOCK_NB) == 0) unlink(path.c_str());
+  }
+  closedir(entries);
+}
+
+absl::StatusOr<std::unique_ptr<ProgressPage>> ProgressPage::Create(const std::string& directory) {
+  for (int i = 0; i < kTries; ++i) {
+    std::string path = absl::StrCat(directory, "/", kPrefix, "XXXXXX");
+    UniqueFd file(mkostemp(path.data(), O_CLOEXEC));
+    if (!file.valid()) return ErrnoStatus(errno, absl::StrCat("create a file in ", directory));
+    struct stat info = {};
+    if (flock(file.get(), LOCK_EX | LOCK_NB) != 0 || fstat(file.get(), &info) != 0 ||
+        info.st_nlink == 0) {
+      unlink(path.c_str());
+      continue;
+    }
+    // Made first: the page removes the file when the write fails.
+    std::unique_ptr<ProgressPage> page(new ProgressPage(path, std::move(file)));
+    // Whole, so that a worker never finds that its memory is not there.
+    std::string bytes(contract::kProgressPageBytes, '\0');
+    bytes.replace(0, sizeof(contract::ProgressPage::magic), contract::kProgressMagic);
+    CONVENE_RETURN_IF_ERROR(WriteAll(page->file_.get(), bytes, path));
+    return page;
+  }
+  return absl::UnavailableError(absl::StrCat("files in ", directory, " vanish"));
+}
+
+ProgressPage::~ProgressPage() { unlink(path_.c_str()); }
+
+std::optional<WorkerReading> ProgressPage::Read() const {
+  // By pread: a mapping of a file that its worker has truncated would kill the agent.
+  contract::ProgressPage page;
+  contract::ProgressPage again;
+  if (pread(file_.get(), &page, sizeof(page), 0) != sizeof(page) ||
+      pread(file_.get(), &again, sizeof(again), 0) != sizeof(again)) {
+    return std::nullopt;
+  }
+  if (std::memcmp(&page, &again, sizeof(page)) != 0 || page.sequence == 0 ||
+      page.sequence % 2 != 0 ||
+      std::memcmp(page.magic, contract::kProgressMagic, sizeof(page.magic)) != 0) {
+    return std::nullopt;
+  }
+  WorkerReading reading;
+  reading.step = std::clamp<int64_t>(page.step, 0, kMostSteps);
+  reading.phase = CleanPhase(page.phase);
+  reading.changed_at = MonotonicTime::FromEpoch(
+      absl::Nanoseconds(static_cast<int64_t>(std::min<uint64_t>(page.changed_at_ns, INT64_MAX))));
+  reading.tells_every_phase = (page.flags & contract::kProgressTellsEveryPhaseFlag) != 0;
+  reading.dumps_on_signal = (page.flags & contract::kProgressDumpsOnSignalFlag) != 0;
+  return reading;
+}
+
+}  // namespace convene::agent

@@ -1,0 +1,113 @@
+#include "agent/hang/progress_page.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "tools/base/files.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/testing/temp_dir.h"
+#include "worker_runtime/contract/progress_page.h"
+
+namespace convene::agent {
+namespace {
+
+// A worker that writes what it likes.
+struct Fixture {
+  Fixture() {
+    auto created = ProgressPage::Create(directory.path());
+    REQUIRE_OK(created);
+    page = *std::move(created);
+    file.Reset(open(page->path().c_str(), O_RDWR | O_CLOEXEC));
+    REQUIRE(file.valid());
+    std::memcpy(bytes.magic, contract::kProgressMagic, sizeof(bytes.magic));
+    std::memcpy(bytes.phase, "step", 4);
+    bytes.sequence = 2;
+  }
+  std::optional<WorkerReading> Write() {
+    CHECK(pwrite(file.get(), &bytes, sizeof(bytes), 0) == sizeof(bytes));
+    return page->Read();
+  }
+
+  testing::TempDir directory;
+  std::unique_ptr<ProgressPage> page;
+  UniqueFd file;
+  contract::ProgressPage bytes = {};
+};
+
+TEST_CASE_METHOD(Fixture, "a page that nobody has written to says nothing") {
+  struct stat info = {};
+  REQUIRE(fstat(file.get(), &info) == 0);
+  CHECK(info.st_size == 4096);
+  CHECK((info.st_mode & 0777) == 0600);
+  CHECK_FALSE(page->Read().has_value());
+}
+
+TEST_CASE_METHOD(Fixture, "what a worker tells is read") {
+  bytes.step = 1700;
+  bytes.changed_at_ns = 5'000'000'000;
+  bytes.flags = contract::kProgressTellsEveryPhaseFlag;
+  std::memcpy(bytes.phase, "checkpoint", 10);
+  const auto reading = Write();
+  REQUIRE(reading.has_value());
+  CHECK(reading->step == 1700);
+  CHECK(reading->phase == "checkpoint");
+  CHECK(reading->changed_at == MonotonicTime::FromEpoch(absl::Seconds(5)));
+  CHECK(reading->tells_every_phase);
+  CHECK_FALSE(reading->dumps_on_signal);
+}
+
+TEST_CASE_METHOD(Fixture, "a page that is being written to, or has lost its magic, says nothing") {
+  bytes.sequence = 3;
+  CHECK_FALSE(Write().has_value());
+  bytes.sequence = 4;
+  CHECK(Write().has_value());
+  bytes.magic[7] = '2';
+  CHECK_FALSE(Write().has_value());
+}
+
+TEST_CASE_METHOD(Fixture, "any bytes are read as something sane") {
+  std::memset(&bytes, 0xFE, sizeof(bytes));
+  std::memcpy(bytes.magic, contract::kProgressMagic, sizeof(bytes.magic));
+  auto reading = Write();
+  REQUIRE(reading.has_value());
+  CHECK(reading->step == 0);
+  CHECK(reading->phase == std::string(23, '?'));
+  bytes.step = INT64_MAX;
+  std::memset(bytes.phase, 0, sizeof(bytes.phase));
+  reading = Write();
+  CHECK(reading->step == int64_t{1} << 53);
+  CHECK(reading->phase == "step");
+}
+
+TEST_CASE_METHOD(Fixture, "a worker that truncates or removes its page harms only itself") {
+  CHECK(Write().has_value());
+  CHECK(ftruncate(file.get(), 10) == 0);
+  CHECK_FALSE(page->Read().has_value());
+  CHECK(unlink(page->path().c_str()) == 0);
+  CHECK_FALSE(page->Read().has_value());
+}
+
+TEST_CASE_METHOD(Fixture, "pages go with their agent, and those of killed agents are swept") {
+  const std::string dead = directory.File("convene-progress.dead");
+  const std::string foreign = directory.File("something-else");
+  REQUIRE_OK(WriteFileAtomic(dead, "left behind"));
+  REQUIRE_OK(WriteFileAtomic(foreign, "not ours"));
+  ProgressPage::SweepDead(directory.path());
+  CHECK(access(dead.c_str(), F_OK) != 0);
+  CHECK(access(foreign.c_str(), F_OK) == 0);
+  CHECK(access(page->path().c_str(), F_OK) == 0);
+  const std::string path = page->path();
+  page.reset();
+  CHECK(access(path.c_str(), F_OK) != 0);
+}
+
+TEST_CASE("a directory that is not there is an error") {
+  CHECK_STATUS(ProgressPage::Create("/no/such/place"), absl::StatusCode::kNotFound,
+               "/no/such/place");
+}
+
+}  // namespace
+}  // namespace convene::agent

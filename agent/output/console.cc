@@ -1,0 +1,122 @@
+#include "agent/output/console.h"
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace convene::agent {
+namespace {
+
+// Moves the cursor to the row's start and clears the row.
+constexpr absl::string_view kClearRow = "\r\033[K";
+
+}  // namespace
+
+Console::Console(EventLoop& loop, int stdout_fd, int stderr_fd, std::function<void()> on_relief)
+    : loop_(loop), on_relief_(std::move(on_relief)), out_(stdout_fd), err_(stderr_fd) {}
+
+Console::~Console() {
+  for (Sink* sink : {&out_, &err_}) {
+    if (sink->watched) loop_.Forget(sink->output.fd());
+  }
+}
+
+bool Console::Congested() const {
+  return out_.waiting.size() > kCongested || err_.waiting.size() > kCongested;
+}
+
+void Console::WriteLine(OutputStream stream, absl::string_view prefix, absl::string_view line) {
+  EndRow();
+  Sink& sink = SinkOf(stream);
+  if (in_place_.empty() || !sink.output.is_terminal()) {
+    Append(sink, prefix, line, "\n");
+  } else {
+    Append(SinkOf(in_place_stream_), kClearRow, "", "");
+    Append(sink, prefix, line, "\n");
+    Append(SinkOf(in_place_stream_), in_place_, "", "");
+  }
+}
+
+void Console::Write(OutputStream stream, absl::string_view bytes) {
+  if (!in_place_.empty()) SetInPlace(in_place_stream_, "", "");
+  Append(SinkOf(stream), bytes, "", "");
+  open_row_ = bytes.back() == '\n' ? nullptr : &SinkOf(stream);
+}
+
+void Console::EndRow() {
+  if (open_row_ != nullptr) Append(*open_row_, "\n", "", "");
+  open_row_ = nullptr;
+}
+
+void Console::SetInPlace(OutputStream stream, absl::string_view prefix, absl::string_view line) {
+  if (!IsTerminal(stream)) return;
+  EndRow();
+  std::string text = line.empty() ? std::string() : absl::StrCat(prefix, line);
+  if (text == in_place_) return;
+  in_place_ = std::move(text);
+  in_place_stream_ = stream;
+  Append(SinkOf(stream), kClearRow, in_place_, "");
+}
+
+void Console::Append(Sink& sink, absl::string_view first, absl::string_view second,
+                     absl::string_view third) {
+  if (sink.closed) return;
+  absl::StrAppend(&sink.waiting, first, second, third);
+}
+
+void Console::Flush() {
+  for (Sink* sink : {&out_, &err_}) {
+    if (!sink->watched) Flush(*sink);
+  }
+}
+
+void Console::Flush(Sink& sink) {
+  size_t done = 0;
+  while (done < sink.waiting.size()) {
+    const ssize_t n = sink.output.Write(absl::string_view(sink.waiting).substr(done));
+    if (n > 0) {
+      done += n;
+    } else if (errno == EINTR) {
+      continue;
+    } else if (errno == EAGAIN) {
+      break;
+    } else {
+      sink.closed =
+          true;  // Nobody reads any more, or the disk is full: the workers are not to suffer.
+      done = sink.waiting.size();
+    }
+  }
+  sink.waiting.erase(0, done);
+  const bool wait = !sink.waiting.empty();
+  if (wait == sink.watched) return;
+  sink.watched = wait;
+  if (wait) {
+    loop_.Watch(
+        sink.output.fd(), [this, &sink] { OnWritable(sink); }, /*writable=*/true);
+  } else {
+    loop_.Forget(sink.output.fd());
+  }
+}
+
+void Console::OnWritable(Sink& sink) {
+  const bool congested = Congested();
+  Flush(sink);
+  if (congested && !Congested()) on_relief_();
+}
+
+bool Console::Drain(absl::Duration patience) {
+  SetInPlace(in_place_stream_, "", "");
+  Flush();
+  MonotonicTime deadline = Clock::Real().Now() + patience;
+  while (true) {
+    const size_t left = out_.waiting.size() + err_.waiting.size();
+    if (left == 0) return true;
+    loop_.RunOnce(deadline);
+    const MonotonicTime now = Clock::Real().Now();
+    if (out_.waiting.size() + err_.waiting.size() < left) deadline = now + patience;
+    if (now >= deadline) return false;
+  }
+}
+
+}  // namespace convene::agent

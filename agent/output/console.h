@@ -1,0 +1,79 @@
+// The agent's own stdout and stderr, as the place where all workers' lines meet.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "tools/base/clock.h"
+#include "tools/base/event_loop.h"
+#include "tools/base/shared_output.h"
+
+namespace convene::agent {
+
+enum class OutputStream { kStdout, kStderr };
+
+// Never blocks: what a slow reader does not take waits in memory; `Congested` asks the writers to
+// pause, so that memory stays bounded. A reader that is gone costs nothing: the lines are dropped
+// (log files still get them). Lives on the thread of its loop.
+class Console {
+ public:
+  static constexpr size_t kCongested = 1 << 20;  // bytes waiting, per stream
+
+  // `on_relief` is called when Congested turns false. SIGPIPE must be ignored.
+  Console(EventLoop& loop, int stdout_fd, int stderr_fd, std::function<void()> on_relief);
+  ~Console();
+  Console(const Console&) = delete;
+  Console& operator=(const Console&) = delete;
+
+  bool IsTerminal(OutputStream stream) const { return SinkOf(stream).output.is_terminal(); }
+  bool Congested() const;
+
+  // Adds `prefix`, `line` and an end of line to what waits for Flush.
+  void WriteLine(OutputStream stream, absl::string_view prefix, absl::string_view line);
+  // The same for `bytes` as they are. Should they end within a row, the next line of another
+  // writer begins a new one.
+  void Write(OutputStream stream, absl::string_view bytes);
+  // On a terminal: `line` stands in the last row, is redrawn below the lines that follow, and stays
+  // until it is replaced
+  // ("" takes it away). Elsewhere: nothing.
+  void SetInPlace(OutputStream stream, absl::string_view prefix, absl::string_view line);
+  // Writes what the readers take now; the loop writes the rest when they are ready again.
+  void Flush();
+
+  // Waits until all is written, as long as the reader takes something at least every `patience`.
+  // False: some bytes were given up.
+  bool Drain(absl::Duration patience);
+
+ private:
+  struct Sink {
+    explicit Sink(int fd) : output(fd), closed(!output.is_open()) {}
+
+    const SharedOutput output;
+    bool closed;
+    bool watched = false;
+    std::string waiting;
+  };
+
+  Sink& SinkOf(OutputStream stream) { return stream == OutputStream::kStdout ? out_ : err_; }
+  const Sink& SinkOf(OutputStream stream) const {
+    return stream == OutputStream::kStdout ? out_ : err_;
+  }
+  static void Append(Sink& sink, absl::string_view first, absl::string_view second,
+                     absl::string_view third);
+  void Flush(Sink& sink);
+  void OnWritable(Sink& sink);
+
+  EventLoop& loop_;
+  const std::function<void()> on_relief_;
+  Sink out_;
+  Sink err_;
+  // Ends the row that Write has left open.
+  void EndRow();
+
+  OutputStream in_place_stream_ = OutputStream::kStdout;
+  std::string in_place_;  // with its prefix
+  Sink* open_row_ = nullptr;
+};
+
+}  // namespace convene::agent

@@ -1,0 +1,107 @@
+#include "agent/output/console.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <string>
+
+namespace convene::agent {
+namespace {
+
+// A console whose stdout is a pipe that this test reads when it likes.
+struct Fixture {
+  Fixture() {
+    signal(SIGPIPE, SIG_IGN);
+    int ends[2];
+    REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
+    read_end.Reset(ends[0]);
+    write_end.Reset(ends[1]);
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  }
+  std::string ReadAll() {
+    std::string text;
+    char buffer[1 << 16];
+    for (ssize_t n; (n = read(read_end.get(), buffer, sizeof(buffer))) > 0;) text.append(buffer, n);
+    return text;
+  }
+
+  EventLoop loop;
+  UniqueFd read_end;
+  UniqueFd write_end;
+};
+
+TEST_CASE_METHOD(Fixture, "lines come out with their prefix") {
+  Console console(loop, write_end.get(), STDERR_FILENO, [] {});
+  console.WriteLine(OutputStream::kStdout, "[3] ", "hello");
+  console.SetInPlace(OutputStream::kStdout, "[0] ", "10%");  // No terminal: nothing.
+  console.Flush();
+  CHECK(ReadAll() == "[3] hello\n");
+  CHECK_FALSE(console.IsTerminal(OutputStream::kStdout));
+}
+
+TEST_CASE_METHOD(Fixture, "a reader that pauses blocks nobody and loses nothing") {
+  int relieved = 0;
+  Console console(loop, write_end.get(), STDERR_FILENO, [&] { ++relieved; });
+  const std::string line(1023, 'x');
+  std::string expected;
+  for (int i = 0; i < 2000; ++i) {
+    console.WriteLine(OutputStream::kStdout, "", line);
+    expected += line + "\n";
+  }
+  console.Flush();
+  CHECK(console.Congested());
+  // The descriptor that others share is left as it was.
+  CHECK((fcntl(write_end.get(), F_GETFL) & O_NONBLOCK) == 0);
+  CHECK_FALSE(console.Drain(absl::Milliseconds(1)));
+  std::string text = ReadAll();
+  while (text.size() < expected.size()) {
+    loop.RunOnce(Clock::Real().Now() + absl::Seconds(5));
+    text += ReadAll();
+  }
+  CHECK(text == expected);
+  CHECK(relieved == 1);
+  CHECK(console.Drain(absl::Milliseconds(1)));
+}
+
+TEST_CASE_METHOD(Fixture, "a reader that is gone costs nothing") {
+  Console console(loop, write_end.get(), STDERR_FILENO, [] {});
+  read_end.Reset();
+  for (int i = 0; i < 100; ++i) console.WriteLine(OutputStream::kStdout, "", "nobody reads this");
+  CHECK(console.Drain(absl::Milliseconds(1)));
+}
+
+// A terminal whose other side this test reads.
+TEST_CASE("on a terminal a redrawn line stays below the lines that follow") {
+  UniqueFd master(posix_openpt(O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC));
+  REQUIRE(master.valid());
+  REQUIRE(grantpt(master.get()) == 0);
+  REQUIRE(unlockpt(master.get()) == 0);
+  UniqueFd terminal(open(ptsname(master.get()), O_RDWR | O_NOCTTY | O_CLOEXEC));
+  REQUIRE(terminal.valid());
+  EventLoop loop;
+  Console console(loop, terminal.get(), terminal.get(), [] {});
+  CHECK(console.IsTerminal(OutputStream::kStdout));
+  console.SetInPlace(OutputStream::kStderr, "[0] ", "10%");
+  console.WriteLine(OutputStream::kStderr, "[1] ", "hello");
+  console.SetInPlace(OutputStream::kStderr, "", "");
+  console.Flush();
+  char buffer[256];
+  const ssize_t n = read(master.get(), buffer, sizeof(buffer));
+  REQUIRE(n > 0);
+  CHECK(std::string(buffer, n) == "\r\033[K[0] 10%\r\033[K[1] hello\r\n[0] 10%\r\033[K");
+}
+
+TEST_CASE_METHOD(Fixture, "bytes as they are keep their row, and other lines begin a new one") {
+  Console console(loop, write_end.get(), write_end.get(), [] {});
+  console.Write(OutputStream::kStdout, "(Pdb) ");
+  console.Write(OutputStream::kStdout, "41\n(Pdb) ");
+  console.WriteLine(OutputStream::kStderr, "[1] ", "hello");
+  console.WriteLine(OutputStream::kStderr, "[1] ", "again");
+  console.Flush();
+  CHECK(ReadAll() == "(Pdb) 41\n(Pdb) \n[1] hello\n[1] again\n");
+}
+
+}  // namespace
+}  // namespace convene::agent

@@ -1,0 +1,21 @@
+// PURE. Of workers that ended together, whose end caused the others'.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "agent/core/machine.h"
+#include "agent/output/error_record.h"
+
+namespace convene::agent {
+
+// Brings the first cause to the front of the failures: the worker that recorded an error earliest
+// (torchrun's rule; equal seconds are told apart by the files' times), then workers that recorded
+// none, in the order of their ends, then workers that only ask to be started again (75). Workers
+// that succeeded stand before all of them.
+//
+// Fills error_lines: a worker's own record, and, for the first failure, that another one which has
+// not ended yet recorded an error before it.
+void OrderByCause(const std::map<int, ErrorRecord>& records, std::vector<WorkerExited>& ended);
+
+}  // namespace convene::agent

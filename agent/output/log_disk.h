@@ -1,0 +1,83 @@
+// The one thread that touches the log disk, so that a disk that hangs, or is full, stops nobody.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "agent/output/rotating_file.h"
+#include "tools/base/clock.h"
+#include "tools/base/event_loop.h"
+#include "tools/base/thread.h"
+#include "tools/base/unique_fd.h"
+
+namespace convene::agent {
+
+// Lives on the thread of its loop; no call waits for the disk longer than it is told to.
+//
+// A file's queue:
+//
+//   Append ──► up to kFull ──► MustWait: its writer is to pause; on_relief tells when to go on
+//              up to kMost ──► (writers that cannot pause; or all, when the disk hangs)
+//              beyond       ─► whole lines are dropped and counted
+//
+// The disk hangs when one call to it takes longer than `hangs_after`: then nobody waits any more. A
+// line in the file says how much is missing where something was dropped, or could not be written.
+class LogDisk {
+ public:
+  static constexpr size_t kFull = 1 << 20;  // bytes
+  static constexpr size_t kMost = 2 * kFull;
+  static constexpr size_t kMostInAll = 64 * kFull;  // of all files together
+
+  class File;
+
+  struct Options {
+    std::function<void()> on_relief;                     // MustWait may have turned false
+    std::function<void(const std::string&)> on_trouble;  // for the person: an error, or its end
+    absl::Duration hangs_after = absl::Seconds(1);
+  };
+
+  // Errors: no descriptors or threads to be had.
+  static absl::StatusOr<std::unique_ptr<LogDisk>> Start(EventLoop& loop, Options options);
+  // Gives up what is not written yet; Finish first.
+  ~LogDisk();
+  LogDisk(const LogDisk&) = delete;
+  LogDisk& operator=(const LogDisk&) = delete;
+
+  // Nothing is created before the first Append. Several writers of whole lines may share a file.
+  std::shared_ptr<File> Open(RotatingFile::Options options);
+  void Append(const std::shared_ptr<File>& file, absl::string_view bytes);
+  bool MustWait(const File& file);
+  // No Append follows.
+  void Close(const std::shared_ptr<File>& file);
+
+  // Runs `task` on the disk's thread, after what it does now and before what is queued. False: it
+  // has not run within `patience`, or the disk hangs; it may run yet, so it owns what it uses.
+  bool Do(std::function<void()> task, absl::Duration patience);
+
+  // Writes what is queued and compresses what is to be compressed, within `patience`. False: the
+  // disk hangs, some lines are not in their files. Nothing else may be called afterwards.
+  bool Finish(absl::Duration patience);
+
+ private:
+  struct Shared;  // what both threads use; lives as long as either
+
+  explicit LogDisk(EventLoop& loop, Options options);
+
+  absl::Status Begin();
+  void OnNews();
+  void OnTimer();
+
+  EventLoop& loop_;
+  const Options options_;
+  const std::shared_ptr<Shared> shared_;
+  UniqueFd timer_;  // runs while a writer waits: the disk may hang
+  bool timer_runs_ = false;
+  bool told_of_hang_ = false;
+  Thread thread_;
+};
+
+}  // namespace convene::agent

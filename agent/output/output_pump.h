@@ -1,0 +1,96 @@
+// One stream of one worker: from its pipe to the console, its log files and its last lines.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "agent/output/console.h"
+#include "agent/output/last_lines.h"
+#include "agent/output/line_assembler.h"
+#include "agent/output/line_prefix.h"
+#include "agent/output/log_disk.h"
+#include "agent/output/recent_lines.h"
+#include "tools/base/event_loop.h"
+#include "tools/base/unique_fd.h"
+
+namespace convene::agent {
+
+// Where a stream goes. The log disk and the recent lines outlive its pump.
+struct StreamOutput {
+  bool on_console = true;
+  // The worker has this command's terminal: it writes to a terminal of its own, and what it writes
+  // appears as it is, at once and without prefix (a prompt has no end of line).
+  bool as_terminal = false;
+  bool in_place = false;                    // redrawn lines are shown as they change, on a terminal
+  LinePrefix prefix;                        // before each line on the console and in `filtered`
+  LogDisk* disk = nullptr;                  // set when a file is
+  std::shared_ptr<LogDisk::File> file;      // gets the bytes as they are; null: none
+  std::shared_ptr<LogDisk::File> filtered;  // gets the lines with one of `filters`; null: none
+  std::vector<std::string> filters;
+  RecentLines* recent = nullptr;  // gets the lines, as this worker's; null: none
+  int rank = 0;
+  int local_rank = 0;
+};
+
+// Lives on the thread of its loop.
+class OutputPump {
+ public:
+  struct Options {
+    OutputStream stream = OutputStream::kStdout;
+    StreamOutput output;
+    std::function<void()> on_end;  // at_end has turned true; must not destroy the pump
+  };
+
+  // `console` outlives the pump. Creates the pipe, or the terminal where one can be had; errors of
+  // pipe2.
+  static absl::StatusOr<std::unique_ptr<OutputPump>> Create(EventLoop& loop, Console& console,
+                                                            Options options);
+  ~OutputPump();
+  OutputPump(const OutputPump&) = delete;
+  OutputPump& operator=(const OutputPump&) = delete;
+
+  // For the child; close it when the child has it.
+  int write_end() const { return write_end_.get(); }
+  void CloseWriteEnd() { write_end_.Reset(); }
+
+  const LastLines& last_lines() const { return last_lines_; }
+  // True once every writer has closed the pipe and all was read, or after Close.
+  bool at_end() const { return !read_end_.valid(); }
+  // The console's readers are slow (`slow`), or are no longer. A worker that goes on writing to
+  // them then waits in its write; a worker that writes little does not notice.
+  void SetConsoleSlow(bool slow);
+  // The log disk may have room again.
+  void Reconsider();
+  // Reads what is there now, whoever is slow (at most a pipe's content each: bounded).
+  void ReadAvailable();
+  // Reads what is there now, and no more after: somebody keeps the pipe open.
+  void Close();
+
+ private:
+  OutputPump(EventLoop& loop, Console& console, Options options);
+
+  // False when nothing is there now, or the pipe is at its end (which it then is).
+  bool ReadOnce();
+  void OnLine(absl::string_view line, const std::string& prefix, absl::Time now);
+  void AtEnd();
+
+  EventLoop& loop_;
+  Console& console_;
+  const OutputStream stream_;
+  StreamOutput output_;
+  const std::function<void()> on_end_;
+  UniqueFd read_end_;
+  UniqueFd write_end_;
+  bool watched_ = false;
+  bool console_slow_ = false;
+  size_t allowance_ = 0;  // bytes that may still be read while the console is slow
+  LineAssembler assembler_;
+  LastLines last_lines_;
+};
+
+}  // namespace convene::agent

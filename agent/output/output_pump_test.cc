@@ -1,0 +1,76 @@
+#include "agent/output/output_pump.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <optional>
+
+#include "tools/base/clock.h"
+#include "tools/base/testing/status_testing.h"
+
+namespace convene::agent {
+namespace {
+
+// A console that nobody reads, and pumps into it.
+struct Fixture {
+  Fixture() {
+    int ends[2];
+    REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
+    reader.Reset(ends[0]);
+    writer.Reset(ends[1]);
+    console.emplace(loop, writer.get(), writer.get(), [] {});
+  }
+  std::unique_ptr<OutputPump> Pump(StreamOutput output = {}) {
+    auto pump = OutputPump::Create(loop, *console, {OutputStream::kStdout, output, [] {}});
+    REQUIRE_OK(pump);
+    fcntl((*pump)->write_end(), F_SETFL, O_NONBLOCK);
+    return *std::move(pump);
+  }
+  // How much the pump takes of a worker that writes as much as it can, up to `most`.
+  size_t Feed(OutputPump& pump, size_t most) {
+    const std::string line = std::string(1023, 'x') + "\n";
+    size_t fed = 0;
+    while (fed < most) {
+      const ssize_t n = write(pump.write_end(), line.data(), line.size());
+      if (n > 0) {
+        fed += n;
+        continue;
+      }
+      loop.RunOnce(Clock::Real().Now());
+      if (write(pump.write_end(), "\n", 1) != 1) break;
+      ++fed;
+    }
+    return fed;
+  }
+
+  EventLoop loop;
+  UniqueFd reader;
+  UniqueFd writer;
+  std::optional<Console> console;
+};
+
+TEST_CASE_METHOD(Fixture,
+                 "who fills a slow console waits, others that write little do not notice") {
+  const auto noisy = Pump();
+  const auto quiet = Pump();
+  for (const auto* pump : {&noisy, &quiet}) (*pump)->SetConsoleSlow(true);
+  constexpr size_t kMuch = 4 << 20;
+  CHECK(Feed(*noisy, kMuch) < 512 * 1024);  // Its allowance and a pipe's content.
+  CHECK(Feed(*quiet, 32 * 1024) >= 32 * 1024);
+  loop.RunOnce(Clock::Real().Now());
+  CHECK(quiet->last_lines().Get().size() == 20);
+  for (const auto* pump : {&noisy, &quiet}) (*pump)->SetConsoleSlow(false);
+  CHECK(Feed(*noisy, kMuch) >= kMuch);
+}
+
+TEST_CASE_METHOD(Fixture, "a stream that is not on the console does not wait for it") {
+  StreamOutput output;
+  output.on_console = false;
+  const auto pump = Pump(output);
+  pump->SetConsoleSlow(true);
+  CHECK(Feed(*pump, 4 << 20) >= 4 << 20);
+}
+
+}  // namespace
+}  // namespace convene::agent

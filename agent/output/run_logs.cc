@@ -1,0 +1,208 @@
+#include "agent/output/run_logs.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "agent/output/stream_plan.h"
+#include "tools/base/files.h"
+#include "tools/base/random.h"
+#include "tools/base/status_macros.h"
+
+namespace convene::agent {
+namespace {
+
+constexpr int64_t kLargestErrorFile = 1 << 20;
+
+std::string OwnDirectory(const LogOptions& log) {
+  if (!log.directory.empty()) return "";
+  const char* parent = std::getenv("TMPDIR");
+  if (parent == nullptr || *parent == '\0') parent = "/tmp";
+  return absl::StrFormat("%s/convene_logs_%016x", parent, RandomU64());
+}
+
+std::string RunDirectory(const std::string& parent, const std::string& run_id) {
+  // A file name has at most 255 bytes.
+  return absl::StrFormat("%s/%s_%08x", parent,
+                         absl::StrReplaceAll(run_id.substr(0, 200), {{"/", "_"}}),
+                         static_cast<uint32_t>(RandomU64()));
+}
+
+// The content of a file of any kind and size that a worker may have put there; nullopt: none that
+// could be an error file.
+std::optional<std::string> ReadErrorFile(const std::string& path, absl::Time* written) {
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC));
+  struct stat info;
+  if (!file.valid() || fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode) ||
+      info.st_size > kLargestErrorFile) {
+    return std::nullopt;
+  }
+  std::string content(info.st_size, '\0');
+  const ssize_t n = read(file.get(), content.data(), content.size());
+  if (n < 0) return std::nullopt;
+  content.resize(n);
+  *written = absl::TimeFromTimespec(info.st_mtim);
+  return content;
+}
+
+}  // namespace
+
+RunLogs::RunLogs(EventLoop& loop, Options options)
+    : loop_(loop),
+      options_(std::move(options)),
+      writes_files_(WritesFiles(options_.log, options_.local_world_size)),
+      own_directory_(OwnDirectory(options_.log)),
+      run_directory_(RunDirectory(own_directory_.empty() ? options_.log.directory : own_directory_,
+                                  options_.run_id)) {}
+
+RunLogs::~RunLogs() = default;
+
+std::string RunLogs::FolderOf(int local_rank) const {
+  return absl::StrCat(attempt_directory_, "/", local_rank);
+}
+
+std::string RunLogs::ErrorFile(int local_rank) const {
+  return has_error_files_ ? FolderOf(local_rank) + "/error.json" : "";
+}
+
+absl::Status RunLogs::StartDisk() {
+  LogDisk::Options disk_options;
+  disk_options.on_relief = options_.on_relief;
+  disk_options.on_trouble = options_.on_say;
+  CONVENE_ASSIGN_OR_RETURN(disk_, LogDisk::Start(loop_, std::move(disk_options)));
+  return absl::OkStatus();
+}
+
+absl::Status RunLogs::BeginEpoch(int attempt) {
+  const bool is_first = disk_ == nullptr;
+  if (is_first) CONVENE_RETURN_IF_ERROR(StartDisk());
+  attempt_ = std::max(attempt, attempt_ + 1);
+  attempt_directory_ = absl::StrCat(run_directory_, "/attempt_", attempt_);
+  CloseFiltered();
+  const absl::Status made = MakeFolders(is_first);
+  has_error_files_ = made.ok();
+  if (is_first && made.ok() && writes_files_) {
+    options_.on_say(absl::StrCat("logs of this run: ", run_directory_));
+  }
+  if (made.ok()) return absl::OkStatus();
+  if (is_first && own_directory_.empty() &&
+      (absl::IsPermissionDenied(made) || absl::IsNotFound(made) || absl::IsInvalidArgument(made) ||
+       absl::IsAlreadyExists(made))) {
+    return absl::InvalidArgumentError(absl::StrCat("The log directory ", options_.log.directory,
+                                                   " cannot be used: ", made.message(),
+                                                   ". Name another one with --log-dir."));
+  }
+  options_.on_say(absl::StrCat("no folder for logs: ", made.message(), "; the workers run on"));
+  return absl::OkStatus();
+}
+
+void RunLogs::CloseFiltered() {
+  for (auto& filtered : filtered_) {
+    if (filtered != nullptr) disk_->Close(std::exchange(filtered, nullptr));
+  }
+}
+
+absl::Status RunLogs::MakeFolders(bool is_first) {
+  std::vector<std::string> folders;
+  for (int i = 0; i < options_.local_world_size; ++i) folders.push_back(FolderOf(i));
+  const auto status = std::make_shared<absl::Status>();
+  const bool done = disk_->Do(
+      [status, folders, own = own_directory_, is_first] {
+        if (is_first && !own.empty() && mkdir(own.c_str(), 0700) != 0) {
+          *status = ErrnoStatus(errno, absl::StrCat("create directory ", own));
+        }
+        for (const std::string& folder : folders) {
+          if (status->ok()) *status = MakeDirectories(folder);
+        }
+      },
+      kPatience);
+  if (!done) return absl::UnavailableError("the log disk hangs");
+  return *status;
+}
+
+std::shared_ptr<LogDisk::File> RunLogs::OpenFile(const std::string& path) const {
+  return disk_->Open({path, options_.log.max_file_bytes, options_.log.max_old_files});
+}
+
+StreamOutput RunLogs::OutputOf(OutputStream stream, const LineSource& source) {
+  const bool is_out = stream == OutputStream::kStdout;
+  const StreamPlan plan = PlanStream(options_.log, stream, source.local_rank);
+  StreamOutput output;
+  output.disk = disk_.get();
+  output.rank = source.rank;
+  output.local_rank = source.local_rank;
+  output.on_console = plan.on_console;
+  output.in_place = plan.on_console && source.rank == 0;
+  if (plan.has_prefix) output.prefix = LinePrefix(options_.log.prefix_template, source);
+  if (plan.in_file) {
+    output.file = OpenFile(FolderOf(source.local_rank) + (is_out ? "/stdout.log" : "/stderr.log"));
+  }
+  if (plan.filtered) {
+    std::shared_ptr<LogDisk::File>& filtered = filtered_[is_out ? 0 : 1];
+    if (filtered == nullptr) {
+      filtered = OpenFile(
+          absl::StrCat(attempt_directory_, "/filtered_", is_out ? "stdout.log" : "stderr.log"));
+    }
+    output.filtered = filtered;
+    output.filters = is_out ? options_.log.stdout_filters : options_.log.stderr_filters;
+  }
+  return output;
+}
+
+std::map<int, ErrorRecord> RunLogs::ReadErrors() {
+  if (!has_error_files_) return {};
+  const auto records = std::make_shared<std::map<int, ErrorRecord>>();
+  std::vector<std::string> paths;
+  for (int i = 0; i < options_.local_world_size; ++i) paths.push_back(ErrorFile(i));
+  const bool done = disk_->Do(
+      [records, paths] {
+        for (size_t i = 0; i < paths.size(); ++i) {
+          absl::Time written;
+          const auto content = ReadErrorFile(paths[i], &written);
+          if (!content.has_value()) continue;
+          auto record = ParseErrorRecord(*content);
+          if (!record.has_value()) continue;
+          record->written = written;
+          record->path = paths[i];
+          records->emplace(static_cast<int>(i), *std::move(record));
+        }
+      },
+      kPatience);
+  return done ? *records : std::map<int, ErrorRecord>();
+}
+
+void RunLogs::HandOnError(int local_rank, int error_code, const std::string& path) {
+  if (!has_error_files_) return;
+  const auto status = std::make_shared<absl::Status>();
+  const bool done = disk_->Do(
+      [status, from = ErrorFile(local_rank), error_code, path] {
+        absl::Time written;
+        const auto content = ReadErrorFile(from, &written);
+        if (content.has_value())
+          *status = WriteFileAtomic(path, WithErrorCode(*content, error_code));
+      },
+      kPatience);
+  if (done && status->ok()) return;
+  options_.on_say(absl::StrCat("$TORCHELASTIC_ERROR_FILE is not written: ",
+                               done ? status->message() : "the disk hangs"));
+}
+
+bool RunLogs::Finish(absl::Duration patience, bool keeps_errors) {
+  if (disk_ == nullptr) return true;
+  CloseFiltered();
+  if (!own_directory_.empty() && !writes_files_ && !keeps_errors) {
+    disk_->Do([own = own_directory_] { RemoveTree(own).IgnoreError(); }, kPatience);
+  }
+  return disk_->Finish(patience);
+}
+
+}  // namespace convene::agent

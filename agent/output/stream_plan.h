@@ -1,0 +1,46 @@
+// PURE. Where a worker's streams go, and what it reads. Of output: torchrun's --redirects, --tee,
+// --local-ranks-filter and --duplicate-{stdout,stderr}-filters, to the letter.
+#pragma once
+
+#include <optional>
+
+#include "agent/options.h"
+#include "agent/output/console.h"
+
+namespace convene::agent {
+
+//   redirected | teed | shown ranks have it | others
+//   no         | no   | console             | nowhere
+//   yes        | no   | file                | file
+//   either     | yes  | file and console    | file
+struct StreamPlan {
+  bool on_console = true;
+  bool has_prefix = true;
+  bool in_file = false;
+  bool filtered = false;  // lines are also looked at for the duplicate filters: teed and shown
+};
+
+StreamPlan PlanStream(const LogOptions& options, OutputStream stream, int local_rank);
+
+// This command's stdin.
+struct InputFacts {
+  bool is_open = false;
+  bool is_terminal = false;
+  bool in_foreground = false;  // the shell lets this command read from its terminal
+};
+
+enum class WorkerInput {
+  kNothing,   // /dev/null
+  kShared,    // a pipe or a file: this command's own, as under torchrun
+  kTerminal,  // this command's own, and this worker is the only one that reads it
+};
+
+// A terminal is for one worker: the only one, or `debug_rank`. Several would each get a part of
+// what is typed. Ctrl-C in it stays this command's: workers are in sessions of their own.
+WorkerInput PlanInput(const InputFacts& own, int local_rank, int local_world_size,
+                      std::optional<int> debug_rank);
+
+// Whether any worker has a log file.
+bool WritesFiles(const LogOptions& options, int local_world_size);
+
+}  // namespace convene::agent

@@ -1,0 +1,78 @@
+#include "agent/workers/environment.h"
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "worker_runtime/contract/names.h"
+
+namespace convene::agent {
+std::vector<std::string> WorkerEnvironment(const std::map<std::string, std::string>& inherited,
+                                           const std::map<std::string, std::string>& extra,
+                                           const WorkerPlace& place) {
+  std::map<std::string, std::string> table = MergedEnvironment(inherited, extra);
+  if (place.local_world_size > 1) table.try_emplace(contract::kOmpNumThreads, "1");
+  table.try_emplace(contract::kNcclAsyncErrorHandling, "1");
+
+  const rendezvous::Assignment& assignment = place.assignment;
+  table[contract::kRank] = absl::StrCat(assignment.first_global_rank + place.local_rank);
+  table[contract::kLocalRank] = absl::StrCat(place.virtual_local_rank ? 0 : place.local_rank);
+  table[contract::kGroupRank] = absl::StrCat(assignment.group_rank);
+  table[contract::kRoleRank] = absl::StrCat(assignment.first_role_rank + place.local_rank);
+  table[contract::kRoleName] = place.role;
+  table[contract::kWorldSize] = absl::StrCat(assignment.world_size);
+  table[contract::kLocalWorldSize] = absl::StrCat(place.local_world_size);
+  table[contract::kGroupWorldSize] = absl::StrCat(assignment.group_world_size);
+  table[contract::kRoleWorldSize] = absl::StrCat(assignment.role_world_size);
+  table[contract::kMasterAddr] = assignment.store_host;
+  table[contract::kMasterPort] = absl::StrCat(assignment.store_port);
+  table[contract::kRestartCount] = absl::StrCat(assignment.restart_count);
+  table[contract::kMaxRestarts] = absl::StrCat(assignment.max_restarts);
+  table[contract::kRunId] = place.run_id;
+  // "True": the agent of group rank 0 serves the store, and every rank, 0 too, is a client of it.
+  table[contract::kUseAgentStore] = place.shares_agent_store ? "True" : "False";
+  if (!place.timer_file.empty()) table[contract::kTimerFile] = place.timer_file;
+  table[contract::kErrorFile] = place.error_file;
+  table[contract::kEpoch] = absl::StrCat(place.epoch.value());
+  // An outer agent's variables mean nothing here.
+  table.erase(contract::kSession);
+  table.erase(contract::kTerminal);
+  table.erase(contract::kProgress);
+  table.erase(contract::kNodeLocalRank);
+  if (place.virtual_local_rank) {
+    table[contract::kNodeLocalRank] = absl::StrCat(place.local_rank);
+  }
+  for (const auto& [name, value] : place.devices) table[name] = value;
+  if (!place.progress_path.empty()) table[contract::kProgress] = place.progress_path;
+  if (!place.session_path.empty()) table[contract::kSession] = place.session_path;
+  if (!place.agent_token.empty()) table[contract::kAgentToken] = place.agent_token;
+  if (place.terminal) table[contract::kTerminal] = "1";
+
+  return EnvironmentStrings(table);
+}
+
+std::map<std::string, std::string> MergedEnvironment(
+    const std::map<std::string, std::string>& inherited,
+    const std::map<std::string, std::string>& extra) {
+  std::map<std::string, std::string> table = inherited;
+  for (const auto& [name, value] : extra) table[name] = value;
+  return table;
+}
+
+std::vector<std::string> EnvironmentStrings(const std::map<std::string, std::string>& table) {
+  std::vector<std::string> strings;
+  strings.reserve(table.size());
+  for (const auto& [name, value] : table) strings.push_back(absl::StrCat(name, "=", value));
+  return strings;
+}
+
+std::map<std::string, std::string> ParseEnvironment(const char* const* strings) {
+  std::map<std::string, std::string> table;
+  for (; *strings != nullptr; ++strings) {
+    const char* equals = std::strchr(*strings, '=');
+    if (equals == nullptr || equals == *strings) continue;
+    table.try_emplace(std::string(*strings, equals - *strings), equals + 1);
+  }
+  return table;
+}
+
+}  // namespace convene::agent

@@ -1,0 +1,108 @@
+#include "agent/workers/environment.h"
+
+#include <catch2/catch.hpp>
+
+#include "absl/strings/str_join.h"
+
+namespace convene::agent {
+namespace {
+
+WorkerPlace Place() {
+  WorkerPlace place;
+  place.assignment.group_rank = 1;
+  place.assignment.group_world_size = 2;
+  place.assignment.first_global_rank = 4;
+  place.assignment.world_size = 8;
+  place.assignment.first_role_rank = 1;
+  place.assignment.role_world_size = 5;
+  place.assignment.store_host = "node1";
+  place.assignment.store_port = 7000;
+  place.assignment.restart_count = 2;
+  place.assignment.max_restarts = 3;
+  place.epoch = Epoch(9);
+  place.local_rank = 3;
+  place.local_world_size = 4;
+  place.run_id = "job";
+  place.role = "trainer";
+  place.session_path = "/run/x/session";
+  place.error_file = "/logs/error.json";
+  return place;
+}
+
+TEST_CASE("a worker is told its place in torchrun's words and in ours") {
+  CHECK(absl::StrJoin(WorkerEnvironment({}, {}, Place()), "\n") ==
+        "CONVENE_EPOCH=9\n"
+        "CONVENE_SESSION=/run/x/session\n"
+        "GROUP_RANK=1\n"
+        "GROUP_WORLD_SIZE=2\n"
+        "LOCAL_RANK=3\n"
+        "LOCAL_WORLD_SIZE=4\n"
+        "MASTER_ADDR=node1\n"
+        "MASTER_PORT=7000\n"
+        "OMP_NUM_THREADS=1\n"
+        "RANK=7\n"
+        "ROLE_NAME=trainer\n"
+        "ROLE_RANK=4\n"
+        "ROLE_WORLD_SIZE=5\n"
+        "TORCHELASTIC_ERROR_FILE=/logs/error.json\n"
+        "TORCHELASTIC_MAX_RESTARTS=3\n"
+        "TORCHELASTIC_RESTART_COUNT=2\n"
+        "TORCHELASTIC_RUN_ID=job\n"
+        "TORCHELASTIC_USE_AGENT_STORE=True\n"
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING=1\n"
+        "WORLD_SIZE=8");
+}
+
+TEST_CASE("the person's settings are kept, the place in the job is not theirs to set") {
+  const std::vector<std::string> environment = WorkerEnvironment(
+      {{"PATH", "/bin"}, {"RANK", "77"}, {"CONVENE_TERMINAL", "1"}, {"OMP_NUM_THREADS", "6"}},
+      {{"PATH", "/opt/bin"}, {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"}}, Place());
+  const std::string text = absl::StrJoin(environment, "\n");
+  CHECK_THAT(text, Catch::Contains("PATH=/opt/bin\n") && Catch::Contains("\nRANK=7\n") &&
+                       Catch::Contains("OMP_NUM_THREADS=6\n") &&
+                       Catch::Contains("TORCH_NCCL_ASYNC_ERROR_HANDLING=0\n") &&
+                       !Catch::Contains("CONVENE_TERMINAL"));
+}
+
+TEST_CASE("the role is the job's, not one inherited from an outer agent") {
+  const std::string text =
+      absl::StrJoin(WorkerEnvironment({{"ROLE_NAME", "outer"}}, {}, Place()), "\n");
+  CHECK_THAT(text, Catch::Contains("\nROLE_NAME=trainer\n"));
+}
+
+TEST_CASE("a single worker keeps all its threads, a terminal is announced") {
+  WorkerPlace place = Place();
+  place.local_rank = 0;
+  place.local_world_size = 1;
+  place.terminal = true;
+  const std::string text = absl::StrJoin(WorkerEnvironment({}, {}, place), "\n");
+  CHECK_THAT(text, !Catch::Contains("OMP_NUM_THREADS") && Catch::Contains("CONVENE_TERMINAL=1\n"));
+}
+
+TEST_CASE("a worker with a virtual local rank still knows its own, and sees its own device") {
+  WorkerPlace place = Place();
+  place.virtual_local_rank = true;
+  place.devices = {{"CUDA_VISIBLE_DEVICES", "7"}};
+  place.progress_path = "/dev/shm/page";
+  const std::string text =
+      absl::StrJoin(WorkerEnvironment({{"CUDA_VISIBLE_DEVICES", "6,7"}}, {}, place), "\n");
+  CHECK_THAT(text, Catch::Contains("\nLOCAL_RANK=0\n") &&
+                       Catch::Contains("CONVENE_LOCAL_RANK=3\n") &&
+                       Catch::Contains("CUDA_VISIBLE_DEVICES=7\n") &&
+                       Catch::Contains("CONVENE_PROGRESS=/dev/shm/page\n"));
+}
+
+TEST_CASE("an outer agent's page and local rank mean nothing to a worker") {
+  const std::string text = absl::StrJoin(
+      WorkerEnvironment({{"CONVENE_PROGRESS", "/outer"}, {"CONVENE_LOCAL_RANK", "5"}}, {}, Place()),
+      "\n");
+  CHECK_THAT(text, !Catch::Contains("CONVENE_PROGRESS") && !Catch::Contains("CONVENE_LOCAL_RANK"));
+}
+
+TEST_CASE("an environment block is read as getenv reads it") {
+  const char* const strings[] = {"A=1", "no equals", "B=x=y", "A=2", "=odd", nullptr};
+  CHECK(ParseEnvironment(strings) == std::map<std::string, std::string>{{"A", "1"}, {"B", "x=y"}});
+}
+
+}  // namespace
+}  // namespace convene::agent

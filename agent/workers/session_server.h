@@ -1,0 +1,87 @@
+// The agent's end of its workers' sessions (worker_runtime/contract/names.h tells the words).
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "tools/base/event_loop.h"
+#include "tools/base/strong_int.h"
+#include "tools/base/unique_fd.h"
+
+namespace convene::agent {
+
+// A Unix stream socket in a directory that only this user can enter. A file in it is locked (flock)
+// as long as the server lives: a directory whose lock is free belongs to an agent that was killed,
+// and the next agent of this user removes it. Lives on the thread of its loop.
+//
+// Without descriptors to spare a worker is turned away at once: it then goes without a session.
+class SessionServer {
+ public:
+  // `on_open` is called with the local rank of a worker of the present epoch that opened its
+  // session. The directory stands in `parent` ($XDG_RUNTIME_DIR), or in /tmp when that is "" or not
+  // usable; it is removed with the server.
+  static absl::StatusOr<std::unique_ptr<SessionServer>> Start(EventLoop& loop,
+                                                              const std::string& parent,
+                                                              std::function<void(int)> on_open);
+  ~SessionServer();
+  SessionServer(const SessionServer&) = delete;
+  SessionServer& operator=(const SessionServer&) = delete;
+
+  const std::string& path() const { return path_; }  // CONVENE_SESSION; shorter than 108 bytes
+
+  // Beside it, and swept with it: where the FIFO of timer_file.h may be.
+  std::string timers_path() const;
+
+  // Ends all sessions; from now on only workers of `epoch` with a local rank below
+  // `local_world_size` are let in.
+  void BeginEpoch(Epoch epoch, int local_world_size);
+  bool IsOpen(int local_rank) const { return sessions_.count(local_rank) > 0; }
+  // Takes in what workers have said up to now, without waiting. For the end of one: its hello may
+  // stand unread behind it.
+  void HearAll();
+  // "`word` `why`" to every open session. A worker that does not read loses its session.
+  void SendToAll(absl::string_view word, absl::string_view why);
+
+ private:
+  struct Guest {  // connected, has not said hello yet
+    UniqueFd socket;
+    std::string received;
+  };
+
+  SessionServer(EventLoop& loop, std::function<void(int)> on_open)
+      : loop_(loop), on_open_(std::move(on_open)) {}
+
+  absl::Status Listen(const std::string& parent);
+  absl::Status Bind(const std::string& parent);
+  void RemoveDirectory();
+  // Accepts one connection only to close it, with the descriptor that was kept for that.
+  void TurnAway();
+  void OnConnection() { Accept(); }
+  // False when no connection was waiting, or none could be taken in.
+  bool Accept();
+  void OnGuest(int fd);
+  void OnSession(int local_rank);
+  // The local rank that `line` announces, -1 when it is no hello of this epoch.
+  int ReadHello(absl::string_view line) const;
+  void Drop(UniqueFd& socket);
+
+  EventLoop& loop_;
+  const std::function<void(int)> on_open_;
+  std::string directory_;
+  std::string path_;
+  UniqueFd lock_;
+  UniqueFd listener_;
+  bool is_listening_ = false;  // the loop watches the listener
+  UniqueFd spare_;             // given up to turn a worker away when there is no other
+  Epoch epoch_;
+  int local_world_size_ = 0;
+  std::map<int, Guest> guests_;       // by descriptor
+  std::map<int, UniqueFd> sessions_;  // by local rank
+};
+
+}  // namespace convene::agent

@@ -1,0 +1,287 @@
+#include "agent/workers/worker_group.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/status_macros.h"
+#include "tools/base/text.h"
+
+namespace convene::agent {
+namespace {
+
+// How long the output of workers that have ended may be held open by a process that does not come
+// from them.
+constexpr absl::Duration kDrainTime = absl::Milliseconds(200);
+// Named in one line of the log.
+constexpr size_t kMostNamed = 5;
+
+bool IsEmpty(pid_t group) { return kill(-group, 0) != 0 && errno == ESRCH; }
+
+}  // namespace
+
+WorkerGroup::WorkerGroup(EventLoop& loop, Console& console, Custody& custody,
+                         const LeftoverOptions& leftovers, Listener listener)
+    : loop_(loop),
+      console_(console),
+      custody_(custody),
+      leftovers_(leftovers),
+      listener_(std::move(listener)),
+      plan_(leftovers) {}
+
+WorkerGroup::~WorkerGroup() {
+  if (gone_) return;
+  for (const auto& member : members_) {
+    if (!member->group_killed) KillGroup(*member);
+    if (!member->running) continue;
+    loop_.Forget(member->pidfd.get());
+    // Not waited for: a process that hangs in the kernel would hang us. It dies with the agent at
+    // the latest.
+    Disown(member->pid);
+  }
+  custody_.KillAll();
+  custody_.EndEpoch();
+}
+
+absl::Status WorkerGroup::Start(const std::string& program,
+                                const std::vector<std::string>& arguments,
+                                const std::vector<Worker>& workers) {
+  custody_.BeginEpoch();
+  absl::Status status;
+  for (size_t i = 0; i < workers.size() && status.ok(); ++i) {
+    status = StartOne(program, arguments, workers[i], static_cast<int>(i));
+  }
+  if (members_.empty()) EndEpoch();
+  return status;
+}
+
+absl::Status WorkerGroup::StartOne(const std::string& program,
+                                   const std::vector<std::string>& arguments, const Worker& worker,
+                                   int local_rank) {
+  auto member = std::make_unique<Member>();
+  member->local_rank = local_rank;
+  const auto make_pump = [&](OutputStream stream, const StreamOutput& output) {
+    return OutputPump::Create(loop_, console_, {stream, output, [this] { CheckGone(); }});
+  };
+  CONVENE_ASSIGN_OR_RETURN(member->out, make_pump(OutputStream::kStdout, worker.out));
+  CONVENE_ASSIGN_OR_RETURN(member->err, make_pump(OutputStream::kStderr, worker.err));
+  SpawnRequest request;
+  request.program = program;
+  request.arguments = arguments;
+  request.environment = worker.environment;
+  request.stdin_fd = worker.input_fd;
+  request.stdout_fd = member->out->write_end();
+  request.stderr_fd = member->err->write_end();
+  request.cpus = worker.cpus;
+  request.cgroup_fd = custody_.cgroup_fd();
+  request.pid_slot = custody_.SessionSlot(local_rank);
+  CONVENE_ASSIGN_OR_RETURN(Child child, Spawn(request));
+  member->out->CloseWriteEnd();
+  member->err->CloseWriteEnd();
+  member->pid = child.pid;
+  member->pidfd = std::move(child.pidfd);
+  member->running = true;
+  Member& started = *member;
+  loop_.Watch(started.pidfd.get(), [this, &started] { OnEnded(started); });
+  members_.push_back(std::move(member));
+  return absl::OkStatus();
+}
+
+void WorkerGroup::OnEnded(Member& member) {
+  const ExitStatus peeked = Peek(member.pid);
+  const bool is_well = !stopping_ && peeked.signal == 0 && peeked.exit_code == 0;
+  // Before the leader is reaped: until then nobody else can have its group's number.
+  if (!stopping_ && !is_well) TellGroup(member, SIGTERM);
+  member.ended_in_stop = stopping_;
+  all_well_ = all_well_ && is_well;
+  loop_.Forget(member.pidfd.get());
+  member.pidfd.Reset();
+  if (auto* const slot = custody_.SessionSlot(member.local_rank)) slot->store(0);
+  const ExitStatus status = Reap(member.pid);
+  custody_.ReapOrphans();
+  NoteEmptyGroups();
+  member.out->ReadAvailable();
+  member.err->ReadAvailable();
+  member.out->SetConsoleSlow(false);
+  member.err->SetConsoleSlow(false);
+  // A worker says on stderr why it dies: those lines belong to its end.
+  listener_.on_exit(Exit{member.local_rank, member.pid, status, last_log_lines(member.local_rank)});
+  member.running = false;
+  CheckGone();
+}
+
+void WorkerGroup::KillGroup(Member& member) {
+  kill(-member.pid, SIGKILL);
+  member.group_killed = true;
+}
+
+void WorkerGroup::TellGroup(Member& member, int signal) {
+  if (member.group_killed || std::exchange(member.told, signal) == signal) return;
+  kill(-member.pid, signal);
+  kill(-member.pid, SIGCONT);  // One that is stopped would not see it.
+}
+
+void WorkerGroup::CheckGone() {
+  if (gone_) return;
+  LeftoverFacts facts;
+  for (const auto& member : members_) {
+    if (member->running) return;
+    const bool is_open = !member->out->at_end() || !member->err->at_end();
+    if (is_open && member->ended_in_stop && !member->group_killed) return;  // Until Kill.
+    facts.output_open = facts.output_open || is_open;
+  }
+  facts.any_left = custody_.AnyLeft();
+  facts.all_well = all_well_ && !stopping_;
+  NoteEmptyGroups();
+  const MonotonicTime now = Clock::Real().Now();
+  switch (plan_.Next(facts, now)) {
+    case LeftoverDeed::kWait:
+      return;
+    case LeftoverDeed::kAnnounce:
+      return SayLeft(absl::StrCat("the workers have ended; what they started may go on for up to ",
+                                  absl::FormatDuration(leftovers_.grace), " (--leftover-grace)"));
+    case LeftoverDeed::kAsk:
+      return Ask();
+    case LeftoverDeed::kKill:
+      SayLeft(absl::StrCat("killing what the workers left behind, still there ",
+                           absl::FormatDuration(LeftoverPlan::kAskedTime), " after SIGTERM"));
+      custody_.KillAll();
+      return;
+    case LeftoverDeed::kKillMore:
+      custody_.KillAll();
+      return;
+    case LeftoverDeed::kGiveUp:
+      SayLeft(absl::StrCat("what the workers left behind is still there ",
+                           absl::FormatDuration(LeftoverPlan::kKillTime),
+                           " after SIGKILL: it hangs in the kernel (state D in `ps`), or is "
+                           "another user's"));
+      return EndEpoch();
+    case LeftoverDeed::kRelease:
+      SayLeft("the workers have ended; what they started is left alone, as under torchrun");
+      custody_.Release();
+      return EndEpoch();
+    case LeftoverDeed::kDone:
+      // A cgroup may know of more, and something may have been born meanwhile.
+      if (custody_.KillAll() > 0) return;
+      if (!facts.output_open) return EndEpoch();
+      // Held by a process that does not come from the workers.
+      for (const auto& member : members_) {
+        member->drain_deadline = std::min(member->drain_deadline, now + kDrainTime);
+      }
+      return;
+  }
+}
+
+void WorkerGroup::Ask() {
+  if (all_well_ && !stopping_) SayLeft("--leftover-grace is over: ending what the workers left");
+  for (const auto& member : members_) {
+    member->out->SetConsoleSlow(false);
+    member->err->SetConsoleSlow(false);
+  }
+  custody_.SignalLeft(SIGTERM, [this](pid_t group) {
+    return std::any_of(members_.begin(), members_.end(), [&](const auto& member) {
+      return member->pid == group && member->told == SIGTERM;
+    });
+  });
+}
+
+void WorkerGroup::SayLeft(const std::string& what) {
+  const std::vector<std::string> names = custody_.NamesOfLeft();
+  if (!names.empty()) listener_.on_say(absl::StrCat(what, ": ", JoinCapped(names, kMostNamed)));
+}
+
+void WorkerGroup::EndEpoch() {
+  gone_ = true;
+  for (const auto& member : members_) {
+    member->group_killed = true;  // From now on its number may become a stranger's.
+    member->out->Close();
+    member->err->Close();
+  }
+  custody_.EndEpoch();
+  listener_.on_gone();
+}
+
+void WorkerGroup::Stop(int signal, const std::function<bool(int)>& chosen) {
+  stopping_ = true;
+  for (const auto& member : members_) {
+    if (chosen(member->local_rank)) TellGroup(*member, signal);
+  }
+  CheckGone();  // Processes that were left to finish their work are now to end.
+}
+
+void WorkerGroup::PassOn(int signal) {
+  for (const auto& member : members_) {
+    if (!member->group_killed) kill(-member->pid, signal);
+  }
+}
+
+void WorkerGroup::NoteEmptyGroups() {
+  for (const auto& member : members_) {
+    const bool is_reaped = !member->pidfd.valid();
+    if (is_reaped && !member->group_killed) member->group_killed = IsEmpty(member->pid);
+  }
+}
+
+void WorkerGroup::OnOrphanEnded() {
+  NoteEmptyGroups();
+  CheckGone();
+}
+
+void WorkerGroup::Kill() {
+  SayLeft("killing");
+  for (const auto& member : members_) {
+    if (!member->group_killed) KillGroup(*member);
+  }
+  custody_.KillAll();
+}
+
+void WorkerGroup::SetPaused(bool paused) {
+  for (const auto& member : members_) {
+    if (!member->running && !plan_.is_finishing()) continue;
+    member->out->SetConsoleSlow(paused);
+    member->err->SetConsoleSlow(paused);
+  }
+}
+
+void WorkerGroup::OnDiskRelief() {
+  for (const auto& member : members_) {
+    member->out->Reconsider();
+    member->err->Reconsider();
+  }
+}
+
+MonotonicTime WorkerGroup::next_deadline() const {
+  MonotonicTime next = MonotonicTime::InfiniteFuture();
+  if (gone_) return next;
+  next = plan_.deadline();
+  for (const auto& member : members_) next = std::min(next, member->drain_deadline);
+  return next;
+}
+
+void WorkerGroup::OnTime(MonotonicTime now) {
+  for (const auto& member : members_) {
+    if (now < member->drain_deadline) continue;
+    member->drain_deadline = MonotonicTime::InfiniteFuture();
+    member->out->Close();
+    member->err->Close();
+  }
+  if (now >= plan_.deadline()) CheckGone();
+}
+
+std::vector<pid_t> WorkerGroup::pids() const {
+  std::vector<pid_t> pids;
+  for (const auto& member : members_) pids.push_back(member->pid);
+  return pids;
+}
+
+std::vector<std::string> WorkerGroup::last_log_lines(int local_rank) const {
+  const Member& member = *members_.at(local_rank);
+  std::vector<std::string> lines = member.err->last_lines().Get();
+  return lines.empty() ? member.out->last_lines().Get() : lines;
+}
+
+}  // namespace convene::agent

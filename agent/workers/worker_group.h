@@ -1,0 +1,133 @@
+// The worker processes of one epoch on this node.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "agent/core/exit_classifier.h"
+#include "agent/core/leftovers.h"
+#include "agent/custody/custody.h"
+#include "agent/custody/spawn.h"
+#include "agent/options.h"
+#include "agent/output/console.h"
+#include "agent/output/output_pump.h"
+#include "tools/base/clock.h"
+#include "tools/base/event_loop.h"
+
+namespace convene::agent {
+
+// A worker's life:
+//
+//   running ──leader ended──► draining ──output at its end, nothing left──► gone
+//
+// When a leader fails by itself, the rest of its process group gets TERM; when it ends with 0, the
+// rest goes on with its work. When it ends after Stop, the rest of its group has until Kill to
+// finish (a shell that died of the signal while the program it started still saves), as long as it
+// holds the output. When the last leader has ended, LeftoverPlan (agent/core/leftovers.h) says
+// what becomes of all that any of them left anywhere. on_gone waits until it is dead, so that what
+// it held (a GPU's memory, a port) is free for the next epoch.
+//
+// Lives on the thread of its loop, which is the main one (spawn.h says why).
+class WorkerGroup {
+ public:
+  struct Worker {
+    std::vector<std::string> environment;
+    int input_fd = -1;  // SpawnRequest's
+    StreamOutput out;
+    StreamOutput err;
+    std::vector<int> cpus;  // SpawnRequest's
+  };
+  struct Exit {
+    int local_rank = 0;
+    pid_t pid = 0;
+    ExitStatus status;
+    std::vector<std::string> last_log_lines;  // of stderr; of stdout when that is empty
+  };
+  struct Listener {
+    std::function<void(Exit)> on_exit;               // a leader ended; what it wrote has been read
+    std::function<void()> on_gone;                   // the last worker is gone; once
+    std::function<void(const std::string&)> on_say;  // a line for the person
+  };
+
+  // The listener's functions must not destroy the group.
+  WorkerGroup(EventLoop& loop, Console& console, Custody& custody, const LeftoverOptions& leftovers,
+              Listener listener);
+  // Kills what is left and reaps it.
+  ~WorkerGroup();
+  WorkerGroup(const WorkerGroup&) = delete;
+  WorkerGroup& operator=(const WorkerGroup&) = delete;
+
+  // Spawns worker i of `workers` as local rank i. After an error (as Spawn's) those before it run:
+  // Stop or Kill them, on_gone follows (also when there was none). Call once.
+  absl::Status Start(const std::string& program, const std::vector<std::string>& arguments,
+                     const std::vector<Worker>& workers);
+
+  // `signal` to every process of the groups of the workers that `chosen` names (by local rank), but
+  // not to a group that has had it before.
+  void Stop(int signal, const std::function<bool(int)>& chosen);
+  // SIGKILL to all that is left.
+  void Kill();
+  // `signal` to every process of every group; changes nothing else.
+  void PassOn(int signal);
+  // Custody's on_orphan_ended.
+  void OnOrphanEnded();
+
+  // The console's readers are slow: let the workers wait, or go on.
+  void SetPaused(bool paused);
+  // The log disk may have room again for the output of workers that wait for it.
+  void OnDiskRelief();
+
+  MonotonicTime next_deadline() const;
+  void OnTime(MonotonicTime now);
+
+  bool gone() const { return gone_; }
+  std::vector<pid_t> pids() const;  // by local rank
+  // As Exit's, up to now. REQUIRES: the worker was started.
+  std::vector<std::string> last_log_lines(int local_rank) const;
+
+ private:
+  struct Member {
+    int local_rank = 0;
+    pid_t pid = -1;
+    UniqueFd pidfd;
+    std::unique_ptr<OutputPump> out;
+    std::unique_ptr<OutputPump> err;
+    bool running = false;  // the leader has not ended
+    bool ended_in_stop = false;
+    int told = 0;               // the last signal that its group got; 0: none
+    bool group_killed = false;  // or nobody was left in it
+    MonotonicTime drain_deadline = MonotonicTime::InfiniteFuture();
+  };
+
+  absl::Status StartOne(const std::string& program, const std::vector<std::string>& arguments,
+                        const Worker& worker, int local_rank);
+  void OnEnded(Member& member);
+  void KillGroup(Member& member);
+  void TellGroup(Member& member, int signal);
+  // To be called whenever an orphan has been reaped: the number of a group that is gone may become
+  // a stranger's, which must get no signal of ours.
+  void NoteEmptyGroups();
+  // Once all workers have ended: does what the plan says about what they left, then ends the epoch.
+  void CheckGone();
+  void Ask();
+  void EndEpoch();
+  // "WHAT: sleep (pid 12), ..." for the person.
+  void SayLeft(const std::string& what);
+
+  EventLoop& loop_;
+  Console& console_;
+  Custody& custody_;
+  const LeftoverOptions leftovers_;
+  const Listener listener_;
+  std::vector<std::unique_ptr<Member>> members_;
+  bool stopping_ = false;
+  bool all_well_ = true;  // every leader that has ended did so with 0, before Stop
+  LeftoverPlan plan_;
+  bool gone_ = false;
+};
+
+}  // namespace convene::agent

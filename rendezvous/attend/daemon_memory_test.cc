@@ -1,0 +1,408 @@
+// The daemon and its journal: what may leave when, and a daemon that is killed at every step.
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cerrno>
+#include <cstdlib>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "rendezvous/attend/daemon.h"
+#include "rendezvous/journal/journal.h"
+#include "rendezvous/quorum/messages.h"
+#include "tools/base/clock.h"
+#include "tools/base/files.h"
+#include "tools/base/mutex.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/testing/temp_dir.h"
+
+namespace convene::rendezvous {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(20);
+
+// What these tests kill is a process, not the machine.
+[[maybe_unused]] const bool kInMemory =
+    access("/dev/shm", W_OK) == 0 && setenv("TEST_TMPDIR", "/dev/shm", /*overwrite=*/1) == 0;
+
+Hello HelloOf(int agent, int nodes) {
+  Hello hello;
+  hello.job_id = "job";
+  hello.host = absl::StrCat("node", agent);
+  hello.nodes_min = hello.nodes_max = nodes;
+  hello.max_restarts = 3;
+  hello.lease = absl::Seconds(60);
+  return hello;
+}
+
+// What the streams of several agents bring, in the order of its coming.
+class Inbox {
+ public:
+  struct Word {
+    int agent;
+    StreamSink::Item item;
+  };
+
+  std::shared_ptr<StreamSink> SinkOf(int agent) { return std::make_shared<Sink>(this, agent); }
+
+  void Put(int agent, StreamSink::Item item) {
+    MutexLock lock(&mutex_);
+    words_.push_back({agent, std::move(item)});
+    changed_.Signal();
+  }
+
+  // The next word; none when none came in time.
+  std::optional<Word> Take(absl::Duration patience = kPatience) {
+    MutexLock lock(&mutex_);
+    const MonotonicTime deadline = Clock::Real().Now() + patience;
+    while (words_.empty()) {
+      const absl::Duration left = deadline - Clock::Real().Now();
+      if (left <= absl::ZeroDuration()) return std::nullopt;
+      changed_.WaitFor(&mutex_, left);
+    }
+    Word word = std::move(words_.front());
+    words_.pop_front();
+    return word;
+  }
+
+  bool empty() {
+    MutexLock lock(&mutex_);
+    return words_.empty();
+  }
+
+  // The next event, which must be a Body for `agent`.
+  template <typename Body>
+  Body Expect(int agent) {
+    const std::optional<Word> word = Take();
+    REQUIRE(word.has_value());
+    CHECK(word->agent == agent);
+    REQUIRE(std::holds_alternative<DaemonEvent>(word->item));
+    const DaemonEvent& event = std::get<DaemonEvent>(word->item);
+    REQUIRE(std::holds_alternative<Body>(event.body));
+    return std::get<Body>(event.body);
+  }
+
+ private:
+  class Sink final : public StreamSink {
+   public:
+    Sink(Inbox* inbox, int agent) : inbox_(inbox), agent_(agent) {}
+    void Queue(Item item) override { inbox_->Put(agent_, std::move(item)); }
+    void Flush() override {}
+
+   private:
+    Inbox* const inbox_;
+    const int agent_;
+  };
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Word> words_ ABSL_GUARDED_BY(mutex_);
+};
+
+std::unique_ptr<Daemon> StartDaemon(const std::string& directory, int64_t rewrite_bytes = 1 << 20) {
+  auto memory = Journal::Open({directory, rewrite_bytes});
+  if (!memory.ok()) std::fprintf(stderr, "%s\n", memory.status().ToString().c_str());
+  REQUIRE(memory.ok());
+  return std::make_unique<Daemon>(&Clock::Real(), true, *std::move(memory));
+}
+
+// A disk whose syncs take until it is let go.
+class SlowDisk {
+ public:
+  SlowDisk()
+      : fault_([this](FileOp op, const std::string&) {
+          if (op == FileOp::kSync) Wait();
+          return 0;
+        }) {}
+  ~SlowDisk() { LetGo(); }
+  void LetGo() {
+    MutexLock lock(&mutex_);
+    is_free_ = true;
+    changed_.SignalAll();
+  }
+
+ private:
+  void Wait() {
+    MutexLock lock(&mutex_);
+    while (!is_free_) changed_.Wait(&mutex_);
+  }
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool is_free_ ABSL_GUARDED_BY(mutex_) = false;
+  ScopedFileFault fault_;
+};
+
+TEST_CASE("a decision leaves when it is on the disk, and nobody else waits for that") {
+  testing::TempDir directory;
+  const auto daemon = StartDaemon(directory.path());
+  Inbox inbox;
+  const MemberId a = daemon->Open(inbox.SinkOf(0));
+  daemon->Join(a, Incarnation(1), HelloOf(0, 1));
+  CHECK(inbox.Expect<Welcome>(0).survives_restart);
+  {
+    SlowDisk disk;
+    daemon->Receive(a, Incarnation(1), Epoch(), Ready{"node0", 1});
+    CHECK((*daemon->Views("job"))[0].phase == "running");
+    daemon->Receive(a, Incarnation(1), Epoch(), Heartbeat());
+    inbox.Expect<Heard>(0);
+    Hello other = HelloOf(1, 2);
+    other.job_id = "other";
+    daemon->Join(daemon->Open(inbox.SinkOf(1)), Incarnation(2), other);
+    inbox.Expect<Welcome>(1);
+    CHECK(inbox.empty());
+    disk.LetGo();
+    CHECK(inbox.Expect<Assignment>(0).group_world_size == 1);
+  }
+  daemon->Shutdown();
+}
+
+TEST_CASE("a disk that is full stops no job, and agents are told that a restart would") {
+  testing::TempDir directory;
+  auto daemon = StartDaemon(directory.path());
+  Inbox inbox;
+  const MemberId a = daemon->Open(inbox.SinkOf(0));
+  daemon->Join(a, Incarnation(1), HelloOf(0, 1));
+  CHECK(inbox.Expect<Welcome>(0).survives_restart);
+  Hello other = HelloOf(1, 1);
+  other.job_id = "other";
+  const MemberId b = daemon->Open(inbox.SinkOf(1));
+  {
+    const ScopedFileFault full(
+        [](FileOp op, const std::string&) { return op == FileOp::kWrite ? ENOSPC : 0; });
+    daemon->Receive(a, Incarnation(1), Epoch(), Ready{"node0", 1});
+    inbox.Expect<Assignment>(0);
+    daemon->Join(b, Incarnation(2), other);
+    CHECK_FALSE(inbox.Expect<Welcome>(1).survives_restart);
+  }
+  daemon->Receive(b, Incarnation(2), Epoch(), Ready{"node1", 1});
+  inbox.Expect<Assignment>(1);  // With it, all that was not written before.
+  daemon->Join(daemon->Open(inbox.SinkOf(2)), Incarnation(3), [] {
+    Hello hello = HelloOf(2, 1);
+    hello.job_id = "third";
+    return hello;
+  }());
+  CHECK(inbox.Expect<Welcome>(2).survives_restart);
+  daemon->Shutdown();
+  daemon.reset();
+  const auto memory = Journal::Open({directory.path()});
+  REQUIRE(memory.ok());
+  CHECK(memory->jobs.size() == 2);
+}
+
+TEST_CASE("a daemon that is stopped in order keeps every node's place") {
+  testing::TempDir directory;
+  Inbox inbox;
+  {
+    const auto daemon = StartDaemon(directory.path());
+    const MemberId a = daemon->Open(inbox.SinkOf(0));
+    daemon->Join(a, Incarnation(1), HelloOf(0, 1));
+    inbox.Expect<Welcome>(0);
+    daemon->Receive(a, Incarnation(1), Epoch(), Ready{"node0", 1});
+    inbox.Expect<Assignment>(0);
+    daemon->Shutdown();
+    daemon->Disconnect(a);  // as the server does when the stream has ended
+    inbox.Take();
+  }
+  const auto daemon = StartDaemon(directory.path());
+  CHECK((*daemon->Views("job"))[0].nodes.at(0).state == "away");
+  Hello hello = HelloOf(0, 1);
+  hello.holds_place = true;
+  hello.running_epoch = hello.last_epoch = Epoch(1);
+  daemon->Join(daemon->Open(inbox.SinkOf(0)), Incarnation(1), hello);
+  CHECK(inbox.Expect<Welcome>(0).resumed);
+  daemon->Shutdown();
+}
+
+// ---- killed at every step ----
+
+constexpr int kAgents = 2;
+
+// Two agents of one job, in memory that outlives the process they run in. In epoch 1 the first
+// one's worker fails, in epoch 2 all succeed.
+struct AgentState {
+  enum Phase { kOutside, kWaiting, kRunning, kSucceeded, kDone };
+  Phase phase = kOutside;
+  bool welcomed = false;
+  int64_t place = 0;
+  int64_t seen = 0;            // the highest epoch
+  int assigned[8] = {};        // how often, by epoch
+  int failures_seen = 0;       // as the last Assignment said
+  bool succeeded = false;      // what Close said
+  bool was_restarted = false;  // it ran, and was not to go on
+};
+
+struct World {
+  AgentState agents[kAgents];
+  int kill_at = 0;  // 0: never
+  std::atomic<int> steps;
+};
+
+// What an agent hears and what it does about that is one step of its own.
+Mutex hearing;
+
+// Kills this process when its time has come.
+void Step(World* world) {
+  MutexLock lock(&hearing);
+  if (++world->steps == world->kill_at) kill(getpid(), SIGKILL);
+}
+
+class Life {
+ public:
+  Life(World* world, const std::string& directory)
+      : world_(world), daemon_(StartDaemon(directory, 1)) {}
+
+  // True when both agents are done.
+  bool Run() {
+    for (int agent = 0; agent < kAgents; ++agent) Connect(agent);
+    while (!AllDone()) {
+      std::optional<Inbox::Word> word = inbox_.Take();
+      if (!word.has_value()) break;
+      Step(world_);
+      if (const auto* event = std::get_if<DaemonEvent>(&word->item)) {
+        MutexLock lock(&hearing);
+        Hear(word->agent, *event);
+      }
+      Step(world_);
+    }
+    daemon_->Shutdown();
+    return AllDone();
+  }
+
+ private:
+  bool AllDone() const {
+    for (const AgentState& agent : world_->agents) {
+      if (agent.phase != AgentState::kDone) return false;
+    }
+    return true;
+  }
+
+  void Connect(int index) {
+    const AgentState& agent = world_->agents[index];
+    if (agent.phase == AgentState::kDone) return;
+    Hello hello = HelloOf(index, kAgents);
+    hello.holds_place = agent.welcomed;
+    hello.running_epoch = Epoch(agent.place);
+    hello.last_epoch = Epoch(agent.seen);
+    streams_[index] = daemon_->Open(inbox_.SinkOf(index));
+    daemon_->Join(streams_[index], Incarnation(index + 1), hello);
+  }
+
+  void Say(int index, const AgentEvent& event) {
+    daemon_->Receive(streams_[index], Incarnation(index + 1), Epoch(world_->agents[index].place),
+                     event);
+  }
+
+  void SayReady(int index) {
+    world_->agents[index].phase = AgentState::kWaiting;
+    Say(index, Ready{absl::StrCat("node", index), 1});
+  }
+
+  void SayFailure(int index) {
+    WorkerFailure failure;
+    failure.why = "exit code 1";
+    Say(index, failure);
+  }
+
+  void Hear(int index, const DaemonEvent& event) {
+    AgentState& agent = world_->agents[index];
+    agent.seen = std::max(agent.seen, event.epoch.value());
+    if (const auto* welcome = std::get_if<Welcome>(&event.body)) {
+      agent.welcomed = true;
+      if (!welcome->resumed) {
+        agent.was_restarted = agent.was_restarted || agent.place > 0;
+        agent.place = 0;
+        return SayReady(index);
+      }
+      if (agent.place == 1 && index == 0) SayFailure(index);
+      if (agent.phase == AgentState::kSucceeded) return Say(index, WorkersSucceeded());
+      if (agent.phase == AgentState::kWaiting) SayReady(index);
+    } else if (std::holds_alternative<Assignment>(event.body)) {
+      ++agent.assigned[event.epoch.value() % 8];
+      agent.place = event.epoch.value();
+      agent.failures_seen = std::get<Assignment>(event.body).restart_count;
+      agent.phase = AgentState::kRunning;
+      if (agent.place == 1 && index == 0) {
+        SayFailure(index);
+        SayReady(index);
+      } else if (agent.place == 2) {
+        agent.phase = AgentState::kSucceeded;
+        Say(index, WorkersSucceeded());
+      }
+    } else if (std::holds_alternative<Stop>(event.body)) {
+      if (agent.phase == AgentState::kRunning) SayReady(index);
+    } else if (const auto* close = std::get_if<Close>(&event.body)) {
+      agent.succeeded = close->outcome == Outcome::kSucceeded;
+      agent.phase = AgentState::kDone;
+    }
+  }
+
+  World* const world_;
+  Inbox inbox_;
+  const std::unique_ptr<Daemon> daemon_;
+  MemberId streams_[kAgents];
+};
+
+// A life in a process of its own; whether it got to its end.
+bool LiveAndPerhapsDie(World* world, const std::string& directory) {
+  const pid_t pid = fork();
+  REQUIRE(pid >= 0);
+  if (pid == 0) {
+    const ScopedFileFault every_file_step([world](FileOp, const std::string&) {
+      Step(world);
+      return 0;
+    });
+    _exit(Life(world, directory).Run() ? 0 : 1);
+  }
+  int status = 0;
+  REQUIRE(waitpid(pid, &status, 0) == pid);
+  if (WIFEXITED(status)) CHECK(WEXITSTATUS(status) == 0);
+  return WIFEXITED(status);
+}
+
+TEST_CASE(
+    "killed at any step and started again: the same epochs, nobody restarted, nothing twice") {
+  void* const memory =
+      mmap(nullptr, sizeof(World), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(memory != MAP_FAILED);
+  int kill_at = 1;
+  for (bool was_killed = true; was_killed; ++kill_at) {
+    INFO("killed at step " << kill_at);
+    testing::TempDir directory;
+    World* const world = new (memory) World();
+    world->kill_at = kill_at;
+    was_killed = !LiveAndPerhapsDie(world, directory.path());
+    if (was_killed) {
+      // A second one dies, too, at a step that is luck; the third one may live.
+      world->kill_at = world->steps + 1 + kill_at % 7;
+      if (!LiveAndPerhapsDie(world, directory.path())) {
+        world->kill_at = 0;
+        REQUIRE(LiveAndPerhapsDie(world, directory.path()));
+      }
+    }
+    for (const AgentState& agent : world->agents) {
+      CHECK(agent.succeeded);
+      CHECK_FALSE(agent.was_restarted);
+      CHECK(agent.assigned[1] == 1);
+      CHECK(agent.assigned[2] == 1);
+      CHECK(agent.seen == 2);
+      CHECK(agent.failures_seen == 1);
+    }
+    REQUIRE(kill_at < 1000);
+  }
+  CHECK(kill_at > 40);
+  munmap(memory, sizeof(World));
+}
+
+}  // namespace
+}  // namespace convene::rendezvous

@@ -1,0 +1,80 @@
+// Of Daemon: the thread that writes the journal.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "rendezvous/attend/daemon.h"
+#include "spdlog/spdlog.h"
+
+namespace convene::rendezvous {
+namespace {
+
+// What only makes a restart smoother is written together, after so long at the latest.
+constexpr absl::Duration kLazily = absl::Seconds(1);
+// A disk that refused is asked again after this, even when nothing changes.
+constexpr absl::Duration kRetry = absl::Seconds(10);
+constexpr absl::Duration kBetweenComplaints = absl::Minutes(1);
+constexpr absl::Duration kSlowWrite = absl::Seconds(1);
+
+}  // namespace
+
+bool Daemon::AwaitChanges() {
+  while (!shutdown_ && table_.last_change() == written_change_) {
+    const bool is_current = journal_->is_current();
+    if (is_current && !table_.has_changes()) {
+      changed_.Wait(&mutex_);
+      continue;
+    }
+    const absl::Duration left = wrote_at_ + (is_current ? kLazily : kRetry) - clock_->Now();
+    if (left <= absl::ZeroDuration()) return true;
+    changed_.WaitFor(&mutex_, left);
+  }
+  return !shutdown_ || table_.has_changes();
+}
+
+void Daemon::RecordUntilShutdown() {
+  for (;;) {
+    RecordChanges changes;
+    int64_t change = 0;
+    {
+      MutexLock lock(&mutex_);
+      if (!AwaitChanges()) return;
+      changes = table_.TakeChanges(clock_->Now());
+      change = table_.last_change();
+    }
+    Write(changes);
+    Aftermath aftermath;
+    {
+      MutexLock lock(&mutex_);
+      written_change_ = change;
+      table_.set_survives_restart(journal_->is_current());
+      aftermath = Release();
+    }
+    Finish(aftermath);
+  }
+}
+
+void Daemon::Write(const RecordChanges& changes) {
+  const bool was_current = journal_->is_current();
+  const MonotonicTime begin = clock_->Now();
+  const absl::Status status = journal_->Append(changes);
+  wrote_at_ = clock_->Now();
+  if (!status.ok() && (was_current || wrote_at_ - complained_at_ >= kBetweenComplaints)) {
+    complained_at_ = wrote_at_;
+    spdlog::error(
+        "rendezvous: the journal cannot be written: {}. Jobs go on, but if this daemon ends now "
+        "their workers will be restarted. Make room or mend the disk: it is tried again every {} s",
+        std::string(status.message()), absl::ToInt64Seconds(kRetry));
+  } else if (status.ok() && !was_current) {
+    spdlog::info("rendezvous: the journal is written again");
+  }
+  if (wrote_at_ - begin >= kSlowWrite) {
+    spdlog::warn(
+        "rendezvous: the journal took {}: decisions wait for the disk under --state-dir, give it a "
+        "local and less busy one",
+        absl::FormatDuration(wrote_at_ - begin));
+  }
+}
+
+}  // namespace convene::rendezvous

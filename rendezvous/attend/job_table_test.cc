@@ -1,0 +1,207 @@
+#include "rendezvous/attend/job_table.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "rendezvous/quorum/job.h"
+#include "rendezvous/quorum/messages.h"
+#include "tools/base/clock.h"
+#include "tools/base/testing/status_testing.h"
+
+namespace convene::rendezvous {
+namespace {
+
+Hello HelloTo(const std::string& job_id, int nodes = 1) {
+  Hello hello;
+  hello.job_id = job_id;
+  hello.host = "node0";
+  hello.nodes_min = hello.nodes_max = nodes;
+  return hello;
+}
+
+MonotonicTime At(absl::Duration duration) { return MonotonicTime::FromEpoch(duration); }
+
+constexpr Incarnation kIncarnation(7);
+
+// Joins as `id`, works alone through one epoch, and succeeds; the epoch it was in.
+Epoch WorkAlone(JobTable* table, MonotonicTime now, MemberId id, const std::string& job_id) {
+  Outbox outbox;
+  REQUIRE_OK(table->Join(now, id, kIncarnation, HelloTo(job_id), &outbox));
+  table->Receive(now, id, kIncarnation, Epoch(), Ready{"node0", 1}, &outbox);
+  const Epoch epoch = std::get<DaemonEvent>(outbox.items.back().what).epoch;
+  table->Receive(now, id, kIncarnation, epoch, WorkersSucceeded(), &outbox);
+  REQUIRE(std::holds_alternative<absl::Status>(outbox.items.back().what));
+  return epoch;
+}
+
+TEST_CASE("a finished job's id begins a new job with higher epochs") {
+  JobTable table;
+  CHECK(WorkAlone(&table, At({}), MemberId(1), "job") == Epoch(1));
+  CHECK(table.Views(At({}), "job")->front().phase == "succeeded");
+  CHECK(WorkAlone(&table, At({}), MemberId(2), "job") == Epoch(2));
+}
+
+TEST_CASE("an agent that comes back to a job that succeeded without it does not begin it again") {
+  JobTable table;
+  const Epoch epoch = WorkAlone(&table, At({}), MemberId(1), "job");
+  Hello hello = HelloTo("job");
+  hello.last_epoch = epoch;
+  Outbox outbox;
+  REQUIRE_OK(table.Join(At({}), MemberId(2), Incarnation(8), hello, &outbox));
+  REQUIRE(outbox.items.size() == 2);
+  const DaemonEvent& event = std::get<DaemonEvent>(outbox.items[0].what);
+  CHECK(event.epoch == epoch);
+  CHECK(std::get<Close>(event.body).outcome == Outcome::kSucceeded);
+  CHECK_OK(std::get<absl::Status>(outbox.items[1].what));
+  CHECK(table.Views(At({}), "job")->front().phase == "succeeded");
+}
+
+TEST_CASE("an agent of a later job than the one remembered begins anew") {
+  JobTable table;
+  Hello hello = HelloTo("job");
+  hello.last_epoch = WorkAlone(&table, At({}), MemberId(1), "job").Next();
+  Outbox outbox;
+  REQUIRE_OK(table.Join(At({}), MemberId(2), Incarnation(8), hello, &outbox));
+  REQUIRE(outbox.items.size() == 1);
+  CHECK(std::holds_alternative<Welcome>(std::get<DaemonEvent>(outbox.items[0].what).body));
+}
+
+TEST_CASE("an agent that comes back after all others left begins anew: nobody did the work") {
+  JobTable table;
+  Outbox outbox;
+  REQUIRE_OK(table.Join(At({}), MemberId(1), kIncarnation, HelloTo("job"), &outbox));
+  table.Receive(At({}), MemberId(1), kIncarnation, Epoch(), Ready{"node0", 1}, &outbox);
+  table.Receive(At({}), MemberId(1), kIncarnation, Epoch(1), Leave{"SIGTERM"}, &outbox);
+  Hello hello = HelloTo("job");
+  hello.last_epoch = Epoch(1);
+  outbox.items.clear();
+  REQUIRE_OK(table.Join(At({}), MemberId(2), Incarnation(8), hello, &outbox));
+  CHECK(std::holds_alternative<Welcome>(std::get<DaemonEvent>(outbox.items[0].what).body));
+}
+
+TEST_CASE("a closed job is remembered for a while and then forgotten") {
+  JobTable table;
+  WorkAlone(&table, At({}), MemberId(1), "job");
+  Outbox outbox;
+  CHECK(table.wake_at() <= At(JobTable::kRemembered));
+  table.Tick(At(JobTable::kRemembered - absl::Seconds(1)), &outbox);
+  CHECK_OK(table.Views(At({}), "job"));
+  table.Tick(At(JobTable::kRemembered), &outbox);
+  CHECK_STATUS(table.Views(At({}), "job"), absl::StatusCode::kNotFound, "knows no job job");
+  CHECK(table.wake_at() == MonotonicTime::InfiniteFuture());
+}
+
+TEST_CASE("a job that no node is in does not bind those who come after") {
+  JobTable table;
+  Outbox outbox;
+  REQUIRE_OK(table.Join(At({}), MemberId(1), kIncarnation, HelloTo("job", 1), &outbox));
+  table.Receive(At({}), MemberId(1), kIncarnation, Epoch(), Ready{"node0", 1}, &outbox);
+  table.Disconnect(At({}), MemberId(1), &outbox);
+  CHECK_OK(table.Join(At({}), MemberId(2), kIncarnation, HelloTo("job", 2), &outbox));
+  CHECK(table.Views(At({}), "job")->front().nodes_max == 2);
+}
+
+TEST_CASE("jobs are bounded; a closed one makes room") {
+  JobTable table;
+  WorkAlone(&table, At({}), MemberId(1), "closed");
+  Outbox outbox;
+  int64_t id = 1;
+  for (size_t i = 0; i < JobTable::kMostJobs; ++i) {
+    REQUIRE_OK(table.Join(At({}), MemberId(++id), kIncarnation, HelloTo(absl::StrCat("job", i), 2),
+                          &outbox));
+  }
+  CHECK_STATUS(table.Views(At({}), "closed"), absl::StatusCode::kNotFound, "closed");
+  CHECK_STATUS(table.Join(At({}), MemberId(++id), kIncarnation, HelloTo("one more"), &outbox),
+               absl::StatusCode::kResourceExhausted, "already serves 1024 jobs");
+}
+
+TEST_CASE("a job needs its daemon while it has a node and is not over") {
+  JobTable table;
+  Outbox outbox;
+  CHECK(table.ServedJobs().empty());
+  REQUIRE_OK(table.Join(At({}), MemberId(1), kIncarnation, HelloTo("job"), &outbox));
+  CHECK(table.ServedJobs() == std::vector<std::string>{"job"});
+  table.Receive(At({}), MemberId(1), kIncarnation, Epoch(), Ready{"node0", 1}, &outbox);
+  table.Receive(At({}), MemberId(1), kIncarnation, Epoch(1), WorkersSucceeded(), &outbox);
+  CHECK(table.Find("job")->closed());
+  CHECK(table.ServedJobs().empty());
+  REQUIRE_OK(table.Join(At({}), MemberId(2), kIncarnation, HelloTo("other"), &outbox));
+  table.Disconnect(At({}), MemberId(2), &outbox);
+  CHECK(table.ServedJobs().empty());
+}
+
+TEST_CASE("a stream that changes its incarnation is ended with both numbers") {
+  JobTable table;
+  Outbox outbox;
+  REQUIRE_OK(table.Join(At({}), MemberId(1), kIncarnation, HelloTo("job"), &outbox));
+  table.Receive(At({}), MemberId(1), Incarnation(8), Epoch(), Heartbeat(), &outbox);
+  CHECK_STATUS(std::get<absl::Status>(outbox.items.back().what), absl::StatusCode::kAborted,
+               "began as incarnation 7 and now speaks as 8");
+}
+
+TEST_CASE("a senseless hello is refused with the field and what is allowed") {
+  JobTable table;
+  Outbox outbox;
+  Hello hello = HelloTo("job", 2);
+  hello.nodes_min = 3;
+  CHECK_STATUS(table.Join(At({}), MemberId(1), kIncarnation, hello, &outbox),
+               absl::StatusCode::kInvalidArgument, "nodes_min is 3; it must be from 1 to 2");
+}
+
+TEST_CASE("with recording, what tells of a decision waits for it, and nothing else does") {
+  JobTable table;
+  table.StartRecording();
+  Outbox outbox;
+  REQUIRE_OK(table.Join(At({}), MemberId(1), kIncarnation, HelloTo("job"), &outbox));
+  REQUIRE_OK(table.Join(At({}), MemberId(2), kIncarnation, HelloTo("other", 2), &outbox));
+  CHECK_FALSE(table.has_changes());
+  table.Receive(At({}), MemberId(1), kIncarnation, Epoch(), Ready{"node0", 1}, &outbox);
+  table.Receive(At({}), MemberId(1), kIncarnation, Epoch(1), Heartbeat(), &outbox);
+  REQUIRE(outbox.items.size() == 4);  // two Welcomes, Assignment, Heard
+  CHECK(outbox.items[1].after_change == 0);
+  CHECK(outbox.items[2].after_change == 1);
+  CHECK(outbox.items[3].after_change == 0);
+  CHECK(table.last_change() == 1);
+  const RecordChanges changes = table.TakeChanges(At({}));
+  REQUIRE(changes.jobs.size() == 1);
+  CHECK(changes.jobs[0].founder.job_id == "job");
+  CHECK(changes.jobs[0].epoch == Epoch(1));
+  CHECK_FALSE(table.has_changes());
+}
+
+TEST_CASE("a closed job is closed after a restart, too, and forgotten in its time") {
+  JobTable before;
+  before.StartRecording();
+  const Epoch epoch = WorkAlone(&before, At({}), MemberId(1), "job");
+  JobTable table;
+  table.StartRecording();
+  for (const JobRecord& job : before.TakeChanges(At({})).jobs) table.Restore(At({}), job);
+  Hello hello = HelloTo("job");
+  hello.last_epoch = epoch;
+  Outbox outbox;
+  REQUIRE_OK(table.Join(At({}), MemberId(2), kIncarnation, hello, &outbox));
+  CHECK(std::get<Close>(std::get<DaemonEvent>(outbox.items.at(0).what).body).outcome ==
+        Outcome::kSucceeded);
+  table.Tick(At(JobTable::kRemembered), &outbox);
+  CHECK(table.TakeChanges(At({})).forgotten == std::vector<std::string>{"job"});
+}
+
+TEST_CASE(
+    "a name that was used before keeps its epochs, though its new job has none at a restart") {
+  JobTable before;
+  before.StartRecording();
+  const Epoch epoch = WorkAlone(&before, At({}), MemberId(1), "job");
+  Outbox outbox;
+  REQUIRE_OK(before.Join(At({}), MemberId(2), kIncarnation, HelloTo("job"), &outbox));
+  JobTable table;
+  table.StartRecording();
+  for (const JobRecord& job : before.TakeChanges(At({})).jobs) table.Restore(At({}), job);
+  table.Tick(At({}), &outbox);
+  CHECK(WorkAlone(&table, At({}), MemberId(3), "job") > epoch);
+}
+
+}  // namespace
+}  // namespace convene::rendezvous

@@ -1,0 +1,267 @@
+// What agents cost one daemon: N real gRPC streams join it, send heartbeats, and are watched; the
+// daemon is a process of its own, and what it uses is read from the kernel. Then 10,000 agents
+// against the daemon's core, with messages encoded and decoded but no sockets.
+// What it prints is ready for tests/bench/RESULTS.md. Usage: join_bench --help.
+#include <malloc.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+#include "rendezvous/attend/daemon.h"
+#include "rendezvous/bench/bench_agents.h"
+#include "rendezvous/bench/bench_daemon.h"
+#include "rendezvous/client/status_client.h"
+#include "rendezvous/quorum/messages.h"
+#include "rendezvous/wire/status_json.h"
+#include "rendezvous/wire/wire.h"
+#include "spdlog/spdlog.h"
+#include "tools/base/clock.h"
+#include "tools/base/text.h"
+
+namespace convene::rendezvous {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Minutes(2);
+// 10,000 agents at 5 s.
+constexpr int kHeartbeatsPerSecond = 2000;
+constexpr absl::Duration kHeartbeatPhase = absl::Seconds(10);
+// Longer than HeapTrim::kQuiet.
+constexpr absl::Duration kWavePause = absl::Seconds(6);
+constexpr int kWatchers = 10;
+constexpr int kWatchRounds = 5;
+constexpr int kCoreAgents = 10000;
+
+struct Wanted {
+  std::vector<int> counts;
+  bool join_only = false;
+  int waves = 0;
+  std::vector<std::string> under;
+};
+
+// As many people with `convene status --watch`. False when one got no answer.
+bool Watch(int port, size_t agents) {
+  std::vector<std::unique_ptr<StatusClient>> watchers;
+  for (int i = 0; i < kWatchers; ++i) {
+    auto client = StatusClient::Open(absl::StrCat("127.0.0.1:", port), kPatience);
+    if (!client.ok()) return false;
+    watchers.push_back(*std::move(client));
+  }
+  for (int round = 0; round < kWatchRounds; ++round) {
+    const MonotonicTime begin = Clock::Real().Now();
+    for (const auto& watcher : watchers) {
+      const auto views = watcher->Fetch("bench", kPatience);
+      if (!views.ok() || views->front().nodes.size() != agents) return false;
+    }
+    Clock::Real().SleepFor(absl::Seconds(1) - (Clock::Real().Now() - begin));
+  }
+  return true;
+}
+
+int64_t OwnResidentBytes() {
+  int64_t pages = 0;
+  int64_t resident_pages = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident_pages;
+  return resident_pages * sysconf(_SC_PAGESIZE);
+}
+
+absl::Duration OwnCpu() {
+  timespec time = {};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return absl::DurationFromTimespec(time);
+}
+
+std::unique_ptr<BenchDaemon> StartDaemon(const Wanted& wanted) {
+  auto daemon = BenchDaemon::Start(wanted.under);
+  if (daemon.ok()) return *std::move(daemon);
+  std::fprintf(stderr, "%s\n", daemon.status().ToString().c_str());
+  return nullptr;
+}
+
+// One line of the table.
+bool BenchStreams(int count, const Wanted& wanted) {
+  const auto daemon = StartDaemon(wanted);
+  if (daemon == nullptr) return false;
+  const BenchDaemon::Usage idle = daemon->usage();
+  const absl::Duration own_cpu = OwnCpu();
+  const MonotonicTime begin = Clock::Real().Now();
+  BenchAgents agents(daemon->port(), count);
+  if (!agents.Join()) return false;
+  const absl::Duration join = Clock::Real().Now() - begin;
+  const BenchDaemon::Usage joined = daemon->usage();
+  const absl::Duration agents_cpu = OwnCpu() - own_cpu;
+  std::string beats_load = "–";
+  std::string watch_load = "–";
+  if (!wanted.join_only) {
+    const MonotonicTime beats_begin = Clock::Real().Now();
+    const int beats = agents.SendHeartbeats(kHeartbeatsPerSecond, kHeartbeatPhase);
+    const absl::Duration beats_took = Clock::Real().Now() - beats_begin;
+    const BenchDaemon::Usage beaten = daemon->usage();
+    if (!Watch(daemon->port(), static_cast<size_t>(count))) {
+      std::fprintf(stderr, "%d agents: a watcher got no answer\n", count);
+      return false;
+    }
+    beats_load = absl::StrFormat("%.1f %% of %.0f/s",
+                                 100 * absl::FDivDuration(beaten.cpu - joined.cpu, beats_took),
+                                 beats / absl::ToDoubleSeconds(beats_took));
+    watch_load =
+        absl::StrFormat("%.1f %%", 100 * absl::FDivDuration(daemon->usage().cpu - beaten.cpu,
+                                                            kWatchRounds * absl::Seconds(1)));
+  }
+  const BenchDaemon::Usage last = daemon->usage();
+  std::printf("| %d | %.2f s | %.2f s + %.2f s | %s | %s | %.1f KB of %s |\n", count,
+              absl::ToDoubleSeconds(join), absl::ToDoubleSeconds(joined.cpu - idle.cpu),
+              absl::ToDoubleSeconds(agents_cpu), beats_load.c_str(), watch_load.c_str(),
+              static_cast<double>(last.resident_bytes - idle.resident_bytes) / 1000 / count,
+              HumanBytes(static_cast<double>(last.resident_bytes)).c_str());
+  std::fflush(stdout);
+  if (agents.lost() > 0) std::fprintf(stderr, "%d streams were lost\n", agents.lost());
+  return agents.lost() == 0;
+}
+
+// Jobs of `count` agents one after the other, at one daemon.
+bool BenchWaves(int count, const Wanted& wanted) {
+  const auto daemon = StartDaemon(wanted);
+  if (daemon == nullptr) return false;
+  std::printf(
+      "\nthe daemon's memory with no agent: %s; with a wave of %d, and when they are gone:\n",
+      HumanBytes(static_cast<double>(daemon->usage().resident_bytes)).c_str(), count);
+  for (int wave = 0; wave < wanted.waves; ++wave) {
+    auto agents = std::make_unique<BenchAgents>(daemon->port(), count);
+    if (!agents->Join()) return false;
+    const BenchDaemon::Usage joined = daemon->usage();
+    if (!agents->Finish()) return false;
+    agents.reset();
+    Clock::Real().SleepFor(kWavePause);
+    std::printf("  %2d: %s, %s\n", wave + 1,
+                HumanBytes(static_cast<double>(joined.resident_bytes)).c_str(),
+                HumanBytes(static_cast<double>(daemon->usage().resident_bytes)).c_str());
+    std::fflush(stdout);
+  }
+  return true;
+}
+
+// Encodes what it is told, as a stream would.
+class EncodingSink final : public StreamSink {
+ public:
+  void Queue(Item item) override {
+    if (const auto* event = std::get_if<DaemonEvent>(&item)) {
+      bytes_ += ToWire(Incarnation(1), *event).SerializeAsString().size();
+    }
+  }
+  void Flush() override {}
+
+ private:
+  size_t bytes_ = 0;
+};
+
+// Decodes `bytes` and tells the daemon, as a stream would.
+void Tell(Daemon* daemon, MemberId id, const std::string& bytes) {
+  pb::AgentMessage message;
+  if (!message.ParseFromString(bytes)) return;
+  const auto envelope = FromWire(message);
+  if (const auto* hello = std::get_if<Hello>(&envelope->body)) {
+    daemon->Join(id, envelope->incarnation, *hello);
+  } else {
+    daemon->Receive(id, envelope->incarnation, envelope->epoch,
+                    std::get<AgentEvent>(envelope->body));
+  }
+}
+
+std::string Encoded(size_t i, Epoch epoch, decltype(AgentEnvelope::body) body) {
+  return ToWire(AgentEnvelope{Incarnation(i + 1), epoch, std::move(body)}).SerializeAsString();
+}
+
+void BenchCore() {
+  Daemon daemon(&Clock::Real(), true);
+  std::vector<MemberId> ids;
+  malloc_trim(0);
+  const int64_t resident = OwnResidentBytes();
+  const absl::Duration begin = OwnCpu();
+  for (int i = 0; i < kCoreAgents; ++i) {
+    ids.push_back(daemon.Open(std::make_shared<EncodingSink>()));
+    Tell(&daemon, ids[i], Encoded(i, Epoch(), BenchHello(i, kCoreAgents)));
+    Tell(&daemon, ids[i], Encoded(i, Epoch(), AgentEvent(Ready{"node", 1})));
+  }
+  const absl::Duration joined = OwnCpu();
+  const int64_t grown = OwnResidentBytes() - resident;
+  std::vector<std::string> beats;
+  for (int i = 0; i < kCoreAgents; ++i) {
+    beats.push_back(Encoded(i, Epoch(1), AgentEvent(BenchHeartbeat())));
+  }
+  const absl::Duration encoded = OwnCpu();
+  for (int i = 0; i < kCoreAgents; ++i) Tell(&daemon, ids[i], beats[i]);
+  const absl::Duration beaten = OwnCpu();
+  const auto views = daemon.Views("");
+  const absl::Duration viewed = OwnCpu();
+  pb::StatusReply reply;
+  for (const JobView& view : *views) ToWire(view, reply.add_jobs());
+  const size_t reply_bytes = reply.SerializeAsString().size();
+  const absl::Duration serialized = OwnCpu();
+  const size_t json_bytes = StatusJson(*views).size();
+  const absl::Duration printed = OwnCpu();
+  std::printf(
+      "\ncore, %d agents (%s), %.1f KB each; CPU: join %.0f ms; heartbeats at 5 s %.2f %% of a "
+      "core;\n"
+      "status: %.1f ms under the lock, %.1f ms to write %s, %.1f ms for %s of JSON\n",
+      kCoreAgents, views->front().phase.c_str(), static_cast<double>(grown) / 1000 / kCoreAgents,
+      absl::ToDoubleMilliseconds(joined - begin),
+      100 * absl::FDivDuration(beaten - encoded, absl::Seconds(5)),
+      absl::ToDoubleMilliseconds(viewed - beaten), absl::ToDoubleMilliseconds(serialized - viewed),
+      HumanBytes(static_cast<double>(reply_bytes)).c_str(),
+      absl::ToDoubleMilliseconds(printed - serialized),
+      HumanBytes(static_cast<double>(json_bytes)).c_str());
+  daemon.Shutdown();
+}
+
+int Main(int argc, char** argv) {
+  spdlog::set_level(spdlog::level::off);
+  if (argc == 2 && std::strcmp(argv[1], kBenchDaemonFlag) == 0) return BenchDaemon::Serve();
+  Wanted wanted;
+  std::string under;
+  CLI::App app("What agents cost one rendezvous daemon.", "join_bench");
+  app.add_option("agents", wanted.counts, "how many; several: one after the other")
+      ->check(CLI::PositiveNumber)
+      ->default_val(std::vector<int>{100, 500, 1000, 2000});
+  app.add_flag("--join-only", wanted.join_only, "no heartbeats, nobody who watches, no core");
+  app.add_option("--waves", wanted.waves,
+                 "instead: as many jobs one after the other, and the daemon's memory");
+  app.add_option("--under", under, "a tool to run the daemon under, such as valgrind; its words");
+  CLI11_PARSE(app, argc, argv);
+  wanted.under = absl::StrSplit(under, ' ', absl::SkipEmpty());
+
+  rlimit files = {};
+  getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = files.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &files);
+  if (wanted.waves > 0) {
+    for (const int count : wanted.counts) {
+      if (!BenchWaves(count, wanted)) return 1;
+    }
+    return 0;
+  }
+  std::printf(
+      "| agents | join, wall | join, CPU of daemon + agents | heartbeats, daemon's CPU | 10 x "
+      "`status --watch`, daemon's CPU | memory an agent, of all |\n|---|---|---|---|---|---|\n");
+  for (const int count : wanted.counts) {
+    if (!BenchStreams(count, wanted)) return 1;
+  }
+  if (!wanted.join_only) BenchCore();
+  return 0;
+}
+
+}  // namespace
+}  // namespace convene::rendezvous
+
+int main(int argc, char** argv) { return convene::rendezvous::Main(argc, argv); }

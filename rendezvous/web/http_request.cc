@@ -1,0 +1,117 @@
+#include "rendezvous/web/http_request.h"
+
+#include <algorithm>
+#include <climits>
+#include <utility>
+
+#include "absl/strings/str_split.h"
+
+namespace convene::rendezvous {
+namespace {
+
+int HexDigit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+// What is no escape stays as it is.
+std::string PercentDecoded(absl::string_view text, bool plus_is_space) {
+  std::string decoded;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '%' && i + 2 < text.size() && HexDigit(text[i + 1]) >= 0 &&
+        HexDigit(text[i + 2]) >= 0) {
+      decoded.push_back(static_cast<char>(HexDigit(text[i + 1]) * 16 + HexDigit(text[i + 2])));
+      i += 2;
+    } else {
+      decoded.push_back(plus_is_space && text[i] == '+' ? ' ' : text[i]);
+    }
+  }
+  return decoded;
+}
+
+}  // namespace
+
+HttpRequestReader::HttpRequestReader() {
+  http_parser_init(&parser_, HTTP_REQUEST);
+  parser_.data = this;
+  http_parser_settings_init(&settings_);
+  settings_.on_url = &OnUrl;
+  settings_.on_headers_complete = &OnHeadersComplete;
+  settings_.on_message_complete = &OnMessageComplete;
+}
+
+HttpRequestReader::Outcome HttpRequestReader::Read(absl::string_view* input) {
+  if (std::exchange(is_whole_, false)) {
+    http_parser_pause(&parser_, 0);
+    url_.clear();
+    head_bytes_ = 0;
+  }
+  const absl::string_view piece = input->substr(0, kLongestHttpHead - head_bytes_);
+  if (piece.empty()) return Outcome::kNeedsMore;
+  const size_t taken = http_parser_execute(&parser_, &settings_, piece.data(), piece.size());
+  head_bytes_ += taken;
+  input->remove_prefix(std::min(taken, piece.size()));
+  if (is_whole_) return Outcome::kWhole;
+  // Set by OnHeadersComplete, or what cannot be read at all.
+  if (HTTP_PARSER_ERRNO(&parser_) != HPE_OK) return Outcome::kRefused;
+  if (head_bytes_ >= kLongestHttpHead) {
+    refusal_ = 431;
+    return Outcome::kRefused;
+  }
+  return Outcome::kNeedsMore;
+}
+
+int HttpRequestReader::OnUrl(http_parser* parser, const char* text, size_t length) {
+  static_cast<HttpRequestReader*>(parser->data)->url_.append(text, length);
+  return 0;
+}
+
+// Not 0: the request is refused.
+int HttpRequestReader::OnHeadersComplete(http_parser* parser) {
+  auto* const self = static_cast<HttpRequestReader*>(parser->data);
+  const bool has_body = (parser->flags & F_CHUNKED) != 0 ||
+                        (parser->content_length != 0 && parser->content_length != ULLONG_MAX);
+  if (parser->http_major != 1) {
+    self->refusal_ = 505;
+  } else if (parser->method != HTTP_GET && parser->method != HTTP_HEAD) {
+    self->refusal_ = 405;
+  } else if (has_body) {
+    self->refusal_ = 413;
+  } else if (self->TakeUrlApart()) {
+    self->request_.is_head = parser->method == HTTP_HEAD;
+    // An upgrade is not for us: the request is answered as it stands, and that is all.
+    self->request_.keeps_alive = http_should_keep_alive(parser) != 0 && parser->upgrade == 0;
+    return 0;
+  }
+  return -1;
+}
+
+int HttpRequestReader::OnMessageComplete(http_parser* parser) {
+  static_cast<HttpRequestReader*>(parser->data)->is_whole_ = true;
+  http_parser_pause(parser, 1);
+  return 0;
+}
+
+bool HttpRequestReader::TakeUrlApart() {
+  http_parser_url parts;
+  http_parser_url_init(&parts);
+  if (http_parser_parse_url(url_.data(), url_.size(), 0, &parts) != 0) return false;
+  const auto part = [&](http_parser_url_fields field) {
+    if ((parts.field_set & (1u << field)) == 0) return absl::string_view();
+    return absl::string_view(url_).substr(parts.field_data[field].off, parts.field_data[field].len);
+  };
+  request_.path = PercentDecoded(part(UF_PATH), false);
+  if (request_.path.empty()) request_.path = "/";
+  request_.query.clear();
+  for (const absl::string_view pair : absl::StrSplit(part(UF_QUERY), '&', absl::SkipEmpty())) {
+    const std::pair<absl::string_view, absl::string_view> name_and_value =
+        absl::StrSplit(pair, absl::MaxSplits('=', 1));
+    request_.query[PercentDecoded(name_and_value.first, true)] =
+        PercentDecoded(name_and_value.second, true);
+  }
+  return true;
+}
+
+}  // namespace convene::rendezvous

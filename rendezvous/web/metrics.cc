@@ -1,0 +1,149 @@
+#include "rendezvous/web/metrics.h"
+
+#include <cstdint>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
+
+namespace convene::rendezvous {
+namespace {
+
+// Enough digits to read back the same number.
+std::string Number(double value) { return absl::StrFormat("%.17g", value); }
+std::string Number(int64_t value) { return absl::StrCat(value); }
+
+class Writer {
+ public:
+  // Begins a metric: its samples follow.
+  void Metric(absl::string_view name, absl::string_view type, absl::string_view help) {
+    name_ = std::string(name);
+    absl::StrAppend(&text_, "# HELP ", name, " ", help, "\n# TYPE ", name, " ", type, "\n");
+  }
+
+  template <typename Value>
+  void Sample(Value value) {
+    absl::StrAppend(&text_, name_, " ", Number(value), "\n");
+  }
+
+  template <typename Value>
+  void Sample(absl::string_view label, absl::string_view label_value, Value value) {
+    SampleOf("", label, label_value, value);
+  }
+
+  // `suffix`: "_bucket" and the like of a histogram.
+  template <typename Value>
+  void SampleOf(absl::string_view suffix, absl::string_view label, absl::string_view label_value,
+                Value value) {
+    const std::string escaped =
+        absl::StrReplaceAll(label_value, {{"\\", "\\\\"}, {"\"", "\\\""}, {"\n", "\\n"}});
+    absl::StrAppend(&text_, name_, suffix, "{", label, "=\"", escaped, "\"} ", Number(value), "\n");
+  }
+
+  template <typename Value>
+  void Single(absl::string_view name, absl::string_view type, absl::string_view help, Value value) {
+    Metric(name, type, help);
+    Sample(value);
+  }
+
+  void Histogram(absl::string_view name, absl::string_view help,
+                 const LatencyHistogram& histogram) {
+    Metric(name, "histogram", help);
+    int64_t so_far = 0;
+    for (size_t i = 0; i < histogram.counts.size(); ++i) {
+      so_far += histogram.counts[i];
+      const bool is_last = i == histogram.kBoundsSeconds.size();
+      const std::string bound =
+          is_last ? "+Inf" : absl::StrFormat("%g", histogram.kBoundsSeconds[i]);
+      SampleOf("_bucket", "le", bound, so_far);
+    }
+    absl::StrAppend(&text_, name, "_sum ", Number(histogram.sum_seconds), "\n", name, "_count ",
+                    so_far, "\n");
+  }
+
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+  std::string name_;
+};
+
+void WriteJobs(const std::vector<JobView>& views, Writer* writer) {
+  std::map<std::string, int64_t> jobs_in_phase = {
+      {"forming", 0}, {"running", 0}, {"stopping", 0}, {"succeeded", 0}, {"failed", 0}};
+  for (const JobView& view : views) ++jobs_in_phase[view.phase];
+  writer->Metric("convene_jobs", "gauge", "Jobs this daemon knows, closed ones included.");
+  for (const auto& [phase, count] : jobs_in_phase) writer->Sample("phase", phase, count);
+  writer->Metric("convene_nodes", "gauge", "Nodes whose agents are in the job.");
+  for (const JobView& view : views) {
+    writer->Sample("run", view.job_id, static_cast<int64_t>(view.nodes.size()));
+  }
+  writer->Metric("convene_nodes_in_epoch", "gauge", "Nodes that have a rank in the job's epoch.");
+  for (const JobView& view : views) {
+    int64_t count = 0;
+    for (const NodeView& node : view.nodes) count += node.group_rank >= 0 ? 1 : 0;
+    writer->Sample("run", view.job_id, count);
+  }
+  writer->Metric("convene_epoch", "gauge",
+                 "The job's epoch; it rises with each change of members.");
+  for (const JobView& view : views) writer->Sample("run", view.job_id, view.epoch.value());
+  writer->Metric("convene_restarts_total", "counter", "Failures that cost the job's budget.");
+  for (const JobView& view : views) {
+    writer->Sample("run", view.job_id, static_cast<int64_t>(view.restart_count));
+  }
+}
+
+void WriteDaemon(const DaemonCounters& counters, Writer* writer) {
+  writer->Single("convene_epochs_total", "counter", "Epochs begun, of all jobs.", counters.epochs);
+  writer->Single("convene_joins_total", "counter", "Agents that joined a job.", counters.joins);
+  writer->Single("convene_joins_refused_total", "counter", "Agents that were refused.",
+                 counters.joins_refused);
+  writer->Single("convene_heartbeats_total", "counter", "Heartbeats of agents.",
+                 counters.heartbeats);
+  writer->Single("convene_agent_streams", "gauge", "Agents' streams that are open.",
+                 counters.streams_open);
+  writer->Histogram("convene_decision_seconds",
+                    "From an agent's message to the last answer it causes being on its way.",
+                    counters.decisions);
+}
+
+void WriteStore(const StoreServer::Counts& counts, Writer* writer) {
+  const auto gauge = [&](const char* name, const char* help, size_t value) {
+    writer->Single(name, "gauge", help, static_cast<int64_t>(value));
+  };
+  gauge("convene_store_connections", "Clients of the daemon's TCPStore.", counts.connections);
+  gauge("convene_store_waiting", "Those of them in a wait or a barrier.", counts.waiting);
+  gauge("convene_store_keys", "Keys with a value; queues are not among them.", counts.keys);
+  gauge("convene_store_bytes", "Bytes of keys, values and queued items.", counts.bytes);
+}
+
+void WriteProcess(const ProcessUsage& process, Writer* writer) {
+  writer->Single("process_cpu_seconds_total", "counter", "User and system CPU time spent.",
+                 process.cpu_seconds);
+  writer->Single("process_resident_memory_bytes", "gauge", "Resident memory size.",
+                 process.resident_bytes);
+  writer->Single("process_virtual_memory_bytes", "gauge", "Virtual memory size.",
+                 process.virtual_bytes);
+  writer->Single("process_start_time_seconds", "gauge", "Start of the process since 1970.",
+                 process.start_time_seconds);
+  writer->Single("process_open_fds", "gauge", "Open file descriptors.", process.open_fds);
+  writer->Single("process_max_fds", "gauge", "Most file descriptors that may be open.",
+                 process.most_fds);
+}
+
+}  // namespace
+
+std::string MetricsText(const std::vector<JobView>& views, const DaemonCounters& counters,
+                        const std::optional<StoreServer::Counts>& store,
+                        const ProcessUsage& process) {
+  Writer writer;
+  WriteJobs(views, &writer);
+  WriteDaemon(counters, &writer);
+  WriteStore(store.value_or(StoreServer::Counts()), &writer);
+  WriteProcess(process, &writer);
+  return writer.text();
+}
+
+}  // namespace convene::rendezvous

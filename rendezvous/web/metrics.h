@@ -1,0 +1,23 @@
+// PURE. The daemon's state as Prometheus reads it: the text format 0.0.4.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rendezvous/attend/daemon_counters.h"
+#include "rendezvous/quorum/job_view.h"
+#include "rendezvous/store/store_server.h"
+#include "rendezvous/web/process_usage.h"
+
+namespace convene::rendezvous {
+
+inline constexpr char kMetricsContentType[] = "text/plain; version=0.0.4; charset=utf-8";
+
+// At most JobTable::kMostJobs values of the label `run`; no other label grows. `store`: none when
+// nobody has asked for it yet.
+std::string MetricsText(const std::vector<JobView>& views, const DaemonCounters& counters,
+                        const std::optional<StoreServer::Counts>& store,
+                        const ProcessUsage& process);
+
+}  // namespace convene::rendezvous

@@ -1,0 +1,106 @@
+#include "rendezvous/web/web.h"
+
+#include <catch2/catch.hpp>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "rendezvous/quorum/messages.h"
+#include "tools/base/clock.h"
+
+namespace convene::rendezvous {
+namespace {
+
+// Of the two nodes.
+constexpr uint64_t kIncarnations[] = {0x1234567812345678, 0x8765432187654321};
+
+class DeafSink final : public StreamSink {
+ public:
+  void Queue(Item) override {}
+  void Flush() override {}
+};
+
+// A daemon with one job, "llama", of two nodes.
+class WebTest {
+ public:
+  WebTest() {
+    for (const uint64_t incarnation : kIncarnations) {
+      const MemberId id = daemon_.Open(std::make_shared<DeafSink>());
+      Hello hello;
+      hello.job_id = "llama";
+      hello.host = "node";
+      hello.nodes_min = hello.nodes_max = 2;
+      hello.lease = absl::Minutes(5);
+      daemon_.Join(id, Incarnation(incarnation), hello);
+      daemon_.Receive(id, Incarnation(incarnation), Epoch(), Ready{"node", 1});
+    }
+  }
+  ~WebTest() { daemon_.Shutdown(); }
+
+  HttpResponse Get(const std::string& path, const std::string& run = "") {
+    HttpRequest request;
+    request.path = path;
+    if (!run.empty()) request.query["run"] = run;
+    return web_.Respond(request);
+  }
+
+  ManualClock clock_;
+  Daemon daemon_{&clock_, true};
+  Web web_{&daemon_, [] {
+             StoreServer::Counts counts;
+             counts.keys = 17;
+             return counts;
+           }};
+};
+
+TEST_CASE_METHOD(WebTest, "health is well until the daemon stops") {
+  CHECK(Get("/healthz").code == 200);
+  CHECK(*Get("/healthz").body == "ok\n");
+  web_.MarkStopping();
+  CHECK(Get("/healthz").code == 503);
+}
+
+TEST_CASE_METHOD(WebTest,
+                 "status is asked for one run or for all, and an unknown one is not found") {
+  CHECK(absl::StrContains(*Get("/status").body, "\"job_id\":\"llama\",\"phase\":\"running\""));
+  CHECK(absl::StrContains(*Get("/status", "llama").body, "\"job_id\":\"llama\""));
+  CHECK(Get("/status").content_type == "application/json");
+  const HttpResponse unknown = Get("/status", "lama");
+  CHECK(unknown.code == 404);
+  CHECK(absl::StrContains(*unknown.body, "knows no job lama"));
+  CHECK(absl::StrContains(*Get("/").body, "<h2>llama</h2>"));
+  CHECK(Get("/favicon.ico").code == 404);
+}
+
+TEST_CASE_METHOD(WebTest, "nothing that is served tells an agent's incarnation") {
+  for (const char* path : {"/", "/status", "/metrics"}) {
+    const std::string body = *Get(path).body;
+    for (const uint64_t incarnation : kIncarnations) {
+      CHECK_FALSE(absl::StrContains(body, absl::StrCat(incarnation)));
+    }
+  }
+  CHECK(absl::StrContains(
+      *Get("/status").body,
+      absl::StrCat("\"agent_id\":\"", AgentIdOf(Incarnation(kIncarnations[0])).value(), "\"")));
+}
+
+TEST_CASE_METHOD(WebTest, "the daemon's counters are in the metrics") {
+  daemon_.Receive(MemberId(1), Incarnation(kIncarnations[0]), Epoch(1), Heartbeat());
+  // Decisions: two Welcomes, the Assignments that the second Ready brings, the refusal.
+  const MemberId refused = daemon_.Open(std::make_shared<DeafSink>());
+  daemon_.Join(refused, Incarnation(3), Hello());  // without a job id
+  const std::string metrics = *Get("/metrics").body;
+  for (const char* line :
+       {"convene_joins_total 2\n", "convene_joins_refused_total 1\n",
+        "convene_heartbeats_total 1\n", "convene_epochs_total 1\n", "convene_agent_streams 2\n",
+        "convene_jobs{phase=\"running\"} 1\n", "convene_nodes_in_epoch{run=\"llama\"} 2\n",
+        "convene_decision_seconds_count 4\n", "convene_store_keys 17\n"}) {
+    INFO(line << " in\n" << metrics);
+    CHECK(absl::StrContains(metrics, line));
+  }
+}
+
+}  // namespace
+}  // namespace convene::rendezvous
