@@ -5,6 +5,7 @@
 
 #include "worker_runtime/ops/cpu/cpu_ops.h"
 #include "worker_runtime/ops/cpu/simd.h"
+#include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cpu {
 namespace {
@@ -74,9 +75,6 @@ void AdamW(int64_t count, const AdamWFactors* factors, const StepControl* contro
   }
 }
 
-template void AdamW(int64_t, const AdamWFactors*, const StepControl*, const uint8_t*, const float*,
-                    float*, float*, float*, float*, Stream&);
-template void AdamW(int64_t, const AdamWFactors*, const StepControl*, const uint8_t*, const float*,
-                    float*, BFloat16*, float*, float*, Stream&);
+CONVENE_INSTANTIATE(AdamW);
 
 }  // namespace convene::worker::cpu

@@ -11,10 +11,12 @@
 #include <cstdint>
 #include <limits>
 
+#include "tools/base/check.h"
 #include "worker_runtime/ops/cpu/block_product.h"
 #include "worker_runtime/ops/cpu/cpu_ops.h"
 #include "worker_runtime/ops/cpu/simd.h"
 #include "worker_runtime/ops/cpu/softmax.h"
+#include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cpu {
 namespace {
@@ -439,6 +441,7 @@ size_t AttentionWorkspaceBytes(const AttentionShape& shape) {
 template <typename T>
 void AttentionForward(const AttentionShape& shape, const Documents& documents, const T* qkv, T* out,
                       float* log_sum_exp, const Workspace& workspace, Stream& /*stream*/) {
+  CONVENE_CHECK(shape.packed == (documents.begin != nullptr));
   const size_t scratch_size = Scratch(shape, nullptr).size;
   float* const memory = workspace.As<float>(AttentionWorkspaceBytes<T>(shape));
   const int tasks = TaskCount(shape);
@@ -453,6 +456,7 @@ template <typename T>
 void AttentionBackward(const AttentionShape& shape, const Documents& documents, const T* qkv,
                        const T* out, const float* log_sum_exp, const T* dout, T* dqkv,
                        const Workspace& workspace, Stream& /*stream*/) {
+  CONVENE_CHECK(shape.packed == (documents.begin != nullptr));
   const size_t scratch_size = Scratch(shape, nullptr).size;
   float* const memory = workspace.As<float>(AttentionWorkspaceBytes<T>(shape));
   const int tasks = TaskCount(shape);
@@ -463,16 +467,8 @@ void AttentionBackward(const AttentionShape& shape, const Documents& documents, 
   }
 }
 
-// NOLINTBEGIN(bugprone-macro-parentheses): a type cannot stand in parentheses
-#define CONVENE_INSTANTIATE(T)                                                                  \
-  template size_t AttentionWorkspaceBytes<T>(const AttentionShape&);                            \
-  template void AttentionForward(const AttentionShape&, const Documents&, const T*, T*, float*, \
-                                 const Workspace&, Stream&);                                    \
-  template void AttentionBackward(const AttentionShape&, const Documents&, const T*, const T*,  \
-                                  const float*, const T*, T*, const Workspace&, Stream&)
-// NOLINTEND(bugprone-macro-parentheses)
-CONVENE_INSTANTIATE(float);
-CONVENE_INSTANTIATE(BFloat16);
-#undef CONVENE_INSTANTIATE
+CONVENE_INSTANTIATE(AttentionWorkspaceBytes);
+CONVENE_INSTANTIATE(AttentionForward);
+CONVENE_INSTANTIATE(AttentionBackward);
 
 }  // namespace convene::worker::cpu

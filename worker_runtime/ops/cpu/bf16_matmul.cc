@@ -11,6 +11,7 @@
 #include "worker_runtime/ops/cpu/primitive_matmul.h"
 #include "worker_runtime/ops/cpu/simd.h"
 #include "worker_runtime/ops/cpu/thread_count.h"
+#include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cpu {
 namespace {
@@ -125,13 +126,7 @@ void WidenedMatMul(Transpose transpose_a, Transpose transpose_b, int m, int n, i
   }
 }
 
-#define CONVENE_INSTANTIATE(Function)                                                           \
-  template void Function(Transpose, Transpose, int, int, int, const BFloat16*, const BFloat16*, \
-                         float, float*);                                                        \
-  template void Function(Transpose, Transpose, int, int, int, const BFloat16*, const BFloat16*, \
-                         float, BFloat16*)
 CONVENE_INSTANTIATE(BFloat16MatMul);
 CONVENE_INSTANTIATE(WidenedMatMul);
-#undef CONVENE_INSTANTIATE
 
 }  // namespace convene::worker::cpu

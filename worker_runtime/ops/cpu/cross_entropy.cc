@@ -7,6 +7,7 @@
 #include "worker_runtime/ops/cpu/cpu_ops.h"
 #include "worker_runtime/ops/cpu/simd.h"
 #include "worker_runtime/ops/cpu/softmax.h"
+#include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cpu {
 namespace {
@@ -78,13 +79,7 @@ void CrossEntropyGradient(int rows, int vocabulary_begin, int vocabulary_end,
   }
 }
 
-template void CrossEntropyStatistics(int, int, int, const int32_t*, const float*, float*, float*,
-                                     Stream&);
-template void CrossEntropyStatistics(int, int, int, const int32_t*, const BFloat16*, float*, float*,
-                                     Stream&);
-template void CrossEntropyGradient(int, int, int, const int32_t*, const float*, const float*,
-                                   const float*, float*, Stream&);
-template void CrossEntropyGradient(int, int, int, const int32_t*, const float*, const float*,
-                                   const float*, BFloat16*, Stream&);
+CONVENE_INSTANTIATE(CrossEntropyStatistics);
+CONVENE_INSTANTIATE(CrossEntropyGradient);
 
 }  // namespace convene::worker::cpu

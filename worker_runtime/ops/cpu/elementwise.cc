@@ -4,6 +4,7 @@
 
 #include "worker_runtime/ops/cpu/cpu_ops.h"
 #include "worker_runtime/ops/cpu/simd.h"
+#include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cpu {
 namespace {
@@ -100,7 +101,6 @@ void SumOfSquares(int64_t count, const float* x, const uint8_t* flags, double* s
   *sum += total;
 }
 
-template void AddInPlace(int64_t, const float*, float*, Stream&);
-template void AddInPlace(int64_t, const BFloat16*, BFloat16*, Stream&);
+CONVENE_INSTANTIATE(AddInPlace);
 
 }  // namespace convene::worker::cpu

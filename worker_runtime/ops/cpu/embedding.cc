@@ -5,6 +5,7 @@
 
 #include "worker_runtime/ops/cpu/cpu_ops.h"
 #include "worker_runtime/ops/cpu/simd.h"
+#include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cpu {
 namespace {
@@ -55,12 +56,7 @@ void EmbeddingBackward(int rows, int columns, int vocabulary_begin, int vocabula
   }
 }
 
-template void EmbeddingForward(int, int, int, int, const int32_t*, const float*, float*, Stream&);
-template void EmbeddingForward(int, int, int, int, const int32_t*, const BFloat16*, BFloat16*,
-                               Stream&);
-template void EmbeddingBackward(int, int, int, int, const int32_t*, const float*, float*,
-                                const Workspace&, Stream&);
-template void EmbeddingBackward(int, int, int, int, const int32_t*, const BFloat16*, float*,
-                                const Workspace&, Stream&);
+CONVENE_INSTANTIATE(EmbeddingForward);
+CONVENE_INSTANTIATE(EmbeddingBackward);
 
 }  // namespace convene::worker::cpu

@@ -5,6 +5,7 @@
 #include "worker_runtime/ops/cpu/bf16_matmul.h"
 #include "worker_runtime/ops/cpu/cpu_ops.h"
 #include "worker_runtime/ops/cpu/float_matmul.h"
+#include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cpu {
 template <typename In, typename Out>
@@ -20,11 +21,6 @@ void MatMul(Transpose transpose_a, Transpose transpose_b, int m, int n, int k, c
   }
 }
 
-template void MatMul(Transpose, Transpose, int, int, int, const float*, const float*, float, float*,
-                     Stream&);
-template void MatMul(Transpose, Transpose, int, int, int, const BFloat16*, const BFloat16*, float,
-                     BFloat16*, Stream&);
-template void MatMul(Transpose, Transpose, int, int, int, const BFloat16*, const BFloat16*, float,
-                     float*, Stream&);
+CONVENE_INSTANTIATE_PRODUCT(MatMul);
 
 }  // namespace convene::worker::cpu

@@ -8,6 +8,7 @@
 
 #include "tools/base/check.h"
 #include "worker_runtime/device/dtype.h"
+#include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cpu {
 namespace {
@@ -92,9 +93,6 @@ void PrimitiveMatMul(const ProductShape& shape, const In* a, const In* b, float 
   }
 }
 
-template void PrimitiveMatMul(const ProductShape&, const float*, const float*, float, float*);
-template void PrimitiveMatMul(const ProductShape&, const BFloat16*, const BFloat16*, float, float*);
-template void PrimitiveMatMul(const ProductShape&, const BFloat16*, const BFloat16*, float,
-                              BFloat16*);
+CONVENE_INSTANTIATE_PRODUCT(PrimitiveMatMul);
 
 }  // namespace convene::worker::cpu

@@ -7,6 +7,7 @@
 
 #include "worker_runtime/ops/cpu/cpu_ops.h"
 #include "worker_runtime/ops/cpu/simd.h"
+#include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cpu {
 namespace {
@@ -163,17 +164,9 @@ void RmsNormBackward(int rows, int columns, const T* x, const T* weight, const f
   }
 }
 
-// NOLINTBEGIN(bugprone-macro-parentheses): a type cannot stand in parentheses
-#define CONVENE_INSTANTIATE(T)                                                                   \
-  template void RmsNormForward(int, int, const T*, const T*, float, T*, float*, Stream&);        \
-  template void AddRmsNormForward(int, int, const T*, const T*, const T*, float, T*, T*, float*, \
-                                  Stream&);                                                      \
-  template void RmsNormAgain(int, int, const T*, const T*, const float*, T*, Stream&);           \
-  template void RmsNormBackward(int, int, const T*, const T*, const float*, const T*, bool, T*,  \
-                                bool, float*, const Workspace&, Stream&)
-// NOLINTEND(bugprone-macro-parentheses)
-CONVENE_INSTANTIATE(float);
-CONVENE_INSTANTIATE(BFloat16);
-#undef CONVENE_INSTANTIATE
+CONVENE_INSTANTIATE(RmsNormForward);
+CONVENE_INSTANTIATE(AddRmsNormForward);
+CONVENE_INSTANTIATE(RmsNormAgain);
+CONVENE_INSTANTIATE(RmsNormBackward);
 
 }  // namespace convene::worker::cpu

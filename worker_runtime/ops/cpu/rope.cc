@@ -5,6 +5,7 @@
 
 #include "worker_runtime/ops/cpu/cpu_ops.h"
 #include "worker_runtime/ops/cpu/simd.h"
+#include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cpu {
 namespace {
@@ -56,9 +57,6 @@ void RopeApply(int batch, int sequence_length, int heads, int head_size, int row
   }
 }
 
-template void RopeApply(int, int, int, int, int, const float*, const float*, const int32_t*, bool,
-                        float*, Stream&);
-template void RopeApply(int, int, int, int, int, const float*, const float*, const int32_t*, bool,
-                        BFloat16*, Stream&);
+CONVENE_INSTANTIATE(RopeApply);
 
 }  // namespace convene::worker::cpu

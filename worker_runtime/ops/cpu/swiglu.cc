@@ -4,6 +4,7 @@
 
 #include "worker_runtime/ops/cpu/cpu_ops.h"
 #include "worker_runtime/ops/cpu/simd.h"
+#include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cpu {
 namespace {
@@ -80,9 +81,7 @@ void SwigluBackward(int rows, int width, const T* gate_up, const T* dy, T* dgate
   }
 }
 
-template void SwigluForward(int, int, const float*, float*, Stream&);
-template void SwigluForward(int, int, const BFloat16*, BFloat16*, Stream&);
-template void SwigluBackward(int, int, const float*, const float*, float*, Stream&);
-template void SwigluBackward(int, int, const BFloat16*, const BFloat16*, BFloat16*, Stream&);
+CONVENE_INSTANTIATE(SwigluForward);
+CONVENE_INSTANTIATE(SwigluBackward);
 
 }  // namespace convene::worker::cpu

@@ -6,6 +6,7 @@
 #include "worker_runtime/ops/cuda/launch.cuh"
 #include "worker_runtime/ops/cuda/tile.cuh"
 #include "worker_runtime/ops/cuda/vector.cuh"
+#include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cuda {
 namespace {
@@ -102,11 +103,6 @@ void AdamW(int64_t count, const AdamWFactors* factors, const StepControl* contro
   Launch(stream, "adamw", FlatBlocks(count, kWidth, kUnroll), dim3(kFlatThreads), Step<T>, a);
 }
 
-#define CONVENE_INSTANTIATE(T)                                                          \
-  template void AdamW(int64_t, const AdamWFactors*, const StepControl*, const uint8_t*, \
-                      const float*, float*, T*, float*, float*, Stream&)
-CONVENE_INSTANTIATE(float);
-CONVENE_INSTANTIATE(BFloat16);
-#undef CONVENE_INSTANTIATE
+CONVENE_INSTANTIATE(AdamW);
 
 }  // namespace convene::worker::cuda

@@ -7,6 +7,7 @@
 #include "worker_runtime/ops/cuda/launch.cuh"
 #include "worker_runtime/ops/cuda/partial_sums.cuh"
 #include "worker_runtime/ops/cuda/vector.cuh"
+#include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cuda {
 namespace {
@@ -263,13 +264,7 @@ void CrossEntropyGradient(int rows, int vocabulary_begin, int vocabulary_end,
          Gradient<T>, vocabulary_begin, columns, targets, row_max, sums, gradient_scale, logits);
 }
 
-#define CONVENE_INSTANTIATE(T)                                                                  \
-  template void CrossEntropyStatistics(int, int, int, const int32_t*, const T*, float*, float*, \
-                                       Stream&);                                                \
-  template void CrossEntropyGradient(int, int, int, const int32_t*, const float*, const float*, \
-                                     const float*, T*, Stream&)
-CONVENE_INSTANTIATE(float);
-CONVENE_INSTANTIATE(BFloat16);
-#undef CONVENE_INSTANTIATE
+CONVENE_INSTANTIATE(CrossEntropyStatistics);
+CONVENE_INSTANTIATE(CrossEntropyGradient);
 
 }  // namespace convene::worker::cuda

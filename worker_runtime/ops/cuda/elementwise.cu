@@ -6,6 +6,7 @@
 #include "worker_runtime/ops/cuda/partial_sums.cuh"
 #include "worker_runtime/ops/cuda/tile.cuh"
 #include "worker_runtime/ops/cuda/vector.cuh"
+#include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cuda {
 namespace {
@@ -118,8 +119,7 @@ void AddInPlace(int64_t count, const T* x, T* y, Stream& stream) {
   Launch(stream, "add_in_place", FlatBlocks(count, wide ? kWide<T> : 1, kUnroll),
          dim3(kFlatThreads), wide ? Add<T, kWide<T>> : Add<T, 1>, count, x, y);
 }
-template void AddInPlace(int64_t, const float*, float*, Stream&);
-template void AddInPlace(int64_t, const BFloat16*, BFloat16*, Stream&);
+CONVENE_INSTANTIATE(AddInPlace);
 
 void Copy(int64_t count, const float* x, float* y, Stream& stream) {
   if (count == 0) return;

@@ -10,6 +10,7 @@
 #include "worker_runtime/ops/cuda/launch.cuh"
 #include "worker_runtime/ops/cuda/tile.cuh"
 #include "worker_runtime/ops/cuda/vector.cuh"
+#include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cuda {
 namespace {
@@ -207,12 +208,7 @@ void EmbeddingBackward(int rows, int columns, int vocabulary_begin, int vocabula
          static_cast<const float*>(sums), dtable);
 }
 
-#define CONVENE_INSTANTIATE(T)                                                               \
-  template void EmbeddingForward(int, int, int, int, const int32_t*, const T*, T*, Stream&); \
-  template void EmbeddingBackward(int, int, int, int, const int32_t*, const T*, float*,      \
-                                  const Workspace&, Stream&)
-CONVENE_INSTANTIATE(float);
-CONVENE_INSTANTIATE(BFloat16);
-#undef CONVENE_INSTANTIATE
+CONVENE_INSTANTIATE(EmbeddingForward);
+CONVENE_INSTANTIATE(EmbeddingBackward);
 
 }  // namespace convene::worker::cuda

@@ -4,6 +4,7 @@
 #include "worker_runtime/ops/cuda/cuda_ops.h"
 #include "worker_runtime/ops/cuda/launch.cuh"
 #include "worker_runtime/ops/cuda/vector.cuh"
+#include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cuda {
 namespace {
@@ -179,13 +180,8 @@ void RmsNormAgain(int rows, int columns, const T* x, const T* weight, const floa
                           stream);
 }
 
-#define CONVENE_INSTANTIATE(T)                                                                   \
-  template void RmsNormForward(int, int, const T*, const T*, float, T*, float*, Stream&);        \
-  template void AddRmsNormForward(int, int, const T*, const T*, const T*, float, T*, T*, float*, \
-                                  Stream&);                                                      \
-  template void RmsNormAgain(int, int, const T*, const T*, const float*, T*, Stream&)
-CONVENE_INSTANTIATE(float);
-CONVENE_INSTANTIATE(BFloat16);
-#undef CONVENE_INSTANTIATE
+CONVENE_INSTANTIATE(RmsNormForward);
+CONVENE_INSTANTIATE(AddRmsNormForward);
+CONVENE_INSTANTIATE(RmsNormAgain);
 
 }  // namespace convene::worker::cuda

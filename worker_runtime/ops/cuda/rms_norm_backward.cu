@@ -6,6 +6,7 @@
 #include "worker_runtime/ops/cuda/cuda_ops.h"
 #include "worker_runtime/ops/cuda/launch.cuh"
 #include "worker_runtime/ops/cuda/vector.cuh"
+#include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cuda {
 namespace {
@@ -264,11 +265,6 @@ void RmsNormBackward(int rows, int columns, const T* x, const T* weight, const f
          columns, static_cast<const float*>(partials), add_to_dweight, dweight);
 }
 
-#define CONVENE_INSTANTIATE(T)                                                                  \
-  template void RmsNormBackward(int, int, const T*, const T*, const float*, const T*, bool, T*, \
-                                bool, float*, const Workspace&, Stream&)
-CONVENE_INSTANTIATE(float);
-CONVENE_INSTANTIATE(BFloat16);
-#undef CONVENE_INSTANTIATE
+CONVENE_INSTANTIATE(RmsNormBackward);
 
 }  // namespace convene::worker::cuda

@@ -4,6 +4,7 @@
 #include "worker_runtime/ops/cuda/cuda_ops.h"
 #include "worker_runtime/ops/cuda/launch.cuh"
 #include "worker_runtime/ops/cuda/vector.cuh"
+#include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cuda {
 namespace {
@@ -109,11 +110,6 @@ void RopeApply(int batch, int sequence_length, int heads, int head_size, int row
          wide ? Turn<T, kWide<T>> : Turn<T, 1>, a);
 }
 
-#define CONVENE_INSTANTIATE(T)                                                                 \
-  template void RopeApply(int, int, int, int, int, const float*, const float*, const int32_t*, \
-                          bool, T*, Stream&)
-CONVENE_INSTANTIATE(float);
-CONVENE_INSTANTIATE(BFloat16);
-#undef CONVENE_INSTANTIATE
+CONVENE_INSTANTIATE(RopeApply);
 
 }  // namespace convene::worker::cuda

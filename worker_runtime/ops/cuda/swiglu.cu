@@ -5,6 +5,7 @@
 #include "worker_runtime/ops/cuda/launch.cuh"
 #include "worker_runtime/ops/cuda/tile.cuh"
 #include "worker_runtime/ops/cuda/vector.cuh"
+#include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cuda {
 namespace {
@@ -115,11 +116,7 @@ void SwigluBackward(int rows, int width, const T* gate_up, const T* dy, T* dgate
          dgate_up);
 }
 
-#define CONVENE_INSTANTIATE(T)                                  \
-  template void SwigluForward(int, int, const T*, T*, Stream&); \
-  template void SwigluBackward(int, int, const T*, const T*, T*, Stream&)
-CONVENE_INSTANTIATE(float);
-CONVENE_INSTANTIATE(BFloat16);
-#undef CONVENE_INSTANTIATE
+CONVENE_INSTANTIATE(SwigluForward);
+CONVENE_INSTANTIATE(SwigluBackward);
 
 }  // namespace convene::worker::cuda

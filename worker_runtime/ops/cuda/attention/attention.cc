@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <type_traits>
 
+#include "tools/base/check.h"
 #include "worker_runtime/device/cuda/queue.h"
 #include "worker_runtime/device/dtype.h"
 #include "worker_runtime/device/stream.h"
@@ -14,6 +15,7 @@
 #include "worker_runtime/ops/cuda/attention/flash_attention.h"
 #include "worker_runtime/ops/cuda/attention/workspace_bytes.h"
 #include "worker_runtime/ops/cuda/cuda_ops.h"
+#include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cuda {
 namespace {
@@ -48,6 +50,7 @@ size_t AttentionWorkspaceBytes(const AttentionShape& shape) {
 template <typename T>
 void AttentionForward(const AttentionShape& shape, const Documents& documents, const T* qkv, T* out,
                       float* log_sum_exp, const Workspace& workspace, Stream& stream) {
+  CONVENE_CHECK(shape.packed == (documents.begin != nullptr));
   if (IsEmpty(shape)) return;
   Queue& queue = stream.queue();
   if constexpr (kCudnnKnows<T>) {
@@ -65,6 +68,7 @@ template <typename T>
 void AttentionBackward(const AttentionShape& shape, const Documents& documents, const T* qkv,
                        const T* out, const float* log_sum_exp, const T* dout, T* dqkv,
                        const Workspace& workspace, Stream& stream) {
+  CONVENE_CHECK(shape.packed == (documents.begin != nullptr));
   if (IsEmpty(shape)) return;
   Queue& queue = stream.queue();
   if constexpr (kCudnnKnows<T>) {
@@ -79,21 +83,8 @@ void AttentionBackward(const AttentionShape& shape, const Documents& documents, 
                 workspace.As<void>(FlashWorkspaceBytes(shape)), queue);
 }
 
-template size_t AttentionWorkspaceBytes<float>(const AttentionShape& shape);
-template size_t AttentionWorkspaceBytes<BFloat16>(const AttentionShape& shape);
-template void AttentionForward(const AttentionShape& shape, const Documents& documents,
-                               const float* qkv, float* out, float* log_sum_exp,
-                               const Workspace& workspace, Stream& stream);
-template void AttentionForward(const AttentionShape& shape, const Documents& documents,
-                               const BFloat16* qkv, BFloat16* out, float* log_sum_exp,
-                               const Workspace& workspace, Stream& stream);
-template void AttentionBackward(const AttentionShape& shape, const Documents& documents,
-                                const float* qkv, const float* out, const float* log_sum_exp,
-                                const float* dout, float* dqkv, const Workspace& workspace,
-                                Stream& stream);
-template void AttentionBackward(const AttentionShape& shape, const Documents& documents,
-                                const BFloat16* qkv, const BFloat16* out, const float* log_sum_exp,
-                                const BFloat16* dout, BFloat16* dqkv, const Workspace& workspace,
-                                Stream& stream);
+CONVENE_INSTANTIATE(AttentionWorkspaceBytes);
+CONVENE_INSTANTIATE(AttentionForward);
+CONVENE_INSTANTIATE(AttentionBackward);
 
 }  // namespace convene::worker::cuda

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "worker_runtime/ops/cuda/attention/flash_attention.h"
+#include "worker_runtime/ops/instantiate.h"
 
 // Tiles of kTile queries and kTile keys in shared memory, as floats; eight threads work on one row
 // of a tile. Nothing is added by two threads, so there is one order of summation. Tiles of keys and
@@ -477,15 +478,7 @@ void FlashBackward(const AttentionShape& shape, const int32_t* document_begin, c
   });
 }
 
-template void FlashForward(const AttentionShape& shape, const int32_t* document_begin,
-                           const float* qkv, float* out, float* log_sum_exp, Queue& queue);
-template void FlashForward(const AttentionShape& shape, const int32_t* document_begin,
-                           const BFloat16* qkv, BFloat16* out, float* log_sum_exp, Queue& queue);
-template void FlashBackward(const AttentionShape& shape, const int32_t* document_begin,
-                            const float* qkv, const float* out, const float* log_sum_exp,
-                            const float* dout, float* dqkv, void* workspace, Queue& queue);
-template void FlashBackward(const AttentionShape& shape, const int32_t* document_begin,
-                            const BFloat16* qkv, const BFloat16* out, const float* log_sum_exp,
-                            const BFloat16* dout, BFloat16* dqkv, void* workspace, Queue& queue);
+CONVENE_INSTANTIATE(FlashForward);
+CONVENE_INSTANTIATE(FlashBackward);
 
 }  // namespace convene::worker::cuda

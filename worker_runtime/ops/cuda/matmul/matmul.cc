@@ -11,6 +11,7 @@
 #include "worker_runtime/device/stream.h"
 #include "worker_runtime/ops/cuda/cuda_ops.h"
 #include "worker_runtime/ops/cuda/matmul/matmul_plans.h"
+#include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cuda {
 
@@ -42,11 +43,6 @@ void MatMul(Transpose transpose_a, Transpose transpose_b, int m, int n, int k, c
       a, b, c);
 }
 
-template void MatMul(Transpose transpose_a, Transpose transpose_b, int m, int n, int k,
-                     const float* a, const float* b, float beta, float* c, Stream& stream);
-template void MatMul(Transpose transpose_a, Transpose transpose_b, int m, int n, int k,
-                     const BFloat16* a, const BFloat16* b, float beta, BFloat16* c, Stream& stream);
-template void MatMul(Transpose transpose_a, Transpose transpose_b, int m, int n, int k,
-                     const BFloat16* a, const BFloat16* b, float beta, float* c, Stream& stream);
+CONVENE_INSTANTIATE_PRODUCT(MatMul);
 
 }  // namespace convene::worker::cuda
