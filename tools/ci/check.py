@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import time
-from typing import Callable, List, NamedTuple, Optional, Set
+from typing import Callable, Deque, List, NamedTuple, Optional, Set
 
 sys.dont_write_bytecode = True
 import bazel_events  # noqa: E402  (the line above keeps __pycache__ out of the tree)
@@ -47,9 +47,9 @@ class Counts:
         self.skipped: List[str] = []
         self.failures: List[str] = []
 
-    def fail(self, what: str, count: int = 1) -> None:
+    def fail(self, what: str, why: List[str], count: int = 1) -> None:
         self.failed += count
-        self.failures.append(what)
+        self.failures.append(what + ''.join(f'\n           {line}' for line in why))
 
 
 class Run:
@@ -62,6 +62,7 @@ class Run:
         self.chosen = chosen  # the parts of this run
         self.counts = counts
         self.log = os.path.join(LOGS, f'{name}.log')
+        self.output: Deque[str] = collections.deque(maxlen=5000)  # of the last command, its last lines
         self.deadline = min(time.monotonic() + PART_LIMIT_SECONDS, total_deadline)
         os.makedirs(LOGS, exist_ok=True)
         with open(self.log, 'w', encoding='utf-8'):
@@ -69,6 +70,7 @@ class Run:
 
     def command(self, *arguments: str) -> bool:
         """Runs a command to its end, its output to the screen and to the log. Whether it succeeded."""
+        self.output.clear()
         limit = max(1, int(self.deadline - time.monotonic()))
         with open(self.log, 'a', encoding='utf-8') as log:
             log.write('$ ' + ' '.join(arguments)[:2000] + '\n')
@@ -77,10 +79,13 @@ class Run:
                 for line in child.stdout:
                     print(line, end='', flush=True)
                     log.write(line)
+                    self.output.append(line)
             if child.returncode == 124:
                 line = f'check: stopped: one part may take {PART_LIMIT_SECONDS} s, all of them {TOTAL_LIMIT_SECONDS} s\n'
                 print(line, end='')
                 log.write(line)
+                self.output.clear()
+                self.output.append(line)
         return child.returncode == 0
 
     def step(self, *arguments: str) -> bool:
@@ -90,8 +95,12 @@ class Run:
             self.counts.passed += 1
         else:
             text = ' '.join(arguments)
-            self.counts.fail(f'{self.name}: {text if len(text) < 80 else arguments[0] + " ..."}  (log: {self.log})')
+            self.counts.fail(f'{self.name}: {text if len(text) < 80 else " ".join(arguments[:2])[:80] + " ..."}  (log: {self.log})', self.why())
         return good
+
+    def why(self) -> List[str]:
+        """Why the last command failed."""
+        return bazel_events.why_failed(''.join(self.output))
 
     def skip(self, why: str) -> None:
         print(f'skipped: {why}')
@@ -112,12 +121,13 @@ class Run:
             self.counts.passed += test.passed
             self.counts.skipped += [f'{self.name}: {test.label}: {line}' for line in test.skipped]
             if test.failed:
-                why = ''.join(f'\n           {line}' for line in test.failures)
-                self.counts.fail(f'{self.name}: {test.label}: {test.failed} failed  (log: {test.log}){why}', test.failed)
-        for label in bazel_events.read_broken_targets(events):
-            self.counts.fail(f'{self.name}: {label} does not build  (log: {self.log})')
+                self.counts.fail(f'{self.name}: {test.label}: {test.failed} failed  (log: {test.log})', test.failures, test.failed)
+        broken = bazel_events.read_broken_targets(events)
+        for label in broken:
+            # Which line is whose, Bazel's output does not say: the last target gets them all.
+            self.counts.fail(f'{self.name}: {label} does not build  (log: {self.log})', self.why() if label == broken[-1] else [])
         if not good and len(self.counts.failures) == failures_before:
-            self.counts.fail(f'{self.name}: bazel test itself failed  (log: {self.log})')
+            self.counts.fail(f'{self.name}: bazel test itself failed  (log: {self.log})', self.why())
         print(f'{self.name}: {sum(t.passed for t in tests)} test cases of {len(tests)} binaries passed')
 
 
@@ -319,7 +329,7 @@ def main() -> int:
         try:
             part.work(run)
         except (OSError, subprocess.SubprocessError) as error:
-            counts.fail(f'{part.name}: {error}')
+            counts.fail(part.name, [str(error)])
         times.append(f'{part.name} {time.monotonic() - part_started:.0f} s')
     print(f'\n=== {time.monotonic() - started:.0f} s in all: {", ".join(times)}')
     for line, count in collections.Counter(counts.skipped).items():
