@@ -1,12 +1,13 @@
 // Worlds from seeds until enough has happened: half of it in the worlds of the same seeds in each
-// run, half in worlds of new seeds. CONVENE_SIM_SEED runs the world of one seed alone,
-// CONVENE_SIM_EVENTS says how much is enough.
+// run, half in worlds of new seeds. CONVENE_SIM_SEED runs the world of one seed alone. With
+// CONVENE_SIM_SECONDS the new worlds go on for so long.
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <cstdlib>
 #include <iostream>
+#include <limits>
 #include <stdexcept>
 #include <string>
 
@@ -50,12 +51,15 @@ std::string Live(Simulation* simulation) {
   return "";
 }
 
-// The worlds of `seed` and those after it, until `enough` has happened.
-void LiveFrom(int64_t seed, int64_t enough) {
+// The worlds of `seed` and those after it, until `enough` has happened or the time is over.
+void LiveFrom(int64_t seed, int64_t enough, absl::Duration limit) {
   const MonotonicTime begin = Clock::Real().Now();
+  const MonotonicTime end = begin + limit;
   int64_t events = 0;
   int64_t worlds = 0;
-  for (; events < enough; ++seed, ++worlds) {
+  for (; events < enough && Clock::Real().Now() < end; ++seed, ++worlds) {
+    INFO("in the world of CONVENE_SIM_SEED="
+         << seed);  // For a crash, or a signal to one that hangs.
     Simulation simulation(static_cast<uint64_t>(seed), /*traced=*/false);
     const std::string broken = Live(&simulation);
     events += simulation.event_count();
@@ -74,13 +78,14 @@ void LiveFrom(int64_t seed, int64_t enough) {
 
 TEST_CASE("whatever breaks, the promises hold, and every agent gets its answer in the end") {
   const int64_t only = NumberFromEnvironment("CONVENE_SIM_SEED", 0);
-  if (only > 0) return LiveFrom(only, 1);
-  const int64_t enough = NumberFromEnvironment("CONVENE_SIM_EVENTS", kEvents);
-  LiveFrom(1, enough / 2);
+  if (only > 0) return LiveFrom(only, 1, absl::InfiniteDuration());
+  LiveFrom(1, kEvents / 2, absl::InfiniteDuration());
   const int64_t fresh = 1'000'000 + static_cast<int64_t>(RandomU64() % 1'000'000'000);
   std::cout << "worlds that no run before has seen, from CONVENE_SIM_SEED=" << fresh << " on"
-            << std::endl;  // Said now: a world that crashes or hangs says nothing.
-  LiveFrom(fresh, enough / 2);
+            << std::endl;
+  const int64_t seconds = NumberFromEnvironment("CONVENE_SIM_SECONDS", 0);
+  LiveFrom(fresh, seconds > 0 ? std::numeric_limits<int64_t>::max() : kEvents / 2,
+           seconds > 0 ? absl::Seconds(seconds) : absl::InfiniteDuration());
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-"""Reads what Bazel says of a `bazel test` (its build event file) and what the tests printed."""
+"""Reads what Bazel says of a `bazel test` (its build event file) and what the tests, and other commands that failed, printed."""
 
 import json
 import os
@@ -24,6 +24,8 @@ _LINE_MAX = 240
 # Of a long output, the lines that say why: our own log's errors, exceptions, what a dying program says.
 _TELLING = re.compile(r'\b(?:error|warning|fatal|what\(\)|\w*(?:Error|Exception)): |Fatal Python|terminate called|'
                       r'\b(?:killed|aborted|signal|SIG[A-Z]{3,})\b', re.I)
+# A compiler's, a linker's and clang-tidy's words; the line of a finding of ours; Bazel's own. The first kind that a command printed says why it failed.
+_REASONS = [re.compile(pattern, re.M) for pattern in (r'^.*\berror: .*', r'^\S+:\d+: .* \[[\w-]+\]$', r'^ERROR: .*')]
 
 
 class TestResult(NamedTuple):
@@ -45,6 +47,22 @@ def failures(output: str) -> List[str]:
     return [_one_line(text) for text in found[:_FAILURES_MAX]] + ([f'and {left_out} more'] if left_out > 0 else [])
 
 
+def why_failed(output: str) -> List[str]:
+    """Of a command that is no test binary, and failed: the lines that say why, or the last ones."""
+    if _UNITTEST_FAILURE.search(output):
+        return failures(output)
+    for kind in _REASONS:
+        found = list(dict.fromkeys(kind.findall(output)))
+        if found:
+            left_out = len(found) - _FAILURES_MAX
+            return [_shorter(line) for line in found[:_FAILURES_MAX]] + ([f'and {left_out} more'] if left_out > 0 else [])
+    return [_shorter(line) for line in output.splitlines() if line.strip()][-_FAILURES_MAX:] or ['it printed nothing']
+
+
+def _shorter(line: str) -> str:
+    return line if len(line) <= _LINE_MAX else f'{line[:_LINE_MAX - 60]} [...] {line[-60:]}'
+
+
 def _cause(report: str) -> str:
     """Of a traceback: where in the test, and the exception with its whole message."""
     lines = re.findall(r'^  File ".*?([^/"]+_test\.py)", line (\d+)', report, re.M)
@@ -57,7 +75,7 @@ def _one_line(text: str) -> str:
     lines = [part.strip() for part in text.splitlines() if part.strip()]
     if len(' | '.join(lines)) <= _FAILURE_TEXT_MAX:
         return ' | '.join(lines)
-    lines = [line if len(line) <= _LINE_MAX else f'{line[:_LINE_MAX - 60]} [...] {line[-60:]}' for line in lines]
+    lines = [_shorter(line) for line in lines]
     by_weight = sorted(range(len(lines)), key=lambda i: (i not in (0, len(lines) - 1), not _TELLING.search(lines[i]), i))
     kept, room = [], _FAILURE_TEXT_MAX
     for i in by_weight:

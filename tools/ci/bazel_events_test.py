@@ -54,6 +54,28 @@ def run_unittest(methods):
     return done.returncode == 0, done.stdout + done.stderr
 
 
+class WhyFailedTest(unittest.TestCase):
+
+    def test_a_compiler_names_file_and_line(self):
+        output = ('INFO: Analyzed 9 targets\nERROR: tools/base/BUILD.bazel:104:13: Compiling tools/base/a.cc failed: (Exit 1): gcc failed\n'
+                  "tools/base/a.cc:51:15: error: invalid conversion from 'const char*' to 'int' [-fpermissive]\n   51 | int x;\n" * 2
+                  + 'FAILED: Build did NOT complete successfully\n')
+        self.assertEqual(bazel_events.why_failed(output), ["tools/base/a.cc:51:15: error: invalid conversion from 'const char*' to 'int' [-fpermissive]"])
+
+    def test_a_finding_is_its_own_reason(self):
+        output = ''.join(f'agent/a.cc:{line}: sleeping hides a race [sleep]\n' for line in range(9)) + 'tidy: 9 findings in 12 files\n'
+        self.assertEqual(bazel_events.why_failed(output)[-2:], ['agent/a.cc:4: sleeping hides a race [sleep]', 'and 4 more'])
+
+    def test_a_script_that_tests_names_its_case(self):
+        _, output = run_unittest(['test_good', 'test_missing'])
+        self.assertIn('test_missing', bazel_events.why_failed(output)[0])
+
+    def test_other_commands_say_it_last(self):
+        self.assertEqual(bazel_events.why_failed('one\n\ntwo\n'), ['one', 'two'])
+        self.assertEqual(bazel_events.why_failed('ERROR: no such target //x\nlast\n'), ['ERROR: no such target //x'])
+        self.assertEqual(bazel_events.why_failed(''), ['it printed nothing'])
+
+
 class BazelEventsTest(unittest.TestCase):
 
     def test_unittest_counts_its_cases(self):

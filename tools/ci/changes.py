@@ -40,11 +40,12 @@ class Tree:
         return sorted({path for text in listed if text for path in text.split('\0') if path})
 
     def changed_lately(self) -> List[str]:
-        """Where nobody knows what landed: the files that the commits of the last day before the newest one touched, and what is not committed."""
+        """Where nobody knows what landed: what is not committed, and then the files that the commits of the last day before the newest one touched,
+        the newest commit's first. A merge counts as one commit that brings all it merges. The oldest commit of a shallow clone brings every file."""
         newest = int(self.git('log', '-1', '--format=%ct') or 0)
-        listed = [self.git('log', f'--since={newest - 24 * 3600}', '--format=', '--name-only', '-z'),
-                  self.git('diff', '--name-only', '-z', 'HEAD'), self.git('ls-files', '-z', '--others', '--exclude-standard')]
-        return sorted({path.strip() for text in listed if text for path in text.split('\0') if path.strip()})
+        listed = [self.git('diff', '--name-only', '-z', 'HEAD'), self.git('ls-files', '-z', '--others', '--exclude-standard'),
+                  self.git('log', f'--since={newest - 24 * 3600}', '-m', '--first-parent', '--no-renames', '--format=', '--name-only', '-z')]
+        return list(dict.fromkeys(path.strip() for text in listed if text for path in text.split('\0') if path.strip()))
 
     def fingerprint(self, paths: Iterable[str], *more: str) -> str:
         """The same for the same files with the same bytes, in every clone. `more`: what else must be the same, such as a compiler's version."""

@@ -23,7 +23,10 @@ class TreeTest(unittest.TestCase):
 
     def repository(self, name):
         subprocess.run(['git', 'init', '-q', '-b', 'main', f'{self.folder}/{name}'], check=True)
-        return changes.Tree(f'{self.folder}/{name}')
+        tree = changes.Tree(f'{self.folder}/{name}')
+        tree.git('config', 'user.name', 'test')
+        tree.git('config', 'user.email', 'test@localhost')
+        return tree
 
     def write(self, path, text):
         whole = os.path.join(self.tree.root, path)
@@ -34,9 +37,8 @@ class TreeTest(unittest.TestCase):
     def commit(self, path, text, days_ago=0):
         self.write(path, text)
         when = subprocess.run(['date', '-d', f'{days_ago} days ago', '+%s +0000'], check=True, capture_output=True, text=True).stdout.strip()
-        identity = ['-c', 'user.name=test', '-c', 'user.email=test@localhost']
         subprocess.run(['git', 'add', '.'], cwd=self.tree.root, check=True)
-        subprocess.run(['git', *identity, 'commit', '-q', '-m', text], cwd=self.tree.root, check=True,
+        subprocess.run(['git', 'commit', '-q', '-m', text], cwd=self.tree.root, check=True,
                        env={**os.environ, 'GIT_COMMITTER_DATE': when, 'GIT_AUTHOR_DATE': when})
 
     def test_on_a_branch_the_change_is_all_since_main(self):
@@ -69,7 +71,43 @@ class TreeTest(unittest.TestCase):
         self.commit('this morning.cc', 'two', days_ago=5)
         self.commit('this noon.cc', 'three', days_ago=5)
         self.write('now.cc', 'not committed')
-        self.assertEqual(self.tree.changed_lately(), ['now.cc', 'this morning.cc', 'this noon.cc'])
+        self.assertEqual(self.tree.changed_lately(), ['now.cc', 'this noon.cc', 'this morning.cc'])
+
+    def test_what_a_merge_edits_counts(self):
+        self.tree = self.repository('third')
+        self.commit('both.cc', 'old', days_ago=9)
+        self.tree.git('checkout', '-q', '-b', 'side')
+        self.commit('both.cc', 'of the side', days_ago=8)
+        self.commit('side.cc', 'new', days_ago=8)
+        self.tree.git('checkout', '-q', 'main')
+        self.commit('both.cc', 'of main', days_ago=7)
+        self.assertIsNone(self.tree.git('merge', '-q', '--no-commit', 'side'), 'a conflict')
+        self.commit('both.cc', 'of both, by hand')
+        self.assertEqual(self.tree.git('log', '-1', '--format=%P').count(' '), 1, 'two parents')
+        self.assertEqual(self.tree.changed_lately(), ['both.cc', 'side.cc'])
+
+    def test_in_a_shallow_clone_every_file_is_new(self):
+        self.commit('launcher/main.cc', 'two')
+        for more in (['--single-branch'], ['--no-single-branch']):
+            clone = changes.Tree(f'{self.folder}/clone{more[0]}')
+            subprocess.run(['git', 'clone', '-q', '--depth', '1', *more, f'file://{self.tree.root}', clone.root], check=True)
+            self.assertEqual(clone.git('rev-parse', '--is-shallow-repository').strip(), 'true')
+            self.assertIsNone(clone.landed())
+            self.assertEqual(clone.changed_lately(), ['agent/core/step.cc', 'launcher/main.cc'])
+
+    def test_a_shallow_clone_of_a_branch_does_not_know_where_it_left_main(self):
+        self.tree.git('checkout', '-q', '-b', 'change')
+        self.commit('launcher/main.cc', 'two')
+        clone = changes.Tree(f'{self.folder}/clone')
+        subprocess.run(['git', 'clone', '-q', '--depth', '1', '--no-single-branch', '-b', 'change', f'file://{self.tree.root}', clone.root], check=True)
+        self.assertIsNotNone(clone.git('rev-parse', 'origin/main'))
+        self.assertIsNone(clone.landed())
+
+    def test_a_checkout_of_a_commit_without_a_branch_knows(self):
+        self.tree.git('checkout', '-q', '-b', 'change')
+        self.commit('launcher/main.cc', 'two')
+        self.tree.git('checkout', '-q', '--detach')
+        self.assertEqual(self.tree.landed(), self.first)
 
     def test_a_fingerprint_knows_names_bytes_and_nothing_else(self):
         before = self.tree.fingerprint(['agent'], 'nvcc 13')

@@ -12,11 +12,12 @@ import re
 import subprocess
 import sys
 import time
-from typing import Callable, List, NamedTuple, Optional, Set
+from typing import Callable, Deque, List, NamedTuple, Optional, Set
 
 sys.dont_write_bytecode = True
 import bazel_events  # noqa: E402  (the line above keeps __pycache__ out of the tree)
 import changes  # noqa: E402
+import stamps  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LOGS = os.path.join(os.path.expanduser('~/.cache/convene/check'), ROOT.strip('/').replace('/', '-'))
@@ -33,8 +34,8 @@ SANITIZED = {
              'worker_runtime/data', 'worker_runtime/session', 'worker_runtime/shard'],
     'tsan': ['rendezvous/attend', 'rendezvous/logs', 'rendezvous/server', 'rendezvous/store', 'rendezvous/web', 'worker_runtime/comm'],
 }
-# What decides whether the part cuda can find anything new.
-CUDA_PATHS = ['worker_runtime', 'rendezvous', 'tests/gpu', 'tools/base', 'tools/bazel', 'tools/gpu', 'proto', '.bazelrc', 'WORKSPACE']
+# What Bazel's graph does not name, but the part cuda is built by. The rest of its paths is read from the graph (cuda_paths).
+CUDA_BUILT_BY = ['tools/bazel', '.bazelrc', 'WORKSPACE']
 NVCC = '/usr/local/cuda/bin/nvcc'
 
 
@@ -46,9 +47,9 @@ class Counts:
         self.skipped: List[str] = []
         self.failures: List[str] = []
 
-    def fail(self, what: str, count: int = 1) -> None:
+    def fail(self, what: str, why: List[str], count: int = 1) -> None:
         self.failed += count
-        self.failures.append(what)
+        self.failures.append(what + ''.join(f'\n           {line}' for line in why))
 
 
 class Run:
@@ -61,6 +62,7 @@ class Run:
         self.chosen = chosen  # the parts of this run
         self.counts = counts
         self.log = os.path.join(LOGS, f'{name}.log')
+        self.output: Deque[str] = collections.deque(maxlen=5000)  # of the last command, its last lines
         self.deadline = min(time.monotonic() + PART_LIMIT_SECONDS, total_deadline)
         os.makedirs(LOGS, exist_ok=True)
         with open(self.log, 'w', encoding='utf-8'):
@@ -68,6 +70,7 @@ class Run:
 
     def command(self, *arguments: str) -> bool:
         """Runs a command to its end, its output to the screen and to the log. Whether it succeeded."""
+        self.output.clear()
         limit = max(1, int(self.deadline - time.monotonic()))
         with open(self.log, 'a', encoding='utf-8') as log:
             log.write('$ ' + ' '.join(arguments)[:2000] + '\n')
@@ -76,10 +79,13 @@ class Run:
                 for line in child.stdout:
                     print(line, end='', flush=True)
                     log.write(line)
+                    self.output.append(line)
             if child.returncode == 124:
                 line = f'check: stopped: one part may take {PART_LIMIT_SECONDS} s, all of them {TOTAL_LIMIT_SECONDS} s\n'
                 print(line, end='')
                 log.write(line)
+                self.output.clear()
+                self.output.append(line)
         return child.returncode == 0
 
     def step(self, *arguments: str) -> bool:
@@ -89,8 +95,12 @@ class Run:
             self.counts.passed += 1
         else:
             text = ' '.join(arguments)
-            self.counts.fail(f'{self.name}: {text if len(text) < 80 else arguments[0] + " ..."}  (log: {self.log})')
+            self.counts.fail(f'{self.name}: {text if len(text) < 80 else " ".join(arguments[:2])[:80] + " ..."}  (log: {self.log})', self.why())
         return good
+
+    def why(self) -> List[str]:
+        """Why the last command failed."""
+        return bazel_events.why_failed(''.join(self.output))
 
     def skip(self, why: str) -> None:
         print(f'skipped: {why}')
@@ -111,12 +121,13 @@ class Run:
             self.counts.passed += test.passed
             self.counts.skipped += [f'{self.name}: {test.label}: {line}' for line in test.skipped]
             if test.failed:
-                why = ''.join(f'\n           {line}' for line in test.failures)
-                self.counts.fail(f'{self.name}: {test.label}: {test.failed} failed  (log: {test.log}){why}', test.failed)
-        for label in bazel_events.read_broken_targets(events):
-            self.counts.fail(f'{self.name}: {label} does not build  (log: {self.log})')
+                self.counts.fail(f'{self.name}: {test.label}: {test.failed} failed  (log: {test.log})', test.failures, test.failed)
+        broken = bazel_events.read_broken_targets(events)
+        for label in broken:
+            # Which line is whose, Bazel's output does not say: the last target gets them all.
+            self.counts.fail(f'{self.name}: {label} does not build  (log: {self.log})', self.why() if label == broken[-1] else [])
         if not good and len(self.counts.failures) == failures_before:
-            self.counts.fail(f'{self.name}: bazel test itself failed  (log: {self.log})')
+            self.counts.fail(f'{self.name}: bazel test itself failed  (log: {self.log})', self.why())
         print(f'{self.name}: {sum(t.passed for t in tests)} test cases of {len(tests)} binaries passed')
 
 
@@ -137,7 +148,7 @@ def part_format(run: Run) -> None:
 
 
 def part_tidy(run: Run) -> None:
-    for test in ('bazel_events_test.py', 'changes_test.py', 'check_test.py', 'lint_test.py', 'tidy_test.py'):
+    for test in ('bazel_events_test.py', 'changes_test.py', 'check_test.py', 'lint_test.py', 'stamps_test.py', 'tidy_test.py'):
         run.step(f'tools/ci/{test}')
     run.step('tools/ci/tidy')
     run.step('tools/ci/one_definition_test.py')
@@ -163,31 +174,43 @@ def sanitized_folders(config: str) -> List[str]:
     return [f'//{folder}/...' for folder in SANITIZED[config] if tracked(f'{folder}/*BUILD.bazel')]
 
 
+def bazel_query(query: str, *options: str) -> List[str]:
+    command = ['bazel', 'query', '--noshow_progress', *options, query]
+    return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
+
+
 def tests_of_asan(run: Run) -> List[str]:
-    """Each test that the part asan of the same run builds and runs, as a pattern that leaves it out elsewhere: to run it once is enough."""
+    """Each test that the part asan of the same run builds and runs: to link and run it once is enough."""
     if 'asan' not in run.chosen:
         return []
     here = f'set({" ".join(sanitized_folders("asan"))})'
-    query = fr'kind("_test rule", {here}) except attr(tags, "\b(cuda|manual|no-asan|no-sanitizer)\b", {here})'
-    found = subprocess.run(['bazel', 'query', '--noshow_progress', query], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
-    return [f'-{label}' for label in found.split()]
+    return bazel_query(fr'kind("_test rule", {here}) except attr(tags, "\b(cuda|manual|no-asan|no-sanitizer)\b", {here})')
+
+
+def without(labels: List[str]) -> List[str]:
+    """Patterns for a command line of Bazel, after `--`."""
+    return [f'-{label}' for label in labels]
 
 
 def part_build(run: Run) -> None:
-    run.bazel_build('--', '//...', *tests_of_asan(run))
+    left_out = tests_of_asan(run)
+    run.bazel_build('--', '//...', *without(left_out))
+    if left_out:
+        # The part asan compiles them by clang. A change must not land that gcc, which everybody's own `bazel test` uses, refuses.
+        run.bazel_build('--output_groups=compilation_outputs', '--', *left_out)
 
 
 def part_test(run: Run) -> None:
     if not run.fast and not run.command('tools/torch_environment', '--quiet'):
         run.skip('PyTorch could not be installed (above): tests with unmodified PyTorch programs skip')
-    run.bazel_test('--', '//...', *(['-//tests/...'] if run.fast else []), *tests_of_asan(run))
+    run.bazel_test('--', '//...', *(['-//tests/...'] if run.fast else []), *without(tests_of_asan(run)))
 
 
 def part_clang(run: Run) -> None:
     # Only the front end's opinion is wanted (thread safety, layering, clang's warnings): nothing is optimised, and nothing linked. The
     # part asan compiles its folders by clang as well.
     run.bazel_build('--config=clang', '--output_groups=compilation_outputs', '--', '//...',
-                    *[f'-{folder}' for folder in sanitized_folders('asan')])
+                    *without(sanitized_folders('asan')))
 
 
 def part_lint(run: Run) -> None:
@@ -208,19 +231,26 @@ def part_tsan(run: Run) -> None:
     sanitize(run, 'tsan')
 
 
-def cuda_fingerprint() -> str:
+def cuda_paths() -> List[str]:
+    """The folders and files that decide whether the part cuda can find anything new: the packages of all that its targets are made from."""
+    sources = r'kind("source file", deps(attr(tags, "\bcuda\b", //...) + kind("cc_", rdeps(//..., @cuda//...))))'
+    packages = bazel_query(sources, '--output=package')
+    return [package for package in packages if not package.startswith('@')] + CUDA_BUILT_BY
+
+
+def cuda_fingerprint(paths: List[str]) -> str:
     """Of all that the part cuda builds from."""
     compiler = subprocess.run([NVCC, '--version'], check=True, capture_output=True, text=True).stdout
     has_gpu = os.path.exists('/dev/nvidiactl')  # without one its tests skip: that proves nothing for a machine that has one
-    return changes.Tree(ROOT).fingerprint(CUDA_PATHS, compiler, str(has_gpu))
+    return changes.Tree(ROOT).fingerprint(paths, compiler, str(has_gpu))
 
 
-def why_no_cuda(passed_before: bool, landed: Optional[str], changed: List[str]) -> str:
+def why_no_cuda(passed_before: bool, landed: Optional[str], changed: List[str], paths: List[str]) -> str:
     """Why the part cuda has nothing to find; '' where it may. landed: None where it is not known, and then `changed` says nothing."""
     if passed_before:
         return 'with these very files it passed on this machine before'
-    if landed is not None and not changes.below(changed, CUDA_PATHS):
-        return f'since {landed[:12]}, which landed, nothing changed below {", ".join(CUDA_PATHS)}'
+    if landed is not None and not changes.below(changed, paths):
+        return f'since {landed[:12]}, which landed, nothing changed that it is built from'
     return ''
 
 
@@ -228,11 +258,13 @@ def part_cuda(run: Run) -> None:
     if not os.path.exists(NVCC):
         run.skip('no CUDA toolkit at /usr/local/cuda')
         return
-    stamp = os.path.join(LOGS, '..', 'cuda_passed', cuda_fingerprint())
+    paths = cuda_paths()
+    passed = stamps.Stamps(os.path.join(LOGS, '..', 'cuda_passed'), kept=50)
+    key = cuda_fingerprint(paths)
     if not run.asked_for:
         tree = changes.Tree(ROOT)
         landed = tree.landed()
-        why = why_no_cuda(os.path.exists(stamp), landed, tree.changed_since(landed) if landed else [])
+        why = why_no_cuda(passed.has(key), landed, tree.changed_since(landed) if landed else [], paths)
         if why:
             run.skip(f'{why}; tools/check cuda runs it')
             return
@@ -241,12 +273,11 @@ def part_cuda(run: Run) -> None:
         return
     failed_before = run.counts.failed
     # All of it: programs that are built with and without CUDA are not tagged, and what has no CUDA is built already.
-    if run.bazel_build('--config=cuda', '--', '//...', *tests_of_asan(run)):
+    if run.bazel_build('--config=cuda', '--', '//...', *without(tests_of_asan(run))):
         run.bazel_test('--config=cuda', '--test_tag_filters=cuda', '//...')
     if run.counts.failed == failed_before:
-        os.makedirs(os.path.dirname(stamp), exist_ok=True)
-        with open(stamp, 'w', encoding='utf-8'):
-            pass
+        passed.put(key)
+        passed.sweep()
 
 
 class Part(NamedTuple):
@@ -261,7 +292,7 @@ PARTS = [
     Part('tidy', True, "the project's own rules (tools/ci/tidy), and their test", part_tidy),
     Part('scripts', True, 'shellcheck, python3 reads every Python file, and the tests of tools/quickstart, tools/deploy and tools/gpu', part_scripts),
     Part('layers', True, 'no forbidden dependency (tools/ci/check_layers)', part_layers),
-    Part('build', True, 'bazel build //..., without the tests that the part asan of the same run builds', part_build),
+    Part('build', True, 'bazel build //...; of the tests that the part asan of the same run links, only what gcc says', part_build),
     Part('test', True, 'bazel test //... (likewise; with --fast not //tests/...)', part_test),
     Part('clang', False, 'by clang what asan does not compile: thread-safety analysis and layering', part_clang),
     Part('lint', False, 'clang-tidy on the change, and on a tenth of the rest', part_lint),
@@ -298,7 +329,7 @@ def main() -> int:
         try:
             part.work(run)
         except (OSError, subprocess.SubprocessError) as error:
-            counts.fail(f'{part.name}: {error}')
+            counts.fail(part.name, [str(error)])
         times.append(f'{part.name} {time.monotonic() - part_started:.0f} s')
     print(f'\n=== {time.monotonic() - started:.0f} s in all: {", ".join(times)}')
     for line, count in collections.Counter(counts.skipped).items():

@@ -3,6 +3,7 @@
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import unittest
@@ -25,22 +26,37 @@ class LeftOutTest(unittest.TestCase):
             bazel.return_value.stdout = '//agent/core:machine_test\n//launcher:flags_test\n'
             self.assertEqual(check.tests_of_asan(run_of('build', 'test')), [])
             bazel.assert_not_called()
-            self.assertEqual(check.tests_of_asan(run_of('build', 'test', 'asan')), ['-//agent/core:machine_test', '-//launcher:flags_test'])
+            self.assertEqual(check.tests_of_asan(run_of('build', 'test', 'asan')), ['//agent/core:machine_test', '//launcher:flags_test'])
             self.assertIn('set(//agent/... //launcher/...)', bazel.call_args[0][0][-1])
 
     def test_every_folder_that_a_sanitizer_looks_at_is_there(self):
         for folders in check.SANITIZED.values():
             for folder in folders:
                 self.assertTrue(check.tracked(f'{folder}/*BUILD.bazel'), folder)
-        for path in check.CUDA_PATHS:
+        for path in check.CUDA_BUILT_BY:
             self.assertTrue(os.path.exists(os.path.join(check.ROOT, path)), path)
 
+    def test_gcc_compiles_a_test_that_only_asan_links(self):
+        run = run_of('build', 'asan')
+        with mock.patch.object(check, 'tests_of_asan', return_value=['//launcher:flags_test']), mock.patch.object(run, 'bazel_build') as build:
+            check.part_build(run)
+        self.assertEqual([call[0] for call in build.call_args_list],
+                         [('--', '//...', '-//launcher:flags_test'), ('--output_groups=compilation_outputs', '--', '//launcher:flags_test')])
+
+    @unittest.skipUnless(os.path.exists(check.NVCC), 'SKIPPED: no CUDA toolkit at /usr/local/cuda')
+    def test_the_graph_names_what_cuda_is_built_from(self):
+        paths = check.cuda_paths()
+        for path in ('worker_runtime/device/cuda', 'worker_runtime/trainer', 'tests/gpu', 'tools/base', 'tools/bazel'):
+            self.assertIn(path, paths)
+        self.assertEqual([path for path in paths if re.match(r'@|//|agent|launcher|rendezvous/server', path)], [])
+
     def test_cuda_is_left_out_only_with_a_reason(self):
-        self.assertIn('passed on this machine before', check.why_no_cuda(True, None, []))
-        self.assertIn('since abc', check.why_no_cuda(False, 'abc', ['launcher/main.cc', 'worker_runtimes.md']))
-        self.assertEqual(check.why_no_cuda(False, 'abc', ['launcher/main.cc', 'worker_runtime/ops/cuda/rope.cu']), '')
-        self.assertEqual(check.why_no_cuda(False, 'abc', ['.bazelrc']), '')
-        self.assertEqual(check.why_no_cuda(False, None, []), '', 'nobody knows what changed')
+        paths = ['worker_runtime/ops', 'worker_runtime/ops/cuda', '.bazelrc']
+        self.assertIn('passed on this machine before', check.why_no_cuda(True, None, [], paths))
+        self.assertIn('since abc', check.why_no_cuda(False, 'abc', ['launcher/main.cc', 'worker_runtime/opsx.md'], paths))
+        self.assertEqual(check.why_no_cuda(False, 'abc', ['launcher/main.cc', 'worker_runtime/ops/cuda/rope.cu'], paths), '')
+        self.assertEqual(check.why_no_cuda(False, 'abc', ['.bazelrc'], paths), '')
+        self.assertEqual(check.why_no_cuda(False, None, [], paths), '', 'nobody knows what changed')
 
 
 if __name__ == '__main__':

@@ -23,14 +23,23 @@ def alone(path):
 class ChooseTest(unittest.TestCase):
 
     def test_ten_days_see_every_file_once(self):
-        days = [lint.choose(FILES, set(), alone, tenth) for tenth in range(10)]
+        days = [lint.choose(FILES, [], alone, tenth) for tenth in range(10)]
         self.assertEqual(sorted(sum(days, [])), FILES)
 
     def test_the_change_comes_first_and_then_what_includes_it(self):
-        changed = {'agent/z.cc', 'agent/machine.h', 'README.md'}
+        changed = ['agent/machine.h', 'agent/z.cc', 'README.md', 'agent/x.cc']
         chosen = lint.choose(FILES, changed, lambda path: {path, 'agent/machine.h'} if path == 'agent/y.cc' else {path}, tenth=3)
-        self.assertEqual(chosen[:2], ['agent/z.cc', 'agent/y.cc'])
-        self.assertEqual(set(chosen[2:]), set(lint.choose(FILES, set(), alone, 3)) - set(chosen[:2]))
+        change = [path for path in chosen if path in ('agent/x.cc', 'agent/y.cc', 'agent/z.cc')]
+        self.assertEqual(change, ['agent/z.cc', 'agent/x.cc', 'agent/y.cc'])
+        self.assertEqual(set(chosen) - set(change), set(lint.choose(FILES, [], alone, 3)) - set(change))
+
+    def test_a_large_change_leaves_a_third_of_the_time_to_the_tenth(self):
+        changed = [f'agent/new{index}.cc' for index in range(100)]
+        chosen = lint.choose(FILES + changed, changed, alone, tenth=3)
+        tenth = lint.choose(FILES, [], alone, tenth=3)
+        self.assertGreaterEqual(len(tenth), 2)
+        self.assertEqual(chosen[:5], [changed[0], changed[1], tenth[0], changed[2], changed[3]])
+        self.assertEqual(sorted(chosen), sorted(changed + tenth))
 
 
 if __name__ == '__main__':

@@ -57,7 +57,8 @@ class TidyTest(unittest.TestCase):
                 ('wall-clock', 'absl::Now();'), ('wall-clock', 'auto t = std::chrono::system_clock::now();'),
                 ('mutex', 'absl::Mutex m;'), ('mutex', 'std::mutex m;'), ('mutex', '#include <mutex>'), ('mutex', 'std::lock_guard l(m);'),
                 ('thread', 'std::thread t(f);'), ('exit', 'exit(1);'), ('exit', 'std::abort();'),
-                ('using-namespace', 'using namespace std;'), ('open-end', '// TO' + 'DO: later')]:
+                ('using-namespace', 'using namespace std;'), ('reserved-name', '#define _CORE_H'), ('reserved-name', 'struct __Core;'),
+                ('open-end', '// TO' + 'DO: later')]:
             with self.subTest(line=line):
                 self.expect(core('\n' + line + '\n'), ('agent/core.cc', 3, rule))
 
