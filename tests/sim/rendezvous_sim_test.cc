@@ -1,6 +1,6 @@
 // Worlds from seeds until enough has happened: half of it in the worlds of the same seeds in each
 // run, half in worlds of new seeds. CONVENE_SIM_SEED runs the world of one seed alone,
-// CONVENE_SIM_EVENTS says how much is enough.
+// CONVENE_SIM_EVENTS gives the number of events.
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -29,7 +29,7 @@ constexpr int64_t kEvents = 100'000;
 constexpr int64_t kEvents = 1'000'000;
 #endif
 
-// What is killed here is no machine: the journal's disk may be memory.
+// The test kills no machine, so the journal's disk may be memory.
 [[maybe_unused]] const bool kInMemory =
     access("/dev/shm", W_OK) == 0 && setenv("TEST_TMPDIR", "/dev/shm", /*overwrite=*/1) == 0;
 
@@ -40,7 +40,7 @@ int64_t NumberFromEnvironment(const char* name, int64_t otherwise) {
   return number;
 }
 
-// What went wrong, "" when nothing did.
+// Runs the world; returns the broken promise, "" without one.
 std::string Live(Simulation* simulation) {
   try {
     World(simulation).Run();
@@ -79,7 +79,7 @@ TEST_CASE("whatever breaks, the promises hold, and every agent gets its answer i
   LiveFrom(1, enough / 2);
   const int64_t fresh = 1'000'000 + static_cast<int64_t>(RandomU64() % 1'000'000'000);
   std::cout << "worlds that no run before has seen, from CONVENE_SIM_SEED=" << fresh << " on"
-            << std::endl;  // Said now: a world that crashes or hangs says nothing.
+            << std::endl;  // Printed now: a world that crashes or hangs prints nothing.
   LiveFrom(fresh, enough / 2);
 }
 

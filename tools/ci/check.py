@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The parts of tools/check, in order; each says what it took, and the end lists what failed.
+"""The parts of tools/check, in order; each prints its time, and the end lists the failures.
 
 A part goes on after another failed, so that one run shows everything. Counted: each test case (Catch2, unittest), and each
 part that is no test run. Logs: ~/.cache/convene/check/<checkout>/<part>.log.
@@ -25,21 +25,21 @@ TOTAL_LIMIT_SECONDS = 80 * 60  # CI stops us after 90 minutes; better to end wit
 # No cursor movements in a log; a line every 20 s shows that it lives.
 BAZEL_OUTPUT = ['--curses=no', '--color=no', '--show_progress_rate_limit=20', '--noshow_loading_progress', '--keep_going']
 
-# Worth another build: where bytes from outside, raw memory and processes are for ASan; where threads of our own meet for TSan. gRPC's
-# own threads are left out there: Debian's library is not instrumented, and what it orders TSan does not see.
+# Folders that are worth another build: for ASan, code with bytes from outside, raw memory and processes; for TSan, code with threads
+# of our own. gRPC's own threads are left out there: Debian's library is not instrumented, so TSan does not see its locks.
 SANITIZED = {
     'asan': ['tools/base', 'rendezvous/attend', 'rendezvous/client', 'rendezvous/logs', 'rendezvous/server', 'rendezvous/store',
              'rendezvous/web', 'rendezvous/wire', 'agent', 'launcher', 'tests/fuzz', 'worker_runtime/checkpoint', 'worker_runtime/comm',
              'worker_runtime/data', 'worker_runtime/session', 'worker_runtime/shard'],
     'tsan': ['rendezvous/attend', 'rendezvous/logs', 'rendezvous/server', 'rendezvous/store', 'rendezvous/web', 'worker_runtime/comm'],
 }
-# What decides whether the part cuda can find anything new.
+# The part cuda can find something new only where one of these changed.
 CUDA_PATHS = ['worker_runtime', 'rendezvous', 'tests/gpu', 'tools/base', 'tools/bazel', 'tools/gpu', 'proto', '.bazelrc', 'WORKSPACE']
 NVCC = '/usr/local/cuda/bin/nvcc'
 
 
 class Counts:
-    """What the last line and the exit status come from."""
+    """The counts behind the last line and the exit status."""
 
     def __init__(self) -> None:
         self.passed = self.failed = 0
@@ -67,7 +67,7 @@ class Run:
             pass
 
     def command(self, *arguments: str) -> bool:
-        """Runs a command to its end, its output to the screen and to the log. Whether it succeeded."""
+        """Runs a command to its end, its output to the screen and to the log. Returns whether it succeeded."""
         limit = max(1, int(self.deadline - time.monotonic()))
         with open(self.log, 'a', encoding='utf-8') as log:
             log.write('$ ' + ' '.join(arguments)[:2000] + '\n')
@@ -184,8 +184,8 @@ def part_test(run: Run) -> None:
 
 
 def part_clang(run: Run) -> None:
-    # Only the front end's opinion is wanted (thread safety, layering, clang's warnings): nothing is optimised, and nothing linked. The
-    # part asan compiles its folders by clang as well.
+    # Only clang's warnings are wanted (thread safety, layering and others): nothing is optimised, and nothing linked. The part asan
+    # compiles its folders by clang as well.
     run.bazel_build('--config=clang', '--output_groups=compilation_outputs', '--', '//...',
                     *[f'-{folder}' for folder in sanitized_folders('asan')])
 
@@ -199,7 +199,7 @@ def sanitize(run: Run, config: str) -> None:
 
 
 def part_asan(run: Run) -> None:
-    # The part clang leaves these folders out: what no test there links is compiled here all the same.
+    # The part clang leaves these folders out, so targets that no test links are compiled here.
     run.bazel_build('--config=asan', '--output_groups=compilation_outputs', '--', *sanitized_folders('asan'))
     sanitize(run, 'asan')
 
@@ -209,14 +209,14 @@ def part_tsan(run: Run) -> None:
 
 
 def cuda_fingerprint() -> str:
-    """Of all that the part cuda builds from."""
+    """The hash of all files that the part cuda builds from."""
     compiler = subprocess.run([NVCC, '--version'], check=True, capture_output=True, text=True).stdout
     has_gpu = os.path.exists('/dev/nvidiactl')  # without one its tests skip: that proves nothing for a machine that has one
     return changes.Tree(ROOT).fingerprint(CUDA_PATHS, compiler, str(has_gpu))
 
 
 def why_no_cuda(passed_before: bool, landed: Optional[str], changed: List[str]) -> str:
-    """Why the part cuda has nothing to find; '' where it may. landed: None where it is not known, and then `changed` says nothing."""
+    """Why the part cuda can find nothing new; '' where it can. landed: None where it is not known, and then `changed` means nothing."""
     if passed_before:
         return 'with these very files it passed on this machine before'
     if landed is not None and not changes.below(changed, CUDA_PATHS):
@@ -240,7 +240,8 @@ def part_cuda(run: Run) -> None:
         run.skip("cudnn-frontend's headers could not be downloaded (above)")
         return
     failed_before = run.counts.failed
-    # All of it: programs that are built with and without CUDA are not tagged, and what has no CUDA is built already.
+    # Everything is built: programs that are built with and without CUDA are not tagged, and targets without CUDA are
+    # built already.
     if run.bazel_build('--config=cuda', '--', '//...', *tests_of_asan(run)):
         run.bazel_test('--config=cuda', '--test_tag_filters=cuda', '//...')
     if run.counts.failed == failed_before:

@@ -23,13 +23,13 @@ class Session {
  public:
   // Starts the thread "session". Connects to contract.session_path when there is one: Unavailable
   // when the agent's socket is gone.
-  // "checkpoint", SIGTERM, SIGINT: request a stop through `token`. Before StopToken::Watch, they
-  // end the process at once: with ExitCode::kMembershipChanged, or with 128 + signal. "abort", or
-  // the agent's end of the socket closing: the process ends at once with
-  // ExitCode::kMembershipChanged, because peers are gone and a collective may never return. Further
-  // SIGTERM and SIGINT: echoes of the same request (tools/base/stop_request.h), but for a second
-  // Ctrl-C, clearly later: the process ends at once with 128 + signal. `token` outlives the
-  // session.
+  //   "checkpoint", SIGTERM, SIGINT: request a stop through `token`. Before StopToken::Watch, they
+  //   end the process at once: with ExitCode::kMembershipChanged, or with 128 + signal.
+  //   "abort", or the agent's end of the socket closing: the process ends at once with
+  //   ExitCode::kMembershipChanged, because peers are gone and a collective may never return.
+  //   Further SIGTERM and SIGINT: echoes of the same request (tools/base/stop_request.h), but for a
+  //   second Ctrl-C, clearly later: the process ends at once with 128 + signal.
+  // `token` outlives the session.
   static absl::StatusOr<std::unique_ptr<Session>> Start(const Contract& contract, StopToken& token);
   ~Session();
 
