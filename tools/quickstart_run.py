@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What tools/quickstart does after installing: builds, trains on 8 processes, kills one of them, shows that it learned."""
+"""tools/quickstart after installing: builds, trains on 8 processes, kills one of them, shows that the model learned."""
 
 import argparse
 import glob
@@ -32,7 +32,7 @@ CHECKPOINT_EVERY = 20
 LEAST_FALL = 2.0
 HIGHEST_LAST_LOSS = 2.6
 LIMIT_SECONDS = 15 * 60
-# In every process's environment, so that we find what is left even when its parent is gone.
+# Every process has this in its environment, so that we find each one even when its parent is gone.
 MARK = f'CONVENE_QUICKSTART={uuid.uuid4()}'
 
 
@@ -204,7 +204,7 @@ def demonstrate(arguments: argparse.Namespace) -> None:
     say(f'Training llama-tiny on {len(files)} pages of Perl\'s manual ({megabytes:.1f} MB) with {WORKERS} processes: 2 data x 2 tensor x 2 pipeline')
     print(shlex.join(command), flush=True)
     name, _, value = MARK.partition('=')
-    # In a session of its own: a Ctrl-C comes to us alone, and stop_everything ends the job in order.
+    # The launcher has a session of its own: a Ctrl-C comes to us alone, and stop_everything ends the job in order.
     launcher = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, start_new_session=True, env={**os.environ, name: value})
     try:
         kill = watch(launcher, arguments.steps)

@@ -8,8 +8,8 @@
 namespace convene::rendezvous {
 namespace {
 
-// The daemon says a handful of things in an epoch: an agent that leaves more than this unread does
-// not read at all.
+// The daemon sends a handful of messages in an epoch: an agent that leaves more than this unread
+// does not read at all.
 constexpr size_t kMostUnread = 256;
 
 }  // namespace
@@ -18,7 +18,7 @@ grpc::ServerBidiReactor<pb::AgentMessage, pb::DaemonMessage>* AttendStream::Star
     Daemon* daemon, Incarnation daemon_incarnation, grpc::CallbackServerContext* context) {
   std::shared_ptr<AttendStream> stream(new AttendStream(daemon, daemon_incarnation, context));
   stream->self_ = stream;
-  // Tells the agent at once that a daemon is here, whatever becomes of its Hello.
+  // Tells the agent at once that a daemon is here, even if its Hello is refused.
   stream->StartSendInitialMetadata();
   stream->id_ = daemon->Open(stream);
   stream->StartRead(&stream->incoming_);

@@ -1,4 +1,4 @@
-// The coat of one Attend call: proto and gRPC on this side, values and the daemon on the other.
+// The adapter of one Attend call: proto and gRPC on this side, values and the daemon on the other.
 #pragma once
 
 #include <list>
@@ -14,8 +14,8 @@
 
 namespace convene::rendezvous {
 
-// Lives until gRPC is done with the call and no one flushes it. At most one write is under way; the
-// end of the stream is the last thing sent. Thread-safe.
+// Lives until gRPC is done with the call and no thread flushes it. At most one write is under way;
+// the end of the stream is the last thing sent. Thread-safe.
 class AttendStream final : public grpc::ServerBidiReactor<pb::AgentMessage, pb::DaemonMessage>,
                            public StreamSink {
  public:
@@ -35,7 +35,7 @@ class AttendStream final : public grpc::ServerBidiReactor<pb::AgentMessage, pb::
   void OnCancel() override;
   void OnDone() override;
 
-  // The daemon forgets this stream; nothing more is sent but `status`.
+  // Makes the daemon forget this stream; nothing more is sent but `status`.
   void Abandon(absl::Status status);
 
   Daemon* const daemon_;
@@ -47,7 +47,7 @@ class AttendStream final : public grpc::ServerBidiReactor<pb::AgentMessage, pb::
   bool has_ignored_ = false;            // a message of a kind that this version does not know
 
   Mutex mutex_;
-  // A list: mostly empty, and there are thousands of these.
+  // A list, because it is mostly empty, and there are thousands of streams.
   std::list<pb::DaemonMessage> queue_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);  // comes after queue_
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;

@@ -205,7 +205,7 @@ void Daemon::Finish(const Aftermath& aftermath) const {
 
 MonotonicTime Daemon::NextWakeUp() {
   MonotonicTime next = std::min(table_.wake_at(), heap_trim_.due_at());
-  // Identities rise with time: the first is the oldest.
+  // Identities rise with time, so the first is the oldest.
   if (!before_hello_.empty()) next = std::min(next, before_hello_.begin()->second);
   return next;
 }

@@ -1,16 +1,16 @@
 // The daemon without its wire: the table of jobs under one lock, the thread that makes time pass,
 // and the thread that writes the journal.
 //
-// Remembering. What a decision says to the agents leaves only when the decision is in the journal.
-// The lock is not held meanwhile: the items wait in `held_`, everything else goes on, and what is
-// decided until the disk is done is written together next. A decision so costs one fdatasync (at
-// most two, when one was under way), whatever its size in agents; a job that decides nothing, and
-// the answers to heartbeats, wait for nobody's disk. Without a journal nothing is held.
+// Remembering. A decision's messages leave for the agents only when the decision is in the journal.
+// The lock is not held meanwhile: the items wait in `held_`, all other work goes on, and decisions
+// made until the disk is done are written together next. A decision so costs one fdatasync (at most
+// two, when one was under way), whatever its number of agents; a job that decides nothing, and the
+// answers to heartbeats, do not wait for the disk. Without a journal nothing is held.
 //
-// A disk that refuses (full, broken) stops nobody's training: the log says so, what was held
-// leaves, Welcomes say from then on that a restart would not be survived, and writing is tried
-// again with each change and every kRetry. A disk that hangs holds the decisions back: agents keep
-// their workers, and their leases, as they are.
+// A disk that refuses (full, broken) stops no training: the log says so, held items leave, Welcomes
+// say from then on that workers would not survive a restart, and writing is tried again with each
+// change and every kRetry. A disk that hangs holds the decisions back: agents keep their workers
+// and their leases.
 #pragma once
 
 #include <deque>
@@ -45,27 +45,27 @@ class StreamSink {
  public:
   using Item = decltype(Outbox::Item::what);
   virtual ~StreamSink() = default;
-  // Puts `item` behind those before it. Called under the daemon's lock, so that every stream sees
-  // events in the order they happened: must not block and not call back.
+  // Appends `item`. Called under the daemon's lock, so that every stream sees events in their
+  // order: must not block and not call back.
   virtual void Queue(Item item) = 0;
-  // Begins to send what is queued. Called without a lock, from any thread.
+  // Begins to send queued items. Called without a lock, from any thread.
   virtual void Flush() = 0;
 };
 
-// Thread-safe. Its thread "rdzv-tick" sleeps until the earliest deadline of all jobs; a `clock`
-// that is not the real one is looked at when something else happens. Its thread "rdzv-journal", if
-// there is a journal, is the only one that touches it.
+// Thread-safe. Its thread "rdzv-tick" sleeps until the earliest deadline of all jobs; with a
+// `clock` of a test it looks at the time only after other events. Its thread "rdzv-journal", if
+// there is a journal, is the only one that touches the journal.
 class Daemon final : public LogAgents {
  public:
-  // `quiet`: nothing is logged above debug. `memory`: what an earlier daemon left, and where to
-  // write; none: nothing is remembered.
+  // `quiet`: nothing is logged above debug. `memory`: an earlier daemon's records and the open
+  // journal; none: nothing is remembered.
   Daemon(Clock* clock, bool quiet, std::optional<Journal::Opened> memory = std::nullopt);
   // REQUIRES: Shutdown() has returned.
   ~Daemon() override = default;
 
-  // Connections are no longer refused from a moment before this on: the leases of the members that
-  // an earlier daemon left begin now. An agent that was refused counts its lease from there, so
-  // they must not begin earlier.
+  // Call it just after connections are no longer refused: the leases of an earlier daemon's members
+  // begin now. An agent that was refused counts its lease from its last refusal, so the leases here
+  // must not begin earlier.
   void BeginServing();
 
   // A new stream. A stream that does not say Hello within 10 s is ended with DeadlineExceeded.
@@ -73,12 +73,12 @@ class Daemon final : public LogAgents {
   MemberId Open(std::shared_ptr<StreamSink> sink);
   void Join(MemberId id, Incarnation incarnation, const Hello& hello);
   void Receive(MemberId id, Incarnation incarnation, Epoch epoch, const AgentEvent& event);
-  // The agent's side is gone, or broke the protocol. The sink is not called again.
+  // Ends a stream whose agent is gone or broke the protocol. The sink is not called again.
   void Disconnect(MemberId id);
 
   absl::StatusOr<std::vector<JobView>> Views(const std::string& job_id);
   DaemonCounters Counters();
-  // As JobTable's.
+  // See JobTable.
   std::vector<std::string> ServedJobs();
 
   absl::StatusOr<LogStart> WatchLogs(WatchId watch, const LogRequest& request) override;
@@ -88,12 +88,12 @@ class Daemon final : public LogAgents {
   using OnRunEnded = std::function<void(WatchId, const RunEnded&)>;
   void set_on_run_ended(OnRunEnded on_run_ended) { on_run_ended_ = std::move(on_run_ended); }
 
-  // Ends all streams with Unavailable and joins the threads. Once. That streams end now costs no
-  // node its place in the journal.
+  // Ends all streams with Unavailable and joins the threads. Call it once. No node loses its place
+  // in the journal by the end of its stream now.
   void Shutdown();
 
  private:
-  // What an event leaves to do once the lock is released: streams and log may be slow.
+  // Work that an event leaves for the time after the lock's release: streams and log may be slow.
   struct Aftermath {
     std::vector<std::shared_ptr<StreamSink>> sinks;  // to flush
     std::vector<Outbox::LogLine> log;
@@ -108,21 +108,21 @@ class Daemon final : public LogAgents {
   // Queues the items, or holds them.
   Aftermath Deliver(Outbox outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Queue(Outbox::Item item, Aftermath* aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Queues what waited for changes that are written now.
+  // Queues items that waited for changes that are written now.
   Aftermath Release() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Puts "publish your lines" behind what is queued for an agent, if it knows how.
+  // Queues "publish your lines" for an agent, if it has that capability.
   void AskForLogs(WatchId watch, const LogRequest& request, const JobTable::LogSource& source,
                   Aftermath* aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The same for an agent that has just joined, and every watch of its job.
+  // The same for an agent that has just joined, for every watch of its job.
   void AskForLogs(MemberId id, const std::string& job_id, Aftermath* aftermath)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndWatches(Aftermath* aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   void RecordUntilShutdown();
-  // False: shut down, and nothing is left to write.
+  // Returns false when the daemon shuts down and nothing is left to write.
   bool AwaitChanges() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // On the journal's thread.
+  // Runs on the journal's thread.
   void Write(const RecordChanges& changes) ABSL_LOCKS_EXCLUDED(mutex_);
   void Finish(const Aftermath& aftermath) const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -147,7 +147,7 @@ class Daemon final : public LogAgents {
   int64_t written_change_ ABSL_GUARDED_BY(mutex_) = 0;  // no item waits for it or one before
   std::map<MemberId, std::deque<Outbox::Item>> held_ ABSL_GUARDED_BY(mutex_);
 
-  // The journal's thread alone.
+  // Used by the journal's thread alone.
   MonotonicTime wrote_at_;
   MonotonicTime complained_at_;
 

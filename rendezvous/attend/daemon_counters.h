@@ -1,4 +1,4 @@
-// What the daemon counts, for /metrics.
+// The daemon's counters, for /metrics.
 #pragma once
 
 #include <algorithm>
@@ -10,9 +10,9 @@
 
 namespace convene::rendezvous {
 
-// How many took how long.
+// A histogram of durations.
 struct LatencyHistogram {
-  // Upper bounds of the buckets; above the last one there is another.
+  // Upper bounds of the buckets; one more bucket holds larger values.
   static constexpr std::array<double, 12> kBoundsSeconds = {
       0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25};
 

@@ -1,4 +1,4 @@
-// Of Daemon: which agents are asked for their workers' output.
+// Daemon's functions that ask agents for their workers' output.
 #include <algorithm>
 #include <iterator>
 #include <optional>
@@ -45,7 +45,7 @@ absl::Status CheckHosts(const LogRequest& request, const std::vector<JobTable::L
 absl::StatusOr<LogStart> Daemon::WatchLogs(WatchId watch, const LogRequest& asked) {
   const MonotonicTime now = clock_->Now();
   LogRequest request = asked;
-  // To be searched for each agent, under the lock.
+  // The list is searched for each agent, under the lock.
   std::sort(request.seen.begin(), request.seen.end(), IsBefore);
   LogStart start;
   Aftermath aftermath;
@@ -80,7 +80,8 @@ void Daemon::AskForLogs(WatchId watch, const LogRequest& request, const JobTable
   if (mark != request.seen.end() && mark->agent == source.node.agent) {
     wanted.next_line = mark->next_line;
   }
-  // It does not wait for the disk: it says nothing about the job. Agents take it at any time.
+  // This message does not wait for the disk, since it says nothing about the job. Agents take it at
+  // any time.
   Queue({source.id, DaemonEvent{Epoch(), std::move(wanted)}}, aftermath);
 }
 

@@ -1,4 +1,4 @@
-// The daemon and its journal: what may leave when, and a daemon that is killed at every step.
+// The daemon and its journal: when messages may leave, and a daemon that is killed at every step.
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -31,7 +31,7 @@ namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(20);
 
-// What these tests kill is a process, not the machine.
+// These tests kill a process, not the machine, so the files may lie in memory.
 [[maybe_unused]] const bool kInMemory =
     access("/dev/shm", W_OK) == 0 && setenv("TEST_TMPDIR", "/dev/shm", /*overwrite=*/1) == 0;
 
@@ -45,7 +45,7 @@ Hello HelloOf(int agent, int nodes) {
   return hello;
 }
 
-// What the streams of several agents bring, in the order of its coming.
+// The events of several agents' streams, in the order of arrival.
 class Inbox {
  public:
   struct Word {
@@ -61,7 +61,7 @@ class Inbox {
     changed_.Signal();
   }
 
-  // The next word; none when none came in time.
+  // The next event; none when none came in time.
   std::optional<Word> Take(absl::Duration patience = kPatience) {
     MutexLock lock(&mutex_);
     const MonotonicTime deadline = Clock::Real().Now() + patience;
@@ -116,7 +116,7 @@ std::unique_ptr<Daemon> StartDaemon(const std::string& directory, int64_t rewrit
   return std::make_unique<Daemon>(&Clock::Real(), true, *std::move(memory));
 }
 
-// A disk whose syncs take until it is let go.
+// A disk whose syncs last until the test lets them go.
 class SlowDisk {
  public:
   SlowDisk()
@@ -248,7 +248,7 @@ struct World {
   std::atomic<int> steps;
 };
 
-// What an agent hears and what it does about that is one step of its own.
+// An event and the agent's answer to it are one step.
 Mutex hearing;
 
 // Kills this process when its time has come.
@@ -353,7 +353,7 @@ class Life {
   MemberId streams_[kAgents];
 };
 
-// A life in a process of its own; whether it got to its end.
+// Runs a daemon in a process of its own; returns whether it got to its end.
 bool LiveAndPerhapsDie(World* world, const std::string& directory) {
   const pid_t pid = fork();
   REQUIRE(pid >= 0);

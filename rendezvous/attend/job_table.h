@@ -37,9 +37,9 @@ class JobTable {
   void StartRecording() { is_recording_ = true; }
   // A job as an earlier daemon left it; its members' leases begin now. Before the first Join.
   void Restore(MonotonicTime now, const JobRecord& record);
-  // The leases of all that are away begin now.
+  // The leases of all members that are away begin now.
   void RenewAway(MonotonicTime now);
-  // What Welcomes say from now on.
+  // Sets the answer of later Welcomes.
   void set_survives_restart(bool survives_restart);
 
   // The number of the last decided change.
@@ -53,8 +53,8 @@ class JobTable {
   // ResourceExhausted when there are too many jobs or nodes. The caller ends the stream with it.
   absl::Status Join(MonotonicTime now, MemberId id, Incarnation incarnation, const Hello& hello,
                     Outbox* outbox);
-  // Ignored when `id` is in no job (any more). Another incarnation than its Hello's ends its stream
-  // with Aborted.
+  // An `id` that is in no job (any more) is ignored. A message with another incarnation than the
+  // Hello's ends the stream with Aborted.
   void Receive(MonotonicTime now, MemberId id, Incarnation incarnation, Epoch epoch,
                const AgentEvent& event, Outbox* outbox);
   void Disconnect(MonotonicTime now, MemberId id, Outbox* outbox);
@@ -69,8 +69,8 @@ class JobTable {
     MemberId id;
     LogNode node;
   };
-  // The agents of one job, in no order. NotFound names the jobs that there are; FailedPrecondition,
-  // when the job is over, says where its log files are.
+  // The agents of one job, in no order. NotFound names the known jobs; FailedPrecondition, when the
+  // job is over, names the place of its log files.
   absl::StatusOr<std::vector<LogSource>> LogSources(MonotonicTime now,
                                                     const std::string& job_id) const;
   // nullopt when `id` is in no job (any more).
@@ -93,7 +93,7 @@ class JobTable {
     Incarnation incarnation;
     bool publishes_logs = false;
   };
-  // The job that is over also for the agent that says this hello; nullptr when there is none.
+  // A finished job that this hello's agent still belongs to; nullptr when there is none.
   const Entry* FinishedJobOf(const Hello& hello) const;
   absl::StatusOr<Entry*> JobFor(MonotonicTime now, const Hello& hello);
   bool MakeRoom();

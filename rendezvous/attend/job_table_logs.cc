@@ -1,4 +1,4 @@
-// Of JobTable: the agents that can be asked for a job's output.
+// JobTable's functions that find the agents to ask for a job's output.
 #include <iterator>
 #include <string>
 #include <utility>
@@ -11,7 +11,7 @@
 namespace convene::rendezvous {
 namespace {
 
-// In the text of an error.
+// The most names in the text of an error.
 constexpr size_t kMostNamed = 16;
 
 std::string NoSuchJob(const std::string& job_id, const std::vector<std::string>& known,

@@ -26,7 +26,7 @@ MonotonicTime At(absl::Duration duration) { return MonotonicTime::FromEpoch(dura
 
 constexpr Incarnation kIncarnation(7);
 
-// Joins as `id`, works alone through one epoch, and succeeds; the epoch it was in.
+// Joins as `id`, works alone through one epoch, and succeeds; returns the epoch.
 Epoch WorkAlone(JobTable* table, MonotonicTime now, MemberId id, const std::string& job_id) {
   Outbox outbox;
   REQUIRE_OK(table->Join(now, id, kIncarnation, HelloTo(job_id), &outbox));

@@ -15,31 +15,32 @@
 
 namespace convene::rendezvous {
 
-// What agent `i` of `agents` says first, in the job "bench".
+// The Hello of agent `i` of `agents`, in the job "bench".
 Hello BenchHello(size_t i, size_t agents);
 Heartbeat BenchHeartbeat();
 
 // Not thread-safe.
 class BenchAgents {
  public:
-  // Of the daemon at this port of the loopback. Nothing happens until Join.
+  // Agents of the daemon at this port of the loopback. Nothing happens until Join.
   BenchAgents(int port, int count);
 
-  // All at once, and until each has its rank. False when one of them could not join in 2 min; what
-  // happened stands on stderr.
+  // All agents join at once; returns when each has its rank. False when one of them could not join
+  // in 2 min; stderr says why.
   bool Join();
-  // `a_second` in all for `duration`, evenly, from one agent after the other. How many were sent.
+  // Sends `a_second` heartbeats in all for `duration`, evenly, from one agent after the other.
+  // Returns the number sent.
   int SendHeartbeats(int a_second, absl::Duration duration);
-  // The job succeeds, and the daemon ends all streams. False when it did not in 2 min.
+  // Lets the job succeed, so that the daemon ends all streams. False when it did not within 2 min.
   bool Finish();
-  // How many streams the daemon, or the connection, ended before Finish.
+  // The number of streams that the daemon, or the connection, ended before Finish.
   int lost() const;
 
  private:
   void DialEvery(int first);
   void OnEvent(const DaemonEvent& event);
   void OnEnd(const absl::Status& status);
-  // Until *count says as many as there are agents.
+  // Waits until *count is the number of agents.
   bool WaitForAll(const size_t* count, const char* what);
 
   const std::string endpoint_;

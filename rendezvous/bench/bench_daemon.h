@@ -1,4 +1,4 @@
-// A rendezvous daemon in a process of its own, so that a benchmark sees what it alone costs.
+// A rendezvous daemon in a process of its own, so that a benchmark measures its cost alone.
 #pragma once
 
 #include <sys/types.h>
@@ -33,7 +33,7 @@ class BenchDaemon {
   int port() const { return port_; }
   Usage usage() const;
 
-  // The other side: serves until its starter is gone; the program's exit code.
+  // Runs in the started program: serves until its starter is gone; returns the program's exit code.
   static int Serve();
 
  private:

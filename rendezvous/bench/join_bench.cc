@@ -1,7 +1,7 @@
-// What agents cost one daemon: N real gRPC streams join it, send heartbeats, and are watched; the
-// daemon is a process of its own, and what it uses is read from the kernel. Then 10,000 agents
-// against the daemon's core, with messages encoded and decoded but no sockets.
-// What it prints is ready for tests/bench/RESULTS.md. Usage: join_bench --help.
+// Measures the cost of agents for one daemon: N real gRPC streams join it, send heartbeats, and are
+// watched; the daemon is a process of its own, whose use of resources the kernel tells. Then 10,000
+// agents against the daemon's core, with messages encoded and decoded but no sockets. The output is
+// ready for tests/bench/RESULTS.md. Usage: join_bench --help.
 #include <malloc.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -50,7 +50,7 @@ struct Wanted {
   std::vector<std::string> under;
 };
 
-// As many people with `convene status --watch`. False when one got no answer.
+// As many clients of `convene status --watch`. False when one got no answer.
 bool Watch(int port, size_t agents) {
   std::vector<std::unique_ptr<StatusClient>> watchers;
   for (int i = 0; i < kWatchers; ++i) {
@@ -152,7 +152,7 @@ bool BenchWaves(int count, const Wanted& wanted) {
   return true;
 }
 
-// Encodes what it is told, as a stream would.
+// Encodes its events, as a stream would.
 class EncodingSink final : public StreamSink {
  public:
   void Queue(Item item) override {
@@ -230,11 +230,11 @@ int Main(int argc, char** argv) {
   if (argc == 2 && std::strcmp(argv[1], kBenchDaemonFlag) == 0) return BenchDaemon::Serve();
   Wanted wanted;
   std::string under;
-  CLI::App app("What agents cost one rendezvous daemon.", "join_bench");
+  CLI::App app("Measures the cost of agents for one rendezvous daemon.", "join_bench");
   app.add_option("agents", wanted.counts, "how many; several: one after the other")
       ->check(CLI::PositiveNumber)
       ->default_val(std::vector<int>{100, 500, 1000, 2000});
-  app.add_flag("--join-only", wanted.join_only, "no heartbeats, nobody who watches, no core");
+  app.add_flag("--join-only", wanted.join_only, "no heartbeats, no watchers, no core");
   app.add_option("--waves", wanted.waves,
                  "instead: as many jobs one after the other, and the daemon's memory");
   app.add_option("--under", under, "a tool to run the daemon under, such as valgrind; its words");

@@ -25,13 +25,13 @@
 namespace convene::rendezvous {
 namespace {
 
-// An agent says a handful of things in an epoch, and a heartbeat now and then.
+// An agent sends a handful of messages in an epoch, and a heartbeat now and then.
 constexpr size_t kMostUnsent = 4096;
-// How often a listener may break off before its first answer until it is called no daemon: a daemon
-// that is just stopping does so once.
+// A listener that breaks off so often before its first answer is no daemon: a daemon that is just
+// stopping breaks off once.
 constexpr int kMostBreaks = 4;
 
-// How long a stream's end is awaited. gRPC that cannot start a thread never tells of it.
+// The longest wait for a stream's end: gRPC that cannot start a thread never reports it.
 constexpr absl::Duration kEndPatience = absl::Seconds(5);
 
 // The gRPC call. At most one write is under way; a hold keeps the call alive from outside its
@@ -54,8 +54,8 @@ class Call final : public grpc::ClientBidiReactor<pb::AgentMessage, pb::DaemonMe
     Enqueue({incarnation_, epoch, std::move(body)});
   }
 
-  // No handler runs any more when this returns, and none will. False: gRPC has not ended the call
-  // in time, and may still use it.
+  // When this returns no handler runs, and none will. False: gRPC has not ended the call in time,
+  // and may still use it.
   bool Cancel() {
     {
       MutexLock lock(&mutex_);
@@ -152,7 +152,7 @@ class Call final : public grpc::ClientBidiReactor<pb::AgentMessage, pb::DaemonMe
       is_writing_ = false;
       may_release = has_stopped_reading_;
     }
-    // A write that failed is told by the reads' end.
+    // The reads' end reports a write that failed.
     may_release ? RemoveHold() : WriteNext();
   }
 
@@ -168,7 +168,7 @@ class Call final : public grpc::ClientBidiReactor<pb::AgentMessage, pb::DaemonMe
     changed_.SignalAll();
   }
 
-  // Ends the call: what the daemon says makes no sense.
+  // Ends the call, because the daemon's messages make no sense.
   void Refuse(absl::Status why) {
     if (refusal_.ok()) refusal_ = std::move(why);
     context_.TryCancel();
@@ -185,7 +185,7 @@ class Call final : public grpc::ClientBidiReactor<pb::AgentMessage, pb::DaemonMe
     return is_answered_;
   }
 
-  // True: a handler is about to run, and MarkHandled follows.
+  // When true, a handler is about to run, and MarkHandled follows.
   bool MayHandle() {
     MutexLock lock(&mutex_);
     is_handling_ = !is_silenced_;
@@ -203,7 +203,7 @@ class Call final : public grpc::ClientBidiReactor<pb::AgentMessage, pb::DaemonMe
   const std::unique_ptr<pb::Rendezvous::Stub> stub_;
   grpc::ClientContext context_;
   pb::DaemonMessage incoming_;  // of the one read under way
-  // Of the reads, which end before OnDone.
+  // Used by the reads, which end before OnDone.
   Incarnation daemon_;  // the speaker of the first message
   bool has_ignored_ = false;
   absl::Status refusal_;
@@ -253,7 +253,7 @@ class GrpcAgentStream final : public AgentStream {
 
 absl::Status NotADaemon(const std::string& endpoint, const absl::Status& cause) {
   return absl::FailedPreconditionError(
-      absl::StrCat("what listens at ", endpoint, " is no rendezvous daemon (",
+      absl::StrCat("the program that listens at ", endpoint, " is no rendezvous daemon (",
                    std::string(cause.message()), "): is the port right?"));
 }
 

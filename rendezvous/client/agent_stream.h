@@ -20,8 +20,8 @@ namespace convene::rendezvous {
 class AgentStream {
  public:
   struct Handlers {
-    // Called one at a time, in order, from a thread of the stream; never after on_end and never
-    // after the destructor returned. They must not block and must not destroy the stream.
+    // Handlers are called one at a time, in order, from a thread of the stream; never after on_end
+    // and never after the destructor returned. They must not block and must not destroy the stream.
     std::function<void(DaemonEvent)> on_event;
     // Called once: OK after the daemon's Close; Aborted when another incarnation took this node's
     // place; InvalidArgument when the hello contradicts the job, or when the daemon's words make no
@@ -38,10 +38,10 @@ class AgentStream {
                                                            Incarnation incarnation, Hello hello,
                                                            const Handlers& handlers,
                                                            absl::Duration connect_timeout);
-  // Cancels what is open and waits until no handler runs; for at most 5 s when none does.
+  // Cancels an open call and waits until no handler runs, and for at most 5 s until gRPC is done.
   virtual ~AgentStream() = default;
 
-  // When the last try of an Open that failed began, if nothing listened at the endpoint: its
+  // The start of the last try of an Open that failed, if nothing listened at the endpoint: its
   // machine refused the connection at every address, so no daemon ran there.
   static std::optional<MonotonicTime> RefusedAt(const absl::Status& opened);
 
@@ -55,7 +55,8 @@ class AgentStream {
   // the daemon does not see this process's end. (The end of the stream shuts the connection down.)
   virtual UniqueFd TakeConnection() = 0;
 
-  // Queued; sent in order. Lost without a word when the stream has ended (on_end tells).
+  // Queues the event; events are sent in order. It is lost without an error when the stream has
+  // ended (on_end tells).
   virtual void Send(Epoch epoch, AgentEvent event) = 0;
 };
 

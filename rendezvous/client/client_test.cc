@@ -1,4 +1,4 @@
-// The client's errors when something else than a daemon answers. (server_test has the client with
+// The client's errors when another program than a daemon answers. (server_test has the client with
 // a daemon.)
 #include <netinet/in.h>
 #include <sys/socket.h>

@@ -31,7 +31,7 @@ namespace {
 constexpr absl::Duration kLongestConnect = absl::Seconds(5);
 constexpr int kLongestReplyBytes = 64 * 1024 * 1024;
 
-// Of a status: when the try began that was refused, in nanoseconds of the monotonic clock.
+// A status's payload: the start of the try that was refused, in nanoseconds of the monotonic clock.
 constexpr char kRefusedAt[] = "convene/refused_at";
 
 // Whether every address answered that nothing listens there.

@@ -18,12 +18,12 @@ namespace convene::rendezvous {
 // over.
 absl::StatusOr<UniqueFd> Dial(const std::string& endpoint, MonotonicTime deadline);
 
-// Of what Dial returned: when its last try began, if that was refused at every address.
+// The start of Dial's last try, by its status, if that try was refused at every address.
 std::optional<MonotonicTime> DialRefusedAt(const absl::Status& dialed);
 
 // A channel that lives and dies with this one connection: no resolver, no proxy, no reconnecting
-// behind our back. `silence`: a peer that does not acknowledge what was sent for so long is given
-// up by the kernel.
+// behind our back. `silence`: the kernel gives up a peer that acknowledges no sent byte for so
+// long.
 std::shared_ptr<grpc::Channel> ChannelOver(UniqueFd socket, absl::Duration silence);
 
 }  // namespace convene::rendezvous

@@ -1,4 +1,4 @@
-// Looks at a run's output through its rendezvous daemon.
+// Reads a run's output through its rendezvous daemon.
 #pragma once
 
 #include <memory>
@@ -20,17 +20,17 @@ class LogClient {
   using News = std::variant<LogStart, LogBatch, LogsGone, RunEnded>;
 
   // Blocks for at most `timeout`. InvalidArgument when `endpoint` is not "host:port"; Unavailable
-  // when nobody takes the connection in time.
+  // when nothing takes the connection in time.
   static absl::StatusOr<std::unique_ptr<LogClient>> Open(const std::string& endpoint,
                                                          const LogRequest& request,
                                                          absl::Duration timeout);
   // Cancels the call.
   virtual ~LogClient() = default;
 
-  // The next piece of news; none when there was none until `deadline`. After the end, how the call
-  // ended: NotFound and FailedPrecondition with the daemon's words, FailedPrecondition also when
-  // the daemon is too old; Unavailable when too many look, when it stopped, or the connection
-  // broke.
+  // The next piece of news; none when there was none until `deadline`. After the end, the call's
+  // status: NotFound and FailedPrecondition with the daemon's words, FailedPrecondition also when
+  // the daemon is too old; Unavailable when there are too many viewers, when the daemon stopped, or
+  // the connection broke.
   virtual absl::StatusOr<std::optional<News>> Next(MonotonicTime deadline) = 0;
 };
 

@@ -13,7 +13,7 @@
 namespace convene::rendezvous {
 namespace {
 
-// How long a call's end is awaited. gRPC that cannot start a thread never tells of it.
+// The longest wait for a call's end: gRPC that cannot start a thread never reports it.
 constexpr absl::Duration kEndPatience = absl::Seconds(5);
 // A daemon that acknowledges nothing for so long is gone.
 constexpr absl::Duration kSilence = absl::Seconds(20);
@@ -50,8 +50,8 @@ class Call final : public grpc::ClientBidiReactor<pb::LogBatch, pb::PublishLogsR
 
   void Cancel() { context_.TryCancel(); }
 
-  // on_end does not run any more when this returns, and will not. False: gRPC has not ended the
-  // call in time, and may still use it.
+  // When this returns on_end does not run, and will not. False: gRPC has not ended the call in
+  // time, and may still use it.
   bool End() {
     {
       MutexLock lock(&mutex_);
@@ -92,7 +92,7 @@ class Call final : public grpc::ClientBidiReactor<pb::LogBatch, pb::PublishLogsR
     if (may_release) RemoveHold();
   }
 
-  // A write that failed is told by the read's end.
+  // The read's end reports a write that failed.
   void OnWriteDone(bool /*ok*/) override { EndWriting(); }
   void OnWritesDoneDone(bool /*ok*/) override { EndWriting(); }
 

@@ -16,14 +16,15 @@ namespace convene::rendezvous {
 // a time.
 class LogPublication {
  public:
-  // Dials `endpoint` ("host:port") for at most `timeout`; Unavailable when nobody takes the
+  // Dials `endpoint` ("host:port") for at most `timeout`; Unavailable when nothing takes the
   // connection. `on_end` is called once, from a thread of gRPC, when the daemon ends the call or
   // the connection breaks; not after the destructor returned. It must not block and must not
   // destroy the publication.
   static absl::StatusOr<std::unique_ptr<LogPublication>> Open(const std::string& endpoint,
                                                               absl::Duration timeout,
                                                               std::function<void()> on_end);
-  // Cancels what is open and waits until on_end does not run; for at most 5 s when it does not.
+  // Cancels an open call and waits until on_end does not run, and for at most 5 s until gRPC is
+  // done.
   virtual ~LogPublication() = default;
 
   // Waits until the network has room for the batch: as long as the viewer takes nothing. False: the

@@ -40,7 +40,7 @@ class GrpcStatusClient final : public StatusClient {
         return absl::UnavailableError(absl::StrCat(endpoint_, " did not answer in time"));
       default:
         return absl::FailedPreconditionError(
-            absl::StrCat("what answers at ", endpoint_,
+            absl::StrCat("the program that answers at ", endpoint_,
                          " is no rendezvous daemon: ", std::string(asked.message())));
     }
     std::vector<JobView> views;

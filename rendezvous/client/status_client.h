@@ -1,4 +1,4 @@
-// Asks a rendezvous daemon what it knows.
+// Asks a rendezvous daemon for its jobs' state.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace convene::rendezvous {
 class StatusClient {
  public:
   // Blocks for at most `timeout`. InvalidArgument when `endpoint` is not "host:port"; Unavailable
-  // when nobody answers in time.
+  // when nothing answers in time.
   static absl::StatusOr<std::unique_ptr<StatusClient>> Open(const std::string& endpoint,
                                                             absl::Duration timeout);
   virtual ~StatusClient() = default;
@@ -27,7 +27,7 @@ class StatusClient {
                                                      absl::Duration timeout) = 0;
 };
 
-// Both at once, within `timeout`.
+// Open and Fetch at once, within `timeout`.
 absl::StatusOr<std::vector<JobView>> FetchStatus(const std::string& endpoint,
                                                  const std::string& job_id, absl::Duration timeout);
 

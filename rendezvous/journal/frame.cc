@@ -21,7 +21,7 @@ uint64_t GetLittleEndian(absl::string_view text, size_t bytes) {
   return value;
 }
 
-// The length takes part as the seed: a frame of zeros is not whole.
+// The length is the checksum's seed, so that a frame of zeros is not whole.
 uint64_t Checksum(uint64_t length, absl::string_view entry) {
   return XXH3_64bits_withSeed(entry.data(), entry.size(), length + 1);
 }

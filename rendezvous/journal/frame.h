@@ -13,7 +13,7 @@ namespace convene::rendezvous {
 inline constexpr size_t kFrameHeaderBytes = 12;
 inline constexpr uint32_t kMostEntryBytes = uint32_t{1} << 30;
 
-// The bytes that stand before `entry` in its frame. REQUIRES: entry.size() <= kMostEntryBytes.
+// The bytes before `entry` in its frame. REQUIRES: entry.size() <= kMostEntryBytes.
 std::string FrameHeader(absl::string_view entry);
 
 // The entry of the whole frame that `text` begins with; none when it does not begin with one.

@@ -52,7 +52,7 @@ absl::StatusOr<size_t> CheckFileHeader(absl::string_view content, const std::str
   return end + 1;
 }
 
-// For its user alone: who knows an agent's incarnation can take its place.
+// Only the file's owner may read it: an agent's incarnation is a secret (quorum/agent_id.h).
 absl::StatusOr<UniqueFd> OpenFile(const std::string& path, int flags) {
   if (const int error = FileFault(FileOp::kOpen, path)) {
     return ErrnoStatus(error, absl::StrCat("open ", path));
@@ -64,7 +64,7 @@ absl::StatusOr<UniqueFd> OpenFile(const std::string& path, int flags) {
   return fd;
 }
 
-// The data and the length, which is all that reading needs.
+// Syncs the data and the length; a reader needs no more.
 absl::Status SyncData(int fd, const std::string& path) {
   if (const int error = FileFault(FileOp::kSync, path)) {
     return ErrnoStatus(error, absl::StrCat("fdatasync ", path));
@@ -78,8 +78,8 @@ absl::Status WriteFrame(int fd, const std::string& entry, const std::string& pat
   return WriteAll(fd, entry, path);
 }
 
-// Another program may have put something else there: opening a FIFO would wait for its other end,
-// for ever.
+// Another program may have made something else than a file: opening a FIFO would wait for its other
+// end, for ever.
 absl::Status CheckIsFile(const std::string& path) {
   struct stat status;
   if (lstat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode)) return absl::OkStatus();
@@ -116,7 +116,7 @@ absl::StatusOr<Journal::Opened> Journal::Open(const Options& options) {
   for (const auto& [id, wire] : journal.jobs_) {
     CONVENE_ASSIGN_OR_RETURN(JobRecord record, FromWire(wire));
     if (wire.taken_at_unix_ms() > 0) {
-      // A clock that was set back makes no failure younger than it was.
+      // A wall clock that was set back must not make a failure younger.
       record.age = std::max(options.wall_now() - absl::FromUnixMillis(wire.taken_at_unix_ms()),
                             absl::ZeroDuration());
     }
@@ -141,7 +141,7 @@ absl::StatusOr<int64_t> Journal::Load() {
       if (!HoldsWholeFrame(rest.substr(1))) break;
       return absl::DataLossError(absl::StrCat(
           path(), " is damaged at byte ", offset, " of ", content->size(),
-          ": whole records follow a broken one, which no crash leaves behind. Look at the disk and "
+          ": whole records follow a broken one, and no crash does that. Look at the disk and "
           "restore the file from a copy",
           kStartAnew));
     }
@@ -225,7 +225,7 @@ absl::Status Journal::Rewrite() {
   CONVENE_ASSIGN_OR_RETURN(UniqueFd fresh, OpenFile(fresh_path, O_WRONLY | O_CREAT | O_TRUNC));
   CONVENE_RETURN_IF_ERROR(WriteAll(fresh.get(), FileHeader(), fresh_path));
   int64_t size_bytes = static_cast<int64_t>(FileHeader().size());
-  // A frame a job: the file is nobody's before it is whole.
+  // Each job has its own frame: nothing reads the file before it is whole.
   for (const auto& [id, job] : jobs_) {
     v1::JournalEntry entry;
     *entry.add_jobs() = job;
@@ -235,7 +235,7 @@ absl::Status Journal::Rewrite() {
   }
   CONVENE_RETURN_IF_ERROR(SyncFile(fresh.get(), fresh_path));
   CONVENE_RETURN_IF_ERROR(RenameFile(fresh_path, path()));
-  // From here on the new file is the journal, whatever becomes of the directory's sync.
+  // From here on the new file is the journal, even if the directory's sync fails.
   file_ = std::move(fresh);
   size_bytes_ = size_bytes;
   return SyncDirectory(options_.directory);

@@ -1,4 +1,4 @@
-// The daemon's memory on disk: what is in it has been decided, and outlives the daemon.
+// The daemon's memory on disk: its entries are decisions, and outlive the daemon.
 //
 // Under the state directory:
 //   lock          held by the one daemon that may use the directory; names its process
@@ -9,16 +9,15 @@
 //         | XXH3-64 of the entry, seeded with its length + 1 (8 bytes, little endian)
 //         | entry (a JournalEntry of proto/journal.proto)
 //
-// After a crash at most the last frame is not whole, because the one before was synced
-// before it was begun: it is cut off, and nobody has acted on it. A frame that is not whole with a
-// whole one behind it was whole once: the file is damaged, and is refused.
+// After a crash at most the last frame is not whole, because each frame is synced before the next
+// is begun. This last frame is cut off: no agent has acted on it. A broken frame before a whole one
+// was whole once: the file is damaged, and is refused.
 //
-// When the disk takes no more (full, broken), Append fails: the journal keeps what it should hold
-// in memory, and each later Append first tries to write all of it anew. The file on the disk is old
-// from then on. It must not be believed (an agent that has missed what came since would be given
-// its old place, in an epoch that is over), so the file is emptied, which a full disk allows. On a
-// disk that refuses even that it stays; an agent that knows a higher epoch is not resumed
-// (quorum/job.h).
+// When the disk takes no more (full, broken), Append fails: the journal keeps its content in
+// memory, and each later Append first tries to write all of it anew. The file on the disk is old
+// from then on. A daemon must not believe it (it would give an agent its old place, in an epoch
+// that is over), so the file is emptied, which a full disk allows. A disk may refuse even that;
+// then the file stays, and an agent that knows a higher epoch is not resumed (quorum/job.h).
 #pragma once
 
 #include <cstdint>
@@ -42,7 +41,7 @@ class Journal {
  public:
   struct Options {
     std::string directory;  // created when it is not there
-    // The file is written anew when it is longer than this and 4 times what it has to hold.
+    // The file is written anew when it is longer than this and than 4 times its content.
     int64_t rewrite_bytes = int64_t{8} << 20;
     absl::Time (*wall_now)() = &WallNow;  // how old a record is; tests have their own
   };
@@ -54,14 +53,15 @@ class Journal {
 
   // FailedPrecondition when another daemon uses the directory (the text names its process), or a
   // newer one has written it; DataLoss when the file is damaged (the text names the offset); else
-  // what the system says. Each says what to do.
+  // the system's error. Each text says what to do.
   static absl::StatusOr<Opened> Open(const Options& options);
 
-  // On the disk when OK. Otherwise the state is as described above, with what the system said.
+  // OK: the changes are on the disk. Otherwise the system's error; the journal's state is as
+  // described above.
   absl::Status Append(const RecordChanges& changes);
 
-  // False: a daemon that is started now remembers nothing, or what is old. True again after the
-  // next Append that succeeds.
+  // False: a daemon that is started now would remember nothing, or an old state. True again after
+  // the next Append that succeeds.
   bool is_current() const { return is_current_; }
   int64_t size_bytes() const { return size_bytes_; }  // of the file
 

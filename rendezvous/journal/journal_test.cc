@@ -73,7 +73,7 @@ JobRecord RunningJob(const std::string& id, int epoch) {
   record.failure->global_rank = 3;
   record.failure->last_log_lines = {"last", "words"};
   record.stop_kind = StopKind::kCheckpoint;
-  record.stop_why = "room for c";
+  record.stop_why = "a seat is free for c";
   record.last_departure_was_leave = true;
   record.outcome = Outcome::kTimedOut;
   record.why = "waiting";
@@ -89,7 +89,7 @@ JobRecord SmallJob(int epoch) {
   return record;
 }
 
-// These tests break the file, not the disk.
+// These tests break the file, not the disk, so the file may lie in memory.
 [[maybe_unused]] const bool kInMemory =
     access("/dev/shm", W_OK) == 0 && setenv("TEST_TMPDIR", "/dev/shm", /*overwrite=*/1) == 0;
 
@@ -121,7 +121,7 @@ TEST_CASE_METHOD(Fixture, "every field of a record comes back") {
   const Journal::Opened again = Open();
   REQUIRE(again.jobs.size() == 1);
   CHECK(again.cut_bytes == 0);
-  // All fields but one are packed by their own name: equal on the wire is equal.
+  // Records that are equal on the wire are equal: all fields but one are packed by their own name.
   CHECK(ToWire(again.jobs[0]).DebugString() == ToWire(record).DebugString());
   const JobRecord& there = again.jobs[0];
   CHECK(there.phase == Phase::kStopping);
@@ -206,7 +206,7 @@ TEST_CASE_METHOD(Fixture,
   }
 }
 
-// Written by the first version of the format, which every later one has to read.
+// The file was written by the first version of the format, which every later one has to read.
 TEST_CASE_METHOD(Fixture, "a file of format 1 is read") {
   Open();
   Replace(absl::HexStringToBytes(
@@ -219,7 +219,7 @@ TEST_CASE_METHOD(Fixture, "a file of format 1 is read") {
   const Journal::Opened opened = Open();
   REQUIRE(opened.jobs.size() == 1);
   JobRecord expected = RunningJob("job", 9);
-  // Came later: absent.
+  // The field came later, so it is absent.
   expected.members[0].topology.clear();
   expected.founder.role = expected.members[0].role = "default";
   expected.members[0].first_role_rank = expected.members[0].role_world_size = 0;

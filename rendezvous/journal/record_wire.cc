@@ -74,7 +74,7 @@ absl::StatusOr<Cause> UnpackCause(v1::JobRecord::Cause cause) {
   }
 }
 
-// The parts that travel between agent and daemon too are packed as they are there.
+// Parts that also travel between agent and daemon are packed as in the messages.
 template <typename Event>
 pb::DaemonMessage Pack(Event event) {
   return ToWire(Incarnation(), DaemonEvent{Epoch(), std::move(event)});
@@ -112,7 +112,7 @@ MemberRecord UnpackMember(const v1::MemberRecord& wire) {
   member.incarnation = Incarnation(wire.incarnation());
   member.node_rank = wire.node_rank();
   member.local_world_size = wire.local_world_size();
-  // Journals of an earlier version have none.
+  // Journals of an earlier version hold no roles.
   if (!wire.role().empty()) member.role = wire.role();
   member.lease = absl::Milliseconds(wire.lease_ms());
   member.seat = wire.seat();

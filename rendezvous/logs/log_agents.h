@@ -1,4 +1,4 @@
-// The daemon's side of the log hub: which agents are asked for their workers' output.
+// The daemon's side of the log hub: it asks agents for their workers' output.
 #pragma once
 
 #include "absl/status/statusor.h"

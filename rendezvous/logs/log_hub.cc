@@ -44,7 +44,8 @@ absl::Status LogHub::CheckRoom(const std::string& job_id) const {
 }
 
 absl::StatusOr<WatchId> LogHub::Open(std::shared_ptr<Viewer> viewer, const LogRequest& request) {
-  // At random: an agent that publishes for a watch of an earlier daemon finds none.
+  // The identity is random, so that an agent that publishes for an earlier daemon's watch finds
+  // none.
   const WatchId id(RandomU64());
   {
     MutexLock lock(&mutex_);
@@ -59,7 +60,7 @@ absl::StatusOr<WatchId> LogHub::Open(std::shared_ptr<Viewer> viewer, const LogRe
     MutexLock lock(&mutex_);
     const auto watch = watches_.find(id);
     if (start.ok()) {
-      // The first agents may have answered already.
+      // The first agents may have published already.
       pb::LogNews news = NewsOf(*start);
       watch->second.queued_bytes += news.ByteSizeLong();
       watch->second.queue.push_front(std::move(news));
@@ -86,8 +87,8 @@ LogHub::Taken LogHub::Take(WatchId id) {
     if (watch.queue.empty() && IsAtEnd(watch)) {
       return watch.is_run_over ? absl::OkStatus() : Stopping();
     }
-    // A publisher that goes on adds about one batch to the queue, or nothing when it has nothing to
-    // say. An empty queue waits for no publisher: then all of them go on.
+    // A publisher that goes on adds about one batch to the queue, or nothing when it has no lines.
+    // When the queue is empty, all publishers go on.
     size_t expected = 0;
     if (watch.queue.empty()) {
       watch.is_idle = true;

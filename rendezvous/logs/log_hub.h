@@ -3,11 +3,11 @@
 //   agent ══ PublishLogs ══ Publisher ─► LogHub: a short queue a viewer ─► Viewer ══ WatchLogs ══
 //   convene logs
 //
-// Each viewer has a watch of its own, and each agent of its run a call of PublishLogs for it: an
-// agent knows itself what this viewer has not seen, and counts what it loses. The hub drops
-// nothing. While a viewer's queue is full, nobody reads from its publishers; the agents' rings go
-// round meanwhile. What the daemon keeps for a viewer that does not read is its queue, and for each
-// agent one batch and what gRPC takes in advance (64 KiB).
+// Each viewer has a watch of its own, and each agent of its run a call of PublishLogs for it: the
+// agent knows which lines this viewer has not seen, and counts the lines that it loses. The hub
+// drops nothing. While a viewer's queue is full, the hub does not read from its publishers; the
+// agents' rings go round meanwhile. For a viewer that does not read, the daemon keeps its queue,
+// and for each agent one batch and the bytes that gRPC takes in advance (64 KiB).
 #pragma once
 
 #include <cstddef>
@@ -41,16 +41,16 @@ class LogHub {
   class Viewer {
    public:
     virtual ~Viewer() = default;
-    // The last Take said Nothing, and the next will not. From any thread.
+    // Called when the last Take returned Nothing and the next will not. From any thread.
     virtual void Wake() = 0;
   };
   // The daemon's end of a PublishLogs call.
   class Publisher {
    public:
     virtual ~Publisher() = default;
-    // After kWait: read on. From any thread.
+    // Called after kWait: the publisher may read on. From any thread.
     virtual void Resume() = 0;
-    // Nobody looks any more. From any thread; perhaps more than once.
+    // The viewer is gone. From any thread; perhaps more than once.
     virtual void End() = 0;
   };
   // `agents` outlives the hub.
@@ -59,15 +59,15 @@ class LogHub {
   LogHub& operator=(const LogHub&) = delete;
 
   // The errors of LogAgents::WatchLogs; ResourceExhausted when there are too many viewers already.
-  // The viewer calls Take from now on until Take says the end. Then, or when the viewer goes
-  // before, Close is called.
+  // The viewer calls Take from now on until Take returns the end, and then, or when it goes
+  // earlier, Close.
   absl::StatusOr<WatchId> Open(std::shared_ptr<Viewer> viewer, const LogRequest& request);
   struct Nothing {};  // Wake follows
   using Taken = std::variant<pb::LogNews, Nothing, absl::Status>;
   // A status is the end of the call. One caller at a time.
   Taken Take(WatchId watch);
-  // Its publishers End; a Take that comes still says Cancelled, and a viewer that waits is woken
-  // for it. Of a watch that is not there: nothing.
+  // Ends the watch's publishers; a later Take returns Cancelled, and a waiting viewer is woken for
+  // it. Does nothing for a watch that does not exist.
   void Close(WatchId watch);
 
   enum class Answer { kReadOn, kWait, kEnd };
@@ -94,7 +94,7 @@ class LogHub {
     bool is_run_over = false;
   };
   using Watches = std::map<WatchId, Watch>;
-  // Whom to call once the lock is released.
+  // The viewers and publishers to call once the lock is released.
   struct Calls {
     std::vector<std::shared_ptr<Viewer>> wake;
     std::vector<std::shared_ptr<Publisher>> resume;
@@ -104,7 +104,7 @@ class LogHub {
   absl::Status CheckRoom(const std::string& job_id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void Push(pb::LogNews news, Watch* watch, Calls* calls);
   static void Wake(Watch* watch, Calls* calls);
-  // Whether nothing follows once the queue is empty.
+  // Whether no news follows once the queue is empty.
   bool IsAtEnd(const Watch& watch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Remove(Watches::iterator watch, Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void Perform(const Calls& calls);

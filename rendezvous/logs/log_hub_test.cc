@@ -73,7 +73,7 @@ absl::Status TakeEnd(LogHub& hub, WatchId watch) {
   return std::get<absl::Status>(std::move(taken));
 }
 
-// One viewer, who has taken the start and been told Nothing.
+// One viewer that has taken the start and been told Nothing.
 struct OneViewer {
   OneViewer() {
     const auto opened = hub.Open(viewer, RequestOf());
@@ -109,7 +109,7 @@ TEST_CASE("while a viewer does not read, little is kept and its publishers wait"
   size_t waiting = 0;
   for (uint64_t i = 0; i < 100; ++i) {
     publishers.push_back(std::make_shared<FakePublisher>());
-    // Each reads on only as long as it may, and so brings at most one batch too many.
+    // Each publisher reads on only as long as it may, and so brings at most one batch too many.
     while (one.hub.Publish(publishers.back(), BatchOf(one.watch, i, 32 * 1024)) ==
            LogHub::Answer::kReadOn) {
     }
@@ -127,7 +127,7 @@ TEST_CASE("while a viewer does not read, little is kept and its publishers wait"
   for (int i = 0; i < 7; ++i) TakeNews(one.hub, one.watch);
   CHECK(resumed() > 0);
   CHECK(resumed() < 50);
-  // If those have nothing to say, the others must not wait for them.
+  // If these publishers have no lines, the others must not wait for them.
   TakeNews(one.hub, one.watch);
   REQUIRE(SaysNothing(one.hub, one.watch));
   for (const auto& publisher : publishers) CHECK(publisher->resumes == 1);
@@ -226,7 +226,7 @@ TEST_CASE("a daemon that stops with its run lets the agents say their last lines
   CHECK(TakeEnd(one.hub, one.watch).ok());
 }
 
-// --- The daemon: whom it asks.
+// --- The daemon: the agents that it asks.
 
 struct Sink final : StreamSink {
   void Queue(Item item) override { items.push_back(std::move(item)); }

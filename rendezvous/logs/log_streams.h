@@ -1,4 +1,4 @@
-// The coats of WatchLogs and PublishLogs: proto and gRPC on this side, the log hub on the other.
+// The adapters of WatchLogs and PublishLogs: proto and gRPC on this side, the log hub on the other.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace convene::rendezvous {
 
-// Each lives until gRPC is done with the call and nobody calls it. Thread-safe.
+// Each lives until gRPC is done with the call and no thread calls it. Thread-safe.
 
 class WatchStream final : public grpc::ServerWriteReactor<pb::LogNews>, public LogHub::Viewer {
  public:
@@ -28,8 +28,8 @@ class WatchStream final : public grpc::ServerWriteReactor<pb::LogNews>, public L
   void OnCancel() override;
   void OnDone() override { self_.reset(); }
 
-  // One at a time: after Open, after a write, or when the hub wakes a viewer that was told Nothing.
-  // So a write is never under way when the call is finished, and it is finished once.
+  // Called one at a time: after Open, after a write, or when the hub wakes a viewer that was told
+  // Nothing. So a write is never under way when the call is finished, and it is finished once.
   void WriteNext();
 
   LogHub* const hub_;
@@ -56,7 +56,7 @@ class PublishStream final : public grpc::ServerBidiReactor<pb::LogBatch, pb::Pub
 
   LogHub* const hub_;
   std::shared_ptr<PublishStream> self_;  // until OnDone
-  // Of the first batch; 0 before.
+  // The watch of the first batch; 0 before.
   WatchId watch_;
   AgentId agent_;
   pb::LogBatch incoming_;  // of the one read under way

@@ -14,7 +14,7 @@
 namespace convene::rendezvous {
 namespace {
 
-// Only speed and hygiene hang on these options: a kernel that refuses one still serves.
+// These options only make connections faster and cleaner, so a kernel that refuses one is no error.
 void SetOption(int fd, int level, int option, int value) {
   (void)setsockopt(fd, level, option, &value, sizeof(value));
 }

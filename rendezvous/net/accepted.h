@@ -1,4 +1,4 @@
-// A connection that was accepted.
+// Functions for accepted connections.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace convene::rendezvous {
 // Makes the socket non-blocking, lets it send at once, and lets it notice a dead peer.
 absl::Status PrepareConnection(int fd);
 
-// "[::1]:4711" (its other end), for logs.
+// "[::1]:4711": the connection's other end, for logs.
 std::string PeerName(int fd);
 
 }  // namespace convene::rendezvous

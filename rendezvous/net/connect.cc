@@ -19,7 +19,7 @@ namespace {
 // TCP_RTO_MAX_MS, since Linux 6.15: not in Debian 12's headers. A second is the least it takes.
 constexpr int kRtoMaxMs = 44;
 constexpr int kLongestRetransmitMs = 1000;
-// With its headers what every path of IPv6 carries.
+// The longest segment that, with its headers, fits into every IPv6 path.
 constexpr int kLongestSegmentBytes = 1280 - 60;
 
 }  // namespace

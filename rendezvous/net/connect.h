@@ -11,25 +11,25 @@
 
 namespace convene::rendezvous {
 
-// Until `fd` is ready for `events` (of poll). DeadlineExceeded when that takes until `deadline` on
-// the real clock.
+// Waits until `fd` is ready for `events` (of poll). DeadlineExceeded at `deadline` on the real
+// clock.
 absl::Status AwaitReady(int fd, short events, MonotonicTime deadline);
 
-// kShort: packets that no path is too narrow for, both ways. A path that swallows longer ones
-// without a word (a tunnel, and a firewall that drops ICMP) would carry heartbeats, but no failure.
+// kShort: packets that fit into every path, both ways. A path that silently drops longer packets (a
+// tunnel, and a firewall that drops ICMP) would carry heartbeats, but no message of a failure.
 enum class Segments { kAsUsual, kShort };
 
-// A connected, non-blocking, close-on-exec socket that sends at once (TCP_NODELAY). One try:
-// DeadlineExceeded, or what the system says of `socket` or `connect`.
+// A connected, non-blocking, close-on-exec socket that sends at once (TCP_NODELAY). It makes one
+// try: DeadlineExceeded, or the system's error of `socket` or `connect`.
 absl::StatusOr<UniqueFd> ConnectTo(const ResolvedAddress& address, MonotonicTime deadline,
                                    Segments segments = Segments::kAsUsual);
 
-// Sends lost packets again at a steady pace, where TCP would wait twice as long each time: after a
-// cut that was short, what waited arrives within a second, before a lease ends. As far as the
-// kernel can.
+// Makes the kernel, as far as it can, send lost packets again at a steady pace, where TCP would
+// wait twice as long each time. So bytes that wait during a short cut arrive within a second after
+// it, before a lease ends.
 void RetransmitSteadily(int fd);
 
-// This end's address, without the port: where the other end's machine finds this one. "" when that
+// This end's address, without the port, by which the other end's machine finds this one; "" when it
 // is not known.
 std::string OwnHost(int fd);
 

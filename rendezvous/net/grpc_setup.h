@@ -3,7 +3,8 @@
 
 namespace convene::rendezvous {
 
-// Before the process's first gRPC server or channel; again costs nothing. Thread-safe.
+// Call it before the process's first gRPC server or channel; a second call costs nothing.
+// Thread-safe.
 void SetUpGrpc();
 
 }  // namespace convene::rendezvous

@@ -72,7 +72,8 @@ absl::StatusOr<Listener> Bind(const Address& address, bool both_families, bool l
   if (fd < 0) return ErrnoStatus(errno, what);
   const int on = 1;
   const int off = 0;
-  // Over connections in TIME_WAIT, not over another listener: that would take SO_REUSEPORT.
+  // Allows to bind over connections in TIME_WAIT, but not over another listener: that would take
+  // SO_REUSEPORT.
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (both_families) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
   if (bind(fd, address.raw(), address.length) != 0) {

@@ -13,11 +13,12 @@ struct Listener {
   int port = 0;
 };
 
-// How the message of each status below begins.
+// The beginning of each message of the statuses below.
 inline constexpr char kCannotListen[] = "cannot listen on ";
 
-// PURE. The address to bind for a port that others are told as `told_host`:port. What is told as
-// this machine's loopback is for this machine alone; else all addresses.
+// PURE. The address to bind for a port that others are told as `told_host`:port: the loopback when
+// others are told a loopback address, since the port is then for this machine alone; else all
+// addresses.
 std::string AddressToBind(const std::string& told_host);
 
 // Binds `host` and listens; port 0 is any free one. 0.0.0.0 and :: are each all addresses, of IPv6
@@ -25,8 +26,9 @@ std::string AddressToBind(const std::string& told_host);
 // address that is not this machine's, PermissionDenied for a port of the system's.
 absl::StatusOr<Listener> ListenOn(const std::string& host, int port);
 
-// The same without listening: as long as the descriptor is open nobody is given the port, and a
-// program that asks for it by its number (and sets SO_REUSEADDR, as PyTorch's store does) gets it.
+// The same without listening: as long as the descriptor is open the kernel gives the port to no
+// other program, but a program that asks for it by its number (and sets SO_REUSEADDR, as PyTorch's
+// store does) gets it.
 absl::StatusOr<Listener> ReserveOn(const std::string& host, int port);
 
 }  // namespace convene::rendezvous

@@ -33,7 +33,7 @@ std::optional<std::string> PortMark::Find(int port, const std::string& folder) {
   const std::string path = PathOf(port, folder);
   struct stat info = {};
   if (lstat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_uid != geteuid()) {
-    return std::nullopt;  // Anybody may put a file there.
+    return std::nullopt;  // Any user may put a file there.
   }
   const absl::StatusOr<std::string> state_dir = ReadFile(path);
   if (!state_dir.ok() || access((*state_dir + "/journal").c_str(), F_OK) != 0) return std::nullopt;

@@ -43,7 +43,7 @@ TEST_CASE("a note is not written through a link that somebody laid out for it") 
   const std::string victim = state.File("victim");
   REQUIRE_OK(WriteFileAtomic(victim, "precious"));
   const std::string path = PortMark::PathOf(2, notes.path());
-  // Where the note is written before it has its name.
+  // The note is written under this name before it gets its own.
   REQUIRE(symlink(victim.c_str(), absl::StrCat(path, ".tmp.", getpid()).c_str()) == 0);
   const auto mark = PortMark::Leave(2, state.path(), notes.path());
   REQUIRE_OK(mark);

@@ -13,7 +13,7 @@
 namespace convene::rendezvous {
 namespace {
 
-// Everything that getaddrinfo_a() reads and writes: must outlive a look-up that cannot be
+// Everything that getaddrinfo_a() reads and writes. It must outlive a look-up that cannot be
 // cancelled.
 struct Lookup {
   std::string host;

@@ -10,7 +10,7 @@
 
 namespace convene::rendezvous {
 
-// When the nodes that wait for a seat arrived. Plain data; not thread-safe.
+// The arrival times of the nodes that wait for a seat. Plain data; not thread-safe.
 struct Admission {
   // A stream of arrivals puts the admission off no further than this many quiet times.
   static constexpr int kMostQuietTimes = 4;
@@ -23,7 +23,7 @@ struct Admission {
     latest_arrival = now;
   }
   void Clear() { *this = Admission(); }
-  // When nobody has arrived for `quiet`. REQUIRES: somebody waits.
+  // The time at which no node has arrived for `quiet`. REQUIRES: a node waits.
   MonotonicTime DueAt(absl::Duration quiet) const {
     return std::min(latest_arrival + quiet, *first_arrival + kMostQuietTimes * quiet);
   }

@@ -5,7 +5,7 @@
 namespace convene::rendezvous {
 namespace {
 
-// Any number: it makes this use of the hash different from every other one.
+// An arbitrary number: it makes this use of the hash different from every other one.
 constexpr uint64_t kUse = 0x6167656e742d6964;
 
 struct SipState {

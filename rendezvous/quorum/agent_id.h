@@ -1,4 +1,4 @@
-// PURE. What an agent is called where anybody may read it.
+// PURE. An agent's public name.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,14 @@
 
 namespace convene::rendezvous {
 
-// Made from an agent's incarnation, and the same for as long as that lives, also for a daemon that
-// was restarted. It does not lead back: an incarnation is a secret of the agent and the daemon,
-// because a stream that says it takes the agent's place (job.h).
+// Made from an agent's incarnation, and the same for as long as the incarnation lives, also after a
+// restart of the daemon. It does not reveal the incarnation, which is a secret of the agent and the
+// daemon, because a stream that knows it can take the agent's place (job.h).
 using AgentId = StrongInt<struct AgentIdTag, uint64_t>;
 
 AgentId AgentIdOf(Incarnation incarnation);
 
-// SipHash-2-4 of the empty text. The keys cannot be found from it but by trying.
+// SipHash-2-4 of the empty text. The keys can be found from it only by trying all.
 uint64_t SipHashOfNothing(uint64_t key0, uint64_t key1);
 
 }  // namespace convene::rendezvous

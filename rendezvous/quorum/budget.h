@@ -1,4 +1,4 @@
-// PURE. What a job's failures have cost so far. Durable: a restarted daemon must know it.
+// PURE. Counts a job's failures. Durable: a restarted daemon must know the counts.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +18,10 @@ struct RestartBudget {
 
   int failure_count = 0;                 // since the job began; never falls
   std::vector<MonotonicTime> failed_at;  // the last kMostRemembered of them, oldest first
-  std::optional<int64_t> highest_step;   // that any node told of; none: nobody tells
+  std::optional<int64_t> highest_step;   // that any node told of; none: no node tells its step
   bool advanced = false;                 // highest_step rose since the last failure
-  // Failures in a row, up to the last one, before which no new highest step was told since the
-  // failure before. 0 while nobody tells.
+  // Failures in a row, up to the last one, without a new highest step between them. 0 while no node
+  // tells its step.
   int stuck_count = 0;
 
   void Progress(int64_t step);

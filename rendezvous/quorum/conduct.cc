@@ -15,7 +15,8 @@ MonotonicTime LastTrouble(const ConductRecord& record) {
 
 }  // namespace
 
-// Makes room for a new one by forgetting who was quiet for long, else whose trouble is oldest.
+// Makes room for a new record by forgetting nodes that were quiet for long, else the node whose
+// trouble is oldest.
 ConductRecord& Conduct::RecordOf(MonotonicTime now, const NodeKey& key) {
   const auto found = records.find(key);
   if (found != records.end()) return found->second;
@@ -54,7 +55,7 @@ void Conduct::Exclude(MonotonicTime now, const NodeKey& key, std::string why) {
   }
   absl::Duration exclusion = kShortestExclusion;
   for (int i = 0; i < record.exclusions && exclusion < kLongestExclusion; ++i) exclusion *= 2;
-  // An exclusion that is at its longest needs no higher count to stay there.
+  // The longest exclusion needs no higher count.
   if (exclusion < kLongestExclusion) ++record.exclusions;
   record.excluded_until =
       std::max(record.excluded_until, now + std::min(exclusion, kLongestExclusion));

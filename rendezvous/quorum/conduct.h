@@ -1,13 +1,13 @@
-// PURE. Which nodes broke a job, and which of them have to stay out for a while. Durable: a
-// restarted daemon must know it.
+// PURE. The nodes that broke a job, and the time for which each has to stay out. Durable: a
+// restarted daemon must know this.
 //
 // A node is blamed for
 //   a failure of its workers that cost a restart,
-//   its loss, when that is what ended an epoch, or when it came and went beside a job that had
-//   begun, not stopping its workers within the join timeout;
-// never for the echo of another's trouble, nor for leaving in order, nor for what a restarted
-// daemon does not remember. Blamed kMostOffences times within kMemory and kEpochsOfMemory epochs,
-// it is excluded: 30 s, and twice as long each further time, up to 30 min. One exclusion is
+//   its loss, when that ended an epoch, or when it came and went beside a job that had begun, not
+//   stopping its workers within the join timeout;
+// never for the echo of another node's trouble, nor for leaving in order, nor for events that a
+// restarted daemon does not remember. Blamed kMostOffences times within kMemory and kEpochsOfMemory
+// epochs, it is excluded: 30 s, and twice as long each further time, up to 30 min. One exclusion is
 // forgotten for each kMemory without a new one.
 #pragma once
 
@@ -23,7 +23,7 @@
 
 namespace convene::rendezvous {
 
-// Outlives a stream and a process.
+// Names a node across its streams and processes.
 struct NodeKey {
   std::string host;
   int node_rank = -1;
@@ -46,7 +46,7 @@ struct ConductRecord {
   friend bool operator==(const ConductRecord&, const ConductRecord&) = default;
 };
 
-// What ended an epoch, for people.
+// The cause of an epoch's end, for people.
 struct FailureRecord {
   Epoch epoch;
   std::string what;
@@ -70,7 +70,7 @@ struct Conduct {
   int64_t changes = 0;                       // to either, so far
 
   void Blame(MonotonicTime now, const NodeKey& key, Epoch epoch, const std::string& what);
-  // At once: the node says itself that it is not fit.
+  // Excludes the node at once, because the node itself says that it is unfit.
   void Exclude(MonotonicTime now, const NodeKey& key, std::string why);
   // The exclusion that holds at `now`; nullptr when there is none.
   const ConductRecord* Excluded(MonotonicTime now, const NodeKey& key) const;

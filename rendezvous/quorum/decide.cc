@@ -18,7 +18,7 @@ namespace {
 using WaitingFor = Decision::WaitingFor;
 
 constexpr size_t kNamesInText = 3;
-// Between epochs in vain, from the second one on: twice as long each time.
+// The wait between epochs in vain, from the second one on; it doubles each time.
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(500);
 constexpr absl::Duration kLongestBackoff = absl::Seconds(30);
 
@@ -32,7 +32,7 @@ Decision Wait(WaitingFor waiting_for, MonotonicTime until, std::string why) {
   return decision;
 }
 
-// Walks the nodes given: for texts that are made once, not at each event.
+// Walks all `members`, so it is only for texts that are made once, not at each event.
 template <typename MemberIds>
 std::string NamesOf(const JobState& state, const MemberIds& ids) {
   std::vector<std::string> names;
@@ -78,7 +78,7 @@ Decision Close(Outcome outcome, std::string why) {
   return decision;
 }
 
-// Walks all nodes: for texts that are made once, not at each event.
+// Walks all nodes, so it is only for texts that are made once, not at each event.
 std::string NamesIn(const JobState& state, NodeState wanted) {
   std::vector<std::string> names;
   for (const auto& [id, node] : state.nodes()) {
@@ -99,7 +99,7 @@ bool IsStuck(const JobState& state, const JobPolicy& policy) {
   return policy.max_stuck_restarts > 0 && state.budget().stuck_count >= policy.max_stuck_restarts;
 }
 
-// No further epoch can mend it, or none is allowed.
+// Whether no further epoch can mend the failure, or none is allowed.
 bool IsOver(MonotonicTime now, const JobState& state, const JobPolicy& policy) {
   return state.cause() == Cause::kFailure &&
          (IsSpent(now, state, policy) || IsStuck(state, policy) || IsFinal(state));
@@ -130,7 +130,7 @@ Decision CloseFailed(MonotonicTime now, const JobState& state, const JobPolicy& 
 Decision DecideBelowMinimum(MonotonicTime now, const JobState& state, const JobPolicy& policy) {
   if (state.is_abandoned()) return Close(Outcome::kLeft, "no node is left");
   MonotonicTime deadline = state.forming_since() + policy.join_timeout;
-  // Nodes that came back may still save: they are on their way.
+  // Nodes that came back may still save: the job waits for them.
   if (state.old_workers_count() > 0) deadline = std::max(deadline, state.old_workers_until());
   std::string count =
       absl::StrCat(state.ready_count(), " of at least ", Nodes(policy.nodes_min), " ready");
@@ -178,7 +178,7 @@ Decision DecideForming(MonotonicTime now, const JobState& state, const JobPolicy
                      " came back on a new connection and must stop the workers of an earlier "
                      "epoch first"));
   }
-  // Every survivor is ready: that is what turns stopping into forming.
+  // Every survivor is ready, or the job would still be stopping.
   if (state.epoch() != Epoch()) return DecideReforming(now, state, policy);
   if (state.ready_count() >= policy.nodes_expected) {
     return Form(now, state, policy, "every expected node is ready");
@@ -224,8 +224,8 @@ Decision DecideAdmission(MonotonicTime now, const JobState& state, const JobPoli
                            absl::FormatDuration(policy.admission)));
 }
 
-// Who waits for a seat while the job runs, in the order of arrival: `placed` of them fill what is
-// free and the spares.
+// Decides about the nodes that wait for a seat while the job runs, in the order of arrival: the
+// first `placed` of them get the free seats and the spares' places.
 Decision DecideSurplus(MonotonicTime now, const JobState& state, const JobPolicy& policy,
                        size_t placed) {
   MonotonicTime next = MonotonicTime::InfiniteFuture();
@@ -236,7 +236,7 @@ Decision DecideSurplus(MonotonicTime now, const JobState& state, const JobPolicy
     for (auto id = std::next(bench.begin(), placed); id != bench.end(); ++id) {
       const MonotonicTime end = state.Find(*id)->joined_at + policy.join_timeout;
       if (now < end) {
-        next = end;  // Those after it came later.
+        next = end;  // The nodes after it came later.
         break;
       }
       dismiss.members.push_back(*id);
@@ -262,8 +262,8 @@ Decision DecideRunning(MonotonicTime now, const JobState& state, const JobPolicy
   if (state.cause() != Cause::kNone) return Stop(StopKind::kAbort, state.cause_text());
   if (AllSucceeded(state)) return Close(Outcome::kSucceeded, "the workers of every node succeeded");
   const int free = policy.nodes_max - state.member_count();
-  // A job that is about to end is not started anew for a latecomer, and one whose members are on
-  // their way back to a restarted daemon not before they are.
+  // A job that is about to end is not started anew for a latecomer. Nor is a job whose members are
+  // still on their way back to a restarted daemon.
   if (!state.bench().empty() && free > 0 && state.succeeded_count() == 0 &&
       state.away_count() == 0) {
     return DecideAdmission(now, state, policy);
@@ -294,7 +294,7 @@ Decision DecideStopping(MonotonicTime now, const JobState& state, const JobPolic
   return decision;
 }
 
-// Of the excluded nodes. None: leave them where they are.
+// The decision about excluded nodes; none: they stay where they are.
 std::optional<Decision> DecideCooling(MonotonicTime now, const JobState& state,
                                       const JobPolicy& policy) {
   std::vector<std::pair<MonotonicTime, MemberId>> by_end;

@@ -1,4 +1,4 @@
-// PURE. The daemon's judgement: what to do about a job's state, and why.
+// PURE. Decides what the daemon does about a job's state, and says why.
 //
 // Forming, first epoch:
 //   every expected node is ready                                 -> form
@@ -37,9 +37,9 @@
 // Which nodes are expected at the first epoch? As many as the scheduler counts
 // (Hello::nodes_expected): when some of them are late, the last call waits for them. Where no
 // scheduler counts, nodes_max is a limit and not a promise: once nodes_min are ready and no other
-// node is on the way, the job waits only until no node has arrived for kGathering. That keeps
-// together the nodes that one command started. A node that comes later is let in by `admission`. A
-// last call that was asked for is honoured in both cases.
+// node is on the way, the job waits only until no node has arrived for kGathering. This wait keeps
+// nodes together that one command started. A node that comes later is let in by `admission`. A last
+// call that the user asked for holds in both cases.
 //
 // Why is an epoch held back only for a node that is here? A stream that ends mostly means that the
 // agent was killed; its guardian keeps the connection open until the workers are dead, so that the
@@ -61,7 +61,7 @@
 //   seat         a node beyond nodes_max and the spares. Counts from its joining.
 //   stop         members that were told to stop (StopTimeout): the longer one of join_timeout and
 //                the longest stop that any agent told of (Hello::stop_limit: its graces, SIGKILL,
-//                its health check). A node that saves is not given up.
+//                its health check). A node that still saves is not given up.
 //   redial       an agent that lost its stream (RedialTimeout in agent/core/machine.h): the longer
 //                one of join_timeout and the lease.
 #pragma once
@@ -79,10 +79,10 @@ namespace convene::rendezvous {
 
 // How long the first epoch waits after the latest arrival, where no scheduler counts the nodes.
 inline constexpr absl::Duration kGathering = absl::Milliseconds(100);
-// The last call where a scheduler counts the nodes and nobody asked for another one.
+// The default last call where a scheduler counts the nodes.
 inline constexpr absl::Duration kLastCall = absl::Seconds(5);
 
-// What the job's first Hello asked for.
+// The policy that the job's first Hello asked for.
 struct JobPolicy {
   int nodes_min = 1;
   int nodes_max = 1;
@@ -96,17 +96,18 @@ struct JobPolicy {
   absl::Duration admission;
 };
 
-// Hello::last_call zero: none was asked for. REQUIRES: ValidateHello(hello) is OK.
+// Hello::last_call zero means that no last call was asked for. REQUIRES: ValidateHello(hello) is
+// OK.
 JobPolicy PolicyOf(const Hello& hello);
 
-// InvalidArgument naming the field, its value and what is allowed.
+// InvalidArgument naming the field, its value and the allowed values.
 absl::Status ValidateHello(const Hello& hello);
 
 // InvalidArgument naming the first of nodes_min, nodes_max and max_restarts that differs, with both
 // values. The other fields need not agree: the first Hello's hold.
 absl::Status CheckAgreement(const JobPolicy& policy, const Hello& hello);
 
-// How long members may take from a Stop to their Ready, before they are given up.
+// The longest time from a Stop to a member's Ready, after which the member is given up.
 absl::Duration StopTimeout(const JobState& state, const JobPolicy& policy);
 
 struct Decision {
@@ -132,7 +133,7 @@ struct Decision {
   StopKind stop_kind = StopKind::kAbort;  // kStop: said to every member that still runs
   Outcome outcome = Outcome::kFailed;     // kClose: said to every node
   std::string why;
-  // kWait: decide again then at the latest, even when nothing happens.
+  // kWait: the latest time of the next decision, even without an event.
   MonotonicTime wake_at = MonotonicTime::InfiniteFuture();
 };
 

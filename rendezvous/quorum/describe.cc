@@ -25,12 +25,12 @@ const char* PhaseText(const JobState& state) {
   return "";
 }
 
-// To the second: for people.
+// Rounded to seconds, for people.
 std::string In(MonotonicTime now, MonotonicTime then) {
   return absl::FormatDuration(absl::Ceil(then - now, absl::Seconds(1)));
 }
 
-// Of a ready node. `place`: how many came before it to the bench.
+// Describes a ready node. `place`: the number of nodes that came to the bench before it.
 void DescribeReady(MonotonicTime now, const JobState& state, const JobPolicy& policy,
                    const Node& node, int place, NodeView* view) {
   view->state = "ready";

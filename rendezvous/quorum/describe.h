@@ -1,4 +1,4 @@
-// PURE. What `convene status` shows of a job, from what the daemon knows of it.
+// PURE. Makes the view of a job that `convene status` shows.
 //
 //   NodeView::state   its why, where that is not plain
 //   joining           claims the node rank of another one
@@ -19,7 +19,7 @@
 
 namespace convene::rendezvous {
 
-// `why`: the last decision's.
+// `why`: the last decision's reason.
 JobView Describe(MonotonicTime now, const std::string& job_id, const JobState& state,
                  const JobPolicy& policy, const std::string& why);
 

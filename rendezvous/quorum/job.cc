@@ -14,8 +14,8 @@ namespace {
 // Heartbeats in a lease: two may be lost or late.
 constexpr int kHeartbeatsPerLease = 3;
 
-// The claimant may be anybody: the text must not tell the holder's incarnation, by which a stream
-// takes its place.
+// The claimant may be a stranger: the text must not tell the holder's incarnation, by which a
+// stream takes its place.
 absl::Status RefusedRank(const Node& holder, const Node& claimant) {
   return absl::InvalidArgumentError(
       absl::StrCat("node rank ", holder.node_rank, " is taken: an agent of ", holder.host,
@@ -146,7 +146,7 @@ void Job::Receive(MonotonicTime now, MemberId id, Epoch epoch, const AgentEvent&
   if (effect.changed) Run(now, outbox);
 }
 
-// A word from a node refuses the one that contests its rank.
+// Any message from a node refuses the one that contests its rank.
 void Job::RefuseRival(MonotonicTime now, const Node& node, Outbox* outbox) {
   if (node.state == NodeState::kContesting || node.rival == MemberId()) return;
   const Node claimant = *state_.Find(node.rival);
@@ -175,7 +175,7 @@ void Job::Tick(MonotonicTime now, Outbox* outbox) {
   Run(now, outbox);
 }
 
-// An agent that was paused reads this when it wakes up.
+// An agent that was paused reads this text when it wakes up.
 void Job::GiveUp(MonotonicTime now, MemberId id, JobState::Departure departure,
                  const std::string& why, Outbox* outbox) {
   std::string text = absl::StrCat("given up by the daemon: ", why);
@@ -189,7 +189,7 @@ void Job::GiveUp(MonotonicTime now, MemberId id, JobState::Departure departure,
 
 MonotonicTime Job::wake_at() const { return std::min(decision_.wake_at, state_.lease_watch()); }
 
-// Removes a node, and lets the one in that contested its rank.
+// Removes a node; a node that contested its rank then joins.
 void Job::Remove(MonotonicTime now, MemberId id, JobState::Departure departure,
                  const std::string& why, Outbox* outbox) {
   const Node node = *state_.Find(id);
@@ -200,8 +200,8 @@ void Job::Remove(MonotonicTime now, MemberId id, JobState::Departure departure,
 }
 
 void Job::Run(MonotonicTime now, Outbox* outbox) {
-  // Closing ends it; every other step leaves the state it was for. More than a few steps is a bug
-  // in Decide.
+  // A close ends the loop; every other decision changes the state that it was for. More than a few
+  // steps are a bug in Decide.
   for (int step = 0; step < 8; ++step) {
     Decision decision = Decide(now, state_, policy_);
     Note(decision, outbox);

@@ -16,20 +16,20 @@
 
 namespace convene::rendezvous {
 
-// What one event has caused, in order.
+// The consequences of one event, in order.
 struct Outbox {
   struct Item {
     MemberId to;
     std::variant<DaemonEvent, absl::Status>
         what;  // a status ends the stream: nothing for `to` follows
-    // It may leave when so many changes of jobs are on the disk (job_table.h). Never falls for one
-    // stream.
+    // The item may leave when so many changes of jobs are on the disk (job_table.h). It never falls
+    // for one stream.
     int64_t after_change = 0;
   };
 
   struct LogLine {
     std::string text;
-    bool is_detail = false;  // of use only when something is looked for
+    bool is_detail = false;  // for debugging only
   };
 
   void Say(MemberId to, DaemonEvent event);
@@ -39,7 +39,7 @@ struct Outbox {
   std::vector<LogLine> log;
 };
 
-// After each event it decides until nothing is left to do. Not thread-safe.
+// After each event the job decides until nothing is left to do. Not thread-safe.
 //
 // Two agents, one explicit node rank. The second one's hello is not answered until it is clear
 // whether the first one is alive, which takes at most its lease: a word from the first refuses the
@@ -50,40 +50,41 @@ struct Outbox {
 // arrives after the Hello that counts.
 //
 // A process that holds its place (messages.h) takes it again on another stream: after a restart of
-// the daemon, and also when the daemon has not noticed yet that the old stream is dead. It is told
-// what it missed: the Assignment, if the epoch was decided without its hearing of it, and the Stop.
-// A process whose stream is known to be over has lost its place: the other nodes have been told.
+// the daemon, and also when the daemon has not noticed yet that the old stream is dead. The daemon
+// then sends the Assignment again, if the process has not heard of the epoch, and the Stop that it
+// missed. A process whose stream is known to be over has lost its place: the other nodes have been
+// told.
 class Job {
  public:
-  // `hello` is the first one, valid, and still has to Join.
+  // `hello` is the job's first one and valid; its node still has to Join.
   Job(MonotonicTime now, const Hello& hello, Epoch floor);
 
-  // Goes on as recorded: every member is away. They have the identities from `first_id` on. Tick
-  // decides next.
+  // Goes on as recorded: every member is away, with the identities from `first_id` on. Tick decides
+  // next.
   Job(MonotonicTime now, const JobRecord& record, MemberId first_id);
   JobRecord Record(MonotonicTime now) const;
 
   // InvalidArgument when the hello contradicts the job or a third agent claims a contested rank;
-  // Unavailable when its process has said another one since; ResourceExhausted when the job has
-  // kMostNodesPerJob nodes. `id` is then no node. REQUIRES: `hello` is valid; the job is not
-  // closed.
+  // Unavailable when its process has sent a later Hello; ResourceExhausted when the job has
+  // kMostNodesPerJob nodes. After an error `id` is no node. REQUIRES: `hello` is valid; the job is
+  // not closed.
   absl::Status Join(MonotonicTime now, MemberId id, Incarnation incarnation, const Hello& hello,
                     Outbox* outbox);
-  // These ignore an `id` that is no node (any more).
+  // These functions ignore an `id` that is no node (any more).
   void Receive(MonotonicTime now, MemberId id, Epoch epoch, const AgentEvent& event,
                Outbox* outbox);
   void Disconnect(MonotonicTime now, MemberId id, Outbox* outbox);
   void Tick(MonotonicTime now, Outbox* outbox);
 
-  // Close and the end of the stream, for a node that joins too late. REQUIRES: closed().
+  // Sends Close and the end of the stream to a node that joins too late. REQUIRES: closed().
   void SendAway(MemberId id, Outbox* outbox) const;
 
   void RenewAway(MonotonicTime now) { state_.RenewAway(now); }
 
-  // Whether the Welcomes from now on tell agents that a restart of this daemon stops no worker.
+  // Sets whether later Welcomes tell agents that a restart of this daemon stops no worker.
   void set_survives_restart(bool survives_restart) { survives_restart_ = survives_restart; }
 
-  // When Tick is next needed.
+  // The time when Tick is next needed.
   MonotonicTime wake_at() const;
   const std::string& id() const { return id_; }
   bool closed() const { return state_.phase() == Phase::kClosed; }

@@ -1,5 +1,5 @@
-// What failures cost, who is excluded for them, and who is fenced off, as stories (story.h tells
-// how to read them).
+// The cost of failures, excluded nodes and fenced-off nodes, as stories (story.h tells how to read
+// them).
 #include <catch2/catch.hpp>
 
 #include "rendezvous/quorum/story.h"

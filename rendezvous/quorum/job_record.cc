@@ -8,7 +8,7 @@
 namespace convene::rendezvous {
 namespace {
 
-// To a clock that is ahead by `shift`.
+// Moves all times to a clock that is ahead by `shift`.
 void Move(absl::Duration shift, RestartBudget* budget, Conduct* conduct) {
   for (MonotonicTime& at : budget->failed_at) at = at + shift;
   for (auto& [key, record] : conduct->records) {
@@ -112,7 +112,7 @@ JobState::JobState(MonotonicTime now, const JobRecord& record, MemberId first_id
     node.role_world_size = member.role_world_size;
     node.succeeded = member.succeeded;
     node.away = true;
-    // One that was ready owes its Ready again: its word was for the daemon that is gone.
+    // A member that was ready owes its Ready again: it said Ready to the daemon that is gone.
     node.state = NodeState::kRunning;
     node.said_ready = !member.takes_part;
     if (node.node_rank >= 0) by_node_rank_[node.node_rank] = id;
@@ -121,7 +121,7 @@ JobState::JobState(MonotonicTime now, const JobRecord& record, MemberId first_id
     Count(nodes_.emplace(id, std::move(node)).first->second, +1);
     id = id.Next();
   }
-  // The same rule as ever: the next epoch forms when every member has said Ready.
+  // As always, the next epoch forms when every member has said Ready.
   if (phase_ == Phase::kForming && running_count_ > 0) phase_ = Phase::kStopping;
 }
 

@@ -1,13 +1,13 @@
-// PURE. What a daemon must remember of a job to go on with it after it was killed and started
-// again, as a value: proto/journal.proto without the file.
+// PURE. The record of a job that a daemon needs to go on with it after a kill and a restart, as a
+// value: proto/journal.proto without the file.
 //
-// Recorded is what was decided and what the next decision is judged by. Left out is what the agents
-// say again by themselves when they come back: nodes that never were members, Ready (a store), a
-// member's success unless a decision or a second has passed since.
+// The record holds the decisions, and the facts by which the next decision is made. It leaves out
+// facts that agents tell again when they come back: nodes that never were members, Ready (a store),
+// a member's success unless a decision or a second has passed since.
 //
-// Points in time mean nothing beyond their clock, which does not survive its machine: those of
-// failures and exclusions are kept as the time since or until then. Waiting begins anew, a lease is
-// counted from the restart.
+// Points in time mean nothing beyond their clock, which does not survive its machine. So the times
+// of failures and exclusions are kept as the time since or until then. Waits begin anew, and a
+// lease is counted from the restart.
 #pragma once
 
 #include <cstdint>
@@ -54,8 +54,8 @@ struct JobRecord {
   int epoch_size = 0;
   int succeeded_count = 0;
   MonotonicTime taken_at;  // of the clock that the times in budget and conduct are of
-  // How long ago that was when this is read again, by the wall clock: a record is taken when
-  // something changes, which may be weeks before the daemon ends. Zero in the daemon that took it.
+  // The record's age, by the wall clock, when it is read again: it is taken when something changes,
+  // which may be weeks before the daemon ends. Zero in the daemon that took it.
   absl::Duration age;
   RestartBudget budget;
   Conduct conduct;
@@ -71,9 +71,10 @@ struct JobRecord {
   std::string why;                     // the last decision's
 };
 
-// Whether a job's record has to be written again. Two equal marks: nothing changed.
+// Tells whether a job's record has to be written again: two equal marks mean that nothing changed.
 struct RecordMark {
-  // A decision, or what one is judged by: it is on the disk before anybody hears of it.
+  // Decisions, and the facts by which they are made: they are on the disk before any agent hears of
+  // them.
   struct Decided {
     Phase phase = Phase::kForming;
     Epoch epoch;
@@ -83,7 +84,7 @@ struct RecordMark {
     int64_t conduct_changes = 0;
     friend bool operator==(const Decided&, const Decided&) = default;
   };
-  // What only makes a restart smoother: written within a second.
+  // Facts that only make a restart smoother: they are written within a second.
   struct Learnt {
     int members = 0;
     int succeeded = 0;
@@ -93,7 +94,7 @@ struct RecordMark {
   Learnt learnt;
 };
 
-// What has to be written together.
+// Changes that have to be written together.
 struct RecordChanges {
   std::vector<JobRecord> jobs;
   std::vector<std::string> forgotten;  // ids of jobs that are known no more
@@ -101,8 +102,8 @@ struct RecordChanges {
 
 RecordMark MarkOf(const JobState& state);
 
-// Whether there is anything to remember: a job that had no epoch yet begins anew as well, unless
-// its name was used before and its epochs must be above those.
+// Whether there is anything to remember. A job without an epoch may begin anew, unless its name was
+// used before: then its epochs must be above the earlier ones.
 bool IsWorthRecording(const JobState& state);
 
 }  // namespace convene::rendezvous

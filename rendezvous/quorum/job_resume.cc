@@ -1,4 +1,4 @@
-// Of Job: what outlives a daemon, and how a process takes its place again.
+// Job's functions for a restart of the daemon, and for a process that takes its place again.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,7 +15,8 @@ Job::Job(MonotonicTime now, const JobRecord& record, MemberId first_id)
       stop_why_(record.stop_why) {
   decision_.why = record.why;
   decision_.outcome = record.outcome;
-  if (!closed()) decision_.wake_at = now;  // What was recorded may have been decided upon or not.
+  if (!closed())
+    decision_.wake_at = now;  // The daemon may not yet have decided on the recorded state.
 }
 
 JobRecord Job::Record(MonotonicTime now) const {
@@ -28,8 +29,8 @@ JobRecord Job::Record(MonotonicTime now) const {
   return record;
 }
 
-// Its workers are those of the current epoch; or its store is the one that the epoch was decided
-// with, and it has not heard of that.
+// True when the agent runs the current epoch's workers, or when it has not heard of the epoch and
+// still has the store that the epoch was decided with.
 bool Job::HoldsItsPlace(const Node& node, const Hello& hello) const {
   if (!hello.holds_place || node.state != NodeState::kRunning) return false;
   return hello.running_epoch == state_.epoch() || hello.last_epoch < state_.epoch();
@@ -50,8 +51,9 @@ void Job::Resume(MonotonicTime now, const Node& node, MemberId id, const Hello& 
   const bool knows_epoch = hello.running_epoch == state_.epoch();
   rendezvous::Welcome welcome = WelcomeTo(resumed);
   welcome.resumed = true;
-  // Whoever has seen an epoch's number has heard its Assignment: should this stream break between
-  // the two, it must still be known that this one has not.
+  // An agent that has seen an epoch's number counts as having heard its Assignment. Should this
+  // stream break between the two messages, the daemon must still know that this agent has not heard
+  // it.
   outbox->Say(id, DaemonEvent{knows_epoch ? state_.epoch() : hello.last_epoch, welcome});
   if (!knows_epoch) Send(id, AssignmentOf(resumed), outbox);
   if (state_.phase() == Phase::kStopping) Send(id, Stop{state_.stop_kind(), stop_why_}, outbox);

@@ -1,4 +1,4 @@
-// What outlives a daemon, as stories (story.h tells how to read them), and a comparison of random
+// Restarts of the daemon, as stories (story.h tells how to read them), and a comparison of random
 // jobs with themselves after a restart.
 #include <catch2/catch.hpp>
 #include <cstdint>

@@ -9,7 +9,7 @@
 namespace convene::rendezvous {
 namespace {
 
-// From the SIGKILL that ends old workers to their node's Ready.
+// The longest time from the SIGKILL that ends old workers to their node's Ready.
 constexpr absl::Duration kKilledToReady = absl::Seconds(2);
 
 std::string FailureText(const Node& node, const WorkerFailure& failure) {
@@ -55,7 +55,7 @@ const Node* JobState::FindProcess(const std::string& host, int node_rank,
   return found == by_process_.end() ? nullptr : Find(found->second);
 }
 
-// Every change of a node stands between Count(node, -1) and Count(node, +1).
+// The caller changes a node between Count(node, -1) and Count(node, +1).
 void JobState::Count(const Node& node, int sign) {
   if (node.state == NodeState::kReady) ready_count_ += sign;
   if (node.state == NodeState::kJoining) joining_count_ += sign;
@@ -70,7 +70,7 @@ void JobState::Count(const Node& node, int sign) {
   if (node.state == NodeState::kCooling) list(cooling_);
 }
 
-// Consequences that follow from the counters alone.
+// Draws the consequences that follow from the counters alone.
 void JobState::Settle(MonotonicTime now, int nodes_min) {
   if (phase_ == Phase::kStopping && running_count_ == 0) {
     phase_ = Phase::kForming;
@@ -108,7 +108,7 @@ void JobState::EnterReady(MonotonicTime now, Node& node) {
 void JobState::Join(MonotonicTime now, MemberId id, Incarnation incarnation, const Hello& hello,
                     MemberId rival, int nodes_min) {
   CONVENE_CHECK(phase_ != Phase::kClosed && Find(id) == nullptr);
-  // The first to come back to an empty job gets the whole join timeout.
+  // The first node that comes back to an empty job gets the whole join timeout.
   if (nodes_.empty()) waiting_since_ = forming_since_ = now;
   Node node;
   node.id = id;
@@ -125,8 +125,8 @@ void JobState::Join(MonotonicTime now, MemberId id, Incarnation incarnation, con
   node.has_workers = hello.has_workers;
   stop_limit_ = std::max(stop_limit_, hello.stop_limit);
   if (hello.has_workers) {
-    // Where an epoch has begun, its agent kills them before the lease of its old stream ends. Where
-    // none has, the daemon was forgetful: nobody is in a hurry, and they may save.
+    // Where an epoch has begun, the agent kills the old workers before the lease of its old stream
+    // ends. Where none has, the daemon lost its memory: no node waits to go on, and they may save.
     const bool may_save = epoch_ == Epoch();
     if (old_workers_count_ == 0) old_workers_until_ = now;
     old_workers_until_ = std::max(
@@ -154,7 +154,7 @@ bool JobState::ApplyReady(MonotonicTime now, Node& node, Epoch epoch, const Read
   if (phase_ == Phase::kRunning && node.is_member()) {
     Break(now, Cause::kMembership, absl::StrCat(NodeName(node), " stopped its workers by itself"));
   }
-  // Repeated: it is where its first one brought it.
+  // A repeated Ready changes nothing.
   if (node.state == NodeState::kReady || node.state == NodeState::kCooling) return false;
   Count(node, -1);
   EnterReady(now, node);
@@ -246,7 +246,7 @@ void JobState::Remove(MonotonicTime now, MemberId id, Departure departure, const
       by_node_rank_[heir.node_rank] = heir.id;
     }
   }
-  // One that succeeded, or stopped when told to, owes its epoch nothing any more.
+  // A member that succeeded, or stopped when told to, owes its epoch nothing any more.
   const std::string text =
       absl::StrCat(DepartureText(node, departure), why.empty() ? "" : ": ", why);
   const bool had_stopped = node.succeeded || (node.away && node.said_ready);
@@ -258,7 +258,8 @@ void JobState::Remove(MonotonicTime now, MemberId id, Departure departure, const
 
 void JobState::JudgeDeparture(MonotonicTime now, const Node& node, Departure departure, bool broke,
                               const std::string& why) {
-  // A job that runs would have been stopped for it. Before the first epoch it disturbs nobody.
+  // A running job would have been stopped for this node. Before the first epoch it disturbs no
+  // other node.
   const bool came_and_went = node.state != NodeState::kContesting &&
                              node.state != NodeState::kRunning && !node.is_member() &&
                              epoch_ != Epoch();
@@ -294,8 +295,8 @@ std::vector<MemberId> JobState::Expired(MonotonicTime now) {
   }
   lease_watch_ = MonotonicTime::InfiniteFuture();
   for (const auto& [id, node] : nodes_) {
-    // It was not welcomed and does not know that it should speak. Its rival's lease bounds its
-    // wait.
+    // A contesting node has no Welcome yet and does not know that it should speak. Its rival's
+    // lease bounds its wait.
     if (node.state == NodeState::kContesting) continue;
     const MonotonicTime end = node.heard_at + node.lease;
     if (end <= now) {
@@ -308,7 +309,7 @@ std::vector<MemberId> JobState::Expired(MonotonicTime now) {
 }
 
 int JobState::VainEpochs(int next_size) const {
-  // What was blamed asked for a restart, even if it was counted in the end.
+  // Exit code 75 asked for a restart, even if it was counted as a failure in the end.
   const bool was_asked_for = failure_.has_value() && !failure_->costs_budget;
   const bool is_same_group = member_count_ == epoch_size_ && next_size == epoch_size_;
   const bool was_quick = waiting_since_ - began_at_ < kQuickEpoch;

@@ -1,5 +1,5 @@
-// PURE. What the daemon knows of one job, and how each event changes it. decide.h decides what to
-// do about it; job.h tells the agents.
+// PURE. The daemon's knowledge of one job, and how each event changes it. decide.h decides what
+// follows; job.h tells the agents.
 //
 //              Join, Ready                 kForm                     kStop
 //   (created) ------------> [ forming ] ----------> [ running ] ------------> [ stopping ]
@@ -16,34 +16,33 @@
 //   contesting --its rival is lost--> joining --Ready--> ready --chosen--> running --Ready after a
 //   Stop--> ready
 //
-// One that is excluded at its Ready (conduct.h) is cooling instead of ready, until it is let in
-// again. A member that the next epoch begins without gives up its seat.
+// A node that is excluded at its Ready (conduct.h) is cooling instead of ready, until it is let in
+// again. When an epoch begins without a member of the epoch before, that member gives up its seat.
 //
-// Which messages count (everything renews the lease):
+// Every message renews the lease. These also change the state:
 // - Ready of a member: only with the current epoch (an older one crossed an Assignment on the
 //   wire); of others: always
 // - WorkerFailure, WorkersSucceeded: only of a member that runs, with the current epoch: a
 //   fenced-off speaker's news is ignored
 // - Heartbeat with an epoch, of a node that never said Ready on this stream: it still runs workers
 //   of an epoch that went on without it, and is told to stop (once)
-// - Leave: always. One that says that workers still run breaks the epoch, as [loss]; the node
+// - Leave: always. A Leave that says that workers still run breaks the epoch, as [loss]; the node
 //   stays a member, so that no epoch begins, until its second Leave or the end of its stream
 //
-// Blame. An epoch is broken by its first cause; what follows is its echo (peers break because of
-// the first) and is neither counted nor blamed: [failure] counts one against the budget; [loss] (a
-// node is lost, or leaves) counts nothing, and hides the failures that come after it.
+// Blame. An epoch is broken by its first cause; later events are its echo (peers break because of
+// the first) and are neither counted nor blamed. A [failure] counts one against the budget. A
+// [loss] (a node is lost, or leaves) counts nothing, and hides the failures that come after it.
 // [membership], exit code 75, is weak: a peer may notice a crash or a lost node and exit with 75
-// before that itself is known, so a failure (which then counts) or a loss that follows takes its
-// place. It cannot come too late: an agent reports its failure before its Ready on one ordered
-// stream, and no epoch forms before every
-// survivor is Ready. The opposite order, a real failure that echoes a node whose loss is noticed
-// only later (a cut network is noticed after its lease), is counted as a failure: nobody can tell
-// the two apart when it arrives.
+// before the daemon knows of the cause, so a later failure (which then counts) or loss takes its
+// place. That cause cannot come too late: an agent reports its failure before its Ready on one
+// ordered stream, and no epoch forms before every survivor is Ready. In the opposite order, a real
+// failure is the echo of a node whose loss is noticed only later (a cut network is noticed after
+// its lease). It is counted as a failure: when it arrives, the two cannot be told apart.
 //
 // A restart by [membership] is free, so that shrinking and growing cost nothing; but workers that
 // always end with 75 would restart for ever. An epoch that ended so within kQuickEpoch, with the
 // same nodes as the one before, was in vain. After kMostVainEpochs in a row each further one counts
-// as a failure; decide.h makes each wait longer than the one before.
+// as a failure; decide.h makes each wait longer than the last.
 #pragma once
 
 #include <cstdint>
@@ -66,7 +65,7 @@ namespace convene::rendezvous {
 
 inline constexpr absl::Duration kQuickEpoch = absl::Seconds(10);
 inline constexpr int kMostVainEpochs = 16;
-// A daemon that looks at the leases this much too late was itself asleep.
+// A daemon that checks the leases this much too late was itself asleep.
 inline constexpr absl::Duration kAsleep = absl::Seconds(1);
 
 // One stream of one agent; never used twice. 0 = nobody.
@@ -76,7 +75,7 @@ enum class Phase { kForming, kRunning, kStopping, kClosed };
 
 enum class NodeState { kContesting, kJoining, kReady, kCooling, kRunning };
 
-// What ended the current epoch, if anything did.
+// The cause of the current epoch's end, if it has ended.
 enum class Cause { kNone, kMembership, kFailure, kLoss };
 
 struct Node {
@@ -120,13 +119,14 @@ class JobState {
   JobState(MonotonicTime now, Epoch floor)
       : floor_(floor), highest_epoch_(floor), waiting_since_(now), forming_since_(now) {}
 
-  // As recorded; the members are away, with the identities from `first_id` on.
+  // The state as recorded: the members are away, with the identities from `first_id` on.
   JobState(MonotonicTime now, const JobRecord& record, MemberId first_id);
   void Record(MonotonicTime now, JobRecord* record) const;
 
   Phase phase() const { return phase_; }
   Epoch epoch() const { return epoch_; }  // 0 before the first one
-  // How many epochs this run of the job began before the current one. REQUIRES: one has begun.
+  // The number of epochs that this run of the job began before the current one. REQUIRES: an epoch
+  // has begun.
   int attempt() const { return static_cast<int>(epoch_.value() - floor_.value() - 1); }
   Epoch highest_epoch() const { return highest_epoch_; }  // of all that any agent has seen
   const std::map<MemberId, Node>& nodes() const { return nodes_; }
@@ -141,7 +141,7 @@ class JobState {
   int joining_count() const { return joining_count_; }
   // Joining nodes whose workers of an earlier epoch are still being stopped.
   int old_workers_count() const { return old_workers_count_; }
-  // When the last of those are dead, or no longer waited for.
+  // The time when the last of these workers are dead, or no longer waited for.
   MonotonicTime old_workers_until() const { return old_workers_until_; }
   // The longest that a node of this job takes from a Stop to its Ready, as the nodes told.
   absl::Duration stop_limit() const { return stop_limit_; }
@@ -150,15 +150,15 @@ class JobState {
   }  // members that have not said Ready since the Assignment
   int member_count() const { return member_count_; }  // of the current epoch, still here
   int away_count() const { return away_count_; }
-  // Nodes that are gone meanwhile count in both: a success stays one, a missing one stays missing.
+  // Nodes that are gone meanwhile count in both: a success stays a success.
   int epoch_size() const { return epoch_size_; }  // nodes that the current epoch began with
-  int succeeded_count() const { return succeeded_count_; }  // those among them that succeeded
+  int succeeded_count() const { return succeeded_count_; }  // the nodes among them that succeeded
   int failure_count() const { return budget_.failure_count; }
   const RestartBudget& budget() const { return budget_; }
   const Conduct& conduct() const { return conduct_; }
   const Admission& admission() const { return admission_; }
-  // Ready nodes that are no members, in the order in which they came. Before the first epoch they
-  // are the nodes that will form it; later they wait for a seat.
+  // Ready nodes that are no members, in the order of arrival. Before the first epoch they are the
+  // nodes that will form it; later they wait for a seat.
   const std::set<MemberId>& bench() const { return bench_; }
   const std::set<MemberId>& cooling() const { return cooling_; }
   // When the node may take part again; in the past when that was forgotten. REQUIRES: `id` is a
@@ -172,13 +172,14 @@ class JobState {
   // Epochs in a row that ended in vain (see above), up to the latest that has ended. `next_size`:
   // nodes that the next epoch is to have.
   int VainEpochs(int next_size) const;
-  // Since when no epoch runs: the job's start, or its last Stop.
+  // The time since which no epoch runs: the job's start, or its last Stop.
   MonotonicTime waiting_since() const { return waiting_since_; }
-  // Since when the job waits for nodes to join: its start, or when the last member had stopped.
+  // The time since which the job waits for nodes to join: its start, or when the last member had
+  // stopped.
   MonotonicTime forming_since() const { return forming_since_; }
-  // Since when nodes_min nodes are ready without a break; none when fewer are.
+  // The time since which nodes_min nodes are ready without a break; none when fewer are ready.
   std::optional<MonotonicTime> minimum_since() const { return minimum_since_; }
-  // No node is here, and the job need not wait for any: the last one left in order, or no epoch
+  // No node is here, and the job need not wait for any: the last node left in order, or no epoch
   // ever began.
   bool is_abandoned() const {
     return nodes_.empty() && (last_departure_was_leave_ || epoch_ == Epoch());
@@ -199,11 +200,12 @@ class JobState {
     bool changed = false;       // Decide may say something new
     bool tell_to_stop = false;  // it runs workers of an epoch that went on without it
   };
-  // Everything but the Leave of a node without workers, which is Remove. REQUIRES: `id` is a node.
+  // Handles every event but the Leave of a node without workers, for which Remove is called.
+  // REQUIRES: `id` is a node.
   Effect Apply(MonotonicTime now, MemberId id, Epoch epoch, const AgentEvent& event, int nodes_min);
 
-  // kDropped: it did not stop its workers. kUnfit: it left, and is not to come back soon.
-  // kOutdated: the daemon was restarted and what it remembers of the node is old; it is here.
+  // kDropped: it did not stop its workers. kUnfit: it left, and must not come back soon. kOutdated:
+  // the daemon was restarted and its record of the node is old; the node itself is here.
   enum class Departure { kLost, kLeft, kDropped, kUnfit, kOutdated };
   // The stream is over. A contesting rival becomes a node (joining, or ready if it said so).
   // REQUIRES: `id` is a node.
@@ -218,8 +220,8 @@ class JobState {
   void RenewAway(MonotonicTime now);
 
   // Nodes that were silent for longer than their lease; contesting ones need not speak. A daemon
-  // that was asleep (stopped, moved to another host) cannot tell: every lease begins anew then.
-  // Cheap before lease_watch().
+  // that was asleep (stopped, moved to another host) cannot know which nodes were silent, so every
+  // lease begins anew then. Cheap before lease_watch().
   std::vector<MemberId> Expired(MonotonicTime now);
 
   // --- Decisions, carried out ---
@@ -239,14 +241,14 @@ class JobState {
   bool ApplyReady(MonotonicTime now, Node& node, Epoch epoch, const Ready& ready);
   bool ApplyLeaving(MonotonicTime now, Node& node, const Leave& leave);
   bool ApplyFailure(MonotonicTime now, const Node& node, Epoch epoch, const WorkerFailure& failure);
-  // Of a node that says, or has said, Ready.
+  // For a node that says, or has said, Ready.
   void EnterReady(MonotonicTime now, Node& node);
-  // Whether this is now what ended the epoch.
+  // Returns whether `cause` is now the cause of the epoch's end.
   bool Break(MonotonicTime now, Cause cause, std::string text);
   void Blame(MonotonicTime now, const NodeKey& key, const std::string& what);
   // Another stream of an excluded node may be ready already.
   void CoolDown(MonotonicTime now, const NodeKey& key);
-  // Blames the node for its departure where it is to blame; `broke`: the departure ended the epoch.
+  // Blames the node for its departure where it is at fault; `broke`: the departure ended the epoch.
   void JudgeDeparture(MonotonicTime now, const Node& node, Departure departure, bool broke,
                       const std::string& why);
 

@@ -1,4 +1,5 @@
-// Who is in, as stories (story.h tells how to read them): rounds, arrivals, losses, identities.
+// A job's members, as stories (story.h tells how to read them): rounds, arrivals, losses,
+// identities.
 #include <catch2/catch.hpp>
 
 #include "rendezvous/quorum/story.h"

@@ -19,14 +19,14 @@ struct NodeView {
   int local_world_size = 1;
   int group_rank = -1;  // -1: not in the current epoch
   std::string state;    // joining, ready, running, succeeded, spare, cooling down, away
-  std::string why;      // why it is in this state, where that is not plain
+  std::string why;      // the reason of the state, where it is not plain
   absl::Duration heard_ago;
   std::optional<WorkerProgress> progress;
 };
 
 struct FailureView {
   Epoch epoch;
-  std::string what;  // one line: who and how
+  std::string what;  // one line: the failed worker or node, and how it ended
   absl::Duration ago;
 };
 

@@ -20,7 +20,7 @@ using WatchId = StrongInt<struct WatchIdTag, uint64_t>;
 inline constexpr int kMostFilterEntries = 1024;
 // Bytes of one line; the rest of a longer one is cut off.
 inline constexpr size_t kLongestPublishedLine = 8 * 1024;
-// A batch is full when its lines' text and kLineOverhead for each come to this.
+// A batch is full when its lines' text, with kLineOverhead for each line, takes this many bytes.
 inline constexpr size_t kFullBatchBytes = 32 * 1024;
 inline constexpr size_t kLineOverhead = 32;
 

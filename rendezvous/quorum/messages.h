@@ -1,5 +1,5 @@
-// PURE. What agents and the daemon tell each other, as values: proto/rendezvous.proto without the
-// wire. Its comments hold here too.
+// PURE. The messages of agents and the daemon, as values: proto/rendezvous.proto without the wire.
+// Its comments hold here too.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace convene::rendezvous {
 
-// What a daemon takes; it refuses a Hello with more.
+// The limits of a Hello; the daemon refuses one that exceeds them.
 inline constexpr int kMostNodesPerJob = 65536;
 inline constexpr int kMostWorkersPerNode = 4096;
 
@@ -52,7 +52,7 @@ struct Ready {
   int store_port = 0;
 };
 
-// Of the node's slowest worker.
+// The progress of the node's slowest worker.
 struct WorkerProgress {
   int64_t step = 0;             // last finished
   double steps_per_second = 0;  // lately; 0: not known yet
@@ -60,7 +60,7 @@ struct WorkerProgress {
 };
 
 struct Heartbeat {
-  std::optional<WorkerProgress> progress;  // none: no worker tells
+  std::optional<WorkerProgress> progress;  // none: no worker tells its progress
 };
 
 struct WorkerFailure {
@@ -72,7 +72,8 @@ struct WorkerFailure {
   int signal = 0;
   std::string why;                          // "killed by SIGKILL", "exit code 3"
   std::vector<std::string> last_log_lines;  // at most 20, each at most 500 bytes
-  // The first of what it recorded in $TORCHELASTIC_ERROR_FILE; at most 4, as last_log_lines'.
+  // The first lines of the worker's record in $TORCHELASTIC_ERROR_FILE; at most 4, each as long as
+  // those of last_log_lines.
   std::vector<std::string> error_lines;
   std::string error_file;    // on that host; bytes, not text
   bool costs_budget = true;  // false for exit code 75
@@ -106,7 +107,7 @@ struct Assignment {
 };
 
 enum class StopKind {
-  kAbort,       // a peer is gone: what runs cannot finish its step
+  kAbort,       // a peer is gone: the workers cannot finish their step
   kCheckpoint,  // all are healthy: finish the step and save first
 };
 
@@ -133,7 +134,8 @@ struct Welcome {
 
 struct Heard {};  // one Heartbeat; the event's epoch is the heartbeat's
 
-// Somebody looks at the workers' output: publish it by rendezvous/client/log_publication.h.
+// A viewer looks at the workers' output: the agent publishes it by
+// rendezvous/client/log_publication.h.
 struct LogsWanted {
   WatchId watch_id;
   LogFilter filter;

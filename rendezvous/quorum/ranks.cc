@@ -38,9 +38,9 @@ bool NewcomerLess(const Node* a, const Node* b) {
 using Seats = std::map<int, const Node*>;
 using Nodes = std::vector<const Node*>;
 
-// Gives each newcomer the seat of its own node rank. Returns those that got none. Node ranks that
-// do not fit the seats (counted from 1, say) still give the order when there is nobody to be stable
-// for.
+// Gives each newcomer the seat of its own node rank. Returns the newcomers that got none. Node
+// ranks that do not fit the seats (counted from 1, say) still give the order when there are no
+// survivors.
 Nodes TakeOwnSeats(const Nodes& newcomers, int nodes_max, Seats* seats) {
   const bool ranks_fit =
       !seats->empty() || std::none_of(newcomers.begin(), newcomers.end(), [&](const Node* node) {
@@ -54,8 +54,8 @@ Nodes TakeOwnSeats(const Nodes& newcomers, int nodes_max, Seats* seats) {
   return without_seat;
 }
 
-// Gives each newcomer the lowest hole beside a survivor of its own label. Returns those that got
-// none.
+// Gives each newcomer the lowest hole beside a survivor of its own label. Returns the newcomers
+// that got none.
 Nodes TakeSeatsBesideLabel(const Nodes& newcomers, int nodes_max, Seats* seats) {
   const Seats survivors = *seats;
   std::map<std::string, std::deque<int>> holes;  // of each label, ascending

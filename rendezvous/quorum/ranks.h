@@ -1,7 +1,7 @@
-// PURE. Who takes part in an epoch, and in which order of ranks.
+// PURE. Chooses the nodes that take part in an epoch, and their order of ranks.
 //
 // Each member holds a seat in [0, nodes_max); group ranks are the order of the seats. Survivors
-// keep theirs, so their order never changes. Who comes to an empty table is seated by topology
+// keep their seats, so their order never changes. Nodes of a first epoch are seated by topology
 // label (natural order; nodes without one last), then by node rank when given, then by natural host
 // name order, then by incarnation (several agents on one host). Later a newcomer takes
 //

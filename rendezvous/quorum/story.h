@@ -10,11 +10,11 @@
 //   > show a
 //
 // In a rest every node that is there beats each second; in a sleep the daemon does nothing. "show"
-// prints how a node is seen by `convene status`.
+// prints a node as `convene status` shows it.
 //   > a hello ... holds [running=3]   > daemon restarts: from what is recorded then
 //
-// A name is a stream; what stands before a quote is its host ("b" and "b'" are two streams of host
-// b). Its store is on port 1000 + the stream's number. A fixture of tests: a line it does not
+// A name is a stream; the part before a quote is its host ("b" and "b'" are two streams of host b).
+// Its store is on port 1000 + the stream's number. A fixture of tests: a line it does not
 // understand fails the test.
 #pragma once
 
@@ -43,7 +43,7 @@ class Story {
     job_ = std::make_unique<Job>(now_, hello_, Epoch());
   }
 
-  // `transcript` with what really happened in place of its answers.
+  // Returns `transcript` with the job's real answers in place of the given ones.
   std::string Tell(const std::string& transcript) {
     std::string told(1, '\n');
     for (absl::string_view line : absl::StrSplit(transcript, '\n')) {
@@ -112,7 +112,7 @@ class Story {
     }
   }
 
-  // In steps, as the daemon's ticker would.
+  // Waits in steps, as the daemon's ticker does.
   void Wait(absl::Duration duration, Outbox* outbox) {
     const MonotonicTime end = now_ + duration;
     while (job_->wake_at() <= end && !job_->closed()) {
@@ -269,7 +269,7 @@ inline std::string Flat(const std::string& text) {
   return flat;
 }
 
-// The transcript must be what really happens.
+// Checks that the job's real answers are those of the transcript.
 inline void Check(Story story, const std::string& transcript) {
   const std::string expected = Flat(transcript);
   CHECK(story.Tell(expected) == expected);

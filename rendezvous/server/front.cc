@@ -34,10 +34,10 @@ constexpr int kAcceptsPerEvent = 64;
 constexpr int kEventsPerWait = 256;
 // How long no connection is accepted after the process ran out of descriptors or memory.
 constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
-// Strangers at the door must not fill the log.
+// Connections without a known protocol must not fill the log.
 constexpr absl::Duration kLogInterval = absl::Seconds(1);
 
-// What epoll tells us about; connections count up from kFirstConnection.
+// The identities of epoll's events; connections count up from kFirstConnection.
 constexpr uint64_t kStopEvent = 0;
 constexpr uint64_t kListenerEvent = 1;
 constexpr uint64_t kFirstConnection = 2;
@@ -75,7 +75,7 @@ class FrontImpl final : public Front {
     UniqueFd fd;
     MonotonicTime deadline;
   };
-  // By age, and so by deadline.
+  // In the order of age, and so of deadline.
   using Strangers = std::map<uint64_t, Stranger>;
 
   absl::Status Watch(int operation, int fd, uint32_t events, uint64_t id) {
@@ -129,7 +129,7 @@ class FrontImpl final : public Front {
         continue;
       }
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) PauseAccept();
-      // What else failed concerns one connection: epoll tells when there is another.
+      // Any other error concerns one connection only: epoll tells when there is another.
       return;
     }
   }
@@ -144,14 +144,14 @@ class FrontImpl final : public Front {
   void Greet(UniqueFd fd) {
     const int on = 1;
     (void)setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    // A client that dialled a moment ago has mostly spoken by now.
+    // A client that dialled a moment ago has mostly sent bytes by now.
     if (TryPassOn(&fd)) return;
     if (strangers_.size() >= options_.most_undecided) {
       EndOldest(absl::StrCat("more than ", options_.most_undecided,
                              " connections have not said what they speak, and it is the oldest"));
     }
     const uint64_t id = next_id_++;
-    // Edge-triggered: bytes that were seen and did not suffice are still there.
+    // Edge-triggered, because bytes that were seen and did not suffice are still there.
     const absl::Status watched = Watch(EPOLL_CTL_ADD, fd.get(), EPOLLIN | EPOLLRDHUP | EPOLLET, id);
     if (!watched.ok()) return Complain(std::string(watched.message()));
     strangers_.emplace(id, Stranger{std::move(fd), Clock::Real().Now() + options_.silence});
@@ -160,11 +160,12 @@ class FrontImpl final : public Front {
   void Look(Strangers::iterator stranger, uint32_t events) {
     if (stranger == strangers_.end()) return;  // ended meanwhile
     const bool is_known = TryPassOn(&stranger->second.fd);
-    // A connection that its client has closed says no more.
+    // A connection that its client has closed sends no more bytes.
     if (is_known || (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))) strangers_.erase(stranger);
   }
 
-  // False: more bytes are needed. Else the connection has gone to its server, or is closed.
+  // Returns false when more bytes are needed. Else the connection has gone to its server, or is
+  // closed.
   bool TryPassOn(UniqueFd* fd) {
     char bytes[4];
     const ssize_t count = recv(fd->get(), bytes, sizeof(bytes), MSG_PEEK);
@@ -176,7 +177,7 @@ class FrontImpl final : public Front {
     const absl::string_view seen(bytes, static_cast<size_t>(count));
     const Protocol protocol = ProtocolOf(seen);
     if (protocol == Protocol::kUndecided) return false;
-    // No longer ours to watch. It is not watched at all when it spoke at once.
+    // The front no longer watches the connection. (One that sent bytes at once was never watched.)
     (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd->get(), nullptr);
     switch (protocol) {
       case Protocol::kGrpc:
@@ -204,7 +205,7 @@ class FrontImpl final : public Front {
         PeerName(fd.get()), first, first == 0x16 ? " (TLS)" : ""));
   }
 
-  // REQUIRES: there is one.
+  // REQUIRES: there is a connection to end.
   void EndOldest(const std::string& why) {
     const auto oldest = strangers_.begin();
     Complain(absl::StrCat("the rendezvous closes the connection of ",
@@ -229,7 +230,7 @@ class FrontImpl final : public Front {
   const UniqueFd epoll_;
   const UniqueFd stop_;
   Handlers handlers_;
-  // Of the thread alone.
+  // Used by the thread alone.
   Strangers strangers_;
   uint64_t next_id_ = kFirstConnection;
   MonotonicTime accept_again_at_ = MonotonicTime::InfiniteFuture();

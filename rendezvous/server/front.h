@@ -32,24 +32,25 @@ class Front {
   struct Options {
     std::string host;
     int port = 0;
-    // A connection that has not said what it speaks by then is closed.
+    // A connection whose protocol is unknown after this time is closed.
     absl::Duration silence = absl::Seconds(10);
-    // One more connection than this that has not said it ends the oldest of them.
+    // With more such connections than this the oldest of them is closed.
     size_t most_undecided = 1024;
   };
-  // Each gets a non-blocking socket with TCP_NODELAY. Called from the thread; must not block.
+  // Each handler gets a non-blocking socket with TCP_NODELAY. Called from the thread; must not
+  // block.
   struct Handlers {
     std::function<void(UniqueFd)> grpc;
     std::function<void(UniqueFd)> store;
     std::function<void(UniqueFd)> http;
   };
 
-  // Binds and listens (statuses: ListenOn()); what connects waits until Serve().
+  // Binds and listens (statuses: ListenOn()); connections wait until Serve().
   static absl::StatusOr<std::unique_ptr<Front>> Listen(const Options& options);
   virtual ~Front() = default;
 
   virtual int port() const = 0;
-  // Once.
+  // Call it once.
   virtual void Serve(Handlers handlers) = 0;
 };
 

@@ -57,7 +57,7 @@ TEST_CASE("the first bytes tell the protocol, and too few of them do not") {
   }
 }
 
-// Keeps what the front hands on.
+// Keeps the connections that the front hands on.
 class FrontTest {
  public:
   explicit FrontTest(Front::Options options = {}) {
@@ -113,7 +113,7 @@ void Say(const UniqueFd& fd, const std::string& bytes) {
           static_cast<ssize_t>(bytes.size()));
 }
 
-// The other side closes it, with or without unread bytes.
+// Waits for the other side's close, with or without unread bytes; false without one.
 bool IsClosed(const UniqueFd& fd) {
   const timeval patience = {20, 0};
   setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
@@ -140,7 +140,8 @@ TEST_CASE("a client that sends byte by byte is told apart all the same") {
   const UniqueFd slow = test.Connect();
   for (const char* byte : {"P", "R", "I"}) {
     Say(slow, byte);
-    // Another that is served meanwhile proves that the first one's byte has been looked at.
+    // Another connection that is served meanwhile proves that the front has seen the first one's
+    // byte.
     const UniqueFd other = test.Connect();
     Say(other, "GET");
     CHECK(test.Next() == "http: GET");
@@ -188,8 +189,8 @@ TEST_CASE("silent clients do not keep others out: the oldest of too many is clos
 
 #ifndef CONVENE_SANITIZER
 
-// Not under UBSan: it looks at types through a pipe, and without descriptors every object fails.
-// Waits for a line of the log. Locks by itself.
+// Left out under UBSan, which looks at types through a pipe: without descriptors every object
+// fails. Waits for a line of the log. Locks by itself.
 class LogListener final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
  public:
   void WaitFor(const std::string& text) {

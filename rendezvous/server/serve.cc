@@ -27,7 +27,7 @@ namespace {
 // The server's own threads and gRPC's.
 constexpr int kThreads = 16;
 constexpr int64_t kLeastFiles = 64;
-// A connection for each agent; as far as the hard limit goes.
+// A descriptor for each agent's connection, as far as the hard limit goes.
 constexpr int64_t kWantedFiles = 65536 + kLeastFiles;
 // The streams get 2 s to hear that the daemon stops.
 constexpr absl::Duration kStopPatience = absl::Seconds(15);
@@ -35,7 +35,7 @@ constexpr absl::Duration kStopPatience = absl::Seconds(15);
 absl::Status WithAdvice(const absl::Status& status, int port) {
   std::string advice;
   if (!absl::StartsWith(status.message(), kCannotListen)) {
-    // Of the state directory: says itself what to do.
+    // An error of the state directory says itself what to do.
   } else if (absl::IsAlreadyExists(status)) {
     advice = absl::StrCat(
         ".\nAnother program listens there, perhaps a convened of yours or of another user on this "
@@ -50,7 +50,7 @@ absl::Status WithAdvice(const absl::Status& status, int port) {
         ".\nGive an address of this machine (`ip address` lists them), or 0.0.0.0 for all of them "
         "(--host).";
   }
-  // A file is wrong, not this program: the exit code for that.
+  // A wrong file is a usage error, not a bug of this program.
   const absl::StatusCode code =
       absl::IsDataLoss(status) ? absl::StatusCode::kFailedPrecondition : status.code();
   return absl::Status(code, absl::StrCat(status.message(), advice));
@@ -60,10 +60,10 @@ absl::Status WithAdvice(const absl::Status& status, int port) {
 
 absl::StatusOr<int> ServeUntilSignal(const Server::Options& options) {
   std::vector<int> ending = {SIGTERM, SIGINT, SIGQUIT};
-  // Under nohup the end of the terminal's session is not the daemon's.
+  // Under nohup the daemon outlives the terminal's session.
   if (!IsIgnored(SIGHUP)) ending.push_back(SIGHUP);
   BlockSignals(ending);
-  // A file that may not grow is told by the write that fails.
+  // A write to a file that may not grow fails with an error instead of this signal.
   std::signal(SIGXFSZ, SIG_IGN);
   CONVENE_RETURN_IF_ERROR(EnsureOpenFiles(kLeastFiles, kWantedFiles));
   const absl::Status threads = CheckThreads(kThreads);

@@ -6,10 +6,10 @@
 
 namespace convene::rendezvous {
 
-// Serves until SIGTERM, SIGINT, SIGHUP or SIGQUIT, and returns the program's exit code. What
-// Server::Start says otherwise, with what to do about it in the words of --host and --port; and
-// InvalidArgument when this process's limits leave no room for descriptors or threads. Call from
-// the main thread before others are started: the signals are blocked in all that follow.
+// Serves until SIGTERM, SIGINT, SIGHUP or SIGQUIT, and returns the program's exit code. Errors:
+// Server::Start's, with advice in terms of --host and --port; InvalidArgument when this process's
+// limits leave no room for descriptors or threads. Call it from the main thread before others are
+// started: the signals are blocked in all later threads.
 absl::StatusOr<int> ServeUntilSignal(const Server::Options& options);
 
 }  // namespace convene::rendezvous

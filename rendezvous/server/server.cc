@@ -40,7 +40,7 @@ constexpr int kLongestMessageBytes = 64 * 1024;
 // Stock torchrun nodes hold their connections for as long as their run lives.
 constexpr absl::Duration kStoreForgetsAfter = absl::Hours(1);
 constexpr int64_t kShutdownGraceMs = 2000;
-// A peer that does not acknowledge what was sent for so long is gone.
+// A peer that acknowledges no sent byte for so long is gone.
 constexpr int kUnacknowledgedMs = 20 * 1000;
 
 // A slice that keeps `text` alive.
@@ -85,7 +85,7 @@ class RendezvousService final : public ServiceBase {
     return PublishStream::Start(log_hub_);
   }
 
-  // The reply is bytes already: many may be watching a large job.
+  // The reply is encoded once for all callers, since many may be watching a large job.
   grpc::ServerUnaryReactor* Status(grpc::CallbackServerContext* context,
                                    const grpc::ByteBuffer* request,
                                    grpc::ByteBuffer* reply) override {
@@ -148,7 +148,8 @@ class PortServer final : public Server {
 
   ~PortServer() override {
     web_.MarkStopping();
-    // First: an agent that dials a daemon that ends is to be refused, and not accepted and dropped.
+    // The front ends first: an agent that dials now has to be refused, and not accepted and
+    // dropped.
     front_.reset();
     {
       MutexLock lock(&acceptor_mutex_);
@@ -188,16 +189,16 @@ class PortServer final : public Server {
   absl::Status StartGrpc() {
     using ExternalConnectionType = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
     grpc::ServerBuilder builder;
-    // A connection that a cut network left half open is closed in the end; that its agent is lost
-    // is noticed by its lease, long before.
+    // This closes a connection that a cut network left half open. Its agent's lease ends long
+    // before.
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 60 * 1000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kUnacknowledgedMs);
-    // Small messages on thousands of streams: no pings that measure the bandwidth (they are half of
-    // what a heartbeat costs), no records for a service that nobody has asked for.
+    // For small messages on thousands of streams: no pings that measure the bandwidth (they are
+    // half of a heartbeat's cost), no records for channelz, which is not served.
     builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     builder.AddChannelArgument(GRPC_ARG_ENABLE_CHANNELZ, 0);
-    // Nor filters and buffers for what no agent does: compression, deadlines of calls (an Attend
-    // has none, a Status is answered at once), writes that the kernel does not copy.
+    // Agents also need no filters and buffers for compression, deadlines of calls (an Attend has
+    // none, a Status is answered at once), and writes without a copy.
     builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, 0);
     builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
     builder.AddChannelArgument(GRPC_ARG_ENABLE_DEADLINE_CHECKS, 0);
@@ -214,7 +215,7 @@ class PortServer final : public Server {
                             : absl::ResourceExhaustedError("gRPC's server did not start");
   }
 
-  // On the HTTP server's thread.
+  // Called on the HTTP server's thread.
   std::optional<StoreServer::Counts> StoreCounts() {
     MutexLock lock(&store_mutex_);
     const StoreServer* const store = given_store_.value_or(store_.get());
@@ -222,7 +223,7 @@ class PortServer final : public Server {
     return store->counts();
   }
 
-  // The three below run on the front's thread.
+  // The next three functions run on the front's thread.
   void PassToGrpc(UniqueFd fd) {
     // gRPC sets it on sockets that it accepts itself.
     (void)setsockopt(fd.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &kUnacknowledgedMs,
@@ -272,7 +273,7 @@ class PortServer final : public Server {
   Web web_;
   std::unique_ptr<grpc::Server> grpc_;
   Mutex acceptor_mutex_;
-  // None once the server stops: gRPC would leave what it is given then open for ever.
+  // None once the server stops: gRPC would leave a connection that it is given then open for ever.
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_
       ABSL_GUARDED_BY(acceptor_mutex_);
   Mutex store_mutex_;

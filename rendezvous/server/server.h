@@ -25,11 +25,11 @@ class Server {
     int port = 0;  // 0 = any free one
     Clock* clock = &Clock::Real();
     bool quiet = false;  // logs at debug only: its host says the same to the same reader
-    // Where the journal is: a daemon that is killed and started again with it goes on with its
+    // The journal's directory: a daemon that is killed and started again with it goes on with its
     // jobs. "": nothing is remembered.
     std::string state_dir;
   };
-  // What Journal::Open says when there is a state_dir. AlreadyExists when the port is taken (never
+  // Journal::Open's errors when there is a state_dir. AlreadyExists when the port is taken (never
   // shared: SO_REUSEPORT is off), InvalidArgument for an address that is not this machine's.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const Options& options);
   virtual ~Server() = default;

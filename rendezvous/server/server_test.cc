@@ -51,7 +51,7 @@ Hello HelloFrom(const std::string& host, int nodes_min, int nodes_max) {
   return hello;
 }
 
-// An agent without workers: keeps what it is told for the test to take.
+// An agent without workers; it keeps its events for the test to take.
 class TestAgent {
  public:
   TestAgent(const std::string& endpoint, uint64_t incarnation, const Hello& hello) {
@@ -142,7 +142,7 @@ TEST_CASE("when an agent's connection closes the others are stopped at once") {
   b.Take<Welcome>();
   a.Say(Ready{"a", 1000});
   b.Say(Ready{"b", 2000});
-  // Which of the two the first epoch begins with is a matter of luck; in the end both are in it.
+  // The first epoch may begin with either agent alone; in the end both are in it.
   while (a.Take<Assignment>().group_world_size != 2) {
     CHECK(a.Take<Stop>().kind == StopKind::kCheckpoint);
     a.Say(Ready{"a", 1000});

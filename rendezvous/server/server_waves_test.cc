@@ -1,4 +1,4 @@
-// What agents that came and went leave behind: nothing.
+// Agents that came and went leave no memory behind.
 #include <malloc.h>
 
 #include <catch2/catch.hpp>
@@ -14,7 +14,7 @@ namespace {
 constexpr int kAgents = 100;
 constexpr int kFirstWaves = 2;
 constexpr int kWaves = 14;
-// What the threads' caches may hold more than before; less than 100 bytes for each agent.
+// The bytes that the threads' caches may hold more than before; less than 100 for each agent.
 constexpr size_t kNoiseBytes = 128 * 1024;
 
 // Both sides' heap is this process's. 0 under a sanitizer, whose leak check does this work.
@@ -36,7 +36,8 @@ TEST_CASE("waves of agents leave the heap as it was") {
   for (int wave = 0; wave < kFirstWaves; ++wave) JoinAndFinish((*server)->port());
   const size_t before = HeapInUse();
   for (int wave = 0; wave < kWaves; ++wave) JoinAndFinish((*server)->port());
-  // gRPC clears away behind the streams' ends: a wave more gives it time, and a leak more bytes.
+  // gRPC frees memory some time after a stream's end: one more wave gives it time, and makes a leak
+  // larger.
   for (int wave = 0; wave < kWaves && HeapInUse() > before + kNoiseBytes; ++wave) {
     JoinAndFinish((*server)->port());
   }

@@ -1,5 +1,5 @@
-// The daemon, the log hub and the HTTP server as gRPC's threads use them: everything at once. What
-// is proven is ThreadSanitizer's to say (tools/check tsan), and that everybody gets an answer.
+// The daemon, the log hub and the HTTP server as gRPC's threads use them: everything at once.
+// ThreadSanitizer looks for races (tools/check tsan), and every caller must get an answer.
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -48,7 +48,7 @@ class Bell {
     has_rung_ = true;
     changed_.SignalAll();
   }
-  // False: it did not ring in time.
+  // Returns false when it did not ring in time.
   bool Hear() {
     MutexLock lock(&mutex_);
     const MonotonicTime deadline = Clock::Real().Now() + kPatience;
@@ -78,7 +78,7 @@ struct WaitingPublisher final : LogHub::Publisher {
   Bell bell;
 };
 
-// An agent's stream: what it is asked to publish waits here for the agent's thread.
+// An agent's stream: requests to publish wait here for the agent's thread.
 class AgentSink final : public StreamSink {
  public:
   void Queue(Item item) override {
@@ -120,7 +120,7 @@ class Crowd {
     Join("keeper", kKeeper, keeper_);
   }
 
-  // Stays from the beginning, so that there is a run to look at, and publishes what is asked of it.
+  // Stays from the beginning, so that there is a run to look at, and publishes lines on request.
   void BeKeeper() {
     while (!agents_are_done_) {
       if (!keeper_->bell.Hear()) unheard_.fetch_add(1);
@@ -128,7 +128,7 @@ class Crowd {
     }
   }
 
-  // Joins a few times, publishes what is asked of it by then, and goes without a word.
+  // Joins a few times, publishes lines on request, and goes without a word.
   void BeAgent(int number) {
     for (int turn = 0; turn < kJoinsPerAgent; ++turn) {
       const Incarnation incarnation(static_cast<uint64_t>(1 + number * kJoinsPerAgent + turn));
@@ -194,7 +194,7 @@ class Crowd {
     hub_->Shutdown();  // wakes every viewer that waits
   }
 
-  // In the order of server.cc.
+  // Shuts down in the order of server.cc.
   void Shutdown() {
     web_->MarkStopping();
     http_.reset();

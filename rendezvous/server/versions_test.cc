@@ -1,5 +1,5 @@
-// Agent and daemon of different versions, over real gRPC: one side says what the other one does not
-// know, or what makes no sense.
+// Agent and daemon of different versions, over real gRPC: one side sends messages that the other
+// one does not know, or that make no sense.
 #include <catch2/catch.hpp>
 #include <memory>
 #include <optional>
@@ -39,7 +39,7 @@ Message OfTomorrow() {
   return message;
 }
 
-// A daemon that says its lines to each agent, whatever the agent says, and waits for its end.
+// A daemon that sends its messages to each agent, whatever the agent sends, and waits for its end.
 class ScriptedDaemon final : public pb::Rendezvous::Service {
  public:
   explicit ScriptedDaemon(std::vector<pb::DaemonMessage> lines) : lines_(std::move(lines)) {
@@ -68,7 +68,7 @@ class ScriptedDaemon final : public pb::Rendezvous::Service {
   std::unique_ptr<grpc::Server> server_;
 };
 
-// What an agent hears until its stream ends, or until `enough` events have come.
+// The events of an agent until its stream ends, or until `enough` have come.
 struct Listener {
   explicit Listener(size_t enough) : enough(enough) {}
 

@@ -113,8 +113,8 @@ absl::Status Answer(Request& request, Conversation* conversation, Table* table,
     case Opcode::kMultiSet:
       return AnswerMulti(request, table, send_queue, woken);
     case Opcode::kCancelWait:
-      // Exactly one answer each, whether or not a wait was on: a wake-up may have crossed this
-      // request.
+      // Each CANCEL_WAIT gets exactly one answer, with or without a wait: a wake-up may have
+      // crossed this request.
       table->CancelWait(id);
       EncodeByte(kWaitCanceled, send_queue);
       break;

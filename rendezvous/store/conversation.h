@@ -1,4 +1,4 @@
-// PURE. What one request does to the table, and what is said in return.
+// PURE. Applies one request to the table, and makes its answer.
 #pragma once
 
 #include "absl/status/status.h"
@@ -26,10 +26,10 @@ struct Conversation {
 absl::Status Answer(Request& request, Conversation* conversation, Table* table,
                     SendQueue* send_queue, Table::Woken* woken);
 
-// The one byte that a wait or barrier ends with.
+// Sends the one byte with which a wait or barrier ends.
 void AnswerWoken(SendQueue* send_queue);
 
-// The connection is gone: its wait and its reservation end.
+// Ends the wait and the reservation of a connection that is gone.
 void Depart(const Conversation& conversation, Table* table, Table::Woken* woken);
 
 }  // namespace convene::rendezvous

@@ -34,7 +34,7 @@ std::string Cancel() { return Encoded({Opcode::kCancelWait, {}, {}, 0, 0}); }
 std::string Barrier(const std::string& key, int64_t world_size) {
   return Encoded({Opcode::kBarrier, {key}, {}, world_size, 0});
 }
-// What QUEUE_POP answers.
+// The answer to QUEUE_POP.
 std::string Popped(char length_before, const std::string& item) {
   return absl::StrCat(std::string(1, length_before), std::string(7, '\0'),
                       std::string(1, static_cast<char>(item.size())), std::string(7, '\0'), item);
@@ -42,7 +42,7 @@ std::string Popped(char length_before, const std::string& item) {
 const std::string kGo(1, '\0');
 const std::string kCanceled(1, '\1');
 
-// A server without sockets: what it says to each connection is kept until it is read.
+// A server without sockets: its answers to each connection are kept until the test reads them.
 class Host {
  public:
   // Feeds bytes of connection `id`, which is validated if it is new. Not OK: it was closed.
@@ -60,7 +60,7 @@ class Host {
     return absl::OkStatus();
   }
 
-  // What was said to `id` since the last call.
+  // The bytes sent to `id` since the last call.
   std::string Said(ConnectionId id) {
     SendQueue& send_queue = PeerOf(id).send_queue;
     std::string bytes;
@@ -139,7 +139,7 @@ std::vector<Request> OneOfEach() {
           {Opcode::kQueueLen, {"/q"}, {}, 0, 0},
           {Opcode::kListKeys, {}, {}, 0, 0},
           {Opcode::kBarrier, {"/bar"}, {}, 1, 0},
-          // And those that must wait.
+          // The requests that must wait.
           {Opcode::kWait, {"/never"}, {}, 0, 0},
           {Opcode::kBarrier, {"/two"}, {}, 2, 0}};
 }
@@ -270,7 +270,7 @@ TEST_CASE("after any disorder no connection leaves a trace and no byte is lost c
   }
 }
 
-// What PyTorch's own server gets wrong (shared/reference/c10d_tcpstore.md, 3.7), in its order.
+// Faults of PyTorch's own server (shared/reference/c10d_tcpstore.md, 3.7), in that order.
 
 TEST_CASE("upstream 1: a VALIDATE in pieces is one VALIDATE") {
   const std::string wire = Validate();

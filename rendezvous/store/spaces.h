@@ -1,4 +1,4 @@
-// PURE. Which keys no client will ask for any more.
+// PURE. Finds the keys that no client will ask for any more.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace convene::rendezvous {
 
-// A space is what keys have before their first inner slash: "/torch.rendezvous.run7.0" for
+// A space is the part of a key before its first inner slash: "/torch.rendezvous.run7.0" for
 // "/torch.rendezvous.run7.0/torchelastic/agent/0"; a key without one is a space of its own. A
 // connection uses each space that it names a key of, until it ends. A store that outlives the jobs
 // it serves may drop a space that no client has used for long: PyTorch's client never connects
@@ -30,12 +30,12 @@ class Spaces {
 
   void Use(ConnectionId id, const std::vector<std::string>& keys);
   void Leave(ConnectionId id, MonotonicTime now);
-  // True when the time of some space is over: each key that IsForgotten() is to be dropped.
+  // True when the time of some space is over: the caller drops each key that IsForgotten().
   bool Forget(MonotonicTime now);
   bool IsForgotten(absl::string_view key) const { return !spaces_.contains(SpaceOf(key)); }
 
  private:
-  // One connection that uses more than this counts as a user of all: a bound of the memory here.
+  // A connection that uses more spaces than this counts as a user of all, which bounds the memory.
   static constexpr size_t kSpacesPerConnectionMax = 64;
 
   struct Space {

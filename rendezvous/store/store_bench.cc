@@ -1,13 +1,13 @@
 // Load for a TCPStore server, ours or PyTorch's: many connections from few threads, so that the
-// server and not the clients is what is measured. tests/bench/store_bench.py drives it.
+// server, not the clients, is measured. tests/bench/store_bench.py drives it.
 //
 // Each connection does what PyTorch's client does, one operation after another:
 //   get   WAIT, its answer, GET, its answer      add    ADD, its answer
 //   wait  WAIT for a key that is there           set    16 SETs, each sent by itself, and one PING
 //   barrier  BARRIER on one key by all connections; the operation is the whole barrier
 // With --depth N an exchange is N requests in one send, and their N answers (SETs: one PING's):
-// then the server and not the kernel is what takes the time. No PyTorch client does that. Prints
-// one line of JSON.
+// then the server, not the kernel, takes the time. No PyTorch client does that. Prints one line of
+// JSON.
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -46,7 +46,7 @@ struct Options {
   int depth = 1;          // requests in one send
 };
 
-// What is sent, and how many bytes are awaited before the next exchange.
+// The bytes to send, and the number of bytes to await before the next exchange.
 struct Exchange {
   std::vector<std::string> sends;
   size_t reply_bytes = 0;

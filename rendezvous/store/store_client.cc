@@ -71,10 +71,10 @@ absl::Status ShakeHands(int fd, MonotonicTime deadline) {
   uint32_t echo = 0;
   CONVENE_RETURN_IF_ERROR(ReceiveAll(fd, &echo, sizeof(echo), deadline));
   if (echo == nonce) return absl::OkStatus();
-  return absl::UnavailableError("what answers there is no TCPStore server");
+  return absl::UnavailableError("the program that answers there is no TCPStore server");
 }
 
-// A server whose machine is gone is noticed in the end.
+// Keepalive finds out in the end when the server's machine is gone.
 void KeepAlive(int fd) {
   const int one = 1;
   (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
@@ -114,7 +114,8 @@ class StoreClientImpl : public StoreClient {
     uint64_t length = 0;
     CONVENE_RETURN_IF_ERROR(Receive(&length, sizeof(length)));
     std::string value;
-    // Grows with what arrives, so that a server gone mad cannot make us ask for all memory at once.
+    // The value grows with arriving bytes, so that a broken server cannot make us ask for all
+    // memory at once.
     while (value.size() < length) {
       const size_t before = value.size();
       value.resize(before + std::min<uint64_t>(length - before, kValueBytesMax));
@@ -148,7 +149,7 @@ class StoreClientImpl : public StoreClient {
   }
 
  private:
-  // False when the wake-up had been sent before the server read the cancel: then all keys exist.
+  // Returns false when the server sent the wake-up before it read the cancel: then all keys exist.
   absl::StatusOr<bool> CancelWait() {
     CONVENE_RETURN_IF_ERROR(Send(Opcode::kCancelWait, {}, {}, 0));
     uint8_t answer = 0;
@@ -192,7 +193,8 @@ class StoreClientImpl : public StoreClient {
     return Break(ReceiveAll(fd_.get(), target, size, Clock::Real().Now() + timeout_));
   }
 
-  // After a failure in mid-request nobody knows whose bytes come next: the connection is given up.
+  // After a failure in mid-request the next bytes may belong to any answer: the connection is given
+  // up.
   absl::Status Break(const absl::Status& status) {
     if (status.ok()) return status;
     broken_ = absl::UnavailableError(absl::StrCat("lost ", name_, ": ", status.message()));

@@ -1,5 +1,5 @@
-// What no TCPStore server can beat: it has no store, no threads and no sleep between requests. It
-// finds where each request ends and sends as many bytes as a real answer has.
+// A server that no TCPStore server can beat: it has no store, no threads and no sleep between
+// requests. It finds the end of each request and sends as many bytes as a real answer has.
 // tests/bench/store_bench.py measures it beside real servers: the rest of a round trip is the
 // kernel's and the client's.
 //
@@ -27,7 +27,7 @@ namespace convene::rendezvous {
 namespace {
 
 constexpr size_t kValueBytes = 128;  // of every GET's answer: what the benchmarks set
-// The others are measured in turns with this one: it must not take their processor.
+// Other servers are measured in turns with this one, so it must not take their processor.
 constexpr absl::Duration kBusyAfterRequest = absl::Milliseconds(5);
 
 uint64_t LengthAt(const std::string& bytes, size_t position) {

@@ -1,8 +1,8 @@
 // A store by itself, for tests and measurements with clients of another kind.
 //
 // usage: store_main [THREADS]
-// Prints its port on one line, then serves until its standard input ends: it cannot outlive whoever
-// started it.
+// Prints its port on one line, then serves until its standard input ends: it cannot outlive its
+// starter.
 #include <unistd.h>
 
 #include <cerrno>

@@ -61,7 +61,7 @@ class StoreServerImpl : public StoreServer {
       shared_.mail = std::move(mail);
     }
     for (size_t i = 0; i < epolls.size(); ++i) {
-      // The listener goes to the first.
+      // The first thread gets the listener.
       auto thread = StoreThread::Start(i, std::exchange(listener, UniqueFd()), std::move(epolls[i]),
                                        &shared_);
       CONVENE_RETURN_IF_ERROR(Annotate(thread.status(), "the job's store"));

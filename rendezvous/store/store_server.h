@@ -18,13 +18,13 @@ class StoreServer {
   struct Options {
     std::string host = "0.0.0.0";  // the address to bind; this one is all, of IPv6 and IPv4
     int port = 0;                  // 0 = any free one
-    // False: no port of its own; all its connections come by Adopt().
+    // False: the server has no port of its own; all its connections come by Adopt().
     bool listen = true;
     int threads = 0;  // 0 = a quarter of the processors, at least 1 and at most 4
-    // More than this of keys, values and queued items: what would add to them ends its connection,
-    // and the log says so.
+    // The most bytes of keys, values and queued items: a request that would exceed them ends its
+    // connection, and the log says so.
     size_t bytes_max = size_t{4} << 30;
-    // How long the keys of a job (those with the same beginning, spaces.h) outlive its last
+    // The time for which a job's keys (keys with the same beginning, spaces.h) outlive its last
     // connection; they are dropped when the next client comes.
     absl::Duration forget_after = absl::InfiniteDuration();
   };

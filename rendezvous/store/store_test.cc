@@ -22,7 +22,7 @@ namespace {
 
 constexpr absl::Duration kLong = absl::Seconds(20);
 
-// Reads give up after 20 s.
+// A socket whose reads give up after 20 s.
 UniqueFd RawSocket() {
   UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const timeval limit = {20, 0};

@@ -19,7 +19,7 @@
 namespace convene::rendezvous {
 namespace {
 
-// A connection that does not read its answers is not read from either while this much waits for it.
+// While this much waits for a connection that does not read its answers, nothing is read from it.
 constexpr size_t kUnsentBytesMax = 1 << 20;
 constexpr size_t kReadBytes = 64 << 10;
 // The most requests that one connection has answered before another thread may use the table.
@@ -28,12 +28,12 @@ constexpr int kAcceptsPerEvent = 64;
 constexpr int kEventsPerWait = 256;
 // How long no connection is accepted after the process ran out of descriptors or memory.
 constexpr int kAcceptPauseMs = 100;
-// How long a thread looks for events before it sleeps, while they keep coming that soon. It takes a
-// sleeper's wake-up, often the longest part of a round trip, out of a client's series of requests
-// (tests/bench/store_bench.py). One series costs at most one such time in vain.
+// The time for which a thread looks for events before it sleeps, while they keep coming that soon.
+// It takes a sleeper's wake-up, often the longest part of a round trip, out of a client's series of
+// requests (tests/bench/store_bench.py). One series costs at most one such time in vain.
 constexpr absl::Duration kLookBeforeSleep = absl::Microseconds(50);
 
-// What epoll tells of beside connections, which count up from zero.
+// The identities of epoll's events other than connections, which count up from zero.
 constexpr ConnectionId kDoorbellEvent = ~ConnectionId{0};
 constexpr ConnectionId kListenerEvent = kDoorbellEvent - 1;
 
@@ -114,7 +114,7 @@ int StoreThread::AwaitEvents(epoll_event* events) {
   return count;
 }
 
-// False when the server ends.
+// Returns false when the server ends.
 bool StoreThread::AnswerDoorbell() {
   uint64_t rings = 0;
   CONVENE_CHECK(read(doorbells_[index_], &rings, sizeof(rings)) == sizeof(rings));
@@ -158,7 +158,7 @@ void StoreThread::Accept() {
   }
 }
 
-// Bytes that came before are told of by the first event.
+// The first event also tells of bytes that came earlier.
 void StoreThread::Welcome(UniqueFd fd) {
   const ConnectionId id = std::exchange(next_id_, next_id_ + doorbells_.size());
   auto connection = std::make_unique<Connection>();
@@ -224,7 +224,7 @@ void StoreThread::Process(Connection* connection, absl::string_view input) {
   Flush(connection);
 }
 
-// Answers requests from the front of `*input`: all that are whole, or as many as make a turn.
+// Answers requests from the front of `*input`: all whole ones, but at most one turn's.
 absl::Status StoreThread::AnswerSome(Connection* connection, absl::string_view* input) {
   CONVENE_ASSIGN_OR_RETURN(bool complete, connection->parser.Next(input));
   if (!complete) return absl::OkStatus();
@@ -242,7 +242,7 @@ absl::Status StoreThread::AnswerSome(Connection* connection, absl::string_view* 
   return absl::OkStatus();
 }
 
-// Not OK: the peer broke the protocol.
+// `breach` is not OK when the peer broke the protocol.
 void StoreThread::Close(Connection* connection, const absl::Status& breach) {
   if (!breach.ok()) {
     spdlog::warn("the store closes the connection of {}: {}", PeerName(connection->fd.get()),
@@ -259,7 +259,7 @@ void StoreThread::Close(Connection* connection, const absl::Status& breach) {
   connections_.erase(connection->conversation.id);
 }
 
-// Due whenever a client comes: the table grows at no other time.
+// Called whenever a client comes: the table grows at no other time.
 void StoreThread::ForgetUnused() {
   if (!shared_->spaces.Forget(Clock::Real().Now())) return;
   const size_t before = shared_->table.bytes();
@@ -291,7 +291,7 @@ void StoreThread::PostWoken() {
   ReadMail();
 }
 
-// First the other threads, so that they send at the same time as this one.
+// Rings the other threads first, so that they send at the same time as this one.
 void StoreThread::FlushWoken() {
   for (size_t host = 0; host < doorbells_.size(); ++host) {
     if (has_new_mail_[host]) RingDoorbell(doorbells_[host]);
@@ -311,7 +311,7 @@ void StoreThread::Flush(Connection* connection) {
     msghdr message = {};
     message.msg_iov = vectors;
     message.msg_iovlen = static_cast<size_t>(connection->send_queue.Peek(vectors, 64));
-    // Nearly always one: for that, send() is the kernel's shorter way.
+    // Nearly always there is one vector, and for that send() is the kernel's shorter way.
     const ssize_t sent =
         message.msg_iovlen == 1
             ? send(connection->fd.get(), vectors[0].iov_base, vectors[0].iov_len, MSG_NOSIGNAL)

@@ -1,4 +1,4 @@
-// One of the store's threads, and what they share.
+// One of the store's threads, and the state that they share.
 //
 //   bytes ─► epoll ─► parse ─► [lock: read mail; answer what is whole] ─► send
 //                                  └─► waits it ended elsewhere ─► that thread's mail and doorbell
@@ -33,7 +33,7 @@
 
 namespace convene::rendezvous {
 
-// What waits for one thread. `doorbell` is rung after something came in.
+// The mail of one thread. `doorbell` is rung after something came in.
 struct ThreadMail {
   UniqueFd doorbell;            // an eventfd; constant once the threads run
   Table::Woken woken;           // its connections whose wait another thread ended
@@ -59,9 +59,9 @@ void RingDoorbell(int doorbell);
 
 class StoreThread {
  public:
-  // Serves from now on. `mail[index]` of `shared` is its own. A valid `listener` is this thread's
-  // to watch; what it accepts goes to all threads in turn. ResourceExhausted when the system has no
-  // thread left.
+  // Serves from now on. `mail[index]` of `shared` is its own. The thread watches a valid
+  // `listener`; accepted connections go to all threads in turn. ResourceExhausted when the system
+  // has no thread left.
   static absl::StatusOr<std::unique_ptr<StoreThread>> Start(size_t index, UniqueFd listener,
                                                             UniqueFd epoll, SharedTable* shared);
   // REQUIRES: its mail says stop. Joins, and closes its connections.
@@ -106,7 +106,7 @@ class StoreThread {
   SharedTable* const shared_;
   std::vector<int> doorbells_;  // of all threads
 
-  // Of the thread alone.
+  // Used by the thread alone.
   absl::flat_hash_map<ConnectionId, std::unique_ptr<Connection>> connections_;
   ConnectionId next_id_;  // its remainder by the number of threads is always index_
   std::string scratch_;

@@ -60,7 +60,7 @@ absl::StatusOr<int64_t> Table::Add(const std::string& key, int64_t delta, Woken*
   int64_t number = 0;
   const auto entry = entries_.find(key);
   if (entry != entries_.end()) {
-    // As PyTorch's server, which reads it by std::stoll.
+    // PyTorch's server reads the number by std::stoll, too.
     const char* const text = entry->second->c_str();
     char* end = nullptr;
     errno = 0;

@@ -21,13 +21,13 @@ namespace convene::rendezvous {
 // A client that may wait. The caller never uses a number again.
 using ConnectionId = uint64_t;
 
-// What a key holds. Shared with replies that are still being written.
+// A key's value. Shared with replies that are still being written.
 using Value = std::shared_ptr<const std::string>;
 
 inline constexpr size_t kKeyBytesMax = 8 << 10;
 inline constexpr size_t kValueBytesMax = 8 << 20;
 inline constexpr size_t kKeysPerRequestMax = 131072;
-// What an entry or a queued item takes beside its key and value, about.
+// The bytes that an entry or a queued item takes beside its key and value, about.
 inline constexpr size_t kEntryBytes = 128;
 
 // Not thread-safe: the store's threads share it under one lock (store_thread.h).
@@ -49,9 +49,9 @@ class Table {
   explicit Table(size_t bytes_max = size_t{4} << 30) : bytes_max_(bytes_max) {}
 
   absl::Status Set(const std::string& key, std::string value, Woken* woken);
-  // The value afterwards: `desired` when it was stored (present and equal to `expected`, or absent
-  // and `expected` empty), the current value when it differs, and `expected` itself when the key is
-  // absent and stays so.
+  // Returns the value afterwards: `desired` when it was stored (present and equal to `expected`, or
+  // absent and `expected` empty), the current value when it differs, and `expected` itself when the
+  // key is absent and stays so.
   absl::StatusOr<Value> CompareSet(const std::string& key, std::string expected,
                                    std::string desired, Woken* woken);
   // nullptr when the key has no value.
@@ -66,9 +66,10 @@ class Table {
   // Keys with a value; queues are not among them.
   size_t size() const { return entries_.size(); }
   std::vector<std::string> Keys() const;
-  // Of keys, values and queued items, each with kEntryBytes.
+  // Bytes of keys, values and queued items, each with kEntryBytes.
   size_t bytes() const { return bytes_; }
-  // Drops each key, and each queue, that `is_over` is true for. REQUIRES: nobody waits for them.
+  // Drops each key, and each queue, for which `is_over` is true. REQUIRES: no connection waits for
+  // them.
   void DropIf(const std::function<bool(absl::string_view key)>& is_over);
 
   absl::Status QueuePush(const std::string& key, std::string item, Woken* woken);
@@ -79,7 +80,7 @@ class Table {
   Popped QueuePop(ConnectionId id, const std::string& key, Woken* woken);
   size_t QueueLength(const std::string& key) const;
 
-  // True when all keys exist; false when `id` now waits for those that do not.
+  // True when all keys exist; false when `id` now waits for the missing ones.
   bool Wait(ConnectionId id, const std::vector<std::string>& keys);
   // Adds 1 to the number at `key`. True when that reaches `world_size`: everyone in the barrier is
   // woken. False: `id` now waits in it. FailedPrecondition as for Add. The number is never reset: a
@@ -91,12 +92,12 @@ class Table {
   size_t waiting() const { return pending_.size(); }
   // Connections that an item is kept for.
   size_t reserved() const { return reservations_.size(); }
-  // Keys and barriers that someone stands in line for.
+  // Keys and barriers for which a connection stands in line.
   size_t lines() const { return key_waiters_.size() + barrier_waiters_.size(); }
   // Ends the wait or barrier of `id` without an answer (cancel or disconnect), in time linear in
   // its keys.
   void CancelWait(ConnectionId id);
-  // Gives back what a wait reserved for `id`, to the next in line.
+  // Gives the item that a wait reserved for `id` to the next in line.
   void ReleaseReservation(ConnectionId id, Woken* woken);
 
  private:

@@ -99,7 +99,7 @@ absl::StatusOr<bool> RequestParser::TakeText(absl::string_view* input, size_t li
     text_bytes_left_ = length;
     into->emplace_back();
   }
-  // Memory grows with what has arrived, not with what the length promises.
+  // Memory grows with the bytes that have arrived, not with the promised length.
   const size_t taken = std::min(text_bytes_left_, input->size());
   into->back().append(input->data(), taken);
   input->remove_prefix(taken);

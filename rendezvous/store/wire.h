@@ -49,7 +49,7 @@ inline constexpr uint8_t kNotReady = 1;
 inline constexpr uint8_t kStopWaiting = 0;
 inline constexpr uint8_t kWaitCanceled = 1;
 
-// One request. Which fields it has depends on the opcode; the rest are empty.
+// One request. The opcode decides which fields it has; the rest are empty.
 struct Request {
   Opcode opcode = Opcode::kValidate;
   std::vector<std::string> keys;
@@ -61,14 +61,14 @@ struct Request {
 // Takes a connection's bytes in pieces of any size. Not thread-safe.
 class RequestParser {
  public:
-  // `request_bytes_max`: of one request's keys and values together, which is what a connection may
-  // make the server hold before any of it counts.
+  // `request_bytes_max`: of one request's keys and values together. A connection can make the
+  // server hold so much before the table's limit counts it.
   explicit RequestParser(size_t request_bytes_max = size_t{512} << 20)
       : request_bytes_max_(request_bytes_max) {}
 
-  // Reads from the front of `*input`, which then begins after what was read. True: request() is
-  // whole. False: all of the input was taken and more is needed. InvalidArgument for an unknown
-  // opcode or a broken bound (the text names it); the parser is useless then.
+  // Reads from the front of `*input`, which then begins after the bytes that were read. True:
+  // request() is whole. False: all of the input was taken and more is needed. InvalidArgument for
+  // an unknown opcode or a broken bound (the text names it); the parser is useless then.
   absl::StatusOr<bool> Next(absl::string_view* input);
   // The request that Next() completed; the caller may move from it. Valid until the next call of
   // Next().
@@ -98,7 +98,7 @@ class RequestParser {
   size_t text_bytes_left_ = 0;
 };
 
-// Appends a request's bytes to `*wire`. Its fields must be those that the opcode has.
+// Appends a request's bytes to `*wire`. REQUIRES: the request has exactly its opcode's fields.
 void EncodeRequest(const Request& request, std::string* wire);
 
 void EncodeByte(uint8_t byte, SendQueue* send_queue);

@@ -16,7 +16,7 @@ int HexDigit(char c) {
   return -1;
 }
 
-// What is no escape stays as it is.
+// Text that is no escape stays unchanged.
 std::string PercentDecoded(absl::string_view text, bool plus_is_space) {
   std::string decoded;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -54,7 +54,7 @@ HttpRequestReader::Outcome HttpRequestReader::Read(absl::string_view* input) {
   head_bytes_ += taken;
   input->remove_prefix(std::min(taken, piece.size()));
   if (is_whole_) return Outcome::kWhole;
-  // Set by OnHeadersComplete, or what cannot be read at all.
+  // The refusal is OnHeadersComplete's, or 400 for bytes that cannot be read at all.
   if (HTTP_PARSER_ERRNO(&parser_) != HPE_OK) return Outcome::kRefused;
   if (head_bytes_ >= kLongestHttpHead) {
     refusal_ = 431;
@@ -68,7 +68,7 @@ int HttpRequestReader::OnUrl(http_parser* parser, const char* text, size_t lengt
   return 0;
 }
 
-// Not 0: the request is refused.
+// Returns not 0 when the request is refused.
 int HttpRequestReader::OnHeadersComplete(http_parser* parser) {
   auto* const self = static_cast<HttpRequestReader*>(parser->data);
   const bool has_body = (parser->flags & F_CHUNKED) != 0 ||
@@ -81,7 +81,7 @@ int HttpRequestReader::OnHeadersComplete(http_parser* parser) {
     self->refusal_ = 413;
   } else if (self->TakeUrlApart()) {
     self->request_.is_head = parser->method == HTTP_HEAD;
-    // An upgrade is not for us: the request is answered as it stands, and that is all.
+    // An upgrade is ignored: the request is answered, and the connection then ends.
     self->request_.keeps_alive = http_should_keep_alive(parser) != 0 && parser->upgrade == 0;
     return 0;
   }

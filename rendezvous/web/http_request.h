@@ -31,9 +31,9 @@ class HttpRequestReader {
   HttpRequestReader(const HttpRequestReader&) = delete;
   HttpRequestReader& operator=(const HttpRequestReader&) = delete;
 
-  // Takes from the front of `input` what belongs to the current request. kWhole: request() is it,
-  // and the next call begins the next. kRefused: refusal() is the status to answer with, and the
-  // connection is of no more use.
+  // Takes the current request's bytes from the front of `input`. kWhole: request() is it, and the
+  // next call begins the next. kRefused: refusal() is the status to answer with, and the connection
+  // is of no more use.
   Outcome Read(absl::string_view* input);
 
   const HttpRequest& request() const { return request_; }
@@ -46,7 +46,7 @@ class HttpRequestReader {
   static int OnUrl(http_parser* parser, const char* text, size_t length);
   static int OnHeadersComplete(http_parser* parser);
   static int OnMessageComplete(http_parser* parser);
-  // False: not as a URL should be.
+  // Returns false for a malformed URL.
   bool TakeUrlApart();
 
   http_parser parser_;

@@ -27,10 +27,10 @@ namespace {
 
 constexpr int kEventsPerWait = 64;
 constexpr size_t kReadBytes = 4096;
-// What may wait behind a request that is being answered.
+// The most bytes that may wait behind a request that is being answered.
 constexpr size_t kMostHeldInput = kLongestHttpHead;
-// How long a connection that was told its end may go on talking: closing at once would take the
-// answer back from a client that has not read it.
+// The time for which a connection that was told its end may go on sending: closing at once would
+// take the answer back from a client that has not read it.
 constexpr absl::Duration kFarewell = absl::Seconds(2);
 
 constexpr uint64_t kDoorbellEvent = 0;
@@ -139,7 +139,7 @@ class HttpServerImpl final : public HttpServer {
     }
   }
 
-  // False when the server ends.
+  // Returns false when the server ends.
   bool AnswerDoorbell() {
     uint64_t rings = 0;
     CONVENE_CHECK(read(doorbell_.get(), &rings, sizeof(rings)) == sizeof(rings));
@@ -153,7 +153,7 @@ class HttpServerImpl final : public HttpServer {
     return true;
   }
 
-  // There are few: looking at all of them costs less than keeping them in order.
+  // There are few connections: looking at all of them costs less than keeping them in order.
   Connections::iterator NextToEnd() {
     return std::min_element(
         connections_.begin(), connections_.end(),
@@ -182,7 +182,7 @@ class HttpServerImpl final : public HttpServer {
     connection->id = next_id_++;
     connection->fd = std::move(fd);
     connection->deadline = Clock::Real().Now() + options_.head_timeout;
-    // Bytes that came before are told of by the first event.
+    // The first event also tells of bytes that came earlier.
     const absl::Status watched =
         Watch(EPOLL_CTL_ADD, connection->fd.get(), EPOLLIN, connection->id);
     if (!watched.ok()) {
@@ -193,7 +193,7 @@ class HttpServerImpl final : public HttpServer {
     connections_.emplace(id, std::move(connection));
   }
 
-  // All of these: false when the connection is to be closed.
+  // Each of these functions returns false when the connection has to be closed.
   bool Attend(Connection* connection) {
     return connection->phase == Phase::kSending ? Send(connection) : Receive(connection);
   }
@@ -243,8 +243,8 @@ class HttpServerImpl final : public HttpServer {
     connection->is_last = is_last;
     connection->phase = Phase::kSending;
     connection->deadline = Clock::Real().Now() + options_.send_timeout;
-    // Nothing is read before this is sent: a client that does not take its answers cannot make
-    // more of them.
+    // Nothing is read before this answer is sent, so a client that does not take its answers cannot
+    // pile them up.
     return Rewatch(connection, EPOLLOUT);
   }
 
@@ -303,7 +303,7 @@ class HttpServerImpl final : public HttpServer {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<UniqueFd> adopted_ ABSL_GUARDED_BY(mutex_);  // not yet welcomed
 
-  // Of the thread alone.
+  // Used by the thread alone.
   Connections connections_;
   uint64_t next_id_ = kFirstConnection;
 

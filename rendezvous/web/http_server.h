@@ -1,4 +1,4 @@
-// HTTP/1.1 for a handful of people and machines that look at the daemon. GET and HEAD.
+// HTTP/1.1, GET and HEAD, for a handful of people and machines that look at the daemon.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ class HttpServer {
     absl::Duration head_timeout = absl::Seconds(10);  // from a request's first byte to its last
     absl::Duration idle_timeout = absl::Minutes(2);   // between two requests
     absl::Duration send_timeout = absl::Seconds(30);  // without a byte that the client takes
-    // One more ends the connection whose deadline is nearest.
+    // One more connection ends the one whose deadline is nearest.
     size_t most_connections = 256;
   };
   // Called from the thread: other requests wait meanwhile.

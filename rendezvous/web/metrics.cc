@@ -104,9 +104,10 @@ void WriteDaemon(const DaemonCounters& counters, Writer* writer) {
                  counters.heartbeats);
   writer->Single("convene_agent_streams", "gauge", "Agents' streams that are open.",
                  counters.streams_open);
-  writer->Histogram("convene_decision_seconds",
-                    "From an agent's message to the last answer it causes being on its way.",
-                    counters.decisions);
+  writer->Histogram(
+      "convene_decision_seconds",
+      "Time from an agent's message until the last answer that it causes is on its way.",
+      counters.decisions);
 }
 
 void WriteStore(const StoreServer::Counts& counts, Writer* writer) {
@@ -114,7 +115,8 @@ void WriteStore(const StoreServer::Counts& counts, Writer* writer) {
     writer->Single(name, "gauge", help, static_cast<int64_t>(value));
   };
   gauge("convene_store_connections", "Clients of the daemon's TCPStore.", counts.connections);
-  gauge("convene_store_waiting", "Those of them in a wait or a barrier.", counts.waiting);
+  gauge("convene_store_waiting", "Clients of the daemon's TCPStore in a wait or a barrier.",
+        counts.waiting);
   gauge("convene_store_keys", "Keys with a value; queues are not among them.", counts.keys);
   gauge("convene_store_bytes", "Bytes of keys, values and queued items.", counts.bytes);
 }

@@ -1,4 +1,4 @@
-// What this process uses, as the kernel sees it.
+// This process's use of resources, as the kernel counts it.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct ProcessUsage {
   int64_t most_fds = 0;  // the soft limit
 };
 
-// From /proc/self; 0 where that says nothing.
+// Reads /proc/self; a figure is 0 where that has none.
 ProcessUsage ReadProcessUsage();
 
 }  // namespace convene::rendezvous

@@ -1,4 +1,4 @@
-// What is asked of the daemon again and again, made once and kept for a moment.
+// Texts that clients ask for again and again, made once and kept for a moment.
 #pragma once
 
 #include <functional>
@@ -17,8 +17,8 @@
 namespace convene::rendezvous {
 
 // One way of writing down the state of jobs. A text is given again for 20 times as long as it took
-// to make, at most 5 s: however many ask however often, at most a twentieth of a core makes texts.
-// For a job of a few nodes that is a fraction of a millisecond. Thread-safe; a caller that
+// to make, at most 5 s: so making texts takes at most a twentieth of a core, however many clients
+// ask. For a job of a few nodes that is a fraction of a millisecond. Thread-safe; a caller that
 // asks for a text that is being made waits for it.
 class StatusBoard {
  public:
@@ -26,11 +26,11 @@ class StatusBoard {
   using Source = std::function<absl::StatusOr<std::vector<JobView>>(const std::string& job_id)>;
   using Writer = std::function<std::string(const std::vector<JobView>& views)>;
 
-  // `clock` is the one by which making a text takes time.
+  // `clock` measures the time that making a text takes.
   StatusBoard(Source source, Writer writer, Clock* clock)
       : source_(std::move(source)), writer_(std::move(writer)), clock_(clock) {}
 
-  // Of one job, or of all for `job_id` "". A bad status is the source's.
+  // The text of one job, or of all for `job_id` "". Errors: the source's.
   absl::StatusOr<Text> Get(const std::string& job_id);
 
  private:

@@ -12,7 +12,7 @@
 namespace convene::rendezvous {
 namespace {
 
-// A text takes `cost` to make and says how many were made.
+// A text takes `cost` to make and tells the number of texts made so far.
 class BoardTest {
  public:
   std::string Get(const std::string& job_id = "") {

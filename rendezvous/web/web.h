@@ -1,4 +1,4 @@
-// What the daemon answers over HTTP.
+// The daemon's HTTP pages.
 //
 //   /         a page for people
 //   /healthz  200 "ok"; 503 while the daemon stops
@@ -27,7 +27,7 @@ class Web {
   Web(Daemon* daemon, StoreCounts store_counts);
 
   HttpResponse Respond(const HttpRequest& request);
-  // From now on /healthz says 503.
+  // From now on /healthz answers 503.
   void MarkStopping() { is_stopping_ = true; }
 
  private:

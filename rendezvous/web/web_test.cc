@@ -13,7 +13,7 @@
 namespace convene::rendezvous {
 namespace {
 
-// Of the two nodes.
+// The incarnations of the two nodes.
 constexpr uint64_t kIncarnations[] = {0x1234567812345678, 0x8765432187654321};
 
 class DeafSink final : public StreamSink {

@@ -1,5 +1,5 @@
-// Between absl::Status and gRPC's. Apart from wire.h, so that code that needs only the messages
-// compiles and links without gRPC.
+// Converts between absl::Status and gRPC's. It is apart from wire.h, so that code that needs only
+// the messages compiles and links without gRPC.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// As wire.h, for workers' lines.
+// Like wire.h, for workers' lines.
 #pragma once
 
 #include <variant>
@@ -10,7 +10,7 @@
 
 namespace convene::rendezvous {
 
-// What a viewer hears.
+// The messages to a viewer.
 using LogNews = std::variant<LogStart, LogBatch, LogsGone, RunEnded>;
 
 void ToWire(const LogsWanted& wanted, pb::LogsWanted* wire);
@@ -20,7 +20,7 @@ pb::WatchLogsRequest ToWire(const LogRequest& request);
 // InvalidArgument for a list that is too long.
 absl::StatusOr<LogRequest> FromWire(const pb::WatchLogsRequest& wire);
 
-// Take the lines' text from their argument.
+// These functions move the lines' text out of their argument.
 pb::LogBatch ToWire(LogBatch&& batch);
 // InvalidArgument for a message without a body: a daemon of another version.
 absl::StatusOr<LogNews> FromWire(pb::LogNews&& wire);

@@ -14,7 +14,7 @@ std::string StatusJson(const std::vector<JobView>& views) {
   options.always_print_primitive_fields = true;
   options.preserve_proto_field_names = true;
   std::string json;
-  // Fails only for messages with Any or a bad Timestamp in them.
+  // This fails only for messages with Any or a bad Timestamp in them.
   CONVENE_CHECK(google::protobuf::util::MessageToJsonString(reply, &json, options).ok());
   return json;
 }

@@ -17,7 +17,7 @@ constexpr int kMostErrorLines = 4;
 constexpr size_t kLongestText = 500;
 constexpr size_t kLongestPath = 4096;
 
-// Of what workers, paths and other programs say.
+// Cuts text from workers, paths and other programs.
 std::string Cut(absl::string_view text) { return Utf8(text, kLongestText); }
 
 int64_t Ms(absl::Duration duration) { return absl::ToInt64Milliseconds(duration); }
@@ -26,7 +26,7 @@ bool Names(const google::protobuf::RepeatedField<int>& capabilities, pb::Capabil
   return std::find(capabilities.begin(), capabilities.end(), wanted) != capabilities.end();
 }
 
-// Of a message whose body is of no kind that `reader` knows.
+// The error for a message whose body is of no kind that `reader` knows.
 absl::Status UnknownKind(const google::protobuf::Message& message, absl::string_view reader) {
   const auto& unknown = message.GetReflection()->GetUnknownFields(message);
   if (unknown.empty()) {
@@ -205,7 +205,7 @@ Assignment UnpackAssignment(const pb::Assignment& wire) {
   assignment.group_world_size = wire.group_world_size();
   assignment.first_global_rank = wire.first_global_rank();
   assignment.world_size = wire.world_size();
-  // To a daemon that knows no roles all workers have the same one.
+  // For a daemon that knows no roles all workers have the same role.
   const bool knows_roles = wire.role_world_size() > 0;
   assignment.first_role_rank = knows_roles ? wire.first_role_rank() : assignment.first_global_rank;
   assignment.role_world_size = knows_roles ? wire.role_world_size() : assignment.world_size;
@@ -232,7 +232,7 @@ pb::Close::Outcome PackOutcome(Outcome outcome) {
   return pb::Close::OUTCOME_UNSPECIFIED;
 }
 
-// An outcome of a newer daemon is no success.
+// An unknown outcome, of a newer daemon, is no success.
 Outcome UnpackOutcome(pb::Close::Outcome outcome) {
   if (outcome == pb::Close::OUTCOME_SUCCEEDED) return Outcome::kSucceeded;
   if (outcome == pb::Close::OUTCOME_TIMED_OUT) return Outcome::kTimedOut;

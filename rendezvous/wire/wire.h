@@ -1,5 +1,5 @@
-// Between the values of rendezvous/quorum and the messages of proto/rendezvous.proto. Both ends of
-// the wire use it.
+// Converts between the values of rendezvous/quorum and the messages of proto/rendezvous.proto. Both
+// ends of the wire use it.
 #pragma once
 
 #include <variant>
@@ -28,7 +28,7 @@ pb::AgentMessage ToWire(const AgentEnvelope& envelope);
 absl::StatusOr<AgentEnvelope> FromWire(const pb::AgentMessage& message);
 
 pb::DaemonMessage ToWire(Incarnation daemon, const DaemonEvent& event);
-// As above.
+// Errors as above.
 absl::StatusOr<DaemonEvent> FromWire(const pb::DaemonMessage& message);
 
 void ToWire(const JobView& view, pb::JobStatus* status);

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""How long the survivors of a node that is silently cut off run on: its cable is pulled, without FIN, RST or loss of carrier.
+"""Measures how long survivors run on after a node is silently cut off: its cable is pulled, without FIN, RST or loss of carrier.
 
 usage: tests/bench/cut_bench.py [--cuts N] [--lease SECONDS] [--programs BAZEL_BIN]
 A daemon and three agents, each on a host of its own (tests/support/network_namespaces.py), one `sleep` each. Per cut, at a random moment:
-until the workers of both survivors have ended, because they were told; and until the worker of the node that was cut off has ended, by its
+until the workers of both survivors have ended, by the daemon's word; and until the worker of the node that was cut off has ended, by its
 own agent (the fence). Then the cable is mended and the three form the next epoch. Ends are seen by pidfds. Prints median and worst of both;
 the goal is the lease and one second. Needs root.
 """
@@ -44,7 +44,7 @@ class Bench:
         self.epoch, self.pids, _ = self.announcements.wait_for_epoch(0, NODES)
 
     def cut(self, number):
-        """Seconds until the survivors' workers had ended, and until that of the node `number` had."""
+        """Seconds until the survivors' workers had ended, and until the worker of the node `number` had."""
         time.sleep(self.random.uniform(0, self.lease_s / 3))
         pidfds = {rank: os.pidfd_open(pid) for rank, pid in self.pids.items()}
         limit_s = self.lease_s + kill_bench.LIMIT_S

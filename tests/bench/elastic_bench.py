@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""How long one node of an elastic job waits when it may begin alone: `--nnodes 1:2`, and nobody else comes.
+"""Measures how long one node of an elastic job waits when it may begin alone: `--nnodes 1:2`, and no second node comes.
 
 usage: tests/bench/elastic_bench.py [--runs N] [--torch-runs N] [--convene PATH]
 From the start of the command, which hosts the rendezvous itself, until its worker runs (a shell that writes into a pipe). torchrun
-beside it: it waits for its last call of 30 s, so few runs do. Prints medians, and a line for RESULTS.md.
+is measured beside it: it waits 30 s for its last call, so a few runs are enough. Prints medians, and a line for RESULTS.md.
 """
 
 import argparse

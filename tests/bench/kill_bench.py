@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How fast eight agents on one machine answer a death: 100 kills of one worker, and of one agent.
+"""Measures how fast eight agents on one machine answer a death: 100 kills of one worker, and of one agent.
 
 usage: tests/bench/kill_bench.py [--kills N] [--agent-kills N] [--agents N] [--workers N] [--programs BAZEL_BIN]
 Eight agents of one daemon with one `sleep` each. Per kill: from the SIGKILL of one worker until all workers of all agents have ended, and
@@ -20,12 +20,12 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import recovery_bench  # noqa: E402  (beside this file)
 
 LIMIT_S = 20
-# Tells its number to the bench and sleeps: the shell is there within a millisecond.
+# The worker tells the bench its number and sleeps: the shell starts within a millisecond.
 WORKER = 'echo "$CONVENE_EPOCH $RANK $$" >&9; exec sleep 100000'
 
 
 class Announcements:
-    """What the workers say when they start, in a pipe that every agent's wrapper opens for them."""
+    """The lines that workers write when they start, into a pipe that every agent's wrapper opens for them."""
 
     def __init__(self, directory):
         self.path = os.path.join(directory, 'started')

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What becomes of what a worker leaves behind: shared memory that Python's resource_tracker is to unlink, and work in the background.
+"""Measures the fate of a worker's leftovers: shared memory that Python's resource_tracker has to unlink, and work in the background.
 
 usage: tests/bench/leftovers_bench.py [--runs N] [--convene PATH] [--without-torch]
 One worker a run, of each kind in turns. Prints how many runs left a segment in /dev/shm, or lost the background work, and the median wall
@@ -37,7 +37,7 @@ import subprocess, sys
 subprocess.Popen(['/bin/sh', '-c', 'sleep 0.5; echo done > /dev/shm/$0.done', sys.argv[1]])
 ''',
 }
-# Longer than any helper needs that is left to itself.
+# Longer than any helper needs when it is left to itself.
 PATIENCE_S = 2
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How long a killed worker costs: `kill -9` of one worker until all workers of all agents have stopped, and until the next step is done.
+"""Measures the time that a killed worker costs: from its `kill -9` until all workers of all agents have stopped, and until the next step is done.
 
 usage: tests/bench/recovery_bench.py [--runs N] [--without-torch]
 Prints medians, beside torchrun's for an equal PyTorch program, in turns, in one run. Needs the programs built (tools/check build) and, for
@@ -55,7 +55,7 @@ def workers(mark):
 
 
 class TooSlow(Exception):
-    """Something that was waited for did not come."""
+    """An awaited event did not come."""
 
 
 def wait_for(condition, seconds, what):
@@ -210,7 +210,7 @@ def main():
             if version:
                 theirs.append(torchrun_recovery())
         except TooSlow as slow:
-            # Seen with PyTorch 2.15: after the restart its Gloo asks for an address that nobody listens at any more.
+            # Seen with PyTorch 2.15: after the restart its Gloo connects to an old address, where no process listens any more.
             print(f'torchrun did not recover: {slow}')
     report(f'worker killed -> all workers of {STOP_AGENTS} agents stopped', stops)
     mine = report(f'worker killed -> next finished step, {RECOVERY_WORKERS} workers, convene', ours)

@@ -3,14 +3,14 @@
 
 usage: tests/bench/store_bench.py [--rounds N] [--seconds S] [--server-threads N] [--most-clients N] [--realtime]
 Four tables of medians and ratios:
-  - unmodified PyTorch clients, 1 and 64 processes of one: what a job sees, Python included;
+  - unmodified PyTorch clients, 1 and 64 processes of one: the times that a job sees, Python included;
   - the same wire from //rendezvous/store:store_bench, 1 and 64 connections driven by one thread;
-  - the same with 64 requests in each send, which no PyTorch client does: the servers without the kernel;
+  - the same with 64 requests in each send, which no PyTorch client does: this measures the servers without the kernel;
   - one barrier of up to 4,096 such connections.
-"CPU" is processor time for one operation. What no server can exceed on this machine, both against PyTorch's server:
+"CPU" is processor time for one operation. Two limits that no server can exceed on this machine, both against PyTorch's server:
   - "floor": the rate with //rendezvous/store:store_floor, which has no store, only answers of the right length and no sleep;
-  - "free": the rate if a server took no time at all, that is if only the clients' own processor time (the least of the three servers) were
-    left of an operation, on as many processors as there are clients to use them.
+  - "free": the rate if a server took no time at all: an operation then takes only the clients' own processor time
+    (the least of the three servers), on as many processors as there are clients to use them.
 
 All of it runs in a network namespace without a name server (`unshare`): PyTorch's server looks up the name of each client that connects,
 one after another in its only thread, and with a slow name server nothing else would be measured. --realtime puts servers and clients before all

@@ -67,5 +67,5 @@ class Llama(nn.Module):
         return self.loss(x, targets)
 
     def loss(self, x, targets):
-        # float(): a bf16 loss would round away what it is compared for. In fp32 it is nothing.
+        # float(): a bf16 loss would round away the differences that are looked for. In fp32 it does nothing.
         return functional.cross_entropy(self.head(self.norm(x)).float().flatten(0, 1), targets.flatten())

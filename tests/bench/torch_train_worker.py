@@ -97,7 +97,7 @@ class Trainer:
 
     @staticmethod
     def widens_into(master):
-        """At once, so that a parameter never has both gradients for long."""
+        """A hook that moves a gradient to the master at once, so that a parameter never has both for long."""
         def hook(parameter):
             master.grad = parameter.grad.float()
             parameter.grad = None

@@ -39,7 +39,7 @@ class ChaosTest(ConveneTestCase):
 
     def setUp(self):
         super().setUp()
-        # Short: a session's socket lies in it.
+        # The path is short, because a session's socket lies in it.
         self.runtime = tempfile.mkdtemp(prefix='cv', dir='/tmp')
         self.addCleanup(shutil.rmtree, self.runtime, ignore_errors=True)
         seed = int(os.environ.get('CHAOS_SEED', random.SystemRandom().randrange(2**32)))
@@ -67,7 +67,7 @@ class ChaosTest(ConveneTestCase):
         self.agent_pids.add(self.agents[rank].pid)
 
     def tend_agents(self):
-        """As a scheduler: what was killed is started again, and what ended by itself is a failure."""
+        """Acts as a scheduler: starts killed programs again; a program that ended by itself is a failure."""
         for rank, agent in list(self.agents.items()):
             code = agent.poll()
             if code is None:

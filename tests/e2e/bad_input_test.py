@@ -13,7 +13,7 @@ from tests.support.convene_testing import (CONVENE, CONVENED, CONVENE_TRAIN, Con
 
 
 class BadTrainerInputTest(ConveneTestCase):
-    """The trainer alone, as one process: what it says itself."""
+    """The trainer alone, as one process, with its own messages."""
 
     def check(self, expected_text, expected_code=64, **changes):
         start = time.monotonic()
@@ -178,7 +178,7 @@ class TwoJobsTest(ConveneTestCase):
         self.assertIn(f"is being written to by process {first.pid} on ", text)
         self.assertIn("give this job another --checkpoint-dir, or stop that one", text)
         self.assertIsNone(first.poll())
-        # Every rank says it, and none waits for another or starts again for nothing.
+        # Every rank gives this error, and no rank waits for another or starts again in vain.
         job = self.start(CONVENE, "run", "--standalone", "--nproc-per-node", 2, "--max-restarts", 1,
                          find_program(CONVENE_TRAIN), *second)
         self.assertEqual(job.wait(40), 64)
@@ -249,7 +249,7 @@ class BadLauncherInputTest(ConveneTestCase):
 
     def test_too_few_open_files(self):
         self.assertIn("ulimit -Hn", self.run_limited("-n 12"))
-        # A soft limit is no obstacle.
+        # The program raises a soft limit by itself.
         self.finish(self.start(CONVENE, "run", "--standalone", "/bin/true", limit="-Sn 12"), 20)
 
     def test_a_worker_that_ignores_term_is_killed(self):
@@ -288,7 +288,7 @@ def _is_free(port):
 
 
 class NoTextTest(ConveneTestCase):
-    """Names that are no UTF-8: a path may have any byte."""
+    """Names that are no UTF-8: a path may hold any byte."""
 
     def test_a_run_with_such_a_log_folder_begins_and_ends(self):
         folder = os.fsdecode(os.fsencode(self.path("logs")) + b"\xff")

@@ -9,7 +9,7 @@ import unittest
 from tests.support.convene_testing import (CONVENE, CONVENED, CONVENE_TRAIN, ConveneTestCase,
                                            find_program, read_metrics, wait_until)
 
-# Says that it has begun, and works until it is told that the work is done.
+# The worker writes that it has begun, and works until the file $DONE exists.
 _WORKER = """
 echo "$CONVENE_EPOCH $RANK $$" >> "$STARTS"
 until [ -e "$DONE" ]; do sleep 0.05; done

@@ -1,4 +1,4 @@
-"""What the scheduler sees of each way in which a worker can end: the rows of `convene --help-exit-codes`."""
+"""The exit code that a scheduler sees for each way in which a worker can end: the rows of `convene --help-exit-codes`."""
 
 import unittest
 

@@ -1,4 +1,4 @@
-"""A worker stands still: it is reported with where it stands, and the job goes on without anybody's help."""
+"""A worker hangs: the report names the place where it stands, and the job goes on without anybody's help."""
 
 import os
 import re
@@ -8,7 +8,7 @@ import unittest
 from tests.support.convene_testing import (CONVENE, CONVENE_TRAIN, ConveneTestCase, find_program,
                                            read_metrics, wait_until)
 
-# Automatic limits are 30 s at the least (//agent/core:hang_detector_test tells their stories): these are given.
+# The limits are given, because automatic ones are 30 s at the least (//agent/core:hang_detector_test tests those).
 _LIMIT = ("--hang-timeout", "step=3,checkpoint=3")
 _HANG_S = 60
 _REPORT = r"hang: no step for [\d.]+ s \(limit 3 s\), phase (step|checkpoint)"

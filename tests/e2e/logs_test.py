@@ -1,4 +1,4 @@
-"""`convene logs`: what the workers of all nodes print, seen from another process."""
+"""`convene logs`: the output of the workers of all nodes, seen from another process."""
 
 import json
 import os
@@ -200,7 +200,7 @@ class LogsTest(ConveneTestCase):
         wait_until(lambda: self.publishing(agent) == 1, 10, "the agent to publish")
         daemon_kb, agent_kb = resident_kb(self.daemon.pid), resident_kb(agent.pid)
         open(self.end + ".go", "w").close()
-        # That it has written all shows in what the agent has read: a second viewer sees it.
+        # A second viewer shows when the worker has written all: it sees every line that the agent has read.
         started = time.monotonic()
         seen = lambda: "written" in subprocess.run(
             [find_program(CONVENE), "logs", "run1", "--tail", "1", "--endpoint", f"127.0.0.1:{self.port}"],

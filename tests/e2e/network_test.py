@@ -1,4 +1,4 @@
-"""What a network does to a job: cables pulled without a word, packets lost in one direction, a daemon out of reach.
+"""A job in a broken network: cables pulled without a word, packets lost in one direction, a daemon out of reach.
 
 Each test has hosts of its own (tests/support/network_namespaces.py), a daemon on one and agents on others. The workers append a line with
 their epoch to one file, many times a second, and do not heed SIGTERM: the order of the lines proves that never two epochs are alive.
@@ -67,7 +67,7 @@ class NetworkTest(ConveneTestCase):
         return self.output(self.agents[number])
 
     def lines(self):
-        """What the workers wrote, in the order of writing."""
+        """The workers' lines, in the order of writing."""
         if not os.path.exists(self.path("lines")):
             return []
         with open(self.path("lines"), encoding="utf-8") as lines:
@@ -75,7 +75,7 @@ class NetworkTest(ConveneTestCase):
         return [Line(int(epoch), int(node), int(restarts), store) for epoch, node, restarts, store in words]
 
     def wait_for_epoch(self, epoch, nodes, timeout_s=15):
-        """Until all of `nodes`, and no others, write in an epoch not below `epoch`; that one."""
+        """Waits until all of `nodes`, and no others, write in an epoch not below `epoch`; returns that epoch."""
         def reached():
             by_epoch = {}
             for line in self.lines()[-200:]:

@@ -1,4 +1,4 @@
-"""What torchrun's rendezvous gets wrong, on several nodes: clocks, waiting, the first node, nodes that wake up late (../WEAKNESSES.md)."""
+"""Faults of torchrun's rendezvous, tried with ours on several nodes: clocks, waiting, the first node, nodes that wake up late (../WEAKNESSES.md)."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ from tests.support.convene_testing import CONVENE, CONVENED, ConveneTestCase, fi
 
 MOVED_WALL_CLOCK = "tests/e2e/libmoved_wall_clock.so"
 
-# Says where it has begun, and works until it is told that the work is done.
+# The worker writes where it has begun, and works until the file $DONE exists.
 _WORKER = """
 echo "$CONVENE_EPOCH $RANK $$ $MASTER_PORT" >> "$STARTS"
 until [ -e "$DONE" ]; do sleep 0.05; done
@@ -31,14 +31,14 @@ def process_is_gone(pid):
 
 
 def add_to_store(port, amount):
-    """What ADD of the key "count" answers, said as a PyTorch client says it."""
+    """The answer to ADD of the key "count", asked as a PyTorch client asks."""
     with socket.create_connection(("127.0.0.1", port), 20) as store:
         store.sendall(struct.pack("=BI", 0, 0x3C85F7CE) + struct.pack("=BQ5sq", 4, 5, b"count", amount))
         return struct.unpack("=q", store.recv(8, socket.MSG_WAITALL))[0]
 
 
 class BreakableWay:
-    """A way to `endpoint` whose connections can be reset at both ends, as a firewall does that has forgotten them."""
+    """A proxy of `endpoint` whose connections can be reset at both ends, as by a firewall that has forgotten them."""
 
     def __init__(self, endpoint):
         host, port = endpoint.rsplit(":", 1)

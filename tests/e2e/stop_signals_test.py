@@ -1,4 +1,4 @@
-"""A request to stop is one request, whoever sends it and how often: what was being saved is saved, at the current step."""
+"""A request to stop is one request, whoever sends it and how often: the checkpoint of the current step is saved."""
 
 import fcntl
 import os
@@ -42,7 +42,7 @@ class StopSignalsTest(ConveneTestCase):
         self.wait_for_step(5)
         targets = [agent.pid, *self.workers().values()]
         self.assertEqual(len(targets), 3)
-        # As Slurm's linuxproc at a time limit, and on: to every process, a few milliseconds apart, while they save.
+        # As Slurm's linuxproc does at a time limit: TERM to every process, a few milliseconds apart, again and again while they save.
         number = 0
         while agent.poll() is None:
             for pid in targets:
@@ -62,7 +62,7 @@ class StopSignalsTest(ConveneTestCase):
         agent = self.start(CONVENE, *self.train())
         self.wait_for_step(5)
         workers = list(self.workers().values())
-        # A time limit's two, and the agent's own in between.
+        # The two of a time limit, and the agent's own in between.
         for pause in (0, 0.005):
             time.sleep(pause)
             for pid in (*workers, agent.pid):

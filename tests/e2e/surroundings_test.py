@@ -1,4 +1,4 @@
-"""Commands in surroundings that are not as they should be: no loopback, nohup, a name service that knows nothing, strange files."""
+"""Commands in broken surroundings: no loopback, nohup, a name service that knows nothing, strange files."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What workers read: a pipe or a file as under torchrun, and on a terminal one worker gets it, with Ctrl-C still the job's."""
+"""The stdin of workers: a pipe or a file as under torchrun; on a terminal one worker gets it, and Ctrl-C still stops the job."""
 
 import fcntl
 import os
@@ -43,14 +43,14 @@ class Terminal:
         self.text = ''
 
     def read(self, timeout_s):
-        """False when nothing came within the time."""
+        """Returns False when nothing came within the time."""
         if not select.select([self.master], [], [], timeout_s)[0]:
             return False
         self.text += os.read(self.master, 65536).decode(errors='replace')
         return True
 
     def expect(self, words, timeout_s=30):
-        """What stands on the screen until these words come, which are taken away with it."""
+        """Returns the screen's text up to and with these words, and takes it off the screen."""
         deadline = time.monotonic() + timeout_s
         while words not in self.text:
             if time.monotonic() > deadline:

@@ -9,8 +9,9 @@ from tests.support.convene_testing import find_program
 from tests.support.torch_testing import CONVENE, TORCHRUN_LINK, TorchTestCase, need_torch
 
 SCRIPT = "tests/e2e/torch_ddp_script.py"
-# The script kills one worker. The other restarts are to spare: once, in some 150 runs, another worker died of a fatal signal
-# (Python's faulthandler spoke), which nothing of ours sends. Such a death is told, with all output, and recovered from as well.
+# The script kills one worker. The other restarts are spare: once in some 150 runs another worker died of a fatal
+# signal (Python's faulthandler reported it), which none of our programs sends. The test prints such a death, with all
+# output, and the job recovers from it as well.
 RESTARTS = 3
 
 
@@ -19,7 +20,7 @@ def setUpModule():
 
 
 def free_port():
-    """One that the kernel just gave out: nodes have to agree on it beforehand."""
+    """A port that the kernel just gave out: nodes have to agree on it beforehand."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

@@ -1,4 +1,4 @@
-"""What a worker sees in its environment and its arguments, beside PyTorch's own torchrun with the same flags."""
+"""A worker's environment and arguments, beside those under PyTorch's own torchrun with the same flags."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from tests.support import torch_environment
 from tests.support.convene_testing import find_program, free_port
 from tests.support.torch_testing import CONVENE, TORCHRUN_LINK, TorchTestCase, need_torch
 
-# Tells everything that a program can see of its launcher; no torch, so that it starts at once.
+# Prints everything that a program can see of its launcher. It does not import torch, so that it starts at once.
 PRINT_ALL = """
 import json, os, sys
 with open(os.path.join(sys.argv[1], os.environ["RANK"]), "w") as out:
@@ -44,7 +44,7 @@ def setUpModule():
 class TorchWorkerEnvironmentTest(TorchTestCase):
 
     def seen(self, program, flags, workers, **environment):
-        """What each worker saw, by rank."""
+        """The answer of each worker, by rank."""
         directory = tempfile.mkdtemp(dir=self.directory)
         script = self.script("print_all.py", PRINT_ALL)
         job = self.start_torch(program, *flags, script, directory, "--of-the-script", **environment)

@@ -1,4 +1,4 @@
-"""Our program under the name `torchrun`: how it is called, what it ends with, which signals it takes. Needs no PyTorch."""
+"""Our program under the name `torchrun`: its command line, its exit codes, its signals. Needs no PyTorch."""
 
 import json
 import os
@@ -165,7 +165,7 @@ class TorchrunTest(ConveneTestCase):
         self.assertIn("0 actor 0 3 4\n", told[2])
 
     def complete(self, program, *words):
-        """What bash offers after `words`."""
+        """Bash's completions after `words`."""
         command = [find_program(program), *(["run"] if program == CONVENE else []),
                    "--print-completion", "bash"]
         script = subprocess.run(command, capture_output=True, text=True, check=True).stdout

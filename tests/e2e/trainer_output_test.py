@@ -1,4 +1,4 @@
-"""What the trainer tells about its device: the memory plan, the profile, a run in bf16."""
+"""The trainer's output about its device: the memory plan, the profile, a run in bf16."""
 
 import os
 import re

@@ -1,7 +1,8 @@
-// libFuzzer on all that reads bytes from outside, but the store (store_fuzz.cc). One program,
-// because building it costs more than running it: the input's first byte says who reads the rest.
+// libFuzzer on every reader of bytes from outside but the store (store_fuzz.cc). It is one program,
+// because building it costs more than running it: the input's first byte chooses the reader of the
+// rest.
 //
-// Checked besides what the sanitizers see stands at each reader.
+// A comment at each reader says what it checks besides the sanitizers.
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -72,7 +73,7 @@ class Script {
   absl::string_view bytes_;
 };
 
-// Not the disk.
+// The folder lies in memory, not on the disk.
 std::string TestFolder() {
   if (access("/dev/shm", W_OK) == 0) setenv("TEST_TMPDIR", "/dev/shm", /*overwrite=*/0);
   static const auto* const folder = new testing::TempDir();  // Left behind when a crash is found.
@@ -106,8 +107,8 @@ void ReadPort(Script script) {
   }
 }
 
-// A table of jobs and who speaks to it. After each event nothing is due, and the counters are
-// right.
+// A table of jobs and the agents that speak to it. After each event nothing is due, and the
+// counters are right.
 class Table {
  public:
   explicit Table(const std::vector<rendezvous::JobRecord>& records) {
@@ -144,7 +145,7 @@ class Table {
     Settle();
   }
 
-  // The table's records can be read, and another table goes on with them.
+  // Checks that the table's records can be read and that another table goes on with them.
   void Restart() {
     const rendezvous::RecordChanges changes = table_.TakeChanges(now_);
     for (const std::string& id : changes.forgotten) written_.erase(id);
@@ -184,7 +185,7 @@ class Table {
   MemberId last_id_;
 };
 
-// The journal is refused, or what it tells can be gone on with.
+// The journal is refused, or a daemon can go on with its records.
 void ReadJournal(Script script) {
   const std::string folder = TestFolder();
   std::ofstream(folder + "/journal", std::ios::binary | std::ios::trunc) << script.Rest();
@@ -230,7 +231,7 @@ void ReadMessages(Script script) {
   table.Wait(absl::Hours(24));
 }
 
-// Any memory, looked at again and again.
+// A progress page with any content, looked at again and again.
 void ReadPages(Script script) {
   static auto* const page = agent::ProgressPage::Create(TestFolder())->release();
   const auto flags = script.Byte();

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the seed corpora: of store_fuzz one script for each opcode, and the conversations that took thought; of bytes_fuzz something that
-each reader takes.
+"""Writes the seed corpora: of store_fuzz one script for each opcode, and conversations written by hand; of bytes_fuzz
+an input that each reader takes.
 
 usage: tests/fuzz/make_corpus.py STORE_FOLDER BYTES_FOLDER
 """

@@ -1,6 +1,6 @@
-// A corpus once more, as an ordinary test: what libFuzzer found in some night stays found, under
-// the sanitizers of tools/check. Linked with one fuzz target; CONVENE_CORPUS names the folder of
-// its inputs.
+// Runs a corpus once more as an ordinary test, under the sanitizers of tools/check: each night's
+// finding is tried for ever. Linked with one fuzz target; CONVENE_CORPUS names the folder of its
+// inputs.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdint>
@@ -22,12 +22,12 @@ TEST_CASE("every input of the corpus is read without a finding") {
   std::sort(paths.begin(), paths.end());
   REQUIRE(!paths.empty());
   for (const std::filesystem::path& path : paths) {
-    // Said before it is read: a finding ends the process.
+    // The name is printed before the file is read: a finding ends the process.
     std::cerr << "reading " << path.string() << std::endl;
     std::ifstream file(path, std::ios::binary);
     REQUIRE(file.is_open());
     const std::string input((std::istreambuf_iterator<char>(file)), {});
-    // Of the input's very size, so that a read beyond it is seen.
+    // The copy has exactly the input's size, so that a read beyond it is seen.
     const auto bytes = std::make_unique<uint8_t[]>(input.size());
     std::copy(input.begin(), input.end(), bytes.get());
     CHECK(LLVMFuzzerTestOneInput(bytes.get(), input.size()) == 0);

@@ -2,12 +2,12 @@
 //
 // The input is a script: each step is one byte for the connection (its low two bits: one of four)
 // and for the length of the piece (the rest), then the piece's bytes, fed to that connection.
-// Checked besides what the sanitizers see:
+// It checks, besides the sanitizers:
 //   - a connection is told nothing that it did not ask for: each request has the answer of its
 //   kind;
 //   - the wake-ups handed out are for connections that wait;
 //   - memory is bounded by what came in;
-//   - when all have left, nothing of them is left.
+//   - when all connections have closed, the table holds nothing of them.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -108,7 +108,7 @@ class Host {
     return true;
   }
 
-  // The size of the answer, where the table and the request tell it beforehand.
+  // The size of the answer, where the table and the request determine it beforehand.
   size_t AnswerOf(const Request& request) const {
     switch (request.opcode) {
       case Opcode::kCheck:

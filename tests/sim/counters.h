@@ -1,4 +1,4 @@
-// A promise of every state of a job, whatever was said to it.
+// A promise of every state of a job, whatever messages came.
 #pragma once
 
 #include <set>
@@ -8,7 +8,7 @@
 
 namespace convene::sim {
 
-// Counters agree with nodes.
+// Checks that the counters agree with the nodes.
 inline void CheckCounters(const rendezvous::JobState& state) {
   using rendezvous::MemberId;
   using rendezvous::NodeState;

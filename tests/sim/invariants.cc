@@ -22,7 +22,7 @@ using rendezvous::Node;
 using rendezvous::NodeState;
 using rendezvous::Phase;
 
-// Nothing that is due is left undone.
+// Checks that nothing due is left undone.
 void CheckPromptness(MonotonicTime now, const Job& job) {
   const JobState& state = job.state();
   const JobPolicy& policy = job.policy();
@@ -57,7 +57,7 @@ void CheckPromptness(MonotonicTime now, const Job& job) {
              "a late node was put off for too long");
       int place = 0;
       for (const MemberId id : state.bench()) {
-        // The admission that is due soon decides about all of them.
+        // An admission is due soon and decides about all of them.
         const bool is_admitting = free > 0 && !waits;
         Expect(is_admitting || place++ < free + policy.spares ||
                    now < state.Find(id)->joined_at + policy.join_timeout,
@@ -85,7 +85,7 @@ bool IsOneStory(const Assignment& a, const Assignment& b) {
          a.restart_count == b.restart_count && a.attempt == b.attempt;
 }
 
-// What agents can have been told of. A new use of a name has no epoch yet.
+// The latest epoch that agents may have heard of. A new use of a name has no epoch yet.
 Epoch LatestOf(const JobState& state) {
   return state.epoch() == Epoch() ? state.highest_epoch() : state.epoch();
 }
@@ -109,13 +109,14 @@ void Invariants::OnJoin(MemberId id, Incarnation incarnation, const rendezvous::
 }
 
 void Invariants::OnItem(const rendezvous::Outbox::Item& item) {
-  // What a restarted daemon says to members that are not back reaches nobody.
+  // A restarted daemon's words to members that are not back reach no agent.
   const auto found = joined_.find(item.to);
   if (found == joined_.end()) return;
   Expect(over_.count(item.to) == 0, "a word to a stream that is over");
   if (const auto* status = std::get_if<absl::Status>(&item.what)) {
     over_.insert(item.to);
-    // The agents here kill what their graces do not end, and lose their lease before they are slow.
+    // The agents here kill workers that their graces do not end, and lose their lease before they
+    // are slow.
     Expect(!absl::StrContains(status->message(), "did not stop its workers"),
            "a node that was still allowed to stop its workers was given up");
     return;
@@ -224,7 +225,7 @@ void Invariants::CheckSeats(const Job& job, Told* told) const {
   told->seats = std::move(seats);
 }
 
-// What the state must look like right after an epoch has begun.
+// Checks the state right after an epoch has begun.
 void Invariants::CheckNewEpoch(MonotonicTime daemon_now, const Job& job, const Told& told) const {
   const JobState& state = job.state();
   const JobPolicy& policy = job.policy();
@@ -237,7 +238,8 @@ void Invariants::CheckNewEpoch(MonotonicTime daemon_now, const Job& job, const T
          "a seat stayed empty beside a node that is ready");
   Expect(state.old_workers_count() == 0 || daemon_now >= state.old_workers_until(),
          "an epoch begins beside workers of an older one, on a node that is here");
-  // Who came after it was let in may have made it superfluous; that does not put it out again.
+  // A node that came later may have made the excluded node superfluous; that does not put it out
+  // again.
   int excluded = 0;
   int newcomers = 0;
   for (const auto& [id, node] : state.nodes()) {
@@ -252,7 +254,7 @@ void Invariants::CheckNewEpoch(MonotonicTime daemon_now, const Job& job, const T
          "an excluded node takes part without need");
 }
 
-// The state's own count, at whatever clock, is that of the world.
+// Checks that the state counts as many failures as the world, whatever the daemon's clock says.
 void Invariants::CountFailures(MonotonicTime now, MonotonicTime daemon_now, const Job& job) {
   const JobState& state = job.state();
   if (state.epoch() == Epoch()) return;
@@ -273,7 +275,7 @@ void Invariants::CountFailures(MonotonicTime now, MonotonicTime daemon_now, cons
                    ", where ", within(window), " of ", count, " were"));
 }
 
-// A node that comes back by itself is not given up before it could.
+// Checks that a node that comes back by itself is not given up before it could come.
 void Invariants::CheckAwaited(const std::string& run, const Job* job) {
   for (auto entry = faithful_.begin(); entry != faithful_.end();) {
     const bool is_of_run = entry->second.first == run;
@@ -348,7 +350,7 @@ int64_t Invariants::FindFormation(const std::string& run, Epoch epoch) const {
   return 0;
 }
 
-// `job` is what the daemon goes on with.
+// The daemon goes on with `job`.
 void Invariants::Restore(const std::string& run, const Job& job, bool is_trusted) {
   const JobState& state = job.state();
   Told& told = told_[run];
@@ -371,7 +373,7 @@ void Invariants::Restore(const std::string& run, const Job& job, bool is_trusted
   if (count < failures.at.size()) failures.at.resize(count);
 }
 
-// What was on the disk holds; a write that was under way may have been, too.
+// Exclusions on the disk hold; so may those of a write that was under way.
 void Invariants::CheckExclusions(MonotonicTime now, MonotonicTime daemon_now, const Job& job) {
   if (job.state().epoch() == Epoch()) return;
   const Use use(job.id(), FloorOf(job.state()));
@@ -402,7 +404,7 @@ void Invariants::OnDaemonStarted(MonotonicTime now, MonotonicTime daemon_now,
       Expect(LatestOf(job->state()) >= formation.epoch, "an epoch that was told of is forgotten");
     }
     if (!is_trusted || job == nullptr) {
-      // The floor of a use that was forgotten may be that of a later one.
+      // The floor of a use that was forgotten may be the floor of a later use.
       std::erase_if(failures_, [&](const auto& entry) {
         return entry.first.first == run && (job == nullptr || job->state().epoch() == Epoch() ||
                                             entry.first.second != FloorOf(job->state()));

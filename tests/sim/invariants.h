@@ -1,5 +1,5 @@
-// What the daemon has promised and what nobody may do, checked as it happens. A broken promise
-// throws (simulation.h: Expect).
+// The promises of the daemon and of the agents, checked after each event. A broken promise throws
+// (simulation.h: Expect).
 //
 //   of the daemon's words     nothing to a stream that is over; no node is given up that may still
 //                             stop its workers; each epoch is given out whole, with
@@ -36,12 +36,12 @@
 
 namespace convene::sim {
 
-// What a worker takes to be gone after it was killed.
+// The time from a worker's kill to its end.
 inline constexpr absl::Duration kDying = absl::Milliseconds(100);
 
 // An epoch as it was decided. Serial numbers rise with every epoch of every run and outlive the
-// daemon: one that forgot everything, or was killed before the disk had it, may give a number of an
-// epoch again.
+// daemon: a daemon that forgot everything, or was killed before the disk had an epoch, may give an
+// epoch's number again.
 struct Formation {
   std::string run;
   Epoch epoch;
@@ -58,9 +58,9 @@ class Invariants {
 
   void OnJoin(rendezvous::MemberId id, Incarnation incarnation, const rendezvous::Hello& hello);
   void OnStreamOver(rendezvous::MemberId id) { over_.insert(id); }
-  // It is decided; it may have to wait for the disk.
+  // The daemon has decided on this message; it may have to wait for the disk.
   void OnItem(const rendezvous::Outbox::Item& item);
-  // It leaves.
+  // The message leaves the daemon.
   void OnTold(MonotonicTime now, rendezvous::MemberId to, const rendezvous::DaemonEvent& event);
   // After each event of the daemon.
   void OnDaemonIdle(MonotonicTime now, MonotonicTime daemon_now, const rendezvous::JobTable& table);
@@ -70,10 +70,10 @@ class Invariants {
   // `faithful`: the agents that hear it, have a place and will come back for it if nothing happens
   // to them.
   void OnDaemonKilled(const rendezvous::JobTable& table, const std::set<Incarnation>& faithful);
-  // With what it remembers; `is_trusted`: that is all that an agent was ever told.
+  // `is_trusted`: the daemon remembers everything that an agent was ever told.
   void OnDaemonStarted(MonotonicTime now, MonotonicTime daemon_now,
                        const rendezvous::JobTable& table, bool is_trusted);
-  // The journal takes what is decided now; it is on the disk.
+  // A write of the present decisions begins; then they are on the disk.
   void OnWriteBegun() { being_written_ = exclusions_; }
   void OnWritten() { written_ = being_written_; }
   // Something has happened to the agent.
@@ -83,8 +83,8 @@ class Invariants {
   // Whether nothing but the workers can end the run's epoch: all its members are faithful, nobody
   // else is there. As of the last OnDaemonKilled().
   const std::set<std::string>& settled_runs() const { return settled_runs_; }
-  // Epochs that the run's agents were told of, and nodes that came anew: neither rises when a
-  // settled run is left alone.
+  // The number of epochs that the run's agents were told of, and of nodes that came anew: neither
+  // rises when a settled run is left alone.
   int64_t told_count(const std::string& run) const { return Count(told_counts_, run); }
   int64_t newcomers(const std::string& run) const { return Count(newcomers_, run); }
 
@@ -148,7 +148,7 @@ class Invariants {
   std::map<int64_t, Formation> formations_;
   std::map<std::string, int64_t> latest_;       // serial, by run
   std::map<std::string, int64_t> latest_told_;  // serial, by run
-  // Those that the daemon must remember: serial, by run.
+  // Epochs that the daemon must remember: serial, by run.
   std::map<std::string, int64_t> remembered_;
   std::map<std::string, int64_t> told_counts_;
   std::map<std::string, int64_t> newcomers_;

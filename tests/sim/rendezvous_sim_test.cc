@@ -30,7 +30,7 @@ constexpr int64_t kEvents = 100'000;
 constexpr int64_t kEvents = 1'000'000;
 #endif
 
-// What is killed here is no machine: the journal's disk may be memory.
+// The test kills no machine, so the journal's disk may be memory.
 [[maybe_unused]] const bool kInMemory =
     access("/dev/shm", W_OK) == 0 && setenv("TEST_TMPDIR", "/dev/shm", /*overwrite=*/1) == 0;
 
@@ -41,7 +41,7 @@ int64_t NumberFromEnvironment(const char* name, int64_t otherwise) {
   return number;
 }
 
-// What went wrong, "" when nothing did.
+// Runs the world; returns the broken promise, "" without one.
 std::string Live(Simulation* simulation) {
   try {
     World(simulation).Run();

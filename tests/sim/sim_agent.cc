@@ -103,7 +103,7 @@ void SimAgent::Signal() {
 
 bool SimAgent::IsFaithful() const {
   if (!is_up() || is_paused_ || is_cut_) return false;
-  // It has ended that epoch's workers by itself, and the daemon has not heard of it.
+  // The agent has ended that epoch's workers by itself, and the daemon has not heard of it.
   const rendezvous::Job* const job = daemon_.table().Find(state_->rules.hello.job_id);
   if (state_->phase == agent::Phase::kWaiting && job != nullptr &&
       job->state().phase() == rendezvous::Phase::kRunning &&
@@ -116,7 +116,7 @@ bool SimAgent::IsFaithful() const {
   return has_phase && state_->linked && state_->holds_place;
 }
 
-// The agent of today has no such event: the word of one that has.
+// Today's agent has no such event, so this sends the message of an agent that has.
 void SimAgent::BeUnfit() {
   if (stream_ == nullptr || workers_.empty()) return;
   daemon_.Say(stream_, state_->epoch, rendezvous::Leave{"health check", true});
@@ -141,7 +141,8 @@ void SimAgent::Receive(agent::Event event) {
   Drain();
 }
 
-// One after the other, as the agent's loop does: what an action causes comes behind what waits.
+// Handles events one after the other, as the agent's loop does: events that an action causes come
+// after those that wait.
 void SimAgent::Drain() {
   if (is_draining_) return;
   is_draining_ = true;

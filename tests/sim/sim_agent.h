@@ -39,7 +39,8 @@ class SimAgent {
   // ---- what happens to it ----
 
   void Start();  // REQUIRES: !is_up()
-  // The workers die with it. Its connection is closed by the kernel, unless the whole machine died.
+  // The workers die with the process. The kernel closes its connection, unless the whole machine
+  // died.
   void Crash(bool whole_machine);
   void Pause();  // the workers run on
   void Resume();
@@ -81,9 +82,9 @@ class SimAgent {
   void Do(const agent::RunHealthCheck&) { CONVENE_CHECK(false); }
   void Do(const agent::CancelHealthCheck&) { CONVENE_CHECK(false); }
   void Do(const agent::Finish& action);
-  // The process is gone, and what it started with it.
+  // The process is gone, and with it all processes that it started.
   void End();
-  // What happens to it now may keep it from its place.
+  // The present event may keep it from its place.
   void Disturb() { invariants_.OnDisturbed(incarnation_); }
   bool IsFaithful() const;
 

@@ -13,7 +13,7 @@ using rendezvous::MemberId;
 using rendezvous::Outbox;
 
 constexpr absl::Duration kMostDelay = absl::Milliseconds(200);
-// The journal's: rendezvous/attend/daemon_record.cc.
+// The journal's delay: rendezvous/attend/daemon_record.cc.
 constexpr absl::Duration kLazily = absl::Seconds(1);
 constexpr absl::Duration kRetry = absl::Seconds(10);
 constexpr absl::Duration kQuickDisk = absl::Milliseconds(10);
@@ -72,11 +72,12 @@ void SimDaemon::Down(const std::shared_ptr<Stream>& stream, Happening happen) {
   });
 }
 
-// In their order, and before whatever comes after.
+// Held words go first, in their order, before any later word.
 void SimDaemon::Resume(const std::shared_ptr<Stream>& stream) {
   std::deque<Happening> held;
   held.swap(stream->held);
-  // Of a try that was given up: its connection is another one, and may be the last to get through.
+  // The Hello of a try that was given up has a connection of its own, and may be the last to
+  // arrive.
   const absl::Duration late =
       stream->agent_left ? simulation_.Upto(absl::Seconds(1)) : absl::ZeroDuration();
   for (const Happening& happen : held) {
@@ -167,7 +168,7 @@ void SimDaemon::Kill(bool whole_machine) {
   for (const auto& entry : streams) {
     const std::shared_ptr<Stream>& stream = entry.second;
     stream->daemon_left = true;
-    // Its agent hears of it when it is on the network again.
+    // The agent hears of it when it is on the network again.
     stream->held.clear();
     Down(stream, [stream] { stream->on_end(absl::UnavailableError("the daemon is gone")); });
   }
@@ -213,7 +214,7 @@ void SimDaemon::PlanTick() {
   });
 }
 
-// Sends what the daemon has to say, and does what is due.
+// Sends the daemon's messages, and does the work that is due.
 void SimDaemon::Settle(Outbox outbox) {
   for (int ticks = 0; table_->wake_at() <= Now(); ++ticks) {
     Expect(ticks < 4, "the daemon ticks without end");

@@ -22,8 +22,8 @@
 namespace convene::sim {
 
 // One stream: two ends that may learn of its end at different times, or one of them never. Each
-// direction keeps its order; how long a word takes is luck. What is under way when the stream
-// breaks is lost.
+// direction keeps its order; how long a word takes is luck. Words that are under way when the
+// stream breaks are lost.
 struct Stream {
   rendezvous::MemberId id;
   Incarnation incarnation;
@@ -33,18 +33,18 @@ struct Stream {
   bool daemon_left = false;  // the daemon has ended it, or was told of its end
   MonotonicTime up_free;     // when the last word of each direction arrives
   MonotonicTime down_free;
-  // The agent's network is cut: what TCP would send again when it is back.
+  // Words held while the agent's network is cut: TCP would send them again when it is back.
   std::function<bool()> is_cut;
   std::deque<std::function<void()>> held;
-  // Whether its agent has a place, hears, and will come back for it.
+  // Whether the stream's agent has a place, hears, and will come back for it.
   std::function<bool()> is_faithful;
   // The agent's ear.
   std::function<void(rendezvous::DaemonEvent)> on_event;
   std::function<void(absl::Status)> on_end;
 };
 
-// With a journal it does as rendezvous/attend/daemon.h says: words wait for the disk. Its clock is
-// its own, and another one after each start. Not thread-safe.
+// With a journal words wait for the disk, as in rendezvous/attend/daemon.h. The daemon has a clock
+// of its own, another one after each start. Not thread-safe.
 class SimDaemon {
  public:
   // `has_journal`: else it forgets everything when it is killed.
@@ -52,9 +52,9 @@ class SimDaemon {
 
   bool is_up() const { return is_up_; }
   bool has_journal() const { return journal_ != nullptr; }
-  // All that it ever said would survive its death.
+  // Whether everything that the daemon ever said would survive its death.
   bool is_remembered() const { return journal_ != nullptr && journal_->is_current(); }
-  // It is not there, and its machine says so.
+  // The daemon is down, and its machine refuses connections.
   bool refuses() const { return !is_up_ && !is_machine_down_; }
   // When an agent could last begin to reach it.
   MonotonicTime reachable_since() const { return reachable_since_; }
@@ -73,7 +73,7 @@ class SimDaemon {
   void Kill(bool whole_machine);
   void Start();
   void Pause(absl::Duration duration);
-  // Or no longer. REQUIRES: has_journal().
+  // The journal's disk is full, or no longer. REQUIRES: has_journal().
   void FillDisk(bool is_full);
 
  private:
@@ -87,7 +87,7 @@ class SimDaemon {
   void Settle(rendezvous::Outbox outbox);
   void Leave(const rendezvous::Outbox::Item& item);
   void PlanTick();
-  // As the threads of the real daemon: "rdzv-journal" is one that writes, or waits.
+  // Acts as the real daemon's thread "rdzv-journal", which writes or waits.
   void PlanWrite();
   void EndWrite(int64_t change);
   MonotonicTime Now() const { return simulation_.now() + clock_ahead_; }

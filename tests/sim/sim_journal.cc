@@ -58,7 +58,7 @@ void SimJournal::BeginWrite(const rendezvous::RecordChanges& changes) {
     });
   }
   journal_->Append(changes).IgnoreError();
-  // What was on the disk before is gone already; the daemon hears of it at the end.
+  // The rewrite has already lost the old content; the daemon hears of it at the end.
   if (!journal_->is_current()) is_current_ = false;
 }
 
@@ -72,7 +72,7 @@ void SimJournal::Crash() {
   if (std::exchange(is_writing_, false)) LeaveTorn();
 }
 
-// Any part of the write that was under way.
+// Leaves any part of the write that was under way.
 void SimJournal::LeaveTorn() {
   std::string after = ContentOf(path());
   const bool is_appended = absl::StartsWith(after, before_);

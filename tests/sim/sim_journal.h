@@ -18,7 +18,7 @@ class SimJournal {
  public:
   explicit SimJournal(Simulation* simulation) : simulation_(*simulation) {}
 
-  // What a daemon that starts now remembers.
+  // The records that a daemon that starts now finds.
   std::vector<rendezvous::JobRecord> Open();
   // The write is on the disk, or refused, when it ends; a crash before leaves any part of it.
   void BeginWrite(const rendezvous::RecordChanges& changes);
@@ -28,7 +28,7 @@ class SimJournal {
 
   // From now on writes fail at some point, or no longer.
   void set_is_full(bool is_full) { is_full_ = is_full; }
-  // Whether what has been written is all that was to be, as of the last EndWrite().
+  // Whether everything that had to be written is on the disk, as of the last EndWrite().
   bool is_current() const { return is_current_; }
   bool is_writing() const { return is_writing_; }
 

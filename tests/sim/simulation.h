@@ -1,4 +1,4 @@
-// Virtual time, luck and a memory of what happened: the ground the simulated world stands on.
+// Virtual time, luck and a log of events for the simulated world.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ inline void Expect(bool condition, const std::string& what) {
   if (!condition) throw std::runtime_error(what);
 }
 
-// Events in the order of their times; those of one time in the order they were planned. Everything
-// that happens in a world is decided by its seed. Not thread-safe.
+// Runs events in the order of their times; events of one time run in the order they were planned.
+// The seed decides everything that happens in a world. Not thread-safe.
 class Simulation {
  public:
   static constexpr size_t kRemembered = 80;  // lines
@@ -40,7 +40,7 @@ class Simulation {
   void After(absl::Duration wait, std::function<void()> happen) {
     At(now_ + wait, std::move(happen));
   }
-  // Whether anything was left to happen.
+  // Runs the next event; false when there is none.
   bool RunOne() {
     if (queue_.empty()) return false;
     const Entry entry = queue_.top();

@@ -10,9 +10,9 @@ namespace convene::sim {
 namespace {
 
 constexpr absl::Duration kFaults = absl::Seconds(90);
-// Then each agent has its answer within the job's join timeout and this: a stop that has begun, an
-// epoch's work, the longest back-off of epochs in vain, and what the agents take to find the daemon
-// again.
+// Without faults each agent has its answer within the job's join timeout and this time, which
+// covers a stop that has begun, an epoch's work, the longest back-off of epochs in vain, and the
+// agents' search for the daemon.
 constexpr absl::Duration kPatience = absl::Seconds(150);
 constexpr absl::Duration kBetweenFaults = absl::Milliseconds(1500);
 // Beyond every lease: by then every agent is back, or given up.
@@ -34,8 +34,7 @@ agent::Rules World::DrawRules(int number) {
   agent::Rules rules;
   rules.endpoint = "sim:1";
   rendezvous::Hello& hello = rules.hello;
-  // Every second run has the times that a person gets who asks for none; in the others more
-  // happens.
+  // Every second run has the default times; in the others more happens.
   if (simulation_.Chance(0.5)) {
     rules.connect_timeout = absl::Seconds(20);
     rules.stop_graces = {absl::Seconds(1), absl::Seconds(2), absl::Seconds(1)};
@@ -43,7 +42,7 @@ agent::Rules World::DrawRules(int number) {
     rules.kill_patience = absl::Seconds(5);
     hello.lease = absl::Seconds(2);
   }
-  // Also one that is shorter than the graces.
+  // A join timeout may also be shorter than the graces.
   if (simulation_.Chance(0.5)) hello.join_timeout = absl::Seconds(8);
   hello.job_id = absl::StrCat("run", number);
   hello.nodes_max = simulation_.Between(1, 6);

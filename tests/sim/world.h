@@ -20,7 +20,7 @@ class World {
   // `simulation` outlives it.
   explicit World(Simulation* simulation);
 
-  // To the end. A broken promise throws.
+  // Runs the world to its end. A broken promise throws.
   void Run();
 
  private:
@@ -29,10 +29,11 @@ class World {
   void PlanFault();
   void Fault();
   void HurtDaemon();
-  // And starts it again. At times nothing else breaks meanwhile: then no worker may be restarted.
+  // Kills the daemon and starts it again. At times nothing else breaks meanwhile: then no worker
+  // may be restarted.
   void KillDaemon();
   void Hurt(SimAgent& agent);
-  // Those that ended or crashed come back after a while.
+  // Starts agents that ended or crashed again after a while.
   void Supervise(SimAgent& agent);
   void Calm();
   bool IsOver() const;

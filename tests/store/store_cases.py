@@ -1,4 +1,4 @@
-"""What an unmodified PyTorch client expects of a TCPStore server, whoever wrote it.
+"""The expectations of an unmodified PyTorch client of any TCPStore server.
 
 usage: store_cases.py PORT    (in an environment with PyTorch; torch_store_test.py starts it, against our server and PyTorch's own)
 """

@@ -12,7 +12,7 @@ STORE_MAIN = "rendezvous/store/store_main"
 HERE = os.path.dirname(os.path.abspath(__file__))
 CASES = os.path.join(HERE, "store_cases.py")
 WORKER = os.path.join(HERE, "gloo_worker.py")
-# Prints its port, serves until its standard input ends: as store_main does.
+# As store_main does, it prints its port and serves until its standard input ends.
 TORCH_SERVER = """
 import sys
 from torch.distributed import TCPStore
@@ -22,7 +22,7 @@ sys.stdin.read()
 """
 
 
-# Where its libraries are; no warnings among the output; no pool of threads for each of a dozen processes.
+# The place of PyTorch's libraries; no warnings among the output; no pool of threads for each of a dozen processes.
 ENVIRONMENT = {"LD_LIBRARY_PATH": torch_environment.torch_environment()["LD_LIBRARY_PATH"],
                "TORCH_CPP_LOG_LEVEL": "ERROR", "OMP_NUM_THREADS": "1"}
 

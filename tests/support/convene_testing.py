@@ -1,4 +1,4 @@
-"""What the end-to-end tests share: starting programs, waiting with deadlines, and proof that nothing is left running."""
+"""Shared by the end-to-end tests: starting programs, waiting with deadlines, and proof that nothing is left running."""
 
 import glob
 import json
@@ -86,7 +86,7 @@ def processes_with(marker):
 
 
 def environment_of(pid):
-    """Of a process that has ended meanwhile: nothing."""
+    """A process's environment; {} for a process that has ended meanwhile."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as f:
             pairs = (entry.split(b"=", 1) for entry in f.read().split(b"\0") if b"=" in entry)

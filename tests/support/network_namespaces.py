@@ -33,7 +33,7 @@ _ANY = "any"
 
 
 class NoNamespaces(Exception):
-    """Why this machine has none for us."""
+    """This machine gives us no network namespaces; the text says why."""
 
 
 def _ip(*arguments):
@@ -61,7 +61,7 @@ class Host:
         _ip("-n", self.namespace, *arguments)
 
     def interface_down(self):
-        """The host sees it: every send fails at once."""
+        """Takes the link down. The host sees it: every send fails at once."""
         self.ip("link", "set", self.device, "down")
 
     def interface_up(self):
@@ -99,7 +99,7 @@ class Host:
 
 
 def _sweep():
-    """What tests that were killed left behind."""
+    """Removes the remains of tests that were killed."""
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
     for line in listed.splitlines():
         match = re.match(_PREFIX + r"(\d+)-\S+", line)
@@ -153,12 +153,12 @@ class Network:
         os.close(self._woken)
 
     def cut(self, host):
-        """Nothing gets in or out any more, and nobody is told."""
+        """Cuts the host off: no packet gets in or out any more, and no end is told."""
         with self._lock:
             self._cut |= {(host.name, _ANY), (_ANY, host.name)}
 
     def cut_one_way(self, source, target):
-        """What `source` says to `target` is lost; what `target` says arrives."""
+        """Packets from `source` to `target` are lost; packets from `target` arrive."""
         with self._lock:
             self._cut.add((source.name, target.name))
 

@@ -18,7 +18,7 @@ import subprocess
 import sys
 from typing import Dict
 
-# Not $HOME: Bazel gives tests another one.
+# The folder is not $HOME, because Bazel gives tests another one.
 CACHE = os.path.join(pwd.getpwuid(os.getuid()).pw_dir, '.cache/convene')
 VENV = os.path.join(CACHE, 'venv')
 PYTHON = os.path.join(VENV, 'bin/python')

@@ -1,4 +1,4 @@
-"""What tests of unmodified PyTorch programs share: the environment they need, or the word that they are skipped."""
+"""Shared by tests of unmodified PyTorch programs: their environment, or the line that says why they are skipped."""
 
 import os
 import unittest

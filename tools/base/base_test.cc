@@ -83,7 +83,7 @@ TEST_CASE("exit codes follow the table") {
   CHECK_THAT(ExitCodeTable(), Catch::Contains("75") && Catch::Contains("128+n"));
 }
 
-// Of what `body` returned, or of how it ended before, in a process of its own.
+// Runs `body` in a process of its own; returns the exit code.
 int ExitCodeOf(const std::function<int()>& body) {
   const pid_t pid = fork();
   REQUIRE(pid >= 0);

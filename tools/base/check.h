@@ -1,5 +1,4 @@
-// CONVENE_CHECK: for our own broken invariants, never for what a network, disk, child or user can
-// do.
+// CONVENE_CHECK: for our own broken invariants, never for faults of a network, disk, child or user.
 #pragma once
 
 namespace convene::internal {

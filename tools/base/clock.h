@@ -1,5 +1,4 @@
-// Time as a value. Pure code takes a MonotonicTime; edges hold a Clock, so that tests decide what
-// time it is.
+// Time as a value. Pure code takes a MonotonicTime; edges hold a Clock, so that tests set the time.
 #pragma once
 
 #include <compare>

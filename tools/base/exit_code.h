@@ -28,7 +28,7 @@ int ExitCodeForSignal(int signal_number);
 // kTrainingFailed.
 ExitCode ExitCodeForStatus(const absl::Status& status);
 
-// What a program's main() returns after `body`. An exception that nobody caught becomes a line on
+// Runs `body` and returns main()'s exit code. An exception that nothing caught becomes a line on
 // stderr: kUnfitNode where memory or threads ran out, else kInternal.
 int ExitCodeOfMain(const char* program, const std::function<int()>& body);
 

@@ -11,7 +11,7 @@
 namespace convene {
 namespace {
 
-// All that the signal's handler uses; set before the timer is.
+// The data that the signal's handler uses; set before the timer.
 struct LastWords {
   std::string text;
   int exit_code = 0;
@@ -24,7 +24,7 @@ LastWords& Words() {
 }
 
 void LeaveNow(int /*signal*/) {
-  // Only where there is room: nobody may be reading.
+  // Written only where there is room, since the reader may stand still.
   pollfd room = {STDERR_FILENO, POLLOUT, 0};
   if (poll(&room, 1, 0) == 1 && (room.revents & POLLOUT) != 0) {
     (void)!write(STDERR_FILENO, Words().text.data(), Words().text.size());
@@ -42,7 +42,7 @@ void SetTimer(absl::Duration duration) {
 
 ExitDeadline::ExitDeadline(absl::Duration patience, int exit_code, const std::string& text) {
   CONVENE_CHECK(!Words().armed);
-  // As much as a pipe that has any room takes at once.
+  // At most as many bytes as a pipe with any room takes at once.
   Words() = LastWords{text.substr(0, PIPE_BUF - 1) + "\n", exit_code, true};
   struct sigaction action = {};
   action.sa_handler = &LeaveNow;

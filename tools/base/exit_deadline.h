@@ -1,4 +1,4 @@
-// An end that comes for sure, even when a library hangs on its way out.
+// Ends the process for sure, even when a library hangs on its way out.
 #pragma once
 
 #include <string>

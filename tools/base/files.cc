@@ -105,8 +105,8 @@ absl::Status WriteFileAtomic(const std::string& path, absl::string_view content)
   if (const int error = FileFault(FileOp::kOpen, temporary)) {
     return ErrnoStatus(error, absl::StrCat("create ", temporary));
   }
-  // What an earlier process of this number left. In a folder that everybody may write to, the name
-  // can be guessed: whatever stands there, a link above all, is not written through.
+  // Removes the file of an earlier process of this number. In a folder that everybody may write to,
+  // the name can be guessed: a file or link that stands there is not written through.
   unlink(temporary.c_str());
   UniqueFd fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
   if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("create ", temporary));

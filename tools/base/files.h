@@ -47,7 +47,7 @@ absl::Status RemoveTree(const std::string& path);
 // The part before the last '/', "." when there is none.
 std::string ParentDirectory(const std::string& path);
 
-// Which call a test wants to fail.
+// The calls that a test can make fail.
 enum class FileOp { kOpen, kWrite, kSync, kRename };
 
 // While it lives, `hook` is asked before every call of the kinds above and may return the error to

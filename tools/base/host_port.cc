@@ -18,7 +18,7 @@ absl::Status Wrong(absl::string_view text, absl::string_view what) {
       absl::StrCat("\"", text, "\" ", what, "; write HOST:PORT, such as node0:29400"));
 }
 
-// The text in its two parts; no port: none was written.
+// The text's two parts; without a port when the text has none.
 struct Parts {
   absl::string_view host;
   std::optional<absl::string_view> port;

@@ -18,7 +18,7 @@ struct HostPort {
 
 // "host:port", "[v6]:port"; with a `default_port` also "host", "v6" and "[v6]". InvalidArgument,
 // with the text and what is wrong with it, for anything else and for a port that is not in
-// `least_port`..65535 (0 is "any free one", for those who listen).
+// `least_port`..65535 (0 is "any free one", for listeners).
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view text, std::optional<int> default_port,
                                        int least_port = 1);
 

@@ -30,7 +30,7 @@ void OpenStandardDescriptors() {
   if (fd > STDERR_FILENO) close(fd);
 }
 
-// How long a line waits, and how long the last ones do.
+// How long a line waits for the reader, and how long the last lines do.
 constexpr absl::Duration kPatience = absl::Milliseconds(200);
 constexpr absl::Duration kLastPatience = absl::Seconds(5);
 

@@ -5,7 +5,7 @@
 
 namespace convene {
 
-// When nobody reads stderr.
+// Whether log lines wait when nothing reads stderr.
 enum class LogReader {
   kIsAwaited,     // the line is written when the reader goes on: for a worker, whose reader is ours
   kIsNotAwaited,  // the program goes on at once (patient_log.h): for what others rely on
@@ -16,7 +16,7 @@ enum class LogReader {
 // level keeps info and says so. Call once, from main, before the first thread.
 void InitLogging(const std::string& program, LogReader reader);
 
-// For the last words: gives a reader that is slow 5 s more.
+// Call it before the program's end: gives a slow reader 5 s more.
 void FlushLog();
 
 // This machine's host name as gethostname gives it ("localhost" when it has none).

@@ -51,7 +51,7 @@ bool PatientLog::WritePending() {
     } else if (errno == EAGAIN) {
       break;
     } else if (errno != EINTR) {
-      done = pending_.size();  // Nobody reads any more, or the disk is full.
+      done = pending_.size();  // The reader is gone, or the disk is full.
     }
   }
   pending_.erase(0, done);

@@ -22,13 +22,13 @@ class PatientLog {
   PatientLog(int fd, absl::Duration patience) : output_(fd), patience_(patience) {}
 
   // `line` with its end. It is written, or waits for the next call, or is dropped when kMostPending
-  // wait already; a line tells how many were.
+  // wait already; a line in the log then tells how many were dropped.
   void Add(absl::string_view line);
-  // Writes what waits; gives up when the reader takes nothing for `patience`.
+  // Writes the waiting lines; gives up when the reader takes nothing for `patience`.
   void Flush(absl::Duration patience);
 
  private:
-  // Whether nothing waits any more.
+  // Writes waiting lines; true when none is left.
   bool WritePending();
   void TellDropped();
 

@@ -59,10 +59,11 @@ TEST_CASE_METHOD(Fixture, "a reader that stands still costs one wait and, later,
   if (is_socket) UseSocket();
   PatientLog log(write_end.get(), kShort);
   const std::string line = std::string(99, 'x') + "\n";
-  // More than a pipe or a socket takes, and than is kept.
+  // More lines than a pipe or a socket takes and PatientLog keeps.
   constexpr int kLines = 20'000;
   for (int i = 0; i < kLines; ++i) log.Add(line);
-  CHECK((fcntl(write_end.get(), F_GETFL) & O_NONBLOCK) == 0);  // Others share it.
+  CHECK((fcntl(write_end.get(), F_GETFL) & O_NONBLOCK) ==
+        0);  // Other processes share the descriptor.
   std::string text;
   const auto read_until = [&](const std::string& wanted) {
     for (int i = 0; i < 100 && text.find(wanted) == std::string::npos; ++i) {

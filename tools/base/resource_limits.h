@@ -1,5 +1,5 @@
-// The limits that the kernel sets this process, read before it meets them: libraries that run out
-// of descriptors or threads in the middle abort or wait for ever.
+// Checks the kernel's limits for this process in advance: libraries that run out of descriptors or
+// threads in the middle of their work abort or wait for ever.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@ namespace convene {
 // possible. REQUIRES: least <= wanted.
 absl::Status EnsureOpenFiles(int64_t least, int64_t wanted);
 
-// Starts `count` threads at once and ends them again, after it has seen room for what they map:
-// stacks, and 64 MiB of malloc's for each. InvalidArgument when that does not fit into this
+// Starts `count` threads at once and ends them again, after a check that the memory they map has
+// room: a stack and 64 MiB of malloc's for each. InvalidArgument when that does not fit into this
 // process's address space (`ulimit -v`), ResourceExhausted when the node has no room for them; the
-// text says what to raise.
+// text names the limit to raise.
 absl::Status CheckThreads(int count);
 
 }  // namespace convene

@@ -13,7 +13,7 @@ namespace convene {
 // terminal of another user, which cannot be opened again.
 class SharedOutput {
  public:
-  // Does not take `fd`, which stays open as long as this lives.
+  // Does not own `fd`, which stays open as long as this object lives.
   explicit SharedOutput(int fd);
 
   int fd() const { return fd_; }  // to poll; not always the constructor's
@@ -23,8 +23,8 @@ class SharedOutput {
   ssize_t Write(absl::string_view bytes) const;
 
  private:
-  // The same pipe or terminal: O_NONBLOCK on the descriptor itself would also change it for the
-  // shell and everyone else who shares it. Opened again it is a description of our own.
+  // The same pipe or terminal, opened again: O_NONBLOCK on the descriptor itself would also change
+  // it for the shell and every other process that shares it.
   UniqueFd reopened_;
   int fd_;
   bool is_open_ = false;

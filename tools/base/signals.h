@@ -11,13 +11,14 @@ namespace convene {
 
 sigset_t SignalSet(const std::vector<int>& signals);
 
-// From here on they wait for whoever asks for them. Before the first thread: threads inherit it.
+// Blocks the signals for this thread: they stay pending until the process takes them. Call it
+// before the first thread starts, since threads inherit it.
 void BlockSignals(const std::vector<int>& signals);
 
-// Blocks them; the descriptor (signalfd(2), non-blocking) is readable when one has come.
+// Blocks the signals; the descriptor (signalfd(2), non-blocking) is readable when one has come.
 UniqueFd TakeSignals(const std::vector<int>& signals);
 
-// Whoever started this process had it ignore the signal, as nohup does SIGHUP.
+// Whether this process was started with the signal ignored, as nohup does with SIGHUP.
 bool IsIgnored(int signal);
 
 }  // namespace convene

@@ -1,8 +1,7 @@
 // PURE. Whether a signal that asks this process to end is news: the agent and its workers judge by
 // the same rule, so that together they see one request, whoever sends it and how often.
 //
-// These senders repeat a request, and want nothing more by it than the checkpoint that the first
-// one began:
+// These senders repeat a request, and want only the checkpoint that the first signal began:
 //
 //   Slurm, proctrack/linuxproc   TERM to every process of the step, workers too; the agent passes
 //                                its own on to the workers on top
@@ -11,9 +10,9 @@
 //   timeout(1), mpirun, kill 0   the same signal to a process and to its group; INT, then TERM
 //   a key held down              INT every 30 ms
 //
-// A sender that does not want to wait any more follows with KILL, which needs no rule. A person at
-// a terminal has no key for KILL: there a second Ctrl-C (or Ctrl-\) means "at once". No process can
-// forge it: for a key the kernel sets si_code to SI_KERNEL, and it lets no process send that.
+// A sender that does not want to wait any longer follows with KILL, which needs no rule. A person
+// at a terminal has no key for KILL: there a second Ctrl-C (or Ctrl-\) means "at once". No process
+// can forge it: for a key the kernel sets si_code to SI_KERNEL, and it lets no process send that.
 #pragma once
 
 #include <sys/signalfd.h>
@@ -48,8 +47,8 @@ class StopRequest {
     std::string why;  // "SIGTERM received from pid 812"
   };
 
-  // From the first Ctrl-C to one that means "at once": longer than a key is held down, or pressed
-  // twice by a nervous hand.
+  // The time from the first Ctrl-C to one that means "at once": longer than a key is held down, or
+  // pressed twice by a nervous hand.
   static constexpr absl::Duration kClearlyLater = absl::Seconds(1);
 
   Decision Hear(const ReceivedSignal& signal, MonotonicTime now);

@@ -46,11 +46,11 @@ std::string Story(const std::vector<Heard>& signals) {
 }
 
 TEST_CASE("TERM is one request, whoever repeats it and however late") {
-  // A worker under Slurm's linuxproc: a time limit's two, and the agent's in between.
+  // A worker under Slurm's linuxproc: the two signals of a time limit, and the agent's in between.
   CHECK(Story({{0, From(kSlurmstepd, SIGTERM)},
                {1, From(kAgent, SIGTERM)},
                {15, From(kSlurmstepd, SIGTERM)}}) == "stop echo echo");
-  // A preemption: once more as the grace ends, twice.
+  // A preemption: TERM, and two more as the grace ends.
   CHECK(Story({{0, From(kSlurmstepd, SIGTERM)},
                {15'000, From(kSlurmstepd, SIGTERM)},
                {15'004, From(kSlurmstepd, SIGTERM)}}) == "stop echo echo");
@@ -61,7 +61,7 @@ TEST_CASE("TERM is one request, whoever repeats it and however late") {
 
 TEST_CASE("INT that a process sends is no key, also when a group gets it twice") {
   CHECK(Story({{0, From(kAgent, SIGINT)}, {2'000, From(kAgent, SIGINT)}}) == "stop echo");
-  // A key, and a wrapper that passes the same on.
+  // A key, and a wrapper that passes the same signal on.
   CHECK(Story({{0, Key(SIGINT)}, {3, From(77, SIGINT)}, {1'500, From(77, SIGINT)}}) ==
         "stop echo echo");
   CHECK(Story({{0, From(77, SIGINT)}, {10'000, From(77, SIGTERM)}}) == "stop echo");

@@ -17,8 +17,8 @@ std::string ClosestMatch(absl::string_view word, const std::vector<std::string>&
 std::string JoinCapped(const std::vector<std::string>& items, size_t limit);
 
 // At most `longest` bytes of `text`, cut between two characters; each byte that is not UTF-8
-// becomes '?'. For text from outside on its way to a terminal, or into a protobuf string, which
-// takes nothing else: a message with another byte in it does not arrive.
+// becomes '?'. For text from outside that goes to a terminal or into a protobuf string: a message
+// with another byte in a string does not arrive.
 std::string Utf8(absl::string_view text, size_t longest = absl::string_view::npos);
 
 // "1.5 GiB", "312 KiB", "7 B".

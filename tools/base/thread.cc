@@ -16,7 +16,7 @@
 namespace convene {
 namespace {
 
-// Null in production.
+// Null but in tests.
 std::atomic<const std::string*> g_fault{nullptr};
 
 absl::Status NoThread(const std::string& name, int error) {

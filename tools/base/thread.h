@@ -16,8 +16,8 @@ namespace convene {
 class Thread {
  public:
   Thread() = default;
-  // ResourceExhausted when the system has no thread left; the text names the thread and what to
-  // raise.
+  // ResourceExhausted when the system has no thread left; the text names the thread and the limits
+  // to raise.
   static absl::StatusOr<Thread> Start(const std::string& name, std::function<void()> body);
   // For a thread without which the process cannot go on: when it cannot be started, that text goes
   // to stderr and the process ends with exit code 71 (no destructors, no exit handlers).
@@ -36,7 +36,7 @@ class Thread {
 };
 
 // While it lives, no thread of this name can be started. Tests only; one at a time; a process that
-// is forked meanwhile has it too.
+// is forked meanwhile has the fault too.
 class ScopedThreadFault {
  public:
   explicit ScopedThreadFault(const std::string& name);

@@ -4,7 +4,7 @@ _BUILD = """
 cc_library(
     name = "cudnn_frontend",
     hdrs = glob(["include/**"]),
-    # As system headers: their warnings are not ours to mend.
+    # These count as system headers: we cannot mend their warnings.
     includes = ["include"],
     visibility = ["//visibility:public"],
     deps = [

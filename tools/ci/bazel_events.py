@@ -12,16 +12,17 @@ _SOME_FAILED = re.compile(r'^test cases:\s*(\d+).*?(\d+) failed', re.M)
 # Catch2 v2 cannot skip: a test case that cannot run here prints this line and returns.
 _SKIPPED = re.compile(r'^SKIPPED: .*', re.M)
 _CATCH2_FAILURE = re.compile(r'^\S+:\d+: FAILED:.*(?:\n(?![-=.]{3,}|\S+:\d+: FAILED:).*){0,8}', re.M)
-# Python's unittest: its closing lines, what a case that skips says (with verbosity=2), and the report of one that failed.
+# Python's unittest: its closing lines, the line of a case that skips (with verbosity=2), and the report of one that
+# failed.
 _UNITTEST_RAN = re.compile(r'^Ran (\d+) tests? in .*\n\n(OK|FAILED)(?: \((.*)\))?$', re.M)
 _UNITTEST_SKIPPED = re.compile(r"^(?:.* )?\.\.\. skipped ['\"](?:SKIPPED: )?(.*)['\"]$", re.M)
-# To the next report or the closing lines; the test's own words are in between.
+# The pattern ends at the next report or the closing lines; the test's own output is in between.
 _UNITTEST_FAILURE = re.compile(r'^={70}\n(?:FAIL|ERROR): (.+)\n-{70}\n((?:.*\n)*?)(?=\n(?:={70}|-{70})$)', re.M)
 _UNITTEST_CAUSE = re.compile(r'^\w[\w.]*(?:Error|Exception|Expired|Interrupt)\b.*', re.M | re.S)
 _FAILURES_MAX = 5  # of one binary
 _FAILURE_TEXT_MAX = 1200
 _LINE_MAX = 240
-# Of a long output, the lines that say why: our own log's errors, exceptions, what a dying program says.
+# The lines of a long output that say why: errors of our own log, exceptions, the last words of a dying program.
 _TELLING = re.compile(r'\b(?:error|warning|fatal|what\(\)|\w*(?:Error|Exception)): |Fatal Python|terminate called|'
                       r'\b(?:killed|aborted|signal|SIG[A-Z]{3,})\b', re.I)
 # A compiler's, a linker's and clang-tidy's words; the line of a finding of ours; Bazel's own. The first kind that a command printed says why it failed.
@@ -34,11 +35,11 @@ class TestResult(NamedTuple):
     passed: int
     failed: int
     skipped: List[str]  # the SKIPPED lines
-    failures: List[str]  # what failed and why, a line each
+    failures: List[str]  # each failed case and its reason, a line each
 
 
 def failures(output: str) -> List[str]:
-    """What failed and why, a line each; of a binary that says neither, the last lines of its output."""
+    """Each failed case and its reason, a line each; for a binary that names neither, the last lines of its output."""
     found = [f'{name}: {_cause(report)}' for name, report in _UNITTEST_FAILURE.findall(output)]
     found = found or _CATCH2_FAILURE.findall(output)
     if not found:
@@ -64,14 +65,14 @@ def _shorter(line: str) -> str:
 
 
 def _cause(report: str) -> str:
-    """Of a traceback: where in the test, and the exception with its whole message."""
+    """The place in the test from a traceback, and the exception with its whole message."""
     lines = re.findall(r'^  File ".*?([^/"]+_test\.py)", line (\d+)', report, re.M)
     cause = _UNITTEST_CAUSE.search(report)
     return ''.join([*(f'{file}:{line}: ' for file, line in lines), cause.group(0) if cause else report])
 
 
 def _one_line(text: str) -> str:
-    """The whole text if it is short; else its first and last line and, as far as there is room, those that say why, in their order."""
+    """The whole text if it is short; else its first and last line and, as far as there is room, the lines that say why, in their order."""
     lines = [part.strip() for part in text.splitlines() if part.strip()]
     if len(' | '.join(lines)) <= _FAILURE_TEXT_MAX:
         return ' | '.join(lines)

@@ -1,6 +1,6 @@
-"""What a change is: the files that differ from what landed, and whether files are the ones that passed before.
+"""Finds a change: the files that differ from the landed commit, and whether files are the same as in an earlier pass.
 
-What landed last is known where a branch named origin/main or main is an ancestor of what stands here: in a person's clone. A clone that CI makes may
+The landed commit is known where a branch named origin/main or main is an ancestor of the checkout: in a person's clone. A clone that CI makes may
 have none, or may call the change itself main: then nothing is known of the change, and a caller must take the careful way.
 """
 
@@ -14,13 +14,13 @@ LANDED_BRANCHES = ['origin/main', 'main']
 
 
 class Tree:
-    """A git checkout, as it lies there: what is not committed counts."""
+    """A git checkout, with its uncommitted changes."""
 
     def __init__(self, root: str = ROOT):
         self.root = root
 
     def git(self, *arguments: str) -> Optional[str]:
-        """What git printed; None where it refused, for example because there is no such branch."""
+        """The output of git; None where it refused, for example because there is no such branch."""
         done = subprocess.run(['git', *arguments], cwd=self.root, check=False, capture_output=True, text=True)
         return done.stdout if done.returncode == 0 else None
 
@@ -48,7 +48,7 @@ class Tree:
         return list(dict.fromkeys(path.strip() for text in listed if text for path in text.split('\0') if path.strip()))
 
     def fingerprint(self, paths: Iterable[str], *more: str) -> str:
-        """The same for the same files with the same bytes, in every clone. `more`: what else must be the same, such as a compiler's version."""
+        """A hash, equal for the same files with the same bytes, in every clone. `more`: other facts that must be the same, such as a compiler's version."""
         listed = self.git('ls-files', '-z', '--cached', '--others', '--exclude-standard', '--', *paths) or ''
         digest = hashlib.sha256('\0'.join(more).encode())
         for path in sorted(set(filter(None, listed.split('\0')))):
@@ -60,5 +60,5 @@ class Tree:
 
 
 def below(paths: Iterable[str], folders: Iterable[str]) -> List[str]:
-    """Those of `paths` that are one of `folders`, or lie in one."""
+    """The paths that are one of `folders`, or lie in one."""
     return [path for path in paths if any(path == folder or path.startswith(folder + '/') for folder in folders)]

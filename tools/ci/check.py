@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The parts of tools/check, in order; each says what it took, and the end lists what failed.
+"""The parts of tools/check, in order; each prints its time, and the end lists the failures.
 
 A part goes on after another failed, so that one run shows everything. Counted: each test case (Catch2, unittest), and each
 part that is no test run. Logs: ~/.cache/convene/check/<checkout>/<part>.log.
@@ -26,8 +26,8 @@ TOTAL_LIMIT_SECONDS = 80 * 60  # CI stops us after 90 minutes; better to end wit
 # No cursor movements in a log; a line every 20 s shows that it lives.
 BAZEL_OUTPUT = ['--curses=no', '--color=no', '--show_progress_rate_limit=20', '--noshow_loading_progress', '--keep_going']
 
-# Worth another build: where bytes from outside, raw memory and processes are for ASan; where threads of our own meet for TSan. gRPC's
-# own threads are left out there: Debian's library is not instrumented, and what it orders TSan does not see.
+# Folders that are worth another build: for ASan, code with bytes from outside, raw memory and processes; for TSan, code with threads
+# of our own. gRPC's own threads are left out there: Debian's library is not instrumented, so TSan does not see its locks.
 SANITIZED = {
     'asan': ['tools/base', 'rendezvous/attend', 'rendezvous/client', 'rendezvous/logs', 'rendezvous/server', 'rendezvous/store',
              'rendezvous/web', 'rendezvous/wire', 'agent', 'launcher', 'tests/fuzz', 'worker_runtime/checkpoint', 'worker_runtime/comm',
@@ -40,7 +40,7 @@ NVCC = '/usr/local/cuda/bin/nvcc'
 
 
 class Counts:
-    """What the last line and the exit status come from."""
+    """The counts behind the last line and the exit status."""
 
     def __init__(self) -> None:
         self.passed = self.failed = 0
@@ -207,8 +207,8 @@ def part_test(run: Run) -> None:
 
 
 def part_clang(run: Run) -> None:
-    # Only the front end's opinion is wanted (thread safety, layering, clang's warnings): nothing is optimised, and nothing linked. The
-    # part asan compiles its folders by clang as well.
+    # Only clang's warnings are wanted (thread safety, layering and others): nothing is optimised, and nothing linked. The part asan
+    # compiles its folders by clang as well.
     run.bazel_build('--config=clang', '--output_groups=compilation_outputs', '--', '//...',
                     *without(sanitized_folders('asan')))
 
@@ -222,7 +222,7 @@ def sanitize(run: Run, config: str) -> None:
 
 
 def part_asan(run: Run) -> None:
-    # The part clang leaves these folders out: what no test there links is compiled here all the same.
+    # The part clang leaves these folders out, so targets that no test links are compiled here.
     run.bazel_build('--config=asan', '--output_groups=compilation_outputs', '--', *sanitized_folders('asan'))
     sanitize(run, 'asan')
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What tools/check decides to leave out. tools/check runs it."""
+"""The parts that tools/check decides to leave out. tools/check runs it."""
 
 import argparse
 import os

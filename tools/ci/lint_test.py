@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Which files tools/ci/lint looks at. tools/check runs it."""
+"""The choice of files by tools/ci/lint. tools/check runs it."""
 
 import importlib.machinery
 import importlib.util

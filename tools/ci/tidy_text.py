@@ -1,4 +1,4 @@
-"""What tools/ci/tidy needs to know about the text of a C++ file: code without comments, and its functions."""
+"""Reads the text of a C++ file for tools/ci/tidy: code without comments, and its functions."""
 
 import re
 from typing import Iterator, NamedTuple
@@ -56,7 +56,7 @@ def _without_template(header: str) -> str:
 
 
 def _kind(header: str) -> str:
-    """What the brace after `header` opens: 'scope' (go on looking inside), 'function' or 'other'."""
+    """The kind of the brace after `header`: 'scope' (go on looking inside), 'function' or 'other'."""
     header = _without_template(_ACCESS.sub('', header))
     if _SCOPE.match(header):
         return 'scope'

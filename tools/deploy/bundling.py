@@ -1,4 +1,4 @@
-"""What goes into a bundle, decided from names and from what readelf and bazel print. No side effects."""
+"""Decides which files go into a bundle, from names and from the output of readelf and bazel. No side effects."""
 
 import re
 from typing import Dict, Iterable, List, NamedTuple, Tuple
@@ -7,8 +7,9 @@ from typing import Dict, Iterable, List, NamedTuple, Tuple
 C_LIBRARY = re.compile(r'^(libc|libm|libdl|librt|libpthread|libresolv|libutil|libnsl|libanl|libBrokenLocale|ld-linux[\w-]*)\.so[.\d]*$')
 # The driver's and the toolkit's belong to the node too: they are gigabytes, and fit its driver.
 CUDA = re.compile(r'^lib(cuda|cudart|cublas|cublasLt|cudnn\w*|nccl|nvrtc[\w.-]*|nvJitLink|nvidia-ml|cupti)\.so[.\d]*$')
-# Ours are only for nodes that have none. NCCL loads the node's verbs library by name, and the node's drivers fit it alone: Gloo, which
-# links it too, must take the same one. The node's libstdc++ suits its C library, and whatever else of the node comes into the process.
+# The bundle's copies are only for nodes that have none. NCCL loads the node's verbs library by name, and the node's drivers fit it
+# alone: Gloo, which links it too, must take the same one. The node's libstdc++ suits its C library, and whatever else of the node
+# comes into the process.
 OF_THE_NODE_IF_THERE = re.compile(r'^lib(ibverbs|nl-3|nl-route-3|stdc\+\+|gcc_s|gomp)\.so[.\d]*$')
 # No program names it: cuDNN loads it to compile its fused kernels, attention's for example.
 LOADED_BY = {'libcudnn.so.9': 'libnvrtc.so.13'}
@@ -73,7 +74,7 @@ def run_path(kind: str, library: str = '') -> str:
 
 
 def cuda_libraries(elves: Iterable[Elf]) -> List[str]:
-    """What the node must have of CUDA, without the driver."""
+    """CUDA's libraries that the node must have, without the driver."""
     named = {name for elf in elves for name in elf.needed if CUDA.match(name) and not name.startswith('libcuda.')}
     return sorted(named | {LOADED_BY[name] for name in named if name in LOADED_BY})
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What tools/deploy/bundle packs, from samples of what the tools print. tools/check runs it."""
+"""The contents of a bundle (tools/deploy/bundle), from samples of the tools' output. tools/check runs it."""
 
 import importlib.machinery
 import importlib.util

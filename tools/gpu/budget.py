@@ -1,4 +1,4 @@
-"""A call's time: whatever is next gets a share of what is left, by weight, and at least its floor."""
+"""A call's time: the next item gets a share of the time left, by weight, and at least its floor."""
 
 import time
 from typing import Callable, Iterable, Iterator, List, Tuple, TypeVar
@@ -20,8 +20,9 @@ class Budget:
 
     def shares(self, items: Iterable[Item], weight: Callable[[Item], float] = lambda item: 1.0,
                floor: Callable[[Item], float] = lambda item: 0.0) -> Iterator[Tuple[Item, float]]:
-        """Each item with the seconds it may take when its turn comes: its floor, and its share of what all floors leave over. What an earlier item
-        did not use goes to all later ones. Where not even the floors fit, the earlier items have theirs, and the last ones get what is left."""
+        """Each item with the seconds it may take when its turn comes: its floor, and its share of the time beyond all
+        floors. Time that an earlier item did not use goes to all later ones. Where not even the floors fit, the
+        earlier items have theirs, and the last ones get the rest."""
         waiting: List[Item] = list(items)
         while waiting:
             spare = max(0.0, self.left() - sum(floor(item) for item in waiting))

@@ -2,7 +2,7 @@
 """The whole of tools/gpu_check as a person calls it, on a machine that only looks as if it had a GPU. tools/check runs it.
 
 The driver's library, nvidia-smi, compute-sanitizer and PyTorch are stand-ins, and so are the programs of the bundle: a trainer that writes a curve
-and computes nothing, a launcher that restarts it. What is tried is gpu_check itself: nothing may fail or be left out where nothing is wrong.
+and computes nothing, a launcher that restarts it. The test tries gpu_check itself: nothing may fail or be left out where nothing is wrong.
 """
 
 import json

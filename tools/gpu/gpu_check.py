@@ -3,9 +3,9 @@
 
 usage: tools/gpu_check [PART...] [--bundle PATH] [--output FOLDER] [--only TEXT] [--seconds N] [--gpu N]      (in a checkout)
        convene/gpu_check ...                                                        (in an unpacked bundle, which then is the bundle)
-Needs an NVIDIA driver (580 or later), CUDA 13's libraries (those that PyTorch brings will do), and PyTorch for what is compared with it.
+Needs an NVIDIA driver (580 or later), CUDA 13's libraries (PyTorch's copies will do), and PyTorch for the comparisons with it.
 In a checkout without --bundle it first builds one. A call ends within its time, which is 150 s for ops, 330 s for sanitize, 480 s for layouts, 480 s
-for bench, for several parts their sum, or what --seconds says; what it left out is `skipped`. With --only, what is chosen gets all of the time.
+for bench, for several parts their sum, or --seconds; items left out are `skipped`. With --only, the chosen items get all of the time.
 nvidia-smi, the libraries that are missing and the toolchain's test come first in each call.
 Writes gpu_check.json (every figure) and gpu_check.log (every output); the last line is `N passed, N failed, N skipped`.
 Exit status: 0 nothing failed; 1 something did; 64 bad usage; 69 no GPU or no CUDA libraries here: nothing was run.
@@ -38,7 +38,7 @@ TORCH_PROBE_SECONDS = 90  # PyTorch's libraries are read from a cold disk
 
 
 class Check(NamedTuple):
-    """What every part is given."""
+    """The arguments of every part."""
     bundle: str
     device: str
     gpu: str
@@ -54,12 +54,12 @@ class Check(NamedTuple):
                 and binary.label != test_binaries.TOOLCHAIN_TEST]
 
     def part_of(self, budget: Budget, share: float) -> Budget:
-        """Of a part's time; what --only chose gets all of it."""
+        """The share of a part's time; the items that --only chose get all of it."""
         return budget if self.only else budget.part(share)
 
 
 def first_look(check: Check, budget: Budget) -> None:
-    """What is wrong with the machine, before anything else fails because of it."""
+    """Reports faults of the machine, before anything else fails because of them."""
     check.results.log('nvidia-smi', machine.smi_text())
     programs = [f'{check.bundle}/bin/{name}' for name in ('convene', 'convened', 'convene-train')]
     programs += [os.path.join(check.bundle, binary.file) for binary in check.binaries]
@@ -153,7 +153,7 @@ def unpacked_bundle(given: Optional[str], folder: str) -> str:
 
 
 def find_torch(arguments: argparse.Namespace, environment: Dict[str, str], budget: Budget, results: Results) -> Dict[str, Any]:
-    """{} where no part asks for it, and where it cannot work."""
+    """PyTorch's facts; {} where no part asks for it, and where it cannot work."""
     if not {'layouts', 'bench'} & set(arguments.parts):
         return {}
     torch = machine.torch_python(environment, min(TORCH_PROBE_SECONDS, budget.left() / 4))

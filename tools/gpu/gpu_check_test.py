@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What tools/gpu_check decides, without a GPU: parsing, verdicts, plans, time. tools/check runs it."""
+"""The decisions of tools/gpu_check, without a GPU: parsing, verdicts, plans, time. tools/check runs it."""
 
 import contextlib
 import io

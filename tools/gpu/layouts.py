@@ -33,9 +33,9 @@ KILL_AFTER_STEP = 25
 POLL_SECONDS = 0.02
 STALLED_AFTER_STEPS = 20
 GRAPH_STEPS = 20
-# With less left nothing is started.
+# No run starts when less time is left.
 LEAST_SECONDS = 15
-# What a run may take in any case, so that one that makes no step by then hangs: processes start, libraries load, products are timed.
+# The time that every run gets to start processes, load libraries and time products; a run without a step by then hangs.
 RUN_FLOOR_SECONDS = 45
 MANY_RANKS_FLOOR_SECONDS = 90
 FLOOR_SLACK_SECONDS = 2  # what an item does between its runs
@@ -120,7 +120,7 @@ class Trained(NamedTuple):
 
 
 def train(run: Run, place: machine.Place, limit_s: float, results: Results) -> Trained:
-    """One that was stopped at its limit is compared as far as it came."""
+    """A run that was stopped at its limit is compared as far as it came."""
     done = processes.run(train_command(run, place), run_environment(run, place), limit_s)
     results.log(run.name, done.output)
     curve = curves.read(metrics_path(run, place))
@@ -163,7 +163,7 @@ def torch_distances(answers: List[peer.Answer]) -> List[float]:
 
 
 class Curves:
-    """Runs against the oracle, and what all of them are measured with."""
+    """Runs against the oracle, and the measure that all of them share."""
 
     def __init__(self, place: machine.Place, results: Results):
         self.place = place
@@ -208,7 +208,7 @@ class Curves:
 
 
 def judge_same(name: str, first: Trained, second: Trained, steps: int, failure: str, results: Results) -> None:
-    """Every digit, of all steps; of runs that were cut short, of those that both made."""
+    """Compares every digit of all steps; for runs that were cut short, of the steps that both made."""
     failure = first.failure or second.failure or failure
     if first.cut or second.cut:
         steps = min(steps, len(curves.losses(first.curve)), len(curves.losses(second.curve)))
@@ -274,8 +274,8 @@ def check_kill(run: Run, place: machine.Place, limit_s: float, reference: Dict[i
 
 
 def why_no_graphs(output: str) -> str:
-    """Of a run with --cuda-graphs: why it proves nothing about them; '' when it does. Its words are worker_runtime/trainer/device_choice.cc's
-    and schedule/graphed_stage.cc's."""
+    """Why a run with --cuda-graphs proves nothing about graphs; '' when it does. The messages are
+    worker_runtime/trainer/device_choice.cc's and schedule/graphed_stage.cc's."""
     if 'CUDA graphs  on' not in output:
         return 'the trainer did not switch its graphs on'
     failed = [line.strip() for line in output.splitlines() if 'CUDA graphs are off from here on' in line]
@@ -289,7 +289,7 @@ def check_graphs(layout: Layout, place: machine.Place, results: Results, limit_s
     plain = Run(f'{name}: without', layout, place.device, 'bf16', GRAPH_STEPS, deterministic=True)
     without = train(plain, place, budget.left() / 2, results)
     graphed = train(plain._replace(name=name, cuda_graphs=True), place, budget.left(), results)
-    # One that was stopped before its first step had no time to say so.
+    # A run that was stopped before its first step had no time to report that.
     unused = '' if graphed.cut and not graphed.curve else why_no_graphs(graphed.output)
     judge_same(name, without, graphed, GRAPH_STEPS, unused, results)
 
@@ -299,14 +299,14 @@ def graphs_name(layout: Layout) -> str:
 
 
 class Item(NamedTuple):
-    """What can be chosen with --only, and gets a share of the time."""
+    """An item that --only can choose; it gets a share of the time."""
     name: str
     floor_s: float
     work: Callable[[float], None]  # with the seconds it may take
 
 
 def plan(place: machine.Place, only: str, results: Results) -> List[Item]:
-    """In the order of their worth: what one rank does comes first, because all else rests on it."""
+    """The items in the order of their worth: runs of one rank come first, because all others rest on them."""
     compared = Curves(place, results)
     runs = [Run(f'{precision}, {layout.name}', layout, place.device, precision) for layout in LAYOUTS for precision in ('fp32', 'bf16')]
     alone, together = ([Item(run.name, run.layout.floor_s, functools.partial(compared.check, run)) for run in runs if (run.layout is SINGLE) == single]

@@ -51,7 +51,7 @@ def smi(gpu: str, query: str) -> str:
 
 
 def torch_environment(variables: Dict[str, str]) -> Dict[str, str]:
-    """PyTorch finds its own libraries, and refuses other versions of cuDNN: where it looks is left as we found it."""
+    """PyTorch finds its own libraries, and refuses other versions of cuDNN: its search path stays as we found it."""
     found = {key: value for key, value in variables.items() if key != 'LD_LIBRARY_PATH'}
     return {**found, **{key: value for key, value in os.environ.items() if key == 'LD_LIBRARY_PATH'}}
 
@@ -72,7 +72,7 @@ def torch_python(variables: Dict[str, str], limit_s: float) -> Dict[str, Any]:
 
 
 def smi_text() -> str:
-    """What nvidia-smi shows of the whole machine, for the log."""
+    """nvidia-smi's table of the whole machine, for the log."""
     try:
         return subprocess.run(['nvidia-smi'], check=False, capture_output=True, text=True, timeout=30).stdout
     except (OSError, subprocess.SubprocessError) as error:
@@ -91,7 +91,7 @@ def missing_libraries(programs: List[str], variables: Dict[str, str]) -> Dict[st
 
 
 def environment(bundle: str, gpu: str) -> Dict[str, str]:
-    """Of all that is started here. RuntimeError when CUDA's libraries are not on this machine."""
+    """The environment of all programs that are started here. RuntimeError when CUDA's libraries are not on this machine."""
     done = subprocess.run([sys.executable, os.path.join(bundle, 'find_cuda')], check=False, capture_output=True, text=True, timeout=60)
     if done.returncode != 0:
         raise RuntimeError(done.stderr.strip())

@@ -9,7 +9,7 @@ import processes
 
 
 class Answer(NamedTuple):
-    """Of one case."""
+    """The answer for one case."""
     losses: List[float]
     step_seconds: List[float]
     facts: Dict[str, Any]  # the rest of what it said

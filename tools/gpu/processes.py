@@ -1,4 +1,4 @@
-"""Programs that are started with a deadline, and of which nothing is left afterwards."""
+"""Starts programs with a deadline and ends everything that they started."""
 
 import os
 import signal
@@ -68,7 +68,7 @@ class Program:
         return self._child.poll() is not None
 
     def wait(self, limit_s: float) -> Done:
-        """Until it ends, or is stopped after limit_s from now."""
+        """Waits until the program ends, or stops it after limit_s from now."""
         try:
             self._child.wait(max(0.0, limit_s))
             code: Optional[int] = self._child.returncode

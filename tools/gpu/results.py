@@ -1,4 +1,4 @@
-"""What was found: counted, kept in one JSON file and one log from the first result on, and printed as one table at the end."""
+"""The results: counted, kept in one JSON file and one log from the first result on, and printed as one table at the end."""
 
 import json
 import os

@@ -18,7 +18,8 @@ TEST_LIMIT_SECONDS = 120  # a test that takes longer hangs
 SANITIZER_FLOOR_SECONDS = 20
 BENCH_FLOOR_SECONDS = 20
 LEAST_SECONDS = 3  # with less left nothing is started
-# The first on a new machine: it says whether libraries load, are of the versions that were linked, and open the device.
+# It runs first on a new machine: it shows whether libraries load, are of the versions that were linked, and open the
+# device.
 TOOLCHAIN_TEST = '//tests/gpu:toolchain_test'
 # A call that fails and is handled (out of memory, a probe of cuBLASLt's) is no finding; a kernel's bad access is.
 SANITIZERS = {'memcheck': ['--report-api-errors', 'no'], 'racecheck': []}
@@ -27,7 +28,7 @@ OUR_KERNELS = ['--kernel-name', 'kernel_substring=convene']
 # Cases so tagged take too long under a sanitizer, which slows a kernel by up to 100 times.
 NOT_SANITIZED = '~[slow]'
 
-# Of issue 3, by the names that the benches give them: memory-bound kernels against a copy, products against cuBLASLt's best.
+# The goals of issue 3, by the benches' names: memory-bound kernels against a copy, products against cuBLASLt's best.
 GOALS = {'fraction_of_copy': 0.85, 'ratio': 0.95}
 
 
@@ -81,7 +82,7 @@ def judge_sanitizer(tool: str, code: int, output: str) -> Sanitized:
 
 
 def parse_figures(text: str) -> List[Dict[str, Any]]:
-    """What a bench wrote: one object with a list of figures in it, or one figure a line. A figure is an object with a `name`."""
+    """Reads a bench's output: one object with a list of figures in it, or one figure a line. A figure is an object with a `name`."""
     try:
         records = [json.loads(text)]
     except ValueError:

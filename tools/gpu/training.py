@@ -101,7 +101,7 @@ def steady(step_seconds: List[float]) -> List[float]:
 
 
 def profile_shares(output: str) -> Dict[str, float]:
-    """Of a step's time, from the table that convene-train --profile ends with (worker_runtime/trainer/profile_text.h): its groups alone."""
+    """Shares of a step's time, from the groups in the last table of convene-train --profile (worker_runtime/trainer/profile_text.h)."""
     table = output.partition('profile of ')[2]
     return {name: float(share) for name, share in re.findall(r'^(\S+) +-?[\d.]+ +(-?[\d.]+)%$', table, re.MULTILINE)}
 
@@ -131,7 +131,7 @@ def run_ours(case: Case, place: machine.Place, gpu: str, limit_s: float, results
 
 
 def run_profiled(case: Case, place: machine.Place, limit_s: float, results: Results) -> None:
-    """Apart from the turns that count: to watch every op costs a little."""
+    """A run apart from the turns that count, because watching every op costs a little."""
     metrics = f'{place.folder}/metrics.jsonl'
     done = processes.run(train_command(case, place.device, place, metrics, '--profile'), place.environment, limit_s)
     results.log(f'convene-train --profile, {case.name}', done.output)
@@ -197,7 +197,7 @@ def compare(case: Case, ours: Dict[str, Any], theirs: Optional[Dict[str, Any]]) 
 
 
 def measure(case: Case, place: machine.Place, gpu: str, limit_s: float, results: Results) -> None:
-    """PyTorch first: what is left of this case's time is then known, and enough for ours. A second turn of both where it fits."""
+    """PyTorch runs first: the rest of this case's time is then known, and enough for ours. Both get a second turn where it fits."""
     budget = budgets.Budget(limit_s)
     ours: List[Sample] = []
     theirs: List[Sample] = []
@@ -228,8 +228,8 @@ def measure(case: Case, place: machine.Place, gpu: str, limit_s: float, results:
 
 
 def measure_more(case: Case, place: machine.Place, gpu: str, budget: budgets.Budget, without: Dict[str, Any], results: Results) -> None:
-    """What a first turn is worth more than a second one for: where a step's time goes, and whether CUDA graphs, which are off unless they
-    are asked for, should be on."""
+    """Extra runs, more useful than second turns: they show where a step's time goes, and whether CUDA graphs, which
+    are off by default, should be on."""
     if budget.left() > LEAST_SECONDS:
         run_profiled(case, place, budget.left() / 2, results)
     if place.device != 'cuda':

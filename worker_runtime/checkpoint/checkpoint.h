@@ -30,8 +30,8 @@ struct PieceToRead {
 struct CheckpointInfo {
   int64_t step = 0;              // finished optimizer steps
   int64_t samples_consumed = 0;  // = position in the sample order
-  // Steps that changed the weights: the others were skipped. Adam's bias correction counts these.
-  // Checkpoints of format versions below 3 do not say: then it is `step`.
+  // Steps that changed the weights (the others were skipped): Adam's bias correction counts these.
+  // In checkpoints of format versions below 3 it is `step`.
   int64_t updates = 0;
   int64_t seed = 0;
   std::string model;  // a text form of the shape; the loader compares it and refuses another
@@ -50,8 +50,8 @@ struct CheckpointInfo {
 // first; a
 // published checkpoint of the same step stays whole and readable until PublishCheckpoint replaces
 // it. Pieces with flat_count 0 are skipped. ResourceExhausted when the disk is full. On any error
-// what this rank wrote of this step is removed, and other checkpoints are untouched.
-// InvalidArgument: ValidatePiece. One call per rank and step at a time.
+// this rank's files of this step are removed, and other checkpoints are untouched. InvalidArgument:
+// ValidatePiece. One call per rank and step at a time.
 absl::Status WriteShard(const std::string& directory, int64_t step, int rank,
                         const std::vector<PieceToWrite>& pieces);
 
@@ -60,19 +60,18 @@ absl::Status WriteShard(const std::string& directory, int64_t step, int rank,
 // manifest by rename. Only then does the checkpoint exist. Replaces an earlier checkpoint of the
 // same step in that same rename. FailedPrecondition when a tensor is not tiled; NotFound when a
 // rank's index is missing; DataLoss when an index is damaged or its data file too short. After an
-// error the checkpoint may exist only when the fsync of a directory was what failed; calling again
-// is safe.
+// error the checkpoint may exist only when the fsync of a directory failed; calling again is safe.
 absl::Status PublishCheckpoint(const std::string& directory, const CheckpointInfo& info);
 
 // Instead of step 2, one rank, when WriteShard failed anywhere and no rank is writing any more:
-// frees what the other ranks wrote. A checkpoint of this step that was published before stays.
+// removes the files of all ranks. A checkpoint of this step that was published before stays.
 absl::Status DiscardUnpublished(const std::string& directory, int64_t step);
 
-// Of the checkpoints of steps <= `newest_step` that CheckpointReader::Open accepts, removes all but
-// the `keep` >= 1 newest, and whatever else is older than the newest of those: unpublished remains
-// and damaged ones. `newest_step` is the one just published: steps beyond it, which a resume may
-// have refused, neither count nor go. One rank, while no rank writes or reads an older step.
-// InvalidArgument: keep < 1.
+// Keeps the `keep` >= 1 newest checkpoints of steps <= `newest_step` that CheckpointReader::Open
+// accepts. Removes the other ones, and unpublished or damaged remains that are older than the
+// newest checkpoint kept. `newest_step` was just published; later steps, which a resume may have
+// refused, neither count nor are removed. Called by one rank, while no rank writes or reads an
+// older step. InvalidArgument: keep < 1.
 absl::Status RemoveOldCheckpoints(const std::string& directory, int64_t newest_step, int keep);
 
 // A published checkpoint that has been opened: its manifest parsed and checked. A cheap value;
@@ -80,9 +79,9 @@ absl::Status RemoveOldCheckpoints(const std::string& directory, int64_t newest_s
 class CheckpointReader {
  public:
   // NotFound when there is no manifest: nothing was published here. DataLoss when the manifest is
-  // damaged or no file, `step_directory` no directory, or a data file missing or shorter than the
-  // manifest says. FailedPrecondition when a later version of this program wrote it. Looks at no
-  // chunk.
+  // damaged or no file, `step_directory` is no directory, or a data file is missing or shorter than
+  // the manifest says. FailedPrecondition when a later version of this program wrote the
+  // checkpoint. Reads no chunk.
   static absl::StatusOr<CheckpointReader> Open(const std::string& step_directory);
 
   const CheckpointInfo& info() const;
@@ -106,13 +105,13 @@ class CheckpointReader {
 absl::StatusOr<std::vector<std::string>> ListCheckpoints(const std::string& directory);
 
 // The newest checkpoint of a step below `below_step` that opens. Appends "path: why" to `refused`
-// for each newer one that does not, for whatever reason: damaged, unreadable, of a later format, or
-// something else that stands in its place. NotFound when there is none. ResourceExhausted is
-// returned at once: it says nothing about a checkpoint.
+// for each newer one that does not open: damaged, unreadable, of a later format, or no directory at
+// all. NotFound when no checkpoint opens. ResourceExhausted is returned at once: it says nothing
+// about a checkpoint.
 //
-// It has not been read yet: when Read of any rank gives DataLoss, it was none, and the next one is
-// asked for with its step as `below_step`. All ranks together read every chunk, so nothing needs to
-// be checked twice.
+// Its chunks have not been read yet: when Read gives DataLoss on any rank, the caller asks for the
+// next older checkpoint, with this one's step as `below_step`. All ranks together read every chunk,
+// so nothing needs to be checked twice.
 absl::StatusOr<CheckpointReader> OpenNewest(const std::string& directory, int64_t below_step,
                                             std::vector<std::string>* refused);
 

@@ -73,7 +73,7 @@ Found Newest(const TempDir& dir) {
 constexpr size_t kFilesOfTwoRanks = 5;
 
 // Step 1 is published as version 1; then `step` is written as version 2 and disturbed at each of
-// its file operations in turn. Whatever happens something whole is loaded, and the next attempt
+// its file operations in turn. In every case a whole checkpoint is loaded, and the next attempt
 // succeeds and leaves no remains.
 void DisturbEachOperation(int step,
                           const std::function<absl::Status(const TempDir&, int)>& write_disturbed) {
@@ -89,7 +89,7 @@ void DisturbEachOperation(int step,
     INFO(status.ToString());
     REQUIRE(!status.ok());
     const Found found = Newest(dir);
-    // Only what comes after the manifest's rename may fail with the new checkpoint in place.
+    // Only operations after the manifest's rename may fail with the new checkpoint in place.
     if (op < ops - 2) {
       REQUIRE(found == Found{1, 1});
     } else {
@@ -107,7 +107,7 @@ absl::Status WriteWithFault(const TempDir& dir, int step, int failing_op, int er
   return WriteCheckpoint(dir.path(), step, 2, Cut(2, 1));
 }
 
-// A real death: nothing is cleaned up.
+// The process dies, so nothing is cleaned up.
 absl::Status WriteAndDie(const TempDir& dir, int step, int last_op) {
   const pid_t child = fork();
   if (child == 0) {
@@ -215,7 +215,7 @@ TEST_CASE("a manifest that is cut or flipped anywhere is refused") {
   CHECK(!refused(whole));
 }
 
-// Makes of a manifest of today one of an earlier version, which had fewer lines.
+// Turns a manifest of today into one of an earlier version, which had fewer lines.
 void TurnBack(const std::string& path, int version, const std::vector<std::string>& later_lines) {
   std::string text = *ReadFile(path);
   for (const std::string& keyword : later_lines) {

@@ -41,7 +41,7 @@ struct Holder {
   std::string words = "another process";
 };
 
-// The holder may not have come to writing yet.
+// The holder may not have written its words yet.
 Holder ReadHolder(int fd) {
   char content[kHolderBytesMax];
   const ssize_t count = pread(fd, content, sizeof(content), 0);
@@ -57,7 +57,8 @@ Holder ReadHolder(int fd) {
 absl::StatusOr<DirectoryLock> DirectoryLock::Acquire(const std::string& directory,
                                                      const DirectoryLockOptions& options) {
   const std::string path = absl::StrCat(directory, "/", kLockName);
-  // For writing even while another holds it: NFS gives an exclusive lock on nothing else.
+  // The file is opened for writing even while another job holds it: NFS gives an exclusive lock on
+  // nothing else.
   UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644));
   if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
   const MonotonicTime start = options.clock->Now();

@@ -14,7 +14,7 @@ namespace convene::worker {
 
 struct DirectoryLockOptions {
   std::string job;  // its name, "" when it has none
-  // The job ran before: a holder of its own name is then its predecessor.
+  // The job ran before: a holder with the job's own name is then its predecessor.
   bool is_restart = false;
   // How long another job gets to end: a job that was just killed ends soon.
   absl::Duration wait_timeout = absl::Seconds(5);
@@ -27,14 +27,14 @@ struct DirectoryLockOptions {
 };
 
 // Held as long as the object lives, and at most as long as the process: the kernel (or the file
-// server) frees it when its owner dies, however it dies. So a lock is never stale; the file
+// server) frees the lock when its owner dies, in whatever way. So a lock is never stale; the file
 // "writer.lock", with the holder's words in it, stays.
 class DirectoryLock {
  public:
-  // `directory` exists. AlreadyExists when another job has not let go after wait_timeout,
-  // DeadlineExceeded when a predecessor has not after predecessor_timeout: the text says who it is
-  // (process, host, job, since when). Where the file system has no locks (flock over
-  // NFS without a lock daemon: ENOLCK), on_unlocked is called and the object holds nothing. Other
+  // `directory` exists. AlreadyExists when another job still holds it after wait_timeout,
+  // DeadlineExceeded when a predecessor still holds it after predecessor_timeout: the text names
+  // the holder (process, host, job, since when). Where the file system has no locks (flock over NFS
+  // without a lock daemon: ENOLCK), on_unlocked is called and the object holds nothing. Other
   // errors: ErrnoStatus of opening or writing the file.
   static absl::StatusOr<DirectoryLock> Acquire(const std::string& directory,
                                                const DirectoryLockOptions& options);

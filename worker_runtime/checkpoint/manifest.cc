@@ -19,9 +19,9 @@ namespace convene::worker {
 namespace {
 
 constexpr int kVersion = 3;
-// The first that says what data it was trained on.
+// The first version that names the training data.
 constexpr int kFirstVersionWithData = 2;
-// The first that counts updates and says how the data was cut into samples.
+// The first version that counts updates and says how the data was cut into samples.
 constexpr int kFirstVersionWithUpdates = 3;
 // "end " + 16 hexadecimal digits + newline.
 constexpr size_t kEndLineBytes = 21;
@@ -209,7 +209,8 @@ std::string EncodeManifest(ManifestKind kind, const Manifest& manifest) {
   for (const DataFile& file : manifest.files) {
     absl::StrAppend(&text, "file ", file.bytes, " ", absl::CEscape(file.name), "\n");
   }
-  // By shape and name: two shapes of one tensor must stay visible to the check that refuses them.
+  // The key holds shape and name: two shapes of one tensor must stay visible to the check that
+  // refuses them.
   std::unordered_map<std::string, size_t> tensor_index;
   std::vector<std::string> tensors;
   std::vector<size_t> tensor_of_chunk;

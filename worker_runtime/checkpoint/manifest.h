@@ -14,8 +14,8 @@ namespace convene::worker {
 
 // Chunks begin at multiples of this in their file.
 constexpr int64_t kChunkAlignmentBytes = 64;
-// The most elements in a chunk (16 MiB): bounds the memory of a reader, and what it reads beyond
-// its need.
+// The most elements in a chunk (16 MiB): bounds a reader's memory, and the bytes that it reads
+// beyond its need.
 constexpr int64_t kMaxChunkElements = int64_t{1} << 22;
 
 struct DataFile {

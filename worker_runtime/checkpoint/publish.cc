@@ -15,7 +15,7 @@
 namespace convene::worker {
 namespace {
 
-// Whether nothing can be loaded from a step whose manifest gave this status, for all time: other
+// Whether this status of a manifest means that nothing can ever be loaded from its step. Other
 // errors (no permission, no descriptors, a later format) leave that open, and nothing may be
 // removed because of them.
 bool IsNoCheckpoint(const absl::Status& status) {
@@ -45,7 +45,7 @@ bool IsDirectory(const std::string& path) {
 }
 
 absl::Status RemoveCheckpoint(const std::string& step_directory) {
-  // The manifest first: a half-removed checkpoint must not look like one.
+  // The manifest goes first: a half-removed checkpoint must not look whole.
   if (IsDirectory(step_directory)) {
     CONVENE_RETURN_IF_ERROR(RemoveTree(absl::StrCat(step_directory, "/", kManifestName)));
   }
@@ -71,12 +71,13 @@ absl::Status PublishCheckpoint(const std::string& directory, const CheckpointInf
   }
   CONVENE_RETURN_IF_ERROR(Annotate(CheckTiling(manifest.pieces), step_directory));
   const std::string path = absl::StrCat(step_directory, "/", kManifestName);
-  // No file can be renamed to where a directory stands, and none was ever published there.
+  // No file can be renamed to a place where a directory stands; such a directory was never
+  // published.
   if (IsDirectory(path)) CONVENE_RETURN_IF_ERROR(RemoveTree(path));
   CONVENE_RETURN_IF_ERROR(WriteFileAtomic(path, EncodeManifest(ManifestKind::kManifest, manifest)));
   CONVENE_RETURN_IF_ERROR(SyncDirectory(directory));
-  // Files of earlier attempts. The checkpoint exists whether or not they go; the next publication
-  // tries again.
+  // Removes files of earlier attempts. The checkpoint exists even where that fails; the next
+  // publication tries again.
   RemoveFilesBut(step_directory, "", keep).IgnoreError();
   return absl::OkStatus();
 }

@@ -28,7 +28,7 @@ absl::Status Refuse(const std::string& tensor, const std::string& what) {
   return absl::FailedPreconditionError(absl::StrCat("tensor '", tensor, "' ", what));
 }
 
-// Looks only at the tensors that are wanted: a rank wants few of the thousands there are.
+// Looks only at the wanted tensors: a rank wants few of thousands.
 absl::StatusOr<BoxesByTensor> IndexAvailable(const std::vector<TensorPiece>& wanted,
                                              const std::vector<TensorPiece>& available) {
   BoxesByTensor boxes;
@@ -66,8 +66,8 @@ absl::Status Absent(const std::string& tensor, const std::vector<TensorPiece>& a
                                      closest.empty() ? "" : absl::StrCat("; '", closest, "' is")));
 }
 
-// `parts` lie inside one wanted box, sorted by offset. An overlap needs a look only at those that
-// begin before a part's end along axis 0.
+// `parts` lie inside one wanted box, sorted by offset. A part can overlap only later parts that
+// begin before its end along axis 0.
 absl::Status CheckDisjoint(const std::string& tensor, const std::vector<AvailableBox>& parts) {
   for (size_t i = 0; i < parts.size(); ++i) {
     const int64_t end = parts[i].box.offset[0] + parts[i].box.extent[0];

@@ -1,4 +1,4 @@
-// PURE. From the pieces that were written to the pieces that are wanted: which elements go where.
+// PURE. Plans the copies from the pieces that were written to the pieces that are wanted.
 #pragma once
 
 #include <array>
@@ -28,9 +28,10 @@ struct BoxCopy {
 
 // The copies that fill every element of every wanted piece exactly once, ordered by
 // available_index, then source_offset. Wanted pieces with flat_count 0 need nothing; so do tensors
-// that nobody wants. FailedPrecondition, naming the tensor: it is not available, or has another
-// shape; two available pieces hold the same wanted element (names the box); an element is in none
-// (names the first such box). REQUIRES: every piece with flat_count > 0 passes ValidatePiece.
+// that nobody wants. FailedPrecondition, naming the tensor: the tensor is not available, or has
+// another shape; two available pieces hold the same wanted element (names the box); an element is
+// in no available piece (names the first such box). REQUIRES: every piece with flat_count > 0
+// passes ValidatePiece.
 absl::StatusOr<std::vector<BoxCopy>> PlanReshard(const std::vector<TensorPiece>& wanted,
                                                  const std::vector<TensorPiece>& available);
 

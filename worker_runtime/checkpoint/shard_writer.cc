@@ -35,8 +35,8 @@ absl::Status Validate(int64_t step, int rank, const std::vector<PieceToWrite>& p
 }
 
 absl::Status MakeStepDirectory(const std::string& directory, const std::string& step_directory) {
-  // A plain file of this name never was a checkpoint. unlink leaves the directory alone that
-  // another rank may have made by now.
+  // A plain file of this name never was a checkpoint. Another rank may have made the directory by
+  // now; unlink does not remove it.
   struct stat info;
   if (stat(step_directory.c_str(), &info) == 0 && !S_ISDIR(info.st_mode)) {
     unlink(step_directory.c_str());
@@ -114,7 +114,7 @@ absl::Status WriteDataThenIndex(const std::string& step_directory, int64_t step,
 
 absl::Status RemoveRanksRemains(const std::string& step_directory, int rank) {
   const absl::StatusOr<std::set<std::string>> published = PublishedDataFiles(step_directory);
-  // With a manifest that may not be read, everything stays until PublishCheckpoint replaces it.
+  // Where the manifest may not be read, all files stay until PublishCheckpoint replaces them.
   if (absl::IsPermissionDenied(published.status())) return absl::OkStatus();
   if (!published.ok()) return published.status();
   return RemoveFilesBut(step_directory, RankPrefix(rank), *published);
@@ -130,8 +130,8 @@ absl::Status WriteShard(const std::string& directory, int64_t step, int rank,
   CONVENE_RETURN_IF_ERROR(RemoveRanksRemains(step_directory, rank));
   absl::Status status = WriteDataThenIndex(step_directory, step, rank, pieces);
   if (status.ok()) return status;
-  // The first error is the one worth telling; what cannot be removed now, the next attempt removes.
-  // The directory stays: another rank may be about to write into it, and would be blamed.
+  // The first error is the one worth telling; the next attempt removes files that cannot be removed
+  // now. The directory stays: another rank may be about to write into it, and would be blamed.
   RemoveRanksRemains(step_directory, rank).IgnoreError();
   return Annotate(status, absl::StrCat("checkpoint of step ", step, ", rank ", rank));
 }

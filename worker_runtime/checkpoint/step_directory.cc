@@ -29,7 +29,7 @@ void Append(T value, std::string* bytes) {
   bytes->append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
-// A FIFO would block its reader, a directory cannot be read, and in a plain file there is nothing.
+// Refused before they are opened: a FIFO would block its reader, and a directory cannot be read.
 absl::Status CheckIsFile(const std::string& path) {
   struct stat info;
   if (stat(path.c_str(), &info) != 0) {

@@ -1,4 +1,4 @@
-// The names in a step's directory, and what may be removed from it.
+// The names in a step's directory, and the files that may be removed from it.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ absl::StatusOr<Manifest> LoadManifest(ManifestKind kind, const std::string& step
                                       const std::string& name);
 
 // Names of the data files that a published checkpoint needs; empty when there is none, or a damaged
-// one. PermissionDenied and ResourceExhausted when it cannot be told.
+// one. PermissionDenied and ResourceExhausted when this cannot be known.
 absl::StatusOr<std::set<std::string>> PublishedDataFiles(const std::string& step_directory);
 
 // Removes the files that begin with `prefix` and are not in `keep`.

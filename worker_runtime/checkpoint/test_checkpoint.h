@@ -46,7 +46,7 @@ inline CheckpointInfo InfoOf(int64_t step, size_t world_size) {
           .world_size = static_cast<int>(world_size)};
 }
 
-// One rank after the other, then the manifest.
+// Writes one rank after the other, then the manifest.
 inline absl::Status WriteCheckpoint(const std::string& directory, int64_t step, int version,
                                     const RankPieces& ranks) {
   for (size_t rank = 0; rank < ranks.size(); ++rank) {

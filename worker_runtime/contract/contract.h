@@ -36,7 +36,7 @@ EnvironmentLookup ProcessEnvironment();
 
 // With no variable set at all: a single process (rank 0 of 1). InvalidArgument when a variable is
 // missing, no number or out of range (RANK >= WORLD_SIZE, ...); the text names it, its value and
-// what would be right.
+// the legal values.
 absl::StatusOr<Contract> ReadContract(const EnvironmentLookup& lookup);
 
 }  // namespace convene::worker

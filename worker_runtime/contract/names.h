@@ -24,19 +24,19 @@ inline constexpr char kTimerFile[] = "TORCHELASTIC_TIMER_FILE";
 inline constexpr char kNcclAsyncErrorHandling[] = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
 inline constexpr char kOmpNumThreads[] = "OMP_NUM_THREADS";
 
-// Ours. The group's generation, and a Unix stream socket of the agent (absent under torchrun).
+// Our own variables: the group's generation, and a Unix stream socket of the agent (absent under
+// torchrun).
 inline constexpr char kEpoch[] = "CONVENE_EPOCH";
 inline constexpr char kSession[] = "CONVENE_SESSION";
-// Marks all that comes from an agent's workers, so that it can be found and ended. Not for workers
-// to use.
+// Marks every process that an agent's workers start, so that the agent finds and ends it. Workers
+// do not use it.
 inline constexpr char kAgentToken[] = "CONVENE_AGENT_TOKEN";
 // "1" when the agent's stdout is a terminal: workers' progress lines may be redrawn in place.
 inline constexpr char kTerminal[] = "CONVENE_TERMINAL";
 
 // Path of this worker's progress page (progress_page.h): a file of 4096 bytes for it to map.
 inline constexpr char kProgress[] = "CONVENE_PROGRESS";
-// Which of the node's workers this is where LOCAL_RANK does not say so (--virtual-local-rank: it is
-// 0 for all).
+// The worker's number on its node, for --virtual-local-rank, where LOCAL_RANK is 0 for all workers.
 inline constexpr char kNodeLocalRank[] = "CONVENE_LOCAL_RANK";
 inline constexpr char kCudaVisibleDevices[] = "CUDA_VISIBLE_DEVICES";
 inline constexpr char kHipVisibleDevices[] = "HIP_VISIBLE_DEVICES";

@@ -1,4 +1,4 @@
-// The progress page: what a worker tells its agent without a system call.
+// The progress page, by which a worker tells its agent its step and phase without a system call.
 //
 // CONVENE_PROGRESS names a file of 4096 bytes that the agent made for this worker alone, in this
 // epoch alone. The worker maps it, shared and writable, and writes the first 64 bytes; the rest is
@@ -14,8 +14,8 @@
 //   40      24    phase, text, padded with zeros: "step", "checkpoint", or a name of the program's
 //                 own ("startup", "validation")
 //
-// To write: sequence + 1, the fields, sequence + 2, in this order. The agent takes what it reads
-// twice alike with an even sequence. A worker that never writes is never judged.
+// To write: sequence + 1, the fields, sequence + 2, in this order. The agent takes a page when two
+// reads of it are equal and its sequence is even. A worker that never writes is never judged.
 #pragma once
 
 #include <bit>
@@ -41,11 +41,11 @@ inline constexpr char kProgressMagic[] = "CONVPRG1";
 
 // SIGUSR2 makes the worker write the stacks of its threads to stderr, and go on.
 inline constexpr uint32_t kProgressDumpsOnSignalFlag = 1;
-// Whatever may take much longer than a step has a phase of its own, told by every rank, also by
-// ranks that only wait for it. Without it, automatic limits allow for a silent checkpoint.
+// Work that may take much longer than a step has a phase of its own, told by every rank, also by
+// ranks that only wait for it. Without this flag automatic limits allow for a silent checkpoint.
 inline constexpr uint32_t kProgressTellsEveryPhaseFlag = 2;
 
-// Phases whose limits the person can give.
+// Phases whose limits a person can set.
 inline constexpr char kStepPhase[] = "step";
 inline constexpr char kCheckpointPhase[] = "checkpoint";
 

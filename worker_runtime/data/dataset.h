@@ -29,10 +29,10 @@ class Dataset {
   uint64_t content_hash() const { return tokens_.content_hash(); }
   // Whether the token occurs anywhere; reads the file until it does.
   bool Contains(int32_t token) const { return tokens_.Contains(token); }
-  // "1115394 tokens with hash 9ae16a3b2f90404f": what these tokens are, for checkpoints and people.
+  // "1115394 tokens with hash 9ae16a3b2f90404f": identifies the tokens, for checkpoints and people.
   std::string Identity() const;
-  // "8278 training samples of 128 tokens": how they are cut; another cut is another order of other
-  // samples.
+  // "8278 training samples of 128 tokens": how the tokens are cut; another cut gives other samples
+  // in another order.
   std::string SamplesText() const;
   int64_t training_samples() const { return training_samples_; }
   int64_t validation_samples() const { return validation_samples_; }

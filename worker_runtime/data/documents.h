@@ -6,9 +6,9 @@
 namespace convene::worker {
 
 // Fills `begin` (sequence_length): for each of the tokens of one row the position at which its
-// document begins. `end_of_document` is the token that ends one and belongs to it; what follows
-// begins the next. A row that starts within a document is at its position 0 there: what a row does
-// not hold, it cannot attend to.
+// document begins. `end_of_document` is the token that ends a document and belongs to it; the next
+// token begins the next document. Where a row starts within a document, that document begins at the
+// row's position 0: a row cannot attend to tokens that it does not hold.
 void FindDocuments(int sequence_length, const int32_t* tokens, int32_t end_of_document,
                    int32_t* begin);
 

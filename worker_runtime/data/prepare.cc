@@ -41,7 +41,7 @@ SourceFile Describe(const std::string& path, const struct stat& info) {
 }
 
 absl::StatusOr<std::vector<std::string>> Expand(const std::string& pattern) {
-  // The name of a file is that file, whatever characters it has.
+  // A pattern that is a file's name means that file, whatever characters it has.
   if (access(pattern.c_str(), F_OK) == 0) return std::vector<std::string>{pattern};
   glob_t found = {};
   const int error = glob(pattern.c_str(), GLOB_ERR | GLOB_BRACE | GLOB_TILDE, nullptr, &found);
@@ -91,10 +91,10 @@ absl::StatusOr<std::vector<SourceFile>> ListSources(const std::vector<std::strin
 }
 
 uint64_t KeyOf(const std::vector<SourceFile>& sources) {
-  // With the version: programs of two versions may share a cache.
+  // The version belongs to the key, since programs of two versions may share a cache.
   std::string text = absl::StrCat(kByteTokenizerName, " ", kTokenFileVersion, "\n");
   for (const SourceFile& source : sources) {
-    // The path's length first: no two lists have one text.
+    // The path's length stands first, so that no two lists have the same text.
     absl::StrAppend(&text, source.path.size(), " ", source.path, " ", source.bytes, " ",
                     source.modified_ns, "\n");
   }

@@ -33,7 +33,7 @@ struct PrepareOptions {
 // NotFound: a pattern matches nothing (named). InvalidArgument: no pattern, a directory, or all
 // files empty. FailedPrecondition: a file changed while it was read (not Aborted: a file that
 // always grows must not start workers again for ever). DeadlineExceeded: wait_timeout passed (names
-// the lock file). ResourceExhausted: the disk is full; nothing half-made is left. Otherwise as
+// the lock file). ResourceExhausted: the disk is full; no partial file is left. Otherwise as
 // tools/base/files.h, with the path.
 absl::StatusOr<std::string> PrepareTokenFile(const PrepareOptions& options);
 

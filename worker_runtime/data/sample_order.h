@@ -1,6 +1,6 @@
-// PURE. Which sample is trained when: a function of (seed, position) and nothing else. No rank, no
-// world size and no table, so that a run on any layout, resumed on any other, sees each sample once
-// a pass.
+// PURE. The order in which samples are trained: a function of (seed, position) and nothing else. No
+// rank, no world size and no table, so that a run on any layout, resumed on any other, sees each
+// sample once a pass.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct BatchCut {
 // need. REQUIRES: all are at least 1, and a rank's range has fewer than 2^31 samples.
 BatchCut EvenCut(int64_t global_batch_size, int64_t micro_batch_max, int dp_size);
 
-// Microbatches a rank and a step: what the longest range needs.
+// Microbatches a rank and a step, as many as the longest range needs.
 int64_t MicrobatchCount(const BatchCut& cut);
 
 // Rows without a sample, of all ranks together in a step.

@@ -14,15 +14,15 @@ struct XXH3_state_s;  // of xxhash.h
 
 namespace convene::worker {
 
-// Of the layout of the file; a file of another version is made anew.
+// The version of the file's layout; a file of another version is made anew.
 constexpr uint32_t kTokenFileVersion = 2;
 
 // Read-only and thread-safe; copies share the mapping. The file must not be cut short while it is
 // mapped (reading past its end kills the process), which is why it is only ever replaced by rename.
 class TokenFile {
  public:
-  // DataLoss when the header is damaged or the length is not what it says; FailedPrecondition for
-  // another version.
+  // DataLoss when the header is damaged or the file's length is not the one in the header;
+  // FailedPrecondition for another version.
   static absl::StatusOr<TokenFile> Open(const std::string& path);
 
   int64_t token_count() const { return token_count_; }

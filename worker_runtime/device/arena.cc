@@ -9,7 +9,7 @@
 namespace convene::worker {
 namespace {
 
-// What rounding up may add, here and in the memory below.
+// The most bytes that rounding up may add, here and in Memory::Allocate.
 constexpr size_t kRoundingRoom = size_t{8} << 20;
 
 size_t RoundUp(size_t value, size_t multiple) {

@@ -1,5 +1,5 @@
 // Memory for many named blocks, planned before training starts: no allocation inside a step, and a
-// table that says who takes what.
+// table of the bytes that each block takes.
 #pragma once
 
 #include <cstddef>
@@ -15,9 +15,9 @@
 
 namespace convene::worker {
 
-// An arena is two pieces of memory. What collectives work on lies apart, because over NCCL that
-// piece is registered, whole, with every communicator and network device that touches any of it
-// (comm/nccl/nccl_memory.h).
+// An arena is two pieces of memory. Blocks that collectives work on lie in a piece of their own,
+// because NCCL registers that piece, whole, with every communicator and network device that touches
+// any of it (comm/nccl/nccl_memory.h).
 enum class ArenaPart { kLocal, kCollective };
 
 // Names a declared block of T. Cheap to copy; belongs to the arena that gave it out.
@@ -59,9 +59,9 @@ class Arena {
     return ArenaBlock<T>(DeclareBytes(std::move(block_name), count, sizeof(T), part));
   }
 
-  // The one allocation of each part that has blocks; all zeros. ResourceExhausted when the memory
-  // is not to be had or the sum overflows; the text holds PlanToString(). Other errors: the
-  // memory's. REQUIRES: called once.
+  // The one allocation of each part that has blocks; all zeros. ResourceExhausted when there is too
+  // little memory or the sum overflows; the text holds PlanToString(). Other errors: the memory's.
+  // REQUIRES: called once.
   absl::Status Build();
 
   // REQUIRES: Build() succeeded. The span lives as long as the arena.
@@ -75,7 +75,7 @@ class Arena {
   size_t total_bytes() const { return parts_[0].bytes + parts_[1].bytes; }
 
   // One line for all blocks of one name and part: how many, bytes, share of the total; the largest
-  // first, the total last. A star marks what is there for collectives.
+  // first, the total last. A star marks blocks for collectives.
   std::string PlanToString() const;
 
  private:

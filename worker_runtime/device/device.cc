@@ -43,7 +43,8 @@ class CpuDevice final : public Device {
   absl::Status Synchronize(absl::Duration /*timeout*/) override { return absl::OkStatus(); }
   absl::StatusOr<std::unique_ptr<Graph>> Capture(
       Stream& /*stream*/, absl::FunctionRef<absl::Status()> /*work*/) override {
-    return absl::UnimplementedError("on a CPU ops run when they are called: nothing is captured");
+    return absl::UnimplementedError(
+        "on a CPU ops run when they are called, so nothing can be captured");
   }
   void Launch(Graph& /*graph*/, Stream& /*stream*/) override {
     CONVENE_CHECK(false);  // nobody can have one

@@ -1,5 +1,5 @@
-// One processor that trains: its memory, its streams, and what orders work between streams and with
-// the host.
+// One processor that trains: its memory, its streams, and the events that order work between
+// streams and with the host.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ class Memory {
   // At least `bytes` > 0 of zeros, at a multiple of 256 bytes (HostMemory: 2 MiB from 4 MiB on).
   // ResourceExhausted when there is no such block; the text says how much there was, where known.
   virtual absl::StatusOr<void*> Allocate(size_t bytes) = 0;
-  // REQUIRES: what Allocate gave for as many bytes, and nothing queued still uses it.
+  // REQUIRES: Allocate gave `data` for as many bytes, and no queued work still uses it.
   virtual void Free(void* data, size_t bytes) = 0;
 };
 
@@ -42,8 +42,8 @@ class Graph {
   virtual ~Graph() = default;
 };
 
-// Calls may come from any thread, with streams that no other thread uses at the moment. Borrowed by
-// all that it gave out.
+// Calls may come from any thread, with streams that no other thread uses at the moment. A device
+// outlives all objects that it made.
 class Device {
  public:
   virtual ~Device() = default;
@@ -94,21 +94,22 @@ class Device {
   virtual absl::Status Synchronize(absl::Duration timeout) = 0;
 
   // Calls `work`, which queues ops in `stream`, and keeps them as a graph: nothing of them runs
-  // yet. Unimplemented on a CPU, where there is no queue. Else the error of `work`, or what the
-  // first op or library call said that cannot be captured; then the stream goes on as if nothing
-  // had been asked, and status() does not know of it. REQUIRES: `work` has run before as it is, so
-  // that what its ops build at their first use stands (algorithms, plans, scratch); it waits for
-  // nothing, uses no other stream and no event; nobody watches the stream's ops.
+  // yet. Unimplemented on a CPU, where there is no queue. Else the error of `work`, or of the first
+  // op or library call that cannot be captured; then the stream goes on as if Capture had not been
+  // called, and status() stays OK. REQUIRES: the same `work` has run before, so that its ops have
+  // built their algorithms, plans and scratch; it waits for nothing, uses no other stream and no
+  // event; the stream has no OpProfile.
   virtual absl::StatusOr<std::unique_ptr<Graph>> Capture(
       Stream& stream, absl::FunctionRef<absl::Status()> work) = 0;
-  // Queues what was captured, with the addresses that it had then. `stream` is of this device.
+  // Queues the captured work, with the addresses that it had then. `stream` is of this device.
   virtual void Launch(Graph& graph, Stream& stream) = 0;
 
   // Watches ops of compute(): by the clock on a CPU, by events on a GPU.
   virtual std::unique_ptr<OpProfile> MakeProfile() = 0;
 
-  // The first error of anything queued so far that is known by now: Internal, with the name of the
-  // op or library call and CUDA's or the library's words. Sticky: a GPU context does not come back.
+  // The first error of any work queued so far that is known by now: Internal, with the name of the
+  // op or library call and CUDA's or the library's words. It stays: a GPU context does not come
+  // back.
   virtual absl::Status status() = 0;
 };
 

@@ -1,5 +1,5 @@
-// Spans whose element type is known at run time: what crosses the doors between rooms that do not
-// compute (collectives, the pipeline's executor, checkpoints).
+// Spans whose element type is known at run time, for rooms that do not compute (collectives, the
+// pipeline's executor, checkpoints).
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace convene::worker {
 
-// `count` elements of `dtype`, borrowed. In the memory of whatever device the stream of a call
-// belongs to.
+// `count` elements of `dtype`, borrowed, in the memory of the device to which a call's stream
+// belongs.
 template <typename Void>
 struct BasicElements {
   Void* data = nullptr;

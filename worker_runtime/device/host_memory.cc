@@ -15,8 +15,8 @@ constexpr size_t kHugePageBytes = size_t{2} << 20;
 // Below two pages' worth a huge page wastes more than it saves.
 constexpr size_t kHugeFromBytes = size_t{4} << 20;
 
-// mmap aligns to small pages only. For a large block it is asked for a huge page more, and what
-// stands before and behind the block goes back at once, so that Free knows the mapping.
+// mmap aligns to small pages only. For a large block it is asked for a huge page more; the pages
+// before and behind the block go back at once, so that Free knows the mapping.
 class MappedMemory final : public Memory {
  public:
   absl::StatusOr<void*> Allocate(size_t bytes) override {

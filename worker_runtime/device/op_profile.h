@@ -20,14 +20,14 @@ struct OpTime {
 class OpProfile {
  public:
   virtual ~OpProfile() = default;
-  // `op` is a literal. REQUIRES: the one before it has ended.
+  // `op` is a literal. REQUIRES: the previous op has ended.
   virtual void Begin(const char* op) = 0;
   virtual void End() = 0;
-  // Everything until now, in the order of first calls. On a GPU waits for what is queued.
+  // All ops until now, in the order of first calls. On a GPU it waits for queued work.
   virtual std::vector<OpTime> Times() = 0;
 };
 
-// One op, as long as it lives. Costs a comparison where nobody watches.
+// One op, as long as it lives. It costs a comparison where the stream has no profile.
 class OpScope {
  public:
   OpScope(const Stream& stream, const char* op) : profile_(stream.profile()) {

@@ -1,5 +1,5 @@
-// A collective inside a layer that runs beside the arithmetic queued after it, until that needs its
-// result.
+// A collective inside a layer that runs beside the arithmetic queued after it, until the arithmetic
+// needs its result.
 #pragma once
 
 #include <memory>
@@ -14,8 +14,8 @@ class SideStream {
  public:
   explicit SideStream(Device& device) : device_(device), order_(device.MakeEvent()) {}
 
-  // What is queued in the result begins after all that `stream` holds. Products that `stream` is
-  // given from now on leave it kCollectiveMultiprocessors.
+  // Work queued in the result begins after all work in `stream`. Products that `stream` is given
+  // from now on leave it kCollectiveMultiprocessors.
   Stream& Fork(Stream& stream) {
     Stream& side = device_.layer_communication();
     device_.Record(*order_, stream);
@@ -23,7 +23,7 @@ class SideStream {
     stream.set_left_free(kCollectiveMultiprocessors);
     return side;
   }
-  // What `stream` is given from now on begins after all that Fork's result holds.
+  // Work that `stream` is given from now on begins after all work in Fork's result.
   void Join(Stream& stream) {
     device_.Record(*order_, device_.layer_communication());
     device_.Order(*order_, stream);

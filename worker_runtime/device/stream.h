@@ -5,10 +5,10 @@ namespace convene::worker {
 
 enum class DeviceKind { kCpu, kCuda };
 
-// How many multiprocessors of a GPU a collective may take that runs beside products:
-// tensor-parallel communicators are held to it, and products beside them leave as many free. A
-// product whose blocks count on all of them would need a second round for the few that find no
-// room. Transformer Engine's number, not measured here.
+// The number of a GPU's multiprocessors that a collective beside products may take: tensor-parallel
+// communicators are held to it, and products beside them leave as many free. A product whose blocks
+// count on all multiprocessors would need a second round for the few blocks that find no room.
+// Transformer Engine's number, not measured here.
 inline constexpr int kCollectiveMultiprocessors = 16;
 
 class OpProfile;
@@ -19,8 +19,8 @@ class Queue;
 
 // On the CPU a stream is the calling thread: an op is done when it returns. On a GPU it is a CUDA
 // stream with what the libraries need beside it (device/cuda/queue.h): an op is queued when it
-// returns, runs after all that was queued in the same stream before it, and reports what it could
-// not queue through Device::status(). A cheap value; not thread-safe.
+// returns, runs after all earlier work of the same stream, and reports launches that failed through
+// Device::status(). A cheap value; not thread-safe.
 class Stream {
  public:
   static Stream Cpu() { return Stream(nullptr); }

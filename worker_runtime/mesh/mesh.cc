@@ -11,7 +11,7 @@
 namespace convene::worker {
 namespace {
 
-// The stages that hold tied embeddings; with a single stage that is one, alone in its group.
+// The stages that hold tied embeddings; a single stage is alone in its group.
 std::vector<int> EndStages(const Layout& layout) {
   if (layout.pp == 1) return {0};
   return {0, layout.pp - 1};
@@ -24,7 +24,7 @@ absl::Status CheckDegree(const char* name, int value, int smallest) {
                    smallest == 0 ? " (or 0 to derive it from the world size)" : ""));
 }
 
-// "1, 2, 4": every n for which `fixed` x n divides the world (what is left over becomes dp).
+// "1, 2, 4": every n for which `fixed` x n divides the world (the quotient becomes dp).
 std::string Divisors(int world_size, int fixed) {
   std::vector<int> fitting;
   if (world_size % fixed == 0) {
@@ -114,7 +114,7 @@ std::vector<std::vector<int>> AllGroups(const Layout& layout, Axis axis) {
   std::vector<std::vector<int>> groups;
   for (int rank = 0; rank < layout.world_size(); ++rank) {
     std::vector<int> group = GroupOf(layout, axis, rank);
-    // A group is listed when its lowest member comes by.
+    // Each group is listed once, at its lowest member.
     if (!group.empty() && group.front() == rank) groups.push_back(std::move(group));
   }
   return groups;
@@ -128,7 +128,7 @@ absl::StatusOr<Layout> ResolveLayout(int world_size, int tp, int pp, int dp) {
   CONVENE_RETURN_IF_ERROR(CheckDegree("tp", tp, 1));
   CONVENE_RETURN_IF_ERROR(CheckDegree("pp", pp, 1));
   CONVENE_RETURN_IF_ERROR(CheckDegree("dp", dp, 0));
-  // 64 bits: three legal ints may overflow one.
+  // 64 bits: the product of three legal ints may overflow an int.
   const int64_t model = int64_t{tp} * pp;
   if (dp == 0) {
     if (world_size >= model) {

@@ -52,9 +52,9 @@ std::vector<int> GroupOf(const Layout& layout, Axis axis, int rank);
 std::vector<std::vector<int>> AllGroups(const Layout& layout, Axis axis);
 
 // `dp` 0: as many replicas of tp x pp ranks as there are workers for. The layout may then be
-// smaller than the world: the ranks from layout.world_size() on are spares. A `dp` that is given is
-// taken at its word: tp x pp x dp must be `world_size`. InvalidArgument when the workers are too
-// few, or too many for a given dp; the text says what the product is and which values would fit.
+// smaller than the world: the ranks from layout.world_size() on are spares. With a given `dp`, tp x
+// pp x dp must be `world_size`. InvalidArgument when the workers are too few, or too many for a
+// given dp; the text names the product and the values that would fit.
 absl::StatusOr<Layout> ResolveLayout(int world_size, int tp, int pp, int dp);
 
 }  // namespace convene::worker

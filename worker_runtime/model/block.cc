@@ -15,7 +15,7 @@ LinearShape OutShape(const BlockShape& s) { return {s.rows(), s.hidden, s.attent
 LinearShape GateUpShape(const BlockShape& s) { return {s.rows(), 2 * s.ffn, s.hidden}; }
 LinearShape DownShape(const BlockShape& s) { return {s.rows(), s.hidden, s.ffn}; }
 
-// The passes of one block over one microbatch: what all of them need, in one place.
+// The passes of one block over one microbatch, and the state that they share.
 template <typename T>
 class BlockPass {
  public:

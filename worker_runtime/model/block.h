@@ -44,8 +44,8 @@ struct BlockShape {
 BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, int micro_batch_size,
                           int sequence_length, bool deterministic, bool packed);
 
-// What the forward pass leaves for the backward pass. Each points at rows * width elements of T, or
-// floats. Those that are recomputed are shared by all blocks.
+// Tensors that the forward pass leaves for the backward pass: pointers to rows * width elements of
+// T, or floats. All blocks share the tensors that are recomputed.
 template <typename T>
 struct BlockActivations {
   T* input = nullptr;            // hidden
@@ -70,7 +70,7 @@ struct BlockScratch {
   Workspace workspace;  // BlockWorkspaceBytes
 };
 
-// For attention and both norms.
+// The scratch of attention and both norms.
 template <typename T>
 size_t BlockWorkspaceBytes(const BlockShape& shape, DeviceKind device);
 
@@ -84,7 +84,7 @@ struct BlockContext {
   Documents documents;
 };
 
-// What a block starts from: a residual stream and what is still to be added to it. With delta null,
+// A block's input: a residual stream, and a `delta` still to be added to it. With delta null,
 // residual is activations.input, already filled.
 template <typename T>
 struct BlockInput {
@@ -92,9 +92,9 @@ struct BlockInput {
   const T* delta = nullptr;     // (rows, hidden); may be scratch.hidden
 };
 
-// Leaves the residual stream in activations.middle and what is to be added to it in `delta` (rows,
-// hidden), which may be scratch.hidden. `parameters` is the rank's flat buffer. Errors: the
-// collective's.
+// Leaves the residual stream in activations.middle, and in `delta` (rows, hidden; it may be
+// scratch.hidden) the numbers still to be added to it. `parameters` is the rank's flat buffer.
+// Errors: the collective's.
 template <typename T>
 absl::Status BlockForward(const BlockShape& shape, const BlockContext& context,
                           const BlockParameters& offsets, const T* parameters,

@@ -15,8 +15,7 @@
 namespace convene::worker {
 namespace {
 
-// Larger sizes are surely typing errors, and within these bounds no product of sizes overflows
-// int64.
+// Larger sizes are surely typing errors. Within these bounds no product of sizes overflows int64.
 constexpr int kMostLayers = 4096;
 constexpr int kLargestSize = 1 << 20;
 
@@ -124,7 +123,7 @@ absl::Status ValidateShape(const ModelConfig& config) {
 }
 
 absl::Status ValidateSplit(const ModelConfig& config, const Layout& layout) {
-  // Whatever divides all four is legal, so the suggestion cannot run into the next of them.
+  // Any divisor of all four is legal, so a suggested value passes the other checks too.
   const int splittable = std::gcd(std::gcd(config.heads, config.kv_heads),
                                   std::gcd(config.ffn_size, config.vocabulary_size));
   const std::pair<const char*, int> split_over_tp[] = {{"heads", config.heads},

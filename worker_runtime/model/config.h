@@ -32,8 +32,8 @@ struct ModelConfig {
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 
-// What the backward pass does again instead of reading what the forward pass kept (Chen et al.
-// 2016; Korthikanti et al. 2022, section 5).
+// The tensors that the backward pass computes again instead of reading them from memory (Chen et
+// al. 2016; Korthikanti et al. 2022, section 5).
 enum class Recompute {
   kNone,
   // The outputs of both norms and of SwiGLU: cheap passes over large tensors.

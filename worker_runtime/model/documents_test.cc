@@ -103,7 +103,7 @@ TEST_CASE("a packed row has the losses and gradients of its documents alone") {
     CAPTURE(i);
     CHECK(packed.gradients[i] == Approx(gradients[i]).epsilon(1e-4).margin(1e-4));
   }
-  // And it is not what the row gives as one document.
+  // The result differs from that of the row as one document.
   const Losses plain = LossesOf(row, {});
   CHECK(plain.losses[12] == Approx(packed.losses[12]).epsilon(1e-5));
   CHECK(plain.losses[60] != Approx(packed.losses[60]).epsilon(1e-3));

@@ -35,7 +35,7 @@ ModelConfig SmallModel(bool tied) {
 
 class OneRankModel {
  public:
-  // `document_begin`: of packed rows.
+  // `document_begin`: given for packed rows.
   explicit OneRankModel(const ModelConfig& config, Recompute recompute = Recompute::kNone,
                         const std::vector<int32_t>& document_begin = {})
       : table_(BuildParameterTable(config, {}, {})),

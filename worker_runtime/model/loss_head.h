@@ -25,8 +25,8 @@ struct LossHeadShape {
   size_t logits_bytes = 0;  // that one chunk may take
 };
 
-// For LossHeadShape: on the CPU what a shared cache holds a part of, on a GPU enough rows to fill
-// its multiprocessors.
+// The default of LossHeadShape::logits_bytes: on the CPU part of a shared cache, on a GPU enough
+// rows to fill its multiprocessors.
 constexpr size_t LossLogitsBytes(DeviceKind device) {
   return device == DeviceKind::kCpu ? size_t{64} << 20 : size_t{512} << 20;
 }
@@ -46,7 +46,7 @@ class LossHead {
     WeightGradient norm_gradient;
     WeightGradient head_gradient;
   };
-  // Of one microbatch, from its forward to its backward pass.
+  // The tensors of one microbatch, from its forward to its backward pass.
   struct Activations {
     T* sum = nullptr;       // (rows, hidden): the residual stream's end
     float* rms = nullptr;   // (rows)
@@ -55,7 +55,7 @@ class LossHead {
 
   // Borrows `tp` and the arena.
   LossHead(const LossHeadShape& shape, DeviceKind device, Collective& tp, Arena& arena);
-  // Once the arena is built.
+  // Call it once the arena is built.
   void Bind();
 
   // residual + delta -> loss, added to *loss_sum. `gradient_scale` (one float in the device's

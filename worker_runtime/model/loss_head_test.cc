@@ -35,7 +35,7 @@ std::vector<float> Numbers(size_t count, double step) {
 struct Outcome {
   double loss = 0;
   std::vector<float> gradient = std::vector<float>(kRows * kHidden);
-  // Overwritten: what stood there before must not show.
+  // The gradient is overwritten: its old content must not show.
   std::vector<float> norm_gradient = std::vector<float>(kHidden, NAN);
   std::vector<float> head_gradient = std::vector<float>(kVocabulary * kHidden, NAN);
 };

@@ -22,9 +22,9 @@ class TableBuilder {
         coordinate_(coordinate),
         opens_bucket_(std::move(opens_bucket)) {}
 
-  // Once.
+  // Call it once.
   ParameterTable Build();
-  // After it: where the groups begin, and where the last one ends.
+  // After Build(): where the groups begin, and where the last group ends.
   const std::vector<int64_t>& group_borders() const { return group_borders_; }
 
  private:
@@ -154,9 +154,9 @@ ParameterTable TableBuilder::Build() {
   return std::move(table_);
 }
 
-// Which groups begin a bucket. Cut from the end, as the backward pass goes: what is left over, and
-// may be small, comes to stand at the beginning, where nothing runs beside the reduction of the
-// last gradients, nor beside the gather of the first parameters.
+// Tells which groups begin a bucket. Buckets are cut from the end, as the backward pass goes. The
+// first bucket gets the rest, which may be small: nothing runs beside the reduction of the last
+// gradients, nor beside the gather of the first parameters.
 std::vector<bool> CutIntoBuckets(const std::vector<int64_t>& group_borders, int64_t count_min) {
   std::vector<bool> opens_bucket(group_borders.size() - 1);
   int64_t end = group_borders.back();
@@ -175,10 +175,10 @@ ParameterTable BuildParameterTable(const ModelConfig& config, const Layout& layo
   CONVENE_CHECK(config.layers % layout.pp == 0 && config.heads % layout.tp == 0);
   TableBuilder one_bucket(config, layout, coordinate, {});
   ParameterTable table = one_bucket.Build();
-  // One bucket where there is nothing to reduce; and on every stage but the first, as in Megatron:
-  // a stage that is done with its last backward pass reduces while the stages before it still run
-  // theirs, and has a stage's forward pass longer to gather. Collectives beside that last backward
-  // pass would only slow it down, and all stages before it wait for its result.
+  // There is one bucket where there is nothing to reduce, and on every stage but the first, as in
+  // Megatron: such a stage reduces while the stages before it still run their last backward pass,
+  // and has a stage's forward pass longer to gather. Collectives beside its own last backward pass
+  // would slow that pass down, and all stages before it wait for the result.
   if (layout.dp == 1 || coordinate.pp > 0) return table;
   if (bucket_count_min == 0) bucket_count_min = DefaultBucketCount(layout.dp);
   return TableBuilder(config, layout, coordinate,

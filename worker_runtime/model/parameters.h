@@ -1,5 +1,5 @@
-// PURE. Which parameters a rank holds, under which global names and boxes, and where they lie in
-// its flat buffer.
+// PURE. The parameters that a rank holds: their global names and boxes, and their places in its
+// flat buffer.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +13,9 @@
 
 namespace convene::worker {
 
-// Elements. Whatever a product reads as one matrix starts at a multiple of it in the flat buffer:
-// at a cache line in any type, and so that what holds for a parameter can be said for each so many
-// elements (ops/elementwise.h, kFlagBlock).
+// Elements. Every matrix of a product starts at a multiple of it in the flat buffer: at a cache
+// line in any type, and so that one flag can speak for each block of so many elements
+// (ops/elementwise.h, kFlagBlock).
 inline constexpr int64_t kParameterAlignment = 64;
 
 enum class Initializer { kOnes, kNormal };
@@ -39,7 +39,7 @@ struct ParameterSlice {
   int64_t count() const { return extent[0] * extent[1]; }
 };
 
-// Offsets into the flat buffer of what one transformer block uses, fused where the forward pass
+// Offsets into the flat buffer of one transformer block's parameters, fused where the forward pass
 // multiplies once.
 struct BlockParameters {
   int64_t attention_norm = 0;  // (hidden)
@@ -52,8 +52,8 @@ struct BlockParameters {
 };
 
 // Whole neighbouring groups of parameters (the norms with the embedding; a block's matrices; the
-// head): what data-parallel ranks reduce and gather by one collective. Elements of the flat buffer,
-// both divisible by dp * kParameterAlignment.
+// head), which data-parallel ranks reduce and gather by one collective. Elements of the flat
+// buffer, both divisible by dp * kParameterAlignment.
 struct ParameterBucket {
   int64_t begin = 0;
   int64_t count = 0;
@@ -75,7 +75,7 @@ struct ParameterTable {
   int64_t flat_count = 0;  // elements, padding included; divisible by dp * 64
   int first_layer = 0;     // global number of blocks[0]
 
-  // First element of block i's matrices; for i = blocks.size(), of what comes behind the last one.
+  // First element of block i's matrices; for i = blocks.size(), the element after the last block's.
   // Forward passes use matrices in flat order, but for a tied head; backward passes the other way
   // round.
   int64_t BlockBegin(size_t i) const {
@@ -84,15 +84,15 @@ struct ParameterTable {
   }
 };
 
-// Elements of a bucket, at the least: few enough that most of a large model's reductions run beside
+// The fewest elements of a bucket: few enough that most of a large model's reductions run beside
 // its backward pass, enough that a ring of dp ranks has a message worth its latency. Megatron-LM's
 // choice (megatron/core/distributed/distributed_data_parallel.py).
 constexpr int64_t DefaultBucketCount(int dp) {
   return std::max<int64_t>(40'000'000, int64_t{1'000'000} * dp);
 }
 
-// Buckets have at least `bucket_count_min` elements (0: DefaultBucketCount), but for the first one,
-// which has what is left; one bucket where dp is 1, and on all stages but the first. REQUIRES:
+// Buckets have at least `bucket_count_min` elements (0: DefaultBucketCount), but the first one has
+// the rest; there is one bucket where dp is 1, and on all stages but the first. REQUIRES:
 // ValidateModel(config, layout) is OK.
 ParameterTable BuildParameterTable(const ModelConfig& config, const Layout& layout,
                                    const Coordinate& coordinate, int64_t bucket_count_min = 0);

@@ -20,8 +20,8 @@ ModelConfig Tiny(bool tied) {
 
 const Layout kLayouts[] = {{1, 1, 1}, {2, 1, 2}, {8, 1, 1}, {1, 1, 8}, {2, 2, 2}, {4, 1, 2}};
 
-// Every element of every global tensor, by how many owning ranks hold it (data-parallel rank 0
-// only: replicas hold the same).
+// For every element of every global tensor, the number of owning ranks that hold it (data-parallel
+// rank 0 only: replicas hold the same).
 std::map<std::string, std::vector<int>> CountOwners(const ModelConfig& config,
                                                     const Layout& layout) {
   std::map<std::string, std::vector<int>> owners;
@@ -75,7 +75,7 @@ TEST_CASE("slices lie in order, do not overlap and fit") {
   }
 }
 
-// Buckets of a rank's flat buffer: what they promise, whatever their number.
+// Checks the promises of a rank's buckets, whatever their number.
 void CheckBuckets(const ParameterTable& table, int dp) {
   int64_t end = 0;
   for (const ParameterBucket& bucket : table.buckets) {
@@ -177,7 +177,7 @@ TEST_CASE("initial weights do not depend on the number of threads") {
   omp_set_num_threads(threads_before);
   CHECK(values[0] == values[1]);
   CHECK(values[0] == values[2]);
-  // The values themselves: old seeds must go on giving the old weights.
+  // Old seeds must go on giving the old weights.
   CHECK(values[0][0] == 0.00742719881f);
   CHECK(values[0].back() == 0.00440180954f);
 }

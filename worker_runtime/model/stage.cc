@@ -43,7 +43,7 @@ class StageOf final : public Stage {
   };
   struct SlotMemory {
     std::vector<BlockMemory> blocks;
-    // output: what goes to the next stage, or the residual stream's end.
+    // output: goes to the next stage, or is the residual stream's end.
     ArenaBlock<T> output, final_gradient;
     ArenaBlock<float> final_rms;
   };
@@ -181,10 +181,10 @@ template <typename T>
 void StageOf<T>::DeclareSlot(const std::string& prefix, SlotMemory& memory) {
   const int64_t rows = shape_.rows();
   for (size_t i = 0; i < table_.blocks.size(); ++i) {
-    // What is shared keeps the shared set's blocks.
+    // Shared tensors keep the shared set's blocks.
     memory.blocks.push_back(shared_memory_);
     DeclareBlock(prefix, /*is_shared=*/false, memory.blocks.back());
-    // The first one's is received, or summed over tp.
+    // The first block's input is received, or summed over tp.
     memory.blocks.back().input =
         arena_.Declare<T>(prefix + "input", rows * shape_.hidden,
                           i == 0 ? ArenaPart::kCollective : ArenaPart::kLocal);
@@ -307,8 +307,8 @@ absl::Status StageOf<T>::Forward(int microbatch, Stream& stream) {
   return absl::OkStatus();
 }
 
-// A microbatch has few of the table's tokens, so the first one zeroes the rows of all others: but
-// where the table is the head too, whose product has written every row.
+// A microbatch has few of the table's tokens, so the first one zeroes the whole table, unless the
+// table is the head too, whose product has written every row.
 template <typename T>
 void StageOf<T>::EmbeddingGradient(int microbatch, const T* gradient, Stream& stream) {
   float* const table = gradients_ + table_.embedding;

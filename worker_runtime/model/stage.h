@@ -24,8 +24,8 @@ namespace convene::worker {
 class StageObserver {
  public:
   virtual ~StageObserver() = default;
-  // What the stage queues from now on may read parameters [0, flat_end) of its flat buffer; nothing
-  // that it has queued in this run reads one beyond the last call's.
+  // Ops that the stage queues from now on may read parameters [0, flat_end) of its flat buffer; no
+  // op that it has queued in this run reads one beyond the last call's `flat_end`.
   virtual void ParametersNeeded(int64_t flat_end) = 0;
   // The stage has queued all that it adds to gradients [flat_begin, flat_count) in this run. Errors
   // end the backward pass.
@@ -37,16 +37,17 @@ class StageObserver {
 struct StageBatch {
   const int32_t* inputs = nullptr;
   const int32_t* targets = nullptr;  // negative: does not count
-  // One float: 1 / counted tokens of the whole global batch. Null: nothing will be differentiated,
-  // only the loss is wanted.
+  // One float: 1 / counted tokens of the whole global batch. Null: only the loss is wanted, without
+  // gradients.
   const float* gradient_scale = nullptr;
-  // In this run of a schedule. Microbatch 0 goes forward first, the last one backward last.
+  // Microbatches in this run of a schedule. Microbatch 0 goes forward first, the last one backward
+  // last.
   int microbatches = 1;
-  // Told by Forward of microbatch 0 and by Backward of the last one, and by no other call: what is
-  // queued by those others is the same in every step. Null: nobody is told. Borrowed.
+  // Called by Forward of microbatch 0 and by Backward of the last one, and by no other pass: the
+  // other passes queue the same ops in every step. Null: there is no observer. Borrowed.
   StageObserver* observer = nullptr;
   // One for each microbatch where Options::packed_documents, else null. The list itself lies in
-  // host memory, what it points to in the device's.
+  // host memory; its pointers are into the device's.
   const Documents* documents = nullptr;
 };
 
@@ -70,13 +71,13 @@ class Stage : public PipelineStage {
   static std::unique_ptr<Stage> Make(const Options& options, const ParameterTable& table,
                                      Collective& tp, Device& device, Arena& arena);
 
-  // Once the arena is built. `parameters` (options.dtype) and `gradients` have table.flat_count
-  // elements. A run's microbatch 0 overwrites every parameter's gradient, the later ones add to it;
-  // what lies between parameters is not touched. What is counted is added to *loss_sum: the summed
-  // loss in nats of the batch's counted tokens, on the last stage.
+  // Call it once the arena is built. `parameters` (options.dtype) and `gradients` have
+  // table.flat_count elements. A run's microbatch 0 overwrites every parameter's gradient, the
+  // later ones add to it; the elements between parameters are not touched. The last stage adds the
+  // summed loss, in nats, of the batch's counted tokens to *loss_sum.
   virtual void Bind(ConstElements parameters, absl::Span<float> gradients, double* loss_sum) = 0;
 
-  // Before each schedule run.
+  // Call it before each schedule run.
   virtual void SetBatch(const StageBatch& batch) = 0;
 };
 

@@ -63,12 +63,13 @@ class LoneStage {
     }
   }
 
-  // Parameters [0, flat_end) are the weights from now on; the others are no numbers.
+  // From now on parameters [0, flat_end) are the weights; the others are NaN.
   void Reveal(int64_t flat_end) {
     std::copy(weights_.begin(), weights_.begin() + flat_end, parameters_.begin());
   }
 
-  // What earlier steps and their reductions may have left behind.
+  // Fills the gradients with NaN, as earlier steps and their reductions may have left anything
+  // there.
   void SpoilGradients() {
     for (const ParameterSlice& slice : table_.slices) {
       std::fill_n(gradients_.begin() + slice.flat_offset, slice.count(),

@@ -31,7 +31,7 @@ struct AdamWFactors {
 };
 AdamWFactors MakeAdamWFactors(const AdamWParameters& parameters);
 
-// What a step does with its gradients, decided on the device, so that no host waits for the norm.
+// How a step treats its gradients; the device decides it, so that no host waits for the norm.
 struct StepControl {
   float gradient_scale;  // multiplies every gradient first: the clipping factor
   int32_t skip;          // not 0: weights and moments stay as they are

@@ -170,7 +170,7 @@ TEMPLATE_TEST_CASE("one document a row has the bits of rows that are not packed"
   CHECK(packed.Backward(dout) == plain.Backward(dout));
 }
 
-// Judged alone: the plain computation takes equal numbers from each other here, and is exact.
+// Every output must be exact: the plain computation takes equal numbers from each other here.
 TEST_CASE("a document of one token attends to itself alone") {
   AttentionShape shape = {2, 61, 2, 2, 20};
   shape.packed = true;

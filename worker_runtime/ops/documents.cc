@@ -38,7 +38,8 @@ bool BeginsDocument(const AttentionShape& shape, const int32_t* begin, int64_t t
   return begin[token] == token % shape.sequence_length;
 }
 
-// Few different graphs are built, and the empty ones at the end cost next to nothing.
+// Rounding keeps the number of different graphs low; the empty documents at the end cost next to
+// nothing.
 int64_t RoundedCount(int64_t documents) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(documents)));
 }

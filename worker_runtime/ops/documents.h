@@ -13,8 +13,8 @@ namespace convene::worker {
 
 struct AttentionShape;
 
-// Of one microbatch. All pointers are into the device's memory. `begin` null: each row is one
-// document.
+// The documents of one microbatch. All pointers are into the device's memory. `begin` null: each
+// row is one document.
 struct Documents {
   // (batch, sequence_length): the position in its row at which the token's document begins. Along a
   // row it never falls and never passes the token's own position; where it rises, it is that
@@ -22,7 +22,8 @@ struct Documents {
   const int32_t* begin = nullptr;
 
   // The same as a list, where NeedsDocumentTable; else 0 and null. `count`: of documents, rounded
-  // up to a power of two, so that few different ones occur; those at the end are empty.
+  // up to a power of two, so that few different counts occur; the added documents at the end are
+  // empty.
   int count = 0;
   const int32_t* lengths = nullptr;  // (count): tokens
   // (count + 1): where each begins, counted in elements of the tensor; the last is the end of all.
@@ -36,7 +37,7 @@ constexpr bool NeedsDocumentTable(DeviceKind device, DType dtype) {
   return device == DeviceKind::kCuda && dtype == DType::kBFloat16;
 }
 
-// PURE. What the table of one microbatch takes at most: when each token is a document.
+// PURE. The most bytes that the table of one microbatch takes: each token is a document.
 size_t DocumentTableBytes(const AttentionShape& shape);
 
 inline constexpr size_t kDocumentTableAlignment = 64;

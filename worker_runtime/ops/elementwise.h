@@ -21,8 +21,8 @@ void Copy(int64_t count, const float* x, float* y, Stream& stream);
 void ToBFloat16(int64_t count, const float* x, BFloat16* y, Stream& stream);
 void ToFloat(int64_t count, const BFloat16* x, float* y, Stream& stream);
 
-// What holds for a parameter, for each 64 elements of a flat buffer (parameters start at multiples
-// of 64, and what lies between them is zero).
+// Flags of a parameter, one byte for each 64 elements of a flat buffer (parameters start at
+// multiples of 64; the elements between them are zero).
 inline constexpr int kFlagBlock = 64;
 enum ParameterFlag : uint8_t {
   kDecayed = 1,  // weight decay applies

@@ -50,7 +50,7 @@ TEMPLATE_TEST_CASE("matrix products agree with the reference for every transpose
           const size_t size = static_cast<size_t>(m) * n;
           const auto a = NumbersOf<TestType>(static_cast<size_t>(m) * k, 1);
           const auto b = NumbersOf<TestType>(static_cast<size_t>(k) * n, 2);
-          // With beta 0 what stands in c must not matter.
+          // With beta 0 the old content of c must not matter.
           const auto c =
               beta == 0 ? std::vector<float>(size, std::nanf("")) : NumbersOf<TestType>(size, 3);
           const auto product = [&](auto multiply, auto y) {
@@ -75,8 +75,8 @@ TEMPLATE_TEST_CASE("matrix products agree with the reference for every transpose
           Compare<float>(
               kForward, [&] { return product(on_stream, c); }, reference);
           if constexpr (std::is_same_v<TestType, BFloat16>) {
-            // Whichever of the two this processor does not use, and need not have the same bits for
-            // any number of threads.
+            // The product that this processor does not use must agree too; its bits may depend on
+            // the number of threads.
             const auto native = [](auto... arguments) { cpu::BFloat16MatMul(arguments...); };
             const auto widened = [](auto... arguments) { cpu::WidenedMatMul(arguments...); };
             const auto other = [&] {

@@ -278,7 +278,7 @@ TEMPLATE_TEST_CASE("embedding agrees with the reference for tokens inside and ou
   }
 }
 
-// What the vocabulary-parallel loss does on one rank: statistics, loss, gradient.
+// The steps of the vocabulary-parallel loss on one rank: statistics, loss, gradient.
 template <typename T>
 Outputs<float> CrossEntropy(int rows, int begin, int end, const std::vector<int32_t>& targets,
                             const std::vector<float>& logits, float gradient_scale) {

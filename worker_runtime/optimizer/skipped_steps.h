@@ -1,4 +1,4 @@
-// PURE. When a run whose gradients are no numbers any more has to end.
+// PURE. Decides when a run whose gradients are NaN or infinite has to end.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace convene::worker {
 // when it did.
 std::string WhySkipped(double gradient_norm, int64_t step);
 
-// Counts the steps that were skipped, and the others. Every rank sees the same norms, so all come
-// to the same answer at the same step.
+// Counts the steps that were skipped, and the others. Every rank sees the same norms, so all ranks
+// come to the same answer at the same step.
 class SkippedSteps {
  public:
   // `updates`: steps that changed the weights before this run, from its checkpoint. REQUIRES:
@@ -21,14 +21,15 @@ class SkippedSteps {
   explicit SkippedSteps(int64_t most_in_a_row, int64_t updates = 0)
       : most_in_a_row_(most_in_a_row), updates_before_(updates), updates_(updates) {}
 
-  // After each step. DataLoss when it was skipped and so were the most_in_a_row - 1 before it: the
-  // text names the steps and the loss, and says where to look.
+  // Call it after each step. DataLoss when this step and the most_in_a_row - 1 before it were
+  // skipped: the text names the steps and the loss, and says where to look.
   absl::Status Record(int64_t step, bool skipped, double loss);
 
   // Steps so far that changed the weights: Adam's bias correction counts these alone.
   int64_t updates() const { return updates_; }
 
-  // After the last step. DataLoss when steps were made here and not one of them changed a weight.
+  // Call it after the last step. DataLoss when steps were made here and not one of them changed a
+  // weight.
   absl::Status AtEnd() const;
 
  private:

@@ -1,6 +1,6 @@
 // Tensor-parallel linear layers (Shoeybi et al. 2019, Megatron-LM, section 3): weights are [out,
 // in], y = x W^T. T: float or BFloat16; weight gradients are float, and the product itself adds a
-// microbatch's to those before it.
+// microbatch's gradient to the earlier ones.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ struct LinearShape {
   int in = 0;    // of this rank's slice
 };
 
-// Where a weight's gradient goes. A step's first microbatch overwrites: nobody zeroes the gradients
-// before it, and nobody reads what stood there (4 bytes written and 4 read a parameter and step).
+// Where a weight's gradient goes. A step's first microbatch overwrites it, so that gradients need
+// not be zeroed first (4 bytes written and 4 read a parameter and step).
 struct WeightGradient {
   float* data = nullptr;
   bool adds = true;  // to `data`; else overwrites it, and never reads it

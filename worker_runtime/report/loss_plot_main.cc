@@ -1,4 +1,4 @@
-// loss_plot METRICS_FILE: the loss curve of a run, from what convene-train wrote with
+// loss_plot METRICS_FILE: draws the loss curve of a run from the file that convene-train wrote with
 // --metrics-file.
 #include <cstdio>
 #include <string>

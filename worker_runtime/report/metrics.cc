@@ -63,7 +63,7 @@ class LineWriter {
   }
 
   void operator()(const char* key, const std::string& value) const {
-    // Layouts are plain words: escapes would be code that never runs.
+    // Layouts need no escapes.
     for (const char c : value) CONVENE_CHECK(c >= ' ' && c != '"' && c != '\\');
     absl::StrAppend(Key(key), "\"", value, "\"");
   }
@@ -160,7 +160,7 @@ absl::StatusOr<std::string> KeptLines(const std::string& content, const std::str
   return kept;
 }
 
-// A pipe or a device keeps nothing that could be taken back, and reading it might never end.
+// A pipe or a device keeps no lines that could be dropped, and reading it might never end.
 bool KeepsNothing(const std::string& path) {
   struct stat info;
   return stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);

@@ -1,4 +1,4 @@
-// The metrics file: JSON lines, what a run was like, for plots and tests.
+// The metrics file: JSON lines that tell the course of a run, for plots and tests.
 //
 //   {"step":12,"loss":2.3412,"grad_norm":0.81,"learning_rate":0.00098,"tokens":49152,"tokens_per_second":41200.5,
 //    "step_seconds":0.0994,"epoch":1,"world_size":8,"layout":"dp2 x tp2 x pp2"}          (one line
@@ -60,7 +60,7 @@ struct MetricsHistory {
 };
 
 // A last line that a kill has torn is left out. InvalidArgument with "path:line: " for any other
-// line that is none of ours; ReadFile's codes for the file.
+// line that MetricsLine cannot have written; ReadFile's codes for the file.
 absl::StatusOr<MetricsHistory> ReadMetrics(const std::string& path);
 
 // The open file of the one rank that writes it. Not thread-safe.
@@ -69,7 +69,8 @@ class MetricsFile {
   // Creates `path` and its directories when absent. A run that resumes with `resumed_step` finished
   // steps will do the later ones again, so their lines, and a torn last line, are dropped (the file
   // is then replaced atomically); a fresh start (0) drops all. FailedPrecondition, with the file
-  // untouched, when it holds a line that is none of ours: it is somebody else's file.
+  // untouched, when it holds a line that MetricsLine cannot have written: it is somebody else's
+  // file.
   static absl::StatusOr<MetricsFile> Open(const std::string& path, int64_t resumed_step);
 
   // On failure (ResourceExhausted when the disk is full) no part of the line stays behind.

@@ -47,7 +47,7 @@ void ProgressPrinter::Print(const ProgressState& state, MonotonicTime now) {
   if (!is_edge && now - last_drawn_ < absl::Milliseconds(100)) return;
   last_drawn_ = now;
   is_line_open_ = true;
-  // Back to the first column, the line, and what an older, longer one left behind it cleared.
+  // Goes back to the first column, writes the line, and clears the rest of an older, longer one.
   absl::FPrintF(stream_, "\r%s\x1b[K", ProgressLine(state));
   std::fflush(stream_);
 }

@@ -1,4 +1,4 @@
-// How a run gets on, for the person who watches it.
+// The progress of a run, for the person who watches it.
 #pragma once
 
 #include <cstdint>
@@ -52,11 +52,11 @@ class ProgressPrinter {
   ProgressPrinter(std::FILE* stream, bool is_terminal, int64_t log_every)
       : stream_(stream), is_terminal_(is_terminal), log_every_(log_every) {}
 
-  // After each step; `now` only ever grows.
+  // Call it after each step; `now` only ever grows.
   void Print(const ProgressState& state, MonotonicTime now);
 
-  // Ends a line that stands open on the terminal: before anything else is written there, and at the
-  // end.
+  // Ends a line that stands open on the terminal. Call it before anything else is written there,
+  // and at the end.
   void EndLine();
 
  private:

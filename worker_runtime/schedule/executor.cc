@@ -38,7 +38,7 @@ absl::Status PipelineExecutor::Do(const Action& action, Stream& stream) {
       CONVENE_RETURN_IF_ERROR(WaitFor(gradient_send, stream));
       return pp_.Recv(stage_.gradient(microbatch), pp_.rank() + 1, stream);
     case ActionKind::kBackward:
-      // On the last stage no receive came before it.
+      // On the last stage no receive came before this pass, which waited already.
       CONVENE_RETURN_IF_ERROR(WaitFor(gradient_send, stream));
       return stage_.Backward(microbatch, stream);
     case ActionKind::kSendGradient:

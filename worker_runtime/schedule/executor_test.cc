@@ -90,7 +90,7 @@ Result RunPipeline(int stages, int microbatches, int steps, int failing = -1) {
       for (int step = 0; step < steps && status.ok(); ++step) {
         status = executor.Run(OneForwardOneBackward(stages, stage, microbatches), stream);
       }
-      // As a process that ends: its peers see the connection close.
+      // The rank acts as a process that ends: its peers see the connection close.
       if (!status.ok()) group[stage].reset();
     });
   }
@@ -147,7 +147,7 @@ TEST_CASE("forward only sends nothing back") {
   CHECK(stages[0].finished.empty());
 }
 
-// Nobody ever receives: remembers which memory is being sent.
+// A collective whose messages nobody receives; it remembers which memory is being sent.
 class UnhurriedCollective final : public Collective {
  public:
   UnhurriedCollective(int rank, int size) : rank_(rank), size_(size) {}
@@ -189,7 +189,7 @@ class UnhurriedCollective final : public Collective {
   std::map<uint64_t, const void*> open_;
 };
 
-// Fails when it is to write what is still being sent.
+// Fails when it is asked to write memory that is still being sent.
 class CarefulStage final : public PipelineStage {
  public:
   CarefulStage(CountingStage& buffers, const UnhurriedCollective& pp)

@@ -35,7 +35,7 @@ absl::Status GraphedStage::Run(StagePass pass, int microbatch, Stream& stream,
     if (!graph.ok()) {
       has_failed_ = true;
       captured_.clear();
-      spdlog::warn("CUDA graphs are off from here on, a pass could not be captured: {}",
+      spdlog::warn("CUDA graphs are off from here on, because a pass could not be captured: {}",
                    std::string(graph.status().message()));
       return queue_ops();
     }

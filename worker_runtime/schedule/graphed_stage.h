@@ -15,13 +15,13 @@
 
 namespace convene::worker {
 
-// The first run of a pass goes op by op, and builds what ops build at their first use; the second
-// is captured, and launched; from then on it is launched. Same kernels, same order, same bits.
+// The first run of a pass goes op by op, since ops build plans at their first use; the second run
+// is captured and launched; later runs launch the graph. Same kernels, same order, same bits.
 //
 // When a capture fails, one warning says why, and from then on all passes go op by op.
 //
 // REQUIRES: these passes queue nothing but ops of their stream (so tp is 1), with the same
-// addresses and shapes in every step: another batch, such as one for validation, goes to the stage
+// addresses and shapes in every step. Another batch, such as one for validation, goes to the stage
 // itself.
 //
 // Not thread-safe.

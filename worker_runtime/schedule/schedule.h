@@ -32,13 +32,14 @@ std::string ToString(const std::vector<Action>& actions);
 // Model Training on GPU Clusters Using Megatron-LM", SC 2021, section 2.2. A stage first runs
 // min(stages - stage - 1, microbatches) forwards, then alternates, then drains.
 //
-// Receives block; sends are buffered: an executor starts a send where it stands, and may wait for
-// it no earlier than it needs the memory again. Under these rules no order of execution deadlocks
-// (simulate.h). Every receive stands right before the action that uses it, every send right after
-// the one that made it.
+// Receives block. Sends are buffered: an executor starts a send at its place in the list, and waits
+// for its end no earlier than it needs the memory again. Under these rules no order of execution
+// deadlocks (simulate.h). Every receive stands right before the action that uses its data, every
+// send right after the action that made them.
 //
-// The first stage has no activations to receive and no gradients to send; the last none to send and
-// receive. REQUIRES: 0 <= stage < stages, microbatches >= 1.
+// The first stage has no activations to receive and no gradients to send; the last stage has no
+// activations to send and no gradients to receive. REQUIRES: 0 <= stage < stages, microbatches >=
+// 1.
 std::vector<Action> OneForwardOneBackward(int stages, int stage, int microbatches);
 
 // Every microbatch forward and none backward: validation. REQUIRES: as above.

@@ -41,8 +41,8 @@ class Simulator {
         gradients_(schedules.size() + 1) {}
 
   Simulation Run() {
-    // Round after round until nobody moves: a stage's clock depends only on its own and its
-    // messages' times, so the order is free.
+    // Rounds go on until no stage moves: a stage's clock depends only on its own and its messages'
+    // times, so the order of stages is free.
     for (bool moved = true; moved && problem_.empty();) {
       moved = false;
       for (size_t stage = 0; stage < stages_.size() && problem_.empty(); ++stage) {

@@ -1,4 +1,4 @@
-// PURE. Runs schedules on paper.
+// PURE. Runs schedules without computing anything.
 #pragma once
 
 #include <string>

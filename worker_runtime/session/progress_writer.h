@@ -15,7 +15,7 @@ namespace convene::worker {
 // One thread writes.
 class ProgressWriter {
  public:
-  // `path`: CONVENE_PROGRESS; "" = nobody watches, and Tell does nothing. `flags`:
+  // `path`: CONVENE_PROGRESS; "" = there is no agent, and Tell does nothing. `flags`:
   // kProgress...Flag. Errors of open and mmap; FailedPrecondition when the file is no page of this
   // version.
   static absl::StatusOr<std::unique_ptr<ProgressWriter>> Open(const std::string& path,

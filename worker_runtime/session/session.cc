@@ -26,7 +26,7 @@
 namespace convene::worker {
 namespace {
 
-// Lines are a word and a reason; an agent that sends more without a newline is not ours.
+// A line is a word and a reason; a sender of more bytes without a newline is not our agent.
 constexpr size_t kLineBytesMax = 4096;
 
 std::vector<int> StopSignals() { return {SIGTERM, SIGINT}; }

@@ -1,5 +1,5 @@
-// The worker's ear: signals, and the words of its agent (worker_runtime/contract/names.h), heard by
-// one thread.
+// One thread hears the worker's signals and the words of its agent
+// (worker_runtime/contract/names.h).
 #pragma once
 
 #include <memory>
@@ -23,7 +23,7 @@ class Session {
  public:
   // Starts the thread "session". Connects to contract.session_path when there is one: Unavailable
   // when the agent's socket is gone.
-  //   "checkpoint", SIGTERM, SIGINT: request a stop through `token`. While nobody watches it, they
+  //   "checkpoint", SIGTERM, SIGINT: request a stop through `token`. Before StopToken::Watch, they
   //   end the process at once: with ExitCode::kMembershipChanged, or with 128 + signal.
   //   "abort", or the agent's end of the socket closing: the process ends at once with
   //   ExitCode::kMembershipChanged, because peers are gone and a collective may never return.
@@ -45,7 +45,7 @@ class Session {
   const UniqueFd socket_;  // invalid without an agent
   const UniqueFd wake_;    // written to by the destructor
   StopToken& token_;
-  // The thread's own.
+  // Used by the thread alone.
   StopRequest stop_request_;
   std::string partial_line_;
   Thread thread_;

@@ -38,7 +38,7 @@ char Code(StopReason reason) { return static_cast<char>('0' + static_cast<int>(r
 // Tells each change of its stop token as one byte to `report`.
 [[noreturn]] void BeWorker(const Contract& contract, int report, const std::string& terminal) {
   alarm(kPatienceSeconds);
-  // The terminal that a session's leader opens becomes its controlling one.
+  // The first terminal that a session's leader opens becomes its controlling terminal.
   if (!terminal.empty() && (setsid() < 0 || open(terminal.c_str(), O_RDWR) < 0)) _exit(1);
   BlockStopSignals();
   StopToken token;
@@ -129,7 +129,7 @@ class Worker {
   }
 
  private:
-  // Of the whole process, a bit each.
+  // The pending signals of the whole process, a bit each.
   uint64_t PendingSignals() const {
     const auto status = ReadFile(absl::StrCat("/proc/", process_, "/status"));
     REQUIRE_OK(status);

@@ -24,7 +24,7 @@ constexpr int kThreadsMax = 256;
 constexpr int64_t kThreadPatienceNs = 100'000'000;
 constexpr int64_t kWholePatienceNs = 3'000'000'000;
 
-// The thread that is to write its stack now; 0: none. It answers by setting 0.
+// The thread that has to write its stack now; 0: none. The thread answers by setting 0.
 std::atomic<int> thread_in_turn{0};
 std::atomic<bool> dump_is_running{false};
 static_assert(std::atomic<int>::is_always_lock_free);
@@ -161,7 +161,7 @@ void OnSignal(int, siginfo_t* info, void*) {
     Line().Text("SIGUSR2: the stacks of all threads; the program goes on").Write();
     DumpThreads(self);
     dump_is_running.store(false);  // First: the reader of the last line may ask again.
-    Line().Text("SIGUSR2: that was all").Write();
+    Line().Text("SIGUSR2: all stacks are written").Write();
   }
   errno = saved_errno;
 }

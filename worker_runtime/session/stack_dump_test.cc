@@ -54,10 +54,10 @@ TEST_CASE("SIGUSR2 shows where each thread waits, again and again, and the proce
   CHECK(ReadUntil(out.get(), ".") == ".");
   for (int round = 0; round < 2; ++round) {
     REQUIRE(kill(pid, SIGUSR2) == 0);
-    const std::string text = ReadUntil(out.get(), "that was all\n");
+    const std::string text = ReadUntil(out.get(), "all stacks are written\n");
     INFO(text);
     CHECK_THAT(text, Catch::Contains(" other\n") && Catch::Contains("WaitForEver") &&
-                         Catch::Contains("SIGUSR2: that was all\n"));
+                         Catch::Contains("SIGUSR2: all stacks are written\n"));
     CHECK(text.find("WaitForEver") != text.rfind("WaitForEver"));
   }
   kill(pid, SIGKILL);

@@ -14,8 +14,8 @@ enum class StopReason {
 // Set by the session's thread, read by the trainer between steps.
 class StopToken {
  public:
-  // The program reads the token from now on. Before, it has nothing to save and may be waiting for
-  // a peer that has ended already: a stop ends the process at once.
+  // The program reads the token from now on. Before this call a stop ends the process at once: the
+  // program has nothing to save and may be waiting for a peer that has ended already.
   void Watch() { is_watched_ = true; }
   bool is_watched() const { return is_watched_; }
 

@@ -1,5 +1,5 @@
-// PURE. ZeRO-1's cut (Rajbhandari et al. 2020, section 5.1): each bucket of the flat buffer in dp
-// equal parts, and which parameters a rank's parts cross.
+// PURE. ZeRO-1's cut (Rajbhandari et al. 2020, section 5.1): each bucket of the flat buffer is cut
+// into dp equal parts; segments name the parameters that a rank's parts cross.
 #pragma once
 
 #include <cstdint>

@@ -112,9 +112,9 @@ void ShardedOptimizer::OrderBehind(Stream& earlier, Stream& later) {
   device_.Order(*order_, later);
 }
 
-// All of it in the communication stream, rounding and widening too: they use memory bandwidth that
-// products leave free, and the wire's memory needs no event, because buckets have it one after the
-// other.
+// Everything runs in the communication stream, rounding and widening too: they use memory bandwidth
+// that products leave free, and the wire's memory needs no event, because buckets use it one after
+// the other.
 absl::Status ShardedOptimizer::Reduce(const ShardPart& part) {
   Stream& stream = device_.communication();
   OrderBehind(device_.compute(), stream);
@@ -200,12 +200,12 @@ void ShardedOptimizer::AwaitParameters(int64_t flat_end) {
   size_t needed = awaited_;
   while (needed < table_.buckets.size() && table_.buckets[needed].begin < flat_end) ++needed;
   if (needed == awaited_) return;
-  // Behind the last gather is behind those before it.
+  // Gathers run in order, so the wait for the last one covers the others.
   device_.Order(*gathered_[needed - 1], device_.compute());
   awaited_ = needed;
 }
 
-// All at once, without a wait between them.
+// Queues all copies at once, without a wait between them.
 void ShardedOptimizer::QueueCopies(CopyTo direction) {
   const auto copy = [&](float* state, float* copy, int64_t count) {
     if (direction == CopyTo::kDevice) std::swap(state, copy);

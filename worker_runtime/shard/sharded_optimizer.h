@@ -21,20 +21,21 @@
 
 namespace convene::worker {
 
-// Not thread-safe. Borrows what its constructor takes.
+// Not thread-safe. Borrows the references that its constructor takes.
 //
-// Arithmetic is queued in device.compute(), what goes over the network in device.communication():
+// Arithmetic is queued in device.compute(), collectives in device.communication():
 //
 //   compute        backward 2   backward 1   backward 0   ¦ sum  update 0  update 1   forward 0
 //                            \            \            \   ^             \         \  ^
 //   communication             reduce 2     reduce 1     reduce 0           gather 0 gather 1
 //
-// Every arrow is an event: a reduction begins after what made its gradients, sums begin after all
-// reductions, a gather begins after its update, and whoever reads parameters first says so
-// (AwaitParameters). All ranks have the same buckets and queue them in the same order, the last one
-// first when reducing, the first one first when gathering; `communication` is one queue, so
-// collectives of a rank run in that order, whichever of the two communicators they are on. What
-// compute waits for never waits for anything that compute has not queued before it: no circle.
+// Every arrow is an event: a reduction begins after the pass that made its gradients, sums begin
+// after all reductions, a gather begins after its update, and a reader of parameters calls
+// AwaitParameters first. All ranks have the same buckets and queue them in the same order, the last
+// one first when reducing, the first one first when gathering; `communication` is one queue, so
+// collectives of a rank run in that order, whichever of the two communicators they are on. A
+// collective that compute waits for never waits for an op that compute queues later, so there is no
+// circle.
 //
 // Where dp is one rank there is no event and no collective, on a CPU events are nothing.
 class ShardedOptimizer {
@@ -42,10 +43,10 @@ class ShardedOptimizer {
   struct Options {
     DType dtype =
         DType::kFloat32;  // of the parameters: kFloat32 (they are the masters) or kBFloat16
-    // In which gradients are summed over dp: kFloat32, or kBFloat16 for half the traffic.
+    // The type in which gradients are summed over dp: kFloat32, or kBFloat16 for half the traffic.
     DType reduce_dtype = DType::kFloat32;
-    // Checkpoints pass through a copy of the shard in `staging`: 12 bytes an element. Else, on a
-    // GPU, none can be written or read; on a CPU they need no copy.
+    // Checkpoints pass through a copy of the shard in `staging`: 12 bytes an element. Without it a
+    // GPU can write and read no checkpoint; a CPU needs no copy.
     bool copies_for_checkpoints = false;
     absl::Duration timeout = absl::Minutes(10);  // of each wait for the device
   };
@@ -55,24 +56,25 @@ class ShardedOptimizer {
   ShardedOptimizer(const ParameterTable& table, const Options& options, Collective& dp,
                    Collective& dp_gather, Device& device, Arena& arena, Arena& staging);
 
-  // Once both arenas are built. Both are whole flat buffers (table.flat_count), parameters of
-  // options.dtype.
+  // Call it once both arenas are built. Both arguments are whole flat buffers (table.flat_count),
+  // parameters of options.dtype.
   void Bind(Elements parameters, absl::Span<float> gradients);
 
   // Parameters [flat_begin, flat_begin + values.size()) on every rank that has them, from host
   // memory.
   void SetWeights(int64_t flat_begin, absl::Span<const float> values);
 
-  // Gradients [flat_begin, table.flat_count) are final once compute() has done what it holds: every
-  // whole bucket of them is summed over dp, beside what is queued from now on, which must not touch
-  // them. No later call of a step comes with a larger number. Errors: the collective's.
+  // Says that gradients [flat_begin, table.flat_count) are final once compute() has done its queued
+  // ops. Every whole bucket of them is summed over dp, beside ops that are queued from now on;
+  // these must not touch the gradients. No later call of a step comes with a larger number. Errors:
+  // the collective's.
   absl::Status ReduceGradientsFrom(int64_t flat_begin);
-  // All others too, and compute() waits: afterwards only this rank's parts of the gradients are
-  // meaningful. Once a step. Errors: the collective's.
+  // Reduces all other gradients too, and compute() waits: afterwards only this rank's parts of the
+  // gradients are meaningful. Call it once a step. Errors: the collective's.
   absl::Status FinishReducing();
 
-  // Those of the norms' gradients that this rank updates: the same part on all tensor-parallel
-  // ranks of its data-parallel place. Meaningful after FinishReducing.
+  // The norms' gradients that this rank updates: the same part on all tensor-parallel ranks of its
+  // data-parallel place. Meaningful after FinishReducing.
   absl::Span<float> ReducedNormGradients() const;
 
   // *sum (in the device's memory) += sum of squares of the reduced gradients in this shard, of the
@@ -81,13 +83,13 @@ class ShardedOptimizer {
   void SumOwnedSquares(double* sum);
 
   // AdamW on the shard; factors and control in the device's memory. Each bucket's parameters are
-  // gathered as soon as they are updated, beside what is queued from now on. Errors: the
+  // gathered as soon as they are updated, beside ops that are queued from now on. Errors: the
   // collective's.
   absl::Status Update(const AdamWFactors* factors, const StepControl* control);
 
-  // What compute() is given from now on may use parameters [0, flat_end): it begins after their
-  // gathers. Everything else that uses parameters comes behind such a call; what this class offers
-  // waits by itself.
+  // Ops that compute() is given from now on may use parameters [0, flat_end): they begin after the
+  // gathers. Every other reader of parameters makes this call first; this class's own functions
+  // wait by themselves.
   void AwaitParameters(int64_t flat_end);
 
   // This shard for a checkpoint, in host memory: master weights and both moments, of owned
@@ -95,18 +97,18 @@ class ShardedOptimizer {
   // DeadlineExceeded; FailedPrecondition on a GPU without copies_for_checkpoints.
   absl::StatusOr<std::vector<PieceToWrite>> PiecesToWrite();
 
-  // The same of all parameters, to be filled: what this rank needs to go on. Then FinishRead, or
-  // all of it again. Errors: as PiecesToWrite.
+  // Pieces of all parameters, which the caller fills: this rank needs them to go on. Then call
+  // FinishRead, or start again. Errors: as PiecesToWrite.
   absl::StatusOr<std::vector<PieceToRead>> PiecesToRead();
-  // What was filled becomes the state, and every rank has all parameters (AwaitParameters). Errors:
-  // the collective's.
+  // The filled pieces become the state, and every rank gets all parameters (AwaitParameters).
+  // Errors: the collective's.
   absl::Status FinishRead();
 
  private:
   // The state in host memory: the copy, or on a CPU the arena's own.
   struct HostState {
     float* master = nullptr;
-    // Where a segment lies in it: the masters may be the parameters themselves.
+    // Where a segment lies in `master`: the masters may be the parameters themselves.
     int64_t ShardSegment::*master_place = &ShardSegment::shard_begin;
     float* first_moment = nullptr;
     float* second_moment = nullptr;
@@ -124,7 +126,7 @@ class ShardedOptimizer {
   float* MasterOf(const ShardPart& part) const;
   bool has_masters() const { return options_.dtype != DType::kFloat32; }
 
-  // What `later` is given from now on begins after what `earlier` holds.
+  // Ops that `later` is given from now on begin after all that `earlier` holds.
   void OrderBehind(Stream& earlier, Stream& later);
   // compute() waits for all that communication() holds.
   void AwaitCommunication();

@@ -1,5 +1,5 @@
-// A collective that passes every call on to another: tests override what they want to see or to
-// change.
+// A collective that passes every call on to another one. Tests override the calls that they want to
+// see or to change.
 #pragma once
 
 #include <memory>

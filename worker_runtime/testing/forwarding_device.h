@@ -1,4 +1,5 @@
-// A device that passes every call on to another: tests override what they want to see or to fail.
+// A device that passes every call on to another one. Tests override the calls that they want to see
+// or to fail.
 #pragma once
 
 #include <memory>

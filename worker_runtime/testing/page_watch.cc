@@ -26,8 +26,8 @@ struct PageWatch::Region {
   size_t first_page = 0;  // its number
   std::unique_ptr<std::atomic<uint8_t>[]> states;
 
-  // Async-signal-safe. The first touch of a page gives it back for reading; if it was a write, it
-  // faults once more.
+  // Async-signal-safe. The first touch of a page makes the page readable; a write then faults once
+  // more.
   bool Touch(const char* address) {
     if (address < data || address >= data + pages * kPageBytes) return false;
     const size_t page = (address - data) / kPageBytes;
@@ -75,7 +75,8 @@ class PageFaults {
       PageWatch::Region* const region = slot;
       if (region != nullptr && region->Touch(static_cast<const char*>(info->si_addr))) return;
     }
-    // A crash of another kind: the instruction runs again, and meets the handler before ours.
+    // This fault is a real crash: the instruction runs again, and meets the handler that was set
+    // before ours.
     sigaction(SIGSEGV, &faults.before_, nullptr);
   }
 

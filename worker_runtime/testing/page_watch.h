@@ -1,5 +1,5 @@
-// Which pages of memory an op reads and writes, seen by the processor: pages that are watched are
-// taken away before the op, and given back as it touches them. For tests.
+// Finds out, by page faults, which pages of memory an op reads and writes: watched pages are taken
+// away before the op, and given back as it touches them. For tests.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,9 @@ struct PageTouch {
   bool is_written = false;
 };
 
-// Where the calling thread takes the faults, as long as it lives. Every thread that touches watched
-// memory has one: kernels made at run time use the stack, and its pointer, as they like.
+// The stack on which the calling thread takes faults, as long as it lives. Every thread that
+// touches watched memory needs one: kernels made at run time use the ordinary stack, and its
+// pointer, as they like.
 class FaultStack {
  public:
   FaultStack();
@@ -44,7 +45,7 @@ class PageWatch {
   // The pages of this memory are watched no more. Call it before the memory goes back to the
   // system.
   void Remove(void* data, size_t bytes);
-  // How many were ever added.
+  // The number of pages ever added.
   size_t page_count() const { return page_count_; }
 
   // The pages touched since the last call, or since Add, each once.

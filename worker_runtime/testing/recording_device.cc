@@ -13,7 +13,7 @@ class RecordingDevice::NumberedEvent : public Event {
   const int number;
 };
 
-// Hears of every op of its stream. Ops within ops are part of them.
+// Hears of every op of its stream. An op within another op is part of it.
 class RecordingDevice::Recorder : public OpProfile {
  public:
   Recorder(RecordingDevice& device, StreamNumber stream) : device_(device), stream_(stream) {}
@@ -35,7 +35,7 @@ class RecordingDevice::Recorder : public OpProfile {
   const char* op_ = nullptr;
 };
 
-// Calls are ops of the stream they are given.
+// Each call counts as an op of its stream argument.
 class RecordingDevice::WatchedCollective final : public Collective {
  public:
   WatchedCollective(RecordingDevice& device, Collective& collective)

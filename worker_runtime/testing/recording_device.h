@@ -1,11 +1,11 @@
-// A device of three streams on the CPU that records what is queued where, for tests of what runs
-// beside what.
+// A device of three streams on the CPU that records the ops of each stream, for tests of which ops
+// may run at the same time.
 //
-// Ops run when they are called, so results are those of one stream. Which memory each touches is
-// seen by the processor (page_watch.h), not declared: neither the code under test nor the test says
-// what is read or written where. Watched is what Watch() is told, and all that collectives of the
-// streams beside compute were ever given, from their first call on; in whole pages: what two
-// streams may touch at once must not share one.
+// Ops run when they are called, so results are those of one stream. Page faults tell which memory
+// each op touches (page_watch.h), so neither the code under test nor the test declares it. Watched
+// is the memory that Watch() is told, and all memory that collectives of the streams beside compute
+// were ever given, from their first call on. It is watched in whole pages: memory that two streams
+// may touch at once must not share a page.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@
 
 namespace convene::worker::testing {
 
-// One rank's. Not thread-safe.
+// The device of one rank. Not thread-safe.
 class RecordingDevice final : public Device {
  public:
   RecordingDevice();
@@ -62,7 +62,7 @@ class RecordingDevice final : public Device {
   class NumberedEvent;
   class Recorder;
   class WatchedCollective;
-  // The host's, of which nothing is watched once it is given back.
+  // The host's memory; it is watched no more once it is given back.
   class WatchedMemory final : public Memory {
    public:
     explicit WatchedMemory(PageWatch& watch) : watch_(watch) {}
@@ -78,7 +78,7 @@ class RecordingDevice final : public Device {
 
   StreamNumber NumberOf(const Stream& stream) const;
   void AddStrays();
-  // An op that touched what was touched since the last one.
+  // Adds an op that touched all the memory touched since the last op.
   void AddOp(StreamNumber stream, std::string op);
   void AddCall(StreamCall::Kind kind, StreamNumber stream, const Event& event);
 

@@ -29,7 +29,7 @@ class Clocks {
     VectorClock& clock = streams_[static_cast<int>(call.stream)];
     switch (call.kind) {
       case Kind::kOp:
-        // The host queues it after all that the host has waited for.
+        // The host queues the call after all that the host has waited for.
         Join(clock, host_);
         ++clock[static_cast<int>(call.stream)];
         break;

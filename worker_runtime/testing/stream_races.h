@@ -1,5 +1,5 @@
-// PURE. Races between the streams of a device, found in a record of what was queued: does
-// everything that touches the same memory happen in an order that events enforce? For tests.
+// PURE. Finds races between the streams of a device in a record of its calls: all ops that touch
+// the same memory must be ordered by events. For tests.
 #pragma once
 
 #include <cstddef>

@@ -287,7 +287,7 @@ absl::Status Engine::Await() {
   }
   if (absl::IsDeadlineExceeded(waited)) {
     waited = absl::DeadlineExceededError(absl::StrCat(device_.description(),
-                                                      " has not done what was queued within ",
+                                                      " has not finished its queued work within ",
                                                       absl::FormatDuration(options_.timeout)));
   }
   // On a CPU the calls themselves told their errors, and a peer may be done and gone by now.

@@ -161,7 +161,7 @@ TEST_CASE("a device that never finishes is waited for as long as allowed, and th
   trainer.device.waits_needed = 1 << 30;
   trainer.device.on_wait = [&](absl::Duration timeout) { waited += timeout; };
   CHECK_STATUS(trainer.Train().status(), absl::StatusCode::kDeadlineExceeded,
-               "has not done what was queued within 70ms");
+               "has not finished its queued work within 70ms");
   CHECK(waited == absl::Milliseconds(70));
 }
 

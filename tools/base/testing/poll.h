@@ -1,4 +1,4 @@
-// For what another process does and cannot announce: a file that appears, a process that goes.
+// For another process's acts that it cannot announce: a file that appears, a process that ends.
 #pragma once
 
 #include <functional>

@@ -61,7 +61,7 @@ class DeviceMemory : public Memory {
     if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) return "";
     return absl::StrCat(": ", HumanBytes(static_cast<double>(free_bytes)), " of its ",
                         HumanBytes(static_cast<double>(total_bytes)),
-                        " are free; nvidia-smi shows who holds the rest");
+                        " are free; nvidia-smi shows which processes hold the rest");
   }
 
   const int ordinal_;
@@ -130,7 +130,7 @@ class CudaDevice : public Device {
   // Queues are destroyed on their device.
   ~CudaDevice() override { MakeCurrent(); }
 
-  // Once, before anything else.
+  // Call it once, before any other function.
   absl::Status MakeQueues() {
     int lowest_priority = 0;
     int highest_priority = 0;
@@ -170,7 +170,7 @@ class CudaDevice : public Device {
   absl::Status status() override { return first_error_.status(); }
 
  private:
-  // CUDA's current device belongs to the thread.
+  // Each thread has a current CUDA device of its own.
   void MakeCurrent() { Report(cudaSetDevice(ordinal_), "cudaSetDevice"); }
   void Report(cudaError_t error, const char* what) {
     if (error != cudaSuccess) first_error_.Report(CudaStatus(error, what));
@@ -196,7 +196,7 @@ void CudaDevice::Zero(void* data, size_t bytes, Stream& stream) {
   Report(cudaMemsetAsync(data, 0, bytes, stream.queue().stream()), "zero");
 }
 
-// Host memory that CUDA does not know.
+// Whether this is host memory that CUDA does not know.
 bool CudaDevice::IsPageable(const void* data) {
   cudaPointerAttributes attributes = {};
   Report(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes");
@@ -260,14 +260,14 @@ void CudaDevice::Launch(Graph& graph, Stream& stream) {
   static_cast<CudaGraph&>(graph).Launch(stream.queue());
 }
 
-// "580.95.05", or what CUDA version it supports where the module does not say.
+// "580.95.05", or the CUDA version that the driver supports where the module names none.
 std::string DriverVersion(int supported_cuda) {
   const absl::StatusOr<std::string> module = ReadFile("/sys/module/nvidia/version");
   if (module.ok()) return std::string(absl::StripSuffix(*module, "\n"));
   return absl::StrFormat("for CUDA %d.%d", supported_cuda / 1000, supported_cuda % 1000 / 10);
 }
 
-// Whether there is a GPU of that number that this program can use.
+// OK when there is a GPU of that number and this program can use it.
 absl::Status CheckOrdinal(int ordinal, int supported_cuda) {
   if (supported_cuda == 0) {
     return absl::NotFoundError(

@@ -7,7 +7,7 @@
 namespace convene::worker::cuda {
 namespace {
 
-// Of what is queued when somebody asks for the times: a few steps.
+// The longest wait for the work that is queued when the times are asked for: a few steps.
 constexpr absl::Duration kTimeout = absl::Minutes(5);
 
 }  // namespace

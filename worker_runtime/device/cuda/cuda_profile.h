@@ -1,4 +1,4 @@
-// OpProfile by CUDA events: what each op took on the GPU, while the host runs ahead.
+// OpProfile by CUDA events: the time of each op on the GPU, while the host runs ahead.
 #pragma once
 
 #include <cuda_runtime.h>

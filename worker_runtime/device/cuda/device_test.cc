@@ -136,7 +136,7 @@ TEST_CASE("a wait ends at its deadline while the GPU works, and with OK once it 
                "20ms");
   CHECK(Clock::Real().Now() - start >= absl::Milliseconds(20));
   CHECK_STATUS(device->Synchronize(absl::Milliseconds(1)), absl::StatusCode::kDeadlineExceeded,
-               "has not done");
+               "has not finished");
   CHECK(cudaGetLastError() == cudaSuccess);
   gate.Open();
   CHECK_OK(device->Wait(*event, kPatience));

@@ -1,4 +1,4 @@
-// The first error of all that was queued on a device: what comes after it is mostly its echo.
+// The first error of all the work that was queued on a device: later errors are mostly its echo.
 #pragma once
 
 #include "absl/base/thread_annotations.h"
@@ -10,7 +10,7 @@ namespace convene::worker::cuda {
 // Thread-safe.
 class FirstError {
  public:
-  // Kept if it is an error and the first one.
+  // Keeps `status` if it is the first error.
   void Report(const absl::Status& status);
   // OK as long as no error was reported.
   absl::Status status() const;

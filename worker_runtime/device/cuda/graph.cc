@@ -31,11 +31,12 @@ absl::StatusOr<std::unique_ptr<Graph>> CudaGraph::TryCapture(
   queue.ReportAside(&reported);
   const absl::Status worked = work();
   queue.ReportAside(nullptr);
-  // In any case: a capture that went wrong holds the stream until it is ended.
+  // The capture is ended in any case: a failed one holds the stream until then.
   cudaGraph_t captured = nullptr;
   const cudaError_t ended = cudaStreamEndCapture(queue.stream(), &captured);
   const OwnedGraph graph(captured);
-  // The cause first: an op names itself, the end of the capture says only that it was invalid.
+  // The op's own error comes first: it names the op, while the end of the capture says only that it
+  // was invalid.
   CONVENE_RETURN_IF_ERROR(reported.status());
   CONVENE_RETURN_IF_ERROR(worked);
   CONVENE_RETURN_IF_ERROR(CudaStatus(ended, "cudaStreamEndCapture"));
@@ -43,7 +44,7 @@ absl::StatusOr<std::unique_ptr<Graph>> CudaGraph::TryCapture(
   CONVENE_RETURN_IF_ERROR(
       CudaStatus(cudaGraphInstantiate(&executable, graph.get(), 0), "cudaGraphInstantiate"));
   std::unique_ptr<Graph> made(new CudaGraph(executable, queue));
-  // Now, so that the first launch does not pay for it.
+  // The graph is uploaded now, so that the first launch does not pay for it.
   CONVENE_RETURN_IF_ERROR(
       CudaStatus(cudaGraphUpload(executable, queue.stream()), "cudaGraphUpload"));
   return made;

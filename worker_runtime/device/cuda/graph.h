@@ -13,7 +13,7 @@
 
 namespace convene::worker::cuda {
 
-// CUDA itself keeps one that is destroyed while it runs until it is done (Driver API,
+// A graph that is destroyed while it runs is kept by CUDA until it is done (Driver API,
 // cuGraphExecDestroy).
 class CudaGraph final : public Graph {
  public:

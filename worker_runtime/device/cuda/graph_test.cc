@@ -1,4 +1,4 @@
-// Work captured as a CUDA graph: when it runs, and what a failed capture leaves behind.
+// Work captured as a CUDA graph: when it runs, and the state after a failed capture.
 #include <cuda_runtime.h>
 
 #include <catch2/catch.hpp>
@@ -53,7 +53,7 @@ class Fixture {
   absl::StatusOr<std::unique_ptr<Graph>> CaptureZero() {
     return device_->Capture(stream(), [this] { return QueueZero(); });
   }
-  // The stream does what it is told, and nobody remembers an error.
+  // Checks that the stream works and that no error is remembered.
   void CheckGoesOn() {
     CHECK(cudaGetLastError() == cudaSuccess);
     CHECK_OK(device_->status());

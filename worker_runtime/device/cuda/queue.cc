@@ -8,7 +8,8 @@
 
 namespace convene::worker::cuda {
 
-// Each made at its first use, and tried once: a library that failed to start fails again, slowly.
+// Each is made at its first use, and tried once: a library that failed to start would fail again,
+// slowly.
 struct Queue::Libraries {
   bool cublaslt_tried = false;
   cublasLtHandle_t cublaslt = nullptr;

@@ -1,5 +1,5 @@
-// A CUDA stream with what ops queued in it need: library handles, the products' scratch, what an op
-// keeps between calls, and the first error.
+// A CUDA stream with the things that its ops need: library handles, the products' scratch, the
+// state that an op keeps between calls, and the first error.
 #pragma once
 
 #include <cublasLt.h>
@@ -38,8 +38,8 @@ class Queue {
   static constexpr size_t kMatMulWorkspaceBytes = size_t{32} << 20;
   void* matmul_workspace();
 
-  // The one Plans of this queue, where an op keeps what it made for it (chosen algorithms, built
-  // graphs): Plans(queue) at the first call, destroyed with the queue, before the handles above.
+  // The one Plans of this queue, where an op keeps chosen algorithms and built graphs: made as
+  // Plans(queue) at the first call, destroyed with the queue, before the handles above.
   template <typename Plans>
   Plans& plans() {
     static constexpr char kKey = 0;  // its address names the type
@@ -50,16 +50,16 @@ class Queue {
   }
 
   // Every launch and library call here reports its result. `what` names the op
-  // ("rms_norm_forward"). Anything but success is remembered (the first one stays); later work may
-  // still be queued, to no effect that counts.
+  // ("rms_norm_forward"). The first error is remembered; later work may still be queued, but its
+  // results do not count.
   void Report(cudaError_t error, const char* what);
   void Report(cublasStatus_t status, const char* what);
   void Report(cudnnStatus_t status, const char* what);
   void Report(const absl::Status& status);
-  // After <<<>>>.
+  // Call it after a launch by <<<>>>.
   void ReportLaunch(const char* what) { Report(cudaGetLastError(), what); }
-  // From now on reports go to `aside`, or, when it is null, to the device's first error again: for
-  // work that was only to be captured, whose failure leaves the device as it was.
+  // From now on reports go to `aside`, or, when it is null, to the device's first error again. For
+  // work that is only captured: its failure leaves the device as it was.
   void ReportAside(FirstError* aside) { aside_ = aside; }
   absl::Status status() const { return first_error_.status(); }
 

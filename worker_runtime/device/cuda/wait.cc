@@ -10,11 +10,11 @@
 namespace convene::worker::cuda {
 namespace {
 
-// Long beside a query. Short beside the optimizer's update, during which a step's result is noticed
-// and the next step queued.
+// Long beside a query; short beside the optimizer's update, during which a step's result is noticed
+// and the next step is queued.
 constexpr absl::Duration kFirstPause = absl::Microseconds(10);
 constexpr absl::Duration kLongestPause = absl::Microseconds(100);
-// Of Backoff: one waiter, no herd to scatter.
+// Backoff needs almost no jitter: there is only one waiter.
 constexpr double kWholePause = 0.999;
 
 }  // namespace
@@ -29,7 +29,7 @@ absl::Status WaitFor(cudaEvent_t event, absl::Duration timeout) {
     const absl::Duration left = deadline - Clock::Real().Now();
     if (left <= absl::ZeroDuration()) {
       return absl::DeadlineExceededError(absl::StrCat(
-          "the GPU has not done what was queued within ", absl::FormatDuration(timeout)));
+          "the GPU has not finished its queued work within ", absl::FormatDuration(timeout)));
     }
     Clock::Real().SleepFor(std::min(pause.Next(kWholePause), left));
   }

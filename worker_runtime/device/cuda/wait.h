@@ -8,9 +8,9 @@
 
 namespace convene::worker::cuda {
 
-// By asking, with pauses of 10 to 100 us: cudaEventSynchronize knows no deadline. OK once all that
-// the event stands for is done; DeadlineExceeded after `timeout`; Internal with CUDA's words when
-// something queued on the device failed.
+// Asks with pauses of 10 to 100 us, since cudaEventSynchronize knows no deadline. OK once the work
+// before the event is done; DeadlineExceeded after `timeout`; Internal with CUDA's words when work
+// on the device failed.
 absl::Status WaitFor(cudaEvent_t event, absl::Duration timeout);
 
 }  // namespace convene::worker::cuda

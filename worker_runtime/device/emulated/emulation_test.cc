@@ -1,4 +1,4 @@
-// The emulation itself: what it gives kernels, and every mistake that it must name.
+// The emulation itself: its services to kernels, and every mistake that it must name.
 #include <cuda_runtime.h>
 
 #include <algorithm>

@@ -12,8 +12,8 @@
 #error "the emulated GPU switches stacks in x86-64 assembly: write SwitchStack for this processor"
 #endif
 
-// void convene_emulated_switch_stack(void** save, void* load): keeps what the System V ABI says a
-// call keeps. swapcontext would make two system calls.
+// void convene_emulated_switch_stack(void** save, void* load): keeps the registers that a call
+// keeps by the System V ABI. swapcontext would make two system calls.
 asm(R"(
 .text
 .type convene_emulated_switch_stack, @function

@@ -6,7 +6,7 @@
 
 namespace convene::emulated {
 
-// Not thread-safe: whoever calls Enter() is the one that Leave() goes back to.
+// Not thread-safe: Leave() goes back to the caller of Enter().
 class Fiber {
  public:
   // `body` runs at the first Enter() and never returns.
@@ -19,7 +19,8 @@ class Fiber {
   void Enter();
   // Back from the fiber that runs to its Enter().
   static void Leave();
-  // The next Enter() begins `body` anew; what the fiber had begun is dropped without destructors.
+  // The next Enter() begins `body` anew; the frames on the fiber's stack are dropped without
+  // destructors.
   void Restart();
 
  private:

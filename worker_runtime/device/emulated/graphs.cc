@@ -1,4 +1,5 @@
-// Captures and graphs: a graph is the list of what was queued while its stream captured.
+// Captures and graphs: a graph is the list of operations that were queued while its stream
+// captured.
 #include <utility>
 
 #include "worker_runtime/device/emulated/state.h"

@@ -31,7 +31,7 @@ struct Thread {
   State state = State::kReady;
   uint3 index = {};
   Location at;  // where it waits
-  // Of the exchange that it waits for.
+  // The exchange that the thread waits for.
   bool is_sync = false;
   Exchange kind = {};
   uint32_t mask = 0;
@@ -40,8 +40,8 @@ struct Thread {
   uint64_t value = 0;  // what it gives; then what it gets
 };
 
-// What ThreadSanitizer orders threads by. Two in turn: a thread that ran ahead to the next barrier
-// must not be taken for one that came to this.
+// ThreadSanitizer orders threads by these. Two take turns: a thread that ran ahead to the next
+// barrier must not be taken for one that came to this barrier.
 struct Phases {
   std::array<char, 2> places = {};
   int turn = 0;
@@ -52,7 +52,7 @@ struct Phases {
 class Block {
  public:
   void Run(const Grid& grid, Order order);
-  // Nothing is left of a block that failed.
+  // Drops the remains of a block that failed.
   void Drop();
 
   std::string violation;
@@ -85,7 +85,7 @@ class Block {
   Order order_ = Order::kForward;
   uint64_t random_ = 0x9E3779B97F4A7C15;
   std::vector<Thread> threads_;
-  // Of each warp a bit a lane.
+  // One bit a lane, by warp.
   std::array<uint32_t, kWarpThreads> ready_ = {};
   std::array<uint32_t, kWarpThreads> alive_ = {};
   std::array<uint32_t, kWarpThreads> at_exchange_ = {};
@@ -140,8 +140,8 @@ void Block::FiberBody() {
   }
 }
 
-// Where ThreadSanitizer looks on, a block's threads are different fibers, and a place in the block
-// is another fiber in the next block: what one fiber does is ordered.
+// Under ThreadSanitizer a block's threads are different fibers, and the same place in the next
+// block is another fiber, because ThreadSanitizer takes all that one fiber does as ordered.
 Fiber* Block::TakeFiber([[maybe_unused]] int thread) {
   if constexpr (kThreadSanitizer) {
     constexpr size_t kFibers = 2 * kBlockThreadsMax - 1;
@@ -311,7 +311,7 @@ uint64_t Block::Meet(bool is_sync, Exchange kind, uint32_t mask, uint64_t value,
   thread.operand = operand;
   thread.width = width;
   Wait(State::kAtExchange, at);
-  // Those that wait already agree with each other: one of them speaks for all.
+  // The lanes that wait already agree with each other, so it is enough to look at one of them.
   const uint32_t others = at_exchange_[warp] & mask & ~BitOf(current_);
   if (others != 0) {
     const int other = begin + std::countr_zero(others);

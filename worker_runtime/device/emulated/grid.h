@@ -11,11 +11,11 @@ namespace convene::emulated {
 
 inline constexpr int kWarpThreads = 32;
 inline constexpr int kBlockThreadsMax = 1024;
-// Hopper's, of which a kernel gets the first amount unless it asks for more.
+// Hopper's shared memory: a kernel gets the first amount unless it asks for more.
 inline constexpr size_t kSharedBytesDefault = size_t{48} << 10;
 inline constexpr size_t kSharedBytesMax = size_t{227} << 10;
 
-// Which of the threads that can run runs next.
+// The order in which threads that can run do run.
 enum class Order {
   kForward,  // the first warp's first thread: it runs as far ahead of the others as it can
   kReverse,  // the last warp's last thread
@@ -31,7 +31,7 @@ struct Grid {
   std::function<void()> thread;  // one thread's work: the kernel with its arguments
 };
 
-// What was wrong, in words that name block, thread and line; empty when nothing was. After a
+// Returns the violation in words that name block, thread and line; empty without one. After a
 // violation nothing more of the grid runs. One grid at a time.
 std::string RunGrid(const Grid& grid, Order order);
 

@@ -1,5 +1,5 @@
-// What a kernel's code calls while it runs on the emulated GPU; include/cuda_runtime.h gives it
-// CUDA's names, translate.py the rest.
+// The functions that a kernel's code calls on the emulated GPU; include/cuda_runtime.h gives them
+// CUDA's names, translate.py does the rest.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ struct dim3 {
   constexpr dim3(unsigned int x = 1, unsigned int y = 1, unsigned int z = 1) : x(x), y(y), z(z) {}
 };
 
-// Of the thread that runs. One kernel runs at a time, one thread of it at a time.
+// The indices of the thread that runs. One kernel runs at a time, one thread of it at a time.
 extern uint3 threadIdx;
 extern uint3 blockIdx;
 extern dim3 blockDim;

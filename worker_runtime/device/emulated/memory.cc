@@ -1,5 +1,5 @@
 // Memory, copies and the device's properties. Device memory is the process's own, so a pointer of
-// one kind works as the other: ../README says what that hides.
+// one kind works as the other; README.md names the mistakes that this hides.
 #include <cstdlib>
 #include <cstring>
 #include <utility>

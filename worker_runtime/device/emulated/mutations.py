@@ -3,7 +3,7 @@
 
 usage: mutations.py [--check | NAME...]
 Plants each mutation (all, or those named) in a copy of the tree under /tmp, runs the test that must fail, and prints a line for each.
-Exit 1 where one survived. Each builds and runs a test; --check (which mutations_test runs) only looks whether each still
+Exit 1 where one survived. Each builds and runs a test; --check (which mutations_test runs) only checks whether each still
 applies: its old text stands exactly once in its file.
 """
 

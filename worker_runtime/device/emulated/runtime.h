@@ -1,4 +1,5 @@
-// What the emulated libraries (cub, cuBLASLt) and the emulation's own tests need of its runtime.
+// The functions of the runtime for the emulated libraries (cub, cuBLASLt) and the emulation's own
+// tests.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,7 +15,7 @@ cudaError_t QueueWork(cudaStream_t stream, std::function<void()> work);
 
 // For tests of the emulation: forgets a failed launch, which on a GPU only a new process does.
 void ForgetFailure();
-// From now on; until then OrderFromEnvironment().
+// Sets the order of work from now on; before the first call it is OrderFromEnvironment().
 void SetOrder(Order order);
 
 }  // namespace convene::emulated

@@ -1,4 +1,4 @@
-// What the emulation tells the sanitizers. Each function is empty where the kernels are built
+// The emulation's words to the sanitizers. Each function is empty where the kernels are built
 // without that sanitizer (emulated.bzl), so that callers need no #if.
 #pragma once
 
@@ -32,8 +32,7 @@ inline void Allow([[maybe_unused]] const void* begin, [[maybe_unused]] size_t by
 #endif
 }
 
-// What the calling fiber did before Publish(at) happened before what a fiber does after
-// Observe(at).
+// The calling fiber's acts before Publish(at) happen before any fiber's acts after Observe(at).
 inline void Publish([[maybe_unused]] void* at) {
 #ifdef CONVENE_EMULATED_THREAD
   __tsan_release(at);
@@ -62,7 +61,7 @@ class Actor {
   Actor(const Actor&) = delete;
   Actor& operator=(const Actor&) = delete;
 
-  // Switches only what ThreadSanitizer believes; the stack stays.
+  // Switches only ThreadSanitizer's notion of the thread; the stack stays.
   template <typename Work>
   void Do(const Work& work) {
 #ifdef CONVENE_EMULATED_THREAD

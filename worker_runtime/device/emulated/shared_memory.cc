@@ -46,7 +46,7 @@ void* SharedMemory::Find(const void* key, size_t bytes, size_t alignment) {
   for (const Piece& piece : pieces_) {
     if (piece.key == key) return piece.begin;
   }
-  // Aligned to what was asked for and no better.
+  // The piece is aligned as was asked for, and no better.
   const size_t begin = (used_ + 2 * alignment - 1) / (2 * alignment) * (2 * alignment) + alignment;
   CONVENE_CHECK(begin + bytes + kMarginBytes <= kMemoryBytes);
   char* const place = memory_ + begin;
@@ -86,8 +86,8 @@ std::string SharedMemory::EndBlock([[maybe_unused]] void* last_words) {
 #endif
   if (memory_ == nullptr) return wrong;
   Forbid(memory_, used_);
-  // New for each block where ThreadSanitizer looks on: it must not take what another block did with
-  // the same bytes for a race.
+  // Under ThreadSanitizer each block gets new memory: another block's accesses to the same bytes
+  // must not look like a race.
   if constexpr (kThreadSanitizer) {
     janitor_.Do([&] {
       Observe(last_words);

@@ -16,7 +16,8 @@ class SharedMemory {
   SharedMemory& operator=(const SharedMemory&) = delete;
 
   void BeginBlock(size_t dynamic_bytes);
-  // `last_words`: Published by the block's threads. What was wrong: a margin that was written.
+  // `last_words`: Published by the block's threads. Returns an error text when a margin was
+  // written, else "".
   std::string EndBlock(void* last_words);
 
   // The block's variable of that key; null where its variables take more than 48 KiB.

@@ -1,4 +1,5 @@
-// What the runtime's files share: streams, events, graphs, memory, the failure that stays.
+// The state that the runtime's files share: streams, events, graphs, memory, and the failure that
+// stays.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -68,8 +69,8 @@ struct CUevent_st {
 
 namespace convene::emulated {
 
-// One for the process. A lock of `mutex` stands at the top of every function of the runtime; work
-// runs under it, from behind std::function, where the thread-safety analysis cannot follow.
+// The process has one. Every function of the runtime first locks `mutex`; work runs under it, from
+// behind std::function, where the thread-safety analysis cannot follow.
 struct State {
   Mutex mutex;
   CondVar host_call_done;
@@ -83,23 +84,24 @@ struct State {
 };
 State& TheState();
 
-// Becomes what cudaGetLastError() says in this thread; returns it.
+// Makes `error` the answer of cudaGetLastError() in this thread; returns it.
 cudaError_t Say(cudaError_t error);
 // cudaErrorLaunchFailure once a launch failed.
 cudaError_t Health();
 
 // The stream that the calling thread captures; null for none.
 cudaStream_t& Capturing();
-// What no capture allows was called: cudaErrorStreamCaptureUnsupported, and the capture is lost.
+// Called by functions that no capture allows: cudaErrorStreamCaptureUnsupported, and the capture is
+// lost.
 bool SpoilsCapture();
 
 // The stream itself, or the default stream for null.
 cudaStream_t Resolve(cudaStream_t stream);
-// Adds to the stream, or to what it captures.
+// Adds the operation to the stream, or to the graph that the stream captures.
 cudaError_t Enqueue(cudaStream_t stream, Operation operation);
-// Whether all that was queued in the stream is done; runs what can run.
+// Runs all operations of the stream that can run; returns whether all are done.
 bool RunAll(cudaStream_t stream);
-// The same, of what was queued before the record.
+// The same for operations that were queued before the record.
 bool RunUpTo(const Record& record);
 // Waits for host functions too, for which it lets go of the mutex.
 void Finish(cudaStream_t stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(TheState().mutex);

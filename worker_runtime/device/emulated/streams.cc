@@ -1,5 +1,5 @@
-// Streams and events. Work runs when somebody must wait for it and not before (Order::kForward), as
-// soon as it is queued (kReverse), or now and then (kRandom), always on the thread that calls.
+// Streams and events. Work runs when a caller must wait for it and not before (Order::kForward), as
+// soon as it is queued (kReverse), or at random moments (kRandom), always on the calling thread.
 #include <algorithm>
 #include <utility>
 
@@ -10,7 +10,7 @@
 namespace convene::emulated {
 namespace {
 
-// Starts the host function once; whether it is done.
+// Starts the host function once; returns whether it is done.
 bool IsDone(Operation& operation) {
   if (operation.host_call == nullptr) {
     operation.host_call = std::make_unique<HostCall>();
@@ -25,7 +25,7 @@ bool IsDone(Operation& operation) {
   return operation.host_call->is_done;
 }
 
-// False where it has to wait.
+// Returns false where the operation has to wait.
 bool Run(Operation& operation, Actor& actor) {
   switch (operation.kind) {
     case Operation::Kind::kWork:
@@ -61,12 +61,12 @@ bool RunFirst(CUstream_st& stream) {
   return is_done;
 }
 
-// In kRandom one operation of some stream.
+// In kRandom runs one operation of some stream.
 void RunSomeOther() {
   State& state = TheState();
   if (state.order != Order::kRandom) return;
   CUstream_st& stream = *state.streams[state.turn++ % state.streams.size()];
-  // One that waits for this call's stream stands at its first operation.
+  // A stream that waits for this call's stream stands at its first operation.
   if (!stream.is_running && !stream.operations.empty()) (void)RunFirst(stream);
 }
 

@@ -3,7 +3,7 @@
 
 usage: translate.py SOURCE OUTPUT
 The headers named *.cuh that SOURCE includes are put in its place, so that they are turned as well. Lines keep their numbers: a
-compiler's or sanitizer's message names the line of the .cu file. What is turned:
+compiler's or sanitizer's message names the line of the .cu file. It turns:
 
   __shared__ float sums[32];            one variable a block, with a margin, poisoned
   extern __shared__ float shared[];     the launch's dynamic shared memory
@@ -52,7 +52,7 @@ def closing(text: str, opening: int) -> int:
 
 
 def lines_of(text: str) -> str:
-    """As many line ends as `text` has: what follows keeps its line."""
+    """As many line ends as `text` has, so that later text keeps its line."""
     return '\n' * text.count('\n')
 
 

@@ -1,4 +1,4 @@
-"""What translate.py makes of CUDA's own syntax, and what it refuses."""
+"""translate.py's output for CUDA's own syntax, and the syntax that it refuses."""
 
 import unittest
 

@@ -203,11 +203,11 @@ struct Block {
   int HiddenKeys(const Task& task, int row) const {
     return std::max(0, task.FirstKey(first_query + row) - first_key);
   }
-  // May be <= 0 or more than there are.
+  // May be <= 0, or more than the block has keys.
   int VisibleKeys(int row) const { return first_query + row + 1 - first_key; }
 };
 
-// Some rows of a block's queries, and those of its keys that one of them may see.
+// Some rows of a block's queries, and the block's keys that one of these rows may see.
 struct Rows {
   Rows(const Task& task, const Block& block, int first_row)
       : first(first_row),
@@ -226,7 +226,7 @@ struct Rows {
   int padded_end;
 };
 
-// Those of the rows' keys that the query `row` sees; the bounds are the same when it sees none.
+// The rows' keys that the query `row` sees; the bounds are the same when it sees none.
 struct VisibleRange {
   VisibleRange(const Task& task, const Block& block, const Rows& rows, int row)
       : begin(std::clamp(block.HiddenKeys(task, row), rows.begin, rows.end)),

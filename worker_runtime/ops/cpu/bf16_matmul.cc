@@ -16,7 +16,7 @@
 namespace convene::worker::cpu {
 namespace {
 
-// Of one operand's block in fp32: 8 MiB.
+// The elements of one operand's block; in fp32 they take 8 MiB.
 constexpr int64_t kBlockElements = int64_t{1} << 21;
 constexpr int kBlockRowsMin = 64;
 

@@ -71,7 +71,8 @@ void CrossEntropyGradient(int rows, int vocabulary_begin, int vocabulary_end,
     }
     const bool is_here = target >= vocabulary_begin && target < vocabulary_end;
     T* const target_logit = logits_row + (is_here ? target - vocabulary_begin : 0);
-    // Before it is rounded: near the end of training the two parts nearly cancel.
+    // In float, before the gradient is rounded: near the end of training the two parts nearly
+    // cancel.
     const float target_gradient =
         scale * (std::exp(Widen(*target_logit) - row_max[row]) / sums[2 * row] - 1.0f);
     ScaledExpInPlace(columns, row_max[row], scale / sums[2 * row], logits_row);

@@ -78,7 +78,7 @@ size_t SumOfSquaresWorkspaceBytes(int64_t /*count*/) { return 0; }
 
 void SumOfSquares(int64_t count, const float* x, const uint8_t* flags, double* sum,
                   const Workspace& /*workspace*/, Stream& /*stream*/) {
-  // As many parts as there ever are, whatever the number of threads: their borders, and with them
+  // The number of parts does not follow the number of threads: the parts' borders, and with them
   // the bits, depend on count alone.
   double partial_sums[kPartialSums] = {};
   const int64_t blocks = count / kFlagBlock;

@@ -10,8 +10,8 @@
 namespace convene::worker::cpu {
 namespace {
 
-// Of the sum over k that the primitive is given at once: see its header. Shorter sums were faster,
-// too.
+// The terms of the sum over k that the primitive is given at once (see its header). Shorter sums
+// were faster, too.
 constexpr int kSlice = 1024;
 
 void SlicedPrimitive(const ProductShape& shape, const float* a, const float* b, float beta,
@@ -29,7 +29,8 @@ void SlicedPrimitive(const ProductShape& shape, const float* a, const float* b, 
 }  // namespace
 
 bool PrefersPrimitive(const ProductShape& shape) {
-  // Below, what a call itself costs counts: the primitive makes a list of its arguments each time.
+  // Below this the cost of a call itself counts: the primitive makes a list of its arguments each
+  // time.
   constexpr int kShort = 256;
   if (shape.transpose_b == Transpose::kNo && shape.transpose_a == Transpose::kYes) {
     // sgemm does not copy a when c is narrow, and walks it with a stride that puts every row on the

@@ -1,4 +1,4 @@
-// What the hot loops of the CPU ops share: one binary for every x86-64, vectors, and an exponential
+// Shared by the hot loops of the CPU ops: one binary for every x86-64, vectors, and an exponential
 // that vectorises.
 #pragma once
 

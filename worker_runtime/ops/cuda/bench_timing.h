@@ -1,4 +1,4 @@
-// For the benchmarks of ops on a GPU: what one launch takes.
+// For the benchmarks of ops on a GPU: the time of one launch.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -49,7 +49,7 @@ class EventChain {
   std::vector<cudaEvent_t> events_;
 };
 
-// What one call of `run(i)` takes in the queue: the median of 25 samples, by CUDA events, after
+// The time of one call of `run(i)` in the queue: the median of 25 samples, by CUDA events, after
 // calls that are not counted. A sample is as many calls as fill 2 ms (at most 200), beside which an
 // event costs nothing. i counts all calls: for buffers that take turns. Errors: EventChain's.
 inline absl::StatusOr<double> MedianMilliseconds(Queue& queue,

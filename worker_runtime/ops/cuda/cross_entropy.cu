@@ -24,8 +24,8 @@ struct ExpFrom {
   __device__ __forceinline__ float operator()(float x) const { return Exp<T>(x - shift); }
 };
 
-// The maximum of what was added and the sum of e^(x - max). A NaN is never the maximum, but makes
-// the sum NaN.
+// The maximum of the numbers added so far and the sum of e^(x - max). A NaN is never the maximum,
+// but makes the sum NaN.
 template <typename T>
 struct OnlineSum {
   float max = -kInfinity;
@@ -52,7 +52,7 @@ struct OnlineSum {
     max = new_max;
   }
 
-  // The first lane gets the whole warp's.
+  // The first lane gets the whole warp's maximum and sum.
   __device__ __forceinline__ void MergeWarp() {
 #pragma unroll
     for (int distance = kWarp / 2; distance > 0; distance /= 2) {
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   __shared__ float maxima[kWarp];
   __shared__ float warp_sums[kWarp];
   // From the last row to the first: the product has just written the last, and the gradient begins
-  // with the first. Those are in the cache.
+  // with the first. The last rows are still in the cache.
   const int64_t row = gridDim.x - 1 - blockIdx.x;
   const T* x = logits + row * columns;
   const RowCut cut = Cut(x, columns);
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   const T* tail = body + int64_t{cut.vectors} * kWidth;
 
   OnlineSum<T> online;
-  // Either is shorter than a warp.
+  // The row's head and tail are each shorter than a warp.
   if (thread < cut.head) online.Add(Floats<1>{{Widen(x + thread)}});
   if (thread < cut.tail) online.Add(Floats<1>{{Widen(tail + thread)}});
   int64_t i = thread;

@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kSumThreads)
     }
 #pragma unroll
     for (int u = 0; u < kSumUnroll; ++u) {
-      // What is not counted may be NaN: it is left out, not multiplied by zero.
+      // A block that is not counted may hold NaN: it is left out, not multiplied by zero.
       if ((flag[u] & kOwned) == 0) continue;
       const Floats<kWidth> value = Unpack(values[u]);
 #pragma unroll

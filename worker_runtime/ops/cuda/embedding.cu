@@ -110,8 +110,8 @@ __global__ void __launch_bounds__(kTileThreads)
   if (has_columns) Store(Pack<float>(sum), sum_at);
 }
 
-// A run that was cut: the block of the segment in which it begins adds its pieces, in their order.
-// Whatever run crosses a segment's end is the only one that does.
+// The pieces of a run that was cut are added, in their order, by the block of the segment in which
+// the run begins. Only one run can cross a segment's end.
 template <int kWidth>
 __global__ void __launch_bounds__(kTileThreads)
     AddPieces(int rows, int columns, int chunks, uint32_t slice, const uint32_t* keys,

@@ -12,7 +12,7 @@
 
 namespace convene::worker::cuda {
 
-// Queues `kernel` with `blocks` blocks of `threads`; nothing for no blocks. What CUDA says goes to
+// Queues `kernel` with `blocks` blocks of `threads`; nothing for no blocks. CUDA's answer goes to
 // the queue under the name `op`.
 template <typename... Parameters, typename... Arguments>
 void Launch(Stream& stream, const char* op, int64_t blocks, dim3 threads,

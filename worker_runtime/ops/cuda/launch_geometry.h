@@ -1,4 +1,5 @@
-// Who computes what: the shapes of the kernels' launches, as pure functions of the ops' shapes.
+// The shapes of the kernels' launches (which thread computes which elements), as pure functions of
+// the ops' shapes.
 //
 // A "vector" is one memory access: 16 bytes' worth of elements where every row starts at a multiple
 // of 16 bytes, else one element. No function here depends on what a device is doing, so the same
@@ -109,8 +110,8 @@ constexpr TileGeometry MakeTileGeometry(int rows, int row_vectors, int unroll) {
   return {threads, rows_per_block, chunks, CeilDivide(rows, rows_per_block) * chunks};
 }
 
-// Flat arrays: each thread moves up to `unroll` vectors, kFlatThreads apart; what is left of the
-// array after its last whole vector is fewer elements than a block has threads.
+// Flat arrays: each thread moves up to `unroll` vectors, kFlatThreads apart; after the last whole
+// vector fewer elements are left than a block has threads.
 inline constexpr int kFlatThreads = 256;
 constexpr int64_t FlatBlocks(int64_t count, int width, int unroll) {
   return CeilDivide(CeilDivide(count, width), int64_t{kFlatThreads} * unroll);
@@ -183,9 +184,9 @@ constexpr RunGeometry EmbeddingBackwardGeometry(int rows, int row_vectors) {
   return {threads, chunks, int64_t{rows} * chunks, segments > 1 ? segments * chunks : 0};
 }
 
-// Its scratch: the tokens' keys and rows, unsorted and sorted; what cub's radix sort takes for
-// itself (checked against cub's own word at every call); and the sums of runs that were cut, at
-// most two a segment: of the one that comes into it, and of the one that leaves it.
+// Its scratch: the tokens' keys and rows, unsorted and sorted; the scratch of cub's radix sort
+// (checked against cub's own answer at every call); and the sums of runs that were cut, at most two
+// a segment: the run that comes into it and the run that leaves it.
 struct EmbeddingScratch {
   size_t array_bytes;  // of each of the four
   size_t sort_bytes;

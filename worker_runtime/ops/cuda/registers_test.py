@@ -1,6 +1,6 @@
 """The registers of the kernels whose geometry counts on them (launch_geometry.h, RowsResidentThreads), as ptxas gave them out.
 
-A compiler that takes others fails here: look what that does to the kernel's speed (kernels_bench), then write the new numbers into
+A compiler that takes other numbers fails here: measure the kernel's speed (kernels_bench), then write the new numbers into
 registers.txt.
 """
 

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kMaxRowThreads) RowInRegisters(const Arguments
   constexpr int kWidth = kWide<T>;
   __shared__ float scratch[kWarp];
   const int row = static_cast<int>(blockIdx.x * blockDim.y + threadIdx.y);
-  // Only where a row is a warp's: nobody waits for it.
+  // This happens only where a warp has a row of its own: no other thread waits for it.
   if (row >= a.rows) return;
   const int vectors = a.columns / kWidth;
   const int step = static_cast<int>(blockDim.x);

@@ -29,8 +29,8 @@ __device__ float Projection(float dot, float inverse_rms, int columns) {
   return dot * inverse_rms * inverse_rms * inverse_rms / static_cast<float>(columns);
 }
 
-// This thread's vectors of one row: those at threadIdx.x and every blockDim.x after it. Those past
-// the row's end are zero.
+// This thread's vectors of one row: the one at threadIdx.x and every blockDim.x-th after it; zeros
+// past the row's end.
 template <typename T, int kVectors>
 struct RowPart {
   Vector<T, kWide<T>> vectors[kVectors];
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kMaxRowThreads, RowsResidentThreads(kVectors) 
     RowPart<T, kVectors> next_dy;
     if constexpr (kPrefetch) {
       const int64_t next = row + gridDim.x;
-      // None after the last row: nothing is read.
+      // After the last row there are no vectors, and nothing is read.
       const int next_vectors = next < a.rows ? row_vectors : 0;
       next_x.Read(a.x + next * a.columns, next_vectors);
       next_dy.Read(a.dy + next * a.columns, next_vectors);

@@ -36,7 +36,7 @@ using testing::NumbersOf;
 using testing::Outputs;
 using testing::Store;
 
-// What the op reads, from the host's values.
+// The op's input, made from the host's values.
 template <typename T>
 OnGpu<T> Put(const std::vector<float>& values, size_t offset = 0) {
   return OnGpu<T>(Store<T>(values), offset);

@@ -1,4 +1,4 @@
-// What the memory-bound kernels share: loads and stores of up to 16 bytes, conversions, and sums
+// Shared by the memory-bound kernels: loads and stores of up to 16 bytes, conversions, and sums
 // over warps and blocks in a fixed order.
 #pragma once
 
@@ -51,7 +51,7 @@ template <int kWidth, typename T>
 __device__ __forceinline__ Vector<T, kWidth> Load(const T* from) {
   return {*reinterpret_cast<const typename Vector<T, kWidth>::Raw*>(from)};
 }
-// For what no thread writes during the kernel: may move across stores.
+// For memory that no thread writes during the kernel: the load may move across stores.
 template <int kWidth, typename T>
 __device__ __forceinline__ Vector<T, kWidth> LoadConstant(const T* from) {
   return {__ldg(reinterpret_cast<const typename Vector<T, kWidth>::Raw*>(from))};

@@ -55,7 +55,7 @@ struct cublasLtMatmulPreferenceOpaque_t {
 typedef cublasLtMatmulDescOpaque_t* cublasLtMatmulDesc_t;
 typedef cublasLtMatrixLayoutOpaque_t* cublasLtMatrixLayout_t;
 typedef cublasLtMatmulPreferenceOpaque_t* cublasLtMatmulPreference_t;
-// Remembers what it was found for: another product may not run by it.
+// Remembers the product that it was found for: another product may not run by it.
 struct cublasLtMatmulAlgo_t {
   uint64_t magic;
   size_t workspace_bytes;

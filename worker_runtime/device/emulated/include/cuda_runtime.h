@@ -122,7 +122,7 @@ enum cudaError_t {
   cudaErrorStreamCaptureInvalidated = 901,
 };
 const char* cudaGetErrorName(cudaError_t error);
-// Of cudaErrorLaunchFailure: what the kernel did.
+// For cudaErrorLaunchFailure: the kernel's violation, in words.
 const char* cudaGetErrorString(cudaError_t error);
 cudaError_t cudaGetLastError();
 

@@ -32,7 +32,7 @@ bool IsEmpty(const AttentionShape& shape) {
   return shape.batch == 0 || shape.sequence_length == 0 || shape.heads == 0;
 }
 
-// What cuDNN asks of tensors.
+// cuDNN asks for tensors at multiples of 16 bytes.
 [[maybe_unused]] bool AreAligned(std::initializer_list<const void*> pointers) {
   constexpr uintptr_t kBytes = 16;
   return std::all_of(pointers.begin(), pointers.end(), [](const void* pointer) {

@@ -179,7 +179,8 @@ void AddBackward(const PlanKey& plan_key, Graph& graph) {
                      .set_diagonal_band_right_bound(0)
                      .set_deterministic_algorithm(shape.deterministic);
   if (shape.packed) {
-    // Scratch as large as the tokens, not as documents times the longest that one may be.
+    // With this, scratch grows with the tokens, not with documents times the longest possible
+    // document.
     const int64_t tokens = int64_t{shape.batch} * shape.sequence_length;
     options.set_padding_mask(true)
         .set_seq_len_q(documents.query_lengths)
@@ -277,7 +278,7 @@ absl::Status AttentionPlans::Build(Plan& plan) {
   }
   if (!status.ok()) (void)cudaGetLastError();  // a refusal is no error of the next launch
   // For head sizes that are no multiple of 16, and in older versions, cuDNN counts documents times
-  // the longest that there could be instead of tokens.
+  // the longest possible document instead of tokens.
   if (status.ok() && plan.key.shape.packed &&
       plan.workspace_bytes > CudnnWorkspaceBytes(plan.key.shape) + kLargestScoresBytes) {
     return absl::UnimplementedError(
@@ -287,7 +288,7 @@ absl::Status AttentionPlans::Build(Plan& plan) {
   return status;
 }
 
-// Once for a shape and pass, however many documents are packed.
+// Warns once for a shape and pass, however many documents are packed.
 void AttentionPlans::Warn(const Plan& refused) const {
   const auto is_told = [&](const std::unique_ptr<Plan>& plan) {
     return plan.get() != &refused && !plan->support.ok() && plan->key.pass == refused.key.pass &&

@@ -40,9 +40,9 @@ class AttentionPlans {
                 const BFloat16* out, const float* log_sum_exp, const BFloat16* dout, BFloat16* dqkv,
                 const Workspace& workspace);
 
-  // From now on nothing is supported: for tests and benchmarks of our own kernels.
+  // From now on Support() is never OK: for tests and benchmarks of our own kernels.
   void ForbidCudnn() { forbidden_ = true; }
-  // From now on one call keeps no more: for tests of several calls.
+  // From now on one call keeps no more than `bytes` of scores: for tests of several calls.
   void LimitScores(size_t bytes) { scores_bytes_max_ = bytes; }
 
  private:
@@ -59,8 +59,8 @@ class AttentionPlans {
   Queue& queue_;
   bool forbidden_ = false;
   size_t scores_bytes_max_ = kLargestScoresBytes;
-  // Few: two for each shape of a training, for each power of two of documents where they are
-  // packed.
+  // The list stays short: two plans for each shape of a training, and for each power of two of
+  // packed documents.
   std::vector<std::unique_ptr<Plan>> plans_;
   void* own_scratch_ = nullptr;
   size_t own_scratch_bytes_ = 0;

@@ -9,7 +9,8 @@
 
 namespace convene::worker::cuda {
 
-// What one call takes; calls follow each other over the batch, and within it over the heads.
+// The part that one call takes; calls follow each other over the batch, and within it over the
+// heads.
 struct AttentionSplit {
   int batch = 0;     // sequences of rows that are not packed; of packed rows all, always
   int kv_heads = 0;  // with the query heads that share them

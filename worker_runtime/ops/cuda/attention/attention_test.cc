@@ -65,7 +65,7 @@ Outputs<Real> SplitQkv(const AttentionShape& shape, const std::vector<Real>& qkv
   return parts;
 }
 
-// What the host writes for packed rows.
+// The arrays that the host writes for packed rows.
 struct HostDocuments {
   HostDocuments(const AttentionShape& shape, const std::vector<int32_t>& begins)
       : begins(begins), table(shape.packed ? DocumentTableBytes(shape) / sizeof(int64_t) : 0) {}

@@ -359,7 +359,7 @@ __global__ __launch_bounds__(Tiles::kThreads) void KeyValueGradientKernel(Geomet
   const int first_head = kv_head * geometry.heads_per_kv_head();
   for (int head = first_head; head < first_head + geometry.heads_per_kv_head(); ++head) {
     for (int query_begin = key_begin; query_begin < length; query_begin += kTile) {
-      // From here on all are of documents that begin after this tile: the whole block agrees.
+      // All later queries belong to documents that begin after this tile: the whole block agrees.
       if (geometry.FirstKey(batch, query_begin) > last_key) break;
       __syncthreads();  // nobody reads the tiles of before
       LoadTile<Tiles>(qkv + geometry.Query(batch, query_begin, head), geometry.qkv_stride(),
@@ -415,7 +415,7 @@ void WithTiling(int head_size, Queue& queue, const Launch& launch) {
   }
 }
 
-// More than 48 KiB must be asked for.
+// A kernel must ask for more than 48 KiB of shared memory.
 template <typename Kernel>
 void AllowSharedMemory(Kernel* kernel, size_t bytes, Queue& queue) {
   queue.Report(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

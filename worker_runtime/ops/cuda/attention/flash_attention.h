@@ -1,4 +1,4 @@
-// Our own attention: what cuDNN does not take, and the oracle in fp32. Contracts in
+// Our own attention, for all that cuDNN does not take, and the oracle in fp32. Contracts in
 // ops/attention.h.
 #pragma once
 

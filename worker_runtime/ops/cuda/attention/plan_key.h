@@ -1,4 +1,4 @@
-// PURE. What a graph of cuDNN is built for.
+// PURE. The shape and pass that a graph of cuDNN is built for.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,8 @@ struct PlanKey {
   AttentionShape shape;
   int document_count = 0;  // Documents::count of packed rows, else 0
   AttentionPass pass = AttentionPass::kForward;
-  // Of the graph; the whole shape takes as many calls as that says. None: cuDNN cannot do it.
+  // The part that the graph computes; the whole shape takes several such calls. None: cuDNN cannot
+  // do it.
   std::optional<AttentionSplit> split;
 
   // The graph's batch: sequences that do not see each other. REQUIRES, as of the next two: `split`.

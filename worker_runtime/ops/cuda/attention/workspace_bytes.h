@@ -17,11 +17,11 @@ inline constexpr size_t kLargestScoresBytes = size_t{1} << 30;
 // Where cuDNN's scratch starts: at a multiple of this.
 inline constexpr size_t kCudnnAlignment = 256;
 
-// Of packed rows, however many documents: with set_max_total_seq_len the same arrays are as long as
-// the tokens, but laid out as the tensors that they belong to are, so a token of dQ in float takes
-// a whole row of qkv, one of dK and dV for every query head as many as query heads share one
-// (cudnn-frontend, ragged_workspace_size). Scores are kept where the fewest documents that there
-// can be allow it, then up to the limit.
+// The same for packed rows, however many documents they hold. With set_max_total_seq_len the arrays
+// are as long as the tokens, but are laid out as their tensors are: a token of dQ in float takes a
+// whole row of qkv; a token of dK and dV for every query head takes as many rows as query heads
+// share a key-value head (cudnn-frontend, ragged_workspace_size). Scores are kept, up to the limit,
+// where they fit for the fewest documents that there can be.
 inline size_t CudnnPackedWorkspaceBytes(const AttentionShape& shape) {
   constexpr size_t kMargin = size_t{8} << 20;
   const size_t tokens = size_t{1} * shape.batch * shape.sequence_length;
@@ -35,12 +35,13 @@ inline size_t CudnnPackedWorkspaceBytes(const AttentionShape& shape) {
   return bytes + (keeps_scores ? std::max(kLargestScoresBytes, row_bytes) : row_bytes);
 }
 
-// What cuDNN needs for either pass, by what cudnn-frontend 1.32 puts there itself
-// (node/scaled_dot_product_flash_attention.h, CompositeSDPABackwardNode): the row sums of dout *
-// out; with fewer key-value than query heads dK and dV of every query head; and either dQ in float
-// or, up to its default limit of 256 MiB and always when deterministic (on Hopper with cuDNN before
-// 9.25), the gradients of all scores. What the kernels take beyond it they do not tell before they
-// are built: a margin. Where it is too small, AttentionPlans helps itself.
+// The scratch that cuDNN needs for either pass, by the arrays that cudnn-frontend 1.32 puts there
+// itself (node/scaled_dot_product_flash_attention.h, CompositeSDPABackwardNode): the row sums of
+// dout * out; with fewer key-value than query heads dK and dV of every query head; and either dQ in
+// float or, up to its default limit of 256 MiB and always when deterministic (on Hopper with cuDNN
+// before 9.25), the gradients of all scores. The kernels tell how much they take beyond that only
+// once they are built, so a margin is added. Where it is too small, AttentionPlans takes more
+// itself.
 inline size_t CudnnWorkspaceBytes(const AttentionShape& shape) {
   if (shape.packed) return CudnnPackedWorkspaceBytes(shape);
   constexpr size_t kScoresLimit = size_t{256} << 20;
@@ -58,7 +59,7 @@ inline size_t CudnnWorkspaceBytes(const AttentionShape& shape) {
   return bytes + (scores <= scores_limit ? std::max(scores, head_bytes) : head_bytes);
 }
 
-// Of our own backward pass: a float for each row.
+// The scratch of our own backward pass: a float for each row.
 inline size_t FlashWorkspaceBytes(const AttentionShape& shape) {
   return sizeof(float) * shape.batch * shape.heads * shape.sequence_length;
 }

@@ -23,7 +23,7 @@ namespace convene::worker::cuda {
 // Larger than any L2 cache: runs that take turns on as many bytes read them from memory.
 inline constexpr size_t kRotatedBytes = size_t{256} << 20;
 
-// Device memory that is given back.
+// Gives device memory back.
 struct CudaFree {
   void operator()(void* data) const { (void)cudaFree(data); }
 };

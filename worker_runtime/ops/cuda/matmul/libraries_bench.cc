@@ -133,8 +133,8 @@ void RunOurs(const Product& product, const Operands& operands, size_t turn, Stre
   }
 }
 
-// The library's best: of all that it proposes the four that a quick look finds fastest, each timed
-// as ours is.
+// The library's best algorithm: a short measurement picks the fastest four of all that it proposes,
+// and each of these is timed as ours is.
 absl::StatusOr<double> BestMilliseconds(const Product& product, const Operands& operands,
                                         Queue& queue) {
   constexpr int kProposals = 100;
@@ -231,7 +231,8 @@ class PackedDocuments {
     CONVENE_RETURN_IF_ERROR(
         CudaStatus(cudaMemcpy(packed.table_.get(), table.data(), bytes, cudaMemcpyHostToDevice),
                    "cudaMemcpy"));
-    // From pageable memory it may return before the copy is done, which no other stream waits for.
+    // From pageable memory the call may return before the copy is done, and no other stream waits
+    // for the copy.
     CONVENE_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize"));
     return packed;
   }

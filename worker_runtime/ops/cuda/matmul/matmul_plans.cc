@@ -25,7 +25,7 @@ class Scratch {
     const cudaError_t error = cudaMallocAsync(&data_, bytes, queue.stream());
     if (error == cudaSuccess) return;
     data_ = nullptr;
-    // No room is no error: then nothing is timed.
+    // Too little memory is no error: then nothing is timed.
     if (error == cudaErrorMemoryAllocation) {
       (void)cudaGetLastError();
     } else {
@@ -50,7 +50,8 @@ size_t Fastest(Queue& queue, const MatMulKey& key, const MatMulProblem& problem,
                const std::vector<cublasLtMatmulHeuristicResult_t>& candidates, const void* a,
                const void* b, void* c) {
   if (candidates.size() == 1) return 0;
-  // What is added to must not be added to twice. What is overwritten may be, again and again.
+  // An output that is added to needs scratch, for a trial run must not add to it; one that is
+  // overwritten may be overwritten again and again.
   std::optional<Scratch> scratch;
   if (key.accumulate) {
     scratch.emplace(size_t{1} * key.m * key.n * SizeOf(key.out), queue);

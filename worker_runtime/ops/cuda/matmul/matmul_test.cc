@@ -29,7 +29,7 @@ using worker::testing::NumbersOf;
 using worker::testing::Outputs;
 using worker::testing::Store;
 
-// The mode while it lives.
+// Sets the mode while it lives.
 class ScopedMode {
  public:
   explicit ScopedMode(MatMulMode mode) { SetMatMulMode(mode); }
@@ -57,7 +57,7 @@ std::vector<Out> MultiplyOnGpu(TestQueue& queue, const Product& product,
                                const std::vector<float>& c) {
   OnGpu<In> gpu_a(Store<In>(a));
   OnGpu<In> gpu_b(Store<In>(b));
-  // With beta 0 what stands in c must not matter: poison.
+  // With beta 0 the old content of c must not matter: it is poison.
   auto gpu_c = product.beta == 0 ? OnGpu<Out>(c.size()) : OnGpu<Out>(Store<Out>(c));
   Stream stream = queue.stream();
   cuda::MatMul(product.transpose_a, product.transpose_b, product.m, product.n, product.k,

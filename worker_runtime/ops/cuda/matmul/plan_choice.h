@@ -1,4 +1,5 @@
-// PURE: what a chosen algorithm is remembered by, and which of the timed ones is chosen.
+// PURE: the key under which a chosen algorithm is remembered, and the choice among timed
+// candidates.
 #pragma once
 
 #include <algorithm>

@@ -9,8 +9,9 @@ cudaDataType_t LibraryType(DType dtype) {
   return dtype == DType::kBFloat16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-// How partial sums over slices of k ("split-K") may come together. Never through an output of
-// bfloat16: sums are made in float. For the same bits each time only by the separate, ordered pass.
+// How partial sums over slices of k ("split-K") may come together. They never go through an output
+// of bfloat16, since sums are made in float. Where the bits must be the same each time, only the
+// separate, ordered pass adds them.
 uint32_t ReductionSchemes(const MatMulKey& key) {
   if (key.mode == MatMulMode::kDeterministic || key.out != DType::kFloat32) {
     return CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;

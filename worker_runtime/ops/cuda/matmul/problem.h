@@ -21,7 +21,7 @@ class MatMulProblem {
   MatMulProblem(const MatMulProblem&) = delete;
   MatMulProblem& operator=(const MatMulProblem&) = delete;
 
-  // Of making the descriptors.
+  // The result of making the descriptors.
   cublasStatus_t status() const { return status_; }
 
   // At most `count` algorithms that can run in `workspace_bytes`, the library's favourite first;

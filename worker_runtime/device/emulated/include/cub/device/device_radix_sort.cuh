@@ -15,7 +15,7 @@
 namespace cub {
 
 struct DeviceRadixSort {
-  // Stable, by the bits [begin_bit, end_bit). With `scratch` null only says how much it takes.
+  // Stable, by the bits [begin_bit, end_bit). With `scratch` null it only tells the scratch's size.
   template <typename Key, typename Value>
   static cudaError_t SortPairs(void* scratch, size_t& scratch_bytes, const Key* keys,
                                Key* sorted_keys, const Value* values, Value* sorted_values,
