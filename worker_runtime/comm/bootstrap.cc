@@ -4,9 +4,11 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "tools/base/mutex.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/comm/gloo_mesh.h"
 #include "worker_runtime/comm/group_collective.h"
@@ -22,26 +24,43 @@ absl::StatusOr<std::string> ListenHost(const BootstrapOptions& options) {
   return LocalAddressToward(options.store_host);
 }
 
-class PlannedWire final : public Wire {
+// Of a group that sends no message: of one rank, or of ranks that are only planned.
+class NoWire final : public Wire {
  public:
-  PlannedWire(int rank, int size) : rank_(rank), size_(size) {}
+  // `state`: what each call gives until Abort.
+  NoWire(int rank, int size, absl::Status state)
+      : rank_(rank), size_(size), state_(std::move(state)) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   absl::Status CheckOpen() override {
-    return absl::FailedPreconditionError("these ranks are only planned");
+    MutexLock lock(&mutex_);
+    return state_;
   }
   absl::Status PostReceive(int, const MessageTag&, void*) override { return CheckOpen(); }
   absl::Status PostSend(int, const MessageTag&, const void*) override { return CheckOpen(); }
   absl::Status AwaitReceive(int, Lane, MonotonicTime) override { return CheckOpen(); }
   absl::Status AwaitSend(int, Lane, MonotonicTime) override { return CheckOpen(); }
   void Withdraw(bool /*hang_up*/) override {}
-  void Abort(absl::string_view /*why*/) override {}
+  void Abort(absl::string_view why) override {
+    MutexLock lock(&mutex_);
+    if (state_.ok()) state_ = absl::AbortedError(why);
+  }
 
  private:
   const int rank_;
   const int size_;
+  Mutex mutex_;
+  absl::Status state_ ABSL_GUARDED_BY(mutex_);
 };
+
+// `recorder`: as in BootstrapOptions.
+std::unique_ptr<Collective> WithoutMessages(const CommunicatorMember& member, int rank, int size,
+                                            absl::Status state, FlightRecorder& recorder) {
+  return std::make_unique<GroupCollective>(member.name(),
+                                           std::make_unique<NoWire>(rank, size, std::move(state)),
+                                           absl::InfiniteDuration(), recorder);
+}
 
 // The members for which `wanted` says so.
 absl::StatusOr<CommunicatorSet> Connect(
@@ -64,7 +83,7 @@ absl::StatusOr<CommunicatorSet> Connect(
     const std::vector<int> group = GroupOf(layout, member.axis, rank);
     if (group.empty() || !wanted(member, group.size())) continue;
     if (group.size() == 1) {
-      set.*member.place = SoloCommunicator(rank, member.name(), *options.recorder);
+      set.*member.place = WithoutMessages(member, 0, 1, absl::OkStatus(), *options.recorder);
     } else {
       set.*member.place = std::make_unique<GroupCollective>(
           member.name(), mesh->MakeWire(group, id), options.*member.timeout, *options.recorder,
@@ -110,31 +129,26 @@ absl::StatusOr<CommunicatorSet> BootstrapHostMemory(const Layout& layout, int ra
                  });
 }
 
+CommunicatorSet SoloCommunicators() {
+  CommunicatorSet set;
+  for (const CommunicatorMember& member : kCommunicatorMembers) {
+    set.*member.place =
+        WithoutMessages(member, 0, 1, absl::OkStatus(), FlightRecorder::OfProcess());
+  }
+  return set;
+}
+
 CommunicatorSet PlannedCommunicators(const Layout& layout, int rank) {
   CommunicatorSet set;
   for (const CommunicatorMember& member : kCommunicatorMembers) {
     const std::vector<int> group = GroupOf(layout, member.axis, rank);
     if (group.empty()) continue;
     const auto place = std::find(group.begin(), group.end(), rank) - group.begin();
-    set.*member.place = std::make_unique<GroupCollective>(
-        member.name(),
-        std::make_unique<PlannedWire>(static_cast<int>(place), static_cast<int>(group.size())),
-        absl::InfiniteDuration(), FlightRecorder::OfProcess());
+    set.*member.place = WithoutMessages(
+        member, static_cast<int>(place), static_cast<int>(group.size()),
+        absl::FailedPreconditionError("these ranks are only planned"), FlightRecorder::OfProcess());
   }
   return set;
-}
-
-std::vector<CommunicatorSet> LoopbackCommunicators(const Layout& layout,
-                                                   const LoopbackOptions& options) {
-  const LoopbackWorld world(layout.world_size(), options);
-  std::vector<CommunicatorSet> sets(layout.world_size());
-  for (const CommunicatorMember& member : kCommunicatorMembers) {
-    for (const std::vector<int>& ranks : AllGroups(layout, member.axis)) {
-      auto group = world.Group(ranks, member.name());
-      for (size_t i = 0; i < ranks.size(); ++i) sets[ranks[i]].*member.place = std::move(group[i]);
-    }
-  }
-  return sets;
 }
 
 }  // namespace convene::worker

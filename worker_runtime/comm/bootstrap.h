@@ -11,7 +11,6 @@
 #include "rendezvous/store/store_client.h"
 #include "worker_runtime/comm/collective.h"
 #include "worker_runtime/comm/flight_recorder.h"
-#include "worker_runtime/comm/loopback.h"
 #include "worker_runtime/mesh/mesh.h"
 
 namespace convene::worker {
@@ -54,8 +53,7 @@ struct BootstrapOptions {
 };
 
 // Connects this rank with all others over gloo (TCP). All ranks call it at about the same time,
-// with the same layout and with a key prefix that no earlier attempt has used ("epoch/3"). A world
-// of size 1 touches neither the store nor the network.
+// with the same layout and with a key prefix that no earlier attempt has used ("epoch/3").
 //
 // The set shares one connection per pair of ranks. Consequence: once a communicator of a rank has
 // failed with Unavailable or was aborted, its others, and its peers, get Unavailable too, so that
@@ -76,12 +74,11 @@ absl::StatusOr<CommunicatorSet> BootstrapHostMemory(const Layout& layout, int ra
                                                     const std::string& key_prefix,
                                                     const BootstrapOptions& options);
 
+// For the one rank of a world of size 1: neither a store nor the network.
+CommunicatorSet SoloCommunicators();
+
 // For a rank of a world that is only planned, however large: each communicator knows its rank and
 // size, and refuses every call with FailedPrecondition.
 CommunicatorSet PlannedCommunicators(const Layout& layout, int rank);
-
-// BootstrapGloo for threads of one process: element r is rank r's set.
-std::vector<CommunicatorSet> LoopbackCommunicators(const Layout& layout,
-                                                   const LoopbackOptions& options = {});
 
 }  // namespace convene::worker

@@ -11,10 +11,10 @@
 #include "tools/base/clock.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
-#include "worker_runtime/comm/collective_testing.h"
 #include "worker_runtime/comm/local_address.h"
-#include "worker_runtime/comm/memory_store.h"
-#include "worker_runtime/comm/test_worlds.h"
+#include "worker_runtime/comm/testing/collective_testing.h"
+#include "worker_runtime/comm/testing/memory_store.h"
+#include "worker_runtime/comm/testing/test_worlds.h"
 #include "worker_runtime/device/stream.h"
 #include "worker_runtime/mesh/mesh.h"
 

@@ -7,18 +7,22 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "spdlog/sinks/ostream_sink.h"
+#include "spdlog/spdlog.h"
 #include "tools/base/clock.h"
 #include "tools/base/testing/status_testing.h"
-#include "worker_runtime/comm/collective_suite.h"
-#include "worker_runtime/comm/collective_testing.h"
 #include "worker_runtime/comm/flight_recorder.h"
-#include "worker_runtime/comm/test_worlds.h"
+#include "worker_runtime/comm/testing/collective_suite.h"
+#include "worker_runtime/comm/testing/collective_testing.h"
+#include "worker_runtime/comm/testing/test_worlds.h"
 
 namespace convene::worker {
 namespace {
@@ -236,13 +240,19 @@ TEST_CASE("a silent peer is named with the operation that waited for it") {
       CHECK_STATUS(statuses[rank], absl::StatusCode::kDeadlineExceeded,
                    "dp all_reduce #2 (40 B): rank 1 (global rank 1)");
     }
-    CHECK_THAT(recorder.Dump(), Catch::Contains("dp #2 all_reduce 40 B fp32  failed after"));
+    CHECK_THAT(recorder.Dump(16), Catch::Contains("dp #2 all_reduce 40 B fp32  failed after"));
   }
 }
 
 TEST_CASE("a receive of the wrong length waits for its deadline and harms nothing") {
   for (const Transport transport : testing::kTransports) {
-    Group group = MakeGroup(transport, 2, {.timeout = absl::Milliseconds(100)});
+    FlightRecorder recorder(16, Clock::Real());
+    Group group =
+        MakeGroup(transport, 2, {.timeout = absl::Milliseconds(100), .recorder = &recorder});
+    std::ostringstream log;
+    const auto before = spdlog::default_logger();
+    spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+        "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
     std::vector<absl::Status> statuses(2);
     OnEveryRank(group, [&](Collective& collective, Stream& stream) {
       absl::Status& status = statuses[collective.rank()];
@@ -254,9 +264,13 @@ TEST_CASE("a receive of the wrong length waits for its deadline and harms nothin
         status = collective.Recv(absl::MakeSpan(data).subspan(1), 0, stream);
       }
     });
+    spdlog::set_default_logger(before);
     INFO(ToString(transport));
     CHECK_STATUS(statuses[0], absl::StatusCode::kDeadlineExceeded, "dp send to 1 #1 (40 B)");
     CHECK_STATUS(statuses[1], absl::StatusCode::kDeadlineExceeded, "dp recv from 0 #1 (36 B)");
+    // The lines of both ranks, put side by side, show what differs.
+    CHECK_THAT(log.str(), Catch::Contains("dp #1 send to 1 40 B fp32  "));
+    CHECK_THAT(log.str(), Catch::Contains("dp #1 recv from 0 36 B fp32  "));
   }
 }
 

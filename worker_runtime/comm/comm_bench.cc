@@ -27,7 +27,7 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/comm/collective.h"
-#include "worker_runtime/comm/directory_store.h"
+#include "worker_runtime/comm/testing/directory_store.h"
 #include "worker_runtime/device/stream.h"
 #include "worker_runtime/mesh/mesh.h"
 

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "spdlog/spdlog.h"
 #include "tools/base/check.h"
 
 namespace convene::worker {
@@ -67,15 +68,20 @@ std::string FlightRecorder::Line(const Entry& entry, MonotonicTime now) const {
   return line;
 }
 
-std::string FlightRecorder::Dump() const {
+std::string FlightRecorder::Dump(size_t most) const {
   const MonotonicTime now = clock_.Now();
   MutexLock lock(&mutex_);
   std::string text;
-  const uint64_t kept = std::min<uint64_t>(last_handle_, entries_.size());
+  const uint64_t kept = std::min<uint64_t>({last_handle_, entries_.size(), most});
   for (uint64_t handle = last_handle_ - kept + 1; handle <= last_handle_; ++handle) {
     text += Line(entries_[handle % entries_.size()], now);
   }
   return text;
+}
+
+void FlightRecorder::Log() const {
+  spdlog::warn("the last collectives of this rank, to compare with the other ranks' lines:\n{}",
+               Dump(16));
 }
 
 FlightRecorder& FlightRecorder::OfProcess() {

@@ -30,9 +30,11 @@ class FlightRecorder {
   // Does nothing when the entry has been overwritten since.
   void Finish(uint64_t handle, const absl::Status& status);
 
-  // One operation a line, oldest first, times in milliseconds since the recorder was made:
-  // "12.345 ms  dp #17 all_reduce 4096 B bf16  finished after 0.120 ms".
-  std::string Dump() const;
+  // The last `most` operations, one a line, oldest first, times in milliseconds since the recorder
+  // was made: "12.345 ms  dp #17 all_reduce 4096 B bf16  finished after 0.120 ms".
+  std::string Dump(size_t most) const;
+  // The same of the last 16, to the log: for an operation that was not done within its time.
+  void Log() const;
 
   // The process's own, of 4096 entries on the real clock.
   static FlightRecorder& OfProcess();

@@ -23,10 +23,11 @@ TEST_CASE("the dump tells what finished, what failed and what still runs") {
   recorder.Finish(second, absl::UnavailableError("gone"));
   recorder.Start("dp", "barrier", 2, {});
   clock.Advance(absl::Seconds(1));
-  CHECK(recorder.Dump() ==
+  CHECK(recorder.Dump(8) ==
         "2.000 ms  dp #1 all_reduce 4096 B fp32  finished after 0.120 ms\n"
         "2.120 ms  pp #7 send 64 B bf16  failed after 0.000 ms: UNAVAILABLE\n"
         "2.120 ms  dp #2 barrier 0 B  started, unfinished for 1000.000 ms\n");
+  CHECK(recorder.Dump(1) == "2.120 ms  dp #2 barrier 0 B  started, unfinished for 1000.000 ms\n");
 }
 
 TEST_CASE("only the last operations are kept, and a late finish harms nobody") {
@@ -36,14 +37,14 @@ TEST_CASE("only the last operations are kept, and a late finish harms nobody") {
   recorder.Start("dp", "all_reduce", 2, Of(1, DType::kFloat32));
   recorder.Start("dp", "all_reduce", 3, Of(1, DType::kFloat32));
   recorder.Finish(overwritten, absl::OkStatus());
-  CHECK(recorder.Dump() ==
+  CHECK(recorder.Dump(8) ==
         "0.000 ms  dp #2 all_reduce 4 B fp32  started, unfinished for 0.000 ms\n"
         "0.000 ms  dp #3 all_reduce 4 B fp32  started, unfinished for 0.000 ms\n");
 }
 
 TEST_CASE("an unused recorder dumps nothing") {
   ManualClock clock;
-  CHECK(FlightRecorder(2, clock).Dump().empty());
+  CHECK(FlightRecorder(2, clock).Dump(8).empty());
 }
 
 }  // namespace

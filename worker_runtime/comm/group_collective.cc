@@ -77,6 +77,8 @@ absl::Status GroupCollective::Break(const absl::Status& status, absl::string_vie
   wire_->Withdraw(/*hang_up=*/!absl::IsDeadlineExceeded(status));
   broken_ = Annotate(status,
                      absl::StrCat(name_, " ", operation, " #", sequence, " (", size_bytes, " B)"));
+  // Ranks that disagree about an operation wait for each other: their lines show where.
+  if (absl::IsDeadlineExceeded(status)) recorder_.Log();
   return broken_;
 }
 

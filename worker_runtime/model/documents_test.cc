@@ -33,14 +33,14 @@ Losses LossesOf(const std::vector<int32_t>& tokens, const std::vector<int32_t>& 
                               .vocabulary_size = kVocabulary,
                               .initializer_range = 0.3};
   const ParameterTable table = BuildParameterTable(config, {}, {});
-  std::vector<CommunicatorSet> sets = LoopbackCommunicators({});
+  const CommunicatorSet communicators = SoloCommunicators();
   const std::unique_ptr<Device> device = Device::Cpu();
   Arena arena("test");
   const std::unique_ptr<Stage> stage =
       Stage::Make({.config = config,
                    .packed_documents = !document_begin.empty(),
                    .sequence_length = static_cast<int>(tokens.size())},
-                  table, *sets[0].tp, *device, arena);
+                  table, *communicators.tp, *device, arena);
   REQUIRE_OK(arena.Build());
   std::vector<float> parameters(table.flat_count);
   for (const ParameterSlice& slice : table.slices) {

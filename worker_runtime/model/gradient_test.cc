@@ -39,13 +39,13 @@ class OneRankModel {
   explicit OneRankModel(const ModelConfig& config, Recompute recompute = Recompute::kNone,
                         const std::vector<int32_t>& document_begin = {})
       : table_(BuildParameterTable(config, {}, {})),
-        sets_(LoopbackCommunicators({})),
+        communicators_(SoloCommunicators()),
         stage_(Stage::Make({.config = config,
                             .recompute = recompute,
                             .packed_documents = !document_begin.empty(),
                             .micro_batch_size = kBatch,
                             .sequence_length = kSequenceLength},
-                           table_, *sets_[0].tp, *device_, arena_)),
+                           table_, *communicators_.tp, *device_, arena_)),
         parameters_(table_.flat_count),
         gradients_(table_.flat_count),
         document_begin_(document_begin),
@@ -86,7 +86,7 @@ class OneRankModel {
   }
 
   ParameterTable table_;
-  std::vector<CommunicatorSet> sets_;
+  CommunicatorSet communicators_;
   Arena arena_{"test"};
   std::unique_ptr<Device> device_ = Device::Cpu();
   std::unique_ptr<Stage> stage_;

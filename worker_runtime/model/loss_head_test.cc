@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "tools/base/testing/status_testing.h"
-#include "worker_runtime/comm/flight_recorder.h"
-#include "worker_runtime/comm/loopback.h"
+#include "worker_runtime/comm/bootstrap.h"
 
 namespace convene::worker {
 namespace {
@@ -41,14 +40,14 @@ struct Outcome {
 };
 
 Outcome Run(size_t logits_bytes) {
-  const std::unique_ptr<Collective> tp = SoloCommunicator(0, "tp", FlightRecorder::OfProcess());
+  const CommunicatorSet communicators = SoloCommunicators();
   Arena arena("test");
   LossHead<float> head({.rows = kRows,
                         .hidden = kHidden,
                         .vocabulary = {0, kVocabulary},
                         .norm_epsilon = 1e-5f,
                         .logits_bytes = logits_bytes},
-                       DeviceKind::kCpu, *tp, arena);
+                       DeviceKind::kCpu, *communicators.tp, arena);
   REQUIRE_OK(arena.Build());
   head.Bind();
   const std::vector<float> norm = Numbers(kHidden, 0.7);

@@ -41,14 +41,14 @@ class LoneStage {
  public:
   LoneStage(const ModelConfig& config, const Layout& layout, const Coordinate& coordinate)
       : table_(BuildParameterTable(config, layout, coordinate)),
-        sets_(LoopbackCommunicators({})),
+        communicators_(SoloCommunicators()),
         stage_(Stage::Make({.config = config,
                             .layout = layout,
                             .coordinate = coordinate,
                             .micro_batch_size = kBatch,
                             .sequence_length = kSequenceLength,
                             .slots = kMicrobatches},
-                           table_, *sets_[0].tp, *device_, arena_)),
+                           table_, *communicators_.tp, *device_, arena_)),
         weights_(table_.flat_count),
         parameters_(table_.flat_count, std::numeric_limits<float>::quiet_NaN()),
         gradients_(table_.flat_count) {
@@ -113,7 +113,7 @@ class LoneStage {
   }
 
   const ParameterTable table_;
-  std::vector<CommunicatorSet> sets_;
+  CommunicatorSet communicators_;
   Arena arena_{"test"};
   std::unique_ptr<Device> device_ = Device::Cpu();
   std::unique_ptr<Stage> stage_;

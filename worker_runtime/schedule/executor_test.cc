@@ -10,7 +10,7 @@
 #include "absl/types/span.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
-#include "worker_runtime/comm/loopback.h"
+#include "worker_runtime/comm/testing/loopback.h"
 
 namespace convene::worker {
 namespace {

@@ -12,8 +12,7 @@
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/bootstrap.h"
-#include "worker_runtime/comm/flight_recorder.h"
-#include "worker_runtime/comm/loopback.h"
+#include "worker_runtime/comm/testing/loopback.h"
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/config.h"
 #include "worker_runtime/testing/forwarding_device.h"
@@ -42,10 +41,11 @@ struct OneRank {
 
   const ShardedOptimizer::Options options;
   const ParameterTable table;
-  std::unique_ptr<Collective> dp = SoloCommunicator(0, "dp", FlightRecorder::OfProcess());
+  CommunicatorSet communicators = SoloCommunicators();
   Arena arena{"test"}, staging{"test"};
   std::unique_ptr<Device> device = Device::Cpu();
-  ShardedOptimizer optimizer{table, options, *dp, *dp, *device, arena, staging};
+  ShardedOptimizer optimizer{table, options, *communicators.dp, *communicators.dp, *device,
+                             arena, staging};
   std::vector<float> parameters;
   std::vector<float> gradients;
 };

@@ -97,6 +97,29 @@ std::vector<std::string> FindRaces(const std::vector<StreamCall>& calls, int los
   return {races.begin(), races.end()};
 }
 
+std::vector<std::string> FindAtOnce(const std::set<std::string>& ops, StreamNumber one,
+                                    StreamNumber other, const std::vector<StreamCall>& calls,
+                                    int lost) {
+  Clocks clocks;
+  std::array<Access, kStreams> last;  // what is ordered behind it is ordered behind those before
+  std::set<std::string> at_once;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const StreamCall& call = calls[i];
+    if (static_cast<int>(i) == lost) continue;
+    clocks.Take(call);
+    if (call.kind != Kind::kOp || ops.count(call.op) == 0) continue;
+    if (call.stream != one && call.stream != other) continue;
+    const int stream = static_cast<int>(call.stream);
+    const int beside = static_cast<int>(call.stream == one ? other : one);
+    if (last[beside].time > clocks.Known(stream, beside)) {
+      at_once.insert(absl::StrCat(*last[beside].op, " in ", kStreamNames[beside], " and ", call.op,
+                                  " in ", kStreamNames[stream]));
+    }
+    last[stream] = {clocks.Known(stream, stream), &call.op};
+  }
+  return {at_once.begin(), at_once.end()};
+}
+
 int64_t CountOpsBeside(StreamNumber other, const std::vector<StreamCall>& calls) {
   constexpr int kCompute = static_cast<int>(StreamNumber::kCompute);
   const int beside = static_cast<int>(other);

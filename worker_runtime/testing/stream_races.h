@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,13 @@ struct StreamCall {
 // wait for the earlier one: on a GPU they could run in either order, or at once. `lost`: the number
 // of a call that is left out; -1: none.
 std::vector<std::string> FindRaces(const std::vector<StreamCall>& calls, int lost = -1);
+
+// Of the ops called `ops`, those of `one` stream that may run at the same time as one of the
+// `other`: "all_reduce in compute and all_reduce in layer communication", each pair once. `lost`:
+// as above.
+std::vector<std::string> FindAtOnce(const std::set<std::string>& ops, StreamNumber one,
+                                    StreamNumber other, const std::vector<StreamCall>& calls,
+                                    int lost = -1);
 
 // Ops of compute that need not wait for all that `other` holds when they are queued: the two may
 // run at once.

@@ -5,7 +5,7 @@
 
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
-#include "worker_runtime/comm/loopback.h"
+#include "worker_runtime/comm/testing/loopback.h"
 
 namespace convene::worker {
 namespace {

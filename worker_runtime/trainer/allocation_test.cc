@@ -36,7 +36,7 @@ TEST_CASE("after the first, a step allocates nothing") {
   const bool packed = GENERATE(false, true);
   CAPTURE(dtype, packed);
   constexpr int kMicrobatches = 2, kRows = 2, kSequenceLength = 16;
-  std::vector<CommunicatorSet> sets = LoopbackCommunicators({});
+  CommunicatorSet communicators = SoloCommunicators();
   const auto model = NamedModel("llama-tiny");
   REQUIRE_OK(model);
   const std::unique_ptr<Device> device = Device::Cpu();
@@ -46,7 +46,7 @@ TEST_CASE("after the first, a step allocates nothing") {
                                 .micro_batch_size = kRows,
                                 .sequence_length = kSequenceLength,
                                 .microbatches = kMicrobatches},
-                               sets[0], *device);
+                               communicators, *device);
   REQUIRE_OK(engine);
   const std::vector<int32_t> tokens(kMicrobatches * kRows * kSequenceLength, 65);
   const std::vector<int32_t> begins(tokens.size(), 0);

@@ -14,6 +14,7 @@
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/comm/testing/loopback.h"
 #include "worker_runtime/testing/forwarding_collective.h"
 #include "worker_runtime/testing/forwarding_device.h"
 #include "worker_runtime/trainer/engine.h"

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
-#include "worker_runtime/comm/memory_store.h"
+#include "worker_runtime/comm/testing/memory_store.h"
 
 namespace convene::worker {
 namespace {

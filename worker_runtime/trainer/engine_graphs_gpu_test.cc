@@ -61,7 +61,7 @@ struct Trained {
 
 Trained Train(Device& gpu, DType dtype, Recompute recompute, bool cuda_graphs) {
   CountingDevice device(gpu);
-  std::vector<CommunicatorSet> sets = LoopbackCommunicators({});
+  CommunicatorSet communicators = SoloCommunicators();
   const auto engine = Engine::Create({.model = SmallModel(),
                                       .seed = 5,
                                       .dtype = dtype,
@@ -71,7 +71,7 @@ Trained Train(Device& gpu, DType dtype, Recompute recompute, bool cuda_graphs) {
                                       .sequence_length = kSequenceLength,
                                       .microbatches = kMicrobatches,
                                       .cuda_graphs = cuda_graphs},
-                                     sets[0], device);
+                                     communicators, device);
   REQUIRE_OK(engine);
   Trained trained;
   std::vector<int32_t> inputs(size_t{kMicrobatches} * kRows * kSequenceLength);

@@ -10,6 +10,7 @@
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/comm/testing/loopback.h"
 #include "worker_runtime/testing/forwarding_device.h"
 #include "worker_runtime/trainer/engine.h"
 
@@ -33,8 +34,7 @@ class RefusingDevice final : public testing::ForwardingDevice {
 class Trainer {
  public:
   explicit Trainer(bool cuda_graphs)
-      : Trainer(cuda_graphs, {}, /*rank=*/0, kMicrobatches,
-                std::move(LoopbackCommunicators({})[0])) {}
+      : Trainer(cuda_graphs, {}, /*rank=*/0, kMicrobatches, SoloCommunicators()) {}
   Trainer(bool cuda_graphs, const Layout& layout, int rank, int microbatches, CommunicatorSet set)
       : tokens_(microbatches * kSequenceLength, 65), set_(std::move(set)) {
     engine_ = Engine::Create({.model = *NamedModel("llama-tiny"),

@@ -11,6 +11,7 @@
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/comm/testing/loopback.h"
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/testing/forwarding_device.h"
 #include "worker_runtime/trainer/engine.h"
@@ -71,7 +72,7 @@ class Trainer {
   TokenBatch batch() const { return {tokens_.data(), tokens_.data(), 1.0f / kSequenceLength}; }
 
   const std::vector<int32_t> tokens_ = std::vector<int32_t>(kSequenceLength, 65);
-  CommunicatorSet set_ = std::move(LoopbackCommunicators({})[0]);
+  CommunicatorSet set_ = SoloCommunicators();
   std::unique_ptr<Engine> engine_;
   int step_ = 0;
 };

@@ -92,13 +92,13 @@ class Trainer {
     model.norm_epsilon = golden.Metadata("norm_epsilon");
     model.tied_embeddings = integer("tied_embeddings") != 0;
     if (golden.HasMetadata("eod_token")) end_of_document_ = integer("eod_token");
-    communicators_ = LoopbackCommunicators(Layout{});
+    communicators_ = SoloCommunicators();
     auto engine = Engine::Create({.model = model,
                                   .dtype = dtype,
                                   .packed_documents = end_of_document_.has_value(),
                                   .micro_batch_size = static_cast<int>(batch_size_),
                                   .sequence_length = static_cast<int>(sequence_length_)},
-                                 communicators_[0], *device_);
+                                 communicators_, *device_);
     REQUIRE_OK(engine.status());
     engine_ = *std::move(engine);
     const auto pieces = engine_->optimizer().PiecesToRead();
@@ -141,7 +141,7 @@ class Trainer {
   const int64_t sequence_length_;
   std::optional<int32_t> end_of_document_;
   std::vector<int32_t> document_begin_;
-  std::vector<CommunicatorSet> communicators_;
+  CommunicatorSet communicators_;
   std::unique_ptr<Device> device_ = Device::Cpu();
   std::unique_ptr<Engine> engine_;
 };

@@ -12,7 +12,7 @@
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/bootstrap.h"
-#include "worker_runtime/comm/test_worlds.h"
+#include "worker_runtime/comm/testing/test_worlds.h"
 #include "worker_runtime/data/documents.h"
 #include "worker_runtime/data/sample_order.h"
 #include "worker_runtime/model/parameters.h"

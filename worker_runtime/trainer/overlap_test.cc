@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/comm/testing/loopback.h"
 #include "worker_runtime/testing/page_watch.h"
 #include "worker_runtime/testing/recording_device.h"
 #include "worker_runtime/testing/stream_races.h"
@@ -21,6 +23,7 @@ namespace convene::worker {
 namespace {
 
 using testing::FaultStack;
+using testing::FindAtOnce;
 using testing::FindRaces;
 using testing::PageWatch;
 using testing::RecordingDevice;
@@ -195,6 +198,25 @@ TEST_CASE("with several buckets reductions and gathers run beside the arithmetic
 TEST_CASE("sums inside a layer race with nothing, and every event is needed") {
   CheckEveryEvent({.layout = {.dp = 1, .tp = 2}});
   CheckEveryEvent({.layout = {.dp = 2, .tp = 2}, .recompute = Recompute::kFull});
+}
+
+// kNcclKernelsAtOnce (comm/nccl/limits.h) counts on it.
+TEST_CASE("compute and layer communication never hold a collective both") {
+  const std::set<std::string> collectives = {"all_reduce", "reduce_scatter", "all_gather",
+                                             "all_to_all", "broadcast",      "barrier"};
+  for (const Layout& layout : {Layout{.dp = 1, .tp = 2}, Layout{.pp = 2, .dp = 2, .tp = 2}}) {
+    for (const auto& rank : Train({.layout = layout, .tied = true})) {
+      const std::vector<StreamCall>& calls = rank->calls();
+      const auto at_once = [&](int lost) {
+        return FindAtOnce(collectives, StreamNumber::kCompute, StreamNumber::kLayerCommunication,
+                          calls, lost);
+      };
+      CHECK(at_once(/*lost=*/-1) == kNone);
+      const std::vector<int> ordering = OrderingCalls(calls, rank->known_from());
+      CHECK(std::any_of(ordering.begin(), ordering.end(),
+                        [&](int call) { return at_once(call) != kNone; }));
+    }
+  }
 }
 
 TEST_CASE("a column-parallel layer's weight gradient runs beside the sum of its input gradient") {

@@ -5,7 +5,7 @@
 #include "tools/base/clock.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
-#include "worker_runtime/comm/memory_store.h"
+#include "worker_runtime/comm/testing/memory_store.h"
 
 namespace convene::worker {
 namespace {

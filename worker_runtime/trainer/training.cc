@@ -171,7 +171,7 @@ absl::StatusOr<std::unique_ptr<Device>> AgreeOnDevice(
 
 absl::StatusOr<CommunicatorSet> Connect(const TrainOptions& options, const Contract& contract,
                                         const Layout& layout, Device& device) {
-  if (contract.world_size == 1) return std::move(LoopbackCommunicators(layout).front());
+  if (contract.world_size == 1) return SoloCommunicators();
   CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<rendezvous::StoreClient> store,
                            OpenJobStore(contract));
   const std::string prefix = KeyPrefix(contract);

@@ -99,8 +99,10 @@ class QueueingRank final : public Collective, public PipelineStage {
 
 using Schedule = std::vector<Action> (*)(int stages, int stage, int microbatches);
 
-// Whether every queue of every rank runs dry.
-bool AllComeToAnEnd(Schedule schedule, int stages, int microbatches, bool two_lanes) {
+// Whether every queue of every rank runs dry. A message's end holds one of its rank's `rooms` from
+// its start on, until the message is over.
+bool AllComeToAnEnd(Schedule schedule, int stages, int microbatches, bool two_lanes,
+                    int rooms = 2) {
   std::vector<std::unique_ptr<QueueingRank>> ranks;
   for (int stage = 0; stage < stages; ++stage) {
     ranks.push_back(std::make_unique<QueueingRank>(stage, stages, two_lanes));
@@ -117,8 +119,9 @@ bool AllComeToAnEnd(Schedule schedule, int stages, int microbatches, bool two_la
     done[rank].resize(ranks[rank]->items().size());
     left += done[rank].size();
   }
-  // Of each message, the ends that are ready: rank and item.
-  std::map<std::vector<int>, std::map<int, int>> ready;
+  // Of each message, the ends that have started: rank and item.
+  std::map<std::vector<int>, std::map<int, int>> started;
+  std::vector<int> free_rooms(stages, rooms);
   for (bool progress = true; progress;) {
     progress = false;
     for (int rank = 0; rank < stages; ++rank) {
@@ -130,10 +133,12 @@ bool AllComeToAnEnd(Schedule schedule, int stages, int microbatches, bool two_la
         if (waits) continue;
         std::map<int, int> ends = {{rank, static_cast<int>(i)}};
         if (item.from >= 0) {
-          auto& known = ready[{item.from, item.to, item.number}];
-          known[rank] = static_cast<int>(i);
+          auto& known = started[{item.from, item.to, item.number}];
+          if (known.count(rank) == 0 && free_rooms[rank] == 0) continue;
+          if (known.emplace(rank, static_cast<int>(i)).second) --free_rooms[rank];
           if (known.size() < 2) continue;
           ends = known;
+          for (const auto& [end_rank, end_item] : ends) ++free_rooms[end_rank];
         }
         for (const auto& [end_rank, end_item] : ends) done[end_rank][end_item] = 1;
         left -= ends.size();
@@ -152,6 +157,12 @@ TEST_CASE("with a lane for each direction every schedule comes to its end") {
       CHECK(AllComeToAnEnd(ForwardOnly, stages, microbatches, /*two_lanes=*/true));
     }
   }
+}
+
+// Why kNcclKernelsAtOnce counts a message up and one down.
+TEST_CASE(
+    "where only one message finds room beside the arithmetic neighbours wait for each other") {
+  CHECK_FALSE(AllComeToAnEnd(OneForwardOneBackward, 2, 4, /*two_lanes=*/true, /*rooms=*/1));
 }
 
 TEST_CASE("with one lane for both directions neighbours wait for each other") {

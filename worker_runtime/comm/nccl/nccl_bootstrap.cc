@@ -16,7 +16,7 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/comm/members.h"
 #include "worker_runtime/comm/nccl/debug_log.h"
-#include "worker_runtime/comm/nccl/features.h"
+#include "worker_runtime/comm/nccl/limits.h"
 #include "worker_runtime/comm/nccl/nccl_collective.h"
 #include "worker_runtime/comm/nccl/nccl_memory.h"
 #include "worker_runtime/comm/nccl/session.h"
@@ -174,9 +174,10 @@ absl::StatusOr<CommunicatorSet> BootstrapNccl(const Layout& layout, int rank,
   const NcclDebugLog debug_log;
   int version = 0;
   CONVENE_RETURN_IF_ERROR(NcclStatus(ncclGetVersion(&version)));
-  if (!NcclFeaturesOf(version).usable) {
+  if (version < kOldestNcclVersion) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "NCCL ", NcclVersionText(version), " is too old: 2.19 is the oldest that will do"));
+        "NCCL ", NcclVersionText(version), " is too old: ", NcclVersionText(kOldestNcclVersion),
+        " is the oldest that will do"));
   }
   int cuda_device = 0;
   CONVENE_RETURN_IF_ERROR(cuda::CudaStatus(cudaGetDevice(&cuda_device), "the current device"));

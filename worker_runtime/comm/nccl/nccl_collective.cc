@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/comm/nccl/library.h"
 #include "worker_runtime/device/cuda/queue.h"
 
 namespace convene::worker {
@@ -29,12 +28,8 @@ ncclRedOp_t OperationOf(ReduceOp op) { return op == ReduceOp::kSum ? ncclSum : n
 
 ncclResult_t QueueAllToAll(ConstElements input, Elements output, int size, ncclComm_t communicator,
                            cudaStream_t stream) {
-  const auto all_to_all = NcclLibrary::OfProcess().all_to_all;
   const size_t count = input.count / size;
   const ncclDataType_t type = TypeOf(input.dtype);
-  if (all_to_all != nullptr) {
-    return all_to_all(input.data, output.data, count, type, communicator, stream);
-  }
   ncclResult_t result = ncclGroupStart();
   if (result != ncclSuccess) return result;
   for (int peer = 0; peer < size && result == ncclSuccess; ++peer) {

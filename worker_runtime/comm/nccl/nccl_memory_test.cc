@@ -14,8 +14,9 @@
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/comm/flight_recorder.h"
-#include "worker_runtime/comm/nccl/played_nccl.h"
 #include "worker_runtime/comm/nccl/session.h"
+#include "worker_runtime/comm/nccl/testing/played_nccl.h"
+#include "worker_runtime/comm/testing/loopback.h"
 #include "worker_runtime/mesh/mesh.h"
 
 namespace convene::worker {

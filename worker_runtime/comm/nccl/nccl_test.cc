@@ -1,7 +1,5 @@
 // NCCL between processes that share the first GPU, each of them a host of its own to NCCL
 // (environment.h): this program starts itself as the ranks, which run the hidden case below.
-#include <cuda_runtime.h>
-#include <nccl.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
@@ -9,8 +7,6 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
-#include <cstdio>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,17 +24,12 @@
 #include "tools/base/testing/temp_dir.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/comm/collective.h"
-#include "worker_runtime/comm/collective_suite.h"
-#include "worker_runtime/comm/directory_store.h"
-#include "worker_runtime/comm/flight_recorder.h"
 #include "worker_runtime/comm/nccl/environment.h"
-#include "worker_runtime/comm/nccl/library.h"
 #include "worker_runtime/comm/nccl/nccl_bootstrap.h"
-#include "worker_runtime/comm/nccl/recovery.h"
-#include "worker_runtime/comm/nccl/session.h"
+#include "worker_runtime/comm/testing/collective_suite.h"
+#include "worker_runtime/comm/testing/directory_store.h"
 #include "worker_runtime/device/cuda/cuda_device.h"
 #include "worker_runtime/device/cuda/gpu_testing.h"
-#include "worker_runtime/device/cuda/queue.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/mesh/mesh.h"
 
@@ -198,125 +189,31 @@ void StartAgain(const RankOrders& orders, Device& device) {
   CHECK_OK(second->dp->Barrier(device.compute()));
 }
 
-// A session with one communicator, "dp", and what its ranks say to each other through the store.
-class SmallSession {
- public:
-  SmallSession(const RankOrders& orders, Device& device)
-      : rank_(orders.rank),
-        device_(device),
-        store_(orders.directory),
-        place_(PlaceIn(device.memory(), device)),
-        data_(place_.allocate(sizeof(float))) {
-    session_ =
-        std::make_unique<NcclSession>(NcclSessionOptions{.global_rank = orders.rank,
-                                                         .operation_timeout = absl::Seconds(5),
-                                                         .recorder = &FlightRecorder::OfProcess(),
-                                                         .revokes = true});
-  }
-
-  NcclSession& session() { return *session_; }
-  // With an id that the first rank puts under `key`.
-  absl::StatusOr<int> MakeCommunicator(const std::string& key, int size) {
-    ncclUniqueId id;
-    if (rank_ == 0) {
-      CONVENE_RETURN_IF_ERROR(NcclStatus(ncclGetUniqueId(&id)));
-      CONVENE_RETURN_IF_ERROR(store_.Set(key, std::string(id.internal, sizeof(id.internal))));
-    }
-    CONVENE_ASSIGN_OR_RETURN(const std::string bytes, store_.Get(key, absl::Minutes(1)));
-    std::memcpy(id.internal, bytes.data(), sizeof(id.internal));
-    return session_->MakeCommunicator("dp", size, rank_, id, Soon());
-  }
-  void MakeOrder(std::vector<int> members) {
-    order_ = session_->MakeOrder("dp", std::move(members));
-  }
-  // How many ranks there are, as the GPUs count them.
-  absl::StatusOr<float> CountRanks(int communicator) {
-    const float one = 1;
-    CONVENE_RETURN_IF_ERROR(place_.copy(&one, data_.get(), sizeof(one)));
-    const Elements elements(data_.get(), 1, DType::kFloat32);
-    const cudaStream_t stream = device_.compute().queue().stream();
-    CONVENE_RETURN_IF_ERROR(session_->Start(
-        {.communicator = communicator,
-         .order = order_,
-         .group = "dp",
-         .operation = "all_reduce",
-         .counted_as = "all_reduce",
-         .data = elements,
-         .stream = stream},
-        [&](ncclComm_t handle) {
-          return ncclAllReduce(data_.get(), data_.get(), 1, ncclFloat32, ncclSum, handle, stream);
-        }));
-    CONVENE_RETURN_IF_ERROR(session_->Await(order_, Soon()));
-    float count = 0;
-    CONVENE_RETURN_IF_ERROR(place_.copy(data_.get(), &count, sizeof(count)));
-    CONVENE_RETURN_IF_ERROR(device_.Synchronize(absl::Minutes(1)));
-    return count;
-  }
-  // Whether all of ranks 0 to `ranks` - 1 say so.
-  bool AllSay(const std::string& what, int ranks, bool mine) {
-    REQUIRE_OK(store_.Set(absl::StrCat(what, rank_), mine ? "1" : "0"));
-    bool all = true;
-    for (int rank = 0; rank < ranks; ++rank) {
-      const auto word = store_.Get(absl::StrCat(what, rank), absl::Minutes(1));
-      REQUIRE_OK(word);
-      all &= *word == "1";
-    }
-    return all;
-  }
-
- private:
-  static MonotonicTime Soon() { return Clock::Real().Now() + absl::Minutes(1); }
-
-  const int rank_;
-  Device& device_;
-  DirectoryStore store_;
-  const testing::DataPlace place_;
-  const std::shared_ptr<void> data_;
-  std::unique_ptr<NcclSession> session_;
-  int order_ = -1;
-};
-
-// The last of three ranks dies, or falls silent. The others go on as two, in the way that the
-// library's version and the state of what they have allow.
+// The last rank is lost: it dies, or falls silent. The others go on within their processes, one
+// rank fewer.
 void GoOn(const RankOrders& orders, Device& device, bool dies) {
-  for (const auto& [name, value] : EnvironmentOf(orders)) setenv(name.c_str(), value.c_str(), 1);
-  SmallSession first(orders, device);
-  const auto whole = first.MakeCommunicator("first", 3);
-  REQUIRE_OK(whole);
-  first.MakeOrder({0, 1, 2});
-  const auto all = first.CountRanks(*whole);
-  REQUIRE_OK(all);
-  CHECK(*all == 3);
+  const int left = orders.layout.world_size() - 1;
+  auto first = Bootstrap(orders, "epoch/1", absl::Seconds(5), device);
+  REQUIRE_OK(first);
+  REQUIRE_OK(first->dp->Barrier(device.compute()));
   if (IsLast(orders)) {
     if (dies) raise(SIGKILL);
-    CHECK(first.AllSay("done", 2, true));
-    first.session().Fail(absl::AbortedError("the others went on"));
+    DirectoryStore store(orders.directory);
+    for (int rank = 0; rank < left; ++rank) {
+      REQUIRE_OK(store.Get(absl::StrCat("went on/", rank), absl::Minutes(1)));
+    }
+    first->AbortAll("the others went on");
     return;
   }
-  first.session().StartWatchdog();
-  const auto lonely = first.CountRanks(*whole);
-  REQUIRE_FALSE(lonely.ok());
-  const bool shrinks = first.AllSay("revoked", 2, first.session().revoked());
-  NcclFeatures features = NcclLibrary::OfProcess().features;
-  features.shrink &= shrinks;
-  const NcclRecoveryDecision decision =
-      DecideNcclRecovery(features, {.size = 3, .lost = {2}, .health = NcclHealth::kEnded});
-  std::printf("rank %d goes on: %s\n", orders.rank, decision.why.c_str());
-
-  SmallSession second(orders, device);
-  absl::StatusOr<int> two;
-  if (decision.recovery == NcclRecovery::kShrink) {
-    two = second.session().ShrinkCommunicator(first.session(), *whole, {2},
-                                              Clock::Real().Now() + absl::Minutes(1));
-  } else {
-    two = second.MakeCommunicator("second", 2);
-  }
-  REQUIRE_OK(two);
-  second.MakeOrder({0, 1});
-  const auto left = second.CountRanks(*two);
-  REQUIRE_OK(left);
-  CHECK(*left == 2);
-  CHECK(second.AllSay("done", 2, true));
+  REQUIRE_FALSE(ReduceUntilError(*first->dp, device).ok());
+  first = absl::UnknownError("ended");
+  RankOrders fewer = orders;
+  fewer.layout.dp = left;
+  auto second = Bootstrap(fewer, "epoch/2", absl::Minutes(1), device);
+  REQUIRE_OK(second);
+  CHECK(second->dp->size() == left);
+  CHECK_OK(second->dp->Barrier(device.compute()));
+  REQUIRE_OK(DirectoryStore(orders.directory).Set(absl::StrCat("went on/", orders.rank), "1"));
 }
 
 TEST_CASE("one rank of a job", "[.rank]") {

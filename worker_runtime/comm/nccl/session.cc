@@ -75,37 +75,18 @@ NcclSession::~NcclSession() {
   for (const cudaEvent_t event : free_events_) cudaEventDestroy(event);
 }
 
-absl::Status NcclSession::AwaitState(ncclComm_t communicator, MonotonicTime deadline,
-                                     absl::FunctionRef<bool()> leaves) {
+absl::Status NcclSession::AwaitQueued(ncclComm_t communicator, MonotonicTime deadline) {
   for (int turn = 0;; ++turn) {
     ncclResult_t state = ncclSuccess;
     const ncclResult_t asked = ncclCommGetAsyncError(communicator, &state);
     if (asked != ncclSuccess) return NcclStatus(asked);
     if (state != ncclInProgress) return NcclStatus(state);
-    if (leaves()) return absl::AbortedError("the session ends");
+    if (failing_) return absl::AbortedError("the session ends");
     if (Clock::Real().Now() >= deadline) {
       return absl::DeadlineExceededError("the other ranks did not do their part in time");
     }
     Pause(turn);
   }
-}
-
-absl::Status NcclSession::AwaitQueued(ncclComm_t communicator, MonotonicTime deadline) {
-  return AwaitState(communicator, deadline, [this] { return failing_.load(); });
-}
-
-absl::StatusOr<int> NcclSession::Make(const std::string& name, ncclComm_t parent,
-                                      MonotonicTime deadline,
-                                      absl::FunctionRef<ncclResult_t(ncclComm_t*)> start) {
-  // From here on it is one of those that the end aborts, half made as it may be.
-  queueing_ = static_cast<int>(communicators_.size());
-  communicators_.push_back({.name = name, .handle = std::make_unique<ncclComm_t>(nullptr)});
-  const ncclComm_t& made = *communicators_.back().handle;
-  absl::Status status = NcclStatus(start(communicators_.back().handle.get()));
-  if (status.ok() && parent != nullptr) status = AwaitQueued(parent, deadline);
-  if (status.ok()) status = AwaitQueued(made, deadline);
-  if (!status.ok()) return Annotate(status, absl::StrCat(name, " communicator"));
-  return std::exchange(queueing_, -1);
 }
 
 absl::StatusOr<int> NcclSession::MakeCommunicator(const std::string& name, int size, int rank,
@@ -115,9 +96,14 @@ absl::StatusOr<int> NcclSession::MakeCommunicator(const std::string& name, int s
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   if (blocks_max > 0) config.maxCTAs = blocks_max;
-  return Make(name, nullptr, deadline, [&](ncclComm_t* made) {
-    return ncclCommInitRankConfig(made, size, id, rank, &config);
-  });
+  // From here on it is one of those that the end aborts, half made as it may be.
+  queueing_ = static_cast<int>(communicators_.size());
+  communicators_.push_back({.name = name, .handle = std::make_unique<ncclComm_t>(nullptr)});
+  ncclComm_t* const made = communicators_.back().handle.get();
+  absl::Status status = NcclStatus(ncclCommInitRankConfig(made, size, id, rank, &config));
+  if (status.ok()) status = AwaitQueued(*made, deadline);
+  if (!status.ok()) return Annotate(status, absl::StrCat(name, " communicator"));
+  return std::exchange(queueing_, -1);
 }
 
 int NcclSession::MakeOrder(std::string name, std::vector<int> members) {
@@ -367,13 +353,14 @@ void NcclSession::End(const Failure& failure) {
       peers =
           NcclPeers::Publish(options_.open_store, options_.key_prefix, options_.global_rank, own);
     }
-    if (!options_.revokes || !RevokeAll()) AbortAll();
+    AbortAll();
     for (Order& order : orders_) {
       for (size_t i = order.first_open; i < order.operations.size(); ++i) {
         options_.recorder->Finish(order.operations[i].record, failure.status);
       }
     }
   }
+  if (absl::IsDeadlineExceeded(failure.status)) options_.recorder->Log();
   absl::Status explained = named;
   if (peers != nullptr && !failure.where.empty()) {
     std::map<int, std::vector<NcclProgress>> told = peers->Ask(failure.members);
@@ -420,7 +407,6 @@ void NcclSession::AbortAll() {
 }
 
 void NcclSession::FinalizeAll() {
-  // Revoked ones too: where one rank aborts, all do, or wait in vain (PyTorch pull request 194775).
   if (failing_ || IsBusy()) {
     AbortAll();
     return;

@@ -25,7 +25,6 @@
 #include "tools/base/mutex.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/flight_recorder.h"
-#include "worker_runtime/comm/nccl/library.h"
 #include "worker_runtime/comm/nccl/stall.h"
 #include "worker_runtime/device/elements.h"
 
@@ -45,10 +44,6 @@ struct NcclSessionOptions {
   std::function<absl::StatusOr<std::unique_ptr<rendezvous::StoreClient>>(absl::Duration timeout)>
       open_store;
   std::string key_prefix;
-  const NcclLibrary* library = &NcclLibrary::OfProcess();  // outlives the session
-  // A failure revokes the communicators instead of aborting them, where that can be done: a session
-  // after this one may shrink them.
-  bool revokes = false;
 };
 
 // Thread-safe. Shared by the communicators of one rank, which end together: the first error of one
@@ -64,21 +59,25 @@ struct NcclSessionOptions {
 // Why kernels never wait in a circle. Kernels of different streams may start in another order on
 // each GPU. A kernel of rank A that waits for rank B's would wait for ever if B's could not start
 // because others hold its GPU and wait, in turn, for A. So every kernel must be able to start
-// beside all that wait: at most kNcclKernelsAtOnce do, each with at most the `blocks_max` blocks
-// that its communicator was made with, and NcclBlocksMax gives all of these a multiprocessor each.
-// All other kernels end by themselves, and what they leave goes to NCCL's first: its streams beside
-// compute() have the higher priority, and in compute() itself nothing else runs.
+// beside all that wait:
+// - At most kNcclKernelsAtOnce wait (trainer/overlap_test checks the streams' part of it), each
+// with
+//   at most the `blocks_max` blocks that its communicator was made with, and NcclBlocksMax gives
+//   all of these a multiprocessor each (limits_test). All other kernels end by themselves, and what
+//   they leave goes to NCCL's first: its streams beside compute() have the higher priority, and in
+//   compute() itself nothing else runs.
+// - What then remains are the waits that streams, events and peers ask for. Where every call waited
+//   for its end, in the order of the calls, these would all be kept, and more. That is how the same
+//   program runs on CPUs, and there it comes to its end (trainer/layout_test); so there is no
+//   circle in them. A Send is the exception, as it does not wait on a CPU: nccl_collective.h and
+//   lanes_test are about messages.
 //
 // The end. Freeing one communicator while a kernel of another still waits for its peers would wait
 // for that kernel (NVIDIA/nccl #564). All are aborted inside one ncclGroupStart/End: each call sets
 // its communicator's abort flag at once, and the freeing happens in ncclGroupEnd. To revoke them
-// before would win nothing: it sets the same flags and waits for the same kernels, and what it
-// keeps is freed right after. It is for those alone that go on by shrinking (`revokes`): then all
-// flags are set, by a call each that waits for nothing, before any is waited for. Not possible
-// while NCCL is queueing an operation (what that thread leaves behind would be freed twice,
-// NVIDIA/nccl pull request 2251), nor where a state stays an error afterwards (a proxy's stays, so
-// that nobody could say how a shrink went): then all are aborted after all. A CUDA graph that holds
-// operations goes before all this: even an abort waits for its end, without a deadline.
+// before (ncclCommRevoke) would win nothing: it sets the same flags and waits for the same kernels,
+// and what it keeps is freed right after. A CUDA graph that holds operations goes before all this:
+// even an abort waits for its end, without a deadline.
 //
 // The watchdog. The thread "nccl watchdog" looks every 100 ms whether events have passed, the
 // library has an error, or the oldest operation of an order is over its time. An operation's time
@@ -105,26 +104,6 @@ class NcclSession {
   absl::StatusOr<int> MakeCommunicator(const std::string& name, int size, int rank,
                                        const ncclUniqueId& id, MonotonicTime deadline,
                                        int blocks_max = 0);
-
-  // The next three in a session after `parent`, one of the same rank with nothing running, and at
-  // about the same time on all ranks they name. All ranks agree on it before (recovery.h), and make
-  // no other communicators of that parent meanwhile. Errors: MakeCommunicator's; Unimplemented when
-  // the library cannot; FailedPrecondition when the parent's communicators are gone. After any
-  // other the parent's are aborted, too.
-
-  // The parent's communicator `number` without the ranks `lost` (places in it): all that are left
-  // call it. The parent is well, or revoked().
-  absl::StatusOr<int> ShrinkCommunicator(NcclSession& parent, int number,
-                                         const std::vector<int>& lost, MonotonicTime deadline);
-  // The same with new ranks at its end, `size` in all: those that were there already call it, one
-  // of them with the id of its GrowId. The parent is well.
-  absl::StatusOr<int> GrowCommunicator(NcclSession& parent, int number, int size,
-                                       const ncclUniqueId* id, MonotonicTime deadline);
-  // For the new ones, which have no parent.
-  absl::StatusOr<int> JoinCommunicator(const std::string& name, int size, int rank,
-                                       const ncclUniqueId& id, MonotonicTime deadline);
-  // From one rank, for one grow.
-  absl::StatusOr<ncclUniqueId> GrowId(int number);
 
   // An order of operations that its `members` (global ranks) count alike; see NcclProgress.
   int MakeOrder(std::string name, std::vector<int> members);
@@ -155,17 +134,13 @@ class NcclSession {
   absl::Status status();
   // Ends the session, unless it has ended. Aborts all communicators; returns when that is done.
   void Fail(const absl::Status& status);
-  // Whether it has ended with communicators to shrink. They are aborted with the session, and have
-  // what is registered until then. Waits as status() does.
-  bool revoked();
 
   // Device memory that NCCL may use without copies in between, with every communicator there is by
   // now. Returns a number for Deregister. Never needed for a right result. Errors, after which none
   // has it: NcclStatus's; FailedPrecondition when NCCL's settings turn it off; the session's.
   absl::StatusOr<uint64_t> RegisterMemory(void* data, size_t bytes);
-  // REQUIRES: nothing queued still uses it, not even in revoked() communicators. When the session
-  // has ended, waits as status() does until its communicators are aborted, which gives up what they
-  // have.
+  // REQUIRES: nothing queued still uses it. When the session has ended, waits as status() does
+  // until its communicators are aborted, which gives up what they have.
   void DeregisterMemory(uint64_t registration);
 
  private:
@@ -202,20 +177,9 @@ class NcclSession {
   };
 
   // Waits until NCCL has done what it was last asked. Errors: NcclStatus's; DeadlineExceeded;
-  // Aborted once `leaves` says so.
-  static absl::Status AwaitState(ncclComm_t communicator, MonotonicTime deadline,
-                                 absl::FunctionRef<bool()> leaves);
-  // The same; leaves when another thread wants the lock to end the session.
+  // Aborted when another thread wants the lock to end the session.
   absl::Status AwaitQueued(ncclComm_t communicator, MonotonicTime deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
-  // What every way to a new communicator has in common. `start` asks NCCL for one. It may come to
-  // stand in its place only when `parent`, if there is one, is no longer "in progress".
-  absl::StatusOr<int> Make(const std::string& name, ncclComm_t parent, MonotonicTime deadline,
-                           absl::FunctionRef<ncclResult_t(ncclComm_t* made)> start)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
-  // Make(), with the parent's communicators aborted when it fails.
-  absl::StatusOr<int> MakeFrom(NcclSession& parent, int number, MonotonicTime deadline,
-                               absl::FunctionRef<ncclResult_t(ncclComm_t, ncclComm_t*)> start);
   absl::StatusOr<bool> IsComplete(const Open& open) ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
   // Takes out what is complete.
   absl::Status Collect(Order& order, MonotonicTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
@@ -236,8 +200,6 @@ class NcclSession {
   std::vector<NcclProgress> AllProgress() ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
   // Whether anything queued may still be running.
   bool IsBusy() ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
-  // False when not all could be revoked: they are to be aborted.
-  bool RevokeAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
   void AbortAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
   void FinalizeAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
   void Deregister(const Registration& registration) ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
@@ -252,8 +214,8 @@ class NcclSession {
   std::vector<cudaEvent_t> free_events_ ABSL_GUARDED_BY(nccl_mutex_);
   std::map<uint64_t, Registration> registrations_ ABSL_GUARDED_BY(nccl_mutex_);
   uint64_t registrations_made_ ABSL_GUARDED_BY(nccl_mutex_) = 0;
-  // The communicator that NCCL is making, making another from, or queueing an operation of, also
-  // when that failed; -1: none.
+  // The communicator that NCCL is making, or queueing an operation of, also when that failed; -1:
+  // none.
   int queueing_ ABSL_GUARDED_BY(nccl_mutex_) = -1;
 
   Mutex status_mutex_;

@@ -11,10 +11,10 @@
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/flight_recorder.h"
-#include "worker_runtime/comm/memory_store.h"
-#include "worker_runtime/comm/nccl/borrowed_store.h"
-#include "worker_runtime/comm/nccl/played_nccl.h"
 #include "worker_runtime/comm/nccl/stall.h"
+#include "worker_runtime/comm/nccl/testing/borrowed_store.h"
+#include "worker_runtime/comm/nccl/testing/played_nccl.h"
+#include "worker_runtime/comm/testing/memory_store.h"
 #include "worker_runtime/device/elements.h"
 
 namespace convene::worker {
@@ -59,7 +59,7 @@ class Rank {
             {{.order = "dp", .started = started, .operation = "all_reduce", .size_bytes = 4096}})));
   }
   NcclSession& session() { return session_; }
-  std::string Dump() const { return recorder_.Dump(); }
+  std::string Dump() const { return recorder_.Dump(16); }
   // The progress that the session told the others.
   absl::StatusOr<std::string> Told() {
     return store_.Get("epoch/1/nccl/progress/0", absl::ZeroDuration());
@@ -144,6 +144,29 @@ TEST_CASE("an error of the call itself ends the session") {
   const absl::Status status = rank.AllReduce(ncclInvalidArgument);
   CHECK_STATUS(status, absl::StatusCode::kInvalidArgument, "dp all_reduce #1 (4096 B): NCCL: ");
   CHECK(rank.AllReduce() == status);
+}
+
+TEST_CASE("the communicator that NCCL is queueing in is aborted last, with the others' flags set") {
+  PlayedNccl& nccl = PlayedNccl::Reset();
+  Rank rank(absl::Minutes(1));
+  CHECK_STATUS(rank.AllReduce(ncclSystemError), absl::StatusCode::kUnavailable, "all_reduce");
+  CHECK(nccl.Calls() ==
+        std::vector<std::string>{"init 1", "init 2", "grouped abort 2", "grouped abort 1"});
+}
+
+TEST_CASE("a communicator that is not made is aborted, after those that are") {
+  PlayedNccl& nccl = PlayedNccl::Reset();
+  const ncclResult_t end = GENERATE(ncclRemoteError, ncclInProgress);
+  const bool hangs = end == ncclInProgress;
+  Rank rank(absl::Minutes(1));
+  nccl.SetEndOfInit(end);
+  const MonotonicTime deadline = hangs ? Clock::Real().Now() + absl::Milliseconds(10) : Soon();
+  const auto made = rank.session().MakeCommunicator("pp", 2, 0, {}, deadline);
+  CHECK_STATUS(made, hangs ? absl::StatusCode::kDeadlineExceeded : absl::StatusCode::kUnavailable,
+               "pp communicator: ");
+  rank.session().Fail(made.status());
+  CHECK(nccl.Calls() == std::vector<std::string>{"init 1", "init 2", "init 3", "grouped abort 1",
+                                                 "grouped abort 2", "grouped abort 3"});
 }
 
 TEST_CASE("an abort wakes a thread that is queueing, and one that waits") {

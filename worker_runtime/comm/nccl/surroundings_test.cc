@@ -12,11 +12,11 @@
 #include "rendezvous/store/store_client.h"
 #include "tools/base/clock.h"
 #include "tools/base/testing/status_testing.h"
-#include "worker_runtime/comm/memory_store.h"
-#include "worker_runtime/comm/nccl/borrowed_store.h"
 #include "worker_runtime/comm/nccl/debug_log.h"
 #include "worker_runtime/comm/nccl/peers.h"
 #include "worker_runtime/comm/nccl/stall.h"
+#include "worker_runtime/comm/nccl/testing/borrowed_store.h"
+#include "worker_runtime/comm/testing/memory_store.h"
 
 namespace convene::worker {
 namespace {

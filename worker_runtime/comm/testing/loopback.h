@@ -1,4 +1,4 @@
-// Collectives between threads of one process, for tests: blocking, deadlines and failures behave as
+// Collectives between threads of one process: blocking, deadlines and failures behave as
 // over a network.
 #pragma once
 
@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/comm/collective.h"
 #include "worker_runtime/comm/flight_recorder.h"
 #include "worker_runtime/comm/wire.h"
+#include "worker_runtime/mesh/mesh.h"
 
 namespace convene::worker {
 
@@ -38,8 +40,8 @@ class LoopbackWorld {
   const LoopbackOptions options_;
 };
 
-// A communicator of one rank: needs no peer and no network.
-std::unique_ptr<Collective> SoloCommunicator(int global_rank, const std::string& name,
-                                             FlightRecorder& recorder);
+// BootstrapGloo for threads of one process: element r is rank r's set.
+std::vector<CommunicatorSet> LoopbackCommunicators(const Layout& layout,
+                                                   const LoopbackOptions& options = {});
 
 }  // namespace convene::worker

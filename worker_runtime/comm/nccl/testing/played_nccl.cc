@@ -1,10 +1,9 @@
-#include "worker_runtime/comm/nccl/played_nccl.h"
+#include "worker_runtime/comm/nccl/testing/played_nccl.h"
 
 #include <atomic>
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 
 namespace convene::worker::testing {
 namespace {
@@ -15,29 +14,6 @@ constexpr int kAsks = 3;
 // Nobody looks behind it.
 ncclComm_t CommunicatorOf(uintptr_t number) {
   return reinterpret_cast<ncclComm_t>(number);  // NOLINT(performance-no-int-to-ptr)
-}
-
-ncclResult_t Revoke(ncclComm_t communicator, int) {
-  return PlayedNccl::OfProcess().Begin("revoke", communicator, nullptr);
-}
-ncclResult_t Shrink(ncclComm_t communicator, int* excluded, int excluded_count, ncclComm_t* made,
-                    ncclConfig_t*, int) {
-  PlayedNccl::OfProcess().Record(
-      absl::StrCat("shrink without ", absl::StrJoin(excluded, excluded + excluded_count, ","), ":"),
-      communicator);
-  return PlayedNccl::OfProcess().Begin("shrink", communicator, made);
-}
-ncclResult_t GrowId(ncclComm_t communicator, ncclUniqueId* id) {
-  *id = {};
-  return PlayedNccl::OfProcess().Record("grow id", communicator);
-}
-ncclResult_t Grow(ncclComm_t communicator, int size, const ncclUniqueId* id, int rank,
-                  ncclComm_t* made, ncclConfig_t* config) {
-  PlayedNccl::OfProcess().Record(
-      absl::StrCat("grow to ", size, " as ", rank, id != nullptr ? " with id" : "",
-                   config != nullptr && config->blocking == 0 ? " non-blocking" : "", ":"),
-      communicator);
-  return PlayedNccl::OfProcess().MakeNow("grow", made);
 }
 
 }  // namespace
@@ -55,19 +31,11 @@ PlayedNccl& PlayedNccl::Reset() {
   played.gpu_is_slow_ = false;
   played.capturing_ = false;
   played.states_.clear();
-  played.work_.clear();
-  played.ends_.clear();
+  played.asks_left_.clear();
+  played.end_of_init_ = ncclSuccess;
   played.registrations_.clear();
   played.calls_.clear();
   return played;
-}
-
-NcclLibrary PlayedNccl::Library() {
-  return {.features = NcclFeaturesOf(23000),
-          .revoke = Revoke,
-          .shrink = Shrink,
-          .grow_id = GrowId,
-          .grow = Grow};
 }
 
 void PlayedNccl::SetGpuIsSlow(bool slow) {
@@ -86,9 +54,9 @@ void PlayedNccl::SetState(uintptr_t communicator, ncclResult_t state) {
   states_[CommunicatorOf(communicator)] = state;
 }
 
-void PlayedNccl::SetEndOf(const std::string& call, ncclResult_t state) {
+void PlayedNccl::SetEndOfInit(ncclResult_t state) {
   MutexLock lock(&mutex_);
-  ends_[call] = state;
+  end_of_init_ = state;
 }
 
 void PlayedNccl::SetRegistration(uintptr_t communicator, ncclResult_t result, bool gives_handle) {
@@ -106,49 +74,31 @@ void PlayedNccl::Write(const std::string& deed, ncclComm_t communicator) {
                                 reinterpret_cast<uintptr_t>(communicator)));
 }
 
-void PlayedNccl::StartWork(const std::string& call, ncclComm_t communicator, ncclComm_t* made) {
-  const auto end = ends_.find(call);
-  work_[communicator] = {
-      .asks_left = kAsks, .end = end == ends_.end() ? ncclSuccess : end->second, .made = made};
-}
-
 ncclResult_t PlayedNccl::Record(const std::string& deed, ncclComm_t communicator) {
   MutexLock lock(&mutex_);
   Write(deed, communicator);
   return ncclSuccess;
 }
 
-ncclResult_t PlayedNccl::Begin(const std::string& call, ncclComm_t communicator, ncclComm_t* made) {
-  MutexLock lock(&mutex_);
-  if (made == nullptr) Write(call, communicator);
-  StartWork(call, communicator, made);
-  return ncclInProgress;
-}
-
-ncclResult_t PlayedNccl::MakeNow(const std::string& call, ncclComm_t* made) {
+ncclResult_t PlayedNccl::Init(const std::string& deed, ncclComm_t* made) {
   MutexLock lock(&mutex_);
   *made = CommunicatorOf(++made_);
-  Write(call, *made);
-  StartWork(call, *made, nullptr);
+  Write(deed, *made);
+  asks_left_[*made] = kAsks;
   return ncclInProgress;
 }
 
 ncclResult_t PlayedNccl::Ask(ncclComm_t communicator, ncclResult_t* state) {
   if (communicator == nullptr) return ncclInvalidArgument;
   MutexLock lock(&mutex_);
-  const auto work = work_.find(communicator);
-  if (work != work_.end()) {
-    Work& under_way = work->second;
-    if (--under_way.asks_left >= 0 || under_way.end == ncclInProgress) {
+  const auto asks_left = asks_left_.find(communicator);
+  if (asks_left != asks_left_.end()) {
+    if (--asks_left->second >= 0) {
       *state = ncclInProgress;
       return ncclSuccess;
     }
-    if (under_way.made != nullptr && under_way.end == ncclSuccess) {
-      *under_way.made = CommunicatorOf(++made_);
-      Write("made", *under_way.made);
-    }
-    if (under_way.end != ncclSuccess) states_[communicator] = under_way.end;
-    work_.erase(work);
+    states_[communicator] = end_of_init_;
+    asks_left_.erase(asks_left);
   }
   const auto found = states_.find(communicator);
   *state = found == states_.end() ? ncclSuccess : found->second;
@@ -200,8 +150,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int, ncclUniqueId,
   const std::string limit = config->maxCTAs == NCCL_CONFIG_UNDEF_INT
                                 ? ""
                                 : " of " + std::to_string(config->maxCTAs) + " blocks";
-  return PlayedNccl::OfProcess().MakeNow((config->blocking == 0 ? "init" : "blocking init") + limit,
-                                         communicator);
+  return PlayedNccl::OfProcess().Init((config->blocking == 0 ? "init" : "blocking init") + limit,
+                                      communicator);
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* state) {
   return PlayedNccl::OfProcess().Ask(communicator, state);

@@ -1,4 +1,4 @@
-#include "worker_runtime/comm/collective_suite.h"
+#include "worker_runtime/comm/testing/collective_suite.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "worker_runtime/comm/loopback.h"
+#include "worker_runtime/comm/testing/loopback.h"
 
 #include <algorithm>
 #include <cstring>
@@ -13,6 +13,7 @@
 #include "tools/base/clock.h"
 #include "tools/base/mutex.h"
 #include "worker_runtime/comm/group_collective.h"
+#include "worker_runtime/comm/members.h"
 
 namespace convene::worker {
 namespace {
@@ -218,11 +219,17 @@ std::vector<std::unique_ptr<Collective>> LoopbackWorld::Group(const std::vector<
   return group;
 }
 
-std::unique_ptr<Collective> SoloCommunicator(int global_rank, const std::string& name,
-                                             FlightRecorder& recorder) {
-  const auto board = std::make_shared<Switchboard>(std::vector<int>{global_rank});
-  return std::make_unique<GroupCollective>(name, std::make_unique<LoopbackWire>(board, 0),
-                                           absl::InfiniteDuration(), recorder);
+std::vector<CommunicatorSet> LoopbackCommunicators(const Layout& layout,
+                                                   const LoopbackOptions& options) {
+  const LoopbackWorld world(layout.world_size(), options);
+  std::vector<CommunicatorSet> sets(layout.world_size());
+  for (const CommunicatorMember& member : kCommunicatorMembers) {
+    for (const std::vector<int>& ranks : AllGroups(layout, member.axis)) {
+      auto group = world.Group(ranks, member.name());
+      for (size_t i = 0; i < ranks.size(); ++i) sets[ranks[i]].*member.place = std::move(group[i]);
+    }
+  }
+  return sets;
 }
 
 }  // namespace convene::worker

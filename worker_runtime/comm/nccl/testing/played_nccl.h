@@ -13,7 +13,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "tools/base/mutex.h"
-#include "worker_runtime/comm/nccl/library.h"
 
 namespace convene::worker::testing {
 
@@ -25,17 +24,14 @@ class PlayedNccl {
   static PlayedNccl& Reset();
   static PlayedNccl& OfProcess();
 
-  // A library that revokes, shrinks and grows.
-  static NcclLibrary Library();
-
   // Recorded events stay pending.
   void SetGpuIsSlow(bool slow);
   void SetCapturing();
   // The state that a communicator reports from now on.
   void SetState(uintptr_t communicator, ncclResult_t state);
-  // How whatever this call starts ("init", "revoke", "shrink", "grow") ends, after some asking;
-  // ncclInProgress: never.
-  void SetEndOf(const std::string& call, ncclResult_t state);
+  // The state of a communicator that is made from now on, after some asking; ncclInProgress: it is
+  // never made.
+  void SetEndOfInit(ncclResult_t state);
   // Of the communicator's next registration.
   void SetRegistration(uintptr_t communicator, ncclResult_t result, bool gives_handle);
   // "grouped abort 1", in order.
@@ -43,9 +39,7 @@ class PlayedNccl {
 
   // For the played functions.
   ncclResult_t Record(const std::string& deed, ncclComm_t communicator);
-  // Something under way in `communicator`; `made`, if not null, comes to point at a new one then.
-  ncclResult_t Begin(const std::string& call, ncclComm_t communicator, ncclComm_t* made);
-  ncclResult_t MakeNow(const std::string& call, ncclComm_t* made);
+  ncclResult_t Init(const std::string& deed, ncclComm_t* made);
   ncclResult_t Ask(ncclComm_t communicator, ncclResult_t* state);
   ncclResult_t Register(ncclComm_t communicator, void* data, void** handle);
   void Group(int step);
@@ -54,19 +48,12 @@ class PlayedNccl {
   bool IsCapturing();
 
  private:
-  struct Work {
-    int asks_left = 0;
-    ncclResult_t end = ncclSuccess;
-    ncclComm_t* made = nullptr;
-  };
   struct Registration {
     ncclResult_t result;
     bool gives_handle;
   };
 
   void Write(const std::string& deed, ncclComm_t communicator)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void StartWork(const std::string& call, ncclComm_t communicator, ncclComm_t* made)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Mutex mutex_;
@@ -75,8 +62,8 @@ class PlayedNccl {
   bool gpu_is_slow_ ABSL_GUARDED_BY(mutex_) = false;
   bool capturing_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<ncclComm_t, ncclResult_t> states_ ABSL_GUARDED_BY(mutex_);
-  std::map<ncclComm_t, Work> work_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, ncclResult_t> ends_ ABSL_GUARDED_BY(mutex_);
+  std::map<ncclComm_t, int> asks_left_ ABSL_GUARDED_BY(mutex_);  // while it is made
+  ncclResult_t end_of_init_ ABSL_GUARDED_BY(mutex_) = ncclSuccess;
   std::map<ncclComm_t, Registration> registrations_ ABSL_GUARDED_BY(mutex_);
   int group_depth_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::string> calls_ ABSL_GUARDED_BY(mutex_);

@@ -7,9 +7,9 @@
 #include "tools/base/check.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/bootstrap.h"
-#include "worker_runtime/comm/collective_testing.h"
-#include "worker_runtime/comm/loopback.h"
-#include "worker_runtime/comm/memory_store.h"
+#include "worker_runtime/comm/testing/collective_testing.h"
+#include "worker_runtime/comm/testing/loopback.h"
+#include "worker_runtime/comm/testing/memory_store.h"
 #include "worker_runtime/mesh/mesh.h"
 
 namespace convene::worker::testing {
