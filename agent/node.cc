@@ -405,7 +405,9 @@ void Node::ReportEnds() {
 
 void Node::Do(StopWorkers& action) {
   hang_watch_.EndEpoch();
-  Log(absl::StrCat("stopping the workers of epoch ", state_.epoch.value(), ": ", action.why));
+  Log(absl::StrCat(state_.alive.empty() ? "ending what the workers left behind, of epoch "
+                                        : "stopping the workers of epoch ",
+                   state_.epoch.value(), ": ", action.why));
   if (sessions_ != nullptr && action.session_line) {
     sessions_->SendToAll(action.kind == rendezvous::StopKind::kAbort ? contract::kSessionAbort
                                                                      : contract::kSessionCheckpoint,

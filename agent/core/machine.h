@@ -5,10 +5,11 @@
 //     ▲   ▲                                   │ Assignment
 //     │   │ WorkersGone                       ▼
 //     │   └──────────── kStopping ◄─────── kRunning
-//     │                     │    a worker     │ all workers ended with 0
-//     │ Stop                │    failed,      ▼
-//     └─────────────────────┼─── Stop ──── kSucceeded (WorkersSucceeded sent)
-//                           │                 │
+//     │                   │  ▲   a worker     │ all workers ended with 0
+//     │                   │  │   failed,      ▼
+//     │ Stop              │  └── Stop ──── kSucceeded (WorkersSucceeded sent; what the workers
+//     └───────────────────┼──── Stop ─────────┤         left may still run, until WorkersGone)
+//                         │                   │
 //    a result is known: a signal, the program cannot run, Close, the rendezvous is gone
 //                           ▼                 ▼
 //                       kLeaving ──Close, or 1 s after Leave──► kFinished
@@ -70,6 +71,15 @@
 // checkpoint all workers are healthy: a worker that crashes then has failed, and so has a worker in
 // session that ends by anything but 0, 75 or the agent's signal. The failure is reported, and the
 // stop becomes an abort: the checkpoint will not be complete.
+//
+// All workers of the node have ended with 0, and a process that they left still runs (an upload in
+// the background): the success is told at once, so that nobody waits for that process and nothing
+// that happens meanwhile undoes the success. A Stop, a Welcome that does not resume, the fence and
+// a signal end the process, as they end workers; only the fence leaves the node in kSucceeded,
+// because a daemon that remembers the place wants the success again. Close(kSucceeded) says that
+// every node's workers have succeeded: then the exit code is 0, whatever signal came before or
+// comes after. While others still work, nobody can know that; so a signal then ends the command by
+// 128 + n.
 //
 // An agent that ends while workers run says Leave twice: when the first of them has ended, so that
 // the peers are not blamed for what breaks now, and when the last one is gone, which lets the next
@@ -188,7 +198,7 @@ struct WorkerHung {
   std::string why;
   std::vector<std::string> last_log_lines;  // where it stands
 };
-// Every worker is reaped and its output read to the end.
+// Every worker is reaped, its output read to the end, and nothing is left that any of them started.
 struct WorkersGone {};
 struct SpawnFailed {
   absl::Status status;  // NotFound, PermissionDenied, InvalidArgument: the program; else: this node
@@ -226,7 +236,7 @@ struct StartWorkers {
   std::string why;
 };
 // Session line ("abort" or "checkpoint", with `why`) to the workers that opened a session, and
-// `signal`.
+// `signal`. When all have ended: what they left behind is to end now (leftovers.h).
 struct StopWorkers {
   rendezvous::StopKind kind = rendezvous::StopKind::kAbort;
   int signal = 0;
@@ -266,8 +276,10 @@ struct State {
   Epoch epoch;          // of the latest Assignment
   Epoch highest_epoch;  // ever seen
   rendezvous::Assignment assignment;
-  std::set<int> alive;       // local ranks of the workers that have not ended
-  std::set<int> in_session;  // local ranks that opened the session
+  std::set<int> alive;         // local ranks of the workers that have not ended
+  bool has_workers = false;    // or what they left: from StartWorkers to WorkersGone
+  bool has_succeeded = false;  // every worker of `epoch`, and no Ready has followed
+  std::set<int> in_session;    // local ranks that opened the session
   // The first of the epoch that this node reported: whatever else ends the run does not mask it.
   std::optional<rendezvous::WorkerFailure> failure;
 

@@ -23,8 +23,8 @@ TEST_CASE("a job that goes well") {
   CHECK(node.Feed(StoreStarted{7000}) == "send(0) ready a:7000");
   CHECK(node.Assign(1) == "start epoch=1");
   CHECK(node.Exit(0, 0).empty());
-  CHECK(node.Exit(1, 0).empty());
-  CHECK(node.Feed(WorkersGone{}) == "send(1) succeeded");
+  CHECK(node.Exit(1, 0) == "send(1) succeeded");
+  CHECK(node.Feed(WorkersGone{}).empty());
   CHECK(node.CloseWith(Outcome::kSucceeded) == "finish 0");
   CHECK(node.result_.explanation.empty());
 }

@@ -10,10 +10,8 @@ from tests.support.convene_testing import (CONVENE, CONVENED, CONVENE_TRAIN, Con
                                            find_program, read_metrics, wait_until)
 
 # The worker writes that it has begun, and works until the file $DONE exists.
-_WORKER = """
-echo "$CONVENE_EPOCH $RANK $$" >> "$STARTS"
-until [ -e "$DONE" ]; do sleep 0.05; done
-"""
+_WAIT = 'until [ -e "$DONE" ]; do sleep 0.05; done;'
+_WORKER = f'echo "$CONVENE_EPOCH $RANK $$" >> "$STARTS"; {_WAIT}'
 
 
 class DaemonRestartTest(ConveneTestCase):
@@ -160,6 +158,38 @@ class DaemonRestartTest(ConveneTestCase):
         self.assertEqual([epoch for epoch, _, _ in self.worker_starts()], [1] * 4 + [2] * 4)
         self.end_work(agents)
         self.assertIn("rank 3", self.output(self.daemon))
+
+    def start_uploaders(self, wait):
+        """Node 0's workers end with 0, and their uploads go on until the work is done; `wait` is what node 1's workers do."""
+        script = (f'echo "$CONVENE_EPOCH $RANK $$" >> "$STARTS"; upload() {{ {_WAIT} }}; [ "$RANK" -ge 2 ] || '
+                  f'{{ upload > /dev/null 2>&1 & exit 0; }}; {wait}')
+        agents = [self.start_agent(rank, "--no-python", "sh", "-c", script) for rank in (0, 1)]
+        wait_until(lambda: "(--leftover-grace): sh (pid" in self.output(agents[0]), 30, "the upload")
+        return agents
+
+    def test_a_job_that_has_succeeded_needs_no_daemon_for_its_uploads(self):
+        self.start_daemon()
+        self.wait_for_daemon()
+        agents = self.start_uploaders(wait="exit 0")
+        self.finish(agents[1], 20)  # It does not wait for an upload of another node.
+        self.kill_daemon()
+        self.assertIsNone(agents[0].poll())
+        with open(self.path("done"), "w", encoding="utf-8"):
+            pass
+        self.finish(agents[0], 20)
+        self.assertEqual(len(self.worker_starts()), 4)
+        self.assert_nothing_left()
+
+    def test_a_success_is_not_lost_when_the_daemon_is_killed_during_an_upload(self):
+        self.start_daemon()
+        self.wait_for_daemon()
+        agents = self.start_uploaders(wait=_WAIT)
+        self.kill_daemon()
+        self.start_daemon()
+        self.wait_for_daemon()
+        self.wait_until_back(2)
+        self.end_work(agents)
+        self.assertEqual(len(self.worker_starts()), 4)
 
     def test_an_agent_killed_while_the_daemon_is_away_is_missed(self):
         self.start_daemon()

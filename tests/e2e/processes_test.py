@@ -151,6 +151,15 @@ class ProcessesTest(ConveneTestCase):
             self.assertTrue(os.path.exists(self.path(f'upload.{rank}')))
         self.assert_nothing_left()
 
+    def test_a_signal_while_an_upload_goes_on_ends_it_and_leaves_the_success(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with self.subTest(signal=number):
+                agent = self.run_job('(trap "" HUP INT; sleep 1000) > /dev/null 2>&1 &', log=f'{number}.log')
+                wait_until(lambda: '(--leftover-grace): ' in self.output(agent), 20, 'the upload')
+                agent.send_signal(number)
+                self.assertIn('ending what the workers left behind', self.finish(agent, 10))
+                self.assert_nothing_left()
+
     def test_what_goes_on_beyond_the_grace_is_named_and_ended(self):
         text = self.finish(self.run_job('setsid sh -c "trap \\"\\" TERM; while :; do sleep 0.1; done" & exit 0', nproc=1,
                                         arguments=('--leftover-grace', '0.2')), 30)

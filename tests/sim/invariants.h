@@ -8,7 +8,9 @@
 //                             did
 //   of the agents             no worker runs where an epoch begins, and none of an older epoch for
 //                             longer than a lease after a newer one began, whether its agent can be
-//                             reached or not
+//                             reached or not; what workers left counts as a worker, until its agent
+//                             knows that the job has succeeded. A success is told as the last
+//                             worker ends, and no signal takes it away
 //   of the table's state      counters agree with nodes; survivors keep their seats; the budget is
 //                             not overdrawn; nobody excluded takes part without need; nothing that
 //                             is due is left undone

@@ -17,6 +17,8 @@ constexpr absl::Duration kWork = absl::Seconds(3);  // an epoch left alone takes
 constexpr absl::Duration kQuickStop = absl::Milliseconds(300);
 constexpr absl::Duration kSlowStop = absl::Seconds(40);  // beyond every grace
 constexpr absl::Duration kKill = absl::Milliseconds(50);
+constexpr absl::Duration kUpload = absl::Seconds(30);  // the longest that leftovers go on
+constexpr absl::Duration kLeftoversStop = absl::Seconds(1);
 constexpr absl::Duration kStep = absl::Milliseconds(200);
 
 const ExitStatus kSuccess{};
@@ -49,6 +51,7 @@ void SimAgent::End() {
   ++life_;
   inbox_.clear();
   workers_.clear();
+  has_leftovers_ = knows_success_ = false;
   ++group_;
 }
 
@@ -129,7 +132,8 @@ void SimAgent::Calm() {
 }
 
 void SimAgent::CheckFencing() const {
-  if (workers_.empty() || is_paused_) return;
+  // When the job has succeeded, what its workers left may go on beside another job of that name.
+  if (!has_workers() || knows_success_ || is_paused_) return;
   if (invariants_.MayRun(simulation_.now(), serial_, rules_.hello.lease, awake_since_)) return;
   Expect(false, absl::StrCat(name_, " (", PhaseName(state_->phase), ": ", state_->why,
                              ") has workers of an epoch that a newer one followed a lease ago"));
@@ -207,6 +211,9 @@ void SimAgent::Do(const agent::OpenStream& action) {
     if (std::holds_alternative<rendezvous::Assignment>(event.body)) {
       assigned_serial_ = invariants_.SerialOf(stream_->id);
     }
+    const auto* close = std::get_if<rendezvous::Close>(&event.body);
+    knows_success_ = close != nullptr && close->outcome == rendezvous::Outcome::kSucceeded &&
+                     state_->has_succeeded;
     Receive(agent::FromDaemon{std::move(event), stream_->opened_at});
   };
   stream->on_end = [this, listens](absl::Status status) {
@@ -247,7 +254,7 @@ void SimAgent::Do(const agent::Send& action) {
 }
 
 void SimAgent::Do(const agent::StartWorkers& action) {
-  Expect(workers_.empty(), "workers start where others still run");
+  Expect(!has_workers(), "workers start where others, or what they left, still run");
   serial_ = assigned_serial_;
   ++group_;
   has_failed_ = false;
@@ -283,11 +290,24 @@ void SimAgent::EndWorker(Worker worker, const ExitStatus& status) {
   const int life = life_;
   Receive(std::move(exited));
   if (life != life_ || worker.group != group_ || !workers_.empty()) return;
-  if (!has_failed_) invariants_.OnNodeSucceeded(serial_);
-  Receive(agent::WorkersGone{});
+  if (has_failed_) return Receive(agent::WorkersGone{});
+  invariants_.OnNodeSucceeded(serial_);
+  Expect(is_paused_ || state_->phase != agent::Phase::kRunning, "a success is not told at once");
+  if (state_->phase != agent::Phase::kSucceeded || simulation_.Chance(0.7)) {
+    return Receive(agent::WorkersGone{});
+  }
+  has_leftovers_ = true;
+  PlanLeftoversEnd(simulation_.Upto(kUpload));
+}
+
+void SimAgent::PlanLeftoversEnd(absl::Duration wait) {
+  simulation_.After(wait, [this, group = group_] {
+    if (group == group_ && std::exchange(has_leftovers_, false)) Receive(agent::WorkersGone{});
+  });
 }
 
 void SimAgent::Do(const agent::StopWorkers& action) {
+  if (has_leftovers_) PlanLeftoversEnd(simulation_.Upto(kLeftoversStop));
   for (const int rank : workers_) {
     ExitStatus status;
     const int how = simulation_.Between(0, 3);
@@ -300,6 +320,7 @@ void SimAgent::Do(const agent::StopWorkers& action) {
 }
 
 void SimAgent::Do(const agent::KillWorkers&) {
+  if (has_leftovers_) PlanLeftoversEnd(simulation_.Upto(kKill));
   ExitStatus status;
   status.signal = SIGKILL;
   for (const int rank : workers_) PlanEnd(rank, simulation_.Upto(kKill), status);
@@ -312,6 +333,8 @@ void SimAgent::Do(const agent::RestartStore&) {
 }
 
 void SimAgent::Do(const agent::Finish& action) {
+  Expect(!knows_success_ || action.result.exit_code == 0,
+         "a job that had succeeded ended otherwise");
   simulation_.Note(name_, ": finished with ", action.result.exit_code, ": ",
                    action.result.explanation);
   End();

@@ -34,7 +34,7 @@ class SimAgent {
   bool is_up() const { return state_ != nullptr; }
   bool is_paused() const { return is_paused_; }
   bool is_cut() const { return is_cut_; }
-  bool has_workers() const { return !workers_.empty(); }
+  bool has_workers() const { return !workers_.empty() || has_leftovers_; }
 
   // ---- what happens to it ----
 
@@ -67,6 +67,8 @@ class SimAgent {
   void Take(const agent::Event& event);
   void PlanTimer();
   void EndWorker(Worker worker, const agent::ExitStatus& status);
+  // Of processes that the workers left behind when all of them had succeeded.
+  void PlanLeftoversEnd(absl::Duration wait);
   void PlanEnd(int local_rank, absl::Duration wait, const agent::ExitStatus& status);
   void PlanWork();
   void HangUp();
@@ -108,6 +110,8 @@ class SimAgent {
   MonotonicTime awake_since_;
 
   std::set<int> workers_;  // local ranks that run
+  bool has_leftovers_ = false;
+  bool knows_success_ = false;  // of the job, of which its node has had its part
   int64_t group_ = 0;
   int64_t serial_ = 0;           // of their epoch (invariants.h)
   int64_t assigned_serial_ = 0;  // of the last Assignment that came

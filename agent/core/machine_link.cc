@@ -1,0 +1,207 @@
+// Of Stepper: the stream to the daemon, and the lease.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "agent/core/explain.h"
+#include "agent/core/stepper.h"
+
+namespace convene::agent {
+namespace {
+
+using rendezvous::StopKind;
+using rendezvous::Welcome;
+
+// Between tries.
+constexpr absl::Duration kFirstWait = absl::Milliseconds(50);
+constexpr absl::Duration kLongestWait = absl::Seconds(2);
+constexpr absl::Duration kBetweenAtOnce = absl::Seconds(1);
+// Once it has a lease, tries and the waits between them are each a quarter of it at most: it is
+// back, or knows that nobody is there, well within it.
+constexpr int kTriesPerLease = 4;
+constexpr absl::Duration kShortestTry = absl::Milliseconds(250);
+// A daemon that leaves so many heartbeats unanswered is no daemon any more.
+constexpr size_t kMostUnheard = 64;
+// The longest that workers get between being told of the fence and being killed.
+constexpr absl::Duration kFenceLead = absl::Seconds(1);
+
+}  // namespace
+
+void Stepper::Dial(const std::string& why) {
+  s_.dialing = true;
+  s_.dial_at = MonotonicTime::InfiniteFuture();
+  rendezvous::Hello hello = s_.rules.hello;
+  hello.last_epoch = s_.highest_epoch;
+  hello.holds_place = s_.holds_place;
+  hello.running_epoch = s_.place;
+  hello.has_workers = s_.has_workers;
+  hello.stop_limit = StopLimit(s_.rules);
+  absl::Duration one_try = kOneTry;
+  if (s_.ever_linked) {
+    one_try = std::min(one_try, std::max(s_.lease / kTriesPerLease, kShortestTry));
+  }
+  const absl::Duration left = std::max(s_.link_deadline - now_, absl::Milliseconds(10));
+  actions_.push_back(OpenStream{std::move(hello), std::min(left, one_try), !s_.holds_place, why});
+}
+
+void Stepper::OnWelcome(Epoch daemon_epoch, const Welcome& welcome, MonotonicTime hello_at) {
+  s_.linked = true;
+  s_.ever_linked = true;
+  s_.link_deadline = MonotonicTime::InfiniteFuture();
+  s_.backoff.reset();
+  if (welcome.heartbeat_interval > absl::ZeroDuration()) {
+    s_.heartbeat_interval = welcome.heartbeat_interval;
+  }
+  s_.holds_place = welcome.survives_restart;
+  const MonotonicTime old_lease_end = s_.heard_at + s_.lease;
+  s_.lease = welcome.lease;
+  NoteHeardAt(hello_at);
+  // A Welcome may have taken long: the lease has run since the Hello.
+  s_.heartbeat_at = std::max(now_, s_.heard_at + s_.heartbeat_interval);
+  if (welcome.resumed) return OnResumed();
+  s_.place = Epoch();
+  s_.place_failure.reset();
+  const std::string why = absl::StrCat("reconnected: the daemon is in epoch ", daemon_epoch.value(),
+                                       ", this node was in ", s_.epoch.value());
+  // No epoch can have begun without this node, nor begins before its Ready.
+  const bool is_awaited = daemon_epoch == Epoch() && welcome.awaits_old_workers;
+  switch (s_.phase) {
+    case Phase::kConnecting:
+    case Phase::kWaiting:
+      return Rejoin("welcomed");
+    case Phase::kSucceeded:
+      if (!s_.has_workers) return Rejoin(why);
+      if (!is_awaited) DieBy(old_lease_end);
+      return Abort(why);
+    case Phase::kRunning:
+      if (!is_awaited) DieBy(old_lease_end);
+      if (daemon_epoch != Epoch()) return Abort(why);
+      return BeginStop(StopKind::kCheckpoint, SIGTERM, true, true, s_.rules.stop_graces.checkpoint,
+                       why);
+    case Phase::kStopping:  // Ready follows.
+      if (!is_awaited) DieBy(old_lease_end);
+      if (daemon_epoch != Epoch()) EndCheckpoint(why);
+      return;
+    case Phase::kLeaving:
+    case Phase::kFinished:
+      return;
+  }
+}
+
+void Stepper::OnResumed() {
+  if (s_.place_failure.has_value()) {
+    SendEvent(*s_.place_failure, "the daemon may not have heard it before");
+  }
+  switch (s_.phase) {
+    case Phase::kSucceeded:
+      s_.said_ready = true;
+      return SendEvent(rendezvous::WorkersSucceeded{}, "the daemon may not have heard it before");
+    case Phase::kWaiting:
+      s_.said_ready = true;
+      return SendEvent(rendezvous::Ready{s_.store_host, s_.store_port}, "still ready");
+    case Phase::kConnecting:
+      return Rejoin("welcomed again");
+    case Phase::kRunning:
+      s_.said_ready = true;  // The Ready of this epoch holds: heartbeats speak of it again.
+      return;
+    case Phase::kStopping:  // Ready follows.
+    case Phase::kLeaving:
+    case Phase::kFinished:
+      return;
+  }
+}
+
+void Stepper::On(const StreamEnded& ended) {
+  // At once, for only_refused; a stream that breaks again and again waits.
+  const bool is_first = std::exchange(s_.linked, false);
+  const bool is_at_once = is_first && now_ - s_.dialled_at_once_at >= kBetweenAtOnce;
+  if (is_at_once) s_.dialled_at_once_at = now_;
+  s_.dialing = s_.said_ready = false;
+  s_.unheard.clear();
+  s_.only_refused = is_first || (s_.only_refused && ended.refused_at.has_value());
+  if (ended.refused_at.has_value() && s_.only_refused) NoteHeardAt(*ended.refused_at);
+  s_.heartbeat_at = MonotonicTime::InfiniteFuture();
+  if (s_.phase == Phase::kFinished) return;
+  if (s_.phase == Phase::kLeaving) return FinishNow(*s_.verdict);
+  if (s_.verdict.has_value()) return;  // Only the workers' end is awaited.
+  // What once was a daemon and breaks off now is behind a proxy, and starts again.
+  const bool is_no_daemon = absl::IsFailedPrecondition(ended.status) && !s_.ever_linked;
+  if (absl::IsAborted(ended.status) || absl::IsInvalidArgument(ended.status) || is_no_daemon ||
+      absl::IsPermissionDenied(ended.status)) {
+    return End(ResultOfStream(ended.status, s_.rules.endpoint),
+               std::string(ended.status.message()));
+  }
+  if (s_.link_deadline == MonotonicTime::InfiniteFuture()) {
+    s_.link_deadline = now_ + RedialTimeout(s_.rules);
+  }
+  // Ready, if it was sent, died with the stream, unless the daemon has made it part of a decision.
+  if (s_.phase == Phase::kWaiting && !s_.holds_place) {
+    Enter(Phase::kConnecting, std::string(ended.status.message()));
+  }
+  if (!s_.backoff.has_value()) {
+    s_.backoff.emplace(kFirstWait, s_.ever_linked
+                                       ? std::min(kLongestWait, s_.lease / kTriesPerLease)
+                                       : kLongestWait);
+  }
+  const absl::Duration wait =
+      is_at_once ? absl::ZeroDuration() : s_.backoff->Next(random_fraction_);
+  if (now_ + wait >= s_.link_deadline) {
+    const absl::Duration waited =
+        s_.ever_linked ? RedialTimeout(s_.rules) : s_.rules.connect_timeout;
+    return End(ResultOfSilence(ended.status, s_.rules.endpoint, waited, s_.ever_linked),
+               "the rendezvous is gone");
+  }
+  s_.dial_at = now_ + wait;
+  s_.why = absl::StrCat("stream ended (", ended.status.message(), ")");
+}
+
+void Stepper::SendHeartbeat() {
+  if (s_.unheard.size() >= kMostUnheard) {
+    actions_.push_back(CloseStream{"heartbeats are not answered"});
+    return On(StreamEnded{absl::UnavailableError("it answers no heartbeats any more")});
+  }
+  s_.heartbeat_at = now_ + s_.heartbeat_interval;
+  s_.unheard.push_back(now_);
+  // On a new stream, workers of the old epoch are being stopped already: its number would only
+  // make the daemon ask for it.
+  actions_.push_back(Send{s_.said_ready ? s_.epoch : Epoch(), rendezvous::Heartbeat{}, ""});
+}
+
+void Stepper::OnHeard() {
+  if (s_.unheard.empty()) return;
+  const MonotonicTime sent_at = s_.unheard.front();
+  s_.unheard.pop_front();
+  NoteHeardAt(sent_at);
+}
+
+void Stepper::NoteHeardAt(MonotonicTime heard_at) {
+  s_.heard_at = std::max(s_.heard_at, heard_at);
+  const absl::Duration lead = std::min(kFenceLead, s_.lease / 8);
+  s_.fence_at = s_.has_fence ? s_.heard_at + s_.lease - lead : MonotonicTime::InfiniteFuture();
+}
+
+void Stepper::Fence() {
+  s_.fence_at = MonotonicTime::InfiniteFuture();
+  const bool is_over = s_.phase == Phase::kSucceeded && s_.verdict.has_value();
+  if (!s_.has_workers || is_over) return;
+  DieBy(s_.heard_at + s_.lease);
+  if (s_.phase == Phase::kStopping) return;
+  const std::string why = absl::StrCat(
+      "no sign for ", absl::FormatDuration(absl::Trunc(now_ - s_.heard_at, absl::Milliseconds(1))),
+      " that the rendezvous heard this node: the others may go on without it");
+  if (s_.phase == Phase::kRunning) return Abort(why);
+  // Only what the workers left ends: that they succeeded stays to be told.
+  s_.stop_deadline = s_.dead_by;
+  actions_.push_back(StopWorkers{StopKind::kAbort, SIGTERM, false, true, why});
+}
+
+void Stepper::DieBy(MonotonicTime limit) {
+  s_.dead_by = std::min(s_.dead_by, std::max(limit, now_));
+  // What is left after KILL has its own patience.
+  if (s_.phase == Phase::kStopping && !s_.killed) {
+    s_.stop_deadline = std::min(s_.stop_deadline, s_.dead_by);
+  }
+}
+
+}  // namespace convene::agent

@@ -1,0 +1,128 @@
+// Of Stepper: how workers are stopped, and how this node ends.
+#include <algorithm>
+#include <csignal>
+#include <string>
+#include <utility>
+
+#include "agent/core/explain.h"
+#include "agent/core/stepper.h"
+#include "tools/base/exit_code.h"
+
+namespace convene::agent {
+
+using rendezvous::Close;
+using rendezvous::Stop;
+using rendezvous::StopKind;
+
+void Stepper::OnStop(const Stop& stop) {
+  if (s_.phase == Phase::kSucceeded) {
+    return s_.has_workers ? Abort(stop.why) : Rejoin(stop.why);
+  }
+  if (s_.phase == Phase::kRunning) {
+    if (stop.kind == StopKind::kAbort) return Abort(stop.why);
+    return BeginStop(StopKind::kCheckpoint, SIGTERM, true, true, s_.rules.stop_graces.checkpoint,
+                     stop.why);
+  }
+  if (s_.phase == Phase::kStopping && stop.kind == StopKind::kAbort) EndCheckpoint(stop.why);
+}
+
+void Stepper::EndCheckpoint(const std::string& why) {
+  if (s_.stop_kind == StopKind::kCheckpoint && !s_.stop_request.made()) Abort(why);
+}
+
+void Stepper::OnClose(const Close& close) {
+  // Whatever ends this node now, the job had its end before.
+  if (s_.has_succeeded && close.outcome == rendezvous::Outcome::kSucceeded) s_.verdict = Result{};
+  if (s_.phase == Phase::kLeaving) return FinishNow(*s_.verdict);
+  s_.linked = false;  // The daemon has forgotten this node: no Leave, no reconnect.
+  s_.heartbeat_at = MonotonicTime::InfiniteFuture();
+  Result result = ResultOfClose(close, s_.rules.hello.job_id, s_.rules.propagate_exit_code);
+  if (!close.first_failure.has_value()) result = WithFailure(std::move(result), s_.failure);
+  EndWith(std::move(result), close.why);
+}
+
+void Stepper::On(const SignalReceived& received) {
+  if (s_.phase == Phase::kFinished) return;
+  const StopRequest::Decision decision = s_.stop_request.Hear(received.signal, now_);
+  if (decision.meaning == StopRequest::Meaning::kEcho) return;
+  if (decision.meaning == StopRequest::Meaning::kAtOnce) {
+    if (s_.phase == Phase::kLeaving) return FinishNow(*s_.verdict);
+    if (s_.phase != Phase::kStopping || s_.killed) return;
+    s_.killed = true;
+    s_.stop_deadline = now_ + s_.rules.kill_patience;
+    actions_.push_back(KillWorkers{decision.why});
+    return;
+  }
+  if (!s_.verdict.has_value()) {
+    s_.verdict = WithFailure(ResultOfSignal(received.signal.number), s_.failure);
+  }
+  if (!s_.has_workers) return LeaveAndFinish();
+  BeginStop(StopKind::kCheckpoint, received.signal.number, false, false,
+            s_.rules.stop_graces.signal, decision.why);
+}
+
+void Stepper::On(const WorkersGone&) {
+  if (s_.phase == Phase::kFinished) return;
+  s_.alive.clear();
+  s_.has_workers = false;
+  s_.stop_deadline = s_.dead_by = MonotonicTime::InfiniteFuture();
+  if (s_.verdict.has_value()) return LeaveAndFinish();
+  if (s_.phase == Phase::kStopping) Rejoin(s_.why);
+}
+
+void Stepper::BeginStop(StopKind kind, int signal, bool spare_sessions, bool session_line,
+                        absl::Duration grace, const std::string& why) {
+  Enter(Phase::kStopping, why);
+  s_.stop_kind = kind;
+  s_.killed = false;
+  s_.stop_deadline = std::min(now_ + grace, s_.dead_by);
+  actions_.push_back(StopWorkers{kind, signal, spare_sessions, session_line, why});
+}
+
+void Stepper::Abort(const std::string& why) {
+  const bool all_in_session =
+      std::includes(s_.in_session.begin(), s_.in_session.end(), s_.alive.begin(), s_.alive.end());
+  BeginStop(StopKind::kAbort, SIGTERM, false, true,
+            all_in_session && !s_.alive.empty()
+                ? std::min(s_.rules.session_abort_grace, s_.rules.stop_graces.abort)
+                : s_.rules.stop_graces.abort,
+            why);
+}
+
+void Stepper::Rejoin(const std::string& why) {
+  Enter(Phase::kConnecting, why);
+  s_.has_succeeded = false;
+  s_.store_port = 0;
+  if (s_.linked) actions_.push_back(RestartStore{why});  // Else the next Welcome does.
+}
+
+void Stepper::EndWith(Result result, const std::string& why) {
+  if (s_.phase == Phase::kFinished || s_.phase == Phase::kLeaving) return;
+  if (!s_.verdict.has_value()) s_.verdict = std::move(result);
+  if (s_.phase == Phase::kStopping) return;
+  if (!s_.has_workers) return LeaveAndFinish();
+  const bool may_finish = s_.phase == Phase::kSucceeded && s_.verdict->exit_code == 0;
+  if (!may_finish) Abort(why);
+}
+
+void Stepper::SayLeave(bool has_workers) {
+  const bool is_unfit = s_.verdict->exit_code == static_cast<int>(ExitCode::kUnfitNode);
+  SendEvent(rendezvous::Leave{s_.verdict->explanation, is_unfit, has_workers}, "this node ends");
+}
+
+void Stepper::LeaveAndFinish() {
+  CancelCheck();
+  if (!s_.linked) return FinishNow(*s_.verdict);
+  SayLeave(/*has_workers=*/false);
+  Enter(Phase::kLeaving, "Leave sent");
+  s_.stop_deadline = now_ + s_.rules.leave_patience;
+}
+
+void Stepper::FinishNow(Result result) {
+  Enter(Phase::kFinished, "");
+  s_.stop_deadline = s_.dial_at = s_.heartbeat_at = s_.link_deadline = s_.fence_at =
+      MonotonicTime::InfiniteFuture();
+  actions_.push_back(Finish{std::move(result)});
+}
+
+}  // namespace convene::agent

@@ -1,0 +1,114 @@
+// The machine's inside (machine.h): one Step at work. The methods stand in machine.cc (what runs
+// and how it ends), machine_link.cc (the stream, the lease) and machine_stop.cc (stops, the node's
+// end).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "agent/core/explain.h"
+#include "agent/core/machine.h"
+
+namespace convene::agent {
+
+// One try to open the stream: short, so that a signal or a freed port is not kept waiting.
+inline constexpr absl::Duration kOneTry = absl::Seconds(2);
+
+// One Step: the state, the time and the actions so far.
+class Stepper {
+ public:
+  Stepper(State& state, MonotonicTime now, double random_fraction)
+      : s_(state), now_(now), random_fraction_(random_fraction) {}
+
+  Actions Take() { return std::move(actions_); }
+
+  void On(const Begin&) {
+    s_.link_deadline = now_ + s_.rules.connect_timeout;
+    Dial("start");
+  }
+  void On(const FromDaemon& from);
+  void On(const StreamEnded& ended);
+  void On(const StoreStarted& store);
+  void On(const StoreFailed& failed) { End(ResultOfStoreFailure(failed.status), "no store"); }
+  void On(const HealthChecked& checked);
+  void On(const SessionOpened& session) { s_.in_session.insert(session.local_rank); }
+  void On(const WorkerExited& exited);
+  void On(const WorkerHung& hung);
+  void On(const WorkersGone&);
+  void On(const SpawnFailed& failed) {
+    End(ResultOfSpawnFailure(failed.status), std::string(failed.status.message()));
+  }
+  void On(const SignalReceived& received);
+  void On(const Timer&);
+
+ private:
+  void OnWelcome(Epoch daemon_epoch, const rendezvous::Welcome& welcome, MonotonicTime hello_at);
+  void OnResumed();
+  void OnHeard();
+  void OnAssignment(Epoch epoch, const rendezvous::Assignment& assignment);
+  void OnStop(const rendezvous::Stop& stop);
+  // The group broke while this node was saving: what is being saved will never be complete.
+  void EndCheckpoint(const std::string& why);
+  void OnClose(const rendezvous::Close& close);
+
+  // The daemon heard this node then, or later.
+  void NoteHeardAt(MonotonicTime heard_at);
+  // The daemon may give this node up any moment now.
+  void Fence();
+  // No worker there is lives longer, whatever grace it was given.
+  void DieBy(MonotonicTime limit);
+  void SendHeartbeat();
+
+  // Ends for good: stops workers first when there are any, then takes leave of the daemon.
+  // `result` also tells of the failure that this node saw before.
+  void End(Result result, const std::string& why) {
+    EndWith(WithFailure(std::move(result), s_.failure), why);
+  }
+  void EndWith(Result result, const std::string& why);
+  void FinishNow(Result result);
+  void SayReady();
+  void SayLeave(bool has_workers);
+  // A failure of one of this node's workers ends the epoch here.
+  void ReportFailure(rendezvous::WorkerFailure failure);
+  // Every worker of this node ended with 0; what they left behind may go on.
+  void Succeed();
+  // Waits for the daemon's answer to Leave, when it can be told.
+  void LeaveAndFinish();
+  void BeginStop(rendezvous::StopKind kind, int signal, bool spare_sessions, bool session_line,
+                 absl::Duration grace, const std::string& why);
+  void Abort(const std::string& why);
+  void Rejoin(const std::string& why);
+  void Dial(const std::string& why);
+  void SendEvent(rendezvous::AgentEvent event, const std::string& why) {
+    if (s_.linked) actions_.push_back(Send{s_.epoch, std::move(event), why});
+  }
+  void Enter(Phase phase, const std::string& why) {
+    s_.phase = phase;
+    s_.why = why;
+    SetNextCheck();
+  }
+  void SetNextCheck() {
+    s_.check_health_at = s_.phase == Phase::kWaiting && s_.rules.has_health_check
+                             ? now_ + s_.rules.health_check_interval
+                             : MonotonicTime::InfiniteFuture();
+  }
+  void CheckHealth() {
+    s_.check_health_at = MonotonicTime::InfiniteFuture();
+    if (std::exchange(s_.is_checking_health, true)) return;  // Begun before the stream broke.
+    actions_.push_back(RunHealthCheck{s_.highest_epoch});
+  }
+  void CancelCheck() {
+    if (std::exchange(s_.is_checking_health, false)) actions_.push_back(CancelHealthCheck{});
+  }
+  // Whether this end of a worker is one of its own making.
+  bool IsFailure(const ExitStatus& status, bool in_session) const;
+
+  State& s_;
+  const MonotonicTime now_;
+  const double random_fraction_;
+  Actions actions_;
+};
+
+}  // namespace convene::agent
