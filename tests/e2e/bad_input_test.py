@@ -103,6 +103,16 @@ class BadTrainerInputTest(ConveneTestCase):
         self.check("was trained on", steps=15)
 
 
+class NoMemoryTest(ConveneTestCase):
+
+    def test_a_node_without_memory_is_one_line_and_an_exit_code_of_its_own(self):
+        # The tokens of a step alone, 4 GiB, are more than the process may have.
+        job = self.start(CONVENE_TRAIN, *self.train_arguments(
+            global_batch_size=1 << 20, sequence_length=512), limit="-v 3000000")
+        text = self.finish(job, 20, 71)
+        self.assertIn("convene-train: this node has no memory left for this process", text)
+
+
 class NotANumberTest(ConveneTestCase):
 
     def test_a_run_whose_gradients_stop_being_numbers_fails(self):
@@ -129,12 +139,26 @@ class NotANumberTest(ConveneTestCase):
 
 class LostDirectoryTest(ConveneTestCase):
 
+    def setUp(self):
+        super().setUp()
+        os.mkdir(self.path("disk"))
+        with open(self.path("no-directory"), "wb"):
+            pass
+        self.point_checkpoints_to("disk")
+
+    def point_checkpoints_to(self, name):
+        """By one rename, so that the trainer sees either the one or the other, and never nothing."""
+        os.symlink(name, self.path("next"))
+        os.replace(self.path("next"), self.path("checkpoints"))
+
+    def has_checkpoint_after(self, step):
+        return any(int(name[5:]) > step and os.path.exists(self.path(f"disk/{name}/manifest"))
+                   for name in os.listdir(self.path("disk")) if name.startswith("step_"))
+
     def test_a_checkpoint_directory_that_goes_in_mid_run_is_no_usage_error(self):
         job = self.start(CONVENE_TRAIN, *self.train_arguments(steps=1000000))
         self.wait_for_step(6)
-        os.rename(self.path("checkpoints"), self.path("moved"))
-        with open(self.path("checkpoints"), "wb"):
-            pass
+        self.point_checkpoints_to("no-directory")
         text = self.finish(job, 20, 1)
         self.assertIn(self.path("checkpoints"), text)
         self.assertIn("(3 failures in a row)", text)
@@ -143,20 +167,37 @@ class LostDirectoryTest(ConveneTestCase):
         job = self.start(CONVENE_TRAIN, *self.train_arguments(
             steps=1000000, max_failed_checkpoints=1000000))
         self.wait_for_step(6)
-        os.rename(self.path("checkpoints"), self.path("moved"))
-        with open(self.path("checkpoints"), "wb"):
-            pass
+        self.point_checkpoints_to("no-directory")
         wait_until(lambda: "(2 of 1000000 failures in a row" in self.output(job), 20, "the warning")
         failed = self.metrics_step()
-        os.remove(self.path("checkpoints"))
-        os.rename(self.path("moved"), self.path("checkpoints"))
-        wait_until(lambda: any(int(name[5:]) > failed for name in os.listdir(self.path("checkpoints"))
-                               if name.startswith("step_")), 20, "a checkpoint after the trouble")
+        self.point_checkpoints_to("disk")
+        wait_until(lambda: self.has_checkpoint_after(failed), 20, "a checkpoint after the trouble")
         job.send_signal(signal.SIGTERM)
         text = self.finish(job, 20, 143)
         self.assertIn("no checkpoint after step", text)
         self.assertIn("The training goes on and tries again at the next; the newest is "
                       + self.path("checkpoints/step_"), text)
+
+    def test_the_last_checkpoint_is_tried_again_too(self):
+        job = self.start(CONVENE_TRAIN, *self.train_arguments(steps=1000000, checkpoint_every=0))
+        self.wait_for_step(6)
+        self.point_checkpoints_to("no-directory")
+        job.send_signal(signal.SIGTERM)
+        wait_until(lambda: "no checkpoint after step" in self.output(job), 20, "the first attempt")
+        self.point_checkpoints_to("disk")
+        text = self.finish(job, 20, 143)
+        self.assertIn("It is the last, so the trainer tries again in 1s", text)
+        self.assertTrue(self.has_checkpoint_after(5))
+
+    def test_a_last_checkpoint_that_cannot_be_saved_fails_the_run(self):
+        job = self.start(CONVENE_TRAIN, *self.train_arguments(
+            steps=1000000, checkpoint_every=0, max_failed_checkpoints=2))
+        self.wait_for_step(6)
+        self.point_checkpoints_to("no-directory")
+        job.send_signal(signal.SIGTERM)
+        text = self.finish(job, 20, 1)
+        self.assertEqual(text.count("the trainer tries again"), 1)
+        self.assertIn("(2 failures in a row)", text)
 
     def metrics_step(self):
         return read_metrics(self.path("metrics.jsonl"))[-1]["step"]

@@ -15,7 +15,8 @@
 
 namespace convene::worker {
 
-// Blocks SIGTERM and SIGINT for the calling thread and all that it starts from now on. Call first
+// Blocks the stop signals for the calling thread and all that it starts from now on: SIGTERM,
+// SIGINT, SIGQUIT, and SIGHUP unless this process was started to ignore it (nohup). Call first
 // thing in main.
 void BlockStopSignals();
 
@@ -23,11 +24,11 @@ class Session {
  public:
   // Starts the thread "session". Connects to contract.session_path when there is one: Unavailable
   // when the agent's socket is gone.
-  //   "checkpoint", SIGTERM, SIGINT: request a stop through `token`. Before StopToken::Watch, they
-  //   end the process at once: with ExitCode::kMembershipChanged, or with 128 + signal.
+  //   "checkpoint" or a stop signal: requests a stop through `token`. Before StopToken::Watch, it
+  //   ends the process at once: with ExitCode::kMembershipChanged, or with 128 + signal.
   //   "abort", or the agent's end of the socket closing: the process ends at once with
   //   ExitCode::kMembershipChanged, because peers are gone and a collective may never return.
-  //   Further SIGTERM and SIGINT: echoes of the same request (tools/base/stop_request.h), but for a
+  //   Further stop signals: echoes of the same request (tools/base/stop_request.h), but for a
   //   second Ctrl-C, clearly later: the process ends at once with 128 + signal.
   // `token` outlives the session.
   static absl::StatusOr<std::unique_ptr<Session>> Start(const Contract& contract, StopToken& token);

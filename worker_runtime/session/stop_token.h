@@ -8,7 +8,7 @@ namespace convene::worker {
 enum class StopReason {
   kNone = 0,
   kMembershipChanged,  // a session's "checkpoint": end with 75, the agent starts us again
-  kTerminated,         // SIGTERM or SIGINT: end with 128 + signal
+  kTerminated,         // a stop signal (session.h): end with 128 + signal
 };
 
 // Set by the session's thread, read by the trainer between steps.

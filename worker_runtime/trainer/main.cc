@@ -75,5 +75,7 @@ int main(int argc, char** argv) {
   convene::worker::BlockStopSignals();
   convene::worker::InstallStackDump(argv[0]);
   convene::InitLogging("convene-train", convene::LogReader::kIsAwaited);
-  return convene::worker::Main(std::vector<std::string>(argv + 1, argv + argc));
+  return convene::ExitCodeOfMain("convene-train", [&] {
+    return convene::worker::Main(std::vector<std::string>(argv + 1, argv + argc));
+  });
 }

@@ -1,6 +1,7 @@
 #include "worker_runtime/trainer/reporter.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
@@ -40,8 +41,12 @@ absl::StatusOr<std::unique_ptr<Reporter>> Reporter::Create(const TrainOptions& o
 
 absl::Status Reporter::OpenMetrics() {
   if (options_.metrics_file.empty() || metrics_.has_value()) return absl::OkStatus();
-  CONVENE_ASSIGN_OR_RETURN(metrics_, MetricsFile::Open(options_.metrics_file, first_step_));
-  return absl::OkStatus();
+  const auto lost = static_cast<uint64_t>(lost_lines_.count());
+  if (lost > 0 && !std::has_single_bit(lost)) return opened_;
+  absl::StatusOr<MetricsFile> file = MetricsFile::Open(options_.metrics_file, first_step_);
+  opened_ = file.status();
+  if (file.ok()) metrics_ = *std::move(file);
+  return opened_;
 }
 
 template <typename Metrics>
@@ -57,7 +62,7 @@ absl::Status Reporter::RecordMetrics(const absl::Status& written) {
   CONVENE_RETURN_IF_ERROR(lost_lines_.Record(written));
   if (!written.ok() && lost_before == 0) {
     Say(absl::StrCat("metrics are lost, and the training goes on without: ", written.message(),
-                     "; each step tries again, and ", lost_lines_.most(),
+                     "; the trainer tries again, and ", lost_lines_.most(),
                      " lost lines in a row end the run"));
   } else if (written.ok() && lost_before > 0) {
     Say(absl::StrCat("metrics are written again; lines lost: ", lost_before));
@@ -103,11 +108,16 @@ void Reporter::Checkpoint(int64_t step, const std::string& path) {
 }
 
 void Reporter::CheckpointFailed(int64_t step, const absl::Status& why,
-                                const FailuresInARow& failures) {
+                                const FailuresInARow& failures, absl::Duration pause) {
+  const std::string next =
+      pause > absl::ZeroDuration()
+          ? absl::StrCat("It is the last, so the trainer tries again in ",
+                         absl::FormatDuration(pause))
+          : absl::StrCat("The training goes on and tries again at the next; the newest is ",
+                         checkpoint_.empty() ? "none yet" : checkpoint_);
   Say(absl::StrCat("no checkpoint after step ", step, " (", failures.count(), " of ",
-                   failures.most(), " failures in a row that end the run): ", why.message(),
-                   ". The training goes on and tries again at the next; the newest is ",
-                   checkpoint_.empty() ? "none yet" : checkpoint_));
+                   failures.most(), " failures in a row that end the run): ", why.message(), ". ",
+                   next));
 }
 
 void Reporter::Say(const std::string& text) {

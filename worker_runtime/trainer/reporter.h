@@ -24,7 +24,8 @@ namespace convene::worker {
 class Reporter {
  public:
   // Opens the metrics file. `options` is borrowed. Errors: MetricsFile::Open's; but a disk that is
-  // full is said, and opening is tried again with each line.
+  // full is said, and opening, which reads the whole file, is tried again after 1, 2, 4, 8, ...
+  // lost lines.
   static absl::StatusOr<std::unique_ptr<Reporter>> Create(const TrainOptions& options,
                                                           const Contract& contract,
                                                           const Layout& layout, int64_t first_step,
@@ -36,8 +37,10 @@ class Reporter {
                     absl::Duration step_time);
   absl::Status Validation(int64_t step, double loss);
   void Checkpoint(int64_t step, const std::string& path);
-  // No checkpoint was made after `step`, and the training goes on.
-  void CheckpointFailed(int64_t step, const absl::Status& why, const FailuresInARow& failures);
+  // No checkpoint was made after `step`. It is tried again after `pause`, or, where that is zero,
+  // when the next one is due.
+  void CheckpointFailed(int64_t step, const absl::Status& why, const FailuresInARow& failures,
+                        absl::Duration pause);
   // A line between the progress lines.
   void Say(const std::string& text);
   // `step` is the last finished one.
@@ -60,6 +63,7 @@ class Reporter {
   Clock& clock_;
   const MonotonicTime start_;
   std::optional<MetricsFile> metrics_;
+  absl::Status opened_;  // how the last attempt to open it went
   FailuresInARow lost_lines_;
   ProgressPrinter printer_;
   StepRate rate_;

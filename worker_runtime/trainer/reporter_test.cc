@@ -122,6 +122,29 @@ TEST_CASE("a disk that is full when the run begins is tried again with each line
   CHECK(steps == std::vector<int64_t>{1, 3, 4});
 }
 
+TEST_CASE("a file that stays full is read again ever more rarely, and not with each line") {
+  const TempDir directory;
+  const TrainOptions options = Options(directory);
+  {
+    auto first = Reporter::Create(options, OfFour(1), {}, 0, Clock::Real());
+    REQUIRE_OK(first);
+    CHECK_OK((*first)->Step(1, {.loss = 1}, 1e-3, absl::Seconds(1)));
+    CHECK_OK((*first)->Step(2, {.loss = 1}, 1e-3, absl::Seconds(1)));
+  }
+  int reads = 0;
+  const ScopedFileFault full([&](FileOp op, const std::string& path) {
+    reads += op == FileOp::kOpen && path == options.metrics_file ? 1 : 0;
+    return op == FileOp::kWrite ? ENOSPC : 0;
+  });
+  auto second = Reporter::Create(options, OfFour(2), {}, 1, Clock::Real());
+  REQUIRE_OK(second);
+  for (int64_t step = 2; step <= 500; ++step) {
+    CHECK_OK((*second)->Step(step, {.loss = 2}, 1e-3, absl::Seconds(1)));
+  }
+  CHECK(reads > 2);
+  CHECK(reads <= 10);
+}
+
 TEST_CASE("a metrics file that cannot be made is an error with its path") {
   const TempDir directory;
   TrainOptions options = Options(directory);

@@ -51,6 +51,10 @@ constexpr absl::Duration kDevicesTimeout = absl::Minutes(5);
 constexpr absl::Duration kDataTimeout = absl::Minutes(30);
 // What stays is built in the first steps: kernels, algorithms, connections.
 constexpr int64_t kUnprofiledSteps = 3;
+// The last checkpoint of a run is tried so often, but no oftener than max_failed_checkpoints says.
+// A node that is to stop has a grace of half a minute or more.
+constexpr int64_t kLastSaveTries = 5;
+constexpr absl::Duration kLastSavePause = absl::Seconds(1);
 constexpr double kPlannedRanksMax = 1 << 20;
 
 // Returns once every rank has called it.
@@ -227,7 +231,8 @@ class Training {
   absl::StatusOr<bool> Advance();
   absl::Status Report(const StepResult& result, absl::Duration step_time);
   absl::StatusOr<bool> Validate();
-  absl::Status Save(bool must_succeed);
+  absl::StatusOr<Agreement> TrySave();
+  absl::Status Save(bool is_last);
   absl::StatusOr<TrainingEnd> Stop();
   void WatchOps(bool wanted);
   static bool IsDue(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
@@ -433,10 +438,7 @@ absl::StatusOr<bool> Training::Validate() {
   return false;
 }
 
-// A save that fails is said and tried again when the next one is due, unless this one is the last.
-absl::Status Training::Save(bool must_succeed) {
-  if (options_.checkpoint_dir.empty() || saved_step_ == step_) return absl::OkStatus();
-  progress_.Tell(step_, contract::kCheckpointPhase);
+absl::StatusOr<Agreement> Training::TrySave() {
   CONVENE_ASSIGN_OR_RETURN(const Agreement saved,
                            SaveCheckpoint(options_.checkpoint_dir,
                                           {.step = step_,
@@ -450,20 +452,33 @@ absl::Status Training::Save(bool must_succeed) {
                                            .world_size = contract_.world_size},
                                           options_.checkpoint_keep, engine_->optimizer(),
                                           *communicators_.checkpoint, host_stream_));
-  if (must_succeed) CONVENE_RETURN_IF_ERROR(saved.verdict);
-  CONVENE_RETURN_IF_ERROR(failed_saves_.Record(saved.verdict));
-  if (saved.verdict.ok()) saved_step_ = step_;
-  if (reporter_ == nullptr) return absl::OkStatus();
-  if (saved.verdict.ok()) {
+  if (!saved.verdict.ok()) return saved;
+  saved_step_ = step_;
+  if (reporter_ != nullptr) {
     reporter_->Checkpoint(step_, StepDirectory(options_.checkpoint_dir, step_));
-  } else {
-    reporter_->CheckpointFailed(step_, saved.verdict, failed_saves_);
   }
+  return saved;
+}
+
+// A save that fails is tried again: when the next one is due, or, where it is the last, at once.
+absl::Status Training::Save(bool is_last) {
+  if (options_.checkpoint_dir.empty() || saved_step_ == step_) return absl::OkStatus();
+  progress_.Tell(step_, contract::kCheckpointPhase);
+  FailuresInARow last_failures(std::min(kLastSaveTries, options_.max_failed_checkpoints));
+  FailuresInARow& failures = is_last ? last_failures : failed_saves_;
+  do {
+    CONVENE_ASSIGN_OR_RETURN(const Agreement saved, TrySave());
+    CONVENE_RETURN_IF_ERROR(failures.Record(saved.verdict));
+    if (saved.verdict.ok()) return absl::OkStatus();
+    const absl::Duration pause = is_last ? kLastSavePause : absl::ZeroDuration();
+    if (reporter_ != nullptr) reporter_->CheckpointFailed(step_, saved.verdict, failures, pause);
+    clock_.SleepFor(pause);
+  } while (is_last);
   return absl::OkStatus();
 }
 
 absl::StatusOr<TrainingEnd> Training::Stop() {
-  CONVENE_RETURN_IF_ERROR(Save(/*must_succeed=*/true));
+  CONVENE_RETURN_IF_ERROR(Save(/*is_last=*/true));
   if (reporter_ != nullptr) reporter_->Say(absl::StrCat("stopped after step ", step_));
   return TrainingEnd::kStopped;
 }
@@ -485,7 +500,7 @@ absl::StatusOr<TrainingEnd> Training::Run() {
     if (stop_requested) return Stop();
     if (engine_->is_in_flight()) continue;
     if (IsDue(options_.checkpoint_every, step_)) {
-      CONVENE_RETURN_IF_ERROR(Save(/*must_succeed=*/false));
+      CONVENE_RETURN_IF_ERROR(Save(/*is_last=*/false));
     }
     if (!IsDue(options_.validation_every, step_)) continue;
     CONVENE_ASSIGN_OR_RETURN(const bool stops_validation, Validate());
@@ -493,7 +508,7 @@ absl::StatusOr<TrainingEnd> Training::Run() {
   }
   CONVENE_RETURN_IF_ERROR(skipped_steps_.AtEnd());
   progress_.Tell(step_, "end");
-  CONVENE_RETURN_IF_ERROR(Save(/*must_succeed=*/true));
+  CONVENE_RETURN_IF_ERROR(Save(/*is_last=*/true));
   CONVENE_RETURN_IF_ERROR(Validate().status());
   if (profile_ != nullptr) {
     reporter_->Say(ProfileText(profile_->Times(), step_ - profile_from_,
