@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "launcher/environment.h"
 #include "launcher/flags.h"
+#include "tools/base/environment.h"
 
 namespace convene::launcher {
 

@@ -1,5 +1,7 @@
 #include "launcher/completion.h"
 
+#include <set>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -20,18 +22,36 @@ std::vector<std::string> Spellings(const Flag& flag) {
   return spellings;
 }
 
-std::string AllSpellings(const std::vector<Flag>& flags, const std::string& separator) {
-  std::string all = "--help";
-  for (const Flag& flag : flags) {
-    absl::StrAppend(&all, separator, absl::StrJoin(Spellings(flag), separator));
-  }
-  return all;
+std::string AllSpellings(const std::vector<Flag>& flags) {
+  return absl::StrJoin(flags, " ", [](std::string* all, const Flag& flag) {
+    absl::StrAppend(all, absl::StrJoin(Spellings(flag), " "));
+  });
 }
 
-std::string Bash(const std::string& program, const std::string& command_words,
-                 const std::vector<Flag>& flags) {
+// The names to choose from; none where the command is the program itself.
+std::string Names(const std::vector<CompletedCommand>& commands) {
+  return absl::StrJoin(commands, " ", [](std::string* names, const CompletedCommand& command) {
+    absl::StrAppend(names, command.name);
+  });
+}
+
+// The shell's function for a command's words.
+std::string FunctionOf(const std::string& program, const CompletedCommand& command) {
+  return absl::StrCat("_", program, command.name.empty() ? "" : "_", command.name, "_words");
+}
+
+// The lines "run) _convene_run_words" of a `case`.
+std::string Cases(const std::string& program, const std::vector<CompletedCommand>& commands,
+                  const std::string& arguments) {
+  return absl::StrJoin(commands, "", [&](std::string* cases, const CompletedCommand& command) {
+    absl::StrAppend(cases, "    ", command.name, ") ", FunctionOf(program, command), arguments,
+                    " ;;\n");
+  });
+}
+
+std::string BashWords(const std::string& program, const CompletedCommand& command) {
   std::string values;
-  for (const Flag& flag : flags) {
+  for (const Flag& flag : command.flags) {
     if (flag.is_switch) continue;
     std::string words;
     if (!flag.details.choices.empty()) {
@@ -44,18 +64,27 @@ std::string Bash(const std::string& program, const std::string& command_words,
                                   : absl::StrCat("COMPREPLY=($(compgen ", words, "-- \"$word\"))"),
                     "; return ;;\n");
   }
-  const std::string commands =
-      !command_words.empty()
-          ? absl::StrCat("  if ((COMP_CWORD == 1)); then COMPREPLY=($(compgen -W '", command_words,
-                         "' -- \"$word\")); return; fi\n")
-          : "";
-  return absl::StrCat("_", program, "_complete() {\n",
-                      "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}\n",
-                      commands, "  case $before in\n", values, "  esac\n",
+  return absl::StrCat(FunctionOf(program, command), "() {\n  case $before in\n", values, "  esac\n",
                       "  if [[ $word == -* ]]; then\n    COMPREPLY=($(compgen -W '",
-                      AllSpellings(flags, " "), "' -- \"$word\"))\n  else\n",
-                      "    COMPREPLY=($(compgen -f -- \"$word\"))\n  fi\n}\n",
-                      "complete -o filenames -F _", program, "_complete ", program, "\n");
+                      AllSpellings(command.flags), "' -- \"$word\"))\n  else\n    COMPREPLY=(",
+                      command.takes_program ? "$(compgen -f -- \"$word\")" : "", ")\n  fi\n}\n");
+}
+
+std::string Bash(const std::string& program, const std::vector<CompletedCommand>& commands) {
+  const std::string names = Names(commands);
+  std::string script;
+  for (const CompletedCommand& command : commands) script += BashWords(program, command);
+  absl::StrAppend(&script, "_", program, "_complete() {\n",
+                  "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}\n");
+  if (names.empty()) {
+    absl::StrAppend(&script, "  ", FunctionOf(program, commands[0]), "\n");
+  } else {
+    absl::StrAppend(&script, "  if ((COMP_CWORD == 1)); then COMPREPLY=($(compgen -W '", names,
+                    "' -- \"$word\")); return; fi\n  case ${COMP_WORDS[1]} in\n",
+                    Cases(program, commands, ""), "    *) COMPREPLY=() ;;\n  esac\n");
+  }
+  return absl::StrCat(script, "}\ncomplete -o filenames -F _", program, "_complete ", program,
+                      "\n");
 }
 
 // Inside '...' and inside the [...] and ':' of an _arguments specification.
@@ -64,10 +93,9 @@ std::string ZshText(const std::string& text) {
       text, {{"\\", "\\\\"}, {"'", "'\\''"}, {"[", "\\["}, {"]", "\\]"}, {":", "\\:"}});
 }
 
-std::string Zsh(const std::string& program, const std::string& command_words,
-                const std::vector<Flag>& flags) {
-  std::string specifications;
-  for (const Flag& flag : flags) {
+std::string ZshWords(const std::string& program, const CompletedCommand& command) {
+  std::string script = absl::StrCat(FunctionOf(program, command), "() {\n  _arguments -S");
+  for (const Flag& flag : command.flags) {
     std::string value;
     if (!flag.is_switch) {
       value = absl::StrCat(":", ZshText(flag.details.value), ":");
@@ -78,26 +106,47 @@ std::string Zsh(const std::string& program, const std::string& command_words,
       }
     }
     for (const std::string& spelling : Spellings(flag)) {
-      absl::StrAppend(&specifications, "    '", spelling, "[", ZshText(flag.help), "]", value,
-                      "' \\\n");
+      absl::StrAppend(&script, " \\\n    '", spelling, "[", ZshText(flag.help), "]", value, "'");
     }
   }
-  const std::string commands =
-      !command_words.empty() ? absl::StrCat("  if ((CURRENT == 2)); then compadd ", command_words,
-                                            "; return; fi\n  shift words; ((CURRENT--))\n")
-                             : "";
-  return absl::StrCat("#compdef ", program, "\n_", program, "() {\n", commands,
-                      "  _arguments -S \\\n    '(- *)--help[the flags]' \\\n", specifications,
-                      "    '1:program:_files' '*::arguments:_files'\n}\n",
-                      "if [[ $funcstack[1] == _", program, " ]]; then\n  _", program,
+  if (command.takes_program) script += " \\\n    '1:program:_files' '*::arguments:_files'";
+  return script + "\n}\n";
+}
+
+std::string Zsh(const std::string& program, const std::vector<CompletedCommand>& commands) {
+  const std::string names = Names(commands);
+  std::string script = absl::StrCat("#compdef ", program, "\n");
+  for (const CompletedCommand& command : commands) script += ZshWords(program, command);
+  absl::StrAppend(&script, "_", program, "() {\n");
+  if (names.empty()) {
+    absl::StrAppend(&script, "  ", FunctionOf(program, commands[0]), " \"$@\"\n");
+  } else {
+    absl::StrAppend(&script, "  if ((CURRENT == 2)); then compadd ", names,
+                    "; return; fi\n  shift words; ((CURRENT--))\n  case $words[1] in\n",
+                    Cases(program, commands, " \"$@\""), "  esac\n");
+  }
+  return absl::StrCat(script, "}\nif [[ $funcstack[1] == _", program, " ]]; then\n  _", program,
                       " \"$@\"\nelse\n  compdef _", program, " ", program, "\nfi\n");
 }
 
-std::string Tcsh(const std::string& program, const std::string& command_words,
-                 const std::vector<Flag>& flags) {
+// tcsh looks at one word at a time and knows no commands: the flags of all of them.
+std::vector<Flag> FlagsOfAll(const std::vector<CompletedCommand>& commands) {
+  std::set<std::string> names;
+  std::vector<Flag> all;
+  for (const CompletedCommand& command : commands) {
+    for (const Flag& flag : command.flags) {
+      if (names.insert(flag.name).second) all.push_back(flag);
+    }
+  }
+  return all;
+}
+
+std::string Tcsh(const std::string& program, const std::vector<CompletedCommand>& commands) {
+  const std::string names = Names(commands);
   std::string rules;
-  for (const Flag& flag : flags) {
-    if (flag.is_switch) continue;
+  // 'c' completes the rest of a word after its pattern, so the names go without their dashes.
+  std::vector<std::string> words_after_dashes;
+  for (const Flag& flag : FlagsOfAll(commands)) {
     std::string words = "x:" + flag.details.value + ":";
     if (!flag.details.choices.empty()) {
       words = absl::StrCat("(", absl::StrJoin(flag.details.choices, " "), ")");
@@ -105,31 +154,23 @@ std::string Tcsh(const std::string& program, const std::string& command_words,
       words = "d";
     }
     for (const std::string& spelling : Spellings(flag)) {
-      absl::StrAppend(&rules, " 'n@", spelling, "@", words, "@'");
+      if (!flag.is_switch) absl::StrAppend(&rules, " 'n@", spelling, "@", words, "@'");
+      if (spelling[1] == '-') words_after_dashes.push_back(spelling.substr(2));
     }
   }
-  // 'c' completes the rest of a word after its pattern, so the names go without their dashes.
-  std::string names = "help";
-  for (const Flag& flag : flags) {
-    for (const std::string& spelling : Spellings(flag)) {
-      if (spelling[1] == '-') absl::StrAppend(&names, " ", spelling.substr(2));
-    }
-  }
-  const std::string commands =
-      !command_words.empty() ? absl::StrCat(" 'p@1@(", command_words, ")@'") : "";
-  return absl::StrCat("complete ", program, commands, rules, " 'c@--@(", names, ")@' 'p@*@f@'\n");
+  return absl::StrCat("complete ", program,
+                      names.empty() ? "" : absl::StrCat(" 'p@1@(", names, ")@'"), rules, " 'c@--@(",
+                      absl::StrJoin(words_after_dashes, " "), ")@' 'p@*@f@'\n");
 }
 
 }  // namespace
 
 std::string CompletionScript(const std::string& shell, const std::string& program,
-                             const std::vector<std::string>& commands,
-                             const std::vector<FlagReader::Flag>& flags) {
-  const std::string words = absl::StrJoin(commands, " ");
-  if (shell == "bash") return Bash(program, words, flags);
-  if (shell == "zsh") return Zsh(program, words, flags);
+                             const std::vector<CompletedCommand>& commands) {
+  if (shell == "bash") return Bash(program, commands);
+  if (shell == "zsh") return Zsh(program, commands);
   CONVENE_CHECK(shell == "tcsh");
-  return Tcsh(program, words, flags);
+  return Tcsh(program, commands);
 }
 
 }  // namespace convene::launcher

@@ -1,17 +1,22 @@
-// PURE. A shell's completion script, made from the table of flags.
+// PURE. A shell's completion script, made from the flags of a program's commands.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "launcher/flag_reader.h"
+#include "tools/base/flag_reader.h"
 
 namespace convene::launcher {
 
-// For `program` and the flags of a run; its first word is one of `commands`, where there are some.
-// REQUIRES: `shell` is "bash", "zsh" or "tcsh".
+struct CompletedCommand {
+  std::string name;  // "": the program itself, which then is the only one
+  std::vector<FlagReader::Flag> flags;
+  bool takes_program = false;  // a file may stand behind the flags
+};
+
+// The first word of several `commands` is a command's name.
+// REQUIRES: `shell` is "bash", "zsh" or "tcsh"; `commands` is not empty.
 std::string CompletionScript(const std::string& shell, const std::string& program,
-                             const std::vector<std::string>& commands,
-                             const std::vector<FlagReader::Flag>& flags);
+                             const std::vector<CompletedCommand>& commands);
 
 }  // namespace convene::launcher

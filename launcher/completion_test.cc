@@ -16,30 +16,45 @@ std::vector<FlagReader::Flag> Flags() {
   return reader.flags();
 }
 
+std::vector<FlagReader::Flag> OtherFlags() {
+  static std::string value;
+  FlagReader reader("serve", "");
+  reader.Option("port", &value, "of the listener");
+  return reader.flags();
+}
+
+std::string OfOne(const std::string& shell) {
+  return CompletionScript(shell, "torchrun", {{"", Flags(), true}});
+}
+
+std::string OfTwo(const std::string& shell) {
+  return CompletionScript(shell, "convene",
+                          {{"run", Flags(), true}, {"serve", OtherFlags(), false}});
+}
+
 TEST_CASE("bash completes flags in both spellings, choices and directories") {
-  const std::string script = CompletionScript("bash", "torchrun", {}, Flags());
-  CHECK_THAT(script,
-             Catch::Contains("--help --tee -t --start-method --start_method --log-dir") &&
+  CHECK_THAT(OfOne("bash"),
+             Catch::Contains("--help -h --tee -t --start-method --start_method --log-dir") &&
                  Catch::Contains("--start-method|--start_method) COMPREPLY=($(compgen -W 'spawn "
                                  "fork' -- \"$word\")); return ;;") &&
                  Catch::Contains("--log-dir|--log_dir) COMPREPLY=($(compgen -d ") &&
                  Catch::Contains("complete -o filenames -F _torchrun_complete torchrun\n") &&
-                 !Catch::Contains("--standalone)") && !Catch::Contains("serve"));
+                 !Catch::Contains("--standalone)") && !Catch::Contains("COMP_CWORD == 1"));
 }
 
-TEST_CASE("the first word of convene is a command") {
-  CHECK_THAT(CompletionScript("bash", "convene", {"run", "serve", "status"}, Flags()),
-             Catch::Contains("run serve status"));
-  CHECK_THAT(CompletionScript("zsh", "convene", {"run", "serve", "status"}, Flags()),
-             Catch::Contains("run serve status"));
-  CHECK_THAT(CompletionScript("tcsh", "convene", {"run", "serve", "status"}, Flags()),
-             Catch::Contains("'p@1@(run serve"));
+TEST_CASE("the first word of several commands is a name, and each has its own flags") {
+  CHECK_THAT(OfTwo("bash"), Catch::Contains("compgen -W 'run serve'") &&
+                                Catch::Contains("    serve) _convene_serve_words ;;\n") &&
+                                Catch::Contains("compgen -W '--help -h --port' "));
+  CHECK_THAT(OfTwo("zsh"), Catch::Contains("compadd run serve;") &&
+                               Catch::Contains("    serve) _convene_serve_words \"$@\" ;;\n"));
+  CHECK_THAT(OfTwo("tcsh"),
+             Catch::Contains("'p@1@(run serve)@'") && Catch::Contains("standalone port)@'"));
 }
 
 TEST_CASE("zsh shows the help, quoted") {
-  const std::string script = CompletionScript("zsh", "torchrun", {}, Flags());
   CHECK_THAT(
-      script,
+      OfOne("zsh"),
       Catch::StartsWith("#compdef torchrun\n") &&
           Catch::Contains("'--tee[to files \\[and\\] the user'\\''s console\\: both]:VALUE:'") &&
           Catch::Contains("'--start_method[how]:spawn|fork:(spawn fork)'") &&
@@ -47,12 +62,11 @@ TEST_CASE("zsh shows the help, quoted") {
 }
 
 TEST_CASE("tcsh has a rule for each flag with a value, and the long names") {
-  const std::string script = CompletionScript("tcsh", "torchrun", {}, Flags());
-  CHECK_THAT(script, Catch::StartsWith("complete torchrun") &&
-                         Catch::Contains("'n@-t@x:VALUE:@'") &&
-                         Catch::Contains("'n@--start-method@(spawn fork)@'") &&
-                         Catch::Contains("'n@--log_dir@d@'") &&
-                         Catch::Contains("'c@--@(help tee start-method start_method"));
+  CHECK_THAT(OfOne("tcsh"), Catch::StartsWith("complete torchrun") &&
+                                Catch::Contains("'n@-t@x:VALUE:@'") &&
+                                Catch::Contains("'n@--start-method@(spawn fork)@'") &&
+                                Catch::Contains("'n@--log_dir@d@'") &&
+                                Catch::Contains("'c@--@(help tee start-method start_method"));
 }
 
 }  // namespace

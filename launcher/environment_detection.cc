@@ -2,6 +2,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "launcher/flags.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::launcher {
@@ -9,7 +10,7 @@ namespace {
 
 // Two Slurm jobs may share their first node, so each meets at its own port: this one plus the job
 // id modulo the span. Below the kernel's ephemeral ports (32768).
-constexpr int kSlurmPortFirst = 29400;
+constexpr int kSlurmPortFirst = kDefaultRendezvousPort;
 constexpr int kSlurmPortSpan = 2000;
 
 absl::StatusOr<std::optional<int>> Number(const EnvironmentLookup& environment,

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "launcher/environment.h"
+#include "tools/base/environment.h"
 
 namespace convene::launcher {
 

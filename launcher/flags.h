@@ -1,23 +1,20 @@
-// The command line, read once.
+// The flags of each command: how they are spelled, where they land, what help says.
 #pragma once
 
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "launcher/environment.h"
-#include "launcher/flag_reader.h"
 #include "rendezvous/quorum/log_lines.h"
+#include "tools/base/flag_reader.h"
 
 namespace convene::launcher {
 
 inline constexpr int kDefaultRendezvousPort = 29400;
 
-// `convene run`, as written; launcher/job_spec and worker_options say what it means. nullopt: not
-// given.
+// `convene run`, as written, each number within its limits; launcher/job_spec and worker_options
+// say what it means. nullopt: not given.
 struct RunFlags {
   bool as_torchrun = false;  // called under that name: its defaults where ours differ
 
@@ -55,7 +52,6 @@ struct RunFlags {
   std::string duplicate_stderr_filters;
   std::string event_log_handler = "null";
   std::string logs_specs;
-  std::string print_completion;  // "", "bash", "zsh", "tcsh"
 
   // Beyond torchrun.
   int spares = 0;
@@ -84,30 +80,33 @@ struct ServeFlags {
 };
 
 struct StatusFlags {
-  std::string endpoint;  // "host" or "host:port"
-  std::string job_id;    // "": all jobs
-  bool watch = false;    // until a signal comes
+  std::string endpoint = "localhost";  // "host" or "host:port"
+  std::string job_id;                  // "": all jobs
+  bool watch = false;                  // until a signal comes
   bool json = false;
 };
 
 struct LogsFlags {
-  std::string endpoint;  // "host" or "host:port"
+  std::string endpoint = "localhost";  // "host" or "host:port"
   rendezvous::LogRequest request;
   bool json = false;
   std::string prefix_template;  // agent::LogOptions::prefix_template
+
+  bool stdout_only = false;  // these three: in `request` and `prefix_template` once all is read
+  bool stderr_only = false;
+  bool timestamps = false;
 };
 
-using CommandLine = std::variant<RunFlags, ServeFlags, StatusFlags, LogsFlags, TextToPrint>;
+// A command's flags, and its words beside them. `reader` keeps `flags`, and fills it when it reads.
+// Where `reader` is like argparse, the flags of a run have the defaults of torchrun.
+void AddFlags(FlagReader* reader, RunFlags* flags);
+void AddFlags(FlagReader* reader, ServeFlags* flags);
+void AddFlags(FlagReader* reader, StatusFlags* flags);
+void AddFlags(FlagReader* reader, LogsFlags* flags);
 
-// `arguments` are argv without argv[0]. Flags may be spelled with dashes or underscores; reading
-// stops at the first word that is no flag, which is the program: what follows is its own.
-// PET_<FLAG> in the environment gives the default of a flag of `run`. InvalidArgument for anything
-// not understood; the text names the nearest known flag or command.
-absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,
-                                             const EnvironmentLookup& environment);
-
-// The same for a process called `torchrun`: no command's name, only the flags of `run`.
-absl::StatusOr<CommandLine> ParseTorchrunCommandLine(const std::vector<std::string>& arguments,
-                                                     const EnvironmentLookup& environment);
+// The endpoint of a rendezvous and a run's name, as flags and as the word RUN.
+void AddPlaceFlags(FlagReader* reader, std::string* endpoint, std::string* job_id);
+// Of a run's flags those of torchrun (their meaning: shared/reference/torchrun.md, section 2.1).
+void AddTorchrunFlags(FlagReader* reader, RunFlags* flags);
 
 }  // namespace convene::launcher

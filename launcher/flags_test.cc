@@ -8,8 +8,9 @@ namespace convene::launcher {
 namespace {
 
 using Words = std::vector<std::string>;
+using Variables = std::map<std::string, std::string>;
 
-EnvironmentLookup Environment(std::map<std::string, std::string> table) {
+EnvironmentLookup Environment(Variables table) {
   return [table = std::move(table)](const std::string& name) -> std::optional<std::string> {
     const auto it = table.find(name);
     if (it == table.end()) return std::nullopt;
@@ -17,16 +18,33 @@ EnvironmentLookup Environment(std::map<std::string, std::string> table) {
   };
 }
 
-RunFlags Run(Words words, std::map<std::string, std::string> environment = {}) {
-  words.insert(words.begin(), "run");
-  const auto line = ParseCommandLine(words, Environment(std::move(environment)));
-  REQUIRE_OK(line);
-  REQUIRE(std::holds_alternative<RunFlags>(*line));
-  return std::get<RunFlags>(*line);
+// `words` read into a command's flags.
+template <typename Flags>
+absl::StatusOr<Flags> Read(const Words& words, Variables environment = {},
+                           const FlagReader::Rules& rules = {}) {
+  Flags flags;
+  FlagReader reader("convene", "", rules);
+  AddFlags(&reader, &flags);
+  const auto text = reader.Read(words, Environment(std::move(environment)));
+  if (!text.ok()) return text.status();
+  return flags;
 }
 
-absl::Status Refused(const Words& words, std::map<std::string, std::string> environment = {}) {
-  return ParseCommandLine(words, Environment(std::move(environment))).status();
+template <typename Flags>
+Flags Good(const Words& words, Variables environment = {}, const FlagReader::Rules& rules = {}) {
+  const auto flags = Read<Flags>(words, std::move(environment), rules);
+  REQUIRE_OK(flags);
+  return *flags;
+}
+
+template <typename Flags>
+void Bad(const Words& words, const std::string& text, Variables environment = {}) {
+  CHECK_STATUS(Read<Flags>(words, std::move(environment), {.variable_prefix = "PET_"}),
+               absl::StatusCode::kInvalidArgument, text);
+}
+
+RunFlags Run(const Words& words, Variables environment = {}) {
+  return Good<RunFlags>(words, std::move(environment), {.variable_prefix = "PET_"});
 }
 
 TEST_CASE("dashes, underscores, '=' and a space all spell a flag") {
@@ -37,12 +55,7 @@ TEST_CASE("dashes, underscores, '=' and a space all spell a flag") {
   }
 }
 
-RunFlags Torchrun(const Words& words, std::map<std::string, std::string> environment = {}) {
-  const auto line = ParseTorchrunCommandLine(words, Environment(std::move(environment)));
-  REQUIRE_OK(line);
-  REQUIRE(std::holds_alternative<RunFlags>(*line));
-  return std::get<RunFlags>(*line);
-}
+RunFlags Torchrun(const Words& words) { return Good<RunFlags>(words, {}, {.like_argparse = true}); }
 
 // `words` with the dashes inside flags' names as underscores.
 Words Underscored(Words words) {
@@ -148,19 +161,28 @@ TEST_CASE("our own flags land in their fields") {
   CHECK(flags.log_max_files == 3);
 }
 
-TEST_CASE("called as torchrun there is no command's name") {
-  CHECK(Torchrun({"run", "serve"}).command == Words{"run", "serve"});
-  CHECK_STATUS(ParseTorchrunCommandLine({}, Environment({})).status(),
-               absl::StatusCode::kInvalidArgument, "torchrun --nproc-per-node 2 train.py");
+TEST_CASE("under argparse's rules a run has torchrun's defaults") {
+  CHECK(Torchrun({"x"}).as_torchrun);
+  CHECK_FALSE(Run({"x"}).as_torchrun);
 }
 
 TEST_CASE("values outside their choices are answered with the choices") {
-  CHECK_STATUS(Refused({"run", "--start-method", "thread", "x"}),
-               absl::StatusCode::kInvalidArgument, "write spawn, fork, forkserver");
-  CHECK_STATUS(Refused({"run", "--numa-binding=core", "x"}), absl::StatusCode::kInvalidArgument,
-               "write node, socket, exclusive, core-complex");
-  CHECK_STATUS(Refused({"run", "--print-completion", "fish"}), absl::StatusCode::kInvalidArgument,
-               "write bash, zsh, tcsh");
+  Bad<RunFlags>({"--start-method", "thread", "x"}, "write spawn, fork, forkserver");
+  Bad<RunFlags>({"--numa-binding=core", "x"}, "write node, socket, exclusive, core-complex");
+  Bad<RunFlags>({"--rdzv-backend=zookeeper", "x"},
+                "--rdzv-backend zookeeper: write convene, c10d, static, etcd, etcd-v2");
+}
+
+TEST_CASE("numbers outside their limits are answered with the limits") {
+  Bad<RunFlags>({"--max-restarts=-1", "x"}, "--max-restarts -1: write a number of at least 0");
+  Bad<RunFlags>({"--max-stuck-restarts=-1", "x"}, "--max-stuck-restarts -1");
+  Bad<RunFlags>({"--master-port=70000", "x"},
+                "--master-port 70000: write a number from 0 to 65535");
+  Bad<RunFlags>({"--spares=-1", "x"}, "--spares -1: write a number from 0 to 65536");
+  Bad<RunFlags>({"--node-rank=-1", "x"}, "--node-rank -1");
+  Bad<RunFlags>({"--debug-rank=-1", "x"}, "--debug-rank -1");
+  Bad<RunFlags>({"--log-max-files=1001", "x"}, "--log-max-files 1001");
+  Bad<ServeFlags>({"--port", "70000"}, "--port 70000: write a number from 0 to 65535");
 }
 
 TEST_CASE("torchrun reads no PET_ variable for NUMA binding and log plug-ins, and neither do we") {
@@ -180,10 +202,10 @@ TEST_CASE("what follows the program is the program's, whatever it looks like") {
 }
 
 TEST_CASE("PET_ variables are defaults that a flag overrides") {
-  const std::map<std::string, std::string> pet = {{"PET_NNODES", "2"},
-                                                  {"PET_NPROC_PER_NODE", "8"},
-                                                  {"PET_STANDALONE", "1"},
-                                                  {"PET_NO_PYTHON", "0"}};
+  const Variables pet = {{"PET_NNODES", "2"},
+                         {"PET_NPROC_PER_NODE", "8"},
+                         {"PET_STANDALONE", "1"},
+                         {"PET_NO_PYTHON", "0"}};
   const RunFlags flags = Run({"--nnodes", "3", "x"}, pet);
   CHECK(flags.nnodes == "3");
   CHECK(flags.nproc_per_node == "8");
@@ -197,97 +219,57 @@ TEST_CASE("the last of a repeated flag counts") {
 }
 
 TEST_CASE("an unknown flag is answered with the nearest one") {
-  CHECK_STATUS(Refused({"run", "--nproc-per-nodes", "2", "x"}), absl::StatusCode::kInvalidArgument,
-               "no flag --nproc-per-nodes; did you mean --nproc-per-node?");
-  CHECK_STATUS(Refused({"run", "--zzzzzzzzz=1", "x"}), absl::StatusCode::kInvalidArgument,
-               "no flag --zzzzzzzzz; see `convene run --help`");
-  CHECK_STATUS(Refused({"status", "--endpont", "h"}), absl::StatusCode::kInvalidArgument,
-               "did you mean --endpoint?");
+  Bad<RunFlags>({"--nproc-per-nodes", "2", "x"},
+                "no flag --nproc-per-nodes; did you mean --nproc-per-node?");
+  Bad<RunFlags>({"--zzzzzzzzz=1", "x"}, "no flag --zzzzzzzzz; see `convene --help`");
+  Bad<StatusFlags>({"--endpont", "h"}, "did you mean --endpoint?");
 }
 
-TEST_CASE("a wrong or missing value, a missing program and a wrong command say what to do") {
-  CHECK_STATUS(Refused({"run", "--max-restarts", "many", "x"}), absl::StatusCode::kInvalidArgument,
-               "--max-restarts many: write a whole number");
-  CHECK_STATUS(Refused({"run", "--nnodes"}), absl::StatusCode::kInvalidArgument,
-               "--nnodes needs a value: write --nnodes N|MIN:MAX");
-  CHECK_STATUS(Refused({"run", "x"}, {{"PET_MAX_RESTARTS", "many"}}),
-               absl::StatusCode::kInvalidArgument, "PET_MAX_RESTARTS=many");
-  CHECK_STATUS(Refused({"run", "--standalone"}), absl::StatusCode::kInvalidArgument,
-               "no program to run");
-  CHECK_STATUS(Refused({"rnu", "x"}), absl::StatusCode::kInvalidArgument,
-               "did you mean `convene run`?");
-  CHECK_STATUS(Refused({}), absl::StatusCode::kInvalidArgument, "no command");
-  CHECK_STATUS(Refused({"status", "a", "--json", "b"}), absl::StatusCode::kInvalidArgument,
-               "\"b\" is one too many");
-  CHECK_STATUS(Refused({"serve", "now"}), absl::StatusCode::kInvalidArgument, "\"now\"");
-  CHECK_STATUS(Refused({"serve", "--port", "70000"}), absl::StatusCode::kInvalidArgument, "70000");
+TEST_CASE("a wrong or missing value and a missing program say what to do") {
+  Bad<RunFlags>({"--max-restarts", "0.5", "x"}, "--max-restarts 0.5: write a whole number");
+  Bad<RunFlags>({"--nnodes"}, "--nnodes needs a value: write --nnodes N|MIN:MAX");
+  Bad<RunFlags>({"x"}, "PET_MAX_RESTARTS=many", {{"PET_MAX_RESTARTS", "many"}});
+  Bad<RunFlags>({"--standalone"}, "no program to run");
+  Bad<StatusFlags>({"a", "--json", "b"}, "\"b\" is one too many");
+  Bad<ServeFlags>({"now"}, "takes flags only, not \"now\"");
 }
 
-TEST_CASE("help, version and exit codes are texts to print") {
-  const auto text = [](const Words& words) {
-    const auto line = ParseCommandLine(words, Environment({}));
-    REQUIRE_OK(line);
-    REQUIRE(std::holds_alternative<TextToPrint>(*line));
-    return std::get<TextToPrint>(*line).text;
-  };
-  CHECK_THAT(text({"--help"}), Catch::Contains("convene run"));
-  CHECK_THAT(text({"--version"}), Catch::StartsWith("convene "));
-  CHECK_THAT(text({"--help-exit-codes"}), Catch::Contains("bad usage"));
-  CHECK_THAT(text({"run", "--help"}), Catch::Contains("--rdzv-endpoint HOST[:PORT]"));
-  CHECK_THAT(text({"run", "--print-completion", "bash"}), Catch::Contains("complete"));
-  CHECK_THAT(text({"serve", "--help"}), Catch::Contains("--port"));
-}
-
-TEST_CASE("serve and status read their flags") {
-  const auto serve = ParseCommandLine(
-      {"serve", "--port", "0", "--host", "::", "--state-dir", "/var/lib/convene"}, Environment({}));
-  REQUIRE_OK(serve);
-  CHECK(std::get<ServeFlags>(*serve).state_dir == "/var/lib/convene");
-  CHECK(std::get<ServeFlags>(*serve).port == 0);
-  CHECK(std::get<ServeFlags>(*serve).host == "::");
-  const auto status =
-      ParseCommandLine({"status", "--endpoint", "h:1", "--rdzv_id", "j"}, Environment({}));
-  REQUIRE_OK(status);
-  CHECK(std::get<StatusFlags>(*status).endpoint == "h:1");
-  CHECK(std::get<StatusFlags>(*status).job_id == "j");
+TEST_CASE("serve reads its flags") {
+  const auto serve =
+      Good<ServeFlags>({"--port", "0", "--host", "::", "--state_dir", "/var/lib/convene"});
+  CHECK(serve.state_dir == "/var/lib/convene");
+  CHECK(serve.port == 0);
+  CHECK(serve.host == "::");
 }
 
 TEST_CASE("status takes its run before and behind the flags, and its endpoint from outside") {
-  const auto status = [](const std::vector<std::string>& words, auto environment) {
-    auto line = ParseCommandLine(words, Environment(std::move(environment)));
-    REQUIRE_OK(line);
-    return std::get<StatusFlags>(*line);
+  const auto status = [](const Words& words, const Variables& environment = {}) {
+    return Good<StatusFlags>(words, environment);
   };
-  using Variables = std::map<std::string, std::string>;
-  const StatusFlags first = status({"status", "llama", "--watch", "--json"}, Variables{});
+  const StatusFlags first = status({"llama", "--watch", "--json"});
   CHECK(first.job_id == "llama");
   CHECK(first.watch);
   CHECK(first.json);
   CHECK(first.endpoint == "localhost");
-  const StatusFlags last = status({"status", "--watch", "llama"}, Variables{});
+  const StatusFlags last = status({"--watch", "llama"});
   CHECK(last.job_id == "llama");
   CHECK_FALSE(last.json);
-  CHECK(status({"status"}, Variables{{"PET_RDZV_ENDPOINT", "p:1"}}).endpoint == "p:1");
-  CHECK(status({"status"}, Variables{{"PET_RDZV_ENDPOINT", "p:1"}, {"CONVENE_ENDPOINT", "c"}})
-            .endpoint == "c");
-  CHECK(status({"status", "--endpoint", "h"}, Variables{{"CONVENE_ENDPOINT", "c"}}).endpoint ==
-        "h");
+  CHECK(status({}, Variables{{"PET_RDZV_ENDPOINT", "p:1"}}).endpoint == "p:1");
+  CHECK(status({}, Variables{{"PET_RDZV_ENDPOINT", "p:1"}, {"CONVENE_ENDPOINT", "c"}}).endpoint ==
+        "c");
+  CHECK(status({"--endpoint", "h"}, Variables{{"CONVENE_ENDPOINT", "c"}}).endpoint == "h");
 }
 
 TEST_CASE("logs reads what to show, of whom, and how") {
-  const auto logs = [](const std::vector<std::string>& words) {
-    auto line = ParseCommandLine(words, Environment({}));
-    REQUIRE_OK(line);
-    return std::get<LogsFlags>(*line);
-  };
-  const LogsFlags plain = logs({"logs", "llama"});
+  const auto logs = [](const Words& words) { return Good<LogsFlags>(words); };
+  const LogsFlags plain = logs({"llama"});
   CHECK(plain.endpoint == "localhost");
   CHECK(plain.request.job_id == "llama");
   CHECK(plain.request.tail == 100);
   CHECK(!plain.request.follow);
   CHECK(plain.prefix_template == "[${rank}] ");
-  const LogsFlags all = logs({"logs", "-f", "--tail", "all", "llama", "--rank", "0,4-6", "--node",
-                              "n1,n2", "--stderr", "--timestamps", "--endpoint", "h"});
+  const LogsFlags all = logs({"-f", "--tail", "all", "llama", "--rank", "0,4-6", "--node", "n1,n2",
+                              "--stderr", "--timestamps", "--endpoint", "h"});
   CHECK(all.endpoint == "h");
   CHECK(all.request.follow);
   CHECK(all.request.tail == -1);
@@ -296,23 +278,18 @@ TEST_CASE("logs reads what to show, of whom, and how") {
   CHECK(all.request.filter.without_stdout);
   CHECK(!all.request.filter.without_stderr);
   CHECK(all.prefix_template == "${time} [${rank}] ");
-  const LogsFlags both = logs({"logs", "llama", "--stdout", "--stderr"});
+  const LogsFlags both = logs({"llama", "--stdout", "--stderr"});
   CHECK(!both.request.filter.without_stdout);
   CHECK(!both.request.filter.without_stderr);
 }
 
 TEST_CASE("logs says what is wrong with its flags") {
-  using absl::StatusCode;
-  CHECK_STATUS(Refused({"logs"}), StatusCode::kInvalidArgument, "which run?");
-  CHECK_STATUS(Refused({"logs", "a", "b"}), StatusCode::kInvalidArgument, "one too many");
-  CHECK_STATUS(Refused({"logs", "a", "--tail", "some"}), StatusCode::kInvalidArgument,
-               "write a number of lines, or all");
-  CHECK_STATUS(Refused({"logs", "a", "--rank", "3-1"}), StatusCode::kInvalidArgument,
-               "write ranks as in 0,3 or 0-7");
-  CHECK_STATUS(Refused({"logs", "a", "--local-rank", "x"}), StatusCode::kInvalidArgument,
-               "--local-rank");
-  CHECK_STATUS(Refused({"logs", "a", "--rank", "0-5000"}), StatusCode::kInvalidArgument,
-               "more than 1024");
+  Bad<LogsFlags>({}, "which run?");
+  Bad<LogsFlags>({"a", "b"}, "one too many");
+  Bad<LogsFlags>({"a", "--tail", "some"}, "--tail some: write a number of lines, or all");
+  Bad<LogsFlags>({"a", "--rank", "3-1"}, "--rank 3-1: write ranks as in 0,3 or 0-7");
+  Bad<LogsFlags>({"a", "--local-rank", "x"}, "--local-rank x");
+  Bad<LogsFlags>({"a", "--rank", "0-5000"}, "more than 1024");
 }
 
 }  // namespace

@@ -92,45 +92,6 @@ absl::Status ApplyRendezvousConf(const RendezvousConf& conf, JobSpec* spec) {
   return absl::OkStatus();
 }
 
-absl::Status CheckSimpleFlags(const RunFlags& flags) {
-  static const std::vector<std::string>* const backends =
-      new std::vector<std::string>{"convene", "c10d", "static", "etcd", "etcd-v2"};
-  const std::string backend = flags.rdzv_backend.value_or("convene");
-  if (std::find(backends->begin(), backends->end(), backend) == backends->end()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--rdzv-backend ", backend,
-                     ": write convene, c10d, static, etcd or etcd-v2 (all mean Convene's own "
-                     "rendezvous)"));
-  }
-  if (flags.max_restarts < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--max-restarts ", flags.max_restarts, ": write 0 or more"));
-  }
-  if (flags.max_stuck_restarts < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--max-stuck-restarts ", flags.max_stuck_restarts, ": write 1 or more, or 0 for never"));
-  }
-  if (flags.spares < 0 || flags.spares > rendezvous::kMostNodesPerJob) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--spares ", flags.spares, ": write 0 to ", rendezvous::kMostNodesPerJob));
-  }
-  if (flags.node_rank.value_or(0) < 0 ||
-      flags.node_rank.value_or(0) >= rendezvous::kMostNodesPerJob) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--node-rank ", *flags.node_rank, ": write a number from 0"));
-  }
-  const int master_port = flags.master_port.value_or(0);
-  if (master_port < 0 || master_port > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--master-port ", master_port, ": write a port in 1..65535, or 0 for any"));
-  }
-  if (flags.module && flags.no_python && !flags.run_path) {
-    return absl::InvalidArgumentError(
-        "--module runs under Python and --no-python does not: leave one out");
-  }
-  return absl::OkStatus();
-}
-
 // What torchrun would not look at is not looked at: command lines often carry it along.
 RunFlags AsTorchrunReads(RunFlags flags, std::vector<std::string>* reasons) {
   std::vector<std::string> ignored;
@@ -365,7 +326,10 @@ absl::StatusOr<JobSpec> MakeJobSpec(const RunFlags& given_flags,
   for (const std::string& flag : given_flags.from_environment) {
     spec.reasons.push_back(flag + ", by its PET_ variable");
   }
-  CONVENE_RETURN_IF_ERROR(CheckSimpleFlags(given_flags));
+  if (given_flags.module && given_flags.no_python && !given_flags.run_path) {
+    return absl::InvalidArgumentError(
+        "--module runs under Python and --no-python does not: leave one out");
+  }
   const RunFlags flags =
       given_flags.as_torchrun ? AsTorchrunReads(given_flags, &spec.reasons) : given_flags;
   agent::AgentOptions& options = spec.options;

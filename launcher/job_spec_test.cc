@@ -374,23 +374,8 @@ TEST_CASE("a rank in the settings counts where no flag says it") {
   CHECK(Good(flags).options.hello.node_rank == 0);
 }
 
-TEST_CASE("simple flags out of range are named with their value") {
+TEST_CASE("flags that exclude each other, and places that are none, are refused") {
   RunFlags flags;
-  flags.rdzv_backend = "zookeeper";
-  CheckRefused(flags, "--rdzv-backend zookeeper");
-  flags = {};
-  flags.max_restarts = -1;
-  CheckRefused(flags, "--max-restarts -1");
-  flags = {};
-  flags.master_port = 70000;
-  CheckRefused(flags, "--master-port 70000");
-  flags = {};
-  flags.spares = -1;
-  CheckRefused(flags, "--spares -1");
-  flags = {};
-  flags.max_stuck_restarts = -1;
-  CheckRefused(flags, "--max-stuck-restarts -1");
-  flags = {};
   flags.module = flags.no_python = true;
   CheckRefused(flags, "leave one out");
   flags.run_path = true;  // wins over --no-python

@@ -18,7 +18,6 @@ constexpr char kTorchrunPrefix[] = "[${role_name}${local_rank}]:";
 // Below this a file would hold a few lines only; a slip, such as 100 for 100M.
 constexpr double kLogBytesMin = 4096;
 constexpr double kLogBytesMax = 1e15;
-constexpr int kLogFilesMax = 1000;
 
 bool ParseStreamsNumber(absl::string_view text, agent::Streams* streams) {
   int number = 0;
@@ -120,10 +119,6 @@ absl::StatusOr<agent::LogOptions> MakeLogOptions(const RunFlags& flags,
   if (!prefix.empty()) log.prefix_template = prefix;
   if (!flags.log_max_bytes.empty()) {
     CONVENE_ASSIGN_OR_RETURN(log.max_file_bytes, ParseSize("--log-max-bytes", flags.log_max_bytes));
-  }
-  if (flags.log_max_files < 0 || flags.log_max_files > kLogFilesMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--log-max-files ", flags.log_max_files, ": write 0 to ", kLogFilesMax));
   }
   log.max_old_files = flags.log_max_files;
   return log;

@@ -3,8 +3,8 @@
 
 #include "absl/status/statusor.h"
 #include "agent/options.h"
-#include "launcher/environment.h"
 #include "launcher/flags.h"
+#include "tools/base/environment.h"
 
 namespace convene::launcher {
 

@@ -1,5 +1,3 @@
-#include "launcher/logs_flags.h"
-
 #include <set>
 #include <utility>
 
@@ -7,18 +5,22 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "agent/options.h"
+#include "launcher/flags.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::launcher {
 namespace {
 
-absl::Status TooMany(const std::string& flag) {
+constexpr int kDefaultTail = 100;
+
+absl::Status TooMany() {
   return absl::InvalidArgumentError(absl::StrCat(
-      flag, " names more than ", rendezvous::kMostFilterEntries, " of them; leave it out for all"));
+      "these are more than ", rendezvous::kMostFilterEntries, "; leave the flag out for all"));
 }
 
 // "0,3" or "0-7".
-absl::Status ReadRanks(const std::string& flag, const std::string& text, std::set<int>* ranks) {
+absl::Status ReadRanks(const std::string& text, std::set<int>* ranks) {
+  ranks->clear();
   for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipEmpty())) {
     const std::pair<absl::string_view, absl::string_view> ends =
         absl::StrSplit(part, absl::MaxSplits('-', 1));
@@ -27,62 +29,79 @@ absl::Status ReadRanks(const std::string& flag, const std::string& text, std::se
     if (!absl::SimpleAtoi(ends.first, &first) ||
         !absl::SimpleAtoi(ends.second.empty() ? ends.first : ends.second, &last) || first < 0 ||
         last < first) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(flag, " \"", text, "\": write ranks as in 0,3 or 0-7"));
+      return absl::InvalidArgumentError("write ranks as in 0,3 or 0-7");
     }
-    if (last - first >= rendezvous::kMostFilterEntries) return TooMany(flag);
+    if (last - first >= rendezvous::kMostFilterEntries) return TooMany();
     for (int rank = first; rank <= last; ++rank) ranks->insert(rank);
   }
-  return ranks->size() > rendezvous::kMostFilterEntries ? TooMany(flag) : absl::OkStatus();
+  return ranks->size() > rendezvous::kMostFilterEntries ? TooMany() : absl::OkStatus();
 }
 
-}  // namespace
-
-void LogsFlagReader::AddTo(FlagReader* reader) {
-  reader->Switch("follow", &flags_.request.follow,
-                 "go on until the run is over, across restarts and with nodes that join",
-                 {.letter = 'f'});
-  reader->Option("tail", &tail_,
-                 "begin with so many of the lines that each node keeps (the last MiB); all: with "
-                 "all of them (default 100)",
-                 {.value = "N"});
-  reader->Option("rank", &ranks_, "only these global ranks: 0,3 or 0-7", {.value = "RANKS"});
-  reader->Option("local-rank", &local_ranks_, "only these local ranks", {.value = "RANKS"});
-  reader->Option("node", &nodes_, "only these nodes: names as `convene status` shows them",
-                 {.value = "NODES"});
-  reader->Switch("stdout", &stdout_only_, "only what is written to stdout");
-  reader->Switch("stderr", &stderr_only_, "only what is written to stderr");
-  reader->Switch("timestamps", &timestamps_, "the time before each line, by the clock of its node");
-  reader->Option("log-line-prefix-template", &prefix_template_,
-                 "what stands before each line, as of `convene run`: ${role_name} ${local_rank} "
-                 "${rank} ${hostname} ${time} (default \"[${rank}] \")",
-                 {.value = "TEMPLATE"});
-  reader->Switch("json", &flags_.json, "each line as a JSON object");
+absl::Status ReadHosts(const std::string& text, std::vector<std::string>* hosts) {
+  *hosts = absl::StrSplit(text, ',', absl::SkipEmpty());
+  return hosts->size() > rendezvous::kMostFilterEntries ? TooMany() : absl::OkStatus();
 }
 
-absl::StatusOr<LogsFlags> LogsFlagReader::Finish() {
-  rendezvous::LogRequest& request = flags_.request;
+absl::Status ReadTail(const std::string& text, int* tail) {
+  if (text == "all") {
+    *tail = -1;
+  } else if (!absl::SimpleAtoi(text, tail) || *tail < 0) {
+    return absl::InvalidArgumentError("write a number of lines, or all");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Finish(LogsFlags* flags) {
+  rendezvous::LogRequest& request = flags->request;
   if (request.job_id.empty()) {
     return absl::InvalidArgumentError(
         "which run? `convene logs RUN`; `convene status` shows those there are");
   }
-  if (tail_ == "all") {
-    request.tail = -1;
-  } else if (!absl::SimpleAtoi(tail_, &request.tail) || request.tail < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--tail \"", tail_, "\": write a number of lines, or all"));
+  request.filter.without_stdout = flags->stderr_only && !flags->stdout_only;
+  request.filter.without_stderr = flags->stdout_only && !flags->stderr_only;
+  if (flags->prefix_template.empty()) {
+    flags->prefix_template =
+        absl::StrCat(flags->timestamps ? "${time} " : "", agent::LogOptions().prefix_template);
   }
-  CONVENE_RETURN_IF_ERROR(ReadRanks("--rank", ranks_, &request.filter.ranks));
-  CONVENE_RETURN_IF_ERROR(ReadRanks("--local-rank", local_ranks_, &request.filter.local_ranks));
-  request.hosts = absl::StrSplit(nodes_, ',', absl::SkipEmpty());
-  if (request.hosts.size() > rendezvous::kMostFilterEntries) return TooMany("--node");
-  request.filter.without_stdout = stderr_only_ && !stdout_only_;
-  request.filter.without_stderr = stdout_only_ && !stderr_only_;
-  const std::string plain = agent::LogOptions().prefix_template;
-  flags_.prefix_template = !prefix_template_.empty() ? prefix_template_
-                           : timestamps_             ? "${time} " + plain
-                                                     : plain;
-  return std::move(flags_);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddFlags(FlagReader* reader, LogsFlags* flags) {
+  rendezvous::LogRequest& request = flags->request;
+  request.tail = kDefaultTail;
+  reader->Word("RUN", &request.job_id);
+  AddPlaceFlags(reader, &flags->endpoint, &request.job_id);
+  reader->Switch("follow", &request.follow,
+                 "go on until the run is over, across restarts and with nodes that join",
+                 {.letter = 'f'});
+  reader->Custom(
+      "tail", [&request](const std::string& text) { return ReadTail(text, &request.tail); },
+      absl::StrCat("begin with so many of the lines that each node keeps (the last MiB); all: with "
+                   "all of them (default ",
+                   kDefaultTail, ")"),
+      {.value = "N"});
+  const auto read_ranks = [](std::set<int>* ranks) {
+    return [ranks](const std::string& text) { return ReadRanks(text, ranks); };
+  };
+  reader->Custom("rank", read_ranks(&request.filter.ranks), "only these global ranks: 0,3 or 0-7",
+                 {.value = "RANKS"});
+  reader->Custom("local-rank", read_ranks(&request.filter.local_ranks), "only these local ranks",
+                 {.value = "RANKS"});
+  reader->Custom("node",
+                 [&request](const std::string& text) { return ReadHosts(text, &request.hosts); },
+                 "only these nodes: names as `convene status` shows them", {.value = "NODES"});
+  reader->Switch("stdout", &flags->stdout_only, "only what is written to stdout");
+  reader->Switch("stderr", &flags->stderr_only, "only what is written to stderr");
+  reader->Switch("timestamps", &flags->timestamps,
+                 "the time before each line, by the clock of its node");
+  reader->Option("log-line-prefix-template", &flags->prefix_template,
+                 "what stands before each line, as of `convene run`: ${role_name} ${local_rank} "
+                 "${rank} ${hostname} ${time} (default \"[${rank}] \")",
+                 {.value = "TEMPLATE"});
+  reader->Switch("json", &flags->json, "each line as a JSON object");
+  reader->Check([flags] { return Finish(flags); });
 }
 
 }  // namespace convene::launcher

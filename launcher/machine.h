@@ -1,8 +1,8 @@
 // What this machine has, as far as the command line may refer to it.
 #pragma once
 
-#include "launcher/environment.h"
 #include "launcher/job_spec.h"
+#include "tools/base/environment.h"
 
 namespace convene::launcher {
 

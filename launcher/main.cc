@@ -1,83 +1,47 @@
-// convene: the command line of the launcher; called under the name `torchrun` it behaves as that.
-#include <signal.h>
-
+// convene: the launcher's binary. The name by which it is called says what it is: convene, torchrun
+// or convened.
 #include <algorithm>
 #include <cstdio>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "launcher/commands.h"
-#include "launcher/environment.h"
-#include "launcher/flags.h"
+#include "tools/base/environment.h"
 #include "tools/base/exit_code.h"
 #include "tools/base/logging.h"
-#include "tools/base/signals.h"
+#include "tools/base/status_macros.h"
 
+namespace convene::launcher {
 namespace {
 
-using convene::launcher::CommandLine;
-using convene::launcher::LogsFlags;
-using convene::launcher::ParseCommandLine;
-using convene::launcher::ParseTorchrunCommandLine;
-using convene::launcher::ProcessEnvironment;
-using convene::launcher::RunFlags;
-using convene::launcher::ServeFlags;
-using convene::launcher::StatusFlags;
-using convene::launcher::TextToPrint;
-
-absl::StatusOr<int> Perform(const CommandLine& line) {
-  if (const auto* text = std::get_if<TextToPrint>(&line)) {
-    std::fputs(text->text.c_str(), stdout);
-    return 0;
+absl::StatusOr<int> Perform(const Program& program, const std::vector<std::string>& arguments) {
+  CONVENE_ASSIGN_OR_RETURN(const Call call, ReadCall(program, arguments, ProcessEnvironment()));
+  if (call.action == nullptr) {
+    std::fputs(call.text.c_str(), stdout);
+    return static_cast<int>(ExitCode::kOk);
   }
-  convene::InitLogging("convene", convene::LogReader::kIsNotAwaited);
-  if (const auto* run = std::get_if<RunFlags>(&line)) return RunCommand(*run);
-  if (const auto* logs = std::get_if<LogsFlags>(&line)) return LogsCommand(*logs);
-  convene::BlockSignals({SIGTERM, SIGINT, SIGHUP, SIGQUIT});
-  if (const auto* serve = std::get_if<ServeFlags>(&line)) return ServeCommand(*serve);
-  return StatusCommand(std::get<StatusFlags>(line));
+  InitLogging(program.name.c_str(), LogReader::kIsNotAwaited);
+  return call.action();
 }
 
-int Report(const char* program, const absl::Status& status) {
-  std::fprintf(stderr, "%s: %s\n", program, std::string(status.message()).c_str());
-  return static_cast<int>(convene::ExitCodeForStatus(status));
-}
-
-int RunAsConvene(const std::vector<std::string>& arguments) {
-  const absl::StatusOr<CommandLine> line = ParseCommandLine(arguments, ProcessEnvironment());
-  if (!line.ok()) return Report("convene", line.status());
-  const absl::StatusOr<int> exit_code = Perform(*line);
-  return exit_code.ok() ? *exit_code : Report("convene", exit_code.status());
-}
-
-// torchrun's exit codes: 2 for a command line that cannot be read, 1 for every other failure
-// (a signal too), unless the workers' own code was asked for.
-int RunAsTorchrun(const std::vector<std::string>& arguments) {
-  const absl::StatusOr<CommandLine> line =
-      ParseTorchrunCommandLine(arguments, ProcessEnvironment());
-  if (!line.ok()) {
-    Report("torchrun", line.status());
-    return 2;
-  }
-  const absl::StatusOr<int> exit_code = Perform(*line);
-  if (!exit_code.ok()) {
-    Report("torchrun", exit_code.status());
-    return absl::IsInvalidArgument(exit_code.status()) ? 2 : 1;
-  }
-  const auto* run = std::get_if<RunFlags>(&*line);
-  const bool as_it_is = *exit_code == 0 || (run != nullptr && run->propagate_exit_code);
-  return as_it_is ? *exit_code : 1;
+int Main(const Program& program, const std::vector<std::string>& arguments) {
+  const absl::StatusOr<int> exit_code = Perform(program, arguments);
+  if (exit_code.ok()) return *exit_code;
+  std::fprintf(stderr, "%s: %s\n", program.name.c_str(),
+               std::string(exit_code.status().message()).c_str());
+  // torchrun's: 2 for a command line that cannot be read, 1 for every other failure.
+  if (program.name == kTorchrun) return absl::IsInvalidArgument(exit_code.status()) ? 2 : 1;
+  return static_cast<int>(ExitCodeForStatus(exit_code.status()));
 }
 
 }  // namespace
+}  // namespace convene::launcher
 
 int main(int argc, char** argv) {
   const std::string called = argc > 0 ? argv[0] : "";
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
-  const bool is_torchrun = called.substr(called.rfind('/') + 1) == "torchrun";
-  return convene::ExitCodeOfMain(is_torchrun ? "torchrun" : "convene", [&] {
-    return is_torchrun ? RunAsTorchrun(arguments) : RunAsConvene(arguments);
-  });
+  const auto program = convene::launcher::ProgramCalled(called.substr(called.rfind('/') + 1));
+  return convene::ExitCodeOfMain(program.name.c_str(),
+                                 [&] { return convene::launcher::Main(program, arguments); });
 }

@@ -1,12 +1,16 @@
-#include "launcher/run_flags.h"
+#include "absl/strings/str_cat.h"
+#include "launcher/flags.h"
+#include "rendezvous/quorum/messages.h"
 
 namespace convene::launcher {
+
+namespace {
 
 void AddOwnFlags(FlagReader* reader, RunFlags* flags) {
   reader->Group("Beyond torchrun", true);
   reader->Option("spares", &flags->spares,
                  "nodes beyond MAX that may wait to replace a lost one (default 0)",
-                 {.value = "N"});
+                 {.value = "N", .least = 0, .most = rendezvous::kMostNodesPerJob});
   reader->Option("topology", &flags->topology,
                  "where this node stands, such as block2/switch7: nodes of one label get "
                  "neighbouring ranks (default CONVENE_TOPOLOGY, else Slurm's)",
@@ -20,7 +24,7 @@ void AddOwnFlags(FlagReader* reader, RunFlags* flags) {
                  {.value = "SECONDS"});
   reader->Option("max-stuck-restarts", &flags->max_stuck_restarts,
                  "give up after this many failures in a row without a new step (default 0: never)",
-                 {.value = "N"});
+                 {.value = "N", .least = 0});
   reader->Option("stop-grace", &flags->stop_grace,
                  "from the first word to SIGKILL for workers, by the reason of the stop (default "
                  "--shutdown-timeout)",
@@ -30,9 +34,11 @@ void AddOwnFlags(FlagReader* reader, RunFlags* flags) {
                  "before they get SIGTERM, and SIGKILL a second later (default 30)",
                  {.value = "SECONDS"});
   reader->Option("debug-rank", &flags->debug_rank,
-                 "the local rank of the worker that gets this command's terminal, for breakpoint() "
-                 "and input(); no worker is taken for hanging then (default: the only worker)",
-                 {.value = "N"});
+                 "the worker of this local rank gets this command's terminal, for breakpoint() and "
+                 "input(), and no worker of this node counts as hanging. Without this flag the "
+                 "terminal goes to the worker of a node that has one only, and --hang-timeout "
+                 "holds",
+                 {.value = "N", .least = 0});
   reader->Option(
       "hang-timeout", &flags->hang_timeout,
       "how long a worker that tells its steps may stand still; a limit that is not given is "
@@ -49,7 +55,24 @@ void AddOwnFlags(FlagReader* reader, RunFlags* flags) {
   reader->Option("log-max-bytes", &flags->log_max_bytes,
                  "rotate a log file at this size, such as 100M (default never)", {.value = "SIZE"});
   reader->Option("log-max-files", &flags->log_max_files,
-                 "rotated files kept of each log file (default 5)", {.value = "N"});
+                 "rotated files kept of each log file (default 5)",
+                 {.value = "N", .least = 0, .most = 1000});
+}
+
+}  // namespace
+
+void AddFlags(FlagReader* reader, RunFlags* flags) {
+  flags->as_torchrun = reader->like_argparse();
+  AddTorchrunFlags(reader, flags);
+  AddOwnFlags(reader, flags);
+  reader->Rest("PROGRAM [ARGUMENT...]", &flags->command);
+  reader->Check([reader, flags]() -> absl::Status {
+    flags->from_environment = reader->from_environment();
+    if (!flags->command.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("no program to run; write it after the flags: `",
+                                                   reader->program(),
+                                                   " --nproc-per-node 2 train.py`"));
+  });
 }
 
 }  // namespace convene::launcher

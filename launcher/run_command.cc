@@ -9,13 +9,13 @@
 #include "agent/agent.h"
 #include "launcher/command.h"
 #include "launcher/commands.h"
-#include "launcher/environment.h"
 #include "launcher/job_spec.h"
 #include "launcher/local_address.h"
 #include "launcher/machine.h"
 #include "rendezvous/net/port_mark.h"
 #include "rendezvous/quorum/messages.h"
 #include "spdlog/spdlog.h"
+#include "tools/base/environment.h"
 #include "tools/base/exit_code.h"
 #include "tools/base/host_port.h"
 #include "tools/base/logging.h"
@@ -86,9 +86,7 @@ absl::Status Locate(absl::Duration patience, JobSpec* spec) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<int> RunCommand(const RunFlags& flags) {
+absl::StatusOr<int> RunJob(const RunFlags& flags) {
   const EnvironmentLookup environment = ProcessEnvironment();
   CONVENE_ASSIGN_OR_RETURN(JobSpec spec,
                            MakeJobSpec(flags, environment, InspectMachine(environment),
@@ -123,6 +121,14 @@ absl::StatusOr<int> RunCommand(const RunFlags& flags) {
   if (!result.explanation.empty()) spdlog::error("{}", result.explanation);
   FlushLog();
   return result.exit_code;
+}
+
+}  // namespace
+
+absl::StatusOr<int> RunCommand(const RunFlags& flags) {
+  CONVENE_ASSIGN_OR_RETURN(const int exit_code, RunJob(flags));
+  // torchrun's: 1 for every failure, a signal too, unless the workers' own code was asked for.
+  return flags.as_torchrun && !flags.propagate_exit_code ? std::min(exit_code, 1) : exit_code;
 }
 
 }  // namespace convene::launcher

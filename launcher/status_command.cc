@@ -45,9 +45,14 @@ size_t NodesThatFit() {
   return std::max<size_t>(size.ws_row, kOtherLines + 5) - kOtherLines;
 }
 
-// The signal that ends the process, when one comes within the pause.
+const std::vector<int>& EndingSignals() {
+  static const auto* const signals = new std::vector<int>{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  return *signals;
+}
+
+// The signal that ends the process, when one comes within the pause. REQUIRES: they are blocked.
 std::optional<int> SignalWithinPause() {
-  const sigset_t ending = SignalSet({SIGTERM, SIGINT, SIGHUP, SIGQUIT});
+  const sigset_t ending = SignalSet(EndingSignals());
   const timespec pause = {kWatchSeconds, 0};
   for (;;) {
     const int signal = sigtimedwait(&ending, nullptr, &pause);
@@ -62,7 +67,9 @@ class Watch {
   Watch(std::string endpoint, const StatusFlags& flags)
       : endpoint_(std::move(endpoint)), flags_(flags), is_terminal_(isatty(STDOUT_FILENO) == 1) {}
 
+  // REQUIRES: no other thread runs.
   absl::StatusOr<int> Run() {
+    BlockSignals(EndingSignals());
     for (bool is_first = true;; is_first = false) {
       const absl::StatusOr<std::vector<JobView>> jobs = Ask();
       // A job that is watched may be yet to come; an endpoint that never answered is wrong.

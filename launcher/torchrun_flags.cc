@@ -1,4 +1,6 @@
-#include "launcher/run_flags.h"
+#include "absl/strings/str_cat.h"
+#include "launcher/flags.h"
+#include "rendezvous/quorum/messages.h"
 
 namespace convene::launcher {
 namespace {
@@ -10,28 +12,28 @@ void AddNodeFlags(FlagReader* reader, RunFlags* flags) {
   reader->Switch("standalone", &flags->standalone,
                  "one node by itself: no rendezvous to meet at, no address to name");
   reader->Option("rdzv-endpoint", &flags->rdzv_endpoint,
-                 "where the nodes meet; the node that owns HOST serves it when nobody else does "
-                 "(default port 29400)",
+                 absl::StrCat("where the nodes meet; the node that owns HOST serves it when nobody "
+                              "else does (default port ",
+                              kDefaultRendezvousPort, ")"),
                  {.value = "HOST[:PORT]"});
   reader->Option("rdzv-id", &flags->rdzv_id, "the job's name, the same on every node",
                  {.value = "ID"});
   reader->Option("rdzv-backend", &flags->rdzv_backend,
-                 "convene, c10d, static, etcd or etcd-v2: all are Convene's own rendezvous; static "
-                 "is the place of --master-addr",
-                 {.value = "NAME"});
+                 "all are Convene's own rendezvous; static is the place of --master-addr",
+                 {.choices = {"convene", "c10d", "static", "etcd", "etcd-v2"}});
   reader->Option("rdzv-conf", &flags->rdzv_conf,
                  "join_timeout, last_call_timeout, keep_alive_interval, read_timeout, timeout "
                  "(seconds), keep_alive_max_attempt, is_host, rank; others have no effect",
                  {.value = "K=V,..."});
   reader->Option("node-rank", &flags->node_rank, "this node's place in the order of nodes",
-                 {.value = "R"});
+                 {.value = "R", .least = 0, .most = rendezvous::kMostNodesPerJob - 1});
   reader->Option("master-addr", &flags->master_addr,
                  "host of the first node, where static jobs meet (default 127.0.0.1)",
                  {.value = "HOST"});
   reader->Option("master-port", &flags->master_port,
                  "port where static jobs meet and have their workers' store (default 29500); on "
                  "one node, or with --rdzv-endpoint: port of the store (default any free one)",
-                 {.value = "PORT"});
+                 {.value = "PORT", .least = 0, .most = 65535});
   reader->Option("local-addr", &flags->local_addr,
                  "name or address by which other nodes reach this one", {.value = "ADDRESS"});
 }
@@ -60,7 +62,7 @@ void AddWorkerFlags(FlagReader* reader, RunFlags* flags) {
 void AddFailureFlags(FlagReader* reader, RunFlags* flags) {
   reader->Group("Failures and the end");
   reader->Option("max-restarts", &flags->max_restarts, "failures the job may survive (default 0)",
-                 {.value = "N"});
+                 {.value = "N", .least = 0});
   reader->Option("monitor-interval", &flags->monitor_interval_seconds,
                  "no effect: exits are events here, nothing polls", {.value = "SECONDS"});
   reader->Option("shutdown-timeout", &flags->shutdown_timeout,
@@ -98,9 +100,6 @@ void AddLogFlags(FlagReader* reader, RunFlags* flags) {
   reader->Option("logs-specs", &flags->logs_specs,
                  "default; a plug-in of torchrun's is Python and refused",
                  {.value = "NAME", .from_environment = false});
-  reader->Option("print-completion", &flags->print_completion,
-                 "print a completion script for this shell and end",
-                 {.choices = {"bash", "zsh", "tcsh"}, .from_environment = false});
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "launcher/flag_reader.h"
 #include "launcher/signal_names.h"
+#include "tools/base/flag_reader.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::launcher {
@@ -104,7 +104,7 @@ absl::Status ApplyDebugRank(const RunFlags& flags, agent::AgentOptions* options)
   options->debug_rank = flags.debug_rank;
   if (!flags.debug_rank.has_value()) return absl::OkStatus();
   const int workers = options->hello.local_world_size;
-  if (*flags.debug_rank < 0 || *flags.debug_rank >= workers) {
+  if (*flags.debug_rank >= workers) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--debug-rank ", *flags.debug_rank, ": this node runs ", workers,
         workers == 1 ? " worker" : " workers", "; write a local rank from 0 to ", workers - 1));

@@ -7,8 +7,8 @@
 
 #include "absl/status/status.h"
 #include "agent/options.h"
-#include "launcher/environment.h"
 #include "launcher/flags.h"
+#include "tools/base/environment.h"
 
 namespace convene::launcher {
 

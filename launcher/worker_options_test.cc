@@ -143,10 +143,8 @@ TEST_CASE("the worker to debug is one of this node's, and nobody hangs while it 
   CHECK(options.debug_rank == 0);
   CHECK(options.hang_limits.step == absl::ZeroDuration());
   CHECK_FALSE(options.hang_limits.automatic);
-  for (const int bad : {-1, 1}) {
-    flags.debug_rank = bad;
-    Refused(flags, "this node runs 1 worker; write a local rank from 0 to 0");
-  }
+  flags.debug_rank = 1;
+  Refused(flags, "this node runs 1 worker; write a local rank from 0 to 0");
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ class Bench:
         self.announcements = kill_bench.Announcements(self.job.directory)
         daemon_host = self.network.host('d')
         self.hosts = [self.network.host(f'n{number}') for number in range(NODES)]
-        self.job.start([*daemon_host.prefix, f'{programs}/rendezvous/convened', '--port', '29400'])
+        self.job.start([*daemon_host.prefix, f'{programs}/launcher/convened', '--port', '29400'])
         for number, host in enumerate(self.hosts):
             self.job.start([
                 *host.prefix, f'{programs}/launcher/convene', 'run', '--nnodes', str(NODES), '--rdzv-endpoint',

@@ -56,7 +56,7 @@ class Bench:
         self.job = recovery_bench.Job()
         self.programs = programs
         self.announcements = Announcements(self.job.directory)
-        self.job.start([f'{programs}/rendezvous/convened', '--host', '127.0.0.1', '--port', '0'])
+        self.job.start([f'{programs}/launcher/convened', '--host', '127.0.0.1', '--port', '0'])
         log = os.path.join(self.job.directory, 'log0')
 
         def endpoint():

@@ -122,7 +122,7 @@ def measure_stop(programs):
     """Four agents of two workers each that would sleep for ever."""
     job = Job()
     try:
-        daemon = job.start([f'{programs}/rendezvous/convened', '--host', '127.0.0.1', '--port', '0'])
+        daemon = job.start([f'{programs}/launcher/convened', '--host', '127.0.0.1', '--port', '0'])
         log = os.path.join(job.directory, 'log0')
 
         def endpoint():

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import unittest
 
-from tests.support.convene_testing import CONVENE, ConveneTestCase, find_program, free_port, wait_until
+from tests.support.convene_testing import CONVENE, CONVENED, ConveneTestCase, find_program, free_port, wait_until
 
 TORCHRUN = "launcher/torchrun"
 
@@ -166,8 +166,7 @@ class TorchrunTest(ConveneTestCase):
 
     def complete(self, program, *words):
         """Bash's completions after `words`."""
-        command = [find_program(program), *(["run"] if program == CONVENE else []),
-                   "--print-completion", "bash"]
+        command = [find_program(program), "--print-completion", "bash"]
         script = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         name = os.path.basename(program)
         script += (f'COMP_WORDS=({name} {" ".join(map(repr, words))}); COMP_CWORD={len(words)}\n'
@@ -182,6 +181,11 @@ class TorchrunTest(ConveneTestCase):
                          ["spawn", "fork", "forkserver"])
         self.assertEqual(self.complete(CONVENE, "se"), ["serve"])
         self.assertEqual(self.complete(CONVENE, "run", "--spa"), ["--spares"])
+        self.assertEqual(self.complete(CONVENE, "status", "--"),
+                         ["--help", "--endpoint", "--rdzv-id", "--rdzv_id", "--watch", "--json", "--help-exit-codes",
+                          "--help_exit_codes", "--version", "--print-completion", "--print_completion"])
+        self.assertEqual(self.complete(CONVENED, "--st"), ["--state-dir", "--state_dir"])
+        self.assertEqual(self.complete(CONVENED, "--state-dir", "/proc/self/tas"), ["/proc/self/task"])
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -26,6 +27,7 @@
 #include "agent/hang/progress_page.h"
 #include "agent/hang/timer_table.h"
 #include "agent/output/error_record.h"
+#include "launcher/command_table.h"
 #include "launcher/flags.h"
 #include "launcher/job_spec.h"
 #include "launcher/rendezvous_conf.h"
@@ -263,6 +265,21 @@ void ReadErrorFile(Script script) {
 }
 
 // Words and PET_ variables, each ended by a zero byte.
+// A command that gives its flags to `use`.
+template <typename Flags>
+launcher::Command Row(const std::string& name, const FlagReader::Rules& rules,
+                      std::function<void(const Flags&)> use) {
+  const auto add_flags = [use = std::move(use)](FlagReader* reader) -> launcher::Action {
+    const auto flags = std::make_shared<Flags>();
+    launcher::AddFlags(reader, flags.get());
+    return [flags, use] {
+      use(*flags);
+      return 0;
+    };
+  };
+  return {name, "", "", rules, add_flags};
+}
+
 void ReadCommandLine(Script script) {
   const bool as_torchrun = script.Byte() % 2 == 1;
   std::vector<std::string> words;
@@ -275,24 +292,29 @@ void ReadCommandLine(Script script) {
       words.emplace_back(word);
     }
   }
-  const launcher::EnvironmentLookup lookup =
+  const EnvironmentLookup lookup =
       [&environment](const std::string& name) -> std::optional<std::string> {
     const auto found = environment.find(name);
     if (found == environment.end()) return std::nullopt;
     return found->second;
   };
-  const auto line = as_torchrun ? launcher::ParseTorchrunCommandLine(words, lookup)
-                                : launcher::ParseCommandLine(words, lookup);
-  if (!line.ok()) {
-    CONVENE_CHECK(!line.status().message().empty());
-    return;
+  const auto check_spec = [&](const launcher::RunFlags& flags) {
+    launcher::Machine machine;
+    machine.host_name = "here";
+    const auto spec = launcher::MakeJobSpec(flags, lookup, machine, "random");
+    CONVENE_CHECK(spec.ok() || !spec.status().message().empty());
+  };
+  const FlagReader::Rules rules = {.like_argparse = as_torchrun, .variable_prefix = "PET_"};
+  launcher::Program program = {"convene", "", {Row<launcher::RunFlags>("run", rules, check_spec)}};
+  if (!as_torchrun) {
+    const auto nothing = [](const auto&) {};
+    program.commands.push_back(Row<launcher::ServeFlags>("serve", {}, nothing));
+    program.commands.push_back(Row<launcher::StatusFlags>("status", {}, nothing));
+    program.commands.push_back(Row<launcher::LogsFlags>("logs", {}, nothing));
   }
-  const auto* flags = std::get_if<launcher::RunFlags>(&*line);
-  if (flags == nullptr) return;
-  launcher::Machine machine;
-  machine.host_name = "here";
-  const auto spec = launcher::MakeJobSpec(*flags, lookup, machine, "random");
-  CONVENE_CHECK(spec.ok() || !spec.status().message().empty());
+  const auto call = launcher::ReadCall(program, words, lookup);
+  CONVENE_CHECK(call.ok() || !call.status().message().empty());
+  if (call.ok() && call->action != nullptr) call->action().status().IgnoreError();
 }
 
 void ReadConf(Script script) {

@@ -27,7 +27,7 @@ def find_program(path):
 
 
 CONVENE = "launcher/convene"
-CONVENED = "rendezvous/convened"
+CONVENED = "launcher/convened"
 CONVENE_TRAIN = "worker_runtime/trainer/convene-train"
 
 

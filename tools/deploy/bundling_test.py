@@ -82,10 +82,11 @@ class BundlingTest(unittest.TestCase):
 
 class OtherNamesTest(unittest.TestCase):
 
-    def test_torchrun_is_the_launcher_beside_it_wherever_the_bundle_is(self):
+    def test_torchrun_and_convened_are_the_launcher_beside_them_wherever_the_bundle_is(self):
         with tempfile.TemporaryDirectory() as folder:
             bundle.link_other_names(folder)
-            self.assertEqual(os.readlink(os.path.join(folder, 'torchrun')), 'convene')
+            for name in ('torchrun', 'convened'):
+                self.assertEqual(os.readlink(os.path.join(folder, name)), 'convene')
             self.assertIn('convene', bundle.PROGRAMS)
 
 

@@ -1,11 +1,11 @@
-#include "launcher/flag_reader.h"
+#include "tools/base/flag_reader.h"
 
 #include <map>
 
 #include "absl/time/time.h"
 #include "tools/base/testing/status_testing.h"
 
-namespace convene::launcher {
+namespace convene {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -20,7 +20,9 @@ struct Target {
 
 class Fixture {
  public:
-  explicit Fixture(bool as_torchrun = false) : reader_("run", "Words.", as_torchrun) {
+  explicit Fixture(bool like_argparse = false)
+      : reader_("convene run", "Words.",
+                {.like_argparse = like_argparse, .variable_prefix = "PET_"}) {
     reader_.Option("some-text", &target_.text, "help", {.letter = 't'});
     reader_.Option("number", &target_.number, "help");
     reader_.Option("fraction", &target_.fraction, "help");
@@ -29,13 +31,15 @@ class Fixture {
     reader_.Switch("on-and-off", &target_.on, "help", {.letter = 'o'});
     reader_.Group("More", true);
     reader_.Option("number-of-ours", &target_.number, "help");
+    reader_.Rest("WORDS", &rest_);
   }
 
   Words Good(const Words& words, const std::map<std::string, std::string>& environment = {}) {
-    auto read = Read(words, environment);
-    REQUIRE_OK(read);
-    REQUIRE(std::holds_alternative<Words>(*read));
-    return std::get<Words>(*read);
+    rest_.clear();
+    const auto text = Read(words, environment);
+    REQUIRE_OK(text);
+    CHECK_FALSE(text->has_value());
+    return rest_;
   }
 
   void Bad(const Words& words, const std::string& text,
@@ -47,7 +51,7 @@ class Fixture {
   FlagReader& reader() { return reader_; }
 
  private:
-  absl::StatusOr<std::variant<Words, TextToPrint>> Read(
+  absl::StatusOr<std::optional<std::string>> Read(
       const Words& words, const std::map<std::string, std::string>& environment) {
     return reader_.Read(words, [&](const std::string& name) -> std::optional<std::string> {
       const auto found = environment.find(name);
@@ -57,6 +61,7 @@ class Fixture {
   }
 
   Target target_;
+  Words rest_;
   FlagReader reader_;
 };
 
@@ -152,7 +157,7 @@ TEST_CASE("help names each flag once, under its heading, in lines of at most 100
   const std::string help = f.reader().Help();
   CHECK_THAT(help, Catch::Contains("-t, --some-text VALUE") && Catch::Contains("\nMore\n") &&
                        Catch::Contains("  -o, --on-and-off") &&
-                       Catch::Contains("usage: convene run"));
+                       Catch::Contains("usage: convene run [flags] WORDS\n"));
   size_t column = 0;
   for (const char c : help) {
     column = c == '\n' ? 0 : column + 1;
@@ -160,5 +165,83 @@ TEST_CASE("help names each flag once, under its heading, in lines of at most 100
   }
 }
 
+// A command that takes one word, with what else a flag may be.
+class OneWord {
+ public:
+  OneWord() {
+    reader_.Word("[RUN]", &word_);
+    reader_.Option("port", &port_, "help", {.least = 1, .most = 9.5});
+    reader_.Option("place", &place_, "help", {.variables = {"FIRST", "SECOND"}});
+    reader_.Print("say", [](const std::string& value) { return "said " + value; }, "help",
+                  {.choices = {"a", "b"}});
+    reader_.Check([this]() -> absl::Status {
+      if (word_ != "wrong") return absl::OkStatus();
+      return absl::InvalidArgumentError("wrong word");
+    });
+  }
+
+  absl::StatusOr<std::optional<std::string>> Read(
+      const Words& words, const std::map<std::string, std::string>& environment = {}) {
+    return reader_.Read(words, [&](const std::string& name) -> std::optional<std::string> {
+      const auto found = environment.find(name);
+      if (found == environment.end()) return std::nullopt;
+      return found->second;
+    });
+  }
+  const std::string& word() const { return word_; }
+  const std::string& place() const { return place_; }
+
+ private:
+  std::string word_;
+  int port_ = 1;
+  std::string place_ = "default";
+  FlagReader reader_{"show", "Words."};
+};
+
+TEST_CASE("one word stands anywhere among the flags, and only one") {
+  for (const Words& words :
+       {Words{"llama", "--port=2"}, Words{"--port", "2", "llama"}, Words{"--", "llama"}}) {
+    OneWord command;
+    REQUIRE_OK(command.Read(words));
+    CHECK(command.word() == "llama");
+  }
+  CHECK_STATUS(OneWord().Read({"a", "b"}), absl::StatusCode::kInvalidArgument,
+               "`show [RUN]`: \"b\" is one too many");
+  FlagReader none("none", "");
+  CHECK_STATUS(none.Read({"a"}, [](const std::string&) { return std::nullopt; }),
+               absl::StatusCode::kInvalidArgument, "`none` takes flags only, not \"a\"");
+}
+
+TEST_CASE("a number outside its limits is answered with them") {
+  CHECK_OK(OneWord().Read({"--port=9"}));
+  for (const char* bad : {"--port=0", "--port=10", "--port=nan", "--port=x"}) {
+    CHECK_STATUS(OneWord().Read({bad}), absl::StatusCode::kInvalidArgument,
+                 "write a number from 1 to 9.5");
+  }
+}
+
+TEST_CASE("the first variable of a flag that is set gives its default") {
+  const std::map<std::string, std::string> both = {{"FIRST", "1"}, {"SECOND", "2"}};
+  OneWord first;
+  CHECK_OK(first.Read({}, both));
+  CHECK(first.place() == "1");
+  OneWord second;
+  CHECK_OK(second.Read({}, {{"FIRST", ""}, {"SECOND", "2"}}));
+  CHECK(second.place() == "2");
+  OneWord flag;
+  CHECK_OK(flag.Read({"--place=3"}, both));
+  CHECK(flag.place() == "3");
+}
+
+TEST_CASE("a flag that prints ends the reading, and what follows it does not matter") {
+  CHECK(OneWord().Read({"--say", "a", "--unknown"}).value() == "said a");
+  CHECK_STATUS(OneWord().Read({"--say", "c"}), absl::StatusCode::kInvalidArgument, "write a, b");
+}
+
+TEST_CASE("a check comes after all is read") {
+  CHECK_STATUS(OneWord().Read({"wrong", "--port=2"}), absl::StatusCode::kInvalidArgument,
+               "wrong word");
+}
+
 }  // namespace
-}  // namespace convene::launcher
+}  // namespace convene

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-namespace convene::launcher {
+namespace convene {
 
 using EnvironmentLookup = std::function<std::optional<std::string>(const std::string& name)>;
 
@@ -18,4 +18,4 @@ inline EnvironmentLookup ProcessEnvironment() {
   };
 }
 
-}  // namespace convene::launcher
+}  // namespace convene

@@ -1,6 +1,7 @@
-#include "launcher/flag_reader.h"
+#include "tools/base/flag_reader.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -11,7 +12,7 @@
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
 
-namespace convene::launcher {
+namespace convene {
 namespace {
 
 constexpr double kSecondsMax = 366 * 86400.0;
@@ -22,8 +23,8 @@ constexpr size_t kLongestShown = 100;
 
 std::string Dashed(const std::string& name) { return absl::StrReplaceAll(name, {{"_", "-"}}); }
 
-std::string VariableOf(const std::string& name) {
-  return "PET_" + absl::AsciiStrToUpper(absl::StrReplaceAll(name, {{"-", "_"}}));
+std::string VariableOf(const std::string& prefix, const std::string& name) {
+  return prefix + absl::AsciiStrToUpper(absl::StrReplaceAll(name, {{"-", "_"}}));
 }
 
 // argparse's rule: "-1" and "-.5" are values, other words with a dash are flags.
@@ -53,6 +54,19 @@ std::string Wrapped(const std::string& text, size_t indent, size_t width) {
   return wrapped;
 }
 
+// OK for a flag without limits.
+absl::Status CheckLimits(const FlagDetails& details, const std::string& value) {
+  if (std::isinf(details.least) && std::isinf(details.most)) return absl::OkStatus();
+  double number = 0;
+  if (absl::SimpleAtod(value, &number) && number >= details.least && number <= details.most) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      std::isinf(details.most)
+          ? absl::StrCat("write a number of at least ", details.least)
+          : absl::StrCat("write a number from ", details.least, " to ", details.most));
+}
+
 }  // namespace
 
 absl::Status ParseValue(const std::string& text, std::string* value) {
@@ -61,11 +75,6 @@ absl::Status ParseValue(const std::string& text, std::string* value) {
 }
 
 absl::Status ParseValue(const std::string& text, int* value) {
-  if (absl::SimpleAtoi(text, value)) return absl::OkStatus();
-  return absl::InvalidArgumentError("write a whole number");
-}
-
-absl::Status ParseValue(const std::string& text, int64_t* value) {
   if (absl::SimpleAtoi(text, value)) return absl::OkStatus();
   return absl::InvalidArgumentError("write a whole number");
 }
@@ -84,61 +93,126 @@ absl::Status ParseValue(const std::string& text, absl::Duration* value) {
   return absl::OkStatus();
 }
 
-FlagReader::FlagReader(const std::string& command, std::string description, bool as_torchrun)
-    : program_(as_torchrun ? "torchrun" : "convene " + command),
-      description_(std::move(description)),
-      as_torchrun_(as_torchrun) {}
+FlagReader::FlagReader(std::string program, std::string description)
+    : FlagReader(std::move(program), std::move(description), Rules{}) {}
 
-void FlagReader::Add(const std::string& name, const std::string& help, bool is_switch,
-                     FlagDetails details, std::function<absl::Status(const std::string&)> set) {
+FlagReader::FlagReader(std::string program, std::string description, Rules rules)
+    : program_(std::move(program)), description_(std::move(description)), rules_(std::move(rules)) {
+  help_rows_ = "\n";
+  Print("help", [this](const std::string&) { return Help(); }, "this text", {.letter = 'h'});
+}
+
+void FlagReader::Group(const std::string& title, bool must_be_whole) {
+  absl::StrAppend(&help_rows_, "\n", title, "\n");
+  may_be_cut_ = !must_be_whole;
+}
+
+void FlagReader::Add(Flag flag) {
+  FlagDetails& details = flag.details;
   if (!details.choices.empty()) details.value = absl::StrJoin(details.choices, "|");
-  flags_.push_back(
-      Flag{name, help, is_switch, group_, beyond_torchrun_, std::move(details), std::move(set)});
+  if (details.from_environment && !rules_.variable_prefix.empty()) {
+    details.variables.push_back(VariableOf(rules_.variable_prefix, flag.name));
+  }
+  flag.may_be_cut = may_be_cut_;
+  HelpRow(absl::StrCat(
+              details.letter == 0 ? "" : absl::StrCat("-", std::string(1, details.letter), ", "),
+              "--", flag.name, flag.is_switch ? "" : " " + details.value),
+          flag.help);
+  flags_.push_back(std::move(flag));
+}
+
+void FlagReader::Custom(const std::string& name,
+                        std::function<absl::Status(const std::string&)> set,
+                        const std::string& help, FlagDetails details) {
+  Add({.name = name, .help = help, .details = std::move(details), .set = std::move(set)});
 }
 
 void FlagReader::Switch(const std::string& name, bool* target, const std::string& help,
                         FlagDetails details) {
-  Add(name, help, true, std::move(details), [target](const std::string& text) {
+  const auto set = [target](const std::string& text) {
     int number = 0;
     if (!absl::SimpleAtob(text, target)) {
       if (!absl::SimpleAtoi(text, &number)) return absl::InvalidArgumentError("write 1 or 0");
       *target = number != 0;
     }
     return absl::OkStatus();
-  });
+  };
+  Add({.name = name, .help = help, .is_switch = true, .details = std::move(details), .set = set});
 }
 
-absl::StatusOr<std::variant<std::vector<std::string>, TextToPrint>> FlagReader::Read(
-    const std::vector<std::string>& arguments) {
-  return Read(arguments, [](const std::string&) { return std::nullopt; });
+void FlagReader::Print(const std::string& name, std::function<std::string(const std::string&)> text,
+                       const std::string& help, FlagDetails details) {
+  details.from_environment = false;
+  const auto set = [this, text = std::move(text)](const std::string& value) {
+    text_to_print_ = text(value);
+    return absl::OkStatus();
+  };
+  const bool is_switch = details.choices.empty();
+  Add({.name = name,
+       .help = help,
+       .is_switch = is_switch,
+       .details = std::move(details),
+       .set = set});
 }
 
-absl::StatusOr<std::variant<std::vector<std::string>, TextToPrint>> FlagReader::Read(
+void FlagReader::Word(const std::string& name, std::string* word) {
+  words_name_ = name;
+  word_ = word;
+}
+
+void FlagReader::Rest(const std::string& name, std::vector<std::string>* words) {
+  words_name_ = name;
+  rest_ = words;
+}
+
+absl::StatusOr<std::optional<std::string>> FlagReader::Read(
     const std::vector<std::string>& arguments, const EnvironmentLookup& environment) {
   CONVENE_RETURN_IF_ERROR(ReadEnvironment(environment));
-  size_t at = 0;
-  while (at < arguments.size()) {
+  bool flags_are_over = false;
+  for (size_t at = 0; at < arguments.size();) {
     const std::string& word = arguments[at];
-    if (word == "--help" || word == "-h") return TextToPrint{Help()};
-    if (word == "--") {
+    const bool is_flag = !flags_are_over && word.size() > 1 && word[0] == '-';
+    if (is_flag && word == "--") {
+      flags_are_over = true;
       ++at;
+    } else if (is_flag) {
+      CONVENE_RETURN_IF_ERROR(word[1] == '-' ? ReadLong(arguments, &at)
+                                             : ReadShort(arguments, &at));
+      if (text_to_print_.has_value()) return text_to_print_;
+    } else if (rest_ != nullptr) {
+      rest_->assign(arguments.begin() + static_cast<std::ptrdiff_t>(at), arguments.end());
       break;
+    } else {
+      CONVENE_RETURN_IF_ERROR(TakeWord(word));
+      ++at;
     }
-    if (word.size() < 2 || word[0] != '-') break;
-    CONVENE_RETURN_IF_ERROR(word[1] == '-' ? ReadLong(arguments, &at) : ReadShort(arguments, &at));
   }
-  return std::vector<std::string>(arguments.begin() + static_cast<std::ptrdiff_t>(at),
-                                  arguments.end());
+  for (const auto& check : checks_) CONVENE_RETURN_IF_ERROR(check());
+  return std::optional<std::string>();
+}
+
+absl::Status FlagReader::TakeWord(const std::string& word) {
+  if (word_ == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("`", program_, "` takes flags only, not \"", word, "\""));
+  }
+  if (!word_->empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("`", program_, " ", words_name_, "`: \"", word, "\" is one too many"));
+  }
+  *word_ = word;
+  return absl::OkStatus();
 }
 
 absl::Status FlagReader::ReadEnvironment(const EnvironmentLookup& environment) {
   for (const Flag& flag : flags_) {
-    if (!flag.details.from_environment) continue;
-    const std::string variable = VariableOf(flag.name);
-    const std::string value = environment(variable).value_or("");
-    if (value.empty()) continue;
-    CONVENE_RETURN_IF_ERROR(SetValue(flag, variable, value));
-    from_environment_.push_back(absl::StrCat("--", flag.name, "=", value, " (", variable, ")"));
+    for (const std::string& variable : flag.details.variables) {
+      const std::string value = environment(variable).value_or("");
+      if (value.empty()) continue;
+      CONVENE_RETURN_IF_ERROR(SetValue(flag, variable, value));
+      from_environment_.push_back(absl::StrCat("--", flag.name, "=", value, " (", variable, ")"));
+      break;
+    }
   }
   return absl::OkStatus();
 }
@@ -175,7 +249,7 @@ absl::Status FlagReader::Take(const Flag& flag, const std::string& spelled,
     return flag.set("1");
   }
   if (attached.has_value()) {
-    if (!attached->empty() || as_torchrun_) return SetValue(flag, spelled, *attached);
+    if (!attached->empty() || rules_.like_argparse) return SetValue(flag, spelled, *attached);
     return absl::InvalidArgumentError(absl::StrCat(spelled, "= has no value; write ", spelled, "=",
                                                    flag.details.value,
                                                    ", or leave the flag out for its default"));
@@ -191,12 +265,11 @@ absl::Status FlagReader::Take(const Flag& flag, const std::string& spelled,
 absl::Status FlagReader::SetValue(const Flag& flag, const std::string& spelled,
                                   const std::string& value) {
   const std::vector<std::string>& choices = flag.details.choices;
-  absl::Status status;
-  if (choices.empty() || std::find(choices.begin(), choices.end(), value) != choices.end()) {
-    status = flag.set(value);
-  } else {
+  absl::Status status = CheckLimits(flag.details, value);
+  if (!choices.empty() && std::find(choices.begin(), choices.end(), value) == choices.end()) {
     status = absl::InvalidArgumentError(absl::StrCat("write ", absl::StrJoin(choices, ", ")));
   }
+  if (status.ok()) status = flag.set(value);
   if (status.ok()) return status;
   return absl::InvalidArgumentError(
       absl::StrCat(spelled, spelled[0] == '-' ? " " : "=", value.substr(0, kLongestShown),
@@ -208,16 +281,16 @@ absl::StatusOr<const FlagReader::Flag*> FlagReader::Find(const std::string& word
   std::vector<const Flag*> begin_so;
   for (const Flag& flag : flags_) {
     if (flag.name == name) return &flag;
-    if (!flag.beyond_torchrun && absl::StartsWith(flag.name, name)) begin_so.push_back(&flag);
+    if (flag.may_be_cut && absl::StartsWith(flag.name, name)) begin_so.push_back(&flag);
   }
-  if (!as_torchrun_ || begin_so.empty()) return UnknownFlag(word);
+  if (!rules_.like_argparse || begin_so.empty()) return UnknownFlag(word);
   if (begin_so.size() == 1) return begin_so[0];
   return absl::InvalidArgumentError(absl::StrCat(word, " could be --", begin_so[0]->name, " or --",
                                                  begin_so[1]->name, ": write more of it"));
 }
 
 absl::Status FlagReader::UnknownFlag(const std::string& word) const {
-  std::vector<std::string> candidates = {"--help"};
+  std::vector<std::string> candidates;
   for (const Flag& flag : flags_) candidates.push_back("--" + flag.name);
   const std::string nearest = ClosestMatch(word, candidates);
   return absl::InvalidArgumentError(
@@ -226,25 +299,19 @@ absl::Status FlagReader::UnknownFlag(const std::string& word) const {
                                    : absl::StrCat("; did you mean ", nearest, "?")));
 }
 
-std::string FlagReader::Help() const {
-  std::string help = absl::StrCat("usage: ", program_, " [flags] ...\n\n",
-                                  Wrapped(description_, 0, kHelpWidth), "\n");
-  std::string group;
-  for (const Flag& flag : flags_) {
-    if (flag.group != group) absl::StrAppend(&help, "\n", flag.group, "\n");
-    group = flag.group;
-    std::string left = "  ";
-    if (flag.details.letter != 0)
-      absl::StrAppend(&left, "-", std::string(1, flag.details.letter), ", ");
-    absl::StrAppend(&left, "--", flag.name, flag.is_switch ? "" : " " + flag.details.value);
-    if (left.size() + 2 > kHelpColumn) {
-      absl::StrAppend(&left, "\n", std::string(kHelpColumn, ' '));
-    } else {
-      left.resize(kHelpColumn, ' ');
-    }
-    absl::StrAppend(&help, left, Wrapped(flag.help, kHelpColumn, kHelpWidth), "\n");
+void FlagReader::HelpRow(const std::string& left, const std::string& help) {
+  std::string row = "  " + left;
+  if (row.size() + 2 > kHelpColumn) {
+    absl::StrAppend(&row, "\n", std::string(kHelpColumn, ' '));
+  } else {
+    row.resize(kHelpColumn, ' ');
   }
-  return help;
+  absl::StrAppend(&help_rows_, row, Wrapped(help, kHelpColumn, kHelpWidth), "\n");
 }
 
-}  // namespace convene::launcher
+std::string FlagReader::Help() const {
+  return absl::StrCat("usage: ", program_, " [flags]", words_name_.empty() ? "" : " ", words_name_,
+                      "\n\n", Wrapped(description_, 0, kHelpWidth), "\n", help_rows_);
+}
+
+}  // namespace convene

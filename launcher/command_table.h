@@ -1,0 +1,44 @@
+// The table of commands, and which of them a command line means.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tools/base/flag_reader.h"
+
+namespace convene::launcher {
+
+// Does a command to its end and returns the process's exit code by tools/base/exit_code.h. A bad
+// status is a failure before anything was started; main() prints it.
+using Action = std::function<absl::StatusOr<int>()>;
+
+struct Command {
+  std::string name;
+  std::string summary;      // its row in `convene --help`
+  std::string description;  // the first words of its own help
+  FlagReader::Rules rules;
+  // Adds the command's flags to `reader`. The action is for when these have been read.
+  std::function<Action(FlagReader* reader)> add_flags;
+};
+
+// This binary under one of its names.
+struct Program {
+  std::string name;
+  std::string description;
+  std::vector<Command> commands;  // the first word says which; a single one is the program itself
+};
+
+struct Call {
+  std::string text;  // to print, where there is no action
+  Action action;
+};
+
+// `arguments` are argv without argv[0]. Every program and command has --help,
+// --help-exit-codes, --version and --print-completion. InvalidArgument for anything that is not
+// understood; the text names the nearest known flag or command.
+absl::StatusOr<Call> ReadCall(const Program& program, const std::vector<std::string>& arguments,
+                              const EnvironmentLookup& environment);
+
+}  // namespace convene::launcher

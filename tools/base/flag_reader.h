@@ -1,0 +1,149 @@
+// PURE. One command's flags, on the way from text to a struct; their help; what a shell's
+// completion needs to know of them. The rules are those of Python's argparse, so that torchrun's
+// command lines read the same.
+#pragma once
+
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "tools/base/environment.h"
+
+namespace convene {
+
+// Text to value; InvalidArgument says what the text should have been ("write a whole number").
+absl::Status ParseValue(const std::string& text, std::string* value);
+absl::Status ParseValue(const std::string& text, int* value);
+absl::Status ParseValue(const std::string& text, double* value);
+// Plain seconds, from 0 to a year.
+absl::Status ParseValue(const std::string& text, absl::Duration* value);
+
+template <typename T>
+absl::Status ParseValue(const std::string& text, std::optional<T>* value) {
+  T parsed{};
+  if (absl::Status status = ParseValue(text, &parsed); !status.ok()) return status;
+  *value = std::move(parsed);
+  return absl::OkStatus();
+}
+
+// A flag's properties beside its name, target and help.
+struct FlagDetails {
+  std::string value = "VALUE";            // what help shows for its value
+  char letter = 0;                        // its short form; 0: none
+  std::vector<std::string> choices = {};  // nothing else is taken; empty: anything
+  // A number outside is refused.
+  double least = -std::numeric_limits<double>::infinity();
+  double most = std::numeric_limits<double>::infinity();
+  bool is_directory = false;     // for completion
+  bool from_environment = true;  // <prefix><NAME> sets its default, where there is a prefix
+  std::vector<std::string> variables = {};  // the first of these that is set gives the default
+};
+
+class FlagReader {
+ public:
+  struct Flag {
+    std::string name;  // with dashes, without the first two; taken with underscores as well
+    std::string help;
+    bool is_switch = false;
+    bool may_be_cut = false;  // with `Rules::like_argparse`: a unique beginning stands for it
+    FlagDetails details;
+    std::function<absl::Status(const std::string&)> set;  // a switch gets "1" or "0"
+  };
+
+  struct Rules {
+    // A flag's unique beginning stands for it and an empty value is a value, as argparse has it.
+    // Otherwise both are refused as slips.
+    bool like_argparse = false;
+    // "PET_": PET_NNODES is the default of --nnodes. "": no such variables.
+    std::string variable_prefix = {};
+  };
+
+  // `program`: as it is called, "convene run". --help is a flag of each reader.
+  FlagReader(std::string program, std::string description, Rules rules);
+  FlagReader(std::string program, std::string description);
+  FlagReader(const FlagReader&) = delete;
+  FlagReader& operator=(const FlagReader&) = delete;
+
+  // Heading of the flags that follow, in the help. Beginnings of those that `must_be_whole` do not
+  // stand for them: the beginnings of a set of flags that is older stay as they are.
+  void Group(const std::string& title, bool must_be_whole = false);
+
+  template <typename T>
+  void Option(const std::string& name, T* target, const std::string& help,
+              FlagDetails details = {}) {
+    Custom(
+        name, [target](const std::string& text) { return ParseValue(text, target); }, help,
+        std::move(details));
+  }
+  void Switch(const std::string& name, bool* target, const std::string& help,
+              FlagDetails details = {});
+  // `set` gets the value's text; its InvalidArgument says what to write instead.
+  void Custom(const std::string& name, std::function<absl::Status(const std::string&)> set,
+              const std::string& help, FlagDetails details = {});
+  // Reading ends at this flag with the text of `text`, which gets the flag's value. Without choices
+  // the flag takes no value.
+  void Print(const std::string& name, std::function<std::string(const std::string&)> text,
+             const std::string& help, FlagDetails details = {});
+
+  // Words that are no flags; without one of these each is refused. `name` is for the usage line.
+  // One word, before, between or behind the flags.
+  void Word(const std::string& name, std::string* word);
+  // Reading stops at the first word that is no flag, or after "--": this and all that follow.
+  void Rest(const std::string& name, std::vector<std::string>* words);
+
+  // Asked after all is read; an error is Read's.
+  void Check(std::function<absl::Status()> check) { checks_.push_back(std::move(check)); }
+
+  // Sets the targets, and gives a text to print where that is asked for: nothing else is to be done
+  // then. The environment's variables come first, the last of a repeated flag counts.
+  // InvalidArgument, with the flag's name and what to write, for all else.
+  absl::StatusOr<std::optional<std::string>> Read(const std::vector<std::string>& arguments,
+                                                  const EnvironmentLookup& environment);
+
+  const std::string& program() const { return program_; }
+  bool like_argparse() const { return rules_.like_argparse; }
+  // "--nnodes=2 (PET_NNODES)" for each flag that the environment set.
+  const std::vector<std::string>& from_environment() const { return from_environment_; }
+  const std::vector<Flag>& flags() const { return flags_; }
+  // Whether Rest() was called.
+  bool takes_rest() const { return rest_ != nullptr; }
+  // A row of the help that is no flag, such as a command.
+  void HelpRow(const std::string& left, const std::string& help);
+  std::string Help() const;
+
+ private:
+  void Add(Flag flag);
+  absl::Status ReadEnvironment(const EnvironmentLookup& environment);
+  absl::Status TakeWord(const std::string& word);
+  // Reads arguments[*at], and its value where that is the next word; leaves `*at` behind them.
+  absl::Status ReadLong(const std::vector<std::string>& arguments, size_t* at);
+  absl::Status ReadShort(const std::vector<std::string>& arguments, size_t* at);
+  absl::Status Take(const Flag& flag, const std::string& spelled,
+                    const std::optional<std::string>& attached,
+                    const std::vector<std::string>& arguments, size_t* at);
+  absl::Status SetValue(const Flag& flag, const std::string& spelled, const std::string& value);
+  absl::StatusOr<const Flag*> Find(const std::string& word) const;
+  absl::Status UnknownFlag(const std::string& word) const;
+
+  const std::string program_;
+  const std::string description_;
+  const Rules rules_;
+  bool may_be_cut_ = true;
+  std::vector<Flag> flags_;
+  std::vector<std::function<absl::Status()>> checks_;
+  std::string words_name_;
+  std::string* word_ = nullptr;
+  std::vector<std::string>* rest_ = nullptr;
+
+  std::string help_rows_;
+  std::optional<std::string> text_to_print_;
+  std::vector<std::string> from_environment_;
+};
+
+}  // namespace convene
