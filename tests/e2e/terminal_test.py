@@ -95,7 +95,7 @@ class TerminalTest(ConveneTestCase):
             done = subprocess.run(command, stdin=file, stdout=subprocess.PIPE, text=True, timeout=60, check=True, env=environment)
         self.assertIn('0 got <from a file> none', done.stdout)
         done = subprocess.run(['/bin/bash', '-c', 'exec "$@" <&-', 'bash', *command], stdout=subprocess.PIPE, text=True, timeout=60, check=True,
-                              env=self.environment())
+                              env=environment)
         self.assertIn('0 got <> none', done.stdout)
 
 
