@@ -26,14 +26,14 @@ constexpr int kLongestSegmentBytes = 1280 - 60;
 
 absl::Status AwaitReady(int fd, short events, MonotonicTime deadline) {
   for (;;) {
-    const absl::Duration left = deadline - Clock::Real().Now();
-    if (left <= absl::ZeroDuration()) return absl::DeadlineExceededError("no answer in time");
+    const absl::Duration left = std::max(deadline - Clock::Real().Now(), absl::ZeroDuration());
     // Rounded up: a wait of 0 ms would spin.
     const int64_t wait_ms = std::min<int64_t>(absl::ToInt64Milliseconds(left) + 1, 1 << 30);
     pollfd entry = {fd, events, 0};
     const int ready = poll(&entry, 1, static_cast<int>(wait_ms));
     if (ready > 0) return absl::OkStatus();
     if (ready < 0 && errno != EINTR) return ErrnoStatus(errno, "poll");
+    if (left == absl::ZeroDuration()) return absl::DeadlineExceededError("no answer in time");
   }
 }
 

@@ -1,7 +1,6 @@
 """Nothing that a worker starts outlives its epoch, nor the agent, however the agent ends; signals reach workers once."""
 
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -9,6 +8,7 @@ import time
 import unittest
 
 from tests.support.convene_testing import CONVENE, ConveneTestCase, find_program, wait_until
+from tests.support.terminals import Terminal
 
 # A worker with a family: each writes its number, then sleeps. `hidden` has left the session and cleared its environment: only the tree
 # of processes and cgroups know where it came from.
@@ -263,38 +263,22 @@ class ProcessesTest(ConveneTestCase):
                     os.unlink(self.path(f'worker.{rank}'))
 
     def test_control_c_reaches_workers_once_and_control_z_stops_them(self):
-        master, slave = pty.openpty()
         script = ('n=0; trap "n=\\$((n+1)); echo int \\$n" INT; echo $$ > $T/worker.$RANK; '
                   'i=0; while [ $n = 0 ] || [ $i -lt 20 ]; do sleep 0.02; [ $n = 0 ] || i=$((i+1)); done; echo end $n')
         command = [find_program(CONVENE), 'run', '--standalone', '--nproc-per-node', '2', '--no-python', '/bin/sh', '-c', script]
-        name, value = self.marker.split('=', 1)
-
-        def take_terminal():
-            os.setsid()
-            import fcntl
-            import termios
-            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-        log = self.path('terminal.log')
-        with open(log, 'wb') as out:
-            agent = subprocess.Popen(command, stdin=slave, stdout=out, stderr=out, preexec_fn=take_terminal,
-                                     env={**os.environ, name: value, 'T': self.directory})
-        self.addCleanup(agent.wait, 10)
-        self.addCleanup(lambda: agent.poll() is None and agent.kill())
+        terminal = Terminal(self, command, log='terminal.log')
+        agent = terminal.process
         workers = self.family(('worker',))
-        os.write(master, b'\x1a')
+        terminal.type('\x1a')
         wait_until(lambda: state_of(agent.pid) == 'T', 10, 'the agent is stopped')
         # D: a shell whose child (vfork) was stopped before it became its program.
         wait_until(lambda: all(state_of(pid) in ('T', 'D') for pid in workers.values()), 10, 'the workers are stopped')
         agent.send_signal(signal.SIGCONT)
         wait_until(lambda: all(state_of(pid) in ('R', 'S') for pid in workers.values()), 10, 'the workers go on')
-        os.write(master, b'\x03')
-        self.assertEqual(agent.wait(20), 128 + signal.SIGINT)
-        with open(log, encoding='utf-8') as file:
-            text = file.read()
+        terminal.type('\x03')
+        text = self.finish(agent, 20, 128 + signal.SIGINT)
         self.assertEqual(len(re.findall('int 1', text)), 2, text)
         self.assertEqual(len(re.findall('end 1', text)), 2, text)
-        os.close(master)
-        os.close(slave)
         self.assert_nothing_left()
 
 

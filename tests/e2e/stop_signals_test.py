@@ -1,21 +1,13 @@
 """A request to stop is one request, whoever sends it and how often: the checkpoint of the current step is saved."""
 
-import fcntl
 import os
-import pty
 import re
 import signal
-import subprocess
-import termios
 import time
 import unittest
 
 from tests.support.convene_testing import CONVENE, CONVENE_TRAIN, ConveneTestCase, find_program, read_metrics, wait_until
-
-
-def become_terminals_leader():
-    os.setsid()
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from tests.support.terminals import Terminal
 
 
 class StopSignalsTest(ConveneTestCase):
@@ -74,38 +66,28 @@ class StopSignalsTest(ConveneTestCase):
         self.assert_saved_at_the_last_step()
 
     def run_on_terminal(self, *arguments):
-        master, slave = pty.openpty()
-        self.addCleanup(os.close, master)
-        name, value = self.marker.split('=', 1)
-        log = self.path('terminal.log')
-        with open(log, 'wb') as out:
-            agent = subprocess.Popen([find_program(CONVENE), *arguments], stdin=slave, stdout=out, stderr=out,
-                                     preexec_fn=become_terminals_leader, env={**os.environ, name: value, 'T': self.directory})
-        os.close(slave)
-        agent.log_path = log
-        self.addCleanup(agent.wait, 10)
-        self.addCleanup(lambda: agent.poll() is None and agent.kill())
-        return master, agent
+        terminal = Terminal(self, [find_program(CONVENE), *arguments], log='terminal.log')
+        return terminal, terminal.process
 
     def test_control_c_that_is_held_down_for_a_moment_saves(self):
-        master, agent = self.run_on_terminal(*self.train())
+        terminal, agent = self.run_on_terminal(*self.train())
         self.wait_for_step(5)
         for _ in range(30):
-            os.write(master, b'\x03')
+            terminal.type('\x03')
             time.sleep(0.01)
         self.finish(agent, 60, 128 + signal.SIGINT)
         self.assert_saved_at_the_last_step()
 
     def test_a_second_control_c_clearly_later_means_at_once(self):
-        master, agent = self.run_on_terminal(
+        terminal, agent = self.run_on_terminal(
             'run', '--standalone', '--no-python', '/bin/sh', '-c', 'trap "" INT TERM; echo $$ > $T/worker; while :; do sleep 1; done')
         wait_until(lambda: os.path.exists(self.path('worker')), 20, 'the worker')
-        os.write(master, b'\x03')
+        terminal.type('\x03')
         wait_until(lambda: 'stopping the workers' in self.output(agent), 20, 'the first is heard')
         self.assertIn('Ctrl-C once more', self.output(agent))
         time.sleep(1.1)
         self.assertIsNone(agent.poll())
-        os.write(master, b'\x03')
+        terminal.type('\x03')
         text = self.finish(agent, 20, 128 + signal.SIGINT)
         self.assertTrue(re.search('killing the workers.*a second time', text), text)
         self.assert_nothing_left()

@@ -1,17 +1,14 @@
 """The stdin of workers: a pipe or a file as under torchrun; on a terminal one worker gets it, and Ctrl-C still stops the job."""
 
-import fcntl
 import os
-import pty
 import re
-import select
 import signal
 import subprocess
 import termios
-import time
 import unittest
 
 from tests.support.convene_testing import CONVENE, ConveneTestCase, find_program
+from tests.support.terminals import Terminal
 
 BREAKPOINT = '''
 import sys
@@ -23,63 +20,10 @@ print('after', x, flush=True)
 READS = 'IFS= read -r a; [ -t 0 ] && t=terminal || t=none; echo "$LOCAL_RANK got <$a> $t"'
 
 
-def become_terminals_leader():
-    os.setsid()
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-
-class Terminal:
-    """A person at a terminal of their own, where one command runs."""
-
-    def __init__(self, case, command, environment):
-        self.master, slave = pty.openpty()
-        case.addCleanup(os.close, self.master)
-        self.settings = termios.tcgetattr(slave)
-        self.process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, preexec_fn=become_terminals_leader, env=environment)
-        self.slave = slave
-        case.addCleanup(os.close, slave)
-        case.addCleanup(self.process.wait, 10)
-        case.addCleanup(lambda: self.process.poll() is None and self.process.kill())
-        self.text = ''
-
-    def read(self, timeout_s):
-        """Returns False when nothing came within the time."""
-        if not select.select([self.master], [], [], timeout_s)[0]:
-            return False
-        self.text += os.read(self.master, 65536).decode(errors='replace')
-        return True
-
-    def expect(self, words, timeout_s=30):
-        """Returns the screen's text up to and with these words, and takes it off the screen."""
-        deadline = time.monotonic() + timeout_s
-        while words not in self.text:
-            if time.monotonic() > deadline:
-                raise AssertionError(f'{words!r} is not on the screen:\n{self.text}')
-            self.read(0.05)
-        before, self.text = self.text.split(words, 1)
-        return before
-
-    def type(self, text):
-        os.write(self.master, text.encode())
-
-    def finish(self, timeout_s=30):
-        """The exit code; the rest of the screen is in `text`."""
-        deadline = time.monotonic() + timeout_s
-        while self.process.poll() is None and time.monotonic() < deadline:
-            self.read(0.05)
-        while self.read(0.05):
-            pass
-        return self.process.wait(1)
-
-
 class TerminalTest(ConveneTestCase):
 
-    def environment(self):
-        name, value = self.marker.split('=', 1)
-        return {**os.environ, name: value, 'T': self.directory, 'TERM': 'dumb'}
-
     def on_terminal(self, *arguments):
-        return Terminal(self, [find_program(CONVENE), 'run', '--standalone', *arguments], self.environment())
+        return Terminal(self, [find_program(CONVENE), 'run', '--standalone', *arguments])
 
     def script(self, text):
         path = self.path('script.py')
@@ -135,21 +79,23 @@ class TerminalTest(ConveneTestCase):
 
     def test_a_command_in_the_background_takes_nothing_that_is_typed(self):
         job = f"{find_program(CONVENE)} run --standalone --no-python /bin/sh -c '{READS}'"
-        terminal = Terminal(self, ['/bin/bash', '-mc', f'{job} & wait'], self.environment())
+        terminal = Terminal(self, ['/bin/bash', '-mc', f'{job} & wait'])
         self.assertEqual(terminal.finish(), 0)
         self.assertIn('0 got <> none', terminal.text)
 
     def test_a_pipe_and_a_file_are_read_as_under_torchrun(self):
         command = [find_program(CONVENE), 'run', '--standalone', '--no-python', '/bin/sh', '-c', READS]
-        done = subprocess.run(command, input='from a pipe\n', stdout=subprocess.PIPE, text=True, timeout=60, check=True, env=self.environment())
+        name, value = self.marker.split('=', 1)
+        environment = {**os.environ, name: value}
+        done = subprocess.run(command, input='from a pipe\n', stdout=subprocess.PIPE, text=True, timeout=60, check=True, env=environment)
         self.assertIn('0 got <from a pipe> none', done.stdout)
         with open(self.path('words'), 'w+', encoding='ascii') as file:
             file.write('from a file\n')
             file.seek(0)
-            done = subprocess.run(command, stdin=file, stdout=subprocess.PIPE, text=True, timeout=60, check=True, env=self.environment())
+            done = subprocess.run(command, stdin=file, stdout=subprocess.PIPE, text=True, timeout=60, check=True, env=environment)
         self.assertIn('0 got <from a file> none', done.stdout)
         done = subprocess.run(['/bin/bash', '-c', 'exec "$@" <&-', 'bash', *command], stdout=subprocess.PIPE, text=True, timeout=60, check=True,
-                              env=self.environment())
+                              env=environment)
         self.assertIn('0 got <> none', done.stdout)
 
 

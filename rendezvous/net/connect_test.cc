@@ -1,0 +1,60 @@
+#include "rendezvous/net/connect.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+
+#include "absl/status/status.h"
+#include "rendezvous/net/resolve.h"
+#include "tools/base/clock.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/unique_fd.h"
+
+namespace convene::rendezvous {
+namespace {
+
+struct Pipe {
+  Pipe() {
+    int fds[2];
+    REQUIRE(pipe2(fds, O_CLOEXEC) == 0);
+    read_end = UniqueFd(fds[0]);
+    write_end = UniqueFd(fds[1]);
+  }
+  UniqueFd read_end;
+  UniqueFd write_end;
+};
+
+// Nobody listens there: the port is taken, so that nobody else can.
+struct TakenPort {
+  TakenPort() : socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    auto* const raw = reinterpret_cast<sockaddr*>(&address.storage);
+    reinterpret_cast<sockaddr_in*>(raw)->sin_family = AF_INET;
+    reinterpret_cast<sockaddr_in*>(raw)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.length = sizeof(sockaddr_in);
+    address.family = AF_INET;
+    REQUIRE(bind(socket.get(), raw, address.length) == 0);
+    REQUIRE(getsockname(socket.get(), raw, &address.length) == 0);
+  }
+  UniqueFd socket;
+  ResolvedAddress address;
+};
+
+// On a loaded machine the thread that waits may run again only after its deadline.
+TEST_CASE("an answer that is there counts, although the time is over") {
+  const MonotonicTime over = Clock::Real().Now() - absl::Seconds(1);
+  const Pipe pipe;
+  CHECK_STATUS(AwaitReady(pipe.read_end.get(), POLLIN, over), absl::StatusCode::kDeadlineExceeded,
+               "no answer in time");
+  REQUIRE(write(pipe.write_end.get(), "x", 1) == 1);
+  CHECK_OK(AwaitReady(pipe.read_end.get(), POLLIN, over));
+  const TakenPort nobody;
+  CHECK_STATUS(ConnectTo(nobody.address, over).status(), absl::StatusCode::kUnavailable,
+               "Connection refused");
+}
+
+}  // namespace
+}  // namespace convene::rendezvous
