@@ -480,6 +480,7 @@ void Node::BeginWindUp() {
 
 void Node::WindUp() {
   BeginWindUp();
+  input_.Restore();  // Here too: not every end waits until the workers are gone.
   if (!console_.Drain(kDrainPatience)) {
     spdlog::warn("nobody reads this command's output: the last of it is lost");
   }

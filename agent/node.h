@@ -50,7 +50,10 @@ class Node {
   void Take(Event event) { events_.push_back(std::move(event)); }
   // For the ends of workers and health checks. An end that a signal to all processes of the step
   // explains is held, and later ends behind it, until this process has got that signal too, or
-  // echo_patience is over.
+  // echo_patience is over. A peer that breaks because of this end may so report it earlier, and is
+  // named as the first failure. That is the smaller evil: either way one failure is counted and all
+  // nodes start again; without the hold every `scancel` would end as a failure of a worker. A
+  // worker that somebody ends by TERM alone is rare: the kernel, a crash and a debugger use others.
   void TakeEnd(Event event, bool may_be_of_stop);
   void ReleaseHeld();
   void StepOnce();
@@ -64,6 +67,7 @@ class Node {
   void Do(RestartStore& action);
   void Do(RunHealthCheck& action);
   void Do(CancelHealthCheck& action);
+  void Do(Say& action) { Log(action.line); }
   void Do(Finish& action);
 
   // `progress_path`: "" = none. Errors: what --virtual-local-rank or --numa-binding asks for is not

@@ -11,7 +11,7 @@
 
 namespace convene::agent {
 
-// What the daemon's Close means for the command. `propagate`: a failed job ends with the first
+// The meaning of the daemon's Close for the command. `propagate`: a failed job ends with the first
 // failed worker's own exit code, or 128 + the signal that killed it.
 Result ResultOfClose(const rendezvous::Close& close, const std::string& job_id, bool propagate);
 

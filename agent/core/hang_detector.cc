@@ -88,7 +88,7 @@ std::optional<HangVerdict> HangDetector::Look(const std::map<int, WorkerReading>
     if (!IsOverdue(local_rank, worker, all_alike, now)) return std::nullopt;
     verdict.local_ranks.push_back(local_rank);
   }
-  // What follows a finished step (a checkpoint) comes before the next: who is still in it is
+  // Work after a finished step (a checkpoint) comes before the next: a worker still in it is
   // behind.
   const auto place = [this](int local_rank) {
     const Worker& worker = workers_.at(local_rank);
@@ -304,7 +304,7 @@ std::optional<rendezvous::WorkerProgress> HangDetector::Progress(MonotonicTime n
   const auto& [last_time, last_step] = slowest->recent.back();
   if (last_step > first_step && last_time > first_time) {
     const absl::Duration seen = last_time - first_time;
-    // One that stands still is not as quick as it was.
+    // A worker that stands still is not as quick as it was.
     const absl::Duration over = now - last_time > seen ? now - first_time : seen;
     progress.steps_per_second =
         static_cast<double>(last_step - first_step) / absl::ToDoubleSeconds(over);

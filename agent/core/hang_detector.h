@@ -43,7 +43,7 @@
 
 namespace convene::agent {
 
-// What a worker's page says.
+// The content of a worker's page.
 struct WorkerReading {
   int64_t step = 0;
   std::string phase;
@@ -68,9 +68,9 @@ class HangDetector {
   // A worker has ended.
   void Forget(int local_rank) { workers_.erase(local_rank); }
 
-  // What the pages say now, by local rank; workers that never told are left out, and one whose page
-  // cannot be read at the moment counts as unchanged. No verdict: nobody hangs. Otherwise it is the
-  // same until something changes.
+  // The pages as they are now, by local rank; workers that never told are left out, and one whose
+  // page cannot be read at the moment counts as unchanged. No verdict: nobody hangs. Otherwise it
+  // is the same until something changes.
   std::optional<HangVerdict> Look(const std::map<int, WorkerReading>& readings, MonotonicTime now);
 
   // Of the slowest worker; none: no worker tells.

@@ -11,7 +11,7 @@
 //                                                                       gone  (from each state, as
 //                                                                       soon as nothing is left)
 //
-// What it costs: after a failure the next epoch waits for processes that ignore TERM, for 1 s at
+// The price: after a failure the next epoch waits for processes that ignore TERM, for 1 s at
 // most. Python's resource_tracker ignores TERM too, but it ends by itself, some 30 ms after its
 // worker; killed before, it would leave shared memory in /dev/shm. After a success the end of the
 // command waits for an upload in the background, for the grace at most. A job that leaves nothing
@@ -50,13 +50,13 @@ class LeftoverPlan {
   // memory gives it back for a while. What is not dead then hangs in the kernel, and nobody waits
   // for it.
   static constexpr absl::Duration kKillTime = absl::Seconds(2);
-  // What ends sooner is not worth a line in the log.
+  // A process that ends sooner is not worth a line in the log.
   static constexpr absl::Duration kAnnounceAfter = absl::Seconds(1);
 
   explicit LeftoverPlan(const LeftoverOptions& options) : options_(options) {}
 
-  // What to do now. REQUIRES: every worker has ended. To be asked again when something has ended,
-  // and at `deadline`.
+  // The next thing to do. REQUIRES: every worker has ended. To be asked again when something has
+  // ended, and at `deadline`.
   LeftoverDeed Next(const LeftoverFacts& facts, MonotonicTime now);
   MonotonicTime deadline() const { return deadline_; }
   bool is_finishing() const { return stage_ == Stage::kFinishing; }

@@ -18,7 +18,7 @@
 // with `last_epoch` in its Hello, until connect_timeout (never linked yet) or RedialTimeout (linked
 // before) has passed: then 69. Workers run on meanwhile, with one limit (the fence, below).
 //
-// What becomes of the workers at the next Welcome:
+// The workers at the next Welcome:
 //
 //   resumed               | the daemon was started again and remembers this node's place
 //     running, stopping   |   -> go on; a failure the old daemon may not have heard is told again
@@ -135,8 +135,8 @@ struct Rules {
   // After KILL: a process that is not gone then hangs in the kernel.
   absl::Duration kill_patience = absl::Seconds(30);
   absl::Duration leave_patience = absl::Seconds(1);
-  // From the workers' end to Ready, beside a health check: their last output is read, a store is
-  // started.
+  // From the end of the last worker to Ready, beside a health check: what they left behind is ended
+  // (leftovers.h), their last output is read, a store is started.
   absl::Duration ready_patience = absl::Seconds(10);
   bool propagate_exit_code = false;  // of the job's first failure
 };
@@ -256,12 +256,16 @@ struct RunHealthCheck {
   Epoch last_epoch;  // the latest one known, 0 before the first
 };
 struct CancelHealthCheck {};
+// To the person.
+struct Say {
+  std::string line;
+};
 struct Finish {
   Result result;
 };
 
 using Action = std::variant<OpenStream, CloseStream, Send, StartWorkers, StopWorkers, KillWorkers,
-                            RestartStore, RunHealthCheck, CancelHealthCheck, Finish>;
+                            RestartStore, RunHealthCheck, CancelHealthCheck, Say, Finish>;
 using Actions = std::vector<Action>;
 
 // ---- the machine ----

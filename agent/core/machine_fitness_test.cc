@@ -125,7 +125,7 @@ TEST_CASE("a check of who waits for a seat goes on when its stream breaks") {
 
 TEST_CASE("a signal during the health check cancels it, and its late answer changes nothing") {
   CheckedNode node;
-  CHECK(node.Feed(SignalReceived{{SIGTERM}}) == "cancel check; send(0) leave");
+  CHECK(node.Signal({SIGTERM}) == "cancel check; send(0) leave");
   CHECK(node.Feed(HealthChecked{absl::FailedPreconditionError("x")}).empty());
   CHECK(node.CloseWith(Outcome::kLeft) == "finish 143");
 }

@@ -125,7 +125,7 @@ void Stepper::On(const StreamEnded& ended) {
   if (s_.phase == Phase::kFinished) return;
   if (s_.phase == Phase::kLeaving) return FinishNow(*s_.verdict);
   if (s_.verdict.has_value()) return;  // Only the workers' end is awaited.
-  // What once was a daemon and breaks off now is behind a proxy, and starts again.
+  // A daemon that answered once and breaks off now is behind a proxy, and starts again.
   const bool is_no_daemon = absl::IsFailedPrecondition(ended.status) && !s_.ever_linked;
   if (absl::IsAborted(ended.status) || absl::IsInvalidArgument(ended.status) || is_no_daemon ||
       absl::IsPermissionDenied(ended.status)) {
@@ -198,7 +198,7 @@ void Stepper::Fence() {
 
 void Stepper::DieBy(MonotonicTime limit) {
   s_.dead_by = std::min(s_.dead_by, std::max(limit, now_));
-  // What is left after KILL has its own patience.
+  // A worker that is left after KILL has its own patience.
   if (s_.phase == Phase::kStopping && !s_.killed) {
     s_.stop_deadline = std::min(s_.stop_deadline, s_.dead_by);
   }

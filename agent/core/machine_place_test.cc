@@ -255,7 +255,7 @@ TEST_CASE("the daemon gave this node up: its workers are dead when their old lea
     CHECK(node.WelcomeBack(2, false) == "stop abort SIGTERM");
   }
   SECTION("a person had told them to end") {
-    CHECK(node.Feed(SignalReceived{{SIGTERM}}) == "stop silent SIGTERM");
+    CHECK(node.Signal({SIGTERM}) == "stop silent SIGTERM");
     node.LoseStream();
     node.now_ = node.now_ + absl::Seconds(3);
   }
@@ -270,7 +270,7 @@ TEST_CASE("nothing that follows the fence gives the workers more time than the l
   SECTION("a person's signal") {
     node.LoseStream();
     CHECK_THAT(node.After(absl::Seconds(7)), Catch::Contains("stop abort SIGTERM"));
-    CHECK(node.Feed(SignalReceived{{SIGTERM}}) == "stop silent SIGTERM");
+    CHECK(node.Signal({SIGTERM}) == "stop silent SIGTERM");
   }
   SECTION("a worker that crashes while it is to save") {
     node.StopIn(1, StopKind::kCheckpoint);

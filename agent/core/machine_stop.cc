@@ -43,8 +43,11 @@ void Stepper::OnClose(const Close& close) {
 
 void Stepper::On(const SignalReceived& received) {
   if (s_.phase == Phase::kFinished) return;
-  const StopRequest::Decision decision = s_.stop_request.Hear(received.signal, now_);
-  if (decision.meaning == StopRequest::Meaning::kEcho) return;
+  const StopRequest::Decision decision = s_.stop_request.Hear(received.signal);
+  if (decision.meaning == StopRequest::Meaning::kEcho) {
+    if (decision.is_first_key) actions_.push_back(Say{decision.why});
+    return;
+  }
   if (decision.meaning == StopRequest::Meaning::kAtOnce) {
     if (s_.phase == Phase::kLeaving) return FinishNow(*s_.verdict);
     if (s_.phase != Phase::kStopping || s_.killed) return;

@@ -69,6 +69,8 @@ inline std::string Text(const Action& action) {
           return "store";
         } else if constexpr (std::is_same_v<T, RunHealthCheck>) {
           return absl::StrCat("check last_epoch=", a.last_epoch.value());
+        } else if constexpr (std::is_same_v<T, Say>) {
+          return "say " + a.line;
         } else if constexpr (std::is_same_v<T, CancelHealthCheck>) {
           return "cancel check";
         } else {
@@ -123,6 +125,10 @@ class Node {
     assignment.world_size = 6;
     assignment.why = "all there";
     return Daemon(epoch, {Epoch(), assignment});
+  }
+  std::string Signal(ReceivedSignal signal) {
+    signal.at = now_;
+    return Feed(SignalReceived{signal});
   }
   std::string StopIn(int epoch, StopKind kind) {
     return Daemon(epoch, {Epoch(), Stop{kind, "node b was lost"}});

@@ -41,21 +41,21 @@ TEST_CASE("a signal ends what the workers left, but takes nothing from a job tha
   Uploading node;
   SECTION("the daemon has said so before") {
     CHECK(node.CloseWith(Outcome::kSucceeded).empty());
-    CHECK(node.Feed(SignalReceived{{SIGTERM}}) == "stop silent SIGTERM");
+    CHECK(node.Signal({SIGTERM}) == "stop silent SIGTERM");
     CHECK(node.Feed(WorkersGone{}) == "finish 0");
   }
   SECTION("it says so while they end") {
-    CHECK(node.Feed(SignalReceived{{SIGTERM}}) == "stop silent SIGTERM");
+    CHECK(node.Signal({SIGTERM}) == "stop silent SIGTERM");
     CHECK(node.CloseWith(Outcome::kSucceeded).empty());
     CHECK(node.Feed(WorkersGone{}) == "finish 0");
   }
   SECTION("it says so when they have ended: its word crossed the Leave") {
-    CHECK(node.Feed(SignalReceived{{SIGTERM}}) == "stop silent SIGTERM");
+    CHECK(node.Signal({SIGTERM}) == "stop silent SIGTERM");
     CHECK(node.Feed(WorkersGone{}) == "send(1) leave");
     CHECK(node.CloseWith(Outcome::kSucceeded) == "finish 0");
   }
   SECTION("the other nodes still work: nobody knows yet how the job ends") {
-    CHECK(node.Feed(SignalReceived{{SIGTERM}}) == "stop silent SIGTERM");
+    CHECK(node.Signal({SIGTERM}) == "stop silent SIGTERM");
     CHECK(node.Feed(WorkersGone{}) == "send(1) leave");
     CHECK(node.CloseWith(Outcome::kLeft) == "finish 143");
   }
@@ -65,9 +65,9 @@ TEST_CASE("a second Ctrl-C kills what the workers left") {
   const ReceivedSignal key = {SIGINT, /*from_kernel=*/true};
   Uploading node;
   node.CloseWith(Outcome::kSucceeded);
-  CHECK(node.Feed(SignalReceived{key}) == "stop silent SIGINT");
+  CHECK(node.Signal(key) == "stop silent SIGINT");
   node.now_ = node.now_ + absl::Seconds(1);
-  CHECK(node.Feed(SignalReceived{key}) == "kill");
+  CHECK(node.Signal(key) == "kill");
   CHECK(node.Feed(WorkersGone{}) == "finish 0");
 }
 

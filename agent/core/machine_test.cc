@@ -144,7 +144,7 @@ TEST_CASE("workers that a person's signal ends are not reported, however they en
   Node node;
   node.Run();
   node.StopIn(1, StopKind::kCheckpoint);
-  node.Feed(SignalReceived{{SIGINT}});
+  node.Signal({SIGINT});
   CHECK(node.Exit(0, 1) == "send(1) leave with-workers");
 }
 
@@ -161,7 +161,7 @@ TEST_CASE("a node that succeeded runs again when a peer fails") {
 TEST_CASE("a signal is passed on, and Leave is said as the first worker ends and after the last") {
   Node node;
   node.Run();
-  CHECK(node.Feed(SignalReceived{{SIGINT}}) == "stop silent SIGINT");
+  CHECK(node.Signal({SIGINT}) == "stop silent SIGINT");
   CHECK(node.Exit(0, 0, SIGINT) == "send(1) leave with-workers");
   CHECK(node.Exit(1, 0, SIGINT).empty());
   SECTION("an older daemon answers the first") {
@@ -178,7 +178,7 @@ TEST_CASE("a signal is passed on, and Leave is said as the first worker ends and
 TEST_CASE("what a person's signal has begun, the daemon's words do not change") {
   Node node;
   node.Run();
-  node.Feed(SignalReceived{{SIGINT}});
+  node.Signal({SIGINT});
   CHECK(node.StopIn(1, StopKind::kAbort).empty());
   CHECK(node.CloseWith(Outcome::kFailed).empty());
   CHECK(node.Feed(WorkersGone{}) == "finish 130");
@@ -188,7 +188,7 @@ TEST_CASE("a store that is ready after the signal is not offered any more") {
   Node node;
   node.Feed(Begin{});
   CHECK(node.WelcomeIn(0) == "store");
-  CHECK(node.Feed(SignalReceived{{SIGTERM}}) == "send(0) leave");
+  CHECK(node.Signal({SIGTERM}) == "send(0) leave");
   CHECK(node.Feed(StoreStarted{7000}).empty());
   CHECK(node.CloseWith(Outcome::kLeft) == "finish 143");
 }
@@ -197,7 +197,7 @@ TEST_CASE("without an answer to Leave the agent goes after a second") {
   Node node;
   node.Feed(Begin{});
   node.WelcomeIn(0);
-  CHECK(node.Feed(SignalReceived{{SIGTERM}}) == "send(0) leave");
+  CHECK(node.Signal({SIGTERM}) == "send(0) leave");
   CHECK(node.After(absl::Milliseconds(999)).empty());
   CHECK(node.After(absl::Milliseconds(1)) == "send(0) heartbeat; finish 143");
 }
@@ -205,16 +205,16 @@ TEST_CASE("without an answer to Leave the agent goes after a second") {
 TEST_CASE("a signal's echoes change nothing, however many come") {
   Node node;
   node.Run();
-  CHECK(node.Feed(SignalReceived{{SIGTERM}}) == "stop silent SIGTERM");
+  CHECK(node.Signal({SIGTERM}) == "stop silent SIGTERM");
   const MonotonicTime deadline = node.state_.stop_deadline;
-  CHECK(node.Feed(SignalReceived{{SIGTERM}}).empty());
+  CHECK(node.Signal({SIGTERM}).empty());
   node.now_ = node.now_ + absl::Milliseconds(15);
-  CHECK(node.Feed(SignalReceived{{SIGINT}}).empty());
+  CHECK(node.Signal({SIGINT}).empty());
   CHECK(node.After(absl::Seconds(15)) == "send(1) heartbeat");
-  CHECK(node.Feed(SignalReceived{{SIGTERM}}).empty());  // The end of a preemption's grace.
+  CHECK(node.Signal({SIGTERM}).empty());  // The end of a preemption's grace.
   CHECK(node.state_.stop_deadline == deadline);
   CHECK(node.Feed(WorkersGone{}) == "send(1) leave");
-  CHECK(node.Feed(SignalReceived{{SIGTERM}}).empty());  // Leave may still be on its way.
+  CHECK(node.Signal({SIGTERM}).empty());  // Leave may still be on its way.
   CHECK(node.CloseWith(Outcome::kLeft) == "finish 143");
 }
 
@@ -222,23 +222,41 @@ TEST_CASE("a second Ctrl-C, clearly later, kills at once, and the next change no
   const ReceivedSignal key = {SIGINT, /*from_kernel=*/true};
   Node node;
   node.Run();
-  CHECK(node.Feed(SignalReceived{key}) == "stop silent SIGINT");
-  CHECK(node.Feed(SignalReceived{key}).empty());
+  CHECK(node.Signal(key) == "stop silent SIGINT");
+  CHECK(node.Signal(key).empty());
   CHECK(node.After(absl::Seconds(1)) == "send(1) heartbeat");
-  CHECK(node.Feed(SignalReceived{key}) == "kill");
+  CHECK(node.Signal(key) == "kill");
   const MonotonicTime deadline = node.state_.stop_deadline;
   CHECK(node.After(absl::Seconds(1)) == "send(1) heartbeat");
-  CHECK(node.Feed(SignalReceived{key}).empty());
+  CHECK(node.Signal(key).empty());
   CHECK(node.state_.stop_deadline == deadline);
   CHECK(node.Feed(WorkersGone{}) == "send(1) leave");
-  CHECK(node.Feed(SignalReceived{key}) == "finish 130");
+  CHECK(node.Signal(key) == "finish 130");
+}
+
+TEST_CASE("Ctrl-C counts from when it was pressed, however late it is handled") {
+  Node node;
+  node.Run();
+  const MonotonicTime later = node.now_ + absl::Seconds(1);
+  node.Feed(SignalReceived{{SIGINT, /*from_kernel=*/true, 0, node.now_}});
+  node.now_ = later + absl::Seconds(1);
+  CHECK(node.Feed(SignalReceived{{SIGINT, /*from_kernel=*/true, 0, later}}) == "kill");
+}
+
+TEST_CASE("a first Ctrl-C after a scheduler's TERM says why nothing happens, once") {
+  const ReceivedSignal key = {SIGINT, /*from_kernel=*/true};
+  Node node;
+  node.Run();
+  node.Signal({SIGTERM});
+  CHECK_THAT(node.Signal(key), Catch::StartsWith("say SIGINT received from the terminal, but"));
+  CHECK(node.Signal(key).empty());
 }
 
 TEST_CASE("a signal while a failure is being cleaned up ends the command afterwards") {
   Node node;
   node.Run();
   node.Exit(0, 1);
-  CHECK(node.Feed(SignalReceived{{SIGTERM}}) == "stop silent SIGTERM");
+  CHECK(node.Signal({SIGTERM}) == "stop silent SIGTERM");
   CHECK(node.Feed(WorkersGone{}) == "send(1) leave");
   CHECK(node.LoseStream() == "finish 143");
 }

@@ -14,7 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "agent/custody/directory_entries.h"
+#include "tools/base/directory_entries.h"
 #include "tools/base/files.h"
 
 namespace convene::agent {
@@ -23,6 +23,8 @@ namespace {
 constexpr char kPrefix[] = "convene.";
 // How deep workers may nest cgroups of their own and have them cleaned up.
 constexpr int kDeepest = 16;
+// How often Release looks for children that were forked meanwhile.
+constexpr int kReleaseRounds = 100;
 
 UniqueFd OpenDirectory(int at, const char* name) {
   return UniqueFd(openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
@@ -103,12 +105,16 @@ Cgroup::~Cgroup() { RemoveCgroup(parent_.get(), name_.c_str()); }
 void Cgroup::Kill() { KillCgroup(directory_.get()); }
 
 void Cgroup::Release() {
-  const auto processes =
-      ReadFile(absl::StrCat("/proc/self/fd/", directory_.get(), "/cgroup.procs"));
   const UniqueFd above(openat(parent_.get(), "cgroup.procs", O_WRONLY | O_CLOEXEC));
-  if (!processes.ok() || !above.valid()) return;
-  for (const absl::string_view pid : absl::StrSplit(*processes, '\n', absl::SkipEmpty())) {
-    (void)!write(above.get(), pid.data(), pid.size());
+  if (!above.valid()) return;
+  // A process that forks before it is moved leaves its child here: until nobody is found.
+  for (int round = 0; round < kReleaseRounds; ++round) {
+    const auto processes =
+        ReadFile(absl::StrCat("/proc/self/fd/", directory_.get(), "/cgroup.procs"));
+    if (!processes.ok() || processes->empty()) return;
+    for (const absl::string_view pid : absl::StrSplit(*processes, '\n', absl::SkipEmpty())) {
+      (void)!write(above.get(), pid.data(), pid.size());
+    }
   }
 }
 

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -98,14 +99,14 @@ ProcessTable* Custody::ChooseLeft() {
   ReapOrphans();
   if (!HasChildren()) return nullptr;
   ProcessTable& table = ProcessTable::Read();
+  if (has_released_) FollowReleased(table);
   const pid_t self = getpid();
   const pid_t own_session = getsid(0);
   for (ProcessEntry& entry : table) {
     // A process in our session was not started here: workers have sessions of their own. Reading
     // the memory of a process in state D may hang this one too.
     entry.chosen = entry.parent == self && entry.pid != guardian_.pid() &&
-                   entry.session != own_session &&
-                   released_.count({entry.pid, entry.start_time}) == 0 &&
+                   entry.session != own_session && !guardian_.page().IsReleased(entry.session) &&
                    (!has_strangers_ ||
                     (entry.state != 'D' && EnvironmentHolds(entry.pid, own_token_.c_str())));
   }
@@ -163,7 +164,22 @@ void Custody::Release() {
   ProcessTable* const table = ChooseLeft();
   if (table == nullptr) return;
   for (const ProcessEntry& entry : *table) {
-    if (entry.chosen) released_.insert({entry.pid, entry.start_time});
+    if (entry.chosen) guardian_.page().Release(entry.session);
+  }
+  has_released_ = true;
+}
+
+void Custody::FollowReleased(ProcessTable& table) {
+  GuardianPage& page = guardian_.page();
+  for (std::atomic<pid_t>& session : page.released) {
+    const pid_t number = session.load();
+    const auto is_in = [&](const ProcessEntry& entry) { return entry.session == number; };
+    if (number != 0 && std::none_of(table.begin(), table.end(), is_in)) session.store(0);
+  }
+  for (ProcessEntry& entry : table) entry.chosen = page.IsReleased(entry.session);
+  table.ChooseDescendants();
+  for (const ProcessEntry& entry : table) {
+    if (entry.chosen) page.Release(entry.session);
   }
 }
 

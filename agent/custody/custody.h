@@ -1,16 +1,13 @@
 // Everything that comes from this agent's workers, as one thing: nothing of it outlives its epoch,
-// nor the agent.
+// nor the agent, unless it is released.
 #pragma once
 
 #include <sys/types.h>
 
 #include <atomic>
-#include <cstdint>
 #include <functional>
 #include <memory>
-#include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "agent/custody/cgroup.h"
@@ -54,7 +51,7 @@ class Custody {
   // Where a worker enters its number, for the guardian; nullptr when there are too many.
   std::atomic<pid_t>* SessionSlot(int local_rank);
   // Whether anything lives that comes from the workers: all descendants but the guardian, and what
-  // has been released.
+  // has been released, or comes from there.
   bool AnyLeft();
   // Each of them, for a person: "sleep (pid 12)".
   std::vector<std::string> NamesOfLeft();
@@ -62,7 +59,9 @@ class Custody {
   void SignalLeft(int signal, const std::function<bool(pid_t group)>& skips);
   // SIGKILL to all of them. Returns how many there were.
   int KillAll();
-  // They are nobody's from now on: no later KillAll and no sweep ends them.
+  // They are nobody's from now on, nor is what they start: no later KillAll and no sweep ends it. A
+  // process of theirs that begins a session of its own and loses its parent, both between two looks
+  // at the table, is taken for one of the workers' of then.
   void Release();
   // REQUIRES: nothing is left, but for what hangs in the kernel.
   void EndEpoch();
@@ -81,6 +80,9 @@ class Custody {
   void OnChildSignal();
   // The table, where what is left is chosen; nullptr when there is nothing.
   ProcessTable* ChooseLeft();
+  // Children of released processes are released, in whatever session; a session that is over is
+  // forgotten, because its number may become another's.
+  void FollowReleased(ProcessTable& table);
 
   EventLoop& loop_;
   const std::function<void()> on_orphan_ended_;
@@ -93,7 +95,7 @@ class Custody {
   Guardian guardian_;
   std::unique_ptr<Cgroup> cgroup_;
   int epochs_ = 0;
-  std::set<std::pair<pid_t, uint64_t>> released_;  // with their start times
+  bool has_released_ = false;
 };
 
 }  // namespace convene::agent

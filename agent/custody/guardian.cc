@@ -22,11 +22,11 @@
 #include <utility>
 
 #include "agent/custody/cgroup.h"
-#include "agent/custody/directory_entries.h"
 #include "agent/custody/process_table.h"
 #include "agent/custody/signal_mask.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/check.h"
+#include "tools/base/directory_entries.h"
 
 namespace convene::agent {
 namespace {
@@ -93,8 +93,9 @@ bool RemoveCgroups(const GuardianPage& page) {
   return all;
 }
 
-bool IsWorkersSession(const GuardianPage& page, pid_t session) {
-  return session > 0 && std::any_of(page.sessions.begin(), page.sessions.end(),
+template <typename Sessions>
+bool Contains(const Sessions& sessions, pid_t session) {
+  return session > 0 && std::any_of(sessions.begin(), sessions.end(),
                                     [&](const auto& known) { return known.load() == session; });
 }
 
@@ -113,13 +114,14 @@ bool KillChosen(ProcessTable& table) {
 bool KillMarked(const GuardianPage& page) {
   ProcessTable& table = ProcessTable::Read();
   for (ProcessEntry& entry : table) {
-    entry.chosen = !entry.ended() && IsWorkersSession(page, entry.session);
+    entry.chosen = !entry.ended() && Contains(page.sessions, entry.session);
   }
   const bool any_in_session = KillChosen(table);
   // Last, because it may hang: whoever reads the memory of a process that hangs in the kernel
   // (state D) can come to hang with it. Such a one is looked at again in the next round.
   for (ProcessEntry& entry : table) {
     if (entry.ended() || entry.state == 'D' || entry.pid == getpid()) continue;
+    if (page.IsReleased(entry.session)) continue;
     if (!entry.chosen) entry.chosen = EnvironmentHolds(entry.pid, page.token);
   }
   return KillChosen(table) || any_in_session;
@@ -231,6 +233,17 @@ GuardianPage* MakePage(absl::string_view token, absl::string_view cgroup_parent,
 }
 
 }  // namespace
+
+bool GuardianPage::IsReleased(pid_t session) const { return Contains(released, session); }
+
+void GuardianPage::Release(pid_t session) {
+  if (IsReleased(session)) return;
+  for (std::atomic<pid_t>& place : released) {
+    if (place.load() != 0) continue;
+    place.store(session);
+    return;
+  }
+}
 
 Guardian::Guardian(EventLoop& loop, absl::string_view token, absl::string_view cgroup_parent,
                    absl::string_view cgroup_prefix)

@@ -17,6 +17,7 @@ namespace convene::agent {
 // Memory that the agent and its guardian share. A change in it wakes neither of them.
 struct GuardianPage {
   static constexpr int kMostWorkers = 1000;
+  static constexpr int kMostReleased = 1000;
 
   char token[33] = {};            // in the environment of all that comes from a worker
   char cgroup_parent[2048] = {};  // "" = no cgroups
@@ -25,6 +26,12 @@ struct GuardianPage {
   // enters itself before its execve (a vfork shares our memory); it is taken out before it is
   // reaped, when its number can become a stranger's.
   std::array<std::atomic<pid_t>, kMostWorkers> sessions = {};
+  // The sessions that were left alone for ever, with all that is in them. 0 = none; what finds no
+  // room is not left alone.
+  std::array<std::atomic<pid_t>, kMostReleased> released = {};
+
+  bool IsReleased(pid_t session) const;
+  void Release(pid_t session);
 };
 
 // A fork of the agent, "convene-guard" in `ps`, that has closed all descriptors, is in a session of

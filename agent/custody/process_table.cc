@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "agent/custody/directory_entries.h"
+#include "tools/base/directory_entries.h"
 #include "tools/base/unique_fd.h"
 
 namespace convene::agent {
@@ -41,7 +41,8 @@ bool ReadEntry(pid_t pid, ProcessEntry& entry) {
   entry.parent = static_cast<pid_t>(std::strtol(next, &next, 10));
   entry.group = static_cast<pid_t>(std::strtol(next, &next, 10));
   entry.session = static_cast<pid_t>(std::strtol(next, &next, 10));
-  for (int field = 7; field < 22; ++field) std::strtoll(next, &next, 10);
+  entry.terminal = static_cast<int>(std::strtol(next, &next, 10));
+  for (int field = 8; field < 22; ++field) std::strtoll(next, &next, 10);
   entry.start_time = std::strtoull(next, &next, 10);
   entry.chosen = false;
   return true;

@@ -13,6 +13,7 @@ struct ProcessEntry {
   pid_t parent = 0;
   pid_t group = 0;
   pid_t session = 0;
+  int terminal = 0;         // the device number that controls it, as proc(5) writes it; 0: none
   char state = 0;           // as in `ps`
   bool chosen = false;      // the caller's
   uint64_t start_time = 0;  // with the pid: this process and no later one of its number

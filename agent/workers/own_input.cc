@@ -1,17 +1,36 @@
 #include "agent/workers/own_input.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include <algorithm>
+
+#include "agent/custody/process_table.h"
 #include "agent/custody/signal_mask.h"
 
 namespace convene::agent {
 namespace {
 
-// Without job control (no controlling terminal) nobody is in the background.
+// REQUIRES: it does not control this session. Then processes that it controls are of another one,
+// from which setsid(1) has led this command away.
+bool IsAnothers(int fd) {
+  struct stat info = {};
+  if (fstat(fd, &info) != 0) return true;
+  const unsigned minor = gnu_dev_minor(info.st_rdev);
+  const auto number = static_cast<int>((minor & 0xff) | gnu_dev_major(info.st_rdev) << 8 |
+                                       (minor & ~0xffU) << 12);  // proc(5): tty_nr
+  ProcessTable& table = ProcessTable::Read();
+  return std::any_of(table.begin(), table.end(), [&](const ProcessEntry& entry) {
+    return entry.terminal == number && !entry.ended();
+  });
+}
+
+// A terminal that controls nobody has no job control: nobody is in the background.
 bool IsInForeground(int fd) {
   const pid_t group = tcgetpgrp(fd);
-  return group < 0 || group == getpgrp();
+  return group < 0 ? !IsAnothers(fd) : group == getpgrp();
 }
 
 }  // namespace

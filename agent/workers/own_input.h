@@ -18,7 +18,9 @@ class OwnInput {
   int fd() const { return fd_; }
   const InputFacts& facts() const { return facts_; }
   // Sets the terminal as it was: a worker that died at its prompt has left it without echo. Nothing
-  // happens where there is no terminal, or it is another program's by now.
+  // happens where there is no terminal, or it is another program's by now. An agent that a signal
+  // kills cannot do it, and its guardian must not, because the terminal is the shell's at once;
+  // bash and zsh then set it back themselves.
   void Restore() const;
 
  private:

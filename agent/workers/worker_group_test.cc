@@ -269,6 +269,24 @@ TEST_CASE_METHOD(AsTorchrun, "as under torchrun it lives on, once it has closed 
   kill(left, SIGKILL);
 }
 
+TEST_CASE_METHOD(AsTorchrun, "nor does a later epoch end what it starts then") {
+  REQUIRE_OK(Start(absl::StrCat("cd ", directory.path(),
+                                "; (while ! [ -e go ]; do sleep 0.01; done; "
+                                "(sleep 600 & echo $! > new; mv new pid); exec sleep 600) "
+                                "> /dev/null 2>&1 & echo left $!")));
+  RunUntilGone();
+  REQUIRE_OK(WriteFileAtomic(directory.File("go"), ""));
+  absl::StatusOr<std::string> orphan;
+  RunUntil([&] { return (orphan = ReadFile(directory.File("pid"))).ok(); });
+  int pid = 0;
+  REQUIRE(absl::SimpleAtoi(*orphan, &pid));
+  CHECK_FALSE(custody.AnyLeft());
+  custody.KillAll();
+  CHECK_FALSE(IsDead(pid));
+  kill(pid, SIGKILL);
+  kill(PidAfter("left "), SIGKILL);
+}
+
 TEST_CASE_METHOD(Fixture, "a group gets the same signal once, and another one still") {
   REQUIRE_OK(
       Start("trap 'echo term' TERM; trap 'echo int; exit' INT; echo ready; while :; do sleep 0.01; "

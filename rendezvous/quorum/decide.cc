@@ -286,7 +286,7 @@ Decision DecideStopping(MonotonicTime now, const JobState& state, const JobPolic
   Decision decision;
   decision.kind = Decision::Kind::kDrop;
   decision.why =
-      absl::StrCat(NamesIn(state, NodeState::kRunning), " did not stop its workers within ",
+      absl::StrCat(NamesIn(state, NodeState::kRunning), " did not stop the workers within ",
                    absl::FormatDuration(StopTimeout(state, policy)));
   for (const auto& [id, node] : state.nodes()) {
     if (node.state == NodeState::kRunning) decision.members.push_back(id);

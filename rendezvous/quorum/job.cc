@@ -222,10 +222,7 @@ void Job::Run(MonotonicTime now, Outbox* outbox) {
         break;
       case Decision::Kind::kDrop:
         for (const MemberId id : decision_.members) {
-          GiveUp(now, id, JobState::Departure::kDropped,
-                 absl::StrCat("it did not stop its workers within ",
-                              absl::FormatDuration(StopTimeout(state_, policy_))),
-                 outbox);
+          GiveUp(now, id, JobState::Departure::kDropped, decision_.why, outbox);
         }
         break;
       case Decision::Kind::kAdmit:

@@ -354,7 +354,7 @@ TEST_CASE("a node that does not stop is dropped after the join timeout") {
     > a beats
     > b beats
     > wait 1s
-    b: end UNAVAILABLE: given up by the daemon: it did not stop its workers within 4s; \
+    b: end UNAVAILABLE: given up by the daemon: b did not stop the workers within 4s; \
        epoch 1 is over for incarnation 2
     a: epoch 2 node 0 of 1, ranks from 0 of 1, store a, failures 0
   )");

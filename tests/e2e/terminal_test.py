@@ -77,6 +77,22 @@ class TerminalTest(ConveneTestCase):
         self.assertIn('raw', terminal.text)
         self.assertEqual(termios.tcgetattr(terminal.slave), terminal.settings)
 
+    def test_so_does_one_that_a_second_control_c_kills(self):
+        terminal = self.on_terminal('--no-python', '/bin/sh', '-c', 'trap "" INT TERM; stty -echo; echo ready; while :; do sleep 0.05; done')
+        terminal.expect('ready')
+        terminal.type('\x03')
+        terminal.expect('Ctrl-C once more')
+        time.sleep(1.1)
+        terminal.type('\x03')
+        self.assertEqual(terminal.finish(), 128 + signal.SIGINT)
+        self.assertEqual(termios.tcgetattr(terminal.slave), terminal.settings)
+
+    def test_a_command_that_setsid_led_away_leaves_the_terminal_to_its_session(self):
+        job = f"{find_program(CONVENE)} run --standalone --no-python /bin/sh -c '{READS}'"
+        terminal = Terminal(self, ['/bin/bash', '-c', f'setsid -w {job}; true'], self.environment())
+        self.assertEqual(terminal.finish(), 0)
+        self.assertIn('0 got <> none', terminal.text)
+
     def test_a_command_in_the_background_takes_nothing_that_is_typed(self):
         job = f"{find_program(CONVENE)} run --standalone --no-python /bin/sh -c '{READS}'"
         terminal = Terminal(self, ['/bin/bash', '-mc', f'{job} & wait'])

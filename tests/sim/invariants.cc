@@ -117,7 +117,7 @@ void Invariants::OnItem(const rendezvous::Outbox::Item& item) {
     over_.insert(item.to);
     // The agents here kill workers that their graces do not end, and lose their lease before they
     // are slow.
-    Expect(!absl::StrContains(status->message(), "did not stop its workers"),
+    Expect(!absl::StrContains(status->message(), "did not stop the workers"),
            "a node that was still allowed to stop its workers was given up");
     return;
   }

@@ -101,7 +101,7 @@ void SimAgent::FailWorker(const ExitStatus& status) {
 
 void SimAgent::Signal() {
   Disturb();
-  Receive(agent::SignalReceived{{SIGTERM}});
+  Receive(agent::SignalReceived{{.number = SIGTERM, .at = simulation_.now()}});
 }
 
 bool SimAgent::IsFaithful() const {

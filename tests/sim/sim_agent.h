@@ -83,6 +83,7 @@ class SimAgent {
   // Their rules ask for none.
   void Do(const agent::RunHealthCheck&) { CONVENE_CHECK(false); }
   void Do(const agent::CancelHealthCheck&) { CONVENE_CHECK(false); }
+  void Do(const agent::Say&) {}
   void Do(const agent::Finish& action);
   // The process is gone, and with it all processes that it started.
   void End();

@@ -30,22 +30,24 @@ std::string Description(const ReceivedSignal& signal) {
 
 ReceivedSignal SignalOf(const signalfd_siginfo& info) {
   return {static_cast<int>(info.ssi_signo), info.ssi_code == SI_KERNEL,
-          static_cast<pid_t>(info.ssi_pid)};
+          static_cast<pid_t>(info.ssi_pid), Clock::Real().Now()};
 }
 
-StopRequest::Decision StopRequest::Hear(const ReceivedSignal& signal, MonotonicTime now) {
+StopRequest::Decision StopRequest::Hear(const ReceivedSignal& signal) {
   std::string what = Description(signal);
   const bool is_key = IsKey(signal);
   const bool is_second_key = is_key && first_key_at_.has_value();
-  if (is_key && !is_second_key) first_key_at_ = now;
-  if (is_second_key && now - *first_key_at_ >= kClearlyLater) {
+  if (is_key && !is_second_key) first_key_at_ = signal.at;
+  if (is_second_key && signal.at - *first_key_at_ >= kClearlyLater) {
     return {Meaning::kAtOnce, absl::StrCat(what, " a second time: at once")};
   }
-  if (std::exchange(made_, true)) {
-    return {Meaning::kEcho, absl::StrCat(what, ", but the stop was requested before")};
+  const bool is_echo = std::exchange(made_, true);
+  if (is_echo) absl::StrAppend(&what, ", but the stop was requested before");
+  const bool is_first_key = is_key && !is_second_key;
+  if (is_first_key) {
+    absl::StrAppend(&what, "; Ctrl-C once more, after a second or later, stops at once");
   }
-  if (is_key) absl::StrAppend(&what, "; Ctrl-C once more, after a second or later, stops at once");
-  return {Meaning::kStop, std::move(what)};
+  return {is_echo ? Meaning::kEcho : Meaning::kStop, std::move(what), is_first_key};
 }
 
 }  // namespace convene

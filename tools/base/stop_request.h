@@ -30,8 +30,10 @@ struct ReceivedSignal {
   bool from_kernel = false;  // SI_KERNEL: a key of the controlling terminal, or its end (HUP)
   // si_pid; 0: the kernel, or a process outside of this pid namespace.
   pid_t sender = 0;
+  MonotonicTime at = {};  // when it was read
 };
 
+// As it has just been read.
 ReceivedSignal SignalOf(const signalfd_siginfo& info);
 
 // Not thread-safe.
@@ -45,13 +47,15 @@ class StopRequest {
   struct Decision {
     Meaning meaning = Meaning::kStop;
     std::string why;  // "SIGTERM received from pid 812"
+    // The first of a terminal: where it is an echo, the person is to be told so.
+    bool is_first_key = false;
   };
 
   // The time from the first Ctrl-C to one that means "at once": longer than a key is held down, or
   // pressed twice by a nervous hand.
   static constexpr absl::Duration kClearlyLater = absl::Seconds(1);
 
-  Decision Hear(const ReceivedSignal& signal, MonotonicTime now);
+  Decision Hear(const ReceivedSignal& signal);
   bool made() const { return made_; }
 
  private:

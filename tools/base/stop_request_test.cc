@@ -15,7 +15,9 @@ constexpr pid_t kSlurmstepd = 812;
 constexpr pid_t kAgent = 900;
 
 ReceivedSignal From(pid_t sender, int number) { return {number, /*from_kernel=*/false, sender}; }
-ReceivedSignal Key(int number) { return {number, /*from_kernel=*/true, 0}; }
+ReceivedSignal Key(int number, MonotonicTime at = {}) {
+  return {number, /*from_kernel=*/true, 0, at};
+}
 
 struct Heard {
   int milliseconds;
@@ -26,10 +28,10 @@ struct Heard {
 std::string Story(const std::vector<Heard>& signals) {
   StopRequest request;
   std::vector<std::string> words;
-  for (const Heard& heard : signals) {
-    const MonotonicTime at =
+  for (Heard heard : signals) {
+    heard.signal.at =
         MonotonicTime::FromEpoch(absl::Hours(5) + absl::Milliseconds(heard.milliseconds));
-    switch (request.Hear(heard.signal, at).meaning) {
+    switch (request.Hear(heard.signal).meaning) {
       case StopRequest::Meaning::kStop:
         words.push_back("stop");
         break;
@@ -87,14 +89,20 @@ TEST_CASE("a terminal that is closed after Ctrl-C does not hurry the stop") {
 TEST_CASE("each decision says what was heard and from where") {
   const MonotonicTime now = MonotonicTime::FromEpoch(absl::Hours(5));
   StopRequest scheduler;
-  CHECK(scheduler.Hear(From(kSlurmstepd, SIGTERM), now).why == "SIGTERM received from pid 812");
-  CHECK(scheduler.Hear(From(0, SIGTERM), now).why ==
+  CHECK(scheduler.Hear(From(kSlurmstepd, SIGTERM)).why == "SIGTERM received from pid 812");
+  CHECK(scheduler.Hear(From(0, SIGTERM)).why ==
         "SIGTERM received, but the stop was requested before");
+  const StopRequest::Decision too_late = scheduler.Hear(Key(SIGINT, now));
+  CHECK(too_late.is_first_key);
+  CHECK(too_late.why ==
+        "SIGINT received from the terminal, but the stop was requested before; Ctrl-C once more, "
+        "after a second or later, stops at once");
+  CHECK_FALSE(scheduler.Hear(Key(SIGINT, now)).is_first_key);
   StopRequest person;
-  CHECK(person.Hear(Key(SIGINT), now).why ==
+  CHECK(person.Hear(Key(SIGINT, now)).why ==
         "SIGINT received from the terminal; Ctrl-C once more, after a second or later, stops at "
         "once");
-  CHECK(person.Hear(Key(SIGINT), now + absl::Seconds(1)).why ==
+  CHECK(person.Hear(Key(SIGINT, now + absl::Seconds(1))).why ==
         "SIGINT received from the terminal a second time: at once");
 }
 

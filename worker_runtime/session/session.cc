@@ -114,7 +114,7 @@ void Session::OnSignal() {
   signalfd_siginfo info;
   if (read(signals_.get(), &info, sizeof(info)) != sizeof(info)) return;
   const ReceivedSignal signal = SignalOf(info);
-  const StopRequest::Meaning meaning = stop_request_.Hear(signal, Clock::Real().Now()).meaning;
+  const StopRequest::Meaning meaning = stop_request_.Hear(signal).meaning;
   if (meaning == StopRequest::Meaning::kAtOnce || !token_.is_watched()) {
     EndNow(ExitCodeForSignal(signal.number));
   }

@@ -15,6 +15,7 @@
 
 #include "absl/debugging/symbolize.h"
 #include "tools/base/check.h"
+#include "tools/base/directory_entries.h"
 
 namespace convene::worker {
 namespace {
@@ -109,40 +110,23 @@ void AwaitTurnOf(int thread) {
   Line().Text("thread ").Number(static_cast<uint64_t>(thread), 10).Text(" does not answer").Write();
 }
 
-// getdents64 as the kernel fills it: readdir() allocates.
-struct Entry {
-  uint64_t inode;
-  int64_t offset;
-  uint16_t length;
-  uint8_t type;
-  char name[1];
-};
-
 void DumpThreads(int self) {
   const int directory = open("/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (directory < 0) return WriteOwnStack(self);
   const int64_t deadline = NowNs() + kWholePatienceNs;
   int asked = 0;
-  alignas(Entry) char buffer[4096];
-  long bytes = 0;
-  while ((bytes = syscall(SYS_getdents64, directory, buffer, sizeof(buffer))) > 0) {
-    for (long at = 0; at < bytes;) {
-      const Entry* const entry = reinterpret_cast<const Entry*>(buffer + at);
-      at += entry->length;
-      int thread = 0;
-      for (const char* c = entry->name; *c >= '0' && *c <= '9'; ++c)
-        thread = thread * 10 + (*c - '0');
-      if (thread == 0) continue;
-      if (++asked > kThreadsMax || NowNs() > deadline) continue;
-      if (thread == self) {
-        WriteOwnStack(self);
-        continue;
-      }
-      thread_in_turn.store(thread);
-      if (syscall(SYS_tgkill, getpid(), thread, SIGUSR2) == 0) AwaitTurnOf(thread);
-      thread_in_turn.store(0);
+  ForEachEntry(directory, [&](const dirent64& entry) {
+    int thread = 0;
+    for (const char* c = entry.d_name; *c >= '0' && *c <= '9'; ++c) {
+      thread = thread * 10 + (*c - '0');
     }
-  }
+    if (thread == 0) return;
+    if (++asked > kThreadsMax || NowNs() > deadline) return;
+    if (thread == self) return WriteOwnStack(self);
+    thread_in_turn.store(thread);
+    if (syscall(SYS_tgkill, getpid(), thread, SIGUSR2) == 0) AwaitTurnOf(thread);
+    thread_in_turn.store(0);
+  });
   close(directory);
   if (asked > kThreadsMax) Line().Text("and more threads").Write();
 }

@@ -1,9 +1,10 @@
-// A directory's entries without malloc (opendir needs it): for the guardian.
+// A directory's entries without malloc (opendir needs it): for a fork of a process with threads,
+// and for signal handlers.
 #pragma once
 
 #include <dirent.h>
 
-namespace convene::agent {
+namespace convene {
 
 // Calls visit(const dirent64&) for each entry, "." and ".." too, of the directory that `directory`
 // is open on, from where it stands.
@@ -21,4 +22,4 @@ void ForEachEntry(int directory, const Visit& visit) {
   }
 }
 
-}  // namespace convene::agent
+}  // namespace convene
