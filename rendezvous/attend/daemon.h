@@ -60,8 +60,12 @@ class Daemon final : public LogAgents {
   // `quiet`: nothing is logged above debug. `memory`: what an earlier daemon left, and where to
   // write; none: nothing is remembered.
   Daemon(Clock* clock, bool quiet, std::optional<Journal::Opened> memory = std::nullopt);
-  // REQUIRES: Shutdown() has returned.
+  // REQUIRES: Shutdown() has returned, if Start() was called.
   ~Daemon() override = default;
+
+  // Starts its threads; once, before the first stream. ResourceExhausted when the system has no
+  // thread left; then call Shutdown().
+  absl::Status Start();
 
   // Connections are no longer refused from a moment before this on: the leases of the members that
   // an earlier daemon left begin now. An agent that was refused counts its lease from there, so
