@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rendezvous/quorum/job_record.h"
-#include "rendezvous/quorum/story.h"
+#include "rendezvous/quorum/testing/story.h"
 
 namespace convene::rendezvous {
 namespace {

@@ -1,7 +1,7 @@
 // Who is in, as stories (story.h tells how to read them): rounds, arrivals, losses, identities.
 #include <catch2/catch.hpp>
 
-#include "rendezvous/quorum/story.h"
+#include "rendezvous/quorum/testing/story.h"
 
 namespace convene::rendezvous {
 namespace {
