@@ -331,6 +331,18 @@ TEST_CASE_METHOD(Fixture,
   CHECK_THAT(agent.Out() + agent.Err(), !Catch::Contains("failed"));
 }
 
+TEST_CASE_METHOD(
+    Fixture, "a worker's death by a TERM is held for as long as the agent's own may come last") {
+  AgentOptions options = Standalone("echo $$ >> $TEST_DIR/pids; exec sleep 600", 1);
+  options.echo_patience = absl::Milliseconds(700);
+  AgentProcess agent = Start(options);
+  const std::vector<UniqueFd> workers = WaitForProcesses("pids", 1);
+  const MonotonicTime killed = Clock::Real().Now();
+  kill(pids[0], SIGTERM);
+  CHECK(agent.Wait() == 1);
+  CHECK(Clock::Real().Now() - killed >= options.echo_patience);
+}
+
 TEST_CASE_METHOD(Fixture,
                  "a worker that dies of a TERM that nobody sends to the agent has failed") {
   const bool by_shell = GENERATE(false, true);

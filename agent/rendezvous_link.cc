@@ -1,8 +1,5 @@
 #include "agent/rendezvous_link.h"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <utility>
 
 #include "rendezvous/net/listen.h"
@@ -18,12 +15,8 @@ using rendezvous::Server;
 }  // namespace
 
 RendezvousLink::RendezvousLink(EventLoop& loop, Options options, std::function<void(News)> on_news)
-    : loop_(loop),
-      options_(std::move(options)),
-      on_news_(std::move(on_news)),
-      posted_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  CONVENE_CHECK(posted_.valid());
-  loop_.Watch(posted_.get(), [this] { OnPosted(); });
+    : loop_(loop), options_(std::move(options)), on_news_(std::move(on_news)) {
+  CONVENE_CHECK(posted_.Attach(loop_, [this] { OnPosted(); }).ok());
 }
 
 RendezvousLink::~RendezvousLink() {
@@ -37,7 +30,7 @@ RendezvousLink::~RendezvousLink() {
     rest.swap(queue_);
   }
   rest.clear();
-  loop_.Forget(posted_.get());
+  posted_.Detach(loop_);
 }
 
 void RendezvousLink::Open(const rendezvous::Hello& hello, absl::Duration timeout, bool may_host) {
@@ -104,13 +97,10 @@ void RendezvousLink::Post(int64_t generation, Item item) {
     MutexLock lock(&mutex_);
     queue_.emplace_back(generation, std::move(item));
   }
-  const uint64_t one = 1;
-  CONVENE_CHECK(write(posted_.get(), &one, sizeof(one)) == sizeof(one));
+  posted_.Ring();
 }
 
 void RendezvousLink::OnPosted() {
-  uint64_t count = 0;
-  if (read(posted_.get(), &count, sizeof(count)) != sizeof(count)) return;
   std::deque<std::pair<int64_t, Item>> arrived;
   {
     MutexLock lock(&mutex_);

@@ -18,6 +18,7 @@
 #include "rendezvous/quorum/messages.h"
 #include "rendezvous/server/server.h"
 #include "tools/base/clock.h"
+#include "tools/base/doorbell.h"
 #include "tools/base/event_loop.h"
 #include "tools/base/host_port.h"
 #include "tools/base/mutex.h"
@@ -103,7 +104,7 @@ class RendezvousLink {
   EventLoop& loop_;
   const Options options_;
   const std::function<void(News)> on_news_;
-  const UniqueFd posted_;  // eventfd
+  const Doorbell posted_;
 
   std::unique_ptr<rendezvous::Server> server_;
   std::unique_ptr<rendezvous::AgentStream> stream_;

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
+#include "tools/base/status_macros.h"
 
 namespace convene::rendezvous {
 namespace {
@@ -37,9 +38,16 @@ Daemon::Daemon(Clock* clock, bool quiet, std::optional<Journal::Opened> memory)
     table_.set_survives_restart(true);
     const MonotonicTime now = clock_->Now();
     for (const JobRecord& job : memory->jobs) table_.Restore(now, job);
-    recorder_ = Thread("rdzv-journal", [this] { RecordUntilShutdown(); });
   }
-  ticker_ = Thread("rdzv-tick", [this] { TickUntilShutdown(); });
+}
+
+absl::Status Daemon::Start() {
+  if (journal_ != nullptr) {
+    CONVENE_ASSIGN_OR_RETURN(recorder_,
+                             Thread::Start("rdzv-journal", [this] { RecordUntilShutdown(); }));
+  }
+  CONVENE_ASSIGN_OR_RETURN(ticker_, Thread::Start("rdzv-tick", [this] { TickUntilShutdown(); }));
+  return absl::OkStatus();
 }
 
 void Daemon::BeginServing() {
@@ -262,7 +270,7 @@ void Daemon::Shutdown() {
   }
   Finish(aftermath);
   ticker_.Join();
-  if (recorder_.joinable()) recorder_.Join();
+  recorder_.Join();
 }
 
 }  // namespace convene::rendezvous

@@ -60,12 +60,16 @@ class Daemon final : public LogAgents {
   // `quiet`: nothing is logged above debug. `memory`: an earlier daemon's records and the open
   // journal; none: nothing is remembered.
   Daemon(Clock* clock, bool quiet, std::optional<Journal::Opened> memory = std::nullopt);
-  // REQUIRES: Shutdown() has returned.
+  // REQUIRES: Shutdown() has returned, if Start() was called.
   ~Daemon() override = default;
 
-  // Call it just after connections are no longer refused: the leases of an earlier daemon's members
-  // begin now. An agent that was refused counts its lease from its last refusal, so the leases here
-  // must not begin earlier.
+  // Starts its threads; once, before the first stream. ResourceExhausted when the system has no
+  // thread left; then call Shutdown().
+  absl::Status Start();
+
+  // Connections are no longer refused from a moment before this on: the leases of the members that
+  // an earlier daemon left begin now. An agent that was refused counts its lease from there, so
+  // they must not begin earlier.
   void BeginServing();
 
   // A new stream. A stream that does not say Hello within 10 s is ended with DeadlineExceeded.

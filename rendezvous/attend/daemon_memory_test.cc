@@ -113,7 +113,9 @@ std::unique_ptr<Daemon> StartDaemon(const std::string& directory, int64_t rewrit
   auto memory = Journal::Open({directory, rewrite_bytes});
   if (!memory.ok()) std::fprintf(stderr, "%s\n", memory.status().ToString().c_str());
   REQUIRE(memory.ok());
-  return std::make_unique<Daemon>(&Clock::Real(), true, *std::move(memory));
+  auto daemon = std::make_unique<Daemon>(&Clock::Real(), true, *std::move(memory));
+  REQUIRE(daemon->Start().ok());
+  return daemon;
 }
 
 // A disk whose syncs last until the test lets them go.

@@ -27,6 +27,7 @@
 #include "rendezvous/wire/status_json.h"
 #include "rendezvous/wire/wire.h"
 #include "spdlog/spdlog.h"
+#include "tools/base/check.h"
 #include "tools/base/clock.h"
 #include "tools/base/text.h"
 
@@ -185,6 +186,7 @@ std::string Encoded(size_t i, Epoch epoch, decltype(AgentEnvelope::body) body) {
 
 void BenchCore() {
   Daemon daemon(&Clock::Real(), true);
+  CONVENE_CHECK(daemon.Start().ok());
   std::vector<MemberId> ids;
   malloc_trim(0);
   const int64_t resident = OwnResidentBytes();

@@ -1,129 +1,69 @@
 #include "rendezvous/journal/record_wire.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <set>
 #include <string>
 #include <tuple>
-#include <utility>
-#include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "rendezvous/quorum/decide.h"
+#include "rendezvous/wire/fields.h"
 #include "rendezvous/wire/wire.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::rendezvous {
 namespace {
 
-v1::JobRecord::Phase PackPhase(Phase phase) {
-  switch (phase) {
-    case Phase::kForming:
-      return v1::JobRecord::PHASE_FORMING;
-    case Phase::kRunning:
-      return v1::JobRecord::PHASE_RUNNING;
-    case Phase::kStopping:
-      return v1::JobRecord::PHASE_STOPPING;
-    case Phase::kClosed:
-      return v1::JobRecord::PHASE_CLOSED;
+// Each by its value in quorum.
+constexpr v1::JobRecord::Phase kPhases[] = {
+    v1::JobRecord::PHASE_FORMING, v1::JobRecord::PHASE_RUNNING, v1::JobRecord::PHASE_STOPPING,
+    v1::JobRecord::PHASE_CLOSED};
+constexpr v1::JobRecord::Cause kCauses[] = {
+    v1::JobRecord::CAUSE_NONE, v1::JobRecord::CAUSE_MEMBERSHIP, v1::JobRecord::CAUSE_FAILURE,
+    v1::JobRecord::CAUSE_LOSS};
+
+template <typename Value, typename Wire, size_t count>
+absl::Status UnpackEnum(const Wire (&known)[count], Wire wire, const char* what, Value* value) {
+  const auto found = std::find(std::begin(known), std::end(known), wire);
+  if (found == std::end(known)) {
+    return absl::DataLossError(absl::StrCat(what, " ", static_cast<int>(wire), " is none"));
   }
-  return v1::JobRecord::PHASE_UNSPECIFIED;
+  *value = static_cast<Value>(found - known);
+  return absl::OkStatus();
 }
 
-absl::StatusOr<Phase> UnpackPhase(v1::JobRecord::Phase phase) {
-  switch (phase) {
-    case v1::JobRecord::PHASE_FORMING:
-      return Phase::kForming;
-    case v1::JobRecord::PHASE_RUNNING:
-      return Phase::kRunning;
-    case v1::JobRecord::PHASE_STOPPING:
-      return Phase::kStopping;
-    case v1::JobRecord::PHASE_CLOSED:
-      return Phase::kClosed;
-    default:
-      return absl::DataLossError(absl::StrCat("phase ", static_cast<int>(phase), " is none"));
-  }
+template <typename Value, typename Wire>
+void CopyMember(Value& value, Wire& wire) {
+  CONVENE_FIELD(host);
+  CONVENE_FIELD(incarnation);
+  CONVENE_FIELD(node_rank);
+  CONVENE_FIELD(local_world_size);
+  CONVENE_FIELD(role);
+  CONVENE_FIELD_AS(lease, lease_ms);
+  CONVENE_FIELD(seat);
+  CONVENE_FIELD(group_rank);
+  CONVENE_FIELD(first_global_rank);
+  CONVENE_FIELD(first_role_rank);
+  CONVENE_FIELD(role_world_size);
+  CONVENE_FIELD(takes_part);
+  CONVENE_FIELD(succeeded);
+  CONVENE_FIELD(topology);
 }
 
-v1::JobRecord::Cause PackCause(Cause cause) {
-  switch (cause) {
-    case Cause::kNone:
-      return v1::JobRecord::CAUSE_NONE;
-    case Cause::kMembership:
-      return v1::JobRecord::CAUSE_MEMBERSHIP;
-    case Cause::kFailure:
-      return v1::JobRecord::CAUSE_FAILURE;
-    case Cause::kLoss:
-      return v1::JobRecord::CAUSE_LOSS;
-  }
-  return v1::JobRecord::CAUSE_NONE;
-}
-
-absl::StatusOr<Cause> UnpackCause(v1::JobRecord::Cause cause) {
-  switch (cause) {
-    case v1::JobRecord::CAUSE_NONE:
-      return Cause::kNone;
-    case v1::JobRecord::CAUSE_MEMBERSHIP:
-      return Cause::kMembership;
-    case v1::JobRecord::CAUSE_FAILURE:
-      return Cause::kFailure;
-    case v1::JobRecord::CAUSE_LOSS:
-      return Cause::kLoss;
-    default:
-      return absl::DataLossError(absl::StrCat("cause ", static_cast<int>(cause), " is none"));
-  }
-}
-
-// Parts that also travel between agent and daemon are packed as in the messages.
-template <typename Event>
-pb::DaemonMessage Pack(Event event) {
-  return ToWire(Incarnation(), DaemonEvent{Epoch(), std::move(event)});
-}
-
-pb::AgentMessage PackFromAgent(std::variant<Hello, AgentEvent> body) {
-  return ToWire(AgentEnvelope{Incarnation(), Epoch(), std::move(body)});
-}
-
-template <typename Event>
-absl::StatusOr<Event> Unpack(const pb::DaemonMessage& message) {
-  CONVENE_ASSIGN_OR_RETURN(DaemonEvent event, FromWire(message));
-  return std::get<Event>(std::move(event.body));
-}
-
-absl::StatusOr<Hello> UnpackHello(const pb::Hello& wire) {
-  pb::AgentMessage message;
-  *message.mutable_hello() = wire;
-  CONVENE_ASSIGN_OR_RETURN(AgentEnvelope envelope, FromWire(message));
-  Hello hello = std::get<Hello>(std::move(envelope.body));
-  CONVENE_RETURN_IF_ERROR(ValidateHello(hello));
-  return hello;
-}
-
-absl::StatusOr<WorkerFailure> UnpackFailure(const pb::WorkerFailure& wire) {
-  pb::AgentMessage message;
-  *message.mutable_worker_failed()->mutable_failure() = wire;
-  CONVENE_ASSIGN_OR_RETURN(AgentEnvelope envelope, FromWire(message));
-  return std::get<WorkerFailure>(std::get<AgentEvent>(std::move(envelope.body)));
-}
-
-MemberRecord UnpackMember(const v1::MemberRecord& wire) {
-  MemberRecord member;
-  member.host = wire.host();
-  member.incarnation = Incarnation(wire.incarnation());
-  member.node_rank = wire.node_rank();
-  member.local_world_size = wire.local_world_size();
-  // Journals of an earlier version hold no roles.
-  if (!wire.role().empty()) member.role = wire.role();
-  member.lease = absl::Milliseconds(wire.lease_ms());
-  member.seat = wire.seat();
-  member.group_rank = wire.group_rank();
-  member.first_global_rank = wire.first_global_rank();
-  member.first_role_rank = wire.first_role_rank();
-  member.role_world_size = wire.role_world_size();
-  member.takes_part = wire.takes_part();
-  member.succeeded = wire.succeeded();
-  member.topology = wire.topology();
-  return member;
+template <typename Value, typename Wire>
+void CopyScalars(Value& value, Wire& wire) {
+  CONVENE_FIELD(floor);
+  CONVENE_FIELD(epoch);
+  CONVENE_FIELD(highest_epoch);
+  CONVENE_FIELD(epoch_size);
+  CONVENE_FIELD(succeeded_count);
+  CONVENE_FIELD(vain_epochs);
+  CONVENE_FIELD_AS(ran, ran_ms);
+  CONVENE_FIELD(cause_text);
+  CONVENE_FIELD(last_departure_was_leave);
+  CONVENE_FIELD(why);
 }
 
 absl::Status CheckMembers(const JobRecord& record) {
@@ -222,36 +162,23 @@ absl::Status UnpackPast(const v1::JobRecord& wire, JobRecord* record) {
 
 absl::StatusOr<JobRecord> Unpack(const v1::JobRecord& wire) {
   JobRecord record;
-  CONVENE_ASSIGN_OR_RETURN(record.founder, UnpackHello(wire.founder()));
-  CONVENE_ASSIGN_OR_RETURN(record.phase, UnpackPhase(wire.phase()));
-  CONVENE_ASSIGN_OR_RETURN(record.cause, UnpackCause(wire.cause()));
-  record.floor = Epoch(wire.floor());
-  record.epoch = Epoch(wire.epoch());
-  record.highest_epoch = Epoch(wire.highest_epoch());
-  for (const v1::MemberRecord& member : wire.members()) {
-    record.members.push_back(UnpackMember(member));
+  record.founder = FromWire(wire.founder());
+  CONVENE_RETURN_IF_ERROR(ValidateHello(record.founder));
+  CONVENE_RETURN_IF_ERROR(UnpackEnum(kPhases, wire.phase(), "phase", &record.phase));
+  CONVENE_RETURN_IF_ERROR(UnpackEnum(kCauses, wire.cause(), "cause", &record.cause));
+  CopyScalars(record, wire);
+  for (const v1::MemberRecord& packed : wire.members()) {
+    MemberRecord& member = record.members.emplace_back();
+    CopyMember(member, packed);
+    if (member.role.empty()) member.role = MemberRecord().role;  // of an earlier version
   }
-  pb::DaemonMessage message;
-  *message.mutable_assignment() = wire.assignment();
-  CONVENE_ASSIGN_OR_RETURN(record.assignment, Unpack<Assignment>(message));
-  record.epoch_size = wire.epoch_size();
-  record.succeeded_count = wire.succeeded_count();
+  record.assignment = FromWire(wire.assignment());
   CONVENE_RETURN_IF_ERROR(UnpackPast(wire, &record));
-  record.vain_epochs = wire.vain_epochs();
-  record.ran = absl::Milliseconds(wire.ran_ms());
-  record.cause_text = wire.cause_text();
-  if (wire.has_failure()) {
-    CONVENE_ASSIGN_OR_RETURN(record.failure, UnpackFailure(wire.failure()));
-  }
-  *message.mutable_stop() = wire.stop();
-  CONVENE_ASSIGN_OR_RETURN(Stop stop, Unpack<Stop>(message));
+  if (wire.has_failure()) record.failure = FromWire(wire.failure());
+  const Stop stop = FromWire(wire.stop());
   record.stop_kind = stop.kind;
-  record.stop_why = std::move(stop.why);
-  record.last_departure_was_leave = wire.last_departure_was_leave();
-  message.mutable_close()->set_outcome(wire.outcome());
-  CONVENE_ASSIGN_OR_RETURN(const Close close, Unpack<Close>(message));
-  record.outcome = close.outcome;
-  record.why = wire.why();
+  record.stop_why = stop.why;
+  record.outcome = FromWire(wire.outcome());
   CONVENE_RETURN_IF_ERROR(CheckMembers(record));
   return record;
 }
@@ -260,43 +187,16 @@ absl::StatusOr<JobRecord> Unpack(const v1::JobRecord& wire) {
 
 v1::JobRecord ToWire(const JobRecord& record) {
   v1::JobRecord wire;
-  *wire.mutable_founder() = PackFromAgent(record.founder).hello();
-  wire.set_phase(PackPhase(record.phase));
-  wire.set_floor(record.floor.value());
-  wire.set_epoch(record.epoch.value());
-  wire.set_highest_epoch(record.highest_epoch.value());
-  for (const MemberRecord& member : record.members) {
-    v1::MemberRecord* packed = wire.add_members();
-    packed->set_host(member.host);
-    packed->set_incarnation(member.incarnation.value());
-    packed->set_node_rank(member.node_rank);
-    packed->set_local_world_size(member.local_world_size);
-    packed->set_role(member.role);
-    packed->set_lease_ms(absl::ToInt64Milliseconds(member.lease));
-    packed->set_seat(member.seat);
-    packed->set_group_rank(member.group_rank);
-    packed->set_first_global_rank(member.first_global_rank);
-    packed->set_first_role_rank(member.first_role_rank);
-    packed->set_role_world_size(member.role_world_size);
-    packed->set_takes_part(member.takes_part);
-    packed->set_succeeded(member.succeeded);
-    packed->set_topology(member.topology);
-  }
-  *wire.mutable_assignment() = Pack(record.assignment).assignment();
-  wire.set_epoch_size(record.epoch_size);
-  wire.set_succeeded_count(record.succeeded_count);
+  ToWire(record.founder, wire.mutable_founder());
+  wire.set_phase(kPhases[static_cast<size_t>(record.phase)]);
+  wire.set_cause(kCauses[static_cast<size_t>(record.cause)]);
+  CopyScalars(record, wire);
+  for (const MemberRecord& member : record.members) CopyMember(member, *wire.add_members());
+  ToWire(record.assignment, wire.mutable_assignment());
   PackPast(record, &wire);
-  wire.set_vain_epochs(record.vain_epochs);
-  wire.set_ran_ms(absl::ToInt64Milliseconds(record.ran));
-  wire.set_cause(PackCause(record.cause));
-  wire.set_cause_text(record.cause_text);
-  if (record.failure.has_value()) {
-    *wire.mutable_failure() = PackFromAgent(AgentEvent(*record.failure)).worker_failed().failure();
-  }
-  *wire.mutable_stop() = Pack(Stop{record.stop_kind, record.stop_why}).stop();
-  wire.set_last_departure_was_leave(record.last_departure_was_leave);
-  wire.set_outcome(Pack(Close{record.outcome, "", std::nullopt}).close().outcome());
-  wire.set_why(record.why);
+  if (record.failure.has_value()) ToWire(*record.failure, wire.mutable_failure());
+  ToWire(Stop{record.stop_kind, record.stop_why}, wire.mutable_stop());
+  wire.set_outcome(ToWire(record.outcome));
   return wire;
 }
 

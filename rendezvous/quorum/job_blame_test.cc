@@ -2,7 +2,7 @@
 // success.
 #include <catch2/catch.hpp>
 
-#include "rendezvous/quorum/story.h"
+#include "rendezvous/quorum/testing/story.h"
 
 namespace convene::rendezvous {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "rendezvous/quorum/story.h"
+#include "rendezvous/quorum/testing/story.h"
 
 namespace convene::rendezvous {
 namespace {

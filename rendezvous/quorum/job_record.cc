@@ -133,6 +133,7 @@ void JobState::Resume(MonotonicTime now, MemberId old, MemberId id, const Hello&
   node.id = id;
   node.heard_at = now;
   node.hello_said_at = hello.said_at;
+  node.role = hello.role;  // a journal of before roles knows none
   stop_limit_ = std::max(stop_limit_, hello.stop_limit);
   node.away = false;
   Count(node, +1);

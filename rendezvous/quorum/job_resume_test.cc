@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rendezvous/quorum/job_record.h"
-#include "rendezvous/quorum/story.h"
+#include "rendezvous/quorum/testing/story.h"
 
 namespace convene::rendezvous {
 namespace {
@@ -71,6 +71,28 @@ TEST_CASE(
     b': welcome back in epoch 0
     b': epoch 1 node 1 of 3, ranks from 2 of 6, store a, failures 0, role ranks from 2 of 5
   )");
+}
+
+TEST_CASE("a node of an older journal, which knew no roles, has its role again once it is back") {
+  Hello hello = Nodes(2, 2, 1);
+  hello.join_timeout = absl::Minutes(1);
+  Story story(hello);
+  story.Tell(R"(
+    > a hello incarnation=7 role=actor
+    > b hello incarnation=8 role=critic
+    > a ready
+    > b ready
+    > daemon of before roles restarts
+    > a' hello incarnation=7 role=actor holds running=1 last_epoch=1
+    > b' hello incarnation=8 role=critic holds running=1 last_epoch=1
+    > a' fails
+    > a' ready
+  )");
+  CHECK(story.Tell("> b' ready") == Flat(R"(
+    > b' ready
+    a': epoch 2 node 0 of 2, ranks from 0 of 2, store a', failures 1, role ranks from 0 of 1
+    b': epoch 2 node 1 of 2, ranks from 1 of 2, store a', failures 1, role ranks from 0 of 1
+  )"));
 }
 
 TEST_CASE("a node that had stopped before the restart, and is lost then, is not blamed") {

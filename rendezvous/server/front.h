@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -50,8 +51,8 @@ class Front {
   virtual ~Front() = default;
 
   virtual int port() const = 0;
-  // Call it once.
-  virtual void Serve(Handlers handlers) = 0;
+  // Once. ResourceExhausted when the system has no thread left.
+  virtual absl::Status Serve(Handlers handlers) = 0;
 };
 
 }  // namespace convene::rendezvous

@@ -65,9 +65,9 @@ class FrontTest {
     auto front = Front::Listen(options);
     REQUIRE_OK(front);
     front_ = *std::move(front);
-    front_->Serve({[this](UniqueFd fd) { Take("grpc", std::move(fd)); },
-                   [this](UniqueFd fd) { Take("store", std::move(fd)); },
-                   [this](UniqueFd fd) { Take("http", std::move(fd)); }});
+    REQUIRE_OK(front_->Serve({[this](UniqueFd fd) { Take("grpc", std::move(fd)); },
+                              [this](UniqueFd fd) { Take("store", std::move(fd)); },
+                              [this](UniqueFd fd) { Take("http", std::move(fd)); }}));
   }
 
   UniqueFd Connect() {

@@ -67,12 +67,11 @@ absl::StatusOr<int> ServeUntilSignal(const Server::Options& options) {
   std::signal(SIGXFSZ, SIG_IGN);
   CONVENE_RETURN_IF_ERROR(EnsureOpenFiles(kLeastFiles, kWantedFiles));
   const absl::Status threads = CheckThreads(kThreads);
-  if (absl::IsResourceExhausted(threads)) {
-    spdlog::error("{}", std::string(threads.message()));
+  absl::StatusOr<std::unique_ptr<Server>> server = threads.ok() ? Server::Start(options) : threads;
+  if (absl::IsResourceExhausted(server.status())) {
+    spdlog::error("{}", std::string(server.status().message()));
     return static_cast<int>(ExitCode::kUnfitNode);
   }
-  CONVENE_RETURN_IF_ERROR(threads);
-  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
   if (!server.ok()) return WithAdvice(server.status(), options.port);
   std::unique_ptr<PortMark> mark;
   if (!options.state_dir.empty()) {

@@ -164,15 +164,16 @@ class PortServer final : public Server {
     }
   }
 
-  absl::Status Listen(const Options& options) {
+  absl::Status Begin(const Options& options) {
+    CONVENE_RETURN_IF_ERROR(daemon_.Start());
     Front::Options front;
     front.host = options.host;
     front.port = options.port;
     CONVENE_ASSIGN_OR_RETURN(front_, Front::Listen(front));
     CONVENE_RETURN_IF_ERROR(StartGrpc());
-    front_->Serve({[this](UniqueFd fd) { PassToGrpc(std::move(fd)); },
-                   [this](UniqueFd fd) { PassToStore(std::move(fd)); },
-                   [this](UniqueFd fd) { PassToHttp(std::move(fd)); }});
+    CONVENE_RETURN_IF_ERROR(front_->Serve({[this](UniqueFd fd) { PassToGrpc(std::move(fd)); },
+                                           [this](UniqueFd fd) { PassToStore(std::move(fd)); },
+                                           [this](UniqueFd fd) { PassToHttp(std::move(fd)); }}));
     daemon_.BeginServing();
     return absl::OkStatus();
   }
@@ -292,7 +293,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options) {
     CONVENE_ASSIGN_OR_RETURN(memory, OpenMemory(options.state_dir));
   }
   auto server = std::make_unique<PortServer>(options, std::move(memory));
-  CONVENE_RETURN_IF_ERROR(server->Listen(options));
+  CONVENE_RETURN_IF_ERROR(server->Begin(options));
   return std::unique_ptr<Server>(std::move(server));
 }
 

@@ -22,6 +22,8 @@
 #include "tools/base/host_port.h"
 #include "tools/base/mutex.h"
 #include "tools/base/testing/status_testing.h"
+#include "tools/base/testing/temp_dir.h"
+#include "tools/base/thread.h"
 #include "tools/base/unique_fd.h"
 
 namespace convene::rendezvous {
@@ -266,6 +268,18 @@ TEST_CASE("a given store serves the port's TCPStore clients until it is taken aw
   client = connect(kPatience);
   REQUIRE_OK(client);
   CHECK((*client)->Add("count", 1).value() == 1);  // in the daemon's own store
+}
+
+TEST_CASE("a server without a thread of its own does not start, and says which one") {
+  const testing::TempDir directory;
+  for (const std::string thread : {"rdzv-journal", "rdzv-tick", "front"}) {
+    const ScopedThreadFault fault(thread);
+    Server::Options options;
+    options.host = "127.0.0.1";
+    options.state_dir = directory.path();
+    CHECK_STATUS(Server::Start(options).status(), absl::StatusCode::kResourceExhausted,
+                 absl::StrCat("cannot start the thread \"", thread, "\""));
+  }
 }
 
 TEST_CASE("status shows the nodes of a job in the order of their ranks") {

@@ -110,6 +110,7 @@ class Crowd {
     auto memory = Journal::Open({directory_.path()});
     REQUIRE(memory.ok());
     daemon_ = std::make_unique<Daemon>(&Clock::Real(), /*quiet=*/true, *std::move(memory));
+    REQUIRE(daemon_->Start().ok());
     hub_ = std::make_unique<LogHub>(daemon_.get());
     daemon_->set_on_run_ended(
         [this](WatchId watch, const RunEnded& ended) { hub_->EndRun(watch, ended); });

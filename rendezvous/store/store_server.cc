@@ -1,10 +1,6 @@
 #include "rendezvous/store/store_server.h"
 
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -34,7 +30,7 @@ class StoreServerImpl : public StoreServer {
       MutexLock lock(&shared_.mutex);
       for (ThreadMail& mail : shared_.mail) {
         mail.stop = true;
-        RingDoorbell(mail.doorbell.get());
+        mail.doorbell->Ring();
       }
     }
     threads_.clear();
@@ -48,22 +44,14 @@ class StoreServerImpl : public StoreServer {
       listener = std::move(bound->fd);
       port_ = bound->port;
     }
-    std::vector<ThreadMail> mail(ThreadsFor(options));
-    std::vector<UniqueFd> epolls(mail.size());
-    for (size_t i = 0; i < mail.size(); ++i) {
-      mail[i].doorbell.Reset(eventfd(0, EFD_CLOEXEC));
-      if (!mail[i].doorbell.valid()) return ErrnoStatus(errno, "eventfd of the store");
-      epolls[i].Reset(epoll_create1(EPOLL_CLOEXEC));
-      if (!epolls[i].valid()) return ErrnoStatus(errno, "epoll_create of the store");
-    }
+    const size_t count = ThreadsFor(options);
     {
       MutexLock lock(&shared_.mutex);
-      shared_.mail = std::move(mail);
+      shared_.mail.resize(count);
     }
-    for (size_t i = 0; i < epolls.size(); ++i) {
-      // The first thread gets the listener.
-      auto thread = StoreThread::Start(i, std::exchange(listener, UniqueFd()), std::move(epolls[i]),
-                                       &shared_);
+    for (size_t i = 0; i < count; ++i) {
+      // The listener goes to the first.
+      auto thread = StoreThread::Start(i, std::exchange(listener, UniqueFd()), &shared_);
       CONVENE_RETURN_IF_ERROR(Annotate(thread.status(), "the job's store"));
       threads_.push_back(*std::move(thread));
     }
@@ -77,7 +65,7 @@ class StoreServerImpl : public StoreServer {
     ThreadMail& mail = shared_.mail[next_host_];
     next_host_ = (next_host_ + 1) % shared_.mail.size();
     mail.fresh.push_back(std::move(socket));
-    RingDoorbell(mail.doorbell.get());
+    mail.doorbell->Ring();
   }
 
   Counts counts() const override {

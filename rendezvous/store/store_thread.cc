@@ -2,15 +2,12 @@
 
 #include <sched.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "rendezvous/net/accepted.h"
-#include "rendezvous/net/epoll.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/check.h"
 #include "tools/base/clock.h"
@@ -24,33 +21,15 @@ constexpr size_t kUnsentBytesMax = 1 << 20;
 constexpr size_t kReadBytes = 64 << 10;
 // The most requests that one connection has answered before another thread may use the table.
 constexpr int kRequestsPerTurn = 64;
-constexpr int kAcceptsPerEvent = 64;
-constexpr int kEventsPerWait = 256;
-// How long no connection is accepted after the process ran out of descriptors or memory.
-constexpr int kAcceptPauseMs = 100;
-// The time for which a thread looks for events before it sleeps, while they keep coming that soon.
-// It takes a sleeper's wake-up, often the longest part of a round trip, out of a client's series of
-// requests (tests/bench/store_bench.py). One series costs at most one such time in vain.
+// How long a thread looks for events before it sleeps, while they keep coming that soon. It takes a
+// sleeper's wake-up, often the longest part of a round trip, out of a client's series of requests
+// (tests/bench/store_bench.py). One series costs at most one such time in vain.
 constexpr absl::Duration kLookBeforeSleep = absl::Microseconds(50);
-
-// The identities of epoll's events other than connections, which count up from zero.
-constexpr ConnectionId kDoorbellEvent = ~ConnectionId{0};
-constexpr ConnectionId kListenerEvent = kDoorbellEvent - 1;
 
 }  // namespace
 
-void RingDoorbell(int doorbell) {
-  const uint64_t one = 1;
-  CONVENE_CHECK(write(doorbell, &one, sizeof(one)) == sizeof(one));
-}
-
-StoreThread::StoreThread(size_t index, UniqueFd listener, UniqueFd epoll, SharedTable* shared)
-    : index_(index),
-      listener_(std::move(listener)),
-      epoll_(std::move(epoll)),
-      shared_(shared),
-      next_id_(index),
-      scratch_(kReadBytes, '\0') {
+StoreThread::StoreThread(size_t index, SharedTable* shared)
+    : index_(index), shared_(shared), next_id_(index), scratch_(kReadBytes, '\0') {
   {
     MutexLock lock(&shared_->mutex);
     for (const ThreadMail& mail : shared_->mail) doorbells_.push_back(mail.doorbell.get());
@@ -59,103 +38,69 @@ StoreThread::StoreThread(size_t index, UniqueFd listener, UniqueFd epoll, Shared
 }
 
 absl::StatusOr<std::unique_ptr<StoreThread>> StoreThread::Start(size_t index, UniqueFd listener,
-                                                                UniqueFd epoll,
                                                                 SharedTable* shared) {
-  std::unique_ptr<StoreThread> store(
-      new StoreThread(index, std::move(listener), std::move(epoll), shared));
-  CONVENE_ASSIGN_OR_RETURN(store->thread_, Thread::Start(absl::StrCat("store", index),
-                                                         [raw = store.get()] { raw->Loop(); }));
+  std::unique_ptr<StoreThread> store(new StoreThread(index, shared));
+  CONVENE_RETURN_IF_ERROR(store->Begin(std::move(listener)));
   return store;
+}
+
+absl::Status StoreThread::Begin(UniqueFd listener) {
+  CONVENE_RETURN_IF_ERROR(doorbells_[index_]->Attach(loop_, [this] {
+    AnswerDoorbell();
+    FlushWoken();
+  }));
+  if (listener.valid()) {
+    CONVENE_ASSIGN_OR_RETURN(
+        acceptor_, Acceptor::Start(loop_, std::move(listener), "the store", [this](UniqueFd fd) {
+          PassOn(std::move(fd));
+          FlushWoken();
+        }));
+  }
+  CONVENE_ASSIGN_OR_RETURN(thread_,
+                           Thread::Start(absl::StrCat("store", index_), [this] { Loop(); }));
+  return absl::OkStatus();
 }
 
 StoreThread::~StoreThread() { thread_.Join(); }
 
-absl::Status StoreThread::Watch(int operation, int fd, uint32_t events, ConnectionId id) {
-  return WatchInEpoll(epoll_.get(), operation, fd, events, id, "the store");
-}
-
 void StoreThread::Loop() {
-  CONVENE_CHECK(Watch(EPOLL_CTL_ADD, doorbells_[index_], EPOLLIN, kDoorbellEvent).ok());
-  if (listener_.valid()) {
-    CONVENE_CHECK(Watch(EPOLL_CTL_ADD, listener_.get(), EPOLLIN, kListenerEvent).ok());
-  }
-  epoll_event events[kEventsPerWait];
-  for (;;) {
-    const int count = AwaitEvents(events);
-    if (accept_paused_) SetAcceptPaused(false);
-    for (int i = 0; i < count; ++i) {
-      const ConnectionId id = events[i].data.u64;
-      if (id == kDoorbellEvent) {
-        if (!AnswerDoorbell()) return;
-      } else if (id == kListenerEvent) {
-        Accept();
-      } else if (Connection* connection = Find(id)) {
-        Serve(connection, events[i].events);
-      }
-      FlushWoken();
-    }
+  while (!stops_) {
+    AwaitEvents();
+    loop_.Serve();
   }
 }
 
-// Returns how many of `events` it filled.
-int StoreThread::AwaitEvents(epoll_event* events) {
-  int count = epoll_wait(epoll_.get(), events, kEventsPerWait, 0);
-  if (count > 0) return count;
+void StoreThread::AwaitEvents() {
+  if (loop_.Wait(MonotonicTime())) return;
   const MonotonicTime idle_since = Clock::Real().Now();
   while (looks_before_sleep_) {
     sched_yield();  // a client may need this very processor
-    count = epoll_wait(epoll_.get(), events, kEventsPerWait, 0);
-    if (count > 0) return count;
+    if (loop_.Wait(MonotonicTime())) return;
     looks_before_sleep_ = Clock::Real().Now() - idle_since < kLookBeforeSleep;
   }
-  count = epoll_wait(epoll_.get(), events, kEventsPerWait, accept_paused_ ? kAcceptPauseMs : -1);
-  CONVENE_CHECK(count >= 0 || errno == EINTR);
+  loop_.Wait(MonotonicTime::InfiniteFuture());
   looks_before_sleep_ = Clock::Real().Now() - idle_since < kLookBeforeSleep;
-  return count;
 }
 
-// Returns false when the server ends.
-bool StoreThread::AnswerDoorbell() {
-  uint64_t rings = 0;
-  CONVENE_CHECK(read(doorbells_[index_], &rings, sizeof(rings)) == sizeof(rings));
+void StoreThread::AnswerDoorbell() {
   std::vector<UniqueFd> fresh;
   {
     MutexLock lock(&shared_->mutex);
-    if (shared_->mail[index_].stop) return false;
+    stops_ = shared_->mail[index_].stop;
+    if (stops_) return;
     ReadMail();
     fresh.swap(shared_->mail[index_].fresh);
   }
   for (UniqueFd& fd : fresh) Welcome(std::move(fd));
-  return true;
 }
 
-void StoreThread::SetAcceptPaused(bool paused) {
-  accept_paused_ = paused;
-  CONVENE_CHECK(Watch(EPOLL_CTL_MOD, listener_.get(), paused ? 0u : EPOLLIN, kListenerEvent).ok());
-}
-
-void StoreThread::Accept() {
-  for (int i = 0; i < kAcceptsPerEvent; ++i) {
-    UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!fd.valid()) {
-      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-        if (!std::exchange(told_of_exhaustion_, true)) {
-          spdlog::error("the store cannot accept connections: {}; raise `ulimit -n`",
-                        strerror(errno));
-        }
-        SetAcceptPaused(true);
-      }
-      return;
-    }
-    const size_t host = std::exchange(next_host_, (next_host_ + 1) % doorbells_.size());
-    if (host == index_) {
-      Welcome(std::move(fd));
-    } else {
-      MutexLock lock(&shared_->mutex);
-      shared_->mail[host].fresh.push_back(std::move(fd));
-      has_new_mail_[host] = true;
-    }
-  }
+// Gives an accepted connection to the thread whose turn it is.
+void StoreThread::PassOn(UniqueFd fd) {
+  const size_t host = std::exchange(next_host_, (next_host_ + 1) % doorbells_.size());
+  if (host == index_) return Welcome(std::move(fd));
+  MutexLock lock(&shared_->mutex);
+  shared_->mail[host].fresh.push_back(std::move(fd));
+  has_new_mail_[host] = true;
 }
 
 // The first event also tells of bytes that came earlier.
@@ -165,7 +110,11 @@ void StoreThread::Welcome(UniqueFd fd) {
   connection->fd = std::move(fd);
   connection->conversation.id = id;
   absl::Status ready = PrepareConnection(connection->fd.get());
-  ready.Update(Watch(EPOLL_CTL_ADD, connection->fd.get(), connection->interest, id));
+  ready.Update(loop_.Add(connection->fd.get(), connection->interest,
+                         [this, raw = connection.get()](uint32_t events) {
+                           Serve(raw, events);
+                           FlushWoken();
+                         }));
   if (!ready.ok()) {
     spdlog::error("the store drops a new connection: {}", ready.ToString());
     return;
@@ -256,6 +205,7 @@ void StoreThread::Close(Connection* connection, const absl::Status& breach) {
     --shared_->connections;
     shared_->spaces.Leave(connection->conversation.id, Clock::Real().Now());
   }
+  loop_.Forget(connection->fd.get());
   connections_.erase(connection->conversation.id);
 }
 
@@ -294,7 +244,7 @@ void StoreThread::PostWoken() {
 // Rings the other threads first, so that they send at the same time as this one.
 void StoreThread::FlushWoken() {
   for (size_t host = 0; host < doorbells_.size(); ++host) {
-    if (has_new_mail_[host]) RingDoorbell(doorbells_[host]);
+    if (has_new_mail_[host]) doorbells_[host]->Ring();
     has_new_mail_[host] = false;
   }
   for (const ConnectionId id : unsent_) {
@@ -326,8 +276,7 @@ void StoreThread::Flush(Connection* connection) {
   if (held || !connection->send_queue.empty()) interest |= EPOLLOUT;
   if (interest == connection->interest) return;
   connection->interest = interest;
-  CONVENE_CHECK(
-      Watch(EPOLL_CTL_MOD, connection->fd.get(), interest, connection->conversation.id).ok());
+  loop_.Change(connection->fd.get(), interest);
 }
 
 }  // namespace convene::rendezvous

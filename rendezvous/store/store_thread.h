@@ -8,8 +8,6 @@
 // take turns at the latter.
 #pragma once
 
-#include <sys/epoll.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -22,11 +20,14 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "rendezvous/net/acceptor.h"
 #include "rendezvous/store/conversation.h"
 #include "rendezvous/store/send_queue.h"
 #include "rendezvous/store/spaces.h"
 #include "rendezvous/store/table.h"
 #include "rendezvous/store/wire.h"
+#include "tools/base/doorbell.h"
+#include "tools/base/event_loop.h"
 #include "tools/base/mutex.h"
 #include "tools/base/thread.h"
 #include "tools/base/unique_fd.h"
@@ -35,7 +36,7 @@ namespace convene::rendezvous {
 
 // The mail of one thread. `doorbell` is rung after something came in.
 struct ThreadMail {
-  UniqueFd doorbell;            // an eventfd; constant once the threads run
+  std::unique_ptr<const Doorbell> doorbell = std::make_unique<Doorbell>();
   Table::Woken woken;           // its connections whose wait another thread ended
   std::vector<UniqueFd> fresh;  // connections that are its own from now on
   bool stop = false;
@@ -55,20 +56,18 @@ struct SharedTable {
   size_t connections ABSL_GUARDED_BY(mutex) = 0;
 };
 
-void RingDoorbell(int doorbell);
-
 class StoreThread {
  public:
-  // Serves from now on. `mail[index]` of `shared` is its own. The thread watches a valid
-  // `listener`; accepted connections go to all threads in turn. ResourceExhausted when the system
-  // has no thread left.
+  // Serves from now on. `mail[index]` of `shared` is its own. A valid `listener` is this thread's
+  // to watch; what it accepts goes to all threads in turn. ResourceExhausted when the system has no
+  // thread or descriptor left.
   static absl::StatusOr<std::unique_ptr<StoreThread>> Start(size_t index, UniqueFd listener,
-                                                            UniqueFd epoll, SharedTable* shared);
+                                                            SharedTable* shared);
   // REQUIRES: its mail says stop. Joins, and closes its connections.
   ~StoreThread();
 
  private:
-  StoreThread(size_t index, UniqueFd listener, UniqueFd epoll, SharedTable* shared);
+  StoreThread(size_t index, SharedTable* shared);
 
   struct Connection {
     UniqueFd fd;
@@ -79,12 +78,11 @@ class StoreThread {
     uint32_t interest = EPOLLIN;
   };
 
+  absl::Status Begin(UniqueFd listener);
   void Loop();
-  int AwaitEvents(epoll_event* events);
-  absl::Status Watch(int operation, int fd, uint32_t events, ConnectionId id);
-  bool AnswerDoorbell();
-  void Accept();
-  void SetAcceptPaused(bool paused);
+  void AwaitEvents();
+  void AnswerDoorbell();
+  void PassOn(UniqueFd fd);
   void Welcome(UniqueFd fd);
   Connection* Find(ConnectionId id);
 
@@ -101,12 +99,13 @@ class StoreThread {
 
   // Constant.
   const size_t index_;
-  const UniqueFd listener_;  // may be invalid
-  const UniqueFd epoll_;
   SharedTable* const shared_;
-  std::vector<int> doorbells_;  // of all threads
+  std::vector<const Doorbell*> doorbells_;  // of all threads
 
-  // Used by the thread alone.
+  // Of the thread alone.
+  EventLoop loop_;
+  std::unique_ptr<Acceptor> acceptor_;  // null without a listener
+  bool stops_ = false;
   absl::flat_hash_map<ConnectionId, std::unique_ptr<Connection>> connections_;
   ConnectionId next_id_;  // its remainder by the number of threads is always index_
   std::string scratch_;
@@ -115,8 +114,6 @@ class StoreThread {
   std::vector<bool> has_new_mail_;    // threads whose doorbell is due
   size_t next_host_ = 0;              // the thread that gets the next accepted connection
   bool looks_before_sleep_ = false;   // events came soon after the thread had run out of them
-  bool accept_paused_ = false;
-  bool told_of_exhaustion_ = false;
 
   Thread thread_;
 };

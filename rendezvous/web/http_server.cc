@@ -1,23 +1,20 @@
 #include "rendezvous/web/http_server.h"
 
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdint>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "rendezvous/net/epoll.h"
 #include "spdlog/spdlog.h"
-#include "tools/base/check.h"
 #include "tools/base/clock.h"
+#include "tools/base/doorbell.h"
+#include "tools/base/event_loop.h"
 #include "tools/base/mutex.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/thread.h"
@@ -25,16 +22,12 @@
 namespace convene::rendezvous {
 namespace {
 
-constexpr int kEventsPerWait = 64;
 constexpr size_t kReadBytes = 4096;
 // The most bytes that may wait behind a request that is being answered.
 constexpr size_t kMostHeldInput = kLongestHttpHead;
 // The time for which a connection that was told its end may go on sending: closing at once would
 // take the answer back from a client that has not read it.
 constexpr absl::Duration kFarewell = absl::Seconds(2);
-
-constexpr uint64_t kDoorbellEvent = 0;
-constexpr uint64_t kFirstConnection = 1;
 
 const char* ReasonOf(int code) {
   switch (code) {
@@ -64,7 +57,6 @@ const char* ReasonOf(int code) {
 enum class Phase { kReading, kSending, kLeaving };
 
 struct Connection {
-  uint64_t id = 0;
   UniqueFd fd;
   Phase phase = Phase::kReading;
   MonotonicTime deadline;
@@ -80,23 +72,20 @@ struct Connection {
 
 class HttpServerImpl final : public HttpServer {
  public:
-  HttpServerImpl(const Options& options, Handler handler, UniqueFd epoll, UniqueFd doorbell)
-      : options_(options),
-        handler_(std::move(handler)),
-        epoll_(std::move(epoll)),
-        doorbell_(std::move(doorbell)) {}
+  HttpServerImpl(const Options& options, Handler handler)
+      : options_(options), handler_(std::move(handler)) {}
 
   ~HttpServerImpl() override {
     {
       MutexLock lock(&mutex_);
       stopping_ = true;
     }
-    RingDoorbell();
+    doorbell_.Ring();
     thread_.Join();
   }
 
   absl::Status Begin() {
-    CONVENE_RETURN_IF_ERROR(Watch(EPOLL_CTL_ADD, doorbell_.get(), EPOLLIN, kDoorbellEvent));
+    CONVENE_RETURN_IF_ERROR(doorbell_.Attach(loop_, [this] { AnswerDoorbell(); }));
     CONVENE_ASSIGN_OR_RETURN(thread_, Thread::Start("http", [this] { Loop(); }));
     return absl::OkStatus();
   }
@@ -106,51 +95,27 @@ class HttpServerImpl final : public HttpServer {
       MutexLock lock(&mutex_);
       adopted_.push_back(std::move(socket));
     }
-    RingDoorbell();
+    doorbell_.Ring();
   }
 
  private:
-  using Connections = std::unordered_map<uint64_t, std::unique_ptr<Connection>>;
-
-  void RingDoorbell() {
-    const uint64_t one = 1;
-    CONVENE_CHECK(write(doorbell_.get(), &one, sizeof(one)) == sizeof(one));
-  }
-
-  absl::Status Watch(int operation, int fd, uint32_t events, uint64_t id) {
-    return WatchInEpoll(epoll_.get(), operation, fd, events, id, "the HTTP server");
-  }
+  using Connections = std::unordered_map<int, std::unique_ptr<Connection>>;  // by descriptor
 
   void Loop() {
-    epoll_event events[kEventsPerWait];
-    for (;;) {
-      const int count = epoll_wait(epoll_.get(), events, kEventsPerWait, MsUntilNextDeadline());
-      CONVENE_CHECK(count >= 0 || errno == EINTR);
-      for (int i = 0; i < count; ++i) {
-        const uint64_t id = events[i].data.u64;  // A copy: the struct is packed.
-        if (id == kDoorbellEvent) {
-          if (!AnswerDoorbell()) return;
-          continue;
-        }
-        const auto found = connections_.find(id);
-        if (found != connections_.end() && !Attend(found->second.get())) connections_.erase(found);
-      }
+    while (!ends_) {
+      loop_.RunOnce(NextDeadline());
       EndLate();
     }
   }
 
-  // Returns false when the server ends.
-  bool AnswerDoorbell() {
-    uint64_t rings = 0;
-    CONVENE_CHECK(read(doorbell_.get(), &rings, sizeof(rings)) == sizeof(rings));
+  void AnswerDoorbell() {
     std::vector<UniqueFd> adopted;
     {
       MutexLock lock(&mutex_);
-      if (stopping_) return false;
+      ends_ = stopping_;
       adopted.swap(adopted_);
     }
     for (UniqueFd& fd : adopted) Welcome(std::move(fd));
-    return true;
   }
 
   // There are few connections: looking at all of them costs less than keeping them in order.
@@ -160,37 +125,36 @@ class HttpServerImpl final : public HttpServer {
         [](const auto& a, const auto& b) { return a.second->deadline < b.second->deadline; });
   }
 
-  int MsUntilNextDeadline() {
-    if (connections_.empty()) return -1;
-    const absl::Duration left =
-        std::max(NextToEnd()->second->deadline - Clock::Real().Now(), absl::ZeroDuration());
-    return static_cast<int>(absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1))));
+  MonotonicTime NextDeadline() {
+    return connections_.empty() ? MonotonicTime::InfiniteFuture() : NextToEnd()->second->deadline;
   }
 
   void EndLate() {
     const MonotonicTime now = Clock::Real().Now();
-    while (!connections_.empty()) {
-      const auto next = NextToEnd();
-      if (next->second->deadline > now) return;
-      connections_.erase(next);
-    }
+    while (NextDeadline() <= now) End(NextToEnd());
+  }
+
+  void End(Connections::iterator connection) {
+    loop_.Forget(connection->first);
+    connections_.erase(connection);
   }
 
   void Welcome(UniqueFd fd) {
-    if (connections_.size() >= options_.most_connections) connections_.erase(NextToEnd());
+    if (connections_.size() >= options_.most_connections) End(NextToEnd());
+    const int key = fd.get();
     auto connection = std::make_unique<Connection>();
-    connection->id = next_id_++;
     connection->fd = std::move(fd);
     connection->deadline = Clock::Real().Now() + options_.head_timeout;
-    // The first event also tells of bytes that came earlier.
-    const absl::Status watched =
-        Watch(EPOLL_CTL_ADD, connection->fd.get(), EPOLLIN, connection->id);
+    // Bytes that came before are told of by the first event.
+    const absl::Status watched = loop_.Add(key, EPOLLIN, [this, key](uint32_t) {
+      const auto found = connections_.find(key);
+      if (!Attend(found->second.get())) End(found);
+    });
     if (!watched.ok()) {
       spdlog::error("the HTTP server drops a connection: {}", std::string(watched.message()));
       return;
     }
-    const uint64_t id = connection->id;
-    connections_.emplace(id, std::move(connection));
+    connections_.emplace(key, std::move(connection));
   }
 
   // Each of these functions returns false when the connection has to be closed.
@@ -243,13 +207,10 @@ class HttpServerImpl final : public HttpServer {
     connection->is_last = is_last;
     connection->phase = Phase::kSending;
     connection->deadline = Clock::Real().Now() + options_.send_timeout;
-    // Nothing is read before this answer is sent, so a client that does not take its answers cannot
-    // pile them up.
-    return Rewatch(connection, EPOLLOUT);
-  }
-
-  bool Rewatch(Connection* connection, uint32_t events) {
-    return Watch(EPOLL_CTL_MOD, connection->fd.get(), events, connection->id).ok();
+    // Nothing is read before this is sent: a client that does not take its answers cannot make
+    // more of them.
+    loop_.Change(connection->fd.get(), EPOLLOUT);
+    return true;
   }
 
   bool Send(Connection* connection) {
@@ -284,11 +245,12 @@ class HttpServerImpl final : public HttpServer {
       shutdown(connection->fd.get(), SHUT_WR);
       connection->phase = Phase::kLeaving;
       connection->deadline = Clock::Real().Now() + kFarewell;
-      return Rewatch(connection, EPOLLIN);
+      loop_.Change(connection->fd.get(), EPOLLIN);
+      return true;
     }
     connection->phase = Phase::kReading;
     connection->deadline = Clock::Real().Now() + options_.idle_timeout;
-    if (!Rewatch(connection, EPOLLIN)) return false;
+    loop_.Change(connection->fd.get(), EPOLLIN);
     const std::string held = std::exchange(connection->held_input, "");
     return held.empty() || Proceed(connection, held);
   }
@@ -296,16 +258,16 @@ class HttpServerImpl final : public HttpServer {
   // Constant after Begin().
   const Options options_;
   const Handler handler_;
-  const UniqueFd epoll_;
-  const UniqueFd doorbell_;  // rung when there is news under the mutex
+  const Doorbell doorbell_;  // rung when there is news under the mutex
 
   Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<UniqueFd> adopted_ ABSL_GUARDED_BY(mutex_);  // not yet welcomed
 
-  // Used by the thread alone.
+  // Of the thread alone.
+  EventLoop loop_;
   Connections connections_;
-  uint64_t next_id_ = kFirstConnection;
+  bool ends_ = false;
 
   Thread thread_;
 };
@@ -314,12 +276,7 @@ class HttpServerImpl final : public HttpServer {
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const Options& options,
                                                               Handler handler) {
-  UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll.valid()) return ErrnoStatus(errno, "epoll_create of the HTTP server");
-  UniqueFd doorbell(eventfd(0, EFD_CLOEXEC));
-  if (!doorbell.valid()) return ErrnoStatus(errno, "eventfd of the HTTP server");
-  auto server = std::make_unique<HttpServerImpl>(options, std::move(handler), std::move(epoll),
-                                                 std::move(doorbell));
+  auto server = std::make_unique<HttpServerImpl>(options, std::move(handler));
   CONVENE_RETURN_IF_ERROR(server->Begin());
   return std::unique_ptr<HttpServer>(std::move(server));
 }

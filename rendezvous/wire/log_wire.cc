@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "rendezvous/wire/fields.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
 
@@ -33,10 +34,28 @@ absl::Status CheckLength(int length, const char* what) {
                                                  " can be named: leave them out for all"));
 }
 
+template <typename Value, typename Wire>
+void CopyWanted(Value& value, Wire& wire) {
+  CONVENE_FIELD(watch_id);
+  CONVENE_FIELD(tail);
+  CONVENE_FIELD(follow);
+  CONVENE_FIELD(next_line);
+}
+
+// Without its lines and names, which move.
+template <typename Value, typename Wire>
+void CopyBatch(Value& value, Wire& wire) {
+  CONVENE_FIELD(watch_id);
+  CONVENE_FIELD_AS(agent, agent_id);
+  CONVENE_FIELD(lost_lines);
+  CONVENE_FIELD(next_line);
+  CONVENE_FIELD(caught_up);
+  CONVENE_FIELD(is_last);
+}
+
 LogBatch UnpackBatch(pb::LogBatch&& wire) {
   LogBatch batch;
-  batch.watch_id = WatchId(wire.watch_id());
-  batch.agent = AgentId(wire.agent_id());
+  CopyBatch(batch, std::as_const(wire));
   batch.host = std::move(*wire.mutable_host());
   batch.role = std::move(*wire.mutable_role());
   batch.lines.reserve(wire.lines_size());
@@ -44,26 +63,21 @@ LogBatch UnpackBatch(pb::LogBatch&& wire) {
     batch.lines.push_back({absl::FromUnixMicros(line.time_us()), line.rank(), line.local_rank(),
                            line.is_stderr(), std::move(*line.mutable_text()), line.is_cut()});
   }
-  batch.lost_lines = wire.lost_lines();
-  batch.next_line = wire.next_line();
-  batch.caught_up = wire.caught_up();
-  batch.is_last = wire.is_last();
   return batch;
 }
 
 }  // namespace
 
 void ToWire(const LogsWanted& wanted, pb::LogsWanted* wire) {
-  wire->set_watch_id(wanted.watch_id.value());
+  CopyWanted(wanted, *wire);
   PackFilter(wanted.filter, wire->mutable_filter());
-  wire->set_tail(wanted.tail);
-  wire->set_follow(wanted.follow);
-  wire->set_next_line(wanted.next_line);
 }
 
 LogsWanted FromWire(const pb::LogsWanted& wire) {
-  return {WatchId(wire.watch_id()), UnpackFilter(wire.filter()), wire.tail(), wire.follow(),
-          wire.next_line()};
+  LogsWanted wanted;
+  CopyWanted(wanted, wire);
+  wanted.filter = UnpackFilter(wire.filter());
+  return wanted;
 }
 
 pb::WatchLogsRequest ToWire(const LogRequest& request) {
@@ -99,8 +113,7 @@ absl::StatusOr<LogRequest> FromWire(const pb::WatchLogsRequest& wire) {
 
 pb::LogBatch ToWire(LogBatch&& batch) {
   pb::LogBatch wire;
-  wire.set_watch_id(batch.watch_id.value());
-  wire.set_agent_id(batch.agent.value());
+  CopyBatch(std::as_const(batch), wire);
   wire.set_host(Utf8(batch.host));
   wire.set_role(Utf8(batch.role));
   for (LogLine& line : batch.lines) {
@@ -112,10 +125,6 @@ pb::LogBatch ToWire(LogBatch&& batch) {
     packed->set_text(std::move(line.text));
     packed->set_is_cut(line.is_cut);
   }
-  wire.set_lost_lines(batch.lost_lines);
-  wire.set_next_line(batch.next_line);
-  wire.set_caught_up(batch.caught_up);
-  wire.set_is_last(batch.is_last);
   return wire;
 }
 

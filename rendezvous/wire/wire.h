@@ -31,6 +31,19 @@ pb::DaemonMessage ToWire(Incarnation daemon, const DaemonEvent& event);
 // Errors as above.
 absl::StatusOr<DaemonEvent> FromWire(const pb::DaemonMessage& message);
 
+// The parts of these messages that the journal keeps, too. A text beyond the contract is cut off.
+void ToWire(const Hello& hello, pb::Hello* wire);
+Hello FromWire(const pb::Hello& wire);
+void ToWire(const WorkerFailure& failure, pb::WorkerFailure* wire);
+WorkerFailure FromWire(const pb::WorkerFailure& wire);
+void ToWire(const Assignment& assignment, pb::Assignment* wire);
+Assignment FromWire(const pb::Assignment& wire);
+void ToWire(const Stop& stop, pb::Stop* wire);
+Stop FromWire(const pb::Stop& wire);
+pb::Close::Outcome ToWire(Outcome outcome);
+// An outcome of a newer daemon is no success.
+Outcome FromWire(pb::Close::Outcome outcome);
+
 void ToWire(const JobView& view, pb::JobStatus* status);
 JobView FromWire(const pb::JobStatus& status);
 

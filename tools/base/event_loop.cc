@@ -1,17 +1,17 @@
 #include "tools/base/event_loop.h"
 
-#include <sys/epoll.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <utility>
 
 #include "tools/base/check.h"
+#include "tools/base/status_macros.h"
 
 namespace convene {
 namespace {
 
 int TimeoutMilliseconds(MonotonicTime deadline) {
+  if (deadline == MonotonicTime()) return 0;
   if (deadline == MonotonicTime::InfiniteFuture()) return -1;
   const absl::Duration left = deadline - Clock::Real().Now();
   // Rounded up: waking early would mean a busy last millisecond.
@@ -21,40 +21,62 @@ int TimeoutMilliseconds(MonotonicTime deadline) {
 
 }  // namespace
 
-EventLoop::EventLoop() : epoll_(epoll_create1(EPOLL_CLOEXEC)) { CONVENE_CHECK(epoll_.valid()); }
+EventLoop::EventLoop()
+    : epoll_(epoll_create1(EPOLL_CLOEXEC)), epoll_errno_(epoll_.valid() ? 0 : errno) {}
 
-void EventLoop::Watch(int fd, Callback on_ready, bool writable) {
-  const uint64_t id = next_id_++;
+absl::Status EventLoop::Add(int fd, uint32_t events, Callback on_events) {
+  if (!epoll_.valid()) return ErrnoStatus(epoll_errno_, "epoll_create");
+  auto watched = std::make_unique<Watched>();
+  watched->on_events = std::move(on_events);
   epoll_event event = {};
-  event.events = writable ? EPOLLOUT : EPOLLIN;
-  event.data.u64 = id;
-  CONVENE_CHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0);
-  watched_[fd] = Watched{id, std::move(on_ready)};
-  fd_of_id_[id] = fd;
+  event.events = events;
+  event.data.ptr = watched.get();
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+    return ErrnoStatus(errno, "epoll_ctl");
+  }
+  watched_[fd] = std::move(watched);
+  return absl::OkStatus();
+}
+
+void EventLoop::Watch(int fd, std::function<void()> on_ready, bool writable) {
+  CONVENE_CHECK(Add(fd, writable ? EPOLLOUT : EPOLLIN, [on_ready = std::move(on_ready)](uint32_t) {
+                  on_ready();
+                }).ok());
+}
+
+void EventLoop::Change(int fd, uint32_t events) {
+  epoll_event event = {};
+  event.events = events;
+  event.data.ptr = watched_.at(fd).get();
+  CONVENE_CHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event) == 0);
 }
 
 void EventLoop::Forget(int fd) {
   const auto found = watched_.find(fd);
   if (found == watched_.end()) return;
-  fd_of_id_.erase(found->second.id);
-  watched_.erase(found);
   CONVENE_CHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr) == 0);
+  found->second->is_forgotten = true;
+  if (depth_ > 0) forgotten_.push_back(std::move(found->second));
+  watched_.erase(found);
 }
 
-void EventLoop::RunOnce(MonotonicTime deadline) {
-  epoll_event events[64];
-  const int count = epoll_wait(epoll_.get(), events, 64, TimeoutMilliseconds(deadline));
-  if (count < 0) {
-    CONVENE_CHECK(errno == EINTR);
-    return;
+bool EventLoop::Wait(MonotonicTime deadline) {
+  const int count =
+      epoll_wait(epoll_.get(), events_, kEventsPerWait, TimeoutMilliseconds(deadline));
+  CONVENE_CHECK(count >= 0 || errno == EINTR);
+  next_ = 0;
+  ready_ = std::max(count, 0);
+  return ready_ > 0;
+}
+
+void EventLoop::Serve() {
+  ++depth_;
+  while (next_ < ready_) {
+    const epoll_event event = events_[next_++];
+    Watched* const watched = static_cast<Watched*>(event.data.ptr);
+    if (!watched->is_forgotten) watched->on_events(event.events);
   }
-  for (int i = 0; i < count; ++i) {
-    const uint64_t id = events[i].data.u64;  // A copy: the struct is packed.
-    const auto found = fd_of_id_.find(id);
-    if (found == fd_of_id_.end()) continue;
-    const Callback on_ready = watched_[found->second].on_ready;  // A copy: it may Forget itself.
-    on_ready();
-  }
+  if (--depth_ == 0) forgotten_.clear();
 }
 
 }  // namespace convene

@@ -15,7 +15,8 @@ LoopTimer::LoopTimer(EventLoop& loop, std::function<void()> on_time)
     : loop_(loop),
       on_time_(std::move(on_time)),
       timer_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) {
-  if (timer_.valid()) loop_.Watch(timer_.get(), [this] { OnReady(); });
+  if (!timer_.valid()) return;
+  if (!loop_.Add(timer_.get(), EPOLLIN, [this](uint32_t) { OnReady(); }).ok()) timer_.Reset();
 }
 
 LoopTimer::~LoopTimer() {

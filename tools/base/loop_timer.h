@@ -1,4 +1,4 @@
-// A timer of the agent's loop.
+// A timer of an EventLoop.
 #pragma once
 
 #include <functional>
@@ -31,7 +31,7 @@ class LoopTimer {
 
   EventLoop& loop_;
   const std::function<void()> on_time_;
-  const UniqueFd timer_;
+  UniqueFd timer_;
 };
 
 }  // namespace convene
