@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
@@ -29,6 +28,9 @@
 #include "spdlog/spdlog.h"
 #include "tools/base/check.h"
 #include "tools/base/clock.h"
+#include "tools/base/environment.h"
+#include "tools/base/flag_reader.h"
+#include "tools/base/status_macros.h"
 #include "tools/base/text.h"
 
 namespace convene::rendezvous {
@@ -232,15 +234,26 @@ int Main(int argc, char** argv) {
   if (argc == 2 && std::strcmp(argv[1], kBenchDaemonFlag) == 0) return BenchDaemon::Serve();
   Wanted wanted;
   std::string under;
-  CLI::App app("Measures the cost of agents for one rendezvous daemon.", "join_bench");
-  app.add_option("agents", wanted.counts, "how many; several: one after the other")
-      ->check(CLI::PositiveNumber)
-      ->default_val(std::vector<int>{100, 500, 1000, 2000});
-  app.add_flag("--join-only", wanted.join_only, "no heartbeats, no watchers, no core");
-  app.add_option("--waves", wanted.waves,
-                 "instead: as many jobs one after the other, and the daemon's memory");
-  app.add_option("--under", under, "a tool to run the daemon under, such as valgrind; its words");
-  CLI11_PARSE(app, argc, argv);
+  std::vector<std::string> counts;
+  FlagReader reader("join_bench", "Measures the cost of agents for one rendezvous daemon.");
+  reader.Rest("[AGENTS...]", &counts);  // several: one after the other
+  reader.Switch("join-only", &wanted.join_only, "no heartbeats, nobody who watches, no core");
+  reader.Option("waves", &wanted.waves,
+                "instead: as many jobs one after the other, and the daemon's memory");
+  reader.Option("under", &under, "a tool to run the daemon under, such as valgrind; its words");
+  reader.Check([&]() -> absl::Status {
+    if (counts.empty()) counts = {"100", "500", "1000", "2000"};
+    for (const std::string& count : counts) {
+      CONVENE_RETURN_IF_ERROR(ParseValue(count, &wanted.counts.emplace_back()));
+      if (wanted.counts.back() < 1) return absl::InvalidArgumentError("write 1 agent or more");
+    }
+    return absl::OkStatus();
+  });
+  const auto text = reader.Read({argv + 1, argv + argc}, ProcessEnvironment());
+  if (!text.ok() || text->has_value()) {
+    std::fputs((text.ok() ? **text : text.status().ToString() + "\n").c_str(), stdout);
+    return text.ok() ? 0 : 64;
+  }
   wanted.under = absl::StrSplit(under, ' ', absl::SkipEmpty());
 
   rlimit files = {};

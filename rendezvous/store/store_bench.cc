@@ -18,13 +18,14 @@
 #include <utility>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "rendezvous/net/connect.h"
 #include "rendezvous/net/resolve.h"
 #include "rendezvous/store/wire.h"
 #include "tools/base/check.h"
 #include "tools/base/clock.h"
+#include "tools/base/environment.h"
+#include "tools/base/flag_reader.h"
 #include "tools/base/resource_limits.h"
 #include "tools/base/thread.h"
 #include "tools/base/unique_fd.h"
@@ -278,17 +279,23 @@ void RunBarriers(const Options& options, std::vector<Client> clients) {
 
 int Main(int argc, char** argv) {
   Options options;
-  CLI::App app("Load for a TCPStore server on this machine.");
-  app.add_option("--port", options.port)->required()->check(CLI::Range(1, 65535));
-  app.add_option("--workload", options.workload)
-      ->check(CLI::IsMember({"get", "set", "add", "wait", "barrier"}));
-  app.add_option("--clients", options.clients)->check(CLI::Range(1, 100000));
-  app.add_option("--threads", options.threads)->check(CLI::Range(1, 256));
-  app.add_option("--seconds", options.seconds)->check(CLI::Range(0.01, 3600.0));
-  app.add_option("--barriers", options.barriers)->check(CLI::Range(1, 100000));
-  app.add_option("--value-bytes", options.value_bytes)->check(CLI::Range(0, 65536));
-  app.add_option("--depth", options.depth)->check(CLI::Range(1, 256));
-  CLI11_PARSE(app, argc, argv);
+  FlagReader reader("store_bench", "Load for a TCPStore server on this machine.");
+  reader.Option("port", &options.port, "the server's", {.least = 1, .most = 65535});
+  reader.Option("workload", &options.workload, "the kind of request",
+                {.choices = {"get", "set", "add", "wait", "barrier"}});
+  reader.Option("clients", &options.clients, "connections", {.least = 1, .most = 100000});
+  reader.Option("threads", &options.threads, "of the clients", {.least = 1, .most = 256});
+  reader.Option("seconds", &options.seconds, "how long", {.least = 0.01, .most = 3600});
+  reader.Option("barriers", &options.barriers, "how many", {.least = 1, .most = 100000});
+  reader.Option("value-bytes", &options.value_bytes, "of a value", {.least = 0, .most = 65536});
+  reader.Option("depth", &options.depth, "requests in one send", {.least = 1, .most = 256});
+  const auto text = reader.Read({argv + 1, argv + argc}, ProcessEnvironment());
+  if (!text.ok()) Fail(std::string(text.status().message()));
+  if (text->has_value()) {
+    std::fputs((*text)->c_str(), stdout);
+    return 0;
+  }
+  if (options.port == 0) Fail("which server? --port PORT");
   const absl::Status files = EnsureOpenFiles(options.clients + 64, options.clients + 64);
   if (!files.ok()) Fail(files.ToString());
   std::vector<Client> clients = Connect(options);

@@ -18,7 +18,7 @@ FALLBACK = 'fallback'
 
 # Linked into the programs themselves, so their licences travel although no file of them does.
 STATICALLY_LINKED = ['libabsl-dev', 'libgrpc++-dev', 'libgrpc-dev', 'libprotobuf-dev', 'libssl-dev', 'libc-ares-dev', 'libre2-dev', 'zlib1g-dev',
-                     'libcli11-dev', 'catch2']
+                     'catch2']
 
 
 class Elf(NamedTuple):
