@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "tools/base/testing/status_testing.h"
-#include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/comm/testing/loopback.h"
 #include "worker_runtime/device/side_stream.h"
 #include "worker_runtime/parallel/linear.h"
 #include "worker_runtime/testing/forwarding_device.h"
