@@ -43,7 +43,8 @@ class TrainerOutputTest(ConveneTestCase):
         shares = {name: float(share) for name, share in
                   re.findall(r"^(\S+) +[\d.]+ +(-?[\d.]+)%$", text, re.MULTILINE)}
         self.assertEqual(set(shares),
-                         {"products", "attention", "optimizer", "memory-bound", "gaps"})
+                         {"products", "attention", "optimizer", "memory-bound", "communication",
+                          "gaps"})
         self.assertAlmostEqual(sum(shares.values()), 100, delta=0.3)
         self.assertGreater(shares["gaps"], 0)
 

@@ -15,8 +15,8 @@
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
 #include "worker_runtime/checkpoint/checkpoint.h"
-#include "worker_runtime/checkpoint/test_checkpoint.h"
-#include "worker_runtime/checkpoint/test_layout.h"
+#include "worker_runtime/checkpoint/testing/test_checkpoint.h"
+#include "worker_runtime/checkpoint/testing/test_layout.h"
 
 namespace convene::worker {
 namespace {

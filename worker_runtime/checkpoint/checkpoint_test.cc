@@ -6,8 +6,8 @@
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
 #include "tools/base/thread.h"
-#include "worker_runtime/checkpoint/test_checkpoint.h"
-#include "worker_runtime/checkpoint/test_layout.h"
+#include "worker_runtime/checkpoint/testing/test_checkpoint.h"
+#include "worker_runtime/checkpoint/testing/test_layout.h"
 
 namespace convene::worker {
 namespace {

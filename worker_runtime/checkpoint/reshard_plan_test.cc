@@ -5,7 +5,7 @@
 
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/checkpoint/box.h"
-#include "worker_runtime/checkpoint/test_layout.h"
+#include "worker_runtime/checkpoint/testing/test_layout.h"
 
 namespace convene::worker {
 namespace {

@@ -10,6 +10,7 @@
 #include "tools/base/clock.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/comm/reduce.h"
+#include "worker_runtime/device/op_profile.h"
 
 namespace convene::worker {
 namespace {
@@ -52,6 +53,7 @@ GroupCollective::GroupCollective(std::string name, std::unique_ptr<Wire> wire,
                                  absl::Duration timeout, FlightRecorder& recorder,
                                  size_t message_bytes_max)
     : name_(std::move(name)),
+      profiled_as_(absl::StrCat(kCommunicationPrefix, name_)),
       wire_(std::move(wire)),
       rank_(wire_->rank()),
       size_(wire_->size()),
@@ -184,7 +186,8 @@ absl::Status GroupCollective::AllGatherShards(Elements data) {
                   [&](int peer) { return AsBytes(ShardOf(data, peer)); });
 }
 
-absl::Status GroupCollective::AllReduce(Elements data, ReduceOp op, Stream&) {
+absl::Status GroupCollective::AllReduce(Elements data, ReduceOp op, Stream& stream) {
+  const OpScope scope(stream, profiled_as_.c_str());
   return RunCollective("all_reduce", data, [&]() -> absl::Status {
     if (size_ == 1) return absl::OkStatus();
     // Two ranks send as many bytes either way, and gathering takes one round instead of two; it
@@ -198,7 +201,8 @@ absl::Status GroupCollective::AllReduce(Elements data, ReduceOp op, Stream&) {
   });
 }
 
-absl::Status GroupCollective::ReduceScatter(Elements data, ReduceOp op, Stream&) {
+absl::Status GroupCollective::ReduceScatter(Elements data, ReduceOp op, Stream& stream) {
+  const OpScope scope(stream, profiled_as_.c_str());
   CONVENE_CHECK(data.count % size_ == 0);
   return RunCollective("reduce_scatter", data, [&]() -> absl::Status {
     if (size_ == 1) return absl::OkStatus();
@@ -206,12 +210,14 @@ absl::Status GroupCollective::ReduceScatter(Elements data, ReduceOp op, Stream&)
   });
 }
 
-absl::Status GroupCollective::AllGather(Elements data, Stream&) {
+absl::Status GroupCollective::AllGather(Elements data, Stream& stream) {
+  const OpScope scope(stream, profiled_as_.c_str());
   CONVENE_CHECK(data.count % size_ == 0);
   return RunCollective("all_gather", data, [&] { return AllGatherShards(data); });
 }
 
 absl::Status GroupCollective::AllToAll(ConstElements input, Elements output, Stream& stream) {
+  const OpScope scope(stream, profiled_as_.c_str());
   // Of a group of one, which works on any device as long as there is nothing to do.
   if (stream.kind() != DeviceKind::kCpu) {
     return absl::UnimplementedError(
@@ -227,7 +233,8 @@ absl::Status GroupCollective::AllToAll(ConstElements input, Elements output, Str
   });
 }
 
-absl::Status GroupCollective::Broadcast(Elements data, int root, Stream&) {
+absl::Status GroupCollective::Broadcast(Elements data, int root, Stream& stream) {
+  const OpScope scope(stream, profiled_as_.c_str());
   CONVENE_CHECK(root >= 0 && root < size_);
   return RunCollective("broadcast", data, [&]() -> absl::Status {
     const bool whole = size_ <= 2 || data.size_bytes() <= kDirectBroadcastLimitBytes;
@@ -242,7 +249,8 @@ absl::Status GroupCollective::Broadcast(Elements data, int root, Stream&) {
   });
 }
 
-absl::Status GroupCollective::Barrier(Stream&) {
+absl::Status GroupCollective::Barrier(Stream& stream) {
+  const OpScope scope(stream, profiled_as_.c_str());
   return RunCollective("barrier", {}, [&] {
     // Not on the stack: a message that fails is withdrawn only after this function has returned.
     std::byte* const tokens = scratch_.Reserve<std::byte>(size_);
@@ -279,7 +287,8 @@ absl::StatusOr<PendingSend> GroupCollective::Send(ConstElements data, int peer, 
   return PendingSend{.id = open.id};
 }
 
-absl::Status GroupCollective::Wait(PendingSend pending, Stream&) {
+absl::Status GroupCollective::Wait(PendingSend pending, Stream& stream) {
+  const OpScope scope(stream, profiled_as_.c_str());
   OpenSend& open = open_sends_[pending.id % kOpenSendsMax];
   CONVENE_CHECK(pending.id != 0 && open.id == pending.id);
   const OpenSend send = std::exchange(open, OpenSend{});
@@ -299,7 +308,8 @@ absl::Status GroupCollective::Wait(PendingSend pending, Stream&) {
   return status;
 }
 
-absl::Status GroupCollective::Recv(Elements data, int peer, Stream&) {
+absl::Status GroupCollective::Recv(Elements data, int peer, Stream& stream) {
+  const OpScope scope(stream, profiled_as_.c_str());
   CONVENE_CHECK(peer >= 0 && peer < size_ && peer != rank_);
   CONVENE_RETURN_IF_ERROR(CheckUsable());
   const size_t size_bytes = data.size_bytes();

@@ -121,6 +121,7 @@ class GroupCollective final : public Collective {
   absl::Status AllGatherShards(Elements data);
 
   const std::string name_;
+  const std::string profiled_as_;
   const std::unique_ptr<Wire> wire_;
   const int rank_;
   const int size_;

@@ -49,7 +49,7 @@ class CpuDevice final : public Device {
   void Launch(Graph& /*graph*/, Stream& /*stream*/) override {
     CONVENE_CHECK(false);  // nobody can have one
   }
-  std::unique_ptr<OpProfile> MakeProfile() override {
+  std::unique_ptr<OpProfile> MakeProfile(Stream& /*stream*/) override {
     return std::make_unique<HostProfile>(Clock::Real());
   }
   absl::Status status() override { return absl::OkStatus(); }

@@ -104,8 +104,8 @@ class Device {
   // Queues the captured work, with the addresses that it had then. `stream` is of this device.
   virtual void Launch(Graph& graph, Stream& stream) = 0;
 
-  // Watches ops of compute(): by the clock on a CPU, by events on a GPU.
-  virtual std::unique_ptr<OpProfile> MakeProfile() = 0;
+  // For the ops of `stream`, one of the three above: by the clock on a CPU, by events on a GPU.
+  virtual std::unique_ptr<OpProfile> MakeProfile(Stream& stream) = 0;
 
   // The first error of any work queued so far that is known by now: Internal, with the name of the
   // op or library call and CUDA's or the library's words. It stays: a GPU context does not come

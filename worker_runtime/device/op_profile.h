@@ -8,6 +8,9 @@
 
 namespace convene::worker {
 
+// What the ops of a collective are called by: this, then the group's name.
+inline constexpr char kCommunicationPrefix[] = "communication/";
+
 // All calls of one op since the profile began.
 struct OpTime {
   const char* op = nullptr;
@@ -20,7 +23,7 @@ struct OpTime {
 class OpProfile {
  public:
   virtual ~OpProfile() = default;
-  // `op` is a literal. REQUIRES: the previous op has ended.
+  // `op` lives as long as the profile. REQUIRES: the previous op has ended.
   virtual void Begin(const char* op) = 0;
   virtual void End() = 0;
   // All ops until now, in the order of first calls. On a GPU it waits for queued work.

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "worker_runtime/ops/attention.h"
-#include "worker_runtime/ops/ops_testing.h"
-#include "worker_runtime/ops/reference/attention.h"
+#include "worker_runtime/ops/testing/ops_testing.h"
+#include "worker_runtime/ops/testing/reference/attention.h"
 
 namespace convene::worker {
 namespace {

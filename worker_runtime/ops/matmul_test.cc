@@ -9,8 +9,8 @@
 #include "worker_runtime/ops/cpu/bf16_matmul.h"
 #include "worker_runtime/ops/cpu/float_matmul.h"
 #include "worker_runtime/ops/matmul.h"
-#include "worker_runtime/ops/ops_testing.h"
-#include "worker_runtime/ops/reference/matmul.h"
+#include "worker_runtime/ops/testing/ops_testing.h"
+#include "worker_runtime/ops/testing/reference/matmul.h"
 
 namespace convene::worker {
 namespace {

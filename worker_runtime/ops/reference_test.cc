@@ -3,13 +3,13 @@
 #include <cstdint>
 #include <vector>
 
-#include "worker_runtime/ops/ops_testing.h"
-#include "worker_runtime/ops/reference/attention.h"
-#include "worker_runtime/ops/reference/cross_entropy.h"
-#include "worker_runtime/ops/reference/embedding.h"
-#include "worker_runtime/ops/reference/rms_norm.h"
-#include "worker_runtime/ops/reference/rope.h"
-#include "worker_runtime/ops/reference/swiglu.h"
+#include "worker_runtime/ops/testing/ops_testing.h"
+#include "worker_runtime/ops/testing/reference/attention.h"
+#include "worker_runtime/ops/testing/reference/cross_entropy.h"
+#include "worker_runtime/ops/testing/reference/embedding.h"
+#include "worker_runtime/ops/testing/reference/rms_norm.h"
+#include "worker_runtime/ops/testing/reference/rope.h"
+#include "worker_runtime/ops/testing/reference/swiglu.h"
 
 namespace convene::worker {
 namespace {

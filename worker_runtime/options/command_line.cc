@@ -7,7 +7,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "google/protobuf/descriptor.h"
-#include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
 #include "worker_runtime/options/config_keys.h"
@@ -139,16 +138,12 @@ std::string HelpText() {
       "line\n"
       "(--learning-rate 3e-4 or --learning_rate=3e-4). The command line wins. [Defaults in "
       "brackets.]\n";
-  const char* group = "";
-  for (const ConfigKeyRow& row : ConfigKeyTable()) {
-    if (absl::string_view(group) != row.group) {
-      group = row.group;
-      absl::StrAppend(&text, "\n", group, "\n");
-    }
-    const ConfigKey* key = FindConfigKey(row.key);
-    CONVENE_CHECK(key != nullptr);
-    absl::StrAppendFormat(&text, "  %-36s%s", FlagName(row.key) + ValueName(key->field), row.help);
-    if (row.default_value[0] != '\0') absl::StrAppend(&text, " [", row.default_value, "]");
+  for (const ConfigKey& key : ConfigKeys()) {
+    const KeyDoc& doc = key.doc();
+    if (!doc.heading().empty()) absl::StrAppend(&text, "\n", doc.heading(), "\n");
+    absl::StrAppendFormat(&text, "  %-36s%s", FlagName(key.field->name()) + ValueName(key.field),
+                          doc.help());
+    if (!doc.default_value().empty()) absl::StrAppend(&text, " [", doc.default_value(), "]");
     absl::StrAppend(&text, "\n");
   }
   absl::StrAppendFormat(&text, "\n  %-36s%s\n  %-36s%s\n", "--config FILE",

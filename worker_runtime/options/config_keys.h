@@ -1,6 +1,5 @@
-// The keys of the trainer's configuration: found in the proto's descriptor, described in one table
-// beside it. YAML, flags and --help all come from here; a key that is added to the proto needs one
-// row and nothing else (a test compares the two).
+// The keys of the trainer's configuration, as the proto's descriptor has them: YAML, flags and
+// --help all come from there.
 #pragma once
 
 #include <string>
@@ -14,24 +13,16 @@
 
 namespace convene::worker {
 
-struct ConfigKeyRow {
-  const char* key;            // as in the proto
-  const char* group;          // heading in --help; rows of one group stand together
-  const char* default_value;  // "" = none: required, derived, or the named model's own value
-  const char* help;
-};
-
-// In --help's order.
-const std::vector<ConfigKeyRow>& ConfigKeyTable();
-
 // A key that takes a value: a field of TrainConfig, or of its ModelShape (then `parent` is the
 // field that holds it, else null).
 struct ConfigKey {
   const google::protobuf::FieldDescriptor* field = nullptr;
   const google::protobuf::FieldDescriptor* parent = nullptr;
+
+  const KeyDoc& doc() const { return field->options().GetExtension(key_doc); }
 };
 
-// All of them, in the proto's order. Names are unique across both messages.
+// All of them, in the order of --help. Names are unique across both messages.
 const std::vector<ConfigKey>& ConfigKeys();
 
 // Null when there is none. `name` is as in the proto, with underscores.
@@ -50,7 +41,7 @@ absl::Status SetFromText(google::protobuf::Message* message,
 // field by field.
 void Overlay(const TrainConfig& winner, TrainConfig* config);
 
-// The default values of the table.
+// The default values that the proto names.
 TrainConfig DefaultConfig();
 
 }  // namespace convene::worker

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <vector>
 
-#include "worker_runtime/schedule/simulate.h"
+#include "worker_runtime/schedule/testing/simulate.h"
 
 namespace convene::worker {
 namespace {

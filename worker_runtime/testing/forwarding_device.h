@@ -38,7 +38,9 @@ class ForwardingDevice : public Device {
     return device_.Capture(stream, work);
   }
   void Launch(Graph& graph, Stream& stream) override { device_.Launch(graph, stream); }
-  std::unique_ptr<OpProfile> MakeProfile() override { return device_.MakeProfile(); }
+  std::unique_ptr<OpProfile> MakeProfile(Stream& stream) override {
+    return device_.MakeProfile(stream);
+  }
   absl::Status status() override { return device_.status(); }
 
  private:

@@ -178,6 +178,8 @@ absl::StatusOr<std::unique_ptr<Graph>> RecordingDevice::Capture(
 
 void RecordingDevice::Launch(Graph& /*graph*/, Stream& /*stream*/) { CONVENE_CHECK(false); }
 
-std::unique_ptr<OpProfile> RecordingDevice::MakeProfile() { CONVENE_CHECK(false); }
+std::unique_ptr<OpProfile> RecordingDevice::MakeProfile(Stream& /*stream*/) {
+  CONVENE_CHECK(false);
+}
 
 }  // namespace convene::worker::testing

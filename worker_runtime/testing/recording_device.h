@@ -55,7 +55,7 @@ class RecordingDevice final : public Device {
   absl::StatusOr<std::unique_ptr<Graph>> Capture(Stream& stream,
                                                  absl::FunctionRef<absl::Status()> work) override;
   void Launch(Graph& graph, Stream& stream) override;
-  std::unique_ptr<OpProfile> MakeProfile() override;
+  std::unique_ptr<OpProfile> MakeProfile(Stream& stream) override;
   absl::Status status() override { return absl::OkStatus(); }
 
  private:

@@ -37,9 +37,9 @@
 #include "worker_runtime/trainer/engine.h"
 #include "worker_runtime/trainer/failures.h"
 #include "worker_runtime/trainer/job_store.h"
-#include "worker_runtime/trainer/profile_text.h"
 #include "worker_runtime/trainer/reporter.h"
 #include "worker_runtime/trainer/spares.h"
+#include "worker_runtime/trainer/step_profile.h"
 #include "worker_runtime/trainer/token_batch.h"
 
 namespace convene::worker {
@@ -257,8 +257,8 @@ class Training {
   std::unique_ptr<Reporter> reporter_;  // rank 0 only
   SkippedSteps skipped_steps_;
   FailuresInARow failed_saves_;
-  std::unique_ptr<OpProfile> profile_;  // rank 0 only, when asked for
-  int64_t profile_from_ = 0;            // steps before it also build what later ones reuse
+  std::unique_ptr<StepProfile> profile_;  // rank 0 only, when asked for
+  int64_t profile_from_ = 0;              // steps before it also build what later ones reuse
   absl::Duration profiled_time_;
   int64_t step_ = 0;                 // finished
   std::optional<TokenBatch> ready_;  // of the step after the one that was queued last
@@ -485,13 +485,12 @@ absl::StatusOr<TrainingEnd> Training::Stop() {
 
 // Ops are watched from the step after `profile_from_` on, outside of validations.
 void Training::WatchOps(bool wanted) {
-  const bool watches = wanted && profile_ != nullptr && step_ >= profile_from_;
-  device_.compute().set_profile(watches ? profile_.get() : nullptr);
+  if (profile_ != nullptr) profile_->Watch(wanted && step_ >= profile_from_);
 }
 
 absl::StatusOr<TrainingEnd> Training::Run() {
   CONVENE_RETURN_IF_ERROR(Prepare());
-  if (options_.profile && contract_.rank == 0) profile_ = device_.MakeProfile();
+  if (options_.profile && contract_.rank == 0) profile_ = std::make_unique<StepProfile>(device_);
   profile_from_ = std::min(step_ + kUnprofiledSteps, options_.steps - 1);
   stop_.Watch();
   while (step_ < options_.steps) {
@@ -511,8 +510,7 @@ absl::StatusOr<TrainingEnd> Training::Run() {
   CONVENE_RETURN_IF_ERROR(Save(/*is_last=*/true));
   CONVENE_RETURN_IF_ERROR(Validate().status());
   if (profile_ != nullptr) {
-    reporter_->Say(ProfileText(profile_->Times(), step_ - profile_from_,
-                               absl::ToDoubleSeconds(profiled_time_)));
+    reporter_->Say(profile_->Text(step_ - profile_from_, absl::ToDoubleSeconds(profiled_time_)));
   }
   if (reporter_ != nullptr) reporter_->Summary(step_);
   return TrainingEnd::kFinished;

@@ -6,6 +6,7 @@
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/device/cuda/queue.h"
+#include "worker_runtime/device/op_profile.h"
 
 namespace convene::worker {
 namespace {
@@ -51,6 +52,7 @@ NcclCollective::NcclCollective(std::shared_ptr<NcclSession> session, std::string
                                absl::Duration timeout)
     : session_(std::move(session)),
       name_(std::move(name)),
+      profiled_as_(absl::StrCat(kCommunicationPrefix, name_)),
       members_(std::move(members)),
       rank_(rank),
       timeout_(timeout),
@@ -118,6 +120,7 @@ absl::Status NcclCollective::Cuda(cudaError_t error, const char* what) {
 absl::Status NcclCollective::RunCollective(absl::string_view operation, ConstElements data,
                                            Stream& stream,
                                            absl::FunctionRef<ncclResult_t(ncclComm_t)> queue) {
+  const OpScope scope(stream, profiled_as_.c_str());
   return session_->Start({.communicator = communicator_,
                           .order = order_,
                           .group = name_,
@@ -251,6 +254,7 @@ absl::StatusOr<PendingSend> NcclCollective::Send(ConstElements data, int peer, S
 }
 
 absl::Status NcclCollective::Wait(PendingSend pending, Stream& stream) {
+  const OpScope scope(stream, profiled_as_.c_str());
   OpenSend& open = open_sends_[pending.id % kOpenSendsMax];
   CONVENE_CHECK(pending.id != 0 && open.id == pending.id);
   open.id = 0;
@@ -260,6 +264,7 @@ absl::Status NcclCollective::Wait(PendingSend pending, Stream& stream) {
 }
 
 absl::Status NcclCollective::Recv(Elements data, int peer, Stream& stream) {
+  const OpScope scope(stream, profiled_as_.c_str());
   CONVENE_RETURN_IF_ERROR(CheckPeer(peer));
   const Lane& lane = LaneOf(peer, rank_);
   CONVENE_RETURN_IF_ERROR(OrderBehind(stream.queue().stream(), lane));

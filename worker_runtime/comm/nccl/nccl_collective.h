@@ -122,6 +122,7 @@ class NcclCollective final : public Collective {
 
   const std::shared_ptr<NcclSession> session_;
   const std::string name_;
+  const std::string profiled_as_;
   const std::vector<int> members_;
   const int rank_;
   const absl::Duration timeout_;

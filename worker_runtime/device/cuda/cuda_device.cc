@@ -164,8 +164,8 @@ class CudaDevice : public Device {
   absl::StatusOr<std::unique_ptr<Graph>> Capture(Stream& stream,
                                                  absl::FunctionRef<absl::Status()> work) override;
   void Launch(Graph& graph, Stream& stream) override;
-  std::unique_ptr<OpProfile> MakeProfile() override {
-    return std::make_unique<CudaProfile>(*compute_queue_);
+  std::unique_ptr<OpProfile> MakeProfile(Stream& stream) override {
+    return std::make_unique<CudaProfile>(stream.queue());
   }
   absl::Status status() override { return first_error_.status(); }
 

@@ -10,9 +10,9 @@
 #include "worker_runtime/ops/adamw.h"
 #include "worker_runtime/ops/cuda/cuda_ops.h"
 #include "worker_runtime/ops/cuda/kernel_testing.h"
-#include "worker_runtime/ops/ops_testing.h"
-#include "worker_runtime/ops/reference/adamw.h"
-#include "worker_runtime/ops/reference/cross_entropy.h"
+#include "worker_runtime/ops/testing/ops_testing.h"
+#include "worker_runtime/ops/testing/reference/adamw.h"
+#include "worker_runtime/ops/testing/reference/cross_entropy.h"
 
 namespace convene::worker {
 namespace {

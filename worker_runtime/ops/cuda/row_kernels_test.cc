@@ -10,11 +10,11 @@
 #include "worker_runtime/ops/cuda/cuda_ops.h"
 #include "worker_runtime/ops/cuda/kernel_testing.h"
 #include "worker_runtime/ops/cuda/launch_geometry.h"
-#include "worker_runtime/ops/ops_testing.h"
-#include "worker_runtime/ops/reference/embedding.h"
-#include "worker_runtime/ops/reference/rms_norm.h"
-#include "worker_runtime/ops/reference/rope.h"
-#include "worker_runtime/ops/reference/swiglu.h"
+#include "worker_runtime/ops/testing/ops_testing.h"
+#include "worker_runtime/ops/testing/reference/embedding.h"
+#include "worker_runtime/ops/testing/reference/rms_norm.h"
+#include "worker_runtime/ops/testing/reference/rope.h"
+#include "worker_runtime/ops/testing/reference/swiglu.h"
 
 namespace convene::worker {
 namespace {

@@ -20,8 +20,8 @@
 #include "worker_runtime/ops/cuda/attention/workspace_bytes.h"
 #include "worker_runtime/ops/cuda/cuda_ops.h"
 #include "worker_runtime/ops/cuda/kernel_testing.h"
-#include "worker_runtime/ops/ops_testing.h"
-#include "worker_runtime/ops/reference/attention.h"
+#include "worker_runtime/ops/testing/ops_testing.h"
+#include "worker_runtime/ops/testing/reference/attention.h"
 
 namespace convene::worker::cuda {
 namespace {

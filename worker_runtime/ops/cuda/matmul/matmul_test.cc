@@ -13,8 +13,8 @@
 #include "worker_runtime/ops/cuda/cuda_ops.h"
 #include "worker_runtime/ops/cuda/kernel_testing.h"
 #include "worker_runtime/ops/cuda/matmul/matmul_plans.h"
-#include "worker_runtime/ops/ops_testing.h"
-#include "worker_runtime/ops/reference/matmul.h"
+#include "worker_runtime/ops/testing/ops_testing.h"
+#include "worker_runtime/ops/testing/reference/matmul.h"
 
 namespace convene::worker::cuda {
 namespace {

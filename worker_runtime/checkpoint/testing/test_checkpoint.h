@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/checkpoint/checkpoint.h"
-#include "worker_runtime/checkpoint/test_layout.h"
+#include "worker_runtime/checkpoint/testing/test_layout.h"
 
 namespace convene::worker::testing {
 

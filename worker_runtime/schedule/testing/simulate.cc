@@ -1,4 +1,4 @@
-#include "worker_runtime/schedule/simulate.h"
+#include "worker_runtime/schedule/testing/simulate.h"
 
 #include <algorithm>
 #include <deque>

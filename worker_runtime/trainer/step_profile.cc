@@ -1,0 +1,112 @@
+#include "worker_runtime/trainer/step_profile.h"
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+
+namespace convene::worker {
+namespace {
+
+struct Group {
+  const char* name;
+  std::vector<OpTime> ops;
+  double seconds = 0;
+};
+
+size_t GroupOfOp(absl::string_view name) {
+  if (name == "MatMul") return 0;
+  if (absl::StartsWith(name, "Attention")) return 1;
+  if (name == "AdamW" || name == "SumOfSquares" || name == "DecideStep") return 2;
+  if (absl::StartsWith(name, kCommunicationPrefix)) return 3;
+  return 4;
+}
+
+// The lines of a table whose steps took `seconds` in all.
+class Table {
+ public:
+  Table(int64_t steps, double seconds) : steps_(steps), seconds_(seconds) {}
+
+  std::string Line(absl::string_view name, double seconds) const {
+    return absl::StrFormat("%-26s %9.2f  %5.1f%%\n", name, MillisecondsAStep(seconds),
+                           100 * seconds / seconds_);
+  }
+  // Sorts `groups`.
+  std::string Lines(std::vector<Group>& groups) const {
+    const auto longer = [](const auto& a, const auto& b) { return a.seconds > b.seconds; };
+    std::stable_sort(groups.begin(), groups.end(), longer);
+    std::string text;
+    for (Group& group : groups) {
+      if (group.ops.empty()) continue;
+      text += Line(group.name, group.seconds);
+      std::stable_sort(group.ops.begin(), group.ops.end(), longer);
+      for (const OpTime& op : group.ops) {
+        text +=
+            Line(absl::StrCat("  ", absl::StripPrefix(op.op, kCommunicationPrefix)), op.seconds);
+      }
+    }
+    return text;
+  }
+  double MillisecondsAStep(double seconds) const {
+    return 1e3 * seconds / static_cast<double>(steps_);
+  }
+
+ private:
+  const int64_t steps_;
+  const double seconds_;
+};
+
+double Add(const OpTime& time, Group& group) {
+  group.ops.push_back(time);
+  group.seconds += time.seconds;
+  return time.seconds;
+}
+
+}  // namespace
+
+std::string ProfileText(const std::vector<OpTime>& times, const std::vector<OpTime>& beside,
+                        int64_t steps, double seconds) {
+  if (steps == 0 || seconds <= 0) return "";
+  std::vector<Group> groups = {
+      {"products"}, {"attention"}, {"optimizer"}, {"communication"}, {"memory-bound"}};
+  std::vector<Group> beside_groups = {{"communication, beside"}};
+  double in_ops = 0;
+  for (const OpTime& time : times) in_ops += Add(time, groups[GroupOfOp(time.op)]);
+  for (const OpTime& time : beside) Add(time, beside_groups[0]);
+  const Table table(steps, seconds);
+  return absl::StrCat(
+      absl::StrFormat("%-26s %9s  %6s\n", absl::StrFormat("profile of %d steps", steps),
+                      "ms a step", "share"),
+      table.Lines(groups), table.Line("gaps", seconds - in_ops),
+      absl::StrFormat("%-26s %9.2f\n", "step", table.MillisecondsAStep(seconds)),
+      table.Lines(beside_groups));
+}
+
+StepProfile::StepProfile(Device& device) {
+  // A CPU's streams are one.
+  for (Stream* stream :
+       {&device.compute(), &device.communication(), &device.layer_communication()}) {
+    const bool is_known = !watched_.empty() && stream == &watched_[0].stream;
+    if (!is_known) watched_.push_back({*stream, device.MakeProfile(*stream)});
+  }
+}
+
+StepProfile::~StepProfile() { Watch(false); }
+
+void StepProfile::Watch(bool is_wanted) {
+  for (Watched& watched : watched_) {
+    watched.stream.set_profile(is_wanted ? watched.profile.get() : nullptr);
+  }
+}
+
+std::string StepProfile::Text(int64_t steps, double seconds) const {
+  std::vector<OpTime> beside;
+  for (size_t i = 1; i < watched_.size(); ++i) {
+    for (const OpTime& time : watched_[i].profile->Times()) beside.push_back(time);
+  }
+  return ProfileText(watched_[0].profile->Times(), beside, steps, seconds);
+}
+
+}  // namespace convene::worker
