@@ -8,7 +8,7 @@
 namespace convene::agent {
 namespace {
 
-// Without job control (no controlling terminal) nobody is in the background.
+// Without job control (no controlling terminal) no process is in the background.
 bool IsInForeground(int fd) {
   const pid_t group = tcgetpgrp(fd);
   return group < 0 || group == getpgrp();
@@ -30,7 +30,7 @@ OwnInput::OwnInput(int fd) : fd_(fd) {
 void OwnInput::Restore() const {
   if (!settings_.has_value() || !IsInForeground(fd_)) return;
   const ScopedAllSignalsBlocked blocked;  // Should it lose the foreground now: no SIGTTOU.
-  // Not TCSADRAIN: after Ctrl-S nothing drains.
+  // TCSADRAIN would hang, since after Ctrl-S nothing drains.
   tcsetattr(fd_, TCSANOW, &*settings_);
 }
 
