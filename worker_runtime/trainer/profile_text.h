@@ -1,4 +1,4 @@
-// PURE. Where a step's time went, as a table.
+// PURE. The table of a step's times.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace convene::worker {
 
-// One line an op, the longest first within its group, groups by their sums; then the gaps: what is
-// in `seconds` and in no op (communication, the host, waiting). `seconds` is what `steps` steps
-// took. Ends with a newline. "" when steps is 0.
+// One line an op, the longest first within its group, groups by their sums; then the gaps: the rest
+// of `seconds` that is in no op (communication, the host, waiting). `seconds` is the time of
+// `steps` steps. Ends with a newline. "" when steps is 0.
 //
 //   profile of 20 steps        ms a step   share
 //   products                       10.10   66.0%
