@@ -1,4 +1,4 @@
-// Of Stepper: the stream to the daemon, and the lease.
+// Stepper's functions for the stream to the daemon and the lease.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -13,7 +13,7 @@ namespace {
 using rendezvous::StopKind;
 using rendezvous::Welcome;
 
-// Between tries.
+// The pauses between tries.
 constexpr absl::Duration kFirstWait = absl::Milliseconds(50);
 constexpr absl::Duration kLongestWait = absl::Seconds(2);
 constexpr absl::Duration kBetweenAtOnce = absl::Seconds(1);
@@ -191,7 +191,7 @@ void Stepper::Fence() {
       "no sign for ", absl::FormatDuration(absl::Trunc(now_ - s_.heard_at, absl::Milliseconds(1))),
       " that the rendezvous heard this node: the others may go on without it");
   if (s_.phase == Phase::kRunning) return Abort(why);
-  // Only what the workers left ends: that they succeeded stays to be told.
+  // Only the workers' leftovers are ended; their success still has to be told.
   s_.stop_deadline = s_.dead_by;
   actions_.push_back(StopWorkers{StopKind::kAbort, SIGTERM, false, true, why});
 }

@@ -1,5 +1,5 @@
-// The machine's inside (machine.h): one Step at work. The methods stand in machine.cc (what runs
-// and how it ends), machine_link.cc (the stream, the lease) and machine_stop.cc (stops, the node's
+// The inside of the machine (machine.h): one Step at work. The methods stand in machine.cc (workers
+// and their ends), machine_link.cc (the stream, the lease) and machine_stop.cc (stops, the node's
 // end).
 #pragma once
 
@@ -73,7 +73,7 @@ class Stepper {
   void SayLeave(bool has_workers);
   // A failure of one of this node's workers ends the epoch here.
   void ReportFailure(rendezvous::WorkerFailure failure);
-  // Every worker of this node ended with 0; what they left behind may go on.
+  // Every worker of this node ended with 0; their leftovers may go on.
   void Succeed();
   // Waits for the daemon's answer to Leave, when it can be told.
   void LeaveAndFinish();

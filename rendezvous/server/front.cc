@@ -177,7 +177,8 @@ class FrontImpl final : public Front {
     const absl::string_view seen(bytes, static_cast<size_t>(count));
     const Protocol protocol = ProtocolOf(seen);
     if (protocol == Protocol::kUndecided) return false;
-    // The front no longer watches the connection. (One that sent bytes at once was never watched.)
+    // The front no longer watches the connection. (A connection that sent bytes at once was never
+    // watched.)
     (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd->get(), nullptr);
     switch (protocol) {
       case Protocol::kGrpc:

@@ -24,8 +24,8 @@ namespace convene::worker {
 // Not thread-safe.
 class Reporter {
  public:
-  // Opens the metrics file. `options` is borrowed. Errors: MetricsFile::Open's; but a disk that is
-  // full is said, and opening, which reads the whole file, is tried again after 1, 2, 4, 8, ...
+  // Opens the metrics file. `options` is borrowed. Errors: MetricsFile::Open's; but a full disk is
+  // only reported, and opening, which reads the whole file, is tried again after 1, 2, 4, 8, ...
   // lost lines.
   static absl::StatusOr<std::unique_ptr<Reporter>> Create(const TrainOptions& options,
                                                           const Contract& contract,
@@ -38,8 +38,8 @@ class Reporter {
                     absl::Duration step_time);
   absl::Status Validation(int64_t step, double loss);
   void Checkpoint(int64_t step, const std::string& path);
-  // No checkpoint was made after `step`. It is tried again after `pause`, or, where that is zero,
-  // when the next one is due.
+  // Reports that no checkpoint was made after `step`. The save is tried again after `pause`, or,
+  // where that is zero, when the next one is due.
   void CheckpointFailed(int64_t step, const absl::Status& why, const FailuresInARow& failures,
                         absl::Duration pause);
   // Writes a line between the progress lines.
