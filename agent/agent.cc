@@ -33,7 +33,7 @@ AgentResult RunAgent(const AgentOptions& options) {
     return UsageError(
         absl::StrCat("The rendezvous endpoint ", std::string(place.status().message()), "."));
   }
-  // A reader of our output that goes away is an error of write, not our end.
+  // When the reader of our output goes away, write fails; the process does not end.
   signal(SIGPIPE, SIG_IGN);
   Node node(options, *program, place->host, place->port);
   const Result result = node.Run();

@@ -15,9 +15,9 @@ using rendezvous::LogBatch;
 using rendezvous::LogPublication;
 using rendezvous::WatchId;
 
-// The daemon has just spoken to us: it is there.
+// It is short, because the daemon has just sent a message.
 constexpr absl::Duration kDialTimeout = absl::Seconds(3);
-// Until the daemon has acknowledged the end of what was asked for.
+// The longest wait until the daemon has acknowledged the end of the lines.
 constexpr absl::Duration kEndPatience = absl::Seconds(5);
 
 }  // namespace
@@ -39,7 +39,8 @@ LogPublisher::~LogPublisher() {
 void LogPublisher::Publish(const rendezvous::LogsWanted& wanted, const std::string& endpoint) {
   Reap();
   if (publications_.size() >= kMostAtOnce) {
-    spdlog::warn("more than {} look at this node's logs: one of them gets nothing", kMostAtOnce);
+    spdlog::warn("more than {} viewers look at this node's logs: the latest gets nothing",
+                 kMostAtOnce);
     return;
   }
   Publication& publication = publications_.emplace_back();

@@ -1,4 +1,4 @@
-// Publishes the workers' lines to those who look at them, through the rendezvous.
+// Publishes the workers' lines to viewers, through the rendezvous.
 #pragma once
 
 #include <list>
@@ -16,9 +16,9 @@
 
 namespace convene::agent {
 
-// Nothing runs while nobody looks. Each viewer has a thread "publish-logs", which dials, reads the
-// ring and waits for the network; whatever becomes of it, workers, console and heartbeats do not
-// notice. Its own methods are called from one thread.
+// Nothing runs without a viewer. Each viewer has a thread "publish-logs", which dials, reads the
+// ring and waits for the network; it never delays workers, console and heartbeats. The methods are
+// called from one thread.
 class LogPublisher {
  public:
   // More viewers are not served. Twice as many as the daemon lets in (rendezvous/logs/log_hub.h):
@@ -33,14 +33,14 @@ class LogPublisher {
 
   // `lines` outlives the publisher.
   LogPublisher(RecentLines& lines, Node node);
-  // Cancels what still runs; waits for one that is dialling, at most 3 s.
+  // Cancels running publications; waits for one that is dialling, at most 3 s.
   ~LogPublisher();
   LogPublisher(const LogPublisher&) = delete;
   LogPublisher& operator=(const LogPublisher&) = delete;
 
   // `endpoint`: "host:port" of the rendezvous that asks.
   void Publish(const rendezvous::LogsWanted& wanted, const std::string& endpoint);
-  // No line will come: waits for at most `patience` until the viewers have the rest.
+  // No line will follow: waits for at most `patience` until the viewers have the rest.
   void Finish(absl::Duration patience);
 
  private:
@@ -51,7 +51,7 @@ class LogPublisher {
     Thread thread;
   };
 
-  // On its thread.
+  // Runs on the publication's thread.
   void Run(Publication* publication, rendezvous::WatchId watch, const std::string& endpoint)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Send(Publication* publication, rendezvous::LogPublication* call, rendezvous::WatchId watch)

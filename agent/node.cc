@@ -30,17 +30,18 @@
 namespace convene::agent {
 namespace {
 
-// How long the reader of our output may take nothing at the end before the rest is given up.
+// When the reader of our output takes nothing for so long at the end, the rest is given up.
 constexpr absl::Duration kDrainPatience = absl::Seconds(5);
-// How long all that happens after the result is known may take. It needs a few milliseconds; gRPC
-// on a node without memory or threads never comes back.
+// The limit of all work after the result is known. It needs a few milliseconds, but gRPC on a node
+// without memory or threads never comes back.
 constexpr absl::Duration kWindUpPatience = absl::Seconds(15);
-// How long viewers of the logs may take for the last lines.
+// The time that viewers of the logs get for the last lines.
 constexpr absl::Duration kPublishPatience = absl::Seconds(1);
-// How often a process that only hosts the rendezvous looks whether somebody still needs it.
+// The interval at which a process that only hosts the rendezvous checks whether a job still needs
+// it.
 constexpr absl::Duration kServedInterval = absl::Milliseconds(500);
 constexpr size_t kMostJobsNamed = 4;
-// Of rendezvous::WorkerFailure.
+// The most lines of rendezvous::WorkerFailure.
 constexpr size_t kMostFailureLines = 20;
 
 Rules RulesOf(const AgentOptions& options) {
@@ -57,7 +58,7 @@ Rules RulesOf(const AgentOptions& options) {
   return rules;
 }
 
-// The agent's own.
+// The agent's own environment.
 const std::map<std::string, std::string>& InheritedEnvironment() {
   static const auto* const table =
       new std::map<std::string, std::string>(ParseEnvironment(environ));
@@ -69,13 +70,13 @@ std::string Variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// As torchrun's, whose static rendezvous does not look at the variable.
+// As under torchrun, whose static rendezvous ignores the variable.
 bool SharesStore(const AgentOptions& options) {
   return options.store_at_rendezvous || Variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1";
 }
 
-// A worker that has the terminal stands still for as long as a person types there. Limits that the
-// person gave still hold.
+// A worker with the terminal stands still while a person types there, so it has no automatic
+// limits. Given limits still hold.
 HangLimits HangLimitsOf(const AgentOptions& options, const OwnInput& input) {
   HangLimits limits = options.hang_limits;
   const int workers = options.hello.local_world_size;
@@ -143,7 +144,7 @@ Result Node::Run() {
   if (sessions.ok()) {
     sessions_ = *std::move(sessions);
   } else {
-    // Workers do without: they are then stopped by signals, as under torchrun.
+    // Workers run without sessions: they are then stopped by signals, as under torchrun.
     Log(absl::StrCat("no sessions: ", sessions.status().message()));
   }
   if (options_.debug_rank.has_value() && !input_.facts().in_foreground) {
@@ -184,7 +185,7 @@ bool Node::OpenTimerFile() {
     const std::string why =
         absl::StrCat("its timer \"", Utf8(expired.scope, LastLines::kLongestLine),
                      "\" is over (torch.distributed.elastic.timer)");
-    // A worker is looked at first, so that its stack can be told.
+    // The worker's stack is gathered first, for the report.
     if (!hang_watch_.Blame(static_cast<pid_t>(expired.pid), why)) timer_file_->Reap(expired.pid);
   };
   listener.on_log = [this](const std::string& line) { Log(line); };
@@ -281,8 +282,7 @@ void Node::Do(Send& action) {
 
 void Node::OnHang(HangWatch::Hang hang) {
   std::vector<std::string> lines = std::move(hang.lines);
-  // Without a debugger, a worker's own words may tell more than the kernel's view: the stacks that
-  // it wrote itself.
+  // Without a debugger, the stacks that a worker wrote itself may tell more than the kernel's view.
   if (!hang.is_from_debugger) {
     std::vector<std::string> own = group_->last_log_lines(hang.local_rank);
     own.resize(std::min(own.size(), kMostFailureLines - std::min(lines.size(), kMostFailureLines)));
@@ -361,7 +361,7 @@ void Node::Do(StartWorkers& action) {
   group_ = std::make_unique<WorkerGroup>(loop_, console_, custody_, options_.leftovers,
                                          std::move(listener));
   const absl::Status status = Launch(action);
-  // Before WorkersGone, which may be waiting already.
+  // It goes before WorkersGone, which may be waiting already.
   if (!status.ok()) events_.push_front(SpawnFailed{status});
 }
 
@@ -385,7 +385,7 @@ absl::Status Node::Launch(const StartWorkers& action) {
 void Node::ReportEnds() {
   if (ended_.empty()) return;
   std::vector<WorkerExited> ended = std::exchange(ended_, {});
-  // What workers record while they are being aborted is a consequence.
+  // Errors that workers record while they are being aborted are consequences, not causes.
   const bool may_be_cause =
       state_.phase == Phase::kRunning ||
       (state_.phase == Phase::kStopping && state_.stop_kind == rendezvous::StopKind::kCheckpoint);
@@ -500,7 +500,7 @@ void Node::WindUp() {
   link_->StopHosting();
 }
 
-// A job of this node that has never begun cannot begin without it.
+// This node's own job counts only once it has begun: else it cannot begin without this node.
 std::vector<std::string> Node::ServedRuns() {
   std::vector<std::string> runs;
   for (const std::string& id : link_->ServedJobs()) {
@@ -511,7 +511,7 @@ std::vector<std::string> Node::ServedRuns() {
   return runs;
 }
 
-// The other jobs' agents know no other rendezvous: without it their workers would be stopped.
+// The other jobs' agents know no other rendezvous: without this one their workers would be stopped.
 void Node::ServeOtherJobs() {
   std::vector<std::string> served = ServedRuns();
   if (served.empty()) return;

@@ -44,16 +44,12 @@ class Node {
  private:
   void OnNews(RendezvousLink::News&& news);
   void OnSignal();
-  // SIGTSTP (Ctrl-Z, `scontrol suspend`): workers and agent rest until somebody continues the
-  // agent.
+  // SIGTSTP (Ctrl-Z, `scontrol suspend`): workers and agent rest until the agent is continued.
   void OnSuspend();
   void Take(Event event) { events_.push_back(std::move(event)); }
-  // For the ends of workers and health checks. An end that a signal to all processes of the step
-  // explains is held, and later ends behind it, until this process has got that signal too, or
-  // echo_patience is over. A peer that breaks because of this end may so report it earlier, and is
-  // named as the first failure. That is the smaller evil: either way one failure is counted and all
-  // nodes start again; without the hold every `scancel` would end as a failure of a worker. A
-  // worker that somebody ends by TERM alone is rare: the kernel, a crash and a debugger use others.
+  // Takes the ends of workers and health checks. An end that may come from a signal to all
+  // processes of the step is held, and later ends behind it, until this process has got that signal
+  // too, or echo_patience is over.
   void TakeEnd(Event event, bool may_be_of_stop);
   void ReleaseHeld();
   void StepOnce();
@@ -70,32 +66,32 @@ class Node {
   void Do(Say& action) { Log(action.line); }
   void Do(Finish& action);
 
-  // `progress_path`: "" = none. Errors: what --virtual-local-rank or --numa-binding asks for is not
-  // there.
+  // `progress_path`: "" = none. Errors: a device or CPU for --virtual-local-rank or --numa-binding
+  // is missing.
   absl::StatusOr<WorkerGroup::Worker> MakeWorker(const StartWorkers& action, int local_rank,
                                                  const std::string& progress_path);
   // Makes the folders for logs and spawns.
   absl::Status Launch(const StartWorkers& action);
-  // Tells the machine of the workers that ended in this round, the first cause first.
+  // Reports the workers that ended in this round to the machine, the first cause first.
   void ReportEnds();
   void OnHang(HangWatch::Hang hang);
-  // False: it was asked for and cannot be; the result says why.
+  // Returns false when the file was asked for and cannot be opened; the result says why.
   bool OpenTimerFile();
   // The last steps, when the result is known: the last output, the other agents' Close.
   void WindUp();
-  // From here on the process ends within a bound, whatever a library does.
+  // Makes the process end within a bound from now on, whatever a library does.
   void BeginWindUp();
   // The runs that still need the rendezvous of this process.
   std::vector<std::string> ServedRuns();
-  // Waits, until a signal says otherwise, for the end of these runs.
+  // Waits for the end of these runs, or for a signal.
   void ServeOtherJobs();
-  // When the job ends with a failure: the first one's error file, for the program that started this
-  // agent.
+  // When the job ends with a failure, hands the first one's error file on to the program that
+  // started this agent.
   void HandOnError();
-  // A line of the agent's own, that does not get into a worker's redrawn one.
+  // Writes a line of the agent's own, without breaking a worker's redrawn one.
   void Log(const std::string& line);
 
-  // First, so that it watches over the end of all the others.
+  // It is the first member, so that it watches over the destruction of the others.
   std::optional<ExitDeadline> wind_up_;
   const AgentOptions& options_;
   const std::string program_;

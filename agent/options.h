@@ -14,7 +14,7 @@
 
 namespace convene::agent {
 
-// Which of a worker's streams; torchrun's numbers.
+// A choice of a worker's streams, by torchrun's numbers.
 enum class Streams { kNone = 0, kStdout = 1, kStderr = 2, kBoth = 3 };
 
 // "3", or "0:1,1:2" by local rank (the others: none).
@@ -49,29 +49,31 @@ struct LogOptions {
   int max_old_files = 5;       // rotated ones kept of each file
 };
 
-// From the first word to a worker (session line, signal) to its SIGKILL, by the reason of the stop.
+// The time from the first request to a worker (session line, signal) to its SIGKILL, by the reason
+// of the stop.
 struct StopGraces {
   absl::Duration signal = absl::Seconds(30);      // the command itself was told to end
   absl::Duration checkpoint = absl::Seconds(30);  // a membership change: they may save first
-  absl::Duration abort = absl::Seconds(30);       // a peer failed: what runs cannot finish its step
+  absl::Duration abort = absl::Seconds(30);  // a peer failed: the workers cannot finish their step
 };
 
 // For processes that workers leave running when they end with 0 (an upload in the background).
 struct LeftoverOptions {
   absl::Duration grace = absl::Seconds(30);  // to finish by itself; then it is ended
-  // As under torchrun: it is never ended. Only what holds the workers' output is waited for, for
-  // the grace.
+  // As under torchrun, leftovers are never ended. The agent waits, for the grace, only for
+  // processes that hold the workers' output.
   bool left_alone = false;
 };
 
 enum class NumaBinding { kNone, kNode, kSocket, kExclusive, kCoreComplex };
 
-// When a worker that tells its progress (CONVENE_PROGRESS) hangs. Zero: never by time alone.
+// The time after which a worker that tells its progress (CONVENE_PROGRESS) hangs. Zero: no fixed
+// limit.
 struct HangLimits {
   absl::Duration startup;     // from its start to its first finished step
   absl::Duration step;        // between two finished steps
   absl::Duration checkpoint;  // in phase "checkpoint"
-  bool automatic = true;      // where a limit is zero: learnt from the steps seen
+  bool automatic = true;      // where a limit is zero, one is learnt from the steps seen
 };
 
 struct HealthCheck {
@@ -84,13 +86,13 @@ struct AgentOptions {
   std::vector<std::string> command;  // program (found in PATH) and arguments
   rendezvous::Hello hello;           // this node's name and the job's description
   std::string endpoint;              // "host:port" of the rendezvous
-  // Whether this process may host the rendezvous when nobody answers at the endpoint, because the
+  // Whether this process may host the rendezvous when nothing answers at the endpoint: the
   // endpoint's host is this machine.
   bool may_host = false;
   absl::Duration connect_timeout = absl::Seconds(60);
   std::string store_host;  // address that other nodes reach this one by
-  // It was only found out: should the machine get another one, the address that the stream to the
-  // rendezvous leaves from takes its place.
+  // The address was only detected: should the machine get another one, the stream's own address
+  // takes its place.
   bool store_host_may_change = false;
   int store_port = 0;  // --master-port; 0 = any
   // Static jobs: where this process hosts the rendezvous, its port is the workers' store as well,
@@ -98,18 +100,17 @@ struct AgentOptions {
   bool store_at_rendezvous = false;
   StopGraces stop_graces;
   LeftoverOptions leftovers;
-  // The local rank of the worker that gets this command's terminal; none: the only worker, if there
-  // is only one here.
+  // The local rank of the worker that gets this command's terminal; none: a single worker gets it.
   std::optional<int> debug_rank;
-  // These end the run: workers get the same one, then this process leaves. Blocked in every thread
-  // by the caller.
+  // These signals end the run: workers get the same signal, then this process leaves. The caller
+  // blocks them in every thread.
   std::vector<int> ending_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
-  // How long a worker's death by one of them is held before it counts as a failure: Slurm
+  // The time for which a worker's death by one of them is held before it counts as a failure: Slurm
   // (proctrack/linuxproc) signals every process of a step itself, all within 10 ms, and this
-  // process's own may come last.
+  // process's own signal may come last.
   absl::Duration echo_patience = absl::Milliseconds(50);
-  // After SIGKILL: workers that are there still then hang in the kernel, and the agent ends
-  // with 71.
+  // The time after SIGKILL: workers that are still there then hang in the kernel, and the agent
+  // ends with 71.
   absl::Duration kill_patience = absl::Seconds(30);
   std::map<std::string, std::string> extra_environment;
   LogOptions log;

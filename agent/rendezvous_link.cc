@@ -22,8 +22,8 @@ RendezvousLink::RendezvousLink(EventLoop& loop, Options options, std::function<v
 RendezvousLink::~RendezvousLink() {
   dialer_.Join();
   stream_.reset();
-  // A stream that was opened but never handed over still calls its handlers: it goes before what
-  // they use.
+  // A stream that was opened but never handed over still calls its handlers, so it is destroyed
+  // before the objects that they use.
   std::deque<std::pair<int64_t, Item>> rest;
   {
     MutexLock lock(&mutex_);
@@ -108,7 +108,7 @@ void RendezvousLink::OnPosted() {
   }
   for (auto& [generation, item] : arrived) {
     Opened* opened = std::get_if<Opened>(&item);
-    // Even a try that is no longer wanted may have begun to host, and others may be with us
+    // Even a try that is no longer wanted may have begun to host, and other agents may have joined
     // already.
     if (opened != nullptr && opened->server != nullptr) {
       server_ = std::move(opened->server);

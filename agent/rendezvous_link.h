@@ -1,5 +1,5 @@
-// The agent's way to the rendezvous: hosts it when nobody does, dials it, and brings its words to
-// the agent's loop.
+// The agent's link to the rendezvous: hosts it when no process does, dials it, and brings its
+// messages to the agent's loop.
 #pragma once
 
 #include <deque>
@@ -40,8 +40,8 @@ class RendezvousLink {
     // Called with a second descriptor of each stream's connection.
     std::function<void(UniqueFd)> on_connection = [](UniqueFd) {};
   };
-  // What the daemon says, or how the stream ended (or could not be opened). In order; nothing after
-  // an end until the next Open.
+  // An event of the daemon, or the status of a stream that ended (or could not be opened). They
+  // come in order; after an end nothing comes until the next Open.
   using News = std::variant<rendezvous::DaemonEvent, absl::Status>;
 
   RendezvousLink(EventLoop& loop, Options options, std::function<void(News)> on_news);
@@ -56,16 +56,16 @@ class RendezvousLink {
   void Open(const rendezvous::Hello& hello, absl::Duration timeout, bool may_host);
   // Ends the stream without news.
   void Close();
-  // Where the stream that is open, or was last opened, leads.
+  // The endpoint of the open stream, or of the last one.
   std::string endpoint() const { return FormatHostPort(DialledHost(), DialledPort()); }
-  // When the Hello of the open stream was said. REQUIRES: a stream is open.
+  // The time when the open stream's Hello was sent. REQUIRES: a stream is open.
   MonotonicTime opened_at() const { return stream_->opened_at(); }
   // This machine's address towards the rendezvous. REQUIRES: a stream is open.
   const std::string& own_host() const { return stream_->own_host(); }
   // This process serves the rendezvous, and its streams go to itself.
   bool is_hosting() const { return server_ != nullptr; }
-  // Jobs that need the rendezvous of this process; none when it does not host one, or when nobody
-  // else can know its port.
+  // Jobs that need the rendezvous of this process; none when it does not host one, or when no other
+  // process can know its port.
   std::vector<std::string> ServedJobs() {
     return server_ == nullptr || IsForThisNodeOnly() ? std::vector<std::string>()
                                                      : server_->ServedJobs();
@@ -73,30 +73,30 @@ class RendezvousLink {
   // The job's store on the port of the rendezvous (Server::ServeStore). REQUIRES: is_hosting().
   void ServeStore(std::optional<rendezvous::StoreServer*> store) { server_->ServeStore(store); }
   int hosted_port() const { return server_->port(); }
-  // Lost when no stream is open.
+  // The event is lost when no stream is open.
   void Send(Epoch epoch, rendezvous::AgentEvent event);
 
-  // Stops hosting: the server sends what the other agents are still to hear (the daemon's Close),
-  // for at most 2 s.
+  // Stops hosting: the server sends its last messages to the other agents (the daemon's Close), for
+  // at most 2 s.
   void StopHosting() { server_.reset(); }
 
  private:
-  // One Open and all it brings. Its handlers may outlive the interest in it.
+  // The outcome of one Open. Its handlers may still run when it is no longer wanted.
   struct Opened {
     absl::StatusOr<std::unique_ptr<rendezvous::AgentStream>> stream;
     std::unique_ptr<rendezvous::Server> server;  // when this try began to host
   };
   using Item = std::variant<Opened, News>;
 
-  // Nobody else can know the port: the daemon's log would only repeat the agent's.
+  // No other process can know the port, so the daemon's log would only repeat the agent's.
   bool IsForThisNodeOnly() const { return options_.port == 0; }
   // Our own server is dialled without asking a name service.
   std::string DialledHost() const { return server_ == nullptr ? options_.host : "127.0.0.1"; }
   int DialledPort() const { return server_ == nullptr ? options_.port : server_->port(); }
-  // On the thread "dial".
+  // Runs on the thread "dial".
   Opened Dial(const rendezvous::Hello& hello, absl::Duration timeout, int64_t generation,
               bool host_now, std::string host, int port);
-  // From any thread.
+  // Called from any thread.
   void Post(int64_t generation, Item item) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnPosted() ABSL_LOCKS_EXCLUDED(mutex_);
   void Handle(Item item);

@@ -41,7 +41,8 @@ std::string FindTrainer(const EnvironmentLookup& environment, const std::string&
   return kTrainer;  // the agent says where it has looked
 }
 
-// As pip's scripts: in a virtual environment they belong to its interpreter, activated or not.
+// Like pip's scripts, a program in a virtual environment belongs to its interpreter, activated or
+// not.
 std::string FindPython(const std::string& called_directory) {
   const std::string beside = called_directory + "/python3";
   for (const char* mark : {"/../pyvenv.cfg", "/../conda-meta"}) {

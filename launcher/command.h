@@ -1,4 +1,4 @@
-// The words that the agent executes.
+// The command line that the agent executes.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ namespace convene::launcher {
 //   -m module       python3 -u -m module
 //   convene-train   from PATH, else beside this binary (`own_directory`), else at its place in
 //                   Bazel's tree
-//   anything else   itself; the agent finds it in PATH and says so when it is not there
+//   anything else itself; the agent looks for it in PATH and reports when it is missing
 // NotFound for a script that does not exist. REQUIRES: flags.command is not empty.
 absl::StatusOr<std::vector<std::string>> ResolveCommand(const RunFlags& flags,
                                                         const EnvironmentLookup& environment,

@@ -1,4 +1,4 @@
-// The table of commands, and which of them a command line means.
+// The table of commands, and the choice of the command that a command line names.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace convene::launcher {
 
-// Does a command to its end and returns the process's exit code by tools/base/exit_code.h. A bad
+// Runs a command to its end and returns the process's exit code by tools/base/exit_code.h. A bad
 // status is a failure before anything was started; main() prints it.
 using Action = std::function<absl::StatusOr<int>()>;
 
@@ -19,11 +19,11 @@ struct Command {
   std::string summary;      // its row in `convene --help`
   std::string description;  // the first words of its own help
   FlagReader::Rules rules;
-  // Adds the command's flags to `reader`. The action is for when these have been read.
+  // Adds the command's flags to `reader`. The action runs when these have been read.
   std::function<Action(FlagReader* reader)> add_flags;
 };
 
-// This binary under one of its names.
+// The commands of this binary under one of its names.
 struct Program {
   std::string name;
   std::string description;

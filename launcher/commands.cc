@@ -8,7 +8,7 @@
 namespace convene::launcher {
 namespace {
 
-// The rendezvous daemon, until a signal that ends a process.
+// Runs the rendezvous daemon until a signal that ends a process.
 absl::StatusOr<int> ServeCommand(const ServeFlags& flags) {
   rendezvous::Server::Options options;
   options.host = flags.host;

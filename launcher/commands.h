@@ -9,12 +9,12 @@
 
 namespace convene::launcher {
 
-// This node's part of a job, until the job is over here. Blocks the signals it is told to handle.
-// REQUIRES: no other thread runs.
+// Runs this node's part of a job, until the job is over here. Blocks the signals that the flags
+// name. REQUIRES: no other thread runs.
 absl::StatusOr<int> RunCommand(const RunFlags& flags);
 // Prints the jobs of a rendezvous to stdout.
 absl::StatusOr<int> StatusCommand(const StatusFlags& flags);
-// Prints what the workers of a run print, to stdout. Signals end it as they end any program.
+// Prints the output of a run's workers to stdout. Signals end it as they end any program.
 absl::StatusOr<int> LogsCommand(const LogsFlags& flags);
 
 inline constexpr char kTorchrun[] = "torchrun";

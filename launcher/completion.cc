@@ -87,7 +87,7 @@ std::string Bash(const std::string& program, const std::vector<CompletedCommand>
                       "\n");
 }
 
-// Inside '...' and inside the [...] and ':' of an _arguments specification.
+// Escapes text for '...' and for the [...] and ':' of an _arguments specification.
 std::string ZshText(const std::string& text) {
   return absl::StrReplaceAll(
       text, {{"\\", "\\\\"}, {"'", "'\\''"}, {"[", "\\["}, {"]", "\\]"}, {":", "\\:"}});

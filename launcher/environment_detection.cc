@@ -25,7 +25,7 @@ absl::StatusOr<std::optional<int>> Number(const EnvironmentLookup& environment,
   return std::optional<int>(number);
 }
 
-// Sets `*target` unless something before said it.
+// Sets `*target` unless an earlier scheduler has set it.
 template <typename T>
 void Choose(std::optional<T>* target, const T& value, const std::string& reason, DetectedJob* job) {
   if (target->has_value()) return;

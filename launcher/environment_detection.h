@@ -1,4 +1,4 @@
-// PURE. What the scheduler that started this process says about the job.
+// PURE. The facts about the job that the scheduler which started this process tells.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace convene::launcher {
 
-// Only a default: flags win. nullopt: no scheduler says it.
+// These are only defaults: flags win. nullopt: no scheduler tells the fact.
 struct DetectedJob {
   std::optional<std::string> job_id;
   std::optional<int> nodes;             // how many will take part
@@ -19,10 +19,10 @@ struct DetectedJob {
   std::vector<std::string> reasons;     // one line a choice, for the log
 };
 
-// Asks Open MPI's variables, then Slurm's, then Kubernetes' (indexed job); each adds what those
-// before it left open. InvalidArgument when a variable is no number, when a node list cannot be
+// Asks Open MPI's variables, then Slurm's, then Kubernetes' (indexed job); each fills the fields
+// that are still open. InvalidArgument when a variable is no number, when a node list cannot be
 // read, and when more than one launcher was started on this node (srun or mpirun with several tasks
-// a node): the text says which option to use.
+// a node): the text names the option to use.
 absl::StatusOr<DetectedJob> DetectJob(const EnvironmentLookup& environment);
 
 // The first host of Slurm's short form: "node[003-007,9],login" is "node003".

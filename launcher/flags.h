@@ -1,4 +1,4 @@
-// The flags of each command: how they are spelled, where they land, what help says.
+// The flags of each command: their spelling, targets and help.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@ namespace convene::launcher {
 inline constexpr int kDefaultRendezvousPort = 29400;
 
 // `convene run`, as written, each number within its limits; launcher/job_spec and worker_options
-// say what it means. nullopt: not given.
+// interpret it. nullopt: not given.
 struct RunFlags {
   bool as_torchrun = false;  // called under that name: its defaults where ours differ
 
@@ -106,7 +106,8 @@ void AddFlags(FlagReader* reader, LogsFlags* flags);
 
 // The endpoint of a rendezvous and a run's name, as flags and as the word RUN.
 void AddPlaceFlags(FlagReader* reader, std::string* endpoint, std::string* job_id);
-// Of a run's flags those of torchrun (their meaning: shared/reference/torchrun.md, section 2.1).
+// Adds the flags of a run that torchrun has too (their meaning: shared/reference/torchrun.md,
+// section 2.1).
 void AddTorchrunFlags(FlagReader* reader, RunFlags* flags);
 
 }  // namespace convene::launcher

@@ -76,7 +76,8 @@ absl::Status ApplyRendezvousConf(const RendezvousConf& conf, JobSpec* spec) {
   rendezvous::Hello& hello = spec->options.hello;
   hello.join_timeout = conf.join_timeout.value_or(hello.join_timeout);
   if (conf.last_call.has_value()) {
-    // Zero is the daemon's word for "none was asked for"; who asks for none wants no wait at all.
+    // For the daemon zero means that no last call was asked for; a user who gives 0 wants no wait
+    // at all.
     hello.last_call = std::max(*conf.last_call, absl::Milliseconds(1));
   }
   if (hello.last_call > hello.join_timeout) {
@@ -92,7 +93,7 @@ absl::Status ApplyRendezvousConf(const RendezvousConf& conf, JobSpec* spec) {
   return absl::OkStatus();
 }
 
-// What torchrun would not look at is not looked at: command lines often carry it along.
+// Drops flags that torchrun ignores: command lines often carry them along.
 RunFlags AsTorchrunReads(RunFlags flags, std::vector<std::string>* reasons) {
   std::vector<std::string> ignored;
   const auto ignore = [&](const std::string& name, auto& flag) {
@@ -211,7 +212,7 @@ absl::Status ApplyEndpoint(const RunFlags& flags, const DetectedJob& detected, J
   }
   if (!is_static && !is_master_place) return absl::OkStatus();
   spec->is_static = true;
-  // As torchrun has it: the first node serves, whatever its address looks like from inside.
+  // As under torchrun, the first node serves, whatever its address looks like from inside.
   const bool knows_rank = flags.node_rank.has_value() || flags.as_torchrun;
   if (knows_rank && !spec->is_host.has_value()) {
     spec->is_host = spec->options.hello.node_rank == 0;
@@ -228,7 +229,7 @@ void ApplyStandalone(const RunFlags& flags, const std::string& random_id, JobSpe
   spec->options.hello.nodes_expected = 1;
 }
 
-// Where this node stands: by flag, else by the environment, else by Slurm's topology plug-in, whose
+// This node's topology: by flag, else by the environment, else by Slurm's topology plug-in, whose
 // last component is the node itself.
 std::string TopologyOf(const RunFlags& flags, const EnvironmentLookup& environment,
                        std::vector<std::string>* reasons) {
@@ -244,7 +245,8 @@ std::string TopologyOf(const RunFlags& flags, const EnvironmentLookup& environme
   return label;
 }
 
-// Goes into messages (protocol buffers take UTF-8 only), log lines and the workers' environment.
+// Checks a name that goes into messages (protocol buffers take UTF-8 only), log lines and the
+// workers' environment.
 absl::Status CheckName(const std::string& flag, const std::string& name) {
   const bool is_plain = std::all_of(name.begin(), name.end(), absl::ascii_isprint);
   if (is_plain && !name.empty() && name.size() <= kNameBytesMax) return absl::OkStatus();
@@ -261,7 +263,8 @@ absl::Status CheckNames(const rendezvous::Hello& hello) {
   return CheckName("--topology", hello.topology);
 }
 
-// A spare may stand beyond MAX, in an elastic job without a word; in a fixed job it is a slip.
+// A spare's rank may be beyond MAX. In an elastic job that needs no warning; in a fixed job it is a
+// slip.
 absl::Status CheckNodeRank(const RunFlags& flags, const rendezvous::Hello& hello) {
   const int rank = flags.node_rank.value_or(0);
   if (hello.nodes_min < hello.nodes_max || rank < hello.nodes_max + hello.spares) {
@@ -272,7 +275,7 @@ absl::Status CheckNodeRank(const RunFlags& flags, const rendezvous::Hello& hello
                    " node(s): ranks count from 0; check --node-rank and --nnodes"));
 }
 
-// torchrun makes c10d of a static job of one node for which no place is named.
+// torchrun turns a static job of one node without a named place into c10d.
 ConfReader ReaderOf(const RunFlags& flags, const rendezvous::Hello& hello) {
   if (!flags.as_torchrun) return ConfReader::kConvene;
   const bool has_place =
@@ -292,7 +295,7 @@ absl::Status ApplyPlace(RunFlags flags, const EnvironmentLookup& environment,
     CONVENE_RETURN_IF_ERROR(CheckStandalone(flags, spec->options.hello));
     spec->standalone = true;
   } else {
-    // torchrun asks no scheduler: a line of it in a batch script is one node, however many there
+    // torchrun asks no scheduler: its line in a batch script is one node, however many nodes there
     // are.
     DetectedJob detected;
     if (!flags.as_torchrun) {

@@ -12,7 +12,7 @@
 
 namespace convene::launcher {
 
-// What the flags may refer to on this machine.
+// The devices of this machine that flags may refer to.
 struct Machine {
   std::string host_name;
   int cpus = 1;
@@ -21,12 +21,12 @@ struct Machine {
 };
 
 struct JobSpec {
-  // All but `command`, and, unless `standalone`, all but `may_host` and `store_host`: those need
-  // the disk and the network.
+  // Complete but for `command` and, unless `standalone`, for `may_host` and `store_host`, which
+  // need the disk and the network.
   agent::AgentOptions options;
-  // One node that nobody else joins: the endpoint is "127.0.0.1:0", any free port of this machine.
+  // The job has only this node: the endpoint is "127.0.0.1:0", any free port of this machine.
   bool standalone = false;
-  // The place is --master-addr's: workers are told the host of the endpoint, as it is written.
+  // The place is --master-addr's: workers get the host of the endpoint as it is written.
   bool is_static = false;
   std::optional<bool> is_host;            // by --rdzv-conf is_host, or by the rank of a static job
   std::optional<std::string> local_addr;  // --local-addr
@@ -34,7 +34,7 @@ struct JobSpec {
 };
 
 // InvalidArgument for every value out of range and every pair that contradicts each other; the text
-// names the flag, the value and what to write instead. `random_id` names a standalone job.
+// names the flag, the value and the right form. `random_id` names a standalone job.
 absl::StatusOr<JobSpec> MakeJobSpec(const RunFlags& flags, const EnvironmentLookup& environment,
                                     const Machine& machine, const std::string& random_id);
 

@@ -115,7 +115,7 @@ bool IsAmong(const ResolvedAddress& address, const std::vector<ResolvedAddress>&
   return false;
 }
 
-// For a host name that stands for loopback on this machine only.
+// The address for a host name that means loopback on this machine only.
 std::string FirstOtherThanLoopback(const std::vector<ResolvedAddress>& own) {
   for (const ResolvedAddress& one : own) {
     if (!IsLoopback(one.get())) return ToText(one.get());

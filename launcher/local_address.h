@@ -1,4 +1,4 @@
-// Where this machine stands towards the rendezvous.
+// This machine's place in the network, as seen from the rendezvous.
 #pragma once
 
 #include <string>

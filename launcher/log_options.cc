@@ -15,7 +15,7 @@ namespace convene::launcher {
 namespace {
 
 constexpr char kTorchrunPrefix[] = "[${role_name}${local_rank}]:";
-// Below this a file would hold a few lines only; a slip, such as 100 for 100M.
+// A smaller size is a slip, such as 100 for 100M: a file would hold a few lines only.
 constexpr double kLogBytesMin = 4096;
 constexpr double kLogBytesMax = 1e15;
 

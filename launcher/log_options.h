@@ -14,7 +14,7 @@ namespace convene::launcher {
 //   filters alone       as with -t 3                    without effect
 //   prefix              on every line, "[${rank}] "     on teed lines,
 //   "[${role_name}${local_rank}]:"
-// InvalidArgument with the flag and what to write.
+// InvalidArgument with the flag and the right form.
 absl::StatusOr<agent::LogOptions> MakeLogOptions(const RunFlags& flags,
                                                  const EnvironmentLookup& environment);
 

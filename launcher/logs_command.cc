@@ -21,10 +21,10 @@ namespace {
 using rendezvous::LogClient;
 
 constexpr absl::Duration kConnectTimeout = absl::Seconds(5);
-// How long a daemon that has gone away is waited for.
+// The wait for a daemon that has gone away.
 constexpr absl::Duration kReturnPatience = absl::Seconds(60);
 
-// In order, and at once, even into a pipe. False when nobody reads it any more.
+// Prints in order, and at once, even into a pipe. False when the reader is gone.
 bool Print(LogsView* view) {
   for (const LogsView::Chunk& chunk : view->TakeChunks()) {
     std::FILE* const stream = chunk.is_notice ? stderr : stdout;
@@ -36,7 +36,7 @@ bool Print(LogsView* view) {
   return true;
 }
 
-// One call, until all is shown, or nobody reads it (OK), or how the call ended.
+// Shows one call's lines: OK when all are shown or the reader is gone; else the call's error.
 absl::Status Show(LogClient* client, LogsView* view) {
   while (!view->done()) {
     absl::StatusOr<std::optional<LogClient::News>> news = client->Next(view->deadline());
@@ -71,7 +71,7 @@ void Tell(const absl::Status& status, const char* what_next) {
   std::fprintf(stderr, "convene: %s%s\n", std::string(status.message()).c_str(), what_next);
 }
 
-// Until the run is over; a daemon that goes away meanwhile is waited for.
+// Shows lines until the run is over; waits for a daemon that goes away meanwhile.
 absl::Status Follow(const std::string& endpoint, const rendezvous::LogRequest& request,
                     LogsView* view) {
   absl::Status status = Connect(endpoint, request, kConnectTimeout, view);
@@ -83,7 +83,7 @@ absl::Status Follow(const std::string& endpoint, const rendezvous::LogRequest& r
       Tell(status, "");  // It ended meanwhile.
       return absl::OkStatus();
     }
-    // A daemon without a journal has to hear of the run again first.
+    // A daemon without a journal must first hear of the run again.
     if (!absl::IsUnavailable(status) && !absl::IsNotFound(status)) return status;
     const MonotonicTime now = Clock::Real().Now();
     if (view->has_started()) {

@@ -16,11 +16,11 @@ using rendezvous::LogBatch;
 using rendezvous::LogLine;
 
 constexpr size_t kMostNamed = 8;
-// Of a request, which the daemon takes up to 64 KiB. Of more nodes than these some lines are shown
-// twice after a break.
+// The most marks in a request, which the daemon takes up to 64 KiB. With more nodes, some lines are
+// shown twice after a break.
 constexpr size_t kMostMarks = 2048;
 
-// The first of them, and how many more.
+// The first names, and the number of the others.
 std::string Named(std::vector<std::string> hosts) {
   const size_t count = hosts.size();
   hosts.resize(std::min(count, kMostNamed));
@@ -98,7 +98,7 @@ void LogsView::Take(const rendezvous::LogsGone& gone) {
   unanswered_.erase(gone.agent);
   const auto node = hosts_.find(gone.agent);
   if (node == hosts_.end()) return;
-  // At the end all go.
+  // At the end all nodes go, which is no news.
   if (options_.follow && !ended_.has_value()) Note(node->second + " is gone");
   if (options_.follow && complete_.count(gone.agent) == 0) NoteCutOff({node->second});
   hosts_.erase(node);
@@ -182,7 +182,7 @@ void LogsView::ForgetHosts() {
 
 void LogsView::Break() {
   unanswered_.clear();
-  // Of a run that goes on the next call has what this one has not.
+  // While the run goes on, the next call brings the missing lines.
   ended_.has_value() ? ForgetHosts() : hosts_.clear();
   Decide(MonotonicTime());
 }

@@ -1,4 +1,4 @@
-// PURE. What `convene logs` hears becomes what it shows.
+// PURE. Turns the daemon's messages into the output of `convene logs`.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@
 
 namespace convene::launcher {
 
-// The lines that the nodes have already are shown in the order of their times when all nodes have
-// told them; those that come later, as they come. Not thread-safe.
+// Lines that the nodes already have are shown in the order of their times, when all nodes have sent
+// them; later lines are shown as they come. Not thread-safe.
 class LogsView {
  public:
   static constexpr absl::Duration kAnswerPatience =
@@ -39,23 +39,23 @@ class LogsView {
 
   explicit LogsView(Options options) : options_(std::move(options)) {}
 
-  // A call begins: the first one, or another after one that broke.
+  // A call begins: the first one, or the next one after a broken call.
   void Begin(MonotonicTime now);
   void Take(MonotonicTime now, rendezvous::LogClient::News news);
-  // The call broke: what was to come on it does not.
+  // The call broke: its remaining lines do not come.
   void Break();
-  // Something may be due: see deadline().
+  // Handles due work: see deadline().
   void OnTime(MonotonicTime now);
   // OnTime is needed at that time.
   MonotonicTime deadline() const { return deadline_; }
 
-  // What is to be shown now, in order; it is gone from here then.
+  // Takes the chunks to show now, in order.
   std::vector<Chunk> TakeChunks();
-  // All that was asked for has been shown.
+  // Whether all lines asked for have been shown.
   bool done() const { return done_; }
   // Whether the daemon has answered the latest call.
   bool has_started() const { return has_started_; }
-  // For the next call.
+  // The marks for the next call.
   std::vector<rendezvous::LogMark> seen() const;
 
  private:
@@ -72,7 +72,7 @@ class LogsView {
   void Hold(rendezvous::LogBatch batch);
   void ShowHeld();
   void Show(const std::string& host, const std::string& role, const rendezvous::LogLine& line);
-  // These nodes' publications are over, and not by their own word.
+  // Notes that these nodes' lines ended without the nodes' own end.
   void NoteCutOff(std::vector<std::string> hosts);
   void ShowLoss(const std::string& host, uint64_t count);
   void ForgetHosts();
@@ -94,7 +94,7 @@ class LogsView {
   MonotonicTime deadline_ = MonotonicTime::InfiniteFuture();
   std::vector<Chunk> chunks_;
 
-  // Of the line shown last.
+  // The source of the line shown last.
   std::string prefix_host_;
   int prefix_rank_ = -1;
   agent::LinePrefix prefix_;

@@ -22,7 +22,7 @@ int CountCpus() {
   cpu_set_t usable;
   CPU_ZERO(&usable);
   if (sched_getaffinity(0, sizeof(usable), &usable) == 0) return std::max(1, CPU_COUNT(&usable));
-  // More CPUs than a cpu_set_t has bits.
+  // The machine has more CPUs than a cpu_set_t has bits.
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
@@ -50,7 +50,7 @@ int CountGpus(const EnvironmentLookup& environment) {
   return present;
 }
 
-// Render nodes of Intel devices, which are what Level Zero finds.
+// Counts the render nodes of Intel devices, as Level Zero does.
 int CountXpus(const EnvironmentLookup& environment) {
   constexpr char kIntel[] = "0x8086";
   const absl::StatusOr<std::vector<std::string>> names = ListDirectory("/sys/class/drm");

@@ -1,4 +1,4 @@
-// What this machine has, as far as the command line may refer to it.
+// Finds the devices of this machine that the command line may refer to.
 #pragma once
 
 #include "launcher/job_spec.h"
@@ -6,8 +6,8 @@
 
 namespace convene::launcher {
 
-// CPUs: those this process may use. GPUs: those that CUDA_VISIBLE_DEVICES names, else the device
-// files /dev/nvidia<N>. XPUs: Intel's render nodes, or those that ZE_AFFINITY_MASK names. No driver
+// CPUs: all that this process may use. GPUs: the entries of CUDA_VISIBLE_DEVICES, else the device
+// files /dev/nvidia<N>. XPUs: the entries of ZE_AFFINITY_MASK, else Intel's render nodes. No driver
 // is asked, so this costs microseconds.
 Machine InspectMachine(const EnvironmentLookup& environment);
 

@@ -1,5 +1,5 @@
-// convene: the launcher's binary. The name by which it is called says what it is: convene, torchrun
-// or convened.
+// convene: the launcher's binary. It is convene, torchrun or convened, by the name under which it
+// is called.
 #include <algorithm>
 #include <cstdio>
 #include <string>

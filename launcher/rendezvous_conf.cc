@@ -17,7 +17,7 @@ namespace {
 
 constexpr absl::Duration kLeaseMin = absl::Seconds(1);
 constexpr absl::Duration kLeaseMax = absl::Hours(1);
-// torchrun's: what the other half of the pair is when only one is given.
+// torchrun's defaults for the half of the pair that is not given.
 constexpr double kKeepAliveIntervalSeconds = 5;
 constexpr double kKeepAliveAttempts = 3;
 
@@ -32,7 +32,7 @@ std::vector<std::string> KeysOf(ConfReader reader) {
   return keys;
 }
 
-// Of torchrun's backends: what belongs to their own stores.
+// Whether the key belongs to the own stores of torchrun's backends.
 bool IsWithoutEffect(const std::string& key) {
   static const auto* const keys = new std::vector<std::string>{
       "close_timeout", "heartbeat_timeout", "store_type", "protocol",
@@ -95,7 +95,7 @@ absl::StatusOr<std::optional<absl::Duration>> Time(const Settings& settings, con
 
 absl::StatusOr<std::optional<absl::Duration>> Lease(const Settings& settings) {
   CONVENE_ASSIGN_OR_RETURN(const auto interval, Number(settings, "keep_alive_interval", 0));
-  // With one attempt a single late heartbeat would be a death.
+  // With one attempt a single late heartbeat would count as a death.
   CONVENE_ASSIGN_OR_RETURN(const auto attempts, Number(settings, "keep_alive_max_attempt", 2));
   if (!interval.has_value() && !attempts.has_value()) return std::optional<absl::Duration>();
   const absl::Duration lease = absl::Seconds(interval.value_or(kKeepAliveIntervalSeconds) *

@@ -20,12 +20,12 @@ struct RendezvousConf {
   std::optional<int> rank;
 };
 
-// Whose keys count: all of RendezvousConf, or those that this backend of torchrun's reads.
+// The keys that count: all of RendezvousConf, or the keys that this backend of torchrun's reads.
 enum class ConfReader { kConvene, kC10d, kStatic };
 
 // "key=value,...". torchrun's keys that cannot have an effect here are taken whatever their value,
 // with one line for all of them in `reasons`; so is any other key that a backend of torchrun's does
-// not read, and for kConvene an unknown key is a slip. InvalidArgument for values out of range and
+// not read. For kConvene an unknown key is an error. InvalidArgument for values out of range and
 // for two that contradict each other.
 absl::StatusOr<RendezvousConf> ParseRendezvousConf(const std::string& text, ConfReader reader,
                                                    std::vector<std::string>* reasons);

@@ -27,19 +27,20 @@
 namespace convene::launcher {
 namespace {
 
-// How long a host name may stay unknown before it counts as a slip of the pen.
+// A host name that stays unknown for so long counts as a slip of the pen.
 constexpr absl::Duration kLocateTimeout = absl::Seconds(15);
 
-// What the agent itself, gRPC and the C library's look-ups start.
+// The threads of the agent itself, of gRPC and of the C library's look-ups.
 constexpr int kThreads = 16;
-// Of the agent without workers: loop, signals, session, store, gRPC's listener and wake-ups.
+// The descriptors of the agent without workers: loop, signals, session, store, gRPC's listener and
+// wake-ups.
 constexpr int64_t kOwnFiles = 32;
 // Output pipes, log files, pidfd, session.
 constexpr int64_t kFilesPerWorker = 8;
 // Connections a worker may open to the job's store, when this node hosts it.
 constexpr int64_t kConnectionsPerWorker = 4;
 
-// Before anything is started: gRPC aborts or hangs when it runs out of either.
+// Called before anything is started: gRPC aborts or hangs when it runs out of either.
 absl::Status CheckLimits(const rendezvous::Hello& hello) {
   const int64_t least = kOwnFiles + kFilesPerWorker * hello.local_world_size;
   const int64_t nodes = hello.nodes_max;
@@ -48,7 +49,7 @@ absl::Status CheckLimits(const rendezvous::Hello& hello) {
   return CheckThreads(kThreads);
 }
 
-// A convened with a memory has this port, though it may be down at the moment.
+// This port belongs to a convened with a memory, which may be down at the moment.
 void LeaveToDaemon(int port, JobSpec* spec) {
   const std::optional<std::string> state_dir = rendezvous::PortMark::Find(port);
   if (!state_dir.has_value()) return;
@@ -99,7 +100,7 @@ absl::StatusOr<int> RunJob(const RunFlags& flags) {
   CONVENE_RETURN_IF_ERROR(limits);
   CONVENE_ASSIGN_OR_RETURN(spec.options.command,
                            ResolveCommand(flags, environment, OwnDirectory(), CalledDirectory()));
-  // As torchrun: the first node's name may come minutes after the others (Kubernetes).
+  // As under torchrun, the first node's name may appear minutes after the others (Kubernetes).
   const absl::Duration patience = flags.as_torchrun ? absl::InfiniteDuration() : kLocateTimeout;
   if (!spec.standalone) CONVENE_RETURN_IF_ERROR(Locate(patience, &spec));
   // Under nohup the end of the terminal's session is not the end of the run.
@@ -107,7 +108,8 @@ absl::StatusOr<int> RunJob(const RunFlags& flags) {
   if (IsIgnored(SIGHUP)) {
     signals.erase(std::remove(signals.begin(), signals.end(), SIGHUP), signals.end());
   }
-  // Not before: until something is started, a signal has its own effect, even during a look-up.
+  // Signals are not blocked earlier: until something is started, a signal has its own effect, even
+  // during a look-up.
   BlockSignals(signals);
   if (spec.standalone || spec.options.may_host) {
     const absl::Status loopback = CheckLoopback();

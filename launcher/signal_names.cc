@@ -13,8 +13,8 @@
 namespace convene::launcher {
 namespace {
 
-// Those that others send to tell something. KILL and STOP cannot be handled, TSTP and CONT are the
-// shell's, the rest (SEGV, PIPE, CHLD and the like) belong to the process itself.
+// Signals that other processes send as requests. KILL and STOP cannot be handled, TSTP and CONT are
+// the shell's, and the rest (SEGV, PIPE, CHLD and the like) belong to the process itself.
 const std::map<std::string, int>& KnownSignals() {
   static const auto* const known = new std::map<std::string, int>{
       {"SIGTERM", SIGTERM}, {"SIGINT", SIGINT},       {"SIGHUP", SIGHUP},    {"SIGQUIT", SIGQUIT},

@@ -10,7 +10,7 @@ namespace convene::launcher {
 
 // "SIGTERM,SIGUSR1" (or "TERM"; spaces and repetitions do not matter), in the order given.
 // InvalidArgument for an empty list, an unknown name, and a signal that no process may handle or
-// that tells of a fault of its own.
+// that reports a fault of the process itself.
 absl::StatusOr<std::vector<int>> ParseSignals(const std::string& text);
 
 }  // namespace convene::launcher

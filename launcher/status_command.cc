@@ -29,12 +29,12 @@ using rendezvous::JobView;
 
 constexpr absl::Duration kTimeout = absl::Seconds(5);
 constexpr time_t kWatchSeconds = 1;
-// A job's lines beside its nodes: what a screen keeps free for them.
+// The lines of a screen that stay free for a job's lines beside its nodes.
 constexpr size_t kOtherLines = 14;
 // To the upper left, and clear what is below.
 constexpr char kRedraw[] = "\x1b[H\x1b[2J";
 
-// At once, even into a pipe. False when nobody reads it any more.
+// Prints at once, even into a pipe. False when the reader is gone.
 bool Print(const std::string& text) {
   return std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
 }
@@ -61,7 +61,7 @@ std::optional<int> SignalWithinPause() {
   }
 }
 
-// Asks again and again; a daemon that goes away is waited for.
+// Asks again and again; waits for a daemon that goes away.
 class Watch {
  public:
   Watch(std::string endpoint, const StatusFlags& flags)
@@ -72,7 +72,7 @@ class Watch {
     BlockSignals(EndingSignals());
     for (bool is_first = true;; is_first = false) {
       const absl::StatusOr<std::vector<JobView>> jobs = Ask();
-      // A job that is watched may be yet to come; an endpoint that never answered is wrong.
+      // A watched job may still have to begin; an endpoint that never answered is wrong.
       if (!jobs.ok() && is_first && !absl::IsNotFound(jobs.status())) return jobs.status();
       if (!Show(jobs)) return static_cast<int>(ExitCode::kOk);
       if (const std::optional<int> signal = SignalWithinPause()) return ExitCodeForSignal(*signal);
@@ -100,7 +100,7 @@ class Watch {
     return text.empty() || Print(text);
   }
 
-  // Once; not among the JSON.
+  // Shows the trouble once, and not among the JSON.
   bool ShowTrouble(const std::string& trouble) {
     if (trouble == std::exchange(trouble_, trouble)) return true;
     std::fprintf(stderr, "convene: %s\n", trouble.c_str());

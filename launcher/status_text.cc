@@ -107,7 +107,7 @@ void AppendJob(const JobView& job, size_t most_nodes, std::string* text) {
     int next_rank = 0;
     for (size_t i = 0; i < shown; ++i) {
       const NodeView& node = job.nodes[i];
-      // Ranks are given in the order of the nodes: a gap hides those behind it.
+      // Ranks are given in the order of the nodes, so after a gap they are not known.
       const bool has_ranks = node.group_rank == static_cast<int>(i);
       rows.push_back(RowOf(node, has_ranks ? next_rank : -1));
       next_rank += node.local_world_size;
@@ -130,9 +130,9 @@ std::string NodeLine(const NodeView& node) {
                       node.why.empty() ? "" : absl::StrCat(" (", node.why, ")"));
 }
 
-// The lines of the nodes that are not as they were.
+// The lines of the nodes that changed.
 std::vector<std::string> NodeChanges(const JobView& before, const JobView& after) {
-  // Of one host several agents may run: its id tells them apart.
+  // Several agents may run on one host; their ids tell them apart.
   std::unordered_map<uint64_t, const NodeView*> old;
   for (const NodeView& node : before.nodes) old[node.agent.value()] = &node;
   std::vector<std::string> lines;

@@ -10,11 +10,11 @@
 namespace convene::launcher {
 
 // For each job a line, its reason, a table of its nodes (the first `most_nodes` of them) and its
-// last failures; "no jobs\n" for none. "-" stands for what is not known.
+// last failures; "no jobs\n" for none. "-" stands for an unknown value.
 std::string StatusText(const std::vector<rendezvous::JobView>& jobs, size_t most_nodes);
 
-// What is new in `after`, a line for each change of a job and of a node, without line ends; of many
-// nodes of a job that changed, the first 20 are told.
+// The changes in `after`: a line for each change of a job and of a node, without line ends; of a
+// job's changed nodes at most the first 20.
 std::vector<std::string> StatusChanges(const std::vector<rendezvous::JobView>& before,
                                        const std::vector<rendezvous::JobView>& after);
 

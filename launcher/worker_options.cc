@@ -109,7 +109,7 @@ absl::Status ApplyDebugRank(const RunFlags& flags, agent::AgentOptions* options)
         "--debug-rank ", *flags.debug_rank, ": this node runs ", workers,
         workers == 1 ? " worker" : " workers", "; write a local rank from 0 to ", workers - 1));
   }
-  // A worker stands still for as long as a person looks at it, and the others wait for it.
+  // A worker stands still while a person debugs it, and the others wait for it.
   options->hang_limits = {};
   options->hang_limits.automatic = false;
   return absl::OkStatus();

@@ -1,5 +1,5 @@
-// PURE. The flags about workers' lives to the agent's options: how they are stopped, when they
-// hang, where they run.
+// PURE. Turns the flags about workers' lives into the agent's options: their stop, their hang
+// limits, their place.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ namespace convene::launcher {
 // Fills stop_graces, leftovers, debug_rank, ending_signals, hang_limits, health_check,
 // numa_binding, virtual_local_rank, propagate_exit_code and extra_environment; a line in `reasons`
 // for each flag that cannot have an effect here. REQUIRES: hello.local_world_size is set.
-// InvalidArgument with the flag and what to write.
+// InvalidArgument with the flag and the right form.
 absl::Status ApplyWorkerFlags(const RunFlags& flags, const EnvironmentLookup& environment,
                               agent::AgentOptions* options, std::vector<std::string>* reasons);
 

@@ -1,4 +1,4 @@
-// PURE. What a worker's end means.
+// PURE. Classifies the ends of workers.
 #pragma once
 
 #include <string>
@@ -34,11 +34,11 @@ struct ExitVerdict {
 // tools/base/exit_code.h. A foreign program may mean something else by 64.
 ExitVerdict ClassifyExit(const ExitStatus& status, bool in_session);
 
-// Whether a process that does nothing about `signal` ends so: by it, or as a shell says it, with
-// 128 + signal.
+// Whether a process without a handler for `signal` ends so: by it, or under a shell with 128 +
+// signal.
 bool IsDeathOf(int signal, const ExitStatus& status);
 
-// Whether `status` is what `signal`, sent to the worker, asks for: death by it, a shell's 128 +
+// Whether `status` is a proper answer to `signal`, sent to the worker: death by it, a shell's 128 +
 // signal, 0, or 75. A foreign program may answer with any exit code.
 bool IsAnswerTo(int signal, const ExitStatus& status, bool in_session);
 

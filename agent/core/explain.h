@@ -11,11 +11,11 @@
 
 namespace convene::agent {
 
-// The meaning of the daemon's Close for the command. `propagate`: a failed job ends with the first
+// The command's result after the daemon's Close. `propagate`: a failed job ends with the first
 // failed worker's own exit code, or 128 + the signal that killed it.
 Result ResultOfClose(const rendezvous::Close& close, const std::string& job_id, bool propagate);
 
-// A failure that ends for another reason than `failure`, which this node saw before: tells both.
+// A result for another reason than `failure`, which this node saw before: the text tells both.
 Result WithFailure(Result result, const std::optional<rendezvous::WorkerFailure>& failure);
 
 // The stream could not be opened, or not again, within `waited`; or the daemon refused this node.

@@ -16,20 +16,20 @@ constexpr char kCheckpoint[] = "checkpoint";
 constexpr size_t kSamplesMax = 128;
 constexpr int64_t kStepsNeeded = 20;
 constexpr int64_t kStaysNeeded = 3;
-// Steps of an epoch that are not learnt from and have no automatic limit: they compile, connect and
-// try algorithms.
+// The first steps of an epoch have no automatic limit and teach none: they compile, connect and try
+// algorithms.
 constexpr int64_t kFirstSteps = 3;
-// A worker may invent names; those it has used longest are learnt about.
+// A worker may invent names of phases; only the first so many of them get limits.
 constexpr size_t kPhasesMax = 16;
 constexpr absl::Duration kShortFloor = absl::Seconds(30);
 constexpr absl::Duration kLongFloor = absl::Minutes(15);
 constexpr absl::Duration kStayFloor = absl::Minutes(10);
-// For what was never seen before: models compile, and read terabytes, before their first step.
+// The limit before anything is known: models compile, and read terabytes, before their first step.
 constexpr absl::Duration kUnseen = absl::Hours(1);
 constexpr int kTimesMedian = 10;
 constexpr int kTimesLongestStep = 3;
 constexpr int kTimesLongestStay = 10;
-// For the agent of the node that holds the laggard to speak first.
+// The time for the agent of the laggard's node to report first.
 constexpr absl::Duration kNeighbourPatience = absl::Seconds(10);
 constexpr absl::Duration kRateWindow = absl::Minutes(1);
 constexpr size_t kGroupsShown = 8;
@@ -88,8 +88,8 @@ std::optional<HangVerdict> HangDetector::Look(const std::map<int, WorkerReading>
     if (!IsOverdue(local_rank, worker, all_alike, now)) return std::nullopt;
     verdict.local_ranks.push_back(local_rank);
   }
-  // Work after a finished step (a checkpoint) comes before the next: a worker still in it is
-  // behind.
+  // A checkpoint follows a finished step, so a worker that is still in it is behind workers in the
+  // next step.
   const auto place = [this](int local_rank) {
     const Worker& worker = workers_.at(local_rank);
     return std::make_pair(worker.last.phase == kStep, worker.since);
@@ -100,7 +100,7 @@ std::optional<HangVerdict> HangDetector::Look(const std::map<int, WorkerReading>
   return verdict;
 }
 
-// Nobody is to be blamed for the time in which nobody looked.
+// No worker is to blame for the time in which the agent did not look.
 void HangDetector::BridgeGap(absl::Duration gap, MonotonicTime now) {
   started_ = started_ + gap;
   for (auto& [local_rank, worker] : workers_) {
@@ -193,7 +193,7 @@ HangDetector::Limit HangDetector::LimitOf(int local_rank, const Worker& worker) 
   return limit.duration == absl::InfiniteDuration() ? UnseenLimit(local_rank, worker) : limit;
 }
 
-// Too little is known of what the worker does.
+// The limit when too little is known of the worker's phase.
 HangDetector::Limit HangDetector::UnseenLimit(int local_rank, const Worker& worker) const {
   absl::Duration longest;
   if (const auto of_rank = learnt_.find(local_rank); of_rank != learnt_.end()) {
@@ -304,7 +304,7 @@ std::optional<rendezvous::WorkerProgress> HangDetector::Progress(MonotonicTime n
   const auto& [last_time, last_step] = slowest->recent.back();
   if (last_step > first_step && last_time > first_time) {
     const absl::Duration seen = last_time - first_time;
-    // A worker that stands still is not as quick as it was.
+    // A worker that stands still counts as slower than before.
     const absl::Duration over = now - last_time > seen ? now - first_time : seen;
     progress.steps_per_second =
         static_cast<double>(last_step - first_step) / absl::ToDoubleSeconds(over);

@@ -1,8 +1,7 @@
-// PURE. Tells a worker that hangs from one that is slow, by what the workers write on their
-// progress pages.
+// PURE. Tells a worker that hangs from a slow one, by the workers' progress pages.
 //
 // A worker is silent from its last change of step or phase on. It is overdue when its silence is
-// longer than the limit of what it does:
+// longer than the limit of its phase:
 //
 //   before its first finished step  limits.startup, counted from the epoch's start; automatic: as
 //                                   for what is not known yet
@@ -16,16 +15,17 @@
 //   what is not known yet           automatic alone: max(1 h, 10 x the longest seen)
 //
 // The floor is 30 s for a worker that promises to tell every phase, else 15 min: it may be saving
-// without a word. No limit (off): never overdue. Of steps that are quicker than the looks, the mean
-// between two looks counts as one. What was learnt is kept over epochs of one world size.
+// without a word. Without a limit (off) no worker is overdue. When steps are quicker than the
+// looks, the mean step between two looks counts as one sample. Learnt times are kept over epochs of
+// one world size.
 //
-// Workers wait for each other, so that soon all are silent. Those furthest behind (lowest step) are
-// to blame, and as long as one of them is within its limit (it saves, the others wait for it),
-// nobody hangs. Where all stand alike, the one that is waited for may be on another node: then this
-// node gives that one's agent a little time to speak first.
+// Workers wait for each other, so that soon all are silent. The workers furthest behind (lowest
+// step) are to blame; as long as one of them is within its limit (it saves, the others wait for
+// it), no worker hangs. Where all stand alike, they may wait for a worker on another node: then
+// this node gives that worker's agent a little time to report first.
 //
 // Only this machine's monotonic clock counts. A gap between two looks (the agent was stopped, the
-// machine slept) is added to everybody's patience.
+// machine slept) is added to every limit.
 #pragma once
 
 #include <cstdint>
@@ -47,36 +47,36 @@ namespace convene::agent {
 struct WorkerReading {
   int64_t step = 0;
   std::string phase;
-  MonotonicTime changed_at;  // as the worker says; believed as far as it is possible
+  MonotonicTime changed_at;  // by the worker; used only where it is possible
   bool tells_every_phase = false;
   bool dumps_on_signal = false;
 };
 
 struct HangVerdict {
-  std::vector<int> local_ranks;  // all that are furthest behind, the one to blame first
+  std::vector<int> local_ranks;  // all workers furthest behind, the one to blame first
   std::string why;               // one line, about the first and how the others stand
 };
 
 class HangDetector {
  public:
-  // `look_interval`: how often Look is going to be called.
+  // `look_interval`: the time between two calls of Look.
   HangDetector(const HangLimits& limits, absl::Duration look_interval)
       : limits_(limits), look_interval_(look_interval) {}
 
-  // Workers start now; those of the epoch before are forgotten.
+  // Workers start now; workers of the epoch before are forgotten.
   void BeginEpoch(int first_global_rank, int world_size, MonotonicTime now);
   // A worker has ended.
   void Forget(int local_rank) { workers_.erase(local_rank); }
 
-  // The pages as they are now, by local rank; workers that never told are left out, and one whose
-  // page cannot be read at the moment counts as unchanged. No verdict: nobody hangs. Otherwise it
-  // is the same until something changes.
+  // `readings`: the present pages, by local rank, without workers that never told; a page that
+  // cannot be read at the moment counts as unchanged. No verdict: no worker hangs. A verdict stays
+  // the same until something changes.
   std::optional<HangVerdict> Look(const std::map<int, WorkerReading>& readings, MonotonicTime now);
 
-  // Of the slowest worker; none: no worker tells.
+  // The slowest worker's progress; none: no worker tells its progress.
   std::optional<rendezvous::WorkerProgress> Progress(MonotonicTime now) const;
 
-  // Once: the line for the log when the automatic limit of a step is first known; else "".
+  // The line for the log, once, when the automatic limit of a step is first known; else "".
   std::string TakeNews();
 
  private:
@@ -88,7 +88,7 @@ class HangDetector {
     int64_t finished = 0;         // looks in this epoch that found steps finished
     std::deque<std::pair<MonotonicTime, int64_t>> recent;  // finished steps, for the rate
   };
-  // Of steps, or of stays in a phase.
+  // The times of steps, or of stays in a phase.
   struct Learnt {
     std::deque<absl::Duration> durations;  // the last ones
     int64_t count = 0;

@@ -11,11 +11,11 @@
 //                                                                       gone  (from each state, as
 //                                                                       soon as nothing is left)
 //
-// The price: after a failure the next epoch waits for processes that ignore TERM, for 1 s at
-// most. Python's resource_tracker ignores TERM too, but it ends by itself, some 30 ms after its
-// worker; killed before, it would leave shared memory in /dev/shm. After a success the end of the
-// command waits for an upload in the background, for the grace at most. A job that leaves nothing
-// behind waits for nothing.
+// The cost: after a failure the next epoch waits for processes that ignore TERM, for 1 s at most.
+// Python's resource_tracker ignores TERM too, but it ends by itself, some 30 ms after its worker;
+// killed before, it would leave shared memory in /dev/shm. After a success the end of the command
+// waits for an upload in the background, for the grace at most. A job without leftovers does not
+// wait.
 #pragma once
 
 #include "absl/time/time.h"
@@ -44,19 +44,19 @@ enum class LeftoverDeed {
 // Not thread-safe. For one epoch's workers.
 class LeftoverPlan {
  public:
-  // From TERM to KILL.
+  // The time from TERM to KILL.
   static constexpr absl::Duration kAskedTime = absl::Seconds(1);
-  // How long what the workers left behind may take to die of SIGKILL: a process that held much
-  // memory gives it back for a while. What is not dead then hangs in the kernel, and nobody waits
+  // The time that leftovers get to die of SIGKILL: a process that held much memory takes a while to
+  // give it back. A process that is not dead then hangs in the kernel, and the agent does not wait
   // for it.
   static constexpr absl::Duration kKillTime = absl::Seconds(2);
-  // A process that ends sooner is not worth a line in the log.
+  // A wait that ends sooner is not worth a line in the log.
   static constexpr absl::Duration kAnnounceAfter = absl::Seconds(1);
 
   explicit LeftoverPlan(const LeftoverOptions& options) : options_(options) {}
 
-  // The next thing to do. REQUIRES: every worker has ended. To be asked again when something has
-  // ended, and at `deadline`.
+  // The next deed. REQUIRES: every worker has ended. Ask again when a process has ended, and at
+  // `deadline`.
   LeftoverDeed Next(const LeftoverFacts& facts, MonotonicTime now);
   MonotonicTime deadline() const { return deadline_; }
   bool is_finishing() const { return stage_ == Stage::kFinishing; }

@@ -6,7 +6,7 @@
 namespace convene::agent {
 namespace {
 
-// What is left behind by workers that ended at second 0.
+// The leftovers of workers that ended at second 0.
 struct Story {
   explicit Story(absl::Duration grace, bool left_alone = false) : plan({grace, left_alone}) {}
 

@@ -72,7 +72,7 @@ void Stepper::On(const HealthChecked& checked) {
     return End(ResultOfHealthCheck(s_.rules.hello.host, checked.status), "unfit");
   }
   if (s_.phase == Phase::kWaiting) return SetNextCheck();
-  // Else the stream broke meanwhile: the next Welcome has the check made again.
+  // Else the stream broke meanwhile, and the check is made again after the next Welcome.
   if (s_.phase == Phase::kConnecting && s_.linked && s_.store_port != 0) SayReady();
 }
 
@@ -94,7 +94,7 @@ bool Stepper::IsFailure(const ExitStatus& status, bool in_session) const {
 
 void Stepper::On(const WorkerExited& exited) {
   s_.alive.erase(exited.local_rank);
-  // This node ends for good and its part of the group is broken now: the others are not to be
+  // This node ends for good and its part of the group is broken now, so the others must not be
   // blamed for breaking next.
   if (s_.phase == Phase::kStopping && s_.verdict.has_value() &&
       !std::exchange(s_.said_leaving, true)) {
@@ -125,7 +125,7 @@ void Stepper::On(const WorkerExited& exited) {
 }
 
 void Stepper::On(const WorkerHung& hung) {
-  // It may have ended, or been stopped, while it was looked at.
+  // The worker may have ended, or been stopped, while it was examined.
   if (s_.phase != Phase::kRunning || hung.epoch != s_.epoch ||
       s_.alive.count(hung.local_rank) == 0) {
     return;
@@ -160,7 +160,7 @@ void Stepper::On(const Timer&) {
   if (s_.linked && now_ >= s_.heartbeat_at) SendHeartbeat();
   if (now_ >= s_.dial_at) Dial(s_.why);
   if (now_ >= s_.check_health_at) CheckHealth();
-  // Connected, but no Welcome: as good as not there.
+  // A daemon that accepts the connection but sends no Welcome counts as absent.
   if (!s_.linked && s_.dialing && now_ >= s_.link_deadline + kOneTry) {
     actions_.push_back(CloseStream{"no Welcome"});
     On(StreamEnded{absl::UnavailableError("it accepts the connection but says no Welcome")});

@@ -1,5 +1,4 @@
-// PURE. What one node's agent does next: all of an agent's behaviour, without a process, a socket
-// or a clock.
+// PURE. The whole behaviour of a node's agent, without a process, a socket or a clock.
 //
 //   kConnecting ──Welcome, StoreStarted──► kWaiting (Ready sent)
 //     ▲   ▲                                   │ Assignment
@@ -18,7 +17,7 @@
 // with `last_epoch` in its Hello, until connect_timeout (never linked yet) or RedialTimeout (linked
 // before) has passed: then 69. Workers run on meanwhile, with one limit (the fence, below).
 //
-// The workers at the next Welcome:
+// The next Welcome decides about the workers:
 //
 //   resumed               | the daemon was started again and remembers this node's place
 //     running, stopping   |   -> go on; a failure the old daemon may not have heard is told again
@@ -34,9 +33,9 @@
 //
 // Two epochs must not run at once. Hello.has_workers makes the daemon hold the next epoch back
 // until this node's Ready, if the Hello is in time: the agent dials again the moment the stream
-// breaks, while the peers stop their workers. For a Hello that is late there is a bound: where the
-// daemon has an epoch, the workers are dead when the lease of the old stream ends, whatever grace
-// they have. (Why the daemon does not hold every epoch back for a lease: decide.h.)
+// breaks, while the peers stop their workers. A late Hello has a bound: where the daemon has an
+// epoch, the workers are dead when the lease of the old stream ends, whatever grace they have.
+// (decide.h says why the daemon does not hold every epoch back for a lease.)
 //
 // The place is held (Hello.holds_place) from a Welcome with survives_restart on, until a Welcome
 // does not resume it. An Assignment or Stop that was missed follows that Welcome.
@@ -56,18 +55,18 @@
 //
 // With a heartbeat each third of a lease, answers may so take half a lease before healthy workers
 // are stopped. While connections are refused the fence moves on with each try: a daemon that is
-// merely down stops nobody. A daemon that was there after the stream broke may have begun an epoch
-// without this node before it died: then refusals say nothing. (The first try follows the break at
-// once. Both ends of a connection are taken to see it break within the time that an epoch takes to
-// form.) An agent that was itself paused beyond its lease finds the fence behind
-// it when it wakes up, before it hears what has become of its epoch. An Assignment that arrives
-// behind the fence starts nothing. A daemon in this process has no fence: it cannot give up a node
-// that sleeps when it does.
+// merely down stops no worker. A daemon that was there after the stream broke may have begun an
+// epoch without this node before it died: then refusals prove nothing. (The first try follows the
+// break at once. The proof assumes that both ends of a connection see it break within the time that
+// an epoch takes to form.) An agent that was itself paused beyond its lease finds the fence behind
+// it when it wakes up, before it hears of its epoch's fate. An Assignment that arrives behind the
+// fence starts no worker. Where the daemon runs in this process there is no fence: the daemon
+// sleeps with the node and cannot give it up.
 //
 // The fence, and a Welcome that does not resume, set `dead_by`. No later stop of the same workers
-// (a signal, a failure, a word of the daemon) moves it: `stop_deadline` is never after it.
+// (a signal, a failure, a message of the daemon) moves it: `stop_deadline` is never after it.
 //
-// A worker's end while it is being stopped is the stop's doing, with one exception. In a stop for a
+// A worker's end while it is being stopped comes from the stop, with one exception. In a stop for a
 // checkpoint all workers are healthy: a worker that crashes then has failed, and so has a worker in
 // session that ends by anything but 0, 75 or the agent's signal. The failure is reported, and the
 // stop becomes an abort: the checkpoint will not be complete.
@@ -82,7 +81,7 @@
 // 128 + n.
 //
 // An agent that ends while workers run says Leave twice: when the first of them has ended, so that
-// the peers are not blamed for what breaks now, and when the last one is gone, which lets the next
+// the peers are not blamed for breaking next, and when the last one is gone, which lets the next
 // epoch begin.
 //
 // With a health check, kConnecting lasts until it has passed: Ready is said after it, in each
@@ -129,19 +128,19 @@ struct Rules {
   bool has_health_check = false;                            // before each Ready
   absl::Duration health_check_timeout;                      // zero without one
   absl::Duration health_check_interval = absl::Minutes(5);  // while it waits for a seat
-  // For an abort when every live worker opened the session: the workers were told in words that
+  // The grace of an abort when every live worker opened the session: the session told them that
   // their work is void.
   absl::Duration session_abort_grace = absl::Seconds(1);
-  // After KILL: a process that is not gone then hangs in the kernel.
+  // The time after KILL: a process that is not gone then hangs in the kernel.
   absl::Duration kill_patience = absl::Seconds(30);
   absl::Duration leave_patience = absl::Seconds(1);
-  // From the end of the last worker to Ready, beside a health check: what they left behind is ended
-  // (leftovers.h), their last output is read, a store is started.
+  // The time from the workers' end to Ready, beside a health check: their last output is read, a
+  // store is started.
   absl::Duration ready_patience = absl::Seconds(10);
   bool propagate_exit_code = false;  // of the job's first failure
 };
 
-// The longest from a Stop to this node's Ready: Hello::stop_limit. A stop for a checkpoint may
+// The longest time from a Stop to this node's Ready: Hello::stop_limit. A stop for a checkpoint may
 // become an abort, or a signal may come, as its grace ends: then the other grace follows.
 inline absl::Duration StopLimit(const Rules& rules) {
   const StopGraces& graces = rules.stop_graces;
@@ -149,8 +148,8 @@ inline absl::Duration StopLimit(const Rules& rules) {
          rules.health_check_timeout + rules.ready_patience;
 }
 
-// How long an agent looks for the rendezvous that it has lost: not shorter than a daemon that was
-// started again keeps its place.
+// The time for which an agent looks for a lost rendezvous: at least as long as a daemon that was
+// started again keeps the agent's place.
 inline absl::Duration RedialTimeout(const Rules& rules) {
   return std::max(rules.hello.join_timeout, rules.hello.lease);
 }
@@ -163,10 +162,10 @@ struct FromDaemon {
   MonotonicTime hello_at;     // when the Hello of its stream was said
   bool is_from_here = false;  // this process hosts the daemon
 };
-// Also: it could not be opened.
+// The stream ended, or could not be opened.
 struct StreamEnded {
   absl::Status status;
-  // No daemon runs at the endpoint: its machine said so to a connection that began then.
+  // The start of a connection that the endpoint's machine refused: no daemon ran there then.
   std::optional<MonotonicTime> refused_at = std::nullopt;
 };
 struct StoreStarted {
@@ -190,7 +189,7 @@ struct WorkerExited {
   std::vector<std::string> error_lines;  // of its error file
   std::string error_file;                // where that is; "" = there is none
 };
-// A worker of that epoch makes no progress: a failure, though it runs.
+// A worker of that epoch makes no progress, which counts as a failure although it runs.
 struct WorkerHung {
   Epoch epoch;
   int local_rank = 0;
@@ -217,8 +216,8 @@ using Event = std::variant<Begin, FromDaemon, StreamEnded, StoreStarted, StoreFa
 struct OpenStream {
   rendezvous::Hello hello;
   absl::Duration timeout;  // for this one try
-  // This process may serve the rendezvous if nobody does: not instead of a daemon with a memory,
-  // which will be back.
+  // This process may serve the rendezvous if no process does; not in place of a daemon with a
+  // memory, which will be back.
   bool may_host = true;
   std::string why;
 };
@@ -251,7 +250,7 @@ struct KillWorkers {
 struct RestartStore {
   std::string why;
 };
-// Answered by HealthChecked, unless it is cancelled. None runs.
+// Answered by HealthChecked, unless it is cancelled. No other check runs then.
 struct RunHealthCheck {
   Epoch last_epoch;  // the latest one known, 0 before the first
 };
@@ -284,7 +283,8 @@ struct State {
   bool has_workers = false;    // or what they left: from StartWorkers to WorkersGone
   bool has_succeeded = false;  // every worker of `epoch`, and no Ready has followed
   std::set<int> in_session;    // local ranks that opened the session
-  // The first of the epoch that this node reported: whatever else ends the run does not mask it.
+  // The epoch's first failure that this node reported: a later reason for the run's end does not
+  // hide it.
   std::optional<rendezvous::WorkerFailure> failure;
 
   // The stream.
@@ -298,7 +298,7 @@ struct State {
   MonotonicTime heartbeat_at = MonotonicTime::InfiniteFuture();
   absl::Duration heartbeat_interval = absl::Seconds(1);
   std::optional<Backoff> backoff;  // none: the first try after a good stream
-  // A stream that broke was dialled again without a wait.
+  // The time when a broken stream was last dialled again without a wait.
   MonotonicTime dialled_at_once_at = MonotonicTime::FromEpoch(-absl::InfiniteDuration());
   bool only_refused = false;  // was every try since the stream broke
 
@@ -309,7 +309,7 @@ struct State {
   std::deque<MonotonicTime> unheard;  // when the heartbeats without an answer were sent
   MonotonicTime fence_at = MonotonicTime::InfiniteFuture();  // when the workers are told to stop
 
-  // With a daemon that survives its restart.
+  // The place in an epoch, under a daemon that keeps it over a restart.
   bool holds_place = false;
   Epoch place;                                             // the epoch of the place; 0: none yet
   std::optional<rendezvous::WorkerFailure> place_failure;  // of `place`, as reported
@@ -329,10 +329,10 @@ struct State {
   std::optional<Result> verdict;  // how to finish once the workers are gone; none: Ready again
 };
 
-// `random_fraction` in [0, 1) spreads the next dial. Not thread-safe: the state has one owner.
+// `random_fraction` in [0, 1) spreads the next dial. Not thread-safe.
 Actions Step(State& state, const Event& event, MonotonicTime now, double random_fraction);
 
-// When the next Timer is due.
+// The time when the next Timer is due.
 MonotonicTime NextTimer(const State& state);
 
 // For log lines: "running".

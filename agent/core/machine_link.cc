@@ -1,4 +1,4 @@
-// Of Stepper: the stream to the daemon, and the lease.
+// Stepper's functions for the stream to the daemon and the lease.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -13,17 +13,17 @@ namespace {
 using rendezvous::StopKind;
 using rendezvous::Welcome;
 
-// Between tries.
+// The pauses between tries.
 constexpr absl::Duration kFirstWait = absl::Milliseconds(50);
 constexpr absl::Duration kLongestWait = absl::Seconds(2);
 constexpr absl::Duration kBetweenAtOnce = absl::Seconds(1);
-// Once it has a lease, tries and the waits between them are each a quarter of it at most: it is
-// back, or knows that nobody is there, well within it.
+// Once the agent has a lease, tries and the waits between them are each a quarter of it at most:
+// well within the lease the agent is back, or knows that no daemon is there.
 constexpr int kTriesPerLease = 4;
 constexpr absl::Duration kShortestTry = absl::Milliseconds(250);
-// A daemon that leaves so many heartbeats unanswered is no daemon any more.
+// A daemon that leaves so many heartbeats unanswered counts as gone.
 constexpr size_t kMostUnheard = 64;
-// The longest that workers get between being told of the fence and being killed.
+// The longest time that workers get between being told of the fence and being killed.
 constexpr absl::Duration kFenceLead = absl::Seconds(1);
 
 }  // namespace
@@ -57,14 +57,14 @@ void Stepper::OnWelcome(Epoch daemon_epoch, const Welcome& welcome, MonotonicTim
   const MonotonicTime old_lease_end = s_.heard_at + s_.lease;
   s_.lease = welcome.lease;
   NoteHeardAt(hello_at);
-  // A Welcome may have taken long: the lease has run since the Hello.
+  // The Welcome may have taken long, and the lease has run since the Hello.
   s_.heartbeat_at = std::max(now_, s_.heard_at + s_.heartbeat_interval);
   if (welcome.resumed) return OnResumed();
   s_.place = Epoch();
   s_.place_failure.reset();
   const std::string why = absl::StrCat("reconnected: the daemon is in epoch ", daemon_epoch.value(),
                                        ", this node was in ", s_.epoch.value());
-  // No epoch can have begun without this node, nor begins before its Ready.
+  // Then no epoch can have begun without this node, and none begins before its Ready.
   const bool is_awaited = daemon_epoch == Epoch() && welcome.awaits_old_workers;
   switch (s_.phase) {
     case Phase::kConnecting:
@@ -113,7 +113,7 @@ void Stepper::OnResumed() {
 }
 
 void Stepper::On(const StreamEnded& ended) {
-  // At once, for only_refused; a stream that breaks again and again waits.
+  // The first try comes at once, for only_refused; a stream that breaks again and again waits.
   const bool is_first = std::exchange(s_.linked, false);
   const bool is_at_once = is_first && now_ - s_.dialled_at_once_at >= kBetweenAtOnce;
   if (is_at_once) s_.dialled_at_once_at = now_;
@@ -125,7 +125,7 @@ void Stepper::On(const StreamEnded& ended) {
   if (s_.phase == Phase::kFinished) return;
   if (s_.phase == Phase::kLeaving) return FinishNow(*s_.verdict);
   if (s_.verdict.has_value()) return;  // Only the workers' end is awaited.
-  // A daemon that answered once and breaks off now is behind a proxy, and starts again.
+  // Where a daemon once answered, a break now means a proxy in front of a daemon that starts again.
   const bool is_no_daemon = absl::IsFailedPrecondition(ended.status) && !s_.ever_linked;
   if (absl::IsAborted(ended.status) || absl::IsInvalidArgument(ended.status) || is_no_daemon ||
       absl::IsPermissionDenied(ended.status)) {
@@ -135,7 +135,7 @@ void Stepper::On(const StreamEnded& ended) {
   if (s_.link_deadline == MonotonicTime::InfiniteFuture()) {
     s_.link_deadline = now_ + RedialTimeout(s_.rules);
   }
-  // Ready, if it was sent, died with the stream, unless the daemon has made it part of a decision.
+  // A Ready that was sent died with the stream, unless the daemon has made it part of a decision.
   if (s_.phase == Phase::kWaiting && !s_.holds_place) {
     Enter(Phase::kConnecting, std::string(ended.status.message()));
   }
@@ -163,8 +163,8 @@ void Stepper::SendHeartbeat() {
   }
   s_.heartbeat_at = now_ + s_.heartbeat_interval;
   s_.unheard.push_back(now_);
-  // On a new stream, workers of the old epoch are being stopped already: its number would only
-  // make the daemon ask for it.
+  // On a new stream, the old epoch's workers are being stopped already: its number would only make
+  // the daemon ask for that.
   actions_.push_back(Send{s_.said_ready ? s_.epoch : Epoch(), rendezvous::Heartbeat{}, ""});
 }
 
@@ -191,14 +191,14 @@ void Stepper::Fence() {
       "no sign for ", absl::FormatDuration(absl::Trunc(now_ - s_.heard_at, absl::Milliseconds(1))),
       " that the rendezvous heard this node: the others may go on without it");
   if (s_.phase == Phase::kRunning) return Abort(why);
-  // Only what the workers left ends: that they succeeded stays to be told.
+  // Only the workers' leftovers are ended; their success still has to be told.
   s_.stop_deadline = s_.dead_by;
   actions_.push_back(StopWorkers{StopKind::kAbort, SIGTERM, false, true, why});
 }
 
 void Stepper::DieBy(MonotonicTime limit) {
   s_.dead_by = std::min(s_.dead_by, std::max(limit, now_));
-  // A worker that is left after KILL has its own patience.
+  // After KILL a patience of its own holds.
   if (s_.phase == Phase::kStopping && !s_.killed) {
     s_.stop_deadline = std::min(s_.stop_deadline, s_.dead_by);
   }

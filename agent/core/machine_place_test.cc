@@ -1,4 +1,4 @@
-// What becomes of a node's place in its epoch when the stream to a daemon with a journal breaks.
+// A node's place in its epoch when the stream to a daemon with a journal breaks.
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <string>

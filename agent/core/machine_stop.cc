@@ -1,4 +1,4 @@
-// Of Stepper: how workers are stopped, and how this node ends.
+// Stepper's functions that stop workers and end this node.
 #include <algorithm>
 #include <csignal>
 #include <string>
@@ -31,7 +31,7 @@ void Stepper::EndCheckpoint(const std::string& why) {
 }
 
 void Stepper::OnClose(const Close& close) {
-  // Whatever ends this node now, the job had its end before.
+  // The job had ended before, so its result counts, not this node's later end.
   if (s_.has_succeeded && close.outcome == rendezvous::Outcome::kSucceeded) s_.verdict = Result{};
   if (s_.phase == Phase::kLeaving) return FinishNow(*s_.verdict);
   s_.linked = false;  // The daemon has forgotten this node: no Leave, no reconnect.

@@ -99,20 +99,20 @@ class Node {
     event.epoch = Epoch(epoch);
     return Feed(FromDaemon{std::move(event), hello_at_, hosts_});
   }
-  // Of a daemon without a journal, with a lease that has no part in the story.
+  // The Welcome of a daemon without a journal, with a lease that plays no role in the story.
   std::string WelcomeIn(int epoch) {
     hello_at_ = now_;
     return Daemon(epoch,
                   {Epoch(), Welcome{absl::Minutes(5), absl::Seconds(1), false, false, true}});
   }
-  // Of a daemon with a journal, to a Hello of this moment.
+  // The Welcome of a daemon with a journal, to a Hello of this moment.
   std::string WelcomeBack(int epoch, bool resumed) {
     hello_at_ = now_;
     return Daemon(epoch,
                   {Epoch(), Welcome{absl::Seconds(8), absl::Seconds(2), resumed, true, true}});
   }
   std::string Hear() { return Daemon(1, {Epoch(), rendezvous::Heard{}}); }
-  // As far as two running workers of epoch 1, under a daemon with a journal.
+  // Goes on until two workers of epoch 1 run, under a daemon with a journal.
   void RunSafely() {
     Feed(Begin{});
     WelcomeBack(0, false);
@@ -151,14 +151,14 @@ class Node {
   std::string LoseStream(absl::Status status = absl::UnavailableError("connection reset")) {
     return Feed(StreamEnded{status});
   }
-  // As far as two running workers of epoch 1.
+  // Goes on until two workers of epoch 1 run.
   void Run() {
     Feed(Begin{});
     WelcomeIn(0);
     Feed(StoreStarted{7000});
     REQUIRE(Assign(1) == "start epoch=1");
   }
-  // From stopped workers of one epoch to running ones of `epoch`.
+  // Goes on from stopped workers of one epoch to running ones of `epoch`.
   void RunAgain(int epoch) {
     REQUIRE(Feed(WorkersGone{}) == "store");
     Feed(StoreStarted{7001});

@@ -38,7 +38,7 @@ CpuList Numbers(const std::vector<NumaCpu>& cpus) {
   return numbers;
 }
 
-// A node counts to the socket of its first CPU, with all its CPUs.
+// A node belongs, with all its CPUs, to the socket of its first CPU.
 int SocketOf(const std::vector<NumaCpu>& of_node) {
   return std::min_element(of_node.begin(), of_node.end(),
                           [](const auto& a, const auto& b) { return a.cpu < b.cpu; })

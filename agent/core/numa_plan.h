@@ -1,5 +1,4 @@
-// PURE. Which CPUs each worker may run on, by torchrun's rules (torch/numa/binding.py, PyTorch
-// 2.15):
+// PURE. Chooses the CPUs of each worker, by torchrun's rules (torch/numa/binding.py, PyTorch 2.15):
 //
 //   node          all CPUs of the NUMA node of the worker's device
 //   socket        all CPUs of the NUMA nodes of that node's socket

@@ -1,5 +1,5 @@
-// The machine's inside (machine.h): one Step at work. The methods stand in machine.cc (what runs
-// and how it ends), machine_link.cc (the stream, the lease) and machine_stop.cc (stops, the node's
+// The inside of the machine (machine.h): one Step at work. The methods stand in machine.cc (workers
+// and their ends), machine_link.cc (the stream, the lease) and machine_stop.cc (stops, the node's
 // end).
 #pragma once
 
@@ -13,7 +13,8 @@
 
 namespace convene::agent {
 
-// One try to open the stream: short, so that a signal or a freed port is not kept waiting.
+// The timeout of one try to open the stream; it is short, so that a signal or a freed port need not
+// wait long.
 inline constexpr absl::Duration kOneTry = absl::Seconds(2);
 
 // One Step: the state, the time and the actions so far.
@@ -49,15 +50,15 @@ class Stepper {
   void OnHeard();
   void OnAssignment(Epoch epoch, const rendezvous::Assignment& assignment);
   void OnStop(const rendezvous::Stop& stop);
-  // The group broke while this node was saving: what is being saved will never be complete.
+  // The group broke while this node was saving: the checkpoint will never be complete.
   void EndCheckpoint(const std::string& why);
   void OnClose(const rendezvous::Close& close);
 
-  // The daemon heard this node then, or later.
+  // Notes that the daemon heard this node at `heard_at`, or later.
   void NoteHeardAt(MonotonicTime heard_at);
-  // The daemon may give this node up any moment now.
+  // Stops the workers: the daemon may give this node up any moment now.
   void Fence();
-  // No worker there is lives longer, whatever grace it was given.
+  // No worker lives longer than `limit`, whatever grace it was given.
   void DieBy(MonotonicTime limit);
   void SendHeartbeat();
 
@@ -72,7 +73,7 @@ class Stepper {
   void SayLeave(bool has_workers);
   // A failure of one of this node's workers ends the epoch here.
   void ReportFailure(rendezvous::WorkerFailure failure);
-  // Every worker of this node ended with 0; what they left behind may go on.
+  // Every worker of this node ended with 0; their leftovers may go on.
   void Succeed();
   // Waits for the daemon's answer to Leave, when it can be told.
   void LeaveAndFinish();
@@ -102,7 +103,7 @@ class Stepper {
   void CancelCheck() {
     if (std::exchange(s_.is_checking_health, false)) actions_.push_back(CancelHealthCheck{});
   }
-  // Whether this end of a worker is one of its own making.
+  // Whether the worker itself caused its end, and not a stop.
   bool IsFailure(const ExitStatus& status, bool in_session) const;
 
   State& s_;

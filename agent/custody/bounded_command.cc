@@ -16,7 +16,7 @@
 namespace convene::agent {
 namespace {
 
-// After SIGKILL: a program that is not gone then hangs in the kernel.
+// The time after SIGKILL: a program that is not gone then hangs in the kernel.
 constexpr absl::Duration kKillPatience = absl::Seconds(1);
 // Read at the end at most: a pipe's content.
 constexpr int kLastReads = 64;
@@ -89,7 +89,8 @@ bool BoundedCommand::ReadOnce() {
 }
 
 void BoundedCommand::OnEnded() {
-  // Before it is reaped: until then nobody else can have its group's number.
+  // The group is killed before the program is reaped: until then no other group can have its
+  // number.
   kill(-pid_, SIGKILL);
   loop_.Forget(pidfd_.get());
   pidfd_.Reset();

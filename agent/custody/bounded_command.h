@@ -26,7 +26,7 @@ class BoundedCommand {
     std::vector<std::string> arguments;    // argv[0] first
     std::vector<std::string> environment;  // "NAME=value"
     absl::Duration timeout;                // then SIGKILL to its process group
-    // Of its output, stdout and stderr together, the beginning and the end are kept.
+    // The beginning and the end of its output, stdout and stderr together, are kept.
     size_t first_bytes = 0;
     size_t last_bytes = 0;
   };
@@ -41,7 +41,7 @@ class BoundedCommand {
   // the command. Errors as Spawn's, and of pipe2 and timerfd_create.
   static absl::StatusOr<std::unique_ptr<BoundedCommand>> Start(
       EventLoop& loop, const Request& request, std::function<void(Outcome)> on_done);
-  // Kills what is left of the process group.
+  // Kills the rest of the process group.
   ~BoundedCommand();
   BoundedCommand(const BoundedCommand&) = delete;
   BoundedCommand& operator=(const BoundedCommand&) = delete;
@@ -49,7 +49,7 @@ class BoundedCommand {
  private:
   BoundedCommand(EventLoop& loop, const Request& request, std::function<void(Outcome)> on_done);
 
-  // False when nothing is there now.
+  // Returns false when there is nothing to read now.
   bool ReadOnce();
   void OnOutput() { ReadOnce(); }
   void OnEnded();

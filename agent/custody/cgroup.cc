@@ -21,7 +21,7 @@ namespace convene::agent {
 namespace {
 
 constexpr char kPrefix[] = "convene.";
-// How deep workers may nest cgroups of their own and have them cleaned up.
+// The depth to which cgroups that workers nest are cleaned up.
 constexpr int kDeepest = 16;
 // How often Release looks for children that were forked meanwhile.
 constexpr int kReleaseRounds = 100;
@@ -59,7 +59,7 @@ std::string OwnCgroup() {
   if (!memberships.ok()) return "";
   for (const absl::string_view line : absl::StrSplit(*memberships, '\n')) {
     if (!absl::StartsWith(line, "0::/")) continue;
-    // The second: hosts that still have v1 hierarchies.
+    // The second root is for hosts that still have v1 hierarchies.
     for (const char* root : {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}) {
       struct statfs info;
       if (statfs(root, &info) != 0 || info.f_type != CGROUP2_SUPER_MAGIC) continue;
@@ -78,7 +78,8 @@ void SweepCgroups(const std::string& parent) {
     const UniqueFd found = OpenDirectory(directory.get(), entry.d_name);
     if (!found.valid() || flock(found.get(), LOCK_EX | LOCK_NB) != 0) return;
     KillCgroup(found.get());
-    RemoveCgroup(directory.get(), entry.d_name);  // What still dies now, the next one removes.
+    RemoveCgroup(directory.get(),
+                 entry.d_name);  // The next sweep removes a cgroup whose processes still die now.
   });
 }
 
@@ -95,7 +96,7 @@ std::unique_ptr<Cgroup> Cgroup::Create(const std::string& parent, const std::str
     RemoveCgroup(above.get(), name.c_str());
     return nullptr;
   }
-  // Else another agent's sweep was faster, and is removing it.
+  // The lock fails when another agent's sweep is removing the new cgroup.
   if (flock(directory.get(), LOCK_EX | LOCK_NB) != 0) return nullptr;
   return std::unique_ptr<Cgroup>(new Cgroup(std::move(above), name, std::move(directory)));
 }

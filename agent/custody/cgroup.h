@@ -1,5 +1,5 @@
-// Cgroups (v2) that hold what comes from the workers of one epoch: no process leaves one by setsid,
-// a double fork or another environment. The agent holds a lock on each, for as long as it lives.
+// Cgroups (v2) that hold all processes of one epoch's workers: no process leaves one by setsid, a
+// double fork or another environment. The agent holds a lock on each, for as long as it lives.
 #pragma once
 
 #include <memory>
@@ -10,30 +10,30 @@
 
 namespace convene::agent {
 
-// The directory of this process's own cgroup; "" where there is no v2 hierarchy or it is not to be
-// seen. Whether it is writable, Create finds out.
+// The directory of this process's own cgroup; "" where there is no v2 hierarchy or it cannot be
+// seen. Create finds out whether it is writable.
 std::string OwnCgroup();
 
-// Ends what agents that were killed together with their guardians left in `parent`: all cgroups of
-// agents there whose lock (flock) is free.
+// Ends the processes that agents left in `parent` when they were killed together with their
+// guardians: all cgroups of agents there whose lock (flock) is free.
 void SweepCgroups(const std::string& parent);
 
 class Cgroup {
  public:
-  // "convene.<pid of the agent>.": what follows is the agent's.
+  // "convene.<pid of the agent>."; the agent chooses the rest.
   static std::string NamePrefix();
 
   // Makes `parent`/`name`, without any controller: resources stay accounted where they were.
-  // nullptr when it may not, or the kernel has no way to kill one as a whole.
+  // nullptr when it is not permitted, or the kernel cannot kill a cgroup as a whole.
   static std::unique_ptr<Cgroup> Create(const std::string& parent, const std::string& name);
-  // Removes it, if all in it have ended.
+  // Removes the cgroup, if all processes in it have ended.
   ~Cgroup();
   Cgroup(const Cgroup&) = delete;
   Cgroup& operator=(const Cgroup&) = delete;
 
   int fd() const { return directory_.get(); }  // for CLONE_INTO_CGROUP
   void Kill();
-  // All in it (not below it) move to the one above, where no sweep finds them.
+  // Moves all processes in it (not below it) to the cgroup above, where no sweep finds them.
   void Release();
 
  private:
@@ -45,7 +45,7 @@ class Cgroup {
   UniqueFd directory_;
 };
 
-// The same for the guardian: without malloc. `parent` and `cgroup` are open directories.
+// Functions for the guardian, without malloc. `parent` and `cgroup` are open directories.
 
 // SIGKILL to every process in `cgroup` and below it.
 void KillCgroup(int cgroup);

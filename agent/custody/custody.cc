@@ -26,7 +26,7 @@
 namespace convene::agent {
 namespace {
 
-// "off": no cgroups, for a node where they are somebody else's.
+// "off": no cgroups, for a node where another program manages them.
 constexpr char kCgroupsVariable[] = "CONVENE_CGROUPS";
 
 std::string Joined(const char* outer, const std::string& own) {
@@ -41,13 +41,13 @@ std::string CgroupParent() {
   return parent;
 }
 
-// Not counting guardians. The question that costs nothing.
+// Whether there are children, without the guardian. This question costs nothing.
 bool HasChildren() {
   siginfo_t info = {};
   return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
 }
 
-// All but what was started by Spawn: its owner wants to know how it ended.
+// Reaps all ended children but Spawn's: their owners want to know how they ended.
 void ReapEnded() {
   siginfo_t info = {};
   while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) {
@@ -57,7 +57,8 @@ void ReapEnded() {
   }
 }
 
-// A process that has ended is no stranger: only its entry is left, and only we can reap it.
+// A process that has ended does not count as a stranger: only its entry is left, and only we can
+// reap it.
 bool HasStrangers() {
   if (getpid() == 1) return true;
   ReapEnded();
@@ -142,7 +143,7 @@ void Custody::SignalLeft(int signal, const std::function<bool(pid_t group)>& ski
   for (const ProcessEntry& entry : *table) {
     if (!entry.chosen || skips(entry.group)) continue;
     SignalProcess(entry, signal);
-    SignalProcess(entry, SIGCONT);  // One that is stopped would not see it.
+    SignalProcess(entry, SIGCONT);  // A stopped process would not see the signal.
   }
 }
 

@@ -1,5 +1,5 @@
-// Everything that comes from this agent's workers, as one thing: nothing of it outlives its epoch,
-// nor the agent, unless it is released.
+// Custody of all processes that come from this agent's workers: none of them outlives its epoch,
+// nor the agent.
 #pragma once
 
 #include <sys/types.h>
@@ -19,30 +19,29 @@
 namespace convene::agent {
 
 // While it lives, this process is the reaper of its descendants: an orphan becomes its child,
-// however far it moved away. So whatever is left of an epoch is found in the tree of processes
-// below this one, and what is in the way of a kill is seen. Where cgroups (v2) may be written, each
-// epoch has one, and one write kills all in it. guardian.h tells how everything ends when this
-// process is killed.
+// however far it moved away. So all leftovers of an epoch are found in the tree of processes below
+// this one. Where cgroups (v2) may be written, each epoch has one, and one write kills all
+// processes in it. guardian.h tells how everything ends when this process is killed.
 //
 // Strangers become children of this process too when it is the first one of a container, or was a
-// shell with children before it became this program. Then only what has the token in its
-// environment is taken for ours.
+// shell with children before it became this program. Then only processes with the token in their
+// environment count as ours.
 //
-// Processes of ours that are no workers must be started by Spawn too: other children that end are
-// reaped here.
+// Our own processes that are no workers must be started by Spawn too, since other children that end
+// are reaped here.
 //
 // Lives on the thread of its loop, with SIGCHLD blocked in every thread (it blocks it for threads
 // to come).
 class Custody {
  public:
-  // `on_orphan_ended`: something that was left behind has ended.
+  // `on_orphan_ended`: a process that was left behind has ended.
   Custody(EventLoop& loop, std::function<void()> on_orphan_ended);
   ~Custody();
   Custody(const Custody&) = delete;
   Custody& operator=(const Custody&) = delete;
 
-  // For the environment of every worker, as CONVENE_AGENT_TOKEN. With that of the agent around this
-  // one, when there is one: both agents then know what is theirs.
+  // For the environment of every worker, as CONVENE_AGENT_TOKEN. It contains the token of an agent
+  // around this one, so that both agents know their processes.
   const std::string& token() const { return token_; }
 
   // The epochs, one at a time.
@@ -50,35 +49,34 @@ class Custody {
   int cgroup_fd() const { return cgroup_ == nullptr ? -1 : cgroup_->fd(); }  // -1 = none
   // Where a worker enters its number, for the guardian; nullptr when there are too many.
   std::atomic<pid_t>* SessionSlot(int local_rank);
-  // Whether anything lives that comes from the workers: all descendants but the guardian, and what
-  // has been released, or comes from there.
+  // Whether a process that comes from the workers lives: any descendant but the guardian and
+  // released processes.
   bool AnyLeft();
   // Each of them, for a person: "sleep (pid 12)".
   std::vector<std::string> NamesOfLeft();
-  // `signal`, and SIGCONT behind it, to those whose process group `skips` does not choose.
+  // Sends `signal`, and SIGCONT behind it, to leftovers whose process group `skips` does not
+  // choose.
   void SignalLeft(int signal, const std::function<bool(pid_t group)>& skips);
-  // SIGKILL to all of them. Returns how many there were.
+  // Sends SIGKILL to all of them. Returns their number.
   int KillAll();
-  // They are nobody's from now on, nor is what they start: no later KillAll and no sweep ends it. A
-  // process of theirs that begins a session of its own and loses its parent, both between two looks
-  // at the table, is taken for one of the workers' of then.
+  // Gives them up: no later KillAll and no sweep ends them.
   void Release();
-  // REQUIRES: nothing is left, but for what hangs in the kernel.
+  // REQUIRES: nothing is left but processes that hang in the kernel.
   void EndEpoch();
 
-  // The agent's end is not seen at the other end of this connection before all that comes from its
-  // workers is dead: guardian.h.
+  // The connection's other end does not see the agent's end before all processes of its workers are
+  // dead: guardian.h.
   void HoldConnection(UniqueFd connection) { guardian_.Hold(std::move(connection)); }
 
-  // No epoch follows. Early on the way out: the guardian then ends meanwhile.
+  // No epoch follows. Call it early on the way out, so that the guardian ends meanwhile.
   void Close() { guardian_.Dismiss(); }
 
-  // After every Reap of one's own: orphans may be waiting behind it.
+  // Call it after every Reap of one's own: orphans may be waiting behind it.
   void ReapOrphans();
 
  private:
   void OnChildSignal();
-  // The table, where what is left is chosen; nullptr when there is nothing.
+  // The table with all leftovers chosen; nullptr when there are none.
   ProcessTable* ChooseLeft();
   // Children of released processes are released, in whatever session; a session that is over is
   // forgotten, because its number may become another's.

@@ -32,12 +32,12 @@ namespace convene::agent {
 namespace {
 
 constexpr char kName[] = "convene-guard";
-// From the agent's end to the guardian's.
+// The longest time from the agent's end to the guardian's.
 constexpr unsigned kPatienceSeconds = 5;
-// Between two looks at what is left.
+// The first pause between two looks at the leftovers.
 constexpr int kFirstPauseMilliseconds = 1;
 constexpr int kLongestPauseMilliseconds = 50;
-// Something kills guardians as fast as they come: no use in more.
+// After so many restarts something kills guardians as fast as they come, and no more are started.
 constexpr int kMostRestarts = 20;
 
 // ---- in the guardian: only system calls, no malloc, no locks (agents have threads) ----
@@ -99,7 +99,7 @@ bool Contains(const Sessions& sessions, pid_t session) {
                                     [&](const auto& known) { return known.load() == session; });
 }
 
-// Kills what is chosen, and all that comes from it; whether there was anything.
+// Kills the chosen processes and their descendants; returns whether there were any.
 bool KillChosen(ProcessTable& table) {
   table.ChooseDescendants();
   bool any = false;
@@ -117,8 +117,9 @@ bool KillMarked(const GuardianPage& page) {
     entry.chosen = !entry.ended() && Contains(page.sessions, entry.session);
   }
   const bool any_in_session = KillChosen(table);
-  // Last, because it may hang: whoever reads the memory of a process that hangs in the kernel
-  // (state D) can come to hang with it. Such a one is looked at again in the next round.
+  // The environments come last, because reading one may hang: a reader of the memory of a process
+  // that hangs in the kernel (state D) may hang with it. Such a process is looked at again in the
+  // next round.
   for (ProcessEntry& entry : table) {
     if (entry.ended() || entry.state == 'D' || entry.pid == getpid()) continue;
     if (page.IsReleased(entry.session)) continue;
@@ -165,7 +166,7 @@ int ReceiveDescriptor(int channel) {
   return received;
 }
 
-// Until the agent has ended. The descriptor that came last stays open.
+// Waits until the agent has ended. The descriptor that came last stays open.
 void WaitForEnd(int agent, int channel) {
   int held = -1;
   pollfd waiting[] = {{agent, POLLIN, 0}, {channel, POLLIN, 0}};
@@ -187,8 +188,8 @@ void WaitForEnd(int agent, int channel) {
 }
 
 [[noreturn]] void Guard(const GuardianPage& page, pid_t agent, int channel) {
-  // All signals are blocked: an orderly stop of everything on the node is the agent's to carry out.
-  // But for the alarm.
+  // All signals but the alarm are blocked: the agent carries out an orderly stop of everything on
+  // the node.
   struct sigaction by_default = {};
   by_default.sa_handler = SIG_DFL;
   sigaction(SIGALRM, &by_default, nullptr);
@@ -268,7 +269,7 @@ Guardian::~Guardian() {
 void Guardian::Start() {
   const pid_t agent = getpid();
   int ends[2] = {-1, -1};
-  // Without it there is nothing to send a connection on, and all else works.
+  // Without the channel no connection can be sent, and all else works.
   (void)socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends);
   channel_.Reset(ends[0]);
   const UniqueFd guardians_end(ends[1]);

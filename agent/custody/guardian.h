@@ -1,4 +1,4 @@
-// The process that outlives a killed agent for the moment it takes to end all that came from it.
+// The process that outlives a killed agent for the moment it takes to end all its processes.
 #pragma once
 
 #include <sys/types.h>
@@ -35,10 +35,10 @@ struct GuardianPage {
 };
 
 // A fork of the agent, "convene-guard" in `ps`, that has closed all descriptors, is in a session of
-// its own and heeds no signal. It waits for the agent's end; then it kills, again and again until
-// there is nothing more, what is in the agent's cgroups, in the sessions of its workers, has its
-// token in the environment, or comes from one of these. It gives up after 5 s (what does not die of
-// SIGKILL hangs in the kernel), removes the cgroups and ends.
+// its own and heeds no signal. It waits for the agent's end. Then it kills, again and again until
+// none is left, all processes in the agent's cgroups, in the sessions of its workers, with its
+// token in their environment, and their descendants. It gives up after 5 s (a process that does not
+// die of SIGKILL hangs in the kernel), removes the cgroups and ends.
 //
 // It also holds the agent's connection to the rendezvous. The daemon takes the end of a connection
 // for the end of its node, and lets the others begin a new epoch at once: so it must not see it
@@ -50,8 +50,8 @@ struct GuardianPage {
 // Lives on the thread of its loop.
 class Guardian {
  public:
-  // Cheap before the process has grown and has threads. Without a process to be had: goes without
-  // one, and says so in the log.
+  // It is cheap before the process has grown and has threads. When no process can be started, the
+  // agent goes on without a guardian, and the log says so.
   Guardian(EventLoop& loop, absl::string_view token, absl::string_view cgroup_parent,
            absl::string_view cgroup_prefix);
   ~Guardian();
@@ -62,7 +62,7 @@ class Guardian {
   // and not only closed when it is to end before this process does. Replaces the one before.
   void Hold(UniqueFd connection);
 
-  // Ends it, without waiting for that: there is nothing left to guard.
+  // Ends the guardian without waiting for its end: there is nothing left to guard.
   void Dismiss();
 
   GuardianPage& page() { return *page_; }

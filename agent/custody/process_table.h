@@ -18,12 +18,12 @@ struct ProcessEntry {
   bool chosen = false;      // the caller's
   uint64_t start_time = 0;  // with the pid: this process and no later one of its number
 
-  // Dead, but for its parent's wait.
+  // Dead, but its parent has not reaped it.
   bool ended() const { return state == 'Z' || state == 'X'; }
 };
 
-// One snapshot; what is forked meanwhile may be missing. There is one, of fixed size: a machine
-// that runs more processes shows this many of them.
+// One snapshot; processes that are forked meanwhile may be missing. There is one table, of fixed
+// size: of a machine with more processes it shows this many.
 class ProcessTable {
  public:
   static constexpr int kMost = 1 << 16;
@@ -35,7 +35,7 @@ class ProcessTable {
   ProcessEntry* end() { return entries_ + count_; }
   // nullptr when it is not there.
   ProcessEntry* Find(pid_t pid);
-  // Chooses whatever comes from a chosen process.
+  // Chooses all descendants of chosen processes.
   void ChooseDescendants();
 
  private:

@@ -22,7 +22,7 @@
 namespace convene::agent {
 namespace {
 
-// All that the child needs, made before the vfork: in the child only system calls are allowed.
+// The child's data, made before the vfork: in the child only system calls are allowed.
 struct ChildPlan {
   const char* program;
   char* const* argv;
@@ -36,8 +36,7 @@ struct ChildPlan {
   std::atomic<pid_t>* pid_slot;
 };
 
-// Signals that the parent ignores stay ignored over execve, and blocked ones blocked: both are
-// taken back.
+// Undoes ignored and blocked signals: both would last over execve.
 void RestoreSignals() {
   struct sigaction by_default = {};
   by_default.sa_handler = SIG_DFL;
@@ -47,7 +46,7 @@ void RestoreSignals() {
   sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-// Returns an errno value when it returns at all.
+// Returns only on an error, with its errno value.
 int BecomeWorker(const ChildPlan& plan) {
   if (setsid() < 0) return errno;
   if (plan.pid_slot != nullptr) plan.pid_slot->store(getpid());
@@ -198,7 +197,7 @@ absl::StatusOr<Child> Spawn(const SpawnRequest& request) {
     // No handler may run in the child while it borrows our memory.
     const ScopedAllSignalsBlocked blocked;
     if (request.cgroup_fd >= 0) pid = VforkWorkerInto(request.cgroup_fd, plan, &exec_error);
-    // Also when the kernel is too old, or a container forbids clone3.
+    // This is also the way when the kernel is too old, or a container forbids clone3.
     if (pid < 0) pid = VforkWorker(plan, &exec_error);
     fork_error = errno;
   }

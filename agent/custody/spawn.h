@@ -35,16 +35,16 @@ struct Child {
 // own, has every descriptor above 2 closed, no signal blocked, caught or ignored, and is killed
 // when the calling thread ends (so call it from the main thread). Returns after its execve: an
 // error of that call is this call's. NotFound, PermissionDenied, InvalidArgument (not a program: no
-// "#!" line): the program; else the machine's want of something.
+// "#!" line): the program is at fault; any other code: the machine lacks something.
 absl::StatusOr<Child> Spawn(const SpawnRequest& request);
 
 // Whether Spawn started it and Reap has not been called for it. Main thread.
 bool IsSpawned(pid_t pid);
 
-// Nobody will call Reap for it any more: Custody reaps it as an orphan. Main thread.
+// The caller will not call Reap for it: Custody reaps it as an orphan. Main thread.
 void Disown(pid_t pid);
 
-// How the ended child ended; Peek leaves it to be reaped. REQUIRES: its pidfd is readable.
+// The end of an ended child; Peek leaves the child to be reaped. REQUIRES: its pidfd is readable.
 ExitStatus Reap(pid_t pid);
 ExitStatus Peek(pid_t pid);
 

@@ -110,7 +110,7 @@ std::map<int, WorkerReading> HangWatch::Readings() const {
 }
 
 void HangWatch::OnTime() {
-  // Paused: the next look finds a gap, which is nobody's fault.
+  // While paused there are no looks; the next look bridges the gap.
   if (is_paused_ || is_blamed_by_another_) return;
   const std::map<int, WorkerReading> readings = Readings();
   verdict_ = detector_.Look(readings, Clock::Real().Now());
@@ -131,7 +131,7 @@ void HangWatch::BeginDump(const HangVerdict& verdict,
   suspect_ = verdict.local_ranks.front();
   Log(absl::StrCat("rank ", first_global_rank_ + suspect_, " (pid ", pids_.at(suspect_),
                    "): ", verdict.why, "; looking where it stands"));
-  // First the workers furthest behind; the workers that wait for them show what they wait in.
+  // The workers furthest behind come first, then the workers that wait for them.
   std::vector<int> local_ranks = verdict.local_ranks;
   for (const auto& [local_rank, reading] : readings) {
     if (absl::c_linear_search(verdict.local_ranks, local_rank)) continue;

@@ -1,4 +1,4 @@
-// Watches the workers' progress pages, and tells of one that hangs, with where it stands.
+// Watches the workers' progress pages, and reports a worker that hangs, with its stack.
 #pragma once
 
 #include <sys/types.h>
@@ -42,21 +42,22 @@ class HangWatch {
   HangWatch(EventLoop& loop, const HangLimits& limits, std::string search_path, Listener listener);
 
   // Makes a page for each worker of the coming epoch and gives their paths ("" where none could be
-  // made: that worker is not watched). The pages of the epoch before are gone.
+  // made: that worker is not watched). Removes the pages of the epoch before.
   std::vector<std::string> BeginEpoch(Epoch epoch, int first_global_rank, int world_size,
                                       int workers);
   // The workers run, by local rank.
   void Watch(const std::vector<pid_t>& pids);
   void WorkerEnded(int local_rank);
-  // The workers' output is not read for the while: a worker that waits in a write does not hang.
+  // Pauses the watch while the workers' output is not read: a worker that waits in a write does not
+  // hang.
   void SetPaused(bool paused) { is_paused_ = paused; }
-  // This worker hangs, whatever its page says: it is looked at and told of. False when it is no
-  // worker that runs, or one is being looked at already.
+  // Reports this worker as hanging, whatever its page says, with its stack. False when it is no
+  // running worker, or another worker is being examined.
   bool Blame(pid_t pid, const std::string& why);
-  // They are being stopped, or are gone: nobody is judged any more.
+  // The workers are being stopped, or are gone: none is judged any more.
   void EndEpoch();
 
-  // Of the slowest worker; none: no worker tells.
+  // The slowest worker's progress; none: no worker tells its progress.
   std::optional<rendezvous::WorkerProgress> Progress() const;
 
  private:

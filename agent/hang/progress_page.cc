@@ -70,9 +70,9 @@ absl::StatusOr<std::unique_ptr<ProgressPage>> ProgressPage::Create(const std::st
       unlink(path.c_str());
       continue;
     }
-    // Made first: the page removes the file when the write fails.
+    // The page is made first, so that it removes the file when the write fails.
     std::unique_ptr<ProgressPage> page(new ProgressPage(path, std::move(file)));
-    // Whole, so that a worker never finds that its memory is not there.
+    // The file is written in full, so that a worker never touches memory that is missing.
     std::string bytes(contract::kProgressPageBytes, '\0');
     bytes.replace(0, sizeof(contract::ProgressPage::magic), contract::kProgressMagic);
     CONVENE_RETURN_IF_ERROR(WriteAll(page->file_.get(), bytes, path));
@@ -84,7 +84,8 @@ absl::StatusOr<std::unique_ptr<ProgressPage>> ProgressPage::Create(const std::st
 ProgressPage::~ProgressPage() { unlink(path_.c_str()); }
 
 std::optional<WorkerReading> ProgressPage::Read() const {
-  // By pread: a mapping of a file that its worker has truncated would kill the agent.
+  // It is read by pread, because a mapping of a file that its worker has truncated would kill the
+  // agent.
   contract::ProgressPage page;
   contract::ProgressPage again;
   if (pread(file_.get(), &page, sizeof(page), 0) != sizeof(page) ||

@@ -11,13 +11,14 @@
 
 namespace convene::agent {
 
-// A file that only this user can open. It is locked (flock) as long as the page lives: one whose
+// A file that only this user can open. It is locked (flock) as long as the page lives: a file whose
 // lock is free was left by an agent that was killed.
 class ProgressPage {
  public:
-  // In memory (/dev/shm) where that is there, so that no disk can make a worker wait; else in /tmp.
+  // A folder in memory (/dev/shm) where there is one, so that no disk can make a worker wait; else
+  // /tmp.
   static std::string Directory();
-  // Removes what killed agents of this user left in `directory`; looks at a bounded number of
+  // Removes the files of this user's killed agents in `directory`; looks at a bounded number of
   // files.
   static void SweepDead(const std::string& directory);
   // Errors of mkostemp and write: ResourceExhausted when the directory is full.
@@ -28,9 +29,9 @@ class ProgressPage {
 
   const std::string& path() const { return path_; }  // CONVENE_PROGRESS
 
-  // The worker's own word. Nothing: it has told nothing yet, or is writing just now, or the bytes
-  // make no sense. The worker may have done anything to its file: a step is between 0 and 2^53, a
-  // phase is 1 to 23 printable characters.
+  // The worker's reading; none when it has told nothing yet, is writing just now, or the bytes make
+  // no sense. The worker may have done anything to its file, so a valid step is between 0 and 2^53,
+  // and a valid phase is 1 to 23 printable characters.
   std::optional<WorkerReading> Read() const;
 
  private:

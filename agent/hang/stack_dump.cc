@@ -30,7 +30,7 @@ constexpr size_t kGroupsMax = 36;
 constexpr size_t kLinesMax = 500;
 constexpr size_t kLineBytesMax = 500;
 constexpr size_t kToolBytes = size_t{128} << 10;
-// For a worker to write its own stacks.
+// The time for a worker to write its own stacks.
 constexpr absl::Duration kSignalPatience = absl::Milliseconds(500);
 
 std::string ReadLine(const std::string& path) {
@@ -63,7 +63,7 @@ std::string DescribeThread(const std::string& directory) {
   const std::string place = ReadLine(directory + "/wchan");
   if (!place.empty() && place != "0") absl::StrAppend(&text, ", in ", place);
   if (absl::StartsWith(state, "D")) {
-    // Why a process cannot even be killed; only root may read it.
+    // The kernel's stack tells why a process cannot even be killed; only root may read it.
     const auto stack = ReadFile(directory + "/stack");
     std::vector<std::string> frames =
         absl::StrSplit(stack.ok() ? *stack : "", '\n', absl::SkipEmpty());
@@ -92,7 +92,7 @@ std::vector<std::string> ToolEnvironment() {
   return EnvironmentStrings(table);
 }
 
-// gdb says much about what it loads.
+// gdb prints many other lines.
 bool IsStackLine(const std::string& line) {
   return absl::StartsWith(line, "#") || absl::StartsWith(line, "Thread ") ||
          absl::StartsWith(line, " ");
@@ -211,7 +211,7 @@ void StackDump::OnTool(const Tool& tool, const BoundedCommand::Outcome& outcome)
 void StackDump::Finish() {
   auto& lines = result_.lines;
   lines.insert(lines.begin(), result_.stack.begin(), result_.stack.end());
-  // Room for what always works.
+  // The kernel's view always gets its room.
   if (lines.size() + kernel_lines_.size() > kLinesMax) {
     lines.resize(kLinesMax - std::min(kLinesMax, kernel_lines_.size()));
   }

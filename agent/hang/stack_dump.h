@@ -1,4 +1,4 @@
-// Where a worker that hangs stands: gathered before it is stopped.
+// Gathers the stacks of a worker that hangs, before it is stopped.
 #pragma once
 
 #include <sys/types.h>
@@ -23,10 +23,10 @@ struct StackTarget {
 };
 
 // The kernel's own view of a process, without any tool: its threads by name, state, system call and
-// place in the kernel, alike threads together. At most 40 lines; empty when it has ended.
+// place in the kernel, equal threads together. At most 40 lines; empty when it has ended.
 std::vector<std::string> KernelView(int global_rank, pid_t pid);
 
-// Whether somebody debugs the process.
+// Whether a debugger is attached to the process.
 bool IsTraced(pid_t pid);
 
 // One look at several workers:
@@ -35,12 +35,13 @@ bool IsTraced(pid_t pid);
 //      so in the log), half a second
 //   2. the first target: py-spy when it is Python, then gdb, each if it is in PATH
 //
-// all within `deadline`; what is under way then is killed, which lets go of the worker. Lives on
-// the thread of its loop.
+// all within `deadline`; a tool that runs then is killed, which lets go of the worker. Lives on the
+// thread of its loop.
 class StackDump {
  public:
   struct Result {
-    // Of the tools; empty when there is none or it was not permitted (then `lines` says so).
+    // The tools' output; empty when there is no tool or it was not permitted (then `lines` says
+    // so).
     std::vector<std::string> stack;
     std::vector<std::string> lines;  // everything, at most 500 lines of 500 bytes
   };

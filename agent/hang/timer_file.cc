@@ -30,7 +30,7 @@ int PidfdSendSignal(int fd, int signal) {
   return static_cast<int>(syscall(SYS_pidfd_send_signal, fd, signal, nullptr, 0));
 }
 
-// A FIFO that an agent which was killed left behind.
+// Takes away the FIFO of a killed agent.
 absl::Status TakeAwayOldOne(const std::string& path) {
   struct stat info;
   if (lstat(path.c_str(), &info) != 0) return absl::OkStatus();
@@ -56,7 +56,7 @@ absl::StatusOr<std::unique_ptr<TimerFile>> TimerFile::Create(EventLoop& loop,
     return absl::FailedPreconditionError(
         absl::StrCat("no FIFO can be made at ", path, ": ", std::strerror(errno)));
   }
-  // For writing too: it never comes to an end, however many workers open and close it.
+  // The FIFO is opened for writing too, so that reading never meets its end when workers close it.
   UniqueFd fifo(open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
   if (!fifo.valid()) {
     return absl::FailedPreconditionError(absl::StrCat(path, ": ", std::strerror(errno)));
@@ -84,8 +84,8 @@ void TimerFile::OnReadable() {
   char bytes[16 * PIPE_BUF];
   const ssize_t count = read(fifo_.get(), bytes, sizeof(bytes));
   if (count <= 0) return;
-  // A request is written at once and so is whole; what one read ends within, the next one begins
-  // with.
+  // Each request is written at once and so is whole, but a read may end within one: the next read
+  // has its rest.
   unfinished_.append(bytes, static_cast<size_t>(count));
   size_t begin = 0;
   for (size_t end; (end = unfinished_.find('\n', begin)) != std::string::npos; begin = end + 1) {
@@ -106,7 +106,7 @@ void TimerFile::OnLine(const std::string& line) {
     return;
   }
   if (request->expires.has_value() && !Know(request->pid)) return;
-  // PyTorch writes the time of day; what is left until then is taken from it at once.
+  // PyTorch writes the time of day; it is turned into a remaining time at once.
   if (!table_.Apply(*request, WallNow(), Clock::Real().Now()) &&
       !std::exchange(has_told_of_excess_, true)) {
     listener_.on_log(absl::StrCat("timers: more than ", TimerTable::kMostTimers,

@@ -1,5 +1,5 @@
 // torchrun's file timer (TORCHELASTIC_ENABLE_FILE_TIMER=1; PyTorch's file_based_local_timer.py): a
-// FIFO on which processes of this node say until when a stretch of their code must be over.
+// FIFO on which processes of this node give the deadlines of stretches of their code.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +22,14 @@ namespace convene::agent {
 class TimerFile {
  public:
   struct Listener {
-    // Its timer has a signal, which it gets from Reap.
+    // Called when a timer is over; Reap sends its signal, if it has one.
     std::function<void(const TimerTable::Expired&)> on_expired;
     std::function<void(const std::string&)> on_log;  // a line for the log
   };
 
-  // Makes the FIFO; an old FIFO that no process reads is taken away first. AlreadyExists: something
-  // else is there, or another agent reads it; FailedPrecondition: it cannot be made there.
+  // Makes the FIFO; an old FIFO that no process reads is taken away first. AlreadyExists: another
+  // kind of file is there, or another agent reads the FIFO; FailedPrecondition: it cannot be made
+  // there.
   static absl::StatusOr<std::unique_ptr<TimerFile>> Create(EventLoop& loop, const std::string& path,
                                                            Listener listener);
   ~TimerFile();
@@ -37,8 +38,8 @@ class TimerFile {
 
   const std::string& path() const { return path_; }
 
-  // Sends the signal of the timer that was told of by on_expired, if there was one and the process
-  // still is. Once.
+  // Sends the signal of the timer that on_expired reported, if there was one and the process still
+  // runs. Call it once.
   void Reap(int64_t pid);
 
  private:
@@ -51,7 +52,7 @@ class TimerFile {
   void OnReadable();
   void OnLine(const std::string& line);
   void OnTime();
-  // False: it is not there, or cannot be watched.
+  // Returns false when the process is gone, or cannot be watched.
   bool Know(int64_t pid);
   void Forget(int64_t pid);
   void SetTimer();

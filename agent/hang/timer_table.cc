@@ -38,7 +38,7 @@ std::optional<TimerRequest> ParseTimerRequest(const std::string& json) {
   request.scope = scope->second.string_value();
   const double seconds = expiration->second.number_value();
   if (seconds >= 0) request.expires = absl::UnixEpoch() + absl::Seconds(seconds);
-  // A negative one means none, as 0.
+  // A negative signal means none, as 0 does.
   request.signal = static_cast<int>(NumberOf(object, "signal", 64).value_or(0));
   return request;
 }

@@ -1,5 +1,5 @@
 // PURE. The count-down timers that workers set for themselves with torch.distributed.elastic.timer
-// (expires(), FileTimerClient): until when a stretch of their code must be over.
+// (expires(), FileTimerClient), as deadlines for stretches of their code.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ struct TimerRequest {
   int signal = 0;                     // what the process gets when it is late; 0: nothing
 };
 
-// A line of the FIFO, as PyTorch's FileTimerRequest.to_json() writes it (version 1); none when it
-// is something else.
+// A line of the FIFO, as PyTorch's FileTimerRequest.to_json() writes it (version 1); none for any
+// other text.
 std::optional<TimerRequest> ParseTimerRequest(const std::string& json);
 
 class TimerTable {
@@ -39,10 +39,10 @@ class TimerTable {
   // False when there are too many timers for another one. `wall_now` and `now` are one moment: from
   // then on only the monotonic clock counts.
   bool Apply(const TimerRequest& request, absl::Time wall_now, MonotonicTime now);
-  // The process is gone.
+  // Forgets a process that is gone.
   void Forget(int64_t pid);
-  // The processes with a timer that is over, each once: with the first of its timers that has a
-  // signal, else the first. All timers of these processes are gone.
+  // Takes the processes with an expired timer, each once: with its first expired timer that has a
+  // signal, else with the first. All timers of these processes are removed.
   std::vector<Expired> TakeExpired(MonotonicTime now);
   MonotonicTime next_due() const;
 

@@ -82,8 +82,7 @@ void Console::Flush(Sink& sink) {
     } else if (errno == EAGAIN) {
       break;
     } else {
-      sink.closed =
-          true;  // Nobody reads any more, or the disk is full: the workers are not to suffer.
+      sink.closed = true;  // The reader is gone, or the disk is full: the workers must not suffer.
       done = sink.waiting.size();
     }
   }

@@ -13,9 +13,9 @@ namespace convene::agent {
 
 enum class OutputStream { kStdout, kStderr };
 
-// Never blocks: what a slow reader does not take waits in memory; `Congested` asks the writers to
-// pause, so that memory stays bounded. A reader that is gone costs nothing: the lines are dropped
-// (log files still get them). Lives on the thread of its loop.
+// Never blocks: lines that a slow reader does not take wait in memory; `Congested` asks the writers
+// to pause, so that memory stays bounded. A reader that is gone costs nothing: the lines are
+// dropped (log files still get them). Lives on the thread of its loop.
 class Console {
  public:
   static constexpr size_t kCongested = 1 << 20;  // bytes waiting, per stream
@@ -29,16 +29,16 @@ class Console {
   bool IsTerminal(OutputStream stream) const { return SinkOf(stream).output.is_terminal(); }
   bool Congested() const;
 
-  // Adds `prefix`, `line` and an end of line to what waits for Flush.
+  // Queues `prefix`, `line` and an end of line for Flush.
   void WriteLine(OutputStream stream, absl::string_view prefix, absl::string_view line);
-  // The same for `bytes` as they are. Should they end within a row, the next line of another
-  // writer begins a new one.
+  // Queues `bytes` unchanged. Should they end within a row, the next line of another writer begins
+  // a new one.
   void Write(OutputStream stream, absl::string_view bytes);
   // On a terminal: `line` stands in the last row, is redrawn below the lines that follow, and stays
   // until it is replaced
   // ("" takes it away). Elsewhere: nothing.
   void SetInPlace(OutputStream stream, absl::string_view prefix, absl::string_view line);
-  // Writes what the readers take now; the loop writes the rest when they are ready again.
+  // Writes as much as the readers take now; the loop writes the rest when they are ready again.
   void Flush();
 
   // Waits until all is written, as long as the reader takes something at least every `patience`.

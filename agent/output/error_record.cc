@@ -40,7 +40,7 @@ absl::Time TimeOf(const Value* value) {
   } else if (!absl::SimpleAtod(TextOf(value), &seconds)) {
     return absl::InfiniteFuture();
   }
-  // 0 is what PyTorch writes for "not known".
+  // PyTorch writes 0 for "not known".
   return seconds > 0 ? absl::UnixEpoch() + absl::Seconds(seconds) : absl::InfiniteFuture();
 }
 

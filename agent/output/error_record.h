@@ -1,4 +1,4 @@
-// PURE. A worker's own word about its end, in $TORCHELASTIC_ERROR_FILE.
+// PURE. A worker's own report of its end, in $TORCHELASTIC_ERROR_FILE.
 #pragma once
 
 #include <optional>
@@ -19,12 +19,12 @@ struct ErrorRecord {
 // The two forms of torch.distributed.elastic:
 //   {"message": {"message": "...", "extraInfo": {"py_callstack": "...", "timestamp": "123"}}}
 //   {"message": "...", "timestamp": 123}
-// A record without a timestamp has InfiniteFuture. nullopt: not such a record.
+// A record without a timestamp has InfiniteFuture. nullopt: the text is no such record.
 std::optional<ErrorRecord> ParseErrorRecord(const std::string& json);
 
 // The record as the agent hands it on to its own parent: with the worker's exit code (minus the
 // signal where one killed it) as "errorCode", as torchrun adds it to the first form. A text that is
-// no record comes back as it is.
+// no record comes back unchanged.
 std::string WithErrorCode(const std::string& json, int error_code);
 
 }  // namespace convene::agent

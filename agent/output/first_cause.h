@@ -1,4 +1,4 @@
-// PURE. Of workers that ended together, whose end caused the others'.
+// PURE. Finds, among workers that ended together, the worker whose end caused the others'.
 #pragma once
 
 #include <map>
@@ -14,8 +14,8 @@ namespace convene::agent {
 // none, in the order of their ends, then workers that only ask to be started again (75). Workers
 // that succeeded stand before all of them.
 //
-// Fills error_lines: a worker's own record, and, for the first failure, that another one which has
-// not ended yet recorded an error before it.
+// Fills error_lines with a worker's own record; for the first failure also with the fact that a
+// worker that has not ended yet recorded an error before it.
 void OrderByCause(const std::map<int, ErrorRecord>& records, std::vector<WorkerExited>& ended);
 
 }  // namespace convene::agent

@@ -5,7 +5,7 @@
 namespace convene::agent {
 
 void LastLines::Add(absl::string_view line) {
-  // As much as Utf8 can look at: a character has at most 4 bytes.
+  // Utf8 needs no more bytes than this: a character has at most 4.
   line = line.substr(0, kLongestLine + 4);
   lines_[added_ % kLines].assign(line.data(), line.size());
   ++added_;

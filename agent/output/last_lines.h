@@ -9,7 +9,8 @@
 
 namespace convene::agent {
 
-// Of one stream. Not thread-safe. Add costs a copy of the line and, soon, no allocation.
+// The last lines of one stream. Not thread-safe. Add costs a copy of the line and, after the first
+// lines, no allocation.
 class LastLines {
  public:
   static constexpr size_t kLines = 20;

@@ -10,18 +10,17 @@ namespace convene::agent {
 
 // Not thread-safe.
 //
-// A carriage return means to a person what it means to a terminal: what follows takes the place of
-// what stood in the line. So of a progress line that was redrawn a hundred times and then ended,
-// the last state is the line.
+// A carriage return works as on a terminal: later text replaces the line's text. So a progress line
+// that was redrawn a hundred times and then ended becomes one line with its last text.
 class LineAssembler {
  public:
   static constexpr size_t kLongestLine = 64 * 1024;  // bytes; a longer one is cut into several
 
-  // Complete, without its end ("\n" or "\r\n").
+  // `line` is complete, without its end ("\n" or "\r\n").
   using OnLine = std::function<void(absl::string_view line)>;
 
   void Add(absl::string_view bytes, const OnLine& on_line);
-  // The last line, when it had no end.
+  // Passes on the last line, when it had no end.
   void End(const OnLine& on_line);
   // The present text of an open line that has been redrawn; "" when the open line had no carriage
   // return (it waits to be whole).

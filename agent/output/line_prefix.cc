@@ -7,8 +7,8 @@
 namespace convene::agent {
 namespace {
 
-// The name that `text` (what follows a '$') begins with, and how many bytes it takes there; none:
-// 0.
+// The name at the beginning of `text` (the text after a '$'), and the number of its bytes; 0
+// without a name.
 struct Name {
   absl::string_view name;
   size_t length = 0;

@@ -19,9 +19,9 @@ struct LineSource {
 };
 
 // A template as torchrun reads it (Python's string.Template.safe_substitute): ${name} and $name of
-// role_name, local_rank, rank, hostname and time become their values, "$$" a "$", and what is
-// neither stays as it is. The time is local, to the millisecond: "2026-11-21 20:35:13.042".
-// Not thread-safe.
+// role_name, local_rank, rank, hostname and time become their values, "$$" a "$", and other text
+// stays unchanged. The time is local, to the millisecond: "2026-11-21 20:35:13.042". Not
+// thread-safe.
 class LinePrefix {
  public:
   LinePrefix() = default;

@@ -48,7 +48,7 @@ class LogDisk::File {
   bool queued = false;      // in Shared::to_write
   bool closing = false;
 
-  // Of the disk's thread.
+  // Used by the disk's thread alone.
   RotatingFile on_disk;
   Missing unwritten;  // failed to be written, before what comes next
 };
@@ -67,7 +67,7 @@ struct LogDisk::Shared {
   size_t pending_bytes ABSL_GUARDED_BY(mutex) = 0;  // of all files
   std::vector<std::string> troubles ABSL_GUARDED_BY(mutex);
   bool waited_for ABSL_GUARDED_BY(mutex) = false;  // a writer waits for room
-  // Since when the thread is in one call to the disk; InfiniteFuture: it is not.
+  // The start of the present call to the disk; InfiniteFuture: there is none.
   MonotonicTime busy_since ABSL_GUARDED_BY(mutex) = MonotonicTime::InfiniteFuture();
   bool stopping ABSL_GUARDED_BY(mutex) = false;
   MonotonicTime compress_until ABSL_GUARDED_BY(mutex) = MonotonicTime::InfiniteFuture();
@@ -88,7 +88,7 @@ struct LogDisk::Shared {
   void Queue(const std::shared_ptr<File>& file) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
  private:
-  // One thing of what is to be done; false: nothing is, for now.
+  // Does one piece of work; false when there is none for now.
   bool DoOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void WriteOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Write(File& file, absl::string_view batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
@@ -128,7 +128,7 @@ void LogDisk::Shared::Take(File& file, absl::string_view bytes) {
     file.open_line = bytes.back() != '\n';
     return;
   }
-  // The line that is open gets its rest, or, when that is not all here, an end.
+  // The open line gets its rest or, when the rest is not complete, an end.
   if (file.open_line) {
     const size_t newline = bytes.find('\n');
     const bool here = newline != absl::string_view::npos;
@@ -190,7 +190,7 @@ LogDisk::~LogDisk() {
     thread_.Join();
     return;
   }
-  // It hangs in the kernel and cannot be joined: it ends with the process.
+  // The thread hangs in the kernel and cannot be joined: it ends with the process.
   static auto* const abandoned = std::make_unique<std::vector<Thread>>().release();
   abandoned->push_back(std::move(thread_));
 }
@@ -368,7 +368,7 @@ void LogDisk::Shared::WriteOne() {
 }
 
 void LogDisk::Shared::Write(File& file, absl::string_view batch) {
-  // One call's worth: a disk that is slower than this in a second hangs.
+  // The bytes of one call: a disk that takes longer than a second for them hangs.
   constexpr size_t kSlice = 256 * 1024;
   Missing& unwritten = file.unwritten;
   if (unwritten.bytes > 0) {

@@ -1,4 +1,4 @@
-// The one thread that touches the log disk, so that a disk that hangs, or is full, stops nobody.
+// The one thread that touches the log disk, so that a disk that hangs, or is full, stops no worker.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,9 @@ namespace convene::agent {
 //              up to kMost ──► (writers that cannot pause; or all, when the disk hangs)
 //              beyond       ─► whole lines are dropped and counted
 //
-// The disk hangs when one call to it takes longer than `hangs_after`: then nobody waits any more. A
-// line in the file says how much is missing where something was dropped, or could not be written.
+// The disk hangs when one call to it takes longer than `hangs_after`: then no writer waits any
+// more. Where lines were dropped, or could not be written, a line in the file says how much is
+// missing.
 class LogDisk {
  public:
   static constexpr size_t kFull = 1 << 20;  // bytes
@@ -40,9 +41,9 @@ class LogDisk {
     absl::Duration hangs_after = absl::Seconds(1);
   };
 
-  // Errors: no descriptors or threads to be had.
+  // Errors: no descriptors or threads are left.
   static absl::StatusOr<std::unique_ptr<LogDisk>> Start(EventLoop& loop, Options options);
-  // Gives up what is not written yet; Finish first.
+  // Gives up lines that are not written yet; call Finish first.
   ~LogDisk();
   LogDisk(const LogDisk&) = delete;
   LogDisk& operator=(const LogDisk&) = delete;
@@ -54,12 +55,12 @@ class LogDisk {
   // No Append follows.
   void Close(const std::shared_ptr<File>& file);
 
-  // Runs `task` on the disk's thread, after what it does now and before what is queued. False: it
-  // has not run within `patience`, or the disk hangs; it may run yet, so it owns what it uses.
+  // Runs `task` on the disk's thread, after its present work and before queued work. False: it has
+  // not run within `patience`, or the disk hangs; it may run yet, so it owns what it uses.
   bool Do(std::function<void()> task, absl::Duration patience);
 
-  // Writes what is queued and compresses what is to be compressed, within `patience`. False: the
-  // disk hangs, some lines are not in their files. Nothing else may be called afterwards.
+  // Writes queued lines and compresses old files, within `patience`. False: the disk hangs, some
+  // lines are not in their files. No other function may be called afterwards.
   bool Finish(absl::Duration patience);
 
  private:

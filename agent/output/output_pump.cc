@@ -21,8 +21,8 @@ namespace {
 constexpr size_t kReadSize = 64 * 1024;
 // The most that a pipe can hold unless root enlarged it: the bound of ReadAvailable.
 constexpr size_t kPipeContent = 1 << 20;
-// Of each stream, while the console is slow: so that whoever makes it slow does not stop the
-// others.
+// Bytes that each stream may still send while the console is slow, so that one noisy worker does
+// not stop the others.
 constexpr size_t kAllowance = 64 * 1024;
 
 struct Ends {
@@ -69,7 +69,7 @@ absl::StatusOr<std::unique_ptr<OutputPump>> OutputPump::Create(EventLoop& loop, 
   if (!made.ok() && options.output.as_terminal) made = MakePipe();  // A container without devpts.
   CONVENE_ASSIGN_OR_RETURN(Ends ends, std::move(made));
   std::unique_ptr<OutputPump> pump(new OutputPump(loop, console, std::move(options)));
-  // Only our end: the worker's must block.
+  // Only our end is non-blocking: the worker's must block.
   fcntl(ends.read.get(), F_SETFL, O_NONBLOCK);
   pump->read_end_ = std::move(ends.read);
   pump->write_end_ = std::move(ends.write);

@@ -23,8 +23,8 @@ namespace convene::agent {
 // Where a stream goes. The log disk and the recent lines outlive its pump.
 struct StreamOutput {
   bool on_console = true;
-  // The worker has this command's terminal: it writes to a terminal of its own, and what it writes
-  // appears as it is, at once and without prefix (a prompt has no end of line).
+  // The worker has this command's terminal: it writes to a terminal of its own, and its output
+  // appears unchanged, at once and without prefix (a prompt has no end of line).
   bool as_terminal = false;
   bool in_place = false;                    // redrawn lines are shown as they change, on a terminal
   LinePrefix prefix;                        // before each line on the console and in `filtered`
@@ -54,27 +54,29 @@ class OutputPump {
   OutputPump(const OutputPump&) = delete;
   OutputPump& operator=(const OutputPump&) = delete;
 
-  // For the child; close it when the child has it.
+  // The child's end; close it when the child has it.
   int write_end() const { return write_end_.get(); }
   void CloseWriteEnd() { write_end_.Reset(); }
 
   const LastLines& last_lines() const { return last_lines_; }
   // True once every writer has closed the pipe and all was read, or after Close.
   bool at_end() const { return !read_end_.valid(); }
-  // The console's readers are slow (`slow`), or are no longer. A worker that goes on writing to
-  // them then waits in its write; a worker that writes little does not notice.
+  // Tells whether the console's readers are slow. While they are, a worker that writes much waits
+  // in its write; a worker that writes little does not notice.
   void SetConsoleSlow(bool slow);
   // The log disk may have room again.
   void Reconsider();
-  // Reads what is there now, whoever is slow (at most a pipe's content each: bounded).
+  // Reads the present content of the pipe, even while readers are slow (bounded by a pipe's
+  // content).
   void ReadAvailable();
-  // Reads what is there now, and no more after: somebody keeps the pipe open.
+  // Reads the present content of the pipe, and no more after: some process keeps the pipe open.
   void Close();
 
  private:
   OutputPump(EventLoop& loop, Console& console, Options options);
 
-  // False when nothing is there now, or the pipe is at its end (which it then is).
+  // Returns false when there is nothing to read now, or the pipe is at its end (then at_end() is
+  // true).
   bool ReadOnce();
   void OnLine(absl::string_view line, const std::string& prefix, absl::Time now);
   void AtEnd();

@@ -1,5 +1,5 @@
-// How fast workers' output goes through the agent: bytes a second, and what the loop's thread
-// costs. Usage: bazel run //agent/output:output_pump_bench
+// Measures the speed of workers' output through the agent: bytes a second, and the cost of the
+// loop's thread. Usage: bazel run //agent/output:output_pump_bench
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>

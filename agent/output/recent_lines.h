@@ -1,4 +1,4 @@
-// The last lines of all workers of this node, for whoever looks at them with `convene logs`.
+// The last lines of all workers of this node, for viewers (`convene logs`).
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ class RecentLines {
  public:
   static constexpr size_t kBytes = 1 << 20;
 
-  // Where one reader is; its fields are the ring's.
+  // The place of one reader; its fields belong to the ring.
   class Reader {
    private:
     friend class RecentLines;
@@ -44,18 +44,18 @@ class RecentLines {
 
   // A line longer than rendezvous::kLongestPublishedLine is cut. After Close this does nothing.
   void Add(absl::Time time, int rank, int local_rank, bool is_stderr, absl::string_view line);
-  // No line will come: readers end when they have the rest.
+  // No line will follow: readers end when they have the rest.
   void Close();
 
-  // A reader of the last `tail` lines that the filter lets pass (-1: all that are there; with
-  // `next_line` > 0: from that line on instead), and with `follow` of those that come. Of lines
-  // before the ring's first, all that are asked for by number count as lost.
+  // A reader of the last `tail` lines that the filter lets pass (-1: all lines of the ring; with
+  // `next_line` > 0: from that line on instead), and with `follow` of later lines. Lines that were
+  // asked for by number and are older than the ring's first count as lost.
   std::shared_ptr<Reader> Open(const rendezvous::LogFilter& filter, int tail, bool follow,
                                uint64_t next_line);
-  // Waits for something to tell; then `lines`, `lost_lines`, `next_line` and `caught_up` of `batch`
-  // are set. The first call does not wait. False: nothing follows. One call at a time for a reader.
+  // Waits for news; then `lines`, `lost_lines`, `next_line` and `caught_up` of `batch` are set. The
+  // first call does not wait. False: nothing follows. One call at a time for a reader.
   bool Next(Reader& reader, rendezvous::LogBatch* batch);
-  // Next returns false, also one that is waiting.
+  // Makes Next return false, also a Next that is waiting.
   void Stop(Reader& reader);
   // REQUIRES: no Next runs.
   void Forget(const std::shared_ptr<Reader>& reader);

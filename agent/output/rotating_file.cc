@@ -64,7 +64,7 @@ absl::string_view RotatingFile::PartForThisFile(absl::string_view bytes) const {
     if (last_end != absl::string_view::npos) return bytes.substr(0, last_end + 1);
   }
   if (size_ > 0 && (at_line_start() || open_line_bytes_ >= kLongestLine)) return {};
-  // The line that is open, or longer than a whole file.
+  // The open line goes on, also when it is longer than a whole file.
   const size_t line_end = bytes.find('\n');
   const size_t line = line_end == absl::string_view::npos ? bytes.size() : line_end + 1;
   return bytes.substr(0, std::min<size_t>(line, kLongestLine));
@@ -108,7 +108,7 @@ absl::Status RotatingFile::Rotate() {
   for (int& number : uncompressed_) ++number;
   while (!uncompressed_.empty() && uncompressed_.front() > last) uncompressed_.pop_front();
   if (last > 0 ? !MoveFile(options_.path, OldPath(1, false)) : unlink(options_.path.c_str()) != 0) {
-    // Somebody cleared the folder: nothing to keep then.
+    // A person cleared the folder, so there is no file to keep.
     if (errno != ENOENT) return ErrnoStatus(errno, absl::StrCat("rotate ", options_.path));
   } else if (last > 0) {
     uncompressed_.push_back(1);

@@ -19,7 +19,7 @@ namespace convene::agent {
 // Every call blocks as long as the disk does. Not thread-safe.
 class RotatingFile {
  public:
-  // Without an end of line for so long it is no line: it may go on in the next file.
+  // A line longer than this may go on in the next file.
   static constexpr int64_t kLongestLine = 64 * 1024;
 
   struct Options {
@@ -35,17 +35,17 @@ class RotatingFile {
 
   const std::string& path() const { return options_.path; }
 
-  // Creates the file and its directory when they are not there. `*done`: how many bytes are
-  // written, which after an error may be some. It may be called again then.
+  // Creates the file and its directory when they are not there. `*done`: the number of bytes
+  // written, also after an error. It may be called again then.
   absl::Status Append(absl::string_view bytes, size_t* done);
-  // Whether what is written so far ends with a whole line.
+  // Whether the file ends with a whole line.
   bool at_line_start() const { return open_line_bytes_ == 0; }
 
   bool has_uncompressed() const { return !uncompressed_.empty(); }
   // The next Append opens the file again.
   void CloseFile() { file_.Reset(); }
 
-  // A few milliseconds' worth of compression. An old file that cannot be compressed stays as it is.
+  // Compresses for a few milliseconds. An old file that cannot be compressed stays uncompressed.
   void CompressSome();
 
  private:

@@ -37,8 +37,8 @@ std::string RunDirectory(const std::string& parent, const std::string& run_id) {
                          static_cast<uint32_t>(RandomU64()));
 }
 
-// The content of a file of any kind and size that a worker may have put there; nullopt: none that
-// could be an error file.
+// The content of a worker's error file. The worker may have put any file there: nullopt for one
+// that cannot be an error file.
 std::optional<std::string> ReadErrorFile(const std::string& path, absl::Time* written) {
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC));
   struct stat info;

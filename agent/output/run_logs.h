@@ -21,8 +21,8 @@ namespace convene::agent {
 //                                          /filtered_{stdout,stderr}.log
 //
 // Without --log-dir, <directory> is a new one in $TMPDIR (or /tmp) that only this user can read;
-// when no stream goes to a file it holds the error files only and is removed at the end, as they
-// have been told and handed on then.
+// when no stream goes to a file it holds the error files only and is removed at the end, when these
+// have been reported and handed on.
 //
 // Lives on the thread of its loop. A log disk that hangs or is full costs log lines and at most
 // kPatience of the caller's time, never a worker.
@@ -41,20 +41,20 @@ class RunLogs {
   RunLogs(EventLoop& loop, Options options);
   ~RunLogs();
 
-  // Before the workers of an epoch start: makes its folders. `attempt`: Assignment::attempt; the
-  // folder's number is a higher one when an earlier epoch had that. Errors, of the first epoch
+  // Makes the folders of an epoch, before its workers start. `attempt`: Assignment::attempt; the
+  // folder's number is higher when an earlier epoch had that number. Errors, of the first epoch
   // only: InvalidArgument: --log-dir cannot be used; others: this machine has no thread to spare.
   absl::Status BeginEpoch(int attempt);
-  // Where the log files are, or will be; "" = no stream goes to a file.
+  // The folder of the log files; "" = no stream goes to a file.
   std::string directory() const { return writes_files_ ? run_directory_ : ""; }
-  // Of the present epoch; "" = none.
+  // The path in the present epoch; "" = none.
   std::string ErrorFile(int local_rank) const;
   StreamOutput OutputOf(OutputStream stream, const LineSource& source);
 
-  // The errors that workers of the present epoch have recorded up to now, by local rank.
+  // The errors that workers of the present epoch have recorded so far, by local rank.
   std::map<int, ErrorRecord> ReadErrors();
   // Copies a worker's record to `path`, the agent's own $TORCHELASTIC_ERROR_FILE, with its exit
-  // code (minus the signal). Nothing happens when it recorded nothing.
+  // code (minus the signal). Does nothing for a worker without a record.
   void HandOnError(int local_rank, int error_code, const std::string& path);
 
   // Writes all queued lines, as far as `patience` allows; false: not all were written. A run that

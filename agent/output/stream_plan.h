@@ -1,4 +1,4 @@
-// PURE. Where a worker's streams go, and what it reads. Of output: torchrun's --redirects, --tee,
+// PURE. Plans a worker's output and input. For output: torchrun's --redirects, --tee,
 // --local-ranks-filter and --duplicate-{stdout,stderr}-filters, to the letter.
 #pragma once
 
@@ -35,8 +35,8 @@ enum class WorkerInput {
   kTerminal,  // this command's own, and this worker is the only one that reads it
 };
 
-// A terminal is for one worker: the only one, or `debug_rank`. Several would each get a part of
-// what is typed. Ctrl-C in it stays this command's: workers are in sessions of their own.
+// A terminal is for one worker: a single one, or `debug_rank`. Several workers would each get a
+// part of the typed text. Ctrl-C in it stays this command's: workers are in sessions of their own.
 WorkerInput PlanInput(const InputFacts& own, int local_rank, int local_world_size,
                       std::optional<int> debug_rank);
 

@@ -33,7 +33,7 @@ std::vector<std::string> WorkerEnvironment(const std::map<std::string, std::stri
   if (!place.timer_file.empty()) table[contract::kTimerFile] = place.timer_file;
   table[contract::kErrorFile] = place.error_file;
   table[contract::kEpoch] = absl::StrCat(place.epoch.value());
-  // An outer agent's variables mean nothing here.
+  // An outer agent's variables must not reach these workers.
   table.erase(contract::kSession);
   table.erase(contract::kTerminal);
   table.erase(contract::kProgress);

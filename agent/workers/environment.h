@@ -36,7 +36,7 @@ std::vector<std::string> WorkerEnvironment(const std::map<std::string, std::stri
                                            const std::map<std::string, std::string>& extra,
                                            const WorkerPlace& place);
 
-// `inherited`, but where `extra` says otherwise.
+// `inherited`, overridden by `extra`.
 std::map<std::string, std::string> MergedEnvironment(
     const std::map<std::string, std::string>& inherited,
     const std::map<std::string, std::string>& extra);

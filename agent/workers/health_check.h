@@ -1,4 +1,4 @@
-// Whether this node is fit to run workers: --health-check.
+// Checks whether this node is fit to run workers: --health-check.
 #pragma once
 
 #include <functional>

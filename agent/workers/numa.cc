@@ -24,8 +24,8 @@ namespace {
 
 constexpr char kLibrary[] = "libhwloc.so.15";
 
-// The few functions of hwloc that are used. Loaded when a binding is asked for: a launch without
-// one does not pay for it, and runs where it is not installed.
+// The few functions of hwloc that are used. The library is loaded when a binding is asked for: a
+// launch without one does not pay for it, and needs no hwloc.
 struct Hwloc {
   decltype(&hwloc_get_api_version) get_api_version;
   decltype(&hwloc_topology_init) topology_init;
@@ -38,7 +38,7 @@ struct Hwloc {
   decltype(&hwloc_bitmap_isset) bitmap_isset;
 };
 
-// For the life of the process.
+// Loads it for the life of the process.
 absl::StatusOr<Hwloc> LoadHwloc() {
   void* const library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -81,7 +81,7 @@ NumaCpu Locate(const Hwloc& hwloc, hwloc_obj_t unit, const std::vector<hwloc_obj
     const int index = static_cast<int>(parent->logical_index);
     if (parent->type == HWLOC_OBJ_CORE) cpu.core = index;
     if (parent->type == HWLOC_OBJ_PACKAGE) cpu.socket = index;
-    // The outermost counts. Caches of different levels have numbers of their own.
+    // The outermost cache counts. Caches of different levels have numbers of their own.
     if (IsDataCache(parent->type)) cpu.cache = index + (static_cast<int>(parent->type) << 20);
   }
   for (const hwloc_obj_t node : nodes) {
@@ -145,7 +145,7 @@ std::vector<Gpu> ReadGpus(const std::string& root) {
   return gpus;
 }
 
-// Its place among `gpus`, or their number when the entry names none.
+// The entry's place among `gpus`, or their number when the entry names none.
 size_t FindGpu(const std::vector<Gpu>& gpus, absl::string_view entry) {
   size_t index = 0;
   if (absl::SimpleAtoi(entry, &index)) return std::min(index, gpus.size());

@@ -49,7 +49,7 @@ OwnInput::OwnInput(int fd) : fd_(fd) {
 void OwnInput::Restore() const {
   if (!settings_.has_value() || !IsInForeground(fd_)) return;
   const ScopedAllSignalsBlocked blocked;  // Should it lose the foreground now: no SIGTTOU.
-  // Not TCSADRAIN: after Ctrl-S nothing drains.
+  // TCSADRAIN would hang, since after Ctrl-S nothing drains.
   tcsetattr(fd_, TCSANOW, &*settings_);
 }
 

@@ -1,4 +1,4 @@
-// What this command reads from, for the worker that gets it.
+// This command's stdin, for the worker that gets it.
 #pragma once
 
 #include <termios.h>
@@ -17,10 +17,8 @@ class OwnInput {
 
   int fd() const { return fd_; }
   const InputFacts& facts() const { return facts_; }
-  // Sets the terminal as it was: a worker that died at its prompt has left it without echo. Nothing
-  // happens where there is no terminal, or it is another program's by now. An agent that a signal
-  // kills cannot do it, and its guardian must not, because the terminal is the shell's at once;
-  // bash and zsh then set it back themselves.
+  // Sets the terminal as it was: a worker that died at its prompt has left it without echo. Does
+  // nothing where there is no terminal, or where it is another program's by now.
   void Restore() const;
 
  private:

@@ -30,7 +30,7 @@ constexpr char kDirectoryPrefix[] = "convene.";
 constexpr char kLockName[] = "/lock";
 constexpr char kSocketName[] = "/session";
 constexpr char kTimersName[] = "/timers";
-// What one start cleans up of the past, and how far it looks for it.
+// The most remains that one start removes, and the most entries that it looks at.
 constexpr int kMostSwept = 64;
 constexpr int kMostLookedAt = 10'000;
 // Another agent's sweep may take a directory away before it is locked.
@@ -54,8 +54,8 @@ bool SweepOne(const std::string& directory) {
   }
   const UniqueFd lock(
       open(absl::StrCat(directory, kLockName).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  // Its agent was killed before it had made the lock, or while it cleaned up. One that is about to
-  // make it tries again (Listen).
+  // Its agent was killed before it had made the lock, or while it cleaned up. A living agent that
+  // is about to make the lock tries again (Listen).
   if (!lock.valid()) return errno == ENOENT && rmdir(directory.c_str()) == 0;
   if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return false;
   RemoveServerFiles(directory);
@@ -141,8 +141,8 @@ SessionServer::~SessionServer() {
   if (is_listening_) loop_.Forget(listener_.get());
   const std::string parent = directory_.substr(0, directory_.rfind('/'));
   RemoveDirectory();
-  // Again: what came of an agent that was killed in the middle of a start holds its lock a little
-  // longer than it lived, perhaps past the start of the last one here.
+  // Sweeps again: the processes of an agent that was killed during its start hold its lock a little
+  // longer than it lived, perhaps past the start of the last agent here.
   SweepDeadServers(parent);
 }
 
@@ -172,7 +172,7 @@ bool SessionServer::Accept() {
     if (!may_pass) TurnAway();
     return false;
   }
-  // One connection a worker is the rule; more guests than that are somebody's mistake.
+  // Each worker makes one connection; more guests than workers are a mistake.
   if (guests_.size() >= static_cast<size_t>(local_world_size_)) return true;
   const int fd = socket.get();
   loop_.Watch(fd, [this, fd] { OnGuest(fd); });
@@ -181,7 +181,7 @@ bool SessionServer::Accept() {
 }
 
 void SessionServer::HearAll() {
-  // A bound: nobody can keep us here by connecting again and again.
+  // The loop has a bound: no worker can keep us here by connecting again and again.
   for (int i = 0; is_listening_ && i < local_world_size_ && Accept(); ++i) {
   }
   std::vector<int> fds;
@@ -195,7 +195,7 @@ void SessionServer::TurnAway() {
       UniqueFd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)).valid();
   spare_ = OpenDevNull();
   if (is_gone && spare_.valid()) return;
-  // The whole machine is out of them: no sessions until the next epoch.
+  // The whole machine is out of descriptors: there are no sessions until the next epoch.
   loop_.Forget(listener_.get());
   is_listening_ = false;
 }

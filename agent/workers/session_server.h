@@ -34,17 +34,17 @@ class SessionServer {
 
   const std::string& path() const { return path_; }  // CONVENE_SESSION; shorter than 108 bytes
 
-  // Beside it, and swept with it: where the FIFO of timer_file.h may be.
+  // The path for the FIFO of timer_file.h, beside the socket and swept with it.
   std::string timers_path() const;
 
   // Ends all sessions; from now on only workers of `epoch` with a local rank below
   // `local_world_size` are let in.
   void BeginEpoch(Epoch epoch, int local_world_size);
   bool IsOpen(int local_rank) const { return sessions_.count(local_rank) > 0; }
-  // Takes in what workers have said up to now, without waiting. For the end of one: its hello may
-  // stand unread behind it.
+  // Takes in all messages of workers so far, without waiting. Called at a worker's end: its hello
+  // may still be unread.
   void HearAll();
-  // "`word` `why`" to every open session. A worker that does not read loses its session.
+  // Sends "`word` `why`" to every open session. A worker that does not read loses its session.
   void SendToAll(absl::string_view word, absl::string_view why);
 
  private:
@@ -62,7 +62,7 @@ class SessionServer {
   // Accepts one connection only to close it, with the descriptor that was kept for that.
   void TurnAway();
   void OnConnection() { Accept(); }
-  // False when no connection was waiting, or none could be taken in.
+  // Returns false when no connection was waiting, or none could be taken in.
   bool Accept();
   void OnGuest(int fd);
   void OnSession(int local_rank);

@@ -94,7 +94,7 @@ absl::Status WorkerGroup::StartOne(const std::string& program,
 void WorkerGroup::OnEnded(Member& member) {
   const ExitStatus peeked = Peek(member.pid);
   const bool is_well = !stopping_ && peeked.signal == 0 && peeked.exit_code == 0;
-  // Before the leader is reaped: until then nobody else can have its group's number.
+  // This comes before the leader is reaped: until then no other group can have its number.
   if (!stopping_ && !is_well) TellGroup(member, SIGTERM);
   member.ended_in_stop = stopping_;
   all_well_ = all_well_ && is_well;
@@ -108,7 +108,7 @@ void WorkerGroup::OnEnded(Member& member) {
   member.err->ReadAvailable();
   member.out->SetConsoleSlow(false);
   member.err->SetConsoleSlow(false);
-  // A worker says on stderr why it dies: those lines belong to its end.
+  // A worker writes on stderr why it dies: these lines belong to its end.
   listener_.on_exit(Exit{member.local_rank, member.pid, status, last_log_lines(member.local_rank)});
   member.running = false;
   CheckGone();
@@ -122,7 +122,7 @@ void WorkerGroup::KillGroup(Member& member) {
 void WorkerGroup::TellGroup(Member& member, int signal) {
   if (member.group_killed || std::exchange(member.told, signal) == signal) return;
   kill(-member.pid, signal);
-  kill(-member.pid, SIGCONT);  // One that is stopped would not see it.
+  kill(-member.pid, SIGCONT);  // A stopped process would not see the signal.
 }
 
 void WorkerGroup::CheckGone() {
@@ -165,10 +165,10 @@ void WorkerGroup::CheckGone() {
       custody_.Release();
       return EndEpoch();
     case LeftoverDeed::kDone:
-      // A cgroup may know of more, and something may have been born meanwhile.
+      // A cgroup may know of more processes, and new ones may have started meanwhile.
       if (custody_.KillAll() > 0) return;
       if (!facts.output_open) return EndEpoch();
-      // Held by a process that does not come from the workers.
+      // The output is held by a process that does not come from the workers.
       for (const auto& member : members_) {
         member->drain_deadline = std::min(member->drain_deadline, now + kDrainTime);
       }

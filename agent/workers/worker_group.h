@@ -27,9 +27,9 @@ namespace convene::agent {
 // When a leader fails by itself, the rest of its process group gets TERM; when it ends with 0, the
 // rest goes on with its work. When it ends after Stop, the rest of its group has until Kill to
 // finish (a shell that died of the signal while the program it started still saves), as long as it
-// holds the output. When the last leader has ended, LeftoverPlan (agent/core/leftovers.h) says
-// what becomes of all that any of them left anywhere. on_gone waits until it is dead, so that what
-// it held (a GPU's memory, a port) is free for the next epoch.
+// holds the output. When the last leader has ended, LeftoverPlan (agent/core/leftovers.h) decides
+// about all processes that the workers left anywhere. on_gone waits until these are dead, so that
+// their resources (a GPU's memory, a port) are free for the next epoch.
 //
 // Lives on the thread of its loop, which is the main one (spawn.h says why).
 class WorkerGroup {
@@ -56,27 +56,27 @@ class WorkerGroup {
   // The listener's functions must not destroy the group.
   WorkerGroup(EventLoop& loop, Console& console, Custody& custody, const LeftoverOptions& leftovers,
               Listener listener);
-  // Kills what is left and reaps it.
+  // Kills the remaining processes and reaps them.
   ~WorkerGroup();
   WorkerGroup(const WorkerGroup&) = delete;
   WorkerGroup& operator=(const WorkerGroup&) = delete;
 
-  // Spawns worker i of `workers` as local rank i. After an error (as Spawn's) those before it run:
-  // Stop or Kill them, on_gone follows (also when there was none). Call once.
+  // Spawns worker i of `workers` as local rank i. After an error (as Spawn's) the earlier workers
+  // run: Stop or Kill them, then on_gone follows (also without any worker). Call it once.
   absl::Status Start(const std::string& program, const std::vector<std::string>& arguments,
                      const std::vector<Worker>& workers);
 
-  // `signal` to every process of the groups of the workers that `chosen` names (by local rank), but
-  // not to a group that has had it before.
+  // Sends `signal` to every process of the groups of the workers that `chosen` names (by local
+  // rank), but not to a group that has had it before.
   void Stop(int signal, const std::function<bool(int)>& chosen);
-  // SIGKILL to all that is left.
+  // Sends SIGKILL to all remaining processes.
   void Kill();
-  // `signal` to every process of every group; changes nothing else.
+  // Sends `signal` to every process of every group; changes nothing else.
   void PassOn(int signal);
   // Custody's on_orphan_ended.
   void OnOrphanEnded();
 
-  // The console's readers are slow: let the workers wait, or go on.
+  // Lets the workers wait while the console's readers are slow, or go on.
   void SetPaused(bool paused);
   // The log disk may have room again for the output of workers that wait for it.
   void OnDiskRelief();
@@ -86,7 +86,7 @@ class WorkerGroup {
 
   bool gone() const { return gone_; }
   std::vector<pid_t> pids() const;  // by local rank
-  // As Exit's, up to now. REQUIRES: the worker was started.
+  // The last lines so far, as Exit's. REQUIRES: the worker was started.
   std::vector<std::string> last_log_lines(int local_rank) const;
 
  private:
@@ -111,11 +111,11 @@ class WorkerGroup {
   // To be called whenever an orphan has been reaped: the number of a group that is gone may become
   // a stranger's, which must get no signal of ours.
   void NoteEmptyGroups();
-  // Once all workers have ended: does what the plan says about what they left, then ends the epoch.
+  // Once all workers have ended: follows the plan for their leftovers, then ends the epoch.
   void CheckGone();
   void Ask();
   void EndEpoch();
-  // "WHAT: sleep (pid 12), ..." for the person.
+  // Logs "WHAT: sleep (pid 12), ...".
   void SayLeft(const std::string& what);
 
   EventLoop& loop_;

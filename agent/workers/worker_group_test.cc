@@ -92,7 +92,7 @@ struct Fixture {
   std::unique_ptr<WorkerGroup> group;
 };
 
-// What a successful worker leaves behind is asked to end at once.
+// A successful worker's leftovers are asked to end at once.
 struct NoGrace : Fixture {
   NoGrace() : Fixture({absl::ZeroDuration()}) {}
 };

@@ -1,6 +1,6 @@
-// PURE. One command's flags, on the way from text to a struct; their help; what a shell's
-// completion needs to know of them. The rules are those of Python's argparse, so that torchrun's
-// command lines read the same.
+// PURE. One command's flags: from text to a struct, their help, and the facts that a shell's
+// completion needs. The rules are those of Python's argparse, so that torchrun's command lines read
+// the same.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@
 
 namespace convene {
 
-// Text to value; InvalidArgument says what the text should have been ("write a whole number").
+// Text to value; InvalidArgument names the right form ("write a whole number").
 absl::Status ParseValue(const std::string& text, std::string* value);
 absl::Status ParseValue(const std::string& text, int* value);
 absl::Status ParseValue(const std::string& text, double* value);
@@ -70,8 +70,8 @@ class FlagReader {
   FlagReader(const FlagReader&) = delete;
   FlagReader& operator=(const FlagReader&) = delete;
 
-  // Heading of the flags that follow, in the help. Beginnings of those that `must_be_whole` do not
-  // stand for them: the beginnings of a set of flags that is older stay as they are.
+  // Heading of the flags that follow, in the help. Flags that `must_be_whole` cannot be shortened,
+  // so that the beginnings of older flags keep their meaning.
   void Group(const std::string& title, bool must_be_whole = false);
 
   template <typename T>
@@ -83,7 +83,7 @@ class FlagReader {
   }
   void Switch(const std::string& name, bool* target, const std::string& help,
               FlagDetails details = {});
-  // `set` gets the value's text; its InvalidArgument says what to write instead.
+  // `set` gets the value's text; its InvalidArgument names the right form.
   void Custom(const std::string& name, std::function<absl::Status(const std::string&)> set,
               const std::string& help, FlagDetails details = {});
   // Reading ends at this flag with the text of `text`, which gets the flag's value. Without choices
@@ -91,18 +91,19 @@ class FlagReader {
   void Print(const std::string& name, std::function<std::string(const std::string&)> text,
              const std::string& help, FlagDetails details = {});
 
-  // Words that are no flags; without one of these each is refused. `name` is for the usage line.
-  // One word, before, between or behind the flags.
+  // Takes one word that is no flag, before, between or behind the flags; without Word or Rest such
+  // words are refused. `name` is for the usage line.
   void Word(const std::string& name, std::string* word);
-  // Reading stops at the first word that is no flag, or after "--": this and all that follow.
+  // Takes all words from the first one that is no flag, or from the one after "--"; reading stops
+  // there.
   void Rest(const std::string& name, std::vector<std::string>* words);
 
-  // Asked after all is read; an error is Read's.
+  // A check after all flags are read; its error is Read's.
   void Check(std::function<absl::Status()> check) { checks_.push_back(std::move(check)); }
 
-  // Sets the targets, and gives a text to print where that is asked for: nothing else is to be done
-  // then. The environment's variables come first, the last of a repeated flag counts.
-  // InvalidArgument, with the flag's name and what to write, for all else.
+  // Sets the targets; returns a text where a flag asks for one: the caller prints it and ends. The
+  // environment's variables come first, the last of a repeated flag counts. InvalidArgument, with
+  // the flag's name and the right form, for all else.
   absl::StatusOr<std::optional<std::string>> Read(const std::vector<std::string>& arguments,
                                                   const EnvironmentLookup& environment);
 

@@ -34,7 +34,8 @@ SANITIZED = {
              'worker_runtime/data', 'worker_runtime/session', 'worker_runtime/shard'],
     'tsan': ['rendezvous/attend', 'rendezvous/logs', 'rendezvous/server', 'rendezvous/store', 'rendezvous/web', 'worker_runtime/comm'],
 }
-# What Bazel's graph does not name, but the part cuda is built by. The rest of its paths is read from the graph (cuda_paths).
+# Files that the part cuda is built by, but that Bazel's graph does not name. The rest of its paths is read from the graph
+# (cuda_paths).
 CUDA_BUILT_BY = ['tools/bazel', '.bazelrc', 'WORKSPACE']
 NVCC = '/usr/local/cuda/bin/nvcc'
 
@@ -124,7 +125,7 @@ class Run:
                 self.counts.fail(f'{self.name}: {test.label}: {test.failed} failed  (log: {test.log})', test.failures, test.failed)
         broken = bazel_events.read_broken_targets(events)
         for label in broken:
-            # Which line is whose, Bazel's output does not say: the last target gets them all.
+            # Bazel's output does not say which line belongs to which target, so the last target gets all lines.
             self.counts.fail(f'{self.name}: {label} does not build  (log: {self.log})', self.why() if label == broken[-1] else [])
         if not good and len(self.counts.failures) == failures_before:
             self.counts.fail(f'{self.name}: bazel test itself failed  (log: {self.log})', self.why())

@@ -1,4 +1,4 @@
-"""Remembers what passed: one empty file for each key, in a folder under ~/.cache/convene that never grows without end."""
+"""Remembers passed checks: one empty file for each key, in a folder under ~/.cache/convene whose size is bounded."""
 
 import os
 

@@ -24,10 +24,10 @@ absl::StatusOr<std::string> ListenHost(const BootstrapOptions& options) {
   return LocalAddressToward(options.store_host);
 }
 
-// Of a group that sends no message: of one rank, or of ranks that are only planned.
+// The wire of a group that sends no message: of one rank, or of ranks that are only planned.
 class NoWire final : public Wire {
  public:
-  // `state`: what each call gives until Abort.
+  // `state`: the status of each call until Abort.
   NoWire(int rank, int size, absl::Status state)
       : rank_(rank), size_(size), state_(std::move(state)) {}
 
@@ -62,7 +62,7 @@ std::unique_ptr<Collective> WithoutMessages(const CommunicatorMember& member, in
                                            absl::InfiniteDuration(), recorder);
 }
 
-// The members for which `wanted` says so.
+// Connects the members for which `wanted` is true.
 absl::StatusOr<CommunicatorSet> Connect(
     const Layout& layout, int rank, rendezvous::StoreClient& store, const std::string& key_prefix,
     const BootstrapOptions& options,

@@ -18,10 +18,9 @@ namespace convene::worker {
 // The communicators of one rank, one per axis of the mesh, named by AxisName; and `checkpoint`.
 // Communicators of size 1 need no network.
 struct CommunicatorSet {
-  // Data in host memory, with Stream::Cpu(), on every device: what ranks tell each other between
-  // steps.
+  // Data in host memory, with Stream::Cpu(), on every device: the ranks' messages between steps.
   std::unique_ptr<Collective> host;  // all ranks
-  // All ranks again, for agreeing on what disks do: waits as long as those may take.
+  // All ranks again, for agreement about files: it waits as long as disks may take.
   std::unique_ptr<Collective> checkpoint;
 
   // Data in the device's memory.
@@ -57,8 +56,8 @@ struct BootstrapOptions {
 //
 // The set shares one connection per pair of ranks. Consequence: once a communicator of a rank has
 // failed with Unavailable or was aborted, its others, and its peers, get Unavailable too, so that
-// nobody waits for a rank that has given up. After DeadlineExceeded the connections stay, so that
-// every rank that waited for the same silent peer says so; destroy the set to close them.
+// no rank waits for one that has given up. After DeadlineExceeded the connections stay, so that
+// every rank that waited for the same silent peer reports it; destroy the set to close them.
 //
 // Errors: GlooMesh::Connect's and LocalAddressToward's, and InvalidArgument when `rank` is not in
 // the layout.
@@ -67,14 +66,14 @@ absl::StatusOr<CommunicatorSet> BootstrapGloo(const Layout& layout, int rank,
                                               const std::string& key_prefix,
                                               const BootstrapOptions& options);
 
-// The part of it that every other transport needs: the communicators of data in host memory, and
-// the communicators of one rank; the others are null. The same errors.
+// The part of BootstrapGloo that every other transport needs: the communicators of data in host
+// memory, and the communicators of one rank; the others are null. The same errors.
 absl::StatusOr<CommunicatorSet> BootstrapHostMemory(const Layout& layout, int rank,
                                                     rendezvous::StoreClient& store,
                                                     const std::string& key_prefix,
                                                     const BootstrapOptions& options);
 
-// For the one rank of a world of size 1: neither a store nor the network.
+// For the one rank of a world of size 1. It uses neither a store nor the network.
 CommunicatorSet SoloCommunicators();
 
 // For a rank of a world that is only planned, however large: each communicator knows its rank and

@@ -1,4 +1,4 @@
-// The only door to communication between workers.
+// The only interface for communication between workers.
 #pragma once
 
 #include <cstddef>
@@ -28,9 +28,8 @@ struct PendingSend {
 // group of one is legal: every call succeeds at once.
 //
 // Data lies in the memory of the stream's device. On the CPU a call returns when it is done. On a
-// GPU it is queued: it begins after what was queued in `stream` before it, and what is queued there
-// afterwards begins after it; the host does not wait, and an error of a peer may show at a later
-// call or at Check().
+// GPU it is queued: it begins after earlier work in `stream`, and later work there begins after it;
+// the host does not wait, and an error of a peer may show at a later call or at Check().
 //
 // Reductions are deterministic: the result depends on the values, the group size and the count
 // alone and is the same bits on every rank of the group. Over Gloo and loopback sums are made in
@@ -50,7 +49,7 @@ class Collective {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // In place.
+  // Adds up in place.
   virtual absl::Status AllReduce(Elements data, ReduceOp op, Stream& stream) = 0;
 
   // `data` holds size() shards of equal length; afterwards the shard number rank() holds the sum
@@ -67,11 +66,12 @@ class Collective {
 
   virtual absl::Status Broadcast(Elements data, int root, Stream& stream) = 0;
 
-  // Starts to send what `stream` has made by now; `data` must stay alive and unchanged until Wait()
-  // of the returned handle has returned. Messages between two ranks of a group arrive in the order
-  // in which they were sent. At most 1024 may be unwaited.
+  // Starts to send `data`, after all work that `stream` holds by now; `data` must stay alive and
+  // unchanged until Wait() of the returned handle has returned. Messages between two ranks of a
+  // group arrive in the order in which they were sent. At most 1024 may be unwaited.
   virtual absl::StatusOr<PendingSend> Send(ConstElements data, int peer, Stream& stream) = 0;
-  // Work queued in `stream` from now on may overwrite the data that was sent. (On the CPU: now.)
+  // Work queued in `stream` from now on may overwrite the data that was sent. (On the CPU: once
+  // Wait returns.)
   virtual absl::Status Wait(PendingSend pending, Stream& stream) = 0;
   // Fills all of `data` from the peer's next message. REQUIRES: the message is exactly that long.
   virtual absl::Status Recv(Elements data, int peer, Stream& stream) = 0;
@@ -79,7 +79,7 @@ class Collective {
   // Returns when every rank has called it.
   virtual absl::Status Barrier(Stream& stream) = 0;
 
-  // The first error known by now of anything queued here; OK where calls return when done and none
+  // The first error known by now of any call queued here; OK where calls return when done and none
   // has failed.
   virtual absl::Status Check() = 0;
 

@@ -2,7 +2,7 @@
 //
 //   comm_bench [ranks]        2 when not stated
 //
-// algbw = bytes / time; busbw = algbw times what the operation has to move per rank at least
+// algbw = bytes / time; busbw = algbw times the least share that the operation has to move per rank
 // (all_reduce 2 (n-1)/n, reduce_scatter and all_gather (n-1)/n, a message and its answer 2), so
 // that it compares with the link. Times are the slowest rank's mean.
 #include <sys/wait.h>

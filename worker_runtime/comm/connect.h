@@ -16,7 +16,7 @@ struct ConnectOptions {
   BootstrapOptions bootstrap;
   std::string store_host;  // also where NCCL's watchdog asks for the other ranks' words
   int store_port = 0;
-  // Of this process, among those of the job on this machine: several may share a GPU.
+  // This process's number among the job's processes on this machine: several may share a GPU.
   int local_rank = 0;
   int local_world_size = 1;
 };
@@ -28,8 +28,8 @@ absl::StatusOr<CommunicatorSet> ConnectRanks(const Layout& layout, int rank,
                                              const std::string& key_prefix,
                                              const ConnectOptions& options, Device& device);
 
-// Memory of `device`, current in the calling thread, for what these communicators work on: they
-// live until its last block is allocated, and all ranks allocate the same blocks. Null when the
+// Memory of `device`, current in the calling thread, for the buffers of these communicators, which
+// live until its last block is allocated; all ranks allocate the same blocks. Null when the
 // device's own memory is as good: on a CPU, and in a world of one.
 std::unique_ptr<Memory> CollectiveMemory(const CommunicatorSet& communicators,
                                          const Device& device);

@@ -47,7 +47,7 @@ std::string FlightRecorder::Line(const Entry& entry, MonotonicTime now) const {
   std::string line =
       absl::StrFormat("%.3f ms  %s #%d %s %d B", absl::ToDoubleMilliseconds(entry.started - born_),
                       entry.group, entry.sequence, entry.operation, entry.size_bytes);
-  // Nothing is of no type.
+  // An empty entry has no type.
   if (entry.size_bytes > 0) absl::StrAppend(&line, " ", DTypeName(entry.dtype));
   line += "  ";
   switch (entry.state) {

@@ -1,5 +1,6 @@
-// The last collectives of this process, for the moment when one of them hangs: comparing (group,
-// sequence, operation, bytes, element type) over ranks finds the rank that did something else.
+// The last collectives of this process, for the moment when one of them hangs: a comparison of
+// (group, sequence, operation, bytes, element type) over ranks finds the rank that did another
+// operation.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +34,7 @@ class FlightRecorder {
   // The last `most` operations, one a line, oldest first, times in milliseconds since the recorder
   // was made: "12.345 ms  dp #17 all_reduce 4096 B bf16  finished after 0.120 ms".
   std::string Dump(size_t most) const;
-  // The same of the last 16, to the log: for an operation that was not done within its time.
+  // Writes the last 16 to the log, when an operation was not done within its time.
   void Log() const;
 
   // The process's own, of 4096 entries on the real clock.

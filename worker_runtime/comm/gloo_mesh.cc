@@ -128,8 +128,7 @@ std::unique_ptr<Wire> GlooMesh::MakeWire(const std::vector<int>& members, int gr
 
 void GlooMesh::HangUp() {
   try {
-    // A wait that runs out is gloo's way to close every connection and to tell every waiting
-    // thread.
+    // When a wait runs out, gloo closes every connection and wakes every waiting thread.
     char nothing = 0;
     context_->createUnboundBuffer(&nothing, 1)->waitRecv(std::chrono::milliseconds(1));
   } catch (const std::exception&) {

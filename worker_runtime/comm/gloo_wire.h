@@ -42,7 +42,7 @@ class GlooWire final : public Wire {
 
  private:
   using Buffer = gloo::transport::UnboundBuffer;
-  // Gloo counts completions per buffer: one buffer for each thing that is waited for separately.
+  // Gloo counts completions per buffer, so each separate wait has a buffer of its own.
   struct Buffers {
     std::unique_ptr<Buffer> receive;
     std::unique_ptr<Buffer> send;
@@ -62,8 +62,8 @@ class GlooWire final : public Wire {
   const uint64_t group_id_;
 
   WaitWatch::Place place_;
-  // The caller's thread only. Abort and the watch reach a buffer through waiting_* while it is
-  // waited for.
+  // Used by the caller's thread only. Abort and the watch reach a buffer through waiting_* while
+  // the caller waits for it.
   std::vector<Peer> peers_;
 
   Mutex mutex_;

@@ -15,10 +15,10 @@
 namespace convene::worker {
 namespace {
 
-// Up to this many bytes arriving at a rank, one round of everything beats two rounds of shards
+// Up to this many bytes arriving at a rank, one round of whole buffers beats two rounds of shards
 // (comm_bench, README.md).
 constexpr size_t kGatherLimitBytes = 64 << 10;
-// A root sends up to this much to everyone by itself.
+// A root sends up to this many bytes to every rank by itself.
 constexpr size_t kDirectBroadcastLimitBytes = 64 << 10;
 // Reductions run in pieces of this size, so that the scratch stays at (n - 1) pieces whatever the
 // bucket.
@@ -35,7 +35,7 @@ absl::Span<const std::byte> AsBytes(ConstElements data) {
   return {static_cast<const std::byte*>(data.data), data.size_bytes()};
 }
 
-// The addresses of what is to be added, in rank order.
+// The addresses of the summands, in rank order.
 using Sources = absl::InlinedVector<const void*, 64>;
 
 }  // namespace
@@ -75,11 +75,11 @@ absl::Status GroupCollective::CheckUsable() {
 absl::Status GroupCollective::Break(const absl::Status& status, absl::string_view operation,
                                     uint64_t sequence, size_t size_bytes) {
   // A failure here must not leave other ranks waiting for this one. A deadline is different: each
-  // rank that waits for the same silent peer shall see that for itself, and name it.
+  // rank that waits for the same silent peer has to notice that itself, and name the peer.
   wire_->Withdraw(/*hang_up=*/!absl::IsDeadlineExceeded(status));
   broken_ = Annotate(status,
                      absl::StrCat(name_, " ", operation, " #", sequence, " (", size_bytes, " B)"));
-  // Ranks that disagree about an operation wait for each other: their lines show where.
+  // Ranks that disagree about an operation wait for each other: these lines show the difference.
   if (absl::IsDeadlineExceeded(status)) recorder_.Log();
   return broken_;
 }
@@ -102,8 +102,8 @@ absl::Status GroupCollective::Exchange(absl::FunctionRef<ConstBytes(int)> outgoi
   const auto tag = [&](size_t size_bytes) {
     return MessageTag{.lane = Lane::kCollective, .sequence = round, .size_bytes = size_bytes};
   };
-  // Receives first: a message that finds its receive posted goes out at once. Everybody starts with
-  // another peer.
+  // Receives come first, since a message whose receive is posted goes out at once. Each rank starts
+  // with another peer.
   for (int distance = 1; distance < size_; ++distance) {
     const int peer = (rank_ + size_ - distance) % size_;
     for (Bytes bytes = incoming(peer); !bytes.empty();) {
@@ -190,8 +190,8 @@ absl::Status GroupCollective::AllReduce(Elements data, ReduceOp op, Stream& stre
   const OpScope scope(stream, profiled_as_.c_str());
   return RunCollective("all_reduce", data, [&]() -> absl::Status {
     if (size_ == 1) return absl::OkStatus();
-    // Two ranks send as many bytes either way, and gathering takes one round instead of two; it
-    // needs as much scratch as there is data.
+    // With two ranks both ways send as many bytes, and gathering takes one round instead of two;
+    // its scratch is as large as the data.
     const size_t size_bytes = data.size_bytes();
     const bool gather =
         (size_ == 2 && size_bytes <= kPieceBytes) || size_bytes * (size_ - 1) <= kGatherLimitBytes;
@@ -244,7 +244,7 @@ absl::Status GroupCollective::Broadcast(Elements data, int root, Stream& stream)
           return rank_ == root ? ConstBytes(AsBytes(part_for(peer))) : ConstBytes();
         },
         [&](int peer) { return peer == root ? AsBytes(part_for(rank_)) : Bytes(); }));
-    // The root hears its own shards again, which writes what is there.
+    // The root gets its own shards again, which changes nothing.
     return whole ? absl::OkStatus() : AllGatherShards(data);
   });
 }
@@ -252,7 +252,8 @@ absl::Status GroupCollective::Broadcast(Elements data, int root, Stream& stream)
 absl::Status GroupCollective::Barrier(Stream& stream) {
   const OpScope scope(stream, profiled_as_.c_str());
   return RunCollective("barrier", {}, [&] {
-    // Not on the stack: a message that fails is withdrawn only after this function has returned.
+    // The tokens are not on the stack, because a failed message is withdrawn only after this
+    // function has returned.
     std::byte* const tokens = scratch_.Reserve<std::byte>(size_);
     tokens[rank_] = {};
     return Exchange([&](int) { return ConstBytes(tokens + rank_, 1); },
@@ -264,8 +265,8 @@ absl::StatusOr<PendingSend> GroupCollective::Send(ConstElements data, int peer, 
   CONVENE_CHECK(peer >= 0 && peer < size_ && peer != rank_);
   CONVENE_CHECK(open_send_count_ < kOpenSendsMax);
   CONVENE_RETURN_IF_ERROR(CheckUsable());
-  // Finding a free place is nearly always the first look: sends are waited for in about the order
-  // in which they start.
+  // The first place is nearly always free: callers wait for sends in about the order in which they
+  // start.
   size_t place = sends_started_ % kOpenSendsMax;
   while (open_sends_[place].id != 0) place = (place + 1) % kOpenSendsMax;
   OpenSend& open = open_sends_[place];

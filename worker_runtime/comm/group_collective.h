@@ -1,8 +1,8 @@
 // Collective over any Wire: every algorithm of this folder, once.
 //
-// All of them are direct: each rank talks to each other rank of the group, so that a dead or silent
-// rank is seen at first hand by everybody who needs it, and is named. Reductions add in rank order,
-// whatever order messages arrive in.
+// All of them are direct: each rank talks to each other rank of the group, so that every rank that
+// needs a dead or silent rank notices that itself, and names it. Reductions add in rank order, in
+// whatever order messages arrive.
 //
 //   all_reduce, small   everyone sends all of it to everyone; each adds up         1 round
 //   all_reduce, large   reduce_scatter, then all_gather                           2 rounds
@@ -104,12 +104,13 @@ class GroupCollective final : public Collective {
   absl::Status RunCollective(absl::string_view operation, ConstElements data,
                              absl::FunctionRef<absl::Status()> body);
   absl::Status CheckUsable();
-  // Annotates `status` with where it happened, remembers it and gives up all open messages.
+  // Annotates `status` with its place, remembers it and gives up all open messages.
   absl::Status Break(const absl::Status& status, absl::string_view operation, uint64_t sequence,
                      size_t size_bytes);
 
-  // One round in the collective lane: to each peer what `outgoing` names, from each peer what
-  // `incoming` names. An empty span is no message, and then must be so at the other end too.
+  // One round in the collective lane: sends the span that `outgoing` names to each peer, and fills
+  // the span that `incoming` names from each peer. An empty span is no message; then the other
+  // end's must be empty too.
   absl::Status Exchange(absl::FunctionRef<ConstBytes(int)> outgoing,
                         absl::FunctionRef<Bytes(int)> incoming);
 

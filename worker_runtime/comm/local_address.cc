@@ -39,7 +39,7 @@ absl::StatusOr<std::string> LocalAddressToward(const std::string& host) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* found = nullptr;
-  // A datagram connect wants a port; any will do.
+  // A datagram connect needs a port; any number will do.
   const int error = getaddrinfo(host.c_str(), "9", &hints, &found);
   if (error != 0) {
     return absl::InvalidArgumentError(

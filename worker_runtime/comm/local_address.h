@@ -1,4 +1,4 @@
-// Which of this machine's addresses others should use.
+// Finds the address of this machine that other machines should use.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace convene::worker {
 
-// The address, in numbers, from which this machine would talk to `host`: where that host lives,
-// this machine can be reached. For "localhost" it is a loopback address. Sends nothing.
-// InvalidArgument when `host` cannot be resolved; Unavailable when there is no route to it.
+// The numeric address from which this machine would talk to `host`, and by which the host's network
+// can reach this machine. For "localhost" it is a loopback address. Sends nothing. InvalidArgument
+// when `host` cannot be resolved; Unavailable when there is no route to it.
 absl::StatusOr<std::string> LocalAddressToward(const std::string& host);
 
 }  // namespace convene::worker

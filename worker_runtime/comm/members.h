@@ -1,4 +1,4 @@
-// Which communicators a rank has, in the one order in which all ranks make them.
+// The communicators of a rank, in the one order in which all ranks make them.
 #pragma once
 
 #include <memory>

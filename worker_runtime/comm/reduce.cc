@@ -13,7 +13,7 @@ namespace {
 // A block's running result stays in the first-level cache while the sources stream by.
 constexpr size_t kBlock = 1024;
 
-// `Sum` is the type in which `T` is added.
+// `Sum` is the type in which elements of type `T` are added.
 template <typename T, typename Sum>
 void Add(const T* __restrict source, size_t count, Sum* __restrict sum) {
   for (size_t i = 0; i < count; ++i) sum[i] += static_cast<Sum>(source[i]);

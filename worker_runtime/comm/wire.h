@@ -1,4 +1,4 @@
-// What an implementation of Collective has to bring: messages between the ranks of one group. The
+// Messages between the ranks of one group; each transport implements them for GroupCollective. The
 // algorithms stand above it, once, in group_collective.cc; so every implementation gives the same
 // bits.
 #pragma once
@@ -17,8 +17,8 @@ namespace convene::worker {
 enum class Lane { kCollective, kPointToPoint };
 
 // A message is received by the receive with the same lane, sequence and size, posted by the rank it
-// was sent to. One that matches nothing is never delivered: ranks that disagree wait until their
-// deadline, and never read or write out of bounds.
+// was sent to. A message without a matching receive is never delivered: ranks that disagree wait
+// until their deadline, and never read or write out of bounds.
 struct MessageTag {
   Lane lane = Lane::kCollective;
   uint32_t sequence = 0;  // between these two ranks, in this direction, in this lane

@@ -17,12 +17,12 @@ struct CommandLine {
 
 // `arguments` without the program's name. Forms: --learning-rate 1e-3, --learning_rate=1e-3;
 // --tied-embeddings alone is true; --data takes one or many values, up to the next flag, and may be
-// repeated. Said twice, the last wins. A value that begins with "--" needs the form with "=".
+// repeated. The last of several values wins. A value that begins with "--" needs the form with "=".
 // InvalidArgument for an unknown flag (with the closest one), a value that is missing, superfluous
 // or of the wrong type.
 absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments);
 
-// What --help prints, at most 120 columns wide, with a newline at its end.
+// The text of --help, at most 120 columns wide, with a newline at its end.
 std::string HelpText();
 
 }  // namespace convene::worker

@@ -18,7 +18,7 @@
 namespace convene::worker {
 namespace {
 
-// Far above any configuration; a data file given by mistake is not read into memory.
+// Far above any configuration, so that a data file given by mistake is not read into memory.
 constexpr int64_t kConfigBytesMax = 1 << 20;
 
 using google::protobuf::Descriptor;
@@ -45,7 +45,7 @@ std::string UnknownKeyText(const std::string& name, const Descriptor* message) {
   return absl::StrCat(text, "; `convene-train --help` lists the keys");
 }
 
-// `place` is where to look when the node itself is nowhere, because it is empty.
+// `place` is the position for an error when the node itself has none, because it is empty.
 absl::Status SetScalar(const std::string& path, const YAML::Mark& place, const YAML::Node& node,
                        const FieldDescriptor* field, Message* message) {
   if (node.IsNull()) {
@@ -65,7 +65,7 @@ absl::Status SetScalar(const std::string& path, const YAML::Mark& place, const Y
 
 absl::Status SetMessage(const std::string& path, const YAML::Node& map, Message* message);
 
-// Every rank reads the file, so it must be one: a FIFO can be read once, and blocks its reader.
+// Every rank reads the file, so it must be regular: a FIFO can be read once, and blocks its reader.
 absl::Status CheckIsSmallFile(const std::string& path) {
   struct stat info;
   if (stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("--config: ", path));

@@ -77,7 +77,7 @@ absl::Status SetFromText(Message* message, const FieldDescriptor* field, const s
       }
       return absl::OkStatus();
     default:
-      // The proto has no other types: adding one begins here.
+      // The proto has no other types.
       CONVENE_CHECK(false);
   }
 }

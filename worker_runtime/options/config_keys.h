@@ -32,8 +32,8 @@ const ConfigKey* FindConfigKey(absl::string_view name);
 google::protobuf::Message* MessageOf(const ConfigKey& key, TrainConfig* config);
 
 // Sets `field` of `message` from its text form; a repeated field gets one more value.
-// InvalidArgument says only what the text must be
-// ("must be a whole number"): the caller knows where it stood. Numbers must be finite.
+// InvalidArgument names only the required form ("must be a whole number"): the caller adds the
+// place. Numbers must be finite.
 absl::Status SetFromText(google::protobuf::Message* message,
                          const google::protobuf::FieldDescriptor* field, const std::string& text);
 

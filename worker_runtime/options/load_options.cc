@@ -130,8 +130,8 @@ absl::Status ResolveDevice(const TrainConfig& config, TrainOptions* options) {
   return absl::OkStatus();
 }
 
-// `said` is what file and flags gave: a key that can have no effect is an error, its default is
-// not.
+// `said`: the keys that file and flags gave. Such a key without an effect is an error; its default
+// is not.
 absl::Status RefuseWithoutDirectory(const TrainConfig& said) {
   if (!said.checkpoint_dir().empty()) return absl::OkStatus();
   const char* key = said.has_checkpoint_every()         ? "checkpoint_every"

@@ -1,4 +1,4 @@
-// The only door from flags, YAML and environment to TrainOptions: nothing behind it sees the proto.
+// The only way from flags, YAML and environment to TrainOptions: no other code sees the proto.
 #pragma once
 
 #include <optional>
@@ -13,10 +13,10 @@ namespace convene::worker {
 
 // `arguments` without the program's name. Reads the file that --config names; a `resume` that is a
 // path must be a directory (NotFound). nullopt when --help was asked for: print HelpText()
-// (command_line.h). InvalidArgument, or the file's own code, for whatever ParseCommandLine,
-// ReadConfigFile and NamedModel refuse, for sizes beyond int, and for what could have no effect:
-// checkpoint_every or checkpoint_keep without checkpoint_dir, eod_token without packed_documents.
-// Ranges and relations are ValidateOptions' business: it needs the layout.
+// (command_line.h). Errors: those of ParseCommandLine, ReadConfigFile and NamedModel;
+// InvalidArgument for sizes beyond int, and for keys without an effect: checkpoint_every or
+// checkpoint_keep without checkpoint_dir, eod_token without packed_documents. Ranges and relations
+// are ValidateOptions' business: it needs the layout.
 absl::StatusOr<std::optional<TrainOptions>> LoadOptions(const std::vector<std::string>& arguments,
                                                         const EnvironmentLookup& environment);
 

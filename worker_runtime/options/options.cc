@@ -17,7 +17,7 @@ absl::Status AtLeast(const char* key, int64_t value, int64_t minimum) {
   return absl::InvalidArgumentError(absl::StrCat(key, " ", value, " must be at least ", minimum));
 }
 
-// Says "must be `wish`" unless `holds`; a NaN holds nothing.
+// InvalidArgument "must be `wish`" unless `holds`; comparisons with NaN do not hold.
 absl::Status Demand(bool holds, const char* key, double value, absl::string_view wish) {
   if (holds) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(key, " ", value, " must be ", wish));
@@ -36,7 +36,7 @@ absl::Status ValidateCounts(const TrainOptions& options) {
   CONVENE_RETURN_IF_ERROR(AtLeast("log_every", options.log_every, 1));
   CONVENE_RETURN_IF_ERROR(AtLeast("validation_every", options.validation_every, 0));
   CONVENE_RETURN_IF_ERROR(AtLeast("validation_samples", options.validation_samples, 1));
-  // Sample and token positions are int64 everywhere else.
+  // All other code counts sample and token positions in int64.
   const double tokens =
       static_cast<double>(options.steps) * options.global_batch_size * options.sequence_length;
   if (tokens > static_cast<double>(std::numeric_limits<int64_t>::max()) / 2) {

@@ -1,4 +1,4 @@
-// PURE. What one training run is, in resolved values, and whether it can be run.
+// PURE. The resolved settings of one training run, and their validation.
 #pragma once
 
 #include <cstdint>
@@ -73,18 +73,18 @@ struct TrainOptions {
   absl::Duration checkpoint_timeout;  // of the same where ranks wait for a checkpoint's files
 };
 
-// InvalidArgument names the key, its value and what would be right: ranges, relations (warm-up
-// within the steps), and ValidateModel. The global batch need not come out even: a job that lost a
+// Checks ranges, relations (warm-up within the steps), and ValidateModel. InvalidArgument names the
+// key, its value and the legal values. The global batch need not come out even: a job that lost a
 // node goes on with it. Every rank gives the same answer.
 absl::Status ValidateOptions(const TrainOptions& options, const Layout& layout);
 
-// How a step's samples are shared by the data-parallel ranks. A micro batch may have fewer rows
-// than options.micro_batch_size. REQUIRES: ValidateOptions said OK.
+// The shares of the data-parallel ranks in a step's samples. A micro batch may have fewer rows than
+// options.micro_batch_size. REQUIRES: ValidateOptions said OK.
 BatchCut CutOf(const TrainOptions& options, const Layout& layout);
 
 // A few aligned lines to print at the start: model, layout, spares, batch arithmetic, length,
-// checkpoints; with a newline at the end. `world_size`: of the job, of which the layout may not
-// need all ranks. REQUIRES: ValidateOptions said OK.
+// checkpoints; with a newline at the end. `world_size`: the job's; the layout may need fewer ranks.
+// REQUIRES: ValidateOptions said OK.
 std::string Describe(const TrainOptions& options, const Layout& layout, int world_size);
 
 }  // namespace convene::worker

@@ -29,7 +29,8 @@ namespace {
 // A line is a word and a reason; a sender of more bytes without a newline is not our agent.
 constexpr size_t kLineBytesMax = 4096;
 
-// Those that end an agent too. Under nohup the end of a terminal's session is not the end of a run.
+// The signals that end an agent too. Under nohup the end of a terminal's session is not the end of
+// a run.
 std::vector<int> StopSignals() {
   std::vector<int> signals = {SIGTERM, SIGINT, SIGQUIT};
   if (!IsIgnored(SIGHUP)) signals.push_back(SIGHUP);

@@ -27,7 +27,8 @@ absl::StatusOr<Agreement> ReachAgreement(const absl::Status& mine, const char* d
   CONVENE_RETURN_IF_ERROR(world.AllReduce(absl::MakeSpan(&blame, 1), ReduceOp::kMax, stream));
   if (blame == 0) return Agreement{};
   const int speaker = size - 1 - (static_cast<int>(blame) - 1) % size;
-  // The code, then the words, a byte a number: the others say nothing, so the sum is the speaker's.
+  // The code, then the words, a byte a number: all other ranks add zeros, so the sum is the
+  // speaker's text.
   std::array<double, 1 + kWordsMax> told = {};
   if (world.rank() == speaker) {
     const std::string words(mine.message());

@@ -1,4 +1,4 @@
-// What can fail on one rank alone fails on all of them, with the same words.
+// Agreement of all ranks: an error of one rank becomes the error of all, with the same words.
 #pragma once
 
 #include "absl/status/status.h"
@@ -8,18 +8,19 @@
 
 namespace convene::worker {
 
-// What one rank met in a checkpoint that makes it none, for everybody: an older one may be better.
+// Whether an error of one rank means that the checkpoint is damaged for all ranks: an older one may
+// be better.
 bool IsDamage(const absl::Status& status);
 
-// What all ranks agreed on: the verdict is OK where every rank is OK. Otherwise it is the lowest
-// failed rank's error, one that is no damage before one that is: with its code, so that whichever
-// process ends first ends with the exit code of the cause, and with "rank R could not `deed`: "
-// before its first 1000 bytes on the ranks that fared better.
+// The common verdict: OK where every rank is OK. Otherwise it is the error of the lowest failed
+// rank, where errors that are no damage go first. It has that rank's code, so that any process that
+// ends first ends with the exit code of the cause; on other ranks "rank R could not `deed`: "
+// stands before its first 1000 bytes.
 struct Agreement {
   absl::Status verdict;
 };
 
-// Every rank calls it with how its part went. Errors: the collective's.
+// Every rank calls it with the status of its part. Errors: the collective's.
 absl::StatusOr<Agreement> ReachAgreement(const absl::Status& mine, const char* deed,
                                          Collective& world, Stream& stream);
 

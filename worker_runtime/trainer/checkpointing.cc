@@ -21,7 +21,7 @@ namespace {
 constexpr absl::Duration kOtherJobsTimeToEnd = absl::Seconds(5);
 constexpr absl::Duration kPredecessorsTimeToEnd = absl::Minutes(2);
 
-// Where to begin. One number each, so that rank 0 can tell the others by an all-reduce.
+// The source to begin from, as a number, so that rank 0 can tell the others by an all-reduce.
 enum class Source { kNothing = 0, kOwnDirectory = 1, kNamed = 2 };
 
 struct Choice {
@@ -30,7 +30,7 @@ struct Choice {
   int64_t step = 0;  // of kOwnDirectory
 };
 
-// Now, not after the steps up to the first checkpoint.
+// Fails now, not after the steps up to the first checkpoint.
 absl::Status MakeWritable(const std::string& directory) {
   absl::Status status = MakeDirectories(directory);
   if (status.ok() && access(directory.c_str(), W_OK | X_OK) != 0) {
@@ -56,7 +56,7 @@ absl::StatusOr<DirectoryLock> Claim(const TrainOptions& options, const JobIdenti
       lock.status().message(), ": give this job another --checkpoint-dir, or stop that one"));
 }
 
-// Which checkpoints have been refused so far.
+// The checkpoints that have been refused so far.
 struct Refused {
   int64_t below_step = std::numeric_limits<int64_t>::max();  // those of steps from here on
   std::vector<std::string> reasons;                          // "path: why", the newest first
@@ -123,7 +123,7 @@ std::string DataText(const std::string& data, const std::string& samples) {
   return absl::StrCat(data, samples.empty() ? "" : ", ", samples);
 }
 
-// OK with a warning to log, "" when all is well.
+// OK with a warning to log, "" without one.
 absl::StatusOr<std::string> CompareData(const std::string& path, const CheckpointInfo& info,
                                         const JobIdentity& job, bool accept_new_data) {
   if (info.data == job.data && info.samples == job.samples) return std::string();
@@ -183,7 +183,7 @@ absl::StatusOr<CheckpointInfo> Load(const TrainOptions& options, const JobIdenti
 
 std::string ShapeText(const ModelConfig& c) {
   const RopeScaling& scaling = c.rope_scaling;
-  // Nothing where there is none, as before it could be said.
+  // The text is empty without scaling, as in checkpoints from before scaling existed.
   const std::string scaled =
       scaling.factor == 1
           ? ""
@@ -210,10 +210,10 @@ absl::StatusOr<Agreement> SaveCheckpoint(const std::string& directory, const Che
       published = PublishCheckpoint(directory, info);
       const absl::Status removed =
           published.ok() ? RemoveOldCheckpoints(directory, info.step, keep) : absl::OkStatus();
-      // This checkpoint exists all the same; the next one tries again.
+      // The new checkpoint exists all the same; after the next one old ones are removed again.
       if (!removed.ok()) spdlog::warn("old checkpoints stay: {}", removed.ToString());
     }
-    // What a manifest names stays.
+    // Files that a manifest names stay.
     if (!all_written.verdict.ok() || !published.ok()) {
       const absl::Status discarded = DiscardUnpublished(directory, info.step);
       if (!discarded.ok()) spdlog::warn("after a failed checkpoint: {}", discarded.ToString());

@@ -21,26 +21,26 @@ namespace convene::worker {
 // A text form of the shape: checkpoints of another shape are refused.
 std::string ShapeText(const ModelConfig& config);
 
-// Every rank calls it. The verdict is OK when the checkpoint is published; else it says why not (a
-// disk that is full, say), the job is as sound as before, and the next attempt may succeed. Older
-// checkpoints stay either way; on success all but `keep` are removed (rank 0 logs what it could not
-// remove). Errors: the collective's.
+// Every rank calls it. The verdict is OK when the checkpoint is published. Else it gives the reason
+// (a full disk, say), the job is as sound as before, older checkpoints stay, and the next attempt
+// may succeed. On success all but the newest `keep` are removed (rank 0 logs failures to remove).
+// Errors: the collective's.
 absl::StatusOr<Agreement> SaveCheckpoint(const std::string& directory, const CheckpointInfo& info,
                                          int keep, ShardedOptimizer& optimizer, Collective& world,
                                          Stream& stream);
 
-// Which job asks.
+// The job that saves and resumes.
 struct JobIdentity {
   std::string name;
   std::string data;     // Dataset::Identity()
-  std::string samples;  // how it is cut: CheckpointInfo::samples
+  std::string samples;  // how the data is cut: CheckpointInfo::samples
   // The job ran before: a worker died, a node came or went.
   bool is_restart = false;
 };
 
 // Every rank calls it, before RestoreCheckpoint. Rank 0 makes options.checkpoint_dir when it is
 // absent and locks it for as long as the returned value lives; the other ranks get nullopt, and so
-// does everybody without a checkpoint_dir.
+// do all ranks without a checkpoint_dir.
 //
 // Another job that holds it gets 5 s to end, a restarted job's own predecessor 2 min (a file server
 // may keep the locks of a lost node so long), but neither more than half of
@@ -57,21 +57,21 @@ struct Restored {
   std::string path;
 };
 
-// Every rank calls it with the same arguments. Loads what options.resume says and gathers the
-// parameters; nullopt on all ranks when there is nothing to resume from. Rank 0 decides which
-// checkpoint, and logs each one that had to be refused. One of the job's own that any rank finds
-// damaged gives way to the next older one: every chunk is checked by those who read it, and nothing
-// twice. Errors are the same on all ranks.
+// Every rank calls it with the same arguments. Loads the checkpoint that options.resume names and
+// gathers the parameters; nullopt on all ranks when there is nothing to resume from. Rank 0 chooses
+// the checkpoint, and logs each one that it had to refuse. When any rank finds one of the job's own
+// checkpoints damaged, the next older one is tried: every rank checks the chunks that it reads, and
+// no chunk is checked twice. Errors are the same on all ranks.
 //
-// A restarted job goes on from the newest checkpoint of its own whatever options.resume says; that
-// was for the first start. So that its own can be told from older ones, a first start with `none`
-// or a directory is refused (FailedPrecondition) where checkpoint_dir holds checkpoints of later
-// steps.
+// A restarted job goes on from its own newest checkpoint; options.resume is for the first start
+// only. A first start with `none` or a directory is refused (FailedPrecondition) where
+// checkpoint_dir holds checkpoints of later steps: after a restart they could not be told from the
+// job's own.
 //
 // DataLoss when all of the job's own are damaged; NotFound or DataLoss for a named one that is not
 // there or not whole; FailedPrecondition for one of another shape or seed, and for one of other
 // data, or of data cut into other samples, unless options.accept_new_data (then rank 0 logs both).
-// One that does not say what it was trained on is loaded with a warning.
+// A checkpoint that does not name its data is loaded with a warning.
 absl::StatusOr<std::optional<Restored>> RestoreCheckpoint(const TrainOptions& options,
                                                           const JobIdentity& job,
                                                           ShardedOptimizer& optimizer,

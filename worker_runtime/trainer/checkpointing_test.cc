@@ -135,7 +135,7 @@ class World {
     });
   }
 
-  // What rank 0 gets stays in `lock`.
+  // Rank 0's lock stays in `lock`.
   std::vector<absl::Status> Claim(const TrainOptions& options, const JobIdentity& job,
                                   std::optional<DirectoryLock>* lock) {
     return OnEveryRank([&](Rank& rank, Stream& stream) -> absl::Status {

@@ -1,5 +1,5 @@
-// Whatever collectives work on lies in the memory that is there for them: one that is forgotten
-// works, and is slow over NCCL.
+// All buffers of collectives lie in the memory for collectives: a forgotten buffer would work, but
+// slowly over NCCL.
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <memory>

@@ -10,7 +10,7 @@
 namespace convene::worker {
 namespace {
 
-// More names help nobody, and each is a question to the store.
+// More names would not help, and each is a question to the store.
 constexpr int64_t kRanksNamedMax = 64;
 
 // "node-7 (4 ranks), node-9 (1 rank)".

@@ -1,4 +1,4 @@
-// Whether all ranks of a job train on the same kind of processor, told before they try to.
+// Checks that all ranks of a job train on the same kind of processor, before they connect.
 #pragma once
 
 #include <string>
@@ -11,9 +11,9 @@ namespace convene::worker {
 
 // Each rank tells the others, through the job's store, whether it has a GPU to train on. OK where
 // all have one, and where none has. Else FailedPrecondition on every rank, with the hosts that have
-// none: without this those ranks would open connections of one kind, and wait for others that open
-// another. All ranks call it, once with a key prefix. DeadlineExceeded when a rank did not; the
-// store's errors.
+// none: without this check these ranks would open connections of one kind, and wait for others that
+// open another. All ranks call it, once with a key prefix. DeadlineExceeded when a rank did not;
+// the store's errors.
 absl::Status AgreeOnDevices(rendezvous::StoreClient& store, const std::string& key_prefix,
                             int world_size, const std::string& host_name, bool has_gpu,
                             absl::Duration timeout);

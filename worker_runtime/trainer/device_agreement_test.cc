@@ -18,7 +18,7 @@ struct RankOf {
   bool has_gpu = false;
 };
 
-// What each rank of the job is told.
+// The answer to each rank of the job.
 std::vector<absl::Status> Agree(const std::vector<RankOf>& ranks) {
   testing::MemoryStore store;
   std::vector<absl::Status> ends(ranks.size());

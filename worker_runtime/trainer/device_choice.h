@@ -1,4 +1,4 @@
-// PURE. Which processor a rank trains on, and how.
+// PURE. Chooses the processor that a rank trains on, and how it trains.
 #pragma once
 
 #include <optional>
@@ -17,14 +17,14 @@ namespace convene::worker {
 // GPU.
 absl::StatusOr<std::optional<int>> ChooseDevice(DeviceChoice choice, int gpus, int local_rank);
 
-// What `precision: auto` is there.
+// The meaning of `precision: auto` on this device.
 DType ChoosePrecision(std::optional<DType> precision, bool is_gpu);
 
-// Whether passes are captured as CUDA graphs. They change no bit, so what stands against them is no
+// Whether passes are captured as CUDA graphs. They change no bit, so an obstacle to them is no
 // error: the same configuration then trains op by op.
 struct GraphChoice {
   bool use_graphs = false;
-  std::string text;  // what to say about it; "" when nobody asked
+  std::string text;  // the line for the log; "" when graphs were not asked for
 };
 GraphChoice ChooseGraphs(const TrainOptions& options, const Layout& layout, bool is_gpu);
 

@@ -37,7 +37,7 @@ const Documents* DocumentFeed::Feed(const int32_t* document_begin, int microbatc
   const int64_t count = tokens() * microbatches;
   std::copy_n(document_begin, count, host_begins_.data());
   device_.Copy(host_begins_.data(), begins_.data(), count * sizeof(int32_t), device_.compute());
-  // The lists stand one behind the other, so that one copy takes no more than is there.
+  // The lists lie one behind the other, so that one copy takes only their bytes.
   size_t table_bytes = 0;
   for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
     const int64_t first = tokens() * microbatch;

@@ -1,4 +1,4 @@
-// Where the documents of packed rows lie, on its way from a token batch to the pipeline stage.
+// Brings the places of packed rows' documents from a token batch to the pipeline stage.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +25,14 @@ class DocumentFeed {
   // Declares in the device's arena and in the host's; both, and the device, are borrowed.
   DocumentFeed(const Options& options, Device& device, Arena& arena, Arena& staging);
 
-  // Once the arenas are built.
+  // Call it once the arenas are built.
   void Bind();
 
-  // Queues the way to the device of what the attention of these microbatches has to know.
-  // `document_begin`: TokenBatch's; may be reused on return. What was fed before is done. Returns
-  // StageBatch::documents, good until the next call; null of rows that are not packed. REQUIRES:
-  // document_begin is null exactly then; microbatches <= options.microbatches.
+  // Queues the copy to the device of the lists that these microbatches' attention needs.
+  // `document_begin`: TokenBatch's; may be reused on return. The documents of the last call must no
+  // longer be in use. Returns StageBatch::documents, good until the next call; null for rows that
+  // are not packed. REQUIRES: document_begin is null exactly then; microbatches <=
+  // options.microbatches.
   const Documents* Feed(const int32_t* document_begin, int microbatches);
 
  private:

@@ -15,11 +15,11 @@
 namespace convene::worker {
 namespace {
 
-// Weights are made on the host in pieces of so many.
+// Weights are made on the host in pieces of so many elements.
 constexpr int64_t kInitialPiece = int64_t{1} << 22;
-// A GPU that hangs must not hold up the error that says so.
+// A GPU that hangs must not delay the error about it.
 constexpr absl::Duration kFarewellPatience = absl::Minutes(1);
-// While a step runs on a device, so often it is asked whether this rank wants to stop.
+// While a step runs on a device, stop_wanted is asked once in this time.
 constexpr absl::Duration kStopPatience = absl::Milliseconds(20);
 
 }  // namespace
@@ -95,8 +95,8 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
   validation_executor_ = std::make_unique<PipelineExecutor>(*stage_, *communicators.pp, slots);
 }
 
-// When the result of a step is there, its parameters are still being gathered; and memory of NCCL's
-// is unmapped at once, where cudaFree would wait.
+// When the result of a step is there, its parameters are still being gathered. NCCL's memory is
+// unmapped at once, where cudaFree would wait, so this waits.
 Engine::~Engine() { (void)device_.Synchronize(std::min(options_.timeout, kFarewellPatience)); }
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options,
@@ -187,9 +187,9 @@ void Engine::ParametersNeeded(int64_t flat_end) {
   }
 }
 
-// What the tied table shares a bucket with waits with it for its sum over the stages. And the one
-// bucket of a later stage waits until the last gradient is on its way to the stage before, which
-// would else stand still during the reduction.
+// The tied table's bucket waits for the table's sum over the stages. The one bucket of a later
+// stage waits until the last gradient is on its way to the stage before, which would else stand
+// still during the reduction.
 absl::Status Engine::GradientsFinal(int64_t flat_begin) {
   if (coordinate_.pp > 0) return absl::OkStatus();
   return optimizer_->ReduceGradientsFrom(SharesTiedTable() ? std::max(flat_begin, TiedEnd())
@@ -205,7 +205,7 @@ int64_t Engine::TiedCount() const {
   return int64_t{options_.model.vocabulary_size} / options_.layout.tp * options_.model.hidden_size;
 }
 
-// Both ends of the pipeline hold the tied table; each saw only its own use of it.
+// Both ends of the pipeline hold the tied table; each has only the gradients of its own use.
 absl::Status Engine::SumTiedGradients() {
   if (!SharesTiedTable()) return absl::OkStatus();
   return communicators_.embedding->AllReduce(gradients_.subspan(TiedOffset(), TiedCount()),
@@ -214,8 +214,8 @@ absl::Status Engine::SumTiedGradients() {
 
 // The two tables lie in different shards of their ranks, so NCCL may add their gradients up over dp
 // in different orders: without this the copies would drift apart. Gloo's order is the ranks'.
-// Queued behind all gathers, which on the last stage bring the table's old copy: the first stage's
-// need not wait until that one has come so far.
+// It is queued behind all gathers, which on the last stage bring the table's old copy. The first
+// stage's gathers need not wait until the last stage has come so far.
 absl::Status Engine::CopyTiedTable() {
   if (!SharesTiedTable() || options_.layout.dp == 1 || device_.kind() == DeviceKind::kCpu) {
     return absl::OkStatus();
@@ -246,13 +246,13 @@ void Engine::PassOnStop() {
   std::atomic_ref<double>(*host_.stop).store(1, std::memory_order_relaxed);
 }
 
-// The wish to stop is copied as late as it can be, behind the backward passes: a GPU comes to that
-// copy long after it was queued.
+// The wish to stop is copied as late as possible, behind the backward passes: a GPU runs that copy
+// long after it was queued.
 absl::Status Engine::AddUp() {
   Stream& stream = device_.compute();
   PassOnStop();
   device_.Copy(host_.stop, &totals_->stop, sizeof(double), stream);
-  // The loss is the same on all tensor-parallel ranks: one of them speaks.
+  // The loss is the same on all tensor-parallel ranks, so one of them adds it.
   if (coordinate_.tp != 0) device_.Zero(&totals_->loss, sizeof(double), stream);
   CONVENE_RETURN_IF_ERROR(communicators_.world->AllReduce(
       Elements(totals_, kTotals, DType::kFloat64), ReduceOp::kSum, stream));
@@ -290,10 +290,10 @@ absl::Status Engine::Await() {
                                                       " has not finished its queued work within ",
                                                       absl::FormatDuration(options_.timeout)));
   }
-  // On a CPU the calls themselves told their errors, and a peer may be done and gone by now.
+  // On a CPU the calls themselves returned their errors, and a peer may be done and gone by now.
   if (device_.kind() == DeviceKind::kCpu) return waited;
-  // What a collective knows of a peer is the cause: the device only saw it not happen, or, when the
-  // collective was aborted, ran on with what had not arrived.
+  // A collective's error about a peer is the cause: the device only saw that data did not arrive,
+  // or, when the collective was aborted, ran on without them.
   for (Collective* collective : communicators_.OnDevice()) {
     CONVENE_RETURN_IF_ERROR(collective->Check());
   }

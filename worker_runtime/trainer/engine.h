@@ -42,7 +42,8 @@ struct EngineOptions {
   int micro_batch_size = 1;
   int sequence_length = 1;
   int microbatches = 1;  // a step, on this data-parallel rank
-  // Elements that data-parallel ranks reduce and gather by one collective: BuildParameterTable.
+  // The fewest elements that data-parallel ranks reduce and gather by one collective:
+  // BuildParameterTable.
   int64_t bucket_count_min = 0;
   double clip_grad_norm = 1.0;
   // The stage's training passes are captured as graphs, where the device can. REQUIRES: tp is 1.
@@ -56,8 +57,8 @@ struct EngineOptions {
   // Whether this rank wants the training to stop; asked by the engine's own thread, often. Null:
   // never.
   std::function<bool()> stop_wanted;
-  // Where everything lies that collectives work on: CollectiveMemory's (comm/connect.h), of the
-  // same device. Borrowed. Null: device.memory().
+  // The memory of all buffers of collectives: CollectiveMemory's (comm/connect.h), of the same
+  // device. Borrowed. Null: device.memory().
   Memory* collective_memory = nullptr;
 };
 
@@ -78,23 +79,23 @@ struct ForwardResult {
 // Not thread-safe. Allocates in Create() alone; a step allocates nothing of its own.
 //
 // A step in compute(): the pipeline's run, sums, update. Beside it, in communication(): reductions
-// from the last microbatch's backward pass on, and gathers until the next run has come to what they
-// bring (ShardedOptimizer).
+// from the last microbatch's backward pass on, and gathers until the next run needs their
+// parameters (ShardedOptimizer).
 class Engine : private StageObserver {
  public:
   // Plans memory, allocates it, and fills in fresh weights unless told otherwise. `communicators`
   // and `device` are borrowed: the communicators until the last step, the device for as long as the
-  // engine lives. ResourceExhausted when the plan does not fit in memory; the text says how much
-  // was wanted.
+  // engine lives. ResourceExhausted when the plan does not fit in memory; the text names the bytes
+  // wanted.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
                                                         CommunicatorSet& communicators,
                                                         Device& device);
 
-  // Waits for what is queued, a minute at most, before the memory goes.
+  // Waits for queued work, a minute at most, before the memory goes.
   ~Engine() override;
 
-  // What Create() would allocate in the device's memory and, where checkpoints are copied there, on
-  // the host: name, bytes, share. Allocates nothing.
+  // The blocks that Create() would allocate in the device's memory and, where checkpoints are
+  // copied there, on the host: name, bytes, share. Allocates nothing.
   static std::string PlanMemory(const EngineOptions& options, CommunicatorSet& communicators,
                                 Device& device);
 
@@ -107,32 +108,32 @@ class Engine : private StageObserver {
   // flight.
   absl::Status QueueStep(const TokenBatch& batch, const AdamWParameters& adam);
   // Waits for the step's result. On a GPU it is there before the update is done, so a next step
-  // that is queued at once begins without a pause. What options.stop_wanted says until the ranks
-  // add up their results, after the last backward pass, is part of this step's. Errors: the
+  // that is queued at once begins without a pause. The result counts options.stop_wanted as of the
+  // moment when the ranks add up their results, after the last backward pass. Errors: the
   // collective's, the device's, DeadlineExceeded. REQUIRES: a step is in flight.
   absl::StatusOr<StepResult> AwaitStep();
   bool is_in_flight() const { return is_in_flight_; }
 
-  // Both. REQUIRES: no step is in flight.
+  // QueueStep and AwaitStep. REQUIRES: no step is in flight.
   absl::StatusOr<StepResult> TrainStep(const TokenBatch& batch, const AdamWParameters& adam);
 
-  // Of `microbatches` forward passes, over all ranks. REQUIRES: no step is in flight; microbatches
-  // <= options.microbatches.
+  // The loss of `microbatches` forward passes, over all ranks. REQUIRES: no step is in flight;
+  // microbatches <= options.microbatches.
   absl::StatusOr<ForwardResult> ForwardLoss(const TokenBatch& batch, int microbatches);
 
   ShardedOptimizer& optimizer() { return *optimizer_; }
   const ParameterTable& table() const { return table_; }
-  // In the device's memory: for the host once Device::Synchronize has returned.
+  // In the device's memory; the host may read them once Device::Synchronize has returned.
   ConstElements parameters() const { return parameters_; }
   absl::Span<const float> gradients() const { return gradients_; }
 
  private:
-  // What changes from step to step, beside the tokens; goes to the device in one copy.
+  // Numbers that change from step to step, beside the tokens; they go to the device in one copy.
   struct Inputs {
     AdamWFactors adamw;
     float gradient_scale;
   };
-  // All that ranks add up at the end of a step, in one all-reduce.
+  // The numbers that ranks add up at the end of a step, in one all-reduce.
   struct Totals {
     double sum_of_squares;
     double loss;  // nats
@@ -140,13 +141,13 @@ class Engine : private StageObserver {
   };
   static constexpr size_t kTotals = sizeof(Totals) / sizeof(double);
 
-  // A step's memory on the host: what goes to the device, what comes back.
+  // A step's memory on the host: its inputs to the device and the totals that come back.
   struct HostStep {
     absl::Span<int32_t> inputs;
     absl::Span<int32_t> targets;
     Inputs* scalars = nullptr;
-    // This rank's wish, as a number to add up. The one word that may change while a copy of it is
-    // queued: whatever bytes of 0 and 1 the copy sees, they are 0 or a number above it.
+    // This rank's wish, as a number to add up. Only this word may change while a copy of it is
+    // queued: any mix of the bytes of 0 and 1 is 0 or a number above it.
     double* stop = nullptr;
     Totals* totals = nullptr;  // what all ranks added up
     std::unique_ptr<Event> done;
@@ -163,7 +164,7 @@ class Engine : private StageObserver {
   absl::Status Allocate();
   void BindHostStep();
 
-  // As the stage's observer.
+  // Calls of the stage's observer.
   void ParametersNeeded(int64_t flat_end) override;
   absl::Status GradientsFinal(int64_t flat_begin) override;
 
@@ -171,7 +172,7 @@ class Engine : private StageObserver {
   void Feed(const TokenBatch& batch, int microbatches, bool is_training);
   // Whether the tied table lies on this rank and on one of another stage.
   bool SharesTiedTable() const;
-  // This rank's part of it in the flat buffers.
+  // The place of this rank's part of the tied table in the flat buffers.
   int64_t TiedOffset() const { return coordinate_.pp == 0 ? table_.embedding : table_.head; }
   int64_t TiedCount() const;
   int64_t TiedEnd() const { return TiedOffset() + TiedCount(); }

@@ -1,5 +1,5 @@
-// Which passes of an engine go through graphs. A CPU has none: the device here counts who asks, and
-// refuses.
+// The passes of an engine that go through graphs. A CPU has none: the device here counts who asks,
+// and refuses.
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <memory>

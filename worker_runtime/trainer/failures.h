@@ -1,4 +1,4 @@
-// PURE. How often something may fail in a row that the training can do without for a while.
+// PURE. Counts failures in a row of a task that the training can do without for a while.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ class FailuresInARow {
   // REQUIRES: most >= 1.
   explicit FailuresInARow(int64_t most) : most_(most) {}
 
-  // After each attempt. OK while the training may go on; `attempt`'s error when it is the most-th
-  // in a row.
+  // Call it after each attempt. OK while the training may go on; `attempt`'s error when it is the
+  // most-th failure in a row.
   absl::Status Record(const absl::Status& attempt) {
     count_ = attempt.ok() ? 0 : count_ + 1;
     if (count_ < most_) return absl::OkStatus();

@@ -10,10 +10,10 @@
 
 namespace convene::worker {
 
-// Tries for a minute. Errors: StoreClient::Connect's.
+// Tries to connect for a minute. Errors: StoreClient::Connect's.
 absl::StatusOr<std::unique_ptr<rendezvous::StoreClient>> OpenJobStore(const Contract& contract);
 
-// What every key of this attempt begins with.
+// The beginning of every key of this attempt.
 std::string KeyPrefix(const Contract& contract);
 
 }  // namespace convene::worker

@@ -28,8 +28,8 @@ ExitCode CodeOf(const absl::Status& status, bool job_has_begun) {
   return job_has_begun && code == ExitCode::kUsage ? ExitCode::kTrainingFailed : code;
 }
 
-// One paragraph. Every rank speaks, even where all say the same: the first to end is the one whose
-// last lines the agent shows.
+// Writes one paragraph. Every rank does so, even where all write the same: the agent shows the last
+// lines of the first rank that ends.
 int Fail(const absl::Status& status, const Contract* contract, bool job_has_begun = false) {
   const std::string who = contract == nullptr || contract->world_size == 1
                               ? ""
@@ -39,8 +39,8 @@ int Fail(const absl::Status& status, const Contract* contract, bool job_has_begu
 }
 
 int ExitCodeOfStop(const StopToken& stop) {
-  // Another rank's agent may have asked: then this rank's token is still empty, and it is to start
-  // again with the others.
+  // Another rank's agent may have asked for the stop: then this rank's token is still empty, and
+  // this rank has to start again with the others.
   return stop.reason() == StopReason::kTerminated ? ExitCodeForSignal(stop.signal_number())
                                                   : Code(ExitCode::kMembershipChanged);
 }
@@ -53,13 +53,13 @@ int Main(const std::vector<std::string>& arguments) {
   }
   auto contract = ReadContract(ProcessEnvironment());
   if (!contract.ok()) return Fail(options.ok() ? contract.status() : options.status(), nullptr);
-  // Without an agent nobody says where stdout goes: it is ours.
+  // Without an agent stdout is this process's own.
   if (contract->session_path.empty()) contract->terminal = isatty(STDOUT_FILENO) == 1;
 
   StopToken stop;
   const auto session = Session::Start(*contract, stop);
   if (!session.ok()) return Fail(session.status(), &*contract);
-  // Only now: the agent takes the exit codes of a worker in session at their word.
+  // The session opens only now, because the agent believes the exit codes of a worker in session.
   if (!options.ok()) return Fail(options.status(), &*contract);
   const auto end = RunTraining(**options, *contract, stop);
   if (!end.ok()) {

@@ -1,5 +1,5 @@
-// What runs beside the arithmetic on a GPU, proven on the CPU: every collective of the
-// communication stream is ordered with all that touches the same memory, by events that are all
+// Ops that run beside the arithmetic on a GPU, proven on the CPU: every collective of the
+// communication stream is ordered with all ops that touch the same memory, by events that are all
 // needed; and it does run beside the arithmetic.
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -119,7 +119,7 @@ class Rank {
   int known_from_ = 0;
 };
 
-// What every rank queued.
+// The calls that every rank queued.
 std::vector<std::unique_ptr<Rank>> Train(const Case& the_case) {
   std::vector<std::unique_ptr<Rank>> ranks;
   for (CommunicatorSet& set : LoopbackCommunicators(the_case.layout)) {

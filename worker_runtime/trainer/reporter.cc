@@ -12,7 +12,7 @@
 namespace convene::worker {
 namespace {
 
-// Metrics are there for somebody: of a long run that leaves none something is wrong.
+// A run that loses so many lines in a row ends, since a person wants its metrics.
 constexpr int64_t kLostLinesMax = 1000;
 
 }  // namespace

@@ -1,4 +1,5 @@
-// What rank 0 tells the person: progress, metrics, the last summary. Other ranks have none.
+// Rank 0's reports to the person: progress, metrics, the last summary. Other ranks have no
+// reporter.
 #pragma once
 
 #include <cstdint>
@@ -23,25 +24,25 @@ namespace convene::worker {
 // Not thread-safe.
 class Reporter {
  public:
-  // Opens the metrics file. `options` is borrowed. Errors: MetricsFile::Open's; but a disk that is
-  // full is said, and opening, which reads the whole file, is tried again after 1, 2, 4, 8, ...
+  // Opens the metrics file. `options` is borrowed. Errors: MetricsFile::Open's; but a full disk is
+  // only reported, and opening, which reads the whole file, is tried again after 1, 2, 4, 8, ...
   // lost lines.
   static absl::StatusOr<std::unique_ptr<Reporter>> Create(const TrainOptions& options,
                                                           const Contract& contract,
                                                           const Layout& layout, int64_t first_step,
                                                           Clock& clock);
 
-  // A line that cannot be written to the metrics file is lost, and said with the first of several.
-  // Errors, of both: the file's, when so many lines in a row were lost that nobody can mean it.
+  // A line that cannot be written to the metrics file is lost; the first of several lost lines is
+  // reported. Errors of both functions: the file's, when too many lines in a row were lost.
   absl::Status Step(int64_t step, const StepResult& result, double learning_rate,
                     absl::Duration step_time);
   absl::Status Validation(int64_t step, double loss);
   void Checkpoint(int64_t step, const std::string& path);
-  // No checkpoint was made after `step`. It is tried again after `pause`, or, where that is zero,
-  // when the next one is due.
+  // Reports that no checkpoint was made after `step`. The save is tried again after `pause`, or,
+  // where that is zero, when the next one is due.
   void CheckpointFailed(int64_t step, const absl::Status& why, const FailuresInARow& failures,
                         absl::Duration pause);
-  // A line between the progress lines.
+  // Writes a line between the progress lines.
   void Say(const std::string& text);
   // `step` is the last finished one.
   void Summary(int64_t step);
@@ -53,7 +54,7 @@ class Reporter {
   absl::Status OpenMetrics();
   template <typename Metrics>
   absl::Status WriteMetrics(const Metrics& metrics);
-  // Says what changed, and returns what ends the training.
+  // Reports changes; returns the error that ends the training.
   absl::Status RecordMetrics(const absl::Status& written);
 
   const TrainOptions& options_;

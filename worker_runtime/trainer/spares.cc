@@ -12,7 +12,7 @@
 namespace convene::worker {
 namespace {
 
-// How long one question to the store waits for its answer; a stop is heard at most so late.
+// The wait of one question to the store; a stop is heard at most so late.
 constexpr absl::Duration kPatience = absl::Milliseconds(250);
 constexpr absl::Duration kReadBackTimeout = absl::Seconds(10);
 // Connections to the store that a spare makes, one after the other, before it gives up.

@@ -1,4 +1,4 @@
-// What a rank does that the layout does not need: it waits, and ends when the training ends.
+// Spares: ranks that the layout does not need. A spare waits, and ends when the training ends.
 #pragma once
 
 #include <atomic>

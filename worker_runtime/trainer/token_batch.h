@@ -1,4 +1,4 @@
-// What the data gives to the engine for one step.
+// The engine's input for one step.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ struct TokenBatch {
   const int32_t* inputs = nullptr;
   const int32_t* targets = nullptr;  // negative: does not count
   float gradient_scale = 0;          // 1 / counted tokens of the whole global batch
-  // Of packed rows Documents::begin (ops/documents.h) of each microbatch, else null.
+  // For packed rows Documents::begin (ops/documents.h) of each microbatch, else null.
   const int32_t* document_begin = nullptr;
 };
 

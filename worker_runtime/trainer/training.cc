@@ -47,9 +47,11 @@ namespace {
 
 // A driver that was not in use takes up to a minute to come up with its GPUs.
 constexpr absl::Duration kDevicesTimeout = absl::Minutes(5);
-// Nodes make their token files at their own speed, the bootstrap's minute begins when all have.
+// Nodes make their token files at their own speed; the bootstrap's minute begins when all have
+// theirs.
 constexpr absl::Duration kDataTimeout = absl::Minutes(30);
-// What stays is built in the first steps: kernels, algorithms, connections.
+// The first steps also build kernels, choose algorithms and open connections, so they are not
+// profiled.
 constexpr int64_t kUnprofiledSteps = 3;
 // The last checkpoint of a run is tried so often, but no oftener than max_failed_checkpoints says.
 // A node that is to stop has a grace of half a minute or more.
@@ -117,7 +119,7 @@ EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layou
           .copies_for_checkpoints =
               device == DeviceKind::kCuda &&
               (!options.checkpoint_dir.empty() || options.resume == ResumeMode::kDirectory),
-          // Who waits for a peer in vain says so first.
+          // The collective's own timeout, which names the peer, comes first.
           .timeout = 2 * options.collective_timeout};
 }
 
@@ -129,14 +131,14 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const TrainOptions& options,
   return Device::Cuda(*gpu);
 }
 
-// A plan needs no other ranks. What is no layout at all is left to ResolveLayout to refuse.
+// A plan needs no other ranks. ResolveLayout refuses an impossible layout later.
 int PlannedWorldSize(const TrainOptions& options, const Contract& contract) {
   const double product = 1.0 * options.tp_size * options.pp_size * std::max(1, options.dp_size);
   return product <= kPlannedRanksMax ? std::max(contract.world_size, static_cast<int>(product))
                                      : contract.world_size;
 }
 
-// One table a pipeline stage: its ranks differ in nothing that takes memory.
+// Prints one table a pipeline stage: all ranks of a stage take the same memory.
 void PrintMemoryPlan(const TrainOptions& options, const Layout& layout, Device& device) {
   for (int stage = 0; stage < layout.pp; ++stage) {
     const int rank = RankOf(layout, {.pp = stage});
@@ -150,9 +152,9 @@ void PrintMemoryPlan(const TrainOptions& options, const Layout& layout, Device& 
   std::fflush(stdout);
 }
 
-// The same kind on all ranks, or an error on all. `opened` is this rank's device, or why it has
-// none: a GPU that is there and fails is this rank's own trouble, which ends the epoch, not the
-// job.
+// Returns the same kind on all ranks, or an error on all. `opened` is this rank's device, or the
+// reason why it has none: a GPU that exists and fails is this rank's own trouble, which ends the
+// epoch, not the job.
 absl::StatusOr<std::unique_ptr<Device>> AgreeOnDevice(
     absl::StatusOr<std::unique_ptr<Device>> opened, const Contract& contract) {
   if (contract.world_size == 1) return opened;
@@ -168,7 +170,7 @@ absl::StatusOr<std::unique_ptr<Device>> AgreeOnDevice(
                           kDevicesTimeout);
   };
   const absl::Status agreed = tell();
-  // Its own cause says more.
+  // This rank's own error says more.
   if (opened.ok() && !agreed.ok()) return agreed;
   return opened;
 }
@@ -236,7 +238,7 @@ class Training {
   absl::StatusOr<TrainingEnd> Stop();
   void WatchOps(bool wanted);
   static bool IsDue(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
-  // Whether something is to be done after this step with nothing else under way.
+  // Whether work follows this step that needs an idle device.
   bool PausesAfter(int64_t step) const;
 
   const TrainOptions& options_;
@@ -266,10 +268,10 @@ class Training {
   int64_t saved_step_ = -1;
 };
 
-// Nodes with other texts would train, tensor-parallel ranks on different tokens even, and nobody
-// would see it.
+// Without this check nodes with different texts would train, tensor-parallel ranks even on
+// different tokens, and nobody would notice.
 absl::Status Training::CheckSameData() {
-  // The hash in halves: a double holds 53 bits.
+  // The hash goes in halves, because a double holds 53 bits.
   const double mine[] = {static_cast<double>(dataset_.token_count()),
                          static_cast<double>(dataset_.content_hash() >> 32),
                          static_cast<double>(dataset_.content_hash() & 0xffffffff)};
@@ -285,7 +287,8 @@ absl::Status Training::CheckSameData() {
       dataset_.Identity(), -most_and_least[3], most_and_least[0]));
 }
 
-// What the model sees, for checkpoints: packed documents are other samples than plain rows.
+// The identity of the model's input, for checkpoints: packed documents are other samples than plain
+// rows.
 std::string Training::DataIdentity() const {
   std::string identity = dataset_.Identity();
   if (options_.packed_documents) {
@@ -351,8 +354,9 @@ double Training::LearningRate(int64_t step) const {
                         step);
 }
 
-// The next step, when none is in flight. The result of the one before it is known: Adam counts the
-// steps that changed the weights. While a GPU works, the host fetches the tokens of the step after.
+// Queues the next step, when none is in flight. The last step's result is known, since Adam counts
+// the steps that changed the weights. While a GPU works, the host fetches the tokens of the step
+// after.
 absl::Status Training::QueueStep() {
   const AdamWParameters adam{.learning_rate = LearningRate(step_ + 1),
                              .beta1 = options_.beta1,
@@ -380,10 +384,10 @@ absl::Status Training::Report(const StepResult& result, absl::Duration step_time
   return reporter_->Step(step_, result, LearningRate(step_), step_time);
 }
 
-// Finishes one step. On a GPU the next one is then queued at once, before anything is told of this
-// one, so that the GPU does not wait for a disk or a terminal; but nothing is in flight after a
-// step behind which something else is to be done. Returns whether to stop; then, too, nothing is in
-// flight: so a stop that is asked for during a step costs the rest of that step alone.
+// Finishes one step. On a GPU the next step is then queued at once, before this one is reported, so
+// that the GPU does not wait for a disk or a terminal. But no step is in flight when other work
+// follows this step, or when the run has to stop. Returns whether to stop: a stop that is asked for
+// during a step costs only the rest of that step.
 absl::StatusOr<bool> Training::Advance() {
   if (!engine_->is_in_flight()) {
     last_time_ = clock_.Now();
@@ -417,7 +421,7 @@ absl::Status Training::AwaitProfiledUpdate() {
   return absl::OkStatus();
 }
 
-// Returns whether to stop; then it may have broken off.
+// Returns whether to stop; then the validation may be incomplete.
 absl::StatusOr<bool> Training::Validate() {
   const int64_t end = std::min(options_.validation_samples, dataset_.validation_samples());
   if (end == 0) return false;
@@ -516,7 +520,7 @@ absl::StatusOr<TrainingEnd> Training::Run() {
   return TrainingEnd::kFinished;
 }
 
-// Without its page a run goes on as well; only nobody sees it hang.
+// A run goes on without its page, but then the agent cannot see that it hangs.
 std::unique_ptr<ProgressWriter> OpenProgress(const std::string& path) {
   constexpr uint32_t kFlags =
       contract::kProgressDumpsOnSignalFlag | contract::kProgressTellsEveryPhaseFlag;
@@ -528,8 +532,8 @@ std::unique_ptr<ProgressWriter> OpenProgress(const std::string& path) {
   return *std::move(writer);
 }
 
-// A connection that breaks while training is a peer that died: that peer's end is the cause, and
-// this rank is only to start again.
+// A connection that breaks while training means that a peer died: that peer's end is the cause, and
+// this rank only has to start again.
 absl::StatusOr<TrainingEnd> BlamePeer(const absl::StatusOr<TrainingEnd>& end) {
   if (!absl::IsUnavailable(end.status())) return end;
   return absl::AbortedError(end.status().message());
@@ -587,8 +591,8 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contr
     EndSpares(contract, *end == TrainingEnd::kFinished);
   }
   if (end.ok()) return end;
-  // The connections close before the memory goes that open messages still point into, and that the
-  // GPU may still be working on.
+  // The connections close before the memory goes: open messages still point into it, and the GPU
+  // may still be working on it.
   communicators = CommunicatorSet();
   return BlamePeer(end);
 }

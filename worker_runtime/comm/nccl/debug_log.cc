@@ -41,7 +41,8 @@ NcclDebugLog::NcclDebugLog() {
 
 NcclDebugLog::~NcclDebugLog() {
   if (path_.empty()) return;
-  // NCCL keeps the file open, and goes on writing a few lines a communicator into what has no name.
+  // NCCL keeps the file open, and goes on writing a few lines a communicator into the file without
+  // a name.
   unlink(path_.c_str());
   for (const char* const variable : kVariables) unsetenv(variable);
 }

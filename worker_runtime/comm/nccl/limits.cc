@@ -8,7 +8,7 @@
 namespace convene::worker {
 
 std::string NcclVersionText(int version_code) {
-  // Up to 2.8 the code had one digit less (NCCL_VERSION in nccl.h).
+  // Up to NCCL 2.8 the code had one digit less (NCCL_VERSION in nccl.h).
   const int major_unit = version_code >= 10000 ? 10000 : 1000;
   return absl::StrCat(version_code / major_unit, ".", version_code % major_unit / 100, ".",
                       version_code % 100);

@@ -1,24 +1,24 @@
-// PURE. Which versions of NCCL will do, and how many blocks its kernels may have.
+// PURE. The oldest version of NCCL that will do, and the most blocks of its kernels.
 #pragma once
 
 #include <string>
 
 namespace convene::worker {
 
-// Non-blocking communicators and registered memory: 2.19. By the version of the library that runs,
-// not of the header: a user's libnccl may be older or newer.
+// 2.19 has non-blocking communicators and registered memory. The version of the loaded library
+// counts, not the header's: a user's libnccl may be older or newer.
 inline constexpr int kOldestNcclVersion = 21900;
 
 // `version_code` as ncclGetVersion gives it: "2.28.9" for 22809.
 std::string NcclVersionText(int version_code);
 
-// Kernels of a rank's communicators that can wait for their peers at the same time: of a collective
-// in compute() or in layer_communication(), which never hold one both, of one in communication(),
-// and of a message up and one down.
+// The number of a rank's kernels that can wait for their peers at the same time: one collective in
+// compute() or in layer_communication() (never one in each), one in communication(), and one
+// message up and one down.
 inline constexpr int kNcclKernelsAtOnce = 4;
 
-// The blocks that each of these kernels may have, on a GPU of so many multiprocessors: so few that
-// all of them find a multiprocessor beside each other.
+// The most blocks of each of these kernels on a GPU of so many multiprocessors: few enough that
+// each block of all these kernels finds a multiprocessor.
 int NcclBlocksMax(int multiprocessors);
 
 }  // namespace convene::worker

@@ -29,7 +29,7 @@ namespace {
 // Makes the groups of one rank.
 class Maker {
  public:
-  // `blocks_max`: of every kernel.
+  // `blocks_max`: the most blocks of every kernel.
   Maker(rendezvous::StoreClient& store, const std::string& key_prefix, int rank,
         std::shared_ptr<NcclSession> session, const BootstrapOptions& options, int blocks_max)
       : store_(store),
@@ -104,7 +104,7 @@ class Maker {
   const MonotonicTime deadline_;
 };
 
-// Rank 0's line; the first rank that has a warning gives it for all.
+// Logs rank 0's line, and the warning of the first rank that has one.
 absl::Status ReportTransports(const std::string& log, int version, Collective& host) {
   const TransportSummary summary = SummarizeTransports(log, NcclVersionText(version));
   if (host.rank() == 0 && !log.empty()) spdlog::info("{}", summary.line);
@@ -135,7 +135,7 @@ absl::Status MakeAll(const Layout& layout, int rank, Maker& maker, Stream& strea
 absl::StatusOr<int> CountGpusInUse(rendezvous::StoreClient& store, const std::string& key_prefix,
                                    const std::string& host_name, int world_size,
                                    absl::Duration timeout) {
-  // By the bus, as NCCL looks for duplicates.
+  // GPUs are told apart by their bus address, as NCCL looks for duplicates.
   int device = 0;
   char bus_id[32] = "";
   CONVENE_RETURN_IF_ERROR(cuda::CudaStatus(cudaGetDevice(&device), "the current device"));
@@ -193,7 +193,8 @@ absl::StatusOr<CommunicatorSet> BootstrapNccl(const Layout& layout, int rank,
   absl::Status status = MakeAll(layout, rank, maker, device.communication(), set);
   if (status.ok()) status = ReportTransports(debug_log.Read(), version, *set.host);
   if (!status.ok()) {
-    // A communicator that is half made cannot be finalized: the others may not even know of it.
+    // A communicator that is half made cannot be finalized: the other ranks may not even know of
+    // it.
     session->Fail(status);
     return status;
   }

@@ -18,15 +18,16 @@ namespace convene::worker {
 
 struct NcclBootstrapOptions {
   BootstrapOptions base;
-  // Set before NCCL's first call, where the user has not set them: NcclEnvironment's.
+  // NcclEnvironment's variables; they are set before NCCL's first call, where the user has not set
+  // them.
   std::vector<std::pair<std::string, std::string>> environment;
-  // How the watchdog reaches the job's store when something fails, from its own thread (a
-  // StoreClient serves one thread). Null: errors do not say what the other ranks did.
+  // Opens a client of the job's store for the watchdog's own thread when an operation fails (a
+  // StoreClient serves one thread). Null: errors do not tell what the other ranks did.
   OpenStore open_store;
 };
 
-// How many different GPUs the ranks on the machine `host_name` have among them: NcclPlace::gpus.
-// CUDA alone cannot tell one process, where each process is shown a GPU of its own
+// The number of different GPUs that the ranks on the machine `host_name` use: NcclPlace::gpus. CUDA
+// cannot tell one process this number, where each process is shown a GPU of its own
 // (CUDA_VISIBLE_DEVICES). All ranks call it, each with its GPU current. Errors: the store's.
 absl::StatusOr<int> CountGpusInUse(rendezvous::StoreClient& store, const std::string& key_prefix,
                                    const std::string& host_name, int world_size,

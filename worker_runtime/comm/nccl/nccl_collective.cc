@@ -40,7 +40,7 @@ ncclResult_t QueueAllToAll(ConstElements input, Elements output, int size, ncclC
     result =
         ncclRecv(output.Slice(peer * count, count).data, count, type, peer, communicator, stream);
   }
-  // Always: an open group would swallow all later calls of this thread.
+  // The group is always ended: an open group would swallow all later calls of this thread.
   const ncclResult_t ended = ncclGroupEnd();
   return result != ncclSuccess ? result : ended;
 }
@@ -99,8 +99,8 @@ absl::Status NcclCollective::MakeResources() {
 }
 
 NcclCollective::~NcclCollective() {
-  // CUDA keeps what is still in use until it is done, except memory: the token is used by barriers
-  // alone, which wait for their end.
+  // CUDA keeps objects that are still in use until their work is done, except memory. Only barriers
+  // use the token, and they wait for their end.
   for (const OpenSend& send : open_sends_) {
     if (send.sent != nullptr) cudaEventDestroy(send.sent);
   }
@@ -193,8 +193,8 @@ absl::Status NcclCollective::WarmUp(Stream& stream, MonotonicTime deadline) {
   CONVENE_RETURN_IF_ERROR(session_->Await(order_, deadline));
   if (up_.communicator < 0) return absl::OkStatus();
   const Elements token(token_, 1, DType::kFloat32);
-  // Activations come from below and go up; gradients the other way. Every message is taken: all
-  // ranks receive before they send, from the first rank on up and from the last one on down.
+  // Activations go to higher ranks, gradients to lower ones. Every message finds its receiver: all
+  // ranks receive before they send, first up from the first rank, then down from the last one.
   for (const int step : {1, -1}) {
     const int from = rank_ - step;
     const int to = rank_ + step;
@@ -239,7 +239,8 @@ absl::StatusOr<PendingSend> NcclCollective::Send(ConstElements data, int peer, S
       [&](ncclComm_t communicator) {
         return ncclSend(data.data, data.count, TypeOf(data.dtype), peer, communicator, lane.stream);
       }));
-  // Nearly always the first look: sends are waited for in about the order in which they start.
+  // The first place is nearly always free: callers wait for sends in about the order in which they
+  // start.
   size_t place = sends_started_ % kOpenSendsMax;
   while (open_sends_[place].id != 0) place = (place + 1) % kOpenSendsMax;
   OpenSend& open = open_sends_[place];

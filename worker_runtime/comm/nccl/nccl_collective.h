@@ -27,22 +27,21 @@ namespace convene::worker {
 // Collectives run in the caller's stream. Messages run beside it, so that a Send, which on a GPU
 // lasts until its receiver takes it, never holds up the caller's arithmetic: one communicator and
 // one stream of highest priority for messages to higher ranks ("up") and one for those to lower
-// ranks ("down"). A Send begins after what the caller's stream holds by then; a Recv too, and what
-// is queued in the caller's stream afterwards begins after the Recv.
+// ranks ("down"). A Send and a Recv begin after all work that the caller's stream holds by then,
+// and later work in the caller's stream begins after the Recv.
 //
 // Why messages never wait in a circle. Within a communicator operations run one after the other, in
-// the order of the calls, so a receive may wait behind a send that nobody has taken yet: this, and
-// nothing else, is what GPUs add to the waits that the schedule has on a CPU. Let stage s do its
-// receive of activation m+1 behind its send of activation m. That send waits until stage s+1 has
-// come to its receive of m. In one-forward-one-backward stage s, with w warm-up microbatches, has
-// run the backward of m-w before it receives m+1 (m+1 > w), for which it needed the gradient m-w of
-// stage s+1; and stage s+1, with w-1 warm-up microbatches, receives m right behind that same
-// backward. So the new wait is for something that stage s has already waited for. During warm-up
-// (m+1 <= w) stage s+1 has only forwards before its receive of m, which wait for smaller
-// microbatches alone. Gradients are the mirror image, with cool-down for warm-up. Sends up never
-// wait behind sends down: they are on different communicators. A schedule in which activations also
-// go from the last stage to the first (interleaved) needs its own argument, or a communicator per
-// pair of ranks.
+// the order of the calls, so a receive may wait behind a send that its receiver has not taken yet.
+// GPUs add only this wait to the waits that the schedule has on a CPU. Let stage s do its receive
+// of activation m+1 behind its send of activation m. That send waits until stage s+1 has come to
+// its receive of m. In one-forward-one-backward stage s, with w warm-up microbatches, has run the
+// backward of m-w before it receives m+1 (m+1 > w), for which it needed the gradient m-w of stage
+// s+1; and stage s+1, with w-1 warm-up microbatches, receives m right behind that same backward. So
+// the new wait is for an event that stage s has already waited for. During warm-up (m+1 <= w) stage
+// s+1 has only forwards before its receive of m, which wait for smaller microbatches alone.
+// Gradients are the mirror image, with cool-down for warm-up. Sends up never wait behind sends
+// down: they are on different communicators. A schedule in which activations also go from the last
+// stage to the first (interleaved) needs its own argument, or a communicator per pair of ranks.
 //
 // Beyond Collective: kMax may lose a NaN (NCCL's maximum is fmax). Communicators of a rank share
 // their fate (NcclSession). An operation that a CUDA graph captures is not watched; capture with
@@ -52,7 +51,7 @@ class NcclCollective final : public Collective {
   // Communicators and orders, by their numbers in the session.
   struct Parts {
     int collectives = -1;
-    // Where messages are allowed; else -1.
+    // Communicators for messages, where messages are allowed; else -1.
     int up = -1;
     int down = -1;
   };
@@ -115,9 +114,9 @@ class NcclCollective final : public Collective {
   absl::Status CheckPeer(int peer) const;
   // The lane's next operation begins after all that `stream` holds.
   absl::Status OrderBehind(cudaStream_t stream, const Lane& lane);
-  // Ends the session when CUDA refuses what cannot be refused.
+  // Ends the session on an error of CUDA.
   absl::Status Cuda(cudaError_t error, const char* what);
-  // Of messages from this rank to `peer`, or the other way round.
+  // The lane of messages from rank `from` to rank `to`.
   Lane& LaneOf(int from, int to) { return to > from ? up_ : down_; }
 
   const std::shared_ptr<NcclSession> session_;

@@ -20,7 +20,7 @@ namespace {
 
 absl::Status Zero(void* data, size_t bytes) {
   CONVENE_RETURN_IF_ERROR(cuda::CudaStatus(cudaMemset(data, 0, bytes), "cudaMemset"));
-  // Not done when it returns, and other streams do not wait for it.
+  // The memset may run on after its return, and other streams do not wait for it.
   return cuda::CudaStatus(cudaStreamSynchronize(nullptr), "cudaMemset");
 }
 
@@ -56,7 +56,7 @@ absl::Status NcclMemory::RegisterEverywhere(void* data, size_t bytes) {
   CONVENE_CHECK(session != nullptr);
   const absl::StatusOr<uint64_t> registration = session->RegisterMemory(data, bytes);
   if (!registration.ok()) {
-    // Turned off is nothing to warn of.
+    // Registration that is turned off needs no warning.
     spdlog::log(absl::IsFailedPrecondition(registration.status()) ? spdlog::level::info
                                                                   : spdlog::level::warn,
                 "NCCL works without registered memory: {}",

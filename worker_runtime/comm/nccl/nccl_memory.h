@@ -19,18 +19,20 @@ class NcclSession;
 // more: few and large ones), and are registered with every communicator of the session by
 // ncclCommRegister, or with none.
 //
-// All ranks allocate the same blocks in the same order: NCCL leaves open what happens when one rank
-// passes a registered buffer and another one that is not, so each Allocate asks over `host` whether
-// all could register theirs. Where not, none does; the rank that could not says why, in one
-// warning, and the training is right, and slower. NCCL_LOCAL_REGISTER=0 turns registration off, on
-// one node as good as on all; NCCL_CUMEM_ENABLE=0 makes the blocks plain cudaMalloc's.
+// All ranks allocate the same blocks in the same order: NCCL does not define the case that one rank
+// passes a registered buffer and another rank an unregistered one, so each Allocate asks over
+// `host` whether all ranks could register theirs. If one could not, none does: that rank logs one
+// warning with the reason, and the training is right, but slower. NCCL_LOCAL_REGISTER=0 turns
+// registration off, on one node as good as on all; NCCL_CUMEM_ENABLE=0 makes the blocks plain
+// cudaMalloc's.
 //
 // NVLink SHARP wants a buffer at one offset of its block on all ranks, as the ranks of a tp or dp
-// group have it. Where offsets differ (embedding, world) NCCL finds that out and goes the ordinary
-// way. Symmetric windows (ncclCommWindowRegister) would want equal sizes, and no such exception.
+// group have it. Where offsets differ (embedding, world) NCCL notices that and goes the ordinary
+// way. Symmetric windows (ncclCommWindowRegister) would need equal sizes, without such an
+// exception.
 //
-// The end. Nothing may be running on a block that is given back; which goes first:
-// - All went well: the block, deregistered before. NCCL's communicators end later.
+// The end. No work may run on a block that is given back, so the order is:
+// - All went well: the block is deregistered and goes first. NCCL's communicators end later.
 // - An error: the communicators (training.cc), by abort when anything still runs. They give up what
 //   is registered themselves, once the kernels have left; to deregister before would take the
 //   mapping from under a kernel that still waits for its peers. Then the block; NCCL is not asked.

@@ -11,7 +11,8 @@ namespace {
 
 constexpr absl::Duration kPublishPatience = absl::Seconds(2);
 constexpr absl::Duration kAskPatience = absl::Seconds(3);
-// Of one look at one key: long enough for an answer, short enough to come round to the others.
+// The time for one look at one key: long enough for an answer, short enough to reach the other keys
+// in time.
 constexpr absl::Duration kLook = absl::Milliseconds(20);
 
 std::string KeyOf(const std::string& key_prefix, int global_rank) {

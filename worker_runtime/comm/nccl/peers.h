@@ -20,7 +20,8 @@ using OpenStore =
 // One thread. Bounded: Publish takes 2 s at most, Ask 3 s.
 class NcclPeers {
  public:
-  // Tells the others what this rank did last. Null when there is no store, or it does not answer.
+  // Tells the other ranks this rank's last operations. Null when there is no store, or it does not
+  // answer.
   static std::unique_ptr<NcclPeers> Publish(const OpenStore& open_store,
                                             const std::string& key_prefix, int global_rank,
                                             const std::vector<NcclProgress>& own);

@@ -20,7 +20,7 @@ using cuda::CudaStatus;
 constexpr absl::Duration kWatchInterval = absl::Milliseconds(100);
 constexpr absl::Duration kExplanationPatience = absl::Seconds(10);
 constexpr absl::Duration kFarewellPatience = absl::Seconds(10);
-// Queueing takes microseconds: a thread that slept would lose more than it saves. A first
+// Queueing takes microseconds, so a sleeping thread would lose more than it saves; a first
 // connection takes seconds.
 constexpr int kSpins = 2000;
 constexpr absl::Duration kPollInterval = absl::Microseconds(50);
@@ -96,7 +96,7 @@ absl::StatusOr<int> NcclSession::MakeCommunicator(const std::string& name, int s
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   if (blocks_max > 0) config.maxCTAs = blocks_max;
-  // From here on it is one of those that the end aborts, half made as it may be.
+  // From here on the session's end aborts this communicator too, even half made.
   queueing_ = static_cast<int>(communicators_.size());
   communicators_.push_back({.name = name, .handle = std::make_unique<ncclComm_t>(nullptr)});
   ncclComm_t* const made = communicators_.back().handle.get();
@@ -184,7 +184,8 @@ absl::Status NcclSession::Start(const Operation& operation,
     const absl::Status recorded = CudaStatus(cudaEventRecord(event, operation.stream), "its event");
     MutexLock lock(&nccl_mutex_);
     Order& order = orders_[operation.order];
-    // Still the last one: an order has one thread at a time, and what has no event stays open.
+    // The operation is still the last one: an order has one thread at a time, and an operation
+    // without an event stays open.
     Open& open = order.operations.back();
     open.event = event;
     if (recorded.ok()) return absl::OkStatus();
@@ -265,7 +266,8 @@ NcclSession::Failure NcclSession::Look(MonotonicTime now) {
   for (Order& order : orders_) {
     absl::Status status = Collect(order, now);
     if (!status.ok()) return FailureAt(order, std::move(status));
-    // Collect keeps finished ones until the last is done; a lane that never runs dry is cut here.
+    // Collect keeps finished operations until the last is done; a lane that never runs dry is cut
+    // here.
     if (order.first_open > 1024) {
       order.operations.erase(order.operations.begin(),
                              order.operations.begin() + static_cast<ptrdiff_t>(order.first_open));
@@ -341,14 +343,15 @@ void NcclSession::End(const Failure& failure) {
     if (!status_.ok()) return;
     status_ = named;
   }
-  // From here on no other thread comes this way. A thread that is inside NCCL sees it, and leaves.
+  // From here on no other thread enters NCCL. A thread that is inside sees the flag, and leaves.
   failing_ = true;
   std::vector<NcclProgress> own;
   std::unique_ptr<NcclPeers> peers;
   {
     MutexLock lock(&nccl_mutex_);
     own = AllProgress();
-    // Before the abort, so that the others find it when the abort reaches them.
+    // The message goes out before the abort, so that the other ranks find it when the abort reaches
+    // them.
     if (!absl::IsAborted(failure.status)) {
       peers =
           NcclPeers::Publish(options_.open_store, options_.key_prefix, options_.global_rank, own);

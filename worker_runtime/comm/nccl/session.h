@@ -1,5 +1,5 @@
-// What all NCCL communicators of a rank share: one lock around the library, one record of what is
-// queued, one watchdog, and one end.
+// Shared by all NCCL communicators of a rank: one lock around the library, one record of queued
+// operations, one watchdog, and one end.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -39,19 +39,19 @@ struct NcclSessionOptions {
   int cuda_device = 0;  // of all communicators
   absl::Duration operation_timeout;
   FlightRecorder* recorder = nullptr;  // outlives the session; not null
-  // A store of its own for the moment of failure, when the watchdog's thread asks there what the
-  // other ranks did last; null: nobody is asked. Called once at most.
+  // Opens a client of the store for the moment of failure, when the watchdog's thread asks for the
+  // other ranks' last operations; null: it does not ask. Called once at most.
   std::function<absl::StatusOr<std::unique_ptr<rendezvous::StoreClient>>(absl::Duration timeout)>
       open_store;
   std::string key_prefix;
 };
 
-// Thread-safe. Shared by the communicators of one rank, which end together: the first error of one
-// (a deadline, a broken peer, Abort) is from then on the error of all.
+// Thread-safe. The communicators of one rank share a session and end together: the first error of
+// one (a deadline, a broken peer, Abort) is from then on the error of all.
 //
 // The lock. NCCL's communicators are non-blocking: a call returns "in progress" while a thread of
-// NCCL's queues the work, and the next call, also ncclCommGetAsyncError, may take over what that
-// thread left behind. So all of NCCL is under `nccl_mutex_`: a caller keeps it until its operation
+// NCCL's queues the work, and the next call, also ncclCommGetAsyncError, may take over that
+// thread's work. So all of NCCL is under `nccl_mutex_`: a caller keeps it until its operation
 // stands in its CUDA stream (some 30 us), which also makes the order of queueing, over all
 // communicators, that of the calls. A thread that polls looks at `failing_`, and leaves: when the
 // aborting thread has the lock, no other thread is inside NCCL.
@@ -61,27 +61,27 @@ struct NcclSessionOptions {
 // because others hold its GPU and wait, in turn, for A. So every kernel must be able to start
 // beside all that wait:
 // - At most kNcclKernelsAtOnce wait (trainer/overlap_test checks the streams' part of it), each
-// with
-//   at most the `blocks_max` blocks that its communicator was made with, and NcclBlocksMax gives
-//   all of these a multiprocessor each (limits_test). All other kernels end by themselves, and what
-//   they leave goes to NCCL's first: its streams beside compute() have the higher priority, and in
-//   compute() itself nothing else runs.
-// - What then remains are the waits that streams, events and peers ask for. Where every call waited
-//   for its end, in the order of the calls, these would all be kept, and more. That is how the same
-//   program runs on CPUs, and there it comes to its end (trainer/layout_test); so there is no
-//   circle in them. A Send is the exception, as it does not wait on a CPU: nccl_collective.h and
-//   lanes_test are about messages.
+//   with at most the `blocks_max` blocks that its communicator was made with, and NcclBlocksMax
+//   gives all of these a multiprocessor each (limits_test). All other kernels end by themselves,
+//   and NCCL's kernels get their place first: its streams beside compute() have the higher
+//   priority, and in compute() itself no other kernel runs.
+// - The remaining waits are those of streams, events and peers. If every call waited for its end,
+//   in the order of the calls, all these waits would be kept, and more. The same program runs so on
+//   CPUs, and there it comes to its end (trainer/layout_test), so these waits hold no circle. A
+//   Send is the exception, as it does not wait on a CPU: nccl_collective.h and lanes_test are about
+//   messages.
 //
 // The end. Freeing one communicator while a kernel of another still waits for its peers would wait
 // for that kernel (NVIDIA/nccl #564). All are aborted inside one ncclGroupStart/End: each call sets
 // its communicator's abort flag at once, and the freeing happens in ncclGroupEnd. To revoke them
 // before (ncclCommRevoke) would win nothing: it sets the same flags and waits for the same kernels,
-// and what it keeps is freed right after. A CUDA graph that holds operations goes before all this:
-// even an abort waits for its end, without a deadline.
+// and the memory that it keeps is freed right after. A CUDA graph that holds operations goes before
+// all this: even an abort waits for its end, without a deadline.
 //
 // The watchdog. The thread "nccl watchdog" looks every 100 ms whether events have passed, the
 // library has an error, or the oldest operation of an order is over its time. An operation's time
-// begins when it was queued, or, if that is later, when the one before it in its order was done.
+// begins when it was queued, or, if that is later, when the operation before it in its order was
+// done.
 //
 // A GPU that is some thousand launches behind makes a thread that queues more wait for it, perhaps
 // for a kernel that only an abort ends. So the lock is not held while an event is recorded; and the
@@ -105,7 +105,8 @@ class NcclSession {
                                        const ncclUniqueId& id, MonotonicTime deadline,
                                        int blocks_max = 0);
 
-  // An order of operations that its `members` (global ranks) count alike; see NcclProgress.
+  // Makes an order: a sequence of operations that its `members` (global ranks) count alike; see
+  // NcclProgress.
   int MakeOrder(std::string name, std::vector<int> members);
 
   // One operation, in words.
@@ -121,35 +122,37 @@ class NcclSession {
   // Queues it: `queue` calls NCCL once, or a whole ncclGroup. Errors: the session's.
   absl::Status Start(const Operation& operation, absl::FunctionRef<ncclResult_t(ncclComm_t)> queue);
 
-  // The host waits until everything started in this order so far is complete. Errors: the
+  // The host waits until all operations started in this order so far are complete. Errors: the
   // session's; past `deadline` the session ends with DeadlineExceeded.
   absl::Status Await(int order, MonotonicTime deadline);
 
-  // From now on operations have deadlines and errors of peers are seen. Not before every
-  // communicator is warm: the first operation of each connects. REQUIRES: called once at most.
+  // From now on operations have deadlines and errors of peers are noticed. REQUIRES: every
+  // communicator is warm, since the first operation of each connects; called once at most.
   void StartWatchdog();
 
-  // The error that ended the session; OK while it lives. Waits for the explanation of one that is
-  // just being found, 10 s at most.
+  // The error that ended the session; OK while it lives. Waits, 10 s at most, while an error is
+  // just being explained.
   absl::Status status();
   // Ends the session, unless it has ended. Aborts all communicators; returns when that is done.
   void Fail(const absl::Status& status);
 
-  // Device memory that NCCL may use without copies in between, with every communicator there is by
-  // now. Returns a number for Deregister. Never needed for a right result. Errors, after which none
-  // has it: NcclStatus's; FailedPrecondition when NCCL's settings turn it off; the session's.
+  // Registers device memory with all present communicators, so that NCCL uses it without copies in
+  // between. Results are right without it. Returns a number for DeregisterMemory. After an error no
+  // communicator has it: NcclStatus's; FailedPrecondition when NCCL's settings turn it off; the
+  // session's.
   absl::StatusOr<uint64_t> RegisterMemory(void* data, size_t bytes);
-  // REQUIRES: nothing queued still uses it. When the session has ended, waits as status() does
-  // until its communicators are aborted, which gives up what they have.
+  // REQUIRES: no queued work still uses the memory. When the session has ended, it waits as
+  // status() does until the communicators are aborted, which gives up their registrations.
   void DeregisterMemory(uint64_t registration);
 
  private:
   struct Communicator {
     std::string name;
-    // Apart: a thread of NCCL's may write it for as long as the communicator is being made.
+    // On the heap, because a thread of NCCL's may write it for as long as the communicator is being
+    // made.
     std::unique_ptr<ncclComm_t> handle;
   };
-  // Queued, and not known to be complete.
+  // An operation that is queued, and not known to be complete.
   struct Open {
     uint64_t sequence = 0;
     uint64_t record = 0;
@@ -168,7 +171,7 @@ class NcclSession {
     size_t first_open = 0;
   };
   using Registration = std::vector<void*>;  // NCCL's handles, by communicator
-  // What ended the session, and the operation that was waited for, if one was.
+  // The error that ended the session, and the operation that the session waited for, if any.
   struct Failure {
     absl::Status status;
     std::string where;  // "dp all_reduce #17 (4096 B)"; empty: nowhere in particular
@@ -176,16 +179,16 @@ class NcclSession {
     std::vector<int> members;
   };
 
-  // Waits until NCCL has done what it was last asked. Errors: NcclStatus's; DeadlineExceeded;
-  // Aborted when another thread wants the lock to end the session.
+  // Waits until NCCL has done its last call. Errors: NcclStatus's; DeadlineExceeded; Aborted when
+  // another thread wants the lock to end the session.
   absl::Status AwaitQueued(ncclComm_t communicator, MonotonicTime deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
   absl::StatusOr<bool> IsComplete(const Open& open) ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
-  // Takes out what is complete.
+  // Takes complete operations out.
   absl::Status Collect(Order& order, MonotonicTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
   absl::StatusOr<cudaEvent_t> TakeEvent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
   static Failure FailureOf(const Order& order, const Open& open, absl::Status status);
-  // Of the order's oldest operation, when one is open.
+  // The failure of the order's oldest open operation, if any.
   static Failure FailureAt(const Order& order, absl::Status status);
   // Puts the operation into its stream and takes an event to record behind it. `captured`: it
   // became part of a graph instead, without an event.
@@ -193,12 +196,12 @@ class NcclSession {
                      MonotonicTime deadline, cudaEvent_t& event, bool& captured)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
 
-  // What the watchdog finds wrong; OK when nothing is.
+  // The failure that the watchdog finds; OK without one.
   Failure Look(MonotonicTime now);
   void Watch();
   void End(const Failure& failure);
   std::vector<NcclProgress> AllProgress() ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
-  // Whether anything queued may still be running.
+  // Whether queued work may still be running.
   bool IsBusy() ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
   void AbortAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
   void FinalizeAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);

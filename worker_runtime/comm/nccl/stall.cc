@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kNamesMax = 8;
 constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat64};
 
-// Why `rank` has not done the stuck operation; empty when it has.
+// The reason why `rank` has not done the stuck operation; empty when it has.
 std::string Blame(int rank, const NcclProgress& stuck,
                   const std::map<int, std::vector<NcclProgress>>& ranks) {
   const auto told = ranks.find(rank);

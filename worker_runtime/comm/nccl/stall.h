@@ -18,7 +18,7 @@ namespace convene::worker {
 struct NcclProgress {
   std::string order;
   uint64_t started = 0;    // sequence number of the last one queued
-  uint64_t completed = 0;  // of the last one seen complete; the watchdog looks now and then
+  uint64_t completed = 0;  // of the last one known to be complete, as of the watchdog's last look
   // Of the last one queued. Messages are "message" at both ends.
   std::string operation;
   size_t size_bytes = 0;
@@ -33,8 +33,8 @@ std::string SerializeProgress(const std::vector<NcclProgress>& orders);
 absl::StatusOr<std::vector<NcclProgress>> ParseProgress(absl::string_view text);
 
 // `stuck` is the operation that did not complete (its number is `stuck.started`) and `members` the
-// global ranks that take part in it; `ranks` has each one's word, by global rank: a rank that told
-// nothing is left out. Names the ranks that keep the others waiting:
+// global ranks that take part in it; `ranks` has each rank's progress, by global rank, without
+// ranks that told nothing. Names the ranks that keep the others waiting:
 //   "rank 2 never started it (its last there: all_reduce #16); rank 3 left no word"
 //   "rank 1 started broadcast (64 B fp32) instead"
 //   "all 4 ranks started it"

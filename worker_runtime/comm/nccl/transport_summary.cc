@@ -81,7 +81,8 @@ void ReadLine(absl::string_view line, Seen& seen) {
     CountChannel(text.substr(via + kVia.size()), seen);
     return;
   }
-  // That the devices could ("NVLS multicast support is available") does not say that they do.
+  // "NVLS multicast support is available" says only that the devices could use it, not that they
+  // do.
   if (absl::StartsWith(text, "Connected NVLS tree") || absl::StartsWith(text, "NVLS comm ")) {
     seen.nvls = true;
   }
@@ -128,7 +129,7 @@ std::string WarningOf(const Seen& seen) {
 TransportSummary SummarizeTransports(absl::string_view log, const std::string& nccl_version) {
   Seen seen;
   for (const absl::string_view line : absl::StrSplit(log, '\n')) ReadLine(line, seen);
-  // The networks last.
+  // Networks go last.
   std::stable_partition(seen.order.begin(), seen.order.end(), [](const std::string& transport) {
     return !absl::StartsWith(transport, "NET/");
   });

@@ -1,4 +1,4 @@
-// PURE. NCCL's log in one line: over what the ranks talk.
+// PURE. NCCL's log in one line: the transports between the ranks.
 #pragma once
 
 #include <string>
@@ -15,8 +15,7 @@ struct TransportSummary {
   std::string warning;
 };
 
-// `log`: what one process wrote under NCCL_DEBUG=INFO (debug_log.h). Lines that are not understood
-// are passed over.
+// `log`: the log of one process under NCCL_DEBUG=INFO (debug_log.h). Unknown lines are passed over.
 TransportSummary SummarizeTransports(absl::string_view log, const std::string& nccl_version);
 
 }  // namespace convene::worker

@@ -91,7 +91,7 @@ class Buffer {
   const std::shared_ptr<void> memory_;
 };
 
-// The same bits in [begin, end).
+// Checks that both have the same bits in [begin, end).
 template <typename T>
 absl::Status ExpectSame(const Buffer<T>& buffer, const std::vector<T>& expected, size_t begin,
                         size_t end, absl::string_view what) {
@@ -244,7 +244,7 @@ absl::Status OperationsFollowEachOther(RankUnderTest& rank) {
   return ExpectSame(buffer, std::vector<double>(1000, expected), 0, 1000, "ten sums");
 }
 
-// To the next rank, and from the one before.
+// Each rank sends to the next rank, and receives from the one before.
 absl::Status MessagesKeepTheirOrder(RankUnderTest& rank) {
   Collective& group = rank.group;
   if (group.size() < 2) return absl::OkStatus();

@@ -13,7 +13,7 @@
 
 namespace convene::worker::testing {
 
-// Where the data of a rank lives: the memory of its stream's device.
+// The memory of a rank's data: that of its stream's device.
 struct DataPlace {
   // At least one byte.
   std::function<std::shared_ptr<void>(size_t bytes)> allocate;
@@ -34,8 +34,8 @@ struct RankUnderTest {
 struct SuiteCheck {
   const char* behaviour;
   bool needs_messages;  // Send and Recv
-  // All ranks of the group run it at the same time. Internal with what was wrong, or the
-  // collective's error.
+  // All ranks of the group run it at the same time. Errors: Internal with the broken promise, or
+  // the collective's.
   absl::Status (*run)(RankUnderTest& rank);
 };
 

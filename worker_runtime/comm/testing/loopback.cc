@@ -31,7 +31,8 @@ struct Switchboard {
     bool taken = false;    // the receiver has it; the sender has not yet looked
     bool copying = false;  // the receiver reads `data` now, without the lock
   };
-  // From one rank to another. Messages stay until their sender has seen that they were taken.
+  // The messages from one rank to another. They stay until their sender has seen that they were
+  // taken.
   struct Route {
     std::list<Message> messages;  // stable addresses: a copy goes on without the lock
   };

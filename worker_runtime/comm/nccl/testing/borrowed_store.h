@@ -1,4 +1,4 @@
-// A store of the test's own, where clients of it are asked for.
+// Lends a test's own store to code that opens clients.
 #pragma once
 
 #include <cstdint>

@@ -8,10 +8,10 @@
 namespace convene::worker::testing {
 namespace {
 
-// So often whoever asks is told "in progress".
+// A caller is told "in progress" so often.
 constexpr int kAsks = 3;
 
-// Nobody looks behind it.
+// The pointer is never followed.
 ncclComm_t CommunicatorOf(uintptr_t number) {
   return reinterpret_cast<ncclComm_t>(number);  // NOLINT(performance-no-int-to-ptr)
 }

@@ -16,11 +16,12 @@
 
 namespace convene::worker::testing {
 
-// A stand-in for the NCCL library and the GPU: it does as the test says, and records each call. One
-// for the process. Thread-safe. Communicators and events are numbers, from 1 on, cast to pointers.
+// A stand-in for the NCCL library and the GPU: it follows the test's settings, and records each
+// call. One for the process. Thread-safe. Communicators and events are numbers, from 1 on, cast to
+// pointers.
 class PlayedNccl {
  public:
-  // As at the start of the process.
+  // Resets it to the state at the start of the process.
   static PlayedNccl& Reset();
   static PlayedNccl& OfProcess();
 
@@ -29,15 +30,15 @@ class PlayedNccl {
   void SetCapturing();
   // The state that a communicator reports from now on.
   void SetState(uintptr_t communicator, ncclResult_t state);
-  // The state of a communicator that is made from now on, after some asking; ncclInProgress: it is
-  // never made.
+  // The final state of communicators that are made from now on; ncclInProgress: they are never
+  // ready.
   void SetEndOfInit(ncclResult_t state);
-  // Of the communicator's next registration.
+  // The result of the communicator's next registration.
   void SetRegistration(uintptr_t communicator, ncclResult_t result, bool gives_handle);
   // "grouped abort 1", in order.
   std::vector<std::string> Calls();
 
-  // For the played functions.
+  // Called by the stand-in functions.
   ncclResult_t Record(const std::string& deed, ncclComm_t communicator);
   ncclResult_t Init(const std::string& deed, ncclComm_t* made);
   ncclResult_t Ask(ncclComm_t communicator, ncclResult_t* state);
