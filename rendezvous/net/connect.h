@@ -12,8 +12,8 @@
 namespace convene::rendezvous {
 
 // Waits until `fd` is ready for `events` (of poll). DeadlineExceeded when it is not ready at
-// `deadline` on the real clock; an answer that is there counts even later, as the calling thread may
-// not have run for a while.
+// `deadline` on the real clock; an answer that is there counts even later, as the calling thread
+// may not have run for a while.
 absl::Status AwaitReady(int fd, short events, MonotonicTime deadline);
 
 // kShort: packets that fit into every path, both ways. A path that silently drops longer packets (a
