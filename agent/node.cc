@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "agent/core/explain.h"
+#include "agent/custody/process_table.h"
 #include "agent/output/first_cause.h"
 #include "agent/output/last_lines.h"
 #include "agent/output/stream_plan.h"
@@ -41,6 +42,9 @@ constexpr absl::Duration kPublishPatience = absl::Seconds(1);
 // it.
 constexpr absl::Duration kServedInterval = absl::Milliseconds(500);
 constexpr size_t kMostJobsNamed = 4;
+// The interval at which a command that was continued in the background checks whether its worker
+// reads.
+constexpr absl::Duration kBackgroundInterval = absl::Milliseconds(500);
 // The most lines of rendezvous::WorkerFailure.
 constexpr size_t kMostFailureLines = 20;
 
@@ -75,16 +79,21 @@ bool SharesStore(const AgentOptions& options) {
   return options.store_at_rendezvous || Variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1";
 }
 
-// A worker with the terminal stands still while a person types there, so it has no automatic
-// limits. Given limits still hold.
-HangLimits HangLimitsOf(const AgentOptions& options, const OwnInput& input) {
-  HangLimits limits = options.hang_limits;
+std::optional<int> TerminalWorker(const AgentOptions& options, const OwnInput& input) {
   const int workers = options.hello.local_world_size;
   for (int rank = 0; rank < workers; ++rank) {
     if (PlanInput(input.facts(), rank, workers, options.debug_rank) == WorkerInput::kTerminal) {
-      limits.automatic = false;
+      return rank;
     }
   }
+  return std::nullopt;
+}
+
+// A worker with the terminal stands still while a person types there, so it has no automatic
+// limits. Given limits still hold.
+HangLimits HangLimitsOf(const AgentOptions& options, bool has_terminal) {
+  HangLimits limits = options.hang_limits;
+  limits.automatic = limits.automatic && !has_terminal;
   return limits;
 }
 
@@ -96,6 +105,8 @@ Node::Node(const AgentOptions& options, std::string program, const std::string& 
       shares_store_(SharesStore(options)),
       state_(RulesOf(options)),
       input_(STDIN_FILENO),
+      terminal_worker_(TerminalWorker(options, input_)),
+      background_timer_(loop_, [this] { OnBackground(); }),
       custody_(loop_,
                [this] {
                  if (group_ != nullptr) group_->OnOrphanEnded();
@@ -107,7 +118,7 @@ Node::Node(const AgentOptions& options, std::string program, const std::string& 
                  hang_watch_.SetPaused(false);
                  if (group_ != nullptr) group_->SetPaused(false);
                }),
-      hang_watch_(loop_, HangLimitsOf(options, input_), Variable("PATH"),
+      hang_watch_(loop_, HangLimitsOf(options, terminal_worker_.has_value()), Variable("PATH"),
                   {[this](HangWatch::Hang hang) { OnHang(std::move(hang)); },
                    [this](const std::string& line) { Log(line); }}) {
   loop_.Watch(signals_.get(), [this] { OnSignal(); });
@@ -250,9 +261,32 @@ void Node::ReleaseHeld() {
 void Node::OnSuspend() {
   signalfd_siginfo info;
   if (read(suspend_signals_.get(), &info, sizeof(info)) != sizeof(info)) return;
+  Rest(SIGSTOP);
+}
+
+void Node::Rest(int signal) {
   if (group_ != nullptr) group_->PassOn(SIGSTOP);
-  raise(SIGSTOP);
+  raise(signal);
   if (group_ != nullptr) group_->PassOn(SIGCONT);
+  if (!terminal_worker_.has_value() || input_.IsInForeground()) return background_timer_.Cancel();
+  background_timer_.Set(kBackgroundInterval, kBackgroundInterval);
+}
+
+void Node::OnBackground() {
+  if (input_.IsInForeground()) return background_timer_.Cancel();
+  if (group_ == nullptr || group_->gone()) return;
+  const std::vector<pid_t> pids = group_->pids();
+  const auto rank = static_cast<size_t>(*terminal_worker_);
+  if (rank >= pids.size() || !input_.IsAwaitedBy(pids[rank])) return;
+  if (!std::exchange(has_told_of_background_, true)) {
+    Log("a worker waits for what is typed, but this command is in the background: all of it rests "
+        "until it is in the foreground again (fg)");
+  }
+  // The whole job, as the kernel would: a shell sees it rest when every process of the group does.
+  for (const ProcessEntry& entry : ProcessTable::Read()) {
+    if (entry.group == getpgrp() && entry.pid != getpid()) SignalProcess(entry, SIGTTIN);
+  }
+  Rest(SIGTTIN);
 }
 
 void Node::Do(OpenStream& action) {

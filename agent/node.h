@@ -27,6 +27,7 @@
 #include "tools/base/clock.h"
 #include "tools/base/event_loop.h"
 #include "tools/base/exit_deadline.h"
+#include "tools/base/loop_timer.h"
 #include "tools/base/unique_fd.h"
 
 namespace convene::agent {
@@ -44,12 +45,21 @@ class Node {
  private:
   void OnNews(RendezvousLink::News&& news);
   void OnSignal();
-  // SIGTSTP (Ctrl-Z, `scontrol suspend`): workers and agent rest until the agent is continued.
+  // SIGTSTP (Ctrl-Z, `scontrol suspend`).
   void OnSuspend();
+  // Workers and agent rest until somebody continues the agent. `signal` stops it.
+  void Rest(int signal);
+  // Continued in the background (`bg`): the job runs on, until the worker that has the terminal
+  // waits for what is typed. Then it rests, as SIGTTIN makes any job: the worker is in a session of
+  // its own, where the kernel would let it read beside the shell.
+  void OnBackground();
   void Take(Event event) { events_.push_back(std::move(event)); }
   // Takes the ends of workers and health checks. An end that may come from a signal to all
   // processes of the step is held, and later ends behind it, until this process has got that signal
-  // too, or echo_patience is over.
+  // too, or echo_patience is over. A peer that breaks because of this end may then report first
+  // and is named as the first failure. That is the smaller evil: one failure is counted either way,
+  // and all nodes start again. Without the hold every `scancel` would end as a worker's failure. A
+  // TERM to one worker alone is rare.
   void TakeEnd(Event event, bool may_be_of_stop);
   void ReleaseHeld();
   void StepOnce();
@@ -103,9 +113,12 @@ class Node {
   MonotonicTime held_until_ = MonotonicTime::InfiniteFuture();
   std::optional<Result> result_;
   bool is_told_to_end_ = false;  // a signal came
+  bool has_told_of_background_ = false;
 
   EventLoop loop_;
   const OwnInput input_;
+  const std::optional<int> terminal_worker_;  // local rank of the worker that has the terminal
+  LoopTimer background_timer_;
   Custody custody_;  // early: its guardian is a fork of this process
   UniqueFd signals_;
   UniqueFd suspend_signals_;

@@ -2,13 +2,21 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "agent/custody/process_table.h"
 #include "agent/custody/signal_mask.h"
+#include "tools/base/files.h"
 
 namespace convene::agent {
 namespace {
@@ -28,9 +36,26 @@ bool IsAnothers(int fd) {
 }
 
 // A terminal that controls nobody has no job control: nobody is in the background.
-bool IsInForeground(int fd) {
+bool HasForeground(int fd) {
   const pid_t group = tcgetpgrp(fd);
   return group < 0 ? !IsAnothers(fd) : group == getpgrp();
+}
+
+// -1: the process waits for none, or it is not to be seen.
+int AwaitedDescriptor(pid_t pid) {
+  const auto call = ReadFile(absl::StrCat("/proc/", pid, "/syscall"));
+  const std::vector<std::string> words = absl::StrSplit(call.ok() ? *call : "", ' ');
+  long number = 0;
+  uint64_t first = 0;
+  if (words.size() < 2 || !absl::SimpleAtoi(words[0], &number) ||
+      !absl::SimpleHexAtoi(words[1], &first)) {
+    return -1;
+  }
+  if (number == SYS_read) return static_cast<int>(first);
+#ifdef SYS_select
+  if (number == SYS_select) return static_cast<int>(first) - 1;
+#endif
+  return number == SYS_pselect6 ? static_cast<int>(first) - 1 : -1;
 }
 
 }  // namespace
@@ -41,13 +66,29 @@ OwnInput::OwnInput(int fd) : fd_(fd) {
   const int flags = fcntl(fd, F_GETFD);
   facts_.is_open = flags >= 0 && (flags & FD_CLOEXEC) == 0;
   facts_.is_terminal = facts_.is_open && isatty(fd) == 1;
-  facts_.in_foreground = facts_.is_terminal && IsInForeground(fd);
+  facts_.in_foreground = facts_.is_terminal && HasForeground(fd);
   termios settings = {};
   if (facts_.in_foreground && tcgetattr(fd, &settings) == 0) settings_ = settings;
 }
 
+bool OwnInput::IsInForeground() const { return HasForeground(fd_); }
+
+bool OwnInput::IsAwaitedBy(pid_t session) const {
+  struct stat terminal = {};
+  if (fstat(fd_, &terminal) != 0) return false;
+  ProcessTable& table = ProcessTable::Read();
+  return std::any_of(table.begin(), table.end(), [&](const ProcessEntry& entry) {
+    if (entry.session != session) return false;
+    const int waits_for = AwaitedDescriptor(entry.pid);
+    struct stat file = {};
+    return waits_for >= 0 &&
+           stat(absl::StrCat("/proc/", entry.pid, "/fd/", waits_for).c_str(), &file) == 0 &&
+           S_ISCHR(file.st_mode) && file.st_rdev == terminal.st_rdev;
+  });
+}
+
 void OwnInput::Restore() const {
-  if (!settings_.has_value() || !IsInForeground(fd_)) return;
+  if (!settings_.has_value() || !IsInForeground()) return;
   const ScopedAllSignalsBlocked blocked;  // Should it lose the foreground now: no SIGTTOU.
   // TCSADRAIN would hang, since after Ctrl-S nothing drains.
   tcsetattr(fd_, TCSANOW, &*settings_);

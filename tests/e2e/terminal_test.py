@@ -93,6 +93,29 @@ class TerminalTest(ConveneTestCase):
         self.assertEqual(terminal.finish(), 0)
         self.assertIn('0 got <> none', terminal.text)
 
+    def test_sent_to_the_background_at_a_prompt_it_stops_and_takes_nothing_from_the_shell(self):
+        worker = 'echo asks; read a; echo "worker <$a>"'
+        job = f"{find_program(CONVENE)} run --standalone --no-python /bin/sh -c '{worker}'"
+        terminal = Terminal(self, ['/bin/bash', '-mc', f'{job}; bg; sleep 2; jobs; read b; echo "shell <$b>"; fg'], self.environment())
+        terminal.expect('asks')
+        terminal.type('\x1a')
+        terminal.expect('all of it rests until')
+        terminal.expect('Stopped')
+        terminal.type('one\n')
+        terminal.expect('shell <one>')
+        terminal.type('two\n')
+        terminal.expect('worker <two>')
+        self.assertEqual(terminal.finish(), 0)
+
+    def test_sent_to_the_background_without_a_question_it_runs_on(self):
+        worker = 'echo works; until [ -e $T/go ]; do sleep 0.05; done; echo went on'
+        job = f"{find_program(CONVENE)} run --standalone --no-python /bin/sh -c '{worker}'"
+        terminal = Terminal(self, ['/bin/bash', '-mc', f'{job}; bg; sleep 1; touch $T/go; wait'], self.environment())
+        terminal.expect('works')
+        terminal.type('\x1a')
+        terminal.expect('went on')
+        self.assertEqual(terminal.finish(), 0)
+
     def test_a_command_in_the_background_takes_nothing_that_is_typed(self):
         job = f"{find_program(CONVENE)} run --standalone --no-python /bin/sh -c '{READS}'"
         terminal = Terminal(self, ['/bin/bash', '-mc', f'{job} & wait'])
