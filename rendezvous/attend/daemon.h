@@ -1,7 +1,7 @@
 // The daemon without its wire: the table of jobs under one lock, the thread that makes time pass,
 // and the thread that writes the journal.
 //
-// Remembering. What a decision says to the agents leaves only when the decision is in the journal.
+// Remembering. A decision's words to the agents leave only when the decision is in the journal.
 // The lock is not held meanwhile: the items wait in `held_`, everything else goes on, and what is
 // decided until the disk is done is written together next. A decision so costs one fdatasync (at
 // most two, when one was under way), whatever its size in agents; a job that decides nothing, and
@@ -97,7 +97,7 @@ class Daemon final : public LogAgents {
   void Shutdown();
 
  private:
-  // What an event leaves to do once the lock is released: streams and log may be slow.
+  // The work that an event leaves for after the lock is released: streams and log may be slow.
   struct Aftermath {
     std::vector<std::shared_ptr<StreamSink>> sinks;  // to flush
     std::vector<Outbox::LogLine> log;

@@ -1,4 +1,4 @@
-// What the daemon counts, for /metrics.
+// The daemon's counters, for /metrics.
 #pragma once
 
 #include <algorithm>

@@ -31,7 +31,7 @@ namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(20);
 
-// What these tests kill is a process, not the machine.
+// These tests kill a process, not the machine.
 [[maybe_unused]] const bool kInMemory =
     access("/dev/shm", W_OK) == 0 && setenv("TEST_TMPDIR", "/dev/shm", /*overwrite=*/1) == 0;
 
@@ -45,7 +45,7 @@ Hello HelloOf(int agent, int nodes) {
   return hello;
 }
 
-// What the streams of several agents bring, in the order of its coming.
+// The words that the streams of several agents bring, in the order of their coming.
 class Inbox {
  public:
   struct Word {
@@ -250,7 +250,7 @@ struct World {
   std::atomic<int> steps;
 };
 
-// What an agent hears and what it does about that is one step of its own.
+// Hearing something and acting on it is one step of an agent.
 Mutex hearing;
 
 // Kills this process when its time has come.

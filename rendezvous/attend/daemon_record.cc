@@ -10,7 +10,7 @@
 namespace convene::rendezvous {
 namespace {
 
-// What only makes a restart smoother is written together, after so long at the latest.
+// Changes that only make a restart smoother are written together, after so long at the latest.
 constexpr absl::Duration kLazily = absl::Seconds(1);
 // A disk that refused is asked again after this, even when nothing changes.
 constexpr absl::Duration kRetry = absl::Seconds(10);

@@ -1,4 +1,4 @@
-// What a job costs in messages and bytes: no more for an agent of a large job than for one of a
+// The cost of a job in messages and bytes: no more for an agent of a large job than for one of a
 // small job, and nothing but heartbeats while nothing happens.
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -39,7 +39,7 @@ class JobTable {
   void Restore(MonotonicTime now, const JobRecord& record);
   // The leases of all that are away begin now.
   void RenewAway(MonotonicTime now);
-  // What Welcomes say from now on.
+  // Welcomes say so from now on.
   void set_survives_restart(bool survives_restart);
 
   // The number of the last decided change.

@@ -15,7 +15,7 @@
 
 namespace convene::rendezvous {
 
-// What agent `i` of `agents` says first, in the job "bench".
+// The first words of agent `i` of `agents`, in the job "bench".
 Hello BenchHello(size_t i, size_t agents);
 Heartbeat BenchHeartbeat();
 

@@ -1,7 +1,7 @@
-// What agents cost one daemon: N real gRPC streams join it, send heartbeats, and are watched; the
-// daemon is a process of its own, and what it uses is read from the kernel. Then 10,000 agents
+// The cost of agents to one daemon: N real gRPC streams join it, send heartbeats, and are watched;
+// the daemon is a process of its own, and what it uses is read from the kernel. Then 10,000 agents
 // against the daemon's core, with messages encoded and decoded but no sockets.
-// What it prints is ready for tests/bench/RESULTS.md. Usage: join_bench --help.
+// Its output is ready for tests/bench/RESULTS.md. Usage: join_bench --help.
 #include <malloc.h>
 #include <sys/resource.h>
 #include <unistd.h>

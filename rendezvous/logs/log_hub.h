@@ -6,7 +6,7 @@
 // Each viewer has a watch of its own, and each agent of its run a call of PublishLogs for it: an
 // agent knows itself what this viewer has not seen, and counts what it loses. The hub drops
 // nothing. While a viewer's queue is full, nobody reads from its publishers; the agents' rings go
-// round meanwhile. What the daemon keeps for a viewer that does not read is its queue, and for each
+// round meanwhile. For a viewer that does not read the daemon keeps its queue, and for each
 // agent one batch and what gRPC takes in advance (64 KiB).
 #pragma once
 

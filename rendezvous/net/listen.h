@@ -16,8 +16,8 @@ struct Listener {
 // How the message of each status below begins.
 inline constexpr char kCannotListen[] = "cannot listen on ";
 
-// PURE. The address to bind for a port that others are told as `told_host`:port. What is told as
-// this machine's loopback is for this machine alone; else all addresses.
+// PURE. The address to bind for a port that others are told as `told_host`:port. A loopback
+// address is for this machine alone; any other means all addresses.
 std::string AddressToBind(const std::string& told_host);
 
 // Binds `host` and listens; port 0 is any free one. 0.0.0.0 and :: are each all addresses, of IPv6

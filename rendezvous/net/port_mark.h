@@ -15,7 +15,7 @@ class PortMark {
  public:
   // In memory where that is (/dev/shm), so that no note outlives the machine; else /tmp.
   static std::string DefaultFolder();
-  // Takes the place of an earlier note of the port. What the system says when it cannot be written.
+  // Takes the place of an earlier note of the port. The system's error when it cannot be written.
   static absl::StatusOr<std::unique_ptr<PortMark>> Leave(
       int port, const std::string& state_dir, const std::string& folder = DefaultFolder());
   // The state directory of the daemon that `port` belongs to; none when there is no note by this

@@ -1,4 +1,4 @@
-// PURE. What an agent is called where anybody may read it.
+// PURE. An agent's name where anybody may read it.
 #pragma once
 
 #include <cstdint>

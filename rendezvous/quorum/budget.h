@@ -1,4 +1,4 @@
-// PURE. What a job's failures have cost so far. Durable: a restarted daemon must know it.
+// PURE. The cost of a job's failures so far. Durable: a restarted daemon must know it.
 #pragma once
 
 #include <cstddef>

@@ -46,7 +46,7 @@ struct ConductRecord {
   friend bool operator==(const ConductRecord&, const ConductRecord&) = default;
 };
 
-// What ended an epoch, for people.
+// The end of an epoch, for people.
 struct FailureRecord {
   Epoch epoch;
   std::string what;

@@ -224,8 +224,8 @@ Decision DecideAdmission(MonotonicTime now, const JobState& state, const JobPoli
                            absl::FormatDuration(policy.admission)));
 }
 
-// Who waits for a seat while the job runs, in the order of arrival: `placed` of them fill what is
-// free and the spares.
+// Nodes that wait for a seat while the job runs, in the order of arrival: `placed` of them fill
+// what is free and the spares.
 Decision DecideSurplus(MonotonicTime now, const JobState& state, const JobPolicy& policy,
                        size_t placed) {
   MonotonicTime next = MonotonicTime::InfiniteFuture();
@@ -236,7 +236,7 @@ Decision DecideSurplus(MonotonicTime now, const JobState& state, const JobPolicy
     for (auto id = std::next(bench.begin(), placed); id != bench.end(); ++id) {
       const MonotonicTime end = state.Find(*id)->joined_at + policy.join_timeout;
       if (now < end) {
-        next = end;  // Those after it came later.
+        next = end;  // The nodes after it came later.
         break;
       }
       dismiss.members.push_back(*id);

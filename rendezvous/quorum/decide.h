@@ -82,7 +82,7 @@ inline constexpr absl::Duration kGathering = absl::Milliseconds(100);
 // The last call where a scheduler counts the nodes and nobody asked for another one.
 inline constexpr absl::Duration kLastCall = absl::Seconds(5);
 
-// What the job's first Hello asked for.
+// The wishes of the job's first Hello.
 struct JobPolicy {
   int nodes_min = 1;
   int nodes_max = 1;

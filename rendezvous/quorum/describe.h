@@ -1,4 +1,4 @@
-// PURE. What `convene status` shows of a job, from what the daemon knows of it.
+// PURE. A job as `convene status` shows it, from what the daemon knows of it.
 //
 //   NodeView::state   its why, where that is not plain
 //   joining           claims the node rank of another one

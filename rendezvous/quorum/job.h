@@ -16,7 +16,7 @@
 
 namespace convene::rendezvous {
 
-// What one event has caused, in order.
+// The consequences of one event, in order.
 struct Outbox {
   struct Item {
     MemberId to;

@@ -1,4 +1,4 @@
-// What failures cost, who is excluded for them, and who is fenced off, as stories (story.h tells
+// The cost of failures, who is excluded for them, and who is fenced off, as stories (story.h tells
 // how to read them).
 #include <catch2/catch.hpp>
 

@@ -1,5 +1,5 @@
-// Who gets a seat and when, as stories (story.h tells how to read them): the elastic start, spares,
-// late nodes, topology.
+// The nodes that get a seat, and when, as stories (story.h tells how to read them): the elastic
+// start, spares, late nodes, topology.
 #include <catch2/catch.hpp>
 
 #include "rendezvous/quorum/testing/story.h"

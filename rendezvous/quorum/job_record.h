@@ -1,5 +1,5 @@
-// PURE. What a daemon must remember of a job to go on with it after it was killed and started
-// again, as a value: proto/journal.proto without the file.
+// PURE. The part of a job that a daemon must remember to go on with it after it was killed and
+// started again, as a value: proto/journal.proto without the file.
 //
 // Recorded is what was decided and what the next decision is judged by. Left out is what the agents
 // say again by themselves when they come back: nodes that never were members, Ready (a store), a
@@ -26,21 +26,8 @@
 namespace convene::rendezvous {
 
 // A member that is still here.
-struct MemberRecord {
-  std::string host;
-  Incarnation incarnation;
-  int node_rank = -1;
-  int local_world_size = 1;
-  std::string role = "default";
-  absl::Duration lease;
-  std::string topology;
-  int seat = 0;
-  int group_rank = 0;
-  int first_global_rank = 0;
-  int first_role_rank = 0;
-  int role_world_size = 0;
+struct MemberRecord : Member {
   bool takes_part = true;  // false: it has said Ready since, or waits for a place
-  bool succeeded = false;
 };
 
 struct JobRecord {
@@ -83,7 +70,7 @@ struct RecordMark {
     int64_t conduct_changes = 0;
     friend bool operator==(const Decided&, const Decided&) = default;
   };
-  // What only makes a restart smoother: written within a second.
+  // Only makes a restart smoother: written within a second.
   struct Learnt {
     int members = 0;
     int succeeded = 0;
@@ -93,7 +80,7 @@ struct RecordMark {
   Learnt learnt;
 };
 
-// What has to be written together.
+// Changes that have to be written together.
 struct RecordChanges {
   std::vector<JobRecord> jobs;
   std::vector<std::string> forgotten;  // ids of jobs that are known no more

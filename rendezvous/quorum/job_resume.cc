@@ -15,7 +15,7 @@ Job::Job(MonotonicTime now, const JobRecord& record, MemberId first_id)
       stop_why_(record.stop_why) {
   decision_.why = record.why;
   decision_.outcome = record.outcome;
-  if (!closed()) decision_.wake_at = now;  // What was recorded may have been decided upon or not.
+  if (!closed()) decision_.wake_at = now;  // The record may be from before or after a decision.
 }
 
 JobRecord Job::Record(MonotonicTime now) const {
@@ -50,8 +50,8 @@ void Job::Resume(MonotonicTime now, const Node& node, MemberId id, const Hello& 
   const bool knows_epoch = hello.running_epoch == state_.epoch();
   rendezvous::Welcome welcome = WelcomeTo(resumed);
   welcome.resumed = true;
-  // Whoever has seen an epoch's number has heard its Assignment: should this stream break between
-  // the two, it must still be known that this one has not.
+  // An agent that has seen an epoch's number has heard its Assignment: should this stream break
+  // between the two, it must still be known that this one has not.
   outbox->Say(id, DaemonEvent{knows_epoch ? state_.epoch() : hello.last_epoch, welcome});
   if (!knows_epoch) Send(id, AssignmentOf(resumed), outbox);
   if (state_.phase() == Phase::kStopping) Send(id, Stop{state_.stop_kind(), stop_why_}, outbox);

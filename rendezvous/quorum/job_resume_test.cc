@@ -1,5 +1,5 @@
-// What outlives a daemon, as stories (story.h tells how to read them), and a comparison of random
-// jobs with themselves after a restart.
+// A job that outlives its daemon, as stories (story.h tells how to read them), and a comparison of
+// random jobs with themselves after a restart.
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <map>

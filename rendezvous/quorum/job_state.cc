@@ -246,7 +246,7 @@ void JobState::Remove(MonotonicTime now, MemberId id, Departure departure, const
       by_node_rank_[heir.node_rank] = heir.id;
     }
   }
-  // One that succeeded, or stopped when told to, owes its epoch nothing any more.
+  // A node that succeeded, or stopped when told to, owes its epoch nothing any more.
   const std::string text =
       absl::StrCat(DepartureText(node, departure), why.empty() ? "" : ": ", why);
   const bool had_stopped = node.succeeded || (node.away && node.said_ready);
@@ -308,7 +308,7 @@ std::vector<MemberId> JobState::Expired(MonotonicTime now) {
 }
 
 int JobState::VainEpochs(int next_size) const {
-  // What was blamed asked for a restart, even if it was counted in the end.
+  // The blamed failure asked for a restart, even if it was counted in the end.
   const bool was_asked_for = failure_.has_value() && !failure_->costs_budget;
   const bool is_same_group = member_count_ == epoch_size_ && next_size == epoch_size_;
   const bool was_quick = waiting_since_ - began_at_ < kQuickEpoch;

@@ -1,4 +1,4 @@
-// PURE. What the daemon knows of one job, and how each event changes it. decide.h decides what to
+// PURE. The daemon's knowledge of one job, and how each event changes it. decide.h decides what to
 // do about it; job.h tells the agents.
 //
 //              Join, Ready                 kForm                     kStop
@@ -16,7 +16,7 @@
 //   contesting --its rival is lost--> joining --Ready--> ready --chosen--> running --Ready after a
 //   Stop--> ready
 //
-// One that is excluded at its Ready (conduct.h) is cooling instead of ready, until it is let in
+// A node that is excluded at its Ready (conduct.h) is cooling instead of ready, until it is let in
 // again. A member that the next epoch begins without gives up its seat.
 //
 // Which messages count (everything renews the lease):
@@ -26,7 +26,7 @@
 //   fenced-off speaker's news is ignored
 // - Heartbeat with an epoch, of a node that never said Ready on this stream: it still runs workers
 //   of an epoch that went on without it, and is told to stop (once)
-// - Leave: always. One that says that workers still run breaks the epoch, as [loss]; the node
+// - Leave: always. A Leave that says that workers still run breaks the epoch, as [loss]; the node
 //   stays a member, so that no epoch begins, until its second Leave or the end of its stream
 //
 // Blame. An epoch is broken by its first cause; what follows is its echo (peers break because of
@@ -76,18 +76,29 @@ enum class Phase { kForming, kRunning, kStopping, kClosed };
 
 enum class NodeState { kContesting, kJoining, kReady, kCooling, kRunning };
 
-// What ended the current epoch, if anything did.
+// The kind of event that ended the current epoch, if one did.
 enum class Cause { kNone, kMembership, kFailure, kLoss };
 
-struct Node {
-  MemberId id;
-  Incarnation incarnation;
+// The part of a node that a restarted daemon must know, too (job_record.h).
+struct Member {
   std::string host;
+  Incarnation incarnation;
   int node_rank = -1;
   int local_world_size = 1;
-  std::string role;
+  std::string role = "default";
   std::string topology;
   absl::Duration lease;
+  int seat = -1;        // its lasting place in the order of ranks (ranks.h); -1: never was a member
+  int group_rank = -1;  // in the current epoch
+  // In the current epoch.
+  int first_global_rank = 0;
+  int first_role_rank = 0;
+  int role_world_size = 0;
+  bool succeeded = false;
+};
+
+struct Node : Member {
+  MemberId id;
   NodeState state = NodeState::kJoining;
   MonotonicTime joined_at;
   MonotonicTime heard_at;
@@ -95,18 +106,11 @@ struct Node {
   std::optional<WorkerProgress> progress;  // in the current epoch
   Ready store;                             // of the last Ready
   bool said_ready = false;                 // on this stream; away: since the epoch began
-  bool succeeded = false;                  // in the current epoch
   bool told_to_stop = false;
   bool has_workers = false;  // joining: of an epoch that it was in on an earlier stream
   bool is_leaving = false;   // running: its last workers end, it will not say Ready
-  int seat = -1;        // its lasting place in the order of ranks (ranks.h); -1: never was a member
-  int group_rank = -1;  // in the current epoch
-  // In the current epoch.
-  int first_global_rank = 0;
-  int first_role_rank = 0;
-  int role_world_size = 0;
-  bool away = false;  // recorded by an earlier daemon, not yet back
-  MemberId rival;     // contesting: whose node rank it claims; else: who claims this one's
+  bool away = false;         // recorded by an earlier daemon, not yet back
+  MemberId rival;            // contesting: whose node rank it claims; else: who claims this one's
 
   bool is_member() const { return seat >= 0; }
 };

@@ -1,4 +1,4 @@
-// Who is in, as stories (story.h tells how to read them): rounds, arrivals, losses, identities.
+// Membership, as stories (story.h tells how to read them): rounds, arrivals, losses, identities.
 #include <catch2/catch.hpp>
 
 #include "rendezvous/quorum/testing/story.h"

@@ -1,4 +1,4 @@
-// PURE. What agents and the daemon tell each other, as values: proto/rendezvous.proto without the
+// PURE. The words between agents and the daemon, as values: proto/rendezvous.proto without the
 // wire. Its comments hold here too.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace convene::rendezvous {
 
-// What a daemon takes; it refuses a Hello with more.
+// A daemon refuses a Hello with more.
 inline constexpr int kMostNodesPerJob = 65536;
 inline constexpr int kMostWorkersPerNode = 4096;
 

@@ -1,9 +1,9 @@
-// PURE. Who takes part in an epoch, and in which order of ranks.
+// PURE. The nodes that take part in an epoch, and the order of their ranks.
 //
 // Each member holds a seat in [0, nodes_max); group ranks are the order of the seats. Survivors
-// keep theirs, so their order never changes. Who comes to an empty table is seated by topology
-// label (natural order; nodes without one last), then by node rank when given, then by natural host
-// name order, then by incarnation (several agents on one host). Later a newcomer takes
+// keep theirs, so their order never changes. A node that comes to an empty table is seated by
+// topology label (natural order; nodes without one last), then by node rank when given, then by
+// natural host name order, then by incarnation (several agents on one host). Later a newcomer takes
 //
 //   without labels   the seat of its own node rank when that is free (a node that comes back gets
 //                    its place again), else the lowest free one (a spare fills the hole)

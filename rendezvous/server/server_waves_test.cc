@@ -1,4 +1,4 @@
-// What agents that came and went leave behind: nothing.
+// Agents that came and went leave nothing behind.
 #include <malloc.h>
 
 #include <catch2/catch.hpp>
@@ -14,7 +14,7 @@ namespace {
 constexpr int kAgents = 100;
 constexpr int kFirstWaves = 2;
 constexpr int kWaves = 14;
-// What the threads' caches may hold more than before; less than 100 bytes for each agent.
+// The threads' caches may hold this much more than before; less than 100 bytes for each agent.
 constexpr size_t kNoiseBytes = 128 * 1024;
 
 // Both sides' heap is this process's. 0 under a sanitizer, whose leak check does this work.

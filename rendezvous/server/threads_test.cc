@@ -1,5 +1,6 @@
-// The daemon, the log hub and the HTTP server as gRPC's threads use them: everything at once. What
-// is proven is ThreadSanitizer's to say (tools/check tsan), and that everybody gets an answer.
+// The daemon, the log hub and the HTTP server as gRPC's threads use them: everything at once.
+// ThreadSanitizer looks for races here (tools/check tsan); the test itself proves that everybody
+// gets an answer.
 
 #include <fcntl.h>
 #include <sys/socket.h>

@@ -68,7 +68,7 @@ class ScriptedDaemon final : public pb::Rendezvous::Service {
   std::unique_ptr<grpc::Server> server_;
 };
 
-// What an agent hears until its stream ends, or until `enough` events have come.
+// The events that an agent hears until its stream ends, or until `enough` events have come.
 struct Listener {
   explicit Listener(size_t enough) : enough(enough) {}
 

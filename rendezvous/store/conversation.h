@@ -1,8 +1,8 @@
-// PURE. What one request does to the table, and what is said in return.
+// PURE. The effect of one request on the table, and the answer to it.
 #pragma once
 
 #include "absl/status/status.h"
-#include "rendezvous/store/send_queue.h"
+#include "rendezvous/net/send_queue.h"
 #include "rendezvous/store/table.h"
 #include "rendezvous/store/wire.h"
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "rendezvous/net/send_queue.h"
 #include "rendezvous/store/conversation.h"
-#include "rendezvous/store/send_queue.h"
 #include "rendezvous/store/table.h"
 #include "rendezvous/store/wire.h"
 #include "tools/base/testing/status_testing.h"
@@ -34,7 +34,7 @@ std::string Cancel() { return Encoded({Opcode::kCancelWait, {}, {}, 0, 0}); }
 std::string Barrier(const std::string& key, int64_t world_size) {
   return Encoded({Opcode::kBarrier, {key}, {}, world_size, 0});
 }
-// What QUEUE_POP answers.
+// The answer to QUEUE_POP.
 std::string Popped(char length_before, const std::string& item) {
   return absl::StrCat(std::string(1, length_before), std::string(7, '\0'),
                       std::string(1, static_cast<char>(item.size())), std::string(7, '\0'), item);
@@ -60,7 +60,7 @@ class Host {
     return absl::OkStatus();
   }
 
-  // What was said to `id` since the last call.
+  // The bytes said to `id` since the last call.
   std::string Said(ConnectionId id) {
     SendQueue& send_queue = PeerOf(id).send_queue;
     std::string bytes;
@@ -270,7 +270,7 @@ TEST_CASE("after any disorder no connection leaves a trace and no byte is lost c
   }
 }
 
-// What PyTorch's own server gets wrong (shared/reference/c10d_tcpstore.md, 3.7), in its order.
+// The faults of PyTorch's own server (shared/reference/c10d_tcpstore.md, 3.7), in its order.
 
 TEST_CASE("upstream 1: a VALIDATE in pieces is one VALIDATE") {
   const std::string wire = Validate();

@@ -21,13 +21,13 @@ namespace convene::rendezvous {
 // A client that may wait. The caller never uses a number again.
 using ConnectionId = uint64_t;
 
-// What a key holds. Shared with replies that are still being written.
+// The value of a key. Shared with replies that are still being written.
 using Value = std::shared_ptr<const std::string>;
 
 inline constexpr size_t kKeyBytesMax = 8 << 10;
 inline constexpr size_t kValueBytesMax = 8 << 20;
 inline constexpr size_t kKeysPerRequestMax = 131072;
-// What an entry or a queued item takes beside its key and value, about.
+// The bytes of an entry or a queued item beside its key and value, about.
 inline constexpr size_t kEntryBytes = 128;
 
 // Not thread-safe: the store's threads share it under one lock (store_thread.h).

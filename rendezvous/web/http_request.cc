@@ -16,7 +16,7 @@ int HexDigit(char c) {
   return -1;
 }
 
-// What is no escape stays as it is.
+// Other text than escapes stays as it is.
 std::string PercentDecoded(absl::string_view text, bool plus_is_space) {
   std::string decoded;
   for (size_t i = 0; i < text.size(); ++i) {

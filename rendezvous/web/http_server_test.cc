@@ -50,7 +50,7 @@ class Client {
             static_cast<ssize_t>(text.size()));
   }
 
-  // What comes until `end`, or until the other side closes.
+  // The bytes that come until `end`, or until the other side closes.
   std::string HearUntil(const std::string& end) {
     std::string heard;
     char bytes[65536];

@@ -1,4 +1,4 @@
-// What this process uses, as the kernel sees it.
+// The resources that this process uses, as the kernel sees them.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What is asked of the daemon again and again, made once and kept for a moment.
+// Answers that the daemon is asked for again and again, made once and kept for a moment.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// What the daemon answers over HTTP.
+// The daemon's answers over HTTP.
 //
 //   /         a page for people
 //   /healthz  200 "ok"; 503 while the daemon stops

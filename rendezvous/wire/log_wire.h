@@ -10,7 +10,7 @@
 
 namespace convene::rendezvous {
 
-// What a viewer hears.
+// The news that a viewer hears.
 using LogNews = std::variant<LogStart, LogBatch, LogsGone, RunEnded>;
 
 void ToWire(const LogsWanted& wanted, pb::LogsWanted* wire);

@@ -1,5 +1,5 @@
-// What no TCPStore server can beat: it has no store, no threads and no sleep between requests. It
-// finds where each request ends and sends as many bytes as a real answer has.
+// A server that no TCPStore server can beat: it has no store, no threads and no sleep between
+// requests. It finds where each request ends and sends as many bytes as a real answer has.
 // tests/bench/store_bench.py measures it beside real servers: the rest of a round trip is the
 // kernel's and the client's.
 //

@@ -46,7 +46,7 @@ struct Options {
   int depth = 1;          // requests in one send
 };
 
-// What is sent, and how many bytes are awaited before the next exchange.
+// The bytes to send, and how many bytes are awaited before the next exchange.
 struct Exchange {
   std::vector<std::string> sends;
   size_t reply_bytes = 0;
