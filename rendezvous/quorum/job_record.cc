@@ -40,21 +40,7 @@ void JobState::Record(MonotonicTime now, JobRecord* record) const {
   record->members.clear();
   for (const auto& [id, node] : nodes_) {
     if (!node.is_member()) continue;
-    MemberRecord& member = record->members.emplace_back();
-    member.host = node.host;
-    member.incarnation = node.incarnation;
-    member.node_rank = node.node_rank;
-    member.local_world_size = node.local_world_size;
-    member.role = node.role;
-    member.lease = node.lease;
-    member.topology = node.topology;
-    member.seat = node.seat;
-    member.group_rank = node.group_rank;
-    member.first_global_rank = node.first_global_rank;
-    member.first_role_rank = node.first_role_rank;
-    member.role_world_size = node.role_world_size;
-    member.takes_part = node.state == NodeState::kRunning;
-    member.succeeded = node.succeeded;
+    record->members.push_back({node, node.state == NodeState::kRunning});
   }
   record->epoch_size = epoch_size_;
   record->succeeded_count = succeeded_count_;
@@ -96,21 +82,9 @@ JobState::JobState(MonotonicTime now, const JobRecord& record, MemberId first_id
   MemberId id = first_id;
   for (const MemberRecord& member : record.members) {
     Node node;
+    static_cast<Member&>(node) = member;
     node.id = id;
-    node.incarnation = member.incarnation;
-    node.host = member.host;
-    node.node_rank = member.node_rank;
-    node.local_world_size = member.local_world_size;
-    node.role = member.role;
-    node.lease = member.lease;
-    node.topology = member.topology;
     node.heard_at = now;
-    node.seat = member.seat;
-    node.group_rank = member.group_rank;
-    node.first_global_rank = member.first_global_rank;
-    node.first_role_rank = member.first_role_rank;
-    node.role_world_size = member.role_world_size;
-    node.succeeded = member.succeeded;
     node.away = true;
     // A member that was ready owes its Ready again: it said Ready to the daemon that is gone.
     node.state = NodeState::kRunning;

@@ -26,21 +26,8 @@
 namespace convene::rendezvous {
 
 // A member that is still here.
-struct MemberRecord {
-  std::string host;
-  Incarnation incarnation;
-  int node_rank = -1;
-  int local_world_size = 1;
-  std::string role = "default";
-  absl::Duration lease;
-  std::string topology;
-  int seat = 0;
-  int group_rank = 0;
-  int first_global_rank = 0;
-  int first_role_rank = 0;
-  int role_world_size = 0;
+struct MemberRecord : Member {
   bool takes_part = true;  // false: it has said Ready since, or waits for a place
-  bool succeeded = false;
 };
 
 struct JobRecord {

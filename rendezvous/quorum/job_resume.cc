@@ -15,8 +15,7 @@ Job::Job(MonotonicTime now, const JobRecord& record, MemberId first_id)
       stop_why_(record.stop_why) {
   decision_.why = record.why;
   decision_.outcome = record.outcome;
-  if (!closed())
-    decision_.wake_at = now;  // The daemon may not yet have decided on the recorded state.
+  if (!closed()) decision_.wake_at = now;  // The record may be from before or after a decision.
 }
 
 JobRecord Job::Record(MonotonicTime now) const {

@@ -78,15 +78,26 @@ enum class NodeState { kContesting, kJoining, kReady, kCooling, kRunning };
 // The cause of the current epoch's end, if it has ended.
 enum class Cause { kNone, kMembership, kFailure, kLoss };
 
-struct Node {
-  MemberId id;
-  Incarnation incarnation;
+// The part of a node that a restarted daemon must know, too (job_record.h).
+struct Member {
   std::string host;
+  Incarnation incarnation;
   int node_rank = -1;
   int local_world_size = 1;
-  std::string role;
+  std::string role = "default";
   std::string topology;
   absl::Duration lease;
+  int seat = -1;        // its lasting place in the order of ranks (ranks.h); -1: never was a member
+  int group_rank = -1;  // in the current epoch
+  // In the current epoch.
+  int first_global_rank = 0;
+  int first_role_rank = 0;
+  int role_world_size = 0;
+  bool succeeded = false;
+};
+
+struct Node : Member {
+  MemberId id;
   NodeState state = NodeState::kJoining;
   MonotonicTime joined_at;
   MonotonicTime heard_at;
@@ -94,18 +105,11 @@ struct Node {
   std::optional<WorkerProgress> progress;  // in the current epoch
   Ready store;                             // of the last Ready
   bool said_ready = false;                 // on this stream; away: since the epoch began
-  bool succeeded = false;                  // in the current epoch
   bool told_to_stop = false;
   bool has_workers = false;  // joining: of an epoch that it was in on an earlier stream
   bool is_leaving = false;   // running: its last workers end, it will not say Ready
-  int seat = -1;        // its lasting place in the order of ranks (ranks.h); -1: never was a member
-  int group_rank = -1;  // in the current epoch
-  // In the current epoch.
-  int first_global_rank = 0;
-  int first_role_rank = 0;
-  int role_world_size = 0;
-  bool away = false;  // recorded by an earlier daemon, not yet back
-  MemberId rival;     // contesting: whose node rank it claims; else: who claims this one's
+  bool away = false;         // recorded by an earlier daemon, not yet back
+  MemberId rival;            // contesting: whose node rank it claims; else: who claims this one's
 
   bool is_member() const { return seat >= 0; }
 };

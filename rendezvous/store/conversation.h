@@ -2,7 +2,7 @@
 #pragma once
 
 #include "absl/status/status.h"
-#include "rendezvous/store/send_queue.h"
+#include "rendezvous/net/send_queue.h"
 #include "rendezvous/store/table.h"
 #include "rendezvous/store/wire.h"
 

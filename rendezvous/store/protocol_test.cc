@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "rendezvous/net/send_queue.h"
 #include "rendezvous/store/conversation.h"
-#include "rendezvous/store/send_queue.h"
 #include "rendezvous/store/table.h"
 #include "rendezvous/store/wire.h"
 #include "tools/base/testing/status_testing.h"

@@ -256,20 +256,7 @@ void StoreThread::FlushWoken() {
 // Sends what the socket takes, and asks for the events that the state calls for. A broken
 // connection stays: its event comes next.
 void StoreThread::Flush(Connection* connection) {
-  while (!connection->send_queue.empty()) {
-    iovec vectors[64];
-    msghdr message = {};
-    message.msg_iov = vectors;
-    message.msg_iovlen = static_cast<size_t>(connection->send_queue.Peek(vectors, 64));
-    // Nearly always there is one vector, and for that send() is the kernel's shorter way.
-    const ssize_t sent =
-        message.msg_iovlen == 1
-            ? send(connection->fd.get(), vectors[0].iov_base, vectors[0].iov_len, MSG_NOSIGNAL)
-            : sendmsg(connection->fd.get(), &message, MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0) break;
-    connection->send_queue.Consume(static_cast<size_t>(sent));
-  }
+  connection->send_queue.SendTo(connection->fd.get());
   // Held input waits for room in the send queue, which this very call may have made.
   const bool held = !connection->held_input.empty();
   uint32_t interest = held ? 0u : EPOLLIN;

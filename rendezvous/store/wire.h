@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "rendezvous/store/send_queue.h"
+#include "rendezvous/net/send_queue.h"
 #include "rendezvous/store/table.h"
 
 namespace convene::rendezvous {

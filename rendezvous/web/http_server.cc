@@ -1,7 +1,6 @@
 #include "rendezvous/web/http_server.h"
 
 #include <sys/socket.h>
-#include <sys/uio.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,6 +10,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "rendezvous/net/send_queue.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/clock.h"
 #include "tools/base/doorbell.h"
@@ -63,11 +63,7 @@ struct Connection {
   HttpRequestReader reader;
   std::string held_input;  // requests behind the one being answered
   bool is_last = false;    // the answer under way
-  std::string head;        // of the answer
-  std::shared_ptr<const std::string> body;
-  size_t sent = 0;  // of head and body together
-
-  size_t answer_size() const { return head.size() + (body == nullptr ? 0 : body->size()); }
+  SendQueue answer;
 };
 
 class HttpServerImpl final : public HttpServer {
@@ -196,14 +192,13 @@ class HttpServerImpl final : public HttpServer {
   }
 
   bool Answer(Connection* connection, const HttpResponse& response, bool is_head, bool is_last) {
-    connection->head = absl::StrCat(
+    connection->answer.Append(absl::StrCat(
         "HTTP/1.1 ", response.code, " ", ReasonOf(response.code),
         "\r\nContent-Type: ", response.content_type, "\r\nContent-Length: ", response.body->size(),
         response.code == 405 ? "\r\nAllow: GET, HEAD" : "",
         "\r\nCache-Control: no-store\r\nConnection: ", is_last ? "close" : "keep-alive",
-        "\r\n\r\n");
-    connection->body = is_head ? nullptr : response.body;
-    connection->sent = 0;
+        "\r\n\r\n"));
+    if (!is_head) connection->answer.Append(response.body);
     connection->is_last = is_last;
     connection->phase = Phase::kSending;
     connection->deadline = Clock::Real().Now() + options_.send_timeout;
@@ -214,33 +209,18 @@ class HttpServerImpl final : public HttpServer {
   }
 
   bool Send(Connection* connection) {
-    const std::string& head = connection->head;
-    const size_t sent = connection->sent;
-    iovec parts[2];
-    int count = 0;
-    if (sent < head.size()) {
-      parts[count++] = {const_cast<char*>(head.data()) + sent, head.size() - sent};
-    }
-    if (connection->body != nullptr && !connection->body->empty()) {
-      const size_t of_body = sent < head.size() ? 0 : sent - head.size();
-      parts[count++] = {const_cast<char*>(connection->body->data()) + of_body,
-                        connection->body->size() - of_body};
-    }
-    msghdr message = {};
-    message.msg_iov = parts;
-    message.msg_iovlen = static_cast<size_t>(count);
-    const ssize_t now_sent = sendmsg(connection->fd.get(), &message, MSG_NOSIGNAL);
-    if (now_sent < 0) return errno == EAGAIN;
-    connection->sent += static_cast<size_t>(now_sent);
-    if (connection->sent < connection->answer_size()) {
-      connection->deadline = Clock::Real().Now() + options_.send_timeout;
+    const size_t before = connection->answer.bytes();
+    if (!connection->answer.SendTo(connection->fd.get())) return false;
+    if (!connection->answer.empty()) {
+      if (connection->answer.bytes() < before) {
+        connection->deadline = Clock::Real().Now() + options_.send_timeout;
+      }
       return true;
     }
     return FinishAnswer(connection);
   }
 
   bool FinishAnswer(Connection* connection) {
-    connection->body.reset();
     if (connection->is_last) {
       shutdown(connection->fd.get(), SHUT_WR);
       connection->phase = Phase::kLeaving;

@@ -3,14 +3,14 @@
 
 usage: tests/bench/store_bench.py [--rounds N] [--seconds S] [--server-threads N] [--most-clients N] [--realtime]
 Four tables of medians and ratios:
-  - unmodified PyTorch clients, 1 and 64 processes of one: the times that a job sees, Python included;
-  - the same wire from //rendezvous/store:store_bench, 1 and 64 connections driven by one thread;
-  - the same with 64 requests in each send, which no PyTorch client does: this measures the servers without the kernel;
+  - unmodified PyTorch clients, 1 and 64 processes of one: what a job sees, Python included;
+  - the same wire from //rendezvous/store/testing:store_bench, 1 and 64 connections driven by one thread;
+  - the same with 64 requests in each send, which no PyTorch client does: the servers without the kernel;
   - one barrier of up to 4,096 such connections.
-"CPU" is processor time for one operation. Two limits that no server can exceed on this machine, both against PyTorch's server:
-  - "floor": the rate with //rendezvous/store:store_floor, which has no store, only answers of the right length and no sleep;
-  - "free": the rate if a server took no time at all: an operation then takes only the clients' own processor time
-    (the least of the three servers), on as many processors as there are clients to use them.
+"CPU" is processor time for one operation. What no server can exceed on this machine, both against PyTorch's server:
+  - "floor": the rate with //rendezvous/store/testing:store_floor, which has no store, only answers of the right length and no sleep;
+  - "free": the rate if a server took no time at all, that is if only the clients' own processor time (the least of the three servers) were
+    left of an operation, on as many processors as there are clients to use them.
 
 All of it runs in a network namespace without a name server (`unshare`): PyTorch's server looks up the name of each client that connects,
 one after another in its only thread, and with a slow name server nothing else would be measured. --realtime puts servers and clients before all
@@ -79,9 +79,9 @@ def enter_namespace(arguments: List[str], realtime: bool) -> None:
         torch_environment.install_torch()
     except torch_environment.NoTorch as error:
         sys.exit(f'store_bench: {error}')
-    subprocess.run(['bazel', 'build', *(f'//rendezvous/store:{program}' for program in PROGRAMS)], cwd=ROOT, check=True)
+    subprocess.run(['bazel', 'build', *(f'//rendezvous/store/testing:{program}' for program in PROGRAMS)], cwd=ROOT, check=True)
     bazel_bin = subprocess.run(['bazel', 'info', 'bazel-bin'], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
-    environment = {**torch_environment.torch_environment(), INSIDE: os.path.join(bazel_bin, 'rendezvous/store'), 'TORCH_CPP_LOG_LEVEL': 'ERROR'}
+    environment = {**torch_environment.torch_environment(), INSIDE: os.path.join(bazel_bin, 'rendezvous/store/testing'), 'TORCH_CPP_LOG_LEVEL': 'ERROR'}
     first = ['chrt', '--fifo', '10'] if realtime else []
     become_root = ['--map-root-user'] if os.geteuid() else []
     own_network = ['unshare', *become_root, '--net', 'sh', '-c', 'ip link set lo up && exec "$@"', 'sh']

@@ -15,8 +15,8 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "rendezvous/net/send_queue.h"
 #include "rendezvous/store/conversation.h"
-#include "rendezvous/store/send_queue.h"
 #include "rendezvous/store/table.h"
 #include "rendezvous/store/wire.h"
 #include "tools/base/check.h"

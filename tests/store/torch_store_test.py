@@ -8,7 +8,7 @@ from tests.support import torch_environment
 from tests.support.convene_testing import ConveneTestCase, find_program
 from tests.support.torch_testing import need_torch
 
-STORE_MAIN = "rendezvous/store/store_main"
+STORE_MAIN = "rendezvous/store/testing/store_main"
 HERE = os.path.dirname(os.path.abspath(__file__))
 CASES = os.path.join(HERE, "store_cases.py")
 WORKER = os.path.join(HERE, "gloo_worker.py")

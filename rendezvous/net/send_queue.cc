@@ -1,6 +1,8 @@
-#include "rendezvous/store/send_queue.h"
+#include "rendezvous/net/send_queue.h"
 
-#include <algorithm>
+#include <sys/socket.h>
+
+#include <cerrno>
 
 #include "tools/base/check.h"
 
@@ -19,10 +21,10 @@ void SendQueue::Append(absl::string_view bytes) {
   bytes_ += bytes.size();
 }
 
-void SendQueue::Append(const Value& value) {
-  if (value->size() < kSharedBytesMin) return Append(absl::string_view(*value));
-  segments_.push_back({"", value});
-  bytes_ += value->size();
+void SendQueue::Append(const Text& text) {
+  if (text->size() < kSharedBytesMin) return Append(absl::string_view(*text));
+  segments_.push_back({"", text});
+  bytes_ += text->size();
 }
 
 int SendQueue::Peek(iovec* vectors, int capacity) const {
@@ -45,6 +47,25 @@ void SendQueue::Consume(size_t count) {
     front_offset_ -= segments_.front().text().size();
     segments_.pop_front();
   }
+}
+
+bool SendQueue::SendTo(int fd) {
+  while (!empty()) {
+    iovec vectors[64];
+    msghdr message = {};
+    message.msg_iov = vectors;
+    message.msg_iovlen = static_cast<size_t>(Peek(vectors, 64));
+    // Nearly always one: for that, send() is the kernel's shorter way.
+    const ssize_t sent = message.msg_iovlen == 1
+                             ? send(fd, vectors[0].iov_base, vectors[0].iov_len, MSG_NOSIGNAL)
+                             : sendmsg(fd, &message, MSG_NOSIGNAL);
+    if (sent >= 0) {
+      Consume(static_cast<size_t>(sent));
+    } else if (errno != EINTR) {
+      return errno == EAGAIN;
+    }
+  }
+  return true;
 }
 
 }  // namespace convene::rendezvous

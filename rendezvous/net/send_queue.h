@@ -1,23 +1,25 @@
-// PURE. Bytes on their way to one connection.
+// Bytes on their way to one connection.
 #pragma once
 
 #include <sys/uio.h>
 
 #include <cstddef>
 #include <deque>
+#include <memory>
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "rendezvous/store/table.h"
 
 namespace convene::rendezvous {
 
-// A first-in-first-out of bytes. Large values are shared with the table, not copied: a thousand
-// readers of one 8 MiB value cost a thousand pointers. Not thread-safe.
+// A first-in-first-out of bytes. Large texts are shared with their owner, not copied: a thousand
+// readers of one 8 MiB text cost a thousand pointers. Not thread-safe.
 class SendQueue {
  public:
+  using Text = std::shared_ptr<const std::string>;
+
   void Append(absl::string_view bytes);
-  void Append(const Value& value);
+  void Append(const Text& text);
 
   bool empty() const { return bytes_ == 0; }
   size_t bytes() const { return bytes_; }
@@ -27,12 +29,14 @@ class SendQueue {
   int Peek(iovec* vectors, int capacity) const;
   // Drops the first `count` bytes. REQUIRES: count <= bytes().
   void Consume(size_t count);
+  // Sends and drops what the non-blocking socket takes. False when the connection is broken.
+  bool SendTo(int fd);
 
  private:
   // Either `copied` or `shared` holds the bytes.
   struct Segment {
     std::string copied;
-    Value shared;
+    Text shared;
     absl::string_view text() const { return shared != nullptr ? *shared : copied; }
   };
   std::deque<Segment> segments_;  // none empty
