@@ -1,13 +1,14 @@
-"""emulated_test: a test tagged `cuda`, on the GPU that worker_runtime/device/emulated emulates.
+"""emulated_test, emulated_binary: a test tagged `cuda`, or a program, on the GPU that worker_runtime/device/emulated emulates.
 
-The test itself stays as it is. Its build sees another @cuda: CUDA's headers and libraries are the emulation's, and the .cu files are
-compiled as C++. Only this rule sets the flag that says so, and it makes only tests: nothing that is shipped can reach the emulation.
+The test or program itself stays as it is. Its build sees another @cuda: CUDA's headers and libraries are the emulation's, and the .cu files
+are compiled as C++. Only these two rules set the flag that says so, and both make only what is `testonly`: nothing that is shipped can reach
+the emulation.
 """
 
 def _setting_impl(_ctx):
     return []
 
-# Both are set by emulated_test, never on a command line.
+# Both are set by the rules below, never on a command line.
 emulated_setting = rule(
     implementation = _setting_impl,
     build_setting = config.bool(),
@@ -26,12 +27,18 @@ _emulated = transition(
     outputs = ["//tools/bazel:emulated_flag", "//tools/bazel:emulated_sanitizer_flag"],
 )
 
-def _emulated_binary_test_impl(ctx):
-    test = ctx.attr.test[0]
+def _info(ctx, built):
+    """The executable of `built`, under this target's name."""
     executable = ctx.actions.declare_file(ctx.label.name)
-    ctx.actions.symlink(output = executable, target_file = test[DefaultInfo].files_to_run.executable, is_executable = True)
+    ctx.actions.symlink(output = executable, target_file = built[DefaultInfo].files_to_run.executable, is_executable = True)
+    return DefaultInfo(
+        executable = executable,
+        runfiles = ctx.runfiles(files = [executable]).merge(built[DefaultInfo].default_runfiles),
+    )
+
+def _emulated_binary_test_impl(ctx):
     return [
-        DefaultInfo(executable = executable, runfiles = test[DefaultInfo].default_runfiles),
+        _info(ctx, ctx.attr.test[0]),
         testing.TestEnvironment({
             "CONVENE_EMULATED_ORDER": ctx.attr.order,
             "TSAN_OPTIONS": "ignore_noninstrumented_modules=1",
@@ -49,6 +56,28 @@ _emulated_binary_test = rule(
     },
     test = True,
 )
+
+def _emulated_binary_impl(ctx):
+    return [_info(ctx, ctx.attr.binary[0])]
+
+_emulated_binary = rule(
+    implementation = _emulated_binary_impl,
+    attrs = {
+        "binary": attr.label(cfg = _emulated, mandatory = True),
+        "sanitizer": attr.string(),
+        "_allowlist_function_transition": attr.label(default = "@bazel_tools//tools/allowlists/function_transition_allowlist"),
+    },
+    executable = True,
+)
+
+def emulated_binary(name, binary):
+    """The program `binary` with the emulated GPU, for tests.
+
+    Args:
+      name: the program's name.
+      binary: a cc_binary.
+    """
+    _emulated_binary(name = name, binary = binary, testonly = True)
 
 def emulated_test(name, test, args = [], sanitizers = {}, size = "medium"):
     """Tests NAME_forward, NAME_reverse, NAME_random, and NAME_SANITIZER of each sanitizer, in random order.

@@ -22,7 +22,7 @@ struct ConnectOptions {
 };
 
 // All ranks call it at about the same time; `device` outlives the set. Errors: BootstrapGloo's or
-// BootstrapNccl's (nccl/nccl_bootstrap.h).
+// BootstrapNccl's (nccl/nccl_bootstrap.h); Unimplemented for a GPU in a program without NCCL.
 absl::StatusOr<CommunicatorSet> ConnectRanks(const Layout& layout, int rank,
                                              rendezvous::StoreClient& store,
                                              const std::string& key_prefix,

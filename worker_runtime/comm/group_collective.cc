@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
 #include "tools/base/clock.h"
+#include "tools/base/rounding.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/comm/reduce.h"
 #include "worker_runtime/device/op_profile.h"
@@ -23,10 +24,6 @@ constexpr size_t kDirectBroadcastLimitBytes = 64 << 10;
 // Reductions run in pieces of this size, so that the scratch stays at (n - 1) pieces whatever the
 // bucket.
 constexpr size_t kPieceBytes = 4 << 20;
-
-size_t MessageCount(size_t size_bytes, size_t message_bytes_max) {
-  return (size_bytes + message_bytes_max - 1) / message_bytes_max;
-}
 
 absl::Span<std::byte> AsBytes(Elements data) {
   return {static_cast<std::byte*>(data.data), data.size_bytes()};
@@ -122,13 +119,13 @@ absl::Status GroupCollective::Exchange(absl::FunctionRef<ConstBytes(int)> outgoi
   }
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
-    for (size_t left = MessageCount(incoming(peer).size(), message_bytes_max_); left > 0; --left) {
+    for (int64_t left = CeilDivide(incoming(peer).size(), message_bytes_max_); left > 0; --left) {
       CONVENE_RETURN_IF_ERROR(wire_->AwaitReceive(peer, Lane::kCollective, deadline_));
     }
   }
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
-    for (size_t left = MessageCount(outgoing(peer).size(), message_bytes_max_); left > 0; --left) {
+    for (int64_t left = CeilDivide(outgoing(peer).size(), message_bytes_max_); left > 0; --left) {
       CONVENE_RETURN_IF_ERROR(wire_->AwaitSend(peer, Lane::kCollective, deadline_));
     }
   }
@@ -158,7 +155,7 @@ absl::Status GroupCollective::AllReduceByGathering(Elements data, ReduceOp op) {
 
 absl::Status GroupCollective::ReduceScatterShards(Elements data, ReduceOp op) {
   const size_t piece_count = kPieceBytes / SizeOf(data.dtype);
-  const size_t longest_shard = (data.count + size_ - 1) / size_;
+  const size_t longest_shard = CeilDivide(data.count, size_);
   for (size_t start = 0; start < longest_shard; start += piece_count) {
     const auto piece_of = [&](int shard) {
       const Elements whole = ShardOf(data, shard);

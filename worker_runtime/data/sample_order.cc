@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tools/base/check.h"
+#include "tools/base/rounding.h"
 
 namespace convene::worker {
 namespace {
@@ -38,8 +39,6 @@ uint64_t Feistel(uint64_t value, int bits, uint64_t key) {
   return (left << right_bits) | right;
 }
 
-int64_t RoundedUp(int64_t value, int64_t divisor) { return (value + divisor - 1) / divisor; }
-
 }  // namespace
 
 int64_t SampleAt(int64_t seed, int64_t sample_count, int64_t position) {
@@ -58,17 +57,17 @@ int64_t SampleAt(int64_t seed, int64_t sample_count, int64_t position) {
 
 BatchCut EvenCut(int64_t global_batch_size, int64_t micro_batch_max, int dp_size) {
   CONVENE_CHECK(global_batch_size >= 1 && micro_batch_max >= 1 && dp_size >= 1);
-  const int64_t longest = RoundedUp(global_batch_size, dp_size);
+  const int64_t longest = CeilDivide(global_batch_size, dp_size);
   CONVENE_CHECK(longest <= std::numeric_limits<int>::max());
-  const int64_t microbatches = RoundedUp(longest, std::min(longest, micro_batch_max));
+  const int64_t microbatches = CeilDivide(longest, std::min(longest, micro_batch_max));
   return {.global_batch_size = global_batch_size,
-          .micro_batch_size = static_cast<int>(RoundedUp(longest, microbatches)),
+          .micro_batch_size = static_cast<int>(CeilDivide(longest, microbatches)),
           .dp_size = dp_size};
 }
 
 int64_t MicrobatchCount(const BatchCut& cut) {
   CONVENE_CHECK(cut.global_batch_size >= 1 && cut.micro_batch_size >= 1 && cut.dp_size >= 1);
-  return RoundedUp(RoundedUp(cut.global_batch_size, cut.dp_size), cut.micro_batch_size);
+  return CeilDivide(CeilDivide(cut.global_batch_size, cut.dp_size), cut.micro_batch_size);
 }
 
 int64_t PaddingRows(const BatchCut& cut) {

@@ -5,16 +5,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "tools/base/rounding.h"
 
 namespace convene::worker {
 namespace {
 
 // The most bytes that rounding up may add, here and in Memory::Allocate.
 constexpr size_t kRoundingRoom = size_t{8} << 20;
-
-size_t RoundUp(size_t value, size_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 }  // namespace
 

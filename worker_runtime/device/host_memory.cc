@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
+#include "tools/base/rounding.h"
 #include "worker_runtime/device/device.h"
 
 namespace convene::worker {
@@ -45,7 +46,7 @@ class MappedMemory final : public Memory {
   }
 
  private:
-  static size_t RoundUpToPage(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+  static size_t RoundUpToPage(size_t bytes) { return RoundUp(bytes, 4096); }
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/types/span.h"
+#include "tools/base/rounding.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/ops/cross_entropy.h"
 #include "worker_runtime/ops/rms_norm.h"
@@ -19,9 +20,8 @@ int LossChunkRows(int rows, int columns, size_t element_bytes, size_t logits_byt
       kRowMultiple, logits_bytes / (columns * element_bytes) / kRowMultiple * kRowMultiple);
   if (fitting >= static_cast<size_t>(rows)) return rows;
   const int most = static_cast<int>(fitting);
-  const int chunks = (rows + most - 1) / most;
-  const int even = (rows + chunks - 1) / chunks;
-  return std::min(rows, (even + kRowMultiple - 1) / kRowMultiple * kRowMultiple);
+  const int64_t chunks = CeilDivide(rows, most);
+  return static_cast<int>(std::min<int64_t>(rows, RoundUp(CeilDivide(rows, chunks), kRowMultiple)));
 }
 
 template <typename T>

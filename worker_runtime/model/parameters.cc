@@ -4,11 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
+#include "tools/base/rounding.h"
 
 namespace convene::worker {
 namespace {
-
-int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 // Lays the groups out in order.
 class TableBuilder {

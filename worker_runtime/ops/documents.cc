@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "tools/base/check.h"
+#include "tools/base/rounding.h"
 #include "worker_runtime/ops/attention.h"
 
 namespace convene::worker {
@@ -24,8 +25,7 @@ struct TableLayout {
  private:
   size_t Take(size_t wanted) {
     const size_t place = bytes;
-    bytes +=
-        (wanted + kDocumentTableAlignment - 1) / kDocumentTableAlignment * kDocumentTableAlignment;
+    bytes += RoundUp(wanted, kDocumentTableAlignment);
     return place;
   }
 };

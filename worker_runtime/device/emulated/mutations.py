@@ -1,23 +1,26 @@
 #!/usr/bin/python3
 """Kernel bugs, planted one by one: the tests on the emulated GPU must catch each.
 
-usage: mutations.py [--check | NAME...]
-Plants each mutation (all, or those named) in a copy of the tree under /tmp, runs the test that must fail, and prints a line for each.
-Exit 1 where one survived. Each builds and runs a test; --check (which mutations_test runs) only checks whether each still
-applies: its old text stands exactly once in its file.
+usage: mutations.py [--check | --seconds N | NAME...]
+Copies the tree to a folder under /tmp and runs the tests there, which must pass. Then plants each mutation (all, or those named, or with
+--seconds as many as fit, in random order), runs the test that must fail, and prints a line for each. Exit 1 where one survived. --check
+(which mutations_test runs) only checks whether each still applies: its old text stands exactly once in its file.
 """
 
 import os
+import random
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from typing import List, NamedTuple
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 OPS = 'worker_runtime/ops/cuda'
 KERNELS = f'//{OPS}:kernels_emulated_test_'
 ATTENTION = f'//{OPS}/attention:attention_emulated_test_'
+TRAINER = '//tests/e2e:emulated_gpu_test'
 FLASH = f'{OPS}/attention/flash_attention.cu'
 
 
@@ -72,6 +75,11 @@ MUTATIONS = [
     Mutation('more than 48 KiB without asking', FLASH,
              'static_cast<int>(bytes)),\n               "attention: shared memory");',
              'static_cast<int>(bytes / 2)),\n               "attention: shared memory");', ATTENTION + 'forward'),
+    Mutation('attention sees the next token', FLASH,
+             'c >= hidden && c < visible ? geometry.scale * scores[i]', 'c >= hidden && c <= visible ? geometry.scale * scores[i]', TRAINER),
+    Mutation('another row of the embedding', f'{OPS}/embedding.cu',
+             '(is_here ? int64_t{token} - vocabulary_begin : 0) * columns;', '(is_here ? int64_t{token ^ 1} - vocabulary_begin : 0) * columns;',
+             TRAINER),
 ]
 
 
@@ -96,45 +104,73 @@ def check(root: str) -> List[str]:
     return wrong
 
 
-def is_caught(mutation: Mutation, copy: str, log: str) -> bool:
-    """Whether the test is built and fails."""
-    path = os.path.join(copy, mutation.file)
-    with open(path, encoding='utf-8') as file:
-        original = file.read()
-    with open(path, 'w', encoding='utf-8') as file:
-        file.write(planted(mutation, copy))
-    with open(log, 'a', encoding='utf-8') as output:
-        command = ['bazel', f'--output_base={copy}.bazel', 'test', '--cache_test_results=no', mutation.test]
+class Copy:
+    """The tree, copied, with a Bazel of its own: neither touches what a person builds meanwhile."""
+
+    def __init__(self) -> None:
+        self.parent = tempfile.mkdtemp(prefix='convene-mutations-')
+        self.root = os.path.join(self.parent, 'tree')
+        self.log = os.path.join(self.parent, 'log')
+        listed = subprocess.run(['git', 'ls-files', '-z', '--cached', '--others', '--exclude-standard'], cwd=ROOT, check=True,
+                                capture_output=True, text=True).stdout
+        # Bazel's settings of this machine, which git does not know.
+        for name in listed.split('\0') + ['.bazelrc.user']:
+            if os.path.isfile(os.path.join(ROOT, name)):
+                os.makedirs(os.path.join(self.root, os.path.dirname(name)), exist_ok=True)
+                shutil.copy2(os.path.join(ROOT, name), os.path.join(self.root, name))
+
+    def bazel(self, *arguments: str) -> int:
+        with open(self.log, 'a', encoding='utf-8') as output:
+            return subprocess.run(['bazel', f'--output_base={self.parent}/bazel', *arguments], cwd=self.root, stdout=output,
+                                  stderr=subprocess.STDOUT, check=False).returncode
+
+    def catches(self, mutation: Mutation) -> bool:
+        """Whether the test is built and fails."""
+        path = os.path.join(self.root, mutation.file)
+        with open(path, encoding='utf-8') as file:
+            original = file.read()
+        mutated = planted(mutation, self.root)
+        with open(path, 'w', encoding='utf-8') as file:
+            file.write(mutated)
         # 3: built, and a test failed (Bazel's exit codes).
-        status = subprocess.run(command, cwd=copy, stdout=output, stderr=subprocess.STDOUT, check=False).returncode
-    with open(path, 'w', encoding='utf-8') as file:
-        file.write(original)
-    return status == 3
+        status = self.bazel('test', mutation.test)
+        with open(path, 'w', encoding='utf-8') as file:
+            file.write(original)
+        return status == 3
+
+    def remove(self) -> None:
+        subprocess.run(['chmod', '-R', 'u+w', self.parent], check=False)  # Bazel's outputs are read-only
+        shutil.rmtree(self.parent)
 
 
-def run(names: List[str]) -> int:
+def run(names: List[str], seconds: float = float('inf')) -> int:
+    end = time.monotonic() + seconds
     chosen = [mutation for mutation in MUTATIONS if not names or mutation.name in names]
-    parent = tempfile.mkdtemp(prefix='convene-mutations-')
-    copy = os.path.join(parent, 'tree')
-    listed = subprocess.run(['git', 'ls-files', '-z', '--cached', '--others', '--exclude-standard'], cwd=ROOT, check=True,
-                            capture_output=True, text=True).stdout
-    for name in filter(None, listed.split('\0')):
-        if not os.path.isfile(os.path.join(ROOT, name)):
-            continue
-        os.makedirs(os.path.join(copy, os.path.dirname(name)), exist_ok=True)
-        shutil.copy2(os.path.join(ROOT, name), os.path.join(copy, name))
+    if len(chosen) < len(names):
+        print(f'no such mutation among {names}; there are: {"; ".join(mutation.name for mutation in MUTATIONS)}')
+        return 64
+    if seconds < float('inf'):
+        random.shuffle(chosen)
+    copy = Copy()
+    planted_count = 0
     survived = 0
-    log = os.path.join(parent, 'log')
-    for mutation in chosen:
-        caught = is_caught(mutation, copy, log)
-        survived += not caught
-        print(f'{"caught  " if caught else "SURVIVED"} {mutation.name} ({mutation.test})', flush=True)
-    subprocess.run(['bazel', f'--output_base={copy}.bazel', 'shutdown'], cwd=copy, check=False)
-    print(f'{len(chosen) - survived} of {len(chosen)} caught; {"the log is " + log if survived else "nothing survived"}')
-    if not survived:
-        subprocess.run(['chmod', '-R', 'u+w', parent], check=False)
-        shutil.rmtree(parent)
-    return 1 if survived or not chosen else 0
+    try:
+        if copy.bazel('test', *sorted({mutation.test for mutation in chosen})) != 0:
+            print(f'the tests fail without any mutation: {copy.log}')
+            return 1
+        for mutation in chosen:
+            if time.monotonic() > end:
+                break
+            caught = copy.catches(mutation)
+            planted_count += 1
+            survived += not caught
+            print(f'{"caught  " if caught else "SURVIVED"} {mutation.name} ({mutation.test})', flush=True)
+    finally:
+        copy.bazel('shutdown')
+    print(f'{planted_count - survived} of {planted_count} caught; {"the log is " + copy.log if survived else "nothing survived"}')
+    if survived == 0:
+        copy.remove()
+    return 1 if survived else 0
 
 
 def main() -> int:
@@ -143,6 +179,8 @@ def main() -> int:
         wrong = check(ROOT)
         print('\n'.join(wrong) or f'all {len(MUTATIONS)} mutations apply')
         return 1 if wrong else 0
+    if arguments[:1] == ['--seconds'] and len(arguments) == 2:
+        return run([], float(arguments[1]))
     return run(arguments)
 
 

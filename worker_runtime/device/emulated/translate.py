@@ -101,10 +101,19 @@ def without_comments(text: str) -> str:
     return re.sub(r'//[^\n]*', '', text)
 
 
+def refuse_arch(text: str) -> None:
+    found = re.search(r'\b__CUDA_ARCH__\b', text)
+    if found is not None:
+        line = text.count('\n', 0, found.start()) + 1
+        raise Untranslatable(f'__CUDA_ARCH__ near line {line} of the output: a branch on it would vanish here, where no compiler defines it, and the '
+                             'tests would run other code than the GPU. Choose by the launch, or by a template, instead')
+
+
 def translate(text: str) -> str:
     turns: List[Callable[[str], str]] = [without_comments, turn_launch_bounds, turn_launches, turn_shared, turn_asm]
     for turn in turns:
         text = turn(text)
+    refuse_arch(text)
     left: Optional[Match[str]] = re.search(r'__shared__|<<<|>>>\s*\(|\basm\b|__launch_bounds__', text)
     if left is not None:
         line = text.count('\n', 0, left.start()) + 1

@@ -36,6 +36,11 @@ class TranslateTest(unittest.TestCase):
             with self.assertRaises(Untranslatable):
                 translate(text)
 
+    def test_a_branch_on_the_architecture_is_refused_with_its_line(self) -> None:
+        with self.assertRaisesRegex(Untranslatable, '__CUDA_ARCH__ near line 2 .* run other code than the GPU'):
+            translate('int x;\n#if __CUDA_ARCH__ >= 900\nint y;\n#endif')
+        self.assertEqual(translate('// __CUDA_ARCH__').strip(), '')
+
     def test_comments_are_no_code(self) -> None:
         self.assertEqual(translate('// one __shared__ array\nint x;').strip(), 'int x;')
 

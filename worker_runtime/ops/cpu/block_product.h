@@ -4,14 +4,13 @@
 
 #include <cstddef>
 
+#include "tools/base/rounding.h"
 #include "worker_runtime/ops/cpu/simd.h"
 
 namespace convene::worker::cpu {
 
 // Columns of `b` and `c` are counted in whole vectors: pad their rows.
-constexpr int RoundUpToVector(int count) {
-  return (count + kVectorFloats - 1) / kVectorFloats * kVectorFloats;
-}
+constexpr int RoundUpToVector(int count) { return static_cast<int>(RoundUp(count, kVectorFloats)); }
 
 // Where element (i, j) of `a` stands: a[i * row_stride + j * column_stride], so that a transpose is
 // a swap of the strides.

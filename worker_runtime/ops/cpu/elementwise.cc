@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tools/base/rounding.h"
 #include "worker_runtime/ops/cpu/cpu_ops.h"
 #include "worker_runtime/ops/cpu/simd.h"
 #include "worker_runtime/ops/instantiate.h"
@@ -82,7 +83,7 @@ void SumOfSquares(int64_t count, const float* x, const uint8_t* flags, double* s
   // the bits, depend on count alone.
   double partial_sums[kPartialSums] = {};
   const int64_t blocks = count / kFlagBlock;
-  const int64_t part = (blocks + kPartialSums - 1) / kPartialSums;
+  const int64_t part = CeilDivide(blocks, kPartialSums);
 #pragma omp parallel for schedule(static) if (count > kBlock)
   for (int i = 0; i < kPartialSums; ++i) {
     const int64_t part_end = std::min(blocks, (i + 1) * part);

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <initializer_list>
 
+#include "tools/base/rounding.h"
 #include "worker_runtime/device/dtype.h"
 
 namespace convene::worker::cuda {
@@ -20,9 +21,6 @@ inline constexpr int kWarp = 32;
 
 template <typename T>
 inline constexpr int kWide = kAccessBytes / static_cast<int>(sizeof(T));
-
-constexpr int64_t CeilDivide(int64_t amount, int64_t unit) { return (amount + unit - 1) / unit; }
-constexpr int64_t RoundUp(int64_t amount, int64_t unit) { return CeilDivide(amount, unit) * unit; }
 
 // Whether accesses of `width` elements are aligned everywhere: all `arrays` start at a multiple of
 // one access, and rows are `row_elements` apart.

@@ -77,8 +77,8 @@ Outputs<Real> ReferenceNormForward(const Shape& shape, const std::vector<float>&
   return y;
 }
 
-TEMPLATE_TEST_CASE("RMSNorm's forward pass on the GPU agrees with the reference", "", float,
-                   BFloat16) {
+TEMPLATE_TEST_CASE("RMSNorm's forward pass on the GPU agrees with the reference", "[many-barriers]",
+                   float, BFloat16) {
   if (!HasGpuOrSkips()) return;
   for (const Shape& shape : kShapes) {
     CAPTURE(shape.rows, shape.columns, shape.offset);
@@ -90,8 +90,8 @@ TEMPLATE_TEST_CASE("RMSNorm's forward pass on the GPU agrees with the reference"
   }
 }
 
-TEMPLATE_TEST_CASE("RMSNorm again on the GPU gives the bits of the forward pass", "", float,
-                   BFloat16) {
+TEMPLATE_TEST_CASE("RMSNorm again on the GPU gives the bits of the forward pass", "[many-barriers]",
+                   float, BFloat16) {
   if (!HasGpuOrSkips()) return;
   for (const Shape& shape : kShapes) {
     CAPTURE(shape.rows, shape.columns, shape.offset);
@@ -135,8 +135,8 @@ TEMPLATE_TEST_CASE("the residual addition within RMSNorm on the GPU is the addit
   }
 }
 
-TEMPLATE_TEST_CASE("RMSNorm's backward pass on the GPU agrees with the reference", "", float,
-                   BFloat16) {
+TEMPLATE_TEST_CASE("RMSNorm's backward pass on the GPU agrees with the reference",
+                   "[many-barriers]", float, BFloat16) {
   if (!HasGpuOrSkips()) return;
   for (const Shape& shape : kShapes) {
     for (const bool adds : {false, true}) {

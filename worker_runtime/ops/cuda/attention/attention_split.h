@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <optional>
 
+#include "tools/base/rounding.h"
 #include "worker_runtime/ops/attention.h"
 
 namespace convene::worker::cuda {
@@ -24,7 +25,7 @@ inline AttentionSplit OneCall(const AttentionShape& shape) { return {shape.batch
 // packed rows Documents::count.
 inline size_t CudnnScoresBytes(const AttentionShape& shape, int sequences) {
   constexpr size_t kTile = 128;
-  const size_t length = (shape.sequence_length + kTile - 1) / kTile * kTile;
+  const size_t length = RoundUp(shape.sequence_length, kTile);
   return size_t{2} * sequences * shape.heads * length * length;
 }
 

@@ -280,7 +280,7 @@ TEST_CASE("one document a row has the bits of rows that are not packed, by our o
 }
 
 TEST_CASE("cuDNN takes packed Llamas with one document and with many, within the planned scratch",
-          "[slow]") {
+          "[slow][cudnn]") {
   if (!HasGpuOrSkips()) return;
   TestQueue queue;
   auto& plans = queue.queue().plans<AttentionPlans>();
@@ -310,7 +310,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("bf16 attention agrees with the reference by whichever way it goes", "[slow]") {
+TEST_CASE("bf16 attention agrees with the reference by whichever way it goes", "[slow][cudnn]") {
   if (!HasGpuOrSkips()) return;
   TestQueue queue;
   auto& plans = queue.queue().plans<AttentionPlans>();
@@ -328,7 +328,7 @@ TEST_CASE("bf16 attention agrees with the reference by whichever way it goes", "
 }
 
 TEST_CASE("cuDNN takes a deterministic backward pass in several calls, and gets the same gradients",
-          "[slow]") {
+          "[slow][cudnn]") {
   if (!HasGpuOrSkips()) return;
   for (const AttentionShape& shape : {AttentionShape{4, 96, 8, 2, 64, /*deterministic=*/true},
                                       AttentionShape{3, 64, 8, 2, 128, /*deterministic=*/true}}) {
@@ -346,7 +346,7 @@ TEST_CASE("cuDNN takes a deterministic backward pass in several calls, and gets 
 }
 
 TEST_CASE("cuDNN takes no deterministic backward pass whose smallest part keeps too much",
-          "[slow]") {
+          "[slow][cudnn]") {
   if (!HasGpuOrSkips()) return;
   TestQueue queue;
   auto& plans = queue.queue().plans<AttentionPlans>();
@@ -372,7 +372,8 @@ TEST_CASE("a lone token attends to itself alone") {
   }
 }
 
-TEST_CASE("cuDNN takes the shapes of Llamas, within the scratch that was planned", "[slow]") {
+TEST_CASE("cuDNN takes the shapes of Llamas, within the scratch that was planned",
+          "[slow][cudnn]") {
   if (!HasGpuOrSkips()) return;
   TestQueue queue;
   auto& plans = queue.queue().plans<AttentionPlans>();

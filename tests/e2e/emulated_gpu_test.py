@@ -1,0 +1,58 @@
+"""convene-train --device cuda on the emulated GPU (worker_runtime/device/emulated) learns what --device cpu learns.
+
+The two devices add in another order, so figures differ a little. Losses are about 5.5, norms of gradients about 2. In fp32 a unit in the last
+place of such a loss is 5e-7; a mean over 120 tokens shows far less of it (1e-8 was seen in losses, 1e-7 in norms, over five steps).
+FP32_DELTA is two units. In bf16 a unit in the last place of an activation is 2^-8 of it, and a sum that is rounded to the other side
+moves it by as much: 1e-4 was seen in losses, 4e-4 in norms.
+"""
+
+import unittest
+
+from tests.support.convene_testing import CONVENE_TRAIN, ConveneTestCase, read_metrics
+
+EMULATED_TRAIN = "tests/e2e/convene_train_emulated"
+STEPS = 5
+FP32_DELTA = 1e-6
+BF16_DELTA = 2e-3
+
+
+class EmulatedGpuTest(ConveneTestCase):
+
+    def train(self, program, name, order="forward", **changes):
+        """(loss, norm of the gradient) of each step."""
+        metrics = self.path(f"{name}.jsonl")
+        # Two blocks of the smallest model; rows of 40 tokens, which do not fill two tiles of attention; three microbatches, so that both
+        # gradient buffers meet the one activation slot in turns.
+        arguments = {
+            "layers": 2, "sequence_length": 40, "global_batch_size": 3, "validation_samples": 1, "steps": STEPS, "checkpoint_dir": None,
+            "checkpoint_every": None, "metrics_file": metrics, **changes}
+        output = self.finish(self.start(program, *self.train_arguments(**arguments), CONVENE_EMULATED_ORDER=order), 120)
+        self.assertEqual("CUDA graphs  on" in output, "cuda_graphs" in changes, output)
+        steps = [(line["loss"], line["grad_norm"]) for line in read_metrics(metrics)]
+        self.assertEqual(len(steps), STEPS)
+        return steps
+
+    def assert_close(self, one, other, delta):
+        for step, pair in enumerate(zip(one, other), start=1):
+            for first, second in zip(*pair):
+                self.assertAlmostEqual(first, second, delta=delta, msg=f"step {step} of {one} and {other}")
+
+    def test_in_fp32_a_gpu_learns_what_a_cpu_learns(self):
+        on_cpu = self.train(CONVENE_TRAIN, "cpu", device="cpu", precision="fp32")
+        self.assertLess(on_cpu[-1][0], on_cpu[0][0] - 0.2)
+        on_gpu = self.train(EMULATED_TRAIN, "gpu", device="cuda", precision="fp32")
+        self.assert_close(on_cpu, on_gpu, FP32_DELTA)
+        # The same bits whatever order threads and streams run in, op by op or as graphs.
+        again = self.train(EMULATED_TRAIN, "graphs", order="reverse", device="cuda", precision="fp32", cuda_graphs="true")
+        self.assertEqual(again, on_gpu)
+
+    def test_in_bf16_a_gpu_learns_what_a_cpu_learns(self):
+        # Documents of about twenty bytes, which do not see each other.
+        common = {"precision": "bf16", "recompute": "full", "packed_documents": "true", "eod_token": ord("g")}
+        on_cpu = self.train(CONVENE_TRAIN, "cpu", device="cpu", **common)
+        on_gpu = self.train(EMULATED_TRAIN, "gpu", order="random", device="cuda", **common)
+        self.assert_close(on_cpu, on_gpu, BF16_DELTA)
+
+
+if __name__ == "__main__":
+    unittest.main()
