@@ -231,6 +231,7 @@ TEST_CASE("a wrong or missing value and a missing program say what to do") {
   Bad<RunFlags>({"--nnodes"}, "--nnodes needs a value: write --nnodes N|MIN:MAX");
   Bad<RunFlags>({"x"}, "PET_MAX_RESTARTS=many", {{"PET_MAX_RESTARTS", "many"}});
   Bad<RunFlags>({"--standalone"}, "no program to run");
+  Bad<StatusFlags>({"--endpoint", "h:port"}, "--endpoint: \"h:port\"");
   Bad<StatusFlags>({"a", "--json", "b"}, "\"b\" is one too many");
   Bad<ServeFlags>({"now"}, "takes flags only, not \"now\"");
 }
