@@ -1,6 +1,8 @@
 #include "launcher/flags.h"
 
 #include "absl/strings/str_cat.h"
+#include "tools/base/host_port.h"
+#include "tools/base/status_macros.h"
 
 namespace convene::launcher {
 
@@ -23,6 +25,12 @@ void AddPlaceFlags(FlagReader* reader, std::string* endpoint, std::string* job_i
                               "$PET_RDZV_ENDPOINT, localhost:",
                               kDefaultRendezvousPort, ")"),
                  {.value = "HOST[:PORT]", .variables = {"CONVENE_ENDPOINT", "PET_RDZV_ENDPOINT"}});
+  reader->Check([endpoint]() -> absl::Status {
+    const absl::StatusOr<HostPort> place = ParseHostPort(*endpoint, kDefaultRendezvousPort);
+    CONVENE_RETURN_IF_ERROR(Annotate(place.status(), "--endpoint"));
+    *endpoint = FormatHostPort(place->host, place->port);
+    return absl::OkStatus();
+  });
   reader->Option("rdzv-id", job_id, "RUN, by its flag", {.value = "RUN"});
 }
 

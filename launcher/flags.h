@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -47,7 +48,7 @@ struct RunFlags {
   std::optional<std::string> redirects;  // "3", or "0:1,1:2" by local rank
   std::optional<std::string> tee;
   std::string log_line_prefix_template;
-  std::string local_ranks_filter;        // "0,2"
+  std::set<int> local_ranks_filter;      // empty: all
   std::string duplicate_stdout_filters;  // "apple,orange"; ",," is a comma
   std::string duplicate_stderr_filters;
   std::string event_log_handler = "null";
@@ -80,14 +81,14 @@ struct ServeFlags {
 };
 
 struct StatusFlags {
-  std::string endpoint = "localhost";  // "host" or "host:port"
+  std::string endpoint = "localhost";  // "host:port" once it is read
   std::string job_id;                  // "": all jobs
   bool watch = false;                  // until a signal comes
   bool json = false;
 };
 
 struct LogsFlags {
-  std::string endpoint = "localhost";  // "host" or "host:port"
+  std::string endpoint = "localhost";  // "host:port" once it is read
   rendezvous::LogRequest request;
   bool json = false;
   std::string prefix_template;  // agent::LogOptions::prefix_template
@@ -104,8 +105,11 @@ void AddFlags(FlagReader* reader, ServeFlags* flags);
 void AddFlags(FlagReader* reader, StatusFlags* flags);
 void AddFlags(FlagReader* reader, LogsFlags* flags);
 
-// The endpoint of a rendezvous and a run's name, as flags and as the word RUN.
+// The endpoint of a rendezvous and the name of a run.
 void AddPlaceFlags(FlagReader* reader, std::string* endpoint, std::string* job_id);
+// A flag for ranks, "0,3" or "0-7".
+void AddRanksFlag(FlagReader* reader, const std::string& name, std::set<int>* ranks,
+                  const std::string& help);
 // Adds the flags of a run that torchrun has too (their meaning: shared/reference/torchrun.md,
 // section 2.1).
 void AddTorchrunFlags(FlagReader* reader, RunFlags* flags);

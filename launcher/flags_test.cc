@@ -135,7 +135,7 @@ TEST_CASE("torchrun's flags about failures and output land in their fields, in b
     CHECK(flags.redirects == "1");
     CHECK(flags.tee == "0:1,1:2");
     CHECK(flags.log_line_prefix_template == "${rank}:");
-    CHECK(flags.local_ranks_filter == "0,2");
+    CHECK(flags.local_ranks_filter == std::set<int>{0, 2});
     CHECK(flags.duplicate_stdout_filters == "apple,orange");
     CHECK(flags.duplicate_stderr_filters == "pear");
   }
@@ -180,6 +180,7 @@ TEST_CASE("numbers outside their limits are answered with the limits") {
                 "--master-port 70000: write a number from 0 to 65535");
   Bad<RunFlags>({"--spares=-1", "x"}, "--spares -1: write a number from 0 to 65536");
   Bad<RunFlags>({"--node-rank=-1", "x"}, "--node-rank -1");
+  Bad<RunFlags>({"--local-ranks-filter=0,x", "x"}, "--local-ranks-filter 0,x: write ranks as in");
   Bad<RunFlags>({"--debug-rank=-1", "x"}, "--debug-rank -1");
   Bad<RunFlags>({"--log-max-files=1001", "x"}, "--log-max-files 1001");
   Bad<ServeFlags>({"--port", "70000"}, "--port 70000: write a number from 0 to 65535");
@@ -230,6 +231,7 @@ TEST_CASE("a wrong or missing value and a missing program say what to do") {
   Bad<RunFlags>({"--nnodes"}, "--nnodes needs a value: write --nnodes N|MIN:MAX");
   Bad<RunFlags>({"x"}, "PET_MAX_RESTARTS=many", {{"PET_MAX_RESTARTS", "many"}});
   Bad<RunFlags>({"--standalone"}, "no program to run");
+  Bad<StatusFlags>({"--endpoint", "h:port"}, "--endpoint: \"h:port\"");
   Bad<StatusFlags>({"a", "--json", "b"}, "\"b\" is one too many");
   Bad<ServeFlags>({"now"}, "takes flags only, not \"now\"");
 }
@@ -250,27 +252,27 @@ TEST_CASE("status takes its run before and behind the flags, and its endpoint fr
   CHECK(first.job_id == "llama");
   CHECK(first.watch);
   CHECK(first.json);
-  CHECK(first.endpoint == "localhost");
+  CHECK(first.endpoint == "localhost:29400");
   const StatusFlags last = status({"--watch", "llama"});
   CHECK(last.job_id == "llama");
   CHECK_FALSE(last.json);
   CHECK(status({}, Variables{{"PET_RDZV_ENDPOINT", "p:1"}}).endpoint == "p:1");
   CHECK(status({}, Variables{{"PET_RDZV_ENDPOINT", "p:1"}, {"CONVENE_ENDPOINT", "c"}}).endpoint ==
-        "c");
-  CHECK(status({"--endpoint", "h"}, Variables{{"CONVENE_ENDPOINT", "c"}}).endpoint == "h");
+        "c:29400");
+  CHECK(status({"--endpoint", "h"}, Variables{{"CONVENE_ENDPOINT", "c"}}).endpoint == "h:29400");
 }
 
 TEST_CASE("logs reads what to show, of whom, and how") {
   const auto logs = [](const Words& words) { return Good<LogsFlags>(words); };
   const LogsFlags plain = logs({"llama"});
-  CHECK(plain.endpoint == "localhost");
+  CHECK(plain.endpoint == "localhost:29400");
   CHECK(plain.request.job_id == "llama");
   CHECK(plain.request.tail == 100);
   CHECK(!plain.request.follow);
   CHECK(plain.prefix_template == "[${rank}] ");
   const LogsFlags all = logs({"-f", "--tail", "all", "llama", "--rank", "0,4-6", "--node", "n1,n2",
                               "--stderr", "--timestamps", "--endpoint", "h"});
-  CHECK(all.endpoint == "h");
+  CHECK(all.endpoint == "h:29400");
   CHECK(all.request.follow);
   CHECK(all.request.tail == -1);
   CHECK(all.request.filter.ranks == std::set<int>{0, 4, 5, 6});

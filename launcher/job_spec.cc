@@ -158,8 +158,8 @@ absl::Status NoPlaceToMeet(const rendezvous::Hello& hello) {
                    "HOST being one of them"));
 }
 
-// The place of --master-addr and --master-port: the first node's. Agents meet there, and workers'
-// MASTER_ADDR is that name; their store has a port of its own on that node.
+// The place of --master-addr and --master-port: the first node's. The agents meet there, and the
+// workers find their store there: the port that serves the rendezvous serves the store as well.
 absl::Status ApplyStaticPlace(const RunFlags& flags, JobSpec* spec) {
   const std::string host = flags.master_addr.value_or(kDefaultMasterAddr);
   const int port = flags.master_port.value_or(kDefaultMasterPort);
@@ -205,9 +205,12 @@ absl::Status ApplyEndpoint(const RunFlags& flags, const DetectedJob& detected, J
     }
     spec->options.endpoint = FormatHostPort(place->host, place->port);
     if (flags.master_port == place->port) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--master-port ", place->port,
-                       " is also the port of the rendezvous; write another, or leave it out"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--master-port ", place->port, " is also the port of --rdzv-endpoint; ",
+          is_static ? "leave it out: with --rdzv-backend static the rendezvous serves the workers' "
+                      "store at that port as well"
+                    : "the workers' store needs another one: write it, or leave the flag out for "
+                      "any free port"));
     }
   }
   if (!is_static && !is_master_place) return absl::OkStatus();

@@ -154,9 +154,13 @@ TEST_CASE("with a rendezvous of its own, or on one node, --master-port is the st
   CHECK_FALSE(Good(flags).options.store_at_rendezvous);
   flags.rdzv_backend = "static";
   CHECK_FALSE(Good(flags).options.store_at_rendezvous);
+  flags.master_port = 29400;
+  CheckRefused(flags, "leave it out: with --rdzv-backend static the rendezvous serves");
+  flags.master_port.reset();
+  CHECK(Good(flags).options.store_at_rendezvous);
   flags.rdzv_backend.reset();
   flags.master_port = 29400;
-  CheckRefused(flags, "also the port of the rendezvous");
+  CheckRefused(flags, "also the port of --rdzv-endpoint; the workers' store needs another one");
   flags = {};
   flags.master_port = 1234;
   CHECK(Good(flags).standalone);

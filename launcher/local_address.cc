@@ -1,6 +1,5 @@
 #include "launcher/local_address.h"
 
-#include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -11,14 +10,15 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "rendezvous/net/resolve.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/backoff.h"
 #include "tools/base/clock.h"
 #include "tools/base/random.h"
+#include "tools/base/source_address.h"
 #include "tools/base/status_macros.h"
-#include "tools/base/unique_fd.h"
 
 namespace convene::launcher {
 namespace {
@@ -27,29 +27,9 @@ using rendezvous::ResolvedAddress;
 
 constexpr int kAnyPort = 9;  // connecting a datagram socket sends nothing
 
-// The address's bytes, an IPv4 one inside IPv6 as itself: equal for equal hosts.
-std::string AddressBytes(const sockaddr* address) {
-  if (address->sa_family == AF_INET) {
-    const auto* ip4 = reinterpret_cast<const sockaddr_in*>(address);
-    return std::string(reinterpret_cast<const char*>(&ip4->sin_addr), sizeof(ip4->sin_addr));
-  }
-  if (address->sa_family != AF_INET6) return "";
-  const auto* ip6 = reinterpret_cast<const sockaddr_in6*>(address);
-  const std::string bytes(reinterpret_cast<const char*>(&ip6->sin6_addr), sizeof(ip6->sin6_addr));
-  return IN6_IS_ADDR_V4MAPPED(&ip6->sin6_addr) ? bytes.substr(12) : bytes;
-}
-
-bool IsLoopback(const sockaddr* address) {
-  const std::string bytes = AddressBytes(address);
-  if (bytes.size() == 4) return bytes[0] == 127;
-  return bytes == std::string(15, '\0') + '\1';
-}
-
-std::string ToText(const sockaddr* address) {
-  const std::string bytes = AddressBytes(address);
-  char text[INET6_ADDRSTRLEN] = {};
-  inet_ntop(bytes.size() == 4 ? AF_INET : AF_INET6, bytes.data(), text, sizeof(text));
-  return text;
+bool IsLoopback(const ResolvedAddress& address) {
+  const std::string text = AddressText(address.get());
+  return absl::StartsWith(text, "127.") || text == "::1";
 }
 
 // The addresses of this machine's interfaces that are up, IPv4 first, without link-local ones.
@@ -76,20 +56,6 @@ absl::StatusOr<std::vector<ResolvedAddress>> OwnAddresses() {
   return addresses;
 }
 
-// The address that packets to `target` would leave with.
-absl::StatusOr<std::string> SourceTowards(const ResolvedAddress& target) {
-  const UniqueFd fd(socket(target.family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  if (!fd.valid()) return ErrnoStatus(errno, "socket");
-  ResolvedAddress own;
-  own.length = sizeof(own.storage);
-  if (connect(fd.get(), target.get(), target.length) != 0 ||
-      getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own.storage), &own.length) != 0) {
-    return absl::UnavailableError(
-        absl::StrCat("no route to ", ToText(target.get()), ": ", strerror(errno)));
-  }
-  return ToText(own.get());
-}
-
 absl::StatusOr<std::vector<ResolvedAddress>> ResolvePatiently(const std::string& host,
                                                               absl::Duration timeout) {
   Clock& clock = Clock::Real();
@@ -110,7 +76,7 @@ absl::StatusOr<std::vector<ResolvedAddress>> ResolvePatiently(const std::string&
 
 bool IsAmong(const ResolvedAddress& address, const std::vector<ResolvedAddress>& own) {
   for (const ResolvedAddress& one : own) {
-    if (AddressBytes(one.get()) == AddressBytes(address.get())) return true;
+    if (AddressText(one.get()) == AddressText(address.get())) return true;
   }
   return false;
 }
@@ -118,7 +84,7 @@ bool IsAmong(const ResolvedAddress& address, const std::vector<ResolvedAddress>&
 // The address for a host name that means loopback on this machine only.
 std::string FirstOtherThanLoopback(const std::vector<ResolvedAddress>& own) {
   for (const ResolvedAddress& one : own) {
-    if (!IsLoopback(one.get())) return ToText(one.get());
+    if (!IsLoopback(one)) return AddressText(one.get());
   }
   return "127.0.0.1";
 }
@@ -126,14 +92,12 @@ std::string FirstOtherThanLoopback(const std::vector<ResolvedAddress>& own) {
 }  // namespace
 
 absl::Status CheckLoopback() {
-  ResolvedAddress loopback;
-  loopback.family = AF_INET;
-  loopback.length = sizeof(sockaddr_in);
-  auto& ip4 = reinterpret_cast<sockaddr_in&>(loopback.storage);
-  ip4.sin_family = AF_INET;
-  ip4.sin_port = htons(kAnyPort);
-  ip4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const absl::Status reached = SourceTowards(loopback).status();
+  sockaddr_in loopback = {};
+  loopback.sin_family = AF_INET;
+  loopback.sin_port = htons(kAnyPort);
+  loopback.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const absl::Status reached =
+      SourceTowards(reinterpret_cast<const sockaddr*>(&loopback), sizeof(loopback)).status();
   if (reached.ok()) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(
       "this machine (or container, or network namespace) cannot reach itself: ",
@@ -146,17 +110,17 @@ absl::StatusOr<Location> LocateRendezvous(const std::string& host, absl::Duratio
   CONVENE_ASSIGN_OR_RETURN(const std::vector<ResolvedAddress> addresses,
                            ResolvePatiently(host, timeout));
   const ResolvedAddress& first = addresses.front();
-  if (IsLoopback(first.get()) && ToText(first.get()) == host) return Location{true, host};
+  if (IsLoopback(first) && AddressText(first.get()) == host) return Location{true, host};
   CONVENE_ASSIGN_OR_RETURN(const std::vector<ResolvedAddress> own, OwnAddresses());
   Location location;
   for (const ResolvedAddress& address : addresses) {
-    location.is_here |= IsLoopback(address.get()) || IsAmong(address, own);
+    location.is_here |= IsLoopback(address) || IsAmong(address, own);
   }
-  if (IsLoopback(first.get())) {
+  if (IsLoopback(first)) {
     location.own_address = FirstOtherThanLoopback(own);
     return location;
   }
-  CONVENE_ASSIGN_OR_RETURN(location.own_address, SourceTowards(first));
+  CONVENE_ASSIGN_OR_RETURN(location.own_address, SourceTowards(first.get(), first.length));
   return location;
 }
 

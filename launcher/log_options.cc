@@ -47,19 +47,6 @@ absl::StatusOr<agent::StreamsByRank> ParseStreams(const std::string& flag,
   return streams;
 }
 
-absl::StatusOr<std::set<int>> ParseRanks(const std::string& text) {
-  std::set<int> ranks;
-  for (const absl::string_view item : absl::StrSplit(text, ',', absl::SkipEmpty())) {
-    int rank = 0;
-    if (!absl::SimpleAtoi(item, &rank) || rank < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--local-ranks-filter ", text, ": write local ranks, such as 0,2"));
-    }
-    ranks.insert(rank);
-  }
-  return ranks;
-}
-
 // Words between commas, ",," in a word being one comma.
 std::vector<std::string> ParseFilters(const std::string& text) {
   constexpr char kComma[] = "\x01";  // stands for ",," while the rest is split
@@ -102,7 +89,7 @@ absl::StatusOr<agent::LogOptions> MakeLogOptions(const RunFlags& flags,
   CONVENE_ASSIGN_OR_RETURN(log.redirects,
                            ParseStreams("--redirects", flags.redirects.value_or("0")));
   CONVENE_ASSIGN_OR_RETURN(log.tee, ParseStreams("--tee", flags.tee.value_or("0")));
-  CONVENE_ASSIGN_OR_RETURN(log.shown_local_ranks, ParseRanks(flags.local_ranks_filter));
+  log.shown_local_ranks = flags.local_ranks_filter;
   log.stdout_filters = ParseFilters(flags.duplicate_stdout_filters);
   log.stderr_filters = ParseFilters(flags.duplicate_stderr_filters);
   const bool wants_files =

@@ -11,7 +11,6 @@
 #include "tools/base/backoff.h"
 #include "tools/base/clock.h"
 #include "tools/base/exit_code.h"
-#include "tools/base/host_port.h"
 #include "tools/base/random.h"
 #include "tools/base/status_macros.h"
 
@@ -101,13 +100,10 @@ absl::Status Follow(const std::string& endpoint, const rendezvous::LogRequest& r
 }  // namespace
 
 absl::StatusOr<int> LogsCommand(const LogsFlags& flags) {
-  const absl::StatusOr<HostPort> place = ParseHostPort(flags.endpoint, kDefaultRendezvousPort);
-  CONVENE_RETURN_IF_ERROR(Annotate(place.status(), "--endpoint"));
-  const std::string endpoint = FormatHostPort(place->host, place->port);
   LogsView view({flags.request.job_id, flags.request.follow, flags.json, flags.prefix_template});
   CONVENE_RETURN_IF_ERROR(flags.request.follow
-                              ? Follow(endpoint, flags.request, &view)
-                              : Connect(endpoint, flags.request, kConnectTimeout, &view));
+                              ? Follow(flags.endpoint, flags.request, &view)
+                              : Connect(flags.endpoint, flags.request, kConnectTimeout, &view));
   return static_cast<int>(ExitCode::kOk);
 }
 

@@ -68,6 +68,12 @@ absl::Status Finish(LogsFlags* flags) {
 
 }  // namespace
 
+void AddRanksFlag(FlagReader* reader, const std::string& name, std::set<int>* ranks,
+                  const std::string& help) {
+  reader->Custom(name, [ranks](const std::string& text) { return ReadRanks(text, ranks); }, help,
+                 {.value = "RANKS"});
+}
+
 void AddFlags(FlagReader* reader, LogsFlags* flags) {
   rendezvous::LogRequest& request = flags->request;
   request.tail = kDefaultTail;
@@ -82,13 +88,8 @@ void AddFlags(FlagReader* reader, LogsFlags* flags) {
                    "all of them (default ",
                    kDefaultTail, ")"),
       {.value = "N"});
-  const auto read_ranks = [](std::set<int>* ranks) {
-    return [ranks](const std::string& text) { return ReadRanks(text, ranks); };
-  };
-  reader->Custom("rank", read_ranks(&request.filter.ranks), "only these global ranks: 0,3 or 0-7",
-                 {.value = "RANKS"});
-  reader->Custom("local-rank", read_ranks(&request.filter.local_ranks), "only these local ranks",
-                 {.value = "RANKS"});
+  AddRanksFlag(reader, "rank", &request.filter.ranks, "only these global ranks: 0,3 or 0-7");
+  AddRanksFlag(reader, "local-rank", &request.filter.local_ranks, "only these local ranks");
   reader->Custom("node",
                  [&request](const std::string& text) { return ReadHosts(text, &request.hosts); },
                  "only these nodes: names as `convene status` shows them", {.value = "NODES"});

@@ -1,14 +1,13 @@
 #include "launcher/rendezvous_conf.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "tools/base/flag_reader.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
 
@@ -20,19 +19,9 @@ constexpr absl::Duration kLeaseMax = absl::Hours(1);
 // torchrun's defaults for the half of the pair that is not given.
 constexpr double kKeepAliveIntervalSeconds = 5;
 constexpr double kKeepAliveAttempts = 3;
+constexpr double kTimeoutMin = 0.001;
 
-using Settings = std::map<std::string, std::string>;
-
-std::vector<std::string> KeysOf(ConfReader reader) {
-  if (reader == ConfReader::kStatic) return {"timeout"};
-  std::vector<std::string> keys = {"join_timeout",        "last_call_timeout",
-                                   "keep_alive_interval", "keep_alive_max_attempt",
-                                   "read_timeout",        "is_host"};
-  if (reader == ConfReader::kConvene) keys.insert(keys.end(), {"timeout", "rank"});
-  return keys;
-}
-
-// Whether the key belongs to the own stores of torchrun's backends.
+// Keys that belong to the stores of torchrun's backends.
 bool IsWithoutEffect(const std::string& key) {
   static const auto* const keys = new std::vector<std::string>{
       "close_timeout", "heartbeat_timeout", "store_type", "protocol",
@@ -40,28 +29,29 @@ bool IsWithoutEffect(const std::string& key) {
   return std::find(keys->begin(), keys->end(), key) != keys->end();
 }
 
-absl::StatusOr<Settings> Split(const std::string& text, ConfReader reader,
-                               std::vector<std::string>* reasons) {
-  const std::vector<std::string> keys = KeysOf(reader);
-  Settings settings;
+// Sets the flag of `keys` that each item names. With `is_strict` an unknown key is a slip.
+absl::Status Read(const std::string& text, bool is_strict, FlagReader* keys,
+                  std::vector<std::string>* reasons) {
+  std::vector<std::string> names;
+  for (const FlagReader::Flag& key : keys->flags()) names.push_back(key.name);
   std::vector<std::string> unused;
   for (const absl::string_view item : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
     std::pair<std::string, std::string> pair = absl::StrSplit(item, absl::MaxSplits('=', 1));
     absl::StripAsciiWhitespace(&pair.first);
     absl::StripAsciiWhitespace(&pair.second);
-    const bool known = std::find(keys.begin(), keys.end(), pair.first) != keys.end();
-    if (!known && !IsWithoutEffect(pair.first) && reader == ConfReader::kConvene) {
-      const std::string nearest = ClosestMatch(pair.first, keys);
+    const bool known = std::find(names.begin(), names.end(), pair.first) != names.end();
+    if (!known && !IsWithoutEffect(pair.first) && is_strict) {
+      const std::string nearest = ClosestMatch(pair.first, names);
       return absl::InvalidArgumentError(
-          absl::StrCat("--rdzv-conf: unknown key \"", pair.first, "\"; ",
-                       nearest.empty() ? "known are " + JoinCapped(keys, keys.size())
+          absl::StrCat("unknown key \"", pair.first, "\"; ",
+                       nearest.empty() ? "known are " + absl::StrJoin(names, ", ")
                                        : absl::StrCat("did you mean ", nearest, "?")));
     }
     if (pair.second.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat("--rdzv-conf: ", pair.first, " needs =VALUE"));
+      return absl::InvalidArgumentError(absl::StrCat(pair.first, " needs =VALUE"));
     }
     if (known) {
-      settings[pair.first] = pair.second;
+      CONVENE_RETURN_IF_ERROR(keys->Set(pair.first, pair.second));
     } else {
       unused.push_back(absl::StrCat(pair.first, "=", pair.second));
     }
@@ -70,33 +60,11 @@ absl::StatusOr<Settings> Split(const std::string& text, ConfReader reader,
     reasons->push_back(
         absl::StrCat("--rdzv-conf ", absl::StrJoin(unused, ","), " has no effect here"));
   }
-  return settings;
+  return absl::OkStatus();
 }
 
-// nullopt: not given.
-absl::StatusOr<std::optional<double>> Number(const Settings& settings, const std::string& key,
-                                             double minimum) {
-  const auto setting = settings.find(key);
-  if (setting == settings.end()) return std::optional<double>();
-  double number = 0;
-  if (!absl::SimpleAtod(setting->second, &number) || !(number >= minimum) || number > 1e9) {
-    return absl::InvalidArgumentError(absl::StrCat("--rdzv-conf: ", key, "=", setting->second,
-                                                   " must be a number of at least ", minimum));
-  }
-  return std::optional<double>(number);
-}
-
-absl::StatusOr<std::optional<absl::Duration>> Time(const Settings& settings, const std::string& key,
-                                                   double minimum_seconds) {
-  CONVENE_ASSIGN_OR_RETURN(const auto seconds, Number(settings, key, minimum_seconds));
-  if (!seconds.has_value()) return std::optional<absl::Duration>();
-  return std::optional<absl::Duration>(absl::Seconds(*seconds));
-}
-
-absl::StatusOr<std::optional<absl::Duration>> Lease(const Settings& settings) {
-  CONVENE_ASSIGN_OR_RETURN(const auto interval, Number(settings, "keep_alive_interval", 0));
-  // With one attempt a single late heartbeat would count as a death.
-  CONVENE_ASSIGN_OR_RETURN(const auto attempts, Number(settings, "keep_alive_max_attempt", 2));
+absl::StatusOr<std::optional<absl::Duration>> Lease(std::optional<double> interval,
+                                                    std::optional<double> attempts) {
   if (!interval.has_value() && !attempts.has_value()) return std::optional<absl::Duration>();
   const absl::Duration lease = absl::Seconds(interval.value_or(kKeepAliveIntervalSeconds) *
                                              attempts.value_or(kKeepAliveAttempts));
@@ -111,30 +79,28 @@ absl::StatusOr<std::optional<absl::Duration>> Lease(const Settings& settings) {
 
 absl::StatusOr<RendezvousConf> ParseRendezvousConf(const std::string& text, ConfReader reader,
                                                    std::vector<std::string>* reasons) {
-  CONVENE_ASSIGN_OR_RETURN(const Settings settings, Split(text, reader, reasons));
   RendezvousConf conf;
-  CONVENE_ASSIGN_OR_RETURN(conf.join_timeout, Time(settings, "timeout", 0.001));
-  CONVENE_ASSIGN_OR_RETURN(const auto join_timeout, Time(settings, "join_timeout", 0.001));
+  std::optional<absl::Duration> join_timeout;
+  std::optional<double> interval;
+  std::optional<double> attempts;
+  FlagReader keys;
+  if (reader != ConfReader::kStatic) {
+    keys.Option("join_timeout", &join_timeout, "", {.least = kTimeoutMin});
+    keys.Option("last_call_timeout", &conf.last_call, "");
+    keys.Option("keep_alive_interval", &interval, "", {.least = 0});
+    // With one attempt a single late heartbeat would be a death.
+    keys.Option("keep_alive_max_attempt", &attempts, "", {.least = 2});
+    keys.Option("read_timeout", &conf.connect_timeout, "", {.least = kTimeoutMin});
+    keys.Option("is_host", &conf.is_host, "");
+  }
+  if (reader != ConfReader::kC10d) {
+    keys.Option("timeout", &conf.join_timeout, "", {.least = kTimeoutMin});
+  }
+  if (reader == ConfReader::kConvene) keys.Option("rank", &conf.rank, "", {.least = 0});
+  CONVENE_RETURN_IF_ERROR(
+      Annotate(Read(text, reader == ConfReader::kConvene, &keys, reasons), "--rdzv-conf"));
   if (join_timeout.has_value()) conf.join_timeout = join_timeout;
-  CONVENE_ASSIGN_OR_RETURN(conf.last_call, Time(settings, "last_call_timeout", 0));
-  CONVENE_ASSIGN_OR_RETURN(conf.lease, Lease(settings));
-  CONVENE_ASSIGN_OR_RETURN(conf.connect_timeout, Time(settings, "read_timeout", 0.001));
-  if (const auto is_host = settings.find("is_host"); is_host != settings.end()) {
-    bool value = false;
-    if (!absl::SimpleAtob(is_host->second, &value)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--rdzv-conf: is_host=", is_host->second, " must be true or false"));
-    }
-    conf.is_host = value;
-  }
-  if (const auto rank = settings.find("rank"); rank != settings.end()) {
-    int value = 0;
-    if (!absl::SimpleAtoi(rank->second, &value) || value < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--rdzv-conf: rank=", rank->second, " must be a number from 0"));
-    }
-    conf.rank = value;
-  }
+  CONVENE_ASSIGN_OR_RETURN(conf.lease, Lease(interval, attempts));
   return conf;
 }
 

@@ -88,7 +88,7 @@ TEST_CASE("values out of range are named") {
   Refused("close_timeout=", "needs =VALUE");
   Refused("join_timeout=soon", "join_timeout=soon");
   Refused("join_timeout=nan", "join_timeout=nan");
-  Refused("is_host=maybe", "true or false");
+  Refused("is_host=maybe", "--rdzv-conf: is_host=maybe: write 1 or 0");
   Refused("rank=-1", "rank=-1");
   Refused("keep_alive_max_attempt=1", "at least 2");
   Refused("keep_alive_interval=0.1", "from 1s to 1h");

@@ -18,7 +18,6 @@
 #include "rendezvous/client/status_client.h"
 #include "rendezvous/wire/status_json.h"
 #include "tools/base/exit_code.h"
-#include "tools/base/host_port.h"
 #include "tools/base/signals.h"
 #include "tools/base/status_macros.h"
 
@@ -118,12 +117,9 @@ class Watch {
 }  // namespace
 
 absl::StatusOr<int> StatusCommand(const StatusFlags& flags) {
-  const absl::StatusOr<HostPort> place = ParseHostPort(flags.endpoint, kDefaultRendezvousPort);
-  CONVENE_RETURN_IF_ERROR(Annotate(place.status(), "--endpoint"));
-  const std::string endpoint = FormatHostPort(place->host, place->port);
-  if (flags.watch) return Watch(endpoint, flags).Run();
+  if (flags.watch) return Watch(flags.endpoint, flags).Run();
   CONVENE_ASSIGN_OR_RETURN(const std::vector<JobView> jobs,
-                           rendezvous::FetchStatus(endpoint, flags.job_id, kTimeout));
+                           rendezvous::FetchStatus(flags.endpoint, flags.job_id, kTimeout));
   Print(flags.json ? absl::StrCat(rendezvous::StatusJson(jobs), "\n") : StatusText(jobs, SIZE_MAX));
   return static_cast<int>(ExitCode::kOk);
 }

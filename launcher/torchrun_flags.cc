@@ -32,7 +32,8 @@ void AddNodeFlags(FlagReader* reader, RunFlags* flags) {
                  {.value = "HOST"});
   reader->Option("master-port", &flags->master_port,
                  "port where static jobs meet and have their workers' store (default 29500); on "
-                 "one node, or with --rdzv-endpoint: port of the store (default any free one)",
+                 "one node, or with --rdzv-endpoint: port of the store (default any free one; with "
+                 "--rdzv-backend static the port of the endpoint)",
                  {.value = "PORT", .least = 0, .most = 65535});
   reader->Option("local-addr", &flags->local_addr,
                  "name or address by which other nodes reach this one", {.value = "ADDRESS"});
@@ -88,8 +89,8 @@ void AddLogFlags(FlagReader* reader, RunFlags* flags) {
                  "before each line on the console, of ${role_name} ${local_rank} ${rank} "
                  "${hostname} ${time}",
                  {.value = "TEXT"});
-  reader->Option("local-ranks-filter", &flags->local_ranks_filter,
-                 "only these workers on the console", {.value = "0,2,..."});
+  AddRanksFlag(reader, "local-ranks-filter", &flags->local_ranks_filter,
+               "only these workers on the console: 0,3 or 0-7");
   reader->Option("duplicate-stdout-filters", &flags->duplicate_stdout_filters,
                  "lines with one of these words also go to filtered_stdout.log; ,, is a comma",
                  {.value = "WORD,..."});

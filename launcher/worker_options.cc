@@ -7,8 +7,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "launcher/signal_names.h"
 #include "tools/base/flag_reader.h"
+#include "tools/base/signal_names.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::launcher {

@@ -1,10 +1,10 @@
 #include "agent/core/exit_classifier.h"
 
 #include <csignal>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "tools/base/exit_code.h"
+#include "tools/base/signal_names.h"
 
 namespace convene::agent {
 namespace {
@@ -47,12 +47,6 @@ ExitVerdict VerdictOnSignal(const ExitStatus& status) {
 }
 
 }  // namespace
-
-std::string SignalName(int signal) {
-  const char* abbreviation = sigabbrev_np(signal);
-  if (abbreviation == nullptr) return absl::StrCat("signal ", signal);
-  return absl::StrCat("SIG", abbreviation);
-}
 
 ExitVerdict ClassifyExit(const ExitStatus& status, bool in_session) {
   if (status.signal != 0) return VerdictOnSignal(status);

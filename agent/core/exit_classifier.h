@@ -42,7 +42,4 @@ bool IsDeathOf(int signal, const ExitStatus& status);
 // signal, 0, or 75. A foreign program may answer with any exit code.
 bool IsAnswerTo(int signal, const ExitStatus& status, bool in_session);
 
-// "SIGKILL", or "signal 77" for one without a name.
-std::string SignalName(int signal);
-
 }  // namespace convene::agent

@@ -4,6 +4,7 @@
 #include "absl/strings/str_join.h"
 #include "agent/core/exit_classifier.h"
 #include "tools/base/exit_code.h"
+#include "tools/base/signal_names.h"
 
 namespace convene::agent {
 namespace {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "agent/core/machine.h"
+#include "tools/base/signal_names.h"
 
 namespace convene::agent::story {
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "agent/output/last_lines.h"
+#include "tools/base/signal_names.h"
 
 namespace convene::agent {
 namespace {

@@ -1,6 +1,5 @@
 #include "rendezvous/net/connect.h"
 
-#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -11,6 +10,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "tools/base/source_address.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::rendezvous {
@@ -67,19 +67,7 @@ std::string OwnHost(int fd) {
   sockaddr_storage address = {};
   socklen_t length = sizeof(address);
   if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) return "";
-  char text[INET6_ADDRSTRLEN] = {};
-  if (address.ss_family == AF_INET) {
-    inet_ntop(AF_INET, &reinterpret_cast<sockaddr_in&>(address).sin_addr, text, sizeof(text));
-    return text;
-  }
-  if (address.ss_family != AF_INET6) return "";
-  const in6_addr& ip6 = reinterpret_cast<sockaddr_in6&>(address).sin6_addr;
-  if (IN6_IS_ADDR_V4MAPPED(&ip6)) {
-    inet_ntop(AF_INET, &ip6.s6_addr[12], text, sizeof(text));
-  } else {
-    inet_ntop(AF_INET6, &ip6, text, sizeof(text));
-  }
-  return text;
+  return AddressText(reinterpret_cast<sockaddr*>(&address));
 }
 
 }  // namespace convene::rendezvous

@@ -3,7 +3,6 @@
 #include <signal.h>
 
 #include <csignal>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -18,6 +17,7 @@
 #include "tools/base/exit_deadline.h"
 #include "tools/base/host_port.h"
 #include "tools/base/resource_limits.h"
+#include "tools/base/signal_names.h"
 #include "tools/base/signals.h"
 #include "tools/base/status_macros.h"
 
@@ -89,7 +89,7 @@ absl::StatusOr<int> ServeUntilSignal(const Server::Options& options) {
   const sigset_t awaited = SignalSet(ending);
   while (sigwait(&awaited, &signal) != 0) {
   }
-  spdlog::info("stopping: {}", strsignal(signal));
+  spdlog::info("stopping: {}", SignalName(signal));
   const int exit_code = ExitCodeForSignal(signal);
   const ExitDeadline deadline(kStopPatience, exit_code, "the rendezvous did not stop in time");
   server->reset();

@@ -27,7 +27,7 @@ class SurroundingsTest(ConveneTestCase):
         wait_until(lambda: "serving" in self.output(daemon), 10, "the daemon")
         daemon.send_signal(signal.SIGHUP)
         daemon.send_signal(signal.SIGTERM)
-        self.assertIn("stopping: Terminated", self.finish(daemon, 10, expected_code=143))
+        self.assertIn("stopping: SIGTERM", self.finish(daemon, 10, expected_code=143))
 
     def test_a_signal_ends_a_look_up_at_once(self):
         run = self.start(CONVENE, "run", "--nnodes", 2, "--rdzv-endpoint", "no-such-host.invalid", "--no-python", "/bin/true")

@@ -9,13 +9,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
 
 namespace convene {
 namespace {
 
-constexpr double kSecondsMax = 366 * 86400.0;
+constexpr double kSecondsMax = 1e9;
 constexpr size_t kHelpColumn = 34;
 constexpr size_t kHelpWidth = 100;
 // Of a wrong value, in the error.
@@ -84,6 +85,14 @@ absl::Status ParseValue(const std::string& text, double* value) {
   return absl::InvalidArgumentError("write a number");
 }
 
+absl::Status ParseValue(const std::string& text, bool* value) {
+  double number = 0;
+  if (absl::SimpleAtob(text, value)) return absl::OkStatus();
+  if (!absl::SimpleAtod(text, &number)) return absl::InvalidArgumentError("write 1 or 0");
+  *value = number != 0;
+  return absl::OkStatus();
+}
+
 absl::Status ParseValue(const std::string& text, absl::Duration* value) {
   double seconds = 0;
   if (!absl::SimpleAtod(text, &seconds) || !(seconds >= 0 && seconds <= kSecondsMax)) {
@@ -129,14 +138,7 @@ void FlagReader::Custom(const std::string& name,
 
 void FlagReader::Switch(const std::string& name, bool* target, const std::string& help,
                         FlagDetails details) {
-  const auto set = [target](const std::string& text) {
-    int number = 0;
-    if (!absl::SimpleAtob(text, target)) {
-      if (!absl::SimpleAtoi(text, &number)) return absl::InvalidArgumentError("write 1 or 0");
-      *target = number != 0;
-    }
-    return absl::OkStatus();
-  };
+  const auto set = [target](const std::string& text) { return ParseValue(text, target); };
   Add({.name = name, .help = help, .is_switch = true, .details = std::move(details), .set = set});
 }
 
@@ -189,6 +191,13 @@ absl::StatusOr<std::optional<std::string>> FlagReader::Read(
   }
   for (const auto& check : checks_) CONVENE_RETURN_IF_ERROR(check());
   return std::optional<std::string>();
+}
+
+absl::Status FlagReader::Set(const std::string& name, const std::string& value) {
+  const auto flag =
+      std::find_if(flags_.begin(), flags_.end(), [&](const Flag& one) { return one.name == name; });
+  CONVENE_CHECK(flag != flags_.end());
+  return SetValue(*flag, name, value);
 }
 
 absl::Status FlagReader::TakeWord(const std::string& word) {

@@ -21,7 +21,9 @@ namespace convene {
 absl::Status ParseValue(const std::string& text, std::string* value);
 absl::Status ParseValue(const std::string& text, int* value);
 absl::Status ParseValue(const std::string& text, double* value);
-// Plain seconds, from 0 to a year.
+// A word such as true, or a number, of which 0 is false.
+absl::Status ParseValue(const std::string& text, bool* value);
+// Plain seconds, from 0 to 1e9 (31 years).
 absl::Status ParseValue(const std::string& text, absl::Duration* value);
 
 template <typename T>
@@ -67,6 +69,8 @@ class FlagReader {
   // `program`: as it is called, "convene run". --help is a flag of each reader.
   FlagReader(std::string program, std::string description, Rules rules);
   FlagReader(std::string program, std::string description);
+  // Of a table of names for Set(), without --help.
+  FlagReader() = default;
   FlagReader(const FlagReader&) = delete;
   FlagReader& operator=(const FlagReader&) = delete;
 
@@ -107,6 +111,10 @@ class FlagReader {
   absl::StatusOr<std::optional<std::string>> Read(const std::vector<std::string>& arguments,
                                                   const EnvironmentLookup& environment);
 
+  // The same for one flag: "name=value" from elsewhere than a command line, the error in these
+  // words. REQUIRES: `name` is one of flags().
+  absl::Status Set(const std::string& name, const std::string& value);
+
   const std::string& program() const { return program_; }
   bool like_argparse() const { return rules_.like_argparse; }
   // "--nnodes=2 (PET_NNODES)" for each flag that the environment set.
@@ -132,9 +140,9 @@ class FlagReader {
   absl::StatusOr<const Flag*> Find(const std::string& word) const;
   absl::Status UnknownFlag(const std::string& word) const;
 
-  const std::string program_;
-  const std::string description_;
-  const Rules rules_;
+  const std::string program_ = {};
+  const std::string description_ = {};
+  const Rules rules_ = {};
   bool may_be_cut_ = true;
   std::vector<Flag> flags_;
   std::vector<std::function<absl::Status()>> checks_;

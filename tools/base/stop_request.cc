@@ -2,10 +2,10 @@
 
 #include <signal.h>
 
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tools/base/signal_names.h"
 
 namespace convene {
 namespace {
@@ -15,9 +15,7 @@ bool IsKey(const ReceivedSignal& signal) {
 }
 
 std::string Description(const ReceivedSignal& signal) {
-  const char* const name = sigabbrev_np(signal.number);
-  std::string text = name == nullptr ? absl::StrCat("signal ", signal.number, " received")
-                                     : absl::StrCat("SIG", name, " received");
+  std::string text = SignalName(signal.number) + " received";
   if (IsKey(signal)) {
     absl::StrAppend(&text, " from the terminal");
   } else if (signal.sender > 0) {
