@@ -75,6 +75,15 @@ class LineReader {
   absl::Status Hexadecimal(uint64_t* value) {
     return absl::SimpleHexAtoi(Word(), value) ? absl::OkStatus() : Wrong("no checksum");
   }
+  // Next, then the first number or the text of that line.
+  absl::Status Field(absl::string_view keyword, int64_t* value) {
+    CONVENE_RETURN_IF_ERROR(Next(keyword));
+    return Number(value);
+  }
+  absl::Status Field(absl::string_view keyword, std::string* text) {
+    CONVENE_RETURN_IF_ERROR(Next(keyword));
+    return Text(text);
+  }
   // The rest of the line.
   absl::Status Text(std::string* text) {
     return absl::CUnescape(line_, text) ? absl::OkStatus() : Wrong("wrong escape in a text");
@@ -93,43 +102,33 @@ class LineReader {
 };
 
 absl::Status DecodeInfo(LineReader* reader, int64_t version, CheckpointInfo* info) {
-  int64_t world_size;
-  CONVENE_RETURN_IF_ERROR(reader->Next("step"));
-  CONVENE_RETURN_IF_ERROR(reader->Number(&info->step));
-  CONVENE_RETURN_IF_ERROR(reader->Next("samples_consumed"));
-  CONVENE_RETURN_IF_ERROR(reader->Number(&info->samples_consumed));
+  int64_t world_size = 0;
+  CONVENE_RETURN_IF_ERROR(reader->Field("step", &info->step));
+  CONVENE_RETURN_IF_ERROR(reader->Field("samples_consumed", &info->samples_consumed));
   info->updates = info->step;
   if (version >= kFirstVersionWithUpdates) {
-    CONVENE_RETURN_IF_ERROR(reader->Next("updates"));
-    CONVENE_RETURN_IF_ERROR(reader->Number(&info->updates));
+    CONVENE_RETURN_IF_ERROR(reader->Field("updates", &info->updates));
   }
   CONVENE_RETURN_IF_ERROR(reader->Next("seed"));
   CONVENE_RETURN_IF_ERROR(reader->SignedNumber(&info->seed));
-  CONVENE_RETURN_IF_ERROR(reader->Next("world_size"));
-  CONVENE_RETURN_IF_ERROR(reader->Number(&world_size));
+  CONVENE_RETURN_IF_ERROR(reader->Field("world_size", &world_size));
   info->world_size = static_cast<int>(world_size);
-  CONVENE_RETURN_IF_ERROR(reader->Next("model"));
-  CONVENE_RETURN_IF_ERROR(reader->Text(&info->model));
+  CONVENE_RETURN_IF_ERROR(reader->Field("model", &info->model));
   if (version >= kFirstVersionWithData) {
-    CONVENE_RETURN_IF_ERROR(reader->Next("data"));
-    CONVENE_RETURN_IF_ERROR(reader->Text(&info->data));
+    CONVENE_RETURN_IF_ERROR(reader->Field("data", &info->data));
   }
   if (version >= kFirstVersionWithUpdates) {
-    CONVENE_RETURN_IF_ERROR(reader->Next("samples"));
-    CONVENE_RETURN_IF_ERROR(reader->Text(&info->samples));
+    CONVENE_RETURN_IF_ERROR(reader->Field("samples", &info->samples));
   }
-  CONVENE_RETURN_IF_ERROR(reader->Next("layout"));
-  return reader->Text(&info->layout);
+  return reader->Field("layout", &info->layout);
 }
 
 absl::Status DecodeFiles(LineReader* reader, std::vector<DataFile>* files) {
-  int64_t count;
-  CONVENE_RETURN_IF_ERROR(reader->Next("files"));
-  CONVENE_RETURN_IF_ERROR(reader->Number(&count));
+  int64_t count = 0;
+  CONVENE_RETURN_IF_ERROR(reader->Field("files", &count));
   for (int64_t i = 0; i < count; ++i) {
     DataFile file;
-    CONVENE_RETURN_IF_ERROR(reader->Next("file"));
-    CONVENE_RETURN_IF_ERROR(reader->Number(&file.bytes));
+    CONVENE_RETURN_IF_ERROR(reader->Field("file", &file.bytes));
     CONVENE_RETURN_IF_ERROR(reader->Text(&file.name));
     if (file.name.empty() || file.name.find('/') != std::string::npos) {
       return reader->Wrong("a data file lies in the manifest's own directory");
@@ -145,14 +144,12 @@ struct Tensor {
 };
 
 absl::Status DecodeTensors(LineReader* reader, std::vector<Tensor>* tensors) {
-  int64_t count;
-  CONVENE_RETURN_IF_ERROR(reader->Next("tensors"));
-  CONVENE_RETURN_IF_ERROR(reader->Number(&count));
+  int64_t count = 0;
+  CONVENE_RETURN_IF_ERROR(reader->Field("tensors", &count));
   for (int64_t i = 0; i < count; ++i) {
     Tensor tensor;
-    int64_t axes;
-    CONVENE_RETURN_IF_ERROR(reader->Next("tensor"));
-    CONVENE_RETURN_IF_ERROR(reader->Number(&axes));
+    int64_t axes = 0;
+    CONVENE_RETURN_IF_ERROR(reader->Field("tensor", &axes));
     if (axes < 1 || axes > kMaxTensorAxes) return reader->Wrong("impossible number of axes");
     CONVENE_RETURN_IF_ERROR(reader->Numbers(axes, &tensor.shape));
     CONVENE_RETURN_IF_ERROR(reader->Text(&tensor.name));
@@ -163,11 +160,10 @@ absl::Status DecodeTensors(LineReader* reader, std::vector<Tensor>* tensors) {
 
 absl::Status DecodeChunk(LineReader* reader, const std::vector<Tensor>& tensors,
                          Manifest* manifest) {
-  int64_t tensor, file;
+  int64_t tensor = 0, file = 0;
   ChunkPlace place;
   TensorPiece piece;
-  CONVENE_RETURN_IF_ERROR(reader->Next("chunk"));
-  CONVENE_RETURN_IF_ERROR(reader->Number(&file));
+  CONVENE_RETURN_IF_ERROR(reader->Field("chunk", &file));
   CONVENE_RETURN_IF_ERROR(reader->Number(&place.offset_bytes));
   CONVENE_RETURN_IF_ERROR(reader->Hexadecimal(&place.checksum));
   CONVENE_RETURN_IF_ERROR(reader->Number(&tensor));
@@ -261,15 +257,14 @@ absl::StatusOr<Manifest> DecodeManifest(ManifestKind kind, absl::string_view tex
   LineReader reader(body);
   Manifest manifest;
   std::vector<Tensor> tensors;
-  int64_t chunk_count, exact_version;
+  int64_t chunk_count = 0, exact_version = 0;
   CONVENE_RETURN_IF_ERROR(reader.Next(absl::StripSuffix(first_words, " ")));
   CONVENE_RETURN_IF_ERROR(reader.Number(&exact_version));
   if (exact_version < 1 || exact_version > kVersion) return reader.Wrong("unknown version");
   CONVENE_RETURN_IF_ERROR(DecodeInfo(&reader, exact_version, &manifest.info));
   CONVENE_RETURN_IF_ERROR(DecodeFiles(&reader, &manifest.files));
   CONVENE_RETURN_IF_ERROR(DecodeTensors(&reader, &tensors));
-  CONVENE_RETURN_IF_ERROR(reader.Next("chunks"));
-  CONVENE_RETURN_IF_ERROR(reader.Number(&chunk_count));
+  CONVENE_RETURN_IF_ERROR(reader.Field("chunks", &chunk_count));
   for (int64_t i = 0; i < chunk_count; ++i) {
     CONVENE_RETURN_IF_ERROR(DecodeChunk(&reader, tensors, &manifest));
   }

@@ -1,12 +1,37 @@
 #include "worker_runtime/trainer/job_store.h"
 
+#include <algorithm>
+#include <map>
+
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
+#include "absl/strings/str_join.h"
+#include "tools/base/status_macros.h"
 
 namespace convene::worker {
 namespace {
 
 constexpr absl::Duration kStoreTimeout = absl::Seconds(60);
+// More names would not help, and each is a question to the store.
+constexpr int64_t kRanksNamedMax = 64;
+
+// "node-7 (4 ranks), node-9 (1 rank)".
+absl::StatusOr<std::string> HostsOf(rendezvous::StoreClient& store, const std::string& key,
+                                    int64_t ranks, absl::Duration timeout) {
+  std::map<std::string, int> hosts;
+  for (int64_t number = 1; number <= std::min(ranks, kRanksNamedMax); ++number) {
+    CONVENE_ASSIGN_OR_RETURN(const std::string host,
+                             store.Get(absl::StrCat(key, "/", number), timeout));
+    ++hosts[host];
+  }
+  std::string text =
+      absl::StrJoin(hosts, ", ", [](std::string* out, const std::pair<std::string, int>& host) {
+        absl::StrAppend(out, host.first, " (", host.second,
+                        host.second == 1 ? " rank)" : " ranks)");
+      });
+  if (ranks > kRanksNamedMax)
+    absl::StrAppend(&text, " and ", ranks - kRanksNamedMax, " ranks more");
+  return text;
+}
 
 }  // namespace
 
@@ -19,6 +44,33 @@ absl::StatusOr<std::unique_ptr<rendezvous::StoreClient>> OpenJobStore(const Cont
 std::string KeyPrefix(const Contract& contract) {
   return absl::StrCat("convene-train/", contract.run_id, "/", contract.epoch.value(), "/",
                       contract.restart_count);
+}
+
+absl::Status WaitForAll(rendezvous::StoreClient& store, const std::string& key, int world_size,
+                        absl::Duration timeout, const char* what) {
+  const std::string all_key = absl::StrCat(key, "/all");
+  CONVENE_ASSIGN_OR_RETURN(const int64_t come, store.Add(key, 1));
+  if (come == world_size) return store.Set(all_key, "1");
+  return Annotate(store.Get(all_key, timeout).status(), what);
+}
+
+absl::Status AgreeOnDevices(rendezvous::StoreClient& store, const std::string& key_prefix,
+                            int world_size, const std::string& host_name, bool has_gpu,
+                            absl::Duration timeout) {
+  const std::string without_key = absl::StrCat(key_prefix, "/devices/without-gpu");
+  if (!has_gpu) {
+    CONVENE_ASSIGN_OR_RETURN(const int64_t number, store.Add(without_key, 1));
+    CONVENE_RETURN_IF_ERROR(store.Set(absl::StrCat(without_key, "/", number), host_name));
+  }
+  CONVENE_RETURN_IF_ERROR(WaitForAll(store, absl::StrCat(key_prefix, "/devices/told"), world_size,
+                                     timeout, "waiting for the devices of all ranks"));
+  CONVENE_ASSIGN_OR_RETURN(const int64_t without, store.Add(without_key, 0));
+  if (without == 0 || without == world_size) return absl::OkStatus();
+  CONVENE_ASSIGN_OR_RETURN(const std::string hosts, HostsOf(store, without_key, without, timeout));
+  return absl::FailedPreconditionError(absl::StrCat(
+      without, " of ", world_size, " ranks have no GPU to train on: ", hosts,
+      ". All ranks train on GPUs, or none: mend these hosts (nvidia-smi, CUDA_VISIBLE_DEVICES), "
+      "leave them out, or train on the CPUs of all with --device cpu"));
 }
 
 }  // namespace convene::worker

@@ -1,4 +1,4 @@
-#include "worker_runtime/trainer/device_agreement.h"
+#include "worker_runtime/trainer/job_store.h"
 
 #include <catch2/catch.hpp>
 #include <string>

@@ -1,0 +1,155 @@
+#include "worker_runtime/trainer/setup.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "tools/base/logging.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/comm/connect.h"
+#include "worker_runtime/data/prepare.h"
+#include "worker_runtime/data/sample_order.h"
+#include "worker_runtime/data/tokenizer.h"
+#include "worker_runtime/report/progress.h"
+#include "worker_runtime/trainer/device_choice.h"
+#include "worker_runtime/trainer/job_store.h"
+
+namespace convene::worker {
+namespace {
+
+// A driver that was not in use takes up to a minute to come up with its GPUs.
+constexpr absl::Duration kDevicesTimeout = absl::Minutes(5);
+// Nodes make their token files at their own speed; the bootstrap's minute begins when all have
+// theirs.
+constexpr absl::Duration kDataTimeout = absl::Minutes(30);
+constexpr double kPlannedRanksMax = 1 << 20;
+
+}  // namespace
+
+absl::StatusOr<Dataset> OpenData(const TrainOptions& options, const Contract& contract) {
+  PrepareOptions prepare{.patterns = options.data, .cache_directory = options.token_cache_dir};
+  if (contract.local_rank == 0) {
+    prepare.progress = [terminal = contract.terminal](int64_t done, int64_t total) {
+      if (!terminal && done < total) return;
+      std::fprintf(stdout, "%stokens %s%s", terminal ? "\r" : "", ProgressBar(done, total).c_str(),
+                   done < total ? "" : "\n");
+      std::fflush(stdout);
+    };
+  }
+  CONVENE_ASSIGN_OR_RETURN(const std::string path, PrepareTokenFile(prepare));
+  CONVENE_ASSIGN_OR_RETURN(
+      Dataset dataset,
+      Dataset::Open(path, static_cast<int>(options.sequence_length), options.validation_fraction));
+  if (dataset.vocabulary_size() > options.model.vocabulary_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the data has ", dataset.vocabulary_size(),
+                     " different tokens; the model's vocabulary_size is ",
+                     options.model.vocabulary_size, " and must be at least that"));
+  }
+  if (options.packed_documents && !dataset.Contains(static_cast<int32_t>(options.eod_token))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "packed_documents: token ", options.eod_token,
+        ", which ends a document, occurs nowhere in the data: all of it would be one document. "
+        "Give several files (byte ",
+        kDocumentSeparator,
+        " comes between two), or --eod-token with the byte that ends a document in your text "
+        "(10: each line is one)"));
+  }
+  return dataset;
+}
+
+EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layout, int rank,
+                                DeviceKind device) {
+  const BatchCut cut = CutOf(options, layout);
+  return {.model = options.model,
+          .layout = layout,
+          .rank = rank,
+          .seed = static_cast<uint64_t>(options.seed),
+          .dtype = ChoosePrecision(options.precision, device == DeviceKind::kCuda),
+          .reduce_dtype = options.reduce_dtype,
+          .recompute = options.recompute,
+          .deterministic = options.deterministic,
+          .packed_documents = options.packed_documents,
+          .micro_batch_size = cut.micro_batch_size,
+          .sequence_length = static_cast<int>(options.sequence_length),
+          .microbatches = static_cast<int>(MicrobatchCount(cut)),
+          .clip_grad_norm = options.clip_grad_norm,
+          .cuda_graphs = ChooseGraphs(options, layout, device == DeviceKind::kCuda).use_graphs,
+          .copies_for_checkpoints =
+              device == DeviceKind::kCuda &&
+              (!options.checkpoint_dir.empty() || options.resume == ResumeMode::kDirectory),
+          // The collective's own timeout, which names the peer, comes first.
+          .timeout = 2 * options.collective_timeout};
+}
+
+absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const TrainOptions& options,
+                                                   const Contract& contract) {
+  CONVENE_ASSIGN_OR_RETURN(const std::optional<int> gpu,
+                           ChooseDevice(options.device, Device::CudaCount(), contract.local_rank));
+  if (!gpu.has_value()) return Device::Cpu();
+  return Device::Cuda(*gpu);
+}
+
+int PlannedWorldSize(const TrainOptions& options, const Contract& contract) {
+  const double product = 1.0 * options.tp_size * options.pp_size * std::max(1, options.dp_size);
+  return product <= kPlannedRanksMax ? std::max(contract.world_size, static_cast<int>(product))
+                                     : contract.world_size;
+}
+
+void PrintMemoryPlan(const TrainOptions& options, const Layout& layout, Device& device) {
+  for (int stage = 0; stage < layout.pp; ++stage) {
+    const int rank = RankOf(layout, {.pp = stage});
+    CommunicatorSet communicators = PlannedCommunicators(layout, rank);
+    std::printf("\nstage %d of %d, each rank, on %s\n%s", stage, layout.pp,
+                device.description().c_str(),
+                Engine::PlanMemory(MakeEngineOptions(options, layout, rank, device.kind()),
+                                   communicators, device)
+                    .c_str());
+  }
+  std::fflush(stdout);
+}
+
+absl::StatusOr<std::unique_ptr<Device>> OpenAgreedDevice(const TrainOptions& options,
+                                                         const Contract& contract) {
+  absl::StatusOr<std::unique_ptr<Device>> opened = OpenDevice(options, contract);
+  if (contract.world_size == 1) return opened;
+  if (!opened.ok() && !absl::IsNotFound(opened.status()) &&
+      !absl::IsFailedPrecondition(opened.status()) && !absl::IsUnimplemented(opened.status())) {
+    return opened;
+  }
+  const auto tell = [&]() -> absl::Status {
+    CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<rendezvous::StoreClient> store,
+                             OpenJobStore(contract));
+    const bool has_gpu = opened.ok() && (*opened)->kind() == DeviceKind::kCuda;
+    return AgreeOnDevices(*store, KeyPrefix(contract), contract.world_size, HostName(), has_gpu,
+                          kDevicesTimeout);
+  };
+  const absl::Status agreed = tell();
+  // This rank's own error says more.
+  if (opened.ok() && !agreed.ok()) return agreed;
+  return opened;
+}
+
+absl::StatusOr<CommunicatorSet> Connect(const TrainOptions& options, const Contract& contract,
+                                        const Layout& layout, Device& device) {
+  if (contract.world_size == 1) return SoloCommunicators();
+  CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<rendezvous::StoreClient> store,
+                           OpenJobStore(contract));
+  const std::string prefix = KeyPrefix(contract);
+  CONVENE_RETURN_IF_ERROR(WaitForAll(*store, absl::StrCat(prefix, "/have-data"),
+                                     contract.world_size, kDataTimeout,
+                                     "waiting for the data of all ranks"));
+  ConnectOptions connect{.store_host = contract.master_addr,
+                         .store_port = contract.master_port,
+                         .local_rank = contract.local_rank,
+                         .local_world_size = contract.local_world_size};
+  connect.bootstrap.operation_timeout = options.collective_timeout;
+  connect.bootstrap.checkpoint_timeout = options.checkpoint_timeout;
+  connect.bootstrap.store_host = contract.master_addr;
+  return ConnectRanks(layout, contract.rank, *store, prefix, connect, device);
+}
+
+}  // namespace convene::worker
