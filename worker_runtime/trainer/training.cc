@@ -47,11 +47,9 @@ namespace {
 
 // A driver that was not in use takes up to a minute to come up with its GPUs.
 constexpr absl::Duration kDevicesTimeout = absl::Minutes(5);
-// Nodes make their token files at their own speed; the bootstrap's minute begins when all have
-// theirs.
+// Nodes make their token files at their own speed; the bootstrap's minute begins after the last.
 constexpr absl::Duration kDataTimeout = absl::Minutes(30);
-// The first steps also build kernels, choose algorithms and open connections, so they are not
-// profiled.
+// Not profiled: the first steps also build kernels, choose algorithms and open connections.
 constexpr int64_t kUnprofiledSteps = 3;
 // The last checkpoint of a run is tried so often, but no oftener than max_failed_checkpoints says.
 // A node that is to stop has a grace of half a minute or more.
@@ -287,8 +285,7 @@ absl::Status Training::CheckSameData() {
       dataset_.Identity(), -most_and_least[3], most_and_least[0]));
 }
 
-// The identity of the model's input, for checkpoints: packed documents are other samples than plain
-// rows.
+// The model's input, for checkpoints: packed documents are other samples than plain rows.
 std::string Training::DataIdentity() const {
   std::string identity = dataset_.Identity();
   if (options_.packed_documents) {
@@ -526,7 +523,8 @@ std::unique_ptr<ProgressWriter> OpenProgress(const std::string& path) {
       contract::kProgressDumpsOnSignalFlag | contract::kProgressTellsEveryPhaseFlag;
   auto writer = ProgressWriter::Open(path, kFlags, Clock::Real());
   if (!writer.ok()) {
-    spdlog::warn("no progress is told: {}", std::string(writer.status().message()));
+    spdlog::warn("no progress page, so a hang goes unnoticed: {}",
+                 std::string(writer.status().message()));
     writer = ProgressWriter::Open("", 0, Clock::Real());
   }
   return *std::move(writer);
