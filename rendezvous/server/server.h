@@ -29,7 +29,7 @@ class Server {
     // jobs. "": nothing is remembered.
     std::string state_dir;
   };
-  // What Journal::Open says when there is a state_dir. AlreadyExists when the port is taken (never
+  // Journal::Open's errors when there is a state_dir. AlreadyExists when the port is taken (never
   // shared: SO_REUSEPORT is off), InvalidArgument for an address that is not this machine's,
   // ResourceExhausted without threads or descriptors.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const Options& options);
