@@ -156,7 +156,8 @@ Result Node::Run() {
     sessions_ = *std::move(sessions);
   } else {
     // Workers run without sessions: they are then stopped by signals, as under torchrun.
-    Log(absl::StrCat("no sessions: ", sessions.status().message()));
+    Log(absl::StrCat("the workers get no sessions, so signals alone stop them: ",
+                     sessions.status().message()));
   }
   if (options_.debug_rank.has_value() && !input_.facts().in_foreground) {
     Log(absl::StrCat("--debug-rank ", *options_.debug_rank,
@@ -439,7 +440,7 @@ void Node::ReportEnds() {
 
 void Node::Do(StopWorkers& action) {
   hang_watch_.EndEpoch();
-  Log(absl::StrCat(state_.alive.empty() ? "ending what the workers left behind, of epoch "
+  Log(absl::StrCat(state_.alive.empty() ? "ending processes that the workers left behind, of epoch "
                                         : "stopping the workers of epoch ",
                    state_.epoch.value(), ": ", action.why));
   if (sessions_ != nullptr && action.session_line) {
@@ -516,7 +517,7 @@ void Node::WindUp() {
   BeginWindUp();
   input_.Restore();  // Here too: not every end waits until the workers are gone.
   if (!console_.Drain(kDrainPatience)) {
-    spdlog::warn("nobody reads this command's output: the last of it is lost");
+    spdlog::warn("the reader of this command's output takes nothing more: the last lines are lost");
   }
   group_.reset();
   HandOnError();

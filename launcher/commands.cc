@@ -44,17 +44,18 @@ Command ServeRow() {
 }
 
 Command StatusRow() {
-  return Row("status", "show what the jobs of a rendezvous are doing",
+  return Row("status", "show the jobs of a rendezvous",
              "Show the jobs of a rendezvous, or the one whose --rdzv-id is RUN: nodes, ranks, "
              "epoch, and why.",
              StatusCommand);
 }
 
 Command LogsRow() {
-  return Row("logs", "show what the workers of a run print, on all its nodes",
-             "Show what the workers of the run whose --rdzv-id is RUN print, on all its nodes: the "
-             "last lines, and with -f those that come.",
-             LogsCommand);
+  return Row(
+      "logs", "show the output of a run's workers, on all its nodes",
+      "Show the output of the workers of the run whose --rdzv-id is RUN, on all its nodes: the "
+      "last lines, and with -f later ones too.",
+      LogsCommand);
 }
 
 }  // namespace

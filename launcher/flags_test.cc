@@ -286,7 +286,7 @@ TEST_CASE("logs reads what to show, of whom, and how") {
 }
 
 TEST_CASE("logs says what is wrong with its flags") {
-  Bad<LogsFlags>({}, "which run?");
+  Bad<LogsFlags>({}, "name a run: `convene logs RUN`");
   Bad<LogsFlags>({"a", "b"}, "one too many");
   Bad<LogsFlags>({"a", "--tail", "some"}, "--tail some: write a number of lines, or all");
   Bad<LogsFlags>({"a", "--rank", "3-1"}, "--rank 3-1: write ranks as in 0,3 or 0-7");

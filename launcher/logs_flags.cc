@@ -55,7 +55,7 @@ absl::Status Finish(LogsFlags* flags) {
   rendezvous::LogRequest& request = flags->request;
   if (request.job_id.empty()) {
     return absl::InvalidArgumentError(
-        "which run? `convene logs RUN`; `convene status` shows those there are");
+        "name a run: `convene logs RUN`; `convene status` shows the runs");
   }
   request.filter.without_stdout = flags->stderr_only && !flags->stdout_only;
   request.filter.without_stderr = flags->stdout_only && !flags->stderr_only;
@@ -84,21 +84,21 @@ void AddFlags(FlagReader* reader, LogsFlags* flags) {
                  {.letter = 'f'});
   reader->Custom(
       "tail", [&request](const std::string& text) { return ReadTail(text, &request.tail); },
-      absl::StrCat("begin with so many of the lines that each node keeps (the last MiB); all: with "
-                   "all of them (default ",
-                   kDefaultTail, ")"),
+      absl::StrCat(
+          "begin with so many of each node's kept lines (the last MiB), or with all (default ",
+          kDefaultTail, ")"),
       {.value = "N"});
   AddRanksFlag(reader, "rank", &request.filter.ranks, "only these global ranks: 0,3 or 0-7");
   AddRanksFlag(reader, "local-rank", &request.filter.local_ranks, "only these local ranks");
   reader->Custom("node",
                  [&request](const std::string& text) { return ReadHosts(text, &request.hosts); },
                  "only these nodes: names as `convene status` shows them", {.value = "NODES"});
-  reader->Switch("stdout", &flags->stdout_only, "only what is written to stdout");
-  reader->Switch("stderr", &flags->stderr_only, "only what is written to stderr");
+  reader->Switch("stdout", &flags->stdout_only, "only lines of stdout");
+  reader->Switch("stderr", &flags->stderr_only, "only lines of stderr");
   reader->Switch("timestamps", &flags->timestamps,
                  "the time before each line, by the clock of its node");
   reader->Option("log-line-prefix-template", &flags->prefix_template,
-                 "what stands before each line, as of `convene run`: ${role_name} ${local_rank} "
+                 "the prefix of each line, as in `convene run`: ${role_name} ${local_rank} "
                  "${rank} ${hostname} ${time} (default \"[${rank}] \")",
                  {.value = "TEMPLATE"});
   reader->Switch("json", &flags->json, "each line as a JSON object");

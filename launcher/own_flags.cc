@@ -12,7 +12,7 @@ void AddOwnFlags(FlagReader* reader, RunFlags* flags) {
                  "nodes beyond MAX that may wait to replace a lost one (default 0)",
                  {.value = "N", .least = 0, .most = rendezvous::kMostNodesPerJob});
   reader->Option("topology", &flags->topology,
-                 "where this node stands, such as block2/switch7: nodes of one label get "
+                 "this node's place, such as block2/switch7: nodes of one label get "
                  "neighbouring ranks (default CONVENE_TOPOLOGY, else Slurm's)",
                  {.value = "LABEL"});
   reader->Option("admission-delay", &flags->admission_delay,
@@ -25,10 +25,11 @@ void AddOwnFlags(FlagReader* reader, RunFlags* flags) {
   reader->Option("max-stuck-restarts", &flags->max_stuck_restarts,
                  "give up after this many failures in a row without a new step (default 0: never)",
                  {.value = "N", .least = 0});
-  reader->Option("stop-grace", &flags->stop_grace,
-                 "from the first word to SIGKILL for workers, by the reason of the stop (default "
-                 "--shutdown-timeout)",
-                 {.value = "signal=S,checkpoint=S,abort=S"});
+  reader->Option(
+      "stop-grace", &flags->stop_grace,
+      "time from the request to a worker to its SIGKILL, by the reason of the stop (default "
+      "--shutdown-timeout)",
+      {.value = "signal=S,checkpoint=S,abort=S"});
   reader->Option("leftover-grace", &flags->leftover_grace,
                  "how long processes that successful workers left running may go on (an upload) "
                  "before they get SIGTERM, and SIGKILL a second later (default 30)",
@@ -41,15 +42,16 @@ void AddOwnFlags(FlagReader* reader, RunFlags* flags) {
                  {.value = "N", .least = 0});
   reader->Option(
       "hang-timeout", &flags->hang_timeout,
-      "how long a worker that tells its steps may stand still; a limit that is not given is "
-      "learnt from the run (auto), or there is none (off) (default auto)",
+      "how long a worker that tells its steps may stand still. auto: limits that are not given are "
+      "learnt from the run; off: there are no others (default auto)",
       {.value = "startup=S,step=S,checkpoint=S|auto|off"});
-  reader->Option("health-check", &flags->health_check,
-                 "for /bin/sh -c before each start of the workers; if it fails this node leaves "
-                 "the job with exit code 71",
-                 {.value = "COMMAND"});
+  reader->Option(
+      "health-check", &flags->health_check,
+      "command for /bin/sh before each start of the workers; if it fails this node leaves "
+      "the job with exit code 71",
+      {.value = "COMMAND"});
   reader->Option("health-check-timeout", &flags->health_check_timeout,
-                 "the most that --health-check may take (default 60)", {.value = "SECONDS"});
+                 "time limit of --health-check (default 60)", {.value = "SECONDS"});
   reader->Switch("propagate-exit-code", &flags->propagate_exit_code,
                  "end a failed job with the first failed worker's own exit code");
   reader->Option("log-max-bytes", &flags->log_max_bytes,

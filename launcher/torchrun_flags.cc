@@ -10,7 +10,7 @@ void AddNodeFlags(FlagReader* reader, RunFlags* flags) {
   reader->Option("nnodes", &flags->nnodes, "nodes: N, or MIN:MAX for an elastic job (default 1)",
                  {.value = "N|MIN:MAX"});
   reader->Switch("standalone", &flags->standalone,
-                 "one node by itself: no rendezvous to meet at, no address to name");
+                 "the job is this node alone, without a rendezvous and an address");
   reader->Option("rdzv-endpoint", &flags->rdzv_endpoint,
                  absl::StrCat("where the nodes meet; the node that owns HOST serves it when nobody "
                               "else does (default port ",
@@ -19,7 +19,7 @@ void AddNodeFlags(FlagReader* reader, RunFlags* flags) {
   reader->Option("rdzv-id", &flags->rdzv_id, "the job's name, the same on every node",
                  {.value = "ID"});
   reader->Option("rdzv-backend", &flags->rdzv_backend,
-                 "all are Convene's own rendezvous; static is the place of --master-addr",
+                 "all mean Convene's own rendezvous; static meets at --master-addr",
                  {.choices = {"convene", "c10d", "static", "etcd", "etcd-v2"}});
   reader->Option("rdzv-conf", &flags->rdzv_conf,
                  "join_timeout, last_call_timeout, keep_alive_interval, read_timeout, timeout "
@@ -67,11 +67,11 @@ void AddFailureFlags(FlagReader* reader, RunFlags* flags) {
   reader->Option("monitor-interval", &flags->monitor_interval_seconds,
                  "no effect: exits are events here, nothing polls", {.value = "SECONDS"});
   reader->Option("shutdown-timeout", &flags->shutdown_timeout,
-                 "from the signal to SIGKILL for workers (default "
+                 "time from the signal to a worker to its SIGKILL (default "
                  "TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30)",
                  {.value = "SECONDS"});
   reader->Option("signals-to-handle", &flags->signals_to_handle,
-                 "which signals stop the workers in order and then this command (default "
+                 "signals that stop the workers in order and then this command (default "
                  "SIGTERM,SIGINT,SIGHUP,SIGQUIT)",
                  {.value = "NAMES"});
 }
@@ -86,7 +86,7 @@ void AddLogFlags(FlagReader* reader, RunFlags* flags) {
   reader->Option("tee", &flags->tee, "to files and the console, written as --redirects",
                  {.value = "STREAMS", .letter = 't'});
   reader->Option("log-line-prefix-template", &flags->log_line_prefix_template,
-                 "before each line on the console, of ${role_name} ${local_rank} ${rank} "
+                 "prefix of each line on the console, from ${role_name} ${local_rank} ${rank} "
                  "${hostname} ${time}",
                  {.value = "TEXT"});
   AddRanksFlag(reader, "local-ranks-filter", &flags->local_ranks_filter,

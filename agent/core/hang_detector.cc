@@ -219,7 +219,7 @@ HangDetector::Limit HangDetector::AutomaticLimit(int local_rank, const Worker& w
                                                                : kLongFloor;
   const int times_longest = is_step ? kTimesLongestStep : kTimesLongestStay;
   const absl::Duration longest = LongestOf(learnt.durations);
-  Limit limit = {floor, "automatic: the least that is given"};
+  Limit limit = {floor, "automatic: the shortest limit"};
   if (const absl::Duration median = MedianOf(learnt.durations);
       is_step && kTimesMedian * median > limit.duration) {
     limit = {kTimesMedian * median,
@@ -264,9 +264,10 @@ std::string HangDetector::Why(const std::vector<int>& local_ranks, bool all_alik
   if (all_alike) {
     if (world_size_ == 1) return why;
     return absl::StrCat(why, "; ",
-                        workers_.size() == 1 ? "it is the only worker here that tells"
-                                             : absl::StrCat("all ", workers_.size(),
-                                                            " workers here that tell stand there"),
+                        workers_.size() == 1
+                            ? "it is the only worker here that tells its progress"
+                            : absl::StrCat("all ", workers_.size(),
+                                           " workers here that tell their progress stand there"),
                         ": it may wait for another rank");
   }
   std::map<std::pair<int64_t, std::string>, std::vector<int>> places;

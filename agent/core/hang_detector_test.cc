@@ -191,7 +191,7 @@ TEST_CASE("quick steps get 30 s, or 15 min when the worker does not tell every p
   CHECK(story.Steps(40, absl::Seconds(1)).empty());
   const absl::Duration floor = story.tells_every_phase ? absl::Seconds(30) : absl::Minutes(15);
   CHECK(story.Pass(floor - absl::Seconds(2)).empty());
-  CHECK_THAT(story.Pass(absl::Seconds(10)), Contains("automatic: the least that is given"));
+  CHECK_THAT(story.Pass(absl::Seconds(10)), Contains("automatic: the shortest limit"));
 }
 
 TEST_CASE("one step that was long makes the limit longer") {
@@ -313,8 +313,10 @@ TEST_CASE("where all stand alike another node's agent gets time to speak first")
   story.Tell(1, 10);
   CHECK(story.Steps(3, absl::Seconds(2)).empty());
   CHECK(story.Pass(absl::Seconds(66)).empty());
-  CHECK_THAT(story.Pass(absl::Seconds(10)),
-             Contains("all 2 workers here that tell stand there: it may wait for another rank"));
+  CHECK_THAT(
+      story.Pass(absl::Seconds(10)),
+      Contains(
+          "all 2 workers here that tell their progress stand there: it may wait for another rank"));
 }
 
 TEST_CASE("a worker that ended is not waited for") {

@@ -283,8 +283,9 @@ void Guardian::Start() {
     if (pid == 0) Guard(*page_, agent, guardians_end.get());
   }
   if (pid < 0) {
-    spdlog::warn("no guardian: {}. Should this agent be killed, what its workers started may stay.",
-                 std::strerror(errno));
+    spdlog::warn(
+        "this agent has no guardian ({}): should it be killed, processes of its workers may stay.",
+        std::strerror(errno));
     return;
   }
   pid_ = static_cast<pid_t>(pid);

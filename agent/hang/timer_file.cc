@@ -100,8 +100,9 @@ void TimerFile::OnLine(const std::string& line) {
   const std::optional<TimerRequest> request = ParseTimerRequest(line);
   if (!request.has_value()) {
     if (!std::exchange(has_told_of_nonsense_, true)) {
-      listener_.on_log(absl::StrCat("timers: what comes on ", path_, " is no timer of PyTorch's: ",
-                                    Utf8(line, LastLines::kLongestLine)));
+      listener_.on_log(
+          absl::StrCat("timers: a line on ", path_,
+                       " is no timer request of PyTorch's: ", Utf8(line, LastLines::kLongestLine)));
     }
     return;
   }

@@ -142,26 +142,29 @@ void WorkerGroup::CheckGone() {
     case LeftoverDeed::kWait:
       return;
     case LeftoverDeed::kAnnounce:
-      return SayLeft(absl::StrCat("the workers have ended; what they started may go on for up to ",
-                                  absl::FormatDuration(leftovers_.grace), " (--leftover-grace)"));
+      return SayLeft(
+          absl::StrCat("the workers have ended; their background processes may go on for up to ",
+                       absl::FormatDuration(leftovers_.grace), " (--leftover-grace)"));
     case LeftoverDeed::kAsk:
       return Ask();
     case LeftoverDeed::kKill:
-      SayLeft(absl::StrCat("killing what the workers left behind, still there ",
-                           absl::FormatDuration(LeftoverPlan::kAskedTime), " after SIGTERM"));
+      SayLeft(absl::StrCat(
+          "killing processes that the workers left behind, because they are still there ",
+          absl::FormatDuration(LeftoverPlan::kAskedTime), " after SIGTERM"));
       custody_.KillAll();
       return;
     case LeftoverDeed::kKillMore:
       custody_.KillAll();
       return;
     case LeftoverDeed::kGiveUp:
-      SayLeft(absl::StrCat("what the workers left behind is still there ",
+      SayLeft(absl::StrCat("processes that the workers left behind are still there ",
                            absl::FormatDuration(LeftoverPlan::kKillTime),
-                           " after SIGKILL: it hangs in the kernel (state D in `ps`), or is "
-                           "another user's"));
+                           " after SIGKILL: they hang in the kernel (state D in `ps`), or "
+                           "are another user's"));
       return EndEpoch();
     case LeftoverDeed::kRelease:
-      SayLeft("the workers have ended; what they started is left alone, as under torchrun");
+      SayLeft(
+          "the workers have ended; their background processes are left alone, as under torchrun");
       custody_.Release();
       return EndEpoch();
     case LeftoverDeed::kDone:
@@ -177,7 +180,8 @@ void WorkerGroup::CheckGone() {
 }
 
 void WorkerGroup::Ask() {
-  if (all_well_ && !stopping_) SayLeft("--leftover-grace is over: ending what the workers left");
+  if (all_well_ && !stopping_)
+    SayLeft("--leftover-grace is over: ending processes that the workers left behind");
   for (const auto& member : members_) {
     member->out->SetConsoleSlow(false);
     member->err->SetConsoleSlow(false);

@@ -220,9 +220,10 @@ TEST_CASE_METHOD(Fixture,
   RunUntilGone();
   CHECK(Clock::Real().Now() - begin >= LeftoverPlan::kAskedTime);
   CHECK(IsDead(PidAfter("left ")));
-  CHECK_THAT(said, Catch::StartsWith("killing what the workers left behind, still there 1s after "
-                                     "SIGTERM: ") &&
-                       Catch::Contains(absl::StrCat("sh (pid ", PidAfter("left "), ")")));
+  CHECK_THAT(said,
+             Catch::StartsWith("killing processes that the workers left behind, because they are "
+                               "still there 1s after SIGTERM: ") &&
+                 Catch::Contains(absl::StrCat("sh (pid ", PidAfter("left "), ")")));
 }
 
 TEST_CASE_METHOD(Fixture, "what a successful worker leaves running finishes, and its words come") {
@@ -251,8 +252,10 @@ TEST_CASE_METHOD(NoGrace, "when the grace is over it is named, and ended in orde
   RunUntilGone();
   CHECK(exits[0].status.exit_code == 0);
   CHECK(Count("tidied") == 1);
-  CHECK_THAT(said,
-             Catch::Contains("--leftover-grace is over: ending what the workers left: sh (pid "));
+  CHECK_THAT(
+      said,
+      Catch::Contains(
+          "--leftover-grace is over: ending processes that the workers left behind: sh (pid "));
 }
 
 TEST_CASE_METHOD(AsTorchrun, "as under torchrun it lives on, once it has closed the output") {

@@ -73,7 +73,7 @@ JobRecord RunningJob(const std::string& id, int epoch) {
   record.failure->global_rank = 3;
   record.failure->last_log_lines = {"last", "words"};
   record.stop_kind = StopKind::kCheckpoint;
-  record.stop_why = "a seat is free for c";
+  record.stop_why = "room for c";
   record.last_departure_was_leave = true;
   record.outcome = Outcome::kTimedOut;
   record.why = "waiting";

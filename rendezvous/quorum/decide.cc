@@ -194,8 +194,8 @@ Decision DecideForming(MonotonicTime now, const JobState& state, const JobPolicy
     const MonotonicTime quiet = state.admission().latest_arrival + kGathering;
     if (now >= quiet) return Form(now, state, policy, "nobody else is expected");
     return Wait(WaitingFor::kLastCall, std::min(quiet, join_deadline),
-                absl::StrCat(Nodes(state.ready_count()), " ready, enough to start; ",
-                             absl::FormatDuration(kGathering), " for those that start with them"));
+                absl::StrCat(Nodes(state.ready_count()), " ready, enough to start; waiting ",
+                             absl::FormatDuration(kGathering), " for nodes that start with them"));
   }
   const MonotonicTime last_call = *state.minimum_since() + policy.last_call;
   if (now >= last_call) return Form(now, state, policy, "the last call is over");

@@ -120,8 +120,9 @@ absl::StatusOr<Journal::Opened> OpenMemory(const std::string& directory) {
   CONVENE_ASSIGN_OR_RETURN(Journal::Opened memory, Journal::Open(options));
   if (memory.cut_bytes > 0) {
     spdlog::warn(
-        "the last {} bytes of the journal in {} were not written to the end: cut off, nobody has "
-        "been told what they said",
+        "the last {} bytes of the journal in {} are an incomplete record, which a crash leaves: "
+        "they are "
+        "cut off, and no agent has acted on them",
         memory.cut_bytes, directory);
   }
   spdlog::info("the journal in {} knows {} job{}", directory, memory.jobs.size(),

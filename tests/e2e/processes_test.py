@@ -157,14 +157,14 @@ class ProcessesTest(ConveneTestCase):
                 agent = self.run_job('(trap "" HUP INT; sleep 1000) > /dev/null 2>&1 &', log=f'{number}.log')
                 wait_until(lambda: '(--leftover-grace): ' in self.output(agent), 20, 'the upload')
                 agent.send_signal(number)
-                self.assertIn('ending what the workers left behind', self.finish(agent, 10))
+                self.assertIn('ending processes that the workers left behind', self.finish(agent, 10))
                 self.assert_nothing_left()
 
     def test_what_goes_on_beyond_the_grace_is_named_and_ended(self):
         text = self.finish(self.run_job('setsid sh -c "trap \\"\\" TERM; while :; do sleep 0.1; done" & exit 0', nproc=1,
                                         arguments=('--leftover-grace', '0.2')), 30)
         self.assertIn('--leftover-grace is over', text)
-        self.assertTrue(re.search(r'killing what the workers left behind.*: sh \(pid \d+\)', text), text)
+        self.assertTrue(re.search(r'killing processes that the workers left behind.*: sh \(pid \d+\)', text), text)
         self.assert_nothing_left()
 
     def test_shared_memory_is_unlinked_however_its_worker_ends(self):

@@ -26,7 +26,7 @@ void PatientLog::Add(absl::string_view line) {
 void PatientLog::TellDropped() {
   if (dropped_ == 0) return;
   absl::StrAppend(&pending_, "[", std::exchange(dropped_, 0),
-                  " lines of this log are missing here: nobody read them]\n");
+                  " lines of this log are missing here: the reader took none]\n");
 }
 
 void PatientLog::Flush(absl::Duration patience) {

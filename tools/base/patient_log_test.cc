@@ -77,9 +77,9 @@ TEST_CASE_METHOD(Fixture, "a reader that stands still costs one wait and, later,
   const size_t notice = text.find("[");
   REQUIRE(notice != std::string::npos);
   const size_t kept = notice / line.size();
-  CHECK(text.substr(notice) == absl::StrCat("[", kLines - kept,
-                                            " lines of this log are missing here: nobody read "
-                                            "them]\nthe end\n"));
+  CHECK(text.substr(notice) ==
+        absl::StrCat("[", kLines - kept,
+                     " lines of this log are missing here: the reader took none]\nthe end\n"));
 }
 
 TEST_CASE_METHOD(Fixture, "the last lines wait longer, for a reader that is slow") {

@@ -8,7 +8,7 @@
 
 namespace convene::worker {
 
-// What the ops of a collective are called by: this, then the group's name.
+// The name of a collective's ops begins with this; the group's name follows.
 inline constexpr char kCommunicationPrefix[] = "communication/";
 
 // All calls of one op since the profile began.

@@ -211,12 +211,15 @@ absl::StatusOr<Agreement> SaveCheckpoint(const std::string& directory, const Che
       const absl::Status removed =
           published.ok() ? RemoveOldCheckpoints(directory, info.step, keep) : absl::OkStatus();
       // The new checkpoint exists all the same; after the next one old ones are removed again.
-      if (!removed.ok()) spdlog::warn("old checkpoints stay: {}", removed.ToString());
+      if (!removed.ok())
+        spdlog::warn("old checkpoints could not be removed: {}", removed.ToString());
     }
     // Files that a manifest names stay.
     if (!all_written.verdict.ok() || !published.ok()) {
       const absl::Status discarded = DiscardUnpublished(directory, info.step);
-      if (!discarded.ok()) spdlog::warn("after a failed checkpoint: {}", discarded.ToString());
+      if (!discarded.ok())
+        spdlog::warn("the remains of a failed checkpoint could not be removed: {}",
+                     discarded.ToString());
     }
   }
   if (!all_written.verdict.ok()) return all_written;

@@ -76,7 +76,9 @@ void EndSpares(const Contract& contract, bool all_steps_done) {
   const auto store = OpenJobStore(contract);
   const absl::Status told =
       store.ok() ? TellSpares(**store, KeyPrefix(contract), all_steps_done) : store.status();
-  if (!told.ok()) spdlog::warn("spare ranks do not hear of the end: {}", told.ToString());
+  if (!told.ok())
+    spdlog::warn("the spare ranks could not be told that the training has ended: {}",
+                 told.ToString());
 }
 
 absl::StatusOr<std::unique_ptr<SpareWishes>> SpareWishes::Listen(
@@ -92,7 +94,8 @@ absl::StatusOr<std::unique_ptr<SpareWishes>> SpareWishes::Listen(
         if (asked.ok()) {
           self->stop_wanted_ = true;
         } else if (!absl::IsDeadlineExceeded(asked)) {
-          spdlog::warn("a stop that a spare rank asks for is not heard: {}", asked.ToString());
+          spdlog::warn("rank 0 cannot hear when a spare rank asks for a stop: {}",
+                       asked.ToString());
         }
       }));
   return wishes;

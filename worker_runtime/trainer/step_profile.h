@@ -12,9 +12,9 @@
 namespace convene::worker {
 
 // PURE. One line an op, the longest first within its group, groups by their sums; then the gaps:
-// what is in `seconds` and in no op (the host, waiting for what runs beside). `seconds` is what
-// `steps` steps took. What streams of their own do `beside` these ops is no part of the sum, and
-// comes behind it. Ends with a newline. "" when steps is 0.
+// the rest of `seconds` that is in no op (the host, waiting for other streams). `seconds` is the
+// time of `steps` steps. The work of other streams `beside` these ops is no part of the sum, and
+// follows it. Ends with a newline. "" when steps is 0.
 //
 //   profile of 20 steps        ms a step   share
 //   products                       10.10   66.0%

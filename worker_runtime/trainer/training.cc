@@ -144,8 +144,7 @@ absl::Status Training::CheckSameData() {
       dataset_.Identity(), -most_and_least[3], most_and_least[0]));
 }
 
-// The identity of the model's input, for checkpoints: packed documents are other samples than plain
-// rows.
+// The model's input, for checkpoints: packed documents are other samples than plain rows.
 std::string Training::DataIdentity() const {
   std::string identity = dataset_.Identity();
   if (options_.packed_documents) {
@@ -383,7 +382,8 @@ std::unique_ptr<ProgressWriter> OpenProgress(const std::string& path) {
       contract::kProgressDumpsOnSignalFlag | contract::kProgressTellsEveryPhaseFlag;
   auto writer = ProgressWriter::Open(path, kFlags, Clock::Real());
   if (!writer.ok()) {
-    spdlog::warn("no progress is told: {}", std::string(writer.status().message()));
+    spdlog::warn("no progress page, so a hang goes unnoticed: {}",
+                 std::string(writer.status().message()));
     writer = ProgressWriter::Open("", 0, Clock::Real());
   }
   return *std::move(writer);

@@ -422,7 +422,7 @@ void NcclSession::FinalizeAll() {
     absl::Status status = NcclStatus(ncclCommFinalize(handle));
     if (status.ok()) status = AwaitQueued(handle, deadline);
     if (!status.ok()) {
-      spdlog::warn("{} communicator and those after it end by abort: {}",
+      spdlog::warn("the communicator {} and all later ones are ended by abort, because: {}",
                    communicators_.front().name, std::string(status.message()));
       AbortAll();
       return;
