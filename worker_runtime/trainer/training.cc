@@ -41,8 +41,7 @@
 namespace convene::worker {
 namespace {
 
-// The first steps also build kernels, choose algorithms and open connections, so they are not
-// profiled.
+// Not profiled: the first steps also build kernels, choose algorithms and open connections.
 constexpr int64_t kUnprofiledSteps = 3;
 // The last checkpoint of a run is tried so often, but no oftener than max_failed_checkpoints says.
 // A node that is to stop has a grace of half a minute or more.
