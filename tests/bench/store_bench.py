@@ -7,7 +7,7 @@ Four tables of medians and ratios:
   - the same wire from //rendezvous/store/testing:store_bench, 1 and 64 connections driven by one thread;
   - the same with 64 requests in each send, which no PyTorch client does: the servers without the kernel;
   - one barrier of up to 4,096 such connections.
-"CPU" is processor time for one operation. What no server can exceed on this machine, both against PyTorch's server:
+"CPU" is processor time for one operation. Two limits that no server can exceed on this machine, both against PyTorch's server:
   - "floor": the rate with //rendezvous/store/testing:store_floor, which has no store, only answers of the right length and no sleep;
   - "free": the rate if a server took no time at all, that is if only the clients' own processor time (the least of the three servers) were
     left of an operation, on as many processors as there are clients to use them.

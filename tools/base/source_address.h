@@ -1,4 +1,4 @@
-// Which of this machine's addresses another one sees, in numbers.
+// Finds the numeric address by which another machine sees this one.
 #pragma once
 
 #include <sys/socket.h>

@@ -118,6 +118,24 @@ class TidyTest(unittest.TestCase):
         self.expect({**tests, 'NEWS.md': '\n`//agent:core_test` "it goes on", "it stops"\n'}, ('NEWS.md', 2, 'named-test'))
         self.expect({**tests, 'NEWS.md': '`//agent:gone_test` "it goes on"\n'}, ('NEWS.md', 1, 'named-test'))
 
+    def test_a_sentence_names_its_subject(self):
+        for comment in ['// What is stale goes.', '// A queue. Those in it wait.', '// A queue.\n// Who waits\n// is served.', '// (One that fails ends.)',
+                        '// Two kinds:\n// - Whoever asks.\n// - others', '/* Which key. */', 'int a;  // All that is left.']:
+            with self.subTest(comment=comment):
+                _, found = tidy(core('\n' + comment + '\n'))
+                self.assertEqual([rule for _, _, rule in found], ['subject'])
+        self.expect(core('// A queue.\n// It is full. What\n// waits is lost.\n'), ('agent/core.cc', 3, 'subject'))
+        self.expect({'tools/run.sh': '#!/bin/sh\n# Whatever comes is read.\n'}, ('tools/run.sh', 2, 'subject'))
+        self.expect({'tools/run.sh': '#!/usr/bin/python3\n"""Reads.\n\nThose beyond are lost."""\n'}, ('tools/run.sh', 4, 'subject'))
+        self.expect({'NEWS.md': 'It is\nfaster. What was slow is gone.\n'}, ('NEWS.md', 2, 'subject'))
+
+    def test_questions_quotations_and_tables_may_begin_with_a_pronoun(self):
+        for comment in ['// What is stale?', '// Which nodes\n// wait? All of them.', '// "What" is a word.', '// The one\n// who asks; What, too.',
+                        'const char* s = "// What is text.";', '// Those_, WhatEver: names.']:
+            with self.subTest(comment=comment):
+                self.expect(core(comment + '\n'))
+        self.expect({'NEWS.md': '# What is new\n\n| What | Why |\n\n> What he said.\n\n```\nWhat code.\n```\n'})
+
     def test_headers_and_folders_introduce_themselves(self):
         self.expect({'agent/core.h': '#pragma once\n'}, ('agent/core.h', 1, 'header-comment'))
         self.expect({'launcher/BUILD.bazel': ''}, ('launcher/BUILD.bazel', 1, 'readme'))

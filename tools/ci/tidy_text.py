@@ -1,7 +1,11 @@
-"""Reads the text of a C++ file for tools/ci/tidy: code without comments, and its functions."""
+"""Reads text for tools/ci/tidy: C++ code without comments, its functions, and the prose of any file."""
 
+import bisect
+import io
+import itertools
 import re
-from typing import Iterator, NamedTuple
+import tokenize
+from typing import Iterator, List, NamedTuple, Optional, Tuple
 
 _TOKEN = re.compile(
     r'//(?:[^\n\\]|\\.|\\\n)*'                                # a line comment
@@ -88,3 +92,72 @@ def functions(text: str) -> Iterator[Function]:
             header_start = at + 1
         elif c == ';':
             header_start = at + 1
+
+
+def _cpp_comments(text: str) -> Iterator[Tuple[int, str]]:
+    for match in _TOKEN.finditer(text):
+        if match.group(0).startswith(('//', '/*')):
+            first = text.count('\n', 0, match.start()) + 1
+            for number, line in enumerate(match.group(0).split('\n'), first):
+                yield number, re.sub(r'^\s*(?://+<?|/?\*+)|\*/$', '', line)
+
+
+def _python_comments(text: str) -> Iterator[Tuple[int, str]]:
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string[1:]
+        elif token.type == tokenize.STRING and token.line.lstrip().startswith(('"""', 'r"""')) and token.string.endswith('"""'):
+            yield from enumerate(token.string.strip('r"').split('\n'), token.start[0])
+
+
+def _shell_comments(text: str) -> Iterator[Tuple[int, str]]:
+    for number, line in enumerate(text.split('\n'), 1):
+        match = re.match(r'\s*#(?!!)(.*)', line)
+        if match:
+            yield number, match.group(1)
+
+
+def _markdown_prose(text: str) -> Iterator[Tuple[int, str]]:
+    """Without code, tables, headings and quotations."""
+    in_code = False
+    for number, line in enumerate(text.split('\n'), 1):
+        if line.lstrip().startswith('```'):
+            in_code = not in_code
+        elif not in_code and not line.startswith(('|', '#', '>', '    ')):
+            yield number, line
+
+
+def prose(path: str, text: str) -> Iterator[Tuple[int, str]]:
+    """The comment lines of a file, or the prose lines of a Markdown file, each with its number."""
+    if path.endswith('.md'):
+        return _markdown_prose(text)
+    if path.endswith(('.cc', '.h', '.cu', '.cuh', '.inc', '.proto')):
+        return _cpp_comments(text)
+    if path.endswith('.py') or re.match(r'#!.*python', text):
+        return _python_comments(text)
+    return _shell_comments(text)
+
+
+_SUBJECTLESS = re.compile(r'(?:^|[.!?:]["\')`*]*[ \n])\s*\(?\**((?:Who(?:se|m|ever)?|What(?:ever)?|Which|Those|Ones|(?:One|All) (?:that|who|which)'
+                          r'|That which)\b[^.!?]*[.!?]?)', re.M)
+_ITEM = re.compile(r'\s*(?:[-*]|\d+\.) ')
+
+
+def subjectless(lines: Iterator[Tuple[int, str]]) -> Iterator[Tuple[int, str]]:
+    """The sentences of prose lines whose subject is a bare pronoun, with the number of their first line; questions are none.
+
+    Lines that follow each other are one paragraph, which an empty line or an item of a list ends."""
+    previous: Optional[int] = None
+    text, starts, numbers = '', [], []  # type: str, List[int], List[int]
+    for number, line in itertools.chain(lines, [(-1, '')]):
+        if previous is not None and (number != previous + 1 or not line.strip()):
+            for match in _SUBJECTLESS.finditer(text):
+                if not match.group(1).endswith('?'):
+                    yield numbers[bisect.bisect(starts, match.start(1)) - 1], match.group(1)
+            text, starts, numbers = '', [], []
+        separator = '\n' if _ITEM.match(line) else ' '
+        text += separator if text else ''
+        starts.append(len(text))
+        numbers.append(number)
+        text += _ITEM.sub('', line).strip()
+        previous = number

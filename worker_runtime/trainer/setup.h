@@ -1,4 +1,4 @@
-// What a rank needs before it can train: a device, data, connections, and the engine's options.
+// Makes all that a rank needs to train: a device, data, connections, and the engine's options.
 #pragma once
 
 #include <memory>
