@@ -326,8 +326,10 @@ TEST_CASE_METHOD(Fixture,
   const std::vector<UniqueFd> workers = WaitForProcesses("pids", 2);
   kill(pids[0], SIGTERM);
   REQUIRE(EndsSoon(workers[0]));
+  const MonotonicTime signalled = Clock::Real().Now();
   agent.Signal(SIGTERM);
   CHECK(agent.Wait() == 128 + SIGTERM);
+  CHECK(Clock::Real().Now() - signalled < options.echo_patience);
   CHECK_THAT(agent.Out() + agent.Err(), !Catch::Contains("failed"));
 }
 

@@ -249,7 +249,8 @@ void Node::OnSignal() {
 
 void Node::TakeEnd(Event event, bool may_be_of_stop) {
   const bool holds = held_until_ != MonotonicTime::InfiniteFuture();
-  if (!holds && (!may_be_of_stop || state_.stop_request.made())) return Take(std::move(event));
+  // Not state_.stop_request: a signal of this very round has yet to reach the machine.
+  if (!holds && (!may_be_of_stop || is_told_to_end_)) return Take(std::move(event));
   if (!holds) held_until_ = Clock::Real().Now() + options_.echo_patience;
   held_.push_back(std::move(event));
 }

@@ -116,7 +116,7 @@ TEST_CASE("what is no request is told of once, and what comes after it counts") 
   f.Write(std::string(3 * PIPE_BUF, 'x'));
   f.Write("\n");
   f.RunUntil([&] { return !f.expired.empty(); });
-  CHECK_THAT(f.log, Contains("is no timer of PyTorch's: nonsense\n") && !Contains("xxx"));
+  CHECK_THAT(f.log, Contains("is no timer request of PyTorch's: nonsense\n") && !Contains("xxx"));
 }
 
 TEST_CASE("a FIFO that was left behind is replaced, one in use and another file are not") {

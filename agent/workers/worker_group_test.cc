@@ -107,6 +107,12 @@ bool IsDead(pid_t pid) {
   return !stat.ok() || stat->find(") Z ") != std::string::npos;
 }
 
+// Returns when `pid`, a descendant, is gone: the custody of a later test must not find it.
+void End(pid_t pid) {
+  kill(pid, SIGKILL);
+  waitpid(pid, nullptr, 0);
+}
+
 TEST_CASE_METHOD(Fixture, "codes and signals are told apart, and lines carry their rank") {
   REQUIRE_OK(
       Start("echo out; echo err >&2; if [ $LOCAL_RANK = 0 ]; then exit 3; fi; kill -9 $$", 2));
@@ -269,7 +275,7 @@ TEST_CASE_METHOD(AsTorchrun, "as under torchrun it lives on, once it has closed 
   CHECK_FALSE(custody.AnyLeft());
   custody.KillAll();
   CHECK_FALSE(IsDead(left));
-  kill(left, SIGKILL);
+  End(left);
 }
 
 TEST_CASE_METHOD(AsTorchrun, "nor does a later epoch end what it starts then") {
@@ -286,8 +292,8 @@ TEST_CASE_METHOD(AsTorchrun, "nor does a later epoch end what it starts then") {
   CHECK_FALSE(custody.AnyLeft());
   custody.KillAll();
   CHECK_FALSE(IsDead(pid));
-  kill(pid, SIGKILL);
-  kill(PidAfter("left "), SIGKILL);
+  End(PidAfter("left "));
+  End(pid);
 }
 
 TEST_CASE_METHOD(Fixture, "a group gets the same signal once, and another one still") {

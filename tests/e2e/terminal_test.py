@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import termios
+import time
 import unittest
 
 from tests.support.convene_testing import CONVENE, ConveneTestCase, find_program
@@ -89,14 +90,14 @@ class TerminalTest(ConveneTestCase):
 
     def test_a_command_that_setsid_led_away_leaves_the_terminal_to_its_session(self):
         job = f"{find_program(CONVENE)} run --standalone --no-python /bin/sh -c '{READS}'"
-        terminal = Terminal(self, ['/bin/bash', '-c', f'setsid -w {job}; true'], self.environment())
+        terminal = Terminal(self, ['/bin/bash', '-c', f'setsid -w {job}; true'])
         self.assertEqual(terminal.finish(), 0)
         self.assertIn('0 got <> none', terminal.text)
 
     def test_sent_to_the_background_at_a_prompt_it_stops_and_takes_nothing_from_the_shell(self):
         worker = 'echo asks; read a; echo "worker <$a>"'
         job = f"{find_program(CONVENE)} run --standalone --no-python /bin/sh -c '{worker}'"
-        terminal = Terminal(self, ['/bin/bash', '-mc', f'{job}; bg; sleep 2; jobs; read b; echo "shell <$b>"; fg'], self.environment())
+        terminal = Terminal(self, ['/bin/bash', '-mc', f'{job}; bg; sleep 2; jobs; read b; echo "shell <$b>"; fg'])
         terminal.expect('asks')
         terminal.type('\x1a')
         terminal.expect('all of it rests until')
@@ -110,7 +111,7 @@ class TerminalTest(ConveneTestCase):
     def test_sent_to_the_background_without_a_question_it_runs_on(self):
         worker = 'echo works; until [ -e $T/go ]; do sleep 0.05; done; echo went on'
         job = f"{find_program(CONVENE)} run --standalone --no-python /bin/sh -c '{worker}'"
-        terminal = Terminal(self, ['/bin/bash', '-mc', f'{job}; bg; sleep 1; touch $T/go; wait'], self.environment())
+        terminal = Terminal(self, ['/bin/bash', '-mc', f'{job}; bg; sleep 1; touch $T/go; wait'])
         terminal.expect('works')
         terminal.type('\x1a')
         terminal.expect('went on')
