@@ -288,7 +288,11 @@ void Node::OnBackground() {
   for (const ProcessEntry& entry : ProcessTable::Read()) {
     if (entry.group == getpgrp() && entry.pid != getpid()) SignalProcess(entry, SIGTTIN);
   }
+  const MonotonicTime before = Clock::Real().Now();
   Rest(SIGTTIN);
+  // The kernel stops no process of an orphaned group, and none that ignores the signal: then there
+  // is no shell that could continue this command, and the worker keeps the terminal.
+  if (Clock::Real().Now() - before < kBackgroundInterval / 10) background_timer_.Cancel();
 }
 
 void Node::Do(OpenStream& action) {
@@ -441,7 +445,7 @@ void Node::ReportEnds() {
 
 void Node::Do(StopWorkers& action) {
   hang_watch_.EndEpoch();
-  Log(absl::StrCat(state_.alive.empty() ? "ending processes that the workers left behind, of epoch "
+  Log(absl::StrCat(state_.has_succeeded ? "ending processes that the workers left behind, of epoch "
                                         : "stopping the workers of epoch ",
                    state_.epoch.value(), ": ", action.why));
   if (sessions_ != nullptr && action.session_line) {

@@ -26,6 +26,7 @@ void AddPlaceFlags(FlagReader* reader, std::string* endpoint, std::string* job_i
                               kDefaultRendezvousPort, ")"),
                  {.value = "HOST[:PORT]", .variables = {"CONVENE_ENDPOINT", "PET_RDZV_ENDPOINT"}});
   reader->Check([endpoint]() -> absl::Status {
+    if (endpoint->empty()) *endpoint = "localhost";
     const absl::StatusOr<HostPort> place = ParseHostPort(*endpoint, kDefaultRendezvousPort);
     CONVENE_RETURN_IF_ERROR(Annotate(place.status(), "--endpoint"));
     *endpoint = FormatHostPort(place->host, place->port);

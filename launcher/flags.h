@@ -108,7 +108,7 @@ void AddFlags(FlagReader* reader, LogsFlags* flags);
 // The endpoint of a rendezvous and the name of a run.
 void AddPlaceFlags(FlagReader* reader, std::string* endpoint, std::string* job_id);
 // A flag for ranks, "0,3" or "0-7".
-void AddRanksFlag(FlagReader* reader, const std::string& name, std::set<int>* ranks,
+void AddRanksFlag(FlagReader* reader, const std::string& name, int most, std::set<int>* ranks,
                   const std::string& help);
 // Adds the flags of a run that torchrun has too (their meaning: shared/reference/torchrun.md,
 // section 2.1).

@@ -13,13 +13,13 @@ namespace {
 
 constexpr int kDefaultTail = 100;
 
-absl::Status TooMany() {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "these are more than ", rendezvous::kMostFilterEntries, "; leave the flag out for all"));
+absl::Status TooMany(int most = rendezvous::kMostFilterEntries) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("these are more than ", most, "; leave the flag out for all"));
 }
 
 // "0,3" or "0-7".
-absl::Status ReadRanks(const std::string& text, std::set<int>* ranks) {
+absl::Status ReadRanks(const std::string& text, int most, std::set<int>* ranks) {
   ranks->clear();
   for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipEmpty())) {
     const std::pair<absl::string_view, absl::string_view> ends =
@@ -31,10 +31,10 @@ absl::Status ReadRanks(const std::string& text, std::set<int>* ranks) {
         last < first) {
       return absl::InvalidArgumentError("write ranks as in 0,3 or 0-7");
     }
-    if (last - first >= rendezvous::kMostFilterEntries) return TooMany();
-    for (int rank = first; rank <= last; ++rank) ranks->insert(rank);
+    if (last - first >= most) return TooMany(most);
+    for (int i = 0; i <= last - first; ++i) ranks->insert(first + i);
   }
-  return ranks->size() > rendezvous::kMostFilterEntries ? TooMany() : absl::OkStatus();
+  return static_cast<int>(ranks->size()) > most ? TooMany(most) : absl::OkStatus();
 }
 
 absl::Status ReadHosts(const std::string& text, std::vector<std::string>* hosts) {
@@ -68,10 +68,11 @@ absl::Status Finish(LogsFlags* flags) {
 
 }  // namespace
 
-void AddRanksFlag(FlagReader* reader, const std::string& name, std::set<int>* ranks,
+void AddRanksFlag(FlagReader* reader, const std::string& name, int most, std::set<int>* ranks,
                   const std::string& help) {
-  reader->Custom(name, [ranks](const std::string& text) { return ReadRanks(text, ranks); }, help,
-                 {.value = "RANKS"});
+  reader->Custom(name,
+                 [most, ranks](const std::string& text) { return ReadRanks(text, most, ranks); },
+                 help, {.value = "RANKS"});
 }
 
 void AddFlags(FlagReader* reader, LogsFlags* flags) {
@@ -88,8 +89,9 @@ void AddFlags(FlagReader* reader, LogsFlags* flags) {
           "begin with so many of each node's kept lines (the last MiB), or with all (default ",
           kDefaultTail, ")"),
       {.value = "N"});
-  AddRanksFlag(reader, "rank", &request.filter.ranks, "only these global ranks: 0,3 or 0-7");
-  AddRanksFlag(reader, "local-rank", &request.filter.local_ranks, "only these local ranks");
+  constexpr int kMost = rendezvous::kMostFilterEntries;
+  AddRanksFlag(reader, "rank", kMost, &request.filter.ranks, "only these global ranks: 0,3 or 0-7");
+  AddRanksFlag(reader, "local-rank", kMost, &request.filter.local_ranks, "only these local ranks");
   reader->Custom("node",
                  [&request](const std::string& text) { return ReadHosts(text, &request.hosts); },
                  "only these nodes: names as `convene status` shows them", {.value = "NODES"});

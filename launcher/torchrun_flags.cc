@@ -89,8 +89,8 @@ void AddLogFlags(FlagReader* reader, RunFlags* flags) {
                  "prefix of each line on the console, from ${role_name} ${local_rank} ${rank} "
                  "${hostname} ${time}",
                  {.value = "TEXT"});
-  AddRanksFlag(reader, "local-ranks-filter", &flags->local_ranks_filter,
-               "only these workers on the console: 0,3 or 0-7");
+  AddRanksFlag(reader, "local-ranks-filter", rendezvous::kMostWorkersPerNode,
+               &flags->local_ranks_filter, "only these workers on the console: 0,3 or 0-7");
   reader->Option("duplicate-stdout-filters", &flags->duplicate_stdout_filters,
                  "lines with one of these words also go to filtered_stdout.log; ,, is a comma",
                  {.value = "WORD,..."});

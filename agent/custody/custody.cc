@@ -173,6 +173,7 @@ void Custody::Release() {
 void Custody::FollowReleased(ProcessTable& table) {
   GuardianPage& page = guardian_.page();
   for (std::atomic<pid_t>& session : page.released) {
+    if (!table.is_complete()) break;  // A session that was not seen may still live.
     const pid_t number = session.load();
     const auto is_in = [&](const ProcessEntry& entry) { return entry.session == number; };
     if (number != 0 && std::none_of(table.begin(), table.end(), is_in)) session.store(0);

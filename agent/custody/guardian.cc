@@ -111,8 +111,18 @@ bool KillChosen(ProcessTable& table) {
   return any;
 }
 
-bool KillMarked(const GuardianPage& page) {
+// Also the sessions that processes of released sessions have begun since.
+void FollowReleased(GuardianPage& page, ProcessTable& table) {
+  for (ProcessEntry& entry : table) entry.chosen = page.IsReleased(entry.session);
+  table.ChooseDescendants();
+  for (const ProcessEntry& entry : table) {
+    if (entry.chosen) page.Release(entry.session);
+  }
+}
+
+bool KillMarked(GuardianPage& page) {
   ProcessTable& table = ProcessTable::Read();
+  FollowReleased(page, table);
   for (ProcessEntry& entry : table) {
     entry.chosen = !entry.ended() && Contains(page.sessions, entry.session);
   }
@@ -128,7 +138,7 @@ bool KillMarked(const GuardianPage& page) {
   return KillChosen(table) || any_in_session;
 }
 
-void EndAll(const GuardianPage& page) {
+void EndAll(GuardianPage& page) {
   alarm(kPatienceSeconds);  // Ends this process, wherever it hangs.
   for (int pause = kFirstPauseMilliseconds;;
        pause = std::min(2 * pause, kLongestPauseMilliseconds)) {
@@ -187,7 +197,7 @@ void WaitForEnd(int agent, int channel) {
   }
 }
 
-[[noreturn]] void Guard(const GuardianPage& page, pid_t agent, int channel) {
+[[noreturn]] void Guard(GuardianPage& page, pid_t agent, int channel) {
   // All signals but the alarm are blocked: the agent carries out an orderly stop of everything on
   // the node.
   struct sigaction by_default = {};

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -24,12 +25,13 @@ UniqueFd OpenOf(pid_t pid, const char* name) {
   return UniqueFd(open(path, O_RDONLY | O_CLOEXEC));
 }
 
-// False when there is no such process.
+// False, with errno ENOENT or ESRCH, when there is no such process.
 bool ReadEntry(pid_t pid, ProcessEntry& entry) {
   const UniqueFd file = OpenOf(pid, "stat");
   if (!file.valid()) return false;
   char text[1024];
   const ssize_t length = read(file.get(), text, sizeof(text) - 1);
+  errno = ESRCH;  // From here on a failure means that it is gone.
   if (length <= 0) return false;
   text[length] = '\0';
   // "pid (name) state parent group session ...": the name may hold anything, ')' too.
@@ -54,10 +56,17 @@ ProcessTable& ProcessTable::Read() {
   static constinit ProcessTable table;  // All zero: it costs memory only where it is filled.
   table.count_ = 0;
   const UniqueFd proc(open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  table.is_complete_ = proc.valid();
   ForEachEntry(proc.get(), [](const dirent64& found) {
     const pid_t pid = std::atoi(found.d_name);
-    if (pid <= 0 || table.count_ == kMost) return;
-    if (ReadEntry(pid, table.entries_[table.count_])) ++table.count_;
+    if (pid <= 0) return;
+    if (table.count_ == kMost) {
+      table.is_complete_ = false;
+    } else if (ReadEntry(pid, table.entries_[table.count_])) {
+      ++table.count_;
+    } else if (errno != ENOENT && errno != ESRCH) {
+      table.is_complete_ = false;
+    }
   });
   std::sort(table.begin(), table.end(),
             [](const ProcessEntry& a, const ProcessEntry& b) { return a.pid < b.pid; });

@@ -30,6 +30,8 @@ class ProcessTable {
 
   // Reads anew. The entries are sorted by pid.
   static ProcessTable& Read();
+  // Whether the last Read saw every process: there was room, and a descriptor to spare.
+  bool is_complete() const { return is_complete_; }
 
   ProcessEntry* begin() { return entries_; }
   ProcessEntry* end() { return entries_ + count_; }
@@ -41,6 +43,7 @@ class ProcessTable {
  private:
   ProcessEntry entries_[kMost];
   int count_ = 0;
+  bool is_complete_ = false;
 };
 
 // Whether `text` stands in the environment that the process was started with. False when this

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "agent/custody/process_table.h"
 #include "agent/custody/signal_mask.h"
 #include "tools/base/files.h"
+#include "worker_runtime/contract/names.h"
 
 namespace convene::agent {
 namespace {
@@ -35,10 +37,12 @@ bool IsAnothers(int fd) {
   });
 }
 
-// A terminal that controls nobody has no job control: nobody is in the background.
+// Without job control (no controlling terminal) no process is in the background. An agent that
+// started this command as its worker gave it that terminal on purpose.
 bool HasForeground(int fd) {
   const pid_t group = tcgetpgrp(fd);
-  return group < 0 ? !IsAnothers(fd) : group == getpgrp();
+  if (group >= 0) return group == getpgrp();
+  return std::getenv(contract::kAgentToken) != nullptr || !IsAnothers(fd);
 }
 
 // -1: the process waits for none, or it is not to be seen.

@@ -110,11 +110,13 @@ void StoreThread::Welcome(UniqueFd fd) {
   connection->fd = std::move(fd);
   connection->conversation.id = id;
   absl::Status ready = PrepareConnection(connection->fd.get());
-  ready.Update(loop_.Add(connection->fd.get(), connection->interest,
-                         [this, raw = connection.get()](uint32_t events) {
-                           Serve(raw, events);
-                           FlushWoken();
-                         }));
+  if (ready.ok()) {
+    ready = loop_.Add(connection->fd.get(), connection->interest,
+                      [this, raw = connection.get()](uint32_t events) {
+                        Serve(raw, events);
+                        FlushWoken();
+                      });
+  }
   if (!ready.ok()) {
     spdlog::error("the store drops a new connection: {}", ready.ToString());
     return;

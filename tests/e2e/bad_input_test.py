@@ -105,11 +105,11 @@ class BadTrainerInputTest(ConveneTestCase):
 
 class NoMemoryTest(ConveneTestCase):
 
-    def test_a_node_without_memory_is_one_line_and_an_exit_code_of_its_own(self):
+    def test_a_job_that_needs_more_memory_than_there_is_fails_with_one_line(self):
         # The tokens of a step alone, 4 GiB, are more than the process may have.
         job = self.start(CONVENE_TRAIN, *self.train_arguments(
             global_batch_size=1 << 20, sequence_length=512), limit="-v 3000000")
-        text = self.finish(job, 20, 71)
+        text = self.finish(job, 20, 1)
         self.assertIn("convene-train: this node has no memory left for this process", text)
 
 

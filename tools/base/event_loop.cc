@@ -56,7 +56,8 @@ void EventLoop::Forget(int fd) {
   if (found == watched_.end()) return;
   CONVENE_CHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr) == 0);
   found->second->is_forgotten = true;
-  if (depth_ > 0) forgotten_.push_back(std::move(found->second));
+  const bool may_be_pointed_at = depth_ > 0 || next_ < ready_;
+  if (may_be_pointed_at) forgotten_.push_back(std::move(found->second));
   watched_.erase(found);
 }
 

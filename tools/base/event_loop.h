@@ -39,8 +39,9 @@ class EventLoop {
   // the round at hand. Call before closing the descriptor; one not watched is fine.
   void Forget(int fd);
 
-  // Waits until something is ready or `deadline` has come, at most a minute, then calls the
-  // callbacks of what is ready, each at most once. Allowed within a callback, too.
+  // Waits until something is ready or `deadline` has come (a minute at most, unless that is
+  // InfiniteFuture), then calls the callbacks of what is ready, each at most once. Allowed within a
+  // callback, too.
   void RunOnce(MonotonicTime deadline) {
     if (Wait(deadline)) Serve();
   }

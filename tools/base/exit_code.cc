@@ -1,6 +1,9 @@
 #include "tools/base/exit_code.h"
 
+#include <unistd.h>
+
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <new>
 #include <system_error>
@@ -39,6 +42,28 @@ constexpr Row kRows[] = {
      "the scheduler"},
 };
 
+const char* g_program = nullptr;
+ExitCode g_no_room = ExitCode::kUnfitNode;
+
+// Of the exception at hand: its line on stderr, and its exit code.
+int TellException(const char* program, ExitCode no_room) {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "%s: this node has no memory left for this process\n", program);
+    return static_cast<int>(no_room);
+  } catch (const std::exception& error) {
+    const auto* system = dynamic_cast<const std::system_error*>(&error);
+    if (system != nullptr && system->code() == std::errc::resource_unavailable_try_again) {
+      std::fprintf(stderr, "%s: this node has no thread left for this process: %s\n", program,
+                   error.what());
+      return static_cast<int>(no_room);
+    }
+    std::fprintf(stderr, "%s: a bug in Convene, please report it: %s\n", program, error.what());
+    return static_cast<int>(ExitCode::kInternal);
+  }
+}
+
 }  // namespace
 
 int ExitCodeForSignal(int signal_number) { return 128 + signal_number; }
@@ -69,19 +94,18 @@ ExitCode ExitCodeForStatus(const absl::Status& status) {
 int ExitCodeOfMain(const char* program, const std::function<int()>& body) {
   try {
     return body();
-  } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "%s: this node has no memory left for this process\n", program);
-    return static_cast<int>(ExitCode::kUnfitNode);
-  } catch (const std::exception& error) {
-    const auto* system = dynamic_cast<const std::system_error*>(&error);
-    if (system != nullptr && system->code() == std::errc::resource_unavailable_try_again) {
-      std::fprintf(stderr, "%s: this node has no thread left for this process: %s\n", program,
-                   error.what());
-      return static_cast<int>(ExitCode::kUnfitNode);
-    }
-    std::fprintf(stderr, "%s: a bug in Convene, please report it: %s\n", program, error.what());
-    return static_cast<int>(ExitCode::kInternal);
+  } catch (...) {
+    return TellException(program, ExitCode::kUnfitNode);
   }
+}
+
+void EndAtExceptions(const char* program, ExitCode no_room) {
+  g_program = program;
+  g_no_room = no_room;
+  std::set_terminate([] {
+    if (std::current_exception() == nullptr) std::abort();
+    _exit(TellException(g_program, g_no_room));
+  });
 }
 
 std::string ExitCodeTable() {

@@ -32,6 +32,11 @@ ExitCode ExitCodeForStatus(const absl::Status& status);
 // stderr: kUnfitNode where memory or threads ran out, else kInternal.
 int ExitCodeOfMain(const char* program, const std::function<int()>& body);
 
+// For a process whose memory other threads and devices still write to: an exception that nobody
+// catches runs no destructor. The same line goes to stderr, and the process ends with `no_room`
+// where memory or threads ran out, else with kInternal. Call from main, once.
+void EndAtExceptions(const char* program, ExitCode no_room);
+
 // The table as text, a row a code: what `--help-exit-codes` prints.
 std::string ExitCodeTable();
 

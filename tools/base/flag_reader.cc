@@ -16,7 +16,8 @@
 namespace convene {
 namespace {
 
-constexpr double kSecondsMax = 1e9;
+// 366 days: the daemon takes no longer wait (rendezvous::ValidateHello).
+constexpr double kSecondsMax = 366.0 * 24 * 3600;
 constexpr size_t kHelpColumn = 34;
 constexpr size_t kHelpWidth = 100;
 // Of a wrong value, in the error.

@@ -29,9 +29,9 @@ BAZEL_OUTPUT = ['--curses=no', '--color=no', '--show_progress_rate_limit=20', '-
 # Folders that are worth another build: for ASan, code with bytes from outside, raw memory and processes; for TSan, code with threads
 # of our own. gRPC's own threads are left out there: Debian's library is not instrumented, so TSan does not see its locks.
 SANITIZED = {
-    'asan': ['tools/base', 'rendezvous/attend', 'rendezvous/client', 'rendezvous/logs', 'rendezvous/server', 'rendezvous/store',
-             'rendezvous/web', 'rendezvous/wire', 'agent', 'launcher', 'tests/fuzz', 'worker_runtime/checkpoint', 'worker_runtime/comm',
-             'worker_runtime/data', 'worker_runtime/session', 'worker_runtime/shard'],
+    'asan': ['tools/base', 'rendezvous/attend', 'rendezvous/client', 'rendezvous/journal', 'rendezvous/logs', 'rendezvous/net',
+             'rendezvous/server', 'rendezvous/store', 'rendezvous/web', 'rendezvous/wire', 'agent', 'launcher', 'tests/fuzz',
+             'worker_runtime/checkpoint', 'worker_runtime/comm', 'worker_runtime/data', 'worker_runtime/session', 'worker_runtime/shard'],
     'tsan': ['rendezvous/attend', 'rendezvous/logs', 'rendezvous/server', 'rendezvous/store', 'rendezvous/web', 'worker_runtime/comm'],
 }
 # Files that the part cuda is built by, but that Bazel's graph does not name. The rest of its paths is read from the graph
@@ -259,6 +259,10 @@ def part_cuda(run: Run) -> None:
     if not os.path.exists(NVCC):
         run.skip('no CUDA toolkit at /usr/local/cuda')
         return
+    # Bazel cannot read the graph of what is built with CUDA without these headers.
+    if not run.command('tools/install_cudnn_frontend'):
+        run.skip("cudnn-frontend's headers could not be downloaded (above)")
+        return
     paths = cuda_paths()
     passed = stamps.Stamps(os.path.join(LOGS, '..', 'cuda_passed'), kept=50)
     key = cuda_fingerprint(paths)
@@ -269,9 +273,6 @@ def part_cuda(run: Run) -> None:
         if why:
             run.skip(f'{why}; tools/check cuda runs it')
             return
-    if not run.command('tools/install_cudnn_frontend'):
-        run.skip("cudnn-frontend's headers could not be downloaded (above)")
-        return
     failed_before = run.counts.failed
     # All of it: programs that are built with and without CUDA are not tagged, and what has no CUDA is built already.
     if run.bazel_build('--config=cuda', '--', '//...', *without(tests_of_asan(run))):

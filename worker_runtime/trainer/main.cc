@@ -75,7 +75,8 @@ int main(int argc, char** argv) {
   convene::worker::BlockStopSignals();
   convene::worker::InstallStackDump(argv[0]);
   convene::InitLogging("convene-train", convene::LogReader::kIsAwaited);
-  return convene::ExitCodeOfMain("convene-train", [&] {
-    return convene::worker::Main(std::vector<std::string>(argv + 1, argv + argc));
-  });
+  // A model that is too large for its node says nothing about the node: kTrainingFailed.
+  // Destructors would free memory that peers' messages and the GPU still write to.
+  convene::EndAtExceptions("convene-train", convene::ExitCode::kTrainingFailed);
+  return convene::worker::Main(std::vector<std::string>(argv + 1, argv + argc));
 }

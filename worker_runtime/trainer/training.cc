@@ -322,10 +322,10 @@ absl::StatusOr<Agreement> Training::TrySave() {
 // A save that fails is tried again: when the next one is due, or, where it is the last, at once.
 absl::Status Training::Save(bool is_last) {
   if (options_.checkpoint_dir.empty() || saved_step_ == step_) return absl::OkStatus();
-  progress_.Tell(step_, contract::kCheckpointPhase);
   FailuresInARow last_failures(std::min(kLastSaveTries, options_.max_failed_checkpoints));
   FailuresInARow& failures = is_last ? last_failures : failed_saves_;
   do {
+    progress_.Tell(step_, contract::kCheckpointPhase);
     CONVENE_ASSIGN_OR_RETURN(const Agreement saved, TrySave());
     CONVENE_RETURN_IF_ERROR(failures.Record(saved.verdict));
     if (saved.verdict.ok()) return absl::OkStatus();

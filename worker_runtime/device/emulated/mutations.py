@@ -138,13 +138,13 @@ class Copy:
             file.write(original)
         return status == 3
 
-    def remove(self) -> None:
+    def remove(self, keep_log: bool) -> None:
         subprocess.run(['chmod', '-R', 'u+w', self.parent], check=False)  # Bazel's outputs are read-only
-        shutil.rmtree(self.parent)
+        for folder in (self.root, os.path.join(self.parent, 'bazel')) if keep_log else (self.parent,):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def run(names: List[str], seconds: float = float('inf')) -> int:
-    end = time.monotonic() + seconds
     chosen = [mutation for mutation in MUTATIONS if not names or mutation.name in names]
     if len(chosen) < len(names):
         print(f'no such mutation among {names}; there are: {"; ".join(mutation.name for mutation in MUTATIONS)}')
@@ -154,22 +154,24 @@ def run(names: List[str], seconds: float = float('inf')) -> int:
     copy = Copy()
     planted_count = 0
     survived = 0
+    failed = True
     try:
         if copy.bazel('test', *sorted({mutation.test for mutation in chosen})) != 0:
             print(f'the tests fail without any mutation: {copy.log}')
             return 1
+        end = time.monotonic() + seconds
         for mutation in chosen:
-            if time.monotonic() > end:
+            if planted_count and time.monotonic() > end:
                 break
             caught = copy.catches(mutation)
             planted_count += 1
             survived += not caught
             print(f'{"caught  " if caught else "SURVIVED"} {mutation.name} ({mutation.test})', flush=True)
+        failed = survived > 0
     finally:
         copy.bazel('shutdown')
+        copy.remove(keep_log=failed)
     print(f'{planted_count - survived} of {planted_count} caught; {"the log is " + copy.log if survived else "nothing survived"}')
-    if survived == 0:
-        copy.remove()
     return 1 if survived else 0
 
 
