@@ -60,11 +60,9 @@ ProcessTable& ProcessTable::Read() {
   ForEachEntry(proc.get(), [](const dirent64& found) {
     const pid_t pid = std::atoi(found.d_name);
     if (pid <= 0) return;
-    if (table.count_ == kMost) {
-      table.is_complete_ = false;
-    } else if (ReadEntry(pid, table.entries_[table.count_])) {
+    if (table.count_ < kMost && ReadEntry(pid, table.entries_[table.count_])) {
       ++table.count_;
-    } else if (errno != ENOENT && errno != ESRCH) {
+    } else if (table.count_ == kMost || (errno != ENOENT && errno != ESRCH)) {
       table.is_complete_ = false;
     }
   });
