@@ -49,12 +49,14 @@ void SetDeterministicMatMul([[maybe_unused]] bool is_deterministic) {
   size_t name(CONVENE_UNPACK parameters, DeviceKind device) { \
     CONVENE_DISPATCH(device, name arguments);                 \
   }
+// NOLINTBEGIN(bugprone-macro-parentheses): an op's name cannot stand in parentheses
 #define CONVENE_TYPED_SIZE(name, parameters, arguments)       \
   template <typename T>                                       \
   size_t name(CONVENE_UNPACK parameters, DeviceKind device) { \
     CONVENE_DISPATCH(device, name<T> arguments);              \
   }                                                           \
   CONVENE_INSTANTIATE(name);
+// NOLINTEND(bugprone-macro-parentheses)
 #include "worker_runtime/ops/op_list.inc"
 
 }  // namespace convene::worker
