@@ -97,7 +97,7 @@ absl::Status Train(const Layout& layout, int rank, CommunicatorSet& set, Weights
     CONVENE_RETURN_IF_ERROR(
         engine->TrainStep(batch, {.learning_rate = 1e-2, .step = step}).status());
   }
-  for (const ParameterSlice& slice : engine->table().slices) {
+  for (const PlacedParameter& slice : engine->placement().parameters) {
     // Of a matrix that is split over tp each rank has its own part.
     const bool is_split = slice.extent != slice.global_shape;
     const std::string name =

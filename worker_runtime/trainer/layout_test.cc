@@ -97,7 +97,7 @@ Tokens TokensOfStep(const Run& run, int dp_rank, int step) {
 
 // This rank's part of each tensor.
 void AddTensors(const Engine& engine, std::map<std::string, std::vector<float>>* tensors) {
-  for (const ParameterSlice& slice : engine.table().slices) {
+  for (const PlacedParameter& slice : engine.placement().parameters) {
     std::vector<float>& tensor = (*tensors)[slice.name];
     tensor.resize(slice.global_shape[0] * slice.global_shape[1]);
     const float* values = engine.parameters().As<float>().data() + slice.flat_offset;

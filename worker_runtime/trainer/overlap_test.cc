@@ -103,7 +103,7 @@ class Rank {
     CONVENE_RETURN_IF_ERROR(engine->optimizer().PiecesToWrite().status());
     CONVENE_RETURN_IF_ERROR(engine->optimizer().PiecesToRead().status());
     CONVENE_RETURN_IF_ERROR(engine->optimizer().FinishRead());
-    const std::vector<float> values(engine->table().flat_count);
+    const std::vector<float> values(engine->placement().flat_count);
     engine->optimizer().SetWeights(0, values);
     return engine->TrainStep(batch, adam).status();
   }
