@@ -26,29 +26,36 @@ void Declare(const BlockShape& s, Recompute recompute, bool wants_recomputed, Ar
   const bool cheap_again = recompute != Recompute::kNone;
   const bool all_again = recompute == Recompute::kFull;
   const auto declare = [&]<typename E>(ArenaBlock<E>& block, bool is_recomputed, const char* name,
-                                       int64_t width) {
+                                       int64_t count) {
     if (is_recomputed != wants_recomputed) return;
     block = arena.Declare<E>(absl::StrCat(wants_recomputed ? "recomputed/" : "activations/", name),
-                             s.rows() * width);
+                             count);
   };
-  declare(memory.norm1, cheap_again, "norm1", s.hidden);
-  declare(memory.norm1_rms, all_again, "norm1 rms", 1);
-  declare(memory.qkv, all_again, "qkv", s.qkv_width());
-  declare(memory.attention, all_again, "attention", s.attention_width());
-  declare(memory.log_sum_exp, all_again, "log-sum-exp", s.heads);
-  declare(memory.middle, all_again, "middle", s.hidden);
-  declare(memory.norm2, cheap_again, "norm2", s.hidden);
-  declare(memory.norm2_rms, all_again, "norm2 rms", 1);
-  declare(memory.gate_up, all_again, "gate-up", 2 * int64_t{s.ffn});
-  declare(memory.product, cheap_again, "product", s.ffn);
+  const int64_t rows = s.rows();
+  const int64_t own = s.residual_rows;
+  // Where rows are split, both norms' outputs are gathered in scratch, and made again.
+  const int64_t normed = own == rows ? rows * s.hidden : 0;
+  declare(memory.norm1, cheap_again, "norm1", normed);
+  declare(memory.norm1_rms, all_again, "norm1 rms", own);
+  declare(memory.qkv, all_again, "qkv", rows * s.qkv_width());
+  declare(memory.attention, all_again, "attention", rows * s.attention_width());
+  declare(memory.log_sum_exp, all_again, "log-sum-exp", rows * s.heads);
+  declare(memory.middle, all_again, "middle", own * s.hidden);
+  declare(memory.norm2, cheap_again, "norm2", normed);
+  declare(memory.norm2_rms, all_again, "norm2 rms", own);
+  declare(memory.gate_up, all_again, "gate-up", rows * 2 * s.ffn);
+  declare(memory.product, cheap_again, "product", rows * s.ffn);
 }
 
 }  // namespace
 
-BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, int micro_batch_size,
-                          int sequence_length, bool deterministic, bool packed) {
+BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, bool sequence_parallel,
+                          int micro_batch_size, int sequence_length, bool deterministic,
+                          bool packed) {
+  const int rows = micro_batch_size * sequence_length;
   return {.batch = micro_batch_size,
           .sequence_length = sequence_length,
+          .residual_rows = sequence_parallel ? rows / tp_size : rows,
           .hidden = config.hidden_size,
           .heads = config.heads / tp_size,
           .kv_heads = config.kv_heads / tp_size,
@@ -72,7 +79,8 @@ Block<T>::Block(const BlockShape& shape, Recompute recompute, const BlockMemory<
     : s_(shape), recompute_(recompute), device_(device), arena_(arena), memory_(slots, recomputed) {
   for (BlockMemory<T>& memory : memory_) {
     Declare(s_, recompute, /*wants_recomputed=*/false, arena, memory);
-    memory.input = arena.Declare<T>("activations/input", int64_t{s_.rows()} * s_.hidden, input);
+    memory.input =
+        arena.Declare<T>("activations/input", int64_t{s_.residual_rows} * s_.hidden, input);
   }
 }
 
@@ -82,35 +90,42 @@ ScratchSizes Block<T>::scratch() const {
   return {.wide = rows * std::max(s_.qkv_width(), 2 * s_.ffn),
           .narrow = rows * std::max(s_.attention_width(), s_.ffn),
           .workspace_bytes = std::max(AttentionWorkspaceBytes<T>(s_.attention(), device_),
-                                      RmsNormWorkspaceBytes(s_.rows(), s_.hidden, device_))};
+                                      RmsNormWorkspaceBytes(s_.residual_rows, s_.hidden, device_))};
 }
 
 template <typename T>
-void Block<T>::FirstNorm(const Pass<T>& pass, const BlockMemory<T>& a, const Flow<T>& input) const {
+absl::Status Block<T>::FirstNorm(const Pass<T>& pass, const BlockMemory<T>& a,
+                                 const Flow<T>& input) const {
+  const ResidualRows& rows = *pass.around.rows;
   const T* const weight = pass.Weight(kAttentionNorm);
+  T* const normed = Normed(pass, a.norm1);
   if (input.delta == nullptr) {
-    RmsNormForward(s_.rows(), s_.hidden, At(a.input), weight, s_.norm_epsilon, At(a.norm1),
+    RmsNormForward(rows.own(), s_.hidden, At(a.input), weight, s_.norm_epsilon, rows.Own(normed),
                    At(a.norm1_rms), pass.stream);
   } else {
-    AddRmsNormForward(s_.rows(), s_.hidden, input.residual, input.delta, weight, s_.norm_epsilon,
-                      At(a.input), At(a.norm1), At(a.norm1_rms), pass.stream);
+    AddRmsNormForward(rows.own(), s_.hidden, input.residual, input.delta, weight, s_.norm_epsilon,
+                      At(a.input), rows.Own(normed), At(a.norm1_rms), pass.stream);
   }
+  return rows.Gather(normed, pass.stream);
 }
 
 // From norm1 to SwiGLU's product.
 template <typename T>
 absl::Status Block<T>::Middle(const Pass<T>& pass, const BlockMemory<T>& a) const {
   const UnitSurroundings<T>& around = pass.around;
-  LinearForward(QkvShape(s_), At(a.norm1), pass.Weight(kQkv), At(a.qkv), pass.stream);
+  const ResidualRows& rows = *around.rows;
+  LinearForward(QkvShape(s_), Normed(pass, a.norm1), pass.Weight(kQkv), At(a.qkv), pass.stream);
   Rotate(pass, /*inverse=*/false, At(a.qkv));
   AttentionForward(s_.attention(), pass.documents, At(a.qkv), At(a.attention), At(a.log_sum_exp),
                    around.workspace, pass.stream);
-  CONVENE_RETURN_IF_ERROR(RowParallelForward(OutShape(s_), At(a.attention),
-                                             pass.Weight(kAttentionOut), around.hidden, *around.tp,
-                                             pass.stream));
-  AddRmsNormForward(s_.rows(), s_.hidden, At(a.input), around.hidden, pass.Weight(kMlpNorm),
-                    s_.norm_epsilon, At(a.middle), At(a.norm2), At(a.norm2_rms), pass.stream);
-  LinearForward(GateUpShape(s_), At(a.norm2), pass.Weight(kGateUp), At(a.gate_up), pass.stream);
+  CONVENE_RETURN_IF_ERROR(RowParallelForward(
+      OutShape(s_), At(a.attention), pass.Weight(kAttentionOut), around.hidden, rows, pass.stream));
+  T* const normed = Normed(pass, a.norm2);
+  AddRmsNormForward(rows.own(), s_.hidden, At(a.input), rows.Own(around.hidden),
+                    pass.Weight(kMlpNorm), s_.norm_epsilon, At(a.middle), rows.Own(normed),
+                    At(a.norm2_rms), pass.stream);
+  CONVENE_RETURN_IF_ERROR(rows.Gather(normed, pass.stream));
+  LinearForward(GateUpShape(s_), normed, pass.Weight(kGateUp), At(a.gate_up), pass.stream);
   SwigluForward(s_.rows(), s_.ffn, At(a.gate_up), At(a.product), pass.stream);
   return absl::OkStatus();
 }
@@ -118,11 +133,11 @@ absl::Status Block<T>::Middle(const Pass<T>& pass, const BlockMemory<T>& a) cons
 template <typename T>
 absl::Status Block<T>::Forward(const Pass<T>& pass, T* target, Flow<T>& flow) {
   const BlockMemory<T>& a = memory_[pass.slot];
-  FirstNorm(pass, a, flow);
+  CONVENE_RETURN_IF_ERROR(FirstNorm(pass, a, flow));
   CONVENE_RETURN_IF_ERROR(Middle(pass, a));
-  flow = {.residual = At(a.middle), .delta = target};
+  flow = {.residual = At(a.middle), .delta = pass.around.rows->Own(target)};
   return RowParallelForward(DownShape(s_), At(a.product), pass.Weight(kDown), target,
-                            *pass.around.tp, pass.stream);
+                            *pass.around.rows, pass.stream);
 }
 
 // Each half adds its branch's gradient to the residual stream's, which passes through unchanged.
@@ -130,21 +145,27 @@ template <typename T>
 absl::Status Block<T>::MlpBackward(const Pass<T>& pass, const BlockMemory<T>& a,
                                    T* gradient) const {
   const UnitSurroundings<T>& around = pass.around;
+  const ResidualRows& rows = *around.rows;
+  T* const normed = Normed(pass, a.norm2);
+  if (NormsAgain(pass)) {
+    RmsNormAgain(rows.own(), s_.hidden, At(a.middle), pass.Weight(kMlpNorm), At(a.norm2_rms),
+                 rows.Own(normed), pass.stream);
+    CONVENE_RETURN_IF_ERROR(rows.Gather(normed, pass.stream));
+  }
   if (recompute_ == Recompute::kSelective) {
-    RmsNormAgain(s_.rows(), s_.hidden, At(a.middle), pass.Weight(kMlpNorm), At(a.norm2_rms),
-                 At(a.norm2), pass.stream);
     SwigluForward(s_.rows(), s_.ffn, At(a.gate_up), At(a.product), pass.stream);
   }
+  CONVENE_RETURN_IF_ERROR(rows.Gather(gradient, pass.stream));
   RowParallelBackward(DownShape(s_), At(a.product), pass.Weight(kDown), gradient, around.narrow,
                       pass.Gradient(kDown), pass.stream);
   SwigluBackward(s_.rows(), s_.ffn, At(a.gate_up), around.narrow, around.wide, pass.stream);
-  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(GateUpShape(s_), At(a.norm2), pass.Weight(kGateUp),
+  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(GateUpShape(s_), normed, pass.Weight(kGateUp),
                                                  around.wide, around.hidden, pass.Gradient(kGateUp),
-                                                 *around.tp, around.side, pass.stream));
+                                                 rows, around.side, pass.stream));
   const WeightGradient norm = pass.Gradient(kMlpNorm);
-  RmsNormBackward(s_.rows(), s_.hidden, At(a.middle), pass.Weight(kMlpNorm), At(a.norm2_rms),
-                  around.hidden, /*add_to_dx=*/true, gradient, norm.adds, norm.data,
-                  around.workspace, pass.stream);
+  RmsNormBackward(rows.own(), s_.hidden, At(a.middle), pass.Weight(kMlpNorm), At(a.norm2_rms),
+                  rows.Own(around.hidden), /*add_to_dx=*/true, rows.Own(gradient), norm.adds,
+                  norm.data, around.workspace, pass.stream);
   return absl::OkStatus();
 }
 
@@ -152,22 +173,26 @@ template <typename T>
 absl::Status Block<T>::AttentionHalfBackward(const Pass<T>& pass, const BlockMemory<T>& a,
                                              T* gradient) const {
   const UnitSurroundings<T>& around = pass.around;
-  if (recompute_ == Recompute::kSelective) {
-    RmsNormAgain(s_.rows(), s_.hidden, At(a.input), pass.Weight(kAttentionNorm), At(a.norm1_rms),
-                 At(a.norm1), pass.stream);
+  const ResidualRows& rows = *around.rows;
+  T* const normed = Normed(pass, a.norm1);
+  if (NormsAgain(pass)) {
+    RmsNormAgain(rows.own(), s_.hidden, At(a.input), pass.Weight(kAttentionNorm), At(a.norm1_rms),
+                 rows.Own(normed), pass.stream);
+    CONVENE_RETURN_IF_ERROR(rows.Gather(normed, pass.stream));
   }
+  CONVENE_RETURN_IF_ERROR(rows.Gather(gradient, pass.stream));
   RowParallelBackward(OutShape(s_), At(a.attention), pass.Weight(kAttentionOut), gradient,
                       around.narrow, pass.Gradient(kAttentionOut), pass.stream);
   AttentionBackward(s_.attention(), pass.documents, At(a.qkv), At(a.attention), At(a.log_sum_exp),
                     around.narrow, around.wide, around.workspace, pass.stream);
   Rotate(pass, /*inverse=*/true, around.wide);
-  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(QkvShape(s_), At(a.norm1), pass.Weight(kQkv),
+  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(QkvShape(s_), normed, pass.Weight(kQkv),
                                                  around.wide, around.hidden, pass.Gradient(kQkv),
-                                                 *around.tp, around.side, pass.stream));
+                                                 rows, around.side, pass.stream));
   const WeightGradient norm = pass.Gradient(kAttentionNorm);
-  RmsNormBackward(s_.rows(), s_.hidden, At(a.input), pass.Weight(kAttentionNorm), At(a.norm1_rms),
-                  around.hidden, /*add_to_dx=*/true, gradient, norm.adds, norm.data,
-                  around.workspace, pass.stream);
+  RmsNormBackward(rows.own(), s_.hidden, At(a.input), pass.Weight(kAttentionNorm), At(a.norm1_rms),
+                  rows.Own(around.hidden), /*add_to_dx=*/true, rows.Own(gradient), norm.adds,
+                  norm.data, around.workspace, pass.stream);
   return absl::OkStatus();
 }
 
@@ -175,7 +200,7 @@ template <typename T>
 absl::Status Block<T>::Backward(const Pass<T>& pass, T* gradient) {
   const BlockMemory<T>& a = memory_[pass.slot];
   if (recompute_ == Recompute::kFull) {
-    FirstNorm(pass, a, {});
+    CONVENE_RETURN_IF_ERROR(FirstNorm(pass, a, {}));
     CONVENE_RETURN_IF_ERROR(Middle(pass, a));
   }
   CONVENE_RETURN_IF_ERROR(MlpBackward(pass, a, gradient));

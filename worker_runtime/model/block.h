@@ -20,6 +20,7 @@ namespace convene::worker {
 struct BlockShape {
   int batch = 0;
   int sequence_length = 0;
+  int residual_rows = 0;  // of the residual stream on this rank (ResidualRows::own)
   int hidden = 0;
   int heads = 0;     // local
   int kv_heads = 0;  // local
@@ -37,10 +38,13 @@ struct BlockShape {
   }
 };
 
-BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, int micro_batch_size,
-                          int sequence_length, bool deterministic, bool packed);
+// `sequence_parallel`: see ResidualRows.
+BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, bool sequence_parallel,
+                          int micro_batch_size, int sequence_length, bool deterministic,
+                          bool packed);
 
-// Tensors that the forward pass leaves for the backward pass: rows * width elements each.
+// Tensors that the forward pass leaves for the backward pass: rows * width elements each, and
+// residual_rows * width where the comment names no other width than `hidden` or 1.
 template <typename T>
 struct BlockMemory {
   ArenaBlock<T> input;            // hidden
@@ -74,7 +78,14 @@ class Block final : public Unit<T> {
   absl::Status Backward(const Pass<T>& pass, T* gradient) override;
 
  private:
-  void FirstNorm(const Pass<T>& pass, const BlockMemory<T>& a, const Flow<T>& input) const;
+  // The output of a norm, whole: `kept`, or where rows are split the scratch that all share.
+  T* Normed(const Pass<T>& pass, ArenaBlock<T> kept) const {
+    return pass.around.rows->is_split() ? pass.around.normed : At(kept);
+  }
+  bool NormsAgain(const Pass<T>& pass) const {
+    return recompute_ == Recompute::kSelective || pass.around.rows->is_split();
+  }
+  absl::Status FirstNorm(const Pass<T>& pass, const BlockMemory<T>& a, const Flow<T>& input) const;
   absl::Status Middle(const Pass<T>& pass, const BlockMemory<T>& a) const;
   absl::Status MlpBackward(const Pass<T>& pass, const BlockMemory<T>& a, T* gradient) const;
   absl::Status AttentionHalfBackward(const Pass<T>& pass, const BlockMemory<T>& a,

@@ -32,10 +32,11 @@ LossHead<T>::LossHead(const LossHeadShape& shape, int slots, DeviceKind device, 
       chunk_rows_(
           LossChunkRows(shape.rows, shape.vocabulary.size(), sizeof(T), shape.logits_bytes)),
       workspace_bytes_(std::max(CrossEntropyWorkspaceBytes(chunk_rows_, device),
-                                RmsNormWorkspaceBytes(shape.rows, shape.hidden, device))),
+                                RmsNormWorkspaceBytes(shape.residual_rows, shape.hidden, device))),
       arena_(arena),
-      normalized_memory_(
-          arena.Declare<T>("scratch/final norm", int64_t{shape.rows} * shape.hidden)),
+      normalized_memory_(arena.Declare<T>(
+          "scratch/final norm", int64_t{shape.rows} * shape.hidden,
+          shape.residual_rows < shape.rows ? ArenaPart::kCollective : ArenaPart::kLocal)),
       logits_memory_(
           arena.Declare<T>("scratch/logits", int64_t{chunk_rows_} * shape.vocabulary.size())),
       maxima_memory_(arena.Declare<float>("scratch/loss maxima", 2 * int64_t{chunk_rows_},
@@ -46,8 +47,9 @@ LossHead<T>::LossHead(const LossHeadShape& shape, int slots, DeviceKind device, 
   const int64_t hidden_count = int64_t{shape.rows} * shape.hidden;
   for (int slot = 0; slot < slots; ++slot) {
     slots_.push_back(
-        {.sum = arena.Declare<T>("activations/output", hidden_count, ArenaPart::kCollective),
-         .rms = arena.Declare<float>("activations/final norm rms", shape.rows),
+        {.sum = arena.Declare<T>("activations/output", int64_t{shape.residual_rows} * shape.hidden,
+                                 ArenaPart::kCollective),
+         .rms = arena.Declare<float>("activations/final norm rms", shape.residual_rows),
          .gradient = arena.Declare<T>("activations/final norm gradient", hidden_count,
                                       ArenaPart::kCollective)});
   }
@@ -65,15 +67,18 @@ CrossEntropyBuffers LossHead<T>::Buffers() const {
 template <typename T>
 absl::Status LossHead<T>::Forward(const Pass<T>& pass, T* /*target*/, Flow<T>& flow) {
   const Memory& memory = slots_[pass.slot];
+  const ResidualRows& rows = *pass.around.rows;
   const T* const norm = pass.Weight(kFinalNorm);
+  T* const normalized = At(normalized_memory_);
   if (flow.delta == nullptr) {
-    RmsNormForward(shape_.rows, shape_.hidden, At(memory.sum), norm, shape_.norm_epsilon,
-                   At(normalized_memory_), At(memory.rms), pass.stream);
+    RmsNormForward(rows.own(), shape_.hidden, At(memory.sum), norm, shape_.norm_epsilon,
+                   rows.Own(normalized), At(memory.rms), pass.stream);
   } else {
-    AddRmsNormForward(shape_.rows, shape_.hidden, flow.residual, flow.delta, norm,
-                      shape_.norm_epsilon, At(memory.sum), At(normalized_memory_), At(memory.rms),
+    AddRmsNormForward(rows.own(), shape_.hidden, flow.residual, flow.delta, norm,
+                      shape_.norm_epsilon, At(memory.sum), rows.Own(normalized), At(memory.rms),
                       pass.stream);
   }
+  CONVENE_RETURN_IF_ERROR(rows.Gather(normalized, pass.stream));
   WeightGradient head_gradient;
   const bool differentiates = pass.gradient_scale != nullptr;
   if (differentiates) head_gradient = pass.Gradient(kHead);
@@ -83,9 +88,7 @@ absl::Status LossHead<T>::Forward(const Pass<T>& pass, T* /*target*/, Flow<T>& f
     head_gradient.adds = true;
   }
   if (!differentiates) return absl::OkStatus();
-  return pass.around.tp->AllReduce(
-      absl::MakeSpan(At(memory.gradient), static_cast<size_t>(shape_.rows) * shape_.hidden),
-      ReduceOp::kSum, pass.stream);
+  return rows.Sum(At(memory.gradient), pass.stream);
 }
 
 template <typename T>
@@ -99,7 +102,7 @@ absl::Status LossHead<T>::ForwardChunk(const Pass<T>& pass, int first_row, int r
   LinearForward(linear, normalized, head, logits, pass.stream);
   CONVENE_RETURN_IF_ERROR(VocabularyParallelCrossEntropy(
       shape_.vocabulary, rows, pass.targets + first_row, pass.gradient_scale, Buffers(),
-      pass.loss_sum, logits, *pass.around.tp, pass.stream));
+      pass.loss_sum, logits, pass.around.rows->tp(), pass.stream));
   if (head_gradient == nullptr) return absl::OkStatus();
   LinearInputGradient(linear, head, logits, At(slots_[pass.slot].gradient) + offset, pass.stream);
   LinearWeightGradient(linear, normalized, logits, *head_gradient, pass.stream);
@@ -110,9 +113,10 @@ template <typename T>
 absl::Status LossHead<T>::Backward(const Pass<T>& pass, T* gradient) {
   const Memory& memory = slots_[pass.slot];
   const WeightGradient norm = pass.Gradient(kFinalNorm);
-  RmsNormBackward(shape_.rows, shape_.hidden, At(memory.sum), pass.Weight(kFinalNorm),
-                  At(memory.rms), At(memory.gradient), /*add_to_dx=*/false, gradient, norm.adds,
-                  norm.data, workspace(), pass.stream);
+  const ResidualRows& rows = *pass.around.rows;
+  RmsNormBackward(rows.own(), shape_.hidden, At(memory.sum), pass.Weight(kFinalNorm),
+                  At(memory.rms), rows.Own(At(memory.gradient)), /*add_to_dx=*/false,
+                  rows.Own(gradient), norm.adds, norm.data, workspace(), pass.stream);
   return absl::OkStatus();
 }
 

@@ -16,7 +16,8 @@
 namespace convene::worker {
 
 struct LossHeadShape {
-  int rows = 0;  // of a microbatch
+  int rows = 0;           // of a microbatch
+  int residual_rows = 0;  // of the residual stream on this rank (ResidualRows::own)
   int hidden = 0;
   VocabularySlice vocabulary;
   float norm_epsilon = 0;
@@ -47,8 +48,8 @@ class LossHead final : public Unit<T> {
  private:
   // The tensors of one microbatch, from its forward to its backward pass.
   struct Memory {
-    ArenaBlock<T> sum;       // (rows, hidden): the residual stream's end
-    ArenaBlock<float> rms;   // (rows)
+    ArenaBlock<T> sum;       // (residual_rows, hidden): the residual stream's end
+    ArenaBlock<float> rms;   // (residual_rows)
     ArenaBlock<T> gradient;  // (rows, hidden): of the norm's output
   };
 

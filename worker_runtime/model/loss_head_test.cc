@@ -64,6 +64,7 @@ Outcome Run(size_t logits_bytes) {
   const CommunicatorSet communicators = SoloCommunicators();
   Arena arena("test");
   LossHead<float> head({.rows = kRows,
+                        .residual_rows = kRows,
                         .hidden = kHidden,
                         .vocabulary = {0, kVocabulary},
                         .norm_epsilon = 1e-5f,
@@ -78,7 +79,8 @@ Outcome Run(size_t logits_bytes) {
   HeadStore store(outcome);
   const float scale = 0.02f;
   Stream stream = Stream::Cpu();
-  const UnitSurroundings<float> around = {.tp = communicators.tp.get()};
+  const ResidualRows rows(kRows, kHidden, /*is_split=*/false, *communicators.tp);
+  const UnitSurroundings<float> around = {.rows = &rows};
   const auto weights = store.Acquire(0);
   REQUIRE_OK(weights);
   const Pass<float> pass = {.around = around,

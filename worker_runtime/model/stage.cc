@@ -30,7 +30,7 @@ class StageOf final : public Stage {
   absl::Status Backward(int microbatch, Stream& stream) override;
   Elements input(int microbatch) override { return Hidden(Input(microbatch % options_.slots)); }
   Elements output(int microbatch) override { return Hidden(Output(microbatch % options_.slots)); }
-  Elements gradient(int microbatch) override { return Hidden(Gradient(microbatch)); }
+  Elements gradient(int microbatch) override { return Hidden(rows_.Own(Gradient(microbatch))); }
 
  private:
   std::unique_ptr<Unit<T>> MakeUnit(UnitKind kind, const BlockMemory<T>& recomputed,
@@ -40,9 +40,7 @@ class StageOf final : public Stage {
   absl::StatusOr<Pass<T>> MakePass(int unit, int microbatch, Stream& stream);
 
   bool last() const { return options_.coordinate.pp == options_.layout.pp - 1; }
-  Elements Hidden(T* data) const {
-    return {data, static_cast<size_t>(shape_.rows()) * shape_.hidden, kDTypeOf<T>};
-  }
+  Elements Hidden(T* data) const { return {data, rows_.own_count(), kDTypeOf<T>}; }
   template <typename E>
   E* At(ArenaBlock<E> block) const {
     return arena_.View(block).data();
@@ -58,10 +56,11 @@ class StageOf final : public Stage {
   Device& device_;
   Arena& arena_;
   const BlockShape shape_;
+  const ResidualRows rows_;
   std::vector<std::unique_ptr<Unit<T>>> units_;
 
   std::vector<ArenaBlock<T>> output_memory_;  // by slot; goes to the next stage
-  ArenaBlock<T> gradient_memory_[2], hidden_memory_, wide_memory_, narrow_memory_;
+  ArenaBlock<T> gradient_memory_[2], hidden_memory_, normed_memory_, wide_memory_, narrow_memory_;
   ArenaBlock<float> cosines_memory_, sines_memory_;
   ArenaBlock<char> workspace_memory_;
   ScratchSizes scratch_;
@@ -82,9 +81,10 @@ StageOf<T>::StageOf(const Options& options, const std::vector<UnitSpec>& specs, 
       tp_(tp),
       device_(device),
       arena_(arena),
-      shape_(MakeBlockShape(options.config, options.layout.tp, options.micro_batch_size,
-                            options.sequence_length, options.deterministic,
-                            options.packed_documents)) {
+      shape_(MakeBlockShape(options.config, options.layout.tp, options.sequence_parallel,
+                            options.micro_batch_size, options.sequence_length,
+                            options.deterministic, options.packed_documents)),
+      rows_(shape_.rows(), shape_.hidden, options.sequence_parallel, tp) {
   const BlockMemory<T> recomputed = DeclareRecomputed<T>(shape_, options_.recompute, arena_);
   // The first input is received, or summed over tp.
   ArenaPart input = ArenaPart::kCollective;
@@ -111,6 +111,7 @@ std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(UnitKind kind, const BlockMemory<T
     case UnitKind::kHead:
       return std::make_unique<LossHead<T>>(
           LossHeadShape{.rows = shape_.rows(),
+                        .residual_rows = shape_.residual_rows,
                         .hidden = shape_.hidden,
                         .vocabulary = vocabulary,
                         .norm_epsilon = shape_.norm_epsilon,
@@ -125,12 +126,14 @@ void StageOf<T>::DeclareShared() {
   const int64_t hidden_count = int64_t{shape_.rows()} * shape_.hidden;
   for (int slot = 0; slot < options_.slots && !last(); ++slot) {
     output_memory_.push_back(
-        arena_.Declare<T>("activations/output", hidden_count, ArenaPart::kCollective));
+        arena_.Declare<T>("activations/output", rows_.own_count(), ArenaPart::kCollective));
   }
   for (ArenaBlock<T>& block : gradient_memory_) {
     block = arena_.Declare<T>("scratch/gradient", hidden_count, ArenaPart::kCollective);
   }
   hidden_memory_ = arena_.Declare<T>("scratch/hidden", hidden_count, ArenaPart::kCollective);
+  normed_memory_ = arena_.Declare<T>("scratch/norm", rows_.is_split() ? hidden_count : 0,
+                                     ArenaPart::kCollective);
   wide_memory_ = arena_.Declare<T>("scratch/wide", scratch_.wide);
   narrow_memory_ = arena_.Declare<T>("scratch/narrow", scratch_.narrow);
   workspace_memory_ = arena_.Declare<char>("scratch/workspace", scratch_.workspace_bytes);
@@ -158,11 +161,12 @@ void StageOf<T>::Bind(double* loss_sum) {
   BindRopeTables();
   if (tp_.size() > 1) side_stream_.emplace(device_);
   around_ = {.device = &device_,
-             .tp = &tp_,
+             .rows = &rows_,
              .side = side_stream_.has_value() ? &*side_stream_ : nullptr,
              .rope_cosines = At(cosines_memory_),
              .rope_sines = At(sines_memory_),
              .hidden = At(hidden_memory_),
+             .normed = At(normed_memory_),
              .wide = At(wide_memory_),
              .narrow = At(narrow_memory_),
              .workspace = {At(workspace_memory_), scratch_.workspace_bytes}};
@@ -203,14 +207,16 @@ absl::Status StageOf<T>::Forward(int microbatch, Stream& stream) {
     T* target = around_.hidden;
     if (units_[i]->Input(slot) == nullptr) {
       target = Input(slot);
-    } else if (i + 1 == units_.size() && !last()) {
+    } else if (i + 1 == units_.size() && !last() && !rows_.is_split()) {
       target = Output(slot);
     }
     CONVENE_RETURN_IF_ERROR(units_[i]->Forward(pass, target, flow));
   }
-  if (!last() && flow.delta != nullptr) {
-    AddInPlace(int64_t{shape_.rows()} * shape_.hidden, flow.residual, Output(slot), stream);
+  if (last() || flow.delta == nullptr) return absl::OkStatus();
+  if (rows_.is_split()) {
+    device_.Copy(flow.delta, Output(slot), rows_.own_count() * sizeof(T), stream);
   }
+  AddInPlace(static_cast<int64_t>(rows_.own_count()), flow.residual, Output(slot), stream);
   return absl::OkStatus();
 }
 

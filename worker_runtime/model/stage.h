@@ -45,6 +45,7 @@ class Stage : public PipelineStage {
     Recompute recompute = Recompute::kNone;
     bool deterministic = false;
     bool packed_documents = false;
+    bool sequence_parallel = false;  // ResidualRows
     int micro_batch_size = 1;
     int sequence_length = 1;
     int slots = 1;  // microbatches in flight: ActivationSlots()

@@ -9,12 +9,12 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "worker_runtime/comm/collective.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/device/side_stream.h"
 #include "worker_runtime/device/stream.h"
 #include "worker_runtime/device/workspace.h"
 #include "worker_runtime/ops/documents.h"
+#include "worker_runtime/parallel/residual_rows.h"
 #include "worker_runtime/shard/unit_store.h"
 
 namespace convene::worker {
@@ -36,22 +36,23 @@ struct ScratchSizes {
 template <typename T>
 struct UnitSurroundings {
   Device* device = nullptr;
-  Collective* tp = nullptr;
+  const ResidualRows* rows = nullptr;
   SideStream* side = nullptr;           // null where tp is one rank
   const float* rope_cosines = nullptr;  // (sequence_length, head_size / 2)
   const float* rope_sines = nullptr;
   T* hidden = nullptr;  // scratch: (rows, hidden)
+  T* normed = nullptr;  // scratch: (rows, hidden) where rows are split, else null
   T* wide = nullptr;    // scratch, as ScratchSizes say
   T* narrow = nullptr;
   Workspace workspace;
 };
 
 // The residual stream between two units is residual + delta. With delta null it is the residual
-// alone.
+// alone. Both are (ResidualRows::own, hidden).
 template <typename T>
 struct Flow {
-  const T* residual = nullptr;  // (rows, hidden)
-  const T* delta = nullptr;     // (rows, hidden), still to be added; may be the scratch `hidden`
+  const T* residual = nullptr;
+  const T* delta = nullptr;  // still to be added; may lie in the scratch `hidden`
 };
 
 // One pass over one microbatch. Borrowed, in the device's memory.
@@ -83,17 +84,18 @@ class Unit {
 
   virtual ScratchSizes scratch() const { return {}; }
 
-  // Where the unit keeps its input, (rows, hidden), for the backward pass; null: it has no input,
-  // for it makes the residual stream.
+  // Where the unit keeps its input, (own rows, hidden), for the backward pass; null: it has no
+  // input, for it makes the residual stream.
   virtual T* Input(int slot) = 0;
 
   // `flow` is the unit's input, and becomes its output. Without delta, flow.residual is
-  // Input(slot), already filled in. `target`, (rows, hidden): where a block puts its delta (it may
-  // be the scratch `hidden`), and where the embedding puts the residual. Errors: the collective's.
+  // Input(slot), already filled in. `target`: (rows, hidden), whose own rows a block fills with its
+  // delta (it may be the scratch `hidden`); (own rows, hidden), which the embedding fills with the
+  // residual. Errors: the collective's.
   virtual absl::Status Forward(const Pass<T>& pass, T* target, Flow<T>& flow) = 0;
 
-  // gradient: (rows, hidden), of the unit's output on entry, of its input on return. The head
-  // overwrites it. Errors: the collective's.
+  // gradient: (rows, hidden), of which only the own rows count: of the unit's output on entry, of
+  // its input on return. The head overwrites it. Errors: the collective's.
   virtual absl::Status Backward(const Pass<T>& pass, T* gradient) = 0;
 };
 

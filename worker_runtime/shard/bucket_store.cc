@@ -140,11 +140,12 @@ absl::Status BucketStore::FinishReducing() {
   has_gradient_.assign(has_gradient_.size(), false);
   unfinished_units_ = bucket_units_;
   CONVENE_RETURN_IF_ERROR(SumOverBothEnds());
-  if (!is_parallel()) return absl::OkStatus();
-  while (reduced_from_ > 0) CONVENE_RETURN_IF_ERROR(Reduce(shard_.parts[--reduced_from_]));
-  AwaitCommunication();
-  reduced_from_ = shard_.parts.size();
-  return CopyOverTp();
+  if (is_parallel()) {
+    while (reduced_from_ > 0) CONVENE_RETURN_IF_ERROR(Reduce(shard_.parts[--reduced_from_]));
+    AwaitCommunication();
+    reduced_from_ = shard_.parts.size();
+  }
+  return ShareOverTp();
 }
 
 const Placement::Tensor* BucketStore::SharedTensor() const {
@@ -180,19 +181,20 @@ absl::Status BucketStore::CopyToOtherEnd() {
   return absl::OkStatus();
 }
 
-// Every tensor-parallel rank holds the norms and makes the same gradients for them, and each adds
-// these up over a data-parallel group of its own: where three or more ranks add up, NCCL's order,
-// and so the last bit, may differ from group to group, and the copies of a norm would drift apart.
-// One rank's sum counts. Gloo's order is the ranks'.
-absl::Status BucketStore::CopyOverTp() {
-  if (groups_.tp.size() == 1 || groups_.dp.size() < 3 || device_.kind() == DeviceKind::kCpu) {
-    return absl::OkStatus();
-  }
+// Where rows are not split, every tensor-parallel rank makes the same gradients for the norms, and
+// each adds these up over a data-parallel group of its own: where three or more ranks add up,
+// NCCL's order, and so the last bit, may differ from group to group, and the copies of a norm would
+// drift apart. One rank's sum counts. Gloo's order is the ranks'.
+absl::Status BucketStore::ShareOverTp() {
   const ShardPart& part = shard_.parts.front();
   const int64_t end = std::min(placement_.same_on_tp_end, part.flat_begin + part.count);
-  if (end <= part.flat_begin) return absl::OkStatus();
-  return groups_.tp.Broadcast(gradients_.subspan(part.flat_begin, end - part.flat_begin),
-                              /*root=*/0, device_.compute());
+  if (groups_.tp.size() == 1 || end <= part.flat_begin) return absl::OkStatus();
+  const absl::Span<float> norms = gradients_.subspan(part.flat_begin, end - part.flat_begin);
+  if (options_.sums_over_tp) {
+    return groups_.tp.AllReduce(norms, ReduceOp::kSum, device_.compute());
+  }
+  if (groups_.dp.size() < 3 || device_.kind() == DeviceKind::kCpu) return absl::OkStatus();
+  return groups_.tp.Broadcast(norms, /*root=*/0, device_.compute());
 }
 
 absl::Status BucketStore::Gather(size_t bucket) {

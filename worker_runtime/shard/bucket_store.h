@@ -43,6 +43,9 @@ class BucketStore final : public UnitStore {
     DType dtype = DType::kFloat32;  // of the parameters
     // The type in which gradients are summed over dp: kFloat32, or kBFloat16 for half the traffic.
     DType reduce_dtype = DType::kFloat32;
+    // Each tensor-parallel rank has the gradients of its own rows for the tensors that all of them
+    // hold (ResidualRows): these are summed over tp. Else all ranks have the same gradients.
+    bool sums_over_tp = false;
     // No reduction begins before FinishReducing (see BucketCountMin: stages but the first).
     bool reduces_at_end = false;
   };
@@ -64,9 +67,10 @@ class BucketStore final : public UnitStore {
   WeightGradient Gradient(int unit, int tensor) override;
   absl::Status GradientsDone(int unit, bool is_last) override;
 
-  // Adds up over the stages what they share, reduces all buckets that are not yet reduced, and
-  // compute() waits: afterwards only this rank's parts of the gradients are meaningful, and the
-  // next gradients overwrite them. Call it once a step. Errors: the collective's.
+  // Adds up over the stages and over tp what they share, reduces all buckets that are not yet
+  // reduced, and compute() waits: afterwards only this rank's parts of the gradients are
+  // meaningful, and the next gradients overwrite them. Call it once a step. Errors: the
+  // collective's.
   absl::Status FinishReducing();
 
   // Gathers a bucket, of which compute() has updated this rank's part, beside ops that are queued
@@ -94,7 +98,7 @@ class BucketStore final : public UnitStore {
   // The tensor that this stage shares with the one at the pipeline's other end; null: none.
   const Placement::Tensor* SharedTensor() const;
   absl::Status SumOverBothEnds();
-  absl::Status CopyOverTp();
+  absl::Status ShareOverTp();
   absl::Status ReduceFinalBuckets();
   absl::Status Reduce(const ShardPart& part);
   bool is_parallel() const { return groups_.dp.size() > 1; }

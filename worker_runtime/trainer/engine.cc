@@ -39,6 +39,7 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
                         BucketCountMin(options.layout, coordinate_, options.bucket_count_min)),
              {.dtype = options.dtype,
               .reduce_dtype = options.reduce_dtype,
+              .sums_over_tp = options.sequence_parallel,
               .reduces_at_end = coordinate_.pp > 0},
              {.dp = *communicators.dp,
               .dp_gather = *communicators.dp_gather,
@@ -60,13 +61,14 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
           .scalars = staging_.Declare<Inputs>("scalars", 1),
           .stop = staging_.Declare<double>("stop", 1),
           .totals = staging_.Declare<Totals>("totals", 1)},
-      documents_({.shape = MakeBlockShape(options.model, options.layout.tp,
-                                          options.micro_batch_size, options.sequence_length,
-                                          options.deterministic, options.packed_documents)
-                               .attention(),
-                  .needs_table = NeedsDocumentTable(device.kind(), options.dtype),
-                  .microbatches = options.microbatches},
-                 device, arena_, staging_) {
+      documents_(
+          {.shape = MakeBlockShape(options.model, options.layout.tp, options.sequence_parallel,
+                                   options.micro_batch_size, options.sequence_length,
+                                   options.deterministic, options.packed_documents)
+                        .attention(),
+           .needs_table = NeedsDocumentTable(device.kind(), options.dtype),
+           .microbatches = options.microbatches},
+          device, arena_, staging_) {
   const int slots = ActivationSlots(options.layout.pp, coordinate_.pp, options.microbatches);
   optimizer_ = std::make_unique<ShardedOptimizer>(
       store_,
@@ -80,6 +82,7 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
                         .recompute = options.recompute,
                         .deterministic = options.deterministic,
                         .packed_documents = options.packed_documents,
+                        .sequence_parallel = options.sequence_parallel,
                         .micro_batch_size = options.micro_batch_size,
                         .sequence_length = options.sequence_length,
                         .slots = slots},

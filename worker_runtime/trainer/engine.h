@@ -38,6 +38,9 @@ struct EngineOptions {
   DType reduce_dtype = DType::kFloat32;  // of gradients between data-parallel ranks
   Recompute recompute = Recompute::kNone;
   bool deterministic = false;
+  // The residual stream's rows are split over tp (ResidualRows). REQUIRES: they are divisible by
+  // tp.
+  bool sequence_parallel = false;
   bool packed_documents = false;  // each TokenBatch says where documents begin
   int micro_batch_size = 1;
   int sequence_length = 1;
