@@ -80,7 +80,7 @@ absl::StatusOr<CommunicatorSet> Connect(
   CommunicatorSet set;
   for (int id = 0; id < static_cast<int>(std::size(kCommunicatorMembers)); ++id) {
     const CommunicatorMember& member = kCommunicatorMembers[id];
-    const std::vector<int> group = GroupOf(layout, member.axis, rank);
+    const std::vector<int> group = GroupOf(layout, member.axes, rank);
     if (group.empty() || !wanted(member, group.size())) continue;
     if (group.size() == 1) {
       set.*member.place = WithoutMessages(member, 0, 1, absl::OkStatus(), *options.recorder);
@@ -141,7 +141,7 @@ CommunicatorSet SoloCommunicators() {
 CommunicatorSet PlannedCommunicators(const Layout& layout, int rank) {
   CommunicatorSet set;
   for (const CommunicatorMember& member : kCommunicatorMembers) {
-    const std::vector<int> group = GroupOf(layout, member.axis, rank);
+    const std::vector<int> group = GroupOf(layout, member.axes, rank);
     if (group.empty()) continue;
     const auto place = std::find(group.begin(), group.end(), rank) - group.begin();
     set.*member.place = WithoutMessages(

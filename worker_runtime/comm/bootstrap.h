@@ -15,7 +15,7 @@
 
 namespace convene::worker {
 
-// The communicators of one rank, one per axis of the mesh, named by AxisName; and `checkpoint`.
+// The communicators of one rank, one per axes of the mesh, named by AxesName; and `checkpoint`.
 // Communicators of size 1 need no network.
 struct CommunicatorSet {
   // Data in host memory, with Stream::Cpu(), on every device: the ranks' messages between steps.

@@ -27,10 +27,10 @@ std::vector<Layout> LayoutsOf(int world_size) {
 // "tp: 0 1 | 2 3".
 std::string Table(const Layout& layout) {
   std::string table = layout.ToString() + "\n";
-  for (const Axis axis : {Axis::kTp, Axis::kDp, Axis::kPp, Axis::kEmbedding, Axis::kWorld}) {
+  for (const Axes axes : {Axes::kTp, Axes::kDpShard, Axes::kPp, Axes::kPipelineEnds, Axes::kWorld}) {
     std::vector<std::string> groups;
-    for (const auto& group : AllGroups(layout, axis)) groups.push_back(absl::StrJoin(group, " "));
-    absl::StrAppend(&table, AxisName(axis), ": ", absl::StrJoin(groups, " | "), "\n");
+    for (const auto& group : AllGroups(layout, axes)) groups.push_back(absl::StrJoin(group, " "));
+    absl::StrAppend(&table, AxesName(axes), ": ", absl::StrJoin(groups, " | "), "\n");
   }
   return table;
 }
@@ -85,23 +85,23 @@ TEST_CASE("coordinates and ranks are inverse, tp fastest and pp slowest") {
   }
 }
 
-TEST_CASE("every axis divides the ranks it has among its groups") {
+TEST_CASE("every axes divides the ranks it has among its groups") {
   for (const int world_size : {1, 2, 4, 8}) {
     for (const Layout& layout : LayoutsOf(world_size)) {
-      for (const Axis axis : {Axis::kTp, Axis::kDp, Axis::kPp, Axis::kEmbedding, Axis::kWorld}) {
-        INFO(layout.ToString() << " " << AxisName(axis));
+      for (const Axes axes : {Axes::kTp, Axes::kDpShard, Axes::kPp, Axes::kPipelineEnds, Axes::kWorld}) {
+        INFO(layout.ToString() << " " << AxesName(axes));
         std::set<int> seen;
-        for (const auto& group : AllGroups(layout, axis)) {
+        for (const auto& group : AllGroups(layout, axes)) {
           CHECK(std::is_sorted(group.begin(), group.end()));
           for (const int rank : group) {
             CHECK(seen.insert(rank).second);
-            CHECK(GroupOf(layout, axis, rank) == group);
+            CHECK(GroupOf(layout, axes, rank) == group);
           }
         }
         for (int rank = 0; rank < world_size; ++rank) {
-          CHECK(GroupOf(layout, axis, rank).empty() == !seen.contains(rank));
+          CHECK(GroupOf(layout, axes, rank).empty() == !seen.contains(rank));
         }
-        const bool middle_stages = axis == Axis::kEmbedding && layout.pp > 2;
+        const bool middle_stages = axes == Axes::kPipelineEnds && layout.pp > 2;
         CHECK(seen.size() == (middle_stages ? 2u * layout.dp * layout.tp : 1u * world_size));
       }
     }

@@ -63,7 +63,7 @@ class Rank {
   Rank(CommunicatorSet set) : set_(std::move(set)) {
     for (auto place :
          {&CommunicatorSet::world, &CommunicatorSet::tp, &CommunicatorSet::dp,
-          &CommunicatorSet::dp_gather, &CommunicatorSet::pp, &CommunicatorSet::embedding}) {
+          &CommunicatorSet::dp_gather, &CommunicatorSet::dp_replicate, &CommunicatorSet::pp, &CommunicatorSet::embedding}) {
       if (set_.*place == nullptr) continue;
       plain_.push_back(std::move(set_.*place));
       set_.*place = device_.Watched(*plain_.back());
