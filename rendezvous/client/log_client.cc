@@ -9,7 +9,7 @@
 #include "proto/rendezvous.grpc.pb.h"
 #include "rendezvous/client/dial.h"
 #include "rendezvous/wire/grpc_status.h"
-#include "rendezvous/wire/log_wire.h"
+#include "rendezvous/wire/wire.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::rendezvous {
@@ -60,7 +60,7 @@ class GrpcLogClient final : public LogClient {
       } else if (tag == kStarted) {
         reader_->Read(&incoming_, kRead);
       } else {
-        CONVENE_ASSIGN_OR_RETURN(News news, FromWire(std::move(incoming_)));
+        CONVENE_ASSIGN_OR_RETURN(News news, FromWire(incoming_));
         incoming_.Clear();
         reader_->Read(&incoming_, kRead);
         return std::optional<News>(std::move(news));

@@ -6,7 +6,7 @@
 #include "grpcpp/grpcpp.h"
 #include "proto/rendezvous.grpc.pb.h"
 #include "rendezvous/client/dial.h"
-#include "rendezvous/wire/log_wire.h"
+#include "rendezvous/wire/wire.h"
 #include "tools/base/mutex.h"
 #include "tools/base/status_macros.h"
 
@@ -33,7 +33,7 @@ class Call final : public grpc::ClientBidiReactor<pb::LogBatch, pb::PublishLogsR
 
   bool Write(LogBatch batch) {
     if (!BeginWriting()) return false;
-    outgoing_ = ToWire(std::move(batch));
+    outgoing_ = ToWire(batch);
     StartWrite(&outgoing_);
     MutexLock lock(&mutex_);
     while (is_writing_) changed_.Wait(&mutex_);

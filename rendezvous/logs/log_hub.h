@@ -25,7 +25,7 @@
 #include "absl/status/statusor.h"
 #include "rendezvous/logs/log_agents.h"
 #include "rendezvous/quorum/log_lines.h"
-#include "rendezvous/wire/log_wire.h"
+#include "rendezvous/wire/wire.h"
 #include "tools/base/mutex.h"
 
 namespace convene::rendezvous {
