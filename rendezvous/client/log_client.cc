@@ -109,8 +109,8 @@ absl::StatusOr<std::unique_ptr<LogClient>> LogClient::Open(const std::string& en
                                                            const LogRequest& request,
                                                            absl::Duration timeout) {
   CONVENE_ASSIGN_OR_RETURN(UniqueFd socket, Dial(endpoint, Clock::Real().Now() + timeout));
-  return std::unique_ptr<LogClient>(
-      std::make_unique<GrpcLogClient>(endpoint, ChannelOver(std::move(socket), kSilence), request));
+  return std::make_unique<GrpcLogClient>(endpoint, ChannelOver(std::move(socket), kSilence),
+                                         request);
 }
 
 }  // namespace convene::rendezvous
