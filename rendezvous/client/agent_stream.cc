@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "rendezvous/client/client_call.h"
 #include "rendezvous/client/dial.h"
@@ -173,7 +175,12 @@ absl::Status NotADaemon(const std::string& endpoint, const absl::Status& cause) 
 }  // namespace
 
 std::optional<MonotonicTime> AgentStream::RefusedAt(const absl::Status& opened) {
-  return DialRefusedAt(opened);
+  const auto payload = opened.GetPayload(kRefusedAt);
+  int64_t nanoseconds = 0;
+  if (!payload.has_value() || !absl::SimpleAtoi(std::string(*payload), &nanoseconds)) {
+    return std::nullopt;
+  }
+  return MonotonicTime::FromEpoch(absl::Nanoseconds(nanoseconds));
 }
 
 absl::StatusOr<std::unique_ptr<AgentStream>> AgentStream::Open(const std::string& endpoint,

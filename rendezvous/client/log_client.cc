@@ -15,8 +15,6 @@
 namespace convene::rendezvous {
 namespace {
 
-// A daemon that acknowledges nothing for so long is gone.
-constexpr absl::Duration kSilence = absl::Seconds(20);
 constexpr absl::Duration kLongestWait = absl::Hours(1);
 
 gpr_timespec Timespec(MonotonicTime deadline) {
@@ -109,7 +107,7 @@ absl::StatusOr<std::unique_ptr<LogClient>> LogClient::Open(const std::string& en
                                                            const LogRequest& request,
                                                            absl::Duration timeout) {
   CONVENE_ASSIGN_OR_RETURN(UniqueFd socket, Dial(endpoint, Clock::Real().Now() + timeout));
-  return std::make_unique<GrpcLogClient>(endpoint, ChannelOver(std::move(socket), kSilence),
+  return std::make_unique<GrpcLogClient>(endpoint, ChannelOver(std::move(socket), kLogSilence),
                                          request);
 }
 

@@ -11,9 +11,6 @@
 namespace convene::rendezvous {
 namespace {
 
-// A daemon that acknowledges nothing for so long is gone.
-constexpr absl::Duration kSilence = absl::Seconds(20);
-
 // The read under way only waits for the end.
 class Call final : public ClientCall<pb::LogBatch, pb::PublishLogsReply> {
  public:
@@ -60,7 +57,7 @@ class Call final : public ClientCall<pb::LogBatch, pb::PublishLogsReply> {
 class GrpcLogPublication final : public LogPublication {
  public:
   GrpcLogPublication(UniqueFd socket, const std::function<void()>& on_end)
-      : call_(new Call(ChannelOver(std::move(socket), kSilence), on_end)) {}
+      : call_(new Call(ChannelOver(std::move(socket), kLogSilence), on_end)) {}
 
   bool Write(const LogBatch& batch) override { return call_->Write(batch); }
   void Finish(MonotonicTime deadline) override { call_->Finish(deadline); }

@@ -72,7 +72,7 @@ class RendezvousService final : public ServiceBase {
 
   grpc::ServerBidiReactor<pb::AgentMessage, pb::DaemonMessage>* Attend(
       grpc::CallbackServerContext* context) override {
-    return AttendStream::Start(daemon_, incarnation_, context);
+    return StartAttendStream(daemon_, incarnation_, context);
   }
 
   grpc::ServerWriteReactor<pb::LogNews>* WatchLogs(grpc::CallbackServerContext* /*context*/,

@@ -12,20 +12,20 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
+#include <limits>
 #include <string>
 #include <type_traits>
 #include <variant>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "tools/base/text.h"
 
 namespace convene::rendezvous {
 
-// The most bytes of what workers, paths and other programs say.
-inline constexpr size_t kLongestText = 500;
-
-inline std::string Cut(absl::string_view text) { return Utf8(text, kLongestText); }
+// What workers, paths and other programs say.
+inline std::string Cut(absl::string_view text) { return Utf8(text, 500); }
 
 template <typename Value, typename Type>
 concept Is = std::is_same_v<std::remove_const_t<Value>, Type>;
@@ -60,6 +60,16 @@ To ConvertField(const From& from) {
   }
 }
 
+inline constexpr int kAll = std::numeric_limits<int>::max();
+
+template <typename List, typename Act>
+void ForFirst(int most, const List& list, const Act& act) {
+  for (const auto& item : list) {
+    if (most-- == 0) return;
+    act(item);
+  }
+}
+
 // Reads an enumeration whose values stand for those of `known`, in their order. False for a value
 // that is not in it: *value stays as it is.
 template <typename Value, typename Wire, size_t count>
@@ -91,15 +101,17 @@ bool ReadEnum(const Wire (&known)[count], Wire wire, Value* value) {
 #define CONVENE_FIELD_CLEAN(clean, name) \
   CONVENE_WRITE_OR_READ(wire.set_##name(clean(value.name)), value.name = clean(wire.name()))
 
-// A list of texts or numbers; each passes through `clean`.
-#define CONVENE_FIELD_EACH(clean, name)                                                        \
-  CONVENE_WRITE_OR_READ(                                                                       \
-      {                                                                                        \
-        for (const auto& item : value.name) wire.add_##name(clean(item));                      \
-      },                                                                                       \
-      {                                                                                        \
-        for (const auto& item : wire.name()) value.name.insert(value.name.end(), clean(item)); \
-      })
+// The first `most` of a list of texts or numbers; each passes through `clean`.
+#define CONVENE_FIELD_EACH(clean, name, most)                                              \
+  CONVENE_WRITE_OR_READ(                                                                   \
+      ForFirst(most, value.name, [&](const auto& item) { wire.add_##name(clean(item)); }), \
+      ForFirst(most, wire.name(),                                                          \
+               [&](const auto& item) { value.name.insert(value.name.end(), clean(item)); }))
+
+// A bool, for one of the list `capabilities`.
+#define CONVENE_CAPABILITY(name, capability)                               \
+  CONVENE_WRITE_OR_READ(if (value.name) wire.add_capabilities(capability), \
+                        value.name = absl::c_linear_search(wire.capabilities(), capability))
 
 // An enumeration, by the table of ReadEnum.
 #define CONVENE_FIELD_ENUM(name, known)                                          \

@@ -2,8 +2,6 @@
 // contract is cut off.
 #pragma once
 
-#include <algorithm>
-#include <iterator>
 #include <string>
 #include <type_traits>
 
@@ -24,28 +22,16 @@ inline constexpr pb::Close::Outcome kOutcomes[] = {
     pb::Close::OUTCOME_SUCCEEDED, pb::Close::OUTCOME_FAILED, pb::Close::OUTCOME_TIMED_OUT,
     pb::Close::OUTCOME_LEFT};
 
-inline bool Names(const google::protobuf::RepeatedField<int>& capabilities, pb::Capability wanted) {
-  return std::find(capabilities.begin(), capabilities.end(), wanted) != capabilities.end();
-}
-
 // A path is bytes, not text.
 inline std::string CutPath(const std::string& path) { return path.substr(0, 4096); }
-
-// The first `most` of `from`, each cut.
-template <typename From, typename To>
-void CopyLines(const From& from, int most, To to) {
-  for (const std::string& line : from) {
-    if (most-- == 0) return;
-    *to++ = Cut(line);
-  }
-}
 
 void CopyFields(Is<Hello> auto& value, auto& wire) {
   CONVENE_FIELD(job_id);
   CONVENE_FIELD(host);
   CONVENE_FIELD(node_rank);
   CONVENE_FIELD(local_world_size);
-  CONVENE_FIELD_CLEAN(Cut, role);
+  CONVENE_WRITE_OR_READ(wire.set_role(Cut(value.role)),  // older agents do not tell it
+                        if (!wire.role().empty()) value.role = Cut(wire.role()));
   CONVENE_FIELD(nodes_min);
   CONVENE_FIELD(nodes_max);
   CONVENE_FIELD(nodes_expected);
@@ -64,14 +50,10 @@ void CopyFields(Is<Hello> auto& value, auto& wire) {
   CONVENE_FIELD_CLEAN(Cut, log_directory);
   CONVENE_FIELD(has_workers);
   CONVENE_FIELD_AS(stop_limit, stop_limit_ms);
-  if constexpr (kIsWritten<decltype(value)>) {
-    if (value.publishes_logs) wire.add_capabilities(pb::CAPABILITY_LOGS);
-    wire.set_said_at_ns(absl::ToInt64Nanoseconds(value.said_at.since_epoch()));
-  } else {
-    if (value.role.empty()) value.role = Hello().role;  // older agents do not tell it
-    value.publishes_logs = Names(wire.capabilities(), pb::CAPABILITY_LOGS);
-    value.said_at = MonotonicTime::FromEpoch(absl::Nanoseconds(wire.said_at_ns()));
-  }
+  CONVENE_CAPABILITY(publishes_logs, pb::CAPABILITY_LOGS);
+  CONVENE_WRITE_OR_READ(
+      wire.set_said_at_ns(absl::ToInt64Nanoseconds(value.said_at.since_epoch())),
+      value.said_at = MonotonicTime::FromEpoch(absl::Nanoseconds(wire.said_at_ns())));
 }
 
 void CopyFields(Is<WorkerFailure> auto& value, auto& wire) {
@@ -85,15 +67,8 @@ void CopyFields(Is<WorkerFailure> auto& value, auto& wire) {
   CONVENE_FIELD(costs_budget);
   CONVENE_FIELD(is_final);
   CONVENE_FIELD_CLEAN(CutPath, error_file);
-  if constexpr (kIsWritten<decltype(value)>) {
-    CopyLines(value.last_log_lines, kMostLogLines,
-              RepeatedFieldBackInserter(wire.mutable_last_log_lines()));
-    CopyLines(value.error_lines, kMostErrorLines,
-              RepeatedFieldBackInserter(wire.mutable_error_lines()));
-  } else {
-    CopyLines(wire.last_log_lines(), kMostLogLines, std::back_inserter(value.last_log_lines));
-    CopyLines(wire.error_lines(), kMostErrorLines, std::back_inserter(value.error_lines));
-  }
+  CONVENE_FIELD_EACH(Cut, last_log_lines, kMostLogLines);
+  CONVENE_FIELD_EACH(Cut, error_lines, kMostErrorLines);
 }
 
 void CopyFields(Is<Assignment> auto& value, auto& wire) {

@@ -78,11 +78,7 @@ void CopyFields(Is<Welcome> auto& value, auto& wire) {
   CONVENE_FIELD_AS(heartbeat_interval, heartbeat_interval_ms);
   CONVENE_FIELD(resumed);
   CONVENE_FIELD(survives_restart);
-  if constexpr (!kIsWritten<decltype(value)>) {
-    value.awaits_old_workers = Names(wire.capabilities(), pb::CAPABILITY_OLD_WORKERS);
-  } else if (value.awaits_old_workers) {
-    wire.add_capabilities(pb::CAPABILITY_OLD_WORKERS);
-  }
+  CONVENE_CAPABILITY(awaits_old_workers, pb::CAPABILITY_OLD_WORKERS);
 }
 
 void CopyFields(Is<Close> auto& value, auto& wire) {
@@ -92,8 +88,8 @@ void CopyFields(Is<Close> auto& value, auto& wire) {
 }
 
 void CopyFields(Is<LogFilter> auto& value, auto& wire) {
-  CONVENE_FIELD_EACH(int, ranks);
-  CONVENE_FIELD_EACH(int, local_ranks);
+  CONVENE_FIELD_EACH(int, ranks, kAll);
+  CONVENE_FIELD_EACH(int, local_ranks, kAll);
   CONVENE_FIELD(without_stdout);
   CONVENE_FIELD(without_stderr);
 }
@@ -153,7 +149,7 @@ void CopyFields(Is<LogMark> auto& value, auto& wire) {
 
 void CopyFields(Is<LogRequest> auto& value, auto& wire) {
   CONVENE_FIELD_CLEAN(Utf8, job_id);
-  CONVENE_FIELD_EACH(Utf8, hosts);
+  CONVENE_FIELD_EACH(Utf8, hosts, kAll);
   CONVENE_MESSAGE(filter);
   CONVENE_FIELD(tail);
   CONVENE_FIELD(follow);
