@@ -30,11 +30,6 @@ namespace {
 constexpr absl::Duration kLongestConnect = absl::Seconds(5);
 constexpr int kLongestReplyBytes = 64 * 1024 * 1024;
 
-// Whether every address answered that nothing listens there.
-bool IsRefusal(const absl::Status& connected) {
-  return absl::StrContains(connected.message(), std::strerror(ECONNREFUSED));
-}
-
 absl::StatusOr<UniqueFd> TryOnce(const HostPort& target, MonotonicTime deadline) {
   const MonotonicTime begin = Clock::Real().Now();
   CONVENE_ASSIGN_OR_RETURN(const std::vector<ResolvedAddress> addresses,
@@ -45,7 +40,9 @@ absl::StatusOr<UniqueFd> TryOnce(const HostPort& target, MonotonicTime deadline)
     last = ConnectTo(address, std::min(deadline, Clock::Real().Now() + kLongestConnect),
                      Segments::kShort);
     if (last.ok()) return last;
-    all_refused = all_refused && IsRefusal(last.status());
+    // Refused: at this address nothing listens.
+    all_refused =
+        all_refused && absl::StrContains(last.status().message(), std::strerror(ECONNREFUSED));
   }
   if (!all_refused) return last;
   absl::Status refused = last.status();

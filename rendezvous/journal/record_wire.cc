@@ -1,6 +1,5 @@
 #include "rendezvous/journal/record_wire.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <set>
 #include <string>
@@ -153,22 +152,16 @@ absl::Status UnpackPast(const v1::JobRecord& wire, JobRecord* record) {
   return absl::OkStatus();
 }
 
-absl::Status CheckEnums(const v1::JobRecord& wire) {
-  Phase phase;
-  if (!ReadEnum(kPhases, wire.phase(), &phase)) {
-    return absl::DataLossError(absl::StrCat("phase ", wire.phase(), " is none"));
-  }
-  Cause cause;
-  if (!ReadEnum(kCauses, wire.cause(), &cause)) {
-    return absl::DataLossError(absl::StrCat("cause ", wire.cause(), " is none"));
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<JobRecord> Unpack(const v1::JobRecord& wire) {
-  CONVENE_RETURN_IF_ERROR(CheckEnums(wire));
   JobRecord record;
   CopyFields(record, wire);
+  // What is none has left the default.
+  if (kPhases[static_cast<size_t>(record.phase)] != wire.phase()) {
+    return absl::DataLossError(absl::StrCat("phase ", wire.phase(), " is none"));
+  }
+  if (kCauses[static_cast<size_t>(record.cause)] != wire.cause()) {
+    return absl::DataLossError(absl::StrCat("cause ", wire.cause(), " is none"));
+  }
   CONVENE_RETURN_IF_ERROR(ValidateHello(record.founder));
   CONVENE_RETURN_IF_ERROR(UnpackPast(wire, &record));
   Stop stop;

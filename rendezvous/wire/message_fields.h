@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <type_traits>
 
 #include "absl/time/time.h"
 #include "rendezvous/quorum/messages.h"
