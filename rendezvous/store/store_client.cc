@@ -74,12 +74,6 @@ absl::Status ShakeHands(int fd, MonotonicTime deadline) {
   return absl::UnavailableError("the program that answers there is no TCPStore server");
 }
 
-// Keepalive finds out in the end when the server's machine is gone.
-void KeepAlive(int fd) {
-  const int one = 1;
-  (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
-}
-
 absl::StatusOr<UniqueFd> ConnectOnce(const std::string& host, int port, MonotonicTime deadline) {
   CONVENE_ASSIGN_OR_RETURN(const std::vector<ResolvedAddress> addresses,
                            ResolveHost(host, port, deadline - Clock::Real().Now()));
@@ -87,7 +81,6 @@ absl::StatusOr<UniqueFd> ConnectOnce(const std::string& host, int port, Monotoni
   for (const ResolvedAddress& address : addresses) {
     const MonotonicTime attempt_deadline = std::min(deadline, Clock::Real().Now() + kAttemptMax);
     absl::StatusOr<UniqueFd> fd = ConnectTo(address, attempt_deadline);
-    if (fd.ok()) KeepAlive(fd->get());
     last = fd.ok() ? ShakeHands(fd->get(), attempt_deadline) : fd.status();
     if (last.ok()) return fd;
   }
