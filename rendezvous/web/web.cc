@@ -48,12 +48,7 @@ HttpResponse Web::Respond(const HttpRequest& request) {
   if (request.path == "/healthz") {
     return is_stopping_ ? PlainText(503, "stopping\n") : PlainText(200, "ok\n");
   }
-  if (request.path == "/metrics") {
-    HttpResponse response;
-    response.content_type = kMetricsContentType;
-    response.body = *metrics_.Get("");  // all jobs: never unknown
-    return response;
-  }
+  if (request.path == "/metrics") return RespondWithStatus(&metrics_, request, kMetricsContentType);
   if (request.path == "/status") return RespondWithStatus(&json_, request, "application/json");
   if (request.path == "/") return RespondWithStatus(&page_, request, "text/html; charset=utf-8");
   return PlainText(404, "no such page; there are /, /healthz, /metrics and /status\n");
