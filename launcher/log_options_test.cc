@@ -45,13 +45,13 @@ TEST_CASE("streams are a number for all, or one for each local rank named") {
 
 TEST_CASE("a log directory alone means all output, to torchrun only error files") {
   RunFlags flags;
-  flags.log_dir = "d";
+  flags.options.log.directory = "d";
   CHECK(Good(flags).tee.Of(0) == Streams::kBoth);
   flags.redirects = "1";
   CHECK(Good(flags).tee.Of(0) == Streams::kNone);
   CHECK(Good(RunFlags()).tee.Of(0) == Streams::kNone);
   flags = AsTorchrun();
-  flags.log_dir = "d";
+  flags.options.log.directory = "d";
   CHECK(Good(flags).tee.Of(0) == Streams::kNone);
   CHECK(Good(flags).directory == "d");
 }
@@ -73,7 +73,7 @@ TEST_CASE("filters are words between commas, two commas are one") {
 
 TEST_CASE("the ranks shown on the console are those of the flag") {
   RunFlags flags;
-  flags.local_ranks_filter = {0, 2};
+  flags.options.log.shown_local_ranks = {0, 2};
   CHECK(Good(flags).shown_local_ranks == std::set<int>{0, 2});
 }
 

@@ -92,21 +92,19 @@ absl::Status ApplyHangLimits(const RunFlags& flags, agent::HangLimits* limits) {
   return absl::OkStatus();
 }
 
-absl::Status ApplyLeftovers(const RunFlags& flags, agent::LeftoverOptions* leftovers) {
-  *leftovers = {flags.leftover_grace, /*left_alone=*/flags.as_torchrun};
-  if (flags.leftover_grace <= kGraceMax) return absl::OkStatus();
+absl::Status CheckLeftoverGrace(absl::Duration grace) {
+  if (grace <= kGraceMax) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("--leftover-grace ", absl::FormatDuration(flags.leftover_grace),
+      absl::StrCat("--leftover-grace ", absl::FormatDuration(grace),
                    " is more than a day; a process that never ends would hold the node that long"));
 }
 
-absl::Status ApplyDebugRank(const RunFlags& flags, agent::AgentOptions* options) {
-  options->debug_rank = flags.debug_rank;
-  if (!flags.debug_rank.has_value()) return absl::OkStatus();
+absl::Status ApplyDebugRank(agent::AgentOptions* options) {
+  if (!options->debug_rank.has_value()) return absl::OkStatus();
   const int workers = options->hello.local_world_size;
-  if (*flags.debug_rank >= workers) {
+  if (*options->debug_rank >= workers) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--debug-rank ", *flags.debug_rank, ": this node runs ", workers,
+        "--debug-rank ", *options->debug_rank, ": this node runs ", workers,
         workers == 1 ? " worker" : " workers", "; write a local rank from 0 to ", workers - 1));
   }
   // A worker stands still while a person debugs it, and the others wait for it.
@@ -134,23 +132,22 @@ absl::Status ApplyWorkerFlags(const RunFlags& flags, const EnvironmentLookup& en
         absl::StrCat("--signals-to-handle ", std::string(signals.status().message())));
   }
   options->ending_signals = *signals;
-  CONVENE_RETURN_IF_ERROR(ApplyLeftovers(flags, &options->leftovers));
+  options->leftovers.left_alone = flags.as_torchrun;
+  CONVENE_RETURN_IF_ERROR(CheckLeftoverGrace(options->leftovers.grace));
   CONVENE_RETURN_IF_ERROR(ApplyHangLimits(flags, &options->hang_limits));
-  CONVENE_RETURN_IF_ERROR(ApplyDebugRank(flags, options));
-  options->health_check = {flags.health_check, flags.health_check_timeout};
-  if (flags.health_check_timeout <= absl::ZeroDuration()) {
+  CONVENE_RETURN_IF_ERROR(ApplyDebugRank(options));
+  const agent::HealthCheck& health_check = options->health_check;
+  if (health_check.timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError("--health-check-timeout 0: no command ends in no time");
   }
-  if (!flags.health_check.empty() && flags.health_check_timeout > options->hello.join_timeout) {
+  if (!health_check.command.empty() && health_check.timeout > options->hello.join_timeout) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--health-check-timeout (", absl::FormatDuration(flags.health_check_timeout),
+        "--health-check-timeout (", absl::FormatDuration(health_check.timeout),
         ") is longer than join_timeout (", absl::FormatDuration(options->hello.join_timeout),
         ") in --rdzv-conf: the job would give up while a node is still being checked; lower the "
         "first or raise the second"));
   }
   options->numa_binding = NumaBindingOf(flags.numa_binding);
-  options->virtual_local_rank = flags.virtual_local_rank;
-  options->propagate_exit_code = flags.propagate_exit_code;
   options->extra_environment[kSignalsToHandle] = flags.signals_to_handle;
   if (flags.event_log_handler != "null") {
     reasons->push_back(absl::StrCat("--event-log-handler ", flags.event_log_handler,

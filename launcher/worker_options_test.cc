@@ -24,14 +24,14 @@ absl::Status Apply(const RunFlags& flags, const Table& table, agent::AgentOption
 }
 
 agent::AgentOptions Good(const RunFlags& flags, const Table& table = {}) {
-  agent::AgentOptions options;
+  agent::AgentOptions options = flags.options;
   std::vector<std::string> reasons;
   REQUIRE_OK(Apply(flags, table, &options, &reasons));
   return options;
 }
 
 void Refused(const RunFlags& flags, const std::string& text, const Table& table = {}) {
-  agent::AgentOptions options;
+  agent::AgentOptions options = flags.options;
   std::vector<std::string> reasons;
   CHECK_STATUS(Apply(flags, table, &options, &reasons), absl::StatusCode::kInvalidArgument, text);
 }
@@ -92,20 +92,20 @@ TEST_CASE("the signals to handle are taken and told to the workers") {
 
 TEST_CASE("health check, binding and exit code arrive as they are written") {
   RunFlags flags;
-  flags.health_check = "nvidia-smi";
-  flags.health_check_timeout = absl::Seconds(5);
+  flags.options.health_check.command = "nvidia-smi";
+  flags.options.health_check.timeout = absl::Seconds(5);
   flags.numa_binding = "exclusive";
-  flags.virtual_local_rank = flags.propagate_exit_code = true;
+  flags.options.virtual_local_rank = flags.options.propagate_exit_code = true;
   const agent::AgentOptions options = Good(flags);
   CHECK(options.health_check.command == "nvidia-smi");
   CHECK(options.health_check.timeout == absl::Seconds(5));
   CHECK(options.numa_binding == agent::NumaBinding::kExclusive);
   CHECK((options.virtual_local_rank && options.propagate_exit_code));
-  flags.health_check_timeout = absl::ZeroDuration();
+  flags.options.health_check.timeout = absl::ZeroDuration();
   Refused(flags, "--health-check-timeout");
-  flags.health_check_timeout = absl::Minutes(11);
+  flags.options.health_check.timeout = absl::Minutes(11);
   Refused(flags, "is longer than join_timeout (10m)");
-  flags.health_check = "";
+  flags.options.health_check.command = "";
   Good(flags);
 }
 
@@ -113,7 +113,7 @@ TEST_CASE("an event handler in Python has no effect, with a line; a logs plug-in
   RunFlags flags;
   flags.logs_specs = "default";  // torchrun's own
   flags.event_log_handler = "scuba";
-  agent::AgentOptions options;
+  agent::AgentOptions options = flags.options;
   std::vector<std::string> reasons;
   REQUIRE_OK(Apply(flags, {}, &options, &reasons));
   REQUIRE(reasons.size() == 1);
@@ -126,11 +126,11 @@ TEST_CASE("what successful workers leave running has a grace; as torchrun it is 
   CHECK(Good({}).leftovers.grace == absl::Seconds(30));
   CHECK_FALSE(Good({}).leftovers.left_alone);
   RunFlags flags;
-  flags.leftover_grace = absl::Minutes(10);
+  flags.options.leftovers.grace = absl::Minutes(10);
   flags.as_torchrun = true;
   CHECK(Good(flags).leftovers.grace == absl::Minutes(10));
   CHECK(Good(flags).leftovers.left_alone);
-  flags.leftover_grace = absl::Hours(25);
+  flags.options.leftovers.grace = absl::Hours(25);
   Refused(flags, "--leftover-grace 25h");
 }
 
@@ -138,12 +138,12 @@ TEST_CASE("the worker to debug is one of this node's, and nobody hangs while it 
   CHECK_FALSE(Good({}).debug_rank.has_value());
   RunFlags flags;
   flags.hang_timeout = "step=30";
-  flags.debug_rank = 0;
+  flags.options.debug_rank = 0;
   const agent::AgentOptions options = Good(flags);
   CHECK(options.debug_rank == 0);
   CHECK(options.hang_limits.step == absl::ZeroDuration());
   CHECK_FALSE(options.hang_limits.automatic);
-  flags.debug_rank = 1;
+  flags.options.debug_rank = 1;
   Refused(flags, "this node runs 1 worker; write a local rank from 0 to 0");
 }
 
