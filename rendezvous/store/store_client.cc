@@ -166,8 +166,7 @@ class StoreClientImpl : public StoreClient {
   absl::Status Send(Opcode opcode, const std::vector<std::string>& keys,
                     std::vector<std::string> values, int64_t number) {
     CONVENE_RETURN_IF_ERROR(broken_);
-    Request request;
-    request.opcode = opcode;
+    Request request = {.opcode = opcode, .values = std::move(values), .number = number};
     for (const std::string& key : keys) {
       if (key.size() >= kKeyBytesMax) {
         return absl::InvalidArgumentError(
@@ -175,8 +174,6 @@ class StoreClientImpl : public StoreClient {
       }
       request.keys.push_back("/" + key);
     }
-    request.values = std::move(values);
-    request.number = number;
     std::string wire;
     EncodeRequest(request, &wire);
     return Break(SendAll(fd_.get(), wire, Clock::Real().Now() + timeout_));

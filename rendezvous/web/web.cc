@@ -17,10 +17,7 @@ namespace convene::rendezvous {
 namespace {
 
 HttpResponse PlainText(int code, std::string text) {
-  HttpResponse response;
-  response.code = code;
-  response.body = std::make_shared<const std::string>(std::move(text));
-  return response;
+  return {.code = code, .body = std::make_shared<const std::string>(std::move(text))};
 }
 
 StatusBoard::Source ViewsOf(Daemon* daemon) {
@@ -60,10 +57,7 @@ HttpResponse Web::RespondWithStatus(StatusBoard* board, const HttpRequest& reque
   absl::StatusOr<StatusBoard::Text> text =
       board->Get(run == request.query.end() ? "" : run->second);
   if (!text.ok()) return PlainText(404, absl::StrCat(text.status().message(), "\n"));
-  HttpResponse response;
-  response.content_type = content_type;
-  response.body = *std::move(text);
-  return response;
+  return {.content_type = content_type, .body = *std::move(text)};
 }
 
 }  // namespace convene::rendezvous
