@@ -56,7 +56,7 @@ absl::Status PrepareConnection(int fd) {
 
 absl::StatusOr<UniqueFd> ConnectTo(const ResolvedAddress& address, MonotonicTime deadline,
                                    Segments segments) {
-  UniqueFd fd(socket(address.family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  UniqueFd fd(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return ErrnoStatus(errno, "socket");
   if (segments == Segments::kShort) {
     SetOption(fd.get(), IPPROTO_TCP, TCP_MAXSEG, kLongestSegmentBytes);

@@ -33,7 +33,7 @@ absl::StatusOr<int> BoundPort(int fd) {
 absl::StatusOr<Listener> Bind(const ResolvedAddress& address, bool both_families, bool listens,
                               const std::string& what) {
   Listener listener;
-  listener.fd.Reset(socket(address.family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  listener.fd.Reset(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   const int fd = listener.fd.get();
   if (fd < 0) return ErrnoStatus(errno, what);
   const int on = 1;
@@ -66,7 +66,7 @@ absl::StatusOr<Listener> Open(const std::string& host, int port, bool listens) {
   // A machine without IPv6 has no such sockets, or no such address.
   const bool has_no_ipv6 =
       absl::IsInvalidArgument(both.status()) || both.status().code() == absl::StatusCode::kUnknown;
-  if (both.ok() || address.family == AF_INET6 || !has_no_ipv6) return both;
+  if (both.ok() || address.family() == AF_INET6 || !has_no_ipv6) return both;
   return Bind(address, false, listens, what);
 }
 

@@ -1,5 +1,6 @@
 #include "rendezvous/store/table.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <iterator>
@@ -109,10 +110,7 @@ bool Table::Exists(const std::string& key) const {
 }
 
 bool Table::ExistAll(const std::vector<std::string>& keys) const {
-  for (const std::string& key : keys) {
-    if (!Exists(key)) return false;
-  }
-  return true;
+  return std::all_of(keys.begin(), keys.end(), [this](const auto& key) { return Exists(key); });
 }
 
 std::vector<std::string> Table::Keys() const {

@@ -155,11 +155,10 @@ class HttpServerImpl final : public HttpServer {
         if (!had_begun) connection->deadline = Clock::Real().Now() + options_.head_timeout;
         return true;
       case HttpRequestReader::Outcome::kRefused: {
-        HttpResponse refusal;
-        refusal.code = connection->reader.refusal();
-        refusal.body = std::make_shared<const std::string>(
-            absl::StrCat(refusal.code, " ", ReasonOf(refusal.code), "\n"));
-        return Answer(connection, refusal, false, true);
+        const int code = connection->reader.refusal();
+        const std::string body = absl::StrCat(code, " ", ReasonOf(code), "\n");
+        return Answer(connection, {.code = code, .body = std::make_shared<const std::string>(body)},
+                      false, true);
       }
       case HttpRequestReader::Outcome::kWhole:
         break;

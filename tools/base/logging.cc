@@ -5,13 +5,11 @@
 
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 
-#include "absl/base/thread_annotations.h"
-#include "spdlog/details/null_mutex.h"
 #include "spdlog/sinks/base_sink.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
-#include "tools/base/mutex.h"
 #include "tools/base/patient_log.h"
 
 namespace convene {
@@ -34,23 +32,17 @@ void OpenStandardDescriptors() {
 constexpr absl::Duration kPatience = absl::Milliseconds(200);
 constexpr absl::Duration kLastPatience = absl::Seconds(5);
 
-class PatientSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
+class PatientSink final : public spdlog::sinks::base_sink<std::mutex> {
  protected:
   void sink_it_(const spdlog::details::log_msg& message) override {
-    MutexLock lock(&line_mutex_);
-    line_.clear();
-    formatter_->format(message, line_);
-    log_.Add(absl::string_view(line_.data(), line_.size()));
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    log_.Add(absl::string_view(line.data(), line.size()));
   }
-  void flush_() override {
-    MutexLock lock(&line_mutex_);
-    log_.Flush(kLastPatience);
-  }
+  void flush_() override { log_.Flush(kLastPatience); }
 
  private:
-  Mutex line_mutex_;
-  spdlog::memory_buf_t line_ ABSL_GUARDED_BY(line_mutex_);
-  PatientLog log_ ABSL_GUARDED_BY(line_mutex_){STDERR_FILENO, kPatience};
+  PatientLog log_{STDERR_FILENO, kPatience};  // under the base's mutex
 };
 
 }  // namespace
