@@ -40,7 +40,7 @@ struct RunFlags {
   std::string numa_binding;  // "", "node", "socket", "exclusive", "core-complex"
 
   double monitor_interval_seconds = 0.1;
-  std::optional<absl::Duration> shutdown_timeout;
+  absl::Duration shutdown_timeout = absl::Seconds(30);
   std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
 
   std::optional<std::string> redirects;  // "3", or "0:1,1:2" by local rank

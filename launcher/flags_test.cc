@@ -194,6 +194,22 @@ TEST_CASE("torchrun reads no PET_ variable for NUMA binding and log plug-ins, an
   CHECK(flags.tee == "3");
 }
 
+TEST_CASE("torchrun's own variables are defaults too, after its PET_ ones") {
+  const Variables variables = {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "120"},
+                               {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "${rank}>"}};
+  const RunFlags flags = Run({"x"}, variables);
+  CHECK(flags.shutdown_timeout == absl::Minutes(2));
+  CHECK(flags.log_line_prefix_template == "${rank}>");
+  CHECK(flags.from_environment ==
+        Words{"--shutdown-timeout=120 (TORCH_ELASTIC_SHUTDOWN_TIMEOUT)",
+              "--log-line-prefix-template=${rank}> (TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE)"});
+  CHECK(Run({"--shutdown-timeout=7", "x"}, variables).shutdown_timeout == absl::Seconds(7));
+  CHECK(Run({"x"}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "120"}, {"PET_SHUTDOWN_TIMEOUT", "9"}})
+            .shutdown_timeout == absl::Seconds(9));
+  Bad<RunFlags>({"x"}, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=soon: write seconds",
+                {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon"}});
+}
+
 TEST_CASE("what follows the program is the program's, whatever it looks like") {
   const RunFlags flags = Run({"--standalone", "train.py", "--nnodes", "9", "--help", "--", "run"});
   CHECK_FALSE(flags.nnodes.has_value());

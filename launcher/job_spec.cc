@@ -330,7 +330,7 @@ absl::StatusOr<JobSpec> MakeJobSpec(const RunFlags& given_flags,
                                     const std::string& random_id) {
   JobSpec spec;
   for (const std::string& flag : given_flags.from_environment) {
-    spec.reasons.push_back(flag + ", by its PET_ variable");
+    spec.reasons.push_back(flag + ", by the environment");
   }
   if (given_flags.module && given_flags.no_python && !given_flags.run_path) {
     return absl::InvalidArgumentError(
@@ -355,8 +355,8 @@ absl::StatusOr<JobSpec> MakeJobSpec(const RunFlags& given_flags,
     options.store_port = flags.master_port.value_or(0);
   }
   options.store_at_rendezvous = spec.is_static && options.store_port == 0;
-  CONVENE_ASSIGN_OR_RETURN(options.log, MakeLogOptions(flags, environment));
-  CONVENE_RETURN_IF_ERROR(ApplyWorkerFlags(flags, environment, &options, &spec.reasons));
+  CONVENE_ASSIGN_OR_RETURN(options.log, MakeLogOptions(flags));
+  CONVENE_RETURN_IF_ERROR(ApplyWorkerFlags(flags, &options, &spec.reasons));
   return spec;
 }
 

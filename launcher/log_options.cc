@@ -80,8 +80,7 @@ absl::StatusOr<int64_t> ParseSize(const std::string& flag, const std::string& te
 
 }  // namespace
 
-absl::StatusOr<agent::LogOptions> MakeLogOptions(const RunFlags& flags,
-                                                 const EnvironmentLookup& environment) {
+absl::StatusOr<agent::LogOptions> MakeLogOptions(const RunFlags& flags) {
   agent::LogOptions log = flags.options.log;
   CONVENE_ASSIGN_OR_RETURN(log.redirects,
                            ParseStreams("--redirects", flags.redirects.value_or("0")));
@@ -97,9 +96,9 @@ absl::StatusOr<agent::LogOptions> MakeLogOptions(const RunFlags& flags,
     log.prefix_template = kTorchrunPrefix;
     log.prefix_all = false;
   }
-  std::string prefix = flags.log_line_prefix_template;
-  if (prefix.empty()) prefix = environment("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").value_or("");
-  if (!prefix.empty()) log.prefix_template = prefix;
+  if (!flags.log_line_prefix_template.empty()) {
+    log.prefix_template = flags.log_line_prefix_template;
+  }
   if (!flags.log_max_bytes.empty()) {
     CONVENE_ASSIGN_OR_RETURN(log.max_file_bytes, ParseSize("--log-max-bytes", flags.log_max_bytes));
   }

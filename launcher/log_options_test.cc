@@ -9,15 +9,8 @@ using agent::LogOptions;
 using agent::Streams;
 using Words = std::vector<std::string>;
 
-absl::StatusOr<LogOptions> Make(const RunFlags& flags, const std::string& template_variable = "") {
-  return MakeLogOptions(flags, [&](const std::string& name) -> std::optional<std::string> {
-    if (name != "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") return std::nullopt;
-    return template_variable;
-  });
-}
-
-LogOptions Good(const RunFlags& flags, const std::string& template_variable = "") {
-  auto log = Make(flags, template_variable);
+LogOptions Good(const RunFlags& flags) {
+  auto log = MakeLogOptions(flags);
   REQUIRE_OK(log);
   return *std::move(log);
 }
@@ -39,7 +32,8 @@ TEST_CASE("streams are a number for all, or one for each local rank named") {
   CHECK(log.tee.Of(2) == Streams::kStderr);
   for (const char* bad : {"", "4", "-1", "x", "0:4", "0:", ":1", "0:1,", "-1:1"}) {
     flags.tee = bad;
-    CHECK_STATUS(Make(flags), absl::StatusCode::kInvalidArgument, std::string("--tee ") + bad);
+    CHECK_STATUS(MakeLogOptions(flags), absl::StatusCode::kInvalidArgument,
+                 std::string("--tee ") + bad);
   }
 }
 
@@ -82,10 +76,9 @@ TEST_CASE("the prefix is the flag's, else the variable's, else each name's own")
   CHECK(Good(RunFlags()).prefix_all);
   CHECK(Good(AsTorchrun()).prefix_template == "[${role_name}${local_rank}]:");
   CHECK_FALSE(Good(AsTorchrun()).prefix_all);
-  CHECK(Good(AsTorchrun(), "${rank}>").prefix_template == "${rank}>");
   RunFlags flags = AsTorchrun();
   flags.log_line_prefix_template = "${hostname}:";
-  CHECK(Good(flags, "${rank}>").prefix_template == "${hostname}:");
+  CHECK(Good(flags).prefix_template == "${hostname}:");
 }
 
 TEST_CASE("a size has a unit of 1024s and a floor") {
@@ -102,7 +95,7 @@ TEST_CASE("a size has a unit of 1024s and a floor") {
   RunFlags flags;
   for (const char* bad : {"100", "M", "-1M", "1X", "9999999T"}) {
     flags.log_max_bytes = bad;
-    CHECK_STATUS(Make(flags), absl::StatusCode::kInvalidArgument, "--log-max-bytes");
+    CHECK_STATUS(MakeLogOptions(flags), absl::StatusCode::kInvalidArgument, "--log-max-bytes");
   }
 }
 

@@ -69,7 +69,7 @@ void AddFailureFlags(FlagReader* reader, RunFlags* flags) {
   reader->Option("shutdown-timeout", &flags->shutdown_timeout,
                  "time from the signal to a worker to its SIGKILL (default "
                  "TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30)",
-                 {.value = "SECONDS"});
+                 {.value = "SECONDS", .variables = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT"}});
   reader->Option("signals-to-handle", &flags->signals_to_handle,
                  "signals that stop the workers in order and then this command (default "
                  "SIGTERM,SIGINT,SIGHUP,SIGQUIT)",
@@ -89,7 +89,7 @@ void AddLogFlags(FlagReader* reader, RunFlags* flags) {
   reader->Option("log-line-prefix-template", &flags->log_line_prefix_template,
                  "prefix of each line on the console, from ${role_name} ${local_rank} ${rank} "
                  "${hostname} ${time}",
-                 {.value = "TEXT"});
+                 {.value = "TEXT", .variables = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"}});
   AddRanksFlag(reader, "local-ranks-filter", rendezvous::kMostWorkersPerNode,
                &flags->options.log.shown_local_ranks,
                "only these workers on the console: 0,3 or 0-7");

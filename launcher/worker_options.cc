@@ -1,7 +1,6 @@
 #include "launcher/worker_options.h"
 
 #include <map>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -43,23 +42,8 @@ absl::Status ParseDurations(const std::string& flag, const std::string& text,
   return absl::OkStatus();
 }
 
-absl::StatusOr<absl::Duration> ShutdownTimeout(const RunFlags& flags,
-                                               const EnvironmentLookup& environment) {
-  if (flags.shutdown_timeout.has_value()) return *flags.shutdown_timeout;
-  absl::Duration timeout = absl::Seconds(30);
-  const std::string name = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
-  const std::string text = environment(name).value_or("");
-  if (text.empty()) return timeout;
-  if (const absl::Status status = ParseValue(text, &timeout); !status.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, "=", text, ": ", std::string(status.message())));
-  }
-  return timeout;
-}
-
-absl::Status ApplyGraces(const RunFlags& flags, const EnvironmentLookup& environment,
-                         agent::StopGraces* graces) {
-  CONVENE_ASSIGN_OR_RETURN(const absl::Duration all, ShutdownTimeout(flags, environment));
+absl::Status ApplyGraces(const RunFlags& flags, agent::StopGraces* graces) {
+  const absl::Duration all = flags.shutdown_timeout;
   *graces = {all, all, all};
   CONVENE_RETURN_IF_ERROR(ParseDurations(
       "--stop-grace", flags.stop_grace,
@@ -123,9 +107,9 @@ agent::NumaBinding NumaBindingOf(const std::string& name) {
 
 }  // namespace
 
-absl::Status ApplyWorkerFlags(const RunFlags& flags, const EnvironmentLookup& environment,
-                              agent::AgentOptions* options, std::vector<std::string>* reasons) {
-  CONVENE_RETURN_IF_ERROR(ApplyGraces(flags, environment, &options->stop_graces));
+absl::Status ApplyWorkerFlags(const RunFlags& flags, agent::AgentOptions* options,
+                              std::vector<std::string>* reasons) {
+  CONVENE_RETURN_IF_ERROR(ApplyGraces(flags, &options->stop_graces));
   const auto signals = ParseSignals(flags.signals_to_handle);
   if (!signals.ok()) {
     return absl::InvalidArgumentError(

@@ -8,7 +8,6 @@
 #include "absl/status/status.h"
 #include "agent/options.h"
 #include "launcher/flags.h"
-#include "tools/base/environment.h"
 
 namespace convene::launcher {
 
@@ -17,7 +16,7 @@ namespace convene::launcher {
 // that cannot have an effect here. REQUIRES: `options` began as flags.options, and
 // hello.local_world_size and hello.join_timeout are set.
 // InvalidArgument with the flag and the right form.
-absl::Status ApplyWorkerFlags(const RunFlags& flags, const EnvironmentLookup& environment,
-                              agent::AgentOptions* options, std::vector<std::string>* reasons);
+absl::Status ApplyWorkerFlags(const RunFlags& flags, agent::AgentOptions* options,
+                              std::vector<std::string>* reasons);
 
 }  // namespace convene::launcher

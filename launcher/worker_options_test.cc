@@ -2,48 +2,31 @@
 
 #include <signal.h>
 
-#include <map>
-
 #include "tools/base/testing/status_testing.h"
 
 namespace convene::launcher {
 namespace {
 
-using Table = std::map<std::string, std::string>;
-
-absl::Status Apply(const RunFlags& flags, const Table& table, agent::AgentOptions* options,
-                   std::vector<std::string>* reasons) {
-  return ApplyWorkerFlags(
-      flags,
-      [&](const std::string& name) -> std::optional<std::string> {
-        const auto found = table.find(name);
-        if (found == table.end()) return std::nullopt;
-        return found->second;
-      },
-      options, reasons);
-}
-
-agent::AgentOptions Good(const RunFlags& flags, const Table& table = {}) {
+agent::AgentOptions Good(const RunFlags& flags) {
   agent::AgentOptions options = flags.options;
   std::vector<std::string> reasons;
-  REQUIRE_OK(Apply(flags, table, &options, &reasons));
+  REQUIRE_OK(ApplyWorkerFlags(flags, &options, &reasons));
   return options;
 }
 
-void Refused(const RunFlags& flags, const std::string& text, const Table& table = {}) {
+void Refused(const RunFlags& flags, const std::string& text) {
   agent::AgentOptions options = flags.options;
   std::vector<std::string> reasons;
-  CHECK_STATUS(Apply(flags, table, &options, &reasons), absl::StatusCode::kInvalidArgument, text);
+  CHECK_STATUS(ApplyWorkerFlags(flags, &options, &reasons), absl::StatusCode::kInvalidArgument,
+               text);
 }
 
-TEST_CASE("the shutdown timeout is the flag's, else torchrun's variable's, else 30 seconds") {
+TEST_CASE("the shutdown timeout is every stop's grace, 30 seconds by default and a day at most") {
   CHECK(Good({}).stop_graces.signal == absl::Seconds(30));
-  const Table variable = {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "120"}};
-  CHECK(Good({}, variable).stop_graces.abort == absl::Minutes(2));
   RunFlags flags;
   flags.shutdown_timeout = absl::Seconds(7);
-  CHECK(Good(flags, variable).stop_graces.checkpoint == absl::Seconds(7));
-  Refused({}, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=soon", {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon"}});
+  CHECK(Good(flags).stop_graces.checkpoint == absl::Seconds(7));
+  CHECK(Good(flags).stop_graces.abort == absl::Seconds(7));
   flags.shutdown_timeout = absl::Hours(25);
   Refused(flags, "more than a day");
 }
@@ -115,7 +98,7 @@ TEST_CASE("an event handler in Python has no effect, with a line; a logs plug-in
   flags.event_log_handler = "scuba";
   agent::AgentOptions options = flags.options;
   std::vector<std::string> reasons;
-  REQUIRE_OK(Apply(flags, {}, &options, &reasons));
+  REQUIRE_OK(ApplyWorkerFlags(flags, &options, &reasons));
   REQUIRE(reasons.size() == 1);
   CHECK_THAT(reasons[0], Catch::Contains("--event-log-handler scuba has no effect"));
   flags.logs_specs = "mine";
