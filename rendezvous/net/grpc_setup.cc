@@ -1,7 +1,5 @@
 #include "rendezvous/net/grpc_setup.h"
 
-#include <mutex>
-
 #include "absl/synchronization/mutex.h"
 #include "grpc/support/log.h"
 #include "spdlog/spdlog.h"
@@ -16,15 +14,16 @@ void LogAtDebug(gpr_log_func_args* line) {
 }  // namespace
 
 void SetUpGrpc() {
-  static std::once_flag is_set_up;
-  std::call_once(is_set_up, [] {
+  static const bool is_set_up = [] {
     // gRPC's own log lines are of little use: its errors come back as a status, in our words.
     gpr_set_log_function(LogAtDebug);
     // Debian's Abseil is built without NDEBUG: it enters each lock that gRPC takes in one graph for
     // the whole process, behind one spin lock, and ends the process when two orders contradict each
     // other. The graph alone is a fifth of what an agent's joining costs.
     absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
-  });
+    return true;
+  }();
+  (void)is_set_up;
 }
 
 }  // namespace convene::rendezvous

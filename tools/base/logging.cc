@@ -5,11 +5,13 @@
 
 #include <cstdlib>
 #include <memory>
-#include <mutex>
 
+#include "absl/base/thread_annotations.h"
+#include "spdlog/details/null_mutex.h"
 #include "spdlog/sinks/base_sink.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
+#include "tools/base/mutex.h"
 #include "tools/base/patient_log.h"
 
 namespace convene {
@@ -32,17 +34,23 @@ void OpenStandardDescriptors() {
 constexpr absl::Duration kPatience = absl::Milliseconds(200);
 constexpr absl::Duration kLastPatience = absl::Seconds(5);
 
-class PatientSink final : public spdlog::sinks::base_sink<std::mutex> {
+class PatientSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
  protected:
   void sink_it_(const spdlog::details::log_msg& message) override {
-    spdlog::memory_buf_t line;
-    formatter_->format(message, line);
-    log_.Add(absl::string_view(line.data(), line.size()));
+    MutexLock lock(&line_mutex_);
+    line_.clear();
+    formatter_->format(message, line_);
+    log_.Add(absl::string_view(line_.data(), line_.size()));
   }
-  void flush_() override { log_.Flush(kLastPatience); }
+  void flush_() override {
+    MutexLock lock(&line_mutex_);
+    log_.Flush(kLastPatience);
+  }
 
  private:
-  PatientLog log_{STDERR_FILENO, kPatience};  // under the base's mutex
+  Mutex line_mutex_;
+  spdlog::memory_buf_t line_ ABSL_GUARDED_BY(line_mutex_);
+  PatientLog log_ ABSL_GUARDED_BY(line_mutex_){STDERR_FILENO, kPatience};
 };
 
 }  // namespace
