@@ -118,9 +118,10 @@ Node::Node(const AgentOptions& options, std::string program, const std::string& 
                  hang_watch_.SetPaused(false);
                  if (group_ != nullptr) group_->SetPaused(false);
                }),
-      hang_watch_(loop_, HangLimitsOf(options, terminal_worker_.has_value()), Variable("PATH"),
-                  {[this](HangWatch::Hang hang) { OnHang(std::move(hang)); },
-                   [this](const std::string& line) { Log(line); }}) {
+      hang_watch_(
+          loop_, HangLimitsOf(options, terminal_worker_.has_value()), Variable("PATH"),
+          {[this](WorkerHung hung, bool by_debugger) { OnHang(std::move(hung), by_debugger); },
+           [this](const std::string& line) { Log(line); }}) {
   loop_.Watch(signals_.get(), [this] { OnSignal(); });
   loop_.Watch(suspend_signals_.get(), [this] { OnSuspend(); });
   RendezvousLink::Options link_options;
@@ -320,16 +321,17 @@ void Node::Do(Send& action) {
   if (!news.empty()) Log(news);
 }
 
-void Node::OnHang(HangWatch::Hang hang) {
-  std::vector<std::string> lines = std::move(hang.lines);
+void Node::OnHang(WorkerHung hung, bool by_debugger) {
   // Without a debugger, the stacks that a worker wrote itself may tell more than the kernel's view.
-  if (!hang.is_from_debugger) {
-    std::vector<std::string> own = group_->last_log_lines(hang.local_rank);
+  if (!by_debugger) {
+    std::vector<std::string>& lines = hung.last_log_lines;
+    std::vector<std::string> own = group_->last_log_lines(hung.local_rank);
     own.resize(std::min(own.size(), kMostFailureLines - std::min(lines.size(), kMostFailureLines)));
     lines.insert(lines.begin(), own.begin(), own.end());
   }
-  Take(WorkerHung{hang.epoch, hang.local_rank, hang.pid, std::move(hang.why), std::move(lines)});
-  if (timer_file_ != nullptr) timer_file_->Reap(hang.pid);
+  const int64_t pid = hung.pid;
+  Take(std::move(hung));
+  if (timer_file_ != nullptr) timer_file_->Reap(pid);
 }
 
 absl::StatusOr<WorkerGroup::Worker> Node::MakeWorker(const StartWorkers& action, int local_rank,
@@ -357,23 +359,26 @@ absl::StatusOr<WorkerGroup::Worker> Node::MakeWorker(const StartWorkers& action,
   const LineSource source = {options_.hello.role, local_rank,
                              action.assignment.first_global_rank + local_rank, HostName()};
   WorkerGroup::Worker worker;
+  worker.spawn.program = program_;
+  worker.spawn.arguments = options_.command;
   worker.out = logs_->OutputOf(OutputStream::kStdout, source);
   worker.err = logs_->OutputOf(OutputStream::kStderr, source);
   worker.out.recent = worker.err.recent = &recent_lines_;
   const WorkerInput input =
       PlanInput(input_.facts(), local_rank, place.local_world_size, options_.debug_rank);
-  if (input != WorkerInput::kNothing) worker.input_fd = input_.fd();
+  if (input != WorkerInput::kNothing) worker.spawn.stdin_fd = input_.fd();
   if (input == WorkerInput::kTerminal) {
     worker.out.as_terminal = worker.out.on_console && console_.IsTerminal(OutputStream::kStdout);
     worker.err.as_terminal = worker.err.on_console && console_.IsTerminal(OutputStream::kStderr);
   }
-  worker.environment = WorkerEnvironment(InheritedEnvironment(), options_.extra_environment, place);
+  worker.spawn.environment =
+      WorkerEnvironment(InheritedEnvironment(), options_.extra_environment, place);
   if (options_.numa_binding != NumaBinding::kNone) {
     if (cpus_.empty()) {
       CONVENE_ASSIGN_OR_RETURN(
           cpus_, BindWorkers(options_.numa_binding, environment, options_.hello.local_world_size));
     }
-    worker.cpus = cpus_[local_rank];
+    worker.spawn.cpus = cpus_[local_rank];
   }
   return worker;
 }
@@ -387,10 +392,10 @@ void Node::Do(StartWorkers& action) {
                    " start here (", action.why, ")"));
   if (sessions_ != nullptr) sessions_->BeginEpoch(action.epoch, count);
   WorkerGroup::Listener listener;
-  listener.on_exit = [this](WorkerGroup::Exit exit) {
+  listener.on_exit = [this](WorkerExited exited) {
     if (sessions_ != nullptr) sessions_->HearAll();
-    hang_watch_.WorkerEnded(exit.local_rank);
-    ended_.push_back({exit.local_rank, exit.pid, exit.status, std::move(exit.last_log_lines), {}});
+    hang_watch_.WorkerEnded(exited.local_rank);
+    ended_.push_back(std::move(exited));
   };
   listener.on_gone = [this] {
     ReportEnds();
@@ -417,7 +422,7 @@ absl::Status Node::Launch(const StartWorkers& action) {
     if (status.ok()) workers.push_back(*std::move(worker));
   }
   if (!status.ok()) workers.clear();  // Without workers the group is gone at once.
-  status.Update(group_->Start(program_, options_.command, workers));
+  status.Update(group_->Start(workers));
   hang_watch_.Watch(group_->pids());
   return status;
 }

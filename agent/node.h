@@ -84,7 +84,7 @@ class Node {
   absl::Status Launch(const StartWorkers& action);
   // Reports the workers that ended in this round to the machine, the first cause first.
   void ReportEnds();
-  void OnHang(HangWatch::Hang hang);
+  void OnHang(WorkerHung hung, bool by_debugger);
   // Returns false when the file was asked for and cannot be opened; the result says why.
   bool OpenTimerFile();
   // The last steps, when the result is known: the last output, the other agents' Close.

@@ -169,9 +169,9 @@ void StackDump::NextTool() {
   const Tool tool = std::move(tools_.back());
   tools_.pop_back();
   BoundedCommand::Request request;
-  request.program = tool.program;
-  request.arguments = tool.arguments;
-  request.environment = ToolEnvironment();
+  request.spawn.program = tool.program;
+  request.spawn.arguments = tool.arguments;
+  request.spawn.environment = ToolEnvironment();
   request.timeout = left;
   request.first_bytes = kToolBytes;
   auto command = BoundedCommand::Start(

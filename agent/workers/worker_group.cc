@@ -47,21 +47,17 @@ WorkerGroup::~WorkerGroup() {
   custody_.EndEpoch();
 }
 
-absl::Status WorkerGroup::Start(const std::string& program,
-                                const std::vector<std::string>& arguments,
-                                const std::vector<Worker>& workers) {
+absl::Status WorkerGroup::Start(const std::vector<Worker>& workers) {
   custody_.BeginEpoch();
   absl::Status status;
   for (size_t i = 0; i < workers.size() && status.ok(); ++i) {
-    status = StartOne(program, arguments, workers[i], static_cast<int>(i));
+    status = StartOne(workers[i], static_cast<int>(i));
   }
   if (members_.empty()) EndEpoch();
   return status;
 }
 
-absl::Status WorkerGroup::StartOne(const std::string& program,
-                                   const std::vector<std::string>& arguments, const Worker& worker,
-                                   int local_rank) {
+absl::Status WorkerGroup::StartOne(const Worker& worker, int local_rank) {
   auto member = std::make_unique<Member>();
   member->local_rank = local_rank;
   const auto make_pump = [&](OutputStream stream, const StreamOutput& output) {
@@ -69,14 +65,9 @@ absl::Status WorkerGroup::StartOne(const std::string& program,
   };
   CONVENE_ASSIGN_OR_RETURN(member->out, make_pump(OutputStream::kStdout, worker.out));
   CONVENE_ASSIGN_OR_RETURN(member->err, make_pump(OutputStream::kStderr, worker.err));
-  SpawnRequest request;
-  request.program = program;
-  request.arguments = arguments;
-  request.environment = worker.environment;
-  request.stdin_fd = worker.input_fd;
+  SpawnRequest request = worker.spawn;
   request.stdout_fd = member->out->write_end();
   request.stderr_fd = member->err->write_end();
-  request.cpus = worker.cpus;
   request.cgroup_fd = custody_.cgroup_fd();
   request.pid_slot = custody_.SessionSlot(local_rank);
   CONVENE_ASSIGN_OR_RETURN(Child child, Spawn(request));
@@ -109,7 +100,8 @@ void WorkerGroup::OnEnded(Member& member) {
   member.out->SetConsoleSlow(false);
   member.err->SetConsoleSlow(false);
   // A worker writes on stderr why it dies: these lines belong to its end.
-  listener_.on_exit(Exit{member.local_rank, member.pid, status, last_log_lines(member.local_rank)});
+  listener_.on_exit(
+      {member.local_rank, member.pid, status, last_log_lines(member.local_rank), {}, {}});
   member.running = false;
   CheckGone();
 }
