@@ -21,10 +21,10 @@
 #include <utility>
 
 #include "agent/custody/cgroup.h"
-#include "agent/custody/signal_mask.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/check.h"
 #include "tools/base/directory_entries.h"
+#include "tools/base/signals.h"
 
 namespace convene::agent {
 namespace {

@@ -14,8 +14,8 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "agent/custody/signal_mask.h"
 #include "tools/base/check.h"
+#include "tools/base/signals.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::agent {

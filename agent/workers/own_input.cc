@@ -16,8 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "agent/custody/process_table.h"
-#include "agent/custody/signal_mask.h"
 #include "tools/base/files.h"
+#include "tools/base/signals.h"
 #include "worker_runtime/contract/names.h"
 
 namespace convene::agent {
