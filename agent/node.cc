@@ -15,7 +15,6 @@
 #include "agent/output/first_cause.h"
 #include "agent/output/last_lines.h"
 #include "agent/output/stream_plan.h"
-#include "agent/workers/device_env.h"
 #include "agent/workers/environment.h"
 #include "agent/workers/numa.h"
 #include "rendezvous/net/listen.h"
@@ -62,13 +61,6 @@ Rules RulesOf(const AgentOptions& options) {
   return rules;
 }
 
-// The agent's own environment.
-const std::map<std::string, std::string>& InheritedEnvironment() {
-  static const auto* const table =
-      new std::map<std::string, std::string>(ParseEnvironment(environ));
-  return *table;
-}
-
 std::string Variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
@@ -102,6 +94,7 @@ HangLimits HangLimitsOf(const AgentOptions& options, bool has_terminal) {
 Node::Node(const AgentOptions& options, std::string program, const std::string& host, int port)
     : options_(options),
       program_(std::move(program)),
+      environment_(ParseEnvironment(environ, options.extra_environment)),
       shares_store_(SharesStore(options)),
       state_(RulesOf(options)),
       input_(STDIN_FILENO),
@@ -349,11 +342,10 @@ absl::StatusOr<WorkerGroup::Worker> Node::MakeWorker(const StartWorkers& action,
   place.progress_path = progress_path;
   place.shares_agent_store = shares_store_;
   if (timer_file_ != nullptr) place.timer_file = timer_file_->path();
-  const std::map<std::string, std::string> environment =
-      MergedEnvironment(InheritedEnvironment(), options_.extra_environment);
+  place.virtual_local_rank = options_.virtual_local_rank;
+  std::map<std::string, std::string> environment = environment_;
   if (options_.virtual_local_rank) {
-    place.virtual_local_rank = true;
-    CONVENE_ASSIGN_OR_RETURN(place.devices, OneVisibleDevice(environment, local_rank));
+    CONVENE_RETURN_IF_ERROR(LeaveOneDevice(environment, local_rank));
   }
   place.error_file = logs_->ErrorFile(local_rank);
   const LineSource source = {options_.hello.role, local_rank,
@@ -371,12 +363,11 @@ absl::StatusOr<WorkerGroup::Worker> Node::MakeWorker(const StartWorkers& action,
     worker.out.as_terminal = worker.out.on_console && console_.IsTerminal(OutputStream::kStdout);
     worker.err.as_terminal = worker.err.on_console && console_.IsTerminal(OutputStream::kStderr);
   }
-  worker.spawn.environment =
-      WorkerEnvironment(InheritedEnvironment(), options_.extra_environment, place);
+  worker.spawn.environment = WorkerEnvironment(std::move(environment), place);
   if (options_.numa_binding != NumaBinding::kNone) {
     if (cpus_.empty()) {
       CONVENE_ASSIGN_OR_RETURN(
-          cpus_, BindWorkers(options_.numa_binding, environment, options_.hello.local_world_size));
+          cpus_, BindWorkers(options_.numa_binding, environment_, options_.hello.local_world_size));
     }
     worker.spawn.cpus = cpus_[local_rank];
   }
@@ -496,8 +487,7 @@ void Node::Do(RestartStore& action) {
 }
 
 void Node::Do(RunHealthCheck& action) {
-  std::map<std::string, std::string> table =
-      MergedEnvironment(InheritedEnvironment(), options_.extra_environment);
+  std::map<std::string, std::string> table = environment_;
   table[contract::kEpoch] = absl::StrCat(action.last_epoch.value());
   table[contract::kRunId] = options_.hello.job_id;
   table[contract::kAgentToken] = custody_.token();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -105,6 +106,8 @@ class Node {
   std::optional<ExitDeadline> wind_up_;
   const AgentOptions& options_;
   const std::string program_;
+  // The agent's own, overridden by extra_environment.
+  const std::map<std::string, std::string> environment_;
   // The agent serves the workers' store; else the worker of rank 0 does.
   const bool shares_store_;
   State state_;
