@@ -35,7 +35,7 @@ Result RunAgent(const AgentOptions& options) {
   }
   // When the reader of our output goes away, write fails; the process does not end.
   signal(SIGPIPE, SIG_IGN);
-  Node node(options, *program, place->host, place->port);
+  Node node(options, *program, *place);
   return node.Run();
 }
 

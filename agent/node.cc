@@ -91,7 +91,7 @@ HangLimits HangLimitsOf(const AgentOptions& options, bool has_terminal) {
 
 }  // namespace
 
-Node::Node(const AgentOptions& options, std::string program, const std::string& host, int port)
+Node::Node(const AgentOptions& options, std::string program, HostPort place)
     : options_(options),
       program_(std::move(program)),
       environment_(ParseEnvironment(environ, options.extra_environment)),
@@ -118,8 +118,7 @@ Node::Node(const AgentOptions& options, std::string program, const std::string& 
   loop_.Watch(signals_.get(), [this] { OnSignal(); });
   loop_.Watch(suspend_signals_.get(), [this] { OnSuspend(); });
   RendezvousLink::Options link_options;
-  link_options.host = host;
-  link_options.port = port;
+  link_options.place = std::move(place);
   link_options.may_host = options.may_host;
   link_options.incarnation = Incarnation(RandomU64());
   link_options.on_connection = [this](UniqueFd connection) {

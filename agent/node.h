@@ -28,6 +28,7 @@
 #include "tools/base/clock.h"
 #include "tools/base/event_loop.h"
 #include "tools/base/exit_deadline.h"
+#include "tools/base/host_port.h"
 #include "tools/base/loop_timer.h"
 #include "tools/base/unique_fd.h"
 
@@ -35,9 +36,9 @@ namespace convene::agent {
 
 class Node {
  public:
-  // `program`: FindProgram's answer for options.command[0]. `host` and `port`: the endpoint.
+  // `program`: FindProgram's answer for options.command[0]. `place`: the endpoint.
   // `options` outlives the node.
-  Node(const AgentOptions& options, std::string program, const std::string& host, int port);
+  Node(const AgentOptions& options, std::string program, HostPort place);
   ~Node();
 
   // Once. Blocks until the job is over for this node.

@@ -130,7 +130,7 @@ void Custody::SignalLeft(int signal, const std::function<bool(pid_t group)>& ski
 }
 
 size_t Custody::KillAll() {
-  if (cgroup_ != nullptr) cgroup_->Kill();
+  if (cgroup_ != nullptr) KillCgroup(cgroup_->fd());
   const std::vector<ProcessEntry> left = Left();
   for (const ProcessEntry& entry : left) SignalProcess(entry, SIGKILL);
   return left.size();

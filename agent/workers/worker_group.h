@@ -1,6 +1,7 @@
 // The worker processes of one epoch on this node.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <string>
@@ -87,9 +88,8 @@ class WorkerGroup {
     int local_rank = 0;
     pid_t pid = -1;
     UniqueFd pidfd;
-    std::unique_ptr<OutputPump> out;
-    std::unique_ptr<OutputPump> err;
-    bool running = false;  // the leader has not ended
+    std::array<std::unique_ptr<OutputPump>, 2> pumps;  // of stdout and stderr
+    bool running = false;                              // the leader has not ended
     bool ended_in_stop = false;
     int told = 0;               // the last signal that its group got; 0: none
     bool group_killed = false;  // or nobody was left in it
