@@ -71,16 +71,6 @@ bool SharesStore(const AgentOptions& options) {
   return options.store_at_rendezvous || Variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1";
 }
 
-std::optional<int> TerminalWorker(const AgentOptions& options, const OwnInput& input) {
-  const int workers = options.hello.local_world_size;
-  for (int rank = 0; rank < workers; ++rank) {
-    if (PlanInput(input.facts(), rank, workers, options.debug_rank) == WorkerInput::kTerminal) {
-      return rank;
-    }
-  }
-  return std::nullopt;
-}
-
 // A worker with the terminal stands still while a person types there, so it has no automatic
 // limits. Given limits still hold.
 HangLimits HangLimitsOf(const AgentOptions& options, bool has_terminal) {
@@ -98,7 +88,8 @@ Node::Node(const AgentOptions& options, std::string program, HostPort place)
       shares_store_(SharesStore(options)),
       state_(RulesOf(options)),
       input_(STDIN_FILENO),
-      terminal_worker_(TerminalWorker(options, input_)),
+      terminal_worker_(
+          TerminalWorker(input_.facts(), options.hello.local_world_size, options.debug_rank)),
       background_timer_(loop_, [this] { OnBackground(); }),
       custody_(loop_,
                [this] {
@@ -355,10 +346,9 @@ absl::StatusOr<WorkerGroup::Worker> Node::MakeWorker(const StartWorkers& action,
   worker.out = logs_->OutputOf(OutputStream::kStdout, source);
   worker.err = logs_->OutputOf(OutputStream::kStderr, source);
   worker.out.recent = worker.err.recent = &recent_lines_;
-  const WorkerInput input =
-      PlanInput(input_.facts(), local_rank, place.local_world_size, options_.debug_rank);
-  if (input != WorkerInput::kNothing) worker.spawn.stdin_fd = input_.fd();
-  if (input == WorkerInput::kTerminal) {
+  const bool has_terminal = local_rank == terminal_worker_;
+  if (has_terminal || input_.facts().is_shared()) worker.spawn.stdin_fd = input_.fd();
+  if (has_terminal) {
     worker.out.as_terminal = worker.out.on_console && console_.IsTerminal(OutputStream::kStdout);
     worker.err.as_terminal = worker.err.on_console && console_.IsTerminal(OutputStream::kStderr);
   }
@@ -574,8 +564,7 @@ void Node::ServeOtherJobs() {
 
 void Node::HandOnError() {
   const std::string path = Variable(contract::kErrorFile);
-  if (path.empty() || result_->exit_code == 0) return;
-  if (!state_.failure.has_value()) return;
+  if (path.empty() || result_->exit_code == 0 || !state_.failure.has_value()) return;
   const rendezvous::WorkerFailure& failure = *state_.failure;
   logs_->HandOnError(failure.local_rank, failure.signal != 0 ? -failure.signal : failure.exit_code,
                      path);

@@ -5,11 +5,9 @@
 
 #include <array>
 #include <atomic>
-#include <string>
 
 #include "absl/strings/string_view.h"
 #include "agent/custody/process_table.h"
-#include "tools/base/clock.h"
 #include "tools/base/event_loop.h"
 #include "tools/base/unique_fd.h"
 

@@ -1,7 +1,6 @@
 #include "agent/custody/process_table.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -93,7 +92,7 @@ bool ReadStat(pid_t pid, ProcessStat& stat) {
   // "pid (name) state parent group session ...": the name may hold anything, ')' too.
   char* const name_end = std::strrchr(text, ')');
   if (name_end == nullptr || name_end[1] == '\0') return false;
-  stat[3] = name_end[2];
+  stat[3] = static_cast<unsigned char>(name_end[2]);
   char* next = name_end + 3;
   for (size_t field = 4; field < stat.size(); ++field) stat[field] = std::strtoull(next, &next, 10);
   return true;

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <climits>
 #include <map>
 #include <utility>
@@ -17,7 +16,6 @@
 #include "absl/strings/strip.h"
 #include "agent/custody/program.h"
 #include "agent/workers/environment.h"
-#include "tools/base/check.h"
 #include "tools/base/clock.h"
 #include "tools/base/files.h"
 

@@ -1,7 +1,6 @@
 // The one thread that touches the log disk, so that a disk that hangs, or is full, stops no worker.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>

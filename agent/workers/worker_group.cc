@@ -1,7 +1,6 @@
 #include "agent/workers/worker_group.h"
 
 #include <signal.h>
-#include <sys/wait.h>
 
 #include <algorithm>
 #include <cerrno>

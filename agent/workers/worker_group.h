@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
 #include "agent/core/leftovers.h"
 #include "agent/core/machine.h"
 #include "agent/custody/custody.h"
