@@ -193,20 +193,16 @@ absl::StatusOr<Child> Spawn(const SpawnRequest& request) {
     fork_error = errno;
   }
   if (pid < 0) return ErrnoStatus(fork_error, "vfork");
-  if (exec_error != 0) {
-    if (request.pid_slot != nullptr) request.pid_slot->store(0);
-    waitpid(pid, nullptr, 0);  // It has ended: vfork returned.
-    return ExecError(exec_error, request.program);
-  }
   Child child;
   child.pid = pid;
   // Not reaped yet, so the number cannot belong to another process.
-  child.pidfd.Reset(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (exec_error == 0) child.pidfd.Reset(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!child.pidfd.valid()) {
-    const absl::Status status = ErrnoStatus(errno, "pidfd_open");
+    const absl::Status status =
+        exec_error != 0 ? ExecError(exec_error, request.program) : ErrnoStatus(errno, "pidfd_open");
     kill(-pid, SIGKILL);
     if (request.pid_slot != nullptr) request.pid_slot->store(0);
-    waitpid(pid, nullptr, 0);
+    waitpid(pid, nullptr, 0);  // It has ended, or does so now: vfork returned.
     return status;
   }
   Spawned().insert(pid);

@@ -104,10 +104,8 @@ void LogDisk::Shared::Take(File& file, absl::string_view bytes) {
   if (file.dropping) {
     size_t dropped = bytes.size();
     if (!crowded && file.pending.size() < kFull) {
-      const size_t newline = file.drops_line ? bytes.find('\n') : absl::string_view::npos;
-      dropped = newline != absl::string_view::npos ? newline + 1
-                : file.drops_line                  ? bytes.size()
-                                                   : 0;
+      // The rest of the line that is being dropped.
+      dropped = file.drops_line ? std::min(bytes.find('\n'), bytes.size() - 1) + 1 : 0;
     }
     file.dropped.Add(bytes.substr(0, dropped));
     if (dropped > 0) file.drops_line = bytes[dropped - 1] != '\n';

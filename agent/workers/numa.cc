@@ -21,6 +21,7 @@ namespace convene::agent {
 namespace {
 
 constexpr char kLibrary[] = "libhwloc.so.15";
+constexpr unsigned kLeastVersion = 0x20500;  // for HWLOC_TOPOLOGY_FLAG_RESTRICT_TO_CPUBINDING
 
 // The few functions of hwloc that are used. The library is loaded when a binding is asked for: a
 // launch without one does not pay for it, and needs no hwloc.
@@ -60,9 +61,10 @@ absl::StatusOr<Hwloc> LoadHwloc() {
   find(hwloc.get_type_depth, "hwloc_get_type_depth");
   find(hwloc.get_obj_by_depth, "hwloc_get_obj_by_depth");
   find(hwloc.bitmap_first, "hwloc_bitmap_first");
-  if (!complete || hwloc.get_api_version() >> 16 != HWLOC_API_VERSION >> 16) {
+  const unsigned version = complete ? hwloc.get_api_version() : 0;
+  if (version < kLeastVersion || version >> 16 != HWLOC_API_VERSION >> 16) {
     return absl::NotFoundError(
-        absl::StrCat("--numa-binding: ", kLibrary, " is not hwloc ", HWLOC_API_VERSION >> 16));
+        absl::StrCat("--numa-binding: ", kLibrary, " is not hwloc 2, from 2.5 on"));
   }
   return hwloc;
 }
