@@ -119,7 +119,7 @@ absl::StatusOr<int> RunJob(const RunFlags& flags) {
     }
   }
   for (const std::string& reason : spec.reasons) spdlog::info("{}", reason);
-  const agent::AgentResult result = agent::RunAgent(spec.options);
+  const agent::Result result = agent::RunAgent(spec.options);
   if (!result.explanation.empty()) spdlog::error("{}", result.explanation);
   FlushLog();
   return result.exit_code;
