@@ -9,7 +9,6 @@
 #include "spdlog/spdlog.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/comm/nccl/peers.h"
 #include "worker_runtime/device/cuda/queue.h"
 
 namespace convene::worker {
@@ -415,7 +414,7 @@ void NcclSession::FinalizeAll() {
     return;
   }
   const MonotonicTime deadline = Clock::Real().Now() + kFarewellPatience;
-  for (const auto& [id, registration] : registrations_) Deregister(registration);
+  for (const auto& [data, registration] : registrations_) Deregister(registration);
   registrations_.clear();
   while (!communicators_.empty()) {
     const ncclComm_t handle = *communicators_.front().handle;
@@ -432,7 +431,7 @@ void NcclSession::FinalizeAll() {
   }
 }
 
-absl::StatusOr<uint64_t> NcclSession::RegisterMemory(void* data, size_t bytes) {
+absl::Status NcclSession::RegisterMemory(void* data, size_t bytes) {
   {
     MutexLock lock(&nccl_mutex_);
     if (!failing_) {
@@ -450,8 +449,8 @@ absl::StatusOr<uint64_t> NcclSession::RegisterMemory(void* data, size_t bytes) {
         }
         registration.push_back(handle);
       }
-      registrations_[++registrations_made_] = std::move(registration);
-      return registrations_made_;
+      registrations_[data] = std::move(registration);
+      return absl::OkStatus();
     }
   }
   return status();
@@ -463,12 +462,12 @@ void NcclSession::Deregister(const Registration& registration) {
   }
 }
 
-void NcclSession::DeregisterMemory(uint64_t registration) {
+void NcclSession::DeregisterMemory(void* data) {
   {
     MutexLock lock(&nccl_mutex_);
     if (!failing_) {
-      const auto found = registrations_.find(registration);
-      CONVENE_CHECK(found != registrations_.end());
+      const auto found = registrations_.find(data);
+      if (found == registrations_.end()) return;
       Deregister(found->second);
       registrations_.erase(found);
       return;
