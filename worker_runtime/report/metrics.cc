@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -189,8 +188,7 @@ absl::StatusOr<MetricsRecord> ParseMetricsLine(absl::string_view line) {
 absl::StatusOr<MetricsFile> MetricsFile::Open(const std::string& path, int64_t resumed_step) {
   CONVENE_RETURN_IF_ERROR(MakeDirectories(ParentDirectory(path)));
   CONVENE_RETURN_IF_ERROR(PruneFile(path, resumed_step));
-  UniqueFd fd(open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644));
-  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  CONVENE_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(path, O_WRONLY | O_APPEND | O_CREAT));
   return MetricsFile(path, std::move(fd));
 }
 
