@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -165,9 +166,7 @@ class NcclSession {
   struct Order {
     std::vector<int> members;
     NcclProgress progress;
-    // [first_open, end) are open, oldest first; no memory is given back.
-    std::vector<Open> operations;
-    size_t first_open = 0;
+    std::deque<Open> open;  // oldest first
   };
   using Registration = std::vector<void*>;  // NCCL's handles, by communicator
   // The error that ended the session, and the operation that the session waited for, if any.
