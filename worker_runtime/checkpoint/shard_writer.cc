@@ -5,7 +5,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

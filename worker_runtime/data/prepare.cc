@@ -12,7 +12,6 @@
 #include <filesystem>
 #include <set>
 #include <system_error>
-#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
