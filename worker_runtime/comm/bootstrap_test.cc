@@ -11,7 +11,6 @@
 #include "tools/base/clock.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
-#include "worker_runtime/comm/local_address.h"
 #include "worker_runtime/comm/testing/collective_testing.h"
 #include "worker_runtime/comm/testing/memory_store.h"
 #include "worker_runtime/comm/testing/test_worlds.h"
@@ -164,6 +163,9 @@ TEST_CASE("what cannot be bootstrapped says why") {
   CHECK_STATUS(BootstrapGloo({.pp = 1, .dp = 2, .tp = 1}, 0, store, "epoch/1",
                              {.listen_host = "203.0.113.7"}),
                absl::StatusCode::kInvalidArgument, "203.0.113.7");
+  CHECK_STATUS(BootstrapGloo({.pp = 1, .dp = 2, .tp = 1}, 0, store, "epoch/1",
+                             {.store_host = "no such host"}),
+               absl::StatusCode::kInvalidArgument, "no such host");
 }
 
 TEST_CASE("abort of a set wakes all of its communicators") {
@@ -178,14 +180,6 @@ TEST_CASE("abort of a set wakes all of its communicators") {
     waiter.Join();
     CHECK_STATUS(waiting, absl::StatusCode::kAborted, "stop");
   }
-}
-
-TEST_CASE("the address toward this machine is its loopback address") {
-  const auto address = LocalAddressToward("127.0.0.1");
-  REQUIRE_OK(address);
-  CHECK(*address == "127.0.0.1");
-  CHECK_STATUS(LocalAddressToward("no such host"), absl::StatusCode::kInvalidArgument,
-               "no such host");
 }
 
 }  // namespace
