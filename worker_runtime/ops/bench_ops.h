@@ -29,7 +29,7 @@ struct BenchShape {
   int64_t parameters;   // and of those on parameters: a multiple of kFlagBlock
 };
 
-// What the ops read and write, in the memory of the device; borrows the device.
+// The ops' operands, in the memory of the device that `stream` belongs to.
 struct BenchInputs {
   BenchShape shape;
   Stream& stream;
