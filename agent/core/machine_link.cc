@@ -120,7 +120,9 @@ void Stepper::On(const StreamEnded& ended) {
   s_.dialing = s_.said_ready = false;
   s_.unheard.clear();
   s_.only_refused = is_first || (s_.only_refused && ended.refused_at.has_value());
-  if (ended.refused_at.has_value() && s_.only_refused) NoteHeardAt(*ended.refused_at);
+  if (ended.refused_at.has_value() && s_.only_refused && s_.holds_place) {
+    NoteHeardAt(*ended.refused_at);
+  }
   s_.heartbeat_at = MonotonicTime::InfiniteFuture();
   if (s_.phase == Phase::kFinished) return;
   if (s_.phase == Phase::kLeaving) return FinishNow(*s_.verdict);

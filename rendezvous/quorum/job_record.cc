@@ -105,7 +105,7 @@ void JobState::Resume(MonotonicTime now, MemberId old, MemberId id, const Hello&
   Node& node = entry.mapped();
   Count(node, -1);
   node.id = id;
-  node.heard_at = now;
+  node.joined_at = node.heard_at = now;
   node.hello_said_at = hello.said_at;
   node.role = hello.role;  // a journal of before roles knows none
   stop_limit_ = std::max(stop_limit_, hello.stop_limit);

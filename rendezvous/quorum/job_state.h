@@ -99,7 +99,7 @@ struct Member {
 struct Node : Member {
   MemberId id;
   NodeState state = NodeState::kJoining;
-  MonotonicTime joined_at;
+  MonotonicTime joined_at;  // or resumed: never falls with rising ids
   MonotonicTime heard_at;
   MonotonicTime hello_said_at;             // Hello::said_at; away: none
   std::optional<WorkerProgress> progress;  // in the current epoch
