@@ -102,6 +102,8 @@ class HangDetector {
   void Learn(int local_rank, const std::string& phase, absl::Duration duration);
   void BridgeGap(absl::Duration gap, MonotonicTime now);
   void NoteNews();
+  // nullptr when nothing is known of the worker's present phase.
+  const Learnt* LearntOf(int local_rank, const Worker& worker) const;
   Limit LimitOf(int local_rank, const Worker& worker) const;
   Limit AutomaticLimit(int local_rank, const Worker& worker) const;
   Limit UnseenLimit(int local_rank, const Worker& worker) const;

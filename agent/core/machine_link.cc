@@ -66,21 +66,18 @@ void Stepper::OnWelcome(Epoch daemon_epoch, const Welcome& welcome, MonotonicTim
                                        ", this node was in ", s_.epoch.value());
   // Then no epoch can have begun without this node, and none begins before its Ready.
   const bool is_awaited = daemon_epoch == Epoch() && welcome.awaits_old_workers;
+  if (s_.has_workers && !is_awaited) DieBy(old_lease_end);
   switch (s_.phase) {
     case Phase::kConnecting:
     case Phase::kWaiting:
       return Rejoin("welcomed");
     case Phase::kSucceeded:
-      if (!s_.has_workers) return Rejoin(why);
-      if (!is_awaited) DieBy(old_lease_end);
-      return Abort(why);
+      return s_.has_workers ? Abort(why) : Rejoin(why);
     case Phase::kRunning:
-      if (!is_awaited) DieBy(old_lease_end);
       if (daemon_epoch != Epoch()) return Abort(why);
       return BeginStop(StopKind::kCheckpoint, SIGTERM, true, true, s_.rules.stop_graces.checkpoint,
                        why);
     case Phase::kStopping:  // Ready follows.
-      if (!is_awaited) DieBy(old_lease_end);
       if (daemon_epoch != Epoch()) EndCheckpoint(why);
       return;
     case Phase::kLeaving:
