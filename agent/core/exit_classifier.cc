@@ -36,21 +36,18 @@ std::string NextStepAfterSignal(int signal) {
   }
 }
 
-ExitVerdict VerdictOnSignal(const ExitStatus& status) {
-  ExitVerdict verdict;
-  verdict.why = absl::StrCat("killed by ", SignalName(status.signal),
-                             status.signal == SIGKILL ? " (out of memory?)" : "",
-                             status.core_dumped ? " (core dumped)" : "");
-  verdict.next_step = NextStepAfterSignal(status.signal);
-  return verdict;
-}
-
 }  // namespace
 
 ExitVerdict ClassifyExit(const ExitStatus& status, bool in_session) {
-  if (status.signal != 0) return VerdictOnSignal(status);
-  const int code = status.exit_code;
   ExitVerdict verdict;
+  if (status.signal != 0) {
+    verdict.why = absl::StrCat("killed by ", SignalName(status.signal),
+                               status.signal == SIGKILL ? " (out of memory?)" : "",
+                               status.core_dumped ? " (core dumped)" : "");
+    verdict.next_step = NextStepAfterSignal(status.signal);
+    return verdict;
+  }
+  const int code = status.exit_code;
   verdict.why = absl::StrCat("exit code ", code);
   if (code == static_cast<int>(ExitCode::kOk)) {
     verdict.kind = ExitKind::kSucceeded;

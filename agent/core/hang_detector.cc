@@ -1,6 +1,7 @@
 #include "agent/core/hang_detector.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -48,10 +49,6 @@ absl::Duration MedianOf(const std::deque<absl::Duration>& durations) {
 
 absl::Duration LongestOf(const std::deque<absl::Duration>& durations) {
   return *std::max_element(durations.begin(), durations.end());
-}
-
-MonotonicTime Clamp(MonotonicTime time, MonotonicTime least, MonotonicTime most) {
-  return std::min(std::max(time, least), most);
 }
 
 }  // namespace
@@ -115,13 +112,13 @@ void HangDetector::Update(int local_rank, const WorkerReading& reading, bool aft
   Worker& worker = found->second;
   if (is_new) {
     worker.last = reading;
-    worker.since = Clamp(reading.changed_at, std::min(started_, now), now);
+    worker.since = std::clamp(reading.changed_at, std::min(started_, now), now);
     worker.recent.emplace_back(worker.since, reading.step);
     return;
   }
   const bool is_other_phase = reading.phase != worker.last.phase;
   if (reading.step == worker.last.step && !is_other_phase) return;
-  const MonotonicTime changed_at = Clamp(reading.changed_at, worker.since, now);
+  const MonotonicTime changed_at = std::clamp(reading.changed_at, worker.since, now);
   // The first rise on the way from another phase into this one is a step read from a checkpoint.
   const bool has_risen = reading.step > worker.last.step;
   const bool has_finished =
@@ -287,19 +284,17 @@ std::string HangDetector::Why(const std::vector<int>& local_ranks, bool all_alik
 }
 
 std::optional<rendezvous::WorkerProgress> HangDetector::Progress(MonotonicTime now) const {
-  const Worker* slowest = nullptr;
-  for (const auto& [local_rank, worker] : workers_) {
-    if (slowest == nullptr || worker.last.step < slowest->last.step ||
-        (worker.last.step == slowest->last.step && worker.since < slowest->since)) {
-      slowest = &worker;
-    }
-  }
-  if (slowest == nullptr) return std::nullopt;
-  rendezvous::WorkerProgress progress;
-  progress.step = slowest->last.step;
-  progress.phase = slowest->last.phase;
-  const auto& [first_time, first_step] = slowest->recent.front();
-  const auto& [last_time, last_step] = slowest->recent.back();
+  if (workers_.empty()) return std::nullopt;
+  const auto place = [](const auto& entry) {
+    return std::tie(entry.second.last.step, entry.second.since);
+  };
+  const Worker& slowest =
+      std::min_element(workers_.begin(), workers_.end(), [&](const auto& a, const auto& b) {
+        return place(a) < place(b);
+      })->second;
+  rendezvous::WorkerProgress progress = {.step = slowest.last.step, .phase = slowest.last.phase};
+  const auto& [first_time, first_step] = slowest.recent.front();
+  const auto& [last_time, last_step] = slowest.recent.back();
   if (last_step > first_step && last_time > first_time) {
     const absl::Duration seen = last_time - first_time;
     // A worker that stands still counts as slower than before.
