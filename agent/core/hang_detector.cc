@@ -171,8 +171,6 @@ void HangDetector::NoteNews() {
   }
 }
 
-std::string HangDetector::TakeNews() { return std::exchange(news_, ""); }
-
 HangDetector::Limit HangDetector::LimitOf(int local_rank, const Worker& worker) const {
   const absl::Duration given = worker.finished == 0               ? limits_.startup
                                : worker.last.phase == kStep       ? limits_.step

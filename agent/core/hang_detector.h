@@ -77,7 +77,7 @@ class HangDetector {
   std::optional<rendezvous::WorkerProgress> Progress(MonotonicTime now) const;
 
   // The line for the log, once, when the automatic limit of a step is first known; else "".
-  std::string TakeNews();
+  std::string TakeNews() { return std::exchange(news_, ""); }
 
  private:
   struct Worker {

@@ -27,12 +27,6 @@ std::vector<CpuList> GroupBy(const std::vector<NumaCpu>& cpus, int NumaCpu::*key
   return groups;
 }
 
-CpuList Numbers(const std::vector<NumaCpu>& cpus) {
-  CpuList numbers;
-  for (const NumaCpu& cpu : cpus) numbers.push_back(cpu.cpu);
-  return numbers;
-}
-
 // A node belongs, with all its CPUs, to the socket of its first CPU.
 CpuList SocketCpus(const std::vector<NumaCpu>& cpus, int node) {
   std::map<int, int> socket_of;
@@ -110,7 +104,7 @@ absl::StatusOr<std::vector<CpuList>> PlanNuma(NumaBinding binding, std::vector<N
     const int devices =
         static_cast<int>(std::count(device_nodes.begin(), device_nodes.end(), node));
     if (binding == NumaBinding::kNode) {
-      plan[i] = Numbers(of_node);
+      for (const NumaCpu& cpu : of_node) plan[i].push_back(cpu.cpu);
     } else if (binding == NumaBinding::kSocket) {
       plan[i] = SocketCpus(cpus, node);
     } else if (binding == NumaBinding::kCoreComplex) {

@@ -50,9 +50,10 @@ Decision Form(MonotonicTime now, const JobState& state, const JobPolicy& policy,
   Seating seating = SeatMembers(state, policy.nodes_max);
   decision.why = absl::StrCat(Nodes(static_cast<int>(seating.members.size())), ": ", reason);
   std::vector<MemberId> excluded;
-  for (const MemberId id : seating.members) {
-    if (state.conduct().records.empty()) break;
-    if (state.conduct().Excluded(now, KeyOf(*state.Find(id))) != nullptr) excluded.push_back(id);
+  if (!state.conduct().records.empty()) {
+    for (const MemberId id : seating.members) {
+      if (state.conduct().Excluded(now, KeyOf(*state.Find(id))) != nullptr) excluded.push_back(id);
+    }
   }
   if (!excluded.empty()) {
     absl::StrAppend(&decision.why, "; ", NamesOf(state, excluded),
@@ -356,23 +357,20 @@ absl::Status ValidateHello(const Hello& hello) {
 }
 
 JobPolicy PolicyOf(const Hello& hello) {
-  JobPolicy policy;
-  policy.nodes_min = hello.nodes_min;
-  policy.nodes_max = hello.nodes_max;
-  policy.nodes_expected = hello.nodes_expected == 0
-                              ? hello.nodes_max
-                              : std::clamp(hello.nodes_expected, hello.nodes_min, hello.nodes_max);
-  policy.max_restarts = hello.max_restarts;
-  policy.join_timeout = hello.join_timeout;
-  policy.last_call = hello.last_call;
-  if (hello.last_call == absl::ZeroDuration() && hello.nodes_expected > 0) {
-    policy.last_call = std::min(kLastCall, hello.join_timeout);
-  }
-  policy.spares = hello.spares;
-  policy.restart_window = hello.restart_window;
-  policy.max_stuck_restarts = hello.max_stuck_restarts;
-  policy.admission = hello.admission;
-  return policy;
+  const bool is_counted = hello.nodes_expected > 0;  // by a scheduler
+  const bool is_asked_for = hello.last_call > absl::ZeroDuration();
+  return {.nodes_min = hello.nodes_min,
+          .nodes_max = hello.nodes_max,
+          .nodes_expected = std::clamp(is_counted ? hello.nodes_expected : hello.nodes_max,
+                                       hello.nodes_min, hello.nodes_max),
+          .max_restarts = hello.max_restarts,
+          .join_timeout = hello.join_timeout,
+          .last_call = is_asked_for || !is_counted ? hello.last_call
+                                                   : std::min(kLastCall, hello.join_timeout),
+          .spares = hello.spares,
+          .restart_window = hello.restart_window,
+          .max_stuck_restarts = hello.max_stuck_restarts,
+          .admission = hello.admission};
 }
 
 absl::Duration StopTimeout(const JobState& state, const JobPolicy& policy) {

@@ -20,11 +20,11 @@ std::string FailureText(const Node& node, const WorkerFailure& failure) {
 
 std::string DepartureText(const Node& node, JobState::Departure departure) {
   using Departure = JobState::Departure;
-  const bool left = departure == Departure::kLeft || departure == Departure::kUnfit;
-  return absl::StrCat(NodeName(node), left ? " left"
-                                      : departure == Departure::kOutdated
-                                          ? " is back, but not in its place"
-                                          : " is lost");
+  if (departure == Departure::kLeft || departure == Departure::kUnfit) {
+    return absl::StrCat(NodeName(node), " left");
+  }
+  const bool is_back = departure == Departure::kOutdated;
+  return absl::StrCat(NodeName(node), is_back ? " is back, but not in its place" : " is lost");
 }
 
 NodeKey KeyOf(const Node& node) { return {node.host, node.node_rank}; }

@@ -168,9 +168,8 @@ class JobState {
   MonotonicTime old_workers_until() const { return old_workers_until_; }
   // The longest that a node of this job takes from a Stop to its Ready, as the nodes told.
   absl::Duration stop_limit() const { return stop_limit_; }
-  int running_count() const {
-    return running_count_;
-  }  // members that have not said Ready since the Assignment
+  // Members that have not said Ready since the Assignment.
+  int running_count() const { return running_count_; }
   int member_count() const { return member_count_; }  // of the current epoch, still here
   int away_count() const { return away_count_; }
   int epoch_size() const { return facts_.epoch_size; }
