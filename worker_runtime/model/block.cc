@@ -2,10 +2,13 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/model/parameters.h"
 #include "worker_runtime/ops/rms_norm.h"
 #include "worker_runtime/ops/rope.h"
 #include "worker_runtime/ops/swiglu.h"
+#include "worker_runtime/parallel/linear.h"
 
 namespace convene::worker {
 namespace {
@@ -15,113 +18,44 @@ LinearShape OutShape(const BlockShape& s) { return {s.rows(), s.hidden, s.attent
 LinearShape GateUpShape(const BlockShape& s) { return {s.rows(), 2 * s.ffn, s.hidden}; }
 LinearShape DownShape(const BlockShape& s) { return {s.rows(), s.hidden, s.ffn}; }
 
-// The passes of one block over one microbatch, and the state that they share.
+// Declares those tensors of a block that `wants_recomputed` asks for: the ones that the backward
+// pass computes again, or the others.
 template <typename T>
-class BlockPass {
- public:
-  BlockPass(const BlockShape& shape, const BlockContext& context, const BlockParameters& offsets,
-            const T* parameters, const BlockActivations<T>& activations,
-            const BlockScratch<T>& scratch, Stream& stream)
-      : s_(shape),
-        context_(context),
-        p_(offsets),
-        w_(parameters),
-        a_(activations),
-        scratch_(scratch),
-        stream_(stream) {}
-
-  void FirstNorm(const BlockInput<T>& input) {
-    if (input.delta == nullptr) {
-      RmsNormForward(s_.rows(), s_.hidden, a_.input, w_ + p_.attention_norm, s_.norm_epsilon,
-                     a_.norm1, a_.norm1_rms, stream_);
-    } else {
-      AddRmsNormForward(s_.rows(), s_.hidden, input.residual, input.delta, w_ + p_.attention_norm,
-                        s_.norm_epsilon, a_.input, a_.norm1, a_.norm1_rms, stream_);
-    }
-  }
-
-  // From norm1 to SwiGLU's product.
-  absl::Status Middle() {
-    LinearForward(QkvShape(s_), a_.norm1, w_ + p_.qkv, a_.qkv, stream_);
-    Rotate(/*inverse=*/false, a_.qkv);
-    AttentionForward(s_.attention(), context_.documents, a_.qkv, a_.attention, a_.log_sum_exp,
-                     scratch_.workspace, stream_);
-    T* const delta = scratch_.hidden;
-    CONVENE_RETURN_IF_ERROR(RowParallelForward(OutShape(s_), a_.attention, w_ + p_.attention_out,
-                                               delta, *context_.tp, stream_));
-    AddRmsNormForward(s_.rows(), s_.hidden, a_.input, delta, w_ + p_.mlp_norm, s_.norm_epsilon,
-                      a_.middle, a_.norm2, a_.norm2_rms, stream_);
-    LinearForward(GateUpShape(s_), a_.norm2, w_ + p_.gate_up, a_.gate_up, stream_);
-    SwigluForward(s_.rows(), s_.ffn, a_.gate_up, a_.product, stream_);
-    return absl::OkStatus();
-  }
-
-  absl::Status Down(T* delta) {
-    return RowParallelForward(DownShape(s_), a_.product, w_ + p_.down, delta, *context_.tp,
-                              stream_);
-  }
-
-  // Each half adds its branch's gradient to the residual stream's, which passes through unchanged.
-  absl::Status MlpBackward(const WeightGradient& dw, T* gradient) {
-    if (context_.recompute == Recompute::kSelective) {
-      RmsNormAgain(s_.rows(), s_.hidden, a_.middle, w_ + p_.mlp_norm, a_.norm2_rms, a_.norm2,
-                   stream_);
-      SwigluForward(s_.rows(), s_.ffn, a_.gate_up, a_.product, stream_);
-    }
-    RowParallelBackward(DownShape(s_), a_.product, w_ + p_.down, gradient, scratch_.narrow,
-                        dw.At(p_.down), stream_);
-    SwigluBackward(s_.rows(), s_.ffn, a_.gate_up, scratch_.narrow, scratch_.wide, stream_);
-    CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(
-        GateUpShape(s_), a_.norm2, w_ + p_.gate_up, scratch_.wide, scratch_.hidden,
-        dw.At(p_.gate_up), *context_.tp, context_.side, stream_));
-    RmsNormBackward(s_.rows(), s_.hidden, a_.middle, w_ + p_.mlp_norm, a_.norm2_rms,
-                    scratch_.hidden, /*add_to_dx=*/true, gradient, dw.adds, dw.data + p_.mlp_norm,
-                    scratch_.workspace, stream_);
-    return absl::OkStatus();
-  }
-
-  absl::Status AttentionHalfBackward(const WeightGradient& dw, T* gradient) {
-    if (context_.recompute == Recompute::kSelective) {
-      RmsNormAgain(s_.rows(), s_.hidden, a_.input, w_ + p_.attention_norm, a_.norm1_rms, a_.norm1,
-                   stream_);
-    }
-    RowParallelBackward(OutShape(s_), a_.attention, w_ + p_.attention_out, gradient,
-                        scratch_.narrow, dw.At(p_.attention_out), stream_);
-    AttentionBackward(s_.attention(), context_.documents, a_.qkv, a_.attention, a_.log_sum_exp,
-                      scratch_.narrow, scratch_.wide, scratch_.workspace, stream_);
-    Rotate(/*inverse=*/true, scratch_.wide);
-    CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(QkvShape(s_), a_.norm1, w_ + p_.qkv,
-                                                   scratch_.wide, scratch_.hidden, dw.At(p_.qkv),
-                                                   *context_.tp, context_.side, stream_));
-    RmsNormBackward(s_.rows(), s_.hidden, a_.input, w_ + p_.attention_norm, a_.norm1_rms,
-                    scratch_.hidden, /*add_to_dx=*/true, gradient, dw.adds,
-                    dw.data + p_.attention_norm, scratch_.workspace, stream_);
-    return absl::OkStatus();
-  }
-
- private:
-  // Query and key heads lie side by side at the start of each row, so one call turns both.
-  void Rotate(bool inverse, T* qkv) {
-    RopeApply(s_.batch, s_.sequence_length, s_.heads + s_.kv_heads, s_.head_size, s_.qkv_width(),
-              context_.rope_cosines, context_.rope_sines, context_.documents.begin, inverse, qkv,
-              stream_);
-  }
-
-  const BlockShape& s_;
-  const BlockContext& context_;
-  const BlockParameters& p_;
-  const T* const w_;
-  const BlockActivations<T>& a_;
-  const BlockScratch<T>& scratch_;
-  Stream& stream_;
-};
+void Declare(const BlockShape& s, Recompute recompute, bool wants_recomputed, Arena& arena,
+             BlockMemory<T>& memory) {
+  const bool cheap_again = recompute != Recompute::kNone;
+  const bool all_again = recompute == Recompute::kFull;
+  const auto declare = [&]<typename E>(ArenaBlock<E>& block, bool is_recomputed, const char* name,
+                                       int64_t count) {
+    if (is_recomputed != wants_recomputed) return;
+    block = arena.Declare<E>(absl::StrCat(wants_recomputed ? "recomputed/" : "activations/", name),
+                             count);
+  };
+  const int64_t rows = s.rows();
+  const int64_t own = s.residual_rows;
+  // Where rows are split, both norms' outputs are gathered in scratch, and made again.
+  const int64_t normed = own == rows ? rows * s.hidden : 0;
+  declare(memory.norm1, cheap_again, "norm1", normed);
+  declare(memory.norm1_rms, all_again, "norm1 rms", own);
+  declare(memory.qkv, all_again, "qkv", rows * s.qkv_width());
+  declare(memory.attention, all_again, "attention", rows * s.attention_width());
+  declare(memory.log_sum_exp, all_again, "log-sum-exp", rows * s.heads);
+  declare(memory.middle, all_again, "middle", own * s.hidden);
+  declare(memory.norm2, cheap_again, "norm2", normed);
+  declare(memory.norm2_rms, all_again, "norm2 rms", own);
+  declare(memory.gate_up, all_again, "gate-up", rows * 2 * s.ffn);
+  declare(memory.product, cheap_again, "product", rows * s.ffn);
+}
 
 }  // namespace
 
-BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, int micro_batch_size,
-                          int sequence_length, bool deterministic, bool packed) {
+BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, bool sequence_parallel,
+                          int micro_batch_size, int sequence_length, bool deterministic,
+                          bool packed) {
+  const int rows = micro_batch_size * sequence_length;
   return {.batch = micro_batch_size,
           .sequence_length = sequence_length,
+          .residual_rows = sequence_parallel ? rows / tp_size : rows,
           .hidden = config.hidden_size,
           .heads = config.heads / tp_size,
           .kv_heads = config.kv_heads / tp_size,
@@ -133,48 +67,157 @@ BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, int micro_batc
 }
 
 template <typename T>
-size_t BlockWorkspaceBytes(const BlockShape& shape, DeviceKind device) {
-  return std::max(AttentionWorkspaceBytes<T>(shape.attention(), device),
-                  RmsNormWorkspaceBytes(shape.rows(), shape.hidden, device));
+BlockMemory<T> DeclareRecomputed(const BlockShape& shape, Recompute recompute, Arena& arena) {
+  BlockMemory<T> memory;
+  Declare(shape, recompute, /*wants_recomputed=*/true, arena, memory);
+  return memory;
 }
 
 template <typename T>
-absl::Status BlockForward(const BlockShape& shape, const BlockContext& context,
-                          const BlockParameters& offsets, const T* parameters,
-                          const BlockInput<T>& input, const BlockActivations<T>& activations,
-                          const BlockScratch<T>& scratch, T* delta, Stream& stream) {
-  BlockPass<T> pass(shape, context, offsets, parameters, activations, scratch, stream);
-  pass.FirstNorm(input);
-  CONVENE_RETURN_IF_ERROR(pass.Middle());
-  return pass.Down(delta);
-}
-
-template <typename T>
-absl::Status BlockBackward(const BlockShape& shape, const BlockContext& context,
-                           const BlockParameters& offsets, const T* parameters,
-                           const WeightGradient& gradients, const BlockActivations<T>& activations,
-                           const BlockScratch<T>& scratch, T* gradient, Stream& stream) {
-  BlockPass<T> pass(shape, context, offsets, parameters, activations, scratch, stream);
-  if (context.recompute == Recompute::kFull) {
-    pass.FirstNorm({});
-    CONVENE_RETURN_IF_ERROR(pass.Middle());
+Block<T>::Block(const BlockShape& shape, Recompute recompute, const BlockMemory<T>& recomputed,
+                ArenaPart input, int slots, DeviceKind device, Arena& arena)
+    : s_(shape), recompute_(recompute), device_(device), arena_(arena), memory_(slots, recomputed) {
+  for (BlockMemory<T>& memory : memory_) {
+    Declare(s_, recompute, /*wants_recomputed=*/false, arena, memory);
+    memory.input =
+        arena.Declare<T>("activations/input", int64_t{s_.residual_rows} * s_.hidden, input);
   }
-  CONVENE_RETURN_IF_ERROR(pass.MlpBackward(gradients, gradient));
-  return pass.AttentionHalfBackward(gradients, gradient);
 }
 
-// NOLINTBEGIN(bugprone-macro-parentheses): a type cannot stand in parentheses
-#define CONVENE_INSTANTIATE(T)                                                                \
-  template size_t BlockWorkspaceBytes<T>(const BlockShape&, DeviceKind);                      \
-  template absl::Status BlockForward(                                                         \
-      const BlockShape&, const BlockContext&, const BlockParameters&, const T*,               \
-      const BlockInput<T>&, const BlockActivations<T>&, const BlockScratch<T>&, T*, Stream&); \
-  template absl::Status BlockBackward(                                                        \
-      const BlockShape&, const BlockContext&, const BlockParameters&, const T*,               \
-      const WeightGradient&, const BlockActivations<T>&, const BlockScratch<T>&, T*, Stream&)
-// NOLINTEND(bugprone-macro-parentheses)
-CONVENE_INSTANTIATE(float);
-CONVENE_INSTANTIATE(BFloat16);
-#undef CONVENE_INSTANTIATE
+template <typename T>
+ScratchSizes Block<T>::scratch() const {
+  const int64_t rows = s_.rows();
+  return {.wide = rows * std::max(s_.qkv_width(), 2 * s_.ffn),
+          .narrow = rows * std::max(s_.attention_width(), s_.ffn),
+          .workspace_bytes = std::max(AttentionWorkspaceBytes<T>(s_.attention(), device_),
+                                      RmsNormWorkspaceBytes(s_.residual_rows, s_.hidden, device_))};
+}
+
+template <typename T>
+absl::Status Block<T>::FirstNorm(const Pass<T>& pass, const BlockMemory<T>& a,
+                                 const Flow<T>& input) const {
+  const ResidualRows& rows = *pass.around.rows;
+  const T* const weight = pass.Weight(kAttentionNorm);
+  T* const normed = Normed(pass, a.norm1);
+  if (input.delta == nullptr) {
+    RmsNormForward(rows.own(), s_.hidden, At(a.input), weight, s_.norm_epsilon, rows.Own(normed),
+                   At(a.norm1_rms), pass.stream);
+  } else {
+    AddRmsNormForward(rows.own(), s_.hidden, input.residual, input.delta, weight, s_.norm_epsilon,
+                      At(a.input), rows.Own(normed), At(a.norm1_rms), pass.stream);
+  }
+  return rows.Gather(normed, pass.stream);
+}
+
+// From norm1 to SwiGLU's product.
+template <typename T>
+absl::Status Block<T>::Middle(const Pass<T>& pass, const BlockMemory<T>& a) const {
+  const UnitSurroundings<T>& around = pass.around;
+  const ResidualRows& rows = *around.rows;
+  LinearForward(QkvShape(s_), Normed(pass, a.norm1), pass.Weight(kQkv), At(a.qkv), pass.stream);
+  Rotate(pass, /*inverse=*/false, At(a.qkv));
+  AttentionForward(s_.attention(), pass.documents, At(a.qkv), At(a.attention), At(a.log_sum_exp),
+                   around.workspace, pass.stream);
+  CONVENE_RETURN_IF_ERROR(RowParallelForward(
+      OutShape(s_), At(a.attention), pass.Weight(kAttentionOut), around.hidden, rows, pass.stream));
+  T* const normed = Normed(pass, a.norm2);
+  AddRmsNormForward(rows.own(), s_.hidden, At(a.input), rows.Own(around.hidden),
+                    pass.Weight(kMlpNorm), s_.norm_epsilon, At(a.middle), rows.Own(normed),
+                    At(a.norm2_rms), pass.stream);
+  CONVENE_RETURN_IF_ERROR(rows.Gather(normed, pass.stream));
+  LinearForward(GateUpShape(s_), normed, pass.Weight(kGateUp), At(a.gate_up), pass.stream);
+  SwigluForward(s_.rows(), s_.ffn, At(a.gate_up), At(a.product), pass.stream);
+  return absl::OkStatus();
+}
+
+template <typename T>
+absl::Status Block<T>::Forward(const Pass<T>& pass, T* target, Flow<T>& flow) {
+  const BlockMemory<T>& a = memory_[pass.slot];
+  CONVENE_RETURN_IF_ERROR(FirstNorm(pass, a, flow));
+  CONVENE_RETURN_IF_ERROR(Middle(pass, a));
+  flow = {.residual = At(a.middle), .delta = pass.around.rows->Own(target)};
+  return RowParallelForward(DownShape(s_), At(a.product), pass.Weight(kDown), target,
+                            *pass.around.rows, pass.stream);
+}
+
+// Each half adds its branch's gradient to the residual stream's, which passes through unchanged.
+template <typename T>
+absl::Status Block<T>::MlpBackward(const Pass<T>& pass, const BlockMemory<T>& a,
+                                   T* gradient) const {
+  const UnitSurroundings<T>& around = pass.around;
+  const ResidualRows& rows = *around.rows;
+  T* const normed = Normed(pass, a.norm2);
+  if (NormsAgain(pass)) {
+    RmsNormAgain(rows.own(), s_.hidden, At(a.middle), pass.Weight(kMlpNorm), At(a.norm2_rms),
+                 rows.Own(normed), pass.stream);
+    CONVENE_RETURN_IF_ERROR(rows.Gather(normed, pass.stream));
+  }
+  if (recompute_ == Recompute::kSelective) {
+    SwigluForward(s_.rows(), s_.ffn, At(a.gate_up), At(a.product), pass.stream);
+  }
+  CONVENE_RETURN_IF_ERROR(rows.Gather(gradient, pass.stream));
+  RowParallelBackward(DownShape(s_), At(a.product), pass.Weight(kDown), gradient, around.narrow,
+                      pass.Gradient(kDown), pass.stream);
+  SwigluBackward(s_.rows(), s_.ffn, At(a.gate_up), around.narrow, around.wide, pass.stream);
+  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(GateUpShape(s_), normed, pass.Weight(kGateUp),
+                                                 around.wide, around.hidden, pass.Gradient(kGateUp),
+                                                 rows, around.side, pass.stream));
+  const WeightGradient norm = pass.Gradient(kMlpNorm);
+  RmsNormBackward(rows.own(), s_.hidden, At(a.middle), pass.Weight(kMlpNorm), At(a.norm2_rms),
+                  rows.Own(around.hidden), /*add_to_dx=*/true, rows.Own(gradient), norm.adds,
+                  norm.data, around.workspace, pass.stream);
+  return absl::OkStatus();
+}
+
+template <typename T>
+absl::Status Block<T>::AttentionHalfBackward(const Pass<T>& pass, const BlockMemory<T>& a,
+                                             T* gradient) const {
+  const UnitSurroundings<T>& around = pass.around;
+  const ResidualRows& rows = *around.rows;
+  T* const normed = Normed(pass, a.norm1);
+  if (NormsAgain(pass)) {
+    RmsNormAgain(rows.own(), s_.hidden, At(a.input), pass.Weight(kAttentionNorm), At(a.norm1_rms),
+                 rows.Own(normed), pass.stream);
+    CONVENE_RETURN_IF_ERROR(rows.Gather(normed, pass.stream));
+  }
+  CONVENE_RETURN_IF_ERROR(rows.Gather(gradient, pass.stream));
+  RowParallelBackward(OutShape(s_), At(a.attention), pass.Weight(kAttentionOut), gradient,
+                      around.narrow, pass.Gradient(kAttentionOut), pass.stream);
+  AttentionBackward(s_.attention(), pass.documents, At(a.qkv), At(a.attention), At(a.log_sum_exp),
+                    around.narrow, around.wide, around.workspace, pass.stream);
+  Rotate(pass, /*inverse=*/true, around.wide);
+  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(QkvShape(s_), normed, pass.Weight(kQkv),
+                                                 around.wide, around.hidden, pass.Gradient(kQkv),
+                                                 rows, around.side, pass.stream));
+  const WeightGradient norm = pass.Gradient(kAttentionNorm);
+  RmsNormBackward(rows.own(), s_.hidden, At(a.input), pass.Weight(kAttentionNorm), At(a.norm1_rms),
+                  rows.Own(around.hidden), /*add_to_dx=*/true, rows.Own(gradient), norm.adds,
+                  norm.data, around.workspace, pass.stream);
+  return absl::OkStatus();
+}
+
+template <typename T>
+absl::Status Block<T>::Backward(const Pass<T>& pass, T* gradient) {
+  const BlockMemory<T>& a = memory_[pass.slot];
+  if (recompute_ == Recompute::kFull) {
+    CONVENE_RETURN_IF_ERROR(FirstNorm(pass, a, {}));
+    CONVENE_RETURN_IF_ERROR(Middle(pass, a));
+  }
+  CONVENE_RETURN_IF_ERROR(MlpBackward(pass, a, gradient));
+  return AttentionHalfBackward(pass, a, gradient);
+}
+
+// Query and key heads lie side by side at the start of each row, so one call turns both.
+template <typename T>
+void Block<T>::Rotate(const Pass<T>& pass, bool inverse, T* qkv) const {
+  RopeApply(s_.batch, s_.sequence_length, s_.heads + s_.kv_heads, s_.head_size, s_.qkv_width(),
+            pass.around.rope_cosines, pass.around.rope_sines, pass.documents.begin, inverse, qkv,
+            pass.stream);
+}
+
+template BlockMemory<float> DeclareRecomputed(const BlockShape&, Recompute, Arena&);
+template BlockMemory<BFloat16> DeclareRecomputed(const BlockShape&, Recompute, Arena&);
+template class Block<float>;
+template class Block<BFloat16>;
 
 }  // namespace convene::worker

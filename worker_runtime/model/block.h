@@ -1,22 +1,18 @@
 // One transformer block, this rank's tensor-parallel slice: forward, and backward written out.
 //
 //   input ─ norm1 ─ qkv ─ rope ─ attention ─ out ─(+input)─ middle ─ norm2 ─ gate_up ─ swiglu
-//   ─ down ─ delta        the next block's input is middle + delta, added within its first norm
+//   ─ down ─ delta        the next unit's input is middle + delta, added within its first norm
 #pragma once
 
-#include <cstdint>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
-#include "worker_runtime/comm/collective.h"
+#include "worker_runtime/device/arena.h"
 #include "worker_runtime/device/dtype.h"
-#include "worker_runtime/device/side_stream.h"
-#include "worker_runtime/device/stream.h"
-#include "worker_runtime/device/workspace.h"
 #include "worker_runtime/model/config.h"
-#include "worker_runtime/model/parameters.h"
+#include "worker_runtime/model/unit.h"
 #include "worker_runtime/ops/attention.h"
-#include "worker_runtime/ops/documents.h"
-#include "worker_runtime/parallel/linear.h"
 
 namespace convene::worker {
 
@@ -24,6 +20,7 @@ namespace convene::worker {
 struct BlockShape {
   int batch = 0;
   int sequence_length = 0;
+  int residual_rows = 0;  // of the residual stream on this rank (ResidualRows::own)
   int hidden = 0;
   int heads = 0;     // local
   int kv_heads = 0;  // local
@@ -31,7 +28,7 @@ struct BlockShape {
   int ffn = 0;  // local
   float norm_epsilon = 0;
   bool deterministic = false;
-  bool packed = false;  // rows hold several documents: context.documents.begin is given
+  bool packed = false;  // rows hold several documents: Pass::documents.begin is given
 
   int rows() const { return batch * sequence_length; }
   int attention_width() const { return heads * head_size; }
@@ -41,72 +38,69 @@ struct BlockShape {
   }
 };
 
-BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, int micro_batch_size,
-                          int sequence_length, bool deterministic, bool packed);
+// `sequence_parallel`: see ResidualRows.
+BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, bool sequence_parallel,
+                          int micro_batch_size, int sequence_length, bool deterministic,
+                          bool packed);
 
-// Tensors that the forward pass leaves for the backward pass: pointers to rows * width elements of
-// T, or floats. All blocks share the tensors that are recomputed.
+// Tensors that the forward pass leaves for the backward pass: rows * width elements each, and
+// residual_rows * width where the comment names no other width than `hidden` or 1.
 template <typename T>
-struct BlockActivations {
-  T* input = nullptr;            // hidden
-  T* norm1 = nullptr;            // hidden
-  float* norm1_rms = nullptr;    // 1
-  T* qkv = nullptr;              // qkv_width, after rope
-  T* attention = nullptr;        // attention_width
-  float* log_sum_exp = nullptr;  // heads
-  T* middle = nullptr;           // hidden
-  T* norm2 = nullptr;            // hidden
-  float* norm2_rms = nullptr;    // 1
-  T* gate_up = nullptr;          // 2 ffn
-  T* product = nullptr;          // ffn
+struct BlockMemory {
+  ArenaBlock<T> input;            // hidden
+  ArenaBlock<T> norm1;            // hidden
+  ArenaBlock<float> norm1_rms;    // 1
+  ArenaBlock<T> qkv;              // qkv_width, after rope
+  ArenaBlock<T> attention;        // attention_width
+  ArenaBlock<float> log_sum_exp;  // heads
+  ArenaBlock<T> middle;           // hidden
+  ArenaBlock<T> norm2;            // hidden
+  ArenaBlock<float> norm2_rms;    // 1
+  ArenaBlock<T> gate_up;          // 2 ffn
+  ArenaBlock<T> product;          // ffn
 };
 
-// Scratch that a pass of one block may overwrite; shared by all blocks.
+// Declares the tensors that the backward pass computes again: one set for all blocks of a rank.
 template <typename T>
-struct BlockScratch {
-  T* hidden = nullptr;  // rows * hidden
-  T* wide = nullptr;    // rows * max(qkv_width, 2 ffn)
-  T* narrow = nullptr;  // rows * max(attention_width, ffn)
-  Workspace workspace;  // BlockWorkspaceBytes
+BlockMemory<T> DeclareRecomputed(const BlockShape& shape, Recompute recompute, Arena& arena);
+
+template <typename T>
+class Block final : public Unit<T> {
+ public:
+  // `recomputed`: DeclareRecomputed's. `input`: collectives fill the block's input, or its
+  // predecessor does. Borrows the arena.
+  Block(const BlockShape& shape, Recompute recompute, const BlockMemory<T>& recomputed,
+        ArenaPart input, int slots, DeviceKind device, Arena& arena);
+
+  ScratchSizes scratch() const override;
+  T* Input(int slot) override { return At(memory_[slot].input); }
+  absl::Status Forward(const Pass<T>& pass, T* target, Flow<T>& flow) override;
+  absl::Status Backward(const Pass<T>& pass, T* gradient) override;
+
+ private:
+  // The output of a norm, whole: `kept`, or where rows are split the scratch that all share.
+  T* Normed(const Pass<T>& pass, ArenaBlock<T> kept) const {
+    return pass.around.rows->is_split() ? pass.around.normed : At(kept);
+  }
+  bool NormsAgain(const Pass<T>& pass) const {
+    return recompute_ == Recompute::kSelective || pass.around.rows->is_split();
+  }
+  absl::Status FirstNorm(const Pass<T>& pass, const BlockMemory<T>& a, const Flow<T>& input) const;
+  absl::Status Middle(const Pass<T>& pass, const BlockMemory<T>& a) const;
+  absl::Status MlpBackward(const Pass<T>& pass, const BlockMemory<T>& a, T* gradient) const;
+  absl::Status AttentionHalfBackward(const Pass<T>& pass, const BlockMemory<T>& a,
+                                     T* gradient) const;
+  void Rotate(const Pass<T>& pass, bool inverse, T* qkv) const;
+  template <typename E>
+  E* At(ArenaBlock<E> block) const {
+    return arena_.View(block).data();
+  }
+
+  const BlockShape s_;
+  const Recompute recompute_;
+  const DeviceKind device_;
+  Arena& arena_;
+  std::vector<BlockMemory<T>> memory_;  // by slot
 };
-
-// The scratch of attention and both norms.
-template <typename T>
-size_t BlockWorkspaceBytes(const BlockShape& shape, DeviceKind device);
-
-// Constant tables and the communicator of a block, and where the microbatch's documents lie.
-struct BlockContext {
-  const float* rope_cosines = nullptr;  // (sequence_length, head_size / 2)
-  const float* rope_sines = nullptr;
-  Collective* tp = nullptr;
-  SideStream* side = nullptr;  // null where tp is one rank
-  Recompute recompute = Recompute::kNone;
-  Documents documents;
-};
-
-// A block's input: a residual stream, and a `delta` still to be added to it. With delta null,
-// residual is activations.input, already filled.
-template <typename T>
-struct BlockInput {
-  const T* residual = nullptr;  // (rows, hidden)
-  const T* delta = nullptr;     // (rows, hidden); may be scratch.hidden
-};
-
-// Leaves the residual stream in activations.middle, and in `delta` (rows, hidden; it may be
-// scratch.hidden) the numbers still to be added to it. `parameters` is the rank's flat buffer.
-// Errors: the collective's.
-template <typename T>
-absl::Status BlockForward(const BlockShape& shape, const BlockContext& context,
-                          const BlockParameters& offsets, const T* parameters,
-                          const BlockInput<T>& input, const BlockActivations<T>& activations,
-                          const BlockScratch<T>& scratch, T* delta, Stream& stream);
-
-// gradient: (rows, hidden), of middle + delta on entry, of the block's input on return. `gradients`
-// is laid out as `parameters`.
-template <typename T>
-absl::Status BlockBackward(const BlockShape& shape, const BlockContext& context,
-                           const BlockParameters& offsets, const T* parameters,
-                           const WeightGradient& gradients, const BlockActivations<T>& activations,
-                           const BlockScratch<T>& scratch, T* gradient, Stream& stream);
 
 }  // namespace convene::worker

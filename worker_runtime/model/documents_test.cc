@@ -3,12 +3,12 @@
 #include <memory>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/device/device.h"
-#include "worker_runtime/model/initialize.h"
+#include "worker_runtime/model/parameters.h"
 #include "worker_runtime/model/stage.h"
+#include "worker_runtime/model/testing/whole_store.h"
 #include "worker_runtime/ops/documents.h"
 
 namespace convene::worker {
@@ -32,7 +32,8 @@ Losses LossesOf(const std::vector<int32_t>& tokens, const std::vector<int32_t>& 
                               .head_size = 6,
                               .vocabulary_size = kVocabulary,
                               .initializer_range = 0.3};
-  const ParameterTable table = BuildParameterTable(config, {}, {});
+  const std::vector<UnitSpec> units = UnitsOf(config, {}, {});
+  testing::WholeStore store(units);
   const CommunicatorSet communicators = SoloCommunicators();
   const std::unique_ptr<Device> device = Device::Cpu();
   Arena arena("test");
@@ -40,16 +41,11 @@ Losses LossesOf(const std::vector<int32_t>& tokens, const std::vector<int32_t>& 
       Stage::Make({.config = config,
                    .packed_documents = !document_begin.empty(),
                    .sequence_length = static_cast<int>(tokens.size())},
-                  table, *communicators.tp, *device, arena);
+                  units, store, *communicators.tp, *device, arena);
   REQUIRE_OK(arena.Build());
-  std::vector<float> parameters(table.flat_count);
-  for (const ParameterSlice& slice : table.slices) {
-    InitializeParameter(slice, 3, 0, slice.count(), parameters.data() + slice.flat_offset);
-  }
   Losses result;
-  result.gradients.resize(table.flat_count);
   double loss = 0;
-  stage->Bind(absl::MakeConstSpan(parameters), absl::MakeSpan(result.gradients), &loss);
+  stage->Bind(&loss);
   const Documents documents = {.begin = document_begin.data()};
   const Documents* const given = document_begin.empty() ? nullptr : &documents;
   std::vector<int32_t> targets(tokens.size(), -1);
@@ -69,6 +65,7 @@ Losses LossesOf(const std::vector<int32_t>& tokens, const std::vector<int32_t>& 
                    .documents = given});
   REQUIRE_OK(stage->Forward(0, device->compute()));
   REQUIRE_OK(stage->Backward(0, device->compute()));
+  result.gradients = store.gradients;
   return result;
 }
 

@@ -6,12 +6,12 @@
 #include <memory>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/device/device.h"
-#include "worker_runtime/model/initialize.h"
+#include "worker_runtime/model/parameters.h"
 #include "worker_runtime/model/stage.h"
+#include "worker_runtime/model/testing/whole_store.h"
 #include "worker_runtime/ops/documents.h"
 
 namespace convene::worker {
@@ -38,23 +38,19 @@ class OneRankModel {
   // `document_begin`: given for packed rows.
   explicit OneRankModel(const ModelConfig& config, Recompute recompute = Recompute::kNone,
                         const std::vector<int32_t>& document_begin = {})
-      : table_(BuildParameterTable(config, {}, {})),
+      : units_(UnitsOf(config, {}, {})),
+        store_(units_),
         communicators_(SoloCommunicators()),
         stage_(Stage::Make({.config = config,
                             .recompute = recompute,
                             .packed_documents = !document_begin.empty(),
                             .micro_batch_size = kBatch,
                             .sequence_length = kSequenceLength},
-                           table_, *communicators_.tp, *device_, arena_)),
-        parameters_(table_.flat_count),
-        gradients_(table_.flat_count),
+                           units_, store_, *communicators_.tp, *device_, arena_)),
         document_begin_(document_begin),
         documents_({.begin = document_begin_.data()}) {
     REQUIRE_OK(arena_.Build());
-    for (const ParameterSlice& slice : table_.slices) {
-      InitializeParameter(slice, 3, 0, slice.count(), parameters_.data() + slice.flat_offset);
-    }
-    stage_->Bind(absl::MakeConstSpan(parameters_), absl::MakeSpan(gradients_), &loss_sum_);
+    stage_->Bind(&loss_sum_);
     for (int i = 0; i < kBatch * kSequenceLength; ++i) {
       inputs_.push_back(i * 5 % config.vocabulary_size);
       targets_.push_back(i == 3 ? -1 : (i * 7 + 1) % config.vocabulary_size);
@@ -70,13 +66,14 @@ class OneRankModel {
     return loss;
   }
 
-  const ParameterTable& table() const { return table_; }
-  std::vector<float>& parameters() { return parameters_; }
-  const std::vector<float>& gradients() const { return gradients_; }
+  const Placement& placement() const { return store_.placement; }
+  std::vector<float>& parameters() { return store_.parameters; }
+  const std::vector<float>& gradients() const { return store_.gradients; }
 
  private:
   double Forward(const float* gradient_scale) {
     loss_sum_ = 0;
+    store_.BeginStep();
     stage_->SetBatch({.inputs = inputs_.data(),
                       .targets = targets_.data(),
                       .gradient_scale = gradient_scale,
@@ -85,14 +82,13 @@ class OneRankModel {
     return loss_sum_;
   }
 
-  ParameterTable table_;
+  const std::vector<UnitSpec> units_;
+  testing::WholeStore store_;
   CommunicatorSet communicators_;
   Arena arena_{"test"};
   std::unique_ptr<Device> device_ = Device::Cpu();
   std::unique_ptr<Stage> stage_;
   double loss_sum_ = 0;
-  std::vector<float> parameters_;
-  std::vector<float> gradients_;
   const std::vector<int32_t> document_begin_;
   const Documents documents_;
   std::vector<int32_t> inputs_;
@@ -106,7 +102,7 @@ void CheckGradients(const ModelConfig& config, const std::vector<int32_t>& docum
   model.Backward();
   const std::vector<float> gradients = model.gradients();
   const std::vector<float> start = model.parameters();
-  for (const ParameterSlice& slice : model.table().slices) {
+  for (const PlacedParameter& slice : model.placement().parameters) {
     double squares = 0;
     for (int64_t i = 0; i < slice.count(); ++i) {
       squares += std::pow(gradients[slice.flat_offset + i], 2);
@@ -116,7 +112,7 @@ void CheckGradients(const ModelConfig& config, const std::vector<int32_t>& docum
     const double reach =
         2e-2;  // large enough for float's rounding, small enough for the third derivative
     const auto loss_at = [&](double distance) {
-      model.parameters() = start;
+      std::copy(start.begin(), start.end(), model.parameters().begin());
       for (int64_t i = 0; i < slice.count(); ++i) {
         const int64_t place = slice.flat_offset + i;
         model.parameters()[place] += static_cast<float>(distance * gradients[place] / norm);

@@ -5,8 +5,10 @@
 #include "absl/types/span.h"
 #include "tools/base/rounding.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/model/parameters.h"
 #include "worker_runtime/ops/cross_entropy.h"
 #include "worker_runtime/ops/rms_norm.h"
+#include "worker_runtime/parallel/linear.h"
 
 namespace convene::worker {
 namespace {
@@ -25,77 +27,97 @@ int LossChunkRows(int rows, int columns, size_t element_bytes, size_t logits_byt
 }
 
 template <typename T>
-LossHead<T>::LossHead(const LossHeadShape& shape, DeviceKind device, Collective& tp, Arena& arena)
+LossHead<T>::LossHead(const LossHeadShape& shape, int slots, DeviceKind device, Arena& arena)
     : shape_(shape),
       chunk_rows_(
           LossChunkRows(shape.rows, shape.vocabulary.size(), sizeof(T), shape.logits_bytes)),
       workspace_bytes_(std::max(CrossEntropyWorkspaceBytes(chunk_rows_, device),
-                                RmsNormWorkspaceBytes(shape.rows, shape.hidden, device))),
-      tp_(tp),
+                                RmsNormWorkspaceBytes(shape.residual_rows, shape.hidden, device))),
       arena_(arena),
-      normalized_memory_(
-          arena.Declare<T>("scratch/final norm", int64_t{shape.rows} * shape.hidden)),
+      normalized_memory_(arena.Declare<T>(
+          "scratch/final norm", int64_t{shape.rows} * shape.hidden,
+          shape.residual_rows < shape.rows ? ArenaPart::kCollective : ArenaPart::kLocal)),
       logits_memory_(
           arena.Declare<T>("scratch/logits", int64_t{chunk_rows_} * shape.vocabulary.size())),
       maxima_memory_(arena.Declare<float>("scratch/loss maxima", 2 * int64_t{chunk_rows_},
                                           ArenaPart::kCollective)),
       sums_memory_(arena.Declare<float>("scratch/loss sums", 2 * int64_t{chunk_rows_},
                                         ArenaPart::kCollective)),
-      workspace_memory_(arena.Declare<char>("scratch/loss workspace", workspace_bytes_)) {}
-
-template <typename T>
-void LossHead<T>::Bind() {
-  normalized_ = arena_.View(normalized_memory_).data();
-  logits_ = arena_.View(logits_memory_).data();
-  float* const maxima = arena_.View(maxima_memory_).data();
-  buffers_ = {.slice_max = maxima,
-              .row_max = maxima + chunk_rows_,
-              .sums = arena_.View(sums_memory_).data(),
-              .workspace = {arena_.View(workspace_memory_).data(), workspace_bytes_}};
-}
-
-template <typename T>
-absl::Status LossHead<T>::Forward(const Weights& weights, const T* residual, const T* delta,
-                                  const int32_t* targets, const float* gradient_scale,
-                                  const Activations& activations, double* loss_sum,
-                                  Stream& stream) {
-  AddRmsNormForward(shape_.rows, shape_.hidden, residual, delta, weights.norm, shape_.norm_epsilon,
-                    activations.sum, normalized_, activations.rms, stream);
-  for (int first = 0; first < shape_.rows; first += chunk_rows_) {
-    CONVENE_RETURN_IF_ERROR(ForwardChunk(weights, first, std::min(chunk_rows_, shape_.rows - first),
-                                         targets + first, gradient_scale, activations, loss_sum,
-                                         stream));
+      workspace_memory_(arena.Declare<char>("scratch/loss workspace", workspace_bytes_)) {
+  const int64_t hidden_count = int64_t{shape.rows} * shape.hidden;
+  for (int slot = 0; slot < slots; ++slot) {
+    slots_.push_back(
+        {.sum = arena.Declare<T>("activations/output", int64_t{shape.residual_rows} * shape.hidden,
+                                 ArenaPart::kCollective),
+         .rms = arena.Declare<float>("activations/final norm rms", shape.residual_rows),
+         .gradient = arena.Declare<T>("activations/final norm gradient", hidden_count,
+                                      ArenaPart::kCollective)});
   }
-  if (gradient_scale == nullptr) return absl::OkStatus();
-  return tp_.AllReduce(
-      absl::MakeSpan(activations.gradient, static_cast<size_t>(shape_.rows) * shape_.hidden),
-      ReduceOp::kSum, stream);
 }
 
 template <typename T>
-absl::Status LossHead<T>::ForwardChunk(const Weights& weights, int first_row, int rows,
-                                       const int32_t* targets, const float* gradient_scale,
-                                       const Activations& activations, double* loss_sum,
-                                       Stream& stream) {
+CrossEntropyBuffers LossHead<T>::Buffers() const {
+  float* const maxima = At(maxima_memory_);
+  return {.slice_max = maxima,
+          .row_max = maxima + chunk_rows_,
+          .sums = At(sums_memory_),
+          .workspace = workspace()};
+}
+
+template <typename T>
+absl::Status LossHead<T>::Forward(const Pass<T>& pass, T* /*target*/, Flow<T>& flow) {
+  const Memory& memory = slots_[pass.slot];
+  const ResidualRows& rows = *pass.around.rows;
+  const T* const norm = pass.Weight(kFinalNorm);
+  T* const normalized = At(normalized_memory_);
+  if (flow.delta == nullptr) {
+    RmsNormForward(rows.own(), shape_.hidden, At(memory.sum), norm, shape_.norm_epsilon,
+                   rows.Own(normalized), At(memory.rms), pass.stream);
+  } else {
+    AddRmsNormForward(rows.own(), shape_.hidden, flow.residual, flow.delta, norm,
+                      shape_.norm_epsilon, At(memory.sum), rows.Own(normalized), At(memory.rms),
+                      pass.stream);
+  }
+  CONVENE_RETURN_IF_ERROR(rows.Gather(normalized, pass.stream));
+  WeightGradient head_gradient;
+  const bool differentiates = pass.gradient_scale != nullptr;
+  if (differentiates) head_gradient = pass.Gradient(kHead);
+  for (int first = 0; first < shape_.rows; first += chunk_rows_) {
+    CONVENE_RETURN_IF_ERROR(ForwardChunk(pass, first, std::min(chunk_rows_, shape_.rows - first),
+                                         differentiates ? &head_gradient : nullptr));
+    head_gradient.adds = true;
+  }
+  if (!differentiates) return absl::OkStatus();
+  return rows.Sum(At(memory.gradient), pass.stream);
+}
+
+template <typename T>
+absl::Status LossHead<T>::ForwardChunk(const Pass<T>& pass, int first_row, int rows,
+                                       const WeightGradient* head_gradient) {
   const LinearShape linear = {rows, shape_.vocabulary.size(), shape_.hidden};
   const int64_t offset = int64_t{first_row} * shape_.hidden;
-  LinearForward(linear, normalized_ + offset, weights.head, logits_, stream);
+  const T* const head = pass.Weight(kHead);
+  const T* const normalized = At(normalized_memory_) + offset;
+  T* const logits = At(logits_memory_);
+  LinearForward(linear, normalized, head, logits, pass.stream);
   CONVENE_RETURN_IF_ERROR(VocabularyParallelCrossEntropy(
-      shape_.vocabulary, rows, targets, gradient_scale, buffers_, loss_sum, logits_, tp_, stream));
-  if (gradient_scale == nullptr) return absl::OkStatus();
-  LinearInputGradient(linear, weights.head, logits_, activations.gradient + offset, stream);
-  WeightGradient head_gradient = weights.head_gradient;
-  if (first_row > 0) head_gradient.adds = true;
-  LinearWeightGradient(linear, normalized_ + offset, logits_, head_gradient, stream);
+      shape_.vocabulary, rows, pass.targets + first_row, pass.gradient_scale, Buffers(),
+      pass.loss_sum, logits, pass.around.rows->tp(), pass.stream));
+  if (head_gradient == nullptr) return absl::OkStatus();
+  LinearInputGradient(linear, head, logits, At(slots_[pass.slot].gradient) + offset, pass.stream);
+  LinearWeightGradient(linear, normalized, logits, *head_gradient, pass.stream);
   return absl::OkStatus();
 }
 
 template <typename T>
-void LossHead<T>::Backward(const Weights& weights, const Activations& activations, T* gradient,
-                           Stream& stream) {
-  RmsNormBackward(shape_.rows, shape_.hidden, activations.sum, weights.norm, activations.rms,
-                  activations.gradient, /*add_to_dx=*/false, gradient, weights.norm_gradient.adds,
-                  weights.norm_gradient.data, buffers_.workspace, stream);
+absl::Status LossHead<T>::Backward(const Pass<T>& pass, T* gradient) {
+  const Memory& memory = slots_[pass.slot];
+  const WeightGradient norm = pass.Gradient(kFinalNorm);
+  const ResidualRows& rows = *pass.around.rows;
+  RmsNormBackward(rows.own(), shape_.hidden, At(memory.sum), pass.Weight(kFinalNorm),
+                  At(memory.rms), rows.Own(At(memory.gradient)), /*add_to_dx=*/false,
+                  rows.Own(gradient), norm.adds, norm.data, workspace(), pass.stream);
+  return absl::OkStatus();
 }
 
 template class LossHead<float>;

@@ -8,6 +8,7 @@
 
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/model/parameters.h"
 
 namespace convene::worker {
 namespace {
@@ -39,35 +40,63 @@ struct Outcome {
   std::vector<float> head_gradient = std::vector<float>(kVocabulary * kHidden, NAN);
 };
 
+// Two tensors, a norm and a head, and where their gradients go.
+class HeadStore final : public UnitStore {
+ public:
+  explicit HeadStore(Outcome& outcome) : outcome_(outcome) {}
+
+  absl::StatusOr<absl::Span<const void* const>> Acquire(int /*unit*/) override { return weights_; }
+  WeightGradient Gradient(int /*unit*/, int tensor) override {
+    std::vector<float>& gradient =
+        tensor == kHead ? outcome_.head_gradient : outcome_.norm_gradient;
+    return {.data = gradient.data(), .adds = false};
+  }
+  absl::Status GradientsDone(int /*unit*/, bool /*is_last*/) override { return absl::OkStatus(); }
+
+ private:
+  Outcome& outcome_;
+  const std::vector<float> norm_ = Numbers(kHidden, 0.7);
+  const std::vector<float> head_ = Numbers(kVocabulary * kHidden, 0.37);
+  const std::vector<const void*> weights_ = {norm_.data(), head_.data()};
+};
+
 Outcome Run(size_t logits_bytes) {
   const CommunicatorSet communicators = SoloCommunicators();
   Arena arena("test");
   LossHead<float> head({.rows = kRows,
+                        .residual_rows = kRows,
                         .hidden = kHidden,
                         .vocabulary = {0, kVocabulary},
                         .norm_epsilon = 1e-5f,
                         .logits_bytes = logits_bytes},
-                       DeviceKind::kCpu, *communicators.tp, arena);
+                       /*slots=*/1, DeviceKind::kCpu, arena);
   REQUIRE_OK(arena.Build());
-  head.Bind();
-  const std::vector<float> norm = Numbers(kHidden, 0.7);
-  const std::vector<float> weights = Numbers(kVocabulary * kHidden, 0.37);
   const std::vector<float> residual = Numbers(kRows * kHidden, 0.11);
   const std::vector<float> delta = Numbers(kRows * kHidden, 0.23);
   std::vector<int32_t> targets;
   for (int row = 0; row < kRows; ++row) targets.push_back(row % 9 == 4 ? -1 : row * 7 % 50);
-  std::vector<float> sum(kRows * kHidden), rms(kRows), inner(kRows * kHidden);
   Outcome outcome;
-  const LossHead<float>::Weights all = {
-      .norm = norm.data(),
-      .head = weights.data(),
-      .norm_gradient = {.data = outcome.norm_gradient.data(), .adds = false},
-      .head_gradient = {.data = outcome.head_gradient.data(), .adds = false}};
+  HeadStore store(outcome);
   const float scale = 0.02f;
   Stream stream = Stream::Cpu();
-  REQUIRE_OK(head.Forward(all, residual.data(), delta.data(), targets.data(), &scale,
-                          {sum.data(), rms.data(), inner.data()}, &outcome.loss, stream));
-  head.Backward(all, {sum.data(), rms.data(), inner.data()}, outcome.gradient.data(), stream);
+  const ResidualRows rows(kRows, kHidden, /*is_split=*/false, *communicators.tp);
+  const UnitSurroundings<float> around = {.rows = &rows};
+  const auto weights = store.Acquire(0);
+  REQUIRE_OK(weights);
+  const Pass<float> pass = {.around = around,
+                            .store = store,
+                            .unit = 0,
+                            .slot = 0,
+                            .inputs = nullptr,
+                            .targets = targets.data(),
+                            .gradient_scale = &scale,
+                            .loss_sum = &outcome.loss,
+                            .documents = {},
+                            .stream = stream,
+                            .weights = *weights};
+  Flow<float> flow = {.residual = residual.data(), .delta = delta.data()};
+  REQUIRE_OK(head.Forward(pass, nullptr, flow));
+  REQUIRE_OK(head.Backward(pass, outcome.gradient.data()));
   return outcome;
 }
 

@@ -1,8 +1,7 @@
-// PURE. The parameters that a rank holds: their global names and boxes, and their places in its
-// flat buffer.
+// PURE. The parameters that a rank holds, unit by unit: their global names and boxes. Where they
+// lie in memory is the unit store's affair (shard/).
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>
@@ -13,11 +12,6 @@
 
 namespace convene::worker {
 
-// Elements. Every matrix of a product starts at a multiple of it in the flat buffer: at a cache
-// line in any type, and so that one flag can speak for each block of so many elements
-// (ops/elementwise.h, kFlagBlock).
-inline constexpr int64_t kParameterAlignment = 64;
-
 enum class Initializer { kOnes, kNormal };
 
 // One rank's slice of one named tensor. Names and the [out, in] orientation are Hugging Face's
@@ -27,7 +21,6 @@ struct ParameterSlice {
   std::array<int64_t, 2> global_shape;  // (rows, columns); a vector is (1, columns)
   std::array<int64_t, 2> offset;        // of the slice in the global tensor
   std::array<int64_t, 2> extent;        // of the slice
-  int64_t flat_offset = 0;              // first element in the rank's flat buffer
   bool decayed = true;                  // weight decay applies (matrices)
   // Counted in the global gradient norm and written to checkpoints by this rank: false for all but
   // one of the ranks that hold the same slice because of tensor parallelism (norms) or tied
@@ -39,62 +32,45 @@ struct ParameterSlice {
   int64_t count() const { return extent[0] * extent[1]; }
 };
 
-// Offsets into the flat buffer of one transformer block's parameters, fused where the forward pass
-// multiplies once.
-struct BlockParameters {
-  int64_t attention_norm = 0;  // (hidden)
-  int64_t qkv =
-      0;  // ((heads + 2 kv_heads) / tp * head_size, hidden): query rows, key rows, value rows
-  int64_t attention_out = 0;  // (hidden, heads / tp * head_size)
-  int64_t mlp_norm = 0;       // (hidden)
-  int64_t gate_up = 0;        // (2 ffn / tp, hidden): gate rows, up rows
-  int64_t down = 0;           // (hidden, ffn / tp)
+// One tensor as a unit's arithmetic sees it: slices side by side, fused where the forward pass
+// multiplies once. Two units of a rank whose tensors have the same name share one tensor.
+struct UnitTensor {
+  std::vector<ParameterSlice> slices;
+  // Every tensor-parallel rank holds it whole, and makes the same gradient for it.
+  bool same_on_tp = false;
+  // The first and the last stage both hold it: its gradient is the sum of both stages' gradients.
+  bool on_both_ends = false;
+
+  const std::string& name() const { return slices.front().name; }
+  int64_t count() const;
 };
 
-// Whole neighbouring groups of parameters (the norms with the embedding; a block's matrices; the
-// head), which data-parallel ranks reduce and gather by one collective. Elements of the flat
-// buffer, both divisible by dp * kParameterAlignment.
-struct ParameterBucket {
-  int64_t begin = 0;
-  int64_t count = 0;
+enum class UnitKind { kEmbedding, kBlock, kHead };
 
-  int64_t end() const { return begin + count; }
+// The places of a unit's tensors in UnitSpec::tensors.
+enum EmbeddingTensor { kEmbeddingTable };  // (vocabulary / tp, hidden)
+enum BlockTensor {
+  kAttentionNorm,  // (hidden)
+  kQkv,            // ((heads + 2 kv_heads) / tp * head_size, hidden): query, key, value rows
+  kAttentionOut,   // (hidden, heads / tp * head_size)
+  kMlpNorm,        // (hidden)
+  kGateUp,         // (2 ffn / tp, hidden): gate rows, up rows
+  kDown,           // (hidden, ffn / tp)
+};
+enum HeadTensor {
+  kFinalNorm,  // (hidden)
+  kHead,       // (vocabulary / tp, hidden)
 };
 
-struct ParameterTable {
-  std::vector<ParameterSlice> slices;    // in flat order
-  std::vector<ParameterBucket> buckets;  // in flat order: one ends where the next begins
-  std::vector<BlockParameters> blocks;
-  int64_t embedding = -1;   // (vocabulary / tp, hidden) on the first stage, else -1
-  int64_t final_norm = -1;  // (hidden) on the last stage
-  int64_t head =
-      -1;  // (vocabulary / tp, hidden) on the last stage; equals `embedding` when tied on one stage
-  // [0, norms_end) are all norms of this rank, side by side: every tensor-parallel rank holds the
-  // same ones at the same places, so that one collective reaches them all.
-  int64_t norms_end = 0;
-  int64_t flat_count = 0;  // elements, padding included; divisible by dp * 64
-  int first_layer = 0;     // global number of blocks[0]
-
-  // First element of block i's matrices; for i = blocks.size(), the element after the last block's.
-  // Forward passes use matrices in flat order, but for a tied head; backward passes the other way
-  // round.
-  int64_t BlockBegin(size_t i) const {
-    if (i < blocks.size()) return blocks[i].qkv;
-    return head > embedding ? head : flat_count;
-  }
+// One link of the model's chain, and what this rank holds of its parameters.
+struct UnitSpec {
+  UnitKind kind;
+  std::vector<UnitTensor> tensors;
 };
 
-// The fewest elements of a bucket: few enough that most of a large model's reductions run beside
-// its backward pass, enough that a ring of dp ranks has a message worth its latency. Megatron-LM's
-// choice (megatron/core/distributed/distributed_data_parallel.py).
-constexpr int64_t DefaultBucketCount(int dp) {
-  return std::max<int64_t>(40'000'000, int64_t{1'000'000} * dp);
-}
-
-// Buckets have at least `bucket_count_min` elements (0: DefaultBucketCount), but the first one has
-// the rest; there is one bucket where dp is 1, and on all stages but the first. REQUIRES:
-// ValidateModel(config, layout) is OK.
-ParameterTable BuildParameterTable(const ModelConfig& config, const Layout& layout,
-                                   const Coordinate& coordinate, int64_t bucket_count_min = 0);
+// The units of one pipeline stage on one tensor-parallel rank, in the order of the forward pass.
+// REQUIRES: ValidateModel(config, layout) is OK.
+std::vector<UnitSpec> UnitsOf(const ModelConfig& config, const Layout& layout,
+                              const Coordinate& coordinate);
 
 }  // namespace convene::worker

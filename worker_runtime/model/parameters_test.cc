@@ -4,6 +4,8 @@
 
 #include <catch2/catch.hpp>
 #include <map>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "worker_runtime/model/initialize.h"
@@ -20,6 +22,19 @@ ModelConfig Tiny(bool tied) {
 
 const Layout kLayouts[] = {{1, 1, 1}, {2, 1, 2}, {8, 1, 1}, {1, 1, 8}, {2, 2, 2}, {4, 1, 2}};
 
+std::vector<ParameterSlice> SlicesOf(const ModelConfig& config, const Layout& layout,
+                                     const Coordinate& coordinate) {
+  std::map<std::string, ParameterSlice> slices;  // units may share a tensor
+  for (const UnitSpec& unit : UnitsOf(config, layout, coordinate)) {
+    for (const UnitTensor& tensor : unit.tensors) {
+      for (const ParameterSlice& slice : tensor.slices) slices.emplace(slice.name, slice);
+    }
+  }
+  std::vector<ParameterSlice> all;
+  for (auto& [name, slice] : slices) all.push_back(std::move(slice));
+  return all;
+}
+
 // For every element of every global tensor, the number of owning ranks that hold it (data-parallel
 // rank 0 only: replicas hold the same).
 std::map<std::string, std::vector<int>> CountOwners(const ModelConfig& config,
@@ -28,7 +43,7 @@ std::map<std::string, std::vector<int>> CountOwners(const ModelConfig& config,
   for (int rank = 0; rank < layout.world_size(); ++rank) {
     const Coordinate coordinate = CoordinateOf(layout, rank);
     if (coordinate.dp != 0) continue;
-    for (const ParameterSlice& slice : BuildParameterTable(config, layout, coordinate).slices) {
+    for (const ParameterSlice& slice : SlicesOf(config, layout, coordinate)) {
       auto& counts = owners[slice.name];
       counts.resize(slice.global_shape[0] * slice.global_shape[1]);
       if (!slice.owned) continue;
@@ -58,98 +73,16 @@ TEST_CASE("on every layout each element of each tensor has exactly one owner") {
   }
 }
 
-TEST_CASE("slices lie in order, do not overlap and fit") {
-  for (const Layout& layout : kLayouts) {
-    const ParameterTable table = BuildParameterTable(Tiny(false), layout, {});
-    int64_t end = 0;
-    for (const ParameterSlice& slice : table.slices) {
-      CHECK(slice.flat_offset >= end);
-      end = slice.flat_offset + slice.count();
-    }
-    CHECK(table.flat_count >= end);
-    CHECK(table.flat_count % layout.dp == 0);
-    for (const ParameterSlice& slice : table.slices) {
-      const bool is_norm = slice.initializer == Initializer::kOnes;
-      CHECK(is_norm == (slice.flat_offset < table.norms_end));
-    }
-  }
-}
-
-// Checks the promises of a rank's buckets, whatever their number.
-void CheckBuckets(const ParameterTable& table, int dp) {
-  int64_t end = 0;
-  for (const ParameterBucket& bucket : table.buckets) {
-    CHECK(bucket.begin == end);
-    CHECK(bucket.count > 0);
-    CHECK(bucket.count % (kParameterAlignment * dp) == 0);
-    end = bucket.end();
-  }
-  CHECK(end == table.flat_count);
-}
-
-TEST_CASE("buckets hold whole groups, cover the buffer and are divisible among the ranks") {
-  for (int dp = 1; dp <= 8; ++dp) {
-    for (const int pp : {1, 2}) {
-      for (const int64_t count_min : {int64_t{1}, int64_t{100'000}, DefaultBucketCount(dp)}) {
-        const Layout layout{pp, dp, 1};
-        INFO(layout.ToString() << ", at least " << count_min);
-        const ParameterTable table = BuildParameterTable(Tiny(false), layout, {}, count_min);
-        CheckBuckets(table, dp);
-        for (const ParameterSlice& slice : table.slices) {
-          int holders = 0;
-          for (const ParameterBucket& bucket : table.buckets) {
-            holders += slice.flat_offset >= bucket.begin &&
-                       slice.flat_offset + slice.count() <= bucket.end();
-          }
-          CHECK(holders == 1);
-        }
-        // Borders are the borders of groups.
-        for (size_t i = 1; i < table.buckets.size(); ++i) {
-          int borders = 0;
-          for (size_t block = 0; block <= table.blocks.size(); ++block) {
-            borders += table.BlockBegin(block) == table.buckets[i].begin;
-          }
-          CHECK(borders == 1);
-        }
-      }
-    }
-  }
-}
-
-TEST_CASE("buckets are as large as was asked, but for the first, which gets what is left") {
-  const Layout layout{1, 2, 1};
-  const ParameterTable whole = BuildParameterTable(Tiny(false), layout, {}, 1);
-  // The norms with the embedding, each block's matrices, the head.
-  REQUIRE(whole.buckets.size() == whole.blocks.size() + 2);
-  const int64_t block_count = whole.buckets[1].count;
-  const int64_t count_min = block_count + 1;
-  const ParameterTable table = BuildParameterTable(Tiny(false), layout, {}, count_min);
-  REQUIRE(table.buckets.size() > 1);
-  REQUIRE(table.buckets.size() < whole.buckets.size());
-  for (size_t i = 1; i < table.buckets.size(); ++i) CHECK(table.buckets[i].count >= count_min);
-}
-
-TEST_CASE("one bucket is all where there is nothing to reduce, to gain, or to cut") {
-  CHECK(BuildParameterTable(Tiny(false), {1, 1, 1}, {}, 1).buckets.size() == 1);
-  const Layout pipeline{2, 2, 1};
-  CHECK(BuildParameterTable(Tiny(false), pipeline, {.pp = 0}, 1).buckets.size() > 1);
-  CHECK(BuildParameterTable(Tiny(false), pipeline, {.pp = 1}, 1).buckets.size() == 1);
-  CHECK(BuildParameterTable(Tiny(false), {1, 2, 1}, {}).buckets.size() == 1);
-  CHECK(DefaultBucketCount(8) == 40'000'000);
-  CHECK(DefaultBucketCount(1024) == 1'024'000'000);
-}
-
 TEST_CASE("an element starts with the same value on every layout") {
   const ModelConfig config = Tiny(false);
   std::map<std::string, std::vector<float>> whole;
-  for (const ParameterSlice& slice : BuildParameterTable(config, {}, {}).slices) {
+  for (const ParameterSlice& slice : SlicesOf(config, {}, {})) {
     whole[slice.name].resize(slice.count());
     InitializeParameter(slice, 7, 0, slice.count(), whole[slice.name].data());
   }
   const Layout layout{2, 1, 4};
   for (int rank = 0; rank < layout.world_size(); ++rank) {
-    for (const ParameterSlice& slice :
-         BuildParameterTable(config, layout, CoordinateOf(layout, rank)).slices) {
+    for (const ParameterSlice& slice : SlicesOf(config, layout, CoordinateOf(layout, rank))) {
       std::vector<float> part(slice.count());
       InitializeParameter(slice, 7, 0, slice.count(), part.data());
       const int64_t place = slice.offset[0] * slice.global_shape[1] + slice.offset[1];

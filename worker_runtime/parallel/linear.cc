@@ -1,19 +1,9 @@
 #include "worker_runtime/parallel/linear.h"
 
-#include "absl/types/span.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/ops/matmul.h"
 
 namespace convene::worker {
-namespace {
-
-template <typename T>
-absl::Span<T> Matrix(T* data, int rows, int columns) {
-  return absl::MakeSpan(data, static_cast<size_t>(rows) * columns);
-}
-
-}  // namespace
-
 template <typename T>
 void LinearForward(const LinearShape& s, const T* x, const T* weight, T* y, Stream& stream) {
   MatMul(Transpose::kNo, Transpose::kYes, s.rows, s.out, s.in, x, weight, 0, y, stream);
@@ -35,10 +25,9 @@ void LinearWeightGradient(const LinearShape& s, const T* x, const T* dy,
 template <typename T>
 absl::Status ColumnParallelBackward(const LinearShape& shape, const T* x, const T* weight,
                                     const T* dy, T* dx, const WeightGradient& dweight,
-                                    Collective& tp, SideStream* side, Stream& stream) {
+                                    const ResidualRows& rows, SideStream* side, Stream& stream) {
   LinearInputGradient(shape, weight, dy, dx, stream);
-  CONVENE_RETURN_IF_ERROR(tp.AllReduce(Matrix(dx, shape.rows, shape.in), ReduceOp::kSum,
-                                       side != nullptr ? side->Fork(stream) : stream));
+  CONVENE_RETURN_IF_ERROR(rows.Sum(dx, side != nullptr ? side->Fork(stream) : stream));
   LinearWeightGradient(shape, x, dy, dweight, stream);
   if (side != nullptr) side->Join(stream);
   return absl::OkStatus();
@@ -46,9 +35,9 @@ absl::Status ColumnParallelBackward(const LinearShape& shape, const T* x, const 
 
 template <typename T>
 absl::Status RowParallelForward(const LinearShape& shape, const T* x, const T* weight, T* y,
-                                Collective& tp, Stream& stream) {
+                                const ResidualRows& rows, Stream& stream) {
   LinearForward(shape, x, weight, y, stream);
-  return tp.AllReduce(Matrix(y, shape.rows, shape.out), ReduceOp::kSum, stream);
+  return rows.Sum(y, stream);
 }
 
 template <typename T>
@@ -65,10 +54,10 @@ void RowParallelBackward(const LinearShape& shape, const T* x, const T* weight, 
   template void LinearWeightGradient(const LinearShape&, const T*, const T*,                     \
                                      const WeightGradient&, Stream&);                            \
   template absl::Status ColumnParallelBackward(const LinearShape&, const T*, const T*, const T*, \
-                                               T*, const WeightGradient&, Collective&,           \
+                                               T*, const WeightGradient&, const ResidualRows&,   \
                                                SideStream*, Stream&);                            \
   template absl::Status RowParallelForward(const LinearShape&, const T*, const T*, T*,           \
-                                           Collective&, Stream&);                                \
+                                           const ResidualRows&, Stream&);                        \
   template void RowParallelBackward(const LinearShape&, const T*, const T*, const T*, T*,        \
                                     const WeightGradient&, Stream&)
 // NOLINTEND(bugprone-macro-parentheses)

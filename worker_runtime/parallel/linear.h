@@ -6,10 +6,10 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "worker_runtime/comm/collective.h"
 #include "worker_runtime/device/dtype.h"
 #include "worker_runtime/device/side_stream.h"
 #include "worker_runtime/device/stream.h"
+#include "worker_runtime/parallel/residual_rows.h"
 
 namespace convene::worker {
 
@@ -42,17 +42,17 @@ void LinearWeightGradient(const LinearShape& shape, const T* x, const T* dy,
                           const WeightGradient& dweight, Stream& stream);
 
 // Column-parallel: x is the same on all ranks; the forward pass is LinearForward, without
-// communication. dx is overwritten with the sum over the group. With `side`, the sum runs there
-// while the weight's gradient is made; null where the group is one rank. Errors: the collective's.
+// communication. dx is overwritten with ResidualRows::Sum. With `side`, the sum runs there while
+// the weight's gradient is made; null where the group is one rank. Errors: the collective's.
 template <typename T>
 absl::Status ColumnParallelBackward(const LinearShape& shape, const T* x, const T* weight,
                                     const T* dy, T* dx, const WeightGradient& dweight,
-                                    Collective& tp, SideStream* side, Stream& stream);
+                                    const ResidualRows& rows, SideStream* side, Stream& stream);
 
-// Row-parallel: y (rows, out) = the sum over the group of x W^T.
+// Row-parallel: y (rows, out) = ResidualRows::Sum of x W^T.
 template <typename T>
 absl::Status RowParallelForward(const LinearShape& shape, const T* x, const T* weight, T* y,
-                                Collective& tp, Stream& stream);
+                                const ResidualRows& rows, Stream& stream);
 
 // dy is the same on all ranks; dx is overwritten. No communication.
 template <typename T>

@@ -16,7 +16,7 @@
 namespace convene::worker {
 namespace {
 
-constexpr LinearShape kShape = {.rows = 5, .out = 6, .in = 7};
+constexpr LinearShape kShape = {.rows = 6, .out = 6, .in = 7};
 
 std::vector<float> Numbers(int count, double step) {
   std::vector<float> numbers;
@@ -32,7 +32,7 @@ struct Outcome {
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 
-absl::Status Backward(CommunicatorSet& set, bool beside, Outcome& outcome) {
+absl::Status Backward(CommunicatorSet& set, bool is_split, bool beside, Outcome& outcome) {
   const std::unique_ptr<Device> device = Device::Cpu();
   SideStream side(*device);
   const double own = set.tp->rank() + 1;
@@ -40,21 +40,23 @@ absl::Status Backward(CommunicatorSet& set, bool beside, Outcome& outcome) {
       ColumnParallelBackward(kShape, Numbers(kShape.rows * kShape.in, 0.3).data(),
                              Numbers(kShape.out * kShape.in, 0.7 * own).data(),
                              Numbers(kShape.rows * kShape.out, 0.9 * own).data(), outcome.dx.data(),
-                             {.data = outcome.dweight.data(), .adds = false}, *set.tp,
+                             {.data = outcome.dweight.data(), .adds = false},
+                             ResidualRows(kShape.rows, kShape.in, is_split, *set.tp),
                              beside ? &side : nullptr, device->compute());
   outcome.left_free = device->compute().left_free();
   return status;
 }
 
-std::vector<Outcome> OnAllRanks(bool beside) {
+std::vector<Outcome> OnAllRanks(bool is_split, bool beside) {
   std::vector<CommunicatorSet> sets = LoopbackCommunicators({.tp = 2});
   std::vector<Outcome> outcomes(sets.size());
   std::vector<absl::Status> ends(sets.size());
   {
     std::vector<Thread> ranks;
     for (size_t rank = 0; rank < sets.size(); ++rank) {
-      ranks.emplace_back("rank",
-                         [&, rank] { ends[rank] = Backward(sets[rank], beside, outcomes[rank]); });
+      ranks.emplace_back("rank", [&, rank] {
+        ends[rank] = Backward(sets[rank], is_split, beside, outcomes[rank]);
+      });
     }
     for (Thread& rank : ranks) rank.Join();
   }
@@ -63,8 +65,8 @@ std::vector<Outcome> OnAllRanks(bool beside) {
 }
 
 TEST_CASE("a sum beside the weight's gradient gives the bits of one before it") {
-  const std::vector<Outcome> beside = OnAllRanks(true);
-  CHECK(beside == OnAllRanks(false));
+  const std::vector<Outcome> beside = OnAllRanks(/*is_split=*/false, true);
+  CHECK(beside == OnAllRanks(/*is_split=*/false, false));
   CHECK(beside[0].dx == beside[1].dx);  // the sum, on both
   CHECK(beside[0].dweight != beside[1].dweight);
   CHECK(beside[0].left_free == 0);  // again
@@ -72,6 +74,32 @@ TEST_CASE("a sum beside the weight's gradient gives the bits of one before it") 
     for (const float value : outcome.dx) CHECK(std::isfinite(value));
     for (const float value : outcome.dweight) CHECK(std::isfinite(value));
   }
+}
+
+TEST_CASE("a rank with half of the rows has its half of the sum, and can gather the other") {
+  const std::vector<Outcome> whole = OnAllRanks(/*is_split=*/false, true);
+  const std::vector<Outcome> split = OnAllRanks(/*is_split=*/true, true);
+  constexpr int kHalf = kShape.rows * kShape.in / 2;
+  for (int rank = 0; rank < 2; ++rank) {
+    CHECK(split[rank].dweight == whole[rank].dweight);
+    for (int i = rank * kHalf; i < (rank + 1) * kHalf; ++i) {
+      CHECK(split[rank].dx[i] == whole[rank].dx[i]);
+    }
+  }
+  std::vector<CommunicatorSet> sets = LoopbackCommunicators({.tp = 2});
+  std::vector<std::vector<float>> gathered(2, std::vector<float>(kHalf * 2, NAN));
+  std::vector<Thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back("rank", [&, rank] {
+      const ResidualRows rows(kShape.rows, kShape.in, /*is_split=*/true, *sets[rank].tp);
+      float* const all = gathered[rank].data();
+      std::copy_n(whole[0].dx.data() + rank * kHalf, kHalf, rows.Own(all));
+      Stream stream = Stream::Cpu();
+      (void)rows.Gather(all, stream);
+    });
+  }
+  for (Thread& rank : ranks) rank.Join();
+  for (const std::vector<float>& all : gathered) CHECK(all == whole[0].dx);
 }
 
 }  // namespace

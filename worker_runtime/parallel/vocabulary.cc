@@ -18,10 +18,9 @@ VocabularySlice SliceVocabulary(int vocabulary_size, int tp_size, int tp_rank) {
 template <typename T>
 absl::Status VocabularyParallelEmbedding(const VocabularySlice& slice, int rows, int hidden,
                                          const int32_t* tokens, const T* table, T* y,
-                                         Collective& tp, Stream& stream) {
+                                         const ResidualRows& residual, Stream& stream) {
   EmbeddingForward(rows, hidden, slice.begin, slice.end, tokens, table, y, stream);
-  return tp.AllReduce(absl::MakeSpan(y, static_cast<size_t>(rows) * hidden), ReduceOp::kSum,
-                      stream);
+  return residual.Sum(y, stream);
 }
 
 template <typename T>
@@ -51,8 +50,9 @@ absl::Status VocabularyParallelCrossEntropy(const VocabularySlice& slice, int ro
 
 // NOLINTBEGIN(bugprone-macro-parentheses): a type cannot stand in parentheses
 #define CONVENE_INSTANTIATE(T)                                                               \
-  template absl::Status VocabularyParallelEmbedding(                                         \
-      const VocabularySlice&, int, int, const int32_t*, const T*, T*, Collective&, Stream&); \
+  template absl::Status VocabularyParallelEmbedding(const VocabularySlice&, int, int,        \
+                                                    const int32_t*, const T*, T*,            \
+                                                    const ResidualRows&, Stream&);           \
   template absl::Status VocabularyParallelCrossEntropy(                                      \
       const VocabularySlice&, int, const int32_t*, const float*, const CrossEntropyBuffers&, \
       double*, T*, Collective&, Stream&)

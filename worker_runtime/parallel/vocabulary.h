@@ -10,6 +10,7 @@
 #include "worker_runtime/device/dtype.h"
 #include "worker_runtime/device/stream.h"
 #include "worker_runtime/device/workspace.h"
+#include "worker_runtime/parallel/residual_rows.h"
 
 namespace convene::worker {
 
@@ -22,11 +23,12 @@ struct VocabularySlice {
 
 VocabularySlice SliceVocabulary(int vocabulary_size, int tp_size, int tp_rank);
 
-// y (rows, hidden), the same on all ranks. T: float or BFloat16. Errors: the collective's.
+// y (all rows, hidden) = ResidualRows::Sum of the ranks' parts. T: float or BFloat16. Errors: the
+// collective's.
 template <typename T>
 absl::Status VocabularyParallelEmbedding(const VocabularySlice& slice, int rows, int hidden,
                                          const int32_t* tokens, const T* table, T* y,
-                                         Collective& tp, Stream& stream);
+                                         const ResidualRows& residual, Stream& stream);
 
 struct CrossEntropyBuffers {
   float* slice_max = nullptr;  // (rows)

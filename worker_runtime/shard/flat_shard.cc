@@ -7,11 +7,11 @@
 
 namespace convene::worker {
 
-std::vector<uint8_t> MakeParameterFlags(const ParameterTable& table, const FlatShard& shard) {
+std::vector<uint8_t> MakeParameterFlags(const Placement& placement, const FlatShard& shard) {
   static_assert(kParameterAlignment == kFlagBlock);
   std::vector<uint8_t> flags(shard.count / kFlagBlock);
   for (const ShardSegment& segment : shard.segments) {
-    const ParameterSlice& slice = table.slices[segment.parameter];
+    const PlacedParameter& slice = placement.parameters[segment.parameter];
     const int flag = (slice.decayed ? kDecayed : 0) | (slice.owned ? kOwned : 0);
     const int64_t begin = segment.shard_begin;
     for (int64_t block = begin / kFlagBlock; block * kFlagBlock < begin + segment.count; ++block) {
@@ -23,9 +23,9 @@ std::vector<uint8_t> MakeParameterFlags(const ParameterTable& table, const FlatS
   return flags;
 }
 
-FlatShard MakeFlatShard(const ParameterTable& table, int dp_size, int dp_rank) {
+FlatShard MakeFlatShard(const Placement& placement, int dp_size, int dp_rank) {
   FlatShard shard;
-  for (const ParameterBucket& bucket : table.buckets) {
+  for (const ParameterBucket& bucket : placement.buckets) {
     CONVENE_CHECK(bucket.count % (dp_size * kParameterAlignment) == 0);
     const int64_t count = bucket.count / dp_size;
     shard.parts.push_back({.bucket = bucket,
@@ -35,8 +35,8 @@ FlatShard MakeFlatShard(const ParameterTable& table, int dp_size, int dp_rank) {
     shard.count += count;
   }
   for (const ShardPart& part : shard.parts) {
-    for (size_t i = 0; i < table.slices.size(); ++i) {
-      const ParameterSlice& slice = table.slices[i];
+    for (size_t i = 0; i < placement.parameters.size(); ++i) {
+      const PlacedParameter& slice = placement.parameters[i];
       const int64_t begin = std::max(slice.flat_offset, part.flat_begin);
       const int64_t end = std::min(slice.flat_offset + slice.count(), part.flat_begin + part.count);
       if (begin >= end) continue;

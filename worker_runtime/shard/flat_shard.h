@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "worker_runtime/model/parameters.h"
+#include "worker_runtime/shard/placement.h"
 
 namespace convene::worker {
 
@@ -19,7 +19,7 @@ struct ShardPart {
 
 // The piece of one parameter that lies in one part.
 struct ShardSegment {
-  int parameter = 0;        // index into ParameterTable::slices
+  int parameter = 0;        // index into Placement::parameters
   int64_t flat_begin = 0;   // in the rank's flat buffer
   int64_t shard_begin = 0;  // in the shard
   int64_t count = 0;
@@ -35,9 +35,9 @@ struct FlatShard {
 
 // ParameterFlags (ops/elementwise.h), one for each kParameterAlignment elements of the shard.
 // REQUIRES: as below.
-std::vector<uint8_t> MakeParameterFlags(const ParameterTable& table, const FlatShard& shard);
+std::vector<uint8_t> MakeParameterFlags(const Placement& placement, const FlatShard& shard);
 
 // REQUIRES: the buckets' counts are divisible by dp_size * kParameterAlignment.
-FlatShard MakeFlatShard(const ParameterTable& table, int dp_size, int dp_rank);
+FlatShard MakeFlatShard(const Placement& placement, int dp_size, int dp_rank);
 
 }  // namespace convene::worker

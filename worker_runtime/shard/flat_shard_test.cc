@@ -21,28 +21,28 @@ void OnEveryCut(Body body) {
     for (const Layout layout : {Layout{1, dp, 1}, Layout{2, dp, 2}}) {
       for (const int64_t count_min : {int64_t{1}, int64_t{60'000}, int64_t{1} << 40}) {
         INFO(layout.ToString() << ", buckets of at least " << count_min);
-        body(BuildParameterTable(Tiny(), layout, {}, count_min), dp);
+        body(PlaceUnits(UnitsOf(Tiny(), layout, {}), dp, count_min), dp);
       }
     }
   }
 }
 
 TEST_CASE("the shards of all ranks hold every element of every parameter once") {
-  OnEveryCut([](const ParameterTable& table, int dp) {
-    std::vector<char> held(table.flat_count);
+  OnEveryCut([](const Placement& placement, int dp) {
+    std::vector<char> held(placement.flat_count);
     for (int rank = 0; rank < dp; ++rank) {
       int64_t last_end = 0;
-      for (const ShardSegment& segment : MakeFlatShard(table, dp, rank).segments) {
+      for (const ShardSegment& segment : MakeFlatShard(placement, dp, rank).segments) {
         CHECK(segment.flat_begin >= last_end);
         last_end = segment.flat_begin + segment.count;
-        const ParameterSlice& slice = table.slices[segment.parameter];
+        const PlacedParameter& slice = placement.parameters[segment.parameter];
         CHECK(segment.flat_begin == slice.flat_offset + segment.slice_begin);
         CHECK(segment.slice_begin + segment.count <= slice.count());
         for (int64_t i = segment.flat_begin; i < last_end; ++i) ++held[i];
       }
     }
-    std::vector<char> expected(table.flat_count);
-    for (const ParameterSlice& slice : table.slices) {
+    std::vector<char> expected(placement.flat_count);
+    for (const PlacedParameter& slice : placement.parameters) {
       std::fill_n(expected.begin() + slice.flat_offset, slice.count(), 1);
     }
     CHECK(held == expected);
@@ -50,10 +50,10 @@ TEST_CASE("the shards of all ranks hold every element of every parameter once") 
 }
 
 TEST_CASE("a shard is its parts one after the other, and each part the same share of its bucket") {
-  OnEveryCut([](const ParameterTable& table, int dp) {
+  OnEveryCut([](const Placement& placement, int dp) {
     for (int rank = 0; rank < dp; ++rank) {
-      const FlatShard shard = MakeFlatShard(table, dp, rank);
-      REQUIRE(shard.parts.size() == table.buckets.size());
+      const FlatShard shard = MakeFlatShard(placement, dp, rank);
+      REQUIRE(shard.parts.size() == placement.buckets.size());
       int64_t shard_end = 0;
       for (const ShardPart& part : shard.parts) {
         CHECK(part.shard_begin == shard_end);
@@ -63,28 +63,28 @@ TEST_CASE("a shard is its parts one after the other, and each part the same shar
         shard_end += part.count;
       }
       CHECK(shard.count == shard_end);
-      CHECK(shard.count * dp == table.flat_count);
+      CHECK(shard.count * dp == placement.flat_count);
     }
   });
 }
 
 TEST_CASE("flags are those of the parameter, and none where there is none") {
-  OnEveryCut([](const ParameterTable& table, int dp) {
-    std::vector<uint8_t> flat_flags(table.flat_count / kFlagBlock);
-    for (const ParameterSlice& slice : table.slices) {
+  OnEveryCut([](const Placement& placement, int dp) {
+    std::vector<uint8_t> flat_flags(placement.flat_count / kFlagBlock);
+    for (const PlacedParameter& slice : placement.parameters) {
       const int64_t end = slice.flat_offset + slice.count();
       for (int64_t block = slice.flat_offset / kFlagBlock; block * kFlagBlock < end; ++block) {
         flat_flags[block] = (slice.decayed ? kDecayed : 0) | (slice.owned ? kOwned : 0);
       }
     }
     for (int rank = 0; rank < dp; ++rank) {
-      const FlatShard shard = MakeFlatShard(table, dp, rank);
+      const FlatShard shard = MakeFlatShard(placement, dp, rank);
       std::vector<uint8_t> expected;
       for (const ShardPart& part : shard.parts) {
         const auto begin = flat_flags.begin() + part.flat_begin / kFlagBlock;
         expected.insert(expected.end(), begin, begin + part.count / kFlagBlock);
       }
-      CHECK(MakeParameterFlags(table, shard) == expected);
+      CHECK(MakeParameterFlags(placement, shard) == expected);
     }
   });
 }

@@ -20,12 +20,6 @@ TensorPiece PieceOf(const ParameterSlice& slice, const ShardSegment& segment,
           .flat_count = segment.count};
 }
 
-int64_t LargestBucket(const ParameterTable& table) {
-  int64_t largest = 0;
-  for (const ParameterBucket& bucket : table.buckets) largest = std::max(largest, bucket.count);
-  return largest;
-}
-
 size_t LargestWorkspaceBytes(const FlatShard& shard, DeviceKind device) {
   size_t largest = 0;
   for (const ShardPart& part : shard.parts) {
@@ -36,49 +30,34 @@ size_t LargestWorkspaceBytes(const FlatShard& shard, DeviceKind device) {
 
 }  // namespace
 
-ShardedOptimizer::ShardedOptimizer(const ParameterTable& table, const Options& options,
-                                   Collective& dp, Collective& dp_gather, Device& device,
+ShardedOptimizer::ShardedOptimizer(BucketStore& store, const Options& options, Device& device,
                                    Arena& arena, Arena& staging)
-    : table_(table),
+    : store_(store),
       options_(options),
-      dp_(dp),
-      dp_gather_(dp_gather),
       device_(device),
       arena_(arena),
       staging_(staging),
-      shard_(MakeFlatShard(table, dp.size(), dp.rank())),
+      shard_(store.shard()),
       workspace_bytes_(LargestWorkspaceBytes(shard_, device.kind())),
       master_memory_(
           arena.Declare<float>("optimizer/master weights", has_masters() ? shard_.count : 0)),
       first_moment_memory_(arena.Declare<float>("optimizer/first moment", shard_.count)),
       second_moment_memory_(arena.Declare<float>("optimizer/second moment", shard_.count)),
-      wire_memory_(arena.Declare<BFloat16>(
-          "gradients on the wire",
-          options.reduce_dtype == DType::kBFloat16 && dp.size() > 1 ? LargestBucket(table) : 0,
-          ArenaPart::kCollective)),
       flags_memory_(arena.Declare<uint8_t>("optimizer/flags", shard_.count / kFlagBlock)),
       workspace_memory_(arena.Declare<char>("optimizer/workspace", workspace_bytes_)),
       copy_memory_(staging.Declare<float>("copy for checkpoints",
-                                          options.copies_for_checkpoints ? 3 * shard_.count : 0)),
-      reduced_from_(shard_.parts.size()),
-      awaited_(shard_.parts.size()) {}
+                                          options.copies_for_checkpoints ? 3 * shard_.count : 0)) {}
 
-void ShardedOptimizer::Bind(Elements parameters, absl::Span<float> gradients) {
-  parameters_ = parameters;
-  gradients_ = gradients;
+void ShardedOptimizer::Bind() {
   if (has_masters()) master_ = arena_.View(master_memory_).data();
   first_moment_ = arena_.View(first_moment_memory_).data();
   second_moment_ = arena_.View(second_moment_memory_).data();
-  wire_ = arena_.View(wire_memory_);
-  const std::vector<uint8_t> flags = MakeParameterFlags(table_, shard_);
+  const std::vector<uint8_t> flags = MakeParameterFlags(store_.placement(), shard_);
   uint8_t* const device_flags = arena_.View(flags_memory_).data();
   device_.Copy(flags.data(), device_flags, flags.size(), device_.compute());
   flags_ = device_flags;
   workspace_ = {arena_.View(workspace_memory_).data(), workspace_bytes_};
   copy_ = staging_.View(copy_memory_).data();
-  if (dp_.size() == 1) return;
-  order_ = device_.MakeEvent();
-  for (size_t i = 0; i < shard_.parts.size(); ++i) gathered_.push_back(device_.MakeEvent());
 }
 
 float* ShardedOptimizer::MasterOf(const ShardPart& part) const {
@@ -86,9 +65,9 @@ float* ShardedOptimizer::MasterOf(const ShardPart& part) const {
 }
 
 void ShardedOptimizer::SetWeights(int64_t flat_begin, absl::Span<const float> values) {
-  AwaitCommunication();
+  store_.AwaitCommunication();
   Stream& stream = device_.compute();
-  const Elements target = parameters_.Slice(flat_begin, values.size());
+  const Elements target = store_.parameters().Slice(flat_begin, values.size());
   if (!has_masters()) {
     device_.Copy(values.data(), target.data, target.size_bytes(), stream);
     return;
@@ -107,58 +86,9 @@ void ShardedOptimizer::SetWeights(int64_t flat_begin, absl::Span<const float> va
   }
 }
 
-void ShardedOptimizer::OrderBehind(Stream& earlier, Stream& later) {
-  device_.Record(*order_, earlier);
-  device_.Order(*order_, later);
-}
-
-// Everything runs in the communication stream, rounding and widening too: they use memory bandwidth
-// that products leave free, and the wire's memory needs no event, because buckets use it one after
-// the other.
-absl::Status ShardedOptimizer::Reduce(const ShardPart& part) {
-  Stream& stream = device_.communication();
-  OrderBehind(device_.compute(), stream);
-  const absl::Span<float> gradients = gradients_.subspan(part.bucket.begin, part.bucket.count);
-  if (wire_.empty()) return dp_.ReduceScatter(gradients, ReduceOp::kSum, stream);
-  ToBFloat16(part.bucket.count, gradients.data(), wire_.data(), stream);
-  CONVENE_RETURN_IF_ERROR(
-      dp_.ReduceScatter(wire_.subspan(0, part.bucket.count), ReduceOp::kSum, stream));
-  ToFloat(part.count, wire_.data() + (part.flat_begin - part.bucket.begin),
-          gradients_.data() + part.flat_begin, stream);
-  return absl::OkStatus();
-}
-
-absl::Status ShardedOptimizer::ReduceGradientsFrom(int64_t flat_begin) {
-  if (dp_.size() == 1) return absl::OkStatus();
-  while (reduced_from_ > 0 && shard_.parts[reduced_from_ - 1].bucket.begin >= flat_begin) {
-    CONVENE_RETURN_IF_ERROR(Reduce(shard_.parts[--reduced_from_]));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ShardedOptimizer::FinishReducing() {
-  if (dp_.size() == 1) return absl::OkStatus();
-  CONVENE_RETURN_IF_ERROR(ReduceGradientsFrom(0));
-  AwaitCommunication();
-  reduced_from_ = shard_.parts.size();
-  return absl::OkStatus();
-}
-
-absl::Span<float> ShardedOptimizer::ReducedNormGradients() const {
-  const ShardPart& part = shard_.parts.front();
-  const int64_t end = std::min(table_.norms_end, part.flat_begin + part.count);
-  return gradients_.subspan(part.flat_begin, std::max<int64_t>(end - part.flat_begin, 0));
-}
-
-void ShardedOptimizer::AwaitCommunication() {
-  if (dp_.size() == 1) return;
-  OrderBehind(device_.communication(), device_.compute());
-  awaited_ = shard_.parts.size();
-}
-
 void ShardedOptimizer::SumOwnedSquares(double* sum) {
   for (const ShardPart& part : shard_.parts) {
-    SumOfSquares(part.count, gradients_.data() + part.flat_begin,
+    SumOfSquares(part.count, store_.gradients().data() + part.flat_begin,
                  flags_ + part.shard_begin / kFlagBlock, sum, workspace_, device_.compute());
   }
 }
@@ -167,7 +97,7 @@ absl::Status ShardedOptimizer::Update(const AdamWFactors* factors, const StepCon
   Stream& stream = device_.compute();
   for (size_t i = 0; i < shard_.parts.size(); ++i) {
     const ShardPart& part = shard_.parts[i];
-    const float* const gradients = gradients_.data() + part.flat_begin;
+    const float* const gradients = store_.gradients().data() + part.flat_begin;
     const uint8_t* const flags = flags_ + part.shard_begin / kFlagBlock;
     float* const master = MasterOf(part);
     float* const first_moment = first_moment_ + part.shard_begin;
@@ -179,30 +109,9 @@ absl::Status ShardedOptimizer::Update(const AdamWFactors* factors, const StepCon
       AdamW(part.count, factors, control, flags, gradients, master, master, first_moment,
             second_moment, stream);
     }
-    CONVENE_RETURN_IF_ERROR(Gather(i));
+    CONVENE_RETURN_IF_ERROR(store_.Gather(i));
   }
-  return absl::OkStatus();
-}
-
-absl::Status ShardedOptimizer::Gather(size_t bucket) {
-  if (dp_gather_.size() == 1) return absl::OkStatus();
-  const ParameterBucket& place = table_.buckets[bucket];
-  Stream& stream = device_.communication();
-  OrderBehind(device_.compute(), stream);
-  CONVENE_RETURN_IF_ERROR(
-      dp_gather_.AllGather(parameters_.Slice(place.begin, place.count), stream));
-  device_.Record(*gathered_[bucket], stream);
-  awaited_ = 0;
-  return absl::OkStatus();
-}
-
-void ShardedOptimizer::AwaitParameters(int64_t flat_end) {
-  size_t needed = awaited_;
-  while (needed < table_.buckets.size() && table_.buckets[needed].begin < flat_end) ++needed;
-  if (needed == awaited_) return;
-  // Gathers run in order, so the wait for the last one covers the others.
-  device_.Order(*gathered_[needed - 1], device_.compute());
-  awaited_ = needed;
+  return store_.CopyToOtherEnd();
 }
 
 // Queues all copies at once, without a wait between them.
@@ -221,7 +130,7 @@ void ShardedOptimizer::QueueCopies(CopyTo direction) {
 absl::StatusOr<ShardedOptimizer::HostState> ShardedOptimizer::State(bool copies_it) {
   if (options_.copies_for_checkpoints) {
     if (copies_it) {
-      AwaitCommunication();
+      store_.AwaitCommunication();
       QueueCopies(CopyTo::kHost);
     }
     CONVENE_RETURN_IF_ERROR(device_.Synchronize(options_.timeout));
@@ -236,7 +145,7 @@ absl::StatusOr<ShardedOptimizer::HostState> ShardedOptimizer::State(bool copies_
   HostState here = {
       .master = master_, .first_moment = first_moment_, .second_moment = second_moment_};
   if (!has_masters()) {
-    here.master = parameters_.As<float>().data();
+    here.master = store_.parameters().As<float>().data();
     here.master_place = &ShardSegment::flat_begin;
   }
   return here;
@@ -246,7 +155,7 @@ template <typename Piece>
 std::vector<Piece> ShardedOptimizer::Pieces(const HostState& state, bool owned_only) const {
   std::vector<Piece> pieces;
   for (const ShardSegment& segment : shard_.segments) {
-    const ParameterSlice& slice = table_.slices[segment.parameter];
+    const ParameterSlice& slice = store_.placement().parameters[segment.parameter];
     if (owned_only && !slice.owned) continue;
     pieces.push_back({PieceOf(slice, segment, ""), state.master + segment.*state.master_place});
     pieces.push_back({PieceOf(slice, segment, "optimizer.first_moment/"),
@@ -268,7 +177,7 @@ absl::StatusOr<std::vector<PieceToRead>> ShardedOptimizer::PiecesToRead() {
 }
 
 absl::Status ShardedOptimizer::FinishRead() {
-  AwaitCommunication();
+  store_.AwaitCommunication();
   Stream& stream = device_.compute();
   if (options_.copies_for_checkpoints) QueueCopies(CopyTo::kDevice);
   for (size_t i = 0; i < shard_.parts.size(); ++i) {
@@ -276,7 +185,7 @@ absl::Status ShardedOptimizer::FinishRead() {
     if (has_masters()) {
       ToBFloat16(part.count, MasterOf(part), ParametersOf(part).As<BFloat16>().data(), stream);
     }
-    CONVENE_RETURN_IF_ERROR(Gather(i));
+    CONVENE_RETURN_IF_ERROR(store_.Gather(i));
   }
   return absl::OkStatus();
 }

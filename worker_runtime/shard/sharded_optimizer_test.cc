@@ -26,28 +26,41 @@ ModelConfig Tiny() {
   return *config;
 }
 
+// The store and the optimizer of one rank, and their memory.
+struct Sharded {
+  // Buckets of at least `bucket_count_min` elements.
+  Sharded(const Layout& layout, const Coordinate& coordinate, CommunicatorSet& set,
+          const BucketStore::Options& store_options = {},
+          const ShardedOptimizer::Options& optimizer_options = {}, int64_t bucket_count_min = 1)
+      : store(PlaceUnits(UnitsOf(Tiny(), layout, coordinate), layout.dp, bucket_count_min),
+              store_options, {.dp = *set.dp, .dp_gather = *set.dp_gather, .tp = *set.tp}, *device,
+              arena),
+        optimizer(store, optimizer_options, *device, arena, staging) {
+    REQUIRE_OK(arena.Build());
+    REQUIRE_OK(staging.Build());
+    store.Bind();
+    optimizer.Bind();
+    optimizer.SetWeights(0, std::vector<float>(store.placement().flat_count, 1.0f));
+  }
+
+  absl::Span<float> parameters() { return store.parameters().As<float>(); }
+
+  Arena arena{"test"}, staging{"test"};
+  std::unique_ptr<Device> device = Device::Cpu();
+  BucketStore store;
+  ShardedOptimizer optimizer;
+};
+
 // One rank of a layout with dp 1: its shard is all it holds.
 struct OneRank {
   OneRank(const Layout& layout, const Coordinate& coordinate,
-          const ShardedOptimizer::Options& optimizer_options = {})
-      : options(optimizer_options),
-        table(BuildParameterTable(Tiny(), layout, coordinate)),
-        parameters(table.flat_count, 1.0f),
-        gradients(table.flat_count, 0.0f) {
-    REQUIRE_OK(arena.Build());
-    REQUIRE_OK(staging.Build());
-    optimizer.Bind(absl::MakeSpan(parameters), absl::MakeSpan(gradients));
-  }
+          const ShardedOptimizer::Options& options = {})
+      : sharded(layout, coordinate, communicators, {}, options) {}
 
-  const ShardedOptimizer::Options options;
-  const ParameterTable table;
   CommunicatorSet communicators = SoloCommunicators();
-  Arena arena{"test"}, staging{"test"};
-  std::unique_ptr<Device> device = Device::Cpu();
-  ShardedOptimizer optimizer{table, options, *communicators.dp, *communicators.dp, *device,
-                             arena, staging};
-  std::vector<float> parameters;
-  std::vector<float> gradients;
+  Sharded sharded;
+  ShardedOptimizer& optimizer = sharded.optimizer;
+  const Placement& placement = sharded.store.placement();
 };
 
 TEST_CASE("weight decay shrinks matrices and leaves norms alone") {
@@ -55,11 +68,11 @@ TEST_CASE("weight decay shrinks matrices and leaves norms alone") {
   const AdamWFactors factors = MakeAdamWFactors({.learning_rate = 0.5, .weight_decay = 0.5});
   const StepControl control = {1.0f, 0};
   REQUIRE_OK(rank.optimizer.Update(&factors, &control));
-  for (const ParameterSlice& slice : rank.table.slices) {
+  for (const PlacedParameter& slice : rank.placement.parameters) {
     INFO(slice.name);
     const bool is_norm = slice.name.find("norm") != std::string::npos;
     CHECK(slice.decayed == !is_norm);
-    const auto begin = rank.parameters.begin() + slice.flat_offset;
+    const auto begin = rank.sharded.parameters().begin() + slice.flat_offset;
     const float expected = is_norm ? 1.0f : 0.75f;
     CHECK(std::all_of(begin, begin + slice.count(), [=](float w) { return w == expected; }));
   }
@@ -71,7 +84,8 @@ TEST_CASE("the ranks' sums of squares count every parameter once") {
     double sum = 0;
     for (int r = 0; r < layout.world_size(); ++r) {
       OneRank rank(layout, CoordinateOf(layout, r));
-      std::fill(rank.gradients.begin(), rank.gradients.end(), 2.0f);
+      const absl::Span<float> gradients = rank.sharded.store.gradients();
+      std::fill(gradients.begin(), gradients.end(), 2.0f);
       double squares = 0;
       rank.optimizer.SumOwnedSquares(&squares);
       sum += squares;
@@ -83,82 +97,78 @@ TEST_CASE("the ranks' sums of squares count every parameter once") {
 // Gradients whose sum over two ranks is exact in bf16 too.
 float GradientAt(int64_t place, int rank) { return static_cast<float>(place % 7 * (rank + 1)); }
 
-// One of two data-parallel ranks, with a bucket for each group of parameters.
+// One of two data-parallel ranks, with a bucket for each unit.
 struct OneOfTwo {
-  OneOfTwo(const ParameterTable& table, const ShardedOptimizer::Options& options,
-           CommunicatorSet& set)
-      : optimizer(table, options, *set.dp, *set.dp_gather, *device, arena, staging),
-        gradients(table.flat_count) {
-    REQUIRE_OK(arena.Build());
-    REQUIRE_OK(staging.Build());
-    for (int64_t i = 0; i < table.flat_count; ++i) gradients[i] = GradientAt(i, set.dp->rank());
+  OneOfTwo(const BucketStore::Options& options, CommunicatorSet& set)
+      : sharded({.dp = 2}, {.dp = set.dp->rank()}, set, options) {
+    for (size_t i = 0; i < gradients.size(); ++i) gradients[i] = GradientAt(i, set.dp->rank());
   }
 
   // Returns its errors: Catch2's assertions belong to the test's own thread.
-  template <typename T>
-  absl::Status Step(std::vector<T>& parameters, int64_t first_from) {
-    optimizer.Bind(absl::MakeSpan(parameters), absl::MakeSpan(gradients));
-    optimizer.SetWeights(0, std::vector<float>(parameters.size(), 1.0f));
-    CONVENE_RETURN_IF_ERROR(optimizer.ReduceGradientsFrom(first_from));
-    after_first = gradients;
-    CONVENE_RETURN_IF_ERROR(optimizer.FinishReducing());
+  absl::Status Step(int first_done) {
+    BucketStore& store = sharded.store;
+    const int units = static_cast<int>(store.placement().units.size());
+    for (int unit = units - 1; unit >= 0; --unit) {
+      CONVENE_RETURN_IF_ERROR(store.GradientsDone(unit, /*is_last=*/false));
+    }
+    before = {gradients.begin(), gradients.end()};
+    for (int unit = units - 1; unit >= first_done; --unit) {
+      CONVENE_RETURN_IF_ERROR(store.GradientsDone(unit, /*is_last=*/true));
+    }
+    after_first = {gradients.begin(), gradients.end()};
+    CONVENE_RETURN_IF_ERROR(store.FinishReducing());
     const AdamWFactors factors = MakeAdamWFactors({.learning_rate = 0.5});
     const StepControl control = {1.0f, 0};
-    return optimizer.Update(&factors, &control);
+    return sharded.optimizer.Update(&factors, &control);
   }
 
-  Arena arena{"test"}, staging{"test"};
-  std::unique_ptr<Device> device = Device::Cpu();
-  ShardedOptimizer optimizer;
-  std::vector<float> gradients;
-  std::vector<float> after_first;  // when the first part of the reductions had been queued
+  Sharded sharded;
+  const absl::Span<float> gradients = sharded.store.gradients();
+  std::vector<float> before;       // when a pass was done, but not the last one
+  std::vector<float> after_first;  // when the first units' reductions had been queued
 };
 
 template <typename T>
 void CheckStepOfTwo(DType reduce_dtype) {
-  const Layout layout{.dp = 2};
-  const ParameterTable table = BuildParameterTable(Tiny(), layout, {}, /*bucket_count_min=*/1);
-  std::vector<CommunicatorSet> sets = LoopbackCommunicators(layout);
-  // In the middle of a bucket, which has to wait for its other gradients.
-  const ParameterBucket& split = table.buckets[3];
-  const int64_t first_from = split.begin + kParameterAlignment;
+  std::vector<CommunicatorSet> sets = LoopbackCommunicators({.dp = 2});
+  constexpr int kFirstDone = 4;
   std::vector<std::unique_ptr<OneOfTwo>> ranks;
-  std::vector<std::vector<T>> parameters(2, std::vector<T>(table.flat_count));
   for (CommunicatorSet& set : sets) {
     ranks.push_back(std::make_unique<OneOfTwo>(
-        table, ShardedOptimizer::Options{.dtype = kDTypeOf<T>, .reduce_dtype = reduce_dtype}, set));
+        BucketStore::Options{.dtype = kDTypeOf<T>, .reduce_dtype = reduce_dtype}, set));
   }
   std::vector<absl::Status> statuses(2);
   std::vector<Thread> threads;
   for (int rank = 0; rank < 2; ++rank) {
-    threads.emplace_back(absl::StrCat("rank ", rank), [&, rank] {
-      statuses[rank] = ranks[rank]->Step(parameters[rank], first_from);
-    });
+    threads.emplace_back(absl::StrCat("rank ", rank),
+                         [&, rank] { statuses[rank] = ranks[rank]->Step(kFirstDone); });
   }
   for (Thread& thread : threads) thread.Join();
+  const Placement& placement = ranks[0]->sharded.store.placement();
+  REQUIRE(placement.buckets.size() == placement.units.size());
+  int64_t wrong_before = 0, wrong_first = 0, wrong_sums = 0, wrong_parameters = 0;
   for (int rank = 0; rank < 2; ++rank) {
     REQUIRE_OK(statuses[rank]);
-    int64_t wrong_first = 0;
-    int64_t wrong_sums = 0;
-    for (const ShardPart& part : MakeFlatShard(table, 2, rank).parts) {
+    const OneOfTwo& held = *ranks[rank];
+    for (const ShardPart& part : held.sharded.store.shard().parts) {
+      const bool is_early = part.bucket.begin >= placement.buckets[kFirstDone].begin;
       for (int64_t i = part.flat_begin; i < part.flat_begin + part.count; ++i) {
         const float sum = GradientAt(i, 0) + GradientAt(i, 1);
-        wrong_sums += ranks[rank]->gradients[i] != sum;
-        wrong_first += ranks[rank]->after_first[i] !=
-                       (part.bucket.begin > split.begin ? sum : GradientAt(i, rank));
+        wrong_before += held.before[i] != GradientAt(i, rank);
+        wrong_first += held.after_first[i] != (is_early ? sum : GradientAt(i, rank));
+        wrong_sums += held.gradients[i] != sum;
       }
     }
-    CHECK(wrong_sums == 0);
-    CHECK(wrong_first == 0);
-  }
-  // Adam's first step moves by the learning rate what has a gradient, whoever updated it.
-  int64_t wrong_parameters = 0;
-  for (int64_t i = 0; i < table.flat_count; ++i) {
-    const float expected = i % 7 == 0 ? 1.0f : 0.5f;
-    for (const auto& held : parameters) {
-      wrong_parameters += std::abs(static_cast<float>(held[i]) - expected) > 1e-2f;
+    // Adam's first step moves by the learning rate what has a gradient, whoever updated it.
+    const absl::Span<const T> parameters = held.sharded.store.parameters().template As<T>();
+    for (int64_t i = 0; i < placement.flat_count; ++i) {
+      const float expected = i % 7 == 0 ? 1.0f : 0.5f;
+      wrong_parameters += std::abs(static_cast<float>(parameters[i]) - expected) > 1e-2f;
     }
   }
+  CHECK(wrong_before == 0);
+  CHECK(wrong_first == 0);
+  CHECK(wrong_sums == 0);
   CHECK(wrong_parameters == 0);
 }
 
@@ -168,16 +178,39 @@ TEST_CASE("buckets are reduced when all of their gradients are final, and gather
   CheckStepOfTwo<BFloat16>(DType::kBFloat16);
 }
 
+TEST_CASE("the first gradient of a step overwrites, the later ones add, also where units share") {
+  ModelConfig tied = Tiny();
+  tied.tied_embeddings = true;
+  const std::unique_ptr<Device> device = Device::Cpu();
+  const CommunicatorSet set = SoloCommunicators();
+  Arena arena{"test"};
+  BucketStore store(PlaceUnits(UnitsOf(tied, {}, {}), 1, 1), {},
+                    {.dp = *set.dp, .dp_gather = *set.dp_gather, .tp = *set.tp}, *device, arena);
+  REQUIRE_OK(arena.Build());
+  store.Bind();
+  const int head = static_cast<int>(store.placement().units.size()) - 1;
+  for (int step = 0; step < 2; ++step) {
+    CHECK(!store.Gradient(1, kQkv).adds);
+    CHECK(!store.Gradient(1, kDown).adds);
+    CHECK(store.Gradient(1, kQkv).adds);
+    CHECK(!store.Gradient(2, kQkv).adds);
+    CHECK(!store.Gradient(head, kHead).adds);
+    CHECK(store.Gradient(0, kEmbeddingTable).adds);
+    CHECK(store.Gradient(0, kEmbeddingTable).data == store.Gradient(head, kHead).data);
+    REQUIRE_OK(store.FinishReducing());
+  }
+}
+
 TEST_CASE("gradients on the wire take the memory of one bucket") {
   const Layout layout{.dp = 2};
   const CommunicatorSet set = PlannedCommunicators(layout, 0);
   const std::unique_ptr<Device> device = Device::Cpu();
   const auto bytes = [&](int64_t bucket_count_min, DType reduce_dtype) {
-    const ParameterTable table = BuildParameterTable(Tiny(), layout, {}, bucket_count_min);
     Arena arena{"test"};
-    const ShardedOptimizer optimizer(table,
-                                     {.dtype = DType::kBFloat16, .reduce_dtype = reduce_dtype},
-                                     *set.dp, *set.dp_gather, *device, arena, arena);
+    const BucketStore store(PlaceUnits(UnitsOf(Tiny(), layout, {}), 2, bucket_count_min),
+                            {.dtype = DType::kBFloat16, .reduce_dtype = reduce_dtype},
+                            {.dp = *set.dp, .dp_gather = *set.dp_gather, .tp = *set.tp}, *device,
+                            arena);
     return arena.total_bytes();
   };
   const auto wire = [&](int64_t bucket_count_min) {
@@ -189,13 +222,14 @@ TEST_CASE("gradients on the wire take the memory of one bucket") {
 TEST_CASE(
     "checkpoints pass through a copy that was planned, and change nothing before they are read") {
   OneRank rank({}, {}, {.copies_for_checkpoints = true});
-  CHECK(rank.staging.total_bytes() == 3 * sizeof(float) * rank.table.flat_count);
+  const absl::Span<const float> parameters = rank.sharded.parameters();
+  CHECK(rank.sharded.staging.total_bytes() == sizeof(float) * 3 * parameters.size());
   const auto is_copy = [&](const float* data) {
-    return data < rank.parameters.data() || data >= rank.parameters.data() + rank.table.flat_count;
+    return data < parameters.begin() || data >= parameters.end();
   };
   const auto written = rank.optimizer.PiecesToWrite();
   REQUIRE_OK(written);
-  REQUIRE(written->size() == 3 * rank.table.slices.size());
+  REQUIRE(written->size() == 3 * rank.placement.parameters.size());
   for (const PieceToWrite& piece : *written) {
     CHECK(is_copy(piece.data));
     // Weights are 1, moments 0.
@@ -204,10 +238,10 @@ TEST_CASE(
   const auto read = rank.optimizer.PiecesToRead();
   REQUIRE_OK(read);
   for (const PieceToRead& piece : *read) std::fill_n(piece.data, piece.piece.flat_count, 3.0f);
-  const ParameterSlice& last = rank.table.slices.back();
-  CHECK(rank.parameters[last.flat_offset] == 1.0f);
+  const PlacedParameter& last = rank.placement.parameters.back();
+  CHECK(parameters[last.flat_offset] == 1.0f);
   REQUIRE_OK(rank.optimizer.FinishRead());
-  CHECK(rank.parameters[last.flat_offset] == 3.0f);
+  CHECK(parameters[last.flat_offset] == 3.0f);
   const auto again = rank.optimizer.PiecesToWrite();
   REQUIRE_OK(again);
   for (const PieceToWrite& piece : *again) CHECK(piece.data[piece.piece.flat_count - 1] == 3.0f);
@@ -223,9 +257,10 @@ TEST_CASE("a GPU's state cannot be saved without the copy") {
   const std::unique_ptr<Device> cpu = Device::Cpu();
   PlayedGpu device(*cpu);
   const CommunicatorSet set = PlannedCommunicators({}, 0);
-  const ParameterTable table = BuildParameterTable(Tiny(), {}, {});
   Arena arena{"test"};
-  ShardedOptimizer optimizer(table, {}, *set.dp, *set.dp_gather, device, arena, arena);
+  BucketStore store(PlaceUnits(UnitsOf(Tiny(), {}, {}), 1, 1), {},
+                    {.dp = *set.dp, .dp_gather = *set.dp_gather, .tp = *set.tp}, device, arena);
+  ShardedOptimizer optimizer(store, {}, device, arena, arena);
   device.kind_ = DeviceKind::kCuda;
   CHECK_STATUS(optimizer.PiecesToWrite(), absl::StatusCode::kFailedPrecondition, "was planned");
   CHECK_STATUS(optimizer.PiecesToRead(), absl::StatusCode::kFailedPrecondition, "was planned");

@@ -171,7 +171,7 @@ class World {
   // Whether each rank's whole flat buffer holds the weights of `state`.
   bool EveryRankHolds(const std::map<std::string, std::vector<float>>& state) {
     for (const Rank& rank : ranks_) {
-      for (const ParameterSlice& slice : rank.engine->table().slices) {
+      for (const PlacedParameter& slice : rank.engine->placement().parameters) {
         const std::vector<float>& tensor = state.at(slice.name);
         for (int64_t i = 0; i < slice.count(); ++i) {
           const int64_t row = slice.offset[0] + i / slice.extent[1];

@@ -129,6 +129,7 @@ TEST_CASE("collectives are given nothing but the memory that is there for them")
                           .dtype = DType::kBFloat16,
                           .reduce_dtype = DType::kBFloat16,
                           .recompute = recompute,
+                          .sequence_parallel = layout.tp > 1,
                           .micro_batch_size = 1,
                           .sequence_length = 16,
                           .microbatches = 3},

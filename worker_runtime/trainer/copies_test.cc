@@ -66,7 +66,8 @@ class PlayedGpu final : public testing::ForwardingDevice {
 using Weights = std::map<std::string, std::vector<float>>;
 
 // The weights of one rank after some steps, by name.
-absl::Status Train(const Layout& layout, int rank, CommunicatorSet& set, Weights& weights) {
+absl::Status Train(const Layout& layout, bool sequence_parallel, int rank, CommunicatorSet& set,
+                   Weights& weights) {
   const Coordinate coordinate = CoordinateOf(layout, rank);
   set.dp = std::make_unique<Ring>(std::move(set.dp), coordinate.tp + coordinate.pp);
   const std::unique_ptr<Device> cpu = Device::Cpu();
@@ -83,6 +84,7 @@ absl::Status Train(const Layout& layout, int rank, CommunicatorSet& set, Weights
                                                      .initializer_range = 0.3},
                                            .layout = layout,
                                            .rank = rank,
+                                           .sequence_parallel = sequence_parallel,
                                            .sequence_length = kSequenceLength,
                                            .bucket_count_min = 1},
                                           set, device));
@@ -97,7 +99,7 @@ absl::Status Train(const Layout& layout, int rank, CommunicatorSet& set, Weights
     CONVENE_RETURN_IF_ERROR(
         engine->TrainStep(batch, {.learning_rate = 1e-2, .step = step}).status());
   }
-  for (const ParameterSlice& slice : engine->table().slices) {
+  for (const PlacedParameter& slice : engine->placement().parameters) {
     // Of a matrix that is split over tp each rank has its own part.
     const bool is_split = slice.extent != slice.global_shape;
     const std::string name =
@@ -113,7 +115,8 @@ TEST_CASE("copies of a parameter keep the same bits over groups that add up in d
   const Layout layout =
       GENERATE(Layout{.pp = 1, .dp = 3, .tp = 2}, Layout{.pp = 2, .dp = 3, .tp = 1},
                Layout{.pp = 2, .dp = 4, .tp = 2});
-  INFO(layout.ToString());
+  const bool sequence_parallel = layout.tp > 1 && GENERATE(false, true);
+  INFO(layout.ToString() << (sequence_parallel ? ", rows split" : ""));
   std::vector<CommunicatorSet> sets = LoopbackCommunicators(layout);
   std::vector<Weights> weights(sets.size());
   std::vector<absl::Status> ends(sets.size());
@@ -121,7 +124,7 @@ TEST_CASE("copies of a parameter keep the same bits over groups that add up in d
     std::vector<Thread> ranks;
     for (int rank = 0; rank < layout.world_size(); ++rank) {
       ranks.emplace_back(absl::StrCat("rank ", rank), [&, rank] {
-        ends[rank] = Train(layout, rank, sets[rank], weights[rank]);
+        ends[rank] = Train(layout, sequence_parallel, rank, sets[rank], weights[rank]);
       });
     }
     for (Thread& rank : ranks) rank.Join();

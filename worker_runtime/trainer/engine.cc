@@ -29,17 +29,23 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
       coordinate_(CoordinateOf(options.layout, options.rank)),
       communicators_(communicators),
       device_(device),
-      table_(BuildParameterTable(options.model, options.layout, coordinate_,
-                                 options.bucket_count_min)),
       train_actions_(
           OneForwardOneBackward(options.layout.pp, coordinate_.pp, options.microbatches)),
       microbatch_tokens_(int64_t{options.micro_batch_size} * options.sequence_length),
+      units_(UnitsOf(options.model, options.layout, coordinate_)),
       arena_("trainer", device.memory(),
              options.collective_memory != nullptr ? *options.collective_memory : device.memory()),
-      parameters_memory_(arena_.Declare<char>(
-          "parameters", table_.flat_count * SizeOf(options.dtype), ArenaPart::kCollective)),
-      gradients_memory_(
-          arena_.Declare<float>("gradients", table_.flat_count, ArenaPart::kCollective)),
+      store_(PlaceUnits(units_, options.layout.dp,
+                        BucketCountMin(options.layout, coordinate_, options.bucket_count_min)),
+             {.dtype = options.dtype,
+              .reduce_dtype = options.reduce_dtype,
+              .sums_over_tp = options.sequence_parallel,
+              .reduces_at_end = coordinate_.pp > 0},
+             {.dp = *communicators.dp,
+              .dp_gather = *communicators.dp_gather,
+              .tp = *communicators.tp,
+              .embedding = communicators.embedding.get()},
+             device, arena_),
       inputs_memory_(
           arena_.Declare<int32_t>("step/tokens", microbatch_tokens_ * options.microbatches)),
       targets_memory_(
@@ -55,21 +61,20 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
           .scalars = staging_.Declare<Inputs>("scalars", 1),
           .stop = staging_.Declare<double>("stop", 1),
           .totals = staging_.Declare<Totals>("totals", 1)},
-      documents_({.shape = MakeBlockShape(options.model, options.layout.tp,
-                                          options.micro_batch_size, options.sequence_length,
-                                          options.deterministic, options.packed_documents)
-                               .attention(),
-                  .needs_table = NeedsDocumentTable(device.kind(), options.dtype),
-                  .microbatches = options.microbatches},
-                 device, arena_, staging_) {
+      documents_(
+          {.shape = MakeBlockShape(options.model, options.layout.tp, options.sequence_parallel,
+                                   options.micro_batch_size, options.sequence_length,
+                                   options.deterministic, options.packed_documents)
+                        .attention(),
+           .needs_table = NeedsDocumentTable(device.kind(), options.dtype),
+           .microbatches = options.microbatches},
+          device, arena_, staging_) {
   const int slots = ActivationSlots(options.layout.pp, coordinate_.pp, options.microbatches);
   optimizer_ = std::make_unique<ShardedOptimizer>(
-      table_,
-      ShardedOptimizer::Options{.dtype = options.dtype,
-                                .reduce_dtype = options.reduce_dtype,
-                                .copies_for_checkpoints = options.copies_for_checkpoints,
+      store_,
+      ShardedOptimizer::Options{.copies_for_checkpoints = options.copies_for_checkpoints,
                                 .timeout = options.timeout},
-      *communicators.dp, *communicators.dp_gather, device, arena_, staging_);
+      device, arena_, staging_);
   stage_ = Stage::Make({.config = options.model,
                         .layout = options.layout,
                         .coordinate = coordinate_,
@@ -77,10 +82,11 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
                         .recompute = options.recompute,
                         .deterministic = options.deterministic,
                         .packed_documents = options.packed_documents,
+                        .sequence_parallel = options.sequence_parallel,
                         .micro_batch_size = options.micro_batch_size,
                         .sequence_length = options.sequence_length,
                         .slots = slots},
-                       table_, *communicators.tp, device, arena_);
+                       units_, store_, *communicators.tp, device, arena_);
   PipelineStage* training_stage = stage_.get();
   if (options.cuda_graphs) {
     CONVENE_CHECK(options.layout.tp == 1);
@@ -119,19 +125,16 @@ std::string Engine::PlanMemory(const EngineOptions& options, CommunicatorSet& co
 absl::Status Engine::Allocate() {
   CONVENE_RETURN_IF_ERROR(arena_.Build());
   CONVENE_RETURN_IF_ERROR(staging_.Build());
-  parameters_ = {arena_.View(parameters_memory_).data(), static_cast<size_t>(table_.flat_count),
-                 options_.dtype};
-  gradients_ = arena_.View(gradients_memory_);
   inputs_ = arena_.View(inputs_memory_);
   targets_ = arena_.View(targets_memory_);
   scalars_ = arena_.View(scalars_memory_).data();
   totals_ = arena_.View(totals_memory_).data();
   control_ = arena_.View(control_memory_).data();
-  tied_copied_ = device_.MakeEvent();
   BindHostStep();
   documents_.Bind();
-  optimizer_->Bind(parameters_, gradients_);
-  stage_->Bind(parameters_, gradients_, &totals_->loss);
+  store_.Bind();
+  optimizer_->Bind();
+  stage_->Bind(&totals_->loss);
   if (options_.fresh_weights) InitializeWeights();
   return device_.status();
 }
@@ -148,7 +151,7 @@ void Engine::BindHostStep() {
 void Engine::InitializeWeights() {
   CONVENE_CHECK(!is_in_flight_);
   std::vector<float> values;
-  for (const ParameterSlice& slice : table_.slices) {
+  for (const PlacedParameter& slice : store_.placement().parameters) {
     for (int64_t first = 0; first < slice.count(); first += kInitialPiece) {
       const int64_t count = std::min(kInitialPiece, slice.count() - first);
       values.resize(count);
@@ -175,70 +178,7 @@ void Engine::Feed(const TokenBatch& batch, int microbatches, bool is_training) {
                     .targets = targets_.data(),
                     .gradient_scale = is_training ? &scalars_->gradient_scale : nullptr,
                     .microbatches = microbatches,
-                    .observer = options_.layout.dp > 1 ? this : nullptr,
                     .documents = documents_.Feed(batch.document_begin, microbatches)});
-}
-
-void Engine::ParametersNeeded(int64_t flat_end) {
-  optimizer_->AwaitParameters(flat_end);
-  if (awaits_tied_copy_ && flat_end >= TiedEnd()) {
-    device_.Order(*tied_copied_, device_.compute());
-    awaits_tied_copy_ = false;
-  }
-}
-
-// The tied table's bucket waits for the table's sum over the stages. The one bucket of a later
-// stage waits until the last gradient is on its way to the stage before, which would else stand
-// still during the reduction.
-absl::Status Engine::GradientsFinal(int64_t flat_begin) {
-  if (coordinate_.pp > 0) return absl::OkStatus();
-  return optimizer_->ReduceGradientsFrom(SharesTiedTable() ? std::max(flat_begin, TiedEnd())
-                                                           : flat_begin);
-}
-
-bool Engine::SharesTiedTable() const {
-  return options_.model.tied_embeddings && communicators_.embedding != nullptr &&
-         communicators_.embedding->size() > 1;
-}
-
-int64_t Engine::TiedCount() const {
-  return int64_t{options_.model.vocabulary_size} / options_.layout.tp * options_.model.hidden_size;
-}
-
-// Both ends of the pipeline hold the tied table; each has only the gradients of its own use.
-absl::Status Engine::SumTiedGradients() {
-  if (!SharesTiedTable()) return absl::OkStatus();
-  return communicators_.embedding->AllReduce(gradients_.subspan(TiedOffset(), TiedCount()),
-                                             ReduceOp::kSum, device_.compute());
-}
-
-// The two tables lie in different shards of their ranks, so NCCL may add their gradients up over dp
-// in different orders: without this the copies would drift apart. Gloo's order is the ranks'.
-// It is queued behind all gathers, which on the last stage bring the table's old copy. The first
-// stage's gathers need not wait until the last stage has come so far.
-absl::Status Engine::CopyTiedTable() {
-  if (!SharesTiedTable() || options_.layout.dp == 1 || device_.kind() == DeviceKind::kCpu) {
-    return absl::OkStatus();
-  }
-  Stream& stream = device_.communication();
-  CONVENE_RETURN_IF_ERROR(communicators_.embedding->Broadcast(
-      parameters_.Slice(TiedOffset(), TiedCount()), /*root=*/0, stream));
-  device_.Record(*tied_copied_, stream);
-  awaits_tied_copy_ = coordinate_.pp > 0;  // the root keeps what it has
-  return absl::OkStatus();
-}
-
-// Every tensor-parallel rank holds the norms and makes the same gradients for them, and each adds
-// these up over a data-parallel group of its own: where three or more ranks add up, NCCL's order,
-// and so the last bit, may differ from group to group, and the copies of a norm would drift apart.
-// One rank's sum counts. Gloo's order is the ranks'.
-absl::Status Engine::ShareNormGradients() {
-  if (options_.layout.tp == 1 || options_.layout.dp < 3 || device_.kind() == DeviceKind::kCpu) {
-    return absl::OkStatus();
-  }
-  const absl::Span<float> norms = optimizer_->ReducedNormGradients();
-  if (norms.empty()) return absl::OkStatus();
-  return communicators_.tp->Broadcast(norms, /*root=*/0, device_.compute());
 }
 
 void Engine::PassOnStop() {
@@ -266,14 +206,11 @@ absl::Status Engine::QueueStep(const TokenBatch& batch, const AdamWParameters& a
   host_.scalars->adamw = MakeAdamWFactors(adam);
   Feed(batch, options_.microbatches, /*is_training=*/true);
   CONVENE_RETURN_IF_ERROR(training_executor_->Run(train_actions_, stream));
-  CONVENE_RETURN_IF_ERROR(SumTiedGradients());
-  CONVENE_RETURN_IF_ERROR(optimizer_->FinishReducing());
-  CONVENE_RETURN_IF_ERROR(ShareNormGradients());
+  CONVENE_RETURN_IF_ERROR(store_.FinishReducing());
   optimizer_->SumOwnedSquares(&totals_->sum_of_squares);
   CONVENE_RETURN_IF_ERROR(AddUp());
   DecideStep(&totals_->sum_of_squares, options_.clip_grad_norm, control_, stream);
   CONVENE_RETURN_IF_ERROR(optimizer_->Update(&scalars_->adamw, control_));
-  CONVENE_RETURN_IF_ERROR(CopyTiedTable());
   is_in_flight_ = true;
   return device_.status();
 }

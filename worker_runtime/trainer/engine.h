@@ -18,11 +18,11 @@
 #include "worker_runtime/device/elements.h"
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/config.h"
-#include "worker_runtime/model/parameters.h"
 #include "worker_runtime/model/stage.h"
 #include "worker_runtime/schedule/executor.h"
 #include "worker_runtime/schedule/graphed_stage.h"
 #include "worker_runtime/schedule/schedule.h"
+#include "worker_runtime/shard/bucket_store.h"
 #include "worker_runtime/shard/sharded_optimizer.h"
 #include "worker_runtime/trainer/document_feed.h"
 #include "worker_runtime/trainer/token_batch.h"
@@ -38,12 +38,15 @@ struct EngineOptions {
   DType reduce_dtype = DType::kFloat32;  // of gradients between data-parallel ranks
   Recompute recompute = Recompute::kNone;
   bool deterministic = false;
+  // The residual stream's rows are split over tp (ResidualRows). REQUIRES: they are divisible by
+  // tp.
+  bool sequence_parallel = false;
   bool packed_documents = false;  // each TokenBatch says where documents begin
   int micro_batch_size = 1;
   int sequence_length = 1;
   int microbatches = 1;  // a step, on this data-parallel rank
   // The fewest elements that data-parallel ranks reduce and gather by one collective:
-  // BuildParameterTable.
+  // BucketCountMin.
   int64_t bucket_count_min = 0;
   double clip_grad_norm = 1.0;
   // The stage's training passes are captured as graphs, where the device can. REQUIRES: tp is 1.
@@ -80,8 +83,8 @@ struct ForwardResult {
 //
 // A step in compute(): the pipeline's run, sums, update. Beside it, in communication(): reductions
 // from the last microbatch's backward pass on, and gathers until the next run needs their
-// parameters (ShardedOptimizer).
-class Engine : private StageObserver {
+// parameters (BucketStore).
+class Engine {
  public:
   // Plans memory, allocates it, and fills in fresh weights unless told otherwise. `communicators`
   // and `device` are borrowed: the communicators until the last step, the device for as long as the
@@ -92,7 +95,7 @@ class Engine : private StageObserver {
                                                         Device& device);
 
   // Waits for queued work, a minute at most, before the memory goes.
-  ~Engine() override;
+  ~Engine();
 
   // The blocks that Create() would allocate in the device's memory and, where checkpoints are
   // copied there, on the host: name, bytes, share. Allocates nothing.
@@ -122,10 +125,10 @@ class Engine : private StageObserver {
   absl::StatusOr<ForwardResult> ForwardLoss(const TokenBatch& batch, int microbatches);
 
   ShardedOptimizer& optimizer() { return *optimizer_; }
-  const ParameterTable& table() const { return table_; }
+  const Placement& placement() const { return store_.placement(); }
   // In the device's memory; the host may read them once Device::Synchronize has returned.
-  ConstElements parameters() const { return parameters_; }
-  absl::Span<const float> gradients() const { return gradients_; }
+  ConstElements parameters() const { return store_.parameters(); }
+  absl::Span<const float> gradients() const { return store_.gradients(); }
 
  private:
   // Numbers that change from step to step, beside the tokens; they go to the device in one copy.
@@ -164,21 +167,8 @@ class Engine : private StageObserver {
   absl::Status Allocate();
   void BindHostStep();
 
-  // Calls of the stage's observer.
-  void ParametersNeeded(int64_t flat_end) override;
-  absl::Status GradientsFinal(int64_t flat_begin) override;
-
   // Copies the batch, zeroes the totals and hands the stage its tokens.
   void Feed(const TokenBatch& batch, int microbatches, bool is_training);
-  // Whether the tied table lies on this rank and on one of another stage.
-  bool SharesTiedTable() const;
-  // The place of this rank's part of the tied table in the flat buffers.
-  int64_t TiedOffset() const { return coordinate_.pp == 0 ? table_.embedding : table_.head; }
-  int64_t TiedCount() const;
-  int64_t TiedEnd() const { return TiedOffset() + TiedCount(); }
-  absl::Status SumTiedGradients();
-  absl::Status CopyTiedTable();
-  absl::Status ShareNormGradients();
   void PassOnStop();
   // Adds the totals up over all ranks and starts their way to the host.
   absl::Status AddUp();
@@ -188,13 +178,12 @@ class Engine : private StageObserver {
   const Coordinate coordinate_;
   CommunicatorSet& communicators_;
   Device& device_;
-  const ParameterTable table_;
   const std::vector<Action> train_actions_;
   const int64_t microbatch_tokens_;
 
+  const std::vector<UnitSpec> units_;
   Arena arena_;
-  const ArenaBlock<char> parameters_memory_;
-  const ArenaBlock<float> gradients_memory_;
+  BucketStore store_;
   const ArenaBlock<int32_t> inputs_memory_, targets_memory_;
   const ArenaBlock<Inputs> scalars_memory_;
   const ArenaBlock<Totals> totals_memory_;
@@ -202,22 +191,18 @@ class Engine : private StageObserver {
   Arena staging_;
   const HostMemoryBlocks staging_memory_;
   DocumentFeed documents_;
-  std::unique_ptr<Stage> stage_;
   std::unique_ptr<ShardedOptimizer> optimizer_;
+  std::unique_ptr<Stage> stage_;
   std::unique_ptr<GraphedStage> graphed_stage_;  // null without cuda_graphs
   std::unique_ptr<PipelineExecutor> training_executor_;
   std::unique_ptr<PipelineExecutor> validation_executor_;
 
   // Set by Allocate.
-  Elements parameters_;
-  absl::Span<float> gradients_;
   absl::Span<int32_t> inputs_;
   absl::Span<int32_t> targets_;
   Inputs* scalars_ = nullptr;
   Totals* totals_ = nullptr;
   StepControl* control_ = nullptr;
-  std::unique_ptr<Event> tied_copied_;
-  bool awaits_tied_copy_ = false;  // compute() is not yet ordered behind it
   HostStep host_;
 
   bool is_in_flight_ = false;

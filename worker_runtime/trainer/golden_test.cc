@@ -186,7 +186,7 @@ TEST_CASE("every gradient is PyTorch's") {
         trainer.Batch(golden.Values<int32_t>("tokens"), golden.Values<int32_t>("targets"), 0),
         {.learning_rate = 0});
     REQUIRE_OK(result.status());
-    for (const ParameterSlice& slice : trainer.engine().table().slices) {
+    for (const PlacedParameter& slice : trainer.engine().placement().parameters) {
       INFO(name << ": " << slice.name);
       const std::vector<float> expected = golden.Values<float>("gradient/" + slice.name);
       REQUIRE(static_cast<int64_t>(expected.size()) == slice.count());
@@ -233,7 +233,7 @@ TEST_CASE(
         trainer.Batch(golden.Values<int32_t>("tokens"), golden.Values<int32_t>("targets"), 0),
         {.learning_rate = 0});
     REQUIRE_OK(result.status());
-    for (const ParameterSlice& slice : trainer.engine().table().slices) {
+    for (const PlacedParameter& slice : trainer.engine().placement().parameters) {
       const std::vector<float> expected = golden.Values<float>("gradient/" + slice.name);
       const double allowed = 3 * golden.Values<double>("gradient_bf16_error/" + slice.name)[0];
       const float* gradient = trainer.engine().gradients().data() + slice.flat_offset;

@@ -38,6 +38,7 @@ struct Run {
   Recompute recompute = Recompute::kNone;
   int64_t bucket_count_min = kSeveralBuckets;
   bool packed = false;
+  bool sequence_parallel = true;  // where tp is more than 1
   Transport transport = Transport::kLoopback;
 
   BatchCut cut() const { return EvenCut(global_batch_size, micro_batch_size, layout.dp); }
@@ -97,7 +98,7 @@ Tokens TokensOfStep(const Run& run, int dp_rank, int step) {
 
 // This rank's part of each tensor.
 void AddTensors(const Engine& engine, std::map<std::string, std::vector<float>>* tensors) {
-  for (const ParameterSlice& slice : engine.table().slices) {
+  for (const PlacedParameter& slice : engine.placement().parameters) {
     std::vector<float>& tensor = (*tensors)[slice.name];
     tensor.resize(slice.global_shape[0] * slice.global_shape[1]);
     const float* values = engine.parameters().As<float>().data() + slice.flat_offset;
@@ -126,6 +127,7 @@ absl::Status TrainRank(const Run& run, int rank, CommunicatorSet& communicators,
                                    .dtype = run.dtype,
                                    .reduce_dtype = run.reduce_dtype,
                                    .recompute = run.recompute,
+                                   .sequence_parallel = run.sequence_parallel && run.layout.tp > 1,
                                    .packed_documents = run.packed,
                                    .micro_batch_size = run.cut().micro_batch_size,
                                    .sequence_length = kSequenceLength,
@@ -251,6 +253,18 @@ TEST_CASE("ranks without a sample of their own train along") {
   const Curve expected = Train({Tiny(true), {}, 2, 2});
   for (const Layout layout : {Layout{1, 4, 1}, Layout{2, 3, 1}}) {
     const Curve curve = Train({Tiny(true), layout, 2, 4});
+    CheckSameCurve(curve, expected);
+    CheckSameTensors(curve, expected);
+  }
+}
+
+TEST_CASE("rows that are not split over tp train like one process") {
+  const Curve expected = Train({Tiny(), {}, 8, 8});
+  for (const Layout layout : {Layout{1, 1, 2}, Layout{2, 1, 4}, Layout{2, 2, 2}}) {
+    INFO(layout.ToString());
+    Run run{Tiny(), layout, 8, 2};
+    run.sequence_parallel = false;
+    const Curve curve = Train(run);
     CheckSameCurve(curve, expected);
     CheckSameTensors(curve, expected);
   }

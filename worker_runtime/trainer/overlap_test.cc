@@ -40,6 +40,7 @@ struct Case {
   bool tied = false;
   int64_t bucket_count_min = 1;
   bool saves = false;
+  bool sequence_parallel = false;
 };
 
 // Every group of parameters is a multiple of two ranks' pages. A rank's slice of the
@@ -81,6 +82,7 @@ class Rank {
                                              .dtype = the_case.dtype,
                                              .reduce_dtype = the_case.reduce_dtype,
                                              .recompute = the_case.recompute,
+                                             .sequence_parallel = the_case.sequence_parallel,
                                              .sequence_length = kSequenceLength,
                                              .microbatches = 2,
                                              .bucket_count_min = the_case.bucket_count_min,
@@ -103,7 +105,7 @@ class Rank {
     CONVENE_RETURN_IF_ERROR(engine->optimizer().PiecesToWrite().status());
     CONVENE_RETURN_IF_ERROR(engine->optimizer().PiecesToRead().status());
     CONVENE_RETURN_IF_ERROR(engine->optimizer().FinishRead());
-    const std::vector<float> values(engine->table().flat_count);
+    const std::vector<float> values(engine->placement().flat_count);
     engine->optimizer().SetWeights(0, values);
     return engine->TrainStep(batch, adam).status();
   }
@@ -198,6 +200,11 @@ TEST_CASE("with several buckets reductions and gathers run beside the arithmetic
 TEST_CASE("sums inside a layer race with nothing, and every event is needed") {
   CheckEveryEvent({.layout = {.dp = 1, .tp = 2}});
   CheckEveryEvent({.layout = {.dp = 2, .tp = 2}, .recompute = Recompute::kFull});
+  CheckEveryEvent({.layout = {.dp = 1, .tp = 2}, .sequence_parallel = true});
+  CheckEveryEvent({.layout = {.dp = 2, .tp = 2},
+                   .recompute = Recompute::kFull,
+                   .tied = true,
+                   .sequence_parallel = true});
 }
 
 // kNcclKernelsAtOnce (comm/nccl/limits.h) counts on it.
@@ -205,7 +212,7 @@ TEST_CASE("compute and layer communication never hold a collective both") {
   const std::set<std::string> collectives = {"all_reduce", "reduce_scatter", "all_gather",
                                              "all_to_all", "broadcast",      "barrier"};
   for (const Layout& layout : {Layout{.dp = 1, .tp = 2}, Layout{.pp = 2, .dp = 2, .tp = 2}}) {
-    for (const auto& rank : Train({.layout = layout, .tied = true})) {
+    for (const auto& rank : Train({.layout = layout, .tied = true, .sequence_parallel = true})) {
       const std::vector<StreamCall>& calls = rank->calls();
       const auto at_once = [&](int lost) {
         return FindAtOnce(collectives, StreamNumber::kCompute, StreamNumber::kLayerCommunication,

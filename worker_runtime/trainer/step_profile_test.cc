@@ -65,8 +65,9 @@ absl::Status Backward(Device& device, Collective& tp) {
   SideStream side(device);
   const float x[] = {1}, weight[] = {2}, dy[] = {3};
   float dx[1], dweight[1];
-  return ColumnParallelBackward({1, 1, 1}, x, weight, dy, dx, {.data = dweight, .adds = false}, tp,
-                                &side, device.compute());
+  return ColumnParallelBackward({1, 1, 1}, x, weight, dy, dx, {.data = dweight, .adds = false},
+                                ResidualRows(1, 1, /*is_split=*/false, tp), &side,
+                                device.compute());
 }
 
 TEST_CASE("the sums of a tensor-parallel backward pass are in the profile") {

@@ -1,0 +1,28 @@
+// The first unit: tokens to the residual stream, with the vocabulary split over tensor-parallel
+// ranks.
+#pragma once
+
+#include "worker_runtime/model/unit.h"
+#include "worker_runtime/parallel/vocabulary.h"
+
+namespace convene::worker {
+
+template <typename T>
+class Embedding final : public Unit<T> {
+ public:
+  Embedding(int rows, int hidden, const VocabularySlice& vocabulary, DeviceKind device)
+      : rows_(rows), hidden_(hidden), vocabulary_(vocabulary), device_(device) {}
+
+  ScratchSizes scratch() const override;
+  T* Input(int /*slot*/) override { return nullptr; }
+  absl::Status Forward(const Pass<T>& pass, T* target, Flow<T>& flow) override;
+  absl::Status Backward(const Pass<T>& pass, T* gradient) override;
+
+ private:
+  const int rows_;
+  const int hidden_;
+  const VocabularySlice vocabulary_;
+  const DeviceKind device_;
+};
+
+}  // namespace convene::worker

@@ -1,0 +1,57 @@
+// A unit store for tests of one rank: everything lies in two vectors.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "worker_runtime/model/initialize.h"
+#include "worker_runtime/model/parameters.h"
+#include "worker_runtime/shard/placement.h"
+#include "worker_runtime/shard/unit_store.h"
+
+namespace convene::worker::testing {
+
+// Not thread-safe. Weights are those of the seed 3, in float.
+class WholeStore : public UnitStore {
+ public:
+  explicit WholeStore(const std::vector<UnitSpec>& units)
+      : placement(PlaceUnits(units, /*dp=*/1, std::numeric_limits<int64_t>::max())),
+        parameters(placement.flat_count),
+        gradients(placement.flat_count),
+        has_gradient_(placement.tensors.size()) {
+    for (const PlacedParameter& slice : placement.parameters) {
+      InitializeParameter(slice, 3, 0, slice.count(), parameters.data() + slice.flat_offset);
+    }
+    for (const Placement::Unit& unit : placement.units) {
+      std::vector<const void*>& weights = weights_.emplace_back();
+      for (const int tensor : unit.tensors) {
+        weights.push_back(parameters.data() + placement.tensors[tensor].begin);
+      }
+    }
+  }
+
+  // From now on the first gradient of a tensor overwrites it.
+  void BeginStep() { has_gradient_.assign(has_gradient_.size(), false); }
+
+  absl::StatusOr<absl::Span<const void* const>> Acquire(int unit) override {
+    return weights_[unit];
+  }
+  WeightGradient Gradient(int unit, int tensor) override {
+    const int index = placement.units[unit].tensors[tensor];
+    const bool adds = has_gradient_[index];
+    has_gradient_[index] = true;
+    return {.data = gradients.data() + placement.tensors[index].begin, .adds = adds};
+  }
+  absl::Status GradientsDone(int /*unit*/, bool /*is_last*/) override { return absl::OkStatus(); }
+
+  const Placement placement;
+  std::vector<float> parameters;
+  std::vector<float> gradients;
+
+ private:
+  std::vector<bool> has_gradient_;  // by tensor
+  std::vector<std::vector<const void*>> weights_;
+};
+
+}  // namespace convene::worker::testing

@@ -1,0 +1,102 @@
+// One link of the model's chain (embedding, transformer block, head) on one rank: its forward and
+// backward pass over one microbatch. A stage runs a list of units; which weights a rank holds, and
+// when, is the unit store's affair.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "worker_runtime/device/device.h"
+#include "worker_runtime/device/side_stream.h"
+#include "worker_runtime/device/stream.h"
+#include "worker_runtime/device/workspace.h"
+#include "worker_runtime/ops/documents.h"
+#include "worker_runtime/parallel/residual_rows.h"
+#include "worker_runtime/shard/unit_store.h"
+
+namespace convene::worker {
+
+// Scratch that every pass of every unit of a rank may overwrite. Elements; bytes.
+struct ScratchSizes {
+  int64_t wide = 0;
+  int64_t narrow = 0;
+  size_t workspace_bytes = 0;
+
+  void Include(const ScratchSizes& other) {
+    wide = std::max(wide, other.wide);
+    narrow = std::max(narrow, other.narrow);
+    workspace_bytes = std::max(workspace_bytes, other.workspace_bytes);
+  }
+};
+
+// Memory, tables and communicators that all units of a rank share. Borrowed.
+template <typename T>
+struct UnitSurroundings {
+  Device* device = nullptr;
+  const ResidualRows* rows = nullptr;
+  SideStream* side = nullptr;           // null where tp is one rank
+  const float* rope_cosines = nullptr;  // (sequence_length, head_size / 2)
+  const float* rope_sines = nullptr;
+  T* hidden = nullptr;  // scratch: (rows, hidden)
+  T* normed = nullptr;  // scratch: (rows, hidden) where rows are split, else null
+  T* wide = nullptr;    // scratch, as ScratchSizes say
+  T* narrow = nullptr;
+  Workspace workspace;
+};
+
+// The residual stream between two units is residual + delta. With delta null it is the residual
+// alone. Both are (ResidualRows::own, hidden).
+template <typename T>
+struct Flow {
+  const T* residual = nullptr;
+  const T* delta = nullptr;  // still to be added; may lie in the scratch `hidden`
+};
+
+// One pass over one microbatch. Borrowed, in the device's memory.
+template <typename T>
+struct Pass {
+  const UnitSurroundings<T>& around;
+  UnitStore& store;
+  int unit;                // the unit's number in the store
+  int slot;                // of the microbatch's activations
+  const int32_t* inputs;   // (rows)
+  const int32_t* targets;  // (rows); negative: does not count
+  // One float: 1 / counted tokens of the whole global batch. Null: only the loss is wanted.
+  const float* gradient_scale;
+  double* loss_sum;  // the head adds the summed loss, in nats, of the counted tokens
+  Documents documents;
+  Stream& stream;
+  absl::Span<const void* const> weights;  // UnitStore::Acquire's
+
+  const T* Weight(int tensor) const { return static_cast<const T*>(weights[tensor]); }
+  WeightGradient Gradient(int tensor) const { return store.Gradient(unit, tensor); }
+};
+
+// Not thread-safe. A unit's constructor declares its activations, one set a slot, in an arena; all
+// calls but scratch() come once that arena is built.
+template <typename T>
+class Unit {
+ public:
+  virtual ~Unit() = default;
+
+  virtual ScratchSizes scratch() const { return {}; }
+
+  // Where the unit keeps its input, (own rows, hidden), for the backward pass; null: it has no
+  // input, for it makes the residual stream.
+  virtual T* Input(int slot) = 0;
+
+  // `flow` is the unit's input, and becomes its output. Without delta, flow.residual is
+  // Input(slot), already filled in. `target`: (rows, hidden), whose own rows a block fills with its
+  // delta (it may be the scratch `hidden`); (own rows, hidden), which the embedding fills with the
+  // residual. Errors: the collective's.
+  virtual absl::Status Forward(const Pass<T>& pass, T* target, Flow<T>& flow) = 0;
+
+  // gradient: (rows, hidden), of which only the own rows count: of the unit's output on entry, of
+  // its input on return. The head overwrites it. Errors: the collective's.
+  virtual absl::Status Backward(const Pass<T>& pass, T* gradient) = 0;
+};
+
+}  // namespace convene::worker

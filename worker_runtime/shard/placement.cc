@@ -1,0 +1,115 @@
+#include "worker_runtime/shard/placement.h"
+
+#include <limits>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "tools/base/rounding.h"
+
+namespace convene::worker {
+namespace {
+
+// Lays the tensors out in order.
+class Placer {
+ public:
+  // `opens_bucket`: whether a unit begins a bucket, by its number. Bucket 0 begins with the buffer.
+  Placer(const std::vector<UnitSpec>& units, int dp, std::vector<bool> opens_bucket)
+      : units_(units),
+        bucket_alignment_(kParameterAlignment * dp),
+        opens_bucket_(std::move(opens_bucket)) {}
+
+  // Call it once.
+  Placement Place();
+  // After Place(): where each unit's split tensors begin, and where the last ones end.
+  const std::vector<int64_t>& borders() const { return borders_; }
+
+ private:
+  void PlaceTensors(bool same_on_tp, size_t unit);
+  void Add(const UnitTensor& tensor);
+
+  const std::vector<UnitSpec>& units_;
+  const int64_t bucket_alignment_;
+  const std::vector<bool> opens_bucket_;
+  Placement placement_;
+  std::map<std::string, int> by_name_;
+  std::vector<int64_t> borders_;
+  int64_t next_ = 0;
+};
+
+// The slices of a fused tensor follow each other without a gap.
+void Placer::Add(const UnitTensor& tensor) {
+  next_ = RoundUp(next_, kParameterAlignment);
+  const int index = static_cast<int>(placement_.tensors.size());
+  by_name_[tensor.name()] = index;
+  if (tensor.on_both_ends) placement_.on_both_ends = index;
+  placement_.tensors.push_back({.begin = next_, .count = tensor.count()});
+  for (const ParameterSlice& slice : tensor.slices) {
+    placement_.parameters.push_back({slice, next_});
+    next_ += slice.count();
+  }
+}
+
+void Placer::PlaceTensors(bool same_on_tp, size_t unit) {
+  for (size_t i = 0; i < units_[unit].tensors.size(); ++i) {
+    const UnitTensor& tensor = units_[unit].tensors[i];
+    if (tensor.same_on_tp != same_on_tp) continue;
+    if (by_name_.find(tensor.name()) == by_name_.end()) Add(tensor);
+    placement_.units[unit].tensors[i] = by_name_[tensor.name()];
+  }
+}
+
+Placement Placer::Place() {
+  for (const UnitSpec& unit : units_) {
+    placement_.units.push_back({.tensors = std::vector<int>(unit.tensors.size())});
+  }
+  for (size_t unit = 0; unit < units_.size(); ++unit) PlaceTensors(/*same_on_tp=*/true, unit);
+  placement_.same_on_tp_end = next_;
+  placement_.buckets.push_back({});
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    if (opens_bucket_[unit]) {
+      next_ = RoundUp(next_, bucket_alignment_);
+      placement_.buckets.back().count = next_ - placement_.buckets.back().begin;
+      placement_.buckets.push_back({.begin = next_});
+    }
+    borders_.push_back(next_);
+    placement_.units[unit].bucket = static_cast<int>(placement_.buckets.size()) - 1;
+    PlaceTensors(/*same_on_tp=*/false, unit);
+  }
+  borders_.push_back(next_);
+  placement_.flat_count = RoundUp(next_, bucket_alignment_);
+  placement_.buckets.back().count = placement_.flat_count - placement_.buckets.back().begin;
+  return std::move(placement_);
+}
+
+// Tells which units begin a bucket. Buckets are cut from the end, as the backward pass goes. The
+// first bucket gets the rest, which may be small: nothing runs beside the reduction of the last
+// gradients, nor beside the gather of the first parameters.
+std::vector<bool> CutIntoBuckets(const std::vector<int64_t>& borders, int64_t count_min) {
+  std::vector<bool> opens_bucket(borders.size() - 1);
+  int64_t end = borders.back();
+  for (size_t unit = opens_bucket.size(); unit-- > 1;) {
+    if (end - borders[unit] < count_min || end == borders[unit]) continue;
+    opens_bucket[unit] = true;
+    end = borders[unit];
+  }
+  return opens_bucket;
+}
+
+}  // namespace
+
+int64_t BucketCountMin(const Layout& layout, const Coordinate& coordinate, int64_t asked) {
+  if (layout.dp == 1 || coordinate.pp > 0) return std::numeric_limits<int64_t>::max();
+  if (asked > 0) return asked;
+  return std::max<int64_t>(40'000'000, int64_t{1'000'000} * layout.dp);
+}
+
+Placement PlaceUnits(const std::vector<UnitSpec>& units, int dp, int64_t bucket_count_min) {
+  Placer one_bucket(units, dp, std::vector<bool>(units.size()));
+  Placement placement = one_bucket.Place();
+  const std::vector<bool> cuts = CutIntoBuckets(one_bucket.borders(), bucket_count_min);
+  if (std::find(cuts.begin(), cuts.end(), true) == cuts.end()) return placement;
+  return Placer(units, dp, cuts).Place();
+}
+
+}  // namespace convene::worker

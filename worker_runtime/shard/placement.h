@@ -1,0 +1,71 @@
+// PURE. Where a rank's parameters lie in its flat buffer, and the buckets in which data-parallel
+// ranks reduce and gather it.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "worker_runtime/mesh/mesh.h"
+#include "worker_runtime/model/parameters.h"
+
+namespace convene::worker {
+
+// Elements. Every tensor starts at a multiple of it in the flat buffer: at a cache line in any
+// type, and so that one flag can speak for each block of so many elements (ops/elementwise.h,
+// kFlagBlock).
+inline constexpr int64_t kParameterAlignment = 64;
+
+struct PlacedParameter : ParameterSlice {
+  int64_t flat_offset = 0;  // first element in the rank's flat buffer
+};
+
+// Whole neighbouring units' tensors, which data-parallel ranks reduce and gather by one collective.
+// Elements of the flat buffer, both divisible by dp * kParameterAlignment.
+struct ParameterBucket {
+  int64_t begin = 0;
+  int64_t count = 0;
+
+  int64_t end() const { return begin + count; }
+};
+
+struct Placement {
+  // A tensor that units share stands here once.
+  struct Tensor {
+    int64_t begin = 0;
+    int64_t count = 0;
+  };
+  struct Unit {
+    std::vector<int> tensors;  // into Placement::tensors, in the order of UnitSpec::tensors
+    // The unit's split tensors lie in it; those that are the same on all tensor-parallel ranks lie
+    // in bucket 0.
+    int bucket = 0;
+  };
+
+  std::vector<PlacedParameter> parameters;  // in flat order
+  std::vector<Tensor> tensors;              // in flat order
+  std::vector<Unit> units;
+  std::vector<ParameterBucket> buckets;  // in flat order: one ends where the next begins
+  // [0, same_on_tp_end) are all tensors that every tensor-parallel rank holds whole, side by side
+  // and at the same places on each rank, so that one collective reaches them all.
+  int64_t same_on_tp_end = 0;
+  int on_both_ends = -1;   // the tensor that the first and the last stage share, or -1
+  int64_t flat_count = 0;  // elements, padding included; divisible by dp * kParameterAlignment
+};
+
+// The fewest elements of a bucket, for a rank at `coordinate`: few enough that most of a large
+// model's reductions run beside its backward pass, enough that a ring of dp ranks has a message
+// worth its latency. `asked`, or where that is 0 Megatron-LM's choice
+// (megatron/core/distributed/distributed_data_parallel.py). More than there are, which gives one
+// bucket, where there is nothing to reduce, and on every stage but the first, as in Megatron: such
+// a stage reduces while the stages before it still run their last backward pass, and has a stage's
+// forward pass longer to gather. Collectives beside its own last backward pass would slow that pass
+// down, and all stages before it wait for the result.
+int64_t BucketCountMin(const Layout& layout, const Coordinate& coordinate, int64_t asked = 0);
+
+// Places the tensors of a stage's units, in the order of the forward pass. Buckets have at least
+// `bucket_count_min` elements, but the first one, with what is the same on all tensor-parallel
+// ranks, has what is left.
+Placement PlaceUnits(const std::vector<UnitSpec>& units, int dp, int64_t bucket_count_min);
+
+}  // namespace convene::worker

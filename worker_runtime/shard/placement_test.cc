@@ -1,0 +1,123 @@
+#include "worker_runtime/shard/placement.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <limits>
+
+#include "worker_runtime/model/config.h"
+
+namespace convene::worker {
+namespace {
+
+const Layout kLayouts[] = {{1, 1, 1}, {2, 1, 2}, {8, 1, 1}, {1, 1, 8}, {2, 2, 2}, {4, 1, 2}};
+constexpr int64_t kOneBucket = std::numeric_limits<int64_t>::max();
+
+std::vector<UnitSpec> Units(const Layout& layout, bool tied = false) {
+  auto config = NamedModel("llama-tiny");
+  REQUIRE(config.ok());
+  config->tied_embeddings = tied;
+  return UnitsOf(*config, layout, {});
+}
+
+TEST_CASE("tensors lie in order, do not overlap and fit") {
+  for (const Layout& layout : kLayouts) {
+    const Placement placement = PlaceUnits(Units(layout), layout.dp, kOneBucket);
+    int64_t end = 0;
+    for (const PlacedParameter& slice : placement.parameters) {
+      CHECK(slice.flat_offset >= end);
+      end = slice.flat_offset + slice.count();
+      const bool is_norm = slice.initializer == Initializer::kOnes;
+      CHECK(is_norm == (slice.flat_offset < placement.same_on_tp_end));
+    }
+    CHECK(placement.flat_count >= end);
+    CHECK(placement.flat_count % layout.dp == 0);
+    end = 0;
+    for (const Placement::Tensor& tensor : placement.tensors) {
+      CHECK(tensor.begin >= end);
+      CHECK(tensor.begin % kParameterAlignment == 0);
+      end = tensor.begin + tensor.count;
+    }
+    CHECK(placement.flat_count >= end);
+  }
+}
+
+TEST_CASE("a unit's tensors are placed as it declares them") {
+  for (const Layout& layout : kLayouts) {
+    const std::vector<UnitSpec> units = Units(layout);
+    const Placement placement = PlaceUnits(units, layout.dp, 1);
+    REQUIRE(placement.units.size() == units.size());
+    for (size_t unit = 0; unit < units.size(); ++unit) {
+      REQUIRE(placement.units[unit].tensors.size() == units[unit].tensors.size());
+      for (size_t i = 0; i < units[unit].tensors.size(); ++i) {
+        const UnitTensor& tensor = units[unit].tensors[i];
+        const auto [begin, count] = placement.tensors[placement.units[unit].tensors[i]];
+        CHECK(count == tensor.count());
+        // Its slices follow each other from there on.
+        int64_t next = begin;
+        for (const ParameterSlice& slice : tensor.slices) {
+          const auto placed = std::find_if(
+              placement.parameters.begin(), placement.parameters.end(),
+              [&](const PlacedParameter& parameter) { return parameter.name == slice.name; });
+          REQUIRE(placed != placement.parameters.end());
+          CHECK(placed->flat_offset == next);
+          next += slice.count();
+        }
+        const int bucket = tensor.same_on_tp ? 0 : placement.units[unit].bucket;
+        CHECK(begin >= placement.buckets[bucket].begin);
+        CHECK(begin + count <= placement.buckets[bucket].end());
+      }
+    }
+  }
+}
+
+TEST_CASE("embedding and head share a tied table on one rank, and each end has it on two") {
+  const Placement one = PlaceUnits(Units({}, /*tied=*/true), 1, kOneBucket);
+  CHECK(one.units.front().tensors[kEmbeddingTable] == one.units.back().tensors[kHead]);
+  CHECK(one.on_both_ends == -1);
+  const Placement first = PlaceUnits(Units({.pp = 2}, /*tied=*/true), 1, kOneBucket);
+  CHECK(first.on_both_ends == first.units.front().tensors[kEmbeddingTable]);
+  CHECK(PlaceUnits(Units({.pp = 2}), 1, kOneBucket).on_both_ends == -1);
+}
+
+TEST_CASE("buckets hold whole units, cover the buffer and are divisible among the ranks") {
+  for (int dp = 1; dp <= 8; ++dp) {
+    for (const int64_t count_min : {int64_t{1}, int64_t{100'000}, kOneBucket}) {
+      INFO("dp " << dp << ", at least " << count_min);
+      const Placement placement = PlaceUnits(Units({.dp = dp}), dp, count_min);
+      int64_t end = 0;
+      for (const ParameterBucket& bucket : placement.buckets) {
+        CHECK(bucket.begin == end);
+        CHECK(bucket.count > 0);
+        CHECK(bucket.count % (kParameterAlignment * dp) == 0);
+        end = bucket.end();
+      }
+      CHECK(end == placement.flat_count);
+    }
+  }
+}
+
+TEST_CASE("buckets are as large as was asked, but for the first, which gets what is left") {
+  const std::vector<UnitSpec> units = Units({.dp = 2});
+  const Placement whole = PlaceUnits(units, 2, 1);
+  // The norms with the embedding, each block's matrices, the head.
+  REQUIRE(whole.buckets.size() == units.size());
+  const int64_t count_min = whole.buckets[1].count + 1;
+  const Placement placement = PlaceUnits(units, 2, count_min);
+  REQUIRE(placement.buckets.size() > 1);
+  REQUIRE(placement.buckets.size() < whole.buckets.size());
+  for (size_t i = 1; i < placement.buckets.size(); ++i) {
+    CHECK(placement.buckets[i].count >= count_min);
+  }
+}
+
+TEST_CASE("one bucket is all where there is nothing to reduce, or to gain") {
+  CHECK(BucketCountMin({.dp = 1}, {}, 1) == kOneBucket);
+  CHECK(BucketCountMin({.pp = 2, .dp = 2}, {.pp = 0}, 1) == 1);
+  CHECK(BucketCountMin({.pp = 2, .dp = 2}, {.pp = 1}, 1) == kOneBucket);
+  CHECK(BucketCountMin({.dp = 8}, {}) == 40'000'000);
+  CHECK(BucketCountMin({.dp = 1024}, {}) == 1'024'000'000);
+  CHECK(PlaceUnits(Units({.dp = 2}), 2, 40'000'000).buckets.size() == 1);
+}
+
+}  // namespace
+}  // namespace convene::worker

@@ -1,0 +1,32 @@
+// The door between arithmetic and parameters: a unit gets its weights when it needs them and a
+// place for its gradients, and says when these are done. A class behind this interface decides
+// which rank keeps which part, and when ranks reduce and gather it.
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "worker_runtime/parallel/linear.h"
+
+namespace convene::worker {
+
+// Units and their tensors are called by their places in the rank's list of UnitSpecs. Calls come in
+// the order of queueing, from the thread that queues ops in compute(). Not thread-safe.
+class UnitStore {
+ public:
+  virtual ~UnitStore() = default;
+
+  // The unit's weights, one pointer a tensor, in the type of the parameters. Ops that compute() is
+  // given from now on may read them. Errors: the collective's.
+  virtual absl::StatusOr<absl::Span<const void* const>> Acquire(int unit) = 0;
+
+  // Where the ops of one pass put the gradient of one tensor. The first call of a step for a tensor
+  // says to overwrite it, later calls say to add to it.
+  virtual WeightGradient Gradient(int unit, int tensor) = 0;
+
+  // A backward pass of the unit is queued; `is_last`: no other one of this step adds to its
+  // gradients. Errors, which end the step: the collective's.
+  virtual absl::Status GradientsDone(int unit, bool is_last) = 0;
+};
+
+}  // namespace convene::worker
