@@ -16,13 +16,13 @@
 namespace convene::agent {
 namespace {
 
-AgentResult UsageError(std::string explanation) {
-  return AgentResult{static_cast<int>(ExitCode::kUsage), std::move(explanation)};
+Result UsageError(std::string explanation) {
+  return {static_cast<int>(ExitCode::kUsage), std::move(explanation)};
 }
 
 }  // namespace
 
-AgentResult RunAgent(const AgentOptions& options) {
+Result RunAgent(const AgentOptions& options) {
   if (options.command.empty()) return UsageError("No program to run was given.");
   const char* search_path = std::getenv("PATH");
   const auto program = FindProgram(options.command[0], search_path == nullptr ? "" : search_path);
@@ -35,9 +35,8 @@ AgentResult RunAgent(const AgentOptions& options) {
   }
   // When the reader of our output goes away, write fails; the process does not end.
   signal(SIGPIPE, SIG_IGN);
-  Node node(options, *program, place->host, place->port);
-  const Result result = node.Run();
-  return AgentResult{result.exit_code, result.explanation};
+  Node node(options, *program, *place);
+  return node.Run();
 }
 
 }  // namespace convene::agent

@@ -77,7 +77,7 @@ struct Fixture {
         open(directory.File("out").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
     dup2(out.get(), STDOUT_FILENO);
     dup2(out.get(), STDERR_FILENO);
-    const AgentResult result = RunAgent(options);
+    const Result result = RunAgent(options);
     WriteFileAtomic(directory.File("explanation"), result.explanation).IgnoreError();
     _exit(result.exit_code);
   }

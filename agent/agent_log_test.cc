@@ -53,7 +53,7 @@ struct Fixture {
       Redirect("err", STDERR_FILENO);
       std::unique_ptr<ScopedFileFault> faults;
       if (fault != nullptr) faults = std::make_unique<ScopedFileFault>(fault);
-      const AgentResult result = RunAgent(options);
+      const Result result = RunAgent(options);
       faults.release();  // A thread may be in it.
       WriteFileAtomic(directory.File("explanation"), result.explanation).IgnoreError();
       _exit(result.exit_code);

@@ -60,7 +60,7 @@ class AgentProcess {
     if (pid_ == 0) {
       Redirect(prefix_ + ".out", STDOUT_FILENO);
       Redirect(prefix_ + ".err", STDERR_FILENO);
-      const AgentResult result = RunAgent(options);
+      const Result result = RunAgent(options);
       WriteFileAtomic(prefix_ + ".explanation", result.explanation).IgnoreError();
       _exit(result.exit_code);
     }

@@ -99,16 +99,15 @@ void LogPublisher::Send(Publication* publication, LogPublication* call, WatchId 
 }
 
 void LogPublisher::Reap() {
-  std::list<Publication> done;
-  {
-    MutexLock lock(&mutex_);
-    for (auto publication = publications_.begin(); publication != publications_.end();) {
-      const auto next = std::next(publication);
-      if (publication->is_done) done.splice(done.end(), publications_, publication);
-      publication = next;
+  MutexLock lock(&mutex_);
+  for (auto publication = publications_.begin(); publication != publications_.end();) {
+    const auto next = std::next(publication);
+    if (publication->is_done) {
+      publication->thread.Join();  // It is about to end, and needs the lock no more.
+      publications_.erase(publication);
     }
+    publication = next;
   }
-  for (Publication& publication : done) publication.thread.Join();
 }
 
 void LogPublisher::Finish(absl::Duration patience) {

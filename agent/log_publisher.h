@@ -17,7 +17,7 @@
 namespace convene::agent {
 
 // Nothing runs without a viewer. Each viewer has a thread "publish-logs", which dials, reads the
-// ring and waits for the network; it never delays workers, console and heartbeats. The methods are
+// lines and waits for the network; it never delays workers, console and heartbeats. The methods are
 // called from one thread.
 class LogPublisher {
  public:

@@ -15,7 +15,6 @@
 #include "agent/output/first_cause.h"
 #include "agent/output/last_lines.h"
 #include "agent/output/stream_plan.h"
-#include "agent/workers/device_env.h"
 #include "agent/workers/environment.h"
 #include "agent/workers/numa.h"
 #include "rendezvous/net/listen.h"
@@ -62,13 +61,6 @@ Rules RulesOf(const AgentOptions& options) {
   return rules;
 }
 
-// The agent's own environment.
-const std::map<std::string, std::string>& InheritedEnvironment() {
-  static const auto* const table =
-      new std::map<std::string, std::string>(ParseEnvironment(environ));
-  return *table;
-}
-
 std::string Variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
@@ -77,16 +69,6 @@ std::string Variable(const char* name) {
 // As under torchrun, whose static rendezvous ignores the variable.
 bool SharesStore(const AgentOptions& options) {
   return options.store_at_rendezvous || Variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1";
-}
-
-std::optional<int> TerminalWorker(const AgentOptions& options, const OwnInput& input) {
-  const int workers = options.hello.local_world_size;
-  for (int rank = 0; rank < workers; ++rank) {
-    if (PlanInput(input.facts(), rank, workers, options.debug_rank) == WorkerInput::kTerminal) {
-      return rank;
-    }
-  }
-  return std::nullopt;
 }
 
 // A worker with the terminal stands still while a person types there, so it has no automatic
@@ -99,13 +81,15 @@ HangLimits HangLimitsOf(const AgentOptions& options, bool has_terminal) {
 
 }  // namespace
 
-Node::Node(const AgentOptions& options, std::string program, const std::string& host, int port)
+Node::Node(const AgentOptions& options, std::string program, HostPort place)
     : options_(options),
       program_(std::move(program)),
+      environment_(ParseEnvironment(environ, options.extra_environment)),
       shares_store_(SharesStore(options)),
       state_(RulesOf(options)),
       input_(STDIN_FILENO),
-      terminal_worker_(TerminalWorker(options, input_)),
+      terminal_worker_(
+          TerminalWorker(input_.facts(), options.hello.local_world_size, options.debug_rank)),
       background_timer_(loop_, [this] { OnBackground(); }),
       custody_(loop_,
                [this] {
@@ -118,14 +102,14 @@ Node::Node(const AgentOptions& options, std::string program, const std::string& 
                  hang_watch_.SetPaused(false);
                  if (group_ != nullptr) group_->SetPaused(false);
                }),
-      hang_watch_(loop_, HangLimitsOf(options, terminal_worker_.has_value()), Variable("PATH"),
-                  {[this](HangWatch::Hang hang) { OnHang(std::move(hang)); },
-                   [this](const std::string& line) { Log(line); }}) {
+      hang_watch_(
+          loop_, HangLimitsOf(options, terminal_worker_.has_value()), Variable("PATH"),
+          {[this](WorkerHung hung, bool by_debugger) { OnHang(std::move(hung), by_debugger); },
+           [this](const std::string& line) { Log(line); }}) {
   loop_.Watch(signals_.get(), [this] { OnSignal(); });
   loop_.Watch(suspend_signals_.get(), [this] { OnSuspend(); });
   RendezvousLink::Options link_options;
-  link_options.host = host;
-  link_options.port = port;
+  link_options.place = std::move(place);
   link_options.may_host = options.may_host;
   link_options.incarnation = Incarnation(RandomU64());
   link_options.on_connection = [this](UniqueFd connection) {
@@ -320,16 +304,17 @@ void Node::Do(Send& action) {
   if (!news.empty()) Log(news);
 }
 
-void Node::OnHang(HangWatch::Hang hang) {
-  std::vector<std::string> lines = std::move(hang.lines);
+void Node::OnHang(WorkerHung hung, bool by_debugger) {
   // Without a debugger, the stacks that a worker wrote itself may tell more than the kernel's view.
-  if (!hang.is_from_debugger) {
-    std::vector<std::string> own = group_->last_log_lines(hang.local_rank);
+  if (!by_debugger) {
+    std::vector<std::string>& lines = hung.last_log_lines;
+    std::vector<std::string> own = group_->last_log_lines(hung.local_rank);
     own.resize(std::min(own.size(), kMostFailureLines - std::min(lines.size(), kMostFailureLines)));
     lines.insert(lines.begin(), own.begin(), own.end());
   }
-  Take(WorkerHung{hang.epoch, hang.local_rank, hang.pid, std::move(hang.why), std::move(lines)});
-  if (timer_file_ != nullptr) timer_file_->Reap(hang.pid);
+  const int64_t pid = hung.pid;
+  Take(std::move(hung));
+  if (timer_file_ != nullptr) timer_file_->Reap(pid);
 }
 
 absl::StatusOr<WorkerGroup::Worker> Node::MakeWorker(const StartWorkers& action, int local_rank,
@@ -347,33 +332,33 @@ absl::StatusOr<WorkerGroup::Worker> Node::MakeWorker(const StartWorkers& action,
   place.progress_path = progress_path;
   place.shares_agent_store = shares_store_;
   if (timer_file_ != nullptr) place.timer_file = timer_file_->path();
-  const std::map<std::string, std::string> environment =
-      MergedEnvironment(InheritedEnvironment(), options_.extra_environment);
+  place.virtual_local_rank = options_.virtual_local_rank;
+  std::map<std::string, std::string> environment = environment_;
   if (options_.virtual_local_rank) {
-    place.virtual_local_rank = true;
-    CONVENE_ASSIGN_OR_RETURN(place.devices, OneVisibleDevice(environment, local_rank));
+    CONVENE_RETURN_IF_ERROR(LeaveOneDevice(environment, local_rank));
   }
   place.error_file = logs_->ErrorFile(local_rank);
   const LineSource source = {options_.hello.role, local_rank,
                              action.assignment.first_global_rank + local_rank, HostName()};
   WorkerGroup::Worker worker;
+  worker.spawn.program = program_;
+  worker.spawn.arguments = options_.command;
   worker.out = logs_->OutputOf(OutputStream::kStdout, source);
   worker.err = logs_->OutputOf(OutputStream::kStderr, source);
   worker.out.recent = worker.err.recent = &recent_lines_;
-  const WorkerInput input =
-      PlanInput(input_.facts(), local_rank, place.local_world_size, options_.debug_rank);
-  if (input != WorkerInput::kNothing) worker.input_fd = input_.fd();
-  if (input == WorkerInput::kTerminal) {
+  const bool has_terminal = local_rank == terminal_worker_;
+  if (has_terminal || input_.facts().is_shared()) worker.spawn.stdin_fd = input_.fd();
+  if (has_terminal) {
     worker.out.as_terminal = worker.out.on_console && console_.IsTerminal(OutputStream::kStdout);
     worker.err.as_terminal = worker.err.on_console && console_.IsTerminal(OutputStream::kStderr);
   }
-  worker.environment = WorkerEnvironment(InheritedEnvironment(), options_.extra_environment, place);
+  worker.spawn.environment = WorkerEnvironment(std::move(environment), place);
   if (options_.numa_binding != NumaBinding::kNone) {
     if (cpus_.empty()) {
       CONVENE_ASSIGN_OR_RETURN(
-          cpus_, BindWorkers(options_.numa_binding, environment, options_.hello.local_world_size));
+          cpus_, BindWorkers(options_.numa_binding, environment_, options_.hello.local_world_size));
     }
-    worker.cpus = cpus_[local_rank];
+    worker.spawn.cpus = cpus_[local_rank];
   }
   return worker;
 }
@@ -387,10 +372,10 @@ void Node::Do(StartWorkers& action) {
                    " start here (", action.why, ")"));
   if (sessions_ != nullptr) sessions_->BeginEpoch(action.epoch, count);
   WorkerGroup::Listener listener;
-  listener.on_exit = [this](WorkerGroup::Exit exit) {
+  listener.on_exit = [this](WorkerExited exited) {
     if (sessions_ != nullptr) sessions_->HearAll();
-    hang_watch_.WorkerEnded(exit.local_rank);
-    ended_.push_back({exit.local_rank, exit.pid, exit.status, std::move(exit.last_log_lines), {}});
+    hang_watch_.WorkerEnded(exited.local_rank);
+    ended_.push_back(std::move(exited));
   };
   listener.on_gone = [this] {
     ReportEnds();
@@ -417,7 +402,7 @@ absl::Status Node::Launch(const StartWorkers& action) {
     if (status.ok()) workers.push_back(*std::move(worker));
   }
   if (!status.ok()) workers.clear();  // Without workers the group is gone at once.
-  status.Update(group_->Start(program_, options_.command, workers));
+  status.Update(group_->Start(workers));
   hang_watch_.Watch(group_->pids());
   return status;
 }
@@ -491,8 +476,7 @@ void Node::Do(RestartStore& action) {
 }
 
 void Node::Do(RunHealthCheck& action) {
-  std::map<std::string, std::string> table =
-      MergedEnvironment(InheritedEnvironment(), options_.extra_environment);
+  std::map<std::string, std::string> table = environment_;
   table[contract::kEpoch] = absl::StrCat(action.last_epoch.value());
   table[contract::kRunId] = options_.hello.job_id;
   table[contract::kAgentToken] = custody_.token();
@@ -580,8 +564,7 @@ void Node::ServeOtherJobs() {
 
 void Node::HandOnError() {
   const std::string path = Variable(contract::kErrorFile);
-  if (path.empty() || result_->exit_code == 0) return;
-  if (!state_.failure.has_value()) return;
+  if (path.empty() || result_->exit_code == 0 || !state_.failure.has_value()) return;
   const rendezvous::WorkerFailure& failure = *state_.failure;
   logs_->HandOnError(failure.local_rank, failure.signal != 0 ? -failure.signal : failure.exit_code,
                      path);

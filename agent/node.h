@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,6 +28,7 @@
 #include "tools/base/clock.h"
 #include "tools/base/event_loop.h"
 #include "tools/base/exit_deadline.h"
+#include "tools/base/host_port.h"
 #include "tools/base/loop_timer.h"
 #include "tools/base/unique_fd.h"
 
@@ -34,9 +36,9 @@ namespace convene::agent {
 
 class Node {
  public:
-  // `program`: FindProgram's answer for options.command[0]. `host` and `port`: the endpoint.
+  // `program`: FindProgram's answer for options.command[0]. `place`: the endpoint.
   // `options` outlives the node.
-  Node(const AgentOptions& options, std::string program, const std::string& host, int port);
+  Node(const AgentOptions& options, std::string program, HostPort place);
   ~Node();
 
   // Once. Blocks until the job is over for this node.
@@ -84,7 +86,7 @@ class Node {
   absl::Status Launch(const StartWorkers& action);
   // Reports the workers that ended in this round to the machine, the first cause first.
   void ReportEnds();
-  void OnHang(HangWatch::Hang hang);
+  void OnHang(WorkerHung hung, bool by_debugger);
   // Returns false when the file was asked for and cannot be opened; the result says why.
   bool OpenTimerFile();
   // The last steps, when the result is known: the last output, the other agents' Close.
@@ -105,6 +107,8 @@ class Node {
   std::optional<ExitDeadline> wind_up_;
   const AgentOptions& options_;
   const std::string program_;
+  // The agent's own, overridden by extra_environment.
+  const std::map<std::string, std::string> environment_;
   // The agent serves the workers' store; else the worker of rank 0 does.
   const bool shares_store_;
   State state_;

@@ -28,12 +28,7 @@ struct StreamsByRank {
   }
 };
 
-// Where the workers' output goes.
-//
-//   <directory>/<run_id>_<rand>/attempt_<n>/<local_rank>/{stdout.log,stderr.log,error.json}
-//                                          /filtered_{stdout,stderr}.log
-//
-// n is Assignment::attempt: no epoch writes into another one's folder.
+// Where the workers' output goes; agent/output/run_logs.h draws the folders.
 struct LogOptions {
   std::string directory;    // --log-dir; "" with a redirect or tee: a new one in $TMPDIR or /tmp
   StreamsByRank redirects;  // to the file only

@@ -24,12 +24,7 @@ RendezvousLink::~RendezvousLink() {
   stream_.reset();
   // A stream that was opened but never handed over still calls its handlers, so it is destroyed
   // before the objects that they use.
-  std::deque<std::pair<int64_t, Item>> rest;
-  {
-    MutexLock lock(&mutex_);
-    rest.swap(queue_);
-  }
-  rest.clear();
+  TakePosted().clear();
   posted_.Detach(loop_);
 }
 
@@ -38,10 +33,8 @@ void RendezvousLink::Open(const rendezvous::Hello& hello, absl::Duration timeout
   dialer_.Join();
   const int64_t generation = generation_;
   const bool host_now = may_host && options_.may_host && server_ == nullptr;
-  const std::string host = DialledHost();
-  const int port = DialledPort();
-  absl::StatusOr<Thread> dialer = Thread::Start("dial", [=, this] {
-    Post(generation, Dial(hello, timeout, generation, host_now, host, port));
+  absl::StatusOr<Thread> dialer = Thread::Start("dial", [=, this, place = Dialled()] {
+    Post(generation, Dial(hello, timeout, generation, host_now, place));
   });
   if (dialer.ok()) {
     dialer_ = *std::move(dialer);
@@ -51,19 +44,17 @@ void RendezvousLink::Open(const rendezvous::Hello& hello, absl::Duration timeout
 }
 
 RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl::Duration timeout,
-                                            int64_t generation, bool host_now, std::string host,
-                                            int port) {
+                                            int64_t generation, bool host_now, HostPort place) {
   Opened opened;
   if (host_now) {
     Server::Options options;
-    options.host = rendezvous::AddressToBind(host);
-    options.port = port;
+    options.host = rendezvous::AddressToBind(place.host);
+    options.port = place.port;
     options.quiet = IsForThisNodeOnly();
     absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
     if (server.ok()) {
       opened.server = *std::move(server);
-      host = "127.0.0.1";
-      port = opened.server->port();
+      place = {"127.0.0.1", opened.server->port()};
     } else if (!absl::IsAlreadyExists(server.status())) {
       opened.stream = server.status();
       return opened;
@@ -76,8 +67,8 @@ RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl
   handlers.on_end = [this, generation](absl::Status status) {
     Post(generation, News(std::move(status)));
   };
-  opened.stream =
-      AgentStream::Open(FormatHostPort(host, port), options_.incarnation, hello, handlers, timeout);
+  opened.stream = AgentStream::Open(FormatHostPort(place.host, place.port), options_.incarnation,
+                                    hello, handlers, timeout);
   return opened;
 }
 
@@ -100,13 +91,13 @@ void RendezvousLink::Post(int64_t generation, Item item) {
   posted_.Ring();
 }
 
+std::deque<std::pair<int64_t, RendezvousLink::Item>> RendezvousLink::TakePosted() {
+  MutexLock lock(&mutex_);
+  return std::exchange(queue_, {});
+}
+
 void RendezvousLink::OnPosted() {
-  std::deque<std::pair<int64_t, Item>> arrived;
-  {
-    MutexLock lock(&mutex_);
-    arrived.swap(queue_);
-  }
-  for (auto& [generation, item] : arrived) {
+  for (auto& [generation, item] : TakePosted()) {
     Opened* opened = std::get_if<Opened>(&item);
     // Even a try that is no longer wanted may have begun to host, and other agents may have joined
     // already.
@@ -131,9 +122,7 @@ void RendezvousLink::Handle(Item item) {
   stream_ = *std::move(opened.stream);
   options_.on_connection(stream_->TakeConnection());
   is_opened_ = true;
-  std::deque<Item> early;
-  early.swap(early_);
-  for (Item& earlier : early) on_news_(std::get<News>(std::move(earlier)));
+  for (Item& earlier : std::exchange(early_, {})) on_news_(std::get<News>(std::move(earlier)));
 }
 
 }  // namespace convene::agent

@@ -33,8 +33,7 @@ namespace convene::agent {
 class RendezvousLink {
  public:
   struct Options {
-    std::string host;
-    int port = 0;           // 0: hosts it on any free port (may_host must be set)
+    HostPort place;         // port 0: hosts it on any free port (may_host must be set)
     bool may_host = false;  // the endpoint is on this machine
     Incarnation incarnation;
     // Called with a second descriptor of each stream's connection.
@@ -57,7 +56,7 @@ class RendezvousLink {
   // Ends the stream without news.
   void Close();
   // The endpoint of the open stream, or of the last one.
-  std::string endpoint() const { return FormatHostPort(DialledHost(), DialledPort()); }
+  std::string endpoint() const { return FormatHostPort(Dialled().host, Dialled().port); }
   // The time when the open stream's Hello was sent. REQUIRES: a stream is open.
   MonotonicTime opened_at() const { return stream_->opened_at(); }
   // This machine's address towards the rendezvous. REQUIRES: a stream is open.
@@ -89,15 +88,17 @@ class RendezvousLink {
   using Item = std::variant<Opened, News>;
 
   // No other process can know the port, so the daemon's log would only repeat the agent's.
-  bool IsForThisNodeOnly() const { return options_.port == 0; }
+  bool IsForThisNodeOnly() const { return options_.place.port == 0; }
   // Our own server is dialled without asking a name service.
-  std::string DialledHost() const { return server_ == nullptr ? options_.host : "127.0.0.1"; }
-  int DialledPort() const { return server_ == nullptr ? options_.port : server_->port(); }
+  HostPort Dialled() const {
+    return server_ == nullptr ? options_.place : HostPort{"127.0.0.1", server_->port()};
+  }
   // Runs on the thread "dial".
   Opened Dial(const rendezvous::Hello& hello, absl::Duration timeout, int64_t generation,
-              bool host_now, std::string host, int port);
+              bool host_now, HostPort place);
   // Called from any thread.
   void Post(int64_t generation, Item item) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::deque<std::pair<int64_t, Item>> TakePosted() ABSL_LOCKS_EXCLUDED(mutex_);
   void OnPosted() ABSL_LOCKS_EXCLUDED(mutex_);
   void Handle(Item item);
 

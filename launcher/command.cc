@@ -1,14 +1,13 @@
 #include "launcher/command.h"
 
 #include <sys/auxv.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <climits>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
+#include "agent/custody/program.h"
 #include "tools/base/files.h"
 
 namespace convene::launcher {
@@ -19,24 +18,15 @@ constexpr char kTrainer[] = "convene-train";
 constexpr char kRunPath[] =
     "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')";
 
-bool IsExecutableFile(const std::string& path) {
-  struct stat info;
-  return stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && access(path.c_str(), X_OK) == 0;
-}
-
 bool IsInPath(const std::string& name, const EnvironmentLookup& environment) {
-  const std::string path = environment("PATH").value_or("");
-  for (const absl::string_view directory : absl::StrSplit(path, ':', absl::SkipEmpty())) {
-    if (IsExecutableFile(absl::StrCat(directory, "/", name))) return true;
-  }
-  return false;
+  return agent::FindProgram(name, environment("PATH").value_or("")).ok();
 }
 
 std::string FindTrainer(const EnvironmentLookup& environment, const std::string& own_directory) {
   if (IsInPath(kTrainer, environment)) return kTrainer;
   for (const char* place : {"/", "/../worker_runtime/trainer/"}) {
     const std::string path = absl::StrCat(own_directory, place, kTrainer);
-    if (IsExecutableFile(path)) return path;
+    if (agent::FindProgram(path, "").ok()) return path;
   }
   return kTrainer;  // the agent says where it has looked
 }
@@ -47,7 +37,7 @@ std::string FindPython(const std::string& called_directory) {
   const std::string beside = called_directory + "/python3";
   for (const char* mark : {"/../pyvenv.cfg", "/../conda-meta"}) {
     const bool is_environment = access((called_directory + mark).c_str(), F_OK) == 0;
-    if (is_environment && IsExecutableFile(beside)) return beside;
+    if (is_environment && agent::FindProgram(beside, "").ok()) return beside;
   }
   return "python3";
 }

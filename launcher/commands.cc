@@ -10,11 +10,8 @@ namespace {
 
 // Runs the rendezvous daemon until a signal that ends a process.
 absl::StatusOr<int> ServeCommand(const ServeFlags& flags) {
-  rendezvous::Server::Options options;
-  options.host = flags.host;
-  options.port = flags.port;
-  options.state_dir = flags.state_dir;
-  return rendezvous::ServeUntilSignal(options);
+  return rendezvous::ServeUntilSignal(
+      {.host = flags.host, .port = flags.port, .state_dir = flags.state_dir});
 }
 
 template <typename Flags>

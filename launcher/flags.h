@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "agent/options.h"
 #include "rendezvous/quorum/log_lines.h"
 #include "tools/base/flag_reader.h"
 
@@ -17,7 +18,8 @@ inline constexpr int kDefaultRendezvousPort = 29400;
 // `convene run`, as written, each number within its limits; launcher/job_spec and worker_options
 // interpret it. nullopt: not given.
 struct RunFlags {
-  bool as_torchrun = false;  // called under that name: its defaults where ours differ
+  bool as_torchrun = false;     // called under that name: its defaults where ours differ
+  agent::AgentOptions options;  // where a flag's value is the option's: spares, debug_rank, ...
 
   bool standalone = false;
   std::optional<std::string> nnodes;  // "N" or "MIN:MAX"
@@ -35,40 +37,26 @@ struct RunFlags {
   bool no_python = false;
   bool run_path = false;
   std::string start_method = "spawn";
-  std::string role = "default";
-  bool virtual_local_rank = false;
   std::string numa_binding;  // "", "node", "socket", "exclusive", "core-complex"
 
-  int max_restarts = 0;
   double monitor_interval_seconds = 0.1;
-  std::optional<absl::Duration> shutdown_timeout;
+  absl::Duration shutdown_timeout = absl::Seconds(30);
   std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
 
-  std::string log_dir;
   std::optional<std::string> redirects;  // "3", or "0:1,1:2" by local rank
   std::optional<std::string> tee;
   std::string log_line_prefix_template;
-  std::set<int> local_ranks_filter;      // empty: all
   std::string duplicate_stdout_filters;  // "apple,orange"; ",," is a comma
   std::string duplicate_stderr_filters;
   std::string event_log_handler = "null";
   std::string logs_specs;
 
   // Beyond torchrun.
-  int spares = 0;
   std::optional<std::string> topology;
-  absl::Duration restart_window;
-  int max_stuck_restarts = 0;
   absl::Duration admission_delay = absl::Seconds(3);
-  std::string stop_grace;  // "signal=S,checkpoint=S,abort=S"
-  absl::Duration leftover_grace = absl::Seconds(30);
-  std::optional<int> debug_rank;
+  std::string stop_grace;             // "signal=S,checkpoint=S,abort=S"
   std::string hang_timeout = "auto";  // "startup=S,step=S,checkpoint=S", "auto", "off"
-  std::string health_check;
-  absl::Duration health_check_timeout = absl::Seconds(60);
-  bool propagate_exit_code = false;
-  std::string log_max_bytes;  // "100M"
-  int log_max_files = 5;
+  std::string log_max_bytes;          // "100M"
 
   std::vector<std::string> command;           // the program and its own arguments, untouched
   std::vector<std::string> from_environment;  // "--nnodes=2 (PET_NNODES)": for the log

@@ -100,9 +100,9 @@ TEST_CASE("torchrun's flags about nodes and workers land in their fields, in bot
     CHECK(flags.master_port == 5);
     CHECK(flags.local_addr == "l");
     CHECK(flags.start_method == "fork");
-    CHECK(flags.role == "r");
+    CHECK(flags.options.hello.role == "r");
     CHECK((flags.run_path && flags.no_python && flags.module));
-    CHECK((flags.virtual_local_rank && flags.standalone && flags.as_torchrun));
+    CHECK((flags.options.virtual_local_rank && flags.standalone && flags.as_torchrun));
     CHECK(flags.numa_binding == "core-complex");
     CHECK(flags.command == Words{"x"});
   }
@@ -125,17 +125,17 @@ TEST_CASE("torchrun's flags about failures and output land in their fields, in b
                        "x"};
   for (const Words& spelled : {words, Underscored(words)}) {
     const RunFlags flags = Torchrun(spelled);
-    CHECK(flags.max_restarts == 3);
+    CHECK(flags.options.hello.max_restarts == 3);
     CHECK(flags.monitor_interval_seconds == 0.5);
     CHECK(flags.shutdown_timeout == absl::Seconds(7));
     CHECK(flags.signals_to_handle == "SIGTERM");
     CHECK(flags.event_log_handler == "console");
     CHECK(flags.logs_specs == "mine");
-    CHECK(flags.log_dir == "d");
+    CHECK(flags.options.log.directory == "d");
     CHECK(flags.redirects == "1");
     CHECK(flags.tee == "0:1,1:2");
     CHECK(flags.log_line_prefix_template == "${rank}:");
-    CHECK(flags.local_ranks_filter == std::set<int>{0, 2});
+    CHECK(flags.options.log.shown_local_ranks == std::set<int>{0, 2});
     CHECK(flags.duplicate_stdout_filters == "apple,orange");
     CHECK(flags.duplicate_stderr_filters == "pear");
   }
@@ -147,18 +147,18 @@ TEST_CASE("our own flags land in their fields") {
            "--admission-delay=0.5", "--stop-grace=abort=1", "--hang-timeout=off",
            "--health-check=true", "--health-check-timeout=9", "--propagate-exit-code",
            "--log-max-bytes=1M", "--log-max-files=3", "x"});
-  CHECK(flags.spares == 2);
+  CHECK(flags.options.hello.spares == 2);
   CHECK(flags.topology == "b1/s2");
-  CHECK(flags.restart_window == absl::Hours(1));
-  CHECK(flags.max_stuck_restarts == 4);
+  CHECK(flags.options.hello.restart_window == absl::Hours(1));
+  CHECK(flags.options.hello.max_stuck_restarts == 4);
   CHECK(flags.admission_delay == absl::Milliseconds(500));
   CHECK(flags.stop_grace == "abort=1");
   CHECK(flags.hang_timeout == "off");
-  CHECK(flags.health_check == "true");
-  CHECK(flags.health_check_timeout == absl::Seconds(9));
-  CHECK(flags.propagate_exit_code);
+  CHECK(flags.options.health_check.command == "true");
+  CHECK(flags.options.health_check.timeout == absl::Seconds(9));
+  CHECK(flags.options.propagate_exit_code);
   CHECK(flags.log_max_bytes == "1M");
-  CHECK(flags.log_max_files == 3);
+  CHECK(flags.options.log.max_old_files == 3);
 }
 
 TEST_CASE("under argparse's rules a run has torchrun's defaults") {
@@ -192,6 +192,22 @@ TEST_CASE("torchrun reads no PET_ variable for NUMA binding and log plug-ins, an
   CHECK(flags.numa_binding.empty());
   CHECK(flags.logs_specs.empty());
   CHECK(flags.tee == "3");
+}
+
+TEST_CASE("torchrun's own variables are defaults too, after its PET_ ones") {
+  const Variables variables = {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "120"},
+                               {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "${rank}>"}};
+  const RunFlags flags = Run({"x"}, variables);
+  CHECK(flags.shutdown_timeout == absl::Minutes(2));
+  CHECK(flags.log_line_prefix_template == "${rank}>");
+  CHECK(flags.from_environment ==
+        Words{"--shutdown-timeout=120 (TORCH_ELASTIC_SHUTDOWN_TIMEOUT)",
+              "--log-line-prefix-template=${rank}> (TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE)"});
+  CHECK(Run({"--shutdown-timeout=7", "x"}, variables).shutdown_timeout == absl::Seconds(7));
+  CHECK(Run({"x"}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "120"}, {"PET_SHUTDOWN_TIMEOUT", "9"}})
+            .shutdown_timeout == absl::Seconds(9));
+  Bad<RunFlags>({"x"}, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=soon: write seconds",
+                {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon"}});
 }
 
 TEST_CASE("what follows the program is the program's, whatever it looks like") {

@@ -330,7 +330,7 @@ absl::StatusOr<JobSpec> MakeJobSpec(const RunFlags& given_flags,
                                     const std::string& random_id) {
   JobSpec spec;
   for (const std::string& flag : given_flags.from_environment) {
-    spec.reasons.push_back(flag + ", by its PET_ variable");
+    spec.reasons.push_back(flag + ", by the environment");
   }
   if (given_flags.module && given_flags.no_python && !given_flags.run_path) {
     return absl::InvalidArgumentError(
@@ -339,28 +339,24 @@ absl::StatusOr<JobSpec> MakeJobSpec(const RunFlags& given_flags,
   const RunFlags flags =
       given_flags.as_torchrun ? AsTorchrunReads(given_flags, &spec.reasons) : given_flags;
   agent::AgentOptions& options = spec.options;
+  options = flags.options;
   rendezvous::Hello& hello = options.hello;
   if (flags.nnodes.has_value()) CONVENE_RETURN_IF_ERROR(ParseNodes(*flags.nnodes, &hello));
   CONVENE_ASSIGN_OR_RETURN(hello.local_world_size,
                            ParseWorkers(flags.nproc_per_node, machine, &spec));
-  hello.spares = flags.spares;
   CONVENE_RETURN_IF_ERROR(ApplyPlace(flags, environment, random_id, &spec));
   spec.local_addr = flags.local_addr;
   hello.host = flags.local_addr.value_or(machine.host_name);
-  hello.role = flags.role;
   hello.topology = TopologyOf(flags, environment, &spec.reasons);
   CONVENE_RETURN_IF_ERROR(CheckNames(hello));
-  hello.max_restarts = flags.max_restarts;
-  hello.restart_window = flags.restart_window;
-  hello.max_stuck_restarts = flags.max_stuck_restarts;
   hello.admission = flags.admission_delay;
   // Without a master's place the port is the store's alone.
   if (spec.standalone || !spec.is_static || flags.rdzv_endpoint.has_value()) {
     options.store_port = flags.master_port.value_or(0);
   }
   options.store_at_rendezvous = spec.is_static && options.store_port == 0;
-  CONVENE_ASSIGN_OR_RETURN(options.log, MakeLogOptions(flags, environment));
-  CONVENE_RETURN_IF_ERROR(ApplyWorkerFlags(flags, environment, &options, &spec.reasons));
+  CONVENE_ASSIGN_OR_RETURN(options.log, MakeLogOptions(flags));
+  CONVENE_RETURN_IF_ERROR(ApplyWorkerFlags(flags, &options, &spec.reasons));
   return spec;
 }
 

@@ -292,10 +292,10 @@ TEST_CASE("etcd is Convene's own rendezvous, and a line says so") {
 
 TEST_CASE("what goes beyond torchrun reaches the daemon") {
   RunFlags flags = TwoNodes();
-  flags.spares = 2;
+  flags.options.hello.spares = 2;
   flags.topology = "block1/switch2";
-  flags.restart_window = absl::Hours(1);
-  flags.max_stuck_restarts = 3;
+  flags.options.hello.restart_window = absl::Hours(1);
+  flags.options.hello.max_stuck_restarts = 3;
   flags.admission_delay = absl::Seconds(20);
   flags.node_rank = 3;  // the last spare
   const rendezvous::Hello hello = Good(flags).options.hello;
@@ -311,11 +311,11 @@ TEST_CASE("what goes beyond torchrun reaches the daemon") {
 TEST_CASE("the workers' role is the flag's, and text that a message can carry") {
   RunFlags flags;
   CHECK(Good(flags).options.hello.role == "default");
-  flags.role = "trainer";
+  flags.options.hello.role = "trainer";
   CHECK(Good(flags).options.hello.role == "trainer");
-  flags.role = "";
+  flags.options.hello.role = "";
   CHECK(Good(flags).options.hello.role.empty());
-  flags.role = "\xff";
+  flags.options.hello.role = "\xff";
   CheckRefused(flags, "--role \"\\xff\"");
 }
 

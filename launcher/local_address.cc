@@ -5,8 +5,8 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -27,29 +27,25 @@ using rendezvous::ResolvedAddress;
 
 constexpr int kAnyPort = 9;  // connecting a datagram socket sends nothing
 
-bool IsLoopback(const ResolvedAddress& address) {
-  const std::string text = AddressText(address.get());
-  return absl::StartsWith(text, "127.") || text == "::1";
+bool IsLoopback(const std::string& address) {
+  return absl::StartsWith(address, "127.") || address == "::1";
 }
 
-// The addresses of this machine's interfaces that are up, IPv4 first, without link-local ones.
-absl::StatusOr<std::vector<ResolvedAddress>> OwnAddresses() {
+// The numeric addresses of this machine's interfaces that are up, IPv4 first, without link-local
+// ones.
+absl::StatusOr<std::vector<std::string>> OwnAddresses() {
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) return ErrnoStatus(errno, "getifaddrs");
-  std::vector<ResolvedAddress> addresses;
+  std::vector<std::string> addresses;
   for (const int family : {AF_INET, AF_INET6}) {
     for (const ifaddrs* item = list; item != nullptr; item = item->ifa_next) {
       if (item->ifa_addr == nullptr || item->ifa_addr->sa_family != family) continue;
       if ((item->ifa_flags & IFF_UP) == 0) continue;
-      ResolvedAddress address;
-      address.family = family;
-      address.length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-      std::memcpy(&address.storage, item->ifa_addr, address.length);
       if (family == AF_INET6 &&
-          IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<sockaddr_in6&>(address.storage).sin6_addr)) {
+          IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<sockaddr_in6*>(item->ifa_addr)->sin6_addr)) {
         continue;
       }
-      addresses.push_back(address);
+      addresses.push_back(AddressText(item->ifa_addr));
     }
   }
   freeifaddrs(list);
@@ -74,30 +70,13 @@ absl::StatusOr<std::vector<ResolvedAddress>> ResolvePatiently(const std::string&
   }
 }
 
-bool IsAmong(const ResolvedAddress& address, const std::vector<ResolvedAddress>& own) {
-  for (const ResolvedAddress& one : own) {
-    if (AddressText(one.get()) == AddressText(address.get())) return true;
-  }
-  return false;
-}
-
-// The address for a host name that means loopback on this machine only.
-std::string FirstOtherThanLoopback(const std::vector<ResolvedAddress>& own) {
-  for (const ResolvedAddress& one : own) {
-    if (!IsLoopback(one)) return AddressText(one.get());
-  }
-  return "127.0.0.1";
-}
-
 }  // namespace
 
 absl::Status CheckLoopback() {
-  sockaddr_in loopback = {};
-  loopback.sin_family = AF_INET;
-  loopback.sin_port = htons(kAnyPort);
-  loopback.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  CONVENE_ASSIGN_OR_RETURN(const auto loopback,
+                           rendezvous::ResolveHost("127.0.0.1", kAnyPort, absl::ZeroDuration()));
   const absl::Status reached =
-      SourceTowards(reinterpret_cast<const sockaddr*>(&loopback), sizeof(loopback)).status();
+      SourceTowards(loopback.front().get(), loopback.front().length).status();
   if (reached.ok()) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(
       "this machine (or container, or network namespace) cannot reach itself: ",
@@ -110,14 +89,17 @@ absl::StatusOr<Location> LocateRendezvous(const std::string& host, absl::Duratio
   CONVENE_ASSIGN_OR_RETURN(const std::vector<ResolvedAddress> addresses,
                            ResolvePatiently(host, timeout));
   const ResolvedAddress& first = addresses.front();
-  if (IsLoopback(first) && AddressText(first.get()) == host) return Location{true, host};
-  CONVENE_ASSIGN_OR_RETURN(const std::vector<ResolvedAddress> own, OwnAddresses());
+  const std::string first_text = AddressText(first.get());
+  if (IsLoopback(first_text) && first_text == host) return Location{true, host};
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> own, OwnAddresses());
   Location location;
   for (const ResolvedAddress& address : addresses) {
-    location.is_here |= IsLoopback(address) || IsAmong(address, own);
+    const std::string text = AddressText(address.get());
+    location.is_here |= IsLoopback(text) || std::count(own.begin(), own.end(), text) > 0;
   }
-  if (IsLoopback(first)) {
-    location.own_address = FirstOtherThanLoopback(own);
+  if (IsLoopback(first_text)) {  // of this machine only: others need another address
+    const auto other = std::find_if_not(own.begin(), own.end(), IsLoopback);
+    location.own_address = other == own.end() ? "127.0.0.1" : *other;
     return location;
   }
   CONVENE_ASSIGN_OR_RETURN(location.own_address, SourceTowards(first.get(), first.length));

@@ -1,6 +1,6 @@
 #include "launcher/log_options.h"
 
-#include <cmath>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -64,17 +64,15 @@ absl::StatusOr<int64_t> ParseSize(const std::string& flag, const std::string& te
   std::string unit = absl::AsciiStrToUpper(text.substr(unit_at));
   if (unit.size() > 1 && unit.back() == 'B') unit.pop_back();
   if (unit.size() > 1 && unit.back() == 'I') unit.pop_back();
-  const std::vector<std::string> units = {"", "K", "M", "G", "T"};
+  const std::map<std::string, double> units = {{"", 1},       {"B", 1},      {"K", 0x1p10},
+                                               {"M", 0x1p20}, {"G", 0x1p30}, {"T", 0x1p40}};
+  const auto bytes_of_unit = units.find(unit);
   double bytes = 0;
-  bool is_size = absl::SimpleAtod(text.substr(0, unit_at), &bytes);
-  bool known = unit == "B";
-  for (size_t i = 0; i < units.size(); ++i) {
-    if (unit != units[i]) continue;
-    known = true;
-    bytes *= std::pow(1024.0, static_cast<double>(i));
-  }
-  if (is_size && known && (bytes == 0 || (bytes >= kLogBytesMin && bytes <= kLogBytesMax))) {
-    return static_cast<int64_t>(bytes);
+  if (bytes_of_unit != units.end() && absl::SimpleAtod(text.substr(0, unit_at), &bytes)) {
+    bytes *= bytes_of_unit->second;
+    if (bytes == 0 || (bytes >= kLogBytesMin && bytes <= kLogBytesMax)) {
+      return static_cast<int64_t>(bytes);
+    }
   }
   return absl::InvalidArgumentError(absl::StrCat(
       flag, " ", text, ": write a size of at least 4K, such as 100M or 2G, or 0 for no limit"));
@@ -82,14 +80,11 @@ absl::StatusOr<int64_t> ParseSize(const std::string& flag, const std::string& te
 
 }  // namespace
 
-absl::StatusOr<agent::LogOptions> MakeLogOptions(const RunFlags& flags,
-                                                 const EnvironmentLookup& environment) {
-  agent::LogOptions log;
-  log.directory = flags.log_dir;
+absl::StatusOr<agent::LogOptions> MakeLogOptions(const RunFlags& flags) {
+  agent::LogOptions log = flags.options.log;
   CONVENE_ASSIGN_OR_RETURN(log.redirects,
                            ParseStreams("--redirects", flags.redirects.value_or("0")));
   CONVENE_ASSIGN_OR_RETURN(log.tee, ParseStreams("--tee", flags.tee.value_or("0")));
-  log.shown_local_ranks = flags.local_ranks_filter;
   log.stdout_filters = ParseFilters(flags.duplicate_stdout_filters);
   log.stderr_filters = ParseFilters(flags.duplicate_stderr_filters);
   const bool wants_files =
@@ -101,13 +96,12 @@ absl::StatusOr<agent::LogOptions> MakeLogOptions(const RunFlags& flags,
     log.prefix_template = kTorchrunPrefix;
     log.prefix_all = false;
   }
-  std::string prefix = flags.log_line_prefix_template;
-  if (prefix.empty()) prefix = environment("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").value_or("");
-  if (!prefix.empty()) log.prefix_template = prefix;
+  if (!flags.log_line_prefix_template.empty()) {
+    log.prefix_template = flags.log_line_prefix_template;
+  }
   if (!flags.log_max_bytes.empty()) {
     CONVENE_ASSIGN_OR_RETURN(log.max_file_bytes, ParseSize("--log-max-bytes", flags.log_max_bytes));
   }
-  log.max_old_files = flags.log_max_files;
   return log;
 }
 

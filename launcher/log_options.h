@@ -4,7 +4,6 @@
 #include "absl/status/statusor.h"
 #include "agent/options.h"
 #include "launcher/flags.h"
-#include "tools/base/environment.h"
 
 namespace convene::launcher {
 
@@ -15,7 +14,6 @@ namespace convene::launcher {
 //   prefix              on every line, "[${rank}] "     on teed lines,
 //   "[${role_name}${local_rank}]:"
 // InvalidArgument with the flag and the right form.
-absl::StatusOr<agent::LogOptions> MakeLogOptions(const RunFlags& flags,
-                                                 const EnvironmentLookup& environment);
+absl::StatusOr<agent::LogOptions> MakeLogOptions(const RunFlags& flags);
 
 }  // namespace convene::launcher

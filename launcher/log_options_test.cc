@@ -9,15 +9,8 @@ using agent::LogOptions;
 using agent::Streams;
 using Words = std::vector<std::string>;
 
-absl::StatusOr<LogOptions> Make(const RunFlags& flags, const std::string& template_variable = "") {
-  return MakeLogOptions(flags, [&](const std::string& name) -> std::optional<std::string> {
-    if (name != "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") return std::nullopt;
-    return template_variable;
-  });
-}
-
-LogOptions Good(const RunFlags& flags, const std::string& template_variable = "") {
-  auto log = Make(flags, template_variable);
+LogOptions Good(const RunFlags& flags) {
+  auto log = MakeLogOptions(flags);
   REQUIRE_OK(log);
   return *std::move(log);
 }
@@ -39,19 +32,20 @@ TEST_CASE("streams are a number for all, or one for each local rank named") {
   CHECK(log.tee.Of(2) == Streams::kStderr);
   for (const char* bad : {"", "4", "-1", "x", "0:4", "0:", ":1", "0:1,", "-1:1"}) {
     flags.tee = bad;
-    CHECK_STATUS(Make(flags), absl::StatusCode::kInvalidArgument, std::string("--tee ") + bad);
+    CHECK_STATUS(MakeLogOptions(flags), absl::StatusCode::kInvalidArgument,
+                 std::string("--tee ") + bad);
   }
 }
 
 TEST_CASE("a log directory alone means all output, to torchrun only error files") {
   RunFlags flags;
-  flags.log_dir = "d";
+  flags.options.log.directory = "d";
   CHECK(Good(flags).tee.Of(0) == Streams::kBoth);
   flags.redirects = "1";
   CHECK(Good(flags).tee.Of(0) == Streams::kNone);
   CHECK(Good(RunFlags()).tee.Of(0) == Streams::kNone);
   flags = AsTorchrun();
-  flags.log_dir = "d";
+  flags.options.log.directory = "d";
   CHECK(Good(flags).tee.Of(0) == Streams::kNone);
   CHECK(Good(flags).directory == "d");
 }
@@ -73,7 +67,7 @@ TEST_CASE("filters are words between commas, two commas are one") {
 
 TEST_CASE("the ranks shown on the console are those of the flag") {
   RunFlags flags;
-  flags.local_ranks_filter = {0, 2};
+  flags.options.log.shown_local_ranks = {0, 2};
   CHECK(Good(flags).shown_local_ranks == std::set<int>{0, 2});
 }
 
@@ -82,10 +76,9 @@ TEST_CASE("the prefix is the flag's, else the variable's, else each name's own")
   CHECK(Good(RunFlags()).prefix_all);
   CHECK(Good(AsTorchrun()).prefix_template == "[${role_name}${local_rank}]:");
   CHECK_FALSE(Good(AsTorchrun()).prefix_all);
-  CHECK(Good(AsTorchrun(), "${rank}>").prefix_template == "${rank}>");
   RunFlags flags = AsTorchrun();
   flags.log_line_prefix_template = "${hostname}:";
-  CHECK(Good(flags, "${rank}>").prefix_template == "${hostname}:");
+  CHECK(Good(flags).prefix_template == "${hostname}:");
 }
 
 TEST_CASE("a size has a unit of 1024s and a floor") {
@@ -102,7 +95,7 @@ TEST_CASE("a size has a unit of 1024s and a floor") {
   RunFlags flags;
   for (const char* bad : {"100", "M", "-1M", "1X", "9999999T"}) {
     flags.log_max_bytes = bad;
-    CHECK_STATUS(Make(flags), absl::StatusCode::kInvalidArgument, "--log-max-bytes");
+    CHECK_STATUS(MakeLogOptions(flags), absl::StatusCode::kInvalidArgument, "--log-max-bytes");
   }
 }
 

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "tools/base/text.h"
 
 namespace convene::launcher {
@@ -19,15 +18,6 @@ constexpr size_t kMostNamed = 8;
 // The most marks in a request, which the daemon takes up to 64 KiB. With more nodes, some lines are
 // shown twice after a break.
 constexpr size_t kMostMarks = 2048;
-
-// The first names, and the number of the others.
-std::string Named(std::vector<std::string> hosts) {
-  const size_t count = hosts.size();
-  hosts.resize(std::min(count, kMostNamed));
-  return absl::StrCat(
-      absl::StrJoin(hosts, ", "),
-      count > hosts.size() ? absl::StrCat(" and ", count - hosts.size(), " more") : "");
-}
 
 std::string JsonText(const std::string& text) {
   std::string json = "\"";
@@ -79,8 +69,8 @@ void LogsView::Take(rendezvous::LogStart start) {
   }
   if (start.nodes.empty()) Note("no node is there now");
   if (old.empty()) return;
-  Note(
-      absl::StrCat("not shown: ", Named(std::move(old)), ", whose agents are of an older version"));
+  Note(absl::StrCat("not shown: ", JoinCapped(old, kMostNamed),
+                    ", whose agents are of an older version"));
 }
 
 void LogsView::Take(LogBatch batch) {
@@ -144,8 +134,8 @@ void LogsView::ShowLoss(const std::string& host, uint64_t count) {
   }
 }
 
-void LogsView::NoteCutOff(std::vector<std::string> hosts) {
-  Note(absl::StrCat("the last lines of ", Named(std::move(hosts)), " may be missing here"));
+void LogsView::NoteCutOff(const std::vector<std::string>& hosts) {
+  Note(absl::StrCat("the last lines of ", JoinCapped(hosts, kMostNamed), " may be missing here"));
 }
 
 void LogsView::Note(const std::string& text) {
@@ -163,7 +153,7 @@ void LogsView::OnTime(MonotonicTime now) {
     std::vector<std::string> silent;
     for (const AgentId agent : unanswered_) silent.push_back(hosts_.at(agent));
     Note(absl::StrCat("no answer within ", absl::FormatDuration(kAnswerPatience), " from ",
-                      Named(std::move(silent))));
+                      JoinCapped(silent, kMostNamed)));
     unanswered_.clear();
   } else if (ended_.has_value()) {
     ForgetHosts();
@@ -177,7 +167,7 @@ void LogsView::ForgetHosts() {
     if (complete_.count(agent) == 0) cut_off.push_back(host);
   }
   hosts_.clear();
-  if (!cut_off.empty()) NoteCutOff(std::move(cut_off));
+  if (!cut_off.empty()) NoteCutOff(cut_off);
 }
 
 void LogsView::Break() {

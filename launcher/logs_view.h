@@ -73,7 +73,7 @@ class LogsView {
   void ShowHeld();
   void Show(const std::string& host, const std::string& role, const rendezvous::LogLine& line);
   // Notes that these nodes' lines ended without the nodes' own end.
-  void NoteCutOff(std::vector<std::string> hosts);
+  void NoteCutOff(const std::vector<std::string>& hosts);
   void ShowLoss(const std::string& host, uint64_t count);
   void ForgetHosts();
   void Note(const std::string& text);

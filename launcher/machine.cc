@@ -36,34 +36,28 @@ int CountVisible(const std::string& list) {
   return count;
 }
 
-int CountGpus(const EnvironmentLookup& environment) {
-  const absl::StatusOr<std::vector<std::string>> names = ListDirectory("/dev");
+// How many entries of `directory` are devices that `variable` leaves to this process.
+template <typename IsDevice>
+int CountDevices(const std::string& directory, const IsDevice& is_device,
+                 const EnvironmentLookup& environment, const std::string& variable) {
+  const absl::StatusOr<std::vector<std::string>> names = ListDirectory(directory);
   if (!names.ok()) return 0;
-  int present = 0;
-  for (const std::string& name : *names) {
-    int index = 0;
-    absl::string_view rest = name;
-    if (absl::ConsumePrefix(&rest, "nvidia") && absl::SimpleAtoi(rest, &index)) ++present;
-  }
-  const auto visible = environment("CUDA_VISIBLE_DEVICES");
-  if (visible.has_value() && present > 0) return CountVisible(*visible);
-  return present;
+  const auto present = std::count_if(names->begin(), names->end(), is_device);
+  const auto visible = environment(variable);
+  return visible.has_value() && present > 0 ? CountVisible(*visible) : static_cast<int>(present);
 }
 
-// Counts the render nodes of Intel devices, as Level Zero does.
-int CountXpus(const EnvironmentLookup& environment) {
-  constexpr char kIntel[] = "0x8086";
-  const absl::StatusOr<std::vector<std::string>> names = ListDirectory("/sys/class/drm");
-  if (!names.ok()) return 0;
-  int present = 0;
-  for (const std::string& name : *names) {
-    if (!absl::StartsWith(name, "renderD")) continue;
-    const auto vendor = ReadFile("/sys/class/drm/" + name + "/device/vendor");
-    if (vendor.ok() && absl::StartsWith(*vendor, kIntel)) ++present;
-  }
-  const auto visible = environment("ZE_AFFINITY_MASK");
-  if (visible.has_value() && present > 0) return CountVisible(*visible);
-  return present;
+bool IsNvidia(const std::string& name) {
+  int index = 0;
+  absl::string_view rest = name;
+  return absl::ConsumePrefix(&rest, "nvidia") && absl::SimpleAtoi(rest, &index);
+}
+
+// As Level Zero counts: the render nodes of Intel's devices.
+bool IsIntel(const std::string& name) {
+  if (!absl::StartsWith(name, "renderD")) return false;
+  const auto vendor = ReadFile("/sys/class/drm/" + name + "/device/vendor");
+  return vendor.ok() && absl::StartsWith(*vendor, "0x8086");
 }
 
 }  // namespace
@@ -72,8 +66,8 @@ Machine InspectMachine(const EnvironmentLookup& environment) {
   Machine machine;
   machine.host_name = HostName();
   machine.cpus = CountCpus();
-  machine.gpus = CountGpus(environment);
-  machine.xpus = CountXpus(environment);
+  machine.gpus = CountDevices("/dev", IsNvidia, environment, "CUDA_VISIBLE_DEVICES");
+  machine.xpus = CountDevices("/sys/class/drm", IsIntel, environment, "ZE_AFFINITY_MASK");
   return machine;
 }
 

@@ -8,7 +8,7 @@ namespace {
 
 void AddOwnFlags(FlagReader* reader, RunFlags* flags) {
   reader->Group("Beyond torchrun", true);
-  reader->Option("spares", &flags->spares,
+  reader->Option("spares", &flags->options.hello.spares,
                  "nodes beyond MAX that may wait to replace a lost one (default 0)",
                  {.value = "N", .least = 0, .most = rendezvous::kMostNodesPerJob});
   reader->Option("topology", &flags->topology,
@@ -19,10 +19,10 @@ void AddOwnFlags(FlagReader* reader, RunFlags* flags) {
                  "how long a late node waits for others before a running job makes room for them "
                  "together (default 3)",
                  {.value = "SECONDS"});
-  reader->Option("restart-window", &flags->restart_window,
+  reader->Option("restart-window", &flags->options.hello.restart_window,
                  "older failures no longer count against --max-restarts (default 0: all count)",
                  {.value = "SECONDS"});
-  reader->Option("max-stuck-restarts", &flags->max_stuck_restarts,
+  reader->Option("max-stuck-restarts", &flags->options.hello.max_stuck_restarts,
                  "give up after this many failures in a row without a new step (default 0: never)",
                  {.value = "N", .least = 0});
   reader->Option(
@@ -30,11 +30,11 @@ void AddOwnFlags(FlagReader* reader, RunFlags* flags) {
       "time from the request to a worker to its SIGKILL, by the reason of the stop (default "
       "--shutdown-timeout)",
       {.value = "signal=S,checkpoint=S,abort=S"});
-  reader->Option("leftover-grace", &flags->leftover_grace,
+  reader->Option("leftover-grace", &flags->options.leftovers.grace,
                  "how long processes that successful workers left running may go on (an upload) "
                  "before they get SIGTERM, and SIGKILL a second later (default 30)",
                  {.value = "SECONDS"});
-  reader->Option("debug-rank", &flags->debug_rank,
+  reader->Option("debug-rank", &flags->options.debug_rank,
                  "the worker of this local rank gets this command's terminal, for breakpoint() and "
                  "input(), and no worker of this node counts as hanging. Without this flag the "
                  "terminal goes to the worker of a node that has one only, and --hang-timeout "
@@ -46,17 +46,17 @@ void AddOwnFlags(FlagReader* reader, RunFlags* flags) {
       "learnt from the run; off: there are no others (default auto)",
       {.value = "startup=S,step=S,checkpoint=S|auto|off"});
   reader->Option(
-      "health-check", &flags->health_check,
+      "health-check", &flags->options.health_check.command,
       "command for /bin/sh before each start of the workers; if it fails this node leaves "
       "the job with exit code 71",
       {.value = "COMMAND"});
-  reader->Option("health-check-timeout", &flags->health_check_timeout,
+  reader->Option("health-check-timeout", &flags->options.health_check.timeout,
                  "time limit of --health-check (default 60)", {.value = "SECONDS"});
-  reader->Switch("propagate-exit-code", &flags->propagate_exit_code,
+  reader->Switch("propagate-exit-code", &flags->options.propagate_exit_code,
                  "end a failed job with the first failed worker's own exit code");
   reader->Option("log-max-bytes", &flags->log_max_bytes,
                  "rotate a log file at this size, such as 100M (default never)", {.value = "SIZE"});
-  reader->Option("log-max-files", &flags->log_max_files,
+  reader->Option("log-max-files", &flags->options.log.max_old_files,
                  "rotated files kept of each log file (default 5)",
                  {.value = "N", .least = 0, .most = 1000});
 }

@@ -119,7 +119,7 @@ absl::StatusOr<int> RunJob(const RunFlags& flags) {
     }
   }
   for (const std::string& reason : spec.reasons) spdlog::info("{}", reason);
-  const agent::AgentResult result = agent::RunAgent(spec.options);
+  const agent::Result result = agent::RunAgent(spec.options);
   if (!result.explanation.empty()) spdlog::error("{}", result.explanation);
   FlushLog();
   return result.exit_code;
@@ -130,7 +130,8 @@ absl::StatusOr<int> RunJob(const RunFlags& flags) {
 absl::StatusOr<int> RunCommand(const RunFlags& flags) {
   CONVENE_ASSIGN_OR_RETURN(const int exit_code, RunJob(flags));
   // torchrun's: 1 for every failure, a signal too, unless the workers' own code was asked for.
-  return flags.as_torchrun && !flags.propagate_exit_code ? std::min(exit_code, 1) : exit_code;
+  return flags.as_torchrun && !flags.options.propagate_exit_code ? std::min(exit_code, 1)
+                                                                 : exit_code;
 }
 
 }  // namespace convene::launcher

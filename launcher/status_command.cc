@@ -14,8 +14,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "launcher/commands.h"
-#include "launcher/status_text.h"
 #include "rendezvous/client/status_client.h"
+#include "rendezvous/web/status_text.h"
 #include "rendezvous/wire/status_json.h"
 #include "tools/base/exit_code.h"
 #include "tools/base/signals.h"
@@ -25,6 +25,8 @@ namespace convene::launcher {
 namespace {
 
 using rendezvous::JobView;
+using rendezvous::StatusChanges;
+using rendezvous::StatusText;
 
 constexpr absl::Duration kTimeout = absl::Seconds(5);
 constexpr time_t kWatchSeconds = 1;

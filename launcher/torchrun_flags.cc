@@ -48,10 +48,10 @@ void AddWorkerFlags(FlagReader* reader, RunFlags* flags) {
   reader->Switch("no-python", &flags->no_python, "run the program by itself, not under Python");
   reader->Switch("run-path", &flags->run_path,
                  "run the script by Python's runpy.run_path; wins over --no-python");
-  reader->Option("role", &flags->role,
+  reader->Option("role", &flags->options.hello.role,
                  "ROLE_NAME of the workers (default \"default\"); ROLE_RANK counts within it",
                  {.value = "NAME"});
-  reader->Switch("virtual-local-rank", &flags->virtual_local_rank,
+  reader->Switch("virtual-local-rank", &flags->options.virtual_local_rank,
                  "each worker sees one device only, and LOCAL_RANK 0");
   reader->Option(
       "numa-binding", &flags->numa_binding, "CPUs near its device for each worker",
@@ -62,14 +62,14 @@ void AddWorkerFlags(FlagReader* reader, RunFlags* flags) {
 
 void AddFailureFlags(FlagReader* reader, RunFlags* flags) {
   reader->Group("Failures and the end");
-  reader->Option("max-restarts", &flags->max_restarts, "failures the job may survive (default 0)",
-                 {.value = "N", .least = 0});
+  reader->Option("max-restarts", &flags->options.hello.max_restarts,
+                 "failures the job may survive (default 0)", {.value = "N", .least = 0});
   reader->Option("monitor-interval", &flags->monitor_interval_seconds,
                  "no effect: exits are events here, nothing polls", {.value = "SECONDS"});
   reader->Option("shutdown-timeout", &flags->shutdown_timeout,
                  "time from the signal to a worker to its SIGKILL (default "
                  "TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30)",
-                 {.value = "SECONDS"});
+                 {.value = "SECONDS", .variables = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT"}});
   reader->Option("signals-to-handle", &flags->signals_to_handle,
                  "signals that stop the workers in order and then this command (default "
                  "SIGTERM,SIGINT,SIGHUP,SIGQUIT)",
@@ -78,7 +78,8 @@ void AddFailureFlags(FlagReader* reader, RunFlags* flags) {
 
 void AddLogFlags(FlagReader* reader, RunFlags* flags) {
   reader->Group("Output");
-  reader->Option("log-dir", &flags->log_dir, "workers' output and errors in files below this",
+  reader->Option("log-dir", &flags->options.log.directory,
+                 "workers' output and errors in files below this",
                  {.value = "DIR", .is_directory = true});
   reader->Option("redirects", &flags->redirects,
                  "to files only: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank: 0:1,1:2",
@@ -88,9 +89,10 @@ void AddLogFlags(FlagReader* reader, RunFlags* flags) {
   reader->Option("log-line-prefix-template", &flags->log_line_prefix_template,
                  "prefix of each line on the console, from ${role_name} ${local_rank} ${rank} "
                  "${hostname} ${time}",
-                 {.value = "TEXT"});
+                 {.value = "TEXT", .variables = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"}});
   AddRanksFlag(reader, "local-ranks-filter", rendezvous::kMostWorkersPerNode,
-               &flags->local_ranks_filter, "only these workers on the console: 0,3 or 0-7");
+               &flags->options.log.shown_local_ranks,
+               "only these workers on the console: 0,3 or 0-7");
   reader->Option("duplicate-stdout-filters", &flags->duplicate_stdout_filters,
                  "lines with one of these words also go to filtered_stdout.log; ,, is a comma",
                  {.value = "WORD,..."});

@@ -1,7 +1,6 @@
 #include "launcher/worker_options.h"
 
 #include <map>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -43,23 +42,8 @@ absl::Status ParseDurations(const std::string& flag, const std::string& text,
   return absl::OkStatus();
 }
 
-absl::StatusOr<absl::Duration> ShutdownTimeout(const RunFlags& flags,
-                                               const EnvironmentLookup& environment) {
-  if (flags.shutdown_timeout.has_value()) return *flags.shutdown_timeout;
-  absl::Duration timeout = absl::Seconds(30);
-  const std::string name = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
-  const std::string text = environment(name).value_or("");
-  if (text.empty()) return timeout;
-  if (const absl::Status status = ParseValue(text, &timeout); !status.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, "=", text, ": ", std::string(status.message())));
-  }
-  return timeout;
-}
-
-absl::Status ApplyGraces(const RunFlags& flags, const EnvironmentLookup& environment,
-                         agent::StopGraces* graces) {
-  CONVENE_ASSIGN_OR_RETURN(const absl::Duration all, ShutdownTimeout(flags, environment));
+absl::Status ApplyGraces(const RunFlags& flags, agent::StopGraces* graces) {
+  const absl::Duration all = flags.shutdown_timeout;
   *graces = {all, all, all};
   CONVENE_RETURN_IF_ERROR(ParseDurations(
       "--stop-grace", flags.stop_grace,
@@ -92,21 +76,19 @@ absl::Status ApplyHangLimits(const RunFlags& flags, agent::HangLimits* limits) {
   return absl::OkStatus();
 }
 
-absl::Status ApplyLeftovers(const RunFlags& flags, agent::LeftoverOptions* leftovers) {
-  *leftovers = {flags.leftover_grace, /*left_alone=*/flags.as_torchrun};
-  if (flags.leftover_grace <= kGraceMax) return absl::OkStatus();
+absl::Status CheckLeftoverGrace(absl::Duration grace) {
+  if (grace <= kGraceMax) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("--leftover-grace ", absl::FormatDuration(flags.leftover_grace),
+      absl::StrCat("--leftover-grace ", absl::FormatDuration(grace),
                    " is more than a day; a process that never ends would hold the node that long"));
 }
 
-absl::Status ApplyDebugRank(const RunFlags& flags, agent::AgentOptions* options) {
-  options->debug_rank = flags.debug_rank;
-  if (!flags.debug_rank.has_value()) return absl::OkStatus();
+absl::Status ApplyDebugRank(agent::AgentOptions* options) {
+  if (!options->debug_rank.has_value()) return absl::OkStatus();
   const int workers = options->hello.local_world_size;
-  if (*flags.debug_rank >= workers) {
+  if (*options->debug_rank >= workers) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--debug-rank ", *flags.debug_rank, ": this node runs ", workers,
+        "--debug-rank ", *options->debug_rank, ": this node runs ", workers,
         workers == 1 ? " worker" : " workers", "; write a local rank from 0 to ", workers - 1));
   }
   // A worker stands still while a person debugs it, and the others wait for it.
@@ -125,32 +107,31 @@ agent::NumaBinding NumaBindingOf(const std::string& name) {
 
 }  // namespace
 
-absl::Status ApplyWorkerFlags(const RunFlags& flags, const EnvironmentLookup& environment,
-                              agent::AgentOptions* options, std::vector<std::string>* reasons) {
-  CONVENE_RETURN_IF_ERROR(ApplyGraces(flags, environment, &options->stop_graces));
+absl::Status ApplyWorkerFlags(const RunFlags& flags, agent::AgentOptions* options,
+                              std::vector<std::string>* reasons) {
+  CONVENE_RETURN_IF_ERROR(ApplyGraces(flags, &options->stop_graces));
   const auto signals = ParseSignals(flags.signals_to_handle);
   if (!signals.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--signals-to-handle ", std::string(signals.status().message())));
   }
   options->ending_signals = *signals;
-  CONVENE_RETURN_IF_ERROR(ApplyLeftovers(flags, &options->leftovers));
+  options->leftovers.left_alone = flags.as_torchrun;
+  CONVENE_RETURN_IF_ERROR(CheckLeftoverGrace(options->leftovers.grace));
   CONVENE_RETURN_IF_ERROR(ApplyHangLimits(flags, &options->hang_limits));
-  CONVENE_RETURN_IF_ERROR(ApplyDebugRank(flags, options));
-  options->health_check = {flags.health_check, flags.health_check_timeout};
-  if (flags.health_check_timeout <= absl::ZeroDuration()) {
+  CONVENE_RETURN_IF_ERROR(ApplyDebugRank(options));
+  const agent::HealthCheck& health_check = options->health_check;
+  if (health_check.timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError("--health-check-timeout 0: no command ends in no time");
   }
-  if (!flags.health_check.empty() && flags.health_check_timeout > options->hello.join_timeout) {
+  if (!health_check.command.empty() && health_check.timeout > options->hello.join_timeout) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--health-check-timeout (", absl::FormatDuration(flags.health_check_timeout),
+        "--health-check-timeout (", absl::FormatDuration(health_check.timeout),
         ") is longer than join_timeout (", absl::FormatDuration(options->hello.join_timeout),
         ") in --rdzv-conf: the job would give up while a node is still being checked; lower the "
         "first or raise the second"));
   }
   options->numa_binding = NumaBindingOf(flags.numa_binding);
-  options->virtual_local_rank = flags.virtual_local_rank;
-  options->propagate_exit_code = flags.propagate_exit_code;
   options->extra_environment[kSignalsToHandle] = flags.signals_to_handle;
   if (flags.event_log_handler != "null") {
     reasons->push_back(absl::StrCat("--event-log-handler ", flags.event_log_handler,

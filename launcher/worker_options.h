@@ -8,15 +8,15 @@
 #include "absl/status/status.h"
 #include "agent/options.h"
 #include "launcher/flags.h"
-#include "tools/base/environment.h"
 
 namespace convene::launcher {
 
-// Fills stop_graces, leftovers, debug_rank, ending_signals, hang_limits, health_check,
-// numa_binding, virtual_local_rank, propagate_exit_code and extra_environment; a line in `reasons`
-// for each flag that cannot have an effect here. REQUIRES: hello.local_world_size is set.
+// Fills stop_graces, leftovers.left_alone, ending_signals, hang_limits, numa_binding and
+// extra_environment, and checks what else concerns the workers; a line in `reasons` for each flag
+// that cannot have an effect here. REQUIRES: `options` began as flags.options, and
+// hello.local_world_size and hello.join_timeout are set.
 // InvalidArgument with the flag and the right form.
-absl::Status ApplyWorkerFlags(const RunFlags& flags, const EnvironmentLookup& environment,
-                              agent::AgentOptions* options, std::vector<std::string>* reasons);
+absl::Status ApplyWorkerFlags(const RunFlags& flags, agent::AgentOptions* options,
+                              std::vector<std::string>* reasons);
 
 }  // namespace convene::launcher

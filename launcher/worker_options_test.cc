@@ -2,48 +2,31 @@
 
 #include <signal.h>
 
-#include <map>
-
 #include "tools/base/testing/status_testing.h"
 
 namespace convene::launcher {
 namespace {
 
-using Table = std::map<std::string, std::string>;
-
-absl::Status Apply(const RunFlags& flags, const Table& table, agent::AgentOptions* options,
-                   std::vector<std::string>* reasons) {
-  return ApplyWorkerFlags(
-      flags,
-      [&](const std::string& name) -> std::optional<std::string> {
-        const auto found = table.find(name);
-        if (found == table.end()) return std::nullopt;
-        return found->second;
-      },
-      options, reasons);
-}
-
-agent::AgentOptions Good(const RunFlags& flags, const Table& table = {}) {
-  agent::AgentOptions options;
+agent::AgentOptions Good(const RunFlags& flags) {
+  agent::AgentOptions options = flags.options;
   std::vector<std::string> reasons;
-  REQUIRE_OK(Apply(flags, table, &options, &reasons));
+  REQUIRE_OK(ApplyWorkerFlags(flags, &options, &reasons));
   return options;
 }
 
-void Refused(const RunFlags& flags, const std::string& text, const Table& table = {}) {
-  agent::AgentOptions options;
+void Refused(const RunFlags& flags, const std::string& text) {
+  agent::AgentOptions options = flags.options;
   std::vector<std::string> reasons;
-  CHECK_STATUS(Apply(flags, table, &options, &reasons), absl::StatusCode::kInvalidArgument, text);
+  CHECK_STATUS(ApplyWorkerFlags(flags, &options, &reasons), absl::StatusCode::kInvalidArgument,
+               text);
 }
 
-TEST_CASE("the shutdown timeout is the flag's, else torchrun's variable's, else 30 seconds") {
+TEST_CASE("the shutdown timeout is every stop's grace, 30 seconds by default and a day at most") {
   CHECK(Good({}).stop_graces.signal == absl::Seconds(30));
-  const Table variable = {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "120"}};
-  CHECK(Good({}, variable).stop_graces.abort == absl::Minutes(2));
   RunFlags flags;
   flags.shutdown_timeout = absl::Seconds(7);
-  CHECK(Good(flags, variable).stop_graces.checkpoint == absl::Seconds(7));
-  Refused({}, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=soon", {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon"}});
+  CHECK(Good(flags).stop_graces.checkpoint == absl::Seconds(7));
+  CHECK(Good(flags).stop_graces.abort == absl::Seconds(7));
   flags.shutdown_timeout = absl::Hours(25);
   Refused(flags, "more than a day");
 }
@@ -92,20 +75,20 @@ TEST_CASE("the signals to handle are taken and told to the workers") {
 
 TEST_CASE("health check, binding and exit code arrive as they are written") {
   RunFlags flags;
-  flags.health_check = "nvidia-smi";
-  flags.health_check_timeout = absl::Seconds(5);
+  flags.options.health_check.command = "nvidia-smi";
+  flags.options.health_check.timeout = absl::Seconds(5);
   flags.numa_binding = "exclusive";
-  flags.virtual_local_rank = flags.propagate_exit_code = true;
+  flags.options.virtual_local_rank = flags.options.propagate_exit_code = true;
   const agent::AgentOptions options = Good(flags);
   CHECK(options.health_check.command == "nvidia-smi");
   CHECK(options.health_check.timeout == absl::Seconds(5));
   CHECK(options.numa_binding == agent::NumaBinding::kExclusive);
   CHECK((options.virtual_local_rank && options.propagate_exit_code));
-  flags.health_check_timeout = absl::ZeroDuration();
+  flags.options.health_check.timeout = absl::ZeroDuration();
   Refused(flags, "--health-check-timeout");
-  flags.health_check_timeout = absl::Minutes(11);
+  flags.options.health_check.timeout = absl::Minutes(11);
   Refused(flags, "is longer than join_timeout (10m)");
-  flags.health_check = "";
+  flags.options.health_check.command = "";
   Good(flags);
 }
 
@@ -113,9 +96,9 @@ TEST_CASE("an event handler in Python has no effect, with a line; a logs plug-in
   RunFlags flags;
   flags.logs_specs = "default";  // torchrun's own
   flags.event_log_handler = "scuba";
-  agent::AgentOptions options;
+  agent::AgentOptions options = flags.options;
   std::vector<std::string> reasons;
-  REQUIRE_OK(Apply(flags, {}, &options, &reasons));
+  REQUIRE_OK(ApplyWorkerFlags(flags, &options, &reasons));
   REQUIRE(reasons.size() == 1);
   CHECK_THAT(reasons[0], Catch::Contains("--event-log-handler scuba has no effect"));
   flags.logs_specs = "mine";
@@ -126,11 +109,11 @@ TEST_CASE("what successful workers leave running has a grace; as torchrun it is 
   CHECK(Good({}).leftovers.grace == absl::Seconds(30));
   CHECK_FALSE(Good({}).leftovers.left_alone);
   RunFlags flags;
-  flags.leftover_grace = absl::Minutes(10);
+  flags.options.leftovers.grace = absl::Minutes(10);
   flags.as_torchrun = true;
   CHECK(Good(flags).leftovers.grace == absl::Minutes(10));
   CHECK(Good(flags).leftovers.left_alone);
-  flags.leftover_grace = absl::Hours(25);
+  flags.options.leftovers.grace = absl::Hours(25);
   Refused(flags, "--leftover-grace 25h");
 }
 
@@ -138,12 +121,12 @@ TEST_CASE("the worker to debug is one of this node's, and nobody hangs while it 
   CHECK_FALSE(Good({}).debug_rank.has_value());
   RunFlags flags;
   flags.hang_timeout = "step=30";
-  flags.debug_rank = 0;
+  flags.options.debug_rank = 0;
   const agent::AgentOptions options = Good(flags);
   CHECK(options.debug_rank == 0);
   CHECK(options.hang_limits.step == absl::ZeroDuration());
   CHECK_FALSE(options.hang_limits.automatic);
-  flags.debug_rank = 1;
+  flags.options.debug_rank = 1;
   Refused(flags, "this node runs 1 worker; write a local rank from 0 to 0");
 }
 

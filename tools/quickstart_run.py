@@ -3,7 +3,6 @@
 
 import argparse
 import glob
-import json
 import math
 import os
 import shlex
@@ -15,9 +14,10 @@ import time
 import uuid
 from typing import Dict, List, Optional
 
+import loss_plot
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-TARGETS = {'convene': '//launcher:convene', 'convene-train': '//worker_runtime/trainer:convene-train',
-           'loss_plot': '//worker_runtime/report:loss_plot'}
+TARGETS = {'convene': '//launcher:convene', 'convene-train': '//worker_runtime/trainer:convene-train'}
 # Perl's manual, in Debian's perl-doc: 9 MB of English prose and code. The dot: 5.36 is a link to 5.36.0.
 DATA = '/usr/share/perl/5.36.*/pod/*.pod'
 RUN = 'quickstart-run'
@@ -45,7 +45,7 @@ def say(text: str) -> None:
 
 
 def build() -> str:
-    """Builds the three programs and returns their folders' root."""
+    """Builds the programs and returns their folders' root."""
     say(f'Building {", ".join(TARGETS)} (some minutes the first time, seconds after that)')
     if subprocess.run(['bazel', 'build', *TARGETS.values()], cwd=ROOT, check=False).returncode != 0:
         raise Failure('the build failed; its first error is above')
@@ -92,12 +92,8 @@ def train_command(paths: Dict[str, str], data: str, steps: int) -> List[str]:
 
 
 def read_metrics() -> List[dict]:
-    """The metrics file's whole lines, in the order written."""
     path = os.path.join(ROOT, METRICS)
-    if not os.path.exists(path):
-        return []
-    with open(path, encoding='utf-8') as file:
-        return [json.loads(line) for line in file if line.endswith('\n')]
+    return loss_plot.read_metrics(path) if os.path.exists(path) else []
 
 
 def step_metrics() -> List[dict]:
@@ -212,7 +208,7 @@ def demonstrate(arguments: argparse.Namespace) -> None:
         stop_everything(launcher)
     verify(kill, arguments.steps)
     print(flush=True)
-    subprocess.run([paths['loss_plot'], METRICS], cwd=ROOT, check=True)
+    loss_plot.show(os.path.join(ROOT, METRICS))
     say(f'The checkpoints are in {CHECKPOINTS}, the metrics in {METRICS}. To go on training from there:')
     print(shlex.join(train_command(paths, arguments.data, 2 * arguments.steps)))
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""tools/quickstart with stand-ins for the three programs. tools/check runs it."""
+"""tools/quickstart with stand-ins for the two programs, and the plot that it ends with. tools/check runs it."""
 
 import os
 import shutil
@@ -12,7 +12,8 @@ import unittest
 
 TOOLS = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, TOOLS)
-import quickstart_run  # noqa: E402: from beside this file
+import loss_plot  # noqa: E402: from beside this file
+import quickstart_run  # noqa: E402
 
 # Starts 8 workers; starts all again when one dies. Rank 0 writes the metrics, from the last checkpointed step on.
 LAUNCHER = '''#!/usr/bin/python3
@@ -38,7 +39,54 @@ with open(flag('--metrics-file'), 'a', buffering=1) as file:
         file.write(json.dumps(dict(step=step, loss=6 - falls * step / steps, epoch=epoch, world_size=8)) + chr(10))
     file.write(json.dumps(dict(step=steps, validation_loss=6 - falls)) + chr(10))
 '''
-PLOT = '#!/bin/sh\necho "PLOT of $1"\n'
+
+
+def steps(losses, epoch=1):
+    return [dict(step=number, loss=loss, epoch=epoch) for number, loss in losses]
+
+
+class LossPlotTest(unittest.TestCase):
+    # A straight line down from (1, 5.75) to (16, 2).
+    FALLING = [(step, 6 - step * 0.25) for step in range(1, 17)]
+
+    def test_a_falling_loss_falls_with_numbers_at_both_axes(self):
+        self.assertEqual(loss_plot.plot(steps(self.FALLING), 12, 5),
+                         '   5.750 │⠑⢢\n'
+                         '         │  ⠉⠢⢄\n'
+                         '         │    ⠈⠒⢄⡀\n'
+                         '         │       ⠘⠤⡀\n'
+                         '   2.000 │         ⠈⠱⣀\n'
+                         '         └────────────\n'
+                         '          1    8    16\n'
+                         '          step    ⠤ training loss\n')
+
+    def test_validations_and_restarts_are_marked_and_a_loss_that_is_no_number_is_a_gap(self):
+        lines = steps(self.FALLING[:8]) + steps([(9, None)]) + steps(self.FALLING[9:11]) + steps(self.FALLING[11:], epoch=2)
+        lines += [dict(step=8, validation_loss=3), dict(step=9, validation_loss=None), dict(step=16, validation_loss=5)]
+        lines += steps([(99, None)], epoch=4)
+        self.assertEqual(loss_plot.plot(lines, 8, 4),
+                         '   5.750 │⠑⢄   ┊ o\n'
+                         '         │  ⠑⢄ ┊\n'
+                         '         │   o⠐⢄\n'
+                         '   2.000 │     ┊⠑⢄\n'
+                         '         └────────\n'
+                         '          1  8  16\n'
+                         '          step    ⠤ training loss   o validation loss   ┊ restart\n')
+
+    def test_a_single_point_and_none_at_all_can_be_plotted(self):
+        self.assertEqual(loss_plot.plot([]), 'no losses to plot\n')
+        self.assertEqual(loss_plot.plot(steps([(5, None)])), 'no losses to plot\n')
+        self.assertEqual(loss_plot.plot(steps([(5, 2.5)]), 8, 2),
+                         '   2.500 │    ⡀\n'
+                         '   2.500 │\n'
+                         '         └────────\n'
+                         '          5\n'
+                         '          step    ⠤ training loss\n')
+
+    def test_an_early_spike_and_a_long_run_stay_inside_the_area(self):
+        lines = loss_plot.plot(steps((step, 1e30 if step == 101 else 2.0) for step in range(1, 20001)), 60, 10).splitlines()
+        self.assertEqual(len(lines), 13)
+        self.assertTrue(lines[0].startswith('   1e+30 │'), lines[0])
 
 
 class PrecisionTest(unittest.TestCase):
@@ -53,10 +101,10 @@ class QuickstartTest(unittest.TestCase):
         self.root = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, self.root)
         os.makedirs(f'{self.root}/tools')
-        for name in ['quickstart', 'quickstart_run.py']:
+        for name in ['quickstart', 'quickstart_run.py', 'loss_plot.py']:
             shutil.copy(f'{TOOLS}/{name}', f'{self.root}/tools/{name}')
         os.makedirs(f'{self.root}/programs')
-        for name, text in [('convene', LAUNCHER), ('convene-train', TRAINER), ('loss_plot', PLOT)]:
+        for name, text in [('convene', LAUNCHER), ('convene-train', TRAINER)]:
             with open(f'{self.root}/programs/{name}', 'w') as file:
                 file.write(text)
             os.chmod(file.name, 0o755)
@@ -86,7 +134,7 @@ class QuickstartTest(unittest.TestCase):
         self.assertRegex(output, r'Recovered: step 28 was done \d+\.\d s after the kill, on 8 workers')
         self.assertIn('Learned: loss 5.800 -> 2.133', output)
         self.assertIn('2.000 on text it never saw', output)
-        self.assertIn('PLOT of quickstart-run/metrics.jsonl', output)
+        self.assertIn('step    ⠤ training loss   o validation loss   ┊ restart\n', output)
         self.assertIn('--steps 120', output)
         self.assertEqual(self.left_running(), [])
 

@@ -36,22 +36,18 @@ std::string NextStepAfterSignal(int signal) {
   }
 }
 
-ExitVerdict VerdictOnSignal(const ExitStatus& status) {
-  ExitVerdict verdict;
-  verdict.kind = ExitKind::kKilled;
-  verdict.why = absl::StrCat("killed by ", SignalName(status.signal),
-                             status.signal == SIGKILL ? " (out of memory?)" : "",
-                             status.core_dumped ? " (core dumped)" : "");
-  verdict.next_step = NextStepAfterSignal(status.signal);
-  return verdict;
-}
-
 }  // namespace
 
 ExitVerdict ClassifyExit(const ExitStatus& status, bool in_session) {
-  if (status.signal != 0) return VerdictOnSignal(status);
-  const int code = status.exit_code;
   ExitVerdict verdict;
+  if (status.signal != 0) {
+    verdict.why = absl::StrCat("killed by ", SignalName(status.signal),
+                               status.signal == SIGKILL ? " (out of memory?)" : "",
+                               status.core_dumped ? " (core dumped)" : "");
+    verdict.next_step = NextStepAfterSignal(status.signal);
+    return verdict;
+  }
+  const int code = status.exit_code;
   verdict.why = absl::StrCat("exit code ", code);
   if (code == static_cast<int>(ExitCode::kOk)) {
     verdict.kind = ExitKind::kSucceeded;
@@ -64,18 +60,15 @@ ExitVerdict ClassifyExit(const ExitStatus& status, bool in_session) {
         "The worker asked to be started again: look at the node that left, or, when none did, at "
         "the worker's last lines.";
   } else if (code == static_cast<int>(ExitCode::kSuspectDevice)) {
-    verdict.kind = ExitKind::kSuspectDevice;
     absl::StrAppend(&verdict.why, " (suspect device)");
     verdict.next_step =
         "The same input gave a rejected result twice: run a device check on that node before it "
         "gets work again.";
   } else if (code == static_cast<int>(ExitCode::kUsage) && in_session) {
-    verdict.kind = ExitKind::kBadUsage;
     verdict.is_final = true;
     absl::StrAppend(&verdict.why, " (bad usage)");
     verdict.next_step = "Mend what its last lines name, and start again.";
   } else if (code == 127 || code == 126) {
-    verdict.kind = ExitKind::kNotRunnable;
     absl::StrAppend(&verdict.why,
                     code == 127 ? " (program not found)" : " (program not executable)");
     verdict.next_step =

@@ -15,11 +15,7 @@ struct ExitStatus {
 enum class ExitKind {
   kSucceeded,          // code 0
   kMembershipChanged,  // code 75: the worker asks to be started again
-  kSuspectDevice,      // code 76: its result was rejected twice on the same input
-  kBadUsage,           // code 64 of a worker in session: a flag or a file is wrong
-  kNotRunnable,        // codes 126 and 127: a shell could not run the program
-  kKilled,             // ended by a signal
-  kFailed,             // any other code
+  kFailed,             // by any other code, or by a signal
 };
 
 struct ExitVerdict {

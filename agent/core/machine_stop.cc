@@ -51,10 +51,7 @@ void Stepper::On(const SignalReceived& received) {
   if (decision.meaning == StopRequest::Meaning::kAtOnce) {
     if (s_.phase == Phase::kLeaving) return FinishNow(*s_.verdict);
     if (s_.phase != Phase::kStopping || s_.killed) return;
-    s_.killed = true;
-    s_.stop_deadline = now_ + s_.rules.kill_patience;
-    actions_.push_back(KillWorkers{decision.why});
-    return;
+    return Kill(decision.why);
   }
   if (!s_.verdict.has_value()) {
     s_.verdict = WithFailure(ResultOfSignal(received.signal.number), s_.failure);
@@ -90,6 +87,12 @@ void Stepper::Abort(const std::string& why) {
                 ? std::min(s_.rules.session_abort_grace, s_.rules.stop_graces.abort)
                 : s_.rules.stop_graces.abort,
             why);
+}
+
+void Stepper::Kill(const std::string& why) {
+  s_.killed = true;
+  s_.stop_deadline = now_ + s_.rules.kill_patience;
+  actions_.push_back(KillWorkers{why});
 }
 
 void Stepper::Rejoin(const std::string& why) {

@@ -32,7 +32,7 @@ struct NumaCpu {
 // InvalidArgument: a device's node has no CPU that may be used, or fewer cores than exclusive
 // shares.
 absl::StatusOr<std::vector<std::vector<int>>> PlanNuma(NumaBinding binding,
-                                                       const std::vector<NumaCpu>& cpus,
+                                                       std::vector<NumaCpu> cpus,
                                                        std::vector<int> device_nodes, int workers);
 
 }  // namespace convene::agent

@@ -71,7 +71,9 @@ class Stepper {
   void FinishNow(Result result);
   void SayReady();
   void SayLeave(bool has_workers);
-  // A failure of one of this node's workers ends the epoch here.
+  // A failure of one of this node's workers; the caller says how it failed.
+  rendezvous::WorkerFailure FailureOf(int local_rank, int64_t pid) const;
+  // It ends the epoch here.
   void ReportFailure(rendezvous::WorkerFailure failure);
   // Every worker of this node ended with 0; their leftovers may go on.
   void Succeed();
@@ -80,6 +82,7 @@ class Stepper {
   void BeginStop(rendezvous::StopKind kind, int signal, bool spare_sessions, bool session_line,
                  absl::Duration grace, const std::string& why);
   void Abort(const std::string& why);
+  void Kill(const std::string& why);
   void Rejoin(const std::string& why);
   void Dial(const std::string& why);
   void SendEvent(rendezvous::AgentEvent event, const std::string& why) {

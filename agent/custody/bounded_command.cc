@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,7 +9,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "agent/custody/spawn.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::agent {
@@ -40,16 +38,13 @@ absl::StatusOr<std::unique_ptr<BoundedCommand>> BoundedCommand::Start(
   command->output_.Reset(ends[0]);
   const UniqueFd write_end(ends[1]);
   fcntl(ends[0], F_SETFL, O_NONBLOCK);
-  SpawnRequest spawn;
-  spawn.program = request.program;
-  spawn.arguments = request.arguments;
-  spawn.environment = request.environment;
+  SpawnRequest spawn = request.spawn;
   spawn.stdout_fd = spawn.stderr_fd = write_end.get();
   CONVENE_ASSIGN_OR_RETURN(Child child, Spawn(spawn));
   command->pid_ = child.pid;
   command->pidfd_ = std::move(child.pidfd);
   BoundedCommand* const raw = command.get();
-  loop.Watch(raw->output_.get(), [raw] { raw->OnOutput(); });
+  loop.Watch(raw->output_.get(), [raw] { raw->ReadOnce(); });
   loop.Watch(raw->pidfd_.get(), [raw] { raw->OnEnded(); });
   raw->timer_.Set(request.timeout);
   return command;

@@ -7,11 +7,11 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "agent/core/exit_classifier.h"
+#include "agent/custody/spawn.h"
 #include "tools/base/event_loop.h"
 #include "tools/base/loop_timer.h"
 #include "tools/base/unique_fd.h"
@@ -22,10 +22,8 @@ namespace convene::agent {
 class BoundedCommand {
  public:
   struct Request {
-    std::string program;                   // a path: FindProgram's answer
-    std::vector<std::string> arguments;    // argv[0] first
-    std::vector<std::string> environment;  // "NAME=value"
-    absl::Duration timeout;                // then SIGKILL to its process group
+    SpawnRequest spawn;      // with an output of ours
+    absl::Duration timeout;  // then SIGKILL to its process group
     // The beginning and the end of its output, stdout and stderr together, are kept.
     size_t first_bytes = 0;
     size_t last_bytes = 0;
@@ -51,7 +49,6 @@ class BoundedCommand {
 
   // Returns false when there is nothing to read now.
   bool ReadOnce();
-  void OnOutput() { ReadOnce(); }
   void OnEnded();
   void OnTime();
   void Finish();

@@ -21,9 +21,9 @@ constexpr absl::Duration kPatience = absl::Seconds(20);
 
 struct Fixture {
   Outcome Run(const std::string& script, absl::Duration timeout = kPatience) {
-    request.program = "/bin/sh";
-    request.arguments = {"sh", "-c", script};
-    request.environment = {"PATH=/usr/bin:/bin"};
+    request.spawn.program = "/bin/sh";
+    request.spawn.arguments = {"sh", "-c", script};
+    request.spawn.environment = {"PATH=/usr/bin:/bin"};
     request.timeout = timeout;
     std::optional<Outcome> outcome;
     auto command = BoundedCommand::Start(loop, request, [&](Outcome o) { outcome = std::move(o); });

@@ -103,8 +103,6 @@ std::unique_ptr<Cgroup> Cgroup::Create(const std::string& parent, const std::str
 
 Cgroup::~Cgroup() { RemoveCgroup(parent_.get(), name_.c_str()); }
 
-void Cgroup::Kill() { KillCgroup(directory_.get()); }
-
 void Cgroup::Release() {
   const UniqueFd above(openat(parent_.get(), "cgroup.procs", O_WRONLY | O_CLOEXEC));
   if (!above.valid()) return;

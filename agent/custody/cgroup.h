@@ -31,8 +31,7 @@ class Cgroup {
   Cgroup(const Cgroup&) = delete;
   Cgroup& operator=(const Cgroup&) = delete;
 
-  int fd() const { return directory_.get(); }  // for CLONE_INTO_CGROUP
-  void Kill();
+  int fd() const { return directory_.get(); }  // for CLONE_INTO_CGROUP and KillCgroup
   // Moves all processes in it (not below it) to the cgroup above, where no sweep finds them.
   void Release();
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -47,21 +48,11 @@ bool HasChildren() {
   return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
 }
 
-// Reaps all ended children but Spawn's: their owners want to know how they ended.
-void ReapEnded() {
-  siginfo_t info = {};
-  while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) {
-    if (IsSpawned(info.si_pid)) return;
-    waitpid(info.si_pid, nullptr, WNOHANG);
-    info.si_pid = 0;
-  }
-}
-
 // A process that has ended does not count as a stranger: only its entry is left, and only we can
 // reap it.
 bool HasStrangers() {
   if (getpid() == 1) return true;
-  ReapEnded();
+  Custody::ReapOrphans();
   return HasChildren();
 }
 
@@ -96,11 +87,11 @@ std::atomic<pid_t>* Custody::SessionSlot(int local_rank) {
   return &guardian_.page().sessions[local_rank];
 }
 
-ProcessTable* Custody::ChooseLeft() {
+std::vector<ProcessEntry> Custody::Left() {
   ReapOrphans();
-  if (!HasChildren()) return nullptr;
+  if (!HasChildren()) return {};
   ProcessTable& table = ProcessTable::Read();
-  if (has_released_) FollowReleased(table);
+  if (has_released_) guardian_.page().FollowReleased(table);
   const pid_t self = getpid();
   const pid_t own_session = getsid(0);
   for (ProcessEntry& entry : table) {
@@ -112,22 +103,15 @@ ProcessTable* Custody::ChooseLeft() {
                     (entry.state != 'D' && EnvironmentHolds(entry.pid, own_token_.c_str())));
   }
   table.ChooseDescendants();
-  bool any = false;
-  for (ProcessEntry& entry : table) {
-    entry.chosen = entry.chosen && !entry.ended();
-    any = any || entry.chosen;
-  }
-  return any ? &table : nullptr;
+  std::vector<ProcessEntry> left;
+  std::copy_if(table.begin(), table.end(), std::back_inserter(left),
+               [](const ProcessEntry& entry) { return entry.chosen && !entry.ended(); });
+  return left;
 }
-
-bool Custody::AnyLeft() { return ChooseLeft() != nullptr; }
 
 std::vector<std::string> Custody::NamesOfLeft() {
   std::vector<std::string> names;
-  ProcessTable* const table = ChooseLeft();
-  if (table == nullptr) return names;
-  for (const ProcessEntry& entry : *table) {
-    if (!entry.chosen) continue;
+  for (const ProcessEntry& entry : Left()) {
     // Not its command line: that stands in its memory, and reading the memory of a process that
     // hangs in the kernel may hang this one too.
     const auto name = ReadFile(absl::StrCat("/proc/", entry.pid, "/comm"));
@@ -138,56 +122,36 @@ std::vector<std::string> Custody::NamesOfLeft() {
 }
 
 void Custody::SignalLeft(int signal, const std::function<bool(pid_t group)>& skips) {
-  ProcessTable* const table = ChooseLeft();
-  if (table == nullptr) return;
-  for (const ProcessEntry& entry : *table) {
-    if (!entry.chosen || skips(entry.group)) continue;
+  for (const ProcessEntry& entry : Left()) {
+    if (skips(entry.group)) continue;
     SignalProcess(entry, signal);
     SignalProcess(entry, SIGCONT);  // A stopped process would not see the signal.
   }
 }
 
-int Custody::KillAll() {
-  if (cgroup_ != nullptr) cgroup_->Kill();
-  ProcessTable* const table = ChooseLeft();
-  if (table == nullptr) return 0;
-  int count = 0;
-  for (const ProcessEntry& entry : *table) {
-    if (!entry.chosen) continue;
-    SignalProcess(entry, SIGKILL);
-    ++count;
-  }
-  return count;
+size_t Custody::KillAll() {
+  if (cgroup_ != nullptr) KillCgroup(cgroup_->fd());
+  const std::vector<ProcessEntry> left = Left();
+  for (const ProcessEntry& entry : left) SignalProcess(entry, SIGKILL);
+  return left.size();
 }
 
 void Custody::Release() {
   if (cgroup_ != nullptr) cgroup_->Release();
-  ProcessTable* const table = ChooseLeft();
-  if (table == nullptr) return;
-  for (const ProcessEntry& entry : *table) {
-    if (entry.chosen) guardian_.page().Release(entry.session);
-  }
+  for (const ProcessEntry& entry : Left()) guardian_.page().Release(entry.session);
   has_released_ = true;
-}
-
-void Custody::FollowReleased(ProcessTable& table) {
-  GuardianPage& page = guardian_.page();
-  for (std::atomic<pid_t>& session : page.released) {
-    if (!table.is_complete()) break;  // A session that was not seen may still live.
-    const pid_t number = session.load();
-    const auto is_in = [&](const ProcessEntry& entry) { return entry.session == number; };
-    if (number != 0 && std::none_of(table.begin(), table.end(), is_in)) session.store(0);
-  }
-  for (ProcessEntry& entry : table) entry.chosen = page.IsReleased(entry.session);
-  table.ChooseDescendants();
-  for (const ProcessEntry& entry : table) {
-    if (entry.chosen) page.Release(entry.session);
-  }
 }
 
 void Custody::EndEpoch() { cgroup_.reset(); }
 
-void Custody::ReapOrphans() { ReapEnded(); }
+void Custody::ReapOrphans() {
+  siginfo_t info = {};
+  while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) {
+    if (IsSpawned(info.si_pid)) return;
+    waitpid(info.si_pid, nullptr, WNOHANG);
+    info.si_pid = 0;
+  }
+}
 
 void Custody::OnChildSignal() {
   signalfd_siginfo info;

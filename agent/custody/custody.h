@@ -51,14 +51,14 @@ class Custody {
   std::atomic<pid_t>* SessionSlot(int local_rank);
   // Whether a process that comes from the workers lives: any descendant but the guardian and
   // released processes.
-  bool AnyLeft();
+  bool AnyLeft() { return !Left().empty(); }
   // Each of them, for a person: "sleep (pid 12)".
   std::vector<std::string> NamesOfLeft();
   // Sends `signal`, and SIGCONT behind it, to leftovers whose process group `skips` does not
   // choose.
   void SignalLeft(int signal, const std::function<bool(pid_t group)>& skips);
   // Sends SIGKILL to all of them. Returns their number.
-  int KillAll();
+  size_t KillAll();
   // Gives them up: no later KillAll and no sweep ends them.
   void Release();
   // REQUIRES: nothing is left but processes that hang in the kernel.
@@ -71,16 +71,13 @@ class Custody {
   // No epoch follows. Call it early on the way out, so that the guardian ends meanwhile.
   void Close() { guardian_.Dismiss(); }
 
-  // Call it after every Reap of one's own: orphans may be waiting behind it.
-  void ReapOrphans();
+  // Reaps all ended children but Spawn's: their owners want to know how they ended. Call it after
+  // every Reap of one's own: orphans may be waiting behind it.
+  static void ReapOrphans();
 
  private:
   void OnChildSignal();
-  // The table with all leftovers chosen; nullptr when there are none.
-  ProcessTable* ChooseLeft();
-  // Children of released processes are released, in whatever session; a session that is over is
-  // forgotten, because its number may become another's.
-  void FollowReleased(ProcessTable& table);
+  std::vector<ProcessEntry> Left();
 
   EventLoop& loop_;
   const std::function<void()> on_orphan_ended_;

@@ -15,18 +15,16 @@
 #include <bit>
 #include <cerrno>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <iterator>
 #include <new>
 #include <utility>
 
 #include "agent/custody/cgroup.h"
-#include "agent/custody/process_table.h"
-#include "agent/custody/signal_mask.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/check.h"
 #include "tools/base/directory_entries.h"
+#include "tools/base/signals.h"
 
 namespace convene::agent {
 namespace {
@@ -44,22 +42,9 @@ constexpr int kMostRestarts = 20;
 
 // So that a search for the agent's command line (pkill -f) does not find the guardian.
 void RenameCommandLine() {
-  char text[1024];
-  const UniqueFd file(open("/proc/self/stat", O_RDONLY | O_CLOEXEC));
-  const ssize_t length = read(file.get(), text, sizeof(text) - 1);
-  if (length <= 0) return;
-  text[length] = '\0';
-  char* at = std::strrchr(text, ')');
-  if (at == nullptr) return;
-  // proc(5): arg_start and arg_end are the fields 48 and 49; the first after the name is the third.
-  at += 2;
-  for (int field = 3; field < 48 && at != nullptr; ++field) {
-    at = std::strchr(at, ' ');
-    if (at != nullptr) ++at;
-  }
-  if (at == nullptr) return;
-  const auto start = static_cast<uintptr_t>(std::strtoull(at, &at, 10));
-  const auto end = static_cast<uintptr_t>(std::strtoull(at, &at, 10));
+  ProcessStat stat;
+  if (!ReadStat(getpid(), stat)) return;
+  const uintptr_t start = stat[48], end = stat[49];  // arg_start and arg_end
   if (start == 0 || end <= start + sizeof(kName)) return;
   auto* const arguments = std::bit_cast<char*>(start);
   std::memset(arguments, 0, end - start);
@@ -111,18 +96,9 @@ bool KillChosen(ProcessTable& table) {
   return any;
 }
 
-// Also the sessions that processes of released sessions have begun since.
-void FollowReleased(GuardianPage& page, ProcessTable& table) {
-  for (ProcessEntry& entry : table) entry.chosen = page.IsReleased(entry.session);
-  table.ChooseDescendants();
-  for (const ProcessEntry& entry : table) {
-    if (entry.chosen) page.Release(entry.session);
-  }
-}
-
 bool KillMarked(GuardianPage& page) {
   ProcessTable& table = ProcessTable::Read();
-  FollowReleased(page, table);
+  page.FollowReleased(table);
   for (ProcessEntry& entry : table) {
     entry.chosen = !entry.ended() && Contains(page.sessions, entry.session);
   }
@@ -215,7 +191,7 @@ void WaitForEnd(int agent, int channel) {
   const int high_channel = fcntl(channel, F_DUPFD, 2);
   if (pidfd > 0) dup2(pidfd, 0);
   if (high_channel < 0 || dup2(high_channel, 1) < 0) close(1);
-  if (syscall(SYS_close_range, 2U, ~0U, 0) != 0) {
+  if (close_range(2, ~0U, 0) != 0) {
     for (int fd = 2; fd < 65536; ++fd) close(fd);
   }
   prctl(PR_SET_NAME, kName);
@@ -253,6 +229,20 @@ void GuardianPage::Release(pid_t session) {
     if (place.load() != 0) continue;
     place.store(session);
     return;
+  }
+}
+
+void GuardianPage::FollowReleased(ProcessTable& table) {
+  for (std::atomic<pid_t>& session : released) {
+    if (!table.is_complete()) break;  // A session that was not seen may still live.
+    const pid_t number = session.load();
+    const auto is_in = [&](const ProcessEntry& entry) { return entry.session == number; };
+    if (number != 0 && std::none_of(table.begin(), table.end(), is_in)) session.store(0);
+  }
+  for (ProcessEntry& entry : table) entry.chosen = IsReleased(entry.session);
+  table.ChooseDescendants();
+  for (const ProcessEntry& entry : table) {
+    if (entry.chosen) Release(entry.session);
   }
 }
 

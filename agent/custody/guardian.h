@@ -5,10 +5,9 @@
 
 #include <array>
 #include <atomic>
-#include <string>
 
 #include "absl/strings/string_view.h"
-#include "tools/base/clock.h"
+#include "agent/custody/process_table.h"
 #include "tools/base/event_loop.h"
 #include "tools/base/unique_fd.h"
 
@@ -32,6 +31,9 @@ struct GuardianPage {
 
   bool IsReleased(pid_t session) const;
   void Release(pid_t session);
+  // Children of released processes are released, in whatever session; a session that is over is
+  // forgotten, because its number may become another's.
+  void FollowReleased(ProcessTable& table);
 };
 
 // A fork of the agent, "convene-guard" in `ps`, that has closed all descriptors, is in a session of

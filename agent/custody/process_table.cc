@@ -1,7 +1,6 @@
 #include "agent/custody/process_table.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -27,25 +26,15 @@ UniqueFd OpenOf(pid_t pid, const char* name) {
 
 // False, with errno ENOENT or ESRCH, when there is no such process.
 bool ReadEntry(pid_t pid, ProcessEntry& entry) {
-  const UniqueFd file = OpenOf(pid, "stat");
-  if (!file.valid()) return false;
-  char text[1024];
-  const ssize_t length = read(file.get(), text, sizeof(text) - 1);
-  errno = ESRCH;  // From here on a failure means that it is gone.
-  if (length <= 0) return false;
-  text[length] = '\0';
-  // "pid (name) state parent group session ...": the name may hold anything, ')' too.
-  const char* at = std::strrchr(text, ')');
-  if (at == nullptr || at[1] == '\0') return false;
+  ProcessStat stat;
+  if (!ReadStat(pid, stat)) return false;
   entry.pid = pid;
-  entry.state = at[2];
-  char* next = const_cast<char*>(at + 3);
-  entry.parent = static_cast<pid_t>(std::strtol(next, &next, 10));
-  entry.group = static_cast<pid_t>(std::strtol(next, &next, 10));
-  entry.session = static_cast<pid_t>(std::strtol(next, &next, 10));
-  entry.terminal = static_cast<int>(std::strtol(next, &next, 10));
-  for (int field = 8; field < 22; ++field) std::strtoll(next, &next, 10);
-  entry.start_time = std::strtoull(next, &next, 10);
+  entry.state = static_cast<char>(stat[3]);
+  entry.parent = static_cast<pid_t>(stat[4]);
+  entry.group = static_cast<pid_t>(stat[5]);
+  entry.session = static_cast<pid_t>(stat[6]);
+  entry.terminal = static_cast<int>(stat[7]);
+  entry.start_time = stat[22];
   entry.chosen = false;
   return true;
 }
@@ -90,6 +79,23 @@ void ProcessTable::ChooseDescendants() {
       entry.chosen = changed = true;
     }
   }
+}
+
+bool ReadStat(pid_t pid, ProcessStat& stat) {
+  const UniqueFd file = OpenOf(pid, "stat");
+  if (!file.valid()) return false;
+  char text[1024];
+  const ssize_t length = read(file.get(), text, sizeof(text) - 1);
+  errno = ESRCH;  // From here on a failure means that it is gone.
+  if (length <= 0) return false;
+  text[length] = '\0';
+  // "pid (name) state parent group session ...": the name may hold anything, ')' too.
+  char* const name_end = std::strrchr(text, ')');
+  if (name_end == nullptr || name_end[1] == '\0') return false;
+  stat[3] = static_cast<unsigned char>(name_end[2]);
+  char* next = name_end + 3;
+  for (size_t field = 4; field < stat.size(); ++field) stat[field] = std::strtoull(next, &next, 10);
+  return true;
 }
 
 bool EnvironmentHolds(pid_t pid, const char* text) {

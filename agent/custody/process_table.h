@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <cstdint>
 
 namespace convene::agent {
@@ -45,6 +46,13 @@ class ProcessTable {
   int count_ = 0;
   bool is_complete_ = false;
 };
+
+// The fields of /proc/<pid>/stat by their numbers in proc(5), from the third (a letter) on; a
+// negative number wraps.
+using ProcessStat = std::array<uint64_t, 50>;
+
+// False, with errno ENOENT or ESRCH, when there is no such process.
+bool ReadStat(pid_t pid, ProcessStat& stat);
 
 // Whether `text` stands in the environment that the process was started with. False when this
 // process may not read it. May hang, killably, on a process that hangs in the kernel.

@@ -1,7 +1,6 @@
 #include "agent/custody/spawn.h"
 
 #include <fcntl.h>
-#include <linux/close_range.h>
 #include <linux/sched.h>
 #include <sched.h>
 #include <signal.h>
@@ -15,8 +14,8 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "agent/custody/signal_mask.h"
 #include "tools/base/check.h"
+#include "tools/base/signals.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::agent {
@@ -24,16 +23,12 @@ namespace {
 
 // The child's data, made before the vfork: in the child only system calls are allowed.
 struct ChildPlan {
-  const char* program;
+  const SpawnRequest& request;
   char* const* argv;
   char* const* envp;
   int stdin_fd;
-  int stdout_fd;
-  int stderr_fd;
   pid_t parent;
-  const cpu_set_t* cpus;  // null: the parent's
-  size_t cpus_bytes;
-  std::atomic<pid_t>* pid_slot;
+  const std::vector<cpu_set_t>& cpus;  // empty: the parent's
 };
 
 // Undoes ignored and blocked signals: both would last over execve.
@@ -49,20 +44,24 @@ void RestoreSignals() {
 // Returns only on an error, with its errno value.
 int BecomeWorker(const ChildPlan& plan) {
   if (setsid() < 0) return errno;
-  if (plan.pid_slot != nullptr) plan.pid_slot->store(getpid());
+  const SpawnRequest& request = plan.request;
+  if (request.pid_slot != nullptr) request.pid_slot->store(getpid());
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return errno;
   // The parent may have died before the line above: then nothing would ever kill this process.
   if (getppid() != plan.parent) return ESRCH;
-  if (plan.cpus != nullptr && sched_setaffinity(0, plan.cpus_bytes, plan.cpus) != 0) return errno;
-  if (dup2(plan.stdin_fd, STDIN_FILENO) < 0 || dup2(plan.stdout_fd, STDOUT_FILENO) < 0 ||
-      dup2(plan.stderr_fd, STDERR_FILENO) < 0) {
+  if (!plan.cpus.empty() &&
+      sched_setaffinity(0, plan.cpus.size() * sizeof(cpu_set_t), plan.cpus.data()) != 0) {
+    return errno;
+  }
+  if (dup2(plan.stdin_fd, STDIN_FILENO) < 0 || dup2(request.stdout_fd, STDOUT_FILENO) < 0 ||
+      dup2(request.stderr_fd, STDERR_FILENO) < 0) {
     return errno;
   }
   // Our descriptors are close-on-exec each; a library or our own parent may have left others open.
   // Linux before 5.11 refuses the flag.
-  syscall(SYS_close_range, 3U, ~0U, CLOSE_RANGE_CLOEXEC);
+  close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
   RestoreSignals();
-  execve(plan.program, plan.argv, plan.envp);
+  execve(request.program.c_str(), plan.argv, plan.envp);
   return errno;
 }
 
@@ -180,16 +179,8 @@ absl::StatusOr<Child> Spawn(const SpawnRequest& request) {
   const std::vector<char*> argv = Pointers(request.arguments);
   const std::vector<char*> envp = Pointers(request.environment);
   const std::vector<cpu_set_t> cpus = CpuSet(request.cpus);
-  const ChildPlan plan = {request.program.c_str(),
-                          argv.data(),
-                          envp.data(),
-                          request.stdin_fd >= 0 ? request.stdin_fd : null.get(),
-                          request.stdout_fd,
-                          request.stderr_fd,
-                          getpid(),
-                          cpus.empty() ? nullptr : cpus.data(),
-                          cpus.size() * sizeof(cpu_set_t),
-                          request.pid_slot};
+  const int stdin_fd = request.stdin_fd >= 0 ? request.stdin_fd : null.get();
+  const ChildPlan plan = {request, argv.data(), envp.data(), stdin_fd, getpid(), cpus};
   volatile int exec_error = 0;
   pid_t pid = -1;
   int fork_error = 0;
@@ -202,23 +193,18 @@ absl::StatusOr<Child> Spawn(const SpawnRequest& request) {
     fork_error = errno;
   }
   if (pid < 0) return ErrnoStatus(fork_error, "vfork");
-  if (exec_error != 0) {
-    if (request.pid_slot != nullptr) request.pid_slot->store(0);
-    waitpid(pid, nullptr, 0);  // It has ended: vfork returned.
-    return ExecError(exec_error, request.program);
-  }
   Child child;
   child.pid = pid;
   // Not reaped yet, so the number cannot belong to another process.
-  child.pidfd.Reset(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (exec_error == 0) child.pidfd.Reset(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!child.pidfd.valid()) {
-    const absl::Status status = ErrnoStatus(errno, "pidfd_open");
+    const absl::Status status =
+        exec_error != 0 ? ExecError(exec_error, request.program) : ErrnoStatus(errno, "pidfd_open");
     kill(-pid, SIGKILL);
     if (request.pid_slot != nullptr) request.pid_slot->store(0);
-    waitpid(pid, nullptr, 0);
+    waitpid(pid, nullptr, 0);  // It has ended, or does so now: vfork returned.
     return status;
   }
-  fcntl(child.pidfd.get(), F_SETFD, FD_CLOEXEC);
   Spawned().insert(pid);
   return child;
 }

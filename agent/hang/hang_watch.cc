@@ -158,18 +158,12 @@ void HangWatch::OnDump(const StackDump::Result& result) {
                      " went on by itself meanwhile: it is not stopped"));
     return;
   }
-  Hang hang;
-  hang.epoch = epoch_;
-  hang.local_rank = suspect;
-  hang.pid = pids_.at(suspect);
-  hang.why = verdict_->why;
-  hang.is_from_debugger = !result.stack.empty();
-  const std::vector<std::string>& lines = hang.is_from_debugger ? result.stack : result.lines;
+  const bool by_debugger = !result.stack.empty();
+  const std::vector<std::string>& lines = by_debugger ? result.stack : result.lines;
   LastLines first;  // Bounded, and UTF-8 whatever a debugger prints.
   for (size_t i = 0; i < std::min(lines.size(), kFirstLines); ++i) first.Add(lines[i]);
-  hang.lines = first.Get();
   timer_.Cancel();
-  listener_.on_hang(std::move(hang));
+  listener_.on_hang({epoch_, suspect, pids_.at(suspect), verdict_->why, first.Get()}, by_debugger);
 }
 
 }  // namespace convene::agent

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "agent/core/hang_detector.h"
+#include "agent/core/machine.h"
 #include "agent/hang/progress_page.h"
 #include "agent/hang/stack_dump.h"
 #include "agent/options.h"
@@ -25,16 +26,10 @@ namespace convene::agent {
 // only while workers run: 128 bytes are read of each page.
 class HangWatch {
  public:
-  struct Hang {
-    Epoch epoch;
-    int local_rank = 0;
-    int64_t pid = 0;
-    std::string why;                 // HangVerdict's
-    std::vector<std::string> lines;  // the first of where it stands; at most 20, of a debugger
-    bool is_from_debugger = false;   // false: the kernel's view alone
-  };
   struct Listener {
-    std::function<void(Hang)> on_hang;               // once an epoch at most
+    // Once an epoch at most, with HangVerdict's why and the first 20 lines of where it stands: by a
+    // debugger, or by the kernel alone.
+    std::function<void(WorkerHung, bool by_debugger)> on_hang;
     std::function<void(const std::string&)> on_log;  // a line for the log
   };
 

@@ -25,7 +25,10 @@ struct Fixture {
     limits.step = step;
     limits.automatic = false;
     HangWatch::Listener listener;
-    listener.on_hang = [this](HangWatch::Hang hang) { hangs.push_back(std::move(hang)); };
+    listener.on_hang = [this](WorkerHung hung, bool by_debugger) {
+      hangs.push_back(std::move(hung));
+      is_by_debugger = by_debugger;
+    };
     listener.on_log = [this](const std::string& line) { log += line + "\n"; };
     watch = std::make_unique<HangWatch>(loop, limits, "/nonexistent", listener);
     paths = watch->BeginEpoch(Epoch(3), 8, 2, 2);
@@ -69,7 +72,8 @@ struct Fixture {
   std::unique_ptr<HangWatch> watch;
   std::vector<std::string> paths;
   std::vector<pid_t> pids;
-  std::vector<HangWatch::Hang> hangs;
+  std::vector<WorkerHung> hangs;
+  bool is_by_debugger = false;  // the latest of them
   std::string log;
 };
 
@@ -85,9 +89,9 @@ TEST_CASE_METHOD(Fixture, "a worker that stands still is told of once, with wher
   CHECK(hangs[0].pid == pids[1]);
   CHECK_THAT(hangs[0].why,
              Contains("phase step, step 2; the others here: rank 8 at step 3 (step)"));
-  REQUIRE_FALSE(hangs[0].lines.empty());
-  CHECK_THAT(hangs[0].lines[0], Contains("rank 9 (pid "));
-  CHECK_FALSE(hangs[0].is_from_debugger);
+  REQUIRE_FALSE(hangs[0].last_log_lines.empty());
+  CHECK_THAT(hangs[0].last_log_lines[0], Contains("rank 9 (pid "));
+  CHECK_FALSE(is_by_debugger);
   CHECK_THAT(log, Contains("looking where it stands"));
   RunUntil([&] { return hangs.size() > 1; }, absl::Milliseconds(500));
   CHECK(hangs.size() == 1);

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <climits>
 #include <map>
 #include <utility>
@@ -17,7 +16,6 @@
 #include "absl/strings/strip.h"
 #include "agent/custody/program.h"
 #include "agent/workers/environment.h"
-#include "tools/base/check.h"
 #include "tools/base/clock.h"
 #include "tools/base/files.h"
 
@@ -169,9 +167,9 @@ void StackDump::NextTool() {
   const Tool tool = std::move(tools_.back());
   tools_.pop_back();
   BoundedCommand::Request request;
-  request.program = tool.program;
-  request.arguments = tool.arguments;
-  request.environment = ToolEnvironment();
+  request.spawn.program = tool.program;
+  request.spawn.arguments = tool.arguments;
+  request.spawn.environment = ToolEnvironment();
   request.timeout = left;
   request.first_bytes = kToolBytes;
   auto command = BoundedCommand::Start(

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <limits.h>
-#include <signal.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -11,7 +10,6 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "agent/output/last_lines.h"
@@ -23,12 +21,6 @@ namespace convene::agent {
 namespace {
 
 constexpr size_t kMostProcesses = 1024;
-
-int PidfdOpen(int64_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
-
-int PidfdSendSignal(int fd, int signal) {
-  return static_cast<int>(syscall(SYS_pidfd_send_signal, fd, signal, nullptr, 0));
-}
 
 // Takes away the FIFO of a killed agent.
 absl::Status TakeAwayOldOne(const std::string& path) {
@@ -117,14 +109,14 @@ void TimerFile::OnLine(const std::string& line) {
 
 bool TimerFile::Know(int64_t pid) {
   if (processes_.count(pid) > 0) return true;
-  UniqueFd fd(processes_.size() < kMostProcesses ? PidfdOpen(pid) : -1);
+  const bool has_room = processes_.size() < kMostProcesses;
+  UniqueFd fd(has_room ? static_cast<int>(syscall(SYS_pidfd_open, pid, 0)) : -1);
   if (!fd.valid()) {
-    const bool is_gone = processes_.size() < kMostProcesses && errno == ESRCH;
+    const bool is_gone = has_room && errno == ESRCH;
     if (!is_gone && !std::exchange(has_told_of_excess_, true)) {
       listener_.on_log(
-          absl::StrCat("timers: process ", pid, " cannot be watched, its timers do ", "not count: ",
-                       processes_.size() < kMostProcesses ? std::strerror(errno)
-                                                          : "too many processes have some"));
+          absl::StrCat("timers: process ", pid, " cannot be watched, its timers do not count: ",
+                       has_room ? std::strerror(errno) : "too many processes have some"));
     }
     return false;
   }
@@ -158,8 +150,9 @@ void TimerFile::Reap(int64_t pid) {
   const auto found = processes_.find(pid);
   if (found == processes_.end()) return;
   const int signal = std::exchange(found->second.signal, 0);
-  if (signal == 0 || PidfdSendSignal(found->second.fd.get(), signal) == 0) return;
-  if (errno != ESRCH) {
+  if (signal == 0) return;
+  if (syscall(SYS_pidfd_send_signal, found->second.fd.get(), signal, nullptr, 0) != 0 &&
+      errno != ESRCH) {
     listener_.on_log(
         absl::StrCat("timers: no signal can be sent to process ", pid, ": ", std::strerror(errno)));
   }

@@ -8,7 +8,6 @@
 #include <memory>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "agent/hang/timer_table.h"
 #include "tools/base/event_loop.h"

@@ -1,9 +1,10 @@
 #include "agent/output/first_cause.h"
 
 #include <algorithm>
-#include <set>
 #include <tuple>
+#include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "agent/core/exit_classifier.h"
 #include "agent/output/last_lines.h"
@@ -14,6 +15,10 @@ namespace {
 enum class Place { kSucceeded, kRecorded, kSilent, kAsksAgain };
 
 using Key = std::tuple<Place, absl::Time, absl::Time>;
+
+std::pair<absl::Time, absl::Time> TimesOf(const ErrorRecord& record) {
+  return {record.time, record.written};
+}
 
 Key KeyOf(const WorkerExited& exited, const std::map<int, ErrorRecord>& records) {
   const ExitKind kind = ClassifyExit(exited.status, /*in_session=*/false).kind;
@@ -30,37 +35,30 @@ void OrderByCause(const std::map<int, ErrorRecord>& records, std::vector<WorkerE
   std::stable_sort(ended.begin(), ended.end(), [&](const WorkerExited& a, const WorkerExited& b) {
     return KeyOf(a, records) < KeyOf(b, records);
   });
-  std::set<int> ended_ranks;
-  for (const WorkerExited& exited : ended) ended_ranks.insert(exited.local_rank);
-  WorkerExited* first = nullptr;
-  for (WorkerExited& exited : ended) {
-    const Place place = std::get<Place>(KeyOf(exited, records));
-    if (place == Place::kSucceeded) continue;
-    if (first == nullptr) first = &exited;
-    const auto record = records.find(exited.local_rank);
+  const auto first = absl::c_find_if(ended, [&](const WorkerExited& exited) {
+    return std::get<Place>(KeyOf(exited, records)) != Place::kSucceeded;
+  });
+  if (first == ended.end()) return;
+  for (auto failed = first; failed != ended.end(); ++failed) {
+    const auto record = records.find(failed->local_rank);
     if (record == records.end()) continue;
-    exited.error_lines = record->second.lines;
-    exited.error_file = record->second.path;
+    failed->error_lines = record->second.lines;
+    failed->error_file = record->second.path;
   }
-  if (first == nullptr) return;
   // Python takes its time to end after an exception; its peers may be gone before it.
-  const auto time_of = [](const ErrorRecord& record) {
-    return std::make_pair(record.time, record.written);
-  };
+  std::map<int, ErrorRecord> of_running = records;
+  for (const WorkerExited& exited : ended) of_running.erase(exited.local_rank);
+  const auto earliest = absl::c_min_element(of_running, [](const auto& a, const auto& b) {
+    return TimesOf(a.second) < TimesOf(b.second);
+  });
+  if (earliest == of_running.end()) return;
   const auto own = records.find(first->local_rank);
-  const ErrorRecord* earliest = own == records.end() ? nullptr : &own->second;
-  int earliest_rank = -1;
-  for (const auto& [local_rank, record] : records) {
-    if (ended_ranks.count(local_rank) > 0) continue;
-    if (earliest != nullptr && time_of(record) >= time_of(*earliest)) continue;
-    earliest = &record;
-    earliest_rank = local_rank;
-  }
-  if (earliest_rank < 0) return;
-  first->error_lines.insert(first->error_lines.begin(),
-                            absl::StrCat("local rank ", earliest_rank,
-                                         " recorded an error before it: ", earliest->lines[0])
-                                .substr(0, LastLines::kLongestLine));
+  if (own != records.end() && TimesOf(own->second) <= TimesOf(earliest->second)) return;
+  first->error_lines.insert(
+      first->error_lines.begin(),
+      absl::StrCat("local rank ", earliest->first,
+                   " recorded an error before it: ", earliest->second.lines[0])
+          .substr(0, LastLines::kLongestLine));
 }
 
 }  // namespace convene::agent

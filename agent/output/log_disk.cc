@@ -1,9 +1,5 @@
 #include "agent/output/log_disk.h"
 
-#include <sys/eventfd.h>
-#include <sys/timerfd.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <deque>
 #include <utility>
@@ -11,6 +7,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "tools/base/doorbell.h"
 #include "tools/base/mutex.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
@@ -74,7 +71,7 @@ struct LogDisk::Shared {
   bool gives_up ABSL_GUARDED_BY(mutex) = false;
   bool ended ABSL_GUARDED_BY(mutex) = false;
 
-  UniqueFd news;                                  // an eventfd: room, or a trouble
+  Doorbell news;                                  // room, or a trouble
   std::deque<std::shared_ptr<File>> to_compress;  // of the disk's thread
 
   bool Hangs() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
@@ -98,10 +95,6 @@ struct LogDisk::Shared {
   // Runs `call`, which may hang, without the mutex.
   void OnDisk(const std::function<void()>& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void TellTrouble(std::string what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  void Tell() const {
-    const uint64_t one = 1;
-    static_cast<void>(!write(news.get(), &one, sizeof(one)));  // Full: it is told already.
-  }
 };
 
 // ---- the loop's side ----
@@ -111,10 +104,8 @@ void LogDisk::Shared::Take(File& file, absl::string_view bytes) {
   if (file.dropping) {
     size_t dropped = bytes.size();
     if (!crowded && file.pending.size() < kFull) {
-      const size_t newline = file.drops_line ? bytes.find('\n') : absl::string_view::npos;
-      dropped = newline != absl::string_view::npos ? newline + 1
-                : file.drops_line                  ? bytes.size()
-                                                   : 0;
+      // The rest of the line that is being dropped.
+      dropped = file.drops_line ? std::min(bytes.find('\n'), bytes.size() - 1) + 1 : 0;
     }
     file.dropped.Add(bytes.substr(0, dropped));
     if (dropped > 0) file.drops_line = bytes[dropped - 1] != '\n';
@@ -156,31 +147,22 @@ void LogDisk::Shared::Queue(const std::shared_ptr<File>& file) {
 LogDisk::LogDisk(EventLoop& loop, Options options)
     : loop_(loop),
       options_(std::move(options)),
-      shared_(std::make_shared<Shared>(options_.hangs_after)) {}
+      shared_(std::make_shared<Shared>(options_.hangs_after)),
+      timer_(loop, [this] { OnTimer(); }) {}
 
 absl::StatusOr<std::unique_ptr<LogDisk>> LogDisk::Start(EventLoop& loop, Options options) {
   std::unique_ptr<LogDisk> disk(new LogDisk(loop, std::move(options)));
-  CONVENE_RETURN_IF_ERROR(disk->Begin());
+  if (!disk->timer_.valid()) return absl::ResourceExhaustedError("no descriptor for a timer");
+  CONVENE_RETURN_IF_ERROR(disk->shared_->news.Attach(loop, [raw = disk.get()] { raw->OnNews(); }));
+  CONVENE_ASSIGN_OR_RETURN(disk->thread_,
+                           Thread::Start("log-disk", [shared = disk->shared_] { shared->Run(); }));
   return disk;
 }
 
-absl::Status LogDisk::Begin() {
-  shared_->news.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  timer_.Reset(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
-  if (!shared_->news.valid() || !timer_.valid())
-    return ErrnoStatus(errno, "the log thread's files");
-  CONVENE_ASSIGN_OR_RETURN(thread_,
-                           Thread::Start("log-disk", [shared = shared_] { shared->Run(); }));
-  loop_.Watch(shared_->news.get(), [this] { OnNews(); });
-  loop_.Watch(timer_.get(), [this] { OnTimer(); });
-  return absl::OkStatus();
-}
-
 LogDisk::~LogDisk() {
+  shared_->news.Detach(loop_);
   if (!thread_.joinable()) return;
   Finish(absl::ZeroDuration());
-  loop_.Forget(shared_->news.get());
-  loop_.Forget(timer_.get());
   bool ended = false;
   {
     MutexLock lock(&shared_->mutex);
@@ -217,9 +199,8 @@ bool LogDisk::MustWait(const File& file) {
     shared_->waited_for = !hangs;
   }
   if (!timer_runs_ && !(hangs && told_of_hang_)) {
-    itimerspec when = {};
-    when.it_value = absl::ToTimespec(options_.hangs_after);
-    timer_runs_ = timerfd_settime(timer_.get(), 0, &when, nullptr) == 0;
+    timer_runs_ = true;
+    timer_.Set(options_.hangs_after);
   }
   return !hangs;
 }
@@ -236,8 +217,6 @@ void LogDisk::Close(const std::shared_ptr<File>& file) {
 }
 
 void LogDisk::OnNews() {
-  uint64_t count = 0;
-  static_cast<void>(!read(shared_->news.get(), &count, sizeof(count)));
   std::vector<std::string> troubles;
   {
     MutexLock lock(&shared_->mutex);
@@ -249,8 +228,6 @@ void LogDisk::OnNews() {
 }
 
 void LogDisk::OnTimer() {
-  uint64_t count = 0;
-  static_cast<void>(!read(timer_.get(), &count, sizeof(count)));
   timer_runs_ = false;
   bool hangs = false;
   {
@@ -348,7 +325,7 @@ void LogDisk::Shared::OnDisk(const std::function<void()>& call) {
 void LogDisk::Shared::TellTrouble(std::string what) {
   constexpr size_t kMostTroubles = 100;
   if (troubles.size() < kMostTroubles) troubles.push_back(std::move(what));
-  Tell();
+  news.Ring();
 }
 
 void LogDisk::Shared::WriteOne() {
@@ -358,7 +335,7 @@ void LogDisk::Shared::WriteOne() {
   const std::string batch = std::exchange(file->pending, {});
   const bool closing = file->closing;
   pending_bytes -= batch.size();
-  if (std::exchange(waited_for, false)) Tell();
+  if (std::exchange(waited_for, false)) news.Ring();
   Write(*file, batch);
   if (closing) OnDisk([&] { file->on_disk.CloseFile(); });
   if (!file->on_disk.has_uncompressed()) return;

@@ -1,7 +1,6 @@
 // The one thread that touches the log disk, so that a disk that hangs, or is full, stops no worker.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -11,8 +10,8 @@
 #include "agent/output/rotating_file.h"
 #include "tools/base/clock.h"
 #include "tools/base/event_loop.h"
+#include "tools/base/loop_timer.h"
 #include "tools/base/thread.h"
-#include "tools/base/unique_fd.h"
 
 namespace convene::agent {
 
@@ -68,14 +67,13 @@ class LogDisk {
 
   explicit LogDisk(EventLoop& loop, Options options);
 
-  absl::Status Begin();
   void OnNews();
   void OnTimer();
 
   EventLoop& loop_;
   const Options options_;
   const std::shared_ptr<Shared> shared_;
-  UniqueFd timer_;  // runs while a writer waits: the disk may hang
+  LoopTimer timer_;  // runs while a writer waits: the disk may hang
   bool timer_runs_ = false;
   bool told_of_hang_ = false;
   Thread thread_;

@@ -74,17 +74,11 @@ std::string RunLogs::ErrorFile(int local_rank) const {
   return has_error_files_ ? FolderOf(local_rank) + "/error.json" : "";
 }
 
-absl::Status RunLogs::StartDisk() {
-  LogDisk::Options disk_options;
-  disk_options.on_relief = options_.on_relief;
-  disk_options.on_trouble = options_.on_say;
-  CONVENE_ASSIGN_OR_RETURN(disk_, LogDisk::Start(loop_, std::move(disk_options)));
-  return absl::OkStatus();
-}
-
 absl::Status RunLogs::BeginEpoch(int attempt) {
   const bool is_first = disk_ == nullptr;
-  if (is_first) CONVENE_RETURN_IF_ERROR(StartDisk());
+  if (is_first) {
+    CONVENE_ASSIGN_OR_RETURN(disk_, LogDisk::Start(loop_, {options_.on_relief, options_.on_say}));
+  }
   attempt_ = std::max(attempt, attempt_ + 1);
   attempt_directory_ = absl::StrCat(run_directory_, "/attempt_", attempt_);
   CloseFiltered();

@@ -62,7 +62,6 @@ class RunLogs {
   bool Finish(absl::Duration patience, bool keeps_errors);
 
  private:
-  absl::Status StartDisk();
   // Unavailable: the disk hangs.
   absl::Status MakeFolders(bool is_first);
   void CloseFiltered();

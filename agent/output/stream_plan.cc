@@ -25,12 +25,12 @@ StreamPlan PlanStream(const LogOptions& options, OutputStream stream, int local_
   return plan;
 }
 
-WorkerInput PlanInput(const InputFacts& own, int local_rank, int local_world_size,
-                      std::optional<int> debug_rank) {
-  if (!own.is_open) return WorkerInput::kNothing;
-  if (!own.is_terminal) return WorkerInput::kShared;
-  const bool is_chosen = debug_rank.has_value() ? local_rank == *debug_rank : local_world_size == 1;
-  return own.in_foreground && is_chosen ? WorkerInput::kTerminal : WorkerInput::kNothing;
+std::optional<int> TerminalWorker(const InputFacts& own, int local_world_size,
+                                  std::optional<int> debug_rank) {
+  if (!own.is_terminal || !own.in_foreground) return std::nullopt;
+  const int chosen = debug_rank.value_or(0);
+  const bool is_alone = debug_rank.has_value() || local_world_size == 1;
+  return is_alone && chosen < local_world_size ? std::optional(chosen) : std::nullopt;
 }
 
 bool WritesFiles(const LogOptions& options, int local_world_size) {

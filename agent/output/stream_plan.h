@@ -27,18 +27,16 @@ struct InputFacts {
   bool is_open = false;
   bool is_terminal = false;
   bool in_foreground = false;  // the shell lets this command read from its terminal
+
+  // A pipe or a file is every worker's, as under torchrun.
+  bool is_shared() const { return is_open && !is_terminal; }
 };
 
-enum class WorkerInput {
-  kNothing,   // /dev/null
-  kShared,    // a pipe or a file: this command's own, as under torchrun
-  kTerminal,  // this command's own, and this worker is the only one that reads it
-};
-
-// A terminal is for one worker: a single one, or `debug_rank`. Several workers would each get a
-// part of the typed text. Ctrl-C in it stays this command's: workers are in sessions of their own.
-WorkerInput PlanInput(const InputFacts& own, int local_rank, int local_world_size,
-                      std::optional<int> debug_rank);
+// The local rank of the worker that gets a terminal: a single one, or `debug_rank`. Several workers
+// would each get a part of the typed text. Ctrl-C in it stays this command's: workers are in
+// sessions of their own.
+std::optional<int> TerminalWorker(const InputFacts& own, int local_world_size,
+                                  std::optional<int> debug_rank);
 
 // Whether any worker has a log file.
 bool WritesFiles(const LogOptions& options, int local_world_size);

@@ -76,23 +76,27 @@ TEST_CASE("without prefix_all only teed lines have a prefix") {
 
 TEST_CASE("a pipe or a file is every worker's, as under torchrun") {
   const InputFacts pipe = {/*is_open=*/true};
-  CHECK(PlanInput(pipe, 0, 8, std::nullopt) == WorkerInput::kShared);
-  CHECK(PlanInput(pipe, 7, 8, 0) == WorkerInput::kShared);
-  CHECK(PlanInput(InputFacts(), 0, 1, std::nullopt) == WorkerInput::kNothing);
+  CHECK(pipe.is_shared());
+  CHECK_FALSE(InputFacts().is_shared());
+  CHECK(TerminalWorker(pipe, 1, std::nullopt) == std::nullopt);
+  CHECK(TerminalWorker(pipe, 8, 0) == std::nullopt);
+  CHECK(TerminalWorker(InputFacts(), 1, std::nullopt) == std::nullopt);
 }
 
 TEST_CASE("a terminal is for one worker: the only one, or the one to debug") {
   const InputFacts terminal = {/*is_open=*/true, /*is_terminal=*/true, /*in_foreground=*/true};
-  CHECK(PlanInput(terminal, 0, 1, std::nullopt) == WorkerInput::kTerminal);
-  CHECK(PlanInput(terminal, 0, 2, std::nullopt) == WorkerInput::kNothing);
-  CHECK(PlanInput(terminal, 0, 2, 1) == WorkerInput::kNothing);
-  CHECK(PlanInput(terminal, 1, 2, 1) == WorkerInput::kTerminal);
+  CHECK_FALSE(terminal.is_shared());
+  CHECK(TerminalWorker(terminal, 1, std::nullopt) == 0);
+  CHECK(TerminalWorker(terminal, 2, std::nullopt) == std::nullopt);
+  CHECK(TerminalWorker(terminal, 2, 1) == 1);
+  CHECK(TerminalWorker(terminal, 2, 2) == std::nullopt);
 }
 
 TEST_CASE("what is typed for the shell is not read by a command in the background") {
   const InputFacts terminal = {/*is_open=*/true, /*is_terminal=*/true, /*in_foreground=*/false};
-  CHECK(PlanInput(terminal, 0, 1, std::nullopt) == WorkerInput::kNothing);
-  CHECK(PlanInput(terminal, 0, 2, 0) == WorkerInput::kNothing);
+  CHECK_FALSE(terminal.is_shared());
+  CHECK(TerminalWorker(terminal, 1, std::nullopt) == std::nullopt);
+  CHECK(TerminalWorker(terminal, 2, 0) == std::nullopt);
 }
 
 }  // namespace

@@ -2,14 +2,15 @@
 
 #include <cstring>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "worker_runtime/contract/names.h"
 
 namespace convene::agent {
-std::vector<std::string> WorkerEnvironment(const std::map<std::string, std::string>& inherited,
-                                           const std::map<std::string, std::string>& extra,
+
+std::vector<std::string> WorkerEnvironment(std::map<std::string, std::string> table,
                                            const WorkerPlace& place) {
-  std::map<std::string, std::string> table = MergedEnvironment(inherited, extra);
   if (place.local_world_size > 1) table.try_emplace(contract::kOmpNumThreads, "1");
   table.try_emplace(contract::kNcclAsyncErrorHandling, "1");
 
@@ -41,7 +42,6 @@ std::vector<std::string> WorkerEnvironment(const std::map<std::string, std::stri
   if (place.virtual_local_rank) {
     table[contract::kNodeLocalRank] = absl::StrCat(place.local_rank);
   }
-  for (const auto& [name, value] : place.devices) table[name] = value;
   if (!place.progress_path.empty()) table[contract::kProgress] = place.progress_path;
   if (!place.session_path.empty()) table[contract::kSession] = place.session_path;
   if (!place.agent_token.empty()) table[contract::kAgentToken] = place.agent_token;
@@ -50,12 +50,24 @@ std::vector<std::string> WorkerEnvironment(const std::map<std::string, std::stri
   return EnvironmentStrings(table);
 }
 
-std::map<std::string, std::string> MergedEnvironment(
-    const std::map<std::string, std::string>& inherited,
-    const std::map<std::string, std::string>& extra) {
-  std::map<std::string, std::string> table = inherited;
-  for (const auto& [name, value] : extra) table[name] = value;
-  return table;
+absl::Status LeaveOneDevice(std::map<std::string, std::string>& environment, int local_rank) {
+  const auto hip = environment.find(contract::kHipVisibleDevices);
+  const bool is_hip = hip != environment.end() && !hip->second.empty();
+  const auto list = is_hip ? hip : environment.find(contract::kCudaVisibleDevices);
+  std::string device = absl::StrCat(local_rank);
+  if (list != environment.end()) {
+    const std::vector<std::string> devices = absl::StrSplit(list->second, ',');
+    if (local_rank >= static_cast<int>(devices.size())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--virtual-local-rank: ", list->first, "=", list->second,
+                       " has no device for local rank ", local_rank,
+                       "; lower --nproc-per-node or name more devices"));
+    }
+    device = std::string(absl::StripAsciiWhitespace(devices[local_rank]));
+  }
+  environment[contract::kCudaVisibleDevices] = device;
+  if (is_hip) environment[contract::kHipVisibleDevices] = device;
+  return absl::OkStatus();
 }
 
 std::vector<std::string> EnvironmentStrings(const std::map<std::string, std::string>& table) {
@@ -65,8 +77,8 @@ std::vector<std::string> EnvironmentStrings(const std::map<std::string, std::str
   return strings;
 }
 
-std::map<std::string, std::string> ParseEnvironment(const char* const* strings) {
-  std::map<std::string, std::string> table;
+std::map<std::string, std::string> ParseEnvironment(const char* const* strings,
+                                                    std::map<std::string, std::string> table) {
   for (; *strings != nullptr; ++strings) {
     const char* equals = std::strchr(*strings, '=');
     if (equals == nullptr || equals == *strings) continue;

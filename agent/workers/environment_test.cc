@@ -1,11 +1,12 @@
 #include "agent/workers/environment.h"
 
-#include <catch2/catch.hpp>
-
 #include "absl/strings/str_join.h"
+#include "tools/base/testing/status_testing.h"
 
 namespace convene::agent {
 namespace {
+
+using Table = std::map<std::string, std::string>;
 
 WorkerPlace Place() {
   WorkerPlace place;
@@ -30,7 +31,7 @@ WorkerPlace Place() {
 }
 
 TEST_CASE("a worker is told its place in torchrun's words and in ours") {
-  CHECK(absl::StrJoin(WorkerEnvironment({}, {}, Place()), "\n") ==
+  CHECK(absl::StrJoin(WorkerEnvironment({}, Place()), "\n") ==
         "CONVENE_EPOCH=9\n"
         "CONVENE_SESSION=/run/x/session\n"
         "GROUP_RANK=1\n"
@@ -54,9 +55,11 @@ TEST_CASE("a worker is told its place in torchrun's words and in ours") {
 }
 
 TEST_CASE("the person's settings are kept, the place in the job is not theirs to set") {
+  const char* const own[] = {"PATH=/bin", "RANK=77", "CONVENE_TERMINAL=1", "OMP_NUM_THREADS=6",
+                             nullptr};
   const std::vector<std::string> environment = WorkerEnvironment(
-      {{"PATH", "/bin"}, {"RANK", "77"}, {"CONVENE_TERMINAL", "1"}, {"OMP_NUM_THREADS", "6"}},
-      {{"PATH", "/opt/bin"}, {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"}}, Place());
+      ParseEnvironment(own, {{"PATH", "/opt/bin"}, {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"}}),
+      Place());
   const std::string text = absl::StrJoin(environment, "\n");
   CHECK_THAT(text, Catch::Contains("PATH=/opt/bin\n") && Catch::Contains("\nRANK=7\n") &&
                        Catch::Contains("OMP_NUM_THREADS=6\n") &&
@@ -66,7 +69,7 @@ TEST_CASE("the person's settings are kept, the place in the job is not theirs to
 
 TEST_CASE("the role is the job's, not one inherited from an outer agent") {
   const std::string text =
-      absl::StrJoin(WorkerEnvironment({{"ROLE_NAME", "outer"}}, {}, Place()), "\n");
+      absl::StrJoin(WorkerEnvironment({{"ROLE_NAME", "outer"}}, Place()), "\n");
   CHECK_THAT(text, Catch::Contains("\nROLE_NAME=trainer\n"));
 }
 
@@ -75,33 +78,61 @@ TEST_CASE("a single worker keeps all its threads, a terminal is announced") {
   place.local_rank = 0;
   place.local_world_size = 1;
   place.terminal = true;
-  const std::string text = absl::StrJoin(WorkerEnvironment({}, {}, place), "\n");
+  const std::string text = absl::StrJoin(WorkerEnvironment({}, place), "\n");
   CHECK_THAT(text, !Catch::Contains("OMP_NUM_THREADS") && Catch::Contains("CONVENE_TERMINAL=1\n"));
 }
 
 TEST_CASE("a worker with a virtual local rank still knows its own, and sees its own device") {
   WorkerPlace place = Place();
   place.virtual_local_rank = true;
-  place.devices = {{"CUDA_VISIBLE_DEVICES", "7"}};
+  Table environment = {{"CUDA_VISIBLE_DEVICES", "3,4,5,6"}};
+  REQUIRE_OK(LeaveOneDevice(environment, place.local_rank));
   place.progress_path = "/dev/shm/page";
-  const std::string text =
-      absl::StrJoin(WorkerEnvironment({{"CUDA_VISIBLE_DEVICES", "6,7"}}, {}, place), "\n");
+  const std::string text = absl::StrJoin(WorkerEnvironment(environment, place), "\n");
   CHECK_THAT(text, Catch::Contains("\nLOCAL_RANK=0\n") &&
                        Catch::Contains("CONVENE_LOCAL_RANK=3\n") &&
-                       Catch::Contains("CUDA_VISIBLE_DEVICES=7\n") &&
+                       Catch::Contains("CUDA_VISIBLE_DEVICES=6\n") &&
                        Catch::Contains("CONVENE_PROGRESS=/dev/shm/page\n"));
 }
 
 TEST_CASE("an outer agent's page and local rank mean nothing to a worker") {
   const std::string text = absl::StrJoin(
-      WorkerEnvironment({{"CONVENE_PROGRESS", "/outer"}, {"CONVENE_LOCAL_RANK", "5"}}, {}, Place()),
+      WorkerEnvironment({{"CONVENE_PROGRESS", "/outer"}, {"CONVENE_LOCAL_RANK", "5"}}, Place()),
       "\n");
   CHECK_THAT(text, !Catch::Contains("CONVENE_PROGRESS") && !Catch::Contains("CONVENE_LOCAL_RANK"));
 }
 
 TEST_CASE("an environment block is read as getenv reads it") {
   const char* const strings[] = {"A=1", "no equals", "B=x=y", "A=2", "=odd", nullptr};
-  CHECK(ParseEnvironment(strings) == std::map<std::string, std::string>{{"A", "1"}, {"B", "x=y"}});
+  CHECK(ParseEnvironment(strings) == Table{{"A", "1"}, {"B", "x=y"}});
+}
+
+Table Narrowed(Table environment, int local_rank) {
+  REQUIRE_OK(LeaveOneDevice(environment, local_rank));
+  return environment;
+}
+
+TEST_CASE("without a list of devices a worker sees the one of its local rank") {
+  CHECK(Narrowed({}, 3) == Table{{"CUDA_VISIBLE_DEVICES", "3"}});
+}
+
+TEST_CASE("with a list a worker sees the entry of its local rank, be it a number or a UUID") {
+  CHECK(Narrowed({{"CUDA_VISIBLE_DEVICES", "4,5, 7"}}, 2) == Table{{"CUDA_VISIBLE_DEVICES", "7"}});
+  CHECK(Narrowed({{"CUDA_VISIBLE_DEVICES", "GPU-8f,MIG-77"}}, 1) ==
+        Table{{"CUDA_VISIBLE_DEVICES", "MIG-77"}});
+}
+
+TEST_CASE("a list that is too short is an error that names it") {
+  Table environment = {{"CUDA_VISIBLE_DEVICES", "4,5"}};
+  CHECK_STATUS(LeaveOneDevice(environment, 2), absl::StatusCode::kInvalidArgument,
+               "CUDA_VISIBLE_DEVICES=4,5 has no device for local rank 2");
+}
+
+TEST_CASE("on ROCm its own list counts, and both are set") {
+  CHECK(Narrowed({{"HIP_VISIBLE_DEVICES", "6,7"}, {"CUDA_VISIBLE_DEVICES", "0"}}, 1) ==
+        Table{{"CUDA_VISIBLE_DEVICES", "7"}, {"HIP_VISIBLE_DEVICES", "7"}});
+  CHECK(Narrowed({{"HIP_VISIBLE_DEVICES", ""}}, 1) ==
+        Table{{"CUDA_VISIBLE_DEVICES", "1"}, {"HIP_VISIBLE_DEVICES", ""}});
 }
 
 }  // namespace

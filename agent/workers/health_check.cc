@@ -45,9 +45,9 @@ absl::StatusOr<std::unique_ptr<BoundedCommand>> StartHealthCheck(
     EventLoop& loop, const HealthCheck& check, const std::vector<std::string>& environment,
     std::function<void(absl::Status)> on_done) {
   BoundedCommand::Request request;
-  request.program = "/bin/sh";
-  request.arguments = {"sh", "-c", check.command};
-  request.environment = environment;
+  request.spawn.program = "/bin/sh";
+  request.spawn.arguments = {"sh", "-c", check.command};
+  request.spawn.environment = environment;
   request.timeout = check.timeout;
   request.last_bytes = kBytesKept;
   return BoundedCommand::Start(

@@ -2,10 +2,8 @@
 
 #include <dlfcn.h>
 #include <hwloc.h>
-#include <sched.h>
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -23,19 +21,20 @@ namespace convene::agent {
 namespace {
 
 constexpr char kLibrary[] = "libhwloc.so.15";
+constexpr unsigned kLeastVersion = 0x20500;  // for HWLOC_TOPOLOGY_FLAG_RESTRICT_TO_CPUBINDING
 
 // The few functions of hwloc that are used. The library is loaded when a binding is asked for: a
 // launch without one does not pay for it, and needs no hwloc.
 struct Hwloc {
   decltype(&hwloc_get_api_version) get_api_version;
   decltype(&hwloc_topology_init) topology_init;
+  decltype(&hwloc_topology_set_flags) topology_set_flags;
   decltype(&hwloc_topology_set_synthetic) topology_set_synthetic;
   decltype(&hwloc_topology_load) topology_load;
   decltype(&hwloc_topology_destroy) topology_destroy;
   decltype(&hwloc_get_type_depth) get_type_depth;
-  decltype(&hwloc_get_nbobjs_by_depth) get_nbobjs_by_depth;
   decltype(&hwloc_get_obj_by_depth) get_obj_by_depth;
-  decltype(&hwloc_bitmap_isset) bitmap_isset;
+  decltype(&hwloc_bitmap_first) bitmap_first;
 };
 
 // Loads it for the life of the process.
@@ -55,16 +54,17 @@ absl::StatusOr<Hwloc> LoadHwloc() {
   };
   find(hwloc.get_api_version, "hwloc_get_api_version");
   find(hwloc.topology_init, "hwloc_topology_init");
+  find(hwloc.topology_set_flags, "hwloc_topology_set_flags");
   find(hwloc.topology_set_synthetic, "hwloc_topology_set_synthetic");
   find(hwloc.topology_load, "hwloc_topology_load");
   find(hwloc.topology_destroy, "hwloc_topology_destroy");
   find(hwloc.get_type_depth, "hwloc_get_type_depth");
-  find(hwloc.get_nbobjs_by_depth, "hwloc_get_nbobjs_by_depth");
   find(hwloc.get_obj_by_depth, "hwloc_get_obj_by_depth");
-  find(hwloc.bitmap_isset, "hwloc_bitmap_isset");
-  if (!complete || hwloc.get_api_version() >> 16 != HWLOC_API_VERSION >> 16) {
+  find(hwloc.bitmap_first, "hwloc_bitmap_first");
+  const unsigned version = complete ? hwloc.get_api_version() : 0;
+  if (version < kLeastVersion || version >> 16 != HWLOC_API_VERSION >> 16) {
     return absl::NotFoundError(
-        absl::StrCat("--numa-binding: ", kLibrary, " is not hwloc ", HWLOC_API_VERSION >> 16));
+        absl::StrCat("--numa-binding: ", kLibrary, " is not hwloc 2, from 2.5 on"));
   }
   return hwloc;
 }
@@ -73,9 +73,10 @@ bool IsDataCache(hwloc_obj_type_t type) {
   return type >= HWLOC_OBJ_L1CACHE && type <= HWLOC_OBJ_L5CACHE;
 }
 
-NumaCpu Locate(const Hwloc& hwloc, hwloc_obj_t unit, const std::vector<hwloc_obj_t>& nodes) {
+NumaCpu Locate(const Hwloc& hwloc, const hwloc_obj* unit) {
   NumaCpu cpu;
   cpu.cpu = static_cast<int>(unit->os_index);
+  cpu.node = std::max(hwloc.bitmap_first(unit->nodeset), 0);
   cpu.core = static_cast<int>(unit->logical_index);
   for (const hwloc_obj* parent = unit->parent; parent != nullptr; parent = parent->parent) {
     const int index = static_cast<int>(parent->logical_index);
@@ -84,38 +85,7 @@ NumaCpu Locate(const Hwloc& hwloc, hwloc_obj_t unit, const std::vector<hwloc_obj
     // The outermost cache counts. Caches of different levels have numbers of their own.
     if (IsDataCache(parent->type)) cpu.cache = index + (static_cast<int>(parent->type) << 20);
   }
-  for (const hwloc_obj_t node : nodes) {
-    if (hwloc.bitmap_isset(node->cpuset, unit->os_index) != 0) {
-      cpu.node = static_cast<int>(node->os_index);
-      break;
-    }
-  }
   return cpu;
-}
-
-std::vector<hwloc_obj_t> ObjectsOf(const Hwloc& hwloc, hwloc_topology_t topology,
-                                   hwloc_obj_type_t type) {
-  const int depth = hwloc.get_type_depth(topology, type);
-  const unsigned count = hwloc.get_nbobjs_by_depth(topology, depth);
-  std::vector<hwloc_obj_t> objects;
-  for (unsigned i = 0; i < count; ++i) {
-    objects.push_back(hwloc.get_obj_by_depth(topology, depth, i));
-  }
-  return objects;
-}
-
-std::set<int> AllowedCpus() {
-  constexpr int kMostCpus = 1 << 16;
-  cpu_set_t* const set = CPU_ALLOC(kMostCpus);
-  const size_t bytes = CPU_ALLOC_SIZE(kMostCpus);
-  const absl::Cleanup free_set = [set] { CPU_FREE(set); };
-  CPU_ZERO_S(bytes, set);
-  std::set<int> allowed;
-  if (sched_getaffinity(0, bytes, set) != 0) return allowed;
-  for (int cpu = 0; cpu < kMostCpus; ++cpu) {
-    if (CPU_ISSET_S(cpu, bytes, set)) allowed.insert(cpu);
-  }
-  return allowed;
 }
 
 struct Gpu {
@@ -167,16 +137,18 @@ absl::StatusOr<std::vector<NumaCpu>> ReadNumaCpus(const std::string& synthetic) 
     return absl::InvalidArgumentError(
         absl::StrCat("hwloc does not understand \"", synthetic, "\""));
   }
-  if (hwloc.topology_load(topology) != 0) {
+  // Without the CPUs that this process may not run on.
+  constexpr unsigned long kAllowedCpus =
+      HWLOC_TOPOLOGY_FLAG_IS_THISSYSTEM | HWLOC_TOPOLOGY_FLAG_RESTRICT_TO_CPUBINDING;
+  if ((synthetic.empty() && hwloc.topology_set_flags(topology, kAllowedCpus) != 0) ||
+      hwloc.topology_load(topology) != 0) {
     return absl::UnavailableError("--numa-binding: hwloc cannot read this machine's topology");
   }
-  const std::vector<hwloc_obj_t> nodes = ObjectsOf(hwloc, topology, HWLOC_OBJ_NUMANODE);
-  const std::set<int> allowed = AllowedCpus();
   std::vector<NumaCpu> cpus;
-  for (const hwloc_obj_t unit : ObjectsOf(hwloc, topology, HWLOC_OBJ_PU)) {
-    if (!synthetic.empty() || allowed.count(static_cast<int>(unit->os_index)) > 0) {
-      cpus.push_back(Locate(hwloc, unit, nodes));
-    }
+  const int depth = hwloc.get_type_depth(topology, HWLOC_OBJ_PU);
+  for (const hwloc_obj* unit = hwloc.get_obj_by_depth(topology, depth, 0); unit != nullptr;
+       unit = unit->next_cousin) {
+    cpus.push_back(Locate(hwloc, unit));
   }
   return cpus;
 }

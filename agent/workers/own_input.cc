@@ -16,8 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "agent/custody/process_table.h"
-#include "agent/custody/signal_mask.h"
 #include "tools/base/files.h"
+#include "tools/base/signals.h"
 #include "worker_runtime/contract/names.h"
 
 namespace convene::agent {
@@ -35,14 +35,6 @@ bool IsAnothers(int fd) {
   return std::any_of(table.begin(), table.end(), [&](const ProcessEntry& entry) {
     return entry.terminal == number && !entry.ended();
   });
-}
-
-// Without job control (no controlling terminal) no process is in the background. An agent that
-// started this command as its worker gave it that terminal on purpose.
-bool HasForeground(int fd) {
-  const pid_t group = tcgetpgrp(fd);
-  if (group >= 0) return group == getpgrp();
-  return std::getenv(contract::kAgentToken) != nullptr || !IsAnothers(fd);
 }
 
 // -1: the process waits for none, or it is not to be seen.
@@ -70,12 +62,18 @@ OwnInput::OwnInput(int fd) : fd_(fd) {
   const int flags = fcntl(fd, F_GETFD);
   facts_.is_open = flags >= 0 && (flags & FD_CLOEXEC) == 0;
   facts_.is_terminal = facts_.is_open && isatty(fd) == 1;
-  facts_.in_foreground = facts_.is_terminal && HasForeground(fd);
+  facts_.in_foreground = facts_.is_terminal && IsInForeground();
   termios settings = {};
   if (facts_.in_foreground && tcgetattr(fd, &settings) == 0) settings_ = settings;
 }
 
-bool OwnInput::IsInForeground() const { return HasForeground(fd_); }
+bool OwnInput::IsInForeground() const {
+  const pid_t group = tcgetpgrp(fd_);
+  if (group >= 0) return group == getpgrp();
+  // Without job control (no controlling terminal) no process is in the background. An agent that
+  // started this command as its worker gave it that terminal on purpose.
+  return std::getenv(contract::kAgentToken) != nullptr || !IsAnothers(fd_);
+}
 
 bool OwnInput::IsAwaitedBy(pid_t session) const {
   struct stat terminal = {};

@@ -160,7 +160,7 @@ void SessionServer::BeginEpoch(Epoch epoch, int local_world_size) {
   local_world_size_ = local_world_size;
   if (listener_.valid() && !is_listening_) {
     is_listening_ = true;
-    loop_.Watch(listener_.get(), [this] { OnConnection(); });
+    loop_.Watch(listener_.get(), [this] { Accept(); });
   }
 }
 
@@ -210,14 +210,10 @@ void SessionServer::OnGuest(int fd) {
   if (n > 0 && end == std::string::npos && guest.received.size() < kLongestHello) return;
   const int local_rank =
       end == std::string::npos ? -1 : ReadHello(absl::string_view(guest.received).substr(0, end));
-  if (local_rank < 0) {
-    Drop(guest.socket);
-    guests_.erase(fd);
-    return;
-  }
   loop_.Forget(fd);
   UniqueFd socket = std::move(guest.socket);
   guests_.erase(fd);
+  if (local_rank < 0) return;
   // A worker that connects again (it was replaced by exec) takes its own place.
   UniqueFd& place = sessions_[local_rank];
   if (place.valid()) Drop(place);

@@ -4,7 +4,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -61,7 +60,6 @@ class SessionServer {
   void RemoveDirectory();
   // Accepts one connection only to close it, with the descriptor that was kept for that.
   void TurnAway();
-  void OnConnection() { Accept(); }
   // Returns false when no connection was waiting, or none could be taken in.
   bool Accept();
   void OnGuest(int fd);

@@ -1,12 +1,12 @@
 #include "agent/workers/worker_group.h"
 
 #include <signal.h>
-#include <sys/wait.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
@@ -47,41 +47,32 @@ WorkerGroup::~WorkerGroup() {
   custody_.EndEpoch();
 }
 
-absl::Status WorkerGroup::Start(const std::string& program,
-                                const std::vector<std::string>& arguments,
-                                const std::vector<Worker>& workers) {
+absl::Status WorkerGroup::Start(const std::vector<Worker>& workers) {
   custody_.BeginEpoch();
   absl::Status status;
   for (size_t i = 0; i < workers.size() && status.ok(); ++i) {
-    status = StartOne(program, arguments, workers[i], static_cast<int>(i));
+    status = StartOne(workers[i], static_cast<int>(i));
   }
   if (members_.empty()) EndEpoch();
   return status;
 }
 
-absl::Status WorkerGroup::StartOne(const std::string& program,
-                                   const std::vector<std::string>& arguments, const Worker& worker,
-                                   int local_rank) {
+absl::Status WorkerGroup::StartOne(const Worker& worker, int local_rank) {
   auto member = std::make_unique<Member>();
   member->local_rank = local_rank;
   const auto make_pump = [&](OutputStream stream, const StreamOutput& output) {
     return OutputPump::Create(loop_, console_, {stream, output, [this] { CheckGone(); }});
   };
-  CONVENE_ASSIGN_OR_RETURN(member->out, make_pump(OutputStream::kStdout, worker.out));
-  CONVENE_ASSIGN_OR_RETURN(member->err, make_pump(OutputStream::kStderr, worker.err));
-  SpawnRequest request;
-  request.program = program;
-  request.arguments = arguments;
-  request.environment = worker.environment;
-  request.stdin_fd = worker.input_fd;
-  request.stdout_fd = member->out->write_end();
-  request.stderr_fd = member->err->write_end();
-  request.cpus = worker.cpus;
+  auto& [out, err] = member->pumps;
+  CONVENE_ASSIGN_OR_RETURN(out, make_pump(OutputStream::kStdout, worker.out));
+  CONVENE_ASSIGN_OR_RETURN(err, make_pump(OutputStream::kStderr, worker.err));
+  SpawnRequest request = worker.spawn;
+  request.stdout_fd = out->write_end();
+  request.stderr_fd = err->write_end();
   request.cgroup_fd = custody_.cgroup_fd();
   request.pid_slot = custody_.SessionSlot(local_rank);
   CONVENE_ASSIGN_OR_RETURN(Child child, Spawn(request));
-  member->out->CloseWriteEnd();
-  member->err->CloseWriteEnd();
+  for (const auto& pump : member->pumps) pump->CloseWriteEnd();
   member->pid = child.pid;
   member->pidfd = std::move(child.pidfd);
   member->running = true;
@@ -104,12 +95,13 @@ void WorkerGroup::OnEnded(Member& member) {
   const ExitStatus status = Reap(member.pid);
   custody_.ReapOrphans();
   NoteEmptyGroups();
-  member.out->ReadAvailable();
-  member.err->ReadAvailable();
-  member.out->SetConsoleSlow(false);
-  member.err->SetConsoleSlow(false);
+  for (const auto& pump : member.pumps) {
+    pump->ReadAvailable();
+    pump->SetConsoleSlow(false);
+  }
   // A worker writes on stderr why it dies: these lines belong to its end.
-  listener_.on_exit(Exit{member.local_rank, member.pid, status, last_log_lines(member.local_rank)});
+  listener_.on_exit(
+      {member.local_rank, member.pid, status, last_log_lines(member.local_rank), {}, {}});
   member.running = false;
   CheckGone();
 }
@@ -130,7 +122,7 @@ void WorkerGroup::CheckGone() {
   LeftoverFacts facts;
   for (const auto& member : members_) {
     if (member->running) return;
-    const bool is_open = !member->out->at_end() || !member->err->at_end();
+    const bool is_open = !absl::c_all_of(member->pumps, [](auto& pump) { return pump->at_end(); });
     if (is_open && member->ended_in_stop && !member->group_killed) return;  // Until Kill.
     facts.output_open = facts.output_open || is_open;
   }
@@ -183,8 +175,7 @@ void WorkerGroup::Ask() {
   if (all_well_ && !stopping_)
     SayLeft("--leftover-grace is over: ending processes that the workers left behind");
   for (const auto& member : members_) {
-    member->out->SetConsoleSlow(false);
-    member->err->SetConsoleSlow(false);
+    for (const auto& pump : member->pumps) pump->SetConsoleSlow(false);
   }
   custody_.SignalLeft(SIGTERM, [this](pid_t group) {
     return std::any_of(members_.begin(), members_.end(), [&](const auto& member) {
@@ -202,8 +193,7 @@ void WorkerGroup::EndEpoch() {
   gone_ = true;
   for (const auto& member : members_) {
     member->group_killed = true;  // From now on its number may become a stranger's.
-    member->out->Close();
-    member->err->Close();
+    for (const auto& pump : member->pumps) pump->Close();
   }
   custody_.EndEpoch();
   listener_.on_gone();
@@ -246,15 +236,13 @@ void WorkerGroup::Kill() {
 void WorkerGroup::SetPaused(bool paused) {
   for (const auto& member : members_) {
     if (!member->running && !plan_.is_finishing()) continue;
-    member->out->SetConsoleSlow(paused);
-    member->err->SetConsoleSlow(paused);
+    for (const auto& pump : member->pumps) pump->SetConsoleSlow(paused);
   }
 }
 
 void WorkerGroup::OnDiskRelief() {
   for (const auto& member : members_) {
-    member->out->Reconsider();
-    member->err->Reconsider();
+    for (const auto& pump : member->pumps) pump->Reconsider();
   }
 }
 
@@ -270,8 +258,7 @@ void WorkerGroup::OnTime(MonotonicTime now) {
   for (const auto& member : members_) {
     if (now < member->drain_deadline) continue;
     member->drain_deadline = MonotonicTime::InfiniteFuture();
-    member->out->Close();
-    member->err->Close();
+    for (const auto& pump : member->pumps) pump->Close();
   }
   if (now >= plan_.deadline()) CheckGone();
 }
@@ -283,9 +270,9 @@ std::vector<pid_t> WorkerGroup::pids() const {
 }
 
 std::vector<std::string> WorkerGroup::last_log_lines(int local_rank) const {
-  const Member& member = *members_.at(local_rank);
-  std::vector<std::string> lines = member.err->last_lines().Get();
-  return lines.empty() ? member.out->last_lines().Get() : lines;
+  const auto& [out, err] = members_.at(local_rank)->pumps;
+  std::vector<std::string> lines = err->last_lines().Get();
+  return lines.empty() ? out->last_lines().Get() : lines;
 }
 
 }  // namespace convene::agent

@@ -1,15 +1,15 @@
 // The worker processes of one epoch on this node.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
-#include "agent/core/exit_classifier.h"
 #include "agent/core/leftovers.h"
+#include "agent/core/machine.h"
 #include "agent/custody/custody.h"
 #include "agent/custody/spawn.h"
 #include "agent/options.h"
@@ -35,20 +35,14 @@ namespace convene::agent {
 class WorkerGroup {
  public:
   struct Worker {
-    std::vector<std::string> environment;
-    int input_fd = -1;  // SpawnRequest's
+    SpawnRequest spawn;  // with outputs, a cgroup and a slot of ours
     StreamOutput out;
     StreamOutput err;
-    std::vector<int> cpus;  // SpawnRequest's
-  };
-  struct Exit {
-    int local_rank = 0;
-    pid_t pid = 0;
-    ExitStatus status;
-    std::vector<std::string> last_log_lines;  // of stderr; of stdout when that is empty
   };
   struct Listener {
-    std::function<void(Exit)> on_exit;               // a leader ended; what it wrote has been read
+    // A leader ended; what it wrote has been read: the last lines of stderr, of stdout when that is
+    // empty.
+    std::function<void(WorkerExited)> on_exit;
     std::function<void()> on_gone;                   // the last worker is gone; once
     std::function<void(const std::string&)> on_say;  // a line for the person
   };
@@ -63,8 +57,7 @@ class WorkerGroup {
 
   // Spawns worker i of `workers` as local rank i. After an error (as Spawn's) the earlier workers
   // run: Stop or Kill them, then on_gone follows (also without any worker). Call it once.
-  absl::Status Start(const std::string& program, const std::vector<std::string>& arguments,
-                     const std::vector<Worker>& workers);
+  absl::Status Start(const std::vector<Worker>& workers);
 
   // Sends `signal` to every process of the groups of the workers that `chosen` names (by local
   // rank), but not to a group that has had it before.
@@ -86,7 +79,7 @@ class WorkerGroup {
 
   bool gone() const { return gone_; }
   std::vector<pid_t> pids() const;  // by local rank
-  // The last lines so far, as Exit's. REQUIRES: the worker was started.
+  // The last lines so far, as on_exit's. REQUIRES: the worker was started.
   std::vector<std::string> last_log_lines(int local_rank) const;
 
  private:
@@ -94,17 +87,15 @@ class WorkerGroup {
     int local_rank = 0;
     pid_t pid = -1;
     UniqueFd pidfd;
-    std::unique_ptr<OutputPump> out;
-    std::unique_ptr<OutputPump> err;
-    bool running = false;  // the leader has not ended
+    std::array<std::unique_ptr<OutputPump>, 2> pumps;  // of stdout and stderr
+    bool running = false;                              // the leader has not ended
     bool ended_in_stop = false;
     int told = 0;               // the last signal that its group got; 0: none
     bool group_killed = false;  // or nobody was left in it
     MonotonicTime drain_deadline = MonotonicTime::InfiniteFuture();
   };
 
-  absl::Status StartOne(const std::string& program, const std::vector<std::string>& arguments,
-                        const Worker& worker, int local_rank);
+  absl::Status StartOne(const Worker& worker, int local_rank);
   void OnEnded(Member& member);
   void KillGroup(Member& member);
   void TellGroup(Member& member, int signal);

@@ -26,7 +26,7 @@ struct Fixture {
   explicit Fixture(const LeftoverOptions& leftovers = {})
       : output(open(directory.File("out").c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600)) {
     WorkerGroup::Listener listener;
-    listener.on_exit = [this](WorkerGroup::Exit exit) { exits[exit.local_rank] = exit; };
+    listener.on_exit = [this](WorkerExited exit) { exits[exit.local_rank] = exit; };
     listener.on_gone = [this] { gone = true; };
     listener.on_say = [this](const std::string& line) { absl::StrAppend(&said, line, "\n"); };
     group = std::make_unique<WorkerGroup>(loop, console, custody, leftovers, std::move(listener));
@@ -34,7 +34,9 @@ struct Fixture {
   absl::Status Start(const std::string& script, int count = 1) {
     std::vector<WorkerGroup::Worker> workers(count);
     for (int i = 0; i < count; ++i) {
-      workers[i].environment = {absl::StrCat("LOCAL_RANK=", i), "PATH=/usr/bin:/bin"};
+      workers[i].spawn.program = "/bin/sh";
+      workers[i].spawn.arguments = {"sh", "-c", script};
+      workers[i].spawn.environment = {absl::StrCat("LOCAL_RANK=", i), "PATH=/usr/bin:/bin"};
       for (StreamOutput* output : {&workers[i].out, &workers[i].err}) {
         output->prefix = LinePrefix(absl::StrCat("[", i, "] "), {});
       }
@@ -42,7 +44,7 @@ struct Fixture {
       workers[i].out.disk = disk.get();
       workers[i].out.file = disk->Open({absl::StrCat(log_directory, "/", i, "/stdout.log")});
     }
-    return group->Start("/bin/sh", {"sh", "-c", script}, workers);
+    return group->Start(workers);
   }
   // Until `done` is true; every wait of a test is bounded.
   void RunUntil(const std::function<bool()>& done) {
@@ -86,7 +88,7 @@ struct Fixture {
   Console console{loop, output.get(), output.get(), [] {}};
   Custody custody{loop, [this] { group->OnOrphanEnded(); }};
   std::unique_ptr<LogDisk> disk;  // null: no files
-  std::map<int, WorkerGroup::Exit> exits;
+  std::map<int, WorkerExited> exits;
   bool gone = false;
   std::string said;
   std::unique_ptr<WorkerGroup> group;
@@ -398,15 +400,16 @@ TEST_CASE_METHOD(Fixture, "only chosen workers get the signal, a kill ends all")
 TEST_CASE_METHOD(Fixture,
                  "a program that execve refuses is an error of Start, and the group is gone") {
   WorkerGroup::Worker worker;
-  CHECK_STATUS(group->Start("/no/such", {"such"}, {worker}), absl::StatusCode::kNotFound,
-               "/no/such");
+  worker.spawn.program = "/no/such";
+  worker.spawn.arguments = {"such"};
+  CHECK_STATUS(group->Start({worker}), absl::StatusCode::kNotFound, "/no/such");
   CHECK(gone);
   REQUIRE_OK(WriteFileAtomic(directory.File("text"), "not a program"));
   chmod(directory.File("text").c_str(), 0755);
   WorkerGroup other(loop, console, custody, {},
-                    {[](WorkerGroup::Exit) {}, [] {}, [](const std::string&) {}});
-  CHECK_STATUS(other.Start(directory.File("text"), {"text"}, {worker}),
-               absl::StatusCode::kInvalidArgument, "\"#!\"");
+                    {[](WorkerExited) {}, [] {}, [](const std::string&) {}});
+  worker.spawn.program = directory.File("text");
+  CHECK_STATUS(other.Start({worker}), absl::StatusCode::kInvalidArgument, "\"#!\"");
 }
 
 TEST_CASE_METHOD(Fixture, "workers die with the agent, even when it is killed") {

@@ -1,6 +1,5 @@
 // Daemon's functions that ask agents for their workers' output.
 #include <algorithm>
-#include <iterator>
 #include <optional>
 #include <set>
 #include <string>
@@ -8,9 +7,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "rendezvous/attend/daemon.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/text.h"
 
 namespace convene::rendezvous {
 namespace {
@@ -29,13 +28,10 @@ absl::Status CheckHosts(const LogRequest& request, const std::vector<JobTable::L
   for (const JobTable::LogSource& source : nodes) there.insert(source.node.host);
   for (const std::string& host : request.hosts) {
     if (there.count(host) > 0) continue;
-    const size_t count = there.size();
-    if (count > kMostNamed) there.erase(std::next(there.begin(), kMostNamed), there.end());
-    return absl::NotFoundError(
-        absl::StrCat("the run ", request.job_id, " has no node ", host,
-                     count == 0 ? "; none is there now"
-                                : absl::StrCat("; it has ", absl::StrJoin(there, ", "),
-                                               count > there.size() ? ", ..." : "")));
+    const std::string known = JoinCapped({there.begin(), there.end()}, kMostNamed);
+    return absl::NotFoundError(absl::StrCat("the run ", request.job_id, " has no node ", host,
+                                            known.empty() ? "; none is there now" : "; it has ",
+                                            known));
   }
   return absl::OkStatus();
 }

@@ -1,12 +1,11 @@
 // JobTable's functions that find the agents to ask for a job's output.
-#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "rendezvous/attend/job_table.h"
+#include "tools/base/text.h"
 
 namespace convene::rendezvous {
 namespace {
@@ -14,15 +13,12 @@ namespace {
 // The most names in the text of an error.
 constexpr size_t kMostNamed = 16;
 
-std::string NoSuchJob(const std::string& job_id, const std::vector<std::string>& known,
-                      size_t count) {
-  if (count == 0) {
-    return absl::StrCat("this rendezvous knows no run ", job_id,
-                        ", nor any other; a run that is over is known for a few minutes only");
-  }
-  return absl::StrCat(
-      "this rendezvous knows no run ", job_id, "; it has ", absl::StrJoin(known, ", "),
-      count > known.size() ? absl::StrCat(" and ", count - known.size(), " more") : "");
+std::string NoSuchJob(const std::string& job_id, const std::vector<std::string>& known) {
+  return absl::StrCat("this rendezvous knows no run ", job_id,
+                      known.empty()
+                          ? ", nor any other; a run that is over is known for a few minutes only"
+                          : "; it has ",
+                      JoinCapped(known, kMostNamed));
 }
 
 std::string WhereFilesAre(const std::map<std::string, std::string>& directories, size_t nodes) {
@@ -53,10 +49,8 @@ absl::StatusOr<std::vector<JobTable::LogSource>> JobTable::LogSources(
   const auto found = jobs_.find(job_id);
   if (found == jobs_.end()) {
     std::vector<std::string> known;
-    for (const auto& [id, entry] : jobs_) {
-      if (known.size() < kMostNamed) known.push_back(id);
-    }
-    return absl::NotFoundError(NoSuchJob(job_id, known, jobs_.size()));
+    for (const auto& [id, entry] : jobs_) known.push_back(id);
+    return absl::NotFoundError(NoSuchJob(job_id, known));
   }
   const Entry& entry = found->second;
   if (entry.job.closed()) {

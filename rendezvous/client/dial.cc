@@ -14,7 +14,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "grpcpp/create_channel_posix.h"
 #include "rendezvous/net/connect.h"
@@ -31,14 +30,6 @@ namespace {
 constexpr absl::Duration kLongestConnect = absl::Seconds(5);
 constexpr int kLongestReplyBytes = 64 * 1024 * 1024;
 
-// A status's payload: the start of the try that was refused, in nanoseconds of the monotonic clock.
-constexpr char kRefusedAt[] = "convene/refused_at";
-
-// Whether every address answered that nothing listens there.
-bool IsRefusal(const absl::Status& connected) {
-  return absl::StrContains(connected.message(), std::strerror(ECONNREFUSED));
-}
-
 absl::StatusOr<UniqueFd> TryOnce(const HostPort& target, MonotonicTime deadline) {
   const MonotonicTime begin = Clock::Real().Now();
   CONVENE_ASSIGN_OR_RETURN(const std::vector<ResolvedAddress> addresses,
@@ -49,7 +40,9 @@ absl::StatusOr<UniqueFd> TryOnce(const HostPort& target, MonotonicTime deadline)
     last = ConnectTo(address, std::min(deadline, Clock::Real().Now() + kLongestConnect),
                      Segments::kShort);
     if (last.ok()) return last;
-    all_refused = all_refused && IsRefusal(last.status());
+    // Refused: at this address nothing listens.
+    all_refused =
+        all_refused && absl::StrContains(last.status().message(), std::strerror(ECONNREFUSED));
   }
   if (!all_refused) return last;
   absl::Status refused = last.status();
@@ -79,15 +72,6 @@ absl::StatusOr<UniqueFd> Dial(const std::string& endpoint, MonotonicTime deadlin
     }
     Clock::Real().SleepFor(pause);
   }
-}
-
-std::optional<MonotonicTime> DialRefusedAt(const absl::Status& dialed) {
-  const auto payload = dialed.GetPayload(kRefusedAt);
-  int64_t nanoseconds = 0;
-  if (!payload.has_value() || !absl::SimpleAtoi(std::string(*payload), &nanoseconds)) {
-    return std::nullopt;
-  }
-  return MonotonicTime::FromEpoch(absl::Nanoseconds(nanoseconds));
 }
 
 std::shared_ptr<grpc::Channel> ChannelOver(UniqueFd socket, absl::Duration silence) {

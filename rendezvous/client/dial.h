@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -18,8 +17,12 @@ namespace convene::rendezvous {
 // over.
 absl::StatusOr<UniqueFd> Dial(const std::string& endpoint, MonotonicTime deadline);
 
-// The start of Dial's last try, by its status, if that try was refused at every address.
-std::optional<MonotonicTime> DialRefusedAt(const absl::Status& dialed);
+// The payload of Dial's status, if its last try was refused at every address: the start of that
+// try, in nanoseconds of the monotonic clock.
+inline constexpr char kRefusedAt[] = "convene/refused_at";
+
+// A daemon that acknowledges nothing for so long is gone, for a call that carries log lines.
+inline constexpr absl::Duration kLogSilence = absl::Seconds(20);
 
 // A channel that lives and dies with this one connection: no resolver, no proxy, no reconnecting
 // behind our back. `silence`: the kernel gives up a peer that acknowledges no sent byte for so

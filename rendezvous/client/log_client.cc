@@ -9,14 +9,12 @@
 #include "proto/rendezvous.grpc.pb.h"
 #include "rendezvous/client/dial.h"
 #include "rendezvous/wire/grpc_status.h"
-#include "rendezvous/wire/log_wire.h"
+#include "rendezvous/wire/wire.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::rendezvous {
 namespace {
 
-// A daemon that acknowledges nothing for so long is gone.
-constexpr absl::Duration kSilence = absl::Seconds(20);
 constexpr absl::Duration kLongestWait = absl::Hours(1);
 
 gpr_timespec Timespec(MonotonicTime deadline) {
@@ -60,7 +58,7 @@ class GrpcLogClient final : public LogClient {
       } else if (tag == kStarted) {
         reader_->Read(&incoming_, kRead);
       } else {
-        CONVENE_ASSIGN_OR_RETURN(News news, FromWire(std::move(incoming_)));
+        CONVENE_ASSIGN_OR_RETURN(News news, FromWire(incoming_));
         incoming_.Clear();
         reader_->Read(&incoming_, kRead);
         return std::optional<News>(std::move(news));
@@ -109,8 +107,8 @@ absl::StatusOr<std::unique_ptr<LogClient>> LogClient::Open(const std::string& en
                                                            const LogRequest& request,
                                                            absl::Duration timeout) {
   CONVENE_ASSIGN_OR_RETURN(UniqueFd socket, Dial(endpoint, Clock::Real().Now() + timeout));
-  return std::unique_ptr<LogClient>(
-      std::make_unique<GrpcLogClient>(endpoint, ChannelOver(std::move(socket), kSilence), request));
+  return std::make_unique<GrpcLogClient>(endpoint, ChannelOver(std::move(socket), kLogSilence),
+                                         request);
 }
 
 }  // namespace convene::rendezvous

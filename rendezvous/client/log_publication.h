@@ -22,14 +22,14 @@ class LogPublication {
   // destroy the publication.
   static absl::StatusOr<std::unique_ptr<LogPublication>> Open(const std::string& endpoint,
                                                               absl::Duration timeout,
-                                                              std::function<void()> on_end);
+                                                              const std::function<void()>& on_end);
   // Cancels an open call and waits until on_end does not run, and for at most 5 s until gRPC is
   // done.
   virtual ~LogPublication() = default;
 
   // Waits until the network has room for the batch: as long as the viewer takes nothing. False: the
   // call is over.
-  virtual bool Write(LogBatch batch) = 0;
+  virtual bool Write(const LogBatch& batch) = 0;
   // Says that nothing follows, and waits until the daemon has heard it, or `deadline`.
   virtual void Finish(MonotonicTime deadline) = 0;
   // Ends the call now: a Write or a Finish that waits returns.

@@ -58,8 +58,7 @@ class GrpcStatusClient final : public StatusClient {
 absl::StatusOr<std::unique_ptr<StatusClient>> StatusClient::Open(const std::string& endpoint,
                                                                  absl::Duration timeout) {
   CONVENE_ASSIGN_OR_RETURN(UniqueFd socket, Dial(endpoint, Clock::Real().Now() + timeout));
-  return std::unique_ptr<StatusClient>(
-      std::make_unique<GrpcStatusClient>(endpoint, ChannelOver(std::move(socket), timeout)));
+  return std::make_unique<GrpcStatusClient>(endpoint, ChannelOver(std::move(socket), timeout));
 }
 
 absl::StatusOr<std::vector<JobView>> FetchStatus(const std::string& endpoint,

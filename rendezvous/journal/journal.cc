@@ -170,24 +170,15 @@ absl::StatusOr<int64_t> Journal::Load() {
 
 void Journal::Apply(v1::JournalEntry entry) {
   for (v1::JobRecord& job : *entry.mutable_jobs()) {
-    const std::string& id = job.founder().job_id();
-    int64_t& job_bytes = job_bytes_[id];
-    live_bytes_ -= job_bytes;
-    job_bytes = static_cast<int64_t>(job.ByteSizeLong());
-    live_bytes_ += job_bytes;
-    jobs_[id] = std::move(job);
+    v1::JobRecord& kept = jobs_[job.founder().job_id()];
+    live_bytes_ -= kept.ByteSizeLong();
+    kept = std::move(job);
+    live_bytes_ += kept.ByteSizeLong();
   }
   for (const std::string& id : entry.forgotten()) {
-    const auto found = job_bytes_.find(id);
-    if (found == job_bytes_.end()) continue;
-    live_bytes_ -= found->second;
-    job_bytes_.erase(found);
+    live_bytes_ -= jobs_[id].ByteSizeLong();
     jobs_.erase(id);
   }
-}
-
-bool Journal::IsTooLong() const {
-  return size_bytes_ > options_.rewrite_bytes && size_bytes_ > kMostDead * live_bytes_;
 }
 
 absl::Status Journal::Append(const RecordChanges& changes) {
@@ -201,8 +192,10 @@ absl::Status Journal::Append(const RecordChanges& changes) {
   const bool fits = entry.ByteSizeLong() <= kMostEntryBytes;
   const std::string bytes = fits ? entry.SerializeAsString() : "";
   Apply(std::move(entry));
+  const bool is_too_long =
+      size_bytes_ > std::max(options_.rewrite_bytes, kMostDead * static_cast<int64_t>(live_bytes_));
   absl::Status status;
-  if (!is_current_ || !fits || IsTooLong()) {
+  if (!is_current_ || !fits || is_too_long) {
     status = Rewrite();
   } else {
     status = WriteFrame(file_.get(), bytes, path());

@@ -20,6 +20,7 @@
 // then the file stays, and an agent that knows a higher epoch is not resumed (quorum/job.h).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -63,7 +64,6 @@ class Journal {
   // False: a daemon that is started now would remember nothing, or an old state. True again after
   // the next Append that succeeds.
   bool is_current() const { return is_current_; }
-  int64_t size_bytes() const { return size_bytes_; }  // of the file
 
  private:
   explicit Journal(const Options& options) : options_(options) {}
@@ -74,16 +74,14 @@ class Journal {
   void Apply(v1::JournalEntry entry);
   absl::Status Rewrite();
   void Empty();
-  bool IsTooLong() const;
 
   const Options options_;
   UniqueFd lock_;
-  UniqueFd file_;  // at its end
-  int64_t size_bytes_ = 0;
+  UniqueFd file_;           // at its end
+  int64_t size_bytes_ = 0;  // of the file
   bool is_current_ = true;
   std::map<std::string, v1::JobRecord> jobs_;  // what the file has to hold
-  std::map<std::string, int64_t> job_bytes_;   // of each, encoded
-  int64_t live_bytes_ = 0;                     // of all
+  size_t live_bytes_ = 0;                      // of all of them, encoded
 };
 
 }  // namespace convene::rendezvous

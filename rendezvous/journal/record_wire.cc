@@ -1,16 +1,13 @@
 #include "rendezvous/journal/record_wire.h"
 
-#include <algorithm>
 #include <cstdint>
-#include <iterator>
 #include <set>
 #include <string>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "rendezvous/quorum/decide.h"
-#include "rendezvous/wire/fields.h"
-#include "rendezvous/wire/wire.h"
+#include "rendezvous/wire/message_fields.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::rendezvous {
@@ -24,23 +21,13 @@ constexpr v1::JobRecord::Cause kCauses[] = {
     v1::JobRecord::CAUSE_NONE, v1::JobRecord::CAUSE_MEMBERSHIP, v1::JobRecord::CAUSE_FAILURE,
     v1::JobRecord::CAUSE_LOSS};
 
-template <typename Value, typename Wire, size_t count>
-absl::Status UnpackEnum(const Wire (&known)[count], Wire wire, const char* what, Value* value) {
-  const auto found = std::find(std::begin(known), std::end(known), wire);
-  if (found == std::end(known)) {
-    return absl::DataLossError(absl::StrCat(what, " ", static_cast<int>(wire), " is none"));
-  }
-  *value = static_cast<Value>(found - known);
-  return absl::OkStatus();
-}
-
-template <typename Value, typename Wire>
-void CopyMember(Value& value, Wire& wire) {
+void CopyFields(Is<MemberRecord> auto& value, auto& wire) {
   CONVENE_FIELD(host);
   CONVENE_FIELD(incarnation);
   CONVENE_FIELD(node_rank);
   CONVENE_FIELD(local_world_size);
-  CONVENE_FIELD(role);
+  CONVENE_WRITE_OR_READ(wire.set_role(value.role),  // an earlier version does not tell it
+                        if (!wire.role().empty()) value.role = wire.role());
   CONVENE_FIELD_AS(lease, lease_ms);
   CONVENE_FIELD(seat);
   CONVENE_FIELD(group_rank);
@@ -52,17 +39,26 @@ void CopyMember(Value& value, Wire& wire) {
   CONVENE_FIELD(topology);
 }
 
-template <typename Value, typename Wire>
-void CopyScalars(Value& value, Wire& wire) {
+// All but the parts that hold points in time: they are below.
+void CopyFields(Is<JobRecord> auto& value, auto& wire) {
+  CONVENE_MESSAGE(founder);
+  CONVENE_FIELD_ENUM(phase, kPhases);
   CONVENE_FIELD(floor);
   CONVENE_FIELD(epoch);
   CONVENE_FIELD(highest_epoch);
+  CONVENE_MESSAGES(members);
+  CONVENE_MESSAGE(assignment);
   CONVENE_FIELD(epoch_size);
   CONVENE_FIELD(succeeded_count);
+  CONVENE_FIELD_AS(budget.failure_count, failure_count);
+  CONVENE_FIELD_AS(budget.stuck_count, stuck_count);
   CONVENE_FIELD(vain_epochs);
   CONVENE_FIELD_AS(ran, ran_ms);
+  CONVENE_FIELD_ENUM(cause, kCauses);
   CONVENE_FIELD(cause_text);
+  CONVENE_OPTIONAL_MESSAGE(failure);
   CONVENE_FIELD(last_departure_was_leave);
+  CONVENE_FIELD_ENUM(outcome, kOutcomes);
   CONVENE_FIELD(why);
 }
 
@@ -95,8 +91,6 @@ int64_t MsAgo(const JobRecord& record, MonotonicTime at) {
 // The restarts that failures have cost, and the nodes that were blamed for them.
 void PackPast(const JobRecord& record, v1::JobRecord* wire) {
   const RestartBudget& budget = record.budget;
-  wire->set_failure_count(budget.failure_count);
-  wire->set_stuck_count(budget.stuck_count);
   for (const MonotonicTime at : budget.failed_at) wire->add_failed_ms_ago(MsAgo(record, at));
   if (budget.highest_step.has_value()) {
     wire->mutable_advance()->set_highest_step(*budget.highest_step);
@@ -132,8 +126,6 @@ absl::Status UnpackPast(const v1::JobRecord& wire, JobRecord* record) {
     return absl::DataLossError("more failures than are ever remembered");
   }
   RestartBudget& budget = record->budget;
-  budget.failure_count = wire.failure_count();
-  budget.stuck_count = wire.stuck_count();
   for (const int64_t ms_ago : wire.failed_ms_ago()) budget.failed_at.push_back(at(ms_ago));
   if (wire.has_advance()) {
     budget.highest_step = wire.advance().highest_step();
@@ -162,23 +154,20 @@ absl::Status UnpackPast(const v1::JobRecord& wire, JobRecord* record) {
 
 absl::StatusOr<JobRecord> Unpack(const v1::JobRecord& wire) {
   JobRecord record;
-  record.founder = FromWire(wire.founder());
-  CONVENE_RETURN_IF_ERROR(ValidateHello(record.founder));
-  CONVENE_RETURN_IF_ERROR(UnpackEnum(kPhases, wire.phase(), "phase", &record.phase));
-  CONVENE_RETURN_IF_ERROR(UnpackEnum(kCauses, wire.cause(), "cause", &record.cause));
-  CopyScalars(record, wire);
-  for (const v1::MemberRecord& packed : wire.members()) {
-    MemberRecord& member = record.members.emplace_back();
-    CopyMember(member, packed);
-    if (member.role.empty()) member.role = MemberRecord().role;  // of an earlier version
+  CopyFields(record, wire);
+  // What is none has left the default.
+  if (kPhases[static_cast<size_t>(record.phase)] != wire.phase()) {
+    return absl::DataLossError(absl::StrCat("phase ", wire.phase(), " is none"));
   }
-  record.assignment = FromWire(wire.assignment());
+  if (kCauses[static_cast<size_t>(record.cause)] != wire.cause()) {
+    return absl::DataLossError(absl::StrCat("cause ", wire.cause(), " is none"));
+  }
+  CONVENE_RETURN_IF_ERROR(ValidateHello(record.founder));
   CONVENE_RETURN_IF_ERROR(UnpackPast(wire, &record));
-  if (wire.has_failure()) record.failure = FromWire(wire.failure());
-  const Stop stop = FromWire(wire.stop());
+  Stop stop;
+  CopyFields(stop, wire.stop());
   record.stop_kind = stop.kind;
   record.stop_why = stop.why;
-  record.outcome = FromWire(wire.outcome());
   CONVENE_RETURN_IF_ERROR(CheckMembers(record));
   return record;
 }
@@ -187,16 +176,10 @@ absl::StatusOr<JobRecord> Unpack(const v1::JobRecord& wire) {
 
 v1::JobRecord ToWire(const JobRecord& record) {
   v1::JobRecord wire;
-  ToWire(record.founder, wire.mutable_founder());
-  wire.set_phase(kPhases[static_cast<size_t>(record.phase)]);
-  wire.set_cause(kCauses[static_cast<size_t>(record.cause)]);
-  CopyScalars(record, wire);
-  for (const MemberRecord& member : record.members) CopyMember(member, *wire.add_members());
-  ToWire(record.assignment, wire.mutable_assignment());
+  CopyFields(record, wire);
   PackPast(record, &wire);
-  if (record.failure.has_value()) ToWire(*record.failure, wire.mutable_failure());
-  ToWire(Stop{record.stop_kind, record.stop_why}, wire.mutable_stop());
-  wire.set_outcome(ToWire(record.outcome));
+  const Stop stop{record.stop_kind, record.stop_why};
+  CopyFields(stop, *wire.mutable_stop());
   return wire;
 }
 

@@ -68,7 +68,6 @@ absl::StatusOr<WatchId> LogHub::Open(std::shared_ptr<Viewer> viewer, const LogRe
     }
     Remove(watch, &calls);
   }
-  Perform(calls);
   return start.status();
 }
 
@@ -79,33 +78,30 @@ bool LogHub::IsAtEnd(const Watch& watch) const {
 LogHub::Taken LogHub::Take(WatchId id) {
   Calls calls;
   Taken taken;
-  {
-    MutexLock lock(&mutex_);
-    const auto found = watches_.find(id);
-    if (found == watches_.end()) return absl::CancelledError("nobody looks any more");
-    Watch& watch = found->second;
-    if (watch.queue.empty() && IsAtEnd(watch)) {
-      return watch.is_run_over ? absl::OkStatus() : Stopping();
-    }
-    // A publisher that goes on adds about one batch to the queue, or nothing when it has no lines.
-    // When the queue is empty, all publishers go on.
-    size_t expected = 0;
-    if (watch.queue.empty()) {
-      watch.is_idle = true;
-      taken = Nothing{};
-    } else {
-      watch.queued_bytes -= watch.queue.front().ByteSizeLong();
-      taken = std::move(watch.queue.front());
-      watch.queue.pop_front();
-      expected = watch.queued_bytes;
-    }
-    while (!watch.waiting.empty() && (watch.is_idle || expected < kFullQueueBytes)) {
-      calls.resume.push_back(std::move(watch.waiting.front()));
-      watch.waiting.pop_front();
-      expected += kFullBatchBytes;
-    }
+  MutexLock lock(&mutex_);
+  const auto found = watches_.find(id);
+  if (found == watches_.end()) return absl::CancelledError("nobody looks any more");
+  Watch& watch = found->second;
+  if (watch.queue.empty() && IsAtEnd(watch)) {
+    return watch.is_run_over ? absl::OkStatus() : Stopping();
   }
-  Perform(calls);
+  // A publisher that goes on adds about one batch to the queue, or nothing when it has no lines.
+  // When the queue is empty, all publishers go on.
+  size_t expected = 0;
+  if (watch.queue.empty()) {
+    watch.is_idle = true;
+    taken = Nothing{};
+  } else {
+    watch.queued_bytes -= watch.queue.front().ByteSizeLong();
+    taken = std::move(watch.queue.front());
+    watch.queue.pop_front();
+    expected = watch.queued_bytes;
+  }
+  while (!watch.waiting.empty() && (watch.is_idle || expected < kFullQueueBytes)) {
+    calls.resume.push_back(std::move(watch.waiting.front()));
+    watch.waiting.pop_front();
+    expected += kFullBatchBytes;
+  }
   return taken;
 }
 
@@ -119,74 +115,61 @@ void LogHub::Close(WatchId id) {
     Remove(found, &calls);
   }
   agents_->UnwatchLogs(id);
-  Perform(calls);
 }
 
 LogHub::Answer LogHub::Publish(const std::shared_ptr<Publisher>& publisher, pb::LogBatch batch) {
   Calls calls;
   Answer answer = Answer::kReadOn;
-  {
-    MutexLock lock(&mutex_);
-    const auto found = watches_.find(WatchId(batch.watch_id()));
-    if (found == watches_.end()) return Answer::kEnd;
-    Watch& watch = found->second;
-    watch.publishers.insert(publisher);
-    pb::LogNews news;
-    *news.mutable_batch() = std::move(batch);
-    Push(std::move(news), &watch, &calls);
-    if (watch.queued_bytes >= kFullQueueBytes) {
-      watch.waiting.push_back(publisher);
-      answer = Answer::kWait;
-    }
+  MutexLock lock(&mutex_);
+  const auto found = watches_.find(WatchId(batch.watch_id()));
+  if (found == watches_.end()) return Answer::kEnd;
+  Watch& watch = found->second;
+  watch.publishers.insert(publisher);
+  pb::LogNews news;
+  *news.mutable_batch() = std::move(batch);
+  Push(std::move(news), &watch, &calls);
+  if (watch.queued_bytes >= kFullQueueBytes) {
+    watch.waiting.push_back(publisher);
+    answer = Answer::kWait;
   }
-  Perform(calls);
   return answer;
 }
 
 void LogHub::Leave(WatchId id, AgentId agent, const std::shared_ptr<Publisher>& publisher) {
   Calls calls;
-  {
-    MutexLock lock(&mutex_);
-    const auto found = watches_.find(id);
-    if (found == watches_.end()) return;
-    Watch& watch = found->second;
-    if (watch.publishers.erase(publisher) == 0) return;
-    watch.waiting.erase(std::remove(watch.waiting.begin(), watch.waiting.end(), publisher),
-                        watch.waiting.end());
-    pb::LogNews news;
-    news.mutable_gone()->set_agent_id(agent.value());
-    Push(std::move(news), &watch, &calls);
-  }
-  Perform(calls);
+  MutexLock lock(&mutex_);
+  const auto found = watches_.find(id);
+  if (found == watches_.end()) return;
+  Watch& watch = found->second;
+  if (watch.publishers.erase(publisher) == 0) return;
+  watch.waiting.erase(std::remove(watch.waiting.begin(), watch.waiting.end(), publisher),
+                      watch.waiting.end());
+  pb::LogNews news;
+  news.mutable_gone()->set_agent_id(agent.value());
+  Push(std::move(news), &watch, &calls);
 }
 
 void LogHub::EndRun(WatchId id, const RunEnded& ended) {
   Calls calls;
-  {
-    MutexLock lock(&mutex_);
-    const auto found = watches_.find(id);
-    if (found == watches_.end()) return;
-    found->second.is_run_over = true;
-    pb::LogNews news;
-    news.mutable_ended()->set_phase(ended.phase);
-    news.mutable_ended()->set_why(ended.why);
-    Push(std::move(news), &found->second, &calls);
-  }
-  Perform(calls);
+  MutexLock lock(&mutex_);
+  const auto found = watches_.find(id);
+  if (found == watches_.end()) return;
+  found->second.is_run_over = true;
+  pb::LogNews news;
+  news.mutable_ended()->set_phase(ended.phase);
+  news.mutable_ended()->set_why(ended.why);
+  Push(std::move(news), &found->second, &calls);
 }
 
 void LogHub::Shutdown() {
   Calls calls;
-  {
-    MutexLock lock(&mutex_);
-    is_stopping_ = true;
-    for (auto& [id, watch] : watches_) {
-      if (watch.is_run_over && !watch.publishers.empty()) continue;
-      calls.end.insert(calls.end.end(), watch.publishers.begin(), watch.publishers.end());
-      Wake(&watch, &calls);
-    }
+  MutexLock lock(&mutex_);
+  is_stopping_ = true;
+  for (auto& [id, watch] : watches_) {
+    if (watch.is_run_over && !watch.publishers.empty()) continue;
+    calls.end.insert(calls.end.end(), watch.publishers.begin(), watch.publishers.end());
+    Wake(&watch, &calls);
   }
-  Perform(calls);
 }
 
 void LogHub::Push(pb::LogNews news, Watch* watch, Calls* calls) {
@@ -205,10 +188,10 @@ void LogHub::Remove(Watches::iterator watch, Calls* calls) {
   watches_.erase(watch);
 }
 
-void LogHub::Perform(const Calls& calls) {
-  for (const auto& publisher : calls.resume) publisher->Resume();
-  for (const auto& publisher : calls.end) publisher->End();
-  for (const auto& viewer : calls.wake) viewer->Wake();
+LogHub::Calls::~Calls() {
+  for (const auto& publisher : resume) publisher->Resume();
+  for (const auto& publisher : end) publisher->End();
+  for (const auto& viewer : wake) viewer->Wake();
 }
 
 }  // namespace convene::rendezvous

@@ -25,7 +25,7 @@
 #include "absl/status/statusor.h"
 #include "rendezvous/logs/log_agents.h"
 #include "rendezvous/quorum/log_lines.h"
-#include "rendezvous/wire/log_wire.h"
+#include "rendezvous/wire/wire.h"
 #include "tools/base/mutex.h"
 
 namespace convene::rendezvous {
@@ -94,8 +94,9 @@ class LogHub {
     bool is_run_over = false;
   };
   using Watches = std::map<WatchId, Watch>;
-  // The viewers and publishers to call once the lock is released.
+  // Calls these when it goes. REQUIRES: it stands before the lock, which is released earlier then.
   struct Calls {
+    ~Calls();
     std::vector<std::shared_ptr<Viewer>> wake;
     std::vector<std::shared_ptr<Publisher>> resume;
     std::vector<std::shared_ptr<Publisher>> end;
@@ -107,7 +108,6 @@ class LogHub {
   // Whether no news follows once the queue is empty.
   bool IsAtEnd(const Watch& watch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Remove(Watches::iterator watch, Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  static void Perform(const Calls& calls);
 
   LogAgents* const agents_;
   Mutex mutex_;

@@ -1,5 +1,6 @@
 #include "rendezvous/net/connect.h"
 
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -10,6 +11,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "tools/base/host_port.h"
 #include "tools/base/source_address.h"
 #include "tools/base/status_macros.h"
 
@@ -21,6 +23,11 @@ constexpr int kRtoMaxMs = 44;
 constexpr int kLongestRetransmitMs = 1000;
 // The longest segment that, with its headers, fits into every IPv6 path.
 constexpr int kLongestSegmentBytes = 1280 - 60;
+
+// These options only make connections faster and cleaner, so a kernel that refuses one is no error.
+void SetOption(int fd, int level, int option, int value) {
+  (void)setsockopt(fd, level, option, &value, sizeof(value));
+}
 
 }  // namespace
 
@@ -37,13 +44,24 @@ absl::Status AwaitReady(int fd, short events, MonotonicTime deadline) {
   }
 }
 
+absl::Status PrepareConnection(int fd) {
+  const int flags = fcntl(fd, F_GETFL);
+  if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) {
+    return ErrnoStatus(errno, "cannot make a connection non-blocking");
+  }
+  SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<UniqueFd> ConnectTo(const ResolvedAddress& address, MonotonicTime deadline,
                                    Segments segments) {
-  UniqueFd fd(socket(address.family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  UniqueFd fd(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return ErrnoStatus(errno, "socket");
   if (segments == Segments::kShort) {
-    (void)setsockopt(fd.get(), IPPROTO_TCP, TCP_MAXSEG, &kLongestSegmentBytes, sizeof(int));
+    SetOption(fd.get(), IPPROTO_TCP, TCP_MAXSEG, kLongestSegmentBytes);
   }
+  CONVENE_RETURN_IF_ERROR(PrepareConnection(fd.get()));
   if (connect(fd.get(), address.get(), address.length) != 0) {
     if (errno != EINPROGRESS) return ErrnoStatus(errno, "connect");
     CONVENE_RETURN_IF_ERROR(Annotate(AwaitReady(fd.get(), POLLOUT, deadline), "connect"));
@@ -52,15 +70,20 @@ absl::StatusOr<UniqueFd> ConnectTo(const ResolvedAddress& address, MonotonicTime
     getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
     if (error != 0) return ErrnoStatus(error, "connect");
   }
-  const int one = 1;
-  (void)setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
   return fd;
 }
 
 void RetransmitSteadily(int fd) {
-  const int on = 1;
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof(on));  // the first six
-  (void)setsockopt(fd, IPPROTO_TCP, kRtoMaxMs, &kLongestRetransmitMs, sizeof(int));
+  SetOption(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, 1);  // the first six
+  SetOption(fd, IPPROTO_TCP, kRtoMaxMs, kLongestRetransmitMs);
+}
+
+std::string PeerName(int fd) {
+  sockaddr_storage address = {};
+  socklen_t length = sizeof(address);
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  if (getpeername(fd, generic, &length) != 0) return "a client";
+  return FormatHostPort(AddressText(generic), PortOf(generic));
 }
 
 std::string OwnHost(int fd) {

@@ -20,8 +20,12 @@ absl::Status AwaitReady(int fd, short events, MonotonicTime deadline);
 // tunnel, and a firewall that drops ICMP) would carry heartbeats, but no message of a failure.
 enum class Segments { kAsUsual, kShort };
 
-// A connected, non-blocking, close-on-exec socket that sends at once (TCP_NODELAY). It makes one
-// try: DeadlineExceeded, or the system's error of `socket` or `connect`.
+// Makes a connection's socket non-blocking, lets it send at once (TCP_NODELAY), and lets it notice
+// a dead peer in the end.
+absl::Status PrepareConnection(int fd);
+
+// A connected, close-on-exec socket, prepared as above. It makes one try: DeadlineExceeded, or the
+// system's error of `socket` or `connect`.
 absl::StatusOr<UniqueFd> ConnectTo(const ResolvedAddress& address, MonotonicTime deadline,
                                    Segments segments = Segments::kAsUsual);
 
@@ -29,6 +33,9 @@ absl::StatusOr<UniqueFd> ConnectTo(const ResolvedAddress& address, MonotonicTime
 // wait twice as long each time. So bytes that wait during a short cut arrive within a second after
 // it, before a lease ends.
 void RetransmitSteadily(int fd);
+
+// "[::1]:4711": the connection's other end, for logs.
+std::string PeerName(int fd);
 
 // This end's address, without the port, by which the other end's machine finds this one; "" when it
 // is not known.

@@ -35,7 +35,6 @@ struct TakenPort {
     reinterpret_cast<sockaddr_in*>(raw)->sin_family = AF_INET;
     reinterpret_cast<sockaddr_in*>(raw)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     address.length = sizeof(sockaddr_in);
-    address.family = AF_INET;
     REQUIRE(bind(socket.get(), raw, address.length) == 0);
     REQUIRE(getsockname(socket.get(), raw, &address.length) == 0);
   }

@@ -23,7 +23,8 @@ std::string AddressToBind(const std::string& told_host);
 
 // Binds `host` and listens; port 0 is any free one. 0.0.0.0 and :: are each all addresses, of IPv6
 // (where there is any) and IPv4. AlreadyExists when the port is taken, InvalidArgument for an
-// address that is not this machine's, PermissionDenied for a port of the system's.
+// address that is not this machine's, PermissionDenied for a port of the system's, ResolveHost's
+// errors for a name.
 absl::StatusOr<Listener> ListenOn(const std::string& host, int port);
 
 // The same without listening: as long as the descriptor is open the kernel gives the port to no

@@ -32,7 +32,6 @@ std::vector<ResolvedAddress> Collect(const addrinfo* list) {
     ResolvedAddress address;
     std::memcpy(&address.storage, item->ai_addr, item->ai_addrlen);
     address.length = item->ai_addrlen;
-    address.family = item->ai_family;
     addresses.push_back(address);
   }
   return addresses;

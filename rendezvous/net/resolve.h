@@ -14,8 +14,8 @@ namespace convene::rendezvous {
 struct ResolvedAddress {
   sockaddr_storage storage = {};
   socklen_t length = 0;
-  int family = AF_UNSPEC;
 
+  int family() const { return storage.ss_family; }
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
 };
 

@@ -27,8 +27,6 @@ struct Admission {
   MonotonicTime DueAt(absl::Duration quiet) const {
     return std::min(latest_arrival + quiet, *first_arrival + kMostQuietTimes * quiet);
   }
-
-  friend bool operator==(const Admission&, const Admission&) = default;
 };
 
 }  // namespace convene::rendezvous

@@ -28,8 +28,6 @@ struct RestartBudget {
   void Fail(MonotonicTime now);
   // Failures not older than `window`; zero: all.
   int CountedAt(MonotonicTime now, absl::Duration window) const;
-
-  friend bool operator==(const RestartBudget&, const RestartBudget&) = default;
 };
 
 }  // namespace convene::rendezvous

@@ -35,15 +35,12 @@ struct ConductRecord {
   struct Offence {
     Epoch epoch;
     MonotonicTime at;
-    friend bool operator==(const Offence&, const Offence&) = default;
   };
 
   std::vector<Offence> offences;  // the last Conduct::kMostOffences, oldest first
   int exclusions = 0;             // remembered at excluded_until
   MonotonicTime excluded_until;   // in the past: it may take part
   std::string why;                // of the last exclusion
-
-  friend bool operator==(const ConductRecord&, const ConductRecord&) = default;
 };
 
 // The cause of an epoch's end, for people.
@@ -51,8 +48,6 @@ struct FailureRecord {
   Epoch epoch;
   std::string what;
   MonotonicTime at;
-
-  friend bool operator==(const FailureRecord&, const FailureRecord&) = default;
 };
 
 // Plain data; not thread-safe.
@@ -75,8 +70,6 @@ struct Conduct {
   // The exclusion that holds at `now`; nullptr when there is none.
   const ConductRecord* Excluded(MonotonicTime now, const NodeKey& key) const;
   void Remember(MonotonicTime now, Epoch epoch, std::string what);
-
-  friend bool operator==(const Conduct&, const Conduct&) = default;
 
  private:
   ConductRecord& RecordOf(MonotonicTime now, const NodeKey& key);

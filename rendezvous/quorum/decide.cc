@@ -25,11 +25,15 @@ constexpr absl::Duration kLongestBackoff = absl::Seconds(30);
 std::string Nodes(int count) { return absl::StrCat(count, count == 1 ? " node" : " nodes"); }
 
 Decision Wait(WaitingFor waiting_for, MonotonicTime until, std::string why) {
-  Decision decision;
-  decision.waiting_for = waiting_for;
-  decision.wake_at = until;
-  decision.why = std::move(why);
-  return decision;
+  return {.waiting_for = waiting_for, .why = std::move(why), .wake_at = until};
+}
+
+Decision Stop(StopKind kind, std::string why) {
+  return {.kind = Decision::Kind::kStop, .stop_kind = kind, .why = std::move(why)};
+}
+
+Decision Close(Outcome outcome, std::string why) {
+  return {.kind = Decision::Kind::kClose, .outcome = outcome, .why = std::move(why)};
 }
 
 // Walks all `members`, so it is only for texts that are made once, not at each event.
@@ -42,16 +46,14 @@ std::string NamesOf(const JobState& state, const MemberIds& ids) {
 
 Decision Form(MonotonicTime now, const JobState& state, const JobPolicy& policy,
               absl::string_view reason) {
-  Decision decision;
-  decision.kind = Decision::Kind::kForm;
+  Decision decision = {.kind = Decision::Kind::kForm};
   Seating seating = SeatMembers(state, policy.nodes_max);
   decision.why = absl::StrCat(Nodes(static_cast<int>(seating.members.size())), ": ", reason);
   std::vector<MemberId> excluded;
   if (!state.conduct().records.empty()) {
-    std::copy_if(seating.members.begin(), seating.members.end(), std::back_inserter(excluded),
-                 [&](MemberId id) {
-                   return state.conduct().Excluded(now, KeyOf(*state.Find(id))) != nullptr;
-                 });
+    for (const MemberId id : seating.members) {
+      if (state.conduct().Excluded(now, KeyOf(*state.Find(id))) != nullptr) excluded.push_back(id);
+    }
   }
   if (!excluded.empty()) {
     absl::StrAppend(&decision.why, "; ", NamesOf(state, excluded),
@@ -62,68 +64,49 @@ Decision Form(MonotonicTime now, const JobState& state, const JobPolicy& policy,
   return decision;
 }
 
-Decision Stop(StopKind kind, std::string why) {
-  Decision decision;
-  decision.kind = Decision::Kind::kStop;
-  decision.stop_kind = kind;
-  decision.why = std::move(why);
-  return decision;
-}
-
-Decision Close(Outcome outcome, std::string why) {
-  Decision decision;
-  decision.kind = Decision::Kind::kClose;
-  decision.outcome = outcome;
-  decision.why = std::move(why);
-  return decision;
-}
-
-// Walks all nodes, so it is only for texts that are made once, not at each event.
-std::string NamesIn(const JobState& state, NodeState wanted) {
-  std::vector<std::string> names;
+// Walks all nodes, as NamesOf does.
+std::vector<MemberId> NodesIn(const JobState& state, NodeState wanted) {
+  std::vector<MemberId> ids;
   for (const auto& [id, node] : state.nodes()) {
-    if (node.state == wanted) names.push_back(NodeName(node));
+    if (node.state == wanted) ids.push_back(id);
   }
-  return JoinCapped(names, kNamesInText);
+  return ids;
 }
 
-bool IsFinal(const JobState& state) {
-  return state.failure().has_value() && state.failure()->is_final;
-}
-
-bool IsSpent(MonotonicTime now, const JobState& state, const JobPolicy& policy) {
-  return state.budget().CountedAt(now, policy.restart_window) > policy.max_restarts;
-}
-
-bool IsStuck(const JobState& state, const JobPolicy& policy) {
-  return policy.max_stuck_restarts > 0 && state.budget().stuck_count >= policy.max_stuck_restarts;
-}
-
-// Whether no further epoch can mend the failure, or none is allowed.
-bool IsOver(MonotonicTime now, const JobState& state, const JobPolicy& policy) {
-  return state.cause() == Cause::kFailure &&
-         (IsSpent(now, state, policy) || IsStuck(state, policy) || IsFinal(state));
-}
-
-Decision CloseFailed(MonotonicTime now, const JobState& state, const JobPolicy& policy) {
-  if (IsFinal(state)) {
-    return Close(Outcome::kFailed,
-                 absl::StrCat(state.cause_text(), ", which a restart would not mend"));
-  }
+// The end of a job whose failure no further epoch can mend, or is allowed to; none: it goes on.
+std::optional<Decision> DecideFailed(MonotonicTime now, const JobState& state,
+                                     const JobPolicy& policy) {
+  if (state.cause() != Cause::kFailure) return std::nullopt;
+  const auto close = [&](const auto&... reason) {
+    return Close(Outcome::kFailed, absl::StrCat(state.cause_text(), reason...));
+  };
+  const bool is_final = state.failure().has_value() && state.failure()->is_final;
+  if (is_final) return close(", which a restart would not mend");
   const RestartBudget& budget = state.budget();
-  if (!IsSpent(now, state, policy)) {
-    return Close(Outcome::kFailed,
-                 absl::StrCat(state.cause_text(), "; ", budget.stuck_count,
-                              " restarts in a row brought no step beyond ", *budget.highest_step,
-                              ", and --max-stuck-restarts allows no more"));
+  const int counted = budget.CountedAt(now, policy.restart_window);
+  if (counted > policy.max_restarts) {
+    const std::string window =
+        policy.restart_window == absl::ZeroDuration()
+            ? ""
+            : absl::StrCat(" within ", absl::FormatDuration(policy.restart_window), " (",
+                           budget.failure_count, " in all)");
+    return close("; failure ", counted, window, ", and --max-restarts allows ",
+                 policy.max_restarts);
   }
-  std::string count = absl::StrCat(budget.CountedAt(now, policy.restart_window));
-  if (policy.restart_window > absl::ZeroDuration()) {
-    absl::StrAppend(&count, " within ", absl::FormatDuration(policy.restart_window), " (",
-                    budget.failure_count, " in all)");
+  if (policy.max_stuck_restarts == 0 || budget.stuck_count < policy.max_stuck_restarts) {
+    return std::nullopt;
   }
-  return Close(Outcome::kFailed, absl::StrCat(state.cause_text(), "; failure ", count,
-                                              ", and --max-restarts allows ", policy.max_restarts));
+  return close("; ", budget.stuck_count, " restarts in a row brought no step beyond ",
+               *budget.highest_step, ", and --max-stuck-restarts allows no more");
+}
+
+// The end of a job in an epoch; none: it goes on.
+std::optional<Decision> DecideEnd(MonotonicTime now, const JobState& state,
+                                  const JobPolicy& policy) {
+  if (state.cause() == Cause::kNone && state.succeeded_count() == state.epoch_size()) {
+    return Close(Outcome::kSucceeded, "the workers of every node succeeded");
+  }
+  return DecideFailed(now, state, policy);
 }
 
 // Fewer than nodes_min are ready.
@@ -136,7 +119,7 @@ Decision DecideBelowMinimum(MonotonicTime now, const JobState& state, const JobP
       absl::StrCat(state.ready_count(), " of at least ", Nodes(policy.nodes_min), " ready");
   if (now < deadline) return Wait(WaitingFor::kNodes, deadline, count);
   if (state.joining_count() > 0) {
-    absl::StrAppend(&count, ", still busy: ", NamesIn(state, NodeState::kJoining));
+    absl::StrAppend(&count, ", still busy: ", NamesOf(state, NodesIn(state, NodeState::kJoining)));
   }
   return Close(Outcome::kTimedOut,
                absl::StrCat(count, " when the join timeout of ",
@@ -155,13 +138,13 @@ Decision DecideReforming(MonotonicTime now, const JobState& state, const JobPoli
   const int vain = state.VainEpochs(std::min(state.ready_count(), policy.nodes_max));
   const absl::Duration backoff = BackoffAfter(vain);
   const MonotonicTime begin = state.waiting_since() + backoff;
-  if (now >= begin && backoff == absl::ZeroDuration()) {
-    return Form(now, state, policy, "every survivor is ready");
-  }
   if (now >= begin) {
-    return Form(now, state, policy,
-                absl::StrCat("every survivor is ready, and ", absl::FormatDuration(backoff),
-                             " have passed since the last of ", vain, " epochs in vain"));
+    const std::string waited =
+        backoff == absl::ZeroDuration()
+            ? ""
+            : absl::StrCat(", and ", absl::FormatDuration(backoff),
+                           " have passed since the last of ", vain, " epochs in vain");
+    return Form(now, state, policy, absl::StrCat("every survivor is ready", waited));
   }
   return Wait(WaitingFor::kBackoff, begin,
               absl::StrCat(state.cause_text(), ", ", vain,
@@ -204,10 +187,6 @@ Decision DecideForming(MonotonicTime now, const JobState& state, const JobPolicy
                            " ready, enough to start; last call for up to ", policy.nodes_expected));
 }
 
-bool AllSucceeded(const JobState& state) {
-  return state.cause() == Cause::kNone && state.succeeded_count() == state.epoch_size();
-}
-
 // A seat is free for nodes of the bench. REQUIRES: the job runs.
 Decision DecideAdmission(MonotonicTime now, const JobState& state, const JobPolicy& policy) {
   const MonotonicTime due = state.admission().DueAt(policy.admission);
@@ -229,8 +208,7 @@ Decision DecideAdmission(MonotonicTime now, const JobState& state, const JobPoli
 Decision DecideSurplus(MonotonicTime now, const JobState& state, const JobPolicy& policy,
                        size_t placed) {
   MonotonicTime next = MonotonicTime::InfiniteFuture();
-  Decision dismiss;
-  dismiss.kind = Decision::Kind::kDismiss;
+  Decision dismiss = {.kind = Decision::Kind::kDismiss};
   const std::set<MemberId>& bench = state.bench();
   if (bench.size() > placed) {
     for (auto id = std::next(bench.begin(), placed); id != bench.end(); ++id) {
@@ -258,9 +236,8 @@ Decision DecideSurplus(MonotonicTime now, const JobState& state, const JobPolicy
 }
 
 Decision DecideRunning(MonotonicTime now, const JobState& state, const JobPolicy& policy) {
-  if (IsOver(now, state, policy)) return CloseFailed(now, state, policy);
+  if (auto end = DecideEnd(now, state, policy)) return *std::move(end);
   if (state.cause() != Cause::kNone) return Stop(StopKind::kAbort, state.cause_text());
-  if (AllSucceeded(state)) return Close(Outcome::kSucceeded, "the workers of every node succeeded");
   const int free = policy.nodes_max - state.member_count();
   // A job that is about to end is not started anew for a latecomer. Nor is a job whose members are
   // still on their way back to a restarted daemon.
@@ -273,8 +250,7 @@ Decision DecideRunning(MonotonicTime now, const JobState& state, const JobPolicy
 }
 
 Decision DecideStopping(MonotonicTime now, const JobState& state, const JobPolicy& policy) {
-  if (IsOver(now, state, policy)) return CloseFailed(now, state, policy);
-  if (AllSucceeded(state)) return Close(Outcome::kSucceeded, "the workers of every node succeeded");
+  if (auto end = DecideEnd(now, state, policy)) return *std::move(end);
   if (state.stop_kind() == StopKind::kCheckpoint && state.cause() != Cause::kNone) {
     return Stop(StopKind::kAbort, state.cause_text());
   }
@@ -283,15 +259,10 @@ Decision DecideStopping(MonotonicTime now, const JobState& state, const JobPolic
     return Wait(WaitingFor::kStops, deadline,
                 absl::StrCat("waiting for ", Nodes(state.running_count()), " to stop"));
   }
-  Decision decision;
-  decision.kind = Decision::Kind::kDrop;
-  decision.why =
-      absl::StrCat(NamesIn(state, NodeState::kRunning), " did not stop the workers within ",
-                   absl::FormatDuration(StopTimeout(state, policy)));
-  for (const auto& [id, node] : state.nodes()) {
-    if (node.state == NodeState::kRunning) decision.members.push_back(id);
-  }
-  return decision;
+  Decision drop = {.kind = Decision::Kind::kDrop, .members = NodesIn(state, NodeState::kRunning)};
+  drop.why = absl::StrCat(NamesOf(state, drop.members), " did not stop the workers within ",
+                          absl::FormatDuration(StopTimeout(state, policy)));
+  return drop;
 }
 
 // The decision about excluded nodes; none: they stay where they are.
@@ -300,8 +271,7 @@ std::optional<Decision> DecideCooling(MonotonicTime now, const JobState& state,
   std::vector<std::pair<MonotonicTime, MemberId>> by_end;
   for (const MemberId id : state.cooling()) by_end.emplace_back(state.ExcludedUntil(id), id);
   std::sort(by_end.begin(), by_end.end());
-  Decision admit;
-  admit.kind = Decision::Kind::kAdmit;
+  Decision admit = {.kind = Decision::Kind::kAdmit};
   for (const auto& [end, id] : by_end) {
     if (end <= now) admit.members.push_back(id);
   }
@@ -337,12 +307,6 @@ Decision DecideInPhase(MonotonicTime now, const JobState& state, const JobPolicy
   return Wait(WaitingFor::kNothing, MonotonicTime::InfiniteFuture(), "closed");
 }
 
-absl::Status InRange(absl::string_view field, int64_t value, int64_t least, int64_t most) {
-  if (value >= least && value <= most) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, " is ", value, "; it must be from ", least, " to ", most));
-}
-
 absl::Status Same(absl::string_view field, int64_t ours, int64_t theirs) {
   if (ours == theirs) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
@@ -355,57 +319,58 @@ absl::Status Same(absl::string_view field, int64_t ours, int64_t theirs) {
 absl::Status ValidateHello(const Hello& hello) {
   constexpr int64_t kLongestName = 256;
   constexpr int64_t kLongestWaitMs = int64_t{366} * 24 * 3600 * 1000;
-  CONVENE_RETURN_IF_ERROR(InRange("length of job_id", hello.job_id.size(), 1, kLongestName));
-  CONVENE_RETURN_IF_ERROR(InRange("length of host", hello.host.size(), 1, kLongestName));
-  CONVENE_RETURN_IF_ERROR(InRange("node_rank", hello.node_rank, -1, kMostNodesPerJob - 1));
-  CONVENE_RETURN_IF_ERROR(
-      InRange("local_world_size", hello.local_world_size, 1, kMostWorkersPerNode));
-  CONVENE_RETURN_IF_ERROR(InRange("nodes_max", hello.nodes_max, 1, kMostNodesPerJob));
-  CONVENE_RETURN_IF_ERROR(InRange("nodes_min", hello.nodes_min, 1, hello.nodes_max));
-  CONVENE_RETURN_IF_ERROR(InRange("nodes_expected", hello.nodes_expected, 0, kMostNodesPerJob));
-  CONVENE_RETURN_IF_ERROR(InRange("max_restarts", hello.max_restarts, 0, 1 << 30));
-  CONVENE_RETURN_IF_ERROR(
-      InRange("join_timeout_ms", absl::ToInt64Milliseconds(hello.join_timeout), 0, kLongestWaitMs));
-  CONVENE_RETURN_IF_ERROR(
-      InRange("last_call_ms", absl::ToInt64Milliseconds(hello.last_call), 0, kLongestWaitMs));
-  CONVENE_RETURN_IF_ERROR(InRange("length of role", hello.role.size(), 0, kLongestName));
-  CONVENE_RETURN_IF_ERROR(InRange("length of topology", hello.topology.size(), 0, kLongestName));
-  CONVENE_RETURN_IF_ERROR(
-      InRange("spares", hello.spares, 0, kMostNodesPerJob - int64_t{hello.nodes_max}));
-  CONVENE_RETURN_IF_ERROR(InRange(
-      "restart_window_ms", absl::ToInt64Milliseconds(hello.restart_window), 0, kLongestWaitMs));
-  if (hello.restart_window > absl::ZeroDuration()) {
-    CONVENE_RETURN_IF_ERROR(InRange("max_restarts within a restart_window", hello.max_restarts, 0,
-                                    RestartBudget::kMostRemembered - 1));
+  constexpr int64_t kMostRestarts = 1 << 30;
+  const auto ms = [](absl::Duration duration) { return absl::ToInt64Milliseconds(duration); };
+  const bool has_window = hello.restart_window > absl::ZeroDuration();
+  const struct {
+    absl::string_view field;
+    int64_t value, least, most;
+  } ranges[] = {
+      {"length of job_id", std::ssize(hello.job_id), 1, kLongestName},
+      {"length of host", std::ssize(hello.host), 1, kLongestName},
+      {"node_rank", hello.node_rank, -1, kMostNodesPerJob - 1},
+      {"local_world_size", hello.local_world_size, 1, kMostWorkersPerNode},
+      {"nodes_max", hello.nodes_max, 1, kMostNodesPerJob},
+      {"nodes_min", hello.nodes_min, 1, hello.nodes_max},
+      {"nodes_expected", hello.nodes_expected, 0, kMostNodesPerJob},
+      {"max_restarts", hello.max_restarts, 0, kMostRestarts},
+      {"join_timeout_ms", ms(hello.join_timeout), 0, kLongestWaitMs},
+      {"last_call_ms", ms(hello.last_call), 0, kLongestWaitMs},
+      {"length of role", std::ssize(hello.role), 0, kLongestName},
+      {"length of topology", std::ssize(hello.topology), 0, kLongestName},
+      {"spares", hello.spares, 0, kMostNodesPerJob - int64_t{hello.nodes_max}},
+      {"restart_window_ms", ms(hello.restart_window), 0, kLongestWaitMs},
+      {"max_restarts within a restart_window", has_window ? hello.max_restarts : 0, 0,
+       RestartBudget::kMostRemembered - 1},
+      {"max_stuck_restarts", hello.max_stuck_restarts, 0, kMostRestarts},
+      {"admission_ms", ms(hello.admission), 0, kLongestWaitMs},
+      {"stop_limit_ms", ms(hello.stop_limit), 0, kLongestWaitMs},
+      {"lease_ms", ms(hello.lease), 100, 3600 * 1000},
+      {"last_epoch", hello.last_epoch.value(), 0, int64_t{1} << 62},
+  };
+  for (const auto& [field, value, least, most] : ranges) {
+    if (value >= least && value <= most) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, " is ", value, "; it must be from ", least, " to ", most));
   }
-  CONVENE_RETURN_IF_ERROR(InRange("max_stuck_restarts", hello.max_stuck_restarts, 0, 1 << 30));
-  CONVENE_RETURN_IF_ERROR(
-      InRange("admission_ms", absl::ToInt64Milliseconds(hello.admission), 0, kLongestWaitMs));
-  CONVENE_RETURN_IF_ERROR(
-      InRange("stop_limit_ms", absl::ToInt64Milliseconds(hello.stop_limit), 0, kLongestWaitMs));
-  CONVENE_RETURN_IF_ERROR(
-      InRange("lease_ms", absl::ToInt64Milliseconds(hello.lease), 100, 3600 * 1000));
-  return InRange("last_epoch", hello.last_epoch.value(), 0, int64_t{1} << 62);
+  return absl::OkStatus();
 }
 
 JobPolicy PolicyOf(const Hello& hello) {
-  JobPolicy policy;
-  policy.nodes_min = hello.nodes_min;
-  policy.nodes_max = hello.nodes_max;
-  policy.nodes_expected = hello.nodes_expected == 0
-                              ? hello.nodes_max
-                              : std::clamp(hello.nodes_expected, hello.nodes_min, hello.nodes_max);
-  policy.max_restarts = hello.max_restarts;
-  policy.join_timeout = hello.join_timeout;
-  policy.last_call = hello.last_call;
-  if (hello.last_call == absl::ZeroDuration() && hello.nodes_expected > 0) {
-    policy.last_call = std::min(kLastCall, hello.join_timeout);
-  }
-  policy.spares = hello.spares;
-  policy.restart_window = hello.restart_window;
-  policy.max_stuck_restarts = hello.max_stuck_restarts;
-  policy.admission = hello.admission;
-  return policy;
+  const bool is_counted = hello.nodes_expected > 0;  // by a scheduler
+  const bool is_asked_for = hello.last_call > absl::ZeroDuration();
+  return {.nodes_min = hello.nodes_min,
+          .nodes_max = hello.nodes_max,
+          .nodes_expected = std::clamp(is_counted ? hello.nodes_expected : hello.nodes_max,
+                                       hello.nodes_min, hello.nodes_max),
+          .max_restarts = hello.max_restarts,
+          .join_timeout = hello.join_timeout,
+          .last_call = is_asked_for || !is_counted ? hello.last_call
+                                                   : std::min(kLastCall, hello.join_timeout),
+          .spares = hello.spares,
+          .restart_window = hello.restart_window,
+          .max_stuck_restarts = hello.max_stuck_restarts,
+          .admission = hello.admission};
 }
 
 absl::Duration StopTimeout(const JobState& state, const JobPolicy& policy) {
@@ -420,8 +385,7 @@ absl::Status CheckAgreement(const JobPolicy& policy, const Hello& hello) {
 
 Decision Decide(MonotonicTime now, const JobState& state, const JobPolicy& policy) {
   if (!state.cooling().empty()) {
-    std::optional<Decision> decision = DecideCooling(now, state, policy);
-    if (decision.has_value()) return *std::move(decision);
+    if (auto decision = DecideCooling(now, state, policy)) return *std::move(decision);
   }
   Decision decision = DecideInPhase(now, state, policy);
   if (decision.kind == Decision::Kind::kWait) {

@@ -12,17 +12,10 @@ namespace convene::rendezvous {
 namespace {
 
 const char* PhaseText(const JobState& state) {
-  switch (state.phase()) {
-    case Phase::kForming:
-      return "forming";
-    case Phase::kRunning:
-      return "running";
-    case Phase::kStopping:
-      return "stopping";
-    case Phase::kClosed:
-      return state.outcome() == Outcome::kSucceeded ? "succeeded" : "failed";
-  }
-  return "";
+  constexpr const char* kTexts[] = {"forming", "running", "stopping", "failed"};
+  static_assert(std::size(kTexts) == static_cast<size_t>(Phase::kClosed) + 1);
+  const bool succeeded = state.phase() == Phase::kClosed && state.outcome() == Outcome::kSucceeded;
+  return succeeded ? "succeeded" : kTexts[static_cast<size_t>(state.phase())];
 }
 
 // Rounded to seconds, for people.

@@ -1,13 +1,4 @@
 // PURE. Makes the view of a job that `convene status` shows.
-//
-//   NodeView::state   its why, where that is not plain
-//   joining           claims the node rank of another one
-//   ready             how and when it gets in
-//   running           "stopping" while the epoch ends
-//   succeeded
-//   spare             replaces a lost member
-//   waiting           no seat; when it is sent away
-//   cooling down      why, and for how long still
 #pragma once
 
 #include <string>

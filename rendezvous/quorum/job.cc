@@ -1,6 +1,7 @@
 #include "rendezvous/quorum/job.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,39 +24,21 @@ absl::Status RefusedRank(const Node& holder, const Node& claimant) {
                    " asks for it too. Give each node its own --node-rank"));
 }
 
-const char* KindText(const Decision& decision) {
-  switch (decision.kind) {
-    case Decision::Kind::kWait:
-      return "waiting";
-    case Decision::Kind::kForm:
-      return "formed";
-    case Decision::Kind::kStop:
-      return decision.stop_kind == StopKind::kAbort ? "stopping" : "stopping after a checkpoint";
-    case Decision::Kind::kDrop:
-      return "dropping";
-    case Decision::Kind::kAdmit:
-      return "admitting";
-    case Decision::Kind::kDismiss:
-      return "dismissing";
-    case Decision::Kind::kClose:
-      return "closed";
-  }
-  return "";
+std::string KindText(const Decision& decision) {
+  constexpr const char* kTexts[] = {"waiting",   "formed",     "stopping", "dropping",
+                                    "admitting", "dismissing", "closed"};
+  static_assert(std::size(kTexts) == static_cast<size_t>(Decision::Kind::kClose) + 1);
+  const bool saves =
+      decision.kind == Decision::Kind::kStop && decision.stop_kind == StopKind::kCheckpoint;
+  return absl::StrCat(kTexts[static_cast<size_t>(decision.kind)],
+                      saves ? " after a checkpoint" : "");
 }
 
 }  // namespace
 
-void Outbox::Say(MemberId to, DaemonEvent event) {
-  Item& item = items.emplace_back();
-  item.to = to;
-  item.what = std::move(event);
-}
+void Outbox::Say(MemberId to, DaemonEvent event) { items.push_back({to, std::move(event)}); }
 
-void Outbox::End(MemberId to, absl::Status status) {
-  Item& item = items.emplace_back();
-  item.to = to;
-  item.what = std::move(status);
-}
+void Outbox::End(MemberId to, absl::Status status) { items.push_back({to, std::move(status)}); }
 
 Job::Job(MonotonicTime now, const Hello& hello, Epoch floor)
     : id_(hello.job_id), founder_(hello), policy_(PolicyOf(hello)), state_(now, floor) {}
@@ -65,16 +48,10 @@ void Job::Send(MemberId to, decltype(DaemonEvent::body) body, Outbox* outbox) co
 }
 
 Welcome Job::WelcomeTo(const Node& node) const {
-  rendezvous::Welcome welcome;
-  welcome.lease = node.lease;
-  welcome.heartbeat_interval = node.lease / kHeartbeatsPerLease;
-  welcome.survives_restart = survives_restart_;
-  welcome.awaits_old_workers = true;
-  return welcome;
-}
-
-void Job::Welcome(MemberId id, Outbox* outbox) const {
-  Send(id, WelcomeTo(*state_.Find(id)), outbox);
+  return {.lease = node.lease,
+          .heartbeat_interval = node.lease / kHeartbeatsPerLease,
+          .survives_restart = survives_restart_,
+          .awaits_old_workers = true};
 }
 
 absl::Status Job::Join(MonotonicTime now, MemberId id, Incarnation incarnation, const Hello& hello,
@@ -117,7 +94,7 @@ absl::Status Job::Join(MonotonicTime now, MemberId id, Incarnation incarnation, 
     }
   }
   state_.Join(now, id, incarnation, hello, rival, policy_.nodes_min);
-  if (rival == MemberId()) Welcome(id, outbox);
+  if (rival == MemberId()) Send(id, WelcomeTo(*state_.Find(id)), outbox);
   Run(now, outbox);
   return absl::OkStatus();
 }
@@ -127,8 +104,7 @@ void Job::Receive(MonotonicTime now, MemberId id, Epoch epoch, const AgentEvent&
   const Node* node = state_.Find(id);
   if (node == nullptr) return;
   if (const auto* leave = std::get_if<Leave>(&event); leave != nullptr && !leave->has_workers) {
-    Send(id, rendezvous::Close{Outcome::kLeft, leave->why, std::nullopt}, outbox);
-    outbox->End(id, absl::OkStatus());
+    SendAway(id, {Outcome::kLeft, leave->why, std::nullopt}, outbox);
     Remove(now, id, leave->is_unfit ? JobState::Departure::kUnfit : JobState::Departure::kLeft,
            leave->why, outbox);
     Run(now, outbox);
@@ -196,7 +172,8 @@ void Job::Remove(MonotonicTime now, MemberId id, JobState::Departure departure,
   state_.Remove(now, id, departure, why, policy_.nodes_min);
   outbox->log.push_back({absl::StrCat("job ", id_, ": ", DepartureText(node, departure),
                                       why.empty() ? "" : ": ", why)});
-  if (node.state != NodeState::kContesting && node.rival != MemberId()) Welcome(node.rival, outbox);
+  if (node.state == NodeState::kContesting || node.rival == MemberId()) return;
+  Send(node.rival, WelcomeTo(*state_.Find(node.rival)), outbox);
 }
 
 void Job::Run(MonotonicTime now, Outbox* outbox) {
@@ -230,8 +207,7 @@ void Job::Run(MonotonicTime now, Outbox* outbox) {
         break;
       case Decision::Kind::kDismiss:
         for (const MemberId id : decision_.members) {
-          Send(id, rendezvous::Close{Outcome::kLeft, decision_.why, std::nullopt}, outbox);
-          outbox->End(id, absl::OkStatus());
+          SendAway(id, {Outcome::kLeft, decision_.why, std::nullopt}, outbox);
           Remove(now, id, JobState::Departure::kLeft, decision_.why, outbox);
         }
         break;
@@ -244,14 +220,11 @@ void Job::Run(MonotonicTime now, Outbox* outbox) {
 }
 
 void Job::Note(const Decision& decision, Outbox* outbox) {
-  const bool is_same_wait = decision.kind == Decision::Kind::kWait &&
-                            decision_.kind == Decision::Kind::kWait &&
-                            decision.waiting_for == decision_.waiting_for;
-  if (is_same_wait) return;
+  const bool is_wait = decision.kind == Decision::Kind::kWait;
+  if (is_wait && decision.waiting_for == decision_.waiting_for) return;
   const Epoch epoch =
       decision.kind == Decision::Kind::kForm ? state_.highest_epoch().Next() : state_.epoch();
-  const bool is_detail = decision.kind == Decision::Kind::kWait &&
-                         decision.waiting_for != Decision::WaitingFor::kBackoff;
+  const bool is_detail = is_wait && decision.waiting_for != Decision::WaitingFor::kBackoff;
   outbox->log.push_back({absl::StrCat("job ", id_, " epoch ", epoch.value(), " ",
                                       KindText(decision), ": ", decision.why),
                          is_detail});
@@ -291,8 +264,12 @@ void Job::Close(MonotonicTime now, Outbox* outbox) {
 }
 
 void Job::SendAway(MemberId id, Outbox* outbox) const {
-  rendezvous::Close close{state_.outcome(), decision_.why, std::nullopt};
-  if (close.outcome == Outcome::kFailed) close.first_failure = state_.failure();
+  const bool is_failed = state_.outcome() == Outcome::kFailed;
+  SendAway(id, {state_.outcome(), decision_.why, is_failed ? state_.failure() : std::nullopt},
+           outbox);
+}
+
+void Job::SendAway(MemberId id, rendezvous::Close close, Outbox* outbox) const {
   Send(id, std::move(close), outbox);
   outbox->End(id, absl::OkStatus());
 }

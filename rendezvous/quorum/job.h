@@ -106,8 +106,8 @@ class Job {
   void Resume(MonotonicTime now, const Node& node, MemberId id, const Hello& hello, Outbox* outbox);
   void RefuseRival(MonotonicTime now, const Node& node, Outbox* outbox);
   Assignment AssignmentOf(const Node& node) const;
-  rendezvous::Welcome WelcomeTo(const Node& node) const;
-  void Welcome(MemberId id, Outbox* outbox) const;
+  Welcome WelcomeTo(const Node& node) const;
+  void SendAway(MemberId id, rendezvous::Close close, Outbox* outbox) const;
   void Send(MemberId to, decltype(DaemonEvent::body) body, Outbox* outbox) const;
 
   std::string id_;

@@ -21,11 +21,9 @@ void Move(absl::Duration shift, RestartBudget* budget, Conduct* conduct) {
 }  // namespace
 
 RecordMark MarkOf(const JobState& state) {
-  RecordMark mark;
-  mark.decided = {state.phase(),     state.epoch(),         state.cause(),
-                  state.stop_kind(), state.failure_count(), state.conduct().changes};
-  mark.learnt = {state.member_count(), state.succeeded_count()};
-  return mark;
+  return {.decided = {state.phase(), state.epoch(), state.cause(), state.stop_kind(),
+                      state.failure_count(), state.conduct().changes},
+          .learnt = {state.member_count(), state.succeeded_count()}};
 }
 
 bool IsWorthRecording(const JobState& state) {
@@ -33,52 +31,24 @@ bool IsWorthRecording(const JobState& state) {
 }
 
 void JobState::Record(MonotonicTime now, JobRecord* record) const {
-  record->phase = phase_;
-  record->floor = floor_;
-  record->epoch = epoch_;
-  record->highest_epoch = highest_epoch_;
+  static_cast<JobFacts&>(*record) = facts_;
   record->members.clear();
   for (const auto& [id, node] : nodes_) {
     if (!node.is_member()) continue;
     record->members.push_back({node, node.state == NodeState::kRunning});
   }
-  record->epoch_size = epoch_size_;
-  record->succeeded_count = succeeded_count_;
   record->taken_at = now;
-  record->budget = budget_;
-  record->conduct = conduct_;
-  record->vain_epochs = vain_epochs_;
-  record->ran = (phase_ == Phase::kRunning ? now : waiting_since_) - began_at_;
-  record->cause = cause_;
-  record->cause_text = cause_text_;
-  record->failure = failure_;
-  record->stop_kind = stop_kind_;
-  record->last_departure_was_leave = last_departure_was_leave_;
-  record->outcome = outcome_;
+  record->ran = (facts_.phase == Phase::kRunning ? now : waiting_since_) - began_at_;
 }
 
 JobState::JobState(MonotonicTime now, const JobRecord& record, MemberId first_id)
-    : phase_(record.phase),
-      floor_(record.floor),
-      epoch_(record.epoch),
-      highest_epoch_(record.highest_epoch),
-      epoch_size_(record.epoch_size),
-      succeeded_count_(record.succeeded_count),
-      budget_(record.budget),
-      conduct_(record.conduct),
-      vain_epochs_(record.vain_epochs),
+    : facts_(record),
       began_at_(now - record.ran -
                 (record.phase == Phase::kRunning ? record.age : absl::ZeroDuration())),
-      cause_(record.cause),
-      cause_text_(record.cause_text),
-      failure_(record.failure),
-      stop_kind_(record.stop_kind),
       waiting_since_(now),
       forming_since_(now),
-      last_departure_was_leave_(record.last_departure_was_leave),
-      closed_at_(now),
-      outcome_(record.outcome) {
-  Move(now - record.taken_at - record.age, &budget_, &conduct_);
+      closed_at_(now) {
+  Move(now - record.taken_at - record.age, &facts_.budget, &facts_.conduct);
   MemberId id = first_id;
   for (const MemberRecord& member : record.members) {
     Node node;
@@ -96,7 +66,7 @@ JobState::JobState(MonotonicTime now, const JobRecord& record, MemberId first_id
     id = id.Next();
   }
   // As always, the next epoch forms when every member has said Ready.
-  if (phase_ == Phase::kForming && running_count_ > 0) phase_ = Phase::kStopping;
+  if (facts_.phase == Phase::kForming && running_count_ > 0) facts_.phase = Phase::kStopping;
 }
 
 void JobState::Resume(MonotonicTime now, MemberId old, MemberId id, const Hello& hello) {
@@ -105,7 +75,7 @@ void JobState::Resume(MonotonicTime now, MemberId old, MemberId id, const Hello&
   Node& node = entry.mapped();
   Count(node, -1);
   node.id = id;
-  node.heard_at = now;
+  node.joined_at = node.heard_at = now;
   node.hello_said_at = hello.said_at;
   node.role = hello.role;  // a journal of before roles knows none
   stop_limit_ = std::max(stop_limit_, hello.stop_limit);

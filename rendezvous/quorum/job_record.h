@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -30,55 +32,27 @@ struct MemberRecord : Member {
   bool takes_part = true;  // false: it has said Ready since, or waits for a place
 };
 
-struct JobRecord {
-  Hello founder;  // the job's first Hello: its id and its policy
-  Phase phase = Phase::kForming;
-  Epoch floor;
-  Epoch epoch;
-  Epoch highest_epoch;
+struct JobRecord : JobFacts {
+  Hello founder;                      // the job's first Hello: its id and its policy
   std::vector<MemberRecord> members;  // none when closed
   Assignment assignment;              // of `epoch`, without the part that is a node's own
-  int epoch_size = 0;
-  int succeeded_count = 0;
-  MonotonicTime taken_at;  // of the clock that the times in budget and conduct are of
+  MonotonicTime taken_at;             // of the clock that the times in budget and conduct are of
   // The record's age, by the wall clock, when it is read again: it is taken when something changes,
   // which may be weeks before the daemon ends. Zero in the daemon that took it.
   absl::Duration age;
-  RestartBudget budget;
-  Conduct conduct;
-  int vain_epochs = 0;
   absl::Duration ran;  // how long the epoch has run, or ran before it was stopped
-  Cause cause = Cause::kNone;
-  std::string cause_text;
-  std::optional<WorkerFailure> failure;
-  StopKind stop_kind = StopKind::kAbort;
   std::string stop_why;
-  bool last_departure_was_leave = false;
-  Outcome outcome = Outcome::kFailed;  // when closed
-  std::string why;                     // the last decision's
+  std::string why;  // the last decision's
 };
 
 // Tells whether a job's record has to be written again: two equal marks mean that nothing changed.
 struct RecordMark {
   // Decisions, and the facts by which they are made: they are on the disk before any agent hears of
-  // them.
-  struct Decided {
-    Phase phase = Phase::kForming;
-    Epoch epoch;
-    Cause cause = Cause::kNone;
-    StopKind stop_kind = StopKind::kAbort;
-    int failure_count = 0;
-    int64_t conduct_changes = 0;
-    friend bool operator==(const Decided&, const Decided&) = default;
-  };
-  // Facts that only make a restart smoother: they are written within a second.
-  struct Learnt {
-    int members = 0;
-    int succeeded = 0;
-    friend bool operator==(const Learnt&, const Learnt&) = default;
-  };
-  Decided decided;
-  Learnt learnt;
+  // them. The last two count failures and changes of conduct.
+  std::tuple<Phase, Epoch, Cause, StopKind, int, int64_t> decided;
+  // Facts that only make a restart smoother: they are written within a second. Numbers of members
+  // and of those that succeeded.
+  std::pair<int, int> learnt;
 };
 
 // Changes that have to be written together.

@@ -284,6 +284,31 @@ TEST_CASE("an agent that does not hold its place, or is ahead of the record, beg
   }
 }
 
+TEST_CASE("a member that came back and lost its seat has the join timeout for another one") {
+  Hello hello = Nodes(1, 1, 3);
+  hello.join_timeout = absl::Seconds(40);
+  Story story(hello);
+  story.Tell(R"(
+    > a hello incarnation=7
+    > a ready
+    > daemon restarts
+    > x hello
+    > x ready
+    > wait 4s
+    > x beats
+    > a' hello incarnation=7 holds running=1 last_epoch=1
+    > a' fails
+    > a' ready
+    > a' fails
+    > a' ready
+    > a' fails
+    > a' ready
+  )");
+  REQUIRE(story.job().state().epoch() == Epoch(4));  // of x
+  CHECK(story.Tell("> rest 39s") == "\n> rest 39s\n");
+  CHECK_THAT(story.Tell("> rest 1s"), Catch::Contains("no seat became free"));
+}
+
 TEST_CASE("a stream that broke unnoticed is replaced without a stop when the place is held") {
   Check(Story(Nodes(2, 2)), absl::StrCat(kTwoRun, R"(
     > a' hello incarnation=7 holds running=1 last_epoch=1

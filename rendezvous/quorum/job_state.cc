@@ -19,17 +19,12 @@ std::string FailureText(const Node& node, const WorkerFailure& failure) {
 }  // namespace
 
 std::string DepartureText(const Node& node, JobState::Departure departure) {
-  switch (departure) {
-    case JobState::Departure::kLeft:
-    case JobState::Departure::kUnfit:
-      return absl::StrCat(NodeName(node), " left");
-    case JobState::Departure::kOutdated:
-      return absl::StrCat(NodeName(node), " is back, but not in its place");
-    case JobState::Departure::kLost:
-    case JobState::Departure::kDropped:
-      break;
+  using Departure = JobState::Departure;
+  if (departure == Departure::kLeft || departure == Departure::kUnfit) {
+    return absl::StrCat(NodeName(node), " left");
   }
-  return absl::StrCat(NodeName(node), " is lost");
+  const bool is_back = departure == Departure::kOutdated;
+  return absl::StrCat(NodeName(node), is_back ? " is back, but not in its place" : " is lost");
 }
 
 NodeKey KeyOf(const Node& node) { return {node.host, node.node_rank}; }
@@ -70,10 +65,16 @@ void JobState::Count(const Node& node, int sign) {
   if (node.state == NodeState::kCooling) list(cooling_);
 }
 
+void JobState::Enter(Node& node, NodeState state) {
+  Count(node, -1);
+  node.state = state;
+  Count(node, +1);
+}
+
 // Draws the consequences that follow from the counters alone.
 void JobState::Settle(MonotonicTime now, int nodes_min) {
-  if (phase_ == Phase::kStopping && running_count_ == 0) {
-    phase_ = Phase::kForming;
+  if (facts_.phase == Phase::kStopping && running_count_ == 0) {
+    facts_.phase = Phase::kForming;
     forming_since_ = now;
   }
   if (ready_count_ < nodes_min) {
@@ -85,29 +86,30 @@ void JobState::Settle(MonotonicTime now, int nodes_min) {
 }
 
 bool JobState::Break(MonotonicTime now, Cause cause, std::string text) {
-  if (phase_ != Phase::kRunning && phase_ != Phase::kStopping) return false;
-  if (cause_ == Cause::kFailure || cause_ == Cause::kLoss || cause_ == cause) return false;
-  cause_ = cause;
-  failure_.reset();
-  cause_text_ = std::move(text);
-  if (cause != Cause::kMembership) conduct_.Remember(now, epoch_, cause_text_);
+  if (facts_.phase != Phase::kRunning && facts_.phase != Phase::kStopping) return false;
+  if (facts_.cause == Cause::kFailure || facts_.cause == Cause::kLoss || facts_.cause == cause)
+    return false;
+  facts_.cause = cause;
+  facts_.failure.reset();
+  facts_.cause_text = std::move(text);
+  if (cause != Cause::kMembership) facts_.conduct.Remember(now, facts_.epoch, facts_.cause_text);
   return true;
 }
 
 MonotonicTime JobState::ExcludedUntil(MemberId id) const {
-  const auto record = conduct_.records.find(KeyOf(nodes_.at(id)));
-  return record == conduct_.records.end() ? MonotonicTime() : record->second.excluded_until;
+  const auto record = facts_.conduct.records.find(KeyOf(nodes_.at(id)));
+  return record == facts_.conduct.records.end() ? MonotonicTime() : record->second.excluded_until;
 }
 
 void JobState::EnterReady(MonotonicTime now, Node& node) {
-  const bool is_excluded = conduct_.Excluded(now, KeyOf(node)) != nullptr;
-  node.state = is_excluded ? NodeState::kCooling : NodeState::kReady;
+  const bool is_excluded = facts_.conduct.Excluded(now, KeyOf(node)) != nullptr;
+  Enter(node, is_excluded ? NodeState::kCooling : NodeState::kReady);
   if (!is_excluded && !node.is_member()) admission_.Arrive(now);
 }
 
 void JobState::Join(MonotonicTime now, MemberId id, Incarnation incarnation, const Hello& hello,
                     MemberId rival, int nodes_min) {
-  CONVENE_CHECK(phase_ != Phase::kClosed && Find(id) == nullptr);
+  CONVENE_CHECK(facts_.phase != Phase::kClosed && Find(id) == nullptr);
   // The first node that comes back to an empty job gets the whole join timeout.
   if (nodes_.empty()) waiting_since_ = forming_since_ = now;
   Node node;
@@ -127,7 +129,7 @@ void JobState::Join(MonotonicTime now, MemberId id, Incarnation incarnation, con
   if (hello.has_workers) {
     // Where an epoch has begun, the agent kills the old workers before the lease of its old stream
     // ends. Where none has, the daemon lost its memory: no node waits to go on, and they may save.
-    const bool may_save = epoch_ == Epoch();
+    const bool may_save = facts_.epoch == Epoch();
     if (old_workers_count_ == 0) old_workers_until_ = now;
     old_workers_until_ = std::max(
         old_workers_until_, now + (may_save ? hello.stop_limit : hello.lease + kKilledToReady));
@@ -140,25 +142,23 @@ void JobState::Join(MonotonicTime now, MemberId id, Incarnation incarnation, con
     by_node_rank_[hello.node_rank] = id;
   }
   by_process_[{hello.host, hello.node_rank, incarnation}] = id;
-  highest_epoch_ = std::max(highest_epoch_, hello.last_epoch);
+  facts_.highest_epoch = std::max(facts_.highest_epoch, hello.last_epoch);
   lease_watch_ = std::min(lease_watch_, now + hello.lease);
   Count(nodes_.emplace(id, std::move(node)).first->second, +1);
   Settle(now, nodes_min);
 }
 
 bool JobState::ApplyReady(MonotonicTime now, Node& node, Epoch epoch, const Ready& ready) {
-  if (node.is_member() && epoch != epoch_) return false;
+  if (node.is_member() && epoch != facts_.epoch) return false;
   node.store = ready;
   node.said_ready = true;
   if (node.state == NodeState::kContesting) return false;
-  if (phase_ == Phase::kRunning && node.is_member()) {
+  if (facts_.phase == Phase::kRunning && node.is_member()) {
     Break(now, Cause::kMembership, absl::StrCat(NodeName(node), " stopped its workers by itself"));
   }
   // A repeated Ready changes nothing.
   if (node.state == NodeState::kReady || node.state == NodeState::kCooling) return false;
-  Count(node, -1);
   EnterReady(now, node);
-  Count(node, +1);
   return true;
 }
 
@@ -171,25 +171,26 @@ bool JobState::ApplyLeaving(MonotonicTime now, Node& node, const Leave& leave) {
 
 bool JobState::ApplyFailure(MonotonicTime now, const Node& node, Epoch epoch,
                             const WorkerFailure& failure) {
-  if (node.state != NodeState::kRunning || epoch != epoch_) return false;
-  const Cause before = cause_;
-  const bool is_one_too_many = phase_ == Phase::kRunning && !failure.costs_budget &&
-                               vain_epochs_ >= kMostVainEpochs && now - began_at_ < kQuickEpoch;
+  if (node.state != NodeState::kRunning || epoch != facts_.epoch) return false;
+  const Cause before = facts_.cause;
+  const bool is_one_too_many = facts_.phase == Phase::kRunning && !failure.costs_budget &&
+                               facts_.vain_epochs >= kMostVainEpochs &&
+                               now - began_at_ < kQuickEpoch;
   if (is_one_too_many) {
     Break(now, Cause::kFailure,
-          absl::StrCat(FailureText(node, failure), ", ", vain_epochs_ + 1,
+          absl::StrCat(FailureText(node, failure), ", ", facts_.vain_epochs + 1,
                        " times in a row within ", absl::FormatDuration(kQuickEpoch),
                        " and with the same nodes, which counts as a failure"));
   } else {
     Break(now, failure.costs_budget ? Cause::kFailure : Cause::kMembership,
           FailureText(node, failure));
   }
-  if (cause_ == before) return false;
-  if (cause_ == Cause::kFailure) {
-    budget_.Fail(now);
-    Blame(now, KeyOf(node), cause_text_);
+  if (facts_.cause == before) return false;
+  if (facts_.cause == Cause::kFailure) {
+    facts_.budget.Fail(now);
+    Blame(now, KeyOf(node), facts_.cause_text);
   }
-  failure_ = failure;
+  facts_.failure = failure;
   return true;
 }
 
@@ -205,15 +206,16 @@ JobState::Effect JobState::Apply(MonotonicTime now, MemberId id, Epoch epoch,
   } else if (const auto* leave = std::get_if<Leave>(&event)) {
     effect.changed = ApplyLeaving(now, node, *leave);
   } else if (std::holds_alternative<WorkersSucceeded>(event)) {
-    if (node.state == NodeState::kRunning && epoch == epoch_ && !node.succeeded) {
+    if (node.state == NodeState::kRunning && epoch == facts_.epoch && !node.succeeded) {
       node.succeeded = true;
-      ++succeeded_count_;
+      ++facts_.succeeded_count;
       effect.changed = true;
     }
   } else if (const auto* heartbeat = std::get_if<Heartbeat>(&event)) {
-    if (node.state == NodeState::kRunning && epoch == epoch_ && heartbeat->progress.has_value()) {
+    if (node.state == NodeState::kRunning && epoch == facts_.epoch &&
+        heartbeat->progress.has_value()) {
       node.progress = heartbeat->progress;
-      budget_.Progress(heartbeat->progress->step);
+      facts_.budget.Progress(heartbeat->progress->step);
     }
     if (node.state == NodeState::kJoining && epoch > Epoch() && !node.told_to_stop) {
       node.told_to_stop = true;
@@ -230,7 +232,7 @@ void JobState::Remove(MonotonicTime now, MemberId id, Departure departure, const
   Count(node, -1);
   nodes_.erase(id);
   by_process_.erase({node.host, node.node_rank, node.incarnation});
-  last_departure_was_leave_ = departure == Departure::kLeft || departure == Departure::kUnfit;
+  facts_.last_departure_was_leave = departure == Departure::kLeft || departure == Departure::kUnfit;
   if (node.state == NodeState::kContesting) {
     nodes_.at(node.rival).rival = MemberId();
   } else {
@@ -238,11 +240,10 @@ void JobState::Remove(MonotonicTime now, MemberId id, Departure departure, const
     if (node.rival != MemberId()) {
       Node& heir = nodes_.at(node.rival);
       heir.rival = MemberId();
-      heir.state = NodeState::kJoining;
+      Enter(heir, NodeState::kJoining);
       if (heir.said_ready) EnterReady(now, heir);
       heir.heard_at = now;
       lease_watch_ = std::min(lease_watch_, now + heir.lease);
-      Count(heir, +1);
       by_node_rank_[heir.node_rank] = heir.id;
     }
   }
@@ -262,9 +263,9 @@ void JobState::JudgeDeparture(MonotonicTime now, const Node& node, Departure dep
   // other node.
   const bool came_and_went = node.state != NodeState::kContesting &&
                              node.state != NodeState::kRunning && !node.is_member() &&
-                             epoch_ != Epoch();
+                             facts_.epoch != Epoch();
   if (departure == Departure::kUnfit) {
-    conduct_.Exclude(now, KeyOf(node), why);
+    facts_.conduct.Exclude(now, KeyOf(node), why);
     CoolDown(now, KeyOf(node));
   } else if (departure == Departure::kDropped ||
              (departure == Departure::kLost && (broke || came_and_went))) {
@@ -273,17 +274,15 @@ void JobState::JudgeDeparture(MonotonicTime now, const Node& node, Departure dep
 }
 
 void JobState::Blame(MonotonicTime now, const NodeKey& key, const std::string& what) {
-  conduct_.Blame(now, key, epoch_, what);
+  facts_.conduct.Blame(now, key, facts_.epoch, what);
   CoolDown(now, key);
 }
 
 void JobState::CoolDown(MonotonicTime now, const NodeKey& key) {
-  if (conduct_.Excluded(now, key) == nullptr) return;
+  if (facts_.conduct.Excluded(now, key) == nullptr) return;
   for (auto& [id, node] : nodes_) {
     if (node.state != NodeState::kReady || KeyOf(node) != key) continue;
-    Count(node, -1);
-    node.state = NodeState::kCooling;
-    Count(node, +1);
+    Enter(node, NodeState::kCooling);
   }
 }
 
@@ -310,22 +309,22 @@ std::vector<MemberId> JobState::Expired(MonotonicTime now) {
 
 int JobState::VainEpochs(int next_size) const {
   // Exit code 75 asked for a restart, even if it was counted as a failure in the end.
-  const bool was_asked_for = failure_.has_value() && !failure_->costs_budget;
-  const bool is_same_group = member_count_ == epoch_size_ && next_size == epoch_size_;
+  const bool was_asked_for = facts_.failure.has_value() && !facts_.failure->costs_budget;
+  const bool is_same_group = member_count_ == facts_.epoch_size && next_size == facts_.epoch_size;
   const bool was_quick = waiting_since_ - began_at_ < kQuickEpoch;
-  return was_asked_for && is_same_group && was_quick ? vain_epochs_ + 1 : 0;
+  return was_asked_for && is_same_group && was_quick ? facts_.vain_epochs + 1 : 0;
 }
 
 void JobState::BeginEpoch(MonotonicTime now, const std::vector<MemberId>& members,
                           const std::vector<int>& seats) {
-  CONVENE_CHECK(phase_ == Phase::kForming && members.size() == seats.size());
-  vain_epochs_ = VainEpochs(static_cast<int>(members.size()));
+  CONVENE_CHECK(facts_.phase == Phase::kForming && members.size() == seats.size());
+  facts_.vain_epochs = VainEpochs(static_cast<int>(members.size()));
   began_at_ = now;
-  epoch_ = highest_epoch_ = highest_epoch_.Next();
-  phase_ = Phase::kRunning;
-  cause_ = Cause::kNone;
-  cause_text_.clear();
-  failure_.reset();
+  facts_.epoch = facts_.highest_epoch = facts_.highest_epoch.Next();
+  facts_.phase = Phase::kRunning;
+  facts_.cause = Cause::kNone;
+  facts_.cause_text.clear();
+  facts_.failure.reset();
   minimum_since_.reset();
   const std::set<MemberId> chosen(members.begin(), members.end());
   for (auto& [id, node] : nodes_) {
@@ -355,9 +354,9 @@ void JobState::BeginEpoch(MonotonicTime now, const std::vector<MemberId>& member
     Node& node = nodes_.at(id);
     node.role_world_size = role_sizes.at(node.role);
   }
-  epoch_size_ = static_cast<int>(members.size());
-  succeeded_count_ = 0;
-  CONVENE_CHECK(member_count_ == epoch_size_);
+  facts_.epoch_size = static_cast<int>(members.size());
+  facts_.succeeded_count = 0;
+  CONVENE_CHECK(member_count_ == facts_.epoch_size);
   if (bench_.empty()) admission_.Clear();
 }
 
@@ -365,28 +364,26 @@ void JobState::Admit(MonotonicTime now, const std::vector<MemberId>& nodes, int 
   for (const MemberId id : nodes) {
     Node& node = nodes_.at(id);
     CONVENE_CHECK(node.state == NodeState::kCooling);
-    Count(node, -1);
-    node.state = NodeState::kReady;
+    Enter(node, NodeState::kReady);
     if (!node.is_member()) admission_.Arrive(now);
-    Count(node, +1);
   }
   Settle(now, nodes_min);
 }
 
 void JobState::BeginStop(MonotonicTime now, StopKind kind) {
-  CONVENE_CHECK(phase_ == Phase::kRunning || phase_ == Phase::kStopping);
-  if (phase_ == Phase::kRunning) waiting_since_ = now;
-  stop_kind_ = kind;
-  phase_ = Phase::kStopping;
+  CONVENE_CHECK(facts_.phase == Phase::kRunning || facts_.phase == Phase::kStopping);
+  if (facts_.phase == Phase::kRunning) waiting_since_ = now;
+  facts_.stop_kind = kind;
+  facts_.phase = Phase::kStopping;
   if (running_count_ > 0) return;
-  phase_ = Phase::kForming;
+  facts_.phase = Phase::kForming;
   forming_since_ = now;
 }
 
 void JobState::Close(MonotonicTime now, Outcome outcome) {
-  phase_ = Phase::kClosed;
+  facts_.phase = Phase::kClosed;
   closed_at_ = now;
-  outcome_ = outcome;
+  facts_.outcome = outcome;
   nodes_.clear();
   by_node_rank_.clear();
   by_process_.clear();
@@ -394,7 +391,7 @@ void JobState::Close(MonotonicTime now, Outcome outcome) {
   cooling_.clear();
   admission_.Clear();
   ready_count_ = joining_count_ = running_count_ = member_count_ = away_count_ = 0;
-  old_workers_count_ = succeeded_count_ = 0;
+  old_workers_count_ = facts_.succeeded_count = 0;
   lease_watch_ = MonotonicTime::InfiniteFuture();
 }
 

@@ -99,7 +99,7 @@ struct Member {
 struct Node : Member {
   MemberId id;
   NodeState state = NodeState::kJoining;
-  MonotonicTime joined_at;
+  MonotonicTime joined_at;  // or resumed: never falls with rising ids
   MonotonicTime heard_at;
   MonotonicTime hello_said_at;             // Hello::said_at; away: none
   std::optional<WorkerProgress> progress;  // in the current epoch
@@ -114,25 +114,44 @@ struct Node : Member {
   bool is_member() const { return seat >= 0; }
 };
 
+// The part of a job, beside its members, that a restarted daemon must know, too.
+struct JobFacts {
+  Phase phase = Phase::kForming;
+  Epoch floor;          // every epoch of this job is above it
+  Epoch epoch;          // 0 before the first one
+  Epoch highest_epoch;  // of all that any agent has seen
+  // Nodes that are gone meanwhile count in both: a success stays a success.
+  int epoch_size = 0;       // nodes that the current epoch began with
+  int succeeded_count = 0;  // the nodes among them that succeeded
+  RestartBudget budget;
+  Conduct conduct;
+  int vain_epochs = 0;  // in a row, before the current one
+  Cause cause = Cause::kNone;
+  std::string cause_text;
+  std::optional<WorkerFailure> failure;  // of the current epoch, to blame for its end
+  StopKind stop_kind = StopKind::kAbort;
+  bool last_departure_was_leave = false;
+  Outcome outcome = Outcome::kFailed;  // when closed
+};
+
 struct JobRecord;
 
 // Invariant: the counters agree with the nodes. Value type; not thread-safe.
 class JobState {
  public:
-  // `floor`: every epoch of this job is above it.
   JobState(MonotonicTime now, Epoch floor)
-      : floor_(floor), highest_epoch_(floor), waiting_since_(now), forming_since_(now) {}
+      : facts_{.floor = floor, .highest_epoch = floor}, waiting_since_(now), forming_since_(now) {}
 
   // The state as recorded: the members are away, with the identities from `first_id` on.
   JobState(MonotonicTime now, const JobRecord& record, MemberId first_id);
   void Record(MonotonicTime now, JobRecord* record) const;
 
-  Phase phase() const { return phase_; }
-  Epoch epoch() const { return epoch_; }  // 0 before the first one
+  Phase phase() const { return facts_.phase; }
+  Epoch epoch() const { return facts_.epoch; }
   // The number of epochs that this run of the job began before the current one. REQUIRES: an epoch
   // has begun.
-  int attempt() const { return static_cast<int>(epoch_.value() - floor_.value() - 1); }
-  Epoch highest_epoch() const { return highest_epoch_; }  // of all that any agent has seen
+  int attempt() const { return static_cast<int>(facts_.epoch.value() - facts_.floor.value() - 1); }
+  Epoch highest_epoch() const { return facts_.highest_epoch; }
   const std::map<MemberId, Node>& nodes() const { return nodes_; }
   // nullptr when `id` is no node of this job (any more).
   const Node* Find(MemberId id) const;
@@ -149,17 +168,15 @@ class JobState {
   MonotonicTime old_workers_until() const { return old_workers_until_; }
   // The longest that a node of this job takes from a Stop to its Ready, as the nodes told.
   absl::Duration stop_limit() const { return stop_limit_; }
-  int running_count() const {
-    return running_count_;
-  }  // members that have not said Ready since the Assignment
+  // Members that have not said Ready since the Assignment.
+  int running_count() const { return running_count_; }
   int member_count() const { return member_count_; }  // of the current epoch, still here
   int away_count() const { return away_count_; }
-  // Nodes that are gone meanwhile count in both: a success stays a success.
-  int epoch_size() const { return epoch_size_; }  // nodes that the current epoch began with
-  int succeeded_count() const { return succeeded_count_; }  // the nodes among them that succeeded
-  int failure_count() const { return budget_.failure_count; }
-  const RestartBudget& budget() const { return budget_; }
-  const Conduct& conduct() const { return conduct_; }
+  int epoch_size() const { return facts_.epoch_size; }
+  int succeeded_count() const { return facts_.succeeded_count; }
+  int failure_count() const { return facts_.budget.failure_count; }
+  const RestartBudget& budget() const { return facts_.budget; }
+  const Conduct& conduct() const { return facts_.conduct; }
   const Admission& admission() const { return admission_; }
   // Ready nodes that are no members, in the order of arrival. Before the first epoch they are the
   // nodes that will form it; later they wait for a seat.
@@ -168,11 +185,10 @@ class JobState {
   // When the node may take part again; in the past when that was forgotten. REQUIRES: `id` is a
   // node.
   MonotonicTime ExcludedUntil(MemberId id) const;
-  Cause cause() const { return cause_; }
-  const std::string& cause_text() const { return cause_text_; }
-  // The failure of the current epoch that is to blame for its end.
-  const std::optional<WorkerFailure>& failure() const { return failure_; }
-  StopKind stop_kind() const { return stop_kind_; }
+  Cause cause() const { return facts_.cause; }
+  const std::string& cause_text() const { return facts_.cause_text; }
+  const std::optional<WorkerFailure>& failure() const { return facts_.failure; }
+  StopKind stop_kind() const { return facts_.stop_kind; }
   // Epochs in a row that ended in vain (see above), up to the latest that has ended. `next_size`:
   // nodes that the next epoch is to have.
   int VainEpochs(int next_size) const;
@@ -186,12 +202,12 @@ class JobState {
   // No node is here, and the job need not wait for any: the last node left in order, or no epoch
   // ever began.
   bool is_abandoned() const {
-    return nodes_.empty() && (last_departure_was_leave_ || epoch_ == Epoch());
+    return nodes_.empty() && (facts_.last_departure_was_leave || facts_.epoch == Epoch());
   }
   // No lease ends before this.
   MonotonicTime lease_watch() const { return lease_watch_; }
   MonotonicTime closed_at() const { return closed_at_; }
-  Outcome outcome() const { return outcome_; }
+  Outcome outcome() const { return facts_.outcome; }
 
   // --- Events ---
 
@@ -241,6 +257,7 @@ class JobState {
 
  private:
   void Count(const Node& node, int sign);
+  void Enter(Node& node, NodeState state);
   void Settle(MonotonicTime now, int nodes_min);
   bool ApplyReady(MonotonicTime now, Node& node, Epoch epoch, const Ready& ready);
   bool ApplyLeaving(MonotonicTime now, Node& node, const Leave& leave);
@@ -256,10 +273,7 @@ class JobState {
   void JudgeDeparture(MonotonicTime now, const Node& node, Departure departure, bool broke,
                       const std::string& why);
 
-  Phase phase_ = Phase::kForming;
-  Epoch floor_;
-  Epoch epoch_;
-  Epoch highest_epoch_;
+  JobFacts facts_;
   std::map<MemberId, Node> nodes_;
   std::map<int, MemberId> by_node_rank_;  // the holder, not the one that contests
   std::map<std::tuple<std::string, int, Incarnation>, MemberId> by_process_;
@@ -269,28 +283,17 @@ class JobState {
   int running_count_ = 0;
   int member_count_ = 0;
   int away_count_ = 0;
-  int epoch_size_ = 0;
-  int succeeded_count_ = 0;
-  RestartBudget budget_;
-  Conduct conduct_;
   Admission admission_;
   std::set<MemberId> bench_;
   std::set<MemberId> cooling_;
-  int vain_epochs_ = 0;     // in a row, before the current one
   MonotonicTime began_at_;  // the current epoch
-  Cause cause_ = Cause::kNone;
-  std::string cause_text_;
-  std::optional<WorkerFailure> failure_;
-  StopKind stop_kind_ = StopKind::kAbort;
   MonotonicTime old_workers_until_;
   absl::Duration stop_limit_;
   MonotonicTime waiting_since_;
   MonotonicTime forming_since_;
   std::optional<MonotonicTime> minimum_since_;
-  bool last_departure_was_leave_ = false;
   MonotonicTime lease_watch_ = MonotonicTime::InfiniteFuture();
   MonotonicTime closed_at_;
-  Outcome outcome_ = Outcome::kFailed;
 };
 
 NodeKey KeyOf(const Node& node);

@@ -18,8 +18,8 @@ struct NodeView {
   int node_rank = -1;
   int local_world_size = 1;
   int group_rank = -1;  // -1: not in the current epoch
-  std::string state;    // joining, ready, running, succeeded, spare, cooling down, away
-  std::string why;      // the reason of the state, where it is not plain
+  std::string state;    // joining, ready, running, succeeded, spare, waiting, cooling down, away
+  std::string why;      // the reason of the state, where it is not plain, or when it ends
   absl::Duration heard_ago;
   std::optional<WorkerProgress> progress;
 };

@@ -72,7 +72,7 @@ class RendezvousService final : public ServiceBase {
 
   grpc::ServerBidiReactor<pb::AgentMessage, pb::DaemonMessage>* Attend(
       grpc::CallbackServerContext* context) override {
-    return AttendStream::Start(daemon_, incarnation_, context);
+    return StartAttendStream(daemon_, incarnation_, context);
   }
 
   grpc::ServerWriteReactor<pb::LogNews>* WatchLogs(grpc::CallbackServerContext* /*context*/,
@@ -115,9 +115,7 @@ class RendezvousService final : public ServiceBase {
 };
 
 absl::StatusOr<Journal::Opened> OpenMemory(const std::string& directory) {
-  Journal::Options options;
-  options.directory = directory;
-  CONVENE_ASSIGN_OR_RETURN(Journal::Opened memory, Journal::Open(options));
+  CONVENE_ASSIGN_OR_RETURN(Journal::Opened memory, Journal::Open({.directory = directory}));
   if (memory.cut_bytes > 0) {
     spdlog::warn(
         "the last {} bytes of the journal in {} are an incomplete record, which a crash leaves: "
@@ -167,10 +165,7 @@ class PortServer final : public Server {
 
   absl::Status Begin(const Options& options) {
     CONVENE_RETURN_IF_ERROR(daemon_.Start());
-    Front::Options front;
-    front.host = options.host;
-    front.port = options.port;
-    CONVENE_ASSIGN_OR_RETURN(front_, Front::Listen(front));
+    CONVENE_ASSIGN_OR_RETURN(front_, Front::Listen({.host = options.host, .port = options.port}));
     CONVENE_RETURN_IF_ERROR(StartGrpc());
     CONVENE_RETURN_IF_ERROR(front_->Serve({[this](UniqueFd fd) { PassToGrpc(std::move(fd)); },
                                            [this](UniqueFd fd) { PassToStore(std::move(fd)); },
@@ -245,10 +240,8 @@ class PortServer final : public Server {
       return;
     }
     if (store_ == nullptr) {
-      StoreServer::Options options;
-      options.listen = false;
-      options.forget_after = kStoreForgetsAfter;
-      absl::StatusOr<std::unique_ptr<StoreServer>> store = StoreServer::Start(options);
+      absl::StatusOr<std::unique_ptr<StoreServer>> store =
+          StoreServer::Start({.listen = false, .forget_after = kStoreForgetsAfter});
       if (!store.ok()) return ComplainOf("store", store.status());
       store_ = *std::move(store);
     }

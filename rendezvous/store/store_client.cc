@@ -74,12 +74,6 @@ absl::Status ShakeHands(int fd, MonotonicTime deadline) {
   return absl::UnavailableError("the program that answers there is no TCPStore server");
 }
 
-// Keepalive finds out in the end when the server's machine is gone.
-void KeepAlive(int fd) {
-  const int one = 1;
-  (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
-}
-
 absl::StatusOr<UniqueFd> ConnectOnce(const std::string& host, int port, MonotonicTime deadline) {
   CONVENE_ASSIGN_OR_RETURN(const std::vector<ResolvedAddress> addresses,
                            ResolveHost(host, port, deadline - Clock::Real().Now()));
@@ -87,7 +81,6 @@ absl::StatusOr<UniqueFd> ConnectOnce(const std::string& host, int port, Monotoni
   for (const ResolvedAddress& address : addresses) {
     const MonotonicTime attempt_deadline = std::min(deadline, Clock::Real().Now() + kAttemptMax);
     absl::StatusOr<UniqueFd> fd = ConnectTo(address, attempt_deadline);
-    if (fd.ok()) KeepAlive(fd->get());
     last = fd.ok() ? ShakeHands(fd->get(), attempt_deadline) : fd.status();
     if (last.ok()) return fd;
   }
@@ -173,8 +166,7 @@ class StoreClientImpl : public StoreClient {
   absl::Status Send(Opcode opcode, const std::vector<std::string>& keys,
                     std::vector<std::string> values, int64_t number) {
     CONVENE_RETURN_IF_ERROR(broken_);
-    Request request;
-    request.opcode = opcode;
+    Request request = {.opcode = opcode, .values = std::move(values), .number = number};
     for (const std::string& key : keys) {
       if (key.size() >= kKeyBytesMax) {
         return absl::InvalidArgumentError(
@@ -182,8 +174,6 @@ class StoreClientImpl : public StoreClient {
       }
       request.keys.push_back("/" + key);
     }
-    request.values = std::move(values);
-    request.number = number;
     std::string wire;
     EncodeRequest(request, &wire);
     return Break(SendAll(fd_.get(), wire, Clock::Real().Now() + timeout_));

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "rendezvous/net/accepted.h"
+#include "rendezvous/net/connect.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/check.h"
 #include "tools/base/clock.h"

@@ -1,5 +1,6 @@
 #include "rendezvous/store/table.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <iterator>
@@ -22,7 +23,7 @@ absl::Status Table::Charge(size_t bytes_before, size_t bytes_after) {
   return absl::OkStatus();
 }
 
-absl::Status Table::Put(const std::string& key, std::string value, Woken* woken) {
+absl::Status Table::Set(const std::string& key, std::string value, Woken* woken) {
   const auto [entry, inserted] = entries_.try_emplace(key);
   const size_t before = inserted ? 0 : CostOf(key, *entry->second);
   const absl::Status charged = Charge(before, CostOf(key, value));
@@ -35,10 +36,6 @@ absl::Status Table::Put(const std::string& key, std::string value, Woken* woken)
   return absl::OkStatus();
 }
 
-absl::Status Table::Set(const std::string& key, std::string value, Woken* woken) {
-  return Put(key, std::move(value), woken);
-}
-
 absl::StatusOr<Value> Table::CompareSet(const std::string& key, std::string expected,
                                         std::string desired, Woken* woken) {
   const auto entry = entries_.find(key);
@@ -47,7 +44,7 @@ absl::StatusOr<Value> Table::CompareSet(const std::string& key, std::string expe
   } else if (*entry->second != expected) {
     return entry->second;
   }
-  CONVENE_RETURN_IF_ERROR(Put(key, std::move(desired), woken));
+  CONVENE_RETURN_IF_ERROR(Set(key, std::move(desired), woken));
   return Get(key);
 }
 
@@ -72,13 +69,13 @@ absl::StatusOr<int64_t> Table::Add(const std::string& key, int64_t delta, Woken*
     }
   }
   number = static_cast<int64_t>(static_cast<uint64_t>(number) + static_cast<uint64_t>(delta));
-  CONVENE_RETURN_IF_ERROR(Put(key, absl::StrCat(number), woken));
+  CONVENE_RETURN_IF_ERROR(Set(key, absl::StrCat(number), woken));
   return number;
 }
 
 absl::Status Table::Append(const std::string& key, const std::string& suffix, Woken* woken) {
   const auto entry = entries_.find(key);
-  if (entry == entries_.end()) return Put(key, suffix, woken);
+  if (entry == entries_.end()) return Set(key, suffix, woken);
   CONVENE_RETURN_IF_ERROR(Charge(0, suffix.size()));
   if (entry->second.use_count() > 1) {  // a reply still reads the old value
     entry->second = std::make_shared<std::string>(*entry->second);
@@ -96,22 +93,16 @@ bool Table::Delete(const std::string& key) {
 }
 
 void Table::DropIf(const std::function<bool(absl::string_view key)>& is_over) {
-  for (auto entry = entries_.begin(); entry != entries_.end();) {
-    const auto next = std::next(entry);
-    if (is_over(entry->first)) {
-      bytes_ -= CostOf(entry->first, *entry->second);
-      entries_.erase(entry);
-    }
-    entry = next;
-  }
-  for (auto queue = queues_.begin(); queue != queues_.end();) {
-    const auto next = std::next(queue);
-    if (is_over(queue->first)) {
-      for (const Value& item : queue->second.items) bytes_ -= CostOf(queue->first, *item);
-      queues_.erase(queue);
-    }
-    queue = next;
-  }
+  absl::erase_if(entries_, [&](const auto& entry) {
+    if (!is_over(entry.first)) return false;
+    bytes_ -= CostOf(entry.first, *entry.second);
+    return true;
+  });
+  absl::erase_if(queues_, [&](const auto& queue) {
+    if (!is_over(queue.first)) return false;
+    for (const Value& item : queue.second.items) bytes_ -= CostOf(queue.first, *item);
+    return true;
+  });
 }
 
 bool Table::Exists(const std::string& key) const {
@@ -119,10 +110,7 @@ bool Table::Exists(const std::string& key) const {
 }
 
 bool Table::ExistAll(const std::vector<std::string>& keys) const {
-  for (const std::string& key : keys) {
-    if (!Exists(key)) return false;
-  }
-  return true;
+  return std::all_of(keys.begin(), keys.end(), [this](const auto& key) { return Exists(key); });
 }
 
 std::vector<std::string> Table::Keys() const {

@@ -129,7 +129,6 @@ class Table {
     return kEntryBytes + key.size() + value.size();
   }
   absl::Status Charge(size_t bytes_before, size_t bytes_after);
-  absl::Status Put(const std::string& key, std::string value, Woken* woken);
   Pending& StandInLine(ConnectionId id, Waiters* lines, const std::vector<std::string>& keys);
   void Arrived(const Waiter& waiter, Woken* woken);
   void WakeLine(Waiters* lines, const std::string& key, Woken* woken);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
@@ -31,23 +30,14 @@ constexpr Shape kShapes[kOpcodeCount] = {
 
 const Shape& ShapeOf(Opcode opcode) { return kShapes[static_cast<size_t>(opcode)]; }
 
+// A number as it travels. Valid as long as `number`.
 template <typename T>
-void AppendScalar(T value, std::string* wire) {
-  char bytes[sizeof(T)];
-  std::memcpy(bytes, &value, sizeof(T));
-  wire->append(bytes, sizeof(T));
-}
-
-template <typename T>
-void EncodeScalar(T value, SendQueue* send_queue) {
-  char bytes[sizeof(T)];
-  std::memcpy(bytes, &value, sizeof(T));
-  send_queue->Append(absl::string_view(bytes, sizeof(T)));
+absl::string_view BytesOf(const T& number) {
+  return absl::string_view(reinterpret_cast<const char*>(&number), sizeof(T));
 }
 
 void AppendText(const std::string& text, std::string* wire) {
-  AppendScalar<uint64_t>(text.size(), wire);
-  wire->append(text);
+  absl::StrAppend(wire, BytesOf<uint64_t>(text.size()), text);
 }
 
 }  // namespace
@@ -184,7 +174,7 @@ absl::StatusOr<bool> RequestParser::Next(absl::string_view* input) {
 void EncodeRequest(const Request& request, std::string* wire) {
   const Shape& shape = ShapeOf(request.opcode);
   wire->push_back(static_cast<char>(request.opcode));
-  if (shape.counted) AppendScalar<uint64_t>(request.keys.size(), wire);
+  if (shape.counted) absl::StrAppend(wire, BytesOf<uint64_t>(request.keys.size()));
   const size_t repetitions = shape.counted ? request.keys.size() : 1;
   size_t keys = 0;
   size_t values = 0;
@@ -192,24 +182,24 @@ void EncodeRequest(const Request& request, std::string* wire) {
     for (const char* field = shape.fields; *field != '\0'; ++field) {
       if (*field == 'k') AppendText(request.keys.at(keys++), wire);
       if (*field == 'v') AppendText(request.values.at(values++), wire);
-      if (*field == 'n') AppendScalar(request.number, wire);
-      if (*field == 'w') AppendScalar(request.word, wire);
+      if (*field == 'n') absl::StrAppend(wire, BytesOf(request.number));
+      if (*field == 'w') absl::StrAppend(wire, BytesOf(request.word));
     }
   }
 }
 
-void EncodeByte(uint8_t byte, SendQueue* send_queue) { EncodeScalar(byte, send_queue); }
-void EncodeWord(uint32_t word, SendQueue* send_queue) { EncodeScalar(word, send_queue); }
-void EncodeNumber(int64_t number, SendQueue* send_queue) { EncodeScalar(number, send_queue); }
+void EncodeByte(uint8_t byte, SendQueue* send_queue) { send_queue->Append(BytesOf(byte)); }
+void EncodeWord(uint32_t word, SendQueue* send_queue) { send_queue->Append(BytesOf(word)); }
+void EncodeNumber(int64_t number, SendQueue* send_queue) { send_queue->Append(BytesOf(number)); }
 
 void EncodeBytes(absl::string_view bytes, SendQueue* send_queue) {
-  EncodeScalar<uint64_t>(bytes.size(), send_queue);
+  send_queue->Append(BytesOf<uint64_t>(bytes.size()));
   send_queue->Append(bytes);
 }
 
 void EncodeValue(const Value& value, SendQueue* send_queue) {
   if (value == nullptr) return EncodeBytes("", send_queue);
-  EncodeScalar<uint64_t>(value->size(), send_queue);
+  send_queue->Append(BytesOf<uint64_t>(value->size()));
   send_queue->Append(value);
 }
 

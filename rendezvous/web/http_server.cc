@@ -29,28 +29,7 @@ constexpr size_t kMostHeldInput = kLongestHttpHead;
 // take the answer back from a client that has not read it.
 constexpr absl::Duration kFarewell = absl::Seconds(2);
 
-const char* ReasonOf(int code) {
-  switch (code) {
-    case 200:
-      return "OK";
-    case 404:
-      return "Not Found";
-    case 405:
-      return "Method Not Allowed";
-    case 413:
-      return "Content Too Large";
-    case 431:
-      return "Request Header Fields Too Large";
-    case 500:
-      return "Internal Server Error";
-    case 503:
-      return "Service Unavailable";
-    case 505:
-      return "HTTP Version Not Supported";
-    default:
-      return "Bad Request";
-  }
-}
+const char* ReasonOf(int code) { return http_status_str(static_cast<http_status>(code)); }
 
 //   reading --a whole request--> sending --all sent, keep-alive--> reading
 //      '------- a bad one ----------^  '----- all sent, the last --> leaving
@@ -176,11 +155,10 @@ class HttpServerImpl final : public HttpServer {
         if (!had_begun) connection->deadline = Clock::Real().Now() + options_.head_timeout;
         return true;
       case HttpRequestReader::Outcome::kRefused: {
-        HttpResponse refusal;
-        refusal.code = connection->reader.refusal();
-        refusal.body = std::make_shared<const std::string>(
-            absl::StrCat(refusal.code, " ", ReasonOf(refusal.code), "\n"));
-        return Answer(connection, refusal, false, true);
+        const int code = connection->reader.refusal();
+        const std::string body = absl::StrCat(code, " ", ReasonOf(code), "\n");
+        return Answer(connection, {.code = code, .body = std::make_shared<const std::string>(body)},
+                      false, true);
       }
       case HttpRequestReader::Outcome::kWhole:
         break;

@@ -1,5 +1,6 @@
 #include "rendezvous/web/metrics.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 
@@ -23,20 +24,10 @@ class Writer {
     absl::StrAppend(&text_, "# HELP ", name, " ", help, "\n# TYPE ", name, " ", type, "\n");
   }
 
-  template <typename Value>
-  void Sample(Value value) {
-    absl::StrAppend(&text_, name_, " ", Number(value), "\n");
-  }
-
-  template <typename Value>
-  void Sample(absl::string_view label, absl::string_view label_value, Value value) {
-    SampleOf("", label, label_value, value);
-  }
-
   // `suffix`: "_bucket" and the like of a histogram.
   template <typename Value>
-  void SampleOf(absl::string_view suffix, absl::string_view label, absl::string_view label_value,
-                Value value) {
+  void Sample(absl::string_view label, absl::string_view label_value, Value value,
+              absl::string_view suffix = "") {
     const std::string escaped =
         absl::StrReplaceAll(label_value, {{"\\", "\\\\"}, {"\"", "\\\""}, {"\n", "\\n"}});
     absl::StrAppend(&text_, name_, suffix, "{", label, "=\"", escaped, "\"} ", Number(value), "\n");
@@ -45,7 +36,7 @@ class Writer {
   template <typename Value>
   void Single(absl::string_view name, absl::string_view type, absl::string_view help, Value value) {
     Metric(name, type, help);
-    Sample(value);
+    absl::StrAppend(&text_, name, " ", Number(value), "\n");
   }
 
   void Histogram(absl::string_view name, absl::string_view help,
@@ -57,7 +48,7 @@ class Writer {
       const bool is_last = i == histogram.kBoundsSeconds.size();
       const std::string bound =
           is_last ? "+Inf" : absl::StrFormat("%g", histogram.kBoundsSeconds[i]);
-      SampleOf("_bucket", "le", bound, so_far);
+      Sample("le", bound, so_far, "_bucket");
     }
     absl::StrAppend(&text_, name, "_sum ", Number(histogram.sum_seconds), "\n", name, "_count ",
                     so_far, "\n");
@@ -76,23 +67,23 @@ void WriteJobs(const std::vector<JobView>& views, Writer* writer) {
   for (const JobView& view : views) ++jobs_in_phase[view.phase];
   writer->Metric("convene_jobs", "gauge", "Jobs this daemon knows, closed ones included.");
   for (const auto& [phase, count] : jobs_in_phase) writer->Sample("phase", phase, count);
-  writer->Metric("convene_nodes", "gauge", "Nodes whose agents are in the job.");
-  for (const JobView& view : views) {
-    writer->Sample("run", view.job_id, static_cast<int64_t>(view.nodes.size()));
-  }
-  writer->Metric("convene_nodes_in_epoch", "gauge", "Nodes that have a rank in the job's epoch.");
-  for (const JobView& view : views) {
-    int64_t count = 0;
-    for (const NodeView& node : view.nodes) count += node.group_rank >= 0 ? 1 : 0;
-    writer->Sample("run", view.job_id, count);
-  }
-  writer->Metric("convene_epoch", "gauge",
-                 "The job's epoch; it rises with each change of members.");
-  for (const JobView& view : views) writer->Sample("run", view.job_id, view.epoch.value());
-  writer->Metric("convene_restarts_total", "counter", "Failures that cost the job's budget.");
-  for (const JobView& view : views) {
-    writer->Sample("run", view.job_id, static_cast<int64_t>(view.restart_count));
-  }
+  const auto per_run = [&](const char* name, const char* type, const char* help, auto value_of) {
+    writer->Metric(name, type, help);
+    for (const JobView& view : views) {
+      writer->Sample("run", view.job_id, static_cast<int64_t>(value_of(view)));
+    }
+  };
+  per_run("convene_nodes", "gauge", "Nodes whose agents are in the job.",
+          [](const JobView& view) { return view.nodes.size(); });
+  per_run("convene_nodes_in_epoch", "gauge", "Nodes that have a rank in the job's epoch.",
+          [](const JobView& view) {
+            return std::count_if(view.nodes.begin(), view.nodes.end(),
+                                 [](const NodeView& node) { return node.group_rank >= 0; });
+          });
+  per_run("convene_epoch", "gauge", "The job's epoch; it rises with each change of members.",
+          [](const JobView& view) { return view.epoch.value(); });
+  per_run("convene_restarts_total", "counter", "Failures that cost the job's budget.",
+          [](const JobView& view) { return view.restart_count; });
 }
 
 void WriteDaemon(const DaemonCounters& counters, Writer* writer) {

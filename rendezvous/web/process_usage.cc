@@ -1,11 +1,9 @@
 #include "rendezvous/web/process_usage.h"
 
-#include <dirent.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <fstream>
 #include <string>
 #include <vector>
 
@@ -13,24 +11,19 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "tools/base/clock.h"
+#include "tools/base/files.h"
 
 namespace convene::rendezvous {
 namespace {
 
 int64_t CountOpenFds() {
-  DIR* const directory = opendir("/proc/self/fd");
-  if (directory == nullptr) return 0;
-  int64_t count = -3;  // ".", ".." and the directory itself
-  while (readdir(directory) != nullptr) ++count;
-  closedir(directory);
-  return count;
+  const auto names = ListDirectory("/proc/self/fd");
+  return names.ok() ? static_cast<int64_t>(names->size()) - 1 : 0;  // not the directory itself
 }
 
 // The fields of /proc/self/stat from the third on: the second, the program's name, may have spaces.
 std::vector<std::string> StatFields() {
-  std::ifstream file("/proc/self/stat");
-  std::string line;
-  std::getline(file, line);
+  const std::string line = ReadFile("/proc/self/stat").value_or("");
   const size_t name_end = line.rfind(')');
   if (name_end == std::string::npos) return {};
   return absl::StrSplit(line.substr(name_end + 1), ' ', absl::SkipEmpty());

@@ -8,7 +8,8 @@
 
 namespace convene::rendezvous {
 
-// HTML without scripts that the browser asks for again every 5 s. Shows at most 500 nodes a job.
+// The text of `convene status` as HTML without scripts that the browser asks for again every 5 s.
+// Shows at most 500 nodes a job.
 std::string StatusPage(const std::vector<JobView>& views);
 
 }  // namespace convene::rendezvous

@@ -17,10 +17,7 @@ namespace convene::rendezvous {
 namespace {
 
 HttpResponse PlainText(int code, std::string text) {
-  HttpResponse response;
-  response.code = code;
-  response.body = std::make_shared<const std::string>(std::move(text));
-  return response;
+  return {.code = code, .body = std::make_shared<const std::string>(std::move(text))};
 }
 
 StatusBoard::Source ViewsOf(Daemon* daemon) {
@@ -48,12 +45,7 @@ HttpResponse Web::Respond(const HttpRequest& request) {
   if (request.path == "/healthz") {
     return is_stopping_ ? PlainText(503, "stopping\n") : PlainText(200, "ok\n");
   }
-  if (request.path == "/metrics") {
-    HttpResponse response;
-    response.content_type = kMetricsContentType;
-    response.body = *metrics_.Get("");  // all jobs: never unknown
-    return response;
-  }
+  if (request.path == "/metrics") return RespondWithStatus(&metrics_, request, kMetricsContentType);
   if (request.path == "/status") return RespondWithStatus(&json_, request, "application/json");
   if (request.path == "/") return RespondWithStatus(&page_, request, "text/html; charset=utf-8");
   return PlainText(404, "no such page; there are /, /healthz, /metrics and /status\n");
@@ -65,10 +57,7 @@ HttpResponse Web::RespondWithStatus(StatusBoard* board, const HttpRequest& reque
   absl::StatusOr<StatusBoard::Text> text =
       board->Get(run == request.query.end() ? "" : run->second);
   if (!text.ok()) return PlainText(404, absl::StrCat(text.status().message(), "\n"));
-  HttpResponse response;
-  response.content_type = content_type;
-  response.body = *std::move(text);
-  return response;
+  return {.content_type = content_type, .body = *std::move(text)};
 }
 
 }  // namespace convene::rendezvous

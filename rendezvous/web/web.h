@@ -2,7 +2,7 @@
 //
 //   /         a page for people
 //   /healthz  200 "ok"; 503 while the daemon stops
-//   /metrics  for Prometheus
+//   /metrics  for Prometheus; ?run=ID of the runs only that one
 //   /status   a StatusReply as JSON; ?run=ID only that job
 #pragma once
 

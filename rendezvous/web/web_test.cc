@@ -70,7 +70,7 @@ TEST_CASE_METHOD(WebTest,
   const HttpResponse unknown = Get("/status", "lama");
   CHECK(unknown.code == 404);
   CHECK(absl::StrContains(*unknown.body, "knows no job lama"));
-  CHECK(absl::StrContains(*Get("/").body, "<h2>llama</h2>"));
+  CHECK(absl::StrContains(*Get("/").body, "job llama: running"));
   CHECK(Get("/favicon.ico").code == 404);
 }
 

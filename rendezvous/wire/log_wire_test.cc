@@ -1,4 +1,4 @@
-#include "rendezvous/wire/log_wire.h"
+#include "rendezvous/wire/wire.h"
 
 #include <catch2/catch.hpp>
 #include <string>
@@ -22,12 +22,12 @@ TEST_CASE("a batch of lines crosses the wire whole, with bytes that are no text"
   batch.caught_up = true;
   batch.is_last = true;
   pb::LogNews news;
-  *news.mutable_batch() = ToWire(LogBatch(batch));
+  *news.mutable_batch() = ToWire(batch);
   std::string bytes;
   REQUIRE(news.SerializeToString(&bytes));
   pb::LogNews there;
   REQUIRE(there.ParseFromString(bytes));
-  const auto crossed = FromWire(std::move(there));
+  const auto crossed = FromWire(there);
   REQUIRE_OK(crossed);
   const LogBatch& arrived = std::get<LogBatch>(*crossed);
   CHECK(arrived.watch_id == batch.watch_id);
@@ -78,7 +78,7 @@ TEST_CASE("a role, a run and a node arrive whatever bytes are in their names") {
   LogBatch batch;
   batch.host = batch.role = "r\xff";
   pb::LogBatch batch_there;
-  CHECK(batch_there.ParseFromString(ToWire(std::move(batch)).SerializeAsString()));
+  CHECK(batch_there.ParseFromString(ToWire(batch).SerializeAsString()));
   CHECK(batch_there.role() == "r?");
   LogRequest request;
   request.job_id = "run\xff";

@@ -1,25 +1,14 @@
 #include "rendezvous/wire/wire.h"
 
-#include <algorithm>
-#include <iterator>
 #include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "rendezvous/wire/fields.h"
-#include "rendezvous/wire/log_wire.h"
+#include "rendezvous/wire/message_fields.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/text.h"
 
 namespace convene::rendezvous {
 namespace {
-
-constexpr int kMostLogLines = 20;
-constexpr int kMostErrorLines = 4;
-constexpr size_t kLongestPath = 4096;
-
-bool Names(const google::protobuf::RepeatedField<int>& capabilities, pb::Capability wanted) {
-  return std::find(capabilities.begin(), capabilities.end(), wanted) != capabilities.end();
-}
 
 // The error for a message whose body is of no kind that `reader` knows.
 absl::Status UnknownKind(const google::protobuf::Message& message, absl::string_view reader) {
@@ -36,71 +25,93 @@ absl::Status UnknownKind(const google::protobuf::Message& message, absl::string_
                                                "other side is of a newer version"));
 }
 
-template <typename Value, typename Wire>
-void CopyHello(Value& value, Wire& wire) {
-  CONVENE_FIELD(job_id);
-  CONVENE_FIELD(host);
-  CONVENE_FIELD(node_rank);
-  CONVENE_FIELD(local_world_size);
-  CONVENE_FIELD_CUT(role);
-  CONVENE_FIELD(nodes_min);
-  CONVENE_FIELD(nodes_max);
-  CONVENE_FIELD(nodes_expected);
-  CONVENE_FIELD(max_restarts);
-  CONVENE_FIELD_AS(join_timeout, join_timeout_ms);
-  CONVENE_FIELD_AS(last_call, last_call_ms);
-  CONVENE_FIELD(last_epoch);
-  CONVENE_FIELD_AS(lease, lease_ms);
-  CONVENE_FIELD(running_epoch);
-  CONVENE_FIELD(holds_place);
-  CONVENE_FIELD_CUT(topology);
-  CONVENE_FIELD(spares);
-  CONVENE_FIELD_AS(restart_window, restart_window_ms);
-  CONVENE_FIELD(max_stuck_restarts);
-  CONVENE_FIELD_AS(admission, admission_ms);
-  CONVENE_FIELD_CUT(log_directory);
-  CONVENE_FIELD(has_workers);
-  CONVENE_FIELD_AS(stop_limit, stop_limit_ms);
+absl::Status CheckPort(int port) {
+  if (port >= 0 && port <= 65535) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("Ready names store port ", port, "; it must be from 0 to 65535"));
 }
 
-template <typename Value, typename Wire>
-void CopyFailure(Value& value, Wire& wire) {
-  CONVENE_FIELD(global_rank);
-  CONVENE_FIELD(local_rank);
-  CONVENE_FIELD_CUT(host);
-  CONVENE_FIELD(pid);
-  CONVENE_FIELD(exit_code);
-  CONVENE_FIELD(signal);
-  CONVENE_FIELD_CUT(why);
-  CONVENE_FIELD(costs_budget);
-  CONVENE_FIELD(is_final);
+absl::Status CheckLength(int length, const char* what) {
+  if (length <= kMostFilterEntries) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("a request for logs names ", length, " ", what,
+                                                 "; at most ", kMostFilterEntries,
+                                                 " can be named: leave them out for all"));
 }
 
-template <typename Value, typename Wire>
-void CopyProgress(Value& value, Wire& wire) {
+void CopyFields(Is<Ready> auto& value, auto& wire) {
+  CONVENE_FIELD_CLEAN(Cut, store_host);
+  CONVENE_FIELD(store_port);
+}
+
+void CopyFields(Is<WorkerProgress> auto& value, auto& wire) {
   CONVENE_FIELD(step);
   CONVENE_FIELD(steps_per_second);
-  CONVENE_FIELD_CUT(phase);
+  CONVENE_FIELD_CLEAN(Cut, phase);
 }
 
-template <typename Value, typename Wire>
-void CopyAssignment(Value& value, Wire& wire) {
-  CONVENE_FIELD(group_rank);
-  CONVENE_FIELD(group_world_size);
-  CONVENE_FIELD(first_global_rank);
-  CONVENE_FIELD(world_size);
-  CONVENE_FIELD(first_role_rank);
-  CONVENE_FIELD(role_world_size);
-  CONVENE_FIELD(store_host);
-  CONVENE_FIELD(store_port);
-  CONVENE_FIELD(restart_count);
-  CONVENE_FIELD(max_restarts);
+void CopyFields(Is<Heartbeat> auto& value, auto& wire) { CONVENE_OPTIONAL_MESSAGE(progress); }
+
+void CopyFields(const WorkerFailure& value, pb::WorkerFailed& wire) {
+  CopyFields(value, *wire.mutable_failure());
+}
+
+void CopyFields(WorkerFailure& value, const pb::WorkerFailed& wire) {
+  CopyFields(value, wire.failure());
+}
+
+void CopyFields(Is<Leave> auto& value, auto& wire) {
+  CONVENE_FIELD_CLEAN(Cut, why);
+  CONVENE_FIELD(is_unfit);
+  CONVENE_FIELD(has_workers);
+}
+
+void CopyFields(Is<AgentEvent> auto& value, auto& wire) {
+  CONVENE_KIND(Ready, ready);
+  CONVENE_KIND(Heartbeat, heartbeat);
+  CONVENE_KIND(WorkerFailure, worker_failed);
+  CONVENE_KIND(WorkersSucceeded, workers_succeeded);
+  CONVENE_KIND(Leave, leave);
+}
+
+void CopyFields(Is<Welcome> auto& value, auto& wire) {
+  CONVENE_FIELD_AS(lease, lease_ms);
+  CONVENE_FIELD_AS(heartbeat_interval, heartbeat_interval_ms);
+  CONVENE_FIELD(resumed);
+  CONVENE_FIELD(survives_restart);
+  CONVENE_CAPABILITY(awaits_old_workers, pb::CAPABILITY_OLD_WORKERS);
+}
+
+void CopyFields(Is<Close> auto& value, auto& wire) {
+  CONVENE_FIELD_ENUM(outcome, kOutcomes);
   CONVENE_FIELD(why);
-  CONVENE_FIELD(attempt);
+  CONVENE_OPTIONAL_MESSAGE(first_failure);
 }
 
-template <typename Value, typename Wire>
-void CopyNode(Value& value, Wire& wire) {
+void CopyFields(Is<LogFilter> auto& value, auto& wire) {
+  CONVENE_FIELD_EACH(int, ranks, kAll);
+  CONVENE_FIELD_EACH(int, local_ranks, kAll);
+  CONVENE_FIELD(without_stdout);
+  CONVENE_FIELD(without_stderr);
+}
+
+void CopyFields(Is<LogsWanted> auto& value, auto& wire) {
+  CONVENE_FIELD(watch_id);
+  CONVENE_MESSAGE(filter);
+  CONVENE_FIELD(tail);
+  CONVENE_FIELD(follow);
+  CONVENE_FIELD(next_line);
+}
+
+void CopyFields(Is<decltype(DaemonEvent::body)> auto& value, auto& wire) {
+  CONVENE_KIND(Welcome, welcome);
+  CONVENE_KIND(Assignment, assignment);
+  CONVENE_KIND(Stop, stop);
+  CONVENE_KIND(Close, close);
+  CONVENE_KIND(Heard, heard);
+  CONVENE_KIND(LogsWanted, logs_wanted);
+}
+
+void CopyFields(Is<NodeView> auto& value, auto& wire) {
   CONVENE_FIELD(host);
   CONVENE_FIELD_AS(agent, agent_id);
   CONVENE_FIELD(node_rank);
@@ -109,10 +120,16 @@ void CopyNode(Value& value, Wire& wire) {
   CONVENE_FIELD(state);
   CONVENE_FIELD(why);
   CONVENE_FIELD_AS(heard_ago, heard_seconds_ago);
+  CONVENE_OPTIONAL_MESSAGE(progress);
 }
 
-template <typename Value, typename Wire>
-void CopyJob(Value& value, Wire& wire) {
+void CopyFields(Is<FailureView> auto& value, auto& wire) {
+  CONVENE_FIELD(epoch);
+  CONVENE_FIELD_CLEAN(Cut, what);
+  CONVENE_FIELD_AS(ago, seconds_ago);
+}
+
+void CopyFields(Is<JobView> auto& value, auto& wire) {
   CONVENE_FIELD(job_id);
   CONVENE_FIELD(phase);
   CONVENE_FIELD(epoch);
@@ -121,278 +138,145 @@ void CopyJob(Value& value, Wire& wire) {
   CONVENE_FIELD(max_restarts);
   CONVENE_FIELD(nodes_min);
   CONVENE_FIELD(nodes_max);
+  CONVENE_MESSAGES(nodes);
+  CONVENE_MESSAGES(last_failures);
 }
 
-template <typename Value, typename Wire>
-void CopyPastFailure(Value& value, Wire& wire) {
-  CONVENE_FIELD(epoch);
-  CONVENE_FIELD_CUT(what);
-  CONVENE_FIELD_AS(ago, seconds_ago);
+void CopyFields(Is<LogMark> auto& value, auto& wire) {
+  CONVENE_FIELD_AS(agent, agent_id);
+  CONVENE_FIELD(next_line);
 }
 
-WorkerProgress UnpackProgress(const pb::WorkerProgress& wire) {
-  WorkerProgress progress;
-  CopyProgress(progress, wire);
-  return progress;
+void CopyFields(Is<LogRequest> auto& value, auto& wire) {
+  CONVENE_FIELD_CLEAN(Utf8, job_id);
+  CONVENE_FIELD_EACH(Utf8, hosts, kAll);
+  CONVENE_MESSAGE(filter);
+  CONVENE_FIELD(tail);
+  CONVENE_FIELD(follow);
+  CONVENE_MESSAGES(seen);
 }
 
-Heartbeat UnpackHeartbeat(const pb::Heartbeat& wire) {
-  Heartbeat heartbeat;
-  if (wire.has_progress()) heartbeat.progress = UnpackProgress(wire.progress());
-  return heartbeat;
+void CopyFields(Is<LogNode> auto& value, auto& wire) {
+  CONVENE_FIELD_AS(agent, agent_id);
+  CONVENE_FIELD(host);
+  CONVENE_FIELD(publishes_logs);
 }
 
-// The first `most` of `from`, each cut.
-template <typename From, typename To>
-void CopyLines(const From& from, int most, To to) {
-  for (const std::string& line : from) {
-    if (most-- == 0) return;
-    *to++ = Cut(line);
-  }
+void CopyFields(Is<LogStart> auto& value, auto& wire) { CONVENE_MESSAGES(nodes); }
+
+void CopyFields(Is<LogLine> auto& value, auto& wire) {
+  CONVENE_FIELD_AS(time, time_us);
+  CONVENE_FIELD(rank);
+  CONVENE_FIELD(local_rank);
+  CONVENE_FIELD(is_stderr);
+  CONVENE_FIELD(text);
+  CONVENE_FIELD(is_cut);
 }
 
-void PackEvent(const AgentEvent& event, pb::AgentMessage* wire) {
-  if (const auto* ready = std::get_if<Ready>(&event)) {
-    wire->mutable_ready()->set_store_host(Cut(ready->store_host));
-    wire->mutable_ready()->set_store_port(ready->store_port);
-  } else if (const auto* heartbeat = std::get_if<Heartbeat>(&event)) {
-    pb::Heartbeat* packed = wire->mutable_heartbeat();
-    if (heartbeat->progress.has_value()) {
-      CopyProgress(*heartbeat->progress, *packed->mutable_progress());
-    }
-  } else if (const auto* failure = std::get_if<WorkerFailure>(&event)) {
-    ToWire(*failure, wire->mutable_worker_failed()->mutable_failure());
-  } else if (std::holds_alternative<WorkersSucceeded>(event)) {
-    wire->mutable_workers_succeeded();
-  } else if (const auto* leave = std::get_if<Leave>(&event)) {
-    wire->mutable_leave()->set_why(Cut(leave->why));
-    wire->mutable_leave()->set_is_unfit(leave->is_unfit);
-    wire->mutable_leave()->set_has_workers(leave->has_workers);
-  }
+void CopyFields(Is<LogBatch> auto& value, auto& wire) {
+  CONVENE_FIELD(watch_id);
+  CONVENE_FIELD_AS(agent, agent_id);
+  CONVENE_FIELD_CLEAN(Utf8, host);
+  CONVENE_FIELD_CLEAN(Utf8, role);
+  CONVENE_MESSAGES(lines);
+  CONVENE_FIELD(lost_lines);
+  CONVENE_FIELD(next_line);
+  CONVENE_FIELD(caught_up);
+  CONVENE_FIELD(is_last);
 }
 
-absl::StatusOr<AgentEvent> UnpackReady(const pb::Ready& wire) {
-  if (wire.store_port() < 0 || wire.store_port() > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("Ready names store port ", wire.store_port(), "; it must be from 0 to 65535"));
-  }
-  return AgentEvent(Ready{Cut(wire.store_host()), wire.store_port()});
+void CopyFields(Is<LogsGone> auto& value, auto& wire) { CONVENE_FIELD_AS(agent, agent_id); }
+
+void CopyFields(Is<RunEnded> auto& value, auto& wire) {
+  CONVENE_FIELD(phase);
+  CONVENE_FIELD(why);
+}
+
+void CopyFields(Is<LogNews> auto& value, auto& wire) {
+  CONVENE_KIND(LogStart, start);
+  CONVENE_KIND(LogBatch, batch);
+  CONVENE_KIND(LogsGone, gone);
+  CONVENE_KIND(RunEnded, ended);
 }
 
 }  // namespace
-
-void ToWire(const Hello& hello, pb::Hello* wire) {
-  CopyHello(hello, *wire);
-  if (hello.publishes_logs) wire->add_capabilities(pb::CAPABILITY_LOGS);
-  wire->set_said_at_ns(absl::ToInt64Nanoseconds(hello.said_at.since_epoch()));
-}
-
-Hello FromWire(const pb::Hello& wire) {
-  Hello hello;
-  CopyHello(hello, wire);
-  if (hello.role.empty()) hello.role = Hello().role;  // older agents do not tell it
-  hello.publishes_logs = Names(wire.capabilities(), pb::CAPABILITY_LOGS);
-  hello.said_at = MonotonicTime::FromEpoch(absl::Nanoseconds(wire.said_at_ns()));
-  return hello;
-}
-
-void ToWire(const WorkerFailure& failure, pb::WorkerFailure* wire) {
-  CopyFailure(failure, *wire);
-  CopyLines(failure.last_log_lines, kMostLogLines,
-            RepeatedFieldBackInserter(wire->mutable_last_log_lines()));
-  CopyLines(failure.error_lines, kMostErrorLines,
-            RepeatedFieldBackInserter(wire->mutable_error_lines()));
-  wire->set_error_file(failure.error_file.substr(0, kLongestPath));
-}
-
-WorkerFailure FromWire(const pb::WorkerFailure& wire) {
-  WorkerFailure failure;
-  CopyFailure(failure, wire);
-  CopyLines(wire.last_log_lines(), kMostLogLines, std::back_inserter(failure.last_log_lines));
-  CopyLines(wire.error_lines(), kMostErrorLines, std::back_inserter(failure.error_lines));
-  failure.error_file = wire.error_file().substr(0, kLongestPath);
-  return failure;
-}
-
-void ToWire(const Assignment& assignment, pb::Assignment* wire) {
-  CopyAssignment(assignment, *wire);
-}
-
-Assignment FromWire(const pb::Assignment& wire) {
-  Assignment assignment;
-  CopyAssignment(assignment, wire);
-  if (wire.role_world_size() == 0) {  // to a daemon that knows no roles all workers have the same
-    assignment.first_role_rank = assignment.first_global_rank;
-    assignment.role_world_size = assignment.world_size;
-  }
-  return assignment;
-}
-
-void ToWire(const Stop& stop, pb::Stop* wire) {
-  wire->set_kind(stop.kind == StopKind::kAbort ? pb::Stop::KIND_ABORT : pb::Stop::KIND_CHECKPOINT);
-  wire->set_why(stop.why);
-}
-
-Stop FromWire(const pb::Stop& wire) {
-  const bool is_checkpoint = wire.kind() == pb::Stop::KIND_CHECKPOINT;
-  return {is_checkpoint ? StopKind::kCheckpoint : StopKind::kAbort, wire.why()};
-}
-
-pb::Close::Outcome ToWire(Outcome outcome) {
-  switch (outcome) {
-    case Outcome::kSucceeded:
-      return pb::Close::OUTCOME_SUCCEEDED;
-    case Outcome::kFailed:
-      return pb::Close::OUTCOME_FAILED;
-    case Outcome::kTimedOut:
-      return pb::Close::OUTCOME_TIMED_OUT;
-    case Outcome::kLeft:
-      return pb::Close::OUTCOME_LEFT;
-  }
-  return pb::Close::OUTCOME_UNSPECIFIED;
-}
-
-Outcome FromWire(pb::Close::Outcome outcome) {
-  if (outcome == pb::Close::OUTCOME_SUCCEEDED) return Outcome::kSucceeded;
-  if (outcome == pb::Close::OUTCOME_TIMED_OUT) return Outcome::kTimedOut;
-  if (outcome == pb::Close::OUTCOME_LEFT) return Outcome::kLeft;
-  return Outcome::kFailed;
-}
 
 pb::AgentMessage ToWire(const AgentEnvelope& envelope) {
   pb::AgentMessage message;
   message.set_incarnation(envelope.incarnation.value());
   message.set_epoch(envelope.epoch.value());
   if (const auto* hello = std::get_if<Hello>(&envelope.body)) {
-    ToWire(*hello, message.mutable_hello());
+    CopyFields(*hello, *message.mutable_hello());
   } else {
-    PackEvent(std::get<AgentEvent>(envelope.body), &message);
+    CopyFields(std::get<AgentEvent>(envelope.body), message);
   }
   return message;
 }
 
 absl::StatusOr<AgentEnvelope> FromWire(const pb::AgentMessage& message) {
-  AgentEnvelope envelope;
-  envelope.incarnation = Incarnation(message.incarnation());
-  envelope.epoch = Epoch(message.epoch());
-  switch (message.body_case()) {
-    case pb::AgentMessage::kHello:
-      envelope.body = FromWire(message.hello());
-      return envelope;
-    case pb::AgentMessage::kReady: {
-      CONVENE_ASSIGN_OR_RETURN(envelope.body, UnpackReady(message.ready()));
-      return envelope;
-    }
-    case pb::AgentMessage::kHeartbeat:
-      envelope.body = AgentEvent(UnpackHeartbeat(message.heartbeat()));
-      return envelope;
-    case pb::AgentMessage::kWorkerFailed:
-      envelope.body = AgentEvent(FromWire(message.worker_failed().failure()));
-      return envelope;
-    case pb::AgentMessage::kWorkersSucceeded:
-      envelope.body = AgentEvent(WorkersSucceeded());
-      return envelope;
-    case pb::AgentMessage::kLeave:
-      envelope.body = AgentEvent(Leave{Cut(message.leave().why()), message.leave().is_unfit(),
-                                       message.leave().has_workers()});
-      return envelope;
-    case pb::AgentMessage::BODY_NOT_SET:
-      break;
+  if (message.body_case() == pb::AgentMessage::BODY_NOT_SET) return UnknownKind(message, "daemon");
+  CONVENE_RETURN_IF_ERROR(CheckPort(message.ready().store_port()));
+  AgentEnvelope envelope{Incarnation(message.incarnation()), Epoch(message.epoch()), {}};
+  if (message.has_hello()) {
+    CopyFields(envelope.body.emplace<Hello>(), message.hello());
+  } else {
+    CopyFields(envelope.body.emplace<AgentEvent>(), message);
   }
-  return UnknownKind(message, "daemon");
+  return envelope;
 }
 
 pb::DaemonMessage ToWire(Incarnation daemon, const DaemonEvent& event) {
   pb::DaemonMessage message;
   message.set_incarnation(daemon.value());
   message.set_epoch(event.epoch.value());
-  if (const auto* welcome = std::get_if<Welcome>(&event.body)) {
-    message.mutable_welcome()->set_lease_ms(absl::ToInt64Milliseconds(welcome->lease));
-    message.mutable_welcome()->set_heartbeat_interval_ms(
-        absl::ToInt64Milliseconds(welcome->heartbeat_interval));
-    message.mutable_welcome()->set_resumed(welcome->resumed);
-    message.mutable_welcome()->set_survives_restart(welcome->survives_restart);
-    if (welcome->awaits_old_workers) {
-      message.mutable_welcome()->add_capabilities(pb::CAPABILITY_OLD_WORKERS);
-    }
-  } else if (const auto* assignment = std::get_if<Assignment>(&event.body)) {
-    ToWire(*assignment, message.mutable_assignment());
-  } else if (const auto* stop = std::get_if<Stop>(&event.body)) {
-    ToWire(*stop, message.mutable_stop());
-  } else if (const auto* close = std::get_if<Close>(&event.body)) {
-    message.mutable_close()->set_outcome(ToWire(close->outcome));
-    message.mutable_close()->set_why(close->why);
-    if (close->first_failure.has_value()) {
-      ToWire(*close->first_failure, message.mutable_close()->mutable_first_failure());
-    }
-  } else if (const auto* wanted = std::get_if<LogsWanted>(&event.body)) {
-    ToWire(*wanted, message.mutable_logs_wanted());
-  } else {
-    message.mutable_heard();
-  }
+  CopyFields(event.body, message);
   return message;
 }
 
 absl::StatusOr<DaemonEvent> FromWire(const pb::DaemonMessage& message) {
-  DaemonEvent event;
-  event.epoch = Epoch(message.epoch());
-  switch (message.body_case()) {
-    case pb::DaemonMessage::kWelcome:
-      event.body = Welcome{absl::Milliseconds(message.welcome().lease_ms()),
-                           absl::Milliseconds(message.welcome().heartbeat_interval_ms()),
-                           message.welcome().resumed(), message.welcome().survives_restart(),
-                           Names(message.welcome().capabilities(), pb::CAPABILITY_OLD_WORKERS)};
-      return event;
-    case pb::DaemonMessage::kAssignment:
-      event.body = FromWire(message.assignment());
-      return event;
-    case pb::DaemonMessage::kStop:
-      event.body = FromWire(message.stop());
-      return event;
-    case pb::DaemonMessage::kClose: {
-      Close close{FromWire(message.close().outcome()), message.close().why(), std::nullopt};
-      if (message.close().has_first_failure()) {
-        close.first_failure = FromWire(message.close().first_failure());
-      }
-      event.body = std::move(close);
-      return event;
-    }
-    case pb::DaemonMessage::kHeard:
-      event.body = Heard{};
-      return event;
-    case pb::DaemonMessage::kLogsWanted:
-      event.body = FromWire(message.logs_wanted());
-      return event;
-    case pb::DaemonMessage::BODY_NOT_SET:
-      break;
-  }
-  return UnknownKind(message, "agent");
+  if (message.body_case() == pb::DaemonMessage::BODY_NOT_SET) return UnknownKind(message, "agent");
+  DaemonEvent event{Epoch(message.epoch()), {}};
+  CopyFields(event.body, message);
+  return event;
 }
 
-void ToWire(const JobView& view, pb::JobStatus* status) {
-  CopyJob(view, *status);
-  for (const NodeView& node : view.nodes) {
-    pb::NodeStatus* const wire = status->add_nodes();
-    CopyNode(node, *wire);
-    if (node.progress.has_value()) CopyProgress(*node.progress, *wire->mutable_progress());
-  }
-  for (const FailureView& failure : view.last_failures) {
-    CopyPastFailure(failure, *status->add_last_failures());
-  }
-}
+void ToWire(const JobView& view, pb::JobStatus* status) { CopyFields(view, *status); }
 
 JobView FromWire(const pb::JobStatus& status) {
   JobView view;
-  CopyJob(view, status);
-  for (const pb::NodeStatus& wire : status.nodes()) {
-    NodeView& node = view.nodes.emplace_back();
-    CopyNode(node, wire);
-    if (wire.has_progress()) node.progress = UnpackProgress(wire.progress());
-  }
-  for (const pb::FailureRecord& failure : status.last_failures()) {
-    CopyPastFailure(view.last_failures.emplace_back(), failure);
-  }
+  CopyFields(view, status);
   return view;
+}
+
+pb::WatchLogsRequest ToWire(const LogRequest& request) {
+  pb::WatchLogsRequest wire;
+  CopyFields(request, wire);
+  return wire;
+}
+
+absl::StatusOr<LogRequest> FromWire(const pb::WatchLogsRequest& wire) {
+  CONVENE_RETURN_IF_ERROR(CheckLength(wire.hosts_size(), "nodes"));
+  CONVENE_RETURN_IF_ERROR(CheckLength(wire.filter().ranks_size(), "ranks"));
+  CONVENE_RETURN_IF_ERROR(CheckLength(wire.filter().local_ranks_size(), "local ranks"));
+  LogRequest request;
+  CopyFields(request, wire);
+  return request;
+}
+
+pb::LogBatch ToWire(const LogBatch& batch) {
+  pb::LogBatch wire;
+  CopyFields(batch, wire);
+  return wire;
+}
+
+absl::StatusOr<LogNews> FromWire(const pb::LogNews& wire) {
+  if (wire.body_case() == pb::LogNews::BODY_NOT_SET) {
+    return absl::InvalidArgumentError(
+        "a message without a body this program knows: are it and the daemon of one version?");
+  }
+  LogNews news;
+  CopyFields(news, wire);
+  return news;
 }
 
 }  // namespace convene::rendezvous

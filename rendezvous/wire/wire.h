@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "proto/rendezvous.pb.h"
 #include "rendezvous/quorum/job_view.h"
+#include "rendezvous/quorum/log_lines.h"
 #include "rendezvous/quorum/messages.h"
 #include "tools/base/strong_int.h"
 
@@ -31,20 +32,18 @@ pb::DaemonMessage ToWire(Incarnation daemon, const DaemonEvent& event);
 // Errors as above.
 absl::StatusOr<DaemonEvent> FromWire(const pb::DaemonMessage& message);
 
-// The parts of these messages that the journal keeps, too. A text beyond the contract is cut off.
-void ToWire(const Hello& hello, pb::Hello* wire);
-Hello FromWire(const pb::Hello& wire);
-void ToWire(const WorkerFailure& failure, pb::WorkerFailure* wire);
-WorkerFailure FromWire(const pb::WorkerFailure& wire);
-void ToWire(const Assignment& assignment, pb::Assignment* wire);
-Assignment FromWire(const pb::Assignment& wire);
-void ToWire(const Stop& stop, pb::Stop* wire);
-Stop FromWire(const pb::Stop& wire);
-pb::Close::Outcome ToWire(Outcome outcome);
-// An outcome of a newer daemon is no success.
-Outcome FromWire(pb::Close::Outcome outcome);
-
 void ToWire(const JobView& view, pb::JobStatus* status);
 JobView FromWire(const pb::JobStatus& status);
+
+pb::WatchLogsRequest ToWire(const LogRequest& request);
+// InvalidArgument for a list that is too long.
+absl::StatusOr<LogRequest> FromWire(const pb::WatchLogsRequest& wire);
+
+// The messages to a viewer.
+using LogNews = std::variant<LogStart, LogBatch, LogsGone, RunEnded>;
+
+pb::LogBatch ToWire(const LogBatch& batch);
+// InvalidArgument for a message without a body: a daemon of another version.
+absl::StatusOr<LogNews> FromWire(const pb::LogNews& wire);
 
 }  // namespace convene::rendezvous

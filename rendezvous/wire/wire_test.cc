@@ -211,6 +211,25 @@ TEST_CASE("a kind of a newer version is told apart from no body at all") {
   CHECK_STATUS(FromWire(heard), absl::StatusCode::kUnimplemented, "messages of kind 16");
 }
 
+// Every kind of Message's body, read and written again.
+template <typename Message, typename Cross>
+void CheckEveryKind(const Cross& cross) {
+  const google::protobuf::OneofDescriptor& body = *Message::descriptor()->oneof_decl(0);
+  for (int i = 0; i < body.field_count(); ++i) {
+    INFO(body.field(i)->full_name());
+    Message message;
+    message.GetReflection()->MutableMessage(&message, body.field(i));
+    CHECK(cross(message).body_case() == body.field(i)->number());
+  }
+}
+
+TEST_CASE("every kind of message that the protocol has is known in both directions") {
+  CheckEveryKind<pb::AgentMessage>(
+      [](const pb::AgentMessage& message) { return ToWire(*FromWire(message)); });
+  CheckEveryKind<pb::DaemonMessage>(
+      [](const pb::DaemonMessage& message) { return ToWire(Incarnation(1), *FromWire(message)); });
+}
+
 TEST_CASE("an assignment tells the ranks in a role; to a daemon without roles there is one role") {
   Assignment assignment;
   assignment.first_global_rank = 6;

@@ -96,7 +96,7 @@ class HttpTest(PortTestCase):
         self.assertEqual(json.loads(self.get("/status", client=client)[1]), {"jobs": []})
         response, text = self.get("/", client=client)
         self.assertEqual(response.headers["Content-Type"], "text/html; charset=utf-8")
-        self.assertIn("No jobs", text)
+        self.assertIn("no jobs", text)
         self.assertEqual(self.get("/status?run=none", client=client)[0].status, 404)
         response, text = self.get("/metrics", method="HEAD", client=client)
         self.assertEqual(text, "")

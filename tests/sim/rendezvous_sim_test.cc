@@ -1,6 +1,6 @@
-// Worlds from seeds until enough has happened: half of it in the worlds of the same seeds in each
-// run, half in worlds of new seeds. CONVENE_SIM_SEED runs the world of one seed alone. With
-// CONVENE_SIM_SECONDS the new worlds go on for so long.
+// Worlds that once broke, then worlds from seeds until enough has happened: half of it in the
+// worlds of the same seeds in each run, half in worlds of new seeds. CONVENE_SIM_SEED runs the
+// world of one seed alone. With CONVENE_SIM_SECONDS the new worlds go on for so long.
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -29,6 +29,9 @@ constexpr int64_t kEvents = 100'000;
 #else
 constexpr int64_t kEvents = 1'000'000;
 #endif
+
+// Seeds of worlds in which a promise was broken once, beyond the worlds that each run has anyway.
+constexpr int64_t kOnceBroken[] = {282, 3415, 224446738};
 
 // The test kills no machine, so the journal's disk may be memory.
 [[maybe_unused]] const bool kInMemory =
@@ -79,6 +82,7 @@ void LiveFrom(int64_t seed, int64_t enough, absl::Duration limit) {
 TEST_CASE("whatever breaks, the promises hold, and every agent gets its answer in the end") {
   const int64_t only = NumberFromEnvironment("CONVENE_SIM_SEED", 0);
   if (only > 0) return LiveFrom(only, 1, absl::InfiniteDuration());
+  for (const int64_t seed : kOnceBroken) LiveFrom(seed, 1, absl::InfiniteDuration());
   LiveFrom(1, kEvents / 2, absl::InfiniteDuration());
   const int64_t fresh = 1'000'000 + static_cast<int64_t>(RandomU64() % 1'000'000'000);
   std::cout << "worlds that no run before has seen, from CONVENE_SIM_SEED=" << fresh << " on"

@@ -161,6 +161,11 @@ void SimAgent::Drain() {
 void SimAgent::Take(const agent::Event& event) {
   const int life = life_;
   const agent::Phase before = state_->phase;
+  if (const auto* from = std::get_if<agent::FromDaemon>(&event)) {
+    const auto* close = std::get_if<rendezvous::Close>(&from->event.body);
+    knows_success_ = close != nullptr && close->outcome == rendezvous::Outcome::kSucceeded &&
+                     state_->has_succeeded;
+  }
   agent::Actions actions = Step(*state_, event, simulation_.now(), simulation_.Fraction());
   if (state_->phase != before) {
     simulation_.Note(name_, ": ", PhaseName(before), " -> ", PhaseName(state_->phase), ": ",
@@ -211,9 +216,6 @@ void SimAgent::Do(const agent::OpenStream& action) {
     if (std::holds_alternative<rendezvous::Assignment>(event.body)) {
       assigned_serial_ = invariants_.SerialOf(stream_->id);
     }
-    const auto* close = std::get_if<rendezvous::Close>(&event.body);
-    knows_success_ = close != nullptr && close->outcome == rendezvous::Outcome::kSucceeded &&
-                     state_->has_succeeded;
     Receive(agent::FromDaemon{std::move(event), stream_->opened_at});
   };
   stream->on_end = [this, listens](absl::Status status) {

@@ -28,9 +28,7 @@ absl::Status EventLoop::Add(int fd, uint32_t events, Callback on_events) {
   if (!epoll_.valid()) return ErrnoStatus(epoll_errno_, "epoll_create");
   auto watched = std::make_unique<Watched>();
   watched->on_events = std::move(on_events);
-  epoll_event event = {};
-  event.events = events;
-  event.data.ptr = watched.get();
+  epoll_event event = {.events = events, .data = {.ptr = watched.get()}};
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
     return ErrnoStatus(errno, "epoll_ctl");
   }
@@ -45,9 +43,7 @@ void EventLoop::Watch(int fd, std::function<void()> on_ready, bool writable) {
 }
 
 void EventLoop::Change(int fd, uint32_t events) {
-  epoll_event event = {};
-  event.events = events;
-  event.data.ptr = watched_.at(fd).get();
+  epoll_event event = {.events = events, .data = {.ptr = watched_.at(fd).get()}};
   CONVENE_CHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event) == 0);
 }
 

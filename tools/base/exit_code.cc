@@ -8,39 +8,8 @@
 #include <new>
 #include <system_error>
 
-#include "absl/strings/str_cat.h"
-
 namespace convene {
 namespace {
-
-struct Row {
-  const char* code;
-  const char* meaning;
-  const char* reader;
-};
-
-constexpr Row kRows[] = {
-    {"0", "every worker of the last epoch ended with 0", "the scheduler"},
-    {"1",
-     "training failed and the restart budget is spent; the first failure's rank, host, signal or "
-     "code, and last log lines were printed",
-     "the scheduler"},
-    {"64", "bad usage: a flag, a file or a configuration is wrong; nothing was started",
-     "the person"},
-    {"69", "the rendezvous could not be reached, or closed, within its deadline",
-     "the scheduler: try again"},
-    {"70", "an internal error of Convene: a bug, please report", "us"},
-    {"71", "this node is unfit (preflight or health check failed): the scheduler should drain it",
-     "the scheduler"},
-    {"75", "worker to agent only: membership changed, start me again (costs no restart budget)",
-     "the agent"},
-    {"76",
-     "worker to agent only: my result was rejected twice on the same input, suspect this device",
-     "the agent"},
-    {"128+n",
-     "the command itself was ended by signal n after an orderly stop (TERM: 143, INT: 130)",
-     "the scheduler"},
-};
 
 const char* g_program = nullptr;
 ExitCode g_no_room = ExitCode::kUnfitNode;
@@ -109,13 +78,23 @@ void EndAtExceptions(const char* program, ExitCode no_room) {
 }
 
 std::string ExitCodeTable() {
-  std::string text = "code   meaning (who acts on it)\n";
-  for (const Row& row : kRows) {
-    std::string code = row.code;
-    code.resize(7, ' ');
-    absl::StrAppend(&text, code, row.meaning, " (", row.reader, ")\n");
-  }
-  return text;
+  return "code   meaning (who acts on it)\n"
+         "0      every worker of the last epoch ended with 0 (the scheduler)\n"
+         "1      training failed and the restart budget is spent; the first failure's rank, host, "
+         "signal or code, and last log lines were printed (the scheduler)\n"
+         "64     bad usage: a flag, a file or a configuration is wrong; nothing was started (the "
+         "person)\n"
+         "69     the rendezvous could not be reached, or closed, within its deadline (the "
+         "scheduler: try again)\n"
+         "70     an internal error of Convene: a bug, please report (us)\n"
+         "71     this node is unfit (preflight or health check failed): the scheduler should drain "
+         "it (the scheduler)\n"
+         "75     worker to agent only: membership changed, start me again (costs no restart "
+         "budget) (the agent)\n"
+         "76     worker to agent only: my result was rejected twice on the same input, suspect "
+         "this device (the agent)\n"
+         "128+n  the command itself was ended by signal n after an orderly stop (TERM: 143, INT: "
+         "130) (the scheduler)\n";
 }
 
 }  // namespace convene

@@ -46,12 +46,17 @@ int FileFault(FileOp op, const std::string& path) {
   return hook == nullptr ? 0 : (*hook)(op, path);
 }
 
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
+absl::StatusOr<UniqueFd> OpenFile(const std::string& path, int flags) {
   if (const int error = FileFault(FileOp::kOpen, path)) {
     return ErrnoStatus(error, absl::StrCat("open ", path));
   }
-  UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  UniqueFd fd(open(path.c_str(), flags | O_CLOEXEC, 0644));
   if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  return fd;
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  CONVENE_ASSIGN_OR_RETURN(const UniqueFd fd, OpenFile(path, O_RDONLY));
   std::string content;
   char buffer[1 << 16];
   while (true) {
@@ -102,14 +107,11 @@ absl::Status RenameFile(const std::string& from, const std::string& to) {
 
 absl::Status WriteFileAtomic(const std::string& path, absl::string_view content) {
   const std::string temporary = absl::StrCat(path, ".tmp.", getpid());
-  if (const int error = FileFault(FileOp::kOpen, temporary)) {
-    return ErrnoStatus(error, absl::StrCat("create ", temporary));
-  }
   // Removes the file of an earlier process of this number. In a folder that everybody may write to,
   // the name can be guessed: a file or link that stands there is not written through.
   unlink(temporary.c_str());
-  UniqueFd fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
-  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("create ", temporary));
+  CONVENE_ASSIGN_OR_RETURN(const UniqueFd fd,
+                           OpenFile(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW));
   absl::Status status = WriteSyncRename(fd.get(), temporary, path, content);
   if (!status.ok()) unlink(temporary.c_str());
   return status;

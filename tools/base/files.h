@@ -17,6 +17,9 @@
 
 namespace convene {
 
+// open(2) with `flags` and O_CLOEXEC; a new file has mode 0644.
+absl::StatusOr<UniqueFd> OpenFile(const std::string& path, int flags);
+
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 
 // Writes all of `content` at the descriptor's position, through short writes and EINTR. `path` is

@@ -121,7 +121,8 @@ void FlagReader::Add(Flag flag) {
   FlagDetails& details = flag.details;
   if (!details.choices.empty()) details.value = absl::StrJoin(details.choices, "|");
   if (details.from_environment && !rules_.variable_prefix.empty()) {
-    details.variables.push_back(VariableOf(rules_.variable_prefix, flag.name));
+    details.variables.insert(details.variables.begin(),
+                             VariableOf(rules_.variable_prefix, flag.name));
   }
   flag.may_be_cut = may_be_cut_;
   HelpRow(absl::StrCat(

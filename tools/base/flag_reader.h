@@ -44,7 +44,8 @@ struct FlagDetails {
   double most = std::numeric_limits<double>::infinity();
   bool is_directory = false;     // for completion
   bool from_environment = true;  // <prefix><NAME> sets its default, where there is a prefix
-  std::vector<std::string> variables = {};  // the first of these that is set gives the default
+  // The first of these that is set gives the default; <prefix><NAME> stands before them.
+  std::vector<std::string> variables = {};
 };
 
 class FlagReader {

@@ -1,6 +1,7 @@
 #include "tools/base/host_port.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
@@ -32,19 +33,17 @@ absl::StatusOr<Parts> Split(absl::string_view text) {
     if (bracket == absl::string_view::npos) return Wrong(text, "has a '[' without its ']'");
     parts.host = rest.substr(0, bracket);
     rest.remove_prefix(bracket + 1);
-    if (rest.empty()) return parts;
-    if (rest[0] != ':') return Wrong(text, "has something behind its ']'");
-    parts.port = rest.substr(1);
-    return parts;
+  } else if (std::count(text.begin(), text.end(), ':') == 1) {
+    parts.host = text.substr(0, text.find(':'));
+    rest.remove_prefix(parts.host.size());
+  } else {  // a name without a port, or a bare IPv6 address
+    parts.host = std::exchange(rest, "");
   }
-  const auto colons = std::count(text.begin(), text.end(), ':');
-  if (colons != 1) {  // a name without a port, or a bare IPv6 address
-    parts.host = text;
-    return parts;
+  if (absl::ConsumePrefix(&rest, ":")) {
+    parts.port = rest;
+  } else if (!rest.empty()) {
+    return Wrong(text, "has something behind its ']'");
   }
-  const size_t colon = text.find(':');
-  parts.host = text.substr(0, colon);
-  parts.port = text.substr(colon + 1);
   return parts;
 }
 

@@ -6,38 +6,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <latch>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tools/base/mutex.h"
 #include "tools/base/status_macros.h"
 
 namespace convene {
 namespace {
-
-// Keeps threads alive until all are started.
-class Gate {
- public:
-  static void* Pass(void* gate) {
-    static_cast<Gate*>(gate)->WaitUntilOpen();
-    return nullptr;
-  }
-  void Open() {
-    MutexLock lock(&mutex_);
-    is_open_ = true;
-    opened_.SignalAll();
-  }
-
- private:
-  void WaitUntilOpen() {
-    MutexLock lock(&mutex_);
-    while (!is_open_) opened_.Wait(&mutex_);
-  }
-
-  Mutex mutex_;
-  CondVar opened_;
-  bool is_open_ ABSL_GUARDED_BY(mutex_) = false;
-};
 
 // glibc's arena for a thread's own allocations; 8 MiB are a stack.
 constexpr size_t kBytesPerThread = size_t{64 + 8} << 20;
@@ -78,14 +54,18 @@ absl::Status EnsureOpenFiles(int64_t least, int64_t wanted) {
 
 absl::Status CheckThreads(int count) {
   CONVENE_RETURN_IF_ERROR(CheckAddressSpace(count));
-  Gate gate;
+  std::latch gate(1);  // keeps threads alive until all are started
+  const auto pass = [](void* opaque) -> void* {
+    static_cast<std::latch*>(opaque)->wait();
+    return nullptr;
+  };
   std::vector<pthread_t> threads;
   while (static_cast<int>(threads.size()) < count) {
     pthread_t thread;
-    if (pthread_create(&thread, nullptr, &Gate::Pass, &gate) != 0) break;
+    if (pthread_create(&thread, nullptr, pass, &gate) != 0) break;
     threads.push_back(thread);
   }
-  gate.Open();
+  gate.count_down();
   for (const pthread_t thread : threads) pthread_join(thread, nullptr);
   const int started = static_cast<int>(threads.size());
   if (started == count) return absl::OkStatus();

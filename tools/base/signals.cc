@@ -26,6 +26,12 @@ UniqueFd TakeSignals(const std::vector<int>& signals) {
   return fd;
 }
 
+ScopedAllSignalsBlocked::ScopedAllSignalsBlocked() {
+  sigset_t all;
+  sigfillset(&all);
+  CONVENE_CHECK(pthread_sigmask(SIG_SETMASK, &all, &before_) == 0);
+}
+
 bool IsIgnored(int signal) {
   struct sigaction action = {};
   return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;

@@ -25,6 +25,12 @@ std::string AddressText(const sockaddr* address) {
   return text;
 }
 
+int PortOf(const sockaddr* address) {
+  return ntohs(address->sa_family == AF_INET6
+                   ? reinterpret_cast<const sockaddr_in6*>(address)->sin6_port
+                   : reinterpret_cast<const sockaddr_in*>(address)->sin_port);
+}
+
 absl::StatusOr<std::string> SourceTowards(const sockaddr* target, socklen_t length) {
   // Connecting a datagram socket chooses a route and a source address.
   const UniqueFd fd(socket(target->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));

@@ -13,6 +13,9 @@ namespace convene {
 // of another family.
 std::string AddressText(const sockaddr* address);
 
+// The port of an IPv4 or IPv6 address.
+int PortOf(const sockaddr* address);
+
 // The address from which packets to `target` would leave: where `target` lives, this machine is
 // found there. Sends nothing. Unavailable when there is no route; the text names `target`.
 absl::StatusOr<std::string> SourceTowards(const sockaddr* target, socklen_t length);

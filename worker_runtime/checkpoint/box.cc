@@ -100,21 +100,12 @@ std::vector<Box> BoxesOfFlatRange(const Box& local_box, int64_t begin, int64_t c
   return boxes;
 }
 
-bool Overlap(const Box& a, const Box& b) {
-  for (size_t d = 0; d < a.offset.size(); ++d) {
-    if (a.offset[d] >= b.offset[d] + b.extent[d] || b.offset[d] >= a.offset[d] + a.extent[d]) {
-      return false;
-    }
-  }
-  return true;
-}
-
 std::optional<Box> Intersect(const Box& a, const Box& b) {
-  if (!Overlap(a, b)) return std::nullopt;
   Box common = a;
   for (size_t d = 0; d < a.offset.size(); ++d) {
     const int64_t begin = std::max(a.offset[d], b.offset[d]);
     const int64_t end = std::min(a.offset[d] + a.extent[d], b.offset[d] + b.extent[d]);
+    if (begin >= end) return std::nullopt;
     common.offset[d] = begin;
     common.extent[d] = end - begin;
   }

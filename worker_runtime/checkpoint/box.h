@@ -44,8 +44,7 @@ absl::Status ValidatePiece(const TensorPiece& piece);
 // <= local_box.elements().
 std::vector<Box> BoxesOfFlatRange(const Box& local_box, int64_t begin, int64_t count);
 
-// REQUIRES (these three): as many axes in `a` as in `b`.
-bool Overlap(const Box& a, const Box& b);
+// REQUIRES (these two): as many axes in `a` as in `b`.
 std::optional<Box> Intersect(const Box& a, const Box& b);
 // `a` without `b` as disjoint boxes, the one with the lowest coordinates first.
 std::vector<Box> Subtract(const Box& a, const Box& b);

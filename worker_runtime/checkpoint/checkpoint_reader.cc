@@ -3,7 +3,6 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -29,7 +28,7 @@ class ChunkReader {
   absl::StatusOr<const float*> Load(int chunk) {
     const ChunkPlace& place = manifest_.places[chunk];
     const TensorPiece& piece = manifest_.pieces[chunk];
-    CONVENE_RETURN_IF_ERROR(OpenFile(place.file));
+    CONVENE_RETURN_IF_ERROR(GoTo(place.file));
     if (buffer_.size() < static_cast<size_t>(piece.flat_count)) buffer_.resize(piece.flat_count);
     const size_t bytes = piece.flat_count * sizeof(float);
     CONVENE_RETURN_IF_ERROR(ReadAt(place.offset_bytes, bytes, buffer_.data()));
@@ -42,15 +41,11 @@ class ChunkReader {
   }
 
  private:
-  absl::Status OpenFile(int file) {
+  absl::Status GoTo(int file) {
     if (file == file_) return absl::OkStatus();
     const std::string& name = manifest_.files[file].name;
     path_ = absl::StrCat(directory_, "/", name);
-    if (const int error = FileFault(FileOp::kOpen, path_)) {
-      return ErrnoStatus(error, absl::StrCat("open ", path_));
-    }
-    fd_.Reset(open(path_.c_str(), O_RDONLY | O_CLOEXEC));
-    if (!fd_.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path_));
+    CONVENE_ASSIGN_OR_RETURN(fd_, OpenFile(path_, O_RDONLY));
     CONVENE_ASSIGN_OR_RETURN(const std::string expected, DataHeaderOf(manifest_.info.step, name));
     std::string header(expected.size(), '\0');
     CONVENE_RETURN_IF_ERROR(ReadAt(0, header.size(), header.data()));

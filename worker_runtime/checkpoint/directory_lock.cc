@@ -54,13 +54,12 @@ Holder ReadHolder(int fd) {
 
 }  // namespace
 
-absl::StatusOr<DirectoryLock> DirectoryLock::Acquire(const std::string& directory,
-                                                     const DirectoryLockOptions& options) {
+absl::StatusOr<UniqueFd> LockDirectory(const std::string& directory,
+                                       const DirectoryLockOptions& options) {
   const std::string path = absl::StrCat(directory, "/", kLockName);
   // The file is opened for writing even while another job holds it: NFS gives an exclusive lock on
   // nothing else.
-  UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644));
-  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  CONVENE_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(path, O_RDWR | O_CREAT | O_NONBLOCK));
   const MonotonicTime start = options.clock->Now();
   bool has_told = false;
   while (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
@@ -69,7 +68,7 @@ absl::StatusOr<DirectoryLock> DirectoryLock::Acquire(const std::string& director
     if (IsUnsupported(error)) {
       options.on_unlocked(absl::StrCat(ErrnoStatus(error, "lock " + path).message(),
                                        ": nothing will stop a second job from writing there"));
-      return DirectoryLock(UniqueFd());
+      return UniqueFd();
     }
     if (error != EWOULDBLOCK) return ErrnoStatus(error, absl::StrCat("lock ", path));
     const Holder holder = ReadHolder(fd.get());
@@ -89,7 +88,7 @@ absl::StatusOr<DirectoryLock> DirectoryLock::Acquire(const std::string& director
     options.clock->SleepFor(kPollInterval);
   }
   CONVENE_RETURN_IF_ERROR(WriteHolder(fd.get(), path, options.job));
-  return DirectoryLock(std::move(fd));
+  return fd;
 }
 
 }  // namespace convene::worker

@@ -3,7 +3,6 @@
 
 #include <functional>
 #include <string>
-#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -26,23 +25,16 @@ struct DirectoryLockOptions {
   Clock* clock = &Clock::Real();
 };
 
-// Held as long as the object lives, and at most as long as the process: the kernel (or the file
-// server) frees the lock when its owner dies, in whatever way. So a lock is never stale; the file
-// "writer.lock", with the holder's words in it, stays.
-class DirectoryLock {
- public:
-  // `directory` exists. AlreadyExists when another job still holds it after wait_timeout,
-  // DeadlineExceeded when a predecessor still holds it after predecessor_timeout: the text names
-  // the holder (process, host, job, since when). Where the file system has no locks (flock over NFS
-  // without a lock daemon: ENOLCK), on_unlocked is called and the object holds nothing. Other
-  // errors: ErrnoStatus of opening or writing the file.
-  static absl::StatusOr<DirectoryLock> Acquire(const std::string& directory,
-                                               const DirectoryLockOptions& options);
-
- private:
-  explicit DirectoryLock(UniqueFd fd) : fd_(std::move(fd)) {}
-
-  UniqueFd fd_;
-};
+// The lock is held as long as the descriptor is open, and at most as long as the process: the
+// kernel (or the file server) frees it when its owner dies, in whatever way. So a lock is never
+// stale; the file "writer.lock", with the holder's words in it, stays.
+//
+// `directory` exists. AlreadyExists when another job still holds it after wait_timeout,
+// DeadlineExceeded when a predecessor still holds it after predecessor_timeout: the text names the
+// holder (process, host, job, since when). Where the file system has no locks (flock over NFS
+// without a lock daemon: ENOLCK), on_unlocked is called and the descriptor is none. Other errors:
+// ErrnoStatus of opening or writing the file.
+absl::StatusOr<UniqueFd> LockDirectory(const std::string& directory,
+                                       const DirectoryLockOptions& options);
 
 }  // namespace convene::worker

@@ -23,13 +23,13 @@ struct Attempt {
   ManualClock clock;
   std::vector<std::string> said;
 
-  absl::StatusOr<DirectoryLock> Acquire(const TempDir& dir, const std::string& job,
-                                        bool is_restart = false) {
-    return DirectoryLock::Acquire(
-        dir.path(), {.job = job,
-                     .is_restart = is_restart,
-                     .on_wait = [this](const std::string& text) { said.push_back(text); },
-                     .clock = &clock});
+  absl::StatusOr<UniqueFd> Acquire(const TempDir& dir, const std::string& job,
+                                   bool is_restart = false) {
+    return LockDirectory(dir.path(),
+                         {.job = job,
+                          .is_restart = is_restart,
+                          .on_wait = [this](const std::string& text) { said.push_back(text); },
+                          .clock = &clock});
   }
 };
 
@@ -83,7 +83,7 @@ TEST_CASE("the lock of a killed process is free, and one that ends during the wa
   REQUIRE(pipe(ready) == 0);
   const pid_t child = fork();
   if (child == 0) {
-    const auto held = DirectoryLock::Acquire(dir.path(), {.job = "killed"});
+    const auto held = LockDirectory(dir.path(), {.job = "killed"});
     const bool told = write(ready[1], held.ok() ? "y" : "n", 1) == 1;
     if (told) pause();
     _exit(1);
@@ -92,7 +92,7 @@ TEST_CASE("the lock of a killed process is free, and one that ends during the wa
   REQUIRE(read(ready[0], &answer, 1) == 1);
   REQUIRE(answer == 'y');
   int kills = 0;
-  const auto held = DirectoryLock::Acquire(
+  const auto held = LockDirectory(
       dir.path(), {.job = "next", .on_wait = [&](const std::string& text) {
                      CHECK_THAT(text, Catch::Contains(absl::StrCat("process ", child)));
                      kills += kill(child, SIGKILL) == 0 ? 1 : 0;
@@ -106,8 +106,7 @@ TEST_CASE("the lock of a killed process is free, and one that ends during the wa
 
 TEST_CASE("a directory that cannot hold the file says so") {
   TempDir dir;
-  CHECK_STATUS(DirectoryLock::Acquire(dir.File("absent"), {}), absl::StatusCode::kNotFound,
-               "writer.lock");
+  CHECK_STATUS(LockDirectory(dir.File("absent"), {}), absl::StatusCode::kNotFound, "writer.lock");
 }
 
 }  // namespace

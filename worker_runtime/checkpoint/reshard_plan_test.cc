@@ -65,7 +65,7 @@ TEST_CASE("what is subtracted and what is left make the whole") {
   int64_t elements = middle.elements();
   for (size_t i = 0; i < rest.size(); ++i) {
     elements += rest[i].elements();
-    CHECK(!Overlap(rest[i], middle));
+    CHECK(!Intersect(rest[i], middle).has_value());
     if (i > 0) CHECK(rest[i - 1].offset < rest[i].offset);
   }
   CHECK(elements == whole.elements());

@@ -5,7 +5,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -99,11 +98,7 @@ absl::Status WriteDataThenIndex(const std::string& step_directory, int64_t step,
   index.info.step = step;
   index.files.push_back({DataName(rank, attempt), 0});
   const std::string path = absl::StrCat(step_directory, "/", index.files[0].name);
-  if (const int error = FileFault(FileOp::kOpen, path)) {
-    return ErrnoStatus(error, absl::StrCat("create ", path));
-  }
-  UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
-  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("create ", path));
+  CONVENE_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(path, O_WRONLY | O_CREAT | O_EXCL));
   DataFileWriter writer(std::move(fd), path, &index);
   CONVENE_RETURN_IF_ERROR(writer.WriteBytes(DataHeader(step, rank, attempt)));
   for (const PieceToWrite& item : pieces) CONVENE_RETURN_IF_ERROR(writer.WritePiece(item));

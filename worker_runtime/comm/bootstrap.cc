@@ -5,14 +5,14 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "rendezvous/net/resolve.h"
 #include "tools/base/mutex.h"
+#include "tools/base/source_address.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/comm/gloo_mesh.h"
 #include "worker_runtime/comm/group_collective.h"
-#include "worker_runtime/comm/local_address.h"
 #include "worker_runtime/comm/members.h"
 #include "worker_runtime/comm/wire.h"
 
@@ -21,7 +21,17 @@ namespace {
 
 absl::StatusOr<std::string> ListenHost(const BootstrapOptions& options) {
   if (!options.listen_host.empty()) return options.listen_host;
-  return LocalAddressToward(options.store_host);
+  constexpr int kAnyPort = 9;  // nothing is sent
+  CONVENE_ASSIGN_OR_RETURN(
+      const auto addresses,
+      rendezvous::ResolveHost(options.store_host, kAnyPort, options.connect_timeout));
+  for (const rendezvous::ResolvedAddress& address : addresses) {
+    absl::StatusOr<std::string> own = SourceTowards(address.get(), address.length);
+    if (own.ok()) return own;
+  }
+  return absl::UnavailableError(
+      absl::StrCat("no route to \"", options.store_host,
+                   "\": state the address that other workers can reach this node at"));
 }
 
 // The wire of a group that sends no message: of one rank, or of ranks that are only planned.
@@ -62,11 +72,26 @@ std::unique_ptr<Collective> WithoutMessages(const CommunicatorMember& member, in
                                            absl::InfiniteDuration(), recorder);
 }
 
-// Connects the members for which `wanted` is true.
-absl::StatusOr<CommunicatorSet> Connect(
-    const Layout& layout, int rank, rendezvous::StoreClient& store, const std::string& key_prefix,
-    const BootstrapOptions& options,
-    absl::FunctionRef<bool(const CommunicatorMember&, size_t group_size)> wanted) {
+// Communicators that send no message; the status of each call is `state`.
+CommunicatorSet Unconnected(const Layout& layout, int rank, const absl::Status& state) {
+  CommunicatorSet set;
+  for (const CommunicatorMember& member : kCommunicatorMembers) {
+    const std::vector<int> group = GroupOf(layout, member.axes, rank);
+    if (group.empty()) continue;
+    const auto place = std::find(group.begin(), group.end(), rank) - group.begin();
+    set.*member.place =
+        WithoutMessages(member, static_cast<int>(place), static_cast<int>(group.size()), state,
+                        FlightRecorder::OfProcess());
+  }
+  return set;
+}
+
+}  // namespace
+
+absl::StatusOr<CommunicatorSet> BootstrapGloo(const Layout& layout, int rank,
+                                              rendezvous::StoreClient& store,
+                                              const std::string& key_prefix,
+                                              const BootstrapOptions& options, GlooPart part) {
   if (rank < 0 || rank >= layout.world_size()) {
     return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " is not in ", layout.ToString(),
                                                    ", which has ", layout.world_size(), " ranks"));
@@ -81,10 +106,9 @@ absl::StatusOr<CommunicatorSet> Connect(
   for (int id = 0; id < static_cast<int>(std::size(kCommunicatorMembers)); ++id) {
     const CommunicatorMember& member = kCommunicatorMembers[id];
     const std::vector<int> group = GroupOf(layout, member.axes, rank);
-    if (group.empty() || !wanted(member, group.size())) continue;
     if (group.size() == 1) {
       set.*member.place = WithoutMessages(member, 0, 1, absl::OkStatus(), *options.recorder);
-    } else {
+    } else if (!group.empty() && (part == GlooPart::kAll || member.in_host_memory)) {
       set.*member.place = std::make_unique<GroupCollective>(
           member.name(), mesh->MakeWire(group, id), options.*member.timeout, *options.recorder,
           options.message_bytes_max);
@@ -92,8 +116,6 @@ absl::StatusOr<CommunicatorSet> Connect(
   }
   return set;
 }
-
-}  // namespace
 
 std::vector<Collective*> CommunicatorSet::OnDevice() const {
   std::vector<Collective*> present;
@@ -111,44 +133,10 @@ void CommunicatorSet::AbortAll(absl::string_view why) {
   }
 }
 
-absl::StatusOr<CommunicatorSet> BootstrapGloo(const Layout& layout, int rank,
-                                              rendezvous::StoreClient& store,
-                                              const std::string& key_prefix,
-                                              const BootstrapOptions& options) {
-  return Connect(layout, rank, store, key_prefix, options,
-                 [](const CommunicatorMember&, size_t) { return true; });
-}
-
-absl::StatusOr<CommunicatorSet> BootstrapHostMemory(const Layout& layout, int rank,
-                                                    rendezvous::StoreClient& store,
-                                                    const std::string& key_prefix,
-                                                    const BootstrapOptions& options) {
-  return Connect(layout, rank, store, key_prefix, options,
-                 [](const CommunicatorMember& member, size_t group_size) {
-                   return member.in_host_memory || group_size == 1;
-                 });
-}
-
-CommunicatorSet SoloCommunicators() {
-  CommunicatorSet set;
-  for (const CommunicatorMember& member : kCommunicatorMembers) {
-    set.*member.place =
-        WithoutMessages(member, 0, 1, absl::OkStatus(), FlightRecorder::OfProcess());
-  }
-  return set;
-}
+CommunicatorSet SoloCommunicators() { return Unconnected(Layout{}, 0, absl::OkStatus()); }
 
 CommunicatorSet PlannedCommunicators(const Layout& layout, int rank) {
-  CommunicatorSet set;
-  for (const CommunicatorMember& member : kCommunicatorMembers) {
-    const std::vector<int> group = GroupOf(layout, member.axes, rank);
-    if (group.empty()) continue;
-    const auto place = std::find(group.begin(), group.end(), rank) - group.begin();
-    set.*member.place = WithoutMessages(
-        member, static_cast<int>(place), static_cast<int>(group.size()),
-        absl::FailedPreconditionError("these ranks are only planned"), FlightRecorder::OfProcess());
-  }
-  return set;
+  return Unconnected(layout, rank, absl::FailedPreconditionError("these ranks are only planned"));
 }
 
 }  // namespace convene::worker

@@ -15,7 +15,7 @@
 
 namespace convene::worker {
 
-// The communicators of one rank, one per axes of the mesh, named by AxesName; and `checkpoint`.
+// The communicators of one rank, each over a set of axes of the mesh, named by AxesName; and `checkpoint`.
 // Communicators of size 1 need no network.
 struct CommunicatorSet {
   // Data in host memory, with Stream::Cpu(), on every device: the ranks' messages between steps.
@@ -26,8 +26,9 @@ struct CommunicatorSet {
   // Data in the device's memory.
   std::unique_ptr<Collective> world;
   std::unique_ptr<Collective> tp;
-  std::unique_ptr<Collective> dp;         // for reductions
-  std::unique_ptr<Collective> dp_gather;  // for gathers: a queue of their own
+  std::unique_ptr<Collective> dp;            // over dp_shard, for reductions
+  std::unique_ptr<Collective> dp_gather;     // over dp_shard, for gathers: a queue of their own
+  std::unique_ptr<Collective> dp_replicate;  // between the ranks with a copy of one shard
   std::unique_ptr<Collective> pp;
   std::unique_ptr<Collective> embedding;  // null on ranks of middle stages
 
@@ -51,6 +52,14 @@ struct BootstrapOptions {
   size_t message_bytes_max = size_t{1} << 30;               // see GroupCollective
 };
 
+// The part of a set that BootstrapGloo makes; the other communicators are null.
+enum class GlooPart {
+  kAll,
+  // What every other transport needs: the communicators of data in host memory, and those of one
+  // rank.
+  kHostMemory,
+};
+
 // Connects this rank with all others over gloo (TCP). All ranks call it at about the same time,
 // with the same layout and with a key prefix that no earlier attempt has used ("epoch/3").
 //
@@ -59,19 +68,13 @@ struct BootstrapOptions {
 // no rank waits for one that has given up. After DeadlineExceeded the connections stay, so that
 // every rank that waited for the same silent peer reports it; destroy the set to close them.
 //
-// Errors: GlooMesh::Connect's and LocalAddressToward's, and InvalidArgument when `rank` is not in
-// the layout.
+// Errors: GlooMesh::Connect's; ResolveHost's for `store_host`, and Unavailable when there is no
+// route to it; InvalidArgument when `rank` is not in the layout.
 absl::StatusOr<CommunicatorSet> BootstrapGloo(const Layout& layout, int rank,
                                               rendezvous::StoreClient& store,
                                               const std::string& key_prefix,
-                                              const BootstrapOptions& options);
-
-// The part of BootstrapGloo that every other transport needs: the communicators of data in host
-// memory, and the communicators of one rank; the others are null. The same errors.
-absl::StatusOr<CommunicatorSet> BootstrapHostMemory(const Layout& layout, int rank,
-                                                    rendezvous::StoreClient& store,
-                                                    const std::string& key_prefix,
-                                                    const BootstrapOptions& options);
+                                              const BootstrapOptions& options,
+                                              GlooPart part = GlooPart::kAll);
 
 // For the one rank of a world of size 1. It uses neither a store nor the network.
 CommunicatorSet SoloCommunicators();

@@ -11,7 +11,6 @@
 #include "tools/base/clock.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
-#include "worker_runtime/comm/local_address.h"
 #include "worker_runtime/comm/testing/collective_testing.h"
 #include "worker_runtime/comm/testing/memory_store.h"
 #include "worker_runtime/comm/testing/test_worlds.h"
@@ -26,12 +25,14 @@ using testing::MakeSets;
 using testing::MemoryStore;
 using testing::Transport;
 
-std::unique_ptr<Collective>& AxisOf(CommunicatorSet& set, Axes axes) {
+std::unique_ptr<Collective>& MemberOf(CommunicatorSet& set, Axes axes) {
   switch (axes) {
     case Axes::kTp:
       return set.tp;
     case Axes::kDpShard:
       return set.dp;
+    case Axes::kDpReplicate:
+      return set.dp_replicate;
     case Axes::kPp:
       return set.pp;
     case Axes::kPipelineEnds:
@@ -42,15 +43,15 @@ std::unique_ptr<Collective>& AxisOf(CommunicatorSet& set, Axes axes) {
   return set.world;
 }
 
-// Fails the test unless the communicator of every rank on this axes gathers exactly the ranks of
+// Fails the test unless the communicator of every rank on these axes gathers exactly the ranks of
 // its group.
-void CheckAxis(std::vector<CommunicatorSet>& sets, const Layout& layout, Axes axes) {
+void CheckGroups(std::vector<CommunicatorSet>& sets, const Layout& layout, Axes axes) {
   std::vector<std::vector<float>> gathered(sets.size());
   std::vector<absl::Status> statuses(sets.size());
   std::vector<Thread> threads;
   for (size_t rank = 0; rank < sets.size(); ++rank) {
     threads.emplace_back("rank", [&, rank] {
-      Collective* const collective = AxisOf(sets[rank], axes).get();
+      Collective* const collective = MemberOf(sets[rank], axes).get();
       if (collective == nullptr) return;
       Stream stream = Stream::Cpu();
       gathered[rank].resize(collective->size());
@@ -64,7 +65,7 @@ void CheckAxis(std::vector<CommunicatorSet>& sets, const Layout& layout, Axes ax
     CHECK_OK(statuses[rank]);
     const std::vector<int> group = GroupOf(layout, axes, static_cast<int>(rank));
     REQUIRE(gathered[rank] == std::vector<float>(group.begin(), group.end()));
-    if (!group.empty()) CHECK(AxisOf(sets[rank], axes)->name() == AxesName(axes));
+    if (!group.empty()) CHECK(MemberOf(sets[rank], axes)->name() == AxesName(axes));
   }
 }
 
@@ -72,11 +73,11 @@ TEST_CASE("each communicator connects the ranks of its group and no others") {
   for (const Transport transport : kTransports) {
     for (const Layout& layout :
          {Layout{.pp = 2, .dp = 2, .tp = 2}, Layout{.pp = 3, .dp = 1, .tp = 2},
-          Layout{.pp = 1, .dp = 4, .tp = 1}, Layout{}}) {
+          Layout{.pp = 1, .dp = 4, .tp = 1}, Layout{.dp = 4, .dp_replicate = 2}, Layout{}}) {
       INFO(testing::ToString(transport));
       std::vector<CommunicatorSet> sets = MakeSets(transport, layout);
-      for (const Axes axes : {Axes::kTp, Axes::kDpShard, Axes::kPp, Axes::kPipelineEnds, Axes::kWorld}) {
-        CheckAxis(sets, layout, axes);
+      for (const Axes axes : {Axes::kTp, Axes::kDpShard, Axes::kDpReplicate, Axes::kPp, Axes::kPipelineEnds, Axes::kWorld}) {
+        CheckGroups(sets, layout, axes);
       }
     }
   }
@@ -95,7 +96,7 @@ TEST_CASE("two communicators of a rank work at the same time") {
           Stream stream = Stream::Cpu();
           for (int i = 0; i < 100 && statuses[place].ok(); ++i) {
             float value = static_cast<float>(place);
-            statuses[place] = AxisOf(sets[rank], axes)
+            statuses[place] = MemberOf(sets[rank], axes)
                                   ->AllReduce(absl::MakeSpan(&value, 1), ReduceOp::kSum, stream);
             sums[place] += value;
           }
@@ -164,6 +165,9 @@ TEST_CASE("what cannot be bootstrapped says why") {
   CHECK_STATUS(BootstrapGloo({.pp = 1, .dp = 2, .tp = 1}, 0, store, "epoch/1",
                              {.listen_host = "203.0.113.7"}),
                absl::StatusCode::kInvalidArgument, "203.0.113.7");
+  CHECK_STATUS(BootstrapGloo({.pp = 1, .dp = 2, .tp = 1}, 0, store, "epoch/1",
+                             {.store_host = "no such host"}),
+               absl::StatusCode::kInvalidArgument, "no such host");
 }
 
 TEST_CASE("abort of a set wakes all of its communicators") {
@@ -178,14 +182,6 @@ TEST_CASE("abort of a set wakes all of its communicators") {
     waiter.Join();
     CHECK_STATUS(waiting, absl::StatusCode::kAborted, "stop");
   }
-}
-
-TEST_CASE("the address toward this machine is its loopback address") {
-  const auto address = LocalAddressToward("127.0.0.1");
-  REQUIRE_OK(address);
-  CHECK(*address == "127.0.0.1");
-  CHECK_STATUS(LocalAddressToward("no such host"), absl::StatusCode::kInvalidArgument,
-               "no such host");
 }
 
 }  // namespace

@@ -30,7 +30,8 @@ absl::StatusOr<CommunicatorSet> ConnectRanks(const Layout& layout, int rank,
                                       .local_world_size = options.local_world_size,
                                       .world_size = layout.world_size(),
                                       .gpus = gpus}),
-      .open_store = [host = options.store_host, port = options.store_port](absl::Duration timeout) {
+      .open_store = [host = options.bootstrap.store_host,
+                     port = options.store_port](absl::Duration timeout) {
         return rendezvous::StoreClient::Connect(host, port, timeout);
       }};
   return BootstrapNccl(layout, rank, store, key_prefix, nccl, device);

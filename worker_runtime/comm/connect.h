@@ -14,8 +14,7 @@ namespace convene::worker {
 
 struct ConnectOptions {
   BootstrapOptions bootstrap;
-  std::string store_host;  // also where NCCL's watchdog asks for the other ranks' words
-  int store_port = 0;
+  int store_port = 0;  // where NCCL's watchdog asks for the other ranks' words
   // This process's number among the job's processes on this machine: several may share a GPU.
   int local_rank = 0;
   int local_world_size = 1;

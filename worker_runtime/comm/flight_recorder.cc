@@ -27,8 +27,7 @@ uint64_t FlightRecorder::Start(absl::string_view group, absl::string_view operat
   entry.sequence = sequence;
   entry.size_bytes = data.size_bytes();
   entry.dtype = data.dtype;
-  entry.state = State::kStarted;
-  entry.code = absl::StatusCode::kOk;
+  entry.end.reset();
   entry.started = now;
   return handle;
 }
@@ -38,9 +37,7 @@ void FlightRecorder::Finish(uint64_t handle, const absl::Status& status) {
   MutexLock lock(&mutex_);
   Entry& entry = entries_[handle % entries_.size()];
   if (entry.handle != handle) return;
-  entry.state = status.ok() ? State::kFinished : State::kFailed;
-  entry.code = status.code();
-  entry.ended = now;
+  entry.end = {now, status.code()};
 }
 
 std::string FlightRecorder::Line(const Entry& entry, MonotonicTime now) const {
@@ -49,22 +46,15 @@ std::string FlightRecorder::Line(const Entry& entry, MonotonicTime now) const {
                       entry.group, entry.sequence, entry.operation, entry.size_bytes);
   // An empty entry has no type.
   if (entry.size_bytes > 0) absl::StrAppend(&line, " ", DTypeName(entry.dtype));
-  line += "  ";
-  switch (entry.state) {
-    case State::kStarted:
-      absl::StrAppendFormat(&line, "started, unfinished for %.3f ms\n",
-                            absl::ToDoubleMilliseconds(now - entry.started));
-      break;
-    case State::kFinished:
-      absl::StrAppendFormat(&line, "finished after %.3f ms\n",
-                            absl::ToDoubleMilliseconds(entry.ended - entry.started));
-      break;
-    case State::kFailed:
-      absl::StrAppendFormat(&line, "failed after %.3f ms: %s\n",
-                            absl::ToDoubleMilliseconds(entry.ended - entry.started),
-                            absl::StatusCodeToString(entry.code));
-      break;
+  if (!entry.end.has_value()) {
+    absl::StrAppendFormat(&line, "  started, unfinished for %.3f ms\n",
+                          absl::ToDoubleMilliseconds(now - entry.started));
+    return line;
   }
+  const bool ok = entry.end->code == absl::StatusCode::kOk;
+  absl::StrAppendFormat(&line, "  %s after %.3f ms%s\n", ok ? "finished" : "failed",
+                        absl::ToDoubleMilliseconds(entry.end->at - entry.started),
+                        ok ? "" : ": " + absl::StatusCodeToString(entry.end->code));
   return line;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,7 +42,10 @@ class FlightRecorder {
   static FlightRecorder& OfProcess();
 
  private:
-  enum class State { kStarted, kFinished, kFailed };
+  struct End {
+    MonotonicTime at;
+    absl::StatusCode code;
+  };
   struct Entry {
     uint64_t handle = 0;  // 0 = never used
     std::string group;
@@ -49,10 +53,8 @@ class FlightRecorder {
     uint64_t sequence = 0;
     size_t size_bytes = 0;
     DType dtype = DType::kFloat32;
-    State state = State::kStarted;
-    absl::StatusCode code = absl::StatusCode::kOk;
     MonotonicTime started;
-    MonotonicTime ended;
+    std::optional<End> end;
   };
 
   std::string Line(const Entry& entry, MonotonicTime now) const;

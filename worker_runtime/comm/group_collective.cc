@@ -37,15 +37,6 @@ using Sources = absl::InlinedVector<const void*, 64>;
 
 }  // namespace
 
-void* Scratch::ReserveBytes(size_t size_bytes) {
-  if (size_bytes > size_bytes_) {
-    memory_.reset();
-    memory_.reset(new (std::align_val_t{kAlignment}) std::byte[size_bytes]);
-    size_bytes_ = size_bytes;
-  }
-  return memory_.get();
-}
-
 GroupCollective::GroupCollective(std::string name, std::unique_ptr<Wire> wire,
                                  absl::Duration timeout, FlightRecorder& recorder,
                                  size_t message_bytes_max)
@@ -139,8 +130,14 @@ BasicElements<Void> GroupCollective::ShardOf(BasicElements<Void> data, int shard
   return data.Slice(first, end - first);
 }
 
+std::byte* GroupCollective::ReserveScratch(size_t size_bytes) {
+  const size_t lines = CeilDivide(size_bytes, sizeof(CacheLine));
+  if (lines > scratch_.size()) scratch_ = std::vector<CacheLine>(lines);
+  return scratch_.data()->bytes;
+}
+
 absl::Status GroupCollective::AllReduceByGathering(Elements data, ReduceOp op) {
-  std::byte* const gathered = scratch_.Reserve<std::byte>(data.size_bytes() * size_);
+  std::byte* const gathered = ReserveScratch(data.size_bytes() * size_);
   const auto of_rank = [&](int rank) {
     return Bytes(gathered + data.size_bytes() * rank, data.size_bytes());
   };
@@ -163,7 +160,7 @@ absl::Status GroupCollective::ReduceScatterShards(Elements data, ReduceOp op) {
       return whole.Slice(first, std::min(piece_count, whole.count - first));
     };
     const Elements own = piece_of(rank_);
-    std::byte* const arrived = scratch_.Reserve<std::byte>(own.size_bytes() * size_);
+    std::byte* const arrived = ReserveScratch(own.size_bytes() * size_);
     const auto from = [&](int peer) {
       return Bytes(arrived + own.size_bytes() * peer, own.size_bytes());
     };
@@ -251,7 +248,7 @@ absl::Status GroupCollective::Barrier(Stream& stream) {
   return RunCollective("barrier", {}, [&] {
     // The tokens are not on the stack, because a failed message is withdrawn only after this
     // function has returned.
-    std::byte* const tokens = scratch_.Reserve<std::byte>(size_);
+    std::byte* const tokens = ReserveScratch(size_);
     tokens[rank_] = {};
     return Exchange([&](int) { return ConstBytes(tokens + rank_, 1); },
                     [&](int peer) { return Bytes(tokens + peer, 1); });

@@ -15,7 +15,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <new>
 #include <string>
 #include <vector>
 
@@ -32,28 +31,6 @@
 #include "worker_runtime/device/stream.h"
 
 namespace convene::worker {
-
-// Memory that grows to the largest request and stays: no allocation in a steady state. Content is
-// lost when it grows.
-class Scratch {
- public:
-  template <typename T>
-  T* Reserve(size_t count) {
-    return static_cast<T*>(ReserveBytes(count * sizeof(T)));
-  }
-
- private:
-  struct Free {
-    void operator()(std::byte* memory) const {
-      operator delete[](memory, std::align_val_t{kAlignment});
-    }
-  };
-  static constexpr size_t kAlignment = 64;
-  void* ReserveBytes(size_t size_bytes);
-
-  std::unique_ptr<std::byte[], Free> memory_;
-  size_t size_bytes_ = 0;
-};
 
 class GroupCollective final : public Collective {
  public:
@@ -96,6 +73,9 @@ class GroupCollective final : public Collective {
     uint32_t sends_complete = 0;
     uint32_t receives_started = 0;
   };
+  struct alignas(64) CacheLine {
+    std::byte bytes[64];
+  };
   using Bytes = absl::Span<std::byte>;
   using ConstBytes = absl::Span<const std::byte>;
 
@@ -113,6 +93,10 @@ class GroupCollective final : public Collective {
   // end's must be empty too.
   absl::Status Exchange(absl::FunctionRef<ConstBytes(int)> outgoing,
                         absl::FunctionRef<Bytes(int)> incoming);
+
+  // Memory that grows to the largest request and stays: no allocation in a steady state. Content is
+  // lost when it grows.
+  std::byte* ReserveScratch(size_t size_bytes);
 
   absl::Status AllReduceByGathering(Elements data, ReduceOp op);
   // Shard i of `data` is [i n / size, (i + 1) n / size).
@@ -134,7 +118,7 @@ class GroupCollective final : public Collective {
   uint64_t collectives_started_ = 0;
   uint32_t rounds_started_ = 0;
   MonotonicTime deadline_;  // of the running call
-  Scratch scratch_;
+  std::vector<CacheLine> scratch_;
   std::vector<PeerState> peers_;
   std::array<OpenSend, kOpenSendsMax> open_sends_;
   size_t open_send_count_ = 0;

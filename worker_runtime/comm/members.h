@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "absl/time/time.h"
 #include "worker_runtime/comm/bootstrap.h"

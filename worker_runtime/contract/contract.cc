@@ -1,7 +1,5 @@
 #include "worker_runtime/contract/contract.h"
 
-#include <cstdlib>
-
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
@@ -28,14 +26,6 @@ absl::StatusOr<int> ReadInt(const EnvironmentLookup& lookup, const char* name, i
 }
 
 }  // namespace
-
-EnvironmentLookup ProcessEnvironment() {
-  return [](const std::string& name) -> std::optional<std::string> {
-    const char* value = std::getenv(name.c_str());
-    if (value == nullptr) return std::nullopt;
-    return value;
-  };
-}
 
 absl::StatusOr<Contract> ReadContract(const EnvironmentLookup& lookup) {
   Contract result;

@@ -1,11 +1,10 @@
 // The worker contract: the environment, read once.
 #pragma once
 
-#include <functional>
-#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "tools/base/environment.h"
 #include "tools/base/strong_int.h"
 
 namespace convene::worker {
@@ -28,11 +27,6 @@ struct Contract {
   // The job ran before this process. Epochs count from 1; torchrun has none and counts failures.
   bool is_restart() const { return epoch > Epoch(1) || restart_count > 0; }
 };
-
-// Looks a variable up: getenv, or a test's table.
-using EnvironmentLookup = std::function<std::optional<std::string>(const std::string& name)>;
-
-EnvironmentLookup ProcessEnvironment();
 
 // With no variable set at all: a single process (rank 0 of 1). InvalidArgument when a variable is
 // missing, no number or out of range (RANK >= WORLD_SIZE, ...); the text names it, its value and

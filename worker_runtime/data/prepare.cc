@@ -12,8 +12,8 @@
 #include <filesystem>
 #include <set>
 #include <system_error>
-#include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
@@ -101,47 +101,30 @@ uint64_t KeyOf(const std::vector<SourceFile>& sources) {
   return XXH3_64bits(text.data(), text.size());
 }
 
-class Progress {
- public:
-  Progress(const PrepareOptions& options, int64_t total_bytes)
-      : report_(options.progress), total_bytes_(total_bytes) {}
-  void Add(int64_t bytes) {
-    done_bytes_ += bytes;
-    if (report_) report_(done_bytes_, total_bytes_);
-  }
-
- private:
-  const std::function<void(int64_t, int64_t)>& report_;
-  const int64_t total_bytes_;
-  int64_t done_bytes_ = 0;
-};
-
 absl::Status Changed(const SourceFile& source) {
   return absl::FailedPreconditionError(absl::StrCat(
       "data: ", source.path, " changed while it was read; start again when it is whole"));
 }
 
 // Copies one document; token = byte, so there is nothing to convert.
-absl::Status AppendDocument(const SourceFile& source, TokenFileWriter* writer, Progress* progress) {
-  if (const int error = FileFault(FileOp::kOpen, source.path)) {
-    return ErrnoStatus(error, absl::StrCat("data: open ", source.path));
-  }
-  UniqueFd fd(open(source.path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("data: open ", source.path));
+absl::Status AppendDocument(const SourceFile& source, TokenFileWriter* writer,
+                            absl::FunctionRef<void(int64_t bytes)> add_progress) {
+  const absl::StatusOr<UniqueFd> fd = OpenFile(source.path, O_RDONLY);
+  if (!fd.ok()) return Annotate(fd.status(), "data");
   std::vector<char> block(std::min(kBlockBytes, source.bytes));
   int64_t done_bytes = 0;
   while (true) {
-    const ssize_t n = read(fd.get(), block.data(), block.size());
+    const ssize_t n = read(fd->get(), block.data(), block.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return ErrnoStatus(errno, absl::StrCat("data: read ", source.path));
     if (n == 0) break;
     done_bytes += n;
     if (done_bytes > source.bytes) return Changed(source);
     CONVENE_RETURN_IF_ERROR(writer->Append(absl::MakeConstSpan(block.data(), n)));
-    progress->Add(n);
+    add_progress(n);
   }
   struct stat info;
-  if (fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("stat ", source.path));
+  if (fstat(fd->get(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("stat ", source.path));
   if (done_bytes != source.bytes || Describe(source.path, info) != source) return Changed(source);
   return absl::OkStatus();
 }
@@ -150,13 +133,17 @@ absl::Status WriteTokens(const std::vector<SourceFile>& sources, uint64_t key,
                          const std::string& path, const PrepareOptions& options) {
   int64_t total_bytes = 0;
   for (const SourceFile& source : sources) total_bytes += source.bytes;
-  Progress progress(options, total_bytes);
+  int64_t done_bytes = 0;
+  const auto add_progress = [&](int64_t bytes) {
+    done_bytes += bytes;
+    if (options.progress) options.progress(done_bytes, total_bytes);
+  };
   CONVENE_ASSIGN_OR_RETURN(TokenFileWriter writer,
                            TokenFileWriter::Create(path, 1, kByteVocabularySize, key));
   const char separator = static_cast<char>(kDocumentSeparator);
   for (size_t i = 0; i < sources.size(); ++i) {
     if (i > 0) CONVENE_RETURN_IF_ERROR(writer.Append(absl::MakeConstSpan(&separator, 1)));
-    CONVENE_RETURN_IF_ERROR(AppendDocument(sources[i], &writer, &progress));
+    CONVENE_RETURN_IF_ERROR(AppendDocument(sources[i], &writer, add_progress));
   }
   return writer.Finish();
 }
@@ -175,8 +162,7 @@ absl::Status MakeTokenFile(const std::vector<SourceFile>& sources, uint64_t key,
 // The lock lasts as long as the descriptor: the kernel frees it when its owner dies. The lock file
 // stays, because removing it would let two processes lock two files of one name.
 absl::StatusOr<UniqueFd> Lock(const std::string& path, const PrepareOptions& options) {
-  UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("create ", path));
+  CONVENE_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(path, O_RDWR | O_CREAT));
   const MonotonicTime deadline = options.clock->Now() + options.wait_timeout;
   while (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;

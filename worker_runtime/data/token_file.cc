@@ -6,6 +6,8 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cerrno>
 #include <cstddef>
@@ -72,16 +74,6 @@ void Widen(const char* source, int64_t count, int32_t* tokens) {
   }
 }
 
-template <typename T>
-bool Occurs(const char* source, int64_t count, int32_t token) {
-  for (int64_t i = 0; i < count; ++i) {
-    T element;
-    std::memcpy(&element, source + i * sizeof(T), sizeof(T));
-    if (static_cast<int64_t>(element) == token) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 absl::StatusOr<TokenFile> TokenFile::Open(const std::string& path) {
@@ -127,14 +119,15 @@ void TokenFile::Read(int64_t first, int64_t count, int32_t* tokens) const {
 }
 
 bool TokenFile::Contains(int32_t token) const {
-  switch (element_bytes_) {
-    case 1:
-      return Occurs<uint8_t>(tokens_.get(), token_count_, token);
-    case 2:
-      return Occurs<uint16_t>(tokens_.get(), token_count_, token);
-    default:
-      return Occurs<uint32_t>(tokens_.get(), token_count_, token);
+  std::array<int32_t, 4096> block;
+  int64_t count = 0;
+  for (int64_t first = 0; first < token_count_; first += count) {
+    count = std::min<int64_t>(block.size(), token_count_ - first);
+    Read(first, count, block.data());
+    const auto end = block.begin() + count;
+    if (std::find(block.begin(), end, token) != end) return true;
   }
+  return false;
 }
 
 void TokenFileWriter::FreeHash::operator()(XXH3_state_s* state) const { XXH3_freeState(state); }
@@ -146,14 +139,10 @@ absl::StatusOr<TokenFileWriter> TokenFileWriter::Create(const std::string& path,
     return absl::InvalidArgumentError(absl::StrCat(
         path, ": ", vocabulary_size, " tokens do not fit ", element_bytes, " bytes (1, 2 or 4)"));
   }
-  if (const int error = FileFault(FileOp::kOpen, path)) {
-    return ErrnoStatus(error, absl::StrCat("create ", path));
-  }
   TokenFileWriter writer;
   writer.hash_.reset(XXH3_createState());
   CONVENE_CHECK(writer.hash_ != nullptr && XXH3_64bits_reset(writer.hash_.get()) == XXH_OK);
-  writer.fd_.Reset(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!writer.fd_.valid()) return ErrnoStatus(errno, absl::StrCat("create ", path));
+  CONVENE_ASSIGN_OR_RETURN(writer.fd_, OpenFile(path, O_WRONLY | O_CREAT | O_TRUNC));
   writer.path_ = path;
   writer.element_bytes_ = element_bytes;
   writer.vocabulary_size_ = vocabulary_size;

@@ -66,6 +66,18 @@ TEST_CASE("groups of the layouts people use") {
         "world: 0 1 2 3 4 5 6 7\n");
 }
 
+TEST_CASE("copies of shards: neighbours share a copy") {
+  const std::string table = Table({.pp = 1, .dp = 4, .tp = 2, .dp_replicate = 2});
+  CHECK(table ==
+        "dp4 (2 copies of 2 shards) x tp2 x pp1\n"
+        "tp: 0 1 | 2 3 | 4 5 | 6 7\n"
+        "dp: 0 2 | 1 3 | 4 6 | 5 7\n"
+        "dp replicate: 0 4 | 1 5 | 2 6 | 3 7\n"
+        "pp: 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7\n"
+        "embedding: 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7\n"
+        "world: 0 1 2 3 4 5 6 7\n");
+}
+
 TEST_CASE("coordinates and ranks are inverse, tp fastest and pp slowest") {
   for (const int world_size : {1, 2, 4, 8}) {
     for (const Layout& layout : LayoutsOf(world_size)) {

@@ -1,4 +1,5 @@
-// Prints what each op reaches at the shapes of a 15M Llama: ops_bench [rows] (default 2048).
+// Prints what each op reaches on a CPU at the shapes of a 15M Llama: ops_bench [rows] (default
+// 2048).
 //
 // GFLOP/s count a multiply-add as two; attention counts the causal half. GB/s count each operand
 // once per read and once per write.
@@ -10,18 +11,17 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <vector>
 
-#include "worker_runtime/ops/adamw.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/device/device.h"
 #include "worker_runtime/ops/attention.h"
-#include "worker_runtime/ops/cross_entropy.h"
+#include "worker_runtime/ops/bench_ops.h"
 #include "worker_runtime/ops/elementwise.h"
-#include "worker_runtime/ops/embedding.h"
 #include "worker_runtime/ops/matmul.h"
-#include "worker_runtime/ops/rms_norm.h"
-#include "worker_runtime/ops/rope.h"
-#include "worker_runtime/ops/skewed_tokens.h"
-#include "worker_runtime/ops/swiglu.h"
 
 namespace convene::worker {
 namespace {
@@ -33,16 +33,7 @@ constexpr int kHeadSize = 64;
 constexpr int kSequence = 256;
 constexpr int kDocument = 32;  // of packed rows
 constexpr int kVocabulary = 4096;
-
-std::vector<float> Numbers(size_t count) {
-  std::vector<float> result(count);
-  uint32_t state = 1;
-  for (float& value : result) {
-    state = state * 1664525 + 1013904223;
-    value = static_cast<float>(state >> 8) * 0x1p-23f - 1.0f;
-  }
-  return result;
-}
+constexpr int64_t kFlat = 15'000'000 / kFlagBlock * kFlagBlock;
 
 // The fastest of many calls, in seconds.
 double Time(const std::function<void()>& call) {
@@ -64,18 +55,13 @@ void Print(const char* name, double amount, const char* unit, const std::functio
 }
 
 template <typename T>
-std::vector<T> NumbersOf(size_t count) {
-  const std::vector<float> numbers = Numbers(count);
-  return {numbers.begin(), numbers.end()};
-}
-
-template <typename T>
-void BenchMatMul(int rows, Stream& stream) {
+void BenchMatMul(const BenchInputs& in) {
   struct Product {
     const char* name;
     Transpose a, b;
     int m, n, k;
   };
+  const int rows = in.shape.rows;
   const Product products[] = {
       {"matmul qkv forward", Transpose::kNo, Transpose::kYes, rows, 3 * kHidden, kHidden},
       {"matmul gate_up forward", Transpose::kNo, Transpose::kYes, rows, 2 * kFfn, kHidden},
@@ -85,33 +71,36 @@ void BenchMatMul(int rows, Stream& stream) {
       {"matmul head forward", Transpose::kNo, Transpose::kYes, rows, kVocabulary, kHidden},
   };
   for (const Product& p : products) {
-    const auto a = NumbersOf<T>(static_cast<size_t>(p.m) * p.k);
-    const auto b = NumbersOf<T>(static_cast<size_t>(p.k) * p.n);
-    std::vector<T> c(static_cast<size_t>(p.m) * p.n);
+    Pieces set(in);
+    const T* a = set.Take<T>(int64_t{p.m} * p.k);
+    const T* b = set.Take<T>(int64_t{p.k} * p.n);
+    T* c = set.Take<T>(int64_t{p.m} * p.n);
     Print(p.name, 2.0 * p.m * p.n * p.k, "GFLOP/s",
-          [&] { MatMul(p.a, p.b, p.m, p.n, p.k, a.data(), b.data(), 0.0f, c.data(), stream); });
+          [&] { MatMul(p.a, p.b, p.m, p.n, p.k, a, b, 0.0f, c, in.stream); });
   }
 }
 
 template <typename T>
-void BenchAttention(int rows, Stream& stream) {
+void BenchAttention(const BenchInputs& in) {
+  const int rows = in.shape.rows;
   AttentionShape shape = {rows / kSequence, kSequence, kHeads, kHeads, kHeadSize};
-  const auto qkv = NumbersOf<T>(static_cast<size_t>(rows) * shape.qkv_width());
-  const auto dout = NumbersOf<T>(static_cast<size_t>(rows) * kHidden);
-  std::vector<T> out(dout.size()), dqkv(qkv.size());
-  std::vector<float> log_sum_exp(rows * kHeads);
-  std::vector<char> memory(AttentionWorkspaceBytes<T>(shape, DeviceKind::kCpu));
-  const Workspace workspace = {memory.data(), memory.size()};
+  const int64_t qkv_size = int64_t{rows} * shape.qkv_width();
+  const int64_t out_size = int64_t{rows} * kHidden;
+  Pieces set(in);
+  const T* qkv = set.Take<T>(qkv_size);
+  const T* dout = set.Take<T>(out_size);
+  T* out = set.Take<T>(out_size);
+  T* dqkv = set.Take<T>(qkv_size);
+  auto* log_sum_exp = set.Take<float>(int64_t{rows} * kHeads);
+  const Workspace workspace = set.Scratch(AttentionWorkspaceBytes<T>(shape, DeviceKind::kCpu));
   const double product = 2.0 * rows * (kSequence + 1) / 2 * kHidden;
   const auto print = [&](const char* forward, const char* backward, double product,
                          const Documents& documents) {
-    Print(forward, 2 * product, "GFLOP/s", [&] {
-      AttentionForward(shape, documents, qkv.data(), out.data(), log_sum_exp.data(), workspace,
-                       stream);
-    });
+    Print(forward, 2 * product, "GFLOP/s",
+          [&] { AttentionForward(shape, documents, qkv, out, log_sum_exp, workspace, in.stream); });
     Print(backward, 5 * product, "GFLOP/s", [&] {
-      AttentionBackward(shape, documents, qkv.data(), out.data(), log_sum_exp.data(), dout.data(),
-                        dqkv.data(), workspace, stream);
+      AttentionBackward<T>(shape, documents, qkv, out, log_sum_exp, dout, dqkv, workspace,
+                           in.stream);
     });
   };
   print("attention forward", "attention backward", product, {});
@@ -122,99 +111,45 @@ void BenchAttention(int rows, Stream& stream) {
         2.0 * rows * (kDocument + 1) / 2 * kHidden, {.begin = begins.data()});
 }
 
-template <typename T>
-void BenchRows(int rows, Stream& stream) {
-  const double floats = sizeof(T) * static_cast<double>(rows);
-  const size_t size = static_cast<size_t>(rows) * kHidden;
-  const auto x = NumbersOf<T>(size);
-  const auto weight = NumbersOf<T>(kHidden);
-  std::vector<T> y(size);
-  std::vector<float> inverse_rms(rows), dweight(kHidden);
-  Print("rms_norm forward", 2 * kHidden * floats, "GB/s", [&] {
-    RmsNormForward(rows, kHidden, x.data(), weight.data(), 1e-5f, y.data(), inverse_rms.data(),
-                   stream);
-  });
-  Print("rms_norm backward", 4 * kHidden * floats, "GB/s", [&] {
-    RmsNormBackward(rows, kHidden, x.data(), weight.data(), inverse_rms.data(), x.data(), true,
-                    y.data(), true, dweight.data(), {}, stream);
-  });
-
-  const int width = 3 * kHidden;
-  auto qkv = NumbersOf<T>(static_cast<size_t>(rows) * width);
-  std::vector<float> cosines(kSequence * kHeadSize / 2), sines(cosines.size());
-  RopeTable(kSequence, kHeadSize, 10000.0, cosines.data(), sines.data());
-  Print("rope", 2 * 2 * kHidden * floats, "GB/s", [&] {
-    RopeApply(rows / kSequence, kSequence, 2 * kHeads, kHeadSize, width, cosines.data(),
-              sines.data(), nullptr, false, qkv.data(), stream);
-  });
-
-  const auto gate_up = NumbersOf<T>(static_cast<size_t>(rows) * 2 * kFfn);
-  const auto dy = NumbersOf<T>(static_cast<size_t>(rows) * kFfn);
-  std::vector<T> activation(dy.size()), dgate_up(gate_up.size());
-  Print("swiglu forward", 3 * kFfn * floats, "GB/s",
-        [&] { SwigluForward(rows, kFfn, gate_up.data(), activation.data(), stream); });
-  Print("swiglu backward", 5 * kFfn * floats, "GB/s",
-        [&] { SwigluBackward(rows, kFfn, gate_up.data(), dy.data(), dgate_up.data(), stream); });
-}
-
-template <typename T>
-void BenchVocabulary(int rows, Stream& stream) {
-  const double floats = sizeof(T) * static_cast<double>(rows);
-  std::vector<int32_t> tokens(rows);
-  uint32_t random = 1;
-  for (int32_t& token : tokens) {
-    random = random * 1664525 + 1013904223;
-    token = SkewedToken(random * 0x1p-32, kVocabulary);
+void BenchBytes(const BenchInputs& in, const std::vector<BenchOp>& ops) {
+  for (const BenchOp& op : ops) {
+    Print(op.name.c_str(), op.bytes, "GB/s", [&] {
+      Pieces set(in);
+      op.run(set);
+    });
   }
-  auto table = NumbersOf<T>(static_cast<size_t>(kVocabulary) * kHidden);
-  std::vector<T> y(static_cast<size_t>(rows) * kHidden);
-  std::vector<float> dtable(table.size());
-  Print("embedding forward", 2 * kHidden * floats, "GB/s", [&] {
-    EmbeddingForward(rows, kHidden, 0, kVocabulary, tokens.data(), table.data(), y.data(), stream);
-  });
-  Print("embedding backward", 3 * kHidden * floats, "GB/s", [&] {
-    EmbeddingBackward(rows, kHidden, 0, kVocabulary, tokens.data(), y.data(), dtable.data(), {},
-                      stream);
-  });
-  const auto logits = NumbersOf<T>(static_cast<size_t>(rows) * kVocabulary);
-  auto work = logits;
-  std::vector<float> row_max(rows), sums(2 * rows);
-  Print("cross_entropy statistics", kVocabulary * floats, "GB/s", [&] {
-    CrossEntropyStatistics(rows, 0, kVocabulary, tokens.data(), logits.data(), row_max.data(),
-                           sums.data(), stream);
-  });
-  const float scale = 1.0f;
-  Print("cross_entropy gradient", 2 * kVocabulary * floats, "GB/s", [&] {
-    CrossEntropyGradient(rows, 0, kVocabulary, tokens.data(), row_max.data(), sums.data(), &scale,
-                         work.data(), stream);
-  });
-}
-
-void BenchFlat(Stream& stream) {
-  constexpr int64_t kCount = 15'000'000 / kFlagBlock * kFlagBlock;
-  const double floats = sizeof(float) * static_cast<double>(kCount);
-  const auto x = Numbers(kCount);
-  std::vector<float> y(kCount), first(kCount), second(kCount);
-  const std::vector<uint8_t> flags(kCount / kFlagBlock, kOwned | kDecayed);
-  const AdamWFactors factors = MakeAdamWFactors({.learning_rate = 1e-3});
-  const StepControl control = {1.0f, 0};
-  Print("adamw", 7 * floats, "GB/s", [&] {
-    AdamW(kCount, &factors, &control, flags.data(), x.data(), y.data(), y.data(), first.data(),
-          second.data(), stream);
-  });
-  Print("add", 3 * floats, "GB/s", [&] { AddInPlace(kCount, x.data(), y.data(), stream); });
-  double sum = 0;
-  Print("sum of squares", floats, "GB/s",
-        [&] { SumOfSquares(kCount, x.data(), flags.data(), &sum, {}, stream); });
 }
 
 template <typename T>
-void BenchAll(int rows, Stream& stream) {
-  std::printf("%s, %d rows, %d threads\n", DTypeName(kDTypeOf<T>), rows, omp_get_max_threads());
-  BenchMatMul<T>(rows, stream);
-  BenchAttention<T>(rows, stream);
-  BenchRows<T>(rows, stream);
-  BenchVocabulary<T>(rows, stream);
+void BenchType(const BenchInputs& in) {
+  std::printf("%s, %d rows, %d threads\n", DTypeName(kDTypeOf<T>), in.shape.rows,
+              omp_get_max_threads());
+  BenchMatMul<T>(in);
+  BenchAttention<T>(in);
+  BenchBytes(in, RowOps<T>(in));
+}
+
+absl::Status BenchAll(int rows) {
+  const std::unique_ptr<Device> device = Device::Cpu();
+  // Each op has its set alone: a product or loss, AdamW, and attention's scratch, which grows with
+  // the threads.
+  const size_t arena_bytes = size_t{8} * rows * (kVocabulary + 6 * kFfn) + size_t{20} * kFlat +
+                             (size_t{2} << 20) * omp_get_max_threads() + (size_t{32} << 20);
+  const BenchShape shape = {.rows = rows,
+                            .hidden = kHidden,
+                            .ffn = kFfn,
+                            .heads = kHeads,
+                            .kv_heads = kHeads,
+                            .head_size = kHeadSize,
+                            .sequence_length = kSequence,
+                            .vocabulary = kVocabulary,
+                            .activations = kFlat,
+                            .parameters = kFlat};
+  CONVENE_ASSIGN_OR_RETURN(const BenchInputs inputs, MakeBenchInputs(*device, shape, arena_bytes));
+  BenchType<float>(inputs);
+  BenchType<BFloat16>(inputs);
+  BenchBytes(inputs, FlatOps(inputs));
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -226,9 +161,8 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "ops_bench: rows must be a positive multiple of 256, not %s\n", argv[1]);
     return 64;
   }
-  convene::worker::Stream stream = convene::worker::Stream::Cpu();
-  convene::worker::BenchAll<float>(rows, stream);
-  convene::worker::BenchAll<convene::worker::BFloat16>(rows, stream);
-  convene::worker::BenchFlat(stream);
-  return 0;
+  const absl::Status status = convene::worker::BenchAll(rows);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "ops_bench: %s\n", status.ToString().c_str());
+  return 1;
 }

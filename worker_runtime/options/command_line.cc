@@ -1,7 +1,5 @@
 #include "worker_runtime/options/command_line.h"
 
-#include <algorithm>
-
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"

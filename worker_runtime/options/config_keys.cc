@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
 
 namespace convene::worker {

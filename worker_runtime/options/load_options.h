@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "worker_runtime/contract/contract.h"
+#include "tools/base/environment.h"
 #include "worker_runtime/options/options.h"
 
 namespace convene::worker {

@@ -1,6 +1,5 @@
 #include "worker_runtime/options/options.h"
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 

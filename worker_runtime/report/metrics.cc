@@ -4,11 +4,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <functional>
 #include <limits>
+#include <optional>
+#include <type_traits>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -25,65 +25,57 @@ constexpr absl::string_view kLineStart = "{\"step\":";
 
 // Calls visit(key, member) for each key in the line's order: writing and reading share it.
 template <typename Metrics, typename Visitor>
-void VisitStep(Metrics& metrics, Visitor visit) {
+void Visit(Metrics& metrics, Visitor& visit) {
   visit("step", metrics.step);
-  visit("loss", metrics.loss);
-  visit("grad_norm", metrics.grad_norm);
-  visit("learning_rate", metrics.learning_rate);
-  visit("tokens", metrics.tokens);
-  visit("tokens_per_second", metrics.tokens_per_second);
-  visit("step_seconds", metrics.step_seconds);
-  visit("epoch", metrics.epoch);
-  visit("world_size", metrics.world_size);
-  visit("layout", metrics.layout);
-}
-
-template <typename Metrics, typename Visitor>
-void VisitValidation(Metrics& metrics, Visitor visit) {
-  visit("step", metrics.step);
-  visit("validation_loss", metrics.validation_loss);
+  if constexpr (std::is_same_v<std::remove_const_t<Metrics>, ValidationMetrics>) {
+    visit("validation_loss", metrics.validation_loss);
+  } else {
+    visit("loss", metrics.loss);
+    visit("grad_norm", metrics.grad_norm);
+    visit("learning_rate", metrics.learning_rate);
+    visit("tokens", metrics.tokens);
+    visit("tokens_per_second", metrics.tokens_per_second);
+    visit("step_seconds", metrics.step_seconds);
+    visit("epoch", metrics.epoch);
+    visit("world_size", metrics.world_size);
+    visit("layout", metrics.layout);
+  }
 }
 
 class LineWriter {
  public:
-  explicit LineWriter(std::string* line) : line_(line) {}
+  void operator()(const char* key, int64_t value) { absl::StrAppend(Key(key), value); }
 
-  void operator()(const char* key, int64_t value) const { absl::StrAppend(Key(key), value); }
-
-  void operator()(const char* key, double value) const {
-    Key(key);
-    if (!std::isfinite(value)) {
-      line_->append("null");
-      return;
-    }
+  void operator()(const char* key, double value) {
     // The shortest text that reads back as the same double.
     char text[32];
     const std::to_chars_result end = std::to_chars(text, text + sizeof(text), value);
-    line_->append(text, end.ptr);
+    absl::StrAppend(Key(key),
+                    std::isfinite(value) ? absl::string_view(text, end.ptr - text) : "null");
   }
 
-  void operator()(const char* key, const std::string& value) const {
+  void operator()(const char* key, const std::string& value) {
     // Layouts need no escapes.
     for (const char c : value) CONVENE_CHECK(c >= ' ' && c != '"' && c != '\\');
     absl::StrAppend(Key(key), "\"", value, "\"");
   }
 
+  std::string Line() const { return line_ + "}\n"; }
+
  private:
-  std::string* Key(const char* key) const {
-    absl::StrAppend(line_, line_->empty() ? "{" : ",", "\"", key, "\":");
-    return line_;
+  std::string* Key(const char* key) {
+    absl::StrAppend(&line_, line_.empty() ? "{" : ",", "\"", key, "\":");
+    return &line_;
   }
 
-  std::string* line_;
+  std::string line_;
 };
 
-// Takes "key":value pairs off the front of a line in the order they were written. `ok` stays false
-// after the first that differs.
+// Takes "key":value pairs off the front of a line in the order they were written.
 class LineReader {
  public:
-  LineReader(absl::string_view line, bool* ok) : rest_(line), ok_(ok) {
-    *ok_ = absl::ConsumePrefix(&rest_, "{");
-  }
+  explicit LineReader(absl::string_view line)
+      : rest_(line), ok_(absl::ConsumePrefix(&rest_, "{")) {}
 
   void operator()(const char* key, int64_t& value) {
     Require(absl::SimpleAtoi(Value(key), &value));
@@ -105,58 +97,56 @@ class LineReader {
     value = std::string(text);
   }
 
-  void ExpectEnd() { Require(rest_.empty()); }
+  // Whether the line was as asked for, and nothing is left of it.
+  bool IsWhole() const { return ok_ && rest_.empty(); }
 
  private:
-  void Require(bool holds) { *ok_ = *ok_ && holds; }
+  void Require(bool holds) { ok_ = ok_ && holds; }
 
   // No value of ours contains a comma or a brace.
   absl::string_view Value(const char* key) {
     Require(absl::ConsumePrefix(&rest_, absl::StrCat("\"", key, "\":")));
     const size_t end = rest_.find_first_of(",}");
     Require(end != absl::string_view::npos);
-    if (!*ok_) return "";
+    if (!ok_) return "";
     const absl::string_view value = rest_.substr(0, end);
     rest_.remove_prefix(end + 1);
     return value;
   }
 
   absl::string_view rest_;
-  bool* ok_;
+  bool ok_;
 };
 
-// Calls visit(line, record, line_number) for every whole line, and leaves out a torn last one.
-template <typename Visitor>
-absl::Status VisitLines(absl::string_view content, const std::string& path, Visitor visit) {
+template <typename Metrics>
+std::optional<MetricsRecord> Parse(absl::string_view line) {
+  Metrics metrics;
+  LineReader reader(line);
+  Visit(metrics, reader);
+  if (!reader.IsWhole()) return std::nullopt;
+  return metrics;
+}
+
+// The lines of `content` that a run keeps when it resumes after `resumed_step` steps, without a
+// torn last one.
+absl::StatusOr<std::string> KeptLines(absl::string_view content, const std::string& path,
+                                      int64_t resumed_step) {
+  std::string kept;
   for (int64_t line_number = 1; !content.empty(); ++line_number) {
     const size_t end = content.find('\n');
     const bool is_last = end == absl::string_view::npos;
     const absl::string_view line = content.substr(0, end);
     content.remove_prefix(is_last ? content.size() : end + 1);
     const absl::StatusOr<MetricsRecord> record = ParseMetricsLine(line);
-    if (record.ok()) {
-      visit(line, *record);
-      continue;
+    if (!record.ok()) {
+      const bool is_torn =
+          is_last && (absl::StartsWith(line, kLineStart) || absl::StartsWith(kLineStart, line));
+      if (is_torn) break;
+      return Annotate(record.status(), absl::StrCat(path, ":", line_number));
     }
-    const bool is_torn =
-        is_last && (absl::StartsWith(line, kLineStart) || absl::StartsWith(kLineStart, line));
-    if (!is_torn) return Annotate(record.status(), absl::StrCat(path, ":", line_number));
+    const int64_t step = std::visit([](const auto& metrics) { return metrics.step; }, *record);
+    if (resumed_step > 0 && step <= resumed_step) absl::StrAppend(&kept, line, "\n");
   }
-  return absl::OkStatus();
-}
-
-int64_t StepOf(const MetricsRecord& record) {
-  return std::visit([](const auto& metrics) { return metrics.step; }, record);
-}
-
-// The lines of `content` that a run keeps when it resumes after `resumed_step` steps.
-absl::StatusOr<std::string> KeptLines(const std::string& content, const std::string& path,
-                                      int64_t resumed_step) {
-  std::string kept;
-  CONVENE_RETURN_IF_ERROR(
-      VisitLines(content, path, [&](absl::string_view line, const MetricsRecord& record) {
-        if (resumed_step > 0 && StepOf(record) <= resumed_step) absl::StrAppend(&kept, line, "\n");
-      }));
   return kept;
 }
 
@@ -183,58 +173,28 @@ absl::Status PruneFile(const std::string& path, int64_t resumed_step) {
 
 }  // namespace
 
-std::string MetricsLine(const StepMetrics& metrics) {
-  std::string line;
-  VisitStep(metrics, LineWriter(&line));
-  return line + "}\n";
-}
-
-std::string MetricsLine(const ValidationMetrics& metrics) {
-  std::string line;
-  VisitValidation(metrics, LineWriter(&line));
-  return line + "}\n";
+std::string MetricsLine(const MetricsRecord& record) {
+  LineWriter writer;
+  std::visit([&writer](const auto& metrics) { Visit(metrics, writer); }, record);
+  return writer.Line();
 }
 
 absl::StatusOr<MetricsRecord> ParseMetricsLine(absl::string_view line) {
-  bool ok = false;
-  StepMetrics step;
-  LineReader step_reader(line, &ok);
-  VisitStep(step, std::ref(step_reader));
-  step_reader.ExpectEnd();
-  if (ok) return MetricsRecord(std::move(step));
-  ValidationMetrics validation;
-  LineReader validation_reader(line, &ok);
-  VisitValidation(validation, std::ref(validation_reader));
-  validation_reader.ExpectEnd();
-  if (ok) return MetricsRecord(validation);
+  if (const auto step = Parse<StepMetrics>(line)) return *step;
+  if (const auto validation = Parse<ValidationMetrics>(line)) return *validation;
   return absl::InvalidArgumentError("not a line of a metrics file");
-}
-
-absl::StatusOr<MetricsHistory> ReadMetrics(const std::string& path) {
-  CONVENE_ASSIGN_OR_RETURN(const std::string content, ReadFile(path));
-  MetricsHistory history;
-  CONVENE_RETURN_IF_ERROR(
-      VisitLines(content, path, [&history](absl::string_view, const MetricsRecord& record) {
-        if (const auto* step = std::get_if<StepMetrics>(&record)) {
-          history.steps.push_back(*step);
-        } else {
-          history.validations.push_back(std::get<ValidationMetrics>(record));
-        }
-      }));
-  return history;
 }
 
 absl::StatusOr<MetricsFile> MetricsFile::Open(const std::string& path, int64_t resumed_step) {
   CONVENE_RETURN_IF_ERROR(MakeDirectories(ParentDirectory(path)));
   CONVENE_RETURN_IF_ERROR(PruneFile(path, resumed_step));
-  UniqueFd fd(open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644));
-  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  CONVENE_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(path, O_WRONLY | O_APPEND | O_CREAT));
   return MetricsFile(path, std::move(fd));
 }
 
-absl::Status MetricsFile::AppendLine(const std::string& line) {
+absl::Status MetricsFile::Append(const MetricsRecord& record) {
   const off_t size = lseek(fd_.get(), 0, SEEK_END);
-  absl::Status status = WriteAll(fd_.get(), line, path_);
+  absl::Status status = WriteAll(fd_.get(), MetricsLine(record), path_);
   if (!status.ok() && size >= 0 && ftruncate(fd_.get(), size) != 0) {
     return Annotate(status, "a torn line stays behind");
   }

@@ -14,7 +14,6 @@
 #include <string>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -44,24 +43,13 @@ struct ValidationMetrics {
   friend bool operator==(const ValidationMetrics&, const ValidationMetrics&) = default;
 };
 
-// One line, with its newline.
-std::string MetricsLine(const StepMetrics& metrics);
-std::string MetricsLine(const ValidationMetrics& metrics);
-
 using MetricsRecord = std::variant<StepMetrics, ValidationMetrics>;
+
+// One line, with its newline.
+std::string MetricsLine(const MetricsRecord& record);
 
 // A line without its newline. InvalidArgument when it is not exactly one of the two objects.
 absl::StatusOr<MetricsRecord> ParseMetricsLine(absl::string_view line);
-
-// In file order.
-struct MetricsHistory {
-  std::vector<StepMetrics> steps;
-  std::vector<ValidationMetrics> validations;
-};
-
-// A last line that a kill has torn is left out. InvalidArgument with "path:line: " for any other
-// line that MetricsLine cannot have written; ReadFile's codes for the file.
-absl::StatusOr<MetricsHistory> ReadMetrics(const std::string& path);
 
 // The open file of the one rank that writes it. Not thread-safe.
 class MetricsFile {
@@ -74,12 +62,10 @@ class MetricsFile {
   static absl::StatusOr<MetricsFile> Open(const std::string& path, int64_t resumed_step);
 
   // On failure (ResourceExhausted when the disk is full) no part of the line stays behind.
-  absl::Status Append(const StepMetrics& metrics) { return AppendLine(MetricsLine(metrics)); }
-  absl::Status Append(const ValidationMetrics& metrics) { return AppendLine(MetricsLine(metrics)); }
+  absl::Status Append(const MetricsRecord& record);
 
  private:
   MetricsFile(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
-  absl::Status AppendLine(const std::string& line);
 
   std::string path_;
   UniqueFd fd_;

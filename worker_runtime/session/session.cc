@@ -16,7 +16,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
-#include "tools/base/clock.h"
 #include "tools/base/exit_code.h"
 #include "tools/base/files.h"
 #include "tools/base/signals.h"

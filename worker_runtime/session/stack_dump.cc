@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -11,7 +12,6 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
-#include <cstring>
 
 #include "absl/debugging/symbolize.h"
 #include "tools/base/check.h"
@@ -65,21 +65,8 @@ class Line {
 };
 
 void WriteOwnStack(int thread) {
-  char name[32] = "?";
-  char path[64] = "/proc/self/task/";
-  size_t length = std::strlen(path);
-  char digits[12];
-  int count = 0;
-  for (int rest = thread; rest != 0; rest /= 10)
-    digits[count++] = static_cast<char>('0' + rest % 10);
-  while (count > 0) path[length++] = digits[--count];
-  std::memcpy(path + length, "/comm", 6);
-  const int file = open(path, O_RDONLY | O_CLOEXEC);
-  if (file >= 0) {
-    const ssize_t n = read(file, name, sizeof(name) - 1);
-    if (n > 0) name[name[n - 1] == '\n' ? n - 1 : n] = '\0';
-    close(file);
-  }
+  char name[16] = "?";
+  prctl(PR_GET_NAME, name);
   Line().Text("thread ").Number(static_cast<uint64_t>(thread), 10).Text(" ").Text(name).Write();
   void* frames[kFramesMax];
   const int depth = backtrace(frames, kFramesMax);

@@ -13,6 +13,7 @@
 #include "spdlog/spdlog.h"
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/checkpoint/directory_lock.h"
 #include "worker_runtime/checkpoint/step_directory.h"
 
 namespace convene::worker {
@@ -40,11 +41,11 @@ absl::Status MakeWritable(const std::string& directory) {
   return Annotate(status, "--checkpoint-dir cannot take checkpoints; give another");
 }
 
-absl::StatusOr<DirectoryLock> Claim(const TrainOptions& options, const JobIdentity& job) {
+absl::StatusOr<UniqueFd> Claim(const TrainOptions& options, const JobIdentity& job) {
   CONVENE_RETURN_IF_ERROR(MakeWritable(options.checkpoint_dir));
   const auto warn = [](const std::string& text) { spdlog::warn("{}", text); };
   const absl::Duration wait_max = options.checkpoint_timeout / 2;
-  absl::StatusOr<DirectoryLock> lock = DirectoryLock::Acquire(
+  absl::StatusOr<UniqueFd> lock = LockDirectory(
       options.checkpoint_dir, {.job = job.name,
                                .is_restart = job.is_restart,
                                .wait_timeout = std::min(kOtherJobsTimeToEnd, wait_max),
@@ -226,14 +227,14 @@ absl::StatusOr<Agreement> SaveCheckpoint(const std::string& directory, const Che
   return ReachAgreement(published, "publish the checkpoint", world, stream);
 }
 
-absl::StatusOr<std::optional<DirectoryLock>> ClaimCheckpointDirectory(const TrainOptions& options,
-                                                                      const JobIdentity& job,
-                                                                      Collective& world,
-                                                                      Stream& stream) {
-  std::optional<DirectoryLock> lock;
+absl::StatusOr<std::optional<UniqueFd>> ClaimCheckpointDirectory(const TrainOptions& options,
+                                                                 const JobIdentity& job,
+                                                                 Collective& world,
+                                                                 Stream& stream) {
+  std::optional<UniqueFd> lock;
   absl::Status status;
   if (world.rank() == 0 && !options.checkpoint_dir.empty()) {
-    absl::StatusOr<DirectoryLock> claimed = Claim(options, job);
+    absl::StatusOr<UniqueFd> claimed = Claim(options, job);
     status = claimed.status();
     if (claimed.ok()) lock = *std::move(claimed);
   }

@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tools/base/unique_fd.h"
 #include "worker_runtime/checkpoint/checkpoint.h"
-#include "worker_runtime/checkpoint/directory_lock.h"
 #include "worker_runtime/comm/collective.h"
 #include "worker_runtime/device/stream.h"
 #include "worker_runtime/options/options.h"
@@ -47,10 +47,9 @@ struct JobIdentity {
 // options.checkpoint_timeout. Then, on all ranks, AlreadyExists; for a predecessor
 // DeadlineExceeded, because starting again later may succeed. PermissionDenied and other codes of
 // the file system when the directory cannot be written to.
-absl::StatusOr<std::optional<DirectoryLock>> ClaimCheckpointDirectory(const TrainOptions& options,
-                                                                      const JobIdentity& job,
-                                                                      Collective& world,
-                                                                      Stream& stream);
+absl::StatusOr<std::optional<UniqueFd>> ClaimCheckpointDirectory(const TrainOptions& options,
+                                                                 const JobIdentity& job,
+                                                                 Collective& world, Stream& stream);
 
 struct Restored {
   CheckpointInfo info;

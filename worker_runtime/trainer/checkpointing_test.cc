@@ -137,9 +137,9 @@ class World {
 
   // Rank 0's lock stays in `lock`.
   std::vector<absl::Status> Claim(const TrainOptions& options, const JobIdentity& job,
-                                  std::optional<DirectoryLock>* lock) {
+                                  std::optional<UniqueFd>* lock) {
     return OnEveryRank([&](Rank& rank, Stream& stream) -> absl::Status {
-      CONVENE_ASSIGN_OR_RETURN(std::optional<DirectoryLock> mine,
+      CONVENE_ASSIGN_OR_RETURN(std::optional<UniqueFd> mine,
                                ClaimCheckpointDirectory(options, job, *rank.world, stream));
       if (rank.world->rank() == 0) *lock = std::move(mine);
       return absl::OkStatus();
@@ -275,7 +275,7 @@ TEST_CASE("a directory that another job writes to is refused by every rank") {
   World first({.pp = 1, .dp = 2, .tp = 1}), second({.pp = 1, .dp = 2, .tp = 1});
   TrainOptions options = ResumeFrom(directory.File("made/by/the/first"));
   options.checkpoint_timeout = absl::Milliseconds(200);  // the wait is at most half of it
-  std::optional<DirectoryLock> held, refused;
+  std::optional<UniqueFd> held, refused;
   RequireAllOk(first.Claim(options, {.name = "first"}, &held));
   CHECK(held.has_value());
   auto statuses = second.Claim(options, {.name = "second"}, &refused);
@@ -298,7 +298,7 @@ TEST_CASE("a directory that cannot take checkpoints is refused by every rank") {
   const TempDir directory;
   REQUIRE_OK(WriteFileAtomic(directory.File("file"), "text"));
   World world({.pp = 1, .dp = 2, .tp = 1});
-  std::optional<DirectoryLock> lock;
+  std::optional<UniqueFd> lock;
   const auto statuses = world.Claim(ResumeFrom(directory.File("file/below")), {}, &lock);
   CHECK_THAT(std::string(statuses[0].message()), Catch::Contains("--checkpoint-dir cannot take"));
   CHECK(statuses[1].code() == statuses[0].code());

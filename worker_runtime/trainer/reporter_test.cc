@@ -8,6 +8,7 @@
 #include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
+#include "worker_runtime/report/testing/read_metrics.h"
 
 namespace convene::worker {
 namespace {

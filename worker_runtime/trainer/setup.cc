@@ -142,8 +142,7 @@ absl::StatusOr<CommunicatorSet> Connect(const TrainOptions& options, const Contr
   CONVENE_RETURN_IF_ERROR(WaitForAll(*store, absl::StrCat(prefix, "/have-data"),
                                      contract.world_size, kDataTimeout,
                                      "waiting for the data of all ranks"));
-  ConnectOptions connect{.store_host = contract.master_addr,
-                         .store_port = contract.master_port,
+  ConnectOptions connect{.store_port = contract.master_port,
                          .local_rank = contract.local_rank,
                          .local_world_size = contract.local_world_size};
   connect.bootstrap.operation_timeout = options.collective_timeout;

@@ -110,7 +110,7 @@ class Training {
   Clock& clock_ = Clock::Real();
   Stream host_stream_ = Stream::Cpu();  // for what ranks tell each other
   BatchLoader loader_;
-  std::optional<DirectoryLock> checkpoint_lock_;  // rank 0 only
+  std::optional<UniqueFd> checkpoint_lock_;  // rank 0 only
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Reporter> reporter_;  // rank 0 only
   SkippedSteps skipped_steps_;

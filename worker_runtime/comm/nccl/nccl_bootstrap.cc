@@ -165,8 +165,8 @@ absl::StatusOr<CommunicatorSet> BootstrapNccl(const Layout& layout, int rank,
     return absl::FailedPreconditionError(
         absl::StrCat("NCCL works between GPUs; this rank has ", device.description()));
   }
-  CONVENE_ASSIGN_OR_RETURN(CommunicatorSet set,
-                           BootstrapHostMemory(layout, rank, store, key_prefix, options.base));
+  CONVENE_ASSIGN_OR_RETURN(CommunicatorSet set, BootstrapGloo(layout, rank, store, key_prefix,
+                                                              options.base, GlooPart::kHostMemory));
   if (layout.world_size() == 1) return set;
   for (const auto& [name, value] : options.environment) {
     setenv(name.c_str(), value.c_str(), /*overwrite=*/0);

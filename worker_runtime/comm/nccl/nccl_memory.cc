@@ -54,33 +54,22 @@ absl::StatusOr<void*> NcclMemory::Allocate(size_t bytes) {
 absl::Status NcclMemory::RegisterEverywhere(void* data, size_t bytes) {
   const std::shared_ptr<NcclSession> session = session_.lock();
   CONVENE_CHECK(session != nullptr);
-  const absl::StatusOr<uint64_t> registration = session->RegisterMemory(data, bytes);
-  if (!registration.ok()) {
+  const absl::Status registered = session->RegisterMemory(data, bytes);
+  if (!registered.ok()) {
     // Registration that is turned off needs no warning.
-    spdlog::log(absl::IsFailedPrecondition(registration.status()) ? spdlog::level::info
-                                                                  : spdlog::level::warn,
-                "NCCL works without registered memory: {}",
-                std::string(registration.status().message()));
+    spdlog::log(absl::IsFailedPrecondition(registered) ? spdlog::level::info : spdlog::level::warn,
+                "NCCL works without registered memory: {}", std::string(registered.message()));
   }
-  float missing = registration.ok() ? 0.0f : 1.0f;
+  float missing = registered.ok() ? 0.0f : 1.0f;
   Stream stream = Stream::Cpu();
   const absl::Status agreed = host_.AllReduce(absl::MakeSpan(&missing, 1), ReduceOp::kMax, stream);
-  if (!registration.ok()) return agreed;
-  if (agreed.ok() && missing == 0) {
-    registrations_[data] = *registration;
-  } else {
-    session->DeregisterMemory(*registration);
-  }
+  if (!agreed.ok() || missing != 0) session->DeregisterMemory(data);
   return agreed;
 }
 
 void NcclMemory::Free(void* data, size_t /*bytes*/) {
-  const auto registration = registrations_.find(data);
-  if (registration != registrations_.end()) {
-    const std::shared_ptr<NcclSession> session = session_.lock();
-    if (session != nullptr) session->DeregisterMemory(registration->second);
-    registrations_.erase(registration);
-  }
+  const std::shared_ptr<NcclSession> session = session_.lock();
+  if (session != nullptr) session->DeregisterMemory(data);
   ncclMemFree(data);
 }
 

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <map>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -52,7 +50,6 @@ class NcclMemory final : public Memory {
 
   const std::weak_ptr<NcclSession> session_;
   Collective& host_;
-  std::map<void*, uint64_t> registrations_;
 };
 
 }  // namespace convene::worker

@@ -2,14 +2,12 @@
 
 #include <sched.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/comm/nccl/peers.h"
 #include "worker_runtime/device/cuda/queue.h"
 
 namespace convene::worker {
@@ -68,9 +66,7 @@ NcclSession::~NcclSession() {
   MutexLock lock(&nccl_mutex_);
   FinalizeAll();
   for (const Order& order : orders_) {
-    for (size_t i = order.first_open; i < order.operations.size(); ++i) {
-      free_events_.push_back(order.operations[i].event);
-    }
+    for (const Open& open : order.open) free_events_.push_back(open.event);
   }
   for (const cudaEvent_t event : free_events_) cudaEventDestroy(event);
 }
@@ -156,7 +152,7 @@ absl::Status NcclSession::Start(const Operation& operation,
       progress.operation.assign(operation.counted_as.data(), operation.counted_as.size());
       progress.size_bytes = operation.data.size_bytes();
       progress.dtype = operation.data.dtype;
-      Open& open = order.operations.emplace_back();
+      Open& open = order.open.emplace_back();
       open.sequence = progress.started;
       open.record = options_.recorder->Start(operation.group, operation.operation, progress.started,
                                              operation.data);
@@ -175,7 +171,7 @@ absl::Status NcclSession::Start(const Operation& operation,
         // its own deadline.
         if (status.ok()) progress.completed = progress.started;
         if (!status.ok()) failure = FailureOf(order, open, status);
-        order.operations.pop_back();
+        order.open.pop_back();
         if (status.ok()) return absl::OkStatus();
       }
     }
@@ -186,7 +182,7 @@ absl::Status NcclSession::Start(const Operation& operation,
     Order& order = orders_[operation.order];
     // The operation is still the last one: an order has one thread at a time, and an operation
     // without an event stays open.
-    Open& open = order.operations.back();
+    Open& open = order.open.back();
     open.event = event;
     if (recorded.ok()) return absl::OkStatus();
     failure = FailureOf(order, open, recorded);
@@ -207,20 +203,16 @@ absl::StatusOr<bool> NcclSession::IsComplete(const Open& open) {
 }
 
 absl::Status NcclSession::Collect(Order& order, MonotonicTime now) {
-  while (order.first_open < order.operations.size()) {
-    Open& open = order.operations[order.first_open];
+  while (!order.open.empty()) {
+    const Open& open = order.open.front();
     CONVENE_ASSIGN_OR_RETURN(const bool complete, IsComplete(open));
     if (!complete) return absl::OkStatus();
     options_.recorder->Finish(open.record, absl::OkStatus());
     order.progress.completed = open.sequence;
-    free_events_.push_back(std::exchange(open.event, nullptr));
-    ++order.first_open;
-    if (order.first_open < order.operations.size()) {
-      order.operations[order.first_open].since = now;
-    }
+    free_events_.push_back(open.event);
+    order.open.pop_front();
+    if (!order.open.empty()) order.open.front().since = now;
   }
-  order.operations.clear();
-  order.first_open = 0;
   return absl::OkStatus();
 }
 
@@ -234,7 +226,7 @@ absl::Status NcclSession::Await(int order, MonotonicTime deadline) {
       Order& awaited = orders_[order];
       const MonotonicTime now = Clock::Real().Now();
       const absl::Status collected = Collect(awaited, now);
-      if (collected.ok() && awaited.operations.empty()) return absl::OkStatus();
+      if (collected.ok() && awaited.open.empty()) return absl::OkStatus();
       if (!collected.ok()) {
         failure = FailureAt(awaited, collected);
       } else if (now >= deadline) {
@@ -256,8 +248,8 @@ NcclSession::Failure NcclSession::FailureOf(const Order& order, const Open& open
 }
 
 NcclSession::Failure NcclSession::FailureAt(const Order& order, absl::Status status) {
-  if (order.first_open >= order.operations.size()) return {.status = std::move(status)};
-  return FailureOf(order, order.operations[order.first_open], std::move(status));
+  if (order.open.empty()) return {.status = std::move(status)};
+  return FailureOf(order, order.open.front(), std::move(status));
 }
 
 NcclSession::Failure NcclSession::Look(MonotonicTime now) {
@@ -266,13 +258,6 @@ NcclSession::Failure NcclSession::Look(MonotonicTime now) {
   for (Order& order : orders_) {
     absl::Status status = Collect(order, now);
     if (!status.ok()) return FailureAt(order, std::move(status));
-    // Collect keeps finished operations until the last is done; a lane that never runs dry is cut
-    // here.
-    if (order.first_open > 1024) {
-      order.operations.erase(order.operations.begin(),
-                             order.operations.begin() + static_cast<ptrdiff_t>(order.first_open));
-      order.first_open = 0;
-    }
   }
   for (size_t i = 0; i < communicators_.size(); ++i) {
     ncclResult_t state = ncclSuccess;
@@ -280,16 +265,15 @@ NcclSession::Failure NcclSession::Look(MonotonicTime now) {
     absl::Status status = NcclStatus(asked != ncclSuccess ? asked : state);
     if (status.ok()) continue;
     for (const Order& order : orders_) {
-      if (order.first_open < order.operations.size() &&
-          order.operations[order.first_open].communicator == static_cast<int>(i)) {
+      if (!order.open.empty() && order.open.front().communicator == static_cast<int>(i)) {
         return FailureAt(order, std::move(status));
       }
     }
     return {.status = Annotate(status, communicators_[i].name)};
   }
   for (const Order& order : orders_) {
-    if (order.first_open >= order.operations.size()) continue;
-    if (now - order.operations[order.first_open].since < options_.operation_timeout) continue;
+    if (order.open.empty()) continue;
+    if (now - order.open.front().since < options_.operation_timeout) continue;
     return FailureAt(
         order, absl::DeadlineExceededError(absl::StrCat(
                    "did not complete within ", absl::FormatDuration(options_.operation_timeout))));
@@ -358,8 +342,8 @@ void NcclSession::End(const Failure& failure) {
     }
     AbortAll();
     for (Order& order : orders_) {
-      for (size_t i = order.first_open; i < order.operations.size(); ++i) {
-        options_.recorder->Finish(order.operations[i].record, failure.status);
+      for (const Open& open : order.open) {
+        options_.recorder->Finish(open.record, failure.status);
       }
     }
   }
@@ -389,7 +373,7 @@ std::vector<NcclProgress> NcclSession::AllProgress() {
 bool NcclSession::IsBusy() {
   const MonotonicTime now = Clock::Real().Now();
   for (Order& order : orders_) {
-    if (!Collect(order, now).ok() || !order.operations.empty()) return true;
+    if (!Collect(order, now).ok() || !order.open.empty()) return true;
   }
   return false;
 }
@@ -415,7 +399,7 @@ void NcclSession::FinalizeAll() {
     return;
   }
   const MonotonicTime deadline = Clock::Real().Now() + kFarewellPatience;
-  for (const auto& [id, registration] : registrations_) Deregister(registration);
+  for (const auto& [data, registration] : registrations_) Deregister(registration);
   registrations_.clear();
   while (!communicators_.empty()) {
     const ncclComm_t handle = *communicators_.front().handle;
@@ -432,7 +416,7 @@ void NcclSession::FinalizeAll() {
   }
 }
 
-absl::StatusOr<uint64_t> NcclSession::RegisterMemory(void* data, size_t bytes) {
+absl::Status NcclSession::RegisterMemory(void* data, size_t bytes) {
   {
     MutexLock lock(&nccl_mutex_);
     if (!failing_) {
@@ -450,8 +434,8 @@ absl::StatusOr<uint64_t> NcclSession::RegisterMemory(void* data, size_t bytes) {
         }
         registration.push_back(handle);
       }
-      registrations_[++registrations_made_] = std::move(registration);
-      return registrations_made_;
+      registrations_[data] = std::move(registration);
+      return absl::OkStatus();
     }
   }
   return status();
@@ -463,12 +447,12 @@ void NcclSession::Deregister(const Registration& registration) {
   }
 }
 
-void NcclSession::DeregisterMemory(uint64_t registration) {
+void NcclSession::DeregisterMemory(void* data) {
   {
     MutexLock lock(&nccl_mutex_);
     if (!failing_) {
-      const auto found = registrations_.find(registration);
-      CONVENE_CHECK(found != registrations_.end());
+      const auto found = registrations_.find(data);
+      if (found == registrations_.end()) return;
       Deregister(found->second);
       registrations_.erase(found);
       return;

@@ -8,7 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -20,11 +20,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "rendezvous/store/store_client.h"
 #include "tools/base/clock.h"
 #include "tools/base/mutex.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/flight_recorder.h"
+#include "worker_runtime/comm/nccl/peers.h"
 #include "worker_runtime/comm/nccl/stall.h"
 #include "worker_runtime/device/elements.h"
 
@@ -41,8 +41,7 @@ struct NcclSessionOptions {
   FlightRecorder* recorder = nullptr;  // outlives the session; not null
   // Opens a client of the store for the moment of failure, when the watchdog's thread asks for the
   // other ranks' last operations; null: it does not ask. Called once at most.
-  std::function<absl::StatusOr<std::unique_ptr<rendezvous::StoreClient>>(absl::Duration timeout)>
-      open_store;
+  OpenStore open_store;
   std::string key_prefix;
 };
 
@@ -137,13 +136,14 @@ class NcclSession {
   void Fail(const absl::Status& status);
 
   // Registers device memory with all present communicators, so that NCCL uses it without copies in
-  // between. Results are right without it. Returns a number for DeregisterMemory. After an error no
-  // communicator has it: NcclStatus's; FailedPrecondition when NCCL's settings turn it off; the
-  // session's.
-  absl::StatusOr<uint64_t> RegisterMemory(void* data, size_t bytes);
-  // REQUIRES: no queued work still uses the memory. When the session has ended, it waits as
-  // status() does until the communicators are aborted, which gives up their registrations.
-  void DeregisterMemory(uint64_t registration);
+  // between. Results are right without it. After an error no communicator has it: NcclStatus's;
+  // FailedPrecondition when NCCL's settings turn it off; the session's. REQUIRES: it has not been
+  // registered.
+  absl::Status RegisterMemory(void* data, size_t bytes);
+  // Memory that is not registered is fine. REQUIRES: no queued work still uses the memory. When the
+  // session has ended, it waits as status() does until the communicators are aborted, which gives
+  // up their registrations.
+  void DeregisterMemory(void* data);
 
  private:
   struct Communicator {
@@ -166,9 +166,7 @@ class NcclSession {
   struct Order {
     std::vector<int> members;
     NcclProgress progress;
-    // [first_open, end) are open, oldest first; no memory is given back.
-    std::vector<Open> operations;
-    size_t first_open = 0;
+    std::deque<Open> open;  // oldest first
   };
   using Registration = std::vector<void*>;  // NCCL's handles, by communicator
   // The error that ended the session, and the operation that the session waited for, if any.
@@ -215,8 +213,7 @@ class NcclSession {
   std::vector<Communicator> communicators_ ABSL_GUARDED_BY(nccl_mutex_);
   std::vector<Order> orders_ ABSL_GUARDED_BY(nccl_mutex_);
   std::vector<cudaEvent_t> free_events_ ABSL_GUARDED_BY(nccl_mutex_);
-  std::map<uint64_t, Registration> registrations_ ABSL_GUARDED_BY(nccl_mutex_);
-  uint64_t registrations_made_ ABSL_GUARDED_BY(nccl_mutex_) = 0;
+  std::map<void*, Registration> registrations_ ABSL_GUARDED_BY(nccl_mutex_);  // by memory
   // The communicator that NCCL is making, or queueing an operation of, also when that failed; -1:
   // none.
   int queueing_ ABSL_GUARDED_BY(nccl_mutex_) = -1;

@@ -200,14 +200,14 @@ TEST_CASE("an operation that a graph captures is not watched") {
 
 TEST_CASE("registered memory is given back before its communicators, and not after an abort") {
   PlayedNccl& nccl = PlayedNccl::Reset();
-  int data = 0;
+  int data = 0, other_data = 0;
   SECTION("all is well") {
     {
       Rank rank(absl::Minutes(1));
-      const auto first = rank.session().RegisterMemory(&data, sizeof(data));
-      REQUIRE_OK(first);
       REQUIRE_OK(rank.session().RegisterMemory(&data, sizeof(data)));
-      rank.session().DeregisterMemory(*first);
+      REQUIRE_OK(rank.session().RegisterMemory(&other_data, sizeof(other_data)));
+      rank.session().DeregisterMemory(&data);
+      rank.session().DeregisterMemory(&data);  // is not registered any more
     }
     CHECK(nccl.Calls() == std::vector<std::string>{"init 1", "init 2", "register 1", "register 2",
                                                    "register 1", "register 2", "deregister 1",
@@ -218,10 +218,9 @@ TEST_CASE("registered memory is given back before its communicators, and not aft
   SECTION("it was aborted") {
     {
       Rank rank(absl::Minutes(1));
-      const auto registration = rank.session().RegisterMemory(&data, sizeof(data));
-      REQUIRE_OK(registration);
+      REQUIRE_OK(rank.session().RegisterMemory(&data, sizeof(data)));
       rank.session().Fail(absl::AbortedError("stop"));
-      rank.session().DeregisterMemory(*registration);
+      rank.session().DeregisterMemory(&data);
       CHECK_STATUS(rank.session().RegisterMemory(&data, sizeof(data)), absl::StatusCode::kAborted,
                    "stop");
     }

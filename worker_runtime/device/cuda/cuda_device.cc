@@ -154,16 +154,69 @@ class CudaDevice : public Device {
   Stream& communication() override { return communication_; }
   Stream& layer_communication() override { return layer_communication_; }
 
-  void Zero(void* data, size_t bytes, Stream& stream) override;
-  void Copy(const void* from, void* to, size_t bytes, Stream& stream) override;
-  std::unique_ptr<Event> MakeEvent() override;
-  void Record(Event& event, Stream& stream) override;
-  void Order(Event& event, Stream& stream) override;
-  absl::Status Wait(Event& event, absl::Duration timeout) override;
-  absl::Status Synchronize(absl::Duration timeout) override;
+  void Zero(void* data, size_t bytes, Stream& stream) override {
+    if (bytes == 0) return;
+    MakeCurrent();
+    Report(cudaMemsetAsync(data, 0, bytes, stream.queue().stream()), "zero");
+  }
+
+  void Copy(const void* from, void* to, size_t bytes, Stream& stream) override {
+    if (bytes == 0) return;
+    MakeCurrent();
+    const cudaStream_t queue = stream.queue().stream();
+    Report(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, queue), "copy");
+    // For such memory cudaMemcpyAsync may or may not have waited (CUDA Runtime API, "API
+    // synchronization behavior").
+    if (IsPageable(from) || IsPageable(to)) Report(cudaStreamSynchronize(queue), "copy");
+  }
+
+  std::unique_ptr<Event> MakeEvent() override {
+    MakeCurrent();
+    cudaEvent_t event = nullptr;
+    Report(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    return std::make_unique<CudaEvent>(event, first_error_);
+  }
+
+  void Record(Event& event, Stream& stream) override {
+    MakeCurrent();
+    Report(cudaEventRecord(Handle(event), stream.queue().stream()), "cudaEventRecord");
+  }
+
+  void Order(Event& event, Stream& stream) override {
+    MakeCurrent();
+    Report(cudaStreamWaitEvent(stream.queue().stream(), Handle(event), 0), "cudaStreamWaitEvent");
+  }
+
+  absl::Status Wait(Event& event, absl::Duration timeout) override {
+    MakeCurrent();
+    const absl::Status done = WaitFor(Handle(event), timeout);
+    if (absl::IsDeadlineExceeded(done)) return Annotate(done, description_);
+    first_error_.Report(done);
+    return status();
+  }
+
+  absl::Status Synchronize(absl::Duration timeout) override {
+    const MonotonicTime deadline = Clock::Real().Now() + timeout;
+    for (Stream* stream : {&compute_, &communication_, &layer_communication_}) {
+      const std::unique_ptr<Event> event = MakeEvent();
+      Record(*event, *stream);
+      CONVENE_RETURN_IF_ERROR(Wait(*event, deadline - Clock::Real().Now()));
+    }
+    return status();
+  }
+
   absl::StatusOr<std::unique_ptr<Graph>> Capture(Stream& stream,
-                                                 absl::FunctionRef<absl::Status()> work) override;
-  void Launch(Graph& graph, Stream& stream) override;
+                                                 absl::FunctionRef<absl::Status()> work) override {
+    CONVENE_CHECK(stream.profile() == nullptr);  // its events would become part of the graph
+    MakeCurrent();
+    return CudaGraph::Capture(stream.queue(), work);
+  }
+
+  void Launch(Graph& graph, Stream& stream) override {
+    MakeCurrent();
+    static_cast<CudaGraph&>(graph).Launch(stream.queue());
+  }
+
   std::unique_ptr<OpProfile> MakeProfile(Stream& stream) override {
     return std::make_unique<CudaProfile>(stream.queue());
   }
@@ -175,7 +228,13 @@ class CudaDevice : public Device {
   void Report(cudaError_t error, const char* what) {
     if (error != cudaSuccess) first_error_.Report(CudaStatus(error, what));
   }
-  bool IsPageable(const void* data);
+
+  // Whether this is host memory that CUDA does not know.
+  bool IsPageable(const void* data) {
+    cudaPointerAttributes attributes = {};
+    Report(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes");
+    return attributes.type == cudaMemoryTypeUnregistered;
+  }
 
   const int ordinal_;
   const std::string description_;
@@ -189,76 +248,6 @@ class CudaDevice : public Device {
   Stream communication_ = Stream::Cpu();
   Stream layer_communication_ = Stream::Cpu();
 };
-
-void CudaDevice::Zero(void* data, size_t bytes, Stream& stream) {
-  if (bytes == 0) return;
-  MakeCurrent();
-  Report(cudaMemsetAsync(data, 0, bytes, stream.queue().stream()), "zero");
-}
-
-// Whether this is host memory that CUDA does not know.
-bool CudaDevice::IsPageable(const void* data) {
-  cudaPointerAttributes attributes = {};
-  Report(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes");
-  return attributes.type == cudaMemoryTypeUnregistered;
-}
-
-void CudaDevice::Copy(const void* from, void* to, size_t bytes, Stream& stream) {
-  if (bytes == 0) return;
-  MakeCurrent();
-  const cudaStream_t queue = stream.queue().stream();
-  Report(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, queue), "copy");
-  // For such memory cudaMemcpyAsync may or may not have waited (CUDA Runtime API, "API
-  // synchronization behavior").
-  if (IsPageable(from) || IsPageable(to)) Report(cudaStreamSynchronize(queue), "copy");
-}
-
-std::unique_ptr<Event> CudaDevice::MakeEvent() {
-  MakeCurrent();
-  cudaEvent_t event = nullptr;
-  Report(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
-  return std::make_unique<CudaEvent>(event, first_error_);
-}
-
-void CudaDevice::Record(Event& event, Stream& stream) {
-  MakeCurrent();
-  Report(cudaEventRecord(Handle(event), stream.queue().stream()), "cudaEventRecord");
-}
-
-void CudaDevice::Order(Event& event, Stream& stream) {
-  MakeCurrent();
-  Report(cudaStreamWaitEvent(stream.queue().stream(), Handle(event), 0), "cudaStreamWaitEvent");
-}
-
-absl::Status CudaDevice::Wait(Event& event, absl::Duration timeout) {
-  MakeCurrent();
-  const absl::Status done = WaitFor(Handle(event), timeout);
-  if (absl::IsDeadlineExceeded(done)) return Annotate(done, description_);
-  first_error_.Report(done);
-  return status();
-}
-
-absl::Status CudaDevice::Synchronize(absl::Duration timeout) {
-  const MonotonicTime deadline = Clock::Real().Now() + timeout;
-  for (Stream* stream : {&compute_, &communication_, &layer_communication_}) {
-    const std::unique_ptr<Event> event = MakeEvent();
-    Record(*event, *stream);
-    CONVENE_RETURN_IF_ERROR(Wait(*event, deadline - Clock::Real().Now()));
-  }
-  return status();
-}
-
-absl::StatusOr<std::unique_ptr<Graph>> CudaDevice::Capture(Stream& stream,
-                                                           absl::FunctionRef<absl::Status()> work) {
-  CONVENE_CHECK(stream.profile() == nullptr);  // its events would become part of the graph
-  MakeCurrent();
-  return CudaGraph::Capture(stream.queue(), work);
-}
-
-void CudaDevice::Launch(Graph& graph, Stream& stream) {
-  MakeCurrent();
-  static_cast<CudaGraph&>(graph).Launch(stream.queue());
-}
 
 // "580.95.05", or the CUDA version that the driver supports where the module names none.
 std::string DriverVersion(int supported_cuda) {

@@ -13,9 +13,9 @@ namespace {
 constexpr int64_t kBlocksPerTask = 128;  // 8192 elements
 
 template <typename T>
-CONVENE_CPU_INLINE void UpdateRun(int64_t count, const AdamWFactors& factors, float gradient_scale,
-                                  float decay, const float* gradients, float* master, T* weights,
-                                  float* first_moment, float* second_moment) {
+CONVENE_CPU_CLONES void Update(int64_t count, const AdamWFactors& factors, float gradient_scale,
+                               float decay, const float* gradients, float* master, T* weights,
+                               float* first_moment, float* second_moment) {
   const AdamWFactors f = factors;
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) {
@@ -30,19 +30,6 @@ CONVENE_CPU_INLINE void UpdateRun(int64_t count, const AdamWFactors& factors, fl
     // For fp32 it is the same memory: a store less.
     if constexpr (sizeof(T) < sizeof(float)) Narrow(weight, &weights[i]);
   }
-}
-
-CONVENE_CPU_CLONES void Update(int64_t count, const AdamWFactors& factors, float gradient_scale,
-                               float decay, const float* gradients, float* master, float* weights,
-                               float* first_moment, float* second_moment) {
-  UpdateRun(count, factors, gradient_scale, decay, gradients, master, weights, first_moment,
-            second_moment);
-}
-CONVENE_CPU_CLONES void Update(int64_t count, const AdamWFactors& factors, float gradient_scale,
-                               float decay, const float* gradients, float* master,
-                               BFloat16* weights, float* first_moment, float* second_moment) {
-  UpdateRun(count, factors, gradient_scale, decay, gradients, master, weights, first_moment,
-            second_moment);
 }
 
 }  // namespace

@@ -112,8 +112,8 @@ int ThreadCount(const AttentionShape& shape) {
 
 // to: (rows, padded), from: rows of `width` elements, `stride` apart; times `factor`.
 template <typename T>
-CONVENE_CPU_INLINE void PackRows(int rows, int width, int padded, float factor, const T* from,
-                                 ptrdiff_t stride, float* to) {
+CONVENE_CPU_CLONES void Pack(int rows, int width, int padded, float factor, const T* from,
+                             ptrdiff_t stride, float* to) {
   for (int row = 0; row < rows; ++row) {
     const T* source = from + row * stride;
     float* target = to + static_cast<ptrdiff_t>(row) * padded;
@@ -123,8 +123,8 @@ CONVENE_CPU_INLINE void PackRows(int rows, int width, int padded, float factor, 
 }
 
 template <typename T>
-CONVENE_CPU_INLINE void UnpackRows(int rows, int width, int padded, float factor, const float* from,
-                                   T* to, ptrdiff_t stride) {
+CONVENE_CPU_CLONES void Unpack(int rows, int width, int padded, float factor, const float* from,
+                               T* to, ptrdiff_t stride) {
   for (int row = 0; row < rows; ++row) {
     const float* source = from + static_cast<ptrdiff_t>(row) * padded;
     T* target = to + row * stride;
@@ -133,31 +133,12 @@ CONVENE_CPU_INLINE void UnpackRows(int rows, int width, int padded, float factor
 }
 
 template <typename T>
-CONVENE_CPU_INLINE float DotProduct(int count, const T* x, const T* y) {
+CONVENE_CPU_CLONES float Dot(int count, const T* x, const T* y) {
   float sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (int i = 0; i < count; ++i) sum += Widen(x[i]) * Widen(y[i]);
   return sum;
 }
-
-// The clones, for each type.
-// NOLINTBEGIN(bugprone-macro-parentheses): a type cannot stand in parentheses
-#define CONVENE_ROW_FUNCTIONS(T)                                                                   \
-  CONVENE_CPU_CLONES void Pack(int rows, int width, int padded, float factor, const T* from,       \
-                               ptrdiff_t stride, float* to) {                                      \
-    PackRows(rows, width, padded, factor, from, stride, to);                                       \
-  }                                                                                                \
-  CONVENE_CPU_CLONES void Unpack(int rows, int width, int padded, float factor, const float* from, \
-                                 T* to, ptrdiff_t stride) {                                        \
-    UnpackRows(rows, width, padded, factor, from, to, stride);                                     \
-  }                                                                                                \
-  CONVENE_CPU_CLONES float Dot(int count, const T* x, const T* y) {                                \
-    return DotProduct(count, x, y);                                                                \
-  }
-// NOLINTEND(bugprone-macro-parentheses)
-CONVENE_ROW_FUNCTIONS(float)
-CONVENE_ROW_FUNCTIONS(BFloat16)
-#undef CONVENE_ROW_FUNCTIONS
 
 // to: (width, padded_rows).
 template <typename T>

@@ -20,14 +20,10 @@ namespace {
 constexpr int64_t kBlockElements = int64_t{1} << 21;
 constexpr int kBlockRowsMin = 64;
 
-CONVENE_CPU_CLONES void ConvertRow(int64_t count, const BFloat16* x, float* y) {
+template <typename From, typename To>
+CONVENE_CPU_CLONES void ConvertRow(int64_t count, const From* x, To* y) {
 #pragma omp simd
-  for (int64_t i = 0; i < count; ++i) y[i] = Widen(x[i]);
-}
-
-CONVENE_CPU_CLONES void ConvertRow(int64_t count, const float* x, BFloat16* y) {
-#pragma omp simd
-  for (int64_t i = 0; i < count; ++i) Narrow(x[i], &y[i]);
+  for (int64_t i = 0; i < count; ++i) Narrow(Widen(x[i]), &y[i]);
 }
 
 // rows x columns, rows `from_stride` and `to_stride` elements apart.

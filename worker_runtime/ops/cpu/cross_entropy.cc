@@ -10,15 +10,6 @@
 #include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cpu {
-namespace {
-
-constexpr int64_t kParallelElements = 1 << 14;
-
-bool IsLarge(int rows, int columns) {
-  return static_cast<int64_t>(rows) * columns >= kParallelElements;
-}
-
-}  // namespace
 
 template <typename T>
 void CrossEntropyStatistics(int rows, int vocabulary_begin, int vocabulary_end,

@@ -14,27 +14,15 @@ constexpr int64_t kBlock = 1 << 14;
 constexpr int kPartialSums = 64;
 
 template <typename T>
-CONVENE_CPU_INLINE void AddTo(int64_t count, const T* x, T* y) {
+CONVENE_CPU_CLONES void AddBlock(int64_t count, const T* x, T* y) {
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) Narrow(Widen(x[i]) + Widen(y[i]), &y[i]);
 }
 
-CONVENE_CPU_CLONES void AddBlock(int64_t count, const float* x, float* y) { AddTo(count, x, y); }
-CONVENE_CPU_CLONES void AddBlock(int64_t count, const BFloat16* x, BFloat16* y) {
-  AddTo(count, x, y);
-}
-
 template <typename From, typename To>
-CONVENE_CPU_INLINE void ConvertTo(int64_t count, const From* x, To* y) {
+CONVENE_CPU_CLONES void ConvertBlock(int64_t count, const From* x, To* y) {
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) Narrow(Widen(x[i]), &y[i]);
-}
-
-CONVENE_CPU_CLONES void ConvertBlock(int64_t count, const float* x, BFloat16* y) {
-  ConvertTo(count, x, y);
-}
-CONVENE_CPU_CLONES void ConvertBlock(int64_t count, const BFloat16* x, float* y) {
-  ConvertTo(count, x, y);
 }
 
 template <typename From, typename To>

@@ -13,16 +13,12 @@ namespace {
 constexpr int64_t kParallelElements = 1 << 16;
 constexpr int kColumnBlock = 128;
 
-bool IsLarge(int rows, int columns) {
-  return static_cast<int64_t>(rows) * columns >= kParallelElements;
-}
-
 }  // namespace
 
 template <typename T>
 void EmbeddingForward(int rows, int columns, int vocabulary_begin, int vocabulary_end,
                       const int32_t* tokens, const T* table, T* y, Stream& /*stream*/) {
-#pragma omp parallel for schedule(static) if (IsLarge(rows, columns))
+#pragma omp parallel for schedule(static) if (IsLarge(rows, columns, kParallelElements))
   for (int row = 0; row < rows; ++row) {
     T* y_row = y + static_cast<ptrdiff_t>(row) * columns;
     const int token = tokens[row];
@@ -42,7 +38,7 @@ void EmbeddingBackward(int rows, int columns, int vocabulary_begin, int vocabula
                        const int32_t* tokens, const T* dy, float* dtable,
                        const Workspace& /*workspace*/, Stream& /*stream*/) {
   // Threads share the columns, not the rows: each element's sum keeps the order of `tokens`.
-#pragma omp parallel for schedule(static) if (IsLarge(rows, columns))
+#pragma omp parallel for schedule(static) if (IsLarge(rows, columns, kParallelElements))
   for (int begin = 0; begin < columns; begin += kColumnBlock) {
     const int count = std::min(kColumnBlock, columns - begin);
     for (int row = 0; row < rows; ++row) {

@@ -12,17 +12,17 @@
 namespace convene::worker::cpu {
 namespace {
 
-constexpr int kParallelElements = 1 << 14;
 constexpr int kColumnBlock = 128;
 
 template <typename T>
-CONVENE_CPU_INLINE void Normalize(int columns, const T* x, const T* weight, float inverse, T* y) {
+CONVENE_CPU_CLONES void NormalizeRow(int columns, const T* x, const T* weight, float inverse,
+                                     T* y) {
 #pragma omp simd
   for (int i = 0; i < columns; ++i) Narrow(Widen(x[i]) * inverse * Widen(weight[i]), &y[i]);
 }
 
 template <typename T>
-CONVENE_CPU_INLINE float InverseRms(int columns, const T* x, float epsilon) {
+CONVENE_CPU_CLONES float InverseRmsOfRow(int columns, const T* x, float epsilon) {
   float sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (int i = 0; i < columns; ++i) sum += Widen(x[i]) * Widen(x[i]);
@@ -30,16 +30,15 @@ CONVENE_CPU_INLINE float InverseRms(int columns, const T* x, float epsilon) {
 }
 
 template <typename T>
-CONVENE_CPU_INLINE void Add(int columns, const T* x, const T* delta, T* sum) {
+CONVENE_CPU_CLONES void AddRow(int columns, const T* x, const T* delta, T* sum) {
 #pragma omp simd
   for (int i = 0; i < columns; ++i) Narrow(Widen(x[i]) + Widen(delta[i]), &sum[i]);
 }
 
 // With n = x * inverse_rms: dx += inverse_rms * (dy * weight - n * mean(dy * weight * n)).
-
 template <typename T>
-CONVENE_CPU_INLINE void Backward(int columns, const T* x, const T* weight, float inverse_rms,
-                                 const T* dy, bool add_to_dx, T* dx) {
+CONVENE_CPU_CLONES void BackwardRow(int columns, const T* x, const T* weight, float inverse_rms,
+                                    const T* dy, bool add_to_dx, T* dx) {
   float dot = 0;
 #pragma omp simd reduction(+ : dot)
   for (int i = 0; i < columns; ++i) dot += Widen(dy[i]) * Widen(weight[i]) * Widen(x[i]);
@@ -63,9 +62,9 @@ CONVENE_CPU_INLINE void Backward(int columns, const T* x, const T* weight, float
 // One block of columns over all rows, in order, so that the sum does not depend on the number of
 // threads.
 template <typename T>
-CONVENE_CPU_INLINE void SumWeightColumns(int rows, int columns, int begin, int count, const T* x,
-                                         const float* inverse_rms, const T* dy, bool add_to_dweight,
-                                         float* dweight) {
+CONVENE_CPU_CLONES void WeightColumns(int rows, int columns, int begin, int count, const T* x,
+                                      const float* inverse_rms, const T* dy, bool add_to_dweight,
+                                      float* dweight) {
   float sums[kColumnBlock] = {};
   for (int row = 0; row < rows; ++row) {
     const T* x_row = x + static_cast<ptrdiff_t>(row) * columns + begin;
@@ -77,37 +76,6 @@ CONVENE_CPU_INLINE void SumWeightColumns(int rows, int columns, int begin, int c
   for (int i = 0; i < count; ++i) {
     dweight[begin + i] = add_to_dweight ? dweight[begin + i] + sums[i] : sums[i];
   }
-}
-
-// The clones, for each type.
-// NOLINTBEGIN(bugprone-macro-parentheses): a type cannot stand in parentheses
-#define CONVENE_ROW_FUNCTIONS(T)                                                                   \
-  CONVENE_CPU_CLONES void NormalizeRow(int columns, const T* x, const T* weight, float inverse,    \
-                                       T* y) {                                                     \
-    Normalize(columns, x, weight, inverse, y);                                                     \
-  }                                                                                                \
-  CONVENE_CPU_CLONES float InverseRmsOfRow(int columns, const T* x, float epsilon) {               \
-    return InverseRms(columns, x, epsilon);                                                        \
-  }                                                                                                \
-  CONVENE_CPU_CLONES void AddRow(int columns, const T* x, const T* delta, T* sum) {                \
-    Add(columns, x, delta, sum);                                                                   \
-  }                                                                                                \
-  CONVENE_CPU_CLONES void BackwardRow(int columns, const T* x, const T* weight, float inverse_rms, \
-                                      const T* dy, bool add_to_dx, T* dx) {                        \
-    Backward(columns, x, weight, inverse_rms, dy, add_to_dx, dx);                                  \
-  }                                                                                                \
-  CONVENE_CPU_CLONES void WeightColumns(int rows, int columns, int begin, int count, const T* x,   \
-                                        const float* inverse_rms, const T* dy,                     \
-                                        bool add_to_dweight, float* dweight) {                     \
-    SumWeightColumns(rows, columns, begin, count, x, inverse_rms, dy, add_to_dweight, dweight);    \
-  }
-// NOLINTEND(bugprone-macro-parentheses)
-CONVENE_ROW_FUNCTIONS(float)
-CONVENE_ROW_FUNCTIONS(BFloat16)
-#undef CONVENE_ROW_FUNCTIONS
-
-bool IsLarge(int rows, int columns) {
-  return static_cast<int64_t>(rows) * columns >= kParallelElements;
 }
 
 }  // namespace

@@ -13,8 +13,8 @@ namespace {
 constexpr int kParallelRows = 64;
 
 template <typename T>
-CONVENE_CPU_INLINE void Turn(int heads, int head_size, const float* cosines, const float* sines,
-                             float sign, T* row) {
+CONVENE_CPU_CLONES void TurnRow(int heads, int head_size, const float* cosines, const float* sines,
+                                float sign, T* row) {
   const int half = head_size / 2;
   for (int head = 0; head < heads; ++head) {
     T* low = row + static_cast<ptrdiff_t>(head) * head_size;
@@ -28,15 +28,6 @@ CONVENE_CPU_INLINE void Turn(int heads, int head_size, const float* cosines, con
       Narrow(b * cosines[i] + a * sine, &high[i]);
     }
   }
-}
-
-CONVENE_CPU_CLONES void TurnRow(int heads, int head_size, const float* cosines, const float* sines,
-                                float sign, float* row) {
-  Turn(heads, head_size, cosines, sines, sign, row);
-}
-CONVENE_CPU_CLONES void TurnRow(int heads, int head_size, const float* cosines, const float* sines,
-                                float sign, BFloat16* row) {
-  Turn(heads, head_size, cosines, sines, sign, row);
 }
 
 }  // namespace

@@ -6,12 +6,12 @@
 
 #include "worker_runtime/device/dtype.h"
 
-// Compiles the function three times (clang 14 takes no template: an op of several element types is
-// a CONVENE_CPU_INLINE template with one such function for each type); the loader picks by CPU.
-// Only on leaf functions without `omp parallel`: the compiler would outline the region without the
-// clone's instructions. Empty under sanitizers: the loader runs the choice (an ifunc) before the
-// sanitizer's own start-up, which crashes.
-#if defined(CONVENE_SANITIZER) || !defined(__x86_64__)
+// Compiles the function, or each function of a template, three times; the loader picks by CPU. Only
+// on leaf functions without `omp parallel`: the compiler would outline the region without the
+// clone's instructions. Empty by clang, which has it only for functions that are no templates (14;
+// nothing that is shipped is built by it), and under sanitizers: the loader runs the choice (an
+// ifunc) before the sanitizer's own start-up, which crashes.
+#if defined(CONVENE_SANITIZER) || defined(__clang__) || !defined(__x86_64__)
 #define CONVENE_CPU_CLONES
 #else
 #define CONVENE_CPU_CLONES __attribute__((target_clones("avx512f", "arch=haswell", "default")))
@@ -21,6 +21,11 @@
 #define CONVENE_CPU_INLINE inline __attribute__((always_inline))
 
 namespace convene::worker::cpu {
+
+// Whether an op on so many elements is worth a team of threads.
+constexpr bool IsLarge(int rows, int columns, int64_t elements_min = 1 << 14) {
+  return int64_t{rows} * columns >= elements_min;
+}
 
 // A vector of the widest machine; the compiler splits it on the others.
 inline constexpr int kVectorFloats = 16;

@@ -18,7 +18,7 @@ CONVENE_CPU_INLINE float Sigmoid(float x) {
 }
 
 template <typename T>
-CONVENE_CPU_INLINE void Forward(int width, const T* gate, const T* up, T* y) {
+CONVENE_CPU_CLONES void ForwardRow(int width, const T* gate, const T* up, T* y) {
 #pragma omp simd
   for (int i = 0; i < width; ++i) {
     const float g = Widen(gate[i]);
@@ -28,8 +28,8 @@ CONVENE_CPU_INLINE void Forward(int width, const T* gate, const T* up, T* y) {
 
 // Reads gate and up before it writes their place: dgate may be gate, and dup may be up.
 template <typename T>
-CONVENE_CPU_INLINE void Backward(int width, const T* gate, const T* up, const T* dy, T* dgate,
-                                 T* dup) {
+CONVENE_CPU_CLONES void BackwardRow(int width, const T* gate, const T* up, const T* dy, T* dgate,
+                                    T* dup) {
 #pragma omp simd
   for (int i = 0; i < width; ++i) {
     const float g = Widen(gate[i]);
@@ -40,22 +40,6 @@ CONVENE_CPU_INLINE void Backward(int width, const T* gate, const T* up, const T*
     Narrow(d * u * (sigmoid + silu * (1.0f - sigmoid)), &dgate[i]);
     Narrow(d * silu, &dup[i]);
   }
-}
-
-CONVENE_CPU_CLONES void ForwardRow(int width, const float* gate, const float* up, float* y) {
-  Forward(width, gate, up, y);
-}
-CONVENE_CPU_CLONES void ForwardRow(int width, const BFloat16* gate, const BFloat16* up,
-                                   BFloat16* y) {
-  Forward(width, gate, up, y);
-}
-CONVENE_CPU_CLONES void BackwardRow(int width, const float* gate, const float* up, const float* dy,
-                                    float* dgate, float* dup) {
-  Backward(width, gate, up, dy, dgate, dup);
-}
-CONVENE_CPU_CLONES void BackwardRow(int width, const BFloat16* gate, const BFloat16* up,
-                                    const BFloat16* dy, BFloat16* dgate, BFloat16* dup) {
-  Backward(width, gate, up, dy, dgate, dup);
 }
 
 }  // namespace

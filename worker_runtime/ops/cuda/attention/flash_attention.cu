@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "tools/base/rounding.h"
 #include "worker_runtime/ops/cuda/attention/flash_attention.h"
 #include "worker_runtime/ops/instantiate.h"
 
@@ -415,16 +416,18 @@ void WithTiling(int head_size, Queue& queue, const Launch& launch) {
   }
 }
 
-// A kernel must ask for more than 48 KiB of shared memory.
-template <typename Kernel>
-void AllowSharedMemory(Kernel* kernel, size_t bytes, Queue& queue) {
+// Queues a block for each tile of `heads` heads of every sequence. A kernel must ask for more than
+// 48 KiB of shared memory.
+template <typename Tiles, typename... Parameters, typename... Arguments>
+void LaunchTiles(const char* what, const AttentionShape& shape, int heads, size_t bytes,
+                 Queue& queue, void (*kernel)(Parameters...), const Arguments&... arguments) {
   queue.Report(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(bytes)),
                "attention: shared memory");
-}
-
-unsigned int TileCount(const AttentionShape& shape, int tile) {
-  return static_cast<unsigned int>((shape.sequence_length + tile - 1) / tile);
+  const dim3 grid(static_cast<unsigned int>(CeilDivide(shape.sequence_length, Tiles::kTile)),
+                  static_cast<unsigned int>(heads), static_cast<unsigned int>(shape.batch));
+  kernel<<<grid, Tiles::kThreads, bytes, queue.stream()>>>(arguments...);
+  queue.ReportLaunch(what);
 }
 
 }  // namespace
@@ -435,13 +438,9 @@ void FlashForward(const AttentionShape& shape, const int32_t* document_begin, co
   WithTiling(shape.head_size, queue, [&](auto tiling) {
     using Tiles = decltype(tiling);
     constexpr size_t kSharedBytes = 3 * Tiles::kRowsBytes + Tiles::kScoresBytes;
-    auto* const kernel = &ForwardKernel<Tiles, T>;
-    AllowSharedMemory(kernel, kSharedBytes, queue);
-    const dim3 grid(TileCount(shape, Tiles::kTile), static_cast<unsigned int>(shape.heads),
-                    static_cast<unsigned int>(shape.batch));
-    kernel<<<grid, Tiles::kThreads, kSharedBytes, queue.stream()>>>(Geometry(shape, document_begin),
-                                                                    qkv, out, log_sum_exp);
-    queue.ReportLaunch("attention_forward");
+    LaunchTiles<Tiles>("attention_forward", shape, shape.heads, kSharedBytes, queue,
+                       ForwardKernel<Tiles, T>, Geometry(shape, document_begin), qkv, out,
+                       log_sum_exp);
   });
 }
 
@@ -455,26 +454,19 @@ void FlashBackward(const AttentionShape& shape, const int32_t* document_begin, c
     auto* const delta = static_cast<float*>(workspace);
     constexpr int kDeltaThreads = 256;
     const int64_t rows = int64_t{shape.batch} * shape.sequence_length * shape.heads;
-    const int64_t delta_blocks = (rows * kWarp + kDeltaThreads - 1) / kDeltaThreads;
+    const int64_t delta_blocks = CeilDivide(rows * kWarp, kDeltaThreads);
     DeltaKernel<T><<<static_cast<unsigned int>(delta_blocks), kDeltaThreads, 0, queue.stream()>>>(
         geometry, rows, out, dout, delta);
     queue.ReportLaunch("attention_backward: delta");
 
-    const unsigned int tiles = TileCount(shape, Tiles::kTile);
-    const auto batch = static_cast<unsigned int>(shape.batch);
     constexpr size_t kQueryBytes = 4 * Tiles::kRowsBytes + Tiles::kScoresBytes;
-    auto* const query_kernel = &QueryGradientKernel<Tiles, T>;
-    AllowSharedMemory(query_kernel, kQueryBytes, queue);
-    query_kernel<<<dim3(tiles, static_cast<unsigned int>(shape.heads), batch), Tiles::kThreads,
-                   kQueryBytes, queue.stream()>>>(geometry, qkv, log_sum_exp, delta, dout, dqkv);
-    queue.ReportLaunch("attention_backward: queries");
-
+    LaunchTiles<Tiles>("attention_backward: queries", shape, shape.heads, kQueryBytes, queue,
+                       QueryGradientKernel<Tiles, T>, geometry, qkv, log_sum_exp, delta, dout,
+                       dqkv);
     constexpr size_t kKeyBytes = 4 * Tiles::kRowsBytes + 2 * Tiles::kScoresBytes;
-    auto* const key_kernel = &KeyValueGradientKernel<Tiles, T>;
-    AllowSharedMemory(key_kernel, kKeyBytes, queue);
-    key_kernel<<<dim3(tiles, static_cast<unsigned int>(shape.kv_heads), batch), Tiles::kThreads,
-                 kKeyBytes, queue.stream()>>>(geometry, qkv, log_sum_exp, delta, dout, dqkv);
-    queue.ReportLaunch("attention_backward: keys and values");
+    LaunchTiles<Tiles>("attention_backward: keys and values", shape, shape.kv_heads, kKeyBytes,
+                       queue, KeyValueGradientKernel<Tiles, T>, geometry, qkv, log_sum_exp, delta,
+                       dout, dqkv);
   });
 }
 

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -28,9 +27,8 @@
 #include "worker_runtime/device/workspace.h"
 #include "worker_runtime/ops/attention.h"
 #include "worker_runtime/ops/cuda/attention/attention_plans.h"
-#include "worker_runtime/ops/cuda/bench_timing.h"
+#include "worker_runtime/ops/cuda/bench_support.h"
 #include "worker_runtime/ops/cuda/cuda_ops.h"
-#include "worker_runtime/ops/cuda/matmul/bench_support.h"
 #include "worker_runtime/ops/cuda/matmul/candidate_timer.h"
 #include "worker_runtime/ops/cuda/matmul/plan_choice.h"
 #include "worker_runtime/ops/cuda/matmul/problem.h"
@@ -39,6 +37,43 @@ namespace convene::worker::cuda {
 namespace {
 
 constexpr int kDocumentLength = 512;  // of packed rows
+
+// Larger than any L2 cache: runs that take turns on as many bytes read them from memory.
+constexpr size_t kRotatedBytes = size_t{256} << 20;
+
+// Gives device memory back.
+struct CudaFree {
+  void operator()(void* data) const { (void)cudaFree(data); }
+};
+using DeviceBlock = std::unique_ptr<void, CudaFree>;
+
+// `bytes` of memory filled with bfloat16 numbers between -1 and 1, the same each time: zeros would
+// run faster than real data. Their bits are finite floats as well.
+absl::StatusOr<DeviceBlock> RandomBlock(size_t bytes) {
+  constexpr size_t kPattern = size_t{1} << 20;
+  static const std::vector<BFloat16>* const pattern = [] {
+    auto* made = new std::vector<BFloat16>;
+    uint32_t state = 1;
+    for (size_t i = 0; i < kPattern; ++i) {
+      state = state * 1664525 + 1013904223;
+      made->push_back(BFloat16(static_cast<float>(state >> 8) * 0x1p-23f - 1.0f));
+    }
+    return made;
+  }();
+  void* data = nullptr;
+  CONVENE_RETURN_IF_ERROR(CudaStatus(cudaMalloc(&data, bytes), "cudaMalloc"));
+  DeviceBlock block(data);
+  const size_t pattern_bytes = kPattern * sizeof(BFloat16);
+  for (size_t begin = 0; begin < bytes; begin += pattern_bytes) {
+    CONVENE_RETURN_IF_ERROR(
+        CudaStatus(cudaMemcpy(static_cast<char*>(data) + begin, pattern->data(),
+                              std::min(pattern_bytes, bytes - begin), cudaMemcpyHostToDevice),
+                   "cudaMemcpy"));
+  }
+  // The benchmark's stream does not wait for the default stream.
+  CONVENE_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize"));
+  return block;
+}
 
 struct Model {
   const char* name;
@@ -310,11 +345,10 @@ absl::Status BenchAttention(const Model& model, bool deterministic, int document
   return absl::OkStatus();
 }
 
-absl::Status RunAll(const char* json_path) {
+absl::Status RunAll(Figures& figures) {
   CONVENE_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(0), "cudaSetDevice"));
   FirstError first_error;
   CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<Queue> queue, Queue::Create(0, first_error));
-  Figures figures;
   std::printf("%-34s %6s %6s %6s %9s %9s %9s %7s\n", "product", "m", "n", "k", "ms", "TFLOP/s",
               "library's", "ratio");
   for (const Model& model : {kModels[0], kModels[2]}) {
@@ -331,21 +365,13 @@ absl::Status RunAll(const char* json_path) {
   }
   CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<Queue> without, Queue::Create(0, first_error));
   without->plans<AttentionPlans>().ForbidCudnn();
-  CONVENE_RETURN_IF_ERROR(BenchAttention(kModels[0], false, 0, *without, figures));
-  return figures.Write(json_path);
+  return BenchAttention(kModels[0], false, 0, *without, figures);
 }
 
 }  // namespace
 }  // namespace convene::worker::cuda
 
 int main(int argc, char** argv) {
-  const bool has_json = argc == 3 && std::strcmp(argv[1], "--json") == 0;
-  if (argc != 1 && !has_json) {
-    std::fprintf(stderr, "usage: libraries_bench [--json FILE]\n");
-    return 64;
-  }
-  const absl::Status status = convene::worker::cuda::RunAll(has_json ? argv[2] : nullptr);
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "libraries_bench: %s\n", status.ToString().c_str());
-  return 1;
+  return convene::worker::cuda::BenchMain(argc, argv, "libraries_bench",
+                                          convene::worker::cuda::RunAll);
 }

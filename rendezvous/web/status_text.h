@@ -1,4 +1,4 @@
-// PURE. Jobs as `convene status` prints them.
+// PURE. Jobs as `convene status` prints them, and as the daemon's page shows them.
 #pragma once
 
 #include <cstddef>
@@ -7,15 +7,15 @@
 
 #include "rendezvous/quorum/job_view.h"
 
-namespace convene::launcher {
+namespace convene::rendezvous {
 
 // For each job a line, its reason, a table of its nodes (the first `most_nodes` of them) and its
 // last failures; "no jobs\n" for none. "-" stands for an unknown value.
-std::string StatusText(const std::vector<rendezvous::JobView>& jobs, size_t most_nodes);
+std::string StatusText(const std::vector<JobView>& jobs, size_t most_nodes);
 
 // The changes in `after`: a line for each change of a job and of a node, without line ends; of a
 // job's changed nodes at most the first 20.
-std::vector<std::string> StatusChanges(const std::vector<rendezvous::JobView>& before,
-                                       const std::vector<rendezvous::JobView>& after);
+std::vector<std::string> StatusChanges(const std::vector<JobView>& before,
+                                       const std::vector<JobView>& after);
 
-}  // namespace convene::launcher
+}  // namespace convene::rendezvous

@@ -1,4 +1,4 @@
-#include "launcher/status_text.h"
+#include "rendezvous/web/status_text.h"
 
 #include <catch2/catch.hpp>
 #include <string>
@@ -8,13 +8,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 
-namespace convene::launcher {
+namespace convene::rendezvous {
 namespace {
 
-rendezvous::NodeView Node(const std::string& host, int group_rank, const std::string& state) {
-  rendezvous::NodeView node;
+NodeView Node(const std::string& host, int group_rank, const std::string& state) {
+  NodeView node;
   node.host = host;
-  node.agent = rendezvous::AgentId(std::hash<std::string>()(host));
+  node.agent = AgentId(std::hash<std::string>()(host));
   node.local_world_size = 8;
   node.group_rank = group_rank;
   node.state = state;
@@ -22,8 +22,8 @@ rendezvous::NodeView Node(const std::string& host, int group_rank, const std::st
   return node;
 }
 
-rendezvous::JobView Job() {
-  rendezvous::JobView job;
+JobView Job() {
+  JobView job;
   job.job_id = "j";
   job.phase = "running";
   job.epoch = Epoch(3);
@@ -34,9 +34,9 @@ rendezvous::JobView Job() {
 }
 
 TEST_CASE("a job is shown with its reason, a line for each node, and its last failures") {
-  rendezvous::JobView job = Job();
+  JobView job = Job();
   job.nodes = {Node("node001", 0, "running"), Node("n2", 1, "running"), Node("n3", -1, "spare")};
-  job.nodes[0].progress = rendezvous::WorkerProgress{1200, 3.25, "step"};
+  job.nodes[0].progress = WorkerProgress{1200, 3.25, "step"};
   job.nodes[2].why = "waits to replace a lost node";
   job.last_failures.push_back({Epoch(2), "rank 9 on n2: killed by SIGKILL", absl::Seconds(185)});
   CHECK(StatusText({job}, 10) ==
@@ -54,7 +54,7 @@ TEST_CASE("a job is shown with its reason, a line for each node, and its last fa
 }
 
 TEST_CASE("of a large job as many nodes are shown as there is room for") {
-  rendezvous::JobView job = Job();
+  JobView job = Job();
   for (int i = 0; i < 100; ++i) job.nodes.push_back(Node(absl::StrCat("n", i), i, "running"));
   const std::string text = StatusText({job}, 3);
   CHECK(absl::StrContains(text, "n2"));
@@ -63,11 +63,11 @@ TEST_CASE("of a large job as many nodes are shown as there is room for") {
 }
 
 TEST_CASE("changes are told once each, and what only ages is none") {
-  rendezvous::JobView before = Job();
+  JobView before = Job();
   before.nodes = {Node("a", 0, "running"), Node("b", 1, "running"), Node("c", -1, "joining")};
-  rendezvous::JobView after = before;
+  JobView after = before;
   after.nodes[0].heard_ago = absl::Seconds(4);
-  after.nodes[0].progress = rendezvous::WorkerProgress{1, 1, "step"};
+  after.nodes[0].progress = WorkerProgress{1, 1, "step"};
   CHECK(StatusChanges({before}, {after}).empty());
   after.epoch = Epoch(4);
   after.why = "b is lost: its connection closed";
@@ -80,7 +80,7 @@ TEST_CASE("changes are told once each, and what only ages is none") {
 }
 
 TEST_CASE("a large job's changes are bounded") {
-  rendezvous::JobView job = Job();
+  JobView job = Job();
   for (int i = 0; i < 100; ++i) job.nodes.push_back(Node(absl::StrCat("n", i), i, "running"));
   const std::vector<std::string> lines = StatusChanges({}, {job});
   CHECK(lines.size() == 22);
@@ -88,4 +88,4 @@ TEST_CASE("a large job's changes are bounded") {
 }
 
 }  // namespace
-}  // namespace convene::launcher
+}  // namespace convene::rendezvous

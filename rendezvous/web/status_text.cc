@@ -1,4 +1,4 @@
-#include "launcher/status_text.h"
+#include "rendezvous/web/status_text.h"
 
 #include <algorithm>
 #include <map>
@@ -11,11 +11,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 
-namespace convene::launcher {
+namespace convene::rendezvous {
 namespace {
-
-using rendezvous::JobView;
-using rendezvous::NodeView;
 
 constexpr size_t kMostNodeChanges = 20;
 
@@ -118,7 +115,7 @@ void AppendJob(const JobView& job, size_t most_nodes, std::string* text) {
     absl::StrAppend(text, "  and ", job.nodes.size() - shown, " more nodes\n");
   }
   if (!job.last_failures.empty()) absl::StrAppend(text, "  last failures:\n");
-  for (const rendezvous::FailureView& failure : job.last_failures) {
+  for (const FailureView& failure : job.last_failures) {
     absl::StrAppend(text, "    epoch ", failure.epoch.value(), ", ", Age(failure.ago),
                     " ago: ", failure.what, "\n");
   }
@@ -185,4 +182,4 @@ std::vector<std::string> StatusChanges(const std::vector<JobView>& before,
   return lines;
 }
 
-}  // namespace convene::launcher
+}  // namespace convene::rendezvous

@@ -1,0 +1,204 @@
+#include "worker_runtime/ops/bench_ops.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "absl/time/time.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/ops/cross_entropy.h"
+#include "worker_runtime/ops/elementwise.h"
+#include "worker_runtime/ops/embedding.h"
+#include "worker_runtime/ops/instantiate.h"
+#include "worker_runtime/ops/rms_norm.h"
+#include "worker_runtime/ops/rope.h"
+#include "worker_runtime/ops/swiglu.h"
+
+namespace convene::worker {
+namespace {
+
+uint32_t NextRandom(uint32_t& state) { return state = state * 1664525 + 1013904223; }
+
+// The token at `share` (0 to below 1) of a text, its most frequent tokens first: about Zipf's law.
+// Of 128256 tokens the first is one in 17, and half of a text is made of 357. Ops that gather by
+// token are at their worst when one token is many.
+int32_t SkewedToken(double share, int vocabulary) {
+  return static_cast<int32_t>(std::pow(vocabulary + 1.0, share)) - 1;
+}
+
+template <typename T>
+absl::StatusOr<T*> Upload(const std::vector<T>& values, Device& device) {
+  const size_t bytes = values.size() * sizeof(T);
+  CONVENE_ASSIGN_OR_RETURN(void* const memory, device.memory().Allocate(bytes));
+  device.Copy(values.data(), memory, bytes, device.compute());
+  return static_cast<T*>(memory);
+}
+
+template <typename T>
+void AddNorms(const BenchInputs& in, std::vector<BenchOp>& ops) {
+  const int rows = in.shape.rows;
+  const int hidden = in.shape.hidden;
+  const int64_t size = int64_t{rows} * hidden;
+  const double bytes = sizeof(T) * static_cast<double>(size);
+  ops.push_back({"rms_norm_forward", 2 * bytes, [=](Pieces& set) {
+                   RmsNormForward(rows, hidden, set.Take<T>(size), set.Take<T>(hidden), 1e-5f,
+                                  set.Take<T>(size), set.Take<float>(rows), in.stream);
+                 }});
+  ops.push_back({"add_rms_norm_forward", 4 * bytes, [=](Pieces& set) {
+                   AddRmsNormForward(rows, hidden, set.Take<T>(size), set.Take<T>(size),
+                                     set.Take<T>(hidden), 1e-5f, set.Take<T>(size),
+                                     set.Take<T>(size), set.Take<float>(rows), in.stream);
+                 }});
+  ops.push_back({"rms_norm_again", 2 * bytes, [=](Pieces& set) {
+                   RmsNormAgain(rows, hidden, set.Take<T>(size), set.Take<T>(hidden),
+                                set.Take<float>(rows), set.Take<T>(size), in.stream);
+                 }});
+  ops.push_back({"rms_norm_backward (adds to dx)", 4 * bytes, [=](Pieces& set) {
+                   RmsNormBackward(
+                       rows, hidden, set.Take<T>(size), set.Take<T>(hidden), set.Take<float>(rows),
+                       set.Take<T>(size), true, set.Take<T>(size), true, set.Take<float>(hidden),
+                       set.Scratch(RmsNormWorkspaceBytes(rows, hidden, in.stream.kind())),
+                       in.stream);
+                 }});
+}
+
+template <typename T>
+void AddTurnsAndActivations(const BenchInputs& in, std::vector<BenchOp>& ops) {
+  const BenchShape s = in.shape;
+  const int turned = s.heads + s.kv_heads;
+  const int stride = (turned + s.kv_heads) * s.head_size;
+  const double turned_bytes = sizeof(T) * static_cast<double>(s.rows) * turned * s.head_size;
+  ops.push_back({"rope_apply (queries and keys)", 2 * turned_bytes, [=](Pieces& set) {
+                   RopeApply(s.rows / s.sequence_length, s.sequence_length, turned, s.head_size,
+                             stride, in.cosines, in.sines, nullptr, false,
+                             set.Take<T>(int64_t{s.rows} * stride), in.stream);
+                 }});
+  const int64_t size = int64_t{s.rows} * s.ffn;
+  const double bytes = sizeof(T) * static_cast<double>(size);
+  ops.push_back({"swiglu_forward", 3 * bytes, [=](Pieces& set) {
+                   SwigluForward(s.rows, s.ffn, set.Take<T>(2 * size), set.Take<T>(size),
+                                 in.stream);
+                 }});
+  ops.push_back({"swiglu_backward", 5 * bytes, [=](Pieces& set) {
+                   SwigluBackward(s.rows, s.ffn, set.Take<T>(2 * size), set.Take<T>(size),
+                                  set.Take<T>(2 * size), in.stream);
+                 }});
+}
+
+template <typename T>
+void AddVocabulary(const BenchInputs& in, std::vector<BenchOp>& ops) {
+  const int rows = in.shape.rows;
+  const int hidden = in.shape.hidden;
+  const int vocabulary = in.shape.vocabulary;
+  const int64_t size = int64_t{rows} * hidden;
+  const int64_t table = int64_t{vocabulary} * hidden;
+  const double bytes = sizeof(T) * static_cast<double>(size);
+  ops.push_back({"embedding_forward", 2 * bytes, [=](Pieces& set) {
+                   EmbeddingForward(rows, hidden, 0, vocabulary, in.tokens, set.Take<T>(table),
+                                    set.Take<T>(size), in.stream);
+                 }});
+  const double table_bytes = 4.0 * static_cast<double>(in.distinct_tokens) * hidden;
+  ops.push_back(
+      {"embedding_backward (with its sort)", bytes + 2 * table_bytes, [=](Pieces& set) {
+         EmbeddingBackward(
+             rows, hidden, 0, vocabulary, in.tokens, set.Take<T>(size), set.Take<float>(table),
+             set.Scratch(EmbeddingWorkspaceBytes(rows, hidden, in.stream.kind())), in.stream);
+       }});
+  const int64_t logits = int64_t{rows} * vocabulary;
+  const double logit_bytes = sizeof(T) * static_cast<double>(logits);
+  ops.push_back({"cross_entropy_statistics", logit_bytes, [=](Pieces& set) {
+                   CrossEntropyStatistics(rows, 0, vocabulary, in.tokens, set.Take<T>(logits),
+                                          set.Take<float>(rows), set.Take<float>(2 * rows),
+                                          in.stream);
+                 }});
+  ops.push_back({"cross_entropy_gradient (in place)", 2 * logit_bytes, [=](Pieces& set) {
+                   CrossEntropyGradient(rows, 0, vocabulary, in.tokens, set.Take<float>(rows),
+                                        set.Take<float>(2 * rows), in.scale, set.Take<T>(logits),
+                                        in.stream);
+                 }});
+}
+
+}  // namespace
+
+absl::StatusOr<BenchInputs> MakeBenchInputs(Device& device, const BenchShape& shape,
+                                            size_t arena_bytes) {
+  CONVENE_ASSIGN_OR_RETURN(void* const memory, device.memory().Allocate(arena_bytes));
+  auto* const arena = static_cast<char*>(memory);
+  std::vector<uint16_t> numbers(size_t{1} << 24);
+  uint32_t random = 1;
+  for (uint16_t& number : numbers) {
+    number = static_cast<uint16_t>(0x3b80 + (NextRandom(random) >> 16) % 0x480);
+  }
+  const size_t piece_bytes = numbers.size() * sizeof(uint16_t);
+  for (size_t begin = 0; begin < arena_bytes; begin += piece_bytes) {
+    device.Copy(numbers.data(), arena + begin, std::min(piece_bytes, arena_bytes - begin),
+                device.compute());
+  }
+  std::vector<int32_t> tokens(shape.rows);
+  for (int32_t& token : tokens) {
+    token = SkewedToken(NextRandom(random) * 0x1p-32, shape.vocabulary);
+  }
+  std::vector<float> cosines(static_cast<size_t>(shape.sequence_length) * shape.head_size / 2);
+  std::vector<float> sines(cosines.size());
+  RopeTable(shape.sequence_length, shape.head_size, 10000.0, cosines.data(), sines.data());
+  const std::vector<uint8_t> flags(shape.parameters / kFlagBlock, kDecayed | kOwned);
+  const std::vector<AdamWFactors> factors = {
+      MakeAdamWFactors({.learning_rate = 1e-4, .weight_decay = 0.1})};
+  const std::vector<StepControl> control = {{1.0f, 0}};
+  const std::vector<float> scale = {1.0f / static_cast<float>(shape.rows)};
+  BenchInputs inputs = {
+      .shape = shape, .stream = device.compute(), .arena = arena, .arena_bytes = arena_bytes};
+  inputs.distinct_tokens =
+      static_cast<int64_t>(std::set<int32_t>(tokens.begin(), tokens.end()).size());
+  CONVENE_ASSIGN_OR_RETURN(inputs.tokens, Upload(tokens, device));
+  CONVENE_ASSIGN_OR_RETURN(inputs.cosines, Upload(cosines, device));
+  CONVENE_ASSIGN_OR_RETURN(inputs.sines, Upload(sines, device));
+  CONVENE_ASSIGN_OR_RETURN(inputs.flags, Upload(flags, device));
+  CONVENE_ASSIGN_OR_RETURN(inputs.factors, Upload(factors, device));
+  CONVENE_ASSIGN_OR_RETURN(inputs.control, Upload(control, device));
+  CONVENE_ASSIGN_OR_RETURN(inputs.scale, Upload(scale, device));
+  CONVENE_RETURN_IF_ERROR(device.Synchronize(absl::Seconds(60)));
+  return inputs;
+}
+
+template <typename T>
+std::vector<BenchOp> RowOps(const BenchInputs& inputs) {
+  std::vector<BenchOp> ops;
+  AddNorms<T>(inputs, ops);
+  AddTurnsAndActivations<T>(inputs, ops);
+  AddVocabulary<T>(inputs, ops);
+  return ops;
+}
+CONVENE_INSTANTIATE(RowOps);
+
+std::vector<BenchOp> FlatOps(const BenchInputs& in) {
+  const int64_t small = in.shape.activations;
+  const int64_t large = in.shape.parameters;
+  const auto small_count = static_cast<double>(small);
+  const auto large_count = static_cast<double>(large);
+  return {{"add_in_place (bf16)", 6 * small_count,
+           [=](Pieces& set) {
+             AddInPlace(small, set.Take<BFloat16>(small), set.Take<BFloat16>(small), in.stream);
+           }},
+          {"to_bfloat16", 6 * small_count,
+           [=](Pieces& set) {
+             ToBFloat16(small, set.Take<float>(small), set.Take<BFloat16>(small), in.stream);
+           }},
+          {"to_float", 6 * small_count,
+           [=](Pieces& set) {
+             ToFloat(small, set.Take<BFloat16>(small), set.Take<float>(small), in.stream);
+           }},
+          {"sum_of_squares", 4 * large_count,
+           [=](Pieces& set) {
+             SumOfSquares(large, set.Take<float>(large), in.flags, set.Take<double>(1),
+                          set.Scratch(SumOfSquaresWorkspaceBytes(large, in.stream.kind())),
+                          in.stream);
+           }},
+          {"adamw (bf16 weights)", 30 * large_count, [=](Pieces& set) {
+             AdamW(large, in.factors, in.control, in.flags, set.Take<float>(large),
+                   set.Take<float>(large), set.Take<BFloat16>(large), set.Take<float>(large),
+                   set.Take<float>(large), in.stream);
+           }}};
+}
+
+}  // namespace convene::worker
