@@ -1,5 +1,6 @@
 #include "worker_runtime/mesh/mesh.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -11,7 +12,9 @@
 namespace convene::worker {
 namespace {
 
-bool Has(Axes set, Axes axis) { return (static_cast<unsigned>(set) & static_cast<unsigned>(axis)) != 0; }
+bool Has(Axes set, Axes axis) {
+  return (static_cast<unsigned>(set) & static_cast<unsigned>(axis)) != 0;
+}
 
 bool IsEnd(const Layout& layout, int stage) { return stage == 0 || stage == layout.pp - 1; }
 
@@ -140,6 +143,30 @@ absl::StatusOr<Layout> ResolveLayout(int world_size, int tp, int pp, int dp) {
   return absl::InvalidArgumentError(absl::StrCat(
       "tp=", tp, " x pp=", pp, " x dp=", dp, " = ", static_cast<double>(model) * dp,
       ", but this job has ", world_size, " workers: ", WhatWouldFit(world_size, tp, pp)));
+}
+
+absl::StatusOr<Layout> WithCopies(Layout layout, bool dp_is_free, int dp_shard, int dp_replicate) {
+  if (dp_shard == 0 && dp_replicate == 0) return layout;
+  const std::string asked = absl::StrJoin(
+      {dp_shard == 0 ? std::string() : absl::StrCat("dp_shard_size=", dp_shard),
+       dp_replicate == 0 ? std::string() : absl::StrCat("dp_replicate_size=", dp_replicate)},
+      dp_shard > 0 && dp_replicate > 0 ? " x " : "");
+  const int64_t unit = int64_t{std::max(dp_shard, 1)} * std::max(dp_replicate, 1);
+  const bool is_given_whole = dp_shard > 0 && dp_replicate > 0;
+  const int64_t fitting = is_given_whole ? unit : layout.dp / unit * unit;
+  if (unit > layout.dp || (!dp_is_free && fitting != layout.dp)) {
+    std::vector<int> legal;
+    for (int divisor = 1; divisor <= layout.dp; ++divisor) {
+      if (layout.dp % divisor == 0) legal.push_back(divisor);
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        asked, " does not fit dp=", layout.dp, ": ",
+        is_given_whole ? "their product must be dp, and each one of " : "it must be one of ",
+        absl::StrJoin(legal, ", ")));
+  }
+  layout.dp = static_cast<int>(fitting);
+  layout.dp_replicate = dp_replicate > 0 ? dp_replicate : layout.dp / dp_shard;
+  return layout;
 }
 
 }  // namespace convene::worker

@@ -62,4 +62,10 @@ std::vector<std::vector<int>> AllGroups(const Layout& layout, Axes axes);
 // given dp; the text names the product and the values that would fit.
 absl::StatusOr<Layout> ResolveLayout(int world_size, int tp, int pp, int dp);
 
+// The layout with its data-parallel ranks as `dp_replicate` copies of `dp_shard` shards; 0: as many
+// as come out, one copy where both are 0. Where `dp_is_free` the layout gets as many of its ranks
+// as make whole copies; else they must come out even. InvalidArgument names the numbers and the
+// legal ones near them.
+absl::StatusOr<Layout> WithCopies(Layout layout, bool dp_is_free, int dp_shard, int dp_replicate);
+
 }  // namespace convene::worker

@@ -27,7 +27,9 @@ std::vector<Layout> LayoutsOf(int world_size) {
 // "tp: 0 1 | 2 3".
 std::string Table(const Layout& layout) {
   std::string table = layout.ToString() + "\n";
-  for (const Axes axes : {Axes::kTp, Axes::kDpShard, Axes::kPp, Axes::kPipelineEnds, Axes::kWorld}) {
+  for (const Axes axes : {Axes::kTp, Axes::kDpShard, Axes::kDpReplicate, Axes::kPp,
+                          Axes::kPipelineEnds, Axes::kWorld}) {
+    if (axes == Axes::kDpReplicate && layout.dp_replicate == 1) continue;
     std::vector<std::string> groups;
     for (const auto& group : AllGroups(layout, axes)) groups.push_back(absl::StrJoin(group, " "));
     absl::StrAppend(&table, AxesName(axes), ": ", absl::StrJoin(groups, " | "), "\n");
@@ -100,7 +102,8 @@ TEST_CASE("coordinates and ranks are inverse, tp fastest and pp slowest") {
 TEST_CASE("every axes divides the ranks it has among its groups") {
   for (const int world_size : {1, 2, 4, 8}) {
     for (const Layout& layout : LayoutsOf(world_size)) {
-      for (const Axes axes : {Axes::kTp, Axes::kDpShard, Axes::kPp, Axes::kPipelineEnds, Axes::kWorld}) {
+      for (const Axes axes :
+           {Axes::kTp, Axes::kDpShard, Axes::kPp, Axes::kPipelineEnds, Axes::kWorld}) {
         INFO(layout.ToString() << " " << AxesName(axes));
         std::set<int> seen;
         for (const auto& group : AllGroups(layout, axes)) {
@@ -171,6 +174,29 @@ TEST_CASE("a layout that does not fit says the product and what would fit") {
     CHECK_STATUS(ResolveLayout(row.world_size, row.tp, row.pp, row.dp),
                  absl::StatusCode::kInvalidArgument, row.text);
   }
+}
+
+TEST_CASE(
+    "the data-parallel ranks become copies of shards, or the numbers that would fit are named") {
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  const auto copies = [](int dp, bool is_free, int shard, int replicate) {
+    return WithCopies({.dp = dp, .tp = 2}, is_free, shard, replicate);
+  };
+  CHECK(copies(8, false, 0, 0)->dp_replicate == 1);
+  CHECK(copies(8, false, 2, 0)->dp_replicate == 4);
+  CHECK(copies(8, false, 0, 8)->dp_shard() == 1);
+  CHECK(copies(8, false, 4, 2)->dp_shard() == 4);
+  // A world that lost a node: whole copies alone.
+  CHECK(copies(7, true, 2, 0)->dp == 6);
+  CHECK(copies(7, true, 0, 3)->dp_shard() == 2);
+  CHECK(copies(7, true, 3, 2)->dp == 6);
+  CHECK_STATUS(copies(6, false, 4, 0), kInvalid,
+               "dp_shard_size=4 does not fit dp=6: it must be one of 1, 2, 3, 6");
+  CHECK_STATUS(copies(8, false, 2, 2), kInvalid,
+               "dp_shard_size=2 x dp_replicate_size=2 does not fit dp=8: their product must be dp, "
+               "and each one of 1, 2, 4, 8");
+  CHECK_STATUS(copies(2, true, 4, 0), kInvalid, "dp_shard_size=4 does not fit dp=2");
+  CHECK_STATUS(copies(2, true, 1 << 30, 1 << 30), kInvalid, "does not fit dp=2");
 }
 
 }  // namespace

@@ -204,7 +204,7 @@ absl::Status BucketStore::ShareOverTp() {
 }
 
 absl::Status BucketStore::Gather(size_t bucket) {
-  if (!is_parallel()) return absl::OkStatus();
+  if (groups_.dp_gather.size() == 1) return absl::OkStatus();
   const ParameterBucket& place = placement_.buckets[bucket];
   Stream& stream = device_.communication();
   OrderBehind(device_.compute(), stream);
