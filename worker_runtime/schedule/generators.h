@@ -35,7 +35,7 @@ namespace convene::worker {
 //
 // `virtual_stages` is v; 0 stands for the least that the schedule has.
 // InvalidArgument, with the legal values: an unknown name, or a v that the schedule does not have.
-// REQUIRES: ranks >= 1, microbatches >= 1.
+// REQUIRES: all at least 1 but v; the number of computes fits an int.
 absl::StatusOr<Schedule> MakeSchedule(absl::string_view name, int ranks, int virtual_stages,
                                       int microbatches);
 
