@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <deque>
 #include <limits>
-#include <utility>
 #include <vector>
 
 #include "absl/algorithm/container.h"
@@ -22,13 +21,49 @@ struct Shape {
   int microbatches;
 };
 
-// Forwards and backwards in turn, on a loop placement. The first `warm_up` forwards of a rank have
-// no backward between them. Where `splits`, a rank does the weight halves `weight_lag` passes
-// behind the input halves.
-struct LoopPlan {
-  int warm_up;
-  bool splits = false;
-  int weight_lag = 0;
+// Writes one rank's list. Each call takes the next microbatch of its chunk and kind of pass; those
+// that the step does not have are left out.
+class ListWriter {
+ public:
+  explicit ListWriter(const Shape& shape)
+      : microbatches_(shape.microbatches),
+        forwards_(shape.ranks * shape.virtual_stages),
+        backwards_(forwards_) {}
+
+  void Forward(int chunk) { Add({ComputeKind::kForward, chunk, forwards_[chunk]++}); }
+  void Backward(int chunk) { Add({ComputeKind::kBackward, chunk, backwards_[chunk]++}); }
+  // The input half; the weight half waits for Weight or WeightOf.
+  void BackwardInput(int chunk) {
+    waiting_.push_back({ComputeKind::kBackwardWeight, chunk, backwards_[chunk]});
+    Add({ComputeKind::kBackwardInput, chunk, backwards_[chunk]++});
+  }
+  // The weight half that has waited longest, of all chunks or of one; false when none waits.
+  bool Weight() { return Take(waiting_.begin()); }
+  bool WeightOf(int chunk) {
+    return Take(absl::c_find_if(waiting_, [chunk](const Compute& c) { return c.chunk == chunk; }));
+  }
+  void BothHalves(int chunk) {
+    BackwardInput(chunk);
+    WeightOf(chunk);
+  }
+
+  List list;
+
+ private:
+  void Add(const Compute& compute) {
+    if (compute.microbatch < microbatches_) list.push_back(compute);
+  }
+  bool Take(std::deque<Compute>::iterator weight) {
+    if (weight == waiting_.end()) return false;
+    Add(*weight);
+    waiting_.erase(weight);
+    return true;
+  }
+
+  const int microbatches_;
+  std::vector<int> forwards_;  // [chunk]
+  std::vector<int> backwards_;
+  std::deque<Compute> waiting_;
 };
 
 // The microbatches go through a rank's chunks in rounds of at least as many as there are ranks
@@ -38,179 +73,114 @@ int RoundBegin(const Shape& shape, int round) {
   return (shape.microbatches * round + rounds - 1) / rounds;
 }
 
-// The order in which a rank's chunks go forward, as (number of the chunk on the rank, microbatch).
-std::vector<std::pair<int, int>> ForwardOrder(const Shape& shape) {
-  std::vector<std::pair<int, int>> order;
+// Forwards and backwards in turn, after `warm_up` forwards without a backward between them. The
+// weight halves are done `weight_lag` passes behind the input halves; -1: both at once.
+List LoopList(const Shape& shape, int rank, int warm_up, int weight_lag = -1) {
+  std::vector<int> order;  // of the rank's chunks, counted from the embedding or from the head
   for (int round = 0; RoundBegin(shape, round) < shape.microbatches; ++round) {
     for (int local = 0; local < shape.virtual_stages; ++local) {
-      const int end = RoundBegin(shape, round + 1);
-      for (int microbatch = RoundBegin(shape, round); microbatch < end; ++microbatch) {
-        order.emplace_back(local, microbatch);
-      }
+      order.insert(order.end(), RoundBegin(shape, round + 1) - RoundBegin(shape, round), local);
     }
   }
-  return order;
-}
-
-List LoopList(const Shape& shape, int rank, const LoopPlan& plan) {
-  const std::vector<std::pair<int, int>> order = ForwardOrder(shape);
   const int passes = static_cast<int>(order.size());
-  List list;
-  const auto add_forward = [&](int pass) {
-    const auto [local, microbatch] = order[pass];
-    list.push_back({ComputeKind::kForward, local * shape.ranks + rank, microbatch});
-  };
-  const auto add_backward = [&](ComputeKind kind, int pass) {
-    const auto [local, microbatch] = order[pass];
-    const int chunk = (shape.virtual_stages - 1 - local) * shape.ranks + rank;
-    list.push_back({kind, chunk, microbatch});
-  };
-  const int warm_up = std::min(plan.warm_up, passes);
-  for (int pass = 0; pass < warm_up; ++pass) add_forward(pass);
-  for (int pass = 0; pass < passes; ++pass) {
-    if (warm_up + pass < passes) add_forward(warm_up + pass);
-    add_backward(plan.splits ? ComputeKind::kBackwardInput : ComputeKind::kBackward, pass);
-    if (plan.splits && pass >= plan.weight_lag) {
-      add_backward(ComputeKind::kBackwardWeight, pass - plan.weight_lag);
-    }
+  ListWriter out(shape);
+  for (int pass = -std::min(warm_up, passes); pass < passes; ++pass) {
+    const int ahead = pass + std::min(warm_up, passes);
+    if (ahead < passes) out.Forward(order[ahead] * shape.ranks + rank);
+    if (pass < 0) continue;
+    const int chunk = (shape.virtual_stages - 1 - order[pass]) * shape.ranks + rank;
+    weight_lag < 0 ? out.Backward(chunk) : out.BackwardInput(chunk);
+    if (pass >= weight_lag) out.Weight();
   }
-  if (!plan.splits) return list;
-  for (int pass = std::max(0, passes - plan.weight_lag); pass < passes; ++pass) {
-    add_backward(ComputeKind::kBackwardWeight, pass);
-  }
-  return list;
+  while (out.Weight()) continue;
+  return out.list;
 }
 
-List GPipe(const Shape& shape, int rank) {
-  return LoopList(shape, rank, {.warm_up = shape.microbatches});
-}
+List GPipe(const Shape& shape, int rank) { return LoopList(shape, rank, shape.microbatches); }
 
 List OneForwardOneBackward(const Shape& shape, int rank) {
-  return LoopList(shape, rank, {.warm_up = shape.ranks - 1 - rank});
+  return LoopList(shape, rank, shape.ranks - 1 - rank);
 }
 
 List Interleaved(const Shape& shape, int rank) {
-  const int round = RoundBegin(shape, 1);
   return LoopList(shape, rank,
-                  {.warm_up = (shape.virtual_stages - 1) * round + 2 * (shape.ranks - 1 - rank)});
+                  (shape.virtual_stages - 1) * RoundBegin(shape, 1) + 2 * (shape.ranks - 1 - rank));
 }
 
 List ZeroBubbleH1(const Shape& shape, int rank) {
-  return LoopList(shape, rank,
-                  {.warm_up = shape.ranks - 1 - rank, .splits = true, .weight_lag = rank});
+  return LoopList(shape, rank, shape.ranks - 1 - rank, /*weight_lag=*/rank);
 }
 
-// A rank's list on a V placement: `down` is its chunk on the way from rank 0, `up` the one on the
-// way back. Each Add takes the next microbatch of its chunk and kind, and leaves out those that the
-// step does not have.
-class VList {
- public:
-  VList(const Shape& shape, int rank)
-      : down(rank), up(2 * shape.ranks - 1 - rank), microbatches_(shape.microbatches) {}
-
-  void Forward(int chunk) { Add(ComputeKind::kForward, chunk, forwards_[chunk == up]++); }
-  void Backward(int chunk) { Add(ComputeKind::kBackward, chunk, backwards_[chunk == up]++); }
-  // The input half; the weight half waits for WeightOf or NextWeight.
-  void BackwardInput(int chunk) {
-    waiting_.push_back({ComputeKind::kBackwardWeight, chunk, backwards_[chunk == up]});
-    Add(ComputeKind::kBackwardInput, chunk, backwards_[chunk == up]++);
-  }
-  // The weight half that has waited longest, of `chunk` or of both; false when none waits.
-  bool WeightOf(int chunk) {
-    return TakeWeight(
-        absl::c_find_if(waiting_, [chunk](const Compute& c) { return c.chunk == chunk; }));
-  }
-  bool NextWeight() { return TakeWeight(waiting_.begin()); }
-  void BackwardInTwoHalves(int chunk) {
-    BackwardInput(chunk);
-    WeightOf(chunk);
-  }
-
-  const int down;
-  const int up;
-  List list;
-
- private:
-  void Add(ComputeKind kind, int chunk, int microbatch) {
-    if (microbatch < microbatches_) list.push_back({kind, chunk, microbatch});
-  }
-  bool TakeWeight(std::deque<Compute>::iterator weight) {
-    if (weight == waiting_.end()) return false;
-    Add(weight->kind, weight->chunk, weight->microbatch);
-    waiting_.erase(weight);
-    return true;
-  }
-
-  const int microbatches_;
-  int forwards_[2] = {0, 0};  // down, up
-  int backwards_[2] = {0, 0};
-  std::deque<Compute> waiting_;
-};
+// On V placements `down` is a rank's chunk on the way from rank 0, `up` the one on the way back.
 
 List ZeroBubbleV(const Shape& shape, int rank) {
-  VList v(shape, rank);
+  ListWriter out(shape);
+  const int down = rank;
+  const int up = 2 * shape.ranks - 1 - rank;
   const int behind = shape.ranks - rank;  // ranks from here on
   const int enough = std::max(shape.microbatches, 2 * shape.ranks - 1);
-  for (int i = 0; i < 2 * behind - 1; ++i) v.Forward(v.down);
+  for (int i = 0; i < 2 * behind - 1; ++i) out.Forward(down);
   for (int i = 0; i < rank; ++i) {
-    v.Forward(v.up);
-    v.Forward(v.down);
+    out.Forward(up);
+    out.Forward(down);
   }
   for (int i = 0; i < behind; ++i) {
-    v.Forward(v.up);
-    v.BackwardInTwoHalves(v.up);
+    out.Forward(up);
+    out.BothHalves(up);
   }
   for (int i = shape.ranks; i < enough; ++i) {
-    v.Forward(v.down);
-    v.BackwardInTwoHalves(v.down);
-    v.Forward(v.up);
-    v.BackwardInTwoHalves(v.up);
+    out.Forward(down);
+    out.BothHalves(down);
+    out.Forward(up);
+    out.BothHalves(up);
   }
   for (int i = 0; i < rank; ++i) {
-    v.BackwardInput(v.down);
-    v.BackwardInput(v.up);
+    out.BackwardInput(down);
+    out.BackwardInput(up);
   }
-  for (int i = 0; i < behind; ++i) v.BackwardInTwoHalves(v.down);
-  while (v.WeightOf(v.up) || v.WeightOf(v.down)) continue;
-  return v.list;
+  for (int i = 0; i < behind; ++i) out.BothHalves(down);
+  while (out.WeightOf(up) || out.WeightOf(down)) continue;
+  return out.list;
 }
 
 List DualPipeV(const Shape& shape, int rank) {
-  VList v(shape, rank);
+  ListWriter out(shape);
+  const int down = rank;
+  const int up = 2 * shape.ranks - 1 - rank;
   const int after = shape.ranks - rank - 1;  // ranks
   const int enough = std::max(shape.microbatches, 2 * shape.ranks);
-  for (int i = 0; i < 2 * after; ++i) v.Forward(v.down);
+  for (int i = 0; i < 2 * after; ++i) out.Forward(down);
   for (int i = 0; i <= rank; ++i) {
-    v.Forward(v.down);
-    v.Forward(v.up);
+    out.Forward(down);
+    out.Forward(up);
   }
   for (int i = 0; i < after; ++i) {
-    v.BackwardInTwoHalves(v.up);
-    v.Forward(v.up);
+    out.BothHalves(up);
+    out.Forward(up);
   }
   // Here DualPipeV overlaps each forward with the backward behind it.
   for (int i = 0; i < enough - 2 * shape.ranks + rank + 1; ++i) {
-    v.Forward(v.down);
-    v.Backward(v.up);
-    v.Forward(v.up);
-    v.Backward(v.down);
+    out.Forward(down);
+    out.Backward(up);
+    out.Forward(up);
+    out.Backward(down);
   }
   for (int i = 0; i < after; ++i) {
-    v.Backward(v.up);
-    v.Forward(v.up);
-    v.Backward(v.down);
+    out.Backward(up);
+    out.Forward(up);
+    out.Backward(down);
   }
   // The second half of what is left leaves its weight halves to fill the waiting at the end.
   for (int i = 0; i <= 2 * rank + 1; ++i) {
-    const int chunk = i % 2 == 0 ? v.up : v.down;
-    i <= rank ? v.Backward(chunk) : v.BackwardInput(chunk);
+    const int chunk = i % 2 == 0 ? up : down;
+    i <= rank ? out.Backward(chunk) : out.BackwardInput(chunk);
   }
   for (int i = 0; i < after; ++i) {
-    v.NextWeight();
-    v.BackwardInput(v.down);
+    out.Weight();
+    out.BackwardInput(down);
   }
-  while (v.NextWeight()) continue;
-  return v.list;
+  while (out.Weight()) continue;
+  return out.list;
 }
 
 // Chunk c on rank c mod p: a microbatch goes round the ranks, once for each virtual stage.

@@ -178,6 +178,13 @@ TEST_CASE("every chunk takes its microbatches in ascending order, in each kind o
   });
 }
 
+TEST_CASE("a message takes its time between two ranks, and none inside one") {
+  const ComputeTimes times = {.forward = 1, .backward = 2, .message = 0.5};
+  CHECK(Run(Make("1f1b", 2, 0, 1), times).makespan == 1 + 0.5 + 1 + 2 + 0.5 + 2);
+  CHECK(Run(Make("dualpipe-v", 1, 0, 2), times).makespan == 12);
+  CHECK(Run(Make("interleaved", 2, 2, 1), times).makespan == 4 * 1 + 4 * 2 + 6 * 0.5);
+}
+
 TEST_CASE("validation goes forward on every placement, and saves nothing") {
   ForEveryShape([](int ranks, int microbatches) {
     for (const char* name : {"1f1b", "interleaved", "zb-v"}) {

@@ -156,6 +156,12 @@ TEST_CASE("1f1b keeps the microbatches in flight, and two or three gradients") {
   }
 }
 
+TEST_CASE("an input from the same rank has its slot from the forward that writes it") {
+  const std::vector<RankPlan> plans = Plans(Make("zb-v", 4, 0, 16));
+  CHECK(plans[3].saved.count == 8);
+  CHECK(plans[3].activations.count == 10);
+}
+
 TEST_CASE("weight halves that wait have slots of their own") {
   const std::vector<RankPlan> plans = Plans(Make("zb-h1", 4, 0, 16));
   for (int rank = 0; rank < 4; ++rank) {

@@ -84,16 +84,12 @@ absl::StatusOr<Schedule> ReadCsv(absl::string_view text) {
                      chunks * microbatches, " forwards (F), and it has ", forwards));
   }
   schedule.microbatches = static_cast<int>(microbatches);
-  schedule.placement.assign(chunks, -1);
-  for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
+  // The first row with an action of a chunk holds it; Simulate refuses any other.
+  schedule.placement.assign(chunks, 0);
+  for (size_t rank = schedule.ranks.size(); rank-- > 0;) {
     for (const Compute& compute : schedule.ranks[rank]) {
-      int& holder = schedule.placement[compute.chunk];
-      if (holder < 0) holder = static_cast<int>(rank);
+      schedule.placement[compute.chunk] = static_cast<int>(rank);
     }
-  }
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    if (schedule.placement[chunk] >= 0) continue;
-    return absl::InvalidArgumentError(absl::StrCat("no row has an action of chunk ", chunk));
   }
   CONVENE_RETURN_IF_ERROR(Simulate(schedule).status());
   return schedule;

@@ -56,7 +56,8 @@ TEST_CASE("what is wrong with a file is said with its place") {
            Row{"0F0,0F1,2F0,2F1,2F2,2F3",
                "3 chunks x 4 microbatches need 12 forwards (F), and it "
                "has 6"},
-           Row{"0F0,2F0,2F1\n0F1,2F0,2F1", "no row has an action of chunk 1"},
+           // No chunk can be missing without another one's forward standing twice.
+           Row{"0F0,2F0,2F0", "rank 0, action 2 (2F0): action 1 has done it"},
            Row{"0F0,0B0\n1F0,0B0,1B0", "rank 1, action 1 (0B0): rank 0 holds chunk 0"},
            Row{"0F0,0F0,0B0", "rank 0, action 1 (0F0): action 0 has done it; take one of them out"},
            Row{"0F0,0B0,0I0", "rank 0, action 2 (0I0): action 1 has done it"},
