@@ -17,6 +17,7 @@ struct Lifetime {
   int end;
   int chunk;
   int microbatch;
+  int lowest = chunk;  // the chunks from here to `chunk` share the slot
 };
 
 // First fit by beginnings: as many slots as there are lifetimes at one time, which is the least.
@@ -30,7 +31,9 @@ Slots Assign(std::vector<Lifetime> lifetimes) {
     auto slot = absl::c_find_if(taken_until, [&](int end) { return end < lifetime.begin; });
     if (slot == taken_until.end()) slot = taken_until.insert(slot, 0);
     *slot = lifetime.end;
-    slots.of[{lifetime.chunk, lifetime.microbatch}] = static_cast<int>(slot - taken_until.begin());
+    for (int chunk = lifetime.lowest; chunk <= lifetime.chunk; ++chunk) {
+      slots.of[{chunk, lifetime.microbatch}] = static_cast<int>(slot - taken_until.begin());
+    }
   }
   slots.count = static_cast<int>(taken_until.size());
   return slots;
@@ -48,10 +51,8 @@ class Lowering {
  public:
   Lowering(const Schedule& schedule, Timeline timeline, int receives_ahead)
       : schedule_(schedule), timeline_(std::move(timeline)) {
-    for (int rank = 0; rank < static_cast<int>(schedule.ranks.size()); ++rank) {
-      receives_.push_back(Receives(rank, receives_ahead));
-      posts_.emplace_back(schedule.ranks[rank].size());
-      for (const Receive& receive : receives_[rank]) posts_[rank][receive.read] = receive.post;
+    for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
+      PostReceives(static_cast<int>(rank), receives_ahead);
     }
   }
 
@@ -67,33 +68,26 @@ class Lowering {
       const int last = std::max(forward, weight);
       saved.push_back({forward, last, chunk, microbatch});
       if (input < weight) deferred.push_back({input, weight, chunk, microbatch});
-      if (chunk > 0) activations.push_back({BeginOfInput(rank, compute), last, chunk, microbatch});
+      if (chunk > 0) activations.push_back({begins_[rank][forward], last, chunk, microbatch});
       if (SendPeer(compute) >= 0) {
         activations.push_back({forward, SentUntil(rank, forward), chunk + 1, microbatch});
       }
-      // Of neighbouring chunks on one rank the uppermost takes the gradient's slot for all.
+      // A gradient goes through neighbouring chunks of one rank in one slot.
       if (input < 0 || Holds(rank, chunk + 1)) continue;
       int lowest = chunk;
       while (Holds(rank, lowest - 1)) --lowest;
       const int end = timeline_.passes[lowest][microbatch].input;
-      gradients.push_back({chunk + 1 < chunks() ? posts_[rank][input] : input,
-                           lowest > 0 ? SentUntil(rank, end) : end, chunk, microbatch});
+      gradients.push_back({begins_[rank][input], lowest > 0 ? SentUntil(rank, end) : end, chunk,
+                           microbatch, lowest});
     }
-    RankPlan plan = {Instructions(rank), Assign(saved), Assign(deferred), Assign(activations),
-                     Assign(gradients)};
-    for (int chunk = chunks() - 2; chunk >= 0 && plan.gradients.count > 0; --chunk) {
-      if (!Holds(rank, chunk) || !Holds(rank, chunk + 1)) continue;
-      for (int microbatch = 0; microbatch < schedule_.microbatches; ++microbatch) {
-        plan.gradients.of[{chunk, microbatch}] = plan.gradients.of.at({chunk + 1, microbatch});
-      }
-    }
-    return plan;
+    return {Instructions(rank), Assign(saved), Assign(deferred), Assign(activations),
+            Assign(gradients)};
   }
 
  private:
-  int chunks() const { return static_cast<int>(schedule_.placement.size()); }
   bool Holds(int rank, int chunk) const {
-    return chunk >= 0 && chunk < chunks() && schedule_.placement[chunk] == rank;
+    return chunk >= 0 && chunk < static_cast<int>(schedule_.placement.size()) &&
+           schedule_.placement[chunk] == rank;
   }
   // The rank of the chunk `other`, or -1 where no message goes between the two.
   int Peer(const Compute& compute, int other) const {
@@ -103,16 +97,18 @@ class Lowering {
   }
   int SendPeer(const Compute& compute) const { return Peer(compute, ReaderOf(schedule_, compute)); }
 
-  // In the order of posting.
-  std::vector<Receive> Receives(int rank, int receives_ahead) const {
-    std::vector<Receive> receives;
-    for (int read = 0; const Compute& compute : schedule_.ranks[rank]) {
+  void PostReceives(int rank, int receives_ahead) {
+    std::vector<int>& begins = begins_.emplace_back();
+    std::vector<Receive>& receives = receives_.emplace_back();
+    for (const Compute& compute : schedule_.ranks[rank]) {
+      const int read = static_cast<int>(begins.size());
       const int source = SourceOf(schedule_, compute);
+      const int made =
+          source < 0 ? read : timeline_.passes[source][compute.microbatch].Along(compute.kind);
+      begins.push_back(made);
       if (const int sender = Peer(compute, source); sender >= 0) {
-        receives.push_back({std::max(0, read - receives_ahead), read, sender,
-                            timeline_.passes[source][compute.microbatch].Along(compute.kind)});
+        receives.push_back({std::max(0, read - receives_ahead), read, sender, made});
       }
-      ++read;
     }
     absl::c_sort(receives, [](const Receive& a, const Receive& b) {
       return std::tie(a.sender, a.sent) < std::tie(b.sender, b.sent);
@@ -123,15 +119,7 @@ class Lowering {
     }
     absl::c_stable_sort(receives,
                         [](const Receive& a, const Receive& b) { return a.post < b.post; });
-    return receives;
-  }
-
-  // The first compute before or at which the input of a forward is written.
-  int BeginOfInput(int rank, const Compute& forward) const {
-    if (Holds(rank, forward.chunk - 1)) {
-      return timeline_.passes[forward.chunk - 1][forward.microbatch].forward;
-    }
-    return posts_[rank][timeline_.passes[forward.chunk][forward.microbatch].forward];
+    for (const Receive& receive : receives) begins[receive.read] = receive.post;
   }
 
   // The last compute that must not write over what the one at `position` sends.
@@ -139,7 +127,7 @@ class Lowering {
     const Compute& compute = schedule_.ranks[rank][position];
     const Passes& reader = timeline_.passes[ReaderOf(schedule_, compute)][compute.microbatch];
     const int peer = SendPeer(compute);
-    const double posted = timeline_.start[peer][posts_[peer][reader.Along(compute.kind)]];
+    const double posted = timeline_.start[peer][begins_[peer][reader.Along(compute.kind)]];
     const std::vector<double>& start = timeline_.start[rank];
     const int after = static_cast<int>(absl::c_upper_bound(start, posted) - start.begin());
     return std::max(position + 1, after - 1);
@@ -163,8 +151,10 @@ class Lowering {
 
   const Schedule& schedule_;
   const Timeline timeline_;
-  std::vector<std::vector<Receive>> receives_;  // [rank]
-  std::vector<std::vector<int>> posts_;         // [rank][Receive::read]: its post
+  std::vector<std::vector<Receive>> receives_;  // [rank], in the order of posting
+  // [rank][position]: the compute at which, or right before which, what this one reads is written
+  // on its rank: its receive's post, or the source.
+  std::vector<std::vector<int>> begins_;
 };
 
 }  // namespace
