@@ -1,6 +1,7 @@
 #include "worker_runtime/schedule/generators.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <deque>
 #include <limits>
 #include <vector>
@@ -42,6 +43,7 @@ class ListWriter {
   bool WeightOf(int chunk) {
     return Take(absl::c_find_if(waiting_, [chunk](const Compute& c) { return c.chunk == chunk; }));
   }
+  // The input half, and the weight half of the chunk that has waited longest.
   void BothHalves(int chunk) {
     BackwardInput(chunk);
     WeightOf(chunk);
@@ -70,7 +72,7 @@ class ListWriter {
 // (where there are so many), as even as possible, longer ones first. The first one of a round:
 int RoundBegin(const Shape& shape, int round) {
   const int rounds = std::max(1, shape.microbatches / shape.ranks);
-  return (shape.microbatches * round + rounds - 1) / rounds;
+  return static_cast<int>((int64_t{shape.microbatches} * round + rounds - 1) / rounds);
 }
 
 // Forwards and backwards in turn, after `warm_up` forwards without a backward between them. The

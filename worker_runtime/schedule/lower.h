@@ -1,4 +1,4 @@
-// PURE. What each rank of a schedule does: its compute, its messages and where their data lie.
+// PURE. A schedule becomes what each rank does: compute, messages, and where their data lie.
 #pragma once
 
 #include <map>
@@ -25,7 +25,7 @@ struct Instruction {
   friend bool operator==(const Instruction&, const Instruction&) = default;
 };
 
-// Memory of one kind, in `count` pieces of equal size.
+// Memory of one kind, in `count` pieces, each large enough for any chunk of the rank.
 struct Slots {
   int count = 0;
   std::map<std::pair<int, int>, int> of;  // (chunk, microbatch) -> its slot, from 0
@@ -35,11 +35,11 @@ struct Slots {
 // first chunk writes where the second one reads.
 struct RankPlan {
   std::vector<Instruction> instructions;
-  // What a forward saves for the backward pass: until kBackward or kBackwardWeight has run (in a
-  // schedule without them for the forward alone). The count is the least possible: Simulate's
-  // saved_peak.
+  // The tensors that a forward saves for the backward pass: until kBackward or kBackwardWeight has
+  // run (in a schedule without them for the forward alone). The count is the least possible:
+  // Simulate's saved_peak.
   Slots saved;
-  // What kBackwardInput saves for kBackwardWeight. The count is the least possible.
+  // The tensors that kBackwardInput saves for kBackwardWeight. The count is the least possible.
   Slots deferred;
   // The input of each (chunk, microbatch), except of chunk 0: on its own rank, where it lives as
   // long as `saved`, and on the rank of the chunk before, whose forward writes it there.
@@ -56,10 +56,11 @@ struct RankPlan {
 // earlier where messages between the same two ranks would else arrive in another order.
 //
 // An executor needs one queue for each ordered pair of ranks: messages match in the order of their
-// instructions. Before it writes to a slot (by a compute or a receive), it waits until the send of
-// what lay there is done. There is no deadlock even if a send is done only after its receive has
-// been posted (NCCL): a slot is written anew only by what Simulate starts later than that post, so
-// everything waits for what is earlier in Simulate's order alone.
+// instructions. A receive begins after the computes that stand before it, as they may still read
+// its slot. Whatever writes to a slot, compute or receive, waits until the send of what lay there
+// is done. There is no deadlock even if a send is done only after its receive has been posted
+// (NCCL): a slot is written anew only by what Simulate starts later than that post, so everything
+// waits for what is earlier in Simulate's order alone.
 //
 // Errors: Simulate's. REQUIRES: receives_ahead >= 0.
 absl::StatusOr<std::vector<RankPlan>> Lower(const Schedule& schedule, int receives_ahead = 1);

@@ -8,8 +8,7 @@
 
 namespace convene::worker {
 
-// Of one chunk and one microbatch, all in one unit of the caller's choice; all but `message` above
-// 0.
+// Of one chunk and one microbatch, in a unit of the caller's choice; all but `message` above 0.
 struct ComputeTimes {
   double forward = 1;
   double backward = 2;

@@ -117,7 +117,7 @@ class Player {
       }
       tried.push_back(rank);
       if (!moved) continue;
-      // Those that were stuck may go on now.
+      // The ranks that were stuck may go on now.
       going.insert(going.end(), tried.begin(), tried.end());
       tried.clear();
     }
