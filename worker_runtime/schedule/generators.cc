@@ -55,7 +55,7 @@ class ListWriter {
   void Add(const Compute& compute) {
     if (compute.microbatch < microbatches_) list.push_back(compute);
   }
-  bool Take(std::deque<Compute>::iterator weight) {
+  bool Take(const std::deque<Compute>::iterator& weight) {
     if (weight == waiting_.end()) return false;
     Add(*weight);
     waiting_.erase(weight);
@@ -240,18 +240,15 @@ absl::StatusOr<Schedule> MakeSchedule(absl::string_view name, int ranks, int vir
 Schedule ForwardOnly(const ChunkPlacement& placement, int microbatches) {
   const int ranks = 1 + *absl::c_max_element(placement);
   const int chunks = static_cast<int>(placement.size());
+  const int period = chunks / ranks;  // passes that a rank does for each microbatch
   Schedule schedule = {placement, microbatches, std::vector<List>(ranks)};
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
+  // At each time the chunks whose turn it is by a clock that starts a microbatch once a period.
+  for (int time = 0; time < chunks + period * (microbatches - 1); ++time) {
+    for (int chunk = 0; chunk <= std::min(time, chunks - 1); ++chunk) {
+      const int microbatch = (time - chunk) / period;
+      if ((time - chunk) % period != 0 || microbatch >= microbatches) continue;
       schedule.ranks[placement[chunk]].push_back({ComputeKind::kForward, chunk, microbatch});
     }
-  }
-  // A rank starts a microbatch every `chunks / ranks` passes, and each chunk is one pass later than
-  // the one before it. Any key that grows along a microbatch's way makes an order without deadlock.
-  for (List& list : schedule.ranks) {
-    absl::c_stable_sort(list, [&](const Compute& a, const Compute& b) {
-      return a.chunk + chunks / ranks * a.microbatch < b.chunk + chunks / ranks * b.microbatch;
-    });
   }
   return schedule;
 }
