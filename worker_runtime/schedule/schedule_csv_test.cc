@@ -1,6 +1,9 @@
 #include "worker_runtime/schedule/schedule_csv.h"
 
 #include <catch2/catch.hpp>
+#include <cstdint>
+#include <random>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "tools/base/testing/status_testing.h"
@@ -76,6 +79,26 @@ TEST_CASE("what is wrong with a file is said with its place") {
     INFO(row.text);
     CHECK_STATUS(ReadCsv(row.text), absl::StatusCode::kInvalidArgument, row.problem);
   }
+}
+
+TEST_CASE("a file with wrong bytes is refused, or is the file of another schedule") {
+  std::mt19937_64 random(9);
+  const std::string text = WriteCsv(*MakeSchedule("zb-v", 2, 0, 2));
+  int refused = 0;
+  for (int round = 0; round < 5000; ++round) {
+    std::string wrong = text;
+    for (uint64_t edits = 1 + random() % 3; edits > 0; --edits) {
+      constexpr absl::string_view kBytes = "0123F B,I;W\n\r()-\0";
+      wrong[random() % wrong.size()] = kBytes[random() % kBytes.size()];
+    }
+    const absl::StatusOr<Schedule> schedule = ReadCsv(wrong);
+    if (!schedule.ok()) {
+      ++refused;
+    } else {
+      REQUIRE(WriteCsv(*ReadCsv(WriteCsv(*schedule))) == WriteCsv(*schedule));
+    }
+  }
+  CHECK(refused > 2500);
 }
 
 }  // namespace

@@ -129,10 +129,11 @@ class Simulator {
     timeline_.busy[rank] += time;
     clock_[rank] = timeline_.start[rank].back() + time;
     const bool is_forward = compute.kind == ComputeKind::kForward;
-    if (is_forward)
+    if (is_forward) {
       timeline_.saved_peak[rank] = std::max(timeline_.saved_peak[rank], ++saved_[rank]);
-    const bool ends = trains_ ? !is_forward && compute.kind != ComputeKind::kBackwardInput : true;
-    if (ends) --saved_[rank];
+    }
+    const bool ends = !is_forward && compute.kind != ComputeKind::kBackwardInput;
+    if (ends || !trains_) --saved_[rank];
     return true;
   }
 
