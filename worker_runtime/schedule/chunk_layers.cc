@@ -24,18 +24,16 @@ std::vector<int> BalancedCut(int layers, int chunks, const EndCosts& costs) {
   std::vector<double> cost(chunks, 0);
   cost.front() += costs.embedding;
   cost.back() += costs.head;
-  // Of equally cheap chunks a later one goes first: earlier ranks save more microbatches.
+  // Of equally cheap chunks one between the ends goes first, as it must not stay empty, then a
+  // later one, as earlier ranks save more microbatches.
   std::vector<int> preference;
   for (int chunk = chunks - 2; chunk > 0; --chunk) preference.push_back(chunk);
   preference.insert(preference.end(), {chunks - 1, 0});
   for (int layer = 0; layer < layers; ++layer) {
-    const int inner_without = layer < chunks - 2 ? preference[layer] : -1;
-    const int chunk =
-        inner_without >= 0
-            ? inner_without
-            : *absl::c_min_element(preference, [&](int a, int b) { return cost[a] < cost[b]; });
-    ++cut[chunk];
-    ++cost[chunk];
+    const int cheapest =
+        *absl::c_min_element(preference, [&](int a, int b) { return cost[a] < cost[b]; });
+    ++cut[cheapest];
+    ++cost[cheapest];
   }
   return cut;
 }

@@ -8,7 +8,7 @@
 
 namespace convene::worker {
 
-// The work of the first and the last chunk beside their layers, in layers.
+// The work of the first and the last chunk beside their layers, in layers, at least 0.
 struct EndCosts {
   double embedding = 0;
   double head = 0;

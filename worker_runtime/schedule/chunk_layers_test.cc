@@ -95,6 +95,8 @@ TEST_CASE("an illegal layout is refused with a legal one") {
     INFO(row.layout);
     CHECK_STATUS(CutLayers(row.layout, 10, 4, {}), absl::StatusCode::kInvalidArgument, row.problem);
   }
+  CHECK(Cut("", 3, 5) == std::vector<int>{0, 1, 1, 1, 0});
+  CHECK_STATUS(CutLayers("", 3, 6, {}), absl::StatusCode::kInvalidArgument, "at most 5 chunks");
   CHECK_STATUS(CutLayers("", 3, 8, {}), absl::StatusCode::kInvalidArgument,
                "8 pipeline chunks for 3 layers: only the first and the last chunk can do without a "
                "layer, so there are at most 5 chunks (pipeline ranks x virtual stages)");

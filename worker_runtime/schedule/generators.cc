@@ -240,14 +240,12 @@ absl::StatusOr<Schedule> MakeSchedule(absl::string_view name, int ranks, int vir
 Schedule ForwardOnly(const ChunkPlacement& placement, int microbatches) {
   const int ranks = 1 + *absl::c_max_element(placement);
   const int chunks = static_cast<int>(placement.size());
-  const int period = chunks / ranks;  // passes that a rank does for each microbatch
   Schedule schedule = {placement, microbatches, std::vector<List>(ranks)};
-  // At each time the chunks whose turn it is by a clock that starts a microbatch once a period.
-  for (int time = 0; time < chunks + period * (microbatches - 1); ++time) {
-    for (int chunk = 0; chunk <= std::min(time, chunks - 1); ++chunk) {
-      const int microbatch = (time - chunk) / period;
-      if ((time - chunk) % period != 0 || microbatch >= microbatches) continue;
-      schedule.ranks[placement[chunk]].push_back({ComputeKind::kForward, chunk, microbatch});
+  // By a clock: at each time the chunks, of all ranks, whose input the time before has made.
+  for (int time = 0; time < chunks + microbatches - 1; ++time) {
+    for (int chunk = std::max(0, time - microbatches + 1); chunk <= std::min(time, chunks - 1);
+         ++chunk) {
+      schedule.ranks[placement[chunk]].push_back({ComputeKind::kForward, chunk, time - chunk});
     }
   }
   return schedule;

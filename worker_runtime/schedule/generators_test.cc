@@ -186,6 +186,8 @@ TEST_CASE("a message takes its time between two ranks, and none inside one") {
 }
 
 TEST_CASE("validation goes forward on every placement, and saves nothing") {
+  CHECK(Text(ForwardOnly({0, 1, 1, 0}, 3).ranks[0]) == "0F0 0F1 0F2 3F0 3F1 3F2");
+  CHECK(Text(ForwardOnly({0, 1, 1, 0}, 3).ranks[1]) == "1F0 1F1 2F0 1F2 2F1 2F2");
   ForEveryShape([](int ranks, int microbatches) {
     for (const char* name : {"1f1b", "interleaved", "zb-v"}) {
       const ChunkPlacement placement = Make(name, ranks, 0, 1).placement;
