@@ -57,10 +57,10 @@ struct RankPlan {
 //
 // An executor needs one queue for each ordered pair of ranks: messages match in the order of their
 // instructions. A receive begins after the computes that stand before it, as they may still read
-// its slot. Whatever writes to a slot, compute or receive, waits until the send of what lay there
-// is done. There is no deadlock even if a send is done only after its receive has been posted
-// (NCCL): a slot is written anew only by what Simulate starts later than that post, so everything
-// waits for what is earlier in Simulate's order alone.
+// its slot. A compute or a receive that writes to a slot waits until the send of what lay there is
+// done. There is no deadlock even if a send is done only after its receive has been posted (NCCL):
+// a slot is written anew only by what Simulate starts later than that post, so everything waits for
+// what is earlier in Simulate's order alone.
 //
 // Errors: Simulate's. REQUIRES: receives_ahead >= 0.
 absl::StatusOr<std::vector<RankPlan>> Lower(const Schedule& schedule, int receives_ahead = 1);
