@@ -17,7 +17,7 @@ namespace convene::worker {
 enum class ReduceOp { kSum, kMax };
 
 // A send that has been started; see Collective::Wait.
-struct PendingSend {
+struct PendingMessage {
   uint64_t id = 0;
 };
 
@@ -69,10 +69,10 @@ class Collective {
   // Starts to send `data`, after all work that `stream` holds by now; `data` must stay alive and
   // unchanged until Wait() of the returned handle has returned. Messages between two ranks of a
   // group arrive in the order in which they were sent. At most 1024 may be unwaited.
-  virtual absl::StatusOr<PendingSend> Send(ConstElements data, int peer, Stream& stream) = 0;
+  virtual absl::StatusOr<PendingMessage> Send(ConstElements data, int peer, Stream& stream) = 0;
   // Work queued in `stream` from now on may overwrite the data that was sent. (On the CPU: once
   // Wait returns.)
-  virtual absl::Status Wait(PendingSend pending, Stream& stream) = 0;
+  virtual absl::Status Wait(PendingMessage pending, Stream& stream) = 0;
   // Fills all of `data` from the peer's next message. REQUIRES: the message is exactly that long.
   virtual absl::Status Recv(Elements data, int peer, Stream& stream) = 0;
 

@@ -67,7 +67,7 @@ absl::Status PingPong(Collective& world, Stream& stream, absl::Span<float> data)
   const int peer = pings ? world.rank() + 1 : world.rank() - 1;
   if (peer >= world.size()) return absl::OkStatus();
   if (!pings) CONVENE_RETURN_IF_ERROR(world.Recv(data, peer, stream));
-  CONVENE_ASSIGN_OR_RETURN(const PendingSend sent, world.Send(data, peer, stream));
+  CONVENE_ASSIGN_OR_RETURN(const PendingMessage sent, world.Send(data, peer, stream));
   CONVENE_RETURN_IF_ERROR(world.Wait(sent, stream));
   return pings ? world.Recv(data, peer, stream) : absl::OkStatus();
 }

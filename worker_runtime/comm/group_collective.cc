@@ -255,7 +255,7 @@ absl::Status GroupCollective::Barrier(Stream& stream) {
   });
 }
 
-absl::StatusOr<PendingSend> GroupCollective::Send(ConstElements data, int peer, Stream&) {
+absl::StatusOr<PendingMessage> GroupCollective::Send(ConstElements data, int peer, Stream&) {
   CONVENE_CHECK(peer >= 0 && peer < size_ && peer != rank_);
   CONVENE_CHECK(open_send_count_ < kOpenSendsMax);
   CONVENE_RETURN_IF_ERROR(CheckUsable());
@@ -279,10 +279,10 @@ absl::StatusOr<PendingSend> GroupCollective::Send(ConstElements data, int peer, 
     recorder_.Finish(open.record, status);
     return status;
   }
-  return PendingSend{.id = open.id};
+  return PendingMessage{.id = open.id};
 }
 
-absl::Status GroupCollective::Wait(PendingSend pending, Stream& stream) {
+absl::Status GroupCollective::Wait(PendingMessage pending, Stream& stream) {
   const OpScope scope(stream, profiled_as_.c_str());
   OpenSend& open = open_sends_[pending.id % kOpenSendsMax];
   CONVENE_CHECK(pending.id != 0 && open.id == pending.id);

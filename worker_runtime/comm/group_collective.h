@@ -50,8 +50,8 @@ class GroupCollective final : public Collective {
   absl::Status AllGather(Elements data, Stream& stream) override;
   absl::Status AllToAll(ConstElements input, Elements output, Stream& stream) override;
   absl::Status Broadcast(Elements data, int root, Stream& stream) override;
-  absl::StatusOr<PendingSend> Send(ConstElements data, int peer, Stream& stream) override;
-  absl::Status Wait(PendingSend pending, Stream& stream) override;
+  absl::StatusOr<PendingMessage> Send(ConstElements data, int peer, Stream& stream) override;
+  absl::Status Wait(PendingMessage pending, Stream& stream) override;
   absl::Status Recv(Elements data, int peer, Stream& stream) override;
   absl::Status Barrier(Stream& stream) override;
   absl::Status Check() override { return CheckUsable(); }

@@ -74,14 +74,14 @@ BlockMemory<T> DeclareRecomputed(const BlockShape& shape, Recompute recompute, A
 }
 
 template <typename T>
-Block<T>::Block(const BlockShape& shape, Recompute recompute, const BlockMemory<T>& recomputed,
-                ArenaPart input, int slots, DeviceKind device, Arena& arena)
-    : s_(shape), recompute_(recompute), device_(device), arena_(arena), memory_(slots, recomputed) {
-  for (BlockMemory<T>& memory : memory_) {
-    Declare(s_, recompute, /*wants_recomputed=*/false, arena, memory);
-    memory.input =
-        arena.Declare<T>("activations/input", int64_t{s_.residual_rows} * s_.hidden, input);
+std::vector<BlockMemory<T>> DeclareSaved(const BlockShape& shape, Recompute recompute,
+                                         const BlockMemory<T>& recomputed, int slots,
+                                         Arena& arena) {
+  std::vector<BlockMemory<T>> memories(slots, recomputed);
+  for (BlockMemory<T>& memory : memories) {
+    Declare(shape, recompute, /*wants_recomputed=*/false, arena, memory);
   }
+  return memories;
 }
 
 template <typename T>
@@ -100,11 +100,11 @@ absl::Status Block<T>::FirstNorm(const Pass<T>& pass, const BlockMemory<T>& a,
   const T* const weight = pass.Weight(kAttentionNorm);
   T* const normed = Normed(pass, a.norm1);
   if (input.delta == nullptr) {
-    RmsNormForward(rows.own(), s_.hidden, At(a.input), weight, s_.norm_epsilon, rows.Own(normed),
+    RmsNormForward(rows.own(), s_.hidden, pass.input, weight, s_.norm_epsilon, rows.Own(normed),
                    At(a.norm1_rms), pass.stream);
   } else {
     AddRmsNormForward(rows.own(), s_.hidden, input.residual, input.delta, weight, s_.norm_epsilon,
-                      At(a.input), rows.Own(normed), At(a.norm1_rms), pass.stream);
+                      pass.input, rows.Own(normed), At(a.norm1_rms), pass.stream);
   }
   return rows.Gather(normed, pass.stream);
 }
@@ -121,7 +121,7 @@ absl::Status Block<T>::Middle(const Pass<T>& pass, const BlockMemory<T>& a) cons
   CONVENE_RETURN_IF_ERROR(RowParallelForward(
       OutShape(s_), At(a.attention), pass.Weight(kAttentionOut), around.hidden, rows, pass.stream));
   T* const normed = Normed(pass, a.norm2);
-  AddRmsNormForward(rows.own(), s_.hidden, At(a.input), rows.Own(around.hidden),
+  AddRmsNormForward(rows.own(), s_.hidden, pass.input, rows.Own(around.hidden),
                     pass.Weight(kMlpNorm), s_.norm_epsilon, At(a.middle), rows.Own(normed),
                     At(a.norm2_rms), pass.stream);
   CONVENE_RETURN_IF_ERROR(rows.Gather(normed, pass.stream));
@@ -176,7 +176,7 @@ absl::Status Block<T>::AttentionHalfBackward(const Pass<T>& pass, const BlockMem
   const ResidualRows& rows = *around.rows;
   T* const normed = Normed(pass, a.norm1);
   if (NormsAgain(pass)) {
-    RmsNormAgain(rows.own(), s_.hidden, At(a.input), pass.Weight(kAttentionNorm), At(a.norm1_rms),
+    RmsNormAgain(rows.own(), s_.hidden, pass.input, pass.Weight(kAttentionNorm), At(a.norm1_rms),
                  rows.Own(normed), pass.stream);
     CONVENE_RETURN_IF_ERROR(rows.Gather(normed, pass.stream));
   }
@@ -190,7 +190,7 @@ absl::Status Block<T>::AttentionHalfBackward(const Pass<T>& pass, const BlockMem
                                                  around.wide, around.hidden, pass.Gradient(kQkv),
                                                  rows, around.side, pass.stream));
   const WeightGradient norm = pass.Gradient(kAttentionNorm);
-  RmsNormBackward(rows.own(), s_.hidden, At(a.input), pass.Weight(kAttentionNorm), At(a.norm1_rms),
+  RmsNormBackward(rows.own(), s_.hidden, pass.input, pass.Weight(kAttentionNorm), At(a.norm1_rms),
                   rows.Own(around.hidden), /*add_to_dx=*/true, rows.Own(gradient), norm.adds,
                   norm.data, around.workspace, pass.stream);
   return absl::OkStatus();
@@ -217,6 +217,10 @@ void Block<T>::Rotate(const Pass<T>& pass, bool inverse, T* qkv) const {
 
 template BlockMemory<float> DeclareRecomputed(const BlockShape&, Recompute, Arena&);
 template BlockMemory<BFloat16> DeclareRecomputed(const BlockShape&, Recompute, Arena&);
+template std::vector<BlockMemory<float>> DeclareSaved(const BlockShape&, Recompute,
+                                                      const BlockMemory<float>&, int, Arena&);
+template std::vector<BlockMemory<BFloat16>> DeclareSaved(const BlockShape&, Recompute,
+                                                         const BlockMemory<BFloat16>&, int, Arena&);
 template class Block<float>;
 template class Block<BFloat16>;
 

@@ -47,7 +47,6 @@ BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, bool sequence_
 // residual_rows * width where the comment names no other width than `hidden` or 1.
 template <typename T>
 struct BlockMemory {
-  ArenaBlock<T> input;            // hidden
   ArenaBlock<T> norm1;            // hidden
   ArenaBlock<float> norm1_rms;    // 1
   ArenaBlock<T> qkv;              // qkv_width, after rope
@@ -63,17 +62,21 @@ struct BlockMemory {
 // Declares the tensors that the backward pass computes again: one set for all blocks of a rank.
 template <typename T>
 BlockMemory<T> DeclareRecomputed(const BlockShape& shape, Recompute recompute, Arena& arena);
+// Declares the other tensors of a block, a set for each of `slots` microbatches. Blocks of two
+// chunks of a rank may have the same sets: no slot is both chunks' at a time (schedule/lower.h).
+template <typename T>
+std::vector<BlockMemory<T>> DeclareSaved(const BlockShape& shape, Recompute recompute,
+                                         const BlockMemory<T>& recomputed, int slots, Arena& arena);
 
 template <typename T>
 class Block final : public Unit<T> {
  public:
-  // `recomputed`: DeclareRecomputed's. `input`: collectives fill the block's input, or its
-  // predecessor does. Borrows the arena.
-  Block(const BlockShape& shape, Recompute recompute, const BlockMemory<T>& recomputed,
-        ArenaPart input, int slots, DeviceKind device, Arena& arena);
+  // `memory`: DeclareSaved's. Borrows the arena.
+  Block(const BlockShape& shape, Recompute recompute, const std::vector<BlockMemory<T>>& memory,
+        DeviceKind device, const Arena& arena)
+      : s_(shape), recompute_(recompute), device_(device), arena_(arena), memory_(memory) {}
 
   ScratchSizes scratch() const override;
-  T* Input(int slot) override { return At(memory_[slot].input); }
   absl::Status Forward(const Pass<T>& pass, T* target, Flow<T>& flow) override;
   absl::Status Backward(const Pass<T>& pass, T* gradient) override;
 
@@ -99,8 +102,8 @@ class Block final : public Unit<T> {
   const BlockShape s_;
   const Recompute recompute_;
   const DeviceKind device_;
-  Arena& arena_;
-  std::vector<BlockMemory<T>> memory_;  // by slot
+  const Arena& arena_;
+  const std::vector<BlockMemory<T>> memory_;  // by slot
 };
 
 }  // namespace convene::worker

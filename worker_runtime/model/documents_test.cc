@@ -8,6 +8,7 @@
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/model/parameters.h"
 #include "worker_runtime/model/stage.h"
+#include "worker_runtime/model/testing/chunks.h"
 #include "worker_runtime/model/testing/whole_store.h"
 #include "worker_runtime/ops/documents.h"
 
@@ -32,7 +33,7 @@ Losses LossesOf(const std::vector<int32_t>& tokens, const std::vector<int32_t>& 
                               .head_size = 6,
                               .vocabulary_size = kVocabulary,
                               .initializer_range = 0.3};
-  const std::vector<UnitSpec> units = UnitsOf(config, {}, {});
+  const std::vector<UnitSpec> units = UnitsOf(config, testing::WholeModel(config), 1, 0);
   testing::WholeStore store(units);
   const CommunicatorSet communicators = SoloCommunicators();
   const std::unique_ptr<Device> device = Device::Cpu();
@@ -41,7 +42,7 @@ Losses LossesOf(const std::vector<int32_t>& tokens, const std::vector<int32_t>& 
       Stage::Make({.config = config,
                    .packed_documents = !document_begin.empty(),
                    .sequence_length = static_cast<int>(tokens.size())},
-                  units, store, *communicators.tp, *device, arena);
+                  {{0, units}}, store, *communicators.tp, *device, arena);
   REQUIRE_OK(arena.Build());
   Losses result;
   double loss = 0;
@@ -49,11 +50,14 @@ Losses LossesOf(const std::vector<int32_t>& tokens, const std::vector<int32_t>& 
   const Documents documents = {.begin = document_begin.data()};
   const Documents* const given = document_begin.empty() ? nullptr : &documents;
   std::vector<int32_t> targets(tokens.size(), -1);
+  const StagePass forward = {.compute = {ComputeKind::kForward, 0, 0}, .saved = 0};
+  const StagePass backward = {
+      .compute = {ComputeKind::kBackward, 0, 0}, .saved = 0, .gradient = 0, .is_last = true};
   for (size_t t = 0; t < tokens.size(); ++t) {
     targets[t] = (tokens[t] + 3) % kVocabulary;
     loss = 0;
     stage->SetBatch({.inputs = tokens.data(), .targets = targets.data(), .documents = given});
-    REQUIRE_OK(stage->Forward(0, device->compute()));
+    REQUIRE_OK(stage->Run(forward, device->compute()));
     result.losses.push_back(loss);
     targets[t] = -1;
   }
@@ -63,8 +67,8 @@ Losses LossesOf(const std::vector<int32_t>& tokens, const std::vector<int32_t>& 
                    .targets = targets.data(),
                    .gradient_scale = &scale,
                    .documents = given});
-  REQUIRE_OK(stage->Forward(0, device->compute()));
-  REQUIRE_OK(stage->Backward(0, device->compute()));
+  REQUIRE_OK(stage->Run(forward, device->compute()));
+  REQUIRE_OK(stage->Run(backward, device->compute()));
   result.gradients = store.gradients;
   return result;
 }

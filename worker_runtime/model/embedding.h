@@ -14,7 +14,6 @@ class Embedding final : public Unit<T> {
       : rows_(rows), hidden_(hidden), vocabulary_(vocabulary), device_(device) {}
 
   ScratchSizes scratch() const override;
-  T* Input(int /*slot*/) override { return nullptr; }
   absl::Status Forward(const Pass<T>& pass, T* target, Flow<T>& flow) override;
   absl::Status Backward(const Pass<T>& pass, T* gradient) override;
 

@@ -11,6 +11,7 @@
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/model/parameters.h"
 #include "worker_runtime/model/stage.h"
+#include "worker_runtime/model/testing/chunks.h"
 #include "worker_runtime/model/testing/whole_store.h"
 #include "worker_runtime/ops/documents.h"
 
@@ -38,7 +39,7 @@ class OneRankModel {
   // `document_begin`: given for packed rows.
   explicit OneRankModel(const ModelConfig& config, Recompute recompute = Recompute::kNone,
                         const std::vector<int32_t>& document_begin = {})
-      : units_(UnitsOf(config, {}, {})),
+      : units_(UnitsOf(config, testing::WholeModel(config), 1, 0)),
         store_(units_),
         communicators_(SoloCommunicators()),
         stage_(Stage::Make({.config = config,
@@ -46,7 +47,7 @@ class OneRankModel {
                             .packed_documents = !document_begin.empty(),
                             .micro_batch_size = kBatch,
                             .sequence_length = kSequenceLength},
-                           units_, store_, *communicators_.tp, *device_, arena_)),
+                           {{0, units_}}, store_, *communicators_.tp, *device_, arena_)),
         document_begin_(document_begin),
         documents_({.begin = document_begin_.data()}) {
     REQUIRE_OK(arena_.Build());
@@ -62,7 +63,9 @@ class OneRankModel {
   double Backward() {
     const float gradient_scale = 1.0f;
     const double loss = Forward(&gradient_scale);
-    REQUIRE_OK(stage_->Backward(0, device_->compute()));
+    const StagePass backward = {
+        .compute = {ComputeKind::kBackward, 0, 0}, .saved = 0, .gradient = 0, .is_last = true};
+    REQUIRE_OK(stage_->Run(backward, device_->compute()));
     return loss;
   }
 
@@ -78,7 +81,8 @@ class OneRankModel {
                       .targets = targets_.data(),
                       .gradient_scale = gradient_scale,
                       .documents = document_begin_.empty() ? nullptr : &documents_});
-    REQUIRE_OK(stage_->Forward(0, device_->compute()));
+    const StagePass forward = {.compute = {ComputeKind::kForward, 0, 0}, .saved = 0};
+    REQUIRE_OK(stage_->Run(forward, device_->compute()));
     return loss_sum_;
   }
 

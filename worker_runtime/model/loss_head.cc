@@ -47,9 +47,7 @@ LossHead<T>::LossHead(const LossHeadShape& shape, int slots, DeviceKind device, 
   const int64_t hidden_count = int64_t{shape.rows} * shape.hidden;
   for (int slot = 0; slot < slots; ++slot) {
     slots_.push_back(
-        {.sum = arena.Declare<T>("activations/output", int64_t{shape.residual_rows} * shape.hidden,
-                                 ArenaPart::kCollective),
-         .rms = arena.Declare<float>("activations/final norm rms", shape.residual_rows),
+        {.rms = arena.Declare<float>("activations/final norm rms", shape.residual_rows),
          .gradient = arena.Declare<T>("activations/final norm gradient", hidden_count,
                                       ArenaPart::kCollective)});
   }
@@ -71,11 +69,11 @@ absl::Status LossHead<T>::Forward(const Pass<T>& pass, T* /*target*/, Flow<T>& f
   const T* const norm = pass.Weight(kFinalNorm);
   T* const normalized = At(normalized_memory_);
   if (flow.delta == nullptr) {
-    RmsNormForward(rows.own(), shape_.hidden, At(memory.sum), norm, shape_.norm_epsilon,
+    RmsNormForward(rows.own(), shape_.hidden, pass.input, norm, shape_.norm_epsilon,
                    rows.Own(normalized), At(memory.rms), pass.stream);
   } else {
     AddRmsNormForward(rows.own(), shape_.hidden, flow.residual, flow.delta, norm,
-                      shape_.norm_epsilon, At(memory.sum), rows.Own(normalized), At(memory.rms),
+                      shape_.norm_epsilon, pass.input, rows.Own(normalized), At(memory.rms),
                       pass.stream);
   }
   CONVENE_RETURN_IF_ERROR(rows.Gather(normalized, pass.stream));
@@ -114,7 +112,7 @@ absl::Status LossHead<T>::Backward(const Pass<T>& pass, T* gradient) {
   const Memory& memory = slots_[pass.slot];
   const WeightGradient norm = pass.Gradient(kFinalNorm);
   const ResidualRows& rows = *pass.around.rows;
-  RmsNormBackward(rows.own(), shape_.hidden, At(memory.sum), pass.Weight(kFinalNorm),
+  RmsNormBackward(rows.own(), shape_.hidden, pass.input, pass.Weight(kFinalNorm),
                   At(memory.rms), rows.Own(At(memory.gradient)), /*add_to_dx=*/false,
                   rows.Own(gradient), norm.adds, norm.data, workspace(), pass.stream);
   return absl::OkStatus();

@@ -40,15 +40,13 @@ class LossHead final : public Unit<T> {
   // Borrows the arena.
   LossHead(const LossHeadShape& shape, int slots, DeviceKind device, Arena& arena);
 
-  T* Input(int slot) override { return At(slots_[slot].sum); }
-  // The flow ends here. With Pass::gradient_scale the gradients of all of it are made too.
+  // The flow ends here, in Pass::input. With Pass::gradient_scale the gradients of all of it are made too.
   absl::Status Forward(const Pass<T>& pass, T* target, Flow<T>& flow) override;
   absl::Status Backward(const Pass<T>& pass, T* gradient) override;
 
  private:
   // The tensors of one microbatch, from its forward to its backward pass.
   struct Memory {
-    ArenaBlock<T> sum;       // (residual_rows, hidden): the residual stream's end
     ArenaBlock<float> rms;   // (residual_rows)
     ArenaBlock<T> gradient;  // (rows, hidden): of the norm's output
   };

@@ -77,6 +77,7 @@ Outcome Run(size_t logits_bytes) {
   for (int row = 0; row < kRows; ++row) targets.push_back(row % 9 == 4 ? -1 : row * 7 % 50);
   Outcome outcome;
   HeadStore store(outcome);
+  std::vector<float> sum(kRows * kHidden);
   const float scale = 0.02f;
   Stream stream = Stream::Cpu();
   const ResidualRows rows(kRows, kHidden, /*is_split=*/false, *communicators.tp);
@@ -87,6 +88,7 @@ Outcome Run(size_t logits_bytes) {
                             .store = store,
                             .unit = 0,
                             .slot = 0,
+                            .input = sum.data(),
                             .inputs = nullptr,
                             .targets = targets.data(),
                             .gradient_scale = &scale,

@@ -12,8 +12,8 @@ namespace {
 // Cuts the tensors of one rank.
 class Cutter {
  public:
-  Cutter(const ModelConfig& config, const Layout& layout, const Coordinate& coordinate)
-      : config_(config), layout_(layout), coordinate_(coordinate) {}
+  Cutter(const ModelConfig& config, const ModelChunk& chunk, int tp_size, int tp_rank)
+      : config_(config), chunk_(chunk), tp_size_(tp_size), tp_rank_(tp_rank) {}
 
   UnitSpec Embedding() const {
     return {.kind = UnitKind::kEmbedding, .tensors = {Table("model.embed_tokens.weight")}};
@@ -24,10 +24,10 @@ class Cutter {
  private:
   // Rows split over tp.
   ParameterSlice ColumnParallel(const std::string& name, int64_t rows, int64_t columns) const {
-    const int64_t local = rows / layout_.tp;
+    const int64_t local = rows / tp_size_;
     return {.name = name,
             .global_shape = {rows, columns},
-            .offset = {local * coordinate_.tp, 0},
+            .offset = {local * tp_rank_, 0},
             .extent = {local, columns},
             .standard_deviation = config_.initializer_range};
   }
@@ -35,10 +35,10 @@ class Cutter {
   // Columns split over tp. Their outputs are summed into the residual stream twice per layer, so
   // they start smaller (Radford et al. 2019, GPT-2, section 2.3).
   UnitTensor RowParallel(const std::string& name, int64_t rows, int64_t columns) const {
-    const int64_t local = columns / layout_.tp;
+    const int64_t local = columns / tp_size_;
     return {.slices = {{.name = name,
                         .global_shape = {rows, columns},
-                        .offset = {0, local * coordinate_.tp},
+                        .offset = {0, local * tp_rank_},
                         .extent = {rows, local},
                         .standard_deviation =
                             config_.initializer_range / std::sqrt(2.0 * config_.layers)}}};
@@ -50,7 +50,7 @@ class Cutter {
                         .offset = {0, 0},
                         .extent = {1, config_.hidden_size},
                         .decayed = false,
-                        .owned = coordinate_.tp == 0,
+                        .owned = tp_rank_ == 0,
                         .initializer = Initializer::kOnes}},
             .same_on_tp = true};
   }
@@ -58,12 +58,13 @@ class Cutter {
   // One row a token. A tied table is input and output of the model.
   UnitTensor Table(const std::string& name) const {
     return {.slices = {ColumnParallel(name, config_.vocabulary_size, config_.hidden_size)},
-            .on_both_ends = config_.tied_embeddings && layout_.pp > 1};
+            .on_both_ends = config_.tied_embeddings && chunk_.ends_apart};
   }
 
   const ModelConfig& config_;
-  const Layout& layout_;
-  const Coordinate& coordinate_;
+  const ModelChunk& chunk_;
+  const int tp_size_;
+  const int tp_rank_;
 };
 
 UnitSpec Cutter::Block(int layer) const {
@@ -98,15 +99,30 @@ int64_t UnitTensor::count() const {
   return count;
 }
 
-std::vector<UnitSpec> UnitsOf(const ModelConfig& config, const Layout& layout,
-                              const Coordinate& coordinate) {
-  CONVENE_CHECK(config.layers % layout.pp == 0 && config.heads % layout.tp == 0);
-  const Cutter cutter(config, layout, coordinate);
-  const int layers = config.layers / layout.pp;
+std::vector<ModelChunk> ChunksOf(const std::vector<int>& layers,
+                                 const std::vector<int>& placement) {
+  CONVENE_CHECK(layers.size() == placement.size());
+  std::vector<ModelChunk> chunks;
+  int first_layer = 0;
+  for (const int count : layers) {
+    chunks.push_back({.first_layer = first_layer,
+                      .layers = count,
+                      .ends_apart = placement.front() != placement.back()});
+    first_layer += count;
+  }
+  chunks.front().has_embedding = true;
+  chunks.back().has_head = true;
+  return chunks;
+}
+
+std::vector<UnitSpec> UnitsOf(const ModelConfig& config, const ModelChunk& chunk, int tp_size,
+                              int tp_rank) {
+  CONVENE_CHECK(config.heads % tp_size == 0);
+  const Cutter cutter(config, chunk, tp_size, tp_rank);
   std::vector<UnitSpec> units;
-  if (coordinate.pp == 0) units.push_back(cutter.Embedding());
-  for (int i = 0; i < layers; ++i) units.push_back(cutter.Block(layers * coordinate.pp + i));
-  if (coordinate.pp == layout.pp - 1) units.push_back(cutter.Head());
+  if (chunk.has_embedding) units.push_back(cutter.Embedding());
+  for (int i = 0; i < chunk.layers; ++i) units.push_back(cutter.Block(chunk.first_layer + i));
+  if (chunk.has_head) units.push_back(cutter.Head());
   return units;
 }
 

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/config.h"
 
 namespace convene::worker {
@@ -38,7 +37,8 @@ struct UnitTensor {
   std::vector<ParameterSlice> slices;
   // Every tensor-parallel rank holds it whole, and makes the same gradient for it.
   bool same_on_tp = false;
-  // The first and the last stage both hold it: its gradient is the sum of both stages' gradients.
+  // The ranks of the first and of the last chunk both hold it, and are two: its gradient is the sum
+  // of both ranks' gradients.
   bool on_both_ends = false;
 
   const std::string& name() const { return slices.front().name; }
@@ -68,9 +68,22 @@ struct UnitSpec {
   std::vector<UnitTensor> tensors;
 };
 
-// The units of one pipeline stage on one tensor-parallel rank, in the order of the forward pass.
-// REQUIRES: ValidateModel(config, layout) is OK.
-std::vector<UnitSpec> UnitsOf(const ModelConfig& config, const Layout& layout,
-                              const Coordinate& coordinate);
+// A run of the model's layers. The first chunk has the embedding too, the last one the head.
+struct ModelChunk {
+  int first_layer = 0;
+  int layers = 0;
+  bool has_embedding = false;
+  bool has_head = false;
+  bool ends_apart = false;  // the first and the last chunk lie on two ranks
+};
+
+// The chunks of the model, from the embedding to the head. `layers`: of each; `placement`: their
+// pipeline ranks (schedule/plan.h). REQUIRES: as many of each, and the layers add up to the model's.
+std::vector<ModelChunk> ChunksOf(const std::vector<int>& layers, const std::vector<int>& placement);
+
+// The units of one chunk on one of `tp_size` tensor-parallel ranks, in the order of the forward
+// pass. REQUIRES: ValidateModel is OK.
+std::vector<UnitSpec> UnitsOf(const ModelConfig& config, const ModelChunk& chunk, int tp_size,
+                              int tp_rank);
 
 }  // namespace convene::worker

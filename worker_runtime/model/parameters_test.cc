@@ -8,7 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/initialize.h"
+#include "worker_runtime/model/testing/chunks.h"
 
 namespace convene::worker {
 namespace {
@@ -25,7 +27,9 @@ const Layout kLayouts[] = {{1, 1, 1}, {2, 1, 2}, {8, 1, 1}, {1, 1, 8}, {2, 2, 2}
 std::vector<ParameterSlice> SlicesOf(const ModelConfig& config, const Layout& layout,
                                      const Coordinate& coordinate) {
   std::map<std::string, ParameterSlice> slices;  // units may share a tensor
-  for (const UnitSpec& unit : UnitsOf(config, layout, coordinate)) {
+  for (const UnitSpec& unit : 
+       UnitsOf(config, testing::EvenChunk(config, layout.pp, coordinate.pp), layout.tp,
+               coordinate.tp)) {
     for (const UnitTensor& tensor : unit.tensors) {
       for (const ParameterSlice& slice : tensor.slices) slices.emplace(slice.name, slice);
     }

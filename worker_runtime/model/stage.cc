@@ -1,8 +1,10 @@
 #include "worker_runtime/model/stage.h"
 
+#include <algorithm>
 #include <optional>
-#include <utility>
+#include <vector>
 
+#include "absl/algorithm/container.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/device/side_stream.h"
@@ -20,35 +22,45 @@ namespace {
 template <typename T>
 class StageOf final : public Stage {
  public:
-  StageOf(const Options& options, const std::vector<UnitSpec>& specs, UnitStore& store,
-          Collective& tp, Device& device, Arena& arena);
+  StageOf(const Options& options, const UnitsByChunk& chunks, UnitStore& store, Collective& tp,
+          Device& device, Arena& arena);
 
   void Bind(double* loss_sum) override;
   void SetBatch(const StageBatch& batch) override { batch_ = batch; }
 
-  absl::Status Forward(int microbatch, Stream& stream) override;
-  absl::Status Backward(int microbatch, Stream& stream) override;
-  Elements input(int microbatch) override { return Hidden(Input(microbatch % options_.slots)); }
-  Elements output(int microbatch) override { return Hidden(Output(microbatch % options_.slots)); }
-  Elements gradient(int microbatch) override { return Hidden(rows_.Own(Gradient(microbatch))); }
+  absl::Status Run(const StagePass& pass, Stream& stream) override {
+    return pass.compute.kind == ComputeKind::kForward ? Forward(pass, stream)
+                                                      : Backward(pass, stream);
+  }
+  Elements activation(int slot) override { return Hidden(Activation(slot)); }
+  Elements gradient(int slot) override { return Hidden(rows_.Own(Gradient(slot))); }
 
  private:
-  std::unique_ptr<Unit<T>> MakeUnit(UnitKind kind, const BlockMemory<T>& recomputed,
-                                    ArenaPart input);
+  // A chunk's units, and the number of the first one in the store.
+  struct Chunk {
+    std::vector<std::unique_ptr<Unit<T>>> units;
+    int first_unit = 0;
+    bool has_embedding = false;
+  };
+
+  void AddChunks(const UnitsByChunk& chunks);
+  std::unique_ptr<Unit<T>> MakeUnit(UnitKind kind, const std::vector<BlockMemory<T>>& saved);
   void DeclareShared();
   void BindRopeTables();
-  absl::StatusOr<Pass<T>> MakePass(int unit, int microbatch, Stream& stream);
+  absl::Status Forward(const StagePass& pass, Stream& stream);
+  absl::Status Backward(const StagePass& pass, Stream& stream);
+  absl::StatusOr<Pass<T>> MakePass(const StagePass& pass, int unit, Stream& stream);
 
-  bool last() const { return options_.coordinate.pp == options_.layout.pp - 1; }
   Elements Hidden(T* data) const { return {data, rows_.own_count(), kDTypeOf<T>}; }
   template <typename E>
   E* At(ArenaBlock<E> block) const {
     return arena_.View(block).data();
   }
-  T* Output(int slot) const { return At(output_memory_[slot]); }
-  T* Gradient(int microbatch) const { return At(gradient_memory_[microbatch % 2]); }
-  // Where the residual stream enters the first unit that keeps its input.
-  T* Input(int slot) const;
+  T* Activation(int slot) const { return At(activation_memory_[slot]); }
+  T* Gradient(int slot) const { return At(gradient_memory_[slot]); }
+  // Where the input lies of the unit at a place behind the chunk's embedding; the place after the
+  // last unit: where the chunk's output goes.
+  T* Input(const StagePass& pass, size_t place) const;
 
   const Options options_;
   UnitStore& store_;
@@ -57,10 +69,13 @@ class StageOf final : public Stage {
   Arena& arena_;
   const BlockShape shape_;
   const ResidualRows rows_;
-  std::vector<std::unique_ptr<Unit<T>>> units_;
+  std::map<int, Chunk> chunks_;
 
-  std::vector<ArenaBlock<T>> output_memory_;  // by slot; goes to the next stage
-  ArenaBlock<T> gradient_memory_[2], hidden_memory_, normed_memory_, wide_memory_, narrow_memory_;
+  // By place behind the chunk's embedding, and slot: all chunks share them.
+  std::vector<std::vector<ArenaBlock<T>>> input_memory_;
+  std::vector<ArenaBlock<T>> activation_memory_;  // by slot: inputs of chunks, on both ranks
+  std::vector<ArenaBlock<T>> gradient_memory_;    // by slot
+  ArenaBlock<T> hidden_memory_, normed_memory_, wide_memory_, narrow_memory_;
   ArenaBlock<float> cosines_memory_, sines_memory_;
   ArenaBlock<char> workspace_memory_;
   ScratchSizes scratch_;
@@ -74,40 +89,57 @@ class StageOf final : public Stage {
 };
 
 template <typename T>
-StageOf<T>::StageOf(const Options& options, const std::vector<UnitSpec>& specs, UnitStore& store,
+StageOf<T>::StageOf(const Options& options, const UnitsByChunk& chunks, UnitStore& store,
                     Collective& tp, Device& device, Arena& arena)
     : options_(options),
       store_(store),
       tp_(tp),
       device_(device),
       arena_(arena),
-      shape_(MakeBlockShape(options.config, options.layout.tp, options.sequence_parallel,
+      shape_(MakeBlockShape(options.config, options.tp_size, options.sequence_parallel,
                             options.micro_batch_size, options.sequence_length,
                             options.deterministic, options.packed_documents)),
       rows_(shape_.rows(), shape_.hidden, options.sequence_parallel, tp) {
-  const BlockMemory<T> recomputed = DeclareRecomputed<T>(shape_, options_.recompute, arena_);
-  // The first input is received, or summed over tp.
-  ArenaPart input = ArenaPart::kCollective;
-  for (const UnitSpec& spec : specs) {
-    units_.push_back(MakeUnit(spec.kind, recomputed, input));
-    scratch_.Include(units_.back()->scratch());
-    if (spec.kind != UnitKind::kEmbedding) input = ArenaPart::kLocal;
-  }
+  AddChunks(chunks);
   DeclareShared();
 }
 
 template <typename T>
-std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(UnitKind kind, const BlockMemory<T>& recomputed,
-                                              ArenaPart input) {
+void StageOf<T>::AddChunks(const UnitsByChunk& chunks) {
+  const BlockMemory<T> recomputed = DeclareRecomputed<T>(shape_, options_.recompute, arena_);
+  std::vector<std::vector<BlockMemory<T>>> saved;  // by place
+  int unit = 0;
+  for (const auto& [number, specs] : chunks) {
+    Chunk& chunk = chunks_[number];
+    chunk.first_unit = unit;
+    chunk.has_embedding = specs.front().kind == UnitKind::kEmbedding;
+    for (const UnitSpec& spec : specs) {
+      const size_t place = chunk.units.size() - (chunk.has_embedding ? 1 : 0);
+      if (spec.kind == UnitKind::kBlock && place == saved.size()) {
+        saved.push_back(DeclareSaved(shape_, options_.recompute, recomputed,
+                                     options_.saved_slots, arena_));
+      }
+      chunk.units.push_back(MakeUnit(
+          spec.kind, spec.kind == UnitKind::kBlock ? saved[place] : std::vector<BlockMemory<T>>()));
+      scratch_.Include(chunk.units.back()->scratch());
+      ++unit;
+    }
+    const size_t places = chunk.units.size() - (chunk.has_embedding ? 1 : 0);
+    input_memory_.resize(std::max(input_memory_.size(), places));
+  }
+}
+
+template <typename T>
+std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(UnitKind kind,
+                                              const std::vector<BlockMemory<T>>& saved) {
   const VocabularySlice vocabulary =
-      SliceVocabulary(options_.config.vocabulary_size, options_.layout.tp, options_.coordinate.tp);
+      SliceVocabulary(options_.config.vocabulary_size, options_.tp_size, options_.tp_rank);
   switch (kind) {
     case UnitKind::kEmbedding:
       return std::make_unique<Embedding<T>>(shape_.rows(), shape_.hidden, vocabulary,
                                             device_.kind());
     case UnitKind::kBlock:
-      return std::make_unique<Block<T>>(shape_, options_.recompute, recomputed, input,
-                                        options_.slots, device_.kind(), arena_);
+      return std::make_unique<Block<T>>(shape_, options_.recompute, saved, device_.kind(), arena_);
     case UnitKind::kHead:
       return std::make_unique<LossHead<T>>(
           LossHeadShape{.rows = shape_.rows(),
@@ -116,7 +148,7 @@ std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(UnitKind kind, const BlockMemory<T
                         .vocabulary = vocabulary,
                         .norm_epsilon = shape_.norm_epsilon,
                         .logits_bytes = LossLogitsBytes(device_.kind())},
-          options_.slots, device_.kind(), arena_);
+          options_.saved_slots, device_.kind(), arena_);
   }
   CONVENE_CHECK(false);
 }
@@ -124,12 +156,23 @@ std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(UnitKind kind, const BlockMemory<T
 template <typename T>
 void StageOf<T>::DeclareShared() {
   const int64_t hidden_count = int64_t{shape_.rows()} * shape_.hidden;
-  for (int slot = 0; slot < options_.slots && !last(); ++slot) {
-    output_memory_.push_back(
-        arena_.Declare<T>("activations/output", rows_.own_count(), ArenaPart::kCollective));
+  const bool has_embedding = absl::c_any_of(
+      chunks_, [](const auto& chunk) { return chunk.second.has_embedding; });
+  for (size_t place = 0; place < input_memory_.size(); ++place) {
+    // The first place is summed over tp, behind an embedding, or it is an activation slot.
+    for (int slot = 0; slot < options_.saved_slots; ++slot) {
+      input_memory_[place].push_back(
+          arena_.Declare<T>("activations/input", place > 0 || has_embedding ? rows_.own_count() : 0,
+                            place > 0 ? ArenaPart::kLocal : ArenaPart::kCollective));
+    }
   }
-  for (ArenaBlock<T>& block : gradient_memory_) {
-    block = arena_.Declare<T>("scratch/gradient", hidden_count, ArenaPart::kCollective);
+  for (int slot = 0; slot < options_.activation_slots; ++slot) {
+    activation_memory_.push_back(arena_.Declare<T>("activations/between chunks",
+                                                   rows_.own_count(), ArenaPart::kCollective));
+  }
+  for (int slot = 0; slot < options_.gradient_slots; ++slot) {
+    gradient_memory_.push_back(
+        arena_.Declare<T>("scratch/gradient", hidden_count, ArenaPart::kCollective));
   }
   hidden_memory_ = arena_.Declare<T>("scratch/hidden", hidden_count, ArenaPart::kCollective);
   normed_memory_ = arena_.Declare<T>("scratch/norm", rows_.is_split() ? hidden_count : 0,
@@ -173,73 +216,83 @@ void StageOf<T>::Bind(double* loss_sum) {
 }
 
 template <typename T>
-T* StageOf<T>::Input(int slot) const {
-  for (const auto& unit : units_) {
-    if (T* const input = unit->Input(slot); input != nullptr) return input;
-  }
-  return Output(slot);
+T* StageOf<T>::Input(const StagePass& pass, size_t place) const {
+  const Chunk& chunk = chunks_.at(pass.compute.chunk);
+  const size_t places = chunk.units.size() - (chunk.has_embedding ? 1 : 0);
+  if (place == places) return Activation(pass.output);
+  if (place == 0 && !chunk.has_embedding) return Activation(pass.input);
+  return At(input_memory_[place][pass.saved]);
 }
 
 template <typename T>
-absl::StatusOr<Pass<T>> StageOf<T>::MakePass(int unit, int microbatch, Stream& stream) {
-  const int64_t row = int64_t{microbatch} * shape_.rows();
-  CONVENE_ASSIGN_OR_RETURN(const auto weights, store_.Acquire(unit));
+absl::StatusOr<Pass<T>> StageOf<T>::MakePass(const StagePass& pass, int unit, Stream& stream) {
+  const Chunk& chunk = chunks_.at(pass.compute.chunk);
+  const int64_t row = int64_t{pass.compute.microbatch} * shape_.rows();
+  const bool is_embedding = unit == 0 && chunk.has_embedding;
+  CONVENE_ASSIGN_OR_RETURN(const auto weights, store_.Acquire(chunk.first_unit + unit));
   return Pass<T>{
       .around = around_,
       .store = store_,
-      .unit = unit,
-      .slot = microbatch % options_.slots,
+      .unit = chunk.first_unit + unit,
+      .slot = pass.saved,
+      .input = is_embedding ? nullptr : Input(pass, unit - (chunk.has_embedding ? 1 : 0)),
       .inputs = batch_.inputs + row,
       .targets = batch_.targets + row,
       .gradient_scale = batch_.gradient_scale,
       .loss_sum = loss_sum_,
-      .documents = batch_.documents != nullptr ? batch_.documents[microbatch] : Documents{},
+      .documents =
+          batch_.documents != nullptr ? batch_.documents[pass.compute.microbatch] : Documents{},
       .stream = stream,
       .weights = weights};
 }
 
 template <typename T>
-absl::Status StageOf<T>::Forward(int microbatch, Stream& stream) {
-  const int slot = microbatch % options_.slots;
-  Flow<T> flow = {.residual = Input(slot)};
-  for (size_t i = 0; i < units_.size(); ++i) {
-    CONVENE_ASSIGN_OR_RETURN(const Pass<T> pass, MakePass(static_cast<int>(i), microbatch, stream));
+absl::Status StageOf<T>::Forward(const StagePass& stage_pass, Stream& stream) {
+  const Chunk& chunk = chunks_.at(stage_pass.compute.chunk);
+  const int units = static_cast<int>(chunk.units.size());
+  const bool goes_on = stage_pass.output >= 0;
+  Flow<T> flow;
+  for (int i = 0; i < units; ++i) {
+    CONVENE_ASSIGN_OR_RETURN(const Pass<T> pass, MakePass(stage_pass, i, stream));
+    if (i == 0) flow = {.residual = pass.input};
     T* target = around_.hidden;
-    if (units_[i]->Input(slot) == nullptr) {
-      target = Input(slot);
-    } else if (i + 1 == units_.size() && !last() && !rows_.is_split()) {
-      target = Output(slot);
+    if (pass.input == nullptr) {
+      target = Input(stage_pass, 0);
+    } else if (i + 1 == units && goes_on && !rows_.is_split()) {
+      target = Activation(stage_pass.output);
     }
-    CONVENE_RETURN_IF_ERROR(units_[i]->Forward(pass, target, flow));
+    CONVENE_RETURN_IF_ERROR(chunk.units[i]->Forward(pass, target, flow));
   }
-  if (last() || flow.delta == nullptr) return absl::OkStatus();
+  if (!goes_on || flow.delta == nullptr) return absl::OkStatus();
+  T* const output = Activation(stage_pass.output);
   if (rows_.is_split()) {
-    device_.Copy(flow.delta, Output(slot), rows_.own_count() * sizeof(T), stream);
+    device_.Copy(flow.delta, output, rows_.own_count() * sizeof(T), stream);
   }
-  AddInPlace(static_cast<int64_t>(rows_.own_count()), flow.residual, Output(slot), stream);
+  AddInPlace(static_cast<int64_t>(rows_.own_count()), flow.residual, output, stream);
   return absl::OkStatus();
 }
 
 template <typename T>
-absl::Status StageOf<T>::Backward(int microbatch, Stream& stream) {
-  const bool is_last = microbatch == batch_.microbatches - 1;
-  for (int i = static_cast<int>(units_.size()) - 1; i >= 0; --i) {
-    CONVENE_ASSIGN_OR_RETURN(const Pass<T> pass, MakePass(i, microbatch, stream));
-    CONVENE_RETURN_IF_ERROR(units_[i]->Backward(pass, Gradient(microbatch)));
-    CONVENE_RETURN_IF_ERROR(store_.GradientsDone(i, is_last));
+absl::Status StageOf<T>::Backward(const StagePass& stage_pass, Stream& stream) {
+  const Chunk& chunk = chunks_.at(stage_pass.compute.chunk);
+  T* const gradient = Gradient(stage_pass.gradient);
+  for (int i = static_cast<int>(chunk.units.size()) - 1; i >= 0; --i) {
+    CONVENE_ASSIGN_OR_RETURN(const Pass<T> pass, MakePass(stage_pass, i, stream));
+    CONVENE_RETURN_IF_ERROR(chunk.units[i]->Backward(pass, gradient));
+    CONVENE_RETURN_IF_ERROR(store_.GradientsDone(pass.unit, stage_pass.is_last));
   }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-std::unique_ptr<Stage> Stage::Make(const Options& options, const std::vector<UnitSpec>& units,
+std::unique_ptr<Stage> Stage::Make(const Options& options, const UnitsByChunk& chunks,
                                    UnitStore& store, Collective& tp, Device& device, Arena& arena) {
   switch (options.dtype) {
     case DType::kFloat32:
-      return std::make_unique<StageOf<float>>(options, units, store, tp, device, arena);
+      return std::make_unique<StageOf<float>>(options, chunks, store, tp, device, arena);
     case DType::kBFloat16:
-      return std::make_unique<StageOf<BFloat16>>(options, units, store, tp, device, arena);
+      return std::make_unique<StageOf<BFloat16>>(options, chunks, store, tp, device, arena);
     case DType::kFloat64:
       break;
   }

@@ -1,8 +1,9 @@
-// One pipeline stage of the model on one rank: embedding (first stage), blocks, final norm, head
-// and loss (last stage).
+// The chunks of the model on one pipeline rank: embedding (first chunk), blocks, final norm, head
+// and loss (last chunk).
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -10,11 +11,10 @@
 #include "worker_runtime/device/arena.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/device/elements.h"
-#include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/config.h"
 #include "worker_runtime/model/parameters.h"
 #include "worker_runtime/ops/documents.h"
-#include "worker_runtime/schedule/executor.h"
+#include "worker_runtime/pipeline/executor.h"
 #include "worker_runtime/shard/unit_store.h"
 
 namespace convene::worker {
@@ -27,20 +27,21 @@ struct StageBatch {
   // One float: 1 / counted tokens of the whole global batch. Null: only the loss is wanted, without
   // gradients.
   const float* gradient_scale = nullptr;
-  // Microbatches in this run of a schedule: the last one goes backward last.
-  int microbatches = 1;
   // One for each microbatch where Options::packed_documents, else null. The list itself lies in
   // host memory; its pointers are into the device's.
   const Documents* documents = nullptr;
 };
+
+// [chunk]: the units of a chunk of the model.
+using UnitsByChunk = std::map<int, std::vector<UnitSpec>>;
 
 // Not thread-safe. All memory comes from the arena that was planned with it.
 class Stage : public PipelineStage {
  public:
   struct Options {
     ModelConfig config;
-    Layout layout;
-    Coordinate coordinate;
+    int tp_size = 1;
+    int tp_rank = 0;
     DType dtype = DType::kFloat32;  // of parameters and activations: kFloat32 or kBFloat16
     Recompute recompute = Recompute::kNone;
     bool deterministic = false;
@@ -48,16 +49,19 @@ class Stage : public PipelineStage {
     bool sequence_parallel = false;  // ResidualRows
     int micro_batch_size = 1;
     int sequence_length = 1;
-    int slots = 1;  // microbatches in flight: ActivationSlots()
+    // How many of each the stage keeps, as its plans say (schedule/lower.h).
+    int saved_slots = 1;
+    int activation_slots = 0;
+    int gradient_slots = 1;
   };
 
-  // Declares activations and scratch in `arena`. `units`: UnitsOf's, which `store` calls by the
-  // same places. All references are borrowed and outlive the stage, but for `units`.
-  static std::unique_ptr<Stage> Make(const Options& options, const std::vector<UnitSpec>& units,
+  // Declares activations and scratch in `arena`. `store` numbers the units in the order of `chunks`.
+  // All references are borrowed and outlive the stage, but for `chunks`.
+  static std::unique_ptr<Stage> Make(const Options& options, const UnitsByChunk& chunks,
                                      UnitStore& store, Collective& tp, Device& device,
                                      Arena& arena);
 
-  // Call it once the arena is built. The last stage adds the summed loss, in nats, of the batch's
+  // Call it once the arena is built. The last chunk adds the summed loss, in nats, of the batch's
   // counted tokens to *loss_sum.
   virtual void Bind(double* loss_sum) = 0;
 

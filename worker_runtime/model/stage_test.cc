@@ -14,6 +14,7 @@
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/model/parameters.h"
+#include "worker_runtime/model/testing/chunks.h"
 #include "worker_runtime/model/testing/whole_store.h"
 
 namespace convene::worker {
@@ -39,22 +40,25 @@ ModelConfig Small(bool tied) {
 template <typename Store = testing::WholeStore>
 class LoneStage {
  private:
+  const int place_;
   const std::vector<UnitSpec> units_;
 
  public:
   Store store;
 
-  LoneStage(const ModelConfig& config, const Layout& layout, const Coordinate& coordinate)
-      : units_(UnitsOf(config, layout, coordinate)),
+  // Chunk number `place` of `chunks`, each on a rank of its own.
+  LoneStage(const ModelConfig& config, int chunks, int place)
+      : place_(place),
+        units_(UnitsOf(config, testing::EvenChunk(config, chunks, place), 1, 0)),
         store(units_),
         communicators_(SoloCommunicators()),
         stage_(Stage::Make({.config = config,
-                            .layout = layout,
-                            .coordinate = coordinate,
                             .micro_batch_size = kBatch,
                             .sequence_length = kSequenceLength,
-                            .slots = kMicrobatches},
-                           units_, store, *communicators_.tp, *device_, arena_)) {
+                            .saved_slots = kMicrobatches,
+                            .activation_slots = 2 * kMicrobatches,
+                            .gradient_slots = kMicrobatches},
+                           {{place, units_}}, store, *communicators_.tp, *device_, arena_)) {
     REQUIRE_OK(arena_.Build());
     stage_->Bind(&loss_sum_);
     for (int i = 0; i < kMicrobatches * kBatch * kSequenceLength; ++i) {
@@ -68,15 +72,14 @@ class LoneStage {
     const float gradient_scale = 1.0f;
     stage_->SetBatch({.inputs = inputs_.data(),
                       .targets = targets_.data(),
-                      .gradient_scale = &gradient_scale,
-                      .microbatches = kMicrobatches});
+                      .gradient_scale = &gradient_scale});
     for (int m = 0; m < kMicrobatches; ++m) {
-      if (units_.front().kind != UnitKind::kEmbedding) Fill(stage_->input(m), m);
-      CONVENE_RETURN_IF_ERROR(stage_->Forward(m, device_->compute()));
+      if (units_.front().kind != UnitKind::kEmbedding) Fill(stage_->activation(m), m);
+      CONVENE_RETURN_IF_ERROR(stage_->Run(PassOf(ComputeKind::kForward, m), device_->compute()));
     }
     for (int m = 0; m < kMicrobatches; ++m) {
       if (units_.back().kind != UnitKind::kHead) Fill(stage_->gradient(m), m + 7);
-      CONVENE_RETURN_IF_ERROR(stage_->Backward(m, device_->compute()));
+      CONVENE_RETURN_IF_ERROR(stage_->Run(PassOf(ComputeKind::kBackward, m), device_->compute()));
     }
     return absl::OkStatus();
   }
@@ -84,6 +87,15 @@ class LoneStage {
   double loss_sum() const { return loss_sum_; }
 
  private:
+  // Every microbatch has slots of its own.
+  StagePass PassOf(ComputeKind kind, int microbatch) const {
+    return {.compute = {kind, place_, microbatch},
+            .saved = microbatch,
+            .input = units_.front().kind == UnitKind::kEmbedding ? -1 : microbatch,
+            .output = units_.back().kind == UnitKind::kHead ? -1 : kMicrobatches + microbatch,
+            .gradient = microbatch,
+            .is_last = microbatch == kMicrobatches - 1};
+  }
   static void Fill(Elements elements, int seed) {
     const absl::Span<float> values = elements.As<float>();
     for (size_t i = 0; i < values.size(); ++i) {
@@ -144,16 +156,16 @@ void OnEveryStage(Check check) {
     for (const int pp : {1, 2, 3}) {
       for (int place = 0; place < pp; ++place) {
         INFO("stage " << place << " of " << pp << (tied ? ", tied" : ""));
-        check(Small(tied), Layout{.pp = pp}, Coordinate{.pp = place});
+        check(Small(tied), pp, place);
       }
     }
   }
 }
 
 TEST_CASE("a unit reads the weights that it acquired, and gradients said to be final are final") {
-  OnEveryStage([](const ModelConfig& config, const Layout& layout, const Coordinate& place) {
-    LoneStage<Skeptic> told(config, layout, place);
-    LoneStage untold(config, layout, place);
+  OnEveryStage([](const ModelConfig& config, int chunks, int place) {
+    LoneStage<Skeptic> told(config, chunks, place);
+    LoneStage untold(config, chunks, place);
     REQUIRE_OK(told.Run());
     REQUIRE_OK(untold.Run());
     CHECK(told.loss_sum() == untold.loss_sum());
@@ -166,9 +178,9 @@ TEST_CASE("a unit reads the weights that it acquired, and gradients said to be f
 }
 
 TEST_CASE("a run's gradients do not depend on what stood in their place") {
-  OnEveryStage([](const ModelConfig& config, const Layout& layout, const Coordinate& place) {
-    LoneStage fresh(config, layout, place);
-    LoneStage spoilt(config, layout, place);
+  OnEveryStage([](const ModelConfig& config, int chunks, int place) {
+    LoneStage fresh(config, chunks, place);
+    LoneStage spoilt(config, chunks, place);
     // Earlier steps and their reductions may have left anything in a tensor.
     for (const auto [begin, count] : spoilt.store.placement.tensors) {
       std::fill_n(spoilt.store.gradients.begin() + begin, count,
@@ -187,7 +199,7 @@ TEST_CASE("what the store refuses ends the pass") {
       return absl::UnavailableError("peer is gone");
     }
   };
-  LoneStage<Refusal> stage(Small(false), {}, {});
+  LoneStage<Refusal> stage(Small(false), 1, 0);
   CHECK_STATUS(stage.Run(), absl::StatusCode::kUnavailable, "peer is gone");
 }
 

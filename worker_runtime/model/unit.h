@@ -62,6 +62,7 @@ struct Pass {
   UnitStore& store;
   int unit;                // the unit's number in the store
   int slot;                // of the microbatch's activations
+  T* input;  // (own rows, hidden): where the unit's input lies; null for the embedding
   const int32_t* inputs;   // (rows)
   const int32_t* targets;  // (rows); negative: does not count
   // One float: 1 / counted tokens of the whole global batch. Null: only the loss is wanted.
@@ -84,12 +85,8 @@ class Unit {
 
   virtual ScratchSizes scratch() const { return {}; }
 
-  // Where the unit keeps its input, (own rows, hidden), for the backward pass; null: it has no
-  // input, for it makes the residual stream.
-  virtual T* Input(int slot) = 0;
-
   // `flow` is the unit's input, and becomes its output. Without delta, flow.residual is
-  // Input(slot), already filled in. `target`: (rows, hidden), whose own rows a block fills with its
+  // Pass::input, already filled in. `target`: (rows, hidden), whose own rows a block fills with its
   // delta (it may be the scratch `hidden`); (own rows, hidden), which the embedding fills with the
   // residual. Errors: the collective's.
   virtual absl::Status Forward(const Pass<T>& pass, T* target, Flow<T>& flow) = 0;

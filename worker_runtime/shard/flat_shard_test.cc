@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
+#include "worker_runtime/model/testing/chunks.h"
 #include "worker_runtime/ops/elementwise.h"
 
 namespace convene::worker {
@@ -21,7 +22,7 @@ void OnEveryCut(Body body) {
     for (const Layout layout : {Layout{1, dp, 1}, Layout{2, dp, 2}}) {
       for (const int64_t count_min : {int64_t{1}, int64_t{60'000}, int64_t{1} << 40}) {
         INFO(layout.ToString() << ", buckets of at least " << count_min);
-        body(PlaceUnits(UnitsOf(Tiny(), layout, {}), dp, count_min), dp);
+        body(PlaceUnits(UnitsOf(Tiny(), testing::EvenChunk(Tiny(), layout.pp, 0), layout.tp, 0), dp, count_min), dp);
       }
     }
   }

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "worker_runtime/model/config.h"
+#include "worker_runtime/model/testing/chunks.h"
 
 namespace convene::worker {
 namespace {
@@ -16,7 +17,7 @@ std::vector<UnitSpec> Units(const Layout& layout, bool tied = false) {
   auto config = NamedModel("llama-tiny");
   REQUIRE(config.ok());
   config->tied_embeddings = tied;
-  return UnitsOf(*config, layout, {});
+  return UnitsOf(*config, testing::EvenChunk(*config, layout.pp, 0), layout.tp, 0);
 }
 
 TEST_CASE("tensors lie in order, do not overlap and fit") {

@@ -15,6 +15,7 @@
 #include "worker_runtime/comm/testing/loopback.h"
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/config.h"
+#include "worker_runtime/model/testing/chunks.h"
 #include "worker_runtime/testing/forwarding_device.h"
 
 namespace convene::worker {
@@ -32,7 +33,7 @@ struct Sharded {
   Sharded(const Layout& layout, const Coordinate& coordinate, CommunicatorSet& set,
           const BucketStore::Options& store_options = {},
           const ShardedOptimizer::Options& optimizer_options = {}, int64_t bucket_count_min = 1)
-      : store(PlaceUnits(UnitsOf(Tiny(), layout, coordinate), layout.dp, bucket_count_min),
+      : store(PlaceUnits(UnitsOf(Tiny(), testing::EvenChunk(Tiny(), layout.pp, coordinate.pp), layout.tp, coordinate.tp), layout.dp, bucket_count_min),
               store_options, {.dp = *set.dp, .dp_gather = *set.dp_gather, .dp_replicate = *set.dp_replicate, .tp = *set.tp}, *device,
               arena),
         optimizer(store, optimizer_options, *device, arena, staging) {
@@ -184,7 +185,7 @@ TEST_CASE("the first gradient of a step overwrites, the later ones add, also whe
   const std::unique_ptr<Device> device = Device::Cpu();
   const CommunicatorSet set = SoloCommunicators();
   Arena arena{"test"};
-  BucketStore store(PlaceUnits(UnitsOf(tied, {}, {}), 1, 1), {},
+  BucketStore store(PlaceUnits(UnitsOf(tied, testing::WholeModel(tied), 1, 0), 1, 1), {},
                     {.dp = *set.dp, .dp_gather = *set.dp_gather, .dp_replicate = *set.dp_replicate, .tp = *set.tp}, *device, arena);
   REQUIRE_OK(arena.Build());
   store.Bind();
@@ -207,7 +208,7 @@ TEST_CASE("gradients on the wire take the memory of one bucket") {
   const std::unique_ptr<Device> device = Device::Cpu();
   const auto bytes = [&](int64_t bucket_count_min, DType reduce_dtype) {
     Arena arena{"test"};
-    const BucketStore store(PlaceUnits(UnitsOf(Tiny(), layout, {}), 2, bucket_count_min),
+    const BucketStore store(PlaceUnits(UnitsOf(Tiny(), testing::EvenChunk(Tiny(), layout.pp, 0), layout.tp, 0), 2, bucket_count_min),
                             {.dtype = DType::kBFloat16, .reduce_dtype = reduce_dtype},
                             {.dp = *set.dp, .dp_gather = *set.dp_gather, .dp_replicate = *set.dp_replicate, .tp = *set.tp}, *device,
                             arena);
@@ -258,7 +259,7 @@ TEST_CASE("a GPU's state cannot be saved without the copy") {
   PlayedGpu device(*cpu);
   const CommunicatorSet set = PlannedCommunicators({}, 0);
   Arena arena{"test"};
-  BucketStore store(PlaceUnits(UnitsOf(Tiny(), {}, {}), 1, 1), {},
+  BucketStore store(PlaceUnits(UnitsOf(Tiny(), testing::WholeModel(Tiny()), 1, 0), 1, 1), {},
                     {.dp = *set.dp, .dp_gather = *set.dp_gather, .dp_replicate = *set.dp_replicate, .tp = *set.tp}, device, arena);
   ShardedOptimizer optimizer(store, {}, device, arena, arena);
   device.kind_ = DeviceKind::kCuda;

@@ -32,10 +32,10 @@ class ForwardingCollective : public Collective {
   absl::Status Broadcast(Elements data, int root, Stream& stream) override {
     return base_->Broadcast(data, root, stream);
   }
-  absl::StatusOr<PendingSend> Send(ConstElements data, int peer, Stream& stream) override {
+  absl::StatusOr<PendingMessage> Send(ConstElements data, int peer, Stream& stream) override {
     return base_->Send(data, peer, stream);
   }
-  absl::Status Wait(PendingSend pending, Stream& stream) override {
+  absl::Status Wait(PendingMessage pending, Stream& stream) override {
     return base_->Wait(pending, stream);
   }
   absl::Status Recv(Elements data, int peer, Stream& stream) override {

@@ -68,11 +68,11 @@ class RecordingDevice::WatchedCollective final : public Collective {
     Watch(data, stream);
     return collective_.Broadcast(data, root, stream);
   }
-  absl::StatusOr<PendingSend> Send(ConstElements data, int peer, Stream& stream) override {
+  absl::StatusOr<PendingMessage> Send(ConstElements data, int peer, Stream& stream) override {
     const OpScope scope(stream, "send");
     return collective_.Send(data, peer, stream);
   }
-  absl::Status Wait(PendingSend pending, Stream& stream) override {
+  absl::Status Wait(PendingMessage pending, Stream& stream) override {
     const OpScope scope(stream, "wait");
     return collective_.Wait(pending, stream);
   }

@@ -73,7 +73,7 @@ class WatchedCollective final : public testing::ForwardingCollective {
     memory_.Expect(data, name() + " broadcast");
     return ForwardingCollective::Broadcast(data, root, stream);
   }
-  absl::StatusOr<PendingSend> Send(ConstElements data, int peer, Stream& stream) override {
+  absl::StatusOr<PendingMessage> Send(ConstElements data, int peer, Stream& stream) override {
     memory_.Expect(data, name() + " send");
     return ForwardingCollective::Send(data, peer, stream);
   }

@@ -3,7 +3,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "worker_runtime/data/sample_order.h"
-#include "worker_runtime/schedule/graphed_passes.h"
+#include "worker_runtime/pipeline/graphed_passes.h"
 
 namespace convene::worker {
 

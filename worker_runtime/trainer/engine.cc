@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <iterator>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
@@ -11,6 +13,9 @@
 #include "worker_runtime/model/initialize.h"
 #include "worker_runtime/ops/documents.h"
 #include "worker_runtime/ops/matmul.h"
+#include "worker_runtime/schedule/chunk_layers.h"
+#include "worker_runtime/schedule/generators.h"
+#include "worker_runtime/schedule/lower.h"
 
 namespace convene::worker {
 namespace {
@@ -22,6 +27,33 @@ constexpr absl::Duration kFarewellPatience = absl::Minutes(1);
 // While a step runs on a device, stop_wanted is asked once in this time.
 constexpr absl::Duration kStopPatience = absl::Milliseconds(20);
 
+Schedule ScheduleOf(const EngineOptions& options) {
+  if (!options.schedule.ranks.empty()) return options.schedule;
+  return *MakeSchedule("1f1b", options.layout.pp, 0, options.microbatches);
+}
+
+// The units of the chunks that lie on the rank.
+UnitsByChunk UnitsOfRank(const EngineOptions& options, const Schedule& schedule,
+                         const Coordinate& coordinate) {
+  const int count = static_cast<int>(schedule.placement.size());
+  const std::vector<ModelChunk> chunks =
+      ChunksOf(options.chunk_layers.empty() ? *CutLayers("", options.model.layers, count, {})
+                                            : options.chunk_layers,
+               schedule.placement);
+  UnitsByChunk units;
+  for (int chunk = 0; chunk < count; ++chunk) {
+    if (schedule.placement[chunk] != coordinate.pp) continue;
+    units[chunk] = UnitsOf(options.model, chunks[chunk], options.layout.tp, coordinate.tp);
+  }
+  return units;
+}
+
+std::vector<UnitSpec> InOneRow(const UnitsByChunk& chunks) {
+  std::vector<UnitSpec> units;
+  for (const auto& [chunk, of_chunk] : chunks) absl::c_copy(of_chunk, std::back_inserter(units));
+  return units;
+}
+
 }  // namespace
 
 Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Device& device)
@@ -29,13 +61,12 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
       coordinate_(CoordinateOf(options.layout, options.rank)),
       communicators_(communicators),
       device_(device),
-      train_actions_(
-          OneForwardOneBackward(options.layout.pp, coordinate_.pp, options.microbatches)),
+      schedule_(ScheduleOf(options)),
       microbatch_tokens_(int64_t{options.micro_batch_size} * options.sequence_length),
-      units_(UnitsOf(options.model, options.layout, coordinate_)),
+      units_(UnitsOfRank(options, schedule_, coordinate_)),
       arena_("trainer", device.memory(),
              options.collective_memory != nullptr ? *options.collective_memory : device.memory()),
-      store_(PlaceUnits(units_, options.layout.dp,
+      store_(PlaceUnits(InOneRow(units_), options.layout.dp,
                         BucketCountMin(options.layout, coordinate_, options.bucket_count_min)),
              {.dtype = options.dtype,
               .reduce_dtype = options.reduce_dtype,
@@ -70,15 +101,16 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
            .needs_table = NeedsDocumentTable(device.kind(), options.dtype),
            .microbatches = options.microbatches},
           device, arena_, staging_) {
-  const int slots = ActivationSlots(options.layout.pp, coordinate_.pp, options.microbatches);
+  const RankPlan training = PlanOf(schedule_);
+  const RankPlan validation = PlanOf(ForwardOnly(schedule_.placement, options.microbatches));
   optimizer_ = std::make_unique<ShardedOptimizer>(
       store_,
       ShardedOptimizer::Options{.copies_for_checkpoints = options.copies_for_checkpoints,
                                 .timeout = options.timeout},
       device, arena_, staging_);
   stage_ = Stage::Make({.config = options.model,
-                        .layout = options.layout,
-                        .coordinate = coordinate_,
+                        .tp_size = options.layout.tp,
+                        .tp_rank = coordinate_.tp,
                         .dtype = options.dtype,
                         .recompute = options.recompute,
                         .deterministic = options.deterministic,
@@ -86,20 +118,21 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
                         .sequence_parallel = options.sequence_parallel,
                         .micro_batch_size = options.micro_batch_size,
                         .sequence_length = options.sequence_length,
-                        .slots = slots},
+                        .saved_slots = std::max(training.saved.count, validation.saved.count),
+                        .activation_slots =
+                            std::max(training.activations.count, validation.activations.count),
+                        .gradient_slots = training.gradients.count},
                        units_, store_, *communicators.tp, device, arena_);
   PipelineStage* training_stage = stage_.get();
   if (options.cuda_graphs) {
     CONVENE_CHECK(options.layout.tp == 1);
     graphed_stage_ =
         std::make_unique<GraphedStage>(*stage_, device,
-                                       GraphedPasses{.microbatches = options.microbatches,
-                                                     .ends_communicate = options.layout.dp > 1});
+                                       GraphedPasses{.ends_communicate = options.layout.dp > 1});
     training_stage = graphed_stage_.get();
   }
   training_executor_ =
-      std::make_unique<PipelineExecutor>(*training_stage, *communicators.pp, slots);
-  validation_executor_ = std::make_unique<PipelineExecutor>(*stage_, *communicators.pp, slots);
+      std::make_unique<PipelineExecutor>(*training_stage, *communicators.pp, training);
 }
 
 // When the result of a step is there, its parameters are still being gathered. NCCL's memory is
@@ -121,6 +154,11 @@ std::string Engine::PlanMemory(const EngineOptions& options, CommunicatorSet& co
   std::string plan = planned.arena_.PlanToString();
   if (options.copies_for_checkpoints) absl::StrAppend(&plan, planned.staging_.PlanToString());
   return plan;
+}
+
+// No receive ahead: it would hold up compute() all the same.
+RankPlan Engine::PlanOf(const Schedule& schedule) const {
+  return (*Lower(schedule, /*receives_ahead=*/0))[coordinate_.pp];
 }
 
 absl::Status Engine::Allocate() {
@@ -178,7 +216,6 @@ void Engine::Feed(const TokenBatch& batch, int microbatches, bool is_training) {
   stage_->SetBatch({.inputs = inputs_.data(),
                     .targets = targets_.data(),
                     .gradient_scale = is_training ? &scalars_->gradient_scale : nullptr,
-                    .microbatches = microbatches,
                     .documents = documents_.Feed(batch.document_begin, microbatches)});
 }
 
@@ -206,7 +243,7 @@ absl::Status Engine::QueueStep(const TokenBatch& batch, const AdamWParameters& a
   Stream& stream = device_.compute();
   host_.scalars->adamw = MakeAdamWFactors(adam);
   Feed(batch, options_.microbatches, /*is_training=*/true);
-  CONVENE_RETURN_IF_ERROR(training_executor_->Run(train_actions_, stream));
+  CONVENE_RETURN_IF_ERROR(training_executor_->Run(stream));
   CONVENE_RETURN_IF_ERROR(store_.FinishReducing());
   optimizer_->SumOwnedSquares(&totals_->sum_of_squares);
   CONVENE_RETURN_IF_ERROR(AddUp());
@@ -256,8 +293,9 @@ absl::StatusOr<StepResult> Engine::TrainStep(const TokenBatch& batch, const Adam
 
 absl::StatusOr<ForwardResult> Engine::ForwardLoss(const TokenBatch& batch, int microbatches) {
   Feed(batch, microbatches, /*is_training=*/false);
-  CONVENE_RETURN_IF_ERROR(validation_executor_->Run(
-      ForwardOnly(options_.layout.pp, coordinate_.pp, microbatches), device_.compute()));
+  const RankPlan plan = PlanOf(ForwardOnly(schedule_.placement, microbatches));
+  PipelineExecutor executor(*stage_, *communicators_.pp, plan);
+  CONVENE_RETURN_IF_ERROR(executor.Run(device_.compute()));
   CONVENE_RETURN_IF_ERROR(AddUp());
   CONVENE_RETURN_IF_ERROR(Await());
   return ForwardResult{.loss = host_.totals->loss, .stop_requested = host_.totals->stop > 0};

@@ -19,9 +19,9 @@
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/config.h"
 #include "worker_runtime/model/stage.h"
-#include "worker_runtime/schedule/executor.h"
-#include "worker_runtime/schedule/graphed_stage.h"
-#include "worker_runtime/schedule/schedule.h"
+#include "worker_runtime/pipeline/executor.h"
+#include "worker_runtime/pipeline/graphed_stage.h"
+#include "worker_runtime/schedule/plan.h"
 #include "worker_runtime/shard/bucket_store.h"
 #include "worker_runtime/shard/sharded_optimizer.h"
 #include "worker_runtime/trainer/document_feed.h"
@@ -45,6 +45,9 @@ struct EngineOptions {
   int micro_batch_size = 1;
   int sequence_length = 1;
   int microbatches = 1;  // a step, on this data-parallel rank
+  // Of layout.pp ranks and these microbatches; without ranks: 1f1b.
+  Schedule schedule;
+  std::vector<int> chunk_layers;  // of each of the schedule's chunks; empty: CutLayers' own cut
   // The fewest elements that data-parallel ranks reduce and gather by one collective:
   // BucketCountMin.
   int64_t bucket_count_min = 0;
@@ -164,6 +167,8 @@ class Engine {
   };
 
   Engine(const EngineOptions& options, CommunicatorSet& communicators, Device& device);
+  // This rank's part of a schedule on the engine's chunks.
+  RankPlan PlanOf(const Schedule& schedule) const;
   absl::Status Allocate();
   void BindHostStep();
 
@@ -178,10 +183,10 @@ class Engine {
   const Coordinate coordinate_;
   CommunicatorSet& communicators_;
   Device& device_;
-  const std::vector<Action> train_actions_;
+  const Schedule schedule_;
   const int64_t microbatch_tokens_;
 
-  const std::vector<UnitSpec> units_;
+  const UnitsByChunk units_;  // of this rank's chunks
   Arena arena_;
   BucketStore store_;
   const ArenaBlock<int32_t> inputs_memory_, targets_memory_;
@@ -195,7 +200,6 @@ class Engine {
   std::unique_ptr<Stage> stage_;
   std::unique_ptr<GraphedStage> graphed_stage_;  // null without cuda_graphs
   std::unique_ptr<PipelineExecutor> training_executor_;
-  std::unique_ptr<PipelineExecutor> validation_executor_;
 
   // Set by Allocate.
   absl::Span<int32_t> inputs_;

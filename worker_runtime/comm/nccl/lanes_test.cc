@@ -46,10 +46,10 @@ class QueueingRank final : public Collective, public PipelineStage {
   const std::string& name() const override { return name_; }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  absl::StatusOr<PendingSend> Send(ConstElements, int peer, Stream&) override {
-    return PendingSend{.id = static_cast<uint64_t>(AddMessage(rank_, peer)) + 1};
+  absl::StatusOr<PendingMessage> Send(ConstElements, int peer, Stream&) override {
+    return PendingMessage{.id = static_cast<uint64_t>(AddMessage(rank_, peer)) + 1};
   }
-  absl::Status Wait(PendingSend pending, Stream&) override {
+  absl::Status Wait(PendingMessage pending, Stream&) override {
     compute_.push_back(static_cast<int>(pending.id) - 1);
     return absl::OkStatus();
   }

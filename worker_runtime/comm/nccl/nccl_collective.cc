@@ -203,7 +203,7 @@ absl::Status NcclCollective::WarmUp(Stream& stream, MonotonicTime deadline) {
       CONVENE_RETURN_IF_ERROR(session_->Await(peers_[from].receives, deadline));
     }
     if (to >= 0 && to < size()) {
-      CONVENE_ASSIGN_OR_RETURN(const PendingSend sent, Send(token, to, stream));
+      CONVENE_ASSIGN_OR_RETURN(const PendingMessage sent, Send(token, to, stream));
       CONVENE_RETURN_IF_ERROR(Wait(sent, stream));
       CONVENE_RETURN_IF_ERROR(session_->Await(peers_[to].sends, deadline));
     }
@@ -223,7 +223,7 @@ absl::Status NcclCollective::OrderBehind(cudaStream_t stream, const Lane& lane) 
   return Cuda(cudaStreamWaitEvent(lane.stream, ordering_, 0), "message");
 }
 
-absl::StatusOr<PendingSend> NcclCollective::Send(ConstElements data, int peer, Stream& stream) {
+absl::StatusOr<PendingMessage> NcclCollective::Send(ConstElements data, int peer, Stream& stream) {
   CONVENE_RETURN_IF_ERROR(CheckPeer(peer));
   CONVENE_CHECK(open_send_count_ < kOpenSendsMax);
   const Lane& lane = LaneOf(rank_, peer);
@@ -251,10 +251,10 @@ absl::StatusOr<PendingSend> NcclCollective::Send(ConstElements data, int peer, S
   CONVENE_RETURN_IF_ERROR(Cuda(cudaEventRecord(open.sent, lane.stream), "message"));
   open.id = ++sends_started_ * kOpenSendsMax + place;
   ++open_send_count_;
-  return PendingSend{.id = open.id};
+  return PendingMessage{.id = open.id};
 }
 
-absl::Status NcclCollective::Wait(PendingSend pending, Stream& stream) {
+absl::Status NcclCollective::Wait(PendingMessage pending, Stream& stream) {
   const OpScope scope(stream, profiled_as_.c_str());
   OpenSend& open = open_sends_[pending.id % kOpenSendsMax];
   CONVENE_CHECK(pending.id != 0 && open.id == pending.id);

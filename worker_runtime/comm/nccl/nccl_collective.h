@@ -79,8 +79,8 @@ class NcclCollective final : public Collective {
   absl::Status AllToAll(ConstElements input, Elements output, Stream& stream) override;
   absl::Status Broadcast(Elements data, int root, Stream& stream) override;
   // Send and Recv: FailedPrecondition in a group made without `up` and `down`.
-  absl::StatusOr<PendingSend> Send(ConstElements data, int peer, Stream& stream) override;
-  absl::Status Wait(PendingSend pending, Stream& stream) override;
+  absl::StatusOr<PendingMessage> Send(ConstElements data, int peer, Stream& stream) override;
+  absl::Status Wait(PendingMessage pending, Stream& stream) override;
   absl::Status Recv(Elements data, int peer, Stream& stream) override;
   absl::Status Barrier(Stream& stream) override;
   absl::Status Check() override { return session_->status(); }

@@ -255,7 +255,7 @@ absl::Status MessagesKeepTheirOrder(RankUnderTest& rank) {
   for (int i = 0; i < kMessages; ++i) numbers[i] = static_cast<float>(i);
   const Buffer<float> outgoing(rank, numbers);
   const Buffer<float> incoming(rank, std::vector<float>(kMessages, -1.0f));
-  std::vector<PendingSend> pending;
+  std::vector<PendingMessage> pending;
   for (int i = 0; i < kMessages; ++i) {
     CONVENE_ASSIGN_OR_RETURN(pending.emplace_back(),
                              group.Send(outgoing.elements().Slice(i, 1), next, rank.stream));
@@ -265,7 +265,7 @@ absl::Status MessagesKeepTheirOrder(RankUnderTest& rank) {
   for (int i = 0; i < kMessages; ++i) {
     CONVENE_RETURN_IF_ERROR(group.Recv(incoming.elements().Slice(i, 1), previous, rank.stream));
   }
-  for (const PendingSend& send : pending) {
+  for (const PendingMessage& send : pending) {
     CONVENE_RETURN_IF_ERROR(group.Wait(send, rank.stream));
   }
   return ExpectSame(incoming, numbers, 0, kMessages, "messages");
@@ -279,7 +279,7 @@ absl::Status LargeMessagesCross(RankUnderTest& rank) {
   if (peer >= group.size()) return absl::OkStatus();
   const Buffer<float> outgoing(rank, WholeNumbersOf<float>(group.rank(), kCount));
   const Buffer<float> incoming(rank, std::vector<float>(kCount));
-  CONVENE_ASSIGN_OR_RETURN(const PendingSend sent,
+  CONVENE_ASSIGN_OR_RETURN(const PendingMessage sent,
                            group.Send(outgoing.elements(), peer, rank.stream));
   CONVENE_RETURN_IF_ERROR(group.Recv(incoming.elements(), peer, rank.stream));
   CONVENE_RETURN_IF_ERROR(group.Wait(sent, rank.stream));

@@ -2,16 +2,16 @@
 // models and small microbatches leave gaps on the GPU where the host cannot queue fast enough.
 #pragma once
 
+#include <map>
 #include <memory>
-#include <vector>
+#include <tuple>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/device/elements.h"
 #include "worker_runtime/device/stream.h"
-#include "worker_runtime/schedule/executor.h"
-#include "worker_runtime/schedule/graphed_passes.h"
+#include "worker_runtime/pipeline/executor.h"
+#include "worker_runtime/pipeline/graphed_passes.h"
 
 namespace convene::worker {
 
@@ -30,11 +30,9 @@ class GraphedStage final : public PipelineStage {
   // Borrows both references.
   GraphedStage(PipelineStage& stage, Device& device, const GraphedPasses& passes);
 
-  absl::Status Forward(int microbatch, Stream& stream) override;
-  absl::Status Backward(int microbatch, Stream& stream) override;
-  Elements input(int microbatch) override { return stage_.input(microbatch); }
-  Elements output(int microbatch) override { return stage_.output(microbatch); }
-  Elements gradient(int microbatch) override { return stage_.gradient(microbatch); }
+  absl::Status Run(const StagePass& pass, Stream& stream) override;
+  Elements activation(int slot) override { return stage_.activation(slot); }
+  Elements gradient(int slot) override { return stage_.gradient(slot); }
 
  private:
   struct Captured {
@@ -42,13 +40,10 @@ class GraphedStage final : public PipelineStage {
     std::unique_ptr<Graph> graph;  // null: not yet
   };
 
-  absl::Status Run(StagePass pass, int microbatch, Stream& stream,
-                   absl::FunctionRef<absl::Status()> queue_ops);
-
   PipelineStage& stage_;
   Device& device_;
   const GraphedPasses passes_;
-  std::vector<Captured> captured_;  // by microbatch and pass
+  std::map<std::tuple<ComputeKind, int, int>, Captured> captured_;  // by pass, chunk and microbatch
   bool has_failed_ = false;
 };
 

@@ -1,4 +1,4 @@
-#include "worker_runtime/schedule/graphed_stage.h"
+#include "worker_runtime/pipeline/graphed_stage.h"
 
 #include <sstream>
 #include <string>
@@ -56,25 +56,20 @@ class WordDevice final : public testing::ForwardingDevice {
 class WordStage final : public PipelineStage {
  public:
   explicit WordStage(WordDevice& device) : device_(device) {}
-  absl::Status Forward(int microbatch, Stream& /*stream*/) override {
-    if (microbatch == fails_at) return absl::ResourceExhaustedError("no memory");
-    device_.Say(absl::StrCat("F", microbatch));
+  absl::Status Run(const StagePass& pass, Stream& /*stream*/) override {
+    if (pass.compute.microbatch == fails_at) return absl::ResourceExhaustedError("no memory");
+    device_.Say(ToString(pass.compute).substr(1));
     return absl::OkStatus();
   }
-  absl::Status Backward(int microbatch, Stream& /*stream*/) override {
-    device_.Say(absl::StrCat("B", microbatch));
-    return absl::OkStatus();
-  }
-  Elements input(int microbatch) override { return {&buffers_[0], size_t(microbatch), kType}; }
-  Elements output(int microbatch) override { return {&buffers_[1], size_t(microbatch), kType}; }
-  Elements gradient(int microbatch) override { return {&buffers_[2], size_t(microbatch), kType}; }
+  Elements activation(int slot) override { return {&buffers_[0], size_t(slot), kType}; }
+  Elements gradient(int slot) override { return {&buffers_[1], size_t(slot), kType}; }
 
   int fails_at = -1;
 
  private:
   static constexpr DType kType = DType::kFloat32;
   WordDevice& device_;
-  float buffers_[3] = {};
+  float buffers_[2] = {};
 };
 
 // The lines that spdlog writes while this object lives.
@@ -102,27 +97,38 @@ class LoggedText {
   std::ostringstream text_;
 };
 
+StagePass PassOf(ComputeKind kind, int microbatch, int microbatches) {
+  const bool is_forward = kind == ComputeKind::kForward;
+  return {.compute = {kind, 0, microbatch},
+          .is_first = is_forward && microbatch == 0,
+          .is_last = !is_forward && microbatch == microbatches - 1};
+}
+
 struct Fixture {
-  explicit Fixture(const GraphedPasses& passes) : passes(passes) {}
+  explicit Fixture(int microbatches, bool ends_communicate = false)
+      : microbatches(microbatches), graphed(stage, device, {ends_communicate}) {}
 
   // Every microbatch forward, then back; what ran since the last step.
   Calls Step() {
     device.ran.clear();
-    for (int m = 0; m < passes.microbatches; ++m) REQUIRE_OK(graphed.Forward(m, stream));
-    for (int m = 0; m < passes.microbatches; ++m) REQUIRE_OK(graphed.Backward(m, stream));
+    for (const ComputeKind kind : {ComputeKind::kForward, ComputeKind::kBackward}) {
+      for (int m = 0; m < microbatches; ++m) {
+        REQUIRE_OK(graphed.Run(PassOf(kind, m, microbatches), stream));
+      }
+    }
     return device.ran;
   }
 
-  const GraphedPasses passes;
+  const int microbatches;
   std::unique_ptr<Device> cpu = Device::Cpu();
   Stream stream = Stream::Cpu();
   WordDevice device{*cpu};
   WordStage stage{device};
-  GraphedStage graphed{stage, device, passes};
+  GraphedStage graphed;
 };
 
 TEST_CASE("a pass runs op by op, is captured and launched, then only launched") {
-  Fixture fixture({.microbatches = 2});
+  Fixture fixture(2);
   CHECK(fixture.Step() == Calls{"F0", "F1", "B0", "B1"});
   CHECK(fixture.device.captures == 0);
   const Calls launched = {"launch", "F0", "launch", "F1", "launch", "B0", "launch", "B1"};
@@ -133,7 +139,7 @@ TEST_CASE("a pass runs op by op, is captured and launched, then only launched") 
 }
 
 TEST_CASE("passes that communicate are never captured") {
-  Fixture fixture({.microbatches = 3, .ends_communicate = true});
+  Fixture fixture(3, /*ends_communicate=*/true);
   fixture.Step();
   CHECK(fixture.Step() == Calls{"F0", "launch", "F1", "launch", "F2",  //
                                 "launch", "B0", "launch", "B1", "B2"});
@@ -142,7 +148,7 @@ TEST_CASE("passes that communicate are never captured") {
 }
 
 TEST_CASE("the number of graphs has a bound") {
-  Fixture fixture({.microbatches = GraphedPasses::kMicrobatchesMax + 2});
+  Fixture fixture(GraphedPasses::kMicrobatchesMax + 2);
   fixture.Step();
   const Calls ran = fixture.Step();
   CHECK(fixture.device.captures == 2 * GraphedPasses::kMicrobatchesMax);
@@ -152,7 +158,7 @@ TEST_CASE("the number of graphs has a bound") {
 
 TEST_CASE("after a failed capture everything runs op by op for good, and one warning says why") {
   const LoggedText log;
-  Fixture fixture({.microbatches = 2});
+  Fixture fixture(2);
   fixture.device.fails_at = 3;  // the second step's first backward pass
   fixture.Step();
   CHECK(fixture.Step() == Calls{"launch", "F0", "launch", "F1", "B0", "B1"});
@@ -163,27 +169,26 @@ TEST_CASE("after a failed capture everything runs op by op for good, and one war
 
 TEST_CASE("an error of the stage comes back as it is, captured or not") {
   const LoggedText log;
-  Fixture fixture({.microbatches = 1});
+  Fixture fixture(1);
   fixture.stage.fails_at = 0;
   for (int run = 0; run < 3; ++run) {
-    CHECK_STATUS(fixture.graphed.Forward(0, fixture.stream), absl::StatusCode::kResourceExhausted,
+    CHECK_STATUS(fixture.graphed.Run(PassOf(ComputeKind::kForward, 0, 1), fixture.stream), absl::StatusCode::kResourceExhausted,
                  "no memory");
   }
 }
 
 TEST_CASE("buffers are the stage's") {
-  Fixture fixture({.microbatches = 1});
-  CHECK(fixture.graphed.input(3).data == fixture.stage.input(3).data);
-  CHECK(fixture.graphed.output(4).data == fixture.stage.output(4).data);
+  Fixture fixture(1);
+  CHECK(fixture.graphed.activation(3).data == fixture.stage.activation(3).data);
   CHECK(fixture.graphed.gradient(5).data == fixture.stage.gradient(5).data);
   CHECK(fixture.graphed.gradient(5).count == 5);
 }
 
 TEST_CASE("on a CPU nothing is captured, and the passes run") {
   const LoggedText log;
-  Fixture fixture({.microbatches = 1});
-  GraphedStage graphed(fixture.stage, *fixture.cpu, fixture.passes);
-  for (int run = 0; run < 3; ++run) REQUIRE_OK(graphed.Forward(0, fixture.stream));
+  Fixture fixture(1);
+  GraphedStage graphed(fixture.stage, *fixture.cpu, {});
+  for (int run = 0; run < 3; ++run) REQUIRE_OK(graphed.Run(PassOf(ComputeKind::kForward, 0, 1), fixture.stream));
   CHECK(fixture.device.ran == Calls{"F0", "F0", "F0"});
   CHECK(log.CountOf("on a CPU") == 1);
 }

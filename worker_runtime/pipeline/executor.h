@@ -1,0 +1,66 @@
+// Runs one rank's part of a pipeline schedule: the edge beside the pure plans of schedule/.
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "worker_runtime/comm/collective.h"
+#include "worker_runtime/device/elements.h"
+#include "worker_runtime/device/stream.h"
+#include "worker_runtime/schedule/lower.h"
+
+namespace convene::worker {
+
+// One pass over one microbatch, and the slots (schedule/lower.h) of its data; -1 where it has none.
+struct StagePass {
+  Compute compute;
+  int saved = -1;     // of the tensors between forward and backward
+  int deferred = -1;  // of the tensors between the two halves of a backward pass
+  int input = -1;     // activation: this chunk's input; -1 in the first chunk
+  int output = -1;    // activation: the next chunk's input; -1 in the last chunk
+  int gradient = -1;  // of this chunk's output on entry, of its input on return
+  // The chunk's first pass in a step, and the last one that adds to its parameters' gradients.
+  bool is_first = false;
+  bool is_last = false;
+};
+
+// The chunks of the model on one pipeline rank.
+class PipelineStage {
+ public:
+  virtual ~PipelineStage() = default;
+  virtual absl::Status Run(const StagePass& pass, Stream& stream) = 0;
+  virtual Elements activation(int slot) = 0;
+  virtual Elements gradient(int slot) = 0;
+};
+
+class PipelineExecutor {
+ public:
+  // Borrows both references. The stage has as many slots as the plan.
+  PipelineExecutor(PipelineStage& stage, Collective& pp, const RankPlan& plan);
+
+  // Returns once every pass is queued and every send has left its slot. Receives block. Errors: the
+  // stage's and the collective's.
+  absl::Status Run(Stream& stream);
+
+ private:
+  struct Step {
+    InstructionKind kind;
+    StagePass pass;
+    int peer;
+  };
+
+  void ReceiveThrough(const Compute& reader, std::deque<Step>& receives);
+  absl::Status Do(const Step& step, Stream& stream);
+  absl::Status Send(ConstElements data, int peer, PendingMessage& pending, Stream& stream);
+  absl::Status WaitFor(PendingMessage& pending, Stream& stream);
+
+  PipelineStage& stage_;
+  Collective& pp_;
+  std::vector<Step> steps_;
+  // Sends that may still read a slot, by slot. Id 0 = none.
+  std::vector<PendingMessage> activation_sends_;
+  std::vector<PendingMessage> gradient_sends_;
+};
+
+}  // namespace convene::worker

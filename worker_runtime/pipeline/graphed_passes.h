@@ -1,0 +1,25 @@
+// PURE. Decides which of a stage's passes are captured as graphs (graphed_stage.h).
+#pragma once
+
+#include "worker_runtime/pipeline/executor.h"
+
+namespace convene::worker {
+
+struct GraphedPasses {
+  // Each pass of each microbatch is a graph of its own, since the microbatch's number decides which
+  // tokens, activations and gradients its ops touch. No more microbatches than this have graphs: a
+  // graph takes memory for each of its launches, on the host and on the GPU.
+  static constexpr int kMicrobatchesMax = 64;
+
+  // On data-parallel ranks a chunk's first pass of a step waits for gathered parameters, and its
+  // last one starts the reduction of gradients. These passes cannot be graphs, since NCCL queues
+  // from a thread of its own and a watchdog follows each collective.
+  bool ends_communicate = false;
+
+  bool Contains(const StagePass& pass) const {
+    return pass.compute.microbatch < kMicrobatchesMax &&
+           !(ends_communicate && (pass.is_first || pass.is_last));
+  }
+};
+
+}  // namespace convene::worker
