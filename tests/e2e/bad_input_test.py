@@ -244,9 +244,9 @@ class BadLauncherInputTest(ConveneTestCase):
         self.assertIn("heads", text)
 
     def test_layers_that_stages_cannot_share(self):
-        text = self.run_convene("--standalone", "--nproc-per-node", 3, find_program(CONVENE_TRAIN),
-                                *self.train_arguments(pp_size=3), expected_code=64)
-        self.assertIn("layers", text)
+        text = self.run_convene("--standalone", "--nproc-per-node", 2, find_program(CONVENE_TRAIN),
+                                *self.train_arguments(pp_size=2, pp_layout="3,4"), expected_code=64)
+        self.assertIn("3,4: it adds up to 7 layers, and the model has 8", text)
 
     def test_a_program_that_does_not_exist(self):
         text = self.run_convene("--standalone", "no-such-program", expected_code=64)

@@ -15,8 +15,8 @@
 
 namespace convene::worker {
 
-// The communicators of one rank, each over a set of axes of the mesh, named by AxesName; and `checkpoint`.
-// Communicators of size 1 need no network.
+// The communicators of one rank, each over a set of axes of the mesh, named by AxesName; and
+// `checkpoint`. Communicators of size 1 need no network.
 struct CommunicatorSet {
   // Data in host memory, with Stream::Cpu(), on every device: the ranks' messages between steps.
   std::unique_ptr<Collective> host;  // all ranks

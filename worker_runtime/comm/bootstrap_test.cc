@@ -76,7 +76,8 @@ TEST_CASE("each communicator connects the ranks of its group and no others") {
           Layout{.pp = 1, .dp = 4, .tp = 1}, Layout{.dp = 4, .dp_replicate = 2}, Layout{}}) {
       INFO(testing::ToString(transport));
       std::vector<CommunicatorSet> sets = MakeSets(transport, layout);
-      for (const Axes axes : {Axes::kTp, Axes::kDpShard, Axes::kDpReplicate, Axes::kPp, Axes::kPipelineEnds, Axes::kWorld}) {
+      for (const Axes axes : {Axes::kTp, Axes::kDpShard, Axes::kDpReplicate, Axes::kPp,
+                              Axes::kPipelineEnds, Axes::kWorld}) {
         CheckGroups(sets, layout, axes);
       }
     }

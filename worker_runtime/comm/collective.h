@@ -16,7 +16,7 @@ namespace convene::worker {
 
 enum class ReduceOp { kSum, kMax };
 
-// A send that has been started; see Collective::Wait.
+// A message that has been started; see Collective::Wait.
 struct PendingMessage {
   uint64_t id = 0;
 };
@@ -68,13 +68,16 @@ class Collective {
 
   // Starts to send `data`, after all work that `stream` holds by now; `data` must stay alive and
   // unchanged until Wait() of the returned handle has returned. Messages between two ranks of a
-  // group arrive in the order in which they were sent. At most 1024 may be unwaited.
+  // group arrive in the order in which they were sent. At most 1024 messages may be unwaited.
   virtual absl::StatusOr<PendingMessage> Send(ConstElements data, int peer, Stream& stream) = 0;
-  // Work queued in `stream` from now on may overwrite the data that was sent. (On the CPU: once
-  // Wait returns.)
+  // Starts to fill all of `data` from the peer's next message for which no receive has been started
+  // yet, after all work that `stream` holds by now. REQUIRES: the message is exactly that long.
+  virtual absl::StatusOr<PendingMessage> StartRecv(Elements data, int peer, Stream& stream) = 0;
+  // Work queued in `stream` from now on may overwrite the data that was sent, or read the data that
+  // was received. (On the CPU: once Wait returns.)
   virtual absl::Status Wait(PendingMessage pending, Stream& stream) = 0;
-  // Fills all of `data` from the peer's next message. REQUIRES: the message is exactly that long.
-  virtual absl::Status Recv(Elements data, int peer, Stream& stream) = 0;
+  // StartRecv and Wait.
+  absl::Status Recv(Elements data, int peer, Stream& stream);
 
   // Returns when every rank has called it.
   virtual absl::Status Barrier(Stream& stream) = 0;
@@ -86,5 +89,10 @@ class Collective {
   // Wakes every call that waits in this communicator with Aborted(why). Any thread.
   virtual void Abort(absl::string_view why) = 0;
 };
+
+inline absl::Status Collective::Recv(Elements data, int peer, Stream& stream) {
+  const absl::StatusOr<PendingMessage> pending = StartRecv(data, peer, stream);
+  return pending.ok() ? Wait(*pending, stream) : pending.status();
+}
 
 }  // namespace convene::worker

@@ -255,69 +255,68 @@ absl::Status GroupCollective::Barrier(Stream& stream) {
   });
 }
 
-absl::StatusOr<PendingMessage> GroupCollective::Send(ConstElements data, int peer, Stream&) {
+std::string GroupCollective::TextOf(const OpenMessage& message) {
+  return absl::StrCat(message.direction == Direction::kOut ? "send to " : "recv from ",
+                      message.peer);
+}
+
+absl::StatusOr<PendingMessage> GroupCollective::Start(
+    Direction direction, ConstElements data, int peer,
+    absl::FunctionRef<absl::Status(const MessageTag&)> post) {
   CONVENE_CHECK(peer >= 0 && peer < size_ && peer != rank_);
-  CONVENE_CHECK(open_send_count_ < kOpenSendsMax);
+  CONVENE_CHECK(open_message_count_ < kOpenMessagesMax);
   CONVENE_RETURN_IF_ERROR(CheckUsable());
-  // The first place is nearly always free: callers wait for sends in about the order in which they
-  // start.
-  size_t place = sends_started_ % kOpenSendsMax;
-  while (open_sends_[place].id != 0) place = (place + 1) % kOpenSendsMax;
-  OpenSend& open = open_sends_[place];
-  open = {.id = ++sends_started_ * kOpenSendsMax + place,
+  // The first place is nearly always free: callers wait for messages in about the order in which
+  // they start.
+  size_t place = messages_started_ % kOpenMessagesMax;
+  while (open_messages_[place].id != 0) place = (place + 1) % kOpenMessagesMax;
+  OpenMessage& open = open_messages_[place];
+  open = {.id = ++messages_started_ * kOpenMessagesMax + place,
           .peer = peer,
-          .sequence = ++peers_[peer].sends_started,
+          .direction = direction,
+          .sequence = ++peers_[peer].of(direction).started,
           .size_bytes = data.size_bytes()};
-  ++open_send_count_;
-  const std::string operation = absl::StrCat("send to ", peer);
-  open.record = recorder_.Start(name_, operation, open.sequence, data);
-  const MessageTag tag = {
-      .lane = Lane::kPointToPoint, .sequence = open.sequence, .size_bytes = open.size_bytes};
-  absl::Status status = wire_->PostSend(peer, tag, data.data);
+  ++open_message_count_;
+  open.record = recorder_.Start(name_, TextOf(open), open.sequence, data);
+  absl::Status status =
+      post({.lane = Lane::kPointToPoint, .sequence = open.sequence, .size_bytes = open.size_bytes});
   if (!status.ok()) {
-    status = Break(status, operation, open.sequence, open.size_bytes);
+    status = Break(status, TextOf(open), open.sequence, open.size_bytes);
     recorder_.Finish(open.record, status);
     return status;
   }
   return PendingMessage{.id = open.id};
 }
 
+absl::StatusOr<PendingMessage> GroupCollective::Send(ConstElements data, int peer, Stream&) {
+  return Start(Direction::kOut, data, peer,
+               [&](const MessageTag& tag) { return wire_->PostSend(peer, tag, data.data); });
+}
+
+absl::StatusOr<PendingMessage> GroupCollective::StartRecv(Elements data, int peer, Stream&) {
+  return Start(Direction::kIn, data, peer,
+               [&](const MessageTag& tag) { return wire_->PostReceive(peer, tag, data.data); });
+}
+
 absl::Status GroupCollective::Wait(PendingMessage pending, Stream& stream) {
   const OpScope scope(stream, profiled_as_.c_str());
-  OpenSend& open = open_sends_[pending.id % kOpenSendsMax];
+  OpenMessage& open = open_messages_[pending.id % kOpenMessagesMax];
   CONVENE_CHECK(pending.id != 0 && open.id == pending.id);
-  const OpenSend send = std::exchange(open, OpenSend{});
-  --open_send_count_;
+  const OpenMessage message = std::exchange(open, OpenMessage{});
+  --open_message_count_;
   CONVENE_RETURN_IF_ERROR(CheckUsable());
   deadline_ = Clock::Real().Now() + timeout_;
   absl::Status status;
-  // Sends complete in order: the sends before this one are then known to be complete too.
-  for (PeerState& peer = peers_[send.peer]; status.ok() && peer.sends_complete < send.sequence;) {
-    status = wire_->AwaitSend(send.peer, Lane::kPointToPoint, deadline_);
-    if (status.ok()) ++peer.sends_complete;
+  Messages& messages = peers_[message.peer].of(message.direction);
+  // They complete in order: the ones before this one are then known to be complete too.
+  while (status.ok() && messages.complete < message.sequence) {
+    status = message.direction == Direction::kOut
+                 ? wire_->AwaitSend(message.peer, Lane::kPointToPoint, deadline_)
+                 : wire_->AwaitReceive(message.peer, Lane::kPointToPoint, deadline_);
+    if (status.ok()) ++messages.complete;
   }
-  if (!status.ok()) {
-    status = Break(status, absl::StrCat("send to ", send.peer), send.sequence, send.size_bytes);
-  }
-  recorder_.Finish(send.record, status);
-  return status;
-}
-
-absl::Status GroupCollective::Recv(Elements data, int peer, Stream& stream) {
-  const OpScope scope(stream, profiled_as_.c_str());
-  CONVENE_CHECK(peer >= 0 && peer < size_ && peer != rank_);
-  CONVENE_RETURN_IF_ERROR(CheckUsable());
-  const size_t size_bytes = data.size_bytes();
-  const uint32_t sequence = ++peers_[peer].receives_started;
-  const std::string operation = absl::StrCat("recv from ", peer);
-  const uint64_t record = recorder_.Start(name_, operation, sequence, data);
-  deadline_ = Clock::Real().Now() + timeout_;
-  absl::Status status = wire_->PostReceive(
-      peer, {.lane = Lane::kPointToPoint, .sequence = sequence, .size_bytes = size_bytes},
-      data.data);
-  if (status.ok()) status = wire_->AwaitReceive(peer, Lane::kPointToPoint, deadline_);
-  if (!status.ok()) status = Break(status, operation, sequence, size_bytes);
-  recorder_.Finish(record, status);
+  if (!status.ok()) status = Break(status, TextOf(message), message.sequence, message.size_bytes);
+  recorder_.Finish(message.record, status);
   return status;
 }
 

@@ -51,27 +51,34 @@ class GroupCollective final : public Collective {
   absl::Status AllToAll(ConstElements input, Elements output, Stream& stream) override;
   absl::Status Broadcast(Elements data, int root, Stream& stream) override;
   absl::StatusOr<PendingMessage> Send(ConstElements data, int peer, Stream& stream) override;
+  absl::StatusOr<PendingMessage> StartRecv(Elements data, int peer, Stream& stream) override;
   absl::Status Wait(PendingMessage pending, Stream& stream) override;
-  absl::Status Recv(Elements data, int peer, Stream& stream) override;
   absl::Status Barrier(Stream& stream) override;
   absl::Status Check() override { return CheckUsable(); }
   void Abort(absl::string_view why) override;
 
  private:
-  static constexpr size_t kOpenSendsMax = 1024;
+  static constexpr size_t kOpenMessagesMax = 1024;
 
-  // A Send nobody has waited for yet.
-  struct OpenSend {
+  enum class Direction { kOut, kIn };
+  // A message that nobody has waited for yet.
+  struct OpenMessage {
     uint64_t id = 0;  // 0 = free
     int peer = 0;
+    Direction direction = Direction::kOut;
     uint32_t sequence = 0;
     uint64_t record = 0;
     size_t size_bytes = 0;
   };
+  // Messages of one peer in one direction.
+  struct Messages {
+    uint32_t started = 0;
+    uint32_t complete = 0;
+  };
   struct PeerState {
-    uint32_t sends_started = 0;
-    uint32_t sends_complete = 0;
-    uint32_t receives_started = 0;
+    Messages out, in;
+
+    Messages& of(Direction direction) { return direction == Direction::kOut ? out : in; }
   };
   struct alignas(64) CacheLine {
     std::byte bytes[64];
@@ -87,6 +94,11 @@ class GroupCollective final : public Collective {
   // Annotates `status` with its place, remembers it and gives up all open messages.
   absl::Status Break(const absl::Status& status, absl::string_view operation, uint64_t sequence,
                      size_t size_bytes);
+
+  // "send to 1".
+  static std::string TextOf(const OpenMessage& message);
+  absl::StatusOr<PendingMessage> Start(Direction direction, ConstElements data, int peer,
+                                       absl::FunctionRef<absl::Status(const MessageTag&)> post);
 
   // One round in the collective lane: sends the span that `outgoing` names to each peer, and fills
   // the span that `incoming` names from each peer. An empty span is no message; then the other
@@ -120,9 +132,9 @@ class GroupCollective final : public Collective {
   MonotonicTime deadline_;  // of the running call
   std::vector<CacheLine> scratch_;
   std::vector<PeerState> peers_;
-  std::array<OpenSend, kOpenSendsMax> open_sends_;
-  size_t open_send_count_ = 0;
-  uint64_t sends_started_ = 0;
+  std::array<OpenMessage, kOpenMessagesMax> open_messages_;
+  size_t open_message_count_ = 0;
+  uint64_t messages_started_ = 0;
 };
 
 }  // namespace convene::worker

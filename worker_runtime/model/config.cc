@@ -136,11 +136,6 @@ absl::Status ValidateSplit(const ModelConfig& config, const Layout& layout) {
         absl::StrCat(name, " ", value, " cannot be split over tp_size ", layout.tp,
                      "; tp_size can be ", NearestDivisors(splittable, layout.tp)));
   }
-  if (config.layers % layout.pp != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("layers ", config.layers, " cannot be split over pp_size ", layout.pp,
-                     "; pp_size can be ", NearestDivisors(config.layers, layout.pp)));
-  }
   return absl::OkStatus();
 }
 

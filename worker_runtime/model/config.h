@@ -49,7 +49,7 @@ std::vector<std::string> ModelNames();
 absl::StatusOr<ModelConfig> NamedModel(absl::string_view name);
 
 // Whether the shape makes sense and can be split: positive sizes, heads divisible by kv_heads, an
-// even head_size, heads, kv_heads, ffn and vocabulary divisible by tp, layers by pp.
+// even head_size, heads, kv_heads, ffn and vocabulary divisible by tp.
 // InvalidArgument names the numbers and the legal values near them.
 absl::Status ValidateModel(const ModelConfig& config, const Layout& layout);
 

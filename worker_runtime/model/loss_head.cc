@@ -112,9 +112,9 @@ absl::Status LossHead<T>::Backward(const Pass<T>& pass, T* gradient) {
   const Memory& memory = slots_[pass.slot];
   const WeightGradient norm = pass.Gradient(kFinalNorm);
   const ResidualRows& rows = *pass.around.rows;
-  RmsNormBackward(rows.own(), shape_.hidden, pass.input, pass.Weight(kFinalNorm),
-                  At(memory.rms), rows.Own(At(memory.gradient)), /*add_to_dx=*/false,
-                  rows.Own(gradient), norm.adds, norm.data, workspace(), pass.stream);
+  RmsNormBackward(rows.own(), shape_.hidden, pass.input, pass.Weight(kFinalNorm), At(memory.rms),
+                  rows.Own(At(memory.gradient)), /*add_to_dx=*/false, rows.Own(gradient), norm.adds,
+                  norm.data, workspace(), pass.stream);
   return absl::OkStatus();
 }
 

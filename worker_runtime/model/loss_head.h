@@ -40,7 +40,8 @@ class LossHead final : public Unit<T> {
   // Borrows the arena.
   LossHead(const LossHeadShape& shape, int slots, DeviceKind device, Arena& arena);
 
-  // The flow ends here, in Pass::input. With Pass::gradient_scale the gradients of all of it are made too.
+  // The flow ends here, in Pass::input. With Pass::gradient_scale the gradients of all of it are
+  // made too.
   absl::Status Forward(const Pass<T>& pass, T* target, Flow<T>& flow) override;
   absl::Status Backward(const Pass<T>& pass, T* gradient) override;
 

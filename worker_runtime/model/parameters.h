@@ -78,7 +78,8 @@ struct ModelChunk {
 };
 
 // The chunks of the model, from the embedding to the head. `layers`: of each; `placement`: their
-// pipeline ranks (schedule/plan.h). REQUIRES: as many of each, and the layers add up to the model's.
+// pipeline ranks (schedule/plan.h). REQUIRES: as many of each, and the layers add up to the
+// model's.
 std::vector<ModelChunk> ChunksOf(const std::vector<int>& layers, const std::vector<int>& placement);
 
 // The units of one chunk on one of `tp_size` tensor-parallel ranks, in the order of the forward

@@ -27,9 +27,8 @@ const Layout kLayouts[] = {{1, 1, 1}, {2, 1, 2}, {8, 1, 1}, {1, 1, 8}, {2, 2, 2}
 std::vector<ParameterSlice> SlicesOf(const ModelConfig& config, const Layout& layout,
                                      const Coordinate& coordinate) {
   std::map<std::string, ParameterSlice> slices;  // units may share a tensor
-  for (const UnitSpec& unit : 
-       UnitsOf(config, testing::EvenChunk(config, layout.pp, coordinate.pp), layout.tp,
-               coordinate.tp)) {
+  for (const UnitSpec& unit : UnitsOf(config, testing::EvenChunk(config, layout.pp, coordinate.pp),
+                                      layout.tp, coordinate.tp)) {
     for (const UnitTensor& tensor : unit.tensors) {
       for (const ParameterSlice& slice : tensor.slices) slices.emplace(slice.name, slice);
     }

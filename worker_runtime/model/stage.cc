@@ -116,8 +116,8 @@ void StageOf<T>::AddChunks(const UnitsByChunk& chunks) {
     for (const UnitSpec& spec : specs) {
       const size_t place = chunk.units.size() - (chunk.has_embedding ? 1 : 0);
       if (spec.kind == UnitKind::kBlock && place == saved.size()) {
-        saved.push_back(DeclareSaved(shape_, options_.recompute, recomputed,
-                                     options_.saved_slots, arena_));
+        saved.push_back(
+            DeclareSaved(shape_, options_.recompute, recomputed, options_.saved_slots, arena_));
       }
       chunk.units.push_back(MakeUnit(
           spec.kind, spec.kind == UnitKind::kBlock ? saved[place] : std::vector<BlockMemory<T>>()));
@@ -156,8 +156,8 @@ std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(UnitKind kind,
 template <typename T>
 void StageOf<T>::DeclareShared() {
   const int64_t hidden_count = int64_t{shape_.rows()} * shape_.hidden;
-  const bool has_embedding = absl::c_any_of(
-      chunks_, [](const auto& chunk) { return chunk.second.has_embedding; });
+  const bool has_embedding =
+      absl::c_any_of(chunks_, [](const auto& chunk) { return chunk.second.has_embedding; });
   for (size_t place = 0; place < input_memory_.size(); ++place) {
     // The first place is summed over tp, behind an embedding, or it is an activation slot.
     for (int slot = 0; slot < options_.saved_slots; ++slot) {
@@ -167,8 +167,8 @@ void StageOf<T>::DeclareShared() {
     }
   }
   for (int slot = 0; slot < options_.activation_slots; ++slot) {
-    activation_memory_.push_back(arena_.Declare<T>("activations/between chunks",
-                                                   rows_.own_count(), ArenaPart::kCollective));
+    activation_memory_.push_back(
+        arena_.Declare<T>("activations/between chunks", rows_.own_count(), ArenaPart::kCollective));
   }
   for (int slot = 0; slot < options_.gradient_slots; ++slot) {
     gradient_memory_.push_back(

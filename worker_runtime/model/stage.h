@@ -55,8 +55,8 @@ class Stage : public PipelineStage {
     int gradient_slots = 1;
   };
 
-  // Declares activations and scratch in `arena`. `store` numbers the units in the order of `chunks`.
-  // All references are borrowed and outlive the stage, but for `chunks`.
+  // Declares activations and scratch in `arena`. `store` numbers the units in the order of
+  // `chunks`. All references are borrowed and outlive the stage, but for `chunks`.
   static std::unique_ptr<Stage> Make(const Options& options, const UnitsByChunk& chunks,
                                      UnitStore& store, Collective& tp, Device& device,
                                      Arena& arena);

@@ -70,9 +70,8 @@ class LoneStage {
   // Forward passes of all microbatches, then their backward passes.
   absl::Status Run() {
     const float gradient_scale = 1.0f;
-    stage_->SetBatch({.inputs = inputs_.data(),
-                      .targets = targets_.data(),
-                      .gradient_scale = &gradient_scale});
+    stage_->SetBatch(
+        {.inputs = inputs_.data(), .targets = targets_.data(), .gradient_scale = &gradient_scale});
     for (int m = 0; m < kMicrobatches; ++m) {
       if (units_.front().kind != UnitKind::kEmbedding) Fill(stage_->activation(m), m);
       CONVENE_RETURN_IF_ERROR(stage_->Run(PassOf(ComputeKind::kForward, m), device_->compute()));

@@ -60,10 +60,10 @@ template <typename T>
 struct Pass {
   const UnitSurroundings<T>& around;
   UnitStore& store;
-  int unit;                // the unit's number in the store
-  int slot;                // of the microbatch's activations
-  T* input;  // (own rows, hidden): where the unit's input lies; null for the embedding
-  const int32_t* inputs;   // (rows)
+  int unit;               // the unit's number in the store
+  int slot;               // of the microbatch's activations
+  T* input;               // (own rows, hidden): where the unit's input lies; null for the embedding
+  const int32_t* inputs;  // (rows)
   const int32_t* targets;  // (rows); negative: does not count
   // One float: 1 / counted tokens of the whole global batch. Null: only the loss is wanted.
   const float* gradient_scale;

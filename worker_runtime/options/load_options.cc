@@ -8,9 +8,11 @@
 #include <system_error>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/train_config.pb.h"
+#include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/tokenizer.h"
 #include "worker_runtime/options/command_line.h"
@@ -161,6 +163,17 @@ absl::Status ResolveSizes(const TrainConfig& config, TrainOptions* options) {
                                 &options->dp_shard_size));
   CONVENE_RETURN_IF_ERROR(given("dp_replicate_size", config.has_dp_replicate_size(),
                                 config.dp_replicate_size(), &options->dp_replicate_size));
+  CONVENE_RETURN_IF_ERROR(given("pp_virtual_stages", config.has_pp_virtual_stages(),
+                                config.pp_virtual_stages(), &options->pp_virtual_stages));
+  options->pp_layout = config.pp_layout();
+  options->pp_schedule = config.pp_schedule();
+  if (absl::EndsWith(options->pp_schedule, ".csv")) {
+    CONVENE_ASSIGN_OR_RETURN(options->pp_schedule_csv, ReadFile(options->pp_schedule));
+    if (options->pp_schedule_csv.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("pp_schedule: ", options->pp_schedule, " is empty"));
+    }
+  }
   if (config.has_sequence_parallel()) options->sequence_parallel = config.sequence_parallel();
   if (config.zero_stage() != 0 && config.zero_stage() != 1) {
     return absl::InvalidArgumentError(

@@ -155,6 +155,14 @@ TEST_CASE("without shards every rank has a copy of the optimizer's state") {
   CHECK(Options({"--data=a", "--sequence-parallel=false"}).sequence_parallel == false);
 }
 
+TEST_CASE("a schedule may stand in a file") {
+  TempDir dir;
+  REQUIRE_OK(WriteFileAtomic(dir.File("own.csv"), "0F0,0B0\n"));
+  CHECK(Options({"--data=a", "--pp-schedule", dir.File("own.csv")}).pp_schedule_csv == "0F0,0B0\n");
+  CHECK(Options({"--data=a"}).pp_schedule == "1f1b");
+  CHECK_STATUS(Load({"--pp-schedule=/no/such.csv"}), absl::StatusCode::kNotFound, "/no/such.csv");
+}
+
 TEST_CASE("a wrong name or size is refused") {
   CHECK_STATUS(Load({"--model=llama-tinny"}), absl::StatusCode::kNotFound,
                "did you mean \"llama-tiny\"?");

@@ -3,10 +3,14 @@
 #include <cmath>
 #include <limits>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/report/number_text.h"
+#include "worker_runtime/schedule/chunk_layers.h"
+#include "worker_runtime/schedule/generators.h"
+#include "worker_runtime/schedule/schedule_csv.h"
 
 namespace convene::worker {
 namespace {
@@ -199,6 +203,30 @@ std::string DescribeBatch(const BatchCut& cut) {
                    : absl::StrCat(" less ", padding, padding == 1 ? " empty row" : " empty rows"));
 }
 
+absl::Status CheckFileFits(const TrainOptions& options, const Schedule& schedule, int ranks,
+                           int microbatches) {
+  const int file_ranks = static_cast<int>(schedule.ranks.size());
+  if (file_ranks == ranks && schedule.microbatches == microbatches) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("pp_schedule ", options.pp_schedule, " is for ",
+                                                 file_ranks, " ranks and ", schedule.microbatches,
+                                                 " micro batches, but this job has pp_size ", ranks,
+                                                 " and ", microbatches, " micro batches a step"));
+}
+
+bool HasHalves(const Schedule& schedule) {
+  return absl::c_any_of(schedule.ranks, [](const std::vector<Compute>& rank) {
+    return absl::c_any_of(
+        rank, [](const Compute& compute) { return compute.kind == ComputeKind::kBackwardInput; });
+  });
+}
+
+// In layers: products of the head and of a layer's matrices, without attention's scores.
+EndCosts EndCostsOf(const ModelConfig& model) {
+  const double hidden = model.hidden_size;
+  const double attention = (2.0 * model.heads + 2.0 * model.kv_heads) * model.head_size * hidden;
+  return {.head = model.vocabulary_size * hidden / (attention + 3.0 * hidden * model.ffn_size)};
+}
+
 }  // namespace
 
 absl::Status ValidateOptions(const TrainOptions& options, const Layout& layout) {
@@ -209,7 +237,39 @@ absl::Status ValidateOptions(const TrainOptions& options, const Layout& layout) 
   CONVENE_RETURN_IF_ERROR(ValidateDocuments(options));
   CONVENE_RETURN_IF_ERROR(ValidateStepTokens(options, layout));
   CONVENE_RETURN_IF_ERROR(ValidateSequenceParallel(options, layout));
+  CONVENE_RETURN_IF_ERROR(PipelineOf(options, layout).status());
   return ValidateMicroBatch(options, layout);
+}
+
+absl::StatusOr<PipelineChoice> PipelineOf(const TrainOptions& options, const Layout& layout) {
+  const int microbatches = static_cast<int>(MicrobatchCount(CutOf(options, layout)));
+  // MakeSchedule's chunks must not be more than the model has layers, however large the flag.
+  const int stages = std::max(options.pp_virtual_stages, 1);
+  if (int64_t{stages} * layout.pp > int64_t{options.model.layers} + 2) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "pp_size ", layout.pp, " x pp_virtual_stages ", stages, " are more chunks than ",
+        options.model.layers, " layers fill; choose at most ", options.model.layers, " in all"));
+  }
+  PipelineChoice choice;
+  if (options.pp_schedule_csv.empty()) {
+    CONVENE_ASSIGN_OR_RETURN(
+        choice.schedule,
+        MakeSchedule(options.pp_schedule, layout.pp, options.pp_virtual_stages, microbatches));
+  } else {
+    CONVENE_ASSIGN_OR_RETURN(choice.schedule, ReadCsv(options.pp_schedule_csv));
+    CONVENE_RETURN_IF_ERROR(CheckFileFits(options, choice.schedule, layout.pp, microbatches));
+  }
+  if (HasHalves(choice.schedule)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "pp_schedule ", options.pp_schedule,
+        " has input and weight halves of backward passes (I, W), which the trainer cannot run "
+        "apart yet; choose gpipe, 1f1b or interleaved"));
+  }
+  CONVENE_ASSIGN_OR_RETURN(
+      choice.chunk_layers,
+      CutLayers(options.pp_layout, options.model.layers,
+                static_cast<int>(choice.schedule.placement.size()), EndCostsOf(options.model)));
+  return choice;
 }
 
 absl::StatusOr<Layout> LayoutOf(const TrainOptions& options, int world_size) {

@@ -13,6 +13,7 @@
 #include "worker_runtime/device/dtype.h"
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/config.h"
+#include "worker_runtime/schedule/plan.h"
 
 namespace convene::worker {
 
@@ -40,6 +41,10 @@ struct TrainOptions {
   int tp_size = 0;
   int pp_size = 0;
   int dp_size = 0;                        // 0 = derived from the world size (ResolveLayout)
+  std::string pp_schedule;                // a schedule's name, or a file's
+  std::string pp_schedule_csv;            // the file's text; "" where pp_schedule is a name
+  int pp_virtual_stages = 0;              // 0 = as few as the schedule has
+  std::string pp_layout;                  // CutLayers'
   int dp_shard_size = 0;                  // 0 = WithCopies decides
   int dp_replicate_size = 0;              // the same
   std::optional<bool> sequence_parallel;  // nullopt: where it is possible
@@ -84,6 +89,15 @@ absl::Status ValidateOptions(const TrainOptions& options, const Layout& layout);
 
 // The grid of ranks for a job of `world_size` workers. The errors of ResolveLayout and WithCopies.
 absl::StatusOr<Layout> LayoutOf(const TrainOptions& options, int world_size);
+
+// The order of the passes, and how the model is cut for it.
+struct PipelineChoice {
+  Schedule schedule;
+  std::vector<int> chunk_layers;
+};
+// InvalidArgument: the errors of MakeSchedule, ReadCsv and CutLayers; a file for other ranks or
+// another number of micro batches; a schedule with halves of backward passes.
+absl::StatusOr<PipelineChoice> PipelineOf(const TrainOptions& options, const Layout& layout);
 
 // Whether the residual stream's rows are split over tp (parallel/residual_rows.h). REQUIRES:
 // ValidateOptions said OK.

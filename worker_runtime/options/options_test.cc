@@ -100,6 +100,34 @@ TEST_CASE(
   CHECK_STATUS(With(demand(3), layout), kInvalid, "choose sequence_length 4, or leave");
 }
 
+TEST_CASE("schedules and cuts of the model that the pipeline cannot run are refused") {
+  const Layout layout = {.pp = 2};
+  const auto with = [&](const char* schedule, int virtual_stages, const char* cut,
+                        const std::string& csv = "") {
+    return With(
+        [&](TrainOptions& o) {
+          o.pp_schedule = schedule;
+          o.pp_virtual_stages = virtual_stages;
+          o.pp_layout = cut;
+          o.pp_schedule_csv = csv;
+          o.global_batch_size = 8;
+          o.micro_batch_size = 4;
+        },
+        layout);
+  };
+  CHECK_OK(with("gpipe", 0, "5,3"));
+  CHECK_OK(with("interleaved", 4, ""));
+  CHECK_STATUS(with("interleaved", 1000000000, ""), kInvalid, "more chunks than 8 layers fill");
+  CHECK_STATUS(with("1f1b", 0, "5,4"), kInvalid,
+               "it adds up to 9 layers, and the model has 8; 4,4 would be legal");
+  CHECK_STATUS(with("2f2b", 0, ""), kInvalid, "1f1b");
+  CHECK_STATUS(with("zb-h1", 0, ""), kInvalid, "halves of backward passes");
+  CHECK_OK(with("a.csv", 0, "", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"));
+  CHECK_STATUS(with("a.csv", 0, "", "0F0,0B0\n1F0,1B0\n"), kInvalid,
+               "a.csv is for 2 ranks and 1 micro batches, but this job has pp_size 2 and 2 micro");
+  CHECK_STATUS(with("a.csv", 0, "", "0F0,0B7\n"), kInvalid, "");
+}
+
 TEST_CASE("the layout is told with its copies, and the spares that they leave") {
   TrainOptions options = Defaults();
   options.dp_shard_size = 2;
@@ -177,8 +205,8 @@ TEST_CASE("the description says where documents are packed") {
 }
 
 TEST_CASE("the model is checked against the layout too") {
-  CHECK_STATUS(With([](TrainOptions& o) { o.model.layers = 6; }, Layout{.pp = 4}), kInvalid,
-               "layers 6 cannot be split over pp_size 4");
+  CHECK_STATUS(With([](TrainOptions& o) { o.model.ffn_size = 6; }, Layout{.tp = 4}), kInvalid,
+               "cannot be split over tp_size 4");
 }
 
 TEST_CASE("the description shows the batch arithmetic") {

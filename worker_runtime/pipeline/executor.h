@@ -1,7 +1,6 @@
 // Runs one rank's part of a pipeline schedule: the edge beside the pure plans of schedule/.
 #pragma once
 
-#include <deque>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -39,8 +38,8 @@ class PipelineExecutor {
   // Borrows both references. The stage has as many slots as the plan.
   PipelineExecutor(PipelineStage& stage, Collective& pp, const RankPlan& plan);
 
-  // Returns once every pass is queued and every send has left its slot. Receives block. Errors: the
-  // stage's and the collective's.
+  // Returns once every pass is queued and every message is over. Errors: the stage's and the
+  // collective's.
   absl::Status Run(Stream& stream);
 
  private:
@@ -50,17 +49,15 @@ class PipelineExecutor {
     int peer;
   };
 
-  void ReceiveThrough(const Compute& reader, std::deque<Step>& receives);
   absl::Status Do(const Step& step, Stream& stream);
-  absl::Status Send(ConstElements data, int peer, PendingMessage& pending, Stream& stream);
   absl::Status WaitFor(PendingMessage& pending, Stream& stream);
 
   PipelineStage& stage_;
   Collective& pp_;
   std::vector<Step> steps_;
-  // Sends that may still read a slot, by slot. Id 0 = none.
-  std::vector<PendingMessage> activation_sends_;
-  std::vector<PendingMessage> gradient_sends_;
+  // By slot: the message that may still read it or write to it. Id 0 = none.
+  std::vector<PendingMessage> activations_;
+  std::vector<PendingMessage> gradients_;
 };
 
 }  // namespace convene::worker

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -193,12 +194,14 @@ class UnhurriedCollective final : public Collective {
     open_[++last_id_] = data.data;
     return PendingMessage{last_id_};
   }
-  absl::Status Wait(PendingMessage pending, Stream&) override {
-    return open_.erase(pending.id) == 1 ? absl::OkStatus() : absl::InternalError("waited twice");
+  absl::StatusOr<PendingMessage> StartRecv(Elements data, int, Stream&) override {
+    if (IsSending(data.data)) return absl::InternalError("received into what is being sent");
+    return PendingMessage{++last_id_};
   }
-  absl::Status Recv(Elements data, int, Stream&) override {
-    return IsSending(data.data) ? absl::InternalError("received into what is being sent")
-                                : absl::OkStatus();
+  absl::Status Wait(PendingMessage pending, Stream&) override {
+    open_.erase(pending.id);
+    return waited_.insert(pending.id).second ? absl::OkStatus()
+                                             : absl::InternalError("waited twice");
   }
   absl::Status AllReduce(Elements, ReduceOp, Stream&) override { return Unused(); }
   absl::Status ReduceScatter(Elements, ReduceOp, Stream&) override { return Unused(); }
@@ -216,7 +219,8 @@ class UnhurriedCollective final : public Collective {
   const int rank_;
   const int size_;
   uint64_t last_id_ = 0;
-  std::map<uint64_t, const void*> open_;
+  std::map<uint64_t, const void*> open_;  // sends
+  std::set<uint64_t> waited_;
 };
 
 // Fails when it is asked to write memory that is still being sent.

@@ -14,8 +14,7 @@ GraphedStage::GraphedStage(PipelineStage& stage, Device& device, const GraphedPa
 absl::Status GraphedStage::Run(const StagePass& pass, Stream& stream) {
   const auto queue_ops = [&] { return stage_.Run(pass, stream); };
   if (has_failed_ || !passes_.Contains(pass)) return queue_ops();
-  Captured& captured =
-      captured_[{pass.compute.kind, pass.compute.chunk, pass.compute.microbatch}];
+  Captured& captured = captured_[{pass.compute.kind, pass.compute.chunk, pass.compute.microbatch}];
   if (!std::exchange(captured.has_run, true)) return queue_ops();
   if (captured.graph == nullptr) {
     absl::StatusOr<std::unique_ptr<Graph>> graph = device_.Capture(stream, queue_ops);

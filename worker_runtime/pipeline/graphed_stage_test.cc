@@ -172,8 +172,8 @@ TEST_CASE("an error of the stage comes back as it is, captured or not") {
   Fixture fixture(1);
   fixture.stage.fails_at = 0;
   for (int run = 0; run < 3; ++run) {
-    CHECK_STATUS(fixture.graphed.Run(PassOf(ComputeKind::kForward, 0, 1), fixture.stream), absl::StatusCode::kResourceExhausted,
-                 "no memory");
+    CHECK_STATUS(fixture.graphed.Run(PassOf(ComputeKind::kForward, 0, 1), fixture.stream),
+                 absl::StatusCode::kResourceExhausted, "no memory");
   }
 }
 
@@ -188,7 +188,8 @@ TEST_CASE("on a CPU nothing is captured, and the passes run") {
   const LoggedText log;
   Fixture fixture(1);
   GraphedStage graphed(fixture.stage, *fixture.cpu, {});
-  for (int run = 0; run < 3; ++run) REQUIRE_OK(graphed.Run(PassOf(ComputeKind::kForward, 0, 1), fixture.stream));
+  for (int run = 0; run < 3; ++run)
+    REQUIRE_OK(graphed.Run(PassOf(ComputeKind::kForward, 0, 1), fixture.stream));
   CHECK(fixture.device.ran == Calls{"F0", "F0", "F0"});
   CHECK(log.CountOf("on a CPU") == 1);
 }

@@ -22,7 +22,9 @@ void OnEveryCut(Body body) {
     for (const Layout layout : {Layout{1, dp, 1}, Layout{2, dp, 2}}) {
       for (const int64_t count_min : {int64_t{1}, int64_t{60'000}, int64_t{1} << 40}) {
         INFO(layout.ToString() << ", buckets of at least " << count_min);
-        body(PlaceUnits(UnitsOf(Tiny(), testing::EvenChunk(Tiny(), layout.pp, 0), layout.tp, 0), dp, count_min), dp);
+        body(PlaceUnits(UnitsOf(Tiny(), testing::EvenChunk(Tiny(), layout.pp, 0), layout.tp, 0), dp,
+                        count_min),
+             dp);
       }
     }
   }

@@ -38,8 +38,8 @@ class ForwardingCollective : public Collective {
   absl::Status Wait(PendingMessage pending, Stream& stream) override {
     return base_->Wait(pending, stream);
   }
-  absl::Status Recv(Elements data, int peer, Stream& stream) override {
-    return base_->Recv(data, peer, stream);
+  absl::StatusOr<PendingMessage> StartRecv(Elements data, int peer, Stream& stream) override {
+    return base_->StartRecv(data, peer, stream);
   }
   absl::Status Barrier(Stream& stream) override { return base_->Barrier(stream); }
   absl::Status Check() override { return base_->Check(); }

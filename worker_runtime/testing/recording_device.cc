@@ -76,9 +76,9 @@ class RecordingDevice::WatchedCollective final : public Collective {
     const OpScope scope(stream, "wait");
     return collective_.Wait(pending, stream);
   }
-  absl::Status Recv(Elements data, int peer, Stream& stream) override {
+  absl::StatusOr<PendingMessage> StartRecv(Elements data, int peer, Stream& stream) override {
     const OpScope scope(stream, "recv");
-    return collective_.Recv(data, peer, stream);
+    return collective_.StartRecv(data, peer, stream);
   }
   absl::Status Barrier(Stream& stream) override {
     const OpScope scope(stream, "barrier");

@@ -77,9 +77,9 @@ class WatchedCollective final : public testing::ForwardingCollective {
     memory_.Expect(data, name() + " send");
     return ForwardingCollective::Send(data, peer, stream);
   }
-  absl::Status Recv(Elements data, int peer, Stream& stream) override {
+  absl::StatusOr<PendingMessage> StartRecv(Elements data, int peer, Stream& stream) override {
     memory_.Expect(data, name() + " recv");
-    return ForwardingCollective::Recv(data, peer, stream);
+    return ForwardingCollective::StartRecv(data, peer, stream);
   }
 
  private:

@@ -2,6 +2,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "tools/base/status_macros.h"
 #include "worker_runtime/data/sample_order.h"
 #include "worker_runtime/pipeline/graphed_passes.h"
 
@@ -42,6 +43,17 @@ GraphChoice ChooseGraphs(const TrainOptions& options, const Layout& layout, bool
                                microbatches, " micro batches a step")};
   }
   return {true, "on, captured in the second step"};
+}
+
+absl::Status CheckSchedule(const TrainOptions& options, const Layout& layout, bool is_gpu) {
+  CONVENE_ASSIGN_OR_RETURN(const PipelineChoice pipeline, PipelineOf(options, layout));
+  if (!is_gpu || static_cast<int>(pipeline.schedule.placement.size()) == layout.pp) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("pp_schedule ", options.pp_schedule,
+                   " gives a stage several chunks of the model, whose messages may stand still "
+                   "behind each other on GPUs; choose 1f1b or gpipe, or --device cpu"));
 }
 
 }  // namespace convene::worker

@@ -108,27 +108,26 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
       ShardedOptimizer::Options{.copies_for_checkpoints = options.copies_for_checkpoints,
                                 .timeout = options.timeout},
       device, arena_, staging_);
-  stage_ = Stage::Make({.config = options.model,
-                        .tp_size = options.layout.tp,
-                        .tp_rank = coordinate_.tp,
-                        .dtype = options.dtype,
-                        .recompute = options.recompute,
-                        .deterministic = options.deterministic,
-                        .packed_documents = options.packed_documents,
-                        .sequence_parallel = options.sequence_parallel,
-                        .micro_batch_size = options.micro_batch_size,
-                        .sequence_length = options.sequence_length,
-                        .saved_slots = std::max(training.saved.count, validation.saved.count),
-                        .activation_slots =
-                            std::max(training.activations.count, validation.activations.count),
-                        .gradient_slots = training.gradients.count},
-                       units_, store_, *communicators.tp, device, arena_);
+  stage_ = Stage::Make(
+      {.config = options.model,
+       .tp_size = options.layout.tp,
+       .tp_rank = coordinate_.tp,
+       .dtype = options.dtype,
+       .recompute = options.recompute,
+       .deterministic = options.deterministic,
+       .packed_documents = options.packed_documents,
+       .sequence_parallel = options.sequence_parallel,
+       .micro_batch_size = options.micro_batch_size,
+       .sequence_length = options.sequence_length,
+       .saved_slots = std::max(training.saved.count, validation.saved.count),
+       .activation_slots = std::max(training.activations.count, validation.activations.count),
+       .gradient_slots = training.gradients.count},
+      units_, store_, *communicators.tp, device, arena_);
   PipelineStage* training_stage = stage_.get();
   if (options.cuda_graphs) {
     CONVENE_CHECK(options.layout.tp == 1);
-    graphed_stage_ =
-        std::make_unique<GraphedStage>(*stage_, device,
-                                       GraphedPasses{.ends_communicate = options.layout.dp > 1});
+    graphed_stage_ = std::make_unique<GraphedStage>(
+        *stage_, device, GraphedPasses{.ends_communicate = options.layout.dp > 1});
     training_stage = graphed_stage_.get();
   }
   training_executor_ =

@@ -16,6 +16,7 @@
 #include "worker_runtime/data/documents.h"
 #include "worker_runtime/data/sample_order.h"
 #include "worker_runtime/model/parameters.h"
+#include "worker_runtime/schedule/generators.h"
 #include "worker_runtime/trainer/engine.h"
 
 namespace convene::worker {
@@ -39,6 +40,9 @@ struct Run {
   int64_t bucket_count_min = kSeveralBuckets;
   bool packed = false;
   bool sequence_parallel = true;  // where tp is more than 1
+  const char* schedule = "1f1b";
+  int virtual_stages = 0;
+  std::vector<int> chunk_layers;  // empty: even
   Transport transport = Transport::kLoopback;
 
   BatchCut cut() const { return EvenCut(global_batch_size, micro_batch_size, layout.dp); }
@@ -119,6 +123,9 @@ struct Rank {
 absl::Status TrainRank(const Run& run, int rank, CommunicatorSet& communicators, Curve& curve,
                        Rank& here) {
   const int dp_rank = CoordinateOf(run.layout, rank).dp;
+  CONVENE_ASSIGN_OR_RETURN(const Schedule schedule,
+                           MakeSchedule(run.schedule, run.layout.pp, run.virtual_stages,
+                                        static_cast<int>(MicrobatchCount(run.cut()))));
   CONVENE_ASSIGN_OR_RETURN(
       here.engine, Engine::Create({.model = run.model,
                                    .layout = run.layout,
@@ -132,6 +139,8 @@ absl::Status TrainRank(const Run& run, int rank, CommunicatorSet& communicators,
                                    .micro_batch_size = run.cut().micro_batch_size,
                                    .sequence_length = kSequenceLength,
                                    .microbatches = static_cast<int>(MicrobatchCount(run.cut())),
+                                   .schedule = schedule,
+                                   .chunk_layers = run.chunk_layers,
                                    .bucket_count_min = run.bucket_count_min},
                                   communicators, *here.device));
   Engine* const engine = here.engine.get();
@@ -283,6 +292,39 @@ TEST_CASE("copies of shards train like one process, and hold the same bits") {
       Coordinate first = CoordinateOf(layout, rank);
       first.dp = 0;
       CHECK(curve.parameters[rank] == curve.parameters[RankOf(layout, first)]);
+    }
+  }
+}
+
+TEST_CASE("every schedule and every cut of the model trains like one process") {
+  struct Pipeline {
+    const char* schedule;
+    Layout layout;
+    int virtual_stages;
+    std::vector<int> chunk_layers;
+  };
+  const Pipeline pipelines[] = {
+      {"gpipe", {.pp = 4}, 0, {}},
+      {"gpipe", {.pp = 2, .dp = 2, .tp = 2}, 0, {5, 3}},
+      {"1f1b", {.pp = 3}, 0, {3, 3, 2}},
+      {"1f1b", {.pp = 4, .dp = 2}, 0, {0, 4, 4, 0}},  // the embedding and the head alone
+      {"interleaved", {.pp = 2}, 2, {}},
+      {"interleaved", {.pp = 2, .tp = 2}, 4, {}},
+      {"interleaved", {.pp = 2, .dp = 2}, 2, {3, 1, 1, 3}},
+      {"interleaved", {.pp = 3, .dp = 2}, 2, {1, 2, 1, 2, 1, 1}},
+      {"interleaved", {.pp = 4}, 2, {}},
+  };
+  for (const bool tied : {false, true}) {
+    const Curve expected = Train({Tiny(tied), {}, 8, 8});
+    for (const Pipeline& pipeline : pipelines) {
+      INFO(pipeline.schedule << " on " << pipeline.layout.ToString());
+      Run run{Tiny(tied), pipeline.layout, 8, 1};
+      run.schedule = pipeline.schedule;
+      run.virtual_stages = pipeline.virtual_stages;
+      run.chunk_layers = pipeline.chunk_layers;
+      const Curve curve = Train(run);
+      CheckSameCurve(curve, expected);
+      CheckSameTensors(curve, expected);
     }
   }
 }

@@ -64,6 +64,7 @@ absl::StatusOr<Dataset> OpenData(const TrainOptions& options, const Contract& co
 EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layout, int rank,
                                 DeviceKind device) {
   const BatchCut cut = CutOf(options, layout);
+  PipelineChoice pipeline = *PipelineOf(options, layout);
   return {.model = options.model,
           .layout = layout,
           .rank = rank,
@@ -77,6 +78,8 @@ EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layou
           .micro_batch_size = cut.micro_batch_size,
           .sequence_length = static_cast<int>(options.sequence_length),
           .microbatches = static_cast<int>(MicrobatchCount(cut)),
+          .schedule = std::move(pipeline.schedule),
+          .chunk_layers = std::move(pipeline.chunk_layers),
           .clip_grad_norm = options.clip_grad_norm,
           .cuda_graphs = ChooseGraphs(options, layout, device == DeviceKind::kCuda).use_graphs,
           .copies_for_checkpoints =

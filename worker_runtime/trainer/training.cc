@@ -414,6 +414,7 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contr
                            options.print_memory_plan ? OpenDevice(options, contract)
                                                      : OpenAgreedDevice(options, contract));
   const bool is_gpu = device->kind() == DeviceKind::kCuda;
+  CONVENE_RETURN_IF_ERROR(CheckSchedule(options, layout, is_gpu));
   if (contract.rank == 0) {
     std::printf("%sdevice       %s, %s\n", Describe(options, layout, world_size).c_str(),
                 device->description().c_str(),

@@ -101,8 +101,8 @@ absl::Status NcclCollective::MakeResources() {
 NcclCollective::~NcclCollective() {
   // CUDA keeps objects that are still in use until their work is done, except memory. Only barriers
   // use the token, and they wait for their end.
-  for (const OpenSend& send : open_sends_) {
-    if (send.sent != nullptr) cudaEventDestroy(send.sent);
+  for (const OpenMessage& message : open_messages_) {
+    if (message.over != nullptr) cudaEventDestroy(message.over);
   }
   for (const Lane* const lane : {&up_, &down_}) {
     if (lane->stream != nullptr) cudaStreamDestroy(lane->stream);
@@ -223,65 +223,62 @@ absl::Status NcclCollective::OrderBehind(cudaStream_t stream, const Lane& lane) 
   return Cuda(cudaStreamWaitEvent(lane.stream, ordering_, 0), "message");
 }
 
+absl::StatusOr<PendingMessage> NcclCollective::StartMessage(
+    absl::string_view operation, const Lane& lane, int order, ConstElements data, Stream& stream,
+    absl::FunctionRef<ncclResult_t(ncclComm_t)> queue) {
+  CONVENE_CHECK(open_message_count_ < kOpenMessagesMax);
+  CONVENE_RETURN_IF_ERROR(OrderBehind(stream.queue().stream(), lane));
+  CONVENE_RETURN_IF_ERROR(session_->Start({.communicator = lane.communicator,
+                                           .order = order,
+                                           .group = name_,
+                                           .operation = std::string(operation),
+                                           .counted_as = "message",
+                                           .data = data,
+                                           .stream = lane.stream},
+                                          queue));
+  // The first place is nearly always free: callers wait for messages in about the order in which
+  // they start.
+  size_t place = messages_started_ % kOpenMessagesMax;
+  while (open_messages_[place].id != 0) place = (place + 1) % kOpenMessagesMax;
+  OpenMessage& open = open_messages_[place];
+  if (open.over == nullptr) {
+    CONVENE_RETURN_IF_ERROR(
+        Cuda(cudaEventCreateWithFlags(&open.over, cudaEventDisableTiming), "message"));
+  }
+  CONVENE_RETURN_IF_ERROR(Cuda(cudaEventRecord(open.over, lane.stream), "message"));
+  open.id = ++messages_started_ * kOpenMessagesMax + place;
+  ++open_message_count_;
+  return PendingMessage{.id = open.id};
+}
+
 absl::StatusOr<PendingMessage> NcclCollective::Send(ConstElements data, int peer, Stream& stream) {
   CONVENE_RETURN_IF_ERROR(CheckPeer(peer));
-  CONVENE_CHECK(open_send_count_ < kOpenSendsMax);
   const Lane& lane = LaneOf(rank_, peer);
-  CONVENE_RETURN_IF_ERROR(OrderBehind(stream.queue().stream(), lane));
-  CONVENE_RETURN_IF_ERROR(session_->Start(
-      {.communicator = lane.communicator,
-       .order = peers_[peer].sends,
-       .group = name_,
-       .operation = absl::StrCat("send to ", peer),
-       .counted_as = "message",
-       .data = data,
-       .stream = lane.stream},
-      [&](ncclComm_t communicator) {
-        return ncclSend(data.data, data.count, TypeOf(data.dtype), peer, communicator, lane.stream);
-      }));
-  // The first place is nearly always free: callers wait for sends in about the order in which they
-  // start.
-  size_t place = sends_started_ % kOpenSendsMax;
-  while (open_sends_[place].id != 0) place = (place + 1) % kOpenSendsMax;
-  OpenSend& open = open_sends_[place];
-  if (open.sent == nullptr) {
-    CONVENE_RETURN_IF_ERROR(
-        Cuda(cudaEventCreateWithFlags(&open.sent, cudaEventDisableTiming), "message"));
-  }
-  CONVENE_RETURN_IF_ERROR(Cuda(cudaEventRecord(open.sent, lane.stream), "message"));
-  open.id = ++sends_started_ * kOpenSendsMax + place;
-  ++open_send_count_;
-  return PendingMessage{.id = open.id};
+  return StartMessage(absl::StrCat("send to ", peer), lane, peers_[peer].sends, data, stream,
+                      [&](ncclComm_t communicator) {
+                        return ncclSend(data.data, data.count, TypeOf(data.dtype), peer,
+                                        communicator, lane.stream);
+                      });
+}
+
+absl::StatusOr<PendingMessage> NcclCollective::StartRecv(Elements data, int peer, Stream& stream) {
+  CONVENE_RETURN_IF_ERROR(CheckPeer(peer));
+  const Lane& lane = LaneOf(peer, rank_);
+  return StartMessage(absl::StrCat("recv from ", peer), lane, peers_[peer].receives, data, stream,
+                      [&](ncclComm_t communicator) {
+                        return ncclRecv(data.data, data.count, TypeOf(data.dtype), peer,
+                                        communicator, lane.stream);
+                      });
 }
 
 absl::Status NcclCollective::Wait(PendingMessage pending, Stream& stream) {
   const OpScope scope(stream, profiled_as_.c_str());
-  OpenSend& open = open_sends_[pending.id % kOpenSendsMax];
+  OpenMessage& open = open_messages_[pending.id % kOpenMessagesMax];
   CONVENE_CHECK(pending.id != 0 && open.id == pending.id);
   open.id = 0;
-  --open_send_count_;
+  --open_message_count_;
   CONVENE_RETURN_IF_ERROR(session_->status());
-  return Cuda(cudaStreamWaitEvent(stream.queue().stream(), open.sent, 0), "message");
-}
-
-absl::Status NcclCollective::Recv(Elements data, int peer, Stream& stream) {
-  const OpScope scope(stream, profiled_as_.c_str());
-  CONVENE_RETURN_IF_ERROR(CheckPeer(peer));
-  const Lane& lane = LaneOf(peer, rank_);
-  CONVENE_RETURN_IF_ERROR(OrderBehind(stream.queue().stream(), lane));
-  CONVENE_RETURN_IF_ERROR(session_->Start(
-      {.communicator = lane.communicator,
-       .order = peers_[peer].receives,
-       .group = name_,
-       .operation = absl::StrCat("recv from ", peer),
-       .counted_as = "message",
-       .data = data,
-       .stream = lane.stream},
-      [&](ncclComm_t communicator) {
-        return ncclRecv(data.data, data.count, TypeOf(data.dtype), peer, communicator, lane.stream);
-      }));
-  CONVENE_RETURN_IF_ERROR(Cuda(cudaEventRecord(ordering_, lane.stream), "message"));
-  return Cuda(cudaStreamWaitEvent(stream.queue().stream(), ordering_, 0), "message");
+  return Cuda(cudaStreamWaitEvent(stream.queue().stream(), open.over, 0), "message");
 }
 
 void NcclCollective::Abort(absl::string_view why) { session_->Fail(absl::AbortedError(why)); }

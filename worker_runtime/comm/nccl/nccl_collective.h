@@ -27,8 +27,8 @@ namespace convene::worker {
 // Collectives run in the caller's stream. Messages run beside it, so that a Send, which on a GPU
 // lasts until its receiver takes it, never holds up the caller's arithmetic: one communicator and
 // one stream of highest priority for messages to higher ranks ("up") and one for those to lower
-// ranks ("down"). A Send and a Recv begin after all work that the caller's stream holds by then,
-// and later work in the caller's stream begins after the Recv.
+// ranks ("down"). A Send and a StartRecv begin after all work that the caller's stream holds by
+// then, and later work in the caller's stream begins after the Wait.
 //
 // Why messages never wait in a circle. Within a communicator operations run one after the other, in
 // the order of the calls, so a receive may wait behind a send that its receiver has not taken yet.
@@ -78,25 +78,25 @@ class NcclCollective final : public Collective {
   absl::Status AllGather(Elements data, Stream& stream) override;
   absl::Status AllToAll(ConstElements input, Elements output, Stream& stream) override;
   absl::Status Broadcast(Elements data, int root, Stream& stream) override;
-  // Send and Recv: FailedPrecondition in a group made without `up` and `down`.
+  // Send and StartRecv: FailedPrecondition in a group made without `up` and `down`.
   absl::StatusOr<PendingMessage> Send(ConstElements data, int peer, Stream& stream) override;
+  absl::StatusOr<PendingMessage> StartRecv(Elements data, int peer, Stream& stream) override;
   absl::Status Wait(PendingMessage pending, Stream& stream) override;
-  absl::Status Recv(Elements data, int peer, Stream& stream) override;
   absl::Status Barrier(Stream& stream) override;
   absl::Status Check() override { return session_->status(); }
   void Abort(absl::string_view why) override;
 
  private:
-  static constexpr size_t kOpenSendsMax = 1024;
+  static constexpr size_t kOpenMessagesMax = 1024;
 
   // Messages in one direction.
   struct Lane {
     int communicator = -1;
     cudaStream_t stream = nullptr;
   };
-  struct OpenSend {
+  struct OpenMessage {
     uint64_t id = 0;  // 0 = free
-    cudaEvent_t sent = nullptr;
+    cudaEvent_t over = nullptr;
   };
   // Messages to and from one peer, counted like at the other end.
   struct Peer {
@@ -112,6 +112,10 @@ class NcclCollective final : public Collective {
                              absl::FunctionRef<ncclResult_t(ncclComm_t)> queue);
   absl::Status AllReduceOne(Stream& stream, absl::string_view operation);
   absl::Status CheckPeer(int peer) const;
+  // Queues one end of a message in its lane, behind all that `stream` holds.
+  absl::StatusOr<PendingMessage> StartMessage(absl::string_view operation, const Lane& lane,
+                                              int order, ConstElements data, Stream& stream,
+                                              absl::FunctionRef<ncclResult_t(ncclComm_t)> queue);
   // The lane's next operation begins after all that `stream` holds.
   absl::Status OrderBehind(cudaStream_t stream, const Lane& lane);
   // Ends the session on an error of CUDA.
@@ -132,9 +136,9 @@ class NcclCollective final : public Collective {
   std::vector<Peer> peers_;
   float* token_ = nullptr;          // one element, for barriers
   cudaEvent_t ordering_ = nullptr;  // recorded and waited for within one call
-  std::array<OpenSend, kOpenSendsMax> open_sends_;
-  size_t open_send_count_ = 0;
-  uint64_t sends_started_ = 0;
+  std::array<OpenMessage, kOpenMessagesMax> open_messages_;
+  size_t open_message_count_ = 0;
+  uint64_t messages_started_ = 0;
 };
 
 }  // namespace convene::worker
