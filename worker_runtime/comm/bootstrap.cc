@@ -76,7 +76,7 @@ std::unique_ptr<Collective> WithoutMessages(const CommunicatorMember& member, in
 CommunicatorSet Unconnected(const Layout& layout, int rank, const absl::Status& state) {
   CommunicatorSet set;
   for (const CommunicatorMember& member : kCommunicatorMembers) {
-    const std::vector<int> group = GroupOf(layout, member.axis, rank);
+    const std::vector<int> group = GroupOf(layout, member.axes, rank);
     if (group.empty()) continue;
     const auto place = std::find(group.begin(), group.end(), rank) - group.begin();
     set.*member.place =
@@ -105,7 +105,7 @@ absl::StatusOr<CommunicatorSet> BootstrapGloo(const Layout& layout, int rank,
   CommunicatorSet set;
   for (int id = 0; id < static_cast<int>(std::size(kCommunicatorMembers)); ++id) {
     const CommunicatorMember& member = kCommunicatorMembers[id];
-    const std::vector<int> group = GroupOf(layout, member.axis, rank);
+    const std::vector<int> group = GroupOf(layout, member.axes, rank);
     if (group.size() == 1) {
       set.*member.place = WithoutMessages(member, 0, 1, absl::OkStatus(), *options.recorder);
     } else if (!group.empty() && (part == GlooPart::kAll || member.in_host_memory)) {

@@ -15,7 +15,7 @@
 
 namespace convene::worker {
 
-// The communicators of one rank, one per axis of the mesh, named by AxisName; and `checkpoint`.
+// The communicators of one rank, each over a set of axes of the mesh, named by AxesName; and `checkpoint`.
 // Communicators of size 1 need no network.
 struct CommunicatorSet {
   // Data in host memory, with Stream::Cpu(), on every device: the ranks' messages between steps.
@@ -26,8 +26,9 @@ struct CommunicatorSet {
   // Data in the device's memory.
   std::unique_ptr<Collective> world;
   std::unique_ptr<Collective> tp;
-  std::unique_ptr<Collective> dp;         // for reductions
-  std::unique_ptr<Collective> dp_gather;  // for gathers: a queue of their own
+  std::unique_ptr<Collective> dp;            // over dp_shard, for reductions
+  std::unique_ptr<Collective> dp_gather;     // over dp_shard, for gathers: a queue of their own
+  std::unique_ptr<Collective> dp_replicate;  // between the ranks with a copy of one shard
   std::unique_ptr<Collective> pp;
   std::unique_ptr<Collective> embedding;  // null on ranks of middle stages
 

@@ -25,31 +25,33 @@ using testing::MakeSets;
 using testing::MemoryStore;
 using testing::Transport;
 
-std::unique_ptr<Collective>& AxisOf(CommunicatorSet& set, Axis axis) {
-  switch (axis) {
-    case Axis::kTp:
+std::unique_ptr<Collective>& MemberOf(CommunicatorSet& set, Axes axes) {
+  switch (axes) {
+    case Axes::kTp:
       return set.tp;
-    case Axis::kDp:
+    case Axes::kDpShard:
       return set.dp;
-    case Axis::kPp:
+    case Axes::kDpReplicate:
+      return set.dp_replicate;
+    case Axes::kPp:
       return set.pp;
-    case Axis::kEmbedding:
+    case Axes::kPipelineEnds:
       return set.embedding;
-    case Axis::kWorld:
+    case Axes::kWorld:
       break;
   }
   return set.world;
 }
 
-// Fails the test unless the communicator of every rank on this axis gathers exactly the ranks of
+// Fails the test unless the communicator of every rank on these axes gathers exactly the ranks of
 // its group.
-void CheckAxis(std::vector<CommunicatorSet>& sets, const Layout& layout, Axis axis) {
+void CheckGroups(std::vector<CommunicatorSet>& sets, const Layout& layout, Axes axes) {
   std::vector<std::vector<float>> gathered(sets.size());
   std::vector<absl::Status> statuses(sets.size());
   std::vector<Thread> threads;
   for (size_t rank = 0; rank < sets.size(); ++rank) {
     threads.emplace_back("rank", [&, rank] {
-      Collective* const collective = AxisOf(sets[rank], axis).get();
+      Collective* const collective = MemberOf(sets[rank], axes).get();
       if (collective == nullptr) return;
       Stream stream = Stream::Cpu();
       gathered[rank].resize(collective->size());
@@ -59,11 +61,11 @@ void CheckAxis(std::vector<CommunicatorSet>& sets, const Layout& layout, Axis ax
   }
   for (Thread& thread : threads) thread.Join();
   for (size_t rank = 0; rank < sets.size(); ++rank) {
-    INFO(layout.ToString() << " " << AxisName(axis) << " rank " << rank);
+    INFO(layout.ToString() << " " << AxesName(axes) << " rank " << rank);
     CHECK_OK(statuses[rank]);
-    const std::vector<int> group = GroupOf(layout, axis, static_cast<int>(rank));
+    const std::vector<int> group = GroupOf(layout, axes, static_cast<int>(rank));
     REQUIRE(gathered[rank] == std::vector<float>(group.begin(), group.end()));
-    if (!group.empty()) CHECK(AxisOf(sets[rank], axis)->name() == AxisName(axis));
+    if (!group.empty()) CHECK(MemberOf(sets[rank], axes)->name() == AxesName(axes));
   }
 }
 
@@ -71,11 +73,11 @@ TEST_CASE("each communicator connects the ranks of its group and no others") {
   for (const Transport transport : kTransports) {
     for (const Layout& layout :
          {Layout{.pp = 2, .dp = 2, .tp = 2}, Layout{.pp = 3, .dp = 1, .tp = 2},
-          Layout{.pp = 1, .dp = 4, .tp = 1}, Layout{}}) {
+          Layout{.pp = 1, .dp = 4, .tp = 1}, Layout{.dp = 4, .dp_replicate = 2}, Layout{}}) {
       INFO(testing::ToString(transport));
       std::vector<CommunicatorSet> sets = MakeSets(transport, layout);
-      for (const Axis axis : {Axis::kTp, Axis::kDp, Axis::kPp, Axis::kEmbedding, Axis::kWorld}) {
-        CheckAxis(sets, layout, axis);
+      for (const Axes axes : {Axes::kTp, Axes::kDpShard, Axes::kDpReplicate, Axes::kPp, Axes::kPipelineEnds, Axes::kWorld}) {
+        CheckGroups(sets, layout, axes);
       }
     }
   }
@@ -88,13 +90,13 @@ TEST_CASE("two communicators of a rank work at the same time") {
     std::vector<absl::Status> statuses(4);
     std::vector<float> sums(4);
     for (int rank = 0; rank < 2; ++rank) {
-      for (const Axis axis : {Axis::kWorld, Axis::kDp}) {
-        const int place = rank * 2 + (axis == Axis::kDp ? 1 : 0);
-        threads.emplace_back("rank", [&, rank, axis, place] {
+      for (const Axes axes : {Axes::kWorld, Axes::kDpShard}) {
+        const int place = rank * 2 + (axes == Axes::kDpShard ? 1 : 0);
+        threads.emplace_back("rank", [&, rank, axes, place] {
           Stream stream = Stream::Cpu();
           for (int i = 0; i < 100 && statuses[place].ok(); ++i) {
             float value = static_cast<float>(place);
-            statuses[place] = AxisOf(sets[rank], axis)
+            statuses[place] = MemberOf(sets[rank], axes)
                                   ->AllReduce(absl::MakeSpan(&value, 1), ReduceOp::kSum, stream);
             sums[place] += value;
           }

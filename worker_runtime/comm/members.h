@@ -10,26 +10,27 @@
 namespace convene::worker {
 
 struct CommunicatorMember {
-  Axis axis;
+  Axes axes;
   std::unique_ptr<Collective> CommunicatorSet::*place;
-  const char* own_name = nullptr;  // null: the axis's
+  const char* own_name = nullptr;  // null: AxesName's
   bool in_host_memory = false;     // on every device
   absl::Duration BootstrapOptions::*timeout = &BootstrapOptions::operation_timeout;
 
-  const char* name() const { return own_name != nullptr ? own_name : AxisName(axis); }
+  const char* name() const { return own_name != nullptr ? own_name : AxesName(axes); }
 };
 
-// Groups of one axis share no rank, so the place in this table tells any two groups of a rank
+// Groups of one set of axes share no rank, so the place in this table tells any two groups of a rank
 // apart.
 inline constexpr CommunicatorMember kCommunicatorMembers[] = {
-    {Axis::kWorld, &CommunicatorSet::host, "host", /*in_host_memory=*/true},
-    {Axis::kWorld, &CommunicatorSet::world},
-    {Axis::kTp, &CommunicatorSet::tp},
-    {Axis::kDp, &CommunicatorSet::dp},
-    {Axis::kDp, &CommunicatorSet::dp_gather, "dp gather"},
-    {Axis::kPp, &CommunicatorSet::pp},
-    {Axis::kEmbedding, &CommunicatorSet::embedding},
-    {Axis::kWorld, &CommunicatorSet::checkpoint, "checkpoint", /*in_host_memory=*/true,
+    {Axes::kWorld, &CommunicatorSet::host, "host", /*in_host_memory=*/true},
+    {Axes::kWorld, &CommunicatorSet::world},
+    {Axes::kTp, &CommunicatorSet::tp},
+    {Axes::kDpShard, &CommunicatorSet::dp},
+    {Axes::kDpShard, &CommunicatorSet::dp_gather, "dp gather"},
+    {Axes::kDpReplicate, &CommunicatorSet::dp_replicate},
+    {Axes::kPp, &CommunicatorSet::pp},
+    {Axes::kPipelineEnds, &CommunicatorSet::embedding},
+    {Axes::kWorld, &CommunicatorSet::checkpoint, "checkpoint", /*in_host_memory=*/true,
      &BootstrapOptions::checkpoint_timeout},
 };
 

@@ -1,5 +1,6 @@
 #include "worker_runtime/mesh/mesh.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -11,10 +12,23 @@
 namespace convene::worker {
 namespace {
 
-// The stages that hold tied embeddings; a single stage is alone in its group.
-std::vector<int> EndStages(const Layout& layout) {
-  if (layout.pp == 1) return {0};
-  return {0, layout.pp - 1};
+bool Has(Axes set, Axes axis) {
+  return (static_cast<unsigned>(set) & static_cast<unsigned>(axis)) != 0;
+}
+
+bool IsEnd(const Layout& layout, int stage) { return stage == 0 || stage == layout.pp - 1; }
+
+// Whether two ranks differ in no coordinate but those of `axes`.
+bool SharesGroup(const Layout& layout, Axes axes, const Coordinate& a, const Coordinate& b) {
+  if (Has(axes, Axes::kPipelineEnds)) {
+    if (!IsEnd(layout, a.pp) || !IsEnd(layout, b.pp)) return false;
+  } else if (!Has(axes, Axes::kPp) && a.pp != b.pp) {
+    return false;
+  }
+  const int shards = layout.dp_shard();
+  return (Has(axes, Axes::kTp) || a.tp == b.tp) &&
+         (Has(axes, Axes::kDpShard) || a.dp % shards == b.dp % shards) &&
+         (Has(axes, Axes::kDpReplicate) || a.dp / shards == b.dp / shards);
 }
 
 absl::Status CheckDegree(const char* name, int value, int smallest) {
@@ -46,7 +60,12 @@ std::string WhatWouldFit(int world_size, int tp, int pp) {
 
 }  // namespace
 
-std::string Layout::ToString() const { return absl::StrCat("dp", dp, " x tp", tp, " x pp", pp); }
+std::string Layout::ToString() const {
+  const std::string copies =
+      dp_replicate == 1 ? ""
+                        : absl::StrCat(" (", dp_replicate, " copies of ", dp_shard(), " shards)");
+  return absl::StrCat("dp", dp, copies, " x tp", tp, " x pp", pp);
+}
 
 Coordinate CoordinateOf(const Layout& layout, int rank) {
   CONVENE_CHECK(rank >= 0 && rank < layout.world_size());
@@ -62,58 +81,37 @@ int RankOf(const Layout& layout, const Coordinate& coordinate) {
   return (coordinate.pp * layout.dp + coordinate.dp) * layout.tp + coordinate.tp;
 }
 
-const char* AxisName(Axis axis) {
-  switch (axis) {
-    case Axis::kTp:
+const char* AxesName(Axes axes) {
+  switch (axes) {
+    case Axes::kTp:
       return "tp";
-    case Axis::kDp:
+    case Axes::kDpShard:
       return "dp";
-    case Axis::kPp:
+    case Axes::kDpReplicate:
+      return "dp replicate";
+    case Axes::kPp:
       return "pp";
-    case Axis::kEmbedding:
+    case Axes::kPipelineEnds:
       return "embedding";
-    case Axis::kWorld:
+    case Axes::kWorld:
       return "world";
   }
   CONVENE_CHECK(false);
 }
 
-std::vector<int> GroupOf(const Layout& layout, Axis axis, int rank) {
+std::vector<int> GroupOf(const Layout& layout, Axes axes, int rank) {
   const Coordinate own = CoordinateOf(layout, rank);
   std::vector<int> group;
-  switch (axis) {
-    case Axis::kTp:
-      for (int tp = 0; tp < layout.tp; ++tp) {
-        group.push_back(RankOf(layout, {.pp = own.pp, .dp = own.dp, .tp = tp}));
-      }
-      return group;
-    case Axis::kDp:
-      for (int dp = 0; dp < layout.dp; ++dp) {
-        group.push_back(RankOf(layout, {.pp = own.pp, .dp = dp, .tp = own.tp}));
-      }
-      return group;
-    case Axis::kPp:
-      for (int pp = 0; pp < layout.pp; ++pp) {
-        group.push_back(RankOf(layout, {.pp = pp, .dp = own.dp, .tp = own.tp}));
-      }
-      return group;
-    case Axis::kEmbedding:
-      if (own.pp != 0 && own.pp != layout.pp - 1) return {};
-      for (const int pp : EndStages(layout)) {
-        group.push_back(RankOf(layout, {.pp = pp, .dp = own.dp, .tp = own.tp}));
-      }
-      return group;
-    case Axis::kWorld:
-      for (int other = 0; other < layout.world_size(); ++other) group.push_back(other);
-      return group;
+  for (int other = 0; other < layout.world_size(); ++other) {
+    if (SharesGroup(layout, axes, own, CoordinateOf(layout, other))) group.push_back(other);
   }
-  CONVENE_CHECK(false);
+  return group;
 }
 
-std::vector<std::vector<int>> AllGroups(const Layout& layout, Axis axis) {
+std::vector<std::vector<int>> AllGroups(const Layout& layout, Axes axes) {
   std::vector<std::vector<int>> groups;
   for (int rank = 0; rank < layout.world_size(); ++rank) {
-    std::vector<int> group = GroupOf(layout, axis, rank);
+    std::vector<int> group = GroupOf(layout, axes, rank);
     // Each group is listed once, at its lowest member.
     if (!group.empty() && group.front() == rank) groups.push_back(std::move(group));
   }
@@ -145,6 +143,30 @@ absl::StatusOr<Layout> ResolveLayout(int world_size, int tp, int pp, int dp) {
   return absl::InvalidArgumentError(absl::StrCat(
       "tp=", tp, " x pp=", pp, " x dp=", dp, " = ", static_cast<double>(model) * dp,
       ", but this job has ", world_size, " workers: ", WhatWouldFit(world_size, tp, pp)));
+}
+
+absl::StatusOr<Layout> WithCopies(Layout layout, bool dp_is_free, int dp_shard, int dp_replicate) {
+  if (dp_shard == 0 && dp_replicate == 0) return layout;
+  const std::string asked = absl::StrJoin(
+      {dp_shard == 0 ? std::string() : absl::StrCat("dp_shard_size=", dp_shard),
+       dp_replicate == 0 ? std::string() : absl::StrCat("dp_replicate_size=", dp_replicate)},
+      dp_shard > 0 && dp_replicate > 0 ? " x " : "");
+  const int64_t unit = int64_t{std::max(dp_shard, 1)} * std::max(dp_replicate, 1);
+  const bool is_given_whole = dp_shard > 0 && dp_replicate > 0;
+  const int64_t fitting = is_given_whole ? unit : layout.dp / unit * unit;
+  if (unit > layout.dp || (!dp_is_free && fitting != layout.dp)) {
+    std::vector<int> legal;
+    for (int divisor = 1; divisor <= layout.dp; ++divisor) {
+      if (layout.dp % divisor == 0) legal.push_back(divisor);
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        asked, " does not fit dp=", layout.dp, ": ",
+        is_given_whole ? "their product must be dp, and each one of " : "it must be one of ",
+        absl::StrJoin(legal, ", ")));
+  }
+  layout.dp = static_cast<int>(fitting);
+  layout.dp_replicate = dp_replicate > 0 ? dp_replicate : layout.dp / dp_shard;
+  return layout;
 }
 
 }  // namespace convene::worker

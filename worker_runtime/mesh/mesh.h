@@ -1,5 +1,5 @@
-// PURE. The grid of ranks: world = pp x dp x tp, tp fastest, pp slowest, so that tensor-parallel
-// groups stay inside a node.
+// PURE. The grid of ranks: world = pp x dp_replicate x dp_shard x tp, tp fastest, pp slowest, so
+// that the groups that send the most data stay inside a node.
 #pragma once
 
 #include <string>
@@ -11,11 +11,15 @@ namespace convene::worker {
 
 struct Layout {
   int pp = 1;  // pipeline stages
-  int dp = 1;  // data-parallel replicas (ZeRO-1 shards over them)
+  int dp = 1;  // data-parallel ranks: dp_replicate x dp_shard
   int tp = 1;  // tensor-parallel ranks
+  // Copies of the optimizer's state over the data-parallel ranks; each copy is sharded over the
+  // others. Divides dp.
+  int dp_replicate = 1;
 
+  int dp_shard() const { return dp / dp_replicate; }
   int world_size() const { return pp * dp * tp; }
-  // "dp2 x tp2 x pp2".
+  // "dp2 x tp2 x pp2", "dp4 (2 copies of 2 shards) x tp1 x pp1".
   std::string ToString() const;
   friend bool operator==(const Layout&, const Layout&) = default;
 };
@@ -31,30 +35,37 @@ struct Coordinate {
 Coordinate CoordinateOf(const Layout& layout, int rank);
 int RankOf(const Layout& layout, const Coordinate& coordinate);
 
-enum class Axis {
-  kTp,
-  kDp,
-  kPp,
+// A set of axes. Its groups are the ranks that differ in no other coordinate.
+enum class Axes : unsigned {
+  kTp = 1,
+  kDpShard = 2,
+  kDpReplicate = 4,
+  kPp = 8,
+  kWorld = kTp | kDpShard | kDpReplicate | kPp,
   // First and last stage of one pipeline: they share tied embeddings. Ranks of other stages are in
   // no such group.
-  kEmbedding,
-  kWorld,
+  kPipelineEnds = 16,
 };
 
-const char* AxisName(Axis axis);
+const char* AxesName(Axes axes);
 
-// The global ranks that share `rank`'s other coordinates, in ascending order along `axis`; empty
-// when `rank` is in no such group.
-std::vector<int> GroupOf(const Layout& layout, Axis axis, int rank);
+// The global ranks of `rank`'s group, in ascending order; empty when `rank` is in no such group.
+std::vector<int> GroupOf(const Layout& layout, Axes axes, int rank);
 
-// All groups of an axis, in one order that is the same on every rank: communicators are created in
-// it.
-std::vector<std::vector<int>> AllGroups(const Layout& layout, Axis axis);
+// All groups of these axes, in one order that is the same on every rank: communicators are created
+// in it.
+std::vector<std::vector<int>> AllGroups(const Layout& layout, Axes axes);
 
 // `dp` 0: as many replicas of tp x pp ranks as there are workers for. The layout may then be
 // smaller than the world: the ranks from layout.world_size() on are spares. With a given `dp`, tp x
 // pp x dp must be `world_size`. InvalidArgument when the workers are too few, or too many for a
 // given dp; the text names the product and the values that would fit.
 absl::StatusOr<Layout> ResolveLayout(int world_size, int tp, int pp, int dp);
+
+// The layout with its data-parallel ranks as `dp_replicate` copies of `dp_shard` shards; 0: as many
+// as come out, one copy where both are 0. Where `dp_is_free` the layout gets as many of its ranks
+// as make whole copies; else they must come out even. InvalidArgument names the numbers and the
+// legal ones near them.
+absl::StatusOr<Layout> WithCopies(Layout layout, bool dp_is_free, int dp_shard, int dp_replicate);
 
 }  // namespace convene::worker

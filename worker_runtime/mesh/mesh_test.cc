@@ -27,10 +27,12 @@ std::vector<Layout> LayoutsOf(int world_size) {
 // "tp: 0 1 | 2 3".
 std::string Table(const Layout& layout) {
   std::string table = layout.ToString() + "\n";
-  for (const Axis axis : {Axis::kTp, Axis::kDp, Axis::kPp, Axis::kEmbedding, Axis::kWorld}) {
+  for (const Axes axes : {Axes::kTp, Axes::kDpShard, Axes::kDpReplicate, Axes::kPp,
+                          Axes::kPipelineEnds, Axes::kWorld}) {
+    if (axes == Axes::kDpReplicate && layout.dp_replicate == 1) continue;
     std::vector<std::string> groups;
-    for (const auto& group : AllGroups(layout, axis)) groups.push_back(absl::StrJoin(group, " "));
-    absl::StrAppend(&table, AxisName(axis), ": ", absl::StrJoin(groups, " | "), "\n");
+    for (const auto& group : AllGroups(layout, axes)) groups.push_back(absl::StrJoin(group, " "));
+    absl::StrAppend(&table, AxesName(axes), ": ", absl::StrJoin(groups, " | "), "\n");
   }
   return table;
 }
@@ -66,6 +68,18 @@ TEST_CASE("groups of the layouts people use") {
         "world: 0 1 2 3 4 5 6 7\n");
 }
 
+TEST_CASE("copies of shards: neighbours share a copy") {
+  const std::string table = Table({.pp = 1, .dp = 4, .tp = 2, .dp_replicate = 2});
+  CHECK(table ==
+        "dp4 (2 copies of 2 shards) x tp2 x pp1\n"
+        "tp: 0 1 | 2 3 | 4 5 | 6 7\n"
+        "dp: 0 2 | 1 3 | 4 6 | 5 7\n"
+        "dp replicate: 0 4 | 1 5 | 2 6 | 3 7\n"
+        "pp: 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7\n"
+        "embedding: 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7\n"
+        "world: 0 1 2 3 4 5 6 7\n");
+}
+
 TEST_CASE("coordinates and ranks are inverse, tp fastest and pp slowest") {
   for (const int world_size : {1, 2, 4, 8}) {
     for (const Layout& layout : LayoutsOf(world_size)) {
@@ -85,23 +99,24 @@ TEST_CASE("coordinates and ranks are inverse, tp fastest and pp slowest") {
   }
 }
 
-TEST_CASE("every axis divides the ranks it has among its groups") {
+TEST_CASE("every axes divides the ranks it has among its groups") {
   for (const int world_size : {1, 2, 4, 8}) {
     for (const Layout& layout : LayoutsOf(world_size)) {
-      for (const Axis axis : {Axis::kTp, Axis::kDp, Axis::kPp, Axis::kEmbedding, Axis::kWorld}) {
-        INFO(layout.ToString() << " " << AxisName(axis));
+      for (const Axes axes :
+           {Axes::kTp, Axes::kDpShard, Axes::kPp, Axes::kPipelineEnds, Axes::kWorld}) {
+        INFO(layout.ToString() << " " << AxesName(axes));
         std::set<int> seen;
-        for (const auto& group : AllGroups(layout, axis)) {
+        for (const auto& group : AllGroups(layout, axes)) {
           CHECK(std::is_sorted(group.begin(), group.end()));
           for (const int rank : group) {
             CHECK(seen.insert(rank).second);
-            CHECK(GroupOf(layout, axis, rank) == group);
+            CHECK(GroupOf(layout, axes, rank) == group);
           }
         }
         for (int rank = 0; rank < world_size; ++rank) {
-          CHECK(GroupOf(layout, axis, rank).empty() == !seen.contains(rank));
+          CHECK(GroupOf(layout, axes, rank).empty() == !seen.contains(rank));
         }
-        const bool middle_stages = axis == Axis::kEmbedding && layout.pp > 2;
+        const bool middle_stages = axes == Axes::kPipelineEnds && layout.pp > 2;
         CHECK(seen.size() == (middle_stages ? 2u * layout.dp * layout.tp : 1u * world_size));
       }
     }
@@ -159,6 +174,29 @@ TEST_CASE("a layout that does not fit says the product and what would fit") {
     CHECK_STATUS(ResolveLayout(row.world_size, row.tp, row.pp, row.dp),
                  absl::StatusCode::kInvalidArgument, row.text);
   }
+}
+
+TEST_CASE(
+    "the data-parallel ranks become copies of shards, or the numbers that would fit are named") {
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  const auto copies = [](int dp, bool is_free, int shard, int replicate) {
+    return WithCopies({.dp = dp, .tp = 2}, is_free, shard, replicate);
+  };
+  CHECK(copies(8, false, 0, 0)->dp_replicate == 1);
+  CHECK(copies(8, false, 2, 0)->dp_replicate == 4);
+  CHECK(copies(8, false, 0, 8)->dp_shard() == 1);
+  CHECK(copies(8, false, 4, 2)->dp_shard() == 4);
+  // A world that lost a node: whole copies alone.
+  CHECK(copies(7, true, 2, 0)->dp == 6);
+  CHECK(copies(7, true, 0, 3)->dp_shard() == 2);
+  CHECK(copies(7, true, 3, 2)->dp == 6);
+  CHECK_STATUS(copies(6, false, 4, 0), kInvalid,
+               "dp_shard_size=4 does not fit dp=6: it must be one of 1, 2, 3, 6");
+  CHECK_STATUS(copies(8, false, 2, 2), kInvalid,
+               "dp_shard_size=2 x dp_replicate_size=2 does not fit dp=8: their product must be dp, "
+               "and each one of 1, 2, 4, 8");
+  CHECK_STATUS(copies(2, true, 4, 0), kInvalid, "dp_shard_size=4 does not fit dp=2");
+  CHECK_STATUS(copies(2, true, 1 << 30, 1 << 30), kInvalid, "does not fit dp=2");
 }
 
 }  // namespace

@@ -149,6 +149,33 @@ absl::Status RefuseUnusedToken(const TrainConfig& said) {
       "eod_token is set, but not packed_documents: nothing would be told apart by it");
 }
 
+absl::Status ResolveSizes(const TrainConfig& config, TrainOptions* options) {
+  const auto given = [](const char* key, bool is_given, int64_t value, int* size) {
+    return is_given ? ToInt(key, value, 1, size) : absl::OkStatus();
+  };
+  CONVENE_RETURN_IF_ERROR(given("tp_size", true, config.tp_size(), &options->tp_size));
+  CONVENE_RETURN_IF_ERROR(given("pp_size", true, config.pp_size(), &options->pp_size));
+  CONVENE_RETURN_IF_ERROR(
+      given("dp_size", config.has_dp_size(), config.dp_size(), &options->dp_size));
+  CONVENE_RETURN_IF_ERROR(given("dp_shard_size", config.has_dp_shard_size(), config.dp_shard_size(),
+                                &options->dp_shard_size));
+  CONVENE_RETURN_IF_ERROR(given("dp_replicate_size", config.has_dp_replicate_size(),
+                                config.dp_replicate_size(), &options->dp_replicate_size));
+  if (config.has_sequence_parallel()) options->sequence_parallel = config.sequence_parallel();
+  if (config.zero_stage() != 0 && config.zero_stage() != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("zero_stage ", config.zero_stage(), " must be 0 or 1"));
+  }
+  if (config.zero_stage() == 1) return absl::OkStatus();
+  if (options->dp_shard_size > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("zero_stage 0 keeps the whole state on every rank, so dp_shard_size ",
+                     options->dp_shard_size, " must be 1; for shards choose zero_stage 1"));
+  }
+  options->dp_shard_size = 1;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
                                      const EnvironmentLookup& environment) {
   TrainOptions options;
@@ -162,11 +189,7 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
   options.sequence_length = config.sequence_length();
   options.packed_documents = config.packed_documents();
   options.eod_token = config.has_eod_token() ? config.eod_token() : kDocumentSeparator;
-  CONVENE_RETURN_IF_ERROR(ToInt("tp_size", config.tp_size(), 1, &options.tp_size));
-  CONVENE_RETURN_IF_ERROR(ToInt("pp_size", config.pp_size(), 1, &options.pp_size));
-  if (config.has_dp_size()) {
-    CONVENE_RETURN_IF_ERROR(ToInt("dp_size", config.dp_size(), 1, &options.dp_size));
-  }
+  CONVENE_RETURN_IF_ERROR(ResolveSizes(config, &options));
   CONVENE_RETURN_IF_ERROR(ResolveDevice(config, &options));
   options.learning_rate = config.learning_rate();
   options.min_learning_rate =

@@ -148,6 +148,13 @@ TEST_CASE("checkpoint settings without a directory are refused, wherever they st
   CHECK(Options({"--config", dir.File("train.yaml"), "--checkpoint-dir=/c"}).checkpoint_keep == 5);
 }
 
+TEST_CASE("without shards every rank has a copy of the optimizer's state") {
+  CHECK(Options({"--data=a", "--zero-stage=0"}).dp_shard_size == 1);
+  CHECK(Options({"--data=a", "--dp-replicate-size=3"}).dp_replicate_size == 3);
+  CHECK(Options({"--data=a"}).sequence_parallel == std::nullopt);
+  CHECK(Options({"--data=a", "--sequence-parallel=false"}).sequence_parallel == false);
+}
+
 TEST_CASE("a wrong name or size is refused") {
   CHECK_STATUS(Load({"--model=llama-tinny"}), absl::StatusCode::kNotFound,
                "did you mean \"llama-tiny\"?");
@@ -155,6 +162,10 @@ TEST_CASE("a wrong name or size is refused") {
                "layers 5000000000 must be a number from 1");
   CHECK_STATUS(Load({"--tp-size=0"}), kInvalid, "tp_size 0 must be a number from 1");
   CHECK_STATUS(Load({"--dp-size=0"}), kInvalid, "dp_size 0 must be a number from 1");
+  CHECK_STATUS(Load({"--dp-shard-size=0"}), kInvalid, "dp_shard_size 0 must be a number from 1");
+  CHECK_STATUS(Load({"--zero-stage=4"}), kInvalid, "zero_stage 4 must be 0 or 1");
+  CHECK_STATUS(Load({"--zero-stage=0", "--dp-shard-size=2"}), kInvalid,
+               "so dp_shard_size 2 must be 1");
   CHECK_STATUS(Load({"--config=/no/such.yaml"}), absl::StatusCode::kNotFound, "/no/such.yaml");
 }
 

@@ -127,6 +127,19 @@ absl::Status ValidateMicroBatch(const TrainOptions& options, const Layout& layou
       " must be below 2^30 numbers; choose a smaller micro_batch_size or sequence_length"));
 }
 
+// Every size of a micro batch, also after a node is lost, must come out even.
+absl::Status ValidateSequenceParallel(const TrainOptions& options, const Layout& layout) {
+  if (!options.sequence_parallel.value_or(false) || options.sequence_length % layout.tp == 0) {
+    return absl::OkStatus();
+  }
+  const int64_t below = options.sequence_length / layout.tp * layout.tp;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "sequence_parallel splits sequence_length ", options.sequence_length, " over tp_size ",
+      layout.tp, ", which does not come out even: choose ",
+      below == 0 ? "" : absl::StrCat("sequence_length ", below, " or "),
+      below == 0 ? "sequence_length " : "", below + layout.tp, ", or leave sequence_parallel off"));
+}
+
 std::string DescribeModel(const TrainOptions& options) {
   const ModelConfig& model = options.model;
   const absl::StatusOr<ModelConfig> named = NamedModel(options.model_name);
@@ -158,15 +171,23 @@ std::string DescribeCheckpoints(const TrainOptions& options) {
   return text;
 }
 
-std::string DescribeSpares(const Layout& layout, int world_size) {
+std::string DescribeSpares(const TrainOptions& options, const Layout& layout, int world_size) {
   const int spares = world_size - layout.world_size();
   if (spares == 0) return "";
   const std::string ranks =
       spares == 1 ? absl::StrCat("rank ", world_size - 1, " waits")
                   : absl::StrCat("ranks ", layout.world_size(), " to ", world_size - 1, " wait");
-  return absl::StrCat("\nspares       ", ranks, " without training: tp ", layout.tp, " x pp ",
-                      layout.pp, " = ", layout.tp * layout.pp, " does not divide ", world_size,
-                      " ranks");
+  std::string unit = absl::StrCat("tp ", layout.tp, " x pp ", layout.pp);
+  int64_t size = int64_t{layout.tp} * layout.pp;
+  const auto with = [&](const char* name, int factor) {
+    if (factor == 0) return;
+    absl::StrAppend(&unit, " x ", name, " ", factor);
+    size *= factor;
+  };
+  with("dp_shard", options.dp_shard_size);
+  with("dp_replicate", options.dp_replicate_size);
+  return absl::StrCat("\nspares       ", ranks, " without training: ", unit, " = ", size,
+                      " does not divide ", world_size, " ranks");
 }
 
 std::string DescribeBatch(const BatchCut& cut) {
@@ -187,7 +208,19 @@ absl::Status ValidateOptions(const TrainOptions& options, const Layout& layout) 
   CONVENE_RETURN_IF_ERROR(ValidateModel(options.model, layout));
   CONVENE_RETURN_IF_ERROR(ValidateDocuments(options));
   CONVENE_RETURN_IF_ERROR(ValidateStepTokens(options, layout));
+  CONVENE_RETURN_IF_ERROR(ValidateSequenceParallel(options, layout));
   return ValidateMicroBatch(options, layout);
+}
+
+absl::StatusOr<Layout> LayoutOf(const TrainOptions& options, int world_size) {
+  CONVENE_ASSIGN_OR_RETURN(const Layout layout, ResolveLayout(world_size, options.tp_size,
+                                                              options.pp_size, options.dp_size));
+  return WithCopies(layout, options.dp_size == 0, options.dp_shard_size, options.dp_replicate_size);
+}
+
+bool SplitsRows(const TrainOptions& options, const Layout& layout) {
+  const int64_t rows = CutOf(options, layout).micro_batch_size * options.sequence_length;
+  return layout.tp > 1 && options.sequence_parallel.value_or(rows % layout.tp == 0);
 }
 
 BatchCut CutOf(const TrainOptions& options, const Layout& layout) {
@@ -199,8 +232,10 @@ std::string Describe(const TrainOptions& options, const Layout& layout, int worl
   return absl::StrCat(
       "model        ", DescribeModel(options),  //
       "\nlayout       ", layout.ToString(), " on ", layout.world_size(),
-      layout.world_size() == 1 ? " rank" : " ranks", DescribeSpares(layout, world_size),  //
-      "\nbatch        ", DescribeBatch(CutOf(options, layout)),                           //
+      layout.world_size() == 1 ? " rank" : " ranks",
+      SplitsRows(options, layout) ? ", rows split over tp" : "",
+      DescribeSpares(options, layout, world_size),               //
+      "\nbatch        ", DescribeBatch(CutOf(options, layout)),  //
       "\ntokens       ", WithThousands(step_tokens), " a step (", options.global_batch_size, " x ",
       options.sequence_length, "), ", HumanCount(static_cast<double>(step_tokens) * options.steps),
       " in ", WithThousands(options.steps), " steps",  //

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "worker_runtime/data/sample_order.h"
 #include "worker_runtime/device/dtype.h"
@@ -38,7 +39,10 @@ struct TrainOptions {
   int64_t eod_token = 0;          // ends a document, and belongs to it
   int tp_size = 0;
   int pp_size = 0;
-  int dp_size = 0;  // 0 = derived from the world size (ResolveLayout)
+  int dp_size = 0;                        // 0 = derived from the world size (ResolveLayout)
+  int dp_shard_size = 0;                  // 0 = WithCopies decides
+  int dp_replicate_size = 0;              // the same
+  std::optional<bool> sequence_parallel;  // nullopt: where it is possible
   DeviceChoice device = DeviceChoice::kAuto;
   std::optional<DType> precision;  // nullopt: bf16 on a GPU, fp32 on a CPU
   DType reduce_dtype = DType::kFloat32;
@@ -77,6 +81,13 @@ struct TrainOptions {
 // key, its value and the legal values. The global batch need not come out even: a job that lost a
 // node goes on with it. Every rank gives the same answer.
 absl::Status ValidateOptions(const TrainOptions& options, const Layout& layout);
+
+// The grid of ranks for a job of `world_size` workers. The errors of ResolveLayout and WithCopies.
+absl::StatusOr<Layout> LayoutOf(const TrainOptions& options, int world_size);
+
+// Whether the residual stream's rows are split over tp (parallel/residual_rows.h). REQUIRES:
+// ValidateOptions said OK.
+bool SplitsRows(const TrainOptions& options, const Layout& layout);
 
 // The shares of the data-parallel ranks in a step's samples. A micro batch may have fewer rows than
 // options.micro_batch_size. REQUIRES: ValidateOptions said OK.

@@ -63,11 +63,54 @@ TEST_CASE("ranks that the layout does not need are told as spares, with the reas
   const Layout layout = {.dp = 3, .tp = 2};
   const auto described = [&](int world_size) { return Describe(Defaults(), layout, world_size); };
   CHECK_THAT(described(6), !Catch::Contains("spares"));
-  CHECK_THAT(described(7), Catch::Contains("layout       dp3 x tp2 x pp1 on 6 ranks\n"
-                                           "spares       rank 6 waits without training: "
-                                           "tp 2 x pp 1 = 2 does not divide 7 ranks\nbatch "));
+  CHECK_THAT(described(7),
+             Catch::Contains("layout       dp3 x tp2 x pp1 on 6 ranks, rows split over tp\n"
+                             "spares       rank 6 waits without training: "
+                             "tp 2 x pp 1 = 2 does not divide 7 ranks\nbatch "));
   CHECK_THAT(Describe(Defaults(), Layout{.pp = 2, .dp = 1, .tp = 2}, 7),
              Catch::Contains("ranks 4 to 6 wait without training: tp 2 x pp 2 = 4 does not "));
+}
+
+TEST_CASE(
+    "rows are split over tp where they come out even, or where it is asked for and possible") {
+  const Layout layout = {.tp = 4};
+  const auto splits = [&](int64_t sequence, int64_t micro, std::optional<bool> asked) {
+    TrainOptions options = Defaults();
+    options.sequence_length = sequence;
+    options.micro_batch_size = micro;
+    options.sequence_parallel = asked;
+    CHECK_OK(ValidateOptions(options, layout));
+    return SplitsRows(options, layout);
+  };
+  CHECK(splits(128, 1, std::nullopt));
+  CHECK(splits(30, 2, std::nullopt));
+  CHECK(!splits(30, 1, std::nullopt));
+  CHECK(!splits(128, 1, false));
+  CHECK(splits(128, 1, true));
+  CHECK(!SplitsRows(Defaults(), Layout{}));
+  const auto demand = [](int64_t sequence) {
+    return [sequence](TrainOptions& o) {
+      o.sequence_length = sequence;
+      o.sequence_parallel = true;
+    };
+  };
+  CHECK_STATUS(With(demand(30), layout), kInvalid,
+               "sequence_length 30 over tp_size 4, which does not come out even: choose "
+               "sequence_length 28 or 32, or leave sequence_parallel off");
+  CHECK_STATUS(With(demand(3), layout), kInvalid, "choose sequence_length 4, or leave");
+}
+
+TEST_CASE("the layout is told with its copies, and the spares that they leave") {
+  TrainOptions options = Defaults();
+  options.dp_shard_size = 2;
+  const auto layout = LayoutOf(options, 7);
+  REQUIRE_OK(layout);
+  CHECK_THAT(Describe(options, *layout, 7),
+             Catch::Contains("layout       dp6 (3 copies of 2 shards) x tp1 x pp1 on 6 ranks\n"
+                             "spares       rank 6 waits without training: "
+                             "tp 1 x pp 1 x dp_shard 2 = 2 does not divide 7 ranks\n"));
+  options.dp_size = 7;
+  CHECK_STATUS(LayoutOf(options, 7), kInvalid, "dp_shard_size=2 does not fit dp=7");
 }
 
 TEST_CASE("what is out of range is named with its value and the right one") {
@@ -142,7 +185,7 @@ TEST_CASE("the description shows the batch arithmetic") {
   CHECK(Describe(Defaults(), Layout{.pp = 2, .dp = 2, .tp = 2}, 8) ==
         "model        llama-tiny, 427,072 parameters "
         "(layers 8, hidden 64, ffn 192, heads 16/8 of 4, vocabulary 256)\n"
-        "layout       dp2 x tp2 x pp2 on 8 ranks\n"
+        "layout       dp2 x tp2 x pp2 on 8 ranks, rows split over tp\n"
         "batch        global 32 = dp 2 x micro 4 x accumulation 4\n"
         "tokens       4,096 a step (32 x 128), 410k in 100 steps\n"
         "rate         0.001 after 10 warm-up steps, then a cosine to 0.0001\n"

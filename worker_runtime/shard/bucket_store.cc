@@ -120,6 +120,12 @@ absl::Status BucketStore::ReduceFinalBuckets() {
   return absl::OkStatus();
 }
 
+absl::Status BucketStore::SumOverDp(Elements bucket, const ShardPart& part, Stream& stream) {
+  CONVENE_RETURN_IF_ERROR(groups_.dp.ReduceScatter(bucket, ReduceOp::kSum, stream));
+  return groups_.dp_replicate.AllReduce(
+      bucket.Slice(part.flat_begin - part.bucket.begin, part.count), ReduceOp::kSum, stream);
+}
+
 // Everything runs in the communication stream, rounding and widening too: they use memory bandwidth
 // that products leave free, and the wire's memory needs no event, because buckets use it one after
 // the other.
@@ -127,11 +133,11 @@ absl::Status BucketStore::Reduce(const ShardPart& part) {
   Stream& stream = device_.communication();
   OrderBehind(device_.compute(), stream);
   const absl::Span<float> gradients = gradients_.subspan(part.bucket.begin, part.bucket.count);
-  if (wire_.empty()) return groups_.dp.ReduceScatter(gradients, ReduceOp::kSum, stream);
-  ToBFloat16(part.bucket.count, gradients.data(), wire_.data(), stream);
-  CONVENE_RETURN_IF_ERROR(
-      groups_.dp.ReduceScatter(wire_.subspan(0, part.bucket.count), ReduceOp::kSum, stream));
-  ToFloat(part.count, wire_.data() + (part.flat_begin - part.bucket.begin),
+  if (wire_.empty()) return SumOverDp(gradients, part, stream);
+  const absl::Span<BFloat16> wire = wire_.subspan(0, part.bucket.count);
+  ToBFloat16(part.bucket.count, gradients.data(), wire.data(), stream);
+  CONVENE_RETURN_IF_ERROR(SumOverDp(wire, part, stream));
+  ToFloat(part.count, wire.data() + (part.flat_begin - part.bucket.begin),
           gradients_.data() + part.flat_begin, stream);
   return absl::OkStatus();
 }
@@ -193,12 +199,12 @@ absl::Status BucketStore::ShareOverTp() {
   if (options_.sums_over_tp) {
     return groups_.tp.AllReduce(norms, ReduceOp::kSum, device_.compute());
   }
-  if (groups_.dp.size() < 3 || device_.kind() == DeviceKind::kCpu) return absl::OkStatus();
+  if (dp_size() < 3 || device_.kind() == DeviceKind::kCpu) return absl::OkStatus();
   return groups_.tp.Broadcast(norms, /*root=*/0, device_.compute());
 }
 
 absl::Status BucketStore::Gather(size_t bucket) {
-  if (!is_parallel()) return absl::OkStatus();
+  if (groups_.dp_gather.size() == 1) return absl::OkStatus();
   const ParameterBucket& place = placement_.buckets[bucket];
   Stream& stream = device_.communication();
   OrderBehind(device_.compute(), stream);

@@ -1,6 +1,8 @@
 // Parameters and gradients of a rank, whole, in two flat buffers: gradients are reduced and
 // parameters gathered bucket by bucket, beside the arithmetic. This rank updates a part of each
-// bucket: ZeRO-1's cut (flat_shard.h).
+// bucket: ZeRO-1's cut (flat_shard.h). With several copies of the optimizer's state (hybrid
+// sharding; one rank a copy is plain data parallelism, DDP) a bucket's part is then summed over the
+// ranks that keep a copy of it, and all of them update it alike.
 #pragma once
 
 #include <cstdint>
@@ -50,8 +52,9 @@ class BucketStore final : public UnitStore {
     bool reduces_at_end = false;
   };
   struct Groups {
-    Collective& dp;
-    Collective& dp_gather;
+    Collective& dp;            // the ranks that share one copy of the optimizer's state
+    Collective& dp_gather;     // the same ranks
+    Collective& dp_replicate;  // the ranks that keep a copy of this rank's shard
     Collective& tp;
     Collective* embedding = nullptr;  // null where the stages between the ends are
   };
@@ -85,6 +88,9 @@ class BucketStore final : public UnitStore {
   void AwaitCommunication();
 
   DType dtype() const { return options_.dtype; }
+  // Whether this rank counts its shard in global sums and writes it to checkpoints, for all ranks
+  // that keep a copy of it.
+  bool speaks_for_shard() const { return groups_.dp_replicate.rank() == 0; }
   const Placement& placement() const { return placement_; }
   const FlatShard& shard() const { return shard_; }
   // Whole flat buffers. Call AwaitCommunication before reading them.
@@ -101,7 +107,10 @@ class BucketStore final : public UnitStore {
   absl::Status ShareOverTp();
   absl::Status ReduceFinalBuckets();
   absl::Status Reduce(const ShardPart& part);
-  bool is_parallel() const { return groups_.dp.size() > 1; }
+  // Of a whole bucket; afterwards the part is the sum over all data-parallel ranks.
+  absl::Status SumOverDp(Elements bucket, const ShardPart& part, Stream& stream);
+  int dp_size() const { return groups_.dp.size() * groups_.dp_replicate.size(); }
+  bool is_parallel() const { return dp_size() > 1; }
 
   const Placement placement_;
   const Options options_;

@@ -34,8 +34,9 @@ struct FlatShard {
 };
 
 // ParameterFlags (ops/elementwise.h), one for each kParameterAlignment elements of the shard.
-// REQUIRES: as below.
-std::vector<uint8_t> MakeParameterFlags(const Placement& placement, const FlatShard& shard);
+// `speaks_for_shard`: else no parameter is kOwned. REQUIRES: as below.
+std::vector<uint8_t> MakeParameterFlags(const Placement& placement, const FlatShard& shard,
+                                        bool speaks_for_shard);
 
 // REQUIRES: the buckets' counts are divisible by dp_size * kParameterAlignment.
 FlatShard MakeFlatShard(const Placement& placement, int dp_size, int dp_rank);

@@ -84,7 +84,9 @@ TEST_CASE("flags are those of the parameter, and none where there is none") {
         const auto begin = flat_flags.begin() + part.flat_begin / kFlagBlock;
         expected.insert(expected.end(), begin, begin + part.count / kFlagBlock);
       }
-      CHECK(MakeParameterFlags(placement, shard) == expected);
+      CHECK(MakeParameterFlags(placement, shard, /*speaks_for_shard=*/true) == expected);
+      for (uint8_t& flags : expected) flags &= static_cast<uint8_t>(~kOwned);
+      CHECK(MakeParameterFlags(placement, shard, /*speaks_for_shard=*/false) == expected);
     }
   });
 }

@@ -52,7 +52,8 @@ void ShardedOptimizer::Bind() {
   if (has_masters()) master_ = arena_.View(master_memory_).data();
   first_moment_ = arena_.View(first_moment_memory_).data();
   second_moment_ = arena_.View(second_moment_memory_).data();
-  const std::vector<uint8_t> flags = MakeParameterFlags(store_.placement(), shard_);
+  const std::vector<uint8_t> flags = 
+      MakeParameterFlags(store_.placement(), shard_, store_.speaks_for_shard());
   uint8_t* const device_flags = arena_.View(flags_memory_).data();
   device_.Copy(flags.data(), device_flags, flags.size(), device_.compute());
   flags_ = device_flags;
@@ -168,6 +169,7 @@ std::vector<Piece> ShardedOptimizer::Pieces(const HostState& state, bool owned_o
 
 absl::StatusOr<std::vector<PieceToWrite>> ShardedOptimizer::PiecesToWrite() {
   CONVENE_ASSIGN_OR_RETURN(const HostState state, State(/*copies_it=*/true));
+  if (!store_.speaks_for_shard()) return std::vector<PieceToWrite>();
   return Pieces<PieceToWrite>(state, /*owned_only=*/true);
 }
 

@@ -89,7 +89,7 @@ class WatchedCollective final : public testing::ForwardingCollective {
 // A training step and a validation of one rank.
 absl::Status Run(EngineOptions options, CommunicatorSet& set, WatchedMemory& memory) {
   for (auto* const place :
-       {&set.world, &set.tp, &set.dp, &set.dp_gather, &set.pp, &set.embedding}) {
+       {&set.world, &set.tp, &set.dp, &set.dp_gather, &set.dp_replicate, &set.pp, &set.embedding}) {
     // In a group of one nothing moves.
     if (*place == nullptr || (*place)->size() == 1) continue;
     *place = std::make_unique<WatchedCollective>(std::move(*place), memory);

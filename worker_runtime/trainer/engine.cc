@@ -43,6 +43,7 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
               .reduces_at_end = coordinate_.pp > 0},
              {.dp = *communicators.dp,
               .dp_gather = *communicators.dp_gather,
+              .dp_replicate = *communicators.dp_replicate,
               .tp = *communicators.tp,
               .embedding = communicators.embedding.get()},
              device, arena_),

@@ -270,6 +270,23 @@ TEST_CASE("rows that are not split over tp train like one process") {
   }
 }
 
+TEST_CASE("copies of shards train like one process, and hold the same bits") {
+  const Curve expected = Train({Tiny(true), {}, 8, 8});
+  for (const Layout layout :
+       {Layout{.dp = 4, .dp_replicate = 2}, Layout{.dp = 3, .dp_replicate = 3},
+        Layout{.pp = 2, .dp = 4, .dp_replicate = 4}, Layout{.dp = 4, .tp = 2, .dp_replicate = 2}}) {
+    INFO(layout.ToString());
+    const Curve curve = Train({Tiny(true), layout, 8, 2});
+    CheckSameCurve(curve, expected);
+    CheckSameTensors(curve, expected);
+    for (int rank = 0; rank < layout.world_size(); ++rank) {
+      Coordinate first = CoordinateOf(layout, rank);
+      first.dp = 0;
+      CHECK(curve.parameters[rank] == curve.parameters[RankOf(layout, first)]);
+    }
+  }
+}
+
 TEST_CASE("tied embeddings train alike on one stage and on several") {
   const Curve expected = Train({Tiny(true), {}, 8, 8});
   for (const Layout layout : {Layout{2, 1, 1}, Layout{4, 1, 2}, Layout{2, 2, 2}, Layout{1, 2, 2}}) {

@@ -61,9 +61,9 @@ ModelConfig Wide(const Case& the_case) {
 class Rank {
  public:
   Rank(CommunicatorSet set) : set_(std::move(set)) {
-    for (auto place :
-         {&CommunicatorSet::world, &CommunicatorSet::tp, &CommunicatorSet::dp,
-          &CommunicatorSet::dp_gather, &CommunicatorSet::pp, &CommunicatorSet::embedding}) {
+    for (auto place : {&CommunicatorSet::world, &CommunicatorSet::tp, &CommunicatorSet::dp,
+                       &CommunicatorSet::dp_gather, &CommunicatorSet::dp_replicate,
+                       &CommunicatorSet::pp, &CommunicatorSet::embedding}) {
       if (set_.*place == nullptr) continue;
       plain_.push_back(std::move(set_.*place));
       set_.*place = device_.Watched(*plain_.back());
@@ -165,6 +165,13 @@ TEST_CASE("collectives race with nothing, and every event between the streams is
 
 TEST_CASE("sums over ranks in bf16 race with nothing, and every event is needed") {
   CheckEveryEvent({.dtype = DType::kBFloat16, .reduce_dtype = DType::kBFloat16});
+}
+
+TEST_CASE("sums over copies of shards race with nothing, and every event is needed") {
+  CheckEveryEvent({.layout = {.dp = 4, .dp_replicate = 2}});
+  CheckEveryEvent({.layout = {.dp = 2, .dp_replicate = 2},
+                   .dtype = DType::kBFloat16,
+                   .reduce_dtype = DType::kBFloat16});
 }
 
 TEST_CASE("a tied table on two stages races with nothing, and every event is needed") {

@@ -72,6 +72,7 @@ EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layou
           .reduce_dtype = options.reduce_dtype,
           .recompute = options.recompute,
           .deterministic = options.deterministic,
+          .sequence_parallel = SplitsRows(options, layout),
           .packed_documents = options.packed_documents,
           .micro_batch_size = cut.micro_batch_size,
           .sequence_length = static_cast<int>(options.sequence_length),
@@ -94,7 +95,9 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const TrainOptions& options,
 }
 
 int PlannedWorldSize(const TrainOptions& options, const Contract& contract) {
-  const double product = 1.0 * options.tp_size * options.pp_size * std::max(1, options.dp_size);
+  const double product = 1.0 * options.tp_size * options.pp_size *
+                         std::max({1, options.dp_size,
+                                   options.dp_shard_size * std::max(1, options.dp_replicate_size)});
   return product <= kPlannedRanksMax ? std::max(contract.world_size, static_cast<int>(product))
                                      : contract.world_size;
 }

@@ -38,7 +38,7 @@ absl::StatusOr<CommunicatorSet> Connect(const TrainOptions& options, const Contr
 EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layout, int rank,
                                 DeviceKind device);
 
-// PURE. The size of the world that a memory plan is for. ResolveLayout refuses an impossible layout
+// PURE. The size of the world that a memory plan is for. LayoutOf refuses an impossible layout
 // later.
 int PlannedWorldSize(const TrainOptions& options, const Contract& contract);
 // Prints one table a pipeline stage: all ranks of a stage take the same memory.

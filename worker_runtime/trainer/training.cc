@@ -401,8 +401,7 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contr
                                         StopToken& stop) {
   const int world_size =
       options.print_memory_plan ? PlannedWorldSize(options, job) : job.world_size;
-  CONVENE_ASSIGN_OR_RETURN(const Layout layout, ResolveLayout(world_size, options.tp_size,
-                                                              options.pp_size, options.dp_size));
+  CONVENE_ASSIGN_OR_RETURN(const Layout layout, LayoutOf(options, world_size));
   CONVENE_RETURN_IF_ERROR(ValidateOptions(options, layout));
   const int spares = world_size - layout.world_size();
   if (job.rank >= layout.world_size() && !options.print_memory_plan) {

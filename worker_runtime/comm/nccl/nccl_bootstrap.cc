@@ -45,9 +45,9 @@ class Maker {
     const std::string name = member.name();
     NcclCollective::Parts parts;
     const int blocks_max =
-        member.axis == Axis::kTp ? std::min(blocks_max_, kCollectiveMultiprocessors) : blocks_max_;
+        member.axes == Axes::kTp ? std::min(blocks_max_, kCollectiveMultiprocessors) : blocks_max_;
     CONVENE_ASSIGN_OR_RETURN(parts.collectives, Connect(name, group, blocks_max));
-    if (member.axis == Axis::kPp) {
+    if (member.axes == Axes::kPp) {
       CONVENE_ASSIGN_OR_RETURN(parts.up, Connect(absl::StrCat(name, " up"), group, blocks_max));
       CONVENE_ASSIGN_OR_RETURN(parts.down, Connect(absl::StrCat(name, " down"), group, blocks_max));
     }
@@ -123,7 +123,7 @@ absl::Status ReportTransports(const std::string& log, int version, Collective& h
 absl::Status MakeAll(const Layout& layout, int rank, Maker& maker, Stream& stream,
                      CommunicatorSet& set) {
   for (const CommunicatorMember& member : kCommunicatorMembers) {
-    const std::vector<int> group = GroupOf(layout, member.axis, rank);
+    const std::vector<int> group = GroupOf(layout, member.axes, rank);
     if (group.size() < 2 || member.in_host_memory) continue;
     CONVENE_ASSIGN_OR_RETURN(set.*member.place, maker.Make(member, group, stream));
   }

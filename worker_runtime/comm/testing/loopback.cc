@@ -225,7 +225,7 @@ std::vector<CommunicatorSet> LoopbackCommunicators(const Layout& layout,
   const LoopbackWorld world(layout.world_size(), options);
   std::vector<CommunicatorSet> sets(layout.world_size());
   for (const CommunicatorMember& member : kCommunicatorMembers) {
-    for (const std::vector<int>& ranks : AllGroups(layout, member.axis)) {
+    for (const std::vector<int>& ranks : AllGroups(layout, member.axes)) {
       auto group = world.Group(ranks, member.name());
       for (size_t i = 0; i < ranks.size(); ++i) sets[ranks[i]].*member.place = std::move(group[i]);
     }
