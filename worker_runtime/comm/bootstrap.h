@@ -15,8 +15,8 @@
 
 namespace convene::worker {
 
-// The communicators of one rank, each over a set of axes of the mesh, named by AxesName; and `checkpoint`.
-// Communicators of size 1 need no network.
+// The communicators of one rank, each over a set of axes of the mesh, named by AxesName; and
+// `checkpoint`. Communicators of size 1 need no network.
 struct CommunicatorSet {
   // Data in host memory, with Stream::Cpu(), on every device: the ranks' messages between steps.
   std::unique_ptr<Collective> host;  // all ranks
@@ -55,8 +55,8 @@ struct BootstrapOptions {
 // The part of a set that BootstrapGloo makes; the other communicators are null.
 enum class GlooPart {
   kAll,
-  // What every other transport needs: the communicators of data in host memory, and those of one
-  // rank.
+  // The part that every other transport needs: the communicators of data in host memory, and those
+  // of one rank.
   kHostMemory,
 };
 

@@ -19,8 +19,8 @@ struct CommunicatorMember {
   const char* name() const { return own_name != nullptr ? own_name : AxesName(axes); }
 };
 
-// Groups of one set of axes share no rank, so the place in this table tells any two groups of a rank
-// apart.
+// Groups of one set of axes share no rank, so the place in this table tells any two groups of a
+// rank apart.
 inline constexpr CommunicatorMember kCommunicatorMembers[] = {
     {Axes::kWorld, &CommunicatorSet::host, "host", /*in_host_memory=*/true},
     {Axes::kWorld, &CommunicatorSet::world},

@@ -52,7 +52,7 @@ void ShardedOptimizer::Bind() {
   if (has_masters()) master_ = arena_.View(master_memory_).data();
   first_moment_ = arena_.View(first_moment_memory_).data();
   second_moment_ = arena_.View(second_moment_memory_).data();
-  const std::vector<uint8_t> flags = 
+  const std::vector<uint8_t> flags =
       MakeParameterFlags(store_.placement(), shard_, store_.speaks_for_shard());
   uint8_t* const device_flags = arena_.View(flags_memory_).data();
   device_.Copy(flags.data(), device_flags, flags.size(), device_.compute());

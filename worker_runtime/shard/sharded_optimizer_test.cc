@@ -33,8 +33,12 @@ struct Sharded {
           const BucketStore::Options& store_options = {},
           const ShardedOptimizer::Options& optimizer_options = {}, int64_t bucket_count_min = 1)
       : store(PlaceUnits(UnitsOf(Tiny(), layout, coordinate), layout.dp, bucket_count_min),
-              store_options, {.dp = *set.dp, .dp_gather = *set.dp_gather, .dp_replicate = *set.dp_replicate, .tp = *set.tp}, *device,
-              arena),
+              store_options,
+              {.dp = *set.dp,
+               .dp_gather = *set.dp_gather,
+               .dp_replicate = *set.dp_replicate,
+               .tp = *set.tp},
+              *device, arena),
         optimizer(store, optimizer_options, *device, arena, staging) {
     REQUIRE_OK(arena.Build());
     REQUIRE_OK(staging.Build());
@@ -185,7 +189,11 @@ TEST_CASE("the first gradient of a step overwrites, the later ones add, also whe
   const CommunicatorSet set = SoloCommunicators();
   Arena arena{"test"};
   BucketStore store(PlaceUnits(UnitsOf(tied, {}, {}), 1, 1), {},
-                    {.dp = *set.dp, .dp_gather = *set.dp_gather, .dp_replicate = *set.dp_replicate, .tp = *set.tp}, *device, arena);
+                    {.dp = *set.dp,
+                     .dp_gather = *set.dp_gather,
+                     .dp_replicate = *set.dp_replicate,
+                     .tp = *set.tp},
+                    *device, arena);
   REQUIRE_OK(arena.Build());
   store.Bind();
   const int head = static_cast<int>(store.placement().units.size()) - 1;
@@ -209,8 +217,11 @@ TEST_CASE("gradients on the wire take the memory of one bucket") {
     Arena arena{"test"};
     const BucketStore store(PlaceUnits(UnitsOf(Tiny(), layout, {}), 2, bucket_count_min),
                             {.dtype = DType::kBFloat16, .reduce_dtype = reduce_dtype},
-                            {.dp = *set.dp, .dp_gather = *set.dp_gather, .dp_replicate = *set.dp_replicate, .tp = *set.tp}, *device,
-                            arena);
+                            {.dp = *set.dp,
+                             .dp_gather = *set.dp_gather,
+                             .dp_replicate = *set.dp_replicate,
+                             .tp = *set.tp},
+                            *device, arena);
     return arena.total_bytes();
   };
   const auto wire = [&](int64_t bucket_count_min) {
@@ -259,7 +270,11 @@ TEST_CASE("a GPU's state cannot be saved without the copy") {
   const CommunicatorSet set = PlannedCommunicators({}, 0);
   Arena arena{"test"};
   BucketStore store(PlaceUnits(UnitsOf(Tiny(), {}, {}), 1, 1), {},
-                    {.dp = *set.dp, .dp_gather = *set.dp_gather, .dp_replicate = *set.dp_replicate, .tp = *set.tp}, device, arena);
+                    {.dp = *set.dp,
+                     .dp_gather = *set.dp_gather,
+                     .dp_replicate = *set.dp_replicate,
+                     .tp = *set.tp},
+                    device, arena);
   ShardedOptimizer optimizer(store, {}, device, arena, arena);
   device.kind_ = DeviceKind::kCuda;
   CHECK_STATUS(optimizer.PiecesToWrite(), absl::StatusCode::kFailedPrecondition, "was planned");
