@@ -155,7 +155,7 @@ absl::Status UnpackPast(const v1::JobRecord& wire, JobRecord* record) {
 absl::StatusOr<JobRecord> Unpack(const v1::JobRecord& wire) {
   JobRecord record;
   CopyFields(record, wire);
-  // What is none has left the default.
+  // A name that is no phase and no cause leaves the default.
   if (kPhases[static_cast<size_t>(record.phase)] != wire.phase()) {
     return absl::DataLossError(absl::StrCat("phase ", wire.phase(), " is none"));
   }

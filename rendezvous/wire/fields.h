@@ -24,7 +24,7 @@
 
 namespace convene::rendezvous {
 
-// What workers, paths and other programs say.
+// Text from workers, paths and other programs.
 inline std::string Cut(absl::string_view text) { return Utf8(text, 500); }
 
 template <typename Value, typename Type>

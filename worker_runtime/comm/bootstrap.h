@@ -55,8 +55,8 @@ struct BootstrapOptions {
 // The part of a set that BootstrapGloo makes; the other communicators are null.
 enum class GlooPart {
   kAll,
-  // What every other transport needs: the communicators of data in host memory, and those of one
-  // rank.
+  // The part that every other transport needs: the communicators of data in host memory, and those
+  // of one rank.
   kHostMemory,
 };
 

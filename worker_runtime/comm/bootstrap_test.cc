@@ -166,9 +166,11 @@ TEST_CASE("what cannot be bootstrapped says why") {
   CHECK_STATUS(BootstrapGloo({.pp = 1, .dp = 2, .tp = 1}, 0, store, "epoch/1",
                              {.listen_host = "203.0.113.7"}),
                absl::StatusCode::kInvalidArgument, "203.0.113.7");
+#ifndef __SANITIZE_THREAD__  // glibc looks names up in a thread of its own, unknown to it
   CHECK_STATUS(BootstrapGloo({.pp = 1, .dp = 2, .tp = 1}, 0, store, "epoch/1",
                              {.store_host = "no such host"}),
                absl::StatusCode::kInvalidArgument, "no such host");
+#endif
 }
 
 TEST_CASE("abort of a set wakes all of its communicators") {

@@ -133,7 +133,7 @@ BasicElements<Void> GroupCollective::ShardOf(BasicElements<Void> data, int shard
 std::byte* GroupCollective::ReserveScratch(size_t size_bytes) {
   const size_t lines = CeilDivide(size_bytes, sizeof(CacheLine));
   if (lines > scratch_.size()) scratch_ = std::vector<CacheLine>(lines);
-  return scratch_.data()->bytes;
+  return reinterpret_cast<std::byte*>(scratch_.data());
 }
 
 absl::Status GroupCollective::AllReduceByGathering(Elements data, ReduceOp op) {

@@ -72,7 +72,7 @@ class CountingStage : public PipelineStage {
         }
         case ComputeKind::kBackward:
         case ComputeKind::kBackwardInput: {
-          // What was saved takes part, as in a model, and so does the input.
+          // The saved tensor takes part, as in a model, and so does the input.
           float& gradient = gradients_[pass.gradient][i];
           if (chunk == last_chunk_) gradient = 0;
           gradient += saved_[pass.saved][i];
