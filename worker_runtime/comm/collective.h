@@ -71,12 +71,13 @@ class Collective {
   // group arrive in the order in which they were sent. At most 1024 messages may be unwaited.
   virtual absl::StatusOr<PendingMessage> Send(ConstElements data, int peer, Stream& stream) = 0;
   // Starts to fill all of `data` from the peer's next message for which no receive has been started
-  // yet, after all work that `stream` holds by now. REQUIRES: the message is exactly that long.
+  // yet, after all work that `stream` holds by now; `data` must stay alive until Wait() of the
+  // returned handle has returned. REQUIRES: the message is exactly that long.
   virtual absl::StatusOr<PendingMessage> StartRecv(Elements data, int peer, Stream& stream) = 0;
   // Work queued in `stream` from now on may overwrite the data that was sent, or read the data that
   // was received. (On the CPU: once Wait returns.)
   virtual absl::Status Wait(PendingMessage pending, Stream& stream) = 0;
-  // StartRecv and Wait.
+  // StartRecv and Wait: it counts among the messages meanwhile.
   absl::Status Recv(Elements data, int peer, Stream& stream);
 
   // Returns when every rank has called it.

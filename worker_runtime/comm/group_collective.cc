@@ -132,7 +132,10 @@ BasicElements<Void> GroupCollective::ShardOf(BasicElements<Void> data, int shard
 
 std::byte* GroupCollective::ReserveScratch(size_t size_bytes) {
   const size_t lines = CeilDivide(size_bytes, sizeof(CacheLine));
-  if (lines > scratch_.size()) scratch_ = std::vector<CacheLine>(lines);
+  if (lines > scratch_.size()) {
+    scratch_ = {};  // the old one goes first: it may be large
+    scratch_.resize(lines);
+  }
   return reinterpret_cast<std::byte*>(scratch_.data());
 }
 

@@ -61,9 +61,12 @@ std::string WhatWouldFit(int world_size, int tp, int pp) {
 }  // namespace
 
 std::string Layout::ToString() const {
-  const std::string copies =
-      dp_replicate == 1 ? ""
-                        : absl::StrCat(" (", dp_replicate, " copies of ", dp_shard(), " shards)");
+  std::string copies;
+  if (dp_replicate > 1) {
+    copies = dp_shard() == 1
+                 ? " (whole copies)"
+                 : absl::StrCat(" (", dp_replicate, " copies of ", dp_shard(), " shards)");
+  }
   return absl::StrCat("dp", dp, copies, " x tp", tp, " x pp", pp);
 }
 

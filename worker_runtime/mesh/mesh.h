@@ -19,7 +19,7 @@ struct Layout {
 
   int dp_shard() const { return dp / dp_replicate; }
   int world_size() const { return pp * dp * tp; }
-  // "dp2 x tp2 x pp2", "dp4 (2 copies of 2 shards) x tp1 x pp1".
+  // "dp2 x tp2 x pp2", "dp4 (2 copies of 2 shards) x tp1 x pp1", "dp4 (whole copies) x ...".
   std::string ToString() const;
   friend bool operator==(const Layout&, const Layout&) = default;
 };

@@ -26,22 +26,24 @@ void Declare(const BlockShape& s, Recompute recompute, bool wants_recomputed, Ar
   const bool cheap_again = recompute != Recompute::kNone;
   const bool all_again = recompute == Recompute::kFull;
   const auto declare = [&]<typename E>(ArenaBlock<E>& block, bool is_recomputed, const char* name,
-                                       int64_t count) {
+                                       int64_t count, ArenaPart part = ArenaPart::kLocal) {
     if (is_recomputed != wants_recomputed) return;
     block = arena.Declare<E>(absl::StrCat(wants_recomputed ? "recomputed/" : "activations/", name),
-                             count);
+                             count, part);
   };
   const int64_t rows = s.rows();
   const int64_t own = s.residual_rows;
-  // Where rows are split, both norms' outputs are gathered in scratch, and made again.
-  const int64_t normed = own == rows ? rows * s.hidden : 0;
-  declare(memory.norm1, cheap_again, "norm1", normed);
+  // Where rows are split, both norms' outputs are gathered; blocks that make them again have
+  // scratch for it (UnitSurroundings::normed).
+  const int64_t normed = own < rows && cheap_again ? 0 : rows * s.hidden;
+  const ArenaPart normed_part = own < rows ? ArenaPart::kCollective : ArenaPart::kLocal;
+  declare(memory.norm1, cheap_again, "norm1", normed, normed_part);
   declare(memory.norm1_rms, all_again, "norm1 rms", own);
   declare(memory.qkv, all_again, "qkv", rows * s.qkv_width());
   declare(memory.attention, all_again, "attention", rows * s.attention_width());
   declare(memory.log_sum_exp, all_again, "log-sum-exp", rows * s.heads);
   declare(memory.middle, all_again, "middle", own * s.hidden);
-  declare(memory.norm2, cheap_again, "norm2", normed);
+  declare(memory.norm2, cheap_again, "norm2", normed, normed_part);
   declare(memory.norm2_rms, all_again, "norm2 rms", own);
   declare(memory.gate_up, all_again, "gate-up", rows * 2 * s.ffn);
   declare(memory.product, cheap_again, "product", rows * s.ffn);
@@ -147,12 +149,11 @@ absl::Status Block<T>::MlpBackward(const Pass<T>& pass, const BlockMemory<T>& a,
   const UnitSurroundings<T>& around = pass.around;
   const ResidualRows& rows = *around.rows;
   T* const normed = Normed(pass, a.norm2);
-  if (NormsAgain(pass)) {
+  // After a full recomputation the scratch holds this norm's output already.
+  if (recompute_ == Recompute::kSelective) {
     RmsNormAgain(rows.own(), s_.hidden, At(a.middle), pass.Weight(kMlpNorm), At(a.norm2_rms),
                  rows.Own(normed), pass.stream);
     CONVENE_RETURN_IF_ERROR(rows.Gather(normed, pass.stream));
-  }
-  if (recompute_ == Recompute::kSelective) {
     SwigluForward(s_.rows(), s_.ffn, At(a.gate_up), At(a.product), pass.stream);
   }
   CONVENE_RETURN_IF_ERROR(rows.Gather(gradient, pass.stream));
@@ -175,7 +176,7 @@ absl::Status Block<T>::AttentionHalfBackward(const Pass<T>& pass, const BlockMem
   const UnitSurroundings<T>& around = pass.around;
   const ResidualRows& rows = *around.rows;
   T* const normed = Normed(pass, a.norm1);
-  if (NormsAgain(pass)) {
+  if (recompute_ == Recompute::kSelective || SharesNormed(pass)) {
     RmsNormAgain(rows.own(), s_.hidden, pass.input, pass.Weight(kAttentionNorm), At(a.norm1_rms),
                  rows.Own(normed), pass.stream);
     CONVENE_RETURN_IF_ERROR(rows.Gather(normed, pass.stream));

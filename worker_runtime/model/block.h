@@ -81,12 +81,13 @@ class Block final : public Unit<T> {
   absl::Status Backward(const Pass<T>& pass, T* gradient) override;
 
  private:
-  // The output of a norm, whole: `kept`, or where rows are split the scratch that all share.
-  T* Normed(const Pass<T>& pass, ArenaBlock<T> kept) const {
-    return pass.around.rows->is_split() ? pass.around.normed : At(kept);
+  // Whether all blocks share the memory of a norm's gathered output, which is then made again.
+  bool SharesNormed(const Pass<T>& pass) const {
+    return pass.around.rows->is_split() && recompute_ != Recompute::kNone;
   }
-  bool NormsAgain(const Pass<T>& pass) const {
-    return recompute_ == Recompute::kSelective || pass.around.rows->is_split();
+  // The output of a norm, whole.
+  T* Normed(const Pass<T>& pass, ArenaBlock<T> kept) const {
+    return SharesNormed(pass) ? pass.around.normed : At(kept);
   }
   absl::Status FirstNorm(const Pass<T>& pass, const BlockMemory<T>& a, const Flow<T>& input) const;
   absl::Status Middle(const Pass<T>& pass, const BlockMemory<T>& a) const;

@@ -63,8 +63,11 @@ class OneRankModel {
   double Backward() {
     const float gradient_scale = 1.0f;
     const double loss = Forward(&gradient_scale);
-    const StagePass backward = {
-        .compute = {ComputeKind::kBackward, 0, 0}, .saved = 0, .gradient = 0, .is_last = true};
+    const StagePass backward = {.compute = {ComputeKind::kBackward, 0, 0},
+                                .saved = 0,
+                                .gradient = 0,
+                                .is_first = true,
+                                .is_last = true};
     REQUIRE_OK(stage_->Run(backward, device_->compute()));
     return loss;
   }
@@ -76,12 +79,12 @@ class OneRankModel {
  private:
   double Forward(const float* gradient_scale) {
     loss_sum_ = 0;
-    store_.BeginStep();
     stage_->SetBatch({.inputs = inputs_.data(),
                       .targets = targets_.data(),
                       .gradient_scale = gradient_scale,
                       .documents = document_begin_.empty() ? nullptr : &documents_});
-    const StagePass forward = {.compute = {ComputeKind::kForward, 0, 0}, .saved = 0};
+    const StagePass forward = {
+        .compute = {ComputeKind::kForward, 0, 0}, .saved = 0, .is_first = true};
     REQUIRE_OK(stage_->Run(forward, device_->compute()));
     return loss_sum_;
   }

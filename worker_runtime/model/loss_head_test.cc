@@ -46,10 +46,10 @@ class HeadStore final : public UnitStore {
   explicit HeadStore(Outcome& outcome) : outcome_(outcome) {}
 
   absl::StatusOr<absl::Span<const void* const>> Acquire(int /*unit*/) override { return weights_; }
-  WeightGradient Gradient(int /*unit*/, int tensor) override {
+  WeightGradient Gradient(int /*unit*/, int tensor, bool is_first) override {
     std::vector<float>& gradient =
         tensor == kHead ? outcome_.head_gradient : outcome_.norm_gradient;
-    return {.data = gradient.data(), .adds = false};
+    return {.data = gradient.data(), .adds = !is_first};
   }
   absl::Status GradientsDone(int /*unit*/, bool /*is_last*/) override { return absl::OkStatus(); }
 
@@ -88,6 +88,7 @@ Outcome Run(size_t logits_bytes) {
                             .store = store,
                             .unit = 0,
                             .slot = 0,
+                            .is_first = true,
                             .input = sum.data(),
                             .inputs = nullptr,
                             .targets = targets.data(),

@@ -175,8 +175,9 @@ void StageOf<T>::DeclareShared() {
         arena_.Declare<T>("scratch/gradient", hidden_count, ArenaPart::kCollective));
   }
   hidden_memory_ = arena_.Declare<T>("scratch/hidden", hidden_count, ArenaPart::kCollective);
-  normed_memory_ = arena_.Declare<T>("scratch/norm", rows_.is_split() ? hidden_count : 0,
-                                     ArenaPart::kCollective);
+  normed_memory_ = arena_.Declare<T>(
+      "scratch/norm", rows_.is_split() && options_.recompute != Recompute::kNone ? hidden_count : 0,
+      ArenaPart::kCollective);
   wide_memory_ = arena_.Declare<T>("scratch/wide", scratch_.wide);
   narrow_memory_ = arena_.Declare<T>("scratch/narrow", scratch_.narrow);
   workspace_memory_ = arena_.Declare<char>("scratch/workspace", scratch_.workspace_bytes);
@@ -235,6 +236,7 @@ absl::StatusOr<Pass<T>> StageOf<T>::MakePass(const StagePass& pass, int unit, St
       .store = store_,
       .unit = chunk.first_unit + unit,
       .slot = pass.saved,
+      .is_first = pass.is_first,
       .input = is_embedding ? nullptr : Input(pass, unit - (chunk.has_embedding ? 1 : 0)),
       .inputs = batch_.inputs + row,
       .targets = batch_.targets + row,

@@ -41,7 +41,7 @@ struct UnitSurroundings {
   const float* rope_cosines = nullptr;  // (sequence_length, head_size / 2)
   const float* rope_sines = nullptr;
   T* hidden = nullptr;  // scratch: (rows, hidden)
-  T* normed = nullptr;  // scratch: (rows, hidden) where rows are split, else null
+  T* normed = nullptr;  // scratch: (rows, hidden) where rows are split and norms made again
   T* wide = nullptr;    // scratch, as ScratchSizes say
   T* narrow = nullptr;
   Workspace workspace;
@@ -62,6 +62,7 @@ struct Pass {
   UnitStore& store;
   int unit;               // the unit's number in the store
   int slot;               // of the microbatch's activations
+  bool is_first;          // of the passes in this direction in a step
   T* input;               // (own rows, hidden): where the unit's input lies; null for the embedding
   const int32_t* inputs;  // (rows)
   const int32_t* targets;  // (rows); negative: does not count
@@ -73,7 +74,7 @@ struct Pass {
   absl::Span<const void* const> weights;  // UnitStore::Acquire's
 
   const T* Weight(int tensor) const { return static_cast<const T*>(weights[tensor]); }
-  WeightGradient Gradient(int tensor) const { return store.Gradient(unit, tensor); }
+  WeightGradient Gradient(int tensor) const { return store.Gradient(unit, tensor, is_first); }
 };
 
 // Not thread-safe. A unit's constructor declares its activations, one set a slot, in an arena; all

@@ -190,8 +190,11 @@ std::string DescribeSpares(const TrainOptions& options, const Layout& layout, in
   };
   with("dp_shard", options.dp_shard_size);
   with("dp_replicate", options.dp_replicate_size);
-  return absl::StrCat("\nspares       ", ranks, " without training: ", unit, " = ", size,
-                      " does not divide ", world_size, " ranks");
+  const std::string why =
+      world_size % size == 0
+          ? absl::StrCat("the layout takes ", layout.world_size(), " ranks")
+          : absl::StrCat(unit, " = ", size, " does not divide ", world_size, " ranks");
+  return absl::StrCat("\nspares       ", ranks, " without training: ", why);
 }
 
 std::string DescribeBatch(const BatchCut& cut) {
@@ -213,10 +216,21 @@ absl::Status CheckFileFits(const TrainOptions& options, const Schedule& schedule
                                                  " and ", microbatches, " micro batches a step"));
 }
 
-bool HasHalves(const Schedule& schedule) {
-  return absl::c_any_of(schedule.ranks, [](const std::vector<Compute>& rank) {
-    return absl::c_any_of(
-        rank, [](const Compute& compute) { return compute.kind == ComputeKind::kBackwardInput; });
+// The two copies of a tied table meet in a group of the first and the last pipeline rank.
+absl::Status CheckEnds(const TrainOptions& options, const ChunkPlacement& placement, int ranks) {
+  const bool at_ends = placement.front() == 0 && placement.back() == ranks - 1;
+  if (!options.model.tied_embeddings || at_ends || placement.front() == placement.back()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "pp_schedule ", options.pp_schedule, " has the model's first chunk on rank ",
+      placement.front(), " and the last on rank ", placement.back(),
+      "; with tied embeddings they must be on rank 0 and rank ", ranks - 1, ", or on one rank"));
+}
+
+bool Has(const Schedule& schedule, ComputeKind kind) {
+  return absl::c_any_of(schedule.ranks, [&](const std::vector<Compute>& rank) {
+    return absl::c_any_of(rank, [&](const Compute& compute) { return compute.kind == kind; });
   });
 }
 
@@ -257,9 +271,20 @@ absl::StatusOr<PipelineChoice> PipelineOf(const TrainOptions& options, const Lay
         MakeSchedule(options.pp_schedule, layout.pp, options.pp_virtual_stages, microbatches));
   } else {
     CONVENE_ASSIGN_OR_RETURN(choice.schedule, ReadCsv(options.pp_schedule_csv));
+    if (options.pp_virtual_stages > 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("pp_virtual_stages is set, but the chunks are those of pp_schedule ",
+                       options.pp_schedule));
+    }
     CONVENE_RETURN_IF_ERROR(CheckFileFits(options, choice.schedule, layout.pp, microbatches));
+    CONVENE_RETURN_IF_ERROR(CheckEnds(options, choice.schedule.placement, layout.pp));
   }
-  if (HasHalves(choice.schedule)) {
+  const bool has_halves = Has(choice.schedule, ComputeKind::kBackwardInput);
+  if (!has_halves && !Has(choice.schedule, ComputeKind::kBackward)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "pp_schedule ", options.pp_schedule, " has no backward pass: nothing would be learnt"));
+  }
+  if (has_halves) {
     return absl::InvalidArgumentError(absl::StrCat(
         "pp_schedule ", options.pp_schedule,
         " has input and weight halves of backward passes (I, W), which the trainer cannot run "

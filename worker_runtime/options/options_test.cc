@@ -125,7 +125,19 @@ TEST_CASE("schedules and cuts of the model that the pipeline cannot run are refu
   CHECK_OK(with("a.csv", 0, "", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"));
   CHECK_STATUS(with("a.csv", 0, "", "0F0,0B0\n1F0,1B0\n"), kInvalid,
                "a.csv is for 2 ranks and 1 micro batches, but this job has pp_size 2 and 2 micro");
-  CHECK_STATUS(with("a.csv", 0, "", "0F0,0B7\n"), kInvalid, "");
+  CHECK_STATUS(with("a.csv", 0, "", "0F0,0F1\n1F0,1F1\n"), kInvalid, "has no backward pass");
+  const std::string turned = "1F0,1B0,1F1,1B1\n0F0,0F1,0B0,0B1\n";
+  CHECK_OK(with("a.csv", 0, "", turned));
+  CHECK_STATUS(with("a.csv", 2, "", turned), kInvalid, "pp_virtual_stages is set, but the chunks");
+  CHECK_STATUS(With(
+                   [&](TrainOptions& o) {
+                     o.pp_schedule = "a.csv";
+                     o.pp_schedule_csv = turned;
+                     o.global_batch_size = 8;
+                     o.model.tied_embeddings = true;
+                   },
+                   layout),
+               kInvalid, "with tied embeddings they must be on rank 0 and rank 1");
 }
 
 TEST_CASE("the layout is told with its copies, and the spares that they leave") {

@@ -32,14 +32,13 @@ PipelineExecutor::PipelineExecutor(PipelineStage& stage, Collective& pp, const R
       activations_(plan.activations.count),
       gradients_(plan.gradients.count) {
   std::map<int, size_t> last_of_chunk;
-  std::map<int, bool> has_begun;
+  std::map<std::pair<int, bool>, bool> has_begun;  // by chunk and whether it is forward
   for (const Instruction& instruction : plan.instructions) {
     StagePass pass = PassOf(plan, instruction.compute);
     if (instruction.kind == InstructionKind::kCompute) {
-      pass.is_first = !std::exchange(has_begun[pass.compute.chunk], true);
-      if (pass.compute.kind != ComputeKind::kForward) {
-        last_of_chunk[pass.compute.chunk] = steps_.size();
-      }
+      const bool is_forward = pass.compute.kind == ComputeKind::kForward;
+      pass.is_first = !std::exchange(has_begun[{pass.compute.chunk, is_forward}], true);
+      if (!is_forward) last_of_chunk[pass.compute.chunk] = steps_.size();
     }
     steps_.push_back({instruction.kind, pass, instruction.peer});
   }

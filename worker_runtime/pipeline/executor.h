@@ -19,7 +19,8 @@ struct StagePass {
   int input = -1;     // activation: this chunk's input; -1 in the first chunk
   int output = -1;    // activation: the next chunk's input; -1 in the last chunk
   int gradient = -1;  // of this chunk's output on entry, of its input on return
-  // The chunk's first pass in a step, and the last one that adds to its parameters' gradients.
+  // The chunk's first pass of a step in its direction, and its last one, which adds to its
+  // parameters' gradients.
   bool is_first = false;
   bool is_last = false;
 };

@@ -145,7 +145,7 @@ TEST_CASE("every microbatch comes through every chunk and back, whatever the slo
     const int chunks = static_cast<int>(schedule.placement.size());
     for (int chunk = 0; chunk < chunks; ++chunk) {
       CountingStage& stage = *result.stages[schedule.placement[chunk]];
-      CHECK(stage.firsts[chunk] == kSteps);
+      CHECK(stage.firsts[chunk] == 2 * kSteps);
       CHECK(stage.lasts[chunk] == kSteps);
       for (int m = 0; m < schedule.microbatches; ++m) {
         const std::vector<float>& finished = stage.finished[{chunk, m}];

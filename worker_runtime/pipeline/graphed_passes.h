@@ -11,14 +11,15 @@ struct GraphedPasses {
   // graph takes memory for each of its launches, on the host and on the GPU.
   static constexpr int kMicrobatchesMax = 64;
 
-  // On data-parallel ranks a chunk's first pass of a step waits for gathered parameters, and its
-  // last one starts the reduction of gradients. These passes cannot be graphs, since NCCL queues
-  // from a thread of its own and a watchdog follows each collective.
+  // On data-parallel ranks a chunk's first forward pass of a step waits for gathered parameters,
+  // and its last pass starts the reduction of gradients. These passes cannot be graphs, since NCCL
+  // queues from a thread of its own and a watchdog follows each collective.
   bool ends_communicate = false;
 
   bool Contains(const StagePass& pass) const {
     return pass.compute.microbatch < kMicrobatchesMax &&
-           !(ends_communicate && (pass.is_first || pass.is_last));
+           !(ends_communicate &&
+             ((pass.is_first && pass.compute.kind == ComputeKind::kForward) || pass.is_last));
   }
 };
 

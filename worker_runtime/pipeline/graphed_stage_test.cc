@@ -100,7 +100,7 @@ class LoggedText {
 StagePass PassOf(ComputeKind kind, int microbatch, int microbatches) {
   const bool is_forward = kind == ComputeKind::kForward;
   return {.compute = {kind, 0, microbatch},
-          .is_first = is_forward && microbatch == 0,
+          .is_first = microbatch == 0,
           .is_last = !is_forward && microbatch == microbatches - 1};
 }
 

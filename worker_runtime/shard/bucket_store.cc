@@ -45,8 +45,7 @@ BucketStore::BucketStore(Placement placement, const Options& options, const Grou
       bucket_units_(UnitsByBucket(placement_)),
       unfinished_units_(bucket_units_),
       reduced_from_(placement_.buckets.size()),
-      awaited_(static_cast<int>(placement_.buckets.size())),
-      has_gradient_(placement_.tensors.size()) {}
+      awaited_(static_cast<int>(placement_.buckets.size())) {}
 
 void BucketStore::Bind() {
   parameters_ = {arena_.View(parameters_memory_).data(), static_cast<size_t>(placement_.flat_count),
@@ -56,8 +55,8 @@ void BucketStore::Bind() {
   for (const Placement::Unit& unit : placement_.units) {
     std::vector<const void*>& weights = weights_.emplace_back();
     for (const int tensor : unit.tensors) {
-      const auto [begin, count] = placement_.tensors[tensor];
-      weights.push_back(parameters_.Slice(begin, count).data);
+      const Placement::Tensor& place = placement_.tensors[tensor];
+      weights.push_back(parameters_.Slice(place.begin, place.count).data);
     }
   }
   if (!is_parallel()) return;
@@ -93,11 +92,9 @@ absl::StatusOr<absl::Span<const void* const>> BucketStore::Acquire(int unit) {
   return weights_[unit];
 }
 
-WeightGradient BucketStore::Gradient(int unit, int tensor) {
-  const int index = placement_.units[unit].tensors[tensor];
-  const bool adds = has_gradient_[index];
-  has_gradient_[index] = true;
-  return {.data = gradients_.data() + placement_.tensors[index].begin, .adds = adds};
+WeightGradient BucketStore::Gradient(int unit, int tensor, bool is_first) {
+  const Placement::Tensor& place = placement_.tensors[placement_.units[unit].tensors[tensor]];
+  return {.data = gradients_.data() + place.begin, .adds = !is_first || unit != place.last_unit};
 }
 
 absl::Status BucketStore::GradientsDone(int unit, bool is_last) {
@@ -143,7 +140,6 @@ absl::Status BucketStore::Reduce(const ShardPart& part) {
 }
 
 absl::Status BucketStore::FinishReducing() {
-  has_gradient_.assign(has_gradient_.size(), false);
   unfinished_units_ = bucket_units_;
   CONVENE_RETURN_IF_ERROR(SumOverBothEnds());
   if (is_parallel()) {
@@ -172,7 +168,8 @@ absl::Status BucketStore::SumOverBothEnds() {
 
 // The two copies lie in different shards of their ranks, so NCCL may add their gradients up over dp
 // in different orders: without this the copies would drift apart. Gloo's order is the ranks'.
-// It is queued behind all gathers, which on the last stage bring the table's old copy. The first
+// It is queued behind all gathers, which on the last stage bring the table's old copy, or where
+// there are none behind the update. The first
 // stage's gathers need not wait until the last stage has come so far.
 absl::Status BucketStore::CopyToOtherEnd() {
   const Placement::Tensor* const shared = SharedTensor();
@@ -180,6 +177,7 @@ absl::Status BucketStore::CopyToOtherEnd() {
     return absl::OkStatus();
   }
   Stream& stream = device_.communication();
+  if (groups_.dp_gather.size() == 1) OrderBehind(device_.compute(), stream);
   CONVENE_RETURN_IF_ERROR(groups_.embedding->Broadcast(
       parameters_.Slice(shared->begin, shared->count), /*root=*/0, stream));
   device_.Record(*copied_, stream);

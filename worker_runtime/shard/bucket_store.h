@@ -34,7 +34,7 @@ namespace convene::worker {
 // after all reductions, a gather begins after its update, and a unit's ops begin after the gather
 // of its weights. All ranks have the same buckets and queue them in the same order, the last one
 // first when reducing, the first one first when gathering; `communication` is one queue, so
-// collectives of a rank run in that order, whichever of the two communicators they are on. A
+// collectives of a rank run in that order, whichever communicator they are on. A
 // collective that compute waits for never waits for an op that compute queues later, so there is no
 // circle.
 //
@@ -67,7 +67,7 @@ class BucketStore final : public UnitStore {
   void Bind();
 
   absl::StatusOr<absl::Span<const void* const>> Acquire(int unit) override;
-  WeightGradient Gradient(int unit, int tensor) override;
+  WeightGradient Gradient(int unit, int tensor, bool is_first) override;
   absl::Status GradientsDone(int unit, bool is_last) override;
 
   // Adds up over the stages and over tp what they share, reduces all buckets that are not yet
@@ -129,7 +129,6 @@ class BucketStore final : public UnitStore {
   size_t reduced_from_;
   // Buckets [0, awaited_) are gathered as far as compute() can see.
   int awaited_;
-  std::vector<bool> has_gradient_;  // by tensor, since the step began
 
   // Set by Bind.
   Elements parameters_;

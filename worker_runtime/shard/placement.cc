@@ -55,7 +55,9 @@ void Placer::PlaceTensors(bool same_on_tp, size_t unit) {
     const UnitTensor& tensor = units_[unit].tensors[i];
     if (tensor.same_on_tp != same_on_tp) continue;
     if (by_name_.find(tensor.name()) == by_name_.end()) Add(tensor);
-    placement_.units[unit].tensors[i] = by_name_[tensor.name()];
+    const int index = by_name_[tensor.name()];
+    placement_.units[unit].tensors[i] = index;
+    placement_.tensors[index].last_unit = static_cast<int>(unit);
   }
 }
 

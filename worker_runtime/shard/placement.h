@@ -34,6 +34,9 @@ struct Placement {
   struct Tensor {
     int64_t begin = 0;
     int64_t count = 0;
+    // The last of the units that have it: in a step its gradient comes first. (A tied head's comes
+    // within the forward pass.)
+    int last_unit = 0;
   };
   struct Unit {
     std::vector<int> tensors;  // into Placement::tensors, in the order of UnitSpec::tensors

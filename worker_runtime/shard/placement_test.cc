@@ -51,7 +51,7 @@ TEST_CASE("a unit's tensors are placed as it declares them") {
       REQUIRE(placement.units[unit].tensors.size() == units[unit].tensors.size());
       for (size_t i = 0; i < units[unit].tensors.size(); ++i) {
         const UnitTensor& tensor = units[unit].tensors[i];
-        const auto [begin, count] = placement.tensors[placement.units[unit].tensors[i]];
+        const auto [begin, count, last_unit] = placement.tensors[placement.units[unit].tensors[i]];
         CHECK(count == tensor.count());
         // Its slices follow each other from there on.
         int64_t next = begin;

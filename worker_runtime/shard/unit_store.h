@@ -20,9 +20,11 @@ class UnitStore {
   // given from now on may read them. Errors: the collective's.
   virtual absl::StatusOr<absl::Span<const void* const>> Acquire(int unit) = 0;
 
-  // Where the ops of one pass put the gradient of one tensor. The first call of a step for a tensor
-  // says to overwrite it, later calls say to add to it.
-  virtual WeightGradient Gradient(int unit, int tensor) = 0;
+  // Where the ops of one pass put the gradient of one tensor. `is_first`: it is the step's first
+  // pass that makes this gradient in this unit, which overwrites it unless another unit has the
+  // tensor too and comes before; later passes add to it. The answer depends on the arguments alone:
+  // the ops may be captured once and launched in every step.
+  virtual WeightGradient Gradient(int unit, int tensor, bool is_first) = 0;
 
   // A backward pass of the unit is queued; `is_last`: no other one of this step adds to its
   // gradients. Errors, which end the step: the collective's.

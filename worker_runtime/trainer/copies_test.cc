@@ -114,7 +114,8 @@ absl::Status Train(const Layout& layout, bool sequence_parallel, int rank, Commu
 TEST_CASE("copies of a parameter keep the same bits over groups that add up in different orders") {
   const Layout layout =
       GENERATE(Layout{.pp = 1, .dp = 3, .tp = 2}, Layout{.pp = 2, .dp = 3, .tp = 1},
-               Layout{.pp = 2, .dp = 4, .tp = 2}, Layout{.dp = 6, .tp = 2, .dp_replicate = 2});
+               Layout{.pp = 2, .dp = 4, .tp = 2}, Layout{.dp = 6, .tp = 2, .dp_replicate = 2},
+               Layout{.pp = 2, .dp = 3, .dp_replicate = 3});
   const bool sequence_parallel = layout.tp > 1 && GENERATE(false, true);
   INFO(layout.ToString() << (sequence_parallel ? ", rows split" : ""));
   std::vector<CommunicatorSet> sets = LoopbackCommunicators(layout);

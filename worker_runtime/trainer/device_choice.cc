@@ -47,13 +47,14 @@ GraphChoice ChooseGraphs(const TrainOptions& options, const Layout& layout, bool
 
 absl::Status CheckSchedule(const TrainOptions& options, const Layout& layout, bool is_gpu) {
   CONVENE_ASSIGN_OR_RETURN(const PipelineChoice pipeline, PipelineOf(options, layout));
-  if (!is_gpu || static_cast<int>(pipeline.schedule.placement.size()) == layout.pp) {
+  const bool has_one_chunk = static_cast<int>(pipeline.schedule.placement.size()) == layout.pp;
+  if (!is_gpu || layout.pp == 1 || (has_one_chunk && options.pp_schedule_csv.empty())) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
       absl::StrCat("pp_schedule ", options.pp_schedule,
-                   " gives a stage several chunks of the model, whose messages may stand still "
-                   "behind each other on GPUs; choose 1f1b or gpipe, or --device cpu"));
+                   " may let messages stand still behind each other on GPUs; choose 1f1b or gpipe, "
+                   "or --device cpu"));
 }
 
 }  // namespace convene::worker

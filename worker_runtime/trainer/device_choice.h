@@ -28,9 +28,9 @@ struct GraphChoice {
 };
 GraphChoice ChooseGraphs(const TrainOptions& options, const Layout& layout, bool is_gpu);
 
-// Whether a device of this kind can run the schedule: several chunks on a stage send messages round
-// the pipeline, behind which NCCL's two lanes may stand still (comm/nccl/lanes_test.cc).
-// InvalidArgument with the legal schedules.
+// Whether a device of this kind can run the schedule: behind NCCL's two lanes messages of other
+// schedules than gpipe and 1f1b may stand still (comm/nccl/lanes_test.cc). InvalidArgument names
+// these two.
 absl::Status CheckSchedule(const TrainOptions& options, const Layout& layout, bool is_gpu);
 
 }  // namespace convene::worker

@@ -169,6 +169,7 @@ TEST_CASE("sums over ranks in bf16 race with nothing, and every event is needed"
 
 TEST_CASE("sums over copies of shards race with nothing, and every event is needed") {
   CheckEveryEvent({.layout = {.dp = 4, .dp_replicate = 2}});
+  CheckEveryEvent({.layout = {.pp = 2, .dp = 2, .dp_replicate = 2}, .tied = true});
   CheckEveryEvent({.layout = {.dp = 2, .dp_replicate = 2},
                    .dtype = DType::kBFloat16,
                    .reduce_dtype = DType::kBFloat16});

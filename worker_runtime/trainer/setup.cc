@@ -98,9 +98,10 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const TrainOptions& options,
 }
 
 int PlannedWorldSize(const TrainOptions& options, const Contract& contract) {
-  const double product = 1.0 * options.tp_size * options.pp_size *
-                         std::max({1, options.dp_size,
-                                   options.dp_shard_size * std::max(1, options.dp_replicate_size)});
+  const double copies =
+      1.0 * std::max(1, options.dp_shard_size) * std::max(1, options.dp_replicate_size);
+  const double product =
+      1.0 * options.tp_size * options.pp_size * std::max(copies, 1.0 * options.dp_size);
   return product <= kPlannedRanksMax ? std::max(contract.world_size, static_cast<int>(product))
                                      : contract.world_size;
 }

@@ -18,8 +18,7 @@ class WholeStore : public UnitStore {
   explicit WholeStore(const std::vector<UnitSpec>& units)
       : placement(PlaceUnits(units, /*dp=*/1, std::numeric_limits<int64_t>::max())),
         parameters(placement.flat_count),
-        gradients(placement.flat_count),
-        has_gradient_(placement.tensors.size()) {
+        gradients(placement.flat_count) {
     for (const PlacedParameter& slice : placement.parameters) {
       InitializeParameter(slice, 3, 0, slice.count(), parameters.data() + slice.flat_offset);
     }
@@ -31,17 +30,12 @@ class WholeStore : public UnitStore {
     }
   }
 
-  // From now on the first gradient of a tensor overwrites it.
-  void BeginStep() { has_gradient_.assign(has_gradient_.size(), false); }
-
   absl::StatusOr<absl::Span<const void* const>> Acquire(int unit) override {
     return weights_[unit];
   }
-  WeightGradient Gradient(int unit, int tensor) override {
-    const int index = placement.units[unit].tensors[tensor];
-    const bool adds = has_gradient_[index];
-    has_gradient_[index] = true;
-    return {.data = gradients.data() + placement.tensors[index].begin, .adds = adds};
+  WeightGradient Gradient(int unit, int tensor, bool is_first) override {
+    const Placement::Tensor& place = placement.tensors[placement.units[unit].tensors[tensor]];
+    return {.data = gradients.data() + place.begin, .adds = !is_first || unit != place.last_unit};
   }
   absl::Status GradientsDone(int /*unit*/, bool /*is_last*/) override { return absl::OkStatus(); }
 
@@ -50,7 +44,6 @@ class WholeStore : public UnitStore {
   std::vector<float> gradients;
 
  private:
-  std::vector<bool> has_gradient_;  // by tensor
   std::vector<std::vector<const void*>> weights_;
 };
 
