@@ -108,8 +108,11 @@ def main() -> int:
     parser.add_argument('metrics_file')
     try:
         show(parser.parse_args().metrics_file)
-    except (OSError, ValueError) as error:
+    except OSError as error:
         print(f'loss_plot: {error}', file=sys.stderr)
+        return 1
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        print(f'loss_plot: {sys.argv[-1]} is not a metrics file: {error}', file=sys.stderr)
         return 1
     return 0
 

@@ -91,7 +91,10 @@ std::vector<ProcessEntry> Custody::Left() {
   ReapOrphans();
   if (!HasChildren()) return {};
   ProcessTable& table = ProcessTable::Read();
-  if (has_released_) guardian_.page().FollowReleased(table);
+  if (has_released_) {
+    guardian_.page().ForgetEnded(table);
+    guardian_.page().FollowReleased(table);
+  }
   const pid_t self = getpid();
   const pid_t own_session = getsid(0);
   for (ProcessEntry& entry : table) {

@@ -232,13 +232,16 @@ void GuardianPage::Release(pid_t session) {
   }
 }
 
-void GuardianPage::FollowReleased(ProcessTable& table) {
+void GuardianPage::ForgetEnded(ProcessTable& table) {
+  if (!table.is_complete()) return;  // A session that was not seen may still live.
   for (std::atomic<pid_t>& session : released) {
-    if (!table.is_complete()) break;  // A session that was not seen may still live.
     const pid_t number = session.load();
     const auto is_in = [&](const ProcessEntry& entry) { return entry.session == number; };
     if (number != 0 && std::none_of(table.begin(), table.end(), is_in)) session.store(0);
   }
+}
+
+void GuardianPage::FollowReleased(ProcessTable& table) {
   for (ProcessEntry& entry : table) entry.chosen = IsReleased(entry.session);
   table.ChooseDescendants();
   for (const ProcessEntry& entry : table) {

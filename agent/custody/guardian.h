@@ -31,9 +31,12 @@ struct GuardianPage {
 
   bool IsReleased(pid_t session) const;
   void Release(pid_t session);
-  // Children of released processes are released, in whatever session; a session that is over is
-  // forgotten, because its number may become another's.
+  // Children of released processes are released, in whatever session.
   void FollowReleased(ProcessTable& table);
+  // A session that is over is forgotten, because its number may become another's. The agent alone
+  // does it: a look at /proc may miss a process that is being born, and the guardian, which kills
+  // for a few seconds at the most, would kill what was left alone.
+  void ForgetEnded(ProcessTable& table);
 };
 
 // A fork of the agent, "convene-guard" in `ps`, that has closed all descriptors, is in a session of

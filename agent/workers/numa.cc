@@ -1,9 +1,12 @@
 #include "agent/workers/numa.h"
 
 #include <dlfcn.h>
+#include <sched.h>
+
 #include <hwloc.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -28,7 +31,6 @@ constexpr unsigned kLeastVersion = 0x20500;  // for HWLOC_TOPOLOGY_FLAG_RESTRICT
 struct Hwloc {
   decltype(&hwloc_get_api_version) get_api_version;
   decltype(&hwloc_topology_init) topology_init;
-  decltype(&hwloc_topology_set_flags) topology_set_flags;
   decltype(&hwloc_topology_set_synthetic) topology_set_synthetic;
   decltype(&hwloc_topology_load) topology_load;
   decltype(&hwloc_topology_destroy) topology_destroy;
@@ -54,7 +56,6 @@ absl::StatusOr<Hwloc> LoadHwloc() {
   };
   find(hwloc.get_api_version, "hwloc_get_api_version");
   find(hwloc.topology_init, "hwloc_topology_init");
-  find(hwloc.topology_set_flags, "hwloc_topology_set_flags");
   find(hwloc.topology_set_synthetic, "hwloc_topology_set_synthetic");
   find(hwloc.topology_load, "hwloc_topology_load");
   find(hwloc.topology_destroy, "hwloc_topology_destroy");
@@ -126,6 +127,22 @@ size_t FindGpu(const std::vector<Gpu>& gpus, absl::string_view entry) {
   return static_cast<size_t>(found - gpus.begin());
 }
 
+// The CPUs on which the calling thread may run. (hwloc could leave out the others, but gives up in
+// silence where two threads of the process may run on different ones.)
+std::set<int> AllowedCpus() {
+  constexpr int kMostCpus = 1 << 16;
+  cpu_set_t* const set = CPU_ALLOC(kMostCpus);
+  const size_t bytes = CPU_ALLOC_SIZE(kMostCpus);
+  const absl::Cleanup free_set = [set] { CPU_FREE(set); };
+  CPU_ZERO_S(bytes, set);
+  std::set<int> allowed;
+  if (sched_getaffinity(0, bytes, set) != 0) return allowed;
+  for (int cpu = 0; cpu < kMostCpus; ++cpu) {
+    if (CPU_ISSET_S(cpu, bytes, set)) allowed.insert(cpu);
+  }
+  return allowed;
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<NumaCpu>> ReadNumaCpus(const std::string& synthetic) {
@@ -137,18 +154,17 @@ absl::StatusOr<std::vector<NumaCpu>> ReadNumaCpus(const std::string& synthetic) 
     return absl::InvalidArgumentError(
         absl::StrCat("hwloc does not understand \"", synthetic, "\""));
   }
-  // Without the CPUs that this process may not run on.
-  constexpr unsigned long kAllowedCpus =
-      HWLOC_TOPOLOGY_FLAG_IS_THISSYSTEM | HWLOC_TOPOLOGY_FLAG_RESTRICT_TO_CPUBINDING;
-  if ((synthetic.empty() && hwloc.topology_set_flags(topology, kAllowedCpus) != 0) ||
-      hwloc.topology_load(topology) != 0) {
+  if (hwloc.topology_load(topology) != 0) {
     return absl::UnavailableError("--numa-binding: hwloc cannot read this machine's topology");
   }
+  const std::set<int> allowed = AllowedCpus();
   std::vector<NumaCpu> cpus;
   const int depth = hwloc.get_type_depth(topology, HWLOC_OBJ_PU);
   for (const hwloc_obj* unit = hwloc.get_obj_by_depth(topology, depth, 0); unit != nullptr;
        unit = unit->next_cousin) {
-    cpus.push_back(Locate(hwloc, unit));
+    if (!synthetic.empty() || allowed.count(static_cast<int>(unit->os_index)) > 0) {
+      cpus.push_back(Locate(hwloc, unit));
+    }
   }
   return cpus;
 }
