@@ -52,8 +52,7 @@ const char* AxesName(Axes axes);
 // The global ranks of `rank`'s group, in ascending order; empty when `rank` is in no such group.
 std::vector<int> GroupOf(const Layout& layout, Axes axes, int rank);
 
-// All groups of these axes, in one order that is the same on every rank: communicators are created
-// in it.
+// All groups of these axes, each once, by their lowest ranks.
 std::vector<std::vector<int>> AllGroups(const Layout& layout, Axes axes);
 
 // `dp` 0: as many replicas of tp x pp ranks as there are workers for. The layout may then be

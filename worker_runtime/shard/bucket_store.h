@@ -34,9 +34,8 @@ namespace convene::worker {
 // after all reductions, a gather begins after its update, and a unit's ops begin after the gather
 // of its weights. All ranks have the same buckets and queue them in the same order, the last one
 // first when reducing, the first one first when gathering; `communication` is one queue, so
-// collectives of a rank run in that order, whichever communicator they are on. A
-// collective that compute waits for never waits for an op that compute queues later, so there is no
-// circle.
+// collectives of a rank run in that order, whichever communicator they are on. A collective that
+// compute waits for never waits for an op that compute queues later, so there is no circle.
 //
 // Where dp is one rank there is no event and no collective, on a CPU events are nothing.
 class BucketStore final : public UnitStore {
@@ -56,7 +55,7 @@ class BucketStore final : public UnitStore {
     Collective& dp_gather;     // the same ranks
     Collective& dp_replicate;  // the ranks that keep a copy of this rank's shard
     Collective& tp;
-    Collective* embedding = nullptr;  // null where the stages between the ends are
+    Collective* embedding = nullptr;  // the ends of the pipeline; null on the stages between them
   };
 
   // Declares its buffers in `arena`.
@@ -72,8 +71,7 @@ class BucketStore final : public UnitStore {
 
   // Adds up over the stages and over tp what they share, reduces all buckets that are not yet
   // reduced, and compute() waits: afterwards only this rank's parts of the gradients are
-  // meaningful, and the next gradients overwrite them. Call it once a step. Errors: the
-  // collective's.
+  // meaningful. Call it once a step. Errors: the collective's.
   absl::Status FinishReducing();
 
   // Gathers a bucket, of which compute() has updated this rank's part, beside ops that are queued
@@ -100,7 +98,6 @@ class BucketStore final : public UnitStore {
  private:
   // Ops that `later` is given from now on begin after all that `earlier` holds.
   void OrderBehind(Stream& earlier, Stream& later);
-  void AwaitBuckets(int last);
   // The tensor that this stage shares with the one at the pipeline's other end; null: none.
   const Placement::Tensor* SharedTensor() const;
   absl::Status SumOverBothEnds();

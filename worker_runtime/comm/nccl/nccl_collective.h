@@ -40,8 +40,9 @@ namespace convene::worker {
 // the new wait is for an event that stage s has already waited for. During warm-up (m+1 <= w) stage
 // s+1 has only forwards before its receive of m, which wait for smaller microbatches alone.
 // Gradients are the mirror image, with cool-down for warm-up. Sends up never wait behind sends
-// down: they are on different communicators. A schedule in which activations also go from the last
-// stage to the first (interleaved) needs its own argument, or a communicator per pair of ranks.
+// down: they are on different communicators. lanes_test plays it, and GPipe, through. A schedule in
+// which activations also go from the last stage to the first (interleaved) stands still there, and
+// needs a communicator per pair of ranks.
 //
 // Beyond Collective: kMax may lose a NaN (NCCL's maximum is fmax). Communicators of a rank share
 // their fate (NcclSession). An operation that a CUDA graph captures is not watched; capture with
