@@ -60,7 +60,7 @@ BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, bool sequence_
           .residual_rows = sequence_parallel ? rows / tp_size : rows,
           .hidden = config.hidden_size,
           .heads = config.heads / tp_size,
-          .kv_heads = config.kv_heads / tp_size,
+          .kv_heads = std::max(1, config.kv_heads / tp_size),
           .head_size = config.head_size,
           .ffn = config.ffn_size / tp_size,
           .norm_epsilon = static_cast<float>(config.norm_epsilon),

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
-#include <numeric>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "tools/base/status_macros.h"
@@ -46,24 +46,25 @@ const NamedShape kNamedShapes[] = {
     {"llama-tiny", {8, 64, 192, 16, 8, 4, 256, 10000.0, 1e-5, false}},
 };
 
-// "1, 2, 3 or 6": the divisors of `value`; of many, the eight nearest to `wanted`.
-std::string NearestDivisors(int value, int wanted) {
-  std::vector<int> divisors;
-  for (int d = 1; d <= value; ++d) {
-    if (value % d == 0) divisors.push_back(d);
+// "1, 2, 3 or 6": the numbers from 1 to `largest` that are legal, of which 1 is one; of many, the
+// eight nearest to `wanted`.
+std::string NearestLegal(int largest, int wanted, absl::FunctionRef<bool(int)> is_legal) {
+  std::vector<int> legal;
+  for (int n = 1; n <= largest; ++n) {
+    if (is_legal(n)) legal.push_back(n);
   }
   constexpr size_t kShown = 8;
-  if (divisors.size() > kShown) {
-    std::stable_sort(divisors.begin(), divisors.end(), [wanted](int a, int b) {
+  if (legal.size() > kShown) {
+    std::stable_sort(legal.begin(), legal.end(), [wanted](int a, int b) {
       return std::abs(a - wanted) < std::abs(b - wanted);
     });
-    divisors.resize(kShown);
-    std::sort(divisors.begin(), divisors.end());
+    legal.resize(kShown);
+    std::sort(legal.begin(), legal.end());
   }
-  const int last = divisors.back();
-  divisors.pop_back();
-  if (divisors.empty()) return absl::StrCat(last);
-  return absl::StrCat(absl::StrJoin(divisors, ", "), " or ", last);
+  const int last = legal.back();
+  legal.pop_back();
+  if (legal.empty()) return absl::StrCat(last);
+  return absl::StrCat(absl::StrJoin(legal, ", "), " or ", last);
 }
 
 absl::Status CheckSize(const char* name, int value, int largest) {
@@ -108,9 +109,10 @@ absl::Status ValidateShape(const ModelConfig& config) {
   CONVENE_RETURN_IF_ERROR(CheckPositive("initializer_range", config.initializer_range));
   CONVENE_RETURN_IF_ERROR(ValidateScaling(config.rope_scaling));
   if (config.heads % config.kv_heads != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("heads ", config.heads, " cannot share kv_heads ", config.kv_heads,
-                     " evenly; kv_heads can be ", NearestDivisors(config.heads, config.kv_heads)));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "heads ", config.heads, " cannot share kv_heads ", config.kv_heads,
+        " evenly; kv_heads can be ",
+        NearestLegal(config.heads, config.kv_heads, [&](int n) { return config.heads % n == 0; })));
   }
   if (config.head_size % 2 != 0) {
     return absl::InvalidArgumentError(
@@ -122,21 +124,32 @@ absl::Status ValidateShape(const ModelConfig& config) {
   return absl::OkStatus();
 }
 
-absl::Status ValidateSplit(const ModelConfig& config, const Layout& layout) {
-  // Any divisor of all four is legal, so a suggested value passes the other checks too.
-  const int splittable = std::gcd(std::gcd(config.heads, config.kv_heads),
-                                  std::gcd(config.ffn_size, config.vocabulary_size));
-  const std::pair<const char*, int> split_over_tp[] = {{"heads", config.heads},
-                                                       {"kv_heads", config.kv_heads},
-                                                       {"ffn_size", config.ffn_size},
-                                                       {"vocabulary_size", config.vocabulary_size}};
-  for (const auto& [name, value] : split_over_tp) {
-    if (value % layout.tp == 0) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, " ", value, " cannot be split over tp_size ", layout.tp,
-                     "; tp_size can be ", NearestDivisors(splittable, layout.tp)));
+// Why so many ranks cannot split the model, or share its key and value heads; empty: they can.
+std::string WhyNotOver(const ModelConfig& config, int tp) {
+  const std::pair<const char*, int> split[] = {{"heads", config.heads},
+                                               {"ffn_size", config.ffn_size},
+                                               {"vocabulary_size", config.vocabulary_size}};
+  for (const auto& [name, value] : split) {
+    if (value % tp != 0) return absl::StrCat(name, " ", value, " cannot be split over");
   }
-  return absl::OkStatus();
+  if (config.kv_heads % tp == 0) return "";
+  if (tp % config.kv_heads != 0) {
+    return absl::StrCat("kv_heads ", config.kv_heads, " can neither be split nor copied over");
+  }
+  const int64_t query = int64_t{config.heads / tp} * config.head_size * config.hidden_size;
+  if (query % kParameterAlignment == 0) return "";
+  return absl::StrCat("kv_heads ", config.kv_heads, " cannot be copied behind heads / tp_size x ",
+                      "head_size x hidden_size = ", query, " values, which is no multiple of ",
+                      kParameterAlignment, ", over");
+}
+
+absl::Status ValidateSplit(const ModelConfig& config, const Layout& layout) {
+  const std::string why_not = WhyNotOver(config, layout.tp);
+  if (why_not.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(why_not, " tp_size ", layout.tp, "; tp_size can be ",
+                   NearestLegal(config.heads, layout.tp,
+                                [&](int tp) { return WhyNotOver(config, tp).empty(); })));
 }
 
 }  // namespace

@@ -14,6 +14,11 @@
 
 namespace convene::worker {
 
+// Elements. Every tensor starts at a multiple of it in a rank's flat buffer (shard/placement.h): at
+// a cache line in any type, and so that one flag can speak for each block of so many elements
+// (ops/elementwise.h, kFlagBlock).
+inline constexpr int64_t kParameterAlignment = 64;
+
 struct ModelConfig {
   int layers = 0;
   int hidden_size = 0;
@@ -49,7 +54,10 @@ std::vector<std::string> ModelNames();
 absl::StatusOr<ModelConfig> NamedModel(absl::string_view name);
 
 // Whether the shape makes sense and can be split: positive sizes, heads divisible by kv_heads, an
-// even head_size, heads, kv_heads, ffn and vocabulary divisible by tp.
+// even head_size; heads, ffn and vocabulary divisible by tp; kv_heads divisible by tp, or tp by
+// kv_heads, where so many neighbouring ranks hold the same key and value head. These ranks' query
+// rows must then fill whole blocks of kParameterAlignment, since one rank alone owns the key and
+// value rows behind them.
 // InvalidArgument names the numbers and the legal values near them.
 absl::Status ValidateModel(const ModelConfig& config, const Layout& layout);
 

@@ -100,16 +100,40 @@ TEST_CASE("a split that does not come out even names the legal ones") {
 
 TEST_CASE("each of the sizes split over tp is checked") {
   ModelConfig config = Shape("llama-tiny");
-  config.kv_heads = 2;
-  CHECK_STATUS(ValidateModel(config, Layout{.tp = 4}), kInvalid,
-               "kv_heads 2 cannot be split over tp_size 4; tp_size can be 1 or 2");
-  config = Shape("llama-tiny");
   config.ffn_size = 190;
   CHECK_STATUS(ValidateModel(config, Layout{.tp = 4}), kInvalid, "ffn_size 190 cannot be split");
   config = Shape("llama-tiny");
   config.vocabulary_size = 50257;
   CHECK_STATUS(ValidateModel(config, Layout{.tp = 2}), kInvalid,
                "vocabulary_size 50257 cannot be split over tp_size 2; tp_size can be 1");
+}
+
+TEST_CASE("key and value heads are split, or copied where there are fewer than ranks") {
+  ModelConfig config = Shape("llama-tiny");
+  for (const int kv_heads : {1, 2, 4, 16}) {
+    config.kv_heads = kv_heads;
+    for (const int tp : {1, 2, 4, 8, 16}) {
+      INFO(kv_heads << " over " << tp);
+      CHECK_OK(ValidateModel(config, Layout{.tp = tp}));
+    }
+  }
+  config.heads = 12;
+  config.kv_heads = 6;
+  CHECK_STATUS(ValidateModel(config, Layout{.tp = 4}), kInvalid,
+               "kv_heads 6 can neither be split nor copied over tp_size 4; tp_size can be 1 or 2");
+  config.vocabulary_size = 240;
+  CHECK_STATUS(ValidateModel(config, Layout{.tp = 4}), kInvalid,
+               "over tp_size 4; tp_size can be 1, 2, 3, 6 or 12");
+}
+
+TEST_CASE("copied heads begin where one flag can tell them from the query's") {
+  ModelConfig config = Shape("llama-tiny");
+  config.kv_heads = 2;
+  config.hidden_size = 10;
+  CHECK_OK(ValidateModel(config, Layout{.tp = 2}));
+  CHECK_STATUS(ValidateModel(config, Layout{.tp = 4}), kInvalid,
+               "kv_heads 2 cannot be copied behind heads / tp_size x head_size x hidden_size = "
+               "160 values, which is no multiple of 64, over tp_size 4; tp_size can be 1 or 2");
 }
 
 TEST_CASE("a shape that makes no sense names the number") {

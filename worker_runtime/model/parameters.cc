@@ -1,5 +1,6 @@
 #include "worker_runtime/model/parameters.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -22,13 +23,16 @@ class Cutter {
   UnitSpec Head() const;
 
  private:
-  // Rows split over tp.
-  ParameterSlice ColumnParallel(const std::string& name, int64_t rows, int64_t columns) const {
-    const int64_t local = rows / tp_size_;
+  // Rows split over tp; `copies` neighbouring ranks have the same ones.
+  ParameterSlice ColumnParallel(const std::string& name, int64_t rows, int64_t columns,
+                                int copies = 1) const {
+    const int64_t local = rows * copies / tp_size_;
     return {.name = name,
             .global_shape = {rows, columns},
-            .offset = {local * tp_rank_, 0},
+            .offset = {local * (tp_rank_ / copies), 0},
             .extent = {local, columns},
+            .owned = tp_rank_ % copies == 0,
+            .tp_copies = copies,
             .standard_deviation = config_.initializer_range};
   }
 
@@ -72,11 +76,12 @@ UnitSpec Cutter::Block(int layer) const {
   const int64_t hidden = config_.hidden_size;
   const int64_t query = int64_t{config_.heads} * config_.head_size;
   const int64_t key = int64_t{config_.kv_heads} * config_.head_size;
+  const int copies = std::max(1, tp_size_ / config_.kv_heads);
   return {.kind = UnitKind::kBlock,
           .tensors = {Norm(prefix + "input_layernorm.weight"),
                       {{ColumnParallel(prefix + "self_attn.q_proj.weight", query, hidden),
-                        ColumnParallel(prefix + "self_attn.k_proj.weight", key, hidden),
-                        ColumnParallel(prefix + "self_attn.v_proj.weight", key, hidden)}},
+                        ColumnParallel(prefix + "self_attn.k_proj.weight", key, hidden, copies),
+                        ColumnParallel(prefix + "self_attn.v_proj.weight", key, hidden, copies)}},
                       RowParallel(prefix + "self_attn.o_proj.weight", hidden, query),
                       Norm(prefix + "post_attention_layernorm.weight"),
                       {{ColumnParallel(prefix + "mlp.gate_proj.weight", config_.ffn_size, hidden),

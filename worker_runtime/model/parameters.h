@@ -22,9 +22,12 @@ struct ParameterSlice {
   std::array<int64_t, 2> extent;        // of the slice
   bool decayed = true;                  // weight decay applies (matrices)
   // Counted in the global gradient norm and written to checkpoints by this rank: false for all but
-  // one of the ranks that hold the same slice because of tensor parallelism (norms) or tied
-  // embeddings (the last stage's copy).
+  // one of the ranks that hold the same slice because of tensor parallelism (norms, copied heads)
+  // or tied embeddings (the last stage's copy).
   bool owned = true;
+  // So many neighbouring tensor-parallel ranks hold this slice, and each makes a part of its
+  // gradient: the sum over them is the gradient (key and value heads, where tp is larger).
+  int tp_copies = 1;
   Initializer initializer = Initializer::kNormal;
   double standard_deviation = 0;
 
@@ -51,11 +54,12 @@ enum class UnitKind { kEmbedding, kBlock, kHead };
 enum EmbeddingTensor { kEmbeddingTable };  // (vocabulary / tp, hidden)
 enum BlockTensor {
   kAttentionNorm,  // (hidden)
-  kQkv,            // ((heads + 2 kv_heads) / tp * head_size, hidden): query, key, value rows
-  kAttentionOut,   // (hidden, heads / tp * head_size)
-  kMlpNorm,        // (hidden)
-  kGateUp,         // (2 ffn / tp, hidden): gate rows, up rows
-  kDown,           // (hidden, ffn / tp)
+  // ((heads / tp + 2 max(1, kv_heads / tp)) * head_size, hidden): query, key, value rows
+  kQkv,
+  kAttentionOut,  // (hidden, heads / tp * head_size)
+  kMlpNorm,       // (hidden)
+  kGateUp,        // (2 ffn / tp, hidden): gate rows, up rows
+  kDown,          // (hidden, ffn / tp)
 };
 enum HeadTensor {
   kFinalNorm,  // (hidden)

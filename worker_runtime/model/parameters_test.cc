@@ -15,10 +15,11 @@
 namespace convene::worker {
 namespace {
 
-ModelConfig Tiny(bool tied) {
+ModelConfig Tiny(bool tied, int kv_heads = 8) {
   auto config = NamedModel("llama-tiny");
   REQUIRE(config.ok());
   config->tied_embeddings = tied;
+  config->kv_heads = kv_heads;
   return *config;
 }
 
@@ -61,10 +62,11 @@ std::map<std::string, std::vector<int>> CountOwners(const ModelConfig& config,
 }
 
 TEST_CASE("on every layout each element of each tensor has exactly one owner") {
-  for (const bool tied : {false, true}) {
-    const ModelConfig config = Tiny(tied);
+  const std::pair<bool, int> models[] = {{false, 8}, {true, 8}, {false, 1}, {true, 2}};
+  for (const auto& [tied, kv_heads] : models) {
+    const ModelConfig config = Tiny(tied, kv_heads);
     for (const Layout& layout : kLayouts) {
-      INFO(layout.ToString() << (tied ? " tied" : ""));
+      INFO(layout.ToString() << (tied ? " tied, " : ", ") << kv_heads << " key heads");
       int64_t elements = 0;
       for (const auto& [name, counts] : CountOwners(config, layout)) {
         INFO(name);
@@ -76,8 +78,24 @@ TEST_CASE("on every layout each element of each tensor has exactly one owner") {
   }
 }
 
+TEST_CASE("each rank holds the key and value head of its query heads, and one copy is owned") {
+  const ModelConfig config = Tiny(false, /*kv_heads=*/2);
+  for (int rank = 0; rank < 8; ++rank) {
+    INFO("rank " << rank);
+    for (const ParameterSlice& slice : SlicesOf(config, {.tp = 8}, {.tp = rank})) {
+      const bool is_copied = slice.name.find("k_proj") != slice.name.npos ||
+                             slice.name.find("v_proj") != slice.name.npos;
+      CHECK(slice.tp_copies == (is_copied ? 4 : 1));
+      if (!is_copied) continue;
+      CHECK(slice.extent[0] == config.head_size);
+      CHECK(slice.offset[0] == (rank < 4 ? 0 : config.head_size));
+      CHECK(slice.owned == (rank == 0 || rank == 4));
+    }
+  }
+}
+
 TEST_CASE("an element starts with the same value on every layout") {
-  const ModelConfig config = Tiny(false);
+  const ModelConfig config = Tiny(false, GENERATE(8, 2, 1));
   std::map<std::string, std::vector<float>> whole;
   for (const ParameterSlice& slice : SlicesOf(config, {}, {})) {
     whole[slice.name].resize(slice.count());

@@ -42,6 +42,7 @@ BucketStore::BucketStore(Placement placement, const Options& options, const Grou
           "gradients on the wire",
           options.reduce_dtype == DType::kBFloat16 && is_parallel() ? LargestBucket(placement_) : 0,
           ArenaPart::kCollective)),
+      copied_slices_(placement_, shard_, groups.tp, device, arena),
       bucket_units_(UnitsByBucket(placement_)),
       unfinished_units_(bucket_units_),
       reduced_from_(placement_.buckets.size()),
@@ -52,6 +53,7 @@ void BucketStore::Bind() {
                  options_.dtype};
   gradients_ = arena_.View(gradients_memory_);
   wire_ = arena_.View(wire_memory_);
+  copied_slices_.Bind();
   for (const Placement::Unit& unit : placement_.units) {
     std::vector<const void*>& weights = weights_.emplace_back();
     for (const int tensor : unit.tensors) {
@@ -147,6 +149,7 @@ absl::Status BucketStore::FinishReducing() {
     AwaitCommunication();
     reduced_from_ = shard_.parts.size();
   }
+  CONVENE_RETURN_IF_ERROR(copied_slices_.Sum(gradients_));
   return ShareOverTp();
 }
 

@@ -16,6 +16,7 @@
 #include "worker_runtime/device/arena.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/device/elements.h"
+#include "worker_runtime/shard/copied_slices.h"
 #include "worker_runtime/shard/flat_shard.h"
 #include "worker_runtime/shard/placement.h"
 #include "worker_runtime/shard/unit_store.h"
@@ -118,6 +119,7 @@ class BucketStore final : public UnitStore {
   const ArenaBlock<char> parameters_memory_;
   const ArenaBlock<float> gradients_memory_;
   const ArenaBlock<BFloat16> wire_memory_;
+  CopiedSlices copied_slices_;
 
   const std::vector<int> bucket_units_;  // by bucket: how many units have tensors in it
   // How many of them have gradients in this step that are not final yet.

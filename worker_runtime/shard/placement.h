@@ -11,11 +11,6 @@
 
 namespace convene::worker {
 
-// Elements. Every tensor starts at a multiple of it in the flat buffer: at a cache line in any
-// type, and so that one flag can speak for each block of so many elements (ops/elementwise.h,
-// kFlagBlock).
-inline constexpr int64_t kParameterAlignment = 64;
-
 struct PlacedParameter : ParameterSlice {
   int64_t flat_offset = 0;  // first element in the rank's flat buffer
 };

@@ -40,6 +40,17 @@ ModelConfig Small() {
           .tied_embeddings = true};
 }
 
+// Over tp its key and value head is copied.
+ModelConfig WithOneKeyHead() {
+  return {.layers = 2,
+          .hidden_size = 16,
+          .ffn_size = 20,
+          .heads = 4,
+          .kv_heads = 1,
+          .head_size = 4,
+          .vocabulary_size = 20};
+}
+
 // One rank's engine, for as long as a test needs it.
 struct Rank {
   Collective* world = nullptr;
@@ -50,10 +61,14 @@ struct Rank {
 class World {
  public:
   explicit World(const Layout& layout, uint64_t seed = kSeed, DType dtype = DType::kFloat32,
-                 int64_t bucket_count_min = 1, bool fresh_weights = true)
-      : layout_(layout), sets_(LoopbackCommunicators(layout)), ranks_(layout.world_size()) {
+                 int64_t bucket_count_min = 1, bool fresh_weights = true,
+                 const ModelConfig& model = Small())
+      : layout_(layout),
+        model_(model),
+        sets_(LoopbackCommunicators(layout)),
+        ranks_(layout.world_size()) {
     for (int rank = 0; rank < layout.world_size(); ++rank) {
-      auto engine = Engine::Create({.model = Small(),
+      auto engine = Engine::Create({.model = model,
                                     .layout = layout,
                                     .rank = rank,
                                     .seed = seed,
@@ -110,7 +125,7 @@ class World {
                                                .samples_consumed = 2 * step,
                                                .updates = step,
                                                .seed = kSeed,
-                                               .model = ShapeText(Small()),
+                                               .model = ShapeText(model_),
                                                .data = data,
                                                .samples = samples,
                                                .layout = layout_.ToString(),
@@ -190,6 +205,7 @@ class World {
 
  private:
   const Layout layout_;
+  const ModelConfig model_;
   std::vector<CommunicatorSet> sets_;
   std::unique_ptr<Device> device_ = Device::Cpu();
   std::vector<Rank> ranks_;
@@ -224,6 +240,30 @@ TEST_CASE("what one layout saves another restores, bit by bit") {
     CHECK(restored.State() == state);
     CHECK(restored.EveryRankHolds(state));
   }
+}
+
+TEST_CASE("copies of key and value heads are saved once, and all restored, bit by bit") {
+  const auto world = [](const Layout& layout, uint64_t seed) {
+    return std::make_unique<World>(layout, seed, DType::kFloat32, /*bucket_count_min=*/1,
+                                   /*fresh_weights=*/true, WithOneKeyHead());
+  };
+  const TempDir copied, whole;
+  const auto saved = world({.dp = 2, .tp = 4}, kSeed);
+  RequireAllOk(saved->Train(3));
+  RequireAllOk(saved->Save(copied.path(), 3));
+  const auto state = saved->State();
+  std::vector<int64_t> steps;
+  TrainOptions options = ResumeFrom(copied.path());
+  options.model = WithOneKeyHead();
+  const auto one = world({}, /*seed=*/99);
+  RequireAllOk(one->Restore(options, &steps));
+  CHECK(one->State() == state);
+  RequireAllOk(one->Save(whole.path(), 3));
+  options.checkpoint_dir = whole.path();
+  const auto again = world({.tp = 4}, /*seed=*/98);
+  RequireAllOk(again->Restore(options, &steps));
+  CHECK(again->State() == state);
+  CHECK(again->EveryRankHolds(state));
 }
 
 TEST_CASE("a run in bf16 goes on from its checkpoint as if it had not stopped") {

@@ -100,10 +100,9 @@ absl::Status Train(const Layout& layout, bool sequence_parallel, int rank, Commu
         engine->TrainStep(batch, {.learning_rate = 1e-2, .step = step}).status());
   }
   for (const PlacedParameter& slice : engine->placement().parameters) {
-    // Of a matrix that is split over tp each rank has its own part.
-    const bool is_split = slice.extent != slice.global_shape;
+    // Of a matrix that is split over tp not all ranks have the same part.
     const std::string name =
-        absl::StrCat(slice.name, is_split ? absl::StrCat(" of tp ", coordinate.tp) : "");
+        absl::StrCat(slice.name, " from ", slice.offset[0], ", ", slice.offset[1], " on");
     const absl::Span<const float> values =
         engine->parameters().Slice(slice.flat_offset, slice.count()).As<float>();
     weights[name].assign(values.begin(), values.end());
@@ -115,7 +114,7 @@ TEST_CASE("copies of a parameter keep the same bits over groups that add up in d
   const Layout layout =
       GENERATE(Layout{.pp = 1, .dp = 3, .tp = 2}, Layout{.pp = 2, .dp = 3, .tp = 1},
                Layout{.pp = 2, .dp = 4, .tp = 2}, Layout{.dp = 6, .tp = 2, .dp_replicate = 2},
-               Layout{.pp = 2, .dp = 3, .dp_replicate = 3});
+               Layout{.pp = 2, .dp = 3, .dp_replicate = 3}, Layout{.dp = 3, .tp = 4});
   const bool sequence_parallel = layout.tp > 1 && GENERATE(false, true);
   INFO(layout.ToString() << (sequence_parallel ? ", rows split" : ""));
   std::vector<CommunicatorSet> sets = LoopbackCommunicators(layout);

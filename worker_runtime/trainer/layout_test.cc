@@ -54,12 +54,14 @@ struct Curve {
   // After the last step.
   std::vector<std::string> parameters;                // bytes, by rank
   std::map<std::string, std::vector<float>> tensors;  // whole ones, by name; in fp32
+  bool copies_agree = true;  // all ranks that hold an element have the same bits in it
 };
 
-ModelConfig Tiny(bool tied = false) {
+ModelConfig Tiny(bool tied = false, int kv_heads = 8) {
   auto config = NamedModel("llama-tiny");
   REQUIRE(config.ok());
   config->tied_embeddings = tied;
+  config->kv_heads = kv_heads;
   return *config;
 }
 
@@ -101,15 +103,17 @@ Tokens TokensOfStep(const Run& run, int dp_rank, int step) {
 }
 
 // This rank's part of each tensor.
-void AddTensors(const Engine& engine, std::map<std::string, std::vector<float>>* tensors) {
+void AddTensors(const Engine& engine, Curve& curve) {
   for (const PlacedParameter& slice : engine.placement().parameters) {
-    std::vector<float>& tensor = (*tensors)[slice.name];
-    tensor.resize(slice.global_shape[0] * slice.global_shape[1]);
+    std::vector<float>& tensor = curve.tensors[slice.name];
+    tensor.resize(slice.global_shape[0] * slice.global_shape[1], NAN);
     const float* values = engine.parameters().As<float>().data() + slice.flat_offset;
     for (int64_t i = 0; i < slice.count(); ++i) {
       const int64_t row = slice.offset[0] + i / slice.extent[1];
       const int64_t column = slice.offset[1] + i % slice.extent[1];
-      tensor[row * slice.global_shape[1] + column] = values[i];
+      float& element = tensor[row * slice.global_shape[1] + column];
+      curve.copies_agree &= std::isnan(element) || element == values[i];
+      element = values[i];
     }
   }
 }
@@ -177,7 +181,7 @@ Curve Train(const Run& run) {
   for (Thread& thread : threads) thread.Join();
   for (const absl::Status& status : statuses) REQUIRE_OK(status);
   if (run.dtype != DType::kFloat32) return curve;
-  for (const Rank& rank : ranks) AddTensors(*rank.engine, &curve.tensors);
+  for (const Rank& rank : ranks) AddTensors(*rank.engine, curve);
   return curve;
 }
 
@@ -226,6 +230,7 @@ TEST_CASE("every layout with accumulation trains like one process") {
 }
 
 void CheckSameTensors(const Curve& curve, const Curve& expected) {
+  CHECK(curve.copies_agree);
   REQUIRE(curve.tensors.size() == expected.tensors.size());
   for (const auto& [name, tensor] : curve.tensors) {
     const std::vector<float>& other = expected.tensors.at(name);
@@ -276,6 +281,24 @@ TEST_CASE("rows that are not split over tp train like one process") {
     const Curve curve = Train(run);
     CheckSameCurve(curve, expected);
     CheckSameTensors(curve, expected);
+  }
+}
+
+TEST_CASE("key and value heads that several ranks hold train like one process") {
+  const Layout layouts[] = {{1, 1, 2}, {1, 1, 8}, {1, 2, 4}, {2, 1, 4}, {2, 2, 2}};
+  for (const int kv_heads : {1, 2}) {
+    const bool tied = kv_heads == 1;
+    const Curve expected = Train({Tiny(tied, kv_heads), {}, 8, 8});
+    for (const Layout& layout : layouts) {
+      for (const bool sequence_parallel : {false, true}) {
+        INFO(kv_heads << " on " << layout.ToString() << (sequence_parallel ? ", rows split" : ""));
+        Run run{Tiny(tied, kv_heads), layout, 8, 2};
+        run.sequence_parallel = sequence_parallel;
+        const Curve curve = Train(run);
+        CheckSameCurve(curve, expected);
+        CheckSameTensors(curve, expected);
+      }
+    }
   }
 }
 

@@ -1,0 +1,76 @@
+#include "worker_runtime/shard/copied_slices.h"
+
+#include <algorithm>
+
+#include "tools/base/status_macros.h"
+#include "worker_runtime/ops/elementwise.h"
+
+namespace convene::worker {
+namespace {
+
+// Elements of the buffer at most: enough for a message worth its latency, little beside the
+// gradients themselves.
+constexpr int64_t kPlacesMax = int64_t{4} << 20;
+
+int CopiesOf(const Placement& placement) {
+  int copies = 1;
+  for (const PlacedParameter& slice : placement.parameters) {
+    copies = std::max(copies, slice.tp_copies);
+  }
+  return copies;
+}
+
+}  // namespace
+
+CopiedSlices::CopiedSlices(const Placement& placement, const FlatShard& shard, Collective& tp,
+                           Device& device, Arena& arena)
+    : tp_(tp),
+      device_(device),
+      arena_(arena),
+      copies_(CopiesOf(placement)),
+      pieces_(PiecesOf(placement, shard)),
+      places_memory_(arena.Declare<float>("gradients of copied heads",
+                                          PlaceCount() * LargestPiece(), ArenaPart::kCollective)) {}
+
+int64_t CopiedSlices::LargestPiece() const {
+  int64_t largest = 0;
+  for (const Piece& piece : pieces_) largest = std::max(largest, piece.count);
+  return largest;
+}
+
+// Key and value rows lie side by side, so most pieces are of both.
+std::vector<CopiedSlices::Piece> CopiedSlices::PiecesOf(const Placement& placement,
+                                                        const FlatShard& shard) const {
+  std::vector<Piece> whole;
+  for (const ShardSegment& segment : shard.segments) {
+    if (placement.parameters[segment.parameter].tp_copies == 1) continue;
+    if (whole.empty() || whole.back().flat_begin + whole.back().count != segment.flat_begin) {
+      whole.push_back({.flat_begin = segment.flat_begin});
+    }
+    whole.back().count += segment.count;
+  }
+  const int64_t count_max = kPlacesMax / PlaceCount();
+  std::vector<Piece> pieces;
+  for (const Piece& piece : whole) {
+    for (int64_t done = 0; done < piece.count; done += count_max) {
+      pieces.push_back({piece.flat_begin + done, std::min(count_max, piece.count - done)});
+    }
+  }
+  return pieces;
+}
+
+absl::Status CopiedSlices::Sum(absl::Span<float> gradients) {
+  Stream& stream = device_.compute();
+  for (const Piece& piece : pieces_) {
+    const absl::Span<float> own = gradients.subspan(piece.flat_begin, piece.count);
+    const absl::Span<float> all = places_.subspan(0, PlaceCount() * piece.count);
+    float* const place = all.data() + tp_.rank() / copies_ * piece.count;
+    device_.Zero(all.data(), all.size() * sizeof(float), stream);
+    Copy(piece.count, own.data(), place, stream);
+    CONVENE_RETURN_IF_ERROR(tp_.AllReduce(all, ReduceOp::kSum, stream));
+    Copy(piece.count, place, own.data(), stream);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace convene::worker

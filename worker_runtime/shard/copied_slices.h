@@ -1,0 +1,64 @@
+// Sums of the gradients of slices that several tensor-parallel ranks hold: key and value heads, of
+// which there are fewer than ranks (ParameterSlice::tp_copies).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "worker_runtime/comm/collective.h"
+#include "worker_runtime/device/arena.h"
+#include "worker_runtime/device/device.h"
+#include "worker_runtime/shard/flat_shard.h"
+#include "worker_runtime/shard/placement.h"
+
+namespace convene::worker {
+
+// Every copy of a slice gets the sum over all copies, the same bits, so that all of them are
+// updated alike.
+//
+// The ranks with copies of one slice have no group of their own. All tensor-parallel ranks add up a
+// buffer with a place for each different slice, in which a rank fills its slice's place and leaves
+// zeros in the others: nothing more to connect, and no word of a model's heads in the mesh. That
+// carries the key and value gradients of all heads once a step, where every microbatch carries
+// several activations over the same group.
+//
+// It works on what a rank keeps of the sums over dp: all tensor-parallel ranks of one data-parallel
+// rank keep the same places of the flat buffer. Not thread-safe.
+class CopiedSlices {
+ public:
+  // Declares its buffer in `arena`; the references are borrowed.
+  CopiedSlices(const Placement& placement, const FlatShard& shard, Collective& tp, Device& device,
+               Arena& arena);
+
+  // Call it once the arena is built.
+  void Bind() { places_ = arena_.View(places_memory_); }
+
+  // Queued in compute(). `gradients`: by their places in the flat buffer; this rank's parts are
+  // summed over all data-parallel ranks. Errors: the collective's.
+  absl::Status Sum(absl::Span<float> gradients);
+
+ private:
+  // A piece of the shard that lies in copied slices, in whole or in part.
+  struct Piece {
+    int64_t flat_begin = 0;
+    int64_t count = 0;
+  };
+
+  std::vector<Piece> PiecesOf(const Placement& placement, const FlatShard& shard) const;
+  int64_t LargestPiece() const;
+  // How many different slices there are, counted over tp.
+  int64_t PlaceCount() const { return std::max(1, tp_.size() / copies_); }
+
+  Collective& tp_;
+  Device& device_;
+  Arena& arena_;
+  const int copies_;  // of each copied slice; 1: there is none
+  const std::vector<Piece> pieces_;
+  const ArenaBlock<float> places_memory_;
+  absl::Span<float> places_;  // (PlaceCount(), LargestPiece())
+};
+
+}  // namespace convene::worker
