@@ -149,7 +149,8 @@ absl::Status BucketStore::FinishReducing() {
     AwaitCommunication();
     reduced_from_ = shard_.parts.size();
   }
-  CONVENE_RETURN_IF_ERROR(copied_slices_.Sum(gradients_));
+  CONVENE_RETURN_IF_ERROR(copied_slices_.Sum(
+      [&](const ShardPart& part) { return gradients_.subspan(part.flat_begin, part.count); }));
   return ShareOverTp();
 }
 

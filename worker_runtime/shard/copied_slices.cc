@@ -42,10 +42,14 @@ int64_t CopiedSlices::LargestPiece() const {
 std::vector<CopiedSlices::Piece> CopiedSlices::PiecesOf(const Placement& placement,
                                                         const FlatShard& shard) const {
   std::vector<Piece> whole;
+  auto part = shard.parts.begin();
   for (const ShardSegment& segment : shard.segments) {
     if (placement.parameters[segment.parameter].tp_copies == 1) continue;
-    if (whole.empty() || whole.back().flat_begin + whole.back().count != segment.flat_begin) {
-      whole.push_back({.flat_begin = segment.flat_begin});
+    while (part->flat_begin + part->count <= segment.flat_begin) ++part;
+    const int64_t begin = segment.flat_begin - part->flat_begin;
+    if (whole.empty() || whole.back().part != &*part ||
+        whole.back().begin + whole.back().count != begin) {
+      whole.push_back({.part = &*part, .begin = begin});
     }
     whole.back().count += segment.count;
   }
@@ -53,22 +57,23 @@ std::vector<CopiedSlices::Piece> CopiedSlices::PiecesOf(const Placement& placeme
   std::vector<Piece> pieces;
   for (const Piece& piece : whole) {
     for (int64_t done = 0; done < piece.count; done += count_max) {
-      pieces.push_back({piece.flat_begin + done, std::min(count_max, piece.count - done)});
+      pieces.push_back({piece.part, piece.begin + done, std::min(count_max, piece.count - done)});
     }
   }
   return pieces;
 }
 
-absl::Status CopiedSlices::Sum(absl::Span<float> gradients) {
+absl::Status CopiedSlices::Sum(
+    absl::FunctionRef<absl::Span<float>(const ShardPart&)> gradients_of) {
   Stream& stream = device_.compute();
   for (const Piece& piece : pieces_) {
-    const absl::Span<float> own = gradients.subspan(piece.flat_begin, piece.count);
+    float* const own = gradients_of(*piece.part).subspan(piece.begin, piece.count).data();
     const absl::Span<float> all = places_.subspan(0, PlaceCount() * piece.count);
     float* const place = all.data() + tp_.rank() / copies_ * piece.count;
     device_.Zero(all.data(), all.size() * sizeof(float), stream);
-    Copy(piece.count, own.data(), place, stream);
+    Copy(piece.count, own, place, stream);
     CONVENE_RETURN_IF_ERROR(tp_.AllReduce(all, ReduceOp::kSum, stream));
-    Copy(piece.count, place, own.data(), stream);
+    Copy(piece.count, place, own, stream);
   }
   return absl::OkStatus();
 }

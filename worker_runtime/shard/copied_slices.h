@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "worker_runtime/comm/collective.h"
@@ -36,14 +37,15 @@ class CopiedSlices {
   // Call it once the arena is built.
   void Bind() { places_ = arena_.View(places_memory_); }
 
-  // Queued in compute(). `gradients`: by their places in the flat buffer; this rank's parts are
-  // summed over all data-parallel ranks. Errors: the collective's.
-  absl::Status Sum(absl::Span<float> gradients);
+  // Queued in compute(). `gradients_of`: of a part of this rank's shard, summed over all
+  // data-parallel ranks. Errors: the collective's.
+  absl::Status Sum(absl::FunctionRef<absl::Span<float>(const ShardPart&)> gradients_of);
 
  private:
-  // A piece of the shard that lies in copied slices, in whole or in part.
+  // A piece of one part of the shard that lies in copied slices.
   struct Piece {
-    int64_t flat_begin = 0;
+    const ShardPart* part;
+    int64_t begin = 0;  // in the part
     int64_t count = 0;
   };
 

@@ -53,12 +53,14 @@ TEST_CASE("copies get their sum, and nothing else changes") {
   const auto sum = [&](int rank) -> absl::Status {
     const std::unique_ptr<Device> device = Device::Cpu();
     Arena arena{"test"};
-    CopiedSlices slices(placements[rank], MakeFlatShard(placements[rank], kDp, dp_rank),
-                        *sets[rank].tp, *device, arena);
+    const FlatShard shard = MakeFlatShard(placements[rank], kDp, dp_rank);
+    CopiedSlices slices(placements[rank], shard, *sets[rank].tp, *device, arena);
     const absl::Status built = arena.Build();
     if (!built.ok()) return built;
     slices.Bind();
-    return slices.Sum(absl::MakeSpan(gradients[rank]));
+    return slices.Sum([&](const ShardPart& part) {
+      return absl::MakeSpan(gradients[rank]).subspan(part.flat_begin, part.count);
+    });
   };
   {
     std::vector<Thread> threads;
