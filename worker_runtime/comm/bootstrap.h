@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -48,6 +49,9 @@ struct BootstrapOptions {
   // machine reaches `store_host`.
   std::string listen_host = "";
   std::string store_host = "127.0.0.1";
+  // The pairs of places in a pp group, the lower one first, between which messages will go: between
+  // GPUs only these are connected for messages.
+  std::vector<std::pair<int, int>> pp_links;
   FlightRecorder* recorder = &FlightRecorder::OfProcess();  // outlives the set; not null
   size_t message_bytes_max = size_t{1} << 30;               // see GroupCollective
 };

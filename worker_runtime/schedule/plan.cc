@@ -1,5 +1,8 @@
 #include "worker_runtime/schedule/plan.h"
 
+#include <algorithm>
+#include <set>
+
 #include "absl/strings/str_cat.h"
 
 namespace convene::worker {
@@ -25,6 +28,15 @@ int SourceOf(const Schedule& schedule, const Compute& compute) {
 
 int ReaderOf(const Schedule& schedule, const Compute& compute) {
   return Neighbour(schedule, compute, 1);
+}
+
+std::vector<std::pair<int, int>> LinksOf(const ChunkPlacement& placement) {
+  std::set<std::pair<int, int>> links;
+  for (size_t chunk = 1; chunk < placement.size(); ++chunk) {
+    const auto link = std::minmax(placement[chunk - 1], placement[chunk]);
+    if (link.first != link.second) links.insert(link);
+  }
+  return {links.begin(), links.end()};
 }
 
 }  // namespace convene::worker

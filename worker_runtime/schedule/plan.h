@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace convene::worker {
@@ -42,5 +43,9 @@ struct Schedule {
 // and for weight halves.
 int SourceOf(const Schedule& schedule, const Compute& compute);
 int ReaderOf(const Schedule& schedule, const Compute& compute);
+
+// The pairs of ranks between which messages go, in both directions: each once and in ascending
+// order, the lower rank first.
+std::vector<std::pair<int, int>> LinksOf(const ChunkPlacement& placement);
 
 }  // namespace convene::worker

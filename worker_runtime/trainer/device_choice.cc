@@ -1,10 +1,14 @@
 #include "worker_runtime/trainer/device_choice.h"
 
+#include <vector>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/comm/nccl/limits.h"
 #include "worker_runtime/data/sample_order.h"
 #include "worker_runtime/pipeline/graphed_passes.h"
+#include "worker_runtime/schedule/plan.h"
 
 namespace convene::worker {
 
@@ -47,14 +51,20 @@ GraphChoice ChooseGraphs(const TrainOptions& options, const Layout& layout, bool
 
 absl::Status CheckSchedule(const TrainOptions& options, const Layout& layout, bool is_gpu) {
   CONVENE_ASSIGN_OR_RETURN(const PipelineChoice pipeline, PipelineOf(options, layout));
-  const bool has_one_chunk = static_cast<int>(pipeline.schedule.placement.size()) == layout.pp;
-  if (!is_gpu || layout.pp == 1 || (has_one_chunk && options.pp_schedule_csv.empty())) {
-    return absl::OkStatus();
+  if (!is_gpu) return absl::OkStatus();
+  std::vector<int> links(layout.pp);
+  for (const auto& [low, high] : LinksOf(pipeline.schedule.placement)) {
+    ++links[low];
+    ++links[high];
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("pp_schedule ", options.pp_schedule,
-                   " may let messages stand still behind each other on GPUs; choose 1f1b or gpipe, "
-                   "or --device cpu"));
+  for (int rank = 0; rank < layout.pp; ++rank) {
+    if (links[rank] <= kNcclLinksMax) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "pp_schedule ", options.pp_schedule, " has rank ", rank, " exchange messages with ",
+        links[rank], " others, and on GPUs ", kNcclLinksMax,
+        " is the most; place the chunks so, choose a schedule by name, or use --device cpu"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace convene::worker

@@ -28,9 +28,8 @@ struct GraphChoice {
 };
 GraphChoice ChooseGraphs(const TrainOptions& options, const Layout& layout, bool is_gpu);
 
-// Whether a device of this kind can run the schedule: behind NCCL's two lanes messages of other
-// schedules than gpipe and 1f1b may stand still (comm/nccl/lanes_test.cc). InvalidArgument names
-// these two.
+// Whether devices of this kind can run the schedule: between GPUs a rank exchanges messages with
+// kNcclLinksMax others at most (comm/nccl/limits.h). InvalidArgument names the rank.
 absl::Status CheckSchedule(const TrainOptions& options, const Layout& layout, bool is_gpu);
 
 }  // namespace convene::worker

@@ -1,6 +1,9 @@
 #include "worker_runtime/trainer/device_choice.h"
 
+#include <string>
+
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "tools/base/testing/status_testing.h"
 
 namespace convene::worker {
@@ -59,6 +62,42 @@ TEST_CASE("what stands against graphs is said") {
   check_off(Graphs(4, Layout{.tp = 2}), "tp_size 2");
   check_off(Graphs(2, Layout{.dp = 2}), "one micro batch");
   CHECK(Graphs(1, Layout{.pp = 2}).use_graphs);
+}
+
+TEST_CASE(
+    "on GPUs every named schedule runs, and a file whose ranks have too many neighbours not") {
+  TrainOptions options;
+  options.model = {.layers = 8,
+                   .hidden_size = 8,
+                   .ffn_size = 8,
+                   .heads = 1,
+                   .kv_heads = 1,
+                   .head_size = 8,
+                   .vocabulary_size = 16};
+  options.global_batch_size = 8;
+  options.micro_batch_size = 1;
+  for (const char* name : {"gpipe", "1f1b", "interleaved"}) {
+    options.pp_schedule = name;
+    CHECK_OK(CheckSchedule(options, {.pp = 4}, /*is_gpu=*/true));
+  }
+  // Chunks on the ranks 0, 1, 0, 2, 0, 3.
+  const int chunks_of[] = {0, 2, 4, 1, 3, 5};
+  const size_t rows[] = {0, 3, 4, 5, 6};
+  options.pp_schedule = "star.csv";
+  for (int rank = 0; rank < 4; ++rank) {
+    std::string forwards, backwards;
+    for (size_t i = rows[rank]; i < rows[rank + 1]; ++i) {
+      for (int microbatch = 0; microbatch < 8; ++microbatch) {
+        absl::StrAppend(&forwards, chunks_of[i], "F", microbatch, ",");
+        backwards = absl::StrCat(chunks_of[i], "B", microbatch, ",", backwards);
+      }
+    }
+    absl::StrAppend(&options.pp_schedule_csv, forwards, backwards, "\n");
+  }
+  CHECK_OK(CheckSchedule(options, {.pp = 4}, /*is_gpu=*/false));
+  CHECK_STATUS(CheckSchedule(options, {.pp = 4}, /*is_gpu=*/true),
+               absl::StatusCode::kInvalidArgument,
+               "pp_schedule star.csv has rank 0 exchange messages with 3 others, and on GPUs 2 is");
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // convene-train: the built-in trainer, one process per GPU or CPU slot.
 
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -73,6 +74,9 @@ int Main(const std::vector<std::string>& arguments) {
 }  // namespace convene::worker
 
 int main(int argc, char** argv) {
+  // Before CUDA's first call, which reads it: the default of 8 is less than the streams that must
+  // not wait for each other (comm/nccl/session.h), and scripts for other trainers set 1.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/1);
   convene::worker::BlockStopSignals();
   convene::worker::InstallStackDump(argv[0]);
   convene::InitLogging("convene-train", convene::LogReader::kIsAwaited);

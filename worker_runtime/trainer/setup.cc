@@ -14,6 +14,7 @@
 #include "worker_runtime/data/sample_order.h"
 #include "worker_runtime/data/tokenizer.h"
 #include "worker_runtime/report/progress.h"
+#include "worker_runtime/schedule/plan.h"
 #include "worker_runtime/trainer/device_choice.h"
 #include "worker_runtime/trainer/job_store.h"
 
@@ -155,6 +156,8 @@ absl::StatusOr<CommunicatorSet> Connect(const TrainOptions& options, const Contr
   connect.bootstrap.operation_timeout = options.collective_timeout;
   connect.bootstrap.checkpoint_timeout = options.checkpoint_timeout;
   connect.bootstrap.store_host = contract.master_addr;
+  CONVENE_ASSIGN_OR_RETURN(const PipelineChoice pipeline, PipelineOf(options, layout));
+  connect.bootstrap.pp_links = LinksOf(pipeline.schedule.placement);
   return ConnectRanks(layout, contract.rank, *store, prefix, connect, device);
 }
 

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/comm/collective.h"
+#include "worker_runtime/comm/nccl/limits.h"
 #include "worker_runtime/device/elements.h"
 #include "worker_runtime/device/stream.h"
 #include "worker_runtime/pipeline/executor.h"
@@ -30,11 +31,17 @@ struct Item {
   int number = 0;
 };
 
-// Records what the executor asks of one rank: arithmetic in one queue, messages in two, or in one.
+// The queues that messages of a rank are in.
+enum class Lanes {
+  kOne,
+  kUpAndDown,  // to and from higher ranks, by the message's direction
+  kOfPairs,    // one for each ordered pair of ranks, as in NcclCollective
+};
+
+// Records what the executor asks of one rank: arithmetic in one queue, messages in lanes.
 class QueueingRank final : public Collective, public PipelineStage {
  public:
-  QueueingRank(int rank, int size, bool two_lanes)
-      : rank_(rank), size_(size), two_lanes_(two_lanes) {}
+  QueueingRank(int rank, int size, Lanes lanes) : rank_(rank), size_(size), kind_(lanes) {}
 
   const std::vector<Item>& items() const { return items_; }
 
@@ -73,7 +80,9 @@ class QueueingRank final : public Collective, public PipelineStage {
   static absl::Status Unused() { return absl::UnimplementedError("not a pipeline's call"); }
 
   int AddMessage(int from, int to) {
-    std::vector<int>& lane = lanes_[two_lanes_ && to < from ? 1 : 0];
+    std::vector<int>& lane = kind_ == Lanes::kOfPairs ? lanes_[{from, to}]
+                             : kind_ == Lanes::kOne   ? lanes_[{}]
+                                                      : lanes_[{to < from, 0}];
     Item item = {.after = compute_, .from = from, .to = to, .number = numbers_[{from, to}]++};
     item.after.insert(item.after.end(), lane.begin(), lane.end());
     items_.push_back(std::move(item));
@@ -86,22 +95,22 @@ class QueueingRank final : public Collective, public PipelineStage {
   const std::string name_ = "pp";
   const int rank_;
   const int size_;
-  const bool two_lanes_;
+  const Lanes kind_;
   std::vector<Item> items_;
-  std::vector<int> compute_;   // what arithmetic waits for
-  std::vector<int> lanes_[2];  // the last item of each
+  std::vector<int> compute_;                               // what arithmetic waits for
+  std::map<std::pair<int, int>, std::vector<int>> lanes_;  // the last item of each
   std::map<std::pair<int, int>, int> numbers_;
 };
 
 // Whether every queue of every rank runs dry. A message's end holds one of its rank's `rooms` from
 // its start on, until the message is over.
-bool AllComeToAnEnd(const Schedule& schedule, bool two_lanes, int rooms = 2) {
+bool AllComeToAnEnd(const Schedule& schedule, Lanes lanes, int rooms) {
   const int stages = static_cast<int>(schedule.ranks.size());
   const auto plans = Lower(schedule, /*receives_ahead=*/0);
   REQUIRE_OK(plans);
   std::vector<std::unique_ptr<QueueingRank>> ranks;
   for (int stage = 0; stage < stages; ++stage) {
-    ranks.push_back(std::make_unique<QueueingRank>(stage, stages, two_lanes));
+    ranks.push_back(std::make_unique<QueueingRank>(stage, stages, lanes));
     PipelineExecutor executor(*ranks[stage], *ranks[stage], (*plans)[stage]);
     Stream stream = Stream::Cpu();
     for (int step = 0; step < 2; ++step) REQUIRE_OK(executor.Run(stream));
@@ -142,49 +151,83 @@ bool AllComeToAnEnd(const Schedule& schedule, bool two_lanes, int rooms = 2) {
   return left == 0;
 }
 
-bool AllComeToAnEnd(const char* name, int stages, int microbatches, bool two_lanes, int rooms = 2) {
-  return AllComeToAnEnd(*MakeSchedule(name, stages, 0, microbatches), two_lanes, rooms);
+constexpr int kRooms = 2 * kNcclLinksMax;
+
+bool AllComeToAnEnd(const char* name, int stages, int microbatches, Lanes lanes,
+                    int rooms = kRooms) {
+  return AllComeToAnEnd(*MakeSchedule(name, stages, 0, microbatches), lanes, rooms);
 }
 
-TEST_CASE("with a lane for each direction schedules of one chunk a rank come to their end") {
+constexpr const char* kSchedules[] = {"gpipe", "1f1b", "interleaved",
+                                      "zb-h1", "zb-v", "dualpipe-v"};
+
+TEST_CASE("with a lane for each ordered pair of ranks every schedule comes to its end") {
   for (int stages = 1; stages <= 8; ++stages) {
     for (const int microbatches : {1, 2, 3, 4, 7, 8, 9, 16, 17}) {
-      INFO(stages << " stages, " << microbatches << " microbatches");
-      for (const char* name : {"gpipe", "1f1b", "zb-h1"}) {
-        INFO(name);
-        CHECK(AllComeToAnEnd(name, stages, microbatches, /*two_lanes=*/true));
+      for (const char* name : kSchedules) {
+        INFO(name << ", " << stages << " stages, " << microbatches << " microbatches");
+        CHECK(AllComeToAnEnd(name, stages, microbatches, Lanes::kOfPairs));
+        const Schedule schedule = *MakeSchedule(name, stages, 0, microbatches);
+        CHECK(
+            AllComeToAnEnd(ForwardOnly(schedule.placement, microbatches), Lanes::kOfPairs, kRooms));
       }
-      const Schedule one = *MakeSchedule("1f1b", stages, 0, microbatches);
-      CHECK(AllComeToAnEnd(ForwardOnly(one.placement, microbatches), /*two_lanes=*/true));
+    }
+  }
+  for (const int chunks : {3, 4}) {
+    INFO(chunks << " chunks a rank");
+    CHECK(AllComeToAnEnd(*MakeSchedule("interleaved", 4, chunks, 8), Lanes::kOfPairs, kRooms));
+  }
+}
+
+// As a file may say.
+TEST_CASE("a schedule whose chunks lie in no order comes to its end") {
+  for (const ChunkPlacement& placement :
+       {ChunkPlacement{2, 0, 1}, ChunkPlacement{0, 1, 0, 1}, ChunkPlacement{1, 0, 2, 0, 1},
+        ChunkPlacement{0, 0, 1, 2, 1, 0}}) {
+    CHECK(AllComeToAnEnd(ForwardOnly(placement, 8), Lanes::kOfPairs, kRooms));
+  }
+}
+
+TEST_CASE("no schedule has a rank exchange messages with more ranks than have lanes") {
+  for (int stages = 1; stages <= 8; ++stages) {
+    for (const char* name : kSchedules) {
+      INFO(name << ", " << stages << " stages");
+      std::map<int, int> links;
+      for (const auto& [low, high] : LinksOf(MakeSchedule(name, stages, 0, 4)->placement)) {
+        CHECK(low < high);
+        CHECK(++links[low] <= kNcclLinksMax);
+        CHECK(++links[high] <= kNcclLinksMax);
+      }
     }
   }
 }
 
-// Why kNcclKernelsAtOnce counts a message up and one down.
-TEST_CASE(
-    "where only one message finds room beside the arithmetic neighbours wait for each other") {
-  CHECK_FALSE(AllComeToAnEnd("1f1b", 2, 4, /*two_lanes=*/true, /*rooms=*/1));
+int StandStill(const char* name, Lanes lanes, int rooms = kRooms) {
+  int count = 0;
+  for (int stages = 2; stages <= 6; ++stages) {
+    for (const int microbatches : {1, 2, 4, 7, 8, 16}) {
+      count += AllComeToAnEnd(name, stages, microbatches, lanes, rooms) ? 0 : 1;
+    }
+  }
+  return count;
+}
+
+// Why kNcclKernelsAtOnce counts a message for each lane.
+TEST_CASE("where messages find less room beside the arithmetic neighbours wait for each other") {
+  CHECK_FALSE(AllComeToAnEnd("1f1b", 2, 4, Lanes::kOfPairs, /*rooms=*/1));
+  CHECK(StandStill("interleaved", Lanes::kOfPairs, /*rooms=*/2) > 0);
 }
 
 TEST_CASE("with one lane for both directions neighbours wait for each other") {
-  CHECK_FALSE(AllComeToAnEnd("1f1b", 2, 4, /*two_lanes=*/false));
-  CHECK_FALSE(AllComeToAnEnd("1f1b", 4, 8, /*two_lanes=*/false));
+  CHECK_FALSE(AllComeToAnEnd("1f1b", 2, 4, Lanes::kOne));
+  CHECK_FALSE(AllComeToAnEnd("1f1b", 4, 8, Lanes::kOne));
 }
 
-// Why the trainer refuses them on a GPU (trainer/device_choice.h, CheckSchedule).
-TEST_CASE("with two lanes messages round the pipeline may stand still behind each other") {
-  const auto stand_still = [](const char* name) {
-    int count = 0;
-    for (int stages = 2; stages <= 6; ++stages) {
-      for (const int microbatches : {1, 2, 4, 7, 8, 16}) {
-        count += AllComeToAnEnd(name, stages, microbatches, /*two_lanes=*/true) ? 0 : 1;
-      }
-    }
-    return count;
-  };
-  CHECK(stand_still("interleaved") > 0);
-  CHECK(stand_still("zb-v") > 0);
-  CHECK(stand_still("dualpipe-v") > 0);
+TEST_CASE("with one lane up and one down messages round the pipeline stand still") {
+  for (const char* name : {"interleaved", "zb-v", "dualpipe-v"}) {
+    INFO(name);
+    CHECK(StandStill(name, Lanes::kUpAndDown) > 0);
+  }
 }
 
 }  // namespace

@@ -14,11 +14,15 @@ std::string NcclVersionText(int version_code) {
                       version_code % 100);
 }
 
-int NcclBlocksMax(int multiprocessors) {
+NcclBlocks NcclBlocksMax(int multiprocessors) {
   constexpr int kMost = 32;  // more only take room from products
-  // A power of two, because NCCL rounds the channels of messages up to one.
-  const auto share = static_cast<unsigned>(std::max(1, multiprocessors / kNcclKernelsAtOnce));
-  return std::min(static_cast<int>(std::bit_floor(share)), kMost);
+  // In shares of a message: two for each of the two collectives, one for each lane.
+  constexpr int kShares = kNcclKernelsAtOnce + 2;
+  // Powers of two, because NCCL rounds the channels of messages up to one.
+  const auto message = static_cast<int>(
+      std::bit_floor(static_cast<unsigned>(std::max(1, multiprocessors / kShares))));
+  return {.collective = multiprocessors < kShares ? 1 : std::min(2 * message, kMost),
+          .message = std::min(message, kMost / 2)};
 }
 
 }  // namespace convene::worker

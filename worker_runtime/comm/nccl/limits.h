@@ -12,13 +12,22 @@ inline constexpr int kOldestNcclVersion = 21900;
 // `version_code` as ncclGetVersion gives it: "2.28.9" for 22809.
 std::string NcclVersionText(int version_code);
 
+// The most ranks with which a rank exchanges pipeline messages: the schedules of
+// schedule/generators.h need no more. Each has a lane to it and a lane from it (nccl_collective.h).
+inline constexpr int kNcclLinksMax = 2;
+
 // The number of a rank's kernels that can wait for their peers at the same time: one collective in
 // compute() or in layer_communication() (never one in each), one in communication(), and one
-// message up and one down.
-inline constexpr int kNcclKernelsAtOnce = 4;
+// message in each lane.
+inline constexpr int kNcclKernelsAtOnce = 2 + 2 * kNcclLinksMax;
 
 // The most blocks of each of these kernels on a GPU of so many multiprocessors: few enough that
-// each block of all these kernels finds a multiprocessor.
-int NcclBlocksMax(int multiprocessors);
+// each block of all these kernels finds a multiprocessor. Collectives have twice those of messages,
+// whose lanes are rarely all busy at once.
+struct NcclBlocks {
+  int collective = 1;
+  int message = 1;
+};
+NcclBlocks NcclBlocksMax(int multiprocessors);
 
 }  // namespace convene::worker

@@ -16,12 +16,17 @@ TEST_CASE("a version is written as its release is called") {
 TEST_CASE("all kernels that can wait for peers at once find multiprocessors beside each other") {
   for (int multiprocessors = kNcclKernelsAtOnce; multiprocessors <= 200; ++multiprocessors) {
     INFO(multiprocessors);
-    CHECK(NcclBlocksMax(multiprocessors) >= 1);
-    const auto blocks = static_cast<unsigned>(NcclBlocksMax(multiprocessors));
-    CHECK(kNcclKernelsAtOnce * std::bit_ceil(blocks) <= static_cast<unsigned>(multiprocessors));
+    const NcclBlocks blocks = NcclBlocksMax(multiprocessors);
+    CHECK(blocks.collective >= blocks.message);
+    CHECK(blocks.message >= 1);
+    const unsigned all = 2 * std::bit_ceil(static_cast<unsigned>(blocks.collective)) +
+                         2 * kNcclLinksMax * std::bit_ceil(static_cast<unsigned>(blocks.message));
+    CHECK(all <= static_cast<unsigned>(multiprocessors));
   }
-  CHECK(NcclBlocksMax(132) == 32);
-  CHECK(NcclBlocksMax(16) == 4);  // a seventh of an H100
+  CHECK(NcclBlocksMax(132).collective == 32);
+  CHECK(NcclBlocksMax(132).message == 16);
+  CHECK(NcclBlocksMax(16).collective == 4);  // a seventh of an H100
+  CHECK(NcclBlocksMax(16).message == 2);
 }
 
 }  // namespace

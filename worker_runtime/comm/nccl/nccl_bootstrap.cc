@@ -29,9 +29,9 @@ namespace {
 // Makes the groups of one rank.
 class Maker {
  public:
-  // `blocks_max`: the most blocks of every kernel.
   Maker(rendezvous::StoreClient& store, const std::string& key_prefix, int rank,
-        std::shared_ptr<NcclSession> session, const BootstrapOptions& options, int blocks_max)
+        std::shared_ptr<NcclSession> session, const BootstrapOptions& options,
+        const NcclBlocks& blocks_max)
       : store_(store),
         key_prefix_(key_prefix),
         rank_(rank),
@@ -44,12 +44,12 @@ class Maker {
                                                    const std::vector<int>& group, Stream& stream) {
     const std::string name = member.name();
     NcclCollective::Parts parts;
-    const int blocks_max =
-        member.axes == Axes::kTp ? std::min(blocks_max_, kCollectiveMultiprocessors) : blocks_max_;
+    const int blocks_max = member.axes == Axes::kTp
+                               ? std::min(blocks_max_.collective, kCollectiveMultiprocessors)
+                               : blocks_max_.collective;
     CONVENE_ASSIGN_OR_RETURN(parts.collectives, Connect(name, group, blocks_max));
     if (member.axes == Axes::kPp) {
-      CONVENE_ASSIGN_OR_RETURN(parts.up, Connect(absl::StrCat(name, " up"), group, blocks_max));
-      CONVENE_ASSIGN_OR_RETURN(parts.down, Connect(absl::StrCat(name, " down"), group, blocks_max));
+      CONVENE_ASSIGN_OR_RETURN(parts.links, ConnectLinks(name, group));
     }
     CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<NcclCollective> collective,
                              NcclCollective::Create(session_, name, group, PlaceIn(group), parts,
@@ -95,12 +95,34 @@ class Maker {
                                       deadline_, blocks_max);
   }
 
+  // Making a communicator waits for its other rank. So all ranks go through the links in one order,
+  // first those whose lower rank is even: these do not wait for each other.
+  absl::StatusOr<std::vector<NcclCollective::Link>> ConnectLinks(const std::string& name,
+                                                                 const std::vector<int>& group) {
+    std::vector<NcclCollective::Link> links;
+    const int own = PlaceIn(group);
+    const auto connect = [&](int from, int to) {
+      return Connect(absl::StrCat(name, " ", from, ">", to), {group[from], group[to]},
+                     blocks_max_.message);
+    };
+    for (const int parity : {0, 1}) {
+      for (const auto& [low, high] : options_.pp_links) {
+        if (low % 2 != parity || (own != low && own != high)) continue;
+        NcclCollective::Link& link = links.emplace_back();
+        link.peer = own == low ? high : low;
+        CONVENE_ASSIGN_OR_RETURN((own == low ? link.to : link.from), connect(low, high));
+        CONVENE_ASSIGN_OR_RETURN((own == low ? link.from : link.to), connect(high, low));
+      }
+    }
+    return links;
+  }
+
   rendezvous::StoreClient& store_;
   const std::string key_prefix_;
   const int rank_;
   const std::shared_ptr<NcclSession> session_;
   const BootstrapOptions& options_;
-  const int blocks_max_;
+  const NcclBlocks blocks_max_;
   const MonotonicTime deadline_;
 };
 

@@ -37,7 +37,8 @@ absl::StatusOr<int> CountGpusInUse(rendezvous::StoreClient& store, const std::st
 // all others over NCCL (or alone, where the group is this rank). `device` is this rank's, current
 // in the calling thread, and outlives the set.
 //
-// All of a rank's communicators are created here, in the one order of kCommunicatorMembers, and run
+// All of a rank's communicators are created here, in the one order of kCommunicatorMembers, pp with
+// the lanes of options.base.pp_links (kNcclLinksMax to a rank at most), and run
 // their first operation here, so that no later one waits for connections; then the watchdog starts.
 // One key of the store a communicator, written by the first rank of its group. Logs one line about
 // the transports (rank 0), and one warning when they are slow ones.

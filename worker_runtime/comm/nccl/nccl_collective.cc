@@ -56,10 +56,8 @@ NcclCollective::NcclCollective(std::shared_ptr<NcclSession> session, std::string
       members_(std::move(members)),
       rank_(rank),
       timeout_(timeout),
-      communicator_(communicators.collectives),
-      up_{.communicator = communicators.up},
-      down_{.communicator = communicators.down},
-      peers_(members_.size()) {}
+      communicators_(communicators),
+      lanes_(members_.size()) {}
 
 absl::StatusOr<std::unique_ptr<NcclCollective>> NcclCollective::Create(
     std::shared_ptr<NcclSession> session, std::string name, std::vector<int> members, int rank,
@@ -79,23 +77,24 @@ absl::Status NcclCollective::MakeResources() {
   CONVENE_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(nullptr), "cudaMemset"));
   CONVENE_RETURN_IF_ERROR(
       CudaStatus(cudaEventCreateWithFlags(&ordering_, cudaEventDisableTiming), "an event"));
-  if (up_.communicator < 0) return absl::OkStatus();
   int least = 0;
   int greatest = 0;
   CONVENE_RETURN_IF_ERROR(
       CudaStatus(cudaDeviceGetStreamPriorityRange(&least, &greatest), "stream priorities"));
-  for (Lane* const lane : {&up_, &down_}) {
-    CONVENE_RETURN_IF_ERROR(CudaStatus(
-        cudaStreamCreateWithPriority(&lane->stream, cudaStreamNonBlocking, greatest), "a stream"));
-  }
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer == rank_) continue;
-    peers_[peer].sends = session_->MakeOrder(absl::StrCat(name_, " ", rank_, ">", peer),
-                                             {members_[rank_], members_[peer]});
-    peers_[peer].receives = session_->MakeOrder(absl::StrCat(name_, " ", peer, ">", rank_),
-                                                {members_[peer], members_[rank_]});
+  for (const auto& [peer, to, from] : communicators_.links) {
+    CONVENE_RETURN_IF_ERROR(MakeLane(to, rank_, peer, greatest, lanes_[peer].to));
+    CONVENE_RETURN_IF_ERROR(MakeLane(from, peer, rank_, greatest, lanes_[peer].from));
   }
   return absl::OkStatus();
+}
+
+absl::Status NcclCollective::MakeLane(int communicator, int from, int to, int priority,
+                                      Lane& lane) {
+  lane.communicator = communicator;
+  lane.order =
+      session_->MakeOrder(absl::StrCat(name_, " ", from, ">", to), {members_[from], members_[to]});
+  return CudaStatus(cudaStreamCreateWithPriority(&lane.stream, cudaStreamNonBlocking, priority),
+                    "a stream");
 }
 
 NcclCollective::~NcclCollective() {
@@ -104,8 +103,10 @@ NcclCollective::~NcclCollective() {
   for (const OpenMessage& message : open_messages_) {
     if (message.over != nullptr) cudaEventDestroy(message.over);
   }
-  for (const Lane* const lane : {&up_, &down_}) {
-    if (lane->stream != nullptr) cudaStreamDestroy(lane->stream);
+  for (const LanesOfPeer& lanes : lanes_) {
+    for (const Lane& lane : {lanes.to, lanes.from}) {
+      if (lane.stream != nullptr) cudaStreamDestroy(lane.stream);
+    }
   }
   if (ordering_ != nullptr) cudaEventDestroy(ordering_);
   if (token_ != nullptr) cudaFree(token_);
@@ -121,7 +122,7 @@ absl::Status NcclCollective::RunCollective(absl::string_view operation, ConstEle
                                            Stream& stream,
                                            absl::FunctionRef<ncclResult_t(ncclComm_t)> queue) {
   const OpScope scope(stream, profiled_as_.c_str());
-  return session_->Start({.communicator = communicator_,
+  return session_->Start({.communicator = communicators_.collectives,
                           .order = order_,
                           .group = name_,
                           .operation = operation,
@@ -191,21 +192,17 @@ absl::Status NcclCollective::Barrier(Stream& stream) {
 absl::Status NcclCollective::WarmUp(Stream& stream, MonotonicTime deadline) {
   CONVENE_RETURN_IF_ERROR(AllReduceOne(stream, "warm up"));
   CONVENE_RETURN_IF_ERROR(session_->Await(order_, deadline));
-  if (up_.communicator < 0) return absl::OkStatus();
   const Elements token(token_, 1, DType::kFloat32);
-  // Activations go to higher ranks, gradients to lower ones. Every message finds its receiver: all
-  // ranks receive before they send, first up from the first rank, then down from the last one.
-  for (const int step : {1, -1}) {
-    const int from = rank_ - step;
-    const int to = rank_ + step;
-    if (from >= 0 && from < size()) {
-      CONVENE_RETURN_IF_ERROR(Recv(token, from, stream));
-      CONVENE_RETURN_IF_ERROR(session_->Await(peers_[from].receives, deadline));
-    }
-    if (to >= 0 && to < size()) {
-      CONVENE_ASSIGN_OR_RETURN(const PendingMessage sent, Send(token, to, stream));
-      CONVENE_RETURN_IF_ERROR(Wait(sent, stream));
-      CONVENE_RETURN_IF_ERROR(session_->Await(peers_[to].sends, deadline));
+  for (const Link& link : communicators_.links) {
+    // The lower rank sends first, so that each message finds its other end.
+    for (const bool is_up : {true, false}) {
+      const bool sends = is_up == (rank_ < link.peer);
+      CONVENE_ASSIGN_OR_RETURN(
+          const PendingMessage message,
+          sends ? Send(token, link.peer, stream) : StartRecv(token, link.peer, stream));
+      CONVENE_RETURN_IF_ERROR(Wait(message, stream));
+      const LanesOfPeer& lanes = lanes_[link.peer];
+      CONVENE_RETURN_IF_ERROR(session_->Await(sends ? lanes.to.order : lanes.from.order, deadline));
     }
   }
   return absl::OkStatus();
@@ -213,9 +210,9 @@ absl::Status NcclCollective::WarmUp(Stream& stream, MonotonicTime deadline) {
 
 absl::Status NcclCollective::CheckPeer(int peer) const {
   CONVENE_CHECK(peer >= 0 && peer < size() && peer != rank_);
-  if (up_.communicator >= 0) return absl::OkStatus();
+  if (lanes_[peer].to.communicator >= 0) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat(name_, ": a group without communicators for messages"));
+      absl::StrCat(name_, ": rank ", rank_, " has no lanes for messages with rank ", peer));
 }
 
 absl::Status NcclCollective::OrderBehind(cudaStream_t stream, const Lane& lane) {
@@ -224,12 +221,12 @@ absl::Status NcclCollective::OrderBehind(cudaStream_t stream, const Lane& lane) 
 }
 
 absl::StatusOr<PendingMessage> NcclCollective::StartMessage(
-    absl::string_view operation, const Lane& lane, int order, ConstElements data, Stream& stream,
+    absl::string_view operation, const Lane& lane, ConstElements data, Stream& stream,
     absl::FunctionRef<ncclResult_t(ncclComm_t)> queue) {
   CONVENE_CHECK(open_message_count_ < kOpenMessagesMax);
   CONVENE_RETURN_IF_ERROR(OrderBehind(stream.queue().stream(), lane));
   CONVENE_RETURN_IF_ERROR(session_->Start({.communicator = lane.communicator,
-                                           .order = order,
+                                           .order = lane.order,
                                            .group = name_,
                                            .operation = std::string(operation),
                                            .counted_as = "message",
@@ -253,20 +250,20 @@ absl::StatusOr<PendingMessage> NcclCollective::StartMessage(
 
 absl::StatusOr<PendingMessage> NcclCollective::Send(ConstElements data, int peer, Stream& stream) {
   CONVENE_RETURN_IF_ERROR(CheckPeer(peer));
-  const Lane& lane = LaneOf(rank_, peer);
-  return StartMessage(absl::StrCat("send to ", peer), lane, peers_[peer].sends, data, stream,
+  const Lane& lane = lanes_[peer].to;
+  return StartMessage(absl::StrCat("send to ", peer), lane, data, stream,
                       [&](ncclComm_t communicator) {
-                        return ncclSend(data.data, data.count, TypeOf(data.dtype), peer,
+                        return ncclSend(data.data, data.count, TypeOf(data.dtype), /*peer=*/1,
                                         communicator, lane.stream);
                       });
 }
 
 absl::StatusOr<PendingMessage> NcclCollective::StartRecv(Elements data, int peer, Stream& stream) {
   CONVENE_RETURN_IF_ERROR(CheckPeer(peer));
-  const Lane& lane = LaneOf(peer, rank_);
-  return StartMessage(absl::StrCat("recv from ", peer), lane, peers_[peer].receives, data, stream,
+  const Lane& lane = lanes_[peer].from;
+  return StartMessage(absl::StrCat("recv from ", peer), lane, data, stream,
                       [&](ncclComm_t communicator) {
-                        return ncclRecv(data.data, data.count, TypeOf(data.dtype), peer,
+                        return ncclRecv(data.data, data.count, TypeOf(data.dtype), /*peer=*/0,
                                         communicator, lane.stream);
                       });
 }

@@ -25,36 +25,39 @@
 namespace convene::worker {
 
 // Collectives run in the caller's stream. Messages run beside it, so that a Send, which on a GPU
-// lasts until its receiver takes it, never holds up the caller's arithmetic: one communicator and
-// one stream of highest priority for messages to higher ranks ("up") and one for those to lower
-// ranks ("down"). A Send and a StartRecv begin after all work that the caller's stream holds by
-// then, and later work in the caller's stream begins after the Wait.
+// lasts until its receiver takes it, never holds up the caller's arithmetic: each ordered pair of
+// ranks that exchange messages has a lane, a communicator of these two ranks with a stream of
+// highest priority on each. A Send and a StartRecv begin after all work that the caller's stream
+// holds by then, and later work in the caller's stream begins after the Wait.
 //
-// Why messages never wait in a circle. Within a communicator operations run one after the other, in
-// the order of the calls, so a receive may wait behind a send that its receiver has not taken yet.
-// GPUs add only this wait to the waits that the schedule has on a CPU. Let stage s do its receive
-// of activation m+1 behind its send of activation m. That send waits until stage s+1 has come to
-// its receive of m. In one-forward-one-backward stage s, with w warm-up microbatches, has run the
-// backward of m-w before it receives m+1 (m+1 > w), for which it needed the gradient m-w of stage
-// s+1; and stage s+1, with w-1 warm-up microbatches, receives m right behind that same backward. So
-// the new wait is for an event that stage s has already waited for. During warm-up (m+1 <= w) stage
-// s+1 has only forwards before its receive of m, which wait for smaller microbatches alone.
-// Gradients are the mirror image, with cool-down for warm-up. Sends up never wait behind sends
-// down: they are on different communicators. lanes_test plays it, and GPipe, through. A schedule in
-// which activations also go from the last stage to the first (interleaved) stands still there, and
-// needs a communicator per pair of ranks.
+// Why messages never wait in a circle. In a lane the messages of one ordered pair of ranks run one
+// after the other, in the order in which both ends call for them. So one end of a message waits for
+// the messages before it in its lane, for what the caller's stream held at the call, and for the
+// other end; it waits for no message of another lane. By these rules schedule/lower.h plans, and
+// shows that everything waits only for what is earlier in the order of Simulate. In each lane at
+// most one kernel waits, and all lanes of a rank find room at once (limits.h), so the GPU adds no
+// wait. lanes_test plays every schedule through. It shows too that fewer lanes do not do: with one
+// lane for all messages to higher ranks and one for those to lower ranks, a receive can stand
+// behind a send that its receiver has not come to, and schedules with several chunks a rank stand
+// still.
 //
 // Beyond Collective: kMax may lose a NaN (NCCL's maximum is fmax). Communicators of a rank share
 // their fate (NcclSession). An operation that a CUDA graph captures is not watched; capture with
 // cudaStreamCaptureModeThreadLocal or Relaxed, because NCCL queues from a thread of its own.
 class NcclCollective final : public Collective {
  public:
-  // Communicators and orders, by their numbers in the session.
+  // The lanes to and from one other rank of the group: their communicators. In each the sender is
+  // rank 0, the receiver rank 1.
+  struct Link {
+    int peer = -1;
+    int to = -1;
+    int from = -1;
+  };
+  // Communicators, by their numbers in the session.
   struct Parts {
     int collectives = -1;
-    // Communicators for messages, where messages are allowed; else -1.
-    int up = -1;
-    int down = -1;
+    // In an order in which both ends of each link can warm it up, one link after the other.
+    std::vector<Link> links;
   };
 
   // `members`: the group's global ranks; `rank`: this one's place among them. The session's device
@@ -79,7 +82,7 @@ class NcclCollective final : public Collective {
   absl::Status AllGather(Elements data, Stream& stream) override;
   absl::Status AllToAll(ConstElements input, Elements output, Stream& stream) override;
   absl::Status Broadcast(Elements data, int root, Stream& stream) override;
-  // Send and StartRecv: FailedPrecondition in a group made without `up` and `down`.
+  // Send and StartRecv: FailedPrecondition for a peer to which there is no link.
   absl::StatusOr<PendingMessage> Send(ConstElements data, int peer, Stream& stream) override;
   absl::StatusOr<PendingMessage> StartRecv(Elements data, int peer, Stream& stream) override;
   absl::Status Wait(PendingMessage pending, Stream& stream) override;
@@ -90,24 +93,26 @@ class NcclCollective final : public Collective {
  private:
   static constexpr size_t kOpenMessagesMax = 1024;
 
-  // Messages in one direction.
+  // One end of it. The other end counts alike in its order.
   struct Lane {
     int communicator = -1;
+    int order = -1;  // of the session
     cudaStream_t stream = nullptr;
   };
   struct OpenMessage {
     uint64_t id = 0;  // 0 = free
     cudaEvent_t over = nullptr;
   };
-  // Messages to and from one peer, counted like at the other end.
-  struct Peer {
-    int sends = -1;  // orders of the session
-    int receives = -1;
+  struct LanesOfPeer {
+    Lane to;
+    Lane from;
   };
 
   NcclCollective(std::shared_ptr<NcclSession> session, std::string name, std::vector<int> members,
                  int rank, const Parts& communicators, absl::Duration timeout);
   absl::Status MakeResources();
+  // `from`, `to`: ranks of the group.
+  absl::Status MakeLane(int communicator, int from, int to, int priority, Lane& lane);
 
   absl::Status RunCollective(absl::string_view operation, ConstElements data, Stream& stream,
                              absl::FunctionRef<ncclResult_t(ncclComm_t)> queue);
@@ -115,26 +120,21 @@ class NcclCollective final : public Collective {
   absl::Status CheckPeer(int peer) const;
   // Queues one end of a message in its lane, behind all that `stream` holds.
   absl::StatusOr<PendingMessage> StartMessage(absl::string_view operation, const Lane& lane,
-                                              int order, ConstElements data, Stream& stream,
+                                              ConstElements data, Stream& stream,
                                               absl::FunctionRef<ncclResult_t(ncclComm_t)> queue);
   // The lane's next operation begins after all that `stream` holds.
   absl::Status OrderBehind(cudaStream_t stream, const Lane& lane);
   // Ends the session on an error of CUDA.
   absl::Status Cuda(cudaError_t error, const char* what);
-  // The lane of messages from rank `from` to rank `to`.
-  Lane& LaneOf(int from, int to) { return to > from ? up_ : down_; }
-
   const std::shared_ptr<NcclSession> session_;
   const std::string name_;
   const std::string profiled_as_;
   const std::vector<int> members_;
   const int rank_;
   const absl::Duration timeout_;
-  const int communicator_;
+  const Parts communicators_;
   int order_ = -1;
-  Lane up_;
-  Lane down_;
-  std::vector<Peer> peers_;
+  std::vector<LanesOfPeer> lanes_;  // by rank of the group
   float* token_ = nullptr;          // one element, for barriers
   cudaEvent_t ordering_ = nullptr;  // recorded and waited for within one call
   std::array<OpenMessage, kOpenMessagesMax> open_messages_;

@@ -82,6 +82,11 @@ absl::StatusOr<CommunicatorSet> Bootstrap(const RankOrders& orders, const std::s
   DirectoryStore store(orders.directory);
   NcclBootstrapOptions options;
   options.base.operation_timeout = operation_timeout;
+  // A ring.
+  for (int place = 1; place < orders.layout.pp; ++place) {
+    options.base.pp_links.emplace_back(place - 1, place);
+  }
+  if (orders.layout.pp > 2) options.base.pp_links.emplace_back(0, orders.layout.pp - 1);
   options.environment = EnvironmentOf(orders);
   options.open_store = [directory = orders.directory](absl::Duration) {
     return std::unique_ptr<rendezvous::StoreClient>(std::make_unique<DirectoryStore>(directory));
