@@ -30,9 +30,9 @@ namespace convene::worker {
 namespace {
 
 constexpr int kRanksMax = 64;
-constexpr int kSteps = 5;
+constexpr int kSteps = 3;
 constexpr size_t kElements = 1024;
-constexpr absl::Duration kUnit = absl::Milliseconds(10);
+constexpr absl::Duration kUnit = absl::Milliseconds(20);
 constexpr ComputeTimes kTimes;  // forward 1, backward 2, each half 1, in kUnit
 
 double UnitsOfTime(ComputeKind kind) {
