@@ -91,7 +91,7 @@ def main():
     parser.add_argument('--programs', help='bazel-bin (default: of this workspace)')
     arguments = parser.parse_args()
     try:
-        bench = Bench(arguments.programs or recovery_bench.bazel_bin(), arguments.lease)
+        bench = Bench(arguments.programs or recovery_bench.build_programs(), arguments.lease)
     except NoNamespaces as reason:
         sys.exit(f'cut_bench: no network namespaces: {reason}')
     print(f'{platform.node()}: {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {NODES} nodes, a lease of {arguments.lease:g} s')

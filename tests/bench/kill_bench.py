@@ -112,7 +112,7 @@ def main():
     parser.add_argument('--workers', type=int, default=1, help='of each agent')
     parser.add_argument('--programs', help='bazel-bin (default: of this workspace)')
     arguments = parser.parse_args()
-    bench = Bench(arguments.programs or recovery_bench.bazel_bin(), arguments.agents, arguments.workers)
+    bench = Bench(arguments.programs or recovery_bench.build_programs(), arguments.agents, arguments.workers)
     print(f'{platform.node()}: {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {arguments.agents} agents of {arguments.workers} workers')
     print('| from → until | p50 | p99 | worst | kills | goal |\n|---|---|---|---|---|---|')
     try:

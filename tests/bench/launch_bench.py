@@ -39,10 +39,14 @@ def measure(command: List[str], environment: Dict[str, str]) -> Sample:
     return Sample(seconds, usage.ru_maxrss / 1024)
 
 
+def build(*targets: str) -> str:
+    """bazel-bin, with the targets in it."""
+    subprocess.run(['bazel', 'build', *targets], cwd=ROOT, check=True)
+    return subprocess.run(['bazel', 'info', 'bazel-bin'], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+
+
 def build_convene() -> str:
-    subprocess.run(['bazel', 'build', '//launcher:convene'], cwd=ROOT, check=True)
-    bazel_bin = subprocess.run(['bazel', 'info', 'bazel-bin'], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
-    return os.path.join(bazel_bin, 'launcher/convene')
+    return os.path.join(build('//launcher:convene'), 'launcher/convene')
 
 
 def median(samples: List[Sample]) -> Sample:

@@ -2,8 +2,8 @@
 """Measures the time that a killed worker costs: from its `kill -9` until all workers of all agents have stopped, and until the next step is done.
 
 usage: tests/bench/recovery_bench.py [--runs N] [--without-torch]
-Prints medians, beside torchrun's for an equal PyTorch program, in turns, in one run. Needs the programs built (tools/check build) and, for
-the peer, the environment that tools/torch_environment makes.
+Prints medians, beside torchrun's for an equal PyTorch program, in turns, in one run. The peer needs the environment that
+tools/torch_environment makes.
 """
 
 import argparse
@@ -31,9 +31,8 @@ RECOVERY_LIMIT_S = 60
 MARK = 'CONVENE_BENCH_MARK'
 
 
-def bazel_bin():
-    return subprocess.run(['bazel', 'info', 'bazel-bin'], cwd=ROOT, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                          text=True).stdout.strip()
+def build_programs():
+    return launch_bench.build('//launcher:convene', '//launcher:convened', '//worker_runtime/trainer:convene-train')
 
 
 def environment_of(pid):
@@ -198,7 +197,7 @@ def main():
     parser.add_argument('--runs', type=int, default=5)
     parser.add_argument('--without-torch', action='store_true')
     arguments = parser.parse_args()
-    programs = bazel_bin()
+    programs = build_programs()
     version = '' if arguments.without_torch else torch_environment.torch_version()
     print(f'{platform.processor() or platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; '
           f'PyTorch {version or "not measured"}')

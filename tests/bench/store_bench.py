@@ -74,13 +74,13 @@ class Server:
 def enter_namespace(arguments: List[str], realtime: bool) -> None:
     """Builds, then starts this script again: PyTorch's Python, a network of its own."""
     sys.path.insert(0, ROOT)
+    from tests.bench import launch_bench  # pylint: disable=import-outside-toplevel
     from tests.support import torch_environment  # pylint: disable=import-outside-toplevel
     try:
         torch_environment.install_torch()
     except torch_environment.NoTorch as error:
         sys.exit(f'store_bench: {error}')
-    subprocess.run(['bazel', 'build', *(f'//rendezvous/store/testing:{program}' for program in PROGRAMS)], cwd=ROOT, check=True)
-    bazel_bin = subprocess.run(['bazel', 'info', 'bazel-bin'], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    bazel_bin = launch_bench.build(*(f'//rendezvous/store/testing:{program}' for program in PROGRAMS))
     environment = {**torch_environment.torch_environment(), INSIDE: os.path.join(bazel_bin, 'rendezvous/store/testing'), 'TORCH_CPP_LOG_LEVEL': 'ERROR'}
     first = ['chrt', '--fifo', '10'] if realtime else []
     become_root = ['--map-root-user'] if os.geteuid() else []

@@ -46,12 +46,14 @@ def counted(step_seconds: List[float]) -> List[float]:
     return step_seconds[max(1, len(step_seconds) // 4):]
 
 
+def shape_flags(model: Model) -> List[str]:
+    return [f'--{key.replace("_", "-")}={str(bool(value)).lower() if key == "tied_embeddings" else value}' for key, value in model.shape.items()]
+
+
 def run_convene(binary: str, data: str, model: Model, precision: str, steps: int, threads: int) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         metrics = os.path.join(folder, 'metrics.jsonl')
-        flags = [f'--{key.replace("_", "-")}={str(bool(value)).lower() if key == "tied_embeddings" else value}'
-                 for key, value in model.shape.items()]
-        command = [binary, '--model', 'llama-15m', *flags, '--data', data, '--steps', str(steps), '--token-cache-dir', folder,
+        command = [binary, '--model', 'llama-15m', *shape_flags(model), '--data', data, '--steps', str(steps), '--token-cache-dir', folder,
                    '--global-batch-size', str(model.micro_batch_size), '--micro-batch-size', str(model.micro_batch_size),
                    '--sequence-length', str(model.sequence_length), '--validation-every', '0', '--validation-samples', '1',
                    '--metrics-file', metrics, '--device', 'cpu', '--precision', precision]
@@ -88,10 +90,7 @@ def main() -> int:
         torch_version = torch_environment.install_torch()
     except torch_environment.NoTorch as error:
         sys.exit(f'train_bench: {error}')
-    subprocess.run(['bazel', 'build', '//worker_runtime/trainer:convene-train'], cwd=launch_bench.ROOT, check=True)
-    bazel_bin = subprocess.run(['bazel', 'info', 'bazel-bin'], cwd=launch_bench.ROOT, check=True, capture_output=True,
-                               text=True).stdout.strip()
-    binary = os.path.join(bazel_bin, 'worker_runtime/trainer/convene-train')
+    binary = os.path.join(launch_bench.build('//worker_runtime/trainer:convene-train'), 'worker_runtime/trainer/convene-train')
     data = glob.glob('/usr/share/perl/*/pod/perlfunc.pod')[0]
     print(f'PyTorch {torch_version}, {arguments.threads} threads, {arguments.rounds} rounds of {arguments.steps} steps')
     for name in arguments.models.split(','):
