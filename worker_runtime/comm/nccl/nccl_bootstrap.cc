@@ -44,8 +44,10 @@ class Maker {
                                                    const std::vector<int>& group, Stream& stream) {
     const std::string name = member.name();
     NcclCollective::Parts parts;
+    // These run beside products.
+    const bool is_inside_layers = member.axes == Axes::kTp || member.axes == Axes::kCp;
     const int blocks_max =
-        member.axes == Axes::kTp ? std::min(blocks_max_, kCollectiveMultiprocessors) : blocks_max_;
+        is_inside_layers ? std::min(blocks_max_, kCollectiveMultiprocessors) : blocks_max_;
     CONVENE_ASSIGN_OR_RETURN(parts.collectives, Connect(name, group, blocks_max));
     if (member.axes == Axes::kPp) {
       CONVENE_ASSIGN_OR_RETURN(parts.up, Connect(absl::StrCat(name, " up"), group, blocks_max));
