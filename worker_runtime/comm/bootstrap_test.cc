@@ -76,7 +76,8 @@ TEST_CASE("each communicator connects the ranks of its group and no others") {
   for (const Transport transport : kTransports) {
     for (const Layout& layout :
          {Layout{.pp = 2, .dp = 2, .tp = 2}, Layout{.pp = 3, .dp = 1, .tp = 2},
-          Layout{.pp = 1, .dp = 4, .tp = 1}, Layout{.dp = 4, .dp_replicate = 2}, Layout{.dp = 2, .tp = 2, .cp = 2}, Layout{}}) {
+          Layout{.pp = 1, .dp = 4, .tp = 1}, Layout{.dp = 4, .dp_replicate = 2},
+          Layout{.dp = 2, .tp = 2, .cp = 2}, Layout{}}) {
       INFO(testing::ToString(transport));
       std::vector<CommunicatorSet> sets = MakeSets(transport, layout);
       for (const Axes axes : {Axes::kTp, Axes::kCp, Axes::kShard, Axes::kDpReplicate, Axes::kPp,

@@ -69,13 +69,12 @@ std::string WhatWouldFit(int world_size, int tp, int cp, int pp) {
   if (world_size % (int64_t{tp} * cp * pp) == 0) {
     return absl::StrCat("dp=", world_size / tp / cp / pp, " fits");
   }
-  std::string text = absl::StrCat("with ", Product(tp, cp, 0), ", pp may be: ",
-                                  Divisors(world_size, int64_t{tp} * cp), "; with ",
-                                  Product(0, cp, pp), ", tp may be: ",
-                                  Divisors(world_size, int64_t{cp} * pp));
+  std::string text = absl::StrCat(
+      "with ", Product(tp, cp, 0), ", pp may be: ", Divisors(world_size, int64_t{tp} * cp),
+      "; with ", Product(0, cp, pp), ", tp may be: ", Divisors(world_size, int64_t{cp} * pp));
   if (cp == 1) return text;
-  return absl::StrCat(text, "; with ", Product(tp, 1, pp), ", cp may be: ",
-                      Divisors(world_size, int64_t{tp} * pp));
+  return absl::StrCat(text, "; with ", Product(tp, 1, pp),
+                      ", cp may be: ", Divisors(world_size, int64_t{tp} * pp));
 }
 
 }  // namespace

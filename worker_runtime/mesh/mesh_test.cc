@@ -143,7 +143,8 @@ TEST_CASE("every axes divides the ranks it has among its groups") {
           CHECK(GroupOf(layout, axes, rank).empty() == !seen.contains(rank));
         }
         const bool middle_stages = axes == Axes::kPipelineEnds && layout.pp > 2;
-        CHECK(seen.size() == (middle_stages ? 2u * layout.dp * layout.cp * layout.tp : 1u * world_size));
+        CHECK(seen.size() ==
+              (middle_stages ? 2u * layout.dp * layout.cp * layout.tp : 1u * world_size));
       }
     }
   }
