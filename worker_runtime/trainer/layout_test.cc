@@ -35,6 +35,7 @@ struct Run {
   const char* schedule = "1f1b";
   int virtual_stages = 0;
   std::vector<int> chunk_layers;  // empty: even
+  ContextMethod context_method = ContextMethod::kRing;
   Transport transport = Transport::kLoopback;
 
   BatchCut cut() const { return EvenCut(global_batch_size, micro_batch_size, layout.dp); }
@@ -83,6 +84,7 @@ Curve Train(const Run& run) {
                   .packed_documents = run.packed,
                   .micro_batch_size = cut.micro_batch_size,
                   .sequence_length = kSequenceLength,
+                  .context_method = run.context_method,
                   .microbatches = microbatches,
                   .schedule = *schedule,
                   .chunk_layers = run.chunk_layers,
@@ -296,6 +298,58 @@ TEST_CASE("packed documents train alike on every layout, and not like plain rows
   }
 }
 
+// Of several documents a row, some of which begin on one rank and end on another.
+TEST_CASE("every way of context parallelism trains like one process") {
+  struct Case {
+    Layout layout;
+    Recompute recompute = Recompute::kNone;
+    Transport transport = Transport::kLoopback;
+  };
+  const Case cases[] = {{{.cp = 2}},
+                        {{.cp = 4}, Recompute::kFull},
+                        {{.tp = 2, .cp = 2}, Recompute::kSelective},
+                        {{.tp = 2, .cp = 4}},
+                        {{.dp = 2, .cp = 2}, Recompute::kNone, Transport::kGloo},
+                        {{.dp = 3, .cp = 2}},  // 3, 3 and 2 samples
+                        {{.pp = 2, .cp = 4}},
+                        {{.pp = 2, .tp = 2, .cp = 2}, Recompute::kFull},
+                        {{.dp = 2, .dp_replicate = 2, .cp = 2}},
+                        {{.pp = 2, .dp = 2, .cp = 2}}};
+  for (const bool packed : {false, true}) {
+    Run one{Tiny(true), {}, 8, 8};
+    one.packed = packed;
+    const Curve expected = Train(one);
+    for (const ContextMethod method :
+         {ContextMethod::kRing, ContextMethod::kAllGather, ContextMethod::kUlysses}) {
+      for (const Case& the_case : cases) {
+        INFO(ContextMethodName(method) << " on " << the_case.layout.ToString()
+                                       << (packed ? ", packed" : ""));
+        Run run{Tiny(true), the_case.layout, 8, 2};
+        run.recompute = the_case.recompute;
+        run.packed = packed;
+        run.context_method = method;
+        run.transport = the_case.transport;
+        const Curve curve = Train(run);
+        CheckSameCurve(curve, expected);
+        CheckSameTensors(curve, expected);
+      }
+    }
+  }
+}
+
+TEST_CASE("context parallelism twice is the same bits") {
+  for (const ContextMethod method :
+       {ContextMethod::kRing, ContextMethod::kAllGather, ContextMethod::kUlysses}) {
+    Run run{Tiny(), {.dp = 2, .tp = 2, .cp = 2}, 8, 2};
+    run.context_method = method;
+    const Curve first = Train(run);
+    const Curve second = Train(run);
+    CHECK(first.losses == second.losses);
+    CHECK(first.grad_norms == second.grad_norms);
+    CHECK(first.parameters == second.parameters);
+  }
+}
+
 double Distance(const Curve& curve, const Curve& expected) {
   double sum = 0;
   for (int step = 0; step < kSteps; ++step) {
@@ -317,6 +371,13 @@ TEST_CASE("in bf16 no layout is further from fp32 than twice one process") {
       CHECK(Distance(Train({Tiny(), layout, 8, 2, DType::kBFloat16, reduce_dtype}), oracle) <=
             allowed);
     }
+  }
+  for (const ContextMethod method :
+       {ContextMethod::kRing, ContextMethod::kAllGather, ContextMethod::kUlysses}) {
+    Run run{Tiny(), {.cp = 4}, 8, 2, DType::kBFloat16};
+    run.context_method = method;
+    INFO(ContextMethodName(method));
+    CHECK(Distance(Train(run), oracle) <= allowed);
   }
 }
 

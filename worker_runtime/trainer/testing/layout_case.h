@@ -22,9 +22,10 @@ namespace convene::worker::testing {
 // Plain numbers, each with its row in LayoutAxes(), which says its values.
 struct LayoutCase {
   // How many ranks each axis of the mesh has.
-  int pp, dp_replicate, dp_shard, tp;
+  int pp, dp_replicate, dp_shard, cp, tp;
   // How they go about it.
-  int schedule, virtual_stages, uneven_cut, micro_batch, sequence_parallel, recompute, bucket, gloo;
+  int schedule, virtual_stages, uneven_cut, micro_batch, sequence_parallel, cp_method, recompute,
+      bucket, gloo;
   // The task: the same for the one process that tells what is right.
   int layers, hidden, kv_heads, queries_a_key, head_size, ffn, vocabulary, tied;
   int sequence_length, global_batch, packed, masked, clip;
