@@ -118,8 +118,9 @@ absl::Status Block<T>::Middle(const Pass<T>& pass, const BlockMemory<T>& a) cons
   const ResidualRows& rows = *around.rows;
   LinearForward(QkvShape(s_), Normed(pass, a.norm1), pass.Weight(kQkv), At(a.qkv), pass.stream);
   Rotate(pass, /*inverse=*/false, At(a.qkv));
-  AttentionForward(s_.attention(), pass.documents, At(a.qkv), At(a.attention), At(a.log_sum_exp),
-                   around.workspace, pass.stream);
+  const AttentionShape attention = s_.attention();
+  AttentionForward(attention, pass.documents, {}, Fused<const T>(attention, At(a.qkv)),
+                   At(a.attention), At(a.log_sum_exp), around.workspace, pass.stream);
   CONVENE_RETURN_IF_ERROR(RowParallelForward(
       OutShape(s_), At(a.attention), pass.Weight(kAttentionOut), around.hidden, rows, pass.stream));
   T* const normed = Normed(pass, a.norm2);
@@ -184,8 +185,10 @@ absl::Status Block<T>::AttentionHalfBackward(const Pass<T>& pass, const BlockMem
   CONVENE_RETURN_IF_ERROR(rows.Gather(gradient, pass.stream));
   RowParallelBackward(OutShape(s_), At(a.attention), pass.Weight(kAttentionOut), gradient,
                       around.narrow, pass.Gradient(kAttentionOut), pass.stream);
-  AttentionBackward(s_.attention(), pass.documents, At(a.qkv), At(a.attention), At(a.log_sum_exp),
-                    around.narrow, around.wide, around.workspace, pass.stream);
+  const AttentionShape attention = s_.attention();
+  AttentionBackward(attention, pass.documents, {}, Fused<const T>(attention, At(a.qkv)),
+                    At(a.attention), At(a.log_sum_exp), around.narrow,
+                    Fused(attention, around.wide), around.workspace, pass.stream);
   Rotate(pass, /*inverse=*/true, around.wide);
   CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(QkvShape(s_), normed, pass.Weight(kQkv),
                                                  around.wide, around.hidden, pass.Gradient(kQkv),
@@ -212,8 +215,8 @@ absl::Status Block<T>::Backward(const Pass<T>& pass, T* gradient) {
 template <typename T>
 void Block<T>::Rotate(const Pass<T>& pass, bool inverse, T* qkv) const {
   RopeApply(s_.batch, s_.sequence_length, s_.heads + s_.kv_heads, s_.head_size, s_.qkv_width(),
-            pass.around.rope_cosines, pass.around.rope_sines, pass.documents.begin, inverse, qkv,
-            pass.stream);
+            pass.around.rope_cosines, pass.around.rope_sines, /*positions=*/nullptr,
+            pass.documents.begin, inverse, qkv, pass.stream);
 }
 
 template BlockMemory<float> DeclareRecomputed(const BlockShape&, Recompute, Arena&);
