@@ -46,7 +46,7 @@ struct AttentionRow {
 
   const AttentionShape& shape;
   const int32_t* document_begin;  // Documents::begin
-  const AttentionPositions& positions;
+  AttentionPositions positions;
   const QueriesKeysValues<const Real>& qkv;
   ptrdiff_t batch;
   ptrdiff_t head;
