@@ -44,6 +44,8 @@ struct TokenHeads {
   T* data = nullptr;
   int64_t row_stride = 0;
   int64_t token_stride = 0;
+
+  friend bool operator==(const TokenHeads&, const TokenHeads&) = default;
 };
 
 template <typename T>
@@ -51,6 +53,8 @@ struct QueriesKeysValues {
   TokenHeads<T> queries;  // sequence_length tokens a row, `heads` heads
   TokenHeads<T> keys;     // key_count() tokens a row, `kv_heads` heads, as are the values
   TokenHeads<T> values;
+
+  friend bool operator==(const QueriesKeysValues&, const QueriesKeysValues&) = default;
 };
 
 // qkv: (batch, sequence_length, qkv_width): per token all query heads, then all key heads, then all
