@@ -165,6 +165,7 @@ def part_scripts(run: Run) -> None:
     run.step('tools/deploy/bundling_test.py')
     run.step('tools/gpu/gpu_check_test.py')
     run.step('tools/gpu/fake_machine_test.py')
+    run.step('tests/mutations/mutations.py', '--check')
 
 
 def part_layers(run: Run) -> None:
@@ -292,7 +293,7 @@ class Part(NamedTuple):
 PARTS = [
     Part('format', True, 'clang-format on every C++ file', part_format),
     Part('tidy', True, "the project's own rules (tools/ci/tidy), and their test", part_tidy),
-    Part('scripts', True, 'shellcheck, python3 reads every Python file, and the tests of tools/quickstart, tools/deploy and tools/gpu', part_scripts),
+    Part('scripts', True, 'shellcheck, python3 reads every Python file, the tests of the tools, and whether the mutations still apply', part_scripts),
     Part('layers', True, 'no forbidden dependency (tools/ci/check_layers)', part_layers),
     Part('build', True, 'bazel build //...; of the tests that the part asan of the same run links, only what gcc says', part_build),
     Part('test', True, 'bazel test //... (likewise; with --fast not //tests/...)', part_test),

@@ -27,8 +27,9 @@ struct CommunicatorSet {
   // Data in the device's memory.
   std::unique_ptr<Collective> world;
   std::unique_ptr<Collective> tp;
-  std::unique_ptr<Collective> dp;            // over dp_shard, for reductions
-  std::unique_ptr<Collective> dp_gather;     // over dp_shard, for gathers: a queue of their own
+  std::unique_ptr<Collective> cp;
+  std::unique_ptr<Collective> dp;            // over dp_shard and cp, for reductions
+  std::unique_ptr<Collective> dp_gather;     // the same, for gathers: a queue of their own
   std::unique_ptr<Collective> dp_replicate;  // between the ranks with a copy of one shard
   std::unique_ptr<Collective> pp;
   std::unique_ptr<Collective> embedding;  // null on ranks of middle stages

@@ -29,7 +29,9 @@ std::unique_ptr<Collective>& MemberOf(CommunicatorSet& set, Axes axes) {
   switch (axes) {
     case Axes::kTp:
       return set.tp;
-    case Axes::kDpShard:
+    case Axes::kCp:
+      return set.cp;
+    case Axes::kShard:
       return set.dp;
     case Axes::kDpReplicate:
       return set.dp_replicate;
@@ -37,6 +39,7 @@ std::unique_ptr<Collective>& MemberOf(CommunicatorSet& set, Axes axes) {
       return set.pp;
     case Axes::kPipelineEnds:
       return set.embedding;
+    case Axes::kDpShard:
     case Axes::kWorld:
       break;
   }
@@ -73,10 +76,11 @@ TEST_CASE("each communicator connects the ranks of its group and no others") {
   for (const Transport transport : kTransports) {
     for (const Layout& layout :
          {Layout{.pp = 2, .dp = 2, .tp = 2}, Layout{.pp = 3, .dp = 1, .tp = 2},
-          Layout{.pp = 1, .dp = 4, .tp = 1}, Layout{.dp = 4, .dp_replicate = 2}, Layout{}}) {
+          Layout{.pp = 1, .dp = 4, .tp = 1}, Layout{.dp = 4, .dp_replicate = 2},
+          Layout{.dp = 2, .tp = 2, .cp = 2}, Layout{}}) {
       INFO(testing::ToString(transport));
       std::vector<CommunicatorSet> sets = MakeSets(transport, layout);
-      for (const Axes axes : {Axes::kTp, Axes::kDpShard, Axes::kDpReplicate, Axes::kPp,
+      for (const Axes axes : {Axes::kTp, Axes::kCp, Axes::kShard, Axes::kDpReplicate, Axes::kPp,
                               Axes::kPipelineEnds, Axes::kWorld}) {
         CheckGroups(sets, layout, axes);
       }
@@ -91,8 +95,8 @@ TEST_CASE("two communicators of a rank work at the same time") {
     std::vector<absl::Status> statuses(4);
     std::vector<float> sums(4);
     for (int rank = 0; rank < 2; ++rank) {
-      for (const Axes axes : {Axes::kWorld, Axes::kDpShard}) {
-        const int place = rank * 2 + (axes == Axes::kDpShard ? 1 : 0);
+      for (const Axes axes : {Axes::kWorld, Axes::kShard}) {
+        const int place = rank * 2 + (axes == Axes::kShard ? 1 : 0);
         threads.emplace_back("rank", [&, rank, axes, place] {
           Stream stream = Stream::Cpu();
           for (int i = 0; i < 100 && statuses[place].ok(); ++i) {

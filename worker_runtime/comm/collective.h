@@ -64,6 +64,11 @@ class Collective {
   // overlap and are of one type and length.
   virtual absl::Status AllToAll(ConstElements input, Elements output, Stream& stream) = 0;
 
+  // `input` goes to the next rank, `output` comes from the one before; the last rank's goes to the
+  // first. The spans do not overlap and are of one type and length. In a group of one nothing
+  // moves.
+  virtual absl::Status Shift(ConstElements input, Elements output, Stream& stream) = 0;
+
   virtual absl::Status Broadcast(Elements data, int root, Stream& stream) = 0;
 
   // Starts to send `data`, after all work that `stream` holds by now; `data` must stay alive and

@@ -230,6 +230,19 @@ absl::Status GroupCollective::AllToAll(ConstElements input, Elements output, Str
   });
 }
 
+absl::Status GroupCollective::Shift(ConstElements input, Elements output, Stream& stream) {
+  const OpScope scope(stream, profiled_as_.c_str());
+  CONVENE_CHECK(input.count == output.count && input.dtype == output.dtype);
+  return RunCollective("shift", input, [&]() -> absl::Status {
+    if (size_ == 1) return absl::OkStatus();
+    const int next = (rank_ + 1) % size_;
+    const int before = (rank_ + size_ - 1) % size_;
+    return Exchange(
+        [&](int peer) { return peer == next ? ConstBytes(AsBytes(input)) : ConstBytes(); },
+        [&](int peer) { return peer == before ? AsBytes(output) : Bytes(); });
+  });
+}
+
 absl::Status GroupCollective::Broadcast(Elements data, int root, Stream& stream) {
   const OpScope scope(stream, profiled_as_.c_str());
   CONVENE_CHECK(root >= 0 && root < size_);

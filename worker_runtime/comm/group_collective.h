@@ -7,7 +7,7 @@
 //   all_reduce, small   everyone sends all of it to everyone; each adds up         1 round
 //   all_reduce, large   reduce_scatter, then all_gather                           2 rounds
 //   reduce_scatter      shard j goes to rank j, which adds up what came            1 round
-//   all_gather, all_to_all, barrier                                                1 round
+//   all_gather, all_to_all, shift, barrier                                         1 round
 //   broadcast           small: root to everyone; large: scatter, then all_gather   1 or 2 rounds
 #pragma once
 
@@ -49,6 +49,7 @@ class GroupCollective final : public Collective {
   absl::Status ReduceScatter(Elements data, ReduceOp op, Stream& stream) override;
   absl::Status AllGather(Elements data, Stream& stream) override;
   absl::Status AllToAll(ConstElements input, Elements output, Stream& stream) override;
+  absl::Status Shift(ConstElements input, Elements output, Stream& stream) override;
   absl::Status Broadcast(Elements data, int root, Stream& stream) override;
   absl::StatusOr<PendingMessage> Send(ConstElements data, int peer, Stream& stream) override;
   absl::StatusOr<PendingMessage> StartRecv(Elements data, int peer, Stream& stream) override;

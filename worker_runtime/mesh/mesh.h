@@ -1,5 +1,5 @@
-// PURE. The grid of ranks: world = pp x dp_replicate x dp_shard x tp, tp fastest, pp slowest, so
-// that the groups that send the most data stay inside a node.
+// PURE. The grid of ranks: world = pp x dp_replicate x dp_shard x cp x tp, tp fastest, pp slowest,
+// so that the groups that send the most data stay inside a node.
 #pragma once
 
 #include <string>
@@ -16,10 +16,15 @@ struct Layout {
   // Copies of the optimizer's state over the data-parallel ranks; each copy is sharded over the
   // others. Divides dp.
   int dp_replicate = 1;
+  int cp = 1;  // context-parallel ranks: they share the positions of the same samples
 
   int dp_shard() const { return dp / dp_replicate; }
-  int world_size() const { return pp * dp * tp; }
-  // "dp2 x tp2 x pp2", "dp4 (2 copies of 2 shards) x tp1 x pp1", "dp4 (whole copies) x ...".
+  // Ranks that hold the same parameters and add up their gradients: of other samples, or of other
+  // positions of the same ones.
+  int gradient_ranks() const { return dp * cp; }
+  int world_size() const { return pp * dp * cp * tp; }
+  // "dp2 x tp2 x pp2", "dp4 (2 copies of 2 shards) x tp1 x pp1", "dp4 (whole copies) x ...", "dp1 x
+  // cp2 x tp1 x pp1".
   std::string ToString() const;
   friend bool operator==(const Layout&, const Layout&) = default;
 };
@@ -28,6 +33,7 @@ struct Coordinate {
   int pp = 0;
   int dp = 0;
   int tp = 0;
+  int cp = 0;
   friend bool operator==(const Coordinate&, const Coordinate&) = default;
 };
 
@@ -41,10 +47,13 @@ enum class Axes : unsigned {
   kDpShard = 2,
   kDpReplicate = 4,
   kPp = 8,
-  kWorld = kTp | kDpShard | kDpReplicate | kPp,
+  kCp = 16,
+  // The ranks that share one copy of the optimizer's state.
+  kShard = kDpShard | kCp,
+  kWorld = kTp | kShard | kDpReplicate | kPp,
   // First and last stage of one pipeline: they share tied embeddings. Ranks of other stages are in
   // no such group.
-  kPipelineEnds = 16,
+  kPipelineEnds = 32,
 };
 
 const char* AxesName(Axes axes);
@@ -55,11 +64,11 @@ std::vector<int> GroupOf(const Layout& layout, Axes axes, int rank);
 // All groups of these axes, each once, by their lowest ranks.
 std::vector<std::vector<int>> AllGroups(const Layout& layout, Axes axes);
 
-// `dp` 0: as many replicas of tp x pp ranks as there are workers for. The layout may then be
+// `dp` 0: as many replicas of tp x cp x pp ranks as there are workers for. The layout may then be
 // smaller than the world: the ranks from layout.world_size() on are spares. With a given `dp`, tp x
-// pp x dp must be `world_size`. InvalidArgument when the workers are too few, or too many for a
-// given dp; the text names the product and the values that would fit.
-absl::StatusOr<Layout> ResolveLayout(int world_size, int tp, int pp, int dp);
+// cp x pp x dp must be `world_size`. InvalidArgument when the workers are too few, or too many for
+// a given dp; the text names the product and the values that would fit.
+absl::StatusOr<Layout> ResolveLayout(int world_size, int tp, int pp, int dp, int cp = 1);
 
 // The layout with its data-parallel ranks as `dp_replicate` copies of `dp_shard` shards; 0: as many
 // as come out, one copy where both are 0. Where `dp_is_free` the layout gets as many of its ranks

@@ -18,7 +18,10 @@ std::vector<Layout> LayoutsOf(int world_size) {
   for (int pp = 1; pp <= world_size; ++pp) {
     for (int dp = 1; pp * dp <= world_size; ++dp) {
       if (world_size % (pp * dp) != 0) continue;
-      layouts.push_back({.pp = pp, .dp = dp, .tp = world_size / (pp * dp)});
+      const int rest = world_size / (pp * dp);
+      for (int cp = 1; cp <= rest; ++cp) {
+        if (rest % cp == 0) layouts.push_back({.pp = pp, .dp = dp, .tp = rest / cp, .cp = cp});
+      }
     }
   }
   return layouts;
@@ -27,9 +30,10 @@ std::vector<Layout> LayoutsOf(int world_size) {
 // "tp: 0 1 | 2 3".
 std::string Table(const Layout& layout) {
   std::string table = layout.ToString() + "\n";
-  for (const Axes axes : {Axes::kTp, Axes::kDpShard, Axes::kDpReplicate, Axes::kPp,
+  for (const Axes axes : {Axes::kTp, Axes::kCp, Axes::kShard, Axes::kDpReplicate, Axes::kPp,
                           Axes::kPipelineEnds, Axes::kWorld}) {
     if (axes == Axes::kDpReplicate && layout.dp_replicate == 1) continue;
+    if (axes == Axes::kCp && layout.cp == 1) continue;
     std::vector<std::string> groups;
     for (const auto& group : AllGroups(layout, axes)) groups.push_back(absl::StrJoin(group, " "));
     absl::StrAppend(&table, AxesName(axes), ": ", absl::StrJoin(groups, " | "), "\n");
@@ -80,6 +84,26 @@ TEST_CASE("copies of shards: neighbours share a copy") {
         "world: 0 1 2 3 4 5 6 7\n");
 }
 
+TEST_CASE("ranks that share samples share the optimizer's state too") {
+  CHECK(Table({.pp = 2, .tp = 2, .cp = 2}) ==
+        "dp1 x cp2 x tp2 x pp2\n"
+        "tp: 0 1 | 2 3 | 4 5 | 6 7\n"
+        "cp: 0 2 | 1 3 | 4 6 | 5 7\n"
+        "dp: 0 2 | 1 3 | 4 6 | 5 7\n"
+        "pp: 0 4 | 1 5 | 2 6 | 3 7\n"
+        "embedding: 0 4 | 1 5 | 2 6 | 3 7\n"
+        "world: 0 1 2 3 4 5 6 7\n");
+  CHECK(Table({.dp = 4, .dp_replicate = 2, .cp = 2}) ==
+        "dp4 (2 copies of 2 shards) x cp2 x tp1 x pp1\n"
+        "tp: 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7\n"
+        "cp: 0 1 | 2 3 | 4 5 | 6 7\n"
+        "dp: 0 1 2 3 | 4 5 6 7\n"
+        "dp replicate: 0 4 | 1 5 | 2 6 | 3 7\n"
+        "pp: 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7\n"
+        "embedding: 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7\n"
+        "world: 0 1 2 3 4 5 6 7\n");
+}
+
 TEST_CASE("coordinates and ranks are inverse, tp fastest and pp slowest") {
   for (const int world_size : {1, 2, 4, 8}) {
     for (const Layout& layout : LayoutsOf(world_size)) {
@@ -87,10 +111,12 @@ TEST_CASE("coordinates and ranks are inverse, tp fastest and pp slowest") {
       int rank = 0;
       for (int pp = 0; pp < layout.pp; ++pp) {
         for (int dp = 0; dp < layout.dp; ++dp) {
-          for (int tp = 0; tp < layout.tp; ++tp, ++rank) {
-            const Coordinate coordinate = {.pp = pp, .dp = dp, .tp = tp};
-            CHECK(RankOf(layout, coordinate) == rank);
-            CHECK(CoordinateOf(layout, rank) == coordinate);
+          for (int cp = 0; cp < layout.cp; ++cp) {
+            for (int tp = 0; tp < layout.tp; ++tp, ++rank) {
+              const Coordinate coordinate = {.pp = pp, .dp = dp, .tp = tp, .cp = cp};
+              CHECK(RankOf(layout, coordinate) == rank);
+              CHECK(CoordinateOf(layout, rank) == coordinate);
+            }
           }
         }
       }
@@ -103,7 +129,7 @@ TEST_CASE("every axes divides the ranks it has among its groups") {
   for (const int world_size : {1, 2, 4, 8}) {
     for (const Layout& layout : LayoutsOf(world_size)) {
       for (const Axes axes :
-           {Axes::kTp, Axes::kDpShard, Axes::kPp, Axes::kPipelineEnds, Axes::kWorld}) {
+           {Axes::kTp, Axes::kCp, Axes::kShard, Axes::kPp, Axes::kPipelineEnds, Axes::kWorld}) {
         INFO(layout.ToString() << " " << AxesName(axes));
         std::set<int> seen;
         for (const auto& group : AllGroups(layout, axes)) {
@@ -117,7 +143,8 @@ TEST_CASE("every axes divides the ranks it has among its groups") {
           CHECK(GroupOf(layout, axes, rank).empty() == !seen.contains(rank));
         }
         const bool middle_stages = axes == Axes::kPipelineEnds && layout.pp > 2;
-        CHECK(seen.size() == (middle_stages ? 2u * layout.dp * layout.tp : 1u * world_size));
+        CHECK(seen.size() ==
+              (middle_stages ? 2u * layout.dp * layout.cp * layout.tp : 1u * world_size));
       }
     }
   }
@@ -126,10 +153,10 @@ TEST_CASE("every axes divides the ranks it has among its groups") {
 TEST_CASE("data parallelism fills what the other axes leave") {
   for (const int world_size : {1, 2, 4, 8}) {
     for (const Layout& layout : LayoutsOf(world_size)) {
-      const auto derived = ResolveLayout(world_size, layout.tp, layout.pp, 0);
+      const auto derived = ResolveLayout(world_size, layout.tp, layout.pp, 0, layout.cp);
       REQUIRE_OK(derived);
       CHECK(*derived == layout);
-      const auto stated = ResolveLayout(world_size, layout.tp, layout.pp, layout.dp);
+      const auto stated = ResolveLayout(world_size, layout.tp, layout.pp, layout.dp, layout.cp);
       REQUIRE_OK(stated);
       CHECK(*stated == layout);
     }
@@ -166,6 +193,7 @@ TEST_CASE("a layout that does not fit says the product and what would fit") {
                "tp=2 x pp=2 x dp=1 = 4, but this job has 2 workers: with tp=2, "
                "pp may be: 1; with pp=2, tp may be: 1"},
            Row{8, 1 << 20, 1 << 20, 0, "= 1099511627776 workers hold one replica"},
+           Row{8, 1, (1 << 20) + 1, 0, "pp=1048577: a parallel degree must be at most 1048576"},
            Row{8, 0, 1, 0, "tp=0: a parallel degree must be at least 1"},
            Row{8, 1, -2, 0, "pp=-2: a parallel degree must be at least 1"},
            Row{8, 1, 1, -1, "dp=-1: a parallel degree must be at least 1 (or 0 to derive it"},
@@ -174,6 +202,18 @@ TEST_CASE("a layout that does not fit says the product and what would fit") {
     CHECK_STATUS(ResolveLayout(row.world_size, row.tp, row.pp, row.dp),
                  absl::StatusCode::kInvalidArgument, row.text);
   }
+}
+
+TEST_CASE("a layout with context parallelism that does not fit names all three degrees") {
+  CHECK_STATUS(ResolveLayout(4, 2, 1, 0, 3), absl::StatusCode::kInvalidArgument,
+               "tp=2 x cp=3 x pp=1 = 6 workers hold one replica of the model, and this job has 4: "
+               "with tp=2 x cp=3, pp may be: nothing; with cp=3 x pp=1, tp may be: nothing; with "
+               "tp=2 x pp=1, cp may be: 1, 2");
+  CHECK_STATUS(ResolveLayout(8, 2, 1, 4, 2), absl::StatusCode::kInvalidArgument,
+               "tp=2 x cp=2 x pp=1 x dp=4 = 16, but this job has 8 workers: dp=2 fits");
+  CHECK_STATUS(ResolveLayout(8, 1, 1, 0, 0), absl::StatusCode::kInvalidArgument,
+               "cp=0: a parallel degree must be at least 1");
+  CHECK(ResolveLayout(7, 1, 1, 0, 3)->world_size() == 6);
 }
 
 TEST_CASE(

@@ -6,7 +6,6 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/model/parameters.h"
 #include "worker_runtime/ops/rms_norm.h"
-#include "worker_runtime/ops/rope.h"
 #include "worker_runtime/ops/swiglu.h"
 #include "worker_runtime/parallel/linear.h"
 
@@ -91,8 +90,7 @@ ScratchSizes Block<T>::scratch() const {
   const int64_t rows = s_.rows();
   return {.wide = rows * std::max(s_.qkv_width(), 2 * s_.ffn),
           .narrow = rows * std::max(s_.attention_width(), s_.ffn),
-          .workspace_bytes = std::max(AttentionWorkspaceBytes<T>(s_.attention(), device_),
-                                      RmsNormWorkspaceBytes(s_.residual_rows, s_.hidden, device_))};
+          .workspace_bytes = RmsNormWorkspaceBytes(s_.residual_rows, s_.hidden, device_)};
 }
 
 template <typename T>
@@ -117,9 +115,9 @@ absl::Status Block<T>::Middle(const Pass<T>& pass, const BlockMemory<T>& a) cons
   const UnitSurroundings<T>& around = pass.around;
   const ResidualRows& rows = *around.rows;
   LinearForward(QkvShape(s_), Normed(pass, a.norm1), pass.Weight(kQkv), At(a.qkv), pass.stream);
-  Rotate(pass, /*inverse=*/false, At(a.qkv));
-  AttentionForward(s_.attention(), pass.documents, At(a.qkv), At(a.attention), At(a.log_sum_exp),
-                   around.workspace, pass.stream);
+  CONVENE_RETURN_IF_ERROR(around.attention->Forward(pass.documents, At(a.qkv), At(a.attention),
+                                                    At(a.log_sum_exp), around.workspace,
+                                                    pass.stream));
   CONVENE_RETURN_IF_ERROR(RowParallelForward(
       OutShape(s_), At(a.attention), pass.Weight(kAttentionOut), around.hidden, rows, pass.stream));
   T* const normed = Normed(pass, a.norm2);
@@ -184,9 +182,9 @@ absl::Status Block<T>::AttentionHalfBackward(const Pass<T>& pass, const BlockMem
   CONVENE_RETURN_IF_ERROR(rows.Gather(gradient, pass.stream));
   RowParallelBackward(OutShape(s_), At(a.attention), pass.Weight(kAttentionOut), gradient,
                       around.narrow, pass.Gradient(kAttentionOut), pass.stream);
-  AttentionBackward(s_.attention(), pass.documents, At(a.qkv), At(a.attention), At(a.log_sum_exp),
-                    around.narrow, around.wide, around.workspace, pass.stream);
-  Rotate(pass, /*inverse=*/true, around.wide);
+  CONVENE_RETURN_IF_ERROR(around.attention->Backward(pass.documents, At(a.qkv), At(a.attention),
+                                                     At(a.log_sum_exp), around.narrow, around.wide,
+                                                     around.workspace, pass.stream));
   CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(QkvShape(s_), normed, pass.Weight(kQkv),
                                                  around.wide, around.hidden, pass.Gradient(kQkv),
                                                  rows, around.side, pass.stream));
@@ -209,13 +207,6 @@ absl::Status Block<T>::Backward(const Pass<T>& pass, T* gradient) {
 }
 
 // Query and key heads lie side by side at the start of each row, so one call turns both.
-template <typename T>
-void Block<T>::Rotate(const Pass<T>& pass, bool inverse, T* qkv) const {
-  RopeApply(s_.batch, s_.sequence_length, s_.heads + s_.kv_heads, s_.head_size, s_.qkv_width(),
-            pass.around.rope_cosines, pass.around.rope_sines, pass.documents.begin, inverse, qkv,
-            pass.stream);
-}
-
 template BlockMemory<float> DeclareRecomputed(const BlockShape&, Recompute, Arena&);
 template BlockMemory<BFloat16> DeclareRecomputed(const BlockShape&, Recompute, Arena&);
 template std::vector<BlockMemory<float>> DeclareSaved(const BlockShape&, Recompute,

@@ -19,8 +19,8 @@ namespace convene::worker {
 // Local sizes of a block for one microbatch. rows = batch * sequence_length.
 struct BlockShape {
   int batch = 0;
-  int sequence_length = 0;
-  int residual_rows = 0;  // of the residual stream on this rank (ResidualRows::own)
+  int sequence_length = 0;  // tokens of a row on this rank (ContextCut::local_length)
+  int residual_rows = 0;    // of the residual stream on this rank (ResidualRows::own)
   int hidden = 0;
   int heads = 0;     // local
   int kv_heads = 0;  // local
@@ -49,7 +49,7 @@ template <typename T>
 struct BlockMemory {
   ArenaBlock<T> norm1;            // hidden
   ArenaBlock<float> norm1_rms;    // 1
-  ArenaBlock<T> qkv;              // qkv_width, after rope
+  ArenaBlock<T> qkv;              // qkv_width, as ContextAttention keeps it
   ArenaBlock<T> attention;        // attention_width
   ArenaBlock<float> log_sum_exp;  // heads
   ArenaBlock<T> middle;           // hidden
@@ -94,7 +94,6 @@ class Block final : public Unit<T> {
   absl::Status MlpBackward(const Pass<T>& pass, const BlockMemory<T>& a, T* gradient) const;
   absl::Status AttentionHalfBackward(const Pass<T>& pass, const BlockMemory<T>& a,
                                      T* gradient) const;
-  void Rotate(const Pass<T>& pass, bool inverse, T* qkv) const;
   template <typename E>
   E* At(ArenaBlock<E> block) const {
     return arena_.View(block).data();

@@ -42,7 +42,7 @@ Losses LossesOf(const std::vector<int32_t>& tokens, const std::vector<int32_t>& 
       Stage::Make({.config = config,
                    .packed_documents = !document_begin.empty(),
                    .sequence_length = static_cast<int>(tokens.size())},
-                  {{0, units}}, store, *communicators.tp, *device, arena);
+                  {{0, units}}, store, *communicators.tp, *communicators.cp, *device, arena);
   REQUIRE_OK(arena.Build());
   Losses result;
   double loss = 0;

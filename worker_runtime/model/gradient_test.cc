@@ -47,7 +47,8 @@ class OneRankModel {
                             .packed_documents = !document_begin.empty(),
                             .micro_batch_size = kBatch,
                             .sequence_length = kSequenceLength},
-                           {{0, units_}}, store_, *communicators_.tp, *device_, arena_)),
+                           {{0, units_}}, store_, *communicators_.tp, *communicators_.cp, *device_,
+                           arena_)),
         document_begin_(document_begin),
         documents_({.begin = document_begin_.data()}) {
     REQUIRE_OK(arena_.Build());

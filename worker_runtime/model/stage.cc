@@ -13,7 +13,7 @@
 #include "worker_runtime/model/loss_head.h"
 #include "worker_runtime/model/unit.h"
 #include "worker_runtime/ops/elementwise.h"
-#include "worker_runtime/ops/rope.h"
+#include "worker_runtime/parallel/context_attention.h"
 #include "worker_runtime/parallel/vocabulary.h"
 
 namespace convene::worker {
@@ -23,7 +23,7 @@ template <typename T>
 class StageOf final : public Stage {
  public:
   StageOf(const Options& options, const UnitsByChunk& chunks, UnitStore& store, Collective& tp,
-          Device& device, Arena& arena);
+          Collective& cp, Device& device, Arena& arena);
 
   void Bind(double* loss_sum) override;
   void SetBatch(const StageBatch& batch) override { batch_ = batch; }
@@ -46,7 +46,6 @@ class StageOf final : public Stage {
   void AddChunks(const UnitsByChunk& chunks);
   std::unique_ptr<Unit<T>> MakeUnit(UnitKind kind, const std::vector<BlockMemory<T>>& saved);
   void DeclareShared();
-  void BindRopeTables();
   absl::Status Forward(const StagePass& pass, Stream& stream);
   absl::Status Backward(const StagePass& pass, Stream& stream);
   absl::StatusOr<Pass<T>> MakePass(const StagePass& pass, int unit, Stream& stream);
@@ -69,6 +68,7 @@ class StageOf final : public Stage {
   Arena& arena_;
   const BlockShape shape_;
   const ResidualRows rows_;
+  ContextAttention<T> attention_;
   std::map<int, Chunk> chunks_;
 
   // By place behind the chunk's embedding, and slot: all chunks share them.
@@ -76,7 +76,6 @@ class StageOf final : public Stage {
   std::vector<ArenaBlock<T>> activation_memory_;  // by slot: inputs of chunks, on both ranks
   std::vector<ArenaBlock<T>> gradient_memory_;    // by slot
   ArenaBlock<T> hidden_memory_, normed_memory_, wide_memory_, narrow_memory_;
-  ArenaBlock<float> cosines_memory_, sines_memory_;
   ArenaBlock<char> workspace_memory_;
   ScratchSizes scratch_;
 
@@ -90,16 +89,22 @@ class StageOf final : public Stage {
 
 template <typename T>
 StageOf<T>::StageOf(const Options& options, const UnitsByChunk& chunks, UnitStore& store,
-                    Collective& tp, Device& device, Arena& arena)
+                    Collective& tp, Collective& cp, Device& device, Arena& arena)
     : options_(options),
       store_(store),
       tp_(tp),
       device_(device),
       arena_(arena),
       shape_(MakeBlockShape(options.config, options.tp_size, options.sequence_parallel,
-                            options.micro_batch_size, options.sequence_length,
+                            options.micro_batch_size, options.sequence_length / cp.size(),
                             options.deterministic, options.packed_documents)),
-      rows_(shape_.rows(), shape_.hidden, options.sequence_parallel, tp) {
+      rows_(shape_.rows(), shape_.hidden, options.sequence_parallel, tp),
+      attention_({.local = shape_.attention(),
+                  .cut = {options.context_method, cp.size(), cp.rank(), options.sequence_length},
+                  .rope_theta = options.config.rope_theta,
+                  .rope_scaling = options.config.rope_scaling},
+                 cp, device, arena) {
+  scratch_.Include({.workspace_bytes = attention_.workspace_bytes()});
   AddChunks(chunks);
   DeclareShared();
 }
@@ -181,34 +186,17 @@ void StageOf<T>::DeclareShared() {
   wide_memory_ = arena_.Declare<T>("scratch/wide", scratch_.wide);
   narrow_memory_ = arena_.Declare<T>("scratch/narrow", scratch_.narrow);
   workspace_memory_ = arena_.Declare<char>("scratch/workspace", scratch_.workspace_bytes);
-  const int64_t angles = int64_t{shape_.sequence_length} * shape_.head_size / 2;
-  cosines_memory_ = arena_.Declare<float>("tables/rope cosines", angles);
-  sines_memory_ = arena_.Declare<float>("tables/rope sines", angles);
-}
-
-// The tables are computed on the host, once.
-template <typename T>
-void StageOf<T>::BindRopeTables() {
-  const absl::Span<float> cosines = arena_.View(cosines_memory_);
-  std::vector<float> host_cosines(cosines.size());
-  std::vector<float> host_sines(cosines.size());
-  RopeTable(shape_.sequence_length, shape_.head_size, options_.config.rope_theta,
-            host_cosines.data(), host_sines.data(), options_.config.rope_scaling);
-  const size_t bytes = cosines.size() * sizeof(float);
-  device_.Copy(host_cosines.data(), cosines.data(), bytes, device_.compute());
-  device_.Copy(host_sines.data(), At(sines_memory_), bytes, device_.compute());
 }
 
 template <typename T>
 void StageOf<T>::Bind(double* loss_sum) {
   loss_sum_ = loss_sum;
-  BindRopeTables();
+  attention_.Bind();
   if (tp_.size() > 1) side_stream_.emplace(device_);
   around_ = {.device = &device_,
              .rows = &rows_,
              .side = side_stream_.has_value() ? &*side_stream_ : nullptr,
-             .rope_cosines = At(cosines_memory_),
-             .rope_sines = At(sines_memory_),
+             .attention = &attention_,
              .hidden = At(hidden_memory_),
              .normed = At(normed_memory_),
              .wide = At(wide_memory_),
@@ -289,12 +277,13 @@ absl::Status StageOf<T>::Backward(const StagePass& stage_pass, Stream& stream) {
 }  // namespace
 
 std::unique_ptr<Stage> Stage::Make(const Options& options, const UnitsByChunk& chunks,
-                                   UnitStore& store, Collective& tp, Device& device, Arena& arena) {
+                                   UnitStore& store, Collective& tp, Collective& cp, Device& device,
+                                   Arena& arena) {
   switch (options.dtype) {
     case DType::kFloat32:
-      return std::make_unique<StageOf<float>>(options, chunks, store, tp, device, arena);
+      return std::make_unique<StageOf<float>>(options, chunks, store, tp, cp, device, arena);
     case DType::kBFloat16:
-      return std::make_unique<StageOf<BFloat16>>(options, chunks, store, tp, device, arena);
+      return std::make_unique<StageOf<BFloat16>>(options, chunks, store, tp, cp, device, arena);
     case DType::kFloat64:
       break;
   }

@@ -14,13 +14,14 @@
 #include "worker_runtime/model/config.h"
 #include "worker_runtime/model/parameters.h"
 #include "worker_runtime/ops/documents.h"
+#include "worker_runtime/parallel/context_cut.h"
 #include "worker_runtime/pipeline/executor.h"
 #include "worker_runtime/shard/unit_store.h"
 
 namespace convene::worker {
 
-// The tokens of one step on this data-parallel rank: (microbatches, micro_batch_size,
-// sequence_length) each. Borrowed, in the device's memory.
+// The tokens of one step on this rank: (microbatches, micro_batch_size, ContextCut::local_length)
+// each. Borrowed, in the device's memory.
 struct StageBatch {
   const int32_t* inputs = nullptr;
   const int32_t* targets = nullptr;  // negative: does not count
@@ -48,7 +49,8 @@ class Stage : public PipelineStage {
     bool packed_documents = false;
     bool sequence_parallel = false;  // ResidualRows
     int micro_batch_size = 1;
-    int sequence_length = 1;
+    int sequence_length = 1;  // of a whole row
+    ContextMethod context_method = ContextMethod::kRing;
     // How many of each the stage keeps, as its plans say (schedule/lower.h).
     int saved_slots = 1;
     int activation_slots = 0;
@@ -58,8 +60,8 @@ class Stage : public PipelineStage {
   // Declares activations and scratch in `arena`. `store` numbers the units in the order of
   // `chunks`. All references are borrowed and outlive the stage, but for `chunks`.
   static std::unique_ptr<Stage> Make(const Options& options, const UnitsByChunk& chunks,
-                                     UnitStore& store, Collective& tp, Device& device,
-                                     Arena& arena);
+                                     UnitStore& store, Collective& tp, Collective& cp,
+                                     Device& device, Arena& arena);
 
   // Call it once the arena is built. The last chunk adds the summed loss, in nats, of the batch's
   // counted tokens to *loss_sum.

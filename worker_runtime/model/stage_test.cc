@@ -58,7 +58,8 @@ class LoneStage {
                             .saved_slots = kMicrobatches,
                             .activation_slots = 2 * kMicrobatches,
                             .gradient_slots = kMicrobatches},
-                           {{place, units_}}, store, *communicators_.tp, *device_, arena_)) {
+                           {{place, units_}}, store, *communicators_.tp, *communicators_.cp,
+                           *device_, arena_)) {
     REQUIRE_OK(arena_.Build());
     stage_->Bind(&loss_sum_);
     for (int i = 0; i < kMicrobatches * kBatch * kSequenceLength; ++i) {

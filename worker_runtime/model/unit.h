@@ -14,6 +14,7 @@
 #include "worker_runtime/device/stream.h"
 #include "worker_runtime/device/workspace.h"
 #include "worker_runtime/ops/documents.h"
+#include "worker_runtime/parallel/context_attention.h"
 #include "worker_runtime/parallel/residual_rows.h"
 #include "worker_runtime/shard/unit_store.h"
 
@@ -37,9 +38,8 @@ template <typename T>
 struct UnitSurroundings {
   Device* device = nullptr;
   const ResidualRows* rows = nullptr;
-  SideStream* side = nullptr;           // null where tp is one rank
-  const float* rope_cosines = nullptr;  // (sequence_length, head_size / 2)
-  const float* rope_sines = nullptr;
+  SideStream* side = nullptr;  // null where tp is one rank
+  ContextAttention<T>* attention = nullptr;
   T* hidden = nullptr;  // scratch: (rows, hidden)
   T* normed = nullptr;  // scratch: (rows, hidden) where rows are split and norms made again
   T* wide = nullptr;    // scratch, as ScratchSizes say

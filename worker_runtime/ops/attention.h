@@ -1,8 +1,11 @@
 // Causal grouped-query attention that never holds the T x T matrix (online softmax: Dao et al.
-// 2022, FlashAttention). T: float or BFloat16; softmax in float.
+// 2022, FlashAttention). T: float or BFloat16; softmax in float. The queries may be some tokens of
+// a row and the keys others: a part of a longer row's attention (context parallelism), or one new
+// token against the keys of all before it.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "worker_runtime/device/dtype.h"
 #include "worker_runtime/device/stream.h"
@@ -11,12 +14,10 @@
 
 namespace convene::worker {
 
-// qkv: (batch, sequence_length, (heads + 2 * kv_heads) * head_size): per token all query heads,
-// then all key heads, then all value heads. Query head h uses key-value head h / (heads /
-// kv_heads). Scores are scaled by 1/sqrt(head_size).
+// Query head h uses key-value head h / (heads / kv_heads). Scores are scaled by 1/sqrt(head_size).
 struct AttentionShape {
-  int batch = 0;
-  int sequence_length = 0;
+  int batch = 0;            // rows
+  int sequence_length = 0;  // queries of a row
   int heads = 0;
   int kv_heads = 0;
   int head_size = 0;
@@ -25,28 +26,98 @@ struct AttentionShape {
   bool deterministic = false;
   // Rows may hold several documents: documents.begin is given. Else it is null.
   bool packed = false;
+  // Keys of a row. 0: the queries' own tokens, a whole row from its first on, side by side in one
+  // tensor (Fused); a GPU is fastest then.
+  int keys = 0;
 
+  bool is_part() const { return keys > 0; }
+  int key_count() const { return is_part() ? keys : sequence_length; }
   int qkv_width() const { return (heads + 2 * kv_heads) * head_size; }
   friend bool operator==(const AttentionShape&, const AttentionShape&) = default;
 };
 
-// Scratch that either call may overwrite.
+// Where heads stand, counted in elements: those of token t of row b lie side by side from `data` +
+// b * row_stride + t * token_stride on. On a GPU `data` is at a multiple of two elements, and the
+// strides are even.
+template <typename T>
+struct TokenHeads {
+  T* data = nullptr;
+  int64_t row_stride = 0;
+  int64_t token_stride = 0;
+
+  friend bool operator==(const TokenHeads&, const TokenHeads&) = default;
+};
+
+template <typename T>
+struct QueriesKeysValues {
+  TokenHeads<T> queries;  // sequence_length tokens a row, `heads` heads
+  TokenHeads<T> keys;     // key_count() tokens a row, `kv_heads` heads, as are the values
+  TokenHeads<T> values;
+
+  friend bool operator==(const QueriesKeysValues&, const QueriesKeysValues&) = default;
+};
+
+// qkv: (batch, sequence_length, qkv_width): per token all query heads, then all key heads, then all
+// value heads. T: may be const.
+template <typename T>
+QueriesKeysValues<T> Fused(const AttentionShape& shape, T* qkv) {
+  const int64_t token = shape.qkv_width();
+  const int64_t row = shape.sequence_length * token;
+  T* const keys = qkv + int64_t{shape.heads} * shape.head_size;
+  T* const values = keys + int64_t{shape.kv_heads} * shape.head_size;
+  return {{qkv, row, token}, {keys, row, token}, {values, row, token}};
+}
+
+// Which tokens of the whole row the queries (sequence_length) and the keys (key_count()) are, in
+// the device's memory, the same for every row of the batch; each list rises. Null: 0, 1, 2, ...
+// REQUIRES: both null where the shape is no part.
+struct AttentionPositions {
+  const int32_t* queries = nullptr;
+  const int32_t* keys = nullptr;
+};
+
+// Scratch that any of the calls may overwrite.
 template <typename T>
 size_t AttentionWorkspaceBytes(const AttentionShape& shape, DeviceKind device);
 
-// A query sees the keys of its own document up to its own position.
+// A query sees the keys of its own document up to its own position: document begin <= key's
+// position <= query's position.
 //
 // out: (batch, sequence_length, heads * head_size). log_sum_exp is kept for the backward pass:
-// (batch, heads, sequence_length), but (batch, sequence_length, heads) of packed rows on a GPU
-// (documents lie anywhere, so cuDNN wants all heads of a token side by side).
+// (batch, heads, sequence_length), but (batch, sequence_length, heads) of packed rows on a GPU that
+// are no part (documents lie anywhere, so cuDNN wants all heads of a token side by side). A query
+// that sees no key: out is 0, log_sum_exp -infinity.
 template <typename T>
-void AttentionForward(const AttentionShape& shape, const Documents& documents, const T* qkv, T* out,
-                      float* log_sum_exp, const Workspace& workspace, Stream& stream);
+void AttentionForward(const AttentionShape& shape, const Documents& documents,
+                      const AttentionPositions& positions, const QueriesKeysValues<const T>& qkv,
+                      T* out, float* log_sum_exp, const Workspace& workspace, Stream& stream);
 
-// dqkv has qkv's shape and is overwritten.
+// Merges a part's result into that of the parts before it, over disjoint keys of the same queries:
+// the weights of each part are rescaled to the softmax over the keys of both (Liu et al. 2023, Ring
+// Attention; the formula is Dao et al.'s for blocks). part_out, part_log_sum_exp: as
+// AttentionForward gives them of a part. out: as part_out, in float so that it is rounded once, by
+// the caller. is_first: out and log_sum_exp are overwritten, else both are read. No overlap.
 template <typename T>
-void AttentionBackward(const AttentionShape& shape, const Documents& documents, const T* qkv,
-                       const T* out, const float* log_sum_exp, const T* dout, T* dqkv,
-                       const Workspace& workspace, Stream& stream);
+void AttentionMerge(const AttentionShape& shape, const T* part_out, const float* part_log_sum_exp,
+                    bool is_first, float* out, float* log_sum_exp, Stream& stream);
+
+// The gradients are overwritten. out, log_sum_exp: of the queries' attention to all keys, so that
+// the parts of a backward pass do not depend on each other. A key that no query sees gets 0, as
+// does a query that sees no key.
+template <typename T>
+void AttentionBackward(const AttentionShape& shape, const Documents& documents,
+                       const AttentionPositions& positions, const QueriesKeysValues<const T>& qkv,
+                       const T* out, const float* log_sum_exp, const T* dout,
+                       const QueriesKeysValues<T>& gradients, const Workspace& workspace,
+                       Stream& stream);
+
+// The same, but the gradients are added to `sums`, in float: the sum over parts.
+template <typename T>
+void AttentionBackwardAdd(const AttentionShape& shape, const Documents& documents,
+                          const AttentionPositions& positions,
+                          const QueriesKeysValues<const T>& qkv, const T* out,
+                          const float* log_sum_exp, const T* dout,
+                          const QueriesKeysValues<float>& sums, const Workspace& workspace,
+                          Stream& stream);
 
 }  // namespace convene::worker

@@ -69,14 +69,15 @@ struct Passes {
 
   void Forward() {
     PoisonedWorkspace workspace(AttentionWorkspaceBytes<T>(shape, DeviceKind::kCpu));
-    AttentionForward(shape, documents, qkv.data(), out.data(), log_sum_exp.data(), workspace.get(),
-                     AnyStream());
+    AttentionForward(shape, documents, {}, Fused(shape, qkv.data()), out.data(), log_sum_exp.data(),
+                     workspace.get(), AnyStream());
   }
   std::vector<float> Backward(const std::vector<float>& dout) {
     std::vector<T> dqkv(qkv.size(), T(std::nanf("")));
     PoisonedWorkspace workspace(AttentionWorkspaceBytes<T>(shape, DeviceKind::kCpu));
-    AttentionBackward(shape, documents, qkv.data(), out.data(), log_sum_exp.data(),
-                      Store<T>(dout).data(), dqkv.data(), workspace.get(), AnyStream());
+    AttentionBackward(shape, documents, {}, Fused(shape, qkv.data()), out.data(),
+                      log_sum_exp.data(), Store<T>(dout).data(), Fused(shape, dqkv.data()),
+                      workspace.get(), AnyStream());
     return Load(dqkv);
   }
 
@@ -93,7 +94,8 @@ Outputs<Real> ReferenceAttentionForward(const AttentionShape& shape, const Docum
   const size_t tokens = static_cast<size_t>(shape.batch) * shape.sequence_length;
   Outputs<Real> y = {std::vector<Real>(tokens * shape.heads * shape.head_size),
                      std::vector<Real>(tokens * shape.heads)};
-  reference::AttentionForward<Real>(shape, qkv.data(), y[0].data(), y[1].data(), documents.begin);
+  reference::AttentionForward(shape, documents.begin, {}, Fused(shape, qkv.data()), y[0].data(),
+                              y[1].data());
   return y;
 }
 
@@ -104,8 +106,8 @@ std::vector<Real> ReferenceAttentionBackward(const AttentionShape& shape,
                                              const std::vector<Real>& dout) {
   const auto y = ReferenceAttentionForward(shape, documents, qkv);
   std::vector<Real> dqkv(qkv.size());
-  reference::AttentionBackward<Real>(shape, qkv.data(), y[0].data(), y[1].data(), dout.data(),
-                                     dqkv.data(), documents.begin);
+  reference::AttentionBackwardAdd(shape, documents.begin, {}, Fused(shape, qkv.data()), y[0].data(),
+                                  y[1].data(), dout.data(), Fused(shape, dqkv.data()));
   return dqkv;
 }
 
@@ -218,7 +220,8 @@ TEST_CASE("attention survives scores that differ by hundreds") {
   const auto qkv = Numbers(static_cast<size_t>(150) * shape.qkv_width(), 1, 40);
   PoisonedWorkspace workspace(AttentionWorkspaceBytes<float>(shape, DeviceKind::kCpu));
   Outputs<float> y = {std::vector<float>(150 * 16), std::vector<float>(150)};
-  AttentionForward(shape, {}, qkv.data(), y[0].data(), y[1].data(), workspace.get(), AnyStream());
+  AttentionForward(shape, {}, {}, Fused(shape, qkv.data()), y[0].data(), y[1].data(),
+                   workspace.get(), AnyStream());
   const auto truth = ReferenceAttentionForward(shape, {}, As<double>(qkv));
   CHECK(testing::Distance(y[0], truth[0]) <= 1e-3 * std::sqrt(truth[0].size()));
 }

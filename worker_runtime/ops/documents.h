@@ -18,12 +18,13 @@ struct AttentionShape;
 struct Documents {
   // (batch, sequence_length): the position in its row at which the token's document begins. Along a
   // row it never falls and never passes the token's own position; where it rises, it is that
-  // position.
+  // position. Where the tokens are a part of a longer row (ops/attention.h): of the queries, and a
+  // document may begin at a position that is none of theirs.
   const int32_t* begin = nullptr;
 
-  // The same as a list, where NeedsDocumentTable; else 0 and null. `count`: of documents, rounded
-  // up to a power of two, so that few different counts occur; the added documents at the end are
-  // empty.
+  // The same as a list of whole rows, where NeedsDocumentTable; else 0 and null. `count`: of
+  // documents, rounded up to a power of two, so that few different counts occur; the added
+  // documents at the end are empty.
   int count = 0;
   const int32_t* lengths = nullptr;  // (count): tokens
   // (count + 1): where each begins, counted in elements of the tensor; the last is the end of all.

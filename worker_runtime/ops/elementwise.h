@@ -14,6 +14,16 @@ namespace convene::worker {
 template <typename T>
 void AddInPlace(int64_t count, const T* x, T* y, Stream& stream);
 
+// `rows` rows of x, x_stride elements apart, to those of y. No overlap.
+template <typename T>
+void CopyRows(int64_t rows, int columns, const T* x, int64_t x_stride, T* y, int64_t y_stride,
+              Stream& stream);
+
+// The same, from float; rounds to nearest, ties to even.
+template <typename T>
+void RoundRows(int64_t rows, int columns, const float* x, int64_t x_stride, T* y, int64_t y_stride,
+               Stream& stream);
+
 // y = x. No overlap.
 void Copy(int64_t count, const float* x, float* y, Stream& stream);
 

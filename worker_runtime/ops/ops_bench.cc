@@ -96,11 +96,13 @@ void BenchAttention(const BenchInputs& in) {
   const double product = 2.0 * rows * (kSequence + 1) / 2 * kHidden;
   const auto print = [&](const char* forward, const char* backward, double product,
                          const Documents& documents) {
-    Print(forward, 2 * product, "GFLOP/s",
-          [&] { AttentionForward(shape, documents, qkv, out, log_sum_exp, workspace, in.stream); });
+    Print(forward, 2 * product, "GFLOP/s", [&] {
+      AttentionForward(shape, documents, {}, Fused(shape, qkv), out, log_sum_exp, workspace,
+                       in.stream);
+    });
     Print(backward, 5 * product, "GFLOP/s", [&] {
-      AttentionBackward<T>(shape, documents, qkv, out, log_sum_exp, dout, dqkv, workspace,
-                           in.stream);
+      AttentionBackward<T>(shape, documents, {}, Fused(shape, qkv), out, log_sum_exp, dout,
+                           Fused(shape, dqkv), workspace, in.stream);
     });
   };
   print("attention forward", "attention backward", product, {});

@@ -159,19 +159,24 @@ TEMPLATE_TEST_CASE("RoPE agrees with the reference, leaves the rest of the row, 
     const auto x =
         NumbersOf<TestType>(static_cast<size_t>(batch) * sequence_length * row_stride, 1);
     const auto begins = testing::DocumentBegins(batch, sequence_length, {2, 1, 7});
+    // Tokens at other places than they lie at, the document's start at or before each.
+    std::vector<int32_t> moved(sequence_length);
+    for (int i = 0; i < sequence_length; ++i) moved[i] = (i + sequence_length) / 2;
     const auto turn = [&](bool inverse, std::vector<TestType>& y,
-                          const int32_t* document_begin = nullptr) {
+                          const int32_t* document_begin = nullptr,
+                          const int32_t* positions = nullptr) {
       RopeApply(batch, sequence_length, heads, head_size, row_stride, cosines.data(), sines.data(),
-                document_begin, inverse, y.data(), AnyStream());
+                positions, document_begin, inverse, y.data(), AnyStream());
     };
-    for (const int way : {0, 1, 2, 3}) {
+    for (const int way : {0, 1, 2, 3, 4, 5, 6, 7}) {
       const bool inverse = way % 2 == 1;
-      const int32_t* const document_begin = way < 2 ? nullptr : begins.data();
+      const int32_t* const document_begin = way % 4 < 2 ? nullptr : begins.data();
+      const int32_t* const positions = way < 4 ? nullptr : moved.data();
       Compare<TestType>(
           inverse ? kBackward : kForward,
           [&] {
             auto y = Store<TestType>(x);
-            turn(inverse, y, document_begin);
+            turn(inverse, y, document_begin, positions);
             return Outputs<float>{Load(y)};
           },
           [&](auto zero) {
@@ -181,8 +186,8 @@ TEMPLATE_TEST_CASE("RoPE agrees with the reference, leaves the rest of the row, 
                                        sines.data());
             Outputs<Real> y = {As<Real>(x)};
             reference::RopeApply<Real>(batch, sequence_length, heads, head_size, row_stride,
-                                       cosines.data(), sines.data(), document_begin, inverse,
-                                       y[0].data());
+                                       cosines.data(), sines.data(), positions, document_begin,
+                                       inverse, y[0].data());
             return y;
           });
     }
@@ -378,6 +383,26 @@ TEMPLATE_TEST_CASE("sums agree with the reference", "", float, BFloat16) {
           reference::AddInPlace<Real>(count, As<Real>(x).data(), result[0].data());
           return result;
         });
+  }
+}
+
+TEMPLATE_TEST_CASE("rows are copied and rounded from one stride to another", "", float, BFloat16) {
+  for (const auto& [rows, columns] : {std::pair(1, 1), {7, 12}, {300, 100}}) {
+    const int x_stride = columns + 5;
+    const int y_stride = 2 * columns;
+    const auto x = testing::Numbers(static_cast<size_t>(rows) * x_stride, 1);
+    const auto stored = Store<TestType>(x);
+    const std::vector<TestType> before(static_cast<size_t>(rows) * y_stride, TestType(9.0f));
+    auto copied = before;
+    auto rounded = before;
+    CopyRows(rows, columns, stored.data(), x_stride, copied.data(), y_stride, AnyStream());
+    RoundRows(rows, columns, x.data(), x_stride, rounded.data(), y_stride, AnyStream());
+    auto expected = before;
+    for (int row = 0; row < rows; ++row) {
+      std::copy_n(stored.begin() + row * x_stride, columns, expected.begin() + row * y_stride);
+    }
+    CHECK(Load(copied) == Load(expected));
+    CHECK(Load(rounded) == Load(expected));
   }
 }
 

@@ -1,5 +1,6 @@
 // The judge is judged: the reference's backward passes are the slopes of its forward passes.
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -61,7 +62,7 @@ TEST_CASE("RoPE's inverse is its slope's transpose") {
   const int32_t* document_begin = nullptr;
   const auto turn = [&](Vector x, bool inverse) {
     reference::RopeApply(1, sequence_length, heads, head_size, heads * head_size, cosines.data(),
-                         sines.data(), document_begin, inverse, x.data());
+                         sines.data(), nullptr, document_begin, inverse, x.data());
     return x;
   };
   for (const int32_t* const documents : {static_cast<const int32_t*>(nullptr), begins + 0}) {
@@ -132,24 +133,41 @@ TEST_CASE("cross-entropy's gradient is the loss's slope") {
 }
 
 TEST_CASE("attention's backward pass is its slope") {
-  const AttentionShape shape = {2, 5, 4, 2, 4};
-  const size_t tokens = 10;
-  const Vector qkv = Doubles(tokens * shape.qkv_width(), 1);
-  Vector log_sum_exp(tokens * shape.heads);
   const auto begins = testing::DocumentBegins(2, 5, {3, 1});
   for (const int32_t* const documents : {static_cast<const int32_t*>(nullptr), begins.data()}) {
-    const auto forward = [&](const Vector& qkv) {
-      Vector out(tokens * shape.heads * shape.head_size);
-      reference::AttentionForward(shape, qkv.data(), out.data(), log_sum_exp.data(), documents);
-      return out;
-    };
-    CheckGradient(qkv, forward, [&](const Vector& dout) {
-      const Vector out = forward(qkv);
-      Vector dqkv(qkv.size());
-      reference::AttentionBackward(shape, qkv.data(), out.data(), log_sum_exp.data(), dout.data(),
-                                   dqkv.data(), documents);
-      return dqkv;
-    });
+    for (const int keys : {0, 5}) {
+      // As a part: the queries 1, 2, 4, 7, 8 of a row, of which it has the keys 2, 3, 4, 8, 9, not
+      // the first query's.
+      const int32_t query_positions[] = {1, 2, 4, 7, 8};
+      const int32_t key_positions[] = {2, 3, 4, 8, 9};
+      const AttentionShape shape = {.batch = 2,
+                                    .sequence_length = 5,
+                                    .heads = 4,
+                                    .kv_heads = 2,
+                                    .head_size = 4,
+                                    .keys = keys};
+      const AttentionPositions positions = shape.is_part()
+                                               ? AttentionPositions{query_positions, key_positions}
+                                               : AttentionPositions{};
+      const size_t tokens = 10;
+      Vector log_sum_exp(tokens * shape.heads);
+      const auto forward = [&](const Vector& qkv) {
+        Vector out(tokens * shape.heads * shape.head_size);
+        reference::AttentionForward(shape, documents, positions, Fused(shape, qkv.data()),
+                                    out.data(), log_sum_exp.data());
+        return out;
+      };
+      const Vector qkv = Doubles(tokens * shape.qkv_width(), 1);
+      CheckGradient(qkv, forward, [&](const Vector& dout) {
+        const Vector out = forward(qkv);
+        Vector dqkv(qkv.size());
+        reference::AttentionBackwardAdd(shape, documents, positions, Fused(shape, qkv.data()),
+                                        out.data(), log_sum_exp.data(), dout.data(),
+                                        Fused(shape, dqkv.data()));
+        return dqkv;
+      });
+      CHECK((log_sum_exp[0] == -INFINITY) == shape.is_part());
+    }
   }
 }
 
@@ -161,9 +179,10 @@ TEST_CASE("a packed document's attention is that of the document alone") {
   const ptrdiff_t skipped = ptrdiff_t{3} * shape.qkv_width();
   Vector out(static_cast<size_t>(7) * 2 * 4), alone_out(static_cast<size_t>(4) * 2 * 4);
   Vector log_sum_exp(14), alone_log_sum_exp(8);
-  reference::AttentionForward(shape, qkv.data(), out.data(), log_sum_exp.data(), begins.data());
-  reference::AttentionForward(alone, qkv.data() + skipped, alone_out.data(),
-                              alone_log_sum_exp.data());
+  reference::AttentionForward(shape, begins.data(), {}, Fused(shape, qkv.data()), out.data(),
+                              log_sum_exp.data());
+  reference::AttentionForward(alone, nullptr, {}, Fused(alone, qkv.data() + skipped),
+                              alone_out.data(), alone_log_sum_exp.data());
   CHECK(Vector(out.begin() + 3 * 2 * 4, out.end()) == alone_out);
 }
 

@@ -20,12 +20,13 @@ void RopeTable(int sequence_length, int head_size, double theta, float* cosines,
                const RopeScaling& scaling = {});
 
 // Turns in place the heads of x: (batch, sequence_length, row_stride) where each row begins with
-// `heads` heads of head_size elements. `document_begin`: (batch, sequence_length), subtracted from
-// each position (ops/documents.h); null: nothing. `inverse` turns back: the backward pass. T: float
-// or BFloat16; arithmetic in float.
+// `heads` heads of head_size elements. `positions`: (sequence_length), of the tokens in every row;
+// null: 0, 1, 2, ... `document_begin`: (batch, sequence_length), subtracted from each position
+// (ops/documents.h); null: nothing. The tables reach to the last difference. `inverse` turns back:
+// the backward pass. T: float or BFloat16; arithmetic in float.
 template <typename T>
 void RopeApply(int batch, int sequence_length, int heads, int head_size, int row_stride,
-               const float* cosines, const float* sines, const int32_t* document_begin,
-               bool inverse, T* x, Stream& stream);
+               const float* cosines, const float* sines, const int32_t* positions,
+               const int32_t* document_begin, bool inverse, T* x, Stream& stream);
 
 }  // namespace convene::worker

@@ -156,6 +156,11 @@ absl::Status ResolveSizes(const TrainConfig& config, TrainOptions* options) {
     return is_given ? ToInt(key, value, 1, size) : absl::OkStatus();
   };
   CONVENE_RETURN_IF_ERROR(given("tp_size", true, config.tp_size(), &options->tp_size));
+  CONVENE_RETURN_IF_ERROR(given("cp_size", true, config.cp_size(), &options->cp_size));
+  constexpr Word<ContextMethod> kMethods[] = {{"ring", ContextMethod::kRing},
+                                              {"allgather", ContextMethod::kAllGather},
+                                              {"ulysses", ContextMethod::kUlysses}};
+  CONVENE_RETURN_IF_ERROR(ToWord("cp_method", config.cp_method(), kMethods, &options->cp_method));
   CONVENE_RETURN_IF_ERROR(given("pp_size", true, config.pp_size(), &options->pp_size));
   CONVENE_RETURN_IF_ERROR(
       given("dp_size", config.has_dp_size(), config.dp_size(), &options->dp_size));

@@ -123,7 +123,7 @@ absl::Status ValidateStepTokens(const TrainOptions& options, const Layout& layou
 // Sizes are int inside a forward pass, and a message between pipeline stages is below 4 GiB.
 absl::Status ValidateMicroBatch(const TrainOptions& options, const Layout& layout) {
   const double activations = static_cast<double>(CutOf(options, layout).micro_batch_size) *
-                             options.sequence_length * options.model.hidden_size;
+                             options.sequence_length / layout.cp * options.model.hidden_size;
   if (activations < 1 << 30) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "micro_batch_size ", options.micro_batch_size, " x sequence_length ", options.sequence_length,
@@ -133,15 +133,17 @@ absl::Status ValidateMicroBatch(const TrainOptions& options, const Layout& layou
 
 // Every size of a micro batch, also after a node is lost, must come out even.
 absl::Status ValidateSequenceParallel(const TrainOptions& options, const Layout& layout) {
-  if (!options.sequence_parallel.value_or(false) || options.sequence_length % layout.tp == 0) {
+  const int64_t ranks = int64_t{layout.cp} * layout.tp;
+  if (!options.sequence_parallel.value_or(false) || options.sequence_length % ranks == 0) {
     return absl::OkStatus();
   }
-  const int64_t below = options.sequence_length / layout.tp * layout.tp;
+  const int64_t below = options.sequence_length / ranks * ranks;
   return absl::InvalidArgumentError(absl::StrCat(
       "sequence_parallel splits sequence_length ", options.sequence_length, " over tp_size ",
-      layout.tp, ", which does not come out even: choose ",
+      layout.tp, layout.cp > 1 ? absl::StrCat(" x cp_size ", layout.cp) : "",
+      ", which does not come out even: choose ",
       below == 0 ? "" : absl::StrCat("sequence_length ", below, " or "),
-      below == 0 ? "sequence_length " : "", below + layout.tp, ", or leave sequence_parallel off"));
+      below == 0 ? "sequence_length " : "", below + ranks, ", or leave sequence_parallel off"));
 }
 
 std::string DescribeModel(const TrainOptions& options) {
@@ -188,6 +190,7 @@ std::string DescribeSpares(const TrainOptions& options, const Layout& layout, in
     absl::StrAppend(&unit, " x ", name, " ", factor);
     size *= factor;
   };
+  if (layout.cp > 1) with("cp", layout.cp);
   with("dp_shard", options.dp_shard_size);
   with("dp_replicate", options.dp_replicate_size);
   const std::string why =
@@ -250,6 +253,9 @@ absl::Status ValidateOptions(const TrainOptions& options, const Layout& layout) 
   CONVENE_RETURN_IF_ERROR(ValidateModel(options.model, layout));
   CONVENE_RETURN_IF_ERROR(ValidateDocuments(options));
   CONVENE_RETURN_IF_ERROR(ValidateStepTokens(options, layout));
+  CONVENE_RETURN_IF_ERROR(ValidateContext(options.cp_method, layout.cp, options.sequence_length,
+                                          options.model.heads / layout.tp,
+                                          std::max(1, options.model.kv_heads / layout.tp)));
   CONVENE_RETURN_IF_ERROR(ValidateSequenceParallel(options, layout));
   CONVENE_RETURN_IF_ERROR(PipelineOf(options, layout).status());
   return ValidateMicroBatch(options, layout);
@@ -298,13 +304,15 @@ absl::StatusOr<PipelineChoice> PipelineOf(const TrainOptions& options, const Lay
 }
 
 absl::StatusOr<Layout> LayoutOf(const TrainOptions& options, int world_size) {
-  CONVENE_ASSIGN_OR_RETURN(const Layout layout, ResolveLayout(world_size, options.tp_size,
-                                                              options.pp_size, options.dp_size));
+  CONVENE_ASSIGN_OR_RETURN(const Layout layout,
+                           ResolveLayout(world_size, options.tp_size, options.pp_size,
+                                         options.dp_size, options.cp_size));
   return WithCopies(layout, options.dp_size == 0, options.dp_shard_size, options.dp_replicate_size);
 }
 
 bool SplitsRows(const TrainOptions& options, const Layout& layout) {
-  const int64_t rows = CutOf(options, layout).micro_batch_size * options.sequence_length;
+  const int64_t rows =
+      CutOf(options, layout).micro_batch_size * options.sequence_length / layout.cp;
   return layout.tp > 1 && options.sequence_parallel.value_or(rows % layout.tp == 0);
 }
 
@@ -318,6 +326,7 @@ std::string Describe(const TrainOptions& options, const Layout& layout, int worl
       "model        ", DescribeModel(options),  //
       "\nlayout       ", layout.ToString(), " on ", layout.world_size(),
       layout.world_size() == 1 ? " rank" : " ranks",
+      layout.cp > 1 ? absl::StrCat(", cp by ", ContextMethodName(options.cp_method)) : "",
       SplitsRows(options, layout) ? ", rows split over tp" : "",
       DescribeSpares(options, layout, world_size),               //
       "\nbatch        ", DescribeBatch(CutOf(options, layout)),  //

@@ -13,6 +13,7 @@
 #include "worker_runtime/device/dtype.h"
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/config.h"
+#include "worker_runtime/parallel/context_cut.h"
 #include "worker_runtime/schedule/plan.h"
 
 namespace convene::worker {
@@ -39,6 +40,8 @@ struct TrainOptions {
   bool packed_documents = false;  // a sample's documents do not see each other
   int64_t eod_token = 0;          // ends a document, and belongs to it
   int tp_size = 0;
+  int cp_size = 0;
+  ContextMethod cp_method = ContextMethod::kRing;
   int pp_size = 0;
   int dp_size = 0;                        // 0 = derived from the world size (ResolveLayout)
   std::string pp_schedule;                // a schedule's name, or a file's

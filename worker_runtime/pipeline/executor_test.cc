@@ -207,6 +207,7 @@ class UnhurriedCollective final : public Collective {
   absl::Status ReduceScatter(Elements, ReduceOp, Stream&) override { return Unused(); }
   absl::Status AllGather(Elements, Stream&) override { return Unused(); }
   absl::Status AllToAll(ConstElements, Elements, Stream&) override { return Unused(); }
+  absl::Status Shift(ConstElements, Elements, Stream&) override { return Unused(); }
   absl::Status Broadcast(Elements, int, Stream&) override { return Unused(); }
   absl::Status Barrier(Stream&) override { return Unused(); }
   absl::Status Check() override { return absl::OkStatus(); }

@@ -101,9 +101,9 @@ std::vector<bool> CutIntoBuckets(const std::vector<int64_t>& borders, int64_t co
 }  // namespace
 
 int64_t BucketCountMin(const Layout& layout, const Coordinate& coordinate, int64_t asked) {
-  if (layout.dp == 1 || coordinate.pp > 0) return std::numeric_limits<int64_t>::max();
+  if (layout.gradient_ranks() == 1 || coordinate.pp > 0) return std::numeric_limits<int64_t>::max();
   if (asked > 0) return asked;
-  return std::max<int64_t>(40'000'000, int64_t{1'000'000} * layout.dp);
+  return std::max<int64_t>(40'000'000, int64_t{1'000'000} * layout.gradient_ranks());
 }
 
 Placement PlaceUnits(const std::vector<UnitSpec>& units, int dp, int64_t bucket_count_min) {

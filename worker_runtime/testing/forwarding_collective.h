@@ -29,6 +29,9 @@ class ForwardingCollective : public Collective {
   absl::Status AllToAll(ConstElements input, Elements output, Stream& stream) override {
     return base_->AllToAll(input, output, stream);
   }
+  absl::Status Shift(ConstElements input, Elements output, Stream& stream) override {
+    return base_->Shift(input, output, stream);
+  }
   absl::Status Broadcast(Elements data, int root, Stream& stream) override {
     return base_->Broadcast(data, root, stream);
   }

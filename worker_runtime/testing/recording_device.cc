@@ -63,6 +63,10 @@ class RecordingDevice::WatchedCollective final : public Collective {
     const OpScope scope(stream, "all_to_all");
     return collective_.AllToAll(input, output, stream);
   }
+  absl::Status Shift(ConstElements input, Elements output, Stream& stream) override {
+    const OpScope scope(stream, "shift");
+    return collective_.Shift(input, output, stream);
+  }
   absl::Status Broadcast(Elements data, int root, Stream& stream) override {
     const OpScope scope(stream, "broadcast");
     Watch(data, stream);

@@ -33,8 +33,8 @@ GraphChoice ChooseGraphs(const TrainOptions& options, const Layout& layout, bool
   if (options.packed_documents) {
     return {false, "off: with packed documents attention's work changes from step to step"};
   }
-  if (layout.tp > 1) {
-    return {false, absl::StrCat("off: with tp_size ", layout.tp,
+  if (layout.tp > 1 || layout.cp > 1) {
+    return {false, absl::StrCat("off: with tp_size ", layout.tp, " and cp_size ", layout.cp,
                                 " every block has collectives, which are watched one by one")};
   }
   if (layout.dp > 1 && microbatches == 1) {

@@ -1,13 +1,12 @@
 #include "worker_runtime/trainer/document_feed.h"
 
-#include <algorithm>
-
 #include "tools/base/check.h"
 
 namespace convene::worker {
 
 DocumentFeed::DocumentFeed(const Options& options, Device& device, Arena& arena, Arena& staging)
     : options_(options),
+      positions_(options.cut.QueryPositions()),
       device_(device),
       arena_(arena),
       staging_(staging),
@@ -35,7 +34,8 @@ const Documents* DocumentFeed::Feed(const int32_t* document_begin, int microbatc
   if (!options_.shape.packed) return nullptr;
   CONVENE_CHECK(microbatches <= options_.microbatches);
   const int64_t count = tokens() * microbatches;
-  std::copy_n(document_begin, count, host_begins_.data());
+  CutRows(positions_, options_.cut.sequence_length, int64_t{options_.shape.batch} * microbatches,
+          document_begin, host_begins_.data());
   device_.Copy(host_begins_.data(), begins_.data(), count * sizeof(int32_t), device_.compute());
   // The lists lie one behind the other, so that one copy takes only their bytes.
   size_t table_bytes = 0;

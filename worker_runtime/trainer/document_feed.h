@@ -9,6 +9,7 @@
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/ops/attention.h"
 #include "worker_runtime/ops/documents.h"
+#include "worker_runtime/parallel/context_cut.h"
 
 namespace convene::worker {
 
@@ -17,7 +18,8 @@ namespace convene::worker {
 class DocumentFeed {
  public:
   struct Options {
-    AttentionShape shape;      // of one microbatch on this rank
+    AttentionShape shape;      // of one microbatch's attention op on this rank
+    ContextCut cut;            // whose queries the shape has
     bool needs_table = false;  // NeedsDocumentTable
     int microbatches = 1;      // of a step
   };
@@ -29,16 +31,17 @@ class DocumentFeed {
   void Bind();
 
   // Queues the copy to the device of the lists that these microbatches' attention needs.
-  // `document_begin`: TokenBatch's; may be reused on return. The documents of the last call must no
-  // longer be in use. Returns StageBatch::documents, good until the next call; null for rows that
-  // are not packed. REQUIRES: document_begin is null exactly then; microbatches <=
-  // options.microbatches.
+  // `document_begin`: TokenBatch's, of whole rows; may be reused on return. The documents of the
+  // last call must no longer be in use. Returns StageBatch::documents, good until the next call;
+  // null for rows that are not packed. REQUIRES: document_begin is null exactly then; microbatches
+  // <= options.microbatches.
   const Documents* Feed(const int32_t* document_begin, int microbatches);
 
  private:
   int64_t tokens() const { return int64_t{options_.shape.batch} * options_.shape.sequence_length; }
 
   const Options options_;
+  const std::vector<int32_t> positions_;
   Device& device_;
   Arena& arena_;
   Arena& staging_;

@@ -29,6 +29,7 @@ class Fed {
                          .kv_heads = 1,
                          .head_size = 4,
                          .packed = packed},
+               .cut = {.sequence_length = kSequenceLength},
                .needs_table = needs_table,
                .microbatches = kMicrobatches},
               *device_, arena_, staging_) {

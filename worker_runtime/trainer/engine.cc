@@ -13,6 +13,7 @@
 #include "worker_runtime/model/initialize.h"
 #include "worker_runtime/ops/documents.h"
 #include "worker_runtime/ops/matmul.h"
+#include "worker_runtime/parallel/context_attention.h"
 #include "worker_runtime/schedule/chunk_layers.h"
 #include "worker_runtime/schedule/generators.h"
 #include "worker_runtime/schedule/lower.h"
@@ -59,14 +60,16 @@ std::vector<UnitSpec> InOneRow(const UnitsByChunk& chunks) {
 Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Device& device)
     : options_(options),
       coordinate_(CoordinateOf(options.layout, options.rank)),
+      cut_{options.context_method, options.layout.cp, coordinate_.cp, options.sequence_length},
+      positions_(cut_.Positions()),
       communicators_(communicators),
       device_(device),
       schedule_(ScheduleOf(options)),
-      microbatch_tokens_(int64_t{options.micro_batch_size} * options.sequence_length),
+      microbatch_tokens_(int64_t{options.micro_batch_size} * cut_.local_length()),
       units_(UnitsOfRank(options, schedule_, coordinate_)),
       arena_("trainer", device.memory(),
              options.collective_memory != nullptr ? *options.collective_memory : device.memory()),
-      store_(PlaceUnits(InOneRow(units_), options.layout.dp,
+      store_(PlaceUnits(InOneRow(units_), options.layout.gradient_ranks(),
                         BucketCountMin(options.layout, coordinate_, options.bucket_count_min)),
              {.dtype = options.dtype,
               .reduce_dtype = options.reduce_dtype,
@@ -94,11 +97,13 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
           .stop = staging_.Declare<double>("stop", 1),
           .totals = staging_.Declare<Totals>("totals", 1)},
       documents_(
-          {.shape = MakeBlockShape(options.model, options.layout.tp, options.sequence_parallel,
-                                   options.micro_batch_size, options.sequence_length,
-                                   options.deterministic, options.packed_documents)
-                        .attention(),
-           .needs_table = NeedsDocumentTable(device.kind(), options.dtype),
+          {.shape = ContextAttentionShape(
+               cut_, MakeBlockShape(options.model, options.layout.tp, options.sequence_parallel,
+                                    options.micro_batch_size, cut_.local_length(),
+                                    options.deterministic, options.packed_documents)
+                         .attention()),
+           .cut = cut_,
+           .needs_table = cut_.splits_heads() && NeedsDocumentTable(device.kind(), options.dtype),
            .microbatches = options.microbatches},
           device, arena_, staging_) {
   const RankPlan training = PlanOf(schedule_);
@@ -119,13 +124,14 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
        .sequence_parallel = options.sequence_parallel,
        .micro_batch_size = options.micro_batch_size,
        .sequence_length = options.sequence_length,
+       .context_method = options.context_method,
        .saved_slots = std::max(training.saved.count, validation.saved.count),
        .activation_slots = std::max(training.activations.count, validation.activations.count),
        .gradient_slots = training.gradients.count},
-      units_, store_, *communicators.tp, device, arena_);
+      units_, store_, *communicators.tp, *communicators.cp, device, arena_);
   PipelineStage* training_stage = stage_.get();
   if (options.cuda_graphs) {
-    CONVENE_CHECK(options.layout.tp == 1);
+    CONVENE_CHECK(options.layout.tp == 1 && options.layout.cp == 1);
     graphed_stage_ = std::make_unique<GraphedStage>(
         *stage_, device, GraphedPasses{.ends_communicate = options.layout.dp > 1});
     training_stage = graphed_stage_.get();
@@ -203,8 +209,9 @@ void Engine::Feed(const TokenBatch& batch, int microbatches, bool is_training) {
   CONVENE_CHECK(!is_in_flight_ && microbatches <= options_.microbatches);
   Stream& stream = device_.compute();
   const int64_t tokens = microbatch_tokens_ * microbatches;
-  std::copy_n(batch.inputs, tokens, host_.inputs.data());
-  std::copy_n(batch.targets, tokens, host_.targets.data());
+  const int64_t rows = int64_t{options_.micro_batch_size} * microbatches;
+  CutRows(positions_, options_.sequence_length, rows, batch.inputs, host_.inputs.data());
+  CutRows(positions_, options_.sequence_length, rows, batch.targets, host_.targets.data());
   host_.gradient_scale = batch.gradient_scale;
   host_.scalars->gradient_scale = batch.gradient_scale;
   *host_.stop = 0;
@@ -229,7 +236,8 @@ absl::Status Engine::AddUp() {
   Stream& stream = device_.compute();
   PassOnStop();
   device_.Copy(host_.stop, &totals_->stop, sizeof(double), stream);
-  // The loss is the same on all tensor-parallel ranks, so one of them adds it.
+  // The loss is the same on all tensor-parallel ranks, so one of them adds it; each
+  // context-parallel rank has that of its own tokens.
   if (coordinate_.tp != 0) device_.Zero(&totals_->loss, sizeof(double), stream);
   CONVENE_RETURN_IF_ERROR(communicators_.world->AllReduce(
       Elements(totals_, kTotals, DType::kFloat64), ReduceOp::kSum, stream));

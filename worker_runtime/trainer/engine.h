@@ -19,6 +19,7 @@
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/config.h"
 #include "worker_runtime/model/stage.h"
+#include "worker_runtime/parallel/context_cut.h"
 #include "worker_runtime/pipeline/executor.h"
 #include "worker_runtime/pipeline/graphed_stage.h"
 #include "worker_runtime/schedule/plan.h"
@@ -43,7 +44,8 @@ struct EngineOptions {
   bool sequence_parallel = false;
   bool packed_documents = false;  // each TokenBatch says where documents begin
   int micro_batch_size = 1;
-  int sequence_length = 1;
+  int sequence_length = 1;  // of a whole row
+  ContextMethod context_method = ContextMethod::kRing;
   int microbatches = 1;  // a step, on this data-parallel rank
   // Of layout.pp ranks and these microbatches; without ranks: 1f1b.
   Schedule schedule;
@@ -52,7 +54,8 @@ struct EngineOptions {
   // BucketCountMin.
   int64_t bucket_count_min = 0;
   double clip_grad_norm = 1.0;
-  // The stage's training passes are captured as graphs, where the device can. REQUIRES: tp is 1.
+  // The stage's training passes are captured as graphs, where the device can. REQUIRES: tp and cp
+  // are 1.
   bool cuda_graphs = false;
   // Host memory for a checkpoint's copy of the shard is planned with all other memory
   // (ShardedOptimizer::Options). Without it a rank with a GPU neither saves nor resumes.
@@ -181,6 +184,8 @@ class Engine {
 
   const EngineOptions options_;
   const Coordinate coordinate_;
+  const ContextCut cut_;
+  const std::vector<int32_t> positions_;  // of this rank's tokens
   CommunicatorSet& communicators_;
   Device& device_;
   const Schedule schedule_;

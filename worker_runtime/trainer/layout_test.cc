@@ -1,27 +1,19 @@
 // The promise of 3D parallelism: whatever the grid, the same training run. Ranks are threads, over
 // the loopback collectives unless a test says otherwise.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "tools/base/status_macros.h"
 #include "tools/base/testing/status_testing.h"
-#include "tools/base/thread.h"
-#include "worker_runtime/comm/bootstrap.h"
-#include "worker_runtime/comm/testing/test_worlds.h"
-#include "worker_runtime/data/documents.h"
-#include "worker_runtime/data/sample_order.h"
-#include "worker_runtime/model/parameters.h"
 #include "worker_runtime/schedule/generators.h"
-#include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/testing/training_run.h"
 
 namespace convene::worker {
 namespace {
 
+using testing::Curve;
 using testing::Transport;
 
 constexpr int kSteps = 20;
@@ -43,18 +35,10 @@ struct Run {
   const char* schedule = "1f1b";
   int virtual_stages = 0;
   std::vector<int> chunk_layers;  // empty: even
+  ContextMethod context_method = ContextMethod::kRing;
   Transport transport = Transport::kLoopback;
 
   BatchCut cut() const { return EvenCut(global_batch_size, micro_batch_size, layout.dp); }
-};
-
-struct Curve {
-  std::vector<double> losses;
-  std::vector<double> grad_norms;
-  // After the last step.
-  std::vector<std::string> parameters;                // bytes, by rank
-  std::map<std::string, std::vector<float>> tensors;  // whole ones, by name; in fp32
-  bool copies_agree = true;  // all ranks that hold an element have the same bits in it
 };
 
 ModelConfig Tiny(bool tied = false, int kv_heads = 8) {
@@ -76,113 +60,48 @@ int32_t TokenAt(int64_t sample, int place) {
 // Ends a document where rows are packed: one of 90 tokens, so most rows have two or none.
 constexpr int32_t kEndOfDocument = 60;
 
-struct Tokens {
-  std::vector<int32_t> inputs;
-  std::vector<int32_t> targets;
-  std::vector<int32_t> document_begin;
-};
-
-Tokens TokensOfStep(const Run& run, int dp_rank, int step) {
-  const BatchCut cut = run.cut();
-  Tokens tokens;
-  for (int64_t m = 0; m < MicrobatchCount(cut); ++m) {
-    for (int row = 0; row < cut.micro_batch_size; ++row) {
-      const int64_t sample =
-          SamplePosition(int64_t{step} * run.global_batch_size, cut, dp_rank, m, row);
-      for (int t = 0; t < kSequenceLength; ++t) {
-        tokens.inputs.push_back(sample == kNoSample ? 0 : TokenAt(sample, t));
-        tokens.targets.push_back(sample == kNoSample ? -1 : TokenAt(sample, t + 1));
-      }
-      tokens.document_begin.resize(tokens.inputs.size());
-      const size_t first = tokens.inputs.size() - kSequenceLength;
-      FindDocuments(kSequenceLength, tokens.inputs.data() + first, kEndOfDocument,
-                    tokens.document_begin.data() + first);
-    }
+testing::Sample TextSample(int64_t position) {
+  testing::Sample sample;
+  for (int t = 0; t < kSequenceLength; ++t) {
+    sample.inputs.push_back(TokenAt(position, t));
+    sample.targets.push_back(TokenAt(position, t + 1));
   }
-  return tokens;
-}
-
-// This rank's part of each tensor.
-void AddTensors(const Engine& engine, Curve& curve) {
-  for (const PlacedParameter& slice : engine.placement().parameters) {
-    std::vector<float>& tensor = curve.tensors[slice.name];
-    tensor.resize(slice.global_shape[0] * slice.global_shape[1], NAN);
-    const float* values = engine.parameters().As<float>().data() + slice.flat_offset;
-    for (int64_t i = 0; i < slice.count(); ++i) {
-      const int64_t row = slice.offset[0] + i / slice.extent[1];
-      const int64_t column = slice.offset[1] + i % slice.extent[1];
-      float& element = tensor[row * slice.global_shape[1] + column];
-      curve.copies_agree &= std::isnan(element) || element == values[i];
-      element = values[i];
-    }
-  }
-}
-
-struct Rank {
-  std::unique_ptr<Device> device = Device::Cpu();
-  std::unique_ptr<Engine> engine;
-};
-
-// Returns its errors: Catch2's assertions belong to the test's own thread.
-absl::Status TrainRank(const Run& run, int rank, CommunicatorSet& communicators, Curve& curve,
-                       Rank& here) {
-  const int dp_rank = CoordinateOf(run.layout, rank).dp;
-  CONVENE_ASSIGN_OR_RETURN(const Schedule schedule,
-                           MakeSchedule(run.schedule, run.layout.pp, run.virtual_stages,
-                                        static_cast<int>(MicrobatchCount(run.cut()))));
-  CONVENE_ASSIGN_OR_RETURN(
-      here.engine, Engine::Create({.model = run.model,
-                                   .layout = run.layout,
-                                   .rank = rank,
-                                   .seed = 11,
-                                   .dtype = run.dtype,
-                                   .reduce_dtype = run.reduce_dtype,
-                                   .recompute = run.recompute,
-                                   .sequence_parallel = run.sequence_parallel && run.layout.tp > 1,
-                                   .packed_documents = run.packed,
-                                   .micro_batch_size = run.cut().micro_batch_size,
-                                   .sequence_length = kSequenceLength,
-                                   .microbatches = static_cast<int>(MicrobatchCount(run.cut())),
-                                   .schedule = schedule,
-                                   .chunk_layers = run.chunk_layers,
-                                   .bucket_count_min = run.bucket_count_min},
-                                  communicators, *here.device));
-  Engine* const engine = here.engine.get();
-  for (int step = 0; step < kSteps; ++step) {
-    const Tokens tokens = TokensOfStep(run, dp_rank, step);
-    const TokenBatch batch{tokens.inputs.data(), tokens.targets.data(),
-                           1.0f / (run.global_batch_size * kSequenceLength),
-                           run.packed ? tokens.document_begin.data() : nullptr};
-    const AdamWParameters adam{.learning_rate = 1e-3 * std::min(1.0, (step + 1) / 10.0),
-                               .weight_decay = 0.1,
-                               .step = step + 1};
-    CONVENE_ASSIGN_OR_RETURN(const StepResult result, engine->TrainStep(batch, adam));
-    if (rank != 0) continue;
-    curve.losses.push_back(result.loss);
-    curve.grad_norms.push_back(result.grad_norm);
-  }
-  const auto* bytes = static_cast<const char*>(engine->parameters().data);
-  curve.parameters[rank].assign(bytes, bytes + engine->parameters().size_bytes());
-  return absl::OkStatus();
+  return sample;
 }
 
 Curve Train(const Run& run) {
-  std::vector<CommunicatorSet> sets = testing::MakeSets(run.transport, run.layout);
-  std::vector<Rank> ranks(run.layout.world_size());
-  Curve curve;
-  curve.parameters.resize(run.layout.world_size());
-  std::vector<absl::Status> statuses(run.layout.world_size());
-  std::vector<Thread> threads;
-  for (int rank = 0; rank < run.layout.world_size(); ++rank) {
-    threads.emplace_back(absl::StrCat("rank ", rank), [&, rank] {
-      statuses[rank] = TrainRank(run, rank, sets[rank], curve, ranks[rank]);
-    });
-  }
-  for (Thread& thread : threads) thread.Join();
-  for (const absl::Status& status : statuses) REQUIRE_OK(status);
-  if (run.dtype != DType::kFloat32) return curve;
-  for (const Rank& rank : ranks) AddTensors(*rank.engine, curve);
-  return curve;
+  const BatchCut cut = run.cut();
+  const int microbatches = static_cast<int>(MicrobatchCount(cut));
+  const auto schedule = MakeSchedule(run.schedule, run.layout.pp, run.virtual_stages, microbatches);
+  REQUIRE_OK(schedule);
+  absl::StatusOr<Curve> curve = testing::Train(
+      {.engine = {.model = run.model,
+                  .layout = run.layout,
+                  .seed = 11,
+                  .dtype = run.dtype,
+                  .reduce_dtype = run.reduce_dtype,
+                  .recompute = run.recompute,
+                  .sequence_parallel = run.sequence_parallel && run.layout.tp > 1,
+                  .packed_documents = run.packed,
+                  .micro_batch_size = cut.micro_batch_size,
+                  .sequence_length = kSequenceLength,
+                  .context_method = run.context_method,
+                  .microbatches = microbatches,
+                  .schedule = *schedule,
+                  .chunk_layers = run.chunk_layers,
+                  .bucket_count_min = run.bucket_count_min},
+       .cut = cut,
+       .steps = kSteps,
+       .sample = TextSample,
+       .end_of_document = kEndOfDocument,
+       .adam =
+           [](int step) {
+             return AdamWParameters{.learning_rate = 1e-3 * std::min(1.0, step / 10.0),
+                                    .weight_decay = 0.1};
+           },
+       .transport = run.transport});
+  REQUIRE_OK(curve);
+  return *std::move(curve);
 }
 
 double RelativeError(double value, double expected) {
@@ -190,13 +109,12 @@ double RelativeError(double value, double expected) {
 }
 
 void CheckSameCurve(const Curve& curve, const Curve& expected) {
-  for (int step = 0; step < kSteps; ++step) {
-    INFO("step " << step << ": loss " << curve.losses[step] << ", expected "
-                 << expected.losses[step] << "; norm " << curve.grad_norms[step] << ", expected "
-                 << expected.grad_norms[step]);
-    CHECK(RelativeError(curve.losses[step], expected.losses[step]) < 1e-5);
-    CHECK(RelativeError(curve.grad_norms[step], expected.grad_norms[step]) < 1e-5);
-  }
+  CHECK(testing::CurveDifference(curve, expected) == "");
+}
+
+void CheckSameTensors(const Curve& curve, const Curve& expected) {
+  CHECK(testing::TensorDifference(curve, expected) == "");
+  CHECK(curve.unequal == std::vector<std::string>());
 }
 
 std::vector<Layout> LayoutsOf(int world_size) {
@@ -227,23 +145,6 @@ TEST_CASE("every layout without accumulation trains like one process") {
 
 TEST_CASE("every layout with accumulation trains like one process") {
   CheckEveryLayout(Tiny(), 16, /*accumulate=*/true);
-}
-
-void CheckSameTensors(const Curve& curve, const Curve& expected) {
-  CHECK(curve.copies_agree);
-  REQUIRE(curve.tensors.size() == expected.tensors.size());
-  for (const auto& [name, tensor] : curve.tensors) {
-    const std::vector<float>& other = expected.tensors.at(name);
-    REQUIRE(tensor.size() == other.size());
-    double distance = 0;
-    double length = 0;
-    for (size_t i = 0; i < tensor.size(); ++i) {
-      distance += std::pow(double{tensor[i]} - other[i], 2);
-      length += std::pow(other[i], 2);
-    }
-    INFO(name << " is " << std::sqrt(distance) << " away, of " << std::sqrt(length));
-    CHECK(std::sqrt(distance) < 1e-5 * std::sqrt(length));
-  }
 }
 
 TEST_CASE("a batch that does not divide trains like one process, over every transport") {
@@ -424,6 +325,58 @@ TEST_CASE("packed documents train alike on every layout, and not like plain rows
   }
 }
 
+// Of several documents a row, some of which begin on one rank and end on another.
+TEST_CASE("every way of context parallelism trains like one process") {
+  struct Case {
+    Layout layout;
+    Recompute recompute = Recompute::kNone;
+    Transport transport = Transport::kLoopback;
+  };
+  const Case cases[] = {{{.cp = 2}},
+                        {{.cp = 4}, Recompute::kFull},
+                        {{.tp = 2, .cp = 2}, Recompute::kSelective},
+                        {{.tp = 2, .cp = 4}},
+                        {{.dp = 2, .cp = 2}, Recompute::kNone, Transport::kGloo},
+                        {{.dp = 3, .cp = 2}},  // 3, 3 and 2 samples
+                        {{.pp = 2, .cp = 4}},
+                        {{.pp = 2, .tp = 2, .cp = 2}, Recompute::kFull},
+                        {{.dp = 2, .dp_replicate = 2, .cp = 2}},
+                        {{.pp = 2, .dp = 2, .cp = 2}}};
+  for (const bool packed : {false, true}) {
+    Run one{Tiny(true), {}, 8, 8};
+    one.packed = packed;
+    const Curve expected = Train(one);
+    for (const ContextMethod method :
+         {ContextMethod::kRing, ContextMethod::kAllGather, ContextMethod::kUlysses}) {
+      for (const Case& the_case : cases) {
+        INFO(ContextMethodName(method) << " on " << the_case.layout.ToString()
+                                       << (packed ? ", packed" : ""));
+        Run run{Tiny(true), the_case.layout, 8, 2};
+        run.recompute = the_case.recompute;
+        run.packed = packed;
+        run.context_method = method;
+        run.transport = the_case.transport;
+        const Curve curve = Train(run);
+        CheckSameCurve(curve, expected);
+        CheckSameTensors(curve, expected);
+      }
+    }
+  }
+}
+
+TEST_CASE("context parallelism twice is the same bits") {
+  for (const ContextMethod method :
+       {ContextMethod::kRing, ContextMethod::kAllGather, ContextMethod::kUlysses}) {
+    Run run{Tiny(), {.dp = 2, .tp = 2, .cp = 2}, 8, 2};
+    run.context_method = method;
+    const Curve first = Train(run);
+    const Curve second = Train(run);
+    CHECK(first.losses == second.losses);
+    CHECK(first.grad_norms == second.grad_norms);
+    CHECK(first.parameters == second.parameters);
+  }
+}
+
 double Distance(const Curve& curve, const Curve& expected) {
   double sum = 0;
   for (int step = 0; step < kSteps; ++step) {
@@ -445,6 +398,13 @@ TEST_CASE("in bf16 no layout is further from fp32 than twice one process") {
       CHECK(Distance(Train({Tiny(), layout, 8, 2, DType::kBFloat16, reduce_dtype}), oracle) <=
             allowed);
     }
+  }
+  for (const ContextMethod method :
+       {ContextMethod::kRing, ContextMethod::kAllGather, ContextMethod::kUlysses}) {
+    Run run{Tiny(), {.cp = 4}, 8, 2, DType::kBFloat16};
+    run.context_method = method;
+    INFO(ContextMethodName(method));
+    CHECK(Distance(Train(run), oracle) <= allowed);
   }
 }
 

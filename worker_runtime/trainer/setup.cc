@@ -78,6 +78,7 @@ EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layou
           .packed_documents = options.packed_documents,
           .micro_batch_size = cut.micro_batch_size,
           .sequence_length = static_cast<int>(options.sequence_length),
+          .context_method = options.cp_method,
           .microbatches = static_cast<int>(MicrobatchCount(cut)),
           .schedule = std::move(pipeline.schedule),
           .chunk_layers = std::move(pipeline.chunk_layers),
@@ -101,8 +102,8 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const TrainOptions& options,
 int PlannedWorldSize(const TrainOptions& options, const Contract& contract) {
   const double copies =
       1.0 * std::max(1, options.dp_shard_size) * std::max(1, options.dp_replicate_size);
-  const double product =
-      1.0 * options.tp_size * options.pp_size * std::max(copies, 1.0 * options.dp_size);
+  const double product = 1.0 * options.tp_size * options.cp_size * options.pp_size *
+                         std::max(copies, 1.0 * options.dp_size);
   return product <= kPlannedRanksMax ? std::max(contract.world_size, static_cast<int>(product))
                                      : contract.world_size;
 }

@@ -6,7 +6,8 @@
 namespace convene::worker {
 
 // The tokens of one step on this data-parallel rank: (microbatches, micro_batch_size,
-// sequence_length) each. Borrowed, in host memory.
+// sequence_length) each, whole rows: the engine takes a context-parallel rank's tokens of them.
+// Borrowed, in host memory.
 struct TokenBatch {
   const int32_t* inputs = nullptr;
   const int32_t* targets = nullptr;  // negative: does not count

@@ -44,7 +44,9 @@ class Maker {
                                                    const std::vector<int>& group, Stream& stream) {
     const std::string name = member.name();
     NcclCollective::Parts parts;
-    const int blocks_max = member.axes == Axes::kTp
+    // These run beside products.
+    const bool is_inside_layers = member.axes == Axes::kTp || member.axes == Axes::kCp;
+    const int blocks_max = is_inside_layers
                                ? std::min(blocks_max_.collective, kCollectiveMultiprocessors)
                                : blocks_max_.collective;
     CONVENE_ASSIGN_OR_RETURN(parts.collectives, Connect(name, group, blocks_max));

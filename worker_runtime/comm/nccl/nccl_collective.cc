@@ -45,6 +45,20 @@ ncclResult_t QueueAllToAll(ConstElements input, Elements output, int size, ncclC
   return result != ncclSuccess ? result : ended;
 }
 
+ncclResult_t QueueShift(ConstElements input, Elements output, int rank, int size,
+                        ncclComm_t communicator, cudaStream_t stream) {
+  const ncclDataType_t type = TypeOf(input.dtype);
+  ncclResult_t result = ncclGroupStart();
+  if (result != ncclSuccess) return result;
+  result = ncclSend(input.data, input.count, type, (rank + 1) % size, communicator, stream);
+  if (result == ncclSuccess) {
+    result =
+        ncclRecv(output.data, output.count, type, (rank + size - 1) % size, communicator, stream);
+  }
+  const ncclResult_t ended = ncclGroupEnd();
+  return result != ncclSuccess ? result : ended;
+}
+
 }  // namespace
 
 NcclCollective::NcclCollective(std::shared_ptr<NcclSession> session, std::string name,
@@ -164,6 +178,13 @@ absl::Status NcclCollective::AllToAll(ConstElements input, Elements output, Stre
   CONVENE_CHECK(input.dtype == output.dtype);
   return RunCollective("all_to_all", input, stream, [&](ncclComm_t communicator) {
     return QueueAllToAll(input, output, size(), communicator, stream.queue().stream());
+  });
+}
+
+absl::Status NcclCollective::Shift(ConstElements input, Elements output, Stream& stream) {
+  CONVENE_CHECK(input.count == output.count && input.dtype == output.dtype);
+  return RunCollective("shift", input, stream, [&](ncclComm_t communicator) {
+    return QueueShift(input, output, rank_, size(), communicator, stream.queue().stream());
   });
 }
 

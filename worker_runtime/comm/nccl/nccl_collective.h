@@ -81,6 +81,7 @@ class NcclCollective final : public Collective {
   absl::Status ReduceScatter(Elements data, ReduceOp op, Stream& stream) override;
   absl::Status AllGather(Elements data, Stream& stream) override;
   absl::Status AllToAll(ConstElements input, Elements output, Stream& stream) override;
+  absl::Status Shift(ConstElements input, Elements output, Stream& stream) override;
   absl::Status Broadcast(Elements data, int root, Stream& stream) override;
   // Send and StartRecv: FailedPrecondition for a peer to which there is no link.
   absl::StatusOr<PendingMessage> Send(ConstElements data, int peer, Stream& stream) override;

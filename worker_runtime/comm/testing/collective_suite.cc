@@ -219,6 +219,12 @@ absl::Status CheckMoves(RankUnderTest& rank) {
     CONVENE_RETURN_IF_ERROR(group.AllToAll(input.elements(), output.elements(), rank.stream));
     CONVENE_RETURN_IF_ERROR(ExpectSame(output, exchanged, 0, count, "all-to-all"));
 
+    if (group.size() > 1) {
+      CONVENE_RETURN_IF_ERROR(group.Shift(input.elements(), output.elements(), rank.stream));
+      const int before = (group.rank() + group.size() - 1) % group.size();
+      CONVENE_RETURN_IF_ERROR(ExpectSame(output, ValuesOf<T>(before, count), 0, count, "shift"));
+    }
+
     const int root = group.size() / 2;
     CONVENE_RETURN_IF_ERROR(group.Broadcast(input.elements(), root, rank.stream));
     CONVENE_RETURN_IF_ERROR(ExpectSame(input, ValuesOf<T>(root, count), 0, count, "broadcast"));

@@ -42,11 +42,13 @@ struct Scratch {
   float* scores_gradient;  // (kQueryBlock, kKeyBlock)
   float* row_max;          // (kQueryBlock), as are the next
   float* row_sum;
+  int32_t* first_keys;  // (sequence_length), as are the next: see Task
+  int32_t* end_keys;
   size_t size;
 
   Scratch(const AttentionShape& shape, float* base) {
     const size_t padded_head_size = static_cast<size_t>(RoundUpToVector(shape.head_size));
-    const size_t padded_length = static_cast<size_t>(RoundUpToVector(shape.sequence_length));
+    const size_t padded_length = static_cast<size_t>(RoundUpToVector(shape.key_count()));
     const size_t sequence = padded_length * padded_head_size;
     const size_t block = kQueryBlock * padded_head_size;
     size = 0;
@@ -68,37 +70,63 @@ struct Scratch {
     scores_gradient = take(size_t{kQueryBlock} * kKeyBlock);
     row_max = take(kQueryBlock);
     row_sum = take(kQueryBlock);
+    static_assert(sizeof(int32_t) == sizeof(float));
+    const auto queries = static_cast<size_t>(RoundUpToVector(shape.sequence_length));
+    first_keys = reinterpret_cast<int32_t*>(take(queries));
+    end_keys = reinterpret_cast<int32_t*>(take(queries));
   }
 };
 
-// One key-value head of one sequence.
+// How many of a rising list of positions (null: 0, 1, 2, ...) come before `position`.
+int CountBefore(const int32_t* positions, int count, int position) {
+  if (positions == nullptr) return std::min(position, count);
+  return static_cast<int>(std::lower_bound(positions, positions + count, position) - positions);
+}
+
+// One key-value head of one row.
 struct Task {
-  Task(const AttentionShape& shape, const int32_t* document_begin, int index)
+  // Fills `scratch.first_keys` and `end_keys`.
+  Task(const AttentionShape& shape, const Documents& documents, const AttentionPositions& positions,
+       int index, const Scratch& scratch)
       : batch_index(index / shape.kv_heads),
         kv_head(index % shape.kv_heads),
+        heads(shape.heads),
         group_size(shape.heads / shape.kv_heads),
-        length(shape.sequence_length),
+        queries(shape.sequence_length),
+        keys(shape.key_count()),
         head_size(shape.head_size),
         padded_head_size(RoundUpToVector(shape.head_size)),
-        padded_length(RoundUpToVector(shape.sequence_length)),
-        qkv_stride(shape.qkv_width()),
+        padded_keys(RoundUpToVector(keys)),
         out_stride(static_cast<ptrdiff_t>(shape.heads) * shape.head_size),
-        first_row(static_cast<ptrdiff_t>(batch_index) * shape.sequence_length),
-        key_offset(static_cast<ptrdiff_t>(shape.heads + kv_head) * shape.head_size),
-        value_offset(static_cast<ptrdiff_t>(shape.heads + shape.kv_heads + kv_head) *
-                     shape.head_size),
+        first_query(static_cast<ptrdiff_t>(batch_index) * shape.sequence_length),
         scale(1.0f / std::sqrt(static_cast<float>(shape.head_size))),
-        document_begin(document_begin == nullptr ? nullptr : document_begin + first_row) {}
+        first_keys(scratch.first_keys),
+        end_keys(scratch.end_keys) {
+    for (int i = 0; i < queries; ++i) {
+      const int begin = documents.begin == nullptr ? 0 : documents.begin[first_query + i];
+      const int position = positions.queries == nullptr ? i : positions.queries[i];
+      scratch.first_keys[i] = CountBefore(positions.keys, keys, begin);
+      scratch.end_keys[i] = CountBefore(positions.keys, keys, position + 1);
+    }
+  }
 
-  // The first key that the query sees; never falls from one query to the next.
-  int FirstKey(int query) const { return document_begin == nullptr ? 0 : document_begin[query]; }
+  template <typename T>
+  T* Head(const TokenHeads<T>& all, int head) const {
+    return all.data + batch_index * all.row_stride + ptrdiff_t{head} * head_size;
+  }
+  // Of a query head, in a tensor shaped like log_sum_exp.
+  ptrdiff_t Statistics(int head) const { return (ptrdiff_t{batch_index} * heads + head) * queries; }
 
-  int batch_index, kv_head, group_size, length, head_size, padded_head_size, padded_length;
-  ptrdiff_t qkv_stride, out_stride;
-  ptrdiff_t first_row;  // of the sequence, among all tokens
-  ptrdiff_t key_offset, value_offset;
+  int batch_index, kv_head, heads, group_size;
+  int queries, keys;  // of the row
+  int head_size, padded_head_size, padded_keys;
+  ptrdiff_t out_stride;
+  ptrdiff_t first_query;  // of the row, among all queries
   float scale;
-  const int32_t* document_begin;  // of this sequence; null: one document
+  // Query i sees the keys [first_keys[i], end_keys[i]) and no other. Neither bound falls from one
+  // query to the next, as positions rise.
+  const int32_t* first_keys;
+  const int32_t* end_keys;
 };
 
 // Columns of a packed block are counted in whole vectors, from the first as well.
@@ -122,13 +150,17 @@ CONVENE_CPU_CLONES void Pack(int rows, int width, int padded, float factor, cons
   }
 }
 
-template <typename T>
+// kAdds: to what `to` holds.
+template <bool kAdds = false, typename T>
 CONVENE_CPU_CLONES void Unpack(int rows, int width, int padded, float factor, const float* from,
                                T* to, ptrdiff_t stride) {
   for (int row = 0; row < rows; ++row) {
     const float* source = from + static_cast<ptrdiff_t>(row) * padded;
     T* target = to + row * stride;
-    for (int i = 0; i < width; ++i) Narrow(source[i] * factor, &target[i]);
+    for (int i = 0; i < width; ++i) {
+      const float value = source[i] * factor;
+      Narrow(kAdds ? Widen(target[i]) + value : value, &target[i]);
+    }
   }
 }
 
@@ -182,10 +214,12 @@ struct Block {
 
   // The query `row` may see the block's keys [HiddenKeys, VisibleKeys): of those there are.
   int HiddenKeys(const Task& task, int row) const {
-    return std::max(0, task.FirstKey(first_query + row) - first_key);
+    return std::max(0, task.first_keys[first_query + row] - first_key);
   }
   // May be <= 0, or more than the block has keys.
-  int VisibleKeys(int row) const { return first_query + row + 1 - first_key; }
+  int VisibleKeys(const Task& task, int row) const {
+    return task.end_keys[first_query + row] - first_key;
+  }
 };
 
 // Some rows of a block's queries, and the block's keys that one of these rows may see.
@@ -194,7 +228,7 @@ struct Rows {
       : first(first_row),
         count(std::min(kChunk, block.queries - first)),
         begin(RoundDownToVector(block.HiddenKeys(task, first))),
-        end(std::min(block.keys, block.VisibleKeys(first + count - 1))),
+        end(std::min(block.keys, block.VisibleKeys(task, first + count - 1))),
         padded_end(RoundUpToVector(std::max(end, 0))) {}
 
   bool IsEmpty() const { return end <= begin; }
@@ -211,7 +245,9 @@ struct Rows {
 struct VisibleRange {
   VisibleRange(const Task& task, const Block& block, const Rows& rows, int row)
       : begin(std::clamp(block.HiddenKeys(task, row), rows.begin, rows.end)),
-        end(std::clamp(block.VisibleKeys(row), begin, rows.end)) {}
+        end(std::clamp(block.VisibleKeys(task, row), begin, rows.end)) {}
+
+  bool IsEmpty() const { return begin == end; }
 
   int begin;
   int end;
@@ -224,12 +260,12 @@ void HideKeys(const Rows& rows, const VisibleRange& visible, float* scores) {
 }
 
 // Rows `rows` of product (queries, kKeyBlock) = left (queries, head_size) right (head_size,
-// length), for the rows' keys.
+// keys), for the rows' keys.
 void MultiplyWithKeys(const Task& task, const Block& block, const Rows& rows, const float* left,
                       const float* right, float* product) {
   BlockProduct(rows.count, rows.padded_keys(), task.head_size,
                {left + rows.first * task.padded_head_size, task.padded_head_size, 1},
-               right + block.first_key + rows.begin, task.padded_length, false,
+               right + block.first_key + rows.begin, task.padded_keys, false,
                product + rows.first * kKeyBlock + rows.begin, kKeyBlock);
 }
 
@@ -258,7 +294,7 @@ void ForwardBlock(const Task& task, const Block& block, const Scratch& scratch) 
     for (int row = 0; row < rows.count; ++row) {
       float* const row_scores = scores + row * kKeyBlock;
       const VisibleRange visible(task, block, rows, first + row);
-      if (visible.begin == visible.end) {  // perhaps there is no maximum yet
+      if (visible.IsEmpty()) {  // perhaps there is no maximum yet
         std::fill(row_scores + rows.begin, row_scores + rows.padded_end, 0.0f);
         continue;
       }
@@ -275,37 +311,35 @@ void ForwardBlock(const Task& task, const Block& block, const Scratch& scratch) 
 }
 
 template <typename T>
-void ForwardTask(const AttentionShape& shape, const int32_t* document_begin, int index,
-                 const T* qkv, T* out, float* log_sum_exp, const Scratch& scratch) {
-  const Task task(shape, document_begin, index);
-  const T* sequence = qkv + task.first_row * task.qkv_stride;
-  PackTransposed(task.length, task.head_size, task.padded_length, sequence + task.key_offset,
-                 task.qkv_stride, scratch.keys_transposed);
-  Pack(task.length, task.head_size, task.padded_head_size, 1.0f, sequence + task.value_offset,
-       task.qkv_stride, scratch.values);
+void ForwardTask(const Task& task, const QueriesKeysValues<const T>& qkv, T* out,
+                 float* log_sum_exp, const Scratch& scratch) {
+  PackTransposed(task.keys, task.head_size, task.padded_keys, task.Head(qkv.keys, task.kv_head),
+                 qkv.keys.token_stride, scratch.keys_transposed);
+  Pack(task.keys, task.head_size, task.padded_head_size, 1.0f, task.Head(qkv.values, task.kv_head),
+       qkv.values.token_stride, scratch.values);
   for (int member = 0; member < task.group_size; ++member) {
     const int head = task.kv_head * task.group_size + member;
-    const ptrdiff_t head_offset = static_cast<ptrdiff_t>(head) * task.head_size;
-    float* head_log_sum_exp =
-        log_sum_exp + (static_cast<ptrdiff_t>(task.batch_index) * shape.heads + head) * task.length;
-    for (int first = 0; first < task.length; first += kQueryBlock) {
-      const int queries = std::min(kQueryBlock, task.length - first);
+    float* const head_log_sum_exp = log_sum_exp + task.Statistics(head);
+    for (int first = 0; first < task.queries; first += kQueryBlock) {
+      const int queries = std::min(kQueryBlock, task.queries - first);
       Pack(queries, task.head_size, task.padded_head_size, task.scale,
-           sequence + first * task.qkv_stride + head_offset, task.qkv_stride, scratch.queries);
+           task.Head(qkv.queries, head) + first * qkv.queries.token_stride,
+           qkv.queries.token_stride, scratch.queries);
       std::fill_n(scratch.out, queries * task.padded_head_size, 0.0f);
       std::fill_n(scratch.row_max, queries, kMinusInfinity);
       std::fill_n(scratch.row_sum, queries, 0.0f);
-      for (int key = RoundDownToVector(task.FirstKey(first)); key < first + queries;
-           key += kKeyBlock) {
-        ForwardBlock(task, {first, queries, key, std::min(kKeyBlock, first + queries - key)},
-                     scratch);
+      const int end = task.end_keys[first + queries - 1];
+      for (int key = RoundDownToVector(task.first_keys[first]); key < end; key += kKeyBlock) {
+        ForwardBlock(task, {first, queries, key, std::min(kKeyBlock, end - key)}, scratch);
       }
       for (int row = 0; row < queries; ++row) {
-        Unpack(1, task.head_size, task.padded_head_size, 1.0f / scratch.row_sum[row],
+        const float sum = scratch.row_sum[row];  // 0 when the query sees no key
+        Unpack(1, task.head_size, task.padded_head_size, sum == 0.0f ? 0.0f : 1.0f / sum,
                scratch.out + row * task.padded_head_size,
-               out + (task.first_row + first + row) * task.out_stride + head_offset,
+               out + (task.first_query + first + row) * task.out_stride +
+                   static_cast<ptrdiff_t>(head) * task.head_size,
                task.out_stride);
-        head_log_sum_exp[first + row] = scratch.row_max[row] + std::log(scratch.row_sum[row]);
+        head_log_sum_exp[first + row] = scratch.row_max[row] + std::log(sum);
       }
     }
   }
@@ -319,22 +353,35 @@ void BackwardBlock(const Task& task, const Block& block, const float* log_sum_ex
   const ptrdiff_t first_key_offset = static_cast<ptrdiff_t>(block.first_key) * padded_head_size;
   for (int first = 0; first < block.queries; first += kChunk) {
     const Rows rows(task, block, first);
-    if (rows.IsEmpty()) continue;
     float* scores = scratch.scores + first * kKeyBlock;
     float* gradient = scratch.scores_gradient + first * kKeyBlock;
+    if (rows.IsEmpty()) {  // the products over rows below may pass over rows that see nothing
+      for (int row = 0; row < rows.count; ++row) {
+        std::fill_n(scores + row * kKeyBlock, block.keys, 0.0f);
+        std::fill_n(gradient + row * kKeyBlock, block.keys, 0.0f);
+      }
+      continue;
+    }
     MultiplyWithKeys(task, block, rows, scratch.queries, scratch.keys_transposed, scratch.scores);
     MultiplyWithKeys(task, block, rows, scratch.out, scratch.values_transposed,
                      scratch.scores_gradient);
     for (int row = 0; row < rows.count; ++row) {
       float* row_scores = scores + row * kKeyBlock;
       float* row_gradient = gradient + row * kKeyBlock;
-      HideKeys(rows, VisibleRange(task, block, rows, first + row), row_scores);
-      SoftmaxGradientRow(rows.padded_keys(), log_sum_exp[first + row], scratch.row_sum[first + row],
-                         row_scores + rows.begin, row_gradient + rows.begin);
-      // The products over rows below reach chunks of keys beyond what this chunk of rows sees.
+      const VisibleRange visible(task, block, rows, first + row);
+      if (!visible.IsEmpty()) {
+        HideKeys(rows, visible, row_scores);
+        SoftmaxGradientRow(rows.padded_keys(), log_sum_exp[first + row],
+                           scratch.row_sum[first + row], row_scores + rows.begin,
+                           row_gradient + rows.begin);
+      }
+      // The products over rows below reach chunks of keys beyond what this chunk of rows sees; of
+      // a row that sees none, log_sum_exp may be -infinity.
+      const int begin = visible.IsEmpty() ? kKeyBlock : rows.begin;
+      const int end = visible.IsEmpty() ? kKeyBlock : rows.padded_end;
       for (float* const values : {row_scores, row_gradient}) {
-        std::fill(values, values + rows.begin, 0.0f);
-        std::fill(values + rows.padded_end, values + kKeyBlock, 0.0f);
+        std::fill(values, values + begin, 0.0f);
+        std::fill(values + end, values + kKeyBlock, 0.0f);
       }
     }
     BlockProduct(
@@ -343,10 +390,11 @@ void BackwardBlock(const Task& task, const Block& block, const float* log_sum_ex
         padded_head_size, true, scratch.queries_gradient + first * padded_head_size,
         padded_head_size);
   }
+  int row = 0;
   for (int first = 0; first < block.keys; first += kChunk) {
     const int keys = std::min(kChunk, block.keys - first);
     // From the first query that sees the chunk's first key to the last that sees its last.
-    const int row = std::max(0, block.first_key + first - block.first_query);
+    while (row < block.queries && block.VisibleKeys(task, row) <= first) ++row;
     int end = block.queries;
     while (end > row && block.HiddenKeys(task, end - 1) >= first + keys) --end;
     if (end <= row) continue;
@@ -363,32 +411,30 @@ void BackwardBlock(const Task& task, const Block& block, const float* log_sum_ex
   }
 }
 
-template <typename T>
-void BackwardTask(const AttentionShape& shape, const int32_t* document_begin, int index,
-                  const T* qkv, const T* out, const float* log_sum_exp, const T* dout, T* dqkv,
-                  const Scratch& scratch) {
-  const Task task(shape, document_begin, index);
-  const T* sequence = qkv + task.first_row * task.qkv_stride;
-  T* dsequence = dqkv + task.first_row * task.qkv_stride;
-  PackTransposed(task.length, task.head_size, task.padded_length, sequence + task.key_offset,
-                 task.qkv_stride, scratch.keys_transposed);
-  PackTransposed(task.length, task.head_size, task.padded_length, sequence + task.value_offset,
-                 task.qkv_stride, scratch.values_transposed);
-  Pack(task.length, task.head_size, task.padded_head_size, 1.0f, sequence + task.key_offset,
-       task.qkv_stride, scratch.keys);
-  const ptrdiff_t sequence_size = static_cast<ptrdiff_t>(task.length) * task.padded_head_size;
-  std::fill_n(scratch.keys_gradient, sequence_size, 0.0f);
-  std::fill_n(scratch.values_gradient, sequence_size, 0.0f);
+// Writes the gradients, or adds them: kAdds.
+template <bool kAdds, typename T, typename Gradient>
+void BackwardTask(const Task& task, const QueriesKeysValues<const T>& qkv, const T* out,
+                  const float* log_sum_exp, const T* dout,
+                  const QueriesKeysValues<Gradient>& gradients, const Scratch& scratch) {
+  PackTransposed(task.keys, task.head_size, task.padded_keys, task.Head(qkv.keys, task.kv_head),
+                 qkv.keys.token_stride, scratch.keys_transposed);
+  PackTransposed(task.keys, task.head_size, task.padded_keys, task.Head(qkv.values, task.kv_head),
+                 qkv.values.token_stride, scratch.values_transposed);
+  Pack(task.keys, task.head_size, task.padded_head_size, 1.0f, task.Head(qkv.keys, task.kv_head),
+       qkv.keys.token_stride, scratch.keys);
+  const ptrdiff_t keys_size = static_cast<ptrdiff_t>(task.keys) * task.padded_head_size;
+  std::fill_n(scratch.keys_gradient, keys_size, 0.0f);
+  std::fill_n(scratch.values_gradient, keys_size, 0.0f);
   for (int member = 0; member < task.group_size; ++member) {
     const int head = task.kv_head * task.group_size + member;
-    const ptrdiff_t head_offset = static_cast<ptrdiff_t>(head) * task.head_size;
-    const float* head_log_sum_exp =
-        log_sum_exp + (static_cast<ptrdiff_t>(task.batch_index) * shape.heads + head) * task.length;
-    for (int first = 0; first < task.length; first += kQueryBlock) {
-      const int queries = std::min(kQueryBlock, task.length - first);
-      const ptrdiff_t out_offset = (task.first_row + first) * task.out_stride + head_offset;
+    const float* const head_log_sum_exp = log_sum_exp + task.Statistics(head);
+    for (int first = 0; first < task.queries; first += kQueryBlock) {
+      const int queries = std::min(kQueryBlock, task.queries - first);
+      const ptrdiff_t out_offset = (task.first_query + first) * task.out_stride +
+                                   static_cast<ptrdiff_t>(head) * task.head_size;
       Pack(queries, task.head_size, task.padded_head_size, task.scale,
-           sequence + first * task.qkv_stride + head_offset, task.qkv_stride, scratch.queries);
+           task.Head(qkv.queries, head) + first * qkv.queries.token_stride,
+           qkv.queries.token_stride, scratch.queries);
       Pack(queries, task.head_size, task.padded_head_size, 1.0f, dout + out_offset, task.out_stride,
            scratch.out);
       // The mean of the probabilities' gradient under the probabilities is out . dout.
@@ -397,19 +443,38 @@ void BackwardTask(const AttentionShape& shape, const int32_t* document_begin, in
         scratch.row_sum[row] = Dot(task.head_size, out + offset, dout + offset);
       }
       std::fill_n(scratch.queries_gradient, queries * task.padded_head_size, 0.0f);
-      for (int key = RoundDownToVector(task.FirstKey(first)); key < first + queries;
-           key += kKeyBlock) {
-        BackwardBlock(task, {first, queries, key, std::min(kKeyBlock, first + queries - key)},
+      const int end = task.end_keys[first + queries - 1];
+      for (int key = RoundDownToVector(task.first_keys[first]); key < end; key += kKeyBlock) {
+        BackwardBlock(task, {first, queries, key, std::min(kKeyBlock, end - key)},
                       head_log_sum_exp + first, scratch);
       }
-      Unpack(queries, task.head_size, task.padded_head_size, task.scale, scratch.queries_gradient,
-             dsequence + first * task.qkv_stride + head_offset, task.qkv_stride);
+      Unpack<kAdds>(queries, task.head_size, task.padded_head_size, task.scale,
+                    scratch.queries_gradient,
+                    task.Head(gradients.queries, head) + first * gradients.queries.token_stride,
+                    gradients.queries.token_stride);
     }
   }
-  Unpack(task.length, task.head_size, task.padded_head_size, 1.0f, scratch.keys_gradient,
-         dsequence + task.key_offset, task.qkv_stride);
-  Unpack(task.length, task.head_size, task.padded_head_size, 1.0f, scratch.values_gradient,
-         dsequence + task.value_offset, task.qkv_stride);
+  Unpack<kAdds>(task.keys, task.head_size, task.padded_head_size, 1.0f, scratch.keys_gradient,
+                task.Head(gradients.keys, task.kv_head), gradients.keys.token_stride);
+  Unpack<kAdds>(task.keys, task.head_size, task.padded_head_size, 1.0f, scratch.values_gradient,
+                task.Head(gradients.values, task.kv_head), gradients.values.token_stride);
+}
+
+// Calls run(task, scratch) for each task.
+template <typename Run>
+void ForTasks(const AttentionShape& shape, const Documents& documents,
+              const AttentionPositions& positions, const Workspace& workspace, const Run& run) {
+  CONVENE_CHECK(shape.packed == (documents.begin != nullptr));
+  CONVENE_CHECK(shape.is_part() || (positions.queries == nullptr && positions.keys == nullptr));
+  const size_t scratch_size = Scratch(shape, nullptr).size;
+  const int threads = ThreadCount(shape);
+  float* const memory = workspace.As<float>(scratch_size * sizeof(float) * threads);
+  const int tasks = TaskCount(shape);
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (int index = 0; index < tasks; ++index) {
+    const Scratch scratch(shape, memory + scratch_size * omp_get_thread_num());
+    run(Task(shape, documents, positions, index, scratch), scratch);
+  }
 }
 
 }  // namespace
@@ -420,36 +485,40 @@ size_t AttentionWorkspaceBytes(const AttentionShape& shape) {
 }
 
 template <typename T>
-void AttentionForward(const AttentionShape& shape, const Documents& documents, const T* qkv, T* out,
-                      float* log_sum_exp, const Workspace& workspace, Stream& /*stream*/) {
-  CONVENE_CHECK(shape.packed == (documents.begin != nullptr));
-  const size_t scratch_size = Scratch(shape, nullptr).size;
-  float* const memory = workspace.As<float>(AttentionWorkspaceBytes<T>(shape));
-  const int tasks = TaskCount(shape);
-#pragma omp parallel for schedule(static) num_threads(ThreadCount(shape))
-  for (int index = 0; index < tasks; ++index) {
-    const Scratch scratch(shape, memory + scratch_size * omp_get_thread_num());
-    ForwardTask(shape, documents.begin, index, qkv, out, log_sum_exp, scratch);
-  }
+void AttentionForward(const AttentionShape& shape, const Documents& documents,
+                      const AttentionPositions& positions, const QueriesKeysValues<const T>& qkv,
+                      T* out, float* log_sum_exp, const Workspace& workspace, Stream& /*stream*/) {
+  ForTasks(shape, documents, positions, workspace, [&](const Task& task, const Scratch& scratch) {
+    ForwardTask(task, qkv, out, log_sum_exp, scratch);
+  });
 }
 
 template <typename T>
-void AttentionBackward(const AttentionShape& shape, const Documents& documents, const T* qkv,
-                       const T* out, const float* log_sum_exp, const T* dout, T* dqkv,
-                       const Workspace& workspace, Stream& /*stream*/) {
-  CONVENE_CHECK(shape.packed == (documents.begin != nullptr));
-  const size_t scratch_size = Scratch(shape, nullptr).size;
-  float* const memory = workspace.As<float>(AttentionWorkspaceBytes<T>(shape));
-  const int tasks = TaskCount(shape);
-#pragma omp parallel for schedule(static) num_threads(ThreadCount(shape))
-  for (int index = 0; index < tasks; ++index) {
-    const Scratch scratch(shape, memory + scratch_size * omp_get_thread_num());
-    BackwardTask(shape, documents.begin, index, qkv, out, log_sum_exp, dout, dqkv, scratch);
-  }
+void AttentionBackward(const AttentionShape& shape, const Documents& documents,
+                       const AttentionPositions& positions, const QueriesKeysValues<const T>& qkv,
+                       const T* out, const float* log_sum_exp, const T* dout,
+                       const QueriesKeysValues<T>& gradients, const Workspace& workspace,
+                       Stream& /*stream*/) {
+  ForTasks(shape, documents, positions, workspace, [&](const Task& task, const Scratch& scratch) {
+    BackwardTask<false>(task, qkv, out, log_sum_exp, dout, gradients, scratch);
+  });
+}
+
+template <typename T>
+void AttentionBackwardAdd(const AttentionShape& shape, const Documents& documents,
+                          const AttentionPositions& positions,
+                          const QueriesKeysValues<const T>& qkv, const T* out,
+                          const float* log_sum_exp, const T* dout,
+                          const QueriesKeysValues<float>& sums, const Workspace& workspace,
+                          Stream& /*stream*/) {
+  ForTasks(shape, documents, positions, workspace, [&](const Task& task, const Scratch& scratch) {
+    BackwardTask<true>(task, qkv, out, log_sum_exp, dout, sums, scratch);
+  });
 }
 
 CONVENE_INSTANTIATE(AttentionWorkspaceBytes);
 CONVENE_INSTANTIATE(AttentionForward);
 CONVENE_INSTANTIATE(AttentionBackward);
+CONVENE_INSTANTIATE(AttentionBackwardAdd);
 
 }  // namespace convene::worker::cpu

@@ -33,6 +33,15 @@ void Convert(int64_t count, const From* x, To* y) {
   }
 }
 
+template <typename From, typename To>
+void ConvertRows(int64_t rows, int columns, const From* x, int64_t x_stride, To* y,
+                 int64_t y_stride) {
+#pragma omp parallel for schedule(static) if (rows * columns > kBlock)
+  for (int64_t row = 0; row < rows; ++row) {
+    ConvertBlock(columns, x + row * x_stride, y + row * y_stride);
+  }
+}
+
 CONVENE_CPU_CLONES double SumOfSquaresBlock(int64_t count, const float* x) {
   double sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -54,6 +63,18 @@ void AddInPlace(int64_t count, const T* x, T* y, Stream& /*stream*/) {
 }
 
 void Copy(int64_t count, const float* x, float* y, Stream& /*stream*/) { std::copy_n(x, count, y); }
+
+template <typename T>
+void CopyRows(int64_t rows, int columns, const T* x, int64_t x_stride, T* y, int64_t y_stride,
+              Stream& /*stream*/) {
+  ConvertRows(rows, columns, x, x_stride, y, y_stride);
+}
+
+template <typename T>
+void RoundRows(int64_t rows, int columns, const float* x, int64_t x_stride, T* y, int64_t y_stride,
+               Stream& /*stream*/) {
+  ConvertRows(rows, columns, x, x_stride, y, y_stride);
+}
 
 void ToBFloat16(int64_t count, const float* x, BFloat16* y, Stream& /*stream*/) {
   Convert(count, x, y);
@@ -91,5 +112,7 @@ void SumOfSquares(int64_t count, const float* x, const uint8_t* flags, double* s
 }
 
 CONVENE_INSTANTIATE(AddInPlace);
+CONVENE_INSTANTIATE(CopyRows);
+CONVENE_INSTANTIATE(RoundRows);
 
 }  // namespace convene::worker::cpu

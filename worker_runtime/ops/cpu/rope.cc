@@ -34,14 +34,15 @@ CONVENE_CPU_CLONES void TurnRow(int heads, int head_size, const float* cosines, 
 
 template <typename T>
 void RopeApply(int batch, int sequence_length, int heads, int head_size, int row_stride,
-               const float* cosines, const float* sines, const int32_t* document_begin,
-               bool inverse, T* x, Stream& /*stream*/) {
+               const float* cosines, const float* sines, const int32_t* positions,
+               const int32_t* document_begin, bool inverse, T* x, Stream& /*stream*/) {
   const int rows = batch * sequence_length;
   const int half = head_size / 2;
 #pragma omp parallel for schedule(static) if (rows >= kParallelRows)
   for (int row = 0; row < rows; ++row) {
-    const int position =
-        row % sequence_length - (document_begin == nullptr ? 0 : document_begin[row]);
+    const int token = row % sequence_length;
+    const int position = (positions == nullptr ? token : positions[token]) -
+                         (document_begin == nullptr ? 0 : document_begin[row]);
     const ptrdiff_t angles = static_cast<ptrdiff_t>(position) * half;
     TurnRow(heads, head_size, cosines + angles, sines + angles, inverse ? -1.0f : 1.0f,
             x + static_cast<ptrdiff_t>(row) * row_stride);

@@ -76,6 +76,28 @@ void ConvertAll(const char* op, int64_t count, const From* x, To* y, Stream& str
          wide ? Convert<From, To, kWidth> : Convert<From, To, 1>, count, x, y);
 }
 
+// A block a row. REQUIRES: columns and strides are multiples of kWidth.
+template <typename From, typename To, int kWidth>
+__global__ void __launch_bounds__(kFlatThreads)
+    ConvertRow(int columns, const From* x, int64_t x_stride, To* y, int64_t y_stride) {
+  const From* from = x + int64_t{blockIdx.x} * x_stride;
+  To* to = y + int64_t{blockIdx.x} * y_stride;
+  for (int i = static_cast<int>(threadIdx.x) * kWidth; i < columns; i += kFlatThreads * kWidth) {
+    Store(Pack<To>(Unpack(LoadConstant<kWidth>(from + i))), to + i);
+  }
+}
+
+template <typename From, typename To>
+void ConvertRows(const char* op, int64_t rows, int columns, const From* x, int64_t x_stride, To* y,
+                 int64_t y_stride, Stream& stream) {
+  constexpr int kWidth = kWide<float>;
+  const bool wide = columns % kWidth == 0 && IsAligned(sizeof(From), kWidth, x_stride, {x}) &&
+                    IsAligned(sizeof(To), kWidth, y_stride, {y});
+  Launch(stream, op, rows, dim3(kFlatThreads),
+         wide ? ConvertRow<From, To, kWidth> : ConvertRow<From, To, 1>, columns, x, x_stride, y,
+         y_stride);
+}
+
 // Block b leaves the sum of its tiles of kSumThreads * kSumUnroll vectors: tile b and every
 // gridDim.x-th after it. REQUIRES: count is a multiple of kFlagBlock, x of 16 bytes.
 __global__ void __launch_bounds__(kSumThreads)
@@ -128,6 +150,20 @@ void Copy(int64_t count, const float* x, float* y, Stream& stream) {
                                cudaMemcpyDeviceToDevice, queue.stream()),
                "copy");
 }
+
+template <typename T>
+void CopyRows(int64_t rows, int columns, const T* x, int64_t x_stride, T* y, int64_t y_stride,
+              Stream& stream) {
+  ConvertRows("copy_rows", rows, columns, x, x_stride, y, y_stride, stream);
+}
+CONVENE_INSTANTIATE(CopyRows);
+
+template <typename T>
+void RoundRows(int64_t rows, int columns, const float* x, int64_t x_stride, T* y, int64_t y_stride,
+               Stream& stream) {
+  ConvertRows("round_rows", rows, columns, x, x_stride, y, y_stride, stream);
+}
+CONVENE_INSTANTIATE(RoundRows);
 
 void ToBFloat16(int64_t count, const float* x, BFloat16* y, Stream& stream) {
   ConvertAll("to_bfloat16", count, x, y, stream);

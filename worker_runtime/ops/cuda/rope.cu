@@ -21,6 +21,7 @@ struct Arguments {
   int items;
   const float* cosines;
   const float* sines;
+  const int32_t* positions;       // may be null
   const int32_t* document_begin;  // may be null
   float sign;
   T* x;
@@ -79,7 +80,9 @@ __global__ void __launch_bounds__(kTileThreads) Turn(const Arguments<T> a) {
   if (row >= a.rows) return;
   const int lanes = a.half / kWidth;
   const int64_t begin = a.document_begin == nullptr ? 0 : a.document_begin[row];
-  const int64_t angles = (row % a.sequence_length - begin) * a.half;
+  const auto token = static_cast<int>(row % a.sequence_length);
+  const int64_t position = a.positions == nullptr ? token : a.positions[token];
+  const int64_t angles = (position - begin) * a.half;
   T* x = a.x + row * a.row_stride;
   for (int item = static_cast<int>(threadIdx.x); item < a.items;
        item += static_cast<int>(blockDim.x)) {
@@ -93,8 +96,8 @@ __global__ void __launch_bounds__(kTileThreads) Turn(const Arguments<T> a) {
 
 template <typename T>
 void RopeApply(int batch, int sequence_length, int heads, int head_size, int row_stride,
-               const float* cosines, const float* sines, const int32_t* document_begin,
-               bool inverse, T* x, Stream& stream) {
+               const float* cosines, const float* sines, const int32_t* positions,
+               const int32_t* document_begin, bool inverse, T* x, Stream& stream) {
   const int half = head_size / 2;
   const int64_t rows = int64_t{batch} * sequence_length;
   if (rows == 0 || heads == 0 || half == 0) return;
@@ -103,9 +106,18 @@ void RopeApply(int batch, int sequence_length, int heads, int head_size, int row
       IsWide<T>(half, {x}) && row_stride % kWide<T> == 0 && IsWide<float>(half, {cosines, sines});
   const int width = wide ? kWide<T> : 1;
   const RopeGeometry g = MakeRopeGeometry(rows, heads, half / width, kHeadsPerItem);
-  const Arguments<T> a = {rows,    sequence_length, heads, half,           row_stride,
-                          g.items, cosines,         sines, document_begin, inverse ? -1.0f : 1.0f,
-                          x};
+  const Arguments<T> a = {.rows = rows,
+                          .sequence_length = sequence_length,
+                          .heads = heads,
+                          .half = half,
+                          .row_stride = row_stride,
+                          .items = g.items,
+                          .cosines = cosines,
+                          .sines = sines,
+                          .positions = positions,
+                          .document_begin = document_begin,
+                          .sign = inverse ? -1.0f : 1.0f,
+                          .x = x};
   Launch(stream, "rope_apply", g.blocks, dim3(g.threads, g.rows_per_block),
          wide ? Turn<T, kWide<T>> : Turn<T, 1>, a);
 }

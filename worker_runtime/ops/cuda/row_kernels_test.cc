@@ -209,20 +209,25 @@ TEMPLATE_TEST_CASE("RoPE on the GPU agrees with the reference and leaves the res
     const auto x = NumbersOf<TestType>(size, 1);
     const auto begins =
         worker::testing::DocumentBegins(shape.batch, shape.sequence_length, {2, 1, 7});
-    for (const int way : {0, 1, 2, 3}) {
+    // Tokens at other places than they lie at, the document's start at or before each.
+    std::vector<int32_t> moved(shape.sequence_length);
+    for (int i = 0; i < shape.sequence_length; ++i) moved[i] = (i + shape.sequence_length) / 2;
+    for (const int way : {0, 1, 2, 3, 6, 7}) {
       const bool inverse = way % 2 == 1;
       const bool packed = way >= 2;
+      const bool is_moved = way >= 4;
       Compare<TestType>(
           inverse ? kBackward : kForward,
           [&] {
             OnGpu<int32_t> begins_there(begins);
+            OnGpu<int32_t> moved_there(moved);
             OnGpu<float> cosines_there(cosines);
             OnGpu<float> sines_there(sines);
             OnGpu<TestType> y = Put<TestType>(x, shape.offset);
-            cuda::RopeApply(shape.batch, shape.sequence_length, shape.heads, shape.head_size,
-                            shape.row_stride, cosines_there.data(), sines_there.data(),
-                            packed ? begins_there.data() : nullptr, inverse, y.data(),
-                            Gpu().compute());
+            cuda::RopeApply(
+                shape.batch, shape.sequence_length, shape.heads, shape.head_size, shape.row_stride,
+                cosines_there.data(), sines_there.data(), is_moved ? moved_there.data() : nullptr,
+                packed ? begins_there.data() : nullptr, inverse, y.data(), Gpu().compute());
             const std::vector<float> result = Load(y.Read());
             size_t others_changed = 0;
             for (size_t i = 0; i < size; ++i) {
@@ -242,8 +247,8 @@ TEMPLATE_TEST_CASE("RoPE on the GPU agrees with the reference and leaves the res
             Outputs<Real> y = {As<Real>(x)};
             reference::RopeApply<Real>(shape.batch, shape.sequence_length, shape.heads,
                                        shape.head_size, shape.row_stride, exact_cosines.data(),
-                                       exact_sines.data(), packed ? begins.data() : nullptr,
-                                       inverse, y[0].data());
+                                       exact_sines.data(), is_moved ? moved.data() : nullptr,
+                                       packed ? begins.data() : nullptr, inverse, y[0].data());
             return y;
           });
     }

@@ -32,6 +32,16 @@ bool IsEmpty(const AttentionShape& shape) {
   return shape.batch == 0 || shape.sequence_length == 0 || shape.heads == 0;
 }
 
+// Where the shape is no part, the heads are one tensor.
+template <typename T>
+void CheckArguments(const AttentionShape& shape, const Documents& documents,
+                    const AttentionPositions& positions, const QueriesKeysValues<T>& heads) {
+  CONVENE_CHECK(shape.packed == (documents.begin != nullptr));
+  if (shape.is_part()) return;
+  CONVENE_CHECK(positions.queries == nullptr && positions.keys == nullptr);
+  CONVENE_CHECK(heads == Fused(shape, heads.queries.data));
+}
+
 // cuDNN asks for tensors at multiples of 16 bytes.
 [[maybe_unused]] bool AreAligned(std::initializer_list<const void*> pointers) {
   constexpr uintptr_t kBytes = 16;
@@ -44,47 +54,78 @@ bool IsEmpty(const AttentionShape& shape) {
 
 template <typename T>
 size_t AttentionWorkspaceBytes(const AttentionShape& shape) {
-  return std::max(FlashWorkspaceBytes(shape), kCudnnKnows<T> ? CudnnWorkspaceBytes(shape) : 0);
+  const bool may_be_cudnn = kCudnnKnows<T> && !shape.is_part();
+  return std::max(FlashWorkspaceBytes(shape), may_be_cudnn ? CudnnWorkspaceBytes(shape) : 0);
 }
 
 template <typename T>
-void AttentionForward(const AttentionShape& shape, const Documents& documents, const T* qkv, T* out,
-                      float* log_sum_exp, const Workspace& workspace, Stream& stream) {
-  CONVENE_CHECK(shape.packed == (documents.begin != nullptr));
+void AttentionForward(const AttentionShape& shape, const Documents& documents,
+                      const AttentionPositions& positions, const QueriesKeysValues<const T>& qkv,
+                      T* out, float* log_sum_exp, const Workspace& workspace, Stream& stream) {
+  CheckArguments(shape, documents, positions, qkv);
   if (IsEmpty(shape)) return;
   Queue& queue = stream.queue();
   if constexpr (kCudnnKnows<T>) {
     auto& plans = queue.plans<AttentionPlans>();
-    if (AreAligned({qkv, out, log_sum_exp}) &&
+    const T* const fused = qkv.queries.data;
+    if (!shape.is_part() && AreAligned({fused, out, log_sum_exp}) &&
         plans.Support(shape, documents.count, AttentionPass::kForward).ok()) {
-      plans.Forward(shape, documents, qkv, out, log_sum_exp, workspace);
+      plans.Forward(shape, documents, fused, out, log_sum_exp, workspace);
       return;
     }
   }
-  FlashForward(shape, documents.begin, qkv, out, log_sum_exp, queue);
+  FlashForward(shape, documents.begin, positions, qkv, out, log_sum_exp, queue);
 }
 
 template <typename T>
-void AttentionBackward(const AttentionShape& shape, const Documents& documents, const T* qkv,
-                       const T* out, const float* log_sum_exp, const T* dout, T* dqkv,
-                       const Workspace& workspace, Stream& stream) {
-  CONVENE_CHECK(shape.packed == (documents.begin != nullptr));
+void AttentionMerge(const AttentionShape& shape, const T* part_out, const float* part_log_sum_exp,
+                    bool is_first, float* out, float* log_sum_exp, Stream& stream) {
+  CONVENE_CHECK(shape.is_part());
+  if (IsEmpty(shape)) return;
+  FlashMerge(shape, part_out, part_log_sum_exp, is_first, out, log_sum_exp, stream.queue());
+}
+
+template <typename T>
+void AttentionBackward(const AttentionShape& shape, const Documents& documents,
+                       const AttentionPositions& positions, const QueriesKeysValues<const T>& qkv,
+                       const T* out, const float* log_sum_exp, const T* dout,
+                       const QueriesKeysValues<T>& gradients, const Workspace& workspace,
+                       Stream& stream) {
+  CheckArguments(shape, documents, positions, qkv);
+  CheckArguments(shape, documents, positions, gradients);
   if (IsEmpty(shape)) return;
   Queue& queue = stream.queue();
   if constexpr (kCudnnKnows<T>) {
     auto& plans = queue.plans<AttentionPlans>();
-    if (AreAligned({qkv, out, log_sum_exp, dout, dqkv}) &&
+    const T* const fused = qkv.queries.data;
+    T* const fused_gradient = gradients.queries.data;
+    if (!shape.is_part() && AreAligned({fused, out, log_sum_exp, dout, fused_gradient}) &&
         plans.Support(shape, documents.count, AttentionPass::kBackward).ok()) {
-      plans.Backward(shape, documents, qkv, out, log_sum_exp, dout, dqkv, workspace);
+      plans.Backward(shape, documents, fused, out, log_sum_exp, dout, fused_gradient, workspace);
       return;
     }
   }
-  FlashBackward(shape, documents.begin, qkv, out, log_sum_exp, dout, dqkv,
-                workspace.As<void>(FlashWorkspaceBytes(shape)), queue);
+  FlashBackward(shape, documents.begin, positions, qkv, out, log_sum_exp, dout, /*adds=*/false,
+                gradients, workspace.As<void>(FlashWorkspaceBytes(shape)), queue);
+}
+
+template <typename T>
+void AttentionBackwardAdd(const AttentionShape& shape, const Documents& documents,
+                          const AttentionPositions& positions,
+                          const QueriesKeysValues<const T>& qkv, const T* out,
+                          const float* log_sum_exp, const T* dout,
+                          const QueriesKeysValues<float>& sums, const Workspace& workspace,
+                          Stream& stream) {
+  CheckArguments(shape, documents, positions, qkv);
+  if (IsEmpty(shape)) return;
+  FlashBackward(shape, documents.begin, positions, qkv, out, log_sum_exp, dout, /*adds=*/true, sums,
+                workspace.As<void>(FlashWorkspaceBytes(shape)), stream.queue());
 }
 
 CONVENE_INSTANTIATE(AttentionWorkspaceBytes);
 CONVENE_INSTANTIATE(AttentionForward);
+CONVENE_INSTANTIATE(AttentionMerge);
 CONVENE_INSTANTIATE(AttentionBackward);
+CONVENE_INSTANTIATE(AttentionBackwardAdd);
 
 }  // namespace convene::worker::cuda

@@ -124,10 +124,11 @@ Outputs<float> AttentionOnGpu(TestQueue& queue, const AttentionShape& shape,
   const Workspace workspace = {memory.data(), workspace_bytes};
   const DocumentsOnGpu documents(shape, HostDocuments(shape, begins));
   Stream stream = queue.stream();
-  cuda::AttentionForward(shape, documents.get(), gpu_qkv.data(), gpu_out.data(), log_sum_exp.data(),
+  const auto heads = Fused<const T>(shape, gpu_qkv.data());
+  cuda::AttentionForward(shape, documents.get(), {}, heads, gpu_out.data(), log_sum_exp.data(),
                          workspace, stream);
-  cuda::AttentionBackward(shape, documents.get(), gpu_qkv.data(), gpu_out.data(),
-                          log_sum_exp.data(), gpu_dout.data(), gpu_dqkv.data(), workspace, stream);
+  cuda::AttentionBackward<T>(shape, documents.get(), {}, heads, gpu_out.data(), log_sum_exp.data(),
+                             gpu_dout.data(), Fused(shape, gpu_dqkv.data()), workspace, stream);
   queue.Finish();
   Outputs<float> outputs = SplitQkv(shape, Load(gpu_dqkv.Read()));
   outputs.insert(outputs.begin(), {Load(gpu_out.Read()), HeadsFirst(shape, log_sum_exp.Read())});
@@ -141,10 +142,11 @@ Outputs<Real> Reference(const AttentionShape& shape, const std::vector<float>& q
   std::vector<Real> log_sum_exp(StatisticsCount(shape));
   std::vector<Real> dqkv(QkvCount(shape));
   const int32_t* const document_begin = shape.packed ? begins.data() : nullptr;
-  reference::AttentionForward<Real>(shape, As<Real>(qkv).data(), out.data(), log_sum_exp.data(),
-                                    document_begin);
-  reference::AttentionBackward<Real>(shape, As<Real>(qkv).data(), out.data(), log_sum_exp.data(),
-                                     As<Real>(dout).data(), dqkv.data(), document_begin);
+  const auto values = As<Real>(qkv);
+  const auto heads = Fused(shape, values.data());
+  reference::AttentionForward(shape, document_begin, {}, heads, out.data(), log_sum_exp.data());
+  reference::AttentionBackwardAdd(shape, document_begin, {}, heads, out.data(), log_sum_exp.data(),
+                                  As<Real>(dout).data(), Fused(shape, dqkv.data()));
   Outputs<Real> outputs = SplitQkv(shape, dqkv);
   outputs.insert(outputs.begin(), {out, log_sum_exp});
   return outputs;
@@ -158,44 +160,46 @@ Outputs<float> PlainBFloat16(const AttentionShape& shape, const std::vector<floa
                              const std::vector<float>& dout, const std::vector<int32_t>& begins) {
   const int32_t* const document_begin = shape.packed ? begins.data() : nullptr;
   const float scale = 1.0f / std::sqrt(static_cast<float>(shape.head_size));
-  const ptrdiff_t length = shape.sequence_length;
+  const auto heads = Fused(shape, qkv.data());
   std::vector<float> out(OutCount(shape));
   std::vector<float> log_sum_exp(StatisticsCount(shape));
   std::vector<float> dqkv(QkvCount(shape), 0.0f);
+  const auto gradients = Fused(shape, dqkv.data());
   for (int batch = 0; batch < shape.batch; ++batch) {
     for (int head = 0; head < shape.heads; ++head) {
-      const reference::AttentionRow row(shape, batch, head);
-      for (ptrdiff_t i = 0; i < length; ++i) {
-        const ptrdiff_t first = row.FirstKey(document_begin, i);
+      const reference::AttentionRow<float> row = {shape, document_begin, {}, heads, batch, head};
+      for (ptrdiff_t i = 0; i < shape.sequence_length; ++i) {
         std::vector<float> weights(i + 1);
         std::vector<float> dweights(i + 1);
         float largest = -INFINITY;
-        for (ptrdiff_t j = first; j <= i; ++j) {
-          weights[j] = Rounded(scale * reference::AttentionDot(shape.head_size, &qkv[row.Query(i)],
-                                                               &qkv[row.Key(j)]));
-          dweights[j] = Rounded(
-              reference::AttentionDot(shape.head_size, &dout[row.Out(i)], &qkv[row.Value(j)]));
+        for (const ptrdiff_t j : row.SeenKeys(i)) {
+          weights[j] =
+              Rounded(scale * reference::AttentionDot(shape.head_size, row.Query(i), row.Key(j)));
+          dweights[j] =
+              Rounded(reference::AttentionDot(shape.head_size, &dout[row.Out(i)], row.Value(j)));
           largest = std::max(largest, weights[j]);
         }
         float sum = 0;
-        for (ptrdiff_t j = first; j <= i; ++j) sum += weights[j] = std::exp(weights[j] - largest);
+        for (const ptrdiff_t j : row.SeenKeys(i)) {
+          sum += weights[j] = std::exp(weights[j] - largest);
+        }
         log_sum_exp[row.LogSumExp(i)] = largest + std::log(sum);
         float delta = 0;
-        for (ptrdiff_t j = first; j <= i; ++j) {
+        for (const ptrdiff_t j : row.SeenKeys(i)) {
           weights[j] = Rounded(weights[j] / sum);
           delta += weights[j] * dweights[j];
         }
         for (ptrdiff_t d = 0; d < shape.head_size; ++d) {
           float value = 0;
-          for (ptrdiff_t j = first; j <= i; ++j) value += weights[j] * qkv[row.Value(j) + d];
+          for (const ptrdiff_t j : row.SeenKeys(i)) value += weights[j] * row.Value(j)[d];
           out[row.Out(i) + d] = Rounded(value);
         }
-        for (ptrdiff_t j = first; j <= i; ++j) {
+        for (const ptrdiff_t j : row.SeenKeys(i)) {
           const float dscore = Rounded(weights[j] * (dweights[j] - delta));
           for (ptrdiff_t d = 0; d < shape.head_size; ++d) {
-            dqkv[row.Query(i) + d] += scale * dscore * qkv[row.Key(j) + d];
-            dqkv[row.Key(j) + d] += scale * dscore * qkv[row.Query(i) + d];
-            dqkv[row.Value(j) + d] += weights[j] * dout[row.Out(i) + d];
+            row.Head(gradients.queries, i, head)[d] += scale * dscore * row.Key(j)[d];
+            row.Head(gradients.keys, j, row.kv_head())[d] += scale * dscore * row.Query(i)[d];
+            row.Head(gradients.values, j, row.kv_head())[d] += weights[j] * dout[row.Out(i) + d];
           }
         }
       }
@@ -417,7 +421,8 @@ TEST_CASE("a head size that nobody can do is an error of the queue") {
   OnGpu<float> out(OutCount(shape));
   OnGpu<float> log_sum_exp(StatisticsCount(shape));
   Stream stream = queue.stream();
-  cuda::AttentionForward(shape, {}, qkv.data(), out.data(), log_sum_exp.data(), {}, stream);
+  cuda::AttentionForward(shape, {}, {}, Fused<const float>(shape, qkv.data()), out.data(),
+                         log_sum_exp.data(), {}, stream);
   CHECK_STATUS(queue.queue().status(), absl::StatusCode::kInvalidArgument, "258");
 }
 

@@ -3,10 +3,12 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/rounding.h"
+#include "worker_runtime/ops/attention_merge.h"
 #include "worker_runtime/ops/cuda/attention/flash_attention.h"
 #include "worker_runtime/ops/instantiate.h"
 
@@ -33,67 +35,88 @@ struct Tiling {
   static constexpr size_t kScoresBytes = kTile * sizeof(ScoreRow);
 };
 
+// How many of a rising list of positions (null: 0, 1, 2, ...) come before `position`.
+__device__ int CountBefore(const int32_t* positions, int count, int position) {
+  if (positions == nullptr) return min(position, count);
+  int begin = 0;
+  int end = count;
+  while (begin < end) {
+    const int middle = begin + (end - begin) / 2;
+    if (positions[middle] < position) {
+      begin = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  return begin;
+}
+
 // Where the heads of a token stand and which keys a query sees (ops/attention.h).
 struct Geometry {
-  Geometry(const AttentionShape& shape, const int32_t* document_begin)
-      : sequence_length(shape.sequence_length),
+  Geometry(const AttentionShape& shape, const int32_t* document_begin,
+           const AttentionPositions& positions)
+      : queries(shape.sequence_length),
+        keys(shape.key_count()),
         heads(shape.heads),
         kv_heads(shape.kv_heads),
         head_size(shape.head_size),
         scale(1.0f / std::sqrt(static_cast<float>(shape.head_size))),
-        document_begin(document_begin) {}
+        heads_last(shape.packed && !shape.is_part()),
+        document_begin(document_begin),
+        positions(positions) {}
 
-  __device__ int64_t qkv_stride() const { return int64_t{heads + 2 * kv_heads} * head_size; }
   __device__ int64_t out_stride() const { return int64_t{heads} * head_size; }
   __device__ int heads_per_kv_head() const { return heads / kv_heads; }
-  // Of `position` in sequence `batch`, in a tensor shaped like qkv.
-  __device__ int64_t Query(int batch, int position, int head) const {
-    return (int64_t{batch} * sequence_length + position) * qkv_stride() + int64_t{head} * head_size;
-  }
-  __device__ int64_t Key(int batch, int position, int kv_head) const {
-    return Query(batch, position, heads + kv_head);
-  }
-  __device__ int64_t Value(int batch, int position, int kv_head) const {
-    return Query(batch, position, heads + kv_heads + kv_head);
+  template <typename T>
+  __device__ T* Head(const TokenHeads<T>& all, int batch, int token, int head) const {
+    return all.data + batch * all.row_stride + token * all.token_stride + int64_t{head} * head_size;
   }
   // In a tensor shaped like out.
-  __device__ int64_t Out(int batch, int position, int head) const {
-    return (int64_t{batch} * sequence_length + position) * out_stride() + int64_t{head} * head_size;
+  __device__ int64_t Out(int batch, int query, int head) const {
+    return (int64_t{batch} * queries + query) * out_stride() + int64_t{head} * head_size;
   }
   // In a tensor shaped like log_sum_exp.
-  __device__ int64_t Statistic(int batch, int position, int head) const {
-    if (document_begin != nullptr) {
-      return (int64_t{batch} * sequence_length + position) * heads + head;
-    }
-    return (int64_t{batch} * heads + head) * sequence_length + position;
+  __device__ int64_t Statistic(int batch, int query, int head) const {
+    if (heads_last) return (int64_t{batch} * queries + query) * heads + head;
+    return (int64_t{batch} * heads + head) * queries + query;
   }
-  // The first key that the query at `position` sees; never falls from one position to the next.
-  // REQUIRES: position < sequence_length.
-  __device__ int FirstKey(int batch, int position) const {
+  // The same for the row of a tensor shaped like out, (rows, head_size).
+  __device__ int64_t Statistic(int64_t row) const {
+    const int64_t token = row / heads;
+    return Statistic(static_cast<int>(token / queries), static_cast<int>(token % queries),
+                     static_cast<int>(row % heads));
+  }
+  // A query sees the keys [FirstKey, EndKey), a key is seen by the queries [SeenBegin, SeenEnd) (by
+  // none if that is empty or turned round). None of the four falls from one query or key to the
+  // next, as positions rise. REQUIRES: query < queries, key < keys.
+  __device__ int FirstKey(int batch, int query) const {
     if (document_begin == nullptr) return 0;
-    return document_begin[int64_t{batch} * sequence_length + position];
+    return CountBefore(positions.keys, keys, document_begin[int64_t{batch} * queries + query]);
   }
-  // Past the last of the queries [begin, end) that sees `key`; begin when none does. REQUIRES: end
-  // <= sequence_length, begin <= end, and none of them stands before the key.
-  __device__ int SeenEnd(int batch, int begin, int end, int key) const {
-    if (document_begin == nullptr) return end;
-    while (begin < end) {
-      const int middle = begin + (end - begin) / 2;
-      if (FirstKey(batch, middle) <= key) {
-        begin = middle + 1;
-      } else {
-        end = middle;
-      }
-    }
-    return begin;
+  __device__ int EndKey(int query) const {
+    const int position = positions.queries == nullptr ? query : positions.queries[query];
+    return CountBefore(positions.keys, keys, position + 1);
+  }
+  __device__ int SeenBegin(int key) const {
+    return CountBefore(positions.queries, queries, KeyPosition(key));
+  }
+  __device__ int SeenEnd(int batch, int key) const {
+    if (document_begin == nullptr) return queries;
+    return CountBefore(document_begin + int64_t{batch} * queries, queries, KeyPosition(key) + 1);
+  }
+  __device__ int KeyPosition(int key) const {
+    return positions.keys == nullptr ? key : positions.keys[key];
   }
 
-  int sequence_length;
+  int queries;  // of a row, as are the keys
+  int keys;
   int heads;
   int kv_heads;
   int head_size;
   float scale;
+  bool heads_last;                // of log_sum_exp
   const int32_t* document_begin;  // may be null
+  AttentionPositions positions;
 };
 
 // Two neighbours; the first at an even index of its row, so the pair is aligned.
@@ -142,13 +165,19 @@ __device__ void AddScaled(float weight, const float* row, int lane,
   for (int i = 0; i < Tiles::kValuesPerLane; ++i) sums[i] += weight * row[lane + kLanes * i];
 }
 
+// `adds`: to what the row holds; only of floats.
 template <typename Tiles, typename T>
 __device__ void StoreRow(const float (&values)[Tiles::kValuesPerLane], float factor, int lane,
-                         int head_size, T* row) {
+                         int head_size, bool adds, T* row) {
 #pragma unroll
   for (int i = 0; i < Tiles::kValuesPerLane; ++i) {
     const int d = lane + kLanes * i;
-    if (d < head_size) Store(factor * values[i], row + d);
+    if (d >= head_size) continue;
+    float value = factor * values[i];
+    if constexpr (std::is_same_v<T, float>) {
+      if (adds) value += row[d];
+    }
+    Store(value, row + d);
   }
 }
 
@@ -168,7 +197,8 @@ __device__ float RowSum(float value) {
 
 // A block: kTile queries of one head. grid: (tiles, heads, batch).
 template <typename Tiles, typename T>
-__global__ __launch_bounds__(Tiles::kThreads) void ForwardKernel(Geometry geometry, const T* qkv,
+__global__ __launch_bounds__(Tiles::kThreads) void ForwardKernel(Geometry geometry,
+                                                                 QueriesKeysValues<const T> qkv,
                                                                  T* out, float* log_sum_exp) {
   constexpr int kTile = Tiles::kTile;
   extern __shared__ float shared[];
@@ -185,25 +215,26 @@ __global__ __launch_bounds__(Tiles::kThreads) void ForwardKernel(Geometry geomet
   const int row = static_cast<int>(threadIdx.x) / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int query = query_begin + row;
-  const int length = geometry.sequence_length;
+  const bool is_there = query < geometry.queries;
 
-  LoadTile<Tiles>(qkv + geometry.Query(batch, query_begin, head), geometry.qkv_stride(),
-                  length - query_begin, geometry.head_size, queries);
+  LoadTile<Tiles>(geometry.Head(qkv.queries, batch, query_begin, head), qkv.queries.token_stride,
+                  geometry.queries - query_begin, geometry.head_size, queries);
   float sums[Tiles::kValuesPerLane] = {};
   float row_max = -INFINITY;
   float weight_sum = 0;  // this thread's share
-  const int tile_first_key = geometry.FirstKey(batch, query_begin);
-  const int row_first_key = query < length ? geometry.FirstKey(batch, query) : tile_first_key;
-  for (int key_begin = tile_first_key / kTile * kTile; key_begin <= query_begin;
-       key_begin += kTile) {
+  const int tile_end_key = geometry.EndKey(min(query_begin + kTile, geometry.queries) - 1);
+  const int row_first_key = is_there ? geometry.FirstKey(batch, query) : 0;
+  const int row_end_key = is_there ? geometry.EndKey(query) : 0;
+  for (int key_begin = geometry.FirstKey(batch, query_begin) / kTile * kTile;
+       key_begin < tile_end_key; key_begin += kTile) {
     __syncthreads();  // nobody reads the tiles of before
-    LoadTile<Tiles>(qkv + geometry.Key(batch, key_begin, kv_head), geometry.qkv_stride(),
-                    length - key_begin, geometry.head_size, keys);
-    LoadTile<Tiles>(qkv + geometry.Value(batch, key_begin, kv_head), geometry.qkv_stride(),
-                    length - key_begin, geometry.head_size, values);
+    LoadTile<Tiles>(geometry.Head(qkv.keys, batch, key_begin, kv_head), qkv.keys.token_stride,
+                    geometry.keys - key_begin, geometry.head_size, keys);
+    LoadTile<Tiles>(geometry.Head(qkv.values, batch, key_begin, kv_head), qkv.values.token_stride,
+                    geometry.keys - key_begin, geometry.head_size, values);
     __syncthreads();
     const int hidden = row_first_key - key_begin;
-    const int visible = min(kTile, query - key_begin + 1);
+    const int visible = min(kTile, row_end_key - key_begin);
     float scores[Tiles::kPerLane];
     Dots<Tiles>(queries[row], keys, lane, scores);
     float new_max = row_max;
@@ -229,10 +260,10 @@ __global__ __launch_bounds__(Tiles::kThreads) void ForwardKernel(Geometry geomet
       AddScaled<Tiles>(weights[row][c], values[c], lane, sums);
     }
   }
-  weight_sum = RowSum(weight_sum);
-  if (query >= length) return;
-  StoreRow<Tiles>(sums, 1.0f / weight_sum, lane, geometry.head_size,
-                  out + geometry.Out(batch, query, head));
+  weight_sum = RowSum(weight_sum);  // 0 when the query sees no key
+  if (!is_there) return;
+  StoreRow<Tiles>(sums, weight_sum == 0.0f ? 0.0f : 1.0f / weight_sum, lane, geometry.head_size,
+                  /*adds=*/false, out + geometry.Out(batch, query, head));
   if (lane == 0) {
     log_sum_exp[geometry.Statistic(batch, query, head)] = row_max + logf(weight_sum);
   }
@@ -254,21 +285,36 @@ __global__ void DeltaKernel(Geometry geometry, int64_t rows, const T* out, const
   for (int offset = kWarp / 2; offset > 0; offset /= 2) {
     sum += __shfl_xor_sync(0xffffffff, sum, offset);
   }
-  const int head = static_cast<int>(row % geometry.heads);
-  const int64_t token = row / geometry.heads;
-  const int batch = static_cast<int>(token / geometry.sequence_length);
-  const int position = static_cast<int>(token % geometry.sequence_length);
-  if (lane == 0) delta[geometry.Statistic(batch, position, head)] = sum;
+  if (lane == 0) delta[geometry.Statistic(row)] = sum;
+}
+
+// A warp a row of out.
+template <typename T>
+__global__ void MergeKernel(Geometry geometry, int64_t rows, const T* part_out,
+                            const float* part_log_sum_exp, bool is_first, float* out,
+                            float* log_sum_exp) {
+  const int64_t row = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  if (row >= rows) return;  // the whole warp
+  const int64_t statistic = geometry.Statistic(row);
+  const MergeWeights weights(is_first ? -INFINITY : log_sum_exp[statistic],
+                             part_log_sum_exp[statistic]);
+  for (int d = 2 * lane; d < geometry.head_size; d += 2 * kWarp) {
+    const float2 part = LoadPair(part_out + row * geometry.head_size + d);
+    float* const sums = out + row * geometry.head_size + d;
+    sums[0] = is_first ? part.x : weights.kept * sums[0] + weights.part * part.x;
+    sums[1] = is_first ? part.y : weights.kept * sums[1] + weights.part * part.y;
+  }
+  __syncwarp();  // every lane has read log_sum_exp
+  if (lane == 0) log_sum_exp[statistic] = weights.log_sum_exp;
 }
 
 // With p = exp(score - log_sum_exp), dp = dout . value: dscore = p (dp - delta), dquery = scale *
 // sum over keys of dscore * key. A block: kTile queries of one head. grid: (tiles, heads, batch).
-template <typename Tiles, typename T>
-__global__ __launch_bounds__(Tiles::kThreads) void QueryGradientKernel(Geometry geometry,
-                                                                       const T* qkv,
-                                                                       const float* log_sum_exp,
-                                                                       const float* delta,
-                                                                       const T* dout, T* dqkv) {
+template <typename Tiles, typename T, typename Gradient>
+__global__ __launch_bounds__(Tiles::kThreads) void QueryGradientKernel(
+    Geometry geometry, QueriesKeysValues<const T> qkv, const float* log_sum_exp, const float* delta,
+    const T* dout, bool adds, TokenHeads<Gradient> dqueries) {
   constexpr int kTile = Tiles::kTile;
   extern __shared__ float shared[];
   auto* const queries = reinterpret_cast<typename Tiles::Row*>(shared);
@@ -284,28 +330,29 @@ __global__ __launch_bounds__(Tiles::kThreads) void QueryGradientKernel(Geometry 
   const int row = static_cast<int>(threadIdx.x) / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int query = query_begin + row;
-  const int length = geometry.sequence_length;
+  const int queries_left = geometry.queries - query_begin;
 
-  LoadTile<Tiles>(qkv + geometry.Query(batch, query_begin, head), geometry.qkv_stride(),
-                  length - query_begin, geometry.head_size, queries);
+  LoadTile<Tiles>(geometry.Head(qkv.queries, batch, query_begin, head), qkv.queries.token_stride,
+                  queries_left, geometry.head_size, queries);
   LoadTile<Tiles>(dout + geometry.Out(batch, query_begin, head), geometry.out_stride(),
-                  length - query_begin, geometry.head_size, gradients);
-  const bool is_there = query < length;
+                  queries_left, geometry.head_size, gradients);
+  const bool is_there = row < queries_left;
   const int64_t statistic = geometry.Statistic(batch, query, head);
   const float row_log_sum_exp = is_there ? log_sum_exp[statistic] : 0.0f;
   const float row_delta = is_there ? delta[statistic] : 0.0f;
-  const int tile_first_key = geometry.FirstKey(batch, query_begin);
-  const int row_first_key = is_there ? geometry.FirstKey(batch, query) : tile_first_key;
+  const int tile_end_key = geometry.EndKey(query_begin + min(kTile, queries_left) - 1);
+  const int row_first_key = is_there ? geometry.FirstKey(batch, query) : 0;
+  const int row_end_key = is_there ? geometry.EndKey(query) : 0;
   float sums[Tiles::kValuesPerLane] = {};
-  for (int key_begin = tile_first_key / kTile * kTile; key_begin <= query_begin;
-       key_begin += kTile) {
+  for (int key_begin = geometry.FirstKey(batch, query_begin) / kTile * kTile;
+       key_begin < tile_end_key; key_begin += kTile) {
     __syncthreads();  // nobody reads the tiles of before
-    LoadTile<Tiles>(qkv + geometry.Key(batch, key_begin, kv_head), geometry.qkv_stride(),
-                    length - key_begin, geometry.head_size, keys);
-    LoadTile<Tiles>(qkv + geometry.Value(batch, key_begin, kv_head), geometry.qkv_stride(),
-                    length - key_begin, geometry.head_size, values);
+    LoadTile<Tiles>(geometry.Head(qkv.keys, batch, key_begin, kv_head), qkv.keys.token_stride,
+                    geometry.keys - key_begin, geometry.head_size, keys);
+    LoadTile<Tiles>(geometry.Head(qkv.values, batch, key_begin, kv_head), qkv.values.token_stride,
+                    geometry.keys - key_begin, geometry.head_size, values);
     __syncthreads();
-    const int visible = min(kTile, query - key_begin + 1);
+    const int visible = min(kTile, row_end_key - key_begin);
     float scores[Tiles::kPerLane];
     float dweights[Tiles::kPerLane];
     Dots<Tiles>(queries[row], keys, lane, scores);
@@ -320,19 +367,17 @@ __global__ __launch_bounds__(Tiles::kThreads) void QueryGradientKernel(Geometry 
     }
   }
   if (!is_there) return;
-  StoreRow<Tiles>(sums, geometry.scale, lane, geometry.head_size,
-                  dqkv + geometry.Query(batch, query, head));
+  StoreRow<Tiles>(sums, geometry.scale, lane, geometry.head_size, adds,
+                  geometry.Head(dqueries, batch, query, head));
 }
 
 // dvalue = sum over queries of p * dout, dkey = scale * sum over queries of dscore * query, over
 // all heads that share the key. A block: kTile keys of one key-value head. grid: (tiles, kv_heads,
 // batch).
-template <typename Tiles, typename T>
-__global__ __launch_bounds__(Tiles::kThreads) void KeyValueGradientKernel(Geometry geometry,
-                                                                          const T* qkv,
-                                                                          const float* log_sum_exp,
-                                                                          const float* delta,
-                                                                          const T* dout, T* dqkv) {
+template <typename Tiles, typename T, typename Gradient>
+__global__ __launch_bounds__(Tiles::kThreads) void KeyValueGradientKernel(
+    Geometry geometry, QueriesKeysValues<const T> qkv, const float* log_sum_exp, const float* delta,
+    const T* dout, bool adds, TokenHeads<Gradient> dkeys, TokenHeads<Gradient> dvalues) {
   constexpr int kTile = Tiles::kTile;
   extern __shared__ float shared[];
   auto* const keys = reinterpret_cast<typename Tiles::Row*>(shared);
@@ -348,32 +393,32 @@ __global__ __launch_bounds__(Tiles::kThreads) void KeyValueGradientKernel(Geomet
   const int row = static_cast<int>(threadIdx.x) / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int key = key_begin + row;
-  const int length = geometry.sequence_length;
+  const int keys_left = geometry.keys - key_begin;
+  const bool is_there = row < keys_left;
 
-  LoadTile<Tiles>(qkv + geometry.Key(batch, key_begin, kv_head), geometry.qkv_stride(),
-                  length - key_begin, geometry.head_size, keys);
-  LoadTile<Tiles>(qkv + geometry.Value(batch, key_begin, kv_head), geometry.qkv_stride(),
-                  length - key_begin, geometry.head_size, values);
+  LoadTile<Tiles>(geometry.Head(qkv.keys, batch, key_begin, kv_head), qkv.keys.token_stride,
+                  keys_left, geometry.head_size, keys);
+  LoadTile<Tiles>(geometry.Head(qkv.values, batch, key_begin, kv_head), qkv.values.token_stride,
+                  keys_left, geometry.head_size, values);
   float key_sums[Tiles::kValuesPerLane] = {};
   float value_sums[Tiles::kValuesPerLane] = {};
-  const int last_key = min(key_begin + kTile, length) - 1;
+  // The queries that see the key, and those that see one of the tile.
+  const int row_seen_begin = is_there ? geometry.SeenBegin(key) : 0;
+  const int row_seen_end = is_there ? geometry.SeenEnd(batch, key) : 0;
+  const int tile_seen_end = geometry.SeenEnd(batch, key_begin + min(kTile, keys_left) - 1);
   const int first_head = kv_head * geometry.heads_per_kv_head();
   for (int head = first_head; head < first_head + geometry.heads_per_kv_head(); ++head) {
-    for (int query_begin = key_begin; query_begin < length; query_begin += kTile) {
-      // All later queries belong to documents that begin after this tile: the whole block agrees.
-      if (geometry.FirstKey(batch, query_begin) > last_key) break;
+    for (int query_begin = geometry.SeenBegin(key_begin); query_begin < tile_seen_end;
+         query_begin += kTile) {
       __syncthreads();  // nobody reads the tiles of before
-      LoadTile<Tiles>(qkv + geometry.Query(batch, query_begin, head), geometry.qkv_stride(),
-                      length - query_begin, geometry.head_size, queries);
+      LoadTile<Tiles>(geometry.Head(qkv.queries, batch, query_begin, head),
+                      qkv.queries.token_stride, geometry.queries - query_begin, geometry.head_size,
+                      queries);
       LoadTile<Tiles>(dout + geometry.Out(batch, query_begin, head), geometry.out_stride(),
-                      length - query_begin, geometry.head_size, gradients);
+                      geometry.queries - query_begin, geometry.head_size, gradients);
       __syncthreads();
-      // The queries of this tile that see the key.
-      const int tile_end = min(kTile, length - query_begin);
-      const int seen_begin = min(max(0, key - query_begin), tile_end);
-      const int seen_end =
-          geometry.SeenEnd(batch, query_begin + seen_begin, query_begin + tile_end, key) -
-          query_begin;
+      const int seen_begin = max(0, row_seen_begin - query_begin);
+      const int seen_end = min(kTile, row_seen_end - query_begin);
       float scores[Tiles::kPerLane];
       float dweights[Tiles::kPerLane];
       Dots<Tiles>(keys[row], queries, lane, scores);
@@ -393,11 +438,11 @@ __global__ __launch_bounds__(Tiles::kThreads) void KeyValueGradientKernel(Geomet
       }
     }
   }
-  if (key >= length) return;
-  StoreRow<Tiles>(key_sums, geometry.scale, lane, geometry.head_size,
-                  dqkv + geometry.Key(batch, key, kv_head));
-  StoreRow<Tiles>(value_sums, 1.0f, lane, geometry.head_size,
-                  dqkv + geometry.Value(batch, key, kv_head));
+  if (!is_there) return;
+  StoreRow<Tiles>(key_sums, geometry.scale, lane, geometry.head_size, adds,
+                  geometry.Head(dkeys, batch, key, kv_head));
+  StoreRow<Tiles>(value_sums, 1.0f, lane, geometry.head_size, adds,
+                  geometry.Head(dvalues, batch, key, kv_head));
 }
 
 // Calls `launch` with the tiling for the head size, unless there is none.
@@ -416,61 +461,79 @@ void WithTiling(int head_size, Queue& queue, const Launch& launch) {
   }
 }
 
-// Queues a block for each tile of `heads` heads of every sequence. A kernel must ask for more than
-// 48 KiB of shared memory.
+// Queues a block for each tile of `tokens` tokens, of `heads` heads of every row. A kernel must ask
+// for more than 48 KiB of shared memory.
 template <typename Tiles, typename... Parameters, typename... Arguments>
-void LaunchTiles(const char* what, const AttentionShape& shape, int heads, size_t bytes,
+void LaunchTiles(const char* what, const AttentionShape& shape, int tokens, int heads, size_t bytes,
                  Queue& queue, void (*kernel)(Parameters...), const Arguments&... arguments) {
   queue.Report(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(bytes)),
                "attention: shared memory");
-  const dim3 grid(static_cast<unsigned int>(CeilDivide(shape.sequence_length, Tiles::kTile)),
+  const dim3 grid(static_cast<unsigned int>(CeilDivide(tokens, Tiles::kTile)),
                   static_cast<unsigned int>(heads), static_cast<unsigned int>(shape.batch));
   kernel<<<grid, Tiles::kThreads, bytes, queue.stream()>>>(arguments...);
+  queue.ReportLaunch(what);
+}
+
+// Queues a warp for each row of a tensor shaped like out.
+template <typename... Parameters, typename... Arguments>
+void LaunchRows(const char* what, const Geometry& geometry, const AttentionShape& shape,
+                Queue& queue, void (*kernel)(Parameters...), const Arguments&... arguments) {
+  constexpr int kThreads = 256;
+  const int64_t rows = int64_t{shape.batch} * shape.sequence_length * shape.heads;
+  const int64_t blocks = CeilDivide(rows * kWarp, kThreads);
+  kernel<<<static_cast<unsigned int>(blocks), kThreads, 0, queue.stream()>>>(geometry, rows,
+                                                                             arguments...);
   queue.ReportLaunch(what);
 }
 
 }  // namespace
 
 template <typename T>
-void FlashForward(const AttentionShape& shape, const int32_t* document_begin, const T* qkv, T* out,
-                  float* log_sum_exp, Queue& queue) {
+void FlashForward(const AttentionShape& shape, const int32_t* document_begin,
+                  const AttentionPositions& positions, const QueriesKeysValues<const T>& qkv,
+                  T* out, float* log_sum_exp, Queue& queue) {
+  const Geometry geometry(shape, document_begin, positions);
   WithTiling(shape.head_size, queue, [&](auto tiling) {
     using Tiles = decltype(tiling);
     constexpr size_t kSharedBytes = 3 * Tiles::kRowsBytes + Tiles::kScoresBytes;
-    LaunchTiles<Tiles>("attention_forward", shape, shape.heads, kSharedBytes, queue,
-                       ForwardKernel<Tiles, T>, Geometry(shape, document_begin), qkv, out,
-                       log_sum_exp);
+    LaunchTiles<Tiles>("attention_forward", shape, geometry.queries, shape.heads, kSharedBytes,
+                       queue, ForwardKernel<Tiles, T>, geometry, qkv, out, log_sum_exp);
   });
 }
 
 template <typename T>
-void FlashBackward(const AttentionShape& shape, const int32_t* document_begin, const T* qkv,
-                   const T* out, const float* log_sum_exp, const T* dout, T* dqkv, void* workspace,
-                   Queue& queue) {
-  const Geometry geometry(shape, document_begin);
+void FlashMerge(const AttentionShape& shape, const T* part_out, const float* part_log_sum_exp,
+                bool is_first, float* out, float* log_sum_exp, Queue& queue) {
+  LaunchRows("attention_merge", Geometry(shape, nullptr, {}), shape, queue, MergeKernel<T>,
+             part_out, part_log_sum_exp, is_first, out, log_sum_exp);
+}
+
+template <typename T, typename Gradient>
+void FlashBackward(const AttentionShape& shape, const int32_t* document_begin,
+                   const AttentionPositions& positions, const QueriesKeysValues<const T>& qkv,
+                   const T* out, const float* log_sum_exp, const T* dout, bool adds,
+                   const QueriesKeysValues<Gradient>& gradients, void* workspace, Queue& queue) {
+  const Geometry geometry(shape, document_begin, positions);
   WithTiling(shape.head_size, queue, [&](auto tiling) {
     using Tiles = decltype(tiling);
     auto* const delta = static_cast<float*>(workspace);
-    constexpr int kDeltaThreads = 256;
-    const int64_t rows = int64_t{shape.batch} * shape.sequence_length * shape.heads;
-    const int64_t delta_blocks = CeilDivide(rows * kWarp, kDeltaThreads);
-    DeltaKernel<T><<<static_cast<unsigned int>(delta_blocks), kDeltaThreads, 0, queue.stream()>>>(
-        geometry, rows, out, dout, delta);
-    queue.ReportLaunch("attention_backward: delta");
+    LaunchRows("attention_backward: delta", geometry, shape, queue, DeltaKernel<T>, out, dout,
+               delta);
 
     constexpr size_t kQueryBytes = 4 * Tiles::kRowsBytes + Tiles::kScoresBytes;
-    LaunchTiles<Tiles>("attention_backward: queries", shape, shape.heads, kQueryBytes, queue,
-                       QueryGradientKernel<Tiles, T>, geometry, qkv, log_sum_exp, delta, dout,
-                       dqkv);
+    LaunchTiles<Tiles>("attention_backward: queries", shape, geometry.queries, shape.heads,
+                       kQueryBytes, queue, QueryGradientKernel<Tiles, T, Gradient>, geometry, qkv,
+                       log_sum_exp, delta, dout, adds, gradients.queries);
     constexpr size_t kKeyBytes = 4 * Tiles::kRowsBytes + 2 * Tiles::kScoresBytes;
-    LaunchTiles<Tiles>("attention_backward: keys and values", shape, shape.kv_heads, kKeyBytes,
-                       queue, KeyValueGradientKernel<Tiles, T>, geometry, qkv, log_sum_exp, delta,
-                       dout, dqkv);
+    LaunchTiles<Tiles>("attention_backward: keys and values", shape, geometry.keys, shape.kv_heads,
+                       kKeyBytes, queue, KeyValueGradientKernel<Tiles, T, Gradient>, geometry, qkv,
+                       log_sum_exp, delta, dout, adds, gradients.keys, gradients.values);
   });
 }
 
 CONVENE_INSTANTIATE(FlashForward);
-CONVENE_INSTANTIATE(FlashBackward);
+CONVENE_INSTANTIATE(FlashMerge);
+CONVENE_INSTANTIATE_PRODUCT(FlashBackward);
 
 }  // namespace convene::worker::cuda

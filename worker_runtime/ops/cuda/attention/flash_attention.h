@@ -14,17 +14,24 @@ namespace convene::worker::cuda {
 // Any even head size up to this.
 inline constexpr int kLargestFlashHeadSize = 256;
 
-// Any batch, sequence length and number of heads; the same bits each time. T: float or BFloat16;
+// Any batch, numbers of queries, keys and heads; the same bits each time. T: float or BFloat16;
 // arithmetic in float. Reports InvalidArgument to the queue for a head size that it cannot do.
 // `document_begin`: Documents::begin.
 template <typename T>
-void FlashForward(const AttentionShape& shape, const int32_t* document_begin, const T* qkv, T* out,
-                  float* log_sum_exp, Queue& queue);
+void FlashForward(const AttentionShape& shape, const int32_t* document_begin,
+                  const AttentionPositions& positions, const QueriesKeysValues<const T>& qkv,
+                  T* out, float* log_sum_exp, Queue& queue);
 
-// `workspace`: FlashWorkspaceBytes(shape).
 template <typename T>
-void FlashBackward(const AttentionShape& shape, const int32_t* document_begin, const T* qkv,
-                   const T* out, const float* log_sum_exp, const T* dout, T* dqkv, void* workspace,
-                   Queue& queue);
+void FlashMerge(const AttentionShape& shape, const T* part_out, const float* part_log_sum_exp,
+                bool is_first, float* out, float* log_sum_exp, Queue& queue);
+
+// Gradient: T, or float. `adds`: to what `gradients` hold; only of floats. `workspace`:
+// FlashWorkspaceBytes(shape).
+template <typename T, typename Gradient>
+void FlashBackward(const AttentionShape& shape, const int32_t* document_begin,
+                   const AttentionPositions& positions, const QueriesKeysValues<const T>& qkv,
+                   const T* out, const float* log_sum_exp, const T* dout, bool adds,
+                   const QueriesKeysValues<Gradient>& gradients, void* workspace, Queue& queue);
 
 }  // namespace convene::worker::cuda

@@ -319,14 +319,14 @@ absl::Status BenchAttention(const Model& model, bool deterministic, int document
   auto* const out_data = static_cast<BFloat16*>(out.get());
   auto* const statistics_data = static_cast<float*>(statistics.get());
   const auto forward = [&](int) {
-    cuda::AttentionForward(shape, documents, qkv_data, out_data, statistics_data, workspace,
-                           stream);
+    cuda::AttentionForward(shape, documents, {}, Fused(shape, qkv_data), out_data, statistics_data,
+                           workspace, stream);
   };
   const auto backward = [&](int) {
-    cuda::AttentionBackward(shape, documents, qkv_data, static_cast<const BFloat16*>(out_data),
-                            static_cast<const float*>(statistics_data),
-                            static_cast<const BFloat16*>(dout.get()),
-                            static_cast<BFloat16*>(dqkv.get()), workspace, stream);
+    cuda::AttentionBackward(
+        shape, documents, {}, Fused(shape, qkv_data), static_cast<const BFloat16*>(out_data),
+        static_cast<const float*>(statistics_data), static_cast<const BFloat16*>(dout.get()),
+        Fused(shape, static_cast<BFloat16*>(dqkv.get())), workspace, stream);
   };
   // Two products forward, five backward, of T x T x head_size each; T: a document's length.
   const double product = 2.0 * model.batch * model.heads * model.head_size * model.sequence_length *

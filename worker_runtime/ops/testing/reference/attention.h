@@ -1,4 +1,4 @@
-// Plain causal attention that holds one row of scores at a time; the contract is ops/attention.h.
+// Plain attention that holds one row of scores at a time; the contract is ops/attention.h.
 // log_sum_exp is always (batch, heads, sequence_length).
 #pragma once
 
@@ -6,38 +6,50 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "worker_runtime/ops/attention.h"
 
 namespace convene::worker::reference {
 
-// Where the heads of a token stand in qkv.
+// One head of one row of the batch: its tokens, and who sees whom. A list of positions may be in
+// any order here.
+template <typename Real>
 struct AttentionRow {
-  AttentionRow(const AttentionShape& shape, ptrdiff_t batch, ptrdiff_t head)
-      : shape(shape), batch(batch), head(head), kv_head(head / (shape.heads / shape.kv_heads)) {}
-  ptrdiff_t Query(ptrdiff_t position) const { return Place(position, head); }
-  ptrdiff_t Key(ptrdiff_t position) const { return Place(position, shape.heads + kv_head); }
-  ptrdiff_t Value(ptrdiff_t position) const {
-    return Place(position, shape.heads + shape.kv_heads + kv_head);
+  template <typename R>
+  R* Head(const TokenHeads<R>& all, ptrdiff_t token, ptrdiff_t index) const {
+    return all.data + batch * all.row_stride + token * all.token_stride + index * shape.head_size;
   }
-  ptrdiff_t Out(ptrdiff_t position) const {
-    return ((batch * shape.sequence_length + position) * shape.heads + head) * shape.head_size;
+  const Real* Query(ptrdiff_t i) const { return Head(qkv.queries, i, head); }
+  const Real* Key(ptrdiff_t j) const { return Head(qkv.keys, j, kv_head()); }
+  const Real* Value(ptrdiff_t j) const { return Head(qkv.values, j, kv_head()); }
+  ptrdiff_t kv_head() const { return head / (shape.heads / shape.kv_heads); }
+  ptrdiff_t Out(ptrdiff_t i) const {
+    return ((batch * shape.sequence_length + i) * shape.heads + head) * shape.head_size;
   }
-  ptrdiff_t FirstKey(const int32_t* document_begin, ptrdiff_t position) const {
-    return document_begin == nullptr ? 0 : document_begin[batch * shape.sequence_length + position];
+  ptrdiff_t LogSumExp(ptrdiff_t i) const {
+    return (batch * shape.heads + head) * shape.sequence_length + i;
   }
-  ptrdiff_t LogSumExp(ptrdiff_t position) const {
-    return (batch * shape.heads + head) * shape.sequence_length + position;
+  // The keys that query i sees.
+  std::vector<ptrdiff_t> SeenKeys(ptrdiff_t i) const {
+    const ptrdiff_t begin =
+        document_begin == nullptr ? 0 : document_begin[batch * shape.sequence_length + i];
+    const ptrdiff_t end = positions.queries == nullptr ? i : positions.queries[i];
+    std::vector<ptrdiff_t> keys;
+    for (ptrdiff_t j = 0; j < shape.key_count(); ++j) {
+      const ptrdiff_t position = positions.keys == nullptr ? j : positions.keys[j];
+      if (begin <= position && position <= end) keys.push_back(j);
+    }
+    return keys;
   }
 
   const AttentionShape& shape;
-  const ptrdiff_t batch, head, kv_head;
-
- private:
-  ptrdiff_t Place(ptrdiff_t position, ptrdiff_t part) const {
-    return (batch * shape.sequence_length + position) * shape.qkv_width() + part * shape.head_size;
-  }
+  const int32_t* document_begin;  // Documents::begin
+  AttentionPositions positions;
+  const QueriesKeysValues<const Real>& qkv;
+  ptrdiff_t batch;
+  ptrdiff_t head;
 };
 
 template <typename Real>
@@ -47,27 +59,29 @@ Real AttentionDot(int count, const Real* x, const Real* y) {
   return sum;
 }
 
-// `document_begin` is Documents::begin.
 template <typename Real>
-void AttentionForward(const AttentionShape& shape, const Real* qkv, Real* out, Real* log_sum_exp,
-                      const int32_t* document_begin = nullptr) {
+void AttentionForward(const AttentionShape& shape, const int32_t* document_begin,
+                      const AttentionPositions& positions, const QueriesKeysValues<const Real>& qkv,
+                      Real* out, Real* log_sum_exp) {
   const Real scale = Real{1} / std::sqrt(static_cast<Real>(shape.head_size));
-  std::vector<Real> weights(static_cast<size_t>(shape.sequence_length));
   for (int batch = 0; batch < shape.batch; ++batch) {
     for (int head = 0; head < shape.heads; ++head) {
-      const AttentionRow row(shape, batch, head);
+      const AttentionRow<Real> row = {shape, document_begin, positions, qkv, batch, head};
       for (ptrdiff_t i = 0; i < shape.sequence_length; ++i) {
-        const ptrdiff_t first = row.FirstKey(document_begin, i);
-        for (ptrdiff_t j = first; j <= i; ++j) {
-          weights[j] = scale * AttentionDot(shape.head_size, qkv + row.Query(i), qkv + row.Key(j));
+        const std::vector<ptrdiff_t> keys = row.SeenKeys(i);
+        Real largest = -std::numeric_limits<Real>::infinity();
+        std::vector<Real> weights;
+        for (const ptrdiff_t j : keys) {
+          weights.push_back(scale * AttentionDot(shape.head_size, row.Query(i), row.Key(j)));
+          largest = std::max(largest, weights.back());
         }
-        const Real largest = *std::max_element(weights.begin() + first, weights.begin() + i + 1);
         Real sum = 0;
-        for (ptrdiff_t j = first; j <= i; ++j) sum += weights[j] = std::exp(weights[j] - largest);
+        for (Real& weight : weights) sum += weight = std::exp(weight - largest);
         log_sum_exp[row.LogSumExp(i)] = largest + std::log(sum);
         for (ptrdiff_t d = 0; d < shape.head_size; ++d) {
           Real value = 0;
-          for (ptrdiff_t j = first; j <= i; ++j) value += weights[j] / sum * qkv[row.Value(j) + d];
+          for (size_t j = 0; j < keys.size(); ++j)
+            value += weights[j] / sum * row.Value(keys[j])[d];
           out[row.Out(i) + d] = value;
         }
       }
@@ -76,31 +90,33 @@ void AttentionForward(const AttentionShape& shape, const Real* qkv, Real* out, R
 }
 
 // With p = softmax(scores): dv_j += p_ij do_i, dp_ij = do_i . v_j, ds_ij = p_ij (dp_ij - sum_k p_ik
-// dp_ik), and the sum is do_i . o_i.
+// dp_ik), and the sum is do_i . o_i. Adds to the gradients.
 template <typename Real>
-void AttentionBackward(const AttentionShape& shape, const Real* qkv, const Real* out,
-                       const Real* log_sum_exp, const Real* dout, Real* dqkv,
-                       const int32_t* document_begin = nullptr) {
+void AttentionBackwardAdd(const AttentionShape& shape, const int32_t* document_begin,
+                          const AttentionPositions& positions,
+                          const QueriesKeysValues<const Real>& qkv, const Real* out,
+                          const Real* log_sum_exp, const Real* dout,
+                          const QueriesKeysValues<Real>& gradients) {
   const Real scale = Real{1} / std::sqrt(static_cast<Real>(shape.head_size));
-  const ptrdiff_t tokens = ptrdiff_t{shape.batch} * shape.sequence_length;
-  std::fill_n(dqkv, tokens * shape.qkv_width(), Real{0});
   for (int batch = 0; batch < shape.batch; ++batch) {
     for (int head = 0; head < shape.heads; ++head) {
-      const AttentionRow row(shape, batch, head);
+      const AttentionRow<Real> row = {shape, document_begin, positions, qkv, batch, head};
       for (ptrdiff_t i = 0; i < shape.sequence_length; ++i) {
-        const Real* query = qkv + row.Query(i);
         const Real* gradient = dout + row.Out(i);
         const Real mean = AttentionDot(shape.head_size, gradient, out + row.Out(i));
-        for (ptrdiff_t j = row.FirstKey(document_begin, i); j <= i; ++j) {
-          const Real* key = qkv + row.Key(j);
-          const Real probability = std::exp(scale * AttentionDot(shape.head_size, query, key) -
-                                            log_sum_exp[row.LogSumExp(i)]);
-          const Real dprobability = AttentionDot(shape.head_size, gradient, qkv + row.Value(j));
+        Real* const dquery = row.Head(gradients.queries, i, head);
+        for (const ptrdiff_t j : row.SeenKeys(i)) {
+          const Real probability =
+              std::exp(scale * AttentionDot(shape.head_size, row.Query(i), row.Key(j)) -
+                       log_sum_exp[row.LogSumExp(i)]);
+          const Real dprobability = AttentionDot(shape.head_size, gradient, row.Value(j));
           const Real dscore = probability * (dprobability - mean);
+          Real* const dkey = row.Head(gradients.keys, j, row.kv_head());
+          Real* const dvalue = row.Head(gradients.values, j, row.kv_head());
           for (ptrdiff_t d = 0; d < shape.head_size; ++d) {
-            dqkv[row.Query(i) + d] += scale * dscore * key[d];
-            dqkv[row.Key(j) + d] += scale * dscore * query[d];
-            dqkv[row.Value(j) + d] += probability * gradient[d];
+            dquery[d] += scale * dscore * row.Key(j)[d];
+            dkey[d] += scale * dscore * row.Query(i)[d];
+            dvalue[d] += probability * gradient[d];
           }
         }
       }

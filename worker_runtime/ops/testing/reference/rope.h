@@ -22,12 +22,13 @@ void RopeTable(int sequence_length, int head_size, double theta, Real* cosines, 
 
 template <typename Real>
 void RopeApply(int batch, int sequence_length, int heads, int head_size, int row_stride,
-               const Real* cosines, const Real* sines, const int32_t* document_begin, bool inverse,
-               Real* x) {
+               const Real* cosines, const Real* sines, const int32_t* positions,
+               const int32_t* document_begin, bool inverse, Real* x) {
   const ptrdiff_t half = head_size / 2;
   for (ptrdiff_t row = 0; row < ptrdiff_t{batch} * sequence_length; ++row) {
-    const ptrdiff_t position =
-        row % sequence_length - (document_begin == nullptr ? 0 : document_begin[row]);
+    const ptrdiff_t token = row % sequence_length;
+    const ptrdiff_t position = (positions == nullptr ? token : positions[token]) -
+                               (document_begin == nullptr ? 0 : document_begin[row]);
     for (ptrdiff_t head = 0; head < heads; ++head) {
       for (ptrdiff_t i = 0; i < half; ++i) {
         Real& low = x[row * row_stride + head * head_size + i];

@@ -1,0 +1,52 @@
+#include "worker_runtime/ops/attention_merge.h"
+
+#include <cstddef>
+
+#include "worker_runtime/ops/cpu/cpu_ops.h"
+#include "worker_runtime/ops/cpu/simd.h"
+#include "worker_runtime/ops/instantiate.h"
+
+namespace convene::worker::cpu {
+namespace {
+
+template <typename T>
+CONVENE_CPU_CLONES void WidenRow(int count, const T* part, float* out) {
+#pragma omp simd
+  for (int i = 0; i < count; ++i) out[i] = Widen(part[i]);
+}
+
+template <typename T>
+CONVENE_CPU_CLONES void AddRow(int count, float kept, float part_weight, const T* part,
+                               float* out) {
+#pragma omp simd
+  for (int i = 0; i < count; ++i) out[i] = kept * out[i] + part_weight * Widen(part[i]);
+}
+
+}  // namespace
+
+template <typename T>
+void AttentionMerge(const AttentionShape& shape, const T* part_out, const float* part_log_sum_exp,
+                    bool is_first, float* out, float* log_sum_exp, Stream& /*stream*/) {
+  const int queries = shape.sequence_length;
+  const ptrdiff_t rows = ptrdiff_t{shape.batch} * queries * shape.heads;
+#pragma omp parallel for schedule(static) if (IsLarge(static_cast <int>(rows), shape.head_size))
+  for (ptrdiff_t row = 0; row < rows; ++row) {
+    const ptrdiff_t head = row % shape.heads;
+    const ptrdiff_t token = row / shape.heads;
+    const ptrdiff_t statistic = (token / queries * shape.heads + head) * queries + token % queries;
+    const T* const from = part_out + row * shape.head_size;
+    float* const to = out + row * shape.head_size;
+    if (is_first) {
+      WidenRow(shape.head_size, from, to);
+      log_sum_exp[statistic] = part_log_sum_exp[statistic];
+    } else {
+      const MergeWeights weights(log_sum_exp[statistic], part_log_sum_exp[statistic]);
+      AddRow(shape.head_size, weights.kept, weights.part, from, to);
+      log_sum_exp[statistic] = weights.log_sum_exp;
+    }
+  }
+}
+
+CONVENE_INSTANTIATE(AttentionMerge);
+
+}  // namespace convene::worker::cpu

@@ -1,0 +1,90 @@
+#include "worker_runtime/parallel/context_cut.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tools/base/check.h"
+#include "tools/base/status_macros.h"
+
+namespace convene::worker {
+namespace {
+
+absl::Status ValidateHeads(int size, int heads, int kv_heads) {
+  if (heads % size == 0 && kv_heads % size == 0) return absl::OkStatus();
+  std::vector<int> legal;
+  for (int n = 1; n <= kv_heads; ++n) {
+    if (heads % n == 0 && kv_heads % n == 0) legal.push_back(n);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("cp_method ulysses splits the ", heads, " query and ", kv_heads,
+                   " key-value heads of a tensor-parallel rank over cp_size ", size,
+                   ", which does not come out even: choose one of ", absl::StrJoin(legal, ", "),
+                   ", or cp_method ring or allgather"));
+}
+
+}  // namespace
+
+int ContextChunks(ContextMethod method) { return method == ContextMethod::kUlysses ? 1 : 2; }
+
+const char* ContextMethodName(ContextMethod method) {
+  switch (method) {
+    case ContextMethod::kRing:
+      return "ring";
+    case ContextMethod::kAllGather:
+      return "allgather";
+    case ContextMethod::kUlysses:
+      return "ulysses";
+  }
+  CONVENE_CHECK(false);
+}
+
+std::vector<int32_t> ContextPositions(ContextMethod method, int sequence_length, int size,
+                                      int rank) {
+  const int length = sequence_length / size;
+  // A rank alone has the whole row, whatever its length.
+  const int parts = size == 1 ? 1 : ContextChunks(method);
+  const int chunk = length / parts;
+  CONVENE_CHECK(chunk * parts * size == sequence_length);
+  std::vector<int32_t> positions;
+  positions.reserve(length);
+  for (int part = 0; part < parts; ++part) {
+    const int place = part == 0 ? rank : 2 * size - 1 - rank;
+    for (int i = 0; i < chunk; ++i) positions.push_back(place * chunk + i);
+  }
+  return positions;
+}
+
+std::vector<int32_t> ContextCut::Positions() const {
+  return ContextPositions(method, sequence_length, size, rank);
+}
+
+std::vector<int32_t> ContextCut::QueryPositions() const {
+  return splits_heads() ? ContextPositions(method, sequence_length, 1, 0) : Positions();
+}
+
+void CutRows(const std::vector<int32_t>& positions, int sequence_length, int64_t rows,
+             const int32_t* whole, int32_t* cut) {
+  for (int64_t row = 0; row < rows; ++row, whole += sequence_length) {
+    for (const int32_t position : positions) *cut++ = whole[position];
+  }
+}
+
+absl::Status ValidateContext(ContextMethod method, int size, int64_t sequence_length, int heads,
+                             int kv_heads) {
+  if (size == 1) return absl::OkStatus();
+  if (method == ContextMethod::kUlysses) {
+    CONVENE_RETURN_IF_ERROR(ValidateHeads(size, heads, kv_heads));
+  }
+  const int64_t chunks = int64_t{ContextChunks(method)} * size;
+  if (sequence_length % chunks == 0) return absl::OkStatus();
+  const int64_t below = sequence_length / chunks * chunks;
+  return absl::InvalidArgumentError(
+      absl::StrCat("cp_method ", ContextMethodName(method), " cuts sequence_length ",
+                   sequence_length, " into ", chunks, " equal chunks for cp_size ", size,
+                   ", which does not come out even: choose sequence_length ",
+                   below == 0 ? "" : absl::StrCat(below, " or "), below + chunks));
+}
+
+}  // namespace convene::worker

@@ -1,0 +1,255 @@
+#include "worker_runtime/trainer/testing/layout_case.h"
+
+#include <algorithm>
+#include <optional>
+#include <random>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/schedule/generators.h"
+
+namespace convene::worker::testing {
+namespace {
+
+using Kind = LayoutAxis::Kind;
+
+constexpr int kRanksMax = 8;
+constexpr const char* kSchedules[] = {"1f1b", "gpipe", "interleaved"};
+// Off, on, and where it is possible.
+constexpr std::optional<bool> kSequenceParallel[] = {false, true, std::nullopt};
+// For how many tasks a layout looks before another layout is drawn.
+constexpr int kAttempts = 300;
+
+int Draw(const LayoutAxis& axis, std::mt19937_64& random) {
+  return axis.values[random() % axis.values.size()];
+}
+
+// A cut of the layers that --pp-layout may name, by its number; "" for 0, and where there is none.
+std::string CutText(int number, int layers, int chunks) {
+  if (number == 0 || layers < chunks - 2) return "";
+  std::vector<int> cut(chunks, 1);
+  cut.front() = 0;
+  cut.back() = 0;
+  std::mt19937_64 random(number);
+  for (int left = layers - std::max(0, chunks - 2); left > 0; --left) ++cut[random() % chunks];
+  return absl::StrJoin(cut, ",");
+}
+
+int ChunksOf(const LayoutCase& c) {
+  const auto schedule = MakeSchedule(kSchedules[c.schedule], c.pp, c.virtual_stages, 1);
+  return schedule.ok() ? static_cast<int>(schedule->placement.size()) : 1;
+}
+
+}  // namespace
+
+const std::vector<LayoutAxis>& LayoutAxes() {
+  using C = LayoutCase;
+  static const auto* const axes = new std::vector<LayoutAxis>{
+      {"pp", &C::pp, Kind::kRanks, {1, 1, 2, 2, 3, 4, 5, 8}},
+      {"dp_replicate", &C::dp_replicate, Kind::kRanks, {1, 1, 1, 2, 3, 4}},
+      {"dp_shard", &C::dp_shard, Kind::kRanks, {1, 1, 2, 2, 3, 4, 5, 7}},
+      {"cp", &C::cp, Kind::kRanks, {1, 1, 2, 2, 3, 4}},
+      {"tp", &C::tp, Kind::kRanks, {1, 1, 2, 2, 3, 4, 6, 8}},
+
+      {"schedule", &C::schedule, Kind::kExecution, {0, 1, 2}, {"1f1b", "gpipe", "interleaved"}},
+      {"virtual_stages", &C::virtual_stages, Kind::kExecution, {0, 0, 1, 2, 3}},
+      {"uneven_cut", &C::uneven_cut, Kind::kExecution, {0, 1, 2, 3, 4}},
+      {"micro_batch", &C::micro_batch, Kind::kExecution, {1, 1, 2, 3}},
+      {"sequence_parallel",
+       &C::sequence_parallel,
+       Kind::kExecution,
+       {0, 1, 2},
+       {"off", "on", "where_possible"}},
+      {"cp_method", &C::cp_method, Kind::kExecution, {0, 1, 2}, {"ring", "allgather", "ulysses"}},
+      {"recompute", &C::recompute, Kind::kExecution, {0, 1, 2}, {"none", "selective", "full"}},
+      {"bucket", &C::bucket, Kind::kExecution, {0, 1, 400}},
+      {"gloo", &C::gloo, Kind::kExecution, {0, 0, 0, 0, 0, 1}},
+
+      {"layers", &C::layers, Kind::kTask, {1, 2, 3, 4, 5, 7, 9}},
+      {"hidden", &C::hidden, Kind::kTask, {8, 11, 12, 17, 24}},
+      {"kv_heads", &C::kv_heads, Kind::kTask, {1, 2, 3, 4, 6, 8}},
+      {"queries_a_key", &C::queries_a_key, Kind::kTask, {1, 2, 3}},
+      {"head_size", &C::head_size, Kind::kTask, {2, 4, 6}},
+      {"ffn", &C::ffn, Kind::kTask, {4, 6, 8, 9, 12, 15, 24}},
+      {"vocabulary", &C::vocabulary, Kind::kTask, {8, 12, 15, 16, 24, 31, 42}},
+      {"tied", &C::tied, Kind::kTask, {0, 1}},
+      {"sequence_length", &C::sequence_length, Kind::kTask, {1, 2, 3, 4, 6, 7, 8, 12, 24}},
+      {"global_batch", &C::global_batch, Kind::kTask, {1, 2, 3, 4, 6, 8, 9, 11, 13}},
+      {"packed", &C::packed, Kind::kTask, {0, 1}},
+      {"masked",
+       &C::masked,
+       Kind::kTask,
+       {kNothingMasked, kTokensMasked, kSamplesMasked},
+       {"nothing", "tokens", "samples"}},
+      {"clip", &C::clip, Kind::kTask, {0, 1}},
+  };
+  return *axes;
+}
+
+LayoutCase SimplestCase() {
+  LayoutCase simplest = {};
+  for (const LayoutAxis& axis : LayoutAxes()) simplest.*axis.field = axis.values.front();
+  return simplest;
+}
+
+std::string TextOf(const LayoutCase& the_case) {
+  std::vector<std::string> parts;
+  for (const LayoutAxis& axis : LayoutAxes()) {
+    const int value = the_case.*axis.field;
+    if (value == axis.values.front()) continue;
+    parts.push_back(axis.words.empty() ? absl::StrCat(axis.name, "=", value)
+                                       : absl::StrCat(axis.name, "=", axis.words[value]));
+  }
+  return absl::StrJoin(parts, " ");
+}
+
+absl::StatusOr<LayoutCase> CaseOfText(absl::string_view text) {
+  LayoutCase the_case = SimplestCase();
+  for (const absl::string_view part : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
+    const std::pair<absl::string_view, absl::string_view> halves =
+        absl::StrSplit(part, absl::MaxSplits('=', 1));
+    const auto axis =
+        absl::c_find_if(LayoutAxes(), [&](const LayoutAxis& a) { return halves.first == a.name; });
+    if (axis == LayoutAxes().end()) {
+      return absl::InvalidArgumentError(absl::StrCat("'", halves.first, "' is no axis"));
+    }
+    int value = 0;
+    if (axis->words.empty()) {
+      if (!absl::SimpleAtoi(halves.second, &value)) {
+        return absl::InvalidArgumentError(absl::StrCat("'", part, "' has no number"));
+      }
+    } else {
+      const auto word = absl::c_find(axis->words, halves.second);
+      if (word == axis->words.end()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("'", part, "': the words are ", absl::StrJoin(axis->words, ", ")));
+      }
+      value = static_cast<int>(word - axis->words.begin());
+    }
+    the_case.*axis->field = value;
+  }
+  return the_case;
+}
+
+int RanksOf(const LayoutCase& the_case) {
+  int ranks = 1;
+  for (const LayoutAxis& axis : LayoutAxes()) {
+    if (axis.kind == Kind::kRanks) ranks *= the_case.*axis.field;
+  }
+  return ranks;
+}
+
+TrainOptions OptionsOf(const LayoutCase& c) {
+  return {.model_name = "drawn",
+          .model = {.layers = c.layers,
+                    .hidden_size = c.hidden,
+                    .ffn_size = c.ffn,
+                    .heads = c.kv_heads * c.queries_a_key,
+                    .kv_heads = c.kv_heads,
+                    .head_size = c.head_size,
+                    .vocabulary_size = c.vocabulary,
+                    .tied_embeddings = c.tied != 0,
+                    .initializer_range = 0.3},
+          .data = {"drawn"},
+          .steps = 5,
+          .seed = 11,
+          .global_batch_size = c.global_batch,
+          .micro_batch_size = c.micro_batch,
+          .sequence_length = c.sequence_length,
+          .packed_documents = c.packed != 0,
+          .tp_size = c.tp,
+          .cp_size = c.cp,
+          .cp_method = static_cast<ContextMethod>(c.cp_method),
+          .pp_size = c.pp,
+          .dp_size = c.dp_replicate * c.dp_shard,
+          .pp_schedule = kSchedules[c.schedule],
+          .pp_virtual_stages = c.virtual_stages,
+          .pp_layout = CutText(c.uneven_cut, c.layers, ChunksOf(c)),
+          .dp_shard_size = c.dp_shard,
+          .dp_replicate_size = c.dp_replicate,
+          .sequence_parallel = kSequenceParallel[c.sequence_parallel],
+          .precision = DType::kFloat32,
+          .recompute = static_cast<Recompute>(c.recompute),
+          .learning_rate = 0.005,
+          .weight_decay = 0.1,
+          .beta1 = 0.9,
+          .beta2 = 0.95,
+          // As large as gradients are: an update then tells the size of a gradient, not its sign
+          // alone, and where a gradient is 0 but for rounding nothing moves.
+          .epsilon = 0.01,
+          .clip_grad_norm = static_cast<double>(c.clip),
+          .max_skipped_steps = 1,
+          .checkpoint_keep = 2,
+          .max_failed_checkpoints = 1,
+          .log_every = 1,
+          .validation_samples = 1,
+          .token_cache_dir = "none",
+          .collective_timeout = absl::Seconds(20),
+          .checkpoint_timeout = absl::Seconds(20)};
+}
+
+absl::StatusOr<Layout> LegalLayout(const LayoutCase& the_case) {
+  const int ranks = RanksOf(the_case);
+  if (ranks > kRanksMax) return absl::InvalidArgumentError(absl::StrCat(ranks, " ranks"));
+  const TrainOptions options = OptionsOf(the_case);
+  CONVENE_ASSIGN_OR_RETURN(const Layout layout, LayoutOf(options, ranks));
+  CONVENE_RETURN_IF_ERROR(ValidateOptions(options, layout));
+  return layout;
+}
+
+LayoutCase CaseOfSeed(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  for (;;) {
+    LayoutCase drawn = SimplestCase();
+    for (const LayoutAxis& axis : LayoutAxes()) {
+      if (axis.kind == Kind::kRanks) drawn.*axis.field = Draw(axis, random);
+    }
+    for (int attempt = 0; RanksOf(drawn) <= kRanksMax && attempt < kAttempts; ++attempt) {
+      for (const LayoutAxis& axis : LayoutAxes()) {
+        if (axis.kind != Kind::kRanks) drawn.*axis.field = Draw(axis, random);
+      }
+      if (LegalLayout(drawn).ok()) return drawn;
+    }
+  }
+}
+
+LayoutCase OneProcess(LayoutCase the_case) {
+  for (const LayoutAxis& axis : LayoutAxes()) {
+    if (axis.kind != Kind::kTask) the_case.*axis.field = axis.values.front();
+  }
+  the_case.micro_batch = the_case.global_batch;
+  return the_case;
+}
+
+Shrunk Shrink(const LayoutCase& the_case, int runs_max,
+              absl::FunctionRef<bool(const LayoutCase&)> fails) {
+  Shrunk shrunk = {the_case};
+  // Whether the axis could be brought nearer.
+  const auto step = [&](const LayoutAxis& axis) {
+    for (size_t i = 0; i < axis.values.size(); ++i) {
+      LayoutCase simpler = shrunk.smallest;
+      if (axis.values[i] == simpler.*axis.field || shrunk.runs >= runs_max) return false;
+      if (i > 0 && axis.values[i] == axis.values[i - 1]) continue;
+      simpler.*axis.field = axis.values[i];
+      if (!LegalLayout(simpler).ok()) continue;
+      ++shrunk.runs;
+      if (!fails(simpler)) continue;
+      shrunk.smallest = simpler;
+      return true;
+    }
+    return false;
+  };
+  // One axis may hold another up, so the sweep is repeated until it finds nothing.
+  for (bool is_nearer = true; is_nearer;) {
+    is_nearer = false;
+    for (const LayoutAxis& axis : LayoutAxes()) is_nearer = step(axis) || is_nearer;
+  }
+  return shrunk;
+}
+
+}  // namespace convene::worker::testing

@@ -1,0 +1,124 @@
+// The cases of the layout property test: drawn, written, read and shrunk. No case is trained here.
+#include "worker_runtime/trainer/testing/layout_case.h"
+
+#include <catch2/catch.hpp>
+#include <map>
+#include <set>
+#include <string>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "tools/base/testing/status_testing.h"
+
+namespace convene::worker {
+namespace {
+
+using testing::CaseOfSeed;
+using testing::CaseOfText;
+using testing::LayoutAxes;
+using testing::LayoutAxis;
+using testing::LayoutCase;
+using testing::LegalLayout;
+using testing::TextOf;
+
+constexpr int kDrawn = 1500;
+
+TEST_CASE("each field of a case is an axis of its own") {
+  CHECK(LayoutAxes().size() == sizeof(LayoutCase) / sizeof(int));
+  std::set<const int*> fields;
+  LayoutCase the_case = testing::SimplestCase();
+  for (const LayoutAxis& axis : LayoutAxes()) {
+    CHECK(fields.insert(&(the_case.*axis.field)).second);
+    if (axis.words.empty()) continue;
+    INFO(axis.name);
+    CHECK(*absl::c_max_element(axis.values) + 1 == static_cast<int>(axis.words.size()));
+  }
+}
+
+TEST_CASE(
+    "seeds give legal cases, the same ones each time, and in the end every value of every axis") {
+  std::map<std::string, int> seen;
+  for (int seed = 1; seed <= kDrawn; ++seed) {
+    const LayoutCase drawn = CaseOfSeed(seed);
+    REQUIRE_OK(LegalLayout(drawn));
+    if (seed % 100 == 0) CHECK(CaseOfSeed(seed) == drawn);
+    for (const LayoutAxis& axis : LayoutAxes()) {
+      ++seen[absl::StrCat(axis.name, "=", drawn.*axis.field)];
+    }
+  }
+  for (const LayoutAxis& axis : LayoutAxes()) {
+    for (const int value : axis.values) {
+      INFO(axis.name << "=" << value);
+      CHECK(seen[absl::StrCat(axis.name, "=", value)] > 0);
+    }
+  }
+}
+
+TEST_CASE("a case's text says the case") {
+  CHECK(TextOf(testing::SimplestCase()).empty());
+  for (int seed = 1; seed <= 50; ++seed) {
+    const LayoutCase drawn = CaseOfSeed(seed);
+    INFO(TextOf(drawn));
+    const auto read = CaseOfText(TextOf(drawn));
+    REQUIRE_OK(read);
+    CHECK(*read == drawn);
+  }
+  const auto read = CaseOfText("tp=2 schedule=gpipe");
+  REQUIRE_OK(read);
+  CHECK(read->tp == 2);
+  CHECK(TextOf(*read) == "tp=2 schedule=gpipe");
+  const auto invalid = absl::StatusCode::kInvalidArgument;
+  CHECK_STATUS(CaseOfText("tq=2"), invalid, "'tq' is no axis");
+  CHECK_STATUS(CaseOfText("tp=two"), invalid, "'tp=two' has no number");
+  CHECK_STATUS(CaseOfText("schedule=2f2b"), invalid, "the words are 1f1b, gpipe");
+}
+
+TEST_CASE("one process does the same task, and knows no layout") {
+  for (int seed = 1; seed <= 50; ++seed) {
+    const LayoutCase drawn = CaseOfSeed(seed);
+    const LayoutCase alone = testing::OneProcess(drawn);
+    REQUIRE_OK(LegalLayout(alone));
+    CHECK(testing::RanksOf(alone) == 1);
+    CHECK(alone.micro_batch == drawn.global_batch);
+    for (const LayoutAxis& axis : LayoutAxes()) {
+      if (axis.kind == LayoutAxis::Kind::kTask) CHECK(alone.*axis.field == drawn.*axis.field);
+    }
+  }
+}
+
+TEST_CASE("a case shrinks to its cause, and what that needs to be legal") {
+  int shrunk_cases = 0;
+  for (int seed = 1; seed <= kDrawn; ++seed) {
+    const auto fails = [](const LayoutCase& c) { return c.tp >= 2 && c.packed == 1; };
+    const LayoutCase drawn = CaseOfSeed(seed);
+    if (!fails(drawn)) continue;
+    ++shrunk_cases;
+    const testing::Shrunk shrunk = testing::Shrink(drawn, 1000, fails);
+    INFO(TextOf(drawn) << " became " << TextOf(shrunk.smallest));
+    CHECK(fails(shrunk.smallest));
+    REQUIRE_OK(LegalLayout(shrunk.smallest));
+    LayoutCase rest = shrunk.smallest;
+    rest.tp = 1;
+    rest.packed = 0;
+    rest.kv_heads = 1;  // divisible by tp
+    rest.queries_a_key = 1;
+    rest.ffn = 4;
+    rest.vocabulary = 8;
+    CHECK(rest == testing::SimplestCase());
+  }
+  CHECK(shrunk_cases > 50);
+}
+
+TEST_CASE("shrinking asks no more often than it may") {
+  int asked = 0;
+  const testing::Shrunk shrunk = testing::Shrink(CaseOfSeed(3), 7, [&](const LayoutCase&) {
+    ++asked;
+    return false;
+  });
+  CHECK(asked == 7);
+  CHECK(shrunk.runs == 7);
+  CHECK(shrunk.smallest == CaseOfSeed(3));
+}
+
+}  // namespace
+}  // namespace convene::worker

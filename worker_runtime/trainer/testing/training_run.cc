@@ -1,0 +1,220 @@
+#include "worker_runtime/trainer/testing/training_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "tools/base/mutex.h"
+#include "tools/base/status_macros.h"
+#include "tools/base/thread.h"
+#include "worker_runtime/data/documents.h"
+
+namespace convene::worker::testing {
+namespace {
+
+constexpr double kTolerance = 1e-5;
+
+// One data-parallel rank's part of a step.
+struct Tokens {
+  std::vector<int32_t> inputs;
+  std::vector<int32_t> targets;
+  std::vector<int32_t> document_begin;
+  int64_t counted = 0;  // targets of the whole global batch
+
+  TokenBatch Batch(bool packed) const {
+    return {inputs.data(), targets.data(), 1.0f / static_cast<float>(counted),
+            packed ? document_begin.data() : nullptr};
+  }
+};
+
+Tokens TokensOfStep(const TrainingRun& run, int dp_rank, int step) {
+  const int length = run.engine.sequence_length;
+  const int64_t first = int64_t{step} * run.cut.global_batch_size;
+  Tokens tokens;
+  for (int64_t i = 0; i < run.cut.global_batch_size; ++i) {
+    const std::vector<int32_t> targets = run.sample(first + i).targets;
+    tokens.counted += std::count_if(targets.begin(), targets.end(), [](int t) { return t >= 0; });
+  }
+  const Sample padding = {std::vector<int32_t>(length, 0), std::vector<int32_t>(length, -1)};
+  for (int64_t m = 0; m < MicrobatchCount(run.cut); ++m) {
+    for (int row = 0; row < run.cut.micro_batch_size; ++row) {
+      const int64_t position = SamplePosition(first, run.cut, dp_rank, m, row);
+      const Sample sample = position == kNoSample ? padding : run.sample(position);
+      tokens.inputs.insert(tokens.inputs.end(), sample.inputs.begin(), sample.inputs.end());
+      tokens.targets.insert(tokens.targets.end(), sample.targets.begin(), sample.targets.end());
+      tokens.document_begin.resize(tokens.inputs.size());
+      FindDocuments(length, sample.inputs.data(), run.end_of_document,
+                    tokens.document_begin.data() + tokens.inputs.size() - length);
+    }
+  }
+  return tokens;
+}
+
+struct Rank {
+  std::unique_ptr<Device> device = Device::Cpu();
+  std::unique_ptr<Engine> engine;
+  Curve curve;  // without tensors
+};
+
+absl::Status TrainRank(const TrainingRun& run, int rank, CommunicatorSet& communicators,
+                       Rank& here) {
+  EngineOptions options = run.engine;
+  options.rank = rank;
+  const int dp_rank = CoordinateOf(options.layout, rank).dp;
+  CONVENE_ASSIGN_OR_RETURN(here.engine, Engine::Create(options, communicators, *here.device));
+  for (int step = 1; step <= run.steps; ++step) {
+    const Tokens tokens = TokensOfStep(run, dp_rank, step - 1);
+    AdamWParameters adam = run.adam(step);
+    adam.step = step;
+    CONVENE_ASSIGN_OR_RETURN(const StepResult result,
+                             here.engine->TrainStep(tokens.Batch(options.packed_documents), adam));
+    here.curve.losses.push_back(result.loss);
+    here.curve.grad_norms.push_back(result.grad_norm);
+  }
+  const Tokens tokens = TokensOfStep(run, dp_rank, run.steps);
+  CONVENE_ASSIGN_OR_RETURN(const ForwardResult result,
+                           here.engine->ForwardLoss(tokens.Batch(options.packed_documents),
+                                                    static_cast<int>(MicrobatchCount(run.cut))));
+  here.curve.validation_loss = result.loss / static_cast<double>(tokens.counted);
+  return here.device->Synchronize(options.timeout);
+}
+
+// The tensors that the ranks' parts make up.
+class Assembly {
+ public:
+  explicit Assembly(Curve& curve) : curve_(curve) {}
+
+  void Add(const Engine& engine, int rank) {
+    for (const PlacedParameter& slice : engine.placement().parameters) {
+      const float* values = engine.parameters().As<float>().data() + slice.flat_offset;
+      if (!AddSlice(slice, values)) {
+        curve_.unequal.push_back(absl::StrCat(slice.name, " on rank ", rank));
+      }
+    }
+  }
+
+ private:
+  // Whether elements that another rank has added are the same bits.
+  bool AddSlice(const ParameterSlice& slice, const float* values) {
+    std::vector<float>& tensor = curve_.tensors[slice.name];
+    std::vector<bool>& known = known_[slice.name];
+    tensor.resize(slice.global_shape[0] * slice.global_shape[1]);
+    known.resize(tensor.size());
+    bool is_equal = true;
+    for (int64_t i = 0; i < slice.count(); ++i) {
+      const int64_t row = slice.offset[0] + i / slice.extent[1];
+      const int64_t column = slice.offset[1] + i % slice.extent[1];
+      const int64_t place = row * slice.global_shape[1] + column;
+      is_equal = is_equal &&
+                 (!known[place] || std::memcmp(&tensor[place], &values[i], sizeof(float)) == 0);
+      tensor[place] = values[i];
+      known[place] = true;
+    }
+    return is_equal;
+  }
+
+  Curve& curve_;
+  std::map<std::string, std::vector<bool>> known_;
+};
+
+// The first rank that fails ends the others' waiting.
+class FirstFailure {
+ public:
+  explicit FirstFailure(std::vector<CommunicatorSet>& sets) : sets_(sets) {}
+
+  void Add(const absl::Status& status) {
+    MutexLock lock(&mutex_);
+    if (status.ok() || !first_.ok()) return;
+    first_ = status;
+    for (CommunicatorSet& set : sets_) set.AbortAll("another rank failed");
+  }
+  absl::Status first() {
+    MutexLock lock(&mutex_);
+    return first_;
+  }
+
+ private:
+  std::vector<CommunicatorSet>& sets_;
+  Mutex mutex_;
+  absl::Status first_ ABSL_GUARDED_BY(mutex_);
+};
+
+bool IsNear(double value, double expected) {
+  return std::abs(value - expected) <= kTolerance * std::abs(expected);
+}
+
+}  // namespace
+
+absl::StatusOr<Curve> Train(const TrainingRun& run) {
+  const int world_size = run.engine.layout.world_size();
+  std::vector<CommunicatorSet> sets =
+      MakeSets(run.transport, run.engine.layout, {.timeout = run.timeout});
+  std::vector<Rank> ranks(world_size);
+  FirstFailure failure(sets);
+  {
+    std::vector<Thread> threads;
+    for (int rank = 0; rank < world_size; ++rank) {
+      threads.emplace_back(absl::StrCat("rank ", rank), [&, rank] {
+        failure.Add(TrainRank(run, rank, sets[rank], ranks[rank]));
+      });
+    }
+    for (Thread& thread : threads) thread.Join();
+  }
+  CONVENE_RETURN_IF_ERROR(failure.first());
+  Curve curve = ranks.front().curve;
+  Assembly assembly(curve);
+  for (int rank = 0; rank < world_size; ++rank) {
+    const Rank& here = ranks[rank];
+    if (here.curve.losses != curve.losses || here.curve.grad_norms != curve.grad_norms ||
+        here.curve.validation_loss != curve.validation_loss) {
+      curve.unequal.push_back(absl::StrCat("results on rank ", rank));
+    }
+    const auto* bytes = static_cast<const char*>(here.engine->parameters().data);
+    curve.parameters.emplace_back(bytes, here.engine->parameters().size_bytes());
+    if (run.engine.dtype == DType::kFloat32) assembly.Add(*here.engine, rank);
+  }
+  return curve;
+}
+
+std::string CurveDifference(const Curve& curve, const Curve& expected) {
+  for (size_t step = 0; step < expected.losses.size(); ++step) {
+    if (!IsNear(curve.losses[step], expected.losses[step])) {
+      return absl::StrCat("step ", step + 1, ": loss ", curve.losses[step], ", expected ",
+                          expected.losses[step]);
+    }
+    if (!IsNear(curve.grad_norms[step], expected.grad_norms[step])) {
+      return absl::StrCat("step ", step + 1, ": gradient norm ", curve.grad_norms[step],
+                          ", expected ", expected.grad_norms[step]);
+    }
+  }
+  if (IsNear(curve.validation_loss, expected.validation_loss)) return "";
+  return absl::StrCat("validation loss ", curve.validation_loss, ", expected ",
+                      expected.validation_loss);
+}
+
+std::string TensorDifference(const Curve& curve, const Curve& expected) {
+  if (curve.tensors.size() != expected.tensors.size()) {
+    return absl::StrCat(curve.tensors.size(), " tensors, expected ", expected.tensors.size());
+  }
+  for (const auto& [name, tensor] : expected.tensors) {
+    const auto found = curve.tensors.find(name);
+    if (found == curve.tensors.end() || found->second.size() != tensor.size()) {
+      return absl::StrCat(name, " is missing or of another size");
+    }
+    double distance = 0;
+    double length = 0;
+    for (size_t i = 0; i < tensor.size(); ++i) {
+      distance += std::pow(double{found->second[i]} - tensor[i], 2);
+      length += std::pow(tensor[i], 2);
+    }
+    if (std::sqrt(distance) <= kTolerance * std::sqrt(length)) continue;
+    return absl::StrCat(name, " is ", std::sqrt(distance), " away, of ", std::sqrt(length));
+  }
+  return "";
+}
+
+}  // namespace convene::worker::testing
