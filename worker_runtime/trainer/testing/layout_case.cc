@@ -66,7 +66,7 @@ const std::vector<LayoutAxis>& LayoutAxes() {
        {"off", "on", "where_possible"}},
       {"recompute", &C::recompute, Kind::kExecution, {0, 1, 2}, {"none", "selective", "full"}},
       {"bucket", &C::bucket, Kind::kExecution, {0, 1, 400}},
-      {"gloo", &C::gloo, Kind::kExecution, {0, 0, 0, 0, 0, 1}},
+      {"gloo", &C::gloo, Kind::kExecution, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}},
 
       {"layers", &C::layers, Kind::kTask, {1, 2, 3, 4, 5, 7, 9}},
       {"hidden", &C::hidden, Kind::kTask, {8, 11, 12, 17, 24}},

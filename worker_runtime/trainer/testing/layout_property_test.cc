@@ -123,6 +123,8 @@ void CheckSeed(uint64_t seed) {
   INFO("CONVENE_LAYOUT_SEED=" << seed << ": " << Command(the_case));
   const std::string difference = Difference(the_case);
   if (difference.empty()) return;
+  // Bazel's --test_runner_fail_fast: who only wants to know that it fails waits for no shrinking.
+  if (ProcessEnvironment()("TESTBRIDGE_TEST_RUNNER_FAIL_FAST").has_value()) FAIL(difference);
   const MonotonicTime end = Clock::Real().Now() + kShrinkingTime;
   const testing::Shrunk shrunk =
       testing::Shrink(the_case, kShrinkingRuns, [&](const LayoutCase& simpler) {
