@@ -40,17 +40,6 @@ ModelConfig Small() {
           .tied_embeddings = true};
 }
 
-// Over tp its key and value head is copied.
-ModelConfig WithOneKeyHead() {
-  return {.layers = 2,
-          .hidden_size = 16,
-          .ffn_size = 20,
-          .heads = 4,
-          .kv_heads = 1,
-          .head_size = 4,
-          .vocabulary_size = 20};
-}
-
 // One rank's engine, for as long as a test needs it.
 struct Rank {
   Collective* world = nullptr;
@@ -243,27 +232,27 @@ TEST_CASE("what one layout saves another restores, bit by bit") {
 }
 
 TEST_CASE("copies of key and value heads are saved once, and all restored, bit by bit") {
-  const auto world = [](const Layout& layout, uint64_t seed) {
-    return std::make_unique<World>(layout, seed, DType::kFloat32, /*bucket_count_min=*/1,
-                                   /*fresh_weights=*/true, WithOneKeyHead());
+  const ModelConfig model = {2, 16, 20, /*heads=*/4, /*kv_heads=*/1, /*head_size=*/4, 20};
+  const auto world = [&](const Layout& layout, uint64_t seed) {
+    return World(layout, seed, DType::kFloat32, 1, /*fresh_weights=*/true, model);
   };
   const TempDir copied, whole;
-  const auto saved = world({.dp = 2, .tp = 4}, kSeed);
-  RequireAllOk(saved->Train(3));
-  RequireAllOk(saved->Save(copied.path(), 3));
-  const auto state = saved->State();
+  World saved = world({.dp = 2, .tp = 4}, kSeed);
+  RequireAllOk(saved.Train(3));
+  RequireAllOk(saved.Save(copied.path(), 3));
+  const auto state = saved.State();
   std::vector<int64_t> steps;
   TrainOptions options = ResumeFrom(copied.path());
-  options.model = WithOneKeyHead();
-  const auto one = world({}, /*seed=*/99);
-  RequireAllOk(one->Restore(options, &steps));
-  CHECK(one->State() == state);
-  RequireAllOk(one->Save(whole.path(), 3));
+  options.model = model;
+  World one = world({}, /*seed=*/99);
+  RequireAllOk(one.Restore(options, &steps));
+  CHECK(one.State() == state);
+  RequireAllOk(one.Save(whole.path(), 3));
   options.checkpoint_dir = whole.path();
-  const auto again = world({.tp = 4}, /*seed=*/98);
-  RequireAllOk(again->Restore(options, &steps));
-  CHECK(again->State() == state);
-  CHECK(again->EveryRankHolds(state));
+  World again = world({.tp = 4}, /*seed=*/98);
+  RequireAllOk(again.Restore(options, &steps));
+  CHECK(again.State() == state);
+  CHECK(again.EveryRankHolds(state));
 }
 
 TEST_CASE("a run in bf16 goes on from its checkpoint as if it had not stopped") {
