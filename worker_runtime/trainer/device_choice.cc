@@ -53,8 +53,8 @@ absl::Status CheckSchedule(const TrainOptions& options, const Layout& layout, bo
   }
   return absl::InvalidArgumentError(
       absl::StrCat("pp_schedule ", options.pp_schedule,
-                   " may let messages stand still behind each other on GPUs; choose 1f1b or gpipe, "
-                   "or --device cpu"));
+                   " may let messages stand still behind each other on GPUs; choose 1f1b, gpipe or "
+                   "zb-h1, or --device cpu"));
 }
 
 }  // namespace convene::worker

@@ -28,9 +28,9 @@ struct GraphChoice {
 };
 GraphChoice ChooseGraphs(const TrainOptions& options, const Layout& layout, bool is_gpu);
 
-// Whether a device of this kind can run the schedule: behind NCCL's two lanes messages of other
-// schedules than gpipe and 1f1b may stand still (comm/nccl/lanes_test.cc). InvalidArgument names
-// these two.
+// Whether a device of this kind can run the schedule: behind NCCL's two lanes messages of schedules
+// with several chunks a rank may stand still (comm/nccl/lanes_test.cc). InvalidArgument names the
+// others.
 absl::Status CheckSchedule(const TrainOptions& options, const Layout& layout, bool is_gpu);
 
 }  // namespace convene::worker
