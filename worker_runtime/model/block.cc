@@ -17,35 +17,38 @@ LinearShape OutShape(const BlockShape& s) { return {s.rows(), s.hidden, s.attent
 LinearShape GateUpShape(const BlockShape& s) { return {s.rows(), 2 * s.ffn, s.hidden}; }
 LinearShape DownShape(const BlockShape& s) { return {s.rows(), s.hidden, s.ffn}; }
 
-// Declares those tensors of a block that `wants_recomputed` asks for: the ones that the backward
-// pass computes again, or the others.
+// The sets in which a block's tensors lie.
+enum class Set { kSaved, kRecomputed, kDeferred };
+
+// Declares those tensors of a block that lie in the set.
 template <typename T>
-void Declare(const BlockShape& s, Recompute recompute, bool wants_recomputed, Arena& arena,
+void Declare(const BlockShape& s, const Recompute& recompute, Set set, Arena& arena,
              BlockMemory<T>& memory) {
-  const bool cheap_again = recompute != Recompute::kNone;
-  const bool all_again = recompute == Recompute::kFull;
-  const auto declare = [&]<typename E>(ArenaBlock<E>& block, bool is_recomputed, const char* name,
-                                       int64_t count, ArenaPart part = ArenaPart::kLocal) {
-    if (is_recomputed != wants_recomputed) return;
-    block = arena.Declare<E>(absl::StrCat(wants_recomputed ? "recomputed/" : "activations/", name),
-                             count, part);
+  const auto declare = [&]<typename E>(ArenaBlock<E>& block, bool is_recomputed, bool is_factor,
+                                       const char* name, int64_t count,
+                                       ArenaPart part = ArenaPart::kLocal) {
+    constexpr const char* kNames[] = {"activations/", "recomputed/", "deferred/"};
+    if (is_recomputed != (set != Set::kSaved) || (set == Set::kDeferred && !is_factor)) return;
+    block = arena.Declare<E>(absl::StrCat(kNames[static_cast<int>(set)], name), count, part);
   };
   const int64_t rows = s.rows();
   const int64_t own = s.residual_rows;
-  // Where rows are split, both norms' outputs are gathered; blocks that make them again have
-  // scratch for it (UnitSurroundings::normed).
-  const int64_t normed = own < rows && cheap_again ? 0 : rows * s.hidden;
-  const ArenaPart normed_part = own < rows ? ArenaPart::kCollective : ArenaPart::kLocal;
-  declare(memory.norm1, cheap_again, "norm1", normed, normed_part);
-  declare(memory.norm1_rms, all_again, "norm1 rms", own);
-  declare(memory.qkv, all_again, "qkv", rows * s.qkv_width());
-  declare(memory.attention, all_again, "attention", rows * s.attention_width());
-  declare(memory.log_sum_exp, all_again, "log-sum-exp", rows * s.heads);
-  declare(memory.middle, all_again, "middle", own * s.hidden);
-  declare(memory.norm2, cheap_again, "norm2", normed, normed_part);
-  declare(memory.norm2_rms, all_again, "norm2 rms", own);
-  declare(memory.gate_up, all_again, "gate-up", rows * 2 * s.ffn);
-  declare(memory.product, cheap_again, "product", rows * s.ffn);
+  const bool is_split = own < rows;
+  const ArenaPart normed_part = is_split ? ArenaPart::kCollective : ArenaPart::kLocal;
+  declare(memory.norm1, recompute.norms, true, "norm1", rows * s.hidden, normed_part);
+  declare(memory.norm1_rms, false, false, "norm1 rms", own);
+  declare(memory.qkv, recompute.attention, false, "qkv", rows * s.qkv_width());
+  declare(memory.attention, recompute.attention, true, "attention", rows * s.attention_width());
+  declare(memory.log_sum_exp, recompute.attention, false, "log-sum-exp", rows * s.heads);
+  declare(memory.middle, recompute.middle, false, "middle", own * s.hidden);
+  if (is_split && set == Set::kRecomputed) {
+    memory.norm2 = memory.norm1;
+  } else {
+    declare(memory.norm2, recompute.norms, true, "norm2", rows * s.hidden, normed_part);
+  }
+  declare(memory.norm2_rms, false, false, "norm2 rms", own);
+  declare(memory.gate_up, recompute.mlp, false, "gate-up", rows * 2 * s.ffn);
+  declare(memory.product, recompute.swiglu, true, "product", rows * s.ffn);
 }
 
 }  // namespace
@@ -68,19 +71,33 @@ BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, bool sequence_
 }
 
 template <typename T>
-BlockMemory<T> DeclareRecomputed(const BlockShape& shape, Recompute recompute, Arena& arena) {
+BlockMemory<T> DeclareRecomputed(const BlockShape& shape, const Recompute& recompute,
+                                 Arena& arena) {
   BlockMemory<T> memory;
-  Declare(shape, recompute, /*wants_recomputed=*/true, arena, memory);
+  Declare(shape, recompute, Set::kRecomputed, arena, memory);
   return memory;
 }
 
 template <typename T>
-std::vector<BlockMemory<T>> DeclareSaved(const BlockShape& shape, Recompute recompute,
+std::vector<BlockMemory<T>> DeclareSaved(const BlockShape& shape, const Recompute& recompute,
                                          const BlockMemory<T>& recomputed, int slots,
                                          Arena& arena) {
   std::vector<BlockMemory<T>> memories(slots, recomputed);
-  for (BlockMemory<T>& memory : memories) {
-    Declare(shape, recompute, /*wants_recomputed=*/false, arena, memory);
+  for (BlockMemory<T>& memory : memories) Declare(shape, recompute, Set::kSaved, arena, memory);
+  return memories;
+}
+
+template <typename T>
+std::vector<BlockDeferred<T>> DeclareDeferred(const BlockShape& s, const Recompute& recompute,
+                                              int slots, Arena& arena) {
+  const int64_t rows = s.rows();
+  std::vector<BlockDeferred<T>> memories(slots);
+  for (BlockDeferred<T>& memory : memories) {
+    memory.qkv = arena.Declare<T>("deferred/qkv gradient", rows * s.qkv_width());
+    memory.attention_out = arena.Declare<T>("deferred/attention out gradient", rows * s.hidden);
+    memory.gate_up = arena.Declare<T>("deferred/gate-up gradient", rows * 2 * s.ffn);
+    memory.down = arena.Declare<T>("deferred/down gradient", rows * s.hidden);
+    Declare(s, recompute, Set::kDeferred, arena, memory.factors);
   }
   return memories;
 }
@@ -94,11 +111,23 @@ ScratchSizes Block<T>::scratch() const {
 }
 
 template <typename T>
+BlockMemory<T> Block<T>::MemoryOf(const Pass<T>& pass) const {
+  BlockMemory<T> a = memory_[pass.slot];
+  if (pass.deferred < 0) return a;
+  const BlockMemory<T>& factors = deferred_[pass.deferred].factors;
+  if (recompute_.norms) a.norm1 = factors.norm1;
+  if (recompute_.norms) a.norm2 = factors.norm2;
+  if (recompute_.attention) a.attention = factors.attention;
+  if (recompute_.swiglu) a.product = factors.product;
+  return a;
+}
+
+template <typename T>
 absl::Status Block<T>::FirstNorm(const Pass<T>& pass, const BlockMemory<T>& a,
                                  const Flow<T>& input) const {
   const ResidualRows& rows = *pass.around.rows;
   const T* const weight = pass.Weight(kAttentionNorm);
-  T* const normed = Normed(pass, a.norm1);
+  T* const normed = At(a.norm1);
   if (input.delta == nullptr) {
     RmsNormForward(rows.own(), s_.hidden, pass.input, weight, s_.norm_epsilon, rows.Own(normed),
                    At(a.norm1_rms), pass.stream);
@@ -109,58 +138,76 @@ absl::Status Block<T>::FirstNorm(const Pass<T>& pass, const BlockMemory<T>& a,
   return rows.Gather(normed, pass.stream);
 }
 
-// From norm1 to SwiGLU's product.
+template <typename T>
+absl::Status Block<T>::NormAgain(const Pass<T>& pass, const T* x, int tensor, ArenaBlock<float> rms,
+                                 ArenaBlock<T> normed) const {
+  const ResidualRows& rows = *pass.around.rows;
+  RmsNormAgain(rows.own(), s_.hidden, x, pass.Weight(tensor), At(rms), rows.Own(At(normed)),
+               pass.stream);
+  return rows.Gather(At(normed), pass.stream);
+}
+
+template <typename T>
+absl::Status Block<T>::Attention(const Pass<T>& pass, const BlockMemory<T>& a) const {
+  LinearForward(QkvShape(s_), At(a.norm1), pass.Weight(kQkv), At(a.qkv), pass.stream);
+  return pass.around.attention->Forward(pass.documents, At(a.qkv), At(a.attention),
+                                        At(a.log_sum_exp), pass.around.workspace, pass.stream);
+}
+
 template <typename T>
 absl::Status Block<T>::Middle(const Pass<T>& pass, const BlockMemory<T>& a) const {
-  const UnitSurroundings<T>& around = pass.around;
-  const ResidualRows& rows = *around.rows;
-  LinearForward(QkvShape(s_), Normed(pass, a.norm1), pass.Weight(kQkv), At(a.qkv), pass.stream);
-  CONVENE_RETURN_IF_ERROR(around.attention->Forward(pass.documents, At(a.qkv), At(a.attention),
-                                                    At(a.log_sum_exp), around.workspace,
-                                                    pass.stream));
+  T* const hidden = pass.around.hidden;
+  const ResidualRows& rows = *pass.around.rows;
   CONVENE_RETURN_IF_ERROR(RowParallelForward(
-      OutShape(s_), At(a.attention), pass.Weight(kAttentionOut), around.hidden, rows, pass.stream));
-  T* const normed = Normed(pass, a.norm2);
-  AddRmsNormForward(rows.own(), s_.hidden, pass.input, rows.Own(around.hidden),
-                    pass.Weight(kMlpNorm), s_.norm_epsilon, At(a.middle), rows.Own(normed),
-                    At(a.norm2_rms), pass.stream);
-  CONVENE_RETURN_IF_ERROR(rows.Gather(normed, pass.stream));
-  LinearForward(GateUpShape(s_), normed, pass.Weight(kGateUp), At(a.gate_up), pass.stream);
-  SwigluForward(s_.rows(), s_.ffn, At(a.gate_up), At(a.product), pass.stream);
-  return absl::OkStatus();
+      OutShape(s_), At(a.attention), pass.Weight(kAttentionOut), hidden, rows, pass.stream));
+  AddRmsNormForward(rows.own(), s_.hidden, pass.input, rows.Own(hidden), pass.Weight(kMlpNorm),
+                    s_.norm_epsilon, At(a.middle), rows.Own(At(a.norm2)), At(a.norm2_rms),
+                    pass.stream);
+  return rows.Gather(At(a.norm2), pass.stream);
 }
 
 template <typename T>
 absl::Status Block<T>::Forward(const Pass<T>& pass, T* target, Flow<T>& flow) {
   const BlockMemory<T>& a = memory_[pass.slot];
   CONVENE_RETURN_IF_ERROR(FirstNorm(pass, a, flow));
+  CONVENE_RETURN_IF_ERROR(Attention(pass, a));
   CONVENE_RETURN_IF_ERROR(Middle(pass, a));
+  LinearForward(GateUpShape(s_), At(a.norm2), pass.Weight(kGateUp), At(a.gate_up), pass.stream);
+  SwigluForward(s_.rows(), s_.ffn, At(a.gate_up), At(a.product), pass.stream);
   flow = {.residual = At(a.middle), .delta = pass.around.rows->Own(target)};
   return RowParallelForward(DownShape(s_), At(a.product), pass.Weight(kDown), target,
                             *pass.around.rows, pass.stream);
 }
 
-// Each half adds its branch's gradient to the residual stream's, which passes through unchanged.
+// Each branch adds its gradient to the residual stream's, which passes through unchanged.
 template <typename T>
 absl::Status Block<T>::MlpBackward(const Pass<T>& pass, const BlockMemory<T>& a,
                                    T* gradient) const {
   const UnitSurroundings<T>& around = pass.around;
   const ResidualRows& rows = *around.rows;
-  T* const normed = Normed(pass, a.norm2);
-  // After a full recomputation the scratch holds this norm's output already.
-  if (recompute_ == Recompute::kSelective) {
-    RmsNormAgain(rows.own(), s_.hidden, At(a.middle), pass.Weight(kMlpNorm), At(a.norm2_rms),
-                 rows.Own(normed), pass.stream);
-    CONVENE_RETURN_IF_ERROR(rows.Gather(normed, pass.stream));
+  // With the middle norm2's output came again too.
+  if (recompute_.norms && !recompute_.middle) {
+    CONVENE_RETURN_IF_ERROR(NormAgain(pass, At(a.middle), kMlpNorm, a.norm2_rms, a.norm2));
+  }
+  if (recompute_.mlp) {
+    LinearForward(GateUpShape(s_), At(a.norm2), pass.Weight(kGateUp), At(a.gate_up), pass.stream);
+  }
+  if (recompute_.swiglu) {
     SwigluForward(s_.rows(), s_.ffn, At(a.gate_up), At(a.product), pass.stream);
   }
   CONVENE_RETURN_IF_ERROR(rows.Gather(gradient, pass.stream));
+  T* gate_up = around.wide;
+  if (pass.deferred >= 0) {
+    const BlockDeferred<T>& later = deferred_[pass.deferred];
+    Keep(pass, gradient, later.down);
+    gate_up = At(later.gate_up);
+  }
   RowParallelBackward(DownShape(s_), At(a.product), pass.Weight(kDown), gradient, around.narrow,
-                      pass.Gradient(kDown), pass.stream);
-  SwigluBackward(s_.rows(), s_.ffn, At(a.gate_up), around.narrow, around.wide, pass.stream);
-  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(GateUpShape(s_), normed, pass.Weight(kGateUp),
-                                                 around.wide, around.hidden, pass.Gradient(kGateUp),
-                                                 rows, around.side, pass.stream));
+                      ProductGradient(pass, kDown), pass.stream);
+  SwigluBackward(s_.rows(), s_.ffn, At(a.gate_up), around.narrow, gate_up, pass.stream);
+  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(
+      GateUpShape(s_), At(a.norm2), pass.Weight(kGateUp), gate_up, around.hidden,
+      ProductGradient(pass, kGateUp), rows, around.side, pass.stream));
   const WeightGradient norm = pass.Gradient(kMlpNorm);
   RmsNormBackward(rows.own(), s_.hidden, At(a.middle), pass.Weight(kMlpNorm), At(a.norm2_rms),
                   rows.Own(around.hidden), /*add_to_dx=*/true, rows.Own(gradient), norm.adds,
@@ -169,25 +216,32 @@ absl::Status Block<T>::MlpBackward(const Pass<T>& pass, const BlockMemory<T>& a,
 }
 
 template <typename T>
-absl::Status Block<T>::AttentionHalfBackward(const Pass<T>& pass, const BlockMemory<T>& a,
-                                             T* gradient) const {
+absl::Status Block<T>::AttentionBranchBackward(const Pass<T>& pass, const BlockMemory<T>& a,
+                                               T* gradient) const {
   const UnitSurroundings<T>& around = pass.around;
   const ResidualRows& rows = *around.rows;
-  T* const normed = Normed(pass, a.norm1);
-  if (recompute_ == Recompute::kSelective || SharesNormed(pass)) {
-    RmsNormAgain(rows.own(), s_.hidden, pass.input, pass.Weight(kAttentionNorm), At(a.norm1_rms),
-                 rows.Own(normed), pass.stream);
-    CONVENE_RETURN_IF_ERROR(rows.Gather(normed, pass.stream));
+  // With the middle attention came again too, and norm1's output before it, which lasts where
+  // norm2's has another place.
+  const bool shares_norms = rows.is_split() && pass.deferred < 0;
+  if (recompute_.norms && (!recompute_.middle || shares_norms)) {
+    CONVENE_RETURN_IF_ERROR(NormAgain(pass, pass.input, kAttentionNorm, a.norm1_rms, a.norm1));
   }
+  if (recompute_.attention && !recompute_.middle) CONVENE_RETURN_IF_ERROR(Attention(pass, a));
   CONVENE_RETURN_IF_ERROR(rows.Gather(gradient, pass.stream));
+  T* qkv = around.wide;
+  if (pass.deferred >= 0) {
+    const BlockDeferred<T>& later = deferred_[pass.deferred];
+    Keep(pass, gradient, later.attention_out);
+    qkv = At(later.qkv);
+  }
   RowParallelBackward(OutShape(s_), At(a.attention), pass.Weight(kAttentionOut), gradient,
-                      around.narrow, pass.Gradient(kAttentionOut), pass.stream);
+                      around.narrow, ProductGradient(pass, kAttentionOut), pass.stream);
   CONVENE_RETURN_IF_ERROR(around.attention->Backward(pass.documents, At(a.qkv), At(a.attention),
-                                                     At(a.log_sum_exp), around.narrow, around.wide,
+                                                     At(a.log_sum_exp), around.narrow, qkv,
                                                      around.workspace, pass.stream));
-  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(QkvShape(s_), normed, pass.Weight(kQkv),
-                                                 around.wide, around.hidden, pass.Gradient(kQkv),
-                                                 rows, around.side, pass.stream));
+  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(QkvShape(s_), At(a.norm1), pass.Weight(kQkv), qkv,
+                                                 around.hidden, ProductGradient(pass, kQkv), rows,
+                                                 around.side, pass.stream));
   const WeightGradient norm = pass.Gradient(kAttentionNorm);
   RmsNormBackward(rows.own(), s_.hidden, pass.input, pass.Weight(kAttentionNorm), At(a.norm1_rms),
                   rows.Own(around.hidden), /*add_to_dx=*/true, rows.Own(gradient), norm.adds,
@@ -197,23 +251,48 @@ absl::Status Block<T>::AttentionHalfBackward(const Pass<T>& pass, const BlockMem
 
 template <typename T>
 absl::Status Block<T>::Backward(const Pass<T>& pass, T* gradient) {
-  const BlockMemory<T>& a = memory_[pass.slot];
-  if (recompute_ == Recompute::kFull) {
-    CONVENE_RETURN_IF_ERROR(FirstNorm(pass, a, {}));
+  const BlockMemory<T> a = MemoryOf(pass);
+  if (recompute_.middle) {
+    CONVENE_RETURN_IF_ERROR(NormAgain(pass, pass.input, kAttentionNorm, a.norm1_rms, a.norm1));
+    CONVENE_RETURN_IF_ERROR(Attention(pass, a));
     CONVENE_RETURN_IF_ERROR(Middle(pass, a));
   }
   CONVENE_RETURN_IF_ERROR(MlpBackward(pass, a, gradient));
-  return AttentionHalfBackward(pass, a, gradient);
+  return AttentionBranchBackward(pass, a, gradient);
 }
 
-// Query and key heads lie side by side at the start of each row, so one call turns both.
-template BlockMemory<float> DeclareRecomputed(const BlockShape&, Recompute, Arena&);
-template BlockMemory<BFloat16> DeclareRecomputed(const BlockShape&, Recompute, Arena&);
-template std::vector<BlockMemory<float>> DeclareSaved(const BlockShape&, Recompute,
-                                                      const BlockMemory<float>&, int, Arena&);
-template std::vector<BlockMemory<BFloat16>> DeclareSaved(const BlockShape&, Recompute,
-                                                         const BlockMemory<BFloat16>&, int, Arena&);
-template class Block<float>;
-template class Block<BFloat16>;
+template <typename T>
+void Block<T>::BackwardWeight(const Pass<T>& pass) {
+  const BlockMemory<T> a = MemoryOf(pass);
+  const BlockDeferred<T>& later = deferred_[pass.deferred];
+  const auto product = [&](const LinearShape& shape, ArenaBlock<T> x, ArenaBlock<T> dy,
+                           int tensor) {
+    LinearWeightGradient(shape, At(x), At(dy), pass.LaterGradient(tensor), pass.stream);
+  };
+  product(DownShape(s_), a.product, later.down, kDown);
+  product(GateUpShape(s_), a.norm2, later.gate_up, kGateUp);
+  product(OutShape(s_), a.attention, later.attention_out, kAttentionOut);
+  product(QkvShape(s_), a.norm1, later.qkv, kQkv);
+}
+
+// `gradient` goes on changing on its way through the block.
+template <typename T>
+void Block<T>::Keep(const Pass<T>& pass, const T* gradient, ArenaBlock<T> place) const {
+  const absl::Span<T> kept = arena_.View(place);
+  pass.around.device->Copy(gradient, kept.data(), kept.size() * sizeof(T), pass.stream);
+}
+
+// NOLINTBEGIN(bugprone-macro-parentheses): a type cannot stand in parentheses
+#define CONVENE_INSTANTIATE(T)                                                                     \
+  template BlockMemory<T> DeclareRecomputed(const BlockShape&, const Recompute&, Arena&);          \
+  template std::vector<BlockMemory<T>> DeclareSaved(const BlockShape&, const Recompute&,           \
+                                                    const BlockMemory<T>&, int, Arena&);           \
+  template std::vector<BlockDeferred<T>> DeclareDeferred(const BlockShape&, const Recompute&, int, \
+                                                         Arena&);                                  \
+  template class Block<T>
+// NOLINTEND(bugprone-macro-parentheses)
+CONVENE_INSTANTIATE(float);
+CONVENE_INSTANTIATE(BFloat16);
+#undef CONVENE_INSTANTIATE
 
 }  // namespace convene::worker

@@ -59,41 +59,75 @@ struct BlockMemory {
   ArenaBlock<T> product;          // ffn
 };
 
-// Declares the tensors that the backward pass computes again: one set for all blocks of a rank.
+// Tensors that the input half of a backward pass leaves for the weight half, whose products then
+// want nothing else: gradients of the outputs of linear layers, rows * width elements each.
+//
+// The products' other factors are saved activations, or lie here where the backward pass makes them
+// again: the input half then makes them in this place. To make them once more in the weight half
+// would cost a forward pass with its collectives where all is recomputed, which is more time than
+// the bubble that halves are there to fill. The price is memory for as many microbatches as the
+// schedule puts off, which are few (RankPlan::deferred).
 template <typename T>
-BlockMemory<T> DeclareRecomputed(const BlockShape& shape, Recompute recompute, Arena& arena);
+struct BlockDeferred {
+  ArenaBlock<T> qkv;            // qkv_width
+  ArenaBlock<T> attention_out;  // hidden
+  ArenaBlock<T> gate_up;        // 2 ffn
+  ArenaBlock<T> down;           // hidden
+  BlockMemory<T> factors;       // those of norm1, attention, norm2 and product that are recomputed
+};
+
+// Declares the tensors that the backward pass computes again: one set for all blocks of a rank.
+// Where rows are split, both norms' outputs share one place, as each is gathered right before its
+// use.
+template <typename T>
+BlockMemory<T> DeclareRecomputed(const BlockShape& shape, const Recompute& recompute, Arena& arena);
 // Declares the other tensors of a block, a set for each of `slots` microbatches. Blocks of two
 // chunks of a rank may have the same sets: no slot is both chunks' at a time (schedule/lower.h).
 template <typename T>
-std::vector<BlockMemory<T>> DeclareSaved(const BlockShape& shape, Recompute recompute,
+std::vector<BlockMemory<T>> DeclareSaved(const BlockShape& shape, const Recompute& recompute,
                                          const BlockMemory<T>& recomputed, int slots, Arena& arena);
+// The same for what lies between the halves of a backward pass.
+template <typename T>
+std::vector<BlockDeferred<T>> DeclareDeferred(const BlockShape& shape, const Recompute& recompute,
+                                              int slots, Arena& arena);
 
 template <typename T>
 class Block final : public Unit<T> {
  public:
-  // `memory`: DeclareSaved's. Borrows the arena.
-  Block(const BlockShape& shape, Recompute recompute, const std::vector<BlockMemory<T>>& memory,
+  // `memory`: DeclareSaved's; `deferred`: DeclareDeferred's. Borrows the arena.
+  Block(const BlockShape& shape, const Recompute& recompute,
+        const std::vector<BlockMemory<T>>& memory, const std::vector<BlockDeferred<T>>& deferred,
         DeviceKind device, const Arena& arena)
-      : s_(shape), recompute_(recompute), device_(device), arena_(arena), memory_(memory) {}
+      : s_(shape),
+        recompute_(recompute),
+        device_(device),
+        arena_(arena),
+        memory_(memory),
+        deferred_(deferred) {}
 
   ScratchSizes scratch() const override;
   absl::Status Forward(const Pass<T>& pass, T* target, Flow<T>& flow) override;
   absl::Status Backward(const Pass<T>& pass, T* gradient) override;
+  void BackwardWeight(const Pass<T>& pass) override;
 
  private:
-  // Whether all blocks share the memory of a norm's gathered output, which is then made again.
-  bool SharesNormed(const Pass<T>& pass) const {
-    return pass.around.rows->is_split() && recompute_ != Recompute::kNone;
-  }
-  // The output of a norm, whole.
-  T* Normed(const Pass<T>& pass, ArenaBlock<T> kept) const {
-    return SharesNormed(pass) ? pass.around.normed : At(kept);
+  // The tensors' places in this pass.
+  BlockMemory<T> MemoryOf(const Pass<T>& pass) const;
+  // Where this pass puts the gradient of a linear layer's weight; nowhere in an input half.
+  WeightGradient ProductGradient(const Pass<T>& pass, int tensor) const {
+    return pass.deferred < 0 ? pass.LaterGradient(tensor) : WeightGradient{};
   }
   absl::Status FirstNorm(const Pass<T>& pass, const BlockMemory<T>& a, const Flow<T>& input) const;
+  absl::Status NormAgain(const Pass<T>& pass, const T* x, int tensor, ArenaBlock<float> rms,
+                         ArenaBlock<T> normed) const;
+  // From norm1 to attention.
+  absl::Status Attention(const Pass<T>& pass, const BlockMemory<T>& a) const;
+  // From attention to norm2.
   absl::Status Middle(const Pass<T>& pass, const BlockMemory<T>& a) const;
   absl::Status MlpBackward(const Pass<T>& pass, const BlockMemory<T>& a, T* gradient) const;
-  absl::Status AttentionHalfBackward(const Pass<T>& pass, const BlockMemory<T>& a,
-                                     T* gradient) const;
+  absl::Status AttentionBranchBackward(const Pass<T>& pass, const BlockMemory<T>& a,
+                                       T* gradient) const;
+  void Keep(const Pass<T>& pass, const T* gradient, ArenaBlock<T> place) const;
   template <typename E>
   E* At(ArenaBlock<E> block) const {
     return arena_.View(block).data();
@@ -103,7 +137,8 @@ class Block final : public Unit<T> {
   const Recompute recompute_;
   const DeviceKind device_;
   const Arena& arena_;
-  const std::vector<BlockMemory<T>> memory_;  // by slot
+  const std::vector<BlockMemory<T>> memory_;      // by slot
+  const std::vector<BlockDeferred<T>> deferred_;  // by slot
 };
 
 }  // namespace convene::worker

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -37,15 +38,32 @@ struct ModelConfig {
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 
-// The tensors that the backward pass computes again instead of reading them from memory (Chen et
-// al. 2016; Korthikanti et al. 2022, section 5).
-enum class Recompute {
-  kNone,
-  // The outputs of both norms and of SwiGLU: cheap passes over large tensors.
-  kSelective,
-  // All of the block but its input: one more forward pass.
-  kFull,
+// The tensors of a block that the backward pass computes again instead of reading them from memory
+// (Chen et al. 2016; Korthikanti et al. 2022, section 5). Each part says what it frees, in elements
+// a row, and what it costs.
+struct Recompute {
+  bool norms = false;   // 2 hidden; a pass over each, and where rows are split a gather of each
+  bool swiglu = false;  // ffn: SwiGLU's output; a pass
+  // (heads + 2 kv_heads + heads) head_size: query, key, value, and attention's output; the product
+  // that makes the first three, and attention.
+  bool attention = false;
+  bool mlp = false;  // 2 ffn: gate and up; the product that makes them. REQUIRES: swiglu.
+  // hidden: the residual stream between attention and MLP; the product behind attention, and where
+  // tp is several ranks its sum. REQUIRES: all parts above.
+  bool middle = false;
+  // The first so many blocks of each chunk; the others keep everything (Megatron-LM's
+  // --recompute-method block).
+  int layers = std::numeric_limits<int>::max();
+
+  static const Recompute kNone;
+  static const Recompute kSelective;  // cheap passes over large tensors
+  static const Recompute kFull;       // all but the block's input: one more forward pass
+  friend bool operator==(const Recompute&, const Recompute&) = default;
 };
+inline constexpr Recompute Recompute::kNone = {};
+inline constexpr Recompute Recompute::kSelective = {.norms = true, .swiglu = true};
+inline constexpr Recompute Recompute::kFull = {
+    .norms = true, .swiglu = true, .attention = true, .mlp = true, .middle = true};
 
 // The named shapes, sorted: llama-tiny, llama-15m, llama-3.2-1b, ...
 std::vector<std::string> ModelNames();

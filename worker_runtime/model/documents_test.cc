@@ -51,11 +51,13 @@ Losses LossesOf(const std::vector<int32_t>& tokens, const std::vector<int32_t>& 
   const Documents* const given = document_begin.empty() ? nullptr : &documents;
   std::vector<int32_t> targets(tokens.size(), -1);
   const StagePass forward = {
-      .compute = {ComputeKind::kForward, 0, 0}, .saved = 0, .is_first = true};
+      .compute = {ComputeKind::kForward, 0, 0}, .saved = 0, .head = 0, .is_first = true};
   const StagePass backward = {.compute = {ComputeKind::kBackward, 0, 0},
                               .saved = 0,
+                              .head = 0,
                               .gradient = 0,
                               .is_first = true,
+                              .is_first_weight = true,
                               .is_last = true};
   for (size_t t = 0; t < tokens.size(); ++t) {
     targets[t] = (tokens[t] + 3) % kVocabulary;

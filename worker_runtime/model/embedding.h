@@ -1,5 +1,6 @@
 // The first unit: tokens to the residual stream, with the vocabulary split over tensor-parallel
-// ranks.
+// ranks. The table's gradient belongs to the input half of a backward pass: it is all that this
+// half has to do here, no rank waits for it, and put off it would need memory for its input.
 #pragma once
 
 #include "worker_runtime/model/unit.h"

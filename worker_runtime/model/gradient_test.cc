@@ -36,9 +36,9 @@ ModelConfig SmallModel(bool tied) {
 
 class OneRankModel {
  public:
-  // `document_begin`: given for packed rows.
+  // `document_begin`: given for packed rows. `in_halves`: the backward pass.
   explicit OneRankModel(const ModelConfig& config, Recompute recompute = Recompute::kNone,
-                        const std::vector<int32_t>& document_begin = {})
+                        const std::vector<int32_t>& document_begin = {}, bool in_halves = false)
       : units_(UnitsOf(config, testing::WholeModel(config), 1, 0)),
         store_(units_),
         communicators_(SoloCommunicators()),
@@ -46,9 +46,11 @@ class OneRankModel {
                             .recompute = recompute,
                             .packed_documents = !document_begin.empty(),
                             .micro_batch_size = kBatch,
-                            .sequence_length = kSequenceLength},
+                            .sequence_length = kSequenceLength,
+                            .deferred_slots = in_halves ? 1 : 0},
                            {{0, units_}}, store_, *communicators_.tp, *communicators_.cp, *device_,
                            arena_)),
+        in_halves_(in_halves),
         document_begin_(document_begin),
         documents_({.begin = document_begin_.data()}) {
     REQUIRE_OK(arena_.Build());
@@ -64,11 +66,21 @@ class OneRankModel {
   double Backward() {
     const float gradient_scale = 1.0f;
     const double loss = Forward(&gradient_scale);
-    const StagePass backward = {.compute = {ComputeKind::kBackward, 0, 0},
-                                .saved = 0,
-                                .gradient = 0,
-                                .is_first = true,
-                                .is_last = true};
+    StagePass backward = {.compute = {ComputeKind::kBackward, 0, 0},
+                          .saved = 0,
+                          .head = 0,
+                          .gradient = 0,
+                          .is_first = true,
+                          .is_first_weight = true,
+                          .is_last = true};
+    if (in_halves_) {
+      backward.compute.kind = ComputeKind::kBackwardInput;
+      backward.deferred = 0;
+      backward.is_last = false;
+      REQUIRE_OK(stage_->Run(backward, device_->compute()));
+      backward.compute.kind = ComputeKind::kBackwardWeight;
+      backward.is_last = true;
+    }
     REQUIRE_OK(stage_->Run(backward, device_->compute()));
     return loss;
   }
@@ -85,7 +97,7 @@ class OneRankModel {
                       .gradient_scale = gradient_scale,
                       .documents = document_begin_.empty() ? nullptr : &documents_});
     const StagePass forward = {
-        .compute = {ComputeKind::kForward, 0, 0}, .saved = 0, .is_first = true};
+        .compute = {ComputeKind::kForward, 0, 0}, .saved = 0, .head = 0, .is_first = true};
     REQUIRE_OK(stage_->Run(forward, device_->compute()));
     return loss_sum_;
   }
@@ -97,6 +109,7 @@ class OneRankModel {
   std::unique_ptr<Device> device_ = Device::Cpu();
   std::unique_ptr<Stage> stage_;
   double loss_sum_ = 0;
+  const bool in_halves_;
   const std::vector<int32_t> document_begin_;
   const Documents documents_;
   std::vector<int32_t> inputs_;
@@ -144,15 +157,24 @@ const std::vector<int32_t> kPacked = {0, 0, 2, 2, 4, 0, 1, 1, 1, 1};
 
 TEST_CASE("so it is of packed documents") { CheckGradients(SmallModel(false), kPacked); }
 
-TEST_CASE("what the backward pass computes again has the same bits") {
+TEST_CASE("what the backward pass computes again, or in halves, has the same bits") {
+  Recompute first_block = Recompute::kFull;
+  first_block.layers = 1;
   for (const std::vector<int32_t>& document_begin : {std::vector<int32_t>(), kPacked}) {
     OneRankModel kept(SmallModel(false), Recompute::kNone, document_begin);
     const double loss = kept.Backward();
-    for (const Recompute recompute : {Recompute::kSelective, Recompute::kFull}) {
-      CAPTURE(recompute);
-      OneRankModel again(SmallModel(false), recompute, document_begin);
-      CHECK(again.Backward() == loss);
-      CHECK(again.gradients() == kept.gradients());
+    for (const Recompute& recompute :
+         {Recompute::kNone, Recompute::kSelective, Recompute::kFull, first_block,
+          Recompute{.norms = true}, Recompute{.swiglu = true}, Recompute{.attention = true},
+          Recompute{.swiglu = true, .mlp = true}, Recompute{.norms = true, .attention = true},
+          Recompute{.norms = true, .swiglu = true, .attention = true, .mlp = true}}) {
+      for (const bool in_halves : {false, true}) {
+        INFO(recompute.norms << recompute.swiglu << recompute.attention << recompute.mlp
+                             << recompute.middle << (in_halves ? " in halves" : ""));
+        OneRankModel again(SmallModel(false), recompute, document_begin, in_halves);
+        CHECK(again.Backward() == loss);
+        CHECK(again.gradients() == kept.gradients());
+      }
     }
   }
 }

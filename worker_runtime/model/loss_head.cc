@@ -64,7 +64,7 @@ CrossEntropyBuffers LossHead<T>::Buffers() const {
 
 template <typename T>
 absl::Status LossHead<T>::Forward(const Pass<T>& pass, T* /*target*/, Flow<T>& flow) {
-  const Memory& memory = slots_[pass.slot];
+  const Memory& memory = slots_[pass.head];
   const ResidualRows& rows = *pass.around.rows;
   const T* const norm = pass.Weight(kFinalNorm);
   T* const normalized = At(normalized_memory_);
@@ -102,14 +102,14 @@ absl::Status LossHead<T>::ForwardChunk(const Pass<T>& pass, int first_row, int r
       shape_.vocabulary, rows, pass.targets + first_row, pass.gradient_scale, Buffers(),
       pass.loss_sum, logits, pass.around.rows->tp(), pass.stream));
   if (head_gradient == nullptr) return absl::OkStatus();
-  LinearInputGradient(linear, head, logits, At(slots_[pass.slot].gradient) + offset, pass.stream);
+  LinearInputGradient(linear, head, logits, At(slots_[pass.head].gradient) + offset, pass.stream);
   LinearWeightGradient(linear, normalized, logits, *head_gradient, pass.stream);
   return absl::OkStatus();
 }
 
 template <typename T>
 absl::Status LossHead<T>::Backward(const Pass<T>& pass, T* gradient) {
-  const Memory& memory = slots_[pass.slot];
+  const Memory& memory = slots_[pass.head];
   const WeightGradient norm = pass.Gradient(kFinalNorm);
   const ResidualRows& rows = *pass.around.rows;
   RmsNormBackward(rows.own(), shape_.hidden, pass.input, pass.Weight(kFinalNorm), At(memory.rms),

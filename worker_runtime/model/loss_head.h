@@ -1,7 +1,8 @@
 // The last unit: final norm, head, cross-entropy; in chunks of rows, so
 // that the full logits are never held (Hsu et al. 2024, Liger Kernel, section 3.2). Where the loss
 // is to be differentiated, a chunk's logits turn into their gradients and into the head's and the
-// norm's at once, within the forward pass.
+// norm's at once, within the forward pass. The backward pass goes through the norm alone, whose
+// gradients come in the input half.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +38,7 @@ int LossChunkRows(int rows, int columns, size_t element_bytes, size_t logits_byt
 template <typename T>
 class LossHead final : public Unit<T> {
  public:
-  // Borrows the arena.
+  // `slots`: as many as Pass::head names. Borrows the arena.
   LossHead(const LossHeadShape& shape, int slots, DeviceKind device, Arena& arena);
 
   // The flow ends here, in Pass::input. With Pass::gradient_scale the gradients of all of it are

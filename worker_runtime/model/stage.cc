@@ -44,7 +44,7 @@ class StageOf final : public Stage {
   };
 
   void AddChunks(const UnitsByChunk& chunks);
-  std::unique_ptr<Unit<T>> MakeUnit(UnitKind kind, const std::vector<BlockMemory<T>>& saved);
+  std::unique_ptr<Unit<T>> MakeUnit(UnitKind kind, size_t place);
   void DeclareShared();
   absl::Status Forward(const StagePass& pass, Stream& stream);
   absl::Status Backward(const StagePass& pass, Stream& stream);
@@ -57,6 +57,11 @@ class StageOf final : public Stage {
   }
   T* Activation(int slot) const { return At(activation_memory_[slot]); }
   T* Gradient(int slot) const { return At(gradient_memory_[slot]); }
+  // The tensors that the block at a place computes again.
+  const Recompute& RecomputeAt(size_t place) const {
+    return place < static_cast<size_t>(options_.recompute.layers) ? options_.recompute
+                                                                  : Recompute::kNone;
+  }
   // Where the input lies of the unit at a place behind the chunk's embedding; the place after the
   // last unit: where the chunk's output goes.
   T* Input(const StagePass& pass, size_t place) const;
@@ -72,10 +77,12 @@ class StageOf final : public Stage {
   std::map<int, Chunk> chunks_;
 
   // By place behind the chunk's embedding, and slot: all chunks share them.
+  std::vector<std::vector<BlockMemory<T>>> saved_memory_;
+  std::vector<std::vector<BlockDeferred<T>>> deferred_memory_;
   std::vector<std::vector<ArenaBlock<T>>> input_memory_;
   std::vector<ArenaBlock<T>> activation_memory_;  // by slot: inputs of chunks, on both ranks
   std::vector<ArenaBlock<T>> gradient_memory_;    // by slot
-  ArenaBlock<T> hidden_memory_, normed_memory_, wide_memory_, narrow_memory_;
+  ArenaBlock<T> hidden_memory_, wide_memory_, narrow_memory_;
   ArenaBlock<char> workspace_memory_;
   ScratchSizes scratch_;
 
@@ -112,7 +119,6 @@ StageOf<T>::StageOf(const Options& options, const UnitsByChunk& chunks, UnitStor
 template <typename T>
 void StageOf<T>::AddChunks(const UnitsByChunk& chunks) {
   const BlockMemory<T> recomputed = DeclareRecomputed<T>(shape_, options_.recompute, arena_);
-  std::vector<std::vector<BlockMemory<T>>> saved;  // by place
   int unit = 0;
   for (const auto& [number, specs] : chunks) {
     Chunk& chunk = chunks_[number];
@@ -120,12 +126,13 @@ void StageOf<T>::AddChunks(const UnitsByChunk& chunks) {
     chunk.has_embedding = specs.front().kind == UnitKind::kEmbedding;
     for (const UnitSpec& spec : specs) {
       const size_t place = chunk.units.size() - (chunk.has_embedding ? 1 : 0);
-      if (spec.kind == UnitKind::kBlock && place == saved.size()) {
-        saved.push_back(
-            DeclareSaved(shape_, options_.recompute, recomputed, options_.saved_slots, arena_));
+      if (spec.kind == UnitKind::kBlock && place == saved_memory_.size()) {
+        saved_memory_.push_back(
+            DeclareSaved(shape_, RecomputeAt(place), recomputed, options_.saved_slots, arena_));
+        deferred_memory_.push_back(
+            DeclareDeferred<T>(shape_, RecomputeAt(place), options_.deferred_slots, arena_));
       }
-      chunk.units.push_back(MakeUnit(
-          spec.kind, spec.kind == UnitKind::kBlock ? saved[place] : std::vector<BlockMemory<T>>()));
+      chunk.units.push_back(MakeUnit(spec.kind, place));
       scratch_.Include(chunk.units.back()->scratch());
       ++unit;
     }
@@ -135,8 +142,7 @@ void StageOf<T>::AddChunks(const UnitsByChunk& chunks) {
 }
 
 template <typename T>
-std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(UnitKind kind,
-                                              const std::vector<BlockMemory<T>>& saved) {
+std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(UnitKind kind, size_t place) {
   const VocabularySlice vocabulary =
       SliceVocabulary(options_.config.vocabulary_size, options_.tp_size, options_.tp_rank);
   switch (kind) {
@@ -144,7 +150,8 @@ std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(UnitKind kind,
       return std::make_unique<Embedding<T>>(shape_.rows(), shape_.hidden, vocabulary,
                                             device_.kind());
     case UnitKind::kBlock:
-      return std::make_unique<Block<T>>(shape_, options_.recompute, saved, device_.kind(), arena_);
+      return std::make_unique<Block<T>>(shape_, RecomputeAt(place), saved_memory_[place],
+                                        deferred_memory_[place], device_.kind(), arena_);
     case UnitKind::kHead:
       return std::make_unique<LossHead<T>>(
           LossHeadShape{.rows = shape_.rows(),
@@ -153,7 +160,7 @@ std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(UnitKind kind,
                         .vocabulary = vocabulary,
                         .norm_epsilon = shape_.norm_epsilon,
                         .logits_bytes = LossLogitsBytes(device_.kind())},
-          options_.saved_slots, device_.kind(), arena_);
+          options_.head_slots, device_.kind(), arena_);
   }
   CONVENE_CHECK(false);
 }
@@ -180,9 +187,6 @@ void StageOf<T>::DeclareShared() {
         arena_.Declare<T>("scratch/gradient", hidden_count, ArenaPart::kCollective));
   }
   hidden_memory_ = arena_.Declare<T>("scratch/hidden", hidden_count, ArenaPart::kCollective);
-  normed_memory_ = arena_.Declare<T>(
-      "scratch/norm", rows_.is_split() && options_.recompute != Recompute::kNone ? hidden_count : 0,
-      ArenaPart::kCollective);
   wide_memory_ = arena_.Declare<T>("scratch/wide", scratch_.wide);
   narrow_memory_ = arena_.Declare<T>("scratch/narrow", scratch_.narrow);
   workspace_memory_ = arena_.Declare<char>("scratch/workspace", scratch_.workspace_bytes);
@@ -198,7 +202,6 @@ void StageOf<T>::Bind(double* loss_sum) {
              .side = side_stream_.has_value() ? &*side_stream_ : nullptr,
              .attention = &attention_,
              .hidden = At(hidden_memory_),
-             .normed = At(normed_memory_),
              .wide = At(wide_memory_),
              .narrow = At(narrow_memory_),
              .workspace = {At(workspace_memory_), scratch_.workspace_bytes}};
@@ -218,13 +221,19 @@ absl::StatusOr<Pass<T>> StageOf<T>::MakePass(const StagePass& pass, int unit, St
   const Chunk& chunk = chunks_.at(pass.compute.chunk);
   const int64_t row = int64_t{pass.compute.microbatch} * shape_.rows();
   const bool is_embedding = unit == 0 && chunk.has_embedding;
-  CONVENE_ASSIGN_OR_RETURN(const auto weights, store_.Acquire(chunk.first_unit + unit));
+  absl::Span<const void* const> weights;
+  if (pass.compute.kind != ComputeKind::kBackwardWeight) {
+    CONVENE_ASSIGN_OR_RETURN(weights, store_.Acquire(chunk.first_unit + unit));
+  }
   return Pass<T>{
       .around = around_,
       .store = store_,
       .unit = chunk.first_unit + unit,
       .slot = pass.saved,
+      .deferred = pass.deferred,
+      .head = pass.head,
       .is_first = pass.is_first,
+      .is_first_weight = pass.is_first_weight,
       .input = is_embedding ? nullptr : Input(pass, unit - (chunk.has_embedding ? 1 : 0)),
       .inputs = batch_.inputs + row,
       .targets = batch_.targets + row,
@@ -265,10 +274,15 @@ absl::Status StageOf<T>::Forward(const StagePass& stage_pass, Stream& stream) {
 template <typename T>
 absl::Status StageOf<T>::Backward(const StagePass& stage_pass, Stream& stream) {
   const Chunk& chunk = chunks_.at(stage_pass.compute.chunk);
-  T* const gradient = Gradient(stage_pass.gradient);
+  const bool is_weight_half = stage_pass.compute.kind == ComputeKind::kBackwardWeight;
   for (int i = static_cast<int>(chunk.units.size()) - 1; i >= 0; --i) {
     CONVENE_ASSIGN_OR_RETURN(const Pass<T> pass, MakePass(stage_pass, i, stream));
-    CONVENE_RETURN_IF_ERROR(chunk.units[i]->Backward(pass, gradient));
+    if (is_weight_half) {
+      chunk.units[i]->BackwardWeight(pass);
+    } else {
+      CONVENE_RETURN_IF_ERROR(chunk.units[i]->Backward(pass, Gradient(stage_pass.gradient)));
+    }
+    if (stage_pass.compute.kind == ComputeKind::kBackwardInput) continue;
     CONVENE_RETURN_IF_ERROR(store_.GradientsDone(pass.unit, stage_pass.is_last));
   }
   return absl::OkStatus();

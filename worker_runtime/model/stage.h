@@ -53,6 +53,8 @@ class Stage : public PipelineStage {
     ContextMethod context_method = ContextMethod::kRing;
     // How many of each the stage keeps, as its plans say (schedule/lower.h).
     int saved_slots = 1;
+    int deferred_slots = 0;
+    int head_slots = 1;
     int activation_slots = 0;
     int gradient_slots = 1;
   };

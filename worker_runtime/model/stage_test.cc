@@ -41,14 +41,16 @@ template <typename Store = testing::WholeStore>
 class LoneStage {
  private:
   const int place_;
+  const bool in_halves_;
   const std::vector<UnitSpec> units_;
 
  public:
   Store store;
 
-  // Chunk number `place` of `chunks`, each on a rank of its own.
-  LoneStage(const ModelConfig& config, int chunks, int place)
+  // Chunk number `place` of `chunks`, each on a rank of its own. `in_halves`: its backward passes.
+  LoneStage(const ModelConfig& config, int chunks, int place, bool in_halves = false)
       : place_(place),
+        in_halves_(in_halves),
         units_(UnitsOf(config, testing::EvenChunk(config, chunks, place), 1, 0)),
         store(units_),
         communicators_(SoloCommunicators()),
@@ -56,6 +58,8 @@ class LoneStage {
                             .micro_batch_size = kBatch,
                             .sequence_length = kSequenceLength,
                             .saved_slots = kMicrobatches,
+                            .deferred_slots = in_halves ? kMicrobatches : 0,
+                            .head_slots = kMicrobatches,
                             .activation_slots = 2 * kMicrobatches,
                             .gradient_slots = kMicrobatches},
                            {{place, units_}}, store, *communicators_.tp, *communicators_.cp,
@@ -79,7 +83,13 @@ class LoneStage {
     }
     for (int m = 0; m < kMicrobatches; ++m) {
       if (units_.back().kind != UnitKind::kHead) Fill(stage_->gradient(m), m + 7);
-      CONVENE_RETURN_IF_ERROR(stage_->Run(PassOf(ComputeKind::kBackward, m), device_->compute()));
+      CONVENE_RETURN_IF_ERROR(
+          stage_->Run(PassOf(in_halves_ ? ComputeKind::kBackwardInput : ComputeKind::kBackward, m),
+                      device_->compute()));
+    }
+    for (int m = 0; in_halves_ && m < kMicrobatches; ++m) {
+      CONVENE_RETURN_IF_ERROR(
+          stage_->Run(PassOf(ComputeKind::kBackwardWeight, m), device_->compute()));
     }
     return absl::OkStatus();
   }
@@ -89,13 +99,18 @@ class LoneStage {
  private:
   // Every microbatch has slots of its own.
   StagePass PassOf(ComputeKind kind, int microbatch) const {
+    const bool is_half =
+        kind == ComputeKind::kBackwardInput || kind == ComputeKind::kBackwardWeight;
     return {.compute = {kind, place_, microbatch},
             .saved = microbatch,
+            .deferred = is_half ? microbatch : -1,
+            .head = units_.back().kind == UnitKind::kHead ? microbatch : -1,
             .input = units_.front().kind == UnitKind::kEmbedding ? -1 : microbatch,
             .output = units_.back().kind == UnitKind::kHead ? -1 : kMicrobatches + microbatch,
             .gradient = microbatch,
             .is_first = microbatch == 0,
-            .is_last = microbatch == kMicrobatches - 1};
+            .is_first_weight = microbatch == 0,
+            .is_last = kind != ComputeKind::kBackwardInput && microbatch == kMicrobatches - 1};
   }
   static void Fill(Elements elements, int seed) {
     const absl::Span<float> values = elements.As<float>();
@@ -153,19 +168,22 @@ class Skeptic : public testing::WholeStore {
 
 template <typename Check>
 void OnEveryStage(Check check) {
-  for (const bool tied : {false, true}) {
-    for (const int pp : {1, 2, 3}) {
-      for (int place = 0; place < pp; ++place) {
-        INFO("stage " << place << " of " << pp << (tied ? ", tied" : ""));
-        check(Small(tied), pp, place);
+  for (const bool in_halves : {false, true}) {
+    for (const bool tied : {false, true}) {
+      for (const int pp : {1, 2, 3}) {
+        for (int place = 0; place < pp; ++place) {
+          INFO("stage " << place << " of " << pp << (tied ? ", tied" : "")
+                        << (in_halves ? ", in halves" : ""));
+          check(Small(tied), pp, place, in_halves);
+        }
       }
     }
   }
 }
 
 TEST_CASE("a unit reads the weights that it acquired, and gradients said to be final are final") {
-  OnEveryStage([](const ModelConfig& config, int chunks, int place) {
-    LoneStage<Skeptic> told(config, chunks, place);
+  OnEveryStage([](const ModelConfig& config, int chunks, int place, bool in_halves) {
+    LoneStage<Skeptic> told(config, chunks, place, in_halves);
     LoneStage untold(config, chunks, place);
     REQUIRE_OK(told.Run());
     REQUIRE_OK(untold.Run());
@@ -179,9 +197,9 @@ TEST_CASE("a unit reads the weights that it acquired, and gradients said to be f
 }
 
 TEST_CASE("a run's gradients do not depend on what stood in their place") {
-  OnEveryStage([](const ModelConfig& config, int chunks, int place) {
-    LoneStage fresh(config, chunks, place);
-    LoneStage spoilt(config, chunks, place);
+  OnEveryStage([](const ModelConfig& config, int chunks, int place, bool in_halves) {
+    LoneStage fresh(config, chunks, place, in_halves);
+    LoneStage spoilt(config, chunks, place, in_halves);
     // Earlier steps and their reductions may have left anything in a tensor.
     for (const auto [begin, count, last_unit] : spoilt.store.placement.tensors) {
       std::fill_n(spoilt.store.gradients.begin() + begin, count,

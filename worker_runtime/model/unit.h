@@ -41,7 +41,6 @@ struct UnitSurroundings {
   SideStream* side = nullptr;  // null where tp is one rank
   ContextAttention<T>* attention = nullptr;
   T* hidden = nullptr;  // scratch: (rows, hidden)
-  T* normed = nullptr;  // scratch: (rows, hidden) where rows are split and norms made again
   T* wide = nullptr;    // scratch, as ScratchSizes say
   T* narrow = nullptr;
   Workspace workspace;
@@ -62,7 +61,10 @@ struct Pass {
   UnitStore& store;
   int unit;               // the unit's number in the store
   int slot;               // of the microbatch's activations
-  bool is_first;          // of the passes in this direction in a step
+  int deferred;           // slot between the halves of a backward pass; -1: no half
+  int head;               // slot of the loss's gradient, in the head
+  bool is_first;          // as in StagePass (pipeline/executor.h)
+  bool is_first_weight;   // the same
   T* input;               // (own rows, hidden): where the unit's input lies; null for the embedding
   const int32_t* inputs;  // (rows)
   const int32_t* targets;  // (rows); negative: does not count
@@ -71,10 +73,15 @@ struct Pass {
   double* loss_sum;  // the head adds the summed loss, in nats, of the counted tokens
   Documents documents;
   Stream& stream;
-  absl::Span<const void* const> weights;  // UnitStore::Acquire's
+  absl::Span<const void* const> weights;  // UnitStore::Acquire's; none in a weight half
 
   const T* Weight(int tensor) const { return static_cast<const T*>(weights[tensor]); }
+  // Of a tensor whose gradient comes with the forward pass or with the input's gradient.
   WeightGradient Gradient(int tensor) const { return store.Gradient(unit, tensor, is_first); }
+  // Of a tensor whose gradient may wait for the weight half.
+  WeightGradient LaterGradient(int tensor) const {
+    return store.Gradient(unit, tensor, is_first_weight);
+  }
 };
 
 // Not thread-safe. A unit's constructor declares its activations, one set a slot, in an arena; all
@@ -93,8 +100,13 @@ class Unit {
   virtual absl::Status Forward(const Pass<T>& pass, T* target, Flow<T>& flow) = 0;
 
   // gradient: (rows, hidden), of which only the own rows count: of the unit's output on entry, of
-  // its input on return. The head overwrites it. Errors: the collective's.
+  // its input on return. The head overwrites it. Where the pass is an input half, the unit may
+  // leave gradients of its weights to BackwardWeight. Errors: the collective's.
   virtual absl::Status Backward(const Pass<T>& pass, T* gradient) = 0;
+
+  // The weight half: what Backward left, from the memory of pass.slot and pass.deferred alone. It
+  // needs no weights and no other rank.
+  virtual void BackwardWeight(const Pass<T>& /*pass*/) {}
 };
 
 }  // namespace convene::worker

@@ -136,11 +136,12 @@ std::string HelpText() {
       "line\n"
       "(--learning-rate 3e-4 or --learning_rate=3e-4). The command line wins. [Defaults in "
       "brackets.]\n";
+  const std::string next_line = absl::StrCat("\n", std::string(38, ' '));
   for (const ConfigKey& key : ConfigKeys()) {
     const KeyDoc& doc = key.doc();
     if (!doc.heading().empty()) absl::StrAppend(&text, "\n", doc.heading(), "\n");
     absl::StrAppendFormat(&text, "  %-36s%s", FlagName(key.field->name()) + ValueName(key.field),
-                          doc.help());
+                          absl::StrReplaceAll(doc.help(), {{"\n", next_line}}));
     if (!doc.default_value().empty()) absl::StrAppend(&text, " [", doc.default_value(), "]");
     absl::StrAppend(&text, "\n");
   }

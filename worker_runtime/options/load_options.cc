@@ -11,9 +11,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "proto/train_config.pb.h"
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/text.h"
 #include "worker_runtime/data/tokenizer.h"
 #include "worker_runtime/options/command_line.h"
 #include "worker_runtime/options/config_file.h"
@@ -111,6 +113,42 @@ absl::Status ToWord(const char* key, const std::string& text, const Word<Enum> (
       absl::StrCat(key, " is \"", text, "\"; it can be ", absl::StrJoin(known, ", ")));
 }
 
+absl::Status ResolveRecompute(const TrainConfig& config, int layers, Recompute* recompute) {
+  constexpr Word<Recompute> kWhole[] = {
+      {"none", Recompute::kNone}, {"selective", Recompute::kSelective}, {"full", Recompute::kFull}};
+  constexpr Word<Recompute> kParts[] = {{"norms", {.norms = true}},
+                                        {"swiglu", {.swiglu = true}},
+                                        {"attention", {.attention = true}},
+                                        {"mlp", {.swiglu = true, .mlp = true}}};
+  if (!ToWord("recompute", config.recompute(), kWhole, recompute).ok()) {
+    *recompute = Recompute::kNone;
+    for (const absl::string_view part : absl::StrSplit(config.recompute(), ',')) {
+      Recompute more;
+      if (!ToWord("recompute", std::string(part), kParts, &more).ok()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("recompute is \"", Utf8(config.recompute(), 200),
+                         "\"; it can be none, selective, full, or some of norms, swiglu, attention "
+                         "and mlp, with commas between them"));
+      }
+      recompute->norms |= more.norms;
+      recompute->swiglu |= more.swiglu;
+      recompute->attention |= more.attention;
+      recompute->mlp |= more.mlp;
+    }
+  }
+  if (!config.has_recompute_layers()) return absl::OkStatus();
+  if (*recompute == Recompute::kNone) {
+    return absl::InvalidArgumentError(
+        "recompute_layers is set, but recompute is none: nothing would be computed again; choose "
+        "--recompute full, or leave recompute_layers out");
+  }
+  CONVENE_RETURN_IF_ERROR(
+      ToInt("recompute_layers", config.recompute_layers(), 1, &recompute->layers));
+  if (recompute->layers <= layers) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "recompute_layers ", recompute->layers, " must be from 1 to the model's layers, ", layers));
+}
+
 absl::Status ResolveDevice(const TrainConfig& config, TrainOptions* options) {
   constexpr Word<DeviceChoice> kDevices[] = {
       {"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}};
@@ -122,10 +160,7 @@ absl::Status ResolveDevice(const TrainConfig& config, TrainOptions* options) {
   constexpr Word<DType> kReduceDTypes[] = {{"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}};
   CONVENE_RETURN_IF_ERROR(
       ToWord("reduce_dtype", config.reduce_dtype(), kReduceDTypes, &options->reduce_dtype));
-  constexpr Word<Recompute> kRecomputes[] = {
-      {"none", Recompute::kNone}, {"selective", Recompute::kSelective}, {"full", Recompute::kFull}};
-  CONVENE_RETURN_IF_ERROR(
-      ToWord("recompute", config.recompute(), kRecomputes, &options->recompute));
+  CONVENE_RETURN_IF_ERROR(ResolveRecompute(config, options->model.layers, &options->recompute));
   options->deterministic = config.deterministic();
   options->cuda_graphs = config.cuda_graphs();
   options->print_memory_plan = config.print_memory_plan();

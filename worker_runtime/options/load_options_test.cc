@@ -84,6 +84,28 @@ TEST_CASE("device, precision and recompute are words, and a wrong one is told th
                "precision is \"fp8\"; it can be auto, fp32, bf16");
 }
 
+TEST_CASE("recompute is a word or a list of parts, and a wrong one is told all of them") {
+  const auto recompute = [](const char* text) {
+    return Options({"--data", "a.txt", "--recompute", text}).recompute;
+  };
+  CHECK(recompute("full") == Recompute::kFull);
+  CHECK(recompute("norms,swiglu") == Recompute::kSelective);
+  CHECK(recompute("mlp,attention") == Recompute{.swiglu = true, .attention = true, .mlp = true});
+  CHECK(Options({"--data", "a.txt", "--recompute", "full", "--recompute-layers", "2"})
+            .recompute.layers == 2);
+  for (const std::string text : {"attention,full", "attention,,mlp", "norm"}) {
+    CHECK_STATUS(Load({"--recompute", text}), kInvalid,
+                 "recompute is \"" + text +
+                     "\"; it can be none, selective, full, or some of norms, swiglu, attention and "
+                     "mlp, with commas");
+  }
+  CHECK_STATUS(Load({"--recompute-layers", "2"}), kInvalid, "but recompute is none");
+  CHECK_STATUS(Load({"--recompute", "full", "--recompute-layers", "0"}), kInvalid,
+               "recompute_layers 0 must be a number from 1");
+  CHECK_STATUS(Load({"--recompute", "full", "--recompute-layers", "9"}), kInvalid,
+               "recompute_layers 9 must be from 1 to the model's layers, 8");
+}
+
 TEST_CASE("the file wins over the defaults, and a flag over the file") {
   TempDir dir;
   const std::string path = dir.File("train.yaml");

@@ -238,10 +238,10 @@ bool Has(const Schedule& schedule, ComputeKind kind) {
 }
 
 // In layers: products of the head and of a layer's matrices, without attention's scores.
-EndCosts EndCostsOf(const ModelConfig& model) {
+double HeadCost(const ModelConfig& model) {
   const double hidden = model.hidden_size;
   const double attention = (2.0 * model.heads + 2.0 * model.kv_heads) * model.head_size * hidden;
-  return {.head = model.vocabulary_size * hidden / (attention + 3.0 * hidden * model.ffn_size)};
+  return model.vocabulary_size * hidden / (attention + 3.0 * hidden * model.ffn_size);
 }
 
 }  // namespace
@@ -285,21 +285,15 @@ absl::StatusOr<PipelineChoice> PipelineOf(const TrainOptions& options, const Lay
     CONVENE_RETURN_IF_ERROR(CheckFileFits(options, choice.schedule, layout.pp, microbatches));
     CONVENE_RETURN_IF_ERROR(CheckEnds(options, choice.schedule.placement, layout.pp));
   }
-  const bool has_halves = Has(choice.schedule, ComputeKind::kBackwardInput);
-  if (!has_halves && !Has(choice.schedule, ComputeKind::kBackward)) {
+  if (!Has(choice.schedule, ComputeKind::kBackward) &&
+      !Has(choice.schedule, ComputeKind::kBackwardInput)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "pp_schedule ", options.pp_schedule, " has no backward pass: nothing would be learnt"));
-  }
-  if (has_halves) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "pp_schedule ", options.pp_schedule,
-        " has input and weight halves of backward passes (I, W), which the trainer cannot run "
-        "apart yet; choose gpipe, 1f1b or interleaved"));
   }
   CONVENE_ASSIGN_OR_RETURN(
       choice.chunk_layers,
       CutLayers(options.pp_layout, options.model.layers,
-                static_cast<int>(choice.schedule.placement.size()), EndCostsOf(options.model)));
+                static_cast<int>(choice.schedule.placement.size()), HeadCost(options.model)));
   return choice;
 }
 

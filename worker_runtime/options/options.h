@@ -99,7 +99,7 @@ struct PipelineChoice {
   std::vector<int> chunk_layers;
 };
 // InvalidArgument: the errors of MakeSchedule, ReadCsv and CutLayers; a file for other ranks or
-// another number of micro batches; a schedule with halves of backward passes.
+// another number of micro batches.
 absl::StatusOr<PipelineChoice> PipelineOf(const TrainOptions& options, const Layout& layout);
 
 // Whether the residual stream's rows are split over tp (parallel/residual_rows.h). REQUIRES:

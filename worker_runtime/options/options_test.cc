@@ -121,7 +121,9 @@ TEST_CASE("schedules and cuts of the model that the pipeline cannot run are refu
   CHECK_STATUS(with("1f1b", 0, "5,4"), kInvalid,
                "it adds up to 9 layers, and the model has 8; 4,4 would be legal");
   CHECK_STATUS(with("2f2b", 0, ""), kInvalid, "1f1b");
-  CHECK_STATUS(with("zb-h1", 0, ""), kInvalid, "halves of backward passes");
+  CHECK_OK(with("zb-h1", 0, ""));
+  CHECK_OK(with("dualpipe-v", 0, "2,2,2,2"));
+  CHECK_STATUS(with("zb-v", 3, ""), kInvalid, "zb-v has 2 virtual stages a rank, not 3");
   CHECK_OK(with("a.csv", 0, "", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"));
   CHECK_STATUS(with("a.csv", 0, "", "0F0,0B0\n1F0,1B0\n"), kInvalid,
                "a.csv is for 2 ranks and 1 micro batches, but this job has pp_size 2 and 2 micro");

@@ -18,6 +18,7 @@ void LinearInputGradient(const LinearShape& s, const T* weight, const T* dy, T* 
 template <typename T>
 void LinearWeightGradient(const LinearShape& s, const T* x, const T* dy,
                           const WeightGradient& dweight, Stream& stream) {
+  if (dweight.data == nullptr) return;
   MatMul(Transpose::kYes, Transpose::kNo, s.out, s.in, s.rows, dy, x, dweight.adds ? 1 : 0,
          dweight.data, stream);
 }
@@ -26,6 +27,7 @@ template <typename T>
 absl::Status ColumnParallelBackward(const LinearShape& shape, const T* x, const T* weight,
                                     const T* dy, T* dx, const WeightGradient& dweight,
                                     const ResidualRows& rows, SideStream* side, Stream& stream) {
+  if (dweight.data == nullptr) side = nullptr;
   LinearInputGradient(shape, weight, dy, dx, stream);
   CONVENE_RETURN_IF_ERROR(rows.Sum(dx, side != nullptr ? side->Fork(stream) : stream));
   LinearWeightGradient(shape, x, dy, dweight, stream);

@@ -24,14 +24,14 @@ struct LinearShape {
 // Where a weight's gradient goes. A step's first microbatch overwrites it, so that gradients need
 // not be zeroed first (4 bytes written and 4 read a parameter and step).
 struct WeightGradient {
-  float* data = nullptr;
-  bool adds = true;  // to `data`; else overwrites it, and never reads it
+  float* data = nullptr;  // null: this pass makes none
+  bool adds = true;       // to `data`; else overwrites it, and never reads it
 
   WeightGradient At(int64_t offset) const { return {data + offset, adds}; }
 };
 
 // The products alone: y (rows, out) = x (rows, in) W^T; dx (rows, in) = dy W, overwritten; dweight
-// (out, in) gets dy^T x.
+// (out, in) gets dy^T x, if this pass makes it.
 template <typename T>
 void LinearForward(const LinearShape& shape, const T* x, const T* weight, T* y, Stream& stream);
 template <typename T>
@@ -43,7 +43,8 @@ void LinearWeightGradient(const LinearShape& shape, const T* x, const T* dy,
 
 // Column-parallel: x is the same on all ranks; the forward pass is LinearForward, without
 // communication. dx is overwritten with ResidualRows::Sum. With `side`, the sum runs there while
-// the weight's gradient is made; null where the group is one rank. Errors: the collective's.
+// the weight's gradient is made, if it is; null where the group is one rank. Errors: the
+// collective's.
 template <typename T>
 absl::Status ColumnParallelBackward(const LinearShape& shape, const T* x, const T* weight,
                                     const T* dy, T* dx, const WeightGradient& dweight,

@@ -16,9 +16,11 @@ int SlotOf(const Slots& slots, int chunk, int microbatch) {
 
 StagePass PassOf(const RankPlan& plan, const Compute& compute) {
   const auto [kind, chunk, microbatch] = compute;
+  const bool is_half = kind == ComputeKind::kBackwardInput || kind == ComputeKind::kBackwardWeight;
   return {.compute = compute,
           .saved = SlotOf(plan.saved, chunk, microbatch),
-          .deferred = SlotOf(plan.deferred, chunk, microbatch),
+          .deferred = is_half ? SlotOf(plan.deferred, chunk, microbatch) : -1,
+          .head = SlotOf(plan.heads, chunk, microbatch),
           .input = SlotOf(plan.activations, chunk, microbatch),
           .output = SlotOf(plan.activations, chunk + 1, microbatch),
           .gradient = SlotOf(plan.gradients, chunk, microbatch)};
@@ -33,12 +35,19 @@ PipelineExecutor::PipelineExecutor(PipelineStage& stage, Collective& pp, const R
       gradients_(plan.gradients.count) {
   std::map<int, size_t> last_of_chunk;
   std::map<std::pair<int, bool>, bool> has_begun;  // by chunk and whether it is forward
+  std::map<int, bool> has_weights;                 // by chunk
   for (const Instruction& instruction : plan.instructions) {
     StagePass pass = PassOf(plan, instruction.compute);
     if (instruction.kind == InstructionKind::kCompute) {
-      const bool is_forward = pass.compute.kind == ComputeKind::kForward;
-      pass.is_first = !std::exchange(has_begun[{pass.compute.chunk, is_forward}], true);
-      if (!is_forward) last_of_chunk[pass.compute.chunk] = steps_.size();
+      const auto [kind, chunk, microbatch] = pass.compute;
+      const bool is_forward = kind == ComputeKind::kForward;
+      if (kind != ComputeKind::kBackwardWeight) {
+        pass.is_first = !std::exchange(has_begun[{chunk, is_forward}], true);
+      }
+      if (kind == ComputeKind::kBackward || kind == ComputeKind::kBackwardWeight) {
+        pass.is_first_weight = !std::exchange(has_weights[chunk], true);
+      }
+      if (!is_forward) last_of_chunk[chunk] = steps_.size();
     }
     steps_.push_back({instruction.kind, pass, instruction.peer});
   }

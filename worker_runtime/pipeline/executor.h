@@ -15,13 +15,17 @@ namespace convene::worker {
 struct StagePass {
   Compute compute;
   int saved = -1;     // of the tensors between forward and backward
-  int deferred = -1;  // of the tensors between the two halves of a backward pass
+  int deferred = -1;  // of the tensors between the two halves; -1 in a pass that is no half
+  int head = -1;      // of those that the last chunk's forward leaves for its input gradient
   int input = -1;     // activation: this chunk's input; -1 in the first chunk
   int output = -1;    // activation: the next chunk's input; -1 in the last chunk
   int gradient = -1;  // of this chunk's output on entry, of its input on return
-  // The chunk's first pass of a step in its direction, and its last one, which adds to its
-  // parameters' gradients.
+  // The chunk's first pass of a step that goes forward, or that makes input gradients.
   bool is_first = false;
+  // Its first one that makes the gradients which may wait for a weight half.
+  bool is_first_weight = false;
+  // Its last pass of a step. It adds to the parameters' gradients, and no later one does: each
+  // input half has its weight half behind it.
   bool is_last = false;
 };
 

@@ -88,6 +88,13 @@ class CountingStage : public PipelineStage {
       }
     }
     if (pass.is_first) ++firsts[chunk];
+    if (pass.is_first_weight) {
+      CHECK(first_weights[chunk] == lasts[chunk]);
+      CHECK(kind != ComputeKind::kBackwardInput);
+      ++first_weights[chunk];
+    }
+    if (kind == ComputeKind::kBackwardWeight) CHECK_FALSE(pass.is_first);
+    CHECK((pass.head >= 0) == (chunk == last_chunk_));
     if (pass.is_last) ++lasts[chunk];
     return absl::OkStatus();
   }
@@ -97,7 +104,7 @@ class CountingStage : public PipelineStage {
   int fails_at = -1;
   // By chunk and microbatch, of every step.
   std::map<std::pair<int, int>, std::vector<float>> finished, weights;
-  std::map<int, int> firsts, lasts;  // by chunk
+  std::map<int, int> firsts, first_weights, lasts;  // by chunk
 
  private:
   const int last_chunk_;
@@ -146,6 +153,7 @@ TEST_CASE("every microbatch comes through every chunk and back, whatever the slo
     for (int chunk = 0; chunk < chunks; ++chunk) {
       CountingStage& stage = *result.stages[schedule.placement[chunk]];
       CHECK(stage.firsts[chunk] == 2 * kSteps);
+      CHECK(stage.first_weights[chunk] == kSteps);
       CHECK(stage.lasts[chunk] == kSteps);
       for (int m = 0; m < schedule.microbatches; ++m) {
         const std::vector<float>& finished = stage.finished[{chunk, m}];

@@ -19,11 +19,10 @@ namespace {
 
 // One layer after the other goes to the cheapest chunk: as all layers cost the same, no cut has a
 // cheaper dearest chunk.
-std::vector<int> BalancedCut(int layers, int chunks, const EndCosts& costs) {
+std::vector<int> BalancedCut(int layers, int chunks, double head_cost) {
   std::vector<int> cut(chunks, 0);
   std::vector<double> cost(chunks, 0);
-  cost.front() += costs.embedding;
-  cost.back() += costs.head;
+  cost.back() += head_cost;
   // Of equally cheap chunks one between the ends goes first, as it must not stay empty, then a
   // later one, as earlier ranks save more microbatches.
   std::vector<int> preference;
@@ -41,7 +40,7 @@ std::vector<int> BalancedCut(int layers, int chunks, const EndCosts& costs) {
 }  // namespace
 
 absl::StatusOr<std::vector<int>> CutLayers(absl::string_view layout, int layers, int chunks,
-                                           const EndCosts& costs) {
+                                           double head_cost) {
   CONVENE_CHECK(layers >= 1 && chunks >= 1);
   if (layers < chunks - 2) {
     return absl::InvalidArgumentError(
@@ -50,7 +49,7 @@ absl::StatusOr<std::vector<int>> CutLayers(absl::string_view layout, int layers,
                      "chunk can do without a layer, so there are at most ",
                      layers + 2, " chunks (pipeline ranks x virtual stages)"));
   }
-  const std::vector<int> balanced = BalancedCut(layers, chunks, costs);
+  const std::vector<int> balanced = BalancedCut(layers, chunks, head_cost);
   if (layout.empty()) return balanced;
   const auto wrong = [&](const auto&... why) {
     return absl::InvalidArgumentError(absl::StrCat("--pp-layout ", Utf8(layout, 200), ": ", why...,

@@ -8,12 +8,6 @@
 
 namespace convene::worker {
 
-// The work of the first and the last chunk beside their layers, in layers, at least 0.
-struct EndCosts {
-  double embedding = 0;
-  double head = 0;
-};
-
 // [chunk]: its layers, in model order. A chunk between the ends has at least one layer; the
 // first and the last may have the embedding or the head alone.
 //
@@ -23,8 +17,11 @@ struct EndCosts {
 //
 // InvalidArgument, with the automatic cut as the nearest legal value: text of another form, another
 // number of chunks or of layers, or a chunk without any layer; and with the legal numbers, where
-// the model has too few layers for so many chunks. REQUIRES: layers >= 1, chunks >= 1.
+// the model has too few layers for so many chunks.
+//
+// `head_cost`: the last chunk's work beside its layers, in layers; the first one's, looking up
+// tokens, is nothing beside it. REQUIRES: layers >= 1, chunks >= 1, head_cost >= 0.
 absl::StatusOr<std::vector<int>> CutLayers(absl::string_view layout, int layers, int chunks,
-                                           const EndCosts& costs);
+                                           double head_cost);
 
 }  // namespace convene::worker

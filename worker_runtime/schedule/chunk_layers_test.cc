@@ -11,44 +11,42 @@
 namespace convene::worker {
 namespace {
 
-std::vector<int> Cut(absl::string_view layout, int layers, int chunks, const EndCosts& costs = {}) {
-  const absl::StatusOr<std::vector<int>> cut = CutLayers(layout, layers, chunks, costs);
+std::vector<int> Cut(absl::string_view layout, int layers, int chunks, double head_cost = 0) {
+  const absl::StatusOr<std::vector<int>> cut = CutLayers(layout, layers, chunks, head_cost);
   REQUIRE_OK(cut);
   return *cut;
 }
 
-double Dearest(const std::vector<int>& cut, const EndCosts& costs) {
+double Dearest(const std::vector<int>& cut, double head_cost) {
   std::vector<double> cost(cut.begin(), cut.end());
-  cost.front() += costs.embedding;
-  cost.back() += costs.head;
+  cost.back() += head_cost;
   return *std::max_element(cost.begin(), cost.end());
 }
 
 TEST_CASE("layers that divide are cut into equal chunks") {
   CHECK(Cut("", 8, 1) == std::vector<int>{8});
   CHECK(Cut("", 32, 4) == std::vector<int>{8, 8, 8, 8});
-  CHECK(Cut("", 32, 4, {.embedding = 0.1, .head = 0.5}) == std::vector<int>{8, 8, 8, 8});
+  CHECK(Cut("", 32, 4, 0.5) == std::vector<int>{8, 8, 8, 8});
 }
 
 TEST_CASE("what does not divide goes to the middle, and a dear head takes layers away") {
   CHECK(Cut("", 10, 4) == std::vector<int>{2, 3, 3, 2});
-  CHECK(Cut("", 30, 4, {.embedding = 0.9, .head = 1.1}) == std::vector<int>{7, 8, 8, 7});
-  CHECK(Cut("", 16, 4, {.embedding = 0.1, .head = 4.3}) == std::vector<int>{5, 5, 5, 1});
-  CHECK(Cut("", 15, 4, {.embedding = 0, .head = 9}) == std::vector<int>{5, 5, 5, 0});
+  CHECK(Cut("", 30, 4, 0.9) == std::vector<int>{7, 8, 8, 7});
+  CHECK(Cut("", 16, 4, 4.3) == std::vector<int>{5, 5, 5, 1});
+  CHECK(Cut("", 15, 4, 9) == std::vector<int>{5, 5, 5, 0});
 }
 
 TEST_CASE("no cut has a cheaper dearest chunk") {
   for (int chunks = 1; chunks <= 4; ++chunks) {
     for (int layers = std::max(1, chunks - 2); layers <= 9; ++layers) {
-      for (const EndCosts& costs :
-           {EndCosts{0, 0}, EndCosts{0.3, 2.6}, EndCosts{5, 0.5}, EndCosts{1, 1}}) {
-        INFO(layers << " layers, " << chunks << " chunks, head " << costs.head);
-        const std::vector<int> cut = Cut("", layers, chunks, costs);
+      for (const double head_cost : {0.0, 0.5, 1.0, 2.6}) {
+        INFO(layers << " layers, " << chunks << " chunks, head " << head_cost);
+        const std::vector<int> cut = Cut("", layers, chunks, head_cost);
         REQUIRE(std::accumulate(cut.begin(), cut.end(), 0) == layers);
         std::vector<int> other;
         const std::function<void(int)> try_all = [&](int left) {
           if (static_cast<int>(other.size()) == chunks) {
-            if (left == 0) REQUIRE(Dearest(cut, costs) <= Dearest(other, costs) + 1e-9);
+            if (left == 0) REQUIRE(Dearest(cut, head_cost) <= Dearest(other, head_cost) + 1e-9);
             return;
           }
           const bool is_inner = !other.empty() && static_cast<int>(other.size()) + 1 < chunks;
@@ -62,7 +60,7 @@ TEST_CASE("no cut has a cheaper dearest chunk") {
         // A cut written out is read as it is.
         std::string text;
         for (const int count : cut) text += (text.empty() ? "" : ",") + std::to_string(count);
-        REQUIRE(Cut(text, layers, chunks, costs) == cut);
+        REQUIRE(Cut(text, layers, chunks, head_cost) == cut);
       }
     }
   }
@@ -93,11 +91,11 @@ TEST_CASE("an illegal layout is refused with a legal one") {
            Row{"3*0,3,3,4", "'3*0' is no count"},
        }) {
     INFO(row.layout);
-    CHECK_STATUS(CutLayers(row.layout, 10, 4, {}), absl::StatusCode::kInvalidArgument, row.problem);
+    CHECK_STATUS(CutLayers(row.layout, 10, 4, 0), absl::StatusCode::kInvalidArgument, row.problem);
   }
   CHECK(Cut("", 3, 5) == std::vector<int>{0, 1, 1, 1, 0});
-  CHECK_STATUS(CutLayers("", 3, 6, {}), absl::StatusCode::kInvalidArgument, "at most 5 chunks");
-  CHECK_STATUS(CutLayers("", 3, 8, {}), absl::StatusCode::kInvalidArgument,
+  CHECK_STATUS(CutLayers("", 3, 6, 0), absl::StatusCode::kInvalidArgument, "at most 5 chunks");
+  CHECK_STATUS(CutLayers("", 3, 8, 0), absl::StatusCode::kInvalidArgument,
                "8 pipeline chunks for 3 layers: only the first and the last chunk can do without a "
                "layer, so there are at most 5 chunks (pipeline ranks x virtual stages)");
 }

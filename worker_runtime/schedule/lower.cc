@@ -59,6 +59,7 @@ class Lowering {
   RankPlan Plan(int rank) const {
     std::vector<Lifetime> saved;
     std::vector<Lifetime> deferred;
+    std::vector<Lifetime> heads;
     std::vector<Lifetime> activations;
     std::vector<Lifetime> gradients;
     for (const Compute& compute : schedule_.ranks[rank]) {
@@ -68,6 +69,9 @@ class Lowering {
       const int last = std::max(forward, weight);
       saved.push_back({forward, last, chunk, microbatch});
       if (input < weight) deferred.push_back({input, weight, chunk, microbatch});
+      if (chunk + 1 == static_cast<int>(schedule_.placement.size())) {
+        heads.push_back({forward, std::max(forward, input), chunk, microbatch});
+      }
       if (chunk > 0) activations.push_back({begins_[rank][forward], last, chunk, microbatch});
       if (SendPeer(compute) >= 0) {
         activations.push_back({forward, SentUntil(rank, forward), chunk + 1, microbatch});
@@ -80,8 +84,8 @@ class Lowering {
       gradients.push_back({begins_[rank][input], lowest > 0 ? SentUntil(rank, end) : end, chunk,
                            microbatch, lowest});
     }
-    return {Instructions(rank), Assign(saved), Assign(deferred), Assign(activations),
-            Assign(gradients)};
+    return {Instructions(rank), Assign(saved),       Assign(deferred),
+            Assign(heads),      Assign(activations), Assign(gradients)};
   }
 
  private:

@@ -41,6 +41,9 @@ struct RankPlan {
   Slots saved;
   // The tensors that kBackwardInput saves for kBackwardWeight. The count is the least possible.
   Slots deferred;
+  // The tensors that the last chunk's forward saves for kBackward or kBackwardInput alone: the
+  // loss's gradient. On other ranks there are none. The count is the least possible.
+  Slots heads;
   // The input of each (chunk, microbatch), except of chunk 0: on its own rank, where it lives as
   // long as `saved`, and on the rank of the chunk before, whose forward writes it there.
   Slots activations;

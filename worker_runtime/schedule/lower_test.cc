@@ -170,6 +170,16 @@ TEST_CASE("weight halves that wait have slots of their own") {
   }
 }
 
+TEST_CASE(
+    "the head keeps a gradient until the input half, for its own chunk's microbatches alone") {
+  const std::vector<RankPlan> plans = Plans(Make("zb-h1", 4, 0, 16));
+  CHECK(plans[2].heads.count == 0);
+  CHECK(plans[3].heads.count == 1);
+  CHECK(plans[3].heads.of.size() == 16);
+  CHECK(Plans(Make("zb-v", 4, 0, 16))[0].heads.count == 1);
+  CHECK(Plans(Make("gpipe", 2, 0, 5))[1].heads.count == 5);
+}
+
 TEST_CASE("no plan deadlocks, loses data, or saves more than the simulator counts") {
   ForEverySchedule(8, [&](const Schedule& schedule) {
     const std::vector<RankPlan> plans = Plans(schedule);

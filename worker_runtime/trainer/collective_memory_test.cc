@@ -13,6 +13,7 @@
 #include "worker_runtime/comm/collective.h"
 #include "worker_runtime/comm/testing/loopback.h"
 #include "worker_runtime/device/device.h"
+#include "worker_runtime/schedule/generators.h"
 #include "worker_runtime/testing/forwarding_collective.h"
 #include "worker_runtime/trainer/engine.h"
 
@@ -111,6 +112,7 @@ TEST_CASE("collectives are given nothing but the memory that is there for them")
   const Layout layout =
       GENERATE(Layout{.pp = 2, .dp = 2, .tp = 2}, Layout{.pp = 3, .dp = 1, .tp = 1});
   const Recompute recompute = GENERATE(Recompute::kNone, Recompute::kFull);
+  const char* const schedule = GENERATE("1f1b", "zb-h1");
   INFO(layout.ToString());
   auto model = NamedModel("llama-tiny");
   REQUIRE_OK(model);
@@ -132,7 +134,8 @@ TEST_CASE("collectives are given nothing but the memory that is there for them")
                           .sequence_parallel = layout.tp > 1,
                           .micro_batch_size = 1,
                           .sequence_length = 16,
-                          .microbatches = 3},
+                          .microbatches = 3,
+                          .schedule = *MakeSchedule(schedule, layout.pp, 0, 3)},
                          sets[rank], memories[rank]);
       });
     }

@@ -37,10 +37,10 @@ Schedule ScheduleOf(const EngineOptions& options) {
 UnitsByChunk UnitsOfRank(const EngineOptions& options, const Schedule& schedule,
                          const Coordinate& coordinate) {
   const int count = static_cast<int>(schedule.placement.size());
-  const std::vector<ModelChunk> chunks =
-      ChunksOf(options.chunk_layers.empty() ? *CutLayers("", options.model.layers, count, {})
-                                            : options.chunk_layers,
-               schedule.placement);
+  const std::vector<ModelChunk> chunks = ChunksOf(
+      options.chunk_layers.empty() ? *CutLayers("", options.model.layers, count, /*head_cost=*/0)
+                                   : options.chunk_layers,
+      schedule.placement);
   UnitsByChunk units;
   for (int chunk = 0; chunk < count; ++chunk) {
     if (schedule.placement[chunk] != coordinate.pp) continue;
@@ -126,6 +126,8 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
        .sequence_length = options.sequence_length,
        .context_method = options.context_method,
        .saved_slots = std::max(training.saved.count, validation.saved.count),
+       .deferred_slots = training.deferred.count,
+       .head_slots = std::max(training.heads.count, validation.heads.count),
        .activation_slots = std::max(training.activations.count, validation.activations.count),
        .gradient_slots = training.gradients.count},
       units_, store_, *communicators.tp, *communicators.cp, device, arena_);

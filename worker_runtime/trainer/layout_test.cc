@@ -261,6 +261,50 @@ TEST_CASE("every schedule and every cut of the model trains like one process") {
   }
 }
 
+TEST_CASE("backward passes in halves train like one process, whatever is recomputed") {
+  struct Pipeline {
+    const char* schedule;
+    Layout layout;
+    std::vector<int> chunk_layers;
+  };
+  const Pipeline pipelines[] = {
+      {"zb-h1", {.pp = 2}, {}},
+      {"zb-h1", {.pp = 2, .dp = 2, .tp = 2}, {3, 5}},
+      {"zb-h1", {.pp = 4, .tp = 2}, {}},
+      {"zb-v", {.pp = 2, .dp = 2}, {0, 4, 4, 0}},  // the embedding and the head alone
+      {"zb-v", {.pp = 2, .dp = 2, .tp = 2}, {}},
+      {"zb-v", {.pp = 4}, {}},
+      {"dualpipe-v", {.pp = 2, .tp = 2}, {1, 3, 2, 2}},
+      {"dualpipe-v", {.pp = 3, .dp = 2}, {}},
+  };
+  const Curve expected[] = {Train({Tiny(), {}, 8, 8}), Train({Tiny(true), {}, 8, 8})};
+  bool tied = false;
+  for (const Pipeline& pipeline : pipelines) {
+    for (const Recompute& recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+      tied = !tied;
+      INFO(pipeline.schedule << " on " << pipeline.layout.ToString() << (tied ? ", tied" : ""));
+      Run run{Tiny(tied), pipeline.layout, 8, 1};
+      run.recompute = recompute;
+      run.schedule = pipeline.schedule;
+      run.chunk_layers = pipeline.chunk_layers;
+      const Curve curve = Train(run);
+      CheckSameCurve(curve, expected[tied ? 1 : 0]);
+      CheckSameTensors(curve, expected[tied ? 1 : 0]);
+    }
+  }
+}
+
+TEST_CASE("backward passes in halves give the bits of whole ones") {
+  for (const Layout layout : {Layout{.pp = 2}, Layout{.pp = 3, .tp = 2}}) {
+    Run run{Tiny(true), layout, 8, 1};
+    const Curve whole = Train(run);
+    run.schedule = "zb-h1";
+    const Curve halves = Train(run);
+    CHECK(halves.losses == whole.losses);
+    CHECK(halves.parameters == whole.parameters);
+  }
+}
+
 TEST_CASE("tied embeddings train alike on one stage and on several") {
   const Curve expected = Train({Tiny(true), {}, 8, 8});
   for (const Layout layout : {Layout{2, 1, 1}, Layout{4, 1, 2}, Layout{2, 2, 2}, Layout{1, 2, 2}}) {
@@ -300,11 +344,19 @@ TEST_CASE("replicas hold the same bits after training") {
 }
 
 TEST_CASE("what is recomputed changes no bit of the curve") {
-  const Curve kept = Train({Tiny(), {2, 1, 2}, 8, 2});
-  for (const Recompute recompute : {Recompute::kSelective, Recompute::kFull}) {
+  for (const char* schedule : {"1f1b", "dualpipe-v"}) {
     Run run{Tiny(), {2, 1, 2}, 8, 2};
-    run.recompute = recompute;
-    CHECK(Train(run).losses == kept.losses);
+    run.schedule = schedule;
+    const Curve kept = Train(run);
+    for (const Recompute& recompute :
+         {Recompute::kSelective, Recompute::kFull, Recompute{.norms = true},
+          Recompute{.attention = true, .layers = 1}, Recompute{.swiglu = true, .mlp = true},
+          Recompute{.norms = true, .swiglu = true, .attention = true, .mlp = true}}) {
+      INFO(schedule << ", " << recompute.norms << recompute.swiglu << recompute.attention
+                    << recompute.mlp << recompute.middle);
+      run.recompute = recompute;
+      CHECK(Train(run).losses == kept.losses);
+    }
   }
 }
 

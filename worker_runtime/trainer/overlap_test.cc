@@ -14,6 +14,7 @@
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/comm/testing/loopback.h"
+#include "worker_runtime/schedule/generators.h"
 #include "worker_runtime/testing/page_watch.h"
 #include "worker_runtime/testing/recording_device.h"
 #include "worker_runtime/testing/stream_races.h"
@@ -41,6 +42,7 @@ struct Case {
   int64_t bucket_count_min = 1;
   bool saves = false;
   bool sequence_parallel = false;
+  const char* schedule = "1f1b";
 };
 
 // Every group of parameters is a multiple of two ranks' pages. A rank's slice of the
@@ -75,19 +77,21 @@ class Rank {
   // other weights, each with its next step.
   absl::Status Run(const Case& the_case, int rank) {
     const FaultStack fault_stack;
-    CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
-                             Engine::Create({.model = Wide(the_case),
-                                             .layout = the_case.layout,
-                                             .rank = rank,
-                                             .dtype = the_case.dtype,
-                                             .reduce_dtype = the_case.reduce_dtype,
-                                             .recompute = the_case.recompute,
-                                             .sequence_parallel = the_case.sequence_parallel,
-                                             .sequence_length = kSequenceLength,
-                                             .microbatches = 2,
-                                             .bucket_count_min = the_case.bucket_count_min,
-                                             .copies_for_checkpoints = the_case.saves},
-                                            set_, device_));
+    CONVENE_ASSIGN_OR_RETURN(
+        const std::unique_ptr<Engine> engine,
+        Engine::Create({.model = Wide(the_case),
+                        .layout = the_case.layout,
+                        .rank = rank,
+                        .dtype = the_case.dtype,
+                        .reduce_dtype = the_case.reduce_dtype,
+                        .recompute = the_case.recompute,
+                        .sequence_parallel = the_case.sequence_parallel,
+                        .sequence_length = kSequenceLength,
+                        .microbatches = 2,
+                        .schedule = *MakeSchedule(the_case.schedule, the_case.layout.pp, 0, 2),
+                        .bucket_count_min = the_case.bucket_count_min,
+                        .copies_for_checkpoints = the_case.saves},
+                       set_, device_));
     device_.Watch(engine->gradients());
     const std::vector<int32_t> tokens = {0, 7, 8, 15, 15, 3, 8, 1};
     const TokenBatch batch{tokens.data(), tokens.data(), 1.0f / 16};
@@ -177,6 +181,14 @@ TEST_CASE("sums over copies of shards race with nothing, and every event is need
 
 TEST_CASE("a tied table on two stages races with nothing, and every event is needed") {
   CheckEveryEvent({.layout = {.pp = 2, .dp = 2}, .tied = true});
+}
+
+TEST_CASE("backward passes in halves race with nothing, and every event is needed") {
+  CheckEveryEvent({.layout = {.pp = 2, .dp = 2}, .tied = true, .schedule = "zb-h1"});
+  CheckEveryEvent({.layout = {.pp = 2, .dp = 2},
+                   .recompute = Recompute::kFull,
+                   .tied = true,
+                   .schedule = "zb-v"});
 }
 
 TEST_CASE("what is saved and restored races with nothing") {
