@@ -203,7 +203,7 @@ template <typename T>
 void StageOf<T>::Bind(double* loss_sum) {
   loss_sum_ = loss_sum;
   BindRopeTables();
-  if (tp_.size() > 1) side_stream_.emplace(device_);
+  if (tp_.size() > 1 && options_.overlaps) side_stream_.emplace(device_);
   around_ = {.device = &device_,
              .rows = &rows_,
              .side = side_stream_.has_value() ? &*side_stream_ : nullptr,

@@ -47,6 +47,7 @@ class Stage : public PipelineStage {
     bool deterministic = false;
     bool packed_documents = false;
     bool sequence_parallel = false;  // ResidualRows
+    bool overlaps = true;            // sums inside a layer run beside its arithmetic (SideStream)
     int micro_batch_size = 1;
     int sequence_length = 1;
     // How many of each the stage keeps, as its plans say (schedule/lower.h).

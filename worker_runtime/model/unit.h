@@ -37,7 +37,7 @@ template <typename T>
 struct UnitSurroundings {
   Device* device = nullptr;
   const ResidualRows* rows = nullptr;
-  SideStream* side = nullptr;           // null where tp is one rank
+  SideStream* side = nullptr;           // null where nothing runs beside
   const float* rope_cosines = nullptr;  // (sequence_length, head_size / 2)
   const float* rope_sines = nullptr;
   T* hidden = nullptr;  // scratch: (rows, hidden)

@@ -127,6 +127,7 @@ absl::Status ResolveDevice(const TrainConfig& config, TrainOptions* options) {
   CONVENE_RETURN_IF_ERROR(
       ToWord("recompute", config.recompute(), kRecomputes, &options->recompute));
   options->deterministic = config.deterministic();
+  options->overlap_communication = config.overlap_communication();
   options->cuda_graphs = config.cuda_graphs();
   options->print_memory_plan = config.print_memory_plan();
   return absl::OkStatus();

@@ -53,6 +53,7 @@ class World {
                  int64_t bucket_count_min = 1, bool fresh_weights = true)
       : layout_(layout), sets_(LoopbackCommunicators(layout)), ranks_(layout.world_size()) {
     for (int rank = 0; rank < layout.world_size(); ++rank) {
+      devices_.push_back(Device::Cpu());
       auto engine = Engine::Create({.model = Small(),
                                     .layout = layout,
                                     .rank = rank,
@@ -62,7 +63,7 @@ class World {
                                     .sequence_length = kSequenceLength,
                                     .bucket_count_min = bucket_count_min,
                                     .fresh_weights = fresh_weights},
-                                   sets_[rank], *device_);
+                                   sets_[rank], *devices_[rank]);
       REQUIRE_OK(engine);
       ranks_[rank] = {sets_[rank].host.get(), *std::move(engine)};
     }
@@ -170,6 +171,7 @@ class World {
 
   // Whether each rank's whole flat buffer holds the weights of `state`.
   bool EveryRankHolds(const std::map<std::string, std::vector<float>>& state) {
+    for (const auto& device : devices_) REQUIRE_OK(device->Synchronize(absl::Seconds(60)));
     for (const Rank& rank : ranks_) {
       for (const PlacedParameter& slice : rank.engine->placement().parameters) {
         const std::vector<float>& tensor = state.at(slice.name);
@@ -191,7 +193,7 @@ class World {
  private:
   const Layout layout_;
   std::vector<CommunicatorSet> sets_;
-  std::unique_ptr<Device> device_ = Device::Cpu();
+  std::vector<std::unique_ptr<Device>> devices_;
   std::vector<Rank> ranks_;
 };
 

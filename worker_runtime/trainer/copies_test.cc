@@ -15,6 +15,7 @@
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/comm/testing/loopback.h"
+#include "worker_runtime/device/host_queue.h"
 #include "worker_runtime/testing/forwarding_collective.h"
 #include "worker_runtime/testing/forwarding_device.h"
 #include "worker_runtime/trainer/engine.h"
@@ -37,7 +38,9 @@ class Ring final : public testing::ForwardingCollective {
     const absl::Span<float> values = data.As<float>();
     std::vector<float> all(values.size() * size());
     std::copy(values.begin(), values.end(), all.begin() + values.size() * rank());
-    CONVENE_RETURN_IF_ERROR(AllGather(absl::MakeSpan(all), stream));
+    AwaitAll(stream);
+    Stream here = Stream::Cpu();
+    CONVENE_RETURN_IF_ERROR(AllGather(absl::MakeSpan(all), here));
     const size_t shard = values.size() / size();
     for (size_t i = shard * rank(); i < shard * (rank() + 1); ++i) {
       values[i] = 0;
@@ -99,6 +102,7 @@ absl::Status Train(const Layout& layout, bool sequence_parallel, int rank, Commu
     CONVENE_RETURN_IF_ERROR(
         engine->TrainStep(batch, {.learning_rate = 1e-2, .step = step}).status());
   }
+  CONVENE_RETURN_IF_ERROR(device.Synchronize(absl::Seconds(60)));
   for (const PlacedParameter& slice : engine->placement().parameters) {
     // Of a matrix that is split over tp each rank has its own part.
     const bool is_split = slice.extent != slice.global_shape;
