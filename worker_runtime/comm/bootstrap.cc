@@ -51,7 +51,7 @@ class NoWire final : public Wire {
   absl::Status PostSend(int, const MessageTag&, const void*) override { return CheckOpen(); }
   absl::Status AwaitReceive(int, Lane, MonotonicTime) override { return CheckOpen(); }
   absl::Status AwaitSend(int, Lane, MonotonicTime) override { return CheckOpen(); }
-  void Withdraw(bool /*hang_up*/) override {}
+  void Withdraw(const absl::Status& /*hang_up*/) override {}
   void Abort(absl::string_view why) override {
     MutexLock lock(&mutex_);
     if (state_.ok()) state_ = absl::AbortedError(why);

@@ -27,9 +27,14 @@ struct PendingMessage {
 // thread at a time per communicator; different communicators may be used by different threads. A
 // group of one is legal: every call succeeds at once.
 //
-// Data lies in the memory of the stream's device. On the CPU a call returns when it is done. On a
-// GPU it is queued: it begins after earlier work in `stream`, and later work there begins after it;
-// the host does not wait, and an error of a peer may show at a later call or at Check().
+// Data lies in the memory of the stream's device. A call whose stream is the calling thread returns
+// when it is done. Where the stream is a queue (on a GPU, and on the CPU with a thread of its own)
+// the call is queued: it begins after earlier work in `stream`, and later work there begins after
+// it; the data stays in place until then. The host does not wait, and an error of a peer shows at a
+// later call and at Check(): after a wait for the queue (Device::Order, Wait, Synchronize), ask
+// Check() before using the result. Calls of one communicator in several streams are ordered by
+// events. A timeout counts from the moment at which the call runs. On the CPU a message's call
+// waits for the queue, and is then made on the calling thread.
 //
 // Reductions are deterministic: the result depends on the values, the group size and the count
 // alone and is the same bits on every rank of the group. Over Gloo and loopback sums are made in
@@ -42,6 +47,7 @@ struct PendingMessage {
 // communicator is broken: every later call returns the same error.
 class Collective {
  public:
+  // On the CPU: aborts what is still queued and waits for its end.
   virtual ~Collective() = default;
 
   // "dp", "tp", "pp", ...: for messages and the flight recorder.
@@ -88,8 +94,7 @@ class Collective {
   // Returns when every rank has called it.
   virtual absl::Status Barrier(Stream& stream) = 0;
 
-  // The first error known by now of any call queued here; OK where calls return when done and none
-  // has failed.
+  // The first error known by now of any call made or queued here. Any thread.
   virtual absl::Status Check() = 0;
 
   // Wakes every call that waits in this communicator with Aborted(why). Any thread.

@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <sstream>
@@ -23,6 +24,7 @@
 #include "worker_runtime/comm/testing/collective_suite.h"
 #include "worker_runtime/comm/testing/collective_testing.h"
 #include "worker_runtime/comm/testing/test_worlds.h"
+#include "worker_runtime/device/host_queue.h"
 
 namespace convene::worker {
 namespace {
@@ -75,6 +77,101 @@ TEST_CASE("every rank finds what each operation promises, over every transport")
       }
     }
   }
+}
+
+// As OnEveryRank; the stream is a queue.
+void OnEveryQueue(Group& group, const std::function<void(Collective&, Stream&)>& body) {
+  OnEveryRank(group, [&](Collective& collective, Stream&) {
+    HostQueue queue("queue");
+    Stream stream = Stream::Cpu(queue);
+    body(collective, stream);
+  });
+}
+
+TEST_CASE("in a queue every operation keeps its promise too") {
+  for (const Transport transport : testing::kTransports) {
+    for (const int size : {1, 3}) {
+      Group group = MakeGroup(transport, size);
+      for (const testing::SuiteCheck& check : testing::CollectiveSuite()) {
+        std::vector<absl::Status> statuses(size);
+        OnEveryQueue(group, [&](Collective& collective, Stream& stream) {
+          testing::DataPlace place = testing::HostPlace();
+          place.copy = [&, copy = place.copy](const void* from, void* to, size_t bytes) {
+            AwaitAll(stream);
+            return copy(from, to, bytes);
+          };
+          testing::RankUnderTest rank = {.group = collective, .stream = stream, .place = place};
+          statuses[collective.rank()] = check.run(rank);
+        });
+        for (const absl::Status& status : statuses) {
+          INFO(check.behaviour << ": " << ToString(transport) << ", " << size << " ranks");
+          REQUIRE_OK(status);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a queued call returns at once; its error shows at Check and at every later call") {
+  for (const Transport transport : testing::kTransports) {
+    INFO(ToString(transport));
+    Group group = MakeGroup(transport, 3, {.timeout = absl::Milliseconds(200)});
+    std::vector<absl::Status> queued(3), checked(3), later(3);
+    OnEveryQueue(group, [&](Collective& collective, Stream& stream) {
+      const int rank = collective.rank();
+      queued[rank] = collective.Barrier(stream);
+      AwaitAll(stream);
+      if (rank == 1) return;
+      std::vector<float> first(10), second(10);
+      queued[rank] = collective.AllReduce(absl::MakeSpan(first), ReduceOp::kSum, stream);
+      // Behind one that fails: it ends without a wait of its own.
+      collective.AllGather(absl::MakeSpan(second).subspan(0, 9), stream).IgnoreError();
+      AwaitAll(stream);
+      checked[rank] = collective.Check();
+      later[rank] = collective.Barrier(stream);
+    });
+    for (const int rank : {0, 2}) {
+      CHECK_OK(queued[rank]);
+      CHECK_STATUS(checked[rank], absl::StatusCode::kDeadlineExceeded,
+                   "dp all_reduce #2 (40 B): rank 1 (global rank 1)");
+      CHECK(later[rank] == checked[rank]);
+    }
+  }
+}
+
+TEST_CASE("a communicator that is destroyed gives up what is queued, and touches no memory later") {
+  for (const Transport transport : testing::kTransports) {
+    Group group = MakeGroup(transport, 2);
+    const MonotonicTime start = Clock::Real().Now();
+    HostQueue queue("queue");
+    Stream stream = Stream::Cpu(queue);
+    {
+      std::vector<float> data(100'000);
+      for (int i = 0; i < 3; ++i) {
+        REQUIRE_OK(group[0]->AllReduce(absl::MakeSpan(data), ReduceOp::kSum, stream));
+      }
+      group[0] = nullptr;
+    }
+    INFO(ToString(transport));
+    CHECK(Clock::Real().Now() - start < absl::Seconds(10));
+    Stream inline_stream = Stream::Cpu();
+    CHECK_STATUS(group[1]->Barrier(inline_stream), absl::StatusCode::kUnavailable, "dp barrier");
+  }
+}
+
+TEST_CASE("what breaks a rank's other communicators is named by their errors") {
+  std::vector<CommunicatorSet> sets =
+      testing::MakeSets(Transport::kGloo, {.pp = 1, .dp = 2, .tp = 2});
+  // Rank 3 dies: rank 1 sums with it over dp, and over tp with rank 0, which lives.
+  sets[3] = CommunicatorSet();
+  HostQueue queue("queue");
+  Stream beside = Stream::Cpu(queue), stream = Stream::Cpu();
+  std::vector<float> data(10), other(10);
+  REQUIRE_OK(sets[1].dp->AllReduce(absl::MakeSpan(data), ReduceOp::kSum, beside));
+  CHECK_STATUS(sets[1].tp->AllReduce(absl::MakeSpan(other), ReduceOp::kSum, stream),
+               absl::StatusCode::kUnavailable,
+               "tp all_reduce #1 (40 B): after dp all_reduce #1 (40 B): rank 1 (global rank 3)");
+  AwaitAll(beside);
 }
 
 TEST_CASE("what is larger than a message goes in several") {

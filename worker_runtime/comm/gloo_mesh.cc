@@ -126,13 +126,22 @@ std::unique_ptr<Wire> GlooMesh::MakeWire(const std::vector<int>& members, int gr
   return std::make_unique<GlooWire>(shared_from_this(), members, group_id);
 }
 
-void GlooMesh::HangUp() {
+void GlooMesh::HangUp(const absl::Status& reason) {
+  {
+    MutexLock lock(&mutex_);
+    if (hang_up_reason_.ok()) hang_up_reason_ = reason;
+  }
   try {
     // When a wait runs out, gloo closes every connection and wakes every waiting thread.
     char nothing = 0;
     context_->createUnboundBuffer(&nothing, 1)->waitRecv(std::chrono::milliseconds(1));
   } catch (const std::exception&) {
   }
+}
+
+absl::Status GlooMesh::hang_up_reason() {
+  MutexLock lock(&mutex_);
+  return hang_up_reason_;
 }
 
 }  // namespace convene::worker

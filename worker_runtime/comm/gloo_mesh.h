@@ -6,9 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "rendezvous/store/store_client.h"
+#include "tools/base/mutex.h"
 #include "worker_runtime/comm/wait_watch.h"
 #include "worker_runtime/comm/wire.h"
 
@@ -52,12 +55,16 @@ class GlooMesh : public std::enable_shared_from_this<GlooMesh> {
            std::shared_ptr<gloo::transport::Context> context);
 
   // Closes every connection; waits of all groups, here and at the peers, end with Unavailable.
-  void HangUp();
+  // `reason` is not OK; the first one is kept.
+  void HangUp(const absl::Status& reason);
+  absl::Status hang_up_reason();  // OK: it has not hung up
 
   const int rank_;
   const std::shared_ptr<gloo::transport::Device> device_;
   const std::shared_ptr<gloo::transport::Context> context_;
   WaitWatch watch_;
+  Mutex mutex_;
+  absl::Status hang_up_reason_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace convene::worker

@@ -46,7 +46,7 @@ GlooWire::GlooWire(std::shared_ptr<GlooMesh> mesh, std::vector<int> members, int
   };
 }
 
-GlooWire::~GlooWire() { Withdraw(/*hang_up=*/false); }
+GlooWire::~GlooWire() { Withdraw(absl::OkStatus()); }
 
 uint64_t GlooWire::SlotOf(const MessageTag& tag) const {
   CONVENE_CHECK(tag.size_bytes <= std::numeric_limits<uint32_t>::max());
@@ -56,6 +56,12 @@ uint64_t GlooWire::SlotOf(const MessageTag& tag) const {
 
 std::string GlooWire::NameOf(int peer) const {
   return absl::StrCat("rank ", peer, " (global rank ", members_[peer], ")");
+}
+
+absl::Status GlooWire::Broken(int peer, const std::exception& error) const {
+  const absl::Status reason = mesh_->hang_up_reason();
+  return absl::UnavailableError(reason.ok() ? absl::StrCat(NameOf(peer), ": ", error.what())
+                                            : absl::StrCat("after ", reason.message()));
 }
 
 absl::Status GlooWire::CheckOpen() {
@@ -69,7 +75,7 @@ absl::Status GlooWire::PostReceive(int peer, const MessageTag& tag, void* data) 
         .receive->recv(members_[peer], SlotOf(tag), reinterpret_cast<uintptr_t>(data),
                        tag.size_bytes);
   } catch (const std::exception& error) {
-    return absl::UnavailableError(absl::StrCat(NameOf(peer), ": ", error.what()));
+    return Broken(peer, error);
   }
   return absl::OkStatus();
 }
@@ -79,7 +85,7 @@ absl::Status GlooWire::PostSend(int peer, const MessageTag& tag, const void* dat
     BuffersOf(peer, tag.lane)
         .send->send(members_[peer], SlotOf(tag), reinterpret_cast<uintptr_t>(data), tag.size_bytes);
   } catch (const std::exception& error) {
-    return absl::UnavailableError(absl::StrCat(NameOf(peer), ": ", error.what()));
+    return Broken(peer, error);
   }
   return absl::OkStatus();
 }
@@ -107,7 +113,7 @@ absl::Status GlooWire::Await(int peer, Buffer& buffer, bool receive, MonotonicTi
       buffer.waitSend(kForever);
     }
   } catch (const std::exception& error) {
-    status = absl::UnavailableError(absl::StrCat(NameOf(peer), ": ", error.what()));
+    status = Broken(peer, error);
   }
   // Both orders of the two locks below are free of each other: the watch's thread takes ours inside
   // its own, we never do so the other way round.
@@ -123,10 +129,10 @@ absl::Status GlooWire::Await(int peer, Buffer& buffer, bool receive, MonotonicTi
   return absl::OkStatus();
 }
 
-void GlooWire::Withdraw(bool hang_up) {
+void GlooWire::Withdraw(const absl::Status& hang_up) {
   // A buffer's destructor waits until gloo's thread has let go of it.
   for (Peer& peer : peers_) peer = Peer();
-  if (hang_up) mesh_->HangUp();
+  if (!hang_up.ok()) mesh_->HangUp(hang_up);
 }
 
 void GlooWire::Abort(absl::string_view why) {

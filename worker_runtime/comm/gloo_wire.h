@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -37,7 +38,7 @@ class GlooWire final : public Wire {
   absl::Status PostSend(int peer, const MessageTag& tag, const void* data) override;
   absl::Status AwaitReceive(int peer, Lane lane, MonotonicTime deadline) override;
   absl::Status AwaitSend(int peer, Lane lane, MonotonicTime deadline) override;
-  void Withdraw(bool hang_up) override;
+  void Withdraw(const absl::Status& hang_up) override;
   void Abort(absl::string_view why) override;
 
  private:
@@ -53,6 +54,8 @@ class GlooWire final : public Wire {
 
   Buffers& BuffersOf(int peer, Lane lane) { return peers_[peer].lanes[static_cast<size_t>(lane)]; }
   uint64_t SlotOf(const MessageTag& tag) const;
+  // What gloo said about a peer; or why this rank hung up, which breaks every connection.
+  absl::Status Broken(int peer, const std::exception& error) const;
   std::string NameOf(int peer) const;
   absl::Status Await(int peer, Buffer& buffer, bool receive, MonotonicTime deadline);
 

@@ -11,6 +11,7 @@
 #include "tools/base/rounding.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/comm/reduce.h"
+#include "worker_runtime/device/host_queue.h"
 #include "worker_runtime/device/op_profile.h"
 
 namespace convene::worker {
@@ -51,9 +52,17 @@ GroupCollective::GroupCollective(std::string name, std::unique_ptr<Wire> wire,
       peers_(size_) {}
 
 // The scratch must outlive every message that uses it.
-GroupCollective::~GroupCollective() { wire_->Withdraw(/*hang_up=*/false); }
+GroupCollective::~GroupCollective() {
+  {
+    MutexLock lock(&mutex_);
+    if (queued_ > 0) wire_->Abort("the communicator is destroyed");
+    while (queued_ > 0) call_ended_.Wait(&mutex_);
+  }
+  wire_->Withdraw(/*hang_up=*/absl::OkStatus());
+}
 
-absl::Status GroupCollective::CheckUsable() {
+absl::Status GroupCollective::Check() {
+  MutexLock lock(&mutex_);
   if (!broken_.ok()) return broken_;
   const absl::Status open = wire_->CheckOpen();
   if (!open.ok()) broken_ = Annotate(open, name_);
@@ -62,19 +71,49 @@ absl::Status GroupCollective::CheckUsable() {
 
 absl::Status GroupCollective::Break(const absl::Status& status, absl::string_view operation,
                                     uint64_t sequence, size_t size_bytes) {
+  const absl::Status broken = Annotate(
+      status, absl::StrCat(name_, " ", operation, " #", sequence, " (", size_bytes, " B)"));
+  {
+    MutexLock lock(&mutex_);
+    broken_ = broken;
+  }
   // A failure here must not leave other ranks waiting for this one. A deadline is different: each
   // rank that waits for the same silent peer has to notice that itself, and name the peer.
-  wire_->Withdraw(/*hang_up=*/!absl::IsDeadlineExceeded(status));
-  broken_ = Annotate(status,
-                     absl::StrCat(name_, " ", operation, " #", sequence, " (", size_bytes, " B)"));
+  const bool is_late = absl::IsDeadlineExceeded(status);
+  wire_->Withdraw(/*hang_up=*/is_late ? absl::OkStatus() : broken);
   // Ranks that disagree about an operation wait for each other: these lines show the difference.
-  if (absl::IsDeadlineExceeded(status)) recorder_.Log();
-  return broken_;
+  if (is_late) recorder_.Log();
+  return broken;
+}
+
+template <typename Body>
+absl::Status GroupCollective::Queue(const char* operation, ConstElements data, Stream& stream,
+                                    const Body& body) {
+  if (stream.host_queue() == nullptr || size_ == 1) {
+    const OpScope scope(stream, profiled_as_.c_str());
+    return RunCollective(operation, data, body);
+  }
+  CONVENE_RETURN_IF_ERROR(Check());
+  {
+    MutexLock lock(&mutex_);
+    ++queued_;
+  }
+  stream.host_queue()->Push([this, operation, data, body, profile = stream.profile()] {
+    {
+      const OpScope scope(profile, profiled_as_.c_str());
+      // Check() tells of its error.
+      RunCollective(operation, data, body).IgnoreError();
+    }
+    MutexLock lock(&mutex_);
+    --queued_;
+    call_ended_.SignalAll();
+  });
+  return absl::OkStatus();
 }
 
 absl::Status GroupCollective::RunCollective(absl::string_view operation, ConstElements data,
                                             absl::FunctionRef<absl::Status()> body) {
-  CONVENE_RETURN_IF_ERROR(CheckUsable());
+  CONVENE_RETURN_IF_ERROR(Check());
   const uint64_t sequence = ++collectives_started_;
   const uint64_t record = recorder_.Start(name_, operation, sequence, data);
   deadline_ = Clock::Real().Now() + timeout_;
@@ -184,8 +223,7 @@ absl::Status GroupCollective::AllGatherShards(Elements data) {
 }
 
 absl::Status GroupCollective::AllReduce(Elements data, ReduceOp op, Stream& stream) {
-  const OpScope scope(stream, profiled_as_.c_str());
-  return RunCollective("all_reduce", data, [&]() -> absl::Status {
+  return Queue("all_reduce", data, stream, [=, this]() -> absl::Status {
     if (size_ == 1) return absl::OkStatus();
     // With two ranks both ways send as many bytes, and gathering takes one round instead of two;
     // its scratch is as large as the data.
@@ -199,22 +237,19 @@ absl::Status GroupCollective::AllReduce(Elements data, ReduceOp op, Stream& stre
 }
 
 absl::Status GroupCollective::ReduceScatter(Elements data, ReduceOp op, Stream& stream) {
-  const OpScope scope(stream, profiled_as_.c_str());
   CONVENE_CHECK(data.count % size_ == 0);
-  return RunCollective("reduce_scatter", data, [&]() -> absl::Status {
+  return Queue("reduce_scatter", data, stream, [=, this]() -> absl::Status {
     if (size_ == 1) return absl::OkStatus();
     return ReduceScatterShards(data, op);
   });
 }
 
 absl::Status GroupCollective::AllGather(Elements data, Stream& stream) {
-  const OpScope scope(stream, profiled_as_.c_str());
   CONVENE_CHECK(data.count % size_ == 0);
-  return RunCollective("all_gather", data, [&] { return AllGatherShards(data); });
+  return Queue("all_gather", data, stream, [=, this] { return AllGatherShards(data); });
 }
 
 absl::Status GroupCollective::AllToAll(ConstElements input, Elements output, Stream& stream) {
-  const OpScope scope(stream, profiled_as_.c_str());
   // Of a group of one, which works on any device as long as there is nothing to do.
   if (stream.kind() != DeviceKind::kCpu) {
     return absl::UnimplementedError(
@@ -222,7 +257,8 @@ absl::Status GroupCollective::AllToAll(ConstElements input, Elements output, Str
   }
   CONVENE_CHECK(input.count == output.count && input.count % size_ == 0);
   CONVENE_CHECK(input.dtype == output.dtype);
-  return RunCollective("all_to_all", input, [&] {
+  if (size_ == 1) AwaitAll(stream);  // it is not queued, and does copy
+  return Queue("all_to_all", input, stream, [=, this] {
     const ConstBytes kept = AsBytes(ShardOf(input, rank_));
     std::copy(kept.begin(), kept.end(), AsBytes(ShardOf(output, rank_)).begin());
     return Exchange([&](int peer) { return AsBytes(ShardOf(input, peer)); },
@@ -244,9 +280,8 @@ absl::Status GroupCollective::Shift(ConstElements input, Elements output, Stream
 }
 
 absl::Status GroupCollective::Broadcast(Elements data, int root, Stream& stream) {
-  const OpScope scope(stream, profiled_as_.c_str());
   CONVENE_CHECK(root >= 0 && root < size_);
-  return RunCollective("broadcast", data, [&]() -> absl::Status {
+  return Queue("broadcast", data, stream, [=, this]() -> absl::Status {
     const bool whole = size_ <= 2 || data.size_bytes() <= kDirectBroadcastLimitBytes;
     const auto part_for = [&](int rank) { return whole ? data : ShardOf(data, rank); };
     CONVENE_RETURN_IF_ERROR(Exchange(
@@ -260,8 +295,7 @@ absl::Status GroupCollective::Broadcast(Elements data, int root, Stream& stream)
 }
 
 absl::Status GroupCollective::Barrier(Stream& stream) {
-  const OpScope scope(stream, profiled_as_.c_str());
-  return RunCollective("barrier", {}, [&] {
+  return Queue("barrier", {}, stream, [this] {
     // The tokens are not on the stack, because a failed message is withdrawn only after this
     // function has returned.
     std::byte* const tokens = ReserveScratch(size_);
@@ -281,7 +315,7 @@ absl::StatusOr<PendingMessage> GroupCollective::Start(
     absl::FunctionRef<absl::Status(const MessageTag&)> post) {
   CONVENE_CHECK(peer >= 0 && peer < size_ && peer != rank_);
   CONVENE_CHECK(open_message_count_ < kOpenMessagesMax);
-  CONVENE_RETURN_IF_ERROR(CheckUsable());
+  CONVENE_RETURN_IF_ERROR(Check());
   // The first place is nearly always free: callers wait for messages in about the order in which
   // they start.
   size_t place = messages_started_ % kOpenMessagesMax;
@@ -304,23 +338,26 @@ absl::StatusOr<PendingMessage> GroupCollective::Start(
   return PendingMessage{.id = open.id};
 }
 
-absl::StatusOr<PendingMessage> GroupCollective::Send(ConstElements data, int peer, Stream&) {
+absl::StatusOr<PendingMessage> GroupCollective::Send(ConstElements data, int peer, Stream& stream) {
+  AwaitAll(stream);
   return Start(Direction::kOut, data, peer,
                [&](const MessageTag& tag) { return wire_->PostSend(peer, tag, data.data); });
 }
 
-absl::StatusOr<PendingMessage> GroupCollective::StartRecv(Elements data, int peer, Stream&) {
+absl::StatusOr<PendingMessage> GroupCollective::StartRecv(Elements data, int peer, Stream& stream) {
+  AwaitAll(stream);
   return Start(Direction::kIn, data, peer,
                [&](const MessageTag& tag) { return wire_->PostReceive(peer, tag, data.data); });
 }
 
 absl::Status GroupCollective::Wait(PendingMessage pending, Stream& stream) {
+  AwaitAll(stream);
   const OpScope scope(stream, profiled_as_.c_str());
   OpenMessage& open = open_messages_[pending.id % kOpenMessagesMax];
   CONVENE_CHECK(pending.id != 0 && open.id == pending.id);
   const OpenMessage message = std::exchange(open, OpenMessage{});
   --open_message_count_;
-  CONVENE_RETURN_IF_ERROR(CheckUsable());
+  CONVENE_RETURN_IF_ERROR(Check());
   deadline_ = Clock::Real().Now() + timeout_;
   absl::Status status;
   Messages& messages = peers_[message.peer].of(message.direction);

@@ -18,12 +18,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "tools/base/mutex.h"
 #include "worker_runtime/comm/collective.h"
 #include "worker_runtime/comm/flight_recorder.h"
 #include "worker_runtime/comm/wire.h"
@@ -55,7 +57,7 @@ class GroupCollective final : public Collective {
   absl::StatusOr<PendingMessage> StartRecv(Elements data, int peer, Stream& stream) override;
   absl::Status Wait(PendingMessage pending, Stream& stream) override;
   absl::Status Barrier(Stream& stream) override;
-  absl::Status Check() override { return CheckUsable(); }
+  absl::Status Check() override;
   void Abort(absl::string_view why) override;
 
  private:
@@ -87,11 +89,13 @@ class GroupCollective final : public Collective {
   using Bytes = absl::Span<std::byte>;
   using ConstBytes = absl::Span<const std::byte>;
 
-  // Runs `body` as the group's next collective: refuses when broken, records, and makes an error
-  // sticky.
+  // Runs `body` as the group's next collective, at once or as work of the stream's queue. A group
+  // of one has nothing to queue. `operation` is a literal.
+  template <typename Body>
+  absl::Status Queue(const char* operation, ConstElements data, Stream& stream, const Body& body);
+  // Refuses when broken, records, and makes an error sticky.
   absl::Status RunCollective(absl::string_view operation, ConstElements data,
                              absl::FunctionRef<absl::Status()> body);
-  absl::Status CheckUsable();
   // Annotates `status` with its place, remembers it and gives up all open messages.
   absl::Status Break(const absl::Status& status, absl::string_view operation, uint64_t sequence,
                      size_t size_bytes);
@@ -127,7 +131,12 @@ class GroupCollective final : public Collective {
   FlightRecorder& recorder_;
   const size_t message_bytes_max_;
 
-  absl::Status broken_;  // the first error; OK while usable
+  Mutex mutex_;
+  absl::Status broken_ ABSL_GUARDED_BY(mutex_);  // the first error; OK while usable
+  int queued_ ABSL_GUARDED_BY(mutex_) = 0;       // calls in queues that have not ended
+  CondVar call_ended_;
+
+  // Used by the thread that runs a call: the caller's, or one of a queue.
   uint64_t collectives_started_ = 0;
   uint32_t rounds_started_ = 0;
   MonotonicTime deadline_;  // of the running call

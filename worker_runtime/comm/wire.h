@@ -27,8 +27,8 @@ struct MessageTag {
 
 // The wires of one rank in one group.
 //
-// Peers are ranks within the group, never the caller's own. One thread at a time, except Abort (any
-// thread).
+// Peers are ranks within the group, never the caller's own. One thread at a time, except Abort and
+// CheckOpen (any thread).
 //
 // Errors: Unavailable when a peer's connection broke; DeadlineExceeded when an Await passed its
 // deadline; Aborted after Abort. Texts name the peer where known. After an error only Withdraw,
@@ -55,9 +55,10 @@ class Wire {
   virtual absl::Status AwaitSend(int peer, Lane lane, MonotonicTime deadline) = 0;
 
   // Gives up all that was posted: once it has returned, no memory given to Post* is touched again.
-  // With `hang_up`, peers that wait for this rank, now or later, get Unavailable instead of waiting
-  // for their deadline.
-  virtual void Withdraw(bool hang_up) = 0;
+  // With a `hang_up` that is not OK, the reason, peers that wait for this rank, now or later, get
+  // Unavailable instead of waiting for their deadline; where that breaks this rank's other wires
+  // too, their errors give the reason.
+  virtual void Withdraw(const absl::Status& hang_up) = 0;
 
   // Makes every Await of now and later return Aborted(why). Any thread.
   virtual void Abort(absl::string_view why) = 0;

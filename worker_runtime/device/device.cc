@@ -6,7 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
 #include "tools/base/clock.h"
+#include "tools/base/status_macros.h"
 #include "worker_runtime/device/host_profile.h"
+#include "worker_runtime/device/host_queue.h"
 #ifdef CONVENE_CUDA
 #include "worker_runtime/device/cuda/cuda_device.h"
 #endif
@@ -14,33 +16,60 @@
 namespace convene::worker {
 namespace {
 
+// The first `count` pieces of work of a queue; with the calling thread's stream, nothing to wait
+// for.
+struct QueuePoint final : public Event {
+  HostQueue* queue = nullptr;
+  uint64_t count = 0;
+};
+
 class CpuDevice final : public Device {
  public:
   CpuDevice()
       : description_(absl::StrCat("CPU, ", std::thread::hardware_concurrency(), " threads")) {}
+  // A queue's work may wait for the other queue, so neither goes before both are done.
+  ~CpuDevice() override { (void)Synchronize(absl::InfiniteDuration()); }
 
   DeviceKind kind() const override { return DeviceKind::kCpu; }
   const std::string& description() const override { return description_; }
   Memory& memory() override { return HostMemory(); }
   Memory& staging() override { return HostMemory(); }
-  Stream& compute() override { return stream_; }
-  Stream& communication() override { return stream_; }
-  Stream& layer_communication() override { return stream_; }
+  Stream& compute() override { return compute_; }
+  Stream& communication() override { return communication_; }
+  Stream& layer_communication() override { return layer_communication_; }
 
-  void Zero(void* data, size_t bytes, Stream& /*stream*/) override {
-    if (bytes > 0) std::memset(data, 0, bytes);
+  void Zero(void* data, size_t bytes, Stream& stream) override {
+    if (bytes > 0) RunIn(stream, [=] { std::memset(data, 0, bytes); });
   }
-  void Copy(const void* from, void* to, size_t bytes, Stream& /*stream*/) override {
-    if (bytes > 0) std::memcpy(to, from, bytes);
+  void Copy(const void* from, void* to, size_t bytes, Stream& stream) override {
+    if (bytes > 0) RunIn(stream, [=] { std::memcpy(to, from, bytes); });
   }
 
-  std::unique_ptr<Event> MakeEvent() override { return std::make_unique<Event>(); }
-  void Record(Event& /*event*/, Stream& /*stream*/) override {}
-  void Order(Event& /*event*/, Stream& /*stream*/) override {}
-  absl::Status Wait(Event& /*event*/, absl::Duration /*timeout*/) override {
+  std::unique_ptr<Event> MakeEvent() override { return std::make_unique<QueuePoint>(); }
+  void Record(Event& event, Stream& stream) override {
+    auto& point = static_cast<QueuePoint&>(event);
+    point.queue = stream.host_queue();
+    point.count = point.queue != nullptr ? point.queue->pushed() : 0;
+  }
+  void Order(Event& event, Stream& stream) override {
+    const auto& point = static_cast<const QueuePoint&>(event);
+    if (point.queue == nullptr || point.queue == stream.host_queue()) return;
+    RunIn(stream, [queue = point.queue, count = point.count] { queue->Await(count); });
+  }
+  absl::Status Wait(Event& event, absl::Duration timeout) override {
+    const auto& point = static_cast<const QueuePoint&>(event);
+    if (point.queue == nullptr || point.queue->Await(point.count, timeout)) return status();
+    return absl::DeadlineExceededError("the CPU's queued work is not done");
+  }
+  absl::Status Synchronize(absl::Duration timeout) override {
+    QueuePoint end;
+    const MonotonicTime deadline = Clock::Real().Now() + timeout;
+    for (Stream* stream : {&communication_, &layer_communication_}) {
+      Record(end, *stream);
+      CONVENE_RETURN_IF_ERROR(Wait(end, deadline - Clock::Real().Now()));
+    }
     return absl::OkStatus();
   }
-  absl::Status Synchronize(absl::Duration /*timeout*/) override { return absl::OkStatus(); }
   absl::StatusOr<std::unique_ptr<Graph>> Capture(
       Stream& /*stream*/, absl::FunctionRef<absl::Status()> /*work*/) override {
     return absl::UnimplementedError(
@@ -49,14 +78,18 @@ class CpuDevice final : public Device {
   void Launch(Graph& /*graph*/, Stream& /*stream*/) override {
     CONVENE_CHECK(false);  // nobody can have one
   }
-  std::unique_ptr<OpProfile> MakeProfile(Stream& /*stream*/) override {
-    return std::make_unique<HostProfile>(Clock::Real());
+  std::unique_ptr<OpProfile> MakeProfile(Stream& stream) override {
+    return std::make_unique<HostProfile>(Clock::Real(), stream);
   }
   absl::Status status() override { return absl::OkStatus(); }
 
  private:
   const std::string description_;
-  Stream stream_ = Stream::Cpu();
+  HostQueue communication_queue_{"communication"};
+  HostQueue layer_queue_{"layer comm"};
+  Stream compute_ = Stream::Cpu();
+  Stream communication_ = Stream::Cpu(communication_queue_);
+  Stream layer_communication_ = Stream::Cpu(layer_queue_);
 };
 
 }  // namespace

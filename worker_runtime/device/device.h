@@ -48,8 +48,9 @@ class Device {
  public:
   virtual ~Device() = default;
 
-  // The calling process's CPU: memory is HostMemory(), copies and zeros are done on return, events
-  // are nothing.
+  // The calling process's CPU: memory is HostMemory(). compute() is the calling thread: its work is
+  // done on return, and Order there waits. The other two streams are threads with queues
+  // (host_queue.h), started when they are first given work; the destructor waits for all of it.
   static std::unique_ptr<Device> Cpu();
 
   // The GPU number `ordinal` of those that CUDA shows this process. Unimplemented in a program
@@ -79,8 +80,8 @@ class Device {
 
   // `data` in this device's memory.
   virtual void Zero(void* data, size_t bytes, Stream& stream) = 0;
-  // Between this device's memory and the host's, in any direction. On a GPU, host memory is from
-  // staging() (asynchronous, unchanged until the copy is done) or any other (then done on return).
+  // Between this device's memory and the host's, in any direction. Memory stays unchanged until the
+  // copy is done; on a GPU it is done on return where the host's memory is not from staging().
   virtual void Copy(const void* from, void* to, size_t bytes, Stream& stream) = 0;
 
   virtual std::unique_ptr<Event> MakeEvent() = 0;
@@ -90,7 +91,7 @@ class Device {
   virtual void Order(Event& event, Stream& stream) = 0;
   // The host waits. DeadlineExceeded after `timeout`; else status().
   virtual absl::Status Wait(Event& event, absl::Duration timeout) = 0;
-  // The host waits for all streams.
+  // The host waits for all streams. DeadlineExceeded after `timeout`; else status().
   virtual absl::Status Synchronize(absl::Duration timeout) = 0;
 
   // Calls `work`, which queues ops in `stream`, and keeps them as a graph: nothing of them runs

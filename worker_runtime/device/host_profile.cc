@@ -4,8 +4,16 @@
 
 #include "absl/time/time.h"
 #include "tools/base/check.h"
+#include "worker_runtime/device/host_queue.h"
 
 namespace convene::worker {
+
+HostProfile::~HostProfile() { AwaitAll(stream_); }
+
+std::vector<OpTime> HostProfile::Times() {
+  AwaitAll(stream_);
+  return times_;
+}
 
 void HostProfile::Begin(const char* op) {
   CONVENE_CHECK(op_ == nullptr);

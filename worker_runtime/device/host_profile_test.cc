@@ -11,8 +11,8 @@ namespace {
 
 TEST_CASE("a profile adds up the calls and the time of each op") {
   ManualClock clock;
-  HostProfile profile(clock);
   Stream stream = Stream::Cpu();
+  HostProfile profile(clock, stream);
   const auto run = [&](const char* op, absl::Duration time) {
     const OpScope scope(stream, op);
     clock.Advance(time);

@@ -11,25 +11,31 @@ enum class DeviceKind { kCpu, kCuda };
 // Transformer Engine's number, not measured here.
 inline constexpr int kCollectiveMultiprocessors = 16;
 
+class HostQueue;
 class OpProfile;
 
 namespace cuda {
 class Queue;
 }  // namespace cuda
 
-// On the CPU a stream is the calling thread: an op is done when it returns. On a GPU it is a CUDA
-// stream with what the libraries need beside it (device/cuda/queue.h): an op is queued when it
-// returns, runs after all earlier work of the same stream, and reports launches that failed through
-// Device::status(). A cheap value; not thread-safe.
+// On the CPU a stream is the calling thread, where an op is done when it returns, or a thread with
+// a queue (device/host_queue.h). On a GPU it is a CUDA stream with what the libraries need beside
+// it (device/cuda/queue.h), which reports launches that failed through Device::status(). With a
+// queue an op is queued when it returns and runs after all earlier work of the same stream; the
+// memory that its arguments point to lives until then, the arguments themselves need not. A cheap
+// value; not thread-safe.
 class Stream {
  public:
-  static Stream Cpu() { return Stream(nullptr); }
-  // Borrows the queue.
-  static Stream Cuda(cuda::Queue& queue) { return Stream(&queue); }
+  static Stream Cpu() { return Stream(nullptr, nullptr); }
+  // Borrow the queue.
+  static Stream Cpu(HostQueue& queue) { return Stream(&queue, nullptr); }
+  static Stream Cuda(cuda::Queue& queue) { return Stream(nullptr, &queue); }
 
   DeviceKind kind() const { return queue_ == nullptr ? DeviceKind::kCpu : DeviceKind::kCuda; }
   // REQUIRES: kind() == kCuda.
   cuda::Queue& queue() const { return *queue_; }
+  // Null where ops run on the calling thread, and on a GPU.
+  HostQueue* host_queue() const { return host_queue_; }
 
   // The watcher of the ops queued here (op_profile.h), or null. Borrowed.
   OpProfile* profile() const { return profile_; }
@@ -40,7 +46,8 @@ class Stream {
   void set_left_free(int multiprocessors) { left_free_ = multiprocessors; }
 
  private:
-  explicit Stream(cuda::Queue* queue) : queue_(queue) {}
+  Stream(HostQueue* host_queue, cuda::Queue* queue) : host_queue_(host_queue), queue_(queue) {}
+  HostQueue* host_queue_;
   cuda::Queue* queue_;
   OpProfile* profile_ = nullptr;
   int left_free_ = 0;

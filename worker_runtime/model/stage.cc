@@ -109,7 +109,8 @@ StageOf<T>::StageOf(const Options& options, const UnitsByChunk& chunks, UnitStor
       attention_({.local = shape_.attention(),
                   .cut = {options.context_method, cp.size(), cp.rank(), options.sequence_length},
                   .rope_theta = options.config.rope_theta,
-                  .rope_scaling = options.config.rope_scaling},
+                  .rope_scaling = options.config.rope_scaling,
+                  .overlaps = options.overlaps},
                  cp, device, arena) {
   scratch_.Include({.workspace_bytes = attention_.workspace_bytes()});
   AddChunks(chunks);
@@ -196,7 +197,7 @@ template <typename T>
 void StageOf<T>::Bind(double* loss_sum) {
   loss_sum_ = loss_sum;
   attention_.Bind();
-  if (tp_.size() > 1) side_stream_.emplace(device_);
+  if (tp_.size() > 1 && options_.overlaps) side_stream_.emplace(device_);
   around_ = {.device = &device_,
              .rows = &rows_,
              .side = side_stream_.has_value() ? &*side_stream_ : nullptr,

@@ -38,7 +38,7 @@ template <typename T>
 struct UnitSurroundings {
   Device* device = nullptr;
   const ResidualRows* rows = nullptr;
-  SideStream* side = nullptr;  // null where tp is one rank
+  SideStream* side = nullptr;  // null where nothing runs beside
   ContextAttention<T>* attention = nullptr;
   T* hidden = nullptr;  // scratch: (rows, hidden)
   T* wide = nullptr;    // scratch, as ScratchSizes say

@@ -1,4 +1,5 @@
-// From the contracts in this folder to the device that the stream belongs to.
+// From the contracts in this folder to the device that the stream belongs to, and on a CPU to the
+// stream's thread.
 #include "worker_runtime/ops/cpu/cpu_ops.h"
 #ifdef CONVENE_CUDA
 #include "worker_runtime/ops/cuda/cuda_ops.h"
@@ -6,25 +7,51 @@
 #endif
 
 #include "tools/base/check.h"
+#include "worker_runtime/device/host_queue.h"
 #include "worker_runtime/device/op_profile.h"
 #include "worker_runtime/ops/instantiate.h"
 
 // In a program without CUDA nobody can have made a CUDA stream.
 #ifdef CONVENE_CUDA
-#define CONVENE_DISPATCH(kind, call) return (kind) == DeviceKind::kCuda ? cuda::call : cpu::call
+#define CONVENE_IF_CUDA(kind, statement) \
+  if ((kind) == DeviceKind::kCuda) statement
 #else
-#define CONVENE_DISPATCH(kind, call)         \
-  CONVENE_CHECK((kind) == DeviceKind::kCpu); \
-  return cpu::call
+#define CONVENE_IF_CUDA(kind, statement) CONVENE_CHECK((kind) == DeviceKind::kCpu)
 #endif
 
 namespace convene::worker {
+namespace {
+
+// `op` of a CPU's stream: at once, or by the queue's thread.
+template <typename Op>
+void RunOnCpu(const char* name, const Stream& stream, const Op& op) {
+  RunIn(stream, [name, profile = stream.profile(), op] {
+    const OpScope scope(profile, name);
+    Stream inner = Stream::Cpu();
+    op(inner);
+  });
+}
+
+#ifdef CONVENE_CUDA
+template <typename Op>
+void RunOnGpu(const char* name, const Stream& stream, const Op& op) {
+  const OpScope scope(stream, name);
+  op();
+}
+#endif
+
+}  // namespace
+
+// The copies of arguments that a queue takes along are those of values and of the structs that
+// references name: what pointers name stays the caller's.
+#define CONVENE_RUN(call)                                                                 \
+  CONVENE_IF_CUDA(stream.kind(), return RunOnGpu(__func__, stream, [&] { cuda::call; })); \
+  RunOnCpu(__func__, stream, [=](Stream& stream) { cpu::call; })
 
 template <typename In, typename Out>
 void MatMul(Transpose transpose_a, Transpose transpose_b, int m, int n, int k, const In* a,
             const In* b, float beta, Out* c, Stream& stream) {
-  const OpScope scope(stream, __func__);
-  CONVENE_DISPATCH(stream.kind(), MatMul(transpose_a, transpose_b, m, n, k, a, b, beta, c, stream));
+  CONVENE_RUN(MatMul(transpose_a, transpose_b, m, n, k, a, b, beta, c, stream));
 }
 CONVENE_INSTANTIATE_PRODUCT(MatMul);
 
@@ -36,24 +63,23 @@ void SetDeterministicMatMul([[maybe_unused]] bool is_deterministic) {
 }
 
 #define CONVENE_UNPACK(...) __VA_ARGS__
-#define CONVENE_OP(name, parameters, arguments)      \
-  void name parameters {                             \
-    const OpScope scope(stream, __func__);           \
-    CONVENE_DISPATCH(stream.kind(), name arguments); \
-  }
+#define CONVENE_OP(name, parameters, arguments) \
+  void name parameters { CONVENE_RUN(name arguments); }
 #define CONVENE_TYPED_OP(name, parameters, arguments) \
   template <typename T>                               \
   CONVENE_OP(name, parameters, arguments)             \
   CONVENE_INSTANTIATE(name);
 #define CONVENE_SIZE(name, parameters, arguments)             \
   size_t name(CONVENE_UNPACK parameters, DeviceKind device) { \
-    CONVENE_DISPATCH(device, name arguments);                 \
+    CONVENE_IF_CUDA(device, return cuda::name arguments);     \
+    return cpu::name arguments;                               \
   }
 // NOLINTBEGIN(bugprone-macro-parentheses): an op's name cannot stand in parentheses
 #define CONVENE_TYPED_SIZE(name, parameters, arguments)       \
   template <typename T>                                       \
   size_t name(CONVENE_UNPACK parameters, DeviceKind device) { \
-    CONVENE_DISPATCH(device, name<T> arguments);              \
+    CONVENE_IF_CUDA(device, return cuda::name<T> arguments);  \
+    return cpu::name<T> arguments;                            \
   }                                                           \
   CONVENE_INSTANTIATE(name);
 // NOLINTEND(bugprone-macro-parentheses)

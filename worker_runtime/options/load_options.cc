@@ -162,6 +162,7 @@ absl::Status ResolveDevice(const TrainConfig& config, TrainOptions* options) {
       ToWord("reduce_dtype", config.reduce_dtype(), kReduceDTypes, &options->reduce_dtype));
   CONVENE_RETURN_IF_ERROR(ResolveRecompute(config, options->model.layers, &options->recompute));
   options->deterministic = config.deterministic();
+  options->overlap_communication = config.overlap_communication();
   options->cuda_graphs = config.cuda_graphs();
   options->print_memory_plan = config.print_memory_plan();
   return absl::OkStatus();

@@ -175,6 +175,8 @@ TEST_CASE("without shards every rank has a copy of the optimizer's state") {
   CHECK(Options({"--data=a", "--dp-replicate-size=3"}).dp_replicate_size == 3);
   CHECK(Options({"--data=a"}).sequence_parallel == std::nullopt);
   CHECK(Options({"--data=a", "--sequence-parallel=false"}).sequence_parallel == false);
+  CHECK(Options({"--data=a"}).overlap_communication);
+  CHECK_FALSE(Options({"--data=a", "--overlap-communication=false"}).overlap_communication);
 }
 
 TEST_CASE("a schedule may stand in a file") {

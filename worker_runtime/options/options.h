@@ -51,6 +51,7 @@ struct TrainOptions {
   int dp_shard_size = 0;                  // 0 = WithCopies decides
   int dp_replicate_size = 0;              // the same
   std::optional<bool> sequence_parallel;  // nullopt: where it is possible
+  bool overlap_communication = true;
   DeviceChoice device = DeviceChoice::kAuto;
   std::optional<DType> precision;  // nullopt: bf16 on a GPU, fp32 on a CPU
   DType reduce_dtype = DType::kFloat32;

@@ -104,7 +104,7 @@ void ContextAttention<T>::Bind() {
   if (positions_.empty()) return;
   device_.Copy(positions_.data(), At(device_positions_), positions_.size() * sizeof(int32_t),
                device_.compute());
-  side_.emplace(device_);
+  side_.emplace(device_, options_.overlaps);
 }
 
 template <typename T>

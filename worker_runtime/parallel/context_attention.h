@@ -37,6 +37,7 @@ class ContextAttention {
     ContextCut cut;
     double rope_theta = 0;
     RopeScaling rope_scaling;
+    bool overlaps = true;  // a ring's messages travel beside the arithmetic
   };
 
   // Declares tables and scratch. Borrows all references.

@@ -31,8 +31,9 @@ absl::Status ColumnParallelBackward(const LinearShape& shape, const T* x, const 
   LinearInputGradient(shape, weight, dy, dx, stream);
   CONVENE_RETURN_IF_ERROR(rows.Sum(dx, side != nullptr ? side->Fork(stream) : stream));
   LinearWeightGradient(shape, x, dy, dweight, stream);
-  if (side != nullptr) side->Join(stream);
-  return absl::OkStatus();
+  if (side == nullptr) return absl::OkStatus();
+  side->Join(stream);
+  return rows.tp().Check();
 }
 
 template <typename T>

@@ -33,6 +33,7 @@ BucketStore::BucketStore(Placement placement, const Options& options, const Grou
       groups_(groups),
       device_(device),
       arena_(arena),
+      communication_(options.overlaps ? device.communication() : device.compute()),
       shard_(MakeFlatShard(placement_, groups.dp.size(), groups.dp.rank())),
       parameters_memory_(arena.Declare<char>(
           "parameters", placement_.flat_count * SizeOf(options.dtype), ArenaPart::kCollective)),
@@ -74,7 +75,7 @@ void BucketStore::OrderBehind(Stream& earlier, Stream& later) {
 
 void BucketStore::AwaitCommunication() {
   if (!is_parallel()) return;
-  OrderBehind(device_.communication(), device_.compute());
+  OrderBehind(communication_, device_.compute());
   awaited_ = static_cast<int>(shard_.parts.size());
   awaits_copy_ = false;
 }
@@ -85,6 +86,7 @@ absl::StatusOr<absl::Span<const void* const>> BucketStore::Acquire(int unit) {
   if (place.bucket >= awaited_) {
     device_.Order(*gathered_[place.bucket], device_.compute());
     awaited_ = place.bucket + 1;
+    CONVENE_RETURN_IF_ERROR(groups_.dp_gather.Check());
   }
   if (awaits_copy_ && std::find(place.tensors.begin(), place.tensors.end(),
                                 placement_.on_both_ends) != place.tensors.end()) {
@@ -129,7 +131,7 @@ absl::Status BucketStore::SumOverDp(Elements bucket, const ShardPart& part, Stre
 // that products leave free, and the wire's memory needs no event, because buckets use it one after
 // the other.
 absl::Status BucketStore::Reduce(const ShardPart& part) {
-  Stream& stream = device_.communication();
+  Stream& stream = communication_;
   OrderBehind(device_.compute(), stream);
   const absl::Span<float> gradients = gradients_.subspan(part.bucket.begin, part.bucket.count);
   if (wire_.empty()) return SumOverDp(gradients, part, stream);
@@ -147,6 +149,8 @@ absl::Status BucketStore::FinishReducing() {
   if (is_parallel()) {
     while (reduced_from_ > 0) CONVENE_RETURN_IF_ERROR(Reduce(shard_.parts[--reduced_from_]));
     AwaitCommunication();
+    CONVENE_RETURN_IF_ERROR(groups_.dp.Check());
+    CONVENE_RETURN_IF_ERROR(groups_.dp_replicate.Check());
     reduced_from_ = shard_.parts.size();
   }
   CONVENE_RETURN_IF_ERROR(copied_slices_.Sum(
@@ -180,7 +184,7 @@ absl::Status BucketStore::CopyToOtherEnd() {
   if (shared == nullptr || !is_parallel() || device_.kind() == DeviceKind::kCpu) {
     return absl::OkStatus();
   }
-  Stream& stream = device_.communication();
+  Stream& stream = communication_;
   if (groups_.dp_gather.size() == 1) OrderBehind(device_.compute(), stream);
   CONVENE_RETURN_IF_ERROR(groups_.embedding->Broadcast(
       parameters_.Slice(shared->begin, shared->count), /*root=*/0, stream));
@@ -208,7 +212,7 @@ absl::Status BucketStore::ShareOverTp() {
 absl::Status BucketStore::Gather(size_t bucket) {
   if (groups_.dp_gather.size() == 1) return absl::OkStatus();
   const ParameterBucket& place = placement_.buckets[bucket];
-  Stream& stream = device_.communication();
+  Stream& stream = communication_;
   OrderBehind(device_.compute(), stream);
   CONVENE_RETURN_IF_ERROR(
       groups_.dp_gather.AllGather(parameters_.Slice(place.begin, place.count), stream));

@@ -38,7 +38,7 @@ namespace convene::worker {
 // collectives of a rank run in that order, whichever communicator they are on. A collective that
 // compute waits for never waits for an op that compute queues later, so there is no circle.
 //
-// Where dp is one rank there is no event and no collective, on a CPU events are nothing.
+// Where dp is one rank there is no event and no collective.
 class BucketStore final : public UnitStore {
  public:
   struct Options {
@@ -50,6 +50,8 @@ class BucketStore final : public UnitStore {
     bool sums_over_tp = false;
     // No reduction begins before FinishReducing (see BucketCountMin: stages but the first).
     bool reduces_at_end = false;
+    // False: collectives run in compute() too, so nothing runs beside them.
+    bool overlaps = true;
   };
   struct Groups {
     Collective& dp;            // the ranks that share one copy of the optimizer's state
@@ -72,7 +74,8 @@ class BucketStore final : public UnitStore {
 
   // Adds up over the stages and over tp what they share, reduces all buckets that are not yet
   // reduced, and compute() waits: afterwards only this rank's parts of the gradients are
-  // meaningful. Call it once a step. Errors: the collective's.
+  // meaningful. Call it once a step. Errors: the collective's, those of reductions queued before
+  // too.
   absl::Status FinishReducing();
 
   // Gathers a bucket, of which compute() has updated this rank's part, beside ops that are queued
@@ -115,6 +118,7 @@ class BucketStore final : public UnitStore {
   const Groups groups_;
   Device& device_;
   Arena& arena_;
+  Stream& communication_;  // where collectives over dp are queued
   const FlatShard shard_;
   const ArenaBlock<char> parameters_memory_;
   const ArenaBlock<float> gradients_memory_;

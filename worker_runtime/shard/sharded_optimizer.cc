@@ -129,11 +129,9 @@ void ShardedOptimizer::QueueCopies(CopyTo direction) {
 }
 
 absl::StatusOr<ShardedOptimizer::HostState> ShardedOptimizer::State(bool copies_it) {
+  store_.AwaitCommunication();
   if (options_.copies_for_checkpoints) {
-    if (copies_it) {
-      store_.AwaitCommunication();
-      QueueCopies(CopyTo::kHost);
-    }
+    if (copies_it) QueueCopies(CopyTo::kHost);
     CONVENE_RETURN_IF_ERROR(device_.Synchronize(options_.timeout));
     return HostState{.master = copy_,
                      .first_moment = copy_ + shard_.count,

@@ -122,11 +122,13 @@ struct OneOfTwo {
     for (int unit = units - 1; unit >= first_done; --unit) {
       CONVENE_RETURN_IF_ERROR(store.GradientsDone(unit, /*is_last=*/true));
     }
+    CONVENE_RETURN_IF_ERROR(sharded.device->Synchronize(absl::Seconds(60)));
     after_first = {gradients.begin(), gradients.end()};
     CONVENE_RETURN_IF_ERROR(store.FinishReducing());
     const AdamWFactors factors = MakeAdamWFactors({.learning_rate = 0.5});
     const StepControl control = {1.0f, 0};
-    return sharded.optimizer.Update(&factors, &control);
+    CONVENE_RETURN_IF_ERROR(sharded.optimizer.Update(&factors, &control));
+    return sharded.device->Synchronize(absl::Seconds(60));
   }
 
   Sharded sharded;

@@ -57,6 +57,7 @@ class World {
         sets_(LoopbackCommunicators(layout)),
         ranks_(layout.world_size()) {
     for (int rank = 0; rank < layout.world_size(); ++rank) {
+      devices_.push_back(Device::Cpu());
       auto engine = Engine::Create({.model = model,
                                     .layout = layout,
                                     .rank = rank,
@@ -66,7 +67,7 @@ class World {
                                     .sequence_length = kSequenceLength,
                                     .bucket_count_min = bucket_count_min,
                                     .fresh_weights = fresh_weights},
-                                   sets_[rank], *device_);
+                                   sets_[rank], *devices_[rank]);
       REQUIRE_OK(engine);
       ranks_[rank] = {sets_[rank].host.get(), *std::move(engine)};
     }
@@ -174,6 +175,7 @@ class World {
 
   // Whether each rank's whole flat buffer holds the weights of `state`.
   bool EveryRankHolds(const std::map<std::string, std::vector<float>>& state) {
+    for (const auto& device : devices_) REQUIRE_OK(device->Synchronize(absl::Seconds(60)));
     for (const Rank& rank : ranks_) {
       for (const PlacedParameter& slice : rank.engine->placement().parameters) {
         const std::vector<float>& tensor = state.at(slice.name);
@@ -196,7 +198,7 @@ class World {
   const Layout layout_;
   const ModelConfig model_;
   std::vector<CommunicatorSet> sets_;
-  std::unique_ptr<Device> device_ = Device::Cpu();
+  std::vector<std::unique_ptr<Device>> devices_;
   std::vector<Rank> ranks_;
 };
 

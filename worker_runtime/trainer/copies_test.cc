@@ -15,6 +15,7 @@
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/comm/testing/loopback.h"
+#include "worker_runtime/device/host_queue.h"
 #include "worker_runtime/testing/forwarding_collective.h"
 #include "worker_runtime/testing/forwarding_device.h"
 #include "worker_runtime/trainer/engine.h"
@@ -45,10 +46,12 @@ class Ring final : public testing::ForwardingCollective {
   // Of the elements from `begin` on.
   absl::Status Sum(Elements data, ReduceOp op, size_t begin, size_t count, Stream& stream) {
     CONVENE_CHECK(op == ReduceOp::kSum);
+    AwaitAll(stream);
+    Stream here = Stream::Cpu();
     const absl::Span<float> values = data.As<float>();
     std::vector<float> all(values.size() * size());
     std::copy(values.begin(), values.end(), all.begin() + values.size() * rank());
-    CONVENE_RETURN_IF_ERROR(AllGather(absl::MakeSpan(all), stream));
+    CONVENE_RETURN_IF_ERROR(AllGather(absl::MakeSpan(all), here));
     for (size_t i = begin; i < begin + count; ++i) {
       values[i] = 0;
       for (int step = 0; step < size(); ++step) {
@@ -110,6 +113,7 @@ absl::Status Train(const Layout& layout, bool sequence_parallel, int rank, Commu
     CONVENE_RETURN_IF_ERROR(
         engine->TrainStep(batch, {.learning_rate = 1e-2, .step = step}).status());
   }
+  CONVENE_RETURN_IF_ERROR(device.Synchronize(absl::Seconds(60)));
   for (const PlacedParameter& slice : engine->placement().parameters) {
     // Of a matrix that is split over tp not all ranks have the same part.
     const std::string name =

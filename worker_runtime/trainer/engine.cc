@@ -25,8 +25,18 @@ namespace {
 constexpr int64_t kInitialPiece = int64_t{1} << 22;
 // A GPU that hangs must not delay the error about it.
 constexpr absl::Duration kFarewellPatience = absl::Minutes(1);
+// BucketCountMin's default is for NCCL; CPUs' messages are as fast from 4 MB on, and a model that
+// they train is smaller than one such bucket.
+constexpr int64_t kBucketCountMinOnCpu = 1'000'000;
 // While a step runs on a device, stop_wanted is asked once in this time.
 constexpr absl::Duration kStopPatience = absl::Milliseconds(20);
+
+int64_t BucketCountMinOf(const EngineOptions& options, const Coordinate& coordinate,
+                         DeviceKind device) {
+  const bool is_default = options.bucket_count_min == 0 && device == DeviceKind::kCpu;
+  return BucketCountMin(options.layout, coordinate,
+                        is_default ? kBucketCountMinOnCpu : options.bucket_count_min);
+}
 
 Schedule ScheduleOf(const EngineOptions& options) {
   if (!options.schedule.ranks.empty()) return options.schedule;
@@ -63,6 +73,7 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
       cut_{options.context_method, options.layout.cp, coordinate_.cp, options.sequence_length},
       positions_(cut_.Positions()),
       communicators_(communicators),
+      collectives_(communicators.OnDevice()),
       device_(device),
       schedule_(ScheduleOf(options)),
       microbatch_tokens_(int64_t{options.micro_batch_size} * cut_.local_length()),
@@ -70,11 +81,12 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
       arena_("trainer", device.memory(),
              options.collective_memory != nullptr ? *options.collective_memory : device.memory()),
       store_(PlaceUnits(InOneRow(units_), options.layout.gradient_ranks(),
-                        BucketCountMin(options.layout, coordinate_, options.bucket_count_min)),
+                        BucketCountMinOf(options, coordinate_, device.kind())),
              {.dtype = options.dtype,
               .reduce_dtype = options.reduce_dtype,
               .sums_over_tp = options.sequence_parallel,
-              .reduces_at_end = coordinate_.pp > 0},
+              .reduces_at_end = coordinate_.pp > 0,
+              .overlaps = options.overlap_communication},
              {.dp = *communicators.dp,
               .dp_gather = *communicators.dp_gather,
               .dp_replicate = *communicators.dp_replicate,
@@ -122,6 +134,7 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
        .deterministic = options.deterministic,
        .packed_documents = options.packed_documents,
        .sequence_parallel = options.sequence_parallel,
+       .overlaps = options.overlap_communication,
        .micro_batch_size = options.micro_batch_size,
        .sequence_length = options.sequence_length,
        .context_method = options.context_method,
@@ -143,8 +156,13 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
 }
 
 // When the result of a step is there, its parameters are still being gathered. NCCL's memory is
-// unmapped at once, where cudaFree would wait, so this waits.
-Engine::~Engine() { (void)device_.Synchronize(std::min(options_.timeout, kFarewellPatience)); }
+// unmapped at once, where cudaFree would wait, so this waits. A CPU's work ends by the collectives'
+// own timeouts.
+Engine::~Engine() {
+  const bool is_cpu = device_.kind() == DeviceKind::kCpu;
+  (void)device_.Synchronize(is_cpu ? absl::InfiniteDuration()
+                                   : std::min(options_.timeout, kFarewellPatience));
+}
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options,
                                                        CommunicatorSet& communicators,
@@ -274,11 +292,9 @@ absl::Status Engine::Await() {
                                                       " has not finished its queued work within ",
                                                       absl::FormatDuration(options_.timeout)));
   }
-  // On a CPU the calls themselves returned their errors, and a peer may be done and gone by now.
-  if (device_.kind() == DeviceKind::kCpu) return waited;
   // A collective's error about a peer is the cause: the device only saw that data did not arrive,
   // or, when the collective was aborted, ran on without them.
-  for (Collective* collective : communicators_.OnDevice()) {
+  for (Collective* collective : collectives_) {
     CONVENE_RETURN_IF_ERROR(collective->Check());
   }
   return waited;

@@ -42,6 +42,8 @@ struct EngineOptions {
   // The residual stream's rows are split over tp (ResidualRows). REQUIRES: they are divisible by
   // tp.
   bool sequence_parallel = false;
+  // Collectives run beside the arithmetic where they can; the results are the same bits.
+  bool overlap_communication = true;
   bool packed_documents = false;  // each TokenBatch says where documents begin
   int micro_batch_size = 1;
   int sequence_length = 1;  // of a whole row
@@ -50,8 +52,8 @@ struct EngineOptions {
   // Of layout.pp ranks and these microbatches; without ranks: 1f1b.
   Schedule schedule;
   std::vector<int> chunk_layers;  // of each of the schedule's chunks; empty: CutLayers' own cut
-  // The fewest elements that data-parallel ranks reduce and gather by one collective:
-  // BucketCountMin.
+  // The fewest elements that data-parallel ranks reduce and gather by one collective; 0: as the
+  // device wants (BucketCountMin).
   int64_t bucket_count_min = 0;
   double clip_grad_norm = 1.0;
   // The stage's training passes are captured as graphs, where the device can. REQUIRES: tp and cp
@@ -100,7 +102,7 @@ class Engine {
                                                         CommunicatorSet& communicators,
                                                         Device& device);
 
-  // Waits for queued work, a minute at most, before the memory goes.
+  // Waits for queued work before the memory goes; for a GPU's a minute at most.
   ~Engine();
 
   // The blocks that Create() would allocate in the device's memory and, where checkpoints are
@@ -187,6 +189,7 @@ class Engine {
   const ContextCut cut_;
   const std::vector<int32_t> positions_;  // of this rank's tokens
   CommunicatorSet& communicators_;
+  const std::vector<Collective*> collectives_;  // those of the device's memory
   Device& device_;
   const Schedule schedule_;
   const int64_t microbatch_tokens_;

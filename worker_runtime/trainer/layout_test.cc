@@ -32,6 +32,7 @@ struct Run {
   int64_t bucket_count_min = kSeveralBuckets;
   bool packed = false;
   bool sequence_parallel = true;  // where tp is more than 1
+  bool overlap_communication = true;
   const char* schedule = "1f1b";
   int virtual_stages = 0;
   std::vector<int> chunk_layers;  // empty: even
@@ -82,6 +83,7 @@ Curve Train(const Run& run) {
                   .reduce_dtype = run.reduce_dtype,
                   .recompute = run.recompute,
                   .sequence_parallel = run.sequence_parallel && run.layout.tp > 1,
+                  .overlap_communication = run.overlap_communication,
                   .packed_documents = run.packed,
                   .micro_batch_size = cut.micro_batch_size,
                   .sequence_length = kSequenceLength,
@@ -332,6 +334,23 @@ TEST_CASE("the same run twice is the same bits") {
   CHECK(first.losses == second.losses);
   CHECK(first.grad_norms == second.grad_norms);
   CHECK(first.parameters == second.parameters);
+}
+
+TEST_CASE("collectives beside the arithmetic change no bit, over every transport") {
+  for (const Transport transport : testing::kTransports) {
+    for (const Layout& layout : {Layout{.dp = 4}, Layout{.dp = 4, .tp = 2, .dp_replicate = 2},
+                                 Layout{.pp = 2, .dp = 2, .tp = 2}}) {
+      INFO(layout.ToString() << " over " << testing::ToString(transport));
+      Run run{Tiny(true), layout, 8, 2};
+      run.transport = transport;
+      const Curve beside = Train(run);
+      run.overlap_communication = false;
+      const Curve alone = Train(run);
+      CHECK(beside.losses == alone.losses);
+      CHECK(beside.grad_norms == alone.grad_norms);
+      CHECK(beside.parameters == alone.parameters);
+    }
+  }
 }
 
 TEST_CASE("replicas hold the same bits after training") {

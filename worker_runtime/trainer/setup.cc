@@ -75,6 +75,7 @@ EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layou
           .recompute = options.recompute,
           .deterministic = options.deterministic,
           .sequence_parallel = SplitsRows(options, layout),
+          .overlap_communication = options.overlap_communication,
           .packed_documents = options.packed_documents,
           .micro_batch_size = cut.micro_batch_size,
           .sequence_length = static_cast<int>(options.sequence_length),

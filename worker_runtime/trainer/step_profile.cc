@@ -85,11 +85,9 @@ std::string ProfileText(const std::vector<OpTime>& times, const std::vector<OpTi
 }
 
 StepProfile::StepProfile(Device& device) {
-  // A CPU's streams are one.
   for (Stream* stream :
        {&device.compute(), &device.communication(), &device.layer_communication()}) {
-    const bool is_known = !watched_.empty() && stream == &watched_[0].stream;
-    if (!is_known) watched_.push_back({*stream, device.MakeProfile(*stream)});
+    watched_.push_back({*stream, device.MakeProfile(*stream)});
   }
 }
 

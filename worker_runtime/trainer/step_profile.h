@@ -37,7 +37,7 @@ class StepProfile {
 
   // Whether what is queued from now on counts; at first nothing does.
   void Watch(bool is_wanted);
-  // ProfileText of all that counted. On a GPU waits for what is queued.
+  // ProfileText of all that counted. Waits for what is queued.
   std::string Text(int64_t steps, double seconds) const;
 
  private:

@@ -448,7 +448,9 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contr
   }
   if (end.ok()) return end;
   // The connections close before the memory goes: open messages still point into it, and the GPU
-  // may still be working on it.
+  // may still be working on it. A CPU's queue may hold calls of several communicators: none of them
+  // is to wait for its peers, when another one is closed.
+  if (!is_gpu) communicators.AbortAll("the training has failed");
   communicators = CommunicatorSet();
   return BlamePeer(end);
 }

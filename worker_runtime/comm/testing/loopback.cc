@@ -28,6 +28,7 @@ struct Switchboard {
   struct Message {
     MessageTag tag;
     const void* data;
+    MonotonicTime arrives;
     bool taken = false;    // the receiver has it; the sender has not yet looked
     bool copying = false;  // the receiver reads `data` now, without the lock
   };
@@ -59,10 +60,10 @@ struct Switchboard {
 
 class LoopbackWire final : public Wire {
  public:
-  LoopbackWire(std::shared_ptr<Switchboard> board, int rank)
-      : board_(std::move(board)), rank_(rank), receives_(board_->members.size()) {}
+  LoopbackWire(std::shared_ptr<Switchboard> board, int rank, const LoopbackLink& link)
+      : board_(std::move(board)), rank_(rank), link_(link), receives_(board_->members.size()) {}
 
-  ~LoopbackWire() override { Withdraw(/*hang_up=*/true); }
+  ~LoopbackWire() override { Withdraw(absl::UnavailableError("the wire is destroyed")); }
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(board_->members.size()); }
@@ -79,7 +80,12 @@ class LoopbackWire final : public Wire {
 
   absl::Status PostSend(int peer, const MessageTag& tag, const void* data) override {
     MutexLock lock(&board_->mutex);
-    board_->RouteOf(rank_, peer).messages.push_back({.tag = tag, .data = data});
+    sent_ = std::max(sent_, Clock::Real().Now());
+    if (link_.bytes_per_second > 0) {
+      sent_ = sent_ + absl::Seconds(static_cast<double>(tag.size_bytes) / link_.bytes_per_second);
+    }
+    board_->RouteOf(rank_, peer)
+        .messages.push_back({.tag = tag, .data = data, .arrives = sent_ + link_.latency});
     board_->changed.SignalAll();
     return absl::OkStatus();
   }
@@ -91,12 +97,15 @@ class LoopbackWire final : public Wire {
     while (true) {
       const absl::Status open = CheckOpenLocked();
       if (!open.ok()) return open;
+      MonotonicTime arrives = MonotonicTime::InfiniteFuture();
       for (Switchboard::Message& message : messages) {
         if (message.taken || !SameTag(message.tag, receive.tag)) continue;
+        arrives = message.arrives;
+        if (arrives > Clock::Real().Now()) break;
         Copy(message, receive);
         return absl::OkStatus();
       }
-      const absl::Status waited = WaitForChange(peer, deadline);
+      const absl::Status waited = WaitForChange(peer, deadline, arrives);
       if (!waited.ok()) return waited;
     }
   }
@@ -120,7 +129,7 @@ class LoopbackWire final : public Wire {
     }
   }
 
-  void Withdraw(bool hang_up) override {
+  void Withdraw(const absl::Status& hang_up) override {
     for (auto& receives : receives_) receives.clear();
     MutexLock lock(&board_->mutex);
     for (int peer = 0; peer < size(); ++peer) {
@@ -131,7 +140,7 @@ class LoopbackWire final : public Wire {
       }
       messages.clear();
     }
-    if (hang_up) {
+    if (!hang_up.ok()) {
       board_->here[rank_] = false;
       board_->changed.SignalAll();
     }
@@ -177,7 +186,9 @@ class LoopbackWire final : public Wire {
     board_->changed.SignalAll();
   }
 
-  absl::Status WaitForChange(int peer, MonotonicTime deadline)
+  // `arrives`: when a message that is under way does.
+  absl::Status WaitForChange(int peer, MonotonicTime deadline,
+                             MonotonicTime arrives = MonotonicTime::InfiniteFuture())
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(board_->mutex) {
     if (!board_->here[peer]) {
       return absl::UnavailableError(absl::StrCat(board_->NameOf(peer), " closed the connection"));
@@ -187,12 +198,14 @@ class LoopbackWire final : public Wire {
       return absl::DeadlineExceededError(
           absl::StrCat(board_->NameOf(peer), " did not answer in time"));
     }
-    board_->changed.WaitFor(&board_->mutex, left);
+    board_->changed.WaitFor(&board_->mutex, std::min(left, arrives - Clock::Real().Now()));
     return absl::OkStatus();
   }
 
   const std::shared_ptr<Switchboard> board_;
   const int rank_;
+  const LoopbackLink link_;
+  MonotonicTime sent_;  // when the link is free again; this wire's thread only
   std::vector<std::deque<Receive>> receives_;  // per peer, oldest first; this wire's thread only
   absl::Status aborted_ ABSL_GUARDED_BY(board_->mutex);
 };
@@ -214,8 +227,8 @@ std::vector<std::unique_ptr<Collective>> LoopbackWorld::Group(const std::vector<
   std::vector<std::unique_ptr<Collective>> group;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     group.push_back(std::make_unique<GroupCollective>(
-        name, std::make_unique<LoopbackWire>(board, static_cast<int>(rank)), options_.timeout,
-        *options_.recorder, options_.message_bytes_max));
+        name, std::make_unique<LoopbackWire>(board, static_cast<int>(rank), options_.link),
+        options_.timeout, *options_.recorder, options_.message_bytes_max));
   }
   return group;
 }

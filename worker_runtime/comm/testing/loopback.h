@@ -16,10 +16,17 @@
 
 namespace convene::worker {
 
+// What a message takes on its way beside the copy: as over a network card for each rank and group.
+struct LoopbackLink {
+  absl::Duration latency = absl::ZeroDuration();
+  double bytes_per_second = 0;  // 0: no limit
+};
+
 struct LoopbackOptions {
   absl::Duration timeout = absl::Seconds(30);               // of each call
   FlightRecorder* recorder = &FlightRecorder::OfProcess();  // outlives the communicators; not null
   size_t message_bytes_max = size_t{1} << 30;               // see GroupCollective
+  LoopbackLink link;
 };
 
 class LoopbackWorld {

@@ -1,0 +1,68 @@
+#include "worker_runtime/device/host_queue.h"
+
+#include <omp.h>
+
+#include "tools/base/clock.h"
+
+namespace convene::worker {
+
+HostQueue::HostQueue(std::string thread_name) : thread_name_(std::move(thread_name)) {}
+
+HostQueue::~HostQueue() {
+  Thread thread;
+  {
+    MutexLock lock(&mutex_);
+    ending_ = true;
+    more_.SignalAll();
+    thread = std::move(thread_);
+  }
+  if (thread.joinable()) thread.Join();
+}
+
+HostQueue::Piece& HostQueue::AwaitFreePiece() {
+  while (pushed_ - done_ == kPiecesMax) less_.Wait(&mutex_);
+  return pieces_[pushed_ % kPiecesMax];
+}
+
+void HostQueue::Commit() {
+  ++pushed_;
+  more_.Signal();
+  if (!thread_.joinable()) thread_ = Thread(thread_name_, [this] { Run(); });
+}
+
+uint64_t HostQueue::pushed() {
+  MutexLock lock(&mutex_);
+  return pushed_;
+}
+
+bool HostQueue::Await(uint64_t count, absl::Duration timeout) {
+  MutexLock lock(&mutex_);
+  if (timeout == absl::InfiniteDuration()) {
+    while (done_ < count) less_.Wait(&mutex_);
+    return true;
+  }
+  const MonotonicTime deadline = Clock::Real().Now() + timeout;
+  while (done_ < count) {
+    const absl::Duration left = deadline - Clock::Real().Now();
+    if (left <= absl::ZeroDuration()) return false;
+    less_.WaitFor(&mutex_, left);
+  }
+  return true;
+}
+
+void HostQueue::Run() {
+  omp_set_num_threads(1);
+  MutexLock lock(&mutex_);
+  while (true) {
+    while (done_ == pushed_ && !ending_) more_.Wait(&mutex_);
+    if (done_ == pushed_) return;
+    const Piece& piece = pieces_[done_ % kPiecesMax];
+    mutex_.Unlock();
+    piece.run(piece.work);
+    mutex_.Lock();
+    ++done_;
+    less_.SignalAll();
+  }
+}
+
+}  // namespace convene::worker
