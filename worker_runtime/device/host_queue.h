@@ -29,7 +29,7 @@ class HostQueue {
   // construction and the thread's start.
   static constexpr size_t kPiecesMax = 256;
   // The most bytes that one piece captures.
-  static constexpr size_t kPieceBytes = 192;
+  static constexpr size_t kPieceBytes = 320;
 
   // `thread_name`: see Thread.
   explicit HostQueue(std::string thread_name);
