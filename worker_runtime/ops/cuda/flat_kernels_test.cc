@@ -1,4 +1,5 @@
 // Cross-entropy, flat arrays and the optimizer on the GPU, against the plain references in double.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdint>
@@ -217,6 +218,34 @@ TEMPLATE_TEST_CASE("flat addition on the GPU rounds the exact sum", "", float, B
   }
 }
 
+TEMPLATE_TEST_CASE("rows are copied and rounded from one stride to another on the GPU", "", float,
+                   BFloat16) {
+  if (!HasGpuOrSkips()) return;
+  struct Case {
+    int rows, columns, x_stride, y_stride;
+  };
+  for (const Case& c : std::vector<Case>{{1, 1, 1, 1}, {7, 12, 20, 16}, {5, 1100, 1101, 1200}}) {
+    CAPTURE(c.rows, c.columns);
+    const auto x = Numbers(size_t{1} * c.rows * c.x_stride, 1);
+    const auto stored = Store<TestType>(x);
+    auto expected = Store<TestType>(std::vector<float>(size_t{1} * c.rows * c.y_stride, 9.0f));
+    OnGpu<float> x_there(x);
+    OnGpu<TestType> stored_there(stored);
+    OnGpu<TestType> rounded(expected);
+    OnGpu<TestType> copied(expected);
+    cuda::RoundRows<TestType>(c.rows, c.columns, x_there.data(), c.x_stride, rounded.data(),
+                              c.y_stride, Gpu().compute());
+    cuda::CopyRows<TestType>(c.rows, c.columns, stored_there.data(), c.x_stride, copied.data(),
+                             c.y_stride, Gpu().compute());
+    for (int row = 0; row < c.rows; ++row) {
+      std::copy_n(stored.begin() + row * c.x_stride, c.columns,
+                  expected.begin() + row * c.y_stride);
+    }
+    CHECK(SameBits(rounded.Read(), expected));
+    CHECK(SameBits(copied.Read(), expected));
+  }
+}
+
 TEST_CASE("conversions on the GPU round to nearest even, and keep NaN and infinity") {
   if (!HasGpuOrSkips()) return;
   for (const int64_t count : kCounts) {
@@ -399,6 +428,8 @@ TEST_CASE("ops on the GPU without rows or elements do nothing") {
   cuda::CrossEntropyLoss(0, nullptr, none, none, nullptr, Workspace(), stream);
   cuda::CrossEntropyGradient<float>(0, 0, 8, nullptr, none, none, none, none, stream);
   cuda::AddInPlace<float>(0, none, none, stream);
+  cuda::CopyRows<float>(0, 8, none, 8, none, 8, stream);
+  cuda::RoundRows<float>(0, 8, none, 8, none, 8, stream);
   cuda::ToBFloat16(0, none, nullptr, stream);
   cuda::ToFloat(0, nullptr, none, stream);
   cuda::AdamW<float>(0, nullptr, nullptr, nullptr, none, none, none, none, none, stream);
