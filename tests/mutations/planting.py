@@ -74,7 +74,7 @@ class Copy:
         mutated = planted(mutation, self.root)
         with open(path, 'w', encoding='utf-8') as file:
             file.write(mutated)
-        status = self.bazel('test', *mutation.tests.split())
+        status = self.bazel('test', '--test_runner_fail_fast', *mutation.tests.split())
         with open(path, 'w', encoding='utf-8') as file:
             file.write(original)
         # 3: built, and a test failed (Bazel's exit codes).

@@ -34,7 +34,6 @@ using testing::Curve;
 using testing::LayoutCase;
 using testing::TextOf;
 
-constexpr uint64_t kCases = 100;
 constexpr int kShrinkingRuns = 300;
 constexpr absl::Duration kShrinkingTime = absl::Seconds(90);
 
@@ -111,26 +110,25 @@ std::string Difference(const LayoutCase& the_case) {
   return difference;
 }
 
-std::string Command(const LayoutCase& the_case) {
-  return absl::StrCat(
-      "bazel test //worker_runtime/trainer/testing:layout_property_test --test_env=",
-      "CONVENE_LAYOUT_CASE='", TextOf(the_case), "'");
-}
-
 void CheckSeed(uint64_t seed) {
   const LayoutCase the_case = testing::CaseOfSeed(seed);
   // For a crash, which nothing shrinks.
-  INFO("CONVENE_LAYOUT_SEED=" << seed << ": " << Command(the_case));
+  INFO("CONVENE_LAYOUT_SEED=" << seed << ": " << TextOf(the_case));
   const std::string difference = Difference(the_case);
   if (difference.empty()) return;
+  // Bazel's --test_runner_fail_fast: who only wants to know that it fails waits for no shrinking.
+  if (ProcessEnvironment()("TESTBRIDGE_TEST_RUNNER_FAIL_FAST").has_value()) FAIL(difference);
   const MonotonicTime end = Clock::Real().Now() + kShrinkingTime;
   const testing::Shrunk shrunk =
       testing::Shrink(the_case, kShrinkingRuns, [&](const LayoutCase& simpler) {
         return Clock::Real().Now() < end && !Difference(simpler).empty();
       });
-  FAIL(difference << "\nThe smallest case that fails, after " << shrunk.runs
-                  << " runs: " << Difference(shrunk.smallest) << "\nCONVENE_LAYOUT_SEED=" << seed
-                  << " shrunk: " << Command(shrunk.smallest));
+  // Not by Catch2, which breaks lines.
+  std::cout << "CONVENE_LAYOUT_SEED=" << seed << " FAILED. The smallest such case, after "
+            << shrunk.runs << " runs: " << Difference(shrunk.smallest)
+            << "\nbazel test //worker_runtime/trainer/testing:layout_property_test --test_env="
+            << "CONVENE_LAYOUT_CASE='" << TextOf(shrunk.smallest) << "'" << std::endl;
+  FAIL(difference);
 }
 
 uint64_t NumberFromEnvironment(const char* name) {
@@ -153,7 +151,7 @@ TEST_CASE("every layout that may be asked for trains like one process") {
   }
   const uint64_t seconds = NumberFromEnvironment("CONVENE_LAYOUT_SECONDS");
   if (seconds == 0) {
-    for (uint64_t seed = 1; seed <= kCases; ++seed) CheckSeed(seed);
+    for (uint64_t seed = 1; seed <= testing::kCheckedSeeds; ++seed) CheckSeed(seed);
     return;
   }
   const uint64_t fresh = 1'000'000 + RandomU64() % 1'000'000'000;

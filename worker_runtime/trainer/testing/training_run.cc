@@ -1,8 +1,8 @@
 #include "worker_runtime/trainer/testing/training_run.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -109,8 +109,8 @@ class Assembly {
       const int64_t row = slice.offset[0] + i / slice.extent[1];
       const int64_t column = slice.offset[1] + i % slice.extent[1];
       const int64_t place = row * slice.global_shape[1] + column;
-      is_equal = is_equal &&
-                 (!known[place] || std::memcmp(&tensor[place], &values[i], sizeof(float)) == 0);
+      is_equal = is_equal && (!known[place] || std::bit_cast<uint32_t>(tensor[place]) ==
+                                                   std::bit_cast<uint32_t>(values[i]));
       tensor[place] = values[i];
       known[place] = true;
     }
