@@ -100,6 +100,33 @@ TEST_CASE(
   CHECK_STATUS(With(demand(3), layout), kInvalid, "choose sequence_length 4, or leave");
 }
 
+TEST_CASE("rows and heads that context parallelism cannot cut are refused, with those it can") {
+  const auto with = [](ContextMethod method, int64_t sequence, const Layout& layout) {
+    return With(
+        [&](TrainOptions& o) {
+          o.cp_method = method;
+          o.sequence_length = sequence;
+        },
+        layout);
+  };
+  CHECK_OK(with(ContextMethod::kRing, 120, {.pp = 2, .dp = 2, .tp = 2, .cp = 3}));
+  CHECK_STATUS(with(ContextMethod::kRing, 128, {.cp = 3}), kInvalid,
+               "choose sequence_length 126 or 132");
+  // 8 key-value heads over tp 2.
+  CHECK_OK(with(ContextMethod::kUlysses, 128, {.tp = 2, .cp = 4}));
+  CHECK_STATUS(with(ContextMethod::kUlysses, 128, {.tp = 2, .cp = 8}), kInvalid,
+               "the 8 query and 4 key-value heads of a tensor-parallel rank over cp_size 8, which "
+               "does not come out even: cp_size can be 1, 2, 4; or choose");
+  CHECK_STATUS(With([](TrainOptions& o) { o.sequence_parallel = true; }, {.tp = 8, .cp = 32}),
+               kInvalid, "over tp_size 8 x cp_size 32, which does not come out even: choose");
+  TrainOptions options = Defaults();
+  options.cp_size = 4;
+  CHECK(LayoutOf(options, 9)->ToString() == "dp2 x cp4 x tp1 x pp1");
+  options.cp_method = ContextMethod::kUlysses;
+  CHECK(Describe(options, *LayoutOf(options, 9), 9).find("on 8 ranks, cp by ulysses") !=
+        std::string::npos);
+}
+
 TEST_CASE("schedules and cuts of the model that the pipeline cannot run are refused") {
   const Layout layout = {.pp = 2};
   const auto with = [&](const char* schedule, int virtual_stages, const char* cut,

@@ -180,10 +180,10 @@ absl::Status ContextAttention<T>::Backward(const Documents& documents, const T* 
 template <typename T>
 template <typename Visit>
 void ContextAttention<T>::ForHeads(bool with_keys, const Visit& visit) const {
-  const int keys = with_keys ? key_width() / 2 : 0;
   for (int rank = 0; rank < cut_.size; ++rank) {
     int begin = 0;
-    for (const int width : {query_width(), keys, keys}) {
+    for (int tensor = 0; tensor < (with_keys ? 3 : 1); ++tensor) {
+      const int width = tensor == 0 ? query_width() : key_width() / 2;
       const int share = width / cut_.size;
       visit(rank, begin + rank * share, begin / cut_.size, share);
       begin += width;

@@ -20,8 +20,8 @@ absl::Status ValidateHeads(int size, int heads, int kv_heads) {
   return absl::InvalidArgumentError(
       absl::StrCat("cp_method ulysses splits the ", heads, " query and ", kv_heads,
                    " key-value heads of a tensor-parallel rank over cp_size ", size,
-                   ", which does not come out even: choose one of ", absl::StrJoin(legal, ", "),
-                   ", or cp_method ring or allgather"));
+                   ", which does not come out even: cp_size can be ", absl::StrJoin(legal, ", "),
+                   "; or choose cp_method ring or allgather"));
 }
 
 }  // namespace

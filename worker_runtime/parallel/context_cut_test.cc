@@ -80,8 +80,8 @@ TEST_CASE("a cut that does not come out even names the nearest that do") {
                "sequence_length 100 or 104");
   CHECK_STATUS(ValidateContext(ContextMethod::kUlysses, 4, 16, 8, 2), kInvalid,
                "cp_method ulysses splits the 8 query and 2 key-value heads of a tensor-parallel "
-               "rank over cp_size 4, which does not come out even: choose one of 1, 2, or "
-               "cp_method ring or allgather");
+               "rank over cp_size 4, which does not come out even: cp_size can be 1, 2; or "
+               "choose cp_method ring or allgather");
 }
 
 }  // namespace

@@ -65,6 +65,8 @@ class RecordingDevice::WatchedCollective final : public Collective {
   }
   absl::Status Shift(ConstElements input, Elements output, Stream& stream) override {
     const OpScope scope(stream, "shift");
+    Watch(input, stream);
+    Watch(output, stream);
     return collective_.Shift(input, output, stream);
   }
   absl::Status Broadcast(Elements data, int root, Stream& stream) override {
@@ -92,7 +94,7 @@ class RecordingDevice::WatchedCollective final : public Collective {
   void Abort(absl::string_view why) override { collective_.Abort(why); }
 
  private:
-  void Watch(Elements data, const Stream& stream) {
+  void Watch(ConstElements data, const Stream& stream) {
     if (device_.NumberOf(stream) != StreamNumber::kCompute) device_.Watch(data);
   }
 

@@ -70,6 +70,11 @@ class WatchedCollective final : public testing::ForwardingCollective {
     memory_.Expect(output, name() + " all_to_all");
     return ForwardingCollective::AllToAll(input, output, stream);
   }
+  absl::Status Shift(ConstElements input, Elements output, Stream& stream) override {
+    memory_.Expect(input, name() + " shift");
+    memory_.Expect(output, name() + " shift");
+    return ForwardingCollective::Shift(input, output, stream);
+  }
   absl::Status Broadcast(Elements data, int root, Stream& stream) override {
     memory_.Expect(data, name() + " broadcast");
     return ForwardingCollective::Broadcast(data, root, stream);
@@ -89,8 +94,8 @@ class WatchedCollective final : public testing::ForwardingCollective {
 
 // A training step and a validation of one rank.
 absl::Status Run(EngineOptions options, CommunicatorSet& set, WatchedMemory& memory) {
-  for (auto* const place :
-       {&set.world, &set.tp, &set.dp, &set.dp_gather, &set.dp_replicate, &set.pp, &set.embedding}) {
+  for (auto* const place : {&set.world, &set.tp, &set.cp, &set.dp, &set.dp_gather,
+                            &set.dp_replicate, &set.pp, &set.embedding}) {
     // In a group of one nothing moves.
     if (*place == nullptr || (*place)->size() == 1) continue;
     *place = std::make_unique<WatchedCollective>(std::move(*place), memory);
@@ -109,8 +114,12 @@ absl::Status Run(EngineOptions options, CommunicatorSet& set, WatchedMemory& mem
 }
 
 TEST_CASE("collectives are given nothing but the memory that is there for them") {
-  const Layout layout =
-      GENERATE(Layout{.pp = 2, .dp = 2, .tp = 2}, Layout{.pp = 3, .dp = 1, .tp = 1});
+  const Layout layout = GENERATE(Layout{.pp = 2, .dp = 2, .tp = 2},
+                                 Layout{.pp = 3, .dp = 1, .tp = 1}, Layout{.tp = 2, .cp = 2});
+  const ContextMethod method =
+      layout.cp == 1
+          ? ContextMethod::kRing
+          : GENERATE(ContextMethod::kRing, ContextMethod::kAllGather, ContextMethod::kUlysses);
   const Recompute recompute = GENERATE(Recompute::kNone, Recompute::kFull);
   const char* const schedule = GENERATE("1f1b", "zb-h1");
   INFO(layout.ToString());
@@ -134,6 +143,7 @@ TEST_CASE("collectives are given nothing but the memory that is there for them")
                           .sequence_parallel = layout.tp > 1,
                           .micro_batch_size = 1,
                           .sequence_length = 16,
+                          .context_method = method,
                           .microbatches = 3,
                           .schedule = *MakeSchedule(schedule, layout.pp, 0, 3)},
                          sets[rank], memories[rank]);

@@ -31,8 +31,6 @@ using testing::RecordingDevice;
 using testing::StreamCall;
 using testing::StreamNumber;
 
-constexpr int kSequenceLength = 4;
-
 struct Case {
   Layout layout = {.dp = 2};
   DType dtype = DType::kFloat32;
@@ -43,6 +41,9 @@ struct Case {
   bool saves = false;
   bool sequence_parallel = false;
   const char* schedule = "1f1b";
+  ContextMethod context_method = ContextMethod::kRing;
+  int sequence_length = 4;  // a multiple of four
+  int head_size = 2;
 };
 
 // Every group of parameters is a multiple of two ranks' pages. A rank's slice of the
@@ -54,7 +55,7 @@ ModelConfig Wide(const Case& the_case) {
           .ffn_size = 4,
           .heads = 2,
           .kv_heads = 2,
-          .head_size = 2,
+          .head_size = the_case.head_size,
           .vocabulary_size = 16,
           .tied_embeddings = the_case.tied};
 }
@@ -63,9 +64,10 @@ ModelConfig Wide(const Case& the_case) {
 class Rank {
  public:
   Rank(CommunicatorSet set) : set_(std::move(set)) {
-    for (auto place : {&CommunicatorSet::world, &CommunicatorSet::tp, &CommunicatorSet::dp,
-                       &CommunicatorSet::dp_gather, &CommunicatorSet::dp_replicate,
-                       &CommunicatorSet::pp, &CommunicatorSet::embedding}) {
+    for (auto place :
+         {&CommunicatorSet::world, &CommunicatorSet::tp, &CommunicatorSet::cp, &CommunicatorSet::dp,
+          &CommunicatorSet::dp_gather, &CommunicatorSet::dp_replicate, &CommunicatorSet::pp,
+          &CommunicatorSet::embedding}) {
       if (set_.*place == nullptr) continue;
       plain_.push_back(std::move(set_.*place));
       set_.*place = device_.Watched(*plain_.back());
@@ -86,14 +88,19 @@ class Rank {
                         .reduce_dtype = the_case.reduce_dtype,
                         .recompute = the_case.recompute,
                         .sequence_parallel = the_case.sequence_parallel,
-                        .sequence_length = kSequenceLength,
+                        .sequence_length = the_case.sequence_length,
+                        .context_method = the_case.context_method,
                         .microbatches = 2,
                         .schedule = *MakeSchedule(the_case.schedule, the_case.layout.pp, 0, 2),
                         .bucket_count_min = the_case.bucket_count_min,
                         .copies_for_checkpoints = the_case.saves},
                        set_, device_));
     device_.Watch(engine->gradients());
-    const std::vector<int32_t> tokens = {0, 7, 8, 15, 15, 3, 8, 1};
+    std::vector<int32_t> tokens;
+    for (int i = 0; i < 2 * the_case.sequence_length; ++i) {
+      // Each rank has tokens of its own part of the table and of others.
+      tokens.push_back(std::vector<int32_t>{0, 15, 3, 8, 15, 7, 8, 1}[i % 8]);
+    }
     const TokenBatch batch{tokens.data(), tokens.data(), 1.0f / 16};
     // So that the engine does what it does on a GPU alone.
     device_.set_kind(DeviceKind::kCuda);
@@ -227,11 +234,39 @@ TEST_CASE("sums inside a layer race with nothing, and every event is needed") {
                    .sequence_parallel = true});
 }
 
+// Keys that go round fill two pages and more.
+TEST_CASE("keys that go round race with nothing, and every event is needed") {
+  constexpr int kLength = 64;
+  constexpr int kHead = 16;
+  CheckEveryEvent({.layout = {.dp = 1, .cp = 2}, .sequence_length = kLength, .head_size = kHead});
+  CheckEveryEvent({.layout = {.dp = 1, .tp = 2, .cp = 2},
+                   .recompute = Recompute::kFull,
+                   .sequence_parallel = true,
+                   .sequence_length = kLength,
+                   .head_size = 2 * kHead});
+  const auto ranks = Train({.layout = {.dp = 1, .cp = 2}});
+  for (const auto& rank : ranks) {
+    // One a forward pass, three a backward pass: one of keys, two of their gradients, the last of
+    // which nothing runs beside; of two blocks and microbatches, and a validation.
+    const int64_t shifts = std::count_if(rank->calls().begin(), rank->calls().end(),
+                                         [](const StreamCall& call) { return call.op == "shift"; });
+    CHECK(shifts == 3 * 2 * 2 * (1 + 3) + 2);
+    CHECK(CountOpsBeside(StreamNumber::kLayerCommunication, rank->calls()) >= 3 * 2 * 2 * 3);
+  }
+}
+
+TEST_CASE("other ways of context parallelism queue their collectives among the arithmetic") {
+  for (const ContextMethod method : {ContextMethod::kAllGather, ContextMethod::kUlysses}) {
+    CheckEveryEvent({.layout = {.dp = 1, .cp = 2}, .context_method = method});
+  }
+}
+
 // kNcclKernelsAtOnce (comm/nccl/limits.h) counts on it.
 TEST_CASE("compute and layer communication never hold a collective both") {
-  const std::set<std::string> collectives = {"all_reduce", "reduce_scatter", "all_gather",
-                                             "all_to_all", "broadcast",      "barrier"};
-  for (const Layout& layout : {Layout{.dp = 1, .tp = 2}, Layout{.pp = 2, .dp = 2, .tp = 2}}) {
+  const std::set<std::string> collectives = {
+      "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "barrier", "shift"};
+  for (const Layout& layout : {Layout{.dp = 1, .tp = 2}, Layout{.pp = 2, .dp = 2, .tp = 2},
+                               Layout{.dp = 1, .tp = 2, .cp = 2}}) {
     for (const auto& rank : Train({.layout = layout, .tied = true, .sequence_parallel = true})) {
       const std::vector<StreamCall>& calls = rank->calls();
       const auto at_once = [&](int lost) {

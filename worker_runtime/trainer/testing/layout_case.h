@@ -66,6 +66,8 @@ absl::StatusOr<Layout> LegalLayout(const LayoutCase& the_case);
 
 // The legal case that belongs to a seed.
 LayoutCase CaseOfSeed(uint64_t seed);
+// Seeds from 1 to here are trained by every check.
+inline constexpr uint64_t kCheckedSeeds = 200;
 
 // The same task as one process does it that knows no axis, the whole batch in one pass.
 LayoutCase OneProcess(LayoutCase the_case);

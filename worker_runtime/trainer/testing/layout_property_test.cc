@@ -34,7 +34,6 @@ using testing::Curve;
 using testing::LayoutCase;
 using testing::TextOf;
 
-constexpr uint64_t kCases = 200;
 constexpr int kShrinkingRuns = 300;
 constexpr absl::Duration kShrinkingTime = absl::Seconds(90);
 
@@ -152,7 +151,7 @@ TEST_CASE("every layout that may be asked for trains like one process") {
   }
   const uint64_t seconds = NumberFromEnvironment("CONVENE_LAYOUT_SECONDS");
   if (seconds == 0) {
-    for (uint64_t seed = 1; seed <= kCases; ++seed) CheckSeed(seed);
+    for (uint64_t seed = 1; seed <= testing::kCheckedSeeds; ++seed) CheckSeed(seed);
     return;
   }
   const uint64_t fresh = 1'000'000 + RandomU64() % 1'000'000'000;
