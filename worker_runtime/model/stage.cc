@@ -256,6 +256,7 @@ absl::Status StageOf<T>::Forward(const StagePass& stage_pass, Stream& stream) {
   Flow<T> flow;
   for (int i = 0; i < units; ++i) {
     CONVENE_ASSIGN_OR_RETURN(const Pass<T> pass, MakePass(stage_pass, i, stream));
+    if (i + 1 < units) CONVENE_RETURN_IF_ERROR(store_.Prefetch(pass.unit + 1));
     if (i == 0) flow = {.residual = pass.input};
     T* target = around_.hidden;
     if (pass.input == nullptr) {
@@ -264,6 +265,7 @@ absl::Status StageOf<T>::Forward(const StagePass& stage_pass, Stream& stream) {
       target = Activation(stage_pass.output);
     }
     CONVENE_RETURN_IF_ERROR(chunk.units[i]->Forward(pass, target, flow));
+    store_.Release(pass.unit);
   }
   if (!goes_on || flow.delta == nullptr) return absl::OkStatus();
   T* const output = Activation(stage_pass.output);
@@ -280,7 +282,9 @@ absl::Status StageOf<T>::Backward(const StagePass& stage_pass, Stream& stream) {
   T* const gradient = Gradient(stage_pass.gradient);
   for (int i = static_cast<int>(chunk.units.size()) - 1; i >= 0; --i) {
     CONVENE_ASSIGN_OR_RETURN(const Pass<T> pass, MakePass(stage_pass, i, stream));
+    if (i > 0) CONVENE_RETURN_IF_ERROR(store_.Prefetch(pass.unit - 1));
     CONVENE_RETURN_IF_ERROR(chunk.units[i]->Backward(pass, gradient));
+    store_.Release(pass.unit);
     CONVENE_RETURN_IF_ERROR(store_.GradientsDone(pass.unit, stage_pass.is_last));
   }
   return absl::OkStatus();

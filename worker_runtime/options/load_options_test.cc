@@ -155,6 +155,17 @@ TEST_CASE("without shards every rank has a copy of the optimizer's state") {
   CHECK(Options({"--data=a", "--sequence-parallel=false"}).sequence_parallel == false);
 }
 
+TEST_CASE(
+    "what is sharded is said, and how long parameters stay gathered with zero_stage 3 alone") {
+  CHECK(Options({"--data=a"}).zero_stage == 1);
+  CHECK(Options({"--data=a", "--zero-stage=2"}).zero_stage == 2);
+  CHECK(Options({"--data=a", "--zero-stage=3"}).reshard_after_forward);
+  CHECK_FALSE(Options({"--data=a", "--zero-stage=3", "--reshard-after-forward=false"})
+                  .reshard_after_forward);
+  CHECK_STATUS(Load({"--zero-stage=2", "--reshard-after-forward=false"}), kInvalid,
+               "only zero_stage 3 gathers parameters");
+}
+
 TEST_CASE("a schedule may stand in a file") {
   TempDir dir;
   REQUIRE_OK(WriteFileAtomic(dir.File("own.csv"), "0F0,0B0\n"));
@@ -171,7 +182,7 @@ TEST_CASE("a wrong name or size is refused") {
   CHECK_STATUS(Load({"--tp-size=0"}), kInvalid, "tp_size 0 must be a number from 1");
   CHECK_STATUS(Load({"--dp-size=0"}), kInvalid, "dp_size 0 must be a number from 1");
   CHECK_STATUS(Load({"--dp-shard-size=0"}), kInvalid, "dp_shard_size 0 must be a number from 1");
-  CHECK_STATUS(Load({"--zero-stage=4"}), kInvalid, "zero_stage 4 must be 0 or 1");
+  CHECK_STATUS(Load({"--zero-stage=4"}), kInvalid, "zero_stage 4 must be 0, 1, 2 or 3");
   CHECK_STATUS(Load({"--zero-stage=0", "--dp-shard-size=2"}), kInvalid,
                "so dp_shard_size 2 must be 1");
   CHECK_STATUS(Load({"--config=/no/such.yaml"}), absl::StatusCode::kNotFound, "/no/such.yaml");

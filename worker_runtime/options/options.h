@@ -40,13 +40,15 @@ struct TrainOptions {
   int64_t eod_token = 0;          // ends a document, and belongs to it
   int tp_size = 0;
   int pp_size = 0;
-  int dp_size = 0;                        // 0 = derived from the world size (ResolveLayout)
-  std::string pp_schedule;                // a schedule's name, or a file's
-  std::string pp_schedule_csv;            // the file's text; "" where pp_schedule is a name
-  int pp_virtual_stages = 0;              // 0 = as few as the schedule has
-  std::string pp_layout;                  // CutLayers'
-  int dp_shard_size = 0;                  // 0 = WithCopies decides
-  int dp_replicate_size = 0;              // the same
+  int dp_size = 0;              // 0 = derived from the world size (ResolveLayout)
+  std::string pp_schedule;      // a schedule's name, or a file's
+  std::string pp_schedule_csv;  // the file's text; "" where pp_schedule is a name
+  int pp_virtual_stages = 0;    // 0 = as few as the schedule has
+  std::string pp_layout;        // CutLayers'
+  int dp_shard_size = 0;        // 0 = WithCopies decides
+  int dp_replicate_size = 0;    // the same
+  int zero_stage = 0;
+  bool reshard_after_forward = false;
   std::optional<bool> sequence_parallel;  // nullopt: where it is possible
   DeviceChoice device = DeviceChoice::kAuto;
   std::optional<DType> precision;  // nullopt: bf16 on a GPU, fp32 on a CPU

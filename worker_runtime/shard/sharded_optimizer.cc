@@ -62,21 +62,17 @@ void ShardedOptimizer::Bind() {
 }
 
 float* ShardedOptimizer::MasterOf(const ShardPart& part) const {
-  return has_masters() ? master_ + part.shard_begin : ParametersOf(part).As<float>().data();
+  return has_masters() ? master_ + part.shard_begin : store_.ParametersOf(part).As<float>().data();
 }
 
 void ShardedOptimizer::SetWeights(int64_t flat_begin, absl::Span<const float> values) {
-  store_.AwaitCommunication();
   Stream& stream = device_.compute();
-  const Elements target = store_.parameters().Slice(flat_begin, values.size());
   if (!has_masters()) {
-    device_.Copy(values.data(), target.data, target.size_bytes(), stream);
+    store_.SetParameters(flat_begin, values);
     return;
   }
-  std::vector<BFloat16> rounded;
-  rounded.reserve(values.size());
-  for (const float value : values) rounded.emplace_back(value);
-  device_.Copy(rounded.data(), target.data, target.size_bytes(), stream);
+  const std::vector<BFloat16> rounded(values.begin(), values.end());
+  store_.SetParameters(flat_begin, absl::MakeConstSpan(rounded));
   const int64_t flat_end = flat_begin + static_cast<int64_t>(values.size());
   for (const ShardPart& part : shard_.parts) {
     const int64_t begin = std::max(flat_begin, part.flat_begin);
@@ -89,7 +85,7 @@ void ShardedOptimizer::SetWeights(int64_t flat_begin, absl::Span<const float> va
 
 void ShardedOptimizer::SumOwnedSquares(double* sum) {
   for (const ShardPart& part : shard_.parts) {
-    SumOfSquares(part.count, store_.gradients().data() + part.flat_begin,
+    SumOfSquares(part.count, store_.GradientsOf(part).data(),
                  flags_ + part.shard_begin / kFlagBlock, sum, workspace_, device_.compute());
   }
 }
@@ -98,19 +94,19 @@ absl::Status ShardedOptimizer::Update(const AdamWFactors* factors, const StepCon
   Stream& stream = device_.compute();
   for (size_t i = 0; i < shard_.parts.size(); ++i) {
     const ShardPart& part = shard_.parts[i];
-    const float* const gradients = store_.gradients().data() + part.flat_begin;
+    const float* const gradients = store_.GradientsOf(part).data();
     const uint8_t* const flags = flags_ + part.shard_begin / kFlagBlock;
     float* const master = MasterOf(part);
     float* const first_moment = first_moment_ + part.shard_begin;
     float* const second_moment = second_moment_ + part.shard_begin;
     if (has_masters()) {
       AdamW(part.count, factors, control, flags, gradients, master,
-            ParametersOf(part).As<BFloat16>().data(), first_moment, second_moment, stream);
+            store_.ParametersOf(part).As<BFloat16>().data(), first_moment, second_moment, stream);
     } else {
       AdamW(part.count, factors, control, flags, gradients, master, master, first_moment,
             second_moment, stream);
     }
-    CONVENE_RETURN_IF_ERROR(store_.Gather(i));
+    CONVENE_RETURN_IF_ERROR(store_.Updated(i));
   }
   return store_.CopyToOtherEnd();
 }
@@ -143,13 +139,8 @@ absl::StatusOr<ShardedOptimizer::HostState> ShardedOptimizer::State(bool copies_
     return absl::FailedPreconditionError(
         "no host memory was planned for checkpoints (EngineOptions::copies_for_checkpoints)");
   }
-  HostState here = {
+  return HostState{
       .master = master_, .first_moment = first_moment_, .second_moment = second_moment_};
-  if (!has_masters()) {
-    here.master = store_.parameters().As<float>().data();
-    here.master_place = &ShardSegment::flat_begin;
-  }
-  return here;
 }
 
 template <typename Piece>
@@ -158,7 +149,11 @@ std::vector<Piece> ShardedOptimizer::Pieces(const HostState& state, bool owned_o
   for (const ShardSegment& segment : shard_.segments) {
     const ParameterSlice& slice = store_.placement().parameters[segment.parameter];
     if (owned_only && !slice.owned) continue;
-    pieces.push_back({PieceOf(slice, segment, ""), state.master + segment.*state.master_place});
+    const ShardPart& part = shard_.parts[segment.part];
+    float* const master = state.master != nullptr
+                              ? state.master + segment.shard_begin
+                              : MasterOf(part) + segment.flat_begin - part.flat_begin;
+    pieces.push_back({PieceOf(slice, segment, ""), master});
     pieces.push_back({PieceOf(slice, segment, "optimizer.first_moment/"),
                       state.first_moment + segment.shard_begin});
     pieces.push_back({PieceOf(slice, segment, "optimizer.second_moment/"),
@@ -185,9 +180,10 @@ absl::Status ShardedOptimizer::FinishRead() {
   for (size_t i = 0; i < shard_.parts.size(); ++i) {
     const ShardPart& part = shard_.parts[i];
     if (has_masters()) {
-      ToBFloat16(part.count, MasterOf(part), ParametersOf(part).As<BFloat16>().data(), stream);
+      ToBFloat16(part.count, MasterOf(part), store_.ParametersOf(part).As<BFloat16>().data(),
+                 stream);
     }
-    CONVENE_RETURN_IF_ERROR(store_.Gather(i));
+    CONVENE_RETURN_IF_ERROR(store_.Updated(i));
   }
   return absl::OkStatus();
 }

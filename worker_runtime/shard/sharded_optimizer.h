@@ -1,6 +1,6 @@
-// ZeRO-1: every data-parallel rank keeps the optimizer's state of its shard alone (fp32 master
+// ZeRO: every data-parallel rank keeps the optimizer's state of its shard alone (fp32 master
 // weights and both moments), updates the shard, and has the parameters gathered back bucket by
-// bucket (BucketStore).
+// bucket, or where they are sharded too when they are needed (BucketStore).
 #pragma once
 
 #include <vector>
@@ -66,9 +66,7 @@ class ShardedOptimizer {
  private:
   // The state in host memory: the copy, or on a CPU the arena's own.
   struct HostState {
-    float* master = nullptr;
-    // Where a segment lies in `master`: the masters may be the parameters themselves.
-    int64_t ShardSegment::*master_place = &ShardSegment::shard_begin;
+    float* master = nullptr;  // null: the parameters themselves
     float* first_moment = nullptr;
     float* second_moment = nullptr;
   };
@@ -79,9 +77,6 @@ class ShardedOptimizer {
   void QueueCopies(CopyTo direction);
   template <typename Piece>
   std::vector<Piece> Pieces(const HostState& state, bool owned_only) const;
-  Elements ParametersOf(const ShardPart& part) const {
-    return store_.parameters().Slice(part.flat_begin, part.count);
-  }
   float* MasterOf(const ShardPart& part) const;
   bool has_masters() const { return store_.dtype() != DType::kFloat32; }
 

@@ -41,7 +41,7 @@ struct Sharded {
                .dp_gather = *set.dp_gather,
                .dp_replicate = *set.dp_replicate,
                .tp = *set.tp},
-              *device, arena),
+              *device, arena, arena),
         optimizer(store, optimizer_options, *device, arena, staging) {
     REQUIRE_OK(arena.Build());
     REQUIRE_OK(staging.Build());
@@ -196,7 +196,7 @@ TEST_CASE("the first gradient of a step overwrites, the later ones add, also whe
                      .dp_gather = *set.dp_gather,
                      .dp_replicate = *set.dp_replicate,
                      .tp = *set.tp},
-                    *device, arena);
+                    *device, arena, arena);
   REQUIRE_OK(arena.Build());
   store.Bind();
   const int head = static_cast<int>(store.placement().units.size()) - 1;
@@ -226,7 +226,7 @@ TEST_CASE("gradients on the wire take the memory of one bucket") {
          .dp_gather = *set.dp_gather,
          .dp_replicate = *set.dp_replicate,
          .tp = *set.tp},
-        *device, arena);
+        *device, arena, arena);
     return arena.total_bytes();
   };
   const auto wire = [&](int64_t bucket_count_min) {
@@ -279,7 +279,7 @@ TEST_CASE("a GPU's state cannot be saved without the copy") {
                      .dp_gather = *set.dp_gather,
                      .dp_replicate = *set.dp_replicate,
                      .tp = *set.tp},
-                    device, arena);
+                    device, arena, arena);
   ShardedOptimizer optimizer(store, {}, device, arena, arena);
   device.kind_ = DeviceKind::kCuda;
   CHECK_STATUS(optimizer.PiecesToWrite(), absl::StatusCode::kFailedPrecondition, "was planned");

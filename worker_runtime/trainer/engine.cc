@@ -32,6 +32,16 @@ Schedule ScheduleOf(const EngineOptions& options) {
   return *MakeSchedule("1f1b", options.layout.pp, 0, options.microbatches);
 }
 
+// A shard of one rank is all there is: what is whole needs no second place for it.
+bool Shards(const EngineOptions& options, const CommunicatorSet& communicators, int stage) {
+  return options.zero_stage >= stage && communicators.dp->size() > 1;
+}
+
+int64_t BucketCountOf(const EngineOptions& options, const Coordinate& coordinate, bool has_shards) {
+  return has_shards ? kUnitBuckets
+                    : BucketCountMin(options.layout, coordinate, options.bucket_count_min);
+}
+
 // The units of the chunks that lie on the rank.
 UnitsByChunk UnitsOfRank(const EngineOptions& options, const Schedule& schedule,
                          const Coordinate& coordinate) {
@@ -67,17 +77,20 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
       arena_("trainer", device.memory(),
              options.collective_memory != nullptr ? *options.collective_memory : device.memory()),
       store_(PlaceUnits(InOneRow(units_), options.layout.dp,
-                        BucketCountMin(options.layout, coordinate_, options.bucket_count_min)),
+                        BucketCountOf(options, coordinate_, Shards(options, communicators, 2))),
              {.dtype = options.dtype,
               .reduce_dtype = options.reduce_dtype,
               .sums_over_tp = options.sequence_parallel,
-              .reduces_at_end = coordinate_.pp > 0},
+              .reduces_at_end = coordinate_.pp > 0,
+              .shards_gradients = Shards(options, communicators, 2),
+              .shards_parameters = Shards(options, communicators, 3),
+              .reshards_after_forward = options.reshard_after_forward},
              {.dp = *communicators.dp,
               .dp_gather = *communicators.dp_gather,
               .dp_replicate = *communicators.dp_replicate,
               .tp = *communicators.tp,
               .embedding = communicators.embedding.get()},
-             device, arena_),
+             device, arena_, arena_),
       inputs_memory_(
           arena_.Declare<int32_t>("step/tokens", microbatch_tokens_ * options.microbatches)),
       targets_memory_(
@@ -125,7 +138,7 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
       units_, store_, *communicators.tp, device, arena_);
   PipelineStage* training_stage = stage_.get();
   if (options.cuda_graphs) {
-    CONVENE_CHECK(options.layout.tp == 1);
+    CONVENE_CHECK(options.layout.tp == 1 && options.zero_stage <= 1);
     graphed_stage_ = std::make_unique<GraphedStage>(
         *stage_, device, GraphedPasses{.ends_communicate = options.layout.dp > 1});
     training_stage = graphed_stage_.get();
@@ -288,6 +301,16 @@ absl::StatusOr<StepResult> Engine::AwaitStep() {
 absl::StatusOr<StepResult> Engine::TrainStep(const TokenBatch& batch, const AdamWParameters& adam) {
   CONVENE_RETURN_IF_ERROR(QueueStep(batch, adam));
   return AwaitStep();
+}
+
+absl::StatusOr<std::vector<char>> Engine::CopyParameters() {
+  CONVENE_CHECK(!is_in_flight_);
+  const int64_t count = placement().flat_count;
+  std::vector<char> bytes(count * SizeOf(options_.dtype));
+  CONVENE_RETURN_IF_ERROR(
+      store_.CopyParameters(Elements(bytes.data(), static_cast<size_t>(count), options_.dtype)));
+  CONVENE_RETURN_IF_ERROR(device_.Synchronize(options_.timeout));
+  return bytes;
 }
 
 absl::StatusOr<ForwardResult> Engine::ForwardLoss(const TokenBatch& batch, int microbatches) {

@@ -51,8 +51,13 @@ struct EngineOptions {
   // The fewest elements that data-parallel ranks reduce and gather by one collective:
   // BucketCountMin.
   int64_t bucket_count_min = 0;
+  // What a data-parallel rank keeps its shard of alone: 0 and 1, the optimizer's state (layout says
+  // of how many ranks); 2, the gradients too; 3, the parameters too.
+  int zero_stage = 1;
+  bool reshard_after_forward = true;  // in stage 3: ParameterShards::Options::reshards
   double clip_grad_norm = 1.0;
-  // The stage's training passes are captured as graphs, where the device can. REQUIRES: tp is 1.
+  // The stage's training passes are captured as graphs, where the device can. REQUIRES: tp is 1,
+  // and zero_stage at most 1.
   bool cuda_graphs = false;
   // Host memory for a checkpoint's copy of the shard is planned with all other memory
   // (ShardedOptimizer::Options). Without it a rank with a GPU neither saves nor resumes.
@@ -129,9 +134,15 @@ class Engine {
 
   ShardedOptimizer& optimizer() { return *optimizer_; }
   const Placement& placement() const { return store_.placement(); }
-  // In the device's memory; the host may read them once Device::Synchronize has returned.
+  const BucketStore& store() const { return store_; }
+  // In the device's memory; the host may read them once Device::Synchronize has returned. Whole as
+  // far as BucketStore has whole ones.
   ConstElements parameters() const { return store_.parameters(); }
   absl::Span<const float> gradients() const { return store_.gradients(); }
+  // A copy of all parameters, as placement() says, in host memory: (placement().flat_count) of
+  // options.dtype. All ranks of a data-parallel group call it. Errors: the collective's, the
+  // device's. REQUIRES: no step is in flight.
+  absl::StatusOr<std::vector<char>> CopyParameters();
 
  private:
   // Numbers that change from step to step, beside the tokens; they go to the device in one copy.

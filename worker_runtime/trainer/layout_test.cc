@@ -38,6 +38,8 @@ struct Run {
   DType reduce_dtype = DType::kFloat32;
   Recompute recompute = Recompute::kNone;
   int64_t bucket_count_min = kSeveralBuckets;
+  int zero_stage = 1;
+  bool reshard_after_forward = true;
   bool packed = false;
   bool sequence_parallel = true;  // where tp is more than 1
   const char* schedule = "1f1b";
@@ -101,11 +103,12 @@ Tokens TokensOfStep(const Run& run, int dp_rank, int step) {
 }
 
 // This rank's part of each tensor.
-void AddTensors(const Engine& engine, std::map<std::string, std::vector<float>>* tensors) {
+void AddTensors(const Engine& engine, const std::string& parameters,
+                std::map<std::string, std::vector<float>>* tensors) {
   for (const PlacedParameter& slice : engine.placement().parameters) {
     std::vector<float>& tensor = (*tensors)[slice.name];
     tensor.resize(slice.global_shape[0] * slice.global_shape[1]);
-    const float* values = engine.parameters().As<float>().data() + slice.flat_offset;
+    const auto* values = reinterpret_cast<const float*>(parameters.data()) + slice.flat_offset;
     for (int64_t i = 0; i < slice.count(); ++i) {
       const int64_t row = slice.offset[0] + i / slice.extent[1];
       const int64_t column = slice.offset[1] + i % slice.extent[1];
@@ -141,7 +144,9 @@ absl::Status TrainRank(const Run& run, int rank, CommunicatorSet& communicators,
                                    .microbatches = static_cast<int>(MicrobatchCount(run.cut())),
                                    .schedule = schedule,
                                    .chunk_layers = run.chunk_layers,
-                                   .bucket_count_min = run.bucket_count_min},
+                                   .bucket_count_min = run.bucket_count_min,
+                                   .zero_stage = run.zero_stage,
+                                   .reshard_after_forward = run.reshard_after_forward},
                                   communicators, *here.device));
   Engine* const engine = here.engine.get();
   for (int step = 0; step < kSteps; ++step) {
@@ -157,8 +162,8 @@ absl::Status TrainRank(const Run& run, int rank, CommunicatorSet& communicators,
     curve.losses.push_back(result.loss);
     curve.grad_norms.push_back(result.grad_norm);
   }
-  const auto* bytes = static_cast<const char*>(engine->parameters().data);
-  curve.parameters[rank].assign(bytes, bytes + engine->parameters().size_bytes());
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<char> bytes, engine->CopyParameters());
+  curve.parameters[rank].assign(bytes.begin(), bytes.end());
   return absl::OkStatus();
 }
 
@@ -177,7 +182,9 @@ Curve Train(const Run& run) {
   for (Thread& thread : threads) thread.Join();
   for (const absl::Status& status : statuses) REQUIRE_OK(status);
   if (run.dtype != DType::kFloat32) return curve;
-  for (const Rank& rank : ranks) AddTensors(*rank.engine, &curve.tensors);
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    AddTensors(*ranks[rank].engine, curve.parameters[rank], &curve.tensors);
+  }
   return curve;
 }
 
@@ -296,6 +303,80 @@ TEST_CASE("copies of shards train like one process, and hold the same bits") {
   }
 }
 
+struct Sharded {
+  const char* name;
+  int zero_stage;
+  bool reshard_after_forward;
+};
+const Sharded kSharded[] = {{"ZeRO-2", 2, true}, {"ZeRO-3", 3, true}, {"ZeRO-3, kept", 3, false}};
+
+// Fails unless sharded gradients and parameters train like `expected`. In micro batches of one.
+void CheckSharded(Run run, const Curve& expected) {
+  for (const auto& [name, zero_stage, reshard_after_forward] : kSharded) {
+    INFO(name << " over " << run.layout.ToString() << ", " << run.schedule);
+    run.zero_stage = zero_stage;
+    run.reshard_after_forward = reshard_after_forward;
+    const Curve curve = Train(run);
+    CheckSameCurve(curve, expected);
+    CheckSameTensors(curve, expected);
+    for (int rank = 0; rank < run.layout.world_size(); ++rank) {
+      Coordinate first = CoordinateOf(run.layout, rank);
+      first.dp = 0;
+      CHECK(curve.parameters[rank] == curve.parameters[RankOf(run.layout, first)]);
+    }
+  }
+}
+
+TEST_CASE("sharded gradients and parameters train like one process") {
+  for (const bool tied : {false, true}) {
+    const Curve expected = Train({Tiny(tied), {}, 8, 8});
+    for (const Layout layout :
+         {Layout{.dp = 2}, Layout{.dp = 4}, Layout{.dp = 3}, Layout{.dp = 2, .tp = 2},
+          Layout{.dp = 4, .dp_replicate = 2}, Layout{.dp = 2, .dp_replicate = 2},
+          Layout{.pp = 2, .dp = 2}, Layout{.pp = 2, .dp = 4, .dp_replicate = 2}}) {
+      CheckSharded({Tiny(tied), layout, 8, 1}, expected);
+    }
+  }
+}
+
+TEST_CASE("sharded gradients and parameters train like one process in every schedule") {
+  for (const bool tied : {false, true}) {
+    const Curve expected = Train({Tiny(tied), {}, 8, 8});
+    Run run{Tiny(tied), {.pp = 2, .dp = 2}, 8, 1};
+    run.schedule = "gpipe";
+    CheckSharded(run, expected);
+    run.layout = {.dp = 2};  // the head's gradients of all micro batches come first
+    CheckSharded(run, expected);
+    run.layout = {.pp = 3, .dp = 2};
+    run.schedule = "1f1b";
+    run.chunk_layers = {0, 8, 0};  // the embedding and the head alone
+    CheckSharded(run, expected);
+    run.layout = {.pp = 2, .dp = 2};
+    run.schedule = "interleaved";
+    run.virtual_stages = 2;
+    run.chunk_layers = {3, 1, 1, 3};
+    CheckSharded(run, expected);
+  }
+}
+
+TEST_CASE("a model of odd sizes, sharded, trains like one process, also where all is recomputed") {
+  ModelConfig odd = Tiny();
+  odd.hidden_size = 36;
+  odd.ffn_size = 50;
+  odd.heads = 3;
+  odd.kv_heads = 1;
+  odd.head_size = 6;
+  odd.vocabulary_size = 131;
+  odd.layers = 3;
+  const Curve expected = Train({odd, {}, 7, 7});
+  Run run{odd, {.dp = 3}, 7, 1};
+  CheckSharded(run, expected);
+  run.recompute = Recompute::kFull;
+  CheckSharded(run, expected);
+  run.layout = {.pp = 2, .dp = 2};
+  CheckSharded(run, expected);
+}
+
 TEST_CASE("every schedule and every cut of the model trains like one process") {
   struct Pipeline {
     const char* schedule;
@@ -350,12 +431,15 @@ TEST_CASE("buckets of every size train alike") {
 }
 
 TEST_CASE("the same run twice is the same bits") {
-  const Run run{Tiny(), {2, 2, 2}, 8, 2};
-  const Curve first = Train(run);
-  const Curve second = Train(run);
-  CHECK(first.losses == second.losses);
-  CHECK(first.grad_norms == second.grad_norms);
-  CHECK(first.parameters == second.parameters);
+  for (const int zero_stage : {1, 2, 3}) {
+    Run run{Tiny(), {2, 2, 2}, 8, 2};
+    run.zero_stage = zero_stage;
+    const Curve first = Train(run);
+    const Curve second = Train(run);
+    CHECK(first.losses == second.losses);
+    CHECK(first.grad_norms == second.grad_norms);
+    CHECK(first.parameters == second.parameters);
+  }
 }
 
 TEST_CASE("replicas hold the same bits after training") {

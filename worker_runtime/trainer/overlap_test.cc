@@ -41,6 +41,8 @@ struct Case {
   int64_t bucket_count_min = 1;
   bool saves = false;
   bool sequence_parallel = false;
+  int zero_stage = 1;
+  bool reshard_after_forward = true;
 };
 
 // Every group of parameters is a multiple of two ranks' pages. A rank's slice of the
@@ -75,20 +77,27 @@ class Rank {
   // other weights, each with its next step.
   absl::Status Run(const Case& the_case, int rank) {
     const FaultStack fault_stack;
-    CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
-                             Engine::Create({.model = Wide(the_case),
-                                             .layout = the_case.layout,
-                                             .rank = rank,
-                                             .dtype = the_case.dtype,
-                                             .reduce_dtype = the_case.reduce_dtype,
-                                             .recompute = the_case.recompute,
-                                             .sequence_parallel = the_case.sequence_parallel,
-                                             .sequence_length = kSequenceLength,
-                                             .microbatches = 2,
-                                             .bucket_count_min = the_case.bucket_count_min,
-                                             .copies_for_checkpoints = the_case.saves},
-                                            set_, device_));
+    CONVENE_ASSIGN_OR_RETURN(
+        const std::unique_ptr<Engine> engine,
+        Engine::Create({.model = Wide(the_case),
+                        .layout = the_case.layout,
+                        .rank = rank,
+                        .dtype = the_case.dtype,
+                        .reduce_dtype = the_case.reduce_dtype,
+                        .recompute = the_case.recompute,
+                        .sequence_parallel = the_case.sequence_parallel,
+                        .sequence_length = kSequenceLength,
+                        .microbatches = 2,
+                        .bucket_count_min = the_case.bucket_count_min,
+                        .zero_stage = the_case.zero_stage,
+                        .reshard_after_forward = the_case.reshard_after_forward,
+                        .copies_for_checkpoints = the_case.saves},
+                       set_, device_));
     device_.Watch(engine->gradients());
+    for (const ShardPart& part : engine->store().shard().parts) {
+      device_.Watch(engine->store().ParametersOf(part));
+      device_.Watch(engine->store().GradientsOf(part));
+    }
     const std::vector<int32_t> tokens = {0, 7, 8, 15, 15, 3, 8, 1};
     const TokenBatch batch{tokens.data(), tokens.data(), 1.0f / 16};
     // So that the engine does what it does on a GPU alone.
@@ -175,15 +184,35 @@ TEST_CASE("sums over copies of shards race with nothing, and every event is need
                    .reduce_dtype = DType::kBFloat16});
 }
 
+TEST_CASE("shards of gradients and parameters race with nothing, and every event is needed") {
+  for (const int zero_stage : {2, 3}) {
+    CheckEveryEvent({.zero_stage = zero_stage});
+    CheckEveryEvent({.dtype = DType::kBFloat16, .tied = true, .zero_stage = zero_stage});
+    CheckEveryEvent(
+        {.layout = {.dp = 4, .dp_replicate = 2}, .tied = true, .zero_stage = zero_stage});
+    CheckEveryEvent({.layout = {.pp = 2, .dp = 2}, .tied = true, .zero_stage = zero_stage});
+    CheckEveryEvent({.layout = {.dp = 2, .tp = 2},
+                     .recompute = Recompute::kFull,
+                     .sequence_parallel = true,
+                     .zero_stage = zero_stage});
+  }
+  CheckEveryEvent({.zero_stage = 3, .reshard_after_forward = false});
+}
+
 TEST_CASE("a tied table on two stages races with nothing, and every event is needed") {
   CheckEveryEvent({.layout = {.pp = 2, .dp = 2}, .tied = true});
 }
 
 TEST_CASE("what is saved and restored races with nothing") {
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    for (const auto& rank :
-         Train({.layout = {.pp = 2, .dp = 2}, .dtype = dtype, .tied = true, .saves = true})) {
-      CHECK(FindRaces(rank->calls()) == kNone);
+  for (const int zero_stage : {1, 2, 3}) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      for (const auto& rank : Train({.layout = {.pp = 2, .dp = 2},
+                              .dtype = dtype,
+                              .tied = true,
+                              .saves = true,
+                              .zero_stage = zero_stage})) {
+        CHECK(FindRaces(rank->calls()) == kNone);
+      }
     }
   }
 }
