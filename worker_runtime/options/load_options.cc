@@ -157,6 +157,20 @@ absl::Status RefuseUnusedReshard(const TrainConfig& said) {
       "reshard_after_forward is set, but only zero_stage 3 gathers parameters in a pass");
 }
 
+absl::Status ResolveOffload(const TrainConfig& config, TrainOptions* options) {
+  enum class Offload { kNone, kOptimizer, kAll };
+  constexpr Word<Offload> kOffloads[] = {
+      {"none", Offload::kNone}, {"optimizer", Offload::kOptimizer}, {"all", Offload::kAll}};
+  Offload offload = Offload::kNone;
+  CONVENE_RETURN_IF_ERROR(ToWord("offload", config.offload(), kOffloads, &offload));
+  options->offload_optimizer = offload != Offload::kNone;
+  options->offload_parameters = offload == Offload::kAll;
+  if (!options->offload_parameters || options->zero_stage == 3) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "offload all keeps shards of parameters in host memory, but with zero_stage ",
+      options->zero_stage, " there are none; choose zero_stage 3, or offload optimizer"));
+}
+
 absl::Status ResolveSizes(const TrainConfig& config, TrainOptions* options) {
   const auto given = [](const char* key, bool is_given, int64_t value, int* size) {
     return is_given ? ToInt(key, value, 1, size) : absl::OkStatus();
@@ -187,6 +201,7 @@ absl::Status ResolveSizes(const TrainConfig& config, TrainOptions* options) {
   }
   options->zero_stage = static_cast<int>(config.zero_stage());
   options->reshard_after_forward = config.reshard_after_forward();
+  CONVENE_RETURN_IF_ERROR(ResolveOffload(config, options));
   if (options->zero_stage > 0) return absl::OkStatus();
   if (options->dp_shard_size > 1) {
     return absl::InvalidArgumentError(

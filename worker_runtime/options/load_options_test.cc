@@ -166,6 +166,15 @@ TEST_CASE(
                "only zero_stage 3 gathers parameters");
 }
 
+TEST_CASE("the optimizer's state may lie in host memory, and with zero_stage 3 all shards") {
+  CHECK_FALSE(Options({"--data=a"}).offload_optimizer);
+  CHECK(Options({"--data=a", "--offload=optimizer"}).offload_optimizer);
+  CHECK_FALSE(Options({"--data=a", "--offload=optimizer"}).offload_parameters);
+  CHECK(Options({"--data=a", "--offload=all", "--zero-stage=3"}).offload_parameters);
+  CHECK_STATUS(Load({"--offload=all"}), kInvalid, "choose zero_stage 3, or offload optimizer");
+  CHECK_STATUS(Load({"--offload=gpu"}), kInvalid, "it can be none, optimizer, all");
+}
+
 TEST_CASE("a schedule may stand in a file") {
   TempDir dir;
   REQUIRE_OK(WriteFileAtomic(dir.File("own.csv"), "0F0,0B0\n"));

@@ -49,6 +49,8 @@ struct TrainOptions {
   int dp_replicate_size = 0;    // the same
   int zero_stage = 0;
   bool reshard_after_forward = false;
+  bool offload_optimizer = false;
+  bool offload_parameters = false;
   std::optional<bool> sequence_parallel;  // nullopt: where it is possible
   DeviceChoice device = DeviceChoice::kAuto;
   std::optional<DType> precision;  // nullopt: bf16 on a GPU, fp32 on a CPU

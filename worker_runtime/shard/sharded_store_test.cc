@@ -18,8 +18,7 @@
 namespace convene::worker {
 namespace {
 
-// The second of two ranks that hold the same. What it is sent by the other one stands there
-// already.
+// The second of two ranks that hold the same: the other one's values stand here already.
 class Twin final : public testing::ForwardingCollective {
  public:
   Twin() : ForwardingCollective(std::move(SoloCommunicators().dp)) {}

@@ -33,7 +33,7 @@ class StreamOrder {
 
   // A number that stands for all that compute() holds by now; 0 stands for nothing.
   int64_t Mark() { return ++marks_; }
-  // What communication() is given from now on begins after all that `mark` stands for.
+  // Work queued in communication() from now on begins after all that `mark` stands for.
   void Follow(int64_t mark) {
     if (mark <= followed_) return;
     device_.Record(*follows_, compute());
@@ -46,13 +46,13 @@ class StreamOrder {
     device_.Record(*point.event_, communication());
     point.place_ = ++places_;
   }
-  // What compute() is given from now on begins after the point.
+  // Work queued in compute() from now on begins after the point.
   void Await(const CommunicationPoint& point) {
     if (point.place_ <= awaited_) return;
     device_.Order(*point.event_, compute());
     awaited_ = point.place_;
   }
-  // What compute() is given from now on begins after all that communication() holds by now.
+  // Work queued in compute() from now on begins after all that communication() holds by now.
   void AwaitAll() {
     Record(all_);
     Await(all_);

@@ -32,9 +32,11 @@ Schedule ScheduleOf(const EngineOptions& options) {
   return *MakeSchedule("1f1b", options.layout.pp, 0, options.microbatches);
 }
 
-// A shard of one rank is all there is: what is whole needs no second place for it.
+// A shard of one rank is all there is: what is whole needs no second place for it, unless that is
+// in host memory.
 bool Shards(const EngineOptions& options, const CommunicatorSet& communicators, int stage) {
-  return options.zero_stage >= stage && communicators.dp->size() > 1;
+  return options.zero_stage >= stage &&
+         (communicators.dp->size() > 1 || options.offload_parameters);
 }
 
 int64_t BucketCountOf(const EngineOptions& options, const Coordinate& coordinate, bool has_shards) {
@@ -76,6 +78,7 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
       units_(UnitsOfRank(options, schedule_, coordinate_)),
       arena_("trainer", device.memory(),
              options.collective_memory != nullptr ? *options.collective_memory : device.memory()),
+      staging_("steps on the host", device.staging()),
       store_(PlaceUnits(InOneRow(units_), options.layout.dp,
                         BucketCountOf(options, coordinate_, Shards(options, communicators, 2))),
              {.dtype = options.dtype,
@@ -90,7 +93,7 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
               .dp_replicate = *communicators.dp_replicate,
               .tp = *communicators.tp,
               .embedding = communicators.embedding.get()},
-             device, arena_, arena_),
+             device, arena_, options.offload_parameters ? staging_ : arena_),
       inputs_memory_(
           arena_.Declare<int32_t>("step/tokens", microbatch_tokens_ * options.microbatches)),
       targets_memory_(
@@ -98,7 +101,6 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
       scalars_memory_(arena_.Declare<Inputs>("step/scalars", 1)),
       totals_memory_(arena_.Declare<Totals>("step/totals", 1, ArenaPart::kCollective)),
       control_memory_(arena_.Declare<StepControl>("step/control", 1)),
-      staging_("steps on the host", device.staging()),
       staging_memory_{
           .inputs = staging_.Declare<int32_t>("tokens", microbatch_tokens_ * options.microbatches),
           .targets =
@@ -119,6 +121,7 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
   optimizer_ = std::make_unique<ShardedOptimizer>(
       store_,
       ShardedOptimizer::Options{.copies_for_checkpoints = options.copies_for_checkpoints,
+                                .offloads = options.offload_optimizer,
                                 .timeout = options.timeout},
       device, arena_, staging_);
   stage_ = Stage::Make(
@@ -164,7 +167,9 @@ std::string Engine::PlanMemory(const EngineOptions& options, CommunicatorSet& co
                                Device& device) {
   const Engine planned(options, communicators, device);
   std::string plan = planned.arena_.PlanToString();
-  if (options.copies_for_checkpoints) absl::StrAppend(&plan, planned.staging_.PlanToString());
+  if (options.copies_for_checkpoints || options.offload_optimizer) {
+    absl::StrAppend(&plan, planned.staging_.PlanToString());
+  }
   return plan;
 }
 
@@ -260,6 +265,8 @@ absl::Status Engine::QueueStep(const TokenBatch& batch, const AdamWParameters& a
   optimizer_->SumOwnedSquares(&totals_->sum_of_squares);
   CONVENE_RETURN_IF_ERROR(AddUp());
   DecideStep(&totals_->sum_of_squares, options_.clip_grad_norm, control_, stream);
+  // The host needs the result itself, and its wait passes a wish to stop on.
+  if (options_.offload_optimizer) CONVENE_RETURN_IF_ERROR(Await());
   CONVENE_RETURN_IF_ERROR(optimizer_->Update(&scalars_->adamw, control_));
   is_in_flight_ = true;
   return device_.status();

@@ -40,6 +40,8 @@ struct Run {
   int64_t bucket_count_min = kSeveralBuckets;
   int zero_stage = 1;
   bool reshard_after_forward = true;
+  bool offload_optimizer = false;
+  bool offload_parameters = false;
   bool packed = false;
   bool sequence_parallel = true;  // where tp is more than 1
   const char* schedule = "1f1b";
@@ -146,7 +148,9 @@ absl::Status TrainRank(const Run& run, int rank, CommunicatorSet& communicators,
                                    .chunk_layers = run.chunk_layers,
                                    .bucket_count_min = run.bucket_count_min,
                                    .zero_stage = run.zero_stage,
-                                   .reshard_after_forward = run.reshard_after_forward},
+                                   .reshard_after_forward = run.reshard_after_forward,
+                                   .offload_optimizer = run.offload_optimizer,
+                                   .offload_parameters = run.offload_parameters},
                                   communicators, *here.device));
   Engine* const engine = here.engine.get();
   for (int step = 0; step < kSteps; ++step) {
@@ -373,8 +377,36 @@ TEST_CASE("a model of odd sizes, sharded, trains like one process, also where al
   CheckSharded(run, expected);
   run.recompute = Recompute::kFull;
   CheckSharded(run, expected);
+  run.transport = Transport::kGloo;
   run.layout = {.pp = 2, .dp = 2};
   CheckSharded(run, expected);
+}
+
+TEST_CASE("what is sharded into host memory trains to the same bits") {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const int zero_stage : {1, 2, 3}) {
+      for (const Layout layout : {Layout{}, Layout{.pp = 2, .dp = 2}, Layout{.dp = 2, .tp = 2}}) {
+        INFO("ZeRO-" << zero_stage << " in " << DTypeName(dtype) << " over " << layout.ToString());
+        Run run{Tiny(true), layout, 8, 2, dtype};
+        run.zero_stage = zero_stage;
+        const Curve expected = Train(run);
+        run.offload_optimizer = true;
+        for (const bool parameters : {false, true}) {
+          if (parameters && zero_stage < 3) continue;
+          run.offload_parameters = parameters;
+          const Curve curve = Train(run);
+          if (parameters && layout.dp == 1) {
+            // Here alone there are shards: buckets, and so the sum of squares, are others.
+            if (dtype == DType::kFloat32) CheckSameCurve(curve, expected);
+            continue;
+          }
+          CHECK(curve.losses == expected.losses);
+          CHECK(curve.grad_norms == expected.grad_norms);
+          CHECK(curve.parameters == expected.parameters);
+        }
+      }
+    }
+  }
 }
 
 TEST_CASE("every schedule and every cut of the model trains like one process") {

@@ -43,6 +43,8 @@ struct Case {
   bool sequence_parallel = false;
   int zero_stage = 1;
   bool reshard_after_forward = true;
+  bool offload_optimizer = false;
+  bool offload_parameters = false;
 };
 
 // Every group of parameters is a multiple of two ranks' pages. A rank's slice of the
@@ -91,6 +93,8 @@ class Rank {
                         .bucket_count_min = the_case.bucket_count_min,
                         .zero_stage = the_case.zero_stage,
                         .reshard_after_forward = the_case.reshard_after_forward,
+                        .offload_optimizer = the_case.offload_optimizer,
+                        .offload_parameters = the_case.offload_parameters,
                         .copies_for_checkpoints = the_case.saves},
                        set_, device_));
     device_.Watch(engine->gradients());
@@ -197,6 +201,15 @@ TEST_CASE("shards of gradients and parameters race with nothing, and every event
                      .zero_stage = zero_stage});
   }
   CheckEveryEvent({.zero_stage = 3, .reshard_after_forward = false});
+}
+
+TEST_CASE("an update by the host races with nothing, and every event is needed") {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    CheckEveryEvent({.dtype = dtype, .offload_optimizer = true});
+    CheckEveryEvent({.dtype = dtype, .zero_stage = 3, .offload_optimizer = true});
+    CheckEveryEvent(
+        {.dtype = dtype, .zero_stage = 3, .offload_optimizer = true, .offload_parameters = true});
+  }
 }
 
 TEST_CASE("a tied table on two stages races with nothing, and every event is needed") {
