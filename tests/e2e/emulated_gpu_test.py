@@ -46,6 +46,16 @@ class EmulatedGpuTest(ConveneTestCase):
         again = self.train(EMULATED_TRAIN, "graphs", order="reverse", device="cuda", precision="fp32", cuda_graphs="true")
         self.assertEqual(again, on_gpu)
 
+    def test_a_gpu_whose_shards_lie_in_host_memory_learns_the_same(self):
+        on_gpu = self.train(EMULATED_TRAIN, "gpu", device="cuda", precision="fp32")
+        # A host that does not wait for gradients, or a copy that does not wait for the host, works on old data in one of the orders.
+        for order in ("forward", "reverse", "random"):
+            for stage, offload in ((1, "optimizer"), (3, "all")):
+                with self.subTest(order=order, offload=offload):
+                    offloaded = self.train(EMULATED_TRAIN, f"{offload}-{order}", order=order, device="cuda", precision="fp32",
+                                           zero_stage=stage, offload=offload)
+                    self.assert_close(on_gpu, offloaded, FP32_DELTA)
+
     def test_in_bf16_a_gpu_learns_what_a_cpu_learns(self):
         # Documents of about twenty bytes, which do not see each other.
         common = {"precision": "bf16", "recompute": "full", "packed_documents": "true", "eod_token": ord("g")}

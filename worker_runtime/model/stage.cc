@@ -254,6 +254,7 @@ absl::Status StageOf<T>::Forward(const StagePass& stage_pass, Stream& stream) {
   Flow<T> flow;
   for (int i = 0; i < units; ++i) {
     CONVENE_ASSIGN_OR_RETURN(const Pass<T> pass, MakePass(stage_pass, i, stream));
+    if (i + 1 < units) CONVENE_RETURN_IF_ERROR(store_.Prefetch(pass.unit + 1));
     if (i == 0) flow = {.residual = pass.input};
     T* target = around_.hidden;
     if (pass.input == nullptr) {
@@ -262,6 +263,7 @@ absl::Status StageOf<T>::Forward(const StagePass& stage_pass, Stream& stream) {
       target = Activation(stage_pass.output);
     }
     CONVENE_RETURN_IF_ERROR(chunk.units[i]->Forward(pass, target, flow));
+    store_.Release(pass.unit);
   }
   if (!goes_on || flow.delta == nullptr) return absl::OkStatus();
   T* const output = Activation(stage_pass.output);
@@ -281,7 +283,9 @@ absl::Status StageOf<T>::Backward(const StagePass& stage_pass, Stream& stream) {
     if (is_weight_half) {
       chunk.units[i]->BackwardWeight(pass);
     } else {
+      if (i > 0) CONVENE_RETURN_IF_ERROR(store_.Prefetch(pass.unit - 1));
       CONVENE_RETURN_IF_ERROR(chunk.units[i]->Backward(pass, Gradient(stage_pass.gradient)));
+      store_.Release(pass.unit);
     }
     if (stage_pass.compute.kind == ComputeKind::kBackwardInput) continue;
     CONVENE_RETURN_IF_ERROR(store_.GradientsDone(pass.unit, stage_pass.is_last));

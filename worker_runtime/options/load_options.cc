@@ -187,6 +187,26 @@ absl::Status RefuseUnusedToken(const TrainConfig& said) {
       "eod_token is set, but not packed_documents: nothing would be told apart by it");
 }
 
+absl::Status RefuseUnusedReshard(const TrainConfig& said) {
+  if (!said.has_reshard_after_forward() || said.zero_stage() == 3) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "reshard_after_forward is set, but only zero_stage 3 gathers parameters in a pass");
+}
+
+absl::Status ResolveOffload(const TrainConfig& config, TrainOptions* options) {
+  enum class Offload { kNone, kOptimizer, kAll };
+  constexpr Word<Offload> kOffloads[] = {
+      {"none", Offload::kNone}, {"optimizer", Offload::kOptimizer}, {"all", Offload::kAll}};
+  Offload offload = Offload::kNone;
+  CONVENE_RETURN_IF_ERROR(ToWord("offload", config.offload(), kOffloads, &offload));
+  options->offload_optimizer = offload != Offload::kNone;
+  options->offload_parameters = offload == Offload::kAll;
+  if (!options->offload_parameters || options->zero_stage == 3) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "offload all keeps shards of parameters in host memory, but with zero_stage ",
+      options->zero_stage, " there are none; choose zero_stage 3, or offload optimizer"));
+}
+
 absl::Status ResolveSizes(const TrainConfig& config, TrainOptions* options) {
   const auto given = [](const char* key, bool is_given, int64_t value, int* size) {
     return is_given ? ToInt(key, value, 1, size) : absl::OkStatus();
@@ -216,11 +236,14 @@ absl::Status ResolveSizes(const TrainConfig& config, TrainOptions* options) {
     }
   }
   if (config.has_sequence_parallel()) options->sequence_parallel = config.sequence_parallel();
-  if (config.zero_stage() != 0 && config.zero_stage() != 1) {
+  if (config.zero_stage() < 0 || config.zero_stage() > 3) {
     return absl::InvalidArgumentError(
-        absl::StrCat("zero_stage ", config.zero_stage(), " must be 0 or 1"));
+        absl::StrCat("zero_stage ", config.zero_stage(), " must be 0, 1, 2 or 3"));
   }
-  if (config.zero_stage() == 1) return absl::OkStatus();
+  options->zero_stage = static_cast<int>(config.zero_stage());
+  options->reshard_after_forward = config.reshard_after_forward();
+  CONVENE_RETURN_IF_ERROR(ResolveOffload(config, options));
+  if (options->zero_stage > 0) return absl::OkStatus();
   if (options->dp_shard_size > 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("zero_stage 0 keeps the whole state on every rank, so dp_shard_size ",
@@ -289,6 +312,7 @@ absl::StatusOr<std::optional<TrainOptions>> LoadOptions(const std::vector<std::s
   Overlay(line.flags, &said);
   CONVENE_RETURN_IF_ERROR(RefuseWithoutDirectory(said));
   CONVENE_RETURN_IF_ERROR(RefuseUnusedToken(said));
+  CONVENE_RETURN_IF_ERROR(RefuseUnusedReshard(said));
   TrainConfig config = DefaultConfig();
   Overlay(said, &config);
   CONVENE_ASSIGN_OR_RETURN(TrainOptions options, Resolve(config, environment));

@@ -179,6 +179,26 @@ TEST_CASE("without shards every rank has a copy of the optimizer's state") {
   CHECK_FALSE(Options({"--data=a", "--overlap-communication=false"}).overlap_communication);
 }
 
+TEST_CASE(
+    "what is sharded is said, and how long parameters stay gathered with zero_stage 3 alone") {
+  CHECK(Options({"--data=a"}).zero_stage == 1);
+  CHECK(Options({"--data=a", "--zero-stage=2"}).zero_stage == 2);
+  CHECK(Options({"--data=a", "--zero-stage=3"}).reshard_after_forward);
+  CHECK_FALSE(Options({"--data=a", "--zero-stage=3", "--reshard-after-forward=false"})
+                  .reshard_after_forward);
+  CHECK_STATUS(Load({"--zero-stage=2", "--reshard-after-forward=false"}), kInvalid,
+               "only zero_stage 3 gathers parameters");
+}
+
+TEST_CASE("the optimizer's state may lie in host memory, and with zero_stage 3 all shards") {
+  CHECK_FALSE(Options({"--data=a"}).offload_optimizer);
+  CHECK(Options({"--data=a", "--offload=optimizer"}).offload_optimizer);
+  CHECK_FALSE(Options({"--data=a", "--offload=optimizer"}).offload_parameters);
+  CHECK(Options({"--data=a", "--offload=all", "--zero-stage=3"}).offload_parameters);
+  CHECK_STATUS(Load({"--offload=all"}), kInvalid, "choose zero_stage 3, or offload optimizer");
+  CHECK_STATUS(Load({"--offload=gpu"}), kInvalid, "it can be none, optimizer, all");
+}
+
 TEST_CASE("a schedule may stand in a file") {
   TempDir dir;
   REQUIRE_OK(WriteFileAtomic(dir.File("own.csv"), "0F0,0B0\n"));
@@ -198,7 +218,7 @@ TEST_CASE("a wrong name or size is refused") {
                "cp_method is \"rings\"; it can be ring, allgather, ulysses");
   CHECK_STATUS(Load({"--dp-size=0"}), kInvalid, "dp_size 0 must be a number from 1");
   CHECK_STATUS(Load({"--dp-shard-size=0"}), kInvalid, "dp_shard_size 0 must be a number from 1");
-  CHECK_STATUS(Load({"--zero-stage=4"}), kInvalid, "zero_stage 4 must be 0 or 1");
+  CHECK_STATUS(Load({"--zero-stage=4"}), kInvalid, "zero_stage 4 must be 0, 1, 2 or 3");
   CHECK_STATUS(Load({"--zero-stage=0", "--dp-shard-size=2"}), kInvalid,
                "so dp_shard_size 2 must be 1");
   CHECK_STATUS(Load({"--config=/no/such.yaml"}), absl::StatusCode::kNotFound, "/no/such.yaml");

@@ -322,6 +322,8 @@ std::string Describe(const TrainOptions& options, const Layout& layout, int worl
       layout.world_size() == 1 ? " rank" : " ranks",
       layout.cp > 1 ? absl::StrCat(", cp by ", ContextMethodName(options.cp_method)) : "",
       SplitsRows(options, layout) ? ", rows split over tp" : "",
+      options.zero_stage > 1 ? absl::StrCat(", ZeRO-", options.zero_stage) : "",
+      options.offload_optimizer ? ", updated by the host" : "",
       DescribeSpares(options, layout, world_size),               //
       "\nbatch        ", DescribeBatch(CutOf(options, layout)),  //
       "\ntokens       ", WithThousands(step_tokens), " a step (", options.global_batch_size, " x ",

@@ -43,13 +43,17 @@ struct TrainOptions {
   int cp_size = 0;
   ContextMethod cp_method = ContextMethod::kRing;
   int pp_size = 0;
-  int dp_size = 0;                        // 0 = derived from the world size (ResolveLayout)
-  std::string pp_schedule;                // a schedule's name, or a file's
-  std::string pp_schedule_csv;            // the file's text; "" where pp_schedule is a name
-  int pp_virtual_stages = 0;              // 0 = as few as the schedule has
-  std::string pp_layout;                  // CutLayers'
-  int dp_shard_size = 0;                  // 0 = WithCopies decides
-  int dp_replicate_size = 0;              // the same
+  int dp_size = 0;              // 0 = derived from the world size (ResolveLayout)
+  std::string pp_schedule;      // a schedule's name, or a file's
+  std::string pp_schedule_csv;  // the file's text; "" where pp_schedule is a name
+  int pp_virtual_stages = 0;    // 0 = as few as the schedule has
+  std::string pp_layout;        // CutLayers'
+  int dp_shard_size = 0;        // 0 = WithCopies decides
+  int dp_replicate_size = 0;    // the same
+  int zero_stage = 0;
+  bool reshard_after_forward = false;
+  bool offload_optimizer = false;
+  bool offload_parameters = false;
   std::optional<bool> sequence_parallel;  // nullopt: where it is possible
   bool overlap_communication = true;
   DeviceChoice device = DeviceChoice::kAuto;

@@ -250,6 +250,14 @@ TEST_CASE("the model is checked against the layout too") {
                "cannot be split over tp_size 4");
 }
 
+TEST_CASE("what is sharded beside the optimizer's state, and where that is updated, is said") {
+  TrainOptions options = Defaults();
+  options.zero_stage = 3;
+  options.offload_optimizer = true;
+  CHECK_THAT(Describe(options, Layout{.dp = 2}, 2),
+             Catch::Contains("dp2 x tp1 x pp1 on 2 ranks, ZeRO-3, updated by the host\n"));
+}
+
 TEST_CASE("the description shows the batch arithmetic") {
   CHECK(Describe(Defaults(), Layout{.pp = 2, .dp = 2, .tp = 2}, 8) ==
         "model        llama-tiny, 427,072 parameters "

@@ -5,16 +5,9 @@
 
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/ops/elementwise.h"
 
 namespace convene::worker {
 namespace {
-
-int64_t LargestBucket(const Placement& placement) {
-  int64_t largest = 0;
-  for (const ParameterBucket& bucket : placement.buckets) largest = std::max(largest, bucket.count);
-  return largest;
-}
 
 // Bucket 0 begins with tensors of every unit.
 std::vector<int> UnitsByBucket(const Placement& placement) {
@@ -27,86 +20,119 @@ std::vector<int> UnitsByBucket(const Placement& placement) {
 }  // namespace
 
 BucketStore::BucketStore(Placement placement, const Options& options, const Groups& groups,
-                         Device& device, Arena& arena)
+                         Device& device, Arena& arena, Arena& parameter_arena)
     : placement_(std::move(placement)),
       options_(options),
       groups_(groups),
       device_(device),
       arena_(arena),
-      communication_(options.overlaps ? device.communication() : device.compute()),
       shard_(MakeFlatShard(placement_, groups.dp.size(), groups.dp.rank())),
       parameters_memory_(arena.Declare<char>(
-          "parameters", placement_.flat_count * SizeOf(options.dtype), ArenaPart::kCollective)),
-      gradients_memory_(
-          arena.Declare<float>("gradients", placement_.flat_count, ArenaPart::kCollective)),
-      wire_memory_(arena.Declare<BFloat16>(
-          "gradients on the wire",
-          options.reduce_dtype == DType::kBFloat16 && is_parallel() ? LargestBucket(placement_) : 0,
+          "parameters", WholeCount(options.shards_parameters) * SizeOf(options.dtype),
           ArenaPart::kCollective)),
+      gradients_memory_(arena.Declare<float>("gradients", WholeCount(options.shards_gradients),
+                                             ArenaPart::kCollective)),
+      order_(device, options.overlaps),
+      sum_(placement_, groups.dp, groups.dp_replicate, options.reduce_dtype, arena),
       copied_slices_(placement_, shard_, groups.tp, device, arena),
       bucket_units_(UnitsByBucket(placement_)),
       unfinished_units_(bucket_units_),
-      reduced_from_(placement_.buckets.size()),
-      awaited_(static_cast<int>(placement_.buckets.size())) {}
+      reduced_from_(options.shards_gradients ? 1 : placement_.buckets.size()) {
+  if (options.shards_gradients) {
+    gradient_shards_.emplace(placement_, shard_, sum_, groups.dp_replicate, order_, arena);
+  }
+  if (options.shards_parameters) {
+    parameter_shards_.emplace(placement_, shard_,
+                              ParameterShards::Options{.dtype = options.dtype,
+                                                       .reshards = options.reshards_after_forward},
+                              groups.dp_gather, order_, arena, parameter_arena);
+  }
+}
 
 void BucketStore::Bind() {
-  parameters_ = {arena_.View(parameters_memory_).data(), static_cast<size_t>(placement_.flat_count),
-                 options_.dtype};
+  parameters_ = {arena_.View(parameters_memory_).data(),
+                 static_cast<size_t>(WholeCount(options_.shards_parameters)), options_.dtype};
   gradients_ = arena_.View(gradients_memory_);
-  wire_ = arena_.View(wire_memory_);
+  sum_.Bind();
   copied_slices_.Bind();
+  if (gradient_shards_.has_value()) gradient_shards_->Bind();
+  if (parameter_shards_.has_value()) parameter_shards_->Bind();
   for (const Placement::Unit& unit : placement_.units) {
-    std::vector<const void*>& weights = weights_.emplace_back();
-    for (const int tensor : unit.tensors) {
-      const Placement::Tensor& place = placement_.tensors[tensor];
-      weights.push_back(parameters_.Slice(place.begin, place.count).data);
+    std::vector<const void*>& weights = weights_.emplace_back(unit.tensors.size());
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const Placement::Tensor& place = placement_.tensors[unit.tensors[i]];
+      if (AreSharded(parameter_shards_, placement_.buckets[place.bucket])) continue;
+      weights[i] = parameters_.Slice(place.begin, place.count).data;
     }
   }
   if (!is_parallel()) return;
-  order_ = device_.MakeEvent();
-  copied_ = device_.MakeEvent();
-  for (size_t i = 0; i < shard_.parts.size(); ++i) gathered_.push_back(device_.MakeEvent());
-}
-
-void BucketStore::OrderBehind(Stream& earlier, Stream& later) {
-  device_.Record(*order_, earlier);
-  device_.Order(*order_, later);
+  copied_.emplace(device_);
+  for (size_t i = 0; i < shard_.parts.size(); ++i) gathered_.emplace_back(device_);
 }
 
 void BucketStore::AwaitCommunication() {
-  if (!is_parallel()) return;
-  OrderBehind(communication_, device_.compute());
-  awaited_ = static_cast<int>(shard_.parts.size());
-  awaits_copy_ = false;
+  if (is_parallel()) order_.AwaitAll();
 }
 
-// Gathers run in order, so the wait for the last one covers the others.
 absl::StatusOr<absl::Span<const void* const>> BucketStore::Acquire(int unit) {
   const Placement::Unit& place = placement_.units[unit];
-  if (place.bucket >= awaited_) {
-    device_.Order(*gathered_[place.bucket], device_.compute());
-    awaited_ = place.bucket + 1;
-    CONVENE_RETURN_IF_ERROR(groups_.dp_gather.Check());
+  std::vector<const void*>& weights = weights_[unit];
+  if (!is_parallel()) return weights;
+  const ParameterBucket& bucket = placement_.buckets[place.bucket];
+  if (AreSharded(parameter_shards_, bucket)) {
+    CONVENE_ASSIGN_OR_RETURN(const Elements gathered, parameter_shards_->Acquire(place.bucket));
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const Placement::Tensor& tensor = placement_.tensors[place.tensors[i]];
+      if (tensor.bucket != place.bucket) continue;
+      weights[i] = gathered.Slice(tensor.begin - bucket.begin, tensor.count).data;
+    }
+    order_.Await(gathered_.front());
+    return weights;
   }
-  if (awaits_copy_ && std::find(place.tensors.begin(), place.tensors.end(),
-                                placement_.on_both_ends) != place.tensors.end()) {
-    device_.Order(*copied_, device_.compute());
-    awaits_copy_ = false;
+  // Gathers run in order, so the wait for this one covers those before it.
+  order_.Await(gathered_[place.bucket]);
+  CONVENE_RETURN_IF_ERROR(groups_.dp_gather.Check());
+  if (std::find(place.tensors.begin(), place.tensors.end(), placement_.on_both_ends) !=
+      place.tensors.end()) {
+    order_.Await(*copied_);
   }
-  return weights_[unit];
+  return weights;
+}
+
+void BucketStore::Release(int unit) {
+  const int bucket = placement_.units[unit].bucket;
+  if (AreSharded(parameter_shards_, placement_.buckets[bucket])) parameter_shards_->Release(bucket);
+}
+
+absl::Status BucketStore::Prefetch(int unit) {
+  const int bucket = placement_.units[unit].bucket;
+  return AreSharded(parameter_shards_, placement_.buckets[bucket])
+             ? parameter_shards_->Prefetch(bucket)
+             : absl::OkStatus();
 }
 
 WeightGradient BucketStore::Gradient(int unit, int tensor, bool is_first) {
-  const Placement::Tensor& place = placement_.tensors[placement_.units[unit].tensors[tensor]];
+  const int index = placement_.units[unit].tensors[tensor];
+  const Placement::Tensor& place = placement_.tensors[index];
+  if (AreSharded(gradient_shards_, placement_.buckets[place.bucket])) {
+    return gradient_shards_->Gradient(place.bucket, index);
+  }
   return {.data = gradients_.data() + place.begin, .adds = !is_first || unit != place.last_unit};
 }
 
 absl::Status BucketStore::GradientsDone(int unit, bool is_last) {
-  if (!is_last) return absl::OkStatus();
   const int bucket = placement_.units[unit].bucket;
-  --unfinished_units_[bucket];
-  if (bucket > 0) --unfinished_units_.front();
-  return is_parallel() && !options_.reduces_at_end ? ReduceFinalBuckets() : absl::OkStatus();
+  made_ = order_.Mark();
+  if (is_last) {
+    --unfinished_units_[bucket];
+    if (bucket > 0) --unfinished_units_.front();
+  }
+  if (AreSharded(gradient_shards_, placement_.buckets[bucket])) {
+    const bool is_final = is_last && unfinished_units_[bucket] == 0;
+    CONVENE_RETURN_IF_ERROR(gradient_shards_->Add(bucket, made_, is_final));
+  }
+  if (!is_last || !is_parallel() || options_.reduces_at_end) return absl::OkStatus();
+  return ReduceFinalBuckets();
 }
 
 // The bucket of a shared tensor waits for the tensor's sum over both ends.
@@ -114,47 +140,38 @@ absl::Status BucketStore::ReduceFinalBuckets() {
   const Placement::Tensor* const shared = SharedTensor();
   while (reduced_from_ > 0 && unfinished_units_[reduced_from_ - 1] == 0) {
     const ShardPart& part = shard_.parts[reduced_from_ - 1];
-    if (shared != nullptr && part.bucket.begin < shared->begin + shared->count) break;
+    if (shared != nullptr && !gradient_shards_.has_value() &&
+        part.bucket.begin < shared->begin + shared->count) {
+      break;
+    }
     CONVENE_RETURN_IF_ERROR(Reduce(part));
     --reduced_from_;
   }
   return absl::OkStatus();
 }
 
-absl::Status BucketStore::SumOverDp(Elements bucket, const ShardPart& part, Stream& stream) {
-  CONVENE_RETURN_IF_ERROR(groups_.dp.ReduceScatter(bucket, ReduceOp::kSum, stream));
-  return groups_.dp_replicate.AllReduce(
-      bucket.Slice(part.flat_begin - part.bucket.begin, part.count), ReduceOp::kSum, stream);
-}
-
-// Everything runs in the communication stream, rounding and widening too: they use memory bandwidth
-// that products leave free, and the wire's memory needs no event, because buckets use it one after
-// the other.
 absl::Status BucketStore::Reduce(const ShardPart& part) {
-  Stream& stream = communication_;
-  OrderBehind(device_.compute(), stream);
-  const absl::Span<float> gradients = gradients_.subspan(part.bucket.begin, part.bucket.count);
-  if (wire_.empty()) return SumOverDp(gradients, part, stream);
-  const absl::Span<BFloat16> wire = wire_.subspan(0, part.bucket.count);
-  ToBFloat16(part.bucket.count, gradients.data(), wire.data(), stream);
-  CONVENE_RETURN_IF_ERROR(SumOverDp(wire, part, stream));
-  ToFloat(part.count, wire.data() + (part.flat_begin - part.bucket.begin),
-          gradients_.data() + part.flat_begin, stream);
-  return absl::OkStatus();
+  order_.Follow(made_);
+  return sum_.Queue(gradients_.subspan(part.bucket.begin, part.bucket.count), /*of_all=*/true,
+                    order_.communication());
 }
 
 absl::Status BucketStore::FinishReducing() {
   unfinished_units_ = bucket_units_;
-  CONVENE_RETURN_IF_ERROR(SumOverBothEnds());
+  if (!gradient_shards_.has_value()) CONVENE_RETURN_IF_ERROR(SumOverBothEnds());
   if (is_parallel()) {
     while (reduced_from_ > 0) CONVENE_RETURN_IF_ERROR(Reduce(shard_.parts[--reduced_from_]));
     AwaitCommunication();
     CONVENE_RETURN_IF_ERROR(groups_.dp.Check());
     CONVENE_RETURN_IF_ERROR(groups_.dp_replicate.Check());
-    reduced_from_ = shard_.parts.size();
+    reduced_from_ = gradient_shards_.has_value() ? 1 : shard_.parts.size();
   }
-  CONVENE_RETURN_IF_ERROR(copied_slices_.Sum(
-      [&](const ShardPart& part) { return gradients_.subspan(part.flat_begin, part.count); }));
+  if (gradient_shards_.has_value()) {
+    CONVENE_RETURN_IF_ERROR(SumOverBothEnds());
+    gradient_shards_->BeginStep();
+  }
+  CONVENE_RETURN_IF_ERROR(
+      copied_slices_.Sum([&](const ShardPart& part) { return GradientsOf(part); }));
   return ShareOverTp();
 }
 
@@ -166,30 +183,37 @@ const Placement::Tensor* BucketStore::SharedTensor() const {
   return &placement_.tensors[placement_.on_both_ends];
 }
 
-// Each end has only the gradients of its own use of the tied table.
+// Each end has only the gradients of its own use of the tied table. A table whose gradients are
+// sharded is a bucket of its own on each end, so ranks of one place in dp have the same part of it.
 absl::Status BucketStore::SumOverBothEnds() {
   const Placement::Tensor* const shared = SharedTensor();
   if (shared == nullptr) return absl::OkStatus();
-  return groups_.embedding->AllReduce(gradients_.subspan(shared->begin, shared->count),
-                                      ReduceOp::kSum, device_.compute());
+  const absl::Span<float> gradients = gradient_shards_.has_value()
+                                          ? GradientsOf(shard_.parts[shared->bucket])
+                                          : gradients_.subspan(shared->begin, shared->count);
+  CONVENE_RETURN_IF_ERROR(
+      groups_.embedding->AllReduce(gradients, ReduceOp::kSum, device_.compute()));
+  made_ = order_.Mark();
+  return absl::OkStatus();
 }
 
 // The two copies lie in different shards of their ranks, so NCCL may add their gradients up over dp
-// in different orders: without this the copies would drift apart. Gloo's order is the ranks'.
+// in different orders: without this the copies would drift apart. Gloo's order is the ranks'; and
+// where gradients are sharded, both ends get one sum.
 // It is queued behind all gathers, which on the last stage bring the table's old copy, or where
 // there are none behind the update. The first
 // stage's gathers need not wait until the last stage has come so far.
 absl::Status BucketStore::CopyToOtherEnd() {
   const Placement::Tensor* const shared = SharedTensor();
-  if (shared == nullptr || !is_parallel() || device_.kind() == DeviceKind::kCpu) {
+  if (shared == nullptr || !is_parallel() || gradient_shards_.has_value() ||
+      device_.kind() == DeviceKind::kCpu) {
     return absl::OkStatus();
   }
-  Stream& stream = communication_;
-  if (groups_.dp_gather.size() == 1) OrderBehind(device_.compute(), stream);
+  if (groups_.dp_gather.size() == 1) order_.Follow(order_.Mark());
   CONVENE_RETURN_IF_ERROR(groups_.embedding->Broadcast(
-      parameters_.Slice(shared->begin, shared->count), /*root=*/0, stream));
-  device_.Record(*copied_, stream);
-  awaits_copy_ = groups_.embedding->rank() > 0;  // the root keeps what it has
+      parameters_.Slice(shared->begin, shared->count), /*root=*/0, order_.communication()));
+  // The root keeps what it has.
+  if (groups_.embedding->rank() > 0) order_.Record(*copied_);
   return absl::OkStatus();
 }
 
@@ -209,15 +233,55 @@ absl::Status BucketStore::ShareOverTp() {
   return groups_.tp.Broadcast(norms, /*root=*/0, device_.compute());
 }
 
-absl::Status BucketStore::Gather(size_t bucket) {
-  if (groups_.dp_gather.size() == 1) return absl::OkStatus();
+absl::Status BucketStore::Updated(size_t bucket) {
   const ParameterBucket& place = placement_.buckets[bucket];
-  Stream& stream = communication_;
-  OrderBehind(device_.compute(), stream);
-  CONVENE_RETURN_IF_ERROR(
-      groups_.dp_gather.AllGather(parameters_.Slice(place.begin, place.count), stream));
-  device_.Record(*gathered_[bucket], stream);
-  awaited_ = 0;
+  if (AreSharded(parameter_shards_, place)) {
+    parameter_shards_->Updated(static_cast<int>(bucket));
+    return absl::OkStatus();
+  }
+  if (groups_.dp_gather.size() == 1) return absl::OkStatus();
+  order_.Follow(order_.Mark());
+  CONVENE_RETURN_IF_ERROR(groups_.dp_gather.AllGather(parameters_.Slice(place.begin, place.count),
+                                                      order_.communication()));
+  order_.Record(gathered_[bucket]);
+  return absl::OkStatus();
+}
+
+void BucketStore::SetParameters(int64_t flat_begin, ConstElements values) {
+  const int64_t flat_end = flat_begin + static_cast<int64_t>(values.count);
+  const auto copy = [&](int64_t begin, Elements target) {
+    const int64_t first = std::max(begin, flat_begin);
+    const int64_t end = std::min(begin + static_cast<int64_t>(target.count), flat_end);
+    if (first >= end) return;
+    const ConstElements from = values.Slice(first - flat_begin, end - first);
+    device_.Copy(from.data, target.Slice(first - begin, end - first).data, from.size_bytes(),
+                 device_.compute());
+  };
+  AwaitCommunication();
+  copy(0, parameters_);
+  for (size_t bucket = 1; bucket < shard_.parts.size(); ++bucket) {
+    const ShardPart& part = shard_.parts[bucket];
+    if (!AreSharded(parameter_shards_, part.bucket)) continue;
+    copy(part.flat_begin, parameter_shards_->Of(part));
+    parameter_shards_->Updated(static_cast<int>(bucket));
+  }
+}
+
+absl::Status BucketStore::CopyParameters(Elements host) {
+  AwaitCommunication();
+  const auto copy = [&](const ConstElements& from, int64_t flat_begin) {
+    device_.Copy(from.data, host.Slice(flat_begin, from.count).data, from.size_bytes(),
+                 device_.compute());
+  };
+  copy(parameters_, 0);
+  for (size_t bucket = 1; bucket < shard_.parts.size(); ++bucket) {
+    const ParameterBucket& place = placement_.buckets[bucket];
+    if (!AreSharded(parameter_shards_, place)) continue;
+    CONVENE_ASSIGN_OR_RETURN(const Elements whole,
+                             parameter_shards_->Acquire(static_cast<int>(bucket)));
+    copy(whole, place.begin);
+    parameter_shards_->Release(static_cast<int>(bucket));
+  }
   return absl::OkStatus();
 }
 

@@ -1,12 +1,14 @@
-// Parameters and gradients of a rank, whole, in two flat buffers: gradients are reduced and
-// parameters gathered bucket by bucket, beside the arithmetic. This rank updates a part of each
-// bucket: ZeRO-1's cut (flat_shard.h). With several copies of the optimizer's state (hybrid
-// sharding; one rank a copy is plain data parallelism, DDP) a bucket's part is then summed over the
-// ranks that keep a copy of it, and all of them update it alike.
+// Parameters and gradients of a rank: gradients are reduced and parameters gathered bucket by
+// bucket, beside the arithmetic. This rank updates a part of each bucket: ZeRO's cut
+// (flat_shard.h). Whole buckets lie in two flat buffers (ZeRO-1); of the others the rank keeps
+// the part alone, of the gradients (ZeRO-2, gradient_shards.h) and of the parameters too (ZeRO-3,
+// parameter_shards.h). With several copies of the optimizer's state (hybrid sharding; one rank a
+// copy is plain data parallelism, DDP) a bucket's part is then summed over the ranks that keep a
+// copy of it, and all of them update it alike.
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,9 +18,13 @@
 #include "worker_runtime/device/arena.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/device/elements.h"
+#include "worker_runtime/shard/bucket_sum.h"
 #include "worker_runtime/shard/copied_slices.h"
 #include "worker_runtime/shard/flat_shard.h"
+#include "worker_runtime/shard/gradient_shards.h"
+#include "worker_runtime/shard/parameter_shards.h"
 #include "worker_runtime/shard/placement.h"
+#include "worker_runtime/shard/stream_order.h"
 #include "worker_runtime/shard/unit_store.h"
 
 namespace convene::worker {
@@ -33,12 +39,13 @@ namespace convene::worker {
 //
 // Every arrow is an event: a reduction begins after the pass that made its gradients, sums begin
 // after all reductions, a gather begins after its update, and a unit's ops begin after the gather
-// of its weights. All ranks have the same buckets and queue them in the same order, the last one
-// first when reducing, the first one first when gathering; `communication` is one queue, so
-// collectives of a rank run in that order, whichever communicator they are on. A collective that
-// compute waits for never waits for an op that compute queues later, so there is no circle.
+// of its weights. That is a step with whole buckets. All ranks have the same buckets and queue them
+// in the same order, the last one first when reducing, the first one first when gathering;
+// `communication` is one queue, so collectives of a rank run in that order, whichever communicator
+// they are on. A collective that compute waits for never waits for an op that compute queues later,
+// so there is no circle.
 //
-// Where dp is one rank there is no event and no collective.
+// Where dp is one rank with whole buckets there is no event and no collective.
 class BucketStore final : public UnitStore {
  public:
   struct Options {
@@ -48,8 +55,14 @@ class BucketStore final : public UnitStore {
     // Each tensor-parallel rank has the gradients of its own rows for the tensors that all of them
     // hold (ResidualRows): these are summed over tp. Else all ranks have the same gradients.
     bool sums_over_tp = false;
-    // No reduction begins before FinishReducing (see BucketCountMin: stages but the first).
+    // No reduction of a whole bucket begins before FinishReducing (see BucketCountMin: stages but
+    // the first).
     bool reduces_at_end = false;
+    // Of all buckets but the first this rank keeps its part alone. REQUIRES: a bucket a unit
+    // (kUnitBuckets), and sharded gradients where parameters are sharded.
+    bool shards_gradients = false;
+    bool shards_parameters = false;
+    bool reshards_after_forward = true;  // ParameterShards::Options::reshards
     // False: collectives run in compute() too, so nothing runs beside them.
     bool overlaps = true;
   };
@@ -61,14 +74,16 @@ class BucketStore final : public UnitStore {
     Collective* embedding = nullptr;  // the ends of the pipeline; null on the stages between them
   };
 
-  // Declares its buffers in `arena`.
+  // Declares its buffers in `arena`, and shards of parameters in `parameter_arena`.
   BucketStore(Placement placement, const Options& options, const Groups& groups, Device& device,
-              Arena& arena);
+              Arena& arena, Arena& parameter_arena);
 
-  // Call it once the arena is built.
+  // Call it once the arenas are built.
   void Bind();
 
   absl::StatusOr<absl::Span<const void* const>> Acquire(int unit) override;
+  void Release(int unit) override;
+  absl::Status Prefetch(int unit) override;
   WeightGradient Gradient(int unit, int tensor, bool is_first) override;
   absl::Status GradientsDone(int unit, bool is_last) override;
 
@@ -78,16 +93,34 @@ class BucketStore final : public UnitStore {
   // too.
   absl::Status FinishReducing();
 
-  // Gathers a bucket, of which compute() has updated this rank's part, beside ops that are queued
-  // from now on. Buckets come in order. Errors: the collective's.
-  absl::Status Gather(size_t bucket);
+  // compute() has updated this rank's part of the bucket. A whole one is gathered beside ops that
+  // are queued from now on. Buckets come in order. Errors: the collective's.
+  absl::Status Updated(size_t bucket);
   // After the last bucket of an update: the last stage gets the first one's copy of the tensor that
   // both hold. Errors: the collective's.
   absl::Status CopyToOtherEnd();
 
   // Everything that compute() is given from now on begins after all collectives queued by now, and
-  // may use all parameters.
+  // may use all parameters that lie here.
   void AwaitCommunication();
+
+  // This rank's part of a bucket's parameters, and of the step's gradients after FinishReducing.
+  Elements ParametersOf(const ShardPart& part) const {
+    return AreSharded(parameter_shards_, part.bucket)
+               ? parameter_shards_->Of(part)
+               : parameters_.Slice(part.flat_begin, part.count);
+  }
+  absl::Span<float> GradientsOf(const ShardPart& part) const {
+    return AreSharded(gradient_shards_, part.bucket)
+               ? gradient_shards_->Of(part)
+               : gradients_.subspan(part.flat_begin, part.count);
+  }
+  // Copies parameters [flat_begin, flat_begin + values.count) from host memory to wherever this
+  // rank keeps any of them. REQUIRES: they are of dtype().
+  void SetParameters(int64_t flat_begin, ConstElements values);
+  // Copies all parameters, in flat order, to host memory: (flat_count) of dtype(). All ranks of dp
+  // call it. Errors: the collective's.
+  absl::Status CopyParameters(Elements host);
 
   DType dtype() const { return options_.dtype; }
   // Whether this rank counts its shard in global sums and writes it to checkpoints, for all ranks
@@ -95,53 +128,57 @@ class BucketStore final : public UnitStore {
   bool speaks_for_shard() const { return groups_.dp_replicate.rank() == 0; }
   const Placement& placement() const { return placement_; }
   const FlatShard& shard() const { return shard_; }
-  // Whole flat buffers. Call AwaitCommunication before reading them.
+  // The flat buffers, as far as buckets are whole. Call AwaitCommunication before reading them.
   Elements parameters() const { return parameters_; }
   absl::Span<float> gradients() const { return gradients_; }
 
  private:
-  // Ops that `later` is given from now on begin after all that `earlier` holds.
-  void OrderBehind(Stream& earlier, Stream& later);
+  // Whether the bucket's parameters, or gradients, are not in a flat buffer.
+  template <typename Shards>
+  static bool AreSharded(const std::optional<Shards>& shards, const ParameterBucket& bucket) {
+    return shards.has_value() && bucket.begin > 0;
+  }
+  // Elements of the flat buffer that lie here whole.
+  int64_t WholeCount(bool is_sharded) const {
+    return is_sharded ? placement_.buckets.front().end() : placement_.flat_count;
+  }
   // The tensor that this stage shares with the one at the pipeline's other end; null: none.
   const Placement::Tensor* SharedTensor() const;
   absl::Status SumOverBothEnds();
   absl::Status ShareOverTp();
   absl::Status ReduceFinalBuckets();
   absl::Status Reduce(const ShardPart& part);
-  // Of a whole bucket; afterwards the part is the sum over all data-parallel ranks.
-  absl::Status SumOverDp(Elements bucket, const ShardPart& part, Stream& stream);
   int dp_size() const { return groups_.dp.size() * groups_.dp_replicate.size(); }
-  bool is_parallel() const { return dp_size() > 1; }
+  // Whether communication() is used.
+  bool is_parallel() const { return dp_size() > 1 || options_.shards_gradients; }
 
   const Placement placement_;
   const Options options_;
   const Groups groups_;
   Device& device_;
   Arena& arena_;
-  Stream& communication_;  // where collectives over dp are queued
   const FlatShard shard_;
   const ArenaBlock<char> parameters_memory_;
   const ArenaBlock<float> gradients_memory_;
-  const ArenaBlock<BFloat16> wire_memory_;
+  StreamOrder order_;
+  BucketSum sum_;
   CopiedSlices copied_slices_;
+  std::optional<GradientShards> gradient_shards_;    // of all buckets but the first
+  std::optional<ParameterShards> parameter_shards_;  // the same
 
   const std::vector<int> bucket_units_;  // by bucket: how many units have tensors in it
   // How many of them have gradients in this step that are not final yet.
   std::vector<int> unfinished_units_;
-  // Buckets [reduced_from_, all) of this step are queued for their reduction.
+  // Whole buckets from this one on are queued for their reduction in this step.
   size_t reduced_from_;
-  // Buckets [0, awaited_) are gathered as far as compute() can see.
-  int awaited_;
+  int64_t made_ = 0;  // the mark behind the last gradients
 
   // Set by Bind.
   Elements parameters_;
   absl::Span<float> gradients_;
-  absl::Span<BFloat16> wire_;  // (the largest bucket) when reduce_dtype is kBFloat16
   std::vector<std::vector<const void*>> weights_;  // by unit and tensor
-  std::unique_ptr<Event> order_;                   // recorded and waited for within one call
-  std::vector<std::unique_ptr<Event>> gathered_;   // by bucket
-  std::unique_ptr<Event> copied_;                  // CopyToOtherEnd
-  bool awaits_copy_ = false;                       // compute() is not yet ordered behind it
+  std::vector<CommunicationPoint> gathered_;       // by bucket, of the whole ones
+  std::optional<CommunicationPoint> copied_;       // CopyToOtherEnd, on the end that gets the copy
 };
 
 }  // namespace convene::worker

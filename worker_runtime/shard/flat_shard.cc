@@ -36,13 +36,15 @@ FlatShard MakeFlatShard(const Placement& placement, int dp_size, int dp_rank) {
                            .count = count});
     shard.count += count;
   }
-  for (const ShardPart& part : shard.parts) {
+  for (size_t p = 0; p < shard.parts.size(); ++p) {
+    const ShardPart& part = shard.parts[p];
     for (size_t i = 0; i < placement.parameters.size(); ++i) {
       const PlacedParameter& slice = placement.parameters[i];
       const int64_t begin = std::max(slice.flat_offset, part.flat_begin);
       const int64_t end = std::min(slice.flat_offset + slice.count(), part.flat_begin + part.count);
       if (begin >= end) continue;
       shard.segments.push_back({.parameter = static_cast<int>(i),
+                                .part = static_cast<int>(p),
                                 .flat_begin = begin,
                                 .shard_begin = part.shard_begin + begin - part.flat_begin,
                                 .count = end - begin,

@@ -20,6 +20,7 @@ struct ShardPart {
 // The piece of one parameter that lies in one part.
 struct ShardSegment {
   int parameter = 0;        // index into Placement::parameters
+  int part = 0;             // index into FlatShard::parts
   int64_t flat_begin = 0;   // in the rank's flat buffer
   int64_t shard_begin = 0;  // in the shard
   int64_t count = 0;

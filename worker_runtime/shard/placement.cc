@@ -43,7 +43,9 @@ void Placer::Add(const UnitTensor& tensor) {
   const int index = static_cast<int>(placement_.tensors.size());
   by_name_[tensor.name()] = index;
   if (tensor.on_both_ends) placement_.on_both_ends = index;
-  placement_.tensors.push_back({.begin = next_, .count = tensor.count()});
+  placement_.tensors.push_back({.begin = next_,
+                                .count = tensor.count(),
+                                .bucket = static_cast<int>(placement_.buckets.size()) - 1});
   for (const ParameterSlice& slice : tensor.slices) {
     placement_.parameters.push_back({slice, next_});
     next_ += slice.count();
@@ -58,6 +60,7 @@ void Placer::PlaceTensors(bool same_on_tp, size_t unit) {
     const int index = by_name_[tensor.name()];
     placement_.units[unit].tensors[i] = index;
     placement_.tensors[index].last_unit = static_cast<int>(unit);
+    if (!same_on_tp) placement_.units[unit].bucket = placement_.tensors[index].bucket;
   }
 }
 
@@ -65,17 +68,17 @@ Placement Placer::Place() {
   for (const UnitSpec& unit : units_) {
     placement_.units.push_back({.tensors = std::vector<int>(unit.tensors.size())});
   }
+  placement_.buckets.push_back({});
   for (size_t unit = 0; unit < units_.size(); ++unit) PlaceTensors(/*same_on_tp=*/true, unit);
   placement_.same_on_tp_end = next_;
-  placement_.buckets.push_back({});
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     if (opens_bucket_[unit]) {
-      next_ = RoundUp(next_, bucket_alignment_);
+      // An embedding alone has no norms, but no bucket is empty.
+      next_ = RoundUp(std::max<int64_t>(next_, 1), bucket_alignment_);
       placement_.buckets.back().count = next_ - placement_.buckets.back().begin;
       placement_.buckets.push_back({.begin = next_});
     }
     borders_.push_back(next_);
-    placement_.units[unit].bucket = static_cast<int>(placement_.buckets.size()) - 1;
     PlaceTensors(/*same_on_tp=*/false, unit);
   }
   borders_.push_back(next_);
@@ -89,6 +92,12 @@ Placement Placer::Place() {
 // gradients, nor beside the gather of the first parameters.
 std::vector<bool> CutIntoBuckets(const std::vector<int64_t>& borders, int64_t count_min) {
   std::vector<bool> opens_bucket(borders.size() - 1);
+  if (count_min == kUnitBuckets) {
+    for (size_t unit = 0; unit < opens_bucket.size(); ++unit) {
+      opens_bucket[unit] = borders[unit] < borders[unit + 1];
+    }
+    return opens_bucket;
+  }
   int64_t end = borders.back();
   for (size_t unit = opens_bucket.size(); unit-- > 1;) {
     if (end - borders[unit] < count_min || end == borders[unit]) continue;
@@ -112,6 +121,16 @@ Placement PlaceUnits(const std::vector<UnitSpec>& units, int dp, int64_t bucket_
   const std::vector<bool> cuts = CutIntoBuckets(one_bucket.borders(), bucket_count_min);
   if (std::find(cuts.begin(), cuts.end(), true) == cuts.end()) return placement;
   return Placer(units, dp, cuts).Place();
+}
+
+std::vector<int64_t> SlotCounts(const Placement& placement) {
+  std::vector<int64_t> slots(std::min<size_t>(placement.buckets.size() - 1, 2));
+  for (size_t i = 1; i < placement.buckets.size(); ++i) {
+    const int64_t count = placement.buckets[i].count;
+    slots[0] = std::max(slots[0], count);
+    if (i > 1) slots[1] = std::max(slots[1], std::min(count, placement.buckets[i - 1].count));
+  }
+  return slots;
 }
 
 }  // namespace convene::worker

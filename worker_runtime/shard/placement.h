@@ -29,14 +29,15 @@ struct Placement {
   struct Tensor {
     int64_t begin = 0;
     int64_t count = 0;
+    int bucket = 0;
     // The last of the units that have it: in a step its gradient comes first. (A tied head's comes
     // within the forward pass.)
     int last_unit = 0;
   };
   struct Unit {
     std::vector<int> tensors;  // into Placement::tensors, in the order of UnitSpec::tensors
-    // The unit's split tensors lie in it; those that are the same on all tensor-parallel ranks lie
-    // in bucket 0.
+    // The unit's split tensors lie in it, or where it shares them with an earlier unit in that
+    // one's bucket; those that are the same on all tensor-parallel ranks lie in bucket 0.
     int bucket = 0;
   };
 
@@ -61,9 +62,19 @@ struct Placement {
 // down, and all stages before it wait for the result.
 int64_t BucketCountMin(const Layout& layout, const Coordinate& coordinate, int64_t asked = 0);
 
+// PlaceUnits' bucket_count_min for a bucket a unit.
+inline constexpr int64_t kUnitBuckets = 0;
+
 // Places the tensors of a stage's units, in the order of the forward pass. Buckets have at least
 // `bucket_count_min` elements, but the first one, with what is the same on all tensor-parallel
-// ranks, has what is left.
+// ranks, has what is left. With kUnitBuckets it has nothing else, and each unit's other tensors are
+// a bucket of their own; what units share lies in the first one's.
 Placement PlaceUnits(const std::vector<UnitSpec>& units, int dp, int64_t bucket_count_min);
+
+// The elements of two places that hold each whole bucket but bucket 0 in turn: as few as it takes
+// for the work on one bucket beside that on the next. The first has room for the largest one (often
+// a table of tokens), the second for the smaller one of any two neighbours. One place where there
+// is one such bucket.
+std::vector<int64_t> SlotCounts(const Placement& placement);
 
 }  // namespace convene::worker

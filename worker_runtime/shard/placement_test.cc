@@ -51,8 +51,10 @@ TEST_CASE("a unit's tensors are placed as it declares them") {
       REQUIRE(placement.units[unit].tensors.size() == units[unit].tensors.size());
       for (size_t i = 0; i < units[unit].tensors.size(); ++i) {
         const UnitTensor& tensor = units[unit].tensors[i];
-        const auto [begin, count, last_unit] = placement.tensors[placement.units[unit].tensors[i]];
+        const auto [begin, count, its_bucket, last_unit] =
+            placement.tensors[placement.units[unit].tensors[i]];
         CHECK(count == tensor.count());
+        CHECK(its_bucket == (tensor.same_on_tp ? 0 : placement.units[unit].bucket));
         // Its slices follow each other from there on.
         int64_t next = begin;
         for (const ParameterSlice& slice : tensor.slices) {
@@ -82,7 +84,7 @@ TEST_CASE("embedding and head share a tied table on one rank, and each end has i
 
 TEST_CASE("buckets hold whole units, cover the buffer and are divisible among the ranks") {
   for (int dp = 1; dp <= 8; ++dp) {
-    for (const int64_t count_min : {int64_t{1}, int64_t{100'000}, kOneBucket}) {
+    for (const int64_t count_min : {kUnitBuckets, int64_t{1}, int64_t{100'000}, kOneBucket}) {
       INFO("dp " << dp << ", at least " << count_min);
       const Placement placement = PlaceUnits(Units({.dp = dp}), dp, count_min);
       int64_t end = 0;
@@ -109,6 +111,39 @@ TEST_CASE("buckets are as large as was asked, but for the first, which gets what
   for (size_t i = 1; i < placement.buckets.size(); ++i) {
     CHECK(placement.buckets[i].count >= count_min);
   }
+}
+
+TEST_CASE(
+    "each unit has a bucket of its own, behind one for the norms, and what two share lies once") {
+  for (const bool tied : {false, true}) {
+    const std::vector<UnitSpec> units = Units({.dp = 3}, tied);
+    const Placement placement = PlaceUnits(units, 3, kUnitBuckets);
+    CHECK(placement.buckets.size() == units.size() + (tied ? 0 : 1));
+    CHECK(placement.buckets.front().end() - placement.same_on_tp_end < 3 * kParameterAlignment);
+    for (size_t unit = 0; unit + 1 < units.size(); ++unit) {
+      CHECK(placement.units[unit].bucket == static_cast<int>(unit) + 1);
+    }
+    CHECK(placement.units.back().bucket == (tied ? 1 : static_cast<int>(units.size())));
+  }
+  // An embedding alone has no norm.
+  const Placement alone = PlaceUnits({Units({}).front()}, 2, kUnitBuckets);
+  REQUIRE(alone.buckets.size() == 2);
+  CHECK(alone.buckets.front().count == 2 * kParameterAlignment);
+}
+
+TEST_CASE("two slots hold any two neighbours of a model, whatever its table's size") {
+  const auto slots = [](std::vector<int64_t> counts) {
+    Placement placement;
+    placement.buckets.push_back({.count = 64});
+    for (const int64_t count : counts) placement.buckets.push_back({.count = count});
+    return SlotCounts(placement);
+  };
+  CHECK(slots({900, 100, 100, 900}) == std::vector<int64_t>{900, 100});
+  CHECK(slots({50, 100, 100, 50}) == std::vector<int64_t>{100, 100});
+  CHECK(slots({50, 100, 100, 100}) == std::vector<int64_t>{100, 100});
+  CHECK(slots({900, 100}) == std::vector<int64_t>{900, 100});
+  CHECK(slots({900}) == std::vector<int64_t>{900});
+  CHECK(slots({}).empty());
 }
 
 TEST_CASE("one bucket is all where there is nothing to reduce, or to gain") {

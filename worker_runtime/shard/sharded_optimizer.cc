@@ -40,43 +40,56 @@ ShardedOptimizer::ShardedOptimizer(BucketStore& store, const Options& options, D
       shard_(store.shard()),
       workspace_bytes_(LargestWorkspaceBytes(shard_, device.kind())),
       master_memory_(
-          arena.Declare<float>("optimizer/master weights", has_masters() ? shard_.count : 0)),
-      first_moment_memory_(arena.Declare<float>("optimizer/first moment", shard_.count)),
-      second_moment_memory_(arena.Declare<float>("optimizer/second moment", shard_.count)),
+          DeclareState<float>("optimizer/master weights", has_masters() ? shard_.count : 0)),
+      first_moment_memory_(DeclareState<float>("optimizer/first moment", shard_.count)),
+      second_moment_memory_(DeclareState<float>("optimizer/second moment", shard_.count)),
       flags_memory_(arena.Declare<uint8_t>("optimizer/flags", shard_.count / kFlagBlock)),
       workspace_memory_(arena.Declare<char>("optimizer/workspace", workspace_bytes_)),
-      copy_memory_(staging.Declare<float>("copy for checkpoints",
-                                          options.copies_for_checkpoints ? 3 * shard_.count : 0)) {}
+      copy_memory_(staging.Declare<float>("copy for checkpoints", copies() ? 3 * shard_.count : 0)),
+      host_gradients_memory_(
+          staging.Declare<float>("optimizer/gradients", options.offloads ? shard_.count : 0)),
+      host_weights_memory_(staging.Declare<BFloat16>(
+          "optimizer/new weights",
+          options.offloads && store.dtype() == DType::kBFloat16 ? shard_.count : 0)),
+      host_factors_memory_(staging.Declare<AdamWFactors>("optimizer/factors", options.offloads)),
+      host_control_memory_(staging.Declare<StepControl>("optimizer/control", options.offloads)) {}
+
+template <typename T>
+ArenaBlock<T> ShardedOptimizer::DeclareState(const char* name, int64_t count) {
+  return (options_.offloads ? staging_ : arena_).Declare<T>(name, count);
+}
+
+float* ShardedOptimizer::StateOf(ArenaBlock<float> block) const {
+  return (options_.offloads ? staging_ : arena_).View(block).data();
+}
 
 void ShardedOptimizer::Bind() {
-  if (has_masters()) master_ = arena_.View(master_memory_).data();
-  first_moment_ = arena_.View(first_moment_memory_).data();
-  second_moment_ = arena_.View(second_moment_memory_).data();
-  const std::vector<uint8_t> flags =
-      MakeParameterFlags(store_.placement(), shard_, store_.speaks_for_shard());
+  if (has_masters()) master_ = StateOf(master_memory_);
+  first_moment_ = StateOf(first_moment_memory_);
+  second_moment_ = StateOf(second_moment_memory_);
+  host_flags_ = MakeParameterFlags(store_.placement(), shard_, store_.speaks_for_shard());
   uint8_t* const device_flags = arena_.View(flags_memory_).data();
-  device_.Copy(flags.data(), device_flags, flags.size(), device_.compute());
+  device_.Copy(host_flags_.data(), device_flags, host_flags_.size(), device_.compute());
   flags_ = device_flags;
   workspace_ = {arena_.View(workspace_memory_).data(), workspace_bytes_};
   copy_ = staging_.View(copy_memory_).data();
+  if (!options_.offloads) return;
+  for (size_t i = 0; i < shard_.parts.size(); ++i) on_host_.push_back(device_.MakeEvent());
 }
 
 float* ShardedOptimizer::MasterOf(const ShardPart& part) const {
-  return has_masters() ? master_ + part.shard_begin : ParametersOf(part).As<float>().data();
+  return has_masters() ? master_ + part.shard_begin : store_.ParametersOf(part).As<float>().data();
 }
 
 void ShardedOptimizer::SetWeights(int64_t flat_begin, absl::Span<const float> values) {
-  store_.AwaitCommunication();
   Stream& stream = device_.compute();
-  const Elements target = store_.parameters().Slice(flat_begin, values.size());
-  if (!has_masters()) {
-    device_.Copy(values.data(), target.data, target.size_bytes(), stream);
-    return;
+  if (store_.dtype() == DType::kFloat32) {
+    store_.SetParameters(flat_begin, values);
+  } else {
+    const std::vector<BFloat16> rounded(values.begin(), values.end());
+    store_.SetParameters(flat_begin, absl::MakeConstSpan(rounded));
   }
-  std::vector<BFloat16> rounded;
-  rounded.reserve(values.size());
-  for (const float value : values) rounded.emplace_back(value);
-  device_.Copy(rounded.data(), target.data, target.size_bytes(), stream);
+  if (!has_masters()) return;
   const int64_t flat_end = flat_begin + static_cast<int64_t>(values.size());
   for (const ShardPart& part : shard_.parts) {
     const int64_t begin = std::max(flat_begin, part.flat_begin);
@@ -89,28 +102,72 @@ void ShardedOptimizer::SetWeights(int64_t flat_begin, absl::Span<const float> va
 
 void ShardedOptimizer::SumOwnedSquares(double* sum) {
   for (const ShardPart& part : shard_.parts) {
-    SumOfSquares(part.count, store_.gradients().data() + part.flat_begin,
+    SumOfSquares(part.count, store_.GradientsOf(part).data(),
                  flags_ + part.shard_begin / kFlagBlock, sum, workspace_, device_.compute());
   }
 }
 
-absl::Status ShardedOptimizer::Update(const AdamWFactors* factors, const StepControl* control) {
+const float* ShardedOptimizer::GradientsOf(const ShardPart& part) const {
+  return options_.offloads ? staging_.View(host_gradients_memory_).data() + part.shard_begin
+                           : store_.GradientsOf(part).data();
+}
+
+// fp32 weights are the masters.
+Elements ShardedOptimizer::WeightsOf(const ShardPart& part) const {
+  if (!options_.offloads) return store_.ParametersOf(part);
+  if (store_.dtype() == DType::kFloat32) return absl::MakeSpan(MasterOf(part), part.count);
+  return staging_.View(host_weights_memory_).subspan(part.shard_begin, part.count);
+}
+
+void ShardedOptimizer::QueueForHost(const AdamWFactors* factors, const StepControl* control) {
   Stream& stream = device_.compute();
+  device_.Copy(factors, staging_.View(host_factors_memory_).data(), sizeof(*factors), stream);
+  device_.Copy(control, staging_.View(host_control_memory_).data(), sizeof(*control), stream);
   for (size_t i = 0; i < shard_.parts.size(); ++i) {
     const ShardPart& part = shard_.parts[i];
-    const float* const gradients = store_.gradients().data() + part.flat_begin;
-    const uint8_t* const flags = flags_ + part.shard_begin / kFlagBlock;
-    float* const master = MasterOf(part);
+    device_.Copy(store_.GradientsOf(part).data(),
+                 staging_.View(host_gradients_memory_).data() + part.shard_begin,
+                 part.count * sizeof(float), stream);
+    device_.Record(*on_host_[i], stream);
+  }
+}
+
+absl::Status ShardedOptimizer::Publish(size_t part) {
+  if (options_.offloads) {
+    const Elements weights = WeightsOf(shard_.parts[part]);
+    device_.Copy(weights.data, store_.ParametersOf(shard_.parts[part]).data, weights.size_bytes(),
+                 device_.compute());
+  }
+  return store_.Updated(part);
+}
+
+absl::Status ShardedOptimizer::Update(const AdamWFactors* factors, const StepControl* control) {
+  Stream host = Stream::Cpu();
+  Stream& stream = options_.offloads ? host : device_.compute();
+  if (options_.offloads) {
+    QueueForHost(factors, control);
+    factors = staging_.View(host_factors_memory_).data();
+    control = staging_.View(host_control_memory_).data();
+  }
+  for (size_t i = 0; i < shard_.parts.size(); ++i) {
+    const ShardPart& part = shard_.parts[i];
+    if (options_.offloads) {
+      CONVENE_RETURN_IF_ERROR(device_.Wait(*on_host_[i], options_.timeout));
+    }
+    const uint8_t* const flags =
+        (options_.offloads ? host_flags_.data() : flags_) + part.shard_begin / kFlagBlock;
     float* const first_moment = first_moment_ + part.shard_begin;
     float* const second_moment = second_moment_ + part.shard_begin;
-    if (has_masters()) {
-      AdamW(part.count, factors, control, flags, gradients, master,
-            ParametersOf(part).As<BFloat16>().data(), first_moment, second_moment, stream);
+    const auto update = [&](auto* weights) {
+      AdamW(part.count, factors, control, flags, GradientsOf(part), MasterOf(part), weights,
+            first_moment, second_moment, stream);
+    };
+    if (store_.dtype() == DType::kFloat32) {
+      update(MasterOf(part));
     } else {
-      AdamW(part.count, factors, control, flags, gradients, master, master, first_moment,
-            second_moment, stream);
+      update(WeightsOf(part).As<BFloat16>().data());
     }
-    CONVENE_RETURN_IF_ERROR(store_.Gather(i));
+    CONVENE_RETURN_IF_ERROR(Publish(i));
   }
   return store_.CopyToOtherEnd();
 }
@@ -130,24 +187,19 @@ void ShardedOptimizer::QueueCopies(CopyTo direction) {
 
 absl::StatusOr<ShardedOptimizer::HostState> ShardedOptimizer::State(bool copies_it) {
   store_.AwaitCommunication();
-  if (options_.copies_for_checkpoints) {
+  if (copies()) {
     if (copies_it) QueueCopies(CopyTo::kHost);
     CONVENE_RETURN_IF_ERROR(device_.Synchronize(options_.timeout));
     return HostState{.master = copy_,
                      .first_moment = copy_ + shard_.count,
                      .second_moment = copy_ + 2 * shard_.count};
   }
-  if (device_.kind() != DeviceKind::kCpu) {
+  if (device_.kind() != DeviceKind::kCpu && !options_.offloads) {
     return absl::FailedPreconditionError(
         "no host memory was planned for checkpoints (EngineOptions::copies_for_checkpoints)");
   }
-  HostState here = {
+  return HostState{
       .master = master_, .first_moment = first_moment_, .second_moment = second_moment_};
-  if (!has_masters()) {
-    here.master = store_.parameters().As<float>().data();
-    here.master_place = &ShardSegment::flat_begin;
-  }
-  return here;
 }
 
 template <typename Piece>
@@ -156,7 +208,11 @@ std::vector<Piece> ShardedOptimizer::Pieces(const HostState& state, bool owned_o
   for (const ShardSegment& segment : shard_.segments) {
     const ParameterSlice& slice = store_.placement().parameters[segment.parameter];
     if (owned_only && !slice.owned) continue;
-    pieces.push_back({PieceOf(slice, segment, ""), state.master + segment.*state.master_place});
+    const ShardPart& part = shard_.parts[segment.part];
+    float* const master = state.master != nullptr
+                              ? state.master + segment.shard_begin
+                              : MasterOf(part) + segment.flat_begin - part.flat_begin;
+    pieces.push_back({PieceOf(slice, segment, ""), master});
     pieces.push_back({PieceOf(slice, segment, "optimizer.first_moment/"),
                       state.first_moment + segment.shard_begin});
     pieces.push_back({PieceOf(slice, segment, "optimizer.second_moment/"),
@@ -178,14 +234,15 @@ absl::StatusOr<std::vector<PieceToRead>> ShardedOptimizer::PiecesToRead() {
 
 absl::Status ShardedOptimizer::FinishRead() {
   store_.AwaitCommunication();
-  Stream& stream = device_.compute();
-  if (options_.copies_for_checkpoints) QueueCopies(CopyTo::kDevice);
+  Stream host = Stream::Cpu();
+  Stream& stream = options_.offloads ? host : device_.compute();
+  if (copies()) QueueCopies(CopyTo::kDevice);
   for (size_t i = 0; i < shard_.parts.size(); ++i) {
     const ShardPart& part = shard_.parts[i];
-    if (has_masters()) {
-      ToBFloat16(part.count, MasterOf(part), ParametersOf(part).As<BFloat16>().data(), stream);
+    if (store_.dtype() == DType::kBFloat16) {
+      ToBFloat16(part.count, MasterOf(part), WeightsOf(part).As<BFloat16>().data(), stream);
     }
-    CONVENE_RETURN_IF_ERROR(store_.Gather(i));
+    CONVENE_RETURN_IF_ERROR(Publish(i));
   }
   return absl::OkStatus();
 }

@@ -1,8 +1,9 @@
-// ZeRO-1: every data-parallel rank keeps the optimizer's state of its shard alone (fp32 master
+// ZeRO: every data-parallel rank keeps the optimizer's state of its shard alone (fp32 master
 // weights and both moments), updates the shard, and has the parameters gathered back bucket by
-// bucket (BucketStore).
+// bucket, or where they are sharded too when they are needed (BucketStore).
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -26,12 +27,16 @@ class ShardedOptimizer {
     // Checkpoints pass through a copy of the shard in `staging`: 12 bytes an element. Without it a
     // GPU can write and read no checkpoint; a CPU needs no copy.
     bool copies_for_checkpoints = false;
+    // The state lies in host memory, and the host updates it, a part beside the copies of the
+    // others: offload (Ren et al. 2021, ZeRO-Offload, section 4). Checkpoints need no copy then.
+    bool offloads = false;
     absl::Duration timeout = absl::Minutes(10);  // of each wait for the device
   };
 
   // Declares its state in `arena`, which starts it as zeros, and the copy in `staging`, host memory
-  // into and from which the device copies asynchronously. Where the store's parameters are
-  // kFloat32, they are the master weights.
+  // into and from which the device copies asynchronously; where it is offloaded, all of it in
+  // `staging`. Where the store's parameters are kFloat32, and nothing is offloaded, they are the
+  // master weights.
   ShardedOptimizer(BucketStore& store, const Options& options, Device& device, Arena& arena,
                    Arena& staging);
 
@@ -48,7 +53,8 @@ class ShardedOptimizer {
   void SumOwnedSquares(double* sum);
 
   // AdamW on the shard; factors and control in the device's memory. Each bucket's parameters are
-  // gathered as soon as they are updated. Errors: the collective's.
+  // gathered as soon as they are updated. Where the state is offloaded, it waits for the gradients.
+  // Errors: the collective's; where it waits the device's, and DeadlineExceeded.
   absl::Status Update(const AdamWFactors* factors, const StepControl* control);
 
   // This shard for a checkpoint, in host memory: master weights and both moments, of owned
@@ -66,9 +72,7 @@ class ShardedOptimizer {
  private:
   // The state in host memory: the copy, or on a CPU the arena's own.
   struct HostState {
-    float* master = nullptr;
-    // Where a segment lies in `master`: the masters may be the parameters themselves.
-    int64_t ShardSegment::*master_place = &ShardSegment::shard_begin;
+    float* master = nullptr;  // null: the parameters themselves
     float* first_moment = nullptr;
     float* second_moment = nullptr;
   };
@@ -79,11 +83,20 @@ class ShardedOptimizer {
   void QueueCopies(CopyTo direction);
   template <typename Piece>
   std::vector<Piece> Pieces(const HostState& state, bool owned_only) const;
-  Elements ParametersOf(const ShardPart& part) const {
-    return store_.parameters().Slice(part.flat_begin, part.count);
-  }
   float* MasterOf(const ShardPart& part) const;
-  bool has_masters() const { return store_.dtype() != DType::kFloat32; }
+  bool copies() const { return options_.copies_for_checkpoints && !options_.offloads; }
+  bool has_masters() const { return options_.offloads || store_.dtype() != DType::kFloat32; }
+  // `count` elements where the optimizer's state lies.
+  template <typename T>
+  ArenaBlock<T> DeclareState(const char* name, int64_t count);
+  float* StateOf(ArenaBlock<float> block) const;
+  // The gradients of a part, and the place for its new weights, for the update.
+  const float* GradientsOf(const ShardPart& part) const;
+  Elements WeightsOf(const ShardPart& part) const;
+  // Gradients, factors and control on their way to the host.
+  void QueueForHost(const AdamWFactors* factors, const StepControl* control);
+  // The part's new weights become its parameters.
+  absl::Status Publish(size_t part);
 
   BucketStore& store_;
   const Options options_;
@@ -96,6 +109,11 @@ class ShardedOptimizer {
   const ArenaBlock<uint8_t> flags_memory_;
   const ArenaBlock<char> workspace_memory_;
   const ArenaBlock<float> copy_memory_;
+  // Where the state is offloaded: (shard_.count) each, one, one.
+  const ArenaBlock<float> host_gradients_memory_;
+  const ArenaBlock<BFloat16> host_weights_memory_;  // of parameters in bf16
+  const ArenaBlock<AdamWFactors> host_factors_memory_;
+  const ArenaBlock<StepControl> host_control_memory_;
 
   // Set by Bind.
   float* master_ = nullptr;         // (shard_.count); null where the parameters are the masters
@@ -104,6 +122,8 @@ class ShardedOptimizer {
   const uint8_t* flags_ = nullptr;
   Workspace workspace_;
   float* copy_ = nullptr;  // (3, shard_.count): masters, first and second moments
+  std::vector<uint8_t> host_flags_;
+  std::vector<std::unique_ptr<Event>> on_host_;  // by part: its gradients are copied
 };
 
 }  // namespace convene::worker

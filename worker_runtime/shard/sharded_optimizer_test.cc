@@ -41,7 +41,7 @@ struct Sharded {
                .dp_gather = *set.dp_gather,
                .dp_replicate = *set.dp_replicate,
                .tp = *set.tp},
-              *device, arena),
+              *device, arena, arena),
         optimizer(store, optimizer_options, *device, arena, staging) {
     REQUIRE_OK(arena.Build());
     REQUIRE_OK(staging.Build());
@@ -198,7 +198,7 @@ TEST_CASE("the first gradient of a step overwrites, the later ones add, also whe
                      .dp_gather = *set.dp_gather,
                      .dp_replicate = *set.dp_replicate,
                      .tp = *set.tp},
-                    *device, arena);
+                    *device, arena, arena);
   REQUIRE_OK(arena.Build());
   store.Bind();
   const int head = static_cast<int>(store.placement().units.size()) - 1;
@@ -228,7 +228,7 @@ TEST_CASE("gradients on the wire take the memory of one bucket") {
          .dp_gather = *set.dp_gather,
          .dp_replicate = *set.dp_replicate,
          .tp = *set.tp},
-        *device, arena);
+        *device, arena, arena);
     return arena.total_bytes();
   };
   const auto wire = [&](int64_t bucket_count_min) {
@@ -265,6 +265,30 @@ TEST_CASE(
   for (const PieceToWrite& piece : *again) CHECK(piece.data[piece.piece.flat_count - 1] == 3.0f);
 }
 
+TEST_CASE("an offloaded state lies in host memory, where checkpoints are read and written") {
+  OneRank rank({}, {}, {.copies_for_checkpoints = true, .offloads = true});
+  const OneRank kept({}, {});
+  const absl::Span<const float> parameters = rank.sharded.parameters();
+  const size_t bytes = sizeof(float) * parameters.size();
+  // Both moments; masters and gradients too, which a CPU that keeps all has no second time.
+  CHECK(kept.sharded.arena.total_bytes() - rank.sharded.arena.total_bytes() == 2 * bytes);
+  const size_t staged = rank.sharded.staging.total_bytes();
+  CHECK(staged >= 4 * bytes);
+  CHECK(staged < 4 * bytes + 256);
+  const auto written = rank.optimizer.PiecesToWrite();
+  REQUIRE_OK(written);
+  for (const PieceToWrite& piece : *written) {
+    CHECK(piece.data[0] == (piece.piece.name.find("moment") == std::string::npos ? 1.0f : 0.0f));
+  }
+  const auto read = rank.optimizer.PiecesToRead();
+  REQUIRE_OK(read);
+  for (const PieceToRead& piece : *read) std::fill_n(piece.data, piece.piece.flat_count, 3.0f);
+  const PlacedParameter& last = rank.placement.parameters.back();
+  CHECK(parameters[last.flat_offset] == 1.0f);
+  REQUIRE_OK(rank.optimizer.FinishRead());
+  CHECK(parameters[last.flat_offset] == 3.0f);
+}
+
 TEST_CASE("a GPU's state cannot be saved without the copy") {
   class PlayedGpu final : public testing::ForwardingDevice {
    public:
@@ -281,7 +305,7 @@ TEST_CASE("a GPU's state cannot be saved without the copy") {
                      .dp_gather = *set.dp_gather,
                      .dp_replicate = *set.dp_replicate,
                      .tp = *set.tp},
-                    device, arena);
+                    device, arena, arena);
   ShardedOptimizer optimizer(store, {}, device, arena, arena);
   device.kind_ = DeviceKind::kCuda;
   CHECK_STATUS(optimizer.PiecesToWrite(), absl::StatusCode::kFailedPrecondition, "was planned");

@@ -19,11 +19,17 @@ class UnitStore {
   // The unit's weights, one pointer a tensor, in the type of the parameters. Ops that compute() is
   // given from now on may read them. Errors: the collective's.
   virtual absl::StatusOr<absl::Span<const void* const>> Acquire(int unit) = 0;
+  // compute() holds all ops of the pass for which the unit's weights were acquired.
+  virtual void Release(int /*unit*/) {}
+  // The unit is the next one to be acquired. Call it before the ops of the current unit are queued:
+  // the weights may come beside them. Errors: the collective's.
+  virtual absl::Status Prefetch(int /*unit*/) { return absl::OkStatus(); }
 
   // Where the ops of one pass put the gradient of one tensor. `is_first`: it is the step's first
   // pass that makes this gradient in this unit, which overwrites it unless another unit has the
-  // tensor too and comes before; later passes add to it. The answer depends on the arguments alone:
-  // the ops may be captured once and launched in every step.
+  // tensor too and comes before; later passes add to it. Of a store that keeps whole gradients the
+  // answer depends on the arguments alone: the ops may be captured once and launched in every step.
+  // A store that keeps shards gives other places, call it in every pass.
   virtual WeightGradient Gradient(int unit, int tensor, bool is_first) = 0;
 
   // A backward pass of the unit is queued; `is_last`: no other one of this step adds to its

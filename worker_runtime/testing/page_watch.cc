@@ -80,7 +80,7 @@ class PageFaults {
     sigaction(SIGSEGV, &faults.before_, nullptr);
   }
 
-  std::atomic<PageWatch::Region*> regions_[64] = {};
+  std::atomic<PageWatch::Region*> regions_[256] = {};
   struct sigaction before_ = {};
 };
 

@@ -134,18 +134,17 @@ int64_t CountOpsBeside(StreamNumber other, const std::vector<StreamCall>& calls)
 }
 
 std::vector<int> OrderingCalls(const std::vector<StreamCall>& calls, int first) {
-  std::set<int> ordering_events;
-  for (const StreamCall& call : calls) {
-    if (call.kind == Kind::kOrder) ordering_events.insert(call.event);
-  }
-  std::vector<int> ordering;
-  for (int i = first; i < static_cast<int>(calls.size()); ++i) {
-    if (calls[i].kind == Kind::kOrder ||
-        (calls[i].kind == Kind::kRecord && ordering_events.count(calls[i].event) > 0)) {
-      ordering.push_back(i);
+  std::set<int> ordering;
+  std::map<int, int> recorded;  // by event: its last kRecord
+  for (int i = 0; i < static_cast<int>(calls.size()); ++i) {
+    if (calls[i].kind == Kind::kRecord) recorded[calls[i].event] = i;
+    if (calls[i].kind != Kind::kOrder) continue;
+    ordering.insert(i);
+    if (const auto found = recorded.find(calls[i].event); found != recorded.end()) {
+      ordering.insert(found->second);
     }
   }
-  return ordering;
+  return {ordering.lower_bound(first), ordering.end()};
 }
 
 }  // namespace convene::worker::testing

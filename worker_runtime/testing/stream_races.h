@@ -47,8 +47,8 @@ std::vector<std::string> FindAtOnce(const std::set<std::string>& ops, StreamNumb
 // run at once.
 int64_t CountOpsBeside(StreamNumber other, const std::vector<StreamCall>& calls);
 
-// Calls, by number from `first` on, that order streams: kOrder, and kRecord of events that any
-// kOrder waits for.
+// Calls, by number from `first` on, that order streams: kOrder, and kRecord of events that a kOrder
+// waits for before they are recorded anew.
 std::vector<int> OrderingCalls(const std::vector<StreamCall>& calls, int first);
 
 }  // namespace convene::worker::testing

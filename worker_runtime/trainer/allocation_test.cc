@@ -34,7 +34,8 @@ namespace {
 TEST_CASE("after the first, a step allocates nothing") {
   const DType dtype = GENERATE(DType::kFloat32, DType::kBFloat16);
   const bool packed = GENERATE(false, true);
-  CAPTURE(dtype, packed);
+  const bool offloads = GENERATE(false, true);  // and so has shards, on one rank too
+  CAPTURE(dtype, packed, offloads);
   constexpr int kMicrobatches = 2, kRows = 2, kSequenceLength = 16;
   CommunicatorSet communicators = SoloCommunicators();
   const auto model = NamedModel("llama-tiny");
@@ -45,7 +46,10 @@ TEST_CASE("after the first, a step allocates nothing") {
                                 .packed_documents = packed,
                                 .micro_batch_size = kRows,
                                 .sequence_length = kSequenceLength,
-                                .microbatches = kMicrobatches},
+                                .microbatches = kMicrobatches,
+                                .zero_stage = offloads ? 3 : 1,
+                                .offload_optimizer = offloads,
+                                .offload_parameters = offloads},
                                communicators, *device);
   REQUIRE_OK(engine);
   const std::vector<int32_t> tokens(kMicrobatches * kRows * kSequenceLength, 65);

@@ -46,12 +46,36 @@ struct Rank {
   std::unique_ptr<Engine> engine;
 };
 
+void RequireAllOk(const std::vector<absl::Status>& statuses) {
+  for (const absl::Status& status : statuses) REQUIRE_OK(status);
+}
+
+// Whether an engine's parameters are the weights of `state`.
+bool Holds(const Engine& engine, const std::vector<char>& parameters,
+           const std::map<std::string, std::vector<float>>& state) {
+  const DType dtype = engine.store().dtype();
+  const ConstElements held(parameters.data(), parameters.size() / SizeOf(dtype), dtype);
+  for (const PlacedParameter& slice : engine.placement().parameters) {
+    const std::vector<float>& tensor = state.at(slice.name);
+    for (int64_t i = 0; i < slice.count(); ++i) {
+      const auto [row, column] = std::pair{i / slice.extent[1], i % slice.extent[1]};
+      const float value =
+          tensor[(slice.offset[0] + row) * slice.global_shape[1] + slice.offset[1] + column];
+      const ConstElements one = held.Slice(slice.flat_offset + i, 1);
+      if (dtype == DType::kFloat32 ? one.As<float>()[0] != value
+                                   : one.As<BFloat16>()[0].bits != BFloat16(value).bits)
+        return false;
+    }
+  }
+  return true;
+}
+
 // All ranks of a layout.
 class World {
  public:
   explicit World(const Layout& layout, uint64_t seed = kSeed, DType dtype = DType::kFloat32,
-                 int64_t bucket_count_min = 1, bool fresh_weights = true,
-                 const ModelConfig& model = Small())
+                 int64_t bucket_count_min = 1, bool fresh_weights = true, int zero_stage = 1,
+                 bool offloads = false, const ModelConfig& model = Small())
       : layout_(layout),
         model_(model),
         sets_(LoopbackCommunicators(layout)),
@@ -66,6 +90,9 @@ class World {
                                     .micro_batch_size = 2,
                                     .sequence_length = kSequenceLength,
                                     .bucket_count_min = bucket_count_min,
+                                    .zero_stage = zero_stage,
+                                    .offload_optimizer = offloads,
+                                    .offload_parameters = offloads && zero_stage == 3,
                                     .fresh_weights = fresh_weights},
                                    sets_[rank], *devices_[rank]);
       REQUIRE_OK(engine);
@@ -173,25 +200,15 @@ class World {
     return state;
   }
 
-  // Whether each rank's whole flat buffer holds the weights of `state`.
+  // Whether each rank's parameters are the weights of `state`.
   bool EveryRankHolds(const std::map<std::string, std::vector<float>>& state) {
-    for (const auto& device : devices_) REQUIRE_OK(device->Synchronize(absl::Seconds(60)));
-    for (const Rank& rank : ranks_) {
-      for (const PlacedParameter& slice : rank.engine->placement().parameters) {
-        const std::vector<float>& tensor = state.at(slice.name);
-        for (int64_t i = 0; i < slice.count(); ++i) {
-          const int64_t row = slice.offset[0] + i / slice.extent[1];
-          const int64_t column = slice.offset[1] + i % slice.extent[1];
-          const float expected = tensor[row * slice.global_shape[1] + column];
-          const ConstElements held = rank.engine->parameters().Slice(slice.flat_offset + i, 1);
-          const bool is_same = held.dtype == DType::kFloat32
-                                   ? held.As<float>()[0] == expected
-                                   : held.As<BFloat16>()[0].bits == BFloat16(expected).bits;
-          if (!is_same) return false;
-        }
-      }
-    }
-    return true;
+    std::vector<char> holds(ranks_.size());
+    RequireAllOk(OnEveryRank([&](Rank& rank, Stream& /*stream*/) -> absl::Status {
+      CONVENE_ASSIGN_OR_RETURN(const auto bytes, rank.engine->CopyParameters());
+      holds[rank.world->rank()] = Holds(*rank.engine, bytes, state);
+      return absl::OkStatus();
+    }));
+    return std::find(holds.begin(), holds.end(), false) == holds.end();
   }
 
  private:
@@ -208,10 +225,6 @@ TrainOptions ResumeFrom(const std::string& directory) {
   options.seed = kSeed;
   options.checkpoint_dir = directory;
   return options;
-}
-
-void RequireAllOk(const std::vector<absl::Status>& statuses) {
-  for (const absl::Status& status : statuses) REQUIRE_OK(status);
 }
 
 TEST_CASE("what one layout saves another restores, bit by bit") {
@@ -236,7 +249,8 @@ TEST_CASE("what one layout saves another restores, bit by bit") {
 TEST_CASE("copies of key and value heads are saved once, and all restored, bit by bit") {
   const ModelConfig model = {2, 16, 20, /*heads=*/4, /*kv_heads=*/1, /*head_size=*/4, 20};
   const auto world = [&](const Layout& layout, uint64_t seed) {
-    return World(layout, seed, DType::kFloat32, 1, /*fresh_weights=*/true, model);
+    return World(layout, seed, DType::kFloat32, 1, /*fresh_weights=*/true, /*zero_stage=*/1,
+                 /*offloads=*/false, model);
   };
   const TempDir copied, whole;
   World saved = world({.dp = 2, .tp = 4}, kSeed);
@@ -255,6 +269,28 @@ TEST_CASE("copies of key and value heads are saved once, and all restored, bit b
   RequireAllOk(again.Restore(options, &steps));
   CHECK(again.State() == state);
   CHECK(again.EveryRankHolds(state));
+}
+
+TEST_CASE(
+    "whatever is sharded or in host memory, what one run saves another restores, bit by bit") {
+  const auto dtype = GENERATE(DType::kFloat32, DType::kBFloat16);
+  const int zero_stage = GENERATE(1, 2, 3), offloads = GENERATE(0, 1);
+  const TempDir directory;
+  World saved({.dp = 2}, kSeed, dtype, 1, true, zero_stage, offloads == 1);
+  RequireAllOk(saved.Train(3));
+  RequireAllOk(saved.Save(directory.path(), 3));
+  const auto state = saved.State();
+  RequireAllOk(saved.Train(2, /*first_step=*/4));
+  World resumed({.dp = 2}, /*seed=*/99, dtype, 1, true, zero_stage, offloads == 1);
+  World other({.dp = 3}, /*seed=*/99, dtype, 1, true, 4 - zero_stage, offloads == 0);
+  std::vector<int64_t> steps;
+  for (World* world : {&resumed, &other}) {
+    RequireAllOk(world->Restore(ResumeFrom(directory.path()), &steps));
+    CHECK(world->State() == state);
+    CHECK(world->EveryRankHolds(state));
+  }
+  RequireAllOk(resumed.Train(2, 4));
+  CHECK(resumed.State() == saved.State());
 }
 
 TEST_CASE("a run in bf16 goes on from its checkpoint as if it had not stopped") {

@@ -37,6 +37,11 @@ GraphChoice ChooseGraphs(const TrainOptions& options, const Layout& layout, bool
     return {false, absl::StrCat("off: with tp_size ", layout.tp, " and cp_size ", layout.cp,
                                 " every block has collectives, which are watched one by one")};
   }
+  if (options.zero_stage > 1) {
+    return {false, absl::StrCat("off: with zero_stage ", options.zero_stage,
+                                " every pass has collectives; with zero_stage 1 only the first and "
+                                "the last of a step")};
+  }
   if (layout.dp > 1 && microbatches == 1) {
     return {false, absl::StrCat("off: with dp_size ", layout.dp,
                                 " the first and the last pass of a step have collectives, and with "

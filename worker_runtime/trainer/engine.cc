@@ -31,8 +31,9 @@ constexpr int64_t kBucketCountMinOnCpu = 1'000'000;
 // While a step runs on a device, stop_wanted is asked once in this time.
 constexpr absl::Duration kStopPatience = absl::Milliseconds(20);
 
-int64_t BucketCountMinOf(const EngineOptions& options, const Coordinate& coordinate,
-                         DeviceKind device) {
+int64_t BucketCountOf(const EngineOptions& options, const Coordinate& coordinate, DeviceKind device,
+                      bool has_shards) {
+  if (has_shards) return kUnitBuckets;
   const bool is_default = options.bucket_count_min == 0 && device == DeviceKind::kCpu;
   return BucketCountMin(options.layout, coordinate,
                         is_default ? kBucketCountMinOnCpu : options.bucket_count_min);
@@ -41,6 +42,13 @@ int64_t BucketCountMinOf(const EngineOptions& options, const Coordinate& coordin
 Schedule ScheduleOf(const EngineOptions& options) {
   if (!options.schedule.ranks.empty()) return options.schedule;
   return *MakeSchedule("1f1b", options.layout.pp, 0, options.microbatches);
+}
+
+// A shard of one rank is all there is: what is whole needs no second place for it, unless that is
+// in host memory.
+bool Shards(const EngineOptions& options, const CommunicatorSet& communicators, int stage) {
+  return options.zero_stage >= stage &&
+         (communicators.dp->size() > 1 || options.offload_parameters);
 }
 
 // The units of the chunks that lie on the rank.
@@ -80,19 +88,24 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
       units_(UnitsOfRank(options, schedule_, coordinate_)),
       arena_("trainer", device.memory(),
              options.collective_memory != nullptr ? *options.collective_memory : device.memory()),
+      staging_("steps on the host", device.staging()),
       store_(PlaceUnits(InOneRow(units_), options.layout.gradient_ranks(),
-                        BucketCountMinOf(options, coordinate_, device.kind())),
+                        BucketCountOf(options, coordinate_, device.kind(),
+                                      Shards(options, communicators, 2))),
              {.dtype = options.dtype,
               .reduce_dtype = options.reduce_dtype,
               .sums_over_tp = options.sequence_parallel,
               .reduces_at_end = coordinate_.pp > 0,
+              .shards_gradients = Shards(options, communicators, 2),
+              .shards_parameters = Shards(options, communicators, 3),
+              .reshards_after_forward = options.reshard_after_forward,
               .overlaps = options.overlap_communication},
              {.dp = *communicators.dp,
               .dp_gather = *communicators.dp_gather,
               .dp_replicate = *communicators.dp_replicate,
               .tp = *communicators.tp,
               .embedding = communicators.embedding.get()},
-             device, arena_),
+             device, arena_, options.offload_parameters ? staging_ : arena_),
       inputs_memory_(
           arena_.Declare<int32_t>("step/tokens", microbatch_tokens_ * options.microbatches)),
       targets_memory_(
@@ -100,7 +113,6 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
       scalars_memory_(arena_.Declare<Inputs>("step/scalars", 1)),
       totals_memory_(arena_.Declare<Totals>("step/totals", 1, ArenaPart::kCollective)),
       control_memory_(arena_.Declare<StepControl>("step/control", 1)),
-      staging_("steps on the host", device.staging()),
       staging_memory_{
           .inputs = staging_.Declare<int32_t>("tokens", microbatch_tokens_ * options.microbatches),
           .targets =
@@ -123,6 +135,7 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
   optimizer_ = std::make_unique<ShardedOptimizer>(
       store_,
       ShardedOptimizer::Options{.copies_for_checkpoints = options.copies_for_checkpoints,
+                                .offloads = options.offload_optimizer,
                                 .timeout = options.timeout},
       device, arena_, staging_);
   stage_ = Stage::Make(
@@ -146,7 +159,7 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
       units_, store_, *communicators.tp, *communicators.cp, device, arena_);
   PipelineStage* training_stage = stage_.get();
   if (options.cuda_graphs) {
-    CONVENE_CHECK(options.layout.tp == 1 && options.layout.cp == 1);
+    CONVENE_CHECK(options.layout.tp == 1 && options.layout.cp == 1 && options.zero_stage <= 1);
     graphed_stage_ = std::make_unique<GraphedStage>(
         *stage_, device, GraphedPasses{.ends_communicate = options.layout.dp > 1});
     training_stage = graphed_stage_.get();
@@ -177,7 +190,9 @@ std::string Engine::PlanMemory(const EngineOptions& options, CommunicatorSet& co
                                Device& device) {
   const Engine planned(options, communicators, device);
   std::string plan = planned.arena_.PlanToString();
-  if (options.copies_for_checkpoints) absl::StrAppend(&plan, planned.staging_.PlanToString());
+  if (options.copies_for_checkpoints || options.offload_optimizer) {
+    absl::StrAppend(&plan, planned.staging_.PlanToString());
+  }
   return plan;
 }
 
@@ -275,6 +290,8 @@ absl::Status Engine::QueueStep(const TokenBatch& batch, const AdamWParameters& a
   optimizer_->SumOwnedSquares(&totals_->sum_of_squares);
   CONVENE_RETURN_IF_ERROR(AddUp());
   DecideStep(&totals_->sum_of_squares, options_.clip_grad_norm, control_, stream);
+  // The host needs the result itself, and its wait passes a wish to stop on.
+  if (options_.offload_optimizer) CONVENE_RETURN_IF_ERROR(Await());
   CONVENE_RETURN_IF_ERROR(optimizer_->Update(&scalars_->adamw, control_));
   is_in_flight_ = true;
   return device_.status();
@@ -314,6 +331,16 @@ absl::StatusOr<StepResult> Engine::AwaitStep() {
 absl::StatusOr<StepResult> Engine::TrainStep(const TokenBatch& batch, const AdamWParameters& adam) {
   CONVENE_RETURN_IF_ERROR(QueueStep(batch, adam));
   return AwaitStep();
+}
+
+absl::StatusOr<std::vector<char>> Engine::CopyParameters() {
+  CONVENE_CHECK(!is_in_flight_);
+  const int64_t count = placement().flat_count;
+  std::vector<char> bytes(count * SizeOf(options_.dtype));
+  CONVENE_RETURN_IF_ERROR(
+      store_.CopyParameters(Elements(bytes.data(), static_cast<size_t>(count), options_.dtype)));
+  CONVENE_RETURN_IF_ERROR(device_.Synchronize(options_.timeout));
+  return bytes;
 }
 
 absl::StatusOr<ForwardResult> Engine::ForwardLoss(const TokenBatch& batch, int microbatches) {

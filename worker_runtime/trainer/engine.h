@@ -55,9 +55,17 @@ struct EngineOptions {
   // The fewest elements that data-parallel ranks reduce and gather by one collective; 0: as the
   // device wants (BucketCountMin).
   int64_t bucket_count_min = 0;
+  // A data-parallel rank keeps its shard alone of: 0 and 1, the optimizer's state (layout says of
+  // how many ranks); 2, the gradients too; 3, the parameters too.
+  int zero_stage = 1;
+  bool reshard_after_forward = true;  // in stage 3: ParameterShards::Options::reshards
+  // The optimizer's state lies in host memory, and the host updates it.
+  bool offload_optimizer = false;
+  // This rank's shard of the parameters lies there too. REQUIRES: zero_stage 3, offload_optimizer.
+  bool offload_parameters = false;
   double clip_grad_norm = 1.0;
   // The stage's training passes are captured as graphs, where the device can. REQUIRES: tp and cp
-  // are 1.
+  // are 1, and zero_stage at most 1.
   bool cuda_graphs = false;
   // Host memory for a checkpoint's copy of the shard is planned with all other memory
   // (ShardedOptimizer::Options). Without it a rank with a GPU neither saves nor resumes.
@@ -114,7 +122,8 @@ class Engine {
   void InitializeWeights();
 
   // Starts one optimizer step over this rank's part of the global batch: `options.microbatches`
-  // microbatches. The batch may be reused on return. A gradient that is no number leaves weights
+  // microbatches. The batch may be reused on return. With offload_optimizer it returns when the
+  // host's update is done. A gradient that is no number leaves weights
   // and moments as they were. Errors: the collective's, the device's. REQUIRES: no step is in
   // flight.
   absl::Status QueueStep(const TokenBatch& batch, const AdamWParameters& adam);
@@ -134,9 +143,15 @@ class Engine {
 
   ShardedOptimizer& optimizer() { return *optimizer_; }
   const Placement& placement() const { return store_.placement(); }
-  // In the device's memory; the host may read them once Device::Synchronize has returned.
+  const BucketStore& store() const { return store_; }
+  // In the device's memory; the host may read them once Device::Synchronize has returned. Whole as
+  // far as BucketStore has whole ones.
   ConstElements parameters() const { return store_.parameters(); }
   absl::Span<const float> gradients() const { return store_.gradients(); }
+  // A copy of all parameters, as placement() says, in host memory: (placement().flat_count) of
+  // options.dtype. All ranks of a data-parallel group call it. Errors: the collective's, the
+  // device's. REQUIRES: no step is in flight.
+  absl::StatusOr<std::vector<char>> CopyParameters();
 
  private:
   // Numbers that change from step to step, beside the tokens; they go to the device in one copy.
@@ -196,12 +211,12 @@ class Engine {
 
   const UnitsByChunk units_;  // of this rank's chunks
   Arena arena_;
+  Arena staging_;
   BucketStore store_;
   const ArenaBlock<int32_t> inputs_memory_, targets_memory_;
   const ArenaBlock<Inputs> scalars_memory_;
   const ArenaBlock<Totals> totals_memory_;
   const ArenaBlock<StepControl> control_memory_;
-  Arena staging_;
   const HostMemoryBlocks staging_memory_;
   DocumentFeed documents_;
   std::unique_ptr<ShardedOptimizer> optimizer_;

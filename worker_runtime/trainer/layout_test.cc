@@ -30,6 +30,10 @@ struct Run {
   DType reduce_dtype = DType::kFloat32;
   Recompute recompute = Recompute::kNone;
   int64_t bucket_count_min = kSeveralBuckets;
+  int zero_stage = 1;
+  bool reshard_after_forward = true;
+  bool offload_optimizer = false;
+  bool offload_parameters = false;
   bool packed = false;
   bool sequence_parallel = true;  // where tp is more than 1
   bool overlap_communication = true;
@@ -91,7 +95,11 @@ Curve Train(const Run& run) {
                   .microbatches = microbatches,
                   .schedule = *schedule,
                   .chunk_layers = run.chunk_layers,
-                  .bucket_count_min = run.bucket_count_min},
+                  .bucket_count_min = run.bucket_count_min,
+                  .zero_stage = run.zero_stage,
+                  .reshard_after_forward = run.reshard_after_forward,
+                  .offload_optimizer = run.offload_optimizer,
+                  .offload_parameters = run.offload_parameters},
        .cut = cut,
        .steps = kSteps,
        .sample = TextSample,
@@ -230,6 +238,108 @@ TEST_CASE("copies of shards train like one process, and hold the same bits") {
   }
 }
 
+struct Sharded {
+  const char* name;
+  int zero_stage;
+  bool reshard_after_forward;
+};
+const Sharded kSharded[] = {{"ZeRO-2", 2, true}, {"ZeRO-3", 3, true}, {"ZeRO-3, kept", 3, false}};
+
+// Fails unless sharded gradients and parameters train like `expected`. In micro batches of one.
+void CheckSharded(Run run, const Curve& expected) {
+  for (const auto& [name, zero_stage, reshard_after_forward] : kSharded) {
+    INFO(name << " over " << run.layout.ToString() << ", " << run.schedule);
+    run.zero_stage = zero_stage;
+    run.reshard_after_forward = reshard_after_forward;
+    const Curve curve = Train(run);
+    CheckSameCurve(curve, expected);
+    CheckSameTensors(curve, expected);
+    for (int rank = 0; rank < run.layout.world_size(); ++rank) {
+      Coordinate first = CoordinateOf(run.layout, rank);
+      first.dp = 0;
+      CHECK(curve.parameters[rank] == curve.parameters[RankOf(run.layout, first)]);
+    }
+  }
+}
+
+TEST_CASE("sharded gradients and parameters train like one process") {
+  for (const bool tied : {false, true}) {
+    const Curve expected = Train({Tiny(tied), {}, 8, 8});
+    for (const Layout layout :
+         {Layout{.dp = 2}, Layout{.dp = 4}, Layout{.dp = 3}, Layout{.dp = 2, .tp = 2},
+          Layout{.dp = 4, .dp_replicate = 2}, Layout{.dp = 2, .dp_replicate = 2},
+          Layout{.pp = 2, .dp = 2}, Layout{.pp = 2, .dp = 4, .dp_replicate = 2}}) {
+      CheckSharded({Tiny(tied), layout, 8, 1}, expected);
+    }
+  }
+}
+
+TEST_CASE("sharded gradients and parameters train like one process in every schedule") {
+  for (const bool tied : {false, true}) {
+    const Curve expected = Train({Tiny(tied), {}, 8, 8});
+    Run run{Tiny(tied), {.pp = 2, .dp = 2}, 8, 1};
+    run.schedule = "gpipe";
+    CheckSharded(run, expected);
+    run.layout = {.dp = 2};  // the head's gradients of all micro batches come first
+    CheckSharded(run, expected);
+    run.layout = {.pp = 3, .dp = 2};
+    run.schedule = "1f1b";
+    run.chunk_layers = {0, 8, 0};  // the embedding and the head alone
+    CheckSharded(run, expected);
+    run.layout = {.pp = 2, .dp = 2};
+    run.schedule = "interleaved";
+    run.virtual_stages = 2;
+    run.chunk_layers = {3, 1, 1, 3};
+    CheckSharded(run, expected);
+  }
+}
+
+TEST_CASE("a model of odd sizes, sharded, trains like one process, also where all is recomputed") {
+  ModelConfig odd = Tiny();
+  odd.hidden_size = 36;
+  odd.ffn_size = 50;
+  odd.heads = 3;
+  odd.kv_heads = 1;
+  odd.head_size = 6;
+  odd.vocabulary_size = 131;
+  odd.layers = 3;
+  const Curve expected = Train({odd, {}, 7, 7});
+  Run run{odd, {.dp = 3}, 7, 1};
+  CheckSharded(run, expected);
+  run.recompute = Recompute::kFull;
+  CheckSharded(run, expected);
+  run.transport = Transport::kGloo;
+  run.layout = {.pp = 2, .dp = 2};
+  CheckSharded(run, expected);
+}
+
+TEST_CASE("what is sharded into host memory trains to the same bits") {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const int zero_stage : {1, 2, 3}) {
+      for (const Layout layout : {Layout{}, Layout{.pp = 2, .dp = 2}, Layout{.dp = 2, .tp = 2}}) {
+        INFO("ZeRO-" << zero_stage << " in " << DTypeName(dtype) << " over " << layout.ToString());
+        Run run{Tiny(true), layout, 8, 2, dtype};
+        run.zero_stage = zero_stage;
+        const Curve expected = Train(run);
+        run.offload_optimizer = true;
+        for (const bool parameters : {false, true}) {
+          if (parameters && zero_stage < 3) continue;
+          run.offload_parameters = parameters;
+          const Curve curve = Train(run);
+          if (parameters && layout.dp == 1) {
+            // Here alone there are shards: buckets, and so the sum of squares, are others.
+            if (dtype == DType::kFloat32) CheckSameCurve(curve, expected);
+            continue;
+          }
+          CHECK(curve.losses == expected.losses);
+          CHECK(curve.grad_norms == expected.grad_norms);
+          CHECK(curve.parameters == expected.parameters);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("every schedule and every cut of the model trains like one process") {
   struct Pipeline {
     const char* schedule;
@@ -328,12 +438,15 @@ TEST_CASE("buckets of every size train alike") {
 }
 
 TEST_CASE("the same run twice is the same bits") {
-  const Run run{Tiny(), {2, 2, 2}, 8, 2};
-  const Curve first = Train(run);
-  const Curve second = Train(run);
-  CHECK(first.losses == second.losses);
-  CHECK(first.grad_norms == second.grad_norms);
-  CHECK(first.parameters == second.parameters);
+  for (const int zero_stage : {1, 2, 3}) {
+    Run run{Tiny(), {2, 2, 2}, 8, 2};
+    run.zero_stage = zero_stage;
+    const Curve first = Train(run);
+    const Curve second = Train(run);
+    CHECK(first.losses == second.losses);
+    CHECK(first.grad_norms == second.grad_norms);
+    CHECK(first.parameters == second.parameters);
+  }
 }
 
 TEST_CASE("collectives beside the arithmetic change no bit, over every transport") {

@@ -44,6 +44,10 @@ struct Case {
   ContextMethod context_method = ContextMethod::kRing;
   int sequence_length = 4;  // a multiple of four
   int head_size = 2;
+  int zero_stage = 1;
+  bool reshard_after_forward = true;
+  bool offload_optimizer = false;
+  bool offload_parameters = false;
 };
 
 // Every group of parameters is a multiple of two ranks' pages. A rank's slice of the
@@ -93,9 +97,17 @@ class Rank {
                         .microbatches = 2,
                         .schedule = *MakeSchedule(the_case.schedule, the_case.layout.pp, 0, 2),
                         .bucket_count_min = the_case.bucket_count_min,
+                        .zero_stage = the_case.zero_stage,
+                        .reshard_after_forward = the_case.reshard_after_forward,
+                        .offload_optimizer = the_case.offload_optimizer,
+                        .offload_parameters = the_case.offload_parameters,
                         .copies_for_checkpoints = the_case.saves},
                        set_, device_));
     device_.Watch(engine->gradients());
+    for (const ShardPart& part : engine->store().shard().parts) {
+      device_.Watch(engine->store().ParametersOf(part));
+      device_.Watch(engine->store().GradientsOf(part));
+    }
     std::vector<int32_t> tokens;
     for (int i = 0; i < 2 * the_case.sequence_length; ++i) {
       // Each rank has tokens of its own part of the table and of others.
@@ -186,6 +198,30 @@ TEST_CASE("sums over copies of shards race with nothing, and every event is need
                    .reduce_dtype = DType::kBFloat16});
 }
 
+TEST_CASE("shards of gradients and parameters race with nothing, and every event is needed") {
+  for (const int zero_stage : {2, 3}) {
+    CheckEveryEvent({.zero_stage = zero_stage});
+    CheckEveryEvent({.dtype = DType::kBFloat16, .tied = true, .zero_stage = zero_stage});
+    CheckEveryEvent(
+        {.layout = {.dp = 4, .dp_replicate = 2}, .tied = true, .zero_stage = zero_stage});
+    CheckEveryEvent({.layout = {.pp = 2, .dp = 2}, .tied = true, .zero_stage = zero_stage});
+    CheckEveryEvent({.layout = {.dp = 2, .tp = 2},
+                     .recompute = Recompute::kFull,
+                     .sequence_parallel = true,
+                     .zero_stage = zero_stage});
+  }
+  CheckEveryEvent({.zero_stage = 3, .reshard_after_forward = false});
+}
+
+TEST_CASE("an update by the host races with nothing, and every event is needed") {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    CheckEveryEvent({.dtype = dtype, .offload_optimizer = true});
+    CheckEveryEvent({.dtype = dtype, .zero_stage = 3, .offload_optimizer = true});
+    CheckEveryEvent(
+        {.dtype = dtype, .zero_stage = 3, .offload_optimizer = true, .offload_parameters = true});
+  }
+}
+
 TEST_CASE("a tied table on two stages races with nothing, and every event is needed") {
   CheckEveryEvent({.layout = {.pp = 2, .dp = 2}, .tied = true});
 }
@@ -199,10 +235,15 @@ TEST_CASE("backward passes in halves race with nothing, and every event is neede
 }
 
 TEST_CASE("what is saved and restored races with nothing") {
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    for (const auto& rank :
-         Train({.layout = {.pp = 2, .dp = 2}, .dtype = dtype, .tied = true, .saves = true})) {
-      CHECK(FindRaces(rank->calls()) == kNone);
+  for (const int zero_stage : {1, 2, 3}) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      for (const auto& rank : Train({.layout = {.pp = 2, .dp = 2},
+                              .dtype = dtype,
+                              .tied = true,
+                              .saves = true,
+                              .zero_stage = zero_stage})) {
+        CHECK(FindRaces(rank->calls()) == kNone);
+      }
     }
   }
 }

@@ -83,6 +83,10 @@ EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layou
           .microbatches = static_cast<int>(MicrobatchCount(cut)),
           .schedule = std::move(pipeline.schedule),
           .chunk_layers = std::move(pipeline.chunk_layers),
+          .zero_stage = options.zero_stage,
+          .reshard_after_forward = options.reshard_after_forward,
+          .offload_optimizer = options.offload_optimizer,
+          .offload_parameters = options.offload_parameters,
           .clip_grad_norm = options.clip_grad_norm,
           .cuda_graphs = ChooseGraphs(options, layout, device == DeviceKind::kCuda).use_graphs,
           .copies_for_checkpoints =

@@ -57,7 +57,8 @@ Tokens TokensOfStep(const TrainingRun& run, int dp_rank, int step) {
 struct Rank {
   std::unique_ptr<Device> device = Device::Cpu();
   std::unique_ptr<Engine> engine;
-  Curve curve;  // without tensors
+  Curve curve;                   // without tensors
+  std::vector<char> parameters;  // after the last step
 };
 
 absl::Status TrainRank(const TrainingRun& run, int rank, CommunicatorSet& communicators,
@@ -80,7 +81,8 @@ absl::Status TrainRank(const TrainingRun& run, int rank, CommunicatorSet& commun
                            here.engine->ForwardLoss(tokens.Batch(options.packed_documents),
                                                     static_cast<int>(MicrobatchCount(run.cut))));
   here.curve.validation_loss = result.loss / static_cast<double>(tokens.counted);
-  return here.device->Synchronize(options.timeout);
+  CONVENE_ASSIGN_OR_RETURN(here.parameters, here.engine->CopyParameters());
+  return absl::OkStatus();
 }
 
 // The tensors that the ranks' parts make up.
@@ -88,9 +90,10 @@ class Assembly {
  public:
   explicit Assembly(Curve& curve) : curve_(curve) {}
 
-  void Add(const Engine& engine, int rank) {
-    for (const PlacedParameter& slice : engine.placement().parameters) {
-      const float* values = engine.parameters().As<float>().data() + slice.flat_offset;
+  void Add(const Rank& here, int rank) {
+    const auto* const all = reinterpret_cast<const float*>(here.parameters.data());
+    for (const PlacedParameter& slice : here.engine->placement().parameters) {
+      const float* values = all + slice.flat_offset;
       if (!AddSlice(slice, values)) {
         curve_.unequal.push_back(absl::StrCat(slice.name, " on rank ", rank));
       }
@@ -173,9 +176,8 @@ absl::StatusOr<Curve> Train(const TrainingRun& run) {
         here.curve.validation_loss != curve.validation_loss) {
       curve.unequal.push_back(absl::StrCat("results on rank ", rank));
     }
-    const auto* bytes = static_cast<const char*>(here.engine->parameters().data);
-    curve.parameters.emplace_back(bytes, here.engine->parameters().size_bytes());
-    if (run.engine.dtype == DType::kFloat32) assembly.Add(*here.engine, rank);
+    curve.parameters.emplace_back(here.parameters.begin(), here.parameters.end());
+    if (run.engine.dtype == DType::kFloat32) assembly.Add(here, rank);
   }
   return curve;
 }

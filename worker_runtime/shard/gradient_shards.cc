@@ -1,0 +1,125 @@
+#include "worker_runtime/shard/gradient_shards.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tools/base/check.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/ops/elementwise.h"
+
+namespace convene::worker {
+
+GradientShards::GradientShards(const Placement& placement, const FlatShard& shard, BucketSum& sum,
+                               Collective& dp_replicate, StreamOrder& order, Arena& arena)
+    : placement_(placement),
+      shard_(shard),
+      sum_(sum),
+      dp_replicate_(dp_replicate),
+      order_(order),
+      arena_(arena),
+      first_(shard.parts.front().count),
+      // Sums over copies, and over both ends of the pipeline, are made in it.
+      shard_memory_(
+          arena.Declare<float>("gradients/shard", shard.count - first_, ArenaPart::kCollective)),
+      is_made_(placement.tensors.size()),
+      has_sum_(placement.buckets.size()) {
+  for (const int64_t count : SlotCounts(placement)) {
+    slot_memory_.push_back(arena.Declare<float>("gradients/units", count, ArenaPart::kCollective));
+  }
+}
+
+void GradientShards::Bind() {
+  shard_memory_view_ = arena_.View(shard_memory_);
+  for (const ArenaBlock<float>& memory : slot_memory_) {
+    slots_.emplace_back(order_.device()).memory = arena_.View(memory);
+  }
+}
+
+GradientShards::Slot* GradientShards::Find(int bucket) {
+  const auto found = std::find_if(slots_.begin(), slots_.end(),
+                                  [&](const Slot& slot) { return slot.bucket == bucket; });
+  return found == slots_.end() ? nullptr : &*found;
+}
+
+// Slots are shared, so between the tensors lies what another bucket left there. The optimizer takes
+// it for gradients.
+void GradientShards::ZeroPadding(const Slot& slot) {
+  const ParameterBucket& bucket = placement_.buckets[slot.bucket];
+  int64_t next = bucket.begin;
+  const auto zero_until = [&](int64_t end) {
+    if (next >= end) return;
+    order_.device().Zero(slot.memory.data() + (next - bucket.begin), (end - next) * sizeof(float),
+                         order_.compute());
+  };
+  for (const Placement::Tensor& tensor : placement_.tensors) {
+    if (tensor.bucket != slot.bucket) continue;
+    zero_until(tensor.begin);
+    next = tensor.begin + tensor.count;
+  }
+  zero_until(bucket.end());
+}
+
+// An empty slot that is large enough, the one that has been so for the longest time; or where all
+// are taken (a head's gradients come in the forward pass and wait for the backward one) the one
+// that was taken first is summed as far as it is.
+GradientShards::Slot& GradientShards::Take(int bucket) {
+  const auto fitness = [&](const Slot& slot) {
+    return std::make_pair(slot.bucket >= 0, slot.taken);
+  };
+  Slot* best = nullptr;
+  for (Slot& slot : slots_) {
+    if (static_cast<int64_t>(slot.memory.size()) < placement_.buckets[bucket].count) continue;
+    if (best == nullptr || fitness(slot) < fitness(*best)) best = &slot;
+  }
+  CONVENE_CHECK(best != nullptr);
+  if (best->bucket >= 0) error_.Update(Empty(*best, order_.Mark()));
+  order_.Await(best->summed);
+  best->bucket = bucket;
+  best->taken = ++takes_;
+  ZeroPadding(*best);
+  return *best;
+}
+
+WeightGradient GradientShards::Gradient(int bucket, int tensor) {
+  Slot* slot = Find(bucket);
+  if (slot == nullptr) slot = &Take(bucket);
+  const bool adds = is_made_[tensor];
+  is_made_[tensor] = true;
+  return {.data = slot->memory.data() +
+                  (placement_.tensors[tensor].begin - placement_.buckets[bucket].begin),
+          .adds = adds};
+}
+
+absl::Status GradientShards::Empty(Slot& slot, int64_t made) {
+  const int bucket = slot.bucket;
+  const ShardPart& part = shard_.parts[bucket];
+  const absl::Span<float> gradients = slot.memory.subspan(0, part.bucket.count);
+  Stream& stream = order_.communication();
+  order_.Follow(made);
+  CONVENE_RETURN_IF_ERROR(sum_.Queue(gradients, /*of_all=*/false, stream));
+  const float* const summed = gradients.data() + (part.flat_begin - part.bucket.begin);
+  if (has_sum_[bucket]) {
+    AddInPlace(part.count, summed, Of(part).data(), stream);
+  } else {
+    Copy(part.count, summed, Of(part).data(), stream);
+  }
+  order_.Record(slot.summed);
+  has_sum_[bucket] = true;
+  slot.bucket = -1;
+  for (size_t i = 0; i < is_made_.size(); ++i) {
+    if (placement_.tensors[i].bucket == bucket) is_made_[i] = false;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GradientShards::Add(int bucket, int64_t made, bool is_final) {
+  CONVENE_RETURN_IF_ERROR(error_);
+  if (Slot* const slot = Find(bucket); slot != nullptr) {
+    CONVENE_RETURN_IF_ERROR(Empty(*slot, made));
+  }
+  if (!is_final) return absl::OkStatus();
+  CONVENE_CHECK(has_sum_[bucket]);
+  return dp_replicate_.AllReduce(Of(shard_.parts[bucket]), ReduceOp::kSum, order_.communication());
+}
+
+}  // namespace convene::worker

@@ -1,0 +1,87 @@
+// Gradients of which a rank keeps its shard alone (ZeRO-2; Rajbhandari et al. 2020, section 5.2).
+//
+// A unit's gradients of one microbatch are made in a slot, a place for a whole bucket, and are then
+// summed over the ranks and added to the shard beside the next unit's arithmetic:
+//
+//   compute        backward 3 in slot 0   backward 2 in slot 1   backward 1 in slot 0
+//                                      \                      \  ^
+//   communication                       sum 3, add to the shard  sum 2, add to the shard
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "worker_runtime/comm/collective.h"
+#include "worker_runtime/device/arena.h"
+#include "worker_runtime/parallel/linear.h"
+#include "worker_runtime/shard/bucket_sum.h"
+#include "worker_runtime/shard/flat_shard.h"
+#include "worker_runtime/shard/placement.h"
+#include "worker_runtime/shard/stream_order.h"
+
+namespace convene::worker {
+
+// Of all buckets but bucket 0. Not thread-safe. Borrows the references that its constructor takes.
+class GradientShards {
+ public:
+  // Declares slots and shard in `arena`.
+  GradientShards(const Placement& placement, const FlatShard& shard, BucketSum& sum,
+                 Collective& dp_replicate, StreamOrder& order, Arena& arena);
+
+  // Call it once the arena is built.
+  void Bind();
+
+  // Where compute() puts the gradient of one tensor (into Placement::tensors) of a bucket: it
+  // overwrites, unless the tensor's gradient of another pass still lies there. An error of a sum
+  // that this must queue first is that of the next Add.
+  WeightGradient Gradient(int bucket, int tensor);
+
+  // Adds to the shard what compute() has made of the bucket since the last call; `made`: the mark
+  // behind it. `is_final`: nothing more comes in this step, and the shard is summed over the ranks
+  // that keep a copy of it. Errors: the collective's.
+  absl::Status Add(int bucket, int64_t made, bool is_final);
+
+  // The step's gradients of a bucket's part, once compute() has waited for communication().
+  absl::Span<float> Of(const ShardPart& part) const {
+    return shard_memory_view_.subspan(part.shard_begin - first_, part.count);
+  }
+
+  // The next step's gradients overwrite this one's.
+  void BeginStep() { has_sum_.assign(has_sum_.size(), false); }
+
+ private:
+  struct Slot {
+    explicit Slot(Device& device) : summed(device) {}
+    absl::Span<float> memory;
+    int bucket = -1;            // whose gradients lie here, not yet summed
+    CommunicationPoint summed;  // they are out of it
+    int64_t taken = 0;          // when it was taken last
+  };
+
+  Slot* Find(int bucket);
+  Slot& Take(int bucket);
+  void ZeroPadding(const Slot& slot);
+  absl::Status Empty(Slot& slot, int64_t made);
+
+  const Placement& placement_;
+  const FlatShard& shard_;
+  BucketSum& sum_;
+  Collective& dp_replicate_;
+  StreamOrder& order_;
+  Arena& arena_;
+  const int64_t first_;  // of the shard's elements that lie here
+  const ArenaBlock<float> shard_memory_;
+  std::vector<ArenaBlock<float>> slot_memory_;
+  std::vector<bool> is_made_;  // by tensor: its gradient lies in a slot
+  std::vector<bool> has_sum_;  // by bucket: the shard has gradients of this step
+  int64_t takes_ = 0;
+  absl::Status error_;  // of Gradient
+
+  // Set by Bind.
+  absl::Span<float> shard_memory_view_;
+  std::vector<Slot> slots_;
+};
+
+}  // namespace convene::worker

@@ -1,0 +1,203 @@
+// Buckets of which a rank keeps a part alone: where gradients of passes go, and when parameters are
+// gathered.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tools/base/testing/status_testing.h"
+#include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/mesh/mesh.h"
+#include "worker_runtime/model/config.h"
+#include "worker_runtime/model/testing/chunks.h"
+#include "worker_runtime/shard/bucket_store.h"
+#include "worker_runtime/shard/sharded_optimizer.h"
+#include "worker_runtime/testing/forwarding_collective.h"
+
+namespace convene::worker {
+namespace {
+
+// The second of two ranks that hold the same: the other one's values stand here already.
+class Twin final : public testing::ForwardingCollective {
+ public:
+  Twin() : ForwardingCollective(std::move(SoloCommunicators().dp)) {}
+
+  int rank() const override { return 1; }
+  int size() const override { return 2; }
+  absl::Status ReduceScatter(Elements data, ReduceOp /*op*/, Stream& /*stream*/) override {
+    ++calls;
+    const absl::Span<float> values = data.As<float>();
+    for (float& value : values.subspan(values.size() / 2)) value *= 2;
+    return absl::OkStatus();
+  }
+  absl::Status AllGather(Elements data, Stream& /*stream*/) override {
+    ++calls;
+    const absl::Span<float> values = data.As<float>();
+    const size_t half = values.size() / 2;
+    std::copy_n(values.data() + half, half, values.data());
+    return absl::OkStatus();
+  }
+
+  int calls = 0;
+};
+
+ModelConfig Tiny() {
+  auto config = NamedModel("llama-tiny");
+  REQUIRE_OK(config);
+  return *config;
+}
+
+struct TwinStore {
+  explicit TwinStore(bool reshards = true)
+      : store(PlaceUnits(UnitsOf(Tiny(), testing::WholeModel(Tiny()), 1, 0), 2, kUnitBuckets),
+              {.shards_gradients = true,
+               .shards_parameters = true,
+               .reshards_after_forward = reshards},
+              {.dp = reduce, .dp_gather = gather, .dp_replicate = *solo.dp, .tp = *solo.tp},
+              *device, arena, arena) {
+    REQUIRE_OK(arena.Build());
+    store.Bind();
+  }
+
+  float* Gradient(int unit, int tensor, bool adds) {
+    const WeightGradient gradient = store.Gradient(unit, tensor, /*is_first=*/false);
+    CHECK(gradient.adds == adds);
+    return gradient.data;
+  }
+  // All of a block's split gradients become `value`.
+  void Fill(int unit, float value) {
+    const Placement::Unit& place = store.placement().units[unit];
+    for (const int tensor : {kQkv, kAttentionOut, kGateUp, kDown}) {
+      std::fill_n(Gradient(unit, tensor, false),
+                  store.placement().tensors[place.tensors[tensor]].count, value);
+    }
+  }
+  absl::Status Done(int unit, bool is_last) { return store.GradientsDone(unit, is_last); }
+  // Whether all gradients of this rank's part of a unit are `value`.
+  bool HasSum(int unit, float value) {
+    const int bucket = store.placement().units[unit].bucket;
+    const absl::Span<float> sum = store.GradientsOf(store.shard().parts[bucket]);
+    return std::all_of(sum.begin(), sum.end(), [=](float x) { return x == value; });
+  }
+
+  const CommunicatorSet solo = SoloCommunicators();
+  const std::unique_ptr<Device> device = Device::Cpu();
+  Twin reduce, gather;
+  Arena arena{"test"};
+  BucketStore store;
+};
+
+TEST_CASE("gradients are made anew in each pass, and add up in the shard over passes and ranks") {
+  TwinStore twin;
+  for (int step = 0; step < 2; ++step) {
+    for (const float value : {1.0f, 2.0f, 4.0f}) {
+      for (const int unit : {3, 2, 1}) {
+        twin.Fill(unit, value);
+        REQUIRE_OK(twin.Done(unit, /*is_last=*/value == 4.0f));
+      }
+    }
+    REQUIRE_OK(twin.store.FinishReducing());
+    for (const int unit : {1, 2, 3}) CHECK(twin.HasSum(unit, 2 * (1.0f + 2.0f + 4.0f)));
+    // Nine passes, and the norms.
+    CHECK(twin.reduce.calls == 10 * (step + 1));
+  }
+}
+
+TEST_CASE("gradients of several forward passes add up until their backward pass") {
+  TwinStore twin;
+  const int head = static_cast<int>(twin.store.placement().units.size()) - 1;
+  const float* const first = twin.Gradient(head, kHead, false);
+  CHECK(twin.Gradient(head, kHead, true) == first);
+  REQUIRE_OK(twin.Done(head, /*is_last=*/false));
+  CHECK(twin.reduce.calls == 1);
+  // The last forward pass was that of an earlier backward pass.
+  REQUIRE_OK(twin.Done(head, /*is_last=*/false));
+  CHECK(twin.reduce.calls == 1);
+  twin.Gradient(head, kHead, false);
+}
+
+TEST_CASE("where all slots hold gradients the oldest are summed as far as they are") {
+  TwinStore twin;
+  twin.Fill(1, 1.0f);
+  twin.Fill(2, 1.0f);
+  CHECK(twin.reduce.calls == 0);
+  twin.Fill(3, 1.0f);
+  CHECK(twin.reduce.calls == 1);
+  twin.Fill(1, 2.0f);
+  CHECK(twin.reduce.calls == 2);
+  for (const int unit : {1, 2, 3}) REQUIRE_OK(twin.Done(unit, /*is_last=*/true));
+  REQUIRE_OK(twin.store.FinishReducing());
+  CHECK(twin.HasSum(1, 2 * (1.0f + 2.0f)));
+  CHECK(twin.HasSum(2, 2.0f));
+  CHECK(twin.HasSum(3, 2.0f));
+}
+
+// Acquires, as the passes of one micro batch do; returns the gathers that this took.
+int GathersOfPasses(TwinStore& twin) {
+  const int units = static_cast<int>(twin.store.placement().units.size());
+  const int before = twin.gather.calls;
+  const auto pass = [&](int unit, int next) {
+    const auto weights = twin.store.Acquire(unit);
+    REQUIRE_OK(weights);
+    if (next >= 0 && next < units) REQUIRE_OK(twin.store.Prefetch(next));
+    const Placement::Unit& place = twin.store.placement().units[unit];
+    for (size_t i = 0; i < weights->size(); ++i) {
+      const Placement::Tensor& tensor = twin.store.placement().tensors[place.tensors[i]];
+      if (tensor.bucket == 0) continue;
+      const auto* const data = static_cast<const float*>((*weights)[i]);
+      const float expected = static_cast<float>(unit);
+      CHECK(std::all_of(data, data + tensor.count, [=](float x) { return x == expected; }));
+    }
+    twin.store.Release(unit);
+  };
+  for (int unit = 0; unit < units; ++unit) pass(unit, unit + 1);
+  for (int unit = units - 1; unit >= 0; --unit) pass(unit, unit - 1);
+  return twin.gather.calls - before;
+}
+
+TEST_CASE("parameters are gathered for each pass, or once after an update") {
+  for (const bool reshards : {true, false}) {
+    TwinStore twin(reshards);
+    const FlatShard& shard = twin.store.shard();
+    const int units = static_cast<int>(twin.store.placement().units.size());
+    for (int step = 0; step < 2; ++step) {
+      for (int unit = 0; unit < units; ++unit) {
+        const ShardPart& part = shard.parts[twin.store.placement().units[unit].bucket];
+        const absl::Span<float> own = twin.store.ParametersOf(part).As<float>();
+        std::fill(own.begin(), own.end(), static_cast<float>(unit));
+        REQUIRE_OK(twin.store.Updated(unit + 1));
+      }
+      // The head's, and one more, lie in the slots when the backward pass begins.
+      CHECK(GathersOfPasses(twin) == (reshards ? 2 * units - 2 : units));
+      // The embedding's, and one more, when the next micro batch does.
+      CHECK(GathersOfPasses(twin) == (reshards ? 2 * units - 4 : 0));
+    }
+  }
+}
+
+TEST_CASE("over 8 ranks a rank's memory is a tenth above the formula's at most") {
+  const auto model = NamedModel("llama-3-70b");
+  REQUIRE_OK(model);
+  const CommunicatorSet set = PlannedCommunicators({.dp = 8}, 0);
+  const std::unique_ptr<Device> device = Device::Cpu();
+  Arena arena{"test"};
+  BucketStore store(
+      PlaceUnits(UnitsOf(*model, testing::WholeModel(*model), 1, 0), 8, kUnitBuckets),
+      {.dtype = DType::kBFloat16, .shards_gradients = true, .shards_parameters = true},
+      {.dp = *set.dp,
+       .dp_gather = *set.dp_gather,
+       .dp_replicate = *set.dp_replicate,
+       .tp = *set.tp},
+      *device, arena, arena);
+  const ShardedOptimizer optimizer(store, {}, *device, arena, arena);
+  // DeepSpeed's estimate (stage3.py): bf16 parameters, fp32 gradients, masters and moments, of
+  // which a rank has its shard; and the largest layer, gathered, with its gradients.
+  const double largest = static_cast<double>(model->vocabulary_size) * model->hidden_size;
+  const double formula = 18.0 * static_cast<double>(model->ParameterCount()) / 8 + 4 * largest;
+  CAPTURE(arena.PlanToString(), formula);
+  CHECK(static_cast<double>(arena.total_bytes()) < 1.1 * formula);
+}
+
+}  // namespace
+}  // namespace convene::worker
