@@ -142,7 +142,7 @@ class Skeptic : public testing::WholeStore {
   absl::StatusOr<absl::Span<const void* const>> Acquire(int unit) override {
     Hide();
     for (const int tensor : placement.units[unit].tensors) {
-      const auto [begin, count, last_unit] = placement.tensors[tensor];
+      const auto [begin, count, bucket, last_unit] = placement.tensors[tensor];
       std::copy_n(weights_.begin() + begin, count, parameters.begin() + begin);
     }
     return WholeStore::Acquire(unit);
@@ -151,7 +151,7 @@ class Skeptic : public testing::WholeStore {
   absl::Status GradientsDone(int unit, bool is_last) override {
     if (!is_last) return absl::OkStatus();
     for (const int tensor : placement.units[unit].tensors) {
-      const auto [begin, count, last_unit] = placement.tensors[tensor];
+      const auto [begin, count, bucket, last_unit] = placement.tensors[tensor];
       std::copy_n(gradients.begin() + begin, count, final_gradients.begin() + begin);
     }
     ++units_done;
@@ -201,7 +201,7 @@ TEST_CASE("a run's gradients do not depend on what stood in their place") {
     LoneStage fresh(config, chunks, place, in_halves);
     LoneStage spoilt(config, chunks, place, in_halves);
     // Earlier steps and their reductions may have left anything in a tensor.
-    for (const auto [begin, count, last_unit] : spoilt.store.placement.tensors) {
+    for (const auto [begin, count, bucket, last_unit] : spoilt.store.placement.tensors) {
       std::fill_n(spoilt.store.gradients.begin() + begin, count,
                   std::numeric_limits<float>::quiet_NaN());
     }
