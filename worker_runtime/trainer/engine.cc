@@ -64,7 +64,7 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
       schedule_(ScheduleOf(options)),
       microbatch_tokens_(int64_t{options.micro_batch_size} * options.sequence_length),
       units_(UnitsOfRank(options, schedule_, coordinate_)),
-      arena_("trainer", device.memory(),
+      arena_("on the device", device.memory(),
              options.collective_memory != nullptr ? *options.collective_memory : device.memory()),
       store_(PlaceUnits(InOneRow(units_), options.layout.dp,
                         BucketCountMin(options.layout, coordinate_, options.bucket_count_min)),
@@ -85,7 +85,7 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
       scalars_memory_(arena_.Declare<Inputs>("step/scalars", 1)),
       totals_memory_(arena_.Declare<Totals>("step/totals", 1, ArenaPart::kCollective)),
       control_memory_(arena_.Declare<StepControl>("step/control", 1)),
-      staging_("steps on the host", device.staging()),
+      staging_("on the host", device.staging()),
       staging_memory_{
           .inputs = staging_.Declare<int32_t>("tokens", microbatch_tokens_ * options.microbatches),
           .targets =
@@ -147,12 +147,12 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   return engine;
 }
 
-std::string Engine::PlanMemory(const EngineOptions& options, CommunicatorSet& communicators,
-                               Device& device) {
+MemoryPlan Engine::PlanMemory(const EngineOptions& options, CommunicatorSet& communicators,
+                              Device& device) {
   const Engine planned(options, communicators, device);
-  std::string plan = planned.arena_.PlanToString();
-  if (options.copies_for_checkpoints) absl::StrAppend(&plan, planned.staging_.PlanToString());
-  return plan;
+  return {.device_bytes = planned.arena_.total_bytes(),
+          .host_bytes = planned.staging_.total_bytes(),
+          .text = absl::StrCat(planned.arena_.PlanToString(), planned.staging_.PlanToString())};
 }
 
 // No receive ahead: it would hold up compute() all the same.
