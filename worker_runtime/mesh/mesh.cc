@@ -1,13 +1,9 @@
 #include "worker_runtime/mesh/mesh.h"
 
-#include <algorithm>
-#include <cstdint>
+#include <utility>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "tools/base/check.h"
-#include "tools/base/status_macros.h"
 
 namespace convene::worker {
 namespace {
@@ -29,33 +25,6 @@ bool SharesGroup(const Layout& layout, Axes axes, const Coordinate& a, const Coo
   return (Has(axes, Axes::kTp) || a.tp == b.tp) &&
          (Has(axes, Axes::kDpShard) || a.dp % shards == b.dp % shards) &&
          (Has(axes, Axes::kDpReplicate) || a.dp / shards == b.dp / shards);
-}
-
-absl::Status CheckDegree(const char* name, int value, int smallest) {
-  if (value >= smallest) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(name, "=", value, ": a parallel degree must be at least 1",
-                   smallest == 0 ? " (or 0 to derive it from the world size)" : ""));
-}
-
-// "1, 2, 4": every n for which `fixed` x n divides the world (the quotient becomes dp).
-std::string Divisors(int world_size, int fixed) {
-  std::vector<int> fitting;
-  if (world_size % fixed == 0) {
-    const int rest = world_size / fixed;
-    for (int candidate = 1; candidate <= rest; ++candidate) {
-      if (rest % candidate == 0) fitting.push_back(candidate);
-    }
-  }
-  return fitting.empty() ? "nothing" : absl::StrJoin(fitting, ", ");
-}
-
-std::string WhatWouldFit(int world_size, int tp, int pp) {
-  if (world_size % (int64_t{tp} * pp) == 0) {
-    return absl::StrCat("dp=", world_size / (tp * pp), " fits");
-  }
-  return absl::StrCat("with tp=", tp, ", pp may be: ", Divisors(world_size, tp), "; with pp=", pp,
-                      ", tp may be: ", Divisors(world_size, pp));
 }
 
 }  // namespace
@@ -119,57 +88,6 @@ std::vector<std::vector<int>> AllGroups(const Layout& layout, Axes axes) {
     if (!group.empty() && group.front() == rank) groups.push_back(std::move(group));
   }
   return groups;
-}
-
-absl::StatusOr<Layout> ResolveLayout(int world_size, int tp, int pp, int dp) {
-  if (world_size < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("world size ", world_size, ": a job has at least one worker"));
-  }
-  CONVENE_RETURN_IF_ERROR(CheckDegree("tp", tp, 1));
-  CONVENE_RETURN_IF_ERROR(CheckDegree("pp", pp, 1));
-  CONVENE_RETURN_IF_ERROR(CheckDegree("dp", dp, 0));
-  // 64 bits: the product of three legal ints may overflow an int.
-  const int64_t model = int64_t{tp} * pp;
-  if (dp == 0) {
-    if (world_size >= model) {
-      return Layout{.pp = pp, .dp = static_cast<int>(world_size / model), .tp = tp};
-    }
-    return absl::InvalidArgumentError(
-        absl::StrCat("tp=", tp, " x pp=", pp, " = ", model,
-                     " workers hold one replica of the model, and this job has ", world_size, ": ",
-                     WhatWouldFit(world_size, tp, pp)));
-  }
-  if (world_size % model == 0 && world_size / model == dp) {
-    return Layout{.pp = pp, .dp = dp, .tp = tp};
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "tp=", tp, " x pp=", pp, " x dp=", dp, " = ", static_cast<double>(model) * dp,
-      ", but this job has ", world_size, " workers: ", WhatWouldFit(world_size, tp, pp)));
-}
-
-absl::StatusOr<Layout> WithCopies(Layout layout, bool dp_is_free, int dp_shard, int dp_replicate) {
-  if (dp_shard == 0 && dp_replicate == 0) return layout;
-  const std::string asked = absl::StrJoin(
-      {dp_shard == 0 ? std::string() : absl::StrCat("dp_shard_size=", dp_shard),
-       dp_replicate == 0 ? std::string() : absl::StrCat("dp_replicate_size=", dp_replicate)},
-      dp_shard > 0 && dp_replicate > 0 ? " x " : "");
-  const int64_t unit = int64_t{std::max(dp_shard, 1)} * std::max(dp_replicate, 1);
-  const bool is_given_whole = dp_shard > 0 && dp_replicate > 0;
-  const int64_t fitting = is_given_whole ? unit : layout.dp / unit * unit;
-  if (unit > layout.dp || (!dp_is_free && fitting != layout.dp)) {
-    std::vector<int> legal;
-    for (int divisor = 1; divisor <= layout.dp; ++divisor) {
-      if (layout.dp % divisor == 0) legal.push_back(divisor);
-    }
-    return absl::InvalidArgumentError(absl::StrCat(
-        asked, " does not fit dp=", layout.dp, ": ",
-        is_given_whole ? "their product must be dp, and each one of " : "it must be one of ",
-        absl::StrJoin(legal, ", ")));
-  }
-  layout.dp = static_cast<int>(fitting);
-  layout.dp_replicate = dp_replicate > 0 ? dp_replicate : layout.dp / dp_shard;
-  return layout;
 }
 
 }  // namespace convene::worker
