@@ -93,6 +93,46 @@ class ElasticTest(ConveneTestCase):
             for got, wanted in zip(metrics, expected):
                 self.assertLess(abs(got[key] / wanted[key] - 1), 1e-4, f"{key} of {got} and {wanted}")
 
+    def test_best_trains_on_with_the_same_losses_on_what_is_left_of_a_replica(self):
+        values = {"steps": 120, "global_batch_size": 8, "micro_batch_size": 2}
+        one_process = self.train_arguments(
+            **values, metrics_file=self.path("one.jsonl"), checkpoint_dir=None, checkpoint_every=None)
+        self.finish(self.start(CONVENE_TRAIN, *one_process), 60)
+        endpoint = self.start_daemon()
+        agents = [self.start_agent(endpoint, rank, "2:4", workers=1, tp_size=2, pp_size=2,
+                                   elastic_layout="best", **values) for rank in range(4)]
+        step = self.wait_for_world(4, 5)
+        agents.pop().kill()
+        step = self.wait_for_world(3, step - 10)
+        self.wait_for_world(3, step + 10)  # past a checkpoint of three workers
+        agents.pop().kill()
+        for agent in agents:
+            self.finish(agent, 90)
+        metrics = self.metrics()
+        self.assertEqual([m["step"] for m in metrics], list(range(1, 121)))
+        layouts = list(dict.fromkeys(m["layout"] for m in metrics))
+        self.assertEqual(layouts, ["dp1 x tp2 x pp2", "dp1 x tp1 x pp3", "dp1 x tp2 x pp1"])
+        self.assertRegex(self.output(agents[0]),
+                         r"layout dp1 x tp1 x pp3: 3 of 3 workers train; asked tp2 x pp2; the most workers of all "
+                         r"legal layouts with room for their memory \([\d.]+ [KM]iB of [\d.]+ GiB a rank\)")
+        expected = read_metrics(self.path("one.jsonl"))
+        for key in ("loss", "grad_norm"):
+            for got, wanted in zip(metrics, expected):
+                self.assertLess(abs(got[key] / wanted[key] - 1), 1e-4, f"{key} of {got} and {wanted}")
+
+    def test_keep_trains_on_fewer_copies_of_the_state(self):
+        values = {"steps": 40, "dp_shard_size": 2, "dp_replicate_size": 2}
+        endpoint = self.start_daemon()
+        agents = [self.start_agent(endpoint, rank, "3:4", workers=1, **values) for rank in range(4)]
+        self.wait_for_world(4, 5)
+        agents.pop().kill()
+        for agent in agents:
+            self.finish(agent, 90)
+        self.assertEqual(list(dict.fromkeys(m["layout"] for m in self.metrics())),
+                         ["dp4 (2 copies of 2 shards) x tp1 x pp1", "dp2 x tp1 x pp1"])
+        self.assertIn("layout dp2 x tp1 x pp1: 2 of 3 workers train; asked dp4 (2 copies of 2 shards); "
+                      "kept tp and pp (--elastic-layout keep)", self.output(agents[0]))
+
     def test_a_rank_that_no_replica_needs_waits_and_takes_the_place_of_a_lost_one(self):
         values = {"steps": 2000, "tp_size": 2}
         endpoint = self.start_daemon()

@@ -9,6 +9,14 @@ import unittest
 from tests.support.convene_testing import CONVENE, CONVENE_TRAIN, ConveneTestCase, read_metrics
 
 
+def device_totals(text):
+    """The bytes of each table of a memory plan about the device."""
+    units = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+    tables = re.findall(r"^on the device +(\w+) +share$(.*?)^total +([\d.]+) +100.0%$", text,
+                        re.MULTILINE | re.DOTALL)
+    return [float(total) * units[unit] for unit, _, total in tables]
+
+
 class TrainerOutputTest(ConveneTestCase):
 
     def test_the_memory_plan_needs_neither_ranks_nor_data(self):
@@ -18,7 +26,7 @@ class TrainerOutputTest(ConveneTestCase):
                                       "--print-memory-plan"), 20)
         self.assertIn("stage 0 of 2", text)
         self.assertIn("stage 1 of 2", text)
-        totals = [int(total) for total in re.findall(r"^total +(\d+)$", text, re.MULTILINE)]
+        totals = device_totals(text)
         # Per rank a quarter of 405 billion parameters: 2 bytes, 4 of gradients, 12 of the optimizer.
         self.assertEqual(len(totals), 2)
         for total in totals:
@@ -26,13 +34,23 @@ class TrainerOutputTest(ConveneTestCase):
             self.assertLess(total, 20 * 405e9 / 4)
         self.assertFalse(os.path.exists(self.path("checkpoints")))
 
+    def test_the_memory_plan_has_a_short_table_for_each_kind_of_rank(self):
+        text = self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(pp_size=8, tp_size=2),
+                                      "--print-memory-plan"), 20)
+        self.assertIn("\nstage 0 of 8, each of its 2 ranks, on CPU", text)
+        # 1f1b: an earlier stage keeps more micro batches.
+        self.assertIn("\nstages 1 to 6 (shown: 1, which takes the most) of 8, each of its 2 ranks", text)
+        self.assertIn("\nstage 7 of 8, each of its 2 ranks", text)
+        self.assertEqual(len(device_totals(text)), 3)
+        self.assertLess(len(text.splitlines()), 100)
+
     def test_full_recomputation_keeps_less(self):
         totals = []
         for recompute in ["none", "selective", "full"]:
             text = self.finish(self.start(
                 CONVENE_TRAIN, *self.train_arguments(recompute=recompute, sequence_length=512),
                 "--print-memory-plan"), 20)
-            totals.append(int(re.search(r"^total +(\d+)$", text, re.MULTILINE).group(1)))
+            totals += device_totals(text)
         self.assertGreater(totals[0], totals[1])
         self.assertGreater(totals[1], totals[2])
 

@@ -1,7 +1,8 @@
 #include "worker_runtime/device/arena.h"
 
 #include <algorithm>
-#include <cstring>
+#include <iterator>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -12,6 +13,47 @@ namespace {
 
 // The most bytes that rounding up may add, here and in Memory::Allocate.
 constexpr size_t kRoundingRoom = size_t{8} << 20;
+// A plan's lines below so small a part of the whole are added up in one.
+constexpr size_t kSmallestShare = 100;
+
+// Lines of a name, a size and its share of the total, in one unit.
+class PlanTable {
+ public:
+  PlanTable(const std::string& title, size_t total_bytes) : total_(total_bytes) {
+    constexpr const char* kUnits[] = {"bytes", "KiB", "MiB", "GiB"};
+    size_t unit = 0;
+    for (; unit + 1 < std::size(kUnits) && total_ >= 1024 * divisor_; ++unit) divisor_ *= 1024;
+    decimals_ = unit > 0 ? 1 : 0;
+    rows_.push_back({title, kUnits[unit], "share"});
+  }
+
+  void Add(std::string name, size_t bytes) {
+    const double size = static_cast<double>(bytes);
+    const double share = total_ > 0 ? 100 * size / total_ : 0;
+    rows_.push_back({std::move(name), absl::StrFormat("%.*f", decimals_, size / divisor_),
+                     absl::StrFormat("%.1f%%", share)});
+  }
+
+  std::string ToString() const {
+    size_t width = 0;
+    for (const Row& row : rows_) width = std::max(width, row.name.size());
+    std::string table;
+    for (const Row& row : rows_) {
+      absl::StrAppendFormat(&table, "%-*s %10s %7s\n", static_cast<int>(width), row.name, row.size,
+                            row.share);
+    }
+    return table;
+  }
+
+ private:
+  struct Row {
+    std::string name, size, share;
+  };
+  const double total_;
+  double divisor_ = 1;
+  int decimals_ = 0;
+  std::vector<Row> rows_;
+};
 
 }  // namespace
 
@@ -29,7 +71,7 @@ int Arena::DeclareBytes(std::string block_name, size_t count, size_t element_byt
   if (__builtin_mul_overflow(count, element_bytes, &bytes) ||
       __builtin_add_overflow(total_bytes(), bytes, &end) ||
       __builtin_add_overflow(end, kRoundingRoom, &end)) {
-    overflowed_ = true;
+    if (too_large_.empty()) too_large_ = block_name;
     bytes = 0;
   }
   size_t& part_bytes = parts_[static_cast<size_t>(part)].bytes;
@@ -45,10 +87,10 @@ int Arena::DeclareBytes(std::string block_name, size_t count, size_t element_byt
 absl::Status Arena::Build() {
   CONVENE_CHECK(!built_);
   built_ = true;
-  if (overflowed_) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "arena \"", name_, "\": a block is larger than the address space (shown as 0 bytes)\n",
-        PlanToString()));
+  if (!too_large_.empty()) {
+    return absl::ResourceExhaustedError(absl::StrCat("arena \"", name_, "\": block \"", too_large_,
+                                                     "\" is larger than the address space\n",
+                                                     PlanToString()));
   }
   for (Part& part : parts_) {
     if (part.bytes == 0) continue;
@@ -89,32 +131,29 @@ std::string Arena::PlanToString() const {
     Line& line = same != lines.end()
                      ? *same
                      : lines.emplace_back(Line{.name = block.name, .part = block.part});
-    line.bytes += block.bytes;
+    line.bytes += RoundUp(block.bytes, kAlignment);
     ++line.blocks;
   }
   std::stable_sort(lines.begin(), lines.end(),
                    [](const Line& a, const Line& b) { return a.bytes > b.bytes; });
-  constexpr char kOfCollectives[] = "* for collectives";
-  size_t width = std::max(name_.size(), std::strlen("total"));
-  if (collective_bytes() > 0) width = std::max(width, std::strlen(kOfCollectives));
-  for (Line& line : lines) {
-    if (line.blocks > 1) absl::StrAppend(&line.name, " x ", line.blocks);
-    if (line.part == ArenaPart::kCollective) absl::StrAppend(&line.name, " *");
-    width = std::max(width, line.name.size());
-  }
-  const int name_width = static_cast<int>(width);
-  std::string table = absl::StrFormat("%-*s %15s  share\n", name_width, name_, "bytes");
+  PlanTable table(name_, total_bytes());
+  size_t shown = 0;
+  size_t shown_bytes = 0;
   for (const Line& line : lines) {
-    const double share = total_bytes() == 0 ? 0.0
-                                            : 100.0 * static_cast<double>(line.bytes) /
-                                                  static_cast<double>(total_bytes());
-    absl::StrAppendFormat(&table, "%-*s %15d %5.1f%%\n", name_width, line.name, line.bytes, share);
+    // The last line of few bytes stands for itself.
+    if (line.bytes < total_bytes() / kSmallestShare && shown + 1 < lines.size()) break;
+    table.Add(absl::StrCat(line.name, line.blocks > 1 ? absl::StrCat(" x ", line.blocks) : "",
+                           line.part == ArenaPart::kCollective ? " *" : ""),
+              line.bytes);
+    shown_bytes += line.bytes;
+    ++shown;
   }
-  absl::StrAppendFormat(&table, "%-*s %15d\n", name_width, "total", total_bytes());
-  if (collective_bytes() > 0) {
-    absl::StrAppendFormat(&table, "%-*s %15d\n", name_width, kOfCollectives, collective_bytes());
+  if (shown < lines.size()) {
+    table.Add(absl::StrCat(lines.size() - shown, " smaller"), total_bytes() - shown_bytes);
   }
-  return table;
+  table.Add("total", total_bytes());
+  if (collective_bytes() > 0) table.Add("* for collectives", collective_bytes());
+  return table.ToString();
 }
 
 }  // namespace convene::worker

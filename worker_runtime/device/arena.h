@@ -74,8 +74,9 @@ class Arena {
   // The sum of all blocks with their padding, known before Build().
   size_t total_bytes() const { return parts_[0].bytes + parts_[1].bytes; }
 
-  // One line for all blocks of one name and part: how many, bytes, share of the total; the largest
-  // first, the total last. A star marks blocks for collectives.
+  // A table for people: a line for all blocks of one name and part, the largest first, with its
+  // size and its share of the total; then one line for all those below a hundredth, and the total.
+  // One unit for all, as the total needs it. A star marks blocks for collectives.
   std::string PlanToString() const;
 
  private:
@@ -105,8 +106,8 @@ class Arena {
 
   const std::string name_;
   std::vector<Block> blocks_;
-  Part parts_[2];  // by ArenaPart
-  bool overflowed_ = false;
+  Part parts_[2];          // by ArenaPart
+  std::string too_large_;  // the first block that is larger than the address space
   bool built_ = false;
 };
 

@@ -58,10 +58,26 @@ TEST_CASE("the plan is a table, a line for each name, the largest first") {
   arena.Declare<float>("embedding", 96);
   arena.Declare<float>("norm", 16);
   CHECK(arena.PlanToString() ==
-        "weights             bytes  share\n"
-        "embedding             384  75.0%\n"
-        "norm x 2              128  25.0%\n"
-        "total                 512\n");
+        "weights        bytes   share\n"
+        "embedding        384   75.0%\n"
+        "norm x 2         128   25.0%\n"
+        "total            512  100.0%\n");
+}
+
+TEST_CASE("the plan is in units that people read, without a line for each small block") {
+  Arena arena("step");
+  arena.Declare<char>("scalars", 8);
+  arena.Declare<float>("weights", 3 << 20);
+  arena.Declare<float>("moments", 6 << 20);
+  arena.Declare<char>("table", 4096);
+  arena.Declare<float>("hidden", 400000);
+  CHECK(arena.PlanToString() ==
+        "step             MiB   share\n"
+        "moments         24.0   63.9%\n"
+        "weights         12.0   32.0%\n"
+        "hidden           1.5    4.1%\n"
+        "2 smaller        0.0    0.0%\n"
+        "total           37.5  100.0%\n");
 }
 
 // Keeps count of what it gave.
@@ -119,11 +135,11 @@ TEST_CASE("the plan marks what collectives work on") {
   arena.Declare<float>("moments", 32);
   arena.Declare<float>("gradients", 96, ArenaPart::kCollective);
   CHECK(arena.PlanToString() ==
-        "step                        bytes  share\n"
-        "gradients *                   384  75.0%\n"
-        "moments                       128  25.0%\n"
-        "total                         512\n"
-        "* for collectives             384\n");
+        "step                   bytes   share\n"
+        "gradients *              384   75.0%\n"
+        "moments                  128   25.0%\n"
+        "total                    512  100.0%\n"
+        "* for collectives        384   75.0%\n");
 }
 
 TEST_CASE("an arena without blocks builds") {

@@ -1,11 +1,16 @@
 #include "worker_runtime/device/device.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstring>
 #include <thread>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
 #include "tools/base/clock.h"
+#include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/device/host_profile.h"
 #include "worker_runtime/device/host_queue.h"
@@ -23,6 +28,15 @@ struct QueuePoint final : public Event {
   uint64_t count = 0;
 };
 
+// cgroup v2 says the limit of a container; "max" is no number, and stands for none.
+int64_t HostMemoryBytes() {
+  int64_t bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  const absl::StatusOr<std::string> limit = ReadFile("/sys/fs/cgroup/memory.max");
+  int64_t limit_bytes = 0;
+  if (limit.ok() && absl::SimpleAtoi(*limit, &limit_bytes)) bytes = std::min(bytes, limit_bytes);
+  return bytes;
+}
+
 class CpuDevice final : public Device {
  public:
   CpuDevice()
@@ -32,6 +46,7 @@ class CpuDevice final : public Device {
 
   DeviceKind kind() const override { return DeviceKind::kCpu; }
   const std::string& description() const override { return description_; }
+  int64_t memory_bytes() const override { return HostMemoryBytes(); }
   Memory& memory() override { return HostMemory(); }
   Memory& staging() override { return HostMemory(); }
   Stream& compute() override { return compute_; }

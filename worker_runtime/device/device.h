@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -64,6 +65,9 @@ class Device {
   virtual DeviceKind kind() const = 0;
   // "NVIDIA H200, 139.7 GiB, compute capability 9.0, driver 580.95"; "CPU, 2 threads".
   virtual const std::string& description() const = 0;
+  // All the memory that there is, in use or not: the GPU's, or the host's, where a container may
+  // have less than the machine.
+  virtual int64_t memory_bytes() const = 0;
 
   // Where ops read and write.
   virtual Memory& memory() = 0;

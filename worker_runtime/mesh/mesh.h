@@ -5,8 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
-
 namespace convene::worker {
 
 struct Layout {
@@ -63,17 +61,5 @@ std::vector<int> GroupOf(const Layout& layout, Axes axes, int rank);
 
 // All groups of these axes, each once, by their lowest ranks.
 std::vector<std::vector<int>> AllGroups(const Layout& layout, Axes axes);
-
-// `dp` 0: as many replicas of tp x cp x pp ranks as there are workers for. The layout may then be
-// smaller than the world: the ranks from layout.world_size() on are spares. With a given `dp`, tp x
-// cp x pp x dp must be `world_size`. InvalidArgument when the workers are too few, or too many for
-// a given dp; the text names the product and the values that would fit.
-absl::StatusOr<Layout> ResolveLayout(int world_size, int tp, int pp, int dp, int cp = 1);
-
-// The layout with its data-parallel ranks as `dp_replicate` copies of `dp_shard` shards; 0: as many
-// as come out, one copy where both are 0. Where `dp_is_free` the layout gets as many of its ranks
-// as make whole copies; else they must come out even. InvalidArgument names the numbers and the
-// legal ones near them.
-absl::StatusOr<Layout> WithCopies(Layout layout, bool dp_is_free, int dp_shard, int dp_replicate);
 
 }  // namespace convene::worker

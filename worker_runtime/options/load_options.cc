@@ -208,6 +208,10 @@ absl::Status ResolveOffload(const TrainConfig& config, TrainOptions* options) {
 }
 
 absl::Status ResolveSizes(const TrainConfig& config, TrainOptions* options) {
+  constexpr Word<ElasticLayout> kElasticLayouts[] = {{"keep", ElasticLayout::kKeep},
+                                                     {"best", ElasticLayout::kBest}};
+  CONVENE_RETURN_IF_ERROR(
+      ToWord("elastic_layout", config.elastic_layout(), kElasticLayouts, &options->elastic_layout));
   const auto given = [](const char* key, bool is_given, int64_t value, int* size) {
     return is_given ? ToInt(key, value, 1, size) : absl::OkStatus();
   };

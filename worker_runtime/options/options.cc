@@ -6,6 +6,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/report/number_text.h"
 #include "worker_runtime/schedule/chunk_layers.h"
@@ -40,14 +41,16 @@ absl::Status ValidateCounts(const TrainOptions& options) {
   CONVENE_RETURN_IF_ERROR(AtLeast("validation_every", options.validation_every, 0));
   CONVENE_RETURN_IF_ERROR(AtLeast("validation_samples", options.validation_samples, 1));
   // All other code counts sample and token positions in int64.
-  const double tokens =
-      static_cast<double>(options.steps) * options.global_batch_size * options.sequence_length;
-  if (tokens > static_cast<double>(std::numeric_limits<int64_t>::max()) / 2) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "steps ", options.steps, " x global_batch_size ", options.global_batch_size,
-        " x sequence_length ", options.sequence_length, " is more tokens than can be counted"));
-  }
-  return absl::OkStatus();
+  constexpr double kMostTokens = static_cast<double>(std::numeric_limits<int64_t>::max() / 2);
+  const double step_tokens =
+      static_cast<double>(options.global_batch_size) * options.sequence_length;
+  const double most_steps = std::floor(kMostTokens / step_tokens);
+  if (static_cast<double>(options.steps) <= most_steps) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "steps ", options.steps, " x global_batch_size ", options.global_batch_size,
+      " x sequence_length ", options.sequence_length, " is more tokens than can be counted; ",
+      most_steps < 1 ? "choose a smaller global_batch_size or sequence_length"
+                     : absl::StrCat("steps can be at most ", static_cast<int64_t>(most_steps))));
 }
 
 absl::Status ValidateOptimizer(const TrainOptions& options) {
@@ -109,26 +112,46 @@ absl::Status ValidateDocuments(const TrainOptions& options) {
                                                  options.model.vocabulary_size - 1));
 }
 
+// Sizes of arrays are int.
+constexpr double kLargestProduct = 1 << 30;
+
+// The values by which one of two factors alone makes their product small enough, where there are
+// such values.
+std::string AtMost(const char* key, int64_t most, const char* other_key, int64_t most_other) {
+  const auto way = [](const char* name, int64_t number) {
+    return number < 1 ? "" : absl::StrCat(name, " can be at most ", number);
+  };
+  return absl::StrCat(way(key, most), most > 0 && most_other > 0 ? ", or " : "",
+                      way(other_key, most_other));
+}
+
 // A step's tokens lie in memory.
 absl::Status ValidateStepTokens(const TrainOptions& options, const Layout& layout) {
   const double tokens =
       static_cast<double>(options.global_batch_size) * options.sequence_length / layout.dp;
-  if (tokens < 1 << 30) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("global_batch_size ", options.global_batch_size, " x sequence_length ",
-                   options.sequence_length, " over dp ", layout.dp,
-                   " must be below 2^30 tokens a step; choose a smaller batch"));
+  if (tokens < kLargestProduct) return absl::OkStatus();
+  const auto most = [&](int64_t other) {
+    return static_cast<int64_t>((kLargestProduct - 1.0) * layout.dp / other);
+  };
+  return absl::InvalidArgumentError(absl::StrCat(
+      "global_batch_size ", options.global_batch_size, " x sequence_length ",
+      options.sequence_length, " over dp ", layout.dp, " must be below 2^30 tokens a step; ",
+      AtMost("global_batch_size", most(options.sequence_length), "sequence_length",
+             most(options.global_batch_size))));
 }
 
 // Sizes are int inside a forward pass, and a message between pipeline stages is below 4 GiB.
 absl::Status ValidateMicroBatch(const TrainOptions& options, const Layout& layout) {
-  const double activations = static_cast<double>(CutOf(options, layout).micro_batch_size) *
-                             options.sequence_length / layout.cp * options.model.hidden_size;
-  if (activations < 1 << 30) return absl::OkStatus();
+  const int rows = CutOf(options, layout).micro_batch_size;
+  const double hidden = 1.0 * options.model.hidden_size / layout.cp;  // of each token of a whole row
+  if (rows * options.sequence_length * hidden < kLargestProduct) return absl::OkStatus();
+  const auto most = [&](int64_t other) {
+    return static_cast<int64_t>((kLargestProduct - 1.0) / hidden / other);
+  };
   return absl::InvalidArgumentError(absl::StrCat(
-      "micro_batch_size ", options.micro_batch_size, " x sequence_length ", options.sequence_length,
-      " x hidden_size ", options.model.hidden_size,
-      " must be below 2^30 numbers; choose a smaller micro_batch_size or sequence_length"));
+      "micro_batch_size ", rows, " x sequence_length ", options.sequence_length, " x hidden_size ",
+      options.model.hidden_size, " must be below 2^30 numbers; ",
+      AtMost("micro_batch_size", most(options.sequence_length), "sequence_length", most(rows))));
 }
 
 // Every size of a micro batch, also after a node is lost, must come out even.
@@ -209,14 +232,43 @@ std::string DescribeBatch(const BatchCut& cut) {
                    : absl::StrCat(" less ", padding, padding == 1 ? " empty row" : " empty rows"));
 }
 
-absl::Status CheckFileFits(const TrainOptions& options, const Schedule& schedule, int ranks,
-                           int microbatches) {
+absl::Status CheckFileFits(const TrainOptions& options, const Schedule& schedule,
+                           const Layout& layout, int microbatches) {
   const int file_ranks = static_cast<int>(schedule.ranks.size());
-  if (file_ranks == ranks && schedule.microbatches == microbatches) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("pp_schedule ", options.pp_schedule, " is for ",
-                                                 file_ranks, " ranks and ", schedule.microbatches,
-                                                 " micro batches, but this job has pp_size ", ranks,
-                                                 " and ", microbatches, " micro batches a step"));
+  if (file_ranks == layout.pp && schedule.microbatches == microbatches) return absl::OkStatus();
+  std::vector<std::string> ways;
+  if (file_ranks != layout.pp) ways.push_back(absl::StrCat("pp_size ", file_ranks));
+  // With the file's ranks the same workers make other replicas.
+  const int dp = std::max(1, layout.dp * layout.pp / file_ranks);
+  const auto fits = [&](int64_t micro_batch_size) {
+    return MicrobatchCount(EvenCut(options.global_batch_size, micro_batch_size, dp)) ==
+           schedule.microbatches;
+  };
+  if (!fits(options.micro_batch_size)) {
+    // The rows of the longest rank as evenly over the file's micro batches as they go.
+    const int64_t rows = (options.global_batch_size + dp - 1) / dp;
+    const int64_t micro = (rows + schedule.microbatches - 1) / schedule.microbatches;
+    ways.push_back(fits(micro) ? absl::StrCat("micro_batch_size ", micro)
+                               : absl::StrCat("global_batch_size ", dp * options.micro_batch_size *
+                                                                        schedule.microbatches));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "pp_schedule ", options.pp_schedule, " is for ", file_ranks, " ranks and ",
+      schedule.microbatches, " micro batches, but this job has pp_size ", layout.pp, " and ",
+      microbatches, " micro batches a step; choose ", absl::StrJoin(ways, " and ")));
+}
+
+// The first chunk and the last may do without a layer.
+absl::Status CheckChunks(const TrainOptions& options, int ranks, int stages) {
+  const int most = options.model.layers + 2;
+  if (int64_t{stages} * ranks <= most) return absl::OkStatus();
+  const bool can_be_fewer =
+      options.pp_virtual_stages > 0 && ranks <= most &&
+      MakeSchedule(options.pp_schedule, ranks, most / ranks, /*microbatches=*/1).ok();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "pp_size ", ranks, " x pp_virtual_stages ", stages, " are more chunks than ",
+      options.model.layers, " layers fill; ",
+      AtMost("pp_size", most / stages, "pp_virtual_stages", can_be_fewer ? most / ranks : 0)));
 }
 
 // The two copies of a tied table meet in a group of the first and the last pipeline rank.
@@ -263,26 +315,23 @@ absl::Status ValidateOptions(const TrainOptions& options, const Layout& layout) 
 
 absl::StatusOr<PipelineChoice> PipelineOf(const TrainOptions& options, const Layout& layout) {
   const int microbatches = static_cast<int>(MicrobatchCount(CutOf(options, layout)));
-  // MakeSchedule's chunks must not be more than the model has layers, however large the flag.
-  const int stages = std::max(options.pp_virtual_stages, 1);
-  if (int64_t{stages} * layout.pp > int64_t{options.model.layers} + 2) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "pp_size ", layout.pp, " x pp_virtual_stages ", stages, " are more chunks than ",
-        options.model.layers, " layers fill; choose at most ", options.model.layers, " in all"));
-  }
+  // MakeSchedule's chunks must not be many more than the model has layers, however large the flag.
+  CONVENE_RETURN_IF_ERROR(CheckChunks(options, layout.pp, std::max(options.pp_virtual_stages, 1)));
   PipelineChoice choice;
   if (options.pp_schedule_csv.empty()) {
     CONVENE_ASSIGN_OR_RETURN(
         choice.schedule,
         MakeSchedule(options.pp_schedule, layout.pp, options.pp_virtual_stages, microbatches));
+    const int chunks = static_cast<int>(choice.schedule.placement.size());
+    CONVENE_RETURN_IF_ERROR(CheckChunks(options, layout.pp, chunks / layout.pp));
   } else {
     CONVENE_ASSIGN_OR_RETURN(choice.schedule, ReadCsv(options.pp_schedule_csv));
     if (options.pp_virtual_stages > 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("pp_virtual_stages is set, but the chunks are those of pp_schedule ",
-                       options.pp_schedule));
+                       options.pp_schedule, "; leave pp_virtual_stages out"));
     }
-    CONVENE_RETURN_IF_ERROR(CheckFileFits(options, choice.schedule, layout.pp, microbatches));
+    CONVENE_RETURN_IF_ERROR(CheckFileFits(options, choice.schedule, layout, microbatches));
     CONVENE_RETURN_IF_ERROR(CheckEnds(options, choice.schedule.placement, layout.pp));
   }
   if (!Has(choice.schedule, ComputeKind::kBackward) &&
@@ -295,13 +344,6 @@ absl::StatusOr<PipelineChoice> PipelineOf(const TrainOptions& options, const Lay
       CutLayers(options.pp_layout, options.model.layers,
                 static_cast<int>(choice.schedule.placement.size()), HeadCost(options.model)));
   return choice;
-}
-
-absl::StatusOr<Layout> LayoutOf(const TrainOptions& options, int world_size) {
-  CONVENE_ASSIGN_OR_RETURN(const Layout layout,
-                           ResolveLayout(world_size, options.tp_size, options.pp_size,
-                                         options.dp_size, options.cp_size));
-  return WithCopies(layout, options.dp_size == 0, options.dp_shard_size, options.dp_replicate_size);
 }
 
 bool SplitsRows(const TrainOptions& options, const Layout& layout) {

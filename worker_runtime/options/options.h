@@ -26,6 +26,9 @@ enum class ResumeMode {
 
 enum class DeviceChoice { kAuto, kCpu, kCuda };
 
+// The layout of a job whose number of workers has changed (elastic_layout.h).
+enum class ElasticLayout { kKeep, kBest };
+
 // Filled by LoadOptions (load_options.h): defaults, then the YAML file, then the flags. No defaults
 // stand here.
 struct TrainOptions {
@@ -43,13 +46,14 @@ struct TrainOptions {
   int cp_size = 0;
   ContextMethod cp_method = ContextMethod::kRing;
   int pp_size = 0;
-  int dp_size = 0;              // 0 = derived from the world size (ResolveLayout)
+  int dp_size = 0;              // 0 = derived from the world size (DecideLayout)
   std::string pp_schedule;      // a schedule's name, or a file's
   std::string pp_schedule_csv;  // the file's text; "" where pp_schedule is a name
   int pp_virtual_stages = 0;    // 0 = as few as the schedule has
   std::string pp_layout;        // CutLayers'
-  int dp_shard_size = 0;        // 0 = WithCopies decides
+  int dp_shard_size = 0;        // 0 = DecideLayout decides
   int dp_replicate_size = 0;    // the same
+  ElasticLayout elastic_layout = ElasticLayout::kKeep;
   int zero_stage = 0;
   bool reshard_after_forward = false;
   bool offload_optimizer = false;
@@ -91,12 +95,10 @@ struct TrainOptions {
 };
 
 // Checks ranges, relations (warm-up within the steps), and ValidateModel. InvalidArgument names the
-// key, its value and the legal values. The global batch need not come out even: a job that lost a
+// key, its value and the legal values near it: with one of them in its place, and all else as it
+// is, the options are legal. The global batch need not come out even: a job that lost a
 // node goes on with it. Every rank gives the same answer.
 absl::Status ValidateOptions(const TrainOptions& options, const Layout& layout);
-
-// The grid of ranks for a job of `world_size` workers. The errors of ResolveLayout and WithCopies.
-absl::StatusOr<Layout> LayoutOf(const TrainOptions& options, int world_size);
 
 // The order of the passes, and how the model is cut for it.
 struct PipelineChoice {

@@ -40,6 +40,7 @@ class RecordingDevice final : public Device {
 
   DeviceKind kind() const override { return kind_; }
   const std::string& description() const override { return description_; }
+  int64_t memory_bytes() const override { return int64_t{1} << 40; }
   Memory& memory() override { return memory_; }
   Memory& staging() override { return HostMemory(); }
   Stream& compute() override { return compute_; }

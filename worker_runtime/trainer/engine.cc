@@ -86,7 +86,7 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
       schedule_(ScheduleOf(options)),
       microbatch_tokens_(int64_t{options.micro_batch_size} * cut_.local_length()),
       units_(UnitsOfRank(options, schedule_, coordinate_)),
-      arena_("trainer", device.memory(),
+      arena_("on the device", device.memory(),
              options.collective_memory != nullptr ? *options.collective_memory : device.memory()),
       staging_("steps on the host", device.staging()),
       store_(PlaceUnits(InOneRow(units_), options.layout.gradient_ranks(),
@@ -186,14 +186,12 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   return engine;
 }
 
-std::string Engine::PlanMemory(const EngineOptions& options, CommunicatorSet& communicators,
-                               Device& device) {
+MemoryPlan Engine::PlanMemory(const EngineOptions& options, CommunicatorSet& communicators,
+                              Device& device) {
   const Engine planned(options, communicators, device);
-  std::string plan = planned.arena_.PlanToString();
-  if (options.copies_for_checkpoints || options.offload_optimizer) {
-    absl::StrAppend(&plan, planned.staging_.PlanToString());
-  }
-  return plan;
+  return {.device_bytes = planned.arena_.total_bytes(),
+          .host_bytes = planned.staging_.total_bytes(),
+          .text = absl::StrCat(planned.arena_.PlanToString(), planned.staging_.PlanToString())};
 }
 
 // No receive ahead: it would hold up compute() all the same.

@@ -95,6 +95,13 @@ struct ForwardResult {
   bool stop_requested = false;  // by any rank
 };
 
+// The memory that an engine allocates, in bytes.
+struct MemoryPlan {
+  size_t device_bytes = 0;
+  size_t host_bytes = 0;  // on a CPU both are of one memory
+  std::string text;       // a table for each (Arena::PlanToString)
+};
+
 // Not thread-safe. Allocates in Create() alone; a step allocates nothing of its own.
 //
 // A step in compute(): the pipeline's run, sums, update. Beside it, in communication(): reductions
@@ -113,10 +120,9 @@ class Engine {
   // Waits for queued work before the memory goes; for a GPU's a minute at most.
   ~Engine();
 
-  // The blocks that Create() would allocate in the device's memory and, where checkpoints are
-  // copied there, on the host: name, bytes, share. Allocates nothing.
-  static std::string PlanMemory(const EngineOptions& options, CommunicatorSet& communicators,
-                                Device& device);
+  // The plan by which Create() would allocate, to the byte. Allocates nothing.
+  static MemoryPlan PlanMemory(const EngineOptions& options, CommunicatorSet& communicators,
+                               Device& device);
 
   // The weights that the seed gives. REQUIRES: no step is in flight.
   void InitializeWeights();

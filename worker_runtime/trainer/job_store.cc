@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "tools/base/status_macros.h"
@@ -71,6 +72,30 @@ absl::Status AgreeOnDevices(rendezvous::StoreClient& store, const std::string& k
       without, " of ", world_size, " ranks have no GPU to train on: ", hosts,
       ". All ranks train on GPUs, or none: mend these hosts (nvidia-smi, CUDA_VISIBLE_DEVICES), "
       "leave them out, or train on the CPUs of all with --device cpu"));
+}
+
+// Rank 0 alone reads all values: each rank for itself would ask the store world_size^2 times.
+absl::StatusOr<int64_t> AgreeOnLeast(rendezvous::StoreClient& store, const std::string& key,
+                                     int rank, int world_size, int64_t value,
+                                     absl::Duration timeout) {
+  const auto key_of = [&](int of_rank) { return absl::StrCat(key, "/", of_rank); };
+  const auto get = [&](const std::string& from) -> absl::StatusOr<int64_t> {
+    CONVENE_ASSIGN_OR_RETURN(const std::string text, store.Get(from, timeout));
+    int64_t number = 0;
+    if (absl::SimpleAtoi(text, &number)) return number;
+    return absl::InternalError(absl::StrCat("the store has no number as ", from, ": ", text));
+  };
+  const std::string least_key = absl::StrCat(key, "/least");
+  if (rank != 0) {
+    CONVENE_RETURN_IF_ERROR(store.Set(key_of(rank), absl::StrCat(value)));
+    return get(least_key);
+  }
+  for (int other = 1; other < world_size; ++other) {
+    CONVENE_ASSIGN_OR_RETURN(const int64_t theirs, get(key_of(other)));
+    value = std::min(value, theirs);
+  }
+  CONVENE_RETURN_IF_ERROR(store.Set(least_key, absl::StrCat(value)));
+  return value;
 }
 
 }  // namespace convene::worker

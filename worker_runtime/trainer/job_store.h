@@ -2,6 +2,7 @@
 // settle by it before they connect.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -32,5 +33,11 @@ absl::Status WaitForAll(rendezvous::StoreClient& store, const std::string& key, 
 absl::Status AgreeOnDevices(rendezvous::StoreClient& store, const std::string& key_prefix,
                             int world_size, const std::string& host_name, bool has_gpu,
                             absl::Duration timeout);
+
+// The least of the values of all ranks, on every rank. All ranks call it, once with a key. Errors:
+// DeadlineExceeded when a rank did not within `timeout`; the store's.
+absl::StatusOr<int64_t> AgreeOnLeast(rendezvous::StoreClient& store, const std::string& key,
+                                     int rank, int world_size, int64_t value,
+                                     absl::Duration timeout);
 
 }  // namespace convene::worker

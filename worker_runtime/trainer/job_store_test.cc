@@ -64,6 +64,28 @@ TEST_CASE("a long list of ranks without a GPU is cut") {
                "99 of 100 ranks have no GPU to train on: h (64 ranks) and 35 ranks more. ");
 }
 
+TEST_CASE("every rank learns the least of all ranks' values") {
+  testing::MemoryStore store;
+  const std::vector<int64_t> values = {70, 50, int64_t{1} << 40};
+  std::vector<absl::StatusOr<int64_t>> least(values.size());
+  {
+    std::vector<Thread> threads;
+    for (size_t i = 0; i < values.size(); ++i) {
+      threads.emplace_back("rank", [&, i] {
+        least[i] = AgreeOnLeast(store, "epoch/1/memory", static_cast<int>(i), 3, values[i],
+                                absl::Seconds(10));
+      });
+    }
+    for (Thread& thread : threads) thread.Join();
+  }
+  for (const auto& one : least) {
+    REQUIRE_OK(one);
+    CHECK(*one == 50);
+  }
+  CHECK_STATUS(AgreeOnLeast(store, "epoch/2/memory", 0, 2, 1, absl::Milliseconds(1)).status(),
+               absl::StatusCode::kDeadlineExceeded, "epoch/2/memory/1");
+}
+
 TEST_CASE("a rank that does not come is waited for until the deadline") {
   testing::MemoryStore store;
   CHECK_STATUS(AgreeOnDevices(store, "p", 2, "a", true, absl::Milliseconds(1)),

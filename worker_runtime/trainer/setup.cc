@@ -4,11 +4,13 @@
 #include <cstdio>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "tools/base/logging.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/text.h"
 #include "worker_runtime/comm/connect.h"
 #include "worker_runtime/data/prepare.h"
 #include "worker_runtime/data/sample_order.h"
@@ -27,6 +29,16 @@ constexpr absl::Duration kDevicesTimeout = absl::Minutes(5);
 // theirs.
 constexpr absl::Duration kDataTimeout = absl::Minutes(30);
 constexpr double kPlannedRanksMax = 1 << 20;
+
+// All ranks of a stage have the same plan.
+MemoryPlan PlanOf(const TrainOptions& options, const Layout& layout, int stage, Device& device) {
+  const int rank = RankOf(layout, {.pp = stage});
+  CommunicatorSet communicators = PlannedCommunicators(layout, rank);
+  return Engine::PlanMemory(MakeEngineOptions(options, layout, rank, device.kind()), communicators,
+                            device);
+}
+
+std::string Bytes(size_t bytes) { return HumanBytes(static_cast<double>(bytes)); }
 
 }  // namespace
 
@@ -104,25 +116,60 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const TrainOptions& options,
   return Device::Cuda(*gpu);
 }
 
+bool JobHasBegun(const Contract& contract) { return contract.epoch > Epoch(1); }
+
 int PlannedWorldSize(const TrainOptions& options, const Contract& contract) {
-  const double copies =
-      1.0 * std::max(1, options.dp_shard_size) * std::max(1, options.dp_replicate_size);
-  const double product = 1.0 * options.tp_size * options.cp_size * options.pp_size *
-                         std::max(copies, 1.0 * options.dp_size);
-  return product <= kPlannedRanksMax ? std::max(contract.world_size, static_cast<int>(product))
-                                     : contract.world_size;
+  const double asked = AskedWorkers(options);
+  return asked <= kPlannedRanksMax ? std::max(contract.world_size, static_cast<int>(asked))
+                                   : contract.world_size;
+}
+
+absl::StatusOr<LayoutDecision> DecideLayoutByMemory(const TrainOptions& options,
+                                                    const Contract& job, Device& device) {
+  const bool is_cpu = device.kind() == DeviceKind::kCpu;
+  // The workers of a node share its memory. GPUs are not shared but for trials.
+  int64_t bytes = device.memory_bytes() / (is_cpu ? job.local_world_size : 1);
+  if (job.world_size > 1) {
+    CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<rendezvous::StoreClient> store,
+                             OpenJobStore(job));
+    CONVENE_ASSIGN_OR_RETURN(bytes, AgreeOnLeast(*store, absl::StrCat(KeyPrefix(job), "/memory"),
+                                                 job.rank, job.world_size, bytes, kDevicesTimeout));
+  }
+  const auto planned_bytes = [&](const Layout& layout) {
+    size_t most = 0;
+    for (int stage = 0; stage < layout.pp; ++stage) {
+      const MemoryPlan plan = PlanOf(options, layout, stage, device);
+      most = std::max(most, plan.device_bytes + (is_cpu ? plan.host_bytes : 0));
+    }
+    return static_cast<int64_t>(most);
+  };
+  const MemoryBound memory = {.rank_bytes = bytes, .planned_bytes = planned_bytes};
+  return DecideLayout(options, job.world_size, JobHasBegun(job), &memory);
 }
 
 void PrintMemoryPlan(const TrainOptions& options, const Layout& layout, Device& device) {
-  for (int stage = 0; stage < layout.pp; ++stage) {
-    const int rank = RankOf(layout, {.pp = stage});
-    CommunicatorSet communicators = PlannedCommunicators(layout, rank);
-    std::printf("\nstage %d of %d, each rank, on %s\n%s", stage, layout.pp,
-                device.description().c_str(),
-                Engine::PlanMemory(MakeEngineOptions(options, layout, rank, device.kind()),
-                                   communicators, device)
-                    .c_str());
-  }
+  // Stages [begin, end).
+  const auto print = [&](int begin, int end) {
+    int largest = begin;
+    MemoryPlan plan;
+    for (int stage = begin; stage < end; ++stage) {
+      MemoryPlan of_stage = PlanOf(options, layout, stage, device);
+      if (of_stage.device_bytes <= plan.device_bytes) continue;
+      plan = std::move(of_stage);
+      largest = stage;
+    }
+    const std::string stages = end - begin == 1
+                                   ? absl::StrCat("stage ", begin)
+                                   : absl::StrCat("stages ", begin, " to ", end - 1,
+                                                  " (shown: ", largest, ", which takes the most)");
+    std::printf("\n%s of %d, each of its %d ranks, on %s: %s, and %s on the host\n%s",
+                stages.c_str(), layout.pp, layout.world_size() / layout.pp,
+                device.description().c_str(), Bytes(plan.device_bytes).c_str(),
+                Bytes(plan.host_bytes).c_str(), plan.text.c_str());
+  };
+  print(0, 1);
+  if (layout.pp > 2) print(1, layout.pp - 1);
+  if (layout.pp > 1) print(layout.pp - 1, layout.pp);
   std::fflush(stdout);
 }
 

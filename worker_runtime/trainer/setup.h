@@ -9,6 +9,7 @@
 #include "worker_runtime/data/dataset.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/mesh/mesh.h"
+#include "worker_runtime/options/elastic_layout.h"
 #include "worker_runtime/options/options.h"
 #include "worker_runtime/trainer/engine.h"
 
@@ -38,10 +39,21 @@ absl::StatusOr<CommunicatorSet> Connect(const TrainOptions& options, const Contr
 EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layout, int rank,
                                 DeviceKind device);
 
-// PURE. The size of the world that a memory plan is for. LayoutOf refuses an impossible layout
+// DecideLayout by the memory of the rank that has the least. Every rank of the job calls it, spares
+// too, and all get the same. `device`: this rank's own. Errors: OpenJobStore's, AgreeOnLeast's,
+// DecideLayout's.
+absl::StatusOr<LayoutDecision> DecideLayoutByMemory(const TrainOptions& options,
+                                                    const Contract& job, Device& device);
+// PURE. A layout with fewer workers than were asked for is no mistake any more (DecideLayout). Only
+// epochs are the same on every rank, and under torchrun there are none: there it stays a mistake.
+bool JobHasBegun(const Contract& contract);
+
+// PURE. The size of the world that a memory plan is for. DecideLayout refuses an impossible layout
 // later.
 int PlannedWorldSize(const TrainOptions& options, const Contract& contract);
-// Prints one table a pipeline stage: all ranks of a stage take the same memory.
+// Prints a table for each kind of rank: those of the first pipeline stage, of the middle ones, of
+// the last. The ranks of a stage take the same memory; of several stages the one that takes the
+// most is shown.
 void PrintMemoryPlan(const TrainOptions& options, const Layout& layout, Device& device);
 
 }  // namespace convene::worker

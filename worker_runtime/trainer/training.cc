@@ -24,6 +24,7 @@
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/optimizer/learning_rate.h"
 #include "worker_runtime/optimizer/skipped_steps.h"
+#include "worker_runtime/options/elastic_layout.h"
 #include "worker_runtime/session/progress_writer.h"
 #include "worker_runtime/trainer/agree.h"
 #include "worker_runtime/trainer/batches.h"
@@ -401,18 +402,28 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contr
                                         StopToken& stop) {
   const int world_size =
       options.print_memory_plan ? PlannedWorldSize(options, job) : job.world_size;
-  CONVENE_ASSIGN_OR_RETURN(const Layout layout, LayoutOf(options, world_size));
-  CONVENE_RETURN_IF_ERROR(ValidateOptions(options, layout));
+  CONVENE_ASSIGN_OR_RETURN(LayoutDecision decision,
+                           DecideLayout(options, world_size, JobHasBegun(job)));
+  std::unique_ptr<Device> device;
+  if (options.elastic_layout == ElasticLayout::kBest && !options.print_memory_plan) {
+    CONVENE_ASSIGN_OR_RETURN(device, OpenAgreedDevice(options, job));
+    CONVENE_ASSIGN_OR_RETURN(decision, DecideLayoutByMemory(options, job, *device));
+  }
+  const Layout layout = decision.layout;
   const int spares = world_size - layout.world_size();
   if (job.rank >= layout.world_size() && !options.print_memory_plan) {
+    device.reset();
     const absl::StatusOr<bool> all_steps_done = RunAsSpare(job, layout, stop);
     if (!all_steps_done.ok()) return BlamePeer(all_steps_done.status());
     return *all_steps_done ? TrainingEnd::kFinished : TrainingEnd::kStopped;
   }
+  if (job.rank == 0 && !decision.why.empty()) spdlog::info("{}", decision.why);
   const Contract contract = WithoutSpares(job, layout);
-  CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device,
-                           options.print_memory_plan ? OpenDevice(options, contract)
-                                                     : OpenAgreedDevice(options, contract));
+  if (device == nullptr) {
+    CONVENE_ASSIGN_OR_RETURN(device, options.print_memory_plan
+                                         ? OpenDevice(options, contract)
+                                         : OpenAgreedDevice(options, contract));
+  }
   const bool is_gpu = device->kind() == DeviceKind::kCuda;
   CONVENE_RETURN_IF_ERROR(CheckSchedule(options, layout, is_gpu));
   if (contract.rank == 0) {

@@ -18,7 +18,7 @@ enum class TrainingEnd {
 // waits without training and ends with the others. Rank 0 prints progress and writes the metrics. A
 // stop that `stop` asks for is heard from the first step on; a spare passes it on to rank 0.
 //
-// Errors: those of LayoutOf and ValidateOptions, before anything is connected;
+// Errors: those of DecideLayout, before anything is connected;
 // FailedPrecondition when some ranks have a GPU and some have none; those of the data, the
 // checkpoint and the engine; Aborted when a peer is gone (the agent starts this worker again);
 // DeadlineExceeded when a collective waited too long; DataLoss when too many steps in a row, or all

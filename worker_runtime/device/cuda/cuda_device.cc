@@ -122,9 +122,10 @@ cudaEvent_t Handle(const Event& event) { return static_cast<const CudaEvent&>(ev
 
 class CudaDevice : public Device {
  public:
-  CudaDevice(int ordinal, std::string description)
+  CudaDevice(int ordinal, std::string description, int64_t memory_bytes)
       : ordinal_(ordinal),
         description_(std::move(description)),
+        memory_bytes_(memory_bytes),
         memory_(ordinal, first_error_),
         staging_(ordinal, first_error_) {}
   // Queues are destroyed on their device.
@@ -148,6 +149,7 @@ class CudaDevice : public Device {
 
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   const std::string& description() const override { return description_; }
+  int64_t memory_bytes() const override { return memory_bytes_; }
   Memory& memory() override { return memory_; }
   Memory& staging() override { return staging_; }
   Stream& compute() override { return compute_; }
@@ -238,6 +240,7 @@ class CudaDevice : public Device {
 
   const int ordinal_;
   const std::string description_;
+  const int64_t memory_bytes_;
   FirstError first_error_;  // before all that reports to it
   DeviceMemory memory_;
   StagingMemory staging_;
@@ -298,9 +301,11 @@ absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(int ordinal) {
   CONVENE_RETURN_IF_ERROR(
       CudaStatus(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties"));
   auto device = std::make_unique<CudaDevice>(
-      ordinal, absl::StrFormat("%s, %s, compute capability %d.%d, driver %s", properties.name,
-                               HumanBytes(static_cast<double>(properties.totalGlobalMem)),
-                               properties.major, properties.minor, DriverVersion(supported_cuda)));
+      ordinal,
+      absl::StrFormat("%s, %s, compute capability %d.%d, driver %s", properties.name,
+                      HumanBytes(static_cast<double>(properties.totalGlobalMem)), properties.major,
+                      properties.minor, DriverVersion(supported_cuda)),
+      static_cast<int64_t>(properties.totalGlobalMem));
   CONVENE_RETURN_IF_ERROR(device->MakeQueues());
   return device;
 }

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/options/elastic_layout.h"
 #include "worker_runtime/schedule/generators.h"
 
 namespace convene::worker::testing {
@@ -198,10 +199,9 @@ TrainOptions OptionsOf(const LayoutCase& c) {
 absl::StatusOr<Layout> LegalLayout(const LayoutCase& the_case) {
   const int ranks = RanksOf(the_case);
   if (ranks > kRanksMax) return absl::InvalidArgumentError(absl::StrCat(ranks, " ranks"));
-  const TrainOptions options = OptionsOf(the_case);
-  CONVENE_ASSIGN_OR_RETURN(const Layout layout, LayoutOf(options, ranks));
-  CONVENE_RETURN_IF_ERROR(ValidateOptions(options, layout));
-  return layout;
+  CONVENE_ASSIGN_OR_RETURN(const LayoutDecision decision,
+                           DecideLayout(OptionsOf(the_case), ranks, /*job_has_begun=*/false));
+  return decision.layout;
 }
 
 LayoutCase CaseOfSeed(uint64_t seed) {

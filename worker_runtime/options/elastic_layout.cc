@@ -1,0 +1,355 @@
+#include "worker_runtime/options/elastic_layout.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <iterator>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "tools/base/status_macros.h"
+#include "tools/base/text.h"
+
+namespace convene::worker {
+namespace {
+
+// The axes that one replica of the model lies over; `best` rather keeps the first ones.
+struct ModelAxis {
+  const char* name;
+  int Layout::*degree;
+  int TrainOptions::*asked;
+  bool is_named_at_1 = true;  // in words, where its degree is 1
+};
+constexpr ModelAxis kModelAxes[] = {
+    {"tp", &Layout::tp, &TrainOptions::tp_size},
+    {"pp", &Layout::pp, &TrainOptions::pp_size},
+    {"cp", &Layout::cp, &TrainOptions::cp_size, false},
+};
+
+// The axes that words about these options name.
+std::vector<ModelAxis> NamedAxes(const TrainOptions& options) {
+  std::vector<ModelAxis> axes;
+  for (const ModelAxis& axis : kModelAxes) {
+    if (axis.is_named_at_1 || options.*axis.asked > 1) axes.push_back(axis);
+  }
+  return axes;
+}
+
+// The libraries, the communicators and the rest of the process take memory beside the plan.
+constexpr double kUsableShare = 0.9;
+// Words about legal values try degrees up to here, and name so many.
+constexpr int kDegreesTried = 1024;
+constexpr size_t kDegreesNamed = 3;
+
+double ReplicaWorkers(const TrainOptions& options) {
+  double workers = 1;
+  for (const ModelAxis& axis : kModelAxes) workers *= options.*axis.asked;
+  return workers;
+}
+
+Layout AskedReplica(const TrainOptions& options) {
+  Layout layout;
+  for (const ModelAxis& axis : kModelAxes) layout.*axis.degree = options.*axis.asked;
+  return layout;
+}
+
+// "tp_size 2 x pp_size 2".
+std::string ReplicaText(const TrainOptions& options) {
+  return absl::StrJoin(NamedAxes(options), " x ", [&](std::string* out, const ModelAxis& axis) {
+    absl::StrAppend(out, axis.name, "_size ", options.*axis.asked);
+  });
+}
+
+// "dp_shard_size 2 x dp_replicate_size 4", or the one of them that was asked for.
+std::string CopiesText(const TrainOptions& options) {
+  std::vector<std::string> asked;
+  if (options.dp_shard_size > 0) {
+    asked.push_back(absl::StrCat("dp_shard_size ", options.dp_shard_size));
+  }
+  if (options.dp_replicate_size > 0) {
+    asked.push_back(absl::StrCat("dp_replicate_size ", options.dp_replicate_size));
+  }
+  return absl::StrJoin(asked, " x ");
+}
+
+int64_t RanksOfCopies(const TrainOptions& options) {
+  return int64_t{std::max(options.dp_shard_size, 1)} * std::max(options.dp_replicate_size, 1);
+}
+
+// The data-parallel ranks that were asked for; 0: as many as there are.
+int64_t AskedRows(const TrainOptions& options) {
+  if (options.dp_size > 0) return options.dp_size;
+  const bool is_whole = options.dp_shard_size > 0 && options.dp_replicate_size > 0;
+  return is_whole ? RanksOfCopies(options) : 0;
+}
+
+// The shards of each copy that were asked for; 0: as many as come out.
+int AskedShards(const TrainOptions& options) {
+  if (options.dp_shard_size > 0) return options.dp_shard_size;
+  const bool is_whole = options.dp_size > 0 && options.dp_replicate_size > 0;
+  return is_whole ? options.dp_size / options.dp_replicate_size : 0;
+}
+
+// As many of `rows` data-parallel ranks as make `copies` copies of `shards` shards (0: as many as
+// come out). Where there are too few ranks the copies become fewer, then the shards of the last
+// one.
+Layout Spread(Layout layout, int rows, int shards, int copies) {
+  if (shards == 0) {
+    layout.dp_replicate = std::clamp(copies, 1, rows);
+    layout.dp = rows / layout.dp_replicate * layout.dp_replicate;
+    return layout;
+  }
+  shards = std::min(shards, rows);
+  layout.dp_replicate = copies == 0 ? rows / shards : std::min(copies, rows / shards);
+  layout.dp = layout.dp_replicate * shards;
+  return layout;
+}
+
+absl::Status CheckCopies(const TrainOptions& options) {
+  const int64_t copies = RanksOfCopies(options);
+  const bool is_whole = options.dp_shard_size > 0 && options.dp_replicate_size > 0;
+  const bool fits = is_whole ? copies == options.dp_size : options.dp_size % copies == 0;
+  if (options.dp_size == 0 || fits) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(CopiesText(options), " does not fit dp_size ", options.dp_size));
+}
+
+// Whether there are workers for a replica and, before the job has begun, for all that was asked
+// for.
+absl::Status CheckWorkers(const TrainOptions& options, int world_size, bool job_has_begun) {
+  CONVENE_RETURN_IF_ERROR(CheckCopies(options));
+  const double replica = ReplicaWorkers(options);
+  if (replica > world_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(ReplicaText(options), " = ", absl::StrFormat("%.0f", replica),
+                     " workers hold one replica of the model, and this job has ", world_size));
+  }
+  if (job_has_begun) return absl::OkStatus();
+  if (options.dp_size > 0 && replica * options.dp_size != world_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(ReplicaText(options), " x dp_size ", options.dp_size, " = ",
+                     absl::StrFormat("%.0f", replica * options.dp_size),
+                     " workers, but this job has ", world_size));
+  }
+  const int rows = world_size / static_cast<int>(replica);
+  if (RanksOfCopies(options) <= rows) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(CopiesText(options), " = ", RanksOfCopies(options),
+                                                 " data-parallel ranks, and this job has room for ",
+                                                 rows));
+}
+
+std::string Text(int64_t bytes) { return HumanBytes(static_cast<double>(bytes)); }
+
+// The layout of `keep`. ValidateOptions' errors are those of the most data-parallel ranks.
+absl::StatusOr<Layout> Kept(const TrainOptions& options, int world_size, bool job_has_begun) {
+  CONVENE_RETURN_IF_ERROR(CheckWorkers(options, world_size, job_has_begun));
+  const Layout replica = AskedReplica(options);
+  int rows = world_size / replica.world_size();
+  if (options.dp_size > 0) rows = std::min(rows, options.dp_size);
+  absl::Status refusal;
+  while (rows > 0) {
+    const Layout layout = Spread(replica, rows, AskedShards(options), options.dp_replicate_size);
+    const absl::Status legal = ValidateOptions(options, layout);
+    if (legal.ok()) return layout;
+    if (refusal.ok()) refusal = legal;
+    // A step has as many micro batches as the file says on some numbers of ranks alone.
+    if (!job_has_begun || options.pp_schedule_csv.empty()) break;
+    rows = layout.dp - 1;
+  }
+  return refusal;
+}
+
+// "tp_size can be 1 or 2": the numbers, near the one that was asked for, with which one key alone
+// makes the number of workers right.
+std::string LegalNumbers(const TrainOptions& options, int world_size, bool job_has_begun,
+                         const std::string& key, int TrainOptions::*value) {
+  const int asked = options.*value;
+  TrainOptions changed = options;
+  const auto is_legal = [&](int number) {
+    changed.*value = number;
+    return Kept(changed, world_size, job_has_begun).ok();
+  };
+  std::vector<int> legal;
+  for (int number = 1; number <= std::min(world_size, kDegreesTried); ++number) {
+    if (is_legal(number)) legal.push_back(number);
+  }
+  std::stable_sort(legal.begin(), legal.end(),
+                   [&](int a, int b) { return std::abs(a - asked) < std::abs(b - asked); });
+  legal.resize(std::min(legal.size(), kDegreesNamed));
+  if (!legal.empty()) return absl::StrCat(key, " can be ", absl::StrJoin(legal, " or "));
+  const bool is_required = std::any_of(std::begin(kModelAxes), std::end(kModelAxes),
+                                       [&](const ModelAxis& axis) { return axis.asked == value; });
+  return !is_required && is_legal(0) ? absl::StrCat(key, " can be left out") : "";
+}
+
+absl::StatusOr<Layout> Best(const TrainOptions& options, int world_size, const MemoryBound* memory);
+
+// The refusal with what would be legal instead.
+absl::Status WithLegalValues(const absl::Status& refusal, const TrainOptions& options,
+                             int world_size, bool job_has_begun) {
+  std::vector<std::string> ways;
+  const auto try_key = [&](const std::string& key, int TrainOptions::*value) {
+    if (options.*value == 0) return;
+    std::string way = LegalNumbers(options, world_size, job_has_begun, key, value);
+    if (!way.empty()) ways.push_back(std::move(way));
+  };
+  for (const ModelAxis& axis : kModelAxes) try_key(absl::StrCat(axis.name, "_size"), axis.asked);
+  try_key("dp_size", &TrainOptions::dp_size);
+  try_key("dp_shard_size", &TrainOptions::dp_shard_size);
+  try_key("dp_replicate_size", &TrainOptions::dp_replicate_size);
+  const absl::StatusOr<Layout> best = Best(options, world_size, nullptr);
+  if (best.ok()) {
+    ways.push_back(absl::StrCat("elastic_layout can be best, which makes it ", best->ToString()));
+  }
+  if (ways.empty()) return refusal;
+  return absl::InvalidArgumentError(
+      absl::StrCat(refusal.message(), "; ", absl::StrJoin(ways, ", or ")));
+}
+
+double Ratio(int a, int b) { return 1.0 * std::max(a, b) / std::min(a, b); }
+
+// Every way to lay replicas over the workers. A micro batch needs a sample, so there are no more
+// data-parallel ranks than samples.
+void AddCandidates(const TrainOptions& options, int world_size, size_t axis, Layout layout,
+                   std::vector<Layout>* candidates) {
+  if (axis < std::size(kModelAxes)) {
+    for (int degree = 1; layout.world_size() * degree <= world_size; ++degree) {
+      Layout with = layout;
+      with.*kModelAxes[axis].degree = degree;
+      if (!ValidateModel(options.model, with).ok()) continue;
+      AddCandidates(options, world_size, axis + 1, with, candidates);
+    }
+    return;
+  }
+  const int shards = AskedShards(options);
+  const int64_t room = world_size / layout.world_size();
+  int rows = static_cast<int>(std::clamp<int64_t>(options.global_batch_size, 1, room));
+  do {
+    candidates->push_back(Spread(layout, rows, shards, shards > 0 ? 0 : options.dp_replicate_size));
+    rows = candidates->back().dp - 1;
+  } while (rows > 0 && !options.pp_schedule_csv.empty());
+}
+
+// By the rules of `best` but the memory: the lower, the better.
+std::vector<double> Order(const TrainOptions& options, const Layout& layout) {
+  std::vector<double> order = {-1.0 * layout.world_size()};
+  for (const ModelAxis& axis : kModelAxes) {
+    order.push_back(Ratio(layout.*axis.degree, options.*axis.asked));
+  }
+  for (const ModelAxis& axis : kModelAxes) order.push_back(layout.*axis.degree);
+  return order;
+}
+
+absl::StatusOr<Layout> Best(const TrainOptions& options, int world_size,
+                            const MemoryBound* memory) {
+  CONVENE_RETURN_IF_ERROR(CheckCopies(options));
+  std::vector<Layout> candidates;
+  AddCandidates(options, world_size, 0, Layout{}, &candidates);
+  std::vector<std::pair<std::vector<double>, Layout>> ordered;
+  for (const Layout& layout : candidates) ordered.emplace_back(Order(options, layout), layout);
+  std::stable_sort(ordered.begin(), ordered.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::optional<Layout> smallest;  // of the legal ones
+  int64_t smallest_bytes = 0;
+  for (const auto& [order, layout] : ordered) {
+    if (!ValidateOptions(options, layout).ok()) continue;
+    if (memory == nullptr) return layout;
+    const int64_t bytes = memory->planned_bytes(layout);
+    if (static_cast<double>(bytes) <= kUsableShare * static_cast<double>(memory->rank_bytes)) {
+      return layout;
+    }
+    if (smallest.has_value() && bytes >= smallest_bytes) continue;
+    smallest = layout;
+    smallest_bytes = bytes;
+  }
+  if (!smallest.has_value()) {
+    CONVENE_RETURN_IF_ERROR(Kept(options, world_size, /*job_has_begun=*/true).status());
+    return absl::InvalidArgumentError(
+        absl::StrCat("no layout of ", world_size, " workers is legal with these options"));
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "no layout of ", world_size, " workers fits in memory: a rank has ", Text(memory->rank_bytes),
+      " and can plan with ", 100 * kUsableShare, " % of it, and ", smallest->ToString(),
+      ", which takes the least, takes ", Text(smallest_bytes),
+      "; --recompute full, a smaller micro_batch_size or more workers need less"));
+}
+
+// "tp, pp and cp".
+std::string AxisNames(const TrainOptions& options) {
+  const std::vector<ModelAxis> axes = NamedAxes(options);
+  std::string names;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const char* const before = i == 0 ? "" : i + 1 < axes.size() ? ", " : " and ";
+    absl::StrAppend(&names, before, axes[i].name);
+  }
+  return names;
+}
+
+// "dp4", "dp4 (2 copies of 2 shards)" or "dp_shard_size 2": the part of it that was asked for,
+// where the layout has others; else "".
+std::string OtherRows(const TrainOptions& options, const Layout& layout) {
+  const int64_t rows = AskedRows(options);
+  const int shards = AskedShards(options);
+  const int copies = options.dp_replicate_size;
+  if ((rows == 0 || rows == layout.dp) && (shards == 0 || shards == layout.dp_shard()) &&
+      (copies == 0 || copies == layout.dp_replicate)) {
+    return "";
+  }
+  if (rows == 0) return CopiesText(options);
+  return absl::StrCat(
+      "dp", rows,
+      shards == 0 ? "" : absl::StrCat(" (", rows / shards, " copies of ", shards, " shards)"));
+}
+
+std::string Why(const TrainOptions& options, const Layout& layout, int world_size,
+                const MemoryBound* memory) {
+  std::vector<std::string> asked;
+  const std::string rows = OtherRows(options, layout);
+  if (!rows.empty()) asked.push_back(rows);
+  for (const ModelAxis& axis : kModelAxes) {
+    if (layout.*axis.degree == options.*axis.asked) continue;
+    asked.push_back(absl::StrCat(axis.name, options.*axis.asked));
+  }
+  if (asked.empty() && layout.world_size() == world_size) return "";
+  std::string rule = absl::StrCat("kept ", AxisNames(options), " (--elastic-layout keep)");
+  if (options.elastic_layout == ElasticLayout::kBest) {
+    rule =
+        absl::StrCat("the most workers of all legal layouts",
+                     memory == nullptr ? ""
+                                       : absl::StrCat(" with room for their memory (",
+                                                      Text(memory->planned_bytes(layout)), " of ",
+                                                      Text(memory->rank_bytes), " a rank)"),
+                     ", then nearest in ", AxisNames(options), " (--elastic-layout best)");
+  }
+  return absl::StrCat("layout ", layout.ToString(), ": ", layout.world_size(), " of ", world_size,
+                      " workers train", asked.empty() ? "" : "; asked ",
+                      absl::StrJoin(asked, " x "), "; ", rule);
+}
+
+}  // namespace
+
+double AskedWorkers(const TrainOptions& options) {
+  return ReplicaWorkers(options) * std::max(1.0 * RanksOfCopies(options), 1.0 * options.dp_size);
+}
+
+absl::StatusOr<LayoutDecision> DecideLayout(const TrainOptions& options, int world_size,
+                                            bool job_has_begun, const MemoryBound* memory) {
+  const bool keeps = options.elastic_layout == ElasticLayout::kKeep;
+  const absl::StatusOr<Layout> layout =
+      keeps ? Kept(options, world_size, job_has_begun) : Best(options, world_size, memory);
+  // Where the number of workers is not at fault, the refusal itself says all.
+  const bool blames_workers =
+      keeps ? job_has_begun || !CheckWorkers(options, world_size, job_has_begun).ok()
+            : !CheckCopies(options).ok();
+  if (!layout.ok() && blames_workers) {
+    return WithLegalValues(layout.status(), options, world_size, job_has_begun);
+  }
+  CONVENE_RETURN_IF_ERROR(layout.status());
+  return LayoutDecision{.layout = *layout,
+                        .why = Why(options, *layout, world_size, keeps ? nullptr : memory)};
+}
+
+}  // namespace convene::worker

@@ -1,0 +1,50 @@
+// PURE. The layout of a job with so many workers, and the reason for it: --elastic-layout.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "worker_runtime/mesh/mesh.h"
+#include "worker_runtime/options/options.h"
+
+namespace convene::worker {
+
+struct LayoutDecision {
+  Layout layout;  // of world_size workers or fewer; the ranks after them are spares
+  // One line for the log: the layout, the workers that train, what was asked for, and the rule.
+  // Empty where all workers train in the layout that was asked for.
+  std::string why;
+};
+
+// The memory that the ranks of a layout may take.
+struct MemoryBound {
+  int64_t rank_bytes = 0;  // of the rank that has the least
+  // What the layout's largest rank takes. Called for legal layouts alone.
+  absl::FunctionRef<int64_t(const Layout&)> planned_bytes;
+};
+
+// `keep`: the axes that a replica of the model lies over stay as asked, with as many data-parallel
+// ranks as there is room for, at most dp_size. Shards and copies that were asked for stay whole:
+// first the copies become fewer, then the shards of the last one. A layout with fewer
+// data-parallel ranks than were asked for is taken only where `job_has_begun`, because a node may
+// be lost then; before that it is a mistake. The order of a file (pp_schedule) may need yet fewer
+// of them.
+//
+// `best`: of the legal layouts that `memory` has room for (null: all of them) the one in which the
+// most workers train; of several the one that is nearest to what was asked for, in tp, then in pp;
+// then the one with the smaller degrees.
+//
+// The layout is legal: ValidateOptions says OK. InvalidArgument, with the legal values that are
+// near, where no layout is; ResourceExhausted where none fits in memory. The same on every rank
+// that gives the same arguments. REQUIRES: world_size >= 1; sizes as LoadOptions checks them.
+absl::StatusOr<LayoutDecision> DecideLayout(const TrainOptions& options, int world_size,
+                                            bool job_has_begun,
+                                            const MemoryBound* memory = nullptr);
+
+// The workers for which the options ask: at least one replica of the model, and as many copies and
+// shards as are named. May be beyond any int.
+double AskedWorkers(const TrainOptions& options);
+
+}  // namespace convene::worker

@@ -1,0 +1,238 @@
+#include "worker_runtime/options/elastic_layout.h"
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/testing/status_testing.h"
+#include "worker_runtime/options/load_options.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+
+// llama-tiny (8 layers, 16 heads, 8 key and value heads), 32 samples a step, with these flags.
+TrainOptions Options(std::vector<std::string> flags) {
+  flags.insert(flags.begin(), {"--data=a.txt", "--token-cache-dir=/cache"});
+  const auto options =
+      LoadOptions(flags, [](const std::string&) { return std::optional<std::string>(); });
+  REQUIRE_OK(options);
+  return **options;
+}
+
+std::string LineOf(const TrainOptions& options, int world_size) {
+  const auto decision = DecideLayout(options, world_size, /*job_has_begun=*/true);
+  REQUIRE_OK(decision);
+  return decision->why;
+}
+
+absl::Status AtStart(const std::vector<std::string>& flags, int world_size) {
+  return DecideLayout(Options(flags), world_size, /*job_has_begun=*/false).status();
+}
+
+// The file of a GPipe schedule.
+std::string CsvOf(int ranks, int microbatches) {
+  std::string text;
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (const char* kind : {"F", "B"}) {
+      for (int i = 0; i < microbatches; ++i) absl::StrAppend(&text, rank, kind, i, ",");
+    }
+    text.back() = '\n';
+  }
+  return text;
+}
+
+TEST_CASE("on any number of workers keep keeps, and best uses the most") {
+  for (const int tp : {1, 2, 4}) {
+    for (const int pp : {1, 2, 4}) {
+      for (const int dp : {0, 1, 3, 4}) {
+        TrainOptions options =
+            Options({absl::StrCat("--tp-size=", tp), absl::StrCat("--pp-size=", pp)});
+        options.dp_size = dp;
+        for (int world = 1; world <= 17; ++world) {
+          CAPTURE(tp, pp, dp, world);
+          options.elastic_layout = ElasticLayout::kKeep;
+          const auto kept = DecideLayout(options, world, /*job_has_begun=*/true);
+          CHECK(kept.ok() == (world >= tp * pp));
+          if (kept.ok()) {
+            const int rows = dp > 0 ? std::min(dp, world / (tp * pp)) : world / (tp * pp);
+            CHECK(kept->layout == Layout{.pp = pp, .dp = rows, .tp = tp});
+            CHECK_OK(ValidateOptions(options, kept->layout));
+            const bool is_asked = kept->layout.world_size() == world && (dp == 0 || dp == rows);
+            CHECK(kept->why.empty() == is_asked);
+          } else {
+            CHECK_THAT(std::string(kept.status().message()),
+                       Catch::Contains("elastic_layout can be best"));
+          }
+          // Before the job has begun, fewer or more workers than were asked for are a mistake.
+          const auto at_start = DecideLayout(options, world, /*job_has_begun=*/false);
+          CHECK(at_start.ok() == (dp == 0 ? world >= tp * pp : world == tp * pp * dp));
+
+          options.elastic_layout = ElasticLayout::kBest;
+          for (const bool has_begun : {false, true}) {
+            const auto best = DecideLayout(options, world, has_begun);
+            REQUIRE_OK(best);
+            CHECK_OK(ValidateOptions(options, best->layout));
+            CHECK(best->layout.world_size() == world);  // dp alone can fill any world
+            if (world == tp * pp * std::max(dp, 1)) {
+              CHECK(best->layout == Layout{.pp = pp, .dp = std::max(dp, 1), .tp = tp});
+              CHECK(best->why.empty());
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("of the layouts with the most workers, best takes the nearest, in tp before pp") {
+  const auto best = [](int tp, int pp, int world) {
+    const auto decision =
+        DecideLayout(Options({absl::StrCat("--tp-size=", tp), absl::StrCat("--pp-size=", pp),
+                              "--elastic-layout=best"}),
+                     world, /*job_has_begun=*/true);
+    REQUIRE_OK(decision);
+    return decision->layout.ToString();
+  };
+  CHECK(best(2, 2, 3) == "dp1 x tp1 x pp3");
+  CHECK(best(2, 2, 2) == "dp1 x tp2 x pp1");
+  CHECK(best(2, 2, 6) == "dp1 x tp2 x pp3");
+  CHECK(best(4, 2, 6) == "dp1 x tp2 x pp3");
+  CHECK(best(2, 4, 7) == "dp1 x tp1 x pp7");
+  CHECK(best(1, 1, 5) == "dp5 x tp1 x pp1");
+  // 11 stages are more than 8 layers and two ends.
+  CHECK(best(1, 8, 11) == "dp11 x tp1 x pp1");
+}
+
+TEST_CASE("the line says the layout, the workers, what was asked for, and the rule") {
+  CHECK(LineOf(Options({"--tp-size=2", "--pp-size=2", "--dp-size=4"}), 13) ==
+        "layout dp3 x tp2 x pp2: 12 of 13 workers train; asked dp4; kept tp and pp "
+        "(--elastic-layout keep)");
+  CHECK(LineOf(Options({"--tp-size=2"}), 5) ==
+        "layout dp2 x tp2 x pp1: 4 of 5 workers train; kept tp and pp (--elastic-layout keep)");
+  CHECK(LineOf(Options({"--tp-size=2"}), 4) == "");
+  CHECK(LineOf(Options({"--tp-size=2", "--pp-size=2", "--elastic-layout=best"}), 3) ==
+        "layout dp1 x tp1 x pp3: 3 of 3 workers train; asked tp2 x pp2; the most workers of all "
+        "legal layouts, then nearest in tp and pp (--elastic-layout best)");
+}
+
+TEST_CASE("copies become fewer before their shards do") {
+  const TrainOptions whole = Options({"--dp-shard-size=2", "--dp-replicate-size=3"});
+  const auto kept = [](const TrainOptions& options, int world) {
+    const auto decision = DecideLayout(options, world, /*job_has_begun=*/true);
+    REQUIRE_OK(decision);
+    return decision->layout;
+  };
+  CHECK(kept(whole, 6) == Layout{.dp = 6, .dp_replicate = 3});
+  CHECK(kept(whole, 7) == Layout{.dp = 6, .dp_replicate = 3});
+  CHECK(kept(whole, 5) == Layout{.dp = 4, .dp_replicate = 2});
+  CHECK(kept(whole, 3) == Layout{.dp = 2, .dp_replicate = 1});
+  CHECK(kept(whole, 1) == Layout{.dp = 1, .dp_replicate = 1});
+  CHECK(LineOf(whole, 5) ==
+        "layout dp4 (2 copies of 2 shards) x tp1 x pp1: 4 of 5 workers train; asked dp6 (3 copies "
+        "of 2 shards); kept tp and pp (--elastic-layout keep)");
+  // The same with dp_size and one of the two; and with one alone, where the other follows.
+  CHECK(kept(Options({"--dp-size=6", "--dp-replicate-size=3"}), 5) ==
+        Layout{.dp = 4, .dp_replicate = 2});
+  CHECK(kept(Options({"--dp-size=8", "--dp-shard-size=4"}), 7) == Layout{.dp = 4});
+  CHECK(kept(Options({"--dp-shard-size=2"}), 7) == Layout{.dp = 6, .dp_replicate = 3});
+  CHECK(kept(Options({"--dp-shard-size=4"}), 3) == Layout{.dp = 3});
+  CHECK(LineOf(Options({"--dp-shard-size=4"}), 3) ==
+        "layout dp3 x tp1 x pp1: 3 of 3 workers train; asked dp_shard_size 4; kept tp and pp "
+        "(--elastic-layout keep)");
+  CHECK(kept(Options({"--dp-replicate-size=3"}), 7) == Layout{.dp = 6, .dp_replicate = 3});
+  CHECK(kept(Options({"--dp-replicate-size=3"}), 2) == Layout{.dp = 2, .dp_replicate = 2});
+  CHECK(kept(Options({"--zero-stage=0"}), 7) == Layout{.dp = 7, .dp_replicate = 7});
+  // best fills the world with copies of the shards that were asked for.
+  TrainOptions best = Options({"--dp-shard-size=2", "--dp-replicate-size=2"});
+  best.elastic_layout = ElasticLayout::kBest;
+  CHECK(kept(best, 6) == Layout{.dp = 6, .dp_replicate = 3});
+}
+
+TEST_CASE("a schedule in a file keeps its stages and micro batches") {
+  TrainOptions options = Options({"--pp-size=2", "--micro-batch-size=4", "--global-batch-size=32"});
+  options.pp_schedule = "own.csv";
+  options.pp_schedule_csv = CsvOf(2, 4);
+  const auto decide = [&](ElasticLayout policy, int world) {
+    options.elastic_layout = policy;
+    return DecideLayout(options, world, /*job_has_begun=*/true);
+  };
+  REQUIRE_OK(decide(ElasticLayout::kKeep, 4));
+  CHECK(decide(ElasticLayout::kKeep, 4)->layout == Layout{.pp = 2, .dp = 2});
+  // Of 3 replicas 2 have four micro batches each; one alone has eight, which the file does not.
+  CHECK(decide(ElasticLayout::kKeep, 6)->layout == Layout{.pp = 2, .dp = 2});
+  CHECK_STATUS(decide(ElasticLayout::kKeep, 3), kInvalid, "choose micro_batch_size 8");
+  CHECK(decide(ElasticLayout::kBest, 6)->layout == Layout{.pp = 2, .dp = 2});
+  CHECK(decide(ElasticLayout::kBest, 9)->layout == Layout{.pp = 2, .dp = 2, .tp = 2});
+  CHECK_STATUS(decide(ElasticLayout::kBest, 3), kInvalid, "is for 2 ranks and 4 micro batches");
+}
+
+TEST_CASE("best leaves out what has no room, and says the memory") {
+  const TrainOptions options = Options({"--tp-size=2", "--pp-size=2", "--elastic-layout=best"});
+  // 24 GiB over the ranks of a replica.
+  const auto planned = [](const Layout& layout) {
+    return (int64_t{24} << 30) / (layout.tp * layout.pp);
+  };
+  const auto decide = [&](int world, int64_t gib) {
+    const MemoryBound memory = {.rank_bytes = gib << 30, .planned_bytes = planned};
+    return DecideLayout(options, world, /*job_has_begun=*/true, &memory);
+  };
+  CHECK(decide(5, 40)->layout == Layout{.dp = 5});
+  // A tenth is left for the rest of the process: 10 GiB hold no half of 24.
+  CHECK(decide(5, 14)->layout == Layout{.pp = 5});
+  CHECK(decide(4, 10)->layout == Layout{.pp = 2, .tp = 2});
+  CHECK(decide(3, 10)->why ==
+        "layout dp1 x tp1 x pp3: 3 of 3 workers train; asked tp2 x pp2; the most workers of all "
+        "legal layouts with room for their memory (8.0 GiB of 10.0 GiB a rank), then nearest in "
+        "tp and pp (--elastic-layout best)");
+  CHECK_STATUS(decide(3, 8), absl::StatusCode::kResourceExhausted,
+               "no layout of 3 workers fits in memory: a rank has 8.0 GiB and can plan with 90 % "
+               "of it, and dp1 x tp1 x pp3, which takes the least, takes 8.0 GiB");
+}
+
+TEST_CASE("best has no data-parallel rank without a sample") {
+  const auto decision = DecideLayout(
+      Options({"--global-batch-size=3", "--elastic-layout=best", "--pp-size=2"}), 10, true);
+  REQUIRE_OK(decision);
+  CHECK(decision->layout.dp <= 3);
+  CHECK(decision->layout.world_size() == 10);
+}
+
+TEST_CASE("too few workers, or others than were asked for, are refused with what would do") {
+  CHECK_STATUS(AtStart({"--tp-size=2", "--pp-size=2"}, 3), kInvalid,
+               "tp_size 2 x pp_size 2 = 4 workers hold one replica of the model, and this job has "
+               "3; tp_size can be 1, or pp_size can be 1, or elastic_layout can be best, which "
+               "makes it dp1 x tp1 x pp3");
+  CHECK_STATUS(AtStart({"--tp-size=1048576", "--pp-size=1048576"}, 8), kInvalid,
+               "= 1099511627776 workers hold one replica of the model, and this job has 8; "
+               "elastic_layout can be best");
+  CHECK_STATUS(AtStart({"--tp-size=2", "--dp-size=4"}, 6), kInvalid,
+               "tp_size 2 x pp_size 1 x dp_size 4 = 8 workers, but this job has 6; dp_size can be "
+               "3, or ");
+  CHECK_STATUS(AtStart({"--tp-size=2", "--dp-size=4"}, 7), kInvalid, "dp_size can be left out");
+  CHECK_STATUS(AtStart({"--dp-shard-size=4"}, 3), kInvalid,
+               "dp_shard_size 4 = 4 data-parallel ranks, and this job has room for 3; "
+               "dp_shard_size can be 3 or 2 or 1");
+  CHECK_STATUS(
+      AtStart({"--dp-size=6", "--dp-shard-size=4"}, 6), kInvalid,
+      "dp_shard_size 4 does not fit dp_size 6; dp_size can be left out, or dp_shard_size can be "
+      "3 or 2 or 6");
+  CHECK_STATUS(
+      AtStart({"--dp-size=8", "--dp-shard-size=2", "--dp-replicate-size=2"}, 8), kInvalid,
+      "dp_shard_size 2 x dp_replicate_size 2 does not fit dp_size 8; dp_size can be left out, "
+      "or dp_shard_size can be 4, or dp_replicate_size can be 4");
+  CHECK_STATUS(AtStart({"--dp-size=6", "--dp-shard-size=4", "--elastic-layout=best"}, 6), kInvalid,
+               "dp_shard_size 4 does not fit dp_size 6; dp_size can be left out");
+}
+
+TEST_CASE("the workers of a plan are those that were asked for") {
+  CHECK(AskedWorkers(Options({})) == 1);
+  CHECK(AskedWorkers(Options({"--tp-size=2", "--pp-size=3", "--dp-shard-size=4"})) == 24);
+  CHECK(AskedWorkers(Options({"--tp-size=1048576", "--pp-size=1048576", "--dp-size=2"})) ==
+        Approx(2199023255552.0));
+}
+
+}  // namespace
+}  // namespace convene::worker

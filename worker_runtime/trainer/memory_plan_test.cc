@@ -1,0 +1,128 @@
+// The memory plan is the memory that the process then has.
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "tools/base/files.h"
+#include "tools/base/testing/status_testing.h"
+#include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/device/device.h"
+#include "worker_runtime/testing/forwarding_device.h"
+#include "worker_runtime/trainer/engine.h"
+
+namespace convene::worker {
+namespace {
+
+// Counts the bytes that it is asked for.
+class CountingMemory final : public Memory {
+ public:
+  absl::StatusOr<void*> Allocate(size_t bytes) override {
+    allocated += bytes;
+    return HostMemory().Allocate(bytes);
+  }
+  void Free(void* data, size_t bytes) override { HostMemory().Free(data, bytes); }
+  size_t allocated = 0;
+};
+
+class CountingDevice final : public testing::ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  Memory& memory() override { return of_device; }
+  Memory& staging() override { return of_host; }
+  CountingMemory of_device, of_host;
+};
+
+TEST_CASE("the engine allocates what the plan says, to the byte") {
+  const Layout layout = GENERATE(Layout{}, Layout{.pp = 3, .dp = 2, .tp = 2, .dp_replicate = 2},
+                                 Layout{.dp = 3, .tp = 4});
+  const DType dtype = GENERATE(DType::kFloat32, DType::kBFloat16);
+  const bool copies = GENERATE(false, true);
+  const auto model = NamedModel("llama-tiny");
+  REQUIRE_OK(model);
+  const std::unique_ptr<Device> cpu = Device::Cpu();
+  for (int rank = 0; rank < layout.world_size(); ++rank) {
+    const EngineOptions options = {.model = *model,
+                                   .layout = layout,
+                                   .rank = rank,
+                                   .dtype = dtype,
+                                   .packed_documents = copies,
+                                   .micro_batch_size = 2,
+                                   .sequence_length = 16,
+                                   .microbatches = 5,
+                                   .copies_for_checkpoints = copies,
+                                   .fresh_weights = false};
+    CommunicatorSet communicators = PlannedCommunicators(layout, rank);
+    CountingDevice device(*cpu);
+    const MemoryPlan plan = Engine::PlanMemory(options, communicators, device);
+    CHECK(device.of_device.allocated == 0);
+    CHECK(device.of_host.allocated == 0);
+    REQUIRE_OK(Engine::Create(options, communicators, device));
+    CHECK(device.of_device.allocated == plan.device_bytes);
+    CHECK(device.of_host.allocated == plan.host_bytes);
+  }
+}
+
+// A line of /proc/self/status, in bytes.
+int64_t StatusBytes(const std::string& name) {
+  const auto text = ReadFile("/proc/self/status");
+  REQUIRE_OK(text);
+  for (absl::string_view line : absl::StrSplit(*text, '\n')) {
+    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    int64_t kib = 0;
+    if (!absl::StartsWith(line, name) || words.size() < 2) continue;
+    const absl::string_view number = words[words.size() - 2];
+    const size_t tab = number.rfind('\t');
+    REQUIRE(absl::SimpleAtoi(number.substr(tab == number.npos ? 0 : tab + 1), &kib));
+    return kib << 10;
+  }
+  FAIL("no " << name);
+  return 0;
+}
+
+// One training step and one validation.
+void Train(const EngineOptions& options, Device& device) {
+  CommunicatorSet communicators = SoloCommunicators();
+  const auto engine = Engine::Create(options, communicators, device);
+  REQUIRE_OK(engine);
+  const std::vector<int32_t> tokens(
+      size_t{1} * options.microbatches * options.micro_batch_size * options.sequence_length, 65);
+  const TokenBatch batch{tokens.data(), tokens.data(), 1.0f / tokens.size()};
+  REQUIRE_OK((*engine)->TrainStep(batch, {.learning_rate = 1e-3, .step = 1}));
+  REQUIRE_OK((*engine)->ForwardLoss(batch, options.microbatches));
+}
+
+TEST_CASE("a process that trains takes as much memory as planned, within 3 %") {
+  EngineOptions options = {.micro_batch_size = 4, .sequence_length = 64, .microbatches = 2};
+  const auto tiny = NamedModel("llama-tiny");
+  REQUIRE_OK(tiny);
+  options.model = *tiny;
+  options.model.hidden_size = 512;
+  options.model.heads = 8;
+  options.model.kv_heads = 4;
+  options.model.head_size = 64;
+  options.model.ffn_size = 1024;
+  options.model.vocabulary_size = 4096;
+  const std::unique_ptr<Device> device = Device::Cpu();
+  // A process has threads, and the libraries' kernels for these shapes, with any number of layers.
+  options.model.layers = 1;
+  Train(options, *device);
+  Train(options, *device);  // now malloc also keeps what it first mapped for one use
+  options.model.layers = 6;
+  CommunicatorSet communicators = SoloCommunicators();
+  const MemoryPlan plan = Engine::PlanMemory(options, communicators, *device);
+  const double planned = static_cast<double>(plan.device_bytes + plan.host_bytes);
+  REQUIRE(planned > 100e6);
+  const int64_t before = StatusBytes("VmRSS:");
+  Train(options, *device);
+  const double taken = static_cast<double>(StatusBytes("VmHWM:") - before);
+  INFO(plan.text << "planned " << planned << " bytes, taken " << taken);
+  CHECK(taken == Approx(planned).epsilon(0.03));
+}
+
+}  // namespace
+}  // namespace convene::worker
