@@ -102,7 +102,7 @@ MUTATIONS = [
              'current = position + 1;', 'current = position;', '//worker_runtime/data:documents_test', '1'),
     Mutation('norms decay', PARAMETERS, '.decayed = false,', '.decayed = true,', GOLDEN, '1'),
     Mutation('a gradient is turned on where it must be turned back', CONTEXT,
-             'inverse, qkv, stream);', 'false, qkv, stream);',
+             'inverse, qkv, stream);', 'inverse && stream.kind() == DeviceKind::kCuda, qkv, stream);',
              '//worker_runtime/model:gradient_test', '1'),
     Mutation("each chunk of a head's rows overwrites the gradient of the one before", f'{RUNTIME}/model/loss_head.cc',
              'head_gradient.adds = true;', '', '//worker_runtime/model:loss_head_test', '4'),
