@@ -24,6 +24,7 @@ VOCABULARY = f'{RUNTIME}/parallel/vocabulary.cc'
 PARAMETERS = f'{RUNTIME}/model/parameters.cc'
 LOWER = f'{RUNTIME}/schedule/lower.cc'
 GROUP = f'{RUNTIME}/comm/group_collective.cc'
+CONTEXT = f'{RUNTIME}/parallel/context_attention.cc'
 
 LAYOUTS = '//worker_runtime/trainer/testing:layout_property_test'
 OVERLAP = '//worker_runtime/trainer:overlap_test'
@@ -100,8 +101,8 @@ MUTATIONS = [
     Mutation('the token that ends a document is the next one\'s', f'{RUNTIME}/data/documents.cc',
              'current = position + 1;', 'current = position;', '//worker_runtime/data:documents_test', '1'),
     Mutation('norms decay', PARAMETERS, '.decayed = false,', '.decayed = true,', GOLDEN, '1'),
-    Mutation('a gradient is turned on where it must be turned back', f'{RUNTIME}/model/block.cc',
-             'Rotate(pass, /*inverse=*/true, around.wide);', 'Rotate(pass, /*inverse=*/false, around.wide);',
+    Mutation('a gradient is turned on where it must be turned back', CONTEXT,
+             'inverse, qkv, stream);', 'inverse && stream.kind() == DeviceKind::kCuda, qkv, stream);',
              '//worker_runtime/model:gradient_test', '1'),
     Mutation("each chunk of a head's rows overwrites the gradient of the one before", f'{RUNTIME}/model/loss_head.cc',
              'head_gradient.adds = true;', '', '//worker_runtime/model:loss_head_test', '4'),
@@ -177,4 +178,21 @@ MUTATIONS = [
              'part.count), ReduceOp::kSum, stream);', 'part.count), ReduceOp::kMax, stream);', LAYOUTS, 'hybrid'),
     Mutation('copies of other shards are summed', f'{RUNTIME}/mesh/mesh.cc',
              'a.dp % shards == b.dp % shards', 'a.dp / shards == b.dp / shards', '//worker_runtime/mesh:mesh_test', 'hybrid'),
+    Mutation('every rank has the documents of the first chunks', f'{RUNTIME}/trainer/document_feed.cc',
+             'positions_(options.cut.QueryPositions())',
+             'positions_(ContextCut{options.cut.method, options.cut.size, 0, options.cut.sequence_length}.QueryPositions())', LAYOUTS, 'cp'),
+    Mutation('the loss is that of the first chunks', f'{RUNTIME}/trainer/engine.cc',
+             'if (coordinate_.tp != 0) device_', 'if (coordinate_.tp + coordinate_.cp != 0) device_', LAYOUTS, 'cp'),
+    Mutation('a ring takes its keys for those of the rank behind', f'{RUNTIME}/parallel/context_attention.h',
+             '(cut_.rank - step + cut_.size) %', '(cut_.rank + step) %', LAYOUTS, 'cp'),
+    Mutation("the gradients of a ring's keys stop one rank before home", CONTEXT,
+             'RoundRows(rows(), key_width(), KeySums(cut_.size),', 'RoundRows(rows(), key_width(), KeySums(cut_.size - 1),', LAYOUTS, 'cp'),
+    Mutation('a sum that goes round is added to before it is there', CONTEXT,
+             'side_->Join(stream);\n    if (step > 0) AddInPlace', 'if (step > 0) AddInPlace', OVERLAP, 'cp'),
+    Mutation("gathered keys have the gradients of one rank's queries", CONTEXT,
+             'CONVENE_RETURN_IF_ERROR(cp_.ReduceScatter(gathered, ReduceOp::kSum, stream));', '', LAYOUTS, 'cp'),
+    Mutation('every rank gets the first heads', CONTEXT,
+             'visit(rank, begin + rank * share,', 'visit(rank, begin,', LAYOUTS, 'cp'),
+    Mutation('late chunks go to the ranks in the order of the early ones', f'{RUNTIME}/parallel/context_cut.cc',
+             'part == 0 ? rank : 2 * size - 1 - rank', 'part * size + rank', '//worker_runtime/parallel:context_cut_test', 'cp'),
 ]

@@ -533,8 +533,8 @@ TEST_CASE("every way of context parallelism trains like one process") {
     for (const ContextMethod method :
          {ContextMethod::kRing, ContextMethod::kAllGather, ContextMethod::kUlysses}) {
       for (const Case& the_case : cases) {
-        INFO(ContextMethodName(method) << " on " << the_case.layout.ToString()
-                                       << (packed ? ", packed" : ""));
+        INFO(ContextMethodName(method)
+             << " on " << the_case.layout.ToString() << (packed ? ", packed" : ""));
         Run run{Tiny(true), the_case.layout, 8, 2};
         run.recompute = the_case.recompute;
         run.packed = packed;

@@ -52,7 +52,7 @@ int ChunksOf(const LayoutCase& c) {
 const std::vector<LayoutAxis>& LayoutAxes() {
   using C = LayoutCase;
   static const auto* const axes = new std::vector<LayoutAxis>{
-      {"pp", &C::pp, Kind::kRanks, {1, 1, 2, 2, 3, 4, 5, 8}},
+      {"pp", &C::pp, Kind::kRanks, {1, 1, 2, 2, 3, 4, 5, 8, 8}},
       {"dp_replicate", &C::dp_replicate, Kind::kRanks, {1, 1, 1, 2, 3, 4}},
       {"dp_shard", &C::dp_shard, Kind::kRanks, {1, 1, 2, 2, 3, 4, 5, 7}},
       {"cp", &C::cp, Kind::kRanks, {1, 1, 2, 2, 3, 4}},
