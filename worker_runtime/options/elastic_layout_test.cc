@@ -151,6 +151,16 @@ TEST_CASE("copies become fewer before their shards do") {
   CHECK(kept(best, 6) == Layout{.dp = 6, .dp_replicate = 3});
 }
 
+TEST_CASE("context parallelism is kept, and named where it is more than one") {
+  const TrainOptions options = Options({"--tp-size=2", "--cp-size=2", "--dp-size=2"});
+  CHECK(LineOf(options, 8).empty());
+  CHECK(LineOf(options, 7) ==
+        "layout dp1 x cp2 x tp2 x pp1: 4 of 7 workers train; asked dp2; kept tp, pp and cp "
+        "(--elastic-layout keep)");
+  CHECK_STATUS(AtStart({"--tp-size=2", "--cp-size=2"}, 3), kInvalid,
+               "tp_size 2 x pp_size 1 x cp_size 2 = 4 workers hold one replica");
+}
+
 TEST_CASE("a schedule in a file keeps its stages and micro batches") {
   TrainOptions options = Options({"--pp-size=2", "--micro-batch-size=4", "--global-batch-size=32"});
   options.pp_schedule = "own.csv";
@@ -165,7 +175,7 @@ TEST_CASE("a schedule in a file keeps its stages and micro batches") {
   CHECK(decide(ElasticLayout::kKeep, 6)->layout == Layout{.pp = 2, .dp = 2});
   CHECK_STATUS(decide(ElasticLayout::kKeep, 3), kInvalid, "choose micro_batch_size 8");
   CHECK(decide(ElasticLayout::kBest, 6)->layout == Layout{.pp = 2, .dp = 2});
-  CHECK(decide(ElasticLayout::kBest, 9)->layout == Layout{.pp = 2, .dp = 2, .tp = 2});
+  CHECK(decide(ElasticLayout::kBest, 9)->layout == Layout{.pp = 2, .dp = 2, .cp = 2});
   CHECK_STATUS(decide(ElasticLayout::kBest, 3), kInvalid, "is for 2 ranks and 4 micro batches");
 }
 

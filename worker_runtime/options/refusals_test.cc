@@ -103,7 +103,7 @@ const Refused kRefused[] = {
     {"many layers", 1, {"--layers=5000"}, "layers 5000", {"layers"}},
     {"heads over kv heads", 1, {"--kv-heads=6"}, "kv_heads 6", {"kv_heads"}},
     {"odd heads", 1, {"--head-size=5"}, "head_size 5", {"head_size"}},
-    {"heads over tp", 9, {"--tp-size=3"}, "heads 16", {"tp_size"}},
+    {"heads over tp", 18, {"--tp-size=3"}, "heads 16", {"tp_size"}},
     {"ffn over tp", 8, {"--tp-size=8", "--ffn-size=100"}, "ffn_size 100", {"tp_size"}},
     {"vocabulary over tp",
      4,

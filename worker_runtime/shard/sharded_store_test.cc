@@ -8,6 +8,7 @@
 
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/device/host_queue.h"
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/config.h"
 #include "worker_runtime/model/testing/chunks.h"
@@ -25,14 +26,16 @@ class Twin final : public testing::ForwardingCollective {
 
   int rank() const override { return 1; }
   int size() const override { return 2; }
-  absl::Status ReduceScatter(Elements data, ReduceOp /*op*/, Stream& /*stream*/) override {
+  absl::Status ReduceScatter(Elements data, ReduceOp /*op*/, Stream& stream) override {
     ++calls;
+    AwaitAll(stream);
     const absl::Span<float> values = data.As<float>();
     for (float& value : values.subspan(values.size() / 2)) value *= 2;
     return absl::OkStatus();
   }
-  absl::Status AllGather(Elements data, Stream& /*stream*/) override {
+  absl::Status AllGather(Elements data, Stream& stream) override {
     ++calls;
+    AwaitAll(stream);
     const absl::Span<float> values = data.As<float>();
     const size_t half = values.size() / 2;
     std::copy_n(values.data() + half, half, values.data());
@@ -59,6 +62,8 @@ struct TwinStore {
     REQUIRE_OK(arena.Build());
     store.Bind();
   }
+  // Before the arena goes.
+  ~TwinStore() { CHECK_OK(device->Synchronize(absl::Seconds(60))); }
 
   float* Gradient(int unit, int tensor, bool adds) {
     const WeightGradient gradient = store.Gradient(unit, tensor, /*is_first=*/false);

@@ -110,8 +110,9 @@ class Rank {
     }
     std::vector<int32_t> tokens;
     for (int i = 0; i < 2 * the_case.sequence_length; ++i) {
-      // Each rank has tokens of its own part of the table and of others.
-      tokens.push_back(std::vector<int32_t>{0, 15, 3, 8, 15, 7, 8, 1}[i % 8]);
+      // Each rank has tokens of its own part of the table and of others, however tp splits the
+      // table and cp the rows.
+      tokens.push_back(std::vector<int32_t>{0, 8, 5, 15, 5, 15, 0, 8}[i % 8]);
     }
     const TokenBatch batch{tokens.data(), tokens.data(), 1.0f / 16};
     // So that the engine does what it does on a GPU alone.
@@ -176,7 +177,8 @@ void CheckEveryEvent(const Case& the_case) {
     const std::vector<int> ordering = OrderingCalls(calls, ranks[rank]->known_from());
     CHECK(ordering.size() >= 10);
     for (const int call : ordering) {
-      INFO("without call " << call << " of " << calls.size());
+      INFO("without call " << call << " of " << calls.size() << ", ZeRO-" << the_case.zero_stage
+                            << ", " << the_case.layout.ToString());
       CHECK(FindRaces(calls, call) != kNone);
     }
   }

@@ -21,7 +21,11 @@ namespace {
 using Kind = LayoutAxis::Kind;
 
 constexpr int kRanksMax = 8;
-constexpr const char* kSchedules[] = {"1f1b", "gpipe", "interleaved"};
+constexpr const char* kSchedules[] = {"1f1b",  "gpipe", "interleaved",
+                                      "zb-h1", "zb-v",  "dualpipe-v"};
+constexpr Recompute kRecomputes[] = {Recompute::kNone,    Recompute::kSelective,
+                                     Recompute::kFull,    {.norms = true},
+                                     {.attention = true}, {.swiglu = true, .mlp = true}};
 // Off, on, and where it is possible.
 constexpr std::optional<bool> kSequenceParallel[] = {false, true, std::nullopt};
 // For how many tasks a layout looks before another layout is drawn.
@@ -42,6 +46,12 @@ std::string CutText(int number, int layers, int chunks) {
   return absl::StrJoin(cut, ",");
 }
 
+Recompute RecomputeOf(const LayoutCase& c) {
+  Recompute recompute = kRecomputes[c.recompute];
+  if (c.recompute_layers > 0) recompute.layers = c.recompute_layers;
+  return recompute;
+}
+
 int ChunksOf(const LayoutCase& c) {
   const auto schedule = MakeSchedule(kSchedules[c.schedule], c.pp, c.virtual_stages, 1);
   return schedule.ok() ? static_cast<int>(schedule->placement.size()) : 1;
@@ -58,7 +68,11 @@ const std::vector<LayoutAxis>& LayoutAxes() {
       {"cp", &C::cp, Kind::kRanks, {1, 1, 2, 2, 3, 4}},
       {"tp", &C::tp, Kind::kRanks, {1, 1, 2, 2, 3, 4, 6, 8}},
 
-      {"schedule", &C::schedule, Kind::kExecution, {0, 1, 2}, {"1f1b", "gpipe", "interleaved"}},
+      {"schedule",
+       &C::schedule,
+       Kind::kExecution,
+       {0, 1, 2, 3, 4, 5},
+       {"1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "dualpipe-v"}},
       {"virtual_stages", &C::virtual_stages, Kind::kExecution, {0, 0, 1, 2, 3}},
       {"uneven_cut", &C::uneven_cut, Kind::kExecution, {0, 1, 2, 3, 4}},
       {"micro_batch", &C::micro_batch, Kind::kExecution, {1, 1, 2, 3}},
@@ -68,7 +82,16 @@ const std::vector<LayoutAxis>& LayoutAxes() {
        {0, 1, 2},
        {"off", "on", "where_possible"}},
       {"cp_method", &C::cp_method, Kind::kExecution, {0, 1, 2}, {"ring", "allgather", "ulysses"}},
-      {"recompute", &C::recompute, Kind::kExecution, {0, 1, 2}, {"none", "selective", "full"}},
+      {"recompute",
+       &C::recompute,
+       Kind::kExecution,
+       {0, 1, 2, 3, 4, 5},
+       {"none", "selective", "full", "norms", "attention", "swiglu,mlp"}},
+      {"recompute_layers", &C::recompute_layers, Kind::kExecution, {0, 0, 1, 2}},
+      {"zero_stage", &C::zero_stage, Kind::kExecution, {1, 2, 3, 3}},
+      {"reshard", &C::reshard, Kind::kExecution, {1, 0}},
+      {"offload", &C::offload, Kind::kExecution, {0, 1, 2}, {"none", "optimizer", "all"}},
+      {"overlap", &C::overlap, Kind::kExecution, {1, 0}},
       {"bucket", &C::bucket, Kind::kExecution, {0, 1, 400}},
       {"gloo", &C::gloo, Kind::kExecution, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}},
 
@@ -174,9 +197,15 @@ TrainOptions OptionsOf(const LayoutCase& c) {
           .pp_layout = CutText(c.uneven_cut, c.layers, ChunksOf(c)),
           .dp_shard_size = c.dp_shard,
           .dp_replicate_size = c.dp_replicate,
+          .zero_stage = c.zero_stage,
+          .reshard_after_forward = c.reshard == 1,
+          .offload_optimizer = c.offload > 0,
+          // Elsewhere there are no shards of parameters.
+          .offload_parameters = c.offload == 2 && c.zero_stage == 3,
           .sequence_parallel = kSequenceParallel[c.sequence_parallel],
+          .overlap_communication = c.overlap == 1,
           .precision = DType::kFloat32,
-          .recompute = static_cast<Recompute>(c.recompute),
+          .recompute = RecomputeOf(c),
           // Small steps from tame weights: hot ones turn the last bits of a sum into digits.
           .learning_rate = 0.001,
           .weight_decay = 0.1,
