@@ -54,7 +54,7 @@ class GlooWire final : public Wire {
 
   Buffers& BuffersOf(int peer, Lane lane) { return peers_[peer].lanes[static_cast<size_t>(lane)]; }
   uint64_t SlotOf(const MessageTag& tag) const;
-  // What gloo said about a peer; or why this rank hung up, which breaks every connection.
+  // Gloo's words about a peer; or why this rank hung up, which breaks every connection.
   absl::Status Broken(int peer, const std::exception& error) const;
   std::string NameOf(int peer) const;
   absl::Status Await(int peer, Buffer& buffer, bool receive, MonotonicTime deadline);

@@ -90,7 +90,9 @@ template <typename Body>
 absl::Status GroupCollective::Queue(const char* operation, ConstElements data, Stream& stream,
                                     const Body& body) {
   if (stream.host_queue() == nullptr || size_ == 1) {
-    const OpScope scope(stream, profiled_as_.c_str());
+    // A group of one does nothing, and passes the queue by: its profile is the queue's own.
+    const OpScope scope(stream.host_queue() == nullptr ? stream.profile() : nullptr,
+                        profiled_as_.c_str());
     return RunCollective(operation, data, body);
   }
   CONVENE_RETURN_IF_ERROR(Check());
@@ -267,9 +269,8 @@ absl::Status GroupCollective::AllToAll(ConstElements input, Elements output, Str
 }
 
 absl::Status GroupCollective::Shift(ConstElements input, Elements output, Stream& stream) {
-  const OpScope scope(stream, profiled_as_.c_str());
   CONVENE_CHECK(input.count == output.count && input.dtype == output.dtype);
-  return RunCollective("shift", input, [&]() -> absl::Status {
+  return Queue("shift", input, stream, [=, this]() -> absl::Status {
     if (size_ == 1) return absl::OkStatus();
     const int next = (rank_ + 1) % size_;
     const int before = (rank_ + size_ - 1) % size_;

@@ -68,8 +68,8 @@ QueriesKeysValues<T> Fused(const AttentionShape& shape, T* qkv) {
   return {{qkv, row, token}, {keys, row, token}, {values, row, token}};
 }
 
-// Which tokens of the whole row the queries (sequence_length) and the keys (key_count()) are, in
-// the device's memory, the same for every row of the batch; each list rises. Null: 0, 1, 2, ...
+// The places of the queries' (sequence_length) and the keys' (key_count()) tokens in the whole row,
+// in the device's memory, the same for every row of the batch; each list rises. Null: 0, 1, 2, ...
 // REQUIRES: both null where the shape is no part.
 struct AttentionPositions {
   const int32_t* queries = nullptr;

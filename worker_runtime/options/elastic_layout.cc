@@ -143,6 +143,25 @@ absl::Status CheckWorkers(const TrainOptions& options, int world_size, bool job_
 
 std::string Text(int64_t bytes) { return HumanBytes(static_cast<double>(bytes)); }
 
+// "8.0 GiB of 10.0 GiB a rank", and likewise on the host where there is any.
+std::string RoomText(const RankMemory& planned, const RankMemory& has) {
+  std::string text = absl::StrCat(Text(planned.device_bytes), " of ", Text(has.device_bytes));
+  if (planned.host_bytes > 0) {
+    absl::StrAppend(&text, " and on the host ", Text(planned.host_bytes), " of ",
+                    Text(has.host_bytes));
+  }
+  return absl::StrCat(text, " a rank");
+}
+
+// The part of the memory that is taken, of the kind that is scarcer.
+double ShareOf(const RankMemory& planned, const RankMemory& has) {
+  const auto share = [](int64_t part, int64_t whole) {
+    return part == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
+  };
+  return std::max(share(planned.device_bytes, has.device_bytes),
+                  share(planned.host_bytes, has.host_bytes));
+}
+
 // The layout of `keep`. ValidateOptions' errors are those of the most data-parallel ranks.
 absl::StatusOr<Layout> Kept(const TrainOptions& options, int world_size, bool job_has_begun) {
   CONVENE_RETURN_IF_ERROR(CheckWorkers(options, world_size, job_has_begun));
@@ -253,17 +272,16 @@ absl::StatusOr<Layout> Best(const TrainOptions& options, int world_size,
   std::stable_sort(ordered.begin(), ordered.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   std::optional<Layout> smallest;  // of the legal ones
-  int64_t smallest_bytes = 0;
+  RankMemory smallest_plan;
   for (const auto& [order, layout] : ordered) {
     if (!ValidateOptions(options, layout).ok()) continue;
     if (memory == nullptr) return layout;
-    const int64_t bytes = memory->planned_bytes(layout);
-    if (static_cast<double>(bytes) <= kUsableShare * static_cast<double>(memory->rank_bytes)) {
-      return layout;
-    }
-    if (smallest.has_value() && bytes >= smallest_bytes) continue;
+    const RankMemory plan = memory->planned(layout);
+    const double share = ShareOf(plan, memory->has);
+    if (share <= kUsableShare) return layout;
+    if (smallest.has_value() && share >= ShareOf(smallest_plan, memory->has)) continue;
     smallest = layout;
-    smallest_bytes = bytes;
+    smallest_plan = plan;
   }
   if (!smallest.has_value()) {
     CONVENE_RETURN_IF_ERROR(Kept(options, world_size, /*job_has_begun=*/true).status());
@@ -271,10 +289,11 @@ absl::StatusOr<Layout> Best(const TrainOptions& options, int world_size,
         absl::StrCat("no layout of ", world_size, " workers is legal with these options"));
   }
   return absl::ResourceExhaustedError(absl::StrCat(
-      "no layout of ", world_size, " workers fits in memory: a rank has ", Text(memory->rank_bytes),
-      " and can plan with ", 100 * kUsableShare, " % of it, and ", smallest->ToString(),
-      ", which takes the least, takes ", Text(smallest_bytes),
-      "; --recompute full, a smaller micro_batch_size or more workers need less"));
+      "no layout of ", world_size, " workers fits in memory: the one that takes the least is ",
+      smallest->ToString(), " with ", RoomText(smallest_plan, memory->has), ", of which ",
+      100 * kUsableShare,
+      " % can be planned with; --recompute full, a smaller micro_batch_size or more workers need "
+      "less"));
 }
 
 // "tp, pp and cp".
@@ -316,13 +335,12 @@ std::string Why(const TrainOptions& options, const Layout& layout, int world_siz
   if (asked.empty() && layout.world_size() == world_size) return "";
   std::string rule = absl::StrCat("kept ", AxisNames(options), " (--elastic-layout keep)");
   if (options.elastic_layout == ElasticLayout::kBest) {
-    rule =
-        absl::StrCat("the most workers of all legal layouts",
-                     memory == nullptr ? ""
-                                       : absl::StrCat(" with room for their memory (",
-                                                      Text(memory->planned_bytes(layout)), " of ",
-                                                      Text(memory->rank_bytes), " a rank)"),
-                     ", then nearest in ", AxisNames(options), " (--elastic-layout best)");
+    rule = absl::StrCat("the most workers of all legal layouts",
+                        memory == nullptr
+                            ? ""
+                            : absl::StrCat(" with room for their memory (",
+                                           RoomText(memory->planned(layout), memory->has), ")"),
+                        ", then nearest in ", AxisNames(options), " (--elastic-layout best)");
   }
   return absl::StrCat("layout ", layout.ToString(), ": ", layout.world_size(), " of ", world_size,
                       " workers train", asked.empty() ? "" : "; asked ",

@@ -18,11 +18,16 @@ struct LayoutDecision {
   std::string why;
 };
 
+struct RankMemory {
+  int64_t device_bytes = 0;
+  int64_t host_bytes = 0;  // beside a GPU; on a CPU all counts as the device's
+};
+
 // The memory that the ranks of a layout may take.
 struct MemoryBound {
-  int64_t rank_bytes = 0;  // of the rank that has the least
-  // What the layout's largest rank takes. Called for legal layouts alone.
-  absl::FunctionRef<int64_t(const Layout&)> planned_bytes;
+  RankMemory has;  // of the rank that has the least, of each
+  // The most that a rank of the layout takes, of each. Called for legal layouts alone.
+  absl::FunctionRef<RankMemory(const Layout&)> planned;
 };
 
 // `keep`: the axes that a replica of the model lies over stay as asked, with as many data-parallel
@@ -33,8 +38,8 @@ struct MemoryBound {
 // of them.
 //
 // `best`: of the legal layouts that `memory` has room for (null: all of them) the one in which the
-// most workers train; of several the one that is nearest to what was asked for, in tp, then in pp;
-// then the one with the smaller degrees.
+// most workers train, at every start; of several the one that is nearest to what was asked for, in
+// tp, then in pp, then in cp; then the one with the smaller degrees.
 //
 // The layout is legal: ValidateOptions says OK. InvalidArgument, with the legal values that are
 // near, where no layout is; ResourceExhausted where none fits in memory. The same on every rank

@@ -183,10 +183,11 @@ TEST_CASE("best leaves out what has no room, and says the memory") {
   const TrainOptions options = Options({"--tp-size=2", "--pp-size=2", "--elastic-layout=best"});
   // 24 GiB over the ranks of a replica.
   const auto planned = [](const Layout& layout) {
-    return (int64_t{24} << 30) / (layout.tp * layout.pp);
+    const int64_t bytes = (int64_t{24} << 30) / (layout.tp * layout.pp);
+    return RankMemory{.device_bytes = bytes, .host_bytes = bytes / 2};
   };
-  const auto decide = [&](int world, int64_t gib) {
-    const MemoryBound memory = {.rank_bytes = gib << 30, .planned_bytes = planned};
+  const auto decide = [&](int world, int64_t gib, int64_t host_gib = 100) {
+    const MemoryBound memory = {.has = {gib << 30, host_gib << 30}, .planned = planned};
     return DecideLayout(options, world, /*job_has_begun=*/true, &memory);
   };
   CHECK(decide(5, 40)->layout == Layout{.dp = 5});
@@ -195,11 +196,13 @@ TEST_CASE("best leaves out what has no room, and says the memory") {
   CHECK(decide(4, 10)->layout == Layout{.pp = 2, .tp = 2});
   CHECK(decide(3, 10)->why ==
         "layout dp1 x tp1 x pp3: 3 of 3 workers train; asked tp2 x pp2; the most workers of all "
-        "legal layouts with room for their memory (8.0 GiB of 10.0 GiB a rank), then nearest in "
-        "tp and pp (--elastic-layout best)");
+        "legal layouts with room for their memory (8.0 GiB of 10.0 GiB and on the host 4.0 GiB of "
+        "100 GiB a rank), then nearest in tp and pp (--elastic-layout best)");
+  CHECK(decide(5, 40, /*host_gib=*/4)->layout == Layout{.pp = 5});
   CHECK_STATUS(decide(3, 8), absl::StatusCode::kResourceExhausted,
-               "no layout of 3 workers fits in memory: a rank has 8.0 GiB and can plan with 90 % "
-               "of it, and dp1 x tp1 x pp3, which takes the least, takes 8.0 GiB");
+               "no layout of 3 workers fits in memory: the one that takes the least is dp1 x tp1 x "
+               "pp3 with 8.0 GiB of 8.0 GiB and on the host 4.0 GiB of 100 GiB a rank, of which "
+               "90 % can be planned with");
 }
 
 TEST_CASE("best has no data-parallel rank without a sample") {

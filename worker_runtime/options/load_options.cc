@@ -250,7 +250,7 @@ absl::Status ResolveSizes(const TrainConfig& config, TrainOptions* options) {
   if (options->zero_stage > 0) return absl::OkStatus();
   if (options->dp_shard_size > 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("zero_stage 0 keeps the whole state on every rank, so dp_shard_size ",
+        absl::StrCat("zero_stage 0 shards nothing over data-parallel ranks, so dp_shard_size ",
                      options->dp_shard_size, " must be 1; for shards choose zero_stage 1"));
   }
   options->dp_shard_size = 1;

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
@@ -125,6 +126,16 @@ std::string AtMost(const char* key, int64_t most, const char* other_key, int64_t
                       way(other_key, most_other));
 }
 
+int64_t DownTo(int64_t multiple, int64_t number) { return number / multiple * multiple; }
+
+// The length of a row is a multiple of it. Rows that are split over tp come out even in every size
+// of a micro batch, also after a node is lost.
+int64_t SequenceMultiple(const TrainOptions& options, const Layout& layout) {
+  const bool splits_rows = options.sequence_parallel.value_or(false);
+  return std::lcm(ContextMultiple(options.cp_method, layout.cp),
+                  splits_rows ? int64_t{layout.cp} * layout.tp : 1);
+}
+
 // A step's tokens lie in memory.
 absl::Status ValidateStepTokens(const TrainOptions& options, const Layout& layout) {
   const double tokens =
@@ -137,36 +148,45 @@ absl::Status ValidateStepTokens(const TrainOptions& options, const Layout& layou
       "global_batch_size ", options.global_batch_size, " x sequence_length ",
       options.sequence_length, " over dp ", layout.dp, " must be below 2^30 tokens a step; ",
       AtMost("global_batch_size", most(options.sequence_length), "sequence_length",
-             most(options.global_batch_size))));
+             DownTo(SequenceMultiple(options, layout), most(options.global_batch_size)))));
 }
 
 // Sizes are int inside a forward pass, and a message between pipeline stages is below 4 GiB.
 absl::Status ValidateMicroBatch(const TrainOptions& options, const Layout& layout) {
   const int rows = CutOf(options, layout).micro_batch_size;
-  const double hidden = 1.0 * options.model.hidden_size / layout.cp;  // of each token of a whole row
+  const double hidden =
+      1.0 * options.model.hidden_size / layout.cp;  // of each token of a whole row
   if (rows * options.sequence_length * hidden < kLargestProduct) return absl::OkStatus();
   const auto most = [&](int64_t other) {
     return static_cast<int64_t>((kLargestProduct - 1.0) / hidden / other);
   };
-  return absl::InvalidArgumentError(absl::StrCat(
-      "micro_batch_size ", rows, " x sequence_length ", options.sequence_length, " x hidden_size ",
-      options.model.hidden_size, " must be below 2^30 numbers; ",
-      AtMost("micro_batch_size", most(options.sequence_length), "sequence_length", most(rows))));
+  return absl::InvalidArgumentError(
+      absl::StrCat("micro_batch_size ", rows, " x sequence_length ", options.sequence_length,
+                   " x hidden_size ", options.model.hidden_size, " must be below 2^30 numbers; ",
+                   AtMost("micro_batch_size", most(options.sequence_length), "sequence_length",
+                          DownTo(SequenceMultiple(options, layout), most(rows)))));
 }
 
-// Every size of a micro batch, also after a node is lost, must come out even.
-absl::Status ValidateSequenceParallel(const TrainOptions& options, const Layout& layout) {
-  const int64_t ranks = int64_t{layout.cp} * layout.tp;
-  if (!options.sequence_parallel.value_or(false) || options.sequence_length % ranks == 0) {
-    return absl::OkStatus();
+absl::Status ValidateSequence(const TrainOptions& options, const Layout& layout) {
+  const int64_t multiple = SequenceMultiple(options, layout);
+  if (options.sequence_length % multiple == 0) return absl::OkStatus();
+  std::vector<std::string> cuts;
+  const int64_t chunks = ContextMultiple(options.cp_method, layout.cp);
+  if (layout.cp > 1) {
+    cuts.push_back(absl::StrCat("cp_method ", ContextMethodName(options.cp_method),
+                                " cuts it into ", chunks, " equal chunks for cp_size ", layout.cp));
   }
-  const int64_t below = options.sequence_length / ranks * ranks;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "sequence_parallel splits sequence_length ", options.sequence_length, " over tp_size ",
-      layout.tp, layout.cp > 1 ? absl::StrCat(" x cp_size ", layout.cp) : "",
-      ", which does not come out even: choose ",
-      below == 0 ? "" : absl::StrCat("sequence_length ", below, " or "),
-      below == 0 ? "sequence_length " : "", below + ranks, ", or leave sequence_parallel off"));
+  if (options.sequence_parallel.value_or(false)) {
+    cuts.push_back(absl::StrCat("sequence_parallel splits it over tp_size ", layout.tp,
+                                layout.cp > 1 ? absl::StrCat(" x cp_size ", layout.cp) : ""));
+  }
+  const int64_t below = DownTo(multiple, options.sequence_length);
+  const bool tp_is_at_fault = options.sequence_length % chunks == 0;
+  return absl::InvalidArgumentError(
+      absl::StrCat("sequence_length ", options.sequence_length,
+                   " does not come out even: ", absl::StrJoin(cuts, ", and "),
+                   "; choose sequence_length ", below == 0 ? "" : absl::StrCat(below, " or "),
+                   below + multiple, tp_is_at_fault ? ", or leave sequence_parallel off" : ""));
 }
 
 std::string DescribeModel(const TrainOptions& options) {
@@ -248,9 +268,16 @@ absl::Status CheckFileFits(const TrainOptions& options, const Schedule& schedule
     // The rows of the longest rank as evenly over the file's micro batches as they go.
     const int64_t rows = (options.global_batch_size + dp - 1) / dp;
     const int64_t micro = (rows + schedule.microbatches - 1) / schedule.microbatches;
-    ways.push_back(fits(micro) ? absl::StrCat("micro_batch_size ", micro)
-                               : absl::StrCat("global_batch_size ", dp * options.micro_batch_size *
-                                                                        schedule.microbatches));
+    if (fits(micro)) {
+      ways.push_back(absl::StrCat("micro_batch_size ", micro));
+    } else {
+      // The product of three large numbers is none.
+      const bool keeps_rows = options.micro_batch_size < kLargestProduct;
+      if (!keeps_rows) ways.push_back("micro_batch_size 1");
+      ways.push_back(
+          absl::StrCat("global_batch_size ",
+                       (keeps_rows ? options.micro_batch_size : 1) * dp * schedule.microbatches));
+    }
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "pp_schedule ", options.pp_schedule, " is for ", file_ranks, " ranks and ",
@@ -305,10 +332,10 @@ absl::Status ValidateOptions(const TrainOptions& options, const Layout& layout) 
   CONVENE_RETURN_IF_ERROR(ValidateModel(options.model, layout));
   CONVENE_RETURN_IF_ERROR(ValidateDocuments(options));
   CONVENE_RETURN_IF_ERROR(ValidateStepTokens(options, layout));
-  CONVENE_RETURN_IF_ERROR(ValidateContext(options.cp_method, layout.cp, options.sequence_length,
-                                          options.model.heads / layout.tp,
-                                          std::max(1, options.model.kv_heads / layout.tp)));
-  CONVENE_RETURN_IF_ERROR(ValidateSequenceParallel(options, layout));
+  CONVENE_RETURN_IF_ERROR(ValidateContextHeads(
+      options.cp_method, layout.cp, layout.gradient_ranks(), options.sequence_length,
+      options.model.heads / layout.tp, std::max(1, options.model.kv_heads / layout.tp)));
+  CONVENE_RETURN_IF_ERROR(ValidateSequence(options, layout));
   CONVENE_RETURN_IF_ERROR(PipelineOf(options, layout).status());
   return ValidateMicroBatch(options, layout);
 }

@@ -94,9 +94,10 @@ TEST_CASE(
       o.sequence_parallel = true;
     };
   };
-  CHECK_STATUS(With(demand(30), layout), kInvalid,
-               "sequence_length 30 over tp_size 4, which does not come out even: choose "
-               "sequence_length 28 or 32, or leave sequence_parallel off");
+  CHECK_STATUS(
+      With(demand(30), layout), kInvalid,
+      "sequence_length 30 does not come out even: sequence_parallel splits it over tp_size "
+      "4; choose sequence_length 28 or 32, or leave sequence_parallel off");
   CHECK_STATUS(With(demand(3), layout), kInvalid, "choose sequence_length 4, or leave");
 }
 
@@ -111,14 +112,15 @@ TEST_CASE("rows and heads that context parallelism cannot cut are refused, with 
   };
   CHECK_OK(with(ContextMethod::kRing, 120, {.pp = 2, .dp = 2, .tp = 2, .cp = 3}));
   CHECK_STATUS(with(ContextMethod::kRing, 128, {.cp = 3}), kInvalid,
-               "choose sequence_length 126 or 132");
+               "sequence_length 128 does not come out even: cp_method ring cuts it into 6 equal "
+               "chunks for cp_size 3; choose sequence_length 126 or 132");
   // 8 key-value heads over tp 2.
   CHECK_OK(with(ContextMethod::kUlysses, 128, {.tp = 2, .cp = 4}));
   CHECK_STATUS(with(ContextMethod::kUlysses, 128, {.tp = 2, .cp = 8}), kInvalid,
                "the 8 query and 4 key-value heads of a tensor-parallel rank over cp_size 8, which "
                "does not come out even: cp_size can be 1, 2, 4; or choose");
   CHECK_STATUS(With([](TrainOptions& o) { o.sequence_parallel = true; }, {.tp = 8, .cp = 32}),
-               kInvalid, "over tp_size 8 x cp_size 32, which does not come out even: choose");
+               kInvalid, "splits it over tp_size 8 x cp_size 32; choose sequence_length");
   TrainOptions options = Defaults();
   options.cp_size = 4;
   options.cp_method = ContextMethod::kUlysses;

@@ -293,7 +293,7 @@ absl::Status ContextAttention<T>::RingForward(const Documents& documents, const 
                      At(part_out_), At(part_log_sum_exp_), workspace, stream);
     AttentionMerge(op_, At(part_out_), At(part_log_sum_exp_), /*is_first=*/step == 0,
                    At(query_sums_), log_sum_exp, stream);
-    if (goes_on) side_->Join(stream);
+    if (goes_on) CONVENE_RETURN_IF_ERROR(Join(stream));
   }
   RoundRows(rows(), query_width(), At(query_sums_), query_width(), out, query_width(), stream);
   return absl::OkStatus();
@@ -321,11 +321,11 @@ absl::Status ContextAttention<T>::RingBackward(const Documents& documents, const
     SetKeys(part, op_.keys, key_width(), sums);
     AttentionBackwardAdd(op_, documents, {Positions(cut_.rank), Positions(Owner(step))}, in, out,
                          log_sum_exp, dout, sums, workspace, stream);
-    side_->Join(stream);
+    CONVENE_RETURN_IF_ERROR(Join(stream));
     if (step > 0) AddInPlace(key_count(), part, KeySums(step), stream);
   }
   CONVENE_RETURN_IF_ERROR(Shift(KeySums(cut_.size - 1), KeySums(cut_.size), side_->Fork(stream)));
-  side_->Join(stream);
+  CONVENE_RETURN_IF_ERROR(Join(stream));
   RoundRows(rows(), query_width(), At(query_sums_), query_width(), dqkv, local_.qkv_width(),
             stream);
   RoundRows(rows(), key_width(), KeySums(cut_.size), key_width(), dqkv + query_width(),

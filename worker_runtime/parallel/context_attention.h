@@ -99,6 +99,11 @@ class ContextAttention {
   float* KeySums(int step) const { return At(ring_sums_[step % 2]); }
   template <typename E>
   absl::Status Shift(E* from, E* to, Stream& stream) const;
+  // Work that `stream` is given from now on begins after all shifts.
+  absl::Status Join(Stream& stream) {
+    side_->Join(stream);
+    return cp_.Check();
+  }
   absl::Status RingForward(const Documents& documents, const T* qkv, T* out, float* log_sum_exp,
                            const Workspace& workspace, Stream& stream);
   absl::Status RingBackward(const Documents& documents, const T* qkv, const T* out,

@@ -9,22 +9,6 @@
 #include "tools/base/status_macros.h"
 
 namespace convene::worker {
-namespace {
-
-absl::Status ValidateHeads(int size, int heads, int kv_heads) {
-  if (heads % size == 0 && kv_heads % size == 0) return absl::OkStatus();
-  std::vector<int> legal;
-  for (int n = 1; n <= kv_heads; ++n) {
-    if (heads % n == 0 && kv_heads % n == 0) legal.push_back(n);
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("cp_method ulysses splits the ", heads, " query and ", kv_heads,
-                   " key-value heads of a tensor-parallel rank over cp_size ", size,
-                   ", which does not come out even: cp_size can be ", absl::StrJoin(legal, ", "),
-                   "; or choose cp_method ring or allgather"));
-}
-
-}  // namespace
 
 int ContextChunks(ContextMethod method) { return method == ContextMethod::kUlysses ? 1 : 2; }
 
@@ -71,20 +55,24 @@ void CutRows(const std::vector<int32_t>& positions, int sequence_length, int64_t
   }
 }
 
-absl::Status ValidateContext(ContextMethod method, int size, int64_t sequence_length, int heads,
-                             int kv_heads) {
-  if (size == 1) return absl::OkStatus();
-  if (method == ContextMethod::kUlysses) {
-    CONVENE_RETURN_IF_ERROR(ValidateHeads(size, heads, kv_heads));
+int64_t ContextMultiple(ContextMethod method, int size) {
+  return size == 1 ? 1 : int64_t{ContextChunks(method)} * size;
+}
+
+absl::Status ValidateContextHeads(ContextMethod method, int size, int size_max,
+                                  int64_t sequence_length, int heads, int kv_heads) {
+  const auto fits = [&](int n) { return heads % n == 0 && kv_heads % n == 0; };
+  if (method != ContextMethod::kUlysses || fits(size)) return absl::OkStatus();
+  std::vector<int> legal;
+  for (int n = 1; n <= std::min(kv_heads, size_max); ++n) {
+    if (fits(n) && sequence_length % ContextMultiple(method, n) == 0) legal.push_back(n);
   }
-  const int64_t chunks = int64_t{ContextChunks(method)} * size;
-  if (sequence_length % chunks == 0) return absl::OkStatus();
-  const int64_t below = sequence_length / chunks * chunks;
+  const bool others_fit = sequence_length % ContextMultiple(ContextMethod::kRing, size) == 0;
   return absl::InvalidArgumentError(
-      absl::StrCat("cp_method ", ContextMethodName(method), " cuts sequence_length ",
-                   sequence_length, " into ", chunks, " equal chunks for cp_size ", size,
-                   ", which does not come out even: choose sequence_length ",
-                   below == 0 ? "" : absl::StrCat(below, " or "), below + chunks));
+      absl::StrCat("cp_method ulysses splits the ", heads, " query and ", kv_heads,
+                   " key-value heads of a tensor-parallel rank over cp_size ", size,
+                   ", which does not come out even: cp_size can be ", absl::StrJoin(legal, ", "),
+                   others_fit ? "; or choose cp_method ring or allgather" : ""));
 }
 
 }  // namespace convene::worker

@@ -46,10 +46,13 @@ std::vector<int32_t> ContextPositions(ContextMethod method, int sequence_length,
 void CutRows(const std::vector<int32_t>& positions, int sequence_length, int64_t rows,
              const int32_t* whole, int32_t* cut);
 
-// Whether rows can be cut over so many ranks: equal chunks and, for Ulysses, equal numbers of the
-// query heads and of the key-value heads of a tensor-parallel rank. InvalidArgument names the
-// numbers and the nearest that would do.
-absl::Status ValidateContext(ContextMethod method, int size, int64_t sequence_length, int heads,
-                             int kv_heads);
+// The length of a row is a multiple of it.
+int64_t ContextMultiple(ContextMethod method, int size);
+
+// Whether a tensor-parallel rank's query heads and key-value heads come out even over so many
+// ranks, as Ulysses wants. InvalidArgument names the sizes up to `size_max` that would do, with
+// rows of this length.
+absl::Status ValidateContextHeads(ContextMethod method, int size, int size_max,
+                                  int64_t sequence_length, int heads, int kv_heads);
 
 }  // namespace convene::worker

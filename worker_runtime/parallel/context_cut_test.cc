@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "tools/base/testing/status_testing.h"
@@ -65,23 +66,25 @@ TEST_CASE("a rank takes its tokens of every row; by heads the op has all queries
   CHECK(ulysses.QueryPositions() == std::vector<int32_t>{0, 1, 2, 3});
 }
 
-TEST_CASE("a cut that does not come out even names the nearest that do") {
+TEST_CASE("heads that do not come out even are refused with sizes that do") {
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
-  for (const ContextMethod method : kMethods) CHECK_OK(ValidateContext(method, 1, 7, 3, 1));
-  CHECK_OK(ValidateContext(ContextMethod::kRing, 4, 16, 3, 1));
-  CHECK_STATUS(ValidateContext(ContextMethod::kRing, 4, 100, 8, 8), kInvalid,
-               "cp_method ring cuts sequence_length 100 into 8 equal chunks for cp_size 4, which "
-               "does not come out even: choose sequence_length 96 or 104");
-  CHECK_STATUS(ValidateContext(ContextMethod::kAllGather, 4, 7, 8, 8), kInvalid,
-               "choose sequence_length 8");
-  CHECK_OK(ValidateContext(ContextMethod::kUlysses, 4, 100, 8, 4));
-  CHECK_STATUS(ValidateContext(ContextMethod::kUlysses, 4, 101, 8, 4), kInvalid,
-               "into 4 equal chunks for cp_size 4, which does not come out even: choose "
-               "sequence_length 100 or 104");
-  CHECK_STATUS(ValidateContext(ContextMethod::kUlysses, 4, 16, 8, 2), kInvalid,
-               "cp_method ulysses splits the 8 query and 2 key-value heads of a tensor-parallel "
-               "rank over cp_size 4, which does not come out even: cp_size can be 1, 2; or "
+  for (const ContextMethod method : kMethods) {
+    CHECK_OK(ValidateContextHeads(method, 1, 8, 7, 3, 1));
+    CHECK(ContextMultiple(method, 1) == 1);
+  }
+  CHECK(ContextMultiple(ContextMethod::kRing, 4) == 8);
+  CHECK(ContextMultiple(ContextMethod::kUlysses, 4) == 4);
+  CHECK_OK(ValidateContextHeads(ContextMethod::kRing, 4, 8, 16, 3, 1));
+  CHECK_OK(ValidateContextHeads(ContextMethod::kUlysses, 4, 8, 100, 8, 4));
+  const auto refused = [](int size_max, int64_t length) {
+    return ValidateContextHeads(ContextMethod::kUlysses, 3, size_max, length, 8, 8);
+  };
+  CHECK_STATUS(refused(8, 24), kInvalid,
+               "cp_method ulysses splits the 8 query and 8 key-value heads of a tensor-parallel "
+               "rank over cp_size 3, which does not come out even: cp_size can be 1, 2, 4, 8; or "
                "choose cp_method ring or allgather");
+  const std::string few(refused(3, 128).message());
+  CHECK_THAT(few, Catch::EndsWith("cp_size can be 1, 2"));
 }
 
 }  // namespace

@@ -15,10 +15,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "tools/base/clock.h"
+#include "tools/base/mutex.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/testing/loopback.h"
 #include "worker_runtime/pipeline/executor.h"
@@ -57,7 +57,11 @@ class WaitingStage final : public PipelineStage {
         gradients_(plan.gradients.count, std::vector<float>(kElements)) {}
 
   absl::Status Run(const StagePass& pass, Stream& /*stream*/) override {
-    absl::SleepFor(UnitsOfTime(pass.compute.kind) * kUnit);
+    const MonotonicTime end = Clock::Real().Now() + UnitsOfTime(pass.compute.kind) * kUnit;
+    MutexLock lock(&mutex_);
+    for (absl::Duration left; (left = end - Clock::Real().Now()) > absl::ZeroDuration();) {
+      never_.WaitFor(&mutex_, left);
+    }
     return absl::OkStatus();
   }
   Elements activation(int slot) override { return absl::MakeSpan(activations_[slot]); }
@@ -65,6 +69,8 @@ class WaitingStage final : public PipelineStage {
 
  private:
   std::vector<std::vector<float>> activations_, gradients_;
+  Mutex mutex_;
+  CondVar never_;
 };
 
 void CheckOk(const absl::Status& status) {

@@ -269,6 +269,7 @@ void BucketStore::SetParameters(int64_t flat_begin, ConstElements values) {
 
 absl::Status BucketStore::CopyParameters(Elements host) {
   AwaitCommunication();
+  CONVENE_RETURN_IF_ERROR(groups_.dp_gather.Check());
   const auto copy = [&](const ConstElements& from, int64_t flat_begin) {
     device_.Copy(from.data, host.Slice(flat_begin, from.count).data, from.size_bytes(),
                  device_.compute());

@@ -35,7 +35,7 @@ absl::Status BucketSum::Sum(Elements bucket, bool of_all, Stream& stream) {
 
 // Rounding and widening run in the same stream: they use memory bandwidth that products leave free.
 absl::Status BucketSum::Queue(absl::Span<float> bucket, bool of_all, Stream& stream) {
-  if (wire_.empty()) return Sum(bucket, of_all, stream);
+  if (wire_.empty() || (dp_.size() == 1 && !of_all)) return Sum(bucket, of_all, stream);
   const Elements wire = wire_.subspan(0, bucket.size());
   ToBFloat16(static_cast<int64_t>(bucket.size()), bucket.data(), wire_.data(), stream);
   CONVENE_RETURN_IF_ERROR(Sum(wire, of_all, stream));

@@ -1,5 +1,6 @@
 // The sum of one bucket's gradients over the ranks that share a copy of the optimizer's state, in
-// fp32 or, for half the traffic, in bf16.
+// fp32 or, for half the traffic, in bf16. (Where gradients are sharded, the sum over the copies of
+// a shard is GradientShards', once a step and in fp32.)
 #pragma once
 
 #include "absl/status/status.h"

@@ -198,6 +198,8 @@ absl::StatusOr<ShardedOptimizer::HostState> ShardedOptimizer::State(bool copies_
     return absl::FailedPreconditionError(
         "no host memory was planned for checkpoints (EngineOptions::copies_for_checkpoints)");
   }
+  // Copies of an update may still read what the caller is about to fill.
+  if (options_.offloads) CONVENE_RETURN_IF_ERROR(device_.Synchronize(options_.timeout));
   return HostState{
       .master = master_, .first_moment = first_moment_, .second_moment = second_moment_};
 }

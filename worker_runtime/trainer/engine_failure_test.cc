@@ -1,5 +1,5 @@
-// What a rank learns when a peer of its step dies, is silent, or is done and gone, while
-// collectives run beside the arithmetic.
+// A peer of a step dies, is silent, or is done and gone, while collectives run beside the
+// arithmetic: the words that the other ranks end with.
 #include <catch2/catch.hpp>
 #include <memory>
 #include <vector>

@@ -178,7 +178,7 @@ void CheckEveryEvent(const Case& the_case) {
     CHECK(ordering.size() >= 10);
     for (const int call : ordering) {
       INFO("without call " << call << " of " << calls.size() << ", ZeRO-" << the_case.zero_stage
-                            << ", " << the_case.layout.ToString());
+                           << ", " << the_case.layout.ToString());
       CHECK(FindRaces(calls, call) != kNone);
     }
   }

@@ -128,22 +128,31 @@ absl::StatusOr<LayoutDecision> DecideLayoutByMemory(const TrainOptions& options,
                                                     const Contract& job, Device& device) {
   const bool is_cpu = device.kind() == DeviceKind::kCpu;
   // The workers of a node share its memory. GPUs are not shared but for trials.
-  int64_t bytes = device.memory_bytes() / (is_cpu ? job.local_world_size : 1);
+  const int64_t host_bytes = Device::Cpu()->memory_bytes() / job.local_world_size;
+  RankMemory has = {.device_bytes = is_cpu ? host_bytes : device.memory_bytes(),
+                    .host_bytes = is_cpu ? 0 : host_bytes};
   if (job.world_size > 1) {
     CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<rendezvous::StoreClient> store,
                              OpenJobStore(job));
-    CONVENE_ASSIGN_OR_RETURN(bytes, AgreeOnLeast(*store, absl::StrCat(KeyPrefix(job), "/memory"),
-                                                 job.rank, job.world_size, bytes, kDevicesTimeout));
+    for (const auto& [name, bytes] :
+         {std::pair{"/memory", &has.device_bytes}, std::pair{"/host memory", &has.host_bytes}}) {
+      CONVENE_ASSIGN_OR_RETURN(
+          *bytes, AgreeOnLeast(*store, absl::StrCat(KeyPrefix(job), name), job.rank, job.world_size,
+                               *bytes, kDevicesTimeout));
+    }
   }
-  const auto planned_bytes = [&](const Layout& layout) {
-    size_t most = 0;
+  const auto planned = [&](const Layout& layout) {
+    RankMemory most;
     for (int stage = 0; stage < layout.pp; ++stage) {
       const MemoryPlan plan = PlanOf(options, layout, stage, device);
-      most = std::max(most, plan.device_bytes + (is_cpu ? plan.host_bytes : 0));
+      const auto host = static_cast<int64_t>(plan.host_bytes);
+      const auto on_device = static_cast<int64_t>(plan.device_bytes) + (is_cpu ? host : 0);
+      most.device_bytes = std::max(most.device_bytes, on_device);
+      most.host_bytes = std::max(most.host_bytes, is_cpu ? 0 : host);
     }
-    return static_cast<int64_t>(most);
+    return most;
   };
-  const MemoryBound memory = {.rank_bytes = bytes, .planned_bytes = planned_bytes};
+  const MemoryBound memory = {.has = has, .planned = planned};
   return DecideLayout(options, job.world_size, JobHasBegun(job), &memory);
 }
 

@@ -461,7 +461,11 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contr
   // The connections close before the memory goes: open messages still point into it, and the GPU
   // may still be working on it. A CPU's queue may hold calls of several communicators: none of them
   // is to wait for its peers, when another one is closed.
-  if (!is_gpu) communicators.AbortAll("the training has failed");
+  if (!is_gpu) {
+    communicators.AbortAll("the training has failed");
+    // What queues still hold of a communicator ends before its group goes.
+    (void)device->Synchronize(absl::InfiniteDuration());
+  }
   communicators = CommunicatorSet();
   return BlamePeer(end);
 }

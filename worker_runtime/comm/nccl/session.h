@@ -66,9 +66,10 @@ struct NcclSessionOptions {
 //   priority, and in compute() itself no other kernel runs.
 // - The remaining waits are those of streams, events and peers. If every call waited for its end,
 //   in the order of the calls, all these waits would be kept, and more. The same program runs so on
-//   CPUs, and there it comes to its end (trainer/layout_test), so these waits hold no circle. A
-//   Send is the exception, as it does not wait on a CPU: nccl_collective.h shows for messages that
-//   a lane for each ordered pair of ranks makes no circle, and lanes_test plays it through.
+//   CPUs, and there it comes to its end (trainer/testing/layout_test), so these waits hold no
+//   circle. A Send is the exception, as it does not wait on a CPU: nccl_collective.h shows for
+//   messages that a lane for each ordered pair of ranks makes no circle, and lanes_test plays it
+//   through.
 // - A stream holds up no other one: the trainer (trainer/main.cc) has CUDA give each of them a work
 //   queue of its own. Streams in one queue would be one lane.
 //

@@ -16,7 +16,8 @@
 
 namespace convene::worker {
 
-// What a message takes on its way beside the copy: as over a network card for each rank and group.
+// The time that a message takes on its way beside the copy: as over a network card for each rank
+// and group.
 struct LoopbackLink {
   absl::Duration latency = absl::ZeroDuration();
   double bytes_per_second = 0;  // 0: no limit

@@ -76,13 +76,16 @@ void ConvertAll(const char* op, int64_t count, const From* x, To* y, Stream& str
          wide ? Convert<From, To, kWidth> : Convert<From, To, 1>, count, x, y);
 }
 
-// A block a row. REQUIRES: columns and strides are multiples of kWidth.
+// `pieces` blocks a row. REQUIRES: columns and strides are multiples of kWidth.
 template <typename From, typename To, int kWidth>
 __global__ void __launch_bounds__(kFlatThreads)
-    ConvertRow(int columns, const From* x, int64_t x_stride, To* y, int64_t y_stride) {
-  const From* from = x + int64_t{blockIdx.x} * x_stride;
-  To* to = y + int64_t{blockIdx.x} * y_stride;
-  for (int i = static_cast<int>(threadIdx.x) * kWidth; i < columns; i += kFlatThreads * kWidth) {
+    ConvertRow(int columns, int pieces, const From* x, int64_t x_stride, To* y, int64_t y_stride) {
+  const int row = static_cast<int>(blockIdx.x) / pieces;
+  const int piece = static_cast<int>(blockIdx.x) % pieces;
+  const From* from = x + int64_t{row} * x_stride;
+  To* to = y + int64_t{row} * y_stride;
+  for (int64_t i = (int64_t{piece} * kFlatThreads + threadIdx.x) * kWidth; i < columns;
+       i += int64_t{pieces} * kFlatThreads * kWidth) {
     Store(Pack<To>(Unpack(LoadConstant<kWidth>(from + i))), to + i);
   }
 }
@@ -93,9 +96,12 @@ void ConvertRows(const char* op, int64_t rows, int columns, const From* x, int64
   constexpr int kWidth = kWide<float>;
   const bool wide = columns % kWidth == 0 && IsAligned(sizeof(From), kWidth, x_stride, {x}) &&
                     IsAligned(sizeof(To), kWidth, y_stride, {y});
-  Launch(stream, op, rows, dim3(kFlatThreads),
-         wide ? ConvertRow<From, To, kWidth> : ConvertRow<From, To, 1>, columns, x, x_stride, y,
-         y_stride);
+  // Rows may be few and long: chunks of keys.
+  constexpr int kColumnsOfPiece = 8 * kFlatThreads * kWidth;
+  const int pieces = (columns + kColumnsOfPiece - 1) / kColumnsOfPiece;
+  Launch(stream, op, rows * pieces, dim3(kFlatThreads),
+         wide ? ConvertRow<From, To, kWidth> : ConvertRow<From, To, 1>, columns, pieces, x,
+         x_stride, y, y_stride);
 }
 
 // Block b leaves the sum of its tiles of kSumThreads * kSumUnroll vectors: tile b and every

@@ -16,7 +16,7 @@ namespace {
 using testing::Curve;
 using testing::Transport;
 
-constexpr int kSteps = 20;
+constexpr int kSteps = 12;
 constexpr int kSequenceLength = 16;
 // The tiny model has eight blocks of 49 thousand elements: five buckets, none of them one group.
 constexpr int64_t kSeveralBuckets = 60'000;

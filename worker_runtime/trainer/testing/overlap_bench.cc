@@ -1,8 +1,8 @@
 // Step times of data-parallel ranks (threads of this process) with collectives beside the
 // arithmetic and without, in turns. Prints medians.
 //
-// bazel run //worker_runtime/trainer:overlap_bench -- [ROUNDS [STEPS [DP [TP]]]]; OMP_NUM_THREADS=1
-// where there are fewer cores than ranks.
+// bazel run //worker_runtime/trainer/testing:overlap_bench -- [ROUNDS [STEPS [DP [TP]]]];
+// OMP_NUM_THREADS=1 where there are fewer cores than ranks.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -111,15 +111,13 @@ void Measure(const Layout& layout, const Network& network, int rounds, int steps
   std::fflush(stdout);
 }
 
-}  // namespace
-}  // namespace convene::worker
+// The number at a place of the command line.
+int Argument(int argc, char** argv, int place, int otherwise) {
+  return argc > place ? std::atoi(argv[place]) : otherwise;
+}
 
-int main(int argc, char** argv) {
-  using namespace convene::worker;
-  const auto argument = [&](int place, int otherwise) {
-    return argc > place ? std::atoi(argv[place]) : otherwise;
-  };
-  const Layout layout = {.dp = argument(3, 4), .tp = argument(4, 1)};
+int Main(int argc, char** argv) {
+  const Layout layout = {.dp = Argument(argc, argv, 3, 4), .tp = Argument(argc, argv, 4, 1)};
   std::printf("%-18s %-36s %11s %11s %6s\n", "layout", "network", "overlap", "none", "ratio");
   const Network networks[] = {
       {"loopback", Transport::kLoopback, {}},
@@ -128,7 +126,12 @@ int main(int argc, char** argv) {
       {"gloo, TCP on this machine", Transport::kGloo, {}},
   };
   for (const Network& network : networks) {
-    Measure(layout, network, argument(1, 7), argument(2, 5));
+    Measure(layout, network, Argument(argc, argv, 1, 7), Argument(argc, argv, 2, 5));
   }
   return 0;
 }
+
+}  // namespace
+}  // namespace convene::worker
+
+int main(int argc, char** argv) { return convene::worker::Main(argc, argv); }
