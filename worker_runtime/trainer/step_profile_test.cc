@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/base/status_macros.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/testing/loopback.h"
@@ -83,6 +84,37 @@ TEST_CASE("the sums of a tensor-parallel backward pass are in the profile") {
   REQUIRE(beside != std::string::npos);
   CHECK(text.find("  MatMul") < beside);
   CHECK(text.find("  tp", beside) != std::string::npos);
+}
+
+// Sums of buckets, as gradients are reduced: over two ranks in a queue, then over a group of one.
+absl::Status SumBuckets(Device& device, CommunicatorSet& set, std::vector<float>& buckets) {
+  for (size_t i = 0; i + 1 < buckets.size(); i += 2) {
+    const absl::Span<float> bucket(&buckets[i], 2);
+    CONVENE_RETURN_IF_ERROR(set.dp->ReduceScatter(bucket, ReduceOp::kSum, device.communication()));
+    CONVENE_RETURN_IF_ERROR(
+        set.dp_replicate->AllReduce(bucket, ReduceOp::kSum, device.communication()));
+  }
+  return device.Synchronize(absl::Seconds(60));
+}
+
+TEST_CASE("a group of one that passes a queue by leaves the queue's profile alone") {
+  std::vector<CommunicatorSet> sets = LoopbackCommunicators({.dp = 2});
+  std::vector<float> buckets(200, 1.0f), other_buckets = buckets;
+  absl::Status other;
+  Thread peer("peer", [&] {
+    const std::unique_ptr<Device> device = Device::Cpu();
+    other = SumBuckets(*device, sets[1], other_buckets);
+  });
+  const std::unique_ptr<Device> device = Device::Cpu();
+  StepProfile profile(*device);
+  profile.Watch(true);
+  const absl::Status status = SumBuckets(*device, sets[0], buckets);
+  peer.Join();
+  REQUIRE_OK(status);
+  REQUIRE_OK(other);
+  const std::string text = profile.Text(1, 1);
+  INFO(text);
+  CHECK(text.find("  dp ") != std::string::npos);
 }
 
 }  // namespace

@@ -106,7 +106,7 @@ Curve Train(const Run& run) {
        .end_of_document = kEndOfDocument,
        .adam =
            [](int step) {
-             return AdamWParameters{.learning_rate = 1e-3 * std::min(1.0, step / 10.0),
+             return AdamWParameters{.learning_rate = 1e-3 * std::min(1.0, step / 4.0),
                                     .weight_decay = 0.1};
            },
        .transport = run.transport});
