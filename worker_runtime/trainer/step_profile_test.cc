@@ -99,7 +99,8 @@ absl::Status SumBuckets(Device& device, CommunicatorSet& set, std::vector<float>
 
 TEST_CASE("a group of one that passes a queue by leaves the queue's profile alone") {
   std::vector<CommunicatorSet> sets = LoopbackCommunicators({.dp = 2});
-  std::vector<float> buckets(200, 1.0f), other_buckets = buckets;
+  // More than a queue holds at once, so that the queue runs meanwhile.
+  std::vector<float> buckets(4000, 1.0f), other_buckets = buckets;
   absl::Status other;
   Thread peer("peer", [&] {
     const std::unique_ptr<Device> device = Device::Cpu();
