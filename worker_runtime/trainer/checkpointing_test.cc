@@ -16,7 +16,6 @@
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
 #include "tools/base/thread.h"
-#include "worker_runtime/comm/testing/loopback.h"
 #include "worker_runtime/trainer/engine.h"
 #include "worker_runtime/trainer/testing/checkpoint_world.h"
 

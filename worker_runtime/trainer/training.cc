@@ -463,7 +463,7 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contr
   // is to wait for its peers, when another one is closed.
   if (!is_gpu) {
     communicators.AbortAll("the training has failed");
-    // What queues still hold of a communicator ends before its group goes.
+    // Work that queues still hold of a communicator ends before its group goes.
     (void)device->Synchronize(absl::InfiniteDuration());
   }
   communicators = CommunicatorSet();
