@@ -140,7 +140,7 @@ MUTATIONS = [
     Mutation('of the two halves of a tied table\'s gradient the larger counts, not the sum', STORE,
              'groups_.embedding->AllReduce(gradients, ReduceOp::kSum,', 'groups_.embedding->AllReduce(gradients, ReduceOp::kMax,', LAYOUTS, '23'),
     Mutation('with split rows the two norms of a block that is made again share one output', f'{RUNTIME}/model/block.cc',
-             'if (recompute_.norms && (!recompute_.middle || shares_norms)) {', 'if (recompute_.norms && !recompute_.middle) {', LAYOUTS,
+             'const bool shares_norms = rows.is_split() && pass.deferred < 0;', 'const bool shares_norms = false;', LAYOUTS,
              'sequence parallel'),
     Mutation('a token that does not count teaches', f'{RUNTIME}/ops/cpu/cross_entropy.cc',
              'if (target < 0) {', 'if (target < -1) {', LAYOUTS, '1'),
@@ -227,7 +227,8 @@ MUTATIONS = [
              'return store.Gradient(unit, tensor, is_first_weight);', 'return store.Gradient(unit, tensor, true);', LAYOUTS,
              'halves of backward passes'),
     Mutation('the host updates before the gradients have come', OPTIMIZER,
-             'CONVENE_RETURN_IF_ERROR(device_.Wait(*on_host_[i], options_.timeout));', '', OVERLAP, 'offload'),
+             'CONVENE_RETURN_IF_ERROR(device_.Wait(*on_host_[i], options_.timeout));', '',
+             '//tests/e2e:emulated_gpu_test', 'offload'),
     Mutation('attention is not made again', BLOCK,
              'if (recompute_.attention && !recompute_.middle) CONVENE_RETURN_IF_ERROR(Attention(pass, a));', '', LAYOUTS, 'recompute'),
 ]
