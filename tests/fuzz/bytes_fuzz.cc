@@ -44,6 +44,9 @@
 #include "tools/base/check.h"
 #include "tools/base/clock.h"
 #include "tools/base/testing/temp_dir.h"
+#include "worker_runtime/schedule/lower.h"
+#include "worker_runtime/schedule/schedule_csv.h"
+#include "worker_runtime/schedule/testing/play.h"
 
 namespace convene {
 namespace {
@@ -352,10 +355,28 @@ void ReadTimers(Script script) {
   }
 }
 
+// A pipeline schedule: refused, or it can be written and lowered, and comes to an end by the rules
+// of NCCL and by those of Gloo.
+void ReadSchedule(Script script) {
+  using worker::SendRule;
+  const absl::StatusOr<worker::Schedule> schedule = worker::ReadCsv(script.Rest());
+  if (!schedule.ok()) return;
+  const absl::StatusOr<worker::Schedule> again = worker::ReadCsv(worker::WriteCsv(*schedule));
+  CONVENE_CHECK(again.ok() && again->ranks == schedule->ranks &&
+                again->placement == schedule->placement);
+  for (const int receives_ahead : {0, 2}) {
+    const auto plans = worker::Lower(*schedule, receives_ahead);
+    CONVENE_CHECK(plans.ok());
+    for (const SendRule rule : {SendRule::kBuffered, SendRule::kWaitsForReceive}) {
+      CONVENE_CHECK(worker::Play(*schedule, *plans, rule, /*seed=*/7).ok());
+    }
+  }
+}
+
 using Reader = void (*)(Script);
 constexpr Reader kReaders[] = {ReadPort,   ReadJournal,   ReadRecord,      ReadMessages,
                                ReadPages,  ReadErrorFile, ReadCommandLine, ReadConf,
-                               ReadStatus, ReadTimers};
+                               ReadStatus, ReadTimers,    ReadSchedule};
 
 }  // namespace
 }  // namespace convene

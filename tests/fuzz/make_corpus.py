@@ -134,6 +134,10 @@ READ = {
                   b'{"version": 1, "pid": 8, "scope_id": "a#1", "expiration_time": 5.5, "signal": 0}\n'
                   b'{"version": 1, "pid": 8, "scope_id": "a#1", "expiration_time": -1, "signal": 0}\n'),
     'status': (8, message({1: b'j', 2: b'running', 3: 5})),
+    'schedule_1f1b': (10, b'0F0,0F1,,0B0,0F2,0B1,,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n'),
+    'schedule_v': (10, b'0F0,3F0,3I0,3W0,0I0,0W0\r\n1F0,2F0,2I0,1I0,2W0,1W0\r\n'),
+    'schedule_overlap': (10, b'0F0,1F0,(0F1;1B0)OVERLAP_F_B,0B0,1F1,1B1,0B1'),
+    'schedule_forward': (10, b'0F0,0F1,2F0,2F1\n1F0,1F1'),
 }
 
 

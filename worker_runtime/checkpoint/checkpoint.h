@@ -46,9 +46,8 @@ struct CheckpointInfo {
 };
 
 // Step 1, every rank, in any order and at the same time: writes and fsyncs this rank's data file
-// and index. Files that a crashed earlier attempt of this rank left at this step are removed
-// first; a
-// published checkpoint of the same step stays whole and readable until PublishCheckpoint replaces
+// and index. Files that a crashed earlier attempt of this rank left at this step are removed first;
+// a published checkpoint of the same step stays whole and readable until PublishCheckpoint replaces
 // it. Pieces with flat_count 0 are skipped. ResourceExhausted when the disk is full. On any error
 // this rank's files of this step are removed, and other checkpoints are untouched. InvalidArgument:
 // ValidatePiece. One call per rank and step at a time.

@@ -27,9 +27,8 @@ namespace convene::worker {
 class GlooMesh : public std::enable_shared_from_this<GlooMesh> {
  public:
   // Binds to `listen_host` (a name or an address that the other ranks can reach), tells the others
-  // through the store under
-  // "`key_prefix`/address/<rank>" and connects to all of them. One key written and world_size - 1
-  // read per rank.
+  // through the store under "`key_prefix`/address/<rank>" and connects to all of them. One key
+  // written and world_size - 1 read per rank.
   //
   // DeadlineExceeded when a rank did not come within `timeout` (the text names it); Unavailable
   // when a connection failed; InvalidArgument when `listen_host` cannot be bound; the store's own

@@ -1,7 +1,6 @@
 #include "worker_runtime/comm/group_collective.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"

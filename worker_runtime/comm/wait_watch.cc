@@ -5,6 +5,13 @@
 #include "absl/time/time.h"
 
 namespace convene::worker {
+namespace {
+
+constexpr absl::Duration kTick = absl::Seconds(1);
+// A tick that comes so much too late means that this process did not run.
+constexpr absl::Duration kPaused = absl::Seconds(1);
+
+}  // namespace
 
 WaitWatch::WaitWatch() : thread_("comm deadline", [this] { Run(); }) {}
 
@@ -19,7 +26,7 @@ WaitWatch::~WaitWatch() {
 
 void WaitWatch::Arm(Place* place, MonotonicTime deadline) {
   MutexLock lock(&mutex_);
-  armed_.push_back({place, deadline});
+  armed_.push_back({place, deadline, Clock::Real().Now()});
   if (deadline < next_look_) {
     next_look_ = deadline;
     changed_.SignalAll();
@@ -36,13 +43,27 @@ bool WaitWatch::Disarm(Place* place) {
   return false;
 }
 
+void WaitWatch::BridgePause(MonotonicTime due, MonotonicTime now) {
+  if (now - due < kPaused) return;
+  next_look_ = MonotonicTime::InfiniteFuture();
+  for (Armed& armed : armed_) {
+    // A wait that began after the pause has its whole time.
+    if (armed.armed_at <= due) armed.deadline = armed.deadline + (now - due);
+    next_look_ = std::min(next_look_, armed.deadline);
+  }
+}
+
 void WaitWatch::Run() {
   MutexLock lock(&mutex_);
   while (!stopping_) {
     const MonotonicTime now = Clock::Real().Now();
     if (now < next_look_) {
       // A day at most: an infinite duration does not fit into the condition variable's clock.
-      changed_.WaitFor(&mutex_, std::min(next_look_ - now, absl::Hours(24)));
+      const absl::Duration wait = next_look_ == MonotonicTime::InfiniteFuture()
+                                      ? absl::Hours(24)
+                                      : std::min(next_look_ - now, kTick);
+      changed_.WaitFor(&mutex_, wait);
+      BridgePause(now + wait, Clock::Real().Now());
       continue;
     }
     next_look_ = MonotonicTime::InfiniteFuture();

@@ -12,8 +12,10 @@
 
 namespace convene::worker {
 
-// Thread-safe. One thread, "comm deadline", which sleeps until the nearest deadline it knows of:
-// arming a wait costs a lock, and wakes nobody unless its deadline is nearer than all before it.
+// Thread-safe. One thread, "comm deadline", which looks once a second, and at the nearest deadline
+// it knows of: arming a wait costs a lock, and wakes nobody unless its deadline is nearer than all
+// before it. While this process was stopped (`scontrol suspend`), its peers were as well, or are
+// judged by others: no wait is over because of that time.
 class WaitWatch {
  public:
   // One waiting place, used by one thread at a time. `wake` is called at most once per Arm, by the
@@ -37,9 +39,12 @@ class WaitWatch {
   struct Armed {
     Place* place;
     MonotonicTime deadline;
+    MonotonicTime armed_at;
   };
 
   void Run();
+  // A look that was due at `due` came at `now`.
+  void BridgePause(MonotonicTime due, MonotonicTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Mutex mutex_;
   CondVar changed_;

@@ -63,8 +63,8 @@ Arena::~Arena() {
   }
 }
 
-int Arena::DeclareBytes(std::string block_name, size_t count, size_t element_bytes,
-                        ArenaPart part) {
+void Arena::DeclareBytes(std::string block_name, size_t count, size_t element_bytes,
+                         ArenaPart part) {
   CONVENE_CHECK(!built_);
   size_t bytes = 0;
   size_t end = 0;
@@ -74,14 +74,8 @@ int Arena::DeclareBytes(std::string block_name, size_t count, size_t element_byt
     if (too_large_.empty()) too_large_ = block_name;
     bytes = 0;
   }
-  size_t& part_bytes = parts_[static_cast<size_t>(part)].bytes;
-  blocks_.push_back({.name = std::move(block_name),
-                     .part = part,
-                     .count = count,
-                     .bytes = bytes,
-                     .offset = part_bytes});
-  part_bytes += RoundUp(bytes, kAlignment);
-  return static_cast<int>(blocks_.size()) - 1;
+  blocks_.push_back({.name = std::move(block_name), .part = part, .bytes = bytes});
+  parts_[static_cast<size_t>(part)].bytes += RoundUp(bytes, kAlignment);
 }
 
 absl::Status Arena::Build() {
@@ -105,15 +99,6 @@ absl::Status Arena::Build() {
     part.base = static_cast<char*>(*base);
   }
   return absl::OkStatus();
-}
-
-Arena::Placed Arena::Place(int index) const {
-  CONVENE_CHECK(index >= 0 && index < static_cast<int>(blocks_.size()));
-  const Block& block = blocks_[static_cast<size_t>(index)];
-  char* const base = part(block.part).base;
-  CONVENE_CHECK(base != nullptr || block.bytes == 0);
-  return {.data = block.bytes == 0 ? nullptr : base + block.offset,
-          .count = block.bytes == 0 ? 0 : block.count};
 }
 
 std::string Arena::PlanToString() const {
@@ -152,7 +137,8 @@ std::string Arena::PlanToString() const {
     table.Add(absl::StrCat(lines.size() - shown, " smaller"), total_bytes() - shown_bytes);
   }
   table.Add("total", total_bytes());
-  if (collective_bytes() > 0) table.Add("* for collectives", collective_bytes());
+  const size_t collective_bytes = parts_[static_cast<size_t>(ArenaPart::kCollective)].bytes;
+  if (collective_bytes > 0) table.Add("* for collectives", collective_bytes);
   return table.ToString();
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -20,26 +19,43 @@ namespace convene::worker {
 // any of it (comm/nccl/nccl_memory.h).
 enum class ArenaPart { kLocal, kCollective };
 
-// Names a declared block of T. Cheap to copy; belongs to the arena that gave it out.
+// A declared block of T: empty, or of an arena. Cheap to copy; borrows the arena.
 template <typename T>
 class ArenaBlock {
  public:
   ArenaBlock() = default;
 
+  // Any thread. Lives as long as the arena. REQUIRES: the arena's Build() succeeded.
+  absl::Span<T> span() const {
+    CONVENE_CHECK(count_ == 0 || *base_ != nullptr);
+    return {count_ == 0 ? nullptr : reinterpret_cast<T*>(*base_ + offset_), count_};
+  }
+  size_t size() const { return count_; }
+
  private:
   friend class Arena;
-  explicit ArenaBlock(int index) : index_(index) {}
-  int index_ = -1;
+  ArenaBlock(char* const* base, size_t offset, size_t count)
+      : base_(base), offset_(offset), count_(count) {}
+
+  char* const* base_ = nullptr;  // where the arena's part begins
+  size_t offset_ = 0;            // in the part, in bytes
+  size_t count_ = 0;
 };
 
-// Declare blocks, Build() once, then View() them. Every block starts at a multiple of 64 bytes, in
-// the order of declaration within its part: equal declarations give equal offsets on all ranks. Not
-// thread-safe; View() may be called from any thread after Build().
+// Where a block lies: see span().
+template <typename T>
+T* At(const ArenaBlock<T>& block) {
+  return block.span().data();
+}
+
+// Declare blocks, Build() once, then use them. Every block starts at a multiple of 64 bytes, in the
+// order of declaration within its part: equal declarations give equal offsets on all ranks. Not
+// thread-safe.
 //
 //   Arena arena("activations");
 //   const ArenaBlock<float> hidden = arena.Declare<float>("hidden", rows * columns);
 //   CONVENE_RETURN_IF_ERROR(arena.Build());
-//   absl::Span<float> x = arena.View(hidden);
+//   absl::Span<float> x = hidden.span();
 class Arena {
  public:
   // Borrows the memory that Build() will ask.
@@ -56,20 +72,16 @@ class Arena {
   ArenaBlock<T> Declare(std::string block_name, size_t count, ArenaPart part = ArenaPart::kLocal) {
     static_assert(std::is_trivial_v<T>, "the arena's memory starts as zeros, without constructors");
     static_assert(alignof(T) <= kAlignment);
-    return ArenaBlock<T>(DeclareBytes(std::move(block_name), count, sizeof(T), part));
+    Part& memory = parts_[static_cast<size_t>(part)];
+    const size_t offset = memory.bytes;
+    DeclareBytes(std::move(block_name), count, sizeof(T), part);
+    return {&memory.base, offset, count};
   }
 
   // The one allocation of each part that has blocks; all zeros. ResourceExhausted when there is too
   // little memory or the sum overflows; the text holds PlanToString(). Other errors: the memory's.
   // REQUIRES: called once.
   absl::Status Build();
-
-  // REQUIRES: Build() succeeded. The span lives as long as the arena.
-  template <typename T>
-  absl::Span<T> View(ArenaBlock<T> block) const {
-    const Placed placed = Place(block.index_);
-    return absl::Span<T>(static_cast<T*>(placed.data), placed.count);
-  }
 
   // The sum of all blocks with their padding, known before Build().
   size_t total_bytes() const { return parts_[0].bytes + parts_[1].bytes; }
@@ -85,24 +97,15 @@ class Arena {
   struct Block {
     std::string name;
     ArenaPart part = ArenaPart::kLocal;
-    size_t count = 0;
     size_t bytes = 0;
-    size_t offset = 0;  // in its part
   };
   struct Part {
     Memory* memory;
     size_t bytes = 0;
     char* base = nullptr;
   };
-  struct Placed {
-    void* data;
-    size_t count;
-  };
 
-  int DeclareBytes(std::string block_name, size_t count, size_t element_bytes, ArenaPart part);
-  const Part& part(ArenaPart part) const { return parts_[static_cast<size_t>(part)]; }
-  size_t collective_bytes() const { return part(ArenaPart::kCollective).bytes; }
-  Placed Place(int index) const;
+  void DeclareBytes(std::string block_name, size_t count, size_t element_bytes, ArenaPart part);
 
   const std::string name_;
   std::vector<Block> blocks_;

@@ -21,35 +21,35 @@ TEST_CASE("blocks are zero, aligned, as long as declared, and do not touch each 
   const auto sums = arena.Declare<double>("sums", 2);
   CHECK(arena.total_bytes() == 64 + 128 + 64 + 64);
   REQUIRE_OK(arena.Build());
-  CHECK(arena.View(one).size() == 1);
-  CHECK(arena.View(two).size() == 17);
-  CHECK(arena.View(none).empty());
-  CHECK(arena.View(tokens).size() == 3);
-  CHECK(arena.View(sums).size() == 2);
-  for (const float value : arena.View(two)) CHECK(value == 0.0f);
+  CHECK(one.span().size() == 1);
+  CHECK(two.span().size() == 17);
+  CHECK(none.span().empty());
+  CHECK(tokens.span().size() == 3);
+  CHECK(sums.span().size() == 2);
+  for (const float value : two.span()) CHECK(value == 0.0f);
 
   const auto fill = [](auto span, auto value) { std::fill(span.begin(), span.end(), value); };
-  fill(arena.View(one), 1.0f);
-  fill(arena.View(two), 2.0f);
-  fill(arena.View(tokens), 3);
-  fill(arena.View(sums), 4.0);
-  CHECK(arena.View(one)[0] == 1.0f);
-  CHECK(arena.View(two)[0] == 2.0f);
-  CHECK(arena.View(two)[16] == 2.0f);
-  CHECK(arena.View(tokens)[2] == 3);
-  CHECK(arena.View(sums)[0] == 4.0);
-  CHECK(IsAligned(arena.View(one).data(), 64));
-  CHECK(IsAligned(arena.View(two).data(), 64));
-  CHECK(IsAligned(arena.View(tokens).data(), 64));
+  fill(one.span(), 1.0f);
+  fill(two.span(), 2.0f);
+  fill(tokens.span(), 3);
+  fill(sums.span(), 4.0);
+  CHECK(one.span()[0] == 1.0f);
+  CHECK(two.span()[0] == 2.0f);
+  CHECK(two.span()[16] == 2.0f);
+  CHECK(tokens.span()[2] == 3);
+  CHECK(sums.span()[0] == 4.0);
+  CHECK(IsAligned(one.span().data(), 64));
+  CHECK(IsAligned(two.span().data(), 64));
+  CHECK(IsAligned(tokens.span().data(), 64));
 }
 
 TEST_CASE("a large arena starts at a huge page") {
   Arena arena("large");
   const auto block = arena.Declare<float>("block", size_t{3} << 20);
   REQUIRE_OK(arena.Build());
-  CHECK(IsAligned(arena.View(block).data(), size_t{2} << 20));
-  arena.View(block).back() = 1.0f;
-  CHECK(arena.View(block).back() == 1.0f);
+  CHECK(IsAligned(block.span().data(), size_t{2} << 20));
+  block.span().back() = 1.0f;
+  CHECK(block.span().back() == 1.0f);
 }
 
 TEST_CASE("the plan is a table, a line for each name, the largest first") {
@@ -109,9 +109,9 @@ TEST_CASE("what collectives work on lies apart, in its own memory") {
     REQUIRE_OK(arena.Build());
     CHECK(local.held_bytes == 128 + 64);
     CHECK(collective.held_bytes == 64 + 64);
-    CHECK(reinterpret_cast<char*>(arena.View(flags).data()) ==
-          reinterpret_cast<char*>(arena.View(moments).data()) + 128);
-    CHECK(arena.View(weights).data() == arena.View(gradients).data() + 16);
+    CHECK(reinterpret_cast<char*>(flags.span().data()) ==
+          reinterpret_cast<char*>(moments.span().data()) + 128);
+    CHECK(weights.span().data() == gradients.span().data() + 16);
   }
   CHECK(local.held_bytes == 0);
   CHECK(collective.held_bytes == 0);

@@ -6,11 +6,10 @@
 #include <cstring>
 #include <thread>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "tools/base/cgroup_limits.h"
 #include "tools/base/check.h"
 #include "tools/base/clock.h"
-#include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/device/host_profile.h"
 #include "worker_runtime/device/host_queue.h"
@@ -28,13 +27,10 @@ struct QueuePoint final : public Event {
   uint64_t count = 0;
 };
 
-// cgroup v2 says the limit of a container; "max" is no number, and stands for none.
+// As much as the machine has, or as the cgroups of a container or a Slurm job leave of it.
 int64_t HostMemoryBytes() {
-  int64_t bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
-  const absl::StatusOr<std::string> limit = ReadFile("/sys/fs/cgroup/memory.max");
-  int64_t limit_bytes = 0;
-  if (limit.ok() && absl::SimpleAtoi(*limit, &limit_bytes)) bytes = std::min(bytes, limit_bytes);
-  return bytes;
+  const int64_t bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  return std::min(bytes, ReadCgroupLimits().memory_bytes.value_or(bytes));
 }
 
 class CpuDevice final : public Device {

@@ -17,27 +17,13 @@ enum class DType { kFloat32, kBFloat16, kFloat64 };
 
 // "fp32", "bf16", "fp64".
 constexpr const char* DTypeName(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return "fp32";
-    case DType::kBFloat16:
-      return "bf16";
-    case DType::kFloat64:
-      return "fp64";
-  }
-  return "?";
+  constexpr const char* kNames[] = {"fp32", "bf16", "fp64"};
+  return kNames[static_cast<size_t>(dtype)];
 }
 
 constexpr size_t SizeOf(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return 4;
-    case DType::kBFloat16:
-      return 2;
-    case DType::kFloat64:
-      return 8;
-  }
-  return 0;
+  constexpr size_t kBytes[] = {4, 2, 8};
+  return kBytes[static_cast<size_t>(dtype)];
 }
 
 // Storage only: arithmetic is done in float. The same 16 bits as CUDA's __nv_bfloat16 and PyTorch's
@@ -63,21 +49,10 @@ struct BFloat16 {
 };
 static_assert(sizeof(BFloat16) == 2);
 
+constexpr DType DTypeOf(const float* /*data*/) { return DType::kFloat32; }
+constexpr DType DTypeOf(const BFloat16* /*data*/) { return DType::kBFloat16; }
+constexpr DType DTypeOf(const double* /*data*/) { return DType::kFloat64; }
 template <typename T>
-struct DTypeTraits;
-template <>
-struct DTypeTraits<float> {
-  static constexpr DType kDType = DType::kFloat32;
-};
-template <>
-struct DTypeTraits<BFloat16> {
-  static constexpr DType kDType = DType::kBFloat16;
-};
-template <>
-struct DTypeTraits<double> {
-  static constexpr DType kDType = DType::kFloat64;
-};
-template <typename T>
-inline constexpr DType kDTypeOf = DTypeTraits<T>::kDType;
+inline constexpr DType kDTypeOf = DTypeOf(static_cast<const T*>(nullptr));
 
 }  // namespace convene::worker

@@ -8,7 +8,6 @@
 #include <new>
 #include <string>
 #include <type_traits>
-#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"

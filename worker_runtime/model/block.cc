@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/model/parameters.h"
+#include "worker_runtime/ops/instantiate.h"
 #include "worker_runtime/ops/rms_norm.h"
 #include "worker_runtime/ops/swiglu.h"
 #include "worker_runtime/parallel/linear.h"
@@ -103,11 +104,11 @@ std::vector<BlockDeferred<T>> DeclareDeferred(const BlockShape& s, const Recompu
 }
 
 template <typename T>
-ScratchSizes Block<T>::scratch() const {
+ScratchSizes Block<T>::scratch(DeviceKind device) const {
   const int64_t rows = s_.rows();
   return {.wide = rows * std::max(s_.qkv_width(), 2 * s_.ffn),
           .narrow = rows * std::max(s_.attention_width(), s_.ffn),
-          .workspace_bytes = RmsNormWorkspaceBytes(s_.residual_rows, s_.hidden, device_)};
+          .workspace_bytes = RmsNormWorkspaceBytes(s_.residual_rows, s_.hidden, device)};
 }
 
 template <typename T>
@@ -128,13 +129,8 @@ absl::Status Block<T>::FirstNorm(const Pass<T>& pass, const BlockMemory<T>& a,
   const ResidualRows& rows = *pass.around.rows;
   const T* const weight = pass.Weight(kAttentionNorm);
   T* const normed = At(a.norm1);
-  if (input.delta == nullptr) {
-    RmsNormForward(rows.own(), s_.hidden, pass.input, weight, s_.norm_epsilon, rows.Own(normed),
-                   At(a.norm1_rms), pass.stream);
-  } else {
-    AddRmsNormForward(rows.own(), s_.hidden, input.residual, input.delta, weight, s_.norm_epsilon,
-                      pass.input, rows.Own(normed), At(a.norm1_rms), pass.stream);
-  }
+  RmsNormForward(rows.own(), s_.hidden, input.residual, input.delta, weight, s_.norm_epsilon,
+                 pass.input, rows.Own(normed), At(a.norm1_rms), pass.stream);
   return rows.Gather(normed, pass.stream);
 }
 
@@ -160,9 +156,9 @@ absl::Status Block<T>::Middle(const Pass<T>& pass, const BlockMemory<T>& a) cons
   const ResidualRows& rows = *pass.around.rows;
   CONVENE_RETURN_IF_ERROR(RowParallelForward(
       OutShape(s_), At(a.attention), pass.Weight(kAttentionOut), hidden, rows, pass.stream));
-  AddRmsNormForward(rows.own(), s_.hidden, pass.input, rows.Own(hidden), pass.Weight(kMlpNorm),
-                    s_.norm_epsilon, At(a.middle), rows.Own(At(a.norm2)), At(a.norm2_rms),
-                    pass.stream);
+  RmsNormForward(rows.own(), s_.hidden, pass.input, rows.Own(hidden), pass.Weight(kMlpNorm),
+                 s_.norm_epsilon, At(a.middle), rows.Own(At(a.norm2)), At(a.norm2_rms),
+                 pass.stream);
   return rows.Gather(At(a.norm2), pass.stream);
 }
 
@@ -278,21 +274,14 @@ void Block<T>::BackwardWeight(const Pass<T>& pass) {
 // `gradient` goes on changing on its way through the block.
 template <typename T>
 void Block<T>::Keep(const Pass<T>& pass, const T* gradient, ArenaBlock<T> place) const {
-  const absl::Span<T> kept = arena_.View(place);
+  const absl::Span<T> kept = place.span();
   pass.around.device->Copy(gradient, kept.data(), kept.size() * sizeof(T), pass.stream);
 }
 
-// NOLINTBEGIN(bugprone-macro-parentheses): a type cannot stand in parentheses
-#define CONVENE_INSTANTIATE(T)                                                                     \
-  template BlockMemory<T> DeclareRecomputed(const BlockShape&, const Recompute&, Arena&);          \
-  template std::vector<BlockMemory<T>> DeclareSaved(const BlockShape&, const Recompute&,           \
-                                                    const BlockMemory<T>&, int, Arena&);           \
-  template std::vector<BlockDeferred<T>> DeclareDeferred(const BlockShape&, const Recompute&, int, \
-                                                         Arena&);                                  \
-  template class Block<T>
-// NOLINTEND(bugprone-macro-parentheses)
-CONVENE_INSTANTIATE(float);
-CONVENE_INSTANTIATE(BFloat16);
-#undef CONVENE_INSTANTIATE
+CONVENE_INSTANTIATE(DeclareRecomputed);
+CONVENE_INSTANTIATE(DeclareSaved);
+CONVENE_INSTANTIATE(DeclareDeferred);
+template class Block<float>;
+template class Block<BFloat16>;
 
 }  // namespace convene::worker

@@ -4,7 +4,6 @@
 //   ─ down ─ delta        the next unit's input is middle + delta, added within its first norm
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -94,18 +93,12 @@ std::vector<BlockDeferred<T>> DeclareDeferred(const BlockShape& shape, const Rec
 template <typename T>
 class Block final : public Unit<T> {
  public:
-  // `memory`: DeclareSaved's; `deferred`: DeclareDeferred's. Borrows the arena.
+  // `memory`: DeclareSaved's; `deferred`: DeclareDeferred's.
   Block(const BlockShape& shape, const Recompute& recompute,
-        const std::vector<BlockMemory<T>>& memory, const std::vector<BlockDeferred<T>>& deferred,
-        DeviceKind device, const Arena& arena)
-      : s_(shape),
-        recompute_(recompute),
-        device_(device),
-        arena_(arena),
-        memory_(memory),
-        deferred_(deferred) {}
+        const std::vector<BlockMemory<T>>& memory, const std::vector<BlockDeferred<T>>& deferred)
+      : s_(shape), recompute_(recompute), memory_(memory), deferred_(deferred) {}
 
-  ScratchSizes scratch() const override;
+  ScratchSizes scratch(DeviceKind device) const override;
   absl::Status Forward(const Pass<T>& pass, T* target, Flow<T>& flow) override;
   absl::Status Backward(const Pass<T>& pass, T* gradient) override;
   void BackwardWeight(const Pass<T>& pass) override;
@@ -128,15 +121,9 @@ class Block final : public Unit<T> {
   absl::Status AttentionBranchBackward(const Pass<T>& pass, const BlockMemory<T>& a,
                                        T* gradient) const;
   void Keep(const Pass<T>& pass, const T* gradient, ArenaBlock<T> place) const;
-  template <typename E>
-  E* At(ArenaBlock<E> block) const {
-    return arena_.View(block).data();
-  }
 
   const BlockShape s_;
   const Recompute recompute_;
-  const DeviceKind device_;
-  const Arena& arena_;
   const std::vector<BlockMemory<T>> memory_;      // by slot
   const std::vector<BlockDeferred<T>> deferred_;  // by slot
 };

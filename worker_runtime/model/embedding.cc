@@ -8,8 +8,8 @@
 namespace convene::worker {
 
 template <typename T>
-ScratchSizes Embedding<T>::scratch() const {
-  return {.workspace_bytes = EmbeddingWorkspaceBytes(rows_, hidden_, device_)};
+ScratchSizes Embedding<T>::scratch(DeviceKind device) const {
+  return {.workspace_bytes = EmbeddingWorkspaceBytes(rows_, hidden_, device)};
 }
 
 template <typename T>

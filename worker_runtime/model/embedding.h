@@ -11,10 +11,10 @@ namespace convene::worker {
 template <typename T>
 class Embedding final : public Unit<T> {
  public:
-  Embedding(int rows, int hidden, const VocabularySlice& vocabulary, DeviceKind device)
-      : rows_(rows), hidden_(hidden), vocabulary_(vocabulary), device_(device) {}
+  Embedding(int rows, int hidden, const VocabularySlice& vocabulary)
+      : rows_(rows), hidden_(hidden), vocabulary_(vocabulary) {}
 
-  ScratchSizes scratch() const override;
+  ScratchSizes scratch(DeviceKind device) const override;
   absl::Status Forward(const Pass<T>& pass, T* target, Flow<T>& flow) override;
   absl::Status Backward(const Pass<T>& pass, T* gradient) override;
 
@@ -22,7 +22,6 @@ class Embedding final : public Unit<T> {
   const int rows_;
   const int hidden_;
   const VocabularySlice vocabulary_;
-  const DeviceKind device_;
 };
 
 }  // namespace convene::worker

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/types/span.h"
 #include "tools/base/rounding.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/model/parameters.h"
@@ -33,7 +32,6 @@ LossHead<T>::LossHead(const LossHeadShape& shape, int slots, DeviceKind device, 
           LossChunkRows(shape.rows, shape.vocabulary.size(), sizeof(T), shape.logits_bytes)),
       workspace_bytes_(std::max(CrossEntropyWorkspaceBytes(chunk_rows_, device),
                                 RmsNormWorkspaceBytes(shape.residual_rows, shape.hidden, device))),
-      arena_(arena),
       normalized_memory_(arena.Declare<T>(
           "scratch/final norm", int64_t{shape.rows} * shape.hidden,
           shape.residual_rows < shape.rows ? ArenaPart::kCollective : ArenaPart::kLocal)),
@@ -68,14 +66,8 @@ absl::Status LossHead<T>::Forward(const Pass<T>& pass, T* /*target*/, Flow<T>& f
   const ResidualRows& rows = *pass.around.rows;
   const T* const norm = pass.Weight(kFinalNorm);
   T* const normalized = At(normalized_memory_);
-  if (flow.delta == nullptr) {
-    RmsNormForward(rows.own(), shape_.hidden, pass.input, norm, shape_.norm_epsilon,
-                   rows.Own(normalized), At(memory.rms), pass.stream);
-  } else {
-    AddRmsNormForward(rows.own(), shape_.hidden, flow.residual, flow.delta, norm,
-                      shape_.norm_epsilon, pass.input, rows.Own(normalized), At(memory.rms),
-                      pass.stream);
-  }
+  RmsNormForward(rows.own(), shape_.hidden, flow.residual, flow.delta, norm, shape_.norm_epsilon,
+                 pass.input, rows.Own(normalized), At(memory.rms), pass.stream);
   CONVENE_RETURN_IF_ERROR(rows.Gather(normalized, pass.stream));
   WeightGradient head_gradient;
   const bool differentiates = pass.gradient_scale != nullptr;

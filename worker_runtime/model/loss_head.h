@@ -57,15 +57,10 @@ class LossHead final : public Unit<T> {
                             const WeightGradient* head_gradient);
   CrossEntropyBuffers Buffers() const;
   Workspace workspace() const { return {At(workspace_memory_), workspace_bytes_}; }
-  template <typename E>
-  E* At(ArenaBlock<E> block) const {
-    return arena_.View(block).data();
-  }
 
   const LossHeadShape shape_;
   const int chunk_rows_;
   const size_t workspace_bytes_;
-  Arena& arena_;
   const ArenaBlock<T> normalized_memory_, logits_memory_;
   const ArenaBlock<float> maxima_memory_, sums_memory_;
   const ArenaBlock<char> workspace_memory_;

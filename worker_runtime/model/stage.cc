@@ -41,6 +41,9 @@ class StageOf final : public Stage {
     std::vector<std::unique_ptr<Unit<T>>> units;
     int first_unit = 0;
     bool has_embedding = false;
+
+    // Units behind the embedding.
+    size_t places() const { return units.size() - (has_embedding ? 1 : 0); }
   };
 
   void AddChunks(const UnitsByChunk& chunks);
@@ -51,10 +54,6 @@ class StageOf final : public Stage {
   absl::StatusOr<Pass<T>> MakePass(const StagePass& pass, int unit, Stream& stream);
 
   Elements Hidden(T* data) const { return {data, rows_.own_count(), kDTypeOf<T>}; }
-  template <typename E>
-  E* At(ArenaBlock<E> block) const {
-    return arena_.View(block).data();
-  }
   T* Activation(int slot) const { return At(activation_memory_[slot]); }
   T* Gradient(int slot) const { return At(gradient_memory_[slot]); }
   // The tensors that the block at a place computes again.
@@ -126,7 +125,7 @@ void StageOf<T>::AddChunks(const UnitsByChunk& chunks) {
     chunk.first_unit = unit;
     chunk.has_embedding = specs.front().kind == UnitKind::kEmbedding;
     for (const UnitSpec& spec : specs) {
-      const size_t place = chunk.units.size() - (chunk.has_embedding ? 1 : 0);
+      const size_t place = chunk.places();
       if (spec.kind == UnitKind::kBlock && place == saved_memory_.size()) {
         saved_memory_.push_back(
             DeclareSaved(shape_, RecomputeAt(place), recomputed, options_.saved_slots, arena_));
@@ -134,11 +133,10 @@ void StageOf<T>::AddChunks(const UnitsByChunk& chunks) {
             DeclareDeferred<T>(shape_, RecomputeAt(place), options_.deferred_slots, arena_));
       }
       chunk.units.push_back(MakeUnit(spec.kind, place));
-      scratch_.Include(chunk.units.back()->scratch());
+      scratch_.Include(chunk.units.back()->scratch(device_.kind()));
       ++unit;
     }
-    const size_t places = chunk.units.size() - (chunk.has_embedding ? 1 : 0);
-    input_memory_.resize(std::max(input_memory_.size(), places));
+    input_memory_.resize(std::max(input_memory_.size(), chunk.places()));
   }
 }
 
@@ -148,11 +146,10 @@ std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(UnitKind kind, size_t place) {
       SliceVocabulary(options_.config.vocabulary_size, options_.tp_size, options_.tp_rank);
   switch (kind) {
     case UnitKind::kEmbedding:
-      return std::make_unique<Embedding<T>>(shape_.rows(), shape_.hidden, vocabulary,
-                                            device_.kind());
+      return std::make_unique<Embedding<T>>(shape_.rows(), shape_.hidden, vocabulary);
     case UnitKind::kBlock:
       return std::make_unique<Block<T>>(shape_, RecomputeAt(place), saved_memory_[place],
-                                        deferred_memory_[place], device_.kind(), arena_);
+                                        deferred_memory_[place]);
     case UnitKind::kHead:
       return std::make_unique<LossHead<T>>(
           LossHeadShape{.rows = shape_.rows(),
@@ -211,8 +208,7 @@ void StageOf<T>::Bind(double* loss_sum) {
 template <typename T>
 T* StageOf<T>::Input(const StagePass& pass, size_t place) const {
   const Chunk& chunk = chunks_.at(pass.compute.chunk);
-  const size_t places = chunk.units.size() - (chunk.has_embedding ? 1 : 0);
-  if (place == places) return Activation(pass.output);
+  if (place == chunk.places()) return Activation(pass.output);
   if (place == 0 && !chunk.has_embedding) return Activation(pass.input);
   return At(input_memory_[place][pass.saved]);
 }

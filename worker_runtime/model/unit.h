@@ -91,7 +91,7 @@ class Unit {
  public:
   virtual ~Unit() = default;
 
-  virtual ScratchSizes scratch() const { return {}; }
+  virtual ScratchSizes scratch(DeviceKind /*device*/) const { return {}; }
 
   // `flow` is the unit's input, and becomes its output. Without delta, flow.residual is
   // Pass::input, already filled in. `target`: (rows, hidden), whose own rows a block fills with its

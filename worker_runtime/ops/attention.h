@@ -101,23 +101,15 @@ template <typename T>
 void AttentionMerge(const AttentionShape& shape, const T* part_out, const float* part_log_sum_exp,
                     bool is_first, float* out, float* log_sum_exp, Stream& stream);
 
-// The gradients are overwritten. out, log_sum_exp: of the queries' attention to all keys, so that
-// the parts of a backward pass do not depend on each other. A key that no query sees gets 0, as
-// does a query that sees no key.
-template <typename T>
+// The gradients are overwritten, or added to where `adds`, which only floats are: the sum over
+// parts. out, log_sum_exp: of the queries' attention to all keys, so that the parts of a backward
+// pass do not depend on each other. The gradient of a key that no query sees is 0, as is that of a
+// query that sees no key. Gradient: T, or float.
+template <typename T, typename Gradient>
 void AttentionBackward(const AttentionShape& shape, const Documents& documents,
                        const AttentionPositions& positions, const QueriesKeysValues<const T>& qkv,
-                       const T* out, const float* log_sum_exp, const T* dout,
-                       const QueriesKeysValues<T>& gradients, const Workspace& workspace,
+                       const T* out, const float* log_sum_exp, const T* dout, bool adds,
+                       const QueriesKeysValues<Gradient>& gradients, const Workspace& workspace,
                        Stream& stream);
-
-// The same, but the gradients are added to `sums`, in float: the sum over parts.
-template <typename T>
-void AttentionBackwardAdd(const AttentionShape& shape, const Documents& documents,
-                          const AttentionPositions& positions,
-                          const QueriesKeysValues<const T>& qkv, const T* out,
-                          const float* log_sum_exp, const T* dout,
-                          const QueriesKeysValues<float>& sums, const Workspace& workspace,
-                          Stream& stream);
 
 }  // namespace convene::worker

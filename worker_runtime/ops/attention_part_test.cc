@@ -57,17 +57,17 @@ class CpuRunner {
     std::vector<T> dkeys_values(in.keys_values.size(), T(NAN));
     AttentionBackward(part.shape, in.documents, in.positions, in.heads(),
                       Store<T>(forward[0]).data(), forward[1].data(), Store<T>(dout).data(),
-                      PartHeads(part.shape, dqueries.data(), dkeys_values.data()), Scratch(part),
-                      stream_);
+                      /*adds=*/false, PartHeads(part.shape, dqueries.data(), dkeys_values.data()),
+                      Scratch(part), stream_);
     return {Load(dqueries), Load(dkeys_values)};
   }
   void BackwardAdd(const AttentionPart& part, const Outputs<float>& forward,
                    const std::vector<float>& dout, Outputs<float>* sums) {
     const Arguments in(part);
-    AttentionBackwardAdd(part.shape, in.documents, in.positions, in.heads(),
-                         Store<T>(forward[0]).data(), forward[1].data(), Store<T>(dout).data(),
-                         PartHeads(part.shape, (*sums)[0].data(), (*sums)[1].data()), Scratch(part),
-                         stream_);
+    AttentionBackward(part.shape, in.documents, in.positions, in.heads(),
+                      Store<T>(forward[0]).data(), forward[1].data(), Store<T>(dout).data(),
+                      /*adds=*/true, PartHeads(part.shape, (*sums)[0].data(), (*sums)[1].data()),
+                      Scratch(part), stream_);
   }
 
  private:

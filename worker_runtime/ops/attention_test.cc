@@ -76,8 +76,8 @@ struct Passes {
     std::vector<T> dqkv(qkv.size(), T(std::nanf("")));
     PoisonedWorkspace workspace(AttentionWorkspaceBytes<T>(shape, DeviceKind::kCpu));
     AttentionBackward(shape, documents, {}, Fused(shape, qkv.data()), out.data(),
-                      log_sum_exp.data(), Store<T>(dout).data(), Fused(shape, dqkv.data()),
-                      workspace.get(), AnyStream());
+                      log_sum_exp.data(), Store<T>(dout).data(), /*adds=*/false,
+                      Fused(shape, dqkv.data()), workspace.get(), AnyStream());
     return Load(dqkv);
   }
 

@@ -48,13 +48,6 @@ void RunOnGpu(const char* name, const Stream& stream, const Op& op) {
   CONVENE_IF_CUDA(stream.kind(), return RunOnGpu(__func__, stream, [&] { cuda::call; })); \
   RunOnCpu(__func__, stream, [=](Stream& stream) { cpu::call; })
 
-template <typename In, typename Out>
-void MatMul(Transpose transpose_a, Transpose transpose_b, int m, int n, int k, const In* a,
-            const In* b, float beta, Out* c, Stream& stream) {
-  CONVENE_RUN(MatMul(transpose_a, transpose_b, m, n, k, a, b, beta, c, stream));
-}
-CONVENE_INSTANTIATE_PRODUCT(MatMul);
-
 void SetDeterministicMatMul([[maybe_unused]] bool is_deterministic) {
 #ifdef CONVENE_CUDA
   cuda::SetMatMulMode(is_deterministic ? cuda::MatMulMode::kDeterministic
@@ -69,6 +62,10 @@ void SetDeterministicMatMul([[maybe_unused]] bool is_deterministic) {
   template <typename T>                               \
   CONVENE_OP(name, parameters, arguments)             \
   CONVENE_INSTANTIATE(name);
+#define CONVENE_PAIR_OP(name, parameters, arguments) \
+  template <typename In, typename Out>               \
+  CONVENE_OP(name, parameters, arguments)            \
+  CONVENE_INSTANTIATE_PRODUCT(name);
 #define CONVENE_SIZE(name, parameters, arguments)             \
   size_t name(CONVENE_UNPACK parameters, DeviceKind device) { \
     CONVENE_IF_CUDA(device, return cuda::name arguments);     \

@@ -101,8 +101,8 @@ void BenchAttention(const BenchInputs& in) {
                        in.stream);
     });
     Print(backward, 5 * product, "GFLOP/s", [&] {
-      AttentionBackward<T>(shape, documents, {}, Fused(shape, qkv), out, log_sum_exp, dout,
-                           Fused(shape, dqkv), workspace, in.stream);
+      AttentionBackward(shape, documents, {}, Fused(shape, qkv), out, log_sum_exp, dout,
+                        /*adds=*/false, Fused(shape, dqkv), workspace, in.stream);
     });
   };
   print("attention forward", "attention backward", product, {});

@@ -68,8 +68,8 @@ TEMPLATE_TEST_CASE("RMSNorm agrees with the reference, forward and backward", ""
     const auto forward = [&] {
       auto y = Store<TestType>(x);  // in place
       std::vector<float> inverse_rms(rows);
-      RmsNormForward(rows, columns, y.data(), w.data(), epsilon, y.data(), inverse_rms.data(),
-                     AnyStream());
+      RmsNormForward<TestType>(rows, columns, y.data(), nullptr, w.data(), epsilon, nullptr,
+                               y.data(), inverse_rms.data(), AnyStream());
       return Outputs<float>{Load(y), inverse_rms};
     };
     const auto reference_forward = [&](auto zero) {
@@ -128,14 +128,13 @@ TEMPLATE_TEST_CASE("the residual addition within RMSNorm is the addition, then R
     AddInPlace(static_cast<int64_t>(shape.size()), x.data(), sum.data(), AnyStream());
     std::vector<TestType> y(shape.size());
     std::vector<float> inverse_rms(shape.rows);
-    RmsNormForward(shape.rows, shape.columns, sum.data(), weight.data(), 1e-5f, y.data(),
-                   inverse_rms.data(), AnyStream());
+    RmsNormForward<TestType>(shape.rows, shape.columns, sum.data(), nullptr, weight.data(), 1e-5f,
+                             nullptr, y.data(), inverse_rms.data(), AnyStream());
     auto fused_sum = x;  // in place
     std::vector<TestType> fused_y(shape.size());
     std::vector<float> fused_inverse_rms(shape.rows);
-    AddRmsNormForward(shape.rows, shape.columns, fused_sum.data(), delta.data(), weight.data(),
-                      1e-5f, fused_sum.data(), fused_y.data(), fused_inverse_rms.data(),
-                      AnyStream());
+    RmsNormForward(shape.rows, shape.columns, fused_sum.data(), delta.data(), weight.data(), 1e-5f,
+                   fused_sum.data(), fused_y.data(), fused_inverse_rms.data(), AnyStream());
     CHECK(Load(fused_sum) == Load(sum));
     CHECK(Load(fused_y) == Load(y));
     CHECK(fused_inverse_rms == inverse_rms);

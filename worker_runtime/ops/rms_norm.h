@@ -12,17 +12,13 @@
 
 namespace convene::worker {
 
-// x, y: (rows, columns); weight: (columns); inverse_rms: (rows), kept for the backward pass. y may
-// be x.
+// With the residual addition in the same pass: sum = x + delta (rounded to T), y = RMSNorm(sum).
+// All four (rows, columns); sum may be x or delta; y overlaps none. delta null: y = RMSNorm(x), sum
+// is left alone, and y may be x. weight: (columns); inverse_rms: (rows), kept for the backward
+// pass.
 template <typename T>
-void RmsNormForward(int rows, int columns, const T* x, const T* weight, float epsilon, T* y,
-                    float* inverse_rms, Stream& stream);
-
-// The residual addition in the same pass: sum = x + delta (rounded to T), y = RMSNorm(sum). All
-// four (rows, columns); sum may be x or delta; y overlaps none.
-template <typename T>
-void AddRmsNormForward(int rows, int columns, const T* x, const T* delta, const T* weight,
-                       float epsilon, T* sum, T* y, float* inverse_rms, Stream& stream);
+void RmsNormForward(int rows, int columns, const T* x, const T* delta, const T* weight,
+                    float epsilon, T* sum, T* y, float* inverse_rms, Stream& stream);
 
 // y again, from what the forward pass kept: the same bits.
 template <typename T>

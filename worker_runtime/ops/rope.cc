@@ -1,7 +1,6 @@
 #include "worker_runtime/ops/rope.h"
 
 #include <cmath>
-#include <cstddef>
 #include <numbers>
 
 namespace convene::worker {

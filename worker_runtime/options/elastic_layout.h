@@ -32,10 +32,9 @@ struct MemoryBound {
 
 // `keep`: the axes that a replica of the model lies over stay as asked, with as many data-parallel
 // ranks as there is room for, at most dp_size. Shards and copies that were asked for stay whole:
-// first the copies become fewer, then the shards of the last one. A layout with fewer
-// data-parallel ranks than were asked for is taken only where `job_has_begun`, because a node may
-// be lost then; before that it is a mistake. The order of a file (pp_schedule) may need yet fewer
-// of them.
+// first the copies become fewer, then the shards of the last one. A layout with fewer data-parallel
+// ranks than were asked for is taken only where `job_has_begun`, because a node may be lost then;
+// before that it is a mistake. The order of a file (pp_schedule) may need yet fewer of them.
 //
 // `best`: of the legal layouts that `memory` has room for (null: all of them) the one in which the
 // most workers train, at every start; of several the one that is nearest to what was asked for, in

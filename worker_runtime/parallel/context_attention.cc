@@ -56,7 +56,6 @@ ContextAttention<T>::ContextAttention(const Options& options, Collective& cp, De
       options_(options),
       cp_(cp),
       device_(device),
-      arena_(arena),
       positions_(AllPositions(options.cut)) {
   const int64_t angles = int64_t{cut_.sequence_length} * local_.head_size / 2;
   cosines_ = arena.Declare<float>("tables/rope cosines", angles);
@@ -93,13 +92,12 @@ ContextAttention<T>::ContextAttention(const Options& options, Collective& cp, De
 // The tables are computed on the host, once.
 template <typename T>
 void ContextAttention<T>::Bind() {
-  const absl::Span<float> cosines = arena_.View(cosines_);
-  std::vector<float> host_cosines(cosines.size());
-  std::vector<float> host_sines(cosines.size());
+  std::vector<float> host_cosines(cosines_.size());
+  std::vector<float> host_sines(sines_.size());
   RopeTable(cut_.sequence_length, local_.head_size, options_.rope_theta, host_cosines.data(),
             host_sines.data(), options_.rope_scaling);
-  const size_t bytes = cosines.size() * sizeof(float);
-  device_.Copy(host_cosines.data(), cosines.data(), bytes, device_.compute());
+  const size_t bytes = host_cosines.size() * sizeof(float);
+  device_.Copy(host_cosines.data(), At(cosines_), bytes, device_.compute());
   device_.Copy(host_sines.data(), At(sines_), bytes, device_.compute());
   if (positions_.empty()) return;
   device_.Copy(positions_.data(), At(device_positions_), positions_.size() * sizeof(int32_t),
@@ -171,7 +169,8 @@ absl::Status ContextAttention<T>::Backward(const Documents& documents, const T* 
     SetKeys(At(key_gradients_), op_.keys, key_width(), gradients);
   }
   AttentionBackward(op_, documents, {.queries = Positions(cut_.rank)}, in,
-                    exchanges ? At(heads_) : out, log_sum_exp, dout, gradients, workspace, stream);
+                    exchanges ? At(heads_) : out, log_sum_exp, dout, /*adds=*/false, gradients,
+                    workspace, stream);
   if (gathers) CONVENE_RETURN_IF_ERROR(ReduceKeys(dqkv, stream));
   Rotate(documents, /*inverse=*/true, dqkv, stream);
   return exchanges ? ToTokens(/*with_keys=*/true, dqkv, dqkv, stream) : absl::OkStatus();
@@ -248,7 +247,7 @@ void ContextAttention<T>::ForChunks(const Visit& visit) const {
 
 template <typename T>
 absl::Status ContextAttention<T>::GatherKeys(const T* qkv, Stream& stream) const {
-  const absl::Span<T> gathered = arena_.View(gathered_);
+  const absl::Span<T> gathered = gathered_.span();
   PackKeys(qkv, &gathered[cut_.rank * key_count()], stream);
   CONVENE_RETURN_IF_ERROR(cp_.AllGather(gathered, stream));
   ForChunks([&](int64_t by_rank, int64_t by_position) {
@@ -260,7 +259,7 @@ absl::Status ContextAttention<T>::GatherKeys(const T* qkv, Stream& stream) const
 
 template <typename T>
 absl::Status ContextAttention<T>::ReduceKeys(T* dqkv, Stream& stream) const {
-  const absl::Span<T> gathered = arena_.View(gathered_);
+  const absl::Span<T> gathered = gathered_.span();
   ForChunks([&](int64_t by_rank, int64_t by_position) {
     CopyRows(local_.batch, chunk_keys(), At(key_gradients_) + by_position, row_keys() * cut_.size,
              &gathered[by_rank], row_keys(), stream);
@@ -319,8 +318,8 @@ absl::Status ContextAttention<T>::RingBackward(const Documents& documents, const
     if (step + 1 < cut_.size) CONVENE_RETURN_IF_ERROR(Shift(Keys(step), Keys(step + 1), side));
     SetKeys<const T>(Keys(step), op_.keys, key_width(), in);
     SetKeys(part, op_.keys, key_width(), sums);
-    AttentionBackwardAdd(op_, documents, {Positions(cut_.rank), Positions(Owner(step))}, in, out,
-                         log_sum_exp, dout, sums, workspace, stream);
+    AttentionBackward(op_, documents, {Positions(cut_.rank), Positions(Owner(step))}, in, out,
+                      log_sum_exp, dout, /*adds=*/true, sums, workspace, stream);
     CONVENE_RETURN_IF_ERROR(Join(stream));
     if (step > 0) AddInPlace(key_count(), part, KeySums(step), stream);
   }

@@ -69,10 +69,6 @@ class ContextAttention {
   int64_t row_keys() const { return int64_t{local_.sequence_length} * key_width(); }
   int chunk_keys() const { return cut_.local_length() / ContextChunks(cut_.method) * key_width(); }
   int64_t key_count() const { return local_.batch * row_keys(); }
-  template <typename E>
-  E* At(ArenaBlock<E> block) const {
-    return arena_.View(block).data();
-  }
   // Of the queries, and of the keys of the rank `owner`; null where no op is told positions.
   const int32_t* Positions(int owner) const;
   void Rotate(const Documents& documents, bool inverse, T* qkv, Stream& stream) const;
@@ -116,7 +112,6 @@ class ContextAttention {
   const Options options_;
   Collective& cp_;
   Device& device_;
-  Arena& arena_;
   const std::vector<int32_t> positions_;  // (ranks, local length); empty where heads are split
 
   ArenaBlock<float> cosines_, sines_;

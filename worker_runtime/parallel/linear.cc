@@ -1,6 +1,7 @@
 #include "worker_runtime/parallel/linear.h"
 
 #include "tools/base/status_macros.h"
+#include "worker_runtime/ops/instantiate.h"
 #include "worker_runtime/ops/matmul.h"
 
 namespace convene::worker {
@@ -50,22 +51,11 @@ void RowParallelBackward(const LinearShape& shape, const T* x, const T* weight, 
   LinearWeightGradient(shape, x, dy, dweight, stream);
 }
 
-// NOLINTBEGIN(bugprone-macro-parentheses): a type cannot stand in parentheses
-#define CONVENE_INSTANTIATE(T)                                                                   \
-  template void LinearForward(const LinearShape&, const T*, const T*, T*, Stream&);              \
-  template void LinearInputGradient(const LinearShape&, const T*, const T*, T*, Stream&);        \
-  template void LinearWeightGradient(const LinearShape&, const T*, const T*,                     \
-                                     const WeightGradient&, Stream&);                            \
-  template absl::Status ColumnParallelBackward(const LinearShape&, const T*, const T*, const T*, \
-                                               T*, const WeightGradient&, const ResidualRows&,   \
-                                               SideStream*, Stream&);                            \
-  template absl::Status RowParallelForward(const LinearShape&, const T*, const T*, T*,           \
-                                           const ResidualRows&, Stream&);                        \
-  template void RowParallelBackward(const LinearShape&, const T*, const T*, const T*, T*,        \
-                                    const WeightGradient&, Stream&)
-// NOLINTEND(bugprone-macro-parentheses)
-CONVENE_INSTANTIATE(float);
-CONVENE_INSTANTIATE(BFloat16);
-#undef CONVENE_INSTANTIATE
+CONVENE_INSTANTIATE(LinearForward);
+CONVENE_INSTANTIATE(LinearInputGradient);
+CONVENE_INSTANTIATE(LinearWeightGradient);
+CONVENE_INSTANTIATE(ColumnParallelBackward);
+CONVENE_INSTANTIATE(RowParallelForward);
+CONVENE_INSTANTIATE(RowParallelBackward);
 
 }  // namespace convene::worker

@@ -6,6 +6,7 @@
 #include "worker_runtime/ops/cross_entropy.h"
 #include "worker_runtime/ops/elementwise.h"
 #include "worker_runtime/ops/embedding.h"
+#include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker {
 
@@ -48,17 +49,7 @@ absl::Status VocabularyParallelCrossEntropy(const VocabularySlice& slice, int ro
   return absl::OkStatus();
 }
 
-// NOLINTBEGIN(bugprone-macro-parentheses): a type cannot stand in parentheses
-#define CONVENE_INSTANTIATE(T)                                                               \
-  template absl::Status VocabularyParallelEmbedding(const VocabularySlice&, int, int,        \
-                                                    const int32_t*, const T*, T*,            \
-                                                    const ResidualRows&, Stream&);           \
-  template absl::Status VocabularyParallelCrossEntropy(                                      \
-      const VocabularySlice&, int, const int32_t*, const float*, const CrossEntropyBuffers&, \
-      double*, T*, Collective&, Stream&)
-// NOLINTEND(bugprone-macro-parentheses)
-CONVENE_INSTANTIATE(float);
-CONVENE_INSTANTIATE(BFloat16);
-#undef CONVENE_INSTANTIATE
+CONVENE_INSTANTIATE(VocabularyParallelEmbedding);
+CONVENE_INSTANTIATE(VocabularyParallelCrossEntropy);
 
 }  // namespace convene::worker

@@ -14,6 +14,7 @@
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/testing/loopback.h"
+#include "worker_runtime/comm/testing/messages_only.h"
 #include "worker_runtime/schedule/generators.h"
 #include "worker_runtime/schedule/lower.h"
 
@@ -187,17 +188,14 @@ TEST_CASE("forward only sends nothing back") {
 }
 
 // A collective whose messages nobody receives; it remembers which memory is being sent.
-class UnhurriedCollective final : public Collective {
+class UnhurriedCollective final : public testing::MessagesOnly {
  public:
-  UnhurriedCollective(int rank, int size) : rank_(rank), size_(size) {}
+  using MessagesOnly::MessagesOnly;
 
   bool IsSending(const void* data) const {
     return std::any_of(open_.begin(), open_.end(), [=](const auto& s) { return s.second == data; });
   }
 
-  const std::string& name() const override { return name_; }
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
   absl::StatusOr<PendingMessage> Send(ConstElements data, int, Stream&) override {
     open_[++last_id_] = data.data;
     return PendingMessage{last_id_};
@@ -211,22 +209,8 @@ class UnhurriedCollective final : public Collective {
     return waited_.insert(pending.id).second ? absl::OkStatus()
                                              : absl::InternalError("waited twice");
   }
-  absl::Status AllReduce(Elements, ReduceOp, Stream&) override { return Unused(); }
-  absl::Status ReduceScatter(Elements, ReduceOp, Stream&) override { return Unused(); }
-  absl::Status AllGather(Elements, Stream&) override { return Unused(); }
-  absl::Status AllToAll(ConstElements, Elements, Stream&) override { return Unused(); }
-  absl::Status Shift(ConstElements, Elements, Stream&) override { return Unused(); }
-  absl::Status Broadcast(Elements, int, Stream&) override { return Unused(); }
-  absl::Status Barrier(Stream&) override { return Unused(); }
-  absl::Status Check() override { return absl::OkStatus(); }
-  void Abort(absl::string_view) override {}
 
  private:
-  static absl::Status Unused() { return absl::UnimplementedError("not a pipeline's call"); }
-
-  const std::string name_ = "pp";
-  const int rank_;
-  const int size_;
   uint64_t last_id_ = 0;
   std::map<uint64_t, const void*> open_;  // sends
   std::set<uint64_t> waited_;

@@ -1,6 +1,5 @@
 #include "worker_runtime/schedule/chunk_layers.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <numeric>
 #include <utility>

@@ -63,7 +63,10 @@ absl::StatusOr<UniqueFd> ConnectToAgent(const Contract& contract) {
 
 }  // namespace
 
-void BlockStopSignals() { BlockSignals(StopSignals()); }
+void BlockStopSignals() {
+  BlockSignals(StopSignals());
+  signal(SIGUSR1, SIG_IGN);
+}
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Start(const Contract& contract,
                                                         StopToken& token) {

@@ -15,8 +15,9 @@
 namespace convene::worker {
 
 // Blocks the stop signals for the calling thread and all that it starts from now on: SIGTERM,
-// SIGINT, SIGQUIT, and SIGHUP unless this process was started to ignore it (nohup). Call first
-// thing in main.
+// SIGINT, SIGQUIT, and SIGHUP unless this process was started to ignore it (nohup). Ignores
+// SIGUSR1, which `scancel --signal=USR1` sends to every process of a step. Call first thing in
+// main.
 void BlockStopSignals();
 
 class Session {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::worker {
@@ -25,13 +24,12 @@ BucketStore::BucketStore(Placement placement, const Options& options, const Grou
       options_(options),
       groups_(groups),
       device_(device),
-      arena_(arena),
       shard_(MakeFlatShard(placement_, groups.dp.size(), groups.dp.rank())),
-      parameters_memory_(arena.Declare<char>(
-          "parameters", WholeCount(options.shards_parameters) * SizeOf(options.dtype),
-          ArenaPart::kCollective)),
-      gradients_memory_(arena.Declare<float>("gradients", WholeCount(options.shards_gradients),
-                                             ArenaPart::kCollective)),
+      parameters_(arena.Declare<char>("parameters",
+                                      WholeCount(options.shards_parameters) * SizeOf(options.dtype),
+                                      ArenaPart::kCollective)),
+      gradients_(arena.Declare<float>("gradients", WholeCount(options.shards_gradients),
+                                      ArenaPart::kCollective)),
       order_(device, options.overlaps),
       sum_(placement_, groups.dp, groups.dp_replicate, options.reduce_dtype, arena),
       copied_slices_(placement_, shard_, groups.tp, device, arena),
@@ -47,24 +45,7 @@ BucketStore::BucketStore(Placement placement, const Options& options, const Grou
                                                        .reshards = options.reshards_after_forward},
                               groups.dp_gather, order_, arena, parameter_arena);
   }
-}
-
-void BucketStore::Bind() {
-  parameters_ = {arena_.View(parameters_memory_).data(),
-                 static_cast<size_t>(WholeCount(options_.shards_parameters)), options_.dtype};
-  gradients_ = arena_.View(gradients_memory_);
-  sum_.Bind();
-  copied_slices_.Bind();
-  if (gradient_shards_.has_value()) gradient_shards_->Bind();
-  if (parameter_shards_.has_value()) parameter_shards_->Bind();
-  for (const Placement::Unit& unit : placement_.units) {
-    std::vector<const void*>& weights = weights_.emplace_back(unit.tensors.size());
-    for (size_t i = 0; i < weights.size(); ++i) {
-      const Placement::Tensor& place = placement_.tensors[unit.tensors[i]];
-      if (AreSharded(parameter_shards_, placement_.buckets[place.bucket])) continue;
-      weights[i] = parameters_.Slice(place.begin, place.count).data;
-    }
-  }
+  for (const Placement::Unit& unit : placement_.units) weights_.emplace_back(unit.tensors.size());
   if (!is_parallel()) return;
   copied_.emplace(device_);
   for (size_t i = 0; i < shard_.parts.size(); ++i) gathered_.emplace_back(device_);
@@ -76,16 +57,21 @@ void BucketStore::AwaitCommunication() {
 
 absl::StatusOr<absl::Span<const void* const>> BucketStore::Acquire(int unit) {
   const Placement::Unit& place = placement_.units[unit];
-  std::vector<const void*>& weights = weights_[unit];
-  if (!is_parallel()) return weights;
   const ParameterBucket& bucket = placement_.buckets[place.bucket];
-  if (AreSharded(parameter_shards_, bucket)) {
-    CONVENE_ASSIGN_OR_RETURN(const Elements gathered, parameter_shards_->Acquire(place.bucket));
-    for (size_t i = 0; i < weights.size(); ++i) {
-      const Placement::Tensor& tensor = placement_.tensors[place.tensors[i]];
-      if (tensor.bucket != place.bucket) continue;
-      weights[i] = gathered.Slice(tensor.begin - bucket.begin, tensor.count).data;
-    }
+  const bool is_sharded = AreSharded(parameter_shards_, bucket);
+  Elements gathered;
+  if (is_sharded) {
+    CONVENE_ASSIGN_OR_RETURN(gathered, parameter_shards_->Acquire(place.bucket));
+  }
+  std::vector<const void*>& weights = weights_[unit];
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const Placement::Tensor& tensor = placement_.tensors[place.tensors[i]];
+    weights[i] = is_sharded && tensor.bucket == place.bucket
+                     ? gathered.Slice(tensor.begin - bucket.begin, tensor.count).data
+                     : parameters().Slice(tensor.begin, tensor.count).data;
+  }
+  if (!is_parallel()) return weights;
+  if (is_sharded) {
     order_.Await(gathered_.front());
     return weights;
   }
@@ -117,7 +103,7 @@ WeightGradient BucketStore::Gradient(int unit, int tensor, bool is_first) {
   if (AreSharded(gradient_shards_, placement_.buckets[place.bucket])) {
     return gradient_shards_->Gradient(place.bucket, index);
   }
-  return {.data = gradients_.data() + place.begin, .adds = !is_first || unit != place.last_unit};
+  return {.data = At(gradients_) + place.begin, .adds = !is_first || unit != place.last_unit};
 }
 
 absl::Status BucketStore::GradientsDone(int unit, bool is_last) {
@@ -152,7 +138,7 @@ absl::Status BucketStore::ReduceFinalBuckets() {
 
 absl::Status BucketStore::Reduce(const ShardPart& part) {
   order_.Follow(made_);
-  return sum_.Queue(gradients_.subspan(part.bucket.begin, part.bucket.count), /*of_all=*/true,
+  return sum_.Queue(gradients().subspan(part.bucket.begin, part.bucket.count), /*of_all=*/true,
                     order_.communication());
 }
 
@@ -188,20 +174,19 @@ const Placement::Tensor* BucketStore::SharedTensor() const {
 absl::Status BucketStore::SumOverBothEnds() {
   const Placement::Tensor* const shared = SharedTensor();
   if (shared == nullptr) return absl::OkStatus();
-  const absl::Span<float> gradients = gradient_shards_.has_value()
-                                          ? GradientsOf(shard_.parts[shared->bucket])
-                                          : gradients_.subspan(shared->begin, shared->count);
+  const absl::Span<float> of_this_end = gradient_shards_.has_value()
+                                            ? GradientsOf(shard_.parts[shared->bucket])
+                                            : gradients().subspan(shared->begin, shared->count);
   CONVENE_RETURN_IF_ERROR(
-      groups_.embedding->AllReduce(gradients, ReduceOp::kSum, device_.compute()));
+      groups_.embedding->AllReduce(of_this_end, ReduceOp::kSum, device_.compute()));
   made_ = order_.Mark();
   return absl::OkStatus();
 }
 
 // The two copies lie in different shards of their ranks, so NCCL may add their gradients up over dp
 // in different orders: without this the copies would drift apart. Gloo's order is the ranks'; and
-// where gradients are sharded, both ends get one sum.
-// It is queued behind all gathers, which on the last stage bring the table's old copy, or where
-// there are none behind the update. The first
+// where gradients are sharded, both ends get one sum. It is queued behind all gathers, which on the
+// last stage bring the table's old copy, or where there are none behind the update. The first
 // stage's gathers need not wait until the last stage has come so far.
 absl::Status BucketStore::CopyToOtherEnd() {
   const Placement::Tensor* const shared = SharedTensor();
@@ -211,7 +196,7 @@ absl::Status BucketStore::CopyToOtherEnd() {
   }
   if (groups_.dp_gather.size() == 1) order_.Follow(order_.Mark());
   CONVENE_RETURN_IF_ERROR(groups_.embedding->Broadcast(
-      parameters_.Slice(shared->begin, shared->count), /*root=*/0, order_.communication()));
+      parameters().Slice(shared->begin, shared->count), /*root=*/0, order_.communication()));
   // The root keeps what it has.
   if (groups_.embedding->rank() > 0) order_.Record(*copied_);
   return absl::OkStatus();
@@ -225,7 +210,7 @@ absl::Status BucketStore::ShareOverTp() {
   const ShardPart& part = shard_.parts.front();
   const int64_t end = std::min(placement_.same_on_tp_end, part.flat_begin + part.count);
   if (groups_.tp.size() == 1 || end <= part.flat_begin) return absl::OkStatus();
-  const absl::Span<float> norms = gradients_.subspan(part.flat_begin, end - part.flat_begin);
+  const absl::Span<float> norms = gradients().subspan(part.flat_begin, end - part.flat_begin);
   if (options_.sums_over_tp) {
     return groups_.tp.AllReduce(norms, ReduceOp::kSum, device_.compute());
   }
@@ -241,7 +226,7 @@ absl::Status BucketStore::Updated(size_t bucket) {
   }
   if (groups_.dp_gather.size() == 1) return absl::OkStatus();
   order_.Follow(order_.Mark());
-  CONVENE_RETURN_IF_ERROR(groups_.dp_gather.AllGather(parameters_.Slice(place.begin, place.count),
+  CONVENE_RETURN_IF_ERROR(groups_.dp_gather.AllGather(parameters().Slice(place.begin, place.count),
                                                       order_.communication()));
   order_.Record(gathered_[bucket]);
   return absl::OkStatus();
@@ -258,7 +243,7 @@ void BucketStore::SetParameters(int64_t flat_begin, ConstElements values) {
                  device_.compute());
   };
   AwaitCommunication();
-  copy(0, parameters_);
+  copy(0, parameters());
   for (size_t bucket = 1; bucket < shard_.parts.size(); ++bucket) {
     const ShardPart& part = shard_.parts[bucket];
     if (!AreSharded(parameter_shards_, part.bucket)) continue;
@@ -274,7 +259,7 @@ absl::Status BucketStore::CopyParameters(Elements host) {
     device_.Copy(from.data, host.Slice(flat_begin, from.count).data, from.size_bytes(),
                  device_.compute());
   };
-  copy(parameters_, 0);
+  copy(parameters(), 0);
   for (size_t bucket = 1; bucket < shard_.parts.size(); ++bucket) {
     const ParameterBucket& place = placement_.buckets[bucket];
     if (!AreSharded(parameter_shards_, place)) continue;

@@ -78,9 +78,6 @@ class BucketStore final : public UnitStore {
   BucketStore(Placement placement, const Options& options, const Groups& groups, Device& device,
               Arena& arena, Arena& parameter_arena);
 
-  // Call it once the arenas are built.
-  void Bind();
-
   absl::StatusOr<absl::Span<const void* const>> Acquire(int unit) override;
   void Release(int unit) override;
   absl::Status Prefetch(int unit) override;
@@ -108,12 +105,12 @@ class BucketStore final : public UnitStore {
   Elements ParametersOf(const ShardPart& part) const {
     return AreSharded(parameter_shards_, part.bucket)
                ? parameter_shards_->Of(part)
-               : parameters_.Slice(part.flat_begin, part.count);
+               : parameters().Slice(part.flat_begin, part.count);
   }
   absl::Span<float> GradientsOf(const ShardPart& part) const {
     return AreSharded(gradient_shards_, part.bucket)
                ? gradient_shards_->Of(part)
-               : gradients_.subspan(part.flat_begin, part.count);
+               : gradients().subspan(part.flat_begin, part.count);
   }
   // Copies parameters [flat_begin, flat_begin + values.count) from host memory to wherever this
   // rank keeps any of them. REQUIRES: they are of dtype().
@@ -129,8 +126,10 @@ class BucketStore final : public UnitStore {
   const Placement& placement() const { return placement_; }
   const FlatShard& shard() const { return shard_; }
   // The flat buffers, as far as buckets are whole. Call AwaitCommunication before reading them.
-  Elements parameters() const { return parameters_; }
-  absl::Span<float> gradients() const { return gradients_; }
+  Elements parameters() const {
+    return {At(parameters_), parameters_.size() / SizeOf(dtype()), dtype()};
+  }
+  absl::Span<float> gradients() const { return gradients_.span(); }
 
  private:
   // Whether the bucket's parameters, or gradients, are not in a flat buffer.
@@ -156,10 +155,9 @@ class BucketStore final : public UnitStore {
   const Options options_;
   const Groups groups_;
   Device& device_;
-  Arena& arena_;
   const FlatShard shard_;
-  const ArenaBlock<char> parameters_memory_;
-  const ArenaBlock<float> gradients_memory_;
+  const ArenaBlock<char> parameters_;
+  const ArenaBlock<float> gradients_;
   StreamOrder order_;
   BucketSum sum_;
   CopiedSlices copied_slices_;
@@ -173,10 +171,7 @@ class BucketStore final : public UnitStore {
   size_t reduced_from_;
   int64_t made_ = 0;  // the mark behind the last gradients
 
-  // Set by Bind.
-  Elements parameters_;
-  absl::Span<float> gradients_;
-  std::vector<std::vector<const void*>> weights_;  // by unit and tensor
+  std::vector<std::vector<const void*>> weights_;  // by unit and tensor, as Acquire found them
   std::vector<CommunicationPoint> gathered_;       // by bucket, of the whole ones
   std::optional<CommunicationPoint> copied_;       // CopyToOtherEnd, on the end that gets the copy
 };

@@ -20,13 +20,11 @@ BucketSum::BucketSum(const Placement& placement, Collective& dp, Collective& dp_
                      DType dtype, Arena& arena)
     : dp_(dp),
       dp_replicate_(dp_replicate),
-      arena_(arena),
-      wire_memory_(
-          arena.Declare<BFloat16>("gradients on the wire",
-                                  dtype == DType::kBFloat16 && dp.size() * dp_replicate.size() > 1
-                                      ? LargestBucket(placement)
-                                      : 0,
-                                  ArenaPart::kCollective)) {}
+      wire_(arena.Declare<BFloat16>("gradients on the wire",
+                                    dtype == DType::kBFloat16 && dp.size() * dp_replicate.size() > 1
+                                        ? LargestBucket(placement)
+                                        : 0,
+                                    ArenaPart::kCollective)) {}
 
 absl::Status BucketSum::Sum(Elements bucket, bool of_all, Stream& stream) {
   CONVENE_RETURN_IF_ERROR(dp_.ReduceScatter(bucket, ReduceOp::kSum, stream));
@@ -35,9 +33,9 @@ absl::Status BucketSum::Sum(Elements bucket, bool of_all, Stream& stream) {
 
 // Rounding and widening run in the same stream: they use memory bandwidth that products leave free.
 absl::Status BucketSum::Queue(absl::Span<float> bucket, bool of_all, Stream& stream) {
-  if (wire_.empty() || (dp_.size() == 1 && !of_all)) return Sum(bucket, of_all, stream);
-  const Elements wire = wire_.subspan(0, bucket.size());
-  ToBFloat16(static_cast<int64_t>(bucket.size()), bucket.data(), wire_.data(), stream);
+  if (wire_.size() == 0 || (dp_.size() == 1 && !of_all)) return Sum(bucket, of_all, stream);
+  const Elements wire = wire_.span().subspan(0, bucket.size());
+  ToBFloat16(static_cast<int64_t>(bucket.size()), bucket.data(), At(wire_), stream);
   CONVENE_RETURN_IF_ERROR(Sum(wire, of_all, stream));
   const absl::Span<BFloat16> summed = Part(wire).As<BFloat16>();
   ToFloat(static_cast<int64_t>(summed.size()), summed.data(), Part(bucket).As<float>().data(),

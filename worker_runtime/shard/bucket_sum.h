@@ -22,9 +22,6 @@ class BucketSum {
   BucketSum(const Placement& placement, Collective& dp, Collective& dp_replicate, DType dtype,
             Arena& arena);
 
-  // Call it once the arena is built.
-  void Bind() { wire_ = arena_.View(wire_memory_); }
-
   // Queues the sum of a whole bucket. Afterwards its part number dp.rank() is the sum over `dp`,
   // and over dp_replicate too where `of_all`; the rest is unspecified. Sums run in one stream, one
   // after the other: the wire's memory needs no event. Errors: the collective's.
@@ -39,9 +36,7 @@ class BucketSum {
 
   Collective& dp_;
   Collective& dp_replicate_;
-  Arena& arena_;
-  const ArenaBlock<BFloat16> wire_memory_;
-  absl::Span<BFloat16> wire_;  // set by Bind
+  const ArenaBlock<BFloat16> wire_;
 };
 
 }  // namespace convene::worker

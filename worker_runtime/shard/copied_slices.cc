@@ -26,11 +26,10 @@ CopiedSlices::CopiedSlices(const Placement& placement, const FlatShard& shard, C
                            Device& device, Arena& arena)
     : tp_(tp),
       device_(device),
-      arena_(arena),
       copies_(CopiesOf(placement)),
       pieces_(PiecesOf(placement, shard)),
-      places_memory_(arena.Declare<float>("gradients of copied heads",
-                                          PlaceCount() * LargestPiece(), ArenaPart::kCollective)) {}
+      places_(arena.Declare<float>("gradients of copied heads", PlaceCount() * LargestPiece(),
+                                   ArenaPart::kCollective)) {}
 
 int64_t CopiedSlices::LargestPiece() const {
   int64_t largest = 0;
@@ -68,7 +67,7 @@ absl::Status CopiedSlices::Sum(
   Stream& stream = device_.compute();
   for (const Piece& piece : pieces_) {
     float* const own = gradients_of(*piece.part).subspan(piece.begin, piece.count).data();
-    const absl::Span<float> all = places_.subspan(0, PlaceCount() * piece.count);
+    const absl::Span<float> all = places_.span().subspan(0, PlaceCount() * piece.count);
     float* const place = all.data() + tp_.rank() / copies_ * piece.count;
     device_.Zero(all.data(), all.size() * sizeof(float), stream);
     Copy(piece.count, own, place, stream);

@@ -34,9 +34,6 @@ class CopiedSlices {
   CopiedSlices(const Placement& placement, const FlatShard& shard, Collective& tp, Device& device,
                Arena& arena);
 
-  // Call it once the arena is built.
-  void Bind() { places_ = arena_.View(places_memory_); }
-
   // Queued in compute(). `gradients_of`: of a part of this rank's shard, summed over all
   // data-parallel ranks. Errors: the collective's.
   absl::Status Sum(absl::FunctionRef<absl::Span<float>(const ShardPart&)> gradients_of);
@@ -56,11 +53,9 @@ class CopiedSlices {
 
   Collective& tp_;
   Device& device_;
-  Arena& arena_;
   const int copies_;  // of each copied slice; 1: there is none
   const std::vector<Piece> pieces_;
-  const ArenaBlock<float> places_memory_;
-  absl::Span<float> places_;  // (PlaceCount(), LargestPiece())
+  const ArenaBlock<float> places_;  // (PlaceCount(), LargestPiece())
 };
 
 }  // namespace convene::worker

@@ -16,22 +16,14 @@ GradientShards::GradientShards(const Placement& placement, const FlatShard& shar
       sum_(sum),
       dp_replicate_(dp_replicate),
       order_(order),
-      arena_(arena),
       first_(shard.parts.front().count),
       // Sums over copies, and over both ends of the pipeline, are made in it.
-      shard_memory_(
-          arena.Declare<float>("gradients/shard", shard.count - first_, ArenaPart::kCollective)),
+      own_(arena.Declare<float>("gradients/shard", shard.count - first_, ArenaPart::kCollective)),
       is_made_(placement.tensors.size()),
       has_sum_(placement.buckets.size()) {
   for (const int64_t count : SlotCounts(placement)) {
-    slot_memory_.push_back(arena.Declare<float>("gradients/units", count, ArenaPart::kCollective));
-  }
-}
-
-void GradientShards::Bind() {
-  shard_memory_view_ = arena_.View(shard_memory_);
-  for (const ArenaBlock<float>& memory : slot_memory_) {
-    slots_.emplace_back(order_.device()).memory = arena_.View(memory);
+    slots_.push_back({arena.Declare<float>("gradients/units", count, ArenaPart::kCollective),
+                      CommunicationPoint(order.device())});
   }
 }
 
@@ -48,7 +40,7 @@ void GradientShards::ZeroPadding(const Slot& slot) {
   int64_t next = bucket.begin;
   const auto zero_until = [&](int64_t end) {
     if (next >= end) return;
-    order_.device().Zero(slot.memory.data() + (next - bucket.begin), (end - next) * sizeof(float),
+    order_.device().Zero(At(slot.memory) + (next - bucket.begin), (end - next) * sizeof(float),
                          order_.compute());
   };
   for (const Placement::Tensor& tensor : placement_.tensors) {
@@ -85,15 +77,14 @@ WeightGradient GradientShards::Gradient(int bucket, int tensor) {
   if (slot == nullptr) slot = &Take(bucket);
   const bool adds = is_made_[tensor];
   is_made_[tensor] = true;
-  return {.data = slot->memory.data() +
-                  (placement_.tensors[tensor].begin - placement_.buckets[bucket].begin),
-          .adds = adds};
+  const int64_t place = placement_.tensors[tensor].begin - placement_.buckets[bucket].begin;
+  return {.data = At(slot->memory) + place, .adds = adds};
 }
 
 absl::Status GradientShards::Empty(Slot& slot, int64_t made) {
   const int bucket = slot.bucket;
   const ShardPart& part = shard_.parts[bucket];
-  const absl::Span<float> gradients = slot.memory.subspan(0, part.bucket.count);
+  const absl::Span<float> gradients = slot.memory.span().subspan(0, part.bucket.count);
   Stream& stream = order_.communication();
   order_.Follow(made);
   CONVENE_RETURN_IF_ERROR(sum_.Queue(gradients, /*of_all=*/false, stream));

@@ -30,9 +30,6 @@ class GradientShards {
   GradientShards(const Placement& placement, const FlatShard& shard, BucketSum& sum,
                  Collective& dp_replicate, StreamOrder& order, Arena& arena);
 
-  // Call it once the arena is built.
-  void Bind();
-
   // Where compute() puts the gradient of one tensor (into Placement::tensors) of a bucket: it
   // overwrites, unless the tensor's gradient of another pass still lies there. An error of a sum
   // that this must queue first is that of the next Add.
@@ -45,7 +42,7 @@ class GradientShards {
 
   // The step's gradients of a bucket's part, once compute() has waited for communication().
   absl::Span<float> Of(const ShardPart& part) const {
-    return shard_memory_view_.subspan(part.shard_begin - first_, part.count);
+    return own_.span().subspan(part.shard_begin - first_, part.count);
   }
 
   // The next step's gradients overwrite this one's.
@@ -53,10 +50,9 @@ class GradientShards {
 
  private:
   struct Slot {
-    explicit Slot(Device& device) : summed(device) {}
-    absl::Span<float> memory;
-    int bucket = -1;            // whose gradients lie here, not yet summed
+    ArenaBlock<float> memory;
     CommunicationPoint summed;  // they are out of it
+    int bucket = -1;            // whose gradients lie here, not yet summed
     int64_t taken = 0;          // when it was taken last
   };
 
@@ -70,18 +66,13 @@ class GradientShards {
   BucketSum& sum_;
   Collective& dp_replicate_;
   StreamOrder& order_;
-  Arena& arena_;
   const int64_t first_;  // of the shard's elements that lie here
-  const ArenaBlock<float> shard_memory_;
-  std::vector<ArenaBlock<float>> slot_memory_;
+  const ArenaBlock<float> own_;
+  std::vector<Slot> slots_;
   std::vector<bool> is_made_;  // by tensor: its gradient lies in a slot
   std::vector<bool> has_sum_;  // by bucket: the shard has gradients of this step
   int64_t takes_ = 0;
   absl::Status error_;  // of Gradient
-
-  // Set by Bind.
-  absl::Span<float> shard_memory_view_;
-  std::vector<Slot> slots_;
 };
 
 }  // namespace convene::worker

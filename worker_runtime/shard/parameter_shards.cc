@@ -18,10 +18,6 @@ std::vector<int64_t> CountsOf(const Placement& placement) {
   return counts;
 }
 
-Elements AsElements(absl::Span<char> memory, DType dtype) {
-  return {memory.data(), memory.size() / SizeOf(dtype), dtype};
-}
-
 }  // namespace
 
 ParameterShards::ParameterShards(const Placement& placement, const FlatShard& shard,
@@ -32,22 +28,14 @@ ParameterShards::ParameterShards(const Placement& placement, const FlatShard& sh
       options_(options),
       dp_gather_(dp_gather),
       order_(order),
-      arena_(arena),
-      shard_arena_(shard_arena),
       first_(shard.parts.front().count),
-      shard_memory_(shard_arena.Declare<char>("parameters/shard",
-                                              (shard.count - first_) * SizeOf(options.dtype))),
+      own_(shard_arena.Declare<char>("parameters/shard",
+                                     (shard.count - first_) * SizeOf(options.dtype))),
       updated_(placement.buckets.size()) {
   for (const int64_t count : options.reshards ? SlotCounts(placement) : CountsOf(placement)) {
-    slot_memory_.push_back(arena.Declare<char>("parameters/units", count * SizeOf(options.dtype),
-                                               ArenaPart::kCollective));
-  }
-}
-
-void ParameterShards::Bind() {
-  shard_memory_view_ = AsElements(shard_arena_.View(shard_memory_), options_.dtype);
-  for (const ArenaBlock<char>& memory : slot_memory_) {
-    slots_.emplace_back(order_.device()).memory = AsElements(arena_.View(memory), options_.dtype);
+    slots_.push_back({arena.Declare<char>("parameters/units", count * SizeOf(options.dtype),
+                                          ArenaPart::kCollective),
+                      CommunicationPoint(order.device())});
   }
 }
 
@@ -61,11 +49,11 @@ ParameterShards::Slot* ParameterShards::Find(int bucket) {
 ParameterShards::Slot* ParameterShards::Choose(int bucket) {
   if (!options_.reshards) return &slots_[bucket - 1];
   const auto fitness = [](const Slot& slot) {
-    return std::make_tuple(slot.is_awaited, slot.released, slot.memory.count);
+    return std::make_tuple(slot.is_awaited, slot.released, slot.memory.size());
   };
   Slot* best = nullptr;
   for (Slot& slot : slots_) {
-    const auto count = static_cast<int64_t>(slot.memory.count);
+    const auto count = static_cast<int64_t>(slot.memory.size() / SizeOf(options_.dtype));
     if (slot.users > 0 || count < placement_.buckets[bucket].count) continue;
     if (best == nullptr || fitness(slot) < fitness(*best)) best = &slot;
   }
@@ -74,7 +62,7 @@ ParameterShards::Slot* ParameterShards::Choose(int bucket) {
 
 absl::Status ParameterShards::Gather(int bucket, Slot& slot) {
   const ShardPart& part = shard_.parts[bucket];
-  const Elements whole = slot.memory.Slice(0, part.bucket.count);
+  const Elements whole = ElementsOf(slot.memory).Slice(0, part.bucket.count);
   const Elements own = Of(part);
   Stream& stream = order_.communication();
   order_.Follow(std::max(slot.released, updated_[bucket]));
@@ -97,7 +85,7 @@ absl::StatusOr<Elements> ParameterShards::Acquire(int bucket) {
   CONVENE_RETURN_IF_ERROR(dp_gather_.Check());
   slot->is_awaited = false;
   ++slot->users;
-  return slot->memory.Slice(0, placement_.buckets[bucket].count);
+  return ElementsOf(slot->memory).Slice(0, placement_.buckets[bucket].count);
 }
 
 void ParameterShards::Release(int bucket) {

@@ -38,9 +38,6 @@ class ParameterShards {
   ParameterShards(const Placement& placement, const FlatShard& shard, const Options& options,
                   Collective& dp_gather, StreamOrder& order, Arena& arena, Arena& shard_arena);
 
-  // Call it once the arenas are built.
-  void Bind();
-
   // The whole bucket; ops that compute() is given from now on may read it until Release. Errors:
   // the collective's.
   absl::StatusOr<Elements> Acquire(int bucket);
@@ -50,22 +47,24 @@ class ParameterShards {
 
   // This rank's part of a bucket. compute() may write it; then call Updated.
   Elements Of(const ShardPart& part) const {
-    return shard_memory_view_.Slice(part.shard_begin - first_, part.count);
+    return ElementsOf(own_).Slice(part.shard_begin - first_, part.count);
   }
   // compute() has changed the part: what lies gathered of the bucket is stale.
   void Updated(int bucket);
 
  private:
   struct Slot {
-    explicit Slot(Device& device) : gathered(device) {}
-    Elements memory;
+    ArenaBlock<char> memory;
+    CommunicationPoint gathered;
     int bucket = -1;
     int users = 0;            // calls of Acquire without their Release
     bool is_awaited = false;  // gathered for an Acquire that is still to come
     int64_t released = 0;     // the mark behind the last ops that read it
-    CommunicationPoint gathered;
   };
 
+  Elements ElementsOf(const ArenaBlock<char>& memory) const {
+    return {At(memory), memory.size() / SizeOf(options_.dtype), options_.dtype};
+  }
   Slot* Find(int bucket);
   Slot* Choose(int bucket);
   absl::Status Gather(int bucket, Slot& slot);
@@ -75,16 +74,10 @@ class ParameterShards {
   const Options options_;
   Collective& dp_gather_;
   StreamOrder& order_;
-  Arena& arena_;
-  Arena& shard_arena_;
   const int64_t first_;  // of the shard's elements that lie here
-  const ArenaBlock<char> shard_memory_;
-  std::vector<ArenaBlock<char>> slot_memory_;
-  std::vector<int64_t> updated_;  // by bucket: the mark behind its last update
-
-  // Set by Bind.
-  Elements shard_memory_view_;
+  const ArenaBlock<char> own_;
   std::vector<Slot> slots_;
+  std::vector<int64_t> updated_;  // by bucket: the mark behind its last update
 };
 
 }  // namespace convene::worker

@@ -2,7 +2,6 @@
 // ranks reduce and gather it.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <vector>
 

@@ -35,50 +35,36 @@ ShardedOptimizer::ShardedOptimizer(BucketStore& store, const Options& options, D
     : store_(store),
       options_(options),
       device_(device),
-      arena_(arena),
-      staging_(staging),
       shard_(store.shard()),
-      workspace_bytes_(LargestWorkspaceBytes(shard_, device.kind())),
-      master_memory_(
-          DeclareState<float>("optimizer/master weights", has_masters() ? shard_.count : 0)),
-      first_moment_memory_(DeclareState<float>("optimizer/first moment", shard_.count)),
-      second_moment_memory_(DeclareState<float>("optimizer/second moment", shard_.count)),
-      flags_memory_(arena.Declare<uint8_t>("optimizer/flags", shard_.count / kFlagBlock)),
-      workspace_memory_(arena.Declare<char>("optimizer/workspace", workspace_bytes_)),
-      copy_memory_(staging.Declare<float>("copy for checkpoints", copies() ? 3 * shard_.count : 0)),
-      host_gradients_memory_(
+      master_((options.offloads ? staging : arena)
+                  .Declare<float>("optimizer/master weights", has_masters() ? shard_.count : 0)),
+      first_moment_((options.offloads ? staging : arena)
+                        .Declare<float>("optimizer/first moment", shard_.count)),
+      second_moment_((options.offloads ? staging : arena)
+                         .Declare<float>("optimizer/second moment", shard_.count)),
+      flags_(arena.Declare<uint8_t>("optimizer/flags", shard_.count / kFlagBlock)),
+      workspace_(
+          arena.Declare<char>("optimizer/workspace", LargestWorkspaceBytes(shard_, device.kind()))),
+      copy_(staging.Declare<float>("copy for checkpoints", copies() ? 3 * shard_.count : 0)),
+      host_gradients_(
           staging.Declare<float>("optimizer/gradients", options.offloads ? shard_.count : 0)),
-      host_weights_memory_(staging.Declare<BFloat16>(
+      host_weights_(staging.Declare<BFloat16>(
           "optimizer/new weights",
           options.offloads && store.dtype() == DType::kBFloat16 ? shard_.count : 0)),
-      host_factors_memory_(staging.Declare<AdamWFactors>("optimizer/factors", options.offloads)),
-      host_control_memory_(staging.Declare<StepControl>("optimizer/control", options.offloads)) {}
-
-template <typename T>
-ArenaBlock<T> ShardedOptimizer::DeclareState(const char* name, int64_t count) {
-  return (options_.offloads ? staging_ : arena_).Declare<T>(name, count);
-}
-
-float* ShardedOptimizer::StateOf(ArenaBlock<float> block) const {
-  return (options_.offloads ? staging_ : arena_).View(block).data();
+      host_factors_(staging.Declare<AdamWFactors>("optimizer/factors", options.offloads)),
+      host_control_(staging.Declare<StepControl>("optimizer/control", options.offloads)) {
+  if (!options.offloads) return;
+  for (size_t i = 0; i < shard_.parts.size(); ++i) on_host_.push_back(device.MakeEvent());
 }
 
 void ShardedOptimizer::Bind() {
-  if (has_masters()) master_ = StateOf(master_memory_);
-  first_moment_ = StateOf(first_moment_memory_);
-  second_moment_ = StateOf(second_moment_memory_);
   host_flags_ = MakeParameterFlags(store_.placement(), shard_, store_.speaks_for_shard());
-  uint8_t* const device_flags = arena_.View(flags_memory_).data();
-  device_.Copy(host_flags_.data(), device_flags, host_flags_.size(), device_.compute());
-  flags_ = device_flags;
-  workspace_ = {arena_.View(workspace_memory_).data(), workspace_bytes_};
-  copy_ = staging_.View(copy_memory_).data();
-  if (!options_.offloads) return;
-  for (size_t i = 0; i < shard_.parts.size(); ++i) on_host_.push_back(device_.MakeEvent());
+  device_.Copy(host_flags_.data(), At(flags_), host_flags_.size(), device_.compute());
 }
 
 float* ShardedOptimizer::MasterOf(const ShardPart& part) const {
-  return has_masters() ? master_ + part.shard_begin : store_.ParametersOf(part).As<float>().data();
+  return has_masters() ? At(master_) + part.shard_begin
+                       : store_.ParametersOf(part).As<float>().data();
 }
 
 void ShardedOptimizer::SetWeights(int64_t flat_begin, absl::Span<const float> values) {
@@ -101,14 +87,15 @@ void ShardedOptimizer::SetWeights(int64_t flat_begin, absl::Span<const float> va
 }
 
 void ShardedOptimizer::SumOwnedSquares(double* sum) {
+  const Workspace workspace = {At(workspace_), workspace_.size()};
   for (const ShardPart& part : shard_.parts) {
     SumOfSquares(part.count, store_.GradientsOf(part).data(),
-                 flags_ + part.shard_begin / kFlagBlock, sum, workspace_, device_.compute());
+                 At(flags_) + part.shard_begin / kFlagBlock, sum, workspace, device_.compute());
   }
 }
 
 const float* ShardedOptimizer::GradientsOf(const ShardPart& part) const {
-  return options_.offloads ? staging_.View(host_gradients_memory_).data() + part.shard_begin
+  return options_.offloads ? At(host_gradients_) + part.shard_begin
                            : store_.GradientsOf(part).data();
 }
 
@@ -116,17 +103,16 @@ const float* ShardedOptimizer::GradientsOf(const ShardPart& part) const {
 Elements ShardedOptimizer::WeightsOf(const ShardPart& part) const {
   if (!options_.offloads) return store_.ParametersOf(part);
   if (store_.dtype() == DType::kFloat32) return absl::MakeSpan(MasterOf(part), part.count);
-  return staging_.View(host_weights_memory_).subspan(part.shard_begin, part.count);
+  return host_weights_.span().subspan(part.shard_begin, part.count);
 }
 
 void ShardedOptimizer::QueueForHost(const AdamWFactors* factors, const StepControl* control) {
   Stream& stream = device_.compute();
-  device_.Copy(factors, staging_.View(host_factors_memory_).data(), sizeof(*factors), stream);
-  device_.Copy(control, staging_.View(host_control_memory_).data(), sizeof(*control), stream);
+  device_.Copy(factors, At(host_factors_), sizeof(*factors), stream);
+  device_.Copy(control, At(host_control_), sizeof(*control), stream);
   for (size_t i = 0; i < shard_.parts.size(); ++i) {
     const ShardPart& part = shard_.parts[i];
-    device_.Copy(store_.GradientsOf(part).data(),
-                 staging_.View(host_gradients_memory_).data() + part.shard_begin,
+    device_.Copy(store_.GradientsOf(part).data(), At(host_gradients_) + part.shard_begin,
                  part.count * sizeof(float), stream);
     device_.Record(*on_host_[i], stream);
   }
@@ -146,8 +132,8 @@ absl::Status ShardedOptimizer::Update(const AdamWFactors* factors, const StepCon
   Stream& stream = options_.offloads ? host : device_.compute();
   if (options_.offloads) {
     QueueForHost(factors, control);
-    factors = staging_.View(host_factors_memory_).data();
-    control = staging_.View(host_control_memory_).data();
+    factors = At(host_factors_);
+    control = At(host_control_);
   }
   for (size_t i = 0; i < shard_.parts.size(); ++i) {
     const ShardPart& part = shard_.parts[i];
@@ -155,9 +141,9 @@ absl::Status ShardedOptimizer::Update(const AdamWFactors* factors, const StepCon
       CONVENE_RETURN_IF_ERROR(device_.Wait(*on_host_[i], options_.timeout));
     }
     const uint8_t* const flags =
-        (options_.offloads ? host_flags_.data() : flags_) + part.shard_begin / kFlagBlock;
-    float* const first_moment = first_moment_ + part.shard_begin;
-    float* const second_moment = second_moment_ + part.shard_begin;
+        (options_.offloads ? host_flags_.data() : At(flags_)) + part.shard_begin / kFlagBlock;
+    float* const first_moment = At(first_moment_) + part.shard_begin;
+    float* const second_moment = At(second_moment_) + part.shard_begin;
     const auto update = [&](auto* weights) {
       AdamW(part.count, factors, control, flags, GradientsOf(part), MasterOf(part), weights,
             first_moment, second_moment, stream);
@@ -179,10 +165,10 @@ void ShardedOptimizer::QueueCopies(CopyTo direction) {
     device_.Copy(state, copy, count * sizeof(float), device_.compute());
   };
   for (const ShardPart& part : shard_.parts) {
-    copy(MasterOf(part), copy_ + part.shard_begin, part.count);
+    copy(MasterOf(part), At(copy_) + part.shard_begin, part.count);
   }
-  copy(first_moment_, copy_ + shard_.count, shard_.count);
-  copy(second_moment_, copy_ + 2 * shard_.count, shard_.count);
+  copy(At(first_moment_), At(copy_) + shard_.count, shard_.count);
+  copy(At(second_moment_), At(copy_) + 2 * shard_.count, shard_.count);
 }
 
 absl::StatusOr<ShardedOptimizer::HostState> ShardedOptimizer::State(bool copies_it) {
@@ -190,9 +176,9 @@ absl::StatusOr<ShardedOptimizer::HostState> ShardedOptimizer::State(bool copies_
   if (copies()) {
     if (copies_it) QueueCopies(CopyTo::kHost);
     CONVENE_RETURN_IF_ERROR(device_.Synchronize(options_.timeout));
-    return HostState{.master = copy_,
-                     .first_moment = copy_ + shard_.count,
-                     .second_moment = copy_ + 2 * shard_.count};
+    return HostState{.master = At(copy_),
+                     .first_moment = At(copy_) + shard_.count,
+                     .second_moment = At(copy_) + 2 * shard_.count};
   }
   if (device_.kind() != DeviceKind::kCpu && !options_.offloads) {
     return absl::FailedPreconditionError(
@@ -200,8 +186,9 @@ absl::StatusOr<ShardedOptimizer::HostState> ShardedOptimizer::State(bool copies_
   }
   // Copies of an update may still read what the caller is about to fill.
   if (options_.offloads) CONVENE_RETURN_IF_ERROR(device_.Synchronize(options_.timeout));
-  return HostState{
-      .master = master_, .first_moment = first_moment_, .second_moment = second_moment_};
+  return HostState{.master = At(master_),
+                   .first_moment = At(first_moment_),
+                   .second_moment = At(second_moment_)};
 }
 
 template <typename Piece>

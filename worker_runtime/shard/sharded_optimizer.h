@@ -86,10 +86,6 @@ class ShardedOptimizer {
   float* MasterOf(const ShardPart& part) const;
   bool copies() const { return options_.copies_for_checkpoints && !options_.offloads; }
   bool has_masters() const { return options_.offloads || store_.dtype() != DType::kFloat32; }
-  // `count` elements where the optimizer's state lies.
-  template <typename T>
-  ArenaBlock<T> DeclareState(const char* name, int64_t count);
-  float* StateOf(ArenaBlock<float> block) const;
   // The gradients of a part, and the place for its new weights, for the update.
   const float* GradientsOf(const ShardPart& part) const;
   Elements WeightsOf(const ShardPart& part) const;
@@ -101,28 +97,18 @@ class ShardedOptimizer {
   BucketStore& store_;
   const Options options_;
   Device& device_;
-  Arena& arena_;
-  Arena& staging_;
-  const FlatShard& shard_;  // the store's
-  const size_t workspace_bytes_;
-  const ArenaBlock<float> master_memory_, first_moment_memory_, second_moment_memory_;
-  const ArenaBlock<uint8_t> flags_memory_;
-  const ArenaBlock<char> workspace_memory_;
-  const ArenaBlock<float> copy_memory_;
+  const FlatShard& shard_;          // the store's
+  const ArenaBlock<float> master_;  // (shard_.count); empty where the parameters are the masters
+  const ArenaBlock<float> first_moment_, second_moment_;  // (shard_.count)
+  const ArenaBlock<uint8_t> flags_;
+  const ArenaBlock<char> workspace_;
+  const ArenaBlock<float> copy_;  // (3, shard_.count): masters, first and second moments
   // Where the state is offloaded: (shard_.count) each, one, one.
-  const ArenaBlock<float> host_gradients_memory_;
-  const ArenaBlock<BFloat16> host_weights_memory_;  // of parameters in bf16
-  const ArenaBlock<AdamWFactors> host_factors_memory_;
-  const ArenaBlock<StepControl> host_control_memory_;
-
-  // Set by Bind.
-  float* master_ = nullptr;         // (shard_.count); null where the parameters are the masters
-  float* first_moment_ = nullptr;   // (shard_.count)
-  float* second_moment_ = nullptr;  // (shard_.count)
-  const uint8_t* flags_ = nullptr;
-  Workspace workspace_;
-  float* copy_ = nullptr;  // (3, shard_.count): masters, first and second moments
-  std::vector<uint8_t> host_flags_;
+  const ArenaBlock<float> host_gradients_;
+  const ArenaBlock<BFloat16> host_weights_;  // of parameters in bf16
+  const ArenaBlock<AdamWFactors> host_factors_;
+  const ArenaBlock<StepControl> host_control_;
+  std::vector<uint8_t> host_flags_;              // set by Bind
   std::vector<std::unique_ptr<Event>> on_host_;  // by part: its gradients are copied
 };
 

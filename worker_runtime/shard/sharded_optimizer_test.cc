@@ -45,7 +45,6 @@ struct Sharded {
         optimizer(store, optimizer_options, *device, arena, staging) {
     REQUIRE_OK(arena.Build());
     REQUIRE_OK(staging.Build());
-    store.Bind();
     optimizer.Bind();
     optimizer.SetWeights(0, std::vector<float>(store.placement().flat_count, 1.0f));
   }
@@ -200,7 +199,6 @@ TEST_CASE("the first gradient of a step overwrites, the later ones add, also whe
                      .tp = *set.tp},
                     *device, arena, arena);
   REQUIRE_OK(arena.Build());
-  store.Bind();
   const int head = static_cast<int>(store.placement().units.size()) - 1;
   // A captured pass asks once for all steps: no answer depends on an earlier call.
   for (int call = 0; call < 2; ++call) {

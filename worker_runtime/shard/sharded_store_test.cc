@@ -60,7 +60,6 @@ struct TwinStore {
               {.dp = reduce, .dp_gather = gather, .dp_replicate = *solo.dp, .tp = *solo.tp},
               *device, arena, arena) {
     REQUIRE_OK(arena.Build());
-    store.Bind();
   }
   // Before the arena goes.
   ~TwinStore() { CHECK_OK(device->Synchronize(absl::Seconds(60))); }

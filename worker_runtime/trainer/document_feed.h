@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "worker_runtime/device/arena.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/ops/attention.h"
@@ -27,9 +26,6 @@ class DocumentFeed {
   // Declares in the device's arena and in the host's; both, and the device, are borrowed.
   DocumentFeed(const Options& options, Device& device, Arena& arena, Arena& staging);
 
-  // Call it once the arenas are built.
-  void Bind();
-
   // Queues the copy to the device of the lists that these microbatches' attention needs.
   // `document_begin`: TokenBatch's, of whole rows; may be reused on return. The documents of the
   // last call must no longer be in use. Returns StageBatch::documents, good until the next call;
@@ -43,18 +39,8 @@ class DocumentFeed {
   const Options options_;
   const std::vector<int32_t> positions_;
   Device& device_;
-  Arena& arena_;
-  Arena& staging_;
-  ArenaBlock<int32_t> begins_memory_;
-  ArenaBlock<char> tables_memory_;
-  ArenaBlock<int32_t> host_begins_memory_;
-  ArenaBlock<char> host_tables_memory_;
-
-  // Set by Bind.
-  absl::Span<int32_t> begins_;
-  absl::Span<char> tables_;
-  absl::Span<int32_t> host_begins_;
-  absl::Span<char> host_tables_;
+  ArenaBlock<int32_t> begins_, host_begins_;
+  ArenaBlock<char> tables_, host_tables_;
   std::vector<Documents> documents_;
 };
 

@@ -35,7 +35,6 @@ class Fed {
               *device_, arena_, staging_) {
     REQUIRE_OK(arena_.Build());
     REQUIRE_OK(staging_.Build());
-    feed_.Bind();
   }
 
   DocumentFeed& feed() { return feed_; }

@@ -106,20 +106,10 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
               .tp = *communicators.tp,
               .embedding = communicators.embedding.get()},
              device, arena_, options.offload_parameters ? staging_ : arena_),
-      inputs_memory_(
-          arena_.Declare<int32_t>("step/tokens", microbatch_tokens_ * options.microbatches)),
-      targets_memory_(
-          arena_.Declare<int32_t>("step/targets", microbatch_tokens_ * options.microbatches)),
-      scalars_memory_(arena_.Declare<Inputs>("step/scalars", 1)),
-      totals_memory_(arena_.Declare<Totals>("step/totals", 1, ArenaPart::kCollective)),
-      control_memory_(arena_.Declare<StepControl>("step/control", 1)),
-      staging_memory_{
-          .inputs = staging_.Declare<int32_t>("tokens", microbatch_tokens_ * options.microbatches),
-          .targets =
-              staging_.Declare<int32_t>("targets", microbatch_tokens_ * options.microbatches),
-          .scalars = staging_.Declare<Inputs>("scalars", 1),
-          .stop = staging_.Declare<double>("stop", 1),
-          .totals = staging_.Declare<Totals>("totals", 1)},
+      on_device_(DeclareStep(arena_, "step/", ArenaPart::kCollective)),
+      on_host_(DeclareStep(staging_, "", ArenaPart::kLocal)),
+      control_(arena_.Declare<StepControl>("step/control", 1)),
+      stop_(staging_.Declare<double>("stop", 1)),
       documents_(
           {.shape = ContextAttentionShape(
                cut_, MakeBlockShape(options.model, options.layout.tp, options.sequence_parallel,
@@ -129,7 +119,8 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
            .cut = cut_,
            .needs_table = cut_.splits_heads() && NeedsDocumentTable(device.kind(), options.dtype),
            .microbatches = options.microbatches},
-          device, arena_, staging_) {
+          device, arena_, staging_),
+      done_(device.MakeEvent()) {
   const RankPlan training = PlanOf(schedule_);
   const RankPlan validation = PlanOf(ForwardOnly(schedule_.placement, options.microbatches));
   optimizer_ = std::make_unique<ShardedOptimizer>(
@@ -199,30 +190,22 @@ RankPlan Engine::PlanOf(const Schedule& schedule) const {
   return (*Lower(schedule, /*receives_ahead=*/0))[coordinate_.pp];
 }
 
+Engine::StepMemory Engine::DeclareStep(Arena& arena, const char* prefix,
+                                       ArenaPart totals_part) const {
+  const int64_t tokens = microbatch_tokens_ * options_.microbatches;
+  return {.inputs = arena.Declare<int32_t>(absl::StrCat(prefix, "tokens"), tokens),
+          .targets = arena.Declare<int32_t>(absl::StrCat(prefix, "targets"), tokens),
+          .scalars = arena.Declare<Inputs>(absl::StrCat(prefix, "scalars"), 1),
+          .totals = arena.Declare<Totals>(absl::StrCat(prefix, "totals"), 1, totals_part)};
+}
+
 absl::Status Engine::Allocate() {
   CONVENE_RETURN_IF_ERROR(arena_.Build());
   CONVENE_RETURN_IF_ERROR(staging_.Build());
-  inputs_ = arena_.View(inputs_memory_);
-  targets_ = arena_.View(targets_memory_);
-  scalars_ = arena_.View(scalars_memory_).data();
-  totals_ = arena_.View(totals_memory_).data();
-  control_ = arena_.View(control_memory_).data();
-  BindHostStep();
-  documents_.Bind();
-  store_.Bind();
   optimizer_->Bind();
-  stage_->Bind(&totals_->loss);
+  stage_->Bind(&At(on_device_.totals)->loss);
   if (options_.fresh_weights) InitializeWeights();
   return device_.status();
-}
-
-void Engine::BindHostStep() {
-  host_.inputs = staging_.View(staging_memory_.inputs);
-  host_.targets = staging_.View(staging_memory_.targets);
-  host_.scalars = staging_.View(staging_memory_.scalars).data();
-  host_.stop = staging_.View(staging_memory_.stop).data();
-  host_.totals = staging_.View(staging_memory_.totals).data();
-  host_.done = device_.MakeEvent();
 }
 
 void Engine::InitializeWeights() {
@@ -243,54 +226,57 @@ void Engine::Feed(const TokenBatch& batch, int microbatches, bool is_training) {
   Stream& stream = device_.compute();
   const int64_t tokens = microbatch_tokens_ * microbatches;
   const int64_t rows = int64_t{options_.micro_batch_size} * microbatches;
-  CutRows(positions_, options_.sequence_length, rows, batch.inputs, host_.inputs.data());
-  CutRows(positions_, options_.sequence_length, rows, batch.targets, host_.targets.data());
-  host_.gradient_scale = batch.gradient_scale;
-  host_.scalars->gradient_scale = batch.gradient_scale;
-  *host_.stop = 0;
-  device_.Copy(host_.inputs.data(), inputs_.data(), tokens * sizeof(int32_t), stream);
-  device_.Copy(host_.targets.data(), targets_.data(), tokens * sizeof(int32_t), stream);
-  device_.Copy(host_.scalars, scalars_, sizeof(Inputs), stream);
-  device_.Zero(totals_, sizeof(Totals), stream);
-  stage_->SetBatch({.inputs = inputs_.data(),
-                    .targets = targets_.data(),
-                    .gradient_scale = is_training ? &scalars_->gradient_scale : nullptr,
+  CutRows(positions_, options_.sequence_length, rows, batch.inputs, At(on_host_.inputs));
+  CutRows(positions_, options_.sequence_length, rows, batch.targets, At(on_host_.targets));
+  gradient_scale_ = batch.gradient_scale;
+  At(on_host_.scalars)->gradient_scale = batch.gradient_scale;
+  *At(stop_) = 0;
+  device_.Copy(At(on_host_.inputs), At(on_device_.inputs), tokens * sizeof(int32_t), stream);
+  device_.Copy(At(on_host_.targets), At(on_device_.targets), tokens * sizeof(int32_t), stream);
+  device_.Copy(At(on_host_.scalars), At(on_device_.scalars), sizeof(Inputs), stream);
+  device_.Zero(At(on_device_.totals), sizeof(Totals), stream);
+  const float* const gradient_scale = &At(on_device_.scalars)->gradient_scale;
+  stage_->SetBatch({.inputs = At(on_device_.inputs),
+                    .targets = At(on_device_.targets),
+                    .gradient_scale = is_training ? gradient_scale : nullptr,
                     .documents = documents_.Feed(batch.document_begin, microbatches)});
 }
 
 void Engine::PassOnStop() {
   if (options_.stop_wanted == nullptr || !options_.stop_wanted()) return;
-  std::atomic_ref<double>(*host_.stop).store(1, std::memory_order_relaxed);
+  std::atomic_ref<double>(*At(stop_)).store(1, std::memory_order_relaxed);
 }
 
 // The wish to stop is copied as late as possible, behind the backward passes: a GPU runs that copy
 // long after it was queued.
 absl::Status Engine::AddUp() {
   Stream& stream = device_.compute();
+  Totals* const totals = At(on_device_.totals);
   PassOnStop();
-  device_.Copy(host_.stop, &totals_->stop, sizeof(double), stream);
+  device_.Copy(At(stop_), &totals->stop, sizeof(double), stream);
   // The loss is the same on all tensor-parallel ranks, so one of them adds it; each
   // context-parallel rank has that of its own tokens.
-  if (coordinate_.tp != 0) device_.Zero(&totals_->loss, sizeof(double), stream);
+  if (coordinate_.tp != 0) device_.Zero(&totals->loss, sizeof(double), stream);
   CONVENE_RETURN_IF_ERROR(communicators_.world->AllReduce(
-      Elements(totals_, kTotals, DType::kFloat64), ReduceOp::kSum, stream));
-  device_.Copy(totals_, host_.totals, sizeof(Totals), stream);
-  device_.Record(*host_.done, stream);
+      Elements(totals, kTotals, DType::kFloat64), ReduceOp::kSum, stream));
+  device_.Copy(totals, At(on_host_.totals), sizeof(Totals), stream);
+  device_.Record(*done_, stream);
   return device_.status();
 }
 
 absl::Status Engine::QueueStep(const TokenBatch& batch, const AdamWParameters& adam) {
   Stream& stream = device_.compute();
-  host_.scalars->adamw = MakeAdamWFactors(adam);
+  double* const sum_of_squares = &At(on_device_.totals)->sum_of_squares;
+  At(on_host_.scalars)->adamw = MakeAdamWFactors(adam);
   Feed(batch, options_.microbatches, /*is_training=*/true);
   CONVENE_RETURN_IF_ERROR(training_executor_->Run(stream));
   CONVENE_RETURN_IF_ERROR(store_.FinishReducing());
-  optimizer_->SumOwnedSquares(&totals_->sum_of_squares);
+  optimizer_->SumOwnedSquares(sum_of_squares);
   CONVENE_RETURN_IF_ERROR(AddUp());
-  DecideStep(&totals_->sum_of_squares, options_.clip_grad_norm, control_, stream);
+  DecideStep(sum_of_squares, options_.clip_grad_norm, At(control_), stream);
   // The host needs the result itself, and its wait passes a wish to stop on.
   if (options_.offload_optimizer) CONVENE_RETURN_IF_ERROR(Await());
-  CONVENE_RETURN_IF_ERROR(optimizer_->Update(&scalars_->adamw, control_));
+  CONVENE_RETURN_IF_ERROR(optimizer_->Update(&At(on_device_.scalars)->adamw, At(control_)));
   is_in_flight_ = true;
   return device_.status();
 }
@@ -298,7 +284,7 @@ absl::Status Engine::QueueStep(const TokenBatch& batch, const AdamWParameters& a
 absl::Status Engine::Await() {
   absl::Status waited = absl::DeadlineExceededError("");
   for (absl::Duration left = options_.timeout; left > absl::ZeroDuration(); left -= kStopPatience) {
-    waited = device_.Wait(*host_.done, std::min(left, kStopPatience));
+    waited = device_.Wait(*done_, std::min(left, kStopPatience));
     if (!absl::IsDeadlineExceeded(waited)) break;
     PassOnStop();
   }
@@ -319,10 +305,11 @@ absl::StatusOr<StepResult> Engine::AwaitStep() {
   CONVENE_CHECK(is_in_flight_);
   CONVENE_RETURN_IF_ERROR(Await());
   is_in_flight_ = false;
-  const double norm = std::sqrt(host_.totals->sum_of_squares);
-  return StepResult{.loss = host_.totals->loss * host_.gradient_scale,
+  const Totals& totals = *At(on_host_.totals);
+  const double norm = std::sqrt(totals.sum_of_squares);
+  return StepResult{.loss = totals.loss * gradient_scale_,
                     .grad_norm = norm,
-                    .stop_requested = host_.totals->stop > 0,
+                    .stop_requested = totals.stop > 0,
                     .skipped = !std::isfinite(norm)};
 }
 
@@ -348,7 +335,8 @@ absl::StatusOr<ForwardResult> Engine::ForwardLoss(const TokenBatch& batch, int m
   CONVENE_RETURN_IF_ERROR(executor.Run(device_.compute()));
   CONVENE_RETURN_IF_ERROR(AddUp());
   CONVENE_RETURN_IF_ERROR(Await());
-  return ForwardResult{.loss = host_.totals->loss, .stop_requested = host_.totals->stop > 0};
+  const Totals& totals = *At(on_host_.totals);
+  return ForwardResult{.loss = totals.loss, .stop_requested = totals.stop > 0};
 }
 
 }  // namespace convene::worker

@@ -129,9 +129,8 @@ class Engine {
 
   // Starts one optimizer step over this rank's part of the global batch: `options.microbatches`
   // microbatches. The batch may be reused on return. With offload_optimizer it returns when the
-  // host's update is done. A gradient that is no number leaves weights
-  // and moments as they were. Errors: the collective's, the device's. REQUIRES: no step is in
-  // flight.
+  // host's update is done. A gradient that is no number leaves weights and moments as they were.
+  // Errors: the collective's, the device's. REQUIRES: no step is in flight.
   absl::Status QueueStep(const TokenBatch& batch, const AdamWParameters& adam);
   // Waits for the step's result. On a GPU it is there before the update is done, so a next step
   // that is queued at once begins without a pause. The result counts options.stop_wanted as of the
@@ -173,30 +172,18 @@ class Engine {
   };
   static constexpr size_t kTotals = sizeof(Totals) / sizeof(double);
 
-  // A step's memory on the host: its inputs to the device and the totals that come back.
-  struct HostStep {
-    absl::Span<int32_t> inputs;
-    absl::Span<int32_t> targets;
-    Inputs* scalars = nullptr;
-    // This rank's wish, as a number to add up. Only this word may change while a copy of it is
-    // queued: any mix of the bytes of 0 and 1 is 0 or a number above it.
-    double* stop = nullptr;
-    Totals* totals = nullptr;  // what all ranks added up
-    std::unique_ptr<Event> done;
-    float gradient_scale = 0;
-  };
-  struct HostMemoryBlocks {
+  // The inputs of a step, and the totals that come back, on the device or on the host.
+  struct StepMemory {
     ArenaBlock<int32_t> inputs, targets;
     ArenaBlock<Inputs> scalars;
-    ArenaBlock<double> stop;
-    ArenaBlock<Totals> totals;
+    ArenaBlock<Totals> totals;  // on the host: what all ranks added up
   };
 
   Engine(const EngineOptions& options, CommunicatorSet& communicators, Device& device);
   // This rank's part of a schedule on the engine's chunks.
   RankPlan PlanOf(const Schedule& schedule) const;
+  StepMemory DeclareStep(Arena& arena, const char* prefix, ArenaPart totals_part) const;
   absl::Status Allocate();
-  void BindHostStep();
 
   // Copies the batch, zeroes the totals and hands the stage its tokens.
   void Feed(const TokenBatch& batch, int microbatches, bool is_training);
@@ -219,25 +206,19 @@ class Engine {
   Arena arena_;
   Arena staging_;
   BucketStore store_;
-  const ArenaBlock<int32_t> inputs_memory_, targets_memory_;
-  const ArenaBlock<Inputs> scalars_memory_;
-  const ArenaBlock<Totals> totals_memory_;
-  const ArenaBlock<StepControl> control_memory_;
-  const HostMemoryBlocks staging_memory_;
+  const StepMemory on_device_, on_host_;
+  const ArenaBlock<StepControl> control_;
+  // On the host: this rank's wish, as a number to add up. Only this word may change while a copy of
+  // it is queued: any mix of the bytes of 0 and 1 is 0 or a number above it.
+  const ArenaBlock<double> stop_;
   DocumentFeed documents_;
   std::unique_ptr<ShardedOptimizer> optimizer_;
   std::unique_ptr<Stage> stage_;
   std::unique_ptr<GraphedStage> graphed_stage_;  // null without cuda_graphs
   std::unique_ptr<PipelineExecutor> training_executor_;
 
-  // Set by Allocate.
-  absl::Span<int32_t> inputs_;
-  absl::Span<int32_t> targets_;
-  Inputs* scalars_ = nullptr;
-  Totals* totals_ = nullptr;
-  StepControl* control_ = nullptr;
-  HostStep host_;
-
+  const std::unique_ptr<Event> done_;  // on_host_.totals are there
+  float gradient_scale_ = 0;           // of the step that was queued last
   bool is_in_flight_ = false;
 };
 

@@ -1,99 +1,32 @@
 // The same numbers as PyTorch from the same weights: golden/make_golden.py wrote them.
-#include <google/protobuf/struct.pb.h>
-#include <google/protobuf/util/json_util.h>
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <cstring>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
-#include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/data/documents.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/testing/golden.h"
 
 namespace convene::worker {
 namespace {
 
-// A safetensors file in memory.
-class Golden {
- public:
-  explicit Golden(const std::string& name) {
-    auto bytes = ReadFile("worker_runtime/trainer/golden/" + name + ".safetensors");
-    REQUIRE_OK(bytes.status());
-    bytes_ = *std::move(bytes);
-    uint64_t header_bytes = 0;
-    std::memcpy(&header_bytes, bytes_.data(), sizeof(header_bytes));
-    begin_ = sizeof(header_bytes) + header_bytes;
-    REQUIRE(begin_ <= bytes_.size());
-    const std::string header = bytes_.substr(sizeof(header_bytes), header_bytes);
-    REQUIRE(google::protobuf::util::JsonStringToMessage(header, &header_).ok());
-  }
-
-  bool HasMetadata(const std::string& key) const {
-    return Item("__metadata__").fields().contains(key);
-  }
-  double Metadata(const std::string& key) const {
-    double value = 0;
-    REQUIRE(absl::SimpleAtod(Item("__metadata__").fields().at(key).string_value(), &value));
-    return value;
-  }
-  std::vector<int64_t> Shape(const std::string& name) const {
-    return Numbers(Item(name).fields().at("shape"));
-  }
-  template <typename T>
-  std::vector<T> Values(const std::string& name) const {
-    const std::vector<int64_t> range = Numbers(Item(name).fields().at("data_offsets"));
-    std::vector<T> values((range.at(1) - range.at(0)) / sizeof(T));
-    std::memcpy(values.data(), bytes_.data() + begin_ + range.at(0), values.size() * sizeof(T));
-    return values;
-  }
-
- private:
-  const google::protobuf::Struct& Item(const std::string& name) const {
-    INFO(name);
-    REQUIRE(header_.fields().contains(name));
-    return header_.fields().at(name).struct_value();
-  }
-  static std::vector<int64_t> Numbers(const google::protobuf::Value& list) {
-    std::vector<int64_t> numbers;
-    for (const auto& value : list.list_value().values()) {
-      numbers.push_back(static_cast<int64_t>(value.number_value()));
-    }
-    return numbers;
-  }
-
-  std::string bytes_;
-  size_t begin_ = 0;
-  google::protobuf::Struct header_;
-};
+using testing::Golden;
 
 // A model of one process that starts from the golden weights.
 class Trainer {
  public:
   explicit Trainer(const Golden& golden, DType dtype = DType::kFloat32)
       : batch_size_(golden.Shape("tokens")[1]), sequence_length_(golden.Shape("tokens")[2]) {
-    const auto integer = [&](const char* key) { return static_cast<int>(golden.Metadata(key)); };
-    ModelConfig model;
-    model.layers = integer("layers");
-    model.hidden_size = integer("hidden_size");
-    model.ffn_size = integer("ffn_size");
-    model.heads = integer("heads");
-    model.kv_heads = integer("kv_heads");
-    model.head_size = integer("head_size");
-    model.vocabulary_size = integer("vocabulary_size");
-    model.rope_theta = golden.Metadata("rope_theta");
-    model.norm_epsilon = golden.Metadata("norm_epsilon");
-    model.tied_embeddings = integer("tied_embeddings") != 0;
-    if (golden.HasMetadata("eod_token")) end_of_document_ = integer("eod_token");
+    if (golden.HasMetadata("eod_token")) {
+      end_of_document_ = static_cast<int32_t>(golden.Metadata("eod_token"));
+    }
     communicators_ = SoloCommunicators();
-    auto engine = Engine::Create({.model = model,
+    auto engine = Engine::Create({.model = golden.Model(),
                                   .dtype = dtype,
                                   .packed_documents = end_of_document_.has_value(),
                                   .micro_batch_size = static_cast<int>(batch_size_),
@@ -101,15 +34,7 @@ class Trainer {
                                  communicators_, *device_);
     REQUIRE_OK(engine.status());
     engine_ = *std::move(engine);
-    const auto pieces = engine_->optimizer().PiecesToRead();
-    REQUIRE_OK(pieces);
-    for (const PieceToRead& piece : *pieces) {
-      if (piece.piece.name.rfind("optimizer.", 0) == 0) continue;
-      const std::vector<float> weight = golden.Values<float>("weight/" + piece.piece.name);
-      REQUIRE(static_cast<int64_t>(weight.size()) == piece.piece.flat_count);
-      std::copy(weight.begin(), weight.end(), piece.data);
-    }
-    REQUIRE_OK(engine_->optimizer().FinishRead());
+    REQUIRE_OK(testing::SetWeights(golden.Weights(), *engine_));
   }
 
   // Every token of one step; `targets` says which count.
@@ -146,16 +71,8 @@ class Trainer {
   std::unique_ptr<Engine> engine_;
 };
 
-const char* const kModels[] = {"untied", "tied", "packed"};
-
-double Largest(const std::vector<float>& values) {
-  double largest = 0;
-  for (const float value : values) largest = std::max(largest, std::abs(double{value}));
-  return largest;
-}
-
 TEST_CASE("every logit is PyTorch's, up to the constant that a softmax does not see") {
-  for (const char* name : kModels) {
+  for (const char* name : testing::kGoldenModels) {
     INFO(name);
     const Golden golden(name);
     Trainer trainer(golden);
@@ -179,7 +96,7 @@ TEST_CASE("every logit is PyTorch's, up to the constant that a softmax does not 
 }
 
 TEST_CASE("every gradient is PyTorch's") {
-  for (const char* name : kModels) {
+  for (const char* name : testing::kGoldenModels) {
     const Golden golden(name);
     Trainer trainer(golden);
     const auto result = trainer.engine().TrainStep(
@@ -195,13 +112,13 @@ TEST_CASE("every gradient is PyTorch's") {
       for (int64_t i = 0; i < slice.count(); ++i) {
         worst = std::max(worst, std::abs(double{gradient[i]} - expected[i]));
       }
-      CHECK(worst < 1e-5 * Largest(expected));
+      CHECK(worst < 1e-5 * testing::Largest(expected));
     }
   }
 }
 
 TEST_CASE("fifty steps of AdamW with clipping follow PyTorch's losses and norms") {
-  for (const char* name : kModels) {
+  for (const char* name : testing::kGoldenModels) {
     const Golden golden(name);
     Trainer trainer(golden);
     const std::vector<int32_t> tokens = golden.Values<int32_t>("tokens");
@@ -226,7 +143,7 @@ TEST_CASE("fifty steps of AdamW with clipping follow PyTorch's losses and norms"
 // fp32 master weights, is the measure.
 TEST_CASE(
     "in bf16 no gradient is further from the truth than PyTorch's, within a factor of three") {
-  for (const char* name : kModels) {
+  for (const char* name : testing::kGoldenModels) {
     const Golden golden(name);
     Trainer trainer(golden, DType::kBFloat16);
     const auto result = trainer.engine().TrainStep(
@@ -248,7 +165,7 @@ TEST_CASE(
 }
 
 TEST_CASE("fifty steps in bf16 stay as close to fp32 as PyTorch's, within a factor of two") {
-  for (const char* name : kModels) {
+  for (const char* name : testing::kGoldenModels) {
     const Golden golden(name);
     Trainer trainer(golden, DType::kBFloat16);
     const std::vector<int32_t> tokens = golden.Values<int32_t>("tokens");

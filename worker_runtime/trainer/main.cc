@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -77,6 +78,9 @@ int main(int argc, char** argv) {
   // Before CUDA's first call, which reads it: the default of 8 is less than the streams that must
   // not wait for each other (comm/nccl/session.h), and scripts for other trainers set 1.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/1);
+  // Gloo writes to a peer that has just died by writev: that is an error of the collective, which
+  // the launcher mends without a charge, and not the end of this process.
+  std::signal(SIGPIPE, SIG_IGN);
   convene::worker::BlockStopSignals();
   convene::worker::InstallStackDump(argv[0]);
   convene::InitLogging("convene-train", convene::LogReader::kIsAwaited);

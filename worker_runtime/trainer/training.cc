@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -20,7 +19,6 @@
 #include "worker_runtime/comm/connect.h"
 #include "worker_runtime/contract/progress_page.h"
 #include "worker_runtime/data/dataset.h"
-#include "worker_runtime/data/sample_order.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/optimizer/learning_rate.h"
 #include "worker_runtime/optimizer/skipped_steps.h"

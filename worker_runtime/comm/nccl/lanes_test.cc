@@ -12,6 +12,7 @@
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/comm/collective.h"
 #include "worker_runtime/comm/nccl/limits.h"
+#include "worker_runtime/comm/testing/messages_only.h"
 #include "worker_runtime/device/elements.h"
 #include "worker_runtime/device/stream.h"
 #include "worker_runtime/pipeline/executor.h"
@@ -39,9 +40,9 @@ enum class Lanes {
 };
 
 // Records what the executor asks of one rank: arithmetic in one queue, messages in lanes.
-class QueueingRank final : public Collective, public PipelineStage {
+class QueueingRank final : public testing::MessagesOnly, public PipelineStage {
  public:
-  QueueingRank(int rank, int size, Lanes lanes) : rank_(rank), size_(size), kind_(lanes) {}
+  QueueingRank(int rank, int size, Lanes lanes) : MessagesOnly(rank, size), kind_(lanes) {}
 
   const std::vector<Item>& items() const { return items_; }
 
@@ -54,32 +55,18 @@ class QueueingRank final : public Collective, public PipelineStage {
   Elements activation(int) override { return {}; }
   Elements gradient(int) override { return {}; }
 
-  const std::string& name() const override { return name_; }
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
   absl::StatusOr<PendingMessage> Send(ConstElements, int peer, Stream&) override {
-    return PendingMessage{.id = static_cast<uint64_t>(AddMessage(rank_, peer)) + 1};
+    return PendingMessage{.id = static_cast<uint64_t>(AddMessage(rank(), peer)) + 1};
   }
   absl::Status Wait(PendingMessage pending, Stream&) override {
     compute_.push_back(static_cast<int>(pending.id) - 1);
     return absl::OkStatus();
   }
   absl::StatusOr<PendingMessage> StartRecv(Elements, int peer, Stream&) override {
-    return PendingMessage{.id = static_cast<uint64_t>(AddMessage(peer, rank_)) + 1};
+    return PendingMessage{.id = static_cast<uint64_t>(AddMessage(peer, rank())) + 1};
   }
-  absl::Status AllReduce(Elements, ReduceOp, Stream&) override { return Unused(); }
-  absl::Status ReduceScatter(Elements, ReduceOp, Stream&) override { return Unused(); }
-  absl::Status AllGather(Elements, Stream&) override { return Unused(); }
-  absl::Status AllToAll(ConstElements, Elements, Stream&) override { return Unused(); }
-  absl::Status Shift(ConstElements, Elements, Stream&) override { return Unused(); }
-  absl::Status Broadcast(Elements, int, Stream&) override { return Unused(); }
-  absl::Status Barrier(Stream&) override { return Unused(); }
-  absl::Status Check() override { return absl::OkStatus(); }
-  void Abort(absl::string_view) override {}
 
  private:
-  static absl::Status Unused() { return absl::UnimplementedError("not a pipeline's call"); }
-
   int AddMessage(int from, int to) {
     std::vector<int>& lane = kind_ == Lanes::kOfPairs ? lanes_[{from, to}]
                              : kind_ == Lanes::kOne   ? lanes_[{}]
@@ -93,9 +80,6 @@ class QueueingRank final : public Collective, public PipelineStage {
 
   int Last() const { return static_cast<int>(items_.size()) - 1; }
 
-  const std::string name_ = "pp";
-  const int rank_;
-  const int size_;
   const Lanes kind_;
   std::vector<Item> items_;
   std::vector<int> compute_;                               // what arithmetic waits for

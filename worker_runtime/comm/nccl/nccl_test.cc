@@ -178,6 +178,10 @@ void StaySilent(const RankOrders& orders, Device& device) {
     CHECK_THAT(std::string(status.message()),
                Catch::Contains(absl::StrCat("rank ", orders.layout.world_size() - 1, " ")));
   }
+  // The last rank would wait at the barrier for longer than its time.
+  DirectoryStore store(orders.directory);
+  if (orders.rank == 0) REQUIRE_OK(store.Set("went on/0", "1"));
+  REQUIRE_OK(store.Get("went on/0", absl::Minutes(1)));
   // Between host memories all is well.
   CHECK_OK(set->host->Barrier(device.compute()));
 }

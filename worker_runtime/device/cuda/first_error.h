@@ -11,9 +11,15 @@ namespace convene::worker::cuda {
 class FirstError {
  public:
   // Keeps `status` if it is the first error.
-  void Report(const absl::Status& status);
+  void Report(const absl::Status& status) {
+    const MutexLock lock(&mutex_);
+    first_.Update(status);
+  }
   // OK as long as no error was reported.
-  absl::Status status() const;
+  absl::Status status() const {
+    const MutexLock lock(&mutex_);
+    return first_;
+  }
 
  private:
   mutable Mutex mutex_;

@@ -55,6 +55,13 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
   return Health();
 }
 
+// A capture forbids here what it forbids in its own thread, whatever the mode.
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  thread_local cudaStreamCaptureMode current = cudaStreamCaptureModeThreadLocal;
+  std::swap(current, *mode);
+  return cudaSuccess;
+}
+
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
                                  unsigned long long /*flags*/) {  // NOLINT(google-runtime-int)
   const MutexLock lock(&TheState().mutex);

@@ -1,5 +1,4 @@
 // Launches: CUDA's limits, then the grid.
-#include <cstdio>
 #include <utility>
 
 #include "absl/debugging/symbolize.h"
@@ -37,6 +36,9 @@ cudaError_t LaunchKernel(const cudaLaunchConfig_t& config, const void* kernel,
                          std::function<void()> thread) {
   const MutexLock lock(&TheState().mutex);
   if (!IsWithinLimits(config)) return Say(cudaErrorInvalidConfiguration);
+  if (Resolve(config.stream)->device != CurrentDevice()) {
+    return Say(cudaErrorInvalidResourceHandle);
+  }
   const auto found = TheState().dynamic_shared_max.find(kernel);
   const size_t dynamic_max = found == TheState().dynamic_shared_max.end()
                                  ? kSharedBytesDefault
@@ -47,9 +49,7 @@ cudaError_t LaunchKernel(const cudaLaunchConfig_t& config, const void* kernel,
       [grid = Grid{config.gridDim, config.blockDim, config.dynamicSmemBytes, std::move(thread)},
        kernel] {
         const std::string violation = RunGrid(grid, TheState().order);
-        if (violation.empty()) return;
-        TheState().failure = absl::StrCat(NameOf(kernel), ": ", violation);
-        std::fprintf(stderr, "emulated GPU: %s\n", TheState().failure.c_str());
+        if (!violation.empty()) Fail(absl::StrCat(NameOf(kernel), ": ", violation));
       };
   return Enqueue(config.stream, std::move(operation));
 }

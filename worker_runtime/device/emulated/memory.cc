@@ -1,5 +1,6 @@
 // Memory, copies and the device's properties. Device memory is the process's own, so a pointer of
 // one kind works as the other; README.md names the mistakes that this hides.
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -9,6 +10,7 @@
 
 using convene::MutexLock;
 using convene::emulated::Block;
+using convene::emulated::CurrentDevice;
 using convene::emulated::Enqueue;
 using convene::emulated::FinishAll;
 using convene::emulated::Health;
@@ -27,16 +29,15 @@ constexpr int kPoison = 0xff;  // NaN, -1
 // REQUIRES: the state's mutex is held.
 cudaError_t Allocate(void** data, size_t bytes, cudaMemoryType type) {
   State& state = TheState();
-  if (bytes > kDeviceBytes || state.device_bytes + bytes > kDeviceBytes) {
-    return Say(cudaErrorMemoryAllocation);
-  }
+  size_t& in_use = state.device_bytes[CurrentDevice()];
+  if (bytes > kDeviceBytes || in_use + bytes > kDeviceBytes) return Say(cudaErrorMemoryAllocation);
   void* memory = nullptr;
   if (posix_memalign(&memory, kAlignment, bytes == 0 ? 1 : bytes) != 0) {
     return Say(cudaErrorMemoryAllocation);
   }
   std::memset(memory, kPoison, bytes);
-  state.memory.emplace(static_cast<const char*>(memory), Block{bytes, type});
-  if (type == cudaMemoryTypeDevice) state.device_bytes += bytes;
+  state.memory.emplace(static_cast<const char*>(memory), Block{bytes, type, CurrentDevice()});
+  if (type == cudaMemoryTypeDevice) in_use += bytes;
   *data = memory;
   return Health();
 }
@@ -46,10 +47,15 @@ cudaError_t Release(void* data, cudaMemoryType type) {
   State& state = TheState();
   const auto found = state.memory.find(static_cast<const char*>(data));
   if (found == state.memory.end() || found->second.type != type) return Say(cudaErrorInvalidValue);
-  if (type == cudaMemoryTypeDevice) state.device_bytes -= found->second.bytes;
+  const Block& block = found->second;
+  if (type == cudaMemoryTypeDevice) state.device_bytes[block.device] -= block.bytes;
   state.memory.erase(found);
   std::free(data);
   return Health();
+}
+
+bool Exists(int device) {
+  return device >= 0 && device < static_cast<int>(TheState().device_bytes.size());
 }
 
 cudaMemoryType TypeOf(const void* data) {
@@ -62,6 +68,11 @@ cudaMemoryType TypeOf(const void* data) {
 }
 
 }  // namespace
+
+cudaError_t convene::emulated::FreeNow(void* data) {
+  const MutexLock lock(&TheState().mutex);
+  return Release(data, cudaMemoryTypeDevice);
+}
 
 cudaError_t cudaMalloc(void** data, size_t bytes) {
   const MutexLock lock(&TheState().mutex);
@@ -103,7 +114,7 @@ cudaError_t cudaFreeHost(void* data) {
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   const MutexLock lock(&TheState().mutex);
   *total_bytes = kDeviceBytes;
-  *free_bytes = kDeviceBytes - TheState().device_bytes;
+  *free_bytes = kDeviceBytes - TheState().device_bytes[CurrentDevice()];
   return Health();
 }
 
@@ -137,29 +148,40 @@ cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t st
   return Enqueue(stream, std::move(operation));
 }
 
+cudaError_t cudaMemset(void* data, int value, size_t bytes) {
+  return cudaMemsetAsync(data, value, bytes, nullptr);
+}
+
 cudaError_t cudaDriverGetVersion(int* version) {
   *version = CUDART_VERSION;
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
+  *count = static_cast<int>(TheState().device_bytes.size());
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = CurrentDevice();
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
   const MutexLock lock(&TheState().mutex);
-  return device == 0 ? Health() : Say(cudaErrorInvalidDevice);
+  if (!Exists(device)) return Say(cudaErrorInvalidDevice);
+  CurrentDevice() = device;
+  return Health();
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-  if (device != 0) return Say(cudaErrorInvalidDevice);
+  if (!Exists(device)) return Say(cudaErrorInvalidDevice);
   *properties = {.name = "emulated GPU", .totalGlobalMem = kDeviceBytes, .major = 9, .minor = 0};
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr /*attribute*/, int /*device*/) {
   *value = 3;  // few multiprocessors: where blocks share out rows, each has several
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
+  if (!Exists(device)) return Say(cudaErrorInvalidDevice);
+  std::snprintf(text, bytes, "0000:%02x:00.0", device);
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* lowest, int* highest) {

@@ -1,6 +1,8 @@
 // Streams and events. Work runs when a caller must wait for it and not before (Order::kForward), as
 // soon as it is queued (kReverse), or at random moments (kRandom), always on the calling thread.
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <utility>
 
 #include "tools/base/check.h"
@@ -19,7 +21,7 @@ bool IsDone(Operation& operation) {
           work();
           const MutexLock lock(&TheState().mutex);
           call->is_done = true;
-          TheState().host_call_done.SignalAll();
+          TheState().changed.SignalAll();
         });
   }
   return operation.host_call->is_done;
@@ -45,15 +47,25 @@ bool Run(Operation& operation, Actor& actor) {
       actor.Do([&] { Publish(&operation.record->clock); });
       return true;
     case Operation::Kind::kWait:
-      if (!RunUpTo(*operation.record)) return false;
+      if (!RunUntil(operation.record->stream, operation.record->is_done)) return false;
       actor.Do([&] { Observe(&operation.record->clock); });
       return true;
+    case Operation::Kind::kMeeting: {
+      bool is_over = !TheState().failure.empty();
+      if (is_over) return true;
+      actor.Do([&] {
+        Observe(&operation.clock);
+        is_over = operation.meet();
+      });
+      return is_over;
+    }
   }
   return true;
 }
 
-// Runs the stream's first operation; false where it has to wait.
+// Runs the stream's first operation; false where it has to wait, or waits already for this call.
 bool RunFirst(CUstream_st& stream) {
+  if (stream.is_running) return false;
   stream.is_running = true;
   const bool is_done = Run(stream.operations.front(), stream.actor);
   stream.is_running = false;
@@ -66,19 +78,31 @@ void RunSomeOther() {
   State& state = TheState();
   if (state.order != Order::kRandom) return;
   CUstream_st& stream = *state.streams[state.turn++ % state.streams.size()];
-  // A stream that waits for this call's stream stands at its first operation.
-  if (!stream.is_running && !stream.operations.empty()) (void)RunFirst(stream);
+  if (!stream.operations.empty()) (void)RunFirst(stream);
+}
+
+int DevicesFromEnvironment() {
+  const char* const value = std::getenv("CONVENE_EMULATED_GPUS");
+  return value == nullptr ? 1 : std::max(1, std::atoi(value));
 }
 
 }  // namespace
 
+State::State() : device_bytes(DevicesFromEnvironment()) {
+  for (size_t device = 0; device < device_bytes.size(); ++device) {
+    streams.push_back(std::make_unique<CUstream_st>());
+    streams.back()->device = static_cast<int>(device);
+  }
+}
+
 State& TheState() {
-  static auto* const state = [] {
-    auto* made = new State;
-    made->streams.push_back(std::make_unique<CUstream_st>());  // the default stream
-    return made;
-  }();
+  static auto* const state = new State;
   return *state;
+}
+
+int& CurrentDevice() {
+  thread_local int device = 0;
+  return device;
 }
 
 cudaError_t& LastError() {
@@ -93,8 +117,14 @@ cudaError_t Health() {
   return Say(TheState().failure.empty() ? cudaSuccess : cudaErrorLaunchFailure);
 }
 
+void Fail(std::string why) {
+  TheState().failure = std::move(why);
+  std::fprintf(stderr, "emulated GPU: %s\n", TheState().failure.c_str());
+  TheState().changed.SignalAll();
+}
+
 cudaStream_t Resolve(cudaStream_t stream) {
-  return stream == nullptr ? TheState().streams.front().get() : stream;
+  return stream == nullptr ? TheState().streams[CurrentDevice()].get() : stream;
 }
 
 cudaError_t Enqueue(cudaStream_t stream, Operation operation) {
@@ -122,27 +152,31 @@ bool RunAll(cudaStream_t stream) {
   return true;
 }
 
-bool RunUpTo(const Record& record) {
-  while (!record.is_done) {
+bool RunUntil(cudaStream_t stream, const bool& is_reached) {
+  while (!is_reached) {
     RunSomeOther();
-    if (!record.is_done && !RunFirst(*record.stream)) return false;
+    if (!is_reached && !RunFirst(*stream)) break;
   }
-  return true;
+  return is_reached;
 }
 
 void Finish(cudaStream_t stream) {
-  while (!RunAll(stream)) TheState().host_call_done.Wait(&TheState().mutex);
+  while (!RunAll(stream)) TheState().changed.Wait(&TheState().mutex);
   char clock = 0;
   stream->actor.Do([&] { Publish(&clock); });
   Observe(&clock);
 }
 
 void FinishAll() {
-  for (size_t i = 0; i < TheState().streams.size(); ++i) Finish(TheState().streams[i].get());
+  for (size_t i = 0; i < TheState().streams.size(); ++i) {
+    const cudaStream_t stream = TheState().streams[i].get();
+    if (stream->device == CurrentDevice()) Finish(stream);
+  }
 }
 
 cudaError_t QueueWork(cudaStream_t stream, std::function<void()> work) {
   const MutexLock lock(&TheState().mutex);
+  if (Resolve(stream)->device != CurrentDevice()) return Say(cudaErrorInvalidResourceHandle);
   Operation operation;
   operation.work = std::move(work);
   return Enqueue(stream, std::move(operation));
@@ -162,6 +196,7 @@ void SetOrder(Order order) {
 }  // namespace convene::emulated
 
 using convene::MutexLock;
+using convene::emulated::CurrentDevice;
 using convene::emulated::Enqueue;
 using convene::emulated::Finish;
 using convene::emulated::Health;
@@ -170,6 +205,8 @@ using convene::emulated::Observe;
 using convene::emulated::Operation;
 using convene::emulated::Record;
 using convene::emulated::Resolve;
+using convene::emulated::RunAll;
+using convene::emulated::RunUntil;
 using convene::emulated::Say;
 using convene::emulated::SpoilsCapture;
 using convene::emulated::TheState;
@@ -179,13 +216,23 @@ cudaError_t cudaGetLastError() { return std::exchange(LastError(), Health()); }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int /*flags*/,
                                          int /*priority*/) {
   const MutexLock lock(&TheState().mutex);
+  std::erase_if(TheState().streams,
+                [](const auto& each) { return each->is_destroyed && each->operations.empty(); });
   TheState().streams.push_back(std::make_unique<CUstream_st>());
   *stream = TheState().streams.back().get();
+  (*stream)->device = CurrentDevice();
   return Health();
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   const MutexLock lock(&TheState().mutex);
+  while (!RunAll(stream)) {
+    // "The resources associated with stream will be released automatically once the device has
+    // completed all work in stream" (CUDA Runtime API, cudaStreamDestroy).
+    stream->is_destroyed = stream->operations.front().kind != Operation::Kind::kHostFunction;
+    if (stream->is_destroyed) return Health();
+    TheState().changed.Wait(&TheState().mutex);
+  }
   Finish(stream);
   std::erase_if(TheState().streams, [stream](const auto& each) { return each.get() == stream; });
   return Health();
@@ -217,7 +264,9 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*work)(void*), void* a
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
   const MutexLock lock(&TheState().mutex);
-  *event = new CUevent_st{.has_time = (flags & cudaEventDisableTiming) == 0, .last = nullptr};
+  *event = new CUevent_st{.device = CurrentDevice(),
+                          .has_time = (flags & cudaEventDisableTiming) == 0,
+                          .last = nullptr};
   return Health();
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
@@ -230,6 +279,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const MutexLock lock(&TheState().mutex);
+  if (Resolve(stream)->device != event->device) return Say(cudaErrorInvalidResourceHandle);
   auto record = std::make_shared<Record>();
   record->stream = Resolve(stream);
   Operation operation;
@@ -244,7 +294,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   const MutexLock lock(&TheState().mutex);
   if (SpoilsCapture()) return Say(cudaErrorStreamCaptureUnsupported);
   if (event->last == nullptr) return Health();
-  if (!RunUpTo(*event->last)) return Say(cudaErrorNotReady);
+  if (!RunUntil(event->last->stream, event->last->is_done)) return Say(cudaErrorNotReady);
   Observe(&event->last->clock);
   return Health();
 }

@@ -493,32 +493,20 @@ void AttentionForward(const AttentionShape& shape, const Documents& documents,
   });
 }
 
-template <typename T>
+template <typename T, typename Gradient>
 void AttentionBackward(const AttentionShape& shape, const Documents& documents,
                        const AttentionPositions& positions, const QueriesKeysValues<const T>& qkv,
-                       const T* out, const float* log_sum_exp, const T* dout,
-                       const QueriesKeysValues<T>& gradients, const Workspace& workspace,
+                       const T* out, const float* log_sum_exp, const T* dout, bool adds,
+                       const QueriesKeysValues<Gradient>& gradients, const Workspace& workspace,
                        Stream& /*stream*/) {
+  const auto backward = adds ? BackwardTask<true, T, Gradient> : BackwardTask<false, T, Gradient>;
   ForTasks(shape, documents, positions, workspace, [&](const Task& task, const Scratch& scratch) {
-    BackwardTask<false>(task, qkv, out, log_sum_exp, dout, gradients, scratch);
-  });
-}
-
-template <typename T>
-void AttentionBackwardAdd(const AttentionShape& shape, const Documents& documents,
-                          const AttentionPositions& positions,
-                          const QueriesKeysValues<const T>& qkv, const T* out,
-                          const float* log_sum_exp, const T* dout,
-                          const QueriesKeysValues<float>& sums, const Workspace& workspace,
-                          Stream& /*stream*/) {
-  ForTasks(shape, documents, positions, workspace, [&](const Task& task, const Scratch& scratch) {
-    BackwardTask<true>(task, qkv, out, log_sum_exp, dout, sums, scratch);
+    backward(task, qkv, out, log_sum_exp, dout, gradients, scratch);
   });
 }
 
 CONVENE_INSTANTIATE(AttentionWorkspaceBytes);
 CONVENE_INSTANTIATE(AttentionForward);
-CONVENE_INSTANTIATE(AttentionBackward);
-CONVENE_INSTANTIATE(AttentionBackwardAdd);
+CONVENE_INSTANTIATE_PRODUCT(AttentionBackward);
 
 }  // namespace convene::worker::cpu

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
 
 #include "worker_runtime/ops/cpu/cpu_ops.h"
 #include "worker_runtime/ops/cpu/simd.h"
@@ -81,25 +80,15 @@ CONVENE_CPU_CLONES void WeightColumns(int rows, int columns, int begin, int coun
 }  // namespace
 
 template <typename T>
-void RmsNormForward(int rows, int columns, const T* x, const T* weight, float epsilon, T* y,
-                    float* inverse_rms, Stream& /*stream*/) {
+void RmsNormForward(int rows, int columns, const T* x, const T* delta, const T* weight,
+                    float epsilon, T* sum, T* y, float* inverse_rms, Stream& /*stream*/) {
+  const T* const normed = delta == nullptr ? x : sum;
 #pragma omp parallel for schedule(static) if (IsLarge(rows, columns))
   for (int row = 0; row < rows; ++row) {
     const ptrdiff_t offset = static_cast<ptrdiff_t>(row) * columns;
-    inverse_rms[row] = InverseRmsOfRow(columns, x + offset, epsilon);
-    NormalizeRow(columns, x + offset, weight, inverse_rms[row], y + offset);
-  }
-}
-
-template <typename T>
-void AddRmsNormForward(int rows, int columns, const T* x, const T* delta, const T* weight,
-                       float epsilon, T* sum, T* y, float* inverse_rms, Stream& /*stream*/) {
-#pragma omp parallel for schedule(static) if (IsLarge(rows, columns))
-  for (int row = 0; row < rows; ++row) {
-    const ptrdiff_t offset = static_cast<ptrdiff_t>(row) * columns;
-    AddRow(columns, x + offset, delta + offset, sum + offset);
-    inverse_rms[row] = InverseRmsOfRow(columns, sum + offset, epsilon);
-    NormalizeRow(columns, sum + offset, weight, inverse_rms[row], y + offset);
+    if (delta != nullptr) AddRow(columns, x + offset, delta + offset, sum + offset);
+    inverse_rms[row] = InverseRmsOfRow(columns, normed + offset, epsilon);
+    NormalizeRow(columns, normed + offset, weight, inverse_rms[row], y + offset);
   }
 }
 
@@ -133,7 +122,6 @@ void RmsNormBackward(int rows, int columns, const T* x, const T* weight, const f
 }
 
 CONVENE_INSTANTIATE(RmsNormForward);
-CONVENE_INSTANTIATE(AddRmsNormForward);
 CONVENE_INSTANTIATE(RmsNormAgain);
 CONVENE_INSTANTIATE(RmsNormBackward);
 

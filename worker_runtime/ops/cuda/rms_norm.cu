@@ -134,8 +134,9 @@ __global__ void __launch_bounds__(kMaxRowThreads) AnyRow(const Arguments<T> a) {
 template <Row kRow, typename T>
 void Forward(const char* op, const Arguments<T>& a, Stream& stream) {
   if (a.rows == 0 || a.columns == 0) return;
-  // An array that the op does not have is null: aligned.
-  const bool wide = IsWide<T>(a.columns, {a.x, a.delta, a.weight, a.sum, a.y});
+  // An array that the op does not have is null: aligned. Only kSum uses its `sum`.
+  const T* const sum = kRow == Row::kSum ? a.sum : nullptr;
+  const bool wide = IsWide<T>(a.columns, {a.x, a.delta, a.weight, sum, a.y});
   const RowGeometry g = RmsNormGeometry(a.rows, a.columns, wide ? kWide<T> : 1);
   const dim3 threads(g.threads, g.rows_per_block);
   switch (g.vectors) {
@@ -155,19 +156,11 @@ void Forward(const char* op, const Arguments<T>& a, Stream& stream) {
 }  // namespace
 
 template <typename T>
-void RmsNormForward(int rows, int columns, const T* x, const T* weight, float epsilon, T* y,
-                    float* inverse_rms, Stream& stream) {
-  Forward<Row::kInput>(
-      "rms_norm_forward",
-      Arguments<T>{rows, columns, x, nullptr, weight, epsilon, nullptr, y, inverse_rms}, stream);
-}
-
-template <typename T>
-void AddRmsNormForward(int rows, int columns, const T* x, const T* delta, const T* weight,
-                       float epsilon, T* sum, T* y, float* inverse_rms, Stream& stream) {
-  Forward<Row::kSum>("add_rms_norm_forward",
-                     Arguments<T>{rows, columns, x, delta, weight, epsilon, sum, y, inverse_rms},
-                     stream);
+void RmsNormForward(int rows, int columns, const T* x, const T* delta, const T* weight,
+                    float epsilon, T* sum, T* y, float* inverse_rms, Stream& stream) {
+  const Arguments<T> a = {rows, columns, x, delta, weight, epsilon, sum, y, inverse_rms};
+  const auto forward = delta == nullptr ? Forward<Row::kInput, T> : Forward<Row::kSum, T>;
+  forward("rms_norm_forward", a, stream);
 }
 
 template <typename T>
@@ -181,7 +174,6 @@ void RmsNormAgain(int rows, int columns, const T* x, const T* weight, const floa
 }
 
 CONVENE_INSTANTIATE(RmsNormForward);
-CONVENE_INSTANTIATE(AddRmsNormForward);
 CONVENE_INSTANTIATE(RmsNormAgain);
 
 }  // namespace convene::worker::cuda

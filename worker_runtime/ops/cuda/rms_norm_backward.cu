@@ -1,7 +1,6 @@
 // RMSNorm backward, two launches: every block makes dx of its rows and one partial row of dweight;
 // then the partial rows are added in order.
 #include <cstdint>
-#include <utility>
 
 #include "worker_runtime/ops/cuda/cuda_ops.h"
 #include "worker_runtime/ops/cuda/launch.cuh"

@@ -62,8 +62,8 @@ Outputs<float> NormForward(const Shape& shape, const std::vector<float>& x,
   OnGpu<T> y = Put<T>(x, shape.offset);  // in place
   OnGpu<T> w = Put<T>(weight, shape.offset);
   OnGpu<float> inverse_rms(shape.rows);
-  cuda::RmsNormForward(shape.rows, shape.columns, y.data(), w.data(), kEpsilon, y.data(),
-                       inverse_rms.data(), Gpu().compute());
+  cuda::RmsNormForward<T>(shape.rows, shape.columns, y.data(), nullptr, w.data(), kEpsilon, nullptr,
+                          y.data(), inverse_rms.data(), Gpu().compute());
   return {Load(y.Read()), inverse_rms.Read()};
 }
 
@@ -124,9 +124,9 @@ TEMPLATE_TEST_CASE("the residual addition within RMSNorm on the GPU is the addit
     OnGpu<TestType> w_there = Put<TestType>(weight, shape.offset);
     OnGpu<TestType> y(shape.size(), shape.offset);
     OnGpu<float> inverse_rms(shape.rows);
-    cuda::AddRmsNormForward(shape.rows, shape.columns, x_there.data(), delta_there.data(),
-                            w_there.data(), kEpsilon, x_there.data(), y.data(), inverse_rms.data(),
-                            Gpu().compute());
+    cuda::RmsNormForward<TestType>(shape.rows, shape.columns, x_there.data(), delta_there.data(),
+                                   w_there.data(), kEpsilon, x_there.data(), y.data(),
+                                   inverse_rms.data(), Gpu().compute());
     CHECK(Load(x_there.Read()) == sum);
     CHECK(Load(delta_there.Read()) == delta);
     const Outputs<float> expected = NormForward<TestType>(shape, sum, weight);

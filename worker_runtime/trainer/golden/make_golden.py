@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The golden files of golden_test.cc: a small Llama in PyTorch, written from the paper's formulas and not from our code.
+"""The golden files of golden_test.cc and its neighbours: a small Llama in PyTorch, written from the paper's formulas and not from our code.
 
-usage: PYTHON_WITH_TORCH make_golden.py    writes untied, tied and packed.safetensors beside this file
+usage: PYTHON_WITH_TORCH make_golden.py    writes untied, tied, packed and attention.safetensors beside this file
 (tests/bench/launch_bench.py makes such a Python in ~/.cache/convene/venv.) The files are kept in the repository; make
 them again only when the test asks for something new: another PyTorch may round differently in the last digit.
 
@@ -15,6 +15,9 @@ One file holds, little endian, in safetensors' format:
   loss, grad_norm       (STEPS), double values: AdamW steps in float, norm before clipping
   loss_bf16             (STEPS): the same with weights, activations and gradients in bf16, master weights in float
   gradient_bf16_error/NAME  one double: the norm of (bf16 gradient - gradient/NAME): what plain bf16 loses
+
+attention.safetensors: the attention of some tokens of a packed row to some others, in double, under the names of ops/attention.h; key head h
+serves the query heads 2 h and 2 h + 1. part0/ and part1/ are the attention to the first and the second half of the keys.
 """
 
 import json
@@ -205,6 +208,41 @@ def golden(shape: Shape) -> Weights:
     return result | {'loss': torch.tensor(losses, dtype=torch.float64), 'grad_norm': torch.tensor(norms, dtype=torch.float64)}
 
 
+def attention_golden() -> Weights:
+    generator = torch.Generator().manual_seed(10)
+    batch, heads, kv_heads, head_size = 2, 4, 2, 8
+    query_positions = torch.tensor([1, 4, 5, 9, 12, 15])
+    key_positions = torch.tensor([0, 2, 3, 5, 6, 8, 11, 12, 13, 14])
+    # The second query of the first row sees no key.
+    begins = torch.tensor([[0, 4, 4, 4, 10, 10], [0, 0, 0, 0, 0, 13]])
+
+    def numbers(tokens: int, width: int) -> torch.Tensor:
+        return torch.randn(batch, tokens, width, generator=generator)
+
+    given = {'queries': numbers(len(query_positions), heads * head_size), 'dout': numbers(len(query_positions), heads * head_size),
+             'keys_values': numbers(len(key_positions), 2 * kv_heads * head_size)}
+    queries, keys_values = (given[name].double().requires_grad_() for name in ('queries', 'keys_values'))
+
+    def attend(keys: slice) -> Tuple[torch.Tensor, torch.Tensor]:
+        q = queries.view(batch, -1, heads, head_size).transpose(1, 2)
+        k, v = (half.reshape(batch, -1, kv_heads, head_size).transpose(1, 2).repeat_interleave(heads // kv_heads, 1)
+                for half in keys_values[:, keys].chunk(2, -1))
+        positions = key_positions[keys]
+        seen = (positions >= begins[..., None]) & (positions <= query_positions[:, None])
+        scores = (q @ k.transpose(-1, -2) / math.sqrt(head_size)).masked_fill(~seen[:, None], -math.inf)
+        log_sum_exp = scores.detach().logsumexp(-1)
+        weights = torch.where(seen.any(-1)[:, None, :, None], scores, 0).softmax(-1) * seen[:, None]
+        return (weights @ v).transpose(1, 2).flatten(2), log_sum_exp
+
+    out, log_sum_exp = attend(slice(None))
+    (out * given['dout'].double()).sum().backward()
+    result = given | {'out': out, 'log_sum_exp': log_sum_exp, 'dqueries': queries.grad, 'dkeys_values': keys_values.grad}
+    half = len(key_positions) // 2
+    for part, keys in enumerate((slice(None, half), slice(half, None))):
+        result[f'part{part}/out'], result[f'part{part}/log_sum_exp'] = attend(keys)
+    return result | {'query_positions': query_positions.int(), 'key_positions': key_positions.int(), 'begins': begins.int()}
+
+
 def write(path: str, tensors: Weights, metadata: Dict[str, str]) -> None:
     names = {torch.float32: 'F32', torch.float64: 'F64', torch.int32: 'I32'}
     header: Dict[str, object] = {'__metadata__': metadata}
@@ -223,8 +261,10 @@ def write(path: str, tensors: Weights, metadata: Dict[str, str]) -> None:
 def main() -> None:
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
+    folder = os.path.dirname(os.path.abspath(__file__))
+    write(os.path.join(folder, 'attention.safetensors'), attention_golden(), {'torch': torch.__version__})
     for name, shape in (('untied', Shape()), ('tied', Shape(tied_embeddings=1)), ('packed', Shape(eod_token=5))):
-        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f'{name}.safetensors')
+        path = os.path.join(folder, f'{name}.safetensors')
         tensors = golden(shape)
         metadata = {key: str(value) for key, value in shape._asdict().items() if value is not None}
         write(path, tensors, metadata | {'torch': torch.__version__})

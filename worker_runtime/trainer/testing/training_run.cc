@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/mutex.h"
 #include "tools/base/status_macros.h"
@@ -55,18 +56,20 @@ Tokens TokensOfStep(const TrainingRun& run, int dp_rank, int step) {
 }
 
 struct Rank {
-  std::unique_ptr<Device> device = Device::Cpu();
+  RankPlace place;
   std::unique_ptr<Engine> engine;
   Curve curve;                   // without tensors
   std::vector<char> parameters;  // after the last step
 };
 
-absl::Status TrainRank(const TrainingRun& run, int rank, CommunicatorSet& communicators,
-                       Rank& here) {
+absl::Status TrainRank(const TrainingRun& run, int rank, Rank& here) {
   EngineOptions options = run.engine;
   options.rank = rank;
+  options.collective_memory = here.place.collective_memory.get();
   const int dp_rank = CoordinateOf(options.layout, rank).dp;
-  CONVENE_ASSIGN_OR_RETURN(here.engine, Engine::Create(options, communicators, *here.device));
+  CONVENE_ASSIGN_OR_RETURN(here.engine,
+                           Engine::Create(options, here.place.communicators, *here.place.device));
+  if (run.prepare != nullptr) CONVENE_RETURN_IF_ERROR(run.prepare(*here.engine));
   for (int step = 1; step <= run.steps; ++step) {
     const Tokens tokens = TokensOfStep(run, dp_rank, step - 1);
     AdamWParameters adam = run.adam(step);
@@ -127,13 +130,13 @@ class Assembly {
 // The first rank that fails ends the others' waiting.
 class FirstFailure {
  public:
-  explicit FirstFailure(std::vector<CommunicatorSet>& sets) : sets_(sets) {}
+  explicit FirstFailure(std::vector<Rank>& ranks) : ranks_(ranks) {}
 
   void Add(const absl::Status& status) {
     MutexLock lock(&mutex_);
     if (status.ok() || !first_.ok()) return;
     first_ = status;
-    for (CommunicatorSet& set : sets_) set.AbortAll("another rank failed");
+    for (Rank& rank : ranks_) rank.place.communicators.AbortAll("another rank failed");
   }
   absl::Status first() {
     MutexLock lock(&mutex_);
@@ -141,10 +144,44 @@ class FirstFailure {
   }
 
  private:
-  std::vector<CommunicatorSet>& sets_;
+  std::vector<Rank>& ranks_;
   Mutex mutex_;
   absl::Status first_ ABSL_GUARDED_BY(mutex_);
 };
+
+void OnEveryRank(std::vector<Rank>& ranks, const std::function<void(int)>& body) {
+  std::vector<Thread> threads;
+  for (int rank = 0; rank < static_cast<int>(ranks.size()); ++rank) {
+    threads.emplace_back(absl::StrCat("rank ", rank), [&body, rank] { body(rank); });
+  }
+  for (Thread& thread : threads) thread.Join();
+}
+
+absl::Status MakePlaces(const TrainingRun& run, std::vector<Rank>& ranks) {
+  if (run.place == nullptr) {
+    auto sets = MakeSets(run.transport, run.engine.layout, {.timeout = run.timeout});
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      ranks[rank].place = {Device::Cpu(), std::move(sets[rank])};
+    }
+    return absl::OkStatus();
+  }
+  std::vector<absl::Status> statuses(ranks.size());
+  OnEveryRank(ranks, [&](int rank) {
+    absl::StatusOr<RankPlace> place = run.place(run.engine, rank);
+    statuses[rank] = place.status();
+    if (place.ok()) ranks[rank].place = *std::move(place);
+  });
+  for (const absl::Status& status : statuses) CONVENE_RETURN_IF_ERROR(status);
+  return absl::OkStatus();
+}
+
+// At the same time, because connections end together.
+void EndPlaces(std::vector<Rank>& ranks) {
+  OnEveryRank(ranks, [&](int rank) {
+    ranks[rank].engine = nullptr;
+    const RankPlace ending = std::move(ranks[rank].place);
+  });
+}
 
 bool IsNear(double value, double expected) {
   return std::abs(value - expected) <= kTolerance * std::abs(expected);
@@ -154,19 +191,11 @@ bool IsNear(double value, double expected) {
 
 absl::StatusOr<Curve> Train(const TrainingRun& run) {
   const int world_size = run.engine.layout.world_size();
-  std::vector<CommunicatorSet> sets =
-      MakeSets(run.transport, run.engine.layout, {.timeout = run.timeout});
   std::vector<Rank> ranks(world_size);
-  FirstFailure failure(sets);
-  {
-    std::vector<Thread> threads;
-    for (int rank = 0; rank < world_size; ++rank) {
-      threads.emplace_back(absl::StrCat("rank ", rank), [&, rank] {
-        failure.Add(TrainRank(run, rank, sets[rank], ranks[rank]));
-      });
-    }
-    for (Thread& thread : threads) thread.Join();
-  }
+  const auto ending = absl::MakeCleanup([&] { EndPlaces(ranks); });
+  CONVENE_RETURN_IF_ERROR(MakePlaces(run, ranks));
+  FirstFailure failure(ranks);
+  OnEveryRank(ranks, [&](int rank) { failure.Add(TrainRank(run, rank, ranks[rank])); });
   CONVENE_RETURN_IF_ERROR(failure.first());
   Curve curve = ranks.front().curve;
   Assembly assembly(curve);

@@ -1,10 +1,11 @@
 // A training run on all ranks of a layout, as threads of this process, and the comparison of two
-// runs: the parts that layout_test and layout_property_test share.
+// runs: the parts that the tests of layouts share.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,13 @@ struct Sample {
   std::vector<int32_t> targets;
 };
 
+// A rank's processor and connections. A later member ends before the earlier ones.
+struct RankPlace {
+  std::unique_ptr<Device> device;
+  CommunicatorSet communicators;
+  std::unique_ptr<Memory> collective_memory;  // null: the device's own
+};
+
 struct TrainingRun {
   EngineOptions engine;  // of every rank; Train sets `rank`
   BatchCut cut;
@@ -28,8 +36,13 @@ struct TrainingRun {
   // The sample at a position of the data's order. All ranks call it at the same time.
   std::function<Sample(int64_t position)> sample;
   int32_t end_of_document = 0;  // where the engine's rows are packed
+  // Before the first step, on every rank; null: the engine's own start.
+  std::function<absl::Status(Engine& engine)> prepare;
   // Of a step, which counts from 1; Train sets `step`.
   std::function<AdamWParameters(int step)> adam;
+  // Makes a rank's place, in a thread of that rank, all ranks at the same time. Null: this CPU,
+  // with `transport` between the ranks.
+  std::function<absl::StatusOr<RankPlace>(const EngineOptions& engine, int rank)> place;
   Transport transport = Transport::kLoopback;
   absl::Duration timeout = absl::Seconds(30);  // of each call of a collective
 };

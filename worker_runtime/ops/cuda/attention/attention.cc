@@ -77,25 +77,18 @@ void AttentionForward(const AttentionShape& shape, const Documents& documents,
   FlashForward(shape, documents.begin, positions, qkv, out, log_sum_exp, queue);
 }
 
-template <typename T>
-void AttentionMerge(const AttentionShape& shape, const T* part_out, const float* part_log_sum_exp,
-                    bool is_first, float* out, float* log_sum_exp, Stream& stream) {
-  CONVENE_CHECK(shape.is_part());
-  if (IsEmpty(shape)) return;
-  FlashMerge(shape, part_out, part_log_sum_exp, is_first, out, log_sum_exp, stream.queue());
-}
-
-template <typename T>
+template <typename T, typename Gradient>
 void AttentionBackward(const AttentionShape& shape, const Documents& documents,
                        const AttentionPositions& positions, const QueriesKeysValues<const T>& qkv,
-                       const T* out, const float* log_sum_exp, const T* dout,
-                       const QueriesKeysValues<T>& gradients, const Workspace& workspace,
+                       const T* out, const float* log_sum_exp, const T* dout, bool adds,
+                       const QueriesKeysValues<Gradient>& gradients, const Workspace& workspace,
                        Stream& stream) {
   CheckArguments(shape, documents, positions, qkv);
   CheckArguments(shape, documents, positions, gradients);
+  CONVENE_CHECK(!adds || (std::is_same_v<Gradient, float>));
   if (IsEmpty(shape)) return;
   Queue& queue = stream.queue();
-  if constexpr (kCudnnKnows<T>) {
+  if constexpr (kCudnnKnows<T> && std::is_same_v<T, Gradient>) {
     auto& plans = queue.plans<AttentionPlans>();
     const T* const fused = qkv.queries.data;
     T* const fused_gradient = gradients.queries.data;
@@ -105,27 +98,12 @@ void AttentionBackward(const AttentionShape& shape, const Documents& documents,
       return;
     }
   }
-  FlashBackward(shape, documents.begin, positions, qkv, out, log_sum_exp, dout, /*adds=*/false,
-                gradients, workspace.As<void>(FlashWorkspaceBytes(shape)), queue);
-}
-
-template <typename T>
-void AttentionBackwardAdd(const AttentionShape& shape, const Documents& documents,
-                          const AttentionPositions& positions,
-                          const QueriesKeysValues<const T>& qkv, const T* out,
-                          const float* log_sum_exp, const T* dout,
-                          const QueriesKeysValues<float>& sums, const Workspace& workspace,
-                          Stream& stream) {
-  CheckArguments(shape, documents, positions, qkv);
-  if (IsEmpty(shape)) return;
-  FlashBackward(shape, documents.begin, positions, qkv, out, log_sum_exp, dout, /*adds=*/true, sums,
-                workspace.As<void>(FlashWorkspaceBytes(shape)), stream.queue());
+  FlashBackward(shape, documents.begin, positions, qkv, out, log_sum_exp, dout, adds, gradients,
+                workspace.As<void>(FlashWorkspaceBytes(shape)), queue);
 }
 
 CONVENE_INSTANTIATE(AttentionWorkspaceBytes);
 CONVENE_INSTANTIATE(AttentionForward);
-CONVENE_INSTANTIATE(AttentionMerge);
-CONVENE_INSTANTIATE(AttentionBackward);
-CONVENE_INSTANTIATE(AttentionBackwardAdd);
+CONVENE_INSTANTIATE_PRODUCT(AttentionBackward);
 
 }  // namespace convene::worker::cuda

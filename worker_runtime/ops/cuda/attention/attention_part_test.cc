@@ -60,7 +60,7 @@ class GpuRunner {
     OnGpu<T> dqueries(part.queries.size());
     OnGpu<T> dkeys_values(part.keys_values.size());
     cuda::AttentionBackward<T>(part.shape, in.documents, in.positions, in.heads(), out.data(),
-                               log_sum_exp.data(), there.data(),
+                               log_sum_exp.data(), there.data(), /*adds=*/false,
                                PartHeads(part.shape, dqueries.data(), dkeys_values.data()),
                                in.scratch.get(), Gpu().compute());
     return {Load(dqueries.Read()), Load(dkeys_values.Read())};
@@ -73,10 +73,10 @@ class GpuRunner {
     OnGpu<T> there(Store<T>(dout));
     OnGpu<float> dqueries((*sums)[0]);
     OnGpu<float> dkeys_values((*sums)[1]);
-    cuda::AttentionBackwardAdd<T>(part.shape, in.documents, in.positions, in.heads(), out.data(),
-                                  log_sum_exp.data(), there.data(),
-                                  PartHeads(part.shape, dqueries.data(), dkeys_values.data()),
-                                  in.scratch.get(), Gpu().compute());
+    cuda::AttentionBackward<T>(part.shape, in.documents, in.positions, in.heads(), out.data(),
+                               log_sum_exp.data(), there.data(), /*adds=*/true,
+                               PartHeads(part.shape, dqueries.data(), dkeys_values.data()),
+                               in.scratch.get(), Gpu().compute());
     *sums = {dqueries.Read(), dkeys_values.Read()};
   }
 

@@ -9,7 +9,6 @@
 #include <exception>
 #include <string>
 #include <unordered_map>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"

@@ -128,7 +128,8 @@ Outputs<float> AttentionOnGpu(TestQueue& queue, const AttentionShape& shape,
   cuda::AttentionForward(shape, documents.get(), {}, heads, gpu_out.data(), log_sum_exp.data(),
                          workspace, stream);
   cuda::AttentionBackward<T>(shape, documents.get(), {}, heads, gpu_out.data(), log_sum_exp.data(),
-                             gpu_dout.data(), Fused(shape, gpu_dqkv.data()), workspace, stream);
+                             gpu_dout.data(), /*adds=*/false, Fused(shape, gpu_dqkv.data()),
+                             workspace, stream);
   queue.Finish();
   Outputs<float> outputs = SplitQkv(shape, Load(gpu_dqkv.Read()));
   outputs.insert(outputs.begin(), {Load(gpu_out.Read()), HeadsFirst(shape, log_sum_exp.Read())});

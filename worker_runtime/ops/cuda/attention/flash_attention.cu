@@ -7,9 +7,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "tools/base/check.h"
 #include "tools/base/rounding.h"
 #include "worker_runtime/ops/attention_merge.h"
 #include "worker_runtime/ops/cuda/attention/flash_attention.h"
+#include "worker_runtime/ops/cuda/cuda_ops.h"
 #include "worker_runtime/ops/instantiate.h"
 
 // Tiles of kTile queries and kTile keys in shared memory, as floats; eight threads work on one row
@@ -482,6 +484,7 @@ void LaunchRows(const char* what, const Geometry& geometry, const AttentionShape
   constexpr int kThreads = 256;
   const int64_t rows = int64_t{shape.batch} * shape.sequence_length * shape.heads;
   const int64_t blocks = CeilDivide(rows * kWarp, kThreads);
+  if (blocks == 0) return;
   kernel<<<static_cast<unsigned int>(blocks), kThreads, 0, queue.stream()>>>(geometry, rows,
                                                                              arguments...);
   queue.ReportLaunch(what);
@@ -503,9 +506,10 @@ void FlashForward(const AttentionShape& shape, const int32_t* document_begin,
 }
 
 template <typename T>
-void FlashMerge(const AttentionShape& shape, const T* part_out, const float* part_log_sum_exp,
-                bool is_first, float* out, float* log_sum_exp, Queue& queue) {
-  LaunchRows("attention_merge", Geometry(shape, nullptr, {}), shape, queue, MergeKernel<T>,
+void AttentionMerge(const AttentionShape& shape, const T* part_out, const float* part_log_sum_exp,
+                    bool is_first, float* out, float* log_sum_exp, Stream& stream) {
+  CONVENE_CHECK(shape.is_part());
+  LaunchRows("attention_merge", Geometry(shape, nullptr, {}), shape, stream.queue(), MergeKernel<T>,
              part_out, part_log_sum_exp, is_first, out, log_sum_exp);
 }
 
@@ -533,7 +537,7 @@ void FlashBackward(const AttentionShape& shape, const int32_t* document_begin,
 }
 
 CONVENE_INSTANTIATE(FlashForward);
-CONVENE_INSTANTIATE(FlashMerge);
+CONVENE_INSTANTIATE(AttentionMerge);
 CONVENE_INSTANTIATE_PRODUCT(FlashBackward);
 
 }  // namespace convene::worker::cuda

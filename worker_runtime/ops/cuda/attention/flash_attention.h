@@ -2,7 +2,6 @@
 // ops/attention.h.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "worker_runtime/device/cuda/queue.h"
@@ -21,10 +20,6 @@ template <typename T>
 void FlashForward(const AttentionShape& shape, const int32_t* document_begin,
                   const AttentionPositions& positions, const QueriesKeysValues<const T>& qkv,
                   T* out, float* log_sum_exp, Queue& queue);
-
-template <typename T>
-void FlashMerge(const AttentionShape& shape, const T* part_out, const float* part_log_sum_exp,
-                bool is_first, float* out, float* log_sum_exp, Queue& queue);
 
 // Gradient: T, or float. `adds`: to what `gradients` hold; only of floats. `workspace`:
 // FlashWorkspaceBytes(shape).

@@ -326,7 +326,7 @@ absl::Status BenchAttention(const Model& model, bool deterministic, int document
     cuda::AttentionBackward(
         shape, documents, {}, Fused(shape, qkv_data), static_cast<const BFloat16*>(out_data),
         static_cast<const float*>(statistics_data), static_cast<const BFloat16*>(dout.get()),
-        Fused(shape, static_cast<BFloat16*>(dqkv.get())), workspace, stream);
+        /*adds=*/false, Fused(shape, static_cast<BFloat16*>(dqkv.get())), workspace, stream);
   };
   // Two products forward, five backward, of T x T x head_size each; T: a document's length.
   const double product = 2.0 * model.batch * model.heads * model.head_size * model.sequence_length *

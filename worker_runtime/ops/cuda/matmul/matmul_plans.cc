@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "worker_runtime/ops/cuda/matmul/candidate_timer.h"

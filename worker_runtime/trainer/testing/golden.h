@@ -1,0 +1,132 @@
+// The golden files of PyTorch's numbers (trainer/golden/make_golden.py), for tests.
+#pragma once
+
+#include <google/protobuf/struct.pb.h>
+#include <google/protobuf/util/json_util.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "tools/base/files.h"
+#include "tools/base/status_macros.h"
+#include "tools/base/testing/status_testing.h"
+#include "worker_runtime/trainer/engine.h"
+
+namespace convene::worker::testing {
+
+// A safetensors file in memory.
+class Golden {
+ public:
+  explicit Golden(const std::string& name) {
+    auto bytes = ReadFile("worker_runtime/trainer/golden/" + name + ".safetensors");
+    REQUIRE_OK(bytes.status());
+    bytes_ = *std::move(bytes);
+    uint64_t header_bytes = 0;
+    std::memcpy(&header_bytes, bytes_.data(), sizeof(header_bytes));
+    begin_ = sizeof(header_bytes) + header_bytes;
+    REQUIRE(begin_ <= bytes_.size());
+    const std::string header = bytes_.substr(sizeof(header_bytes), header_bytes);
+    REQUIRE(google::protobuf::util::JsonStringToMessage(header, &header_).ok());
+  }
+
+  bool HasMetadata(const std::string& key) const {
+    return Item("__metadata__").fields().contains(key);
+  }
+  double Metadata(const std::string& key) const {
+    double value = 0;
+    REQUIRE(absl::SimpleAtod(Item("__metadata__").fields().at(key).string_value(), &value));
+    return value;
+  }
+  std::vector<int64_t> Shape(const std::string& name) const {
+    return Numbers(Item(name).fields().at("shape"));
+  }
+  template <typename T>
+  std::vector<T> Values(const std::string& name) const {
+    const std::vector<int64_t> range = Numbers(Item(name).fields().at("data_offsets"));
+    std::vector<T> values((range.at(1) - range.at(0)) / sizeof(T));
+    std::memcpy(values.data(), bytes_.data() + begin_ + range.at(0), values.size() * sizeof(T));
+    return values;
+  }
+
+  // The start, by the tensors' names.
+  std::map<std::string, std::vector<float>> Weights() const {
+    std::map<std::string, std::vector<float>> weights;
+    for (const auto& [name, item] : header_.fields()) {
+      const absl::string_view key = name;
+      if (absl::StartsWith(key, "weight/")) weights[name.substr(7)] = Values<float>(name);
+    }
+    return weights;
+  }
+  ModelConfig Model() const {
+    const auto integer = [&](const char* key) { return static_cast<int>(Metadata(key)); };
+    ModelConfig model;
+    model.layers = integer("layers");
+    model.hidden_size = integer("hidden_size");
+    model.ffn_size = integer("ffn_size");
+    model.heads = integer("heads");
+    model.kv_heads = integer("kv_heads");
+    model.head_size = integer("head_size");
+    model.vocabulary_size = integer("vocabulary_size");
+    model.rope_theta = Metadata("rope_theta");
+    model.norm_epsilon = Metadata("norm_epsilon");
+    model.tied_embeddings = integer("tied_embeddings") != 0;
+    return model;
+  }
+
+ private:
+  const google::protobuf::Struct& Item(const std::string& name) const {
+    INFO(name);
+    REQUIRE(header_.fields().contains(name));
+    return header_.fields().at(name).struct_value();
+  }
+  static std::vector<int64_t> Numbers(const google::protobuf::Value& list) {
+    std::vector<int64_t> numbers;
+    for (const auto& value : list.list_value().values()) {
+      numbers.push_back(static_cast<int64_t>(value.number_value()));
+    }
+    return numbers;
+  }
+
+  std::string bytes_;
+  size_t begin_ = 0;
+  google::protobuf::Struct header_;
+};
+
+inline constexpr const char* kGoldenModels[] = {"untied", "tied", "packed"};
+
+// Gives an engine, of any layout, the weights of these tensors. Every rank calls it.
+inline absl::Status SetWeights(const std::map<std::string, std::vector<float>>& weights,
+                               Engine& engine) {
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<PieceToRead> pieces,
+                           engine.optimizer().PiecesToRead());
+  for (const auto& [piece, data] : pieces) {
+    if (absl::StartsWith(piece.name, "optimizer.")) continue;
+    const auto found = weights.find(piece.name);
+    if (found == weights.end()) return absl::NotFoundError(piece.name);
+    for (int64_t i = 0; i < piece.flat_count; ++i) {
+      const int64_t place = piece.flat_begin + i;
+      const int64_t columns = piece.local_box.extent[1];
+      const int64_t row = piece.local_box.offset[0] + place / columns;
+      const int64_t column = piece.local_box.offset[1] + place % columns;
+      data[i] = found->second[row * piece.global_shape[1] + column];
+    }
+  }
+  return engine.optimizer().FinishRead();
+}
+
+inline double Largest(const std::vector<float>& values) {
+  double largest = 0;
+  for (const float value : values) largest = std::max(largest, std::abs(double{value}));
+  return largest;
+}
+
+}  // namespace convene::worker::testing

@@ -1,0 +1,98 @@
+// Ranks with a GPU each train like one process on a CPU: the code of comm/nccl, the order of work
+// in streams, and the CUDA kernels, on every kind of layout. Eight GPUs, or the emulated ones.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstdio>
+#include <string>
+
+#include "absl/time/time.h"
+#include "tools/base/testing/status_testing.h"
+#include "worker_runtime/device/device.h"
+#include "worker_runtime/trainer/testing/gpu_place.h"
+#include "worker_runtime/trainer/testing/layout_run.h"
+
+namespace convene::worker {
+namespace {
+
+using testing::Curve;
+using testing::LayoutCase;
+using testing::TrainingRun;
+
+constexpr uint64_t kSeeds = 6;
+
+bool HasGpusOrSkips(int wanted) {
+  if (Device::CudaCount() >= wanted) return true;
+  std::printf("SKIPPED: %d CUDA devices, and %d ranks\n", Device::CudaCount(), wanted);
+  return false;
+}
+
+TrainingRun OnGpus(const LayoutCase& the_case) {
+  TrainingRun run = testing::RunOf(the_case, DeviceKind::kCuda);
+  // On emulated GPUs a whole step of all ranks runs while one rank waits for one operation.
+  run.timeout = absl::Minutes(5);
+  run.engine.timeout = 2 * run.timeout;
+  run.place = testing::GpuPlaces(run.timeout);
+  return run;
+}
+
+LayoutCase CaseOf(const std::string& text) {
+  const auto the_case = testing::CaseOfText(text);
+  REQUIRE_OK(the_case);
+  REQUIRE_OK(testing::LegalLayout(*the_case));
+  return *the_case;
+}
+
+// Two blocks of a small model, several documents a row, some of whose tokens do not count.
+constexpr char kTask[] =
+    " layers=2 hidden=16 kv_heads=2 queries_a_key=2 head_size=4 ffn=8 vocabulary=16 tied=1"
+    " sequence_length=8 global_batch=4 packed=1 masked=tokens clip=1";
+
+TEST_CASE("the layouts that people use train on GPUs like one process on a CPU") {
+  if (!HasGpusOrSkips(4)) return;
+  for (const char* const layout : {
+           "tp=2 sequence_parallel=on",
+           "tp=4 sequence_parallel=on bucket=1",
+           "dp_shard=2 zero_stage=3 bucket=1",
+           "dp_replicate=2 dp_shard=2 zero_stage=3 reshard=0 offload=all",
+           "cp=2 cp_method=ring",
+           "cp=2 cp_method=allgather",
+           "cp=2 cp_method=ulysses",
+           "pp=2 schedule=zb-v uneven_cut=1",
+           "pp=2 schedule=interleaved dp_shard=2 bucket=1",
+           "dp_shard=2 tp=2 zero_stage=2 sequence_parallel=on offload=optimizer",
+       }) {
+    INFO(layout);
+    CHECK(testing::Difference(CaseOf(layout + std::string(kTask)), OnGpus) == "");
+  }
+}
+
+// The two devices round in other places: a step in bf16 moves a loss by some 1e-4 of it.
+TEST_CASE("in bf16 GPUs train like CPUs, and twice the same") {
+  if (!HasGpusOrSkips(4)) return;
+  const LayoutCase the_case =
+      CaseOf(std::string("dp_shard=2 tp=2 zero_stage=2 sequence_parallel=on bucket=1") + kTask);
+  const auto train = [](TrainingRun run) {
+    run.engine.dtype = DType::kBFloat16;
+    auto curve = testing::Train(run);
+    REQUIRE_OK(curve);
+    return *std::move(curve);
+  };
+  const Curve expected = train(testing::RunOf(the_case));
+  const Curve curve = train(OnGpus(the_case));
+  for (size_t step = 0; step < expected.losses.size(); ++step) {
+    INFO("step " << step);
+    CHECK(std::abs(curve.losses[step] - expected.losses[step]) < 2e-3 * expected.losses[step]);
+  }
+  const Curve again = train(OnGpus(the_case));
+  CHECK(again.losses == curve.losses);
+  CHECK(again.parameters == curve.parameters);
+}
+
+TEST_CASE("layouts that are drawn train on GPUs like one process on a CPU") {
+  if (!HasGpusOrSkips(8)) return;
+  testing::CheckSeeds("//worker_runtime/trainer/testing:gpu_layout_emulated_test_random", kSeeds,
+                      OnGpus);
+}
+
+}  // namespace
+}  // namespace convene::worker

@@ -1,0 +1,153 @@
+#include "worker_runtime/trainer/testing/layout_run.h"
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <iostream>
+#include <optional>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "tools/base/clock.h"
+#include "tools/base/environment.h"
+#include "tools/base/random.h"
+#include "tools/base/testing/status_testing.h"
+#include "worker_runtime/trainer/setup.h"
+
+namespace convene::worker::testing {
+namespace {
+
+constexpr int kShrinkingRuns = 300;
+constexpr absl::Duration kShrinkingTime = absl::Seconds(90);
+
+// SplitMix64 (Steele, Lea and Flood 2014).
+uint64_t Mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+// A quarter of the tokens is 0, which ends a document where rows are packed.
+int32_t TokenAt(const LayoutCase& c, int64_t sample, int place) {
+  const uint64_t x = Mix(Mix(sample) + place);
+  return x % 4 == 0 ? 0 : static_cast<int32_t>((x >> 8) % c.vocabulary);
+}
+
+// Of a step's samples at least the first one counts, at least at its first place.
+bool Counts(const LayoutCase& c, int64_t sample, int place) {
+  const bool is_first = sample % c.global_batch == 0;
+  switch (c.masked) {
+    case kTokensMasked:
+      return (is_first && place == 0) || Mix(Mix(sample) + place + 1'000) % 3 == 0;
+    case kSamplesMasked:
+      return is_first || Mix(sample) % 3 == 0;
+    default:
+      return true;
+  }
+}
+
+}  // namespace
+
+TrainingRun RunOf(const LayoutCase& c, DeviceKind device) {
+  const TrainOptions options = OptionsOf(c);
+  const Layout layout = *LegalLayout(c);
+  TrainingRun run = {
+      .engine = MakeEngineOptions(options, layout, /*rank=*/0, device),
+      .cut = CutOf(options, layout),
+      .steps = static_cast<int>(options.steps),
+      .sample =
+          [c](int64_t position) {
+            Sample sample;
+            for (int t = 0; t < c.sequence_length; ++t) {
+              sample.inputs.push_back(TokenAt(c, position, t));
+              sample.targets.push_back(Counts(c, position, t) ? TokenAt(c, position, t + 1) : -1);
+            }
+            return sample;
+          },
+      .end_of_document = static_cast<int32_t>(options.eod_token),
+      .adam =
+          [options](int) {
+            return AdamWParameters{.learning_rate = options.learning_rate,
+                                   .beta1 = options.beta1,
+                                   .beta2 = options.beta2,
+                                   .epsilon = options.epsilon,
+                                   .weight_decay = options.weight_decay};
+          },
+      .transport = c.gloo != 0 ? Transport::kGloo : Transport::kLoopback,
+      .timeout = options.collective_timeout};
+  run.engine.bucket_count_min = c.bucket;
+  return run;
+}
+
+std::string Difference(const LayoutCase& the_case, const CaseRunner& run_of) {
+  const absl::StatusOr<Curve> expected = Train(RunOf(OneProcess(the_case)));
+  if (!expected.ok()) return absl::StrCat("one process: ", expected.status().ToString());
+  const absl::StatusOr<Curve> curve = Train(run_of(the_case));
+  if (!curve.ok()) return curve.status().ToString();
+  std::string difference = CurveDifference(*curve, *expected);
+  if (difference.empty()) difference = TensorDifference(*curve, *expected);
+  if (difference.empty() && !curve->unequal.empty()) {
+    difference = absl::StrCat("copies are not the same bits: ", curve->unequal.front());
+  }
+  return difference;
+}
+
+namespace {
+
+void CheckSeed(const std::string& test, const CaseRunner& run_of, uint64_t seed) {
+  const LayoutCase the_case = CaseOfSeed(seed);
+  // For a crash, which nothing shrinks.
+  INFO("CONVENE_LAYOUT_SEED=" << seed << ": " << TextOf(the_case));
+  const std::string difference = Difference(the_case, run_of);
+  if (difference.empty()) return;
+  // Bazel's --test_runner_fail_fast: who only wants to know that it fails waits for no shrinking.
+  if (ProcessEnvironment()("TESTBRIDGE_TEST_RUNNER_FAIL_FAST").has_value()) FAIL(difference);
+  const MonotonicTime end = Clock::Real().Now() + kShrinkingTime;
+  const Shrunk shrunk = Shrink(the_case, kShrinkingRuns, [&](const LayoutCase& simpler) {
+    return Clock::Real().Now() < end && !Difference(simpler, run_of).empty();
+  });
+  // Not by Catch2, which breaks lines.
+  std::cout << "CONVENE_LAYOUT_SEED=" << seed << " FAILED. The smallest such case, after "
+            << shrunk.runs << " runs: " << Difference(shrunk.smallest, run_of) << "\nbazel test "
+            << test << " --test_env=CONVENE_LAYOUT_CASE='" << TextOf(shrunk.smallest) << "'"
+            << std::endl;
+  FAIL(difference);
+}
+
+uint64_t NumberFromEnvironment(const char* name) {
+  const std::optional<std::string> text = ProcessEnvironment()(name);
+  uint64_t number = 0;
+  if (text.has_value()) REQUIRE(absl::SimpleAtoi(*text, &number));
+  return number;
+}
+
+}  // namespace
+
+void CheckSeeds(const std::string& test, uint64_t seeds, const CaseRunner& run_of) {
+  if (const auto text = ProcessEnvironment()("CONVENE_LAYOUT_CASE"); text.has_value()) {
+    const auto the_case = CaseOfText(*text);
+    REQUIRE_OK(the_case);
+    REQUIRE_OK(LegalLayout(*the_case));
+    const std::string difference = Difference(*the_case, run_of);
+    INFO(difference);
+    CHECK(difference.empty());
+    return;
+  }
+  if (const uint64_t seed = NumberFromEnvironment("CONVENE_LAYOUT_SEED"); seed > 0) {
+    return CheckSeed(test, run_of, seed);
+  }
+  const uint64_t seconds = NumberFromEnvironment("CONVENE_LAYOUT_SECONDS");
+  if (seconds == 0) {
+    for (uint64_t seed = 1; seed <= seeds; ++seed) CheckSeed(test, run_of, seed);
+    return;
+  }
+  const uint64_t fresh = 1'000'000 + RandomU64() % 1'000'000'000;
+  std::cout << "cases that no run before has seen, from CONVENE_LAYOUT_SEED=" << fresh << " on"
+            << std::endl;
+  uint64_t seed = fresh;
+  const MonotonicTime end = Clock::Real().Now() + absl::Seconds(seconds);
+  while (Clock::Real().Now() < end) CheckSeed(test, run_of, seed++);
+  std::cout << seed - fresh << " cases\n";
+}
+
+}  // namespace convene::worker::testing
