@@ -37,13 +37,13 @@ constexpr absl::Duration kDrainPatience = absl::Seconds(5);
 constexpr absl::Duration kWindUpPatience = absl::Seconds(15);
 // The time that viewers of the logs get for the last lines.
 constexpr absl::Duration kPublishPatience = absl::Seconds(1);
-// The interval at which a process that only hosts the rendezvous checks whether a job still needs
-// it.
+// A process that only hosts the rendezvous looks so often whether a job still needs it.
 constexpr absl::Duration kServedInterval = absl::Milliseconds(500);
 constexpr size_t kMostJobsNamed = 4;
-// The interval at which a command that was continued in the background checks whether its worker
-// reads.
+// A command that was continued in the background looks so often whether its worker reads.
 constexpr absl::Duration kBackgroundInterval = absl::Milliseconds(500);
+// A loop that wakes up so late was suspended or frozen. Shorter pauses matter to no lease.
+constexpr absl::Duration kPaused = absl::Milliseconds(200);
 // The most lines of rendezvous::WorkerFailure.
 constexpr size_t kMostFailureLines = 20;
 
@@ -53,6 +53,7 @@ Rules RulesOf(const AgentOptions& options) {
   rules.endpoint = options.endpoint;
   rules.store_host = options.store_host;
   rules.connect_timeout = options.connect_timeout;
+  rules.awaits_node_rank = options.awaits_node_rank;
   rules.stop_graces = options.stop_graces;
   rules.has_health_check = !options.health_check.command.empty();
   if (rules.has_health_check) rules.health_check_timeout = options.health_check.timeout;
@@ -95,6 +96,7 @@ Node::Node(const AgentOptions& options, std::string program, HostPort place)
                [this] {
                  if (group_ != nullptr) group_->OnOrphanEnded();
                }),
+      slurm_requeue_(loop_, environment_, [this](const std::string& line) { Log(line); }),
       signals_(TakeSignals(options.ending_signals)),
       suspend_signals_(TakeSignals({SIGTSTP})),
       console_(loop_, STDOUT_FILENO, STDERR_FILENO,
@@ -112,6 +114,7 @@ Node::Node(const AgentOptions& options, std::string program, HostPort place)
   link_options.place = std::move(place);
   link_options.may_host = options.may_host;
   link_options.incarnation = Incarnation(RandomU64());
+  custody_.SetCompanion([this] { return slurm_requeue_.pid(); });
   link_options.on_connection = [this](UniqueFd connection) {
     custody_.HoldConnection(std::move(connection));
   };
@@ -161,7 +164,11 @@ Result Node::Run() {
     }
     MonotonicTime deadline = std::min(NextTimer(state_), held_until_);
     if (group_ != nullptr) deadline = std::min(deadline, group_->next_deadline());
-    loop_.RunOnce(deadline);
+    const bool is_ready = loop_.Wait(deadline);
+    const absl::Duration late = Clock::Real().Now() - deadline;
+    // Before what the callbacks tell: that came after the pause.
+    if (late > kPaused) Take(Paused{late});
+    if (is_ready) loop_.Serve();
     const MonotonicTime now = Clock::Real().Now();
     if (group_ != nullptr) group_->OnTime(now);
     ReportEnds();
@@ -229,6 +236,7 @@ void Node::OnSignal() {
   is_told_to_end_ = true;
   Take(SignalReceived{SignalOf(info)});
   ReleaseHeld();
+  slurm_requeue_.OnStop(options_.stop_graces.signal);
 }
 
 void Node::TakeEnd(Event event, bool may_be_of_stop) {
@@ -448,6 +456,18 @@ void Node::Do(KillWorkers& action) {
   group_->Kill();
 }
 
+void Node::Do(RestWorkers& action) {
+  Log(action.why);
+  hang_watch_.SetPaused(true);
+  group_->Rest();
+}
+
+void Node::Do(WakeWorkers& action) {
+  Log(absl::StrCat("the workers of epoch ", state_.epoch.value(), " go on: ", action.why));
+  group_->Wake();
+  hang_watch_.SetPaused(false);
+}
+
 void Node::Do(RestartStore& action) {
   spdlog::debug("fresh store: {}", action.why);
   const bool at_rendezvous = options_.store_at_rendezvous && link_->is_hosting();
@@ -503,6 +523,7 @@ void Node::BeginWindUp() {
 }
 
 void Node::WindUp() {
+  if (is_told_to_end_ && result_->exit_code != 0) slurm_requeue_.BeforeLeaving();
   BeginWindUp();
   input_.Restore();  // Here too: not every end waits until the workers are gone.
   if (!console_.Drain(kDrainPatience)) {

@@ -20,6 +20,7 @@
 #include "agent/output/recent_lines.h"
 #include "agent/output/run_logs.h"
 #include "agent/rendezvous_link.h"
+#include "agent/scheduler/slurm_requeue.h"
 #include "agent/workers/health_check.h"
 #include "agent/workers/own_input.h"
 #include "agent/workers/session_server.h"
@@ -72,6 +73,8 @@ class Node {
   void Do(StartWorkers& action);
   void Do(StopWorkers& action);
   void Do(KillWorkers& action);
+  void Do(RestWorkers& action);
+  void Do(WakeWorkers& action);
   void Do(RestartStore& action);
   void Do(RunHealthCheck& action);
   void Do(CancelHealthCheck& action);
@@ -124,6 +127,7 @@ class Node {
   const std::optional<int> terminal_worker_;  // local rank of the worker that has the terminal
   LoopTimer background_timer_;
   Custody custody_;  // early: its guardian is a fork of this process
+  SlurmRequeue slurm_requeue_;
   UniqueFd signals_;
   UniqueFd suspend_signals_;
   Console console_;

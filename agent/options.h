@@ -85,6 +85,10 @@ struct AgentOptions {
   // endpoint's host is this machine.
   bool may_host = false;
   absl::Duration connect_timeout = absl::Seconds(60);
+  // Another living agent with this node rank is a predecessor that will end (Kubernetes starts a
+  // pod's successor early): this one asks again within connect_timeout. Otherwise it is a slip, and
+  // a usage error.
+  bool awaits_node_rank = false;
   std::string store_host;  // address that other nodes reach this one by
   // The address was only detected: should the machine get another one, the stream's own address
   // takes its place.

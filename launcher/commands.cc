@@ -1,9 +1,15 @@
 #include "launcher/commands.h"
 
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "launcher/launch/launch_command.h"
+#include "launcher/launch/launched_command.h"
 #include "rendezvous/server/serve.h"
+#include "tools/base/environment.h"
+#include "tools/base/status_macros.h"
 
 namespace convene::launcher {
 namespace {
@@ -31,6 +37,36 @@ Command RunRow(bool as_torchrun) {
              "PET_<FLAG> in the environment sets its default. The first word that is no flag is "
              "the program; what follows it belongs to the program.",
              RunCommand, {.like_argparse = as_torchrun, .variable_prefix = "PET_"});
+}
+
+Command LaunchRow() {
+  return Row("launch", "start a job on many hosts, over ssh",
+             "Start an agent (`convene run`) on each host of a list, over ssh, show their output, "
+             "and end all of them when this command ends. All flags of `convene run` may be given, "
+             "too; PET_<FLAG> in the environment sets their defaults. The first word that is no "
+             "flag is the program; what follows it belongs to the program.",
+             LaunchCommand, {.variable_prefix = "PET_"});
+}
+
+// `arguments` of `convene run`, as `convene launched` has them from the other side.
+absl::StatusOr<int> RunArguments(const std::vector<std::string>& arguments) {
+  std::vector<std::string> words = {"run"};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  CONVENE_ASSIGN_OR_RETURN(const Call call,
+                           ReadCall(ProgramCalled("convene"), words, ProcessEnvironment()));
+  return call.action();
+}
+
+Command LaunchedRow() {
+  const auto add_flags = [](FlagReader*) -> Action {
+    return [] { return LaunchedCommand(RunArguments); };
+  };
+  return {"launched",
+          "what `convene launch` starts on each host",
+          "`convene launch` starts this command on each host, and tells it through its stdin what "
+          "to run. It is of no use by hand.",
+          {},
+          add_flags};
 }
 
 Command ServeRow() {
@@ -64,7 +100,7 @@ Program ProgramCalled(const std::string& name) {
           "convene starts a distributed training job on this node and keeps it running. Under the "
           "name `torchrun` (a link) it takes torchrun's command line, which is that of `convene "
           "run`; under the name `convened` it is `convene serve`.",
-          {RunRow(false), ServeRow(), StatusRow(), LogsRow()}};
+          {RunRow(false), LaunchRow(), ServeRow(), StatusRow(), LogsRow(), LaunchedRow()}};
 }
 
 }  // namespace convene::launcher

@@ -22,8 +22,8 @@ struct RunFlags {
   agent::AgentOptions options;  // where a flag's value is the option's: spares, debug_rank, ...
 
   bool standalone = false;
-  std::optional<std::string> nnodes;  // "N" or "MIN:MAX"
-  std::string nproc_per_node = "1";   // a number, "cpu", "gpu", "xpu" or "auto"
+  std::optional<std::string> nnodes;          // "N" or "MIN:MAX"
+  std::optional<std::string> nproc_per_node;  // a number, "cpu", "gpu", "xpu" or "auto"
   std::optional<std::string> rdzv_endpoint;
   std::optional<std::string> rdzv_id;
   std::optional<std::string> rdzv_backend;
@@ -57,6 +57,7 @@ struct RunFlags {
   std::string stop_grace;             // "signal=S,checkpoint=S,abort=S"
   std::string hang_timeout = "auto";  // "startup=S,step=S,checkpoint=S", "auto", "off"
   std::string log_max_bytes;          // "100M"
+  std::string outcome_file;           // "": none
 
   std::vector<std::string> command;           // the program and its own arguments, untouched
   std::vector<std::string> from_environment;  // "--nnodes=2 (PET_NNODES)": for the log

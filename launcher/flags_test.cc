@@ -146,7 +146,7 @@ TEST_CASE("our own flags land in their fields") {
       Run({"--spares=2", "--topology=b1/s2", "--restart-window=3600", "--max-stuck-restarts=4",
            "--admission-delay=0.5", "--stop-grace=abort=1", "--hang-timeout=off",
            "--health-check=true", "--health-check-timeout=9", "--propagate-exit-code",
-           "--log-max-bytes=1M", "--log-max-files=3", "x"});
+           "--outcome-file=out.json", "--log-max-bytes=1M", "--log-max-files=3", "x"});
   CHECK(flags.options.hello.spares == 2);
   CHECK(flags.topology == "b1/s2");
   CHECK(flags.options.hello.restart_window == absl::Hours(1));
@@ -157,6 +157,7 @@ TEST_CASE("our own flags land in their fields") {
   CHECK(flags.options.health_check.command == "true");
   CHECK(flags.options.health_check.timeout == absl::Seconds(9));
   CHECK(flags.options.propagate_exit_code);
+  CHECK(flags.outcome_file == "out.json");
   CHECK(flags.log_max_bytes == "1M");
   CHECK(flags.options.log.max_old_files == 3);
 }

@@ -4,12 +4,14 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
-#include "launcher/environment_detection.h"
+#include "launcher/cluster/detect.h"
+#include "launcher/cluster/kubernetes.h"
 #include "launcher/log_options.h"
 #include "launcher/rendezvous_conf.h"
 #include "launcher/worker_options.h"
@@ -93,6 +95,33 @@ absl::Status ApplyRendezvousConf(const RendezvousConf& conf, JobSpec* spec) {
   return absl::OkStatus();
 }
 
+// --nproc-per-node, whose default and whose words follow this node's part of the allocation.
+absl::StatusOr<int> WorkersHere(const RunFlags& flags, const DetectedJob& detected,
+                                const Machine& machine, JobSpec* spec) {
+  const int tasks = detected.local_task.has_value() ? detected.local_task->count : 1;
+  Machine given = machine;
+  given.gpus = detected.gpus.value_or(machine.gpus);
+  // One of several tasks is bound to its own CPUs, and the agent gets those of all.
+  given.cpus = tasks > 1
+                   ? detected.cpus.value_or(machine.cpus)
+                   : std::min(machine.cpus, std::max(1, detected.cpus.value_or(machine.cpus)));
+  std::string text = flags.nproc_per_node.value_or("1");
+  if (!flags.nproc_per_node.has_value() && detected.workers.has_value()) {
+    text = absl::StrCat(*detected.workers);
+    spec->reasons.push_back(detected.workers_reason);
+  }
+  CONVENE_ASSIGN_OR_RETURN(const int workers, ParseWorkers(text, given, spec));
+  if (detected.local_task.has_value() && tasks == 1 && workers > machine.cpus) {
+    spec->warnings.push_back(absl::StrCat(
+        "this process may use ", machine.cpus, " CPU(s), and its ", workers,
+        " workers will share them: ask for more (`srun --cpus-per-task=N`; not each version of "
+        "srun "
+        "takes it over from sbatch) or for no binding (`srun --cpu-bind=none`, `mpirun --bind-to "
+        "none`)"));
+  }
+  return workers;
+}
+
 // Drops flags that torchrun ignores: command lines often carry them along.
 RunFlags AsTorchrunReads(RunFlags flags, std::vector<std::string>* reasons) {
   std::vector<std::string> ignored;
@@ -140,22 +169,56 @@ absl::Status CheckStandalone(const RunFlags& flags, const rendezvous::Hello& hel
 // Nodes, rank and id by flags, else by the scheduler.
 absl::Status ApplyDetected(const RunFlags& flags, const DetectedJob& detected, JobSpec* spec) {
   rendezvous::Hello& hello = spec->options.hello;
+  const bool has_place = flags.rdzv_endpoint.has_value() || flags.master_addr.has_value();
+  const bool is_one_node = hello.nodes_max == 1 && hello.spares == 0;
+  if (!detected.refusal.empty() && !(flags.nnodes.has_value() && (is_one_node || has_place))) {
+    return absl::InvalidArgumentError(detected.refusal);
+  }
   if (!flags.nnodes.has_value() && detected.nodes.has_value()) {
     CONVENE_RETURN_IF_ERROR(ParseNodes(absl::StrCat(*detected.nodes), &hello));
   }
   const int nodes = detected.nodes.value_or(0);
-  if (nodes >= hello.nodes_min && nodes <= hello.nodes_max) hello.nodes_expected = nodes;
+  // A single node that is told where to meet waits for nodes of other jobs, an array's for example.
+  const bool is_part = nodes == 1 && has_place;
+  if (!is_part && nodes >= hello.nodes_min && nodes <= hello.nodes_max) {
+    hello.nodes_expected = nodes;
+  }
   hello.node_rank = flags.node_rank.value_or(detected.node_rank.value_or(-1));
   hello.job_id = flags.rdzv_id.value_or(detected.job_id.value_or("none"));
   spec->reasons.insert(spec->reasons.end(), detected.reasons.begin(), detected.reasons.end());
+  spec->warnings.insert(spec->warnings.end(), detected.warnings.begin(), detected.warnings.end());
+  if (detected.local_task.has_value() && detected.local_task->count > 1) {
+    spec->local_task = detected.local_task;
+  }
   return absl::OkStatus();
 }
 
-absl::Status NoPlaceToMeet(const rendezvous::Hello& hello) {
+// The nodes meet at the scheduler's place, so that no others than its own can come.
+absl::Status CheckAllocation(const DetectedJob& detected, const rendezvous::Hello& hello) {
+  if (!detected.nodes.has_value()) return absl::OkStatus();
+  const int nodes = *detected.nodes;
+  const int most = hello.nodes_max + hello.spares;
+  if (nodes >= hello.nodes_min && nodes <= most) return absl::OkStatus();
+  const std::string found = absl::StrCat("but the scheduler started this command on ", nodes);
+  if (nodes < hello.nodes_min) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--nnodes asks for ", hello.nodes_min, " node(s) at least, ", found,
+        ": the job could never start. Ask for more nodes (`sbatch --nodes`, `srun --nodes`, "
+        "`mpirun --host`), or write --nnodes ",
+        nodes, ". If the others belong to another job, give --rdzv-endpoint and --rdzv-id"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--nnodes and --spares have room for ", most, " node(s), ", found,
+      ": the others would have nothing to do. Write --nnodes ", nodes, ", or --spares ",
+      nodes - hello.nodes_max, ", or start fewer (`srun --nodes=", most, "`)"));
+}
+
+absl::Status NoPlaceToMeet(const rendezvous::Hello& hello, const std::string& hint) {
   return absl::InvalidArgumentError(
       absl::StrCat("--nnodes ", hello.nodes_min, ":", hello.nodes_max,
                    " needs a place to meet: give every node the same --rdzv-endpoint HOST[:PORT], "
-                   "HOST being one of them"));
+                   "HOST being one of them",
+                   hint.empty() ? "" : ". ", hint));
 }
 
 // The place of --master-addr and --master-port: the first node's. The agents meet there, and the
@@ -183,7 +246,12 @@ absl::Status ApplyEndpoint(const RunFlags& flags, const DetectedJob& detected, J
   std::string given = flags.rdzv_endpoint.value_or("");
   const bool is_master_place =
       given.empty() && (flags.master_addr.has_value() || (is_static && flags.as_torchrun));
-  if (given.empty() && !is_alone && !is_master_place) given = detected.endpoint.value_or("");
+  if (given.empty() && !is_alone && !is_master_place && detected.endpoint.has_value()) {
+    CONVENE_RETURN_IF_ERROR(CheckAllocation(detected, hello));
+    given = *detected.endpoint;
+    spec->slurm_host = detected.slurm_host;
+    spec->is_slurm_host = detected.is_slurm_host;
+  }
   if (given.empty() && is_alone) {
     spec->standalone = true;
     return absl::OkStatus();
@@ -194,7 +262,7 @@ absl::Status ApplyEndpoint(const RunFlags& flags, const DetectedJob& detected, J
   if (is_master_place) {
     CONVENE_RETURN_IF_ERROR(ApplyStaticPlace(flags, spec));
   } else if (given.empty()) {
-    return NoPlaceToMeet(hello);
+    return NoPlaceToMeet(hello, detected.endpoint_hint);
   } else {
     const absl::StatusOr<HostPort> place =
         ParseHostPort(given, kDefaultRendezvousPort, is_alone ? 0 : 1);
@@ -241,7 +309,12 @@ std::string TopologyOf(const RunFlags& flags, const EnvironmentLookup& environme
   std::string variable = "CONVENE_TOPOLOGY";
   if (label.empty()) {
     const std::string address = environment("SLURM_TOPOLOGY_ADDR").value_or("");
-    label = address.substr(0, address.rfind('.') == std::string::npos ? 0 : address.rfind('.'));
+    const std::string node = "." + environment("SLURMD_NODENAME").value_or("");  // may have dots
+    const size_t end =
+        absl::EndsWith(address, node) ? address.size() - node.size() : address.rfind('.');
+    // Without a topology plug-in the address is the node's name and nothing else.
+    const bool is_node_alone = "." + address == node || end == std::string::npos;
+    label = is_node_alone ? "" : address.substr(0, end);
     variable = "SLURM_TOPOLOGY_ADDR";
   }
   if (!label.empty()) reasons->push_back(absl::StrCat("topology ", label, ", by ", variable));
@@ -287,8 +360,23 @@ ConfReader ReaderOf(const RunFlags& flags, const rendezvous::Hello& hello) {
   return is_static ? ConfReader::kStatic : ConfReader::kC10d;
 }
 
+// torchrun asks no scheduler: its line in a batch script is one node, however many nodes there are.
+// So is a line with --standalone.
+absl::StatusOr<DetectedJob> DetectFor(const RunFlags& flags, const EnvironmentLookup& environment,
+                                      const Machine& machine, JobSpec* spec) {
+  if (flags.as_torchrun) return DetectedJob();
+  absl::StatusOr<DetectedJob> detected = DetectJob(
+      environment,
+      {.host_name = machine.host_name, .full_name = machine.full_name, .parent = machine.parent});
+  if (detected.ok() && !detected->signal_warning.empty()) {
+    spec->warnings.push_back(detected->signal_warning);
+  }
+  if (flags.standalone) return DetectedJob();
+  return detected;
+}
+
 absl::Status ApplyPlace(RunFlags flags, const EnvironmentLookup& environment,
-                        const std::string& random_id, JobSpec* spec) {
+                        const DetectedJob& detected, const std::string& random_id, JobSpec* spec) {
   CONVENE_ASSIGN_OR_RETURN(
       const RendezvousConf conf,
       ParseRendezvousConf(flags.rdzv_conf, ReaderOf(flags, spec->options.hello), &spec->reasons));
@@ -298,21 +386,20 @@ absl::Status ApplyPlace(RunFlags flags, const EnvironmentLookup& environment,
     CONVENE_RETURN_IF_ERROR(CheckStandalone(flags, spec->options.hello));
     spec->standalone = true;
   } else {
-    // torchrun asks no scheduler: its line in a batch script is one node, however many nodes there
-    // are.
-    DetectedJob detected;
-    if (!flags.as_torchrun) {
-      CONVENE_ASSIGN_OR_RETURN(detected, DetectJob(environment));
-    }
     CONVENE_RETURN_IF_ERROR(ApplyDetected(flags, detected, spec));
     CONVENE_RETURN_IF_ERROR(ApplyEndpoint(flags, detected, spec));
   }
   CONVENE_RETURN_IF_ERROR(CheckNodeRank(flags, spec->options.hello));
-  // Nodes of a static job come in any order, minutes apart; only the first one serves.
-  if (spec->is_static && !conf.connect_timeout.has_value()) {
+  // Nodes of a static job come in any order, minutes apart; only the first one serves. Pods come as
+  // their images are pulled, and a successor waits until its predecessor has ended.
+  spec->comes_late = InPod(environment);
+  spec->options.awaits_node_rank = spec->comes_late;
+  if ((spec->is_static || spec->comes_late) && !conf.connect_timeout.has_value()) {
     spec->options.connect_timeout = spec->options.hello.join_timeout;
   }
-  if (spec->standalone) ApplyStandalone(flags, random_id, spec);
+  // Several commands that are one node each must not share the id of the step that they are in.
+  const bool is_whole = !flags.standalone && detected.nodes == 1 && detected.job_id.has_value();
+  if (spec->standalone) ApplyStandalone(flags, is_whole ? *detected.job_id : random_id, spec);
   const std::string backend = flags.rdzv_backend.value_or("");
   if (backend == "etcd" || backend == "etcd-v2") {
     spec->reasons.push_back(
@@ -342,9 +429,10 @@ absl::StatusOr<JobSpec> MakeJobSpec(const RunFlags& given_flags,
   options = flags.options;
   rendezvous::Hello& hello = options.hello;
   if (flags.nnodes.has_value()) CONVENE_RETURN_IF_ERROR(ParseNodes(*flags.nnodes, &hello));
-  CONVENE_ASSIGN_OR_RETURN(hello.local_world_size,
-                           ParseWorkers(flags.nproc_per_node, machine, &spec));
-  CONVENE_RETURN_IF_ERROR(ApplyPlace(flags, environment, random_id, &spec));
+  CONVENE_ASSIGN_OR_RETURN(const DetectedJob detected,
+                           DetectFor(flags, environment, machine, &spec));
+  CONVENE_ASSIGN_OR_RETURN(hello.local_world_size, WorkersHere(flags, detected, machine, &spec));
+  CONVENE_RETURN_IF_ERROR(ApplyPlace(flags, environment, detected, random_id, &spec));
   spec.local_addr = flags.local_addr;
   hello.host = flags.local_addr.value_or(machine.host_name);
   hello.topology = TopologyOf(flags, environment, &spec.reasons);

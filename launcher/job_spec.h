@@ -7,17 +7,20 @@
 
 #include "absl/status/statusor.h"
 #include "agent/options.h"
+#include "launcher/cluster/detected_job.h"
 #include "launcher/flags.h"
 #include "tools/base/environment.h"
 
 namespace convene::launcher {
 
-// The devices of this machine that flags may refer to.
+// The parts of this machine that flags and a scheduler's variables may refer to.
 struct Machine {
   std::string host_name;
   int cpus = 1;
   int gpus = 0;
-  int xpus = 0;  // Intel's
+  int xpus = 0;                // Intel's
+  std::string full_name = {};  // the host's name with its domain; "": /etc/hosts has none
+  std::string parent = {};     // the name of the program that started this process
 };
 
 struct JobSpec {
@@ -28,13 +31,22 @@ struct JobSpec {
   bool standalone = false;
   // The place is --master-addr's: workers get the host of the endpoint as it is written.
   bool is_static = false;
+  // The nodes start minutes apart, and a node's name may appear after its start (Kubernetes).
+  bool comes_late = false;
   std::optional<bool> is_host;            // by --rdzv-conf is_host, or by the rank of a static job
   std::optional<std::string> local_addr;  // --local-addr
-  std::vector<std::string> reasons;       // each choice that no flag made, for the log
+  // The endpoint's host is a NodeName of Slurm, which may have no address elsewhere; "": it is not.
+  std::string slurm_host;
+  bool is_slurm_host = false;  // and it is this node's
+  // One of several launchers on this node: rank 0 is the agent, the others wait for it.
+  std::optional<LocalTask> local_task;
+  std::vector<std::string> reasons;   // each choice that no flag made, for the log
+  std::vector<std::string> warnings;  // for the log
 };
 
 // InvalidArgument for every value out of range and every pair that contradicts each other; the text
-// names the flag, the value and the right form. `random_id` names a standalone job.
+// names the flag, the value and the right form. `random_id` names a job of one node that neither a
+// flag nor a scheduler names.
 absl::StatusOr<JobSpec> MakeJobSpec(const RunFlags& flags, const EnvironmentLookup& environment,
                                     const Machine& machine, const std::string& random_id);
 

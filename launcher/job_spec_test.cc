@@ -11,6 +11,21 @@ using Table = std::map<std::string, std::string>;
 
 const Machine kMachine = {"me", 16, 0};
 
+const Table kSlurm = {{"SLURM_JOB_ID", "7"},         {"SLURM_STEP_ID", "0"},
+                      {"SLURM_STEP_NUM_NODES", "4"}, {"SLURM_STEP_NODELIST", "n[1-4]"},
+                      {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_NODEID", "1"},
+                      {"SLURM_LOCALID", "0"},        {"SLURM_GTIDS", "1"},
+                      {"SLURMD_NODENAME", "n2"},     {"SLURM_JOB_NODELIST", "n[1-4]"}};
+// The same job's batch script.
+const Table kBatch = {{"SLURM_JOB_ID", "7"},  {"SLURM_JOB_NUM_NODES", "4"},
+                      {"SLURM_NODEID", "0"},  {"SLURM_JOB_NODELIST", "n[1-4]"},
+                      {"SLURM_LOCALID", "0"}, {"SLURMD_NODENAME", "n1"}};
+
+Table With(Table table, const Table& changes) {
+  for (const auto& [name, value] : changes) table[name] = value;
+  return table;
+}
+
 absl::StatusOr<JobSpec> Make(const RunFlags& flags, const Table& table = {},
                              const Machine& machine = kMachine) {
   const auto lookup = [&](const std::string& name) -> std::optional<std::string> {
@@ -237,14 +252,10 @@ TEST_CASE("torchrun reads the settings that its backend reads") {
 }
 
 TEST_CASE("a scheduler's rank is no slip of the flags'") {
-  const Table slurm = {{"SLURM_JOB_ID", "7"},
-                       {"SLURM_NNODES", "4"},
-                       {"SLURM_NODEID", "3"},
-                       {"SLURM_JOB_NODELIST", "n[1-4]"}};
-  CHECK(Good(WithNodes("1"), slurm).standalone);
+  CHECK(Good(WithNodes("1"), kSlurm).standalone);
   RunFlags flags;
   flags.node_rank = 2;  // of the scheduler's four
-  CHECK(Good(flags, slurm).options.hello.node_rank == 2);
+  CHECK(Good(flags, kSlurm).options.hello.node_rank == 2);
 }
 
 TEST_CASE("torchrun's static place may be written as an endpoint") {
@@ -323,6 +334,11 @@ TEST_CASE("the topology is the flag's, else a variable's, else Slurm's without t
   const Table slurm = {{"SLURM_TOPOLOGY_ADDR", "core.leaf7.node12"}};
   CHECK(Good({}, slurm).options.hello.topology == "core.leaf7");
   CHECK(Good({}, {{"SLURM_TOPOLOGY_ADDR", "node12"}}).options.hello.topology.empty());
+  // Names with dots.
+  CHECK(Good({}, {{"SLURM_TOPOLOGY_ADDR", "leaf7.n12.hpc.org"}, {"SLURMD_NODENAME", "n12.hpc.org"}})
+            .options.hello.topology == "leaf7");
+  CHECK(Good({}, {{"SLURM_TOPOLOGY_ADDR", "n12.hpc.org"}, {"SLURMD_NODENAME", "n12.hpc.org"}})
+            .options.hello.topology.empty());
   Table both = slurm;
   both["CONVENE_TOPOLOGY"] = "rack4";
   CHECK(Good({}, both).options.hello.topology == "rack4");
@@ -392,11 +408,6 @@ TEST_CASE("flags that exclude each other, and places that are none, are refused"
   }
 }
 
-const Table kSlurm = {{"SLURM_JOB_ID", "7"},
-                      {"SLURM_NNODES", "4"},
-                      {"SLURM_NODEID", "1"},
-                      {"SLURM_JOB_NODELIST", "n[1-4]"}};
-
 TEST_CASE("under srun no flag is needed") {
   const JobSpec spec = Good({}, kSlurm);
   CHECK_FALSE(spec.standalone);
@@ -404,8 +415,109 @@ TEST_CASE("under srun no flag is needed") {
   CHECK(spec.options.hello.nodes_max == 4);
   CHECK(spec.options.hello.nodes_expected == 4);
   CHECK(spec.options.hello.node_rank == 1);
-  CHECK(spec.options.hello.job_id == "7");
-  CHECK(spec.options.endpoint == "n1:29407");
+  CHECK(spec.options.hello.job_id == "7.0");
+  CHECK(spec.options.hello.local_world_size == 1);
+  CHECK(spec.options.endpoint == "n1:29512");
+  CHECK(spec.slurm_host == "n1");
+  CHECK_FALSE(spec.is_slurm_host);
+  CHECK_FALSE(spec.local_task.has_value());
+  CHECK(Good({}, With(kSlurm, {{"SLURMD_NODENAME", "n1"}})).is_slurm_host);
+}
+
+TEST_CASE("a step of one node is that node by itself, under the step's id") {
+  const Table one =
+      With(kSlurm,
+           {{"SLURM_STEP_NUM_NODES", "1"}, {"SLURM_STEP_NODELIST", "n2"}, {"SLURM_NODEID", "0"}});
+  CHECK(Good({}, one).standalone);
+  CHECK(Good({}, one).options.hello.job_id == "7.0");
+  CHECK(Good(WithNodes("1"), kSlurm).options.hello.job_id == "random");  // four runs in one step
+  RunFlags flags;
+  flags.rdzv_id = "mine";
+  CHECK(Good(flags, one).options.hello.job_id == "mine");
+}
+
+TEST_CASE("workers by Slurm's GPUs, by its tasks, or by the flag") {
+  const Table gpus = With(kSlurm, {{"SLURM_GPUS_ON_NODE", "8"}, {"SLURM_CPUS_ON_NODE", "12"}});
+  const JobSpec spec = Good({}, gpus);
+  CHECK(spec.options.hello.local_world_size == 8);
+  CHECK_THAT(spec.reasons[0], Catch::Contains("one for each GPU, by SLURM_GPUS_ON_NODE=8"));
+  CHECK(spec.warnings.empty());
+  RunFlags flags;
+  const auto workers = [&](const std::string& text, const Table& table) {
+    flags.nproc_per_node = text;
+    return Good(flags, table).options.hello.local_world_size;
+  };
+  CHECK(workers("2", gpus) == 2);
+  CHECK(workers("auto", gpus) == 8);
+  CHECK(workers("cpu", gpus) == 12);
+  CHECK(workers("cpu", With(gpus, {{"SLURM_CPUS_ON_NODE", "96"}})) == 16);
+  const Table tasks = With(
+      gpus, {{"SLURM_LOCALID", "2"}, {"SLURM_GTIDS", "4,5,6,7"}, {"SLURM_STEP_NUM_TASKS", "16"}});
+  CHECK(Good({}, tasks).options.hello.local_world_size == 4);
+  CHECK(Good({}, tasks).local_task->rank == 2);
+  // The agent gets the CPUs of all tasks, and is not limited to its own.
+  CHECK(workers("cpu", With(tasks, {{"SLURM_CPUS_ON_NODE", "96"}})) == 96);
+  flags.standalone = true;  // each task by itself
+  CHECK(workers("auto", tasks) == 16);
+  CHECK_FALSE(Good(flags, tasks).local_task.has_value());
+}
+
+TEST_CASE("a single task with fewer CPUs than workers is told") {
+  RunFlags flags;
+  flags.nproc_per_node = "8";
+  const Machine bound = {"me", 1, 0};
+  const JobSpec spec = Good(flags, kSlurm, bound);
+  REQUIRE(spec.warnings.size() == 1);
+  CHECK_THAT(spec.warnings[0], Catch::Contains("1 CPU(s)") && Catch::Contains("--cpu-bind=none"));
+  CHECK(Good(flags, {}, bound).warnings.empty());
+}
+
+TEST_CASE("an allocation that does not fit --nnodes is refused with both numbers") {
+  CheckRefused(WithNodes("5"),
+               "asks for 5 node(s) at least, but the scheduler started this command "
+               "on 4",
+               kSlurm);
+  CheckRefused(WithNodes("5:8"), "write --nnodes 4", kSlurm);
+  CheckRefused(WithNodes("3"),
+               "have room for 3 node(s), but the scheduler started this command on 4", kSlurm);
+  CheckRefused(WithNodes("1:2"), "--spares 2", kSlurm);
+  CHECK(Good(WithNodes("2:8"), kSlurm).options.hello.nodes_expected == 4);
+  RunFlags spares = WithNodes("3");
+  spares.options.hello.spares = 1;
+  CHECK(Good(spares, kSlurm).options.hello.nodes_max == 3);
+  CHECK(Good(spares, kSlurm).options.endpoint == "n1:29512");
+  // Nodes of other jobs may come to a place that the flags name.
+  RunFlags elsewhere = WithNodes("5");
+  elsewhere.rdzv_endpoint = "daemon";
+  CHECK(Good(elsewhere, kSlurm).slurm_host.empty());
+}
+
+TEST_CASE("one node of an array that meets the others elsewhere expects more than itself") {
+  RunFlags flags = WithNodes("1:4");
+  const Table one =
+      With(kSlurm,
+           {{"SLURM_STEP_NUM_NODES", "1"}, {"SLURM_STEP_NODELIST", "n2"}, {"SLURM_NODEID", "0"}});
+  CHECK(Good(flags, one).options.hello.nodes_expected == 1);
+  flags.rdzv_endpoint = "daemon";
+  CHECK(Good(flags, one).options.hello.nodes_expected == 0);
+}
+
+TEST_CASE("a plain line of a batch script on several nodes needs flags that say more") {
+  CheckRefused({}, "srun --ntasks-per-node=1 convene run", kBatch);
+  CheckRefused(WithNodes("4"), "plain line of a batch script", kBatch);
+  CHECK(Good(WithNodes("1"), kBatch).standalone);
+  RunFlags flags = WithNodes("4");
+  flags.rdzv_endpoint = "n1:5000";
+  const JobSpec spec = Good(flags, kBatch);
+  CHECK(spec.options.hello.node_rank == -1);  // not the 0 that each batch script has
+  CHECK(spec.options.hello.nodes_expected == 0);
+  flags = {};
+  flags.standalone = true;
+  const JobSpec alone = Good(flags, kBatch);
+  REQUIRE(alone.warnings.size() == 1);
+  CHECK_THAT(alone.warnings[0], Catch::Contains("exec convene run"));
+  flags = Torchrun();
+  CHECK(Good(flags, kBatch).warnings.empty());
 }
 
 TEST_CASE("flags win over Slurm, and standalone forgets it") {
@@ -426,6 +538,39 @@ TEST_CASE("a count that --nnodes excludes is not expected") {
   RunFlags flags = WithNodes("5:8");
   flags.rdzv_endpoint = "head";
   CHECK(Good(flags, kSlurm).options.hello.nodes_expected == 0);
+}
+
+const Machine kPod = {
+    .host_name = "llama-1", .cpus = 16, .full_name = "llama-1.train.lab.svc.cluster.local"};
+const Table kIndexedJob = {{"KUBERNETES_SERVICE_HOST", "10.96.0.1"}, {"JOB_COMPLETION_INDEX", "1"}};
+
+TEST_CASE("in a pod of an Indexed Job the count is enough, and everything may come late") {
+  const JobSpec spec = Good(WithNodes("4"), kIndexedJob, kPod);
+  CHECK(spec.options.endpoint == "llama-0.train.lab.svc.cluster.local:29400");
+  CHECK(spec.options.hello.node_rank == 1);
+  CHECK(spec.options.hello.job_id == "llama");
+  CHECK(spec.comes_late);
+  CHECK(spec.options.awaits_node_rank);
+  CHECK(spec.options.connect_timeout == spec.options.hello.join_timeout);
+  CHECK_FALSE(Good(TwoNodes()).comes_late);
+  CHECK_FALSE(Good(TwoNodes()).options.awaits_node_rank);
+}
+
+TEST_CASE("in a pod without a subdomain the error says what is missing") {
+  CHECK_STATUS(Make(WithNodes("4"), kIndexedJob, {.host_name = "llama-1"}),
+               absl::StatusCode::kInvalidArgument, "set `subdomain` in the pod's template");
+}
+
+TEST_CASE("a TrainJob's variables make a static job that waits for its first pod") {
+  RunFlags flags = WithNodes("2");  // as the reader of flags takes PET_NNODES and the others
+  flags.node_rank = 1;
+  flags.master_addr = "llama-node-0-0.llama";
+  flags.master_port = 29500;
+  const JobSpec spec = Good(flags, kIndexedJob, kPod);
+  CHECK(spec.options.endpoint == "llama-node-0-0.llama:29500");
+  CHECK(spec.is_static);
+  CHECK(spec.is_host == false);
+  CHECK(spec.comes_late);
 }
 
 TEST_CASE("a name that no message can carry is refused before anything starts") {

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -26,6 +25,8 @@ namespace {
 using rendezvous::ResolvedAddress;
 
 constexpr int kAnyPort = 9;  // connecting a datagram socket sends nothing
+constexpr absl::Duration kLongestLookup = absl::Seconds(10);
+constexpr absl::Duration kTellInterval = absl::Seconds(30);
 
 bool IsLoopback(const std::string& address) {
   return absl::StartsWith(address, "127.") || address == "::1";
@@ -52,19 +53,38 @@ absl::StatusOr<std::vector<std::string>> OwnAddresses() {
   return addresses;
 }
 
+absl::Status NoSuchPod(const absl::Status& last, absl::Duration waited) {
+  return absl::UnavailableError(absl::StrCat(
+      std::string(last.message()), ", for ", absl::FormatDuration(waited),
+      ". A pod has a name once it is placed on a node, if its `subdomain` is a headless Service "
+      "(clusterIP: None) that selects it, and while it is not Ready only with "
+      "publishNotReadyAddresses: true. Look at `kubectl get pods -o wide` and `kubectl get "
+      "endpointslices`"));
+}
+
 absl::StatusOr<std::vector<ResolvedAddress>> ResolvePatiently(const std::string& host,
-                                                              absl::Duration timeout) {
+                                                              absl::Duration timeout, bool is_pod) {
   Clock& clock = Clock::Real();
-  const MonotonicTime deadline = clock.Now() + timeout;
+  const MonotonicTime begin = clock.Now();
+  const MonotonicTime deadline = begin + timeout;
   Backoff backoff(absl::Milliseconds(100), absl::Seconds(2));
-  bool told = false;
+  MonotonicTime tell_at = begin;
   for (;;) {
-    auto addresses = rendezvous::ResolveHost(host, kAnyPort, deadline - clock.Now());
+    // A name service that does not answer is asked again: it may be a pod that starts, too.
+    const absl::Duration left = deadline - clock.Now();
+    auto addresses =
+        rendezvous::ResolveHost(host, kAnyPort, is_pod ? std::min(left, kLongestLookup) : left);
+    const MonotonicTime now = clock.Now();
     const absl::Duration pause = backoff.Next(RandomFraction());
-    if (addresses.ok() || clock.Now() + pause >= deadline) return addresses;
-    if (!std::exchange(told, true)) {
-      spdlog::warn("{}; trying again for {}", std::string(addresses.status().message()),
-                   absl::FormatDuration(timeout));
+    if (addresses.ok()) return addresses;
+    if (now + pause >= deadline) {
+      return is_pod ? NoSuchPod(addresses.status(), timeout) : addresses.status();
+    }
+    if (now >= tell_at) {
+      spdlog::warn("{}{}; trying again for {}", std::string(addresses.status().message()),
+                   is_pod ? ": waiting until its pod is there" : "",
+                   absl::FormatDuration(absl::Ceil(deadline - now, absl::Seconds(1))));
+      tell_at = is_pod ? now + kTellInterval : MonotonicTime::InfiniteFuture();
     }
     clock.SleepFor(pause);
   }
@@ -84,10 +104,11 @@ absl::Status CheckLoopback() {
       ". Its loopback interface is down or has no 127.0.0.1; bring it up: `ip link set lo up`"));
 }
 
-absl::StatusOr<Location> LocateRendezvous(const std::string& host, absl::Duration timeout) {
+absl::StatusOr<Location> LocateRendezvous(const std::string& host, absl::Duration timeout,
+                                          bool is_pod) {
   if (host == "localhost") return Location{true, "127.0.0.1"};
   CONVENE_ASSIGN_OR_RETURN(const std::vector<ResolvedAddress> addresses,
-                           ResolvePatiently(host, timeout));
+                           ResolvePatiently(host, timeout, is_pod));
   const ResolvedAddress& first = addresses.front();
   const std::string first_text = AddressText(first.get());
   if (IsLoopback(first_text) && first_text == host) return Location{true, host};

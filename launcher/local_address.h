@@ -14,14 +14,19 @@ struct Location {
   std::string own_address;  // numeric: what other nodes that can reach the host reach us by
 };
 
-// One look-up of `host`, tried again with back-off while the name is not known (in Kubernetes a
-// name comes after its pod), then local calls only: no packet is sent. "localhost" and numeric
+// One look-up of `host`, tried again with back-off while the name is not known, then local calls
+// only: no packet is sent. "localhost" and numeric
 // addresses need no look-up. A host that is a name of this machine's loopback (Debian's 127.0.1.1)
 // counts as here, with the first other address as our own.
 //
+// `is_pod`: the host is a pod of Kubernetes, whose name comes when it is placed and goes when it
+// moves. The log then tells now and then what is awaited, and a name that never comes is
+// Unavailable with what to look at.
+//
 // InvalidArgument, Unavailable or DeadlineExceeded as ResolveHost says, after `timeout` at the
 // latest; Unavailable when there is no route.
-absl::StatusOr<Location> LocateRendezvous(const std::string& host, absl::Duration timeout);
+absl::StatusOr<Location> LocateRendezvous(const std::string& host, absl::Duration timeout,
+                                          bool is_pod = false);
 
 // Unavailable when this machine cannot reach itself at 127.0.0.1, with what to do: a network
 // namespace begins with its loopback interface down. No packet is sent.

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "launcher/json_text.h"
 #include "tools/base/text.h"
 
 namespace convene::launcher {
@@ -18,20 +18,6 @@ constexpr size_t kMostNamed = 8;
 // The most marks in a request, which the daemon takes up to 64 KiB. With more nodes, some lines are
 // shown twice after a break.
 constexpr size_t kMostMarks = 2048;
-
-std::string JsonText(const std::string& text) {
-  std::string json = "\"";
-  for (const char c : Utf8(text)) {
-    if (c == '"' || c == '\\') {
-      json += {'\\', c};
-    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      absl::StrAppendFormat(&json, "\\u%04x", static_cast<int>(c));
-    } else {
-      json += c;
-    }
-  }
-  return json + "\"";
-}
 
 std::string JsonLine(const std::string& host, const LogLine& line) {
   return absl::StrCat(

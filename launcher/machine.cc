@@ -1,8 +1,11 @@
 #include "launcher/machine.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -10,30 +13,32 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_split.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "launcher/cluster/detected_job.h"
+#include "launcher/cluster/kubernetes.h"
+#include "tools/base/cgroup_limits.h"
 #include "tools/base/files.h"
 #include "tools/base/logging.h"
 
 namespace convene::launcher {
 namespace {
 
-int CountCpus() {
+// By the affinity, which a cpuset narrows.
+int CountUsableCpus() {
   cpu_set_t usable;
   CPU_ZERO(&usable);
-  if (sched_getaffinity(0, sizeof(usable), &usable) == 0) return std::max(1, CPU_COUNT(&usable));
+  if (sched_getaffinity(0, sizeof(usable), &usable) == 0) return CPU_COUNT(&usable);
   // The machine has more CPUs than a cpu_set_t has bits.
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return static_cast<int>(std::thread::hardware_concurrency());
 }
 
-int CountVisible(const std::string& list) {
-  int count = 0;
-  for (const absl::string_view item : absl::StrSplit(list, ',', absl::SkipWhitespace())) {
-    // CUDA itself stops at the first entry that names no device.
-    if (absl::StartsWith(absl::StripAsciiWhitespace(item), "-")) break;
-    ++count;
-  }
-  return count;
+// A container may use every CPU and yet have the time of few of them: a quota of 1.5 keeps two
+// busy.
+int CountCpus() {
+  const int usable = std::max(1, CountUsableCpus());
+  const std::optional<double> quota = ReadCgroupLimits().cpus;
+  return quota.has_value() && *quota < usable ? static_cast<int>(std::ceil(*quota)) : usable;
 }
 
 // How many entries of `directory` are devices that `variable` leaves to this process.
@@ -44,7 +49,8 @@ int CountDevices(const std::string& directory, const IsDevice& is_device,
   if (!names.ok()) return 0;
   const auto present = std::count_if(names->begin(), names->end(), is_device);
   const auto visible = environment(variable);
-  return visible.has_value() && present > 0 ? CountVisible(*visible) : static_cast<int>(present);
+  return visible.has_value() && present > 0 ? CountVisibleDevices(*visible)
+                                            : static_cast<int>(present);
 }
 
 bool IsNvidia(const std::string& name) {
@@ -60,11 +66,19 @@ bool IsIntel(const std::string& name) {
   return vendor.ok() && absl::StartsWith(*vendor, "0x8086");
 }
 
+// Empty where the parent is outside of this pid namespace.
+std::string ParentName() {
+  const auto name = ReadFile(absl::StrCat("/proc/", getppid(), "/comm"));
+  return name.ok() ? std::string(absl::StripAsciiWhitespace(*name)) : "";
+}
+
 }  // namespace
 
 Machine InspectMachine(const EnvironmentLookup& environment) {
   Machine machine;
   machine.host_name = HostName();
+  machine.full_name = FullNameIn(ReadFile("/etc/hosts").value_or(""), machine.host_name);
+  machine.parent = ParentName();
   machine.cpus = CountCpus();
   machine.gpus = CountDevices("/dev", IsNvidia, environment, "CUDA_VISIBLE_DEVICES");
   machine.xpus = CountDevices("/sys/class/drm", IsIntel, environment, "ZE_AFFINITY_MASK");

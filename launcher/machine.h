@@ -1,4 +1,4 @@
-// Finds the devices of this machine that the command line may refer to.
+// Finds what the command line and a scheduler's variables may refer to on this machine.
 #pragma once
 
 #include "launcher/job_spec.h"
@@ -6,9 +6,9 @@
 
 namespace convene::launcher {
 
-// CPUs: all that this process may use. GPUs: the entries of CUDA_VISIBLE_DEVICES, else the device
-// files /dev/nvidia<N>. XPUs: the entries of ZE_AFFINITY_MASK, else Intel's render nodes. No driver
-// is asked, so this costs microseconds.
+// CPUs: all that this process may use, at most the quota of its cgroups. GPUs: the entries of
+// CUDA_VISIBLE_DEVICES, else the device files /dev/nvidia<N>. XPUs: the entries of
+// ZE_AFFINITY_MASK, else Intel's render nodes. No driver is asked, so this costs microseconds.
 Machine InspectMachine(const EnvironmentLookup& environment);
 
 }  // namespace convene::launcher

@@ -15,6 +15,7 @@ TEST_CASE("a machine has a name and at least one CPU") {
   const Machine machine = InspectWith(std::nullopt);
   CHECK_FALSE(machine.host_name.empty());
   CHECK(machine.cpus >= 1);
+  CHECK_FALSE(machine.parent.empty());
 }
 
 TEST_CASE("hidden GPUs do not count, and none can be conjured up") {

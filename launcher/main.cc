@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "launcher/cluster/kubernetes.h"
 #include "launcher/commands.h"
 #include "tools/base/environment.h"
 #include "tools/base/exit_code.h"
@@ -16,7 +17,8 @@ namespace convene::launcher {
 namespace {
 
 absl::StatusOr<int> Perform(const Program& program, const std::vector<std::string>& arguments) {
-  CONVENE_ASSIGN_OR_RETURN(const Call call, ReadCall(program, arguments, ProcessEnvironment()));
+  CONVENE_ASSIGN_OR_RETURN(const Call call,
+                           ReadCall(program, arguments, MeantEnvironment(ProcessEnvironment())));
   if (call.action == nullptr) {
     std::fputs(call.text.c_str(), stdout);
     return static_cast<int>(ExitCode::kOk);

@@ -54,6 +54,10 @@ void AddOwnFlags(FlagReader* reader, RunFlags* flags) {
                  "time limit of --health-check (default 60)", {.value = "SECONDS"});
   reader->Switch("propagate-exit-code", &flags->options.propagate_exit_code,
                  "end a failed job with the first failed worker's own exit code");
+  reader->Option("outcome-file", &flags->outcome_file,
+                 "at the end, how this node's part ended and the job's first failed worker go to "
+                 "this file as JSON, for the program that called this one",
+                 {.value = "FILE"});
   reader->Option("log-max-bytes", &flags->log_max_bytes,
                  "rotate a log file at this size, such as 100M (default never)", {.value = "SIZE"});
   reader->Option("log-max-files", &flags->options.log.max_old_files,

@@ -1,22 +1,30 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <csignal>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "agent/agent.h"
+#include "launcher/cluster/kubernetes.h"
 #include "launcher/command.h"
 #include "launcher/commands.h"
 #include "launcher/job_spec.h"
 #include "launcher/local_address.h"
+#include "launcher/local_tasks.h"
 #include "launcher/machine.h"
+#include "launcher/outcome.h"
+#include "launcher/slurm_address.h"
 #include "rendezvous/net/port_mark.h"
 #include "rendezvous/quorum/messages.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/environment.h"
 #include "tools/base/exit_code.h"
+#include "tools/base/files.h"
 #include "tools/base/host_port.h"
 #include "tools/base/logging.h"
 #include "tools/base/random.h"
@@ -29,6 +37,16 @@ namespace {
 
 // A host name that stays unknown for so long counts as a slip of the pen.
 constexpr absl::Duration kLocateTimeout = absl::Seconds(15);
+
+// One question to Slurm's controller in this time, on average, where a step has many nodes.
+constexpr absl::Duration kScontrolSpreadPerNode = absl::Milliseconds(2);
+constexpr absl::Duration kScontrolSpreadMost = absl::Seconds(10);
+
+// For the tasks of one node to find each other: Slurm starts them within milliseconds, mpirun
+// within a second; a container's image may take longer. The leader does not wait for the last of
+// them.
+constexpr absl::Duration kGatherPatience = absl::Seconds(10);
+constexpr absl::Duration kLeaderPatience = absl::Seconds(60);
 
 // The threads of the agent itself, of gRPC and of the C library's look-ups.
 constexpr int kThreads = 16;
@@ -49,6 +67,16 @@ absl::Status CheckLimits(const rendezvous::Hello& hello) {
   return CheckThreads(kThreads);
 }
 
+// The kernel keeps signals without a handler from pid 1, which a container's command is: a look-up
+// of minutes could not be ended by SIGTERM. For the time before BlockSignals.
+void EndAtSignalsAsPid1(const std::vector<int>& signals) {
+  if (getpid() != 1) return;
+  for (const int number : signals) {
+    if (IsIgnored(number)) continue;
+    std::signal(number, [](int received) { _exit(ExitCodeForSignal(received)); });
+  }
+}
+
 // This port belongs to a convened with a memory, which may be down at the moment.
 void LeaveToDaemon(int port, JobSpec* spec) {
   const std::optional<std::string> state_dir = rendezvous::PortMark::Find(port);
@@ -60,12 +88,30 @@ void LeaveToDaemon(int port, JobSpec* spec) {
                    rendezvous::PortMark::PathOf(port), " or give --rdzv-conf is_host=1"));
 }
 
-absl::Status Locate(absl::Duration patience, JobSpec* spec) {
+// Replaces a name of Slurm's that this machine cannot resolve.
+absl::Status ResolveSlurmHost(JobSpec* spec) {
   CONVENE_ASSIGN_OR_RETURN(const auto place, ParseHostPort(spec->options.endpoint, std::nullopt));
-  const absl::StatusOr<Location> location =
-      LocateRendezvous(place.host, std::min(patience, spec->options.connect_timeout));
+  CONVENE_ASSIGN_OR_RETURN(
+      const std::string host,
+      ResolvableSlurmHost(
+          spec->slurm_host, spec->is_slurm_host,
+          std::min(kScontrolSpreadPerNode * spec->options.hello.nodes_max, kScontrolSpreadMost)));
+  if (host == spec->slurm_host) return absl::OkStatus();
+  spec->options.endpoint = FormatHostPort(host, place.port);
+  spec->reasons.push_back(
+      absl::StrCat("node ", spec->slurm_host, " is reached as ", host,
+                   host == HostName() ? ", this machine's own name" : ", by scontrol show node"));
+  return absl::OkStatus();
+}
+
+absl::Status Locate(absl::Duration patience, JobSpec* spec) {
+  if (!spec->slurm_host.empty()) CONVENE_RETURN_IF_ERROR(ResolveSlurmHost(spec));
+  CONVENE_ASSIGN_OR_RETURN(const auto place, ParseHostPort(spec->options.endpoint, std::nullopt));
+  absl::StatusOr<Location> location = LocateRendezvous(
+      place.host, std::min(patience, spec->options.connect_timeout), spec->comes_late);
   CONVENE_RETURN_IF_ERROR(
       Annotate(location.status(), absl::StrCat("--rdzv-endpoint ", spec->options.endpoint)));
+  location->is_here |= spec->is_slurm_host;
   spec->options.may_host = spec->is_host.value_or(location->is_here);
   if (location->is_here && !spec->is_host.has_value()) LeaveToDaemon(place.port, spec);
   const int rank = spec->options.hello.node_rank;
@@ -87,11 +133,9 @@ absl::Status Locate(absl::Duration patience, JobSpec* spec) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<int> RunJob(const RunFlags& flags) {
-  const EnvironmentLookup environment = ProcessEnvironment();
-  CONVENE_ASSIGN_OR_RETURN(JobSpec spec,
-                           MakeJobSpec(flags, environment, InspectMachine(environment),
-                                       absl::StrFormat("%016x", RandomU64())));
+absl::StatusOr<int> RunAgentOf(const RunFlags& flags, const EnvironmentLookup& environment,
+                               JobSpec spec) {
+  for (const std::string& warning : spec.warnings) spdlog::warn("{}", warning);
   const absl::Status limits = CheckLimits(spec.options.hello);
   if (absl::IsResourceExhausted(limits)) {
     spdlog::error("{}", std::string(limits.message()));
@@ -100,8 +144,10 @@ absl::StatusOr<int> RunJob(const RunFlags& flags) {
   CONVENE_RETURN_IF_ERROR(limits);
   CONVENE_ASSIGN_OR_RETURN(spec.options.command,
                            ResolveCommand(flags, environment, OwnDirectory(), CalledDirectory()));
-  // As under torchrun, the first node's name may appear minutes after the others (Kubernetes).
-  const absl::Duration patience = flags.as_torchrun ? absl::InfiniteDuration() : kLocateTimeout;
+  EndAtSignalsAsPid1(spec.options.ending_signals);
+  // As under torchrun, the first node's name may appear minutes after the others.
+  const bool is_patient = flags.as_torchrun || spec.comes_late;
+  const absl::Duration patience = is_patient ? absl::InfiniteDuration() : kLocateTimeout;
   if (!spec.standalone) CONVENE_RETURN_IF_ERROR(Locate(patience, &spec));
   // Under nohup the end of the terminal's session is not the end of the run.
   std::vector<int>& signals = spec.options.ending_signals;
@@ -121,8 +167,44 @@ absl::StatusOr<int> RunJob(const RunFlags& flags) {
   for (const std::string& reason : spec.reasons) spdlog::info("{}", reason);
   const agent::Result result = agent::RunAgent(spec.options);
   if (!result.explanation.empty()) spdlog::error("{}", result.explanation);
+  if (!flags.outcome_file.empty()) {
+    const absl::Status written = WriteFileAtomic(flags.outcome_file, OutcomeJson(result));
+    if (!written.ok()) spdlog::error("--outcome-file: {}", std::string(written.message()));
+  }
   FlushLog();
   return result.exit_code;
+}
+
+// This command as one of several that a scheduler started on this node.
+absl::StatusOr<int> RunLocalTask(const RunFlags& flags, const EnvironmentLookup& environment,
+                                 JobSpec spec) {
+  const LocalTask task = *spec.local_task;
+  if (task.rank > 0) {
+    std::vector<int> signals = spec.options.ending_signals;
+    signals.insert(signals.end(), {SIGUSR1, SIGUSR2});  // Slurm's --signal
+    return AwaitLocalLeader(task, signals, kLeaderPatience);
+  }
+  CONVENE_ASSIGN_OR_RETURN(const auto leader, LocalTaskLeader::Lead(task));
+  leader->Gather(kGatherPatience);
+  const absl::StatusOr<int> exit_code = RunAgentOf(flags, environment, std::move(spec));
+  leader->Dismiss(exit_code.ok() ? *exit_code
+                                 : static_cast<int>(ExitCodeForStatus(exit_code.status())));
+  return exit_code;
+}
+
+absl::StatusOr<int> RunJob(const RunFlags& flags) {
+  const EnvironmentLookup environment = MeantEnvironment(ProcessEnvironment());
+  CONVENE_ASSIGN_OR_RETURN(JobSpec spec,
+                           MakeJobSpec(flags, environment, InspectMachine(environment),
+                                       absl::StrFormat("%016x", RandomU64())));
+  // `scancel --signal=USR1` reaches the program that runs the workers first, and is not meant to
+  // end it.
+  const std::vector<int>& ending = spec.options.ending_signals;
+  for (const int number : {SIGUSR1, SIGUSR2}) {
+    if (std::find(ending.begin(), ending.end(), number) == ending.end()) signal(number, SIG_IGN);
+  }
+  if (spec.local_task.has_value()) return RunLocalTask(flags, environment, std::move(spec));
+  return RunAgentOf(flags, environment, std::move(spec));
 }
 
 }  // namespace

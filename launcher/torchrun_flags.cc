@@ -41,9 +41,12 @@ void AddNodeFlags(FlagReader* reader, RunFlags* flags) {
 
 void AddWorkerFlags(FlagReader* reader, RunFlags* flags) {
   reader->Group("Workers");
-  reader->Option("nproc-per-node", &flags->nproc_per_node,
-                 "workers on this node: a number, gpu, xpu, cpu, or auto (GPUs, else CPUs)",
-                 {.value = "N"});
+  reader->Option(
+      "nproc-per-node", &flags->nproc_per_node,
+      "workers on this node: a number, gpu, xpu, cpu, or auto (GPUs, else CPUs). Default: "
+      "1; under srun, one for each of several tasks on a node, else one for each GPU that "
+      "Slurm gave",
+      {.value = "N"});
   reader->Switch("module", &flags->module, "the program is a Python module", {.letter = 'm'});
   reader->Switch("no-python", &flags->no_python, "run the program by itself, not under Python");
   reader->Switch("run-path", &flags->run_path,

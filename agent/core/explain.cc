@@ -45,6 +45,7 @@ int ExitCodeOf(const rendezvous::WorkerFailure& failure, bool propagate) {
 Result WithFailure(Result result, const std::optional<rendezvous::WorkerFailure>& failure) {
   if (!failure.has_value() || result.exit_code == static_cast<int>(ExitCode::kOk)) return result;
   absl::StrAppend(&result.explanation, " Before that failed ", DescribeFailure(*failure));
+  result.failure = failure;
   return result;
 }
 
@@ -67,7 +68,7 @@ Result ResultOfClose(const rendezvous::Close& close, const std::string& job_id, 
   std::string text = absl::StrCat("Job ", job_id, " failed: ", close.why, ".");
   if (!close.first_failure.has_value()) return Make(ExitCode::kTrainingFailed, text);
   absl::StrAppend(&text, " The first failure was ", DescribeFailure(*close.first_failure));
-  return Result{ExitCodeOf(*close.first_failure, propagate), text};
+  return Result{ExitCodeOf(*close.first_failure, propagate), text, close.first_failure};
 }
 
 Result ResultOfStream(const absl::Status& status, const std::string& endpoint) {
@@ -85,12 +86,13 @@ Result ResultOfSilence(const absl::Status& last, const std::string& endpoint, ab
                        bool ever_linked) {
   return Make(
       ExitCode::kUnavailable,
-      absl::StrCat(
-          "The rendezvous at ", endpoint,
-          ever_linked ? " was lost and did not come back within " : " could not be reached within ",
-          absl::FormatDuration(waited), ": ", last.message(),
-          ". Check that its host is up, that the port is open between the nodes, and that "
-          "--rdzv-endpoint names the same place everywhere."));
+      absl::StrCat("The rendezvous at ", endpoint,
+                   ever_linked                   ? " was lost and did not come back within "
+                   : absl::IsAlreadyExists(last) ? " did not let this node in within "
+                                                 : " could not be reached within ",
+                   absl::FormatDuration(waited), ": ", last.message(),
+                   ". Check that its host is up, that the port is open between the nodes, and that "
+                   "--rdzv-endpoint names the same place everywhere."));
 }
 
 Result ResultOfSignal(int signal) {

@@ -42,6 +42,7 @@ TEST_CASE("the first failure is told with its place, its error file and its last
 TEST_CASE(
     "a failed job ends with 1, or with the first failed worker's own code when that is asked") {
   CHECK(Closed(Failure(3), false).exit_code == 1);
+  CHECK(Closed(Failure(3), false).failure->pid == 77);
   CHECK(Closed(Failure(3), true).exit_code == 3);
   CHECK(Closed(Failure(76), true).exit_code == 76);
   CHECK(Closed(Failure(0, SIGKILL), false).exit_code == 1);
@@ -62,6 +63,7 @@ TEST_CASE("a job that ends for another reason keeps its code, and a success is n
 TEST_CASE("what ends the run later does not mask the failure that this node saw") {
   const Result result = WithFailure(ResultOfSignal(SIGTERM), Failure(3));
   CHECK(result.exit_code == 143);
+  CHECK(result.failure->exit_code == 3);
   CHECK_THAT(result.explanation, Catch::StartsWith("Stopped by SIGTERM") &&
                                      Catch::Contains("Before that failed rank 5") &&
                                      Catch::Contains("exit code 3"));

@@ -54,10 +54,21 @@
 //   heard_at + lease          they are killed, not later than the daemon gives the node up
 //
 // With a heartbeat each third of a lease, answers may so take half a lease before healthy workers
-// are stopped. An agent that was itself paused beyond its lease finds the fence behind it when it
-// wakes up, before it hears of its epoch's fate. An Assignment that arrives behind the fence starts
-// no worker. Where the daemon runs in this process there is no fence: the daemon sleeps with the
-// node and cannot give it up.
+// are stopped. An Assignment that arrives behind the fence starts no worker. Where the daemon runs
+// in this process there is no fence: the daemon sleeps with the node and cannot give it up.
+//
+// A pause. An agent that did not run (`scontrol suspend`, a stopped container) finds the fence
+// behind it when it wakes up, before it hears of its epoch's fate. The daemon may have gone on
+// without this node; or it slept as well, with the whole job, and then no lease has ended
+// (rendezvous/quorum/job_state.h). Only the daemon knows. So where the stream still stands, the
+// workers rest (SIGSTOP: they are as good as dead to the others), a heartbeat asks, and
+//
+//   it is answered       the workers go on, in the same epoch
+//   the stream ends      the daemon gave this node up: the workers are killed
+//   neither in a lease   the workers are killed
+//
+// The graces of a stop, and the time to find a lost rendezvous, end later by the time of a pause;
+// `dead_by` does not move.
 //
 // While connections are refused the fence moves on with each try: a daemon with a journal that is
 // merely down stops no worker. Refusals prove nothing after a daemon that was there since the
@@ -126,6 +137,8 @@ enum class Phase { kConnecting, kWaiting, kRunning, kStopping, kSucceeded, kLeav
 struct Result {
   int exit_code = 0;        // by tools/base/exit_code.h
   std::string explanation;  // one paragraph; empty on success
+  // The job's first failed worker, on whichever node; nullopt: none that counts.
+  std::optional<rendezvous::WorkerFailure> failure = std::nullopt;
 };
 
 // Constant for the run.
@@ -134,6 +147,7 @@ struct Rules {
   std::string endpoint;    // for texts
   std::string store_host;  // what Ready says, unless StoreStarted knows better
   absl::Duration connect_timeout = absl::Seconds(60);
+  bool awaits_node_rank = false;  // AgentOptions::awaits_node_rank
   StopGraces stop_graces;
   bool has_health_check = false;                            // before each Ready
   absl::Duration health_check_timeout;                      // zero without one
@@ -215,11 +229,15 @@ struct SpawnFailed {
 struct SignalReceived {
   ReceivedSignal signal;
 };
+// This process did not run for so long, until now (its loop woke up so much too late).
+struct Paused {
+  absl::Duration duration;
+};
 struct Timer {};
 
 using Event = std::variant<Begin, FromDaemon, StreamEnded, StoreStarted, StoreFailed, HealthChecked,
                            SessionOpened, WorkerExited, WorkerHung, WorkersGone, SpawnFailed,
-                           SignalReceived, Timer>;
+                           SignalReceived, Paused, Timer>;
 
 // ---- actions, done in order; each says why, for the log ----
 
@@ -256,6 +274,13 @@ struct StopWorkers {
 struct KillWorkers {
   std::string why;
 };
+// SIGSTOP to the workers until WakeWorkers, or until they are killed.
+struct RestWorkers {
+  std::string why;
+};
+struct WakeWorkers {
+  std::string why;
+};
 // Answered by StoreStarted or StoreFailed.
 struct RestartStore {
   std::string why;
@@ -273,8 +298,9 @@ struct Finish {
   Result result;
 };
 
-using Action = std::variant<OpenStream, CloseStream, Send, StartWorkers, StopWorkers, KillWorkers,
-                            RestartStore, RunHealthCheck, CancelHealthCheck, Say, Finish>;
+using Action =
+    std::variant<OpenStream, CloseStream, Send, StartWorkers, StopWorkers, KillWorkers, RestWorkers,
+                 WakeWorkers, RestartStore, RunHealthCheck, CancelHealthCheck, Say, Finish>;
 using Actions = std::vector<Action>;
 
 // ---- the machine ----
@@ -310,7 +336,8 @@ struct State {
   std::optional<Backoff> backoff;  // none: the first try after a good stream
   // The time when a broken stream was last dialled again without a wait.
   MonotonicTime dialled_at_once_at = MonotonicTime::FromEpoch(-absl::InfiniteDuration());
-  bool only_refused = false;  // was every try since the stream broke
+  bool only_refused = false;   // was every try since the stream broke
+  bool told_of_rival = false;  // that another agent has this node's rank, and is awaited
 
   // The fence, see above.
   bool has_fence = false;
@@ -318,6 +345,9 @@ struct State {
   MonotonicTime heard_at;
   std::deque<MonotonicTime> unheard;  // when the heartbeats without an answer were sent
   MonotonicTime fence_at = MonotonicTime::InfiniteFuture();  // when the workers are told to stop
+  MonotonicTime woke_at;                                     // from the last pause
+  // The workers rest since then, until a word of the daemon that is newer; none: they do not.
+  std::optional<MonotonicTime> resting_since;
 
   // The place in an epoch, under a daemon that keeps it over a restart.
   bool holds_place = false;

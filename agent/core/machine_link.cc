@@ -121,13 +121,15 @@ void Stepper::On(const StreamEnded& ended) {
     NoteHeardAt(*ended.refused_at);
   }
   s_.heartbeat_at = MonotonicTime::InfiniteFuture();
+  if (s_.resting_since.has_value()) EndRest();
   if (s_.phase == Phase::kFinished) return;
   if (s_.phase == Phase::kLeaving) return FinishNow(*s_.verdict);
   if (s_.verdict.has_value()) return;  // Only the workers' end is awaited.
   // Where a daemon once answered, a break now means a proxy in front of a daemon that starts again.
   const bool is_no_daemon = absl::IsFailedPrecondition(ended.status) && !s_.ever_linked;
+  const bool is_taken = absl::IsAlreadyExists(ended.status);
   if (absl::IsAborted(ended.status) || absl::IsInvalidArgument(ended.status) || is_no_daemon ||
-      absl::IsPermissionDenied(ended.status)) {
+      absl::IsPermissionDenied(ended.status) || (is_taken && !s_.rules.awaits_node_rank)) {
     return End(ResultOfStream(ended.status, s_.rules.endpoint),
                std::string(ended.status.message()));
   }
@@ -151,6 +153,10 @@ void Stepper::On(const StreamEnded& ended) {
     return End(ResultOfSilence(ended.status, s_.rules.endpoint, waited, s_.ever_linked),
                "the rendezvous is gone");
   }
+  if (is_taken && !std::exchange(s_.told_of_rival, true)) {
+    actions_.push_back(
+        Say{absl::StrCat("waiting for another agent to end: ", ended.status.message())});
+  }
   s_.dial_at = now_ + wait;
   s_.why = absl::StrCat("stream ended (", ended.status.message(), ")");
 }
@@ -172,6 +178,13 @@ void Stepper::OnHeard() {
   const MonotonicTime sent_at = s_.unheard.front();
   s_.unheard.pop_front();
   NoteHeardAt(sent_at);
+  if (!s_.resting_since.has_value()) return;
+  if (sent_at < *s_.resting_since) {  // An answer from before the pause.
+    s_.fence_at = *s_.resting_since + s_.lease;
+    return;
+  }
+  s_.resting_since.reset();
+  actions_.push_back(WakeWorkers{"the rendezvous still counts on this node"});
 }
 
 void Stepper::NoteHeardAt(MonotonicTime heard_at) {
@@ -184,6 +197,10 @@ void Stepper::Fence() {
   s_.fence_at = MonotonicTime::InfiniteFuture();
   const bool is_over = s_.phase == Phase::kSucceeded && s_.verdict.has_value();
   if (!s_.has_workers || is_over) return;
+  if (s_.resting_since.has_value()) return EndRest();
+  const bool did_not_run = now_ >= s_.heard_at + s_.lease || s_.heard_at < s_.woke_at;
+  const bool is_void = s_.phase == Phase::kStopping && s_.stop_kind == StopKind::kAbort;
+  if (did_not_run && s_.linked && !is_void) return AskAfterPause();
   DieBy(s_.heard_at + s_.lease);
   if (s_.phase == Phase::kStopping) return;
   const std::string why = absl::StrCat(
@@ -193,6 +210,28 @@ void Stepper::Fence() {
   // Only the workers' leftovers are ended; their success still has to be told.
   s_.stop_deadline = s_.dead_by;
   actions_.push_back(StopWorkers{StopKind::kAbort, SIGTERM, false, true, why});
+}
+
+void Stepper::AskAfterPause() {
+  s_.resting_since = now_;
+  s_.fence_at = now_ + s_.lease;
+  actions_.push_back(RestWorkers{
+      absl::StrCat("this process did not run for a while, and the rendezvous heard nothing of this "
+                   "node for ",
+                   absl::FormatDuration(absl::Trunc(now_ - s_.heard_at, absl::Milliseconds(1))),
+                   ": the workers rest until it answers")});
+  const bool has_asked = !s_.unheard.empty() && s_.unheard.back() == now_;
+  if (!has_asked) SendHeartbeat();
+}
+
+void Stepper::EndRest() {
+  s_.resting_since.reset();
+  DieBy(now_);
+  const std::string why =
+      "the rendezvous has gone on without this node, which did not run, or cannot be reached";
+  if (s_.phase == Phase::kRunning) Abort(why);
+  if (s_.phase == Phase::kStopping) return Kill(why);
+  s_.stop_deadline = s_.dead_by;
 }
 
 void Stepper::DieBy(MonotonicTime limit) {

@@ -235,11 +235,76 @@ TEST_CASE("a process that hosts the daemon has no fence: they sleep and wake tog
   CHECK(node.state_.phase == Phase::kRunning);
 }
 
-TEST_CASE("an agent that was paused beyond its lease stops its workers before anything else") {
+TEST_CASE("an agent that was paused beyond its lease lets its workers rest until it knows more") {
+  Node node;
+  node.RunSafely();  // a lease of 8 s
+  node.After(absl::Seconds(2));
+  CHECK(node.After(absl::Minutes(1)) == "send(1) heartbeat; rest");
+  SECTION("the daemon slept as well: the epoch goes on") {
+    CHECK(node.Hear().empty());  // The answer to the heartbeat from before the pause.
+    CHECK(node.After(absl::Seconds(2)) == "send(1) heartbeat");
+    CHECK(node.Hear() == "wake");
+    CHECK(node.state_.phase == Phase::kRunning);
+    CHECK(node.After(absl::Seconds(2)) == "send(1) heartbeat");
+    CHECK(node.After(absl::Seconds(3)) == "send(1) heartbeat; stop abort SIGTERM");
+  }
+  SECTION("the daemon went on without it: no worker runs again") {
+    CHECK_THAT(node.LoseStream(), Catch::StartsWith("stop abort SIGTERM; kill"));
+    CHECK(node.state_.dead_by <= node.now_);
+  }
+  SECTION("nobody answers: the fence") {
+    node.Hear();
+    node.After(absl::Seconds(7));
+    CHECK_THAT(node.After(absl::Seconds(1)), Catch::Contains("stop abort SIGTERM; kill"));
+  }
+  SECTION("a signal is passed on, and answered when they wake") {
+    CHECK(node.Signal({SIGTERM}) == "stop silent SIGTERM");
+    node.Hear();
+    CHECK(node.Hear() == "wake");
+    CHECK(node.state_.phase == Phase::kStopping);
+    CHECK_FALSE(node.state_.killed);
+  }
+  SECTION("the peers have failed meanwhile") {
+    CHECK(node.StopIn(1, StopKind::kAbort) == "stop abort SIGTERM");
+    node.Hear();
+    CHECK(node.Hear() == "wake");
+  }
+  if (node.state_.phase != Phase::kRunning && node.state_.verdict == std::nullopt) {
+    node.Feed(WorkersGone{});
+    CHECK(node.state_.resting_since == std::nullopt);
+  }
+}
+
+TEST_CASE("a pause that ends between the fence and the end of the lease is a pause, too") {
+  Node node;
+  node.RunSafely();  // a lease of 8 s
+  node.now_ = node.now_ + absl::Milliseconds(7500);
+  node.Feed(Paused{absl::Seconds(5)});
+  CHECK(node.After(absl::ZeroDuration()) == "send(1) heartbeat; rest");
+  CHECK(node.Hear() == "wake");
+}
+
+TEST_CASE("a pause during a stop for a checkpoint does not use up its grace") {
+  Node node;
+  node.hosts_ = true;
+  node.RunSafely();
+  CHECK(node.StopIn(1, StopKind::kCheckpoint) == "stop checkpoint SIGTERM spare-sessions");
+  node.now_ = node.now_ + absl::Hours(1);
+  CHECK(node.Feed(Paused{absl::Hours(1)}).empty());
+  CHECK(node.After(absl::Seconds(29)) == "send(1) heartbeat");
+  CHECK_THAT(node.After(absl::Seconds(1)), Catch::Contains("kill"));
+}
+
+TEST_CASE("a pause while the rendezvous is lost does not use up the time to find it") {
   Node node;
   node.RunSafely();
-  CHECK(node.After(absl::Minutes(1)) == "send(1) heartbeat; stop abort SIGTERM; kill");
-  CHECK(node.Feed(WorkersGone{}) == "store");
+  node.LoseStream();
+  node.LoseStream(absl::UnavailableError("no answer"));
+  node.now_ = node.now_ + absl::Hours(1);
+  node.Feed(Paused{absl::Hours(1)});
+  CHECK_THAT(node.After(absl::ZeroDuration()), Catch::Contains("open last_epoch=1"));
+  CHECK_THAT(node.LoseStream(absl::UnavailableError("no answer")), !Catch::Contains("finish"));
+  CHECK(node.state_.link_deadline > node.now_ + absl::Seconds(50));
 }
 
 TEST_CASE("an epoch that is told of later than the lease starts no worker") {

@@ -65,6 +65,7 @@ void Stepper::On(const WorkersGone&) {
   if (s_.phase == Phase::kFinished) return;
   s_.alive.clear();
   s_.has_workers = false;
+  s_.resting_since.reset();
   s_.stop_deadline = s_.dead_by = MonotonicTime::InfiniteFuture();
   if (s_.verdict.has_value()) return LeaveAndFinish();
   if (s_.phase == Phase::kStopping) Rejoin(s_.why);
@@ -91,6 +92,7 @@ void Stepper::Abort(const std::string& why) {
 
 void Stepper::Kill(const std::string& why) {
   s_.killed = true;
+  s_.resting_since.reset();
   s_.stop_deadline = now_ + s_.rules.kill_patience;
   actions_.push_back(KillWorkers{why});
 }

@@ -66,6 +66,10 @@ inline std::string Text(const Action& action) {
                               " ", SignalName(a.signal), a.spare_sessions ? " spare-sessions" : "");
         } else if constexpr (std::is_same_v<T, KillWorkers>) {
           return "kill";
+        } else if constexpr (std::is_same_v<T, RestWorkers>) {
+          return "rest";
+        } else if constexpr (std::is_same_v<T, WakeWorkers>) {
+          return "wake";
         } else if constexpr (std::is_same_v<T, RestartStore>) {
           return "store";
         } else if constexpr (std::is_same_v<T, RunHealthCheck>) {

@@ -426,6 +426,28 @@ TEST_CASE("a job that stayed below its minimum ends with 69") {
   CHECK(node.CloseWith(Outcome::kTimedOut) == "finish 69");
 }
 
+TEST_CASE("another agent has this node's rank: a usage error") {
+  Node node;
+  node.Feed(Begin{});
+  CHECK(node.LoseStream(absl::AlreadyExistsError("node rank 0 is taken: by a")) == "finish 64");
+  CHECK_THAT(node.result_.explanation, Catch::Contains("refused this node: node rank 0 is taken"));
+}
+
+TEST_CASE("another pod has this node's rank: its end is awaited, and not for ever") {
+  Node node;
+  node.state_.rules.awaits_node_rank = true;
+  node.Feed(Begin{});
+  const absl::Status taken = absl::AlreadyExistsError("node rank 0 is taken: by a");
+  CHECK(node.LoseStream(taken) ==
+        "say waiting for another agent to end: node rank 0 is taken: by a");
+  CHECK(node.After(absl::Seconds(2)) == "open last_epoch=0");
+  CHECK(node.LoseStream(taken).empty());  // once is enough
+  node.now_ = node.now_ + absl::Seconds(10);
+  CHECK(node.LoseStream(taken) == "finish 69");
+  CHECK_THAT(node.result_.explanation,
+             Catch::Contains("did not let this node in within 10s: node"));
+}
+
 TEST_CASE("a store port that is taken is a usage error") {
   Node node;
   node.Feed(Begin{});

@@ -3,6 +3,7 @@
 // end).
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -42,6 +43,13 @@ class Stepper {
     End(ResultOfSpawnFailure(failed.status), std::string(failed.status.message()));
   }
   void On(const SignalReceived& received);
+  void On(const Paused& paused) {
+    s_.woke_at = now_;
+    s_.stop_deadline = s_.stop_deadline + paused.duration;
+    // After KILL a patience of its own holds.
+    if (!s_.killed) s_.stop_deadline = std::min(s_.stop_deadline, s_.dead_by);
+    s_.link_deadline = s_.link_deadline + paused.duration;
+  }
   void On(const Timer&);
 
  private:
@@ -58,6 +66,10 @@ class Stepper {
   void NoteHeardAt(MonotonicTime heard_at);
   // Stops the workers: the daemon may give this node up any moment now.
   void Fence();
+  // The lease ended while this process did not run: asks the daemon, and lets the workers rest.
+  void AskAfterPause();
+  // Workers that rest are over: the daemon has gone on, or cannot be asked.
+  void EndRest();
   // No worker lives longer than `limit`, whatever grace it was given.
   void DieBy(MonotonicTime limit);
   void SendHeartbeat();

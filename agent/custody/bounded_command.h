@@ -44,6 +44,9 @@ class BoundedCommand {
   BoundedCommand(const BoundedCommand&) = delete;
   BoundedCommand& operator=(const BoundedCommand&) = delete;
 
+  // 0 when it has ended.
+  pid_t pid() const { return pidfd_.valid() ? pid_ : 0; }
+
  private:
   BoundedCommand(EventLoop& loop, const Request& request, std::function<void(Outcome)> on_done);
 

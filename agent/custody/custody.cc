@@ -97,10 +97,11 @@ std::vector<ProcessEntry> Custody::Left() {
   }
   const pid_t self = getpid();
   const pid_t own_session = getsid(0);
+  const pid_t companion = companion_();
   for (ProcessEntry& entry : table) {
     // A process in our session was not started here: workers have sessions of their own. Reading
     // the memory of a process in state D may hang this one too.
-    entry.chosen = entry.parent == self && entry.pid != guardian_.pid() &&
+    entry.chosen = entry.parent == self && entry.pid != guardian_.pid() && entry.pid != companion &&
                    entry.session != own_session && !guardian_.page().IsReleased(entry.session) &&
                    (!has_strangers_ ||
                     (entry.state != 'D' && EnvironmentHolds(entry.pid, own_token_.c_str())));
@@ -130,6 +131,10 @@ void Custody::SignalLeft(int signal, const std::function<bool(pid_t group)>& ski
     SignalProcess(entry, signal);
     SignalProcess(entry, SIGCONT);  // A stopped process would not see the signal.
   }
+}
+
+void Custody::PassOn(int signal) {
+  for (const ProcessEntry& entry : Left()) SignalProcess(entry, signal);
 }
 
 size_t Custody::KillAll() {

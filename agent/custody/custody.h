@@ -44,6 +44,10 @@ class Custody {
   // around this one, so that both agents know their processes.
   const std::string& token() const { return token_; }
 
+  // Tells the pid of the program, 0 for none, that runs beside the workers for the agent itself: it
+  // and its descendants are no leftovers. Without it no program is excepted.
+  void SetCompanion(std::function<pid_t()> companion) { companion_ = std::move(companion); }
+
   // The epochs, one at a time.
   void BeginEpoch();
   int cgroup_fd() const { return cgroup_ == nullptr ? -1 : cgroup_->fd(); }  // -1 = none
@@ -57,6 +61,8 @@ class Custody {
   // Sends `signal`, and SIGCONT behind it, to leftovers whose process group `skips` does not
   // choose.
   void SignalLeft(int signal, const std::function<bool(pid_t group)>& skips);
+  // Sends `signal`, and nothing behind it, to all of them.
+  void PassOn(int signal);
   // Sends SIGKILL to all of them. Returns their number.
   size_t KillAll();
   // Gives them up: no later KillAll and no sweep ends them.
@@ -81,6 +87,7 @@ class Custody {
 
   EventLoop& loop_;
   const std::function<void()> on_orphan_ended_;
+  std::function<pid_t()> companion_ = [] { return 0; };
   const std::string own_token_;
   const std::string token_;
   const std::string cgroup_parent_;  // "" = no cgroups

@@ -114,7 +114,7 @@ void WorkerGroup::KillGroup(Member& member) {
 void WorkerGroup::TellGroup(Member& member, int signal) {
   if (member.group_killed || std::exchange(member.told, signal) == signal) return;
   kill(-member.pid, signal);
-  kill(-member.pid, SIGCONT);  // A stopped process would not see the signal.
+  if (!resting_) kill(-member.pid, SIGCONT);  // A stopped process would not see the signal.
 }
 
 void WorkerGroup::CheckGone() {
@@ -207,7 +207,20 @@ void WorkerGroup::Stop(int signal, const std::function<bool(int)>& chosen) {
   CheckGone();  // Processes that were left to finish their work are now to end.
 }
 
+void WorkerGroup::Rest() {
+  resting_ = true;
+  PassOn(SIGSTOP);
+  custody_.PassOn(SIGSTOP);  // Also what has left the workers' groups.
+}
+
+void WorkerGroup::Wake() {
+  resting_ = false;
+  custody_.PassOn(SIGCONT);
+  PassOn(SIGCONT);
+}
+
 void WorkerGroup::PassOn(int signal) {
+  if (resting_ && signal == SIGCONT) return;
   for (const auto& member : members_) {
     if (!member->group_killed) kill(-member->pid, signal);
   }

@@ -64,8 +64,13 @@ class WorkerGroup {
   void Stop(int signal, const std::function<bool(int)>& chosen);
   // Sends SIGKILL to all remaining processes.
   void Kill();
-  // Sends `signal` to every process of every group; changes nothing else.
+  // Sends `signal` to every process of every group; changes nothing else. Workers that rest get no
+  // SIGCONT.
   void PassOn(int signal);
+  // Stops every process that comes from the workers (SIGSTOP), until Wake. A signal that Stop sends
+  // meanwhile waits for Wake; Kill ends processes that rest.
+  void Rest();
+  void Wake();
   // Custody's on_orphan_ended.
   void OnOrphanEnded();
 
@@ -116,6 +121,7 @@ class WorkerGroup {
   const Listener listener_;
   std::vector<std::unique_ptr<Member>> members_;
   bool stopping_ = false;
+  bool resting_ = false;
   bool all_well_ = true;  // every leader that has ended did so with 0, before Stop
   LeftoverPlan plan_;
   bool gone_ = false;

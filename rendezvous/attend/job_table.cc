@@ -21,6 +21,7 @@ absl::Status JobTable::Join(MonotonicTime now, MemberId id, Incarnation incarnat
   }
   CONVENE_ASSIGN_OR_RETURN(Entry * entry, JobFor(now, hello));
   const size_t first_new = outbox->items.size();
+  entry->job.Hear(now, outbox);
   const absl::Status joined = entry->job.Join(now, id, incarnation, hello, outbox);
   if (joined.ok()) {
     members_[id.value()] = {entry, incarnation, hello.publishes_logs};
@@ -151,6 +152,7 @@ void JobTable::Receive(MonotonicTime now, MemberId id, Incarnation incarnation, 
     return;
   }
   const size_t first_new = outbox->items.size();
+  membership.entry->job.Hear(now, outbox);
   membership.entry->job.Receive(now, id, epoch, event, outbox);
   Settle(*membership.entry, outbox, first_new);
   if (std::holds_alternative<Heartbeat>(event)) outbox->Say(id, DaemonEvent{epoch, Heard{}});
@@ -162,6 +164,7 @@ void JobTable::Disconnect(MonotonicTime now, MemberId id, Outbox* outbox) {
   Entry& entry = *found->second.entry;
   members_.erase(found);
   const size_t first_new = outbox->items.size();
+  entry.job.Hear(now, outbox);
   entry.job.Disconnect(now, id, outbox);
   Settle(entry, outbox, first_new);
 }

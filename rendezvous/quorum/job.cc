@@ -18,7 +18,7 @@ constexpr int kHeartbeatsPerLease = 3;
 // The claimant may be a stranger: the text must not tell the holder's incarnation, by which a
 // stream takes its place.
 absl::Status RefusedRank(const Node& holder, const Node& claimant) {
-  return absl::InvalidArgumentError(
+  return absl::AlreadyExistsError(
       absl::StrCat("node rank ", holder.node_rank, " is taken: an agent of ", holder.host,
                    " holds it and is alive, another one of ", claimant.host,
                    " asks for it too. Give each node its own --node-rank"));
@@ -85,7 +85,7 @@ absl::Status Job::Join(MonotonicTime now, MemberId id, Incarnation incarnation, 
   if (hello.node_rank >= 0) {
     if (const Node* holder = state_.FindNodeRank(hello.node_rank)) {
       if (holder->rival != MemberId()) {
-        return absl::InvalidArgumentError(
+        return absl::AlreadyExistsError(
             absl::StrCat("node rank ", hello.node_rank, " is claimed by ", holder->host, " and ",
                          state_.Find(holder->rival)->host, " already, ", hello.host,
                          " asks for it too. Give each node its own --node-rank"));
@@ -138,17 +138,30 @@ void Job::Disconnect(MonotonicTime now, MemberId id, Outbox* outbox) {
 
 void Job::Tick(MonotonicTime now, Outbox* outbox) {
   if (closed()) return;
-  if (now - state_.lease_watch() > kAsleep) {
-    outbox->log.push_back({absl::StrCat("job ", id_, ": this daemon was asleep for ",
-                                        absl::FormatDuration(now - state_.lease_watch()),
-                                        " or longer: every lease begins anew")});
+  if (state_.WaitsForWord(now, policy_.join_timeout)) {
+    decision_.wake_at = state_.lease_watch();
+    return;
   }
+  const bool all_are_silent = state_.AllSilent(now);
   for (const MemberId id : state_.Expired(now)) {
-    const std::string why =
-        absl::StrCat("silent for its lease of ", absl::FormatDuration(state_.Find(id)->lease));
-    GiveUp(now, id, JobState::Departure::kLost, why, outbox);
+    const std::string why = all_are_silent
+                                ? absl::StrCat("silent, as every node of the job")
+                                : absl::StrCat("silent for its lease of ",
+                                               absl::FormatDuration(state_.Find(id)->lease));
+    GiveUp(now, id, all_are_silent ? JobState::Departure::kAllSilent : JobState::Departure::kLost,
+           why, outbox);
   }
   Run(now, outbox);
+}
+
+void Job::Hear(MonotonicTime now, Outbox* outbox) {
+  const absl::Duration silence = state_.Hear(now);
+  if (silence == absl::ZeroDuration()) return;
+  decision_.wake_at = now;  // Deadlines were not looked at meanwhile.
+  outbox->log.push_back(
+      {absl::StrCat("job ", id_, ": no node was heard for ",
+                    absl::FormatDuration(absl::Trunc(silence, absl::Milliseconds(1))),
+                    " (this daemon, or the whole job, stood still): no lease counts that time")});
 }
 
 // An agent that was paused reads this text when it wakes up.

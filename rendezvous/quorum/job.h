@@ -43,7 +43,7 @@ struct Outbox {
 //
 // Two agents, one explicit node rank. The second one's hello is not answered until it is clear
 // whether the first one is alive, which takes at most its lease: a word from the first refuses the
-// second (InvalidArgument naming both hosts); the end of the first one's stream or lease lets the
+// second (AlreadyExists naming both hosts); the end of the first one's stream or lease lets the
 // second one in. A second stream of the same process (host, node rank and incarnation) replaces the
 // first, which ends with Aborted: the process itself knows best which of its streams is dead. The
 // second stream is the one with the later Hello; on a bad line the Hello of a try that was given up
@@ -64,10 +64,13 @@ class Job {
   Job(MonotonicTime now, const JobRecord& record, MemberId first_id);
   JobRecord Record(MonotonicTime now) const;
 
-  // InvalidArgument when the hello contradicts the job or a third agent claims a contested rank;
-  // Unavailable when its process has sent a later Hello; ResourceExhausted when the job has
-  // kMostNodesPerJob nodes. After an error `id` is no node. REQUIRES: `hello` is valid; the job is
-  // not closed.
+  // Some agent spoke, or its stream ended (JobState::Hear). Call it before the function that says
+  // what follows.
+  void Hear(MonotonicTime now, Outbox* outbox);
+  // InvalidArgument when the hello contradicts the job; AlreadyExists when a third agent claims a
+  // contested rank; Unavailable when its process has sent a later Hello; ResourceExhausted when the
+  // job has kMostNodesPerJob nodes. After an error `id` is no node. REQUIRES: `hello` is valid; the
+  // job is not closed.
   absl::Status Join(MonotonicTime now, MemberId id, Incarnation incarnation, const Hello& hello,
                     Outbox* outbox);
   // These functions ignore an `id` that is no node (any more).

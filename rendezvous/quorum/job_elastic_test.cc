@@ -292,5 +292,64 @@ TEST_CASE("a daemon that slept gives every node another lease") {
   )");
 }
 
+TEST_CASE("where no node is heard nobody is judged, and the epoch goes on with the first word") {
+  Story story(Nodes(2, 2));
+  story.Tell(R"(
+    > a hello
+    > b hello
+    > a ready
+    > b ready
+    > rest 10s
+  )");
+  SECTION("for a while: the whole job was suspended") {
+    // The join timeout of 4 s is shorter than the lease of 5 s, which holds in its place.
+    CHECK(story.Tell(R"(
+      > hush 7400ms
+      > a beats
+      > wait 2s
+      > b beats
+      > rest 60s
+    )") == Flat(R"(
+      > hush 7400ms
+      > a beats
+      > wait 2s
+      > b beats
+      > rest 60s
+    )"));
+  }
+  SECTION("for hours: this daemon was suspended with the job, while it waited for a word, too") {
+    const std::string quiet = R"(
+      > hush 4s
+      > sleep 3600s
+      > sleep 3600s
+      > b beats
+      > a beats
+      > rest 60s
+    )";
+    CHECK(story.Tell(quiet) == Flat(quiet));
+  }
+  SECTION("for longer than the join timeout, lived through: they are lost, and none is blamed") {
+    CHECK_THAT(story.Tell("> hush 12s\n"),
+               Catch::Contains("given up by the daemon: silent, as every node of the job"));
+    CHECK(story.job().state().conduct().records.empty());
+  }
+  CHECK(story.job().state().failure_count() == 0);
+}
+
+TEST_CASE("a daemon that slept through the join timeout waits for the rest of it") {
+  Check(Story(Nodes(2, 2)), R"(
+    > a hello
+    a: welcome
+    > a ready
+    > rest 2s
+    > sleep 3600s
+    > a beats
+    > rest 1900ms
+    > rest 100ms
+    a: close timed out: 1 of at least 2 nodes ready when the join timeout of 4s was over
+    a: end OK
+  )");
+}
+
 }  // namespace
 }  // namespace convene::rendezvous

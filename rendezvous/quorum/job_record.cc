@@ -47,6 +47,7 @@ JobState::JobState(MonotonicTime now, const JobRecord& record, MemberId first_id
                 (record.phase == Phase::kRunning ? record.age : absl::ZeroDuration())),
       waiting_since_(now),
       forming_since_(now),
+      last_word_(now),
       closed_at_(now) {
   Move(now - record.taken_at - record.age, &facts_.budget, &facts_.conduct);
   MemberId id = first_id;
@@ -62,6 +63,7 @@ JobState::JobState(MonotonicTime now, const JobRecord& record, MemberId first_id
     if (node.node_rank >= 0) by_node_rank_[node.node_rank] = id;
     by_process_[{node.host, node.node_rank, node.incarnation}] = id;
     lease_watch_ = std::min(lease_watch_, now + node.lease);
+    longest_lease_ = std::max(longest_lease_, node.lease);
     Count(nodes_.emplace(id, std::move(node)).first->second, +1);
     id = id.Next();
   }
@@ -89,6 +91,7 @@ void JobState::Resume(MonotonicTime now, MemberId old, MemberId id, const Hello&
 }
 
 void JobState::RenewAway(MonotonicTime now) {
+  last_word_ = now;
   for (auto& [id, node] : nodes_) {
     if (node.away) node.heard_at = now;
   }

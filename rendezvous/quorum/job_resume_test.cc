@@ -267,7 +267,7 @@ TEST_CASE("another process in the place of one that is away waits for that one's
     > a' hello rank=0 incarnation=7 holds running=1 last_epoch=1
     a': welcome back in epoch 1
     > b' hello rank=1 incarnation=8 holds running=1 last_epoch=1
-    b2: end INVALID_ARGUMENT: node rank 1 is taken: an agent of b holds it and is alive, \
+    b2: end ALREADY_EXISTS: node rank 1 is taken: an agent of b holds it and is alive, \
        another one of b2 asks for it too. Give each node its own --node-rank
     b': welcome back in epoch 1
   )");

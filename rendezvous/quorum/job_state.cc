@@ -107,6 +107,41 @@ void JobState::EnterReady(MonotonicTime now, Node& node) {
   if (!is_excluded && !node.is_member()) admission_.Arrive(now);
 }
 
+bool JobState::WaitsForWord(MonotonicTime now, absl::Duration patience) {
+  if (!AllSilent(now)) return false;
+  // An agent that claims a node's rank reached this daemon, and waits for that node's lease.
+  const auto is_contested = [](const auto& entry) { return entry.second.rival != MemberId(); };
+  if (std::any_of(nodes_.begin(), nodes_.end(), is_contested)) return false;
+  if (!silent_until_.has_value() || now - *silent_until_ > kAsleep) {
+    silent_until_ = now + std::max(patience, longest_lease_);
+  }
+  lease_watch_ = *silent_until_;
+  return now < *silent_until_;
+}
+
+absl::Duration JobState::Hear(MonotonicTime now) {
+  const bool all_were_silent = AllSilent(now);
+  silent_until_.reset();
+  const absl::Duration silence = now - std::exchange(last_word_, now);
+  if (!all_were_silent) return absl::ZeroDuration();
+  // A word that is only late, from a node under load, hides no more than what is beyond the usual
+  // time between two words: else a dead node's lease would begin anew with each late word.
+  const absl::Duration hidden =
+      silence < longest_lease_ ? silence - longest_lease_ / 3 : absl::InfiniteDuration();
+  lease_watch_ = MonotonicTime::InfiniteFuture();
+  for (auto& [id, node] : nodes_) {
+    node.heard_at = std::min(node.heard_at + hidden, now);
+    lease_watch_ = std::min(lease_watch_, node.heard_at + node.lease);
+  }
+  old_workers_until_ = old_workers_until_ + silence;
+  // A wait that began within the silence begins now.
+  for (MonotonicTime* since : {&began_at_, &waiting_since_, &forming_since_}) {
+    *since = std::min(*since + silence, now);
+  }
+  if (minimum_since_.has_value()) minimum_since_ = std::min(*minimum_since_ + silence, now);
+  return silence;
+}
+
 void JobState::Join(MonotonicTime now, MemberId id, Incarnation incarnation, const Hello& hello,
                     MemberId rival, int nodes_min) {
   CONVENE_CHECK(facts_.phase != Phase::kClosed && Find(id) == nullptr);
@@ -126,6 +161,7 @@ void JobState::Join(MonotonicTime now, MemberId id, Incarnation incarnation, con
   node.hello_said_at = hello.said_at;
   node.has_workers = hello.has_workers;
   stop_limit_ = std::max(stop_limit_, hello.stop_limit);
+  longest_lease_ = std::max(longest_lease_, hello.lease);
   if (hello.has_workers) {
     // Where an epoch has begun, the agent kills the old workers before the lease of its old stream
     // ends. Where none has, the daemon lost its memory: no node waits to go on, and they may save.

@@ -65,7 +65,7 @@ namespace convene::rendezvous {
 
 inline constexpr absl::Duration kQuickEpoch = absl::Seconds(10);
 inline constexpr int kMostVainEpochs = 16;
-// A daemon that checks the leases this much too late was itself asleep.
+// A daemon that looks at a deadline so much too late was itself asleep.
 inline constexpr absl::Duration kAsleep = absl::Seconds(1);
 
 // One stream of one agent; never used twice. 0 = nobody.
@@ -140,7 +140,10 @@ struct JobRecord;
 class JobState {
  public:
   JobState(MonotonicTime now, Epoch floor)
-      : facts_{.floor = floor, .highest_epoch = floor}, waiting_since_(now), forming_since_(now) {}
+      : facts_{.floor = floor, .highest_epoch = floor},
+        waiting_since_(now),
+        forming_since_(now),
+        last_word_(now) {}
 
   // The state as recorded: the members are away, with the identities from `first_id` on.
   JobState(MonotonicTime now, const JobRecord& record, MemberId first_id);
@@ -209,6 +212,28 @@ class JobState {
   MonotonicTime closed_at() const { return closed_at_; }
   Outcome outcome() const { return facts_.outcome; }
 
+  // --- Silence ---
+  //
+  // A node whose lease is over may be dead; where no node of the job is heard, it is more likely
+  // that this daemon was stopped, that its network is gone, or that the whole job was stopped
+  // (`scontrol suspend` stops daemon, agents and workers together, for hours, while every clock
+  // runs on). Nodes speak each third of their lease. So where none was heard for half a lease,
+  // nobody is judged: no lease ends and no deadline is looked at, until the next word (Hear), or
+  // until this daemon has lived through `patience` without one. At that word every lease begins
+  // anew (after less than a lease: the silence is left out of it, but for the usual time between
+  // two words), and the waits go on from where they stood. While an agent claims a node's rank, the
+  // leases are judged as always. An agent judges its own lease by its own clock, so a late
+  // judgement here makes no two epochs live (agent/core/machine.h).
+
+  bool AllSilent(MonotonicTime now) const {
+    return !nodes_.empty() && now - last_word_ > longest_lease_ / 2;
+  }
+  // Whether all are silent and none is given up yet; lease_watch() is then the end of the patience.
+  bool WaitsForWord(MonotonicTime now, absl::Duration patience);
+  // Some agent spoke, or its stream ended. Call it before what follows from that. Returns the
+  // silence that is over, zero mostly.
+  absl::Duration Hear(MonotonicTime now);
+
   // --- Events ---
 
   // `rival`: the node whose rank this one claims (it then only contests); 0 for none. REQUIRES:
@@ -226,7 +251,8 @@ class JobState {
 
   // kDropped: it did not stop its workers. kUnfit: it left, and must not come back soon. kOutdated:
   // the daemon was restarted and its record of the node is old; the node itself is here.
-  enum class Departure { kLost, kLeft, kDropped, kUnfit, kOutdated };
+  // kAllSilent: as kLost, but no node was heard, so this one is not to blame.
+  enum class Departure { kLost, kLeft, kDropped, kUnfit, kOutdated, kAllSilent };
   // The stream is over. A contesting rival becomes a node (joining, or ready if it said so).
   // REQUIRES: `id` is a node.
   void Remove(MonotonicTime now, MemberId id, Departure departure, const std::string& why,
@@ -240,8 +266,8 @@ class JobState {
   void RenewAway(MonotonicTime now);
 
   // Nodes that were silent for longer than their lease; contesting ones need not speak. A daemon
-  // that was asleep (stopped, moved to another host) cannot know which nodes were silent, so every
-  // lease begins anew then. Cheap before lease_watch().
+  // that was asleep cannot know which nodes were silent: every lease begins anew then. Cheap before
+  // lease_watch(). REQUIRES: not all are silent, or their time is over.
   std::vector<MemberId> Expired(MonotonicTime now);
 
   // --- Decisions, carried out ---
@@ -293,6 +319,9 @@ class JobState {
   MonotonicTime forming_since_;
   std::optional<MonotonicTime> minimum_since_;
   MonotonicTime lease_watch_ = MonotonicTime::InfiniteFuture();
+  MonotonicTime last_word_;                    // of any node
+  std::optional<MonotonicTime> silent_until_;  // the end of the patience, while all are silent
+  absl::Duration longest_lease_;               // of the nodes so far
   MonotonicTime closed_at_;
 };
 

@@ -218,7 +218,7 @@ TEST_CASE("two living agents with one node rank: the second is refused with both
     > b hello rank=0
     > b ready
     > a beats
-    b: end INVALID_ARGUMENT: node rank 0 is taken: an agent of a holds it and is alive, \
+    b: end ALREADY_EXISTS: node rank 0 is taken: an agent of a holds it and is alive, \
        another one of b asks for it too. Give each node its own --node-rank
   )");
 }

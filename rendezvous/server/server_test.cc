@@ -178,6 +178,9 @@ TEST_CASE("a silent agent is given up after its lease") {
   const auto server = StartServer();
   Hello hello = HelloFrom("a", 2, 2);
   hello.lease = absl::Milliseconds(100);
+  // Where all were silent, none would be judged.
+  TestAgent b(EndpointOf(*server), 2, HelloFrom("b", 2, 2));
+  b.Take<Welcome>();
   TestAgent a(EndpointOf(*server), 1, hello);
   a.Take<Welcome>();
   CHECK_STATUS(a.TakeEnd(), absl::StatusCode::kUnavailable, "silent for its lease of 100ms");

@@ -3,13 +3,15 @@
 
 usage: tests/bench/train_bench.py [--models llama-15m,llama-125m] [--precisions fp32,bf16] [--rounds 3] [--steps 8] [--threads N]
 The rivals run in turns, with the same shape, batch, sequence and threads; the first quarter of each run's steps is warm-up and
-not counted. Prints medians over all counted steps, and ratios.
+not counted. Prints medians over all counted steps, and ratios; also of the optimizer's part of a step alone: gradient norm, clipping, AdamW, and
+with bf16 the rounded copy.
 """
 
 import argparse
 import glob
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -40,6 +42,7 @@ MODELS = {
 class Result(NamedTuple):
     step_seconds: List[float]
     peak_bytes: int
+    optimizer_seconds: List[float]
 
 
 def counted(step_seconds: List[float]) -> List[float]:
@@ -50,20 +53,31 @@ def shape_flags(model: Model) -> List[str]:
     return [f'--{key.replace("_", "-")}={str(bool(value)).lower() if key == "tied_embeddings" else value}' for key, value in model.shape.items()]
 
 
-def run_convene(binary: str, data: str, model: Model, precision: str, steps: int, threads: int) -> Result:
+def profiled_optimizer_seconds(output: str) -> float:
+    """Of a step, by the table that --profile prints."""
+    line = re.search(r'^optimizer +([0-9.]+) ', output, re.MULTILINE)
+    if line is None:
+        sys.exit(f'train_bench: no line "optimizer" in the profile:\n{output[-3000:]}')
+    return float(line.group(1)) / 1000
+
+
+def run_convene(binary: str, data: str, model: Model, precision: str, steps: int, threads: int, profile: bool) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         metrics = os.path.join(folder, 'metrics.jsonl')
         command = [binary, '--model', 'llama-15m', *shape_flags(model), '--data', data, '--steps', str(steps), '--token-cache-dir', folder,
                    '--global-batch-size', str(model.micro_batch_size), '--micro-batch-size', str(model.micro_batch_size),
                    '--sequence-length', str(model.sequence_length), '--validation-every', '0', '--validation-samples', '1',
-                   '--metrics-file', metrics, '--device', 'cpu', '--precision', precision]
-        child = subprocess.Popen(command, env={**os.environ, 'OMP_NUM_THREADS': str(threads)}, stdout=subprocess.DEVNULL)
+                   '--metrics-file', metrics, '--device', 'cpu', '--precision', precision, *(['--profile'] if profile else [])]
+        child = subprocess.Popen(command, env={**os.environ, 'OMP_NUM_THREADS': str(threads)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                 text=True)
+        output = child.stdout.read()
         _, status, usage = os.wait4(child.pid, 0)
         if status != 0:
-            sys.exit(f'train_bench: {" ".join(command)} ended with {os.waitstatus_to_exitcode(status)}')
+            sys.exit(f'train_bench: {" ".join(command)} ended with {os.waitstatus_to_exitcode(status)}:\n{output[-3000:]}')
         with open(metrics, encoding='utf-8') as file:
             lines = [json.loads(line) for line in file]
-        return Result(counted([line['step_seconds'] for line in lines if 'step_seconds' in line]), usage.ru_maxrss * 1024)
+        return Result(counted([line['step_seconds'] for line in lines if 'step_seconds' in line]), usage.ru_maxrss * 1024,
+                      [profiled_optimizer_seconds(output)] if profile else [])
 
 
 def run_torch(model: Model, data: str, precision: str, steps: int, threads: int, compiled: bool) -> Result:
@@ -75,7 +89,7 @@ def run_torch(model: Model, data: str, precision: str, steps: int, threads: int,
     if done.returncode != 0:
         sys.exit(f'train_bench: torch_train_worker.py ended with {done.returncode}:\n{done.stderr[-3000:]}')
     answer = json.loads(done.stdout.splitlines()[-1])
-    return Result(counted(answer['step_seconds']), answer['peak_bytes'])
+    return Result(counted(answer['step_seconds']), answer['peak_bytes'], counted(answer['optimizer_seconds']))
 
 
 def main() -> int:
@@ -97,11 +111,14 @@ def main() -> int:
         for precision in arguments.precisions.split(','):
             model = MODELS[name]
             results: Dict[str, List[Result]] = {'convene': [], 'eager': [], 'compile': []}
+            profiled: List[Result] = []
             for _ in range(arguments.rounds):
-                results['convene'].append(run_convene(binary, data, model, precision, arguments.steps, arguments.threads))
+                results['convene'].append(run_convene(binary, data, model, precision, arguments.steps, arguments.threads, False))
+                profiled.append(run_convene(binary, data, model, precision, arguments.steps, arguments.threads, True))
                 results['eager'].append(run_torch(model, data, precision, arguments.steps, arguments.threads, False))
                 results['compile'].append(run_torch(model, data, precision, arguments.steps, arguments.threads, True))
             report(f'{name} {precision}, {model.micro_batch_size} x {model.sequence_length} tokens a step', model, results)
+            report_optimizer({**results, 'convene': profiled})
     return 0
 
 
@@ -113,6 +130,12 @@ def report(title: str, model: Model, results: Dict[str, List[Result]]) -> None:
     for name in results:
         print(f'  {name:8} {speeds[name]:10.0f} tokens/s  {peaks[name] / 2**20:8.0f} MiB'
               f'   ours: {speeds["convene"] / speeds[name]:.2f} x the speed, {peaks["convene"] / peaks[name]:.2f} x the memory')
+
+
+def report_optimizer(results: Dict[str, List[Result]]) -> None:
+    medians = {name: statistics.median(s for run in runs for s in run.optimizer_seconds) for name, runs in results.items()}
+    print('  the optimizer alone: ' + ', '.join(f'{name} {seconds * 1000:.1f} ms ({seconds / medians["convene"]:.2f})'
+                                                for name, seconds in medians.items()))
 
 
 if __name__ == '__main__':

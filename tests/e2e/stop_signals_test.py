@@ -65,6 +65,19 @@ class StopSignalsTest(ConveneTestCase):
         self.finish(agent, 60, 128 + signal.SIGTERM)
         self.assert_saved_at_the_last_step()
 
+    def test_the_signals_of_a_scheduler_that_ask_for_nothing(self):
+        agent = self.start(CONVENE, *self.train())
+        self.wait_for_step(5)
+        # scancel --signal=USR1, to the agent alone (proctrack/cgroup) or to every process (linuxproc); CONT comes with each TERM of Slurm.
+        for number in (signal.SIGUSR1, signal.SIGCONT):
+            for pid in (agent.pid, *self.workers().values()):
+                os.kill(pid, number)
+        os.kill(agent.pid, signal.SIGUSR2)
+        self.wait_for_step(read_metrics(self.path('metrics.jsonl'))[-1]['step'] + 5)
+        self.assertEqual(len(self.workers()), 2)
+        agent.send_signal(signal.SIGTERM)
+        self.assertNotIn('failed', self.finish(agent, 60, 128 + signal.SIGTERM))
+
     def run_on_terminal(self, *arguments):
         terminal = Terminal(self, [find_program(CONVENE), *arguments], log='terminal.log')
         return terminal, terminal.process

@@ -27,6 +27,7 @@ void CheckPromptness(MonotonicTime now, const Job& job) {
   const JobState& state = job.state();
   const JobPolicy& policy = job.policy();
   Expect(job.wake_at() > now, "what was due now was not done");
+  if (state.AllSilent(now)) return;  // Nobody is judged, and nothing decided.
   const bool join_timeout_is_over = now >= state.waiting_since() + policy.join_timeout;
   const bool has_minimum = state.ready_count() >= policy.nodes_min;
   switch (state.phase()) {
@@ -321,22 +322,36 @@ void Invariants::OnDaemonIdle(MonotonicTime now, MonotonicTime daemon_now,
   }
 }
 
-void Invariants::OnDaemonKilled(const rendezvous::JobTable& table,
-                                const std::set<Incarnation>& faithful) {
+void Invariants::NoteSettled(const rendezvous::JobTable& table,
+                             const std::set<Incarnation>& faithful) {
   settled_runs_.clear();
   for (const auto& [run, told] : told_) {
     const Job* job = table.Find(run);
     if (job == nullptr || job->closed()) continue;
     const JobState& state = job->state();
-    bool is_settled = state.phase() == Phase::kRunning &&
-                      state.cause() == rendezvous::Cause::kNone &&
-                      formations_.at(told.serial).is_told;
-    for (const auto& [id, node] : state.nodes()) {
-      const bool is_faithful = faithful.count(node.incarnation) > 0;
-      if (is_faithful && node.is_member()) faithful_[node.incarnation] = {run, state.epoch()};
-      is_settled = is_settled && is_faithful && node.state == NodeState::kRunning;
-    }
+    const bool is_running = state.phase() == Phase::kRunning &&
+                            state.cause() == rendezvous::Cause::kNone &&
+                            formations_.at(told.serial).is_told;
+    const bool is_settled =
+        is_running &&
+        std::all_of(state.nodes().begin(), state.nodes().end(), [&](const auto& entry) {
+          return faithful.count(entry.second.incarnation) > 0 &&
+                 entry.second.state == NodeState::kRunning;
+        });
     if (is_settled) settled_runs_.insert(run);
+  }
+}
+
+void Invariants::OnDaemonKilled(const rendezvous::JobTable& table,
+                                const std::set<Incarnation>& faithful) {
+  NoteSettled(table, faithful);
+  for (const auto& [run, told] : told_) {
+    const Job* job = table.Find(run);
+    if (job == nullptr || job->closed()) continue;
+    for (const auto& [id, node] : job->state().nodes()) {
+      if (faithful.count(node.incarnation) == 0 || !node.is_member()) continue;
+      faithful_[node.incarnation] = {run, job->state().epoch()};
+    }
   }
   for (const auto& [id, joined] : joined_) over_.insert(id);
   joined_.clear();

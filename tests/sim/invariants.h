@@ -82,9 +82,10 @@ class Invariants {
   void OnDisturbed(Incarnation incarnation) { faithful_.erase(incarnation); }
   // A daemon that sleeps hears nobody in time.
   void OnDaemonPaused() { faithful_.clear(); }
-  // Whether nothing but the workers can end the run's epoch: all its members are faithful, nobody
-  // else is there. As of the last OnDaemonKilled().
+  // The runs whose epoch nothing but the workers can end: all its members are faithful, nobody else
+  // is there. As of the last OnDaemonKilled() or NoteSettled().
   const std::set<std::string>& settled_runs() const { return settled_runs_; }
+  void NoteSettled(const rendezvous::JobTable& table, const std::set<Incarnation>& faithful);
   // The number of epochs that the run's agents were told of, and of nodes that came anew: neither
   // rises when a settled run is left alone.
   int64_t told_count(const std::string& run) const { return Count(told_counts_, run); }

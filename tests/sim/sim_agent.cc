@@ -31,6 +31,7 @@ void SimAgent::Start() {
   incarnation_ = incarnation_.Next();
   state_ = std::make_unique<agent::State>(rules_);
   is_paused_ = false;
+  StopTime(false);
   tells_progress_ = simulation_.Chance(0.5);
   timer_planned_ = MonotonicTime::InfiniteFuture();
   Receive(agent::Begin{});
@@ -53,6 +54,7 @@ void SimAgent::End() {
   workers_.clear();
   has_leftovers_ = knows_success_ = false;
   ++group_;
+  StopTime(false);
 }
 
 void SimAgent::HangUp() {
@@ -64,13 +66,31 @@ void SimAgent::Pause() {
   simulation_.Note(name_, ": is paused");
   Disturb();
   is_paused_ = true;
+  paused_at_ = simulation_.now();
 }
 
+void SimAgent::Suspend() {
+  Pause();
+  StopTime(true);
+}
+
+// The loop may see that time has passed before it reads what has come, or after.
 void SimAgent::Resume() {
   simulation_.Note(name_, ": wakes up");
   is_paused_ = false;
   awake_since_ = simulation_.now();
+  if (!is_up()) return;
+  if (simulation_.Chance(0.5)) inbox_.push_front(agent::Timer{});
+  const absl::Duration pause = simulation_.now() - paused_at_;
+  if (pause > absl::Milliseconds(200)) inbox_.push_front(agent::Paused{pause});
+  StopTime(false);
   Receive(agent::Timer{});
+}
+
+void SimAgent::StopTime(bool is_stopped) {
+  are_workers_stopped_ = is_stopped;
+  if (is_stopped) return;
+  for (const auto& end : std::exchange(put_off_, {})) end();
 }
 
 void SimAgent::Cut() {
@@ -133,7 +153,7 @@ void SimAgent::Calm() {
 
 void SimAgent::CheckFencing() const {
   // When the job has succeeded, what its workers left may go on beside another job of that name.
-  if (!has_workers() || knows_success_ || is_paused_) return;
+  if (!has_workers() || knows_success_ || is_paused_ || are_workers_stopped_) return;
   if (invariants_.MayRun(simulation_.now(), serial_, rules_.hello.lease, awake_since_)) return;
   Expect(false, absl::StrCat(name_, " (", PhaseName(state_->phase), ": ", state_->why,
                              ") has workers of an epoch that a newer one followed a lease ago"));
@@ -259,6 +279,7 @@ void SimAgent::Do(const agent::StartWorkers& action) {
   Expect(!has_workers(), "workers start where others, or what they left, still run");
   serial_ = assigned_serial_;
   ++group_;
+  StopTime(false);
   has_failed_ = false;
   started_at_ = simulation_.now();
   first_step_ = action.epoch.value() * 3;
@@ -278,8 +299,14 @@ void SimAgent::PlanWork() {
 }
 
 void SimAgent::PlanEnd(int local_rank, absl::Duration wait, const ExitStatus& status) {
-  simulation_.After(
-      wait, [this, worker = Worker{group_, local_rank}, status] { EndWorker(worker, status); });
+  PlanEnd(Worker{group_, local_rank}, wait, status);
+}
+
+void SimAgent::PlanEnd(Worker worker, absl::Duration wait, const ExitStatus& status) {
+  simulation_.After(wait, [this, worker, status] {
+    if (!are_workers_stopped_ || status.signal == SIGKILL) return EndWorker(worker, status);
+    put_off_.push_back([this, worker, status] { PlanEnd(worker, absl::ZeroDuration(), status); });
+  });
 }
 
 void SimAgent::EndWorker(Worker worker, const ExitStatus& status) {
@@ -327,6 +354,10 @@ void SimAgent::Do(const agent::KillWorkers&) {
   status.signal = SIGKILL;
   for (const int rank : workers_) PlanEnd(rank, simulation_.Upto(kKill), status);
 }
+
+void SimAgent::Do(const agent::RestWorkers&) { StopTime(true); }
+
+void SimAgent::Do(const agent::WakeWorkers&) { StopTime(false); }
 
 void SimAgent::Do(const agent::RestartStore&) {
   simulation_.After(simulation_.Upto(absl::Milliseconds(100)), [this, life = life_] {

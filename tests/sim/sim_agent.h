@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -31,8 +32,15 @@ class SimAgent {
         rules_(std::move(rules)),
         incarnation_(before_first) {}
 
+  const std::string& run() const { return rules_.hello.job_id; }
   bool is_up() const { return state_ != nullptr; }
+  // It knows of its epoch: an Assignment that comes after a pause starts no worker.
+  bool is_in_epoch() const {
+    return is_up() &&
+           (state_->phase == agent::Phase::kRunning || state_->phase == agent::Phase::kSucceeded);
+  }
   bool is_paused() const { return is_paused_; }
+  MonotonicTime paused_at() const { return paused_at_; }  // the last time
   bool is_cut() const { return is_cut_; }
   bool has_workers() const { return !workers_.empty() || has_leftovers_; }
 
@@ -42,7 +50,8 @@ class SimAgent {
   // The workers die with the process. The kernel closes its connection, unless the whole machine
   // died.
   void Crash(bool whole_machine);
-  void Pause();  // the workers run on
+  void Pause();    // the workers run on
+  void Suspend();  // the workers stop, too
   void Resume();
   void Cut();  // from the network
   void Heal();
@@ -70,7 +79,9 @@ class SimAgent {
   // Of processes that the workers left behind when all of them had succeeded.
   void PlanLeftoversEnd(absl::Duration wait);
   void PlanEnd(int local_rank, absl::Duration wait, const agent::ExitStatus& status);
+  void PlanEnd(Worker worker, absl::Duration wait, const agent::ExitStatus& status);
   void PlanWork();
+  void StopTime(bool is_stopped);  // of the workers
   void HangUp();
 
   void Do(const agent::OpenStream& action);
@@ -79,6 +90,8 @@ class SimAgent {
   void Do(const agent::StartWorkers& action);
   void Do(const agent::StopWorkers& action);
   void Do(const agent::KillWorkers& action);
+  void Do(const agent::RestWorkers& action);
+  void Do(const agent::WakeWorkers& action);
   void Do(const agent::RestartStore& action);
   // Their rules ask for none.
   void Do(const agent::RunHealthCheck&) { CONVENE_CHECK(false); }
@@ -103,6 +116,8 @@ class SimAgent {
   std::shared_ptr<Stream> stream_;
   std::vector<std::shared_ptr<Stream>> streams_;  // also those it left that may still hold words
   bool is_paused_ = false;
+  MonotonicTime paused_at_;
+  bool are_workers_stopped_ = false;  // suspended, or at rest
   bool is_cut_ = false;
   bool is_calm_ = false;
   std::deque<agent::Event> inbox_;
@@ -117,6 +132,7 @@ class SimAgent {
   int64_t serial_ = 0;           // of their epoch (invariants.h)
   int64_t assigned_serial_ = 0;  // of the last Assignment that came
   bool has_failed_ = false;
+  std::vector<std::function<void()>> put_off_;  // ends of workers that do not run
   MonotonicTime started_at_;
   bool tells_progress_ = false;
   int64_t first_step_ = 0;

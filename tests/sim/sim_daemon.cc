@@ -145,18 +145,22 @@ void SimDaemon::Break(const std::shared_ptr<Stream>& stream, bool is_half_open) 
   });
 }
 
-void SimDaemon::Kill(bool whole_machine) {
-  simulation_.Note("daemon: killed", whole_machine ? " with its machine" : "");
-  is_up_ = false;
-  is_machine_down_ = whole_machine;
-  ++life_;
+std::set<Incarnation> SimDaemon::Faithful() const {
   std::set<Incarnation> faithful;
   for (const auto& [id, stream] : streams_) {
     if (!stream->is_broken && !stream->agent_left && stream->is_faithful()) {
       faithful.insert(stream->incarnation);
     }
   }
-  invariants_.OnDaemonKilled(*table_, faithful);
+  return faithful;
+}
+
+void SimDaemon::Kill(bool whole_machine) {
+  simulation_.Note("daemon: killed", whole_machine ? " with its machine" : "");
+  is_up_ = false;
+  is_machine_down_ = whole_machine;
+  ++life_;
+  invariants_.OnDaemonKilled(*table_, Faithful());
   if (journal_ != nullptr) journal_->Crash();
   table_ = std::make_unique<rendezvous::JobTable>();
   tick_planned_ = write_planned_ = MonotonicTime::InfiniteFuture();

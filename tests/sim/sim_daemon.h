@@ -70,6 +70,9 @@ class SimDaemon {
   // The agent's network is back: what was held goes on.
   void Resume(const std::shared_ptr<Stream>& stream);
 
+  // The processes that hear it, have a place and will come back for it.
+  std::set<Incarnation> Faithful() const;
+
   void Kill(bool whole_machine);
   void Start();
   void Pause(absl::Duration duration);

@@ -17,6 +17,9 @@ constexpr absl::Duration kPatience = absl::Seconds(150);
 constexpr absl::Duration kBetweenFaults = absl::Milliseconds(1500);
 // Beyond every lease: by then every agent is back, or given up.
 constexpr absl::Duration kUndisturbed = absl::Seconds(6);
+// Of a run that is suspended; its processes are continued within kResumed.
+constexpr absl::Duration kLongestPause = absl::Seconds(30);
+constexpr absl::Duration kResumed = absl::Milliseconds(500);
 
 }  // namespace
 
@@ -93,6 +96,7 @@ void World::PlanFault() {
 
 void World::Fault() {
   if (simulation_.Chance(0.04)) return HurtDaemon();
+  if (simulation_.Chance(0.02)) return SuspendRun();
   SimAgent& agent = *agents_[simulation_.Between(0, static_cast<int>(agents_.size()) - 1)];
   if (agent.is_up()) {
     Hurt(agent);
@@ -123,15 +127,59 @@ void World::KillDaemon() {
   const absl::Duration down = simulation_.Upto(absl::Seconds(4));
   simulation_.After(down, [this] { daemon_.Start(); });
   if (whole_machine || was_asleep || simulation_.Chance(0.4)) return;
-  spared_until_ = simulation_.now() + down + kUndisturbed;
-  if (!was_remembered) return;
+  if (!was_remembered) {
+    spared_until_ = simulation_.now() + down + kUndisturbed;
+    return;
+  }
+  ExpectUndisturbed(down + kUndisturbed, "",
+                    "the daemon came back with its memory, and an epoch was broken for it");
+}
+
+void World::ExpectUndisturbed(absl::Duration duration, const std::string& only,
+                              const std::string& what) {
+  spared_until_ = simulation_.now() + duration;
   for (const std::string& run : invariants_.settled_runs()) {
-    simulation_.At(spared_until_, [this, run, told = invariants_.told_count(run),
+    if (!only.empty() && run != only) continue;
+    simulation_.At(spared_until_, [this, run, what, told = invariants_.told_count(run),
                                    newcomers = invariants_.newcomers(run)] {
-      Expect(told == invariants_.told_count(run) || newcomers != invariants_.newcomers(run),
-             "the daemon came back with its memory, and an epoch was broken for it");
+      Expect(told == invariants_.told_count(run) || newcomers != invariants_.newcomers(run), what);
     });
   }
+}
+
+void World::SuspendRun() {
+  const std::string run =
+      agents_[simulation_.Between(0, static_cast<int>(agents_.size()) - 1)]->run();
+  const rendezvous::Job* const job = daemon_.table().Find(run);
+  if (job == nullptr || !daemon_.is_up()) return;
+  // An agent that is paused already would go on at a time of its own.
+  const auto is_paused = [&](const std::unique_ptr<SimAgent>& agent) {
+    return agent->run() == run && agent->is_paused();
+  };
+  if (std::any_of(agents_.begin(), agents_.end(), is_paused)) return;
+  const bool with_daemon = simulation_.Chance(0.5);
+  const absl::Duration pause = simulation_.Upto(
+      with_daemon ? kLongestPause : std::min(kLongestPause, job->policy().join_timeout * 0.75));
+  const absl::Duration until_checked = pause + kResumed + kUndisturbed;
+  if (simulation_.now() + until_checked > calm_at_) return;
+  bool may_be_disturbed = simulation_.now() < daemon_.reachable_since() + kUndisturbed;
+  invariants_.NoteSettled(daemon_.table(), daemon_.Faithful());
+  if (with_daemon) daemon_.Pause(pause);
+  for (const std::unique_ptr<SimAgent>& agent : agents_) {
+    if (agent->run() != run || !agent->is_up()) continue;
+    may_be_disturbed = may_be_disturbed || !agent->is_in_epoch();
+    agent->Suspend();
+    ResumeAfter(pause + simulation_.Upto(kResumed), *agent);
+  }
+  if (may_be_disturbed) return;
+  ExpectUndisturbed(until_checked, run, "a run was suspended as a whole, and its epoch was broken");
+}
+
+void World::ResumeAfter(absl::Duration pause, SimAgent& agent) {
+  // Not from a later pause: the agent may have crashed and started in this one.
+  simulation_.After(pause, [&agent, at = agent.paused_at()] {
+    if (agent.is_paused() && agent.paused_at() == at) agent.Resume();
+  });
 }
 
 void World::Hurt(SimAgent& agent) {
@@ -149,8 +197,8 @@ void World::Hurt(SimAgent& agent) {
       return agent.LoseConnection(/*is_half_open=*/simulation_.Chance(0.3));
     case 2:
       if (agent.is_paused()) return;
-      agent.Pause();
-      return later(&SimAgent::Resume, &SimAgent::is_paused);
+      simulation_.Chance(0.5) ? agent.Pause() : agent.Suspend();
+      return ResumeAfter(simulation_.Upto(absl::Seconds(8)), agent);
     case 3:
       if (agent.is_cut()) return;
       agent.Cut();

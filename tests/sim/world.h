@@ -32,6 +32,13 @@ class World {
   // Kills the daemon and starts it again. At times nothing else breaks meanwhile: then no worker
   // may be restarted.
   void KillDaemon();
+  // A scheduler stops all processes of a run at once, the daemon too or not, and continues them a
+  // while later, one after the other. Then no worker may be restarted.
+  void SuspendRun();
+  // From now on nothing else breaks for `duration`; then the settled runs (among them `only`, "" =
+  // all) must be in the epochs that they are in.
+  void ExpectUndisturbed(absl::Duration duration, const std::string& only, const std::string& what);
+  void ResumeAfter(absl::Duration pause, SimAgent& agent);
   void Hurt(SimAgent& agent);
   // Starts agents that ended or crashed again after a while.
   void Supervise(SimAgent& agent);

@@ -257,7 +257,7 @@ absl::Status FlagReader::Take(const Flag& flag, const std::string& spelled,
       return absl::InvalidArgumentError(
           absl::StrCat(spelled, " takes no value: leave out \"", *attached, "\""));
     }
-    return flag.set("1");
+    return SetValue(flag, spelled, "1");
   }
   if (attached.has_value()) {
     if (!attached->empty() || rules_.like_argparse) return SetValue(flag, spelled, *attached);
@@ -281,7 +281,10 @@ absl::Status FlagReader::SetValue(const Flag& flag, const std::string& spelled,
     status = absl::InvalidArgumentError(absl::StrCat("write ", absl::StrJoin(choices, ", ")));
   }
   if (status.ok()) status = flag.set(value);
-  if (status.ok()) return status;
+  if (status.ok()) {
+    given_.emplace_back(flag.name, value);
+    return status;
+  }
   return absl::InvalidArgumentError(
       absl::StrCat(spelled, spelled[0] == '-' ? " " : "=", value.substr(0, kLongestShown),
                    value.size() > kLongestShown ? "..." : "", ": ", std::string(status.message())));

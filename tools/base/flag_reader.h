@@ -120,6 +120,9 @@ class FlagReader {
   bool like_argparse() const { return rules_.like_argparse; }
   // "--nnodes=2 (PET_NNODES)" for each flag that the environment set.
   const std::vector<std::string>& from_environment() const { return from_environment_; }
+  // The name of each flag that was set, by a word or by the environment, and its value's text ("1"
+  // for a switch), in the order of setting.
+  const std::vector<std::pair<std::string, std::string>>& given() const { return given_; }
   const std::vector<Flag>& flags() const { return flags_; }
   // Whether Rest() was called.
   bool takes_rest() const { return rest_ != nullptr; }
@@ -154,6 +157,7 @@ class FlagReader {
   std::string help_rows_;
   std::optional<std::string> text_to_print_;
   std::vector<std::string> from_environment_;
+  std::vector<std::pair<std::string, std::string>> given_;
 };
 
 }  // namespace convene

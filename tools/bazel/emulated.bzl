@@ -40,6 +40,7 @@ def _emulated_binary_test_impl(ctx):
     return [
         _info(ctx, ctx.attr.test[0]),
         testing.TestEnvironment({
+            "CONVENE_EMULATED_GPUS": str(ctx.attr.gpus),
             "CONVENE_EMULATED_ORDER": ctx.attr.order,
             "TSAN_OPTIONS": "ignore_noninstrumented_modules=1",
             "UBSAN_OPTIONS": "print_stacktrace=1",
@@ -50,6 +51,7 @@ _emulated_binary_test = rule(
     implementation = _emulated_binary_test_impl,
     attrs = {
         "test": attr.label(cfg = _emulated, mandatory = True),
+        "gpus": attr.int(default = 1),
         "order": attr.string(mandatory = True),
         "sanitizer": attr.string(),
         "_allowlist_function_transition": attr.label(default = "@bazel_tools//tools/allowlists/function_transition_allowlist"),
@@ -79,7 +81,7 @@ def emulated_binary(name, binary):
     """
     _emulated_binary(name = name, binary = binary, testonly = True)
 
-def emulated_test(name, test, args = [], sanitizers = {}, size = "medium"):
+def emulated_test(name, test, args = [], sanitizers = {}, size = "medium", gpus = 1, tags = []):
     """Tests NAME_forward, NAME_reverse, NAME_random, and NAME_SANITIZER of each sanitizer, in random order.
 
     Args:
@@ -88,9 +90,11 @@ def emulated_test(name, test, args = [], sanitizers = {}, size = "medium"):
       args: for it: which of its cases run.
       sanitizers: "address" (with UndefinedBehaviorSanitizer) and "thread", what the kernels are built with: more arguments for each.
       size: of each order; the sanitizers take large.
+      gpus: how many there are: one for each rank, where ranks are threads of the test.
+      tags: of each order.
     """
     for order in ["forward", "reverse", "random"]:
-        _emulated_binary_test(name = "%s_%s" % (name, order), test = test, order = order, args = args, size = size)
+        _emulated_binary_test(name = "%s_%s" % (name, order), test = test, order = order, args = args, size = size, gpus = gpus, tags = tags)
     for sanitizer, more_args in sanitizers.items():
         _emulated_binary_test(
             name = "%s_%s" % (name, sanitizer),
@@ -98,6 +102,7 @@ def emulated_test(name, test, args = [], sanitizers = {}, size = "medium"):
             order = "random",
             sanitizer = sanitizer,
             args = args + more_args,
+            gpus = gpus,
             size = "large",
             tags = ["no-sanitizer"],
         )

@@ -38,10 +38,24 @@ class LeftOutTest(unittest.TestCase):
 
     def test_gcc_compiles_a_test_that_only_asan_links(self):
         run = run_of('build', 'asan')
-        with mock.patch.object(check, 'tests_of_asan', return_value=['//launcher:flags_test']), mock.patch.object(run, 'bazel_build') as build:
+        with mock.patch.object(check, 'tests_of_asan', return_value=['//launcher:flags_test']), \
+                mock.patch.object(check, 'for_second_compiler', side_effect=lambda tests, _: tests), \
+                mock.patch.object(run, 'bazel_build') as build:
             check.part_build(run)
         self.assertEqual([call[0] for call in build.call_args_list],
                          [('--', '//...', '-//launcher:flags_test'), ('--output_groups=compilation_outputs', '--', '//launcher:flags_test')])
+
+    def test_a_second_compiler_sees_each_test_within_five_days_and_what_changed_at_once(self):
+        tests = [f'//folder:t{number}_test' for number in range(50)]
+        with mock.patch.object(check.changes.Tree, 'landed', return_value=None):
+            days = [check.for_second_compiler(tests, today) for today in range(5)]
+        self.assertEqual(sorted(label for labels in days for label in labels), sorted(tests))
+        late = days[3][0]
+        with mock.patch.object(check.changes.Tree, 'landed', return_value='abc'), \
+                mock.patch.object(check.changes.Tree, 'changed_since', return_value=['tools/ci/check.py', 'launcher/main.cc', 'gone.cc']), \
+                mock.patch.object(check, 'bazel_query', return_value=[late]) as query:
+            self.assertEqual(check.for_second_compiler(tests, 0), sorted(days[0] + [late]))
+            self.assertIn('attr(srcs, "(//launcher:main', query.call_args[0][0])
 
     @unittest.skipUnless(os.path.exists(check.NVCC), 'SKIPPED: no CUDA toolkit at /usr/local/cuda')
     @unittest.skipUnless(os.path.isdir(os.path.expanduser('~/.cache/convene/cudnn_frontend')),

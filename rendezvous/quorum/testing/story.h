@@ -6,11 +6,12 @@
 //   > a ready | a beats [step=5] | a fails rank=0 code=3 | a succeeds | a leaves [with_workers]
 //   > a unfit | a drops
 //     [epoch=N: other than its last one]
-//   > wait 5s | rest 5s | sleep 5s
+//   > wait 5s | rest 5s | hush 5s | sleep 5s
 //   > show a
 //
-// In a rest every node that is there beats each second; in a sleep the daemon does nothing. "show"
-// prints a node as `convene status` shows it.
+// In a rest every node that is there beats each second; in a wait none of those that the story
+// names does, but the daemon hears others; in a hush it hears nobody; in a sleep it does nothing.
+// "show" prints a node as `convene status` shows it.
 //   > a hello ... holds [running=3]   > daemon restarts: from what is recorded then
 //   > daemon of before roles restarts: from what an older version has recorded
 //
@@ -95,6 +96,7 @@ class Story {
     absl::Duration duration;
     if (absl::ParseDuration(words[1], &duration)) {
       if (words[0] == "wait") return Wait(duration, outbox);
+      if (words[0] == "hush") return Hush(duration, outbox);
       if (words[0] == "rest") return Rest(duration, outbox);
       REQUIRE(words[0] == "sleep");
       now_ = now_ + duration;
@@ -116,8 +118,16 @@ class Story {
     }
   }
 
-  // Waits in steps, as the daemon's ticker does.
   void Wait(absl::Duration duration, Outbox* outbox) {
+    const MonotonicTime end = now_ + duration;
+    while (now_ < end) {
+      job_->Hear(now_, outbox);
+      Hush(std::min(absl::Duration(absl::Seconds(1)), end - now_), outbox);
+    }
+  }
+
+  // Waits in steps, as the daemon's ticker does.
+  void Hush(absl::Duration duration, Outbox* outbox) {
     const MonotonicTime end = now_ + duration;
     while (job_->wake_at() <= end && !job_->closed()) {
       now_ = std::max(now_, job_->wake_at());
@@ -130,6 +140,7 @@ class Story {
     const MonotonicTime end = now_ + duration;
     while (now_ < end) {
       Wait(std::min(absl::Duration(absl::Seconds(1)), end - now_), outbox);
+      job_->Hear(now_, outbox);
       std::vector<MemberId> here;
       for (const auto& [id, node] : job_->state().nodes()) here.push_back(id);
       for (const MemberId id : here) {
@@ -168,6 +179,7 @@ class Story {
     hello.has_workers = options.count("with_workers") > 0;
     hello.stop_limit = absl::Seconds(Number(options, "stop_limit", 0));
     stream.incarnation = Incarnation(Number(options, "incarnation", last_id_));
+    job_->Hear(now_, outbox);
     const absl::Status joined = job_->Join(now_, stream.id, stream.incarnation, hello, outbox);
     if (!joined.ok()) outbox->End(stream.id, joined);
   }
@@ -198,6 +210,7 @@ class Story {
     REQUIRE(streams_.count(name) == 1);
     const Stream& stream = streams_[name];
     const Epoch epoch(Number(options, "epoch", stream.epoch.value()));
+    job_->Hear(now_, outbox);
     if (verb == "drops") {
       job_->Disconnect(now_, stream.id, outbox);
       return;

@@ -1,0 +1,88 @@
+#include "agent/scheduler/slurm_stop.h"
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+
+namespace convene::agent {
+namespace {
+
+// "" where the key is missing. Values of later keys may hold anything (Command=, Comment=): the
+// first word that begins with the key counts, and the keys asked for here come before those.
+std::string ValueOf(const std::string& shown, absl::string_view key) {
+  for (absl::string_view word : absl::StrSplit(shown, absl::ByAnyChar(" \n"), absl::SkipEmpty())) {
+    if (absl::ConsumePrefix(&word, key) && absl::ConsumePrefix(&word, "=")) {
+      return std::string(word);
+    }
+  }
+  return "";
+}
+
+// Slurm writes these for a time that is not set.
+bool IsTime(const std::string& value) {
+  return !value.empty() && value != "None" && value != "N/A" && value != "Unknown" &&
+         value != "(null)";
+}
+
+}  // namespace
+
+std::string SlurmJobToAskFor(const EnvironmentLookup& environment) {
+  if (environment("SLURM_NODEID") != "0") return "";
+  const auto array = environment("SLURM_ARRAY_JOB_ID");
+  const auto task = environment("SLURM_ARRAY_TASK_ID");
+  std::string job = array.has_value() && task.has_value()
+                        ? absl::StrCat(*array, "_", *task)
+                        : environment("SLURM_JOB_ID").value_or("");
+  // It becomes an argument of scontrol.
+  return job.find_first_not_of("0123456789_") == std::string::npos ? job : "";
+}
+
+SlurmVerdict DecideRequeue(const std::string& job, const std::string& shown) {
+  const std::string name = absl::StrCat("job ", job);
+  const std::string state = ValueOf(shown, "JobState");
+  const std::string preempted_at = ValueOf(shown, "PreemptTime");
+  if (state.empty()) {
+    return {false, absl::StrCat("scontrol told nothing of ", name,
+                                ": whether Slurm preempts it is not known")};
+  }
+  // Both as 2026-11-23T02:00:01. An earlier one is of a run before the requeue.
+  if (!IsTime(preempted_at) || preempted_at < ValueOf(shown, "StartTime")) {
+    return {false, absl::StrCat(name, " is not being preempted (PreemptTime is not set)")};
+  }
+  const std::string preempted =
+      absl::StrCat("Slurm preempts ", name, " (PreemptTime ", preempted_at, ")");
+  // SIGNALING is RUNNING while Slurm still sends the signal that made us ask.
+  if (state != "RUNNING" && state != "SIGNALING") {
+    return {false, absl::StrCat(preempted, " and has already decided what follows (JobState ",
+                                state, ")")};
+  }
+  if (ValueOf(shown, "BatchFlag") == "0") {
+    return {false, absl::StrCat(preempted,
+                                ", but it has no batch script (BatchFlag=0): Slurm can "
+                                "requeue no job of salloc or of srun alone")};
+  }
+  if (ValueOf(shown, "Requeue") != "1") {
+    return {false, absl::StrCat(preempted,
+                                ", but it must not be requeued (Requeue=0): submit it "
+                                "with --requeue for that")};
+  }
+  return {true, absl::StrCat(preempted, ", and it may be requeued")};
+}
+
+std::optional<absl::Time> SlurmEnd(const std::string& shown, const EnvironmentLookup& environment,
+                                   absl::TimeZone zone) {
+  absl::Time end;
+  std::string error;
+  if (absl::ParseTime("%Y-%m-%dT%H:%M:%S", ValueOf(shown, "EndTime"), zone, &end, &error)) {
+    return end;
+  }
+  int64_t seconds = 0;
+  if (absl::SimpleAtoi(environment("SLURM_JOB_END_TIME").value_or(""), &seconds)) {
+    return absl::FromUnixSeconds(seconds);
+  }
+  return std::nullopt;
+}
+
+}  // namespace convene::agent

@@ -1,0 +1,44 @@
+// PURE. The meaning of a request to stop under Slurm: whether the job is to be put back into
+// Slurm's queue by us, and how long it has.
+//
+// A preemption with a GraceTime sends TERM at once and ends the job when the grace is over. Up to
+// Slurm 23.11 a job that leaves within the grace, with whatever exit code, counts as ended
+// (COMPLETED or FAILED) and is not requeued: an agent that saves and leaves politely would lose the
+// job. So it asks for the requeue itself, as the job's owner may. From 24.05 on such a job counts
+// as preempted, and Slurm requeues it too; a request on top changes nothing then: the job goes back
+// to the queue once. (One case differs: where the partition says PreemptMode=CANCEL and the job is
+// requeueable, ours brings it back in every version.)
+//
+// Every other sender of TERM has another meaning, and is left alone: a person's scancel, a time
+// limit, --signal. A requeue, and a preemption without grace, have been decided by Slurm when TERM
+// comes.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+#include "tools/base/environment.h"
+
+namespace convene::agent {
+
+// The name under which scontrol knows this job: SLURM_JOB_ID, or ARRAY_TASK of an array (the
+// array's own number would mean all of its tasks). Empty where this is no job of Slurm, or where
+// another node's agent asks: the first of each step does.
+std::string SlurmJobToAskFor(const EnvironmentLookup& environment);
+
+struct SlurmVerdict {
+  bool requeue = false;
+  std::string why;  // a clause for the log: "Slurm preempts job 35 (PreemptTime ...)"
+};
+
+// `shown`: what `scontrol -o show job` printed for `job`, one line of KEY=VALUE.
+SlurmVerdict DecideRequeue(const std::string& job, const std::string& shown);
+
+// The time when Slurm means to end the job: EndTime of `shown` ("" where scontrol did not answer),
+// else SLURM_JOB_END_TIME (23.02 and later), which a preemption does not move. `zone`: of the
+// machine.
+std::optional<absl::Time> SlurmEnd(const std::string& shown, const EnvironmentLookup& environment,
+                                   absl::TimeZone zone);
+
+}  // namespace convene::agent

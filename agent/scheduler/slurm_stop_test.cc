@@ -1,0 +1,86 @@
+#include "agent/scheduler/slurm_stop.h"
+
+#include <catch2/catch.hpp>
+#include <map>
+
+#include "absl/strings/str_replace.h"
+
+namespace convene::agent {
+namespace {
+
+using Table = std::map<std::string, std::string>;
+
+EnvironmentLookup In(Table table) {
+  return [table = std::move(table)](const std::string& name) -> std::optional<std::string> {
+    const auto found = table.find(name);
+    if (found == table.end()) return std::nullopt;
+    return found->second;
+  };
+}
+
+// As Slurm 22.05 prints it in the grace of a preemption, shortened.
+constexpr char kPreempted[] =
+    "JobId=35 JobName=llama UserId=root(0) GroupId=root(0) MCS_label=N/A Priority=1 Nice=0 "
+    "Account=(null) QOS=(null) JobState=RUNNING Reason=None Dependency=(null) Requeue=1 Restarts=0 "
+    "BatchFlag=1 Reboot=0 ExitCode=0:0 RunTime=00:00:21 TimeLimit=00:10:00 TimeMin=N/A "
+    "SubmitTime=2026-11-23T02:00:00 EligibleTime=2026-11-23T02:00:00 "
+    "StartTime=2026-11-23T02:00:01 EndTime=2026-11-23T02:00:26 Deadline=N/A "
+    "PreemptEligibleTime=2026-11-23T02:00:01 PreemptTime=2026-11-23T02:00:22 "
+    "SuspendTime=None Partition=low Command=/tmp/x PreemptTime=None Requeue=0\n";
+
+std::string With(absl::string_view from, absl::string_view to) {
+  return absl::StrReplaceAll(kPreempted, {{from, to}});
+}
+
+TEST_CASE("a preempted job that may be requeued is requeued, and the reason is told") {
+  const SlurmVerdict verdict = DecideRequeue("35", kPreempted);
+  CHECK(verdict.requeue);
+  CHECK(verdict.why ==
+        "Slurm preempts job 35 (PreemptTime 2026-11-23T02:00:22), and it may be requeued");
+  CHECK(DecideRequeue("35", With("JobState=RUNNING", "JobState=SIGNALING")).requeue);
+}
+
+TEST_CASE("in every other case Slurm's own decision stands") {
+  const auto why_not = [](const std::string& shown) {
+    const SlurmVerdict verdict = DecideRequeue("35", shown);
+    CHECK_FALSE(verdict.requeue);
+    return verdict.why;
+  };
+  CHECK_THAT(why_not(With("PreemptTime=2026-11-23T02:00:22", "PreemptTime=None")),
+             Catch::Contains("is not being preempted"));
+  CHECK_THAT(why_not(With("PreemptTime=2026-11-23T02:00:22 ", "")),
+             Catch::Contains("is not being preempted"));
+  CHECK_THAT(why_not(With("JobState=RUNNING", "JobState=COMPLETING")),
+             Catch::Contains("has already decided what follows (JobState COMPLETING)"));
+  CHECK_THAT(why_not(With("BatchFlag=1", "BatchFlag=0")), Catch::Contains("no batch script"));
+  CHECK_THAT(why_not(With("Requeue=1", "Requeue=0")), Catch::Contains("--requeue"));
+  CHECK_THAT(why_not(""), Catch::Contains("told nothing of job 35"));
+  CHECK_THAT(why_not("slurm_load_jobs error: Invalid job id specified\n"),
+             Catch::Contains("told nothing of job 35"));
+}
+
+TEST_CASE("the first agent of a step asks, for the task of an array by both numbers") {
+  CHECK(SlurmJobToAskFor(In({})).empty());
+  CHECK(SlurmJobToAskFor(In({{"SLURM_JOB_ID", "35"}})).empty());
+  CHECK(SlurmJobToAskFor(In({{"SLURM_JOB_ID", "35"}, {"SLURM_NODEID", "0"}})) == "35");
+  CHECK(SlurmJobToAskFor(In({{"SLURM_JOB_ID", "35"}, {"SLURM_NODEID", "1"}})).empty());
+  CHECK(SlurmJobToAskFor(In({{"SLURM_JOB_ID", "35"},
+                             {"SLURM_NODEID", "0"},
+                             {"SLURM_ARRAY_JOB_ID", "34"},
+                             {"SLURM_ARRAY_TASK_ID", "2"}})) == "34_2");
+  CHECK(SlurmJobToAskFor(In({{"SLURM_JOB_ID", "35 --help"}})).empty());
+}
+
+TEST_CASE("scontrol's word on the job's end is newer than the variable's") {
+  const absl::TimeZone utc = absl::UTCTimeZone();
+  const EnvironmentLookup variable = In({{"SLURM_JOB_END_TIME", "1000"}});
+  CHECK(SlurmEnd(kPreempted, variable, utc) ==
+        absl::FromCivil(absl::CivilSecond(2026, 11, 23, 2, 0, 26), utc));
+  CHECK(SlurmEnd("", variable, utc) == absl::FromUnixSeconds(1000));
+  CHECK(SlurmEnd(With("EndTime=2026-11-23T02:00:26", "EndTime=Unknown"), In({}), utc) ==
+        std::nullopt);
+  CHECK(SlurmEnd("", In({{"SLURM_JOB_END_TIME", "soon"}}), utc) == std::nullopt);
+}
+
+}  // namespace
+}  // namespace convene::agent

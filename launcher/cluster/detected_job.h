@@ -1,0 +1,73 @@
+// PURE. The facts about the job that a scheduler tells, and how its variables are read.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tools/base/environment.h"
+
+namespace convene::launcher {
+
+// A scheduler may start several launchers of one job on one node (`srun --ntasks-per-node=8 convene
+// run`, `mpirun` with several slots). The one of rank 0 is the node's agent; the others wait for it
+// (launcher/local_tasks.h).
+struct LocalTask {
+  int rank = 0;
+  int count = 1;
+  // The same text in the tasks of one job on one node, and in no other process of this machine:
+  // job, step, restart and node.
+  std::string group;
+};
+
+// The facts about this process that no variable tells.
+struct ProcessFacts {
+  std::string host_name;
+  std::string full_name;  // the host's name with its domain; "": /etc/hosts has none
+  std::string parent;     // the name of the program that started this one, such as "slurmstepd"
+};
+
+// These are only defaults: flags win. nullopt: no scheduler tells the fact.
+struct DetectedJob {
+  std::optional<std::string> job_id;
+  std::optional<int> nodes;             // how many will take part
+  std::optional<int> node_rank;         // this one's place among them
+  std::optional<std::string> endpoint;  // "host:port", the same on every node
+  std::optional<LocalTask> local_task;  // nullopt: nothing tells of other launchers here
+  std::optional<int> workers;           // of this node, where --nproc-per-node is not given
+  std::string workers_reason;
+  // This node's, for --nproc-per-node gpu, cpu and auto.
+  std::optional<int> gpus;
+  std::optional<int> cpus;
+  // The endpoint's host is this NodeName of Slurm: it may be that Slurm alone knows its address.
+  std::string slurm_host;
+  bool is_slurm_host = false;  // and this node has the name
+  // Where a place to meet is missing: why the scheduler's variables gave none.
+  std::string endpoint_hint;
+  // Not empty: a usage error, unless flags tell how many nodes there are and where they meet.
+  std::string refusal;
+  // Not empty: the scheduler's signals may not reach this process, or without a grace.
+  std::string signal_warning;
+  std::vector<std::string> reasons;   // one line a choice, for the log
+  std::vector<std::string> warnings;  // one line each, for the log
+};
+
+// How many devices a list such as CUDA_VISIBLE_DEVICES shows. As in CUDA itself, the list ends at
+// the first entry that names no device ("-1", Slurm's "NoDevFiles").
+int CountVisibleDevices(const std::string& list);
+
+// The count that a variable holds; nullopt where it is not set, InvalidArgument where it is no
+// count.
+absl::StatusOr<std::optional<int>> CountOf(const EnvironmentLookup& environment,
+                                           const std::string& name);
+
+// Sets `*target` and notes the reason, unless an earlier scheduler has set it.
+template <typename T>
+void Choose(std::optional<T>* target, const T& value, const std::string& reason, DetectedJob* job) {
+  if (target->has_value()) return;
+  *target = value;
+  job->reasons.push_back(reason);
+}
+
+}  // namespace convene::launcher

@@ -1,0 +1,19 @@
+// PURE. The variables that Slurm gives the processes of a job (shared/reference/clusters.md, 1.1).
+#pragma once
+
+#include "absl/status/status.h"
+#include "launcher/cluster/detected_job.h"
+#include "tools/base/environment.h"
+
+namespace convene::launcher {
+
+// Fills the fields that are still open. Where a field is filled already, another starter (mpirun)
+// runs inside of Slurm's job: then the step and the tasks that Slurm tells of are the starter's
+// own, and only what concerns the whole allocation counts.
+//
+// InvalidArgument where a variable is no number, where a node list cannot be read, where variables
+// contradict each other, and where srun hides the GPUs of this node's other tasks from this one.
+absl::Status DetectSlurm(const EnvironmentLookup& environment, const ProcessFacts& process,
+                         DetectedJob* job);
+
+}  // namespace convene::launcher

@@ -1,0 +1,261 @@
+#include "launcher/launch/launch_command.h"
+
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <deque>
+#include <filesystem>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "agent/custody/program.h"
+#include "agent/output/console.h"
+#include "launcher/launch/fleet.h"
+#include "launcher/launch/host_link.h"
+#include "launcher/launch/plan.h"
+#include "spdlog/spdlog.h"
+#include "tools/base/environment.h"
+#include "tools/base/event_loop.h"
+#include "tools/base/exit_code.h"
+#include "tools/base/files.h"
+#include "tools/base/logging.h"
+#include "tools/base/loop_timer.h"
+#include "tools/base/random.h"
+#include "tools/base/resource_limits.h"
+#include "tools/base/signals.h"
+#include "tools/base/status_macros.h"
+
+namespace convene::launcher {
+namespace {
+
+using agent::OutputStream;
+
+// Below the kernel's ephemeral ports (32768), and beside the ports that people write.
+constexpr int kFirstPort = 20000;
+constexpr int kPorts = 9000;
+constexpr int64_t kOwnFiles = 32;
+constexpr int64_t kFilesPerHost = 4;
+// Of ssh, for its explanation.
+constexpr size_t kMostLastLines = 10;
+constexpr int kHeartbeatsPerTimeout = 4;
+// When the reader of our output takes nothing for so long at the end, the rest is given up.
+constexpr absl::Duration kDrainPatience = absl::Seconds(5);
+
+Variables OwnVariables() {
+  Variables variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    const size_t equals = text.find('=');
+    if (equals != std::string::npos) variables[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+  return variables;
+}
+
+absl::StatusOr<std::vector<LaunchHost>> ReadHostfile(const std::string& path) {
+  CONVENE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  return ParseHostfile(text, path);
+}
+
+absl::StatusOr<std::vector<LaunchHost>> ReadHosts(const LaunchFlags& flags,
+                                                  const EnvironmentLookup& environment) {
+  if (!flags.hostfile.empty()) return ReadHostfile(flags.hostfile);
+  if (const auto file = environment("PBS_NODEFILE")) return ReadHostfile(*file);
+  if (const auto hosts = environment("LSB_MCPU_HOSTS")) return ParseLsfHosts(*hosts);
+  if (const auto file = environment("LSB_DJOB_HOSTFILE")) return ReadHostfile(*file);
+  if (const auto hosts = environment("LSB_HOSTS")) {
+    return ParseHostfile(absl::StrReplaceAll(*hosts, {{" ", "\n"}}), "LSB_HOSTS");
+  }
+  return absl::InvalidArgumentError(
+      "no list of hosts: give --hostfile FILE with a line a host, such as `n1 slots=8`. A PBS or "
+      "LSF job has its own list; under Slurm use `srun convene run`");
+}
+
+// Like DeepSpeed's: of the home directory, then of this one.
+std::vector<VariableFile> ReadVariableFiles(const EnvironmentLookup& environment) {
+  std::vector<VariableFile> files;
+  for (const std::string& path :
+       {environment("HOME").value_or("") + "/.deepspeed_env", std::string(".deepspeed_env")}) {
+    if (const auto text = ReadFile(path); text.ok()) files.push_back({path, *text});
+  }
+  return files;
+}
+
+absl::StatusOr<LaunchPlan> ReadPlan(const LaunchFlags& flags) {
+  const EnvironmentLookup environment = ProcessEnvironment();
+  CONVENE_ASSIGN_OR_RETURN(std::vector<LaunchHost> hosts, ReadHosts(flags, environment));
+  CONVENE_ASSIGN_OR_RETURN(hosts, ChooseHosts(std::move(hosts), flags.choice));
+  LaunchSurroundings surroundings;
+  std::error_code error;
+  surroundings.directory = std::filesystem::current_path(error).string();
+  if (error) return ErrnoStatus(error.value(), "find the current directory");
+  surroundings.own_program = std::filesystem::read_symlink("/proc/self/exe", error).string();
+  surroundings.random_id = absl::StrFormat("%016x", RandomU64());
+  surroundings.random_port = kFirstPort + static_cast<int>(RandomFraction() * kPorts);
+  CONVENE_ASSIGN_OR_RETURN(
+      surroundings.variables,
+      ExportedVariables(OwnVariables(), ReadVariableFiles(environment), flags.exports));
+  return MakeLaunchPlan(flags, hosts, surroundings);
+}
+
+std::vector<int> EndingSignals() {
+  std::vector<int> signals = {SIGTERM, SIGINT, SIGQUIT};
+  // Under nohup the end of the terminal's session is not the end of the run.
+  if (!IsIgnored(SIGHUP)) signals.push_back(SIGHUP);
+  return signals;
+}
+
+// Carries out what the fleet decides, in one loop.
+class Launch {
+ public:
+  // `program`: FindProgram's answer for the command that reaches hosts.
+  Launch(LaunchPlan plan, std::string program)
+      : plan_(std::move(plan)),
+        program_(std::move(program)),
+        fleet_(plan_.fleet),
+        signals_(TakeSignals(EndingSignals())),
+        suspend_signals_(TakeSignals({SIGTSTP})),
+        console_(loop_, STDOUT_FILENO, STDERR_FILENO, [this] { SetPaused(false); }),
+        heartbeat_(loop_, [this] { SendAll(Request::kNone); }),
+        links_(plan_.tasks.size()),
+        last_lines_(plan_.tasks.size()) {
+    loop_.Watch(signals_.get(), [this] { OnSignal(); });
+    loop_.Watch(suspend_signals_.get(), [this] { OnSuspend(); });
+  }
+
+  int Run() {
+    const absl::Duration period = plan_.fleet.ssh.link_timeout / kHeartbeatsPerTimeout;
+    heartbeat_.Set(period, period);
+    Carry(fleet_.Begin(Now()));
+    while (!fleet_.result().has_value()) {
+      loop_.RunOnce(ended_.empty() ? fleet_.next_deadline() : Now());
+      console_.Flush();
+      if (console_.Congested()) SetPaused(true);
+      // Links end within their own callbacks, so that they are destroyed here.
+      for (const auto& [host, end] : std::exchange(ended_, {})) {
+        links_[host].reset();
+        Carry(fleet_.LinkEnded(host, end, Now()));
+      }
+      if (Now() >= fleet_.next_deadline()) Carry(fleet_.OnTime(Now()));
+    }
+    if (!console_.Drain(kDrainPatience)) {
+      spdlog::warn("the reader of this command's output takes nothing more: lines are lost");
+    }
+    return *fleet_.result();
+  }
+
+ private:
+  static MonotonicTime Now() { return Clock::Real().Now(); }
+
+  void Carry(const std::vector<FleetAction>& actions) {
+    for (const FleetAction& action : actions) {
+      std::visit([this](const auto& one) { Do(one); }, action);
+    }
+  }
+
+  void Do(const DialHost& action) {
+    const size_t host = action.host;
+    last_lines_[host].clear();
+    HostLink::Listener listener;
+    listener.on_line = [this, host](OutputStream stream, absl::string_view line) {
+      OnLine(host, stream, line);
+    };
+    listener.on_end = [this, host](int exit_code) {
+      const std::deque<std::string>& lines = last_lines_[host];
+      ended_.push_back({host, {exit_code, {lines.begin(), lines.end()}}});
+    };
+    auto link = HostLink::Start(loop_, program_, plan_.commands[host],
+                                EncodeTask(plan_.tasks[host]), std::move(listener));
+    if (link.ok()) {
+      links_[host] = *std::move(link);
+    } else {
+      const std::string why(link.status().message());
+      ended_.push_back({host, {static_cast<int>(ExitCodeForStatus(link.status())), {why}}});
+    }
+  }
+  void Do(const TellHost& action) {
+    if (links_[action.host] != nullptr) links_[action.host]->Send(action.request);
+  }
+  void Do(const CloseLink& action) {
+    if (links_[action.host] != nullptr) links_[action.host]->Kill();
+  }
+  void Do(const SayLine& action) {
+    console_.Flush();
+    action.is_error ? spdlog::error("{}", action.line) : spdlog::info("{}", action.line);
+  }
+
+  void OnLine(size_t host, OutputStream stream, absl::string_view line) {
+    if (stream == OutputStream::kStderr) {
+      if (const auto news = ReadNews(line); news.has_value()) {
+        last_lines_[host].clear();  // The lines before are not about the link's end.
+        return Carry(news->exit_code.has_value() ? fleet_.AgentEnded(host, *news->exit_code, Now())
+                                                 : fleet_.Started(host, Now()));
+      }
+      last_lines_[host].emplace_back(line.substr(0, agent::LineAssembler::kLongestLine));
+      if (last_lines_[host].size() > kMostLastLines) last_lines_[host].pop_front();
+    }
+    console_.WriteLine(stream, absl::StrCat(plan_.fleet.hosts[host], ": "), line);
+  }
+
+  void OnSignal() {
+    signalfd_siginfo info;
+    if (read(signals_.get(), &info, sizeof(info)) != sizeof(info)) return;
+    Carry(fleet_.Heard(convene::SignalOf(info), Now()));
+  }
+
+  void OnSuspend() {
+    signalfd_siginfo info;
+    if (read(suspend_signals_.get(), &info, sizeof(info)) != sizeof(info)) return;
+    Do(
+        SayLine{"Ctrl-Z has no effect here: hosts that heard nothing from this command would end "
+                "their agents. Ctrl-C stops the job"});
+  }
+
+  void SetPaused(bool paused) {
+    for (const auto& link : links_) {
+      if (link != nullptr) link->SetPaused(paused);
+    }
+  }
+
+  void SendAll(Request request) {
+    for (const auto& link : links_) {
+      if (link != nullptr) link->Send(request);
+    }
+  }
+
+  const LaunchPlan plan_;
+  const std::string program_;
+  Fleet fleet_;
+  EventLoop loop_;
+  UniqueFd signals_;
+  UniqueFd suspend_signals_;
+  agent::Console console_;
+  LoopTimer heartbeat_;
+  std::vector<std::unique_ptr<HostLink>> links_;  // of each host; null: none now
+  std::vector<std::deque<std::string>> last_lines_;
+  std::vector<std::pair<size_t, LinkEnd>> ended_;
+};
+
+}  // namespace
+
+absl::StatusOr<int> LaunchCommand(const LaunchFlags& flags) {
+  CONVENE_ASSIGN_OR_RETURN(LaunchPlan plan, ReadPlan(flags));
+  const char* const search_path = std::getenv("PATH");
+  CONVENE_ASSIGN_OR_RETURN(
+      std::string program,
+      agent::FindProgram(plan.commands[0][0], search_path == nullptr ? "" : search_path));
+  const int64_t files = kOwnFiles + kFilesPerHost * static_cast<int64_t>(plan.tasks.size());
+  CONVENE_RETURN_IF_ERROR(EnsureOpenFiles(files, files));
+  for (const std::string& reason : plan.reasons) spdlog::info("{}", reason);
+  // When the reader of our output or a host's ssh goes away, write fails; the process does not end.
+  signal(SIGPIPE, SIG_IGN);
+  const int exit_code = Launch(std::move(plan), std::move(program)).Run();
+  FlushLog();
+  return exit_code;
+}
+
+}  // namespace convene::launcher

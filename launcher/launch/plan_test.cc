@@ -1,0 +1,101 @@
+#include "launcher/launch/plan.h"
+
+#include "absl/strings/str_join.h"
+#include "tools/base/testing/status_testing.h"
+
+namespace convene::launcher {
+namespace {
+
+const std::vector<LaunchHost> kHosts = {{"u@n1", 8, {}}, {"n2", 4, {1, 3}}, {"n3", {}, {}}};
+
+absl::StatusOr<LaunchPlan> Plan(std::vector<std::string> words,
+                                const std::vector<LaunchHost>& hosts = kHosts) {
+  words.insert(words.end(), {"train.py", "--lr", "a b"});
+  LaunchFlags flags;
+  FlagReader reader("convene launch", "");
+  AddFlags(&reader, &flags);
+  const auto read =
+      reader.Read(words, [](const std::string&) { return std::optional<std::string>(); });
+  REQUIRE_OK(read);
+  return MakeLaunchPlan(flags, hosts, {"/home/me", "/opt/convene", "abc", 20123, {{"A", "x y"}}});
+}
+
+std::string Arguments(const LaunchPlan& plan, size_t host) {
+  return absl::StrJoin(plan.tasks[host].arguments, " ");
+}
+
+void Bad(const std::vector<std::string>& words, const std::string& text) {
+  CHECK_STATUS(Plan(words), absl::StatusCode::kInvalidArgument, text);
+}
+
+TEST_CASE("each host gets the same job, its own rank, and as many workers as it has slots") {
+  const auto plan = Plan({"--max-restarts", "3", "--no-python", "-t", "3"});
+  REQUIRE_OK(plan);
+  const std::string common =
+      "--max-restarts=3 --no-python --tee=3 --nnodes=3 --rdzv-id=abc --rdzv-endpoint=n1:20123 ";
+  CHECK(Arguments(*plan, 0) == common +
+                                   "--node-rank=0 --rdzv-conf=is_host=1 --nproc-per-node=8 "
+                                   "-- train.py --lr a b");
+  CHECK(Arguments(*plan, 1) == common +
+                                   "--node-rank=1 --rdzv-conf=is_host=0 --nproc-per-node=2 "
+                                   "-- train.py --lr a b");
+  CHECK(Arguments(*plan, 2) == common + "--node-rank=2 --rdzv-conf=is_host=0 -- train.py --lr a b");
+  CHECK(plan->fleet.hosts == std::vector<std::string>{"n1", "n2", "n3"});
+  CHECK(plan->fleet.nodes_min == 3);
+  CHECK(plan->fleet.first_serves);
+  CHECK(absl::StrJoin(plan->commands[0], " ").find(" u@n1 exec '/opt/convene' launched") !=
+        std::string::npos);
+  CHECK(plan->tasks[1].name == "abc.1");
+  CHECK(plan->tasks[1].directory == "/home/me");
+}
+
+TEST_CASE("chosen slots become CUDA_VISIBLE_DEVICES, there alone") {
+  const auto plan = Plan({});
+  REQUIRE_OK(plan);
+  using Pairs = std::vector<std::pair<std::string, std::string>>;
+  CHECK(plan->tasks[0].variables == Pairs{{"A", "x y"}});
+  CHECK(plan->tasks[1].variables == Pairs{{"A", "x y"}, {"CUDA_VISIBLE_DEVICES", "1,3"}});
+}
+
+TEST_CASE("flags that say it otherwise win") {
+  const auto plan = Plan({"--nproc-per-node=2", "--nnodes=2:3", "--rdzv-endpoint=d:29400",
+                          "--rdzv-id=mine", "--rdzv-conf=timeout=9", "--convene=convene"});
+  REQUIRE_OK(plan);
+  CHECK(Arguments(*plan, 1) ==
+        "--nproc-per-node=2 --nnodes=2:3 --rdzv-endpoint=d:29400 --rdzv-id=mine "
+        "--rdzv-conf=timeout=9 --node-rank=1 -- train.py --lr a b");
+  CHECK(plan->fleet.nodes_min == 2);
+  CHECK_FALSE(plan->fleet.first_serves);
+  CHECK(plan->commands[1].back() == "exec 'convene' launched");
+}
+
+TEST_CASE("the user's --rdzv-conf stays, and is_host in it wins") {
+  auto plan = Plan({"--rdzv-conf=join_timeout=9"});
+  REQUIRE_OK(plan);
+  CHECK_THAT(Arguments(*plan, 0), Catch::Contains("--rdzv-conf=join_timeout=9,is_host=1"));
+  plan = Plan({"--rdzv-conf=is_host=1"});
+  REQUIRE_OK(plan);
+  CHECK_THAT(Arguments(*plan, 2), !Catch::Contains("is_host=0"));
+}
+
+TEST_CASE("one host alone needs no place to meet") {
+  const auto plan = Plan({}, {{"n1", 2, {}}});
+  REQUIRE_OK(plan);
+  CHECK(Arguments(*plan, 0) ==
+        "--nnodes=1 --rdzv-id=abc --node-rank=0 --nproc-per-node=2 -- train.py --lr a b");
+  CHECK_FALSE(plan->fleet.first_serves);
+}
+
+TEST_CASE("what cannot be is refused before a host is touched") {
+  Bad({"--standalone"}, "--standalone is one node by itself");
+  Bad({"--node-rank=1"}, "--node-rank is one node's");
+  Bad({"--local-addr=x"}, "--local-addr is one node's");
+  Bad({"--nnodes=4"}, "the job needs 4 nodes (--nnodes), and the list has only 3 host(s)");
+  Bad({"--nnodes=2"}, "--num-nodes 2");
+  Bad({"--nnodes=3:2"}, "MIN is larger than MAX");
+  Bad({"--log-max-bytes=x"}, "--log-max-bytes");
+  CHECK_OK(Plan({"--nnodes=2", "--spares=1"}));
+}
+
+}  // namespace
+}  // namespace convene::launcher

@@ -1,0 +1,58 @@
+// Several launchers of one job on one node (`srun --ntasks-per-node=8 convene run`, mpirun with
+// several slots): the one of local rank 0 is the node's agent. The others wait for its end and end
+// with its exit code, so that the scheduler sees one outcome.
+//
+// They meet at a Unix socket whose name (user and LocalTask::group) is in no file system. However
+// the leader dies, the kernel forgets the name and closes the connections of the others. Nothing is
+// left to clean up. Tasks in network namespaces of their own do not find each other.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "launcher/cluster/detected_job.h"
+#include "tools/base/unique_fd.h"
+
+namespace convene::launcher {
+
+// Lives on the main thread.
+class LocalTaskLeader {
+ public:
+  // From now on the others find this process. AlreadyExists where another process leads them.
+  static absl::StatusOr<std::unique_ptr<LocalTaskLeader>> Lead(const LocalTask& task);
+  LocalTaskLeader(const LocalTaskLeader&) = delete;
+  LocalTaskLeader& operator=(const LocalTaskLeader&) = delete;
+
+  // Waits until the others have come, for `patience` at most, and lets this process run on the CPUs
+  // of all of them: the scheduler may have bound each task to its own. Call it before a thread
+  // starts, since threads and workers inherit the CPUs.
+  void Gather(absl::Duration patience);
+  // Tells the others this process's exit code. Call it once, last.
+  void Dismiss(int exit_code);
+
+ private:
+  LocalTaskLeader(const LocalTask& task, UniqueFd listener)
+      : others_(task.count - 1), listener_(std::move(listener)) {}
+
+  // Takes the next one that has come within `patience`. Returns false where there is none.
+  bool Accept(absl::Duration patience);
+
+  const int others_;
+  UniqueFd listener_;
+  std::vector<UniqueFd> peers_;
+  std::vector<std::string> cpus_;  // of each peer: the bytes of a cpu_set_t
+};
+
+// For the tasks of the other local ranks. Waits until the leader ends, and returns its exit code.
+// From the first contact on the process ignores `signals`: the scheduler sends them to every task,
+// and the leader acts on them. DeadlineExceeded where no leader comes within `patience`,
+// Unavailable where it died before it could tell its exit code, PermissionDenied where another
+// user's process has taken its place.
+absl::StatusOr<int> AwaitLocalLeader(const LocalTask& task, const std::vector<int>& signals,
+                                     absl::Duration patience);
+
+}  // namespace convene::launcher

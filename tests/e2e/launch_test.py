@@ -1,0 +1,220 @@
+"""`convene launch`: agents on several hosts, their output, and their end whatever happens to the launch.
+
+Most tests reach the "hosts" 127.0.0.1 and 127.0.0.2 by a script in ssh's place, which needs no package and no root. launch_ssh_test.py has
+the real ssh.
+"""
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+import unittest
+
+from tests.support.convene_testing import CONVENE, CONVENE_TRAIN, ConveneTestCase, find_program, processes_with, read_metrics, wait_until
+from tests.support.terminals import Terminal
+
+# Runs the command as sshd does: by a shell, in a session of its own, with an environment that knows nothing of the caller's. As with ssh, the
+# death of this script leaves the command alone, but for the end of the command's stdin.
+_FAKE_SSH = """#!/bin/sh
+[ "$1" != 127.0.0.9 ] || { echo "ssh: connect to host $1 port 22: No route to host" >&2; exit 255; }
+echo $$ > FOLDER/link.$1
+[ ! -e FOLDER/gone ] || rmdir FOLDER/gone
+exec 3<&0
+cd /
+env -i HOME="$HOME" PATH=/usr/bin:/bin CONVENE_TEST_MARKER="$CONVENE_TEST_MARKER" setsid sh -c "$2" <&3 &
+wait $!
+"""
+
+
+class LaunchTest(ConveneTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.ssh = self.path("fake_ssh")
+        with open(self.ssh, "w", encoding="ascii") as script:
+            script.write(_FAKE_SSH.replace("FOLDER", self.directory))
+        os.chmod(self.ssh, 0o755)
+
+    def hostfile(self, *lines):
+        with open(self.path("hosts"), "w", encoding="ascii") as out:
+            out.write("".join(line + "\n" for line in lines))
+        return self.path("hosts")
+
+    def words(self, *flags, hosts=("127.0.0.1 slots=1", "127.0.0.2 slots=1")):
+        return ["launch", "--hostfile", self.hostfile(*hosts), "--ssh-command", self.ssh, *map(str, flags)]
+
+    def launch(self, *flags, hosts=("127.0.0.1 slots=1", "127.0.0.2 slots=1"), **environment):
+        return self.start(CONVENE, *self.words(*flags, hosts=hosts), log="launch.log", **environment)
+
+    def sh(self, script):
+        return ["--no-python", "--", "sh", "-c", script]
+
+    def test_words_and_variables_arrive_as_they_are(self):
+        odd = ["", "a b", "it's", '"$HOME" `id` $(id)', "two\nlines", "\u00e9\u20ac", "*", "--flag"]
+        script = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]))"
+        flags = []
+        for number, word in enumerate(odd):
+            flags += ["--export", f"ODD_{number}={word}"]
+        text = self.finish(
+            self.launch(*flags, "--export", "SECRET", "--no-python", "--", sys.executable, "-c", script, *odd, hosts=["127.0.0.1"],
+                        NCCL_DEBUG="WARN WARN", SECRET="s3cret", OTHER="not asked for"), 60)
+        line = re.search(r"^127\.0\.0\.1: \[0\] (\[.*\])$", text, re.MULTILINE).group(1)
+        arguments, environment, directory = json.loads(line)
+        self.assertEqual(arguments, odd)
+        self.assertEqual([environment[f"ODD_{number}"] for number in range(len(odd))], odd)
+        self.assertEqual((environment["NCCL_DEBUG"], environment["SECRET"]), ("WARN WARN", "s3cret"))
+        self.assertNotIn("OTHER", environment)
+        self.assertEqual(directory, os.getcwd())
+        self.assert_nothing_left()
+
+    def test_no_command_line_shows_a_variable_or_an_argument(self):
+        launch = self.launch("--export", "SECRET=s3cret", *self.sh("echo up; sleep 60 # word"))
+        wait_until(lambda: self.output(launch).count("up\n") == 2, 30, "both workers")
+        for pid in processes_with(self.marker):
+            with open(f"/proc/{pid}/cmdline", "rb") as line:
+                words = line.read()
+            self.assertTrue(b"s3cret" not in words or b"--export" in words, words)  # Only where the user wrote it.
+            self.assertTrue(b"# word" not in words or b"launched" not in words, words)
+        launch.send_signal(signal.SIGTERM)
+        self.finish(launch, 60, 128 + signal.SIGTERM)
+        self.assert_nothing_left()
+
+    def test_lines_stay_whole_and_have_their_host_in_front(self):
+        line = 'i=0; while [ $i -lt 300 ]; do printf "%0900d.$i\\n" 0; printf "%0900d.$i\\n" 0 >&2; i=$((i+1)); done'
+        text = self.finish(self.launch(*self.sh(line)), 60)
+        whole = re.findall(r"^127\.0\.0\.([12]): \[([01])\] 0{900}\.(\d+)$", text, re.MULTILINE)
+        self.assertEqual(len(whole), 2 * 2 * 300)
+        self.assertEqual(len([entry for entry in text.splitlines() if "00000" in entry]), len(whole))
+
+    def test_the_first_failure_ends_the_job_everywhere(self):
+        text = self.finish(self.launch(*self.sh('[ $RANK = 0 ] && sleep 60; echo bad >&2; exit 7')), 60, 1)
+        self.assertIn("127.0.0.2: [1] bad", text)
+        self.assertRegex(text, "127.0.0.1: .*rank 1")
+        text = self.finish(self.launch("--propagate-exit-code", *self.sh("exit 255")), 60, 255)
+        self.assertNotIn("is lost", text)
+        self.assert_nothing_left()
+
+    def test_a_host_that_cannot_be_reached_is_told_and_ends_the_others(self):
+        text = self.finish(self.launch(*self.sh("sleep 60"), hosts=["127.0.0.1", "127.0.0.9"]), 30, 69)
+        self.assertIn("no agent started on 127.0.0.9", text)
+        self.assertIn("No route to host", text)
+        text = self.finish(self.launch("--nnodes", "1:2", *self.sh("echo alone"), hosts=["127.0.0.1", "127.0.0.9"]), 30)
+        self.assertIn("The job starts without this host", text)
+        self.assertIn("127.0.0.1: [0] alone", text)
+        self.assert_nothing_left()
+
+    def test_a_host_without_convene_and_one_without_the_directory(self):
+        text = self.finish(self.launch("--convene", "/no/such/convene", *self.sh("true")), 30, 64)
+        self.assertIn("has no Convene at /no/such/convene", text)
+        os.mkdir(self.path("gone"))
+        launch = self.start(CONVENE, *self.words(*self.sh("true")),
+                            prefix=["sh", "-c", f'program=$(realpath "$0"); cd {self.path("gone")} && exec "$program" "$@"'])
+        self.assertIn(f"this host has no directory {self.path('gone')}", self.finish(launch, 30, 64))
+
+    def test_bad_hosts_touch_no_host(self):
+        for flags, hosts, part in [
+                ((), ["a slots=1", "a slots=1"], "line 2: the host a is there twice"),
+                (("--include", "c"), ["a", "b"], "there is no host c"),
+                (("--nnodes", "3"), ["a", "b"], "the list has only 2 host(s)"),
+                (("--no-such-flag",), ["a"], "--no-such-flag"),
+                (("--log-max-bytes", "x"), ["a"], "--log-max-bytes")]:
+            self.assertIn(part, self.finish(self.launch(*flags, *self.sh("true"), hosts=hosts), 30, 64))
+        self.assertFalse([name for name in os.listdir(self.directory) if name.startswith("link.")])
+        text = self.finish(self.start(CONVENE, "launch", "x.py", PBS_NODEFILE=None, LSB_MCPU_HOSTS=None, LSB_HOSTS=None), 30, 64)
+        self.assertIn("--hostfile FILE", text)
+        self.assertIn("no task on its stdin", self.finish(self.start(CONVENE, "launched"), 30, 64))
+
+    def test_the_hosts_of_a_pbs_and_of_an_lsf_job(self):
+        show = self.sh("echo $RANK of $WORLD_SIZE")
+        words = ["launch", "--ssh-command", self.ssh, *show]
+        text = self.finish(self.start(CONVENE, *words, PBS_NODEFILE=self.hostfile("127.0.0.1", "127.0.0.1", "127.0.0.2")), 60)
+        self.assertEqual(sorted(re.findall(r"^(\S+): .* of 3$", text, re.MULTILINE)), ["127.0.0.1"] * 2 + ["127.0.0.2"])
+        text = self.finish(self.start(CONVENE, *words, PBS_NODEFILE=None, LSB_MCPU_HOSTS="127.0.0.1 1 127.0.0.2 1"), 60)
+        self.assertIn("127.0.0.2: [1] 1 of 2", text)
+
+    def test_chosen_slots_are_the_devices(self):
+        text = self.finish(
+            self.launch("--include", "127.0.0.1:2@127.0.0.2:0,3", *self.sh("echo has $CUDA_VISIBLE_DEVICES"),
+                        hosts=["127.0.0.1 slots=4", "127.0.0.2 slots=4"]), 60)
+        self.assertEqual(sorted(re.findall(r"^(\S+): .* has (\S+)$", text, re.MULTILINE)),
+                         [("127.0.0.1", "2"), ("127.0.0.2", "0,3"), ("127.0.0.2", "0,3")])
+
+    def train(self, *flags):
+        return [*flags, "--no-python", find_program(CONVENE_TRAIN), *self.train_arguments(steps=100000, checkpoint_every=100000)]
+
+    def assert_saved(self):
+        last = read_metrics(self.path("metrics.jsonl"))[-1]["step"]
+        self.assertTrue(os.path.exists(self.path(f"checkpoints/step_{last:08d}/manifest")), f"no checkpoint of step {last}")
+
+    def test_control_c_saves_and_ends_all(self):
+        terminal = Terminal(self, [find_program(CONVENE), *self.words(*self.train())], log="terminal.log")
+        self.wait_for_step(5)
+        terminal.type("\x03")
+        self.finish(terminal.process, 60, 128 + signal.SIGINT)
+        self.assert_saved()
+        self.assert_nothing_left()
+
+    def test_a_second_control_c_kills(self):
+        words = self.words(*self.sh("trap '' INT TERM; echo up; while :; do sleep 1; done"))
+        terminal = Terminal(self, [find_program(CONVENE), *words], log="terminal.log")
+        wait_until(lambda: self.output(terminal.process).count("] up") == 2, 30, "both workers")
+        terminal.type("\x03")
+        wait_until(lambda: "are asked to stop" in self.output(terminal.process), 20, "the first is heard")
+        time.sleep(1.2)
+        terminal.type("\x03")
+        self.assertIn("is killed", self.finish(terminal.process, 20, 128 + signal.SIGINT))
+        self.assert_nothing_left()
+
+    def test_the_end_of_the_terminal_saves_and_ends_all(self):
+        terminal = Terminal(self, [find_program(CONVENE), *self.words(*self.train())], log="terminal.log")
+        self.wait_for_step(5)
+        null = os.open("/dev/null", os.O_RDWR)
+        os.dup2(null, terminal.master)  # Closes it, as a window that is closed does.
+        os.close(null)
+        self.finish(terminal.process, 60, 128 + signal.SIGHUP)
+        self.assert_saved()
+        self.assert_nothing_left()
+
+    def test_a_killed_launch_leaves_nothing_and_the_agents_save(self):
+        launch = self.launch(*self.train())
+        self.wait_for_step(5)
+        launch.kill()
+        launch.wait(10)
+        wait_until(lambda: not processes_with(self.marker), 40, "the hosts are empty")
+        self.assert_saved()
+
+    def test_a_launch_that_stands_still_is_as_good_as_dead(self):
+        launch = self.launch("--link-timeout", 2, *self.sh("echo up; sleep 60"))
+        wait_until(lambda: self.output(launch).count("up\n") == 2, 30, "both workers")
+        launch.send_signal(signal.SIGSTOP)
+        wait_until(lambda: not [pid for pid in processes_with(self.marker) if self.is_sleep(pid)], 20, "the workers are gone")
+        launch.send_signal(signal.SIGCONT)
+        self.finish(launch, 30, 128 + signal.SIGTERM)
+        self.assert_nothing_left()
+
+    @staticmethod
+    def is_sleep(pid):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as line:
+                return line.read().startswith(b"sleep\0")
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+
+    def test_a_host_whose_link_breaks_ends_its_agent_and_comes_back(self):
+        launch = self.launch("--nnodes", "1:2", "--admission-delay", 0.2, "--rdzv-conf", "last_call_timeout=5",
+                             *self.sh(f"echo epoch $CONVENE_EPOCH of $WORLD_SIZE; until [ -e {self.path('done')} ]; do sleep 0.05; done"))
+        wait_until(lambda: "[1] epoch 1 of 2" in self.output(launch), 30, "both workers")
+        with open(self.path("link.127.0.0.2"), encoding="ascii") as pid:
+            os.kill(int(pid.read()), signal.SIGKILL)
+        wait_until(lambda: "127.0.0.2 is back" in self.output(launch), 40, "the host is back")
+        wait_until(lambda: re.search(r"127\.0\.0\.2: \[1\] epoch [2-9] of 2", self.output(launch)), 30, "two nodes again")
+        with open(self.path("done"), "w", encoding="ascii"):
+            pass
+        self.assertIn("the connection to 127.0.0.2 is lost", self.finish(launch, 30))
+        self.assert_nothing_left()
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,141 @@
+"""A running job loses no step by what Slurm does to it: stops, limits, preemption, requeue, suspension. By tools/nightly slurm,
+under both process trackers: Slurm looks at limits and graces every 30 s, so most of these minutes are waits."""
+
+import os
+import re
+import unittest
+
+from tests.slurm.test_slurm import SlurmTestCase
+from tests.support.convene_testing import wait_until
+
+NODES = ('--nodes=2', '--ntasks-per-node=1', '--cpus-per-task=4', '--open-mode=append')
+RESUMED = r'resumed after step (\d+), saved'
+
+
+class PreemptionCase:
+    """The tests; each class below is one process tracker."""
+
+    def submit(self, *options, line='srun convene run', after=''):
+        words = ' '.join(self.train_arguments(steps=100000, checkpoint_every=100000))
+        script = f'#!/bin/bash\n{line} --nproc-per-node 2 convene-train {words}\n{after}\n'
+        job = self.sbatch(self.write('job.sh', script), *NODES, *options)
+        self.wait_for_metrics(job, lambda last: last['step'] >= 10, 'step 10')
+        return job
+
+    def assert_saved(self, job):
+        """The checkpoint is of the last step that was made, and whole."""
+        last = self.metrics()[-1]['step']
+        self.assertTrue(os.path.exists(self.path(f'checkpoints/step_{last:08d}/manifest')),
+                        f'no checkpoint of step {last}\n{self.job_output(job)[-6000:]}')
+        self.assertNotIn('killing the workers', self.job_output(job))
+        return last
+
+    def assert_goes_on(self, job, timeout_s=120):
+        """The requeued job goes on from the step that was saved; no step is missing, none is made twice."""
+        wait_until(lambda: re.search(RESUMED, self.job_output(job)), timeout_s, 'the job is back')
+        step = int(re.search(RESUMED, self.job_output(job))[1])
+        self.wait_for_metrics(job, lambda last: last['step'] > step + 5, 'further steps')
+        steps = [m['step'] for m in self.metrics()]
+        self.assertEqual(steps, list(range(1, len(steps) + 1)), self.job_output(job)[-6000:])
+        self.assertGreaterEqual(int(self.job(job)['Restarts']), 1)
+
+    def end(self, job):
+        self.ask('scancel', job)
+        self.wait_for_state(job, 'CANCELLED FAILED', 30)
+        self.assert_saved(job)
+        self.assert_nothing_left()
+
+    def test_scancel_and_signals_that_ask_for_nothing(self):
+        job = self.submit()
+        self.ask('scancel', '--signal=USR1', job)
+        self.ask('scancel', '--signal=CONT', job)
+        step = self.metrics()[-1]['step']
+        self.wait_for_metrics(job, lambda last: last['step'] > step + 10, 'steps after USR1')
+        # TERM to the steps alone: the batch script ends with srun's code.
+        self.ask('scancel', '--signal=TERM', job)
+        self.assertEqual(self.wait_for_state(job, 'FAILED', 30)['ExitCode'], '143:0')
+        self.assert_saved(job)
+        self.assertIn('is not being preempted', self.job_output(job))
+        self.assert_nothing_left()
+
+    def test_scontrol_requeue(self):
+        job = self.submit('--requeue')
+        self.ask('scontrol', 'requeue', job)
+        self.assert_goes_on(job)
+        self.end(job)
+
+    def test_a_preemption_with_a_grace(self):
+        job = self.submit('--partition=low', '--requeue')
+        high = self.ask('sbatch', '--parsable', '--partition=high', *NODES[:3], '--wrap', 'sleep 5').strip()
+        self.wait_for_state(high, 'RUNNING COMPLETED', 60)
+        self.assert_saved(job)
+        self.assertIn("is back in Slurm's queue", self.job_output(job))
+        self.assert_goes_on(job)
+        self.end(job)
+
+    def test_a_preemption_without_a_grace(self):
+        job = self.submit('--partition=nograce', '--requeue')
+        high = self.ask('sbatch', '--parsable', '--partition=high', *NODES[:3], '--wrap', 'sleep 5').strip()
+        self.wait_for_state(high, 'RUNNING COMPLETED', 60)
+        self.assert_saved(job)
+        self.assert_goes_on(job)
+        self.end(job)
+
+    def test_a_preemption_of_a_job_that_must_not_be_requeued(self):
+        job = self.submit('--partition=low', '--no-requeue')
+        self.ask('sbatch', '--partition=high', *NODES[:3], '--wrap', 'sleep 1')
+        self.wait_for_state(job, 'FAILED COMPLETED PREEMPTED CANCELLED', 60)
+        self.assert_saved(job)
+        self.assertIn('must not be requeued (Requeue=0)', self.job_output(job))
+
+    def test_a_signal_before_the_limit(self):
+        # A minute is the shortest limit, and the signal comes up to a minute early.
+        job = self.submit('--time=1', '--signal=TERM@20')
+        self.wait_for_state(job, 'FAILED TIMEOUT', 100)
+        self.assert_saved(job)
+
+    def test_a_signal_before_the_limit_for_the_batch_script_alone(self):
+        # With exec the launcher is the batch script's process.
+        job = self.submit('--time=1', '--signal=B:TERM@20', '--nodes=1', line='exec convene run --standalone')
+        self.wait_for_state(job, 'FAILED TIMEOUT', 100)
+        self.assert_saved(job)
+
+    def test_the_time_limit(self):
+        job = self.submit('--time=1')
+        self.wait_for_state(job, 'TIMEOUT', 120)
+        self.assert_saved(job)
+        self.assert_nothing_left()
+
+    def test_suspend_and_resume(self):
+        job = self.submit()
+        self.ask('scontrol', 'suspend', job)
+        self.wait_for_state(job, 'SUSPENDED', 20)
+        step = self.stands_still()
+        self.ask('scontrol', 'resume', job)
+        self.wait_for_metrics(job, lambda last: last['step'] > step + 5, 'steps after the resume')
+        steps = [m['step'] for m in self.metrics()]
+        self.assertEqual(steps, list(range(1, len(steps) + 1)), self.job_output(job)[-6000:])
+        self.assertNotIn('epoch 2', self.job_output(job))
+        self.end(job)
+
+    def stands_still(self):
+        """Waits for twice the lease while no step is made; the last step."""
+        seen = []
+
+        def still():
+            seen.append(self.metrics()[-1]['step'])
+            return len(seen) > 2000 and len(set(seen[-2000:])) == 1  # wait_until asks every 5 ms
+        wait_until(still, 60, 'the job stands still')
+        return seen[-1]
+
+
+class LinuxprocTest(PreemptionCase, SlurmTestCase):
+    TRACKER = 'linuxproc'
+
+
+class CgroupTest(PreemptionCase, SlurmTestCase):
+    TRACKER = 'cgroup'
+
+
+if __name__ == '__main__':
+    unittest.main()

@@ -1,0 +1,22 @@
+// The CPU time and memory that cgroups leave to this process: a container's limits, and Slurm's.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace convene {
+
+// nullopt: no limit.
+struct CgroupLimits {
+  std::optional<double> cpus;  // CPU seconds a second; 1.5: one and a half CPUs
+  std::optional<int64_t> memory_bytes;
+};
+
+// The least limit over this process's cgroup and every one above it that can be seen, of v2 and v1:
+// the kernel applies them all. Inside a container the cgroups above it cannot be seen; their limits
+// hold all the same. Files that are missing or unreadable count as no limit. `root` stands before
+// /proc and /sys: for tests.
+CgroupLimits ReadCgroupLimits(const std::string& root = "");
+
+}  // namespace convene
