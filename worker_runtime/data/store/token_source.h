@@ -1,0 +1,59 @@
+// A mapped file of tokens, of any format that we read.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace convene::worker {
+
+// How the ids were made, as far as the file says.
+struct TokenizerIdentity {
+  std::string kind;          // Tokenizer::kind(); empty: the file does not say
+  std::string path;          // where it was read from, for people
+  uint64_t fingerprint = 0;  // Tokenizer::fingerprint(); 0: the file does not say
+  std::optional<int32_t> end_of_document;
+};
+
+// Read-only and thread-safe. The file must not be cut short while it is mapped.
+class TokenSource {
+ public:
+  virtual ~TokenSource() = default;
+
+  virtual std::string kind() const = 0;  // "Convene token file", "Megatron .bin/.idx", ...
+  virtual const std::string& path() const = 0;
+  virtual int64_t token_count() const = 0;
+  // 0: the file does not say; then only Read tells.
+  virtual int vocabulary_size() const = 0;
+  virtual const TokenizerIdentity& tokenizer() const = 0;
+  // Equal for equal tokens; of formats that keep none, of the header, the size and pieces of the
+  // file, so that opening a large file stays quick.
+  virtual uint64_t content_hash() const = 0;
+
+  // Documents lie one behind the other; document i is the tokens [document_end(i - 1),
+  // document_end(i)). A format that does not know its documents (llm.c) has one.
+  virtual int64_t document_count() const = 0;
+  virtual int64_t document_end(int64_t document) const = 0;
+
+  // REQUIRES: 0 <= first, 0 <= count, first + count <= token_count(); `tokens` holds `count`.
+  virtual void Read(int64_t first, int64_t count, int32_t* tokens) const = 0;
+
+  // Whether only a part of the tokens counts in the loss (instruction data). Without, all count.
+  virtual bool has_counted() const = 0;
+  // counted[i] is 1 where token first + i counts in the loss as a target, else 0.
+  virtual void ReadCounted(int64_t first, int64_t count, uint8_t* counted) const = 0;
+
+  // Bytes of text that each id stands for, by id, for bits per byte; empty: the file does not say.
+  virtual absl::Span<const uint16_t> token_bytes() const = 0;
+};
+
+// Opens `path` by its content: ours, Megatron's (x.bin or x.idx or the common prefix x), llm.c's,
+// nanotron's (x.ds). NotFound; InvalidArgument: none of these; DataLoss: damaged, cut short, or an
+// index that lies about its tokens; FailedPrecondition: another version. All with the path.
+absl::StatusOr<std::unique_ptr<TokenSource>> OpenTokenSource(const std::string& path);
+
+}  // namespace convene::worker

@@ -1,0 +1,26 @@
+// Finds and reads a tokenizer by its path.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "worker_runtime/tokenizer/tokenizer.h"
+
+namespace convene::worker {
+
+// `path`: "byte" (or empty) for token = byte; a file: tokenizer.json, a tiktoken .model/.tiktoken,
+// tekken.json, a SentencePiece .model; or a model folder, in which tokenizer.json is looked for
+// first, then tekken.json, then tokenizer.model (its content tells which of the two kinds it is),
+// then *.tiktoken; tokenizer_config.json beside it names the special tokens. A file's kind comes
+// from its content, not from its name.
+//
+// NotFound: no such path, or a folder without a tokenizer (names what was looked for).
+// InvalidArgument: damaged, or not a tokenizer. Unimplemented: a feature that we lack, by the name
+// that it has in the file. All with the path.
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& path);
+
+// Token = byte; id 0 ends a document.
+std::unique_ptr<Tokenizer> MakeByteTokenizer();
+
+}  // namespace convene::worker

@@ -1,0 +1,72 @@
+// Text to token ids and back. Implementations give the same ids as the program that the file came
+// from (tiktoken, Hugging Face's tokenizers, SentencePiece, mistral-common).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace convene::worker {
+
+// Turns texts into ids. Not thread-safe: each thread makes its own, which keeps that thread's
+// buffers and its cache of words. Must not outlive its tokenizer.
+class Encoder {
+ public:
+  virtual ~Encoder() = default;
+
+  // Appends the ids of `text`, any bytes. Bytes that are no UTF-8 count as U+FFFD, as many as the
+  // original program makes of them, except where the tokenizer has bytes as tokens and the original
+  // takes them. Adds no token around the text (Tokenizer::prefix, suffix). Time is n log n at most
+  // in the text's length, whatever the text.
+  virtual void Encode(absl::string_view text, std::vector<int32_t>* ids) = 0;
+};
+
+// What a text such as "<|eot_id|>" within a document means.
+enum class SpecialText {
+  kAsText,    // its letters: a document cannot forge the end of a document
+  kAsTokens,  // the special token: for texts that a chat template made
+};
+
+// Read-only and thread-safe.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  // For people: "byte", "tiktoken", "tekken", "tokenizer.json (BPE)", "SentencePiece (unigram)".
+  virtual std::string kind() const = 0;
+  // XXH3-64 of all that decides about ids: equal fingerprints give equal ids for every text.
+  virtual uint64_t fingerprint() const = 0;
+  // One more than the largest id, special tokens included.
+  virtual int vocabulary_size() const = 0;
+
+  virtual std::unique_ptr<Encoder> NewEncoder(SpecialText special_text) const = 0;
+
+  // The id of the special token with exactly this text, such as "<|eot_id|>".
+  virtual std::optional<int32_t> SpecialId(absl::string_view text) const = 0;
+  // Its text; empty for an ordinary token.
+  virtual std::string SpecialTextOf(int32_t id) const = 0;
+
+  // What the original puts before and after a whole document when it is asked to add special tokens
+  // (BOS by TemplateProcessing or add_bos_token, EOS). Often empty.
+  virtual absl::Span<const int32_t> prefix() const = 0;
+  virtual absl::Span<const int32_t> suffix() const = 0;
+  // The token that ends a document in training data: "<|end_of_text|>", "</s>", "<|endoftext|>";
+  // byte 0 of the byte tokenizer. Absent where the file names none.
+  virtual std::optional<int32_t> end_of_document() const = 0;
+
+  // Appends the bytes that one token stands for, without regard to its neighbours: what streaming
+  // and the count of bytes for bits per byte need. Special tokens stand for no bytes. An id that
+  // the tokenizer does not have, negative ones too, stands for no bytes.
+  virtual void AppendTokenBytes(int32_t id, std::string* bytes) const = 0;
+
+  // The text of whole `ids`, as the original decodes it (its rules for leading spaces and broken
+  // UTF-8). Special tokens are left out, or stand as their text with `show_specials`.
+  virtual std::string Decode(absl::Span<const int32_t> ids, bool show_specials) const = 0;
+};
+
+}  // namespace convene::worker
