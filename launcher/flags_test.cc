@@ -1,22 +1,13 @@
 #include "launcher/flags.h"
 
-#include <map>
-
+#include "tools/base/testing/environment_table.h"
 #include "tools/base/testing/status_testing.h"
 
 namespace convene::launcher {
 namespace {
 
 using Words = std::vector<std::string>;
-using Variables = std::map<std::string, std::string>;
-
-EnvironmentLookup Environment(Variables table) {
-  return [table = std::move(table)](const std::string& name) -> std::optional<std::string> {
-    const auto it = table.find(name);
-    if (it == table.end()) return std::nullopt;
-    return it->second;
-  };
-}
+using Variables = testing::EnvironmentTable;
 
 // `words` read into a command's flags.
 template <typename Flags>
@@ -25,7 +16,7 @@ absl::StatusOr<Flags> Read(const Words& words, Variables environment = {},
   Flags flags;
   FlagReader reader("convene", "", rules);
   AddFlags(&reader, &flags);
-  const auto text = reader.Read(words, Environment(std::move(environment)));
+  const auto text = reader.Read(words, testing::LookupIn(std::move(environment)));
   if (!text.ok()) return text.status();
   return flags;
 }

@@ -1,13 +1,13 @@
 #include "launcher/job_spec.h"
 
-#include <map>
-
+#include "tools/base/testing/environment_table.h"
 #include "tools/base/testing/status_testing.h"
 
 namespace convene::launcher {
 namespace {
 
-using Table = std::map<std::string, std::string>;
+using testing::LookupIn;
+using Table = testing::EnvironmentTable;
 
 const Machine kMachine = {"me", 16, 0};
 
@@ -28,12 +28,7 @@ Table With(Table table, const Table& changes) {
 
 absl::StatusOr<JobSpec> Make(const RunFlags& flags, const Table& table = {},
                              const Machine& machine = kMachine) {
-  const auto lookup = [&](const std::string& name) -> std::optional<std::string> {
-    const auto it = table.find(name);
-    if (it == table.end()) return std::nullopt;
-    return it->second;
-  };
-  return MakeJobSpec(flags, lookup, machine, "random");
+  return MakeJobSpec(flags, LookupIn(table), machine, "random");
 }
 
 JobSpec Good(const RunFlags& flags, const Table& table = {}, const Machine& machine = kMachine) {

@@ -1,22 +1,14 @@
 #include "agent/scheduler/slurm_stop.h"
 
 #include <catch2/catch.hpp>
-#include <map>
 
 #include "absl/strings/str_replace.h"
+#include "tools/base/testing/environment_table.h"
 
 namespace convene::agent {
 namespace {
 
-using Table = std::map<std::string, std::string>;
-
-EnvironmentLookup In(Table table) {
-  return [table = std::move(table)](const std::string& name) -> std::optional<std::string> {
-    const auto found = table.find(name);
-    if (found == table.end()) return std::nullopt;
-    return found->second;
-  };
-}
+using testing::LookupIn;
 
 // As Slurm 22.05 prints it in the grace of a preemption, shortened.
 constexpr char kPreempted[] =
@@ -60,26 +52,26 @@ TEST_CASE("in every other case Slurm's own decision stands") {
 }
 
 TEST_CASE("the first agent of a step asks, for the task of an array by both numbers") {
-  CHECK(SlurmJobToAskFor(In({})).empty());
-  CHECK(SlurmJobToAskFor(In({{"SLURM_JOB_ID", "35"}})).empty());
-  CHECK(SlurmJobToAskFor(In({{"SLURM_JOB_ID", "35"}, {"SLURM_NODEID", "0"}})) == "35");
-  CHECK(SlurmJobToAskFor(In({{"SLURM_JOB_ID", "35"}, {"SLURM_NODEID", "1"}})).empty());
-  CHECK(SlurmJobToAskFor(In({{"SLURM_JOB_ID", "35"},
-                             {"SLURM_NODEID", "0"},
-                             {"SLURM_ARRAY_JOB_ID", "34"},
-                             {"SLURM_ARRAY_TASK_ID", "2"}})) == "34_2");
-  CHECK(SlurmJobToAskFor(In({{"SLURM_JOB_ID", "35 --help"}})).empty());
+  CHECK(SlurmJobToAskFor(LookupIn({})).empty());
+  CHECK(SlurmJobToAskFor(LookupIn({{"SLURM_JOB_ID", "35"}})).empty());
+  CHECK(SlurmJobToAskFor(LookupIn({{"SLURM_JOB_ID", "35"}, {"SLURM_NODEID", "0"}})) == "35");
+  CHECK(SlurmJobToAskFor(LookupIn({{"SLURM_JOB_ID", "35"}, {"SLURM_NODEID", "1"}})).empty());
+  CHECK(SlurmJobToAskFor(LookupIn({{"SLURM_JOB_ID", "35"},
+                                   {"SLURM_NODEID", "0"},
+                                   {"SLURM_ARRAY_JOB_ID", "34"},
+                                   {"SLURM_ARRAY_TASK_ID", "2"}})) == "34_2");
+  CHECK(SlurmJobToAskFor(LookupIn({{"SLURM_JOB_ID", "35 --help"}})).empty());
 }
 
 TEST_CASE("scontrol's word on the job's end is newer than the variable's") {
   const absl::TimeZone utc = absl::UTCTimeZone();
-  const EnvironmentLookup variable = In({{"SLURM_JOB_END_TIME", "1000"}});
+  const EnvironmentLookup variable = LookupIn({{"SLURM_JOB_END_TIME", "1000"}});
   CHECK(SlurmEnd(kPreempted, variable, utc) ==
         absl::FromCivil(absl::CivilSecond(2026, 11, 23, 2, 0, 26), utc));
   CHECK(SlurmEnd("", variable, utc) == absl::FromUnixSeconds(1000));
-  CHECK(SlurmEnd(With("EndTime=2026-11-23T02:00:26", "EndTime=Unknown"), In({}), utc) ==
+  CHECK(SlurmEnd(With("EndTime=2026-11-23T02:00:26", "EndTime=Unknown"), LookupIn({}), utc) ==
         std::nullopt);
-  CHECK(SlurmEnd("", In({{"SLURM_JOB_END_TIME", "soon"}}), utc) == std::nullopt);
+  CHECK(SlurmEnd("", LookupIn({{"SLURM_JOB_END_TIME", "soon"}}), utc) == std::nullopt);
 }
 
 }  // namespace

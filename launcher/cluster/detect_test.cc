@@ -1,22 +1,15 @@
 #include "launcher/cluster/detect.h"
 
-#include <map>
-
+#include "tools/base/testing/environment_table.h"
 #include "tools/base/testing/status_testing.h"
 
 namespace convene::launcher {
 namespace {
 
-using Table = std::map<std::string, std::string>;
+using testing::LookupIn;
+using Table = testing::EnvironmentTable;
 
-absl::StatusOr<DetectedJob> Detect(const Table& table) {
-  const auto lookup = [&](const std::string& name) -> std::optional<std::string> {
-    const auto it = table.find(name);
-    if (it == table.end()) return std::nullopt;
-    return it->second;
-  };
-  return DetectJob(lookup, {});
-}
+absl::StatusOr<DetectedJob> Detect(const Table& table) { return DetectJob(LookupIn(table), {}); }
 
 TEST_CASE("without a scheduler nothing is said") {
   const auto job = Detect({});

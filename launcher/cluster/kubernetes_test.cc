@@ -1,23 +1,16 @@
 #include "launcher/cluster/kubernetes.h"
 
-#include <map>
 #include <string>
 
 #include "launcher/cluster/detect.h"
+#include "tools/base/testing/environment_table.h"
 #include "tools/base/testing/status_testing.h"
 
 namespace convene::launcher {
 namespace {
 
-using Table = std::map<std::string, std::string>;
-
-EnvironmentLookup LookupIn(const Table& table) {
-  return [table](const std::string& name) -> std::optional<std::string> {
-    const auto it = table.find(name);
-    if (it == table.end()) return std::nullopt;
-    return it->second;
-  };
-}
+using testing::LookupIn;
+using Table = testing::EnvironmentTable;
 
 // The variables that every container gets, with a Service `master` in the namespace.
 Table InPodWith(Table table) {

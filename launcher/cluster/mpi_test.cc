@@ -1,23 +1,18 @@
 #include "launcher/cluster/mpi.h"
 
-#include <map>
-
 #include "absl/strings/match.h"
 #include "launcher/cluster/detect.h"
+#include "tools/base/testing/environment_table.h"
 #include "tools/base/testing/status_testing.h"
 
 namespace convene::launcher {
 namespace {
 
-using Table = std::map<std::string, std::string>;
+using testing::LookupIn;
+using Table = testing::EnvironmentTable;
 
 absl::StatusOr<DetectedJob> Detect(const Table& table) {
-  const auto lookup = [&](const std::string& name) -> std::optional<std::string> {
-    const auto it = table.find(name);
-    if (it == table.end()) return std::nullopt;
-    return it->second;
-  };
-  return DetectJob(lookup, {.host_name = "here", .parent = "orted"});
+  return DetectJob(LookupIn(table), {.host_name = "here", .parent = "orted"});
 }
 
 DetectedJob Good(const Table& table) {

@@ -1,26 +1,21 @@
 // The tables are what Slurm 22.05 was seen to set (shared/reference/clusters.md, 1.1 and 1.2).
 #include "launcher/cluster/slurm.h"
 
-#include <map>
-
 #include "launcher/cluster/detect.h"
+#include "tools/base/testing/environment_table.h"
 #include "tools/base/testing/status_testing.h"
 
 namespace convene::launcher {
 namespace {
 
-using Table = std::map<std::string, std::string>;
+using testing::LookupIn;
+using Table = testing::EnvironmentTable;
 
 const ProcessFacts kByScript = {.host_name = "node003", .parent = "bash"};
 const ProcessFacts kBySlurmd = {.host_name = "node003", .parent = "slurmstepd"};
 
 absl::StatusOr<DetectedJob> Detect(const Table& table, const ProcessFacts& process = kBySlurmd) {
-  const auto lookup = [&](const std::string& name) -> std::optional<std::string> {
-    const auto it = table.find(name);
-    if (it == table.end()) return std::nullopt;
-    return it->second;
-  };
-  return DetectJob(lookup, process);
+  return DetectJob(LookupIn(table), process);
 }
 
 DetectedJob Good(const Table& table, const ProcessFacts& process = kBySlurmd) {
