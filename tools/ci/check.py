@@ -150,7 +150,7 @@ def part_format(run: Run) -> None:
 
 
 def part_tidy(run: Run) -> None:
-    for test in ('bazel_events_test.py', 'changes_test.py', 'check_test.py', 'lint_test.py', 'stamps_test.py', 'tidy_test.py'):
+    for test in ('bazel_events_test.py', 'changes_test.py', 'check_test.py', 'lint_test.py', 'nightly_test.py', 'stamps_test.py', 'tidy_test.py'):
         run.step(f'tools/ci/{test}')
     run.step('tools/ci/tidy')
     run.step('tools/ci/one_definition_test.py')
