@@ -16,6 +16,16 @@ constexpr absl::Duration kFollowPatience = absl::Seconds(10);
 // The time that a link gets to end after its agent, and every link after a request to end at once.
 constexpr absl::Duration kClosePatience = absl::Seconds(5);
 
+std::string EndText(const LinkEnd& end) {
+  return absl::StrCat("ssh ended with code ", end.exit_code,
+                      end.last_lines.empty() ? "" : "; the last line from there: ",
+                      end.last_lines.empty() ? "" : end.last_lines.back());
+}
+
+std::string SilenceText(absl::Duration patience) {
+  return absl::StrCat("nothing came from there for ", absl::FormatDuration(patience));
+}
+
 }  // namespace
 
 Fleet::Fleet(FleetOptions options) : options_(std::move(options)), hosts_(options_.hosts.size()) {}
@@ -38,6 +48,7 @@ void Fleet::DialNext(MonotonicTime now) {
   for (size_t i = 0; i < hosts_.size() && free > 0; ++i) {
     if (hosts_[i].state != State::kWaiting || hosts_[i].dial_at > now) continue;
     hosts_[i].state = State::kDialing;
+    hosts_[i].heard_at = now;
     actions_.emplace_back(DialHost{i});
     --free;
   }
@@ -59,6 +70,27 @@ std::vector<FleetAction> Fleet::Started(size_t index, MonotonicTime now) {
   return Take();
 }
 
+void Fleet::HeardFrom(size_t index, MonotonicTime now) { hosts_[index].heard_at = now; }
+
+void Fleet::SetDeaf(bool is_deaf, MonotonicTime now) {
+  if (std::exchange(is_deaf_, is_deaf) == is_deaf) return;
+  for (Host& host : hosts_) host.heard_at = now;
+}
+
+absl::Duration Fleet::Patience(const Host& host) const {
+  const absl::Duration link_timeout = options_.ssh.link_timeout;
+  return host.state == State::kDialing ? std::max(link_timeout, kStartPatience)
+                                       : link_timeout * 1.25;
+}
+
+MonotonicTime Fleet::SilentAt(const Host& host) const {
+  const bool is_open = host.state == State::kDialing || host.state == State::kRunning;
+  if (!is_open || is_deaf_ || host.is_closing || host.exit_code.has_value()) {
+    return MonotonicTime::InfiniteFuture();
+  }
+  return host.heard_at + Patience(host);
+}
+
 std::vector<FleetAction> Fleet::AgentEnded(size_t index, int exit_code, MonotonicTime now) {
   hosts_[index].exit_code = exit_code;
   hosts_[index].close_at = now + kClosePatience;
@@ -73,8 +105,10 @@ std::vector<FleetAction> Fleet::AgentEnded(size_t index, int exit_code, Monotoni
 
 std::vector<FleetAction> Fleet::LinkEnded(size_t index, const LinkEnd& end, MonotonicTime now) {
   Host& host = hosts_[index];
+  const absl::Duration patience = Patience(host);
   const State before = std::exchange(host.state, State::kEnded);
-  const bool was_closed = std::exchange(host.is_closing, false);
+  const bool was_silent = std::exchange(host.is_silent, false);
+  const bool was_closed = std::exchange(host.is_closing, false) && !was_silent;
   host.close_at = MonotonicTime::InfiniteFuture();
   if (host.exit_code.has_value() || was_closed) {
     // Expected.
@@ -87,20 +121,21 @@ std::vector<FleetAction> Fleet::LinkEnded(size_t index, const LinkEnd& end, Mono
           true);
     }
   } else if (before == State::kRunning) {
-    Lost(index, end, now);
+    Lost(index, was_silent ? SilenceText(patience) : EndText(end), now);
   } else if (host.has_run) {
     DialAgain(index, now);
   } else {
-    NotStarted(index, end);
+    const std::string& name = options_.hosts[index];
+    NotStarted(index, was_silent ? ExplainSilence(options_.ssh, name, patience, end.last_lines)
+                                 : ExplainNoStart(options_.ssh, name, options_.program,
+                                                  end.exit_code, end.last_lines));
   }
   EndRedials();
   DialNext(now);
   return Take();
 }
 
-void Fleet::NotStarted(size_t index, const LinkEnd& end) {
-  const SshFailure failure = ExplainNoStart(options_.ssh, options_.hosts[index], options_.program,
-                                            end.exit_code, end.last_lines);
+void Fleet::NotStarted(size_t index, const SshFailure& failure) {
   hosts_[index].exit_code = failure.exit_code;
   if (!HasTooFew() && (index != 0 || !options_.first_serves)) {
     return Say(absl::StrCat(failure.text, ". The job starts without this host: --nnodes allows ",
@@ -112,11 +147,8 @@ void Fleet::NotStarted(size_t index, const LinkEnd& end) {
   Stop(Request::kTerminate);
 }
 
-void Fleet::Lost(size_t index, const LinkEnd& end, MonotonicTime now) {
-  Say(absl::StrCat("the connection to ", options_.hosts[index], " is lost (",
-                   "ssh ended with code ", end.exit_code,
-                   end.last_lines.empty() ? "" : "; the last line from there: ",
-                   end.last_lines.empty() ? "" : end.last_lines.back(),
+void Fleet::Lost(size_t index, const std::string& why, MonotonicTime now) {
+  Say(absl::StrCat("the connection to ", options_.hosts[index], " is lost (", why,
                    "). If the host lives, its agent ends within ",
                    absl::FormatDuration(options_.ssh.link_timeout), " and the workers' grace"),
       true);
@@ -169,6 +201,7 @@ void Fleet::EndRedials() {
 }
 
 void Fleet::Close(size_t index) {
+  hosts_[index].is_silent = false;
   if (!std::exchange(hosts_[index].is_closing, true)) actions_.emplace_back(CloseLink{index});
 }
 
@@ -209,9 +242,13 @@ std::vector<FleetAction> Fleet::OnTime(MonotonicTime now) {
     Stop(Request::kTerminate);
   }
   for (size_t i = 0; i < hosts_.size(); ++i) {
-    if (hosts_[i].state == State::kRunning && now >= std::min(hosts_[i].close_at, close_at_)) {
-      hosts_[i].close_at = MonotonicTime::InfiniteFuture();
+    Host& host = hosts_[i];
+    if (host.state == State::kRunning && now >= std::min(host.close_at, close_at_)) {
+      host.close_at = MonotonicTime::InfiniteFuture();
       Close(i);
+    } else if (now >= SilentAt(host)) {
+      Close(i);
+      host.is_silent = true;
     }
   }
   if (now >= close_at_) close_at_ = MonotonicTime::InfiniteFuture();
@@ -223,7 +260,7 @@ MonotonicTime Fleet::next_deadline() const {
   MonotonicTime next = std::min(stop_at_, close_at_);
   const bool may_dial = !is_stopping_ && FreeSlots() > 0;
   for (const Host& host : hosts_) {
-    next = std::min(next, host.close_at);
+    next = std::min({next, host.close_at, SilentAt(host)});
     if (may_dial && host.state == State::kWaiting) next = std::min(next, host.dial_at);
   }
   return next;

@@ -8,6 +8,10 @@
 //      +-----------------------+-------------------+ dialled again, until the job is over
 //             (only a host that ran before)
 //
+// A link on which nothing comes is closed, and so counts as ended: a host that is dialled may be
+// silent for kStartPatience or the link timeout, whichever is longer; one that runs for a quarter
+// more than the link timeout, so that ssh, which gives up after that timeout, can tell why.
+//
 // An agent that ends by itself ends the job, or the job goes on without it; only the rendezvous
 // knows. So a launch does not decide for the agents. It stops them in these cases only: a person or
 // a scheduler wants it, a host that the job needs cannot be started, or an agent has failed, fewer
@@ -27,6 +31,9 @@
 #include "tools/base/stop_request.h"
 
 namespace convene::launcher {
+
+// The time that a host gets from its dialling to the first sign of `convene launched` there.
+inline constexpr absl::Duration kStartPatience = absl::Minutes(1);
 
 struct FleetOptions {
   std::vector<std::string> hosts;  // as they are called in lines
@@ -69,6 +76,10 @@ class Fleet {
   // Each of these returns what is to be done now.
   std::vector<FleetAction> Begin(MonotonicTime now);
   std::vector<FleetAction> Started(size_t host, MonotonicTime now);
+  // Something came from there: output, or a heartbeat (task.h).
+  void HeardFrom(size_t host, MonotonicTime now);
+  // While this process reads no link, because its own reader is slow, no host counts as silent.
+  void SetDeaf(bool is_deaf, MonotonicTime now);
   // The agent has ended; its link is about to.
   std::vector<FleetAction> AgentEnded(size_t host, int exit_code, MonotonicTime now);
   std::vector<FleetAction> LinkEnded(size_t host, const LinkEnd& end, MonotonicTime now);
@@ -87,6 +98,8 @@ class Fleet {
     MonotonicTime dial_at;
     bool has_run = false;
     bool is_closing = false;
+    bool is_silent = false;          // and so is_closing
+    MonotonicTime heard_at;          // or dialled
     std::optional<Backoff> backoff;  // since it last ran
     std::optional<int> exit_code;    // of its agent, or of its failure to start
     MonotonicTime close_at = MonotonicTime::InfiniteFuture();
@@ -94,8 +107,12 @@ class Fleet {
 
   void DialNext(MonotonicTime now);
   size_t FreeSlots() const;
-  void NotStarted(size_t host, const LinkEnd& end);
-  void Lost(size_t host, const LinkEnd& end, MonotonicTime now);
+  // The longest time for which nothing may come from there.
+  absl::Duration Patience(const Host& host) const;
+  // When the host counts as silent; never, where its end is known or awaited.
+  MonotonicTime SilentAt(const Host& host) const;
+  void NotStarted(size_t host, const SshFailure& failure);
+  void Lost(size_t host, const std::string& why, MonotonicTime now);
   void DialAgain(size_t host, MonotonicTime now);
   // Whether an agent runs that could tell the end of the job.
   bool IsAnyConnected() const;
@@ -113,6 +130,7 @@ class Fleet {
   std::vector<Host> hosts_;
   StopRequest stop_request_;
   bool is_stopping_ = false;
+  bool is_deaf_ = false;
   std::optional<int> stop_signal_;   // of a person or a scheduler
   std::optional<int> failure_code_;  // the first of the hosts'
   bool has_succeeded_ = false;       // an agent ended with 0: the job is over

@@ -9,6 +9,9 @@
 namespace convene::launcher {
 namespace {
 
+// Of a running host, with the default link timeout.
+constexpr absl::Duration kSilence = absl::Seconds(75);
+
 // A fleet whose actions are lines: "dial 0", "tell 1 T", "close 0", "say ...".
 class Story {
  public:
@@ -34,6 +37,14 @@ class Story {
   Story& AllStarted(size_t hosts) {
     for (size_t i = 0; i < hosts; ++i) Started(i);
     lines_.clear();
+    return *this;
+  }
+  Story& HeardFrom(size_t host) {
+    fleet_.HeardFrom(host, now_);
+    return *this;
+  }
+  Story& SetDeaf(bool is_deaf) {
+    fleet_.SetDeaf(is_deaf, now_);
     return *this;
   }
   Story& Heard(int signal, bool key = false) {
@@ -96,7 +107,7 @@ TEST_CASE("all hosts are dialled, and the job's success is the launch's") {
 TEST_CASE("no more are dialled at one time than allowed, and waiting for a slot is no busy wait") {
   Story story(5, 5, 2);
   CHECK(story.Count("dial") == 2);
-  CHECK(story.wait() == absl::InfiniteDuration());
+  CHECK(story.wait() == kStartPatience);
   story.Started(1);
   CHECK(story.Count("dial") == 3);
   story.Started(0).Started(2).Started(3).Started(4);
@@ -125,7 +136,7 @@ TEST_CASE("an agent that failed alone takes the others along after a while, wher
 TEST_CASE("an elastic job goes on without an agent that failed") {
   Story story(3, 2);
   story.AllStarted(3).AgentEnded(1, 71).LinkEnded(1, 71);
-  CHECK(story.wait() == absl::InfiniteDuration());
+  CHECK(story.wait() == kSilence);
   story.AgentEnded(0, 0).LinkEnded(0, 0).AgentEnded(2, 0).LinkEnded(2, 0);
   CHECK(story.result() == 0);
 }
@@ -236,6 +247,75 @@ TEST_CASE("a link that stays open after its agent's end is closed") {
   CHECK(story.Did("close 0"));
   story.LinkEnded(0, 137);
   CHECK(story.result() == 255);
+}
+
+TEST_CASE("a host that falls silent is lost, and dialled again") {
+  Story story(2);
+  story.AllStarted(2).After(absl::Seconds(40)).HeardFrom(0).After(absl::Seconds(34));
+  CHECK(story.Count("close") == 0);
+  story.After(absl::Seconds(1));
+  CHECK((story.Did("close 1") && !story.Did("close 0")));
+  CHECK(story.wait() == kSilence - absl::Seconds(35));
+  story.LinkEnded(1, 137);
+  CHECK(story.Did("the connection to n1 is lost (nothing came from there for 1m15s)"));
+  CHECK(story.Did("n1 is dialled again"));
+  story.After(absl::Seconds(2));
+  CHECK(story.Did("dial 1"));
+  story.Started(1).AgentEnded(1, 0).LinkEnded(1, 0).AgentEnded(0, 0).LinkEnded(0, 0);
+  CHECK(story.result() == 0);
+}
+
+TEST_CASE("when every host is silent, the launch ends") {
+  Story story(2);
+  story.AllStarted(2).After(kSilence);
+  CHECK(story.Count("close") == 2);
+  story.LinkEnded(0, 137).LinkEnded(1, 137);
+  CHECK(story.Did("the connection to n0 is lost (nothing came from there for 1m15s)"));
+  CHECK(story.Did("no agent is left that could tell how the job ends"));
+  CHECK(story.result() == 69);
+}
+
+TEST_CASE("silent hosts end a stop that was asked for, too") {
+  Story story(1);
+  story.AllStarted(1).After(absl::Seconds(10)).Heard(SIGTERM).After(kSilence - absl::Seconds(10));
+  CHECK(story.Did("close 0"));
+  story.LinkEnded(0, 137);
+  CHECK(story.Did("the connection to n0 was lost before its agent had ended"));
+  CHECK(story.result() == 128 + SIGTERM);
+}
+
+TEST_CASE("a host whose first dial hangs is given up, with its name and what to do") {
+  Story story(2);
+  story.Started(0).After(kStartPatience - absl::Seconds(1)).HeardFrom(0);
+  CHECK(story.Count("close") == 0);
+  story.After(absl::Seconds(1));
+  CHECK((story.Did("close 1") && !story.Did("close 0")));
+  story.LinkEnded(1, 137);
+  CHECK(story.Did("no agent started on n1: ssh still runs, but for 1m nothing came"));
+  CHECK(story.Did("`ssh -o BatchMode=yes n1 true`"));
+  CHECK(story.Did("tell 0 T"));
+  story.AgentEnded(0, 143).LinkEnded(0, 143);
+  CHECK(story.result() == 69);
+}
+
+TEST_CASE("a host that waits for its name is dialled for as long as it is heard") {
+  Story story(1);
+  for (int i = 0; i < 10; ++i) story.After(absl::Seconds(50)).HeardFrom(0);
+  CHECK(story.Count("close") == 0);
+  // A link that is let go because the job is over needs no explanation, silent or not.
+  story.After(kStartPatience).Heard(SIGTERM).LinkEnded(0, 137);
+  CHECK_FALSE(story.Did("no agent started"));
+  CHECK(story.result() == 128 + SIGTERM);
+}
+
+TEST_CASE("nobody is silent while this command cannot listen") {
+  Story story(1);
+  story.AllStarted(1).SetDeaf(true).After(absl::Hours(1));
+  CHECK(story.wait() == absl::InfiniteDuration());
+  story.SetDeaf(false).After(kSilence - absl::Seconds(1));
+  CHECK(story.Count("close") == 0);
+  story.SetDeaf(false).After(absl::Seconds(1));
+  CHECK(story.Did("close 0"));
 }
 
 }  // namespace

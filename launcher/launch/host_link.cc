@@ -111,14 +111,22 @@ bool HostLink::ReadOnce(Stream& stream) {
   char buffer[64 * 1024];
   const ssize_t n = read(stream.read_end.get(), buffer, sizeof(buffer));
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-  const auto on_line = [&](absl::string_view line) { listener_.on_line(stream.kind, line); };
   if (n <= 0) {
-    stream.lines.End(on_line);
-    Close(stream.read_end);
+    EndLines(stream);
     return false;
   }
-  stream.lines.Add(absl::string_view(buffer, static_cast<size_t>(n)), on_line);
+  listener_.on_heard();
+  std::string bytes(buffer, static_cast<size_t>(n));
+  if (&stream == &err_) bytes = heartbeats_.Add(bytes);
+  stream.lines.Add(bytes, [&](absl::string_view line) { listener_.on_line(stream.kind, line); });
   return true;
+}
+
+void HostLink::EndLines(Stream& stream) {
+  const auto on_line = [&](absl::string_view line) { listener_.on_line(stream.kind, line); };
+  if (&stream == &err_) stream.lines.Add(heartbeats_.End(), on_line);
+  stream.lines.End(on_line);
+  Close(stream.read_end);
 }
 
 void HostLink::OnEnded() {
@@ -128,8 +136,7 @@ void HostLink::OnEnded() {
   for (Stream* stream : {&out_, &err_}) {
     while (ReadOnce(*stream)) {
     }
-    stream->lines.End([&](absl::string_view line) { listener_.on_line(stream->kind, line); });
-    Close(stream->read_end);
+    EndLines(*stream);
   }
   Close(stdin_);
   listener_.on_end(status.signal != 0 ? ExitCodeForSignal(status.signal) : status.exit_code);

@@ -24,6 +24,8 @@ namespace convene::launcher {
 class HostLink {
  public:
   struct Listener {
+    // Something came, be it a heartbeat of the other end alone. Comes before on_line.
+    std::function<void()> on_heard;
     // A line without its end. Not called by the constructor.
     std::function<void(agent::OutputStream stream, absl::string_view line)> on_line;
     // The process has ended, and all that it wrote was told. 128 + n: by signal n. Called once, and
@@ -61,6 +63,8 @@ class HostLink {
   void WriteInput();
   // False when there is nothing to read now.
   bool ReadOnce(Stream& stream);
+  // Tells the last line, which may have no end.
+  void EndLines(Stream& stream);
   void OnEnded();
   void Close(UniqueFd& fd);
 
@@ -72,6 +76,7 @@ class HostLink {
   std::string input_;  // not taken yet
   Stream out_;
   Stream err_;
+  HeartbeatFilter heartbeats_;  // of err_
 };
 
 }  // namespace convene::launcher

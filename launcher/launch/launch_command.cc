@@ -42,7 +42,6 @@ constexpr int64_t kOwnFiles = 32;
 constexpr int64_t kFilesPerHost = 4;
 // Of ssh, for its explanation.
 constexpr size_t kMostLastLines = 10;
-constexpr int kHeartbeatsPerTimeout = 4;
 // When the reader of our output takes nothing for so long at the end, the rest is given up.
 constexpr absl::Duration kDrainPatience = absl::Seconds(5);
 
@@ -161,6 +160,7 @@ class Launch {
     const size_t host = action.host;
     last_lines_[host].clear();
     HostLink::Listener listener;
+    listener.on_heard = [this, host] { fleet_.HeardFrom(host, Now()); };
     listener.on_line = [this, host](OutputStream stream, absl::string_view line) {
       OnLine(host, stream, line);
     };
@@ -216,6 +216,7 @@ class Launch {
   }
 
   void SetPaused(bool paused) {
+    fleet_.SetDeaf(paused, Now());
     for (const auto& link : links_) {
       if (link != nullptr) link->SetPaused(paused);
     }

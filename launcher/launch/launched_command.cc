@@ -26,6 +26,7 @@
 #include "tools/base/exit_code.h"
 #include "tools/base/logging.h"
 #include "tools/base/patient_log.h"
+#include "tools/base/shared_output.h"
 #include "tools/base/signals.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/unique_fd.h"
@@ -51,6 +52,26 @@ int PollMilliseconds(MonotonicTime deadline) {
 void Tell(const std::string& line) {
   PatientLog(STDERR_FILENO, kTellPatience).Add(absl::StrCat(line, "\n"));
 }
+
+// Tells `convene launch` that this host lives. While the reader of stderr takes nothing, it is left
+// out: then output waits there, which tells the same.
+class Heartbeat {
+ public:
+  explicit Heartbeat(absl::Duration link_timeout)
+      : period_(link_timeout / kHeartbeatsPerTimeout), due_(Now()) {}
+
+  MonotonicTime due() const { return due_; }
+  void SendIfDue() {
+    if (Now() < due_) return;
+    due_ = Now() + period_;
+    (void)stderr_.Write(HeartbeatMark());
+  }
+
+ private:
+  const SharedOutput stderr_{STDERR_FILENO};
+  const absl::Duration period_;
+  MonotonicTime due_;
+};
 
 // The bytes from `convene launch`.
 class Link {
@@ -113,7 +134,7 @@ UniqueFd TakeName(const std::string& name) {
 
 // Waits for an agent of the same name, of a launch that lost its link, to end. Invalid: the present
 // launch has gone.
-UniqueFd WaitForName(const HostTask& task, Link& link) {
+UniqueFd WaitForName(const HostTask& task, Link& link, Heartbeat& heartbeat) {
   for (bool is_first = true;; is_first = false) {
     UniqueFd name = TakeName(task.name);
     if (name.valid()) return name;
@@ -121,6 +142,7 @@ UniqueFd WaitForName(const HostTask& task, Link& link) {
       spdlog::info("an agent of run and rank {} is still on this host: waiting until it has ended",
                    task.name);
     }
+    heartbeat.SendIfDue();
     if (!link.Read(Now() + kNameInterval).has_value()) return UniqueFd();
   }
 }
@@ -128,8 +150,9 @@ UniqueFd WaitForName(const HostTask& task, Link& link) {
 // The parent's part: between the link and the agent.
 class Watcher {
  public:
-  Watcher(Link& link, pid_t agent, absl::Duration link_timeout)
+  Watcher(Link& link, Heartbeat& heartbeat, pid_t agent, absl::Duration link_timeout)
       : link_(link),
+        heartbeat_(heartbeat),
         agent_(agent),
         pidfd_(static_cast<int>(syscall(SYS_pidfd_open, agent, 0))),
         signals_(TakeSignals({SIGTERM, SIGINT, SIGHUP, SIGQUIT})),
@@ -142,10 +165,13 @@ class Watcher {
       pollfd ready[] = {{pidfd_.get(), POLLIN, 0},
                         {signals_.get(), POLLIN, 0},
                         {is_linked_ ? STDIN_FILENO : -1, POLLIN, 0}};
-      poll(ready, 3, PollMilliseconds(is_linked_ ? silent_at_ : MonotonicTime::InfiniteFuture()));
+      poll(
+          ready, 3,
+          PollMilliseconds(is_linked_ ? std::min(silent_at_, heartbeat_.due()) : heartbeat_.due()));
       if (ready[0].revents != 0) break;
       if (ready[1].revents != 0) PassOn();
       if (ready[2].revents != 0) HearLink();
+      heartbeat_.SendIfDue();
       if (is_linked_ && Now() >= silent_at_) {
         Unlink(absl::StrCat("nothing came from `convene launch` for ",
                             absl::FormatDuration(link_timeout_)));
@@ -196,6 +222,7 @@ class Watcher {
   }
 
   Link& link_;
+  Heartbeat& heartbeat_;
   const pid_t agent_;
   const UniqueFd pidfd_;
   const UniqueFd signals_;
@@ -222,9 +249,11 @@ absl::StatusOr<int> LaunchedCommand(
   Link link;
   CONVENE_ASSIGN_OR_RETURN(const HostTask task, ReadTask(link));
   CONVENE_RETURN_IF_ERROR(Enter(task));
-  const UniqueFd name = WaitForName(task, link);
-  if (!name.valid()) return absl::UnavailableError("`convene launch` has gone");
   signal(SIGPIPE, SIG_IGN);
+  Heartbeat heartbeat(task.link_timeout);
+  heartbeat.SendIfDue();
+  const UniqueFd name = WaitForName(task, link, heartbeat);
+  if (!name.valid()) return absl::UnavailableError("`convene launch` has gone");
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   Tell(StartedLine());
   const pid_t watcher = getpid();
@@ -234,7 +263,7 @@ absl::StatusOr<int> LaunchedCommand(
     LeaveLink(watcher);
     return run(task.arguments);
   }
-  const int exit_code = Watcher(link, agent, task.link_timeout).Run();
+  const int exit_code = Watcher(link, heartbeat, agent, task.link_timeout).Run();
   FlushLog();
   Tell(EndedLine(exit_code));
   return exit_code;

@@ -120,4 +120,19 @@ SshFailure ExplainNoStart(const SshOptions& options, const std::string& host,
   return {};  // not reached: the last kind fits all
 }
 
+SshFailure ExplainSilence(const SshOptions& options, const std::string& host,
+                          absl::Duration patience, const std::vector<std::string>& last_lines) {
+  const std::string program = CommandWords(options).front();
+  const std::string by_hand =
+      absl::StrCat(program, IsSsh(options) ? " -o BatchMode=yes " : " ", host, " true");
+  return {absl::StrCat("no agent started on ", host, ": ", program, " still runs, but for ",
+                       absl::FormatDuration(patience),
+                       " nothing came from Convene there (its last words: ",
+                       last_lines.empty() ? "nothing" : last_lines.back(),
+                       "). The host may be hung, or a login there may wait for something: see "
+                       "whether `",
+                       by_hand, "` ends. Where a start takes longer, raise --link-timeout"),
+          static_cast<int>(ExitCode::kUnavailable)};
+}
+
 }  // namespace convene::launcher

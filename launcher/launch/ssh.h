@@ -13,7 +13,8 @@ struct SshOptions {
   std::string command = "ssh";       // words; called as: WORDS HOST COMMAND
   std::vector<std::string> options;  // the user's; they win over ours
   std::optional<int> port;
-  // A link on which nothing is heard for so long is lost. ssh itself asks three times in that time.
+  // A link on which nothing is heard for so long is lost. Both ends of a link send a heartbeat four
+  // times in that time (task.h), and ssh itself asks three times.
   absl::Duration link_timeout = absl::Seconds(60);
 };
 
@@ -35,5 +36,9 @@ struct SshFailure {
 SshFailure ExplainNoStart(const SshOptions& options, const std::string& host,
                           const std::string& program, int exit_code,
                           const std::vector<std::string>& last_lines);
+
+// The same for a link that was given up: nothing came from `convene launched` for `patience`.
+SshFailure ExplainSilence(const SshOptions& options, const std::string& host,
+                          absl::Duration patience, const std::vector<std::string>& last_lines);
 
 }  // namespace convene::launcher

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "tools/base/status_macros.h"
@@ -15,7 +16,7 @@ namespace convene::launcher {
 namespace {
 
 // A change of the format changes this word.
-constexpr absl::string_view kHeader = "convene-launch-1 ";
+constexpr absl::string_view kHeader = "convene-launch-2 ";
 // More than execve takes.
 constexpr size_t kLargestTask = 16 << 20;
 constexpr size_t kLongestHeader = 64;
@@ -26,6 +27,10 @@ constexpr absl::string_view kMark =
     "convene launched: ";
 constexpr absl::string_view kStarted = "started";
 constexpr absl::string_view kEnded = "ended ";
+// It ends a line, for a program on the way that passes on whole lines only.
+constexpr absl::string_view kAlive =
+    "\x1e"
+    "convene launched: alive\n";
 
 absl::Status NotATask(absl::string_view bytes) {
   return absl::InvalidArgumentError(absl::StrCat(
@@ -144,6 +149,18 @@ std::optional<LaunchedNews> ReadNews(absl::string_view line) {
     return std::nullopt;
   }
   return LaunchedNews{exit_code};
+}
+
+absl::string_view HeartbeatMark() { return kAlive; }
+
+std::string HeartbeatFilter::Add(absl::string_view bytes) {
+  waiting_.append(bytes.data(), bytes.size());
+  std::string others = absl::StrReplaceAll(waiting_, {{kAlive, ""}});
+  size_t kept = std::min(others.size(), kAlive.size() - 1);
+  while (!absl::EndsWith(others, kAlive.substr(0, kept))) --kept;
+  waiting_ = others.substr(others.size() - kept);
+  others.resize(others.size() - kept);
+  return others;
 }
 
 }  // namespace convene::launcher

@@ -1,7 +1,10 @@
 // PURE. The words between `convene launch` and the `convene launched` that it starts on each host.
 //
 //   launch → launched, on its stdin    one HostTask, then a byte for each Request
-//   launched → launch, on its stderr   marked lines between those of the agent
+//   launched → launch, on its stderr   marked lines between those of the agent, and heartbeats
+//
+// Each end sends a heartbeat kHeartbeatsPerTimeout times in the link timeout, and takes an end that
+// is silent for longer than that for lost: no program on the way need notice a silent host.
 //
 // A task goes over stdin and not into the command line: any user of either machine can read a
 // command line, and each shell on the way would want other quotes.
@@ -17,6 +20,8 @@
 #include "absl/time/time.h"
 
 namespace convene::launcher {
+
+inline constexpr int kHeartbeatsPerTimeout = 4;
 
 struct HostTask {
   absl::Duration link_timeout;  // a link that is silent for so long is lost
@@ -72,5 +77,21 @@ struct LaunchedNews {
 };
 // nullopt: a line of the agent or of a worker.
 std::optional<LaunchedNews> ReadNews(absl::string_view line);
+
+// A heartbeat of `convene launched`. The agent writes to the same stderr, so one may stand in the
+// middle of a line; it is small enough that the kernel never parts it.
+absl::string_view HeartbeatMark();
+
+// Takes the heartbeats out of a stream that arrives in pieces of any size. Not thread-safe.
+class HeartbeatFilter {
+ public:
+  // The bytes that are no heartbeats. What may be the beginning of one waits for the next piece.
+  std::string Add(absl::string_view bytes);
+  // What waits, at the end of the stream.
+  std::string End() { return std::exchange(waiting_, {}); }
+
+ private:
+  std::string waiting_;
+};
 
 }  // namespace convene::launcher

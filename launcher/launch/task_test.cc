@@ -39,8 +39,8 @@ TEST_CASE("a task without variables and without arguments") {
 
 TEST_CASE("bytes of another version, and of nobody") {
   for (const std::string bytes :
-       {"convene-launch-2 10\n", "hello", "convene-launch-1 x\n", "convene-launch-1 99999999999\n",
-        "convene-launch-1 1\nx", "convene-launch-1 0\n"}) {
+       {"convene-launch-1 10\n", "hello", "convene-launch-2 x\n", "convene-launch-2 99999999999\n",
+        "convene-launch-2 1\nx", "convene-launch-2 0\n"}) {
     INFO(bytes);
     TaskReader reader;
     CHECK_STATUS(reader.Add(bytes), absl::StatusCode::kInvalidArgument, "the same version");
@@ -50,7 +50,7 @@ TEST_CASE("bytes of another version, and of nobody") {
     INFO(body);
     std::replace(body.begin(), body.end(), '|', '\0');
     TaskReader reader;
-    CHECK_STATUS(reader.Add("convene-launch-1 " + std::to_string(body.size()) + "\n" + body),
+    CHECK_STATUS(reader.Add("convene-launch-2 " + std::to_string(body.size()) + "\n" + body),
                  absl::StatusCode::kInvalidArgument, "the same version");
   }
 }
@@ -70,6 +70,34 @@ TEST_CASE("marked lines are news, all others are not") {
   CHECK_FALSE(ReadNews("convene launched: started").has_value());
   CHECK_FALSE(ReadNews(EndedLine(1) + "x").has_value());
   CHECK_FALSE(ReadNews("").has_value());
+}
+
+TEST_CASE("heartbeats are taken out wherever they stand, in pieces of any size") {
+  const std::string mark(HeartbeatMark());
+  // The agent's line is parted by a heartbeat; the last one is cut off by the stream's end.
+  const std::string bytes = mark + "a li" + mark + mark + "ne\n\x1e" +
+                            "convene launched: ended 3\n" + mark + "\x1e" + "con";
+  for (const size_t piece : {1u, 5u, 4096u}) {
+    HeartbeatFilter filter;
+    std::string others;
+    for (size_t at = 0; at < bytes.size(); at += piece) {
+      others += filter.Add(absl::string_view(bytes).substr(at, piece));
+    }
+    CHECK(others ==
+          "a line\n\x1e"
+          "convene launched: ended 3\n");
+    CHECK(filter.End() ==
+          "\x1e"
+          "con");
+    CHECK(filter.End().empty());
+  }
+}
+
+TEST_CASE("only what may become a heartbeat waits") {
+  HeartbeatFilter filter;
+  CHECK(filter.Add("a prompt: ") == "a prompt: ");
+  CHECK(filter.Add("\x1e").empty());
+  CHECK(filter.Add("x") == "\x1ex");
 }
 
 }  // namespace

@@ -189,18 +189,32 @@ class LaunchTest(ConveneTestCase):
         launch = self.launch("--link-timeout", 2, *self.sh("echo up; sleep 60"))
         wait_until(lambda: self.output(launch).count("up\n") == 2, 30, "both workers")
         launch.send_signal(signal.SIGSTOP)
-        wait_until(lambda: not [pid for pid in processes_with(self.marker) if self.is_sleep(pid)], 20, "the workers are gone")
+        wait_until(lambda: not [pid for pid in processes_with(self.marker) if self.command_line(pid).startswith(b"sleep\0")], 20, "the workers are gone")
         launch.send_signal(signal.SIGCONT)
         self.finish(launch, 30, 128 + signal.SIGTERM)
         self.assert_nothing_left()
 
     @staticmethod
-    def is_sleep(pid):
+    def command_line(pid):
         try:
             with open(f"/proc/{pid}/cmdline", "rb") as line:
-                return line.read().startswith(b"sleep\0")
+                return line.read()
         except (FileNotFoundError, ProcessLookupError):
-            return False
+            return b""
+
+    def test_a_host_that_falls_silent_is_noticed_whatever_program_reaches_it(self):
+        launch = self.launch("--link-timeout", 2, *self.sh("echo up; sleep 60"), hosts=["127.0.0.1"])
+        wait_until(lambda: self.output(launch).count("up\n") == 1, 30, "the worker")
+        silent = [pid for pid in processes_with(self.marker) if self.command_line(pid).endswith(b"/convene\0launched\0")]
+        self.assertGreaterEqual(len(silent), 2, "the watcher and its agent")
+        for pid in silent:
+            os.kill(pid, signal.SIGSTOP)
+        text = self.finish(launch, 30, 69)
+        self.assertIn("the connection to 127.0.0.1 is lost (nothing came from there for 2.5s)", text)
+        self.assertIn("no agent is left", text)
+        for pid in silent:
+            os.kill(pid, signal.SIGCONT)
+        self.assert_nothing_left()
 
     def test_a_host_whose_link_breaks_ends_its_agent_and_comes_back(self):
         launch = self.launch("--nnodes", "1:2", "--admission-delay", 0.2, "--rdzv-conf", "last_call_timeout=5",
