@@ -14,12 +14,15 @@
 #include <cstring>
 #include <functional>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/backoff.h"
 #include "tools/base/clock.h"
+#include "tools/base/exit_code.h"
 #include "tools/base/random.h"
+#include "tools/base/signals.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::launcher {
@@ -71,7 +74,43 @@ cpu_set_t OwnCpus() {
   return cpus;
 }
 
+// The one that OnSignal speaks for.
+std::atomic<LocalTaskLeader*> the_leader = nullptr;
+static_assert(std::atomic<LocalTaskLeader*>::is_always_lock_free);  // in a signal's handler
+
 }  // namespace
+
+LocalTaskLeader::LocalTaskLeader(const LocalTask& task, UniqueFd listener)
+    : others_(task.count - 1), listener_(std::move(listener)) {
+  peers_.reserve(static_cast<size_t>(others_));
+}
+
+LocalTaskLeader::~LocalTaskLeader() { the_leader = nullptr; }
+
+void LocalTaskLeader::DismissAtSignals(const std::vector<int>& signals) {
+  the_leader = this;
+  for (const int number : signals) {
+    if (!IsIgnored(number)) signal(number, OnSignal);
+  }
+}
+
+// Only what signal-safety(7) allows.
+void LocalTaskLeader::OnSignal(int number) {
+  const int32_t message = ExitCodeForSignal(number);
+  if (const LocalTaskLeader* const leader = the_leader) {
+    for (size_t i = 0; i < leader->peer_count_; ++i) {
+      (void)send(leader->peers_[i].get(), &message, sizeof(message), MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+    // Some may have come and not been let in yet. The process's end closes these descriptors.
+    for (int peer; (peer = accept(leader->listener_.get(), nullptr, nullptr)) >= 0;) {
+      (void)send(peer, &message, sizeof(message), MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+  }
+  // A signal without a handler does not end pid 1, which a container's command is.
+  if (getpid() == 1) _exit(message);
+  signal(number, SIG_DFL);
+  raise(number);  // takes effect when this handler returns
+}
 
 absl::StatusOr<std::unique_ptr<LocalTaskLeader>> LocalTaskLeader::Lead(const LocalTask& task) {
   UniqueFd listener = NewSocket(SOCK_NONBLOCK);
@@ -105,6 +144,7 @@ bool LocalTaskLeader::Accept(absl::Duration patience) {
   }
   cpus_.push_back(std::move(cpus));
   peers_.push_back(std::move(peer));
+  peer_count_ = peers_.size();
   return true;
 }
 
@@ -137,6 +177,7 @@ void LocalTaskLeader::Gather(absl::Duration patience) {
 void LocalTaskLeader::Dismiss(int exit_code) {
   while (static_cast<int>(peers_.size()) < others_ && Accept(absl::ZeroDuration())) {
   }
+  peer_count_ = 0;
   // First, so that a task which starts the next command at once does not find this leader.
   listener_.Reset();
   const int32_t message = exit_code;

@@ -7,9 +7,9 @@
 // left to clean up. Tasks in network namespaces of their own do not find each other.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -24,8 +24,13 @@ class LocalTaskLeader {
  public:
   // From now on the others find this process. AlreadyExists where another process leads them.
   static absl::StatusOr<std::unique_ptr<LocalTaskLeader>> Lead(const LocalTask& task);
+  ~LocalTaskLeader();
   LocalTaskLeader(const LocalTaskLeader&) = delete;
   LocalTaskLeader& operator=(const LocalTaskLeader&) = delete;
+
+  // From now until the process blocks them, each of `signals` that would end this process tells the
+  // others the code first (128 + n). Ignored ones stay ignored.
+  void DismissAtSignals(const std::vector<int>& signals);
 
   // Waits until the others have come, for `patience` at most, and lets this process run on the CPUs
   // of all of them: the scheduler may have bound each task to its own. Call it before a thread
@@ -35,15 +40,18 @@ class LocalTaskLeader {
   void Dismiss(int exit_code);
 
  private:
-  LocalTaskLeader(const LocalTask& task, UniqueFd listener)
-      : others_(task.count - 1), listener_(std::move(listener)) {}
+  LocalTaskLeader(const LocalTask& task, UniqueFd listener);
+
+  // In a handler of signal `number`.
+  static void OnSignal(int number);
 
   // Takes the next one that has come within `patience`. Returns false where there is none.
   bool Accept(absl::Duration patience);
 
   const int others_;
   UniqueFd listener_;
-  std::vector<UniqueFd> peers_;
+  std::vector<UniqueFd> peers_;  // has room for all, so that a signal's handler may read it
+  std::atomic<size_t> peer_count_ = 0;
   std::vector<std::string> cpus_;  // of each peer: the bytes of a cpu_set_t
 };
 

@@ -72,8 +72,10 @@ absl::Status CheckLimits(const rendezvous::Hello& hello) {
 void EndAtSignalsAsPid1(const std::vector<int>& signals) {
   if (getpid() != 1) return;
   for (const int number : signals) {
-    if (IsIgnored(number)) continue;
-    std::signal(number, [](int received) { _exit(ExitCodeForSignal(received)); });
+    // A leader's handler (local_tasks.h) ends the process, too.
+    const auto before =
+        std::signal(number, [](int received) { _exit(ExitCodeForSignal(received)); });
+    if (before != SIG_DFL) std::signal(number, before);
   }
 }
 
@@ -185,6 +187,7 @@ absl::StatusOr<int> RunLocalTask(const RunFlags& flags, const EnvironmentLookup&
     return AwaitLocalLeader(task, signals, kLeaderPatience);
   }
   CONVENE_ASSIGN_OR_RETURN(const auto leader, LocalTaskLeader::Lead(task));
+  leader->DismissAtSignals(spec.options.ending_signals);
   leader->Gather(kGatherPatience);
   const absl::StatusOr<int> exit_code = RunAgentOf(flags, environment, std::move(spec));
   leader->Dismiss(exit_code.ok() ? *exit_code

@@ -90,6 +90,21 @@ class LocalTasksTest(ConveneTestCase):
         for task in self.start_tasks("exit 0"):
             self.finish(task, 20)
 
+    def test_a_signal_to_the_leader_before_it_has_workers_is_told_to_the_others(self):
+        # Task 2 does not come: the leader still gathers.
+        leader, waiter = (self.start_task(number, "exit 0") for number in (0, 1))
+        wait_until(lambda: self.ignores(waiter, signal.SIGTERM), 10, "the waiter has found the leader")
+        leader.terminate()
+        self.assertEqual(leader.wait(5), -signal.SIGTERM)
+        self.assertEqual(self.finish(waiter, 5, 128 + signal.SIGTERM), "")
+        self.assert_nothing_left()
+
+    @staticmethod
+    def ignores(process, number):
+        with open(f"/proc/{process.pid}/status", encoding="ascii") as status:
+            ignored = next(line.split()[1] for line in status if line.startswith("SigIgn:"))
+        return bool(int(ignored, 16) >> (number - 1) & 1)
+
     def test_a_killed_waiter_does_not_disturb_the_job(self):
         tasks = self.start_tasks(f'until [ -e {self.path("done")} ]; do sleep 0.02; done')
         self.until_all_wait(tasks)
