@@ -14,7 +14,8 @@
 namespace convene::agent {
 namespace {
 
-// A line of `scontrol -o show job` has some 2 kB; what is asked for stands at its beginning.
+// A line of `scontrol -o show job` has some 2 kB, `scontrol show config` some 10; what is asked for
+// stands in the first half of both.
 constexpr size_t kBytesKept = 16384;
 constexpr size_t kErrorBytesTold = 300;
 
@@ -85,6 +86,14 @@ bool SlurmRequeue::Run(const std::vector<std::string>& arguments, OnAnswer on_an
   return true;
 }
 
+void SlurmRequeue::Ask(const std::vector<std::string>& arguments,
+                       std::function<void(const std::string& printed)> on_printed) {
+  const bool is_asked = Run(arguments, [on_printed](const BoundedCommand::Outcome& outcome) {
+    on_printed(IsGood(outcome) ? outcome.output : "");
+  });
+  if (!is_asked) on_printed("");
+}
+
 void SlurmRequeue::OnStop(absl::Duration grace) {
   if (job_.empty() || std::exchange(has_asked_, true)) return;
   const bool is_asked =
@@ -94,16 +103,26 @@ void SlurmRequeue::OnStop(absl::Duration grace) {
 }
 
 void SlurmRequeue::OnShown(const BoundedCommand::Outcome& outcome, absl::Duration grace) {
-  if (IsGood(outcome)) {
-    verdict_ = DecideRequeue(job_, outcome.output);
-    on_log_(absl::StrCat(verdict_.why, verdict_.requeue
-                                           ? ": it is requeued when its workers have saved"
-                                           : ": nothing is requeued from here"));
-  } else {
-    on_log_(absl::StrCat("scontrol does not tell whether Slurm preempts job ", job_, " (",
-                         FaultOf(outcome), "): ", kWithoutUs));
-  }
   TellOfTheEnd(IsGood(outcome) ? outcome.output : "", grace);
+  if (!IsGood(outcome)) {
+    return on_log_(absl::StrCat("scontrol does not tell whether Slurm preempts job ", job_, " (",
+                                FaultOf(outcome), "): ", kWithoutUs));
+  }
+  verdict_ = DecideRequeue(job_, outcome.output);
+  if (!verdict_.requeue) return TellVerdict();
+  Ask({"show", "config"},
+      [this, name = SlurmPartitionOf(outcome.output)](const std::string& config) {
+        Ask({"-o", "show", "partition", name}, [this, config](const std::string& partition) {
+          verdict_ = HeedPreemptMode(std::move(verdict_), config, partition);
+          TellVerdict();
+        });
+      });
+}
+
+void SlurmRequeue::TellVerdict() {
+  on_log_(absl::StrCat(verdict_.why, verdict_.requeue
+                                         ? ": it is requeued when its workers have saved"
+                                         : ": nothing is requeued from here"));
 }
 
 void SlurmRequeue::TellOfTheEnd(const std::string& shown, absl::Duration grace) {

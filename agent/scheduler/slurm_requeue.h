@@ -32,7 +32,7 @@ class SlurmRequeue {
   void OnStop(absl::Duration grace);
 
   // The workers are gone, and this process is about to leave a job that is not done: requeues the
-  // job where that was decided. Waits for the answers with the loop: three calls at most, each of
+  // job where that was decided. Waits for the answers with the loop: five calls at most, each of
   // kPatience and a second.
   void BeforeLeaving();
 
@@ -46,8 +46,12 @@ class SlurmRequeue {
 
   // Returns false when it could not be started, and logs that.
   bool Run(const std::vector<std::string>& arguments, OnAnswer on_answer);
+  // The answer is what it printed, "" where it failed.
+  void Ask(const std::vector<std::string>& arguments,
+           std::function<void(const std::string& printed)> on_printed);
   void Await();
   void OnShown(const BoundedCommand::Outcome& outcome, absl::Duration grace);
+  void TellVerdict();
   void TellOfTheEnd(const std::string& shown, absl::Duration grace);
 
   EventLoop& loop_;

@@ -1,5 +1,7 @@
 #include "agent/scheduler/slurm_stop.h"
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -16,6 +18,16 @@ std::string ValueOf(const std::string& shown, absl::string_view key) {
     if (absl::ConsumePrefix(&word, key) && absl::ConsumePrefix(&word, "=")) {
       return std::string(word);
     }
+  }
+  return "";
+}
+
+// The value of a line `KEY   = VALUE` of `scontrol show config`; "" where it is missing.
+std::string ConfigValueOf(const std::string& config, absl::string_view key) {
+  for (absl::string_view line : absl::StrSplit(config, '\n')) {
+    if (!absl::ConsumePrefix(&line, key)) continue;
+    line = absl::StripLeadingAsciiWhitespace(line);
+    if (absl::ConsumePrefix(&line, "=")) return std::string(absl::StripAsciiWhitespace(line));
   }
   return "";
 }
@@ -69,6 +81,26 @@ SlurmVerdict DecideRequeue(const std::string& job, const std::string& shown) {
                                 "with --requeue for that")};
   }
   return {true, absl::StrCat(preempted, ", and it may be requeued")};
+}
+
+std::string SlurmPartitionOf(const std::string& shown) { return ValueOf(shown, "Partition"); }
+
+SlurmVerdict HeedPreemptMode(SlurmVerdict verdict, const std::string& config,
+                             const std::string& partition) {
+  if (!verdict.requeue) return verdict;
+  const bool is_by_qos = ConfigValueOf(config, "PreemptType") == "preempt/qos";
+  const std::string name = ValueOf(partition, "PartitionName");
+  const std::string mode = is_by_qos ? ConfigValueOf(config, "PreemptMode")  //
+                                     : ValueOf(partition, "PreemptMode");
+  if (mode.empty()) {
+    absl::StrAppend(&verdict.why, " (scontrol does not tell the PreemptMode)");
+  } else if (absl::StrContains(mode, "CANCEL")) {
+    verdict.requeue = false;
+    absl::StrAppend(&verdict.why, " by its own flags, but PreemptMode=", mode, " of ",
+                    is_by_qos ? "slurm.conf" : absl::StrCat("partition ", name),
+                    " says that preempted jobs end: submit it again");
+  }
+  return verdict;
 }
 
 std::optional<absl::Time> SlurmEnd(const std::string& shown, const EnvironmentLookup& environment,

@@ -6,8 +6,8 @@
 // (COMPLETED or FAILED) and is not requeued: an agent that saves and leaves politely would lose the
 // job. So it asks for the requeue itself, as the job's owner may. From 24.05 on such a job counts
 // as preempted, and Slurm requeues it too; a request on top changes nothing then: the job goes back
-// to the queue once. (One case differs: where the partition says PreemptMode=CANCEL and the job is
-// requeueable, ours brings it back in every version.)
+// to the queue once. Where the site's PreemptMode is CANCEL, a preempted job is to end, and nobody
+// requeues it.
 //
 // Every other sender of TERM has another meaning, and is left alone: a person's scancel, a time
 // limit, --signal. A requeue, and a preemption without grace, have been decided by Slurm when TERM
@@ -34,6 +34,17 @@ struct SlurmVerdict {
 
 // `shown`: what `scontrol -o show job` printed for `job`, one line of KEY=VALUE.
 SlurmVerdict DecideRequeue(const std::string& job, const std::string& shown);
+
+// The partition of `shown`; "" where it has none.
+std::string SlurmPartitionOf(const std::string& shown);
+
+// `verdict` of a job that may be requeued, after a look at what the site wants of preempted jobs:
+// nothing is requeued where PreemptMode is CANCEL. It is the partition's; where the site has
+// PreemptType=preempt/qos, slurm.conf's (a QOS may have one of its own, which scontrol does not
+// tell a user). `config` and `partition`: what `scontrol show config` and `scontrol -o show
+// partition` printed, "" where one did not answer; a mode that is not to be known changes nothing.
+SlurmVerdict HeedPreemptMode(SlurmVerdict verdict, const std::string& config,
+                             const std::string& partition);
 
 // The time when Slurm means to end the job: EndTime of `shown` ("" where scontrol did not answer),
 // else SLURM_JOB_END_TIME (23.02 and later), which a preemption does not move. `zone`: of the

@@ -51,6 +51,67 @@ TEST_CASE("in every other case Slurm's own decision stands") {
              Catch::Contains("told nothing of job 35"));
 }
 
+// As Slurm 22.05 prints them, shortened.
+constexpr char kConfig[] =
+    "Configuration data as of 2026-11-23T07:38:12\n"
+    "AccountingStorageBackupHost = (null)\n"
+    "PreemptMode             = REQUEUE\n"
+    "PreemptType             = preempt/partition_prio\n"
+    "PreemptExemptTime       = 00:00:00\n"
+    "PrEpPlugins             = (null)\n";
+constexpr char kPartition[] =
+    "PartitionName=low AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL AllocNodes=ALL Default=NO "
+    "QoS=N/A DefaultTime=NONE GraceTime=4 Hidden=NO MaxNodes=UNLIMITED Nodes=n[1-2] "
+    "PriorityTier=1 OverTimeLimit=NONE PreemptMode=REQUEUE State=UP TotalCPUs=8\n";
+
+std::string InPartition(absl::string_view mode) {
+  return absl::StrReplaceAll(kPartition, {{"PreemptMode=REQUEUE", mode}});
+}
+
+std::string InConfig(absl::string_view mode, absl::string_view type) {
+  return absl::StrReplaceAll(kConfig, {{"= REQUEUE", mode}, {"= preempt/partition_prio", type}});
+}
+
+TEST_CASE("a partition whose preempted jobs are to end gets no job back from us") {
+  CHECK(SlurmPartitionOf(kPreempted) == "low");
+  const SlurmVerdict wanted = DecideRequeue("35", kPreempted);
+  CHECK(HeedPreemptMode(wanted, kConfig, kPartition).requeue);
+  CHECK(HeedPreemptMode(wanted, kConfig, kPartition).why == wanted.why);
+  CHECK(HeedPreemptMode(wanted, kConfig, InPartition("PreemptMode=GANG,SUSPEND")).requeue);
+  for (const auto* mode : {"PreemptMode=CANCEL", "PreemptMode=GANG,CANCEL"}) {
+    const SlurmVerdict verdict = HeedPreemptMode(wanted, kConfig, InPartition(mode));
+    CHECK_FALSE(verdict.requeue);
+    CHECK_THAT(verdict.why, Catch::Contains(mode));
+    CHECK_THAT(verdict.why, Catch::Contains("of partition low says that preempted jobs end"));
+  }
+  // The partition's mode counts, whatever slurm.conf has for the others.
+  CHECK(HeedPreemptMode(wanted, InConfig("= CANCEL", "= preempt/partition_prio"), kPartition)
+            .requeue);
+}
+
+TEST_CASE("where QOS preempt each other, slurm.conf's mode counts") {
+  const SlurmVerdict wanted = DecideRequeue("35", kPreempted);
+  const auto heed = [&](absl::string_view mode, const std::string& partition) {
+    return HeedPreemptMode(wanted, InConfig(mode, "= preempt/qos"), partition);
+  };
+  CHECK(heed("= REQUEUE", InPartition("PreemptMode=CANCEL")).requeue);
+  CHECK_FALSE(heed("= CANCEL", kPartition).requeue);
+  CHECK_THAT(heed("= CANCEL", kPartition).why, Catch::Contains("PreemptMode=CANCEL of slurm.conf"));
+}
+
+TEST_CASE("a mode that scontrol does not tell changes nothing, and that is told") {
+  const SlurmVerdict wanted = DecideRequeue("35", kPreempted);
+  for (const std::string partition : {"", "Partition none not found\n"}) {
+    const SlurmVerdict verdict = HeedPreemptMode(wanted, kConfig, partition);
+    CHECK(verdict.requeue);
+    CHECK_THAT(verdict.why, Catch::Contains("does not tell the PreemptMode"));
+  }
+  CHECK_FALSE(HeedPreemptMode(wanted, "", InPartition("PreemptMode=CANCEL")).requeue);
+  // A job that is not to be requeued anyway keeps its reason.
+  const SlurmVerdict unwanted = DecideRequeue("35", With("Requeue=1", "Requeue=0"));
+  CHECK(HeedPreemptMode(unwanted, kConfig, kPartition).why == unwanted.why);
+}
+
 TEST_CASE("the first agent of a step asks, for the task of an array by both numbers") {
   CHECK(SlurmJobToAskFor(LookupIn({})).empty());
   CHECK(SlurmJobToAskFor(LookupIn({{"SLURM_JOB_ID", "35"}})).empty());

@@ -88,6 +88,13 @@ class PreemptionCase:
         self.assert_saved(job)
         self.assertIn('must not be requeued (Requeue=0)', self.job_output(job))
 
+    def test_a_preemption_that_cancels(self):
+        job = self.submit('--partition=lowcancel', '--requeue')
+        self.ask('sbatch', '--partition=high', *NODES[:3], '--wrap', 'sleep 1')
+        self.wait_for_state(job, 'FAILED COMPLETED PREEMPTED CANCELLED', 60)
+        self.assert_saved(job)
+        self.assertIn('PreemptMode=CANCEL of partition lowcancel', self.job_output(job))
+
     def test_a_signal_before_the_limit(self):
         # A minute is the shortest limit, and the signal comes up to a minute early.
         job = self.submit('--time=1', '--signal=TERM@20')
