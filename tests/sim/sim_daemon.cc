@@ -40,22 +40,30 @@ SimDaemon::SimDaemon(Simulation* simulation, Invariants* invariants, bool has_jo
 
 void SimDaemon::Up(const std::shared_ptr<Stream>& stream, Happening happen) {
   stream->up_free = std::max(stream->up_free, simulation_.now() + simulation_.Upto(kMostDelay));
-  simulation_.At(stream->up_free, [this, stream, life = life_, happen = std::move(happen)] {
-    ArriveUp(stream, life, happen);
-  });
+  const auto in_order = [stream, number = ++stream->said_up, happen = std::move(happen)] {
+    Expect(number == ++stream->heard_up || stream->daemon_left,
+           "this simulation lost the order of a stream's words");
+    happen();
+  };
+  simulation_.At(stream->up_free,
+                 [this, stream, life = life_, in_order] { ArriveUp(stream, life, in_order); });
 }
 
 void SimDaemon::ArriveUp(const std::shared_ptr<Stream>& stream, int life, const Happening& happen) {
   if (stream->is_broken) return;
   if (stream->is_cut() || !stream->held.empty()) {
     stream->held.push_back([this, stream, life, happen] { ArriveUp(stream, life, happen); });
-  } else if (simulation_.now() < paused_until_) {
-    simulation_.At(paused_until_, [this, stream, life, happen] { ArriveUp(stream, life, happen); });
-  } else if (life != life_ || !is_up_) {
-    Break(stream, /*is_half_open=*/true);  // That daemon is no more: the kernel answers.
+  } else if (simulation_.now() < paused_until_ || !unread_.empty()) {
+    unread_.push_back([this, stream, life, happen] { Read(stream, life, happen); });
   } else {
-    happen();
+    Read(stream, life, happen);
   }
+}
+
+void SimDaemon::Read(const std::shared_ptr<Stream>& stream, int life, const Happening& happen) {
+  if (stream->is_broken) return;
+  if (life == life_ && is_up_) return happen();
+  Break(stream, /*is_half_open=*/true);  // That daemon is no more: the kernel answers.
 }
 
 void SimDaemon::Down(const std::shared_ptr<Stream>& stream, Happening happen) {
@@ -74,15 +82,14 @@ void SimDaemon::Down(const std::shared_ptr<Stream>& stream, Happening happen) {
 
 // Held words go first, in their order, before any later word.
 void SimDaemon::Resume(const std::shared_ptr<Stream>& stream) {
-  std::deque<Happening> held;
-  held.swap(stream->held);
+  const auto go_on = [stream] {
+    std::deque<Happening> held;
+    held.swap(stream->held);
+    for (const Happening& happen : held) happen();
+  };
   // The Hello of a try that was given up has a connection of its own, and may be the last to
   // arrive.
-  const absl::Duration late =
-      stream->agent_left ? simulation_.Upto(absl::Seconds(1)) : absl::ZeroDuration();
-  for (const Happening& happen : held) {
-    late == absl::ZeroDuration() ? happen() : simulation_.After(late, happen);
-  }
+  stream->agent_left ? simulation_.After(simulation_.Upto(absl::Seconds(1)), go_on) : go_on();
 }
 
 void SimDaemon::SayHello(const std::shared_ptr<Stream>& stream, const rendezvous::Hello& hello) {
@@ -176,6 +183,7 @@ void SimDaemon::Kill(bool whole_machine) {
     stream->held.clear();
     Down(stream, [stream] { stream->on_end(absl::UnavailableError("the daemon is gone")); });
   }
+  ReadOn();  // By the kernel alone.
 }
 
 void SimDaemon::Start() {
@@ -203,7 +211,18 @@ void SimDaemon::FillDisk(bool is_full) {
 void SimDaemon::Pause(absl::Duration duration) {
   simulation_.Note("daemon: paused for ", absl::FormatDuration(duration));
   invariants_.OnDaemonPaused();
-  paused_until_ = reachable_since_ = simulation_.now() + duration;
+  // A pause within a longer one changes nothing.
+  paused_until_ = reachable_since_ = std::max(paused_until_, simulation_.now() + duration);
+  // The daemon may see that time has passed before it reads what has come, or after.
+  const absl::Duration late = simulation_.Upto(absl::Milliseconds(simulation_.Chance(0.5) ? 1 : 0));
+  simulation_.At(paused_until_ + late, [this] { ReadOn(); });
+}
+
+void SimDaemon::ReadOn() {
+  if (simulation_.now() < paused_until_) return;  // Another pause has begun.
+  std::deque<Happening> unread;
+  unread.swap(unread_);
+  for (const Happening& happen : unread) happen();
 }
 
 void SimDaemon::PlanTick() {

@@ -33,6 +33,8 @@ struct Stream {
   bool daemon_left = false;  // the daemon has ended it, or was told of its end
   MonotonicTime up_free;     // when the last word of each direction arrives
   MonotonicTime down_free;
+  int64_t said_up = 0;  // words so far
+  int64_t heard_up = 0;
   // Words held while the agent's network is cut: TCP would send them again when it is back.
   std::function<bool()> is_cut;
   std::deque<std::function<void()>> held;
@@ -85,6 +87,9 @@ class SimDaemon {
   // Through the network to the daemon, then `happen` unless the stream is over.
   void Up(const std::shared_ptr<Stream>& stream, Happening happen);
   void ArriveUp(const std::shared_ptr<Stream>& stream, int life, const Happening& happen);
+  void Read(const std::shared_ptr<Stream>& stream, int life, const Happening& happen);
+  // Reads what has come during a pause.
+  void ReadOn();
   void Down(const std::shared_ptr<Stream>& stream, Happening happen);
   void Forget(const std::shared_ptr<Stream>& stream);
   void Settle(rendezvous::Outbox outbox);
@@ -103,6 +108,7 @@ class SimDaemon {
   int life_ = 0;
   absl::Duration clock_ahead_;
   MonotonicTime paused_until_;
+  std::deque<Happening> unread_;  // came during a pause
   MonotonicTime reachable_since_;
   MonotonicTime tick_planned_ = MonotonicTime::InfiniteFuture();
   std::map<rendezvous::MemberId, std::shared_ptr<Stream>> streams_;  // that the daemon attends to
