@@ -81,8 +81,11 @@ class ElasticLaunchTest(ConveneTestCase):
     def run_script(self, body, expected_code=0):
         text = self.finish(self.start_python("-u", self.script(body)), 30, expected_code)
         self.assertEqual(processes_with(self.marker), [])
-        self.assertEqual([name for name in os.listdir(self.directory) if name.startswith("convene_launch_")], [])
+        self.assertEqual(self.folders(), [])
         return text
+
+    def folders(self):
+        return [name for name in os.listdir(self.directory) if name.startswith("convene_launch_")]
 
     def test_each_workers_result_comes_back_by_its_rank_however_large(self):
         text = self.run_script("print(launch(jobs.add, 2, 3))\n"
@@ -173,6 +176,20 @@ class ElasticLaunchTest(ConveneTestCase):
         process = self.start_waiting("launch(jobs.waits, FOLDER)")
         process.kill()
         wait_until(lambda: not processes_with(self.marker), 15, "launcher and workers have ended")
+        # Its folder is left, and the next launch removes that.
+        self.assertEqual(len(self.folders()), 1)
+        self.run_script("launch(jobs.add, 1, 2)")
+
+    def test_the_folder_of_a_launch_that_runs_is_nobody_elses(self):
+        first = self.start_waiting("try:\n    launch(jobs.waits, FOLDER)\nexcept BaseException as error:\n    print('told:', type(error).__name__)")
+        others = self.write("others.py", HEAD + "if __name__ == '__main__':\n    print(launch(jobs.add, 1, 2))\n")
+        launches = [self.start_python(others, log=f"log{i}") for i in range(3)]
+        for launch in launches:
+            self.assertIn("{0: (0, 3), 1: (1, 3)}", self.finish(launch, 30))
+        self.assertEqual(len(self.folders()), 1)
+        first.send_signal(signal.SIGTERM)
+        self.assertIn("told: SignalException", self.finish(first, 20))
+        self.assertEqual(self.folders(), [])
 
 
 if __name__ == "__main__":

@@ -3,17 +3,15 @@
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import uuid
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
 from . import config as configuration
-from . import errors, functions, programs, worker
+from . import errors, folders, functions, programs, worker
 
 Entrypoint = Union[Callable[..., Any], str]
 
@@ -42,8 +40,7 @@ def launch_agent(config: Any, entrypoint: Entrypoint, args: List[Any]) -> Dict[i
     if worker.IMPORTING in os.environ:
         raise RuntimeError('elastic_launch was called while a worker imported the main module, so each worker would launch workers. '
                            "Put the call under `if __name__ == '__main__':` in the script")
-    folder = tempfile.mkdtemp(prefix='convene_launch_')
-    try:
+    with folders.launch_folder() as (folder, locks):
         if isinstance(entrypoint, str):
             command = [entrypoint, *_words(args)]
         else:
@@ -60,11 +57,9 @@ def launch_agent(config: Any, entrypoint: Entrypoint, args: List[Any]) -> Dict[i
         # A worker with a function reads nothing, as under multiprocessing.
         stdin = None if isinstance(entrypoint, str) else subprocess.DEVNULL
         signals = getattr(config, 'signals_to_handle', 'SIGTERM,SIGINT,SIGHUP,SIGQUIT')
-        exit_code = _run_to_the_end(words, stdin, [getattr(signal, name.strip()) for name in signals.split(',') if name.strip()])
+        exit_code = _run_to_the_end(words, stdin, locks, [getattr(signal, name.strip()) for name in signals.split(',') if name.strip()])
         _raise_unless_good(exit_code, outcome_file, _name_of(entrypoint, args))
         return functions.read_results(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _words(args: List[Any]) -> List[str]:
@@ -103,9 +98,9 @@ def _passed_on(process: subprocess.Popen, signals: List[signal.Signals]) -> Iter
             signal.signal(number, handler)
 
 
-def _run_to_the_end(words: List[str], stdin: Optional[int], signals: List[signal.Signals]) -> int:
+def _run_to_the_end(words: List[str], stdin: Optional[int], inherited: Tuple[int, ...], signals: List[signal.Signals]) -> int:
     """The exit code. Raises KeyboardInterrupt or SignalException after a signal, when the process has ended."""
-    with subprocess.Popen(words, stdin=stdin) as process:
+    with subprocess.Popen(words, stdin=stdin, pass_fds=inherited) as process:
         with _passed_on(process, signals) as came:
             exit_code = process.wait()
     if not came:
