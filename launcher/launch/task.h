@@ -85,9 +85,9 @@ absl::string_view HeartbeatMark();
 // Takes the heartbeats out of a stream that arrives in pieces of any size. Not thread-safe.
 class HeartbeatFilter {
  public:
-  // The bytes that are no heartbeats. What may be the beginning of one waits for the next piece.
+  // The bytes that are no heartbeats. A possible beginning of one waits for the next piece.
   std::string Add(absl::string_view bytes);
-  // What waits, at the end of the stream.
+  // The bytes that still wait, at the end of the stream.
   std::string End() { return std::exchange(waiting_, {}); }
 
  private:
