@@ -73,12 +73,14 @@
 // While connections are refused the fence moves on with each try: a daemon with a journal that is
 // merely down stops no worker. Refusals prove nothing after a daemon that was there since the
 // stream broke: before it died it may have begun an epoch without this node. (The first try follows
-// the break at once. The proof assumes that both ends of a connection see it break within the time
-// that an epoch takes to form.) And they prove nothing without a journal: between two tries a
-// daemon without a memory may come, begin an epoch with the others, and die. So workers outlive
-// such a daemon by a lease, unless a new one answers in that time. The start of a job loses nothing
-// by this. Nor does the loss of the node that serves the rendezvous: its own workers are dead, so
-// the others can finish no step, and are gone when the new daemon comes. Where a daemon without
+// the break at once. The proof assumes that this end of a connection sees it break before the
+// daemon has formed an epoch for it and died. After a pause that is not so: then refusals prove
+// nothing until the daemon has heard this node again.) And they prove nothing without a journal:
+// between two tries a daemon without a memory may come, begin an epoch with the others, and die. So
+// workers outlive such a daemon by a lease, unless a new one answers in that time. The start of a
+// job loses nothing by this. Nor does the loss of the node that serves the rendezvous: its own
+// workers are dead, so the others can finish no step, and are gone when the new daemon comes. Where
+// a daemon without
 // --state-dir has a machine of its own and is away for longer than a lease, the job loses the work
 // since its last checkpoint; the new daemon would begin another epoch in any case. (A new daemon
 // could wait until every agent has tried again. But where only new agents reach it, nobody tells it
@@ -336,7 +338,8 @@ struct State {
   std::optional<Backoff> backoff;  // none: the first try after a good stream
   // The time when a broken stream was last dialled again without a wait.
   MonotonicTime dialled_at_once_at = MonotonicTime::FromEpoch(-absl::InfiniteDuration());
-  bool only_refused = false;   // was every try since the stream broke
+  // The break was seen at once, and every try since was refused.
+  bool only_refused = false;
   bool told_of_rival = false;  // that another agent has this node's rank, and is awaited
 
   // The fence, see above.

@@ -116,7 +116,9 @@ void Stepper::On(const StreamEnded& ended) {
   if (is_at_once) s_.dialled_at_once_at = now_;
   s_.dialing = s_.said_ready = false;
   s_.unheard.clear();
-  s_.only_refused = is_first || (s_.only_refused && ended.refused_at.has_value());
+  // A process that was paused since the daemon last heard it may see the break long after it.
+  const bool is_prompt = s_.heard_at >= s_.woke_at;
+  s_.only_refused = is_first ? is_prompt : s_.only_refused && ended.refused_at.has_value();
   if (ended.refused_at.has_value() && s_.only_refused && s_.holds_place) {
     NoteHeardAt(*ended.refused_at);
   }

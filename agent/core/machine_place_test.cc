@@ -186,6 +186,31 @@ TEST_CASE("a daemon that was there after the stream broke may have gone on witho
   CHECK_THAT(node.After(absl::Seconds(1)), Catch::Contains("stop abort SIGTERM"));
 }
 
+TEST_CASE("after a pause nobody knows when the stream broke, so refusals prove nothing") {
+  Node node;
+  node.RunSafely();  // a lease of 8 s
+  node.now_ = node.now_ + absl::Seconds(3);
+  node.Feed(Paused{absl::Seconds(2)});
+  SECTION("the daemon may have gone on without this node, and been killed then") {
+    node.LoseStream();
+    for (int i = 0; i < 3; ++i) {
+      CHECK(node.After(absl::Seconds(1)) == "open last_epoch=1 holds=1 never-hosts");
+      node.Feed(StreamEnded{absl::UnavailableError("Connection refused"), node.now_});
+    }
+    CHECK_THAT(node.After(absl::Seconds(1)), Catch::Contains("stop abort SIGTERM"));
+  }
+  SECTION("a heartbeat that was answered since then tells that it had not") {
+    CHECK(node.After(absl::ZeroDuration()) == "send(1) heartbeat");
+    node.Hear();
+    node.LoseStream();
+    for (int i = 0; i < 20; ++i) {
+      CHECK(node.After(absl::Seconds(1)) == "open last_epoch=1 holds=1 never-hosts");
+      node.Feed(StreamEnded{absl::UnavailableError("Connection refused"), node.now_});
+    }
+    CHECK(node.state_.phase == Phase::kRunning);
+  }
+}
+
 TEST_CASE("a daemon without a memory may have come and gone between two refusals") {
   Node node;
   node.Run();  // a lease of 5 min

@@ -31,7 +31,7 @@ constexpr int64_t kEvents = 1'000'000;
 #endif
 
 // Seeds of worlds in which a promise was broken once, beyond the worlds that each run has anyway.
-constexpr int64_t kOnceBroken[] = {282, 3415, 224446738, 609831692};
+constexpr int64_t kOnceBroken[] = {282, 3415, 224446738, 609831692, 991454652};
 
 // The test kills no machine, so the journal's disk may be memory.
 [[maybe_unused]] const bool kInMemory =

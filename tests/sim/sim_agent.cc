@@ -133,6 +133,8 @@ bool SimAgent::IsFaithful() const {
       job->state().epoch() == state_->epoch) {
     return false;
   }
+  // Should the daemon die now, the agent does not know whether it died with the stream.
+  if (state_->heard_at < state_->woke_at) return false;
   const bool has_phase = state_->phase == agent::Phase::kWaiting ||
                          state_->phase == agent::Phase::kRunning ||
                          state_->phase == agent::Phase::kSucceeded;

@@ -141,13 +141,15 @@ void SimDaemon::Break(const std::shared_ptr<Stream>& stream, bool is_half_open) 
   if (stream->is_broken) return;
   stream->is_broken = true;
   stream->held.clear();
+  const absl::Duration seen = simulation_.Upto(kMostDelay);
   if (!stream->agent_left) {
-    simulation_.After(simulation_.Upto(kMostDelay), [stream] {
+    simulation_.After(seen, [stream] {
       if (!stream->agent_left) stream->on_end(absl::UnavailableError("connection reset"));
     });
   }
   if (is_half_open) return;
-  simulation_.After(simulation_.Upto(kMostDelay), [this, stream, life = life_] {
+  // The agent's end sees it first: agent/core/machine.h assumes so where the daemon dies next.
+  simulation_.After(seen + simulation_.Upto(kMostDelay), [this, stream, life = life_] {
     if (life == life_ && is_up_) Forget(stream);
   });
 }
