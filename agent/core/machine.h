@@ -80,11 +80,10 @@
 // workers outlive such a daemon by a lease, unless a new one answers in that time. The start of a
 // job loses nothing by this. Nor does the loss of the node that serves the rendezvous: its own
 // workers are dead, so the others can finish no step, and are gone when the new daemon comes. Where
-// a daemon without
-// --state-dir has a machine of its own and is away for longer than a lease, the job loses the work
-// since its last checkpoint; the new daemon would begin another epoch in any case. (A new daemon
-// could wait until every agent has tried again. But where only new agents reach it, nobody tells it
-// of an older epoch, so each start of a job would have to wait.)
+// a daemon without --state-dir has a machine of its own and is away for longer than a lease, the
+// job loses the work since its last checkpoint; the new daemon would begin another epoch in any
+// case. (A new daemon could wait until every agent has tried again. But where only new agents reach
+// it, nobody tells it of an older epoch, so each start of a job would have to wait.)
 //
 // The fence, and a Welcome that does not resume, set `dead_by`. No later stop of the same workers
 // (a signal, a failure, a message of the daemon) moves it: `stop_deadline` is never after it.

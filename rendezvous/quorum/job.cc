@@ -143,7 +143,13 @@ void Job::Tick(MonotonicTime now, Outbox* outbox) {
     return;
   }
   const bool all_are_silent = state_.AllSilent(now);
-  for (const MemberId id : state_.Expired(now)) {
+  const std::vector<MemberId> expired = state_.Expired(now);
+  // A rank is claimed, so leases are judged; every other wait is left alone, as in any silence.
+  if (all_are_silent && expired.empty()) {
+    decision_.wake_at = state_.lease_watch();
+    return;
+  }
+  for (const MemberId id : expired) {
     const std::string why = all_are_silent
                                 ? absl::StrCat("silent, as every node of the job")
                                 : absl::StrCat("silent for its lease of ",

@@ -336,6 +336,23 @@ TEST_CASE("where no node is heard nobody is judged, and the epoch goes on with t
   CHECK(story.job().state().failure_count() == 0);
 }
 
+TEST_CASE("a daemon that slept while another agent claimed a rank counts no wait as over") {
+  Hello hello = Nodes(2, 2);
+  hello.max_restarts = 1;
+  Story story(hello);
+  story.Tell(R"(
+    > a hello rank=0
+    > b hello rank=1
+    > a ready
+    > b ready
+    > a fails rank=0 code=3
+    > a ready
+    > b' hello rank=1
+  )");
+  CHECK(story.Tell("> sleep 3600s") == "\n> sleep 3600s\n");  // b is still stopping its workers
+  CHECK_THAT(story.Tell("> b beats\n> b ready"), Catch::Contains("b: epoch 2 node 1 of 2"));
+}
+
 TEST_CASE("a daemon that slept through the join timeout waits for the rest of it") {
   Check(Story(Nodes(2, 2)), R"(
     > a hello

@@ -222,7 +222,7 @@ class JobState {
   // until this daemon has lived through `patience` without one. At that word every lease begins
   // anew (after less than a lease: the silence is left out of it, but for the usual time between
   // two words), and the waits go on from where they stood. While an agent claims a node's rank, the
-  // leases are judged as always. An agent judges its own lease by its own clock, so a late
+  // leases alone are judged as always. An agent judges its own lease by its own clock, so a late
   // judgement here makes no two epochs live (agent/core/machine.h).
 
   bool AllSilent(MonotonicTime now) const {
