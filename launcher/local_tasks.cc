@@ -81,7 +81,7 @@ static_assert(std::atomic<LocalTaskLeader*>::is_always_lock_free);  // in a sign
 }  // namespace
 
 LocalTaskLeader::LocalTaskLeader(const LocalTask& task, UniqueFd listener)
-    : others_(task.count - 1), listener_(std::move(listener)) {
+    : pid_(getpid()), others_(task.count - 1), listener_(std::move(listener)) {
   peers_.reserve(static_cast<size_t>(others_));
 }
 
@@ -97,7 +97,9 @@ void LocalTaskLeader::DismissAtSignals(const std::vector<int>& signals) {
 // Only what signal-safety(7) allows.
 void LocalTaskLeader::OnSignal(int number) {
   const int32_t message = ExitCodeForSignal(number);
-  if (const LocalTaskLeader* const leader = the_leader) {
+  // A child of the leader's may get here before it runs another program.
+  const LocalTaskLeader* const leader = the_leader;
+  if (leader != nullptr && leader->pid_ == getpid()) {
     for (size_t i = 0; i < leader->peer_count_; ++i) {
       (void)send(leader->peers_[i].get(), &message, sizeof(message), MSG_NOSIGNAL | MSG_DONTWAIT);
     }

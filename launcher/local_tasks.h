@@ -7,6 +7,8 @@
 // left to clean up. Tasks in network namespaces of their own do not find each other.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <memory>
 #include <string>
@@ -48,6 +50,7 @@ class LocalTaskLeader {
   // Takes the next one that has come within `patience`. Returns false where there is none.
   bool Accept(absl::Duration patience);
 
+  const pid_t pid_;
   const int others_;
   UniqueFd listener_;
   std::vector<UniqueFd> peers_;  // has room for all, so that a signal's handler may read it
