@@ -10,10 +10,11 @@
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/tokenizer/byte_bpe.h"
 #include "worker_runtime/tokenizer/json/byte_level.h"
 #include "worker_runtime/tokenizer/json/characters.h"
-#include "worker_runtime/tokenizer/json/word_cache.h"
 #include "worker_runtime/tokenizer/pair_merges.h"
+#include "worker_runtime/tokenizer/word_ids.h"
 
 namespace convene::worker {
 namespace {
@@ -78,27 +79,24 @@ class BpeModel : public TokenModel {
 
   bool TakeBytes() override {
     if (options_.has_affixes()) return false;
-    for (int byte = 0; byte < 256; ++byte) {
+    const bool drops_unknown = !options_.unknown.has_value() && !options_.has_byte_fallback;
+    for (int byte = 0; byte < 256 && !drops_unknown; ++byte) {
       const char c = static_cast<char>(byte);
       std::string spelled;
       AppendSpelled(absl::string_view(&c, 1), &spelled);
-      const std::optional<int32_t> id = vocabulary_.Find(spelled);
-      if (!id.has_value()) return false;
-      byte_symbols_[byte] = *id;
+      if (!vocabulary_.Find(spelled).has_value()) return false;
     }
-    takes_bytes_ = true;
-    if (!options_.ignores_merges) return true;
+    std::vector<std::string> tokens(static_cast<size_t>(vocabulary_.id_count()));
     for (int32_t id = 0; id < vocabulary_.id_count(); ++id) {
-      const std::optional<std::string> bytes = Unspelled(vocabulary_.Token(id));
-      if (bytes.has_value() && vocabulary_.Find(vocabulary_.Token(id)) == id) {
-        words_.emplace(*bytes, id);
-      }
+      tokens[id] = Unspelled(vocabulary_.Token(id)).value_or("");
     }
+    bytes_ = std::make_unique<ByteBpe>(
+        std::move(tokens), std::move(merges_),
+        options_.ignores_merges ? ByteBpe::WholePieces::kFirst : ByteBpe::WholePieces::kNever);
     return true;
   }
 
  private:
-  friend class ByteEncoder;
   friend class CharacterEncoder;
 
   void AddSymbol(absl::string_view token) {
@@ -129,45 +127,28 @@ class BpeModel : public TokenModel {
   }
 
   const Vocabulary vocabulary_;
-  const PairMerges merges_;
+  PairMerges merges_;
   const BpeOptions options_;
   std::vector<int32_t> near_symbols_;
   absl::flat_hash_map<char32_t, int32_t> far_symbols_;
   std::array<int32_t, 256> fallback_ = {};  // -1: none
   NeighbourFilter neighbours_;
 
-  // Of TakeBytes.
-  std::array<int32_t, 256> byte_symbols_ = {};
-  absl::flat_hash_map<std::string, int32_t> words_;
-  bool takes_bytes_ = false;
+  std::unique_ptr<ByteBpe> bytes_;  // after TakeBytes; has the merges then
 };
 
 // Pieces are bytes.
 class ByteEncoder : public PieceEncoder {
  public:
-  explicit ByteEncoder(const BpeModel* model) : model_(*model) {}
+  explicit ByteEncoder(const ByteBpe* model) : model_(*model) {}
 
   void Encode(absl::string_view piece, std::vector<int32_t>* ids) override {
-    if (cache_.Find(piece, ids)) return;
-    symbols_.clear();
-    const auto word = model_.words_.find(piece);
-    if (word != model_.words_.end()) {
-      symbols_.push_back(word->second);
-    } else {
-      for (const char c : piece) {
-        symbols_.push_back(model_.byte_symbols_[static_cast<unsigned char>(c)]);
-      }
-      model_.merges_.Apply(&symbols_, &scratch_);
-    }
-    cache_.Keep(piece, symbols_);
-    ids->insert(ids->end(), symbols_.begin(), symbols_.end());
+    model_.Encode(piece, &scratch_, ids);
   }
 
  private:
-  const BpeModel& model_;
-  WordCache cache_;
-  std::vector<int32_t> symbols_;
-  PairMerges::Scratch scratch_;
+  const ByteBpe& model_;
+  ByteBpe::Scratch scratch_;
 };
 
 // Pieces are characters.
@@ -183,10 +164,8 @@ class CharacterEncoder : public PieceEncoder {
         return;
       }
     }
-    if (cache_.Find(piece, ids)) return;
-    symbols_.clear();
     waits_for_unknown_ = false;
-    size_t run = 0;               // where the symbols begin
+    size_t run = 0;                // where the symbols begin
     bool is_after_symbol = false;  // the last symbol is the last character's
     for (size_t at = 0; at < piece.size();) {
       const Character character = CharacterAt(piece, at);
@@ -254,17 +233,25 @@ class CharacterEncoder : public PieceEncoder {
   void EndRun(absl::string_view text, std::vector<int32_t>* ids) {
     if (symbols_.size() == 1) {
       ids->push_back(symbols_[0]);
-    } else if (!cache_.Find(text, ids)) {
-      model_.merges_.Apply(&symbols_, &scratch_);
-      cache_.Keep(text, symbols_);
-      ids->insert(ids->end(), symbols_.begin(), symbols_.end());
+    } else if (text.size() > Cache::kLongest) {
+      Merge(ids);
+    } else if (const Cache::Key key = Cache::KeyOf(text); !cache_.Append(key, ids)) {
+      Merge(ids);
+      cache_.Put(key, symbols_.data(), symbols_.size());
     }
     symbols_.clear();
   }
 
+  void Merge(std::vector<int32_t>* ids) {
+    model_.merges_.Apply(&symbols_, &scratch_);
+    ids->insert(ids->end(), symbols_.begin(), symbols_.end());
+  }
+
+  using Cache = WordIds</*kWords=*/4, /*kIds=*/8, /*kBits=*/15>;
+
   const BpeModel& model_;
   const BpeOptions& options_;
-  WordCache cache_;
+  Cache cache_;  // of runs
   std::vector<int32_t> symbols_;
   bool waits_for_unknown_ = false;
   std::string affixed_;
@@ -277,8 +264,7 @@ absl::StatusOr<std::pair<absl::string_view, absl::string_view>> ReadPair(const J
   if (value.is_string()) {
     const absl::string_view both = value.get_ref<const std::string&>();
     const size_t space = both.find(' ');
-    if (space != absl::string_view::npos &&
-        both.find(' ', space + 1) == absl::string_view::npos) {
+    if (space != absl::string_view::npos && both.find(' ', space + 1) == absl::string_view::npos) {
       return std::make_pair(both.substr(0, space), both.substr(space + 1));
     }
   } else if (value.is_array() && value.size() == 2 && value[0].is_string() &&
@@ -314,7 +300,8 @@ absl::StatusOr<std::vector<PairMerges::Merge>> ReadMerges(const JsonNode& node,
     const std::optional<int32_t> ids[] = {vocabulary.Find(left), vocabulary.Find(right),
                                           vocabulary.Find(merged)};
     for (const std::optional<int32_t>& id : ids) {
-      if (!id.has_value()) return failed("has a token, or makes one, that is not in the vocabulary");
+      if (!id.has_value())
+        return failed("has a token, or makes one, that is not in the vocabulary");
     }
     merges.push_back({*ids[0], *ids[1], *ids[2], static_cast<int32_t>(merges.size())});
   }
@@ -330,7 +317,7 @@ absl::StatusOr<std::string> OptionalString(const JsonNode& node, const char* key
 }  // namespace
 
 std::unique_ptr<PieceEncoder> BpeModel::NewEncoder() const {
-  if (takes_bytes_) return std::make_unique<ByteEncoder>(this);
+  if (bytes_ != nullptr) return std::make_unique<ByteEncoder>(bytes_.get());
   return std::make_unique<CharacterEncoder>(this);
 }
 
@@ -351,9 +338,8 @@ absl::StatusOr<std::unique_ptr<TokenModel>> ReadBpeModel(const JsonNode& node) {
   CONVENE_ASSIGN_OR_RETURN(const std::string unknown, OptionalString(node, "unk_token"));
   if (!unknown.empty()) options.unknown = vocabulary.Find(unknown);
   CONVENE_ASSIGN_OR_RETURN(const JsonNode merges_node, node.Get("merges"));
-  CONVENE_ASSIGN_OR_RETURN(
-      const std::vector<PairMerges::Merge> merges,
-      ReadMerges(merges_node, vocabulary, options.subword_prefix.size()));
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<PairMerges::Merge> merges,
+                           ReadMerges(merges_node, vocabulary, options.subword_prefix.size()));
   return std::make_unique<BpeModel>(std::move(vocabulary), merges, std::move(options));
 }
 

@@ -20,9 +20,9 @@ constexpr uint32_t kPunctuation =
     Bit(Category::kOpenPunctuation) | Bit(Category::kClosePunctuation) |
     Bit(Category::kInitialPunctuation) | Bit(Category::kFinalPunctuation) |
     Bit(Category::kOtherPunctuation);
-constexpr uint32_t kLetters =
-    Bit(Category::kUppercaseLetter) | Bit(Category::kLowercaseLetter) |
-    Bit(Category::kTitlecaseLetter) | Bit(Category::kModifierLetter) | Bit(Category::kOtherLetter);
+constexpr uint32_t kLetters = Bit(Category::kUppercaseLetter) | Bit(Category::kLowercaseLetter) |
+                              Bit(Category::kTitlecaseLetter) | Bit(Category::kModifierLetter) |
+                              Bit(Category::kOtherLetter);
 constexpr uint32_t kWord = kLetters | kMarks | Bit(Category::kDecimalNumber) |
                            Bit(Category::kLetterNumber) | Bit(Category::kConnectorPunctuation);
 constexpr uint32_t kControl =
@@ -39,8 +39,8 @@ bool IsWordCharacter(char32_t code) {
   // Other_Alphabetic outside of letters, marks and Nl: circled and squared letters. Then the
   // joiners.
   return IsBetween(code, 0x24B6, 0x24E9) || IsBetween(code, 0x1F130, 0x1F149) ||
-         IsBetween(code, 0x1F150, 0x1F169) || IsBetween(code, 0x1F170, 0x1F189) ||
-         code == 0x200C || code == 0x200D;
+         IsBetween(code, 0x1F150, 0x1F169) || IsBetween(code, 0x1F170, 0x1F189) || code == 0x200C ||
+         code == 0x200D;
 }
 
 bool IsNumeric(char32_t code) { return (CategoryBit(code) & kNumbers) != 0; }

@@ -43,16 +43,16 @@ absl::StatusOr<bool> JsonNode::Bool() const {
 }
 
 absl::StatusOr<int64_t> JsonNode::Number(int64_t largest) const {
-  if (!value_->is_number_unsigned() ||
-      value_->get<uint64_t>() > static_cast<uint64_t>(largest)) {
+  if (!value_->is_number_unsigned() || value_->get<uint64_t>() > static_cast<uint64_t>(largest)) {
     return Error(absl::StrCat("should be a whole number from 0 to ", largest));
   }
   return value_->get<int64_t>();
 }
 
 absl::StatusOr<std::string> JsonNode::Character() const {
-  CONVENE_ASSIGN_OR_RETURN(std::string text, String());
-  if (text.empty() || CharacterAt(text, 0).bytes != static_cast<int>(text.size())) {
+  if (!value_->is_string()) return Error("should be a string");
+  const auto& text = value_->get_ref<const std::string&>();
+  if (text.empty() || CharacterAt(text, 0).bytes != text.size()) {
     return Error("should be one character");
   }
   return text;

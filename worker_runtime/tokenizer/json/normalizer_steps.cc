@@ -32,10 +32,9 @@ class Lowercase : public NormalizerStep {
     });
   }
   size_t Apply(absl::string_view text, size_t at_start, std::string* result) const override {
-    return RewriteCharacters(text, at_start, result,
-                             [](char32_t code, absl::string_view, std::string* to) {
-                               AppendLowercase(code, to);
-                             });
+    return RewriteCharacters(
+        text, at_start, result,
+        [](char32_t code, absl::string_view, std::string* to) { AppendLowercase(code, to); });
   }
 };
 
@@ -57,8 +56,8 @@ bool NmtDrops(char32_t code) {
 
 bool NmtMakesSpace(char32_t code) {
   return code == 0x09 || code == 0x0A || code == 0x0C || code == 0x0D || code == 0x1680 ||
-         (0x200B <= code && code <= 0x200F) || code == 0x2028 || code == 0x2029 ||
-         code == 0x2581 || code == 0xFEFF || code == 0xFFFD;
+         (0x200B <= code && code <= 0x200F) || code == 0x2028 || code == 0x2029 || code == 0x2581 ||
+         code == 0xFEFF || code == 0xFFFD;
 }
 
 class Nmt : public NormalizerStep {

@@ -133,8 +133,8 @@ class Metaspace : public PreTokenizerStep {
 
  private:
   void Rewrite(absl::string_view text, bool is_at_start, std::string* result) const {
-    const bool may_prepend = prepend_ == PrependScheme::kAlways ||
-                             (prepend_ == PrependScheme::kFirst && is_at_start);
+    const bool may_prepend =
+        prepend_ == PrependScheme::kAlways || (prepend_ == PrependScheme::kFirst && is_at_start);
     if (may_prepend && text[0] != ' ' && !absl::StartsWith(text, replacement_)) {
       result->append(replacement_);
     }
@@ -169,9 +169,8 @@ class SpacePrefix : public PreTokenizerStep {
  public:
   void Apply(Pieces* pieces, PieceScratch* scratch) const override {
     const bool is_needed =
-        std::any_of(pieces->ranges.begin(), pieces->ranges.end(), [pieces](const TextRange& piece) {
-          return pieces->text[piece.begin] != ' ';
-        });
+        std::any_of(pieces->ranges.begin(), pieces->ranges.end(),
+                    [pieces](const TextRange& piece) { return pieces->text[piece.begin] != ' '; });
     if (!is_needed) return;
     RewritePieces(pieces, scratch, [](absl::string_view text, bool, std::string* result) {
       if (text[0] != ' ') result->push_back(' ');

@@ -72,8 +72,7 @@ absl::Status AddByteLevel(const JsonNode& node, std::vector<Step>* steps) {
   if (adds_prefix) steps->push_back(MakeSpacePrefix());
   CONVENE_ASSIGN_OR_RETURN(const bool uses_regex, node.GetBool("use_regex", true));
   if (uses_regex) {
-    CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<SplitPattern> pattern,
-                             MakeSplitPattern(kGpt2Pattern));
+    CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<SplitPattern> pattern, MakeSplitPattern(kGpt2Pattern));
     steps->push_back(MakeSplit(std::move(pattern), SplitBehavior::kIsolated, false));
   }
   steps->push_back(MakeSpelling());

@@ -4,16 +4,14 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
-#include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/tokenizer/json/characters.h"
+#include "worker_runtime/tokenizer/sentencepiece/charsmap.h"
 
 namespace convene::worker {
 namespace {
@@ -21,16 +19,9 @@ namespace {
 // Longer grapheme clusters are looked up character by character.
 constexpr size_t kLookedUpWhole = 6;
 
-// The fields of a unit of a double array, as Darts-clone packs them.
-bool HasLeaf(uint32_t unit) { return (unit >> 8 & 1) != 0; }
-uint32_t Value(uint32_t unit) { return unit & 0x7FFFFFFF; }
-uint32_t Label(uint32_t unit) { return unit & 0x800000FF; }
-size_t Offset(uint32_t unit) { return size_t{unit >> 10} << ((unit & 1u << 9) >> 6); }
-
 class Precompiled : public NormalizerStep {
  public:
-  Precompiled(std::vector<uint32_t> units, std::string texts)
-      : units_(std::move(units)), texts_(std::move(texts)) {
+  explicit Precompiled(Charsmap charsmap) : charsmap_(std::move(charsmap)) {
     for (size_t i = 0; i < is_plain_.size(); ++i) {
       const char c = static_cast<char>(i);
       // A carriage return may be one cluster with the character behind it.
@@ -94,35 +85,15 @@ class Precompiled : public NormalizerStep {
     }
   }
 
-  // The text of the shortest key that `key` begins with.
-  std::optional<absl::string_view> Find(absl::string_view key) const {
-    size_t at = Offset(units_[0]);
-    for (const char c : key) {
-      const uint32_t byte = static_cast<unsigned char>(c);
-      if (byte == 0) return std::nullopt;
-      at ^= byte;
-      if (at >= units_.size() || Label(units_[at]) != byte) return std::nullopt;
-      const bool has_leaf = HasLeaf(units_[at]);
-      at ^= Offset(units_[at]);
-      if (!has_leaf) continue;
-      if (at >= units_.size()) return std::nullopt;
-      return TextAt(Value(units_[at]));
-    }
-    return std::nullopt;
+  // What becomes of `text`, if there is a rule for it.
+  std::optional<absl::string_view> Find(absl::string_view text) const {
+    const Charsmap::Rule rule = charsmap_.Shortest(text);
+    if (rule.length == 0) return std::nullopt;
+    return rule.replacement;
   }
 
-  std::optional<absl::string_view> TextAt(size_t begin) const {
-    // A damaged trie may point outside of the texts, or into a character.
-    if (begin >= texts_.size() || (static_cast<unsigned char>(texts_[begin]) & 0xC0) == 0x80) {
-      return std::nullopt;
-    }
-    const size_t end = std::min(texts_.find('\0', begin), texts_.size());
-    return absl::string_view(texts_).substr(begin, end - begin);
-  }
-
-  const std::vector<uint32_t> units_;  // at least one
-  const std::string texts_;            // UTF-8
-  std::array<bool, 128> is_plain_;     // ASCII characters that stay
+  const Charsmap charsmap_;
+  std::array<bool, 128> is_plain_ = {};  // ASCII characters that stay
 };
 
 }  // namespace
@@ -131,17 +102,9 @@ absl::StatusOr<std::unique_ptr<NormalizerStep>> ReadPrecompiled(const JsonNode& 
   CONVENE_ASSIGN_OR_RETURN(const std::string encoded, charsmap.String());
   std::string bytes;
   if (!absl::Base64Unescape(encoded, &bytes)) return charsmap.Error("should be base64");
-  uint32_t trie_bytes = 0;
-  if (bytes.size() < sizeof(trie_bytes)) return charsmap.Error("is too short");
-  std::memcpy(&trie_bytes, bytes.data(), sizeof(trie_bytes));
-  if (trie_bytes == 0 || trie_bytes % 4 != 0 || trie_bytes > bytes.size() - sizeof(trie_bytes)) {
-    return charsmap.Error("gives a wrong size of its trie");
-  }
-  std::vector<uint32_t> units(trie_bytes / 4);
-  std::memcpy(units.data(), bytes.data() + sizeof(trie_bytes), trie_bytes);
-  std::string texts = bytes.substr(sizeof(trie_bytes) + trie_bytes);
-  if (!IsUtf8(texts)) return charsmap.Error("has texts that are no UTF-8");
-  return std::make_unique<Precompiled>(std::move(units), std::move(texts));
+  absl::StatusOr<Charsmap> map = Charsmap::Read(bytes);
+  if (!map.ok()) return Annotate(map.status(), charsmap.place());
+  return std::make_unique<Precompiled>(*std::move(map));
 }
 
 }  // namespace convene::worker

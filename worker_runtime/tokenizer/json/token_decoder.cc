@@ -142,8 +142,7 @@ class StripStep : public DecoderStep {
 
  private:
   bool EndsWithContent(absl::string_view text) const {
-    return text.size() >= content_.size() &&
-           text.substr(text.size() - content_.size()) == content_;
+    return text.size() >= content_.size() && text.substr(text.size() - content_.size()) == content_;
   }
 
   const std::string content_;  // one character
@@ -255,7 +254,11 @@ std::string TokenDecoder::Decode(std::vector<std::string> tokens) const {
 
 std::string TokenDecoder::Bytes(absl::string_view token) const {
   std::string bytes(token);
-  for (const Step& step : steps_) step->ApplyToOne(&bytes);
+  for (const Step& step : steps_) {
+    // After the step that makes bytes, no step finds text in a part of a character.
+    if (!IsUtf8(bytes)) break;
+    step->ApplyToOne(&bytes);
+  }
   return bytes;
 }
 

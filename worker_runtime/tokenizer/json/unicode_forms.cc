@@ -141,8 +141,8 @@ class UnicodeFormStep : public NormalizerStep {
         ++run;
         continue;
       }
-      const auto end = std::find_if(run, characters.end(),
-                                    [](utf8proc_int32_t code) { return CombiningClass(code) == 0; });
+      const auto end = std::find_if(
+          run, characters.end(), [](utf8proc_int32_t code) { return CombiningClass(code) == 0; });
       std::stable_sort(run, end, [](utf8proc_int32_t a, utf8proc_int32_t b) {
         return CombiningClass(a) < CombiningClass(b);
       });

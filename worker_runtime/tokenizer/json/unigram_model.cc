@@ -6,10 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "absl/types/span.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/tokenizer/json/word_cache.h"
 #include "worker_runtime/tokenizer/unigram.h"
+#include "worker_runtime/tokenizer/word_ids.h"
 
 namespace convene::worker {
 namespace {
@@ -46,10 +45,20 @@ class UnigramEncoder : public PieceEncoder {
   explicit UnigramEncoder(const UnigramModel* model) : model_(*model) {}
 
   void Encode(absl::string_view piece, std::vector<int32_t>* ids) override {
-    if (cache_.Find(piece, ids)) return;
+    if (piece.size() > Cache::kLongest) return EncodeNew(piece, ids);
+    const Cache::Key key = Cache::KeyOf(piece);
+    if (cache_.Append(key, ids)) return;
+    const size_t first = ids->size();
+    EncodeNew(piece, ids);
+    cache_.Put(key, ids->data() + first, ids->size() - first);
+  }
+
+ private:
+  using Cache = WordIds</*kWords=*/4, /*kIds=*/8, /*kBits=*/15>;
+
+  void EncodeNew(absl::string_view piece, std::vector<int32_t>* ids) {
     segments_.clear();
     model_.lattice_.Best(piece, &segments_, &scratch_);
-    const size_t first = ids->size();
     for (size_t i = 0; i < segments_.size();) {
       if (segments_[i].id != model_.unknown_) {
         ids->push_back(segments_[i++].id);
@@ -61,10 +70,8 @@ class UnigramEncoder : public PieceEncoder {
       while (i < segments_.size() && segments_[i].id == model_.unknown_) end = segments_[i++].end;
       AddUnknown(piece.substr(begin, end - begin), ids);
     }
-    cache_.Keep(piece, absl::MakeConstSpan(*ids).subspan(first));
   }
 
- private:
   void AddUnknown(absl::string_view text, std::vector<int32_t>* ids) const {
     const std::optional<int32_t> known = model_.vocabulary_.Find(text);
     if (known.has_value()) {
@@ -85,7 +92,7 @@ class UnigramEncoder : public PieceEncoder {
   }
 
   const UnigramModel& model_;
-  WordCache cache_;
+  Cache cache_;
   std::vector<UnigramLattice::Segment> segments_;
   UnigramLattice::Scratch scratch_;
 };

@@ -32,9 +32,7 @@ class Vocabulary {
     if (found == ids_.end()) return std::nullopt;
     return found->second;
   }
-  bool Has(int32_t id) const {
-    return 0 <= id && id < id_count() && tokens_[id] != nullptr;
-  }
+  bool Has(int32_t id) const { return 0 <= id && id < id_count() && tokens_[id] != nullptr; }
   // Empty for an id that no token has.
   absl::string_view Token(int32_t id) const {
     return Has(id) ? absl::string_view(*tokens_[id]) : absl::string_view();

@@ -1,4 +1,4 @@
-#include "worker_runtime/tokenizer/json/normalizer.h"
+#include "worker_runtime/tokenizer/json/text_normalizer.h"
 
 #include <utility>
 
@@ -41,8 +41,7 @@ absl::StatusOr<Step> ReadBert(const JsonNode& node) {
   CONVENE_ASSIGN_OR_RETURN(options.handle_chinese_chars,
                            node.GetBool("handle_chinese_chars", true));
   CONVENE_ASSIGN_OR_RETURN(options.lowercase, node.GetBool("lowercase", true));
-  CONVENE_ASSIGN_OR_RETURN(options.strip_accents,
-                           node.GetBool("strip_accents", options.lowercase));
+  CONVENE_ASSIGN_OR_RETURN(options.strip_accents, node.GetBool("strip_accents", options.lowercase));
   return MakeBert(options);
 }
 
@@ -72,13 +71,13 @@ absl::StatusOr<Step> ReadStep(const JsonNode& node) {
 
 }  // namespace
 
-absl::StatusOr<Normalizer> Normalizer::Read(const std::optional<JsonNode>& node) {
-  Normalizer normalizer;
+absl::StatusOr<TextNormalizer> TextNormalizer::Read(const std::optional<JsonNode>& node) {
+  TextNormalizer normalizer;
   if (node.has_value()) CONVENE_RETURN_IF_ERROR(normalizer.AddSteps(*node, 0));
   return normalizer;
 }
 
-absl::Status Normalizer::AddSteps(const JsonNode& node, int depth) {
+absl::Status TextNormalizer::AddSteps(const JsonNode& node, int depth) {
   CONVENE_ASSIGN_OR_RETURN(const std::string type, node.GetString("type"));
   if (type != "Sequence") {
     CONVENE_ASSIGN_OR_RETURN(Step step, ReadStep(node));
@@ -94,8 +93,8 @@ absl::Status Normalizer::AddSteps(const JsonNode& node, int depth) {
   return absl::OkStatus();
 }
 
-absl::string_view Normalizer::Apply(absl::string_view text, size_t* at_start,
-                                    Scratch* scratch) const {
+absl::string_view TextNormalizer::Apply(absl::string_view text, size_t* at_start,
+                                        Scratch* scratch) const {
   int free = 0;  // the scratch text that `text` is not a view of
   for (const Step& step : steps_) {
     if (step->Leaves(text)) continue;
