@@ -10,6 +10,9 @@ namespace {
 
 constexpr double kUnknownPenalty = 10;
 
+// Below this SentencePiece 0.2.3 begins to count at 0 again, since float has few digits.
+constexpr float kLowestSum = -100000;
+
 // Bytes of the character that begins with `lead`, in valid UTF-8.
 size_t CharacterLength(char lead) {
   const auto byte = static_cast<unsigned char>(lead);
@@ -79,7 +82,11 @@ void UnigramLattice::BestWith(absl::string_view text, std::vector<Segment>* segm
   const auto unknown_score = static_cast<Sum>(unknown_score_);
   for (size_t begin = 0; begin < text.size();) {
     if (begin == reach && begin > base) append_decided(begin);
-    const Sum so_far = (*nodes)[begin - base].score;
+    Sum so_far = (*nodes)[begin - base].score;
+    if (rules_ == Rules::kSentencePiece && so_far < kLowestSum) {
+      for (size_t i = begin - base; i < nodes->size(); ++i) (*nodes)[i].score -= so_far;
+      so_far = 0;
+    }
     const size_t next = std::min(text.size(), begin + CharacterLength(text[begin]));
     bool is_character_a_piece = false;
     uint32_t node = ByteTrie::kRoot;

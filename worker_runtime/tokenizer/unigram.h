@@ -25,7 +25,8 @@ class UnigramLattice {
   // Whose arithmetic: sums are kept in another width, so near ties fall otherwise.
   enum class Rules {
     // unigram_model.cc, EncodeOptimized, as of 0.2.3: scores and sums are float, summed over the
-    // whole text. An unknown character scores the lowest score of an ordinary piece - 10, a user
+    // whole text; where the sum falls below -100,000, it is taken off all sums from there on. An
+    // unknown character scores the lowest score of an ordinary piece - 10, a user
     // defined piece 0.1 for each byte after its first.
     kSentencePiece,
     // tokenizers, models/unigram: sums in double; unknown = the lowest score of all pieces - 10.

@@ -60,11 +60,13 @@ TEST_CASE("Of equal sums the segmentation whose last segment begins first is tak
 
 TEST_CASE("SentencePiece's sums are float: after a long text small differences are lost") {
   const std::vector<Piece> pieces = {
-      {"<unk>", 0, false, false}, {"x", -0x1p20}, {"a", -1}, {"b", -1}, {"ab", -2 - 0x1p-20}};
-  // a + b is better by 2^-20, which is nothing beside a sum of 2^20 in float. "ab" is found first.
+      {"<unk>", 0, false, false}, {"x", -0x1p16}, {"a", -1}, {"b", -1}, {"ab", -2 - 0x1p-20}};
+  // a + b is better by 2^-20, which is nothing beside a sum of 2^16 in float. "ab" is found first.
   CHECK(Best(UnigramLattice(pieces, 0, Rules::kSentencePiece), "ab").size() == 2);
   CHECK(Best(UnigramLattice(pieces, 0, Rules::kSentencePiece), "xab").size() == 2);
   CHECK(Best(UnigramLattice(pieces, 0, Rules::kHuggingFace), "xab").size() == 3);
+  // Two x are less than -100,000: the sum begins at 0 again.
+  CHECK(Best(UnigramLattice(pieces, 0, Rules::kSentencePiece), "xxab").size() == 4);
 }
 
 // EncodeOptimized of unigram_model.cc, with one array over the whole text and maps for the trie.

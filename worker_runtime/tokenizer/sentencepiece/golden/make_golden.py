@@ -121,7 +121,9 @@ def write_golden(model, path, seed, count, own_text=b""):
     def add_decode(ids):
         lines.append("D\t%s\t%s" % (" ".join(map(str, ids)), processor.decode(ids).encode().hex()))
 
-    for text in texts_for(generator, count, own_text):
+    # Long enough that the sums of a unigram model are rescaled.
+    long_text = " ".join(generator.choice(SENTENCES) for _ in range(30000)).encode() if own_text else b""
+    for text in texts_for(generator, count, own_text) + [long_text, own_text]:
         ids = processor.encode(text)
         lines.append("E\t%s\t%s" % (text.hex(), " ".join(map(str, ids))))
         add_decode(ids)
