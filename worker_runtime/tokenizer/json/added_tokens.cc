@@ -99,7 +99,9 @@ absl::Status AddedTokens::MakeFinders(const TextNormalizer& normalizer) {
         return LacksFeature("added_tokens", absl::StrCat("a token, \"", token.content,
                                                          "\", that the normalizer makes empty,"));
       }
-      (token.normalized ? normalized : raw).push_back({keys.back(), ids_.at(token.content)});
+      const int32_t id = ids_.at(token.content);
+      (token.normalized ? normalized : raw).push_back({keys.back(), id});
+      decoded_.insert_or_assign(id, keys.back());
     }
   }
   const auto make = [](std::vector<ByteTrie::Entry> entries, Finder* finder) {
@@ -144,7 +146,8 @@ void AddedTokens::FindAll(absl::string_view text, bool normalized, bool with_spe
       end = space_end;
     }
     if (done < begin) cuts->push_back({done, begin, -1});
-    cuts->push_back({begin, end, match.value});
+    // Nothing is left of a token whose text went with the white space of the one before it.
+    if (begin < end) cuts->push_back({begin, end, match.value});
     done = end;
   }
   if (done != text.size()) cuts->push_back({done, text.size(), -1});

@@ -55,6 +55,9 @@ class AddedTokens {
   // Null for an id that no added token has.
   const AddedToken* Find(int32_t id) const;
   std::optional<int32_t> Find(absl::string_view content) const;
+  // The text that the decoder gets for the token: its normalised content, if it is looked for so.
+  // REQUIRES: an added token.
+  const std::string& DecodedText(int32_t id) const { return decoded_.at(id); }
   // Whether a token of this text is left out of decoded text.
   bool IsSpecial(absl::string_view content) const { return specials_.contains(content); }
   // One more than the largest id.
@@ -73,6 +76,7 @@ class AddedTokens {
 
   absl::flat_hash_map<std::string, int32_t> ids_;
   absl::flat_hash_map<int32_t, AddedToken> tokens_;  // the last one given for each id
+  absl::flat_hash_map<int32_t, std::string> decoded_;
   absl::flat_hash_map<std::string, bool> specials_;
   // In the order in which equal normalised contents win.
   std::vector<AddedToken> special_order_, other_order_;

@@ -96,8 +96,7 @@ class JsonTokenizer : public Tokenizer {
       : parts_(std::move(parts)), fingerprint_(fingerprint) {
     byte_ends_.reserve(static_cast<size_t>(vocabulary_size()));
     for (int32_t id = 0; id < vocabulary_size(); ++id) {
-      const absl::string_view token = TokenText(id);
-      if (!parts_.added.IsSpecial(token)) bytes_ += parts_.decoder.Bytes(token);
+      if (SpecialTextOf(id).empty()) bytes_ += parts_.decoder.Bytes(TokenText(id));
       byte_ends_.push_back(bytes_.size());
     }
   }
@@ -135,6 +134,8 @@ class JsonTokenizer : public Tokenizer {
     tokens.reserve(ids.size());
     for (const int32_t id : ids) {
       if (parts_.added.Find(id) == nullptr && !parts_.model->vocabulary().Has(id)) continue;
+      // The original asks for the text, so that a special token whose text the normalizer changes
+      // is not left out.
       const absl::string_view token = TokenText(id);
       if (show_specials || !parts_.added.IsSpecial(token)) tokens.emplace_back(token);
     }
@@ -144,8 +145,7 @@ class JsonTokenizer : public Tokenizer {
  private:
   // Empty for an id that the tokenizer does not have.
   absl::string_view TokenText(int32_t id) const {
-    const AddedToken* const token = parts_.added.Find(id);
-    if (token != nullptr) return token->content;
+    if (parts_.added.Find(id) != nullptr) return parts_.added.DecodedText(id);
     return parts_.model->vocabulary().Token(id);
   }
 
