@@ -50,7 +50,7 @@ size_t SpaceBehind(absl::string_view text, size_t begin) {
 
 absl::StatusOr<AddedTokens> AddedTokens::Read(const std::optional<JsonNode>& node,
                                               const Vocabulary& vocabulary,
-                                              const TextNormalizer& normalizer) {
+                                              const JsonNormalizer& normalizer) {
   AddedTokens added;
   if (!node.has_value()) return added;
   CONVENE_ASSIGN_OR_RETURN(const std::vector<JsonNode> elements, node->Elements());
@@ -58,7 +58,7 @@ absl::StatusOr<AddedTokens> AddedTokens::Read(const std::optional<JsonNode>& nod
     CONVENE_ASSIGN_OR_RETURN(const AddedToken token, ReadToken(element));
     added.Add(token, vocabulary);
   }
-  CONVENE_RETURN_IF_ERROR(added.MakeFinders(normalizer));
+  added.MakeFinders(normalizer);
   return added;
 }
 
@@ -85,8 +85,8 @@ void AddedTokens::Add(const AddedToken& token, const Vocabulary& vocabulary) {
   if (!IsSpecial(added.content)) other_order_.push_back(std::move(added));
 }
 
-absl::Status AddedTokens::MakeFinders(const TextNormalizer& normalizer) {
-  TextNormalizer::Scratch scratch;
+void AddedTokens::MakeFinders(const JsonNormalizer& normalizer) {
+  JsonNormalizer::Scratch scratch;
   std::vector<std::string> keys;
   keys.reserve(special_order_.size() + other_order_.size());
   std::vector<ByteTrie::Entry> raw, normalized;
@@ -95,13 +95,10 @@ absl::Status AddedTokens::MakeFinders(const TextNormalizer& normalizer) {
       size_t at_start = 0;
       keys.emplace_back(token.normalized ? normalizer.Apply(token.content, &at_start, &scratch)
                                          : token.content);
-      if (keys.back().empty()) {
-        return LacksFeature("added_tokens", absl::StrCat("a token, \"", token.content,
-                                                         "\", that the normalizer makes empty,"));
-      }
       const int32_t id = ids_.at(token.content);
-      (token.normalized ? normalized : raw).push_back({keys.back(), id});
       decoded_.insert_or_assign(id, keys.back());
+      // A token that the normalizer makes empty is never found.
+      if (!keys.back().empty()) (token.normalized ? normalized : raw).push_back({keys.back(), id});
     }
   }
   const auto make = [](std::vector<ByteTrie::Entry> entries, Finder* finder) {
@@ -115,7 +112,6 @@ absl::Status AddedTokens::MakeFinders(const TextNormalizer& normalizer) {
   };
   make(std::move(raw), &raw_);
   make(std::move(normalized), &normalized_);
-  return absl::OkStatus();
 }
 
 void AddedTokens::FindAll(absl::string_view text, bool normalized, bool with_specials,

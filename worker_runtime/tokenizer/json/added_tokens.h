@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "worker_runtime/tokenizer/byte_trie.h"
 #include "worker_runtime/tokenizer/json/json_node.h"
-#include "worker_runtime/tokenizer/json/text_normalizer.h"
+#include "worker_runtime/tokenizer/json/json_normalizer.h"
 #include "worker_runtime/tokenizer/json/vocabulary.h"
 
 namespace convene::worker {
@@ -35,11 +35,11 @@ struct AddedToken {
 class AddedTokens {
  public:
   // `node`: the file's "added_tokens". A token that the vocabulary does not have gets the next free
-  // id, whatever the file says, as in the original. InvalidArgument; Unimplemented: a token whose
-  // normalised content is empty.
+  // id, whatever the file says, as in the original. Of tokens with the same normalised content a
+  // special one counts, else the first (in the original, chance decides). InvalidArgument.
   static absl::StatusOr<AddedTokens> Read(const std::optional<JsonNode>& node,
                                           const Vocabulary& vocabulary,
-                                          const TextNormalizer& normalizer);
+                                          const JsonNormalizer& normalizer);
 
   struct Cut {
     size_t begin = 0, end = 0;  // bytes of the text
@@ -72,7 +72,7 @@ class AddedTokens {
 
   int32_t NextId(const Vocabulary& vocabulary) const;
   void Add(const AddedToken& token, const Vocabulary& vocabulary);
-  absl::Status MakeFinders(const TextNormalizer& normalizer);
+  void MakeFinders(const JsonNormalizer& normalizer);
 
   absl::flat_hash_map<std::string, int32_t> ids_;
   absl::flat_hash_map<int32_t, AddedToken> tokens_;  // the last one given for each id

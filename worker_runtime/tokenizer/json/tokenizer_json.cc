@@ -1,7 +1,5 @@
 #include "worker_runtime/tokenizer/json/tokenizer_json.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -10,24 +8,26 @@
 
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/tokenizer/fingerprint.h"
 #include "worker_runtime/tokenizer/json/added_tokens.h"
 #include "worker_runtime/tokenizer/json/characters.h"
+#include "worker_runtime/tokenizer/json/document_roles.h"
 #include "worker_runtime/tokenizer/json/json_node.h"
+#include "worker_runtime/tokenizer/json/json_normalizer.h"
 #include "worker_runtime/tokenizer/json/post_processor.h"
 #include "worker_runtime/tokenizer/json/pre_tokenizer.h"
-#include "worker_runtime/tokenizer/json/text_normalizer.h"
 #include "worker_runtime/tokenizer/json/token_decoder.h"
 #include "worker_runtime/tokenizer/json/token_model.h"
-#include "worker_runtime/tokenizer/json/tokenizer_config.h"
+#include "worker_runtime/tokenizer/tokenizer_config.h"
 
 namespace convene::worker {
 namespace {
 
 // Changes when the same file would give other ids than before.
-constexpr uint64_t kRulesVersion = 1;
+constexpr int64_t kRulesVersion = 1;
 
 struct Parts {
-  TextNormalizer normalizer;
+  JsonNormalizer normalizer;
   PreTokenizer pre_tokenizer;
   std::unique_ptr<TokenModel> model;
   AddedTokens added;
@@ -85,7 +85,7 @@ class JsonEncoder : public Encoder {
   const std::unique_ptr<PieceEncoder> pieces_encoder_;
   std::string repaired_;
   std::vector<AddedTokens::Cut> cuts_, normalized_cuts_;
-  TextNormalizer::Scratch normalizer_scratch_;
+  JsonNormalizer::Scratch normalizer_scratch_;
   Pieces pieces_;
   PieceScratch piece_scratch_;
 };
@@ -171,14 +171,10 @@ std::optional<int32_t> FindToken(const std::string& text, const Parts& parts) {
 }
 
 absl::Status ReadConfig(const std::string& config_json, Parts* parts) {
-  TokenizerConfig config;
-  if (!config_json.empty()) {
-    CONVENE_ASSIGN_OR_RETURN(const nlohmann::json document, Parse(config_json));
-    CONVENE_ASSIGN_OR_RETURN(config, ReadTokenizerConfig(JsonNode(&document, "")));
-  }
-  const std::optional<int32_t> eos = FindToken(config.eos, *parts);
-  CONVENE_RETURN_IF_ERROR(
-      ApplyTokenizerConfig(config, FindToken(config.bos, *parts), eos, &parts->frame));
+  CONVENE_ASSIGN_OR_RETURN(const TokenizerConfig config, ReadTokenizerConfig(config_json));
+  const std::optional<int32_t> bos = FindToken(config.begin_of_document, *parts);
+  const std::optional<int32_t> eos = FindToken(config.end_of_document, *parts);
+  CONVENE_RETURN_IF_ERROR(ApplyTokenizerConfig(config, bos, eos, &parts->frame));
   parts->end_of_document = FindEndOfDocument(eos, parts->frame, parts->added);
   return absl::OkStatus();
 }
@@ -187,7 +183,7 @@ absl::StatusOr<Parts> ReadParts(const JsonNode& document) {
   Parts parts;
   CONVENE_ASSIGN_OR_RETURN(const JsonNode model, document.Get("model"));
   CONVENE_ASSIGN_OR_RETURN(parts.model, ReadModel(model));
-  CONVENE_ASSIGN_OR_RETURN(parts.normalizer, TextNormalizer::Read(document.Find("normalizer")));
+  CONVENE_ASSIGN_OR_RETURN(parts.normalizer, JsonNormalizer::Read(document.Find("normalizer")));
   CONVENE_ASSIGN_OR_RETURN(parts.pre_tokenizer, PreTokenizer::Read(document.Find("pre_tokenizer")));
   CONVENE_ASSIGN_OR_RETURN(
       parts.added, AddedTokens::Read(document.Find("added_tokens"), parts.model->vocabulary(),
@@ -200,13 +196,17 @@ absl::StatusOr<Parts> ReadParts(const JsonNode& document) {
   return parts;
 }
 
-uint64_t Fingerprint(absl::string_view json_text, const Parts& parts) {
-  std::vector<int64_t> numbers = {
-      static_cast<int64_t>(XXH3_64bits_withSeed(json_text.data(), json_text.size(), kRulesVersion)),
-      static_cast<int64_t>(parts.frame.prefix.size()), parts.end_of_document.value_or(-1)};
-  numbers.insert(numbers.end(), parts.frame.prefix.begin(), parts.frame.prefix.end());
-  numbers.insert(numbers.end(), parts.frame.suffix.begin(), parts.frame.suffix.end());
-  return XXH3_64bits(numbers.data(), numbers.size() * sizeof(int64_t));
+uint64_t FingerprintOf(absl::string_view json_text, const Parts& parts) {
+  Fingerprint fingerprint;
+  fingerprint.Add("tokenizer.json");
+  fingerprint.Add(kRulesVersion);
+  fingerprint.Add(json_text);
+  for (const std::vector<int32_t>* side : {&parts.frame.prefix, &parts.frame.suffix}) {
+    fingerprint.Add(static_cast<int64_t>(side->size()));
+    for (const int32_t id : *side) fingerprint.Add(int64_t{id});
+  }
+  fingerprint.Add(int64_t{parts.end_of_document.value_or(-1)});
+  return fingerprint.value();
 }
 
 }  // namespace
@@ -219,10 +219,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> ReadTokenizerJson(absl::string_view j
   absl::StatusOr<Parts> parts = ReadParts(JsonNode(&*document, ""));
   if (!parts.ok()) return Annotate(parts.status(), path);
   const absl::Status configured = ReadConfig(config_json, &*parts);
-  if (!configured.ok()) {
-    return Annotate(configured, absl::StrCat("tokenizer_config.json beside ", path));
-  }
-  const uint64_t fingerprint = Fingerprint(json_text, *parts);
+  if (!configured.ok()) return Annotate(configured, path);
+  const uint64_t fingerprint = FingerprintOf(json_text, *parts);
   return std::make_unique<JsonTokenizer>(*std::move(parts), fingerprint);
 }
 
