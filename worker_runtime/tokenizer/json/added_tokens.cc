@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/tokenizer/json/characters.h"
 
@@ -58,7 +59,7 @@ absl::StatusOr<AddedTokens> AddedTokens::Read(const std::optional<JsonNode>& nod
     CONVENE_ASSIGN_OR_RETURN(const AddedToken token, ReadToken(element));
     added.Add(token, vocabulary);
   }
-  added.MakeFinders(normalizer);
+  CONVENE_RETURN_IF_ERROR(added.MakeFinders(normalizer));
   return added;
 }
 
@@ -85,7 +86,7 @@ void AddedTokens::Add(const AddedToken& token, const Vocabulary& vocabulary) {
   if (!IsSpecial(added.content)) other_order_.push_back(std::move(added));
 }
 
-void AddedTokens::MakeFinders(const JsonNormalizer& normalizer) {
+absl::Status AddedTokens::MakeFinders(const JsonNormalizer& normalizer) {
   JsonNormalizer::Scratch scratch;
   std::vector<std::string> keys;
   keys.reserve(special_order_.size() + other_order_.size());
@@ -95,10 +96,15 @@ void AddedTokens::MakeFinders(const JsonNormalizer& normalizer) {
       size_t at_start = 0;
       keys.emplace_back(token.normalized ? normalizer.Apply(token.content, &at_start, &scratch)
                                          : token.content);
+      // The original then cuts the text at every byte, and fails within a character.
+      if (keys.back().empty()) {
+        return LacksFeature("added_tokens",
+                            absl::StrCat("a \"normalized\" token, \"", token.content,
+                                         "\", that the normalizer makes empty,"));
+      }
       const int32_t id = ids_.at(token.content);
       decoded_.insert_or_assign(id, keys.back());
-      // A token that the normalizer makes empty is never found.
-      if (!keys.back().empty()) (token.normalized ? normalized : raw).push_back({keys.back(), id});
+      (token.normalized ? normalized : raw).push_back({keys.back(), id});
     }
   }
   const auto make = [](std::vector<ByteTrie::Entry> entries, Finder* finder) {
@@ -112,6 +118,7 @@ void AddedTokens::MakeFinders(const JsonNormalizer& normalizer) {
   };
   make(std::move(raw), &raw_);
   make(std::move(normalized), &normalized_);
+  return absl::OkStatus();
 }
 
 void AddedTokens::FindAll(absl::string_view text, bool normalized, bool with_specials,

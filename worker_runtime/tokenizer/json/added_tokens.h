@@ -36,7 +36,8 @@ class AddedTokens {
  public:
   // `node`: the file's "added_tokens". A token that the vocabulary does not have gets the next free
   // id, whatever the file says, as in the original. Of tokens with the same normalised content a
-  // special one counts, else the first (in the original, chance decides). InvalidArgument.
+  // special one counts, else the first (in the original, chance decides). InvalidArgument;
+  // Unimplemented: a token whose normalised content is empty.
   static absl::StatusOr<AddedTokens> Read(const std::optional<JsonNode>& node,
                                           const Vocabulary& vocabulary,
                                           const JsonNormalizer& normalizer);
@@ -72,7 +73,7 @@ class AddedTokens {
 
   int32_t NextId(const Vocabulary& vocabulary) const;
   void Add(const AddedToken& token, const Vocabulary& vocabulary);
-  void MakeFinders(const JsonNormalizer& normalizer);
+  absl::Status MakeFinders(const JsonNormalizer& normalizer);
 
   absl::flat_hash_map<std::string, int32_t> ids_;
   absl::flat_hash_map<int32_t, AddedToken> tokens_;  // the last one given for each id

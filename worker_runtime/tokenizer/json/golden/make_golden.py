@@ -264,10 +264,11 @@ def post_processor(rng):
 
 
 def is_ambiguous(tokenizer, added):
-    """Whether two added tokens are looked for by the same text: then the original takes the one or the other by chance."""
+    """Whether two added tokens are looked for by the same text: then the original takes the one or the other by chance. Or by no text at all: then
+    it cuts the text at every byte."""
     normalize = tokenizer.normalizer.normalize_str if tokenizer.normalizer else str
     contents = [normalize(token["content"]) for token in added if token["normalized"]]
-    return len(set(contents)) < len(contents)
+    return len(set(contents)) < len(contents) or "" in contents
 
 
 def results(tokenizer, rng, texts):
