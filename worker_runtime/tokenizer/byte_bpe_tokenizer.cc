@@ -19,6 +19,8 @@
 #include "tools/base/text.h"
 #include "worker_runtime/tokenizer/byte_bpe.h"
 #include "worker_runtime/tokenizer/fingerprint.h"
+#include "worker_runtime/tokenizer/json/text_normalizer.h"
+#include "worker_runtime/tokenizer/json/unicode_forms.h"
 #include "worker_runtime/tokenizer/special_tokens.h"
 #include "worker_runtime/tokenizer/split_pattern.h"
 #include "worker_runtime/tokenizer/tokenizer.h"
@@ -41,7 +43,7 @@ class ByteBpeTokenizer : public Tokenizer {
         prefix_(std::move(parts.prefix)),
         suffix_(std::move(parts.suffix)),
         end_of_document_(parts.end_of_document),
-        normalizer_(std::move(parts.normalizer)) {
+        normalizer_(parts.is_normalized_to_nfc ? MakeUnicodeForm(UnicodeForm::kNfc) : nullptr) {
     const std::vector<std::string>& tokens = bpe_->tokens();
     for (size_t id = 0; id < tokens.size(); ++id) {
       if (!tokens[id].empty()) vocabulary_size_ = static_cast<int>(id) + 1;
@@ -90,19 +92,24 @@ class ByteBpeTokenizer : public Tokenizer {
   const ByteBpe& bpe() const { return *bpe_; }
   const SplitPattern& pattern() const { return *pattern_; }
   const SpecialTokens& special_tokens() const { return special_tokens_; }
-  const TextNormalizer* normalizer() const { return normalizer_.get(); }
+  const NormalizerStep* normalizer() const { return normalizer_.get(); }
 
  private:
   void SetFingerprint(absl::string_view pattern) {
     Fingerprint fingerprint;
     fingerprint.Add("byte BPE by rank");
     fingerprint.Add(pattern);
-    fingerprint.Add(normalizer_ == nullptr ? "" : normalizer_->name());
+    fingerprint.Add(normalizer_ == nullptr ? "" : "NFC");
     for (const std::string& token : bpe_->tokens()) fingerprint.Add(token);
     for (const SpecialTokens::Token& token : special_tokens_.tokens()) {
       fingerprint.Add(token.text);
       fingerprint.Add(token.id);
     }
+    for (const std::vector<int32_t>& ids : {prefix_, suffix_}) {
+      fingerprint.Add(static_cast<int64_t>(ids.size()));
+      for (const int32_t id : ids) fingerprint.Add(id);
+    }
+    fingerprint.Add(end_of_document_.value_or(-1));
     fingerprint_ = fingerprint.value();
   }
 
@@ -113,7 +120,7 @@ class ByteBpeTokenizer : public Tokenizer {
   SpecialTokens special_tokens_;
   std::vector<int32_t> prefix_, suffix_;
   std::optional<int32_t> end_of_document_;
-  std::unique_ptr<TextNormalizer> normalizer_;
+  std::unique_ptr<NormalizerStep> normalizer_;  // null: none
   int vocabulary_size_ = 0;
   uint64_t fingerprint_ = 0;
 };
@@ -129,10 +136,10 @@ class ByteBpeEncoder : public Encoder {
       AppendAsUtf8(text, Replacement::kMaximalSubpart, &valid_);
       text = valid_;
     }
-    const TextNormalizer* const normalizer = tokenizer_.normalizer();
+    const NormalizerStep* const normalizer = tokenizer_.normalizer();
     if (normalizer != nullptr && !normalizer->Leaves(text)) {
       normalized_.clear();
-      normalizer->Append(text, &normalized_);
+      normalizer->Apply(text, /*at_start=*/0, &normalized_);
       text = normalized_;
     }
     if (special_text_ == SpecialText::kAsText) return EncodeOrdinary(text, ids);

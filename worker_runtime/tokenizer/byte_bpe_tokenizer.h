@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,17 +14,6 @@
 
 namespace convene::worker {
 
-// What is done to a text before it is split. Read-only and thread-safe.
-class TextNormalizer {
- public:
-  virtual ~TextNormalizer() = default;
-  // For the fingerprint: "NFC".
-  virtual std::string name() const = 0;
-  // Whether `text` stays as it is.
-  virtual bool Leaves(absl::string_view text) const = 0;
-  virtual void Append(absl::string_view text, std::string* result) const = 0;
-};
-
 struct ByteBpeParts {
   std::string kind;                 // Tokenizer::kind
   std::vector<std::string> tokens;  // the bytes of each id; empty for a special token
@@ -33,7 +21,7 @@ struct ByteBpeParts {
   std::vector<SpecialTokens::Token> special_tokens;
   std::vector<int32_t> prefix, suffix;
   std::optional<int32_t> end_of_document;
-  std::unique_ptr<TextNormalizer> normalizer;  // null: none
+  bool is_normalized_to_nfc = false;  // the text, before it is split
 };
 
 // Encodes as tiktoken does: special tokens are cut from the text (SpecialText::kAsTokens only), the

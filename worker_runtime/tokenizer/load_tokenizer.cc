@@ -18,6 +18,8 @@
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
 #include "worker_runtime/tokenizer/byte_tokenizer.h"
+#include "worker_runtime/tokenizer/json/tokenizer_json.h"
+#include "worker_runtime/tokenizer/sentencepiece/model.h"
 #include "worker_runtime/tokenizer/tekken.h"
 #include "worker_runtime/tokenizer/tiktoken.h"
 #include "worker_runtime/tokenizer/tokenizer.h"
@@ -67,11 +69,13 @@ absl::StatusOr<std::string> ReadConfigBeside(const std::string& path) {
 absl::StatusOr<std::unique_ptr<Tokenizer>> ReadByContent(const std::string& content,
                                                          const std::string& path) {
   CONVENE_ASSIGN_OR_RETURN(const std::string config, ReadConfigBeside(path));
-  if (absl::StartsWith(
-          absl::StripLeadingAsciiWhitespace(absl::string_view(content).substr(0, 1024)), "{")) {
-    if (LooksLikeTekken(content)) return ReadTekken(content, path);
+  const absl::string_view start = absl::string_view(content).substr(0, 1024);
+  if (absl::StartsWith(absl::StripLeadingAsciiWhitespace(start), "{")) {
+    return LooksLikeTekken(content) ? ReadTekken(content, path)
+                                    : ReadTokenizerJson(content, path, config);
   }
   if (LooksLikeTiktoken(content)) return ReadTiktoken(content, path, config);
+  if (LooksLikeSentencePiece(content)) return ReadSentencePiece(content, path);
   return absl::InvalidArgumentError(
       absl::StrCat(path,
                    " is no tokenizer: its content is neither a tokenizer.json, a tekken.json, "

@@ -23,7 +23,7 @@
 #include "worker_runtime/tokenizer/known_vocabularies.h"
 #include "worker_runtime/tokenizer/special_tokens.h"
 #include "worker_runtime/tokenizer/tokenizer.h"
-#include "worker_runtime/tokenizer/tokenizer_config.h"
+#include "worker_runtime/tokenizer/vocabulary_config.h"
 
 namespace convene::worker {
 namespace {
@@ -122,7 +122,7 @@ absl::Status NoPattern(size_t tokens, uint64_t digest) {
 absl::StatusOr<std::unique_ptr<Tokenizer>> Read(absl::string_view content,
                                                 const std::string& config_json) {
   CONVENE_ASSIGN_OR_RETURN(std::vector<std::string> tokens, ParseTokens(content));
-  CONVENE_ASSIGN_OR_RETURN(const TokenizerConfig config, ReadTokenizerConfig(config_json));
+  CONVENE_ASSIGN_OR_RETURN(const VocabularyConfig config, ReadVocabularyConfig(config_json));
   const uint64_t digest = TokensDigest(tokens);
   const KnownVocabulary* const known = FindKnownVocabulary(tokens.size(), digest);
   if (known == nullptr && config.pattern.empty()) return NoPattern(tokens.size(), digest);
@@ -144,6 +144,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Read(absl::string_view content,
   parts.end_of_document =
       IdOf(known == nullptr ? absl::string_view(config.end_of_document) : base.end_of_document,
            parts.special_tokens);
+  parts.is_normalized_to_nfc = base.is_normalized_to_nfc;
   parts.tokens = std::move(tokens);
   return MakeByteBpeTokenizer(std::move(parts));
 }

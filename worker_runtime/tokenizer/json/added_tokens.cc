@@ -51,7 +51,7 @@ size_t SpaceBehind(absl::string_view text, size_t begin) {
 
 absl::StatusOr<AddedTokens> AddedTokens::Read(const std::optional<JsonNode>& node,
                                               const Vocabulary& vocabulary,
-                                              const JsonNormalizer& normalizer) {
+                                              const TextNormalizer& normalizer) {
   AddedTokens added;
   if (!node.has_value()) return added;
   CONVENE_ASSIGN_OR_RETURN(const std::vector<JsonNode> elements, node->Elements());
@@ -86,8 +86,8 @@ void AddedTokens::Add(const AddedToken& token, const Vocabulary& vocabulary) {
   if (!IsSpecial(added.content)) other_order_.push_back(std::move(added));
 }
 
-absl::Status AddedTokens::MakeFinders(const JsonNormalizer& normalizer) {
-  JsonNormalizer::Scratch scratch;
+absl::Status AddedTokens::MakeFinders(const TextNormalizer& normalizer) {
+  TextNormalizer::Scratch scratch;
   std::vector<std::string> keys;
   keys.reserve(special_order_.size() + other_order_.size());
   std::vector<ByteTrie::Entry> raw, normalized;

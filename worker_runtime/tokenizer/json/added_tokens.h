@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "worker_runtime/tokenizer/byte_trie.h"
 #include "worker_runtime/tokenizer/json/json_node.h"
-#include "worker_runtime/tokenizer/json/json_normalizer.h"
+#include "worker_runtime/tokenizer/json/text_normalizer.h"
 #include "worker_runtime/tokenizer/json/vocabulary.h"
 
 namespace convene::worker {
@@ -40,7 +40,7 @@ class AddedTokens {
   // Unimplemented: a token whose normalised content is empty.
   static absl::StatusOr<AddedTokens> Read(const std::optional<JsonNode>& node,
                                           const Vocabulary& vocabulary,
-                                          const JsonNormalizer& normalizer);
+                                          const TextNormalizer& normalizer);
 
   struct Cut {
     size_t begin = 0, end = 0;  // bytes of the text
@@ -73,7 +73,7 @@ class AddedTokens {
 
   int32_t NextId(const Vocabulary& vocabulary) const;
   void Add(const AddedToken& token, const Vocabulary& vocabulary);
-  absl::Status MakeFinders(const JsonNormalizer& normalizer);
+  absl::Status MakeFinders(const TextNormalizer& normalizer);
 
   absl::flat_hash_map<std::string, int32_t> ids_;
   absl::flat_hash_map<int32_t, AddedToken> tokens_;  // the last one given for each id

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "worker_runtime/tokenizer/json/json_normalizer.h"
+#include "worker_runtime/tokenizer/json/text_normalizer.h"
 
 namespace convene::worker {
 

@@ -22,8 +22,8 @@ absl::Status CheckKnown(std::optional<int32_t> id, const char* setting, const st
 
 }  // namespace
 
-absl::Status ApplyTokenizerConfig(const TokenizerConfig& config, std::optional<int32_t> bos,
-                                  std::optional<int32_t> eos, DocumentFrame* frame) {
+absl::Status ApplyVocabularyConfig(const VocabularyConfig& config, std::optional<int32_t> bos,
+                                   std::optional<int32_t> eos, DocumentFrame* frame) {
   if (config.adds_begin_of_document.has_value()) {
     const bool is_wanted = *config.adds_begin_of_document;
     if (is_wanted) {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "worker_runtime/tokenizer/json/json_normalizer.h"
+#include "worker_runtime/tokenizer/json/text_normalizer.h"
 #include "worker_runtime/tokenizer/split_pattern.h"
 
 namespace convene::worker {

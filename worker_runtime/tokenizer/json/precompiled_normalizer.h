@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "worker_runtime/tokenizer/json/json_normalizer.h"
+#include "worker_runtime/tokenizer/json/text_normalizer.h"
 
 namespace convene::worker {
 

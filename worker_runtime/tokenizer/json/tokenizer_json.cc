@@ -13,12 +13,12 @@
 #include "worker_runtime/tokenizer/json/characters.h"
 #include "worker_runtime/tokenizer/json/document_roles.h"
 #include "worker_runtime/tokenizer/json/json_node.h"
-#include "worker_runtime/tokenizer/json/json_normalizer.h"
 #include "worker_runtime/tokenizer/json/post_processor.h"
 #include "worker_runtime/tokenizer/json/pre_tokenizer.h"
+#include "worker_runtime/tokenizer/json/text_normalizer.h"
 #include "worker_runtime/tokenizer/json/token_decoder.h"
 #include "worker_runtime/tokenizer/json/token_model.h"
-#include "worker_runtime/tokenizer/tokenizer_config.h"
+#include "worker_runtime/tokenizer/vocabulary_config.h"
 
 namespace convene::worker {
 namespace {
@@ -27,7 +27,7 @@ namespace {
 constexpr int64_t kRulesVersion = 1;
 
 struct Parts {
-  JsonNormalizer normalizer;
+  TextNormalizer normalizer;
   PreTokenizer pre_tokenizer;
   std::unique_ptr<TokenModel> model;
   AddedTokens added;
@@ -85,7 +85,7 @@ class JsonEncoder : public Encoder {
   const std::unique_ptr<PieceEncoder> pieces_encoder_;
   std::string repaired_;
   std::vector<AddedTokens::Cut> cuts_, normalized_cuts_;
-  JsonNormalizer::Scratch normalizer_scratch_;
+  TextNormalizer::Scratch normalizer_scratch_;
   Pieces pieces_;
   PieceScratch piece_scratch_;
 };
@@ -171,10 +171,10 @@ std::optional<int32_t> FindToken(const std::string& text, const Parts& parts) {
 }
 
 absl::Status ReadConfig(const std::string& config_json, Parts* parts) {
-  CONVENE_ASSIGN_OR_RETURN(const TokenizerConfig config, ReadTokenizerConfig(config_json));
+  CONVENE_ASSIGN_OR_RETURN(const VocabularyConfig config, ReadVocabularyConfig(config_json));
   const std::optional<int32_t> bos = FindToken(config.begin_of_document, *parts);
   const std::optional<int32_t> eos = FindToken(config.end_of_document, *parts);
-  CONVENE_RETURN_IF_ERROR(ApplyTokenizerConfig(config, bos, eos, &parts->frame));
+  CONVENE_RETURN_IF_ERROR(ApplyVocabularyConfig(config, bos, eos, &parts->frame));
   parts->end_of_document = FindEndOfDocument(eos, parts->frame, parts->added);
   return absl::OkStatus();
 }
@@ -183,7 +183,7 @@ absl::StatusOr<Parts> ReadParts(const JsonNode& document) {
   Parts parts;
   CONVENE_ASSIGN_OR_RETURN(const JsonNode model, document.Get("model"));
   CONVENE_ASSIGN_OR_RETURN(parts.model, ReadModel(model));
-  CONVENE_ASSIGN_OR_RETURN(parts.normalizer, JsonNormalizer::Read(document.Find("normalizer")));
+  CONVENE_ASSIGN_OR_RETURN(parts.normalizer, TextNormalizer::Read(document.Find("normalizer")));
   CONVENE_ASSIGN_OR_RETURN(parts.pre_tokenizer, PreTokenizer::Read(document.Find("pre_tokenizer")));
   CONVENE_ASSIGN_OR_RETURN(
       parts.added, AddedTokens::Read(document.Find("added_tokens"), parts.model->vocabulary(),

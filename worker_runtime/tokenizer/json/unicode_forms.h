@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "worker_runtime/tokenizer/json/json_normalizer.h"
+#include "worker_runtime/tokenizer/json/text_normalizer.h"
 
 namespace convene::worker {
 

@@ -1,4 +1,4 @@
-#include "worker_runtime/tokenizer/tokenizer_config.h"
+#include "worker_runtime/tokenizer/vocabulary_config.h"
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -40,8 +40,8 @@ std::optional<bool> BoolAt(const Json& config, const char* key) {
 
 }  // namespace
 
-absl::StatusOr<TokenizerConfig> ReadTokenizerConfig(const std::string& json) {
-  TokenizerConfig result;
+absl::StatusOr<VocabularyConfig> ReadVocabularyConfig(const std::string& json) {
+  VocabularyConfig result;
   if (json.empty()) return result;
   const Json config = Json::parse(json, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object()) {

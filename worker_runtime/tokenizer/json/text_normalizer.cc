@@ -1,4 +1,4 @@
-#include "worker_runtime/tokenizer/json/json_normalizer.h"
+#include "worker_runtime/tokenizer/json/text_normalizer.h"
 
 #include <utility>
 
@@ -71,13 +71,13 @@ absl::StatusOr<Step> ReadStep(const JsonNode& node) {
 
 }  // namespace
 
-absl::StatusOr<JsonNormalizer> JsonNormalizer::Read(const std::optional<JsonNode>& node) {
-  JsonNormalizer normalizer;
+absl::StatusOr<TextNormalizer> TextNormalizer::Read(const std::optional<JsonNode>& node) {
+  TextNormalizer normalizer;
   if (node.has_value()) CONVENE_RETURN_IF_ERROR(normalizer.AddSteps(*node, 0));
   return normalizer;
 }
 
-absl::Status JsonNormalizer::AddSteps(const JsonNode& node, int depth) {
+absl::Status TextNormalizer::AddSteps(const JsonNode& node, int depth) {
   CONVENE_ASSIGN_OR_RETURN(const std::string type, node.GetString("type"));
   if (type != "Sequence") {
     CONVENE_ASSIGN_OR_RETURN(Step step, ReadStep(node));
@@ -93,7 +93,7 @@ absl::Status JsonNormalizer::AddSteps(const JsonNode& node, int depth) {
   return absl::OkStatus();
 }
 
-absl::string_view JsonNormalizer::Apply(absl::string_view text, size_t* at_start,
+absl::string_view TextNormalizer::Apply(absl::string_view text, size_t* at_start,
                                         Scratch* scratch) const {
   int free = 0;  // the scratch text that `text` is not a view of
   for (const Step& step : steps_) {

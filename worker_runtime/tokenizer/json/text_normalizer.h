@@ -27,7 +27,7 @@ class NormalizerStep {
 };
 
 // Read-only and thread-safe.
-class JsonNormalizer {
+class TextNormalizer {
  public:
   // Buffers of Apply, for one thread.
   struct Scratch {
@@ -35,7 +35,7 @@ class JsonNormalizer {
   };
 
   // `node`: the file's "normalizer", absent where that is null. InvalidArgument, Unimplemented.
-  static absl::StatusOr<JsonNormalizer> Read(const std::optional<JsonNode>& node);
+  static absl::StatusOr<TextNormalizer> Read(const std::optional<JsonNode>& node);
 
   bool is_empty() const { return steps_.empty(); }
 

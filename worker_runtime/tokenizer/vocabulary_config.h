@@ -1,4 +1,4 @@
-// tokenizer_config.json, as far as tokenizers need it.
+// tokenizer_config.json beside a tokenizer, which says what that file leaves out.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace convene::worker {
 
-struct TokenizerConfig {
+struct VocabularyConfig {
   std::string pattern;                               // pat_str
   std::vector<SpecialTokens::Token> special_tokens;  // added_tokens_decoder
   std::string begin_of_document, end_of_document;    // bos_token, eos_token
@@ -20,6 +20,6 @@ struct TokenizerConfig {
 
 // `json` may be empty: nothing is said. Members of other kinds than these are left out of account.
 // InvalidArgument: no JSON object; an id that is no number from 0 to 2^24.
-absl::StatusOr<TokenizerConfig> ReadTokenizerConfig(const std::string& json);
+absl::StatusOr<VocabularyConfig> ReadVocabularyConfig(const std::string& json);
 
 }  // namespace convene::worker
