@@ -20,6 +20,7 @@ class Original(NamedTuple):
     encode: Callable[[bytes], List[int]]
     decode: Callable[[List[int]], str]
     vocabulary_size: int
+    program: str
 
 
 def _replaced(data: bytes) -> str:
@@ -47,7 +48,7 @@ def _tiktoken(path: str, pattern: str, nfc: bool = False) -> Original:
     def encode(data: bytes) -> List[int]:
         text = _replaced(data)
         return encoding.encode_ordinary(unicodedata.normalize('NFC', text) if nfc else text)
-    return Original(path, encode, encoding.decode, len(ranks))
+    return Original(path, encode, encoding.decode, len(ranks), 'tiktoken')
 
 
 def _tekken(path: str) -> Original:
@@ -55,13 +56,13 @@ def _tekken(path: str) -> Original:
     from mistral_common.tokens.tokenizers.tekken import Tekkenizer
     tekken = Tekkenizer.from_file(path)
     return Original(path, lambda data: tekken.encode(_replaced(data), bos=False, eos=False),
-                    lambda ids: tekken.decode(ids, special_token_policy=SpecialTokenPolicy.IGNORE), tekken.n_words)
+                    lambda ids: tekken.decode(ids, special_token_policy=SpecialTokenPolicy.IGNORE), tekken.n_words, 'mistral-common')
 
 
 def _sentencepiece(path: str) -> Original:
     import sentencepiece
     model = sentencepiece.SentencePieceProcessor(model_file=path)
-    return Original(path, model.encode, model.decode, model.get_piece_size())
+    return Original(path, model.encode, model.decode, model.get_piece_size(), 'SentencePiece')
 
 
 def _hugging_face(path: str) -> Original:
@@ -69,7 +70,7 @@ def _hugging_face(path: str) -> Original:
     tokenizer = tokenizers.Tokenizer.from_file(path)
     tokenizer.encode_special_tokens = True
     return Original(path, lambda data: tokenizer.encode(_replaced(data), add_special_tokens=False).ids, tokenizer.decode,
-                    tokenizer.get_vocab_size())
+                    tokenizer.get_vocab_size(), 'Hugging Face')
 
 
 def _gpt2_json(folder: str, parts: str) -> str:

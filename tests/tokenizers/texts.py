@@ -27,7 +27,14 @@ def _files(patterns: List[str], rng: random.Random) -> Iterator[bytes]:
     rng.shuffle(paths)
     for path in paths:
         with open(path, 'rb') as file:
-            yield file.read(1 << 16)
+            yield file.read(1 << 14)
+
+
+def real_texts(rng: random.Random) -> Iterator[bytes]:
+    """Documentation, code and locales of this machine, at most 16 KiB of each file."""
+    here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    return _files(['/usr/share/doc/**/*', '/usr/share/perl*/**/*.pod', '/usr/share/i18n/locales/*', os.path.dirname(os.__file__) + '/**/*.py',
+                   here + '/worker_runtime/**/*.cc', '/usr/include/**/*.h'], rng)
 
 
 def word(rng: random.Random) -> str:
@@ -66,12 +73,8 @@ def texts(size: int, seed: int) -> Iterator[bytes]:
     """Texts of `size` bytes together: a half real files (documentation, code, locales), the rest made up."""
     rng = random.Random(seed)
     yield b''
-    python = os.path.dirname(os.__file__)
-    real = _files(['/usr/share/doc/**/*', '/usr/share/perl*/**/*.pod', '/usr/share/i18n/locales/*', python + '/**/*.py',
-                   os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + '/worker_runtime/**/*.cc',
-                   '/usr/include/**/*.h'], rng)
     done = 0
-    for data in real:
+    for data in real_texts(rng):
         if done >= size / 2:
             break
         if b'\0' in data[:1000]:

@@ -1,0 +1,99 @@
+#include "worker_runtime/tokenizer/load_tokenizer.h"
+
+#include <catch2/catch.hpp>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tools/base/files.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/testing/temp_dir.h"
+#include "worker_runtime/tokenizer/testing/small_vocabulary.h"
+#include "worker_runtime/tokenizer/tokenizer.h"
+
+namespace convene::worker {
+namespace {
+
+using ::convene::testing::TempDir;
+
+constexpr char kConfig[] = R"({"pat_str": "\\s+|\\S+"})";
+constexpr char kTokenizerJson[] = R"({
+  "version": "1.0", "added_tokens": [], "normalizer": null, "pre_tokenizer": null,
+  "post_processor": null, "decoder": null,
+  "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}})";
+
+void Write(const TempDir& folder, const std::string& name, const std::string& content) {
+  REQUIRE_OK(WriteFileAtomic(folder.File(name), content));
+}
+
+std::string KindOf(const std::string& path) {
+  const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = LoadTokenizer(path);
+  REQUIRE_OK(tokenizer);
+  return (*tokenizer)->kind();
+}
+
+// A SentencePiece model: pieces of a text, a score and a kind, and no more.
+std::string SentencePieceFile() {
+  const auto piece = [](const std::string& text, char kind) {
+    const std::string body = "\x0a" + std::string(1, static_cast<char>(text.size())) + text +
+                             std::string("\x15\0\0\x80\xbf\x18", 6) + kind;
+    return "\x0a" + std::string(1, static_cast<char>(body.size())) + body;
+  };
+  return piece("<unk>", 2) + piece("<s>", 3) + piece("</s>", 3) + piece("\u2581", 1) +
+         piece("a", 1);
+}
+
+TEST_CASE("no path is the byte tokenizer") {
+  CHECK(KindOf("") == "byte");
+  CHECK(KindOf("byte") == "byte");
+}
+
+TEST_CASE("a file's kind comes from its content, whatever its name is") {
+  const TempDir folder;
+  Write(folder, "tokenizer_config.json", kConfig);
+  const std::string name = "tokenizer.model";
+  Write(folder, name, testing::TiktokenFile(testing::TokensOf({})));
+  CHECK(KindOf(folder.File(name)) == "tiktoken");
+  Write(folder, name, testing::TekkenFile(testing::TokensOf({}), 20, "null"));
+  CHECK(KindOf(folder.File(name)) == "tekken");
+  Write(folder, name, std::string("\n ") + kTokenizerJson);
+  CHECK(KindOf(folder.File(name)) == "tokenizer.json (BPE)");
+  Write(folder, name, SentencePieceFile());
+  CHECK(KindOf(folder.File(name)) == "SentencePiece (unigram)");
+}
+
+TEST_CASE("a folder's tokenizer is found in a fixed order") {
+  const TempDir folder;
+  CHECK_STATUS(LoadTokenizer(folder.path()), absl::StatusCode::kNotFound, "tokenizer.json");
+  Write(folder, "tokenizer_config.json", kConfig);
+  Write(folder, "x.tiktoken", testing::TiktokenFile(testing::TokensOf({})));
+  CHECK(KindOf(folder.path()) == "tiktoken");
+  Write(folder, "y.tiktoken", testing::TiktokenFile(testing::TokensOf({})));
+  CHECK_STATUS(LoadTokenizer(folder.path()), absl::StatusCode::kInvalidArgument,
+               "x.tiktoken, y.tiktoken");
+  Write(folder, "tokenizer.model", SentencePieceFile());
+  CHECK(KindOf(folder.path()) == "SentencePiece (unigram)");
+  Write(folder, "tekken.json", testing::TekkenFile(testing::TokensOf({}), 20, "null"));
+  CHECK(KindOf(folder.path()) == "tekken");
+  Write(folder, "tokenizer.json", kTokenizerJson);
+  CHECK(KindOf(folder.path()) == "tokenizer.json (BPE)");
+}
+
+TEST_CASE("what is no tokenizer is refused with its path") {
+  const TempDir folder;
+  CHECK_STATUS(LoadTokenizer(folder.File("none")), absl::StatusCode::kNotFound,
+               folder.File("none"));
+  for (const std::string content :
+       {"", "hello world", "{}", "{\"config\": 1", "\x0a", "PK\x03\x04"}) {
+    INFO(content);
+    Write(folder, "file", content);
+    CHECK_STATUS(LoadTokenizer(folder.File("file")), absl::StatusCode::kInvalidArgument,
+                 folder.File("file"));
+  }
+}
+
+}  // namespace
+}  // namespace convene::worker
