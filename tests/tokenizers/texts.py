@@ -4,6 +4,7 @@ import glob
 import os
 import random
 import sys
+import unicodedata
 from typing import Iterator, List
 
 # Of each script some letters, with its marks and digits.
@@ -58,8 +59,9 @@ def fuzzed(rng: random.Random) -> bytes:
         elif kind < 0.9:
             parts.append(rng.choice(TROUBLE) * rng.randint(1, 40))
         else:
-            code = rng.randrange(0x20, 0x30000)
-            parts.append(chr(code) if not 0xD800 <= code < 0xE000 else ' ')
+            # Only characters of Python's Unicode, 14: the originals have versions from 14 to 16, and treat newer characters as unassigned.
+            character = chr(rng.randrange(0x20, 0x30000))
+            parts.append(character if unicodedata.category(character) not in ('Cn', 'Cs') else '\uffff')
     data = ''.join(parts).encode()
     if rng.random() < 0.2:  # broken UTF-8: bytes changed, and cut anywhere
         broken = bytearray(data)
