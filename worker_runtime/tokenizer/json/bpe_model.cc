@@ -22,7 +22,7 @@ namespace {
 // Characters below this one find their token in an array: all of Europe's, India's and kana.
 constexpr char32_t kNearCharacters = 0x3100;
 
-// Which symbols may become neighbours inside of a token. Between two that may not, no merge ever
+// The symbols that may become neighbours inside of a token. Between two that may not, no merge ever
 // reaches across, so that a text can be cut there without a change of its ids. A Bloom filter with
 // one hash (Bloom 1970): it may say yes too often, never no.
 class NeighbourFilter {

@@ -1,4 +1,5 @@
-// Which tokens begin and end a document, as tokenizer_config.json beside a tokenizer.json has it.
+// The tokens that begin and end a document, as tokenizer_config.json beside a tokenizer.json has
+// it.
 #pragma once
 
 #include <cstdint>

@@ -152,6 +152,7 @@ class Replace : public NormalizerStep {
     copy_until(text.size());
     return result_at_start;
   }
+  size_t growth() const override { return std::max(content_.size(), size_t{1}); }
 
  private:
   const std::unique_ptr<SplitPattern> pattern_;

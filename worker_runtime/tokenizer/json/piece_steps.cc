@@ -14,7 +14,7 @@ class Split : public PreTokenizerStep {
   Split(std::unique_ptr<SplitPattern> pattern, SplitBehavior behavior, bool invert)
       : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
 
-  void Apply(Pieces* pieces, PieceScratch* scratch) const override {
+  void Apply(TextPieces* pieces, PieceScratch* scratch) const override {
     scratch->ranges.clear();
     for (const TextRange& piece : pieces->ranges) {
       scratch->matches.clear();
@@ -102,7 +102,7 @@ class Split : public PreTokenizerStep {
 // Calls rewrite(text of the piece, whether it comes from the document's first character, result)
 // for each piece; each becomes one piece of the new text.
 template <typename Rewrite>
-void RewritePieces(Pieces* pieces, PieceScratch* scratch, const Rewrite& rewrite) {
+void RewritePieces(TextPieces* pieces, PieceScratch* scratch, const Rewrite& rewrite) {
   std::string* const result = &scratch->texts[scratch->free_text];
   scratch->free_text = 1 - scratch->free_text;
   result->clear();
@@ -123,7 +123,7 @@ class Metaspace : public PreTokenizerStep {
   Metaspace(std::string replacement, PrependScheme prepend, bool split)
       : replacement_(std::move(replacement)), prepend_(prepend), split_(split) {}
 
-  void Apply(Pieces* pieces, PieceScratch* scratch) const override {
+  void Apply(TextPieces* pieces, PieceScratch* scratch) const override {
     RewritePieces(pieces, scratch,
                   [this](absl::string_view text, bool is_at_start, std::string* result) {
                     Rewrite(text, is_at_start, result);
@@ -147,7 +147,7 @@ class Metaspace : public PreTokenizerStep {
     result->append(text.data() + copied, text.size() - copied);
   }
 
-  void Cut(Pieces* pieces, PieceScratch* scratch) const {
+  void Cut(TextPieces* pieces, PieceScratch* scratch) const {
     scratch->ranges.clear();
     for (const TextRange& piece : pieces->ranges) {
       const absl::string_view text = pieces->Text(piece);
@@ -167,7 +167,7 @@ class Metaspace : public PreTokenizerStep {
 
 class SpacePrefix : public PreTokenizerStep {
  public:
-  void Apply(Pieces* pieces, PieceScratch* scratch) const override {
+  void Apply(TextPieces* pieces, PieceScratch* scratch) const override {
     const bool is_needed =
         std::any_of(pieces->ranges.begin(), pieces->ranges.end(),
                     [pieces](const TextRange& piece) { return pieces->text[piece.begin] != ' '; });
@@ -181,7 +181,7 @@ class SpacePrefix : public PreTokenizerStep {
 
 class SpellingStep : public PreTokenizerStep {
  public:
-  void Apply(Pieces* pieces, PieceScratch* scratch) const override {
+  void Apply(TextPieces* pieces, PieceScratch* scratch) const override {
     RewritePieces(pieces, scratch, [](absl::string_view text, bool, std::string* result) {
       AppendSpelled(text, result);
     });

@@ -9,7 +9,7 @@
 
 namespace convene::worker {
 
-// What becomes of the matches; "the-final--countdown" by "-":
+// The fate of the matches; "the-final--countdown" by "-":
 enum class SplitBehavior {
   kRemoved,             // the, final, countdown
   kIsolated,            // the, -, final, -, -, countdown

@@ -144,7 +144,7 @@ void PreTokenizer::LeaveOutSpelling() {
   ends_in_spelling_ = false;
 }
 
-void PreTokenizer::Apply(absl::string_view text, size_t at_start, Pieces* pieces,
+void PreTokenizer::Apply(absl::string_view text, size_t at_start, TextPieces* pieces,
                          PieceScratch* scratch) const {
   pieces->text = text;
   pieces->at_start = at_start;

@@ -15,7 +15,7 @@ namespace convene::worker {
 
 // A text cut into pieces, none of them empty, in order and without overlap. Bytes between pieces
 // are dropped.
-struct Pieces {
+struct TextPieces {
   absl::string_view text;
   std::vector<TextRange> ranges;
   // Pieces that begin before this byte come from the document's first character.
@@ -38,7 +38,7 @@ struct PieceScratch {
 class PreTokenizerStep {
  public:
   virtual ~PreTokenizerStep() = default;
-  virtual void Apply(Pieces* pieces, PieceScratch* scratch) const = 0;
+  virtual void Apply(TextPieces* pieces, PieceScratch* scratch) const = 0;
 };
 
 // Read-only and thread-safe.
@@ -54,7 +54,8 @@ class PreTokenizer {
 
   // Replaces `pieces` by those of `text`, of which the first `at_start` bytes come from the
   // document's first character. They hold until the scratch is used again.
-  void Apply(absl::string_view text, size_t at_start, Pieces* pieces, PieceScratch* scratch) const;
+  void Apply(absl::string_view text, size_t at_start, TextPieces* pieces,
+             PieceScratch* scratch) const;
 
  private:
   absl::Status AddSteps(const JsonNode& node, int depth);

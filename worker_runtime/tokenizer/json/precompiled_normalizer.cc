@@ -85,7 +85,7 @@ class Precompiled : public NormalizerStep {
     }
   }
 
-  // What becomes of `text`, if there is a rule for it.
+  // The replacement of `text`, if there is a rule for it.
   std::optional<absl::string_view> Find(absl::string_view text) const {
     const Charsmap::Rule rule = charsmap_.Shortest(text);
     if (rule.length == 0) return std::nullopt;

@@ -81,6 +81,8 @@ absl::Status TextNormalizer::AddSteps(const JsonNode& node, int depth) {
   CONVENE_ASSIGN_OR_RETURN(const std::string type, node.GetString("type"));
   if (type != "Sequence") {
     CONVENE_ASSIGN_OR_RETURN(Step step, ReadStep(node));
+    growth_ *= step->growth();
+    if (growth_ > kLargestGrowth) return LacksFeature(node.place(), kTooMuchGrowth);
     steps_.push_back(std::move(step));
     return absl::OkStatus();
   }

@@ -24,6 +24,9 @@ class NormalizerStep {
   // from the document's first character; the return value is their number in the result, to which
   // Metaspace's prepend_scheme "first" looks.
   virtual size_t Apply(absl::string_view text, size_t at_start, std::string* result) const = 0;
+
+  // One byte becomes at most so many, as far as the file decides about it.
+  virtual size_t growth() const { return 1; }
 };
 
 // Read-only and thread-safe.
@@ -47,6 +50,7 @@ class TextNormalizer {
   absl::Status AddSteps(const JsonNode& node, int depth);
 
   std::vector<std::unique_ptr<NormalizerStep>> steps_;
+  size_t growth_ = 1;  // of all steps
 };
 
 }  // namespace convene::worker

@@ -1,6 +1,7 @@
 // The "pattern" of Split and Replace: a text or a regular expression.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,6 +12,11 @@
 #include "worker_runtime/tokenizer/split_pattern.h"
 
 namespace convene::worker {
+
+// Replacements one behind the other may make a text so many times as long, and no more: a file of a
+// few lines could fill the memory. Real ones make a space three bytes.
+constexpr size_t kLargestGrowth = 4096;
+constexpr char kTooMuchGrowth[] = "\"Replace\" that makes a text more than 4,096 times as long";
 
 // Matches exactly `text`, left to right without overlap. REQUIRES: not empty.
 std::unique_ptr<SplitPattern> MakeLiteralPattern(std::string text);

@@ -60,6 +60,7 @@ class ReplaceStep : public DecoderStep {
     result.append(*token, copied);
     *token = std::move(result);
   }
+  size_t growth() const override { return std::max(content_.size(), size_t{1}); }
 
  private:
   const std::unique_ptr<SplitPattern> pattern_;
@@ -234,6 +235,8 @@ absl::Status TokenDecoder::AddSteps(const JsonNode& node, int depth) {
   CONVENE_ASSIGN_OR_RETURN(const std::string type, node.GetString("type"));
   if (type != "Sequence") {
     CONVENE_ASSIGN_OR_RETURN(Step step, ReadStep(type, node));
+    growth_ *= step->growth();
+    if (growth_ > kLargestGrowth) return LacksFeature(node.place(), kTooMuchGrowth);
     steps_.push_back(std::move(step));
     return absl::OkStatus();
   }

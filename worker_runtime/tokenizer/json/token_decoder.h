@@ -20,6 +20,8 @@ class DecoderStep {
   virtual void Apply(std::vector<std::string>* tokens) const = 0;
   // Rewrites one token to the bytes that it stands for, whatever its neighbours.
   virtual void ApplyToOne(std::string* token) const = 0;
+  // One byte becomes at most so many.
+  virtual size_t growth() const { return 1; }
 };
 
 // Read-only and thread-safe.
@@ -37,6 +39,7 @@ class TokenDecoder {
 
   bool has_steps_ = false;  // an empty Sequence is a decoder, too
   std::vector<std::unique_ptr<DecoderStep>> steps_;
+  size_t growth_ = 1;  // of all steps
 };
 
 }  // namespace convene::worker

@@ -86,7 +86,7 @@ class JsonEncoder : public Encoder {
   std::string repaired_;
   std::vector<AddedTokens::Cut> cuts_, normalized_cuts_;
   TextNormalizer::Scratch normalizer_scratch_;
-  Pieces pieces_;
+  TextPieces pieces_;
   PieceScratch piece_scratch_;
 };
 
@@ -151,7 +151,7 @@ class JsonTokenizer : public Tokenizer {
 
   const Parts parts_;
   const uint64_t fingerprint_;
-  // What the tokens stand for, one behind the other, and where each ends.
+  // The bytes of all tokens, one behind the other, and where each ends.
   std::string bytes_;
   std::vector<size_t> byte_ends_;
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -14,10 +15,30 @@ namespace {
 
 constexpr char32_t kCharacters = 0x110000;
 
+// Characters that have a compatibility decomposition, but came after Unicode 9, which the crate of
+// Hugging Face's tokenizers knows (unicode-normalization-alignments 0.1.12): it leaves them alone.
+// Found by comparing each character's NFKC and NFKD with theirs.
+constexpr char32_t kTooNew[][2] = {
+    {0x32FF, 0x32FF},   {0xA7F2, 0xA7F4},   {0xAB69, 0xAB69},   {0x10781, 0x10785},
+    {0x10787, 0x107B0}, {0x107B2, 0x107BA}, {0x11938, 0x11938}, {0x1E030, 0x1E06D},
+    {0x1F16C, 0x1F16C}, {0x1FBF0, 0x1FBF9},
+};
+
+bool IsTooNew(char32_t code) {
+  return code >= kTooNew[0][0] &&
+         std::any_of(std::begin(kTooNew), std::end(kTooNew), [code](const char32_t(&range)[2]) {
+           return range[0] <= code && code <= range[1];
+         });
+}
+
 bool IsSurrogate(char32_t code) { return 0xD800 <= code && code <= 0xDFFF; }
 
 // Appends the decomposition of `code`.
 void Decompose(char32_t code, int options, std::vector<utf8proc_int32_t>* result) {
+  if (IsTooNew(code)) {
+    result->push_back(static_cast<utf8proc_int32_t>(code));
+    return;
+  }
   // Unicode's longest decomposition has 18 characters.
   utf8proc_int32_t characters[32];
   int last_boundary_class = 0;

@@ -1,0 +1,247 @@
+// Golden.json covers what the parts do to texts; here is the rest: errors, settings, single tokens.
+#include "worker_runtime/tokenizer/json/tokenizer_json.h"
+
+#include <catch2/catch.hpp>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace convene::worker {
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+constexpr char kModel[] = R"({"type":"BPE","vocab":{"a":0,"b":1,"ab":2,"Ġ":3,"Ã":4,"©":5,"Ġab":6},)"
+                          R"("merges":["a b",["Ġ","ab"]]})";
+constexpr char kAdded[] = R"([{"id":7,"content":"<s>","special":true,"normalized":false},)"
+                          R"({"id":8,"content":"</s>","special":true,"normalized":false},)"
+                          R"({"id":9,"content":"<tool>","special":false,"normalized":false}])";
+constexpr char kByteLevel[] =
+    R"({"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true})";
+
+// A tokenizer.json with these members beside a byte level model.
+std::string File(const std::string& members) {
+  return absl::StrCat(R"({"version":"1.0","model":)", kModel, R"(,"added_tokens":)", kAdded,
+                      R"(,"pre_tokenizer":)", kByteLevel, R"(,"decoder":{"type":"ByteLevel"})",
+                      members.empty() ? "" : ",", members, "}");
+}
+
+std::unique_ptr<Tokenizer> Read(const std::string& json, const std::string& config = "") {
+  auto tokenizer = ReadTokenizerJson(json, "x/tokenizer.json", config);
+  INFO(tokenizer.status().ToString());
+  REQUIRE(tokenizer.ok());
+  return *std::move(tokenizer);
+}
+
+absl::Status ErrorOf(const std::string& json, const std::string& config = "") {
+  return ReadTokenizerJson(json, "x/tokenizer.json", config).status();
+}
+
+Ids Encode(const Tokenizer& tokenizer, absl::string_view text,
+           SpecialText special_text = SpecialText::kAsTokens) {
+  Ids ids = {-7};  // Encode appends
+  tokenizer.NewEncoder(special_text)->Encode(text, &ids);
+  CHECK(ids[0] == -7);
+  ids.erase(ids.begin());
+  return ids;
+}
+
+// A file whose part `key` is `value`.
+absl::Status ErrorOfPart(const std::string& key, const std::string& value) {
+  return ErrorOf(absl::StrCat(R"({"model":)", kModel, ",\"", key, "\":", value, "}"));
+}
+
+TEST_CASE("a byte level file encodes, decodes and names its tokens") {
+  const auto tokenizer = Read(File(""));
+  CHECK(tokenizer->kind() == "tokenizer.json (BPE)");
+  CHECK(tokenizer->vocabulary_size() == 10);
+  CHECK(Encode(*tokenizer, "ab ab") == Ids{2, 6});
+  CHECK(Encode(*tokenizer, "\xC3\xA9") == Ids{4, 5});
+  CHECK(Encode(*tokenizer, "").empty());
+  CHECK(tokenizer->Decode({7, 2, 6, 4, 5, 9, 8, 55, -1}, false) == "ab ab\xC3\xA9<tool>");
+  CHECK(tokenizer->Decode({7, 2, 8}, true) == "<s>ab</s>");
+  CHECK(tokenizer->Decode({4}, false) == "\xEF\xBF\xBD");
+}
+
+TEST_CASE("special tokens in a text count only where they are asked for") {
+  const auto tokenizer = Read(File(""));
+  CHECK(Encode(*tokenizer, "a<s>b", SpecialText::kAsTokens) == Ids{0, 7, 1});
+  // The letters of <s> are not in the small vocabulary, and vanish.
+  CHECK(Encode(*tokenizer, "a<s>b", SpecialText::kAsText) == Ids{0, 1});
+  CHECK(Encode(*tokenizer, "a<tool>b", SpecialText::kAsText) == Ids{0, 9, 1});
+  CHECK(tokenizer->SpecialId("<s>") == 7);
+  CHECK(!tokenizer->SpecialId("<tool>").has_value());
+  CHECK(!tokenizer->SpecialId("ab").has_value());
+  CHECK(tokenizer->SpecialTextOf(8) == "</s>");
+  CHECK(tokenizer->SpecialTextOf(9).empty());
+  CHECK(tokenizer->SpecialTextOf(-1).empty());
+}
+
+TEST_CASE("each token stands for its bytes, special ones for none") {
+  const auto tokenizer = Read(File(""));
+  const auto bytes_of = [&](int32_t id) {
+    std::string bytes = "+";
+    tokenizer->AppendTokenBytes(id, &bytes);
+    return bytes.substr(1);
+  };
+  CHECK(bytes_of(6) == " ab");
+  CHECK(bytes_of(4) == "\xC3");
+  CHECK(bytes_of(7).empty());
+  CHECK(bytes_of(9) == "<tool>");
+  CHECK(bytes_of(10).empty());
+  CHECK(bytes_of(-1).empty());
+}
+
+TEST_CASE("bytes that are no UTF-8 count as U+FFFD, one for each maximal subpart") {
+  const std::string json = R"({"model":{"type":"BPE","vocab":{"a":0,"\ufffd":1},"merges":[]}})";
+  const auto tokenizer = Read(json);
+  CHECK(Encode(*tokenizer,
+               "a\xF0\x9F\xA6"
+               "a") == Ids{0, 1, 0});
+  CHECK(Encode(*tokenizer, "\xFF\xC0\x80") == Ids{1, 1, 1});
+}
+
+TEST_CASE("the config and the post-processor say what stands around a document and ends it") {
+  const std::string post =
+      R"("post_processor":{"type":"Sequence","processors":[{"type":"ByteLevel"},)"
+      R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>","type_id":0}},)"
+      R"({"Sequence":{"id":"A","type_id":0}}],"pair":[],)"
+      R"("special_tokens":{"<s>":{"id":"<s>","ids":[7],"tokens":["<s>"]}}}]})";
+  const std::string tokens = R"("bos_token":"<s>","eos_token":{"content":"</s>"})";
+  const auto frame = [&](const std::string& members, const std::string& config) {
+    const auto tokenizer = Read(File(members), config);
+    Ids ids(tokenizer->prefix().begin(), tokenizer->prefix().end());
+    ids.push_back(-1);
+    ids.insert(ids.end(), tokenizer->suffix().begin(), tokenizer->suffix().end());
+    return ids;
+  };
+  CHECK(frame("", "") == Ids{-1});
+  CHECK(frame(post, "") == Ids{7, -1});
+  CHECK(frame(post, "{" + tokens + R"(,"add_bos_token":true,"add_eos_token":true})") ==
+        Ids{7, -1, 8});
+  CHECK(frame("", "{" + tokens + R"(,"add_bos_token":true})") == Ids{7, -1});
+  CHECK(frame(post, "{" + tokens + R"(,"add_bos_token":false})") == Ids{-1});
+  // Without a config the usual name tells; with one, the config.
+  CHECK(Read(File(""))->end_of_document() == 8);
+  CHECK(Read(File(""), R"({"eos_token":"<s>"})")->end_of_document() == 7);
+  CHECK(absl::IsInvalidArgument(ErrorOf(File(""), R"({"bos_token":"<x>","add_bos_token":true})")));
+  CHECK(absl::IsInvalidArgument(ErrorOf(File(""), "[]")));
+}
+
+TEST_CASE("fingerprints differ where ids may") {
+  const std::string config = R"({"bos_token":"<s>","add_bos_token":true})";
+  const auto plain = Read(File(""))->fingerprint();
+  CHECK(plain == Read(File(""))->fingerprint());
+  CHECK(plain != Read(File(""), config)->fingerprint());
+  CHECK(plain != Read(File(R"("normalizer":{"type":"NFC"})"))->fingerprint());
+}
+
+TEST_CASE("a feature that we lack is refused by the name that it has in the file") {
+  struct Lack {
+    const char *key, *value, *name;
+  };
+  const Lack lacks[] = {
+      {"model", R"({"type":"WordPiece","vocab":{}})", "\"WordPiece\""},
+      {"model", R"({"type":"WordLevel","vocab":{}})", "\"WordLevel\""},
+      {"model", R"({"type":"BPE","dropout":0.1,"vocab":{},"merges":[]})", "\"dropout\""},
+      {"model", R"({"type":"Unigram","vocab":[["a",0]]})", "\"unk_id\""},
+      {"normalizer", R"({"type":"Sequence","normalizers":[{"type":"Soup"}]})", "\"Soup\""},
+      {"normalizer", R"x({"type":"Replace","pattern":{"Regex":"(a)"},"content":"$1"})x", "$"},
+      {"pre_tokenizer", R"({"type":"UnicodeScripts"})", "\"UnicodeScripts\""},
+      {"pre_tokenizer", R"({"type":"Split","pattern":{"String":""},"behavior":"Removed"})",
+       "empty text"},
+      {"decoder", R"({"type":"WordPiece"})", "\"WordPiece\""},
+      {"decoder", R"({"type":"BPEDecoder"})", "\"BPEDecoder\""},
+      {"post_processor", R"({"type":"Stew"})", "\"Stew\""},
+  };
+  for (const Lack& lack : lacks) {
+    INFO(lack.key << ": " << lack.value);
+    const std::string json =
+        std::string(lack.key) == "model"
+            ? absl::StrCat(R"({"model":)", lack.value, "}")
+            : absl::StrCat(R"({"model":)", kModel, ",\"", lack.key, "\":", lack.value, "}");
+    const absl::Status error = ErrorOf(json);
+    INFO(error.ToString());
+    CHECK(absl::IsUnimplemented(error));
+    CHECK(absl::StrContains(error.message(), lack.name));
+    CHECK(absl::StrContains(error.message(), "x/tokenizer.json"));
+  }
+}
+
+TEST_CASE("what is no tokenizer is refused with its place") {
+  CHECK(absl::IsInvalidArgument(ErrorOf("")));
+  CHECK(absl::IsInvalidArgument(ErrorOf("{\"model\":")));
+  CHECK(absl::IsInvalidArgument(ErrorOf("[]")));
+  CHECK(absl::IsInvalidArgument(ErrorOf("{}")));
+  const char* const models[] = {
+      "3",
+      R"({"type":3})",
+      R"({"type":"BPE","vocab":{"a":-1},"merges":[]})",
+      R"({"type":"BPE","vocab":{"a":4000000000},"merges":[]})",
+      R"({"type":"BPE","vocab":{"a":2000000000},"merges":[]})",
+      R"({"type":"BPE","vocab":[],"merges":[]})",
+      R"({"type":"BPE","vocab":{"a":0},"merges":["a b"]})",
+      R"({"type":"BPE","vocab":{"a":0},"merges":["a"]})",
+      R"({"type":"BPE","vocab":{"a":0},"merges":[["a"]]})",
+      R"({"type":"BPE","vocab":{"a":0},"merges":{}})",
+      R"({"type":"Unigram","unk_id":0,"vocab":[]})",
+      R"({"type":"Unigram","unk_id":1,"vocab":[["a",0]]})",
+      R"({"type":"Unigram","unk_id":0,"vocab":[["a"]]})",
+  };
+  for (const char* model : models) {
+    INFO(model);
+    CHECK(absl::IsInvalidArgument(ErrorOf(absl::StrCat(R"({"model":)", model, "}"))));
+  }
+  const absl::Status misspelt = ErrorOfPart(
+      "pre_tokenizer",
+      R"({"type":"Sequence","pretokenizers":[{"type":"Digits","individual_digits":"yes"}]})");
+  CHECK(absl::IsInvalidArgument(misspelt));
+  CHECK(absl::StrContains(misspelt.message(), "pre_tokenizer.pretokenizers[0].individual_digits"));
+  CHECK(absl::IsInvalidArgument(
+      ErrorOfPart("normalizer", R"({"type":"Precompiled","precompiled_charsmap":"////"})")));
+  CHECK(absl::IsInvalidArgument(ErrorOfPart(
+      "pre_tokenizer", R"x({"type":"Split","pattern":{"Regex":"("},"behavior":"Removed"})x")));
+}
+
+TEST_CASE("deep nesting is refused, not followed") {
+  std::string normalizer = R"({"type":"NFC"})";
+  for (int i = 0; i < 40; ++i) {
+    normalizer = absl::StrCat(R"({"type":"Sequence","normalizers":[)", normalizer, "]}");
+  }
+  CHECK(absl::IsInvalidArgument(ErrorOfPart("normalizer", normalizer)));
+  CHECK(!ErrorOf(std::string(1'000'000, '[')).ok());
+}
+
+TEST_CASE("a chain of replacements that would fill the memory is refused") {
+  const std::string grow =
+      R"({"type":"Replace","pattern":{"String":"a"},"content":"aaaaaaaaaaaaaaaaaaaa"})";
+  const std::string four = absl::StrCat("[", grow, ",", grow, ",", grow, ",", grow, "]");
+  CHECK(absl::IsUnimplemented(
+      ErrorOfPart("normalizer", absl::StrCat(R"({"type":"Sequence","normalizers":)", four, "}"))));
+  CHECK(absl::IsUnimplemented(
+      ErrorOfPart("decoder", absl::StrCat(R"({"type":"Sequence","decoders":)", four, "}"))));
+}
+
+TEST_CASE("no text takes more than n log n") {
+  const std::string llama =
+      R"({"normalizer":{"type":"Sequence","normalizers":[{"type":"NFKC"},{"type":"Replace",)"
+      R"("pattern":{"String":" "},"content":"▁"}]},"added_tokens":[{"id":0,"content":" ",)"
+      R"("lstrip":true,"rstrip":true,"normalized":false}],)"
+      R"("model":{"type":"BPE","vocab":{"a":0,"aa":1,"aaaa":2,"▁":3},)"
+      R"("merges":["a a","aa aa"]}})";
+  const auto tokenizer = Read(llama);
+  const size_t length = 300'000;
+  CHECK(Encode(*tokenizer, std::string(length, 'a')).size() == length / 4);
+  CHECK(Encode(*tokenizer, std::string(length, ' ')).size() == 1);
+  std::string marks = "▁";  // each two of them in the wrong order
+  for (size_t i = 0; i < length; ++i) marks += "\xCC\x81\xCC\xA3";
+  CHECK(Encode(*tokenizer, marks) == Ids{3});
+}
+
+}  // namespace
+}  // namespace convene::worker
