@@ -24,7 +24,7 @@ class Charsmap {
   Charsmap() = default;
 
   // An empty `blob` has no rules. InvalidArgument: cut short, or replacements that are not UTF-8.
-  // Whatever the trie holds, it is never read outside its bounds.
+  // A damaged trie is never read outside its bounds.
   static absl::StatusOr<Charsmap> Read(absl::string_view blob);
 
   struct Rule {
