@@ -13,7 +13,7 @@
 
 namespace convene::worker {
 
-// What becomes of which characters, such as "ﬁ" -> "fi". PURE, read-only, thread-safe.
+// The characters that others replace, such as "ﬁ" -> "fi". PURE, read-only, thread-safe.
 //
 // Format (sentencepiece/src/normalizer.cc, darts-clone's darts.h): u32 bytes of the trie, little
 // endian; the trie, a Darts double array of u32 units; then the replacements, each ended by NUL. A
