@@ -22,7 +22,7 @@ class UnigramLattice {
     bool is_used = true;           // SentencePiece: not CONTROL, UNKNOWN, UNUSED or BYTE
   };
 
-  // Whose arithmetic: sums are kept in another width, so near ties fall otherwise.
+  // The program whose arithmetic counts: each keeps sums in its own width, which decides near ties.
   enum class Rules {
     // unigram_model.cc, EncodeOptimized, as of 0.2.3: scores and sums are float, summed over the
     // whole text; where the sum falls below -100,000, it is taken off all sums from there on. An

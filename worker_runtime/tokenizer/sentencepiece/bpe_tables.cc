@@ -67,7 +67,7 @@ absl::Status BpeModel::Build(const ModelFile& model) {
     const uint64_t characters = CountCharacters(piece.text);
     steps += characters * piece.text.size();
     // An UNUSED piece is merged once more, by looking at all its pairs for each merge.
-    if (piece.type == PieceType::kUnused) steps += characters * characters;
+    if (piece.type == PieceType::kUnused) steps += 8 * characters * characters;
   }
   if (steps > kMostSteps) {
     return absl::InvalidArgumentError(

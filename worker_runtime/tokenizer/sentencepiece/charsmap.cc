@@ -1,15 +1,22 @@
 #include "worker_runtime/tokenizer/sentencepiece/charsmap.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "worker_runtime/tokenizer/unicode.h"
 
 namespace convene::worker {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "the units are little endian");
+
+// The longest of SentencePiece's own has 33 bytes. Without a bound, a damaged file could make
+// megabytes of each character.
+constexpr size_t kLongestReplacement = 4096;
 
 // The parts of one unit of a Darts double array (darts-clone, class DoubleArrayUnit).
 bool HasLeaf(uint32_t unit) { return (unit >> 8 & 1) != 0; }
@@ -35,6 +42,12 @@ absl::StatusOr<Charsmap> Charsmap::Read(absl::string_view blob) {
     return absl::InvalidArgumentError(
         "the normalizer's precompiled_charsmap replaces characters by bytes that are not UTF-8");
   }
+  for (const absl::string_view text : absl::StrSplit(map.replacements_, '\0')) {
+    if (text.size() <= kLongestReplacement) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("the normalizer's precompiled_charsmap replaces characters by ", text.size(),
+                     " bytes; the file is damaged: fetch it again"));
+  }
   if (map.units_.empty()) return map;
   const uint32_t root = OffsetOf(map.units_[0]);
   for (uint32_t first = 0; first < 256; ++first) {
@@ -54,7 +67,8 @@ Charsmap::Rule Charsmap::Find(absl::string_view text, int most_matches) const {
   Rule rule;
   if (units_.empty()) return rule;
   size_t place = OffsetOf(units_[0]);
-  for (size_t i = 0; i < text.size() && most_matches > 0; ++i) {
+  const size_t end = std::min(text.size(), kLongestKey);
+  for (size_t i = 0; i < end && most_matches > 0; ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
     place ^= byte;
     if (place >= units_.size()) break;

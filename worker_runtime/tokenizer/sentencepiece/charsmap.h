@@ -13,7 +13,7 @@
 
 namespace convene::worker {
 
-// What becomes of which characters, such as "ﬁ" -> "fi". PURE, read-only, thread-safe.
+// The characters that others replace, such as "ﬁ" -> "fi". PURE, read-only, thread-safe.
 //
 // Format (sentencepiece/src/normalizer.cc, darts-clone's darts.h): u32 bytes of the trie, little
 // endian; the trie, a Darts double array of u32 units; then the replacements, each ended by NUL. A
@@ -23,8 +23,8 @@ class Charsmap {
   // No rules.
   Charsmap() = default;
 
-  // An empty `blob` has no rules. InvalidArgument: cut short, or replacements that are not UTF-8.
-  // Whatever the trie holds, it is never read outside its bounds.
+  // An empty `blob` has no rules. InvalidArgument: cut short, or replacements that are not UTF-8 or
+  // longer than 4096 bytes. A damaged trie is never read outside its bounds.
   static absl::StatusOr<Charsmap> Read(absl::string_view blob);
 
   struct Rule {
@@ -44,6 +44,9 @@ class Charsmap {
  private:
   // SentencePiece looks at so many rules for one place (kMaxTrieResultsSize).
   static constexpr int kMostMatches = 32;
+  // No rule of SentencePiece's own is for more than 20 bytes. In a damaged trie a path may run in a
+  // circle, and each character of a text would go along all of it.
+  static constexpr size_t kLongestKey = 256;
 
   Rule Find(absl::string_view text, int most_matches) const;
 

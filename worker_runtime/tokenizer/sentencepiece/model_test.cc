@@ -1,6 +1,7 @@
 #include "worker_runtime/tokenizer/sentencepiece/model.h"
 
 #include <catch2/catch.hpp>
+#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
@@ -178,8 +179,30 @@ TEST_CASE("A character map finds the longest and the shortest rule") {
   CHECK_FALSE(map->MayBegin('e', 'x'));
   CHECK(Charsmap().Longest("\xEF\xAC\x83").length == 0);
   CHECK_STATUS(Charsmap::Read("abc"), kInvalid, "cut short");
+  const std::string long_text(5000, 'x');
+  CHECK_STATUS(Charsmap::Read(std::string(4, '\0') + long_text), kInvalid, "by 5000 bytes");
   CHECK_STATUS(Charsmap::Read(absl::string_view("\x04\x00\x00\x00unit\xFF", 9)), kInvalid,
                "not UTF-8");
+}
+
+TEST_CASE("A character map whose trie runs in a circle finds nothing, and soon") {
+  // Unit 0 leads to unit 0 ^ 2 ^ 'a', where 'a' stands; its offset leads back to itself.
+  std::vector<uint32_t> units(256, 0);
+  const uint32_t place = 2 ^ 'a';
+  units[0] = 2 << 10;
+  units[place] = (place ^ place ^ 'a') << 10 | 'a';
+  std::string blob(4 + units.size() * 4, '\0');
+  const auto bytes = static_cast<uint32_t>(units.size() * 4);
+  std::memcpy(blob.data(), &bytes, 4);
+  std::memcpy(blob.data() + 4, units.data(), bytes);
+  const auto map = Charsmap::Read(blob + "x");
+  REQUIRE_OK(map);
+  CHECK(map->MayBegin('a', 'a'));
+  CHECK_FALSE(map->MayBegin('a', 'b'));
+  const std::string text(100000, 'a');
+  for (size_t i = 0; i < text.size(); ++i) {
+    REQUIRE(map->Longest(absl::string_view(text).substr(i)).length == 0);
+  }
 }
 
 }  // namespace

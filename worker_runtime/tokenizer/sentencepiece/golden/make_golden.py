@@ -43,7 +43,7 @@ https://example.org/path/to/file?query=value&other=1#part
 I'LL say it's what we've got, isn't it? You're right; they'd agree.
 Emoji such as 🦙 and 👩‍🚀 and 🎉🎉🎉 are characters too, as ½ and ² and ﬁ are.""".splitlines()
 
-# What nmt_nfkc does, in few rules: spaces, characters that vanish, ligatures, wide forms, compositions, and keys that begin with others.
+# The kinds of rules that nmt_nfkc has: spaces, characters that vanish, ligatures, wide forms, compositions, and keys that begin with others.
 RULES = """A0\t20
 3000\t20
 2009\t20
@@ -72,13 +72,20 @@ DENORMALIZE = "C4\t41 65\nE4\t61 65\n"
 USER_SYMBOLS = ["<sep>", "<sep>>", "foo", "foobar", "the", "\u00e9", SPACE + "and", "a b", "9"]
 
 TRAPS = [
-    b"", b" ", b"  ", b"   a", b"a   ", b"a  b   ", b" a \n\n b ", b"\n", b"\t\ttab", b"\x00", b"a\x00b", b" jeho", b"cafe\xcc\x81", b"cafe\xcc\x81\xcc\x82",
-    b"I'LL I'll", "1234567 ٣٤ ²".encode(), "हिन्दी".encode(), "🦙".encode(), "👩‍🚀🎉🎉".encode(), b"///\n/x", b"  hello", b"hello", b"<s>", b"</s> a", b"<unk>",
-    b"<0x41><0x0A>", b"[INST] hi [/INST]", b"<sep>", b"<sep>>", b"<sep>>>a<sep", b"x foobar foob foo fo", b"there the then", b" and sand and and",
-    "\u2581".encode(), "\u2581\u2581a \u2581 b\u2581".encode(), "a\u00a0b\u3000c\u2009\u200bd".encode(), "\u200b".encode(), " \u200b ".encode(), "\u200b a".encode(),
-    "ﬁ ﬃ ½ ² … Ａｂ".encode(), "A\u0308a\u0308e\u0301e\u0301\u0302".encode(), "\u2047\uff9e \u2047 \uff9e".encode(), "\ufffd".encode(), "\ufeffbom".encode(),
-    b"\xff", b"a\xffb", b"\xe2\x96", b"\xe2\x96\x81\xe2\x96", b"\xf0\x9f\xa6", b"\xf0\x9f\xa6x", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xf8\x88\x80\x80\x80",
-    b"\x80\x80\x80 \x80", b"ok \xc3\x28 ok", "é".encode()[:1], b"the\xffthe", b"\xffthe", "\U0010ffff\ud7ff\ue000".encode(), b"a" * 300, b" " * 100, b"ab" * 150,
+    b"", b" ", b"  ", b"   a", b"a   ", b"a  b   ", b" a \n\n b ", b"\n", b"\t\ttab", b"\x00", b"a\x00b", b" jeho",
+    b"cafe\xcc\x81", b"cafe\xcc\x81\xcc\x82",
+    b"I'LL I'll", "1234567 ٣٤ ²".encode(), "हिन्दी".encode(), "🦙".encode(), "👩‍🚀🎉🎉".encode(), b"///\n/x", b"  hello",
+    b"hello", b"<s>", b"</s> a", b"<unk>",
+    b"<0x41><0x0A>", b"[INST] hi [/INST]", b"<sep>", b"<sep>>", b"<sep>>>a<sep", b"x foobar foob foo fo", b"there the then",
+    b" and sand and and",
+    "\u2581".encode(), "\u2581\u2581a \u2581 b\u2581".encode(), "a\u00a0b\u3000c\u2009\u200bd".encode(), "\u200b".encode(),
+    " \u200b ".encode(), "\u200b a".encode(),
+    "ﬁ ﬃ ½ ² … Ａｂ".encode(), "A\u0308a\u0308e\u0301e\u0301\u0302".encode(), "\u2047\uff9e \u2047 \uff9e".encode(),
+    "\ufffd".encode(), "\ufeffbom".encode(),
+    b"\xff", b"a\xffb", b"\xe2\x96", b"\xe2\x96\x81\xe2\x96", b"\xf0\x9f\xa6", b"\xf0\x9f\xa6x", b"\xc0\x80",
+    b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xf8\x88\x80\x80\x80",
+    b"\x80\x80\x80 \x80", b"ok \xc3\x28 ok", "é".encode()[:1], b"the\xffthe", b"\xffthe", "\U0010ffff\ud7ff\ue000".encode(),
+    b"a" * 300, b" " * 100, b"ab" * 150,
     ("\u4e00" * 100).encode(), b"\xff" * 50, "日本語とEnglishの混ざったtext。".encode(), "x\u0301\u0302\u0303".encode(), b"a b a b a b",
 ]
 
@@ -123,7 +130,7 @@ def write_golden(model, path, seed, count, own_text=b""):
 
     # Long enough that the sums of a unigram model are rescaled.
     long_text = " ".join(generator.choice(SENTENCES) for _ in range(30000)).encode() if own_text else b""
-    for text in texts_for(generator, count, own_text) + [long_text, own_text]:
+    for text in texts_for(generator, count, own_text) + ([long_text, own_text] if own_text else []):
         ids = processor.encode(text)
         lines.append("E\t%s\t%s" % (text.hex(), " ".join(map(str, ids))))
         add_decode(ids)
@@ -158,6 +165,9 @@ def train(folder, name, **options):
     model.ParseFromString((folder / (name + ".model")).read_bytes())
     model.trainer_spec.ClearField("input")
     model.trainer_spec.model_prefix = name
+    # A path of this run.
+    model.normalizer_spec.ClearField("normalization_rule_tsv")
+    model.denormalizer_spec.ClearField("normalization_rule_tsv")
     return model
 
 
