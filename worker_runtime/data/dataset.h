@@ -15,8 +15,7 @@
 
 namespace convene::worker {
 
-class Blend;
-class Rows;
+struct TokenRange;
 
 // How a file of tokens is cut into samples, and in which order they are trained.
 enum class SampleOrder {
@@ -104,8 +103,9 @@ class Dataset {
   absl::Status FillValidation(absl::Span<const int64_t> indices, int32_t* inputs,
                               int32_t* targets) const;
 
-  // For each input of the rows the position in its row at which its document begins, as FindDocuments
-  // gives them; (positions.size(), T). Padding is a document of its own. REQUIRES: has_documents().
+  // For each input of the rows the position in its row at which its document begins, as
+  // FindDocuments gives them; (positions.size(), T). Padding is a document of its own. REQUIRES:
+  // has_documents().
   void FillDocuments(int64_t seed, absl::Span<const int64_t> positions, int32_t* begin) const;
   void FillValidationDocuments(absl::Span<const int64_t> indices, int32_t* begin) const;
 
@@ -129,6 +129,7 @@ class Dataset {
   Place ValidationPlace(int64_t index) const;
   absl::Status FillRow(const Place& place, int32_t* inputs, int32_t* targets) const;
   void FillRowDocuments(const Place& place, int32_t* begin) const;
+  std::vector<TokenRange> TargetsOf(const Place& place) const;
   int64_t CountedInRow(const Place& place) const;
 
   std::shared_ptr<const Parts> parts_;

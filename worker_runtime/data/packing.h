@@ -24,6 +24,8 @@ struct PackingCounts {
   int64_t dropped = 0;      // too long, left out
   int64_t too_short = 0;    // fewer than two tokens: nothing to predict; left out
   int64_t lost_tokens = 0;  // of these three
+
+  PackingCounts& operator+=(const PackingCounts& other);
 };
 
 // Which documents stand in which row. 4 bytes a document and 4 a row; 12 a document while it is
@@ -33,8 +35,8 @@ class Packing {
   // Best fit decreasing (Johnson 1973; at most 11/9 of the fewest rows, and for many short
   // documents nearly none too many): the longest first, each into the row with the least room that
   // still holds it, the row that was last touched among equal ones. `length`(i) is the number of
-  // tokens of document i in [0, document_count); it is asked twice. A pure function of its
-  // arguments. InvalidArgument: more than 2^32 - 2 documents. REQUIRES: row_tokens >= 1.
+  // tokens of document i in [0, document_count), the same whenever it is asked. A pure function of
+  // its arguments. InvalidArgument: more than 2^32 - 2 documents. REQUIRES: row_tokens >= 1.
   static absl::StatusOr<Packing> Pack(int row_tokens, int64_t document_count,
                                       absl::FunctionRef<int64_t(int64_t)> length,
                                       const PackingOptions& options);

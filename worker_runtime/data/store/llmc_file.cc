@@ -31,13 +31,12 @@ absl::Status LlmcFile::ReadHeader() {
   const bool is_gpt2 = header[0] == kLlmcGpt2Magic;
   const int32_t version = is_gpt2 ? kLlmcGpt2Version : kLlmcLlama3Version;
   if (header[1] != version) {
-    return absl::FailedPreconditionError(absl::StrCat("llm.c's format version ", header[1],
-                                                      "; this program reads ", version));
+    return absl::FailedPreconditionError(
+        absl::StrCat("llm.c's format version ", header[1], "; this program reads ", version));
   }
   type_ = is_gpt2 ? TokenType::kU16 : TokenType::kU32;
   token_count_ = header[2];
-  if (token_count_ < 0 ||
-      kLlmcHeaderBytes + token_count_ * TokenBytes(type_) != file_.size()) {
+  if (token_count_ < 0 || kLlmcHeaderBytes + token_count_ * TokenBytes(type_) != file_.size()) {
     return absl::DataLossError(absl::StrCat("says that it has ", header[2], " tokens of ",
                                             TokenBytes(type_), " bytes, but has ", file_.size(),
                                             " bytes: damaged, or not copied whole"));

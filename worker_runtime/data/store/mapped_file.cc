@@ -9,7 +9,6 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
-#include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/unique_fd.h"
 
@@ -22,7 +21,8 @@ constexpr int64_t kPieces = 64;
 }  // namespace
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
-  CONVENE_ASSIGN_OR_RETURN(const UniqueFd fd, OpenFile(path, O_RDONLY));
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
   struct stat info;
   if (fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("stat ", path));
   if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(path + " is not a file");
@@ -43,7 +43,8 @@ uint64_t MappedFile::QuickHash() const {
   uint64_t hash = XXH3_64bits(&size_, sizeof(size_));
   const int64_t last = std::max<int64_t>(0, size_ - kPieceBytes);
   for (int64_t piece = 0; piece < kPieces; ++piece) {
-    const int64_t begin = last / (kPieces - 1) * piece + last % (kPieces - 1) * piece / (kPieces - 1);
+    const int64_t begin =
+        last / (kPieces - 1) * piece + last % (kPieces - 1) * piece / (kPieces - 1);
     hash = XXH3_64bits_withSeed(data() + begin, std::min(kPieceBytes, size_ - begin), hash);
     if (last == 0) break;
   }

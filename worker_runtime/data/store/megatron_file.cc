@@ -111,10 +111,10 @@ absl::Status MegatronFile::CheckSequences() const {
     end += int64_t{length} * TokenBytes(type_);
   }
   if (end == tokens_.size()) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(
-      "says that ", tokens_.path(), " holds ", end, " bytes (", sequence_count_, " sequences of ",
-      NameOf(type_), "), but it has ", tokens_.size(),
-      ": the two are not of one run, or one was not copied whole"));
+  return absl::DataLossError(
+      absl::StrCat("says that ", tokens_.path(), " holds ", end, " bytes (", sequence_count_,
+                   " sequences of ", NameOf(type_), "), but it has ", tokens_.size(),
+                   ": the two are not of one run, or one was not copied whole"));
 }
 
 absl::Status MegatronFile::CheckDocuments() const {
@@ -150,8 +150,8 @@ int64_t MegatronFile::sequence_end(int64_t sequence) const {
 
 int64_t MegatronFile::document_end(int64_t document) const {
   CONVENE_CHECK(document >= 0 && document < document_count_);
-  const auto sequences = Load<int64_t>(index_.data() + kHeaderBytes + 12 * sequence_count_ +
-                                       8 * (document + 1));
+  const auto sequences =
+      Load<int64_t>(index_.data() + kHeaderBytes + 12 * sequence_count_ + 8 * (document + 1));
   return sequences == 0 ? 0 : sequence_end(sequences - 1);
 }
 

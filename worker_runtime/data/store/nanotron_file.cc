@@ -139,8 +139,8 @@ absl::Status NanotronFile::CheckDocuments() const {
     last = end;
   }
   if (last == static_cast<uint64_t>(token_count_)) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(index_->path(), " ends at token ", last, "; ", path(),
-                                          " has ", token_count_));
+  return absl::DataLossError(
+      absl::StrCat(index_->path(), " ends at token ", last, "; ", path(), " has ", token_count_));
 }
 
 uint64_t NanotronFile::IndexAt(int64_t document) const {

@@ -44,9 +44,8 @@ absl::Status TokenFile::ReadAll() {
   CONVENE_RETURN_IF_ERROR(CheckHeader(header_, file_.size()));
   CONVENE_RETURN_IF_ERROR(Compare(file_, sizeof(header_), header_.identity_bytes,
                                   header_.identity_hash, "tokenizer's words"));
-  CONVENE_ASSIGN_OR_RETURN(
-      DecodedIdentity identity,
-      DecodeIdentity(file_.bytes().substr(sizeof(header_), header_.identity_bytes)));
+  CONVENE_ASSIGN_OR_RETURN(DecodedIdentity identity, DecodeIdentity(file_.bytes().substr(
+                                                         sizeof(header_), header_.identity_bytes)));
   tokenizer_ = std::move(identity.tokenizer);
   token_bytes_ = std::move(identity.token_bytes);
   if (!token_bytes_.empty() && token_bytes_.size() != header_.vocabulary_size) {
@@ -69,8 +68,8 @@ absl::Status TokenFile::CheckDocuments() const {
     last = end;
   }
   if (last == header_.token_count) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat("the documents end at token ", last, " of ",
-                                          header_.token_count));
+  return absl::DataLossError(
+      absl::StrCat("the documents end at token ", last, " of ", header_.token_count));
 }
 
 uint64_t TokenFile::content_hash() const {
@@ -82,10 +81,10 @@ uint64_t TokenFile::content_hash() const {
 int64_t TokenFile::document_end(int64_t document) const {
   CONVENE_CHECK(document >= 0 && document < header_.document_count);
   int64_t end;
-  std::memcpy(&end,
-              file_.data() + PartsOf(header_).documents +
-                  document * static_cast<int64_t>(sizeof(end)),
-              sizeof(end));
+  std::memcpy(
+      &end,
+      file_.data() + PartsOf(header_).documents + document * static_cast<int64_t>(sizeof(end)),
+      sizeof(end));
   return end;
 }
 
@@ -106,10 +105,10 @@ void TokenFile::ReadCounted(int64_t first, int64_t count, uint8_t* counted) cons
 
 absl::Status TokenFile::VerifyChecksums() const {
   const TokenFileParts parts = PartsOf(header_);
-  CONVENE_RETURN_IF_ERROR(Annotate(
-      Compare(file_, parts.tokens, header_.token_count * header_.element_bytes, header_.token_hash,
-              "tokens"),
-      path()));
+  CONVENE_RETURN_IF_ERROR(
+      Annotate(Compare(file_, parts.tokens, header_.token_count * header_.element_bytes,
+                       header_.token_hash, "tokens"),
+               path()));
   return Annotate(Compare(file_, parts.counted, parts.end - parts.counted, header_.counted_hash,
                           "counted bits"),
                   path());

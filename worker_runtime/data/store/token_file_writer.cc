@@ -154,9 +154,9 @@ absl::StatusOr<TokenFileWriter> TokenFileWriter::Resume(const std::string& path,
                                                         absl::string_view state_text) {
   State state;
   if (!ParseState(state_text, &state)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": this is not a state to go on from: '", state_text.substr(0, 100),
-                     "'; start again from the beginning"));
+    return absl::InvalidArgumentError(absl::StrCat(path, ": this is not a state to go on from: '",
+                                                   state_text.substr(0, 100),
+                                                   "'; start again from the beginning"));
   }
   TokenFileWriter writer;
   writer.path_ = path;
@@ -182,16 +182,14 @@ absl::Status TokenFileWriter::ResumeAt(const TokenFileHeader& state) {
         path_, " has ", size, " bytes, fewer than were written: start again from the beginning"));
   }
   // A file that Finish completed is no token file again until the next Finish.
-  CONVENE_RETURN_IF_ERROR(
-      WriteAt(fd_.get(), 0, std::string(sizeof(TokenFileHeader), '\0'), path_));
+  CONVENE_RETURN_IF_ERROR(WriteAt(fd_.get(), 0, std::string(sizeof(TokenFileHeader), '\0'), path_));
   CONVENE_RETURN_IF_ERROR(
       CutTo(fd_.get(), PartsOf(state).tokens + state.token_count * state.element_bytes, path_));
   CONVENE_RETURN_IF_ERROR(CutTo(documents_fd_.get(),
                                 state.document_count * static_cast<int64_t>(sizeof(int64_t)),
                                 DocumentsPath(path_)));
   if (HasCounted(state)) {
-    CONVENE_RETURN_IF_ERROR(
-        CutTo(counted_fd_.get(), state.token_count / 8, CountedPath(path_)));
+    CONVENE_RETURN_IF_ERROR(CutTo(counted_fd_.get(), state.token_count / 8, CountedPath(path_)));
   }
   return Rehash();
 }
@@ -232,9 +230,9 @@ absl::Status TokenFileWriter::Append(absl::Span<const int32_t> ids,
     uint32_t largest = 0;  // a negative id is a large one
     for (const int32_t id : piece) largest = std::max(largest, static_cast<uint32_t>(id));
     if (largest >= header_.vocabulary_size) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          path_, ": token ", static_cast<int32_t>(largest), " in document ", document_count_,
-          " is outside the vocabulary of ", header_.vocabulary_size));
+      return absl::InvalidArgumentError(
+          absl::StrCat(path_, ": token ", static_cast<int32_t>(largest), " in document ",
+                       document_count_, " is outside the vocabulary of ", header_.vocabulary_size));
     }
     if (header_.element_bytes == 1) {
       AppendNarrow<uint8_t>(piece, &token_buffer_);
@@ -243,7 +241,8 @@ absl::Status TokenFileWriter::Append(absl::Span<const int32_t> ids,
     } else {
       AppendNarrow<uint32_t>(piece, &token_buffer_);
     }
-    if (HasCounted(header_)) AppendCounted(counted.subspan(0, std::min(count, counted.size())), count);
+    if (HasCounted(header_))
+      AppendCounted(counted.subspan(0, std::min(count, counted.size())), count);
     token_count_ += static_cast<int64_t>(count);
     ids.remove_prefix(count);
     if (!counted.empty()) counted.remove_prefix(count);
@@ -252,8 +251,8 @@ absl::Status TokenFileWriter::Append(absl::Span<const int32_t> ids,
   return absl::OkStatus();
 }
 
-// `counted` is empty (all count), or has `count` values. REQUIRES: token_count_ is still that before
-// these tokens.
+// `counted` is empty (all count), or has `count` values. REQUIRES: token_count_ is still that
+// before these tokens.
 void TokenFileWriter::AppendCounted(absl::Span<const uint8_t> counted, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     const int bit = static_cast<int>((token_count_ + static_cast<int64_t>(i)) % 8);
@@ -275,8 +274,7 @@ absl::Status TokenFileWriter::Flush() {
                 XXH_OK);
   CONVENE_RETURN_IF_ERROR(WriteAll(fd_.get(), token_buffer_, path_));
   token_buffer_.clear();
-  CONVENE_RETURN_IF_ERROR(
-      WriteAll(documents_fd_.get(), document_buffer_, DocumentsPath(path_)));
+  CONVENE_RETURN_IF_ERROR(WriteAll(documents_fd_.get(), document_buffer_, DocumentsPath(path_)));
   document_buffer_.clear();
   if (!HasCounted(header_)) return absl::OkStatus();
   CONVENE_RETURN_IF_ERROR(WriteAll(counted_fd_.get(), counted_buffer_, CountedPath(path_)));
@@ -303,11 +301,10 @@ absl::StatusOr<std::string> TokenFileWriter::Sync() {
 absl::Status TokenFileWriter::Join(int side_fd, const std::string& side_path, int64_t bytes,
                                    uint64_t* hash) {
   CONVENE_CHECK(XXH3_64bits_reset(hash_.get()) == XXH_OK);
-  CONVENE_RETURN_IF_ERROR(
-      ReadBlocks(side_fd, 0, bytes, side_path, [&](absl::string_view block) {
-        CONVENE_CHECK(XXH3_64bits_update(hash_.get(), block.data(), block.size()) == XXH_OK);
-        return WriteAll(fd_.get(), block, path_);
-      }));
+  CONVENE_RETURN_IF_ERROR(ReadBlocks(side_fd, 0, bytes, side_path, [&](absl::string_view block) {
+    CONVENE_CHECK(XXH3_64bits_update(hash_.get(), block.data(), block.size()) == XXH_OK);
+    return WriteAll(fd_.get(), block, path_);
+  }));
   *hash = XXH3_64bits_digest(hash_.get());
   return absl::OkStatus();
 }
@@ -330,8 +327,8 @@ absl::Status TokenFileWriter::Finish() {
       WriteAll(fd_.get(), std::string(parts.documents - token_end, '\0'), path_));
   CONVENE_RETURN_IF_ERROR(Join(documents_fd_.get(), DocumentsPath(path_),
                                parts.counted - parts.documents, &header.document_hash));
-  CONVENE_RETURN_IF_ERROR(Join(counted_fd_.get(), CountedPath(path_), parts.end - parts.counted,
-                               &header.counted_hash));
+  CONVENE_RETURN_IF_ERROR(
+      Join(counted_fd_.get(), CountedPath(path_), parts.end - parts.counted, &header.counted_hash));
   // The rest must be on the disk before the header says that the file is whole.
   CONVENE_RETURN_IF_ERROR(SyncFile(fd_.get(), path_));
   header.checksum = ChecksumOf(header);

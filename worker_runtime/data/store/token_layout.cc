@@ -35,8 +35,7 @@ TokenFileParts PartsOf(const TokenFileHeader& header) {
       RoundUp(static_cast<int64_t>(sizeof(header)) + header.identity_bytes, kPartAlignment);
   parts.documents =
       RoundUp(parts.tokens + header.token_count * header.element_bytes, kPartAlignment);
-  parts.counted =
-      parts.documents + header.document_count * static_cast<int64_t>(sizeof(int64_t));
+  parts.counted = parts.documents + header.document_count * static_cast<int64_t>(sizeof(int64_t));
   parts.end = parts.counted + (HasCounted(header) ? CeilDivide(header.token_count, 8) : 0);
   return parts;
 }
@@ -55,9 +54,9 @@ absl::Status CheckHeader(const TokenFileHeader& header, int64_t file_bytes) {
     return absl::DataLossError("not a token file, or one that was never finished");
   }
   if (header.version != kTokenFileVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "format version ", header.version, "; this program reads ", kTokenFileVersion,
-        ": make the file again with this program (convene data prepare)"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("format version ", header.version, "; this program reads ", kTokenFileVersion,
+                     ": make the file again with this program (convene data prepare)"));
   }
   if (header.checksum != ChecksumOf(header) || header.token_count < 0 ||
       header.document_count < 0 || header.identity_bytes < 0) {

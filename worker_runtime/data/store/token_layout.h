@@ -25,7 +25,7 @@ struct TokenFileHeader {
   uint64_t counted_hash;
   uint64_t identity_hash;
   int64_t identity_bytes;
-  uint64_t zero[3];
+  uint64_t zero[4];
   uint64_t checksum;  // of the 120 bytes before it
 };
 static_assert(sizeof(TokenFileHeader) == 128 && offsetof(TokenFileHeader, checksum) == 120);
