@@ -156,7 +156,7 @@ READ = {
     'tokens_llmc': (11, b'\2' + LLMC),
     'tokens_nanotron': (11, b'\3\7' + sized(struct.pack('<QQ', 1, 3)) + sized(b'gpt2|2\n3\n3 T') + sized(b'\1\0\1') + struct.pack('<HHH', 1, 2, 3)),
     'tokens_state': (11, b'\4' + sized(bytes(128) + bytes(24)) + sized(b'') + sized(b'')
-                     + b'token-file-state-3 0 0 0 0 3244421341483603138 1 256 1 42 24 0'),
+                     + b'token-file-state-3 0 0 0 0 3244421341483603138 1 256 1 42 24 8376124999220038186'),
     'blend': (12, b'a.bin:0.7,{b,c}-*.jsonl:3e-1,x:y:2'),
     'schedule_1f1b': (10, b'0F0,0F1,,0B0,0F2,0B1,,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n'),
     'schedule_v': (10, b'0F0,3F0,3I0,3W0,0I0,0W0\r\n1F0,2F0,2I0,1I0,2W0,1W0\r\n'),
