@@ -155,6 +155,7 @@ READ = {
     'tokens_megatron': (11, b'\1' + sized(MEGATRON_INDEX) + struct.pack('<HHH', 1, 2, 3)),
     'tokens_llmc': (11, b'\2' + LLMC),
     'tokens_nanotron': (11, b'\3\7' + sized(struct.pack('<QQ', 1, 3)) + sized(b'gpt2|2\n3\n3 T') + sized(b'\1\0\1') + struct.pack('<HHH', 1, 2, 3)),
+    'tokens_nanotron_empty': (11, b'\3\2\0'),
     'tokens_state': (11, b'\4' + sized(bytes(128) + bytes(24)) + sized(b'') + sized(b'')
                      + b'token-file-state-3 0 0 0 0 3244421341483603138 1 256 1 42 24 8376124999220038186'),
     'blend': (12, b'a.bin:0.7,{b,c}-*.jsonl:3e-1,x:y:2'),

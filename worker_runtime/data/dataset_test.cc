@@ -403,6 +403,33 @@ TEST_CASE("data that cannot be packed says why") {
   CHECK_STATUS(Dataset::Open(options), absl::StatusCode::kInvalidArgument, "without packing");
 }
 
+TEST_CASE("rows in Megatron's order are megatron-core's samples") {
+  // The first case of golden/megatron_order.txt: token k of document s is 1000 * s + k.
+  const TempDir dir;
+  std::vector<TestDocument> documents(100);
+  uint64_t state = 1;
+  for (int s = 0; s < 100; ++s) {
+    state = state * 6364136223846793005 + 1442695040888963407;
+    documents[s].ids.resize((state >> 33) % 31);
+    std::iota(documents[s].ids.begin(), documents[s].ids.end(), 1000 * s);
+  }
+  TokenFileInfo info;
+  info.vocabulary_size = 100000;
+  WriteTokenFile(dir.File("t"), info, documents);
+  DatasetOptions options = Options({dir.File("t")}, 16);
+  options.order = SampleOrder::kMegatron;
+  options.seed = 1234;
+  options.run_samples = 10;
+  const auto data = Dataset::Open(options);
+  REQUIRE_OK(data);
+  CHECK(data->training_samples() == 98);
+  const Filled filled = Training(*data, 1234, {0, 1, 2, 3});
+  CHECK(filled.inputs[0] == 14005);
+  CHECK(filled.inputs[16] == 22019);
+  CHECK(filled.inputs[32] == 18009);
+  CHECK(filled.inputs[48] == 4021);
+}
+
 TEST_CASE("Megatron's order has each sample of an epoch once, cut from shuffled documents") {
   const TempDir dir;
   TokenFileInfo info;

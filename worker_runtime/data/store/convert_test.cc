@@ -166,7 +166,9 @@ TEST_CASE("whichever operation fails, nothing new has a name, and temporary file
         break;
       }
       CHECK(status.code() == absl::StatusCode::kResourceExhausted);
-      // Only the sync of the folder comes after the last name is given.
+      // Only the sync of the folder comes after the last name is given. Of several files none is
+      // left with a name before.
+      if (failed_on != dir.path()) CHECK(ListDirectory(dir.path())->size() == 1);
       CHECK(TokenFormatOf(dir.File(name)).has_value() == (failed_on == dir.path()));
       const std::vector<std::string> names = *ListDirectory(dir.path());
       for (const std::string& left : names) {
@@ -179,6 +181,17 @@ TEST_CASE("whichever operation fails, nothing new has a name, and temporary file
       if (left != "ours") REQUIRE_OK(RemoveTree(dir.File(left)));
     }
   }
+}
+
+TEST_CASE("a folder of the output's name is left alone") {
+  const TempDir dir;
+  const auto ours = Ours(dir.File("ours"), 1000, {{{1, 999}, {}}});
+  REQUIRE_OK(MakeDirectories(dir.File("n.ds/within")));
+  REQUIRE_OK(MakeDirectories(dir.File("o/within")));
+  CHECK(!ConvertTokens(*ours, dir.File("n.ds"), {.format = TokenFormat::kNanotron}).ok());
+  CHECK(!ConvertTokens(*ours, dir.File("o"), {}).ok());
+  CHECK(*ListDirectory(dir.path()) == std::vector<std::string>{"n.ds", "o", "ours"});
+  CHECK(ListDirectory(dir.File("n.ds"))->size() == 1);
 }
 
 TEST_CASE("a file is described and its bytes are checked") {

@@ -193,6 +193,7 @@ TEST_CASE("nanotron's tokens are read with and without the files beside them") {
   REQUIRE_OK(file);
   CHECK(DocumentsOf(**file) == Documents{{{9, 8, 7, 65535}, {}}});
   CHECK_FALSE((*file)->knows_documents());
+  REQUIRE_OK(read(two, ends, "", std::nullopt));  // says nothing: two
   file = read(Values<uint32_t>({200000, 1}), Values<uint64_t>({2}), "a|b|4\n2\n2 T",
               std::string("\1\0", 2));
   REQUIRE_OK(file);

@@ -1,5 +1,6 @@
 #include "worker_runtime/data/store/llmc_file.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -60,7 +61,7 @@ void LlmcFile::Read(int64_t first, int64_t count, int32_t* tokens) const {
 
 void LlmcFile::ReadCounted(int64_t first, int64_t count, uint8_t* counted) const {
   CONVENE_CHECK(first >= 0 && count >= 0 && first <= token_count_ - count);
-  std::memset(counted, 1, count);
+  std::fill_n(counted, count, uint8_t{1});
 }
 
 }  // namespace convene::worker

@@ -19,7 +19,10 @@ class MappedFile {
   const std::string& path() const { return path_; }
   int64_t size() const { return size_; }
   const char* data() const { return data_.get(); }
-  absl::string_view bytes() const { return {data_.get(), static_cast<size_t>(size_)}; }
+  absl::string_view bytes() const {
+    // An empty file is not mapped, and a view of nothing at no address is no empty text to all.
+    return size_ == 0 ? absl::string_view("") : absl::string_view(data_.get(), size_);
+  }
 
   // XXH3-64 of the size and of pieces spread over the file: a few hundred KiB at most, so that it
   // stays quick for a large file. Tells different files apart, not files with a few changed bytes.

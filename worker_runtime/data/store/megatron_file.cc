@@ -2,6 +2,7 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -162,7 +163,7 @@ void MegatronFile::Read(int64_t first, int64_t count, int32_t* tokens) const {
 
 void MegatronFile::ReadCounted(int64_t first, int64_t count, uint8_t* counted) const {
   CONVENE_CHECK(first >= 0 && count >= 0 && first <= token_count_ - count);
-  std::memset(counted, 1, count);
+  std::fill_n(counted, count, uint8_t{1});
 }
 
 }  // namespace convene::worker

@@ -2,13 +2,12 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cstring>
-#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
@@ -34,26 +33,27 @@ std::string NanotronMetadataPath(const std::string& path) { return path + ".meta
 std::string NanotronLossPath(const std::string& path) { return path + ".loss"; }
 
 absl::StatusOr<NanotronMetadata> ParseNanotronMetadata(absl::string_view text) {
-  const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
+  const size_t end = text.find('\n');
+  const absl::string_view first = text.substr(0, end);
   NanotronMetadata metadata;
   // The width follows the last bar: a tokenizer's name may have bars of its own.
-  const size_t bar = lines[0].rfind('|');
-  const absl::string_view name = lines[0].substr(0, bar);
-  metadata.tokenizer = Utf8(name, 200);
+  const size_t bar = first.rfind('|');
+  metadata.tokenizer = Utf8(first.substr(0, bar), 200);
   metadata.token_bytes = 2;
   if (bar != absl::string_view::npos) {
-    const absl::string_view width = absl::StripAsciiWhitespace(lines[0].substr(bar + 1));
+    const absl::string_view width = absl::StripAsciiWhitespace(first.substr(bar + 1));
     if (width != "2" && width != "4") {
       return absl::InvalidArgumentError(
           absl::StrCat("says that a token has '", Utf8(width, 20), "' bytes; it must be 2 or 4"));
     }
     metadata.token_bytes = width == "2" ? 2 : 4;
   }
-  if (lines.size() < 2) return metadata;
+  if (end == absl::string_view::npos) return metadata;
+  const absl::string_view second = text.substr(end + 1, text.find('\n', end + 1) - end - 1);
   int64_t count = 0;
-  if (!absl::SimpleAtoi(lines[1], &count) || count < 0) {
+  if (!absl::SimpleAtoi(second, &count) || count < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("its second line is '", Utf8(lines[1], 20), "' instead of a number"));
+        absl::StrCat("its second line is '", Utf8(second, 20), "' instead of a number"));
   }
   metadata.token_count = count;
   return metadata;
@@ -177,7 +177,7 @@ void NanotronFile::Read(int64_t first, int64_t count, int32_t* tokens) const {
 void NanotronFile::ReadCounted(int64_t first, int64_t count, uint8_t* counted) const {
   CONVENE_CHECK(first >= 0 && count >= 0 && first <= token_count_ - count);
   if (!loss_.has_value()) {
-    std::memset(counted, 1, count);
+    std::fill_n(counted, count, uint8_t{1});
     return;
   }
   for (int64_t i = 0; i < count; ++i) counted[i] = loss_->data()[first + i] != 0 ? 1 : 0;

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,12 @@ namespace convene::worker {
 namespace {
 
 constexpr size_t kBufferBytes = 1 << 20;
+
+// Not RemoveTree: a folder of this name is somebody's data.
+absl::Status RemoveFile(const std::string& path) {
+  if (unlink(path.c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
+  return ErrnoStatus(errno, absl::StrCat("remove ", path));
+}
 
 }  // namespace
 
@@ -53,10 +60,15 @@ absl::StatusOr<OutputFile*> OutputFiles::Create(const std::string& path) {
 absl::Status OutputFiles::Commit() {
   for (const std::unique_ptr<OutputFile>& file : files_) CONVENE_RETURN_IF_ERROR(file->Close());
   if (names_.size() > 1) {
-    CONVENE_RETURN_IF_ERROR(RemoveTree(names_.back().path));
-    for (const std::string& path : stale_) CONVENE_RETURN_IF_ERROR(RemoveTree(path));
+    CONVENE_RETURN_IF_ERROR(RemoveFile(names_.back().path));
+    for (const std::string& path : stale_) CONVENE_RETURN_IF_ERROR(RemoveFile(path));
   }
-  for (const Name& name : names_) CONVENE_RETURN_IF_ERROR(RenameFile(name.temporary, name.path));
+  for (size_t i = 0; i < names_.size(); ++i) {
+    const absl::Status status = RenameFile(names_[i].temporary, names_[i].path);
+    if (status.ok()) continue;
+    for (size_t named = 0; named < i; ++named) unlink(names_[named].path.c_str());
+    return status;
+  }
   const std::string directory = ParentDirectory(names_.back().path);
   names_.clear();
   return SyncDirectory(directory);

@@ -2,6 +2,7 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -91,7 +92,7 @@ void TokenFile::Read(int64_t first, int64_t count, int32_t* tokens) const {
 void TokenFile::ReadCounted(int64_t first, int64_t count, uint8_t* counted) const {
   CONVENE_CHECK(first >= 0 && count >= 0 && first <= header_.token_count - count);
   if (!has_counted()) {
-    std::memset(counted, 1, count);
+    std::fill_n(counted, count, uint8_t{1});
     return;
   }
   ReadBits(file_.data() + PartsOf(header_).counted, first, count, counted);
