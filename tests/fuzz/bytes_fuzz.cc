@@ -385,7 +385,7 @@ void Put(const std::string& path, absl::string_view bytes) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
 }
 
-// All that can be asked of tokens: documents and sequences follow each other, and everything can be
+// Documents and sequences of tokens must follow each other, and everything that they hold can be
 // read.
 void WalkTokens(const worker::TokenSource& source) {
   CONVENE_CHECK(source.token_count() >= 0);
