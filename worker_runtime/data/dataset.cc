@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/blend.h"
@@ -246,8 +247,10 @@ std::string Dataset::Identity() const {
   const double sum = std::accumulate(parts_->weights.begin(), parts_->weights.end(), 0.0);
   std::string text;
   for (size_t i = 0; i < parts_->sources.size(); ++i) {
-    absl::StrAppend(&text, i == 0 ? "" : " + ", IdentityOf(*parts_->sources[i]), " (share ",
-                    static_cast<double>(parts_->weights[i]) / sum, ")");
+    // As exact as the shares are kept: other ones are another order.
+    absl::StrAppendFormat(&text, "%s%s (share %.12g)", i == 0 ? "" : " + ",
+                          IdentityOf(*parts_->sources[i]),
+                          static_cast<double>(parts_->weights[i]) / sum);
   }
   return text;
 }
