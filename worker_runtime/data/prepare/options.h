@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "worker_runtime/data/prepare/document_encoder.h"
 #include "worker_runtime/tokenizer/tokenizer.h"
 
@@ -68,6 +69,8 @@ struct PrepareOptions {
   bool dedupe = false;
 
   int threads = 0;  // that encode; 0: as many as this process has cores
+  // How much work a kill loses.
+  absl::Duration journal_interval = absl::Seconds(5);
 };
 
 // What became of the input.
