@@ -84,6 +84,7 @@ struct PrepareSummary {
   int64_t bad_lines = 0;
   std::string first_bad_line;  // "data: a.jsonl, line 7: ..."
   bool resumed = false;        // a part was there already
+  friend bool operator==(const PrepareSummary&, const PrepareSummary&) = default;
 };
 
 }  // namespace convene::worker
