@@ -37,15 +37,12 @@ struct OpenedData {
 // `options.input.patterns` is not looked at, the rest says how to prepare; `options.tokenizer` may
 // be null where nothing is to be prepared: FailedPrecondition otherwise.
 //
-// Two sources whose known tokenizers differ (fingerprints): FailedPrecondition, with both. Else as
+// InvalidArgument: a glob for token files and others, or a weight for several token files. Two
+// sources whose known tokenizers differ (fingerprints): FailedPrecondition, with both. Else as
 // OpenTokenSource and PrepareTokenFile.
 absl::StatusOr<std::vector<OpenedData>> OpenData(const std::vector<DataSpec>& specs,
                                                  const PrepareOptions& options,
                                                  const TokenCache& cache,
                                                  const PrepareProgress& progress);
-
-// Whether the file at `path` is of a format that OpenTokenSource opens, by its first bytes and the
-// files beside it. False for a path that cannot be read.
-bool IsTokenFile(const std::string& path);
 
 }  // namespace convene::worker
