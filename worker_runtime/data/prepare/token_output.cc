@@ -27,7 +27,16 @@ int64_t CountOf(absl::Span<const uint8_t> counted) {
 
 absl::StatusOr<TokenOutput> TokenOutput::Open(Options options) {
   TokenOutput output(std::move(options));
-  if (!output.Resume().ok()) CONVENE_RETURN_IF_ERROR(output.BeginAnew());
+  const absl::Status resumed = output.Resume();
+  // No journal, or none that fits, is the usual beginning. Any other trouble must not cost the
+  // part.
+  const bool is_of_no_use = absl::IsNotFound(resumed) || absl::IsDataLoss(resumed) ||
+                            absl::IsInvalidArgument(resumed) || absl::IsFailedPrecondition(resumed);
+  if (is_of_no_use) {
+    CONVENE_RETURN_IF_ERROR(output.BeginAnew());
+  } else {
+    CONVENE_RETURN_IF_ERROR(resumed);
+  }
   output.last_sync_ = output.options_.clock->Now();
   return output;
 }

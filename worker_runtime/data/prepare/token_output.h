@@ -33,7 +33,8 @@ class TokenOutput {
     absl::Duration journal_interval = absl::Seconds(5);
     Clock* clock = &Clock::Real();
   };
-  // Goes on from a journal with the same key, or begins anew. Errors: TokenFileWriter::Create's.
+  // Goes on from a journal with the same key, or begins anew. Errors: TokenFileWriter::Create's,
+  // and those of a disk that keeps a part from being read.
   static absl::StatusOr<TokenOutput> Open(Options options);
 
   // Where reading begins.
