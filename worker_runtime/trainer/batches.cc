@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tools/base/check.h"
 #include "worker_runtime/data/documents.h"
 
 namespace convene::worker {
@@ -43,7 +44,7 @@ TokenBatch BatchLoader::Training(int64_t first_sample) {
       positions_[i++] = SamplePosition(first_sample, cut_, dp_rank_, microbatch, row);
     }
   }
-  dataset_.FillMicrobatch(seed_, positions_, inputs_.data(), targets_.data());
+  CONVENE_CHECK(dataset_.FillMicrobatch(seed_, positions_, inputs_.data(), targets_.data()).ok());
   const double tokens = static_cast<double>(cut_.global_batch_size) * dataset_.sequence_length();
   return {inputs_.data(), targets_.data(), static_cast<float>(1.0 / tokens), FindAllDocuments()};
 }
@@ -56,7 +57,7 @@ TokenBatch BatchLoader::Validation(int64_t first, int64_t end) {
       positions_[i++] = index < end ? index : kNoSample;
     }
   }
-  dataset_.FillValidation(positions_, inputs_.data(), targets_.data());
+  CONVENE_CHECK(dataset_.FillValidation(positions_, inputs_.data(), targets_.data()).ok());
   return {inputs_.data(), targets_.data(), 0.0f, FindAllDocuments()};
 }
 

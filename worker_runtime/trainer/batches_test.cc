@@ -1,13 +1,14 @@
 #include "worker_runtime/trainer/batches.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
-#include "worker_runtime/data/token_file.h"
+#include "worker_runtime/data/testing/token_files.h"
 
 namespace convene::worker {
 namespace {
@@ -20,13 +21,14 @@ constexpr int64_t kGlobalBatch = 8;
 // Token i is i: a row's first token tells its sample.
 Dataset Counting(const TempDir& directory, int samples, double validation_fraction) {
   const std::string path = directory.File("tokens");
-  auto writer = TokenFileWriter::Create(path, 1, 256, 0);
-  REQUIRE_OK(writer);
-  std::string tokens;
-  for (int i = 0; i <= samples * kSequenceLength; ++i) tokens += static_cast<char>(i);
-  REQUIRE_OK(writer->Append(tokens));
-  REQUIRE_OK(writer->Finish());
-  auto dataset = Dataset::Open(path, kSequenceLength, validation_fraction);
+  std::vector<int32_t> tokens(samples * kSequenceLength + 1);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  testing::WriteTokenFile(path, 256, tokens);
+  DatasetOptions options;
+  options.sources = {{path, std::nullopt}};
+  options.sequence_length = kSequenceLength;
+  options.validation_fraction = validation_fraction;
+  auto dataset = Dataset::Open(options);
   REQUIRE_OK(dataset);
   return *dataset;
 }

@@ -53,9 +53,11 @@ absl::StatusOr<Dataset> OpenData(const TrainOptions& options, const Contract& co
     };
   }
   CONVENE_ASSIGN_OR_RETURN(const std::string path, PrepareTokenFile(prepare));
-  CONVENE_ASSIGN_OR_RETURN(
-      Dataset dataset,
-      Dataset::Open(path, static_cast<int>(options.sequence_length), options.validation_fraction));
+  DatasetOptions data;
+  data.sources = {{path, std::nullopt}};
+  data.sequence_length = static_cast<int>(options.sequence_length);
+  data.validation_fraction = options.validation_fraction;
+  CONVENE_ASSIGN_OR_RETURN(Dataset dataset, Dataset::Open(data));
   if (dataset.vocabulary_size() > options.model.vocabulary_size) {
     return absl::InvalidArgumentError(
         absl::StrCat("the data has ", dataset.vocabulary_size(),
