@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Writes the seed corpora: of store_fuzz one script for each opcode, and conversations written by hand; of bytes_fuzz
-an input that each reader takes; of vocabulary_fuzz a small file of each kind of tokenizer.
+an input that each reader takes; of vocabulary_fuzz a small file of each kind of tokenizer; of documents_fuzz
+lines and files.
 
-usage: tests/fuzz/make_corpus.py STORE_FOLDER BYTES_FOLDER VOCABULARY_FOLDER
+usage: tests/fuzz/make_corpus.py STORE_FOLDER BYTES_FOLDER VOCABULARY_FOLDER DOCUMENTS_FOLDER
 """
 
 import base64
+import gzip
 import json
 import os
 import struct
@@ -199,6 +201,42 @@ VOCABULARIES = {
 }
 
 
+# zstd's frame of "one\ntwo\n", by `printf 'one\ntwo\n' | zstd --no-check`.
+ZSTD = bytes.fromhex('28b52ffd2008410000') + b'one\ntwo\n'
+LINE = json_bytes({'id': 1, 'a': {'text': 'in \u00e9', 'x': [1.5e3, None]}, 'text': 'a "text"\n\U0001f600'})
+JOURNAL = b"""convene-prepare-journal 1
+key 00000000000000ff
+in_document 1
+file 1
+offset 2
+line 3
+documents 4
+tokens 5
+counted_tokens 6
+text_bytes 7
+duplicates 8
+empty_documents 9
+bad_lines 1
+seen_documents 11
+first_bad_line data: a, line 1: \\"x\\"
+writer_state state
+checksum 9c0e777ae583091a
+"""
+# By the number of the reader in documents_fuzz.cc.
+DOCUMENTS = {
+    'line': (0, LINE),
+    'line_escapes': (0, rb'{"text": "\u00e9\ud83d\ude00\\\/\b", "b": [{}, [], true, false, null, -1.5e-3]}'),
+    'line_deep': (0, b'{"a": ' + b'[' * 600),
+    'journal': (1, JOURNAL),
+    'lines': (2, LINE + b'\r\n\n' + b'x' * 80 + b'\nlast'),
+    'lines_gzip': (2, gzip.compress(LINE + b'\n', mtime=0) + gzip.compress(b'two\n', mtime=0)),
+    'lines_zstd': (2, ZSTD),
+    'separated': (3, b'one--two-\n---three'),
+    'parts': (4, b'one two three.\nfour five\nsix seven eight nine\nten'),
+    'parquet': (4, b'PAR1'),
+}
+
+
 def write_all(folder: str, scripts) -> None:
     os.makedirs(folder, exist_ok=True)
     for name, data in scripts.items():
@@ -213,6 +251,7 @@ def main() -> int:
     write_all(sys.argv[1], scripts)
     write_all(sys.argv[2], {name: bytes([reader]) + data for name, (reader, data) in READ.items()})
     write_all(sys.argv[3], {name: bytes([reader]) + data for name, (reader, data) in VOCABULARIES.items()})
+    write_all(sys.argv[4], {name: bytes([reader]) + data for name, (reader, data) in DOCUMENTS.items()})
     return 0
 
 

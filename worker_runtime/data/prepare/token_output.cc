@@ -97,8 +97,12 @@ absl::Status TokenOutput::CountBadLine(const SourceFile& source, const EncodedRe
   if (++summary.bad_lines == 1) summary.first_bad_line = text;
   if (summary.bad_lines <= options_.max_bad_lines) return absl::OkStatus();
   if (options_.max_bad_lines == 0) {
+    const char* const hint =
+        record.line == 1
+            ? ". Each line must be an object (`jq -c '.[]'` makes such lines of an array)"
+            : "";
     return absl::InvalidArgumentError(
-        absl::StrCat(text, "; mend the line, or leave out such lines by --max-bad-lines N"));
+        absl::StrCat(text, "; mend the line, or leave out such lines by --max-bad-lines N", hint));
   }
   return absl::InvalidArgumentError(absl::StrCat(
       text, "; this is broken line ", summary.bad_lines, ", and --max-bad-lines allows ",
