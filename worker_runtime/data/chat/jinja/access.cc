@@ -99,7 +99,9 @@ absl::StatusOr<Value> GetSlice(const Value& value, const Value* start, const Val
   }
   const bool sliceable = value.is_list() && value.as_list().kind != ListKind::kView &&
                          value.as_list().kind != ListKind::kGenerator;
-  if (!sliceable) return NoSuch(value, "slices");
+  if (!sliceable) {
+    return absl::InvalidArgumentError(absl::StrCat("there are no slices of ", value.KindName()));
+  }
   const List& list = value.as_list();
   CONVENE_RETURN_IF_ERROR(budget->Charge(list.items.size()));
   std::vector<Value> items;

@@ -18,8 +18,8 @@ absl::StatusOr<Value> GetAttribute(const Value& value, const std::string& name);
 // InvalidArgument: `value` is undefined.
 absl::StatusOr<Value> GetItem(const Value& value, const Value& key, Budget* budget);
 
-// `value[start:stop:step]`. An undefined value for what has no slices. InvalidArgument: a step of
-// zero or bounds that are not integers.
+// `value[start:stop:step]`. InvalidArgument: a value without slices, a step of zero, or bounds that
+// are not integers.
 absl::StatusOr<Value> GetSlice(const Value& value, const Value* start, const Value* stop,
                                const Value* step, Budget* budget);
 

@@ -159,26 +159,27 @@ absl::Status Evaluator::RunFor(const Statement& statement) {
 }
 
 absl::Status Evaluator::RunLoop(const Statement& statement, const std::vector<Value>& items) {
-  if (items.empty()) {
-    if (statement.bodies.size() == 1) return absl::OkStatus();
-    Scope scope;
-    scope.outer = scope_;
-    const Exchanged<Scope*> inside(&scope_, &scope);
-    return RunBlock(statement.bodies[1]);
-  }
+  // Jinja2 runs `else` when no round came to its end, so also after a `break` in the first one.
+  bool came_to_end = false;
   Loop loop = {&items, 0};
-  const Exchanged<const Loop*> in_loop(&loop_, &loop);
   for (; loop.index < items.size(); ++loop.index) {
     CONVENE_RETURN_IF_ERROR(At(statement.place, budget_.Charge()));
+    const Exchanged<const Loop*> in_loop(&loop_, &loop);
     // Each round has its own variables: a `set` in it is gone in the next.
     Scope scope;
     scope.outer = scope_;
     const Exchanged<Scope*> inside(&scope_, &scope);
     CONVENE_RETURN_IF_ERROR(Assign(statement.target, statement.place, items[loop.index]));
     CONVENE_RETURN_IF_ERROR(RunBlock(statement.bodies[0]));
-    if (std::exchange(flow_, Flow::kNext) == Flow::kBreak) break;
+    const Flow flow = std::exchange(flow_, Flow::kNext);
+    if (flow == Flow::kBreak) break;
+    if (flow == Flow::kNext) came_to_end = true;
   }
-  return absl::OkStatus();
+  if (came_to_end || statement.bodies.size() == 1) return absl::OkStatus();
+  Scope scope;
+  scope.outer = scope_;
+  const Exchanged<Scope*> inside(&scope_, &scope);
+  return RunBlock(statement.bodies[1]);
 }
 
 absl::Status Evaluator::RunSet(const Statement& statement) {

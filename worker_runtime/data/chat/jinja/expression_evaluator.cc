@@ -25,6 +25,15 @@ absl::StatusOr<T> Placed(const Place& place, absl::StatusOr<T> value) {
   return At(place, value.status());
 }
 
+// What a filter does to a safe string we know of those that do not touch its text.
+absl::Status CheckSafe(const Expression& expression) {
+  for (const char* const known : {"safe", "string", "length", "count", "default", "d", "tojson"}) {
+    if (expression.name == known) return absl::OkStatus();
+  }
+  return At(expression.place, absl::UnimplementedError(absl::StrCat("the filter '", expression.name,
+                                                                    "' of a safe string")));
+}
+
 }  // namespace
 
 Evaluator::Result Evaluator::Evaluate(const Expression& expression) {
@@ -201,6 +210,9 @@ Evaluator::Result Evaluator::EvaluateDict(const Expression& expression) {
 
 Evaluator::Result Evaluator::EvaluateSlice(const Expression& expression) {
   CONVENE_ASSIGN_OR_RETURN(const Value object, Evaluate(*expression.children[0]));
+  if (object.is_safe()) {
+    return At(expression.place, absl::UnimplementedError("a slice of a safe string"));
+  }
   Value bounds[3];
   for (size_t i = 0; i < 3; ++i) {
     bounds[i] = Value::OfNone();
@@ -221,6 +233,7 @@ absl::StatusOr<Arguments> Evaluator::EvaluateArguments(const Expression& express
 
 Evaluator::Result Evaluator::EvaluateFilter(const Expression& expression, Value input) {
   CONVENE_ASSIGN_OR_RETURN(const Arguments arguments, EvaluateArguments(expression));
+  if (input.is_safe()) CONVENE_RETURN_IF_ERROR(CheckSafe(expression));
   return Placed(expression.place, expression.filter->function(input, arguments, &budget_));
 }
 

@@ -101,6 +101,7 @@ absl::StatusOr<Value> CallMethod(const Method& method, const Arguments& argument
   const Value& self = method.self;
   const absl::string_view name = method.name;
   CONVENE_RETURN_IF_ERROR(budget->Charge(WeightOf(self)));
+  if (self.is_safe()) return absl::UnimplementedError("a method of a safe string");
   if (self.is_string()) return CallStringMethod(self.as_string(), name, arguments, budget);
   if (Has(kChanges, name)) {
     return absl::InvalidArgumentError(

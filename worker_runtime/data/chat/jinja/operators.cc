@@ -179,7 +179,15 @@ absl::StatusOr<Value> Calculate(ExpressionKind operation, const Value& left, con
   if (operation == ExpressionKind::kAdd && left.is_string() && right.is_string()) {
     const size_t size = left.as_string().size() + right.as_string().size();
     CONVENE_RETURN_IF_ERROR(budget->ChargeBytes(size));
-    return Value::OfString(absl::StrCat(left.as_string(), right.as_string()));
+    std::string sum = absl::StrCat(left.as_string(), right.as_string());
+    if (!left.is_safe() && !right.is_safe()) return Value::OfString(std::move(sum));
+    for (const Value* const part : {&left, &right}) {
+      if (!part->is_safe() && part->as_string().find_first_of("&<>'\"") != std::string::npos) {
+        return absl::UnimplementedError(
+            "'+' of a safe string and one with & < > ' \" in it, which Jinja2 would escape");
+      }
+    }
+    return Value::OfSafe(std::make_shared<const std::string>(std::move(sum)));
   }
   if (operation == ExpressionKind::kAdd && left.is_list() && right.is_list() &&
       left.as_list().kind == right.as_list().kind && CanRepeat(left)) {

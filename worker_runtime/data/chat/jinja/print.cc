@@ -98,6 +98,7 @@ absl::Status AppendListRepr(const List& list, Budget* budget, std::string* text)
 absl::Status AppendRepr(const Value& value, Budget* budget, std::string* text) {
   CONVENE_RETURN_IF_ERROR(budget->Charge());
   CONVENE_RETURN_IF_ERROR(budget->CheckBytes(text->size()));
+  if (value.is_safe()) return absl::UnimplementedError("printing a safe string within a list");
   if (value.is_string()) {
     CONVENE_RETURN_IF_ERROR(budget->ChargeBytes(value.as_string().size()));
     AppendQuoted(value.as_string(), text);

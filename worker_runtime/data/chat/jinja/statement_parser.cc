@@ -84,10 +84,6 @@ class StatementParser {
   absl::StatusOr<Statement> ReadOutput(const Place& place) {
     Statement output = New(StatementKind::kOutput, place);
     CONVENE_ASSIGN_OR_RETURN(ExpressionPtr value, expressions_.Tuple(/*conditional=*/true));
-    // Nothing is escaped here, so a text that is printed as it is needs no mark.
-    if (value->kind == ExpressionKind::kFilter && value->name == "safe") {
-      value = std::move(value->children[0]);
-    }
     output.expressions.push_back(std::move(value));
     if (!tokens_.Skip(TokenKind::kVariableEnd)) return tokens_.Wrong("'}}'");
     return output;

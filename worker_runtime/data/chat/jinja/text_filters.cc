@@ -243,11 +243,10 @@ Result FilterDefault(const Value& input, const Arguments& arguments, Budget*) {
   return bound[0] != nullptr ? *bound[0] : Value::OfString(std::string());
 }
 
-// The parser takes `safe` away where it ends a `{{ }}`.
-Result FilterSafe(const Value&, const Arguments&, Budget*) {
-  return absl::UnimplementedError(
-      "the filter 'safe' anywhere but at the end of '{{ }}' is not in the subset of Jinja2 that we "
-      "know");
+Result FilterSafe(const Value& input, const Arguments& arguments, Budget* budget) {
+  CONVENE_RETURN_IF_ERROR(arguments.Bind({}).status());
+  CONVENE_ASSIGN_OR_RETURN(std::string text, ToString(input, budget));
+  return Value::OfSafe(std::make_shared<const std::string>(std::move(text)));
 }
 
 }  // namespace

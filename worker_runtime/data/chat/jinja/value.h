@@ -31,6 +31,10 @@ struct Undefined {
   StringPtr why;
 };
 struct None {};
+// A string that the filter 'safe' made: Jinja2 escapes what is added to it.
+struct SafeString {
+  StringPtr text;
+};
 enum class Function { kRange, kNamespace, kDict, kRaiseException, kStrftimeNow };
 
 class Value {
@@ -44,6 +48,7 @@ class Value {
   // REQUIRES: UTF-8.
   static Value OfString(std::string value);
   static Value OfString(StringPtr value) { return Value(std::move(value)); }
+  static Value OfSafe(StringPtr value) { return Value(SafeString{std::move(value)}); }
   static Value OfList(ListPtr value) { return Value(std::move(value)); }
   static Value OfDict(DictPtr value) { return Value(std::move(value)); }
   static Value OfNamespace(Namespace* value) { return Value(value); }
@@ -56,7 +61,8 @@ class Value {
   bool is_bool() const { return Is<bool>(); }
   bool is_int() const { return Is<int64_t>(); }
   bool is_float() const { return Is<double>(); }
-  bool is_string() const { return Is<StringPtr>(); }
+  bool is_string() const { return Is<StringPtr>() || is_safe(); }
+  bool is_safe() const { return Is<SafeString>(); }
   bool is_list() const { return Is<ListPtr>(); }
   bool is_dict() const { return Is<DictPtr>(); }
   bool is_namespace() const { return Is<Namespace*>(); }
@@ -72,8 +78,10 @@ class Value {
   int64_t as_int() const { return is_bool() ? Get<bool>() : Get<int64_t>(); }
   double as_float() const { return is_float() ? Get<double>() : static_cast<double>(as_int()); }
   bool as_bool() const { return Get<bool>(); }
-  const std::string& as_string() const { return *Get<StringPtr>(); }
-  const StringPtr& string_ptr() const { return Get<StringPtr>(); }
+  const std::string& as_string() const { return *string_ptr(); }
+  const StringPtr& string_ptr() const {
+    return is_safe() ? Get<SafeString>().text : Get<StringPtr>();
+  }
   const List& as_list() const { return *Get<ListPtr>(); }
   const ListPtr& list_ptr() const { return Get<ListPtr>(); }
   const Dict& as_dict() const { return *Get<DictPtr>(); }
@@ -90,8 +98,9 @@ class Value {
   const char* KindName() const;
 
  private:
-  using Data = std::variant<Undefined, None, bool, int64_t, double, StringPtr, ListPtr, DictPtr,
-                            Namespace*, const Statement*, std::shared_ptr<const Method>, Function>;
+  using Data =
+      std::variant<Undefined, None, bool, int64_t, double, StringPtr, SafeString, ListPtr, DictPtr,
+                   Namespace*, const Statement*, std::shared_ptr<const Method>, Function>;
 
   template <typename T>
   explicit Value(T value) : data_(std::move(value)) {}

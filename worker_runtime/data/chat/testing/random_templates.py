@@ -280,7 +280,8 @@ class Maker:
         return text
 
     def template(self) -> str:
-        text = '{% set ns = namespace(count=0, found=false) %}' if self.chance(0.9) else ''
+        # Jinja2 forgets a context's variable that an inner block reads before an outer one sets it: README.md says so.
+        text = '{% set n = n %}{% set text = text %}' + ('{% set ns = namespace(count=0, found=false) %}' if self.chance(0.9) else '')
         if self.chance(0.3):
             text += self.macro()
         text += self.block(3) + self.pick(*SPACES)
