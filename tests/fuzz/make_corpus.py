@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Writes the seed corpora: of store_fuzz one script for each opcode, and conversations written by hand; of bytes_fuzz
-an input that each reader takes; of vocabulary_fuzz a small file of each kind of tokenizer.
+an input that each reader takes; of vocabulary_fuzz a small file of each kind of tokenizer; of documents_fuzz
+lines and files; of chat_fuzz templates and conversations.
 
-usage: tests/fuzz/make_corpus.py STORE_FOLDER BYTES_FOLDER VOCABULARY_FOLDER
+usage: tests/fuzz/make_corpus.py STORE_FOLDER BYTES_FOLDER VOCABULARY_FOLDER DOCUMENTS_FOLDER CHAT_FOLDER
 """
 
 import base64
+import gzip
 import json
 import os
 import struct
@@ -224,6 +226,68 @@ VOCABULARIES = {
 }
 
 
+# zstd's frame of "one\ntwo\n", by `printf 'one\ntwo\n' | zstd --no-check`.
+ZSTD = bytes.fromhex('28b52ffd2008410000') + b'one\ntwo\n'
+LINE = json_bytes({'id': 1, 'a': {'text': 'in \u00e9', 'x': [1.5e3, None]}, 'text': 'a "text"\n\U0001f600'})
+JOURNAL = b"""convene-prepare-journal 1
+key 00000000000000ff
+in_document 1
+file 1
+offset 2
+line 3
+documents 4
+tokens 5
+counted_tokens 6
+text_bytes 7
+duplicates 8
+empty_documents 9
+bad_lines 1
+seen_documents 11
+first_bad_line data: a, line 1: \\"x\\"
+writer_state state
+checksum 9c0e777ae583091a
+"""
+# By the number of the reader in documents_fuzz.cc.
+DOCUMENTS = {
+    'line': (0, LINE),
+    'line_escapes': (0, rb'{"text": "\u00e9\ud83d\ude00\\\/\b", "b": [{}, [], true, false, null, -1.5e-3]}'),
+    'line_deep': (0, b'{"a": ' + b'[' * 600),
+    'journal': (1, JOURNAL),
+    'lines': (2, LINE + b'\r\n\n' + b'x' * 80 + b'\nlast'),
+    'lines_gzip': (2, gzip.compress(LINE + b'\n', mtime=0) + gzip.compress(b'two\n', mtime=0)),
+    'lines_zstd': (2, ZSTD),
+    'separated': (3, b'one--two-\n---three'),
+    'parts': (4, b'one two three.\nfour five\nsix seven eight nine\nten'),
+    'parquet': (4, b'PAR1'),
+}
+
+
+CHAT = b'{"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": " U </s>"}, {"role": "assistant", "content": "A \xc3\xa9"}]}'
+SHARE_GPT = b'{"conversations": [{"from": "human", "value": "U"}, {"from": "gpt", "value": "A", "weight": 1}], "tools": "[1]"}'
+GROWING = b"{% for m in messages %}<|im_start|>{{ m.role + '\\n' + m['content']|trim }}<|im_end|>\n{% endfor %}" \
+          b"{%- if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+GENERATION = b"{%- for m in messages -%}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}</s>{% endgeneration %}" \
+             b"{% elif loop.first and m.content is string %}{{ m.content }}{% else %}{{ m|tojson }}{% endif %}{% endfor %}"
+LANGUAGE = b"{# c #}{% set ns = namespace(a=1, l=[]) %}{% macro m(a, b='x') %}{{ a ~ b }}{% endmacro %}{% for k, v in d.items() if v %}" \
+           b"{% set ns.a = ns.a + loop.index * 2 %}{{ m(k, b=v) }}{% if loop.last %}{% break %}{% endif %}{% else %}-{% endfor %}" \
+           b"{% set t | upper %} {{ ns.a ** 2 // 3 }} {% endset %}{{ t[1:-1] }}{{ (l|map('string')|join(','))[::-1] if l is defined else none }}" \
+           b"{{ s.split(',')[0].strip() in s and not l|length > 3 }}{{ {'a': [1.5, none, (1,)]}|tojson(indent=1) }}{{ l|sort|last|default('z') }}"
+
+# By the number of the reader in chat_fuzz.cc.
+CHATS = {
+    'template': (0, LANGUAGE + b'\xff{"d": {"a": 1, "b": "x"}, "l": [3, 1, 2], "s": " a,b"}'),
+    'template_grows': (0, b"{% set n = namespace(t='ab') %}{% for i in range(99) %}{% set n.t = n.t + n.t %}{% endfor %}\xff{}"),
+    'template_recursion': (0, b'{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}\xff{}'),
+    **{f'named_{number}': (1, bytes([number]) + CHAT) for number in range(7)},
+    'named_last': (1, bytes([7]) + CHAT),
+    'share_gpt': (1, b'\x01' + SHARE_GPT),
+    'completion': (1, b'\x00{"prompt": "P ", "completion": "C"}'),
+    'folder_growing': (2, b'\x00' + GROWING + b'\xff' + CHAT),
+    'folder_generation': (2, b'\x01' + GENERATION + b'\xff' + CHAT),
+    'folder_all': (2, b'\x02' + GENERATION + b'\xff' + SHARE_GPT),
+}
+
+
 def write_all(folder: str, scripts) -> None:
     os.makedirs(folder, exist_ok=True)
     for name, data in scripts.items():
@@ -238,6 +302,8 @@ def main() -> int:
     write_all(sys.argv[1], scripts)
     write_all(sys.argv[2], {name: bytes([reader]) + data for name, (reader, data) in READ.items()})
     write_all(sys.argv[3], {name: bytes([reader]) + data for name, (reader, data) in VOCABULARIES.items()})
+    write_all(sys.argv[4], {name: bytes([reader]) + data for name, (reader, data) in DOCUMENTS.items()})
+    write_all(sys.argv[5], {name: bytes([reader]) + data for name, (reader, data) in CHATS.items()})
     return 0
 
 

@@ -1,0 +1,126 @@
+#include "worker_runtime/data/prepare/open_data.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/data/prepare/sources.h"
+
+namespace convene::worker {
+namespace {
+
+// One of the token files that a pattern names: all its files must be such.
+struct Group {
+  std::vector<std::string> patterns;
+  std::optional<double> weight;
+  bool is_tokens = false;
+  std::string token_path;
+};
+
+// Token files each by itself; neighbouring texts together, where no weights part them.
+absl::StatusOr<std::vector<Group>> GroupsOf(const std::vector<WeightedPath>& paths) {
+  std::vector<Group> groups;
+  std::optional<size_t> texts;
+  for (const WeightedPath& spec : paths) {
+    // Megatron's common prefix of .bin and .idx is no file's name.
+    std::vector<std::string> files = {spec.path};
+    if (!TokenFormatOf(spec.path).has_value()) {
+      CONVENE_ASSIGN_OR_RETURN(files, ExpandPattern(spec.path));
+    }
+    std::vector<std::string> tokens;
+    for (const std::string& path : files) {
+      if (TokenFormatOf(path).has_value()) tokens.push_back(path);
+    }
+    if (!tokens.empty() && tokens.size() < files.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("data: '", spec.path,
+                                                     "' stands for token files (", tokens[0],
+                                                     ") and for other files; name them apart"));
+    }
+    if (!tokens.empty() && tokens.size() > 1 && spec.weight.has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat("data: '", spec.path, "' stands for ",
+                                                     tokens.size(),
+                                                     " token files; give each its own weight"));
+    }
+    if (!tokens.empty()) {
+      for (const std::string& path : tokens) {
+        groups.push_back({{spec.path}, spec.weight, true, path});
+      }
+    } else if (texts.has_value() && !spec.weight.has_value()) {
+      groups[*texts].patterns.push_back(spec.path);
+    } else {
+      texts = groups.size();
+      groups.push_back({{spec.path}, spec.weight, false, ""});
+    }
+  }
+  return groups;
+}
+
+absl::StatusOr<std::string> PathOf(const Group& group, PrepareOptions options,
+                                   const TokenCache& cache, const PrepareProgress& progress) {
+  if (group.is_tokens) return group.token_path;
+  if (options.tokenizer == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "data: ", group.patterns[0], " is no token file, and no tokenizer is given to make one"));
+  }
+  options.input.patterns = group.patterns;
+  return PrepareTokenFile(options, cache, progress);
+}
+
+absl::Status CheckSameTokenizer(const std::vector<OpenedData>& opened) {
+  const TokenSource* first = nullptr;
+  for (const OpenedData& data : opened) {
+    const TokenizerIdentity& identity = data.tokens->tokenizer();
+    if (identity.fingerprint == 0) continue;
+    if (first == nullptr) first = data.tokens.get();
+    if (identity.fingerprint == first->tokenizer().fingerprint) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "data: ", first->path(), " was made by the tokenizer ", first->tokenizer().path, " (",
+        first->tokenizer().kind, ", fingerprint ", absl::Hex(first->tokenizer().fingerprint),
+        ") and ", data.tokens->path(), " by ", identity.path, " (", identity.kind, ", fingerprint ",
+        absl::Hex(identity.fingerprint),
+        "): their ids mean different texts. Prepare both with one tokenizer"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<WeightedPath>> ParseDataPaths(const std::vector<std::string>& texts) {
+  std::vector<WeightedPath> paths;
+  for (const std::string& text : texts) {
+    std::vector<WeightedPath> parsed = {{text, std::nullopt}};
+    if (access(text.c_str(), F_OK) != 0) {
+      CONVENE_ASSIGN_OR_RETURN(parsed, ParseBlend(text));
+    }
+    paths.insert(paths.end(), parsed.begin(), parsed.end());
+  }
+  if (paths.empty()) return absl::InvalidArgumentError("data: no file and no pattern is given");
+  const auto weighted = std::count_if(
+      paths.begin(), paths.end(), [](const WeightedPath& path) { return path.weight.has_value(); });
+  if (weighted > 0 && weighted < static_cast<std::ptrdiff_t>(paths.size())) {
+    return absl::InvalidArgumentError(absl::StrCat("data: ", weighted, " of ", paths.size(),
+                                                   " paths have a weight; give all one, or none"));
+  }
+  return paths;
+}
+
+absl::StatusOr<std::vector<OpenedData>> OpenData(const std::vector<WeightedPath>& paths,
+                                                 const PrepareOptions& options,
+                                                 const TokenCache& cache,
+                                                 const PrepareProgress& progress) {
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<Group> groups, GroupsOf(paths));
+  std::vector<OpenedData> opened;
+  for (const Group& group : groups) {
+    CONVENE_ASSIGN_OR_RETURN(const std::string path, PathOf(group, options, cache, progress));
+    CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<TokenSource> tokens, OpenTokenSource(path));
+    opened.push_back({group.patterns, group.weight, std::move(tokens)});
+  }
+  CONVENE_RETURN_IF_ERROR(CheckSameTokenizer(opened));
+  return opened;
+}
+
+}  // namespace convene::worker
