@@ -192,7 +192,9 @@ TEST_CASE("what cannot be learned from, or with, is refused") {
       "{\"messages\": [{\"role\": \"assistant\", \"content\": \"<|end|> \xEE\x83\xB2\"}]}";
   CHECK_STATUS(Encoded(Folder(kGrowing), both), absl::StatusCode::kInvalidArgument, "U+E0F2");
   const std::string escaped = R"({"messages": [{"role": "assistant", "content": "<|end|>"}]})";
-  CHECK_STATUS(Encoded(Folder("{{ messages|tojson(ensure_ascii=true) }}"), escaped),
+  CHECK_STATUS(Encoded(Folder("{% generation %}{{ messages|tojson(ensure_ascii=true) }}"
+                              "{% endgeneration %}"),
+                       escaped),
                absl::StatusCode::kInvalidArgument, "with escapes");
 }
 

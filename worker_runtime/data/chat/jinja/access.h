@@ -31,6 +31,9 @@ absl::StatusOr<ListPtr> ItemsOf(const Value& value, Budget* budget);
 // Python's len().
 absl::StatusOr<int64_t> LengthOf(const Value& value);
 
+// InvalidArgument: in Python the value cannot be a dict's key.
+absl::Status CheckKey(const Value& key);
+
 // Python's `item in container`.
 absl::StatusOr<bool> IsIn(const Value& item, const Value& container, Budget* budget);
 

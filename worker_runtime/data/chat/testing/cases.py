@@ -100,6 +100,7 @@ TEMPLATES = {
     'first and last': "{{ words|first }}{{ words|last }}[{{ []|first }}][{{ ''|last }}]{{ 'abc'|first }}{{ nested|first }}",
     'equality': "{{ 1 == 1.0 }}{{ true == 1 }}{{ 'a' == 'a' }}{{ [1, [2]] == [1, [2]] }}{{ (1,) == [1] }}{{ {'a': 1, 'b': 2} == {'b': 2, 'a': 1} }}{{ none == false }}{{ 9007199254740993 == 9007199254740992.0 }}",
     'in': "{{ 'a' in 'abc' }}{{ '' in '' }}{{ 'role' in messages[0] }}{{ 1 in [true] }}{{ none in [none] }}{{ 2 in range(3) }}",
+    'a dict in a dict': '{{ {} in nested }}', 'a list got from a dict': '{{ nested.get([]) }}', 'a tuple in a dict': '{{ (1,) in nested }}',
     'in of a number in a string': "{{ 1 in 'abc' }}",
     'order of a string and a number': "{{ 'a' < 1 }}",
     'a list changes': "{{ words.append('x') }}", 'a dict changes': "{{ nested.update({'a': 1}) }}",
