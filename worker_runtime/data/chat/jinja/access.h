@@ -23,7 +23,7 @@ absl::StatusOr<Value> GetItem(const Value& value, const Value& key, Budget* budg
 absl::StatusOr<Value> GetSlice(const Value& value, const Value* start, const Value* stop,
                                const Value* step, Budget* budget);
 
-// What `for` walks over: the items of a list, the keys of a dict, the characters of a string,
+// The items that `for` walks over: those of a list, the keys of a dict, the characters of a string,
 // nothing of an undefined value. InvalidArgument: cannot be walked over. Unimplemented: a generator
 // for the second time, which in Jinja2 would be empty.
 absl::StatusOr<ListPtr> ItemsOf(const Value& value, Budget* budget);
