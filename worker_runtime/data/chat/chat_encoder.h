@@ -16,7 +16,7 @@ namespace convene::worker {
 
 struct ChatOptions {
   TrainOn train_on = TrainOn::kAnswers;
-  // What a template that asks for today's date is told.
+  // The answer to a template that asks for today's date.
   std::optional<absl::CivilSecond> date;
   // Whether the tokenizer's end of a document goes behind a conversation that does not end with it
   // already. It does not count in the loss there; behind a prompt and completion it does.

@@ -14,7 +14,8 @@ namespace convene::worker {
 namespace {
 
 constexpr char kChat[] =
-    R"({"messages": [{"role": "user", "content": "Hi <|im_end|>"}, {"role": "assistant", "content": "Hello you"}, {"role": "user", "content": "Bye"}, {"role": "assistant", "content": "So long"}]})";
+    R"({"messages": [{"role": "user", "content": "Hi <|im_end|>"}, {"role": "assistant", "content": "Hello you"}, )"
+    R"({"role": "user", "content": "Bye"}, {"role": "assistant", "content": "So long"}]})";
 // ChatML as a model folder has it, without and with the mark of what is generated.
 constexpr char kGrowing[] =
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -192,13 +193,16 @@ TEST_CASE("what cannot be learned from, or with, is refused") {
       "{\"messages\": [{\"role\": \"assistant\", \"content\": \"<|end|> \xEE\x83\xB2\"}]}";
   CHECK_STATUS(Encoded(Folder(kGrowing), both), absl::StatusCode::kInvalidArgument, "U+E0F2");
   const std::string escaped = R"({"messages": [{"role": "assistant", "content": "<|end|>"}]})";
-  CHECK_STATUS(Encoded(Folder("{{ messages|tojson(ensure_ascii=true) }}"), escaped),
+  CHECK_STATUS(Encoded(Folder("{% generation %}{{ messages|tojson(ensure_ascii=true) }}"
+                              "{% endgeneration %}"),
+                       escaped),
                absl::StatusCode::kInvalidArgument, "with escapes");
 }
 
 TEST_CASE("a folder's template has the names of its special tokens, and one for tools") {
   const testing::TempDir folder;
   const std::string config = R"({"bos_token": {"content": "<|begin|>"}, "eos_token": "<|end|>",
+    "model_max_length": 1000000000000000019884624838656,
     "chat_template": [{"name": "tool_use", "template": "tools{{ messages[0].content }}"},
                       {"name": "default", "template": "{{ bos_token }}{{ messages[0].content }}"}]})";
   std::ofstream(folder.path() + "/tokenizer_config.json") << config;

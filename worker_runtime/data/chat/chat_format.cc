@@ -31,7 +31,7 @@ bool Exists(const std::string& path) {
   return stat(path.c_str(), &status) == 0;
 }
 
-// What transformers gives a template besides the messages: the special tokens by their names.
+// The special tokens by their names, which transformers gives a template besides the messages.
 void AddSpecialTokens(const Dict& config, Dict* variables) {
   for (const char* const name : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
                                  "cls_token", "mask_token", "additional_special_tokens"}) {
@@ -46,7 +46,8 @@ void AddSpecialTokens(const Dict& config, Dict* variables) {
 
 absl::StatusOr<Dict> ReadConfig(const std::string& config) {
   if (config.empty()) return Dict();
-  CONVENE_ASSIGN_OR_RETURN(const Value value, jinja::ReadJson(config));
+  CONVENE_ASSIGN_OR_RETURN(const Value value,
+                           jinja::ReadJson(config, jinja::LargeIntegers::kAsFloats));
   if (!value.is_dict()) return absl::InvalidArgumentError("it is no JSON object");
   return value.as_dict();
 }

@@ -1,4 +1,4 @@
-// Which chat format: one that we know by name, or the template of a model folder. Reads files.
+// Finds a chat format: one that we know by name, or the template of a model folder. Reads files.
 #pragma once
 
 #include <memory>

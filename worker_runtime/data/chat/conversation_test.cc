@@ -32,7 +32,8 @@ TEST_CASE("messages keep what they hold, and the assistant's are answers") {
 
 TEST_CASE("ShareGPT's spelling is made into the other") {
   const Conversation read = Read(
-      R"({"conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": "q"}, {"from": "gpt", "value": "a", "weight": 1}, {"from": "observation", "value": "o"}]})");
+      R"({"conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": "q"}, )"
+      R"({"from": "gpt", "value": "a", "weight": 1}, {"from": "observation", "value": "o"}]})");
   REQUIRE(read.messages.size() == 4);
   CHECK(Json(read.messages[0]) == R"({"role": "system", "content": "s"})");
   CHECK(Json(read.messages[1]) == R"({"role": "user", "content": "q"})");
@@ -96,8 +97,11 @@ TEST_CASE("a broken record says what is wrong, and with which message") {
 }
 
 TEST_CASE("content is a text, parts of text, or nothing") {
-  const Conversation read = Read(
-      R"({"messages": [{"role": "a", "content": "t"}, {"role": "a", "content": [{"type": "text", "text": "x"}, {"type": "text", "text": "y"}]}, {"role": "a", "content": null}, {"role": "a", "content": [{"type": "image"}]}, {"role": "a", "content": 5}]})");
+  const Conversation read =
+      Read(R"({"messages": [{"role": "a", "content": "t"}, )"
+           R"({"role": "a", "content": [{"type": "text", "text": "x"}, )"
+           R"({"type": "text", "text": "y"}]}, {"role": "a", "content": null}, )"
+           R"({"role": "a", "content": [{"type": "image"}]}, {"role": "a", "content": 5}]})");
   CHECK(*ContentOf(read.messages[0]) == "t");
   CHECK(*ContentOf(read.messages[1]) == "xy");
   CHECK(ContentOf(read.messages[2])->empty());

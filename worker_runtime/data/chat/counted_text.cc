@@ -15,7 +15,7 @@ using jinja::TextSpan;
 bool Counts(size_t begin, size_t end, absl::Span<const TextSpan> spans) {
   return std::any_of(spans.begin(), spans.end(), [&](const TextSpan& span) {
     if (begin == end) return span.begin <= begin && begin < span.end;
-    return begin < span.end && end > span.begin;
+    return span.begin < span.end && begin < span.end && end > span.begin;
   });
 }
 

@@ -10,7 +10,9 @@ namespace convene::worker {
 namespace {
 
 constexpr char kTwoTurns[] =
-    R"({"messages": [{"role": "system", "content": "S "}, {"role": "user", "content": " U1"}, {"role": "assistant", "content": " A1 "}, {"role": "user", "content": "U2\n"}, {"role": "assistant", "content": "A2"}]})";
+    R"({"messages": [{"role": "system", "content": "S "}, {"role": "user", "content": " U1"}, )"
+    R"({"role": "assistant", "content": " A1 "}, {"role": "user", "content": "U2\n"}, )"
+    R"({"role": "assistant", "content": "A2"}]})";
 
 // Special tokens in angle quotes, pieces parted by '|', counted ones with '+' before them.
 absl::StatusOr<std::string> Drawn(const std::string& name, const std::string& record,
@@ -42,7 +44,9 @@ TEST_CASE("Llama 3: a tool call is JSON, its result is ipython's") {
   CHECK(
       *Drawn(
           "llama3",
-          R"({"messages": [{"role": "user", "content": "U"}, {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"a": [1, "x"]}}}]}, {"role": "tool", "content": "R"}]})") ==
+          R"({"messages": [{"role": "user", "content": "U"}, )"
+          R"({"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f", )"
+          R"("arguments": {"a": [1, "x"]}}}]}, {"role": "tool", "content": "R"}]})") ==
       "«<|begin_of_text|>»|"
       "«<|start_header_id|>»|user|«<|end_header_id|>»|\\n\\n|U|«<|eot_id|>»|"
       "«<|start_header_id|>»|assistant|«<|end_header_id|>»|\\n\\n|"
@@ -67,7 +71,10 @@ TEST_CASE("Qwen 2.5: a system turn of its own, tool calls, results in one turn")
   CHECK(
       *Drawn(
           "qwen2.5",
-          R"({"messages": [{"role": "user", "content": "U"}, {"role": "assistant", "content": "A", "tool_calls": [{"name": "f", "arguments": {}}, {"name": "g", "arguments": "{\"a\":1}"}]}, {"role": "tool", "content": "R1"}, {"role": "tool", "content": "R2"}, {"role": "assistant", "content": "B"}]})") ==
+          R"({"messages": [{"role": "user", "content": "U"}, )"
+          R"({"role": "assistant", "content": "A", "tool_calls": [{"name": "f", "arguments": {}}, )"
+          R"({"name": "g", "arguments": "{\"a\":1}"}]}, {"role": "tool", "content": "R1"}, )"
+          R"({"role": "tool", "content": "R2"}, {"role": "assistant", "content": "B"}]})") ==
       "«<|im_start|>»|system\\n|You are Qwen, created by Alibaba Cloud. You are a helpful "
       "assistant.|«<|im_end|>»|\\n|«<|im_start|>»|user\\n|U|«<|im_end|>»|\\n|"
       "«<|im_start|>»|assistant\\n|+A\\n<tool_call>\\n{\"name\": \"f\", \"arguments\": {}}\\n"

@@ -154,6 +154,12 @@ absl::StatusOr<int64_t> LengthOf(const Value& value) {
   return absl::InvalidArgumentError(absl::StrCat(value.KindName(), " has no length"));
 }
 
+absl::Status CheckKey(const Value& key) {
+  const bool mutable_list = key.is_list() && key.as_list().kind == ListKind::kList;
+  if (!mutable_list && !key.is_dict()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(key.KindName(), " cannot be a dict's key"));
+}
+
 absl::StatusOr<bool> IsIn(const Value& item, const Value& container, Budget* budget) {
   if (container.is_string()) {
     if (!item.is_string()) {
@@ -164,6 +170,7 @@ absl::StatusOr<bool> IsIn(const Value& item, const Value& container, Budget* bud
     return absl::StrContains(container.as_string(), item.as_string());
   }
   if (container.is_dict()) {
+    CONVENE_RETURN_IF_ERROR(CheckKey(item));
     return item.is_string() && container.as_dict().Find(item.as_string()) != nullptr;
   }
   CONVENE_ASSIGN_OR_RETURN(const ListPtr items, ItemsOf(container, budget));

@@ -23,13 +23,16 @@ absl::StatusOr<Value> GetItem(const Value& value, const Value& key, Budget* budg
 absl::StatusOr<Value> GetSlice(const Value& value, const Value* start, const Value* stop,
                                const Value* step, Budget* budget);
 
-// What `for` walks over: the items of a list, the keys of a dict, the characters of a string,
+// The items that `for` walks over: those of a list, the keys of a dict, the characters of a string,
 // nothing of an undefined value. InvalidArgument: cannot be walked over. Unimplemented: a generator
 // for the second time, which in Jinja2 would be empty.
 absl::StatusOr<ListPtr> ItemsOf(const Value& value, Budget* budget);
 
 // Python's len().
 absl::StatusOr<int64_t> LengthOf(const Value& value);
+
+// InvalidArgument: in Python the value cannot be a dict's key.
+absl::Status CheckKey(const Value& key);
 
 // Python's `item in container`.
 absl::StatusOr<bool> IsIn(const Value& item, const Value& container, Budget* budget);

@@ -18,8 +18,8 @@ namespace convene::worker::jinja {
 struct Program;
 
 struct RenderOptions {
-  // What strftime_now formats. Absent: a template that asks for it is refused, because its text
-  // would change from day to day.
+  // The time that strftime_now formats. Absent: a template that asks for it is refused, because its
+  // text would change from day to day.
   std::optional<absl::CivilSecond> now;
   int64_t max_steps = 20'000'000;
   // Of the whole text, and of each string on the way.
@@ -34,7 +34,7 @@ struct TextSpan {
 
 struct Rendered {
   std::string text;
-  // What stood within {% generation %}, in order.
+  // The parts that stood within {% generation %}, in order.
   std::vector<TextSpan> generated;
 };
 

@@ -55,6 +55,8 @@ class Evaluator {
   // Expressions; expression_evaluator.cc.
   Result Evaluate(const Expression& expression);
   Result EvaluateAt(const Expression& expression);
+  Result EvaluateChoice(const Expression& expression);
+  Result EvaluateList(const Expression& expression);
   Result EvaluateLoop(const Expression& expression) const;
   Result EvaluateCompare(const Expression& expression);
   Result EvaluateConcat(const Expression& expression);
@@ -63,7 +65,7 @@ class Evaluator {
   Result EvaluateFilter(const Expression& expression, Value input);
   Result EvaluateTest(const Expression& expression);
   Result EvaluateCall(const Expression& expression);
-  // What the expression makes of the input of a chain of filters.
+  // The result of a chain of filters for `input`.
   Result ApplyFilters(const Expression& chain, Value input);
   absl::StatusOr<Arguments> EvaluateArguments(const Expression& expression);
   Result CallFunction(Function function, const Arguments& arguments);

@@ -25,7 +25,7 @@ absl::StatusOr<T> Placed(const Place& place, absl::StatusOr<T> value) {
   return At(place, value.status());
 }
 
-// What a filter does to a safe string we know of those that do not touch its text.
+// Of a safe string only filters are known that do not touch its text.
 absl::Status CheckSafe(const Expression& expression) {
   for (const char* const known : {"safe", "string", "length", "count", "default", "d", "tojson"}) {
     if (expression.name == known) return absl::OkStatus();
@@ -94,28 +94,12 @@ Evaluator::Result Evaluator::EvaluateAt(const Expression& expression) {
     case ExpressionKind::kCompare:
       return EvaluateCompare(expression);
     case ExpressionKind::kAnd:
-    case ExpressionKind::kOr: {
-      CONVENE_ASSIGN_OR_RETURN(Value left, child(0));
-      if (left.Truth() == (expression.kind == ExpressionKind::kOr)) return left;
-      return child(1);
-    }
-    case ExpressionKind::kConditional: {
-      CONVENE_ASSIGN_OR_RETURN(const Value condition, child(0));
-      if (condition.Truth()) return child(1);
-      if (expression.children[2] != nullptr) return child(2);
-      return Value::OfUndefined("the condition of an 'if' without 'else' is false");
-    }
+    case ExpressionKind::kOr:
+    case ExpressionKind::kConditional:
+      return EvaluateChoice(expression);
     case ExpressionKind::kList:
-    case ExpressionKind::kTuple: {
-      std::vector<Value> items;
-      for (size_t i = 0; i < expression.children.size(); ++i) {
-        CONVENE_ASSIGN_OR_RETURN(Value item, child(i));
-        items.push_back(std::move(item));
-      }
-      const bool list = expression.kind == ExpressionKind::kList;
-      return Placed(expression.place,
-                    NewList(std::move(items), list ? ListKind::kList : ListKind::kTuple));
-    }
+    case ExpressionKind::kTuple:
+      return EvaluateList(expression);
     case ExpressionKind::kDict:
       return EvaluateDict(expression);
     default:
@@ -124,6 +108,29 @@ Evaluator::Result Evaluator::EvaluateAt(const Expression& expression) {
   CONVENE_ASSIGN_OR_RETURN(const Value left, child(0));
   CONVENE_ASSIGN_OR_RETURN(const Value right, child(1));
   return Placed(expression.place, Calculate(expression.kind, left, right, &budget_));
+}
+
+// `and`, `or` and `a if b else c` run only the part that they need.
+Evaluator::Result Evaluator::EvaluateChoice(const Expression& expression) {
+  CONVENE_ASSIGN_OR_RETURN(Value first, Evaluate(*expression.children[0]));
+  if (expression.kind != ExpressionKind::kConditional) {
+    if (first.Truth() == (expression.kind == ExpressionKind::kOr)) return first;
+    return Evaluate(*expression.children[1]);
+  }
+  if (first.Truth()) return Evaluate(*expression.children[1]);
+  if (expression.children[2] != nullptr) return Evaluate(*expression.children[2]);
+  return Value::OfUndefined("the condition of an 'if' without 'else' is false");
+}
+
+Evaluator::Result Evaluator::EvaluateList(const Expression& expression) {
+  std::vector<Value> items;
+  for (const ExpressionPtr& child : expression.children) {
+    CONVENE_ASSIGN_OR_RETURN(Value item, Evaluate(*child));
+    items.push_back(std::move(item));
+  }
+  const bool list = expression.kind == ExpressionKind::kList;
+  return Placed(expression.place,
+                NewList(std::move(items), list ? ListKind::kList : ListKind::kTuple));
 }
 
 Evaluator::Result Evaluator::EvaluateLoop(const Expression& expression) const {

@@ -19,7 +19,7 @@ class ExpressionParser {
  public:
   ExpressionParser(TokenReader* tokens, Program* program) : tokens_(*tokens), program_(*program) {}
 
-  // What a tuple without brackets may stand before.
+  // The place of a tuple without brackets.
   enum class Context { kNone, kForIterable };
 
   // An expression; with commas a tuple. Without `conditional`, no `a if b else c` at the top.

@@ -1,5 +1,5 @@
-// What Jinja2 makes of many templates, kept by testing/compare_with_jinja2.py --golden, against
-// what we make of them.
+// Many templates against the texts that Jinja2 makes of them, which
+// testing/compare_with_jinja2.py --golden has kept.
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <string>

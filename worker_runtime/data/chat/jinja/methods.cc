@@ -41,6 +41,7 @@ absl::StatusOr<Value> CallDictMethod(const Dict& dict, absl::string_view name, c
                                      const Arguments& arguments) {
   if (name == "get") {
     CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"key", "default"}, 1));
+    CONVENE_RETURN_IF_ERROR(CheckKey(*bound[0]));
     const Value* const found = bound[0]->is_string() ? dict.Find(bound[0]->as_string()) : nullptr;
     if (found != nullptr) return *found;
     return bound[1] != nullptr ? *bound[1] : Value::OfNone();

@@ -17,16 +17,20 @@ using Json = nlohmann::json;
 // Takes the parser's events. It keeps its own stack, so deep input cannot exhaust the thread's.
 class Builder : public nlohmann::json_sax<Json> {
  public:
+  explicit Builder(LargeIntegers large_integers) : large_integers_(large_integers) {}
+
   bool null() override { return Add(Value::OfNone()); }
   bool boolean(bool value) override { return Add(Value::OfBool(value)); }
   bool number_integer(int64_t value) override { return Add(Value::OfInt(value)); }
   bool number_unsigned(uint64_t value) override {
-    if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return TooLarge();
+    if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+      return Large(static_cast<double>(value));
+    }
     return Add(Value::OfInt(static_cast<int64_t>(value)));
   }
   bool number_float(double value, const std::string& text) override {
     // The parser makes a float of an integer that is too large; Python keeps it.
-    if (text.find_first_of(".eE") == std::string::npos) return TooLarge();
+    if (text.find_first_of(".eE") == std::string::npos) return Large(value);
     return Add(Value::OfFloat(value));
   }
   bool string(std::string& value) override { return Add(Value::OfString(std::move(value))); }
@@ -66,7 +70,8 @@ class Builder : public nlohmann::json_sax<Json> {
     if (status_.ok()) status_ = absl::InvalidArgumentError(absl::StrCat("not JSON ", why));
     return false;
   }
-  bool TooLarge() {
+  bool Large(double value) {
+    if (large_integers_ == LargeIntegers::kAsFloats) return Add(Value::OfFloat(value));
     status_ = absl::InvalidArgumentError("the JSON has an integer beyond 64 bits");
     return false;
   }
@@ -98,6 +103,7 @@ class Builder : public nlohmann::json_sax<Json> {
     return true;
   }
 
+  const LargeIntegers large_integers_;
   std::vector<Container> open_;
   Value result_;
   absl::Status status_;
@@ -105,8 +111,8 @@ class Builder : public nlohmann::json_sax<Json> {
 
 }  // namespace
 
-absl::StatusOr<Value> ReadJson(absl::string_view text) {
-  Builder builder;
+absl::StatusOr<Value> ReadJson(absl::string_view text, LargeIntegers large_integers) {
+  Builder builder(large_integers);
   Json::sax_parse(text.begin(), text.end(), &builder);
   return std::move(builder).Take();
 }

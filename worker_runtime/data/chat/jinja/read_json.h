@@ -7,9 +7,13 @@
 
 namespace convene::worker::jinja {
 
+enum class LargeIntegers { kRefuse, kAsFloats };
+
 // The value that Python's json.loads gives: keys keep their order, and of a key that comes twice
-// the last value counts. InvalidArgument, with the byte: not JSON (RFC 8259: no NaN), not UTF-8, an
-// integer beyond 64 bits, or deeper than kMaxValueDepth.
-absl::StatusOr<Value> ReadJson(absl::string_view text);
+// the last value counts. An integer beyond 64 bits is refused, or becomes a float: Hugging Face
+// writes such ones into tokenizer_config.json. InvalidArgument, with the byte: not JSON (RFC 8259:
+// no NaN), not UTF-8, an integer that is refused, or deeper than kMaxValueDepth.
+absl::StatusOr<Value> ReadJson(absl::string_view text,
+                               LargeIntegers large_integers = LargeIntegers::kRefuse);
 
 }  // namespace convene::worker::jinja

@@ -92,7 +92,7 @@ struct Expression {
   std::vector<std::string> argument_names;
 };
 
-// What a `set` or `for` assigns to.
+// The variables that a `set` or `for` assigns to.
 struct Target {
   // One: a variable; several: the parts of a sequence. Indices into Program::symbols.
   std::vector<int> symbols;

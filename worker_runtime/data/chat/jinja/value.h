@@ -172,7 +172,7 @@ constexpr int kMaxValueDepth = 100;
 // ResourceExhausted: too deep, or too large when it is written out (lists may share their parts).
 absl::StatusOr<Value> NewList(std::vector<Value> items, ListKind kind = ListKind::kList);
 absl::StatusOr<Value> NewDict(Dict dict);
-// What printing or comparing the value costs, in steps.
+// The cost of printing or comparing the value, in steps.
 int64_t WeightOf(const Value& value);
 int DepthOf(const Value& value);
 

@@ -8,7 +8,7 @@ of the wheel trl; each is rendered with many conversations. --golden writes the 
 Jinja2 makes of them and the code with which we refuse one.
 Needs jinja2. Exit status: 0 no difference.
 
-A difference is another text or span, or an error on one side alone. What we refuse as beyond the subset is counted apart.
+A difference is another text or span, or an error on one side alone. A template that we refuse as beyond the subset is counted apart.
 """
 
 import argparse

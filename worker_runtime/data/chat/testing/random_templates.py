@@ -28,6 +28,7 @@ VARIABLES: Dict[str, Any] = {
     'text': 'Hello, World\n second line\n\n third',
 }
 STRINGS = ['a', '', ' ', '\\n', 'role', 'x y', 'user', '<|end|>', "\\'", '\\\\', '\\u00e9', '\u00e9\u4f60', 'b', '  pad ', 'A-b c']
+SELECTIONS = ['', ", 'equalto', 'user'", ", 'defined'", ", 'in', words", ", 'string'"]
 SPACES = ['', ' ', '\n', '  \n', '\n  ', 'x', 'text ', '{ ', '} ', '\t', '% ', '\n\n', ' y\n']
 
 
@@ -165,7 +166,7 @@ class Maker:
             lambda: f'messages|map(attribute={self.pick(repr("role"), repr("content"), repr("n"))}{self.pick("", ", default=7")})|list',
             lambda: f'words|map({self.pick(repr("upper"), repr("length"), repr("trim"), repr("replace") + ", " + repr("a") + ", " + repr("b"))})|list',
             lambda: f'messages|{self.pick("selectattr", "rejectattr")}({self.pick(repr("role"), repr("n"), repr("content"))}'
-                    f'{self.pick("", ", " + repr("equalto") + ", " + repr("user"), ", " + repr("defined"), ", " + repr("in") + ", words", ", " + repr("string"))})|list',
+                    f'{self.pick(*SELECTIONS)})|list',
             lambda: f'({self.list(d)})|{self.pick("select", "reject")}({self.pick("", repr("string"), repr("defined"), repr("odd"), repr("number"))})|list',
             lambda: f'({self.list(d)})|reverse|list',
             lambda: f'words|{self.pick("sort", "unique|list", "sort(reverse=true)", "sort(case_sensitive=true)", "unique(true)|list")}',
@@ -190,7 +191,8 @@ class Maker:
         if self.scope and self.chance(0.3):
             return self.pick(*self.scope)
         if self.chance(0.05):
-            return self.pick('missing', 'messages[9]', 'nested.nope', "nested['items']", "messages[2]['tool_calls']", 'nested.x.y.0', 'none', 'ns.count', 'nested["x"]["y"][1]')
+            return self.pick('missing', 'messages[9]', 'nested.nope', "nested['items']", "messages[2]['tool_calls']", 'nested.x.y.0', 'none', 'ns.count',
+                             'nested["x"]["y"][1]')
         kind = self.pick(self.string, self.string, self.integer, self.boolean, self.list, self.dict, self.number)
         text = kind(depth)
         return f'({text})' if self.chance(0.5) else text
@@ -249,9 +251,8 @@ class Maker:
         return self.tag(f'set {name} = {self.string(2) if name == "text" else self.integer(2) if name == "n" else self.any(2)}') + self.output(name)
 
     def set_block(self, d: int, generation: bool) -> str:
-        loops, self.loops = self.loops, self.loops
-        text = self.tag('set v' + self.pick('', ' | trim', " | upper", ' | replace("a", "b") | length')) + self.block(d, False) + self.tag('endset') + self.output('v')
-        self.loops = loops
+        filters = self.pick('', ' | trim', ' | upper', ' | replace("a", "b") | length')
+        text = self.tag('set v' + filters) + self.block(d, False) + self.tag('endset') + self.output('v')
         return text
 
     def ns_set(self, d: int, generation: bool) -> str:
