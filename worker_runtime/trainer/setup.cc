@@ -62,9 +62,10 @@ absl::StatusOr<Dataset> OpenData(const TrainOptions& options, const Contract& co
                      " different tokens; the model's vocabulary_size is ",
                      options.model.vocabulary_size, " and must be at least that"));
   }
-  if (options.packed_documents && !dataset.Contains(static_cast<int32_t>(options.eod_token))) {
+  if (options.packed_documents &&
+      !dataset.Contains(static_cast<int32_t>(options.eod_token.value_or(0)))) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "packed_documents: token ", options.eod_token,
+        "packed_documents: token ", options.eod_token.value_or(0),
         ", which ends a document, occurs nowhere in the data: all of it would be one document. "
         "Give several files (byte ",
         kDocumentSeparator,
