@@ -195,6 +195,12 @@ absl::Status RefuseUnusedToken(const TrainConfig& said) {
 // Keys of messages without messages, and keys of plain texts with them.
 absl::Status RefuseUnusedChatKeys(const TrainConfig& said) {
   if (!said.chat_template().empty()) {
+    if (said.has_too_long() && said.has_packed_documents() && !said.packed_documents()) {
+      return absl::InvalidArgumentError(
+          "too_long is set, but without packed_documents a sample begins and ends anywhere, so "
+          "none "
+          "is too long");
+    }
     if (!said.has_text_field()) return absl::OkStatus();
     return absl::InvalidArgumentError(
         "text_field is set, but with chat_template a line's messages are read: leave text_field "

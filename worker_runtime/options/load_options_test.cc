@@ -81,12 +81,15 @@ TEST_CASE("messages are packed, and their answers count, unless something else i
   CHECK(options.packed_documents);
   CHECK(options.train_on == TrainOn::kAnswers);
   CHECK(options.too_long == TooLong::kCut);
-  const TrainOptions other =
-      Options({"--data", "a.jsonl", "--chat-template", "llama3", "--packed-documents", "false",
-               "--train-on", "all", "--too-long", "drop"});
-  CHECK_FALSE(other.packed_documents);
+  const TrainOptions other = Options({"--data", "a.jsonl", "--chat-template", "llama3",
+                                      "--train-on", "all", "--too-long", "drop"});
   CHECK(other.train_on == TrainOn::kAll);
   CHECK(other.too_long == TooLong::kDrop);
+  const std::vector<std::string> unpacked = {"--chat-template", "llama3",
+                                             "--packed-documents=false"};
+  CHECK_FALSE(Options(unpacked).packed_documents);
+  CHECK_STATUS(Load({unpacked[0], unpacked[1], unpacked[2], "--too-long", "drop"}), kInvalid,
+               "too_long is set, but without packed_documents");
   CHECK_STATUS(Load({"--chat-template", "llama3", "--train-on", "prompts"}), kInvalid,
                "train_on is \"prompts\"; it can be answers, all");
   CHECK_STATUS(Load({"--chat-template", "llama3", "--too-long", "keep"}), kInvalid,

@@ -44,7 +44,7 @@ struct TrainOptions {
   std::string model_name;
   ModelConfig model;  // the named shape with its changes
   // The vocabulary's size is that of a model or a number that the user named; else it is the
-  // default model's, and ApplyTokenizer (tokenizer_options.h) may change it.
+  // default model's, and ApplyTokenIds (tokenizer_options.h) may change it.
   bool chose_vocabulary = false;
   std::vector<std::string> data;  // as ParseDataSpecs (data/prepare/open_data.h) takes them
   std::string tokenizer_path;     // as LoadTokenizer takes it
@@ -60,7 +60,7 @@ struct TrainOptions {
   int64_t micro_batch_size = 0;   // samples a forward pass
   int64_t sequence_length = 0;    // tokens a sample
   bool packed_documents = false;  // a sample's documents do not see each other
-  // Ends a document, and belongs to it. Nullopt: ApplyTokenizer takes the tokenizer's, if that has
+  // Ends a document, and belongs to it. Nullopt: ApplyTokenIds takes the tokenizer's, if that has
   // one.
   std::optional<int64_t> eod_token;
   int tp_size = 0;
