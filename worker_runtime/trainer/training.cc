@@ -33,6 +33,7 @@
 #include "worker_runtime/trainer/failures.h"
 #include "worker_runtime/trainer/job_store.h"
 #include "worker_runtime/trainer/reporter.h"
+#include "worker_runtime/trainer/run_data.h"
 #include "worker_runtime/trainer/setup.h"
 #include "worker_runtime/trainer/spares.h"
 #include "worker_runtime/trainer/step_profile.h"
@@ -147,10 +148,17 @@ absl::Status Training::CheckSameData() {
 // The model's input, for checkpoints: packed documents are other samples than plain rows.
 std::string Training::DataIdentity() const {
   std::string identity = dataset_.Identity();
-  if (options_.packed_documents) {
-    absl::StrAppend(&identity, ", packed documents that end with token ", options_.eod_token);
+  // Checkpoints from before there were other tokenizers do not name the byte's.
+  const TokenizerIdentity& tokenizer = dataset_.tokenizer();
+  if (tokenizer.fingerprint != 0 && tokenizer.kind != "byte") {
+    absl::StrAppend(&identity, " of the tokenizer ", tokenizer.kind, " ",
+                    absl::Hex(tokenizer.fingerprint, absl::kZeroPad16));
   }
-  return identity;
+  if (options_.data_order == DataOrder::kMegatron) absl::StrAppend(&identity, ", Megatron's order");
+  if (!options_.packed_documents) return identity;
+  if (dataset_.has_documents()) return absl::StrCat(identity, ", packed whole documents");
+  return absl::StrCat(identity, ", packed documents that end with token ",
+                      options_.eod_token.value_or(0));
 }
 
 absl::Status Training::CreateReporter() {
@@ -433,8 +441,10 @@ absl::StatusOr<TrainingEnd> BlamePeer(const absl::StatusOr<TrainingEnd>& end) {
 
 }  // namespace
 
-absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contract& job,
+absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& asked, const Contract& job,
                                         StopToken& stop) {
+  TrainOptions options = asked;
+  CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, LoadRunTokenizer(&options));
   const int world_size =
       options.print_memory_plan ? PlannedWorldSize(options, job) : job.world_size;
   CONVENE_ASSIGN_OR_RETURN(LayoutDecision decision,
@@ -475,7 +485,7 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contr
   }
   const std::unique_ptr<ProgressWriter> progress = OpenProgress(contract.progress_path);
   progress->Tell(0, "startup");
-  CONVENE_ASSIGN_OR_RETURN(const Dataset dataset, OpenData(options, contract));
+  CONVENE_ASSIGN_OR_RETURN(const Dataset dataset, OpenDataset(options, *tokenizer, contract));
   CONVENE_ASSIGN_OR_RETURN(CommunicatorSet communicators,
                            Connect(options, contract, layout, *device));
   const std::unique_ptr<Memory> collective_memory = CollectiveMemory(communicators, *device);
