@@ -1,11 +1,15 @@
 #include "worker_runtime/data/dataset.h"
 
 #include <algorithm>
+#include <array>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/data/blend.h"
+#include "worker_runtime/data/rows.h"
 #include "worker_runtime/data/sample_order.h"
 
 namespace convene::worker {
@@ -13,82 +17,415 @@ namespace {
 
 constexpr int32_t kIgnoredTarget = -1;
 
+// Sources with as many samples must not go through them in the same order. The first source has the
+// seed itself: data that was one source stays in its order.
+int64_t SeedOf(int64_t seed, int source) {
+  return static_cast<int64_t>(static_cast<uint64_t>(seed) +
+                              static_cast<uint64_t>(source) * 0x9e3779b97f4a7c15);
+}
+
+bool OccursIn(const TokenSource& source, int32_t token) {
+  std::array<int32_t, 4096> block;
+  int64_t count = 0;
+  for (int64_t first = 0; first < source.token_count(); first += count) {
+    count = std::min<int64_t>(block.size(), source.token_count() - first);
+    source.Read(first, count, block.data());
+    const auto end = block.begin() + count;
+    if (std::find(block.begin(), end, token) != end) return true;
+  }
+  return false;
+}
+
+// The tokens of `ranges` that are targets, where they count: all but the first of each document, or
+// of the row. Replaces `ranges`.
+void KeepTargets(bool are_documents, std::vector<TokenRange>* ranges) {
+  for (TokenRange& range : *ranges) {
+    ++range.first;
+    --range.count;
+    if (!are_documents) return;
+  }
+}
+
+int64_t CountedIn(const TokenSource& source, const TokenRange& range) {
+  if (!source.has_counted()) return range.count;
+  std::vector<uint8_t> counted(range.count);
+  source.ReadCounted(range.first, range.count, counted.data());
+  return std::accumulate(counted.begin(), counted.end(), int64_t{0});
+}
+
+// Of the targets that count. REQUIRES: source.token_bytes() is not empty.
+int64_t BytesIn(const TokenSource& source, const TokenRange& range) {
+  const absl::Span<const uint16_t> bytes_of = source.token_bytes();
+  std::vector<int32_t> tokens(range.count);
+  std::vector<uint8_t> counted(range.count);
+  source.Read(range.first, range.count, tokens.data());
+  source.ReadCounted(range.first, range.count, counted.data());
+  int64_t bytes = 0;
+  for (int64_t i = 0; i < range.count; ++i) {
+    const auto id = static_cast<size_t>(tokens[i]);
+    if (counted[i] != 0 && id < bytes_of.size()) bytes += bytes_of[id];
+  }
+  return bytes;
+}
+
+std::string IdentityOf(const TokenSource& source) {
+  return absl::StrCat(source.token_count(), " tokens with hash ",
+                      absl::Hex(source.content_hash(), absl::kZeroPad16));
+}
+
+absl::Status FillPadding(int64_t length, int32_t* inputs, int32_t* targets) {
+  std::fill_n(inputs, length, 0);
+  std::fill_n(targets, length, kIgnoredTarget);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-Dataset::Dataset(TokenFile tokens, int sequence_length, int64_t training_samples,
-                 int64_t validation_samples)
-    : tokens_(std::move(tokens)),
-      sequence_length_(sequence_length),
-      training_samples_(training_samples),
-      validation_samples_(validation_samples) {}
-
-absl::StatusOr<Dataset> Dataset::Open(const std::string& token_file, int sequence_length,
-                                      double validation_fraction) {
-  if (sequence_length < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("sequence_length ", sequence_length));
-  }
-  if (!(validation_fraction >= 0.0 && validation_fraction < 1.0)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("validation_fraction ", validation_fraction, " is not in [0, 1)"));
-  }
-  CONVENE_ASSIGN_OR_RETURN(TokenFile tokens, TokenFile::Open(token_file));
-  const bool has_validation = validation_fraction > 0.0;
-  const int64_t samples = std::max<int64_t>(0, (tokens.token_count() - 1) / sequence_length);
-  const int64_t needed_samples = has_validation ? 2 : 1;
-  if (samples < needed_samples) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("data has ", tokens.token_count(), " tokens; sequence_length ",
-                     sequence_length, " needs at least ", needed_samples * sequence_length + 1,
-                     " (one training sample", has_validation ? " and one validation sample" : "",
-                     "): give more data or a shorter sequence_length"));
-  }
+struct Dataset::Parts {
+  std::vector<std::unique_ptr<TokenSource>> sources;
+  std::vector<std::unique_ptr<Rows>> rows;  // of each source
+  std::vector<int64_t> weights;
+  std::unique_ptr<Blend> training, validation;  // validation is null when nothing is held out
+  int sequence_length = 0;
+  int64_t id_limit = 0;
+  int64_t training_samples = 0;
   int64_t validation_samples = 0;
-  if (has_validation) {
-    validation_samples =
-        std::clamp<int64_t>(static_cast<int64_t>(samples * validation_fraction), 1, samples - 1);
+
+  const TokenSource& SourceOf(const Place& place) const { return *sources[place.source]; }
+  const Rows& RowsOf(const Place& place) const { return *rows[place.source]; }
+};
+
+namespace {
+
+absl::Status CheckOptions(const DatasetOptions& options) {
+  const double fraction = options.validation_fraction;
+  if (options.sequence_length < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("sequence_length ", options.sequence_length));
   }
-  return Dataset(std::move(tokens), sequence_length, samples - validation_samples,
-                 validation_samples);
+  if (!(fraction >= 0.0 && fraction < 1.0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("validation_fraction ", fraction, " is not in [0, 1)"));
+  }
+  if (options.sources.empty()) return absl::InvalidArgumentError("data: no source is given");
+  const size_t with_weight =
+      std::count_if(options.sources.begin(), options.sources.end(),
+                    [](const DatasetSource& source) { return source.weight.has_value(); });
+  if (with_weight != 0 && with_weight != options.sources.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data: ", with_weight, " of ", options.sources.size(),
+                     " sources have a share: give all of them one, or none"));
+  }
+  for (const DatasetSource& source : options.sources) {
+    if (source.weight.has_value() && !(*source.weight > 0.0 && *source.weight < 1e300)) {
+      return absl::InvalidArgumentError(absl::StrCat("data: the share of ", source.path, " is ",
+                                                     *source.weight, "; it must be above 0"));
+    }
+  }
+  if (options.order != SampleOrder::kMegatron) return absl::OkStatus();
+  if (options.sources.size() > 1 || options.packing.has_value()) {
+    return absl::InvalidArgumentError(
+        "Megatron's order is that of one source without packing: give one source, or leave the "
+        "order to this program");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTokenizers(const std::vector<std::unique_ptr<TokenSource>>& sources) {
+  const TokenSource* first = nullptr;
+  for (const std::unique_ptr<TokenSource>& source : sources) {
+    if (source->tokenizer().fingerprint == 0) continue;
+    if (first == nullptr) first = source.get();
+    if (first->tokenizer().fingerprint == source->tokenizer().fingerprint) continue;
+    const auto text = [](const TokenSource& of) {
+      return absl::StrCat(of.path(), " (", of.tokenizer().kind, " ", of.tokenizer().path, ")");
+    };
+    return absl::InvalidArgumentError(
+        absl::StrCat("data: ", text(*first), " and ", text(*source),
+                     " were made with different tokenizers, so one id means two things: prepare "
+                     "one of them again with the other's tokenizer"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Rows>> Cut(const TokenSource& source,
+                                          const DatasetOptions& options) {
+  const RowsOptions cut = {.sequence_length = options.sequence_length,
+                           .validation_fraction = options.validation_fraction};
+  if (options.packing.has_value()) return PackDocuments(source, cut, *options.packing);
+  if (options.order == SampleOrder::kMegatron) {
+    return CutAsMegatron(source, cut, options.seed, options.run_samples);
+  }
+  return CutContiguously(source, cut);
+}
+
+}  // namespace
+
+Dataset::Dataset(std::shared_ptr<const Parts> parts) : parts_(std::move(parts)) {}
+
+absl::StatusOr<Dataset> Dataset::Open(const DatasetOptions& options) {
+  CONVENE_RETURN_IF_ERROR(CheckOptions(options));
+  const auto parts = std::make_shared<Parts>();
+  parts->sequence_length = options.sequence_length;
+  parts->id_limit = options.vocabulary_size > 0 ? options.vocabulary_size : int64_t{1} << 31;
+  for (const DatasetSource& wanted : options.sources) {
+    CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<TokenSource> source, OpenTokenSource(wanted.path));
+    if (source->vocabulary_size() > parts->id_limit) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(wanted.path, " has ids for a vocabulary of ", source->vocabulary_size(),
+                       "; the model's vocabulary_size is ", options.vocabulary_size,
+                       " and must be at least that"));
+    }
+    parts->sources.push_back(std::move(source));
+  }
+  CONVENE_RETURN_IF_ERROR(CheckTokenizers(parts->sources));
+  std::vector<int64_t> training_counts;
+  std::vector<int64_t> validation_counts;
+  for (const std::unique_ptr<TokenSource>& source : parts->sources) {
+    absl::StatusOr<std::unique_ptr<Rows>> rows = Cut(*source, options);
+    if (!rows.ok()) return Annotate(rows.status(), source->path());
+    training_counts.push_back((*rows)->training_rows());
+    validation_counts.push_back((*rows)->validation_rows());
+    parts->training_samples += training_counts.back();
+    parts->validation_samples += validation_counts.back();
+    parts->rows.push_back(*std::move(rows));
+  }
+  std::vector<double> shares;
+  for (const DatasetSource& source : options.sources) {
+    if (source.weight.has_value()) shares.push_back(*source.weight);
+  }
+  parts->weights = shares.empty() ? training_counts : WeightsOfShares(shares);
+  parts->training = std::make_unique<Blend>(parts->weights);
+  if (options.validation_fraction > 0.0) {
+    parts->validation = std::make_unique<Blend>(validation_counts);
+  }
+  return Dataset(parts);
+}
+
+int Dataset::sequence_length() const { return parts_->sequence_length; }
+int64_t Dataset::training_samples() const { return parts_->training_samples; }
+int64_t Dataset::validation_samples() const { return parts_->validation_samples; }
+
+int Dataset::vocabulary_size() const {
+  int largest = 0;
+  for (const auto& source : parts_->sources) largest = std::max(largest, source->vocabulary_size());
+  return largest;
+}
+
+int64_t Dataset::token_count() const {
+  int64_t count = 0;
+  for (const auto& source : parts_->sources) count += source->token_count();
+  return count;
+}
+
+uint64_t Dataset::content_hash() const {
+  uint64_t hash = parts_->sources[0]->content_hash();
+  for (size_t i = 1; i < parts_->sources.size(); ++i) {
+    hash = hash * 0x9e3779b97f4a7c15 + parts_->sources[i]->content_hash();
+  }
+  return hash;
+}
+
+const TokenizerIdentity& Dataset::tokenizer() const {
+  for (const auto& source : parts_->sources) {
+    if (source->tokenizer().fingerprint != 0) return source->tokenizer();
+  }
+  return parts_->sources[0]->tokenizer();
+}
+
+bool Dataset::Contains(int32_t token) const {
+  return std::any_of(parts_->sources.begin(), parts_->sources.end(),
+                     [token](const auto& source) { return OccursIn(*source, token); });
 }
 
 std::string Dataset::Identity() const {
-  return absl::StrCat(token_count(), " tokens with hash ",
-                      absl::Hex(content_hash(), absl::kZeroPad16));
+  if (parts_->sources.size() == 1) return IdentityOf(*parts_->sources[0]);
+  const double sum = std::accumulate(parts_->weights.begin(), parts_->weights.end(), 0.0);
+  std::string text;
+  for (size_t i = 0; i < parts_->sources.size(); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : " + ", IdentityOf(*parts_->sources[i]), " (share ",
+                    static_cast<double>(parts_->weights[i]) / sum, ")");
+  }
+  return text;
 }
 
 std::string Dataset::SamplesText() const {
-  return absl::StrCat(training_samples_, " training samples of ", sequence_length_, " tokens");
-}
-
-void Dataset::FillRow(int64_t sample, int32_t* inputs, int32_t* targets) const {
-  const int64_t length = sequence_length_;
-  if (sample == kNoSample) {
-    std::fill_n(inputs, length, 0);
-    std::fill_n(targets, length, kIgnoredTarget);
-    return;
+  std::string text;
+  for (size_t i = 0; i < parts_->rows.size(); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : " + ", parts_->rows[i]->training_rows(), " ",
+                    parts_->rows[i]->Text());
   }
-  tokens_.Read(sample * length, length, inputs);
-  tokens_.Read(sample * length + 1, length, targets);
+  return text;
 }
 
-void Dataset::FillMicrobatch(int64_t seed, absl::Span<const int64_t> positions, int32_t* inputs,
-                             int32_t* targets) const {
+bool Dataset::has_counted() const {
+  return has_documents() || std::any_of(parts_->sources.begin(), parts_->sources.end(),
+                                        [](const auto& source) { return source->has_counted(); });
+}
+
+bool Dataset::has_documents() const { return parts_->rows[0]->are_documents(); }
+
+std::optional<PackingCounts> Dataset::packing_counts() const {
+  std::optional<PackingCounts> sum;
+  for (const auto& rows : parts_->rows) {
+    const std::optional<PackingCounts> counts = rows->packing_counts();
+    if (!counts.has_value()) continue;
+    if (!sum.has_value()) sum.emplace();
+    *sum += *counts;
+  }
+  return sum;
+}
+
+Dataset::Place Dataset::TrainingPlace(int64_t seed, int64_t position) const {
+  const Blend::Place place = parts_->training->At(position);
+  return {place.source,
+          parts_->rows[place.source]->TrainingRow(SeedOf(seed, place.source), place.index)};
+}
+
+Dataset::Place Dataset::ValidationPlace(int64_t index) const {
+  CONVENE_CHECK(index >= 0 && index < parts_->validation_samples);
+  const Blend::Place place = parts_->validation->At(index);
+  return {place.source, parts_->rows[place.source]->training_rows() + place.index};
+}
+
+absl::Status Dataset::FillRow(const Place& place, int32_t* inputs, int32_t* targets) const {
+  const TokenSource& source = parts_->SourceOf(place);
+  const Rows& rows = parts_->RowsOf(place);
+  const int64_t length = parts_->sequence_length;
+  std::vector<TokenRange> ranges;
+  rows.RangesOf(place.row, &ranges);
+  // One more than the inputs: the last target.
+  std::vector<int32_t> tokens(length + 1, 0);
+  std::vector<uint8_t> counted(length + 1, 0);
+  int64_t filled = 0;
+  for (const TokenRange& range : ranges) {
+    source.Read(range.first, range.count, tokens.data() + filled);
+    source.ReadCounted(range.first, range.count, counted.data() + filled);
+    // A document's first token is no target: none of the document is before it.
+    if (rows.are_documents()) counted[filled] = 0;
+    filled += range.count;
+  }
+  for (int64_t i = 0; i < filled; ++i) {
+    if (tokens[i] >= 0 && tokens[i] < parts_->id_limit) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        source.path(), ": a sample has the token ", tokens[i], " as its number ", i, " (it begins ",
+        "at token ", ranges[0].first, "); ids must be from 0 to ", parts_->id_limit - 1,
+        ", below the model's vocabulary_size: give the vocabulary that the data was made with"));
+  }
+  std::copy_n(tokens.begin(), length, inputs);
+  for (int64_t i = 0; i < length; ++i) {
+    targets[i] = counted[i + 1] != 0 ? tokens[i + 1] : kIgnoredTarget;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Dataset::FillMicrobatch(int64_t seed, absl::Span<const int64_t> positions,
+                                     int32_t* inputs, int32_t* targets) const {
+  const int64_t length = parts_->sequence_length;
   for (const int64_t position : positions) {
-    FillRow(position == kNoSample ? kNoSample : SampleAt(seed, training_samples_, position), inputs,
-            targets);
-    inputs += sequence_length_;
-    targets += sequence_length_;
+    CONVENE_RETURN_IF_ERROR(position == kNoSample
+                                ? FillPadding(length, inputs, targets)
+                                : FillRow(TrainingPlace(seed, position), inputs, targets));
+    inputs += length;
+    targets += length;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Dataset::FillValidation(absl::Span<const int64_t> indices, int32_t* inputs,
+                                     int32_t* targets) const {
+  const int64_t length = parts_->sequence_length;
+  for (const int64_t index : indices) {
+    CONVENE_RETURN_IF_ERROR(index == kNoSample ? FillPadding(length, inputs, targets)
+                                               : FillRow(ValidationPlace(index), inputs, targets));
+    inputs += length;
+    targets += length;
+  }
+  return absl::OkStatus();
+}
+
+void Dataset::FillRowDocuments(const Place& place, int32_t* begin) const {
+  std::vector<TokenRange> ranges;
+  parts_->RowsOf(place).RangesOf(place.row, &ranges);
+  int64_t filled = 0;
+  for (const TokenRange& range : ranges) {
+    std::fill_n(begin + filled, range.count, static_cast<int32_t>(filled));
+    filled += range.count;
+  }
+  std::fill_n(begin + filled, parts_->sequence_length - filled, static_cast<int32_t>(filled));
+}
+
+void Dataset::FillDocuments(int64_t seed, absl::Span<const int64_t> positions,
+                            int32_t* begin) const {
+  CONVENE_CHECK(has_documents());
+  for (const int64_t position : positions) {
+    if (position == kNoSample) {
+      std::fill_n(begin, parts_->sequence_length, 0);
+    } else {
+      FillRowDocuments(TrainingPlace(seed, position), begin);
+    }
+    begin += parts_->sequence_length;
   }
 }
 
-void Dataset::FillValidation(absl::Span<const int64_t> indices, int32_t* inputs,
-                             int32_t* targets) const {
+void Dataset::FillValidationDocuments(absl::Span<const int64_t> indices, int32_t* begin) const {
+  CONVENE_CHECK(has_documents());
   for (const int64_t index : indices) {
-    CONVENE_CHECK(index == kNoSample || (index >= 0 && index < validation_samples_));
-    FillRow(index == kNoSample ? kNoSample : training_samples_ + index, inputs, targets);
-    inputs += sequence_length_;
-    targets += sequence_length_;
+    if (index == kNoSample) {
+      std::fill_n(begin, parts_->sequence_length, 0);
+    } else {
+      FillRowDocuments(ValidationPlace(index), begin);
+    }
+    begin += parts_->sequence_length;
   }
+}
+
+std::vector<TokenRange> Dataset::TargetsOf(const Place& place) const {
+  std::vector<TokenRange> ranges;
+  const Rows& rows = parts_->RowsOf(place);
+  rows.RangesOf(place.row, &ranges);
+  KeepTargets(rows.are_documents(), &ranges);
+  return ranges;
+}
+
+int64_t Dataset::CountedInRow(const Place& place) const {
+  int64_t counted = 0;
+  for (const TokenRange& range : TargetsOf(place)) {
+    counted += CountedIn(parts_->SourceOf(place), range);
+  }
+  return counted;
+}
+
+int64_t Dataset::CountedTargets(int64_t seed, absl::Span<const int64_t> positions) const {
+  int64_t counted = 0;
+  for (const int64_t position : positions) {
+    if (position == kNoSample) continue;
+    counted += has_counted() ? CountedInRow(TrainingPlace(seed, position)) : sequence_length();
+  }
+  return counted;
+}
+
+int64_t Dataset::CountedValidationTargets(absl::Span<const int64_t> indices) const {
+  int64_t counted = 0;
+  for (const int64_t index : indices) {
+    if (index == kNoSample) continue;
+    counted += has_counted() ? CountedInRow(ValidationPlace(index)) : sequence_length();
+  }
+  return counted;
+}
+
+std::optional<int64_t> Dataset::ValidationTargetBytes(absl::Span<const int64_t> indices) const {
+  for (const auto& source : parts_->sources) {
+    if (source->token_bytes().empty()) return std::nullopt;
+  }
+  int64_t bytes = 0;
+  for (const int64_t index : indices) {
+    if (index == kNoSample) continue;
+    const Place place = ValidationPlace(index);
+    for (const TokenRange& range : TargetsOf(place)) {
+      bytes += BytesIn(parts_->SourceOf(place), range);
+    }
+  }
+  return bytes;
 }
 
 }  // namespace convene::worker

@@ -1,61 +1,138 @@
-// Token samples: rows of `sequence_length` inputs and targets from a token file.
+// Token samples: rows of `sequence_length` inputs and targets from files of tokens.
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "worker_runtime/data/token_file.h"
+#include "worker_runtime/data/packing.h"
+#include "worker_runtime/data/store/token_source.h"
 
 namespace convene::worker {
 
-// Sample i is the tokens [i * T, i * T + T], T = sequence_length: T inputs and, one later, T
-// targets; its last token is the next sample's first. The first training_samples() are trained on;
-// the validation_samples() after them are held out. The tokens left at the end (fewer than T + 1)
-// are unused. Read-only and thread-safe; copies are cheap.
+struct TokenRange;
+
+// How a file of tokens is cut into samples, and in which order they are trained.
+enum class SampleOrder {
+  // Sample i is the tokens [i * T, i * T + T] of the file; the order is sample_order.h's.
+  kShuffled,
+  // The samples of Megatron-core's GPTDataset (megatron_order.h).
+  kMegatron,
+};
+
+struct DatasetSource {
+  std::string path;  // whatever OpenTokenSource opens
+  // The share of the samples that come from it, in any unit. Either all sources have one or none
+  // has; without, each source's share is its number of samples, and all come round together.
+  std::optional<double> weight;
+};
+
+struct DatasetOptions {
+  std::vector<DatasetSource> sources;
+  int sequence_length = 0;
+  // Of each source, the last such part is held out, rounded down, but at least one sample (a
+  // document with `packing`, one sample's tokens in Megatron's order) when it is above 0.
+  double validation_fraction = 0.0;
+  SampleOrder order = SampleOrder::kShuffled;
+  // With `packing` a row is whole documents, padded at the end. Without, a row begins and ends
+  // anywhere.
+  std::optional<PackingOptions> packing;
+  // The model's; a row with an id outside it is refused. 0: every id that a file may have is taken.
+  int vocabulary_size = 0;
+  // For SampleOrder::kMegatron alone, which builds its order when the data is opened: the seed that
+  // FillMicrobatch will be given, and how many samples the whole run takes, from its first step on:
+  // steps times the global batch. They decide how many epochs are shuffled together.
+  int64_t seed = 0;
+  int64_t run_samples = 0;
+};
+
+// Row r of what is filled is one sample: `sequence_length` = T inputs and, one later in the text, T
+// targets. A target is -1, which the loss does not count, where the file says that its token does
+// not count, and where there is none (after a document of a packed row, in padding). Training
+// samples stand at positions of an endless order: a function of the seed and the position alone
+// (blend.h says which source, sample_order.h which of its samples). Held-out samples have an index
+// in [0, validation_samples()): any first n of them have the sources' shares of all held-out ones.
+// A position or index of kNoSample is a row of padding: inputs 0, targets -1.
+//
+// Read-only and thread-safe; copies are cheap.
 class Dataset {
  public:
-  // The last `validation_fraction` of the samples is held out, rounded down, but at least one when
-  // it is above 0. InvalidArgument: sequence_length < 1, a fraction outside [0, 1), or too few
-  // tokens for one training sample (and one validation sample): the text says how many there are
-  // and how many are needed. Otherwise as TokenFile::Open.
-  static absl::StatusOr<Dataset> Open(const std::string& token_file, int sequence_length,
-                                      double validation_fraction);
+  // InvalidArgument: sequence_length < 1, a fraction outside [0, 1), weights that are not all there
+  // or not above 0, too few tokens in a source for one training sample (and one validation sample),
+  // two sources of different tokenizers, a source with ids for more than `vocabulary_size`,
+  // Megatron's order with several sources, packing or a bad seed, packing of a source that does not
+  // know its documents. The text names the source. Otherwise as OpenTokenSource.
+  static absl::StatusOr<Dataset> Open(const DatasetOptions& options);
 
-  int sequence_length() const { return sequence_length_; }
-  int vocabulary_size() const { return tokens_.vocabulary_size(); }
-  int64_t token_count() const { return tokens_.token_count(); }
-  uint64_t content_hash() const { return tokens_.content_hash(); }
-  // Whether the token occurs anywhere; reads the file until it does.
-  bool Contains(int32_t token) const { return tokens_.Contains(token); }
+  int sequence_length() const;
+  // The largest of the sources that say; 0: none does.
+  int vocabulary_size() const;
+  int64_t token_count() const;
+  uint64_t content_hash() const;
+  // Of the first source that says.
+  const TokenizerIdentity& tokenizer() const;
+  // Whether the token occurs anywhere; reads the files until it does.
+  bool Contains(int32_t token) const;
   // "1115394 tokens with hash 9ae16a3b2f90404f": identifies the tokens, for checkpoints and people.
+  // Several sources stand one behind the other, with their shares.
   std::string Identity() const;
   // "8278 training samples of 128 tokens": how the tokens are cut; another cut gives other samples
   // in another order.
   std::string SamplesText() const;
-  int64_t training_samples() const { return training_samples_; }
-  int64_t validation_samples() const { return validation_samples_; }
+  int64_t training_samples() const;
+  int64_t validation_samples() const;
 
-  // Row r of `inputs` and `targets`, each (positions.size(), T), is the training sample at
-  // positions[r] of the order that `seed` gives (sample_order.h). A row of kNoSample has inputs 0
-  // and targets -1, which the loss does not count.
-  void FillMicrobatch(int64_t seed, absl::Span<const int64_t> positions, int32_t* inputs,
-                      int32_t* targets) const;
+  // Whether some tokens do not count: CountedTargets is then less than T a row. Rows of packed
+  // documents are such rows.
+  bool has_counted() const;
+  // Whether rows know their documents (packing), and FillDocuments may be called.
+  bool has_documents() const;
+  // Present with packing: what became of the documents of all sources, training and held out.
+  std::optional<PackingCounts> packing_counts() const;
 
-  // The same for held-out samples by their index, in the file's order; kNoSample as above.
+  // `inputs` and `targets` are (positions.size(), T). InvalidArgument: a row has an id outside the
+  // vocabulary; the text names file, token and id.
+  absl::Status FillMicrobatch(int64_t seed, absl::Span<const int64_t> positions, int32_t* inputs,
+                              int32_t* targets) const;
   // REQUIRES: each index is kNoSample or in [0, validation_samples()).
-  void FillValidation(absl::Span<const int64_t> indices, int32_t* inputs, int32_t* targets) const;
+  absl::Status FillValidation(absl::Span<const int64_t> indices, int32_t* inputs,
+                              int32_t* targets) const;
+
+  // For each input of the rows the position in its row at which its document begins, as
+  // FindDocuments gives them; (positions.size(), T). Padding is a document of its own. REQUIRES:
+  // has_documents().
+  void FillDocuments(int64_t seed, absl::Span<const int64_t> positions, int32_t* begin) const;
+  void FillValidationDocuments(absl::Span<const int64_t> indices, int32_t* begin) const;
+
+  // How many targets of these rows are not -1: what the loss of a global batch is divided by. Reads
+  // no tokens, and nothing at all where all count.
+  int64_t CountedTargets(int64_t seed, absl::Span<const int64_t> positions) const;
+  int64_t CountedValidationTargets(absl::Span<const int64_t> indices) const;
+
+  // Bytes of text that the targets which count stand for: what a loss in bits per byte is divided
+  // by. Absent when a source does not say.
+  std::optional<int64_t> ValidationTargetBytes(absl::Span<const int64_t> indices) const;
 
  private:
-  Dataset(TokenFile tokens, int sequence_length, int64_t training_samples,
-          int64_t validation_samples);
-  void FillRow(int64_t sample, int32_t* inputs, int32_t* targets) const;
+  struct Parts;
+  struct Place {
+    int source = 0;
+    int64_t row = 0;
+  };
+  explicit Dataset(std::shared_ptr<const Parts> parts);
+  Place TrainingPlace(int64_t seed, int64_t position) const;
+  Place ValidationPlace(int64_t index) const;
+  absl::Status FillRow(const Place& place, int32_t* inputs, int32_t* targets) const;
+  void FillRowDocuments(const Place& place, int32_t* begin) const;
+  std::vector<TokenRange> TargetsOf(const Place& place) const;
+  int64_t CountedInRow(const Place& place) const;
 
-  TokenFile tokens_;
-  int sequence_length_;
-  int64_t training_samples_;
-  int64_t validation_samples_;
+  std::shared_ptr<const Parts> parts_;
 };
 
 }  // namespace convene::worker

@@ -19,7 +19,7 @@
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
 #include "tools/base/unique_fd.h"
-#include "worker_runtime/data/token_file.h"
+#include "worker_runtime/data/store/token_file.h"
 #include "worker_runtime/data/tokenizer.h"
 
 namespace convene::worker {
@@ -112,6 +112,7 @@ absl::Status AppendDocument(const SourceFile& source, TokenFileWriter* writer,
   const absl::StatusOr<UniqueFd> fd = OpenFile(source.path, O_RDONLY);
   if (!fd.ok()) return Annotate(fd.status(), "data");
   std::vector<char> block(std::min(kBlockBytes, source.bytes));
+  std::vector<int32_t> ids;
   int64_t done_bytes = 0;
   while (true) {
     const ssize_t n = read(fd->get(), block.data(), block.size());
@@ -120,7 +121,9 @@ absl::Status AppendDocument(const SourceFile& source, TokenFileWriter* writer,
     if (n == 0) break;
     done_bytes += n;
     if (done_bytes > source.bytes) return Changed(source);
-    CONVENE_RETURN_IF_ERROR(writer->Append(absl::MakeConstSpan(block.data(), n)));
+    const auto* bytes = reinterpret_cast<const uint8_t*>(block.data());
+    ids.assign(bytes, bytes + n);
+    CONVENE_RETURN_IF_ERROR(writer->Append(ids, {}));
     add_progress(n);
   }
   struct stat info;
@@ -138,12 +141,14 @@ absl::Status WriteTokens(const std::vector<SourceFile>& sources, uint64_t key,
     done_bytes += bytes;
     if (options.progress) options.progress(done_bytes, total_bytes);
   };
-  CONVENE_ASSIGN_OR_RETURN(TokenFileWriter writer,
-                           TokenFileWriter::Create(path, 1, kByteVocabularySize, key));
-  const char separator = static_cast<char>(kDocumentSeparator);
+  TokenFileInfo info;
+  info.vocabulary_size = kByteVocabularySize;
+  info.source_key = key;
+  CONVENE_ASSIGN_OR_RETURN(TokenFileWriter writer, TokenFileWriter::Create(path, info));
   for (size_t i = 0; i < sources.size(); ++i) {
-    if (i > 0) CONVENE_RETURN_IF_ERROR(writer.Append(absl::MakeConstSpan(&separator, 1)));
     CONVENE_RETURN_IF_ERROR(AppendDocument(sources[i], &writer, add_progress));
+    if (i + 1 < sources.size()) CONVENE_RETURN_IF_ERROR(writer.Append({kDocumentSeparator}, {}));
+    CONVENE_RETURN_IF_ERROR(writer.EndDocument());
   }
   return writer.Finish();
 }
@@ -155,7 +160,7 @@ absl::Status MakeTokenFile(const std::vector<SourceFile>& sources, uint64_t key,
   absl::Status status = WriteTokens(sources, key, temporary, options);
   if (status.ok()) status = RenameFile(temporary, path);
   if (status.ok()) status = SyncDirectory(options.cache_directory);
-  if (!status.ok()) unlink(temporary.c_str());
+  if (!status.ok()) TokenFileWriter::Discard(temporary);
   return status;
 }
 
@@ -179,8 +184,8 @@ absl::StatusOr<UniqueFd> Lock(const std::string& path, const PrepareOptions& opt
 }
 
 bool IsWhole(const std::string& path, uint64_t key) {
-  const absl::StatusOr<TokenFile> file = TokenFile::Open(path);
-  return file.ok() && file->source_key() == key;
+  const auto file = TokenFile::Open(path);
+  return file.ok() && (*file)->source_key() == key;
 }
 
 }  // namespace

@@ -6,21 +6,20 @@
 
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
-#include "worker_runtime/data/store/token_file.h"
+#include "worker_runtime/data/testing/token_files.h"
 
 namespace convene::worker {
 namespace {
 
 using convene::testing::TempDir;
+using testing::TestDocument;
 
 constexpr int kSequenceLength = 4;
 constexpr int64_t kGlobalBatch = 8;
 
 // What a file of tokens and its cut are to be.
 struct Data {
-  std::vector<int32_t> tokens;
-  std::vector<uint8_t> counted;    // of each token; empty: all count
-  std::vector<int64_t> documents;  // the end of each; empty: one document
+  std::vector<TestDocument> documents;
   std::vector<uint16_t> token_bytes;
   double validation_fraction = 0;
   bool packs = false;
@@ -28,22 +27,10 @@ struct Data {
 
 Dataset Open(const TempDir& directory, const Data& data) {
   const std::string path = directory.File("tokens");
-  auto writer = TokenFileWriter::Create(path, {.vocabulary_size = 256,
-                                               .token_bytes = data.token_bytes,
-                                               .has_counted = !data.counted.empty()});
-  REQUIRE_OK(writer);
-  std::vector<int64_t> ends = data.documents;
-  if (ends.empty()) ends = {static_cast<int64_t>(data.tokens.size())};
-  int64_t begin = 0;
-  for (const int64_t end : ends) {
-    const absl::Span<const uint8_t> counted = data.counted;
-    REQUIRE_OK(
-        writer->Append(absl::MakeConstSpan(data.tokens).subspan(begin, end - begin),
-                       data.counted.empty() ? counted : counted.subspan(begin, end - begin)));
-    REQUIRE_OK(writer->EndDocument());
-    begin = end;
-  }
-  REQUIRE_OK(writer->Finish());
+  const bool has_counted = !data.documents[0].counted.empty();
+  testing::WriteTokenFile(
+      path, {.vocabulary_size = 256, .token_bytes = data.token_bytes, .has_counted = has_counted},
+      data.documents);
   DatasetOptions options = {.sources = {{.path = path}},
                             .sequence_length = kSequenceLength,
                             .validation_fraction = data.validation_fraction,
@@ -55,16 +42,14 @@ Dataset Open(const TempDir& directory, const Data& data) {
 }
 
 // Token i is i: a row's first token tells its sample.
-Data CountingData(int samples) {
-  Data data;
-  for (int i = 0; i <= samples * kSequenceLength; ++i) data.tokens.push_back(i);
+Data CountingData(int samples, double validation_fraction) {
+  Data data = {.documents = {{}}, .validation_fraction = validation_fraction};
+  for (int i = 0; i <= samples * kSequenceLength; ++i) data.documents[0].ids.push_back(i);
   return data;
 }
 
 Dataset Counting(const TempDir& directory, int samples, double validation_fraction) {
-  Data data = CountingData(samples);
-  data.validation_fraction = validation_fraction;
-  return Open(directory, data);
+  return Open(directory, CountingData(samples, validation_fraction));
 }
 
 TokenBatch Training(BatchLoader& loader, int64_t first_sample) {
@@ -221,12 +206,12 @@ void CheckCounted(const Dataset& dataset, int64_t first, int64_t end, bool is_tr
 
 TEST_CASE("every rank knows how many targets of the global batch count, its own or not") {
   const TempDir directory;
-  Data data = CountingData(50);
-  data.validation_fraction = 0.26;
-  data.counted.assign(data.tokens.size(), 0);
+  Data data = CountingData(50, 0.26);
+  std::vector<uint8_t>& counted = data.documents[0].counted;
+  counted.assign(data.documents[0].ids.size(), 0);
   // Single tokens of the first samples, all of some later ones, and nothing else.
-  for (size_t i = 0; i < 10 * kSequenceLength; i += 3) data.counted[i] = 1;
-  for (size_t i = 41 * kSequenceLength + 1; i <= 43 * kSequenceLength; ++i) data.counted[i] = 1;
+  for (size_t i = 0; i < 10 * kSequenceLength; i += 3) counted[i] = 1;
+  for (size_t i = 41 * kSequenceLength + 1; i <= 43 * kSequenceLength; ++i) counted[i] = 1;
   const Dataset dataset = Open(directory, data);
   const BatchLoader::Options alone = {.seed = 5,
                                       .cut = {kGlobalBatch, static_cast<int>(kGlobalBatch), 1}};
@@ -249,8 +234,7 @@ TEST_CASE("every rank knows how many targets of the global batch count, its own 
 
 TEST_CASE("bits a byte are by the bytes of the counted targets") {
   const TempDir directory;
-  Data data = CountingData(50);
-  data.validation_fraction = 0.26;
+  Data data = CountingData(50, 0.26);
   {
     const Dataset dataset = Open(directory, data);
     const BatchLoader loader(dataset, {.cut = {kGlobalBatch, 2, 1}});
@@ -259,8 +243,8 @@ TEST_CASE("bits a byte are by the bytes of the counted targets") {
   data.token_bytes.assign(256, 3);
   data.token_bytes[37 * kSequenceLength + 1] = 100;
   data.token_bytes[37 * kSequenceLength + 2] = 1000;  // does not count
-  data.counted.assign(data.tokens.size(), 1);
-  data.counted[37 * kSequenceLength + 2] = 0;
+  data.documents[0].counted.assign(data.documents[0].ids.size(), 1);
+  data.documents[0].counted[37 * kSequenceLength + 2] = 0;
   const Dataset dataset = Open(directory, data);
   const BatchLoader loader(dataset, {.cut = {kGlobalBatch, 2, 1}});
   CHECK(loader.ValidationTargetBytes(2) == 100 + 6 * 3);
@@ -268,12 +252,10 @@ TEST_CASE("bits a byte are by the bytes of the counted targets") {
 
 TEST_CASE("rows that the data packed say where its documents begin, whatever their tokens") {
   const TempDir directory;
-  Data data;
-  // Documents of 2, 3, 2 and 4 tokens, without any token that ends them.
-  data.tokens = {10, 11, 20, 21, 22, 30, 31, 40, 41, 42, 43};
-  data.documents = {2, 5, 7, 11};
-  data.packs = true;
-  const Dataset dataset = Open(directory, data);
+  // No token ends them.
+  const Dataset dataset = Open(
+      directory,
+      {.documents = {{{10, 11}}, {{20, 21, 22}}, {{30, 31}}, {{40, 41, 42, 43}}}, .packs = true});
   constexpr int kRows = 4;
   BatchLoader loader(dataset, {.cut = {kRows, kRows, 1}, .packed_documents = true});
   const TokenBatch batch = Training(loader, 0);

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
@@ -19,7 +20,8 @@ struct TokenizerIdentity {
   std::optional<int32_t> end_of_document;
 };
 
-// Read-only and thread-safe. The file must not be cut short while it is mapped.
+// Read-only and thread-safe. The file must not be cut short while it is mapped (reading past its
+// end kills the process), which is why files are only ever replaced by rename.
 class TokenSource {
  public:
   virtual ~TokenSource() = default;
@@ -27,18 +29,27 @@ class TokenSource {
   virtual std::string kind() const = 0;  // "Convene token file", "Megatron .bin/.idx", ...
   virtual const std::string& path() const = 0;
   virtual int64_t token_count() const = 0;
+  // Bytes of all of its files.
+  virtual int64_t file_bytes() const = 0;
   // 0: the file does not say; then only Read tells.
   virtual int vocabulary_size() const = 0;
   virtual const TokenizerIdentity& tokenizer() const = 0;
-  // Equal for equal tokens; of formats that keep none, of the header, the size and pieces of the
-  // file, so that opening a large file stays quick.
+  // Equal for equal tokens that count alike; of formats that keep none, of the size and pieces of
+  // the file, so that opening a large file stays quick.
   virtual uint64_t content_hash() const = 0;
 
   // Documents lie one behind the other; document i is the tokens [document_end(i - 1),
   // document_end(i)). A format that does not know its documents (llm.c) has one.
   virtual int64_t document_count() const = 0;
   virtual int64_t document_end(int64_t document) const = 0;
+  virtual bool knows_documents() const { return true; }
 
+  // The pieces that Megatron's order shuffles: a document's sentences where its index has them,
+  // else the documents.
+  virtual int64_t sequence_count() const { return document_count(); }
+  virtual int64_t sequence_end(int64_t sequence) const { return document_end(sequence); }
+
+  // An id that is negative or above 2^31 - 1 in the file reads as -1, which no vocabulary has.
   // REQUIRES: 0 <= first, 0 <= count, first + count <= token_count(); `tokens` holds `count`.
   virtual void Read(int64_t first, int64_t count, int32_t* tokens) const = 0;
 
@@ -49,7 +60,17 @@ class TokenSource {
 
   // Bytes of text that each id stands for, by id, for bits per byte; empty: the file does not say.
   virtual absl::Span<const uint16_t> token_bytes() const = 0;
+
+  // Compares all bytes with the checksums that the format has, beyond what opening it compared.
+  // DataLoss, with the path. Reads the whole file.
+  virtual absl::Status VerifyChecksums() const { return absl::OkStatus(); }
 };
+
+enum class TokenFormat { kConvene, kMegatron, kLlmc, kNanotron };
+
+// The format of what OpenTokenSource(path) would open, by the first bytes, the name and its
+// neighbours; absent: not tokens (a text, say), or no such file.
+std::optional<TokenFormat> TokenFormatOf(const std::string& path);
 
 // Opens `path` by its content: ours, Megatron's (x.bin or x.idx or the common prefix x), llm.c's,
 // nanotron's (x.ds). NotFound; InvalidArgument: none of these; DataLoss: damaged, cut short, or an

@@ -1,0 +1,92 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tools/base/files.h"
+#include "tools/base/status_macros.h"
+#include "tools/base/unique_fd.h"
+#include "worker_runtime/data/store/llmc_file.h"
+#include "worker_runtime/data/store/megatron_file.h"
+#include "worker_runtime/data/store/nanotron_file.h"
+#include "worker_runtime/data/store/token_file.h"
+#include "worker_runtime/data/store/token_source.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr size_t kMagicBytesMax = 9;
+
+bool IsFile(const std::string& path) {
+  struct stat info;
+  return stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
+}
+
+// The first bytes; empty where they cannot be read, or the path is no file (a pipe would block).
+std::string Begin(const std::string& path) {
+  if (!IsFile(path)) return "";
+  const absl::StatusOr<UniqueFd> fd = OpenFile(path, O_RDONLY);
+  if (!fd.ok()) return "";
+  char bytes[kMagicBytesMax];
+  const ssize_t n = pread(fd->get(), bytes, sizeof(bytes), 0);
+  return n > 0 ? std::string(bytes, n) : "";
+}
+
+bool IsMegatronIndex(const std::string& path) {
+  return Begin(path) == absl::string_view(kMegatronMagic, kMagicBytesMax);
+}
+
+template <typename File>
+absl::StatusOr<std::unique_ptr<TokenSource>> OpenAs(const std::string& path) {
+  CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<File> file, File::Open(path));
+  return std::unique_ptr<TokenSource>(std::move(file));
+}
+
+absl::Status NoFormat(const std::string& path) {
+  struct stat info;
+  const std::string index = MegatronPathsOf(path).index;
+  if (stat(path.c_str(), &info) != 0 && errno == ENOENT) {
+    return absl::NotFoundError(absl::StrCat(path, ": no such file, and no ", index));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      path,
+      ": not a file of tokens: neither ours (it would begin with CNVTOKEN; one that was never "
+      "finished does not), nor Megatron's (",
+      index, " would be there), nor llm.c's, nor nanotron's (its name would end in .ds)"));
+}
+
+}  // namespace
+
+std::optional<TokenFormat> TokenFormatOf(const std::string& path) {
+  const std::string begin = Begin(path);
+  if (absl::StartsWith(begin, kTokenFileMagic)) return TokenFormat::kConvene;
+  // Before llm.c's magic number: tokens may look like one by chance.
+  if ((!IsFile(path) || absl::EndsWith(path, ".bin") || absl::EndsWith(path, ".idx")) &&
+      IsMegatronIndex(MegatronPathsOf(path).index)) {
+    return TokenFormat::kMegatron;
+  }
+  if (absl::EndsWith(path, ".ds") && IsFile(path)) return TokenFormat::kNanotron;
+  if (IsLlmc(begin)) return TokenFormat::kLlmc;
+  return std::nullopt;
+}
+
+absl::StatusOr<std::unique_ptr<TokenSource>> OpenTokenSource(const std::string& path) {
+  const std::optional<TokenFormat> format = TokenFormatOf(path);
+  if (!format.has_value()) return NoFormat(path);
+  switch (*format) {
+    case TokenFormat::kConvene:
+      return OpenAs<TokenFile>(path);
+    case TokenFormat::kMegatron:
+      return OpenAs<MegatronFile>(path);
+    case TokenFormat::kLlmc:
+      return OpenAs<LlmcFile>(path);
+    case TokenFormat::kNanotron:
+      break;
+  }
+  return OpenAs<NanotronFile>(path);
+}
+
+}  // namespace convene::worker
