@@ -63,15 +63,23 @@ absl::Status CheckTokenizer(const TrainOptions& options, const Tokenizer& tokeni
       ": leave --tokenizer out, name the one that made them, or prepare the data anew"));
 }
 
-absl::Status CheckDocumentsEnd(const TrainOptions& options, const Dataset& dataset) {
+// The token that ends documents stands behind the last one too.
+bool IsOneDocument(int32_t end_of_document, const std::vector<OpenedData>& opened) {
+  const TokenSource& first = *opened[0].tokens;
+  return opened.size() == 1 && first.knows_documents() && first.document_count() == 1 &&
+         first.tokenizer().end_of_document == end_of_document;
+}
+
+absl::Status CheckDocumentsEnd(const TrainOptions& options, const Dataset& dataset,
+                               const std::vector<OpenedData>& opened) {
   if (!options.packed_documents || dataset.has_documents()) return absl::OkStatus();
   const auto token = static_cast<int32_t>(options.eod_token.value_or(0));
-  if (dataset.Contains(token)) return absl::OkStatus();
+  if (!IsOneDocument(token, opened) && dataset.Contains(token)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "packed_documents: token ", token,
-      ", which ends a document, occurs nowhere in the data: all of it would be one document. Give "
-      "--eod-token with the token that ends a document in your data (of bytes 10: each line is "
-      "one)"));
+      ", which ends a document, occurs nowhere within the data: all of it would be one document. "
+      "Give several files, or --eod-token with the token that ends a document in your data (of "
+      "bytes 10: each line is one)"));
 }
 
 }  // namespace
@@ -118,7 +126,7 @@ absl::StatusOr<Dataset> OpenDataset(const TrainOptions& options, const Tokenizer
     dataset_options.packing = PackingOptions{.drop_too_long = options.too_long == TooLong::kDrop};
   }
   CONVENE_ASSIGN_OR_RETURN(Dataset dataset, Dataset::Open(dataset_options));
-  CONVENE_RETURN_IF_ERROR(CheckDocumentsEnd(options, dataset));
+  CONVENE_RETURN_IF_ERROR(CheckDocumentsEnd(options, dataset, opened));
   return dataset;
 }
 
