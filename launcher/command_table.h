@@ -2,7 +2,9 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -22,6 +24,19 @@ struct Command {
   // Adds the command's flags to `reader`. The action runs when these have been read.
   std::function<Action(FlagReader* reader)> add_flags;
 };
+
+// A row whose flags are a struct: AddFlags(reader, Flags*) adds them, `run` gets them.
+template <typename Flags>
+Command CommandRow(const std::string& name, const std::string& summary,
+                   const std::string& description, absl::StatusOr<int> (*run)(const Flags&),
+                   FlagReader::Rules rules = {}) {
+  const auto add_flags = [run](FlagReader* reader) -> Action {
+    const auto flags = std::make_shared<Flags>();
+    AddFlags(reader, flags.get());
+    return [flags, run] { return run(*flags); };
+  };
+  return {name, summary, description, std::move(rules), add_flags};
+}
 
 // The commands of this binary under one of its names.
 struct Program {

@@ -164,6 +164,11 @@ void FlagReader::Word(const std::string& name, std::string* word) {
   word_ = word;
 }
 
+void FlagReader::Words(const std::string& name, std::vector<std::string>* words) {
+  words_name_ = name;
+  all_words_ = words;
+}
+
 void FlagReader::Rest(const std::string& name, std::vector<std::string>* words) {
   words_name_ = name;
   rest_ = words;
@@ -203,6 +208,10 @@ absl::Status FlagReader::Set(const std::string& name, const std::string& value) 
 }
 
 absl::Status FlagReader::TakeWord(const std::string& word) {
+  if (all_words_ != nullptr) {
+    all_words_->push_back(word);
+    return absl::OkStatus();
+  }
   if (word_ == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("`", program_, "` takes flags only, not \"", word, "\""));

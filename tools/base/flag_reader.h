@@ -96,9 +96,11 @@ class FlagReader {
   void Print(const std::string& name, std::function<std::string(const std::string&)> text,
              const std::string& help, FlagDetails details = {});
 
-  // Takes one word that is no flag, before, between or behind the flags; without Word or Rest such
-  // words are refused. `name` is for the usage line.
+  // Takes one word that is no flag, before, between or behind the flags; without Word, Words or
+  // Rest such words are refused. `name` is for the usage line.
   void Word(const std::string& name, std::string* word);
+  // Takes all words that are no flags, likewise anywhere.
+  void Words(const std::string& name, std::vector<std::string>* words);
   // Takes all words from the first one that is no flag, or from the one after "--"; reading stops
   // there.
   void Rest(const std::string& name, std::vector<std::string>* words);
@@ -152,6 +154,7 @@ class FlagReader {
   std::vector<std::function<absl::Status()>> checks_;
   std::string words_name_;
   std::string* word_ = nullptr;
+  std::vector<std::string>* all_words_ = nullptr;
   std::vector<std::string>* rest_ = nullptr;
 
   std::string help_rows_;

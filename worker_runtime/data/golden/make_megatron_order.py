@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Writes megatron_order.txt: the samples of megatron-core's own GPTDataset, for megatron_order_test.
 
-usage: make_megatron_order.py OUTPUT, with a Python that has torch, numpy, pybind11 and megatron-core (pip install megatron-core).
+usage: make_megatron_order.py OUTPUT, with a Python that has torch, numpy and megatron-core (pip install --no-deps megatron-core packaging; the
+file here is 0.16.1's).
 
-Each line is a case: seed, T, samples asked for, sequences, the seed of their lengths, number of samples, epochs' tokens, and XXH-free: an
-FNV-1a hash over all samples in order (each sample's tokens), then the first tokens of the first samples. Token number k of sequence s is
-1000 * s + k, so that a token tells where it comes from. Lengths come from a linear congruential generator that the test has too.
+Each line is a case: seed, T, samples asked for, sequences, the seed of their lengths, the longest; then what came out: the number of
+samples, the FNV-1a hash of all samples' tokens in their order, and the first token of each of the first samples. Token number k of sequence
+s is 1000 * s + k, so that a token tells where it comes from. Lengths come from a linear congruential generator that the test has too.
 """
 
 import os
@@ -16,7 +17,7 @@ import numpy
 import torch
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from megatron.core.datasets.indexed_dataset import IndexedDataset, IndexedDatasetBuilder
-from megatron.core.datasets.utils import Split, compile_helpers
+from megatron.core.datasets.utils import Split
 
 # seed, T, samples, sequences, lengths' seed, longest
 CASES = [
@@ -38,6 +39,7 @@ class Tokenizer:
     unique_identifiers = {'class': 'none'}
     eod = 0
     pad = -1
+    vocab_size = 2**30
 
 
 def lengths_of(count: int, seed: int, longest: int):
@@ -84,7 +86,6 @@ def line_of(case) -> str:
 
 
 def main() -> None:
-    compile_helpers()
     with open(sys.argv[1], 'w', encoding='utf-8') as file:
         for case in CASES:
             file.write(line_of(case) + '\n')

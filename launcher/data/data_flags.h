@@ -1,0 +1,52 @@
+// The flags of `convene data`'s commands: their spelling, targets and help.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "tools/base/flag_reader.h"
+#include "worker_runtime/data/prepare/options.h"
+
+namespace convene::launcher {
+
+struct PrepareFlags {
+  std::string tokenizer = "byte";
+  std::string output;
+  worker::PrepareOptions options;  // all but the tokenizer
+
+  bool no_eod = false;  // these two: in `options` once all is read
+  bool append_eod = false;
+};
+
+struct ShowFlags {
+  std::string file;
+  std::string tokenizer;  // "": by the path that the file names
+  std::string format = "text";
+  std::optional<int64_t> first;
+  int64_t sample = 0;
+};
+
+struct VerifyFlags {
+  std::vector<std::string> files;
+};
+
+struct BlendFlags {
+  std::vector<std::string> specs;
+};
+
+struct ConvertFlags {
+  std::string input;
+  std::string output;
+  std::string to;
+};
+
+void AddFlags(FlagReader* reader, PrepareFlags* flags);
+void AddFlags(FlagReader* reader, ShowFlags* flags);
+void AddFlags(FlagReader* reader, VerifyFlags* flags);
+void AddFlags(FlagReader* reader, BlendFlags* flags);
+void AddFlags(FlagReader* reader, ConvertFlags* flags);
+
+}  // namespace convene::launcher

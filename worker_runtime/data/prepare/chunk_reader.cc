@@ -1,0 +1,189 @@
+#include "worker_runtime/data/prepare/chunk_reader.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/data/prepare/json_field.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr size_t kReadBytes = 256 << 10;
+constexpr size_t kHeadBytes = 64 << 10;
+
+bool IsBlank(absl::string_view line) { return absl::StripAsciiWhitespace(line).empty(); }
+
+bool IsCharacterStart(char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; }
+
+}  // namespace
+
+size_t CutOfText(absl::string_view text) {
+  const size_t least = text.size() / 2;
+  for (size_t cut = text.size() - 1; cut > least && cut >= 2; --cut) {
+    if (text[cut - 1] == '\n' && absl::ascii_isalnum(text[cut]) &&
+        (absl::ascii_isalnum(text[cut - 2]) || text[cut - 2] == '.')) {
+      return cut;
+    }
+  }
+  // A character has four bytes at most.
+  for (size_t cut = text.size() - 1; cut + 4 > text.size() && cut > 0; --cut) {
+    if (IsCharacterStart(text[cut])) return cut;
+  }
+  return text.size();
+}
+
+absl::StatusOr<std::unique_ptr<ChunkReader>> ChunkReader::Open(const SourceFile& source,
+                                                               const InputPosition& start,
+                                                               const RecordRules& rules) {
+  CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> stream, ByteStream::Open(source));
+  CONVENE_RETURN_IF_ERROR(stream->Skip(start.offset));
+  return std::unique_ptr<ChunkReader>(new ChunkReader(std::move(stream), source, start, rules));
+}
+
+absl::StatusOr<bool> ChunkReader::ReadMore(size_t bytes, std::string* text) {
+  const size_t old_size = text->size();
+  text->resize(old_size + bytes);
+  const absl::StatusOr<size_t> n = stream_->Read(text->data() + old_size, bytes);
+  if (!n.ok()) return n.status();
+  text->resize(old_size + *n);
+  return *n == bytes;
+}
+
+absl::Status ChunkReader::Next(Chunk* chunk) {
+  *chunk = Chunk();
+  chunk->text = std::exchange(carry_, std::string());
+  const bool is_one_document = !rules_.is_json_lines && rules_.separator.empty();
+  return is_one_document ? NextPart(chunk) : NextSeparated(chunk);
+}
+
+void ChunkReader::Finish(size_t used, bool at_end, Chunk* chunk) {
+  carry_.assign(chunk->text, used);
+  chunk->text.resize(used);
+  position_.offset += static_cast<int64_t>(used);
+  if (at_end) position_ = {.file = position_.file + 1};
+  chunk->end = position_;
+  chunk->is_last_of_file = at_end;
+  chunk->file_offset = stream_->file_offset();
+}
+
+absl::Status ChunkReader::NextPart(Chunk* chunk) {
+  std::string& text = chunk->text;
+  bool has_more = true;
+  // One byte more than a part tells whether the document goes on behind it.
+  while (has_more && text.size() <= rules_.part_bytes) {
+    CONVENE_ASSIGN_OR_RETURN(
+        has_more, ReadMore(std::min(kReadBytes, rules_.part_bytes + 1 - text.size()), &text));
+  }
+  const bool is_last = text.size() <= rules_.part_bytes;
+  const size_t used = is_last ? text.size() : CutOfText(text);
+  chunk->records.push_back({.size = used,
+                            .line = position_.line,
+                            .is_first = !position_.is_in_document,
+                            .is_last = is_last});
+  position_.is_in_document = !is_last;
+  Finish(used, is_last, chunk);
+  return absl::OkStatus();
+}
+
+absl::Status ChunkReader::SkipLine(Chunk* chunk) {
+  chunk->records.push_back({.line = position_.line, .is_too_long = true});
+  ++position_.line;
+  std::string& text = chunk->text;
+  bool has_more = true;
+  size_t end = text.find('\n');
+  while (end == std::string::npos && has_more) {
+    position_.offset += static_cast<int64_t>(text.size());
+    text.clear();
+    CONVENE_ASSIGN_OR_RETURN(has_more, ReadMore(kReadBytes, &text));
+    end = text.find('\n');
+  }
+  const size_t used = end == std::string::npos ? text.size() : end + 1;
+  text.erase(0, used);
+  position_.offset += static_cast<int64_t>(used);
+  // All that is left in `text` stays for the next chunk.
+  Finish(0, false, chunk);
+  return absl::OkStatus();
+}
+
+absl::Status ChunkReader::AddRecord(size_t begin, size_t end, Chunk* chunk) {
+  absl::string_view record(chunk->text.data() + begin, end - begin);
+  const int64_t line = position_.line++;
+  const bool is_too_long = static_cast<int64_t>(record.size()) > rules_.max_document_bytes;
+  if (is_too_long && !rules_.is_json_lines) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data: ", source_.path, ": document ", line, " of the file is longer than ",
+                     rules_.max_document_bytes,
+                     " bytes; is the separator right? If it is, give a larger "
+                     "--max-document-bytes"));
+  }
+  if (rules_.is_json_lines) {
+    // Windows' line ends, and the mark with which some of its programs begin a file.
+    absl::ConsumeSuffix(&record, "\r");
+    if (line == 1) absl::ConsumePrefix(&record, "\xEF\xBB\xBF");
+    if (IsBlank(record)) return absl::OkStatus();
+  }
+  chunk->records.push_back({.begin = static_cast<size_t>(record.data() - chunk->text.data()),
+                            .size = is_too_long ? 0 : record.size(),
+                            .line = line,
+                            .is_too_long = is_too_long});
+  return absl::OkStatus();
+}
+
+absl::Status ChunkReader::NextSeparated(Chunk* chunk) {
+  const std::string separator = rules_.is_json_lines ? "\n" : rules_.separator;
+  const size_t longest = rules_.max_document_bytes + separator.size();
+  std::string& text = chunk->text;
+  size_t begin = 0;    // of the record that is looked for
+  size_t scanned = 0;  // no separator begins before it
+  bool has_more = true;
+  while (true) {
+    size_t end = 0;
+    while (begin < rules_.chunk_bytes &&
+           (end = text.find(separator, scanned)) != std::string::npos) {
+      CONVENE_RETURN_IF_ERROR(AddRecord(begin, end, chunk));
+      begin = scanned = end + separator.size();
+    }
+    if (begin >= rules_.chunk_bytes || !has_more) break;
+    if (text.size() - begin > longest) {
+      // AddRecord has the words for a text. What was read of a line goes; the chunk ends before it.
+      if (!rules_.is_json_lines) return AddRecord(begin, text.size(), chunk);
+      if (begin > 0) break;
+      return SkipLine(chunk);
+    }
+    // A separator may have begun in the bytes that are there.
+    scanned = std::max(begin, text.size() - std::min(text.size(), separator.size() - 1));
+    CONVENE_ASSIGN_OR_RETURN(has_more, ReadMore(kReadBytes, &text));
+  }
+  const bool at_end = !has_more && begin < rules_.chunk_bytes;
+  if (at_end && begin < text.size()) {
+    CONVENE_RETURN_IF_ERROR(AddRecord(begin, text.size(), chunk));
+    begin = text.size();
+  }
+  Finish(begin, at_end, chunk);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> HoldsJsonLines(const SourceFile& source, const std::string& field) {
+  absl::string_view name = source.path;
+  if (!absl::ConsumeSuffix(&name, ".gz")) absl::ConsumeSuffix(&name, ".zst");
+  for (const absl::string_view suffix : {".jsonl", ".ndjson", ".json"}) {
+    if (absl::EndsWithIgnoreCase(name, suffix)) return true;
+  }
+  CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<ByteStream> stream, ByteStream::Open(source));
+  std::string head(kHeadBytes, '\0');
+  CONVENE_ASSIGN_OR_RETURN(const size_t n, stream->Read(head.data(), head.size()));
+  head.resize(n);
+  if (head.empty() || head[0] != '{') return false;
+  const size_t end = head.find('\n');
+  if (end == std::string::npos && n == kHeadBytes) return false;
+  JsonField reader(field);
+  return reader.Find(absl::string_view(head).substr(0, end)).ok();
+}
+
+}  // namespace convene::worker

@@ -1,0 +1,161 @@
+#include "worker_runtime/data/prepare/chunk_reader.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/testing/temp_dir.h"
+#include "worker_runtime/data/prepare/testing/packed_files.h"
+
+namespace convene::worker {
+namespace {
+
+using convene::testing::TempDir;
+
+constexpr RecordRules kLines = {.is_json_lines = true, .max_document_bytes = 1000};
+
+RecordRules Separated(const std::string& separator) {
+  return {.separator = separator, .max_document_bytes = 1000};
+}
+
+// "1:text" for each record; "(" and ")" where a part of a text has no beginning or end in it. Each
+// chunk's end is put into `ends`.
+absl::StatusOr<std::vector<std::string>> Records(const SourceFile& source, const RecordRules& rules,
+                                                 const InputPosition& start = {},
+                                                 std::vector<InputPosition>* ends = nullptr) {
+  auto reader = ChunkReader::Open(source, start, rules);
+  if (!reader.ok()) return reader.status();
+  std::vector<std::string> records;
+  Chunk chunk;
+  while (!chunk.is_last_of_file) {
+    if (absl::Status status = (*reader)->Next(&chunk); !status.ok()) return status;
+    for (const Record& record : chunk.records) {
+      records.push_back(absl::StrCat(
+          record.is_first ? "" : "(", record.line, ":",
+          record.is_too_long ? "TOO LONG" : chunk.text.substr(record.begin, record.size),
+          record.is_last ? "" : ")"));
+    }
+    if (ends != nullptr) ends->push_back(chunk.end);
+  }
+  CHECK(chunk.file_offset == source.bytes);
+  CHECK(chunk.end == InputPosition{.file = start.file + 1});
+  return records;
+}
+
+using Texts = std::vector<std::string>;
+
+TEST_CASE("lines are records, with their numbers; blank ones are none") {
+  TempDir dir;
+  const auto records = [&](const std::string& content) {
+    return *Records(PutSource(dir.File("f"), content), kLines);
+  };
+  CHECK(records("one\ntwo\n") == Texts{"1:one", "2:two"});
+  CHECK(records("one\r\n\n \t\r\ntwo") == Texts{"1:one", "4:two"});
+  CHECK(records("\xEF\xBB\xBFone\n\xEF\xBB\xBFtwo") == Texts{"1:one", "2:\xEF\xBB\xBFtwo"});
+  CHECK(records("\n").empty());
+}
+
+TEST_CASE("a separator stands between documents, and belongs to none") {
+  TempDir dir;
+  const auto records = [&](const std::string& content, const std::string& separator) {
+    return *Records(PutSource(dir.File("f"), content), Separated(separator));
+  };
+  CHECK(records("one<end>two\n<end>", "<end>") == Texts{"1:one", "2:two\n"});
+  CHECK(records("one\n\n\n\ntwo\n", "\n\n") == Texts{"1:one", "2:", "3:two\n"});
+  CHECK(records("aaaa", "aa") == Texts{"1:", "2:"});
+}
+
+TEST_CASE("without a separator a file is one document, in parts if it is long") {
+  TempDir dir;
+  RecordRules rules = {.max_document_bytes = 5, .part_bytes = 16};
+  const auto records = [&](const std::string& content) {
+    return *Records(PutSource(dir.File("f"), content), rules);
+  };
+  CHECK(records("0123456789abcdef") == Texts{"1:0123456789abcdef"});
+  CHECK(records("0123456789ab.\nxyz") == Texts{"1:0123456789ab.\n)", "(1:xyz"});
+  CHECK(records("0123456789abcdefg") == Texts{"1:0123456789abcdef)", "(1:g"});
+  CHECK(records("0123456789abcde\xC3\xA9") == Texts{"1:0123456789abcde)", "(1:\xC3\xA9"});
+}
+
+TEST_CASE("a text is cut where no token reaches over the cut") {
+  const auto cut = [](const std::string& text) { return text.substr(0, CutOfText(text)); };
+  CHECK(cut("one\ntwo\nthree\nfo") == "one\ntwo\nthree\n");
+  CHECK(cut("word word word.\nn") == "word word word.\n");
+  // An empty line, a space, or a mark may belong to a token with what stands beside it.
+  CHECK(cut("one two three\n\nfour") == "one two three\n\nfou");
+  CHECK(cut("one two three\n four") == "one two three\n fou");
+  CHECK(cut("one two three \nfour") == "one two three \nfou");
+  CHECK(cut("one two three\n/four") == "one two three\n/fou");
+  // Cuts too near the beginning would make many parts.
+  CHECK(cut("a\nb                ") == "a\nb               ");
+  CHECK(cut("\x80\x80\x80\x80\x80\x80") == "\x80\x80\x80\x80\x80\x80");
+}
+
+TEST_CASE("a line that is too long is a record without text; a document between separators fails") {
+  TempDir dir;
+  const std::string content =
+      "a\n" + std::string(1001, 'x') + "\nb\n" + std::string(2'000'000, 'y') + "\nc";
+  const SourceFile source = PutSource(dir.File("f"), content);
+  CHECK(*Records(source, kLines) == Texts{"1:a", "2:TOO LONG", "3:b", "4:TOO LONG", "5:c"});
+  CHECK(*Records(PutSource(dir.File("e"), "a\n" + std::string(2'000'000, 'y')), kLines) ==
+        Texts{"1:a", "2:TOO LONG"});
+  CHECK(*Records(PutSource(dir.File("w"), "a\n" + std::string(1000, 'y')), kLines) ==
+        Texts{"1:a", "2:" + std::string(1000, 'y')});
+  CHECK_STATUS(Records(source, Separated("\n")), absl::StatusCode::kInvalidArgument,
+               "document 2 of the file is longer than 1000 bytes");
+}
+
+TEST_CASE("from each chunk's end reading goes on with the same records") {
+  TempDir dir;
+  std::string lines, text;
+  for (int i = 0; i < 3000; ++i) {
+    absl::StrAppend(&lines, std::string(i * 37 % 301, 'a' + i % 26), i, "\n");
+    absl::StrAppend(&text, "word", i, i % 3 == 0 ? ".\n" : " ");
+  }
+  lines += std::string(1'000'000, 'z');
+  RecordRules small_lines = kLines;
+  small_lines.chunk_bytes = 30'000;
+  RecordRules separated = Separated("9\n");
+  separated.max_document_bytes = 1'000'000'000;
+  separated.chunk_bytes = 20'000;
+  const RecordRules parts = {.max_document_bytes = 5, .part_bytes = 2000};
+  const std::vector<std::pair<std::string, RecordRules>> cases = {
+      {lines, small_lines}, {lines, separated}, {text, parts}};
+  for (const auto& [content, rules] : cases) {
+    for (const std::string& packed : {content, Gzip(content), Zstd(content)}) {
+      const SourceFile source = PutSource(dir.File("f"), packed);
+      std::vector<InputPosition> ends;
+      const auto whole = Records(source, rules, {.file = 4}, &ends);
+      REQUIRE_OK(whole);
+      REQUIRE(ends.size() > 5);
+      ends.pop_back();  // the file's end
+      for (const InputPosition& end : ends) {
+        const auto rest = Records(source, rules, end);
+        REQUIRE_OK(rest);
+        REQUIRE(rest->size() <= whole->size());
+        CHECK(std::equal(rest->rbegin(), rest->rend(), whole->rbegin()));
+      }
+    }
+  }
+}
+
+TEST_CASE("JSON lines are known by the name or by the first line") {
+  TempDir dir;
+  const auto holds = [&](const std::string& name, const std::string& content) {
+    return *HoldsJsonLines(PutSource(dir.File(name), content), "text");
+  };
+  CHECK(holds("a.jsonl", "x"));
+  CHECK(holds("a.JSON.gz", "x"));
+  CHECK(holds("a.ndjson.zst", "x"));
+  CHECK(holds("part-0", "{\"text\": \"x\"}"));
+  CHECK(holds("part-1", "{\"text\": \"x\"}\nanything"));
+  CHECK(holds("part-2", Gzip("{\"text\": \"x\"}\n{")));
+  CHECK_FALSE(holds("a.txt", "{\"other\": \"x\"}\n"));
+  CHECK_FALSE(holds("b.txt", "{\n\"text\": \"x\"}\n"));
+  CHECK_FALSE(holds("c.txt", "text"));
+  CHECK_FALSE(holds("d.txt", "{\"text\": \"" + std::string(100'000, 'x') + "\"}"));
+}
+
+}  // namespace
+}  // namespace convene::worker

@@ -1,0 +1,233 @@
+#include "worker_runtime/data/prepare/prepare.h"
+
+#include <sched.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "tools/base/cgroup_limits.h"
+#include "tools/base/check.h"
+#include "tools/base/files.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/data/prepare/file_lock.h"
+#include "worker_runtime/data/prepare/pipeline.h"
+#include "worker_runtime/data/prepare/record_encoder.h"
+#include "worker_runtime/data/prepare/sources.h"
+#include "worker_runtime/data/prepare/token_output.h"
+#include "worker_runtime/data/store/token_file.h"
+
+namespace convene::worker {
+namespace {
+
+// Another version of this program that makes other tokens of the same input has another number.
+constexpr int kRulesVersion = 1;
+
+constexpr size_t kInFlightBytesMax = 64 << 20;
+constexpr size_t kInFlightBytesOfEncoder = 3 << 20;
+// One thread that unpacks gzip keeps up with so many that encode.
+constexpr int kEncodersOfReader = 8;
+constexpr int kReadersMax = 8;
+
+int CoresOfThisProcess() {
+  cpu_set_t usable;
+  int cores = static_cast<int>(std::thread::hardware_concurrency());
+  if (sched_getaffinity(0, sizeof(usable), &usable) == 0) cores = CPU_COUNT(&usable);
+  const std::optional<double> limit = ReadCgroupLimits().cpus;
+  if (limit.has_value()) cores = std::min(cores, static_cast<int>(std::ceil(*limit)));
+  return std::max(cores, 1);
+}
+
+// Texts of any content one behind the other, so that no two lists give the same.
+void AppendText(const std::string& text, std::string* key) {
+  absl::StrAppend(key, text.size(), " ", text, "\n");
+}
+
+uint64_t KeyOf(const std::vector<SourceFile>& sources, const PrepareOptions& options) {
+  const InputOptions& input = options.input;
+  std::string key = absl::StrCat(
+      kRulesVersion, " ", kTokenFileVersion, " ", absl::Hex(options.tokenizer->fingerprint()), " ",
+      options.tokenizer->vocabulary_size(), " ", static_cast<int>(input.format), " ",
+      input.max_document_bytes, " ", options.append_end_of_document, " ",
+      options.add_special_tokens, " ", options.dedupe, " ", options.format.has_value(), "\n");
+  AppendText(input.field, &key);
+  AppendText(input.document_separator, &key);
+  AppendText(options.format.has_value() ? options.format->key : "", &key);
+  for (const SourceFile& source : sources) {
+    AppendText(source.path, &key);
+    absl::StrAppend(&key, source.bytes, " ", source.modified_ns, "\n");
+  }
+  return XXH3_64bits(key.data(), key.size());
+}
+
+absl::Status CheckOptions(const PrepareOptions& options) {
+  CONVENE_CHECK(options.tokenizer != nullptr);
+  const InputOptions& input = options.input;
+  for (const absl::string_view key : absl::StrSplit(input.field, '.')) {
+    if (key.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("data: the field '", input.field,
+                                                     "' has an empty key; write it as in text or ",
+                                                     "meta.text"));
+    }
+  }
+  if (input.max_document_bytes < 1 || input.max_bad_lines < 0 || options.threads < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data: max_document_bytes ", input.max_document_bytes, ", max_bad_lines ",
+                     input.max_bad_lines, ", threads ", options.threads,
+                     ": the first is 1 at least, the ", "others 0"));
+  }
+  if (options.append_end_of_document && !options.tokenizer->end_of_document().has_value()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "data: the tokenizer ", options.tokenizer_path, " (", options.tokenizer->kind(),
+        ") names no token that ends a document; prepare ", "without one (--no-eod)"));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<uint16_t> TokenBytes(const Tokenizer& tokenizer) {
+  std::vector<uint16_t> bytes(tokenizer.vocabulary_size());
+  std::string text;
+  for (int32_t id = 0; id < tokenizer.vocabulary_size(); ++id) {
+    text.clear();
+    tokenizer.AppendTokenBytes(id, &text);
+    bytes[id] = static_cast<uint16_t>(std::min<size_t>(text.size(), UINT16_MAX));
+  }
+  return bytes;
+}
+
+TokenFileInfo InfoOf(const PrepareOptions& options, uint64_t key) {
+  const Tokenizer& tokenizer = *options.tokenizer;
+  return {.vocabulary_size = tokenizer.vocabulary_size(),
+          .tokenizer = {.kind = tokenizer.kind(),
+                        .path = options.tokenizer_path,
+                        .fingerprint = tokenizer.fingerprint(),
+                        .end_of_document = tokenizer.end_of_document()},
+          .token_bytes = TokenBytes(tokenizer),
+          .source_key = key,
+          .has_counted = options.format.has_value()};
+}
+
+absl::StatusOr<std::unique_ptr<RecordEncoder>> NewEncoder(const PrepareOptions& options) {
+  const Tokenizer& tokenizer = *options.tokenizer;
+  RecordEncoder::Options of_records = {.wants_hash = options.dedupe,
+                                       .max_document_bytes = options.input.max_document_bytes};
+  if (options.append_end_of_document) of_records.frame.end = tokenizer.end_of_document();
+  if (options.format.has_value()) {
+    CONVENE_ASSIGN_OR_RETURN(of_records.encoder, options.format->new_encoder());
+  } else {
+    of_records.encoder = std::make_unique<TextEncoder>(tokenizer);
+    of_records.field = options.input.field;
+    if (options.add_special_tokens) {
+      of_records.frame.prefix.assign(tokenizer.prefix().begin(), tokenizer.prefix().end());
+      of_records.frame.suffix.assign(tokenizer.suffix().begin(), tokenizer.suffix().end());
+    }
+  }
+  return std::make_unique<RecordEncoder>(std::move(of_records));
+}
+
+PipelineOptions PipelineOf(const PrepareOptions& options) {
+  const InputOptions& input = options.input;
+  const int encoders = options.threads > 0 ? options.threads : CoresOfThisProcess();
+  return {.readers = std::clamp(encoders / kEncodersOfReader, 1, kReadersMax),
+          .encoders = encoders,
+          .in_flight_bytes = std::min(encoders * kInFlightBytesOfEncoder, kInFlightBytesMax),
+          .format = options.format.has_value() ? InputFormat::kJsonLines : input.format,
+          .field = input.field,
+          .rules = {.separator = input.document_separator,
+                    .max_document_bytes = input.max_document_bytes},
+          .new_encoder = [&options] { return NewEncoder(options); }};
+}
+
+absl::Status Fill(const std::vector<SourceFile>& sources, const PrepareOptions& options,
+                  const PrepareProgress& progress, TokenOutput* output) {
+  std::vector<int64_t> file_begins = {0};  // in the bytes of all files
+  for (const SourceFile& source : sources) {
+    file_begins.push_back(file_begins.back() + source.bytes);
+  }
+  int64_t file = output->position().file;
+  const auto take = [&](const EncodedChunk& chunk) -> absl::Status {
+    CONVENE_RETURN_IF_ERROR(output->Take(sources[file], chunk));
+    if (progress) progress(file_begins[file] + chunk.file_offset, file_begins.back());
+    if (chunk.is_last_of_file) ++file;
+    return absl::OkStatus();
+  };
+  CONVENE_RETURN_IF_ERROR(RunPipeline(sources, output->position(), PipelineOf(options), take));
+  return output->Finish();
+}
+
+// REQUIRES: the caller holds the lock of `path`, so that the files beside it are its own.
+absl::StatusOr<PrepareSummary> MakeTokenFile(const std::vector<SourceFile>& sources, uint64_t key,
+                                             const std::string& path, const PrepareOptions& options,
+                                             bool keeps_part, const PrepareProgress& progress) {
+  absl::StatusOr<TokenOutput> output =
+      TokenOutput::Open({.path = path,
+                         .info = InfoOf(options, key),
+                         .dedupe = options.dedupe,
+                         .max_bad_lines = options.input.max_bad_lines,
+                         .journal_interval = options.journal_interval});
+  absl::Status status = output.status();
+  if (status.ok()) status = Fill(sources, options, progress, &*output);
+  if (status.ok()) return output->summary();
+  if (keeps_part && output.ok() && output->has_journal()) {
+    return absl::Status(status.code(),
+                        absl::StrCat(status.message(), "; ", path, ".partial keeps what is done, ",
+                                     "and the same command goes on from there"));
+  }
+  TokenOutput::Discard(path);
+  return status;
+}
+
+bool IsWhole(const std::string& path, uint64_t key) {
+  const auto file = TokenFile::Open(path);
+  return file.ok() && (*file)->source_key() == key;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> PrepareTokenFile(const PrepareOptions& options, const TokenCache& cache,
+                                             const PrepareProgress& progress) {
+  CONVENE_RETURN_IF_ERROR(CheckOptions(options));
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<SourceFile> sources,
+                           ListSources(options.input.patterns));
+  const uint64_t key = KeyOf(sources, options);
+  const std::string path =
+      absl::StrCat(cache.directory, "/tokens_", absl::Hex(key, absl::kZeroPad16), ".bin");
+  if (IsWhole(path, key)) return path;
+  CONVENE_RETURN_IF_ERROR(MakeDirectories(cache.directory));
+  CONVENE_ASSIGN_OR_RETURN(const UniqueFd lock,
+                           LockFile(absl::StrCat(path, ".lock"), cache.wait_timeout, cache.clock));
+  if (IsWhole(path, key)) return path;  // made while this process waited
+  CONVENE_RETURN_IF_ERROR(
+      MakeTokenFile(sources, key, path, options, /*keeps_part=*/false, progress).status());
+  return path;
+}
+
+absl::StatusOr<PrepareSummary> PrepareOutput(const PrepareOptions& options,
+                                             const std::string& output,
+                                             const PrepareProgress& progress) {
+  CONVENE_RETURN_IF_ERROR(CheckOptions(options));
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<SourceFile> sources,
+                           ListSources(options.input.patterns));
+  const std::string lock_path = absl::StrCat(output, ".lock");
+  const absl::StatusOr<UniqueFd> lock = LockFile(lock_path, absl::ZeroDuration(), &Clock::Real());
+  if (absl::IsDeadlineExceeded(lock.status())) {
+    return absl::FailedPreconditionError(absl::StrCat("data: another process is making ", output,
+                                                      "; see who it is with: fuser ", lock_path));
+  }
+  CONVENE_RETURN_IF_ERROR(lock.status());
+  absl::StatusOr<PrepareSummary> summary = MakeTokenFile(sources, KeyOf(sources, options), output,
+                                                         options, /*keeps_part=*/true, progress);
+  unlink(lock_path.c_str());
+  return summary;
+}
+
+}  // namespace convene::worker

@@ -1,0 +1,54 @@
+// Makes token files of text and JSON lines: once a node for the trainer, or where a person wants
+// it.
+//
+// Errors of both functions. NotFound: a pattern matches nothing (named). InvalidArgument: no
+// pattern, a directory, no document in all files, or a broken line beyond max_bad_lines (file, line
+// and why). DataLoss: a damaged or truncated .gz or .zst (file and offset). FailedPrecondition: a
+// file changed while it was read (not Aborted: a file that always grows must not start workers
+// again for ever); or the tokenizer names no token that ends a document. ResourceExhausted: the
+// disk is full, or no thread is left. Otherwise as tools/base/files.h, with the path. Nothing
+// stands under the final name unless it is whole.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "tools/base/clock.h"
+#include "worker_runtime/data/prepare/options.h"
+
+namespace convene::worker {
+
+// Bytes of the input files as they lie on the disk. Called now and then from the calling thread.
+using PrepareProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
+
+struct TokenCache {
+  // Where token files are kept, best on a disk of this node. Made when absent.
+  std::string directory;
+  // How long to wait for another process that is making the same file.
+  absl::Duration wait_timeout = absl::Minutes(30);
+  Clock* clock = &Clock::Real();
+};
+
+// The path of a whole token file of this input: a file that is in the cache already (same paths,
+// sizes and modification times, same tokenizer, same options), or a new one. Of many processes that
+// call at once exactly one makes it; the others wait and share it. A process that dies while making
+// it leaves a part, from which the next call goes on.
+//
+// Also DeadlineExceeded: wait_timeout passed (names the lock file).
+absl::StatusOr<std::string> PrepareTokenFile(const PrepareOptions& options, const TokenCache& cache,
+                                             const PrepareProgress& progress);
+
+// Makes `output`, and replaces a file of that name. Meanwhile `output`.partial, `output`.journal
+// and `output`.lock stand beside it; a call with the same input, tokenizer and options goes on from
+// a part that an earlier one left, a call with others begins anew. A failed call leaves the part
+// only where going on may help (not after a bad line).
+//
+// Also FailedPrecondition: another process is making `output`.
+absl::StatusOr<PrepareSummary> PrepareOutput(const PrepareOptions& options,
+                                             const std::string& output,
+                                             const PrepareProgress& progress);
+
+}  // namespace convene::worker

@@ -1,0 +1,448 @@
+#include "worker_runtime/data/prepare/prepare.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tools/base/files.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/testing/temp_dir.h"
+#include "tools/base/unique_fd.h"
+#include "worker_runtime/data/prepare/testing/letter_tokenizer.h"
+#include "worker_runtime/data/prepare/testing/packed_files.h"
+#include "worker_runtime/data/store/token_file.h"
+
+namespace convene::worker {
+namespace {
+
+using convene::testing::TempDir;
+
+void Put(const std::string& path, const std::string& text) {
+  REQUIRE_OK(WriteFileAtomic(path, text));
+}
+
+PrepareOptions Options(const TempDir& dir, const std::vector<std::string>& patterns) {
+  static const auto* const tokenizer = new LetterTokenizer();
+  PrepareOptions options;
+  for (const std::string& pattern : patterns) options.input.patterns.push_back(dir.File(pattern));
+  options.tokenizer = tokenizer;
+  options.tokenizer_path = "letters";
+  options.threads = 2;
+  options.journal_interval = absl::ZeroDuration();
+  return options;
+}
+
+TokenCache CacheOf(const TempDir& dir) { return {.directory = dir.File("cache")}; }
+
+absl::StatusOr<std::string> Cached(const TempDir& dir, const std::vector<std::string>& patterns) {
+  return PrepareTokenFile(Options(dir, patterns), CacheOf(dir), nullptr);
+}
+
+// All tokens as text, "|" for the end of a document.
+std::string TextOf(const std::string& path) {
+  const auto file = TokenFile::Open(path);
+  REQUIRE_OK(file);
+  std::vector<int32_t> tokens((*file)->token_count());
+  (*file)->Read(0, (*file)->token_count(), tokens.data());
+  return LetterTokenizer().Decode(tokens, true);
+}
+
+// The text of a file that is made with these options, "a.bin".
+std::string Made(const TempDir& dir, const PrepareOptions& options,
+                 PrepareSummary* summary = nullptr) {
+  const auto made = PrepareOutput(options, dir.File("a.bin"), nullptr);
+  REQUIRE_OK(made);
+  if (summary != nullptr) *summary = *made;
+  return TextOf(dir.File("a.bin"));
+}
+
+std::vector<std::string> FilesWith(const std::string& directory, const std::string& part) {
+  std::vector<std::string> found;
+  const std::vector<std::string> names = *ListDirectory(directory);
+  for (const std::string& name : names) {
+    if (absl::StrContains(name, part)) found.push_back(name);
+  }
+  return found;
+}
+
+TEST_CASE("documents stand in pattern order, then sorted, each once, and have an end") {
+  TempDir dir;
+  Put(dir.File("b.txt"), "bb");
+  Put(dir.File("a.txt"), "a\xc3\xa9");
+  Put(dir.File("empty.txt"), "");
+  Put(dir.File("z.md"), "zz");
+  Put(dir.File("[1].txt"), "a name, no pattern");
+  const auto path = Cached(dir, {"z.md", "?.txt", "a*", "[1].txt"});
+  REQUIRE_OK(path);
+  CHECK(TextOf(*path) == "zz|a\xc3\xa9|bb|a name, no pattern|");
+  const auto file = TokenFile::Open(*path);
+  CHECK((*file)->document_count() == 4);
+  CHECK((*file)->document_end(1) == 7);
+  CHECK((*file)->vocabulary_size() == 259);
+  CHECK((*file)->tokenizer().kind == "letters");
+  CHECK((*file)->tokenizer().fingerprint == 71);
+  CHECK((*file)->tokenizer().end_of_document == LetterTokenizer::kEnd);
+  CHECK((*file)->token_bytes()[7] == 1);
+  CHECK((*file)->token_bytes()[256] == 0);
+  CHECK_FALSE((*file)->has_counted());
+}
+
+TEST_CASE("each option makes the documents that it says") {
+  TempDir dir;
+  Put(dir.File("a.jsonl"),
+      "{\"text\": \"one\", \"m\": {\"t\": \"uno\"}}\n{\"text\": \"\", \"m\": {\"t\": \"due\"}}\n"
+      "{\"text\": \"one\", \"m\": {\"t\": \"tre\"}}\n");
+  Put(dir.File("b.txt"), "x--y----x");
+  PrepareSummary summary;
+  PrepareOptions options = Options(dir, {"a.jsonl", "b.txt"});
+  CHECK(Made(dir, options, &summary) == "one|one|x--y----x|");
+  CHECK(summary == PrepareSummary{.documents = 3,
+                                  .tokens = 18,
+                                  .counted_tokens = 18,
+                                  .text_bytes = 15,
+                                  .empty_documents = 1});
+  options.input.document_separator = "--";
+  options.dedupe = true;
+  CHECK(Made(dir, options, &summary) == "one|x|y|");
+  CHECK(summary.duplicates == 2);
+  CHECK(summary.empty_documents == 2);
+  options.dedupe = false;
+  options.add_special_tokens = true;
+  options.append_end_of_document = false;
+  options.input.field = "m.t";
+  CHECK(Made(dir, options) == "<uno><due><tre><x><y><x>");
+  options.input.format = InputFormat::kText;
+  options.input.document_separator.clear();
+  CHECK(absl::StartsWith(Made(dir, options), "<{\"text\": \"one\","));
+}
+
+TEST_CASE("the file is the same from any number of threads") {
+  TempDir dir;
+  std::string lines;
+  for (int i = 0; i < 12'000; ++i)
+    absl::StrAppend(&lines, "{\"text\": \"line ", i % 10'000, "\"}\n");
+  Put(dir.File("a.jsonl"), Gzip(lines));
+  Put(dir.File("b.jsonl"), lines);
+  PrepareOptions options = Options(dir, {"*.jsonl"});
+  options.dedupe = true;
+  options.threads = 1;
+  PrepareSummary summary;
+  Made(dir, options, &summary);
+  CHECK(summary.documents == 10'000);
+  CHECK(summary.duplicates == 14'000);
+  const std::string whole = *ReadFile(dir.File("a.bin"));
+  for (const int threads : {2, 5}) {
+    options.threads = threads;
+    Made(dir, options);
+    CHECK(*ReadFile(dir.File("a.bin")) == whole);
+  }
+}
+
+TEST_CASE("broken lines are left out up to a number, and the first is named") {
+  TempDir dir;
+  Put(dir.File("a.jsonl"), "{\"text\": \"a\"}\n{\"text\": 5}\n{\"text\": \"b\"}\n{\n");
+  PrepareOptions options = Options(dir, {"a.jsonl"});
+  const auto make = [&] { return PrepareOutput(options, dir.File("a.bin"), nullptr).status(); };
+  const std::string first = dir.File("a.jsonl") + ", line 2: the field 'text' is not a text";
+  CHECK_STATUS(make(), absl::StatusCode::kInvalidArgument, first);
+  CHECK_STATUS(make(), absl::StatusCode::kInvalidArgument, "--max-bad-lines N");
+  options.input.max_bad_lines = 1;
+  CHECK_STATUS(make(), absl::StatusCode::kInvalidArgument,
+               "line 4: broken JSON at byte 2: the line ends too early; this is broken line 2, and "
+               "--max-bad-lines allows 1. The first one: data: " +
+                   first);
+  CHECK(FilesWith(dir.path(), "a.bin").empty());
+  options.input.max_bad_lines = 2;
+  PrepareSummary summary;
+  CHECK(Made(dir, options, &summary) == "a|b|");
+  CHECK(summary.bad_lines == 2);
+  CHECK(absl::StrContains(summary.first_bad_line, first));
+  options.input.max_document_bytes = 12;
+  options.input.max_bad_lines = 4;
+  CHECK_STATUS(make(), absl::StatusCode::kInvalidArgument,
+               "no document in the input (4 broken lines");
+}
+
+TEST_CASE("the same files are prepared once, changed ones or other options again") {
+  TempDir dir;
+  Put(dir.File("a.txt"), "first");
+  int64_t done_bytes = 0, total_bytes = 0;
+  const PrepareProgress progress = [&](int64_t done, int64_t total) {
+    done_bytes = done;
+    total_bytes = total;
+  };
+  PrepareOptions options = Options(dir, {"a.txt"});
+  const auto first = PrepareTokenFile(options, CacheOf(dir), progress);
+  REQUIRE_OK(first);
+  CHECK(done_bytes == 5);
+  CHECK(total_bytes == 5);
+  done_bytes = 0;
+  options.threads = 1;
+  CHECK(*PrepareTokenFile(options, CacheOf(dir), progress) == *first);
+  CHECK(done_bytes == 0);
+  Put(dir.File("a.txt"), "later");
+  std::set<std::string> paths = {*first};
+  const auto is_new = [&] {
+    return paths.insert(*PrepareTokenFile(options, CacheOf(dir), nullptr)).second;
+  };
+  CHECK(is_new());
+  options.input.field = "other";
+  CHECK(is_new());
+  options.input.document_separator = "--";
+  CHECK(is_new());
+  options.dedupe = true;
+  CHECK(is_new());
+  options.add_special_tokens = true;
+  CHECK(is_new());
+  options.append_end_of_document = false;
+  CHECK(is_new());
+  const LetterTokenizer other(false);
+  options.tokenizer = &other;
+  CHECK(is_new());
+  CHECK_FALSE(is_new());
+  options.append_end_of_document = true;
+  CHECK_STATUS(PrepareTokenFile(options, CacheOf(dir), nullptr),
+               absl::StatusCode::kFailedPrecondition, "names no token that ends a document");
+}
+
+TEST_CASE("bad sources are named") {
+  TempDir dir;
+  Put(dir.File("empty.txt"), "");
+  Put(dir.File("cut.gz"), Gzip("text").substr(0, 12));
+  REQUIRE_OK(MakeDirectories(dir.File("sub")));
+  CHECK_STATUS(Cached(dir, {}), absl::StatusCode::kInvalidArgument, "no pattern");
+  CHECK_STATUS(Cached(dir, {"none*.txt"}), absl::StatusCode::kNotFound,
+               "no file matches '" + dir.File("none*.txt"));
+  CHECK_STATUS(Cached(dir, {"empty.txt"}), absl::StatusCode::kInvalidArgument, "all 1 files of");
+  CHECK_STATUS(Cached(dir, {"sub"}), absl::StatusCode::kInvalidArgument, "is not a file");
+  CHECK_STATUS(Cached(dir, {"cut.gz"}), absl::StatusCode::kDataLoss, "cut.gz");
+  PrepareOptions options = Options(dir, {"cut.gz"});
+  options.input.field = "a..b";
+  CHECK_STATUS(PrepareTokenFile(options, CacheOf(dir), nullptr), absl::StatusCode::kInvalidArgument,
+               "'a..b' has an empty key");
+}
+
+TEST_CASE("whichever operation fails, the error is told and nothing half-made is left") {
+  TempDir dir;
+  Put(dir.File("a.txt"), "text");
+  Put(dir.File("b.txt"), "text");
+  for (const int error : {ENOSPC, EACCES}) {
+    for (int failing = 0;; ++failing) {
+      INFO("operation " << failing);
+      REQUIRE_OK(RemoveTree(dir.File("cache")));
+      std::atomic<int> op = 0;
+      absl::StatusOr<std::string> path;
+      {
+        ScopedFileFault fault([&](FileOp kind, const std::string& file) {
+          // A file in the cache that cannot be read is made anew.
+          if (kind == FileOp::kOpen && absl::EndsWith(file, ".bin")) return 0;
+          return op++ == failing ? error : 0;
+        });
+        path = Cached(dir, {"?.txt"});
+      }
+      if (op <= failing) {
+        REQUIRE_OK(path);
+        CHECK(failing > 20);
+        break;
+      }
+      REQUIRE(path.status().code() == (error == ENOSPC ? absl::StatusCode::kResourceExhausted
+                                                       : absl::StatusCode::kPermissionDenied));
+      CHECK(FilesWith(dir.File("cache"), ".partial").empty());
+      CHECK(FilesWith(dir.File("cache"), ".journal").empty());
+      const auto again = Cached(dir, {"?.txt"});
+      REQUIRE_OK(again);
+      CHECK(TextOf(*again) == "text|text|");
+    }
+  }
+}
+
+TEST_CASE("wherever the making of an output ends, the same call goes on to the same file") {
+  TempDir dir;
+  for (int i = 0; i < 4; ++i) {
+    std::string lines;
+    for (int j = 0; j < 20; ++j) absl::StrAppend(&lines, "{\"text\": \"", i, " ", j % 13, "\"}\n");
+    Put(dir.File(absl::StrCat(i, ".jsonl")), i % 2 == 0 ? lines : Zstd(lines + "{\n"));
+  }
+  PrepareOptions options = Options(dir, {"*.jsonl"});
+  options.dedupe = true;
+  options.input.max_bad_lines = 2;
+  PrepareSummary undisturbed;
+  Made(dir, options, &undisturbed);
+  const std::string whole = *ReadFile(dir.File("a.bin"));
+  const auto make = [&](int failing, std::atomic<int>* op) {
+    ScopedFileFault fault(
+        [&](FileOp, const std::string&) { return (*op)++ == failing ? ENOSPC : 0; });
+    return PrepareOutput(options, dir.File("a.bin"), nullptr);
+  };
+  int resumed = 0;
+  for (int failing = 0;; ++failing) {
+    INFO("operation " << failing);
+    unlink(dir.File("a.bin").c_str());
+    std::atomic<int> op = 0;
+    const auto made = make(failing, &op);
+    if (op <= failing) {
+      CHECK_OK(made);
+      break;
+    }
+    REQUIRE(made.status().code() == absl::StatusCode::kResourceExhausted);
+    const bool keeps = absl::StrContains(made.status().message(), "the same command goes on");
+    CHECK(FilesWith(dir.path(), "a.bin.journal").size() == (keeps ? 1 : 0));
+    // Only what was renamed already stands under the name.
+    if (access(dir.File("a.bin").c_str(), F_OK) == 0) CHECK(*ReadFile(dir.File("a.bin")) == whole);
+    PrepareSummary summary;
+    Made(dir, options, &summary);
+    CHECK(*ReadFile(dir.File("a.bin")) == whole);
+    resumed += summary.resumed ? 1 : 0;
+    summary.resumed = false;
+    CHECK(summary == undisturbed);
+    CHECK(FilesWith(dir.path(), "a.bin").size() == 1);
+  }
+  CHECK(resumed > 10);
+}
+
+TEST_CASE("a part of another input is of no use, nor is a damaged one") {
+  TempDir dir;
+  Put(dir.File("a.jsonl"), "{\"text\": \"one\"}\n");
+  Put(dir.File("b.jsonl"), "{\n");
+  PrepareOptions options = Options(dir, {"*.jsonl"});
+  const auto fail = [&] {
+    CHECK_STATUS(PrepareOutput(options, dir.File("a.bin"), nullptr),
+                 absl::StatusCode::kInvalidArgument, "a.bin.partial keeps what is done");
+  };
+  PrepareSummary summary;
+  fail();
+  Put(dir.File("b.jsonl"), "{\"text\": \"two\"}\n");
+  CHECK(Made(dir, options, &summary) == "one|two|");
+  CHECK_FALSE(summary.resumed);
+  Put(dir.File("b.jsonl"), "{\n");
+  for (const std::string name : {"a.bin.journal", "a.bin.partial"}) {
+    fail();
+    REQUIRE(FilesWith(dir.path(), name).size() >= 1);
+    Put(dir.File(name), "x");
+    options.input.max_bad_lines = 1;
+    CHECK(Made(dir, options, &summary) == "one|");
+    CHECK_FALSE(summary.resumed);
+    options.input.max_bad_lines = 0;
+  }
+  fail();
+  options.input.max_bad_lines = 1;
+  CHECK(Made(dir, options, &summary) == "one|");
+  CHECK(summary.resumed);
+}
+
+TEST_CASE("a file that changes while it is read is refused") {
+  TempDir dir;
+  Put(dir.File("a.jsonl"), "{\"text\": \"text\"}\n");
+  std::atomic<bool> changed = false;
+  ScopedFileFault fault([&](FileOp op, const std::string& path) {
+    if (op == FileOp::kOpen && path == dir.File("a.jsonl") && !changed.exchange(true)) {
+      UniqueFd fd(open(path.c_str(), O_WRONLY | O_APPEND));
+      CHECK(write(fd.get(), "!", 1) == 1);
+    }
+    return 0;
+  });
+  CHECK_STATUS(Cached(dir, {"a.jsonl"}), absl::StatusCode::kFailedPrecondition,
+               "a.jsonl changed while it was read");
+  CHECK(FilesWith(dir.File("cache"), ".bin").size() == 1);  // the lock
+}
+
+TEST_CASE("of many processes exactly one makes the file, and all get it") {
+  TempDir dir;
+  Put(dir.File("a.txt"), std::string(3 << 20, 'x'));
+  std::vector<pid_t> children;
+  for (int i = 0; i < 6; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      bool made = false;
+      const auto path = PrepareTokenFile(Options(dir, {"a.txt"}), CacheOf(dir),
+                                         [&](int64_t, int64_t) { made = true; });
+      if (!path.ok()) _exit(2);
+      const auto file = TokenFile::Open(*path);
+      _exit(!file.ok() || (*file)->token_count() != (3 << 20) + 1 ? 2 : made);
+    }
+    children.push_back(child);
+  }
+  int makers = 0;
+  for (const pid_t child : children) {
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    REQUIRE(WIFEXITED(status));
+    REQUIRE(WEXITSTATUS(status) < 2);
+    makers += WEXITSTATUS(status);
+  }
+  CHECK(makers == 1);
+}
+
+TEST_CASE("the wait for another process has an end") {
+  TempDir dir;
+  Put(dir.File("a.txt"), "text");
+  ManualClock clock;
+  TokenCache cache = CacheOf(dir);
+  cache.clock = &clock;
+  const PrepareOptions options = Options(dir, {"a.txt"});
+  const auto path = PrepareTokenFile(options, cache, nullptr);
+  REQUIRE_OK(path);
+  REQUIRE_OK(RemoveTree(*path));
+  UniqueFd holder(open(absl::StrCat(*path, ".lock").c_str(), O_RDWR));
+  REQUIRE(flock(holder.get(), LOCK_EX) == 0);
+  CHECK_STATUS(PrepareTokenFile(options, cache, nullptr), absl::StatusCode::kDeadlineExceeded,
+               ".bin.lock");
+  holder.Reset();
+  CHECK(*PrepareTokenFile(options, cache, nullptr) == *path);
+
+  UniqueFd other(open(dir.File("a.bin.lock").c_str(), O_RDWR | O_CREAT, 0644));
+  REQUIRE(flock(other.get(), LOCK_EX) == 0);
+  CHECK_STATUS(PrepareOutput(options, dir.File("a.bin"), nullptr),
+               absl::StatusCode::kFailedPrecondition, "another process is making");
+}
+
+TEST_CASE("a token file that was damaged in the cache is made again") {
+  TempDir dir;
+  Put(dir.File("a.txt"), "text");
+  const auto path = Cached(dir, {"a.txt"});
+  REQUIRE_OK(path);
+  Put(*path, ReadFile(*path)->substr(0, 66));
+  CHECK_STATUS(TokenFile::Open(*path), absl::StatusCode::kDataLoss, *path);
+  CHECK(*Cached(dir, {"a.txt"}) == *path);
+  CHECK(TextOf(*path) == "text|");
+}
+
+TEST_CASE("documents of another format come from their own encoder, with their counts") {
+  class Pairs : public DocumentEncoder {
+   public:
+    absl::Status Encode(absl::string_view record, EncodedDocument* document) override {
+      document->Clear();
+      if (record == "bad") return absl::InvalidArgumentError("no pair");
+      document->ids = {'q', 'a'};
+      document->counted = {0, 1};
+      document->text_bytes = 2;
+      return absl::OkStatus();
+    }
+  };
+  TempDir dir;
+  Put(dir.File("a.txt"), "one\nbad\ntwo\n");
+  PrepareOptions options = Options(dir, {"a.txt"});
+  options.format = DocumentFormat{
+      .key = "pairs", .new_encoder = [] { return std::unique_ptr<DocumentEncoder>(new Pairs()); }};
+  options.input.max_bad_lines = 1;
+  PrepareSummary summary;
+  CHECK(Made(dir, options, &summary) == "qa|qa|");
+  CHECK(summary.counted_tokens == 2);
+  CHECK(absl::StrContains(summary.first_bad_line, "a.txt, line 2: no pair"));
+  const auto file = TokenFile::Open(dir.File("a.bin"));
+  REQUIRE((*file)->has_counted());
+  std::vector<uint8_t> counted(6);
+  (*file)->ReadCounted(0, 6, counted.data());
+  CHECK(counted == std::vector<uint8_t>{0, 1, 0, 0, 1, 0});
+}
+
+}  // namespace
+}  // namespace convene::worker

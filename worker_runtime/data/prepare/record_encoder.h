@@ -1,0 +1,85 @@
+// PURE. Records to tokens, chunk by chunk.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/numeric/int128.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "worker_runtime/data/prepare/chunk_reader.h"
+#include "worker_runtime/data/prepare/document_encoder.h"
+#include "worker_runtime/data/prepare/json_field.h"
+#include "worker_runtime/tokenizer/tokenizer.h"
+
+namespace convene::worker {
+
+// The ids of a record's text, by one tokenizer; text within a document is text.
+class TextEncoder final : public DocumentEncoder {
+ public:
+  explicit TextEncoder(const Tokenizer& tokenizer)
+      : encoder_(tokenizer.NewEncoder(SpecialText::kAsText)) {}
+  absl::Status Encode(absl::string_view record, EncodedDocument* document) override;
+
+ private:
+  const std::unique_ptr<Encoder> encoder_;
+};
+
+struct EncodedRecord {
+  int64_t line = 0;  // as in Record
+  bool is_first = true, is_last = true;
+  bool is_empty = false;  // no text, no tokens
+  std::string why_bad;    // not empty: a broken line, without tokens
+  size_t ids_end = 0;     // in EncodedChunk::ids; begins where the record before it ends
+  int64_t text_bytes = 0;
+  absl::uint128 text_hash = 0;  // XXH3-128 of the text, where it was asked for
+};
+
+struct EncodedChunk {
+  std::vector<int32_t> ids;
+  // Empty, or one for each id: whether it counts in the loss.
+  std::vector<uint8_t> counted;
+  std::vector<EncodedRecord> records;
+  InputPosition end;  // these three as in Chunk
+  int64_t file_offset = 0;
+  bool is_last_of_file = false;
+};
+
+// What stands around each document's own ids.
+struct DocumentFrame {
+  std::vector<int32_t> prefix, suffix;
+  // Ends the document, behind the suffix, unless it is the last id already.
+  std::optional<int32_t> end;
+};
+
+// Not thread-safe; keeps its buffers, but none that an uncommonly long record made.
+class RecordEncoder {
+ public:
+  struct Options {
+    std::unique_ptr<DocumentEncoder> encoder;
+    DocumentFrame frame;
+    // The encoder gets a JSON line's text at this path; absent: the line.
+    std::optional<std::string> field;
+    bool wants_hash = false;
+    int64_t max_document_bytes = 0;  // for the words
+  };
+  explicit RecordEncoder(Options options);
+
+  // Replaces `encoded`. `is_json_lines`: of the chunk's file. Returns the encoder's status where
+  // that is no InvalidArgument; a broken line is an EncodedRecord.
+  absl::Status Encode(const Chunk& chunk, bool is_json_lines, EncodedChunk* encoded);
+
+ private:
+  absl::Status EncodeRecord(const Record& record, absl::string_view text, bool is_json_lines,
+                            EncodedChunk* encoded);
+  void AppendIds(const Record& record, EncodedChunk* encoded);
+
+  const Options options_;
+  std::optional<JsonField> field_;
+  EncodedDocument document_;
+};
+
+}  // namespace convene::worker

@@ -1,0 +1,159 @@
+#include "worker_runtime/data/prepare/token_output.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "tools/base/files.h"
+#include "tools/base/status_macros.h"
+
+namespace convene::worker {
+namespace {
+
+std::string PartOf(const std::string& path) { return path + ".partial"; }
+std::string JournalOf(const std::string& path) { return path + ".journal"; }
+std::string HashesOf(const std::string& path) { return path + ".hashes"; }
+
+// How often a letter counts in the loss.
+int64_t CountOf(absl::Span<const uint8_t> counted) {
+  int64_t count = 0;
+  for (const uint8_t one : counted) count += one;
+  return count;
+}
+
+}  // namespace
+
+absl::StatusOr<TokenOutput> TokenOutput::Open(Options options) {
+  TokenOutput output(std::move(options));
+  const absl::Status resumed = output.Resume();
+  // No journal, or none that fits, is the usual beginning. Any other trouble must not cost the
+  // part.
+  const bool is_of_no_use = absl::IsNotFound(resumed) || absl::IsDataLoss(resumed) ||
+                            absl::IsInvalidArgument(resumed) || absl::IsFailedPrecondition(resumed);
+  if (is_of_no_use) {
+    CONVENE_RETURN_IF_ERROR(output.BeginAnew());
+  } else {
+    CONVENE_RETURN_IF_ERROR(resumed);
+  }
+  output.last_sync_ = output.options_.clock->Now();
+  return output;
+}
+
+absl::Status TokenOutput::Resume() {
+  CONVENE_ASSIGN_OR_RETURN(const std::string text, ReadFile(JournalOf(options_.path)));
+  CONVENE_ASSIGN_OR_RETURN(PrepareJournal journal, ParseJournal(text));
+  if (journal.key != options_.info.source_key) {
+    return absl::FailedPreconditionError("the journal is of another input");
+  }
+  CONVENE_ASSIGN_OR_RETURN(writer_,
+                           TokenFileWriter::Resume(PartOf(options_.path), journal.writer_state));
+  if (options_.dedupe) {
+    CONVENE_ASSIGN_OR_RETURN(
+        seen_, SeenDocuments::Resume(HashesOf(options_.path), journal.seen_documents));
+  }
+  journal_ = std::move(journal);
+  journal_.summary.resumed = true;
+  has_journal_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status TokenOutput::BeginAnew() {
+  writer_.reset();
+  seen_.reset();
+  Discard(options_.path);
+  CONVENE_ASSIGN_OR_RETURN(writer_, TokenFileWriter::Create(PartOf(options_.path), options_.info));
+  if (options_.dedupe) {
+    CONVENE_ASSIGN_OR_RETURN(seen_, SeenDocuments::Create(HashesOf(options_.path)));
+  }
+  journal_.key = options_.info.source_key;
+  return absl::OkStatus();
+}
+
+absl::Status TokenOutput::CountBadLine(const SourceFile& source, const EncodedRecord& record) {
+  const std::string text =
+      absl::StrCat("data: ", source.path, ", line ", record.line, ": ", record.why_bad);
+  PrepareSummary& summary = journal_.summary;
+  if (++summary.bad_lines == 1) summary.first_bad_line = text;
+  if (summary.bad_lines <= options_.max_bad_lines) return absl::OkStatus();
+  if (options_.max_bad_lines == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(text, "; mend the line, or leave out such lines by --max-bad-lines N"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      text, "; this is broken line ", summary.bad_lines, ", and --max-bad-lines allows ",
+      options_.max_bad_lines, ". The first one: ", summary.first_bad_line));
+}
+
+absl::Status TokenOutput::Add(const EncodedChunk& chunk, size_t record_index, size_t ids_begin) {
+  const EncodedRecord& record = chunk.records[record_index];
+  const size_t size = record.ids_end - ids_begin;
+  const auto ids = absl::MakeConstSpan(chunk.ids).subspan(ids_begin, size);
+  absl::Span<const uint8_t> counted;
+  if (!chunk.counted.empty()) counted = absl::MakeConstSpan(chunk.counted).subspan(ids_begin, size);
+  CONVENE_RETURN_IF_ERROR(writer_->Append(ids, counted));
+  PrepareSummary& summary = journal_.summary;
+  summary.tokens += static_cast<int64_t>(size);
+  summary.counted_tokens += counted.empty() ? static_cast<int64_t>(size) : CountOf(counted);
+  summary.text_bytes += record.text_bytes;
+  if (!record.is_last) return absl::OkStatus();
+  ++summary.documents;
+  return writer_->EndDocument();
+}
+
+absl::Status TokenOutput::Take(const SourceFile& source, const EncodedChunk& chunk) {
+  size_t ids_begin = 0;
+  for (size_t i = 0; i < chunk.records.size(); ++i) {
+    const EncodedRecord& record = chunk.records[i];
+    // The parts of a long text go on whatever their hashes are.
+    const bool is_whole = record.is_first && record.is_last;
+    if (!record.why_bad.empty()) {
+      CONVENE_RETURN_IF_ERROR(CountBadLine(source, record));
+    } else if (record.is_empty) {
+      ++journal_.summary.empty_documents;
+    } else if (seen_.has_value() && is_whole && !seen_->Insert(record.text_hash)) {
+      ++journal_.summary.duplicates;
+    } else {
+      CONVENE_RETURN_IF_ERROR(Add(chunk, i, ids_begin));
+    }
+    ids_begin = record.ids_end;
+  }
+  journal_.position = chunk.end;
+  if (options_.clock->Now() - last_sync_ < options_.journal_interval) return absl::OkStatus();
+  return Sync();
+}
+
+absl::Status TokenOutput::Sync() {
+  if (seen_.has_value()) {
+    CONVENE_RETURN_IF_ERROR(seen_->Sync());
+    journal_.seen_documents = seen_->count();
+  }
+  CONVENE_ASSIGN_OR_RETURN(journal_.writer_state, writer_->Sync());
+  CONVENE_RETURN_IF_ERROR(WriteFileAtomic(JournalOf(options_.path), JournalText(journal_)));
+  has_journal_ = true;
+  last_sync_ = options_.clock->Now();
+  return absl::OkStatus();
+}
+
+absl::Status TokenOutput::Finish() {
+  if (journal_.summary.documents == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data: there is no document in the input (", journal_.summary.bad_lines,
+                     " broken lines, ", journal_.summary.empty_documents, " empty documents)"));
+  }
+  CONVENE_RETURN_IF_ERROR(writer_->Finish());
+  CONVENE_RETURN_IF_ERROR(RenameFile(PartOf(options_.path), options_.path));
+  CONVENE_RETURN_IF_ERROR(SyncDirectory(ParentDirectory(options_.path)));
+  unlink(JournalOf(options_.path).c_str());
+  unlink(HashesOf(options_.path).c_str());
+  return absl::OkStatus();
+}
+
+void TokenOutput::Discard(const std::string& path) {
+  unlink(JournalOf(path).c_str());
+  unlink(HashesOf(path).c_str());
+  TokenFileWriter::Discard(PartOf(path));
+}
+
+}  // namespace convene::worker
