@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "worker_runtime/tokenizer/byte_tokenizer.h"
 #include "worker_runtime/tokenizer/tokenizer.h"
 
 namespace convene::worker {
@@ -16,11 +17,9 @@ namespace convene::worker {
 // from its content, not from its name.
 //
 // NotFound: no such path, or a folder without a tokenizer (names what was looked for).
-// InvalidArgument: damaged, or not a tokenizer. Unimplemented: a feature that we lack, by the name
-// that it has in the file. All with the path.
+// InvalidArgument: damaged, or not a tokenizer, or a folder with several *.tiktoken. Unimplemented:
+// a feature that we lack, by the name that it has in the file. Otherwise as tools/base/files.h. All
+// with the path.
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& path);
-
-// Token = byte; id 0 ends a document.
-std::unique_ptr<Tokenizer> MakeByteTokenizer();
 
 }  // namespace convene::worker

@@ -21,14 +21,27 @@ class SplitPattern {
  public:
   virtual ~SplitPattern() = default;
 
-  // Appends each match of the pattern in `text`, left to right, without empty ones. `text` must be
-  // UTF-8. Linear for the known patterns.
-  virtual void FindAll(absl::string_view text, std::vector<TextRange>* matches) const = 0;
+  // Appends the next matches of the pattern in `text`, left to right, without empty ones: those
+  // that begin at byte `begin` or later, at most `limit`. Returns where to look on, which is
+  // text.size() after the last one. Many calls, each with what the one before returned, find what
+  // one call finds. `text` must be UTF-8, and `begin` the beginning of a character; what is no
+  // UTF-8 gives some ranges within the text for the known patterns. Linear for the known patterns.
+  // REQUIRES: limit > 0, begin <= text.size().
+  virtual size_t FindSome(absl::string_view text, size_t begin, size_t limit,
+                          std::vector<TextRange>* matches) const = 0;
+
+  // Appends each match of the pattern in `text`.
+  void FindAll(absl::string_view text, std::vector<TextRange>* matches) const {
+    size_t at = 0;
+    while (at < text.size()) at = FindSome(text, at, static_cast<size_t>(-1), matches);
+  }
 };
 
 // The patterns of GPT-2, cl100k and Llama 3, Qwen, o200k, tekken and DeepSeek run by hand-written
-// scanners (recognised by their text); any other one by PCRE2. InvalidArgument: no regular
-// expression that PCRE2 takes, with its words and the place.
+// scanners (recognised by their text; scanners.h). Any other one runs by PCRE2 (pcre_pattern.h).
+//
+// InvalidArgument: no regular expression that PCRE2 takes, with its words and the place.
+// Unimplemented: Oniguruma's sets within sets, which PCRE2 would read as something else.
 absl::StatusOr<std::unique_ptr<SplitPattern>> MakeSplitPattern(const std::string& regex);
 
 }  // namespace convene::worker

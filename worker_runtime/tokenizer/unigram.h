@@ -2,37 +2,73 @@
 // and tokenizer.json.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "worker_runtime/tokenizer/byte_trie.h"
 
 namespace convene::worker {
 
-// Read-only and thread-safe.
+// PURE, read-only once built, thread-safe.
 class UnigramLattice {
  public:
   struct Piece {
-    std::string text;
+    std::string text;  // UTF-8
     double score = 0;
-    bool is_user_defined = false;  // SentencePiece's rule for its score
-    bool is_used = true;  // may be part of a segmentation (not CONTROL, UNKNOWN, UNUSED, BYTE)
+    bool is_user_defined = false;  // SentencePiece: its score follows from its length
+    bool is_used = true;           // SentencePiece: not CONTROL, UNKNOWN, UNUSED or BYTE
   };
-  // Piece i has id i. `unknown_id` < 0: there is none.
-  UnigramLattice(std::vector<Piece> pieces, int32_t unknown_id);
 
-  // Buffers of Segment, for one thread.
-  struct Scratch;
+  // Whose arithmetic: sums are kept in another width, so near ties fall otherwise.
+  enum class Rules {
+    // unigram_model.cc, EncodeOptimized: sums are kept as float, also over the whole text, and a
+    // candidate is compared in double with the kept float. An unknown character costs the lowest
+    // score of an ordinary piece - 10. A user defined piece of n bytes scores n * highest - 0.1.
+    kSentencePiece,
+    // tokenizers, models/unigram: sums in double; unknown = the lowest score of all pieces - 10.
+    kHuggingFace,
+  };
+
+  // Piece i has id i; of equal texts the last counts. `unknown_id` < 0: there is none.
+  UnigramLattice(const std::vector<Piece>& pieces, int32_t unknown_id, Rules rules);
 
   struct Segment {
     size_t begin = 0, end = 0;  // bytes of the text
-    int32_t id = 0;             // unknown_id for a character that no piece begins with
+    int32_t id = 0;             // unknown_id for a character that is no piece
+    friend bool operator==(const Segment&, const Segment&) = default;
   };
-  // The segmentation with the highest sum of scores; of equal ones the first found, as
-  // SentencePiece does. Linear in the text's length times the longest piece's. `text` must be
-  // UTF-8.
+
+  // Buffers of Best, for one thread.
+  struct Scratch {
+    template <typename Sum>
+    struct Node {  // the best way to one end
+      Sum score;
+      int32_t id;
+      uint32_t length;  // bytes of its last segment; 0: no way known
+    };
+    std::vector<Node<float>> floats;
+    std::vector<Node<double>> doubles;
+  };
+
+  // Appends the segmentation of `text`, valid UTF-8, with the highest sum of scores; of equal ones
+  // the one whose last segment begins first. Unknown characters next to each other stay apart. Time
+  // is linear in the text's length times the longest piece's; the buffers grow with the longest
+  // stretch that pieces can overlap on, not with the text.
   void Best(absl::string_view text, std::vector<Segment>* segments, Scratch* scratch) const;
+
+ private:
+  template <typename Sum>
+  void BestWith(absl::string_view text, std::vector<Segment>* segments,
+                std::vector<Scratch::Node<Sum>>* nodes) const;
+
+  ByteTrie trie_;
+  std::vector<double> scores_;  // by id
+  int32_t unknown_id_;
+  double unknown_score_ = 0;
+  Rules rules_;
 };
 
 }  // namespace convene::worker

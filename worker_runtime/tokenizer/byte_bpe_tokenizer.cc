@@ -1,0 +1,205 @@
+#include "worker_runtime/tokenizer/byte_bpe_tokenizer.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "tools/base/status_macros.h"
+#include "tools/base/text.h"
+#include "worker_runtime/tokenizer/byte_bpe.h"
+#include "worker_runtime/tokenizer/fingerprint.h"
+#include "worker_runtime/tokenizer/json/text_normalizer.h"
+#include "worker_runtime/tokenizer/json/unicode_forms.h"
+#include "worker_runtime/tokenizer/special_tokens.h"
+#include "worker_runtime/tokenizer/split_pattern.h"
+#include "worker_runtime/tokenizer/tokenizer.h"
+#include "worker_runtime/tokenizer/unicode.h"
+
+namespace convene::worker {
+namespace {
+
+// The pieces of a text are found and encoded in groups, so that their places need little memory.
+constexpr size_t kPiecesAtOnce = 512;
+
+class ByteBpeTokenizer : public Tokenizer {
+ public:
+  ByteBpeTokenizer(ByteBpeParts parts, std::unique_ptr<ByteBpe> bpe,
+                   std::unique_ptr<SplitPattern> pattern)
+      : kind_(std::move(parts.kind)),
+        bpe_(std::move(bpe)),
+        pattern_(std::move(pattern)),
+        special_tokens_(std::move(parts.special_tokens)),
+        prefix_(std::move(parts.prefix)),
+        suffix_(std::move(parts.suffix)),
+        end_of_document_(parts.end_of_document),
+        normalizer_(parts.is_normalized_to_nfc ? MakeUnicodeForm(UnicodeForm::kNfc) : nullptr) {
+    const std::vector<std::string>& tokens = bpe_->tokens();
+    for (size_t id = 0; id < tokens.size(); ++id) {
+      if (!tokens[id].empty()) vocabulary_size_ = static_cast<int>(id) + 1;
+    }
+    for (const SpecialTokens::Token& token : special_tokens_.tokens()) {
+      vocabulary_size_ = std::max(vocabulary_size_, token.id + 1);
+    }
+    SetFingerprint(parts.pattern);
+  }
+
+  std::string kind() const override { return kind_; }
+  uint64_t fingerprint() const override { return fingerprint_; }
+  int vocabulary_size() const override { return vocabulary_size_; }
+  std::unique_ptr<Encoder> NewEncoder(SpecialText special_text) const override;
+
+  std::optional<int32_t> SpecialId(absl::string_view text) const override {
+    return special_tokens_.IdOf(text);
+  }
+  std::string SpecialTextOf(int32_t id) const override {
+    return std::string(special_tokens_.TextOf(id));
+  }
+  absl::Span<const int32_t> prefix() const override { return prefix_; }
+  absl::Span<const int32_t> suffix() const override { return suffix_; }
+  std::optional<int32_t> end_of_document() const override { return end_of_document_; }
+
+  void AppendTokenBytes(int32_t id, std::string* bytes) const override {
+    const std::vector<std::string>& tokens = bpe_->tokens();
+    if (id >= 0 && static_cast<size_t>(id) < tokens.size()) bytes->append(tokens[id]);
+  }
+
+  std::string Decode(absl::Span<const int32_t> ids, bool show_specials) const override {
+    std::string bytes, text;
+    for (const int32_t id : ids) {
+      const absl::string_view special = special_tokens_.TextOf(id);
+      if (special.empty()) {
+        AppendTokenBytes(id, &bytes);
+      } else if (show_specials) {
+        bytes.append(special.data(), special.size());
+      }
+    }
+    if (IsUtf8(bytes)) return bytes;
+    AppendAsUtf8(bytes, Replacement::kMaximalSubpart, &text);
+    return text;
+  }
+
+  const ByteBpe& bpe() const { return *bpe_; }
+  const SplitPattern& pattern() const { return *pattern_; }
+  const SpecialTokens& special_tokens() const { return special_tokens_; }
+  const NormalizerStep* normalizer() const { return normalizer_.get(); }
+
+ private:
+  void SetFingerprint(absl::string_view pattern) {
+    Fingerprint fingerprint;
+    fingerprint.Add("byte BPE by rank");
+    fingerprint.Add(pattern);
+    fingerprint.Add(normalizer_ == nullptr ? "" : "NFC");
+    for (const std::string& token : bpe_->tokens()) fingerprint.Add(token);
+    for (const SpecialTokens::Token& token : special_tokens_.tokens()) {
+      fingerprint.Add(token.text);
+      fingerprint.Add(token.id);
+    }
+    for (const std::vector<int32_t>& ids : {prefix_, suffix_}) {
+      fingerprint.Add(static_cast<int64_t>(ids.size()));
+      for (const int32_t id : ids) fingerprint.Add(id);
+    }
+    fingerprint.Add(end_of_document_.value_or(-1));
+    fingerprint_ = fingerprint.value();
+  }
+
+  // Constant after construction.
+  std::string kind_;
+  std::unique_ptr<ByteBpe> bpe_;
+  std::unique_ptr<SplitPattern> pattern_;
+  SpecialTokens special_tokens_;
+  std::vector<int32_t> prefix_, suffix_;
+  std::optional<int32_t> end_of_document_;
+  std::unique_ptr<NormalizerStep> normalizer_;  // null: none
+  int vocabulary_size_ = 0;
+  uint64_t fingerprint_ = 0;
+};
+
+class ByteBpeEncoder : public Encoder {
+ public:
+  ByteBpeEncoder(const ByteBpeTokenizer& tokenizer, SpecialText special_text)
+      : tokenizer_(tokenizer), special_text_(special_text) {}
+
+  void Encode(absl::string_view text, std::vector<int32_t>* ids) override {
+    if (!IsUtf8(text)) {
+      valid_.clear();
+      AppendAsUtf8(text, Replacement::kMaximalSubpart, &valid_);
+      text = valid_;
+    }
+    const NormalizerStep* const normalizer = tokenizer_.normalizer();
+    if (normalizer != nullptr && !normalizer->Leaves(text)) {
+      normalized_.clear();
+      normalizer->Apply(text, /*at_start=*/0, &normalized_);
+      text = normalized_;
+    }
+    if (special_text_ == SpecialText::kAsText) return EncodeOrdinary(text, ids);
+    size_t at = 0;
+    while (const auto special = tokenizer_.special_tokens().Find(text, at)) {
+      EncodeOrdinary(text.substr(at, special->begin - at), ids);
+      ids->push_back(special->id);
+      at = special->end;
+    }
+    EncodeOrdinary(text.substr(at), ids);
+  }
+
+ private:
+  void EncodeOrdinary(absl::string_view text, std::vector<int32_t>* ids) {
+    size_t at = 0;
+    while (at < text.size()) {
+      pieces_.clear();
+      at = tokenizer_.pattern().FindSome(text, at, kPiecesAtOnce, &pieces_);
+      for (const TextRange& piece : pieces_) {
+        tokenizer_.bpe().Encode(text.substr(piece.begin, piece.end - piece.begin), &scratch_, ids);
+      }
+    }
+  }
+
+  const ByteBpeTokenizer& tokenizer_;
+  const SpecialText special_text_;
+  ByteBpe::Scratch scratch_;
+  std::vector<TextRange> pieces_;
+  std::string valid_, normalized_;
+};
+
+std::unique_ptr<Encoder> ByteBpeTokenizer::NewEncoder(SpecialText special_text) const {
+  return std::make_unique<ByteBpeEncoder>(*this, special_text);
+}
+
+absl::Status CheckSpecialTokens(const ByteBpeParts& parts) {
+  absl::flat_hash_map<int32_t, const std::string*> text_of;
+  for (const SpecialTokens::Token& token : parts.special_tokens) {
+    if (token.id < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the special token ", Utf8(token.text, 100), " has the id ", token.id));
+    }
+    const auto index = static_cast<size_t>(token.id);
+    const auto [other, is_new] = text_of.emplace(token.id, &token.text);
+    if (!is_new || (index < parts.tokens.size() && !parts.tokens[index].empty())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("id ", token.id, " is the special token ", Utf8(token.text, 100), " and ",
+                       is_new ? "an ordinary token" : Utf8(*other->second, 100)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> MakeByteBpeTokenizer(ByteBpeParts parts) {
+  CONVENE_RETURN_IF_ERROR(CheckSpecialTokens(parts));
+  CONVENE_ASSIGN_OR_RETURN(auto pattern, MakeSplitPattern(parts.pattern));
+  CONVENE_ASSIGN_OR_RETURN(auto bpe, ByteBpe::FromRanks(std::move(parts.tokens)));
+  return std::make_unique<ByteBpeTokenizer>(std::move(parts), std::move(bpe), std::move(pattern));
+}
+
+}  // namespace convene::worker

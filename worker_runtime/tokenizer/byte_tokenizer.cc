@@ -1,0 +1,60 @@
+#include "worker_runtime/tokenizer/byte_tokenizer.h"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "worker_runtime/tokenizer/fingerprint.h"
+#include "worker_runtime/tokenizer/tokenizer.h"
+#include "worker_runtime/tokenizer/unicode.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr int kBytes = 256;
+
+class ByteEncoder : public Encoder {
+ public:
+  void Encode(absl::string_view text, std::vector<int32_t>* ids) override {
+    ids->reserve(ids->size() + text.size());
+    for (const char byte : text) ids->push_back(static_cast<unsigned char>(byte));
+  }
+};
+
+class ByteTokenizer : public Tokenizer {
+ public:
+  std::string kind() const override { return "byte"; }
+  uint64_t fingerprint() const override {
+    Fingerprint fingerprint;
+    fingerprint.Add("byte");
+    return fingerprint.value();
+  }
+  int vocabulary_size() const override { return kBytes; }
+  std::unique_ptr<Encoder> NewEncoder(SpecialText) const override {
+    return std::make_unique<ByteEncoder>();
+  }
+  std::optional<int32_t> SpecialId(absl::string_view) const override { return std::nullopt; }
+  std::string SpecialTextOf(int32_t) const override { return ""; }
+  absl::Span<const int32_t> prefix() const override { return {}; }
+  absl::Span<const int32_t> suffix() const override { return {}; }
+  std::optional<int32_t> end_of_document() const override { return 0; }
+  void AppendTokenBytes(int32_t id, std::string* bytes) const override {
+    if (id >= 0 && id < kBytes) bytes->push_back(static_cast<char>(id));
+  }
+  std::string Decode(absl::Span<const int32_t> ids, bool /*show_specials*/) const override {
+    std::string bytes, text;
+    for (const int32_t id : ids) AppendTokenBytes(id, &bytes);
+    AppendAsUtf8(bytes, Replacement::kMaximalSubpart, &text);
+    return text;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> MakeByteTokenizer() { return std::make_unique<ByteTokenizer>(); }
+
+}  // namespace convene::worker

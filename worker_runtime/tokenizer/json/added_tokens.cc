@@ -1,0 +1,164 @@
+#include "worker_runtime/tokenizer/json/added_tokens.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tools/base/status_macros.h"
+#include "worker_runtime/tokenizer/json/characters.h"
+
+namespace convene::worker {
+namespace {
+
+absl::StatusOr<AddedToken> ReadToken(const JsonNode& node) {
+  AddedToken token;
+  CONVENE_ASSIGN_OR_RETURN(token.content, node.GetString("content"));
+  CONVENE_ASSIGN_OR_RETURN(token.single_word, node.GetBool("single_word", false));
+  CONVENE_ASSIGN_OR_RETURN(token.lstrip, node.GetBool("lstrip", false));
+  CONVENE_ASSIGN_OR_RETURN(token.rstrip, node.GetBool("rstrip", false));
+  CONVENE_ASSIGN_OR_RETURN(token.normalized, node.GetBool("normalized", true));
+  CONVENE_ASSIGN_OR_RETURN(token.special, node.GetBool("special", false));
+  return token;
+}
+
+bool StandsAlone(absl::string_view text, size_t begin, size_t end) {
+  const auto is_word = [text](size_t at) { return IsWordCharacter(CharacterAt(text, at).code); };
+  return (begin == 0 || !is_word(PreviousCharacter(text, begin))) &&
+         (end == text.size() || !is_word(end));
+}
+
+// The beginning of the white space that ends at `end`, but not before `bound`.
+size_t SpaceBefore(absl::string_view text, size_t bound, size_t end) {
+  while (end > bound) {
+    const size_t previous = PreviousCharacter(text, end);
+    if (previous < bound || !IsWhiteSpace(CharacterAt(text, previous).code)) break;
+    end = previous;
+  }
+  return end;
+}
+
+// The end of the white space that begins at `begin`.
+size_t SpaceBehind(absl::string_view text, size_t begin) {
+  while (begin < text.size()) {
+    const Character character = CharacterAt(text, begin);
+    if (!IsWhiteSpace(character.code)) break;
+    begin += character.bytes;
+  }
+  return begin;
+}
+
+}  // namespace
+
+absl::StatusOr<AddedTokens> AddedTokens::Read(const std::optional<JsonNode>& node,
+                                              const Vocabulary& vocabulary,
+                                              const TextNormalizer& normalizer) {
+  AddedTokens added;
+  if (!node.has_value()) return added;
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<JsonNode> elements, node->Elements());
+  for (const JsonNode& element : elements) {
+    CONVENE_ASSIGN_OR_RETURN(const AddedToken token, ReadToken(element));
+    added.Add(token, vocabulary);
+  }
+  CONVENE_RETURN_IF_ERROR(added.MakeFinders(normalizer));
+  return added;
+}
+
+int32_t AddedTokens::NextId(const Vocabulary& vocabulary) const {
+  const auto size = static_cast<int32_t>(vocabulary.size());
+  return std::max(size, id_count_);
+}
+
+void AddedTokens::Add(const AddedToken& token, const Vocabulary& vocabulary) {
+  if (token.content.empty()) return;
+  if (token.special && specials_.emplace(token.content, true).second) {
+    special_order_.push_back(token);
+  }
+  AddedToken added = token;
+  if (const auto known = ids_.find(token.content); known != ids_.end()) {
+    added.id = known->second;
+    if (tokens_.at(added.id) == added) return;
+  } else {
+    added.id = vocabulary.Find(token.content).value_or(NextId(vocabulary));
+  }
+  ids_.insert_or_assign(added.content, added.id);
+  tokens_.insert_or_assign(added.id, added);
+  id_count_ = std::max(id_count_, added.id + 1);
+  if (!IsSpecial(added.content)) other_order_.push_back(std::move(added));
+}
+
+absl::Status AddedTokens::MakeFinders(const TextNormalizer& normalizer) {
+  TextNormalizer::Scratch scratch;
+  std::vector<std::string> keys;
+  keys.reserve(special_order_.size() + other_order_.size());
+  std::vector<ByteTrie::Entry> raw, normalized;
+  for (const std::vector<AddedToken>* order : {&special_order_, &other_order_}) {
+    for (const AddedToken& token : *order) {
+      size_t at_start = 0;
+      keys.emplace_back(token.normalized ? normalizer.Apply(token.content, &at_start, &scratch)
+                                         : token.content);
+      if (keys.back().empty()) {
+        return LacksFeature("added_tokens", absl::StrCat("a token, \"", token.content,
+                                                         "\", that the normalizer makes empty,"));
+      }
+      (token.normalized ? normalized : raw).push_back({keys.back(), ids_.at(token.content)});
+    }
+  }
+  const auto make = [](std::vector<ByteTrie::Entry> entries, Finder* finder) {
+    if (entries.empty()) return;
+    for (const ByteTrie::Entry& entry : entries) {
+      finder->begins[static_cast<unsigned char>(entry.key[0])] = true;
+    }
+    // The first of equal keys counts; the trie takes the last.
+    std::reverse(entries.begin(), entries.end());
+    finder->trie = std::make_unique<ByteTrie>(std::move(entries));
+  };
+  make(std::move(raw), &raw_);
+  make(std::move(normalized), &normalized_);
+  return absl::OkStatus();
+}
+
+void AddedTokens::FindAll(absl::string_view text, bool normalized, bool with_specials,
+                          std::vector<Cut>* cuts) const {
+  const Finder& finder = normalized ? normalized_ : raw_;
+  size_t done = 0;       // what lies before is cut
+  size_t space_end = 0;  // the end of the last white space behind a token
+  for (size_t at = 0; finder.trie != nullptr && at < text.size();) {
+    if (!finder.begins[static_cast<unsigned char>(text[at])]) {
+      ++at;
+      continue;
+    }
+    const ByteTrie::Match match = finder.trie->Longest(text.substr(at));
+    if (match.length == 0) {
+      ++at;
+      continue;
+    }
+    size_t begin = at;
+    size_t end = at + match.length;
+    at = end;  // also where the token is not taken: the original looks on behind it
+    const AddedToken& token = tokens_.at(match.value);
+    if (!with_specials && IsSpecial(token.content)) continue;
+    if (token.single_word && !StandsAlone(text, begin, end)) continue;
+    if (token.lstrip) begin = std::max(SpaceBefore(text, done, begin), done);
+    if (token.rstrip) {
+      // A run of tokens that are white space themselves is not walked again for each.
+      if (end >= space_end) space_end = SpaceBehind(text, end);
+      end = space_end;
+    }
+    if (done < begin) cuts->push_back({done, begin, -1});
+    cuts->push_back({begin, end, match.value});
+    done = end;
+  }
+  if (done != text.size()) cuts->push_back({done, text.size(), -1});
+}
+
+const AddedToken* AddedTokens::Find(int32_t id) const {
+  const auto found = tokens_.find(id);
+  return found == tokens_.end() ? nullptr : &found->second;
+}
+
+std::optional<int32_t> AddedTokens::Find(absl::string_view content) const {
+  const auto found = ids_.find(content);
+  if (found == ids_.end()) return std::nullopt;
+  return found->second;
+}
+
+}  // namespace convene::worker

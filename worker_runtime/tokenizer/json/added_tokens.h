@@ -1,0 +1,83 @@
+// The "added_tokens" of a tokenizer.json: texts that become one token before the model sees them
+// (tokenizers/src/tokenizer/added_vocabulary.rs).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "worker_runtime/tokenizer/byte_trie.h"
+#include "worker_runtime/tokenizer/json/json_node.h"
+#include "worker_runtime/tokenizer/json/text_normalizer.h"
+#include "worker_runtime/tokenizer/json/vocabulary.h"
+
+namespace convene::worker {
+
+struct AddedToken {
+  std::string content;
+  int32_t id = 0;
+  bool single_word = false;  // not where a letter or the like stands beside it
+  bool lstrip = false;       // takes the white space before it along
+  bool rstrip = false;       // and behind it
+  bool normalized = true;    // looked for in the normalised text, by its own normalised content
+  bool special = false;      // left out of decoded text
+
+  friend bool operator==(const AddedToken&, const AddedToken&) = default;
+};
+
+// Read-only and thread-safe.
+class AddedTokens {
+ public:
+  // `node`: the file's "added_tokens". A token that the vocabulary does not have gets the next free
+  // id, whatever the file says, as in the original. InvalidArgument; Unimplemented: a token whose
+  // normalised content is empty.
+  static absl::StatusOr<AddedTokens> Read(const std::optional<JsonNode>& node,
+                                          const Vocabulary& vocabulary,
+                                          const TextNormalizer& normalizer);
+
+  struct Cut {
+    size_t begin = 0, end = 0;  // bytes of the text
+    int32_t id = -1;            // -1: text between tokens
+  };
+
+  // Appends the cuts that make up `text`, UTF-8, by the tokens with this `normalized`. Without
+  // `with_specials`, special tokens are text. Linear in the text's length times the longest
+  // token's.
+  void FindAll(absl::string_view text, bool normalized, bool with_specials,
+               std::vector<Cut>* cuts) const;
+
+  // Null for an id that no added token has.
+  const AddedToken* Find(int32_t id) const;
+  std::optional<int32_t> Find(absl::string_view content) const;
+  // Whether a token of this text is left out of decoded text.
+  bool IsSpecial(absl::string_view content) const { return specials_.contains(content); }
+  // One more than the largest id.
+  int32_t id_count() const { return id_count_; }
+
+ private:
+  // Finds the leftmost, then longest token.
+  struct Finder {
+    std::unique_ptr<ByteTrie> trie;  // null: no tokens
+    std::array<bool, 256> begins = {};
+  };
+
+  int32_t NextId(const Vocabulary& vocabulary) const;
+  void Add(const AddedToken& token, const Vocabulary& vocabulary);
+  absl::Status MakeFinders(const TextNormalizer& normalizer);
+
+  absl::flat_hash_map<std::string, int32_t> ids_;
+  absl::flat_hash_map<int32_t, AddedToken> tokens_;  // the last one given for each id
+  absl::flat_hash_map<std::string, bool> specials_;
+  // In the order in which equal normalised contents win.
+  std::vector<AddedToken> special_order_, other_order_;
+  Finder raw_, normalized_;
+  int32_t id_count_ = 0;
+};
+
+}  // namespace convene::worker

@@ -1,0 +1,346 @@
+#include "worker_runtime/tokenizer/json/bpe_model.h"
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/types/span.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/tokenizer/byte_bpe.h"
+#include "worker_runtime/tokenizer/json/byte_level.h"
+#include "worker_runtime/tokenizer/json/characters.h"
+#include "worker_runtime/tokenizer/pair_merges.h"
+#include "worker_runtime/tokenizer/word_ids.h"
+
+namespace convene::worker {
+namespace {
+
+// Characters below this one find their token in an array: all of Europe's, India's and kana.
+constexpr char32_t kNearCharacters = 0x3100;
+
+// Which symbols may become neighbours inside of a token. Between two that may not, no merge ever
+// reaches across, so that a text can be cut there without a change of its ids. A Bloom filter with
+// one hash (Bloom 1970): it may say yes too often, never no.
+class NeighbourFilter {
+ public:
+  NeighbourFilter() : bits_(kBits / 64, 0) {}
+
+  void Allow(int32_t left, int32_t right) {
+    const size_t bit = Bit(left, right);
+    bits_[bit / 64] |= uint64_t{1} << (bit % 64);
+  }
+  bool MayMeet(int32_t left, int32_t right) const {
+    const size_t bit = Bit(left, right);
+    return (bits_[bit / 64] >> (bit % 64) & 1) != 0;
+  }
+
+ private:
+  static constexpr size_t kBits = size_t{1} << 19;  // 64 KB
+
+  static size_t Bit(int32_t left, int32_t right) {
+    const uint64_t key =
+        static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+    return (key ^ key >> 29) * 0x9E3779B97F4A7C15u >> (64 - 19);
+  }
+
+  std::vector<uint64_t> bits_;
+};
+
+struct BpeOptions {
+  std::optional<int32_t> unknown;
+  bool fuses_unknown = false;
+  bool has_byte_fallback = false;
+  bool ignores_merges = false;
+  std::string subword_prefix;  // of each character but a piece's first
+  std::string word_suffix;     // of a piece's last character
+
+  bool has_affixes() const { return !subword_prefix.empty() || !word_suffix.empty(); }
+};
+
+class BpeModel : public TokenModel {
+ public:
+  BpeModel(Vocabulary vocabulary, const std::vector<PairMerges::Merge>& merges, BpeOptions options)
+      : vocabulary_(std::move(vocabulary)), merges_(merges), options_(std::move(options)) {
+    near_symbols_.assign(kNearCharacters, -1);
+    for (int32_t id = 0; id < vocabulary_.id_count(); ++id) AddSymbol(vocabulary_.Token(id));
+    for (int byte = 0; byte < 256; ++byte) {
+      fallback_[byte] = vocabulary_.Find(absl::StrFormat("<0x%02X>", byte)).value_or(-1);
+    }
+    for (const PairMerges::Merge& merge : merges) AllowNeighbours(merge);
+  }
+
+  std::string type() const override { return "BPE"; }
+  const Vocabulary& vocabulary() const override { return vocabulary_; }
+  std::unique_ptr<PieceEncoder> NewEncoder() const override;
+
+  bool TakeBytes() override {
+    if (options_.has_affixes()) return false;
+    const bool drops_unknown = !options_.unknown.has_value() && !options_.has_byte_fallback;
+    for (int byte = 0; byte < 256 && !drops_unknown; ++byte) {
+      const char c = static_cast<char>(byte);
+      std::string spelled;
+      AppendSpelled(absl::string_view(&c, 1), &spelled);
+      if (!vocabulary_.Find(spelled).has_value()) return false;
+    }
+    std::vector<std::string> tokens(static_cast<size_t>(vocabulary_.id_count()));
+    for (int32_t id = 0; id < vocabulary_.id_count(); ++id) {
+      tokens[id] = Unspelled(vocabulary_.Token(id)).value_or("");
+    }
+    bytes_ = std::make_unique<ByteBpe>(
+        std::move(tokens), std::move(merges_),
+        options_.ignores_merges ? ByteBpe::WholePieces::kFirst : ByteBpe::WholePieces::kNever);
+    return true;
+  }
+
+ private:
+  friend class CharacterEncoder;
+
+  void AddSymbol(absl::string_view token) {
+    if (token.empty()) return;
+    const Character character = CharacterAt(token, 0);
+    if (character.bytes != token.size()) return;
+    const int32_t id = *vocabulary_.Find(token);
+    if (character.code < kNearCharacters) {
+      near_symbols_[character.code] = id;
+    } else {
+      far_symbols_[character.code] = id;
+    }
+  }
+
+  // The token of one character, or -1.
+  int32_t Symbol(char32_t code) const {
+    if (code < kNearCharacters) return near_symbols_[code];
+    const auto found = far_symbols_.find(code);
+    return found == far_symbols_.end() ? -1 : found->second;
+  }
+
+  void AllowNeighbours(const PairMerges::Merge& merge) {
+    const absl::string_view left = vocabulary_.Token(merge.left);
+    const absl::string_view right = vocabulary_.Token(merge.right);
+    if (left.empty() || right.empty()) return;
+    neighbours_.Allow(Symbol(CharacterAt(left, PreviousCharacter(left, left.size())).code),
+                      Symbol(CharacterAt(right, 0).code));
+  }
+
+  const Vocabulary vocabulary_;
+  PairMerges merges_;
+  const BpeOptions options_;
+  std::vector<int32_t> near_symbols_;
+  absl::flat_hash_map<char32_t, int32_t> far_symbols_;
+  std::array<int32_t, 256> fallback_ = {};  // -1: none
+  NeighbourFilter neighbours_;
+
+  std::unique_ptr<ByteBpe> bytes_;  // after TakeBytes; has the merges then
+};
+
+// Pieces are bytes.
+class ByteEncoder : public PieceEncoder {
+ public:
+  explicit ByteEncoder(const ByteBpe* model) : model_(*model) {}
+
+  void Encode(absl::string_view piece, std::vector<int32_t>* ids) override {
+    model_.Encode(piece, &scratch_, ids);
+  }
+
+ private:
+  const ByteBpe& model_;
+  ByteBpe::Scratch scratch_;
+};
+
+// Pieces are characters.
+class CharacterEncoder : public PieceEncoder {
+ public:
+  explicit CharacterEncoder(const BpeModel* model) : model_(*model), options_(model->options_) {}
+
+  void Encode(absl::string_view piece, std::vector<int32_t>* ids) override {
+    if (options_.ignores_merges) {
+      const std::optional<int32_t> word = model_.vocabulary_.Find(piece);
+      if (word.has_value()) {
+        ids->push_back(*word);
+        return;
+      }
+    }
+    waits_for_unknown_ = false;
+    size_t run = 0;                // where the symbols begin
+    bool is_after_symbol = false;  // the last symbol is the last character's
+    for (size_t at = 0; at < piece.size();) {
+      const Character character = CharacterAt(piece, at);
+      const size_t end = at + character.bytes;
+      const int32_t symbol = SymbolAt(piece, at, end, character.code);
+      if (symbol < 0) {
+        AddUnknown(piece, at, end);
+      } else {
+        FlushUnknown();
+        if (is_after_symbol && CanCut(symbols_.back(), symbol)) {
+          EndRun(piece.substr(run, at - run), ids);
+          run = at;
+        }
+        symbols_.push_back(symbol);
+      }
+      is_after_symbol = symbol >= 0;
+      at = end;
+    }
+    FlushUnknown();
+    EndRun(piece.substr(run), ids);
+  }
+
+ private:
+  bool CanCut(int32_t left, int32_t right) const {
+    return !options_.has_affixes() && !model_.neighbours_.MayMeet(left, right);
+  }
+
+  // The character with its prefix and suffix.
+  absl::string_view Affixed(absl::string_view piece, size_t at, size_t end) {
+    affixed_.clear();
+    if (at > 0) affixed_ = options_.subword_prefix;
+    affixed_.append(piece.data() + at, end - at);
+    if (end == piece.size()) affixed_ += options_.word_suffix;
+    return affixed_;
+  }
+
+  int32_t SymbolAt(absl::string_view piece, size_t at, size_t end, char32_t code) {
+    if (!options_.has_affixes()) return model_.Symbol(code);
+    return model_.vocabulary_.Find(Affixed(piece, at, end)).value_or(-1);
+  }
+
+  void AddUnknown(absl::string_view piece, size_t at, size_t end) {
+    if (options_.has_byte_fallback) {
+      const size_t before = symbols_.size();
+      for (const char c : Affixed(piece, at, end)) {
+        const int32_t id = model_.fallback_[static_cast<unsigned char>(c)];
+        if (id < 0) break;
+        symbols_.push_back(id);
+      }
+      // An unknown token that waits goes behind these bytes: the original does so.
+      if (symbols_.size() - before == affixed_.size()) return;
+      symbols_.resize(before);
+    }
+    if (!options_.unknown.has_value()) return;
+    if (!options_.fuses_unknown) FlushUnknown();
+    waits_for_unknown_ = true;
+  }
+
+  void FlushUnknown() {
+    if (waits_for_unknown_) symbols_.push_back(*options_.unknown);
+    waits_for_unknown_ = false;
+  }
+
+  // Merges the symbols, which are those of `text`.
+  void EndRun(absl::string_view text, std::vector<int32_t>* ids) {
+    if (symbols_.size() == 1) {
+      ids->push_back(symbols_[0]);
+    } else if (text.size() > Cache::kLongest) {
+      Merge(ids);
+    } else if (const Cache::Key key = Cache::KeyOf(text); !cache_.Append(key, ids)) {
+      Merge(ids);
+      cache_.Put(key, symbols_.data(), symbols_.size());
+    }
+    symbols_.clear();
+  }
+
+  void Merge(std::vector<int32_t>* ids) {
+    model_.merges_.Apply(&symbols_, &scratch_);
+    ids->insert(ids->end(), symbols_.begin(), symbols_.end());
+  }
+
+  using Cache = WordIds</*kWords=*/4, /*kIds=*/8, /*kBits=*/15>;
+
+  const BpeModel& model_;
+  const BpeOptions& options_;
+  Cache cache_;  // of runs
+  std::vector<int32_t> symbols_;
+  bool waits_for_unknown_ = false;
+  std::string affixed_;
+  PairMerges::Scratch scratch_;
+};
+
+// One merge is "a b" or ["a", "b"].
+absl::StatusOr<std::pair<absl::string_view, absl::string_view>> ReadPair(const JsonNode& node) {
+  const nlohmann::json& value = node.value();
+  if (value.is_string()) {
+    const absl::string_view both = value.get_ref<const std::string&>();
+    const size_t space = both.find(' ');
+    if (space != absl::string_view::npos && both.find(' ', space + 1) == absl::string_view::npos) {
+      return std::make_pair(both.substr(0, space), both.substr(space + 1));
+    }
+  } else if (value.is_array() && value.size() == 2 && value[0].is_string() &&
+             value[1].is_string()) {
+    return std::make_pair(absl::string_view(value[0].get_ref<const std::string&>()),
+                          absl::string_view(value[1].get_ref<const std::string&>()));
+  }
+  return node.Error("should be two tokens: \"a b\" or [\"a\", \"b\"]");
+}
+
+bool IsVersionLine(const nlohmann::json& value) {
+  return value.is_string() && value.get_ref<const std::string&>().rfind("#version", 0) == 0;
+}
+
+absl::StatusOr<std::vector<PairMerges::Merge>> ReadMerges(const JsonNode& node,
+                                                          const Vocabulary& vocabulary,
+                                                          size_t prefix_bytes) {
+  if (!node.value().is_array()) return node.Error("should be an array");
+  std::vector<PairMerges::Merge> merges;
+  merges.reserve(node.value().size());
+  std::string merged;
+  for (const nlohmann::json& value : node.value()) {
+    if (IsVersionLine(value)) continue;
+    const auto failed = [&](absl::string_view complaint) {
+      return JsonNode(&value, absl::StrCat(node.place(), "[", merges.size(), "]")).Error(complaint);
+    };
+    const auto pair = ReadPair(JsonNode(&value, node.place()));
+    if (!pair.ok()) return failed("should be two tokens: \"a b\" or [\"a\", \"b\"]");
+    const auto [left, right] = *pair;
+    if (right.size() < prefix_bytes) return failed("has a second token without its prefix");
+    merged.assign(left.data(), left.size());
+    merged.append(right.data() + prefix_bytes, right.size() - prefix_bytes);
+    const std::optional<int32_t> ids[] = {vocabulary.Find(left), vocabulary.Find(right),
+                                          vocabulary.Find(merged)};
+    for (const std::optional<int32_t>& id : ids) {
+      if (!id.has_value())
+        return failed("has a token, or makes one, that is not in the vocabulary");
+    }
+    merges.push_back({*ids[0], *ids[1], *ids[2], static_cast<int32_t>(merges.size())});
+  }
+  return merges;
+}
+
+absl::StatusOr<std::string> OptionalString(const JsonNode& node, const char* key) {
+  const auto member = node.Find(key);
+  if (!member.has_value()) return std::string();
+  return member->String();
+}
+
+}  // namespace
+
+std::unique_ptr<PieceEncoder> BpeModel::NewEncoder() const {
+  if (bytes_ != nullptr) return std::make_unique<ByteEncoder>(bytes_.get());
+  return std::make_unique<CharacterEncoder>(this);
+}
+
+absl::StatusOr<std::unique_ptr<TokenModel>> ReadBpeModel(const JsonNode& node) {
+  const auto dropout = node.Find("dropout");
+  if (dropout.has_value() && !(dropout->value().is_number() && dropout->value() == 0)) {
+    return LacksFeature(dropout->place(), "\"dropout\"");
+  }
+  BpeOptions options;
+  CONVENE_ASSIGN_OR_RETURN(options.fuses_unknown, node.GetBool("fuse_unk", false));
+  CONVENE_ASSIGN_OR_RETURN(options.has_byte_fallback, node.GetBool("byte_fallback", false));
+  CONVENE_ASSIGN_OR_RETURN(options.ignores_merges, node.GetBool("ignore_merges", false));
+  CONVENE_ASSIGN_OR_RETURN(options.subword_prefix,
+                           OptionalString(node, "continuing_subword_prefix"));
+  CONVENE_ASSIGN_OR_RETURN(options.word_suffix, OptionalString(node, "end_of_word_suffix"));
+  CONVENE_ASSIGN_OR_RETURN(const JsonNode vocabulary_node, node.Get("vocab"));
+  CONVENE_ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::Read(vocabulary_node));
+  CONVENE_ASSIGN_OR_RETURN(const std::string unknown, OptionalString(node, "unk_token"));
+  if (!unknown.empty()) options.unknown = vocabulary.Find(unknown);
+  CONVENE_ASSIGN_OR_RETURN(const JsonNode merges_node, node.Get("merges"));
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<PairMerges::Merge> merges,
+                           ReadMerges(merges_node, vocabulary, options.subword_prefix.size()));
+  return std::make_unique<BpeModel>(std::move(vocabulary), merges, std::move(options));
+}
+
+}  // namespace convene::worker

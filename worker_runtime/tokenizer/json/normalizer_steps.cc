@@ -1,0 +1,235 @@
+#include "worker_runtime/tokenizer/json/normalizer_steps.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "worker_runtime/tokenizer/json/characters.h"
+#include "worker_runtime/tokenizer/json/unicode_forms.h"
+
+namespace convene::worker {
+namespace {
+
+// Calls rewrite(code, bytes of the character, result) for each character.
+template <typename Rewrite>
+size_t RewriteCharacters(absl::string_view text, size_t at_start, std::string* result,
+                         const Rewrite& rewrite) {
+  size_t result_at_start = 0;
+  for (size_t at = 0; at < text.size();) {
+    const Character character = CharacterAt(text, at);
+    rewrite(character.code, text.substr(at, character.bytes), result);
+    if (at < at_start) result_at_start = result->size();
+    at += character.bytes;
+  }
+  return result_at_start;
+}
+
+class Lowercase : public NormalizerStep {
+ public:
+  bool Leaves(absl::string_view text) const override {
+    return std::all_of(text.begin(), text.end(), [](char c) {
+      return static_cast<unsigned char>(c) < 0x80 && !('A' <= c && c <= 'Z');
+    });
+  }
+  size_t Apply(absl::string_view text, size_t at_start, std::string* result) const override {
+    return RewriteCharacters(
+        text, at_start, result,
+        [](char32_t code, absl::string_view, std::string* to) { AppendLowercase(code, to); });
+  }
+};
+
+class StripAccents : public NormalizerStep {
+ public:
+  bool Leaves(absl::string_view text) const override { return IsAscii(text); }
+  size_t Apply(absl::string_view text, size_t at_start, std::string* result) const override {
+    return RewriteCharacters(text, at_start, result,
+                             [](char32_t code, absl::string_view bytes, std::string* to) {
+                               if (!IsMark(code)) to->append(bytes.data(), bytes.size());
+                             });
+  }
+};
+
+bool NmtDrops(char32_t code) {
+  return (0x01 <= code && code <= 0x08) || code == 0x0B || (0x0E <= code && code <= 0x1F) ||
+         code == 0x7F || code == 0x8F || code == 0x9F;
+}
+
+bool NmtMakesSpace(char32_t code) {
+  return code == 0x09 || code == 0x0A || code == 0x0C || code == 0x0D || code == 0x1680 ||
+         (0x200B <= code && code <= 0x200F) || code == 0x2028 || code == 0x2029 || code == 0x2581 ||
+         code == 0xFEFF || code == 0xFFFD;
+}
+
+class Nmt : public NormalizerStep {
+ public:
+  bool Leaves(absl::string_view text) const override {
+    return std::all_of(text.begin(), text.end(), [](char c) { return ' ' <= c && c < 0x7F; });
+  }
+  size_t Apply(absl::string_view text, size_t at_start, std::string* result) const override {
+    return RewriteCharacters(text, at_start, result,
+                             [](char32_t code, absl::string_view bytes, std::string* to) {
+                               if (NmtDrops(code)) return;
+                               if (NmtMakesSpace(code)) bytes = " ";
+                               to->append(bytes.data(), bytes.size());
+                             });
+  }
+};
+
+class Strip : public NormalizerStep {
+ public:
+  Strip(bool left, bool right) : left_(left), right_(right) {}
+
+  bool Leaves(absl::string_view text) const override {
+    const TextRange kept = Kept(text);
+    return kept.begin == 0 && kept.end == text.size();
+  }
+  size_t Apply(absl::string_view text, size_t at_start, std::string* result) const override {
+    const TextRange kept = Kept(text);
+    result->append(text.data() + kept.begin, kept.end - kept.begin);
+    return std::min(at_start - std::min(at_start, kept.begin), result->size());
+  }
+
+ private:
+  TextRange Kept(absl::string_view text) const {
+    TextRange kept = {0, text.size()};
+    while (left_ && kept.begin < kept.end) {
+      const Character character = CharacterAt(text, kept.begin);
+      if (!IsWhiteSpace(character.code)) break;
+      kept.begin += character.bytes;
+    }
+    while (right_ && kept.begin < kept.end) {
+      const size_t last = PreviousCharacter(text, kept.end);
+      if (!IsWhiteSpace(CharacterAt(text, last).code)) break;
+      kept.end = last;
+    }
+    return kept;
+  }
+
+  const bool left_, right_;
+};
+
+class Prepend : public NormalizerStep {
+ public:
+  explicit Prepend(std::string text) : text_(std::move(text)) {}
+
+  bool Leaves(absl::string_view text) const override { return text.empty(); }
+  size_t Apply(absl::string_view text, size_t at_start, std::string* result) const override {
+    result->append(text_);
+    result->append(text.data(), text.size());
+    return at_start == 0 ? 0 : at_start + text_.size();
+  }
+
+ private:
+  const std::string text_;
+};
+
+class Replace : public NormalizerStep {
+ public:
+  Replace(std::unique_ptr<SplitPattern> pattern, std::string content)
+      : pattern_(std::move(pattern)), content_(std::move(content)) {}
+
+  // Apply finds the matches at once; looking for them twice would cost more than the copy.
+  bool Leaves(absl::string_view text) const override { return text.empty(); }
+
+  size_t Apply(absl::string_view text, size_t at_start, std::string* result) const override {
+    std::vector<TextRange> matches;
+    pattern_->FindAll(text, &matches);
+    size_t copied = 0;
+    size_t result_at_start = 0;
+    const auto copy_until = [&](size_t end) {
+      if (copied < at_start) {
+        result_at_start = result->size() + std::min(end, at_start) - copied;
+      }
+      result->append(text.data() + copied, end - copied);
+    };
+    for (const TextRange& match : matches) {
+      copy_until(match.begin);
+      result->append(content_);
+      // The new text belongs to the match's last character.
+      if (match.end <= at_start) result_at_start = result->size();
+      copied = match.end;
+    }
+    copy_until(text.size());
+    return result_at_start;
+  }
+
+ private:
+  const std::unique_ptr<SplitPattern> pattern_;
+  const std::string content_;
+};
+
+class Bert : public NormalizerStep {
+ public:
+  explicit Bert(const BertOptions& options)
+      : options_(options), decompose_(MakeUnicodeForm(UnicodeForm::kNfd)) {}
+
+  bool Leaves(absl::string_view) const override { return false; }
+
+  size_t Apply(absl::string_view text, size_t at_start, std::string* result) const override {
+    std::string spaced;
+    at_start = RewriteCharacters(text, at_start, &spaced,
+                                 [this](char32_t code, absl::string_view bytes, std::string* to) {
+                                   CleanAndSpace(code, bytes, to);
+                                 });
+    std::string decomposed;
+    if (options_.strip_accents) {
+      at_start = decompose_->Apply(spaced, at_start, &decomposed);
+    } else {
+      decomposed = std::move(spaced);
+    }
+    return RewriteCharacters(
+        decomposed, at_start, result,
+        [this](char32_t code, absl::string_view bytes, std::string* to) {
+          if (options_.strip_accents && CategoryOf(code) == Category::kNonspacingMark) return;
+          if (options_.lowercase) {
+            AppendLowercase(code, to);
+          } else {
+            to->append(bytes.data(), bytes.size());
+          }
+        });
+  }
+
+ private:
+  void CleanAndSpace(char32_t code, absl::string_view bytes, std::string* to) const {
+    if (options_.clean_text) {
+      // Tabs and line ends are control characters, but count as spaces here.
+      const bool is_line_space = code == '\t' || code == '\n' || code == '\r';
+      if (code == 0 || code == 0xFFFD || (IsControl(code) && !is_line_space)) return;
+      if (IsWhiteSpace(code)) bytes = " ";
+    }
+    const bool is_spaced = options_.handle_chinese_chars && IsIdeograph(code);
+    if (is_spaced) to->push_back(' ');
+    to->append(bytes.data(), bytes.size());
+    if (is_spaced) to->push_back(' ');
+  }
+
+  const BertOptions options_;
+  const std::unique_ptr<NormalizerStep> decompose_;
+};
+
+}  // namespace
+
+std::unique_ptr<NormalizerStep> MakeLowercase() { return std::make_unique<Lowercase>(); }
+
+std::unique_ptr<NormalizerStep> MakeStripAccents() { return std::make_unique<StripAccents>(); }
+
+std::unique_ptr<NormalizerStep> MakeNmt() { return std::make_unique<Nmt>(); }
+
+std::unique_ptr<NormalizerStep> MakeStrip(bool left, bool right) {
+  return std::make_unique<Strip>(left, right);
+}
+
+std::unique_ptr<NormalizerStep> MakePrepend(std::string text) {
+  return std::make_unique<Prepend>(std::move(text));
+}
+
+std::unique_ptr<NormalizerStep> MakeReplace(std::unique_ptr<SplitPattern> pattern,
+                                            std::string content) {
+  return std::make_unique<Replace>(std::move(pattern), std::move(content));
+}
+
+std::unique_ptr<NormalizerStep> MakeBert(const BertOptions& options) {
+  return std::make_unique<Bert>(options);
+}
+
+}  // namespace convene::worker

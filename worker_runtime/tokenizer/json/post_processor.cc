@@ -1,0 +1,98 @@
+#include "worker_runtime/tokenizer/json/post_processor.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/status_macros.h"
+
+namespace convene::worker {
+namespace {
+
+// Sequences within sequences; real files have one.
+constexpr int kLargestDepth = 16;
+
+absl::StatusOr<std::vector<int32_t>> ReadIds(const JsonNode& node) {
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<JsonNode> elements, node.Elements());
+  std::vector<int32_t> ids;
+  for (const JsonNode& element : elements) {
+    CONVENE_ASSIGN_OR_RETURN(const int64_t id, element.Number(INT32_MAX));
+    ids.push_back(static_cast<int32_t>(id));
+  }
+  return ids;
+}
+
+absl::StatusOr<DocumentFrame> ReadTemplate(const JsonNode& node) {
+  CONVENE_ASSIGN_OR_RETURN(const JsonNode single, node.Get("single"));
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<JsonNode> parts, single.Elements());
+  DocumentFrame frame;
+  int texts = 0;
+  for (const JsonNode& part : parts) {
+    if (part.Find("Sequence").has_value()) {
+      CONVENE_ASSIGN_OR_RETURN(const std::string id, part.Find("Sequence")->GetString("id"));
+      if (id != "A") return LacksFeature(part.place(), "\"single\" without the text A alone");
+      ++texts;
+      continue;
+    }
+    CONVENE_ASSIGN_OR_RETURN(const JsonNode special, part.Get("SpecialToken"));
+    CONVENE_ASSIGN_OR_RETURN(const std::string id, special.GetString("id"));
+    CONVENE_ASSIGN_OR_RETURN(const JsonNode tokens, node.Get("special_tokens"));
+    CONVENE_ASSIGN_OR_RETURN(const JsonNode token, tokens.Get(id.c_str()));
+    CONVENE_ASSIGN_OR_RETURN(const JsonNode ids_node, token.Get("ids"));
+    CONVENE_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ReadIds(ids_node));
+    std::vector<int32_t>& side = texts == 0 ? frame.prefix : frame.suffix;
+    side.insert(side.end(), ids.begin(), ids.end());
+  }
+  if (texts != 1) return LacksFeature(single.place(), "\"single\" without the text A alone");
+  return frame;
+}
+
+// BertProcessing and RobertaProcessing: "cls" before and "sep" behind, each [text, id].
+absl::StatusOr<int32_t> ReadNamedToken(const JsonNode& node, const char* key) {
+  CONVENE_ASSIGN_OR_RETURN(const JsonNode token, node.Get(key));
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<JsonNode> parts, token.Elements());
+  if (parts.size() != 2) return token.Error("should be [text, id]");
+  CONVENE_ASSIGN_OR_RETURN(const int64_t id, parts[1].Number(INT32_MAX));
+  return static_cast<int32_t>(id);
+}
+
+absl::StatusOr<DocumentFrame> ReadNamedTokens(const JsonNode& node) {
+  CONVENE_ASSIGN_OR_RETURN(const int32_t first, ReadNamedToken(node, "cls"));
+  CONVENE_ASSIGN_OR_RETURN(const int32_t last, ReadNamedToken(node, "sep"));
+  return DocumentFrame{{first}, {last}};
+}
+
+// Puts what the processor adds around `frame`.
+absl::Status AddProcessor(const JsonNode& node, int depth, DocumentFrame* frame) {
+  const absl::StatusOr<std::string> type = node.GetString("type");
+  if (!type.ok()) return type.status();
+  if (*type == "Sequence") {
+    if (depth == kLargestDepth) return node.Error("is nested too deep");
+    CONVENE_ASSIGN_OR_RETURN(const JsonNode list, node.Get("processors"));
+    CONVENE_ASSIGN_OR_RETURN(const std::vector<JsonNode> elements, list.Elements());
+    for (const JsonNode& element : elements) {
+      CONVENE_RETURN_IF_ERROR(AddProcessor(element, depth + 1, frame));
+    }
+    return absl::OkStatus();
+  }
+  DocumentFrame outer;
+  if (*type == "TemplateProcessing") {
+    CONVENE_ASSIGN_OR_RETURN(outer, ReadTemplate(node));
+  } else if (*type == "BertProcessing" || *type == "RobertaProcessing") {
+    CONVENE_ASSIGN_OR_RETURN(outer, ReadNamedTokens(node));
+  } else if (*type != "ByteLevel") {  // which only corrects offsets
+    return LacksFeature(node.place(), absl::StrCat("\"", *type, "\""));
+  }
+  frame->prefix.insert(frame->prefix.begin(), outer.prefix.begin(), outer.prefix.end());
+  frame->suffix.insert(frame->suffix.end(), outer.suffix.begin(), outer.suffix.end());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<DocumentFrame> ReadPostProcessor(const std::optional<JsonNode>& node) {
+  DocumentFrame frame;
+  if (node.has_value()) CONVENE_RETURN_IF_ERROR(AddProcessor(*node, 0, &frame));
+  return frame;
+}
+
+}  // namespace convene::worker

@@ -1,0 +1,22 @@
+// The "post_processor" of a tokenizer.json: the tokens around a whole document
+// (tokenizers/src/processors).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker_runtime/tokenizer/json/json_node.h"
+
+namespace convene::worker {
+
+struct DocumentFrame {
+  std::vector<int32_t> prefix, suffix;
+};
+
+// `node`: the file's "post_processor", absent where that is null. InvalidArgument; Unimplemented: a
+// template that does not have the text exactly once.
+absl::StatusOr<DocumentFrame> ReadPostProcessor(const std::optional<JsonNode>& node);
+
+}  // namespace convene::worker

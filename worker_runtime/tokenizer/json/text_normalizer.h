@@ -1,0 +1,52 @@
+// The "normalizer" of a tokenizer.json: rewrites text before it is cut into pieces.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "worker_runtime/tokenizer/json/json_node.h"
+
+namespace convene::worker {
+
+// One kind of rewriting. Read-only and thread-safe.
+class NormalizerStep {
+ public:
+  virtual ~NormalizerStep() = default;
+
+  // True only if Apply would leave `text` as it is: spares the copy. False is always right.
+  virtual bool Leaves(absl::string_view text) const = 0;
+
+  // Appends the rewritten `text`, UTF-8, to `result`. The first `at_start` bytes of `text` come
+  // from the document's first character; the return value is their number in the result, to which
+  // Metaspace's prepend_scheme "first" looks.
+  virtual size_t Apply(absl::string_view text, size_t at_start, std::string* result) const = 0;
+};
+
+// Read-only and thread-safe.
+class TextNormalizer {
+ public:
+  // Buffers of Apply, for one thread.
+  struct Scratch {
+    std::string texts[2];
+  };
+
+  // `node`: the file's "normalizer", absent where that is null. InvalidArgument, Unimplemented.
+  static absl::StatusOr<TextNormalizer> Read(const std::optional<JsonNode>& node);
+
+  bool is_empty() const { return steps_.empty(); }
+
+  // `text` itself where nothing changes, else a view of the scratch that holds until the next
+  // call. *at_start: as NormalizerStep::Apply has it.
+  absl::string_view Apply(absl::string_view text, size_t* at_start, Scratch* scratch) const;
+
+ private:
+  absl::Status AddSteps(const JsonNode& node, int depth);
+
+  std::vector<std::unique_ptr<NormalizerStep>> steps_;
+};
+
+}  // namespace convene::worker

@@ -1,0 +1,28 @@
+// The "pattern" of Split and Replace: a text or a regular expression.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "worker_runtime/tokenizer/json/json_node.h"
+#include "worker_runtime/tokenizer/split_pattern.h"
+
+namespace convene::worker {
+
+// Matches exactly `text`, left to right without overlap. REQUIRES: not empty.
+std::unique_ptr<SplitPattern> MakeLiteralPattern(std::string text);
+
+// Matches each single character for which `is_match` holds.
+std::unique_ptr<SplitPattern> MakeCharacterPattern(bool (*is_match)(char32_t));
+
+// `\w+|[^\w\s]+`: what the pre-tokenizer Whitespace keeps.
+std::unique_ptr<SplitPattern> MakeWordPattern();
+
+// {"String": text} or {"Regex": expression}. InvalidArgument: neither, or no regular expression;
+// Unimplemented: an empty text.
+absl::StatusOr<std::unique_ptr<SplitPattern>> ReadPattern(const JsonNode& pattern);
+
+}  // namespace convene::worker

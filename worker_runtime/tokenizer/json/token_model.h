@@ -1,0 +1,42 @@
+// The "model" of a tokenizer.json: turns a piece of text into ids.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "worker_runtime/tokenizer/json/json_node.h"
+#include "worker_runtime/tokenizer/json/vocabulary.h"
+
+namespace convene::worker {
+
+// Not thread-safe; each thread has its own. Must not outlive its model.
+class PieceEncoder {
+ public:
+  virtual ~PieceEncoder() = default;
+  // Appends the ids of `piece`, which is UTF-8 and not empty.
+  virtual void Encode(absl::string_view piece, std::vector<int32_t>* ids) = 0;
+};
+
+// Read-only and thread-safe.
+class TokenModel {
+ public:
+  virtual ~TokenModel() = default;
+
+  // As the file has it: "BPE", "Unigram".
+  virtual std::string type() const = 0;
+  virtual const Vocabulary& vocabulary() const = 0;
+  virtual std::unique_ptr<PieceEncoder> NewEncoder() const = 0;
+
+  // Makes the model take pieces as bytes where it was given them in GPT-2's spelling, which is
+  // quicker; false where it cannot. To be called before NewEncoder.
+  virtual bool TakeBytes() { return false; }
+};
+
+// `node`: the file's "model". InvalidArgument, Unimplemented.
+absl::StatusOr<std::unique_ptr<TokenModel>> ReadModel(const JsonNode& node);
+
+}  // namespace convene::worker

@@ -1,0 +1,229 @@
+#include "worker_runtime/tokenizer/json/tokenizer_json.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/tokenizer/json/added_tokens.h"
+#include "worker_runtime/tokenizer/json/characters.h"
+#include "worker_runtime/tokenizer/json/json_node.h"
+#include "worker_runtime/tokenizer/json/post_processor.h"
+#include "worker_runtime/tokenizer/json/pre_tokenizer.h"
+#include "worker_runtime/tokenizer/json/text_normalizer.h"
+#include "worker_runtime/tokenizer/json/token_decoder.h"
+#include "worker_runtime/tokenizer/json/token_model.h"
+#include "worker_runtime/tokenizer/json/tokenizer_config.h"
+
+namespace convene::worker {
+namespace {
+
+// Changes when the same file would give other ids than before.
+constexpr uint64_t kRulesVersion = 1;
+
+struct Parts {
+  TextNormalizer normalizer;
+  PreTokenizer pre_tokenizer;
+  std::unique_ptr<TokenModel> model;
+  AddedTokens added;
+  TokenDecoder decoder;
+  DocumentFrame frame;
+  std::optional<int32_t> end_of_document;
+};
+
+class JsonEncoder : public Encoder {
+ public:
+  JsonEncoder(const Parts* parts, SpecialText special_text)
+      : parts_(*parts),
+        with_specials_(special_text == SpecialText::kAsTokens),
+        pieces_encoder_(parts->model->NewEncoder()) {}
+
+  void Encode(absl::string_view text, std::vector<int32_t>* ids) override {
+    text = ValidUtf8(text, &repaired_);
+    cuts_.clear();
+    parts_.added.FindAll(text, /*normalized=*/false, with_specials_, &cuts_);
+    for (const AddedTokens::Cut& cut : cuts_) {
+      if (cut.id >= 0) {
+        ids->push_back(cut.id);
+        continue;
+      }
+      const size_t at_start = cut.begin == 0 ? CharacterAt(text, 0).bytes : 0;
+      EncodeText(text.substr(cut.begin, cut.end - cut.begin), at_start, ids);
+    }
+  }
+
+ private:
+  // `text` has no added tokens but normalised ones.
+  void EncodeText(absl::string_view text, size_t at_start, std::vector<int32_t>* ids) {
+    text = parts_.normalizer.Apply(text, &at_start, &normalizer_scratch_);
+    normalized_cuts_.clear();
+    parts_.added.FindAll(text, /*normalized=*/true, with_specials_, &normalized_cuts_);
+    for (const AddedTokens::Cut& cut : normalized_cuts_) {
+      if (cut.id >= 0) {
+        ids->push_back(cut.id);
+        continue;
+      }
+      EncodePieces(text.substr(cut.begin, cut.end - cut.begin),
+                   at_start - std::min(at_start, cut.begin), ids);
+    }
+  }
+
+  void EncodePieces(absl::string_view text, size_t at_start, std::vector<int32_t>* ids) {
+    parts_.pre_tokenizer.Apply(text, at_start, &pieces_, &piece_scratch_);
+    for (const TextRange& range : pieces_.ranges) {
+      pieces_encoder_->Encode(pieces_.Text(range), ids);
+    }
+  }
+
+  const Parts& parts_;
+  const bool with_specials_;
+  const std::unique_ptr<PieceEncoder> pieces_encoder_;
+  std::string repaired_;
+  std::vector<AddedTokens::Cut> cuts_, normalized_cuts_;
+  TextNormalizer::Scratch normalizer_scratch_;
+  Pieces pieces_;
+  PieceScratch piece_scratch_;
+};
+
+class JsonTokenizer : public Tokenizer {
+ public:
+  JsonTokenizer(Parts parts, uint64_t fingerprint)
+      : parts_(std::move(parts)), fingerprint_(fingerprint) {
+    byte_ends_.reserve(static_cast<size_t>(vocabulary_size()));
+    for (int32_t id = 0; id < vocabulary_size(); ++id) {
+      const absl::string_view token = TokenText(id);
+      if (!parts_.added.IsSpecial(token)) bytes_ += parts_.decoder.Bytes(token);
+      byte_ends_.push_back(bytes_.size());
+    }
+  }
+
+  std::string kind() const override {
+    return absl::StrCat("tokenizer.json (", parts_.model->type(), ")");
+  }
+  uint64_t fingerprint() const override { return fingerprint_; }
+  int vocabulary_size() const override {
+    return std::max(parts_.model->vocabulary().id_count(), parts_.added.id_count());
+  }
+  std::unique_ptr<Encoder> NewEncoder(SpecialText special_text) const override {
+    return std::make_unique<JsonEncoder>(&parts_, special_text);
+  }
+  std::optional<int32_t> SpecialId(absl::string_view text) const override {
+    if (!parts_.added.IsSpecial(text)) return std::nullopt;
+    return parts_.added.Find(text);
+  }
+  std::string SpecialTextOf(int32_t id) const override {
+    const AddedToken* const token = parts_.added.Find(id);
+    return token != nullptr && parts_.added.IsSpecial(token->content) ? token->content : "";
+  }
+  absl::Span<const int32_t> prefix() const override { return parts_.frame.prefix; }
+  absl::Span<const int32_t> suffix() const override { return parts_.frame.suffix; }
+  std::optional<int32_t> end_of_document() const override { return parts_.end_of_document; }
+
+  void AppendTokenBytes(int32_t id, std::string* bytes) const override {
+    if (id < 0 || static_cast<size_t>(id) >= byte_ends_.size()) return;
+    const size_t begin = id == 0 ? 0 : byte_ends_[id - 1];
+    bytes->append(bytes_, begin, byte_ends_[id] - begin);
+  }
+
+  std::string Decode(absl::Span<const int32_t> ids, bool show_specials) const override {
+    std::vector<std::string> tokens;
+    tokens.reserve(ids.size());
+    for (const int32_t id : ids) {
+      if (parts_.added.Find(id) == nullptr && !parts_.model->vocabulary().Has(id)) continue;
+      const absl::string_view token = TokenText(id);
+      if (show_specials || !parts_.added.IsSpecial(token)) tokens.emplace_back(token);
+    }
+    return parts_.decoder.Decode(std::move(tokens));
+  }
+
+ private:
+  // Empty for an id that the tokenizer does not have.
+  absl::string_view TokenText(int32_t id) const {
+    const AddedToken* const token = parts_.added.Find(id);
+    if (token != nullptr) return token->content;
+    return parts_.model->vocabulary().Token(id);
+  }
+
+  const Parts parts_;
+  const uint64_t fingerprint_;
+  // What the tokens stand for, one behind the other, and where each ends.
+  std::string bytes_;
+  std::vector<size_t> byte_ends_;
+};
+
+absl::StatusOr<nlohmann::json> Parse(absl::string_view text) {
+  try {
+    return nlohmann::json::parse(text.begin(), text.end());
+  } catch (const nlohmann::json::exception& error) {
+    return absl::InvalidArgumentError(error.what());
+  }
+}
+
+std::optional<int32_t> FindToken(const std::string& text, const Parts& parts) {
+  if (text.empty()) return std::nullopt;
+  const std::optional<int32_t> added = parts.added.Find(absl::string_view(text));
+  return added.has_value() ? added : parts.model->vocabulary().Find(text);
+}
+
+absl::Status ReadConfig(const std::string& config_json, Parts* parts) {
+  TokenizerConfig config;
+  if (!config_json.empty()) {
+    CONVENE_ASSIGN_OR_RETURN(const nlohmann::json document, Parse(config_json));
+    CONVENE_ASSIGN_OR_RETURN(config, ReadTokenizerConfig(JsonNode(&document, "")));
+  }
+  const std::optional<int32_t> eos = FindToken(config.eos, *parts);
+  CONVENE_RETURN_IF_ERROR(
+      ApplyTokenizerConfig(config, FindToken(config.bos, *parts), eos, &parts->frame));
+  parts->end_of_document = FindEndOfDocument(eos, parts->frame, parts->added);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Parts> ReadParts(const JsonNode& document) {
+  Parts parts;
+  CONVENE_ASSIGN_OR_RETURN(const JsonNode model, document.Get("model"));
+  CONVENE_ASSIGN_OR_RETURN(parts.model, ReadModel(model));
+  CONVENE_ASSIGN_OR_RETURN(parts.normalizer, TextNormalizer::Read(document.Find("normalizer")));
+  CONVENE_ASSIGN_OR_RETURN(parts.pre_tokenizer, PreTokenizer::Read(document.Find("pre_tokenizer")));
+  CONVENE_ASSIGN_OR_RETURN(
+      parts.added, AddedTokens::Read(document.Find("added_tokens"), parts.model->vocabulary(),
+                                     parts.normalizer));
+  CONVENE_ASSIGN_OR_RETURN(parts.decoder, TokenDecoder::Read(document.Find("decoder")));
+  CONVENE_ASSIGN_OR_RETURN(parts.frame, ReadPostProcessor(document.Find("post_processor")));
+  if (parts.pre_tokenizer.ends_in_spelling() && parts.model->TakeBytes()) {
+    parts.pre_tokenizer.LeaveOutSpelling();
+  }
+  return parts;
+}
+
+uint64_t Fingerprint(absl::string_view json_text, const Parts& parts) {
+  std::vector<int64_t> numbers = {
+      static_cast<int64_t>(XXH3_64bits_withSeed(json_text.data(), json_text.size(), kRulesVersion)),
+      static_cast<int64_t>(parts.frame.prefix.size()), parts.end_of_document.value_or(-1)};
+  numbers.insert(numbers.end(), parts.frame.prefix.begin(), parts.frame.prefix.end());
+  numbers.insert(numbers.end(), parts.frame.suffix.begin(), parts.frame.suffix.end());
+  return XXH3_64bits(numbers.data(), numbers.size() * sizeof(int64_t));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> ReadTokenizerJson(absl::string_view json_text,
+                                                             const std::string& path,
+                                                             const std::string& config_json) {
+  const absl::StatusOr<nlohmann::json> document = Parse(json_text);
+  if (!document.ok()) return Annotate(document.status(), path);
+  absl::StatusOr<Parts> parts = ReadParts(JsonNode(&*document, ""));
+  if (!parts.ok()) return Annotate(parts.status(), path);
+  const absl::Status configured = ReadConfig(config_json, &*parts);
+  if (!configured.ok()) {
+    return Annotate(configured, absl::StrCat("tokenizer_config.json beside ", path));
+  }
+  const uint64_t fingerprint = Fingerprint(json_text, *parts);
+  return std::make_unique<JsonTokenizer>(*std::move(parts), fingerprint);
+}
+
+}  // namespace convene::worker

@@ -1,0 +1,169 @@
+#include "worker_runtime/tokenizer/json/unicode_forms.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "worker_runtime/tokenizer/json/characters.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr char32_t kCharacters = 0x110000;
+
+bool IsSurrogate(char32_t code) { return 0xD800 <= code && code <= 0xDFFF; }
+
+// Appends the decomposition of `code`.
+void Decompose(char32_t code, int options, std::vector<utf8proc_int32_t>* result) {
+  // Unicode's longest decomposition has 18 characters.
+  utf8proc_int32_t characters[32];
+  int last_boundary_class = 0;
+  const utf8proc_ssize_t count =
+      utf8proc_decompose_char(static_cast<utf8proc_int32_t>(code), characters, 32,
+                              static_cast<utf8proc_option_t>(options), &last_boundary_class);
+  if (count < 0 || count > 32) {
+    result->push_back(static_cast<utf8proc_int32_t>(code));
+  } else {
+    result->insert(result->end(), characters, characters + count);
+  }
+}
+
+int CombiningClass(utf8proc_int32_t code) { return utf8proc_get_property(code)->combining_class; }
+
+class UnicodeFormStep : public NormalizerStep {
+ public:
+  explicit UnicodeFormStep(UnicodeForm form) {
+    is_composing_ = form == UnicodeForm::kNfc || form == UnicodeForm::kNfkc;
+    const bool is_compatible = form == UnicodeForm::kNfkc || form == UnicodeForm::kNfkd;
+    options_ = UTF8PROC_STABLE | (is_composing_ ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
+               (is_compatible ? UTF8PROC_COMPAT : 0);
+    first_changeable_byte_ = form == UnicodeForm::kNfc ? 0xCC : 0xC2;  // U+0300, U+0080
+    FillInert();
+  }
+
+  bool Leaves(absl::string_view text) const override {
+    size_t at = 0;
+    while (true) {
+      while (at < text.size() && static_cast<unsigned char>(text[at]) < first_changeable_byte_) {
+        ++at;
+      }
+      if (at == text.size()) return true;
+      const Character character = CharacterAt(text, at);
+      if (!IsInert(character.code)) return false;
+      at += character.bytes;
+    }
+  }
+
+  size_t Apply(absl::string_view text, size_t at_start, std::string* result) const override {
+    if (at_start > 0 && at_start < text.size()) {
+      std::string head;
+      AppendForm(text.substr(0, at_start), &head);
+      AppendForm(text, result);
+      return std::min(head.size(), result->size());
+    }
+    AppendForm(text, result);
+    return at_start == 0 ? 0 : result->size();
+  }
+
+ private:
+  // An inert character stays as it is and has nothing to do with those before it, so that a text
+  // may be cut before it.
+  bool IsInert(char32_t code) const { return (inert_[code / 64] >> (code % 64) & 1) != 0; }
+
+  void FillInert() {
+    inert_.assign(kCharacters / 64, 0);
+    std::vector<bool> follows(kCharacters, false);  // may be composed with a character before it
+    std::vector<utf8proc_int32_t> parts;
+    for (char32_t code = 0; code < kCharacters; ++code) {
+      if (IsSurrogate(code)) continue;
+      parts.clear();
+      Decompose(code, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, &parts);
+      for (size_t i = 1; i < parts.size(); ++i) follows[parts[i]] = true;
+    }
+    for (char32_t code = 0; code < kCharacters; ++code) {
+      if (IsSurrogate(code) || CombiningClass(code) != 0) continue;
+      if (is_composing_ && follows[code]) continue;
+      parts.clear();
+      Decompose(code, options_, &parts);
+      Compose(&parts);
+      if (parts.size() == 1 && parts[0] == static_cast<utf8proc_int32_t>(code)) {
+        inert_[code / 64] |= uint64_t{1} << (code % 64);
+      }
+    }
+  }
+
+  void Compose(std::vector<utf8proc_int32_t>* characters) const {
+    if (!is_composing_ || characters->size() < 2) return;
+    const utf8proc_ssize_t count =
+        utf8proc_normalize_utf32(characters->data(), static_cast<int64_t>(characters->size()),
+                                 static_cast<utf8proc_option_t>(options_));
+    if (count >= 0) characters->resize(static_cast<size_t>(count));
+  }
+
+  // Appends the form of `text`: copies inert characters, rewrites the others, each stretch of them
+  // together with the inert character before it.
+  void AppendForm(absl::string_view text, std::string* result) const {
+    size_t copied = 0;
+    size_t previous = 0;  // where the character before `at` begins
+    for (size_t at = 0; at < text.size();) {
+      Character character = CharacterAt(text, at);
+      if (IsInert(character.code)) {
+        previous = at;
+        at += character.bytes;
+        continue;
+      }
+      size_t end = at;
+      do {
+        end += character.bytes;
+        if (end == text.size()) break;
+        character = CharacterAt(text, end);
+      } while (!IsInert(character.code));
+      result->append(text.data() + copied, previous - copied);
+      Rewrite(text.substr(previous, end - previous), result);
+      copied = previous = at = end;
+    }
+    result->append(text.data() + copied, text.size() - copied);
+  }
+
+  void Rewrite(absl::string_view text, std::string* result) const {
+    std::vector<utf8proc_int32_t> characters;
+    for (size_t at = 0; at < text.size();) {
+      const Character character = CharacterAt(text, at);
+      Decompose(character.code, options_, &characters);
+      at += character.bytes;
+    }
+    // The canonical order of each run of marks. utf8proc's own sort takes squared time.
+    for (auto run = characters.begin(); run != characters.end();) {
+      if (CombiningClass(*run) == 0) {
+        ++run;
+        continue;
+      }
+      const auto end = std::find_if(
+          run, characters.end(), [](utf8proc_int32_t code) { return CombiningClass(code) == 0; });
+      std::stable_sort(run, end, [](utf8proc_int32_t a, utf8proc_int32_t b) {
+        return CombiningClass(a) < CombiningClass(b);
+      });
+      run = end;
+    }
+    Compose(&characters);
+    for (const utf8proc_int32_t code : characters) {
+      AppendCharacter(static_cast<char32_t>(code), result);
+    }
+  }
+
+  bool is_composing_ = false;
+  int options_ = 0;
+  unsigned char first_changeable_byte_ = 0;
+  std::vector<uint64_t> inert_;  // one bit a character
+};
+
+}  // namespace
+
+std::unique_ptr<NormalizerStep> MakeUnicodeForm(UnicodeForm form) {
+  return std::make_unique<UnicodeFormStep>(form);
+}
+
+}  // namespace convene::worker

@@ -1,0 +1,136 @@
+#include "worker_runtime/tokenizer/json/unigram_model.h"
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/tokenizer/unigram.h"
+#include "worker_runtime/tokenizer/word_ids.h"
+
+namespace convene::worker {
+namespace {
+
+class UnigramModel : public TokenModel {
+ public:
+  UnigramModel(const std::vector<UnigramLattice::Piece>& pieces, Vocabulary vocabulary,
+               int32_t unknown, bool has_byte_fallback)
+      : vocabulary_(std::move(vocabulary)),
+        lattice_(pieces, unknown, UnigramLattice::Rules::kHuggingFace),
+        unknown_(unknown),
+        has_byte_fallback_(has_byte_fallback) {
+    for (int byte = 0; byte < 256; ++byte) {
+      fallback_[byte] = vocabulary_.Find(absl::StrFormat("<0x%02X>", byte)).value_or(-1);
+    }
+  }
+
+  std::string type() const override { return "Unigram"; }
+  const Vocabulary& vocabulary() const override { return vocabulary_; }
+  std::unique_ptr<PieceEncoder> NewEncoder() const override;
+
+ private:
+  friend class UnigramEncoder;
+
+  const Vocabulary vocabulary_;
+  const UnigramLattice lattice_;
+  const int32_t unknown_;
+  const bool has_byte_fallback_;
+  std::array<int32_t, 256> fallback_;  // -1: none
+};
+
+class UnigramEncoder : public PieceEncoder {
+ public:
+  explicit UnigramEncoder(const UnigramModel* model) : model_(*model) {}
+
+  void Encode(absl::string_view piece, std::vector<int32_t>* ids) override {
+    if (piece.size() > Cache::kLongest) return EncodeNew(piece, ids);
+    const Cache::Key key = Cache::KeyOf(piece);
+    if (cache_.Append(key, ids)) return;
+    const size_t first = ids->size();
+    EncodeNew(piece, ids);
+    cache_.Put(key, ids->data() + first, ids->size() - first);
+  }
+
+ private:
+  using Cache = WordIds</*kWords=*/4, /*kIds=*/8, /*kBits=*/15>;
+
+  void EncodeNew(absl::string_view piece, std::vector<int32_t>* ids) {
+    segments_.clear();
+    model_.lattice_.Best(piece, &segments_, &scratch_);
+    for (size_t i = 0; i < segments_.size();) {
+      if (segments_[i].id != model_.unknown_) {
+        ids->push_back(segments_[i++].id);
+        continue;
+      }
+      // Unknown characters in a row are one text.
+      const size_t begin = segments_[i].begin;
+      size_t end = begin;
+      while (i < segments_.size() && segments_[i].id == model_.unknown_) end = segments_[i++].end;
+      AddUnknown(piece.substr(begin, end - begin), ids);
+    }
+  }
+
+  void AddUnknown(absl::string_view text, std::vector<int32_t>* ids) const {
+    const std::optional<int32_t> known = model_.vocabulary_.Find(text);
+    if (known.has_value()) {
+      ids->push_back(*known);
+      return;
+    }
+    const size_t before = ids->size();
+    if (model_.has_byte_fallback_) {
+      for (const char c : text) {
+        const int32_t id = model_.fallback_[static_cast<unsigned char>(c)];
+        if (id < 0) break;
+        ids->push_back(id);
+      }
+      if (ids->size() - before == text.size()) return;
+      ids->resize(before);
+    }
+    ids->push_back(model_.unknown_);
+  }
+
+  const UnigramModel& model_;
+  Cache cache_;
+  std::vector<UnigramLattice::Segment> segments_;
+  UnigramLattice::Scratch scratch_;
+};
+
+}  // namespace
+
+std::unique_ptr<PieceEncoder> UnigramModel::NewEncoder() const {
+  return std::make_unique<UnigramEncoder>(this);
+}
+
+absl::StatusOr<std::unique_ptr<TokenModel>> ReadUnigramModel(const JsonNode& node) {
+  CONVENE_ASSIGN_OR_RETURN(const JsonNode list, node.Get("vocab"));
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<JsonNode> elements, list.Elements());
+  if (elements.empty()) return list.Error("is empty");
+  std::vector<UnigramLattice::Piece> pieces;
+  pieces.reserve(elements.size());
+  Vocabulary vocabulary;
+  for (const JsonNode& element : elements) {
+    const nlohmann::json& value = element.value();
+    if (!value.is_array() || value.size() != 2 || !value[0].is_string() || !value[1].is_number()) {
+      return element.Error("should be [token, score]");
+    }
+    UnigramLattice::Piece piece;
+    piece.text = value[0].get<std::string>();
+    piece.score = value[1].get<double>();
+    piece.is_used = !piece.text.empty();
+    vocabulary.Add(piece.text, static_cast<int32_t>(pieces.size()));
+    pieces.push_back(std::move(piece));
+  }
+  const auto unknown_node = node.Find("unk_id");
+  if (!unknown_node.has_value()) {
+    return LacksFeature(node.place(), "\"Unigram\" without \"unk_id\"");
+  }
+  CONVENE_ASSIGN_OR_RETURN(const int64_t unknown,
+                           unknown_node->Number(static_cast<int64_t>(pieces.size()) - 1));
+  CONVENE_ASSIGN_OR_RETURN(const bool has_byte_fallback, node.GetBool("byte_fallback", false));
+  return std::make_unique<UnigramModel>(pieces, std::move(vocabulary),
+                                        static_cast<int32_t>(unknown), has_byte_fallback);
+}
+
+}  // namespace convene::worker

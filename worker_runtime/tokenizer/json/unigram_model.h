@@ -1,0 +1,14 @@
+// The model "Unigram" (tokenizers/src/models/unigram/model.rs).
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "worker_runtime/tokenizer/json/token_model.h"
+
+namespace convene::worker {
+
+// InvalidArgument; Unimplemented: no "unk_id".
+absl::StatusOr<std::unique_ptr<TokenModel>> ReadUnigramModel(const JsonNode& node);
+
+}  // namespace convene::worker

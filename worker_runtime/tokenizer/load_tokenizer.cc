@@ -1,0 +1,103 @@
+#include "worker_runtime/tokenizer/load_tokenizer.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "tools/base/files.h"
+#include "tools/base/status_macros.h"
+#include "tools/base/text.h"
+#include "worker_runtime/tokenizer/byte_tokenizer.h"
+#include "worker_runtime/tokenizer/json/tokenizer_json.h"
+#include "worker_runtime/tokenizer/sentencepiece/model.h"
+#include "worker_runtime/tokenizer/tekken.h"
+#include "worker_runtime/tokenizer/tiktoken.h"
+#include "worker_runtime/tokenizer/tokenizer.h"
+
+namespace convene::worker {
+namespace {
+
+// Ten times the largest known one. A file of weights given by mistake must not be read whole.
+constexpr uintmax_t kLargestFile = uintmax_t{256} << 20;
+
+constexpr const char* kFileNames[] = {"tokenizer.json", "tekken.json", "tokenizer.model"};
+
+bool IsFile(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_regular_file(path, error);
+}
+
+// The tokenizer of a model folder.
+absl::StatusOr<std::string> FindInFolder(const std::string& folder) {
+  for (const char* const name : kFileNames) {
+    const std::string path = absl::StrCat(folder, "/", name);
+    if (IsFile(path)) return path;
+  }
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectory(folder));
+  std::vector<std::string> found;
+  for (const std::string& name : names) {
+    if (absl::EndsWith(name, ".tiktoken")) found.push_back(name);
+  }
+  if (found.size() == 1) return absl::StrCat(folder, "/", found[0]);
+  if (found.size() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(folder, " has several tokenizers: ", JoinCapped(found, 3),
+                     ". Name the one to use with its path"));
+  }
+  return absl::NotFoundError(absl::StrCat(folder, " has no tokenizer: none of ",
+                                          absl::StrJoin(kFileNames, ", "),
+                                          ", *.tiktoken is in it"));
+}
+
+absl::StatusOr<std::string> ReadConfigBeside(const std::string& path) {
+  const std::string config = ParentDirectory(path) + "/tokenizer_config.json";
+  if (!IsFile(config)) return std::string();
+  return ReadFile(config);
+}
+
+// The kind comes from the content: other programs call files of three kinds tokenizer.model.
+absl::StatusOr<std::unique_ptr<Tokenizer>> ReadByContent(const std::string& content,
+                                                         const std::string& path) {
+  CONVENE_ASSIGN_OR_RETURN(const std::string config, ReadConfigBeside(path));
+  const absl::string_view start = absl::string_view(content).substr(0, 1024);
+  if (absl::StartsWith(absl::StripLeadingAsciiWhitespace(start), "{")) {
+    return LooksLikeTekken(content) ? ReadTekken(content, path)
+                                    : ReadTokenizerJson(content, path, config);
+  }
+  if (LooksLikeTiktoken(content)) return ReadTiktoken(content, path, config);
+  if (LooksLikeSentencePiece(content)) return ReadSentencePiece(content, path);
+  return absl::InvalidArgumentError(
+      absl::StrCat(path,
+                   " is no tokenizer: its content is neither a tokenizer.json, a tekken.json, "
+                   "lines of tiktoken's kind nor a SentencePiece model"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& path) {
+  if (path.empty() || path == "byte") return MakeByteTokenizer();
+  std::error_code error;
+  std::string file = path;
+  if (std::filesystem::is_directory(path, error)) {
+    CONVENE_ASSIGN_OR_RETURN(file, FindInFolder(path));
+  }
+  const uintmax_t size = std::filesystem::file_size(file, error);
+  if (!error && size > kLargestFile) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        file, " has ", HumanBytes(static_cast<double>(size)), "; no tokenizer is as large"));
+  }
+  CONVENE_ASSIGN_OR_RETURN(const std::string content, ReadFile(file));
+  return ReadByContent(content, file);
+}
+
+}  // namespace convene::worker

@@ -1,0 +1,231 @@
+#include "worker_runtime/tokenizer/scanners.h"
+
+#include <catch2/catch.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "worker_runtime/tokenizer/pcre_pattern.h"
+#include "worker_runtime/tokenizer/split_pattern.h"
+#include "worker_runtime/tokenizer/unicode.h"
+
+namespace convene::worker {
+namespace {
+
+std::vector<TextRange> Ranges(const SplitPattern& pattern, absl::string_view text) {
+  std::vector<TextRange> ranges;
+  pattern.FindAll(text, &ranges);
+  return ranges;
+}
+
+std::unique_ptr<SplitPattern> Pcre(absl::string_view regex) {
+  auto pattern = MakePcrePattern(std::string(regex));
+  REQUIRE(pattern.ok());
+  return *std::move(pattern);
+}
+
+std::vector<std::string> Pieces(absl::string_view regex, const std::string& text) {
+  const std::unique_ptr<SplitPattern> scanner = MakeScanner(regex);
+  REQUIRE(scanner != nullptr);
+  std::vector<std::string> pieces;
+  for (const TextRange& range : Ranges(*scanner, text)) {
+    pieces.push_back(text.substr(range.begin, range.end - range.begin));
+  }
+  return pieces;
+}
+
+using Texts = std::vector<std::string>;
+
+// Whether each character is matched by a set, according to PCRE2.
+std::vector<bool> MatchedBy(absl::string_view set) {
+  const std::unique_ptr<SplitPattern> pattern = Pcre(set);
+  std::vector<bool> matched(0x110000);
+  std::string text;
+  std::vector<char32_t> character_at;
+  for (char32_t character = 0; character < 0x110000; ++character) {
+    if (character >= 0xD800 && character < 0xE000) continue;
+    AppendCharacter(character, &text);
+    character_at.resize(text.size(), character);
+  }
+  for (const TextRange& range : Ranges(*pattern, text)) matched[character_at[range.begin]] = true;
+  return matched;
+}
+
+TEST_CASE("the table of kinds agrees with PCRE2 where PCRE2 knows the character") {
+  const struct {
+    uint8_t kind;
+    absl::string_view set;
+  } kinds[] = {
+      {Kind::kLetter, R"(\p{L})"},
+      {Kind::kNumber, R"(\p{N})"},
+      {Kind::kSpace, R"(\p{White_Space})"},
+      {Kind::kMark, R"(\p{M})"},
+      {Kind::kPunctuationOrSymbol, R"([\p{P}\p{S}])"},
+      {Kind::kUpper, R"([\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])"},
+      {Kind::kLower, R"([\p{Ll}\p{Lm}\p{Lo}\p{M}])"},
+      {Kind::kNewline, R"([\r\n])"},
+  };
+  // Debian's PCRE2 has Unicode 14, libutf8proc 15: some 4,500 characters are new in it.
+  const std::vector<bool> unassigned = MatchedBy(R"(\p{Cn})");
+  for (const auto& kind : kinds) {
+    const std::vector<bool> expected = MatchedBy(kind.set);
+    size_t different = 0;
+    for (char32_t character = 0; character < 0x110000; ++character) {
+      if (unassigned[character]) continue;
+      different += ((KindTable::Get().Of(character) & kind.kind) != 0) != expected[character];
+    }
+    INFO(std::string(kind.set));
+    CHECK(different == 0);
+  }
+}
+
+TEST_CASE("every known pattern finds what PCRE2 finds, on random texts") {
+  const char* const parts[] = {
+      "a",
+      "b",
+      "S",
+      "Z",
+      "'s",
+      "'LL",
+      "'\u017f",
+      "'",
+      "re",
+      "1",
+      "23",
+      "\u00b2",
+      "\u0663",
+      "\u2167",
+      " ",
+      "  ",
+      "\t",
+      "\n",
+      "\r\n",
+      "\r",
+      "\n\n",
+      "\u0085",
+      "\u00a0",
+      "\u3000",
+      "\u200b",
+      "\u180e",
+      ".",
+      ",",
+      "/",
+      "//",
+      "-",
+      "_",
+      "$",
+      "\u20ac",
+      "!",
+      "\\",
+      "[",
+      "\u00e9",
+      "\u00c9",
+      "\u01c5",
+      "e\u0301",
+      "\u0301",
+      "\u0939\u093f\u0928\u094d",
+      "\u4e2d",
+      "\u6587",
+      "\u30ab",
+      "\u3042",
+      "\u30fb",
+      "\u00aa",
+      "\u02b0",
+      "\u0416",
+      "\u0436",
+      "\u05d0",
+      "\u0627",
+      "\U0001f999",
+      "\u200d",
+      "\ufe0f",
+      "\U00050000",
+      "\ue000",
+      "\x01",
+      "\x7f",
+      "Aa",
+      "aA",
+      "\u9fa6",
+      "\u309f",
+      "\u3100",
+  };
+  std::mt19937 random(11);
+  const std::vector<bool> unassigned = MatchedBy(R"(\p{Cn})");
+  const auto any_character = [&] {
+    for (;;) {
+      const auto character = static_cast<char32_t>(random() % 0x30000);
+      if (character >= 0xD800 && character < 0xE000) continue;
+      if (!unassigned[character]) return character;
+    }
+  };
+  std::vector<std::string> texts;
+  for (int round = 0; round < 3'000; ++round) {
+    std::string text;
+    const size_t size = random() % 24;
+    for (size_t i = 0; i < size; ++i) {
+      if (random() % 12 == 0) {
+        AppendCharacter(any_character(), &text);
+      } else {
+        // Often of a few, so that runs and repetitions come about.
+        text += parts[random() % 3 == 0 ? random() % 12 : random() % std::size(parts)];
+      }
+    }
+    texts.push_back(text);
+  }
+  for (const absl::string_view regex : KnownPatterns()) {
+    INFO(std::string(regex));
+    const std::unique_ptr<SplitPattern> scanner = MakeScanner(regex);
+    const std::unique_ptr<SplitPattern> pcre = Pcre(regex);
+    for (const std::string& text : texts) {
+      const std::vector<TextRange> found = Ranges(*scanner, text);
+      if (found == Ranges(*pcre, text)) continue;
+      INFO(text);
+      CHECK(found == Ranges(*pcre, text));
+    }
+  }
+}
+
+TEST_CASE("the traps of each pattern") {
+  CHECK(Pieces(kGpt2Pattern, "I'll I'LL a  b   ") ==
+        Texts{"I", "'ll", " I", "'", "LL", " a", " ", " b", "   "});
+  CHECK(Pieces(kLlama3Pattern, "I'LL 1234 x\n\n y  ") ==
+        Texts{"I", "'LL", " ", "123", "4", " x", "\n\n", " y", "  "});
+  CHECK(Pieces(kLlama3Pattern, "'\u017fx") == Texts{"'\u017f", "x"});
+  CHECK(Pieces(kLlama3Pattern, "a \n \n  b") == Texts{"a", " \n \n", " ", " b"});
+  CHECK(Pieces(kLlama3Pattern, "a \n  ") == Texts{"a", " \n", "  "});
+  CHECK(Pieces(kCl100kPattern, "a \n  ") == Texts{"a", " \n  "});
+  CHECK(Pieces(kQwen2Pattern, "12") == Texts{"1", "2"});
+  CHECK(Pieces(kO200kPattern, "HelloWorld's FOO \u4e2dA ///\n/x") ==
+        Texts{"Hello", "World's", " FOO", " \u4e2d", "A", " ///\n/", "x"});
+  CHECK(Pieces(kTekkenPattern, "it's 12") == Texts{"it", "'s", " ", "1", "2"});
+}
+
+TEST_CASE("a scanner goes on where it stopped, and stays within bytes that are no UTF-8") {
+  std::mt19937 random(5);
+  for (const absl::string_view regex : KnownPatterns()) {
+    const std::unique_ptr<SplitPattern> scanner = MakeScanner(regex);
+    for (int round = 0; round < 300; ++round) {
+      std::string text(random() % 40, ' ');
+      for (char& byte : text)
+        byte = static_cast<char>(random() % 3 == 0 ? random() % 128 : random());
+      const std::vector<TextRange> whole = Ranges(*scanner, text);
+      std::vector<TextRange> parts;
+      for (size_t at = 0; at < text.size();) at = scanner->FindSome(text, at, 1, &parts);
+      REQUIRE(whole == parts);
+      size_t at = 0;
+      for (const TextRange& range : whole) {
+        REQUIRE(range.begin >= at);
+        REQUIRE(range.end > range.begin);
+        at = range.end;
+      }
+      REQUIRE(at <= text.size());
+    }
+  }
+  CHECK(MakeScanner("\\w+") == nullptr);
+}
+
+}  // namespace
+}  // namespace convene::worker

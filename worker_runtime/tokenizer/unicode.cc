@@ -1,0 +1,196 @@
+#include "worker_runtime/tokenizer/unicode.h"
+
+#include <utf8proc.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr size_t kBlockSize = 256;
+constexpr char32_t kCharacters = 0x110000;
+// No character is assigned in planes 4 to 13.
+constexpr char32_t kFirstEmptyPlane = 0x40000;
+constexpr char32_t kEndOfEmptyPlanes = 0xE0000;
+
+uint8_t KindOf(char32_t character) {
+  uint8_t kind = 0;
+  if (IsWhiteSpace(character)) kind |= Kind::kSpace;
+  if (character == '\r' || character == '\n') kind |= Kind::kNewline;
+  switch (CategoryOf(character)) {
+    case Category::kUppercaseLetter:
+    case Category::kTitlecaseLetter:
+      return kind | Kind::kLetter | Kind::kUpper;
+    case Category::kLowercaseLetter:
+      return kind | Kind::kLetter | Kind::kLower;
+    case Category::kModifierLetter:
+    case Category::kOtherLetter:
+      return kind | Kind::kLetter | Kind::kUpper | Kind::kLower;
+    case Category::kNonspacingMark:
+    case Category::kSpacingMark:
+    case Category::kEnclosingMark:
+      return kind | Kind::kMark | Kind::kUpper | Kind::kLower;
+    case Category::kDecimalNumber:
+    case Category::kLetterNumber:
+    case Category::kOtherNumber:
+      return kind | Kind::kNumber;
+    case Category::kConnectorPunctuation:
+    case Category::kDashPunctuation:
+    case Category::kOpenPunctuation:
+    case Category::kClosePunctuation:
+    case Category::kInitialPunctuation:
+    case Category::kFinalPunctuation:
+    case Category::kOtherPunctuation:
+    case Category::kMathSymbol:
+    case Category::kCurrencySymbol:
+    case Category::kModifierSymbol:
+    case Category::kOtherSymbol:
+      return kind | Kind::kPunctuationOrSymbol;
+    default:
+      return kind;
+  }
+}
+
+bool IsContinuation(unsigned char byte) { return (byte & 0xC0) == 0x80; }
+
+// What a lead byte promises: its character's length, and the range of the second byte, which alone
+// keeps out overlong forms, surrogates and numbers above U+10FFFF (Unicode 15, table 3-7).
+struct Lead {
+  uint8_t length = 0;  // 0: not a lead byte
+  unsigned char second_min = 0x80, second_max = 0xBF;
+};
+
+Lead LeadOf(unsigned char byte) {
+  if (byte < 0x80) return {1};
+  if (byte < 0xC2 || byte > 0xF4) return {0};
+  if (byte < 0xE0) return {2};
+  if (byte < 0xF0) {
+    if (byte == 0xE0) return {3, 0xA0, 0xBF};
+    if (byte == 0xED) return {3, 0x80, 0x9F};
+    return {3};
+  }
+  if (byte == 0xF0) return {4, 0x90, 0xBF};
+  if (byte == 0xF4) return {4, 0x80, 0x8F};
+  return {4};
+}
+
+}  // namespace
+
+Category CategoryOf(char32_t character) {
+  return static_cast<Category>(utf8proc_category(static_cast<utf8proc_int32_t>(character)));
+}
+
+bool IsWhiteSpace(char32_t character) {
+  return (character >= 0x09 && character <= 0x0D) || character == 0x20 || character == 0x85 ||
+         character == 0xA0 || character == 0x1680 || (character >= 0x2000 && character <= 0x200A) ||
+         character == 0x2028 || character == 0x2029 || character == 0x202F || character == 0x205F ||
+         character == 0x3000;
+}
+
+const KindTable& KindTable::Get() {
+  static const auto* const table = new KindTable();
+  return *table;
+}
+
+KindTable::KindTable() {
+  using Block = std::array<uint8_t, kBlockSize>;
+  std::map<Block, uint32_t> known;
+  const auto offset_of = [this, &known](const Block& block) {
+    const auto [place, is_new] = known.emplace(block, static_cast<uint32_t>(kinds_.size()));
+    if (is_new) kinds_.insert(kinds_.end(), block.begin(), block.end());
+    return place->second;
+  };
+  block_of_.reserve(kCharacters / kBlockSize);
+  for (char32_t first = 0; first < kCharacters; first += kBlockSize) {
+    Block block = {};
+    if (first < kFirstEmptyPlane || first >= kEndOfEmptyPlanes) {
+      for (char32_t i = 0; i < kBlockSize; ++i) block[i] = KindOf(first + i);
+    }
+    block_of_.push_back(offset_of(block));
+  }
+}
+
+Utf8Character FirstCharacter(absl::string_view text) {
+  const auto* const bytes = reinterpret_cast<const unsigned char*>(text.data());
+  const Lead lead = LeadOf(bytes[0]);
+  if (lead.length == 1) return {bytes[0], 1, true, false};
+  if (lead.length == 0) return {0xFFFD, 1, false, false};
+  if (text.size() < 2) return {0xFFFD, 1, false, true};
+  if (bytes[1] < lead.second_min || bytes[1] > lead.second_max) return {0xFFFD, 1, false, false};
+  for (uint8_t i = 2; i < lead.length; ++i) {
+    if (i >= text.size()) return {0xFFFD, i, false, true};
+    if (!IsContinuation(bytes[i])) return {0xFFFD, i, false, false};
+  }
+  const char* at = text.data();
+  const char32_t value = NextOfValid(&at, at + lead.length);
+  return {value, lead.length, true, false};
+}
+
+size_t ValidUtf8Prefix(absl::string_view text) {
+  size_t at = 0;
+  while (at < text.size()) {
+    // Eight bytes of ASCII at a time.
+    while (at + 8 <= text.size()) {
+      uint64_t word = 0;
+      std::memcpy(&word, text.data() + at, sizeof(word));
+      if ((word & 0x8080808080808080u) != 0) break;
+      at += 8;
+    }
+    if (at == text.size()) break;
+    const Utf8Character character = FirstCharacter(text.substr(at));
+    if (!character.is_valid) return at;
+    at += character.length;
+  }
+  return at;
+}
+
+size_t UnfinishedSuffix(absl::string_view text) {
+  for (size_t length = 1; length <= 3 && length <= text.size(); ++length) {
+    const absl::string_view suffix = text.substr(text.size() - length);
+    if (IsContinuation(static_cast<unsigned char>(suffix[0]))) continue;
+    const Utf8Character character = FirstCharacter(suffix);
+    return character.is_cut_off && character.length == length ? length : 0;
+  }
+  return 0;
+}
+
+void AppendAsUtf8(absl::string_view text, Replacement replacement, std::string* result) {
+  while (!text.empty()) {
+    const size_t valid = ValidUtf8Prefix(text);
+    result->append(text.data(), valid);
+    text.remove_prefix(valid);
+    if (text.empty()) return;
+    const size_t invalid = replacement == Replacement::kEachByte ? 1 : FirstCharacter(text).length;
+    result->append(kReplacementCharacter.data(), kReplacementCharacter.size());
+    text.remove_prefix(invalid);
+  }
+}
+
+void AppendCharacter(char32_t character, std::string* result) {
+  const auto add = [result](char32_t byte) { result->push_back(static_cast<char>(byte)); };
+  if (character < 0x80) {
+    add(character);
+  } else if (character < 0x800) {
+    add(0xC0 | character >> 6);
+    add(0x80 | (character & 0x3F));
+  } else if (character < 0x10000) {
+    add(0xE0 | character >> 12);
+    add(0x80 | (character >> 6 & 0x3F));
+    add(0x80 | (character & 0x3F));
+  } else {
+    add(0xF0 | character >> 18);
+    add(0x80 | (character >> 12 & 0x3F));
+    add(0x80 | (character >> 6 & 0x3F));
+    add(0x80 | (character & 0x3F));
+  }
+}
+
+}  // namespace convene::worker

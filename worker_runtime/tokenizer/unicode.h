@@ -1,0 +1,134 @@
+// UTF-8 and the kinds of characters that tokenizers ask for (Unicode 15.0, from libutf8proc).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace convene::worker {
+
+// U+FFFD, in whose place bytes stand that are no UTF-8.
+constexpr absl::string_view kReplacementCharacter = "\xEF\xBF\xBD";
+
+// General_Category, in the order of utf8proc_category_t.
+enum class Category : uint8_t {
+  kUnassigned,
+  kUppercaseLetter,
+  kLowercaseLetter,
+  kTitlecaseLetter,
+  kModifierLetter,
+  kOtherLetter,
+  kNonspacingMark,
+  kSpacingMark,
+  kEnclosingMark,
+  kDecimalNumber,
+  kLetterNumber,
+  kOtherNumber,
+  kConnectorPunctuation,
+  kDashPunctuation,
+  kOpenPunctuation,
+  kClosePunctuation,
+  kInitialPunctuation,
+  kFinalPunctuation,
+  kOtherPunctuation,
+  kMathSymbol,
+  kCurrencySymbol,
+  kModifierSymbol,
+  kOtherSymbol,
+  kSpaceSeparator,
+  kLineSeparator,
+  kParagraphSeparator,
+  kControl,
+  kFormat,
+  kSurrogate,
+  kPrivateUse,
+};
+
+// What the patterns of pre-tokenizers ask about a character.
+struct Kind {
+  static constexpr uint8_t kLetter = 1;                // \p{L}
+  static constexpr uint8_t kNumber = 2;                // \p{N}
+  static constexpr uint8_t kSpace = 4;                 // \s: White_Space
+  static constexpr uint8_t kMark = 8;                  // \p{M}
+  static constexpr uint8_t kPunctuationOrSymbol = 16;  // \p{P}, \p{S}
+  static constexpr uint8_t kUpper = 32;                // \p{Lu}, \p{Lt}, \p{Lm}, \p{Lo}, \p{M}
+  static constexpr uint8_t kLower = 64;                // \p{Ll}, \p{Lm}, \p{Lo}, \p{M}
+  static constexpr uint8_t kNewline = 128;             // \r, \n
+};
+
+// The kinds of all characters in one compact table, made at the first use (1 to 2 ms).
+class KindTable {
+ public:
+  static const KindTable& Get();
+
+  // The sum of Kind's bits. REQUIRES: character <= 0x10FFFF.
+  uint8_t Of(char32_t character) const {
+    return kinds_[block_of_[character >> 8] + (character & 0xFF)];
+  }
+
+ private:
+  KindTable();
+
+  std::vector<uint32_t> block_of_;  // where the block of 256 characters begins in kinds_
+  std::vector<uint8_t> kinds_;      // equal blocks once
+};
+
+Category CategoryOf(char32_t character);
+bool IsWhiteSpace(char32_t character);
+
+// A character at the beginning of a text, or bytes that are none.
+struct Utf8Character {
+  char32_t value = 0;  // U+FFFD for an invalid one
+  uint8_t length = 0;  // bytes
+  bool is_valid = false;
+  // The text ends within the character: more bytes could make it valid.
+  bool is_cut_off = false;
+};
+
+// The first character of `text`. An invalid one is the maximal subpart of a character (Unicode 15,
+// section 3.9, table 3-8), which is what Rust's from_utf8_lossy and Python's "replace" make one
+// U+FFFD of. REQUIRES: not empty.
+Utf8Character FirstCharacter(absl::string_view text);
+
+// For text that is UTF-8: the value of the character at `at`; adds its length to `at`. Reads no
+// further than `end` whatever the bytes are. REQUIRES: at < end.
+inline char32_t NextOfValid(const char** at, const char* end) {
+  const auto* const bytes = reinterpret_cast<const unsigned char*>(*at);
+  const char32_t lead = bytes[0];
+  const int length = lead < 0xC0 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+  if (length == 1 || end - *at < length) {
+    ++*at;
+    return lead;
+  }
+  *at += length;
+  if (length == 2) return (lead & 0x1F) << 6 | (bytes[1] & 0x3F);
+  if (length == 3) return (lead & 0x0F) << 12 | (bytes[1] & 0x3F) << 6 | (bytes[2] & 0x3F);
+  const char32_t value =
+      (lead & 0x07) << 18 | (bytes[1] & 0x3F) << 12 | (bytes[2] & 0x3F) << 6 | (bytes[3] & 0x3F);
+  return value <= 0x10FFFF ? value : 0xFFFD;
+}
+
+// How many bytes at the beginning of `text` are whole, valid characters.
+size_t ValidUtf8Prefix(absl::string_view text);
+
+inline bool IsUtf8(absl::string_view text) { return ValidUtf8Prefix(text) == text.size(); }
+
+// How many bytes at the end of `text` begin a character that more bytes could finish (0 to 3).
+size_t UnfinishedSuffix(absl::string_view text);
+
+// How many U+FFFD stand for bytes that are no UTF-8.
+enum class Replacement {
+  kMaximalSubpart,  // Rust, Python
+  kEachByte,        // SentencePiece
+};
+
+// Appends `text` with U+FFFD in place of what is no UTF-8.
+void AppendAsUtf8(absl::string_view text, Replacement replacement, std::string* result);
+
+// Appends one character. REQUIRES: a code point that is no surrogate.
+void AppendCharacter(char32_t character, std::string* result);
+
+}  // namespace convene::worker

@@ -1,0 +1,114 @@
+#include "worker_runtime/tokenizer/unigram.h"
+
+#include <algorithm>
+#include <cfloat>
+#include <limits>
+#include <utility>
+
+namespace convene::worker {
+namespace {
+
+constexpr float kUnknownPenalty = 10;
+
+// Bytes of the character that begins with `lead`, in valid UTF-8.
+size_t CharacterLength(char lead) {
+  const auto byte = static_cast<unsigned char>(lead);
+  return byte < 0xC0 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
+}
+
+ByteTrie TrieOf(const std::vector<UnigramLattice::Piece>& pieces) {
+  std::vector<ByteTrie::Entry> entries;
+  entries.reserve(pieces.size());
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (pieces[i].is_used) entries.push_back({pieces[i].text, static_cast<int32_t>(i)});
+  }
+  return ByteTrie(std::move(entries));
+}
+
+}  // namespace
+
+UnigramLattice::UnigramLattice(const std::vector<Piece>& pieces, int32_t unknown_id, Rules rules)
+    : trie_(TrieOf(pieces)), unknown_id_(unknown_id), rules_(rules) {
+  // FLT_MIN, the smallest positive number, is what SentencePiece begins with. So the highest score
+  // is hardly more than 0 where all scores are negative, as logarithms of probabilities are.
+  float highest = FLT_MIN;
+  double lowest =
+      rules == Rules::kSentencePiece ? FLT_MAX : std::numeric_limits<double>::infinity();
+  for (const Piece& piece : pieces) {
+    if (!piece.is_used || piece.is_user_defined) continue;
+    highest = std::max(highest, static_cast<float>(piece.score));
+    lowest = std::min(lowest, piece.score);
+  }
+  if (rules == Rules::kSentencePiece) {
+    unknown_score_ = static_cast<float>(lowest) - kUnknownPenalty;
+  } else {
+    unknown_score_ = lowest - kUnknownPenalty;
+  }
+  scores_.reserve(pieces.size());
+  for (const Piece& piece : pieces) {
+    const float by_length = static_cast<float>(piece.text.size()) * highest;
+    scores_.push_back(piece.is_user_defined ? by_length - 0.1 : piece.score);
+  }
+}
+
+void UnigramLattice::Best(absl::string_view text, std::vector<Segment>* segments,
+                          Scratch* scratch) const {
+  if (rules_ == Rules::kSentencePiece) {
+    BestWith(text, segments, &scratch->floats);
+  } else {
+    BestWith(text, segments, &scratch->doubles);
+  }
+}
+
+template <typename Sum>
+void UnigramLattice::BestWith(absl::string_view text, std::vector<Segment>* segments,
+                              std::vector<Scratch::Node<Sum>>* nodes) const {
+  // (*nodes)[i] is the best way to byte base + i. Every way runs through `base`, so all before it
+  // is decided. No way known so far ends behind `reach`.
+  size_t base = 0, reach = 0;
+  nodes->assign(1, {0, unknown_id_, 0});
+  const auto offer = [&](size_t begin, size_t end, int32_t id, double score, Sum stored) {
+    if (end > reach) {
+      nodes->resize(end - base + 1, {0, unknown_id_, 0});
+      reach = end;
+    }
+    auto& node = (*nodes)[end - base];
+    if (node.length != 0 && !(score > node.score)) return;
+    node = {stored, id, static_cast<uint32_t>(end - begin)};
+  };
+  const auto append_decided = [&](size_t end) {
+    const size_t first = segments->size();
+    for (size_t at = end; at > base;) {
+      const auto& node = (*nodes)[at - base];
+      segments->push_back({at - node.length, at, node.id});
+      at -= node.length;
+    }
+    std::reverse(segments->begin() + static_cast<ptrdiff_t>(first), segments->end());
+    nodes->assign(1, {nodes->back().score, unknown_id_, 0});
+    base = end;
+  };
+  const auto unknown_score = static_cast<Sum>(unknown_score_);
+  for (size_t begin = 0; begin < text.size();) {
+    if (begin == reach && begin > base) append_decided(begin);
+    const Sum so_far = (*nodes)[begin - base].score;
+    const size_t next = std::min(text.size(), begin + CharacterLength(text[begin]));
+    bool is_character_a_piece = false;
+    uint32_t node = ByteTrie::kRoot;
+    for (size_t i = begin; i < text.size(); ++i) {
+      if (!trie_.Step(&node, static_cast<unsigned char>(text[i]))) break;
+      const int32_t id = trie_.value(node);
+      if (id == ByteTrie::kNoValue) continue;
+      const double score = scores_[id] + so_far;
+      offer(begin, i + 1, id, score, static_cast<Sum>(score));
+      is_character_a_piece |= i + 1 == next;
+    }
+    if (!is_character_a_piece) {
+      const Sum score = unknown_score + so_far;
+      offer(begin, next, unknown_id_, score, score);
+    }
+    begin = next;
+  }
+  append_decided(text.size());
+}
+
+}  // namespace convene::worker

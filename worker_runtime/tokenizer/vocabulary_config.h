@@ -1,0 +1,24 @@
+// tokenizer_config.json beside a tiktoken file, which says what that file leaves out.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker_runtime/tokenizer/special_tokens.h"
+
+namespace convene::worker {
+
+struct VocabularyConfig {
+  std::string pattern;                               // pat_str
+  std::vector<SpecialTokens::Token> special_tokens;  // added_tokens_decoder
+  std::string begin_of_document, end_of_document;    // bos_token, eos_token
+  std::optional<bool> adds_begin_of_document;        // add_bos_token
+};
+
+// `json` may be empty: nothing is said. Members of other kinds than these are left out of account.
+// InvalidArgument: no JSON object; an id that is no number from 0 to 2^24.
+absl::StatusOr<VocabularyConfig> ReadVocabularyConfig(const std::string& json);
+
+}  // namespace convene::worker
