@@ -7,18 +7,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
-#include "tools/base/rounding.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/store/token_identity.h"
 #include "worker_runtime/data/store/token_values.h"
 
 namespace convene::worker {
 namespace {
-
-TokenType TypeOf(const TokenFileHeader& header) {
-  if (header.element_bytes == 1) return TokenType::kU8;
-  return header.element_bytes == 2 ? TokenType::kU16 : TokenType::kU32;
-}
 
 // REQUIRES: the part lies in the file.
 absl::Status Compare(const MappedFile& file, int64_t begin, int64_t bytes, uint64_t hash,

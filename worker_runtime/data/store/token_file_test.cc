@@ -1,6 +1,7 @@
 #include "worker_runtime/data/store/token_file.h"
 
 #include <cerrno>
+#include <fstream>
 #include <random>
 #include <string>
 #include <vector>
@@ -162,10 +163,10 @@ TEST_CASE("a file that is not finished is no token file, and leaves nothing when
   CHECK(ListDirectory(dir.path())->empty());
 }
 
-// Half a million tokens in documents of any length, so that buffers are flushed on the way.
+// 300,000 tokens in documents of any length, so that buffers are flushed on the way.
 std::vector<Document> ManyDocuments() {
   std::mt19937 random(11);
-  std::vector<Document> documents(3000);
+  std::vector<Document> documents(1500);
   for (Document& document : documents) {
     document.ids.resize(random() % 400);
     document.counted.resize(document.ids.size());
@@ -184,7 +185,7 @@ TEST_CASE("killed anywhere and gone on from the last state, the bytes are the sa
   const std::string whole = *ReadFile(dir.File("whole"));
   const std::string path = dir.File("t");
   std::mt19937 random(3);
-  for (int run = 0; run < 6; ++run) {
+  for (int run = 0; run < 3; ++run) {
     auto writer = TokenFileWriter::Create(path, info);
     REQUIRE_OK(writer);
     auto state = writer->Sync();
@@ -284,7 +285,7 @@ TEST_CASE("every bit of a finished file is guarded, its length too") {
   Write(path, info, {{{1, 2, 3}, {0, 1, 1}}, {{299}, {}}});
   const std::string whole = *ReadFile(path);
   const auto is_good = [&](const std::string& content) {
-    REQUIRE_OK(WriteFileAtomic(path, content));
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
     const auto file = TokenFile::Open(path);
     return file.ok() && (*file)->VerifyChecksums().ok();
   };

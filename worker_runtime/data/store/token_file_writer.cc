@@ -14,10 +14,10 @@
 #include "absl/strings/str_split.h"
 #include "tools/base/check.h"
 #include "tools/base/files.h"
-#include "tools/base/rounding.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/store/token_file.h"
 #include "worker_runtime/data/store/token_identity.h"
+#include "worker_runtime/data/store/token_values.h"
 
 namespace convene::worker {
 namespace {
@@ -64,18 +64,6 @@ absl::Status CutTo(int fd, int64_t bytes, const std::string& path) {
   if (ftruncate(fd, bytes) != 0) return ErrnoStatus(errno, absl::StrCat("truncate ", path));
   if (lseek(fd, 0, SEEK_END) != bytes) return ErrnoStatus(errno, absl::StrCat("seek ", path));
   return absl::OkStatus();
-}
-
-template <typename T>
-void AppendNarrow(absl::Span<const int32_t> ids, std::string* bytes) {
-  const size_t begin = bytes->size();
-  bytes->resize(begin + ids.size() * sizeof(T));
-  char* target = bytes->data() + begin;
-  for (const int32_t id : ids) {
-    const T narrow = static_cast<T>(id);
-    std::memcpy(target, &narrow, sizeof(T));
-    target += sizeof(T);
-  }
 }
 
 std::string StateText(const TokenFileHeader& header, int64_t document_begin, int open_bits) {
@@ -234,15 +222,10 @@ absl::Status TokenFileWriter::Append(absl::Span<const int32_t> ids,
           absl::StrCat(path_, ": token ", static_cast<int32_t>(largest), " in document ",
                        document_count_, " is outside the vocabulary of ", header_.vocabulary_size));
     }
-    if (header_.element_bytes == 1) {
-      AppendNarrow<uint8_t>(piece, &token_buffer_);
-    } else if (header_.element_bytes == 2) {
-      AppendNarrow<uint16_t>(piece, &token_buffer_);
-    } else {
-      AppendNarrow<uint32_t>(piece, &token_buffer_);
-    }
-    if (HasCounted(header_))
+    AppendTokens(TypeOf(header_), piece, &token_buffer_);
+    if (HasCounted(header_)) {
       AppendCounted(counted.subspan(0, std::min(count, counted.size())), count);
+    }
     token_count_ += static_cast<int64_t>(count);
     ids.remove_prefix(count);
     if (!counted.empty()) counted.remove_prefix(count);

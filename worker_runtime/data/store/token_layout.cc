@@ -20,6 +20,11 @@ bool IsWidth(uint32_t bytes) { return bytes == 1 || bytes == 2 || bytes == 4; }
 
 }  // namespace
 
+TokenType TypeOf(const TokenFileHeader& header) {
+  if (header.element_bytes == 1) return TokenType::kU8;
+  return header.element_bytes == 2 ? TokenType::kU16 : TokenType::kU32;
+}
+
 uint64_t ChecksumOf(const TokenFileHeader& header) {
   return XXH3_64bits(&header, offsetof(TokenFileHeader, checksum));
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "worker_runtime/data/store/token_values.h"
 
 namespace convene::worker {
 
@@ -34,6 +35,9 @@ constexpr char kTokenFileMagic[] = "CNVTOKEN";
 constexpr uint32_t kHasCounted = 1;
 
 inline bool HasCounted(const TokenFileHeader& header) { return (header.flags & kHasCounted) != 0; }
+
+// How the tokens are written: uint8, uint16 or uint32.
+TokenType TypeOf(const TokenFileHeader& header);
 
 uint64_t ChecksumOf(const TokenFileHeader& header);
 

@@ -17,6 +17,15 @@ void Convert(const char* bytes, int64_t count, int32_t* tokens) {
   }
 }
 
+template <typename T>
+void Narrow(absl::Span<const int32_t> ids, char* bytes) {
+  for (const int32_t id : ids) {
+    const T value = static_cast<T>(id);
+    std::memcpy(bytes, &value, sizeof(T));
+    bytes += sizeof(T);
+  }
+}
+
 }  // namespace
 
 int TokenBytes(TokenType type) {
@@ -72,6 +81,22 @@ void ReadTokens(TokenType type, const char* bytes, int64_t count, int32_t* token
       return Convert<int32_t>(bytes, count, tokens);
     case TokenType::kI64:
       return Convert<int64_t>(bytes, count, tokens);
+  }
+}
+
+void AppendTokens(TokenType type, absl::Span<const int32_t> ids, std::string* bytes) {
+  const size_t begin = bytes->size();
+  bytes->resize(begin + ids.size() * TokenBytes(type));
+  char* const target = bytes->data() + begin;
+  switch (TokenBytes(type)) {
+    case 1:
+      return Narrow<uint8_t>(ids, target);
+    case 2:
+      return Narrow<uint16_t>(ids, target);
+    case 4:
+      return Narrow<uint32_t>(ids, target);
+    default:
+      return Narrow<int64_t>(ids, target);
   }
 }
 

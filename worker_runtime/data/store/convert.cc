@@ -1,0 +1,269 @@
+#include "worker_runtime/data/store/convert.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/data/store/llmc_file.h"
+#include "worker_runtime/data/store/megatron_file.h"
+#include "worker_runtime/data/store/nanotron_file.h"
+#include "worker_runtime/data/store/output_files.h"
+#include "worker_runtime/data/store/token_file.h"
+#include "worker_runtime/data/store/token_values.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr int64_t kBlockTokens = 1 << 16;
+constexpr int kMegatronWideVocabulary = 65500;
+constexpr uint8_t kMegatronUint16 = 8;
+constexpr uint8_t kMegatronInt32 = 4;
+constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
+
+template <typename T>
+absl::string_view BytesOf(const T& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof(value)};
+}
+
+// Ids that are on their way, and who is told how far.
+class Conversion {
+ public:
+  Conversion(const TokenSource& source, const ConvertOptions& options)
+      : source_(source), options_(options) {}
+
+  // Sets vocabulary_size().
+  absl::Status FindVocabulary();
+  int vocabulary_size() const { return vocabulary_size_; }
+
+  // Calls `use` with the tokens of [first, end), some at a time.
+  absl::Status ForEach(int64_t first, int64_t end,
+                       absl::FunctionRef<absl::Status(absl::Span<const int32_t> ids,
+                                                      absl::Span<const uint8_t> counted)>
+                           use);
+
+ private:
+  const TokenSource& source_;
+  const ConvertOptions& options_;
+  int vocabulary_size_ = 0;
+  int64_t done_ = 0;
+  std::vector<int32_t> ids_;
+  std::vector<uint8_t> counted_;
+};
+
+absl::Status Conversion::ForEach(int64_t first, int64_t end,
+                                 absl::FunctionRef<absl::Status(absl::Span<const int32_t> ids,
+                                                                absl::Span<const uint8_t> counted)>
+                                     use) {
+  while (first < end) {
+    const int64_t count = std::min(kBlockTokens, end - first);
+    ids_.resize(count);
+    source_.Read(first, count, ids_.data());
+    if (source_.has_counted()) {
+      counted_.resize(count);
+      source_.ReadCounted(first, count, counted_.data());
+    }
+    CONVENE_RETURN_IF_ERROR(use(ids_, counted_));
+    first += count;
+    done_ += count;
+    if (options_.progress) options_.progress(done_, 2 * source_.token_count());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Conversion::FindVocabulary() {
+  int32_t largest = 0;
+  bool has_bad = false;
+  CONVENE_RETURN_IF_ERROR(
+      ForEach(0, source_.token_count(),
+              [&](absl::Span<const int32_t> ids, absl::Span<const uint8_t> /*counted*/) {
+                for (const int32_t id : ids) {
+                  largest = std::max(largest, id);
+                  has_bad = has_bad || id < 0;
+                }
+                return absl::OkStatus();
+              }));
+  if (has_bad || largest == kInt32Max) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(source_.path(), " has values that are no ids: negative, or above 2147483646"));
+  }
+  vocabulary_size_ = source_.vocabulary_size();
+  if (vocabulary_size_ == 0) vocabulary_size_ = options_.vocabulary_size;
+  if (vocabulary_size_ == 0) vocabulary_size_ = largest + 1;
+  if (largest < vocabulary_size_) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(source_.path(), " has the id ", largest,
+                                                 ", outside the vocabulary of ", vocabulary_size_));
+}
+
+int64_t DocumentBegin(const TokenSource& source, int64_t document) {
+  return document == 0 ? 0 : source.document_end(document - 1);
+}
+
+absl::Status WriteConvene(const TokenSource& source, const std::string& path, Conversion* tokens) {
+  TokenFileInfo info;
+  info.vocabulary_size = tokens->vocabulary_size();
+  info.tokenizer = source.tokenizer();
+  info.token_bytes.assign(source.token_bytes().begin(), source.token_bytes().end());
+  info.source_key = source.content_hash();
+  info.has_counted = source.has_counted();
+  OutputFiles files;
+  const std::string temporary = files.Reserve(path);
+  const auto write = [&]() -> absl::Status {
+    CONVENE_ASSIGN_OR_RETURN(TokenFileWriter writer, TokenFileWriter::Create(temporary, info));
+    for (int64_t document = 0; document < source.document_count(); ++document) {
+      CONVENE_RETURN_IF_ERROR(
+          tokens->ForEach(DocumentBegin(source, document), source.document_end(document),
+                          [&](absl::Span<const int32_t> ids, absl::Span<const uint8_t> counted) {
+                            return writer.Append(ids, counted);
+                          }));
+      CONVENE_RETURN_IF_ERROR(writer.EndDocument());
+    }
+    return writer.Finish();
+  };
+  absl::Status status = write();
+  if (!status.ok()) {
+    TokenFileWriter::Discard(temporary);
+    return status;
+  }
+  return files.Commit();
+}
+
+// Appends all tokens of `source` as values of `type`.
+absl::Status AppendAll(const TokenSource& source, TokenType type, Conversion* tokens,
+                       OutputFile* file, OutputFile* loss) {
+  std::string bytes;
+  return tokens->ForEach(
+      0, source.token_count(),
+      [&](absl::Span<const int32_t> ids, absl::Span<const uint8_t> counted) -> absl::Status {
+        bytes.clear();
+        AppendTokens(type, ids, &bytes);
+        if (loss != nullptr) {
+          CONVENE_RETURN_IF_ERROR(
+              loss->Append({reinterpret_cast<const char*>(counted.data()), counted.size()}));
+        }
+        return file->Append(bytes);
+      });
+}
+
+absl::Status WriteMegatronIndex(const TokenSource& source, TokenType type, OutputFile* index) {
+  const int64_t documents = source.document_count();
+  std::string header(kMegatronMagic, 9);
+  absl::StrAppend(&header, BytesOf(uint64_t{1}),
+                  BytesOf(type == TokenType::kU16 ? kMegatronUint16 : kMegatronInt32),
+                  BytesOf(static_cast<uint64_t>(documents)),
+                  BytesOf(static_cast<uint64_t>(documents) + 1));
+  CONVENE_RETURN_IF_ERROR(index->Append(header));
+  for (int64_t document = 0; document < documents; ++document) {
+    const int64_t length = source.document_end(document) - DocumentBegin(source, document);
+    if (length > kInt32Max) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(source.path(), ": document ", document, " has ", length,
+                       " tokens; Megatron's index counts those of one document in int32"));
+    }
+    CONVENE_RETURN_IF_ERROR(index->Append(BytesOf(static_cast<int32_t>(length))));
+  }
+  for (int64_t document = 0; document < documents; ++document) {
+    const int64_t offset = DocumentBegin(source, document) * TokenBytes(type);
+    CONVENE_RETURN_IF_ERROR(index->Append(BytesOf(offset)));
+  }
+  for (int64_t document = 0; document <= documents; ++document) {
+    CONVENE_RETURN_IF_ERROR(index->Append(BytesOf(document)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteMegatron(const TokenSource& source, const std::string& path, Conversion* tokens) {
+  const MegatronPaths paths = MegatronPathsOf(path);
+  const TokenType type =
+      tokens->vocabulary_size() < kMegatronWideVocabulary ? TokenType::kU16 : TokenType::kI32;
+  OutputFiles files;
+  CONVENE_ASSIGN_OR_RETURN(OutputFile* const data, files.Create(paths.tokens));
+  CONVENE_ASSIGN_OR_RETURN(OutputFile* const index, files.Create(paths.index));
+  CONVENE_RETURN_IF_ERROR(WriteMegatronIndex(source, type, index));
+  CONVENE_RETURN_IF_ERROR(AppendAll(source, type, tokens, data, nullptr));
+  return files.Commit();
+}
+
+absl::Status WriteLlmc(const TokenSource& source, const std::string& path, Conversion* tokens) {
+  if (source.token_count() > kInt32Max) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(source.path(), " has ", source.token_count(),
+                     " tokens; llm.c's header counts them in int32, so a file holds ", kInt32Max,
+                     " at most: cut the source into several files"));
+  }
+  const bool is_wide = tokens->vocabulary_size() > 1 << 16;
+  std::vector<int32_t> header(kLlmcHeaderBytes / sizeof(int32_t), 0);
+  header[0] = is_wide ? kLlmcLlama3Magic : kLlmcGpt2Magic;
+  header[1] = is_wide ? kLlmcLlama3Version : kLlmcGpt2Version;
+  header[2] = static_cast<int32_t>(source.token_count());
+  OutputFiles files;
+  CONVENE_ASSIGN_OR_RETURN(OutputFile* const file, files.Create(path));
+  CONVENE_RETURN_IF_ERROR(
+      file->Append({reinterpret_cast<const char*>(header.data()), kLlmcHeaderBytes}));
+  CONVENE_RETURN_IF_ERROR(
+      AppendAll(source, is_wide ? TokenType::kU32 : TokenType::kU16, tokens, file, nullptr));
+  return files.Commit();
+}
+
+absl::Status WriteNanotron(const TokenSource& source, const std::string& path, Conversion* tokens) {
+  if (!absl::EndsWith(path, ".ds")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": the name of nanotron's files must end in .ds"));
+  }
+  const TokenType type = tokens->vocabulary_size() <= 1 << 16 ? TokenType::kU16 : TokenType::kU32;
+  OutputFiles files;
+  OutputFile* loss = nullptr;
+  if (source.has_counted()) {
+    CONVENE_ASSIGN_OR_RETURN(loss, files.Create(NanotronLossPath(path)));
+  } else {
+    files.RemoveAtCommit(NanotronLossPath(path));
+  }
+  CONVENE_ASSIGN_OR_RETURN(OutputFile* const index, files.Create(NanotronIndexPath(path)));
+  CONVENE_ASSIGN_OR_RETURN(OutputFile* const metadata, files.Create(NanotronMetadataPath(path)));
+  CONVENE_ASSIGN_OR_RETURN(OutputFile* const data, files.Create(path));
+  for (int64_t document = 0; document < source.document_count(); ++document) {
+    CONVENE_RETURN_IF_ERROR(index->Append(BytesOf(source.document_end(document))));
+  }
+  std::string name = source.tokenizer().path;
+  if (name.empty() || name.find('\n') != std::string::npos) name = "Unknown Tokenizer";
+  CONVENE_RETURN_IF_ERROR(metadata->Append(absl::StrCat(
+      name, "|", TokenBytes(type), "\n", source.token_count(), "\n", source.token_count(), " T")));
+  CONVENE_RETURN_IF_ERROR(AppendAll(source, type, tokens, data, loss));
+  return files.Commit();
+}
+
+}  // namespace
+
+absl::Status ConvertTokens(const TokenSource& source, const std::string& path,
+                           const ConvertOptions& options) {
+  const bool keeps_counted =
+      options.format == TokenFormat::kConvene || options.format == TokenFormat::kNanotron;
+  if (source.has_counted() && !keeps_counted && !options.drop_counted) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        source.path(), " says which tokens count in the loss, and ",
+        options.format == TokenFormat::kMegatron ? "Megatron's" : "llm.c's",
+        " format cannot: a training on it would learn all of them. Convert to this program's own "
+        "format or nanotron's, or ask for the loss of what counts"));
+  }
+  Conversion tokens(source, options);
+  CONVENE_RETURN_IF_ERROR(tokens.FindVocabulary());
+  switch (options.format) {
+    case TokenFormat::kConvene:
+      return WriteConvene(source, path, &tokens);
+    case TokenFormat::kMegatron:
+      return WriteMegatron(source, path, &tokens);
+    case TokenFormat::kLlmc:
+      return WriteLlmc(source, path, &tokens);
+    case TokenFormat::kNanotron:
+      break;
+  }
+  return WriteNanotron(source, path, &tokens);
+}
+
+}  // namespace convene::worker

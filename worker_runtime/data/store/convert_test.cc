@@ -1,0 +1,210 @@
+#include "worker_runtime/data/store/convert.h"
+
+#include <cerrno>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/files.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/testing/temp_dir.h"
+#include "worker_runtime/data/store/describe.h"
+#include "worker_runtime/data/store/token_file.h"
+#include "worker_runtime/data/testing/token_files.h"
+
+namespace convene::worker {
+namespace {
+
+using convene::testing::TempDir;
+using testing::DocumentsOf;
+using testing::TestDocument;
+using testing::WriteTokenFile;
+using Documents = std::vector<TestDocument>;
+
+Documents RandomDocuments(int vocabulary_size, bool masked) {
+  std::mt19937 random(vocabulary_size);
+  Documents documents(300);
+  for (TestDocument& document : documents) {
+    document.ids.resize(random() % 900);
+    for (int32_t& id : document.ids) id = static_cast<int32_t>(random() % vocabulary_size);
+    if (masked) {
+      for (size_t i = 0; i < document.ids.size(); ++i) document.counted.push_back(random() % 2);
+    }
+  }
+  documents.back().ids.push_back(vocabulary_size - 1);
+  if (masked) documents.back().counted.push_back(1);
+  return documents;
+}
+
+std::unique_ptr<TokenSource> Open(const std::string& path) {
+  auto source = OpenTokenSource(path);
+  REQUIRE_OK(source);
+  return *std::move(source);
+}
+
+// A file of ours with these documents.
+std::unique_ptr<TokenSource> Ours(const std::string& path, int vocabulary_size,
+                                  const Documents& documents, bool masked = false) {
+  TokenFileInfo info;
+  info.vocabulary_size = vocabulary_size;
+  info.has_counted = masked;
+  info.tokenizer.path = "model|x";
+  WriteTokenFile(path, info, documents);
+  return Open(path);
+}
+
+std::vector<int32_t> Flat(const TokenSource& source) {
+  std::vector<int32_t> ids(source.token_count());
+  source.Read(0, source.token_count(), ids.data());
+  return ids;
+}
+
+TEST_CASE("tokens go to each format and back, with their documents") {
+  const TempDir dir;
+  for (const int vocabulary : {200, 50257, 65536, 65537, 128256}) {
+    INFO("vocabulary " << vocabulary);
+    const Documents documents = RandomDocuments(vocabulary, /*masked=*/false);
+    const auto ours = Ours(dir.File("ours"), vocabulary, documents);
+    REQUIRE_OK(ConvertTokens(*ours, dir.File("m"), {.format = TokenFormat::kMegatron}));
+    REQUIRE_OK(ConvertTokens(*ours, dir.File("n.ds"), {.format = TokenFormat::kNanotron}));
+    REQUIRE_OK(ConvertTokens(*ours, dir.File("l.bin"), {.format = TokenFormat::kLlmc}));
+    CHECK(DocumentsOf(*Open(dir.File("m.bin"))) == documents);
+    CHECK(DocumentsOf(*Open(dir.File("n.ds"))) == documents);
+    CHECK(Open(dir.File("n.ds"))->tokenizer().path == "model|x");
+    CHECK(Flat(*Open(dir.File("l.bin"))) == Flat(*ours));
+    CHECK(Open(dir.File("l.bin"))->kind() ==
+          (vocabulary <= 65536 ? "llm.c .bin (GPT-2)" : "llm.c .bin (Llama 3)"));
+    const int64_t width = vocabulary < 65500 ? 2 : 4;
+    CHECK(static_cast<int64_t>(ReadFile(dir.File("m.bin"))->size()) == width * ours->token_count());
+    for (const char* name : {"m", "n.ds", "l.bin"}) {
+      REQUIRE_OK(ConvertTokens(*Open(dir.File(name)), dir.File("back"), {}));
+      const auto back = Open(dir.File("back"));
+      CHECK(Flat(*back) == Flat(*ours));
+      CHECK(back->vocabulary_size() == vocabulary);  // the largest id is there
+      CHECK(back->content_hash() == ours->content_hash());
+      if (name[0] != 'l') CHECK(DocumentsOf(*back) == documents);
+      CHECK_OK(VerifyTokens(*back, nullptr));
+    }
+  }
+}
+
+TEST_CASE("what counts is kept where the format can say it, and not lost in silence") {
+  const TempDir dir;
+  const Documents documents = RandomDocuments(1000, /*masked=*/true);
+  const auto ours = Ours(dir.File("ours"), 1000, documents, /*masked=*/true);
+  REQUIRE_OK(ConvertTokens(*ours, dir.File("n.ds"), {.format = TokenFormat::kNanotron}));
+  CHECK(DocumentsOf(*Open(dir.File("n.ds"))) == documents);
+  REQUIRE_OK(ConvertTokens(*Open(dir.File("n.ds")), dir.File("back"), {}));
+  CHECK(DocumentsOf(*Open(dir.File("back"))) == documents);
+  for (const TokenFormat format : {TokenFormat::kMegatron, TokenFormat::kLlmc}) {
+    CHECK_STATUS(ConvertTokens(*ours, dir.File("x"), {.format = format}),
+                 absl::StatusCode::kInvalidArgument, "says which tokens count in the loss");
+    CHECK_OK(ConvertTokens(*ours, dir.File("x"), {.format = format, .drop_counted = true}));
+  }
+  // An old mask must not stay beside new tokens.
+  const auto plain = Ours(dir.File("plain"), 1000, {{{1, 2, 3}, {}}});
+  REQUIRE_OK(ConvertTokens(*plain, dir.File("n.ds"), {.format = TokenFormat::kNanotron}));
+  CHECK_FALSE(Open(dir.File("n.ds"))->has_counted());
+}
+
+TEST_CASE("ids that the vocabulary does not have are refused") {
+  const TempDir dir;
+  const auto ours = Ours(dir.File("ours"), 1000, {{{1, 999}, {}}});
+  REQUIRE_OK(ConvertTokens(*ours, dir.File("m"), {.format = TokenFormat::kMegatron}));
+  CHECK_STATUS(ConvertTokens(*Open(dir.File("m")), dir.File("x"), {.vocabulary_size = 999}),
+               absl::StatusCode::kInvalidArgument, "has the id 999, outside the vocabulary of 999");
+  REQUIRE_OK(ConvertTokens(*Open(dir.File("m")), dir.File("x"), {.vocabulary_size = 50257}));
+  CHECK(Open(dir.File("x"))->vocabulary_size() == 50257);
+  CHECK_STATUS(ConvertTokens(*ours, dir.File("n"), {.format = TokenFormat::kNanotron}),
+               absl::StatusCode::kInvalidArgument, "must end in .ds");
+}
+
+TEST_CASE("whichever operation fails, nothing new has a name, and temporary files are gone") {
+  const TempDir dir;
+  const auto ours = Ours(dir.File("ours"), 1000, {{{1, 999}, {}}});
+  for (const TokenFormat format : {TokenFormat::kConvene, TokenFormat::kMegatron,
+                                   TokenFormat::kLlmc, TokenFormat::kNanotron}) {
+    for (int failing = 0;; ++failing) {
+      INFO(NameOf(format) << ", operation " << failing);
+      const std::string name = "new" + std::string(format == TokenFormat::kNanotron ? ".ds" : "");
+      int op = 0;
+      std::string failed_on;
+      absl::Status status;
+      {
+        ScopedFileFault fault([&](FileOp, const std::string& path) {
+          if (op++ != failing) return 0;
+          failed_on = path;
+          return ENOSPC;
+        });
+        status = ConvertTokens(*ours, dir.File(name), {.format = format});
+      }
+      if (op <= failing) {
+        CHECK_OK(status);
+        CHECK(failing > 3);
+        break;
+      }
+      CHECK(status.code() == absl::StatusCode::kResourceExhausted);
+      // Only the sync of the folder comes after the last name is given.
+      CHECK(TokenFormatOf(dir.File(name)).has_value() == (failed_on == dir.path()));
+      const std::vector<std::string> names = *ListDirectory(dir.path());
+      for (const std::string& left : names) {
+        CHECK(left.find(".tmp") == std::string::npos);
+        if (left != "ours") REQUIRE_OK(RemoveTree(dir.File(left)));
+      }
+    }
+    const std::vector<std::string> names = *ListDirectory(dir.path());
+    for (const std::string& left : names) {
+      if (left != "ours") REQUIRE_OK(RemoveTree(dir.File(left)));
+    }
+  }
+}
+
+TEST_CASE("a file is described and its bytes are checked") {
+  const TempDir dir;
+  TokenFileInfo info;
+  info.vocabulary_size = 10;
+  info.has_counted = true;
+  info.token_bytes = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+  WriteTokenFile(dir.File("t"), info, {{{1, 2, 3}, {0, 1, 1}}, {{9}, {1}}});
+  const auto source = Open(dir.File("t"));
+  const TokenDescription description = Describe(*source);
+  CHECK(description.kind == "Convene token file");
+  CHECK(description.tokens == 4);
+  CHECK(description.documents == 2);
+  CHECK(description.longest_document == 3);
+  CHECK(description.shortest_document == 1);
+  CHECK(description.vocabulary_size == 10);
+  CHECK(description.has_counted);
+  CHECK(description.has_token_bytes);
+  CHECK(description.file_bytes == static_cast<int64_t>(ReadFile(dir.File("t"))->size()));
+  const DocumentSample sample = SampleOf(*source, 0, 2);
+  CHECK(sample.document_tokens == 3);
+  CHECK(sample.ids == std::vector<int32_t>{1, 2});
+  CHECK(sample.counted == std::vector<uint8_t>{0, 1});
+  int64_t done = 0;
+  const auto report =
+      VerifyTokens(*source, [&](int64_t tokens, int64_t /*total*/) { done = tokens; });
+  REQUIRE_OK(report);
+  CHECK(report->largest_id == 9);
+  CHECK(report->counted == 3);
+  CHECK(report->text_bytes == 2 + 3 + 4 + 10);
+  CHECK(done == 4);
+  CHECK(TokenFormatNamed("llm.c") == TokenFormat::kLlmc);
+  CHECK_FALSE(TokenFormatNamed("parquet").has_value());
+}
+
+TEST_CASE("verify names the first thing that is wrong") {
+  const TempDir dir;
+  const auto ours = Ours(dir.File("t"), 1000, {{{1, 2, 3}, {}}});
+  std::string bytes = *ReadFile(dir.File("t"));
+  const size_t tokens = bytes.find(std::string("\1\0\2\0\3\0", 6));
+  REQUIRE(tokens != std::string::npos);
+  bytes[tokens] = 5;
+  REQUIRE_OK(WriteFileAtomic(dir.File("t"), bytes));
+  CHECK_STATUS(VerifyTokens(*Open(dir.File("t")), nullptr), absl::StatusCode::kDataLoss,
+               "the tokens differ from their checksum");
+}
+
+}  // namespace
+}  // namespace convene::worker

@@ -1,0 +1,138 @@
+#include "worker_runtime/data/store/describe.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/status_macros.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr int64_t kBlockTokens = 1 << 16;
+constexpr TokenFormat kFormats[] = {TokenFormat::kConvene, TokenFormat::kMegatron,
+                                    TokenFormat::kLlmc, TokenFormat::kNanotron};
+
+// Adds a block that begins at token `first` to the report.
+absl::Status Look(const TokenSource& source, int64_t first, const std::vector<int32_t>& ids,
+                  const std::vector<uint8_t>& counted, VerifyReport* report) {
+  const int limit =
+      source.vocabulary_size() > 0 ? source.vocabulary_size() : std::numeric_limits<int32_t>::max();
+  const absl::Span<const uint16_t> bytes_of = source.token_bytes();
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || ids[i] >= limit) {
+      return absl::DataLossError(absl::StrCat(
+          source.path(), ": token ", first + static_cast<int64_t>(i), " is ",
+          ids[i] < 0 ? std::string("negative or above 2147483647") : absl::StrCat(ids[i]),
+          ", outside the vocabulary of ", limit));
+    }
+    report->largest_id = std::max(report->largest_id, ids[i]);
+    report->counted += counted[i];
+    if (!bytes_of.empty()) *report->text_bytes += bytes_of[ids[i]];
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDocuments(const TokenSource& source) {
+  int64_t last = 0;
+  for (int64_t document = 0; document < source.document_count(); ++document) {
+    const int64_t end = source.document_end(document);
+    if (end < last || end > source.token_count()) {
+      return absl::DataLossError(absl::StrCat(source.path(), ": document ", document,
+                                              " ends at token ", end, ", the one before at ", last,
+                                              ", of ", source.token_count()));
+    }
+    last = end;
+  }
+  if (last == source.token_count()) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(source.path(), ": the documents end at token ", last,
+                                          " of ", source.token_count()));
+}
+
+}  // namespace
+
+absl::string_view NameOf(TokenFormat format) {
+  switch (format) {
+    case TokenFormat::kConvene:
+      return "convene";
+    case TokenFormat::kMegatron:
+      return "megatron";
+    case TokenFormat::kLlmc:
+      return "llm.c";
+    case TokenFormat::kNanotron:
+      break;
+  }
+  return "nanotron";
+}
+
+std::optional<TokenFormat> TokenFormatNamed(absl::string_view name) {
+  for (const TokenFormat format : kFormats) {
+    if (NameOf(format) == name) return format;
+  }
+  return std::nullopt;
+}
+
+TokenDescription Describe(const TokenSource& source) {
+  TokenDescription description;
+  description.kind = source.kind();
+  description.path = source.path();
+  description.file_bytes = source.file_bytes();
+  description.tokens = source.token_count();
+  if (source.vocabulary_size() > 0) description.vocabulary_size = source.vocabulary_size();
+  description.tokenizer = source.tokenizer();
+  description.has_counted = source.has_counted();
+  description.has_token_bytes = !source.token_bytes().empty();
+  description.content_hash = source.content_hash();
+  if (!source.knows_documents()) return description;
+  description.documents = source.document_count();
+  int64_t begin = 0;
+  for (int64_t document = 0; document < source.document_count(); ++document) {
+    const int64_t end = source.document_end(document);
+    const int64_t tokens = end - begin;
+    begin = end;
+    description.longest_document = std::max(description.longest_document.value_or(tokens), tokens);
+    description.shortest_document =
+        std::min(description.shortest_document.value_or(tokens), tokens);
+  }
+  return description;
+}
+
+DocumentSample SampleOf(const TokenSource& source, int64_t document, int64_t tokens_max) {
+  const int64_t begin = document == 0 ? 0 : source.document_end(document - 1);
+  DocumentSample sample;
+  sample.document = document;
+  sample.document_tokens = source.document_end(document) - begin;
+  const int64_t count = std::min(sample.document_tokens, std::max<int64_t>(0, tokens_max));
+  sample.ids.resize(count);
+  source.Read(begin, count, sample.ids.data());
+  if (source.has_counted()) {
+    sample.counted.resize(count);
+    source.ReadCounted(begin, count, sample.counted.data());
+  }
+  return sample;
+}
+
+absl::StatusOr<VerifyReport> VerifyTokens(
+    const TokenSource& source,
+    const std::function<void(int64_t done_tokens, int64_t total_tokens)>& progress) {
+  CONVENE_RETURN_IF_ERROR(source.VerifyChecksums());
+  CONVENE_RETURN_IF_ERROR(CheckDocuments(source));
+  VerifyReport report;
+  report.tokens = source.token_count();
+  report.documents = source.document_count();
+  if (!source.token_bytes().empty()) report.text_bytes = 0;
+  std::vector<int32_t> ids;
+  std::vector<uint8_t> counted;
+  for (int64_t first = 0; first < report.tokens; first += kBlockTokens) {
+    const int64_t count = std::min(kBlockTokens, report.tokens - first);
+    ids.resize(count);
+    counted.resize(count);
+    source.Read(first, count, ids.data());
+    source.ReadCounted(first, count, counted.data());
+    CONVENE_RETURN_IF_ERROR(Look(source, first, ids, counted, &report));
+    if (progress) progress(first + count, report.tokens);
+  }
+  return report;
+}
+
+}  // namespace convene::worker

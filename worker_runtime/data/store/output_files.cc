@@ -1,0 +1,65 @@
+#include "worker_runtime/data/store/output_files.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/files.h"
+#include "tools/base/status_macros.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr size_t kBufferBytes = 1 << 20;
+
+}  // namespace
+
+absl::Status OutputFile::Append(absl::string_view bytes) {
+  buffer_.append(bytes.data(), bytes.size());
+  return buffer_.size() < kBufferBytes ? absl::OkStatus() : Flush();
+}
+
+absl::Status OutputFile::Flush() {
+  CONVENE_RETURN_IF_ERROR(WriteAll(fd_.get(), buffer_, path_));
+  buffer_.clear();
+  return absl::OkStatus();
+}
+
+absl::Status OutputFile::Close() {
+  CONVENE_RETURN_IF_ERROR(Flush());
+  CONVENE_RETURN_IF_ERROR(SyncFile(fd_.get(), path_));
+  fd_.Reset();
+  return absl::OkStatus();
+}
+
+OutputFiles::~OutputFiles() {
+  for (const Name& name : names_) unlink(name.temporary.c_str());
+}
+
+std::string OutputFiles::Reserve(const std::string& path) {
+  names_.push_back({path, absl::StrCat(path, ".tmp.", getpid())});
+  return names_.back().temporary;
+}
+
+absl::StatusOr<OutputFile*> OutputFiles::Create(const std::string& path) {
+  const std::string temporary = Reserve(path);
+  CONVENE_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(temporary, O_WRONLY | O_CREAT | O_TRUNC));
+  files_.push_back(std::make_unique<OutputFile>(std::move(fd), path));
+  return files_.back().get();
+}
+
+absl::Status OutputFiles::Commit() {
+  for (const std::unique_ptr<OutputFile>& file : files_) CONVENE_RETURN_IF_ERROR(file->Close());
+  if (names_.size() > 1) {
+    CONVENE_RETURN_IF_ERROR(RemoveTree(names_.back().path));
+    for (const std::string& path : stale_) CONVENE_RETURN_IF_ERROR(RemoveTree(path));
+  }
+  for (const Name& name : names_) CONVENE_RETURN_IF_ERROR(RenameFile(name.temporary, name.path));
+  const std::string directory = ParentDirectory(names_.back().path);
+  names_.clear();
+  return SyncDirectory(directory);
+}
+
+}  // namespace convene::worker

@@ -1,0 +1,63 @@
+// Several files that appear together or not at all.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "tools/base/unique_fd.h"
+
+namespace convene::worker {
+
+// A file that is written once from its begin to its end, through a buffer.
+class OutputFile {
+ public:
+  OutputFile(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
+
+  absl::Status Append(absl::string_view bytes);
+  // Writes the rest and fsyncs.
+  absl::Status Close();
+  const std::string& path() const { return path_; }
+
+ private:
+  absl::Status Flush();
+
+  UniqueFd fd_;
+  std::string path_;  // for error texts
+  std::string buffer_;
+};
+
+// Temporary names until Commit. Without Commit they are removed at the end of its life. Not
+// thread-safe.
+class OutputFiles {
+ public:
+  OutputFiles() = default;
+  ~OutputFiles();
+  OutputFiles(const OutputFiles&) = delete;
+  OutputFiles& operator=(const OutputFiles&) = delete;
+
+  // The pointer lasts as long as this object.
+  absl::StatusOr<OutputFile*> Create(const std::string& path);
+  // A name for a file that another one writes.
+  std::string Reserve(const std::string& path);
+  // A file that must not be there when the new ones are.
+  void RemoveAtCommit(const std::string& path) { stale_.push_back(path); }
+
+  // Closes the files that Create made and gives all of them their names, in the order in which they
+  // were created; of several, the last one's old file goes first of all.
+  absl::Status Commit();
+
+ private:
+  struct Name {
+    std::string path, temporary;
+  };
+  std::vector<Name> names_;
+  std::vector<std::unique_ptr<OutputFile>> files_;
+  std::vector<std::string> stale_;
+};
+
+}  // namespace convene::worker
