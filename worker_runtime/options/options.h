@@ -46,7 +46,7 @@ struct TrainOptions {
   // The vocabulary's size is that of a model or a number that the user named; else it is the
   // default model's, and ApplyTokenIds (tokenizer_options.h) may change it.
   bool chose_vocabulary = false;
-  std::vector<std::string> data;  // as ParseDataSpecs (data/prepare/open_data.h) takes them
+  std::vector<std::string> data;  // as ParseDataPaths (data/prepare/open_data.h) takes them
   std::string tokenizer_path;     // as LoadTokenizer takes it
   std::string text_field;         // of JSON lines
   int64_t max_bad_lines = 0;

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/data/blend.h"
 #include "worker_runtime/data/prepare/open_data.h"
 #include "worker_runtime/data/prepare/options.h"
 #include "worker_runtime/data/store/token_source.h"
@@ -26,12 +27,11 @@ std::string NameOf(const std::string& path, const std::string& kind) {
 
 // What the token files say of their ids, where all data are such files.
 absl::StatusOr<std::optional<TokenIds>> IdsOfFiles(const std::vector<std::string>& data) {
-  CONVENE_ASSIGN_OR_RETURN(const std::vector<DataSpec> specs, ParseDataSpecs(data));
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<WeightedPath> paths, ParseDataPaths(data));
   TokenIds ids;
-  for (const DataSpec& spec : specs) {
-    if (!TokenFormatOf(spec.pattern).has_value()) return std::nullopt;
-    CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<TokenSource> file,
-                             OpenTokenSource(spec.pattern));
+  for (const WeightedPath& path : paths) {
+    if (!TokenFormatOf(path.path).has_value()) return std::nullopt;
+    CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<TokenSource> file, OpenTokenSource(path.path));
     if (ids.made_by.empty()) ids.made_by = file->path();
     ids.vocabulary_size = std::max(ids.vocabulary_size, file->vocabulary_size());
     if (!ids.end_of_document.has_value()) ids.end_of_document = file->tokenizer().end_of_document;
@@ -106,10 +106,10 @@ absl::StatusOr<Dataset> OpenDataset(const TrainOptions& options, const Tokenizer
   PrepareOptions prepare = {.tokenizer = &tokenizer, .tokenizer_path = options.tokenizer_path};
   prepare.input.field = options.text_field;
   prepare.input.max_bad_lines = options.max_bad_lines;
-  CONVENE_ASSIGN_OR_RETURN(const std::vector<DataSpec> specs, ParseDataSpecs(options.data));
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<WeightedPath> paths, ParseDataPaths(options.data));
   CONVENE_ASSIGN_OR_RETURN(
       const std::vector<OpenedData> opened,
-      OpenData(specs, prepare, {.directory = options.token_cache_dir}, ProgressOf(contract)));
+      OpenData(paths, prepare, {.directory = options.token_cache_dir}, ProgressOf(contract)));
   const bool is_megatron = options.data_order == DataOrder::kMegatron;
   DatasetOptions dataset_options = {
       .sequence_length = static_cast<int>(options.sequence_length),

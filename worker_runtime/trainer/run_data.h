@@ -13,7 +13,7 @@ namespace convene::worker {
 
 // Loads the tokenizer and fills in the options that follow from it (ApplyTokenIds). Where nobody
 // names a tokenizer and all data are token files, these options follow from the files: they say
-// what their ids are. Errors: LoadTokenizer's, ApplyTokenIds', ParseDataSpecs', OpenTokenSource's.
+// what their ids are. Errors: LoadTokenizer's, ApplyTokenIds', ParseDataPaths', OpenTokenSource's.
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadRunTokenizer(TrainOptions* options);
 
 // Makes token files of texts and messages that are not prepared yet, once a node; the rank with
