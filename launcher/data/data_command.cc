@@ -1,5 +1,6 @@
 #include "launcher/data/data_command.h"
 
+#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>

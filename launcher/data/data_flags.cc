@@ -1,7 +1,6 @@
 #include "launcher/data/data_flags.h"
 
-#include <limits>
-#include <utility>
+#include <memory>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"

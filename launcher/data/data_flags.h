@@ -26,7 +26,7 @@ struct ShowFlags {
   std::string tokenizer;  // "": by the path that the file names
   std::string format = "text";
   std::optional<int64_t> first;
-  int64_t sample = 0;
+  std::optional<int64_t> sample;
 };
 
 struct VerifyFlags {
@@ -41,6 +41,7 @@ struct ConvertFlags {
   std::string input;
   std::string output;
   std::string to;
+  bool drop_counted = false;
 };
 
 void AddFlags(FlagReader* reader, PrepareFlags* flags);

@@ -1,0 +1,113 @@
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "launcher/data/data_command.h"
+#include "tools/base/exit_code.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/data/prepare/show_text.h"
+#include "worker_runtime/data/store/describe.h"
+#include "worker_runtime/data/store/token_source.h"
+#include "worker_runtime/tokenizer/load_tokenizer.h"
+
+namespace convene::launcher {
+namespace {
+
+using worker::TokenSource;
+
+constexpr int64_t kBlockTokens = 1 << 16;
+constexpr int64_t kSampleTokens = 256;
+
+bool Print(const std::string& text) {
+  return std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+}
+
+int64_t CountedTokens(const TokenSource& source) {
+  if (!source.has_counted()) return source.token_count();
+  std::vector<uint8_t> block(kBlockTokens);
+  int64_t counted = 0;
+  for (int64_t first = 0; first < source.token_count(); first += kBlockTokens) {
+    const int64_t count = std::min(kBlockTokens, source.token_count() - first);
+    source.ReadCounted(first, count, block.data());
+    counted += std::count(block.begin(), block.begin() + count, 1);
+  }
+  return counted;
+}
+
+// All ids of [first, end) in one line; ends early where nobody reads them any more.
+void PrintIds(const TokenSource& source, int64_t first, int64_t end) {
+  std::vector<int32_t> block(kBlockTokens);
+  for (int64_t at = first; at < end; at += kBlockTokens) {
+    const int64_t count = std::min(kBlockTokens, end - at);
+    source.Read(at, count, block.data());
+    const std::string ids = worker::IdsText(absl::MakeConstSpan(block.data(), count));
+    if (!Print(absl::StrCat(at > first ? " " : "", ids))) return;
+  }
+  Print("\n");
+}
+
+absl::Status CheckDocument(const TokenSource& source, int64_t document) {
+  if (document < source.document_count()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(source.path(), " has ", source.document_count(),
+                                                 " documents; --sample ", document,
+                                                 " is none of 0 to ", source.document_count() - 1));
+}
+
+// What stands above the sample where it cannot be shown as it was, or "".
+std::string TokenizerTrouble(const TokenSource& source, const worker::Tokenizer& tokenizer) {
+  const uint64_t made_by = source.tokenizer().fingerprint;
+  if (made_by == 0 || made_by == tokenizer.fingerprint()) return "";
+  return "this is not the tokenizer that made the file: the text may be wrong\n";
+}
+
+std::string TextOfSample(const TokenSource& source, const worker::DocumentSample& sample,
+                         const std::string& tokenizer_path) {
+  if (tokenizer_path.empty()) {
+    return absl::StrCat("(ids, because the file names no tokenizer; --tokenizer PATH decodes ",
+                        "them)\n", worker::SampleIdsText(sample));
+  }
+  const auto tokenizer = worker::LoadTokenizer(tokenizer_path);
+  if (!tokenizer.ok()) {
+    return absl::StrCat(
+        "(ids, because the tokenizer cannot be read: ", std::string(tokenizer.status().message()),
+        ")\n", worker::SampleIdsText(sample));
+  }
+  return absl::StrCat(TokenizerTrouble(source, **tokenizer),
+                      worker::SampleText(sample, **tokenizer));
+}
+
+}  // namespace
+
+absl::StatusOr<int> ShowCommand(const ShowFlags& flags) {
+  CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<TokenSource> source,
+                           worker::OpenTokenSource(flags.file));
+  const int64_t document = flags.sample.value_or(0);
+  if (flags.sample.has_value()) CONVENE_RETURN_IF_ERROR(CheckDocument(*source, document));
+  if (flags.format == "ids") {
+    int64_t first = 0;
+    int64_t end = source->token_count();
+    if (flags.sample.has_value()) {
+      first = document == 0 ? 0 : source->document_end(document - 1);
+      end = source->document_end(document);
+    }
+    if (flags.first.has_value()) end = std::min(end, first + *flags.first);
+    PrintIds(*source, first, end);
+    return static_cast<int>(ExitCode::kOk);
+  }
+  Print(worker::DescriptionText(worker::Describe(*source), CountedTokens(*source)));
+  if (source->document_count() == 0) return static_cast<int>(ExitCode::kOk);
+  const worker::DocumentSample sample =
+      worker::SampleOf(*source, document, flags.first.value_or(kSampleTokens));
+  Print(absl::StrCat("sample      document ", document, ", ", sample.ids.size(), " of ",
+                     sample.document_tokens, " tokens",
+                     sample.counted.empty() ? "" : "; those between « and » count in the loss",
+                     "\n\n"));
+  const std::string& path = flags.tokenizer.empty() ? source->tokenizer().path : flags.tokenizer;
+  Print(TextOfSample(*source, sample, path));
+  return static_cast<int>(ExitCode::kOk);
+}
+
+}  // namespace convene::launcher

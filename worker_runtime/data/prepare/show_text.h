@@ -1,0 +1,35 @@
+// PURE. What a person reads about files of tokens.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "worker_runtime/data/store/describe.h"
+#include "worker_runtime/tokenizer/tokenizer.h"
+
+namespace convene::worker {
+
+// Lines "name   value". `counted`: of all tokens, those that count in the loss.
+std::string DescriptionText(const TokenDescription& description, int64_t counted);
+
+// The sample's text, special tokens as their text; where not all tokens count in the loss, those
+// that do stand between « and ». Bytes that are no UTF-8 show as '?'. Ends with a newline.
+std::string SampleText(const DocumentSample& sample, const Tokenizer& tokenizer);
+
+// The same as ids with spaces between.
+std::string SampleIdsText(const DocumentSample& sample);
+
+// "1 2 3", in one line.
+std::string IdsText(absl::Span<const int32_t> ids);
+
+struct BlendedFile {
+  std::string path;
+  int64_t tokens = 0;
+  double weight = 0;  // in any unit
+};
+// A table: each file's share, its tokens, how many of them pass while as many tokens pass as all
+// files have, and how often each is read meanwhile.
+std::string BlendText(const std::vector<BlendedFile>& files);
+
+}  // namespace convene::worker
