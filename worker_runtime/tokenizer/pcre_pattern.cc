@@ -160,26 +160,22 @@ size_t EndOfCharacter(absl::string_view text, size_t at, size_t bytes) {
   return end;
 }
 
+using MatchContext = std::unique_ptr<pcre2_match_context, MatchContextDeleter>;
+using MatchData = std::unique_ptr<pcre2_match_data, MatchDataDeleter>;
+
 class PcrePattern : public SplitPattern {
  public:
-  explicit PcrePattern(std::unique_ptr<pcre2_code, CodeDeleter> code) : code_(std::move(code)) {}
+  explicit PcrePattern(std::unique_ptr<pcre2_code, CodeDeleter> code)
+      : code_(std::move(code)), context_(NewContext()) {}
 
   size_t FindSome(absl::string_view text, size_t begin, size_t limit,
                   std::vector<TextRange>* matches) const override {
-    const std::unique_ptr<pcre2_match_data, MatchDataDeleter> data(
-        pcre2_match_data_create_from_pattern(code_.get(), nullptr));
-    const std::unique_ptr<pcre2_match_context, MatchContextDeleter> context(
-        pcre2_match_context_create(nullptr));
-    const std::unique_ptr<pcre2_jit_stack, StackDeleter> stack(
-        pcre2_jit_stack_create(kFirstStack, kLargestStack, nullptr));
-    CONVENE_CHECK(data != nullptr && context != nullptr);
-    pcre2_set_match_limit(context.get(), kMostSteps);
-    pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
-
+    const MatchData data(pcre2_match_data_create_from_pattern(code_.get(), nullptr));
+    CONVENE_CHECK(data != nullptr);
     size_t at = begin;
     while (at < text.size() && limit > 0) {
-      const int found = pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()),
-                                    text.size(), at, PCRE2_NO_UTF_CHECK, data.get(), context.get());
+      int found = Match(text, at, data.get(), context_.get());
+      if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = MatchWithStack(text, at, data.get());
       if (found == PCRE2_ERROR_NOMATCH) return text.size();
       if (found < 0) {
         matches->push_back({at, EndOfCharacter(text, at, kGivenUpBytes)});
@@ -199,7 +195,31 @@ class PcrePattern : public SplitPattern {
   }
 
  private:
-  std::unique_ptr<pcre2_code, CodeDeleter> code_;
+  static MatchContext NewContext() {
+    MatchContext context(pcre2_match_context_create(nullptr));
+    CONVENE_CHECK(context != nullptr);
+    pcre2_set_match_limit(context.get(), kMostSteps);
+    return context;
+  }
+
+  int Match(absl::string_view text, size_t at, pcre2_match_data* data,
+            pcre2_match_context* context) const {
+    return pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
+                       PCRE2_NO_UTF_CHECK, data, context);
+  }
+
+  // The machine code has 32 KiB of the thread's stack unless it is given one, which costs a mapping
+  // of memory: only where that is not enough.
+  int MatchWithStack(absl::string_view text, size_t at, pcre2_match_data* data) const {
+    const MatchContext context = NewContext();
+    const std::unique_ptr<pcre2_jit_stack, StackDeleter> stack(
+        pcre2_jit_stack_create(kFirstStack, kLargestStack, nullptr));
+    pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
+    return Match(text, at, data, context.get());
+  }
+
+  const std::unique_ptr<pcre2_code, CodeDeleter> code_;
+  const MatchContext context_;  // only read by a match
 };
 
 }  // namespace

@@ -3,8 +3,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "worker_runtime/tokenizer/split_pattern.h"
 #include "worker_runtime/tokenizer/unicode.h"
@@ -369,8 +371,10 @@ std::vector<absl::string_view> KnownPatterns() {
 }
 
 std::unique_ptr<SplitPattern> MakeScanner(absl::string_view regex) {
+  // DeepSeek's files have the characters themselves in the place of \r and \n.
+  const std::string escaped = absl::StrReplaceAll(regex, {{"\r", "\\r"}, {"\n", "\\n"}});
   for (const Known& known : Table()) {
-    if (known.regex == regex) return known.make();
+    if (known.regex == escaped) return known.make();
   }
   return nullptr;
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "worker_runtime/tokenizer/pcre_pattern.h"
 #include "worker_runtime/tokenizer/split_pattern.h"
@@ -225,6 +226,8 @@ TEST_CASE("a scanner goes on where it stopped, and stays within bytes that are n
     }
   }
   CHECK(MakeScanner("\\w+") == nullptr);
+  CHECK(MakeScanner(absl::StrReplaceAll(kLlama3Pattern, {{"\\r", "\r"}, {"\\n", "\n"}})) !=
+        nullptr);
 }
 
 }  // namespace
