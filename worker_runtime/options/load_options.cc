@@ -290,7 +290,9 @@ absl::Status ResolveData(const TrainConfig& config, TrainOptions* options) {
   options->text_field = config.text_field();
   options->max_bad_lines = config.max_bad_lines();
   options->chat_template = config.chat_template();
-  constexpr Word<TrainOn> kTrainOn[] = {{"answers", TrainOn::kAnswers}, {"all", TrainOn::kAll}};
+  constexpr Word<CountedMessages> kTrainOn[] = {{"answers", CountedMessages::kAnswers},
+                                                {"last", CountedMessages::kLastAnswer},
+                                                {"all", CountedMessages::kAll}};
   CONVENE_RETURN_IF_ERROR(ToWord("train_on", config.train_on(), kTrainOn, &options->train_on));
   constexpr Word<TooLong> kTooLong[] = {{"cut", TooLong::kCut}, {"drop", TooLong::kDrop}};
   CONVENE_RETURN_IF_ERROR(ToWord("too_long", config.too_long(), kTooLong, &options->too_long));

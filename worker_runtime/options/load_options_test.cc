@@ -79,11 +79,11 @@ TEST_CASE("messages are packed, and their answers count, unless something else i
   const TrainOptions options = Options({"--data", "a.jsonl", "--chat-template", "llama3"});
   CHECK(options.chat_template == "llama3");
   CHECK(options.packed_documents);
-  CHECK(options.train_on == TrainOn::kAnswers);
+  CHECK(options.train_on == CountedMessages::kAnswers);
   CHECK(options.too_long == TooLong::kCut);
   const TrainOptions other = Options({"--data", "a.jsonl", "--chat-template", "llama3",
                                       "--train-on", "all", "--too-long", "drop"});
-  CHECK(other.train_on == TrainOn::kAll);
+  CHECK(other.train_on == CountedMessages::kAll);
   CHECK(other.too_long == TooLong::kDrop);
   const std::vector<std::string> unpacked = {"--chat-template", "llama3",
                                              "--packed-documents=false"};
@@ -91,7 +91,7 @@ TEST_CASE("messages are packed, and their answers count, unless something else i
   CHECK_STATUS(Load({unpacked[0], unpacked[1], unpacked[2], "--too-long", "drop"}), kInvalid,
                "too_long is set, but without packed_documents");
   CHECK_STATUS(Load({"--chat-template", "llama3", "--train-on", "prompts"}), kInvalid,
-               "train_on is \"prompts\"; it can be answers, all");
+               "train_on is \"prompts\"; it can be answers, last, all");
   CHECK_STATUS(Load({"--chat-template", "llama3", "--too-long", "keep"}), kInvalid,
                "too_long is \"keep\"; it can be cut, drop");
 }

@@ -261,11 +261,22 @@ std::string DescribeBatch(const BatchCut& cut) {
                    : absl::StrCat(" less ", padding, padding == 1 ? " empty row" : " empty rows"));
 }
 
+const char* CountedText(CountedMessages counted) {
+  switch (counted) {
+    case CountedMessages::kAnswers:
+      return "answers count";
+    case CountedMessages::kLastAnswer:
+      return "last answers count";
+    case CountedMessages::kAll:
+      return "all of them count";
+  }
+  return "";
+}
+
 std::string DescribeDocuments(const TrainOptions& options) {
   if (!options.chat_template.empty()) {
     return absl::StrCat("\ndocuments    messages by ", options.chat_template, ", ",
-                        options.train_on == TrainOn::kAnswers ? "answers count in the loss"
-                                                              : "all of them count in the loss",
+                        CountedText(options.train_on), " in the loss",
                         options.packed_documents ? "; packed, each apart" : "");
   }
   if (!options.packed_documents) return "";

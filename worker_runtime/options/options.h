@@ -33,7 +33,7 @@ enum class ElasticLayout { kKeep, kBest };
 enum class DataOrder { kConvene, kMegatron };
 
 // The targets of messages that count in the loss.
-enum class TrainOn { kAnswers, kAll };
+enum class CountedMessages { kAnswers, kLastAnswer, kAll };
 
 // Messages that are longer than a sample.
 enum class TooLong { kCut, kDrop };
@@ -51,7 +51,7 @@ struct TrainOptions {
   std::string text_field;         // of JSON lines
   int64_t max_bad_lines = 0;
   std::string chat_template;  // of messages; "": the data are plain texts
-  TrainOn train_on = TrainOn::kAnswers;
+  CountedMessages train_on = CountedMessages::kAnswers;
   TooLong too_long = TooLong::kCut;
   DataOrder data_order = DataOrder::kConvene;
   int64_t steps = 0;  // optimizer steps in all

@@ -17,7 +17,7 @@ using testing::TestDocument;
 constexpr int kSequenceLength = 4;
 constexpr int64_t kGlobalBatch = 8;
 
-// What a file of tokens and its cut are to be.
+// A file of tokens and its cut.
 struct Data {
   std::vector<TestDocument> documents;
   std::vector<uint16_t> token_bytes;

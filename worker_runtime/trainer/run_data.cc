@@ -13,6 +13,7 @@
 #include "worker_runtime/data/prepare/options.h"
 #include "worker_runtime/data/store/token_source.h"
 #include "worker_runtime/options/tokenizer_options.h"
+#include "worker_runtime/report/number_text.h"
 #include "worker_runtime/report/progress.h"
 #include "worker_runtime/tokenizer/load_tokenizer.h"
 
@@ -25,7 +26,7 @@ std::string NameOf(const std::string& path, const std::string& kind) {
   return path == kind || kind.empty() ? path : absl::StrCat(path, " (", kind, ")");
 }
 
-// What the token files say of their ids, where all data are such files.
+// The ids of token files as these say, where all data are such files.
 absl::StatusOr<std::optional<TokenIds>> IdsOfFiles(const std::vector<std::string>& data) {
   CONVENE_ASSIGN_OR_RETURN(const std::vector<WeightedPath> paths, ParseDataPaths(data));
   TokenIds ids;
@@ -84,6 +85,19 @@ absl::Status CheckDocumentsEnd(const TrainOptions& options, const Dataset& datas
 
 }  // namespace
 
+std::string PackingText(const PackingCounts& counts) {
+  std::string text =
+      absl::StrCat(WithThousands(counts.documents), " documents in ", WithThousands(counts.rows),
+                   " samples, ", WithThousands(counts.tokens), " tokens");
+  const auto add = [&](int64_t count, const char* what) {
+    if (count > 0) absl::StrAppend(&text, ", ", WithThousands(count), " ", what);
+  };
+  add(counts.cut, "cut to a sample's length");
+  add(counts.dropped, "too long and left out");
+  add(counts.too_short, "too short and left out");
+  return text;
+}
+
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadRunTokenizer(TrainOptions* options) {
   CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer,
                            LoadTokenizer(options->tokenizer_path));
@@ -127,6 +141,10 @@ absl::StatusOr<Dataset> OpenDataset(const TrainOptions& options, const Tokenizer
   }
   CONVENE_ASSIGN_OR_RETURN(Dataset dataset, Dataset::Open(dataset_options));
   CONVENE_RETURN_IF_ERROR(CheckDocumentsEnd(options, dataset, opened));
+  if (contract.rank == 0 && dataset.packing_counts().has_value()) {
+    std::printf("packing      %s\n", PackingText(*dataset.packing_counts()).c_str());
+    std::fflush(stdout);
+  }
   return dataset;
 }
 

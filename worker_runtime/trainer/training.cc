@@ -432,6 +432,16 @@ std::unique_ptr<ProgressWriter> OpenProgress(const std::string& path) {
   return *std::move(writer);
 }
 
+void PrintRun(const TrainOptions& options, const Layout& layout, int world_size,
+              const Device& device) {
+  const bool is_gpu = device.kind() == DeviceKind::kCuda;
+  std::printf("%sdevice       %s, %s\n", Describe(options, layout, world_size).c_str(),
+              device.description().c_str(), DTypeName(ChoosePrecision(options.precision, is_gpu)));
+  const std::string graphs = ChooseGraphs(options, layout, is_gpu).text;
+  if (!graphs.empty()) std::printf("CUDA graphs  %s\n", graphs.c_str());
+  std::fflush(stdout);
+}
+
 // A connection that breaks while training means that a peer died: that peer's end is the cause, and
 // this rank only has to start again.
 absl::StatusOr<TrainingEnd> BlamePeer(const absl::StatusOr<TrainingEnd>& end) {
@@ -471,14 +481,7 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& asked, const Contrac
   }
   const bool is_gpu = device->kind() == DeviceKind::kCuda;
   CONVENE_RETURN_IF_ERROR(CheckSchedule(options, layout, is_gpu));
-  if (contract.rank == 0) {
-    std::printf("%sdevice       %s, %s\n", Describe(options, layout, world_size).c_str(),
-                device->description().c_str(),
-                DTypeName(ChoosePrecision(options.precision, is_gpu)));
-    const std::string graphs = ChooseGraphs(options, layout, is_gpu).text;
-    if (!graphs.empty()) std::printf("CUDA graphs  %s\n", graphs.c_str());
-    std::fflush(stdout);
-  }
+  if (contract.rank == 0) PrintRun(options, layout, world_size, *device);
   if (options.print_memory_plan) {
     if (contract.rank == 0) PrintMemoryPlan(options, layout, *device);
     return TrainingEnd::kFinished;
