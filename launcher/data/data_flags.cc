@@ -25,6 +25,18 @@ absl::Status ReadCount(const std::string& text, int64_t least, int64_t* count) {
   return absl::OkStatus();
 }
 
+void AddCount(FlagReader* reader, const std::string& name, int64_t least,
+              std::optional<int64_t>* target, const std::string& help, const std::string& value) {
+  reader->Custom(name,
+                 [least, target](const std::string& text) {
+                   int64_t count = 0;
+                   const absl::Status status = ReadCount(text, least, &count);
+                   if (status.ok()) *target = count;
+                   return status;
+                 },
+                 help, {.value = value});
+}
+
 // "64M", "1G", "1000".
 absl::Status ReadSize(const std::string& text, int64_t* bytes) {
   const size_t unit_at = text.find_first_not_of("0123456789");
@@ -141,24 +153,17 @@ void AddFlags(FlagReader* reader, ShowFlags* flags) {
   reader->Word("FILE", &flags->file);
   reader->Option("tokenizer", &flags->tokenizer,
                  "decodes the sample (default: the path that the file names)", {.value = "PATH"});
-  reader->Custom("sample",
-                 [flags](const std::string& text) { return ReadCount(text, 0, &flags->sample); },
-                 "the document to show, from 0 (default 0)", {.value = "I"});
-  reader->Option("format", &flags->format,
-                 "text: what the file is, and the sample decoded; ids: nothing but the sample's "
-                 "ids, with spaces between (default text)",
-                 {.value = "FORMAT", .choices = {"text", "ids"}});
-  reader->Custom(
-      "first",
-      [flags](const std::string& text) {
-        int64_t first = 0;
-        const absl::Status status = ReadCount(text, 1, &first);
-        if (status.ok()) flags->first = first;
-        return status;
-      },
-      "so many tokens; of ids from the beginning of the file, unless --sample is given (default: "
-      "256 of a sample as text, all ids)",
-      {.value = "N"});
+  AddCount(reader, "sample", 0, &flags->sample, "the document to show, from 0 (default 0)", "I");
+  reader->Option(
+      "format", &flags->format,
+      "text: what the file is, and the sample decoded; ids: nothing but ids, with spaces "
+      "between (default text)",
+      {.value = "FORMAT", .choices = {"text", "ids"}});
+  AddCount(
+      reader, "first", 1, &flags->first,
+      "so many tokens (default: 256 as text, all as ids); ids begin at the file's first token, "
+      "unless --sample is given",
+      "N");
   reader->Check([flags]() -> absl::Status {
     if (!flags->file.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError("name a token file: `convene data show a.bin`");
@@ -187,6 +192,9 @@ void AddFlags(FlagReader* reader, ConvertFlags* flags) {
   reader->Words("INPUT OUTPUT", words.get());
   reader->Option("to", &flags->to, "the format of OUTPUT",
                  {.value = "FORMAT", .choices = {"convene", "megatron", "llmc", "nanotron"}});
+  reader->Switch("drop-counted", &flags->drop_counted,
+                 "write instruction data as if all tokens counted in the loss: megatron and llmc "
+                 "cannot say which do");
   reader->Check([flags, words]() -> absl::Status {
     if (words->size() != 2 || flags->to.empty()) {
       return absl::InvalidArgumentError(

@@ -50,9 +50,9 @@ TEST_CASE("what prepare cannot mean is refused") {
   check({"--document-separator", "\\q"}, "write a text");
   check({"--format", "csv"}, "csv");
   check({"--threads", "0"}, "threads");
-  PrepareFlags flags;
-  CHECK_STATUS(Read({"a"}, &flags), absl::StatusCode::kInvalidArgument, "--output is missing");
-  CHECK_STATUS(Read({"--output", "b"}, &flags), absl::StatusCode::kInvalidArgument, "no input");
+  PrepareFlags no_output, no_input;
+  CHECK_STATUS(Read({"a"}, &no_output), absl::StatusCode::kInvalidArgument, "--output is missing");
+  CHECK_STATUS(Read({"--output", "b"}, &no_input), absl::StatusCode::kInvalidArgument, "no input");
 }
 
 TEST_CASE("the other commands want their files") {
@@ -69,6 +69,7 @@ TEST_CASE("the other commands want their files") {
   CHECK_STATUS(Read({"a.bin", "b"}, &convert), absl::StatusCode::kInvalidArgument, "--to");
   CHECK_STATUS(Read({"a", "b", "c", "--to", "llmc"}, &convert), absl::StatusCode::kInvalidArgument,
                "name two files");
+  convert = {};
   REQUIRE_OK(Read({"a", "b", "--to", "llmc"}, &convert));
   CHECK(convert.input == "a");
   CHECK(convert.output == "b");

@@ -1,8 +1,10 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 
 #include "launcher/data/data_command.h"
 #include "tools/base/clock.h"
@@ -56,6 +58,10 @@ absl::StatusOr<int> PrepareCommand(const PrepareFlags& flags) {
                            worker::LoadTokenizer(flags.tokenizer));
   worker::PrepareOptions options = flags.options;
   options.tokenizer = tokenizer.get();
+  // From another folder the file is to find its tokenizer again.
+  std::error_code error;
+  const auto absolute = std::filesystem::absolute(flags.tokenizer, error);
+  if (!error && access(absolute.c_str(), F_OK) == 0) options.tokenizer_path = absolute.string();
   ProgressOutput progress;
   const absl::StatusOr<worker::PrepareSummary> summary = worker::PrepareOutput(
       options, flags.output, [&](int64_t done, int64_t total) { progress.Show(done, total); });

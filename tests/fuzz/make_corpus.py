@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
 """Writes the seed corpora: of store_fuzz one script for each opcode, and conversations written by hand; of bytes_fuzz
-an input that each reader takes.
+an input that each reader takes; of vocabulary_fuzz a small file of each kind of tokenizer; of documents_fuzz
+lines and files.
 
-usage: tests/fuzz/make_corpus.py STORE_FOLDER BYTES_FOLDER
+usage: tests/fuzz/make_corpus.py STORE_FOLDER BYTES_FOLDER VOCABULARY_FOLDER DOCUMENTS_FOLDER
 """
 
+import base64
+import gzip
+import json
 import os
 import struct
 import sys
@@ -141,6 +145,98 @@ READ = {
 }
 
 
+
+
+def json_bytes(value) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+TEXT = " Hello 123 it's \n\n caf\u00e9 \u4e2d <s>".encode() + b'\xf0\x9f'
+CONFIG = json_bytes({'pat_str': r"'s| ?\p{L}+|\p{N}{1,3}|\s+|.", 'bos_token': {'content': '<s>'}, 'eos_token': '</s>', 'add_bos_token': True,
+                     'added_tokens_decoder': {'300': {'content': '<s>'}, '301': {'content': '</s>'}}})
+RANKS = b''.join(base64.b64encode(token) + b' %d\n' % (256 + i) for i, token in enumerate([b'el', b'lo', b'ell', b' H', b'123', b'hello']))
+TEKKEN = json_bytes({'config': {'pattern': r'\s+|\S+', 'num_vocab_tokens': 258, 'default_vocab_size': 268, 'default_num_special_tokens': 10,
+                                'version': 'v7'},
+                     'special_tokens': [{'rank': 1, 'token_str': '<s>', 'is_control': True}, {'rank': 2, 'token_str': '</s>', 'is_control': True}],
+                     'vocab': ['@'] + [{'rank': i, 'token_bytes': base64.b64encode(token).decode(), 'token_str': None}
+                                       for i, token in enumerate([b'el', b'123'], 256)]})
+BYTE_LEVEL = {'type': 'ByteLevel', 'add_prefix_space': False, 'trim_offsets': True, 'use_regex': True}
+LETTERS = {letter: i for i, letter in enumerate("\u0120Helo123its'\u010acaf\u00c3\u00a9")}
+TOKENIZER_JSON = json_bytes({
+    'version': '1.0', 'added_tokens': [{'id': 40, 'content': '<s>', 'special': True, 'normalized': False, 'single_word': False, 'lstrip': False,
+                                        'rstrip': True}],
+    'normalizer': {'type': 'NFC'}, 'pre_tokenizer': BYTE_LEVEL, 'decoder': BYTE_LEVEL, 'post_processor': None,
+    'model': {'type': 'BPE', 'vocab': {**LETTERS, 'el': 30, 'lo': 31}, 'merges': [['e', 'l'], ['l', 'o']]}})
+METASPACE = {'type': 'Metaspace', 'replacement': '\u2581', 'prepend_scheme': 'first', 'split': True}
+UNIGRAM_JSON = json_bytes({
+    'version': '1.0', 'added_tokens': [], 'normalizer': {'type': 'Sequence', 'normalizers': [{'type': 'NFKC'}, {'type': 'Lowercase'}]},
+    'pre_tokenizer': METASPACE, 'decoder': METASPACE, 'post_processor': None,
+    'model': {'type': 'Unigram', 'unk_id': 0, 'vocab': [['<unk>', 0], ['\u2581', -2], ['hello', -3.5], ['l', -4], ['it', -5]]}})
+
+
+def piece(content: str, score: float, kind: int) -> bytes:
+    data = content.encode()
+    body = b'\x0a' + varint(len(data)) + data + b'\x15' + struct.pack('<f', score) + b'\x18' + varint(kind)
+    return b'\x0a' + varint(len(body)) + body
+
+
+def sentencepiece(model_type: int) -> bytes:
+    pieces = [('<unk>', 0, 2), ('<s>', 0, 3), ('</s>', 0, 3), ('<0xC3>', 0, 6), ('\u2581', -1, 1), ('l', -2, 1), ('lo', -3, 1), ('He', -4, 1), ('12', -5, 4)]
+    trainer = b'\x18' + varint(model_type) + varint(35 << 3) + b'\x01'
+    normalizer = b'\x0a\x08identity\x18\x01\x20\x01\x28\x01'
+    return b''.join(piece(*each) for each in pieces) + b'\x12' + varint(len(trainer)) + trainer + b'\x1a' + varint(len(normalizer)) + normalizer
+
+
+# By the number of the reader in vocabulary_fuzz.cc; 0xFF is between the parts.
+VOCABULARIES = {
+    'tiktoken': (0, CONFIG + b'\xff' + RANKS + b'\xff' + TEXT),
+    'tekken': (1, TEKKEN + b'\xff' + TEXT),
+    'json_bpe': (2, b'{"bos_token": "<s>", "add_bos_token": true}\xff' + TOKENIZER_JSON + b'\xff' + TEXT),
+    'json_unigram': (2, b'\xff' + UNIGRAM_JSON + b'\xff' + TEXT),
+    'sentencepiece_unigram': (3, bytes([len(TEXT)]) + TEXT + sentencepiece(1)),
+    'sentencepiece_bpe': (3, bytes([len(TEXT)]) + TEXT + sentencepiece(2)),
+    'pattern': (4, rb"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|\s+(?!\S)|[\w[.,]]+" + b'\xff' + TEXT),
+    'pattern_gpt2': (4, rb"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+" + b'\xff' + TEXT),
+    'pattern_slow': (4, rb'(a+)+b' + b'\xff' + b'a' * 40 + b'c'),
+}
+
+
+# zstd's frame of "one\ntwo\n", by `printf 'one\ntwo\n' | zstd --no-check`.
+ZSTD = bytes.fromhex('28b52ffd2008410000') + b'one\ntwo\n'
+LINE = json_bytes({'id': 1, 'a': {'text': 'in \u00e9', 'x': [1.5e3, None]}, 'text': 'a "text"\n\U0001f600'})
+JOURNAL = b"""convene-prepare-journal 1
+key 00000000000000ff
+in_document 1
+file 1
+offset 2
+line 3
+documents 4
+tokens 5
+counted_tokens 6
+text_bytes 7
+duplicates 8
+empty_documents 9
+bad_lines 1
+seen_documents 11
+first_bad_line data: a, line 1: \\"x\\"
+writer_state state
+checksum 9c0e777ae583091a
+"""
+# By the number of the reader in documents_fuzz.cc.
+DOCUMENTS = {
+    'line': (0, LINE),
+    'line_escapes': (0, rb'{"text": "\u00e9\ud83d\ude00\\\/\b", "b": [{}, [], true, false, null, -1.5e-3]}'),
+    'line_deep': (0, b'{"a": ' + b'[' * 600),
+    'journal': (1, JOURNAL),
+    'lines': (2, LINE + b'\r\n\n' + b'x' * 80 + b'\nlast'),
+    'lines_gzip': (2, gzip.compress(LINE + b'\n', mtime=0) + gzip.compress(b'two\n', mtime=0)),
+    'lines_zstd': (2, ZSTD),
+    'separated': (3, b'one--two-\n---three'),
+    'parts': (4, b'one two three.\nfour five\nsix seven eight nine\nten'),
+    'parquet': (4, b'PAR1'),
+}
+
+
 def write_all(folder: str, scripts) -> None:
     os.makedirs(folder, exist_ok=True)
     for name, data in scripts.items():
@@ -154,6 +250,8 @@ def main() -> int:
         scripts[f'talk_{name}'] = script([(peer, VALIDATE) for peer in range(3)] + [(peer, REQUESTS[what]) for peer, what in steps])
     write_all(sys.argv[1], scripts)
     write_all(sys.argv[2], {name: bytes([reader]) + data for name, (reader, data) in READ.items()})
+    write_all(sys.argv[3], {name: bytes([reader]) + data for name, (reader, data) in VOCABULARIES.items()})
+    write_all(sys.argv[4], {name: bytes([reader]) + data for name, (reader, data) in DOCUMENTS.items()})
     return 0
 
 

@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -217,6 +219,12 @@ absl::StatusOr<PrepareSummary> PrepareOutput(const PrepareOptions& options,
   CONVENE_RETURN_IF_ERROR(CheckOptions(options));
   CONVENE_ASSIGN_OR_RETURN(const std::vector<SourceFile> sources,
                            ListSources(options.input.patterns));
+  for (const SourceFile& source : sources) {
+    std::error_code error;
+    if (!std::filesystem::equivalent(output, source.path, error)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("data: ", output, " is an input, and would be replaced; name another output"));
+  }
   const std::string lock_path = absl::StrCat(output, ".lock");
   const absl::StatusOr<UniqueFd> lock = LockFile(lock_path, absl::ZeroDuration(), &Clock::Real());
   if (absl::IsDeadlineExceeded(lock.status())) {

@@ -42,11 +42,12 @@ absl::StatusOr<std::string> PrepareTokenFile(const PrepareOptions& options, cons
                                              const PrepareProgress& progress);
 
 // Makes `output`, and replaces a file of that name. Meanwhile `output`.partial, `output`.journal
-// and `output`.lock stand beside it; a call with the same input, tokenizer and options goes on from
-// a part that an earlier one left, a call with others begins anew. A failed call leaves the part
-// only where going on may help (not after a bad line).
+// and `output`.lock (with more names that begin so) stand beside it; a call with the same input,
+// tokenizer and options goes on from a part that an earlier one left, a call with others begins
+// anew. A failed call leaves the part where it has a journal, and says so in its error.
 //
-// Also FailedPrecondition: another process is making `output`.
+// Also FailedPrecondition: another process is making `output`. InvalidArgument: `output` is an
+// input.
 absl::StatusOr<PrepareSummary> PrepareOutput(const PrepareOptions& options,
                                              const std::string& output,
                                              const PrepareProgress& progress);

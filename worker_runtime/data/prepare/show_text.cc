@@ -22,7 +22,8 @@ void AppendLine(const std::string& name, const std::string& value, std::string* 
 std::string TokenizerText(const TokenizerIdentity& tokenizer) {
   if (tokenizer.kind.empty()) return "the file does not say";
   std::string text = tokenizer.kind;
-  if (!tokenizer.path.empty()) absl::StrAppend(&text, ", ", tokenizer.path);
+  if (!tokenizer.path.empty() && tokenizer.path != tokenizer.kind)
+    absl::StrAppend(&text, ", ", tokenizer.path);
   absl::StrAppend(&text, ", fingerprint ", absl::Hex(tokenizer.fingerprint, absl::kZeroPad16));
   if (tokenizer.end_of_document.has_value()) {
     absl::StrAppend(&text, ", token ", *tokenizer.end_of_document, " ends a document");

@@ -1,5 +1,6 @@
 #include "worker_runtime/data/prepare/token_output.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <utility>
@@ -8,15 +9,33 @@
 #include "absl/types/span.h"
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/unique_fd.h"
 
 namespace convene::worker {
 namespace {
 
 std::string PartOf(const std::string& path) { return path + ".partial"; }
 std::string JournalOf(const std::string& path) { return path + ".journal"; }
+std::string NewJournalOf(const std::string& path) { return path + ".journal.new"; }
 std::string HashesOf(const std::string& path) { return path + ".hashes"; }
 
-// How often a letter counts in the loss.
+// Replaces `path`.journal by a whole one, by a name that a killed process may leave and the next
+// one takes.
+absl::Status WriteJournal(const std::string& path, const std::string& text) {
+  const std::string temporary = NewJournalOf(path);
+  CONVENE_ASSIGN_OR_RETURN(const UniqueFd fd, OpenFile(temporary, O_WRONLY | O_CREAT | O_TRUNC));
+  CONVENE_RETURN_IF_ERROR(WriteAll(fd.get(), text, temporary));
+  CONVENE_RETURN_IF_ERROR(SyncFile(fd.get(), temporary));
+  CONVENE_RETURN_IF_ERROR(RenameFile(temporary, JournalOf(path)));
+  return SyncDirectory(ParentDirectory(path));
+}
+
+void RemoveSideFiles(const std::string& path) {
+  for (const std::string& file : {JournalOf(path), NewJournalOf(path), HashesOf(path)}) {
+    unlink(file.c_str());
+  }
+}
+
 int64_t CountOf(absl::Span<const uint8_t> counted) {
   int64_t count = 0;
   for (const uint8_t one : counted) count += one;
@@ -78,8 +97,12 @@ absl::Status TokenOutput::CountBadLine(const SourceFile& source, const EncodedRe
   if (++summary.bad_lines == 1) summary.first_bad_line = text;
   if (summary.bad_lines <= options_.max_bad_lines) return absl::OkStatus();
   if (options_.max_bad_lines == 0) {
+    const char* const hint =
+        record.line == 1
+            ? ". Each line must be an object (`jq -c '.[]'` makes such lines of an array)"
+            : "";
     return absl::InvalidArgumentError(
-        absl::StrCat(text, "; mend the line, or leave out such lines by --max-bad-lines N"));
+        absl::StrCat(text, "; mend the line, or leave out such lines by --max-bad-lines N", hint));
   }
   return absl::InvalidArgumentError(absl::StrCat(
       text, "; this is broken line ", summary.bad_lines, ", and --max-bad-lines allows ",
@@ -130,7 +153,7 @@ absl::Status TokenOutput::Sync() {
     journal_.seen_documents = seen_->count();
   }
   CONVENE_ASSIGN_OR_RETURN(journal_.writer_state, writer_->Sync());
-  CONVENE_RETURN_IF_ERROR(WriteFileAtomic(JournalOf(options_.path), JournalText(journal_)));
+  CONVENE_RETURN_IF_ERROR(WriteJournal(options_.path, JournalText(journal_)));
   has_journal_ = true;
   last_sync_ = options_.clock->Now();
   return absl::OkStatus();
@@ -145,14 +168,12 @@ absl::Status TokenOutput::Finish() {
   CONVENE_RETURN_IF_ERROR(writer_->Finish());
   CONVENE_RETURN_IF_ERROR(RenameFile(PartOf(options_.path), options_.path));
   CONVENE_RETURN_IF_ERROR(SyncDirectory(ParentDirectory(options_.path)));
-  unlink(JournalOf(options_.path).c_str());
-  unlink(HashesOf(options_.path).c_str());
+  RemoveSideFiles(options_.path);
   return absl::OkStatus();
 }
 
 void TokenOutput::Discard(const std::string& path) {
-  unlink(JournalOf(path).c_str());
-  unlink(HashesOf(path).c_str());
+  RemoveSideFiles(path);
   TokenFileWriter::Discard(PartOf(path));
 }
 

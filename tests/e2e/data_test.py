@@ -1,0 +1,137 @@
+"""`convene data` as a person uses it: kills, bad input, conversions."""
+
+import gzip
+import json
+import os
+import random
+import signal
+import unittest
+
+from tests.support.convene_testing import CONVENE, ConveneTestCase, wait_until
+
+
+class DataTest(ConveneTestCase):
+
+    def convene_data(self, *arguments, code=0):
+        return self.finish(self.start(CONVENE, "data", *arguments), 60, code)
+
+    def put(self, name, content):
+        mode = "wb" if isinstance(content, bytes) else "w"
+        with open(self.path(name), mode) as out:
+            out.write(content)
+        return self.path(name)
+
+    def content(self, name):
+        with open(self.path(name), "rb") as file:
+            return file.read()
+
+    def lines(self, count, seed=7):
+        rng = random.Random(seed)
+        words = ["".join(rng.choices("abcdefgh", k=rng.randint(1, 9))) for _ in range(500)]
+        return "".join(json.dumps({"id": i, "text": " ".join(rng.choices(words, k=rng.randint(1, 300)))}) + "\n"
+                       for i in range(count))
+
+    def test_a_text_is_prepared_and_shown(self):
+        self.put("b.txt", "second\n")
+        self.put("a.txt", "first, é\n")
+        said = self.convene_data("prepare", "--output", self.path("x.bin"), self.path("?.txt"))
+        self.assertIn("x.bin: 2 documents, 19 tokens of a vocabulary of 256, 17 B of text", said)
+        shown = self.convene_data("show", self.path("x.bin"), "--sample", 1)
+        self.assertIn("documents   2 (8 to 11 tokens)", shown)
+        self.assertIn("tokenizer   byte", shown)
+        self.assertIn("document 1, 8 of 8 tokens\n\nsecond\n", shown)
+        self.assertEqual(self.convene_data("show", self.path("x.bin"), "--format", "ids", "--first", 5),
+                         "102 105 114 115 116\n")
+        self.assertEqual(self.convene_data("show", self.path("x.bin"), "--format", "ids", "--sample", 1),
+                         "115 101 99 111 110 100 10 0\n")
+        self.assertIn("whole, 2 documents, 19 tokens", self.convene_data("verify", self.path("x.bin")))
+
+    def test_killed_at_random_the_same_command_makes_the_same_bytes(self):
+        text = self.lines(12000)
+        half = len(text) // 2
+        self.put("a.jsonl", text[:half] + "\n{broken\n")
+        self.put("b.jsonl", gzip.compress(text[half:].encode(), 1))
+        arguments = ["prepare", "--dedupe", "--max-bad-lines", 3, "--threads", 2, "--journal-interval", 0,
+                     self.path("a.jsonl"), self.path("b.jsonl"), "--output"]
+        undisturbed = self.convene_data(*arguments, self.path("x.bin"))
+        self.assertIn(" 3 broken lines (the first: data: ", undisturbed)
+        rng = random.Random(11)
+        resumed = 0
+        for kill in range(10):
+            output = self.path(f"y{kill}.bin")
+            process = self.start(CONVENE, "data", *arguments, output)
+            # The size of the part is the one clock that does not depend on the machine's load.
+            stop_at = rng.uniform(0, len(text))
+
+            def is_time(process=process, output=output, stop_at=stop_at):
+                try:
+                    size = os.path.getsize(output + ".partial")
+                except FileNotFoundError:
+                    size = 0
+                return process.poll() is not None or size >= stop_at
+
+            wait_until(is_time, 60, "the part grows")
+            process.send_signal(signal.SIGKILL)
+            process.wait(10)
+            said = self.convene_data(*arguments, output)
+            resumed += "went on from an earlier part" in said
+            self.assertEqual(self.content(f"y{kill}.bin"), self.content("x.bin"))
+            self.assertEqual([name for name in os.listdir(self.directory) if name.startswith(f"y{kill}.")],
+                             [f"y{kill}.bin"])
+        self.assertGreater(resumed, 4)
+
+    def test_broken_input_is_named_and_leaves_nothing(self):
+        self.put("a.jsonl", '{"text": "a"}\n{"text": 1}\n')
+        self.put("cut.txt.gz", gzip.compress(b"text" * 1000)[:-12])
+        self.put("deep.jsonl", '{"a": ' + "[" * 10000 + "]" * 10000 + ', "text": "x"}\n')
+        self.put("long.jsonl", '{"text": "' + "x" * 3000000 + '"}\n')
+        output = self.path("x.bin")
+        for names, code, words in (
+                (["a.jsonl"], 64, "a.jsonl, line 2: the field 'text' is not a text"),
+                (["cut.txt.gz"], 1, "the gzip data ends too early"),
+                (["deep.jsonl"], 64, "line 1: broken JSON at byte 518: nested deeper than 512"),
+                (["long.jsonl", "--max-document-bytes", "2M"], 64, "longer than 2097152 bytes"),
+                (["none.jsonl"], 64, "no file matches"),
+                (["a.jsonl", "--field", "other"], 64, "line 1: no field 'other'"),
+                (["a.jsonl", "--tokenizer", self.path("none")], 64, "none")):
+            with self.subTest(names=names):
+                said = self.convene_data("prepare", "--output", output, self.path(names[0]), *names[1:], code=code)
+                self.assertIn(words, said)
+                self.assertEqual([n for n in os.listdir(self.directory) if n.startswith("x.bin")], [])
+
+    def test_other_programs_formats_and_blends(self):
+        self.put("a.jsonl", self.lines(50))
+        self.convene_data("prepare", "--output", self.path("a.bin"), self.path("a.jsonl"))
+        ids = self.convene_data("show", self.path("a.bin"), "--format", "ids")
+        for form, name in (("megatron", "m.bin"), ("nanotron", "n.ds"), ("convene", "c.bin"), ("llmc", "l.bin")):
+            with self.subTest(form=form):
+                self.convene_data("convert", self.path("a.bin"), self.path(name), "--to", form)
+                self.assertEqual(self.convene_data("show", self.path(name), "--format", "ids"), ids)
+                self.convene_data("verify", self.path(name))
+        blend = self.convene_data("blend", f"{self.path('a.bin')}:3,{self.path('m.bin')}:1")
+        self.assertIn("75.00%", blend)
+        self.assertIn("1.50\n", blend)
+        damaged = bytearray(self.content("a.bin"))
+        damaged[len(damaged) // 2] ^= 1
+        self.put("d.bin", bytes(damaged))
+        self.assertIn("1 of 2 files cannot be used",
+                      self.convene_data("verify", self.path("a.bin"), self.path("d.bin"), code=1))
+
+    def test_a_full_disk_leaves_nothing_under_the_name(self):
+        self.put("a.txt", "x" * 3000000)
+        # A file may not grow above 1 MB: SIGXFSZ is what a full disk looks like to a careless program.
+        process = self.start(CONVENE, "data", "prepare", "--output", self.path("x.bin"), self.path("a.txt"),
+                             limit="-f 1000", prefix=("env", "--ignore-signal=XFSZ"))
+        self.assertIn("x.bin.partial", self.finish(process, 60, 1))
+        self.assertFalse(os.path.exists(self.path("x.bin")))
+
+    def test_help_names_the_commands(self):
+        said = self.convene_data("--help")
+        for command in ("prepare", "show", "verify", "blend", "convert"):
+            self.assertIn(f"  {command} ", said)
+            self.assertIn(f"usage: convene data {command} [flags]", self.convene_data(command, "--help"))
+        self.assertIn("did you mean `convene data show`", self.convene_data("shwo", code=64))
+
+
+if __name__ == "__main__":
+    unittest.main()
