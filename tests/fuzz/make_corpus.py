@@ -181,8 +181,8 @@ def piece(content: str, score: float, kind: int) -> bytes:
 
 
 def sentencepiece(model_type: int) -> bytes:
-    pieces = [('<unk>', 0, 2), ('<s>', 0, 3), ('</s>', 0, 3), ('<0xC3>', 0, 6), ('\u2581', -1, 1), ('l', -2, 1), ('lo', -3, 1), ('He', -4, 1), ('12', -5, 4)]
-    trainer = b'\x18' + varint(model_type) + varint(35 << 3) + b'\x01'
+    pieces = [('<unk>', 0, 2), ('<s>', 0, 3), ('</s>', 0, 3), ('\u2581', -1, 1), ('l', -2, 1), ('lo', -3, 1), ('He', -4, 1), ('12', -5, 4)]
+    trainer = b'\x18' + varint(model_type)
     normalizer = b'\x0a\x08identity\x18\x01\x20\x01\x28\x01'
     return b''.join(piece(*each) for each in pieces) + b'\x12' + varint(len(trainer)) + trainer + b'\x1a' + varint(len(normalizer)) + normalizer
 

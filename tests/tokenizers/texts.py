@@ -27,7 +27,7 @@ def _files(patterns: List[str], rng: random.Random) -> Iterator[bytes]:
     rng.shuffle(paths)
     for path in paths:
         with open(path, 'rb') as file:
-            yield file.read(1 << 16)
+            yield file.read(1 << 14)
 
 
 def word(rng: random.Random) -> str:

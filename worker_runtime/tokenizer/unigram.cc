@@ -8,7 +8,10 @@
 namespace convene::worker {
 namespace {
 
-constexpr float kUnknownPenalty = 10;
+constexpr double kUnknownPenalty = 10;
+
+// Below this SentencePiece 0.2.3 begins to count at 0 again, since float has few digits.
+constexpr float kLowestSum = -100000;
 
 // Bytes of the character that begins with `lead`, in valid UTF-8.
 size_t CharacterLength(char lead) {
@@ -29,26 +32,15 @@ ByteTrie TrieOf(const std::vector<UnigramLattice::Piece>& pieces) {
 
 UnigramLattice::UnigramLattice(const std::vector<Piece>& pieces, int32_t unknown_id, Rules rules)
     : trie_(TrieOf(pieces)), unknown_id_(unknown_id), rules_(rules) {
-  // FLT_MIN, the smallest positive number, is what SentencePiece begins with. So the highest score
-  // is hardly more than 0 where all scores are negative, as logarithms of probabilities are.
-  float highest = FLT_MIN;
   double lowest =
       rules == Rules::kSentencePiece ? FLT_MAX : std::numeric_limits<double>::infinity();
-  for (const Piece& piece : pieces) {
-    if (!piece.is_used || piece.is_user_defined) continue;
-    highest = std::max(highest, static_cast<float>(piece.score));
-    lowest = std::min(lowest, piece.score);
-  }
-  if (rules == Rules::kSentencePiece) {
-    unknown_score_ = static_cast<float>(lowest) - kUnknownPenalty;
-  } else {
-    unknown_score_ = lowest - kUnknownPenalty;
-  }
   scores_.reserve(pieces.size());
   for (const Piece& piece : pieces) {
-    const float by_length = static_cast<float>(piece.text.size()) * highest;
-    scores_.push_back(piece.is_user_defined ? by_length - 0.1 : piece.score);
+    const double by_length = 0.1 * (static_cast<double>(piece.text.size()) - 1);
+    scores_.push_back(piece.is_user_defined ? by_length : piece.score);
+    if (piece.is_used && !piece.is_user_defined) lowest = std::min(lowest, piece.score);
   }
+  unknown_score_ = lowest - kUnknownPenalty;
 }
 
 void UnigramLattice::Best(absl::string_view text, std::vector<Segment>* segments,
@@ -67,14 +59,14 @@ void UnigramLattice::BestWith(absl::string_view text, std::vector<Segment>* segm
   // is decided. No way known so far ends behind `reach`.
   size_t base = 0, reach = 0;
   nodes->assign(1, {0, unknown_id_, 0});
-  const auto offer = [&](size_t begin, size_t end, int32_t id, double score, Sum stored) {
+  const auto offer = [&](size_t begin, size_t end, int32_t id, Sum score) {
     if (end > reach) {
       nodes->resize(end - base + 1, {0, unknown_id_, 0});
       reach = end;
     }
     auto& node = (*nodes)[end - base];
     if (node.length != 0 && !(score > node.score)) return;
-    node = {stored, id, static_cast<uint32_t>(end - begin)};
+    node = {score, id, static_cast<uint32_t>(end - begin)};
   };
   const auto append_decided = [&](size_t end) {
     const size_t first = segments->size();
@@ -90,7 +82,11 @@ void UnigramLattice::BestWith(absl::string_view text, std::vector<Segment>* segm
   const auto unknown_score = static_cast<Sum>(unknown_score_);
   for (size_t begin = 0; begin < text.size();) {
     if (begin == reach && begin > base) append_decided(begin);
-    const Sum so_far = (*nodes)[begin - base].score;
+    Sum so_far = (*nodes)[begin - base].score;
+    if (rules_ == Rules::kSentencePiece && so_far < kLowestSum) {
+      for (size_t i = begin - base; i < nodes->size(); ++i) (*nodes)[i].score -= so_far;
+      so_far = 0;
+    }
     const size_t next = std::min(text.size(), begin + CharacterLength(text[begin]));
     bool is_character_a_piece = false;
     uint32_t node = ByteTrie::kRoot;
@@ -98,14 +94,10 @@ void UnigramLattice::BestWith(absl::string_view text, std::vector<Segment>* segm
       if (!trie_.Step(&node, static_cast<unsigned char>(text[i]))) break;
       const int32_t id = trie_.value(node);
       if (id == ByteTrie::kNoValue) continue;
-      const double score = scores_[id] + so_far;
-      offer(begin, i + 1, id, score, static_cast<Sum>(score));
+      offer(begin, i + 1, id, static_cast<Sum>(scores_[id]) + so_far);
       is_character_a_piece |= i + 1 == next;
     }
-    if (!is_character_a_piece) {
-      const Sum score = unknown_score + so_far;
-      offer(begin, next, unknown_id_, score, score);
-    }
+    if (!is_character_a_piece) offer(begin, next, unknown_id_, unknown_score + so_far);
     begin = next;
   }
   append_decided(text.size());

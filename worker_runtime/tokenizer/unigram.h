@@ -18,15 +18,16 @@ class UnigramLattice {
   struct Piece {
     std::string text;  // UTF-8
     double score = 0;
-    bool is_user_defined = false;  // SentencePiece: its score follows from its length
+    bool is_user_defined = false;  // its score follows from its length
     bool is_used = true;           // SentencePiece: not CONTROL, UNKNOWN, UNUSED or BYTE
   };
 
   // Whose arithmetic: sums are kept in another width, so near ties fall otherwise.
   enum class Rules {
-    // unigram_model.cc, EncodeOptimized: sums are kept as float, also over the whole text, and a
-    // candidate is compared in double with the kept float. An unknown character costs the lowest
-    // score of an ordinary piece - 10. A user defined piece of n bytes scores n * highest - 0.1.
+    // unigram_model.cc, EncodeOptimized, as of 0.2.3: scores and sums are float, summed over the
+    // whole text; where the sum falls below -100,000, it is taken off all sums from there on. An
+    // unknown character scores the lowest score of an ordinary piece - 10, a user
+    // defined piece 0.1 for each byte after its first.
     kSentencePiece,
     // tokenizers, models/unigram: sums in double; unknown = the lowest score of all pieces - 10.
     kHuggingFace,

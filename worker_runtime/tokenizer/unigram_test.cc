@@ -58,15 +58,15 @@ TEST_CASE("Of equal sums the segmentation whose last segment begins first is tak
   CHECK(Best(lattice, "aaaa") == std::vector<Segment>{{0, 1, 1}, {1, 4, 3}});
 }
 
-TEST_CASE("SentencePiece's sums round to float: after a long text small differences are lost") {
-  // 1/3 and 2/3 of 2^-20 vanish beside a sum of 2^20 in float, not in double.
-  const float tiny = 0x1p-20f;
+TEST_CASE("SentencePiece's sums are float: after a long text small differences are lost") {
   const std::vector<Piece> pieces = {
-      {"<unk>", 0, false, false}, {"x", -0x1p20}, {"a", -1}, {"b", -1}, {"ab", -2 - tiny}};
-  // a + b is better by tiny; "ab" is found first, and a candidate must be greater to replace it.
-  CHECK(Best(UnigramLattice(pieces, 0, Rules::kHuggingFace), "xab").size() == 3);
+      {"<unk>", 0, false, false}, {"x", -0x1p16}, {"a", -1}, {"b", -1}, {"ab", -2 - 0x1p-20}};
+  // a + b is better by 2^-20, which is nothing beside a sum of 2^16 in float. "ab" is found first.
   CHECK(Best(UnigramLattice(pieces, 0, Rules::kSentencePiece), "ab").size() == 2);
   CHECK(Best(UnigramLattice(pieces, 0, Rules::kSentencePiece), "xab").size() == 2);
+  CHECK(Best(UnigramLattice(pieces, 0, Rules::kHuggingFace), "xab").size() == 3);
+  // Two x are less than -100,000: the sum begins at 0 again.
+  CHECK(Best(UnigramLattice(pieces, 0, Rules::kSentencePiece), "xxab").size() == 4);
 }
 
 // EncodeOptimized of unigram_model.cc, with one array over the whole text and maps for the trie.
@@ -84,7 +84,7 @@ std::vector<Segment> Oracle(const std::vector<Piece>& pieces, absl::string_view 
     int32_t id = -1;
     int64_t begin = -1;
   };
-  const Sum unknown_score = static_cast<Sum>(lowest) - 10;
+  const Sum unknown_score = static_cast<Sum>(lowest - 10);
   std::vector<Node> nodes(text.size() + 1);
   for (size_t begin = 0; begin < text.size(); ++begin) {
     bool has_single = false;
@@ -92,9 +92,9 @@ std::vector<Segment> Oracle(const std::vector<Piece>& pieces, absl::string_view 
     for (size_t end = begin + 1; end <= std::min(text.size(), begin + 5); ++end) {
       const auto found = ids.find(std::string(text.substr(begin, end - begin)));
       if (found == ids.end()) continue;
-      const double score = pieces[found->second].score + so_far;
+      const Sum score = static_cast<Sum>(pieces[found->second].score) + so_far;
       if (nodes[end].begin < 0 || score > nodes[end].score) {
-        nodes[end] = {static_cast<Sum>(score), found->second, static_cast<int64_t>(begin)};
+        nodes[end] = {score, found->second, static_cast<int64_t>(begin)};
       }
       has_single |= end == begin + 1;
     }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -31,6 +32,12 @@ std::string TextAt(const Json& config, const char* key) {
   return found == config.end() ? "" : TextOf(*found);
 }
 
+std::optional<bool> BoolAt(const Json& config, const char* key) {
+  const auto found = config.find(key);
+  if (found == config.end() || !found->is_boolean()) return std::nullopt;
+  return found->get<bool>();
+}
+
 }  // namespace
 
 absl::StatusOr<VocabularyConfig> ReadVocabularyConfig(const std::string& json) {
@@ -43,8 +50,8 @@ absl::StatusOr<VocabularyConfig> ReadVocabularyConfig(const std::string& json) {
   result.pattern = TextAt(config, "pat_str");
   result.begin_of_document = TextAt(config, "bos_token");
   result.end_of_document = TextAt(config, "eos_token");
-  const auto adds = config.find("add_bos_token");
-  if (adds != config.end() && adds->is_boolean()) result.adds_begin_of_document = adds->get<bool>();
+  result.adds_begin_of_document = BoolAt(config, "add_bos_token");
+  result.adds_end_of_document = BoolAt(config, "add_eos_token");
   const auto added = config.find("added_tokens_decoder");
   if (added == config.end() || !added->is_object()) return result;
   for (const auto& [key, token] : added->items()) {

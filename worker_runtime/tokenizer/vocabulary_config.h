@@ -1,4 +1,4 @@
-// tokenizer_config.json beside a tiktoken file, which says what that file leaves out.
+// tokenizer_config.json beside a tokenizer, which says what that file leaves out.
 #pragma once
 
 #include <optional>
@@ -15,6 +15,7 @@ struct VocabularyConfig {
   std::vector<SpecialTokens::Token> special_tokens;  // added_tokens_decoder
   std::string begin_of_document, end_of_document;    // bos_token, eos_token
   std::optional<bool> adds_begin_of_document;        // add_bos_token
+  std::optional<bool> adds_end_of_document;          // add_eos_token
 };
 
 // `json` may be empty: nothing is said. Members of other kinds than these are left out of account.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/tokenizer/json/characters.h"
 
@@ -95,11 +96,15 @@ absl::Status AddedTokens::MakeFinders(const TextNormalizer& normalizer) {
       size_t at_start = 0;
       keys.emplace_back(token.normalized ? normalizer.Apply(token.content, &at_start, &scratch)
                                          : token.content);
+      // The original then cuts the text at every byte, and fails within a character.
       if (keys.back().empty()) {
-        return LacksFeature("added_tokens", absl::StrCat("a token, \"", token.content,
-                                                         "\", that the normalizer makes empty,"));
+        return LacksFeature("added_tokens",
+                            absl::StrCat("a \"normalized\" token, \"", token.content,
+                                         "\", that the normalizer makes empty,"));
       }
-      (token.normalized ? normalized : raw).push_back({keys.back(), ids_.at(token.content)});
+      const int32_t id = ids_.at(token.content);
+      decoded_.insert_or_assign(id, keys.back());
+      (token.normalized ? normalized : raw).push_back({keys.back(), id});
     }
   }
   const auto make = [](std::vector<ByteTrie::Entry> entries, Finder* finder) {
@@ -144,7 +149,8 @@ void AddedTokens::FindAll(absl::string_view text, bool normalized, bool with_spe
       end = space_end;
     }
     if (done < begin) cuts->push_back({done, begin, -1});
-    cuts->push_back({begin, end, match.value});
+    // Nothing is left of a token whose text went with the white space of the one before it.
+    if (begin < end) cuts->push_back({begin, end, match.value});
     done = end;
   }
   if (done != text.size()) cuts->push_back({done, text.size(), -1});

@@ -35,8 +35,9 @@ struct AddedToken {
 class AddedTokens {
  public:
   // `node`: the file's "added_tokens". A token that the vocabulary does not have gets the next free
-  // id, whatever the file says, as in the original. InvalidArgument; Unimplemented: a token whose
-  // normalised content is empty.
+  // id, whatever the file says, as in the original. Of tokens with the same normalised content a
+  // special one counts, else the first (in the original, chance decides). InvalidArgument;
+  // Unimplemented: a token whose normalised content is empty.
   static absl::StatusOr<AddedTokens> Read(const std::optional<JsonNode>& node,
                                           const Vocabulary& vocabulary,
                                           const TextNormalizer& normalizer);
@@ -55,6 +56,9 @@ class AddedTokens {
   // Null for an id that no added token has.
   const AddedToken* Find(int32_t id) const;
   std::optional<int32_t> Find(absl::string_view content) const;
+  // The text that the decoder gets for the token: its normalised content, if it is looked for so.
+  // REQUIRES: an added token.
+  const std::string& DecodedText(int32_t id) const { return decoded_.at(id); }
   // Whether a token of this text is left out of decoded text.
   bool IsSpecial(absl::string_view content) const { return specials_.contains(content); }
   // One more than the largest id.
@@ -73,6 +77,7 @@ class AddedTokens {
 
   absl::flat_hash_map<std::string, int32_t> ids_;
   absl::flat_hash_map<int32_t, AddedToken> tokens_;  // the last one given for each id
+  absl::flat_hash_map<int32_t, std::string> decoded_;
   absl::flat_hash_map<std::string, bool> specials_;
   // In the order in which equal normalised contents win.
   std::vector<AddedToken> special_order_, other_order_;

@@ -1,7 +1,5 @@
 #include "worker_runtime/tokenizer/json/tokenizer_json.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -10,21 +8,23 @@
 
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/tokenizer/fingerprint.h"
 #include "worker_runtime/tokenizer/json/added_tokens.h"
 #include "worker_runtime/tokenizer/json/characters.h"
+#include "worker_runtime/tokenizer/json/document_roles.h"
 #include "worker_runtime/tokenizer/json/json_node.h"
 #include "worker_runtime/tokenizer/json/post_processor.h"
 #include "worker_runtime/tokenizer/json/pre_tokenizer.h"
 #include "worker_runtime/tokenizer/json/text_normalizer.h"
 #include "worker_runtime/tokenizer/json/token_decoder.h"
 #include "worker_runtime/tokenizer/json/token_model.h"
-#include "worker_runtime/tokenizer/json/tokenizer_config.h"
+#include "worker_runtime/tokenizer/vocabulary_config.h"
 
 namespace convene::worker {
 namespace {
 
 // Changes when the same file would give other ids than before.
-constexpr uint64_t kRulesVersion = 1;
+constexpr int64_t kRulesVersion = 1;
 
 struct Parts {
   TextNormalizer normalizer;
@@ -96,8 +96,7 @@ class JsonTokenizer : public Tokenizer {
       : parts_(std::move(parts)), fingerprint_(fingerprint) {
     byte_ends_.reserve(static_cast<size_t>(vocabulary_size()));
     for (int32_t id = 0; id < vocabulary_size(); ++id) {
-      const absl::string_view token = TokenText(id);
-      if (!parts_.added.IsSpecial(token)) bytes_ += parts_.decoder.Bytes(token);
+      if (SpecialTextOf(id).empty()) bytes_ += parts_.decoder.Bytes(TokenText(id));
       byte_ends_.push_back(bytes_.size());
     }
   }
@@ -135,6 +134,8 @@ class JsonTokenizer : public Tokenizer {
     tokens.reserve(ids.size());
     for (const int32_t id : ids) {
       if (parts_.added.Find(id) == nullptr && !parts_.model->vocabulary().Has(id)) continue;
+      // The original asks for the text, so that a special token whose text the normalizer changes
+      // is not left out.
       const absl::string_view token = TokenText(id);
       if (show_specials || !parts_.added.IsSpecial(token)) tokens.emplace_back(token);
     }
@@ -144,8 +145,7 @@ class JsonTokenizer : public Tokenizer {
  private:
   // Empty for an id that the tokenizer does not have.
   absl::string_view TokenText(int32_t id) const {
-    const AddedToken* const token = parts_.added.Find(id);
-    if (token != nullptr) return token->content;
+    if (parts_.added.Find(id) != nullptr) return parts_.added.DecodedText(id);
     return parts_.model->vocabulary().Token(id);
   }
 
@@ -171,14 +171,10 @@ std::optional<int32_t> FindToken(const std::string& text, const Parts& parts) {
 }
 
 absl::Status ReadConfig(const std::string& config_json, Parts* parts) {
-  TokenizerConfig config;
-  if (!config_json.empty()) {
-    CONVENE_ASSIGN_OR_RETURN(const nlohmann::json document, Parse(config_json));
-    CONVENE_ASSIGN_OR_RETURN(config, ReadTokenizerConfig(JsonNode(&document, "")));
-  }
-  const std::optional<int32_t> eos = FindToken(config.eos, *parts);
-  CONVENE_RETURN_IF_ERROR(
-      ApplyTokenizerConfig(config, FindToken(config.bos, *parts), eos, &parts->frame));
+  CONVENE_ASSIGN_OR_RETURN(const VocabularyConfig config, ReadVocabularyConfig(config_json));
+  const std::optional<int32_t> bos = FindToken(config.begin_of_document, *parts);
+  const std::optional<int32_t> eos = FindToken(config.end_of_document, *parts);
+  CONVENE_RETURN_IF_ERROR(ApplyVocabularyConfig(config, bos, eos, &parts->frame));
   parts->end_of_document = FindEndOfDocument(eos, parts->frame, parts->added);
   return absl::OkStatus();
 }
@@ -200,13 +196,17 @@ absl::StatusOr<Parts> ReadParts(const JsonNode& document) {
   return parts;
 }
 
-uint64_t Fingerprint(absl::string_view json_text, const Parts& parts) {
-  std::vector<int64_t> numbers = {
-      static_cast<int64_t>(XXH3_64bits_withSeed(json_text.data(), json_text.size(), kRulesVersion)),
-      static_cast<int64_t>(parts.frame.prefix.size()), parts.end_of_document.value_or(-1)};
-  numbers.insert(numbers.end(), parts.frame.prefix.begin(), parts.frame.prefix.end());
-  numbers.insert(numbers.end(), parts.frame.suffix.begin(), parts.frame.suffix.end());
-  return XXH3_64bits(numbers.data(), numbers.size() * sizeof(int64_t));
+uint64_t FingerprintOf(absl::string_view json_text, const Parts& parts) {
+  Fingerprint fingerprint;
+  fingerprint.Add("tokenizer.json");
+  fingerprint.Add(kRulesVersion);
+  fingerprint.Add(json_text);
+  for (const std::vector<int32_t>* side : {&parts.frame.prefix, &parts.frame.suffix}) {
+    fingerprint.Add(static_cast<int64_t>(side->size()));
+    for (const int32_t id : *side) fingerprint.Add(int64_t{id});
+  }
+  fingerprint.Add(int64_t{parts.end_of_document.value_or(-1)});
+  return fingerprint.value();
 }
 
 }  // namespace
@@ -219,10 +219,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> ReadTokenizerJson(absl::string_view j
   absl::StatusOr<Parts> parts = ReadParts(JsonNode(&*document, ""));
   if (!parts.ok()) return Annotate(parts.status(), path);
   const absl::Status configured = ReadConfig(config_json, &*parts);
-  if (!configured.ok()) {
-    return Annotate(configured, absl::StrCat("tokenizer_config.json beside ", path));
-  }
-  const uint64_t fingerprint = Fingerprint(json_text, *parts);
+  if (!configured.ok()) return Annotate(configured, path);
+  const uint64_t fingerprint = FingerprintOf(json_text, *parts);
   return std::make_unique<JsonTokenizer>(*std::move(parts), fingerprint);
 }
 

@@ -78,7 +78,9 @@ absl::Status BpeModel::Build(const ModelFile& model) {
   for (size_t i = 0; i < model.pieces.size(); ++i) {
     const ModelPiece& piece = model.pieces[i];
     symbols_[i].bytes = static_cast<uint32_t>(piece.text.size());
-    symbols_[i].is_known = IsMergeable(piece) || piece.type == PieceType::kUserDefined;
+    // An UNUSED character is unknown, as of SentencePiece 0.2.3.
+    symbols_[i].is_known =
+        piece.type == PieceType::kNormal || piece.type == PieceType::kUserDefined;
     if (piece.type == PieceType::kUserDefined) {
       begins_user_symbol_[static_cast<unsigned char>(piece.text[0])] = true;
     }
@@ -177,7 +179,6 @@ void BpeModel::ExpandUnused(const ModelFile& model, const std::vector<PairMerges
   for (size_t i = 0; i < model.pieces.size(); ++i) {
     if (halves[i].first == kOther) continue;
     Symbol& symbol = symbols_[i];
-    symbol.is_known = false;
     symbol.expansion_begin = static_cast<uint32_t>(expansions_.size());
     std::vector<int32_t> open = {static_cast<int32_t>(i)};
     while (!open.empty()) {

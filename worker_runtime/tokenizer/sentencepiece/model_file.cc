@@ -23,8 +23,9 @@ constexpr size_t kLongestPiece = 8000;
 
 absl::Status Damaged() {
   return absl::InvalidArgumentError(
-      "is not a SentencePiece model, or is damaged (its fields are no protobuf message): fetch the "
-      "file again");
+      "is not a SentencePiece model, or is damaged (it is no protobuf message with pieces): check "
+      "the "
+      "path, or fetch the file again");
 }
 
 bool Is(const ProtoReader::Field& field, uint32_t number, Kind kind) {
@@ -129,6 +130,7 @@ absl::Status CheckPiece(const ModelPiece& piece, bool byte_fallback) {
 }
 
 absl::Status CheckPieces(const ModelFile& model) {
+  if (model.pieces.empty()) return Damaged();
   absl::flat_hash_set<absl::string_view> texts;
   texts.reserve(model.pieces.size());
   int unknown = 0, bytes = 0;

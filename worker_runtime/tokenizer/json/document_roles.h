@@ -1,0 +1,25 @@
+// Which tokens begin and end a document, as tokenizer_config.json beside a tokenizer.json has it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "worker_runtime/tokenizer/json/added_tokens.h"
+#include "worker_runtime/tokenizer/json/post_processor.h"
+#include "worker_runtime/tokenizer/vocabulary_config.h"
+
+namespace convene::worker {
+
+// Makes `frame` begin with `bos` where add_bos_token is true and not where it is false, and end
+// with `eos` likewise, as transformers does with these settings. InvalidArgument: a token is to be
+// added that the tokenizer does not have.
+absl::Status ApplyVocabularyConfig(const VocabularyConfig& config, std::optional<int32_t> bos,
+                                   std::optional<int32_t> eos, DocumentFrame* frame);
+
+// The token that ends a document: the config's `eos`; else the frame's single last token; else the
+// only special token with one of the names that models commonly have for it.
+std::optional<int32_t> FindEndOfDocument(std::optional<int32_t> eos, const DocumentFrame& frame,
+                                         const AddedTokens& added);
+
+}  // namespace convene::worker

@@ -1,0 +1,186 @@
+#include "worker_runtime/tokenizer/sentencepiece/model.h"
+
+#include <catch2/catch.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tools/base/files.h"
+#include "tools/base/testing/status_testing.h"
+#include "worker_runtime/tokenizer/sentencepiece/charsmap.h"
+#include "worker_runtime/tokenizer/sentencepiece/model_file.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
+
+std::string ModelBytes(const std::string& name) {
+  const auto bytes = ReadFile("worker_runtime/tokenizer/sentencepiece/golden/" + name + ".model");
+  REQUIRE_OK(bytes);
+  return *bytes;
+}
+
+std::unique_ptr<Tokenizer> Read(const std::string& name) {
+  auto tokenizer = ReadSentencePiece(ModelBytes(name), name);
+  REQUIRE_OK(tokenizer);
+  return *std::move(tokenizer);
+}
+
+std::vector<int32_t> Encode(const Tokenizer& tokenizer, absl::string_view text,
+                            SpecialText special_text = SpecialText::kAsText) {
+  std::vector<int32_t> ids;
+  tokenizer.NewEncoder(special_text)->Encode(text, &ids);
+  return ids;
+}
+
+// Protobuf's encoding of a string or message field shorter than 128 bytes, and of a number.
+std::string Field(char number, absl::string_view content) {
+  return std::string{static_cast<char>(number << 3 | 2), static_cast<char>(content.size())} +
+         std::string(content);
+}
+std::string Number(char number, char value) { return {static_cast<char>(number << 3), value}; }
+std::string Piece(absl::string_view text, char type) {
+  return Field(1, Field(1, text) + Number(3, type));
+}
+
+TEST_CASE("Names, special tokens and what surrounds a text") {
+  const auto tokenizer = Read("bpe_bytes");
+  CHECK(tokenizer->kind() == "SentencePiece (BPE)");
+  CHECK(tokenizer->vocabulary_size() == 900);
+  CHECK(tokenizer->SpecialId("<s>") == 1);
+  CHECK(tokenizer->SpecialId("[INST]") == 3);
+  CHECK(tokenizer->SpecialId("[INST") == std::nullopt);
+  CHECK(tokenizer->SpecialId("") == std::nullopt);
+  CHECK(tokenizer->SpecialTextOf(4) == "[/INST]");
+  CHECK(tokenizer->SpecialTextOf(800).empty());
+  CHECK(tokenizer->SpecialTextOf(-1).empty());
+  CHECK(tokenizer->SpecialTextOf(900).empty());
+  CHECK(tokenizer->prefix() == absl::Span<const int32_t>({1}));
+  CHECK(tokenizer->suffix().empty());
+  CHECK(tokenizer->end_of_document() == 2);
+  const auto without_bos = Read("unigram_bytes");
+  CHECK(without_bos->kind() == "SentencePiece (unigram)");
+  CHECK(without_bos->prefix().empty());
+  CHECK(without_bos->SpecialTextOf(*without_bos->end_of_document()) == "<|end|>");
+  CHECK(without_bos->fingerprint() != tokenizer->fingerprint());
+  CHECK(Read("bpe_bytes")->fingerprint() == tokenizer->fingerprint());
+}
+
+TEST_CASE("A special token's text is text, or cuts the text where it counts as a token") {
+  const auto tokenizer = Read("bpe_bytes");
+  const std::string text = "[INST] hi [/INST][INST]";
+  for (const int32_t id : Encode(*tokenizer, text)) CHECK(tokenizer->SpecialTextOf(id).empty());
+  std::vector<int32_t> expected = {3};
+  for (const int32_t id : Encode(*tokenizer, " hi ")) expected.push_back(id);
+  expected.insert(expected.end(), {4, 3});
+  CHECK(Encode(*tokenizer, text, SpecialText::kAsTokens) == expected);
+  CHECK(tokenizer->Decode(expected, false) == " hi ");
+  CHECK(tokenizer->Decode(expected, true) == "[INST] hi [/INST][INST]");
+}
+
+TEST_CASE("The bytes of the tokens are the bytes of the text, the dummy space first") {
+  const auto tokenizer = Read("bpe_bytes");
+  const std::string text = "größer 🦙  \x01 中";
+  std::string bytes;
+  for (const int32_t id : Encode(*tokenizer, text)) tokenizer->AppendTokenBytes(id, &bytes);
+  CHECK(bytes == " " + text);
+  bytes.clear();
+  for (const int32_t id : {0, 1, 3, -1, 900, 1 << 30}) tokenizer->AppendTokenBytes(id, &bytes);
+  CHECK(bytes.empty());
+  CHECK(tokenizer->Decode({-1, 900, 1 << 30}, true).empty());
+}
+
+TEST_CASE("An unknown run at the end of one text does not swallow that of the next") {
+  const auto tokenizer = Read("bpe_suffix");
+  const auto encoder = tokenizer->NewEncoder(SpecialText::kAsText);
+  std::vector<int32_t> ids;
+  encoder->Encode("\U0001F999", &ids);
+  const std::vector<int32_t> once = ids;
+  encoder->Encode("\U0001F999", &ids);
+  CHECK(ids.size() == 2 * once.size());
+}
+
+TEST_CASE("What is no model is refused, with the path, the piece and the reason") {
+  CHECK_STATUS(ReadSentencePiece("", "a.model"), kInvalid, "a.model: is not a SentencePiece model");
+  CHECK_STATUS(ReadSentencePiece(Piece("a", 1), "a.model"), kInvalid,
+               "a.model: has 0 pieces of type UNKNOWN");
+  CHECK_STATUS(ReadSentencePiece("IQ== 0\nIg== 1\n", "a.model"), kInvalid,
+               "a.model: is not a SentencePiece model");
+  const std::string unknown = Piece("<unk>", 2);
+  CHECK_OK(ReadSentencePiece(unknown + Piece("a", 1), "a.model"));
+  CHECK_STATUS(ReadSentencePiece(unknown + Piece("a", 9), "a.model"), kInvalid,
+               "a.model: piece 1: has the unknown type 9");
+  CHECK_STATUS(ReadSentencePiece(unknown + Piece("", 1), "a.model"), kInvalid, "is empty");
+  CHECK_STATUS(ReadSentencePiece(unknown + unknown, "a.model"), kInvalid,
+               "piece 1 (\"<unk>\"): stands in the file twice");
+  CHECK_STATUS(ReadSentencePiece(unknown + Piece("\xff", 1), "a.model"), kInvalid,
+               "piece 1 (\"?\"): has a NUL or is not UTF-8");
+  CHECK_STATUS(ReadSentencePiece(unknown + Piece("<0x41>", 6), "a.model"), kInvalid,
+               "does not fall back to bytes");
+  const std::string falls_back = Field(2, std::string("\x98\x02\x01", 3));  // field 35 = true
+  CHECK_STATUS(ReadSentencePiece(unknown + falls_back, "a.model"), kInvalid,
+               "has pieces for 0 of the 256");
+  CHECK_STATUS(ReadSentencePiece(unknown + Field(2, Number(3, 4)), "a.model"),
+               absl::StatusCode::kUnimplemented, "model_type 4 (characters)");
+  CHECK_STATUS(ReadSentencePiece(unknown + Field(3, Field(2, "\x80")), "a.model"), kInvalid,
+               "a.model: the normalizer's precompiled_charsmap is cut short");
+}
+
+TEST_CASE("A file is recognised by its first bytes") {
+  CHECK(LooksLikeSentencePiece(ModelBytes("unigram_rules").substr(0, 16)));
+  CHECK_FALSE(LooksLikeSentencePiece("IQ== 0\nIg== 1\n"));
+  CHECK_FALSE(LooksLikeSentencePiece("{\"version\": \"1.0\"}"));
+  CHECK_FALSE(LooksLikeSentencePiece("\n"));
+  CHECK_FALSE(LooksLikeSentencePiece(""));
+}
+
+TEST_CASE("A model cut short or with flipped bits is refused or works, and never crashes") {
+  const std::string name = GENERATE("bpe_rules", "bpe_unused", "unigram_rules");
+  const std::string whole = ModelBytes(name);
+  std::mt19937 random(7);
+  int refused = 0;
+  for (int i = 0; i < 200; ++i) {
+    std::string damaged = whole;
+    if (i % 2 == 0) {
+      damaged.resize(random() % whole.size());
+    } else {
+      for (int flips = 0; flips < 4; ++flips) {
+        damaged[random() % whole.size()] ^= static_cast<char>(1 << random() % 8);
+      }
+    }
+    const auto tokenizer = ReadSentencePiece(damaged, "damaged");
+    refused += !tokenizer.ok();
+    if (!tokenizer.ok()) continue;
+    const auto ids = Encode(**tokenizer, "the ﬁ A\xCC\x88 \xFF<sep>> 中 foobar");
+    for (const int32_t id : ids) REQUIRE((id >= 0 && id < (*tokenizer)->vocabulary_size()));
+    (*tokenizer)->Decode(ids, true);
+  }
+  CHECK(refused > 50);
+  CHECK(refused < 200);
+}
+
+TEST_CASE("A character map finds the longest and the shortest rule") {
+  const auto model = ParseModelFile(ModelBytes("unigram_rules"), "unigram_rules");
+  REQUIRE_OK(model);
+  const auto map = Charsmap::Read(model->normalizer.precompiled_charsmap);
+  REQUIRE_OK(map);
+  CHECK(map->Longest("\xEF\xAC\x83x").replacement == "ffi");
+  CHECK(map->Longest("\xEF\xAC\x83x").length == 3);
+  CHECK(map->Longest("e\xCC\x81\xCC\x82").length == 5);
+  CHECK(map->Shortest("e\xCC\x81\xCC\x82").length == 3);
+  CHECK(map->Shortest("e\xCC\x81\xCC\x82").replacement == "\xC3\xA9");
+  CHECK(map->Longest("\xE2\x80\x8B").replacement.empty());
+  CHECK(map->Longest("\xE2\x80\x8B").length == 3);
+  CHECK(map->Longest("ex").length == 0);
+  CHECK(map->Longest("").length == 0);
+  CHECK(map->MayBegin('e', 0xCC));
+  CHECK_FALSE(map->MayBegin('e', 'x'));
+  CHECK(Charsmap().Longest("\xEF\xAC\x83").length == 0);
+  CHECK_STATUS(Charsmap::Read("abc"), kInvalid, "cut short");
+  CHECK_STATUS(Charsmap::Read(absl::string_view("\x04\x00\x00\x00unit\xFF", 9)), kInvalid,
+               "not UTF-8");
+}
+
+}  // namespace
+}  // namespace convene::worker
