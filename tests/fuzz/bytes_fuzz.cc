@@ -5,11 +5,13 @@
 // A comment at each reader says what it checks besides the sanitizers.
 #include <sys/types.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -20,6 +22,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -44,6 +47,11 @@
 #include "tools/base/check.h"
 #include "tools/base/clock.h"
 #include "tools/base/testing/temp_dir.h"
+#include "worker_runtime/data/blend.h"
+#include "worker_runtime/data/store/describe.h"
+#include "worker_runtime/data/store/token_file.h"
+#include "worker_runtime/data/store/token_layout.h"
+#include "worker_runtime/data/store/token_source.h"
 #include "worker_runtime/schedule/lower.h"
 #include "worker_runtime/schedule/schedule_csv.h"
 #include "worker_runtime/schedule/testing/play.h"
@@ -373,10 +381,113 @@ void ReadSchedule(Script script) {
   }
 }
 
+void Put(const std::string& path, absl::string_view bytes) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+// All that can be asked of tokens: documents and sequences follow each other, and everything can be
+// read.
+void WalkTokens(const worker::TokenSource& source) {
+  CONVENE_CHECK(source.token_count() >= 0);
+  int64_t begin = 0;
+  for (int64_t document = 0; document < source.document_count(); ++document) {
+    const int64_t end = source.document_end(document);
+    CONVENE_CHECK(end >= begin && end <= source.token_count());
+    begin = end;
+  }
+  begin = 0;
+  for (int64_t sequence = 0; sequence < source.sequence_count(); ++sequence) {
+    const int64_t end = source.sequence_end(sequence);
+    CONVENE_CHECK(end >= begin && end <= source.token_count());
+    begin = end;
+  }
+  std::vector<int32_t> ids(source.token_count());
+  std::vector<uint8_t> counted(source.token_count());
+  source.Read(0, source.token_count(), ids.data());
+  source.ReadCounted(0, source.token_count(), counted.data());
+  for (const int32_t id : ids) CONVENE_CHECK(id >= -1);
+  for (const uint8_t bit : counted) CONVENE_CHECK(bit <= 1);
+  source.content_hash();
+  worker::VerifyTokens(source, nullptr).status().IgnoreError();
+}
+
+// A file of ours, with the checksums set right that would hide its parts from the fuzzer.
+std::string WithChecksums(std::string bytes) {
+  worker::TokenFileHeader header;
+  if (bytes.size() < sizeof(header)) return bytes;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  if (worker::CountsFit(header, static_cast<int64_t>(bytes.size()))) {
+    const worker::TokenFileParts parts = worker::PartsOf(header);
+    const auto hash = [&bytes](int64_t begin, int64_t size) {
+      const absl::string_view all = bytes;
+      const absl::string_view part = all.substr(std::min<size_t>(begin, all.size()), size);
+      return XXH3_64bits(part.data(), part.size());
+    };
+    header.identity_hash = hash(sizeof(header), header.identity_bytes);
+    header.document_hash = hash(parts.documents, parts.counted - parts.documents);
+    header.checksum = worker::ChecksumOf(header);
+  }
+  std::memcpy(bytes.data(), &header, sizeof(header));
+  return bytes;
+}
+
+// Files of tokens: ours, Megatron's, llm.c's, nanotron's; and a state to write on from. Each part
+// but the last begins with its length in one byte.
+void ReadTokenFiles(Script script) {
+  const std::string folder = TestFolder();
+  const uint8_t kind = script.Byte() % 5;
+  std::string path = absl::StrCat(folder, "/tokens");
+  if (kind == 0) {
+    Put(path, WithChecksums(std::string(script.Rest())));
+  } else if (kind == 1) {
+    path += ".m";
+    Put(path + ".idx", script.Piece(script.Byte()));
+    Put(path + ".bin", script.Rest());
+  } else if (kind == 2) {
+    Put(path, script.Rest());
+  } else if (kind == 3) {
+    path += ".ds";
+    const uint8_t present = script.Byte();
+    for (const auto& [bit, suffix] :
+         {std::pair(1, ".index"), std::pair(2, ".metadata"), std::pair(4, ".loss")}) {
+      unlink((path + suffix).c_str());
+      if ((present & bit) != 0) Put(path + suffix, script.Piece(script.Byte()));
+    }
+    Put(path, script.Rest());
+  } else {
+    Put(path, script.Piece(script.Byte()));
+    Put(path + ".documents", script.Piece(script.Byte()));
+    Put(path + ".counted", script.Piece(script.Byte()));
+    auto writer = worker::TokenFileWriter::Resume(path, script.Rest());
+    if (!writer.ok()) return;
+    CONVENE_CHECK(writer->Append({0}, {}).ok() && writer->Finish().ok());
+  }
+  const auto source = worker::OpenTokenSource(path);
+  CONVENE_CHECK(source.ok() || !source.status().message().empty());
+  if (source.ok()) WalkTokens(**source);
+}
+
+void ReadBlend(Script script) {
+  const auto paths = worker::ParseBlend(script.Rest());
+  if (!paths.ok()) return;
+  std::vector<double> shares;
+  for (const worker::WeightedPath& path : *paths) {
+    CONVENE_CHECK(!path.path.empty());
+    if (path.weight.has_value()) shares.push_back(*path.weight);
+  }
+  if (shares.empty()) return;
+  const worker::Blend blend(worker::WeightsOfShares(shares));
+  for (const int64_t position : {int64_t{0}, int64_t{1}, int64_t{1} << 50}) {
+    const worker::Blend::Place place = blend.At(position);
+    CONVENE_CHECK(place.source >= 0 && place.source < static_cast<int>(shares.size()) &&
+                  place.index >= 0 && place.index <= position);
+  }
+}
+
 using Reader = void (*)(Script);
-constexpr Reader kReaders[] = {ReadPort,   ReadJournal,   ReadRecord,      ReadMessages,
-                               ReadPages,  ReadErrorFile, ReadCommandLine, ReadConf,
-                               ReadStatus, ReadTimers,    ReadSchedule};
+constexpr Reader kReaders[] = {ReadPort,      ReadJournal,     ReadRecord, ReadMessages, ReadPages,
+                               ReadErrorFile, ReadCommandLine, ReadConf,   ReadStatus,   ReadTimers,
+                               ReadSchedule,  ReadTokenFiles,  ReadBlend};
 
 }  // namespace
 }  // namespace convene

@@ -121,6 +121,22 @@ TALKS = {
 RECORD = message({1: hello(b'node0'), 2: 2, 4: 1, 5: 1, 6: message({1: b'node0', 2: 1.0, 3: -1, 4: 1, 5: 500, 9: 1}), 7: message({2: 1, 4: 1}), 8: 1,
                   13: 0, 16: message({1: 1}), 18: 1, 23: message({1: b'node0', 2: -1, 3: 1, 4: 5, 5: 1, 6: 30000, 7: b'why'})})
 PAGE = b'CONVPRG1' + struct.pack('<QqQII', 2, 5, 3600 * 10**9, 3, 0) + b'step'.ljust(24, b'\0')
+
+
+def token_file(counted: bool) -> bytes:
+    """Ours, of the tokens 1, 2, 3 in two documents. The fuzzer's program sets the checksums."""
+    identity = struct.pack('<QiIII', 7, 0, 4, 2, 0) + b'byte' + b'/x'
+    header = b'CNVTOKEN' + struct.pack('<IIqQIIQqQQQq', 3, 1, 3, 42, 256, int(counted), 0, 2, 0, 0, 0, len(identity)) + bytes(40)
+    body = identity + bytes(-(len(header) + len(identity)) % 8) + b'\1\2\3' + bytes(5) + struct.pack('<qq', 1, 3)
+    return header + body + (b'\5' if counted else b'')
+
+
+def sized(data: bytes) -> bytes:
+    return bytes([len(data)]) + data
+
+
+MEGATRON_INDEX = b'MMIDIDX\0\0' + struct.pack('<QBQQiiqqqqq', 1, 8, 2, 3, 2, 1, 0, 4, 0, 1, 2)
+LLMC = struct.pack('<iii', 20240520, 1, 3) + bytes(1012) + struct.pack('<HHH', 1, 2, 3)
 # By the number of the reader in bytes_fuzz.cc.
 READ = {
     'port_http': (0, b'\x20GET /status?job=a%20b HTTP/1.1\r\nHost: h\r\n\r\nHEAD / HTTP/1.0\r\n\r\n'),
@@ -138,6 +154,14 @@ READ = {
                   b'{"version": 1, "pid": 8, "scope_id": "a#1", "expiration_time": 5.5, "signal": 0}\n'
                   b'{"version": 1, "pid": 8, "scope_id": "a#1", "expiration_time": -1, "signal": 0}\n'),
     'status': (8, message({1: b'j', 2: b'running', 3: 5})),
+    'tokens_ours': (11, b'\0' + token_file(False)),
+    'tokens_ours_counted': (11, b'\0' + token_file(True)),
+    'tokens_megatron': (11, b'\1' + sized(MEGATRON_INDEX) + struct.pack('<HHH', 1, 2, 3)),
+    'tokens_llmc': (11, b'\2' + LLMC),
+    'tokens_nanotron': (11, b'\3\7' + sized(struct.pack('<QQ', 1, 3)) + sized(b'gpt2|2\n3\n3 T') + sized(b'\1\0\1') + struct.pack('<HHH', 1, 2, 3)),
+    'tokens_state': (11, b'\4' + sized(bytes(128) + bytes(24)) + sized(b'') + sized(b'')
+                     + b'token-file-state-3 0 0 0 0 3244421341483603138 1 256 1 42 24 0'),
+    'blend': (12, b'a.bin:0.7,{b,c}-*.jsonl:3e-1,x:y:2'),
     'schedule_1f1b': (10, b'0F0,0F1,,0B0,0F2,0B1,,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n'),
     'schedule_v': (10, b'0F0,3F0,3I0,3W0,0I0,0W0\r\n1F0,2F0,2I0,1I0,2W0,1W0\r\n'),
     'schedule_overlap': (10, b'0F0,1F0,(0F1;1B0)OVERLAP_F_B,0B0,1F1,1B1,0B1'),

@@ -89,6 +89,27 @@ TEST_CASE("tokens go to each format and back, with their documents") {
   }
 }
 
+TEST_CASE("the bytes are those that the other programs write") {
+  const TempDir dir;
+  const std::string golden = "worker_runtime/data/store/golden/";  // make_foreign_files.py
+  for (const std::string bits : {"16", "32"}) {
+    const auto nanotron = Open(absl::StrCat(golden, "nanotron", bits, ".ds"));
+    REQUIRE_OK(ConvertTokens(*nanotron, dir.File("n.ds"), {.format = TokenFormat::kNanotron}));
+    for (const char* suffix : {"", ".index", ".loss"}) {
+      CHECK(*ReadFile(absl::StrCat(dir.File("n.ds"), suffix)) ==
+            *ReadFile(absl::StrCat(golden, "nanotron", bits, ".ds", suffix)));
+    }
+    CHECK_THAT(*ReadFile(dir.File("n.ds.metadata")),
+               Catch::StartsWith(absl::StrCat("gpt2|", bits == "16" ? 2 : 4, "\n6\n")));
+    REQUIRE_OK(ConvertTokens(*nanotron, dir.File("m"),
+                             {.format = TokenFormat::kMegatron, .drop_counted = true}));
+    for (const char* suffix : {".bin", ".idx"}) {
+      CHECK(*ReadFile(absl::StrCat(dir.File("m"), suffix)) ==
+            *ReadFile(absl::StrCat(golden, "megatron", bits, suffix)));
+    }
+  }
+}
+
 TEST_CASE("what counts is kept where the format can say it, and not lost in silence") {
   const TempDir dir;
   const Documents documents = RandomDocuments(1000, /*masked=*/true);

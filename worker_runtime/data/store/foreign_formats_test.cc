@@ -1,6 +1,7 @@
 #include <cstring>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -214,6 +215,24 @@ TEST_CASE("nanotron's tokens are read with and without the files beside them") {
   CHECK_STATUS(read(two, ends, "gpt2|3\n4", std::nullopt), Code::kInvalidArgument,
                "must be 2 or 4");
   CHECK_STATUS(read(two, ends, "gpt2|2\nmany", std::nullopt), Code::kInvalidArgument, "'many'");
+}
+
+TEST_CASE("files that the other programs wrote are read") {
+  const std::string folder = "worker_runtime/data/store/golden/";  // make_foreign_files.py
+  for (const auto& [name, largest] : std::vector<std::pair<std::string, int32_t>>{
+           {"megatron16", 49999}, {"megatron32", 128255}}) {
+    const auto file = OpenTokenSource(folder + name);
+    REQUIRE_OK(file);
+    CHECK(DocumentsOf(**file) == Documents{{{5, 4, 3}, {}}, {}, {{2}, {}}, {{largest, 1}, {}}});
+  }
+  for (const auto& [name, largest] : std::vector<std::pair<std::string, int32_t>>{
+           {"nanotron16.ds", 49999}, {"nanotron32.ds", 128255}}) {
+    const auto file = OpenTokenSource(folder + name);
+    REQUIRE_OK(file);
+    CHECK(DocumentsOf(**file) ==
+          Documents{{{5, 4, 3}, {1, 0, 1}}, {}, {{2}, {1}}, {{largest, 1}, {1, 0}}});
+    CHECK((*file)->tokenizer().path == "gpt2");
+  }
 }
 
 TEST_CASE("what is no file of tokens is not taken for one") {

@@ -94,6 +94,8 @@ bool ParseState(absl::string_view text, State* state) {
          absl::SimpleAtoi(words[9], &header.source_key) &&
          absl::SimpleAtoi(words[10], &header.identity_bytes) &&
          absl::SimpleAtoi(words[11], &header.identity_hash) && state->open_bits < 256 &&
+         header.element_bytes ==
+             static_cast<uint32_t>(TokenWidth(static_cast<int>(header.vocabulary_size))) &&
          header.flags <= kHasCounted && state->document_begin >= 0 &&
          state->document_begin <= header.token_count;
 }
