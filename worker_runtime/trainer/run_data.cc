@@ -9,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/blend.h"
+#include "worker_runtime/data/chat/conversation.h"
+#include "worker_runtime/data/messages/message_format.h"
 #include "worker_runtime/data/prepare/open_data.h"
 #include "worker_runtime/data/prepare/options.h"
 #include "worker_runtime/data/store/token_source.h"
@@ -48,6 +50,17 @@ PrepareProgress ProgressOf(const Contract& contract) {
                  done < total ? "" : "\n");
     std::fflush(stdout);
   };
+}
+
+TrainOn TrainOnOf(CountedMessages counted) {
+  switch (counted) {
+    case CountedMessages::kLastAnswer:
+      return TrainOn::kLast;
+    case CountedMessages::kAll:
+      return TrainOn::kAll;
+    default:
+      return TrainOn::kAnswers;
+  }
 }
 
 absl::Status CheckTokenizer(const TrainOptions& options, const Tokenizer& tokenizer,
@@ -120,6 +133,11 @@ absl::StatusOr<Dataset> OpenDataset(const TrainOptions& options, const Tokenizer
   PrepareOptions prepare = {.tokenizer = &tokenizer, .tokenizer_path = options.tokenizer_path};
   prepare.input.field = options.text_field;
   prepare.input.max_bad_lines = options.max_bad_lines;
+  if (!options.chat_template.empty()) {
+    CONVENE_ASSIGN_OR_RETURN(
+        prepare.format,
+        MakeMessageFormat(options.chat_template, TrainOnOf(options.train_on), &tokenizer));
+  }
   CONVENE_ASSIGN_OR_RETURN(const std::vector<WeightedPath> paths, ParseDataPaths(options.data));
   CONVENE_ASSIGN_OR_RETURN(
       const std::vector<OpenedData> opened,

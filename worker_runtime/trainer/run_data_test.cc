@@ -156,6 +156,61 @@ TEST_CASE("packed documents need a token that ends one, within the data") {
   CHECK_OK(opens({"--packed-documents", "--data", one, "--eod-token", "99"}));
 }
 
+TEST_CASE("messages are packed whole, and their answers count") {
+  const TempDir directory;
+  const std::string lines = directory.File("a.jsonl");
+  std::string content;
+  for (int i = 0; i < 40; ++i) {
+    content += R"({"messages": [{"role": "user", "content": "qq"}, )"
+               R"({"role": "assistant", "content": "aa"}]})"
+               "\n";
+  }
+  // Longer than a sample.
+  content += R"({"messages": [{"role": "user", "content": "qq"}, )"
+             R"({"role": "assistant", "content": "aaaaaaaaaaaaaaaa"}]})"
+             "\n";
+  REQUIRE_OK(WriteFileAtomic(lines, content));
+  const std::string chat_template = directory.File("chat.jinja");
+  REQUIRE_OK(WriteFileAtomic(
+      chat_template,
+      "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
+      "{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"));
+  const auto open = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"--data", lines, "--chat-template", chat_template});
+    TrainOptions options = Options(directory, more);
+    const auto dataset = OpenFor(options);
+    REQUIRE_OK(dataset);
+    return *dataset;
+  };
+  const Dataset dataset = open({});
+  REQUIRE(dataset.packing_counts().has_value());
+  CHECK(dataset.packing_counts()->documents == 41);
+  CHECK(dataset.packing_counts()->cut == 1);
+  CHECK(dataset.packing_counts()->dropped == 0);
+  std::vector<int32_t> inputs(kSequenceLength), targets(kSequenceLength);
+  REQUIRE_OK(dataset.FillMicrobatch(1, {0}, inputs.data(), targets.data()));
+  int64_t counted = 0;
+  for (int i = 0; i < kSequenceLength; ++i) {
+    if (targets[i] < 0) continue;
+    ++counted;
+    CHECK(targets[i] == 'a');
+  }
+  CHECK(counted > 0);
+  CHECK(dataset.CountedTargets(1, {0}) == counted);
+  CHECK(open({"--too-long", "drop"}).packing_counts()->dropped == 1);
+  CHECK(open({"--train-on", "all"}).CountedTargets(1, {0}) > counted);
+  CHECK_FALSE(open({"--packed-documents=false"}).packing_counts().has_value());
+}
+
+TEST_CASE("the fate of packed documents is said, as far as there is something to say") {
+  CHECK(PackingText({.documents = 1200, .rows = 310, .tokens = 39000}) ==
+        "1,200 documents in 310 samples, 39,000 tokens");
+  CHECK(PackingText(
+            {.documents = 9, .rows = 2, .tokens = 50, .cut = 3, .dropped = 1, .too_short = 2}) ==
+        "9 documents in 2 samples, 50 tokens, 3 cut to a sample's length, 1 too long and left out, "
+        "2 too short and left out");
+}
+
 TEST_CASE("data that are not there are named") {
   const TempDir directory;
   TrainOptions options = Options(directory, {"--data", directory.File("none.txt")});
