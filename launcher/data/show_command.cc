@@ -56,7 +56,7 @@ absl::Status CheckDocument(const TokenSource& source, int64_t document) {
                                                  " is none of 0 to ", source.document_count() - 1));
 }
 
-// What stands above the sample where it cannot be shown as it was, or "".
+// A line above the sample where the tokenizer is not the one that made the file, or "".
 std::string TokenizerTrouble(const TokenSource& source, const worker::Tokenizer& tokenizer) {
   const uint64_t made_by = source.tokenizer().fingerprint;
   if (made_by == 0 || made_by == tokenizer.fingerprint()) return "";

@@ -32,7 +32,7 @@ void ReadLine(absl::string_view line) {
   }
 }
 
-// What is read is written as it was.
+// A journal that is read is written as it was.
 void ReadJournal(absl::string_view text) {
   const absl::StatusOr<PrepareJournal> journal = ParseJournal(text);
   if (journal.ok()) CONVENE_CHECK(*ParseJournal(JournalText(*journal)) == *journal);

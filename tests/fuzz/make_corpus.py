@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes the seed corpora: of store_fuzz one script for each opcode, and conversations written by hand; of bytes_fuzz
 an input that each reader takes; of vocabulary_fuzz a small file of each kind of tokenizer; of documents_fuzz
-lines and files.
+lines and files; of chat_fuzz templates and conversations.
 
-usage: tests/fuzz/make_corpus.py STORE_FOLDER BYTES_FOLDER VOCABULARY_FOLDER DOCUMENTS_FOLDER
+usage: tests/fuzz/make_corpus.py STORE_FOLDER BYTES_FOLDER VOCABULARY_FOLDER DOCUMENTS_FOLDER CHAT_FOLDER
 """
 
 import base64
@@ -160,7 +160,7 @@ READ = {
     'tokens_llmc': (11, b'\2' + LLMC),
     'tokens_nanotron': (11, b'\3\7' + sized(struct.pack('<QQ', 1, 3)) + sized(b'gpt2|2\n3\n3 T') + sized(b'\1\0\1') + struct.pack('<HHH', 1, 2, 3)),
     'tokens_state': (11, b'\4' + sized(bytes(128) + bytes(24)) + sized(b'') + sized(b'')
-                     + b'token-file-state-3 0 0 0 0 3244421341483603138 1 256 1 42 24 0'),
+                     + b'token-file-state-3 0 0 0 0 3244421341483603138 1 256 1 42 24 8376124999220038186'),
     'blend': (12, b'a.bin:0.7,{b,c}-*.jsonl:3e-1,x:y:2'),
     'schedule_1f1b': (10, b'0F0,0F1,,0B0,0F2,0B1,,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n'),
     'schedule_v': (10, b'0F0,3F0,3I0,3W0,0I0,0W0\r\n1F0,2F0,2I0,1I0,2W0,1W0\r\n'),
@@ -261,6 +261,32 @@ DOCUMENTS = {
 }
 
 
+CHAT = b'{"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": " U </s>"}, {"role": "assistant", "content": "A \xc3\xa9"}]}'
+SHARE_GPT = b'{"conversations": [{"from": "human", "value": "U"}, {"from": "gpt", "value": "A", "weight": 1}], "tools": "[1]"}'
+GROWING = b"{% for m in messages %}<|im_start|>{{ m.role + '\\n' + m['content']|trim }}<|im_end|>\n{% endfor %}" \
+          b"{%- if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+GENERATION = b"{%- for m in messages -%}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}</s>{% endgeneration %}" \
+             b"{% elif loop.first and m.content is string %}{{ m.content }}{% else %}{{ m|tojson }}{% endif %}{% endfor %}"
+LANGUAGE = b"{# c #}{% set ns = namespace(a=1, l=[]) %}{% macro m(a, b='x') %}{{ a ~ b }}{% endmacro %}{% for k, v in d.items() if v %}" \
+           b"{% set ns.a = ns.a + loop.index * 2 %}{{ m(k, b=v) }}{% if loop.last %}{% break %}{% endif %}{% else %}-{% endfor %}" \
+           b"{% set t | upper %} {{ ns.a ** 2 // 3 }} {% endset %}{{ t[1:-1] }}{{ (l|map('string')|join(','))[::-1] if l is defined else none }}" \
+           b"{{ s.split(',')[0].strip() in s and not l|length > 3 }}{{ {'a': [1.5, none, (1,)]}|tojson(indent=1) }}{{ l|sort|last|default('z') }}"
+
+# By the number of the reader in chat_fuzz.cc.
+CHATS = {
+    'template': (0, LANGUAGE + b'\xff{"d": {"a": 1, "b": "x"}, "l": [3, 1, 2], "s": " a,b"}'),
+    'template_grows': (0, b"{% set n = namespace(t='ab') %}{% for i in range(99) %}{% set n.t = n.t + n.t %}{% endfor %}\xff{}"),
+    'template_recursion': (0, b'{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}\xff{}'),
+    **{f'named_{number}': (1, bytes([number]) + CHAT) for number in range(7)},
+    'named_last': (1, bytes([7]) + CHAT),
+    'share_gpt': (1, b'\x01' + SHARE_GPT),
+    'completion': (1, b'\x00{"prompt": "P ", "completion": "C"}'),
+    'folder_growing': (2, b'\x00' + GROWING + b'\xff' + CHAT),
+    'folder_generation': (2, b'\x01' + GENERATION + b'\xff' + CHAT),
+    'folder_all': (2, b'\x02' + GENERATION + b'\xff' + SHARE_GPT),
+}
+
+
 def write_all(folder: str, scripts) -> None:
     os.makedirs(folder, exist_ok=True)
     for name, data in scripts.items():
@@ -276,6 +302,7 @@ def main() -> int:
     write_all(sys.argv[2], {name: bytes([reader]) + data for name, (reader, data) in READ.items()})
     write_all(sys.argv[3], {name: bytes([reader]) + data for name, (reader, data) in VOCABULARIES.items()})
     write_all(sys.argv[4], {name: bytes([reader]) + data for name, (reader, data) in DOCUMENTS.items()})
+    write_all(sys.argv[5], {name: bytes([reader]) + data for name, (reader, data) in CHATS.items()})
     return 0
 
 

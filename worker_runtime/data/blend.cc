@@ -16,7 +16,6 @@
 namespace convene::worker {
 namespace {
 
-constexpr size_t kSourcesMax = 65536;
 constexpr double kShareUnits = 1LL << 40;
 
 // round(position * part / whole), halves up.
@@ -28,7 +27,7 @@ int64_t ShareOf(int64_t position, int64_t part, int64_t whole) {
 }  // namespace
 
 Blend::Blend(absl::Span<const int64_t> weights) {
-  CONVENE_CHECK(!weights.empty() && weights.size() <= kSourcesMax);
+  CONVENE_CHECK(!weights.empty() && weights.size() <= kBlendSourcesMax);
   using Entry = std::tuple<int64_t, int, int>;  // weight; order of making, for ties; child
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> lightest;
   int made = 0;
@@ -106,8 +105,9 @@ absl::StatusOr<std::vector<WeightedPath>> ParseBlend(absl::string_view text) {
           absl::StrCat("data: a path is missing in '", Utf8(text, 200), "'"));
     }
     paths.push_back(std::move(path));
-    if (paths.size() > kSourcesMax) {
-      return absl::InvalidArgumentError(absl::StrCat("data: more than ", kSourcesMax, " sources"));
+    if (paths.size() > kBlendSourcesMax) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("data: more than ", kBlendSourcesMax, " sources"));
     }
   }
   if (with_weight != 0 && with_weight != paths.size()) {

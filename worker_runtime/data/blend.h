@@ -14,6 +14,8 @@
 
 namespace convene::worker {
 
+constexpr size_t kBlendSourcesMax = 65536;
+
 // Thread-safe.
 class Blend {
  public:
@@ -29,7 +31,7 @@ class Blend {
   // merges the lightest: so of the first n positions a source has its share to within 2, for every
   // n. (Megatron's build_blending_indices keeps to the shares as closely, with a table that it
   // makes from the first position on.) Checkpoints rely on the order: it never changes. REQUIRES:
-  // 1 to 65536 weights, each above 0, their sum below 2^62.
+  // 1 to kBlendSourcesMax weights, each above 0, their sum below 2^62.
   explicit Blend(absl::Span<const int64_t> weights);
 
   // O(depth). With counts as weights, the first sum-of-weights positions have each source exactly

@@ -107,6 +107,10 @@ absl::Status CheckOptions(const DatasetOptions& options) {
         absl::StrCat("validation_fraction ", fraction, " is not in [0, 1)"));
   }
   if (options.sources.empty()) return absl::InvalidArgumentError("data: no source is given");
+  if (options.sources.size() > kBlendSourcesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data: ", options.sources.size(), " sources; at most ", kBlendSourcesMax));
+  }
   const size_t with_weight =
       std::count_if(options.sources.begin(), options.sources.end(),
                     [](const DatasetSource& source) { return source.weight.has_value(); });

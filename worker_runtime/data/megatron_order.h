@@ -21,7 +21,7 @@ namespace convene::worker {
 struct MegatronRun {
   int64_t seed = 0;
   int sequence_length = 0;
-  // What the run takes from its first step on: decides the epochs.
+  // All samples of the run, from its first step on: they decide the epochs.
   int64_t samples = 0;
 };
 

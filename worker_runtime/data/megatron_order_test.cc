@@ -14,7 +14,7 @@ namespace {
 
 constexpr char kGolden[] = "worker_runtime/data/golden/megatron_order.txt";
 
-// Those of golden/make_megatron_order.py.
+// The lengths of golden/make_megatron_order.py.
 std::vector<int64_t> LengthsOf(int64_t count, uint64_t seed, uint64_t longest) {
   std::vector<int64_t> lengths;
   uint64_t state = seed;

@@ -28,7 +28,12 @@ class PackedRows final : public Rows {
         sequence_length_(sequence_length),
         training_documents_(training_documents),
         training_(std::move(training)),
-        validation_(std::move(validation)) {}
+        validation_(std::move(validation)) {
+    for (int64_t document = 0; document < training_documents_; ++document) {
+      const int64_t end = source_.document_end(document);
+      ends_hash_ = XXH3_64bits_withSeed(&end, sizeof(end), ends_hash_);
+    }
+  }
 
   int64_t training_rows() const override { return training_.row_count(); }
   int64_t validation_rows() const override { return validation_.row_count(); }
@@ -53,16 +58,10 @@ class PackedRows final : public Rows {
   bool are_documents() const override { return true; }
 
   std::string Text() const override {
-    // Other documents' ends in the same tokens give other rows.
-    uint64_t hash = 0;
-    for (int64_t document = 0; document < training_documents_; ++document) {
-      const int64_t end = source_.document_end(document);
-      hash = XXH3_64bits_withSeed(&end, sizeof(end), hash);
-    }
     return absl::StrCat(
         "training rows of ", sequence_length_, " tokens, packed with ",
         training_.counts().documents - training_.counts().dropped - training_.counts().too_short,
-        " documents with hash ", absl::Hex(hash, absl::kZeroPad16));
+        " documents with hash ", absl::Hex(ends_hash_, absl::kZeroPad16));
   }
 
   std::optional<PackingCounts> packing_counts() const override {
@@ -77,6 +76,8 @@ class PackedRows final : public Rows {
   const int64_t training_documents_;
   const Packing training_;
   const Packing validation_;  // its document 0 is training_documents_
+  // Other documents' ends in the same tokens give other rows.
+  uint64_t ends_hash_ = 0;
 };
 
 }  // namespace

@@ -28,8 +28,7 @@ struct PackingCounts {
   PackingCounts& operator+=(const PackingCounts& other);
 };
 
-// Which documents stand in which row. 4 bytes a document and 4 a row; 12 a document while it is
-// made.
+// The rows and their documents. 4 bytes a document and 4 a row; 12 a document while it is made.
 class Packing {
  public:
   // Best fit decreasing (Johnson 1973; at most 11/9 of the fewest rows, and for many short

@@ -60,7 +60,7 @@ class PlainStream : public ByteStream {
   int64_t offset_ = 0;
 };
 
-// What the two packed formats share: a buffer of packed bytes.
+// The two packed formats share a buffer of packed bytes.
 class PackedStream : public ByteStream {
  public:
   PackedStream(const SourceFile& source, std::unique_ptr<PlainStream> file)

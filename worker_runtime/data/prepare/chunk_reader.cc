@@ -106,7 +106,7 @@ absl::Status ChunkReader::SkipLine(Chunk* chunk) {
   const size_t used = end == std::string::npos ? text.size() : end + 1;
   text.erase(0, used);
   position_.offset += static_cast<int64_t>(used);
-  // All that is left in `text` stays for the next chunk.
+  // The rest of `text` stays for the next chunk.
   Finish(0, false, chunk);
   return absl::OkStatus();
 }
@@ -151,7 +151,8 @@ absl::Status ChunkReader::NextSeparated(Chunk* chunk) {
     }
     if (begin >= rules_.chunk_bytes || !has_more) break;
     if (text.size() - begin > longest) {
-      // AddRecord has the words for a text. What was read of a line goes; the chunk ends before it.
+      // AddRecord has the words for a text. A line goes as far as it was read; the chunk ends
+      // before it.
       if (!rules_.is_json_lines) return AddRecord(begin, text.size(), chunk);
       if (begin > 0) break;
       return SkipLine(chunk);

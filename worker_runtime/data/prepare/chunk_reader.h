@@ -96,7 +96,7 @@ class ChunkReader {
 // same ids for the parts; SentencePiece begins each part as it begins a text.
 size_t CutOfText(absl::string_view text);
 
-// What kAuto means for this file (see options.h). Errors: ByteStream's.
+// Whether kAuto (options.h) means JSON lines for this file. Errors: ByteStream's.
 absl::StatusOr<bool> HoldsJsonLines(const SourceFile& source, const std::string& field);
 
 }  // namespace convene::worker

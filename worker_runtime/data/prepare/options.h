@@ -1,4 +1,4 @@
-// What `prepare` reads and how it makes tokens of it, for the command and the trainer alike.
+// The input of `prepare` and how tokens are made of it, for the command and the trainer alike.
 #pragma once
 
 #include <cstdint>
@@ -73,7 +73,7 @@ struct PrepareOptions {
   absl::Duration journal_interval = absl::Seconds(5);
 };
 
-// What became of the input.
+// The end of the input, in numbers.
 struct PrepareSummary {
   int64_t documents = 0;
   int64_t tokens = 0;

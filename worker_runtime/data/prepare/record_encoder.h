@@ -48,7 +48,7 @@ struct EncodedChunk {
   bool is_last_of_file = false;
 };
 
-// What stands around each document's own ids.
+// The ids around each document's own.
 struct DocumentFrame {
   std::vector<int32_t> prefix, suffix;
   // Ends the document, behind the suffix, unless it is the last id already.

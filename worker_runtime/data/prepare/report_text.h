@@ -1,4 +1,4 @@
-// PURE. What a person reads while a token file is made, and at its end.
+// PURE. The words for a person while a token file is made, and at its end.
 #pragma once
 
 #include <cstdint>

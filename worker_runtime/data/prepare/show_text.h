@@ -1,4 +1,4 @@
-// PURE. What a person reads about files of tokens.
+// PURE. The words for a person about files of tokens.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What a file of tokens holds, as plain values: for people (`convene data show`) and for a check of
-// all its bytes (`convene data verify`).
+// A file of tokens in plain values: for people (`convene data show`), and for a check of all its
+// bytes (`convene data verify`).
 #pragma once
 
 #include <cstdint>

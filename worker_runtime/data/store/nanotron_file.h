@@ -28,7 +28,7 @@ std::string NanotronIndexPath(const std::string& path);
 std::string NanotronMetadataPath(const std::string& path);
 std::string NanotronLossPath(const std::string& path);
 
-// PURE. What the metadata say.
+// PURE. The words of the metadata.
 struct NanotronMetadata {
   std::string tokenizer;
   std::optional<int> token_bytes;

@@ -21,7 +21,7 @@ struct XXH3_state_s;  // of xxhash.h
 
 namespace convene::worker {
 
-// What a writer must know from the start.
+// The facts that a writer must know from the start.
 struct TokenFileInfo {
   // Every id is below it. Decides the width of a token: 1, 2 or 4 bytes.
   int vocabulary_size = 0;
@@ -88,7 +88,7 @@ class TokenFileWriter {
   // TokenFile opens it.
   static absl::StatusOr<TokenFileWriter> Resume(const std::string& path, absl::string_view state);
 
-  // Removes an unfinished file and those beside it. What is not there is fine.
+  // Removes an unfinished file and those beside it. A file that is not there is fine.
   static void Discard(const std::string& path);
 
   // Adds tokens to the current document. `counted` has one 0 or 1 for each id, or is empty: all
@@ -99,8 +99,7 @@ class TokenFileWriter {
   // The next token belongs to another document. A document may be empty.
   absl::Status EndDocument();
 
-  // All that was appended is on the disk when it returns. The text is below 300 bytes, without
-  // newlines.
+  // Brings all that was appended to the disk. The text is below 300 bytes, without newlines.
   absl::StatusOr<std::string> Sync();
 
   // Ends the current document if it has tokens, joins the files, writes the header and fsyncs.

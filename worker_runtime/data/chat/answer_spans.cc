@@ -1,0 +1,154 @@
+#include "worker_runtime/data/chat/answer_spans.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tools/base/status_macros.h"
+#include "tools/base/text.h"
+#include "worker_runtime/data/chat/jinja/characters.h"
+
+namespace convene::worker {
+namespace {
+
+using jinja::Dict;
+using jinja::Rendered;
+using jinja::TextSpan;
+using jinja::Value;
+
+class Renderer {
+ public:
+  Renderer(const jinja::ChatTemplate& chat_template, const Dict& variables,
+           const Conversation& conversation, const jinja::RenderOptions& options)
+      : template_(chat_template),
+        variables_(variables),
+        conversation_(conversation),
+        options_(options) {
+    // transformers gives these always.
+    Set("tools", Value::OfNone());
+    Set("documents", Value::OfNone());
+    for (const auto& [key, value] : conversation.variables.entries()) variables_.Set(key, value);
+  }
+
+  // The text of the first `count` messages.
+  absl::StatusOr<Rendered> Render(size_t count, bool generation_prompt) {
+    std::vector<Value> messages(conversation_.messages.begin(),
+                                conversation_.messages.begin() + count);
+    CONVENE_ASSIGN_OR_RETURN(Value list, jinja::NewList(std::move(messages)));
+    Set("messages", std::move(list));
+    Set("add_generation_prompt", Value::OfBool(generation_prompt));
+    return template_.Render(variables_, options_);
+  }
+
+ private:
+  void Set(const char* key, Value value) {
+    variables_.Set(std::make_shared<const std::string>(key), std::move(value));
+  }
+
+  const jinja::ChatTemplate& template_;
+  Dict variables_;
+  const Conversation& conversation_;
+  const jinja::RenderOptions& options_;
+};
+
+// The last bytes of a text, for messages.
+std::string TailOf(absl::string_view text) {
+  const size_t begin = text.size() > 40 ? text.size() - 40 : 0;
+  return Utf8(text.substr(begin), 60);
+}
+
+absl::Status NotGrowing(size_t message, absl::string_view expected, absl::string_view whole) {
+  const size_t common =
+      std::mismatch(expected.begin(), expected.end(), whole.begin(), whole.end()).first -
+      expected.begin();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the chat template does not only add to its text: at message ", message + 1,
+                   " the text up to there goes on differently in the whole conversation, behind \"",
+                   TailOf(expected.substr(0, common)),
+                   "\". Train on the last answer alone, or give a template with {% generation %} "
+                   "around what the "
+                   "assistant says"));
+}
+
+// Without the white space behind the special token that ends the turn.
+size_t EndOfTurn(absl::string_view text, size_t begin, size_t end,
+                 const std::vector<std::string>& specials) {
+  const absl::string_view answer = jinja::StripRight(text.substr(begin, end - begin));
+  const bool at_special =
+      std::any_of(specials.begin(), specials.end(), [&](const std::string& special) {
+        return !special.empty() && absl::EndsWith(answer, special);
+      });
+  return at_special ? begin + answer.size() : end;
+}
+
+// Of the spans that the template marked, those of the answers that are learned.
+absl::Status ChooseSpans(const Conversation& conversation, const std::vector<bool>& learned,
+                         std::vector<TextSpan>* spans) {
+  std::vector<bool> chosen;
+  for (size_t i = 0; i < learned.size(); ++i) {
+    if (RoleOf(conversation.messages[i]) == "assistant") chosen.push_back(learned[i]);
+  }
+  if (std::all_of(chosen.begin(), chosen.end(), [](bool is) { return is; })) {
+    return absl::OkStatus();
+  }
+  if (chosen.size() != spans->size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "some of the conversation's answers are not to be learned, and the chat template marks ",
+        spans->size(), " answers where there are ", chosen.size(),
+        ": which of them are meant cannot be told"));
+  }
+  std::vector<TextSpan> kept;
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    if (chosen[i]) kept.push_back((*spans)[i]);
+  }
+  *spans = std::move(kept);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Rendered> RenderAnswers(const jinja::ChatTemplate& chat_template,
+                                       const Dict& variables, const Conversation& conversation,
+                                       const std::vector<bool>& learned,
+                                       const std::vector<std::string>& specials,
+                                       const jinja::RenderOptions& options) {
+  Renderer renderer(chat_template, variables, conversation, options);
+  const size_t count = conversation.messages.size();
+  CONVENE_ASSIGN_OR_RETURN(Rendered whole, renderer.Render(count, /*generation_prompt=*/false));
+  if (chat_template.has_generation()) {
+    CONVENE_RETURN_IF_ERROR(ChooseSpans(conversation, learned, &whole.generated));
+    return whole;
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (!learned[i]) continue;
+    CONVENE_ASSIGN_OR_RETURN(const Rendered before, renderer.Render(i, /*generation_prompt=*/true));
+    if (!absl::StartsWith(whole.text, before.text)) {
+      return NotGrowing(i, before.text, whole.text);
+    }
+    size_t end = whole.text.size();
+    if (i + 1 < count) {
+      CONVENE_ASSIGN_OR_RETURN(const Rendered with,
+                               renderer.Render(i + 1, /*generation_prompt=*/false));
+      if (!absl::StartsWith(whole.text, with.text) || with.text.size() < before.text.size()) {
+        return NotGrowing(i, with.text, whole.text);
+      }
+      end = with.text.size();
+    }
+    const size_t begin = before.text.size();
+    whole.generated.push_back({begin, EndOfTurn(whole.text, begin, end, specials)});
+  }
+  return whole;
+}
+
+absl::StatusOr<std::string> RenderWhole(const jinja::ChatTemplate& chat_template,
+                                        const Dict& variables, const Conversation& conversation,
+                                        const jinja::RenderOptions& options) {
+  Renderer renderer(chat_template, variables, conversation, options);
+  CONVENE_ASSIGN_OR_RETURN(
+      Rendered whole, renderer.Render(conversation.messages.size(), /*generation_prompt=*/false));
+  return std::move(whole.text);
+}
+
+}  // namespace convene::worker

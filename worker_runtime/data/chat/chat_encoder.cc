@@ -1,0 +1,192 @@
+#include "worker_runtime/data/chat/chat_encoder.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/data/chat/answer_spans.h"
+#include "worker_runtime/data/chat/counted_text.h"
+#include "worker_runtime/data/chat/special_texts.h"
+
+namespace convene::worker {
+
+struct ChatEncoderFactory::Shared {
+  Shared(ChatFormat format, const Tokenizer* tokenizer, const ChatOptions& options)
+      : format(std::move(format)),
+        tokenizer(*tokenizer),
+        options(options),
+        special_texts(*tokenizer) {
+    render_options.now = options.date;
+  }
+
+  const ChatFormat format;
+  const Tokenizer& tokenizer;
+  const ChatOptions options;
+  const SpecialTexts special_texts;
+  jinja::RenderOptions render_options;
+  absl::flat_hash_map<std::string, int32_t> specials;  // of a format known by name
+};
+
+namespace {
+
+using jinja::TextSpan;
+using Shared = ChatEncoderFactory::Shared;
+
+class ChatEncoder : public DocumentEncoder {
+ public:
+  explicit ChatEncoder(const Shared& shared)
+      : shared_(shared),
+        as_text_(shared.tokenizer.NewEncoder(SpecialText::kAsText)),
+        as_tokens_(shared.tokenizer.NewEncoder(SpecialText::kAsTokens)) {}
+
+  absl::Status Encode(absl::string_view record, EncodedDocument* document) override {
+    document->Clear();
+    CONVENE_ASSIGN_OR_RETURN(const ChatRecord read, ReadChatRecord(record));
+    if (const auto* const pair = std::get_if<PromptAndCompletion>(&read)) {
+      EncodePair(*pair, document);
+    } else {
+      CONVENE_RETURN_IF_ERROR(EncodeConversation(std::get<Conversation>(read), document));
+    }
+    document->text_bytes = CountTextBytes(shared_.tokenizer, document->ids);
+    if (shared_.options.train_on == TrainOn::kAll) {
+      document->counted.clear();
+      return absl::OkStatus();
+    }
+    if (std::find(document->counted.begin(), document->counted.end(), 1) ==
+        document->counted.end()) {
+      return absl::InvalidArgumentError("there is nothing to learn: no token counts in the loss");
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  void Add(int32_t id, bool counts, EncodedDocument* document) {
+    document->ids.push_back(id);
+    document->counted.push_back(counts ? 1 : 0);
+  }
+
+  void EncodePair(const PromptAndCompletion& pair, EncodedDocument* document) {
+    for (const int32_t id : shared_.tokenizer.prefix()) Add(id, false, document);
+    const std::string text = pair.prompt + pair.completion;
+    const TextSpan span = {pair.prompt.size(), text.size()};
+    AppendCounted(text, absl::MakeConstSpan(&span, 1), shared_.tokenizer, as_text_.get(), document);
+    if (const auto end = shared_.tokenizer.end_of_document()) Add(*end, true, document);
+  }
+
+  absl::Status EncodeConversation(const Conversation& conversation, EncodedDocument* document) {
+    const std::vector<bool> learned = AnswersToLearn(conversation, shared_.options.train_on);
+    const bool any = std::find(learned.begin(), learned.end(), true) != learned.end();
+    if (!any && shared_.options.train_on != TrainOn::kAll) {
+      return absl::InvalidArgumentError(
+          "there is nothing to learn: the conversation has no message of the assistant");
+    }
+    if (const auto* const named = std::get_if<NamedTemplate>(&shared_.format)) {
+      CONVENE_RETURN_IF_ERROR(EncodePieces(*named, conversation, learned, document));
+    } else {
+      CONVENE_RETURN_IF_ERROR(EncodeRendered(std::get<FolderTemplate>(shared_.format), conversation,
+                                             learned, document));
+    }
+    const auto end = shared_.tokenizer.end_of_document();
+    if (shared_.options.append_end_of_document && end.has_value() &&
+        (document->ids.empty() || document->ids.back() != *end)) {
+      Add(*end, false, document);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status EncodePieces(NamedTemplate format, const Conversation& conversation,
+                            const std::vector<bool>& learned, EncodedDocument* document) {
+    CONVENE_ASSIGN_OR_RETURN(const std::vector<Piece> pieces,
+                             PiecesOf(format, conversation, learned));
+    for (const Piece& piece : pieces) {
+      if (piece.is_special) {
+        Add(shared_.specials.at(piece.text), piece.counted, document);
+      } else {
+        as_text_->Encode(piece.text, &document->ids);
+        document->counted.resize(document->ids.size(), piece.counted ? 1 : 0);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status EncodeRendered(const FolderTemplate& folder, Conversation conversation,
+                              const std::vector<bool>& learned, EncodedDocument* document) {
+    CONVENE_ASSIGN_OR_RETURN(const bool broken,
+                             shared_.special_texts.Break(&conversation.messages));
+    const bool tools = conversation.variables.Find("tools") != nullptr;
+    const jinja::ChatTemplate& chat_template =
+        tools && folder.tool_use.has_value() ? *folder.tool_use : folder.chat_template;
+    jinja::Rendered rendered;
+    if (shared_.options.train_on == TrainOn::kAll) {
+      CONVENE_ASSIGN_OR_RETURN(rendered.text, RenderWhole(chat_template, folder.variables,
+                                                          conversation, shared_.render_options));
+    } else {
+      CONVENE_ASSIGN_OR_RETURN(
+          rendered, RenderAnswers(chat_template, folder.variables, conversation, learned,
+                                  shared_.special_texts.texts(), shared_.render_options));
+    }
+    std::vector<size_t> cuts;
+    if (broken) {
+      CONVENE_ASSIGN_OR_RETURN(cuts, SpecialTexts::Mend(&rendered.text, &rendered.generated));
+    }
+    cuts.push_back(rendered.text.size());
+    size_t begin = 0;
+    for (const size_t end : cuts) {
+      AppendPart(rendered, begin, end, document);
+      begin = end;
+    }
+    return absl::OkStatus();
+  }
+
+  // Bytes [begin, end) of what was rendered.
+  void AppendPart(const jinja::Rendered& rendered, size_t begin, size_t end,
+                  EncodedDocument* document) {
+    std::vector<TextSpan> spans;
+    for (const TextSpan& span : rendered.generated) {
+      const TextSpan part = {std::max(span.begin, begin), std::min(span.end, end)};
+      if (part.begin < part.end) spans.push_back({part.begin - begin, part.end - begin});
+    }
+    AppendCounted(absl::string_view(rendered.text).substr(begin, end - begin), spans,
+                  shared_.tokenizer, as_tokens_.get(), document);
+  }
+
+  const Shared& shared_;
+  const std::unique_ptr<Encoder> as_text_;
+  const std::unique_ptr<Encoder> as_tokens_;
+};
+
+}  // namespace
+
+ChatEncoderFactory::ChatEncoderFactory(std::unique_ptr<const Shared> shared)
+    : shared_(std::move(shared)) {}
+
+ChatEncoderFactory::~ChatEncoderFactory() = default;
+
+absl::StatusOr<std::unique_ptr<ChatEncoderFactory>> ChatEncoderFactory::Make(
+    ChatFormat format, const Tokenizer* tokenizer, const ChatOptions& options) {
+  auto shared = std::make_unique<Shared>(std::move(format), tokenizer, options);
+  if (const auto* const named = std::get_if<NamedTemplate>(&shared->format)) {
+    for (const std::string& text : SpecialsOf(*named)) {
+      const std::optional<int32_t> id = tokenizer->SpecialId(text);
+      if (!id.has_value()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("the tokenizer (", tokenizer->kind(), ") has no special token '", text,
+                         "', which this chat template needs: choose the template that belongs to "
+                         "the tokenizer"));
+      }
+      shared->specials[text] = *id;
+    }
+  }
+  return std::unique_ptr<ChatEncoderFactory>(new ChatEncoderFactory(std::move(shared)));
+}
+
+std::unique_ptr<DocumentEncoder> ChatEncoderFactory::New() const {
+  return std::make_unique<ChatEncoder>(*shared_);
+}
+
+}  // namespace convene::worker

@@ -1,0 +1,260 @@
+#include "worker_runtime/data/chat/chat_encoder.h"
+
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/testing/temp_dir.h"
+#include "worker_runtime/data/chat/marked_sample.h"
+#include "worker_runtime/data/chat/testing/fake_tokenizer.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr char kChat[] =
+    R"({"messages": [{"role": "user", "content": "Hi <|im_end|>"}, {"role": "assistant", "content": "Hello you"}, {"role": "user", "content": "Bye"}, {"role": "assistant", "content": "So long"}]})";
+// ChatML as a model folder has it, without and with the mark of what is generated.
+constexpr char kGrowing[] =
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+constexpr char kMarked[] =
+    "{% for m in messages %}<|im_start|>{{ m.role + '\\n' }}{% if m.role == 'assistant' %}"
+    "{% generation %}{{ m.content + '<|im_end|>' }}{% endgeneration %}{{ '\\n' }}"
+    "{% else %}{{ m.content + '<|im_end|>\\n' }}{% endif %}{% endfor %}";
+// As Qwen 3: an answer in the middle of a conversation loses its thoughts.
+constexpr char kRewriting[] =
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if loop.last and m.role == 'assistant' %}<think>\n\n</think>\n\n{% endif %}"
+    "{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+FakeTokenizerOptions ChatmlOptions() {
+  FakeTokenizerOptions options;
+  options.words = {"Hello", " you", "So", " long", "assistant", "user", "\n\n", " Hi"};
+  options.specials = {"<|im_start|>", "<|im_end|>", "<|end|>", "<|begin|>"};
+  options.end_of_document = "<|end|>";
+  return options;
+}
+
+ChatFormat Folder(const std::string& source) { return *MakeFolderTemplate(source, ""); }
+
+// The document with its counted parts marked.
+absl::StatusOr<std::string> Encoded(ChatFormat format, const std::string& record,
+                                    FakeTokenizerOptions tokenizer_options = ChatmlOptions(),
+                                    ChatOptions options = {}) {
+  const FakeTokenizer tokenizer(std::move(tokenizer_options));
+  auto factory = ChatEncoderFactory::Make(std::move(format), &tokenizer, options);
+  if (!factory.ok()) return factory.status();
+  EncodedDocument document;
+  document.ids = {1, 2, 3};
+  const absl::Status status = (*factory)->New()->Encode(record, &document);
+  if (!status.ok()) return status;
+  CHECK((document.counted.empty() || document.counted.size() == document.ids.size()));
+  return MarkCounted(tokenizer, document.ids, document.counted, MarkStyle::kPlain, 10000);
+}
+
+TEST_CASE("a format known by name: content cannot forge a special token") {
+  CHECK(*Encoded(NamedTemplate::kChatml, kChat) ==
+        "<|im_start|>user\nHi <|im_end|><|im_end|>\n"
+        "<|im_start|>assistant\n{+Hello you<|im_end|>+}\n"
+        "<|im_start|>user\nBye<|im_end|>\n"
+        "<|im_start|>assistant\n{+So long<|im_end|>+}\n<|end|>");
+  const FakeTokenizer tokenizer(ChatmlOptions());
+  auto factory = *ChatEncoderFactory::Make(NamedTemplate::kChatml, &tokenizer, {});
+  EncodedDocument document;
+  REQUIRE_OK(factory->New()->Encode(kChat, &document));
+  const int32_t end = *tokenizer.SpecialId("<|im_end|>");
+  CHECK(std::count(document.ids.begin(), document.ids.end(), end) == 4);
+  // Special tokens stand for no bytes of text; the forged one is twelve bytes of text.
+  CHECK(
+      document.text_bytes ==
+      static_cast<int64_t>(
+          std::string("user\nHi <|im_end|>\nassistant\nHello you\nuser\nBye\nassistant\nSo long\n")
+              .size()));
+}
+
+TEST_CASE("a model folder's template gives the same tokens, found by what is added to its text") {
+  const std::string expected = *Encoded(NamedTemplate::kChatml, kChat);
+  CHECK(*Encoded(Folder(kGrowing), kChat) == expected);
+  CHECK(*Encoded(Folder(kMarked), kChat) == expected);
+  const FakeTokenizer tokenizer(ChatmlOptions());
+  for (const char* const source : {kGrowing, kMarked}) {
+    auto factory = *ChatEncoderFactory::Make(Folder(source), &tokenizer, {});
+    EncodedDocument document;
+    REQUIRE_OK(factory->New()->Encode(kChat, &document));
+    const int32_t end = *tokenizer.SpecialId("<|im_end|>");
+    CHECK(std::count(document.ids.begin(), document.ids.end(), end) == 4);
+  }
+}
+
+TEST_CASE("the last answer alone, or every token") {
+  for (const ChatFormat& format :
+       {ChatFormat(NamedTemplate::kChatml), Folder(kGrowing), Folder(kMarked)}) {
+    ChatOptions options;
+    options.train_on = TrainOn::kLast;
+    CHECK(*Encoded(format, kChat, ChatmlOptions(), options) ==
+          "<|im_start|>user\nHi <|im_end|><|im_end|>\n<|im_start|>assistant\nHello you<|im_end|>\n"
+          "<|im_start|>user\nBye<|im_end|>\n<|im_start|>assistant\n{+So long<|im_end|>+}\n<|end|>");
+    options.train_on = TrainOn::kAll;
+    options.append_end_of_document = false;
+    CHECK(
+        *Encoded(format, kChat, ChatmlOptions(), options) ==
+        "{+<|im_start|>user\nHi <|im_end|><|im_end|>\n<|im_start|>assistant\nHello you<|im_end|>\n"
+        "<|im_start|>user\nBye<|im_end|>\n<|im_start|>assistant\nSo long<|im_end|>\n+}");
+  }
+}
+
+TEST_CASE("a template that rewrites earlier turns can be trained on the last answer only") {
+  CHECK_STATUS(Encoded(Folder(kRewriting), kChat), absl::StatusCode::kFailedPrecondition,
+               "at message 2");
+  ChatOptions options;
+  options.train_on = TrainOn::kLast;
+  CHECK(*Encoded(Folder(kRewriting), kChat, ChatmlOptions(), options) ==
+        "<|im_start|>user\nHi <|im_end|><|im_end|>\n<|im_start|>assistant\nHello you<|im_end|>\n"
+        "<|im_start|>user\nBye<|im_end|>\n"
+        "<|im_start|>assistant\n{+<think>\n\n</think>\n\nSo long<|im_end|>+}\n<|end|>");
+}
+
+TEST_CASE("a generation prompt that is not how the answer begins is refused") {
+  const std::string source =
+      "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
+      "{% if add_generation_prompt %}<|im_start|><think>{% endif %}";
+  CHECK_STATUS(Encoded(Folder(source), kChat), absl::StatusCode::kFailedPrecondition,
+               "does not only add to its text: at message 2");
+}
+
+TEST_CASE("answers of weight 0 are left out, where the template's marks can be told apart") {
+  const std::string chat =
+      R"({"messages": [{"role": "assistant", "content": "So", "weight": 0}, {"role": "assistant", "content": "Hello"}]})";
+  const std::string expected =
+      "<|im_start|>assistant\nSo<|im_end|>\n<|im_start|>assistant\n{+Hello<|im_end|>+}\n<|end|>";
+  CHECK(*Encoded(NamedTemplate::kChatml, chat) == expected);
+  CHECK(*Encoded(Folder(kGrowing), chat) == expected);
+  CHECK(*Encoded(Folder(kMarked), chat) == expected);
+  CHECK_STATUS(Encoded(Folder("{% generation %}{% endgeneration %}"), chat),
+               absl::StatusCode::kInvalidArgument, "which of them are meant cannot be told");
+}
+
+TEST_CASE("a completion counts with the end of the document, its prompt does not") {
+  FakeTokenizerOptions options = ChatmlOptions();
+  options.before_document = "<|begin|>";
+  const std::string pair = R"({"prompt": "Hi <|im_end|>", "completion": " you"})";
+  CHECK(*Encoded(NamedTemplate::kChatml, pair, options) == "<|begin|>Hi <|im_end|>{+ you<|end|>+}");
+  options.end_of_document = "";
+  CHECK(*Encoded(NamedTemplate::kChatml, pair, options) == "<|begin|>Hi <|im_end|>{+ you+}");
+}
+
+TEST_CASE("a token over the border of an answer counts, as in transformers") {
+  const std::string chat =
+      R"({"messages": [{"role": "user", "content": "Bye"}, {"role": "assistant", "content": "\nHello"}]})";
+  CHECK(*Encoded(Folder(kGrowing), chat) ==
+        "<|im_start|>user\nBye<|im_end|>\n<|im_start|>assistant{+\n\nHello<|im_end|>+}\n<|end|>");
+}
+
+TEST_CASE("tokenizers that put or eat spaces are laid beside the text all the same") {
+  const std::string chat =
+      R"({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "So long"}]})";
+  FakeTokenizerOptions options = ChatmlOptions();
+  options.puts_space_before = true;
+  options.words.push_back(" assistant");
+  CHECK(
+      *Encoded(Folder(kGrowing), chat, options) ==
+      "<|im_start|> user\nHi<|im_end|> \n<|im_start|> assistant\n{+So long<|im_end|>+} \n<|end|>");
+  options = ChatmlOptions();
+  options.special_eats_space = true;
+  CHECK(*Encoded(Folder("{% for m in messages %}<|im_start|>{{ m.role }}: {{ m.content }}"
+                        "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}"
+                        "<|im_start|>assistant:{% endif %}"),
+                 chat, options) ==
+        "<|im_start|>user: Hi<|im_end|><|im_start|>assistant:{+ So long<|im_end|>+}<|end|>");
+}
+
+TEST_CASE("a text that the tokenizer rewrites is cut where the answers begin and end") {
+  FakeTokenizerOptions options = ChatmlOptions();
+  options.makes_lower_case = true;
+  CHECK(
+      *Encoded(Folder(kGrowing), kChat, options) ==
+      "<|im_start|>user\nhi <|im_end|><|im_end|>\n<|im_start|>assistant\n{+hello you<|im_end|>+}\n"
+      "<|im_start|>user\nbye<|im_end|>\n<|im_start|>assistant\n{+so long<|im_end|>+}\n<|end|>");
+}
+
+TEST_CASE("what cannot be learned from, or with, is refused") {
+  CHECK_STATUS(
+      Encoded(NamedTemplate::kChatml, R"({"messages": [{"role": "user", "content": "x"}]})"),
+      absl::StatusCode::kInvalidArgument, "nothing to learn");
+  CHECK_STATUS(Encoded(NamedTemplate::kChatml, R"({"prompt": "x", "completion": ""})", {}),
+               absl::StatusCode::kInvalidArgument, "the tokenizer (fake) has no special token");
+  CHECK_STATUS(Encoded(Folder("{{ strftime_now('%Y') }}"), kChat),
+               absl::StatusCode::kFailedPrecondition, "give a date");
+  const std::string both =
+      "{\"messages\": [{\"role\": \"assistant\", \"content\": \"<|end|> \xEE\x83\xB2\"}]}";
+  CHECK_STATUS(Encoded(Folder(kGrowing), both), absl::StatusCode::kInvalidArgument, "U+E0F2");
+  const std::string escaped = R"({"messages": [{"role": "assistant", "content": "<|end|>"}]})";
+  CHECK_STATUS(Encoded(Folder("{{ messages|tojson(ensure_ascii=true) }}"), escaped),
+               absl::StatusCode::kInvalidArgument, "with escapes");
+}
+
+TEST_CASE("a folder's template has the names of its special tokens, and one for tools") {
+  const testing::TempDir folder;
+  const std::string config = R"({"bos_token": {"content": "<|begin|>"}, "eos_token": "<|end|>",
+    "chat_template": [{"name": "tool_use", "template": "tools{{ messages[0].content }}"},
+                      {"name": "default", "template": "{{ bos_token }}{{ messages[0].content }}"}]})";
+  std::ofstream(folder.path() + "/tokenizer_config.json") << config;
+  const auto format = LoadChatFormat(folder.path());
+  REQUIRE_OK(format.status());
+  ChatOptions options;
+  options.train_on = TrainOn::kAll;
+  const std::string messages = R"("messages": [{"role": "assistant", "content": "x"}])";
+  CHECK(*Encoded(*format, "{" + messages + "}", ChatmlOptions(), options) ==
+        "{+<|begin|>x<|end|>+}");
+  CHECK(*Encoded(*format, "{" + messages + R"(, "tools": [1]})", ChatmlOptions(), options) ==
+        "{+toolsx<|end|>+}");
+  // The file of its own comes before the key.
+  std::ofstream(folder.path() + "/chat_template.jinja") << "{{ eos_token }}";
+  CHECK(*Encoded(*LoadChatFormat(folder.path()), "{" + messages + "}", ChatmlOptions(), options) ==
+        "{+<|end|>+}");
+  CHECK(std::holds_alternative<FolderTemplate>(
+      *LoadChatFormat(folder.path() + "/chat_template.jinja")));
+  CHECK(std::get<NamedTemplate>(*LoadChatFormat("llama3")) == NamedTemplate::kLlama3);
+}
+
+TEST_CASE("a folder without a usable template says which file and why") {
+  const testing::TempDir folder;
+  CHECK_STATUS(LoadChatFormat(folder.path() + "/none"), absl::StatusCode::kNotFound,
+               "none of llama3");
+  CHECK_STATUS(LoadChatFormat(folder.path()), absl::StatusCode::kNotFound,
+               "has no chat_template.jinja");
+  const auto with = [&](const std::string& config) {
+    std::ofstream(folder.path() + "/tokenizer_config.json") << config;
+    return LoadChatFormat(folder.path()).status();
+  };
+  CHECK_STATUS(with("{}"), absl::StatusCode::kNotFound, "no key 'chat_template'");
+  CHECK_STATUS(with("{"), absl::StatusCode::kInvalidArgument, "tokenizer_config.json: not JSON");
+  CHECK_STATUS(with(R"({"chat_template": 5})"), absl::StatusCode::kInvalidArgument, "no text");
+  CHECK_STATUS(with(R"({"chat_template": [{"name": "x", "template": ""}]})"),
+               absl::StatusCode::kInvalidArgument, "'default'");
+  CHECK_STATUS(with(R"({"chat_template": [{"name": "x"}]})"), absl::StatusCode::kInvalidArgument,
+               "without name or template");
+  CHECK_STATUS(with(R"({"chat_template": "{% include 'x' %}"})"), absl::StatusCode::kUnimplemented,
+               "tokenizer_config.json: line 1, column 1: the block 'include'");
+}
+
+TEST_CASE("a sample shows what counts, and no control character of its own") {
+  const FakeTokenizer tokenizer(ChatmlOptions());
+  const std::vector<int32_t> ids = {'a', 0xC3, 0xA9, 0x1B, '\n', *tokenizer.SpecialId("<|end|>"),
+                                    0xFF};
+  const std::vector<uint8_t> counted = {0, 1, 1, 0, 0, 1, 1};
+  CHECK(MarkCounted(tokenizer, ids, counted, MarkStyle::kPlain, 100) ==
+        "a{+\xC3\xA9+}\\x1b\n{+<|end|>?+}");
+  CHECK(MarkCounted(tokenizer, ids, counted, MarkStyle::kTerminal, 100) ==
+        "a\x1b[4;32m\xC3\xA9\x1b[0m\\x1b\n\x1b[4;32m<|end|>?\x1b[0m");
+  CHECK(MarkCounted(tokenizer, ids, {}, MarkStyle::kPlain, 100) == "{+a\xC3\xA9\\x1b\n<|end|>?+}");
+  CHECK(MarkCounted(tokenizer, std::vector<int32_t>(500, 'x'), {}, MarkStyle::kPlain, 10) ==
+        "{+xxxxxxxxxx+}...");
+  CHECK(MarkCounted(tokenizer, {}, {}, MarkStyle::kPlain, 10).empty());
+}
+
+}  // namespace
+}  // namespace convene::worker

@@ -1,0 +1,142 @@
+#include "worker_runtime/data/chat/chat_format.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tools/base/files.h"
+#include "tools/base/status_macros.h"
+#include "tools/base/text.h"
+#include "worker_runtime/data/chat/jinja/read_json.h"
+
+namespace convene::worker {
+namespace {
+
+using jinja::ChatTemplate;
+using jinja::Dict;
+using jinja::Value;
+
+bool IsFolder(const std::string& path) {
+  struct stat status;
+  return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+bool Exists(const std::string& path) {
+  struct stat status;
+  return stat(path.c_str(), &status) == 0;
+}
+
+// What transformers gives a template besides the messages: the special tokens by their names.
+void AddSpecialTokens(const Dict& config, Dict* variables) {
+  for (const char* const name : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
+                                 "cls_token", "mask_token", "additional_special_tokens"}) {
+    const Value* value = config.Find(name);
+    if (value == nullptr || value->is_none()) continue;
+    // An added token is written out with its rules.
+    if (value->is_dict()) value = value->as_dict().Find("content");
+    if (value == nullptr || (!value->is_string() && !value->is_list())) continue;
+    variables->Set(std::make_shared<const std::string>(name), *value);
+  }
+}
+
+absl::StatusOr<Dict> ReadConfig(const std::string& config) {
+  if (config.empty()) return Dict();
+  CONVENE_ASSIGN_OR_RETURN(const Value value, jinja::ReadJson(config));
+  if (!value.is_dict()) return absl::InvalidArgumentError("it is no JSON object");
+  return value.as_dict();
+}
+
+// The templates in tokenizer_config.json: a text, or [{"name", "template"}, ...].
+absl::StatusOr<FolderTemplate> FromConfig(const std::string& config) {
+  CONVENE_ASSIGN_OR_RETURN(const Dict dict, ReadConfig(config));
+  const Value* const given = dict.Find("chat_template");
+  if (given == nullptr || given->is_none()) {
+    return absl::NotFoundError("it has no key 'chat_template'");
+  }
+  if (given->is_string()) return MakeFolderTemplate(given->as_string(), config);
+  if (!given->is_list()) {
+    return absl::InvalidArgumentError("its 'chat_template' is no text and no list");
+  }
+  const Value* standard = nullptr;
+  const Value* tool_use = nullptr;
+  for (const Value& item : given->as_list().items) {
+    const Value* const name = item.is_dict() ? item.as_dict().Find("name") : nullptr;
+    const Value* const text = item.is_dict() ? item.as_dict().Find("template") : nullptr;
+    if (name == nullptr || !name->is_string() || text == nullptr || !text->is_string()) {
+      return absl::InvalidArgumentError("its 'chat_template' has an item without name or template");
+    }
+    if (name->as_string() == "default") standard = text;
+    if (name->as_string() == "tool_use") tool_use = text;
+  }
+  if (standard == nullptr) {
+    return absl::InvalidArgumentError("its 'chat_template' has none of the name 'default'");
+  }
+  CONVENE_ASSIGN_OR_RETURN(FolderTemplate made, MakeFolderTemplate(standard->as_string(), config));
+  if (tool_use != nullptr) {
+    absl::StatusOr<ChatTemplate> parsed = ChatTemplate::Parse(tool_use->as_string());
+    if (!parsed.ok()) return Annotate(parsed.status(), "the template 'tool_use'");
+    made.tool_use = *std::move(parsed);
+  }
+  return made;
+}
+
+absl::StatusOr<ChatFormat> LoadFrom(const std::string& template_path,
+                                    const std::string& config_path) {
+  std::string config;
+  if (Exists(config_path)) {
+    CONVENE_ASSIGN_OR_RETURN(config, ReadFile(config_path));
+  }
+  if (template_path.empty()) {
+    absl::StatusOr<FolderTemplate> made = FromConfig(config);
+    if (!made.ok()) return Annotate(made.status(), config_path);
+    return ChatFormat(*std::move(made));
+  }
+  CONVENE_ASSIGN_OR_RETURN(const std::string source, ReadFile(template_path));
+  absl::StatusOr<FolderTemplate> made = MakeFolderTemplate(source, config);
+  if (!made.ok()) return Annotate(made.status(), template_path);
+  return ChatFormat(*std::move(made));
+}
+
+}  // namespace
+
+absl::StatusOr<FolderTemplate> MakeFolderTemplate(const std::string& source,
+                                                  const std::string& config) {
+  const absl::StatusOr<Dict> dict = ReadConfig(config);
+  if (!dict.ok()) return Annotate(dict.status(), "tokenizer_config.json");
+  CONVENE_ASSIGN_OR_RETURN(ChatTemplate parsed, ChatTemplate::Parse(source));
+  FolderTemplate made = {std::move(parsed), std::nullopt, {}};
+  AddSpecialTokens(*dict, &made.variables);
+  return made;
+}
+
+absl::StatusOr<ChatFormat> LoadChatFormat(const std::string& name_or_path) {
+  const std::vector<std::string> names = NamedTemplateNames();
+  if (std::find(names.begin(), names.end(), name_or_path) != names.end()) {
+    CONVENE_ASSIGN_OR_RETURN(const NamedTemplate named, FindNamedTemplate(name_or_path));
+    return ChatFormat(named);
+  }
+  if (!Exists(name_or_path)) {
+    return absl::NotFoundError(absl::StrCat("the chat template '", Utf8(name_or_path, 200),
+                                            "' is no file and no folder, and none of ",
+                                            absl::StrJoin(names, ", ")));
+  }
+  if (!IsFolder(name_or_path)) {
+    return LoadFrom(name_or_path, ParentDirectory(name_or_path) + "/tokenizer_config.json");
+  }
+  const std::string template_path = name_or_path + "/chat_template.jinja";
+  const std::string config_path = name_or_path + "/tokenizer_config.json";
+  if (Exists(template_path)) return LoadFrom(template_path, config_path);
+  if (Exists(config_path)) return LoadFrom("", config_path);
+  return absl::NotFoundError(
+      absl::StrCat(name_or_path,
+                   " has no chat_template.jinja and no tokenizer_config.json: give the name of a "
+                   "chat template (",
+                   absl::StrJoin(names, ", "), ") or a folder with one of these files"));
+}
+
+}  // namespace convene::worker

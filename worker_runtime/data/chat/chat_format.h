@@ -1,0 +1,38 @@
+// Which chat format: one that we know by name, or the template of a model folder. Reads files.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "absl/status/statusor.h"
+#include "worker_runtime/data/chat/jinja/chat_template.h"
+#include "worker_runtime/data/chat/named_template.h"
+
+namespace convene::worker {
+
+// A template, and the variables that the model folder gives it: bos_token and so on.
+struct FolderTemplate {
+  jinja::ChatTemplate chat_template;
+  // For conversations with tools, where the folder has another one for them.
+  std::optional<jinja::ChatTemplate> tool_use;
+  jinja::Dict variables;
+};
+
+using ChatFormat = std::variant<NamedTemplate, FolderTemplate>;
+
+// A template's text; `config` is tokenizer_config.json as JSON, or empty.
+// InvalidArgument, Unimplemented, ResourceExhausted: ChatTemplate::Parse's, or broken JSON.
+absl::StatusOr<FolderTemplate> MakeFolderTemplate(const std::string& source,
+                                                  const std::string& config);
+
+// `name_or_path`: one of NamedTemplateNames(); a .jinja file, with tokenizer_config.json beside it;
+// or a model folder, of which chat_template.jinja is taken, else the key chat_template of
+// tokenizer_config.json (a text, or a list with names of which "default" and "tool_use" are used).
+//
+// NotFound: no such name and no such path, or a folder without a chat template. InvalidArgument,
+// Unimplemented, ResourceExhausted: the template's. All with the path.
+absl::StatusOr<ChatFormat> LoadChatFormat(const std::string& name_or_path);
+
+}  // namespace convene::worker

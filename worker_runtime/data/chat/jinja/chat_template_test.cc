@@ -1,0 +1,135 @@
+// Limits, errors and what the comparison with Jinja2 cannot show.
+#include "worker_runtime/data/chat/jinja/chat_template.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/testing/status_testing.h"
+#include "worker_runtime/data/chat/jinja/read_json.h"
+
+namespace convene::worker::jinja {
+namespace {
+
+absl::StatusOr<std::string> Render(const std::string& source, const RenderOptions& options = {},
+                                   const std::string& variables = "{}") {
+  const absl::StatusOr<ChatTemplate> parsed = ChatTemplate::Parse(source);
+  if (!parsed.ok()) return parsed.status();
+  absl::StatusOr<Rendered> rendered = parsed->Render(ReadJson(variables)->as_dict(), options);
+  if (!rendered.ok()) return rendered.status();
+  return rendered->text;
+}
+
+std::string Repeated(const std::string& text, int count) {
+  std::string repeated;
+  for (int i = 0; i < count; ++i) repeated += text;
+  return repeated;
+}
+
+TEST_CASE("an error says line, column and what is the matter") {
+  CHECK_STATUS(Render("a\n  {{ x.y }}"), absl::StatusCode::kInvalidArgument,
+               "line 2, column 7: 'x' is undefined");
+  CHECK_STATUS(Render("\xC3\xA9{{ 'a'|frobnicate }}"), absl::StatusCode::kUnimplemented,
+               "line 1, column 9: the filter 'frobnicate' is not in the subset");
+  CHECK_STATUS(Render("{% include 'x' %}"), absl::StatusCode::kUnimplemented,
+               "line 1, column 1: the block 'include'");
+  CHECK_STATUS(Render("{% if a %}\n{% for b in c %}\n{% endif %}"),
+               absl::StatusCode::kInvalidArgument, "line 3, column 4: an unknown block 'endif'");
+  CHECK_STATUS(Render("{{ raise_exception('not so') }}"), absl::StatusCode::kInvalidArgument,
+               "the chat template refuses the conversation: not so");
+  CHECK_STATUS(Render("a\xFF"), absl::StatusCode::kInvalidArgument, "not UTF-8");
+}
+
+TEST_CASE("a date is used only when it is given") {
+  const std::string source = "{{ strftime_now('%d %b %Y') }}";
+  CHECK_STATUS(Render(source), absl::StatusCode::kFailedPrecondition, "give a date");
+  RenderOptions options;
+  options.now = absl::CivilSecond(2024, 7, 26);
+  CHECK(*Render(source, options) == "26 Jul 2024");
+}
+
+TEST_CASE("loops within loops come to an end") {
+  RenderOptions options;
+  options.max_steps = 100000;
+  CHECK_STATUS(
+      Render("{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
+             options),
+      absl::StatusCode::kResourceExhausted, "too many steps");
+}
+
+TEST_CASE("a text that doubles is stopped, and so is one that is repeated") {
+  RenderOptions options;
+  options.max_bytes = 100000;
+  CHECK_STATUS(Render("{% set n = namespace(t='ab') %}{% for i in range(60) %}"
+                      "{% set n.t = n.t + n.t %}{% endfor %}",
+                      options),
+               absl::StatusCode::kResourceExhausted, "longer than the limit");
+  CHECK_STATUS(Render("{{ 'a' * 9999999999 }}", options), absl::StatusCode::kResourceExhausted,
+               "longer than the limit");
+  CHECK_STATUS(Render("{% for i in range(9) %}{{ 'a' * 99999 }}{% endfor %}", options),
+               absl::StatusCode::kResourceExhausted, "longer than the limit");
+}
+
+TEST_CASE("lists within lists are stopped, deep ones and those that share their parts") {
+  CHECK_STATUS(Render("{% set n = namespace(t=[]) %}{% for i in range(9999) %}"
+                      "{% set n.t = [n.t] %}{% endfor %}"),
+               absl::StatusCode::kResourceExhausted, "100 deep");
+  CHECK_STATUS(Render("{% set n = namespace(t=['x']) %}{% for i in range(90) %}"
+                      "{% set n.t = [n.t, n.t] %}{% endfor %}{{ n.t }}"),
+               absl::StatusCode::kResourceExhausted, "too many parts");
+}
+
+TEST_CASE("a namespace may hold itself") {
+  CHECK(*Render("{% set n = namespace() %}{% set n.n = n %}{{ n.n.n == n }}") == "True");
+}
+
+TEST_CASE("a macro that calls itself without end is stopped") {
+  CHECK_STATUS(Render("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"),
+               absl::StatusCode::kResourceExhausted, "calls itself without end");
+}
+
+TEST_CASE("templates that are too deep are refused, whatever the depth is made of") {
+  for (const auto& [open, middle, close] :
+       {std::tuple<const char*, const char*, const char*>{"(", "1", ")"},
+        {"[", "1", "]"},
+        {"not ", "1", ""},
+        {"-", "1", ""},
+        {"{'a': ", "1", "}"},
+        {"a if b else ", "1", ""},
+        {"", "a", ".b"},
+        {"", "a", "[0]"},
+        {"", "a", "|trim"},
+        {"", "a", " + a"},
+        {"", "a", " and a"}}) {
+    const std::string inside = absl::StrCat(Repeated(open, 50000), middle, Repeated(close, 50000));
+    INFO(open << middle << close);
+    CHECK_STATUS(Render("{{ " + inside + " }}"), absl::StatusCode::kResourceExhausted,
+                 "levels deep");
+  }
+  CHECK_STATUS(Render(Repeated("{% if a %}", 5000) + Repeated("{% endif %}", 5000)),
+               absl::StatusCode::kResourceExhausted, "blocks deep");
+}
+
+TEST_CASE("a long template that is not deep is read") {
+  CHECK(*Render("{% if a %}" + Repeated("{% elif a %}", 3000) + "{% else %}x{% endif %}") == "x");
+  CHECK(Render("{{ 'a'" + Repeated(" ~ 'a'", 3000) + " }}")->size() == 3001);
+}
+
+TEST_CASE("JSON is read as Python reads it, and refused with the byte") {
+  CHECK(*Render("{{ a|tojson }}", {},
+                R"({"a": {"z": 1, "b": [1.0, -0.0, 1e5], "z": "\ud83e\udd99"}})") ==
+        "{\"z\": \"\xF0\x9F\xA6\x99\", \"b\": [1.0, -0.0, 100000.0]}");
+  CHECK_STATUS(ReadJson("{\"a\": tru}"), absl::StatusCode::kInvalidArgument, "not JSON at byte");
+  CHECK_STATUS(ReadJson(""), absl::StatusCode::kInvalidArgument, "not JSON");
+  CHECK_STATUS(ReadJson("[\"\xFF\"]"), absl::StatusCode::kInvalidArgument, "not JSON");
+  CHECK_STATUS(ReadJson("[18446744073709551616]"), absl::StatusCode::kInvalidArgument,
+               "beyond 64 bits");
+  CHECK_STATUS(ReadJson("[9223372036854775808]"), absl::StatusCode::kInvalidArgument,
+               "beyond 64 bits");
+  CHECK_STATUS(ReadJson(Repeated("[", 1000000)), absl::StatusCode::kInvalidArgument,
+               "100 levels deep");
+  CHECK(ReadJson("[1] ")->is_list());
+}
+
+}  // namespace
+}  // namespace convene::worker::jinja

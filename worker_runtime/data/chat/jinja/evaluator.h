@@ -1,0 +1,88 @@
+// PURE. Runs a template's tree.
+#pragma once
+
+#include <deque>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker_runtime/data/chat/jinja/arguments.h"
+#include "worker_runtime/data/chat/jinja/budget.h"
+#include "worker_runtime/data/chat/jinja/chat_template.h"
+#include "worker_runtime/data/chat/jinja/syntax.h"
+
+namespace convene::worker::jinja {
+
+// One rendering. Not thread-safe. `program` and `options` must outlive it.
+class Evaluator {
+ public:
+  Evaluator(const Program& program, const RenderOptions& options);
+
+  absl::StatusOr<Rendered> Run(const Dict& variables) &&;
+
+ private:
+  // The variables of one block. Looked up from the inside out.
+  struct Scope {
+    const Scope* outer = nullptr;
+    std::vector<std::pair<int, Value>> variables;
+
+    void Set(int symbol, Value value);
+  };
+  struct Loop {
+    const std::vector<Value>* items;
+    size_t index;
+  };
+  enum class Flow { kNext, kBreak, kContinue };
+  using Result = absl::StatusOr<Value>;
+
+  Value Lookup(int symbol) const;
+  absl::Status CheckDepth() const;
+
+  // Statements; evaluator.cc.
+  absl::Status RunBlock(const Block& block);
+  absl::Status RunStatement(const Statement& statement);
+  absl::Status RunOne(const Statement& statement);
+  absl::Status RunIf(const Statement& statement);
+  absl::Status RunFor(const Statement& statement);
+  absl::Status RunLoop(const Statement& statement, const std::vector<Value>& items);
+  absl::Status RunSet(const Statement& statement);
+  absl::Status RunGeneration(const Statement& statement);
+  absl::Status Assign(const Target& target, const Place& place, Value value);
+  // The text that the block prints, run in a scope of its own within `outer`.
+  absl::StatusOr<std::string> Capture(const Block& block, Scope* scope);
+
+  // Expressions; expression_evaluator.cc.
+  Result Evaluate(const Expression& expression);
+  Result EvaluateAt(const Expression& expression);
+  Result EvaluateLoop(const Expression& expression) const;
+  Result EvaluateCompare(const Expression& expression);
+  Result EvaluateConcat(const Expression& expression);
+  Result EvaluateDict(const Expression& expression);
+  Result EvaluateSlice(const Expression& expression);
+  Result EvaluateFilter(const Expression& expression, Value input);
+  Result EvaluateTest(const Expression& expression);
+  Result EvaluateCall(const Expression& expression);
+  // What the expression makes of the input of a chain of filters.
+  Result ApplyFilters(const Expression& chain, Value input);
+  absl::StatusOr<Arguments> EvaluateArguments(const Expression& expression);
+  Result CallFunction(Function function, const Arguments& arguments);
+  Result CallMacro(const Statement& macro, const Arguments& arguments);
+  Result MakeRange(const Arguments& arguments);
+  Result MakeNamespace(const Arguments& arguments);
+
+  const Program& program_;
+  const RenderOptions& options_;
+  Budget budget_;
+  Rendered rendered_;
+  std::string* output_ = &rendered_.text;
+  Scope globals_;
+  Scope root_;
+  Scope* scope_ = &root_;
+  const Loop* loop_ = nullptr;
+  Flow flow_ = Flow::kNext;
+  int depth_ = 0;
+  std::deque<Namespace> namespaces_;
+};
+
+}  // namespace convene::worker::jinja

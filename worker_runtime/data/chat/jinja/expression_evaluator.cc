@@ -1,0 +1,403 @@
+// Part of evaluator.h: expressions and calls.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/data/chat/jinja/access.h"
+#include "worker_runtime/data/chat/jinja/evaluator.h"
+#include "worker_runtime/data/chat/jinja/filters.h"
+#include "worker_runtime/data/chat/jinja/methods.h"
+#include "worker_runtime/data/chat/jinja/operators.h"
+#include "worker_runtime/data/chat/jinja/print.h"
+#include "worker_runtime/data/chat/jinja/tests.h"
+
+namespace convene::worker::jinja {
+namespace {
+
+// As in Jinja2's sandbox.
+constexpr int64_t kMaxRange = 100'000;
+
+// The same value, with the place in front of an error.
+template <typename T>
+absl::StatusOr<T> Placed(const Place& place, absl::StatusOr<T> value) {
+  if (value.ok()) return value;
+  return At(place, value.status());
+}
+
+// What a filter does to a safe string we know of those that do not touch its text.
+absl::Status CheckSafe(const Expression& expression) {
+  for (const char* const known : {"safe", "string", "length", "count", "default", "d", "tojson"}) {
+    if (expression.name == known) return absl::OkStatus();
+  }
+  return At(expression.place, absl::UnimplementedError(absl::StrCat("the filter '", expression.name,
+                                                                    "' of a safe string")));
+}
+
+}  // namespace
+
+Evaluator::Result Evaluator::Evaluate(const Expression& expression) {
+  CONVENE_RETURN_IF_ERROR(At(expression.place, budget_.Charge()));
+  CONVENE_RETURN_IF_ERROR(At(expression.place, CheckDepth()));
+  ++depth_;
+  Result value = EvaluateAt(expression);
+  --depth_;
+  return value;
+}
+
+Evaluator::Result Evaluator::EvaluateAt(const Expression& expression) {
+  const auto child = [&](size_t i) { return Evaluate(*expression.children[i]); };
+  switch (expression.kind) {
+    case ExpressionKind::kConstant:
+      return expression.constant;
+    case ExpressionKind::kName:
+      return Lookup(expression.symbol);
+    case ExpressionKind::kLoop:
+      return EvaluateLoop(expression);
+    case ExpressionKind::kAttribute: {
+      CONVENE_ASSIGN_OR_RETURN(const Value object, child(0));
+      return Placed(expression.place, GetAttribute(object, expression.name));
+    }
+    case ExpressionKind::kItem: {
+      CONVENE_ASSIGN_OR_RETURN(const Value object, child(0));
+      CONVENE_ASSIGN_OR_RETURN(const Value key, child(1));
+      return Placed(expression.place, GetItem(object, key, &budget_));
+    }
+    case ExpressionKind::kSlice:
+      return EvaluateSlice(expression);
+    case ExpressionKind::kCall:
+      return EvaluateCall(expression);
+    case ExpressionKind::kFilter: {
+      CONVENE_ASSIGN_OR_RETURN(Value input, child(0));
+      return EvaluateFilter(expression, std::move(input));
+    }
+    case ExpressionKind::kTest:
+      return EvaluateTest(expression);
+    case ExpressionKind::kNot: {
+      CONVENE_ASSIGN_OR_RETURN(const Value operand, child(0));
+      return Value::OfBool(!operand.Truth());
+    }
+    case ExpressionKind::kNegative: {
+      CONVENE_ASSIGN_OR_RETURN(const Value operand, child(0));
+      return Placed(expression.place, Negate(operand));
+    }
+    case ExpressionKind::kPositive: {
+      CONVENE_ASSIGN_OR_RETURN(const Value operand, child(0));
+      // Python's +x is 0 + x for numbers, and an error for all else.
+      return Placed(expression.place,
+                    operand.is_number()
+                        ? Calculate(ExpressionKind::kSubtract, operand, Value::OfInt(0), &budget_)
+                        : Negate(operand));
+    }
+    case ExpressionKind::kConcat:
+      return EvaluateConcat(expression);
+    case ExpressionKind::kCompare:
+      return EvaluateCompare(expression);
+    case ExpressionKind::kAnd:
+    case ExpressionKind::kOr: {
+      CONVENE_ASSIGN_OR_RETURN(Value left, child(0));
+      if (left.Truth() == (expression.kind == ExpressionKind::kOr)) return left;
+      return child(1);
+    }
+    case ExpressionKind::kConditional: {
+      CONVENE_ASSIGN_OR_RETURN(const Value condition, child(0));
+      if (condition.Truth()) return child(1);
+      if (expression.children[2] != nullptr) return child(2);
+      return Value::OfUndefined("the condition of an 'if' without 'else' is false");
+    }
+    case ExpressionKind::kList:
+    case ExpressionKind::kTuple: {
+      std::vector<Value> items;
+      for (size_t i = 0; i < expression.children.size(); ++i) {
+        CONVENE_ASSIGN_OR_RETURN(Value item, child(i));
+        items.push_back(std::move(item));
+      }
+      const bool list = expression.kind == ExpressionKind::kList;
+      return Placed(expression.place,
+                    NewList(std::move(items), list ? ListKind::kList : ListKind::kTuple));
+    }
+    case ExpressionKind::kDict:
+      return EvaluateDict(expression);
+    default:
+      break;
+  }
+  CONVENE_ASSIGN_OR_RETURN(const Value left, child(0));
+  CONVENE_ASSIGN_OR_RETURN(const Value right, child(1));
+  return Placed(expression.place, Calculate(expression.kind, left, right, &budget_));
+}
+
+Evaluator::Result Evaluator::EvaluateLoop(const Expression& expression) const {
+  const auto index = static_cast<int64_t>(loop_->index);
+  const auto size = static_cast<int64_t>(loop_->items->size());
+  switch (expression.loop_attribute) {
+    case LoopAttribute::kIndex:
+      return Value::OfInt(index + 1);
+    case LoopAttribute::kIndex0:
+      return Value::OfInt(index);
+    case LoopAttribute::kRevindex:
+      return Value::OfInt(size - index);
+    case LoopAttribute::kRevindex0:
+      return Value::OfInt(size - index - 1);
+    case LoopAttribute::kFirst:
+      return Value::OfBool(index == 0);
+    case LoopAttribute::kLast:
+      return Value::OfBool(index == size - 1);
+    case LoopAttribute::kLength:
+      return Value::OfInt(size);
+    case LoopAttribute::kDepth:
+      return Value::OfInt(1);
+    case LoopAttribute::kDepth0:
+      return Value::OfInt(0);
+    case LoopAttribute::kPrevitem:
+      if (index > 0) return (*loop_->items)[index - 1];
+      return Value::OfUndefined("there is no previous item");
+    case LoopAttribute::kNextitem:
+      if (index + 1 < size) return (*loop_->items)[index + 1];
+      return Value::OfUndefined("there is no next item");
+  }
+  return Value();
+}
+
+Evaluator::Result Evaluator::EvaluateCompare(const Expression& expression) {
+  CONVENE_ASSIGN_OR_RETURN(Value left, Evaluate(*expression.children[0]));
+  for (size_t i = 0; i < expression.comparisons.size(); ++i) {
+    CONVENE_ASSIGN_OR_RETURN(Value right, Evaluate(*expression.children[i + 1]));
+    const Comparison comparison = expression.comparisons[i];
+    bool holds = false;
+    if (comparison == Comparison::kIn || comparison == Comparison::kNotIn) {
+      CONVENE_ASSIGN_OR_RETURN(const bool in,
+                               Placed(expression.place, IsIn(left, right, &budget_)));
+      holds = in == (comparison == Comparison::kIn);
+    } else if (comparison == Comparison::kEqual || comparison == Comparison::kNotEqual) {
+      CONVENE_RETURN_IF_ERROR(
+          At(expression.place, budget_.Charge(std::min(WeightOf(left), WeightOf(right)))));
+      holds = Equal(left, right) == (comparison == Comparison::kEqual);
+    } else {
+      CONVENE_ASSIGN_OR_RETURN(const int order, Placed(expression.place, Compare(left, right)));
+      holds = comparison == Comparison::kLess          ? order < 0
+              : comparison == Comparison::kLessOrEqual ? order <= 0
+              : comparison == Comparison::kGreater     ? order > 0
+                                                       : order >= 0;
+    }
+    if (!holds) return Value::OfBool(false);
+    left = std::move(right);
+  }
+  return Value::OfBool(true);
+}
+
+Evaluator::Result Evaluator::EvaluateConcat(const Expression& expression) {
+  std::string text;
+  for (const ExpressionPtr& part : expression.children) {
+    CONVENE_ASSIGN_OR_RETURN(const Value value, Evaluate(*part));
+    CONVENE_RETURN_IF_ERROR(At(part->place, AppendString(value, &budget_, &text)));
+  }
+  return Value::OfString(std::move(text));
+}
+
+Evaluator::Result Evaluator::EvaluateDict(const Expression& expression) {
+  Dict dict;
+  for (size_t i = 0; i < expression.children.size(); i += 2) {
+    CONVENE_ASSIGN_OR_RETURN(const Value key, Evaluate(*expression.children[i]));
+    CONVENE_ASSIGN_OR_RETURN(Value value, Evaluate(*expression.children[i + 1]));
+    if (!key.is_string()) {
+      return At(expression.children[i]->place,
+                absl::UnimplementedError(absl::StrCat(key.KindName(), " as a dict's key")));
+    }
+    dict.Set(key.string_ptr(), std::move(value));
+  }
+  return Placed(expression.place, NewDict(std::move(dict)));
+}
+
+Evaluator::Result Evaluator::EvaluateSlice(const Expression& expression) {
+  CONVENE_ASSIGN_OR_RETURN(const Value object, Evaluate(*expression.children[0]));
+  if (object.is_safe()) {
+    return At(expression.place, absl::UnimplementedError("a slice of a safe string"));
+  }
+  Value bounds[3];
+  for (size_t i = 0; i < 3; ++i) {
+    bounds[i] = Value::OfNone();
+    if (expression.children[i + 1] == nullptr) continue;
+    CONVENE_ASSIGN_OR_RETURN(bounds[i], Evaluate(*expression.children[i + 1]));
+  }
+  return Placed(expression.place, GetSlice(object, &bounds[0], &bounds[1], &bounds[2], &budget_));
+}
+
+absl::StatusOr<Arguments> Evaluator::EvaluateArguments(const Expression& expression) {
+  std::vector<Value> values;
+  for (size_t i = 1; i < expression.children.size(); ++i) {
+    CONVENE_ASSIGN_OR_RETURN(Value value, Evaluate(*expression.children[i]));
+    values.push_back(std::move(value));
+  }
+  return Arguments(std::move(values), &expression.argument_names);
+}
+
+Evaluator::Result Evaluator::EvaluateFilter(const Expression& expression, Value input) {
+  CONVENE_ASSIGN_OR_RETURN(const Arguments arguments, EvaluateArguments(expression));
+  if (input.is_safe()) CONVENE_RETURN_IF_ERROR(CheckSafe(expression));
+  return Placed(expression.place, expression.filter->function(input, arguments, &budget_));
+}
+
+Evaluator::Result Evaluator::ApplyFilters(const Expression& chain, Value input) {
+  if (chain.children[0] != nullptr) {
+    CONVENE_ASSIGN_OR_RETURN(input, ApplyFilters(*chain.children[0], std::move(input)));
+  }
+  return EvaluateFilter(chain, std::move(input));
+}
+
+Evaluator::Result Evaluator::EvaluateTest(const Expression& expression) {
+  CONVENE_ASSIGN_OR_RETURN(const Value subject, Evaluate(*expression.children[0]));
+  CONVENE_ASSIGN_OR_RETURN(const Arguments arguments, EvaluateArguments(expression));
+  CONVENE_ASSIGN_OR_RETURN(
+      const bool passes,
+      Placed(expression.place, expression.test->function(subject, arguments, &budget_)));
+  return Value::OfBool(passes);
+}
+
+Evaluator::Result Evaluator::EvaluateCall(const Expression& expression) {
+  CONVENE_ASSIGN_OR_RETURN(const Value function, Evaluate(*expression.children[0]));
+  CONVENE_ASSIGN_OR_RETURN(const Arguments arguments, EvaluateArguments(expression));
+  if (function.is_macro()) return CallMacro(*function.as_macro(), arguments);
+  if (function.is_method()) {
+    return Placed(expression.place, CallMethod(function.as_method(), arguments, &budget_));
+  }
+  if (function.is_function()) {
+    return Placed(expression.place, CallFunction(function.as_function(), arguments));
+  }
+  return At(expression.place,
+            absl::InvalidArgumentError(function.is_undefined()
+                                           ? function.why_undefined()
+                                           : absl::StrCat("a call of ", function.KindName())));
+}
+
+Evaluator::Result Evaluator::CallFunction(Function function, const Arguments& arguments) {
+  switch (function) {
+    case Function::kRange:
+      return MakeRange(arguments);
+    case Function::kNamespace:
+      return MakeNamespace(arguments);
+    case Function::kDict: {
+      if (arguments.positional_count() > 0) {
+        return absl::UnimplementedError("dict() with arguments that have no names");
+      }
+      Dict dict;
+      for (size_t i = 0; i < arguments.named_count(); ++i) {
+        dict.Set(std::make_shared<const std::string>(arguments.name(i)), arguments.named(i));
+      }
+      return NewDict(std::move(dict));
+    }
+    case Function::kRaiseException: {
+      CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"message"}, 1));
+      CONVENE_ASSIGN_OR_RETURN(const std::string message, ToString(*bound[0], &budget_));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the chat template refuses the conversation: ", message));
+    }
+    case Function::kStrftimeNow: {
+      CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"format"}, 1));
+      if (!bound[0]->is_string()) return absl::InvalidArgumentError("strftime_now of no string");
+      if (!options_.now.has_value()) {
+        return absl::FailedPreconditionError(
+            "the chat template puts today's date into its text, which would change from day to "
+            "day: give a date");
+      }
+      const absl::TimeZone zone = absl::UTCTimeZone();
+      return Value::OfString(
+          absl::FormatTime(bound[0]->as_string(), absl::FromCivil(*options_.now, zone), zone));
+    }
+  }
+  return Value();
+}
+
+Evaluator::Result Evaluator::CallMacro(const Statement& macro, const Arguments& arguments) {
+  if (arguments.positional_count() > macro.parameters.size()) {
+    return At(macro.place,
+              absl::InvalidArgumentError(absl::StrCat("the macro '", macro.name, "' takes at most ",
+                                                      macro.parameters.size(), " arguments")));
+  }
+  Scope scope;
+  // A macro sees the template's own variables, not those of its caller.
+  scope.outer = &root_;
+  for (size_t i = 0; i < arguments.positional_count(); ++i) {
+    scope.Set(macro.parameters[i].symbol, arguments.positional(i));
+  }
+  for (size_t i = 0; i < arguments.named_count(); ++i) {
+    const auto begin = macro.parameters.begin();
+    const auto found = std::find_if(begin, macro.parameters.end(), [&](const Parameter& parameter) {
+      return parameter.name == arguments.name(i);
+    });
+    if (found == macro.parameters.end() ||
+        found - begin < static_cast<ptrdiff_t>(arguments.positional_count())) {
+      return At(macro.place, absl::InvalidArgumentError(
+                                 absl::StrCat("the macro '", macro.name, "' has no argument '",
+                                              arguments.name(i), "', or it is given twice")));
+    }
+    scope.Set(found->symbol, arguments.named(i));
+  }
+  Scope* const caller = std::exchange(scope_, &scope);
+  const Loop* const loop = std::exchange(loop_, nullptr);
+  absl::Status status;
+  for (const Parameter& parameter : macro.parameters) {
+    const auto given = [&](const auto& variable) { return variable.first == parameter.symbol; };
+    if (std::any_of(scope.variables.begin(), scope.variables.end(), given)) continue;
+    Result value = parameter.default_value != nullptr
+                       ? Evaluate(*parameter.default_value)
+                       : Result(Value::OfUndefined(
+                             absl::StrCat("parameter '", parameter.name, "' was not provided")));
+    if (!value.ok()) {
+      status = value.status();
+      break;
+    }
+    scope.Set(parameter.symbol, *std::move(value));
+  }
+  scope_ = caller;
+  CONVENE_RETURN_IF_ERROR(status);
+  CONVENE_ASSIGN_OR_RETURN(std::string text, Capture(macro.bodies[0], &scope));
+  loop_ = loop;
+  return Value::OfString(std::move(text));
+}
+
+Evaluator::Result Evaluator::MakeRange(const Arguments& arguments) {
+  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"start", "stop", "step"}, 1));
+  int64_t numbers[3] = {0, 0, 1};
+  for (size_t i = 0; i < 3; ++i) {
+    if (bound[i] == nullptr) continue;
+    if (!bound[i]->is_integral()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("range needs integers, not ", bound[i]->KindName()));
+    }
+    numbers[i] = bound[i]->as_int();
+  }
+  if (bound[1] == nullptr) std::swap(numbers[0], numbers[1]);
+  const int64_t step = numbers[2];
+  if (step == 0) return absl::InvalidArgumentError("range with a step of zero");
+  std::vector<Value> items;
+  for (int64_t i = numbers[0]; step > 0 ? i < numbers[1] : i > numbers[1];) {
+    if (items.size() == kMaxRange) {
+      return absl::InvalidArgumentError("a range of more than 100000 numbers");
+    }
+    items.push_back(Value::OfInt(i));
+    if (__builtin_add_overflow(i, step, &i)) break;
+  }
+  CONVENE_RETURN_IF_ERROR(budget_.Charge(items.size()));
+  return NewList(std::move(items), ListKind::kRange);
+}
+
+Evaluator::Result Evaluator::MakeNamespace(const Arguments& arguments) {
+  if (arguments.positional_count() > 1 ||
+      (arguments.positional_count() == 1 && !arguments.positional(0).is_dict())) {
+    return absl::UnimplementedError("namespace() with arguments other than a dict and names");
+  }
+  Namespace made;
+  for (size_t i = 0; i < arguments.named_count(); ++i) {
+    made.attributes.emplace_back(arguments.name(i), arguments.named(i));
+  }
+  // The first attribute of a name is the one that is found: named arguments win.
+  if (arguments.positional_count() == 1) {
+    for (const auto& [key, value] : arguments.positional(0).as_dict().entries()) {
+      made.attributes.emplace_back(*key, value);
+    }
+  }
+  namespaces_.push_back(std::move(made));
+  return Value::OfNamespace(&namespaces_.back());
+}
+
+}  // namespace convene::worker::jinja

@@ -1,0 +1,296 @@
+// Part of methods.h: the methods of Python's str.
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/data/chat/jinja/access.h"
+#include "worker_runtime/data/chat/jinja/characters.h"
+#include "worker_runtime/data/chat/jinja/methods.h"
+
+namespace convene::worker::jinja {
+namespace {
+
+using Text = absl::string_view;
+using Result = absl::StatusOr<Value>;
+
+Value Of(Text text) { return Value::OfString(std::string(text)); }
+
+absl::StatusOr<Text> TextOf(const Value& value) {
+  if (value.is_string()) return Text(value.as_string());
+  return absl::InvalidArgumentError(
+      absl::StrCat("a method of a string needs a string, not ", value.KindName()));
+}
+
+absl::StatusOr<int64_t> CountOf(const Value* value, int64_t missing) {
+  if (value == nullptr) return missing;
+  if (value->is_integral()) return value->as_int();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a method of a string needs an integer, not ", value->KindName()));
+}
+
+Result StripMethod(Text text, Text name, const Arguments& arguments) {
+  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"chars"}));
+  std::optional<Text> characters;
+  if (bound[0] != nullptr && !bound[0]->is_none()) {
+    CONVENE_ASSIGN_OR_RETURN(characters, TextOf(*bound[0]));
+  }
+  if (name == "lstrip") return Of(StripLeft(text, characters));
+  if (name == "rstrip") return Of(StripRight(text, characters));
+  return Of(Strip(text, characters));
+}
+
+// text.split() without a separator: white space of any length parts, at most `limit` times.
+std::vector<Text> SplitAtSpace(Text text, int64_t limit) {
+  std::vector<Text> parts;
+  for (text = StripLeft(text); !text.empty(); text = StripLeft(text)) {
+    if (limit >= 0 && static_cast<int64_t>(parts.size()) == limit) {
+      parts.push_back(text);
+      break;
+    }
+    size_t end = 0;
+    while (end < text.size() && !IsSpace(CharacterAt(text, end))) end += CharacterBytes(text[end]);
+    parts.push_back(text.substr(0, end));
+    text.remove_prefix(end);
+  }
+  return parts;
+}
+
+std::vector<Text> SplitAtSpaceFromEnd(Text text, int64_t limit) {
+  std::vector<Text> parts;
+  for (text = StripRight(text); !text.empty(); text = StripRight(text)) {
+    if (limit >= 0 && static_cast<int64_t>(parts.size()) == limit) {
+      parts.push_back(text);
+      break;
+    }
+    size_t begin = text.size();
+    while (begin > 0) {
+      size_t previous = begin - 1;
+      while ((static_cast<uint8_t>(text[previous]) & 0xC0) == 0x80) --previous;
+      if (IsSpace(CharacterAt(text, previous))) break;
+      begin = previous;
+    }
+    parts.push_back(text.substr(begin));
+    text = text.substr(0, begin);
+  }
+  std::reverse(parts.begin(), parts.end());
+  return parts;
+}
+
+std::vector<Text> SplitAt(Text text, Text separator, int64_t limit) {
+  std::vector<Text> parts;
+  while (limit < 0 || static_cast<int64_t>(parts.size()) < limit) {
+    const size_t found = text.find(separator);
+    if (found == Text::npos) break;
+    parts.push_back(text.substr(0, found));
+    text.remove_prefix(found + separator.size());
+  }
+  parts.push_back(text);
+  return parts;
+}
+
+std::vector<Text> SplitAtFromEnd(Text text, Text separator, int64_t limit) {
+  std::vector<Text> parts;
+  while (limit < 0 || static_cast<int64_t>(parts.size()) < limit) {
+    const size_t found = text.rfind(separator);
+    if (found == Text::npos) break;
+    parts.push_back(text.substr(found + separator.size()));
+    text = text.substr(0, found);
+  }
+  parts.push_back(text);
+  std::reverse(parts.begin(), parts.end());
+  return parts;
+}
+
+Result ListOf(const std::vector<Text>& parts, ListKind kind = ListKind::kList) {
+  std::vector<Value> items;
+  items.reserve(parts.size());
+  for (const Text part : parts) items.push_back(Of(part));
+  return NewList(std::move(items), kind);
+}
+
+Result SplitMethod(Text text, bool from_end, const Arguments& arguments) {
+  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"sep", "maxsplit"}));
+  CONVENE_ASSIGN_OR_RETURN(const int64_t limit, CountOf(bound[1], -1));
+  if (bound[0] == nullptr || bound[0]->is_none()) {
+    return ListOf(from_end ? SplitAtSpaceFromEnd(text, limit) : SplitAtSpace(text, limit));
+  }
+  CONVENE_ASSIGN_OR_RETURN(const Text separator, TextOf(*bound[0]));
+  if (separator.empty()) return absl::InvalidArgumentError("split by an empty string");
+  return ListOf(from_end ? SplitAtFromEnd(text, separator, limit)
+                         : SplitAt(text, separator, limit));
+}
+
+Result PartitionMethod(Text text, bool from_end, const Arguments& arguments) {
+  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"sep"}, 1));
+  CONVENE_ASSIGN_OR_RETURN(const Text separator, TextOf(*bound[0]));
+  if (separator.empty()) return absl::InvalidArgumentError("partition by an empty string");
+  const size_t found = from_end ? text.rfind(separator) : text.find(separator);
+  if (found == Text::npos) {
+    const std::vector<Text> whole =
+        from_end ? std::vector<Text>{"", "", text} : std::vector<Text>{text, "", ""};
+    return ListOf(whole, ListKind::kTuple);
+  }
+  return ListOf({text.substr(0, found), separator, text.substr(found + separator.size())},
+                ListKind::kTuple);
+}
+
+Result AffixMethod(Text text, bool at_end, const Arguments& arguments) {
+  if (arguments.positional_count() > 1) {
+    return absl::UnimplementedError("startswith and endswith with bounds");
+  }
+  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"prefix"}, 1));
+  std::vector<Value> candidates = {*bound[0]};
+  if (bound[0]->is_list() && bound[0]->as_list().kind == ListKind::kTuple) {
+    candidates = bound[0]->as_list().items;
+  }
+  for (const Value& candidate : candidates) {
+    CONVENE_ASSIGN_OR_RETURN(const Text affix, TextOf(candidate));
+    if (at_end ? absl::EndsWith(text, affix) : absl::StartsWith(text, affix)) {
+      return Value::OfBool(true);
+    }
+  }
+  return Value::OfBool(false);
+}
+
+Result RemoveAffix(Text text, bool at_end, const Arguments& arguments) {
+  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"affix"}, 1));
+  CONVENE_ASSIGN_OR_RETURN(const Text affix, TextOf(*bound[0]));
+  if (at_end) {
+    absl::ConsumeSuffix(&text, affix);
+  } else {
+    absl::ConsumePrefix(&text, affix);
+  }
+  return Of(text);
+}
+
+Result FindMethod(Text text, Text name, const Arguments& arguments) {
+  if (arguments.positional_count() > 1) {
+    return absl::UnimplementedError(absl::StrCat(name, " with bounds"));
+  }
+  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"sub"}, 1));
+  CONVENE_ASSIGN_OR_RETURN(const Text wanted, TextOf(*bound[0]));
+  if (name == "count") {
+    if (wanted.empty()) return Value::OfInt(CountCharacters(text) + 1);
+    return Value::OfInt(static_cast<int64_t>(SplitAt(text, wanted, -1).size()) - 1);
+  }
+  const size_t found = name[0] == 'r' ? text.rfind(wanted) : text.find(wanted);
+  if (found != Text::npos) return Value::OfInt(CountCharacters(text.substr(0, found)));
+  if (absl::EndsWith(name, "find")) return Value::OfInt(-1);
+  return absl::InvalidArgumentError("the string does not have the one looked for");
+}
+
+Result JoinMethod(Text text, const Arguments& arguments, Budget* budget) {
+  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"iterable"}, 1));
+  CONVENE_ASSIGN_OR_RETURN(const ListPtr items, ItemsOf(*bound[0], budget));
+  std::string joined;
+  for (size_t i = 0; i < items->items.size(); ++i) {
+    CONVENE_ASSIGN_OR_RETURN(const Text item, TextOf(items->items[i]));
+    CONVENE_RETURN_IF_ERROR(budget->CheckBytes(joined.size() + text.size() + item.size()));
+    CONVENE_RETURN_IF_ERROR(budget->ChargeBytes(text.size() + item.size()));
+    absl::StrAppend(&joined, i == 0 ? "" : text, item);
+  }
+  return Value::OfString(std::move(joined));
+}
+
+Result ReplaceMethod(Text text, const Arguments& arguments, Budget* budget) {
+  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"old", "new", "count"}, 2));
+  CONVENE_ASSIGN_OR_RETURN(const Text from, TextOf(*bound[0]));
+  CONVENE_ASSIGN_OR_RETURN(const Text to, TextOf(*bound[1]));
+  CONVENE_ASSIGN_OR_RETURN(const int64_t count, CountOf(bound[2], -1));
+  CONVENE_ASSIGN_OR_RETURN(std::string replaced, Replace(text, from, to, count, budget));
+  return Value::OfString(std::move(replaced));
+}
+
+// isalpha, isdigit, isalnum, isspace, isupper, islower.
+Result ClassMethod(Text text, Text name) {
+  if (name == "isspace") {
+    return Value::OfBool(!text.empty() && StripLeft(text).empty());
+  }
+  if (!IsAscii(text)) {
+    return absl::UnimplementedError(absl::StrCat(name, " of characters outside ASCII"));
+  }
+  if (name == "isupper" || name == "islower") {
+    const auto other = name == "isupper" ? absl::ascii_islower : absl::ascii_isupper;
+    return Value::OfBool(std::any_of(text.begin(), text.end(), absl::ascii_isalpha) &&
+                         std::none_of(text.begin(), text.end(), other));
+  }
+  const auto is = name == "isalpha"   ? absl::ascii_isalpha
+                  : name == "isalnum" ? absl::ascii_isalnum
+                                      : absl::ascii_isdigit;
+  return Value::OfBool(!text.empty() && std::all_of(text.begin(), text.end(), is));
+}
+
+Result CaseMethod(Text text, Text name, const Arguments& arguments) {
+  CONVENE_RETURN_IF_ERROR(arguments.Bind({}).status());
+  if (absl::StartsWith(name, "is")) return ClassMethod(text, name);
+  CONVENE_ASSIGN_OR_RETURN(std::string changed, name == "upper"   ? Upper(text)
+                                                : name == "lower" ? Lower(text)
+                                                : name == "title" ? Title(text)
+                                                                  : Capitalize(text));
+  return Value::OfString(std::move(changed));
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> Replace(absl::string_view text, absl::string_view from,
+                                    absl::string_view to, int64_t count, Budget* budget) {
+  std::string replaced;
+  CONVENE_RETURN_IF_ERROR(budget->ChargeBytes(text.size()));
+  while (count != 0) {
+    const size_t found = from.empty() ? 0 : text.find(from);
+    if (found == Text::npos) break;
+    CONVENE_RETURN_IF_ERROR(budget->CheckBytes(replaced.size() + text.size() + to.size()));
+    CONVENE_RETURN_IF_ERROR(budget->ChargeBytes(to.size()));
+    absl::StrAppend(&replaced, text.substr(0, found), to);
+    text.remove_prefix(found + from.size());
+    --count;
+    if (!from.empty()) continue;
+    // An empty string is found before each character and at the end.
+    if (text.empty()) break;
+    const size_t bytes = CharacterBytes(text[0]);
+    replaced.append(text.data(), bytes);
+    text.remove_prefix(bytes);
+  }
+  absl::StrAppend(&replaced, text);
+  return replaced;
+}
+
+absl::StatusOr<Value> CallStringMethod(const std::string& text, absl::string_view name,
+                                       const Arguments& arguments, Budget* budget) {
+  if (name == "strip" || name == "lstrip" || name == "rstrip") {
+    return StripMethod(text, name, arguments);
+  }
+  if (name == "split" || name == "rsplit") return SplitMethod(text, name == "rsplit", arguments);
+  if (name == "partition" || name == "rpartition") {
+    return PartitionMethod(text, name == "rpartition", arguments);
+  }
+  if (name == "startswith" || name == "endswith") {
+    return AffixMethod(text, name == "endswith", arguments);
+  }
+  if (name == "removeprefix" || name == "removesuffix") {
+    return RemoveAffix(text, name == "removesuffix", arguments);
+  }
+  if (name == "find" || name == "rfind" || name == "index" || name == "rindex" || name == "count") {
+    return FindMethod(text, name, arguments);
+  }
+  if (name == "splitlines") {
+    CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"keepends"}));
+    return ListOf(SplitLines(text, bound[0] != nullptr && bound[0]->Truth()));
+  }
+  if (name == "join") return JoinMethod(text, arguments, budget);
+  if (name == "replace") return ReplaceMethod(text, arguments, budget);
+  for (const char* const known : {"upper", "lower", "title", "capitalize", "isalpha", "isdigit",
+                                  "isalnum", "isspace", "isupper", "islower"}) {
+    if (name == known) return CaseMethod(text, name, arguments);
+  }
+  return absl::UnimplementedError(absl::StrCat(
+      "the method '", name, "' of a string is not in the subset of Jinja2 that we know"));
+}
+
+}  // namespace convene::worker::jinja
