@@ -419,6 +419,8 @@ std::string Describe(const TrainOptions& options, const Layout& layout, int worl
   const int64_t step_tokens = options.global_batch_size * options.sequence_length;
   return absl::StrCat(
       "model        ", DescribeModel(options),  //
+      options.tokenizer_path == "byte" ? ""
+                                       : absl::StrCat("\ntokenizer    ", options.tokenizer_path),
       "\nlayout       ", layout.ToString(), " on ", layout.world_size(),
       layout.world_size() == 1 ? " rank" : " ranks",
       layout.cp > 1 ? absl::StrCat(", cp by ", ContextMethodName(options.cp_method)) : "",

@@ -243,6 +243,13 @@ TEST_CASE("data that no file or field names are refused") {
                "max_bad_lines -1 must be at least 0");
 }
 
+TEST_CASE("the description names a tokenizer, unless it is that of bytes") {
+  TrainOptions options = Defaults();
+  CHECK_THAT(Describe(options, {}, 1), !Catch::Contains("tokenizer"));
+  options.tokenizer_path = "llama3/";
+  CHECK_THAT(Describe(options, {}, 1), Catch::Contains("\ntokenizer    llama3/\nlayout "));
+}
+
 TEST_CASE("the description says how messages become documents") {
   TrainOptions options = Defaults();
   options.chat_template = "llama3";
