@@ -90,7 +90,7 @@ class BadTrainerInputTest(ConveneTestCase):
         self.assertIn("resumed after step 5", text)
 
     def test_packed_documents_that_nothing_tells_apart(self):
-        self.check("token 0, which ends a document, occurs nowhere", packed_documents="true")
+        self.check("token 0, which ends a document, occurs nowhere within the data", packed_documents="true")
 
     def test_documents_that_were_not_packed_before(self):
         self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(steps=5)), 60)

@@ -1,5 +1,6 @@
 """The trainer's output about its device: the memory plan, the profile, a run in bf16."""
 
+import json
 import os
 import re
 import signal
@@ -89,6 +90,36 @@ class TrainerOutputTest(ConveneTestCase):
                   if "loss" in line]
         self.assertEqual(len(losses), 40)
         self.assertLess(losses[-1], losses[0] - 0.5)
+        self.assert_nothing_left()
+
+    def test_messages_train_alike_on_one_rank_and_on_three(self):
+        with open(self.path("chat.jinja"), "w", encoding="utf-8") as file:
+            file.write("{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
+                       "{% else %}[{{ m.content }}]{% endif %}{% endfor %}")
+        with open(self.path("chat.jsonl"), "w", encoding="utf-8") as file:
+            for number in range(300):
+                # Answers of other lengths, so that ranks count other numbers of targets.
+                file.write(json.dumps({"messages": [
+                    {"role": "user", "content": f"how many are {number % 40}"},
+                    {"role": "assistant", "content": "one, " * (1 + number % 7)}]}) + "\n")
+        changes = {"data": self.path("chat.jsonl"), "chat_template": self.path("chat.jinja"),
+                   "sequence_length": 64, "global_batch_size": 4, "steps": 6,
+                   "checkpoint_dir": None, "checkpoint_every": None}
+        text = self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(
+            metrics_file=self.path("one.jsonl"), **changes)), 60)
+        self.assertIn("packing      300 documents in ", text)
+        self.assertRegex(text, r"validation loss [0-9.]+ after step 6, [0-9.]+ bits a byte")
+        # Four samples over three ranks: two rows are empty.
+        self.finish(self.start(
+            CONVENE, "run", "--standalone", "--nproc-per-node", "3", CONVENE_TRAIN,
+            *self.train_arguments(metrics_file=self.path("three.jsonl"), **changes)), 60)
+        ones, threes = (read_metrics(self.path(name)) for name in ("one.jsonl", "three.jsonl"))
+        self.assertEqual(len(ones), 7)
+        for one, three in zip(ones, threes):
+            self.assertEqual(one.get("counted_share"), three.get("counted_share"))
+            for key in ("loss", "grad_norm", "validation_loss", "bits_per_byte"):
+                self.assertAlmostEqual(one.get(key, 0), three.get(key, 0), places=4)
+        self.assertLess(ones[0]["counted_share"], 0.7)
         self.assert_nothing_left()
 
 

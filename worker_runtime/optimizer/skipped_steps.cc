@@ -16,7 +16,14 @@ std::string WhySkipped(double gradient_norm, int64_t step) {
       step, std::isnan(gradient_norm) ? "NaN" : "infinite");
 }
 
+std::string WhyEmpty(int64_t step) {
+  return absl::StrFormat("step %d changes nothing: none of its targets counts in the loss", step);
+}
+
+void SkippedSteps::RecordEmpty() { ++empty_steps_; }
+
 absl::Status SkippedSteps::Record(int64_t step, bool skipped, double loss) {
+  if (in_a_row_ == 0) first_step_ = step;
   last_step_ = step;
   last_loss_ = loss;
   in_a_row_ = skipped ? in_a_row_ + 1 : 0;
@@ -26,14 +33,19 @@ absl::Status SkippedSteps::Record(int64_t step, bool skipped, double loss) {
 }
 
 absl::Status SkippedSteps::AtEnd() const {
-  if (updates_ > updates_before_ || in_a_row_ == 0) return absl::OkStatus();
-  return Failure("no step of this run changed a weight");
+  if (updates_ > updates_before_) return absl::OkStatus();
+  if (in_a_row_ > 0) return Failure("no step of this run changed a weight");
+  if (empty_steps_ == 0) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(
+      "no weight has changed: of none of this run's ", empty_steps_,
+      " steps a single target counts in the loss. Look at the tokens that count with `convene data "
+      "show`; --train-on all lets all count"));
 }
 
 absl::Status SkippedSteps::Failure(const char* why_it_ends) const {
-  const std::string steps = in_a_row_ == 1 ? absl::StrCat("step ", last_step_, " was")
-                                           : absl::StrCat("steps ", last_step_ - in_a_row_ + 1,
-                                                          " to ", last_step_, " were all");
+  const std::string steps =
+      in_a_row_ == 1 ? absl::StrCat("step ", last_step_, " was")
+                     : absl::StrCat("steps ", first_step_, " to ", last_step_, " were all");
   return absl::DataLossError(absl::StrFormat(
       "%s skipped because the gradient is no number, and %s; the loss of step %d is %g. Look at "
       "the losses before these steps (--metrics-file). If they rose, lower --learning-rate or "

@@ -1,4 +1,5 @@
-// PURE. Decides when a run whose gradients are NaN or infinite has to end.
+// PURE. Decides when a run whose gradients are NaN or infinite has to end, or one that learns
+// nothing.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,8 @@ namespace convene::worker {
 // Why a step with this gradient norm changed nothing (ops/adamw.h, ControlStep), for the log; ""
 // when it did.
 std::string WhySkipped(double gradient_norm, int64_t step);
+// The same for a step of which no target counts.
+std::string WhyEmpty(int64_t step);
 
 // Counts the steps that were skipped, and the others. Every rank sees the same norms, so all ranks
 // come to the same answer at the same step.
@@ -25,11 +28,15 @@ class SkippedSteps {
   // skipped: the text names the steps and the loss, and says where to look.
   absl::Status Record(int64_t step, bool skipped, double loss);
 
+  // Call it instead after a step of which no target counts. Such steps are no fault of the run:
+  // they neither lengthen a row of skipped ones nor end it.
+  void RecordEmpty();
+
   // Steps so far that changed the weights: Adam's bias correction counts these alone.
   int64_t updates() const { return updates_; }
 
   // Call it after the last step. DataLoss when steps were made here and not one of them changed a
-  // weight.
+  // weight: by their gradients, or because no target counts.
   absl::Status AtEnd() const;
 
  private:
@@ -39,7 +46,9 @@ class SkippedSteps {
   int64_t updates_before_;
   int64_t updates_;
   int64_t in_a_row_ = 0;
-  int64_t last_step_ = 0;
+  int64_t first_step_ = 0;  // of the row
+  int64_t last_step_ = 0;   // of the row
+  int64_t empty_steps_ = 0;
   double last_loss_ = 0;
 };
 

@@ -3,8 +3,6 @@
 #include <cmath>
 #include <limits>
 
-#include <limits>
-
 #include "tools/base/testing/status_testing.h"
 
 namespace convene::worker {
@@ -59,9 +57,28 @@ TEST_CASE(
   CHECK_OK(resumed.AtEnd());
 }
 
+TEST_CASE("a step of which no target counts is neither an update nor a fault") {
+  SkippedSteps skipped(2);
+  CHECK_OK(skipped.Record(1, true, kNaN));
+  for (int empty = 0; empty < 50; ++empty) skipped.RecordEmpty();
+  CHECK(skipped.updates() == 0);
+  CHECK_STATUS(skipped.Record(52, true, kNaN), absl::StatusCode::kDataLoss, "steps 1 to 52 were");
+  CHECK_OK(skipped.Record(53, false, 2.5));
+  skipped.RecordEmpty();
+  CHECK(skipped.updates() == 1);
+  CHECK_OK(skipped.AtEnd());
+}
+
+TEST_CASE("a run of which no target counts is no success") {
+  SkippedSteps skipped(2, /*updates=*/7);
+  for (int step = 0; step < 3; ++step) skipped.RecordEmpty();
+  CHECK_STATUS(skipped.AtEnd(), absl::StatusCode::kDataLoss, "none of this run's 3 steps");
+}
+
 TEST_CASE("a skipped step says why, and others say nothing") {
   CHECK(WhySkipped(3.5, 7).empty());
   CHECK(WhySkipped(0, 7).empty());
+  CHECK_THAT(WhyEmpty(4), Catch::StartsWith("step 4 changes nothing"));
   CHECK_THAT(WhySkipped(std::nan(""), 12),
              Catch::StartsWith("skipped step 12: the gradient norm is NaN"));
   CHECK_THAT(WhySkipped(std::numeric_limits<double>::infinity(), 13),

@@ -16,7 +16,6 @@
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
-#include "worker_runtime/data/tokenizer.h"
 #include "worker_runtime/options/command_line.h"
 #include "worker_runtime/options/config_file.h"
 #include "worker_runtime/options/config_keys.h"
@@ -182,9 +181,37 @@ absl::Status RefuseWithoutDirectory(const TrainConfig& said) {
 }
 
 absl::Status RefuseUnusedToken(const TrainConfig& said) {
-  if (!said.has_eod_token() || said.packed_documents()) return absl::OkStatus();
+  if (!said.has_eod_token()) return absl::OkStatus();
+  if (!said.chat_template().empty()) {
+    return absl::InvalidArgumentError(
+        "eod_token is set, but with chat_template documents are told apart by where their messages "
+        "begin: leave eod_token out");
+  }
+  if (said.packed_documents()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "eod_token is set, but not packed_documents: nothing would be told apart by it");
+}
+
+// Keys of messages without messages, and keys of plain texts with them.
+absl::Status RefuseUnusedChatKeys(const TrainConfig& said) {
+  if (!said.chat_template().empty()) {
+    if (said.has_too_long() && said.has_packed_documents() && !said.packed_documents()) {
+      return absl::InvalidArgumentError(
+          "too_long is set, but without packed_documents a sample begins and ends anywhere, so "
+          "none "
+          "is too long");
+    }
+    if (!said.has_text_field()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "text_field is set, but with chat_template a line's messages are read: leave text_field "
+        "out, or chat_template");
+  }
+  const char* key = said.has_train_on() ? "train_on" : said.has_too_long() ? "too_long" : nullptr;
+  if (key == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(key,
+                   " is set, but no chat_template: the data are plain texts, of which all "
+                   "tokens count, at any length"));
 }
 
 absl::Status RefuseUnusedReshard(const TrainConfig& said) {
@@ -257,19 +284,38 @@ absl::Status ResolveSizes(const TrainConfig& config, TrainOptions* options) {
   return absl::OkStatus();
 }
 
+absl::Status ResolveData(const TrainConfig& config, TrainOptions* options) {
+  options->data.assign(config.data().begin(), config.data().end());
+  options->tokenizer_path = config.tokenizer();
+  options->text_field = config.text_field();
+  options->max_bad_lines = config.max_bad_lines();
+  options->chat_template = config.chat_template();
+  constexpr Word<CountedMessages> kTrainOn[] = {{"answers", CountedMessages::kAnswers},
+                                                {"last", CountedMessages::kLastAnswer},
+                                                {"all", CountedMessages::kAll}};
+  CONVENE_RETURN_IF_ERROR(ToWord("train_on", config.train_on(), kTrainOn, &options->train_on));
+  constexpr Word<TooLong> kTooLong[] = {{"cut", TooLong::kCut}, {"drop", TooLong::kDrop}};
+  CONVENE_RETURN_IF_ERROR(ToWord("too_long", config.too_long(), kTooLong, &options->too_long));
+  constexpr Word<DataOrder> kOrders[] = {{"convene", DataOrder::kConvene},
+                                         {"megatron", DataOrder::kMegatron}};
+  CONVENE_RETURN_IF_ERROR(ToWord("data_order", config.data_order(), kOrders, &options->data_order));
+  options->sequence_length = config.sequence_length();
+  options->packed_documents =
+      config.has_packed_documents() ? config.packed_documents() : !config.chat_template().empty();
+  if (config.has_eod_token()) options->eod_token = config.eod_token();
+  return absl::OkStatus();
+}
+
 absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
                                      const EnvironmentLookup& environment) {
   TrainOptions options;
   options.model_name = config.model();
   CONVENE_ASSIGN_OR_RETURN(options.model, ResolveModel(config.model(), config.model_shape()));
-  options.data.assign(config.data().begin(), config.data().end());
+  CONVENE_RETURN_IF_ERROR(ResolveData(config, &options));
   options.steps = config.steps();
   options.seed = config.seed();
   options.global_batch_size = config.global_batch_size();
   options.micro_batch_size = config.micro_batch_size();
-  options.sequence_length = config.sequence_length();
-  options.packed_documents = config.packed_documents();
-  options.eod_token = config.has_eod_token() ? config.eod_token() : kDocumentSeparator;
   CONVENE_RETURN_IF_ERROR(ResolveSizes(config, &options));
   CONVENE_RETURN_IF_ERROR(ResolveDevice(config, &options));
   options.learning_rate = config.learning_rate();
@@ -316,10 +362,12 @@ absl::StatusOr<std::optional<TrainOptions>> LoadOptions(const std::vector<std::s
   Overlay(line.flags, &said);
   CONVENE_RETURN_IF_ERROR(RefuseWithoutDirectory(said));
   CONVENE_RETURN_IF_ERROR(RefuseUnusedToken(said));
+  CONVENE_RETURN_IF_ERROR(RefuseUnusedChatKeys(said));
   CONVENE_RETURN_IF_ERROR(RefuseUnusedReshard(said));
   TrainConfig config = DefaultConfig();
   Overlay(said, &config);
   CONVENE_ASSIGN_OR_RETURN(TrainOptions options, Resolve(config, environment));
+  options.chose_vocabulary = said.has_model() || said.model_shape().has_vocabulary_size();
   return std::optional<TrainOptions>(std::move(options));
 }
 

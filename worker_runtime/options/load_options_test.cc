@@ -45,14 +45,70 @@ TEST_CASE("with only data named, the defaults are a small run that works") {
   CHECK(options.checkpoint_timeout == absl::Minutes(30));
 }
 
-TEST_CASE("documents are packed when asked, and end with the tokenizer's token or another") {
+TEST_CASE("documents are packed when asked, and may end with another token than the tokenizer's") {
   CHECK_FALSE(Options({"--data", "a.txt"}).packed_documents);
   CHECK(Options({"--data", "a.txt", "--packed-documents"}).packed_documents);
-  CHECK(Options({"--data", "a.txt", "--packed-documents"}).eod_token == 0);
+  CHECK(Options({"--data", "a.txt", "--packed-documents"}).eod_token == std::nullopt);
   CHECK(Options({"--data", "a.txt", "--packed-documents", "true", "--eod-token", "10"}).eod_token ==
         10);
   CHECK_STATUS(LoadOptions({"--data", "a.txt", "--eod-token", "10"}, HomeOnly),
                absl::StatusCode::kInvalidArgument, "but not packed_documents");
+}
+
+TEST_CASE("data are what their keys say, and texts of bytes where nothing is said") {
+  const TrainOptions plain = Options({"--data", "a.txt"});
+  CHECK(plain.tokenizer_path == "byte");
+  CHECK(plain.text_field == "text");
+  CHECK(plain.max_bad_lines == 0);
+  CHECK(plain.chat_template.empty());
+  CHECK(plain.data_order == DataOrder::kConvene);
+  CHECK_FALSE(plain.chose_vocabulary);
+  const TrainOptions options =
+      Options({"--data", "a.bin:0.7,b.jsonl:0.3", "--tokenizer", "llama3/", "--text-field",
+               "meta.text", "--max-bad-lines", "5", "--data-order", "megatron"});
+  CHECK(options.data == std::vector<std::string>{"a.bin:0.7,b.jsonl:0.3"});
+  CHECK(options.tokenizer_path == "llama3/");
+  CHECK(options.text_field == "meta.text");
+  CHECK(options.max_bad_lines == 5);
+  CHECK(options.data_order == DataOrder::kMegatron);
+  CHECK_STATUS(Load({"--data-order", "random"}), kInvalid,
+               "data_order is \"random\"; it can be convene, megatron");
+}
+
+TEST_CASE("messages are packed, and their answers count, unless something else is said") {
+  const TrainOptions options = Options({"--data", "a.jsonl", "--chat-template", "llama3"});
+  CHECK(options.chat_template == "llama3");
+  CHECK(options.packed_documents);
+  CHECK(options.train_on == CountedMessages::kAnswers);
+  CHECK(options.too_long == TooLong::kCut);
+  const TrainOptions other = Options({"--data", "a.jsonl", "--chat-template", "llama3",
+                                      "--train-on", "all", "--too-long", "drop"});
+  CHECK(other.train_on == CountedMessages::kAll);
+  CHECK(other.too_long == TooLong::kDrop);
+  const std::vector<std::string> unpacked = {"--chat-template", "llama3",
+                                             "--packed-documents=false"};
+  CHECK_FALSE(Options(unpacked).packed_documents);
+  CHECK_STATUS(Load({unpacked[0], unpacked[1], unpacked[2], "--too-long", "drop"}), kInvalid,
+               "too_long is set, but without packed_documents");
+  CHECK_STATUS(Load({"--chat-template", "llama3", "--train-on", "prompts"}), kInvalid,
+               "train_on is \"prompts\"; it can be answers, last, all");
+  CHECK_STATUS(Load({"--chat-template", "llama3", "--too-long", "keep"}), kInvalid,
+               "too_long is \"keep\"; it can be cut, drop");
+}
+
+TEST_CASE("a key of messages without them, and a key of texts with them, is refused") {
+  CHECK_STATUS(Load({"--train-on", "all"}), kInvalid, "train_on is set, but no chat_template");
+  CHECK_STATUS(Load({"--too-long", "drop"}), kInvalid, "too_long is set, but no chat_template");
+  CHECK_STATUS(Load({"--chat-template", "llama3", "--text-field", "body"}), kInvalid,
+               "text_field is set, but with chat_template a line's messages are read");
+  CHECK_STATUS(Load({"--chat-template", "llama3", "--eod-token", "1"}), kInvalid,
+               "eod_token is set, but with chat_template");
+}
+
+TEST_CASE("a vocabulary is chosen by its size or by a model's name") {
+  CHECK(Options({"--model", "llama-tiny"}).chose_vocabulary);
+  CHECK(Options({"--vocabulary-size", "256"}).chose_vocabulary);
+  CHECK_FALSE(Options({"--layers", "4"}).chose_vocabulary);
 }
 
 TEST_CASE("rotary positions are scaled as the model says, or as told") {

@@ -86,6 +86,14 @@ absl::Status ValidateSurroundings(const TrainOptions& options) {
   for (const std::string& item : options.data) {
     if (item.empty()) return absl::InvalidArgumentError("data has an empty file name");
   }
+  if (options.tokenizer_path.empty()) {
+    return absl::InvalidArgumentError(
+        "tokenizer must be byte, or a tokenizer's file or folder, but it is empty");
+  }
+  if (options.text_field.empty()) {
+    return absl::InvalidArgumentError("text_field must name a field of the JSON lines");
+  }
+  CONVENE_RETURN_IF_ERROR(AtLeast("max_bad_lines", options.max_bad_lines, 0));
   CONVENE_RETURN_IF_ERROR(
       Demand(options.validation_fraction >= 0 && options.validation_fraction < 1,
              "validation_fraction", options.validation_fraction, "at least 0 and less than 1"));
@@ -104,11 +112,12 @@ absl::Status ValidateSurroundings(const TrainOptions& options) {
 }
 
 absl::Status ValidateDocuments(const TrainOptions& options) {
-  const int64_t token = options.eod_token;
-  if (!options.packed_documents || (token >= 0 && token < options.model.vocabulary_size)) {
+  const std::optional<int64_t> token = options.eod_token;
+  if (!options.packed_documents || !token.has_value() ||
+      (*token >= 0 && *token < options.model.vocabulary_size)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat("eod_token ", token,
+  return absl::InvalidArgumentError(absl::StrCat("eod_token ", *token,
                                                  " is no token: it must be from 0 to ",
                                                  options.model.vocabulary_size - 1));
 }
@@ -252,6 +261,29 @@ std::string DescribeBatch(const BatchCut& cut) {
                    : absl::StrCat(" less ", padding, padding == 1 ? " empty row" : " empty rows"));
 }
 
+const char* CountedText(CountedMessages counted) {
+  switch (counted) {
+    case CountedMessages::kAnswers:
+      return "answers count";
+    case CountedMessages::kLastAnswer:
+      return "last answers count";
+    case CountedMessages::kAll:
+      return "all of them count";
+  }
+  return "";
+}
+
+std::string DescribeDocuments(const TrainOptions& options) {
+  if (!options.chat_template.empty()) {
+    return absl::StrCat("\ndocuments    messages by ", options.chat_template, ", ",
+                        CountedText(options.train_on), " in the loss",
+                        options.packed_documents ? "; packed, each apart" : "");
+  }
+  if (!options.packed_documents) return "";
+  return absl::StrCat("\ndocuments    packed, each apart; token ", options.eod_token.value_or(0),
+                      " ends one");
+}
+
 absl::Status CheckFileFits(const TrainOptions& options, const Schedule& schedule,
                            const Layout& layout, int microbatches) {
   const int file_ranks = static_cast<int>(schedule.ranks.size());
@@ -387,6 +419,8 @@ std::string Describe(const TrainOptions& options, const Layout& layout, int worl
   const int64_t step_tokens = options.global_batch_size * options.sequence_length;
   return absl::StrCat(
       "model        ", DescribeModel(options),  //
+      options.tokenizer_path == "byte" ? ""
+                                       : absl::StrCat("\ntokenizer    ", options.tokenizer_path),
       "\nlayout       ", layout.ToString(), " on ", layout.world_size(),
       layout.world_size() == 1 ? " rank" : " ranks",
       layout.cp > 1 ? absl::StrCat(", cp by ", ContextMethodName(options.cp_method)) : "",
@@ -398,9 +432,7 @@ std::string Describe(const TrainOptions& options, const Layout& layout, int worl
       "\ntokens       ", WithThousands(step_tokens), " a step (", options.global_batch_size, " x ",
       options.sequence_length, "), ", HumanCount(static_cast<double>(step_tokens) * options.steps),
       " in ", WithThousands(options.steps), " steps",  //
-      options.packed_documents ? absl::StrCat("\ndocuments    packed, each apart; token ",
-                                              options.eod_token, " ends one")
-                               : "",  //
+      DescribeDocuments(options),                      //
       "\nrate         ", options.learning_rate, " after ", WithThousands(options.warmup_steps),
       " warm-up steps, then a cosine to ", options.min_learning_rate,  //
       "\ncheckpoints  ", DescribeCheckpoints(options), "\n");

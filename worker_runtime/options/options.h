@@ -29,19 +29,40 @@ enum class DeviceChoice { kAuto, kCpu, kCuda };
 // The layout of a job whose number of workers has changed (elastic_layout.h).
 enum class ElasticLayout { kKeep, kBest };
 
+// The order in which samples are trained.
+enum class DataOrder { kConvene, kMegatron };
+
+// The targets of messages that count in the loss.
+enum class CountedMessages { kAnswers, kLastAnswer, kAll };
+
+// Messages that are longer than a sample.
+enum class TooLong { kCut, kDrop };
+
 // Filled by LoadOptions (load_options.h): defaults, then the YAML file, then the flags. No defaults
 // stand here.
 struct TrainOptions {
   std::string model_name;
   ModelConfig model;  // the named shape with its changes
-  std::vector<std::string> data;
+  // The vocabulary's size is that of a model or a number that the user named; else it is the
+  // default model's, and ApplyTokenIds (tokenizer_options.h) may change it.
+  bool chose_vocabulary = false;
+  std::vector<std::string> data;  // as ParseDataPaths (data/prepare/open_data.h) takes them
+  std::string tokenizer_path;     // as LoadTokenizer takes it
+  std::string text_field;         // of JSON lines
+  int64_t max_bad_lines = 0;
+  std::string chat_template;  // of messages; "": the data are plain texts
+  CountedMessages train_on = CountedMessages::kAnswers;
+  TooLong too_long = TooLong::kCut;
+  DataOrder data_order = DataOrder::kConvene;
   int64_t steps = 0;  // optimizer steps in all
   int64_t seed = 0;
   int64_t global_batch_size = 0;  // samples a step, over all ranks
   int64_t micro_batch_size = 0;   // samples a forward pass
   int64_t sequence_length = 0;    // tokens a sample
   bool packed_documents = false;  // a sample's documents do not see each other
-  int64_t eod_token = 0;          // ends a document, and belongs to it
+  // Ends a document, and belongs to it. Nullopt: ApplyTokenIds takes the tokenizer's, if that has
+  // one.
+  std::optional<int64_t> eod_token;
   int tp_size = 0;
   int cp_size = 0;
   ContextMethod cp_method = ContextMethod::kRing;

@@ -234,6 +234,36 @@ TEST_CASE("the token that ends a document must be one, where documents are packe
   CHECK_OK(with_token(256, false));
 }
 
+TEST_CASE("data that no file or field names are refused") {
+  CHECK_STATUS(With([](TrainOptions& o) { o.tokenizer_path.clear(); }), kInvalid,
+               "tokenizer must be byte, or");
+  CHECK_STATUS(With([](TrainOptions& o) { o.text_field.clear(); }), kInvalid,
+               "text_field must name a field");
+  CHECK_STATUS(With([](TrainOptions& o) { o.max_bad_lines = -1; }), kInvalid,
+               "max_bad_lines -1 must be at least 0");
+}
+
+TEST_CASE("the description names a tokenizer, unless it is that of bytes") {
+  TrainOptions options = Defaults();
+  CHECK_THAT(Describe(options, {}, 1), !Catch::Contains("tokenizer"));
+  options.tokenizer_path = "llama3/";
+  CHECK_THAT(Describe(options, {}, 1), Catch::Contains("\ntokenizer    llama3/\nlayout "));
+}
+
+TEST_CASE("the description says how messages become documents") {
+  TrainOptions options = Defaults();
+  options.chat_template = "llama3";
+  options.packed_documents = true;
+  CHECK_THAT(
+      Describe(options, {}, 1),
+      Catch::Contains("\ndocuments    messages by llama3, answers count in the loss; packed, "
+                      "each apart\nrate "));
+  options.packed_documents = false;
+  options.train_on = CountedMessages::kAll;
+  CHECK_THAT(Describe(options, {}, 1),
+             Catch::Contains("\ndocuments    messages by llama3, all of them count in the loss\n"));
+}
+
 TEST_CASE("the description says where documents are packed") {
   TrainOptions options = Defaults();
   options.packed_documents = true;

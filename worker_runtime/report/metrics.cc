@@ -29,11 +29,13 @@ void Visit(Metrics& metrics, Visitor& visit) {
   visit("step", metrics.step);
   if constexpr (std::is_same_v<std::remove_const_t<Metrics>, ValidationMetrics>) {
     visit("validation_loss", metrics.validation_loss);
+    visit("bits_per_byte", metrics.bits_per_byte);
   } else {
     visit("loss", metrics.loss);
     visit("grad_norm", metrics.grad_norm);
     visit("learning_rate", metrics.learning_rate);
     visit("tokens", metrics.tokens);
+    visit("counted_share", metrics.counted_share);
     visit("tokens_per_second", metrics.tokens_per_second);
     visit("step_seconds", metrics.step_seconds);
     visit("epoch", metrics.epoch);
@@ -52,6 +54,10 @@ class LineWriter {
     const std::to_chars_result end = std::to_chars(text, text + sizeof(text), value);
     absl::StrAppend(Key(key),
                     std::isfinite(value) ? absl::string_view(text, end.ptr - text) : "null");
+  }
+
+  void operator()(const char* key, const std::optional<double>& value) {
+    if (value.has_value()) (*this)(key, *value);
   }
 
   void operator()(const char* key, const std::string& value) {
@@ -88,6 +94,13 @@ class LineReader {
       return;
     }
     Require(absl::SimpleAtod(text, &value) && std::isfinite(value));
+  }
+
+  void operator()(const char* key, std::optional<double>& value) {
+    if (!absl::StartsWith(rest_, absl::StrCat("\"", key, "\":"))) return;
+    double present = 0;
+    (*this)(key, present);
+    value = present;
   }
 
   void operator()(const char* key, std::string& value) {

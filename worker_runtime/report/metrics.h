@@ -3,7 +3,7 @@
 //   {"step":12,"loss":2.3412,"grad_norm":0.81,"learning_rate":0.00098,"tokens":49152,"tokens_per_second":41200.5,
 //    "step_seconds":0.0994,"epoch":1,"world_size":8,"layout":"dp2 x tp2 x pp2"}          (one line
 //    in the file)
-//   {"step":50,"validation_loss":2.2981}
+//   {"step":50,"validation_loss":2.2981,"bits_per_byte":3.3155}
 //
 // Every line is whole JSON and appended by a single write. Numbers keep their exact value; NaN and
 // infinities, which JSON does not have, are null and read back as NaN. Lines are not fsynced: a
@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -22,13 +23,14 @@
 
 namespace convene::worker {
 
-// Each member is a key of the line, in this order.
+// Each member is a key of the line, in this order; a nullopt has none.
 struct StepMetrics {
   int64_t step = 0;      // finished optimizer steps: the first is 1
-  double loss = 0;       // mean over the step's tokens
+  double loss = 0;       // mean over the step's targets that count; NaN where none does
   double grad_norm = 0;  // before clipping
   double learning_rate = 0;
-  int64_t tokens = 0;  // trained on since step 0, over all ranks
+  int64_t tokens = 0;                   // gone through since step 0, over all ranks, counted or not
+  std::optional<double> counted_share;  // of the step's targets; nullopt: all count
   double tokens_per_second = 0;
   double step_seconds = 0;
   int64_t epoch = 0;
@@ -40,6 +42,9 @@ struct StepMetrics {
 struct ValidationMetrics {
   int64_t step = 0;  // steps finished when it ran
   double validation_loss = 0;
+  // The same in bits for each byte of text that the counted targets stand for; nullopt where the
+  // data does not say how many bytes these are.
+  std::optional<double> bits_per_byte;
   friend bool operator==(const ValidationMetrics&, const ValidationMetrics&) = default;
 };
 

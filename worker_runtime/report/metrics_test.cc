@@ -55,6 +55,27 @@ TEST_CASE("a line has exactly the agreed keys") {
         "{\"step\":50,\"validation_loss\":2.25}\n");
 }
 
+TEST_CASE("a share of counted targets and bits a byte stand in a line only where there are such") {
+  StepMetrics half = Step(3);
+  half.counted_share = 0.5;
+  CHECK_THAT(MetricsLine(half),
+             Catch::Contains("\"tokens\":12288,\"counted_share\":0.5,\"tokens_per_second\":"));
+  const ValidationMetrics validation = {.step = 50, .validation_loss = 2.25, .bits_per_byte = 3.5};
+  CHECK(MetricsLine(validation) ==
+        "{\"step\":50,\"validation_loss\":2.25,\"bits_per_byte\":3.5}\n");
+  const auto read_back = [](const MetricsRecord& record) {
+    std::string line = MetricsLine(record);
+    line.pop_back();
+    const auto parsed = ParseMetricsLine(line);
+    REQUIRE_OK(parsed);
+    return *parsed == record;
+  };
+  CHECK(read_back(half));
+  CHECK(read_back(Step(3)));
+  CHECK(read_back(validation));
+  CHECK(read_back(ValidationMetrics{.step = 50, .validation_loss = 2.25}));
+}
+
 TEST_CASE("numbers read back as they were, to the last bit") {
   TempDir dir;
   StepMetrics metrics = Step(1);
@@ -70,7 +91,8 @@ TEST_CASE("numbers read back as they were, to the last bit") {
   const auto history = ReadMetrics(dir.File("m"));
   REQUIRE_OK(history);
   CHECK(history->steps == std::vector<StepMetrics>{metrics});
-  CHECK(history->validations == std::vector<ValidationMetrics>{{1, 0.1}});
+  CHECK(history->validations ==
+        std::vector<ValidationMetrics>{{.step = 1, .validation_loss = 0.1}});
 }
 
 TEST_CASE("a loss that is no number is null in the file") {
@@ -153,7 +175,9 @@ TEST_CASE("lines with other keys, another order or a rest are refused") {
   for (const char* line :
        {"", "{}", "{\"step\":1}", "{\"step\":1,\"validation_loss\":2,\"x\":3}",
         "{\"validation_loss\":2,\"step\":1}", "{\"step\":1.5,\"validation_loss\":2}",
-        "{\"step\":1,\"validation_loss\":two}", "{\"step\":1,\"validation_loss\":2} "}) {
+        "{\"step\":1,\"validation_loss\":two}", "{\"step\":1,\"bits_per_byte\":2}",
+        "{\"step\":1,\"validation_loss\":2,\"bits_per_byte\":}",
+        "{\"step\":1,\"validation_loss\":2} "}) {
     INFO(line);
     CHECK_FALSE(ParseMetricsLine(line).ok());
   }

@@ -49,6 +49,9 @@ std::string SummaryText(const TrainingSummary& summary) {
   if (summary.validation_loss.has_value()) {
     losses.push_back(absl::StrFormat("validation %.4f", *summary.validation_loss));
   }
+  if (summary.bits_per_byte.has_value()) {
+    losses.push_back(absl::StrFormat("%.4f bits a byte", *summary.bits_per_byte));
+  }
   if (!losses.empty()) add("loss", absl::StrJoin(losses, ", "));
   add("time", absl::StrCat(HumanDuration(summary.wall_time), ", ",
                            HumanCount(summary.tokens_per_second), " tokens/s"));

@@ -16,12 +16,13 @@ struct TrainingSummary {
   int64_t steps = 0;  // in all
   double loss = 0;    // of the last step; meaningful when this process did one
   std::optional<double> validation_loss;
-  absl::Duration wall_time;      // of this process
-  double tokens_per_second = 0;  // over that time
-  int64_t restarts = 0;          // how often the job was formed anew before
-  std::string checkpoint;        // the newest one's directory, "" when there is none
-  int64_t checkpoint_step = 0;   // meaningful with a checkpoint
-  std::string metrics_file;      // "" when there is none
+  std::optional<double> bits_per_byte;  // of the same validation
+  absl::Duration wall_time;             // of this process
+  double tokens_per_second = 0;         // over that time
+  int64_t restarts = 0;                 // how often the job was formed anew before
+  std::string checkpoint;               // the newest one's directory, "" when there is none
+  int64_t checkpoint_step = 0;          // meaningful with a checkpoint
+  std::string metrics_file;             // "" when there is none
 };
 
 // A few aligned lines, the last of which says how to go on; with a newline at the end.

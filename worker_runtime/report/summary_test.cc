@@ -48,6 +48,13 @@ TEST_CASE("a run that had nothing left to do shows no loss of its own") {
   CHECK_THAT(SummaryText(summary), Catch::Contains("  loss        validation 2.2031\n"));
 }
 
+TEST_CASE("bits a byte stand beside the loss that they are made of") {
+  TrainingSummary summary = Finished();
+  summary.bits_per_byte = 3.17841;
+  CHECK_THAT(SummaryText(summary),
+             Catch::Contains("  loss        2.1046, validation 2.2031, 3.1784 bits a byte\n"));
+}
+
 TEST_CASE("without a checkpoint the summary names the flag that would have kept one") {
   TrainingSummary summary = Finished();
   summary.checkpoint.clear();

@@ -54,7 +54,7 @@ TEST_CASE("after the first, a step allocates nothing") {
   REQUIRE_OK(engine);
   const std::vector<int32_t> tokens(kMicrobatches * kRows * kSequenceLength, 65);
   const std::vector<int32_t> begins(tokens.size(), 0);
-  const TokenBatch batch{tokens.data(), tokens.data(), 1.0f / tokens.size(),
+  const TokenBatch batch{tokens.data(), tokens.data(), static_cast<int64_t>(tokens.size()),
                          packed ? begins.data() : nullptr};
   // The first step may build what stays: oneDNN's kernels, the communicators' scratch.
   REQUIRE((*engine)->TrainStep(batch, {.learning_rate = 1e-3, .step = 1}).ok());

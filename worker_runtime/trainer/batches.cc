@@ -1,27 +1,43 @@
 #include "worker_runtime/trainer/batches.h"
 
 #include <algorithm>
+#include <numeric>
 
-#include "tools/base/check.h"
+#include "tools/base/status_macros.h"
 #include "worker_runtime/data/documents.h"
 
 namespace convene::worker {
+namespace {
 
-BatchLoader::BatchLoader(const Dataset& dataset, int64_t seed, const BatchCut& cut, int dp_rank,
-                         std::optional<int32_t> end_of_document)
+std::vector<int64_t> Range(int64_t first, int64_t end) {
+  std::vector<int64_t> range(end - first);
+  std::iota(range.begin(), range.end(), first);
+  return range;
+}
+
+}  // namespace
+
+BatchLoader::BatchLoader(const Dataset& dataset, const Options& options)
     : dataset_(dataset),
-      seed_(seed),
-      cut_(cut),
-      dp_rank_(dp_rank),
-      end_of_document_(end_of_document),
-      microbatches_(MicrobatchCount(cut)),
-      positions_(microbatches_ * cut.micro_batch_size),
+      options_(options),
+      microbatches_(MicrobatchCount(options.cut)),
+      positions_(microbatches_ * options.cut.micro_batch_size),
       inputs_(positions_.size() * dataset.sequence_length()),
       targets_(inputs_.size()),
-      document_begin_(end_of_document.has_value() ? inputs_.size() : 0) {}
+      document_begin_(options.packed_documents ? inputs_.size() : 0) {}
 
-const int32_t* BatchLoader::FindAllDocuments() {
-  if (!end_of_document_.has_value()) return nullptr;
+void BatchLoader::CutPositions(int64_t first, int64_t end) {
+  size_t i = 0;
+  for (int64_t microbatch = 0; microbatch < microbatches_; ++microbatch) {
+    for (int row = 0; row < options_.cut.micro_batch_size; ++row) {
+      const int64_t position =
+          SamplePosition(first, options_.cut, options_.dp_rank, microbatch, row);
+      positions_[i++] = position < end ? position : kNoSample;
+    }
+  }
+}
+
+void BatchLoader::FindAllDocuments() {
   const int length = dataset_.sequence_length();
   int32_t* begin = document_begin_.data();
   const int32_t* tokens = inputs_.data();
@@ -29,36 +45,49 @@ const int32_t* BatchLoader::FindAllDocuments() {
     if (position == kNoSample) {
       std::fill_n(begin, length, 0);
     } else {
-      FindDocuments(length, tokens, *end_of_document_, begin);
+      FindDocuments(length, tokens, options_.end_of_document, begin);
     }
     begin += length;
     tokens += length;
   }
-  return document_begin_.data();
 }
 
-TokenBatch BatchLoader::Training(int64_t first_sample) {
-  size_t i = 0;
-  for (int64_t microbatch = 0; microbatch < microbatches_; ++microbatch) {
-    for (int row = 0; row < cut_.micro_batch_size; ++row) {
-      positions_[i++] = SamplePosition(first_sample, cut_, dp_rank_, microbatch, row);
-    }
-  }
-  CONVENE_CHECK(dataset_.FillMicrobatch(seed_, positions_, inputs_.data(), targets_.data()).ok());
-  const double tokens = static_cast<double>(cut_.global_batch_size) * dataset_.sequence_length();
-  return {inputs_.data(), targets_.data(), static_cast<float>(1.0 / tokens), FindAllDocuments()};
+TokenBatch BatchLoader::Batch(int64_t counted_targets) const {
+  return {inputs_.data(), targets_.data(), counted_targets,
+          options_.packed_documents ? document_begin_.data() : nullptr};
 }
 
-TokenBatch BatchLoader::Validation(int64_t first, int64_t end) {
-  size_t i = 0;
-  for (int64_t microbatch = 0; microbatch < microbatches_; ++microbatch) {
-    for (int row = 0; row < cut_.micro_batch_size; ++row) {
-      const int64_t index = SamplePosition(first, cut_, dp_rank_, microbatch, row);
-      positions_[i++] = index < end ? index : kNoSample;
+absl::StatusOr<TokenBatch> BatchLoader::Training(int64_t first_sample) {
+  const int64_t end = first_sample + options_.cut.global_batch_size;
+  CutPositions(first_sample, end);
+  CONVENE_RETURN_IF_ERROR(
+      dataset_.FillMicrobatch(options_.seed, positions_, inputs_.data(), targets_.data()));
+  if (options_.packed_documents) {
+    if (dataset_.has_documents()) {
+      dataset_.FillDocuments(options_.seed, positions_, document_begin_.data());
+    } else {
+      FindAllDocuments();
     }
   }
-  CONVENE_CHECK(dataset_.FillValidation(positions_, inputs_.data(), targets_.data()).ok());
-  return {inputs_.data(), targets_.data(), 0.0f, FindAllDocuments()};
+  return Batch(dataset_.CountedTargets(options_.seed, Range(first_sample, end)));
+}
+
+absl::StatusOr<TokenBatch> BatchLoader::Validation(int64_t first, int64_t end) {
+  end = std::min(end, first + options_.cut.global_batch_size);
+  CutPositions(first, end);
+  CONVENE_RETURN_IF_ERROR(dataset_.FillValidation(positions_, inputs_.data(), targets_.data()));
+  if (options_.packed_documents) {
+    if (dataset_.has_documents()) {
+      dataset_.FillValidationDocuments(positions_, document_begin_.data());
+    } else {
+      FindAllDocuments();
+    }
+  }
+  return Batch(dataset_.CountedValidationTargets(Range(first, end)));
+}
+
+std::optional<int64_t> BatchLoader::ValidationTargetBytes(int64_t samples) const {
+  return dataset_.ValidationTargetBytes(Range(0, samples));
 }
 
 }  // namespace convene::worker

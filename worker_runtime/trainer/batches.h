@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "worker_runtime/data/dataset.h"
 #include "worker_runtime/data/sample_order.h"
 #include "worker_runtime/trainer/token_batch.h"
@@ -12,30 +13,43 @@
 namespace convene::worker {
 
 // Not thread-safe. The returned batches point into this object and last until its next call.
+// Errors: Dataset::FillMicrobatch's.
 class BatchLoader {
  public:
-  // `dataset` is borrowed. With `end_of_document` its rows are packed: the batches say where
-  // documents begin (data/documents.h). A row that does not count is one document.
-  BatchLoader(const Dataset& dataset, int64_t seed, const BatchCut& cut, int dp_rank,
-              std::optional<int32_t> end_of_document);
+  struct Options {
+    int64_t seed = 0;  // of the sample order
+    BatchCut cut;
+    int dp_rank = 0;
+    // The batches say where documents begin: as the data packed them, where its rows know their
+    // documents; else behind each `end_of_document` (data/documents.h). A row of padding is one
+    // document.
+    bool packed_documents = false;
+    int32_t end_of_document = 0;
+  };
+
+  // `dataset` is borrowed.
+  BatchLoader(const Dataset& dataset, const Options& options);
 
   int64_t microbatches() const { return microbatches_; }
 
   // The global batch that begins at `first_sample` of the sample order.
-  TokenBatch Training(int64_t first_sample);
+  absl::StatusOr<TokenBatch> Training(int64_t first_sample);
 
   // Held-out samples [first, first + the global batch size), those at and after `end` as rows that
-  // do not count. The gradient scale is 0: validation has no gradient.
-  TokenBatch Validation(int64_t first, int64_t end);
+  // do not count.
+  absl::StatusOr<TokenBatch> Validation(int64_t first, int64_t end);
+
+  // Dataset::ValidationTargetBytes of the first `samples` held-out samples.
+  std::optional<int64_t> ValidationTargetBytes(int64_t samples) const;
 
  private:
-  const int32_t* FindAllDocuments();
+  // This rank's positions of the step that begins at `first`, those at and after `end` as padding.
+  void CutPositions(int64_t first, int64_t end);
+  void FindAllDocuments();
+  TokenBatch Batch(int64_t counted_targets) const;
 
   const Dataset& dataset_;
-  const int64_t seed_;
-  const BatchCut cut_;
-  const int dp_rank_;
-  const std::optional<int32_t> end_of_document_;
+  const Options options_;
   const int64_t microbatches_;
   std::vector<int64_t> positions_;  // (microbatches, rows)
   std::vector<int32_t> inputs_;     // (microbatches, rows, sequence_length)

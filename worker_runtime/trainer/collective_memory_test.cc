@@ -107,7 +107,7 @@ absl::Status Run(EngineOptions options, CommunicatorSet& set, WatchedMemory& mem
   const int64_t tokens =
       int64_t{options.microbatches} * options.micro_batch_size * options.sequence_length;
   const std::vector<int32_t> text(tokens, 65);
-  const TokenBatch batch{text.data(), text.data(), 1.0f / static_cast<float>(tokens)};
+  const TokenBatch batch{text.data(), text.data(), tokens};
   const auto step = (*engine)->TrainStep(batch, {.learning_rate = 1e-3, .step = 1});
   if (!step.ok()) return step.status();
   return (*engine)->ForwardLoss(batch, options.microbatches).status();

@@ -109,8 +109,7 @@ absl::Status Train(const Layout& layout, bool sequence_parallel, int zero_stage,
     for (int i = 0; i <= kSequenceLength; ++i) {
       tokens.push_back((i * i + 5 * coordinate.dp + 3 * step) % kVocabulary);
     }
-    const TokenBatch batch{tokens.data(), tokens.data() + 1,
-                           1.0f / static_cast<float>(kSequenceLength * layout.dp)};
+    const TokenBatch batch{tokens.data(), tokens.data() + 1, int64_t{kSequenceLength} * layout.dp};
     CONVENE_RETURN_IF_ERROR(
         engine->TrainStep(batch, {.learning_rate = 1e-2, .step = step}).status());
   }

@@ -228,8 +228,8 @@ void Engine::Feed(const TokenBatch& batch, int microbatches, bool is_training) {
   const int64_t rows = int64_t{options_.micro_batch_size} * microbatches;
   CutRows(positions_, options_.sequence_length, rows, batch.inputs, At(on_host_.inputs));
   CutRows(positions_, options_.sequence_length, rows, batch.targets, At(on_host_.targets));
-  gradient_scale_ = batch.gradient_scale;
-  At(on_host_.scalars)->gradient_scale = batch.gradient_scale;
+  At(on_host_.scalars)->gradient_scale =
+      is_training ? static_cast<float>(1.0 / static_cast<double>(batch.counted_targets)) : 0.0f;
   *At(stop_) = 0;
   device_.Copy(At(on_host_.inputs), At(on_device_.inputs), tokens * sizeof(int32_t), stream);
   device_.Copy(At(on_host_.targets), At(on_device_.targets), tokens * sizeof(int32_t), stream);
@@ -265,6 +265,8 @@ absl::Status Engine::AddUp() {
 }
 
 absl::Status Engine::QueueStep(const TokenBatch& batch, const AdamWParameters& adam) {
+  counted_targets_ = batch.counted_targets;
+  if (counted_targets_ == 0) return QueueEmptyStep();
   Stream& stream = device_.compute();
   double* const sum_of_squares = &At(on_device_.totals)->sum_of_squares;
   At(on_host_.scalars)->adamw = MakeAdamWFactors(adam);
@@ -277,6 +279,16 @@ absl::Status Engine::QueueStep(const TokenBatch& batch, const AdamWParameters& a
   // The host needs the result itself, and its wait passes a wish to stop on.
   if (options_.offload_optimizer) CONVENE_RETURN_IF_ERROR(Await());
   CONVENE_RETURN_IF_ERROR(optimizer_->Update(&At(on_device_.scalars)->adamw, At(control_)));
+  is_in_flight_ = true;
+  return device_.status();
+}
+
+// The ranks still tell each other whether to stop.
+absl::Status Engine::QueueEmptyStep() {
+  CONVENE_CHECK(!is_in_flight_);
+  *At(stop_) = 0;
+  device_.Zero(At(on_device_.totals), sizeof(Totals), device_.compute());
+  CONVENE_RETURN_IF_ERROR(AddUp());
   is_in_flight_ = true;
   return device_.status();
 }
@@ -307,10 +319,12 @@ absl::StatusOr<StepResult> Engine::AwaitStep() {
   is_in_flight_ = false;
   const Totals& totals = *At(on_host_.totals);
   const double norm = std::sqrt(totals.sum_of_squares);
-  return StepResult{.loss = totals.loss * gradient_scale_,
+  const bool is_empty = counted_targets_ == 0;
+  return StepResult{.loss = is_empty ? 0 : totals.loss / static_cast<double>(counted_targets_),
                     .grad_norm = norm,
                     .stop_requested = totals.stop > 0,
-                    .skipped = !std::isfinite(norm)};
+                    .counted_targets = counted_targets_,
+                    .skipped = is_empty || !std::isfinite(norm)};
 }
 
 absl::StatusOr<StepResult> Engine::TrainStep(const TokenBatch& batch, const AdamWParameters& adam) {

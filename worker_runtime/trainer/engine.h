@@ -83,15 +83,19 @@ struct EngineOptions {
 
 // The same on every rank.
 struct StepResult {
-  double loss = 0;              // nats a token, mean over the global batch, before the update
+  // Nats a token, before the update: the mean over the targets of the global batch that count. 0
+  // where none counts.
+  double loss = 0;
   double grad_norm = 0;         // before clipping, over all parameters
   bool stop_requested = false;  // by any rank
-  bool skipped = false;         // nothing was updated: the gradient was no number
+  int64_t counted_targets = 0;  // of the global batch
+  // Nothing was updated: the gradient was no number, or no target counts.
+  bool skipped = false;
 };
 
 // The same on every rank.
 struct ForwardResult {
-  double loss = 0;              // nats, sum over the batch
+  double loss = 0;              // nats, sum over the batch's targets that count
   bool stop_requested = false;  // by any rank
 };
 
@@ -129,8 +133,10 @@ class Engine {
 
   // Starts one optimizer step over this rank's part of the global batch: `options.microbatches`
   // microbatches. The batch may be reused on return. With offload_optimizer it returns when the
-  // host's update is done. A gradient that is no number leaves weights and moments as they were.
-  // Errors: the collective's, the device's. REQUIRES: no step is in flight.
+  // host's update is done. A gradient that is no number leaves weights and moments as they were. So
+  // does a batch of which no target counts: its gradient is 0, and AdamW would still move weights
+  // by their decay and by the moments. Such a step runs no pass. Errors: the collective's, the
+  // device's. REQUIRES: no step is in flight.
   absl::Status QueueStep(const TokenBatch& batch, const AdamWParameters& adam);
   // Waits for the step's result. On a GPU it is there before the update is done, so a next step
   // that is queued at once begins without a pause. The result counts options.stop_wanted as of the
@@ -187,6 +193,7 @@ class Engine {
 
   // Copies the batch, zeroes the totals and hands the stage its tokens.
   void Feed(const TokenBatch& batch, int microbatches, bool is_training);
+  absl::Status QueueEmptyStep();
   void PassOnStop();
   // Adds the totals up over all ranks and starts their way to the host.
   absl::Status AddUp();
@@ -218,7 +225,7 @@ class Engine {
   std::unique_ptr<PipelineExecutor> training_executor_;
 
   const std::unique_ptr<Event> done_;  // on_host_.totals are there
-  float gradient_scale_ = 0;           // of the step that was queued last
+  int64_t counted_targets_ = 0;        // of the step that was queued last
   bool is_in_flight_ = false;
 };
 

@@ -32,7 +32,7 @@ absl::Status Train(int rank, int steps, CommunicatorSet& set) {
   const std::vector<int32_t> tokens(kSequenceLength, 65);
   for (int step = 1; step <= steps; ++step) {
     CONVENE_RETURN_IF_ERROR(
-        engine->TrainStep({tokens.data(), tokens.data(), 0.1F}, {.step = step}).status());
+        engine->TrainStep({tokens.data(), tokens.data(), 10}, {.step = step}).status());
   }
   return absl::OkStatus();
 }

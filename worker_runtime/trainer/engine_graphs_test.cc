@@ -60,7 +60,7 @@ class Trainer {
 
  private:
   TokenBatch batch() const {
-    return {tokens_.data(), tokens_.data(), 1.0f / static_cast<float>(tokens_.size())};
+    return {tokens_.data(), tokens_.data(), static_cast<int64_t>(tokens_.size())};
   }
 
   const std::vector<int32_t> tokens_;

@@ -69,7 +69,7 @@ class Trainer {
   bool stop_wanted = false;
 
  private:
-  TokenBatch batch() const { return {tokens_.data(), tokens_.data(), 1.0f / kSequenceLength}; }
+  TokenBatch batch() const { return {tokens_.data(), tokens_.data(), kSequenceLength}; }
 
   const std::vector<int32_t> tokens_ = std::vector<int32_t>(kSequenceLength, 65);
   CommunicatorSet set_ = SoloCommunicators();
@@ -129,7 +129,7 @@ TEST_CASE("one rank's wish to stop is every rank's result, in the same step") {
         while (++step <= 3) {
           CONVENE_ASSIGN_OR_RETURN(
               const StepResult result,
-              engine->TrainStep({tokens.data(), tokens.data(), 1.0f / (2 * kSequenceLength)},
+              engine->TrainStep({tokens.data(), tokens.data(), 2 * kSequenceLength},
                                 {.learning_rate = 1e-3, .step = step}));
           stops[rank].push_back(result.stop_requested);
         }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -44,7 +45,7 @@ class Trainer {
     const int32_t* step_targets = targets.data() + step * count;
     const auto counted =
         std::count_if(step_targets, step_targets + count, [](int32_t t) { return t >= 0; });
-    return {tokens.data() + step * count, step_targets, 1.0f / static_cast<float>(counted),
+    return {tokens.data() + step * count, step_targets, counted,
             FindAllDocuments(tokens.data() + step * count)};
   }
 
@@ -111,6 +112,50 @@ TEST_CASE("every gradient is PyTorch's") {
       double worst = 0;
       for (int64_t i = 0; i < slice.count(); ++i) {
         worst = std::max(worst, std::abs(double{gradient[i]} - expected[i]));
+      }
+      CHECK(worst < 1e-5 * testing::Largest(expected));
+    }
+  }
+}
+
+// A gradient is divided by the targets that count, whichever they are: those of two parts of the
+// batch, weighted by their counts, are PyTorch's of the whole.
+TEST_CASE("gradients of masked parts of a batch add up to PyTorch's, by their counts") {
+  for (const char* name : testing::kGoldenModels) {
+    const Golden golden(name);
+    const std::vector<int32_t> tokens = golden.Values<int32_t>("tokens");
+    const std::vector<int32_t> targets = golden.Values<int32_t>("targets");
+    const int64_t length = golden.Shape("tokens")[2];
+    const int64_t count = golden.Shape("tokens")[1] * length;
+    // A whole row, and single tokens of all others.
+    const auto in_first = [&](int64_t place) { return place / length == 2 || place % 7 == 3; };
+    std::map<std::string, std::vector<double>> sums;
+    double all_counted = 0;
+    for (const bool first : {true, false}) {
+      std::vector<int32_t> part(targets.begin(), targets.begin() + count);
+      for (int64_t place = 0; place < count; ++place) {
+        if (in_first(place) != first) part[place] = -1;
+      }
+      Trainer trainer(golden);
+      const TokenBatch batch = trainer.Batch(tokens, part, 0);
+      const auto counted = static_cast<double>(batch.counted_targets);
+      REQUIRE(counted > 20);
+      all_counted += counted;
+      REQUIRE_OK(trainer.engine().TrainStep(batch, {.learning_rate = 0}).status());
+      for (const PlacedParameter& slice : trainer.engine().placement().parameters) {
+        std::vector<double>& sum = sums[slice.name];
+        sum.resize(slice.count());
+        const float* gradient = trainer.engine().gradients().data() + slice.flat_offset;
+        for (int64_t i = 0; i < slice.count(); ++i) sum[i] += counted * gradient[i];
+      }
+    }
+    for (const auto& [tensor, sum] : sums) {
+      INFO(name << ": " << tensor);
+      const std::vector<float> expected = golden.Values<float>("gradient/" + tensor);
+      REQUIRE(expected.size() == sum.size());
+      double worst = 0;
+      for (size_t i = 0; i < sum.size(); ++i) {
+        worst = std::max(worst, std::abs(sum[i] / all_counted - expected[i]));
       }
       CHECK(worst < 1e-5 * testing::Largest(expected));
     }

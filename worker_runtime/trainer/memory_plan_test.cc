@@ -91,7 +91,7 @@ void Train(const EngineOptions& options, Device& device) {
   REQUIRE_OK(engine);
   const std::vector<int32_t> tokens(
       size_t{1} * options.microbatches * options.micro_batch_size * options.sequence_length, 65);
-  const TokenBatch batch{tokens.data(), tokens.data(), 1.0f / tokens.size()};
+  const TokenBatch batch{tokens.data(), tokens.data(), static_cast<int64_t>(tokens.size())};
   REQUIRE_OK((*engine)->TrainStep(batch, {.learning_rate = 1e-3, .step = 1}));
   REQUIRE_OK((*engine)->ForwardLoss(batch, options.microbatches));
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdio>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -14,6 +15,7 @@ namespace {
 
 // A run that loses so many lines in a row ends, since a person wants its metrics.
 constexpr int64_t kLostLinesMax = 1000;
+constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();
 
 }  // namespace
 
@@ -70,12 +72,8 @@ absl::Status Reporter::RecordMetrics(const absl::Status& written) {
   return absl::OkStatus();
 }
 
-absl::Status Reporter::Step(int64_t step, const StepResult& result, double learning_rate,
-                            absl::Duration step_time) {
+void Reporter::PrintProgress(int64_t step, const StepResult& result, double learning_rate) {
   const int64_t tokens = options_.global_batch_size * options_.sequence_length;
-  const double seconds = absl::ToDoubleSeconds(step_time);
-  last_loss_ = result.loss;
-  rate_.Record(step_time);
   printer_.Print({.step = step,
                   .steps = options_.steps,
                   .loss = result.loss,
@@ -84,11 +82,28 @@ absl::Status Reporter::Step(int64_t step, const StepResult& result, double learn
                   .tokens_per_second = tokens / absl::ToDoubleSeconds(rate_.step_time()),
                   .remaining = rate_.Remaining(options_.steps - step)},
                  clock_.Now());
+}
+
+absl::Status Reporter::Step(int64_t step, const StepResult& result, double learning_rate,
+                            absl::Duration step_time) {
+  const int64_t tokens = options_.global_batch_size * options_.sequence_length;
+  const double seconds = absl::ToDoubleSeconds(step_time);
+  const bool is_empty = result.counted_targets == 0;
+  rate_.Record(step_time);
+  if (!is_empty) {
+    last_loss_ = result.loss;
+    PrintProgress(step, result, learning_rate);
+  }
+  std::optional<double> counted_share;
+  if (result.counted_targets < tokens) {
+    counted_share = static_cast<double>(result.counted_targets) / static_cast<double>(tokens);
+  }
   return WriteMetrics(StepMetrics{.step = step,
-                                  .loss = result.loss,
+                                  .loss = is_empty ? kNoNumber : result.loss,
                                   .grad_norm = result.grad_norm,
                                   .learning_rate = learning_rate,
                                   .tokens = step * tokens,
+                                  .counted_share = counted_share,
                                   .tokens_per_second = tokens / seconds,
                                   .step_seconds = seconds,
                                   .epoch = contract_.epoch.value(),
@@ -96,10 +111,14 @@ absl::Status Reporter::Step(int64_t step, const StepResult& result, double learn
                                   .layout = layout_.ToString()});
 }
 
-absl::Status Reporter::Validation(int64_t step, double loss) {
+absl::Status Reporter::Validation(int64_t step, double loss, std::optional<double> bits_per_byte) {
   validation_loss_ = loss;
-  Say(absl::StrFormat("validation loss %.4f after step %d", loss, step));
-  return WriteMetrics(ValidationMetrics{.step = step, .validation_loss = loss});
+  bits_per_byte_ = bits_per_byte;
+  std::string text = absl::StrFormat("validation loss %.4f after step %d", loss, step);
+  if (bits_per_byte.has_value()) absl::StrAppendFormat(&text, ", %.4f bits a byte", *bits_per_byte);
+  Say(text);
+  return WriteMetrics(
+      ValidationMetrics{.step = step, .validation_loss = loss, .bits_per_byte = bits_per_byte});
 }
 
 void Reporter::Checkpoint(int64_t step, const std::string& path) {
@@ -137,6 +156,7 @@ void Reporter::Summary(int64_t step) {
                    .steps = options_.steps,
                    .loss = last_loss_,
                    .validation_loss = validation_loss_,
+                   .bits_per_byte = bits_per_byte_,
                    .wall_time = wall_time,
                    .tokens_per_second = tokens / absl::ToDoubleSeconds(wall_time),
                    .restarts = std::max<int64_t>(0, contract_.epoch.value() - 1),

@@ -34,9 +34,12 @@ class Reporter {
 
   // A line that cannot be written to the metrics file is lost; the first of several lost lines is
   // reported. Errors of both functions: the file's, when too many lines in a row were lost.
+  // A step of which no target counts has no loss: its line says null, and there is no progress
+  // line.
   absl::Status Step(int64_t step, const StepResult& result, double learning_rate,
                     absl::Duration step_time);
-  absl::Status Validation(int64_t step, double loss);
+  // `loss`: nats a target that counts; `bits_per_byte`: ValidationMetrics'.
+  absl::Status Validation(int64_t step, double loss, std::optional<double> bits_per_byte);
   void Checkpoint(int64_t step, const std::string& path);
   // Reports that no checkpoint was made after `step`. The save is tried again after `pause`, or,
   // where that is zero, when the next one is due.
@@ -51,6 +54,7 @@ class Reporter {
   Reporter(const TrainOptions& options, const Contract& contract, const Layout& layout,
            int64_t first_step, Clock& clock);
 
+  void PrintProgress(int64_t step, const StepResult& result, double learning_rate);
   absl::Status OpenMetrics();
   template <typename Metrics>
   absl::Status WriteMetrics(const Metrics& metrics);
@@ -70,6 +74,7 @@ class Reporter {
   StepRate rate_;
   double last_loss_ = 0;
   std::optional<double> validation_loss_;
+  std::optional<double> bits_per_byte_;
   std::string checkpoint_;
   int64_t checkpoint_step_ = 0;
 };

@@ -1,6 +1,7 @@
 #include "worker_runtime/trainer/reporter.h"
 
 #include <cerrno>
+#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,9 +39,11 @@ TEST_CASE("steps and validations become lines of the metrics file") {
   const Layout layout{2, 2, 1};
   auto reporter = Reporter::Create(options, OfFour(3), layout, 0, Clock::Real());
   REQUIRE_OK(reporter);
-  CHECK_OK((*reporter)->Step(1, {.loss = 5.5, .grad_norm = 2.0}, 1e-3, absl::Milliseconds(500)));
-  CHECK_OK((*reporter)->Step(2, {.loss = 5.25, .grad_norm = 1.0}, 2e-3, absl::Milliseconds(250)));
-  CHECK_OK((*reporter)->Validation(2, 5.125));
+  CHECK_OK((*reporter)->Step(1, {.loss = 5.5, .grad_norm = 2.0, .counted_targets = 128}, 1e-3,
+                             absl::Milliseconds(500)));
+  CHECK_OK((*reporter)->Step(2, {.loss = 5.25, .grad_norm = 1.0, .counted_targets = 128}, 2e-3,
+                             absl::Milliseconds(250)));
+  CHECK_OK((*reporter)->Validation(2, 5.125, 2.5));
   const auto history = ReadMetrics(options.metrics_file);
   REQUIRE_OK(history);
   REQUIRE(history->steps.size() == 2);
@@ -55,7 +58,26 @@ TEST_CASE("steps and validations become lines of the metrics file") {
                                          .world_size = 4,
                                          .layout = "dp2 x tp1 x pp2"});
   REQUIRE(history->validations.size() == 1);
-  CHECK(history->validations[0] == ValidationMetrics{.step = 2, .validation_loss = 5.125});
+  CHECK(history->validations[0] ==
+        ValidationMetrics{.step = 2, .validation_loss = 5.125, .bits_per_byte = 2.5});
+}
+
+TEST_CASE("the share of counted targets is told, and a step without one has no loss") {
+  const TempDir directory;
+  const TrainOptions options = Options(directory);
+  auto reporter = Reporter::Create(options, OfFour(1), {}, 0, Clock::Real());
+  REQUIRE_OK(reporter);
+  CHECK_OK((*reporter)->Step(1, {.loss = 5, .counted_targets = 32}, 1e-3, absl::Seconds(1)));
+  CHECK_OK((*reporter)->Step(2, {.skipped = true}, 1e-3, absl::Seconds(1)));
+  CHECK_OK((*reporter)->Validation(2, 5, std::nullopt));
+  const auto history = ReadMetrics(options.metrics_file);
+  REQUIRE_OK(history);
+  REQUIRE(history->steps.size() == 2);
+  CHECK(history->steps[0].counted_share == 0.25);
+  CHECK(history->steps[0].tokens == 128);
+  CHECK(std::isnan(history->steps[1].loss));
+  CHECK(history->steps[1].counted_share == 0);
+  CHECK(history->validations[0].bits_per_byte == std::nullopt);
 }
 
 TEST_CASE("a run that resumes takes back the steps that it does again") {
@@ -65,7 +87,8 @@ TEST_CASE("a run that resumes takes back the steps that it does again") {
     auto reporter = Reporter::Create(options, OfFour(1), {}, first_step, Clock::Real());
     REQUIRE_OK(reporter);
     for (int64_t step = first_step + 1; step <= 3; ++step) {
-      CHECK_OK((*reporter)->Step(step, {.loss = 1.0 + first_step}, 1e-3, absl::Seconds(1)));
+      CHECK_OK((*reporter)->Step(step, {.loss = 1.0 + first_step, .counted_targets = 128}, 1e-3,
+                                 absl::Seconds(1)));
     }
   }
   const auto history = ReadMetrics(options.metrics_file);
@@ -87,7 +110,7 @@ TEST_CASE("a full disk costs lines of metrics, and ends the run only when it sta
   int64_t lines = 0;
   while (end.ok() && lines < 2000) {
     ++lines;
-    end = (*reporter)->Step(lines, {.loss = 1}, 1e-3, absl::Seconds(1));
+    end = (*reporter)->Step(lines, {.loss = 1, .counted_targets = 128}, 1e-3, absl::Seconds(1));
   }
   CHECK(lines == 1000);
   CHECK_STATUS(end, absl::StatusCode::kResourceExhausted, "/dev/full");
@@ -102,7 +125,7 @@ TEST_CASE("a disk that is full when the run begins is tried again with each line
     auto first = Reporter::Create(options, OfFour(1), {}, 0, Clock::Real());
     REQUIRE_OK(first);
     for (const int64_t step : {1, 2}) {
-      CHECK_OK((*first)->Step(step, {.loss = 1}, 1e-3, absl::Seconds(1)));
+      CHECK_OK((*first)->Step(step, {.loss = 1, .counted_targets = 128}, 1e-3, absl::Seconds(1)));
     }
   }
   {
@@ -112,10 +135,10 @@ TEST_CASE("a disk that is full when the run begins is tried again with each line
     auto second = Reporter::Create(options, OfFour(2), {}, 1, Clock::Real());
     REQUIRE_OK(second);
     reporter = *std::move(second);
-    CHECK_OK(reporter->Step(2, {.loss = 2}, 1e-3, absl::Seconds(1)));
+    CHECK_OK(reporter->Step(2, {.loss = 2, .counted_targets = 128}, 1e-3, absl::Seconds(1)));
   }
-  CHECK_OK(reporter->Step(3, {.loss = 3}, 1e-3, absl::Seconds(1)));
-  CHECK_OK(reporter->Step(4, {.loss = 4}, 1e-3, absl::Seconds(1)));
+  CHECK_OK(reporter->Step(3, {.loss = 3, .counted_targets = 128}, 1e-3, absl::Seconds(1)));
+  CHECK_OK(reporter->Step(4, {.loss = 4, .counted_targets = 128}, 1e-3, absl::Seconds(1)));
   const auto history = ReadMetrics(options.metrics_file);
   REQUIRE_OK(history);
   std::vector<int64_t> steps;
@@ -129,8 +152,8 @@ TEST_CASE("a file that stays full is read again ever more rarely, and not with e
   {
     auto first = Reporter::Create(options, OfFour(1), {}, 0, Clock::Real());
     REQUIRE_OK(first);
-    CHECK_OK((*first)->Step(1, {.loss = 1}, 1e-3, absl::Seconds(1)));
-    CHECK_OK((*first)->Step(2, {.loss = 1}, 1e-3, absl::Seconds(1)));
+    CHECK_OK((*first)->Step(1, {.loss = 1, .counted_targets = 128}, 1e-3, absl::Seconds(1)));
+    CHECK_OK((*first)->Step(2, {.loss = 1, .counted_targets = 128}, 1e-3, absl::Seconds(1)));
   }
   int reads = 0;
   const ScopedFileFault full([&](FileOp op, const std::string& path) {
@@ -140,7 +163,7 @@ TEST_CASE("a file that stays full is read again ever more rarely, and not with e
   auto second = Reporter::Create(options, OfFour(2), {}, 1, Clock::Real());
   REQUIRE_OK(second);
   for (int64_t step = 2; step <= 500; ++step) {
-    CHECK_OK((*second)->Step(step, {.loss = 2}, 1e-3, absl::Seconds(1)));
+    CHECK_OK((*second)->Step(step, {.loss = 2, .counted_targets = 128}, 1e-3, absl::Seconds(1)));
   }
   CHECK(reads > 2);
   CHECK(reads <= 10);

@@ -12,10 +12,7 @@
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
 #include "worker_runtime/comm/connect.h"
-#include "worker_runtime/data/prepare.h"
 #include "worker_runtime/data/sample_order.h"
-#include "worker_runtime/data/tokenizer.h"
-#include "worker_runtime/report/progress.h"
 #include "worker_runtime/schedule/plan.h"
 #include "worker_runtime/trainer/device_choice.h"
 #include "worker_runtime/trainer/job_store.h"
@@ -41,40 +38,6 @@ MemoryPlan PlanOf(const TrainOptions& options, const Layout& layout, int stage, 
 std::string Bytes(size_t bytes) { return HumanBytes(static_cast<double>(bytes)); }
 
 }  // namespace
-
-absl::StatusOr<Dataset> OpenData(const TrainOptions& options, const Contract& contract) {
-  PrepareOptions prepare{.patterns = options.data, .cache_directory = options.token_cache_dir};
-  if (contract.local_rank == 0) {
-    prepare.progress = [terminal = contract.terminal](int64_t done, int64_t total) {
-      if (!terminal && done < total) return;
-      std::fprintf(stdout, "%stokens %s%s", terminal ? "\r" : "", ProgressBar(done, total).c_str(),
-                   done < total ? "" : "\n");
-      std::fflush(stdout);
-    };
-  }
-  CONVENE_ASSIGN_OR_RETURN(const std::string path, PrepareTokenFile(prepare));
-  DatasetOptions data;
-  data.sources = {{path, std::nullopt}};
-  data.sequence_length = static_cast<int>(options.sequence_length);
-  data.validation_fraction = options.validation_fraction;
-  CONVENE_ASSIGN_OR_RETURN(Dataset dataset, Dataset::Open(data));
-  if (dataset.vocabulary_size() > options.model.vocabulary_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the data has ", dataset.vocabulary_size(),
-                     " different tokens; the model's vocabulary_size is ",
-                     options.model.vocabulary_size, " and must be at least that"));
-  }
-  if (options.packed_documents && !dataset.Contains(static_cast<int32_t>(options.eod_token))) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "packed_documents: token ", options.eod_token,
-        ", which ends a document, occurs nowhere in the data: all of it would be one document. "
-        "Give several files (byte ",
-        kDocumentSeparator,
-        " comes between two), or --eod-token with the byte that ends a document in your text "
-        "(10: each line is one)"));
-  }
-  return dataset;
-}
 
 EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layout, int rank,
                                 DeviceKind device) {

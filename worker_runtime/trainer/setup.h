@@ -1,4 +1,4 @@
-// Makes all that a rank needs to train: a device, data, connections, and the engine's options.
+// Makes what a rank needs to train: a device, connections, and the engine's options.
 #pragma once
 
 #include <memory>
@@ -6,7 +6,6 @@
 #include "absl/status/statusor.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/contract/contract.h"
-#include "worker_runtime/data/dataset.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/options/elastic_layout.h"
@@ -24,11 +23,6 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const TrainOptions& options,
 // the job.
 absl::StatusOr<std::unique_ptr<Device>> OpenAgreedDevice(const TrainOptions& options,
                                                          const Contract& contract);
-
-// Makes the token file when it is absent; the rank with local rank 0 prints how far it has come.
-// InvalidArgument when the data has tokens that the model does not know, or packed documents whose
-// end occurs nowhere; PrepareTokenFile's and Dataset::Open's errors.
-absl::StatusOr<Dataset> OpenData(const TrainOptions& options, const Contract& contract);
 
 // Waits until all ranks have their data, and connects them. Errors: OpenJobStore's, WaitForAll's,
 // ConnectRanks'.

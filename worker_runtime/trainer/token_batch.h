@@ -10,8 +10,10 @@ namespace convene::worker {
 // Borrowed, in host memory.
 struct TokenBatch {
   const int32_t* inputs = nullptr;
-  const int32_t* targets = nullptr;  // negative: does not count
-  float gradient_scale = 0;          // 1 / counted tokens of the whole global batch
+  const int32_t* targets = nullptr;  // negative: does not count in the loss
+  // Targets that count, of the whole global batch: the same number on every rank, also on one whose
+  // own targets do not count at all. The step's loss is the sum over these targets, divided by it.
+  int64_t counted_targets = 0;
   // For packed rows Documents::begin (ops/documents.h) of each microbatch, else null.
   const int32_t* document_begin = nullptr;
 };

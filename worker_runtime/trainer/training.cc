@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <numbers>
 #include <optional>
 #include <string>
 #include <utility>
@@ -32,6 +33,7 @@
 #include "worker_runtime/trainer/failures.h"
 #include "worker_runtime/trainer/job_store.h"
 #include "worker_runtime/trainer/reporter.h"
+#include "worker_runtime/trainer/run_data.h"
 #include "worker_runtime/trainer/setup.h"
 #include "worker_runtime/trainer/spares.h"
 #include "worker_runtime/trainer/step_profile.h"
@@ -46,11 +48,6 @@ constexpr int64_t kUnprofiledSteps = 3;
 // A node that is to stop has a grace of half a minute or more.
 constexpr int64_t kLastSaveTries = 5;
 constexpr absl::Duration kLastSavePause = absl::Seconds(1);
-
-std::optional<int32_t> EndOfDocument(const TrainOptions& options) {
-  if (!options.packed_documents) return std::nullopt;
-  return static_cast<int32_t>(options.eod_token);
-}
 
 // The loop over steps and what happens between them.
 class Training {
@@ -70,8 +67,11 @@ class Training {
         stop_(stop),
         spares_(spares),
         progress_(progress),
-        loader_(dataset, options.seed, CutOf(options, layout),
-                CoordinateOf(layout, contract.rank).dp, EndOfDocument(options)),
+        loader_(dataset, {.seed = options.seed,
+                          .cut = CutOf(options, layout),
+                          .dp_rank = CoordinateOf(layout, contract.rank).dp,
+                          .packed_documents = options.packed_documents,
+                          .end_of_document = static_cast<int32_t>(options.eod_token.value_or(0))}),
         skipped_steps_(options.max_skipped_steps),
         failed_saves_(options.max_failed_checkpoints) {}
 
@@ -86,8 +86,10 @@ class Training {
   absl::Status QueueStep();
   absl::Status AwaitProfiledUpdate();
   absl::StatusOr<bool> Advance();
+  absl::Status Record(const StepResult& result);
   absl::Status Report(const StepResult& result, absl::Duration step_time);
   absl::StatusOr<bool> Validate();
+  absl::Status ReportValidation(int64_t samples, double loss, int64_t counted_targets);
   absl::StatusOr<Agreement> TrySave();
   absl::Status Save(bool is_last);
   absl::StatusOr<TrainingEnd> Stop();
@@ -121,6 +123,7 @@ class Training {
   std::optional<TokenBatch> ready_;  // of the step after the one that was queued last
   MonotonicTime last_time_;          // when the last step ended, or the one under way began
   int64_t saved_step_ = -1;
+  std::optional<int64_t> validation_bytes_;  // 0: the data does not say; nullopt: not asked yet
 };
 
 // Without this check nodes with different texts would train, tensor-parallel ranks even on
@@ -145,10 +148,17 @@ absl::Status Training::CheckSameData() {
 // The model's input, for checkpoints: packed documents are other samples than plain rows.
 std::string Training::DataIdentity() const {
   std::string identity = dataset_.Identity();
-  if (options_.packed_documents) {
-    absl::StrAppend(&identity, ", packed documents that end with token ", options_.eod_token);
+  // Checkpoints from before there were other tokenizers do not name the byte's.
+  const TokenizerIdentity& tokenizer = dataset_.tokenizer();
+  if (tokenizer.fingerprint != 0 && tokenizer.kind != "byte") {
+    absl::StrAppend(&identity, " of the tokenizer ", tokenizer.kind, " ",
+                    absl::Hex(tokenizer.fingerprint, absl::kZeroPad16));
   }
-  return identity;
+  if (options_.data_order == DataOrder::kMegatron) absl::StrAppend(&identity, ", Megatron's order");
+  if (!options_.packed_documents) return identity;
+  if (dataset_.has_documents()) return absl::StrCat(identity, ", packed whole documents");
+  return absl::StrCat(identity, ", packed documents that end with token ",
+                      options_.eod_token.value_or(0));
 }
 
 absl::Status Training::CreateReporter() {
@@ -222,8 +232,13 @@ absl::Status Training::QueueStep() {
     return loader_.Training(step * options_.global_batch_size);
   };
   WatchOps(true);
-  CONVENE_RETURN_IF_ERROR(engine_->QueueStep(ready_.has_value() ? *ready_ : batch_of(step_), adam));
-  ready_ = batch_of(step_ + 1);
+  if (!ready_.has_value()) {
+    CONVENE_ASSIGN_OR_RETURN(ready_, batch_of(step_));
+  }
+  CONVENE_RETURN_IF_ERROR(engine_->QueueStep(*ready_, adam));
+  ready_.reset();
+  if (step_ + 1 == options_.steps) return absl::OkStatus();
+  CONVENE_ASSIGN_OR_RETURN(ready_, batch_of(step_ + 1));
   return absl::OkStatus();
 }
 
@@ -234,8 +249,19 @@ bool Training::PausesAfter(int64_t step) const {
 
 absl::Status Training::Report(const StepResult& result, absl::Duration step_time) {
   if (reporter_ == nullptr) return absl::OkStatus();
-  if (result.skipped) reporter_->Say(WhySkipped(result.grad_norm, step_));
+  if (result.skipped) {
+    reporter_->Say(result.counted_targets == 0 ? WhyEmpty(step_)
+                                               : WhySkipped(result.grad_norm, step_));
+  }
   return reporter_->Step(step_, result, LearningRate(step_), step_time);
+}
+
+absl::Status Training::Record(const StepResult& result) {
+  if (result.counted_targets > 0) {
+    return skipped_steps_.Record(step_, result.skipped, result.loss);
+  }
+  skipped_steps_.RecordEmpty();
+  return absl::OkStatus();
 }
 
 // Finishes one step. On a GPU the next step is then queued at once, before this one is reported, so
@@ -255,7 +281,7 @@ absl::StatusOr<bool> Training::Advance() {
   const absl::Duration step_time = now - last_time_;
   if (step_ > profile_from_) profiled_time_ += step_time;
   last_time_ = now;
-  const absl::Status allowed = skipped_steps_.Record(step_, result.skipped, result.loss);
+  const absl::Status allowed = Record(result);
   if (allowed.ok() && device_.kind() != DeviceKind::kCpu && !result.stop_requested &&
       !PausesAfter(step_)) {
     CONVENE_RETURN_IF_ERROR(QueueStep());
@@ -283,17 +309,36 @@ absl::StatusOr<bool> Training::Validate() {
   progress_.Tell(step_, "validation");
   WatchOps(false);
   double loss = 0;
+  int64_t counted_targets = 0;
   for (int64_t first = 0; first < end; first += options_.global_batch_size) {
-    CONVENE_ASSIGN_OR_RETURN(const ForwardResult batch,
-                             engine_->ForwardLoss(loader_.Validation(first, end),
-                                                  static_cast<int>(loader_.microbatches())));
-    if (batch.stop_requested) return true;
-    loss += batch.loss;
+    CONVENE_ASSIGN_OR_RETURN(const TokenBatch batch, loader_.Validation(first, end));
+    CONVENE_ASSIGN_OR_RETURN(const ForwardResult result,
+                             engine_->ForwardLoss(batch, static_cast<int>(loader_.microbatches())));
+    if (result.stop_requested) return true;
+    loss += result.loss;
+    counted_targets += batch.counted_targets;
   }
   if (reporter_ == nullptr) return false;
-  CONVENE_RETURN_IF_ERROR(
-      reporter_->Validation(step_, loss / static_cast<double>(end * options_.sequence_length)));
+  CONVENE_RETURN_IF_ERROR(ReportValidation(end, loss, counted_targets));
   return false;
+}
+
+// `loss`: nats, the sum over `counted_targets` of the first `samples` held-out samples.
+absl::Status Training::ReportValidation(int64_t samples, double loss, int64_t counted_targets) {
+  if (counted_targets == 0) {
+    reporter_->Say(absl::StrCat("no validation loss after step ", step_, ": no target of the ",
+                                samples, " held-out samples counts"));
+    return absl::OkStatus();
+  }
+  // Counted once: it is the same text each time.
+  if (!validation_bytes_.has_value()) {
+    validation_bytes_ = loader_.ValidationTargetBytes(samples).value_or(0);
+  }
+  std::optional<double> bits_per_byte;
+  if (*validation_bytes_ > 0) {
+    bits_per_byte = loss / std::numbers::ln2 / static_cast<double>(*validation_bytes_);
+  }
+  return reporter_->Validation(step_, loss / static_cast<double>(counted_targets), bits_per_byte);
 }
 
 absl::StatusOr<Agreement> Training::TrySave() {
@@ -387,6 +432,16 @@ std::unique_ptr<ProgressWriter> OpenProgress(const std::string& path) {
   return *std::move(writer);
 }
 
+void PrintRun(const TrainOptions& options, const Layout& layout, int world_size,
+              const Device& device) {
+  const bool is_gpu = device.kind() == DeviceKind::kCuda;
+  std::printf("%sdevice       %s, %s\n", Describe(options, layout, world_size).c_str(),
+              device.description().c_str(), DTypeName(ChoosePrecision(options.precision, is_gpu)));
+  const std::string graphs = ChooseGraphs(options, layout, is_gpu).text;
+  if (!graphs.empty()) std::printf("CUDA graphs  %s\n", graphs.c_str());
+  std::fflush(stdout);
+}
+
 // A connection that breaks while training means that a peer died: that peer's end is the cause, and
 // this rank only has to start again.
 absl::StatusOr<TrainingEnd> BlamePeer(const absl::StatusOr<TrainingEnd>& end) {
@@ -396,8 +451,10 @@ absl::StatusOr<TrainingEnd> BlamePeer(const absl::StatusOr<TrainingEnd>& end) {
 
 }  // namespace
 
-absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contract& job,
+absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& asked, const Contract& job,
                                         StopToken& stop) {
+  TrainOptions options = asked;
+  CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, LoadRunTokenizer(&options));
   const int world_size =
       options.print_memory_plan ? PlannedWorldSize(options, job) : job.world_size;
   CONVENE_ASSIGN_OR_RETURN(LayoutDecision decision,
@@ -424,21 +481,14 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contr
   }
   const bool is_gpu = device->kind() == DeviceKind::kCuda;
   CONVENE_RETURN_IF_ERROR(CheckSchedule(options, layout, is_gpu));
-  if (contract.rank == 0) {
-    std::printf("%sdevice       %s, %s\n", Describe(options, layout, world_size).c_str(),
-                device->description().c_str(),
-                DTypeName(ChoosePrecision(options.precision, is_gpu)));
-    const std::string graphs = ChooseGraphs(options, layout, is_gpu).text;
-    if (!graphs.empty()) std::printf("CUDA graphs  %s\n", graphs.c_str());
-    std::fflush(stdout);
-  }
+  if (contract.rank == 0) PrintRun(options, layout, world_size, *device);
   if (options.print_memory_plan) {
     if (contract.rank == 0) PrintMemoryPlan(options, layout, *device);
     return TrainingEnd::kFinished;
   }
   const std::unique_ptr<ProgressWriter> progress = OpenProgress(contract.progress_path);
   progress->Tell(0, "startup");
-  CONVENE_ASSIGN_OR_RETURN(const Dataset dataset, OpenData(options, contract));
+  CONVENE_ASSIGN_OR_RETURN(const Dataset dataset, OpenDataset(options, *tokenizer, contract));
   CONVENE_ASSIGN_OR_RETURN(CommunicatorSet communicators,
                            Connect(options, contract, layout, *device));
   const std::unique_ptr<Memory> collective_memory = CollectiveMemory(communicators, *device);

@@ -14,9 +14,10 @@ enum class TrainingEnd {
   kStopped,   // somebody's stop token asked; everything up to here is saved
 };
 
-// Every rank calls it with the same options. A rank that the layout does not need is a spare: it
-// waits without training and ends with the others. Rank 0 prints progress and writes the metrics. A
-// stop that `stop` asks for is heard from the first step on; a spare passes it on to rank 0.
+// Every rank calls it with the same options, those of LoadOptions. A rank that the layout does not
+// need is a spare: it waits without training and ends with the others. Rank 0 prints progress and
+// writes the metrics. A stop that `stop` asks for is heard from the first step on; a spare passes
+// it on to rank 0.
 //
 // Errors: those of DecideLayout, before anything is connected;
 // FailedPrecondition when some ranks have a GPU and some have none; those of the data, the
@@ -24,7 +25,7 @@ enum class TrainingEnd {
 // DeadlineExceeded when a collective waited too long; DataLoss when too many steps in a row, or all
 // of them, were skipped because their gradients are no numbers; the file system's when too many
 // checkpoints in a row, or the last one, could not be saved, or metrics were lost for too long.
-absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& options, const Contract& contract,
+absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& asked, const Contract& contract,
                                         StopToken& stop);
 
 }  // namespace convene::worker

@@ -120,7 +120,7 @@ class World {
       for (int64_t step = first_step; step < first_step + steps; ++step) {
         CONVENE_RETURN_IF_ERROR(
             rank.engine
-                ->TrainStep({inputs.data(), targets.data(), 1.0f / 24},
+                ->TrainStep({inputs.data(), targets.data(), 24},
                             {.learning_rate = 1e-2, .weight_decay = 0.1, .step = step})
                 .status());
       }

@@ -109,8 +109,9 @@ const std::vector<LayoutAxis>& LayoutAxes() {
       {"masked",
        &C::masked,
        Kind::kTask,
-       {kNothingMasked, kTokensMasked, kSamplesMasked},
-       {"nothing", "tokens", "samples"}},
+       {kNothingMasked, kTokensMasked, kSamplesMasked, kAllButOneSampleMasked,
+        kAllButOneTokenMasked, kStepsMasked},
+       {"nothing", "tokens", "samples", "all_but_one_sample", "all_but_one_token", "steps"}},
       {"clip", &C::clip, Kind::kTask, {0, 1}},
   };
   return *axes;
@@ -181,6 +182,8 @@ TrainOptions OptionsOf(const LayoutCase& c) {
                     .tied_embeddings = c.tied != 0,
                     .initializer_range = 0.5 / std::sqrt(c.hidden)},
           .data = {"drawn"},
+          .tokenizer_path = "byte",
+          .text_field = "text",
           .steps = 5,
           .seed = 11,
           .global_batch_size = c.global_batch,

@@ -48,7 +48,14 @@ struct LayoutAxis {
 const std::vector<LayoutAxis>& LayoutAxes();
 
 // The words of some axes, which the test reads too.
-enum Masked { kNothingMasked, kTokensMasked, kSamplesMasked };
+enum Masked {
+  kNothingMasked,
+  kTokensMasked,
+  kSamplesMasked,
+  kAllButOneSampleMasked,  // of each step: elsewhere whole ranks and micro batches do not count
+  kAllButOneTokenMasked,   // of each step
+  kStepsMasked,            // two of the five steps count nowhere, the others in some tokens
+};
 
 // Every axis at its simplest value.
 LayoutCase SimplestCase();

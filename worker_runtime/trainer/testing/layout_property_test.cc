@@ -6,7 +6,8 @@
 // in double and its slopes (ops/reference_test, ops_test, attention_test); a wrong model, by
 // PyTorch's logits, gradients and fifty steps (golden_test, golden_layout_test), by slopes of the
 // whole loss (model/gradient_test) and by documents apart (model/documents_test); a wrong count of
-// tokens or a wrong order of samples, by trainer/batches_test and data/sample_order_test; a missing
+// tokens or a wrong order of samples, by masked_loss_test, trainer/batches_test and
+// data/sample_order_test; a missing
 // event, which no CPU run shows, by overlap_test.
 #include <catch2/catch.hpp>
 

@@ -33,14 +33,26 @@ int32_t TokenAt(const LayoutCase& c, int64_t sample, int place) {
   return x % 4 == 0 ? 0 : static_cast<int32_t>((x >> 8) % c.vocabulary);
 }
 
-// Of a step's samples at least the first one counts, at least at its first place.
+// Of a step's samples one counts at least at one place, unless the whole step is masked. Both lie
+// at another place in every step.
 bool Counts(const LayoutCase& c, int64_t sample, int place) {
-  const bool is_first = sample % c.global_batch == 0;
+  const int64_t step = sample / c.global_batch;
+  const bool is_sure = static_cast<uint64_t>(sample % c.global_batch) ==
+                       Mix(step + 2'000) % static_cast<uint64_t>(c.global_batch);
+  const bool is_sure_place = is_sure && static_cast<uint64_t>(place) ==
+                                            Mix(step) % static_cast<uint64_t>(c.sequence_length);
+  const bool is_drawn_place = Mix(Mix(sample) + place + 1'000) % 3 == 0;
   switch (c.masked) {
     case kTokensMasked:
-      return (is_first && place == 0) || Mix(Mix(sample) + place + 1'000) % 3 == 0;
+      return is_sure_place || is_drawn_place;
     case kSamplesMasked:
-      return is_first || Mix(sample) % 3 == 0;
+      return is_sure || Mix(sample) % 3 == 0;
+    case kAllButOneSampleMasked:
+      return is_sure;
+    case kAllButOneTokenMasked:
+      return is_sure_place;
+    case kStepsMasked:
+      return step % 3 != 1 && (is_sure_place || is_drawn_place);
     default:
       return true;
   }
@@ -64,7 +76,7 @@ TrainingRun RunOf(const LayoutCase& c, DeviceKind device) {
             }
             return sample;
           },
-      .end_of_document = static_cast<int32_t>(options.eod_token),
+      .end_of_document = 0,
       .adam =
           [options](int) {
             return AdamWParameters{.learning_rate = options.learning_rate,

@@ -79,7 +79,7 @@ class World {
     const std::vector<int32_t> tokens(kSequenceLength, static_cast<int32_t>(65 + rank));
     for (int step = 1; step <= steps; ++step) {
       CONVENE_RETURN_IF_ERROR(engines_[rank]
-                                  ->TrainStep({tokens.data(), tokens.data(), 1e-3F},
+                                  ->TrainStep({tokens.data(), tokens.data(), 1000},
                                               {.learning_rate = 1e-4, .step = step})
                                   .status());
     }

@@ -27,8 +27,7 @@ struct Tokens {
   int64_t counted = 0;  // targets of the whole global batch
 
   TokenBatch Batch(bool packed) const {
-    return {inputs.data(), targets.data(), 1.0f / static_cast<float>(counted),
-            packed ? document_begin.data() : nullptr};
+    return {inputs.data(), targets.data(), counted, packed ? document_begin.data() : nullptr};
   }
 };
 
@@ -70,12 +69,14 @@ absl::Status TrainRank(const TrainingRun& run, int rank, Rank& here) {
   CONVENE_ASSIGN_OR_RETURN(here.engine,
                            Engine::Create(options, here.place.communicators, *here.place.device));
   if (run.prepare != nullptr) CONVENE_RETURN_IF_ERROR(run.prepare(*here.engine));
+  int64_t updates = 0;
   for (int step = 1; step <= run.steps; ++step) {
     const Tokens tokens = TokensOfStep(run, dp_rank, step - 1);
     AdamWParameters adam = run.adam(step);
-    adam.step = step;
+    adam.step = updates + 1;
     CONVENE_ASSIGN_OR_RETURN(const StepResult result,
                              here.engine->TrainStep(tokens.Batch(options.packed_documents), adam));
+    if (!result.skipped) ++updates;
     here.curve.losses.push_back(result.loss);
     here.curve.grad_norms.push_back(result.grad_norm);
   }

@@ -38,7 +38,7 @@ struct TrainingRun {
   int32_t end_of_document = 0;  // where the engine's rows are packed
   // Before the first step, on every rank; null: the engine's own start.
   std::function<absl::Status(Engine& engine)> prepare;
-  // Of a step, which counts from 1; Train sets `step`.
+  // Of a step, which counts from 1; Train sets `step`, which counts those that changed the weights.
   std::function<AdamWParameters(int step)> adam;
   // Makes a rank's place, in a thread of that rank, all ranks at the same time. Null: this CPU,
   // with `transport` between the ranks.

@@ -1,0 +1,169 @@
+#include "worker_runtime/trainer/run_data.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/data/blend.h"
+#include "worker_runtime/data/chat/conversation.h"
+#include "worker_runtime/data/messages/message_format.h"
+#include "worker_runtime/data/prepare/open_data.h"
+#include "worker_runtime/data/prepare/options.h"
+#include "worker_runtime/data/store/token_source.h"
+#include "worker_runtime/options/tokenizer_options.h"
+#include "worker_runtime/report/number_text.h"
+#include "worker_runtime/report/progress.h"
+#include "worker_runtime/tokenizer/load_tokenizer.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr char kByteTokenizer[] = "byte";
+
+std::string NameOf(const std::string& path, const std::string& kind) {
+  return path == kind || kind.empty() ? path : absl::StrCat(path, " (", kind, ")");
+}
+
+// The ids of token files as these say, where all data are such files.
+absl::StatusOr<std::optional<TokenIds>> IdsOfFiles(const std::vector<std::string>& data) {
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<WeightedPath> paths, ParseDataPaths(data));
+  TokenIds ids;
+  for (const WeightedPath& path : paths) {
+    if (!TokenFormatOf(path.path).has_value()) return std::nullopt;
+    CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<TokenSource> file, OpenTokenSource(path.path));
+    if (ids.made_by.empty()) ids.made_by = file->path();
+    ids.vocabulary_size = std::max(ids.vocabulary_size, file->vocabulary_size());
+    if (!ids.end_of_document.has_value()) ids.end_of_document = file->tokenizer().end_of_document;
+  }
+  return ids;
+}
+
+PrepareProgress ProgressOf(const Contract& contract) {
+  if (contract.local_rank != 0) return nullptr;
+  return [terminal = contract.terminal](int64_t done, int64_t total) {
+    if (!terminal && done < total) return;
+    std::fprintf(stdout, "%stokens %s%s", terminal ? "\r" : "", ProgressBar(done, total).c_str(),
+                 done < total ? "" : "\n");
+    std::fflush(stdout);
+  };
+}
+
+TrainOn TrainOnOf(CountedMessages counted) {
+  switch (counted) {
+    case CountedMessages::kLastAnswer:
+      return TrainOn::kLast;
+    case CountedMessages::kAll:
+      return TrainOn::kAll;
+    default:
+      return TrainOn::kAnswers;
+  }
+}
+
+absl::Status CheckTokenizer(const TrainOptions& options, const Tokenizer& tokenizer,
+                            const TokenSource& source) {
+  const TokenizerIdentity& made_by = source.tokenizer();
+  if (options.tokenizer_path == kByteTokenizer || made_by.fingerprint == 0 ||
+      made_by.fingerprint == tokenizer.fingerprint()) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "data: the ids of ", source.path(), " were made by the tokenizer ",
+      NameOf(made_by.path, made_by.kind), ", which is not the same as --tokenizer ",
+      NameOf(options.tokenizer_path, tokenizer.kind()),
+      ": leave --tokenizer out, name the one that made them, or prepare the data anew"));
+}
+
+// The token that ends documents stands behind the last one too.
+bool IsOneDocument(int32_t end_of_document, const std::vector<OpenedData>& opened) {
+  const TokenSource& first = *opened[0].tokens;
+  return opened.size() == 1 && first.knows_documents() && first.document_count() == 1 &&
+         first.tokenizer().end_of_document == end_of_document;
+}
+
+absl::Status CheckDocumentsEnd(const TrainOptions& options, const Dataset& dataset,
+                               const std::vector<OpenedData>& opened) {
+  if (!options.packed_documents || dataset.has_documents()) return absl::OkStatus();
+  const auto token = static_cast<int32_t>(options.eod_token.value_or(0));
+  if (!IsOneDocument(token, opened) && dataset.Contains(token)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "packed_documents: token ", token,
+      ", which ends a document, occurs nowhere within the data: all of it would be one document. "
+      "Give several files, or --eod-token with the token that ends a document in your data (of "
+      "bytes 10: each line is one)"));
+}
+
+}  // namespace
+
+std::string PackingText(const PackingCounts& counts) {
+  std::string text =
+      absl::StrCat(WithThousands(counts.documents), " documents in ", WithThousands(counts.rows),
+                   " samples, ", WithThousands(counts.tokens), " tokens");
+  const auto add = [&](int64_t count, const char* what) {
+    if (count > 0) absl::StrAppend(&text, ", ", WithThousands(count), " ", what);
+  };
+  add(counts.cut, "cut to a sample's length");
+  add(counts.dropped, "too long and left out");
+  add(counts.too_short, "too short and left out");
+  return text;
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadRunTokenizer(TrainOptions* options) {
+  CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer,
+                           LoadTokenizer(options->tokenizer_path));
+  std::optional<TokenIds> ids;
+  if (options->tokenizer_path == kByteTokenizer && !options->data.empty()) {
+    CONVENE_ASSIGN_OR_RETURN(ids, IdsOfFiles(options->data));
+  }
+  if (!ids.has_value()) {
+    ids = {.made_by =
+               absl::StrCat("the tokenizer ", NameOf(options->tokenizer_path, tokenizer->kind())),
+           .vocabulary_size = tokenizer->vocabulary_size(),
+           .end_of_document = tokenizer->end_of_document()};
+  }
+  CONVENE_RETURN_IF_ERROR(ApplyTokenIds(*ids, options));
+  return tokenizer;
+}
+
+absl::StatusOr<Dataset> OpenDataset(const TrainOptions& options, const Tokenizer& tokenizer,
+                                    const Contract& contract) {
+  PrepareOptions prepare = {.tokenizer = &tokenizer, .tokenizer_path = options.tokenizer_path};
+  prepare.input.field = options.text_field;
+  prepare.input.max_bad_lines = options.max_bad_lines;
+  if (!options.chat_template.empty()) {
+    CONVENE_ASSIGN_OR_RETURN(
+        prepare.format,
+        MakeMessageFormat(options.chat_template, TrainOnOf(options.train_on), &tokenizer));
+  }
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<WeightedPath> paths, ParseDataPaths(options.data));
+  CONVENE_ASSIGN_OR_RETURN(
+      const std::vector<OpenedData> opened,
+      OpenData(paths, prepare, {.directory = options.token_cache_dir}, ProgressOf(contract)));
+  const bool is_megatron = options.data_order == DataOrder::kMegatron;
+  DatasetOptions dataset_options = {
+      .sequence_length = static_cast<int>(options.sequence_length),
+      .validation_fraction = options.validation_fraction,
+      .order = is_megatron ? SampleOrder::kMegatron : SampleOrder::kShuffled,
+      .vocabulary_size = options.model.vocabulary_size,
+      .seed = options.seed,
+      .run_samples = options.steps * options.global_batch_size};
+  for (const OpenedData& data : opened) {
+    CONVENE_RETURN_IF_ERROR(CheckTokenizer(options, tokenizer, *data.tokens));
+    dataset_options.sources.push_back({.path = data.tokens->path(), .weight = data.weight});
+  }
+  if (!options.chat_template.empty() && options.packed_documents) {
+    dataset_options.packing = PackingOptions{.drop_too_long = options.too_long == TooLong::kDrop};
+  }
+  CONVENE_ASSIGN_OR_RETURN(Dataset dataset, Dataset::Open(dataset_options));
+  CONVENE_RETURN_IF_ERROR(CheckDocumentsEnd(options, dataset, opened));
+  if (contract.rank == 0 && dataset.packing_counts().has_value()) {
+    std::printf("packing      %s\n", PackingText(*dataset.packing_counts()).c_str());
+    std::fflush(stdout);
+  }
+  return dataset;
+}
+
+}  // namespace convene::worker

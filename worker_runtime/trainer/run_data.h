@@ -1,0 +1,32 @@
+// The input of a run: its tokenizer, and the samples that it trains on.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "worker_runtime/contract/contract.h"
+#include "worker_runtime/data/dataset.h"
+#include "worker_runtime/data/packing.h"
+#include "worker_runtime/options/options.h"
+#include "worker_runtime/tokenizer/tokenizer.h"
+
+namespace convene::worker {
+
+// Loads the tokenizer and fills in the options that follow from it (ApplyTokenIds). Where nobody
+// names a tokenizer and all data are token files, these options follow from the files: they say
+// what their ids are. Errors: LoadTokenizer's, ApplyTokenIds', ParseDataPaths', OpenTokenSource's.
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadRunTokenizer(TrainOptions* options);
+
+// PURE. "1,200 documents in 310 samples, 39,000 tokens, 12 cut to a sample's length".
+std::string PackingText(const PackingCounts& counts);
+
+// Makes token files of texts and messages that are not prepared yet, once a node; the rank with
+// local rank 0 prints how far it has come. Rank 0 prints how documents were packed.
+// FailedPrecondition: a file was made by another tokenizer
+// than the named one. InvalidArgument: packed documents whose end occurs nowhere.
+// MakeMessageFormat's, OpenData's (data/prepare/open_data.h) and Dataset::Open's errors.
+absl::StatusOr<Dataset> OpenDataset(const TrainOptions& options, const Tokenizer& tokenizer,
+                                    const Contract& contract);
+
+}  // namespace convene::worker
