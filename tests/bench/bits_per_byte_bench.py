@@ -64,7 +64,7 @@ def train(arguments: argparse.Namespace, folder: str, tokenizer: str, steps: int
     started = time.monotonic()
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode != 0:
-        sys.exit(f'tokenizer_bench: {" ".join(command)} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-3000:]}')
+        sys.exit(f'bits_per_byte_bench: {" ".join(command)} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-3000:]}')
     with open(metrics, encoding='utf-8') as file:
         last = [line for line in map(json.loads, file) if 'validation_loss' in line][-1]
     return Outcome(steps, last['validation_loss'], last['bits_per_byte'], time.monotonic() - started)
@@ -93,7 +93,7 @@ def main() -> int:
     parser.add_argument('--seed', type=int, default=1)
     arguments = parser.parse_args()
     if not os.path.exists(arguments.tokenizer):
-        sys.exit(f'tokenizer_bench: no {arguments.tokenizer}: tools/tokenizer_environment fetches it, or give --tokenizer')
+        sys.exit(f'bits_per_byte_bench: no {arguments.tokenizer}: tools/tokenizer_environment fetches it, or give --tokenizer')
     if arguments.trainer is None:
         programs = launch_bench.build('//worker_runtime/trainer:convene-train')
         arguments.trainer = os.path.join(programs, 'worker_runtime/trainer/convene-train')
