@@ -23,7 +23,7 @@ absl::Status CheckKnown(std::optional<int32_t> id, const char* setting, const st
 }  // namespace
 
 absl::Status ApplyVocabularyConfig(const VocabularyConfig& config, std::optional<int32_t> bos,
-                                   std::optional<int32_t> eos, DocumentFrame* frame) {
+                                   std::optional<int32_t> eos, AddedAround* frame) {
   if (config.adds_begin_of_document.has_value()) {
     const bool is_wanted = *config.adds_begin_of_document;
     if (is_wanted) {
@@ -47,7 +47,7 @@ absl::Status ApplyVocabularyConfig(const VocabularyConfig& config, std::optional
   return absl::OkStatus();
 }
 
-std::optional<int32_t> FindEndOfDocument(std::optional<int32_t> eos, const DocumentFrame& frame,
+std::optional<int32_t> FindEndOfDocument(std::optional<int32_t> eos, const AddedAround& frame,
                                          const AddedTokens& added) {
   if (eos.has_value()) return eos;
   if (frame.suffix.size() == 1) return frame.suffix.front();

@@ -16,11 +16,11 @@ namespace convene::worker {
 // with `eos` likewise, as transformers does with these settings. InvalidArgument: a token is to be
 // added that the tokenizer does not have.
 absl::Status ApplyVocabularyConfig(const VocabularyConfig& config, std::optional<int32_t> bos,
-                                   std::optional<int32_t> eos, DocumentFrame* frame);
+                                   std::optional<int32_t> eos, AddedAround* frame);
 
 // The token that ends a document: the config's `eos`; else the frame's single last token; else the
 // only special token with one of the names that models commonly have for it.
-std::optional<int32_t> FindEndOfDocument(std::optional<int32_t> eos, const DocumentFrame& frame,
+std::optional<int32_t> FindEndOfDocument(std::optional<int32_t> eos, const AddedAround& frame,
                                          const AddedTokens& added);
 
 }  // namespace convene::worker

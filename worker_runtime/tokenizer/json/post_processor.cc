@@ -21,10 +21,10 @@ absl::StatusOr<std::vector<int32_t>> ReadIds(const JsonNode& node) {
   return ids;
 }
 
-absl::StatusOr<DocumentFrame> ReadTemplate(const JsonNode& node) {
+absl::StatusOr<AddedAround> ReadTemplate(const JsonNode& node) {
   CONVENE_ASSIGN_OR_RETURN(const JsonNode single, node.Get("single"));
   CONVENE_ASSIGN_OR_RETURN(const std::vector<JsonNode> parts, single.Elements());
-  DocumentFrame frame;
+  AddedAround frame;
   int texts = 0;
   for (const JsonNode& part : parts) {
     if (part.Find("Sequence").has_value()) {
@@ -55,14 +55,14 @@ absl::StatusOr<int32_t> ReadNamedToken(const JsonNode& node, const char* key) {
   return static_cast<int32_t>(id);
 }
 
-absl::StatusOr<DocumentFrame> ReadNamedTokens(const JsonNode& node) {
+absl::StatusOr<AddedAround> ReadNamedTokens(const JsonNode& node) {
   CONVENE_ASSIGN_OR_RETURN(const int32_t first, ReadNamedToken(node, "cls"));
   CONVENE_ASSIGN_OR_RETURN(const int32_t last, ReadNamedToken(node, "sep"));
-  return DocumentFrame{{first}, {last}};
+  return AddedAround{{first}, {last}};
 }
 
 // Puts what the processor adds around `frame`.
-absl::Status AddProcessor(const JsonNode& node, int depth, DocumentFrame* frame) {
+absl::Status AddProcessor(const JsonNode& node, int depth, AddedAround* frame) {
   const absl::StatusOr<std::string> type = node.GetString("type");
   if (!type.ok()) return type.status();
   if (*type == "Sequence") {
@@ -74,7 +74,7 @@ absl::Status AddProcessor(const JsonNode& node, int depth, DocumentFrame* frame)
     }
     return absl::OkStatus();
   }
-  DocumentFrame outer;
+  AddedAround outer;
   if (*type == "TemplateProcessing") {
     CONVENE_ASSIGN_OR_RETURN(outer, ReadTemplate(node));
   } else if (*type == "BertProcessing" || *type == "RobertaProcessing") {
@@ -89,8 +89,8 @@ absl::Status AddProcessor(const JsonNode& node, int depth, DocumentFrame* frame)
 
 }  // namespace
 
-absl::StatusOr<DocumentFrame> ReadPostProcessor(const std::optional<JsonNode>& node) {
-  DocumentFrame frame;
+absl::StatusOr<AddedAround> ReadPostProcessor(const std::optional<JsonNode>& node) {
+  AddedAround frame;
   if (node.has_value()) CONVENE_RETURN_IF_ERROR(AddProcessor(*node, 0, &frame));
   return frame;
 }

@@ -11,12 +11,12 @@
 
 namespace convene::worker {
 
-struct DocumentFrame {
+struct AddedAround {
   std::vector<int32_t> prefix, suffix;
 };
 
 // `node`: the file's "post_processor", absent where that is null. InvalidArgument; Unimplemented: a
 // template that does not have the text exactly once.
-absl::StatusOr<DocumentFrame> ReadPostProcessor(const std::optional<JsonNode>& node);
+absl::StatusOr<AddedAround> ReadPostProcessor(const std::optional<JsonNode>& node);
 
 }  // namespace convene::worker

@@ -32,7 +32,7 @@ struct Parts {
   std::unique_ptr<TokenModel> model;
   AddedTokens added;
   TokenDecoder decoder;
-  DocumentFrame frame;
+  AddedAround frame;
   std::optional<int32_t> end_of_document;
 };
 
