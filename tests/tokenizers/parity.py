@@ -51,35 +51,28 @@ def our_texts(program: str, vocabulary: str, ids: List[List[int]]) -> List[str]:
     return results
 
 
-def _shortest(same, document: bytes) -> bytes:
+def _shortest(program: str, original: Original, document: bytes) -> bytes:
     """A part of the document that still differs, by cutting pieces off while it does."""
     size = len(document) // 2
-    while size > 0:
-        for begin in range(0, len(document), size):
-            shorter = document[:begin] + document[begin + size:]
-            if len(document) > 20000 and size < 100:
-                break
-            if shorter and not same(shorter):
-                document = shorter
-                break
-        else:
-            size //= 2
-            continue
-        if len(document) > 20000 and size < 100:
-            break
-        size = min(size, max(1, len(document) // 2))
+    while size > 0 and len(document) * (len(document) // size) < 10**7:
+        parts = [document[:begin] + document[begin + size:] for begin in range(0, len(document), size)]
+        found = our_ids(program, original.vocabulary, parts)
+        differing = [part for part, ids in zip(parts, found) if ids != original.encode(part)]
+        if differing:
+            document = differing[0]
+        size = min(size if differing else size // 2, len(document) // 2 or size // 2)
     return document
 
 
 def compare(program: str, original: Original, documents: List[bytes], seed: int) -> List[str]:
-    """What differs, in words."""
+    """The differences, in words."""
     complaints = []
     expected = [original.encode(document) for document in documents]
     found = our_ids(program, original.vocabulary, documents)
     wrong = [i for i, ids in enumerate(expected) if found[i] != ids]
     if wrong:
         smallest = min(wrong, key=lambda i: len(documents[i]))
-        short = _shortest(lambda text: our_ids(program, original.vocabulary, [text])[0] == original.encode(text), documents[smallest])
+        short = _shortest(program, original, documents[smallest])
         complaints.append(f'{len(wrong)} of {len(documents)} texts get other ids; for example {short!r}: {original.encode(short)} expected, '
                           f'{our_ids(program, original.vocabulary, [short])[0]} found')
     rng = random.Random(seed)

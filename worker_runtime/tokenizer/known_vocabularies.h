@@ -1,4 +1,4 @@
-// What the tiktoken files that the world uses leave out: their split pattern and special tokens.
+// The split patterns and special tokens that the tiktoken files of the world leave out.
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,8 @@
 
 namespace convene::worker {
 
-// Which two neighbours become which token, and in which order. Read-only once built; thread-safe.
+// The pairs of neighbours that become one token, and their order. Read-only once built;
+// thread-safe.
 // tiktoken's rule (the pair whose concatenation has the lowest rank) and SentencePiece's (the
 // highest score) become this table: each split of a token into two tokens is a pair, with the
 // token's place in that order as rank.

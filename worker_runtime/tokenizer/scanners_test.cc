@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <random>
 #include <string>
@@ -84,75 +85,18 @@ TEST_CASE("the table of kinds agrees with PCRE2 where PCRE2 knows the character"
   }
 }
 
-TEST_CASE("every known pattern finds what PCRE2 finds, on random texts") {
-  const char* const parts[] = {
-      "a",
-      "b",
-      "S",
-      "Z",
-      "'s",
-      "'LL",
-      "'\u017f",
-      "'",
-      "re",
-      "1",
-      "23",
-      "\u00b2",
-      "\u0663",
-      "\u2167",
-      " ",
-      "  ",
-      "\t",
-      "\n",
-      "\r\n",
-      "\r",
-      "\n\n",
-      "\u0085",
-      "\u00a0",
-      "\u3000",
-      "\u200b",
-      "\u180e",
-      ".",
-      ",",
-      "/",
-      "//",
-      "-",
-      "_",
-      "$",
-      "\u20ac",
-      "!",
-      "\\",
-      "[",
-      "\u00e9",
-      "\u00c9",
-      "\u01c5",
-      "e\u0301",
-      "\u0301",
-      "\u0939\u093f\u0928\u094d",
-      "\u4e2d",
-      "\u6587",
-      "\u30ab",
-      "\u3042",
-      "\u30fb",
-      "\u00aa",
-      "\u02b0",
-      "\u0416",
-      "\u0436",
-      "\u05d0",
-      "\u0627",
-      "\U0001f999",
-      "\u200d",
-      "\ufe0f",
-      "\U00050000",
-      "\ue000",
-      "\x01",
-      "\x7f",
-      "Aa",
-      "aA",
-      "\u9fa6",
-      "\u309f",
-      "\u3100",
-  };
+// clang-format off
+const char* const kParts[] = {
+    "a", "b", "S", "Z", "'s", "'LL", "'\u017f", "'", "re", "1", "23", "\u00b2", "\u0663", "\u2167",
+    " ", "  ", "\t", "\n", "\r\n", "\r", "\n\n", "\u0085", "\u00a0", "\u3000", "\u200b", "\u180e",
+    ".", ",", "/", "//", "-", "_", "$", "\u20ac", "!", "\\", "[", "\u00e9", "\u00c9", "\u01c5",
+    "e\u0301", "\u0301", "\u0939\u093f\u0928\u094d", "\u4e2d", "\u6587", "\u30ab", "\u3042", "\u30fb",
+    "\u00aa", "\u02b0", "\u0416", "\u0436", "\u05d0", "\u0627", "\U0001f999", "\u200d", "\ufe0f",
+    "\U00050000", "\ue000", "\x01", "\x7f", "Aa", "aA", "\u9fa6", "\u309f", "\u3100",
+};
+// clang-format on
+
+std::vector<std::string> RandomTexts(int count) {
   std::mt19937 random(11);
   const std::vector<bool> unassigned = MatchedBy(R"(\p{Cn})");
   const auto any_character = [&] {
@@ -163,19 +107,24 @@ TEST_CASE("every known pattern finds what PCRE2 finds, on random texts") {
     }
   };
   std::vector<std::string> texts;
-  for (int round = 0; round < 3'000; ++round) {
+  for (int i = 0; i < count; ++i) {
     std::string text;
     const size_t size = random() % 24;
-    for (size_t i = 0; i < size; ++i) {
+    for (size_t part = 0; part < size; ++part) {
       if (random() % 12 == 0) {
         AppendCharacter(any_character(), &text);
       } else {
-        // Often of a few, so that runs and repetitions come about.
-        text += parts[random() % 3 == 0 ? random() % 12 : random() % std::size(parts)];
+        // Often one of a few, so that runs and repetitions come about.
+        text += kParts[random() % 3 == 0 ? random() % 12 : random() % std::size(kParts)];
       }
     }
     texts.push_back(text);
   }
+  return texts;
+}
+
+TEST_CASE("every known pattern finds what PCRE2 finds, on random texts") {
+  const std::vector<std::string> texts = RandomTexts(3'000);
   for (const absl::string_view regex : KnownPatterns()) {
     INFO(std::string(regex));
     const std::unique_ptr<SplitPattern> scanner = MakeScanner(regex);

@@ -21,7 +21,7 @@ class StreamDecoder {
   // The text that one more token adds: UTF-8, often empty.
   std::string Add(int32_t id);
 
-  // What is still held back, once the last id is there: half a character becomes U+FFFD.
+  // The text that is still held back, once the last id is there: half a character becomes U+FFFD.
   std::string Finish();
 
  private:

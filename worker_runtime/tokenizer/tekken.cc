@@ -28,6 +28,8 @@ using Json = nlohmann::json;
 
 constexpr const char* kVersions[] = {"v1", "v2", "v3", "v7", "v11", "v13", "v15"};
 constexpr int64_t kLargestVocabulary = 1 << 24;
+// A short file must not ask for much memory. Real files have 1,000.
+constexpr int64_t kMostSpecialTokens = 100'000;
 
 // The special tokens of files up to version 7, which do not name them (mistral-common,
 // DEPRECATED_SPECIAL_TOKENS).
@@ -138,7 +140,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Read(absl::string_view json) {
   CONVENE_ASSIGN_OR_RETURN(const int64_t size,
                            Number(*config, "default_vocab_size", kLargestVocabulary));
   CONVENE_ASSIGN_OR_RETURN(const int64_t specials,
-                           Number(*config, "default_num_special_tokens", kLargestVocabulary));
+                           Number(*config, "default_num_special_tokens", kMostSpecialTokens));
   ByteBpeParts parts;
   parts.kind = "tekken";
   CONVENE_ASSIGN_OR_RETURN(parts.tokens, ReadTokens(file, size, specials));

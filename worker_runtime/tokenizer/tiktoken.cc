@@ -92,8 +92,8 @@ std::optional<int32_t> IdOf(absl::string_view text,
   return std::nullopt;
 }
 
-// The known special tokens with the config's in place of those with the same id or text. Those that
-// the vocabulary has as ordinary tokens stay ordinary ones, as tiktoken would have them.
+// The known special tokens with the config's in place of those with the same id or text. A token
+// that the vocabulary has as an ordinary one stays ordinary.
 std::vector<SpecialTokens::Token> Merged(const std::vector<SpecialTokens::Token>& known,
                                          const std::vector<SpecialTokens::Token>& config,
                                          const std::vector<std::string>& tokens) {

@@ -26,7 +26,7 @@ class Encoder {
   virtual void Encode(absl::string_view text, std::vector<int32_t>* ids) = 0;
 };
 
-// What a text such as "<|eot_id|>" within a document means.
+// The meaning of a text such as "<|eot_id|>" within a document.
 enum class SpecialText {
   kAsText,    // its letters: a document cannot forge the end of a document
   kAsTokens,  // the special token: for texts that a chat template made
@@ -51,7 +51,7 @@ class Tokenizer {
   // Its text; empty for an ordinary token.
   virtual std::string SpecialTextOf(int32_t id) const = 0;
 
-  // What the original puts before and after a whole document when it is asked to add special tokens
+  // The ids that the original puts before and after a document when it is to add special tokens
   // (BOS by TemplateProcessing or add_bos_token, EOS). Often empty.
   virtual absl::Span<const int32_t> prefix() const = 0;
   virtual absl::Span<const int32_t> suffix() const = 0;

@@ -61,7 +61,7 @@ uint8_t KindOf(char32_t character) {
 
 bool IsContinuation(unsigned char byte) { return (byte & 0xC0) == 0x80; }
 
-// What a lead byte promises: its character's length, and the range of the second byte, which alone
+// The promise of a lead byte: its character's length, and the range of the second byte, which alone
 // keeps out overlong forms, surrogates and numbers above U+10FFFF (Unicode 15, table 3-7).
 struct Lead {
   uint8_t length = 0;  // 0: not a lead byte

@@ -47,7 +47,7 @@ enum class Category : uint8_t {
   kPrivateUse,
 };
 
-// What the patterns of pre-tokenizers ask about a character.
+// The questions that the patterns of pre-tokenizers ask about a character.
 struct Kind {
   static constexpr uint8_t kLetter = 1;                // \p{L}
   static constexpr uint8_t kNumber = 2;                // \p{N}
