@@ -4,9 +4,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/text.h"
 #include "worker_runtime/tokenizer/json/characters.h"
 
 namespace convene::worker {
+namespace {
+
+// Bytes of a name from the file that an error shows.
+constexpr size_t kLongestName = 120;
+
+}  // namespace
 
 std::optional<JsonNode> JsonNode::Find(const char* key) const {
   if (!value_->is_object()) return std::nullopt;
@@ -76,7 +83,7 @@ absl::Status JsonNode::Error(absl::string_view complaint) const {
 
 absl::Status LacksFeature(absl::string_view place, absl::string_view name) {
   return absl::UnimplementedError(absl::StrCat(
-      place, ": Convene does not have the feature ", name,
+      place, ": Convene does not have the feature ", Utf8(name, kLongestName),
       " of Hugging Face's tokenizers; tokenize with theirs and give Convene the token file"));
 }
 

@@ -20,9 +20,9 @@ class NormalizerStep {
   // True only if Apply would leave `text` as it is: spares the copy. False is always right.
   virtual bool Leaves(absl::string_view text) const = 0;
 
-  // Appends the rewritten `text`, UTF-8, to `result`. The first `at_start` bytes of `text` come
-  // from the document's first character; the return value is their number in the result, to which
-  // Metaspace's prepend_scheme "first" looks.
+  // Writes the rewritten `text`, UTF-8, to `result`, which must be empty. The first `at_start`
+  // bytes of `text` come from the document's first character; the return value is their number in
+  // the result, to which Metaspace's prepend_scheme "first" looks.
   virtual size_t Apply(absl::string_view text, size_t at_start, std::string* result) const = 0;
 
   // One byte becomes at most so many, as far as the file decides about it.

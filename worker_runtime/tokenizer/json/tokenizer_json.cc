@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/text.h"
 #include "worker_runtime/tokenizer/fingerprint.h"
 #include "worker_runtime/tokenizer/json/added_tokens.h"
 #include "worker_runtime/tokenizer/json/characters.h"
@@ -25,6 +26,9 @@ namespace {
 
 // Changes when the same file would give other ids than before.
 constexpr int64_t kRulesVersion = 1;
+
+// Bytes of what the JSON reader says, which may have parts of the file in it.
+constexpr size_t kLongestComplaint = 200;
 
 struct Parts {
   TextNormalizer normalizer;
@@ -160,7 +164,7 @@ absl::StatusOr<nlohmann::json> Parse(absl::string_view text) {
   try {
     return nlohmann::json::parse(text.begin(), text.end());
   } catch (const nlohmann::json::exception& error) {
-    return absl::InvalidArgumentError(error.what());
+    return absl::InvalidArgumentError(Utf8(error.what(), kLongestComplaint));
   }
 }
 
@@ -181,6 +185,9 @@ absl::Status ReadConfig(const std::string& config_json, Parts* parts) {
 
 absl::StatusOr<Parts> ReadParts(const JsonNode& document) {
   Parts parts;
+  if (const auto version = document.Find("version"); version.has_value()) {
+    if (version->value() != "1.0") return LacksFeature("version", "\"version\" other than \"1.0\"");
+  }
   CONVENE_ASSIGN_OR_RETURN(const JsonNode model, document.Get("model"));
   CONVENE_ASSIGN_OR_RETURN(parts.model, ReadModel(model));
   CONVENE_ASSIGN_OR_RETURN(parts.normalizer, TextNormalizer::Read(document.Find("normalizer")));

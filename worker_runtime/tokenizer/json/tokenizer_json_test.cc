@@ -185,6 +185,7 @@ TEST_CASE("what is no tokenizer is refused with its place") {
       R"({"type":"BPE","vocab":{"a":4000000000},"merges":[]})",
       R"({"type":"BPE","vocab":{"a":2000000000},"merges":[]})",
       R"({"type":"BPE","vocab":[],"merges":[]})",
+      R"({"type":"BPE","vocab":{"a":0,"b":0},"merges":[]})",
       R"({"type":"BPE","vocab":{"a":0},"merges":["a b"]})",
       R"({"type":"BPE","vocab":{"a":0},"merges":["a"]})",
       R"({"type":"BPE","vocab":{"a":0},"merges":[["a"]]})",

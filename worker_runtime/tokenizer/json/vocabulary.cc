@@ -24,6 +24,9 @@ absl::StatusOr<Vocabulary> Vocabulary::Read(const JsonNode& node) {
     if (!number.ok()) return Annotate(number.status(), "an id of a token in");
     vocabulary.Add(token, static_cast<int32_t>(*number));
   }
+  const auto ids = vocabulary.tokens_.size() -
+                   std::count(vocabulary.tokens_.begin(), vocabulary.tokens_.end(), nullptr);
+  if (ids != vocabulary.size()) return node.Error("has two tokens with one id");
   return vocabulary;
 }
 

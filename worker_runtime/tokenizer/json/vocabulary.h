@@ -14,10 +14,11 @@
 
 namespace convene::worker {
 
-// Read-only once filled; thread-safe then. Ids need not be dense; several tokens may share one.
+// Read-only once filled; thread-safe then. Ids need not be dense; each token has its own.
 class Vocabulary {
  public:
-  // {token: id}. InvalidArgument: no such object, or ids far beyond the number of tokens.
+  // {token: id}. InvalidArgument: no such object, ids far beyond the number of tokens, or one id
+  // twice.
   static absl::StatusOr<Vocabulary> Read(const JsonNode& node);
 
   Vocabulary() = default;
