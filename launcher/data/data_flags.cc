@@ -67,6 +67,13 @@ absl::Status ReadFormat(const std::string& text, InputFormat* format) {
   return absl::OkStatus();
 }
 
+absl::Status ReadTrainOn(const std::string& text, worker::TrainOn* train_on) {
+  *train_on = text == "all"    ? worker::TrainOn::kAll
+              : text == "last" ? worker::TrainOn::kLast
+                               : worker::TrainOn::kAnswers;
+  return absl::OkStatus();
+}
+
 absl::Status FinishPrepare(PrepareFlags* flags) {
   if (flags->options.input.patterns.empty()) {
     return absl::InvalidArgumentError(
@@ -141,6 +148,17 @@ void AddFlags(FlagReader* reader, PrepareFlags* flags) {
   reader->Switch("dedupe", &options.dedupe,
                  "leave out documents whose text was there before, byte for byte (128-bit hashes: "
                  "20 to 60 bytes of memory for each document)");
+  reader->Group("Instruction data");
+  reader->Option("chat-template", &flags->chat_template,
+                 "each line is a conversation (messages, or prompt and completion), written out by "
+                 "this template: a format's name, such as chatml or llama3, a .jinja file, or a "
+                 "model's folder. The answers alone count in the loss",
+                 {.value = "NAME|PATH"});
+  reader->Custom(
+      "train-on", [flags](const std::string& text) { return ReadTrainOn(text, &flags->train_on); },
+      "what counts in the loss: all answers with the tokens that end them, the last answer, or "
+      "everything (default answers)",
+      {.value = "PART", .choices = {"answers", "last", "all"}});
   reader->Group("To go on after a kill");
   reader->Option("journal-interval", &options.journal_interval,
                  "how often FILE.journal is written. After a kill the same command goes on from "

@@ -8,6 +8,7 @@
 
 #include "absl/time/time.h"
 #include "tools/base/flag_reader.h"
+#include "worker_runtime/data/chat/conversation.h"
 #include "worker_runtime/data/prepare/options.h"
 
 namespace convene::launcher {
@@ -16,6 +17,9 @@ struct PrepareFlags {
   std::string tokenizer = "byte";
   std::string output;
   worker::PrepareOptions options;  // all but the tokenizer
+
+  std::string chat_template;  // "": plain texts
+  worker::TrainOn train_on = worker::TrainOn::kAnswers;
 
   bool no_eod = false;  // these two: in `options` once all is read
   bool append_eod = false;

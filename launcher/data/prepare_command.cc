@@ -10,6 +10,7 @@
 #include "tools/base/clock.h"
 #include "tools/base/exit_code.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/data/prepare/chat_documents.h"
 #include "worker_runtime/data/prepare/prepare.h"
 #include "worker_runtime/data/prepare/report_text.h"
 #include "worker_runtime/tokenizer/load_tokenizer.h"
@@ -62,6 +63,11 @@ absl::StatusOr<int> PrepareCommand(const PrepareFlags& flags) {
   std::error_code error;
   const auto absolute = std::filesystem::absolute(flags.tokenizer, error);
   if (!error && access(absolute.c_str(), F_OK) == 0) options.tokenizer_path = absolute.string();
+  if (!flags.chat_template.empty()) {
+    CONVENE_ASSIGN_OR_RETURN(
+        options.format, worker::ChatDocuments(flags.chat_template, flags.train_on,
+                                              options.append_end_of_document, tokenizer.get()));
+  }
   ProgressOutput progress;
   const absl::StatusOr<worker::PrepareSummary> summary = worker::PrepareOutput(
       options, flags.output, [&](int64_t done, int64_t total) { progress.Show(done, total); });

@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -63,6 +65,10 @@ std::string TokenizerTrouble(const TokenSource& source, const worker::Tokenizer&
   return "this is not the tokenizer that made the file: the text may be wrong\n";
 }
 
+worker::MarkStyle StyleOfStdout() {
+  return isatty(STDOUT_FILENO) == 1 ? worker::MarkStyle::kTerminal : worker::MarkStyle::kPlain;
+}
+
 std::string TextOfSample(const TokenSource& source, const worker::DocumentSample& sample,
                          const std::string& tokenizer_path) {
   if (tokenizer_path.empty()) {
@@ -76,7 +82,7 @@ std::string TextOfSample(const TokenSource& source, const worker::DocumentSample
         ")\n", worker::SampleIdsText(sample));
   }
   return absl::StrCat(TokenizerTrouble(source, **tokenizer),
-                      worker::SampleText(sample, **tokenizer));
+                      worker::SampleText(sample, **tokenizer, StyleOfStdout()));
 }
 
 }  // namespace
@@ -103,7 +109,10 @@ absl::StatusOr<int> ShowCommand(const ShowFlags& flags) {
       worker::SampleOf(*source, document, flags.first.value_or(kSampleTokens));
   Print(absl::StrCat("sample      document ", document, ", ", sample.ids.size(), " of ",
                      sample.document_tokens, " tokens",
-                     sample.counted.empty() ? "" : "; those between « and » count in the loss",
+                     sample.counted.empty() ? ""
+                     : StyleOfStdout() == worker::MarkStyle::kTerminal
+                         ? "; the underlined ones count in the loss"
+                         : "; those between {+ and +} count in the loss",
                      "\n\n"));
   const std::string& path = flags.tokenizer.empty() ? source->tokenizer().path : flags.tokenizer;
   Print(TextOfSample(*source, sample, path));

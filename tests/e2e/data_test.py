@@ -39,7 +39,7 @@ class DataTest(ConveneTestCase):
         shown = self.convene_data("show", self.path("x.bin"), "--sample", 1)
         self.assertIn("documents   2 (8 to 11 tokens)", shown)
         self.assertIn("tokenizer   byte", shown)
-        self.assertIn("document 1, 8 of 8 tokens\n\nsecond\n", shown)
+        self.assertIn("document 1, 8 of 8 tokens\n\nsecond\n\\x00\n", shown)
         self.assertEqual(self.convene_data("show", self.path("x.bin"), "--format", "ids", "--first", 5),
                          "102 105 114 115 116\n")
         self.assertEqual(self.convene_data("show", self.path("x.bin"), "--format", "ids", "--sample", 1),
@@ -98,6 +98,20 @@ class DataTest(ConveneTestCase):
                 said = self.convene_data("prepare", "--output", output, self.path(names[0]), *names[1:], code=code)
                 self.assertIn(words, said)
                 self.assertEqual([n for n in os.listdir(self.directory) if n.startswith("x.bin")], [])
+
+    def test_instruction_data_counts_its_answers(self):
+        self.put("t.jinja", "{% for m in messages %}{{ m.role }}:{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
+                            "{% endgeneration %}{% else %}{{ m.content }}{% endif %};{% endfor %}")
+        self.put("chat.jsonl", json.dumps({"messages": [{"role": "user", "content": "Why?"},
+                                                        {"role": "assistant", "content": "So."}]}) + "\n{}\n")
+        arguments = ["prepare", "--chat-template", self.path("t.jinja"), "--output", self.path("x.bin"), self.path("chat.jsonl")]
+        self.assertIn("chat.jsonl, line 2: ", self.convene_data(*arguments, code=64))
+        said = self.convene_data(*arguments, "--max-bad-lines", 1)
+        self.assertIn("1 document, ", said)
+        self.assertIn("tokens count in the loss", said)
+        shown = self.convene_data("show", self.path("x.bin"))
+        self.assertIn("those between {+ and +} count in the loss", shown)
+        self.assertIn("user:Why?;assistant:{+So.", shown)
 
     def test_other_programs_formats_and_blends(self):
         self.put("a.jsonl", self.lines(50))

@@ -139,6 +139,8 @@ absl::Status ChunkReader::NextSeparated(Chunk* chunk) {
   const std::string separator = rules_.is_json_lines ? "\n" : rules_.separator;
   const size_t longest = rules_.max_document_bytes + separator.size();
   std::string& text = chunk->text;
+  // Growing it piece by piece would copy the chunk several times.
+  text.reserve(rules_.chunk_bytes + 2 * kReadBytes);
   size_t begin = 0;    // of the record that is looked for
   size_t scanned = 0;  // no separator begins before it
   bool has_more = true;

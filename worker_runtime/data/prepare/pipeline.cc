@@ -56,7 +56,7 @@ class Pipeline {
   // Waits for room. False: the pipeline ends.
   bool Push(const Place& place, ReadChunk read) ABSL_LOCKS_EXCLUDED(mutex_);
   void EncodeChunks() ABSL_LOCKS_EXCLUDED(mutex_);
-  DoneChunk Encode(RecordEncoder* encoder, ReadChunk read) const;
+  DoneChunk Encode(const Place& place, RecordEncoder* encoder, ReadChunk read) const;
 
   const std::vector<SourceFile>& sources_;
   const InputPosition start_;
@@ -157,10 +157,12 @@ bool Pipeline::Push(const Place& place, ReadChunk read) {
   return true;
 }
 
-DoneChunk Pipeline::Encode(RecordEncoder* encoder, ReadChunk read) const {
+DoneChunk Pipeline::Encode(const Place& place, RecordEncoder* encoder, ReadChunk read) const {
   DoneChunk done = {.bytes = read.chunk.text.size()};
-  done.status = read.status.ok() ? encoder->Encode(read.chunk, read.is_json_lines, &done.chunk)
-                                 : std::move(read.status);
+  done.status = read.status.ok()
+                    ? Annotate(encoder->Encode(read.chunk, read.is_json_lines, &done.chunk),
+                               absl::StrCat("data: ", sources_[place.file].path))
+                    : std::move(read.status);
   return done;
 }
 
@@ -175,7 +177,7 @@ void Pipeline::EncodeChunks() {
       node = to_encode_.extract(to_encode_.begin());
     }
     const Place place = node.key();
-    DoneChunk done = encoder.ok() ? Encode(encoder->get(), std::move(node.mapped()))
+    DoneChunk done = encoder.ok() ? Encode(place, encoder->get(), std::move(node.mapped()))
                                   : DoneChunk{.status = encoder.status()};
     MutexLock lock(&mutex_);
     to_take_.emplace(place, std::move(done));

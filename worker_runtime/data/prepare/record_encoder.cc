@@ -14,6 +14,8 @@ namespace {
 
 // Buffers of more ids than this go when their record is done.
 constexpr size_t kKeptIds = 4 << 20;
+// Most tokens have more, so that a chunk's ids need not grow.
+constexpr size_t kBytesOfToken = 3;
 
 absl::uint128 HashOf(absl::string_view text) {
   const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
@@ -36,6 +38,7 @@ RecordEncoder::RecordEncoder(Options options) : options_(std::move(options)) {
 absl::Status RecordEncoder::Encode(const Chunk& chunk, bool is_json_lines, EncodedChunk* encoded) {
   *encoded = {
       .end = chunk.end, .file_offset = chunk.file_offset, .is_last_of_file = chunk.is_last_of_file};
+  encoded->ids.reserve(chunk.text.size() / kBytesOfToken);
   for (const Record& record : chunk.records) {
     encoded->records.push_back(
         {.line = record.line, .is_first = record.is_first, .is_last = record.is_last});
@@ -44,8 +47,7 @@ absl::Status RecordEncoder::Encode(const Chunk& chunk, bool is_json_lines, Encod
     if (absl::IsInvalidArgument(status)) {
       encoded->records.back().why_bad = std::string(status.message());
     } else if (!status.ok()) {
-      encoded->records.pop_back();
-      return status;
+      return Annotate(status, absl::StrCat("line ", record.line));
     }
     encoded->records.back().ids_end = encoded->ids.size();
     if (document_.ids.capacity() > kKeptIds) document_ = EncodedDocument();

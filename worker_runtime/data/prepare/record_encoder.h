@@ -69,7 +69,7 @@ class RecordEncoder {
   explicit RecordEncoder(Options options);
 
   // Replaces `encoded`. `is_json_lines`: of the chunk's file. Returns the encoder's status where
-  // that is no InvalidArgument; a broken line is an EncodedRecord.
+  // that is no InvalidArgument, with the line; a broken line is an EncodedRecord.
   absl::Status Encode(const Chunk& chunk, bool is_json_lines, EncodedChunk* encoded);
 
  private:

@@ -12,8 +12,10 @@
 namespace convene::worker {
 namespace {
 
-constexpr char kBegin[] = "«";
-constexpr char kEnd[] = "»";
+// As MarkCounted writes them.
+constexpr char kBegin[] = "{+";
+constexpr char kEnd[] = "+}";
+constexpr size_t kSampleBytes = 1 << 16;
 
 void AppendLine(const std::string& name, const std::string& value, std::string* text) {
   absl::StrAppendFormat(text, "%-11s %s\n", name, value);
@@ -28,13 +30,6 @@ std::string TokenizerText(const TokenizerIdentity& tokenizer) {
   if (tokenizer.end_of_document.has_value()) {
     absl::StrAppend(&text, ", token ", *tokenizer.end_of_document, " ends a document");
   }
-  return text;
-}
-
-// Each token's text by itself.
-std::string TokenText(int32_t id, const Tokenizer& tokenizer) {
-  std::string text = tokenizer.SpecialTextOf(id);
-  if (text.empty()) tokenizer.AppendTokenBytes(id, &text);
   return text;
 }
 
@@ -80,15 +75,11 @@ std::string DescriptionText(const TokenDescription& description, int64_t counted
   return text;
 }
 
-std::string SampleText(const DocumentSample& sample, const Tokenizer& tokenizer) {
-  if (sample.counted.empty()) return absl::StrCat(tokenizer.Decode(sample.ids, true), "\n");
-  std::string text;
-  ForEachRun(sample, [&](size_t begin, size_t end, bool counts) {
-    std::string run;
-    for (size_t i = begin; i < end; ++i) run += TokenText(sample.ids[i], tokenizer);
-    absl::StrAppend(&text, counts ? kBegin : "", Utf8(run), counts ? kEnd : "");
-  });
-  return text + "\n";
+std::string SampleText(const DocumentSample& sample, const Tokenizer& tokenizer, MarkStyle style) {
+  // Where all count there is nothing to mark.
+  std::vector<uint8_t> marked = sample.counted;
+  marked.resize(sample.ids.size(), 0);
+  return MarkCounted(tokenizer, sample.ids, marked, style, kSampleBytes) + "\n";
 }
 
 std::string SampleIdsText(const DocumentSample& sample) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "worker_runtime/data/chat/marked_sample.h"
 #include "worker_runtime/data/store/describe.h"
 #include "worker_runtime/tokenizer/tokenizer.h"
 
@@ -13,11 +14,12 @@ namespace convene::worker {
 // Lines "name   value". `counted`: of all tokens, those that count in the loss.
 std::string DescriptionText(const TokenDescription& description, int64_t counted);
 
-// The sample's text, special tokens as their text; where not all tokens count in the loss, those
-// that do stand between « and ». Bytes that are no UTF-8 show as '?'. Ends with a newline.
-std::string SampleText(const DocumentSample& sample, const Tokenizer& tokenizer);
+// The sample's text as MarkCounted has it, without marks where all tokens count. Ends with a
+// newline.
+std::string SampleText(const DocumentSample& sample, const Tokenizer& tokenizer, MarkStyle style);
 
-// The same as ids with spaces between.
+// The same as ids with spaces between; {+ and +} stand around those that count, where others do
+// not.
 std::string SampleIdsText(const DocumentSample& sample);
 
 // "1 2 3", in one line.

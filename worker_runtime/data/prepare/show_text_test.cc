@@ -40,11 +40,11 @@ TEST_CASE("a file is described in lines, whatever its format knows") {
 TEST_CASE("a sample shows which tokens count") {
   const LetterTokenizer letters;
   DocumentSample sample = {.ids = {'a', 'b', 0xC3, 0xA9, 'c', 256}};
-  CHECK(SampleText(sample, letters) == "abéc|\n");
+  CHECK(SampleText(sample, letters, MarkStyle::kPlain) == "abéc\n");
   CHECK(SampleIdsText(sample) == "97 98 195 169 99 256\n");
   sample.counted = {0, 0, 1, 1, 0, 1};
-  CHECK(SampleText(sample, letters) == "ab«é»c«»\n");
-  CHECK(SampleIdsText(sample) == "97 98 «195 169» 99 «256»\n");
+  CHECK(SampleText(sample, letters, MarkStyle::kPlain) == "ab{+é+}c{++}\n");
+  CHECK(SampleIdsText(sample) == "97 98 {+195 169+} 99 {+256+}\n");
 }
 
 TEST_CASE("a blend's table has each file's share") {
