@@ -114,11 +114,11 @@ class TrainerOutputTest(ConveneTestCase):
             CONVENE, "run", "--standalone", "--nproc-per-node", "3", CONVENE_TRAIN,
             *self.train_arguments(metrics_file=self.path("three.jsonl"), **changes)), 60)
         ones, threes = (read_metrics(self.path(name)) for name in ("one.jsonl", "three.jsonl"))
-        self.assertEqual(len(ones), 7)
+        self.assertEqual(len(ones), 6)
         for one, three in zip(ones, threes):
             self.assertEqual(one.get("counted_share"), three.get("counted_share"))
-            for key in ("loss", "grad_norm", "validation_loss", "bits_per_byte"):
-                self.assertAlmostEqual(one.get(key, 0), three.get(key, 0), places=4)
+            for key in ("loss", "grad_norm"):
+                self.assertAlmostEqual(one[key], three[key], places=4)
         self.assertLess(ones[0]["counted_share"], 0.7)
         self.assert_nothing_left()
 
