@@ -10,7 +10,7 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/blend.h"
 #include "worker_runtime/data/chat/conversation.h"
-#include "worker_runtime/data/messages/message_format.h"
+#include "worker_runtime/data/prepare/chat_documents.h"
 #include "worker_runtime/data/prepare/open_data.h"
 #include "worker_runtime/data/prepare/options.h"
 #include "worker_runtime/data/store/token_source.h"
@@ -134,9 +134,9 @@ absl::StatusOr<Dataset> OpenDataset(const TrainOptions& options, const Tokenizer
   prepare.input.field = options.text_field;
   prepare.input.max_bad_lines = options.max_bad_lines;
   if (!options.chat_template.empty()) {
-    CONVENE_ASSIGN_OR_RETURN(
-        prepare.format,
-        MakeMessageFormat(options.chat_template, TrainOnOf(options.train_on), &tokenizer));
+    CONVENE_ASSIGN_OR_RETURN(prepare.format,
+                             ChatDocuments(options.chat_template, TrainOnOf(options.train_on),
+                                           /*append_end_of_document=*/true, &tokenizer));
   }
   CONVENE_ASSIGN_OR_RETURN(const std::vector<WeightedPath> paths, ParseDataPaths(options.data));
   CONVENE_ASSIGN_OR_RETURN(

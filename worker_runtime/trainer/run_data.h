@@ -25,7 +25,7 @@ std::string PackingText(const PackingCounts& counts);
 // local rank 0 prints how far it has come. Rank 0 prints how documents were packed.
 // FailedPrecondition: a file was made by another tokenizer
 // than the named one. InvalidArgument: packed documents whose end occurs nowhere.
-// MakeMessageFormat's, OpenData's (data/prepare/open_data.h) and Dataset::Open's errors.
+// ChatDocuments's, OpenData's (data/prepare/open_data.h) and Dataset::Open's errors.
 absl::StatusOr<Dataset> OpenDataset(const TrainOptions& options, const Tokenizer& tokenizer,
                                     const Contract& contract);
 
