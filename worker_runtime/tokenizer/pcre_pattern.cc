@@ -245,6 +245,13 @@ absl::StatusOr<std::unique_ptr<SplitPattern>> MakePcrePattern(const std::string&
         absl::StrCat("the split pattern is no regular expression that PCRE2 takes: ", message,
                      ", at byte ", place, " of ", Utf8(words, 300)));
   }
+  uint32_t may_be_empty = 0;
+  pcre2_pattern_info(code.get(), PCRE2_INFO_MATCHEMPTY, &may_be_empty);
+  if (may_be_empty != 0) {
+    return absl::UnimplementedError(
+        absl::StrCat("the split pattern ", Utf8(words, 300),
+                     " may match the empty text: other programs cut there, which this one cannot"));
+  }
   // Without machine code, where the system forbids it, PCRE2 interprets: slower, the same matches.
   pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
   return std::make_unique<PcrePattern>(std::move(code));

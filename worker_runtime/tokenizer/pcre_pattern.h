@@ -17,7 +17,8 @@ namespace convene::worker {
 // Unimplemented: a negated set within a set, an intersection of sets (&&).
 absl::StatusOr<std::string> InWordsOfPcre(const std::string& regex);
 
-// Errors: see MakeSplitPattern.
+// Errors: see MakeSplitPattern. Unimplemented too: a pattern that may match the empty text, at
+// which Hugging Face's tokenizers cut.
 //
 // PCRE2 goes back over a text as the pattern asks, which can take for ever. It gives up after
 // ten million steps at one place; the next 4,096 bytes are one match then.

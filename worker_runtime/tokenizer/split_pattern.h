@@ -41,7 +41,8 @@ class SplitPattern {
 // scanners (recognised by their text; scanners.h). Any other one runs by PCRE2 (pcre_pattern.h).
 //
 // InvalidArgument: no regular expression that PCRE2 takes, with its words and the place.
-// Unimplemented: Oniguruma's sets within sets, which PCRE2 would read as something else.
+// Unimplemented: Oniguruma's sets within sets, which PCRE2 would read as something else; a pattern
+// that may match the empty text.
 absl::StatusOr<std::unique_ptr<SplitPattern>> MakeSplitPattern(const std::string& regex);
 
 }  // namespace convene::worker
