@@ -28,6 +28,12 @@ constexpr std::pair<const char*, NamedTemplate> kNames[] = {
 // `text` without white space around it, as Python's strip().
 std::string Stripped(const std::string& text) { return std::string(jinja::Strip(text)); }
 
+// Whether `dict` has something there; null, false and empty values are nothing.
+bool Has(const jinja::Dict& dict, const char* key) {
+  const Value* const value = dict.Find(key);
+  return value != nullptr && value->Truth();
+}
+
 // {"name": ..., "`arguments_key`": ...} for each of the message's calls.
 absl::StatusOr<std::vector<std::string>> CallsOf(const Value& message, const char* arguments_key) {
   std::vector<std::string> calls;
@@ -63,8 +69,7 @@ class Writer {
       : format_(format), conversation_(conversation), learned_(learned) {}
 
   absl::StatusOr<std::vector<Piece>> Write() {
-    if (conversation_.variables.Find("tools") != nullptr ||
-        conversation_.variables.Find("documents") != nullptr) {
+    if (Has(conversation_.variables, "tools") || Has(conversation_.variables, "documents")) {
       return absl::InvalidArgumentError(
           "the formats that are known by name have no place for 'tools' and 'documents': use the "
           "model folder's own chat template");
@@ -175,7 +180,7 @@ class Writer {
   absl::Status CheckTurns() const {
     const bool first = at_ == 0 || role(at_ - 1) == "system";
     const bool user = role(at_) == "user";
-    if (role(at_) == "tool" || message().as_dict().Find("tool_calls") != nullptr) {
+    if (role(at_) == "tool" || Has(message().as_dict(), "tool_calls")) {
       return absl::InvalidArgumentError(
           "this format is known by name without tool calls: use the model folder's own chat "
           "template");

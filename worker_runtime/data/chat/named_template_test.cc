@@ -102,6 +102,17 @@ TEST_CASE("Gemma: the model's turns, the system's text before the first user's")
         "«<start_of_turn>»|model\\n|+A2|+«<end_of_turn>»|\\n");
 }
 
+TEST_CASE("a message with no tool calls may say so") {
+  for (const char* const none : {"null", "[]"}) {
+    for (const std::string& name : NamedTemplateNames()) {
+      const std::string record =
+          absl::StrCat(R"({"messages": [{"role": "user", "content": "U", "tool_calls": )", none,
+                       R"(}, {"role": "assistant", "content": "A", "tool_calls": )", none, "}]}");
+      CHECK_OK(Drawn(name, record).status());
+    }
+  }
+}
+
 TEST_CASE("what a format has no place for is refused, with the message") {
   const auto refuses = [](const std::string& name, const std::string& messages,
                           const std::string& why) {
