@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
+#include "worker_runtime/data/chat/jinja/budget.h"
 #include "worker_runtime/data/chat/jinja/characters.h"
 
 namespace convene::worker {
@@ -39,7 +40,11 @@ class Renderer {
     CONVENE_ASSIGN_OR_RETURN(Value list, jinja::NewList(std::move(messages)));
     Set("messages", std::move(list));
     Set("add_generation_prompt", Value::OfBool(generation_prompt));
-    return template_.Render(variables_, options_);
+    options_.max_steps -= static_cast<int64_t>(count);
+    CONVENE_RETURN_IF_ERROR(jinja::Budget(options_.max_steps, options_.max_bytes).Charge(1));
+    CONVENE_ASSIGN_OR_RETURN(Rendered rendered, template_.Render(variables_, options_));
+    options_.max_steps = rendered.steps_left;
+    return rendered;
   }
 
  private:
@@ -50,13 +55,23 @@ class Renderer {
   const jinja::ChatTemplate& template_;
   Dict variables_;
   const Conversation& conversation_;
-  const jinja::RenderOptions& options_;
+  jinja::RenderOptions options_;  // with the steps that are left for the next rendering
 };
 
 // The last bytes of a text, for messages.
 std::string TailOf(absl::string_view text) {
   const size_t begin = text.size() > 40 ? text.size() - 40 : 0;
   return Utf8(text.substr(begin), 60);
+}
+
+absl::Status TooLong(const absl::Status& status, size_t messages, size_t answers) {
+  if (!absl::IsResourceExhausted(status)) return status;
+  return Annotate(
+      status, absl::StrCat("the conversation of ", messages, " messages is rendered up to each of ",
+                           answers,
+                           " answers, and that takes too long (shorten it, or give a template with "
+                           "{% generation %} around what the assistant says, which is rendered "
+                           "once)"));
 }
 
 absl::Status NotGrowing(size_t message, absl::string_view expected, absl::string_view whole) {
@@ -107,6 +122,32 @@ absl::Status ChooseSpans(const Conversation& conversation, const std::vector<boo
   return absl::OkStatus();
 }
 
+// Adds the spans of the answers in `learned` to `whole`, by what each adds to the text.
+absl::Status AddAnswers(Renderer* renderer, const std::vector<bool>& learned,
+                        const std::vector<std::string>& specials, Rendered* whole) {
+  const size_t count = learned.size();
+  for (size_t i = 0; i < count; ++i) {
+    if (!learned[i]) continue;
+    CONVENE_ASSIGN_OR_RETURN(const Rendered before,
+                             renderer->Render(i, /*generation_prompt=*/true));
+    if (!absl::StartsWith(whole->text, before.text)) {
+      return NotGrowing(i, before.text, whole->text);
+    }
+    size_t end = whole->text.size();
+    if (i + 1 < count) {
+      CONVENE_ASSIGN_OR_RETURN(const Rendered with,
+                               renderer->Render(i + 1, /*generation_prompt=*/false));
+      if (!absl::StartsWith(whole->text, with.text) || with.text.size() < before.text.size()) {
+        return NotGrowing(i, with.text, whole->text);
+      }
+      end = with.text.size();
+    }
+    const size_t begin = before.text.size();
+    whole->generated.push_back({begin, EndOfTurn(whole->text, begin, end, specials)});
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<Rendered> RenderAnswers(const jinja::ChatTemplate& chat_template,
@@ -121,24 +162,8 @@ absl::StatusOr<Rendered> RenderAnswers(const jinja::ChatTemplate& chat_template,
     CONVENE_RETURN_IF_ERROR(ChooseSpans(conversation, learned, &whole.generated));
     return whole;
   }
-  for (size_t i = 0; i < count; ++i) {
-    if (!learned[i]) continue;
-    CONVENE_ASSIGN_OR_RETURN(const Rendered before, renderer.Render(i, /*generation_prompt=*/true));
-    if (!absl::StartsWith(whole.text, before.text)) {
-      return NotGrowing(i, before.text, whole.text);
-    }
-    size_t end = whole.text.size();
-    if (i + 1 < count) {
-      CONVENE_ASSIGN_OR_RETURN(const Rendered with,
-                               renderer.Render(i + 1, /*generation_prompt=*/false));
-      if (!absl::StartsWith(whole.text, with.text) || with.text.size() < before.text.size()) {
-        return NotGrowing(i, with.text, whole.text);
-      }
-      end = with.text.size();
-    }
-    const size_t begin = before.text.size();
-    whole.generated.push_back({begin, EndOfTurn(whole.text, begin, end, specials)});
-  }
+  const absl::Status added = AddAnswers(&renderer, learned, specials, &whole);
+  if (!added.ok()) return TooLong(added, count, std::count(learned.begin(), learned.end(), true));
   return whole;
 }
 

@@ -22,7 +22,9 @@ namespace convene::worker {
 //
 // `variables`: those of the model folder, such as bos_token; the conversation's win.
 // InvalidArgument: the conversation, among others refused by the template. FailedPrecondition: the
-// template is not such a one, or asks for a date. Unimplemented, ResourceExhausted: Render's.
+// template is not such a one, or asks for a date. Unimplemented: Render's. ResourceExhausted: all
+// renderings together take more than the options' steps, of which each message that is rendered
+// takes one more.
 absl::StatusOr<jinja::Rendered> RenderAnswers(const jinja::ChatTemplate& chat_template,
                                               const jinja::Dict& variables,
                                               const Conversation& conversation,

@@ -22,6 +22,7 @@ struct ChatEncoderFactory::Shared {
         options(options),
         special_texts(*tokenizer) {
     render_options.now = options.date;
+    render_options.max_steps = options.max_steps;
   }
 
   const ChatFormat format;
@@ -50,7 +51,10 @@ class ChatEncoder : public DocumentEncoder {
     if (const auto* const pair = std::get_if<PromptAndCompletion>(&read)) {
       EncodePair(*pair, document);
     } else {
-      CONVENE_RETURN_IF_ERROR(EncodeConversation(std::get<Conversation>(read), document));
+      const absl::Status encoded = EncodeConversation(std::get<Conversation>(read), document);
+      // This one line is too much, which says nothing about the next.
+      if (absl::IsResourceExhausted(encoded)) return absl::InvalidArgumentError(encoded.message());
+      CONVENE_RETURN_IF_ERROR(encoded);
     }
     document->text_bytes = CountTextBytes(shared_.tokenizer, document->ids);
     if (shared_.options.train_on == TrainOn::kAll) {

@@ -2,6 +2,7 @@
 // line with. PURE.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -21,6 +22,8 @@ struct ChatOptions {
   // Whether the tokenizer's end of a document goes behind a conversation that does not end with it
   // already. It does not count in the loss there; behind a prompt and completion it does.
   bool append_end_of_document = true;
+  // Of a folder's template, for all renderings of one line together: seconds.
+  int64_t max_steps = 80'000'000;
 };
 
 // Makes encoders; read-only and thread-safe. Looks at the whole vocabulary once. `tokenizer` must
@@ -34,9 +37,9 @@ class ChatEncoderFactory {
   ~ChatEncoderFactory();
 
   // One for each thread; must not outlive the factory. Its Encode:
-  // InvalidArgument: the line is broken, has nothing to learn, or the template refuses it.
-  // FailedPrecondition, Unimplemented: the template cannot be used in this way, with any data like
-  // this: stop rather than skip the line. ResourceExhausted: the template takes too long on it.
+  // InvalidArgument: the line is broken, has nothing to learn, the template refuses it or takes
+  // more than max_steps for it. FailedPrecondition, Unimplemented: the template cannot be used in
+  // this way, with any data like this: stop rather than skip the line.
   // `counted` is empty with TrainOn::kAll, else one value for each id.
   std::unique_ptr<DocumentEncoder> New() const;
 

@@ -199,6 +199,22 @@ TEST_CASE("what cannot be learned from, or with, is refused") {
                absl::StatusCode::kInvalidArgument, "with escapes");
 }
 
+TEST_CASE("all renderings of one line share their steps, and too many make a bad line") {
+  std::string chat = R"({"messages": [{"role": "user", "content": "U"})";
+  for (int i = 0; i < 40; ++i) absl::StrAppend(&chat, R"(, {"role": "assistant", "content": "A"})");
+  chat += "]}";
+  ChatOptions options;
+  options.max_steps = 4000;  // one rendering takes about 600
+  CHECK_STATUS(Encoded(Folder(kGrowing), chat, ChatmlOptions(), options),
+               absl::StatusCode::kInvalidArgument, "of 41 messages is rendered up to each of 40");
+  CHECK_OK(Encoded(Folder(kMarked), chat, ChatmlOptions(), options).status());
+  CHECK_OK(Encoded(Folder(kGrowing), chat).status());
+  // Messages take steps even where the template does not look at them.
+  options.max_steps = 1000;
+  CHECK_STATUS(Encoded(Folder("x"), chat, ChatmlOptions(), options),
+               absl::StatusCode::kInvalidArgument, "{% generation %}");
+}
+
 TEST_CASE("a folder's template has the names of its special tokens, and one for tools") {
   const testing::TempDir folder;
   const std::string config = R"({"bos_token": {"content": "<|begin|>"}, "eos_token": "<|end|>",

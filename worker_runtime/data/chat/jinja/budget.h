@@ -21,6 +21,8 @@ class Budget {
         "the chat template takes too many steps: look for a loop over a long list within another");
   }
 
+  int64_t steps() const { return steps_; }  // left
+
   // ResourceExhausted: a string may not be of `bytes`.
   absl::Status CheckBytes(size_t bytes) const {
     if (bytes <= max_bytes_) return absl::OkStatus();

@@ -36,6 +36,8 @@ struct Rendered {
   std::string text;
   // The parts that stood within {% generation %}, in order.
   std::vector<TextSpan> generated;
+  // Of RenderOptions::max_steps.
+  int64_t steps_left = 0;
 };
 
 // Read-only and thread-safe.

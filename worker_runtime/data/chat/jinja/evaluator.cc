@@ -59,6 +59,7 @@ absl::StatusOr<Rendered> Evaluator::Run(const Dict& variables) && {
     if (const Value* const value = variables.Find(name)) globals_.Set(symbol, *value);
   }
   CONVENE_RETURN_IF_ERROR(RunBlock(program_.block));
+  rendered_.steps_left = budget_.steps();
   return std::move(rendered_);
 }
 
