@@ -120,8 +120,7 @@ class ChatEncoder : public DocumentEncoder {
 
   absl::Status EncodeRendered(const FolderTemplate& folder, Conversation conversation,
                               const std::vector<bool>& learned, EncodedDocument* document) {
-    CONVENE_ASSIGN_OR_RETURN(const bool broken,
-                             shared_.special_texts.Break(&conversation.messages));
+    CONVENE_ASSIGN_OR_RETURN(const bool broken, shared_.special_texts.Break(&conversation));
     const bool tools = conversation.variables.Find("tools") != nullptr;
     const jinja::ChatTemplate& chat_template =
         tools && folder.tool_use.has_value() ? *folder.tool_use : folder.chat_template;

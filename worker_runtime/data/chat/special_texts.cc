@@ -27,6 +27,8 @@ SpecialTexts::SpecialTexts(const Tokenizer& tokenizer) {
     if (std::find(lengths.begin(), lengths.end(), text.size()) == lengths.end()) {
       lengths.push_back(text.size());
     }
+    for (size_t size = 1; size < text.size(); ++size) begins_.insert(text.substr(0, size));
+    longest_ = std::max(longest_, text.size());
     texts_.push_back(std::move(text));
   }
   for (std::vector<size_t>& lengths : lengths_) {
@@ -41,11 +43,19 @@ size_t SpecialTexts::SpecialAt(absl::string_view text) const {
   return 0;
 }
 
-absl::StatusOr<Value> SpecialTexts::BreakValue(const Value& value, Found* found) const {
+bool SpecialTexts::EndsLikeBegin(absl::string_view text) const {
+  for (size_t size = 1; size < longest_ && size <= text.size(); ++size) {
+    if (begins_.contains(text.substr(text.size() - size))) return true;
+  }
+  return false;
+}
+
+absl::StatusOr<Value> SpecialTexts::BreakValue(const Value& value, bool is_part,
+                                               Found* found) const {
   if (value.is_list()) {
     std::vector<Value> items;
     for (const Value& item : value.as_list().items) {
-      CONVENE_ASSIGN_OR_RETURN(Value broken, BreakValue(item, found));
+      CONVENE_ASSIGN_OR_RETURN(Value broken, BreakValue(item, is_part, found));
       items.push_back(std::move(broken));
     }
     return jinja::NewList(std::move(items), value.as_list().kind);
@@ -53,38 +63,50 @@ absl::StatusOr<Value> SpecialTexts::BreakValue(const Value& value, Found* found)
   if (value.is_dict()) {
     jinja::Dict dict;
     for (const auto& [key, item] : value.as_dict().entries()) {
-      CONVENE_ASSIGN_OR_RETURN(const Value broken_key, BreakValue(Value::OfString(key), found));
-      CONVENE_ASSIGN_OR_RETURN(Value broken, BreakValue(item, found));
+      const Value broken_key = BreakString(Value::OfString(key), /*is_part=*/false, found);
+      const bool has_parts = is_part || (*key == "content" && item.is_list());
+      CONVENE_ASSIGN_OR_RETURN(Value broken, BreakValue(item, has_parts, found));
       dict.Set(broken_key.string_ptr(), std::move(broken));
     }
     return jinja::NewDict(std::move(dict));
   }
-  if (!value.is_string()) return value;
+  return value.is_string() ? BreakString(value, is_part, found) : value;
+}
+
+Value SpecialTexts::BreakString(const Value& value, bool is_part, Found* found) const {
   const std::string& text = value.as_string();
   found->mark = found->mark || absl::StrContains(text, kBreak);
   std::string broken;
   size_t done = 0;
+  const auto add_break = [&](size_t at) {
+    broken.append(text, done, at - done);
+    broken.append(kBreak.data(), kBreak.size());
+    done = at;
+    found->special = true;
+  };
   for (size_t i = 0; i < text.size(); ++i) {
     if (SpecialAt(absl::string_view(text).substr(i)) == 0) continue;
-    const size_t first = jinja::CharacterBytes(text[i]);
-    broken.append(text, done, i + first - done);
-    broken.append(kBreak.data(), kBreak.size());
-    done = i + first;
+    add_break(i + jinja::CharacterBytes(text[i]));
   }
-  if (done == 0) return value;
-  found->special = true;
+  if (is_part && EndsLikeBegin(text)) add_break(text.size());
+  if (broken.empty()) return value;
   broken.append(text, done, text.size() - done);
   return Value::OfString(std::move(broken));
 }
 
-absl::StatusOr<bool> SpecialTexts::Break(std::vector<Value>* messages) const {
+absl::StatusOr<bool> SpecialTexts::Break(Conversation* conversation) const {
   Found found;
-  for (Value& message : *messages) {
-    CONVENE_ASSIGN_OR_RETURN(message, BreakValue(message, &found));
+  for (Value& message : conversation->messages) {
+    CONVENE_ASSIGN_OR_RETURN(message, BreakValue(message, /*is_part=*/false, &found));
+  }
+  const jinja::Dict::Entries variables = conversation->variables.entries();
+  for (const auto& [key, value] : variables) {
+    CONVENE_ASSIGN_OR_RETURN(Value broken, BreakValue(value, /*is_part=*/false, &found));
+    conversation->variables.Set(key, std::move(broken));
   }
   if (found.special && found.mark) {
     return absl::InvalidArgumentError(
-        "the messages have the text of a special token, and also the character U+E0F2, which is "
+        "the conversation has the text of a special token, and also the character U+E0F2, which is "
         "used here to keep the two apart");
   }
   return found.special;
