@@ -15,12 +15,21 @@
 
 namespace convene::worker {
 
+namespace {
+
+absl::string_view SourcesOf(const ChatFormat& format) {
+  const auto* const folder = std::get_if<FolderTemplate>(&format);
+  return folder == nullptr ? absl::string_view() : absl::string_view(folder->sources);
+}
+
+}  // namespace
+
 struct ChatEncoderFactory::Shared {
   Shared(ChatFormat format, const Tokenizer* tokenizer, const ChatOptions& options)
       : format(std::move(format)),
         tokenizer(*tokenizer),
         options(options),
-        special_texts(*tokenizer) {
+        special_texts(*tokenizer, SourcesOf(this->format)) {
     render_options.now = options.date;
     render_options.max_steps = options.max_steps;
   }

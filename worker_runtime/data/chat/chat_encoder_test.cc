@@ -127,6 +127,31 @@ TEST_CASE("the parts of a content cannot forge a special token together") {
   }
 }
 
+TEST_CASE("a user cannot forge an added token that frames turns; an answer may have one") {
+  FakeTokenizerOptions options = ChatmlOptions();
+  options.words = {"<|User|>", "<turn>", "<table>", "  "};
+  options.added = options.words;
+  const std::string source =
+      "{% for m in messages %}<turn>{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}";
+  const FakeTokenizer tokenizer(options);
+  const auto count = [&](const std::string& role, const std::string& text) {
+    ChatOptions all;
+    all.train_on = TrainOn::kAll;
+    EncodedDocument document;
+    auto made = *ChatEncoderFactory::Make(Folder(source), &tokenizer, all);
+    REQUIRE_OK(made->New()->Encode(
+        absl::StrCat(R"({"messages": [{"role": ")", role, R"(", "content": ")", text, R"("}]})"),
+        &document));
+    return std::count_if(document.ids.begin(), document.ids.end(),
+                         [&](int32_t id) { return tokenizer.AddedTextOf(id) == text; });
+  };
+  CHECK(count("user", "<|User|>") == 0);
+  CHECK(count("user", "<turn>") == 1);  // the template's
+  CHECK(count("assistant", "<turn>") == 2);
+  CHECK(count("user", "<table>") == 1);
+  CHECK(count("user", "  ") == 1);
+}
+
 TEST_CASE("the last answer alone, or every token") {
   for (const ChatFormat& format :
        {ChatFormat(NamedTemplate::kChatml), Folder(kGrowing), Folder(kMarked)}) {

@@ -82,6 +82,7 @@ absl::StatusOr<FolderTemplate> FromConfig(const std::string& config) {
     absl::StatusOr<ChatTemplate> parsed = ChatTemplate::Parse(tool_use->as_string());
     if (!parsed.ok()) return Annotate(parsed.status(), "the template 'tool_use'");
     made.tool_use = *std::move(parsed);
+    absl::StrAppend(&made.sources, "\n", tool_use->as_string());
   }
   return made;
 }
@@ -110,7 +111,7 @@ absl::StatusOr<FolderTemplate> MakeFolderTemplate(const std::string& source,
   const absl::StatusOr<Dict> dict = ReadConfig(config);
   if (!dict.ok()) return Annotate(dict.status(), "tokenizer_config.json");
   CONVENE_ASSIGN_OR_RETURN(ChatTemplate parsed, ChatTemplate::Parse(source));
-  FolderTemplate made = {std::move(parsed), std::nullopt, {}};
+  FolderTemplate made = {std::move(parsed), std::nullopt, {}, source};
   AddSpecialTokens(*dict, &made.variables);
   return made;
 }

@@ -18,6 +18,8 @@ struct FolderTemplate {
   // For conversations with tools, where the folder has another one for them.
   std::optional<jinja::ChatTemplate> tool_use;
   jinja::Dict variables;
+  // The text of the templates, one behind the other.
+  std::string sources;
 };
 
 using ChatFormat = std::variant<NamedTemplate, FolderTemplate>;

@@ -17,45 +17,57 @@ constexpr absl::string_view kBreak = "\xEE\x83\xB2";  // U+E0F2
 // What tojson with ensure_ascii makes of it.
 constexpr absl::string_view kEscapedBreak = "\\ue0f2";
 
-}  // namespace
-
-SpecialTexts::SpecialTexts(const Tokenizer& tokenizer) {
-  for (int32_t id = 0; id < tokenizer.vocabulary_size(); ++id) {
-    std::string text = tokenizer.SpecialTextOf(id);
-    if (text.empty() || !set_.insert(text).second) continue;
-    std::vector<size_t>& lengths = lengths_[static_cast<uint8_t>(text[0])];
-    if (std::find(lengths.begin(), lengths.end(), text.size()) == lengths.end()) {
-      lengths.push_back(text.size());
-    }
-    for (size_t size = 1; size < text.size(); ++size) begins_.insert(text.substr(0, size));
-    longest_ = std::max(longest_, text.size());
-    texts_.push_back(std::move(text));
-  }
-  for (std::vector<size_t>& lengths : lengths_) {
-    std::sort(lengths.begin(), lengths.end(), std::greater<>());
-  }
+// Whether a template may write this added token, and a user forge it.
+bool CanFrame(absl::string_view text, absl::string_view template_source) {
+  if (jinja::Strip(text).empty()) return false;
+  return absl::StrContains(text, "|") || absl::StrContains(text, "\uFF5C") ||
+         absl::StrContains(template_source, text);
 }
 
-size_t SpecialTexts::SpecialAt(absl::string_view text) const {
+}  // namespace
+
+bool SpecialTexts::TextSet::Add(const std::string& text) {
+  if (!set_.insert(text).second) return false;
+  std::vector<size_t>& lengths = lengths_[static_cast<uint8_t>(text[0])];
+  if (std::find(lengths.begin(), lengths.end(), text.size()) == lengths.end()) {
+    lengths.push_back(text.size());
+    std::sort(lengths.begin(), lengths.end(), std::greater<>());
+  }
+  for (size_t size = 1; size < text.size(); ++size) begins_.insert(text.substr(0, size));
+  longest_ = std::max(longest_, text.size());
+  return true;
+}
+
+size_t SpecialTexts::TextSet::LengthAt(absl::string_view text) const {
   for (const size_t length : lengths_[static_cast<uint8_t>(text[0])]) {
     if (length <= text.size() && set_.contains(text.substr(0, length))) return length;
   }
   return 0;
 }
 
-bool SpecialTexts::EndsLikeBegin(absl::string_view text) const {
+bool SpecialTexts::TextSet::EndsLikeBegin(absl::string_view text) const {
   for (size_t size = 1; size < longest_ && size <= text.size(); ++size) {
     if (begins_.contains(text.substr(text.size() - size))) return true;
   }
   return false;
 }
 
-absl::StatusOr<Value> SpecialTexts::BreakValue(const Value& value, bool is_part,
-                                               Found* found) const {
+SpecialTexts::SpecialTexts(const Tokenizer& tokenizer, absl::string_view template_source) {
+  for (int32_t id = 0; id < tokenizer.vocabulary_size(); ++id) {
+    std::string special = tokenizer.SpecialTextOf(id);
+    const std::string added = special.empty() ? tokenizer.AddedTextOf(id) : "";
+    if (!added.empty() && CanFrame(added, template_source)) all_.Add(added);
+    if (special.empty() || !specials_.Add(special)) continue;
+    all_.Add(special);
+    texts_.push_back(std::move(special));
+  }
+}
+
+absl::StatusOr<Value> SpecialTexts::BreakValue(const Value& value, bool is_part, Pass* pass) {
   if (value.is_list()) {
     std::vector<Value> items;
     for (const Value& item : value.as_list().items) {
-      CONVENE_ASSIGN_OR_RETURN(Value broken, BreakValue(item, is_part, found));
+      CONVENE_ASSIGN_OR_RETURN(Value broken, BreakValue(item, is_part, pass));
       items.push_back(std::move(broken));
     }
     return jinja::NewList(std::move(items), value.as_list().kind);
@@ -63,53 +75,54 @@ absl::StatusOr<Value> SpecialTexts::BreakValue(const Value& value, bool is_part,
   if (value.is_dict()) {
     jinja::Dict dict;
     for (const auto& [key, item] : value.as_dict().entries()) {
-      const Value broken_key = BreakString(Value::OfString(key), /*is_part=*/false, found);
+      const Value broken_key = BreakString(Value::OfString(key), /*is_part=*/false, pass);
       const bool has_parts = is_part || (*key == "content" && item.is_list());
-      CONVENE_ASSIGN_OR_RETURN(Value broken, BreakValue(item, has_parts, found));
+      CONVENE_ASSIGN_OR_RETURN(Value broken, BreakValue(item, has_parts, pass));
       dict.Set(broken_key.string_ptr(), std::move(broken));
     }
     return jinja::NewDict(std::move(dict));
   }
-  return value.is_string() ? BreakString(value, is_part, found) : value;
+  return value.is_string() ? BreakString(value, is_part, pass) : value;
 }
 
-Value SpecialTexts::BreakString(const Value& value, bool is_part, Found* found) const {
+Value SpecialTexts::BreakString(const Value& value, bool is_part, Pass* pass) {
   const std::string& text = value.as_string();
-  found->mark = found->mark || absl::StrContains(text, kBreak);
+  pass->mark = pass->mark || absl::StrContains(text, kBreak);
   std::string broken;
   size_t done = 0;
   const auto add_break = [&](size_t at) {
     broken.append(text, done, at - done);
     broken.append(kBreak.data(), kBreak.size());
     done = at;
-    found->special = true;
+    pass->found = true;
   };
   for (size_t i = 0; i < text.size(); ++i) {
-    if (SpecialAt(absl::string_view(text).substr(i)) == 0) continue;
+    if (pass->texts->LengthAt(absl::string_view(text).substr(i)) == 0) continue;
     add_break(i + jinja::CharacterBytes(text[i]));
   }
-  if (is_part && EndsLikeBegin(text)) add_break(text.size());
+  if (is_part && pass->texts->EndsLikeBegin(text)) add_break(text.size());
   if (broken.empty()) return value;
   broken.append(text, done, text.size() - done);
   return Value::OfString(std::move(broken));
 }
 
 absl::StatusOr<bool> SpecialTexts::Break(Conversation* conversation) const {
-  Found found;
-  for (Value& message : conversation->messages) {
-    CONVENE_ASSIGN_OR_RETURN(message, BreakValue(message, /*is_part=*/false, &found));
-  }
+  Pass pass = {&all_};
   const jinja::Dict::Entries variables = conversation->variables.entries();
   for (const auto& [key, value] : variables) {
-    CONVENE_ASSIGN_OR_RETURN(Value broken, BreakValue(value, /*is_part=*/false, &found));
+    CONVENE_ASSIGN_OR_RETURN(Value broken, BreakValue(value, /*is_part=*/false, &pass));
     conversation->variables.Set(key, std::move(broken));
   }
-  if (found.special && found.mark) {
+  for (Value& message : conversation->messages) {
+    pass.texts = RoleOf(message) == "assistant" ? &specials_ : &all_;
+    CONVENE_ASSIGN_OR_RETURN(message, BreakValue(message, /*is_part=*/false, &pass));
+  }
+  if (pass.found && pass.mark) {
     return absl::InvalidArgumentError(
         "the conversation has the text of a special token, and also the character U+E0F2, which is "
         "used here to keep the two apart");
   }
-  return found.special;
+  return pass.found;
 }
 
 absl::StatusOr<std::vector<size_t>> SpecialTexts::Mend(std::string* text,

@@ -20,13 +20,18 @@ namespace convene::worker {
 // each such text before the template is rendered, behind its first character; afterwards it is
 // taken out, and the text is cut there before it is tokenised. A part of a content that ends like
 // the begin of such a text gets one at its end: the template writes parts one behind the other.
+//
+// DeepSeek's "<｜User｜>" is an added token without the mark "special"; it must not be forged
+// either. Of these tokens, the ones that `template_source` writes or that have a bar (| or ｜) in
+// them are broken too, but for white space and in the assistant's messages: an answer may well have
+// "<think>" or "<tool_call>".
 class SpecialTexts {
  public:
-  explicit SpecialTexts(const Tokenizer& tokenizer);
+  SpecialTexts(const Tokenizer& tokenizer, absl::string_view template_source);
 
   const std::vector<std::string>& texts() const { return texts_; }
 
-  // Breaks the texts of special tokens in the messages and in the values of the variables; whether
+  // Breaks those texts in the messages and in the values of the variables; whether
   // there are any. InvalidArgument: then the conversation has U+E0F2 itself.
   absl::StatusOr<bool> Break(Conversation* conversation) const;
 
@@ -36,25 +41,35 @@ class SpecialTexts {
                                                   std::vector<jinja::TextSpan>* spans);
 
  private:
-  struct Found {
-    bool special = false;
+  class TextSet {
+   public:
+    // False: it is there already.
+    bool Add(const std::string& text);
+    // The length of the longest one that `text` begins with; 0: none.
+    size_t LengthAt(absl::string_view text) const;
+    // Whether `text` ends with the begin of one, but not with a whole one.
+    bool EndsLikeBegin(absl::string_view text) const;
+
+   private:
+    absl::flat_hash_set<std::string> set_;
+    // For each first byte the lengths of the texts that begin with it, longest first.
+    std::array<std::vector<size_t>, 256> lengths_;
+    absl::flat_hash_set<std::string> begins_;
+    size_t longest_ = 0;  // bytes
+  };
+  struct Pass {
+    const TextSet* texts;
+    bool found = false;
     bool mark = false;  // U+E0F2
   };
   // `is_part`: `value` stands in the list of parts that a content is.
-  absl::StatusOr<jinja::Value> BreakValue(const jinja::Value& value, bool is_part,
-                                          Found* found) const;
-  jinja::Value BreakString(const jinja::Value& value, bool is_part, Found* found) const;
-  // The length of the special text that `text` begins with; 0: none.
-  size_t SpecialAt(absl::string_view text) const;
-  bool EndsLikeBegin(absl::string_view text) const;
+  static absl::StatusOr<jinja::Value> BreakValue(const jinja::Value& value, bool is_part,
+                                                 Pass* pass);
+  static jinja::Value BreakString(const jinja::Value& value, bool is_part, Pass* pass);
 
   std::vector<std::string> texts_;
-  absl::flat_hash_set<std::string> set_;
-  // For each first byte the lengths of the special texts that begin with it, longest first.
-  std::array<std::vector<size_t>, 256> lengths_;
-  // What special texts begin with: of each all but the whole.
-  absl::flat_hash_set<std::string> begins_;
-  size_t longest_ = 0;  // bytes of a special text
+  TextSet specials_;
+  TextSet all_;  // those of added tokens too
 };
 
 }  // namespace convene::worker

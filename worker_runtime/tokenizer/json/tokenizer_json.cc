@@ -123,6 +123,10 @@ class JsonTokenizer : public Tokenizer {
     const AddedToken* const token = parts_.added.Find(id);
     return token != nullptr && parts_.added.IsSpecial(token->content) ? token->content : "";
   }
+  std::string AddedTextOf(int32_t id) const override {
+    const AddedToken* const token = parts_.added.Find(id);
+    return token != nullptr ? token->content : "";
+  }
   absl::Span<const int32_t> prefix() const override { return parts_.frame.prefix; }
   absl::Span<const int32_t> suffix() const override { return parts_.frame.suffix; }
   std::optional<int32_t> end_of_document() const override { return parts_.end_of_document; }

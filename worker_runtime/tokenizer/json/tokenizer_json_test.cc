@@ -79,6 +79,9 @@ TEST_CASE("special tokens in a text count only where they are asked for") {
   CHECK(!tokenizer->SpecialId("ab").has_value());
   CHECK(tokenizer->SpecialTextOf(8) == "</s>");
   CHECK(tokenizer->SpecialTextOf(9).empty());
+  CHECK(tokenizer->AddedTextOf(8) == "</s>");
+  CHECK(tokenizer->AddedTextOf(9) == "<tool>");
+  CHECK(tokenizer->AddedTextOf(0).empty());
   CHECK(tokenizer->SpecialTextOf(-1).empty());
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -17,6 +18,7 @@ namespace convene::worker {
 struct FakeTokenizerOptions {
   std::vector<std::string> words;
   std::vector<std::string> specials;
+  std::vector<std::string> added;   // of the words, those that are added tokens
   std::string end_of_document;      // a special token; empty: none
   std::string before_document;      // a special token; empty: none
   bool puts_space_before = false;   // as SentencePiece: before each text between special tokens
@@ -47,6 +49,11 @@ class FakeTokenizer : public Tokenizer {
   }
   std::string SpecialTextOf(int32_t id) const override {
     return id < first_special() ? "" : options_.specials[id - first_special()];
+  }
+  std::string AddedTextOf(int32_t id) const override {
+    if (id < 256 || id >= first_special()) return SpecialTextOf(id);
+    const std::string& word = options_.words[id - 256];
+    return absl::c_linear_search(options_.added, word) ? word : "";
   }
   absl::Span<const int32_t> prefix() const override { return prefix_; }
   absl::Span<const int32_t> suffix() const override { return {}; }
