@@ -63,6 +63,17 @@ absl::StatusOr<AddedTokens> AddedTokens::Read(const std::optional<JsonNode>& nod
   return added;
 }
 
+absl::StatusOr<SpecialContents> AddedTokens::ReadSpecials(const std::optional<JsonNode>& node) {
+  SpecialContents specials;
+  if (!node.has_value()) return specials;
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<JsonNode> elements, node->Elements());
+  for (const JsonNode& element : elements) {
+    CONVENE_ASSIGN_OR_RETURN(AddedToken token, ReadToken(element));
+    if (token.special) specials.insert(std::move(token.content));
+  }
+  return specials;
+}
+
 int32_t AddedTokens::NextId(const Vocabulary& vocabulary) const {
   const auto size = static_cast<int32_t>(vocabulary.size());
   return std::max(size, id_count_);

@@ -15,6 +15,7 @@
 #include "worker_runtime/tokenizer/byte_trie.h"
 #include "worker_runtime/tokenizer/json/json_node.h"
 #include "worker_runtime/tokenizer/json/text_normalizer.h"
+#include "worker_runtime/tokenizer/json/token_model.h"
 #include "worker_runtime/tokenizer/json/vocabulary.h"
 
 namespace convene::worker {
@@ -41,6 +42,9 @@ class AddedTokens {
   static absl::StatusOr<AddedTokens> Read(const std::optional<JsonNode>& node,
                                           const Vocabulary& vocabulary,
                                           const TextNormalizer& normalizer);
+
+  // The contents of the special ones in `node`. InvalidArgument.
+  static absl::StatusOr<SpecialContents> ReadSpecials(const std::optional<JsonNode>& node);
 
   struct Cut {
     size_t begin = 0, end = 0;  // bytes of the text

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
@@ -55,8 +56,9 @@ struct BpeOptions {
   bool fuses_unknown = false;
   bool has_byte_fallback = false;
   bool ignores_merges = false;
-  std::string subword_prefix;  // of each character but a piece's first
-  std::string word_suffix;     // of a piece's last character
+  absl::flat_hash_set<int32_t> hidden;  // special tokens, never a whole piece
+  std::string subword_prefix;           // of each character but a piece's first
+  std::string word_suffix;              // of a piece's last character
 
   bool has_affixes() const { return !subword_prefix.empty() || !word_suffix.empty(); }
 };
@@ -88,6 +90,7 @@ class BpeModel : public TokenModel {
     }
     std::vector<std::string> tokens(static_cast<size_t>(vocabulary_.id_count()));
     for (int32_t id = 0; id < vocabulary_.id_count(); ++id) {
+      if (options_.hidden.contains(id)) continue;
       tokens[id] = Unspelled(vocabulary_.Token(id)).value_or("");
     }
     bytes_ = std::make_unique<ByteBpe>(
@@ -159,7 +162,7 @@ class CharacterEncoder : public PieceEncoder {
   void Encode(absl::string_view piece, std::vector<int32_t>* ids) override {
     if (options_.ignores_merges) {
       const std::optional<int32_t> word = model_.vocabulary_.Find(piece);
-      if (word.has_value()) {
+      if (word.has_value() && !options_.hidden.contains(*word)) {
         ids->push_back(*word);
         return;
       }
@@ -321,7 +324,8 @@ std::unique_ptr<PieceEncoder> BpeModel::NewEncoder() const {
   return std::make_unique<CharacterEncoder>(this);
 }
 
-absl::StatusOr<std::unique_ptr<TokenModel>> ReadBpeModel(const JsonNode& node) {
+absl::StatusOr<std::unique_ptr<TokenModel>> ReadBpeModel(const JsonNode& node,
+                                                         const SpecialContents& specials) {
   const auto dropout = node.Find("dropout");
   if (dropout.has_value() && !(dropout->value().is_number() && dropout->value() == 0)) {
     return LacksFeature(dropout->place(), "\"dropout\"");
@@ -337,6 +341,10 @@ absl::StatusOr<std::unique_ptr<TokenModel>> ReadBpeModel(const JsonNode& node) {
   CONVENE_ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::Read(vocabulary_node));
   CONVENE_ASSIGN_OR_RETURN(const std::string unknown, OptionalString(node, "unk_token"));
   if (!unknown.empty()) options.unknown = vocabulary.Find(unknown);
+  for (const std::string& special : specials) {
+    const std::optional<int32_t> id = vocabulary.Find(special);
+    if (id.has_value() && !IsOneCharacter(special)) options.hidden.insert(*id);
+  }
   CONVENE_ASSIGN_OR_RETURN(const JsonNode merges_node, node.Get("merges"));
   CONVENE_ASSIGN_OR_RETURN(const std::vector<PairMerges::Merge> merges,
                            ReadMerges(merges_node, vocabulary, options.subword_prefix.size()));

@@ -12,6 +12,7 @@ namespace convene::worker {
 // Unimplemented: "dropout" that is not 0. InvalidArgument: merges of tokens that the vocabulary
 // does not have, and the like. An unknown character is dropped where "unk_token" is absent or not
 // in the vocabulary.
-absl::StatusOr<std::unique_ptr<TokenModel>> ReadBpeModel(const JsonNode& node);
+absl::StatusOr<std::unique_ptr<TokenModel>> ReadBpeModel(const JsonNode& node,
+                                                         const SpecialContents& specials);
 
 }  // namespace convene::worker

@@ -22,6 +22,11 @@ inline Character CharacterAt(absl::string_view text, size_t at) {
   return {code, static_cast<size_t>(next - text.data()) - at};
 }
 
+// REQUIRES: `text` is UTF-8.
+inline bool IsOneCharacter(absl::string_view text) {
+  return !text.empty() && CharacterAt(text, 0).bytes == text.size();
+}
+
 // Where the character before byte `at` begins. REQUIRES: 0 < at <= text.size().
 inline size_t PreviousCharacter(absl::string_view text, size_t at) {
   do {

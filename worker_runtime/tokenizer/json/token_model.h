@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "worker_runtime/tokenizer/json/json_node.h"
@@ -36,7 +37,14 @@ class TokenModel {
   virtual bool TakeBytes() { return false; }
 };
 
-// `node`: the file's "model". InvalidArgument, Unimplemented.
-absl::StatusOr<std::unique_ptr<TokenModel>> ReadModel(const JsonNode& node);
+// The contents of special added tokens.
+using SpecialContents = absl::flat_hash_set<std::string>;
+
+// `node`: the file's "model". A token of more than one character whose text is in `specials` is
+// never a piece's id: the letters "</s>" in a document are not the end of a sentence. The original
+// makes them that with encode_special_tokens, where the vocabulary has the text.
+// InvalidArgument, Unimplemented.
+absl::StatusOr<std::unique_ptr<TokenModel>> ReadModel(const JsonNode& node,
+                                                      const SpecialContents& specials);
 
 }  // namespace convene::worker

@@ -25,7 +25,7 @@ namespace convene::worker {
 namespace {
 
 // Changes when the same file would give other ids than before.
-constexpr int64_t kRulesVersion = 1;
+constexpr int64_t kRulesVersion = 2;
 
 // Bytes of what the JSON reader says, which may have parts of the file in it.
 constexpr size_t kLongestComplaint = 200;
@@ -193,7 +193,9 @@ absl::StatusOr<Parts> ReadParts(const JsonNode& document) {
     if (version->value() != "1.0") return LacksFeature("version", "\"version\" other than \"1.0\"");
   }
   CONVENE_ASSIGN_OR_RETURN(const JsonNode model, document.Get("model"));
-  CONVENE_ASSIGN_OR_RETURN(parts.model, ReadModel(model));
+  CONVENE_ASSIGN_OR_RETURN(const SpecialContents specials,
+                           AddedTokens::ReadSpecials(document.Find("added_tokens")));
+  CONVENE_ASSIGN_OR_RETURN(parts.model, ReadModel(model, specials));
   CONVENE_ASSIGN_OR_RETURN(parts.normalizer, TextNormalizer::Read(document.Find("normalizer")));
   CONVENE_ASSIGN_OR_RETURN(parts.pre_tokenizer, PreTokenizer::Read(document.Find("pre_tokenizer")));
   CONVENE_ASSIGN_OR_RETURN(

@@ -85,6 +85,23 @@ TEST_CASE("special tokens in a text count only where they are asked for") {
   CHECK(tokenizer->SpecialTextOf(-1).empty());
 }
 
+TEST_CASE("the letters of a special token are not that token because the model has it too") {
+  constexpr char kEnd[] = R"("added_tokens":[{"id":3,"content":"</s>","special":true}])";
+  const auto unigram = Read(absl::StrCat(
+      R"({"model":{"type":"Unigram","unk_id":0,"vocab":[["?",0],["<",-1],["a",-1],["</s>",-1],)",
+      R"(["/",-1],["s",-1],[">",-1]]},)", kEnd, "}"));
+  CHECK(Encode(*unigram, "a</s>", SpecialText::kAsText) == Ids{2, 1, 4, 5, 6});
+  CHECK(Encode(*unigram, "a</s>", SpecialText::kAsTokens) == Ids{2, 3});
+  for (const char* const byte_level : {"", R"(,"pre_tokenizer":{"type":"ByteLevel",)"
+                                           R"("add_prefix_space":false,"use_regex":false})"}) {
+    const auto bpe = Read(absl::StrCat(
+        R"({"model":{"type":"BPE","ignore_merges":true,"merges":[],)",
+        R"("vocab":{"<":1,"a":2,"</s>":3,"/":4,"s":5,">":6}},)", kEnd, byte_level, "}"));
+    CHECK(Encode(*bpe, "</s>", SpecialText::kAsText) == Ids{1, 4, 5, 6});
+    CHECK(Encode(*bpe, "</s>", SpecialText::kAsTokens) == Ids{3});
+  }
+}
+
 TEST_CASE("each token stands for its bytes, special ones for none") {
   const auto tokenizer = Read(File(""));
   const auto bytes_of = [&](int32_t id) {

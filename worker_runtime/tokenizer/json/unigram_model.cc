@@ -5,8 +5,10 @@
 #include <optional>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_format.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/tokenizer/json/characters.h"
 #include "worker_runtime/tokenizer/unigram.h"
 #include "worker_runtime/tokenizer/word_ids.h"
 
@@ -16,8 +18,9 @@ namespace {
 class UnigramModel : public TokenModel {
  public:
   UnigramModel(const std::vector<UnigramLattice::Piece>& pieces, Vocabulary vocabulary,
-               int32_t unknown, bool has_byte_fallback)
+               absl::flat_hash_set<int32_t> hidden, int32_t unknown, bool has_byte_fallback)
       : vocabulary_(std::move(vocabulary)),
+        hidden_(std::move(hidden)),
         lattice_(pieces, unknown, UnigramLattice::Rules::kHuggingFace),
         unknown_(unknown),
         has_byte_fallback_(has_byte_fallback) {
@@ -34,6 +37,7 @@ class UnigramModel : public TokenModel {
   friend class UnigramEncoder;
 
   const Vocabulary vocabulary_;
+  const absl::flat_hash_set<int32_t> hidden_;  // special tokens
   const UnigramLattice lattice_;
   const int32_t unknown_;
   const bool has_byte_fallback_;
@@ -74,7 +78,7 @@ class UnigramEncoder : public PieceEncoder {
 
   void AddUnknown(absl::string_view text, std::vector<int32_t>* ids) const {
     const std::optional<int32_t> known = model_.vocabulary_.Find(text);
-    if (known.has_value()) {
+    if (known.has_value() && !model_.hidden_.contains(*known)) {
       ids->push_back(*known);
       return;
     }
@@ -103,13 +107,15 @@ std::unique_ptr<PieceEncoder> UnigramModel::NewEncoder() const {
   return std::make_unique<UnigramEncoder>(this);
 }
 
-absl::StatusOr<std::unique_ptr<TokenModel>> ReadUnigramModel(const JsonNode& node) {
+absl::StatusOr<std::unique_ptr<TokenModel>> ReadUnigramModel(const JsonNode& node,
+                                                             const SpecialContents& specials) {
   CONVENE_ASSIGN_OR_RETURN(const JsonNode list, node.Get("vocab"));
   CONVENE_ASSIGN_OR_RETURN(const std::vector<JsonNode> elements, list.Elements());
   if (elements.empty()) return list.Error("is empty");
   std::vector<UnigramLattice::Piece> pieces;
   pieces.reserve(elements.size());
   Vocabulary vocabulary;
+  absl::flat_hash_set<int32_t> hidden;
   for (const JsonNode& element : elements) {
     const nlohmann::json& value = element.value();
     if (!value.is_array() || value.size() != 2 || !value[0].is_string() || !value[1].is_number()) {
@@ -118,7 +124,9 @@ absl::StatusOr<std::unique_ptr<TokenModel>> ReadUnigramModel(const JsonNode& nod
     UnigramLattice::Piece piece;
     piece.text = value[0].get<std::string>();
     piece.score = value[1].get<double>();
-    piece.is_used = !piece.text.empty();
+    const bool is_special = specials.contains(piece.text) && !IsOneCharacter(piece.text);
+    piece.is_used = !piece.text.empty() && !is_special;
+    if (is_special) hidden.insert(static_cast<int32_t>(pieces.size()));
     vocabulary.Add(piece.text, static_cast<int32_t>(pieces.size()));
     pieces.push_back(std::move(piece));
   }
@@ -129,7 +137,7 @@ absl::StatusOr<std::unique_ptr<TokenModel>> ReadUnigramModel(const JsonNode& nod
   CONVENE_ASSIGN_OR_RETURN(const int64_t unknown,
                            unknown_node->Number(static_cast<int64_t>(pieces.size()) - 1));
   CONVENE_ASSIGN_OR_RETURN(const bool has_byte_fallback, node.GetBool("byte_fallback", false));
-  return std::make_unique<UnigramModel>(pieces, std::move(vocabulary),
+  return std::make_unique<UnigramModel>(pieces, std::move(vocabulary), std::move(hidden),
                                         static_cast<int32_t>(unknown), has_byte_fallback);
 }
 

@@ -8,7 +8,8 @@
 
 namespace convene::worker {
 
-// InvalidArgument; Unimplemented: no "unk_id".
-absl::StatusOr<std::unique_ptr<TokenModel>> ReadUnigramModel(const JsonNode& node);
+// `specials`: ReadModel's. InvalidArgument; Unimplemented: no "unk_id".
+absl::StatusOr<std::unique_ptr<TokenModel>> ReadUnigramModel(const JsonNode& node,
+                                                             const SpecialContents& specials);
 
 }  // namespace convene::worker
