@@ -75,7 +75,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> ReadByContent(const std::string& cont
                                     : ReadTokenizerJson(content, path, config);
   }
   if (LooksLikeTiktoken(content)) return ReadTiktoken(content, path, config);
-  if (LooksLikeSentencePiece(content)) return ReadSentencePiece(content, path);
+  if (LooksLikeSentencePiece(content)) return ReadSentencePiece(content, path, config);
   return absl::InvalidArgumentError(
       absl::StrCat(path,
                    " is no tokenizer: its content is neither a tokenizer.json, a tekken.json, "

@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/text.h"
 #include "worker_runtime/tokenizer/byte_trie.h"
 #include "worker_runtime/tokenizer/sentencepiece/bpe.h"
 #include "worker_runtime/tokenizer/sentencepiece/charsmap.h"
@@ -16,6 +18,7 @@
 #include "worker_runtime/tokenizer/sentencepiece/normalizer.h"
 #include "worker_runtime/tokenizer/sentencepiece/unknown_text.h"
 #include "worker_runtime/tokenizer/unigram.h"
+#include "worker_runtime/tokenizer/vocabulary_config.h"
 
 namespace convene::worker {
 namespace {
@@ -71,6 +74,35 @@ class SentencePieceTokenizer : public Tokenizer {
     }
   }
 
+  // Called once, before Build.
+  absl::Status Configure(const VocabularyConfig& config) {
+    for (const SpecialTokens::Token& token : config.special_tokens) {
+      if (token.id < vocabulary_size()) continue;
+      return absl::UnimplementedError(
+          absl::StrCat("the tokenizer_config.json beside it adds the token \"",
+                       Utf8(token.text, 80), "\" with the id ", token.id,
+                       ", which the model does not have: use the model's "
+                       "tokenizer.json"));
+    }
+    const bool adds_end = config.adds_end_of_document.value_or(false);
+    // The file's fingerprint stays that of the file with what is usual around a text.
+    if (!config.adds_begin_of_document.value_or(true) && !prefix_.empty()) {
+      prefix_.clear();
+      fingerprint_ += 1;
+    }
+    if (adds_end && end_of_document_.has_value()) {
+      suffix_ = {*end_of_document_};
+      fingerprint_ += 2;
+    }
+    if ((config.adds_begin_of_document.value_or(false) && prefix_.empty()) ||
+        (adds_end && suffix_.empty())) {
+      return absl::InvalidArgumentError(
+          "the tokenizer_config.json beside it has add_bos_token or add_eos_token, but the model "
+          "has no control piece for it");
+    }
+    return absl::OkStatus();
+  }
+
   // Called once, before any other method.
   absl::Status Build() {
     CONVENE_ASSIGN_OR_RETURN(Charsmap map, Charsmap::Read(model_.normalizer.precompiled_charsmap));
@@ -121,7 +153,7 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
   absl::Span<const int32_t> prefix() const override { return prefix_; }
-  absl::Span<const int32_t> suffix() const override { return {}; }
+  absl::Span<const int32_t> suffix() const override { return suffix_; }
   std::optional<int32_t> end_of_document() const override { return end_of_document_; }
 
   void AppendTokenBytes(int32_t id, std::string* bytes) const override {
@@ -135,7 +167,7 @@ class SentencePieceTokenizer : public Tokenizer {
   friend class SentencePieceEncoder;
 
   const ModelFile model_;
-  const uint64_t fingerprint_;
+  uint64_t fingerprint_;
   const ByteTrie user_symbols_;
   const ByteTrie specials_;
   const UnknownText unknown_;
@@ -143,7 +175,7 @@ class SentencePieceTokenizer : public Tokenizer {
   std::unique_ptr<Decoder> decoder_;
   std::unique_ptr<BpeModel> bpe_;  // or unigram_
   std::unique_ptr<UnigramLattice> unigram_;
-  std::vector<int32_t> prefix_;
+  std::vector<int32_t> prefix_, suffix_;
   std::optional<int32_t> end_of_document_;
 };
 
@@ -201,10 +233,14 @@ bool LooksLikeSentencePiece(absl::string_view bytes) {
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> ReadSentencePiece(absl::string_view proto_bytes,
-                                                             const std::string& path) {
+                                                             const std::string& path,
+                                                             const std::string& config_json) {
   CONVENE_ASSIGN_OR_RETURN(ModelFile model, ParseModelFile(proto_bytes, path));
   auto tokenizer =
       std::make_unique<SentencePieceTokenizer>(std::move(model), FingerprintOf(proto_bytes));
+  const absl::StatusOr<VocabularyConfig> config = ReadVocabularyConfig(config_json);
+  if (!config.ok()) return Annotate(config.status(), path);
+  CONVENE_RETURN_IF_ERROR(Annotate(tokenizer->Configure(*config), path));
   CONVENE_RETURN_IF_ERROR(Annotate(tokenizer->Build(), path));
   return tokenizer;
 }

@@ -16,9 +16,12 @@ bool LooksLikeSentencePiece(absl::string_view bytes);
 
 // A tokenizer that gives the ids of google/sentencepiece 0.2.3 for the model whose file holds
 // `proto_bytes` (a serialized ModelProto); keeps nothing of them. `path` is for error texts.
+// `config_json`: the tokenizer_config.json beside it, or empty; its add_bos_token and add_eos_token
+// count.
 //
 // InvalidArgument: not such a model, damaged, or one that SentencePiece refuses (see
-// ParseModelFile). Unimplemented: a model of words or characters. All with `path`.
+// ParseModelFile), or a token is to be added that is no control piece. Unimplemented: a model of
+// words or characters; a config with tokens that the model does not have. All with `path`.
 //
 // kind(): "SentencePiece (BPE)" or "SentencePiece (unigram)".
 // Special tokens: the CONTROL pieces ("<s>", "[INST]") and the unknown piece. SentencePiece never
@@ -26,9 +29,11 @@ bool LooksLikeSentencePiece(absl::string_view bytes);
 // those the longest, and each rest is a text of its own: it has its own dummy prefix, as
 // mistral-common encodes the parts of a chat.
 // prefix(): the beginning-of-text piece where it is a control piece, since Llama 2's and Mistral's
-// programs put it before every text. suffix(): empty. end_of_document(): the end-of-text piece.
+// programs put it before every text; not with add_bos_token false. suffix(): empty; with
+// add_eos_token true the end-of-text piece. end_of_document(): that piece.
 // Decode(): as SentencePieceProcessor::Decode; the unknown piece is its surface, " ⁇ ".
 absl::StatusOr<std::unique_ptr<Tokenizer>> ReadSentencePiece(absl::string_view proto_bytes,
-                                                             const std::string& path);
+                                                             const std::string& path,
+                                                             const std::string& config_json = "");
 
 }  // namespace convene::worker

@@ -45,6 +45,28 @@ std::string Piece(absl::string_view text, char type) {
   return Field(1, Field(1, text) + Number(3, type));
 }
 
+TEST_CASE("The config says what stands around a text, and may not add tokens") {
+  const std::string bytes = ModelBytes("bpe_bytes");
+  const auto plain = Read("bpe_bytes");
+  const auto none = ReadSentencePiece(bytes, "a.model", R"({"add_bos_token": false})");
+  REQUIRE_OK(none);
+  CHECK((*none)->prefix().empty());
+  CHECK((*none)->fingerprint() != plain->fingerprint());
+  const auto both = ReadSentencePiece(
+      bytes, "a.model",
+      R"({"add_bos_token": true, "add_eos_token": true, "added_tokens_decoder": {"1": "<s>"}})");
+  REQUIRE_OK(both);
+  CHECK((*both)->prefix() == absl::Span<const int32_t>({1}));
+  CHECK((*both)->suffix() == absl::Span<const int32_t>({2}));
+  CHECK((*both)->fingerprint() != plain->fingerprint());
+  CHECK_STATUS(ReadSentencePiece(bytes, "a.model",
+                                 R"({"added_tokens_decoder": {"900": {"content": "<|im_end|>"}}})"),
+               absl::StatusCode::kUnimplemented, "use the model's tokenizer.json");
+  CHECK_STATUS(
+      ReadSentencePiece(Piece("<unk>", 2) + Piece("a", 1), "a.model", R"({"add_eos_token": true})"),
+      kInvalid, "no control piece");
+}
+
 TEST_CASE("Names, special tokens and what surrounds a text") {
   const auto tokenizer = Read("bpe_bytes");
   CHECK(tokenizer->kind() == "SentencePiece (BPE)");
