@@ -11,17 +11,17 @@ namespace {
 // Sequences within sequences; real files have one.
 constexpr int kLargestDepth = 16;
 
-absl::StatusOr<std::vector<int32_t>> ReadIds(const JsonNode& node) {
+absl::StatusOr<std::vector<int32_t>> ReadIds(const JsonNode& node, int vocabulary_size) {
   CONVENE_ASSIGN_OR_RETURN(const std::vector<JsonNode> elements, node.Elements());
   std::vector<int32_t> ids;
   for (const JsonNode& element : elements) {
-    CONVENE_ASSIGN_OR_RETURN(const int64_t id, element.Number(INT32_MAX));
+    CONVENE_ASSIGN_OR_RETURN(const int64_t id, element.Number(vocabulary_size - 1));
     ids.push_back(static_cast<int32_t>(id));
   }
   return ids;
 }
 
-absl::StatusOr<AddedAround> ReadTemplate(const JsonNode& node) {
+absl::StatusOr<AddedAround> ReadTemplate(const JsonNode& node, int vocabulary_size) {
   CONVENE_ASSIGN_OR_RETURN(const JsonNode single, node.Get("single"));
   CONVENE_ASSIGN_OR_RETURN(const std::vector<JsonNode> parts, single.Elements());
   AddedAround frame;
@@ -38,7 +38,7 @@ absl::StatusOr<AddedAround> ReadTemplate(const JsonNode& node) {
     CONVENE_ASSIGN_OR_RETURN(const JsonNode tokens, node.Get("special_tokens"));
     CONVENE_ASSIGN_OR_RETURN(const JsonNode token, tokens.Get(id.c_str()));
     CONVENE_ASSIGN_OR_RETURN(const JsonNode ids_node, token.Get("ids"));
-    CONVENE_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ReadIds(ids_node));
+    CONVENE_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ReadIds(ids_node, vocabulary_size));
     std::vector<int32_t>& side = texts == 0 ? frame.prefix : frame.suffix;
     side.insert(side.end(), ids.begin(), ids.end());
   }
@@ -47,22 +47,23 @@ absl::StatusOr<AddedAround> ReadTemplate(const JsonNode& node) {
 }
 
 // BertProcessing and RobertaProcessing: "cls" before and "sep" behind, each [text, id].
-absl::StatusOr<int32_t> ReadNamedToken(const JsonNode& node, const char* key) {
+absl::StatusOr<int32_t> ReadNamedToken(const JsonNode& node, const char* key, int vocabulary_size) {
   CONVENE_ASSIGN_OR_RETURN(const JsonNode token, node.Get(key));
   CONVENE_ASSIGN_OR_RETURN(const std::vector<JsonNode> parts, token.Elements());
   if (parts.size() != 2) return token.Error("should be [text, id]");
-  CONVENE_ASSIGN_OR_RETURN(const int64_t id, parts[1].Number(INT32_MAX));
+  CONVENE_ASSIGN_OR_RETURN(const int64_t id, parts[1].Number(vocabulary_size - 1));
   return static_cast<int32_t>(id);
 }
 
-absl::StatusOr<AddedAround> ReadNamedTokens(const JsonNode& node) {
-  CONVENE_ASSIGN_OR_RETURN(const int32_t first, ReadNamedToken(node, "cls"));
-  CONVENE_ASSIGN_OR_RETURN(const int32_t last, ReadNamedToken(node, "sep"));
+absl::StatusOr<AddedAround> ReadNamedTokens(const JsonNode& node, int vocabulary_size) {
+  CONVENE_ASSIGN_OR_RETURN(const int32_t first, ReadNamedToken(node, "cls", vocabulary_size));
+  CONVENE_ASSIGN_OR_RETURN(const int32_t last, ReadNamedToken(node, "sep", vocabulary_size));
   return AddedAround{{first}, {last}};
 }
 
 // Puts what the processor adds around `frame`.
-absl::Status AddProcessor(const JsonNode& node, int depth, AddedAround* frame) {
+absl::Status AddProcessor(const JsonNode& node, int vocabulary_size, int depth,
+                          AddedAround* frame) {
   const absl::StatusOr<std::string> type = node.GetString("type");
   if (!type.ok()) return type.status();
   if (*type == "Sequence") {
@@ -70,15 +71,15 @@ absl::Status AddProcessor(const JsonNode& node, int depth, AddedAround* frame) {
     CONVENE_ASSIGN_OR_RETURN(const JsonNode list, node.Get("processors"));
     CONVENE_ASSIGN_OR_RETURN(const std::vector<JsonNode> elements, list.Elements());
     for (const JsonNode& element : elements) {
-      CONVENE_RETURN_IF_ERROR(AddProcessor(element, depth + 1, frame));
+      CONVENE_RETURN_IF_ERROR(AddProcessor(element, vocabulary_size, depth + 1, frame));
     }
     return absl::OkStatus();
   }
   AddedAround outer;
   if (*type == "TemplateProcessing") {
-    CONVENE_ASSIGN_OR_RETURN(outer, ReadTemplate(node));
+    CONVENE_ASSIGN_OR_RETURN(outer, ReadTemplate(node, vocabulary_size));
   } else if (*type == "BertProcessing" || *type == "RobertaProcessing") {
-    CONVENE_ASSIGN_OR_RETURN(outer, ReadNamedTokens(node));
+    CONVENE_ASSIGN_OR_RETURN(outer, ReadNamedTokens(node, vocabulary_size));
   } else if (*type != "ByteLevel") {  // which only corrects offsets
     return LacksFeature(node.place(), absl::StrCat("\"", *type, "\""));
   }
@@ -89,9 +90,10 @@ absl::Status AddProcessor(const JsonNode& node, int depth, AddedAround* frame) {
 
 }  // namespace
 
-absl::StatusOr<AddedAround> ReadPostProcessor(const std::optional<JsonNode>& node) {
+absl::StatusOr<AddedAround> ReadPostProcessor(const std::optional<JsonNode>& node,
+                                              int vocabulary_size) {
   AddedAround frame;
-  if (node.has_value()) CONVENE_RETURN_IF_ERROR(AddProcessor(*node, 0, &frame));
+  if (node.has_value()) CONVENE_RETURN_IF_ERROR(AddProcessor(*node, vocabulary_size, 0, &frame));
   return frame;
 }
 

@@ -15,8 +15,10 @@ struct AddedAround {
   std::vector<int32_t> prefix, suffix;
 };
 
-// `node`: the file's "post_processor", absent where that is null. InvalidArgument; Unimplemented: a
-// template that does not have the text exactly once.
-absl::StatusOr<AddedAround> ReadPostProcessor(const std::optional<JsonNode>& node);
+// `node`: the file's "post_processor", absent where that is null. InvalidArgument: among others an
+// id that is not below `vocabulary_size`, with its place. Unimplemented: a template that does not
+// have the text exactly once. REQUIRES: vocabulary_size > 0.
+absl::StatusOr<AddedAround> ReadPostProcessor(const std::optional<JsonNode>& node,
+                                              int vocabulary_size);
 
 }  // namespace convene::worker

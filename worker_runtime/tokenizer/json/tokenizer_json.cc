@@ -40,6 +40,10 @@ struct Parts {
   std::optional<int32_t> end_of_document;
 };
 
+int VocabularySize(const Parts& parts) {
+  return std::max(parts.model->vocabulary().id_count(), parts.added.id_count());
+}
+
 class JsonEncoder : public Encoder {
  public:
   JsonEncoder(const Parts* parts, SpecialText special_text)
@@ -109,9 +113,7 @@ class JsonTokenizer : public Tokenizer {
     return absl::StrCat("tokenizer.json (", parts_.model->type(), ")");
   }
   uint64_t fingerprint() const override { return fingerprint_; }
-  int vocabulary_size() const override {
-    return std::max(parts_.model->vocabulary().id_count(), parts_.added.id_count());
-  }
+  int vocabulary_size() const override { return VocabularySize(parts_); }
   std::unique_ptr<Encoder> NewEncoder(SpecialText special_text) const override {
     return std::make_unique<JsonEncoder>(&parts_, special_text);
   }
@@ -202,7 +204,8 @@ absl::StatusOr<Parts> ReadParts(const JsonNode& document) {
       parts.added, AddedTokens::Read(document.Find("added_tokens"), parts.model->vocabulary(),
                                      parts.normalizer));
   CONVENE_ASSIGN_OR_RETURN(parts.decoder, TokenDecoder::Read(document.Find("decoder")));
-  CONVENE_ASSIGN_OR_RETURN(parts.frame, ReadPostProcessor(document.Find("post_processor")));
+  CONVENE_ASSIGN_OR_RETURN(
+      parts.frame, ReadPostProcessor(document.Find("post_processor"), VocabularySize(parts)));
   if (parts.pre_tokenizer.ends_in_spelling() && parts.model->TakeBytes()) {
     parts.pre_tokenizer.LeaveOutSpelling();
   }

@@ -153,6 +153,21 @@ TEST_CASE("the config and the post-processor say what stands around a document a
   CHECK(absl::IsInvalidArgument(ErrorOf(File(""), "[]")));
 }
 
+TEST_CASE("a post-processor may not put ids around a document that no token has") {
+  const absl::Status named =
+      ErrorOfPart("post_processor", R"({"type":"BertProcessing","sep":["a",0],"cls":["b",7]})");
+  CHECK(absl::IsInvalidArgument(named));
+  CHECK(absl::StrContains(named.message(), "post_processor.cls[1]"));
+  CHECK(ErrorOfPart("post_processor", R"({"type":"BertProcessing","sep":["a",0],"cls":["b",6]})")
+            .ok());
+  const absl::Status frame = ErrorOfPart(
+      "post_processor",
+      R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"x"}},{"Sequence":{"id":"A"}}],)"
+      R"("special_tokens":{"x":{"ids":[70]}}})");
+  CHECK(absl::IsInvalidArgument(frame));
+  CHECK(absl::StrContains(frame.message(), "special_tokens.x.ids[0]"));
+}
+
 TEST_CASE("fingerprints differ where ids may") {
   const std::string config = R"({"bos_token":"<s>","add_bos_token":true})";
   const auto plain = Read(File(""))->fingerprint();
