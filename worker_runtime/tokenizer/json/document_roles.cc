@@ -49,15 +49,17 @@ absl::Status ApplyVocabularyConfig(const VocabularyConfig& config, std::optional
 
 std::optional<int32_t> FindEndOfDocument(std::optional<int32_t> eos, const AddedAround& frame,
                                          const AddedTokens& added) {
-  if (eos.has_value()) return eos;
-  if (frame.suffix.size() == 1) return frame.suffix.front();
   std::optional<int32_t> end;
+  bool is_only = true;
   for (const char* name : kEndNames) {
     if (!added.IsSpecial(name)) continue;
-    if (end.has_value()) return std::nullopt;
+    is_only = !end.has_value();
     end = added.Find(absl::string_view(name));
   }
-  return end;
+  if (end.has_value() && is_only) return end;
+  if (eos.has_value()) return eos;
+  if (frame.suffix.size() == 1) return frame.suffix.front();
+  return std::nullopt;
 }
 
 }  // namespace convene::worker

@@ -18,8 +18,10 @@ namespace convene::worker {
 absl::Status ApplyVocabularyConfig(const VocabularyConfig& config, std::optional<int32_t> bos,
                                    std::optional<int32_t> eos, AddedAround* frame);
 
-// The token that ends a document: the config's `eos`; else the frame's single last token; else the
-// only special token with one of the names that models commonly have for it.
+// The token that ends a document: the only special token with one of the names that models commonly
+// have for it; else the config's `eos`; else the frame's single last token. A model made for
+// conversations has the end of a turn as its `eos` ("<|eot_id|>", "<|im_end|>"), and still was
+// trained on documents that end with the other.
 std::optional<int32_t> FindEndOfDocument(std::optional<int32_t> eos, const AddedAround& frame,
                                          const AddedTokens& added);
 

@@ -146,9 +146,19 @@ TEST_CASE("the config and the post-processor say what stands around a document a
         Ids{7, -1, 8});
   CHECK(frame("", "{" + tokens + R"(,"add_bos_token":true})") == Ids{7, -1});
   CHECK(frame(post, "{" + tokens + R"(,"add_bos_token":false})") == Ids{-1});
-  // Without a config the usual name tells; with one, the config.
+  // The usual name tells; without one, or with several, the config.
   CHECK(Read(File(""))->end_of_document() == 8);
-  CHECK(Read(File(""), R"({"eos_token":"<s>"})")->end_of_document() == 7);
+  CHECK(Read(File(""), R"({"eos_token":"<s>"})")->end_of_document() == 8);
+  const auto with_added = [](const std::string& added) {
+    return absl::StrCat(R"({"model":)", kModel, R"(,"added_tokens":[)", added, "]}");
+  };
+  const std::string turn = R"({"id":7,"content":"<|im_end|>","special":true})";
+  const std::string two = R"(,{"id":8,"content":"<eos>","special":true},)"
+                          R"({"id":9,"content":"<|endoftext|>","special":true})";
+  const std::string eos = R"({"eos_token":"<|im_end|>"})";
+  CHECK(Read(with_added(turn), eos)->end_of_document() == 7);
+  CHECK(Read(with_added(turn + two), eos)->end_of_document() == 7);
+  CHECK(Read(with_added(turn + two))->end_of_document() == std::nullopt);
   CHECK(absl::IsInvalidArgument(ErrorOf(File(""), R"({"bos_token":"<x>","add_bos_token":true})")));
   CHECK(absl::IsInvalidArgument(ErrorOf(File(""), "[]")));
 }
