@@ -57,6 +57,18 @@ TEST_CASE("loops within loops come to an end") {
       absl::StatusCode::kResourceExhausted, "too many steps");
 }
 
+TEST_CASE("a text that is cut into very many parts is stopped") {
+  RenderOptions options;
+  options.max_steps = 100000;
+  for (const char* const cut :
+       {"split(',')", "rsplit(',')", "split()", "rsplit()", "splitlines()"}) {
+    const std::string source = absl::StrCat("{{ ('a, \\n' * 9999).", cut, "|length }}");
+    CHECK_STATUS(Render(source, options), absl::StatusCode::kResourceExhausted, "too many steps");
+    CHECK_OK(Render(source));
+  }
+  CHECK(*Render("{{ 'abababa'.count('aba') }} {{ 'xx'.count('x') }}", options) == "2 2");
+}
+
 TEST_CASE("a text that doubles is stopped, and so is one that is repeated") {
   RenderOptions options;
   options.max_bytes = 100000;

@@ -45,26 +45,32 @@ Result StripMethod(Text text, Text name, const Arguments& arguments) {
   return Of(Strip(text, characters));
 }
 
+// For a part of a string in a list: its memory is what counts, a hundred bytes.
+constexpr int64_t kPartSteps = 16;
+
 // text.split() without a separator: white space of any length parts, at most `limit` times.
-std::vector<Text> SplitAtSpace(Text text, int64_t limit) {
+absl::StatusOr<std::vector<Text>> SplitAtSpace(Text text, int64_t limit, Budget* budget) {
   std::vector<Text> parts;
   for (text = StripLeft(text); !text.empty(); text = StripLeft(text)) {
     if (limit >= 0 && static_cast<int64_t>(parts.size()) == limit) {
+      CONVENE_RETURN_IF_ERROR(budget->Charge(kPartSteps));
       parts.push_back(text);
       break;
     }
     size_t end = 0;
     while (end < text.size() && !IsSpace(CharacterAt(text, end))) end += CharacterBytes(text[end]);
+    CONVENE_RETURN_IF_ERROR(budget->Charge(kPartSteps));
     parts.push_back(text.substr(0, end));
     text.remove_prefix(end);
   }
   return parts;
 }
 
-std::vector<Text> SplitAtSpaceFromEnd(Text text, int64_t limit) {
+absl::StatusOr<std::vector<Text>> SplitAtSpaceFromEnd(Text text, int64_t limit, Budget* budget) {
   std::vector<Text> parts;
   for (text = StripRight(text); !text.empty(); text = StripRight(text)) {
     if (limit >= 0 && static_cast<int64_t>(parts.size()) == limit) {
+      CONVENE_RETURN_IF_ERROR(budget->Charge(kPartSteps));
       parts.push_back(text);
       break;
     }
@@ -75,6 +81,7 @@ std::vector<Text> SplitAtSpaceFromEnd(Text text, int64_t limit) {
       if (IsSpace(CharacterAt(text, previous))) break;
       begin = previous;
     }
+    CONVENE_RETURN_IF_ERROR(budget->Charge(kPartSteps));
     parts.push_back(text.substr(begin));
     text = text.substr(0, begin);
   }
@@ -82,26 +89,32 @@ std::vector<Text> SplitAtSpaceFromEnd(Text text, int64_t limit) {
   return parts;
 }
 
-std::vector<Text> SplitAt(Text text, Text separator, int64_t limit) {
+absl::StatusOr<std::vector<Text>> SplitAt(Text text, Text separator, int64_t limit,
+                                          Budget* budget) {
   std::vector<Text> parts;
   while (limit < 0 || static_cast<int64_t>(parts.size()) < limit) {
     const size_t found = text.find(separator);
     if (found == Text::npos) break;
+    CONVENE_RETURN_IF_ERROR(budget->Charge(kPartSteps));
     parts.push_back(text.substr(0, found));
     text.remove_prefix(found + separator.size());
   }
+  CONVENE_RETURN_IF_ERROR(budget->Charge(kPartSteps));
   parts.push_back(text);
   return parts;
 }
 
-std::vector<Text> SplitAtFromEnd(Text text, Text separator, int64_t limit) {
+absl::StatusOr<std::vector<Text>> SplitAtFromEnd(Text text, Text separator, int64_t limit,
+                                                 Budget* budget) {
   std::vector<Text> parts;
   while (limit < 0 || static_cast<int64_t>(parts.size()) < limit) {
     const size_t found = text.rfind(separator);
     if (found == Text::npos) break;
+    CONVENE_RETURN_IF_ERROR(budget->Charge(kPartSteps));
     parts.push_back(text.substr(found + separator.size()));
     text = text.substr(0, found);
   }
+  CONVENE_RETURN_IF_ERROR(budget->Charge(kPartSteps));
   parts.push_back(text);
   std::reverse(parts.begin(), parts.end());
   return parts;
@@ -114,16 +127,21 @@ Result ListOf(const std::vector<Text>& parts, ListKind kind = ListKind::kList) {
   return NewList(std::move(items), kind);
 }
 
-Result SplitMethod(Text text, bool from_end, const Arguments& arguments) {
+Result SplitMethod(Text text, bool from_end, const Arguments& arguments, Budget* budget) {
   CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"sep", "maxsplit"}));
   CONVENE_ASSIGN_OR_RETURN(const int64_t limit, CountOf(bound[1], -1));
   if (bound[0] == nullptr || bound[0]->is_none()) {
-    return ListOf(from_end ? SplitAtSpaceFromEnd(text, limit) : SplitAtSpace(text, limit));
+    CONVENE_ASSIGN_OR_RETURN(
+        const std::vector<Text> parts,
+        from_end ? SplitAtSpaceFromEnd(text, limit, budget) : SplitAtSpace(text, limit, budget));
+    return ListOf(parts);
   }
   CONVENE_ASSIGN_OR_RETURN(const Text separator, TextOf(*bound[0]));
   if (separator.empty()) return absl::InvalidArgumentError("split by an empty string");
-  return ListOf(from_end ? SplitAtFromEnd(text, separator, limit)
-                         : SplitAt(text, separator, limit));
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<Text> parts,
+                           from_end ? SplitAtFromEnd(text, separator, limit, budget)
+                                    : SplitAt(text, separator, limit, budget));
+  return ListOf(parts);
 }
 
 Result PartitionMethod(Text text, bool from_end, const Arguments& arguments) {
@@ -177,7 +195,12 @@ Result FindMethod(Text text, Text name, const Arguments& arguments) {
   CONVENE_ASSIGN_OR_RETURN(const Text wanted, TextOf(*bound[0]));
   if (name == "count") {
     if (wanted.empty()) return Value::OfInt(CountCharacters(text) + 1);
-    return Value::OfInt(static_cast<int64_t>(SplitAt(text, wanted, -1).size()) - 1);
+    int64_t count = 0;
+    for (size_t at = text.find(wanted); at != Text::npos; at = text.find(wanted, at)) {
+      at += wanted.size();
+      ++count;
+    }
+    return Value::OfInt(count);
   }
   const size_t found = name[0] == 'r' ? text.rfind(wanted) : text.find(wanted);
   if (found != Text::npos) return Value::OfInt(CountCharacters(text.substr(0, found)));
@@ -266,7 +289,9 @@ absl::StatusOr<Value> CallStringMethod(const std::string& text, absl::string_vie
   if (name == "strip" || name == "lstrip" || name == "rstrip") {
     return StripMethod(text, name, arguments);
   }
-  if (name == "split" || name == "rsplit") return SplitMethod(text, name == "rsplit", arguments);
+  if (name == "split" || name == "rsplit") {
+    return SplitMethod(text, name == "rsplit", arguments, budget);
+  }
   if (name == "partition" || name == "rpartition") {
     return PartitionMethod(text, name == "rpartition", arguments);
   }
@@ -281,7 +306,9 @@ absl::StatusOr<Value> CallStringMethod(const std::string& text, absl::string_vie
   }
   if (name == "splitlines") {
     CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"keepends"}));
-    return ListOf(SplitLines(text, bound[0] != nullptr && bound[0]->Truth()));
+    const std::vector<Text> lines = SplitLines(text, bound[0] != nullptr && bound[0]->Truth());
+    CONVENE_RETURN_IF_ERROR(budget->Charge(kPartSteps * static_cast<int64_t>(lines.size())));
+    return ListOf(lines);
   }
   if (name == "join") return JoinMethod(text, arguments, budget);
   if (name == "replace") return ReplaceMethod(text, arguments, budget);
