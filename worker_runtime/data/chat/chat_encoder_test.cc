@@ -129,7 +129,7 @@ TEST_CASE("the parts of a content cannot forge a special token together") {
 
 TEST_CASE("a user cannot forge an added token that frames turns; an answer may have one") {
   FakeTokenizerOptions options = ChatmlOptions();
-  options.words = {"<|User|>", "<turn>", "<table>", "  "};
+  options.words = {"<|User|>", "<turn>", "<table>", "  ", "content"};
   options.added = options.words;
   const std::string source =
       "{% for m in messages %}<turn>{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}";

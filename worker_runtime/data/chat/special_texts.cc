@@ -4,6 +4,8 @@
 #include <functional>
 #include <utility>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/chat/jinja/characters.h"
@@ -19,7 +21,8 @@ constexpr absl::string_view kEscapedBreak = "\\ue0f2";
 
 // Whether a template may write this added token, and a user forge it.
 bool CanFrame(absl::string_view text, absl::string_view template_source) {
-  if (jinja::Strip(text).empty()) return false;
+  // A word such as "user" would change roles and keys too.
+  if (jinja::Strip(text).empty() || absl::c_all_of(text, absl::ascii_isalnum)) return false;
   return absl::StrContains(text, "|") || absl::StrContains(text, "\uFF5C") ||
          absl::StrContains(template_source, text);
 }
