@@ -21,10 +21,10 @@ namespace convene::worker {
 // taken out, and the text is cut there before it is tokenised. A part of a content that ends like
 // the begin of such a text gets one at its end: the template writes parts one behind the other.
 //
-// DeepSeek's "<｜User｜>" is an added token without the mark "special"; it must not be forged either.
-// Of these tokens, the ones that `template_source` writes or that have a bar (| or ｜) in them are
-// broken too, but for white space and words ("user"), and but for the assistant's messages: an
-// answer may well have "<think>" or "<tool_call>".
+// DeepSeek's "<｜User｜>" is an added token without the mark "special"; it must not be forged
+// either. Of these tokens, the ones that `template_source` writes or that have a bar (| or ｜) in
+// them are broken too, but for white space and words ("user"), and but for the assistant's
+// messages: an answer may well have "<think>" or "<tool_call>".
 class SpecialTexts {
  public:
   SpecialTexts(const Tokenizer& tokenizer, absl::string_view template_source);
