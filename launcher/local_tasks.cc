@@ -48,7 +48,7 @@ Place PlaceOf(const LocalTask& task) {
   if (name.size() > kRoom) {
     name = absl::StrCat(name.substr(0, kReadableBytes), "-", std::hash<std::string>()(name));
   }
-  std::memcpy(bytes, name.data(), name.size());
+  std::copy(name.begin(), name.end(), bytes);
   place.length =
       static_cast<socklen_t>(bytes + name.size() - reinterpret_cast<const char*>(&place.address));
   return place;

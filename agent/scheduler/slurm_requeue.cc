@@ -87,7 +87,7 @@ bool SlurmRequeue::Run(const std::vector<std::string>& arguments, OnAnswer on_an
 }
 
 void SlurmRequeue::Ask(const std::vector<std::string>& arguments,
-                       std::function<void(const std::string& printed)> on_printed) {
+                       const std::function<void(const std::string& printed)>& on_printed) {
   const bool is_asked = Run(arguments, [on_printed](const BoundedCommand::Outcome& outcome) {
     on_printed(IsGood(outcome) ? outcome.output : "");
   });

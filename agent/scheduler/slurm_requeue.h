@@ -48,7 +48,7 @@ class SlurmRequeue {
   bool Run(const std::vector<std::string>& arguments, OnAnswer on_answer);
   // The answer is what it printed, "" where it failed.
   void Ask(const std::vector<std::string>& arguments,
-           std::function<void(const std::string& printed)> on_printed);
+           const std::function<void(const std::string& printed)>& on_printed);
   void Await();
   void OnShown(const BoundedCommand::Outcome& outcome, absl::Duration grace);
   void TellVerdict();

@@ -47,7 +47,7 @@ class PreemptionTest(ConveneTestCase):
     def test_a_preempted_job_is_requeued_after_its_checkpoint(self):
         self.scontrol(SHOWN.format('2026-11-23T02:00:22'))
         text, _ = self.stop()
-        self.assertEqual(self.asked(), ['-o show job 35', '-o show job 35', 'requeue 35'])
+        self.assertEqual(self.asked(), ['-o show job 35', 'show config', '-o show partition low', '-o show job 35', 'requeue 35'])
         with open(self.path('saved'), encoding='ascii') as f:
             self.assertEqual(f.read().splitlines(), [self.last_manifest()], 'the checkpoint came after the requeue')
         self.assertIn("job 35 is back in Slurm's queue", text)

@@ -32,7 +32,8 @@ BAZEL_OUTPUT = ['--curses=no', '--color=no', '--show_progress_rate_limit=20', '-
 SANITIZED = {
     'asan': ['tools/base', 'rendezvous/attend', 'rendezvous/client', 'rendezvous/journal', 'rendezvous/logs', 'rendezvous/net',
              'rendezvous/server', 'rendezvous/store', 'rendezvous/web', 'rendezvous/wire', 'agent', 'launcher', 'tests/fuzz',
-             'worker_runtime/checkpoint', 'worker_runtime/comm', 'worker_runtime/data', 'worker_runtime/session', 'worker_runtime/shard'],
+             'worker_runtime/checkpoint', 'worker_runtime/comm', 'worker_runtime/data', 'worker_runtime/session', 'worker_runtime/shard',
+             'worker_runtime/tokenizer'],
     'tsan': ['rendezvous/attend', 'rendezvous/logs', 'rendezvous/server', 'rendezvous/store', 'rendezvous/web', 'worker_runtime/comm'],
 }
 # Files that the part cuda is built by, but that Bazel's graph does not name. The rest of its paths is read from the graph

@@ -35,7 +35,7 @@ absl::Status SkippedSteps::Record(int64_t step, bool skipped, double loss) {
 absl::Status SkippedSteps::AtEnd() const {
   if (updates_ > updates_before_) return absl::OkStatus();
   if (in_a_row_ > 0) return Failure("no step of this run changed a weight");
-  if (empty_steps_ == 0) return absl::OkStatus();
+  if (empty_steps_ == 0 || updates_before_ > 0) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(
       "no weight has changed: of none of this run's ", empty_steps_,
       " steps a single target counts in the loss. Look at the tokens that count with `convene data "

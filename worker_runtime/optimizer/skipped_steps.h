@@ -36,7 +36,8 @@ class SkippedSteps {
   int64_t updates() const { return updates_; }
 
   // Call it after the last step. DataLoss when steps were made here and not one of them changed a
-  // weight: by their gradients, or because no target counts.
+  // weight: because the last ones were skipped, or because no target of the whole job counts. A run
+  // that resumes before its last step, and whose last step is empty, is whole.
   absl::Status AtEnd() const;
 
  private:

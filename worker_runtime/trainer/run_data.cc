@@ -13,6 +13,7 @@
 #include "worker_runtime/data/prepare/chat_documents.h"
 #include "worker_runtime/data/prepare/open_data.h"
 #include "worker_runtime/data/prepare/options.h"
+#include "worker_runtime/data/prepare/sources.h"
 #include "worker_runtime/data/store/token_source.h"
 #include "worker_runtime/options/tokenizer_options.h"
 #include "worker_runtime/report/number_text.h"
@@ -33,11 +34,17 @@ absl::StatusOr<std::optional<TokenIds>> IdsOfFiles(const std::vector<std::string
   CONVENE_ASSIGN_OR_RETURN(const std::vector<WeightedPath> paths, ParseDataPaths(data));
   TokenIds ids;
   for (const WeightedPath& path : paths) {
-    if (!TokenFormatOf(path.path).has_value()) return std::nullopt;
-    CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<TokenSource> file, OpenTokenSource(path.path));
-    if (ids.made_by.empty()) ids.made_by = file->path();
-    ids.vocabulary_size = std::max(ids.vocabulary_size, file->vocabulary_size());
-    if (!ids.end_of_document.has_value()) ids.end_of_document = file->tokenizer().end_of_document;
+    std::vector<std::string> names = {path.path};
+    if (!TokenFormatOf(path.path).has_value()) {
+      CONVENE_ASSIGN_OR_RETURN(names, ExpandPattern(path.path));
+    }
+    for (const std::string& name : names) {
+      if (!TokenFormatOf(name).has_value()) return std::nullopt;
+      CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<TokenSource> file, OpenTokenSource(name));
+      if (ids.made_by.empty()) ids.made_by = file->path();
+      ids.vocabulary_size = std::max(ids.vocabulary_size, file->vocabulary_size());
+      if (!ids.end_of_document.has_value()) ids.end_of_document = file->tokenizer().end_of_document;
+    }
   }
   return ids;
 }
@@ -131,12 +138,14 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadRunTokenizer(TrainOptions* option
 absl::StatusOr<Dataset> OpenDataset(const TrainOptions& options, const Tokenizer& tokenizer,
                                     const Contract& contract) {
   PrepareOptions prepare = {.tokenizer = &tokenizer, .tokenizer_path = options.tokenizer_path};
+  // Where documents must be told apart, ApplyTokenIds has refused a tokenizer without such a token.
+  prepare.append_end_of_document = tokenizer.end_of_document().has_value();
   prepare.input.field = options.text_field;
   prepare.input.max_bad_lines = options.max_bad_lines;
   if (!options.chat_template.empty()) {
     CONVENE_ASSIGN_OR_RETURN(prepare.format,
                              ChatDocuments(options.chat_template, TrainOnOf(options.train_on),
-                                           /*append_end_of_document=*/true, &tokenizer));
+                                           prepare.append_end_of_document, &tokenizer));
   }
   CONVENE_ASSIGN_OR_RETURN(const std::vector<WeightedPath> paths, ParseDataPaths(options.data));
   CONVENE_ASSIGN_OR_RETURN(

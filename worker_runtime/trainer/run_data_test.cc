@@ -219,5 +219,17 @@ TEST_CASE("data that are not there are named") {
   CHECK_STATUS(OpenFor(options), absl::StatusCode::kNotFound, "none/");
 }
 
+TEST_CASE("token files that a pattern names say their ids as those that are named do") {
+  const TempDir directory;
+  const TokenizerIdentity tokenizer = {.kind = "other", .fingerprint = 1, .end_of_document = 299};
+  WriteTokens(directory, "one.tokens", 300, 3, tokenizer);
+  WriteTokens(directory, "two.tokens", 300, 3, tokenizer);
+  TrainOptions options =
+      Options(directory, {"--data=" + directory.File("*.tokens"), "--packed-documents"});
+  REQUIRE_OK(OpenFor(options));
+  CHECK(options.eod_token == 299);
+  CHECK(options.model.vocabulary_size == 384);
+}
+
 }  // namespace
 }  // namespace convene::worker
