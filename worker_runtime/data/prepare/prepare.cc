@@ -176,10 +176,11 @@ absl::StatusOr<PrepareSummary> MakeTokenFile(const std::vector<SourceFile>& sour
                          .dedupe = options.dedupe,
                          .max_bad_lines = options.input.max_bad_lines,
                          .journal_interval = options.journal_interval});
-  absl::Status status = output.status();
-  if (status.ok()) status = Fill(sources, options, progress, &*output);
+  // A part that cannot be opened just now (no descriptor is free, say) is left to the next call.
+  CONVENE_RETURN_IF_ERROR(output.status());
+  const absl::Status status = Fill(sources, options, progress, &*output);
   if (status.ok()) return output->summary();
-  if (keeps_part && output.ok() && output->has_journal()) {
+  if (keeps_part && output->has_journal()) {
     return absl::Status(status.code(),
                         absl::StrCat(status.message(), "; ", path, ".partial keeps what is done, ",
                                      "and the same command goes on from there"));

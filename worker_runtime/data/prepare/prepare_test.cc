@@ -346,6 +346,27 @@ TEST_CASE("a part of another input is of no use, nor is a damaged one") {
   CHECK(summary.resumed);
 }
 
+TEST_CASE("a part that cannot be opened just now is kept for the next call") {
+  TempDir dir;
+  Put(dir.File("a.jsonl"), "{\"text\": \"one\"}\n");
+  Put(dir.File("b.jsonl"), "{\n");
+  PrepareOptions options = Options(dir, {"*.jsonl"});
+  CHECK_STATUS(PrepareOutput(options, dir.File("a.bin"), nullptr),
+               absl::StatusCode::kInvalidArgument, "a.bin.partial keeps what is done");
+  options.input.max_bad_lines = 1;
+  for (const std::string name : {"a.bin.journal", "a.bin.partial"}) {
+    INFO(name);
+    ScopedFileFault fault([&](FileOp op, const std::string& path) {
+      return op == FileOp::kOpen && path == dir.File(name) ? EACCES : 0;
+    });
+    CHECK_STATUS(PrepareOutput(options, dir.File("a.bin"), nullptr),
+                 absl::StatusCode::kPermissionDenied, name);
+  }
+  PrepareSummary summary;
+  CHECK(Made(dir, options, &summary) == "one|");
+  CHECK(summary.resumed);
+}
+
 TEST_CASE("a file that changes while it is read is refused") {
   TempDir dir;
   Put(dir.File("a.jsonl"), "{\"text\": \"text\"}\n");

@@ -52,7 +52,11 @@ absl::StatusOr<TokenOutput> TokenOutput::Open(Options options) {
   const bool is_of_no_use = absl::IsNotFound(resumed) || absl::IsDataLoss(resumed) ||
                             absl::IsInvalidArgument(resumed) || absl::IsFailedPrecondition(resumed);
   if (is_of_no_use) {
-    CONVENE_RETURN_IF_ERROR(output.BeginAnew());
+    const absl::Status begun = output.BeginAnew();
+    if (!begun.ok()) {
+      Discard(output.options_.path);
+      return begun;
+    }
   } else {
     CONVENE_RETURN_IF_ERROR(resumed);
   }

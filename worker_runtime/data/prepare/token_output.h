@@ -34,7 +34,8 @@ class TokenOutput {
     Clock* clock = &Clock::Real();
   };
   // Goes on from a journal with the same key, or begins anew. Errors: TokenFileWriter::Create's,
-  // and those of a disk that keeps a part from being read.
+  // which leave no file; and those of a disk that keeps a part from being read, which leave the
+  // part as it is.
   static absl::StatusOr<TokenOutput> Open(Options options);
 
   // Where reading begins.
