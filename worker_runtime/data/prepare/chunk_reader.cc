@@ -16,6 +16,8 @@ namespace {
 
 constexpr size_t kReadBytes = 256 << 10;
 constexpr size_t kHeadBytes = 64 << 10;
+// The mark with which some Windows programs begin a file.
+constexpr char kByteOrderMark[] = "\xEF\xBB\xBF";
 
 bool IsBlank(absl::string_view line) { return absl::StripAsciiWhitespace(line).empty(); }
 
@@ -123,9 +125,9 @@ absl::Status ChunkReader::AddRecord(size_t begin, size_t end, Chunk* chunk) {
                      "--max-document-bytes"));
   }
   if (rules_.is_json_lines) {
-    // Windows' line ends, and the mark with which some of its programs begin a file.
+    // Windows' line ends.
     absl::ConsumeSuffix(&record, "\r");
-    if (line == 1) absl::ConsumePrefix(&record, "\xEF\xBB\xBF");
+    if (line == 1) absl::ConsumePrefix(&record, kByteOrderMark);
     if (IsBlank(record)) return absl::OkStatus();
   }
   chunk->records.push_back({.begin = static_cast<size_t>(record.data() - chunk->text.data()),
@@ -181,12 +183,13 @@ absl::StatusOr<bool> HoldsJsonLines(const SourceFile& source, const std::string&
   CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<ByteStream> stream, ByteStream::Open(source));
   std::string head(kHeadBytes, '\0');
   CONVENE_ASSIGN_OR_RETURN(const size_t n, stream->Read(head.data(), head.size()));
-  head.resize(n);
-  if (head.empty() || head[0] != '{') return false;
-  const size_t end = head.find('\n');
-  if (end == std::string::npos && n == kHeadBytes) return false;
+  absl::string_view text(head.data(), n);
+  absl::ConsumePrefix(&text, kByteOrderMark);
+  if (!absl::StartsWith(text, "{")) return false;
+  const size_t end = text.find('\n');
+  if (end == absl::string_view::npos && n == kHeadBytes) return false;
   JsonField reader(field);
-  return reader.Find(absl::string_view(head).substr(0, end)).ok();
+  return reader.Find(text.substr(0, end)).ok();
 }
 
 }  // namespace convene::worker

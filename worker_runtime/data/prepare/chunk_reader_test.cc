@@ -151,6 +151,7 @@ TEST_CASE("JSON lines are known by the name or by the first line") {
   CHECK(holds("part-0", "{\"text\": \"x\"}"));
   CHECK(holds("part-1", "{\"text\": \"x\"}\nanything"));
   CHECK(holds("part-2", Gzip("{\"text\": \"x\"}\n{")));
+  CHECK(holds("part-3", "\xEF\xBB\xBF{\"text\": \"x\"}\n{"));
   CHECK_FALSE(holds("a.txt", "{\"other\": \"x\"}\n"));
   CHECK_FALSE(holds("b.txt", "{\n\"text\": \"x\"}\n"));
   CHECK_FALSE(holds("c.txt", "text"));
