@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "tools/base/cgroup_limits.h"
@@ -189,6 +190,24 @@ absl::StatusOr<PrepareSummary> MakeTokenFile(const std::vector<SourceFile>& sour
   return status;
 }
 
+// Leaves out what stands beside `output` while it is made: a pattern may match it.
+void RemoveSideFilesOf(const std::string& output, std::vector<SourceFile>* sources) {
+  const std::filesystem::path output_path(output);
+  const std::string name = output_path.filename().string();
+  const std::filesystem::path parent = ParentDirectory(output);
+  const auto is_side_file = [&](const SourceFile& source) {
+    const std::filesystem::path path(source.path);
+    std::string rest = path.filename().string();
+    if (!absl::StartsWith(rest, name)) return false;
+    rest.erase(0, name.size());
+    std::error_code error;
+    return (rest == ".lock" || rest == ".hashes" || rest == ".journal" || rest == ".journal.new" ||
+            absl::StartsWith(rest, ".partial")) &&
+           std::filesystem::equivalent(path.parent_path(), parent, error);
+  };
+  sources->erase(std::remove_if(sources->begin(), sources->end(), is_side_file), sources->end());
+}
+
 bool IsWhole(const std::string& path, uint64_t key) {
   const auto file = TokenFile::Open(path);
   return file.ok() && (*file)->source_key() == key;
@@ -218,8 +237,8 @@ absl::StatusOr<PrepareSummary> PrepareOutput(const PrepareOptions& options,
                                              const std::string& output,
                                              const PrepareProgress& progress) {
   CONVENE_RETURN_IF_ERROR(CheckOptions(options));
-  CONVENE_ASSIGN_OR_RETURN(const std::vector<SourceFile> sources,
-                           ListSources(options.input.patterns));
+  CONVENE_ASSIGN_OR_RETURN(std::vector<SourceFile> sources, ListSources(options.input.patterns));
+  RemoveSideFilesOf(output, &sources);
   for (const SourceFile& source : sources) {
     std::error_code error;
     if (!std::filesystem::equivalent(output, source.path, error)) continue;

@@ -238,6 +238,21 @@ TEST_CASE("an output never replaces an input") {
   CHECK(*ReadFile(dir.File("a.txt")) == "text");
 }
 
+TEST_CASE("an output's own part is no input where a pattern matches it") {
+  TempDir dir;
+  Put(dir.File("a.jsonl"), "{\"text\": \"one\"}\n");
+  Put(dir.File("b.jsonl"), "{\n");
+  PrepareOptions options = Options(dir, {"*"});
+  options.input.format = InputFormat::kJsonLines;
+  CHECK_STATUS(PrepareOutput(options, dir.File("a.bin"), nullptr),
+               absl::StatusCode::kInvalidArgument, "a.bin.partial keeps what is done");
+  options.input.max_bad_lines = 1;
+  PrepareSummary summary;
+  CHECK(Made(dir, options, &summary) == "one|");
+  CHECK(summary.resumed);
+  CHECK(summary.bad_lines == 1);
+}
+
 TEST_CASE("whichever operation fails, the error is told and nothing half-made is left") {
   TempDir dir;
   Put(dir.File("a.txt"), "text");
