@@ -1,6 +1,7 @@
 #include "worker_runtime/data/prepare/prepare.h"
 
 #include <sched.h>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -55,6 +56,9 @@ void AppendText(const std::string& text, std::string* key) {
   absl::StrAppend(key, text.size(), " ", text, "\n");
 }
 
+uint64_t HashOf(const std::string& text) { return XXH3_64bits(text.data(), text.size()); }
+
+// Of all that decides about the tokens.
 uint64_t KeyOf(const std::vector<SourceFile>& sources, const PrepareOptions& options) {
   const InputOptions& input = options.input;
   std::string key = absl::StrCat(
@@ -69,7 +73,7 @@ uint64_t KeyOf(const std::vector<SourceFile>& sources, const PrepareOptions& opt
     AppendText(source.path, &key);
     absl::StrAppend(&key, source.bytes, " ", source.modified_ns, "\n");
   }
-  return XXH3_64bits(key.data(), key.size());
+  return HashOf(key);
 }
 
 absl::Status CheckOptions(const PrepareOptions& options) {
@@ -220,7 +224,9 @@ absl::StatusOr<std::string> PrepareTokenFile(const PrepareOptions& options, cons
   CONVENE_RETURN_IF_ERROR(CheckOptions(options));
   CONVENE_ASSIGN_OR_RETURN(const std::vector<SourceFile> sources,
                            ListSources(options.input.patterns));
-  const uint64_t key = KeyOf(sources, options);
+  // A file that fewer broken lines are allowed for must not be the one that more were.
+  const uint64_t key =
+      HashOf(absl::StrCat(KeyOf(sources, options), " ", options.input.max_bad_lines));
   const std::string path =
       absl::StrCat(cache.directory, "/tokens_", absl::Hex(key, absl::kZeroPad16), ".bin");
   if (IsWhole(path, key)) return path;
@@ -228,8 +234,13 @@ absl::StatusOr<std::string> PrepareTokenFile(const PrepareOptions& options, cons
   CONVENE_ASSIGN_OR_RETURN(const UniqueFd lock,
                            LockFile(absl::StrCat(path, ".lock"), cache.wait_timeout, cache.clock));
   if (IsWhole(path, key)) return path;  // made while this process waited
-  CONVENE_RETURN_IF_ERROR(
-      MakeTokenFile(sources, key, path, options, /*keeps_part=*/false, progress).status());
+  CONVENE_ASSIGN_OR_RETURN(
+      const PrepareSummary summary,
+      MakeTokenFile(sources, key, path, options, /*keeps_part=*/false, progress));
+  if (summary.bad_lines > 0) {
+    spdlog::warn("data: {} broken lines are left out of {}; the first: {}", summary.bad_lines, path,
+                 summary.first_bad_line);
+  }
   return path;
 }
 

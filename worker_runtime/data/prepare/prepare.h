@@ -33,7 +33,8 @@ struct TokenCache {
 };
 
 // The path of a whole token file of this input: a file that is in the cache already (same paths,
-// sizes and modification times, same tokenizer, same options), or a new one. Of many processes that
+// sizes and modification times, same tokenizer, same options), or a new one. The call that makes it
+// logs a warning where broken lines are left out: how many, and the first. Of many processes that
 // call at once exactly one makes it; the others wait and share it. A process that dies while making
 // it leaves a part, from which the next call goes on.
 //

@@ -1,13 +1,17 @@
 #include "worker_runtime/data/prepare/prepare.h"
 
 #include <fcntl.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 #include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <memory>
 #include <set>
+#include <sstream>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -380,6 +384,40 @@ TEST_CASE("a part that cannot be opened just now is kept for the next call") {
   PrepareSummary summary;
   CHECK(Made(dir, options, &summary) == "one|");
   CHECK(summary.resumed);
+}
+
+TEST_CASE("broken lines are told, and counted against the limit of each call") {
+  TempDir dir;
+  Put(dir.File("a.jsonl"), "{\"text\": \"one\"}\n{\n");
+  PrepareOptions options = Options(dir, {"*.jsonl"});
+  options.input.max_bad_lines = 1;
+  std::ostringstream log;
+  const auto old_logger = spdlog::default_logger();
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+      "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+  const auto path = PrepareTokenFile(options, CacheOf(dir), nullptr);
+  spdlog::set_default_logger(old_logger);
+  REQUIRE_OK(path);
+  CHECK(TextOf(*path) == "one|");
+  CHECK(absl::StrContains(log.str(), "1 broken lines are left out"));
+  CHECK(absl::StrContains(log.str(), "a.jsonl, line 2"));
+  CHECK(*PrepareTokenFile(options, CacheOf(dir), nullptr) == *path);
+  options.input.max_bad_lines = 0;
+  CHECK_STATUS(PrepareTokenFile(options, CacheOf(dir), nullptr), absl::StatusCode::kInvalidArgument,
+               "line 2");
+}
+
+TEST_CASE("a part with more broken lines than are allowed now is of no use") {
+  TempDir dir;
+  Put(dir.File("a.jsonl"), "{\"text\": \"one\"}\n{\n");
+  Put(dir.File("b.jsonl"), "{\n");
+  PrepareOptions options = Options(dir, {"*.jsonl"});
+  options.input.max_bad_lines = 1;
+  CHECK_STATUS(PrepareOutput(options, dir.File("a.bin"), nullptr),
+               absl::StatusCode::kInvalidArgument, "a.bin.partial keeps what is done");
+  options.input.max_bad_lines = 0;
+  CHECK_STATUS(PrepareOutput(options, dir.File("a.bin"), nullptr),
+               absl::StatusCode::kInvalidArgument, "a.jsonl, line 2");
 }
 
 TEST_CASE("a file that changes while it is read is refused") {

@@ -70,6 +70,10 @@ absl::Status TokenOutput::Resume() {
   if (journal.key != options_.info.source_key) {
     return absl::FailedPreconditionError("the journal is of another input");
   }
+  // Made when more of them were allowed: the new beginning names the one that is too many.
+  if (journal.summary.bad_lines > options_.max_bad_lines) {
+    return absl::FailedPreconditionError("the part leaves out more broken lines than are allowed");
+  }
   CONVENE_ASSIGN_OR_RETURN(writer_,
                            TokenFileWriter::Resume(PartOf(options_.path), journal.writer_state));
   if (options_.dedupe) {
