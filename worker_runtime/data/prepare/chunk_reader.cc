@@ -67,6 +67,8 @@ absl::Status ChunkReader::Next(Chunk* chunk) {
 void ChunkReader::Finish(size_t used, bool at_end, Chunk* chunk) {
   carry_.assign(chunk->text, used);
   chunk->text.resize(used);
+  // The room for a whole chunk of text must not wait with a few bytes in it.
+  if (used < chunk->text.capacity() / 2) chunk->text.shrink_to_fit();
   position_.offset += static_cast<int64_t>(used);
   if (at_end) position_ = {.file = position_.file + 1};
   chunk->end = position_;
@@ -146,14 +148,16 @@ absl::Status ChunkReader::NextSeparated(Chunk* chunk) {
   size_t begin = 0;    // of the record that is looked for
   size_t scanned = 0;  // no separator begins before it
   bool has_more = true;
+  const auto is_full = [&] {
+    return begin >= rules_.chunk_bytes || chunk->records.size() >= rules_.chunk_records;
+  };
   while (true) {
     size_t end = 0;
-    while (begin < rules_.chunk_bytes &&
-           (end = text.find(separator, scanned)) != std::string::npos) {
+    while (!is_full() && (end = text.find(separator, scanned)) != std::string::npos) {
       CONVENE_RETURN_IF_ERROR(AddRecord(begin, end, chunk));
       begin = scanned = end + separator.size();
     }
-    if (begin >= rules_.chunk_bytes || !has_more) break;
+    if (is_full() || !has_more) break;
     if (text.size() - begin > longest) {
       // AddRecord has the words for a text. A line goes as far as it was read; the chunk ends
       // before it.
@@ -165,7 +169,7 @@ absl::Status ChunkReader::NextSeparated(Chunk* chunk) {
     scanned = std::max(begin, text.size() - std::min(text.size(), separator.size() - 1));
     CONVENE_ASSIGN_OR_RETURN(has_more, ReadMore(kReadBytes, &text));
   }
-  const bool at_end = !has_more && begin < rules_.chunk_bytes;
+  const bool at_end = !has_more && !is_full();
   if (at_end && begin < text.size()) {
     CONVENE_RETURN_IF_ERROR(AddRecord(begin, text.size(), chunk));
     begin = text.size();
