@@ -178,6 +178,8 @@ absl::StatusOr<PrepareSummary> MakeTokenFile(const std::vector<SourceFile>& sour
   absl::StatusOr<TokenOutput> output =
       TokenOutput::Open({.path = path,
                          .info = InfoOf(options, key),
+                         // The part names its tokenizer's path, which no token depends on.
+                         .journal_key = HashOf(absl::StrCat(key, " ", options.tokenizer_path)),
                          .dedupe = options.dedupe,
                          .max_bad_lines = options.input.max_bad_lines,
                          .journal_interval = options.journal_interval});

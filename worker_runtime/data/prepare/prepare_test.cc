@@ -420,6 +420,26 @@ TEST_CASE("a part with more broken lines than are allowed now is of no use") {
                absl::StatusCode::kInvalidArgument, "a.jsonl, line 2");
 }
 
+TEST_CASE("a part that names another path of the tokenizer is of no use, a cached file is") {
+  TempDir dir;
+  Put(dir.File("a.jsonl"), "{\"text\": \"one\"}\n");
+  PrepareOptions options = Options(dir, {"*.jsonl"});
+  const auto path = PrepareTokenFile(options, CacheOf(dir), nullptr);
+  REQUIRE_OK(path);
+  Put(dir.File("b.jsonl"), "{\n");
+  CHECK_STATUS(PrepareOutput(options, dir.File("a.bin"), nullptr),
+               absl::StatusCode::kInvalidArgument, "a.bin.partial keeps what is done");
+  options.tokenizer_path = "moved";
+  options.input.max_bad_lines = 1;
+  PrepareSummary summary;
+  CHECK(Made(dir, options, &summary) == "one|");
+  CHECK_FALSE(summary.resumed);
+  CHECK((*TokenFile::Open(dir.File("a.bin")))->tokenizer().path == "moved");
+  options.input.max_bad_lines = 0;
+  unlink(dir.File("b.jsonl").c_str());
+  CHECK(*PrepareTokenFile(options, CacheOf(dir), nullptr) == *path);
+}
+
 TEST_CASE("a file that changes while it is read is refused") {
   TempDir dir;
   Put(dir.File("a.jsonl"), "{\"text\": \"text\"}\n");

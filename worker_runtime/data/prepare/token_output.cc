@@ -67,7 +67,7 @@ absl::StatusOr<TokenOutput> TokenOutput::Open(Options options) {
 absl::Status TokenOutput::Resume() {
   CONVENE_ASSIGN_OR_RETURN(const std::string text, ReadFile(JournalOf(options_.path)));
   CONVENE_ASSIGN_OR_RETURN(PrepareJournal journal, ParseJournal(text));
-  if (journal.key != options_.info.source_key) {
+  if (journal.key != options_.journal_key) {
     return absl::FailedPreconditionError("the journal is of another input");
   }
   // Made when more of them were allowed: the new beginning names the one that is too many.
@@ -94,7 +94,7 @@ absl::Status TokenOutput::BeginAnew() {
   if (options_.dedupe) {
     CONVENE_ASSIGN_OR_RETURN(seen_, SeenDocuments::Create(HashesOf(options_.path)));
   }
-  journal_.key = options_.info.source_key;
+  journal_.key = options_.journal_key;
   return absl::OkStatus();
 }
 

@@ -27,7 +27,8 @@ class TokenOutput {
  public:
   struct Options {
     std::string path;
-    TokenFileInfo info;  // source_key is the journal's key, too
+    TokenFileInfo info;
+    uint64_t journal_key = 0;  // of all that decides about the file's bytes
     bool dedupe = false;
     int64_t max_bad_lines = 0;
     absl::Duration journal_interval = absl::Seconds(5);
