@@ -258,7 +258,13 @@ std::vector<std::string> FilesOf(const std::string& path, TokenFormat format) {
 
 absl::Status CheckKeepsInput(const TokenSource& source, const std::string& path,
                              TokenFormat format) {
-  const TokenFormat source_format = TokenFormatOf(source.path()).value_or(TokenFormat::kConvene);
+  // A single file's names are alike in our own format and in llm.c's.
+  TokenFormat source_format = TokenFormat::kConvene;
+  if (dynamic_cast<const MegatronFile*>(&source) != nullptr) {
+    source_format = TokenFormat::kMegatron;
+  } else if (dynamic_cast<const NanotronFile*>(&source) != nullptr) {
+    source_format = TokenFormat::kNanotron;
+  }
   for (const std::string& input : FilesOf(source.path(), source_format)) {
     for (const std::string& output : FilesOf(path, format)) {
       std::error_code error;
