@@ -440,6 +440,38 @@ TEST_CASE("a part that names another path of the tokenizer is of no use, a cache
   CHECK(*PrepareTokenFile(options, CacheOf(dir), nullptr) == *path);
 }
 
+TEST_CASE("a whole part that only has no name yet is given it") {
+  TempDir dir;
+  Put(dir.File("a.jsonl"), "{\"text\": \"one\"}\n{\"text\": \"one\"}\n{\n");
+  PrepareOptions options = Options(dir, {"a.jsonl"});
+  options.journal_interval = absl::Hours(1);
+  options.input.max_bad_lines = 1;
+  options.dedupe = true;
+  {
+    ScopedFileFault fault([&](FileOp op, const std::string& path) {
+      return op == FileOp::kRename && !absl::EndsWith(path, ".journal") &&
+                     !absl::EndsWith(path, ".journal.new")
+                 ? EIO
+                 : 0;
+    });
+    REQUIRE_FALSE(PrepareOutput(options, dir.File("a.bin"), nullptr).ok());
+  }
+  PrepareSummary summary;
+  bool was_read = false;
+  {
+    ScopedFileFault fault([&](FileOp op, const std::string& path) {
+      was_read = was_read || (op == FileOp::kOpen && path == dir.File("a.jsonl"));
+      return 0;
+    });
+    CHECK(Made(dir, options, &summary) == "one|");
+  }
+  CHECK_FALSE(was_read);
+  CHECK(summary.resumed);
+  CHECK(summary.duplicates == 1);
+  CHECK(summary.bad_lines == 1);
+  CHECK(FilesWith(dir.path(), "a.bin").size() == 1);
+}
+
 TEST_CASE("a file that changes while it is read is refused") {
   TempDir dir;
   Put(dir.File("a.jsonl"), "{\"text\": \"text\"}\n");

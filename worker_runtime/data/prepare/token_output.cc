@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -73,6 +74,15 @@ absl::Status TokenOutput::Resume() {
   // Made when more of them were allowed: the new beginning names the one that is too many.
   if (journal.summary.bad_lines > options_.max_bad_lines) {
     return absl::FailedPreconditionError("the part leaves out more broken lines than are allowed");
+  }
+  const absl::StatusOr<std::unique_ptr<TokenFile>> whole = TokenFile::Open(PartOf(options_.path));
+  if (whole.ok() && (*whole)->token_count() == journal.summary.tokens) {
+    // An earlier process ended between the last byte and the name.
+    is_whole_ = true;
+    journal_ = std::move(journal);
+    journal_.summary.resumed = true;
+    has_journal_ = true;
+    return absl::OkStatus();
   }
   CONVENE_ASSIGN_OR_RETURN(writer_,
                            TokenFileWriter::Resume(PartOf(options_.path), journal.writer_state));
@@ -173,10 +183,18 @@ absl::Status TokenOutput::Finish() {
         absl::StrCat("data: there is no document in the input (", journal_.summary.bad_lines,
                      " broken lines, ", journal_.summary.empty_documents, " empty documents)"));
   }
-  CONVENE_RETURN_IF_ERROR(writer_->Finish());
+  if (is_whole_) {
+    // The process that wrote its last byte may have ended before this.
+    CONVENE_ASSIGN_OR_RETURN(const UniqueFd fd, OpenFile(PartOf(options_.path), O_RDWR));
+    CONVENE_RETURN_IF_ERROR(SyncFile(fd.get(), PartOf(options_.path)));
+  } else {
+    // With it a part that is whole, but has no name yet, has its summary.
+    CONVENE_RETURN_IF_ERROR(Sync());
+    CONVENE_RETURN_IF_ERROR(writer_->Finish());
+  }
   CONVENE_RETURN_IF_ERROR(RenameFile(PartOf(options_.path), options_.path));
   CONVENE_RETURN_IF_ERROR(SyncDirectory(ParentDirectory(options_.path)));
-  RemoveSideFiles(options_.path);
+  Discard(options_.path);
   return absl::OkStatus();
 }
 

@@ -71,6 +71,7 @@ class TokenOutput {
   std::optional<SeenDocuments> seen_;
   PrepareJournal journal_;
   bool has_journal_ = false;
+  bool is_whole_ = false;  // the part: only its name is missing
   MonotonicTime last_sync_;
 };
 
