@@ -141,7 +141,9 @@ void AddFlags(FlagReader* reader, PrepareFlags* flags) {
   reader->Switch(
       "append-eod", &flags->append_eod,
       "end each document with the tokenizer's token for that (the default, written out)");
-  reader->Switch("no-eod", &flags->no_eod, "end documents with no token");
+  reader->Switch("no-eod", &flags->no_eod,
+                 "end documents with no token of their own. A chat template's own ends stay, and a "
+                 "completion behind its prompt always ends with the tokenizer's token");
   reader->Switch("special-tokens", &options.add_special_tokens,
                  "put the tokens around each document that the tokenizer puts around a text, such "
                  "as a BOS");

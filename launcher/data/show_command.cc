@@ -99,7 +99,7 @@ absl::StatusOr<int> ShowCommand(const ShowFlags& flags) {
       first = document == 0 ? 0 : source->document_end(document - 1);
       end = source->document_end(document);
     }
-    if (flags.first.has_value()) end = std::min(end, first + *flags.first);
+    if (flags.first.has_value()) end = first + std::min(end - first, *flags.first);
     PrintIds(*source, first, end);
     return static_cast<int>(ExitCode::kOk);
   }

@@ -16,6 +16,8 @@ namespace {
 
 constexpr size_t kReadBytes = 256 << 10;
 constexpr size_t kHeadBytes = 64 << 10;
+// The mark with which some Windows programs begin a file.
+constexpr char kByteOrderMark[] = "\xEF\xBB\xBF";
 
 bool IsBlank(absl::string_view line) { return absl::StripAsciiWhitespace(line).empty(); }
 
@@ -65,6 +67,8 @@ absl::Status ChunkReader::Next(Chunk* chunk) {
 void ChunkReader::Finish(size_t used, bool at_end, Chunk* chunk) {
   carry_.assign(chunk->text, used);
   chunk->text.resize(used);
+  // The room for a whole chunk of text must not wait with a few bytes in it.
+  if (used < chunk->text.capacity() / 2) chunk->text.shrink_to_fit();
   position_.offset += static_cast<int64_t>(used);
   if (at_end) position_ = {.file = position_.file + 1};
   chunk->end = position_;
@@ -123,9 +127,9 @@ absl::Status ChunkReader::AddRecord(size_t begin, size_t end, Chunk* chunk) {
                      "--max-document-bytes"));
   }
   if (rules_.is_json_lines) {
-    // Windows' line ends, and the mark with which some of its programs begin a file.
+    // Windows' line ends.
     absl::ConsumeSuffix(&record, "\r");
-    if (line == 1) absl::ConsumePrefix(&record, "\xEF\xBB\xBF");
+    if (line == 1) absl::ConsumePrefix(&record, kByteOrderMark);
     if (IsBlank(record)) return absl::OkStatus();
   }
   chunk->records.push_back({.begin = static_cast<size_t>(record.data() - chunk->text.data()),
@@ -144,14 +148,16 @@ absl::Status ChunkReader::NextSeparated(Chunk* chunk) {
   size_t begin = 0;    // of the record that is looked for
   size_t scanned = 0;  // no separator begins before it
   bool has_more = true;
+  const auto is_full = [&] {
+    return begin >= rules_.chunk_bytes || chunk->records.size() >= rules_.chunk_records;
+  };
   while (true) {
     size_t end = 0;
-    while (begin < rules_.chunk_bytes &&
-           (end = text.find(separator, scanned)) != std::string::npos) {
+    while (!is_full() && (end = text.find(separator, scanned)) != std::string::npos) {
       CONVENE_RETURN_IF_ERROR(AddRecord(begin, end, chunk));
       begin = scanned = end + separator.size();
     }
-    if (begin >= rules_.chunk_bytes || !has_more) break;
+    if (is_full() || !has_more) break;
     if (text.size() - begin > longest) {
       // AddRecord has the words for a text. A line goes as far as it was read; the chunk ends
       // before it.
@@ -163,7 +169,7 @@ absl::Status ChunkReader::NextSeparated(Chunk* chunk) {
     scanned = std::max(begin, text.size() - std::min(text.size(), separator.size() - 1));
     CONVENE_ASSIGN_OR_RETURN(has_more, ReadMore(kReadBytes, &text));
   }
-  const bool at_end = !has_more && begin < rules_.chunk_bytes;
+  const bool at_end = !has_more && !is_full();
   if (at_end && begin < text.size()) {
     CONVENE_RETURN_IF_ERROR(AddRecord(begin, text.size(), chunk));
     begin = text.size();
@@ -181,12 +187,13 @@ absl::StatusOr<bool> HoldsJsonLines(const SourceFile& source, const std::string&
   CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<ByteStream> stream, ByteStream::Open(source));
   std::string head(kHeadBytes, '\0');
   CONVENE_ASSIGN_OR_RETURN(const size_t n, stream->Read(head.data(), head.size()));
-  head.resize(n);
-  if (head.empty() || head[0] != '{') return false;
-  const size_t end = head.find('\n');
-  if (end == std::string::npos && n == kHeadBytes) return false;
+  absl::string_view text(head.data(), n);
+  absl::ConsumePrefix(&text, kByteOrderMark);
+  if (!absl::StartsWith(text, "{")) return false;
+  const size_t end = text.find('\n');
+  if (end == absl::string_view::npos && n == kHeadBytes) return false;
   JsonField reader(field);
-  return reader.Find(absl::string_view(head).substr(0, end)).ok();
+  return reader.Find(text.substr(0, end)).ok();
 }
 
 }  // namespace convene::worker

@@ -49,6 +49,7 @@ struct RecordRules {
   int64_t max_document_bytes = 0;
   // Sizes that tests make small.
   size_t chunk_bytes = 1 << 20;  // a chunk ends with the first record that reaches it
+  size_t chunk_records = 16384;  // or that is so many: short ones take more memory than their text
   size_t part_bytes = 4 << 20;   // the longest part of a text without separator
 };
 

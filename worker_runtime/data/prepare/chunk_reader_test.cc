@@ -56,6 +56,30 @@ TEST_CASE("lines are records, with their numbers; blank ones are none") {
   CHECK(records("\n").empty());
 }
 
+TEST_CASE("a chunk of short records ends by their number") {
+  TempDir dir;
+  std::string lines;
+  for (int i = 0; i < 10; ++i) absl::StrAppend(&lines, i, "\n");
+  for (const std::string& content : {lines, lines.substr(0, lines.size() - 1)}) {
+    const SourceFile source = PutSource(dir.File("f"), content);
+    for (const size_t most : {1, 3, 5, 10, 11}) {
+      INFO(most);
+      RecordRules rules = kLines;
+      rules.chunk_records = most;
+      std::vector<InputPosition> ends;
+      const auto records = Records(source, rules, {}, &ends);
+      REQUIRE_OK(records);
+      CHECK(*records == *Records(source, kLines));
+      CHECK(ends.size() >= (records->size() + most - 1) / most);
+      for (const InputPosition& end : ends) {
+        if (end.file == 1) continue;
+        const auto rest = Records(source, kLines, end);
+        CHECK(*rest == Texts(records->begin() + (end.line - 1), records->end()));
+      }
+    }
+  }
+}
+
 TEST_CASE("a separator stands between documents, and belongs to none") {
   TempDir dir;
   const auto records = [&](const std::string& content, const std::string& separator) {
@@ -151,6 +175,7 @@ TEST_CASE("JSON lines are known by the name or by the first line") {
   CHECK(holds("part-0", "{\"text\": \"x\"}"));
   CHECK(holds("part-1", "{\"text\": \"x\"}\nanything"));
   CHECK(holds("part-2", Gzip("{\"text\": \"x\"}\n{")));
+  CHECK(holds("part-3", "\xEF\xBB\xBF{\"text\": \"x\"}\n{"));
   CHECK_FALSE(holds("a.txt", "{\"other\": \"x\"}\n"));
   CHECK_FALSE(holds("b.txt", "{\n\"text\": \"x\"}\n"));
   CHECK_FALSE(holds("c.txt", "text"));

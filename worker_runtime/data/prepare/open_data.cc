@@ -4,11 +4,15 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <filesystem>
+#include <set>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/prepare/sources.h"
+#include "worker_runtime/data/store/megatron_file.h"
 
 namespace convene::worker {
 namespace {
@@ -21,31 +25,56 @@ struct Group {
   std::string token_path;
 };
 
+bool IsTokens(const std::string& path) { return TokenFormatOf(path).has_value(); }
+
+// One name for all names of a token file: Megatron's .bin and .idx are one, and so are "a" and
+// "./a".
+std::string CanonicalTokenPath(const std::string& path) {
+  const bool is_megatron = TokenFormatOf(path) == TokenFormat::kMegatron;
+  const std::string tokens = is_megatron ? MegatronPathsOf(path).tokens : path;
+  std::error_code error;
+  const std::filesystem::path canonical = std::filesystem::canonical(tokens, error);
+  return error ? tokens : canonical.string();
+}
+
+// The token files among `files` that `seen` does not have yet.
+std::vector<std::string> NewTokenFiles(const std::vector<std::string>& files,
+                                       std::set<std::string>* seen) {
+  std::vector<std::string> tokens;
+  for (const std::string& path : files) {
+    if (!IsTokens(path)) continue;
+    if (seen->insert(CanonicalTokenPath(path)).second) tokens.push_back(path);
+  }
+  return tokens;
+}
+
 // Token files each by itself; neighbouring texts together, where no weights part them.
 absl::StatusOr<std::vector<Group>> GroupsOf(const std::vector<WeightedPath>& paths) {
   std::vector<Group> groups;
   std::optional<size_t> texts;
+  std::set<std::string> seen_tokens;
   for (const WeightedPath& spec : paths) {
     // Megatron's common prefix of .bin and .idx is no file's name.
     std::vector<std::string> files = {spec.path};
-    if (!TokenFormatOf(spec.path).has_value()) {
+    if (!IsTokens(spec.path)) {
       CONVENE_ASSIGN_OR_RETURN(files, ExpandPattern(spec.path));
     }
-    std::vector<std::string> tokens;
-    for (const std::string& path : files) {
-      if (TokenFormatOf(path).has_value()) tokens.push_back(path);
-    }
-    if (!tokens.empty() && tokens.size() < files.size()) {
+    const auto other = std::find_if_not(files.begin(), files.end(), IsTokens);
+    const std::vector<std::string> tokens = NewTokenFiles(files, &seen_tokens);
+    const bool has_tokens = std::any_of(files.begin(), files.end(), IsTokens);
+    if (has_tokens && other != files.end()) {
       return absl::InvalidArgumentError(absl::StrCat("data: '", spec.path,
-                                                     "' stands for token files (", tokens[0],
-                                                     ") and for other files; name them apart"));
+                                                     "' stands for token files and for others (",
+                                                     *other, "); name them apart"));
     }
-    if (!tokens.empty() && tokens.size() > 1 && spec.weight.has_value()) {
-      return absl::InvalidArgumentError(absl::StrCat("data: '", spec.path, "' stands for ",
-                                                     tokens.size(),
-                                                     " token files; give each its own weight"));
+    if (has_tokens && spec.weight.has_value() && tokens.size() != 1) {
+      return absl::InvalidArgumentError(
+          tokens.empty() ? absl::StrCat("data: the token file '", spec.path,
+                                        "' is given twice; give it once, with one weight")
+                         : absl::StrCat("data: '", spec.path, "' stands for ", tokens.size(),
+                                        " token files; give each its own weight"));
     }
-    if (!tokens.empty()) {
+    if (has_tokens) {
       for (const std::string& path : tokens) {
         groups.push_back({{spec.path}, spec.weight, true, path});
       }

@@ -8,6 +8,7 @@
 #include "tools/base/testing/temp_dir.h"
 #include "worker_runtime/data/prepare/testing/letter_tokenizer.h"
 #include "worker_runtime/data/prepare/testing/packed_files.h"
+#include "worker_runtime/data/store/convert.h"
 
 namespace convene::worker {
 namespace {
@@ -68,6 +69,27 @@ TEST_CASE("without weights texts are one source, token files one each") {
   CHECK((*opened)[0].patterns == std::vector<std::string>{dir.File("b.jsonl"), dir.File("a.txt")});
   CHECK(TextOf(*(*opened)[1].tokens) == "t.bin|");
   CHECK((*opened)[1].tokens->path() == dir.File("t.bin"));
+}
+
+TEST_CASE("a token file counts once, however many of its names are given") {
+  TempDir dir;
+  const LetterTokenizer letters;
+  MakeTokens(dir, "t.bin", letters);
+  const auto source = OpenTokenSource(dir.File("t.bin"));
+  REQUIRE_OK(source);
+  REQUIRE_OK(ConvertTokens(**source, dir.File("m"), {.format = TokenFormat::kMegatron}));
+  const auto count = [&](const std::vector<std::string>& texts) {
+    const auto opened = Open(dir, texts, nullptr);
+    REQUIRE_OK(opened);
+    return opened->size();
+  };
+  CHECK(count({dir.File("m.*")}) == 1);
+  CHECK(count({dir.File("m.bin"), dir.File("m"), dir.File("m.idx")}) == 1);
+  CHECK(count({dir.File("t.bin"), dir.File("./t*.bin")}) == 1);
+  CHECK(count({dir.File("{m,t}.bin"), dir.File("t.bin")}) == 2);
+  CHECK(count({dir.File("m.{bin,idx}") + ":1"}) == 1);
+  CHECK_STATUS(Open(dir, {dir.File("t.bin") + ":1", dir.File("./t.bin") + ":2"}, nullptr),
+               absl::StatusCode::kInvalidArgument, "is given twice");
 }
 
 TEST_CASE("with weights each path is a source") {

@@ -32,6 +32,10 @@ struct DoneChunk {
   size_t bytes = 0;     // that count as in flight until it is taken
 };
 
+size_t BytesOf(const Chunk& chunk) {
+  return chunk.text.size() + chunk.records.size() * (sizeof(Record) + sizeof(EncodedRecord));
+}
+
 class Pipeline {
  public:
   Pipeline(const std::vector<SourceFile>& sources, const InputPosition& start,
@@ -145,7 +149,7 @@ bool Pipeline::ReadFile(int64_t file) {
 }
 
 bool Pipeline::Push(const Place& place, ReadChunk read) {
-  const size_t size = read.chunk.text.size();
+  const size_t size = BytesOf(read.chunk);
   MutexLock lock(&mutex_);
   while (!is_stopping_ && place != awaited_ && bytes_ + size > options_.in_flight_bytes) {
     room_.Wait(&mutex_);
@@ -158,7 +162,7 @@ bool Pipeline::Push(const Place& place, ReadChunk read) {
 }
 
 DoneChunk Pipeline::Encode(const Place& place, RecordEncoder* encoder, ReadChunk read) const {
-  DoneChunk done = {.bytes = read.chunk.text.size()};
+  DoneChunk done = {.bytes = BytesOf(read.chunk)};
   done.status = read.status.ok()
                     ? Annotate(encoder->Encode(read.chunk, read.is_json_lines, &done.chunk),
                                absl::StrCat("data: ", sources_[place.file].path))

@@ -20,8 +20,8 @@ namespace convene::worker {
 struct PipelineOptions {
   int readers = 1;
   int encoders = 1;
-  // Bytes of chunks that were read, but not taken yet. One chunk more may be there, so that the
-  // next one in order always finds room.
+  // Bytes of chunks (text and records) that were read, but not taken yet. One chunk more may be
+  // there, so that the next one in order always finds room.
   size_t in_flight_bytes = 0;
   InputFormat format = InputFormat::kAuto;
   std::string field;  // for kAuto

@@ -1,6 +1,7 @@
 #include "worker_runtime/data/prepare/prepare.h"
 
 #include <sched.h>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -15,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "tools/base/cgroup_limits.h"
@@ -54,6 +56,9 @@ void AppendText(const std::string& text, std::string* key) {
   absl::StrAppend(key, text.size(), " ", text, "\n");
 }
 
+uint64_t HashOf(const std::string& text) { return XXH3_64bits(text.data(), text.size()); }
+
+// Of all that decides about the tokens.
 uint64_t KeyOf(const std::vector<SourceFile>& sources, const PrepareOptions& options) {
   const InputOptions& input = options.input;
   std::string key = absl::StrCat(
@@ -68,7 +73,7 @@ uint64_t KeyOf(const std::vector<SourceFile>& sources, const PrepareOptions& opt
     AppendText(source.path, &key);
     absl::StrAppend(&key, source.bytes, " ", source.modified_ns, "\n");
   }
-  return XXH3_64bits(key.data(), key.size());
+  return HashOf(key);
 }
 
 absl::Status CheckOptions(const PrepareOptions& options) {
@@ -173,19 +178,40 @@ absl::StatusOr<PrepareSummary> MakeTokenFile(const std::vector<SourceFile>& sour
   absl::StatusOr<TokenOutput> output =
       TokenOutput::Open({.path = path,
                          .info = InfoOf(options, key),
+                         // The part names its tokenizer's path, which no token depends on.
+                         .journal_key = HashOf(absl::StrCat(key, " ", options.tokenizer_path)),
                          .dedupe = options.dedupe,
                          .max_bad_lines = options.input.max_bad_lines,
                          .journal_interval = options.journal_interval});
-  absl::Status status = output.status();
-  if (status.ok()) status = Fill(sources, options, progress, &*output);
+  // A part that cannot be opened just now (no descriptor is free, say) is left to the next call.
+  CONVENE_RETURN_IF_ERROR(output.status());
+  const absl::Status status = Fill(sources, options, progress, &*output);
   if (status.ok()) return output->summary();
-  if (keeps_part && output.ok() && output->has_journal()) {
+  if (keeps_part && output->has_journal()) {
     return absl::Status(status.code(),
                         absl::StrCat(status.message(), "; ", path, ".partial keeps what is done, ",
                                      "and the same command goes on from there"));
   }
   TokenOutput::Discard(path);
   return status;
+}
+
+// Leaves out what stands beside `output` while it is made: a pattern may match it.
+void RemoveSideFilesOf(const std::string& output, std::vector<SourceFile>* sources) {
+  const std::filesystem::path output_path(output);
+  const std::string name = output_path.filename().string();
+  const std::filesystem::path parent = ParentDirectory(output);
+  const auto is_side_file = [&](const SourceFile& source) {
+    const std::filesystem::path path(source.path);
+    std::string rest = path.filename().string();
+    if (!absl::StartsWith(rest, name)) return false;
+    rest.erase(0, name.size());
+    std::error_code error;
+    return (rest == ".lock" || rest == ".hashes" || rest == ".journal" || rest == ".journal.new" ||
+            absl::StartsWith(rest, ".partial")) &&
+           std::filesystem::equivalent(path.parent_path(), parent, error);
+  };
+  sources->erase(std::remove_if(sources->begin(), sources->end(), is_side_file), sources->end());
 }
 
 bool IsWhole(const std::string& path, uint64_t key) {
@@ -200,7 +226,9 @@ absl::StatusOr<std::string> PrepareTokenFile(const PrepareOptions& options, cons
   CONVENE_RETURN_IF_ERROR(CheckOptions(options));
   CONVENE_ASSIGN_OR_RETURN(const std::vector<SourceFile> sources,
                            ListSources(options.input.patterns));
-  const uint64_t key = KeyOf(sources, options);
+  // A file that fewer broken lines are allowed for must not be the one that more were.
+  const uint64_t key =
+      HashOf(absl::StrCat(KeyOf(sources, options), " ", options.input.max_bad_lines));
   const std::string path =
       absl::StrCat(cache.directory, "/tokens_", absl::Hex(key, absl::kZeroPad16), ".bin");
   if (IsWhole(path, key)) return path;
@@ -208,8 +236,13 @@ absl::StatusOr<std::string> PrepareTokenFile(const PrepareOptions& options, cons
   CONVENE_ASSIGN_OR_RETURN(const UniqueFd lock,
                            LockFile(absl::StrCat(path, ".lock"), cache.wait_timeout, cache.clock));
   if (IsWhole(path, key)) return path;  // made while this process waited
-  CONVENE_RETURN_IF_ERROR(
-      MakeTokenFile(sources, key, path, options, /*keeps_part=*/false, progress).status());
+  CONVENE_ASSIGN_OR_RETURN(
+      const PrepareSummary summary,
+      MakeTokenFile(sources, key, path, options, /*keeps_part=*/false, progress));
+  if (summary.bad_lines > 0) {
+    spdlog::warn("data: {} broken lines are left out of {}; the first: {}", summary.bad_lines, path,
+                 summary.first_bad_line);
+  }
   return path;
 }
 
@@ -217,8 +250,8 @@ absl::StatusOr<PrepareSummary> PrepareOutput(const PrepareOptions& options,
                                              const std::string& output,
                                              const PrepareProgress& progress) {
   CONVENE_RETURN_IF_ERROR(CheckOptions(options));
-  CONVENE_ASSIGN_OR_RETURN(const std::vector<SourceFile> sources,
-                           ListSources(options.input.patterns));
+  CONVENE_ASSIGN_OR_RETURN(std::vector<SourceFile> sources, ListSources(options.input.patterns));
+  RemoveSideFilesOf(output, &sources);
   for (const SourceFile& source : sources) {
     std::error_code error;
     if (!std::filesystem::equivalent(output, source.path, error)) continue;

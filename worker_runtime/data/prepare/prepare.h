@@ -33,7 +33,8 @@ struct TokenCache {
 };
 
 // The path of a whole token file of this input: a file that is in the cache already (same paths,
-// sizes and modification times, same tokenizer, same options), or a new one. Of many processes that
+// sizes and modification times, same tokenizer, same options), or a new one. The call that makes it
+// logs a warning where broken lines are left out: how many, and the first. Of many processes that
 // call at once exactly one makes it; the others wait and share it. A process that dies while making
 // it leaves a part, from which the next call goes on.
 //
@@ -42,9 +43,10 @@ absl::StatusOr<std::string> PrepareTokenFile(const PrepareOptions& options, cons
                                              const PrepareProgress& progress);
 
 // Makes `output`, and replaces a file of that name. Meanwhile `output`.partial, `output`.journal
-// and `output`.lock (with more names that begin so) stand beside it; a call with the same input,
-// tokenizer and options goes on from a part that an earlier one left, a call with others begins
-// anew. A failed call leaves the part where it has a journal, and says so in its error.
+// and `output`.lock (with more names that begin so) stand beside it, and are no input for any
+// pattern; a call with the same input, tokenizer and options goes on from a part that an earlier
+// one left, a call with others begins anew. A failed call leaves the part where it has a journal,
+// and says so in its error; a part that cannot be opened stays, too.
 //
 // Also FailedPrecondition: another process is making `output`. InvalidArgument: `output` is an
 // input.

@@ -1,13 +1,17 @@
 #include "worker_runtime/data/prepare/prepare.h"
 
 #include <fcntl.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 #include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <memory>
 #include <set>
+#include <sstream>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -238,6 +242,21 @@ TEST_CASE("an output never replaces an input") {
   CHECK(*ReadFile(dir.File("a.txt")) == "text");
 }
 
+TEST_CASE("an output's own part is no input where a pattern matches it") {
+  TempDir dir;
+  Put(dir.File("a.jsonl"), "{\"text\": \"one\"}\n");
+  Put(dir.File("b.jsonl"), "{\n");
+  PrepareOptions options = Options(dir, {"*"});
+  options.input.format = InputFormat::kJsonLines;
+  CHECK_STATUS(PrepareOutput(options, dir.File("a.bin"), nullptr),
+               absl::StatusCode::kInvalidArgument, "a.bin.partial keeps what is done");
+  options.input.max_bad_lines = 1;
+  PrepareSummary summary;
+  CHECK(Made(dir, options, &summary) == "one|");
+  CHECK(summary.resumed);
+  CHECK(summary.bad_lines == 1);
+}
+
 TEST_CASE("whichever operation fails, the error is told and nothing half-made is left") {
   TempDir dir;
   Put(dir.File("a.txt"), "text");
@@ -344,6 +363,113 @@ TEST_CASE("a part of another input is of no use, nor is a damaged one") {
   options.input.max_bad_lines = 1;
   CHECK(Made(dir, options, &summary) == "one|");
   CHECK(summary.resumed);
+}
+
+TEST_CASE("a part that cannot be opened just now is kept for the next call") {
+  TempDir dir;
+  Put(dir.File("a.jsonl"), "{\"text\": \"one\"}\n");
+  Put(dir.File("b.jsonl"), "{\n");
+  PrepareOptions options = Options(dir, {"*.jsonl"});
+  CHECK_STATUS(PrepareOutput(options, dir.File("a.bin"), nullptr),
+               absl::StatusCode::kInvalidArgument, "a.bin.partial keeps what is done");
+  options.input.max_bad_lines = 1;
+  for (const std::string name : {"a.bin.journal", "a.bin.partial"}) {
+    INFO(name);
+    ScopedFileFault fault([&](FileOp op, const std::string& path) {
+      return op == FileOp::kOpen && path == dir.File(name) ? EACCES : 0;
+    });
+    CHECK_STATUS(PrepareOutput(options, dir.File("a.bin"), nullptr),
+                 absl::StatusCode::kPermissionDenied, name);
+  }
+  PrepareSummary summary;
+  CHECK(Made(dir, options, &summary) == "one|");
+  CHECK(summary.resumed);
+}
+
+TEST_CASE("broken lines are told, and counted against the limit of each call") {
+  TempDir dir;
+  Put(dir.File("a.jsonl"), "{\"text\": \"one\"}\n{\n");
+  PrepareOptions options = Options(dir, {"*.jsonl"});
+  options.input.max_bad_lines = 1;
+  std::ostringstream log;
+  const auto old_logger = spdlog::default_logger();
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+      "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+  const auto path = PrepareTokenFile(options, CacheOf(dir), nullptr);
+  spdlog::set_default_logger(old_logger);
+  REQUIRE_OK(path);
+  CHECK(TextOf(*path) == "one|");
+  CHECK(absl::StrContains(log.str(), "1 broken lines are left out"));
+  CHECK(absl::StrContains(log.str(), "a.jsonl, line 2"));
+  CHECK(*PrepareTokenFile(options, CacheOf(dir), nullptr) == *path);
+  options.input.max_bad_lines = 0;
+  CHECK_STATUS(PrepareTokenFile(options, CacheOf(dir), nullptr), absl::StatusCode::kInvalidArgument,
+               "line 2");
+}
+
+TEST_CASE("a part with more broken lines than are allowed now is of no use") {
+  TempDir dir;
+  Put(dir.File("a.jsonl"), "{\"text\": \"one\"}\n{\n");
+  Put(dir.File("b.jsonl"), "{\n");
+  PrepareOptions options = Options(dir, {"*.jsonl"});
+  options.input.max_bad_lines = 1;
+  CHECK_STATUS(PrepareOutput(options, dir.File("a.bin"), nullptr),
+               absl::StatusCode::kInvalidArgument, "a.bin.partial keeps what is done");
+  options.input.max_bad_lines = 0;
+  CHECK_STATUS(PrepareOutput(options, dir.File("a.bin"), nullptr),
+               absl::StatusCode::kInvalidArgument, "a.jsonl, line 2");
+}
+
+TEST_CASE("a part that names another path of the tokenizer is of no use, a cached file is") {
+  TempDir dir;
+  Put(dir.File("a.jsonl"), "{\"text\": \"one\"}\n");
+  PrepareOptions options = Options(dir, {"*.jsonl"});
+  const auto path = PrepareTokenFile(options, CacheOf(dir), nullptr);
+  REQUIRE_OK(path);
+  Put(dir.File("b.jsonl"), "{\n");
+  CHECK_STATUS(PrepareOutput(options, dir.File("a.bin"), nullptr),
+               absl::StatusCode::kInvalidArgument, "a.bin.partial keeps what is done");
+  options.tokenizer_path = "moved";
+  options.input.max_bad_lines = 1;
+  PrepareSummary summary;
+  CHECK(Made(dir, options, &summary) == "one|");
+  CHECK_FALSE(summary.resumed);
+  CHECK((*TokenFile::Open(dir.File("a.bin")))->tokenizer().path == "moved");
+  options.input.max_bad_lines = 0;
+  unlink(dir.File("b.jsonl").c_str());
+  CHECK(*PrepareTokenFile(options, CacheOf(dir), nullptr) == *path);
+}
+
+TEST_CASE("a whole part that only has no name yet is given it") {
+  TempDir dir;
+  Put(dir.File("a.jsonl"), "{\"text\": \"one\"}\n{\"text\": \"one\"}\n{\n");
+  PrepareOptions options = Options(dir, {"a.jsonl"});
+  options.journal_interval = absl::Hours(1);
+  options.input.max_bad_lines = 1;
+  options.dedupe = true;
+  {
+    ScopedFileFault fault([&](FileOp op, const std::string& path) {
+      return op == FileOp::kRename && !absl::EndsWith(path, ".journal") &&
+                     !absl::EndsWith(path, ".journal.new")
+                 ? EIO
+                 : 0;
+    });
+    REQUIRE_FALSE(PrepareOutput(options, dir.File("a.bin"), nullptr).ok());
+  }
+  PrepareSummary summary;
+  bool was_read = false;
+  {
+    ScopedFileFault fault([&](FileOp op, const std::string& path) {
+      was_read = was_read || (op == FileOp::kOpen && path == dir.File("a.jsonl"));
+      return 0;
+    });
+    CHECK(Made(dir, options, &summary) == "one|");
+  }
+  CHECK_FALSE(was_read);
+  CHECK(summary.resumed);
+  CHECK(summary.duplicates == 1);
+  CHECK(summary.bad_lines == 1);
+  CHECK(FilesWith(dir.path(), "a.bin").size() == 1);
 }
 
 TEST_CASE("a file that changes while it is read is refused") {

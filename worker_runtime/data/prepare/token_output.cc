@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -52,7 +53,11 @@ absl::StatusOr<TokenOutput> TokenOutput::Open(Options options) {
   const bool is_of_no_use = absl::IsNotFound(resumed) || absl::IsDataLoss(resumed) ||
                             absl::IsInvalidArgument(resumed) || absl::IsFailedPrecondition(resumed);
   if (is_of_no_use) {
-    CONVENE_RETURN_IF_ERROR(output.BeginAnew());
+    const absl::Status begun = output.BeginAnew();
+    if (!begun.ok()) {
+      Discard(output.options_.path);
+      return begun;
+    }
   } else {
     CONVENE_RETURN_IF_ERROR(resumed);
   }
@@ -63,8 +68,21 @@ absl::StatusOr<TokenOutput> TokenOutput::Open(Options options) {
 absl::Status TokenOutput::Resume() {
   CONVENE_ASSIGN_OR_RETURN(const std::string text, ReadFile(JournalOf(options_.path)));
   CONVENE_ASSIGN_OR_RETURN(PrepareJournal journal, ParseJournal(text));
-  if (journal.key != options_.info.source_key) {
+  if (journal.key != options_.journal_key) {
     return absl::FailedPreconditionError("the journal is of another input");
+  }
+  // Made when more of them were allowed: the new beginning names the one that is too many.
+  if (journal.summary.bad_lines > options_.max_bad_lines) {
+    return absl::FailedPreconditionError("the part leaves out more broken lines than are allowed");
+  }
+  const absl::StatusOr<std::unique_ptr<TokenFile>> whole = TokenFile::Open(PartOf(options_.path));
+  if (whole.ok() && (*whole)->token_count() == journal.summary.tokens) {
+    // An earlier process ended between the last byte and the name.
+    is_whole_ = true;
+    journal_ = std::move(journal);
+    journal_.summary.resumed = true;
+    has_journal_ = true;
+    return absl::OkStatus();
   }
   CONVENE_ASSIGN_OR_RETURN(writer_,
                            TokenFileWriter::Resume(PartOf(options_.path), journal.writer_state));
@@ -86,7 +104,7 @@ absl::Status TokenOutput::BeginAnew() {
   if (options_.dedupe) {
     CONVENE_ASSIGN_OR_RETURN(seen_, SeenDocuments::Create(HashesOf(options_.path)));
   }
-  journal_.key = options_.info.source_key;
+  journal_.key = options_.journal_key;
   return absl::OkStatus();
 }
 
@@ -165,10 +183,18 @@ absl::Status TokenOutput::Finish() {
         absl::StrCat("data: there is no document in the input (", journal_.summary.bad_lines,
                      " broken lines, ", journal_.summary.empty_documents, " empty documents)"));
   }
-  CONVENE_RETURN_IF_ERROR(writer_->Finish());
+  if (is_whole_) {
+    // The process that wrote its last byte may have ended before this.
+    CONVENE_ASSIGN_OR_RETURN(const UniqueFd fd, OpenFile(PartOf(options_.path), O_RDWR));
+    CONVENE_RETURN_IF_ERROR(SyncFile(fd.get(), PartOf(options_.path)));
+  } else {
+    // With it a part that is whole, but has no name yet, has its summary.
+    CONVENE_RETURN_IF_ERROR(Sync());
+    CONVENE_RETURN_IF_ERROR(writer_->Finish());
+  }
   CONVENE_RETURN_IF_ERROR(RenameFile(PartOf(options_.path), options_.path));
   CONVENE_RETURN_IF_ERROR(SyncDirectory(ParentDirectory(options_.path)));
-  RemoveSideFiles(options_.path);
+  Discard(options_.path);
   return absl::OkStatus();
 }
 

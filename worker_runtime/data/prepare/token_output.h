@@ -27,14 +27,16 @@ class TokenOutput {
  public:
   struct Options {
     std::string path;
-    TokenFileInfo info;  // source_key is the journal's key, too
+    TokenFileInfo info;
+    uint64_t journal_key = 0;  // of all that decides about the file's bytes
     bool dedupe = false;
     int64_t max_bad_lines = 0;
     absl::Duration journal_interval = absl::Seconds(5);
     Clock* clock = &Clock::Real();
   };
   // Goes on from a journal with the same key, or begins anew. Errors: TokenFileWriter::Create's,
-  // and those of a disk that keeps a part from being read.
+  // which leave no file; and those of a disk that keeps a part from being read, which leave the
+  // part as it is.
   static absl::StatusOr<TokenOutput> Open(Options options);
 
   // Where reading begins.
@@ -69,6 +71,7 @@ class TokenOutput {
   std::optional<SeenDocuments> seen_;
   PrepareJournal journal_;
   bool has_journal_ = false;
+  bool is_whole_ = false;  // the part: only its name is missing
   MonotonicTime last_sync_;
 };
 

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 #include <memory>
+#include <system_error>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -238,10 +240,47 @@ absl::Status WriteNanotron(const TokenSource& source, const std::string& path, C
   return files.Commit();
 }
 
+// All files of tokens in `format` under the name `path`, whether they are there or not.
+std::vector<std::string> FilesOf(const std::string& path, TokenFormat format) {
+  switch (format) {
+    case TokenFormat::kConvene:
+    case TokenFormat::kLlmc:
+      return {path};
+    case TokenFormat::kMegatron: {
+      const MegatronPaths paths = MegatronPathsOf(path);
+      return {paths.tokens, paths.index};
+    }
+    case TokenFormat::kNanotron:
+      break;
+  }
+  return {path, NanotronIndexPath(path), NanotronMetadataPath(path), NanotronLossPath(path)};
+}
+
+absl::Status CheckKeepsInput(const TokenSource& source, const std::string& path,
+                             TokenFormat format) {
+  // A single file's names are alike in our own format and in llm.c's.
+  TokenFormat source_format = TokenFormat::kConvene;
+  if (dynamic_cast<const MegatronFile*>(&source) != nullptr) {
+    source_format = TokenFormat::kMegatron;
+  } else if (dynamic_cast<const NanotronFile*>(&source) != nullptr) {
+    source_format = TokenFormat::kNanotron;
+  }
+  for (const std::string& input : FilesOf(source.path(), source_format)) {
+    for (const std::string& output : FilesOf(path, format)) {
+      std::error_code error;
+      if (!std::filesystem::equivalent(output, input, error)) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          output, " is a file of the input, and would be replaced; name another output"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ConvertTokens(const TokenSource& source, const std::string& path,
                            const ConvertOptions& options) {
+  CONVENE_RETURN_IF_ERROR(CheckKeepsInput(source, path, options.format));
   const bool keeps_counted =
       options.format == TokenFormat::kConvene || options.format == TokenFormat::kNanotron;
   if (source.has_counted() && !keeps_counted && !options.drop_counted) {

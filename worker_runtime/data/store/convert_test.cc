@@ -147,7 +147,7 @@ TEST_CASE("whichever operation fails, nothing new has a name, and temporary file
   for (const TokenFormat format : {TokenFormat::kConvene, TokenFormat::kMegatron,
                                    TokenFormat::kLlmc, TokenFormat::kNanotron}) {
     for (int failing = 0;; ++failing) {
-      INFO(NameOf(format) << ", operation " << failing);
+      INFO("format " << static_cast<int>(format) << ", operation " << failing);
       const std::string name = "new" + std::string(format == TokenFormat::kNanotron ? ".ds" : "");
       int op = 0;
       std::string failed_on;
@@ -224,8 +224,26 @@ TEST_CASE("a file is described and its bytes are checked") {
   CHECK(report->counted == 3);
   CHECK(report->text_bytes == 2 + 3 + 4 + 10);
   CHECK(done == 4);
-  CHECK(TokenFormatNamed("llm.c") == TokenFormat::kLlmc);
-  CHECK_FALSE(TokenFormatNamed("parquet").has_value());
+}
+
+TEST_CASE("a conversion never replaces its own input") {
+  const TempDir dir;
+  const auto ours = Ours(dir.File("a.bin"), 1000, {{{1, 2, 3}, {}}});
+  const std::string bytes = *ReadFile(dir.File("a.bin"));
+  const auto refused = [&](const TokenSource& source, const std::string& path, TokenFormat format) {
+    CHECK_STATUS(ConvertTokens(source, path, {.format = format}),
+                 absl::StatusCode::kInvalidArgument, "is a file of the input");
+  };
+  refused(*ours, dir.File("a"), TokenFormat::kMegatron);
+  refused(*ours, dir.path() + "/./a.bin", TokenFormat::kLlmc);
+  refused(*ours, dir.File("a.bin"), TokenFormat::kConvene);
+  CHECK(*ReadFile(dir.File("a.bin")) == bytes);
+  CHECK(ListDirectory(dir.path())->size() == 1);
+
+  REQUIRE_OK(ConvertTokens(*ours, dir.File("m"), {.format = TokenFormat::kMegatron}));
+  refused(*Open(dir.File("m")), dir.File("m.idx"), TokenFormat::kLlmc);
+  REQUIRE_OK(ConvertTokens(*ours, dir.File("n.ds"), {.format = TokenFormat::kNanotron}));
+  refused(*Open(dir.File("n.ds")), dir.File("n.ds.index"), TokenFormat::kConvene);
 }
 
 TEST_CASE("verify names the first thing that is wrong") {

@@ -10,8 +10,6 @@ namespace convene::worker {
 namespace {
 
 constexpr int64_t kBlockTokens = 1 << 16;
-constexpr TokenFormat kFormats[] = {TokenFormat::kConvene, TokenFormat::kMegatron,
-                                    TokenFormat::kLlmc, TokenFormat::kNanotron};
 
 // Adds a block that begins at token `first` to the report.
 absl::Status Look(const TokenSource& source, int64_t first, const std::vector<int32_t>& ids,
@@ -50,27 +48,6 @@ absl::Status CheckDocuments(const TokenSource& source) {
 }
 
 }  // namespace
-
-absl::string_view NameOf(TokenFormat format) {
-  switch (format) {
-    case TokenFormat::kConvene:
-      return "convene";
-    case TokenFormat::kMegatron:
-      return "megatron";
-    case TokenFormat::kLlmc:
-      return "llm.c";
-    case TokenFormat::kNanotron:
-      break;
-  }
-  return "nanotron";
-}
-
-std::optional<TokenFormat> TokenFormatNamed(absl::string_view name) {
-  for (const TokenFormat format : kFormats) {
-    if (NameOf(format) == name) return format;
-  }
-  return std::nullopt;
-}
 
 TokenDescription Describe(const TokenSource& source) {
   TokenDescription description;

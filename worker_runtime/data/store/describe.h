@@ -9,14 +9,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "worker_runtime/data/store/token_source.h"
 
 namespace convene::worker {
-
-// "convene", "megatron", "llm.c", "nanotron": the words of a command line.
-absl::string_view NameOf(TokenFormat format);
-std::optional<TokenFormat> TokenFormatNamed(absl::string_view name);
 
 struct TokenDescription {
   std::string kind;
