@@ -25,13 +25,14 @@ struct OpenedData {
 };
 
 // Without weights all text and JSON lines together become one prepared file, in the given order, as
-// one source; each token file is a source of its own, once, however many names of it are given. With weights each path is a source.
-// `options.input.patterns` is not looked at, the rest says how to prepare; `options.tokenizer` may
-// be null where nothing is to be prepared: FailedPrecondition otherwise.
+// one source; each token file is a source of its own, once, however many names of it are given.
+// With weights each path is a source. `options.input.patterns` is not looked at, the rest says how
+// to prepare; `options.tokenizer` may be null where nothing is to be prepared: FailedPrecondition
+// otherwise.
 //
-// InvalidArgument: a glob for token files and others, a weight for several token files, or two weights for one. Two
-// sources whose known tokenizers differ (fingerprints): FailedPrecondition, with both. Else as
-// OpenTokenSource and PrepareTokenFile.
+// InvalidArgument: a glob for token files and others, a weight for several token files, or two
+// weights for one. Two sources whose known tokenizers differ (fingerprints): FailedPrecondition,
+// with both. Else as OpenTokenSource and PrepareTokenFile.
 absl::StatusOr<std::vector<OpenedData>> OpenData(const std::vector<WeightedPath>& paths,
                                                  const PrepareOptions& options,
                                                  const TokenCache& cache,
