@@ -36,7 +36,10 @@ absl::StatusOr<std::optional<TokenIds>> IdsOfFiles(const std::vector<std::string
   for (const WeightedPath& path : paths) {
     std::vector<std::string> names = {path.path};
     if (!TokenFormatOf(path.path).has_value()) {
-      CONVENE_ASSIGN_OR_RETURN(names, ExpandPattern(path.path));
+      const auto found = ExpandPattern(path.path);
+      // OpenData says so where data are read; a memory plan needs none.
+      if (!found.ok()) return std::nullopt;
+      names = *found;
     }
     for (const std::string& name : names) {
       if (!TokenFormatOf(name).has_value()) return std::nullopt;

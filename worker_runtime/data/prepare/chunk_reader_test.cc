@@ -13,7 +13,7 @@ namespace {
 
 using convene::testing::TempDir;
 
-constexpr RecordRules kLines = {.is_json_lines = true, .max_document_bytes = 1000};
+const RecordRules kLines = {.is_json_lines = true, .max_document_bytes = 1000};
 
 RecordRules Separated(const std::string& separator) {
   return {.separator = separator, .max_document_bytes = 1000};
