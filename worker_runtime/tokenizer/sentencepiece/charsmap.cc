@@ -36,7 +36,9 @@ absl::StatusOr<Charsmap> Charsmap::Read(absl::string_view blob) {
   }
   blob.remove_prefix(sizeof(trie_bytes));
   map.units_.resize(trie_bytes / sizeof(uint32_t));
-  std::memcpy(map.units_.data(), blob.data(), map.units_.size() * sizeof(uint32_t));
+  if (!map.units_.empty()) {
+    std::memcpy(map.units_.data(), blob.data(), map.units_.size() * sizeof(uint32_t));
+  }
   map.replacements_ = std::string(blob.substr(trie_bytes));
   if (!IsUtf8(map.replacements_)) {
     return absl::InvalidArgumentError(
