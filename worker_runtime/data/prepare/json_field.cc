@@ -144,6 +144,9 @@ absl::StatusOr<absl::string_view> JsonField::Find(absl::string_view line) {
   if (const size_t zero = line.find('\0'); zero != absl::string_view::npos) {
     return Broken("a zero byte", zero);
   }
+  // The reader looks at sixteen bytes at a time, so up to fifteen behind the line's end.
+  buffer_.clear();
+  buffer_.reserve(line.size() + 16);
   buffer_.assign(line.data(), line.size());
   FieldHandler handler(keys_);
   rapidjson::Reader reader;
