@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -17,7 +18,10 @@ namespace {
 struct Place {
   int64_t file = 0;
   int64_t chunk = 0;  // within the file, or what is left of it
-  friend auto operator<=>(const Place&, const Place&) = default;
+  friend bool operator==(const Place&, const Place&) = default;
+  friend bool operator<(const Place& left, const Place& right) {
+    return std::tie(left.file, left.chunk) < std::tie(right.file, right.chunk);
+  }
 };
 
 struct ReadChunk {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <system_error>
@@ -155,7 +156,7 @@ absl::Status AppendAll(const TokenSource& source, TokenType type, Conversion* to
 
 absl::Status WriteMegatronIndex(const TokenSource& source, TokenType type, OutputFile* index) {
   const int64_t documents = source.document_count();
-  std::string header(kMegatronMagic, 9);
+  std::string header(std::begin(kMegatronMagic), std::end(kMegatronMagic));
   absl::StrAppend(&header, BytesOf(uint64_t{1}),
                   BytesOf(type == TokenType::kU16 ? kMegatronUint16 : kMegatronInt32),
                   BytesOf(static_cast<uint64_t>(documents)),

@@ -62,7 +62,7 @@ class Evaluator {
   Result EvaluateConcat(const Expression& expression);
   Result EvaluateDict(const Expression& expression);
   Result EvaluateSlice(const Expression& expression);
-  Result EvaluateFilter(const Expression& expression, Value input);
+  Result EvaluateFilter(const Expression& expression, const Value& input);
   Result EvaluateTest(const Expression& expression);
   Result EvaluateCall(const Expression& expression);
   // The result of a chain of filters for `input`.

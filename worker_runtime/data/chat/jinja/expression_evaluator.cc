@@ -68,8 +68,8 @@ Evaluator::Result Evaluator::EvaluateAt(const Expression& expression) {
     case ExpressionKind::kCall:
       return EvaluateCall(expression);
     case ExpressionKind::kFilter: {
-      CONVENE_ASSIGN_OR_RETURN(Value input, child(0));
-      return EvaluateFilter(expression, std::move(input));
+      CONVENE_ASSIGN_OR_RETURN(const Value input, child(0));
+      return EvaluateFilter(expression, input);
     }
     case ExpressionKind::kTest:
       return EvaluateTest(expression);
@@ -238,7 +238,7 @@ absl::StatusOr<Arguments> Evaluator::EvaluateArguments(const Expression& express
   return Arguments(std::move(values), &expression.argument_names);
 }
 
-Evaluator::Result Evaluator::EvaluateFilter(const Expression& expression, Value input) {
+Evaluator::Result Evaluator::EvaluateFilter(const Expression& expression, const Value& input) {
   CONVENE_ASSIGN_OR_RETURN(const Arguments arguments, EvaluateArguments(expression));
   if (input.is_safe()) CONVENE_RETURN_IF_ERROR(CheckSafe(expression));
   return Placed(expression.place, expression.filter->function(input, arguments, &budget_));
@@ -248,7 +248,7 @@ Evaluator::Result Evaluator::ApplyFilters(const Expression& chain, Value input) 
   if (chain.children[0] != nullptr) {
     CONVENE_ASSIGN_OR_RETURN(input, ApplyFilters(*chain.children[0], std::move(input)));
   }
-  return EvaluateFilter(chain, std::move(input));
+  return EvaluateFilter(chain, input);
 }
 
 Evaluator::Result Evaluator::EvaluateTest(const Expression& expression) {
