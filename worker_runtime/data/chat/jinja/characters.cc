@@ -74,25 +74,6 @@ char32_t CharacterAt(absl::string_view text, size_t position) {
   }
 }
 
-void AppendCharacter(char32_t character, std::string* text) {
-  const auto add = [text](char32_t byte) { text->push_back(static_cast<char>(byte)); };
-  if (character < 0x80) {
-    add(character);
-  } else if (character < 0x800) {
-    add(0xC0 | character >> 6);
-    add(0x80 | (character & 0x3F));
-  } else if (character < 0x10000) {
-    add(0xE0 | character >> 12);
-    add(0x80 | (character >> 6 & 0x3F));
-    add(0x80 | (character & 0x3F));
-  } else {
-    add(0xF0 | character >> 18);
-    add(0x80 | (character >> 12 & 0x3F));
-    add(0x80 | (character >> 6 & 0x3F));
-    add(0x80 | (character & 0x3F));
-  }
-}
-
 int64_t CountCharacters(absl::string_view text) {
   return std::count_if(text.begin(), text.end(),
                        [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });

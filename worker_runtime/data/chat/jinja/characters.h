@@ -24,7 +24,6 @@ inline size_t CharacterBytes(char first) {
 
 // The character at `position`. REQUIRES: position is where a character begins.
 char32_t CharacterAt(absl::string_view text, size_t position);
-void AppendCharacter(char32_t character, std::string* text);
 int64_t CountCharacters(absl::string_view text);
 // Where each character begins, and the text's end after them.
 std::vector<size_t> CharacterBegins(absl::string_view text);

@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/chat/jinja/characters.h"
+#include "worker_runtime/tokenizer/unicode.h"
 
 namespace convene::worker::jinja {
 namespace {
