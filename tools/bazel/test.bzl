@@ -1,5 +1,7 @@
 """convene_test: a Catch2 test beside the code it tests."""
 
+load("//tools/bazel/precompiled:precompiled.bzl", "cc_test")
+
 def convene_test(name, srcs, deps = [], size = "small", **kwargs):
     """A cc_test that links Catch2's main and runs without a network.
 
@@ -10,7 +12,7 @@ def convene_test(name, srcs, deps = [], size = "small", **kwargs):
       size: small unless it starts processes or trains.
       **kwargs: passed on to cc_test.
     """
-    native.cc_test(
+    cc_test(
         name = name,
         srcs = srcs,
         size = size,

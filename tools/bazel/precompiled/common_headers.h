@@ -1,0 +1,26 @@
+// Read before each file of ours, precompiled. Here stands what a third of the files or more
+// include.
+#ifndef CONVENE_TOOLS_BAZEL_PRECOMPILED_COMMON_HEADERS_H_
+#define CONVENE_TOOLS_BAZEL_PRECOMPILED_COMMON_HEADERS_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+
+#endif  // CONVENE_TOOLS_BAZEL_PRECOMPILED_COMMON_HEADERS_H_
