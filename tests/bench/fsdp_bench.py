@@ -73,7 +73,7 @@ def main() -> int:
     except torch_environment.NoTorch as error:
         sys.exit(f'fsdp_bench: {error}')
     bazel_bin = launch_bench.build('//launcher:convene', '//worker_runtime/trainer:convene-train')
-    data = glob.glob('/usr/share/perl/*/pod/perlfunc.pod')[0]
+    data = glob.glob('/usr/share/perl/*/pod/perldiag.pod')[0]
     print(f'PyTorch {torch_version}, {arguments.ranks} processes of one thread, {arguments.rounds} rounds of {arguments.steps} steps')
     for name in arguments.models.split(','):
         model = train_bench.MODELS[name]

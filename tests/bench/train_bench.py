@@ -105,7 +105,7 @@ def main() -> int:
     except torch_environment.NoTorch as error:
         sys.exit(f'train_bench: {error}')
     binary = os.path.join(launch_bench.build('//worker_runtime/trainer:convene-train'), 'worker_runtime/trainer/convene-train')
-    data = glob.glob('/usr/share/perl/*/pod/perlfunc.pod')[0]
+    data = glob.glob('/usr/share/perl/*/pod/perldiag.pod')[0]
     print(f'PyTorch {torch_version}, {arguments.threads} threads, {arguments.rounds} rounds of {arguments.steps} steps')
     for name in arguments.models.split(','):
         for precision in arguments.precisions.split(','):
