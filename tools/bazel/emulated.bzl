@@ -81,19 +81,20 @@ def emulated_binary(name, binary):
     """
     _emulated_binary(name = name, binary = binary, testonly = True)
 
-def emulated_test(name, test, args = [], sanitizers = {}, size = "medium", gpus = 1, tags = []):
-    """Tests NAME_forward, NAME_reverse, NAME_random, and NAME_SANITIZER of each sanitizer, in random order.
+def emulated_test(name, test, args = [], orders = ["forward", "reverse", "random"], sanitizers = {}, size = "medium", gpus = 1, tags = []):
+    """Tests NAME_ORDER of each order of the threads, and NAME_SANITIZER of each sanitizer, in random order.
 
     Args:
       name: what their names begin with.
       test: a cc_test on a GPU.
       args: for it: which of its cases run.
+      orders: fewer where the kernels' own tests run in all three, and the test is long.
       sanitizers: "address" (with UndefinedBehaviorSanitizer) and "thread", what the kernels are built with: more arguments for each.
       size: of each order; the sanitizers take large.
       gpus: how many there are: one for each rank, where ranks are threads of the test.
       tags: of each order.
     """
-    for order in ["forward", "reverse", "random"]:
+    for order in orders:
         _emulated_binary_test(name = "%s_%s" % (name, order), test = test, order = order, args = args, size = size, gpus = gpus, tags = tags)
     for sanitizer, more_args in sanitizers.items():
         _emulated_binary_test(
