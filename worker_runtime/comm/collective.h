@@ -8,13 +8,39 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
+#include "tools/base/check.h"
 #include "worker_runtime/device/elements.h"
 #include "worker_runtime/device/stream.h"
 
 namespace convene::worker {
 
 enum class ReduceOp { kSum, kMax };
+
+enum class CollectiveKind {
+  kAllReduce,
+  kReduceScatter,
+  kAllGather,
+  kAllToAll,
+  kShift,
+  kBroadcast,
+  kBarrier
+};
+
+// "all_reduce".
+constexpr const char* CollectiveName(CollectiveKind kind) {
+  constexpr const char* kNames[] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all",
+                                    "shift",      "broadcast",      "barrier"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+// One collective, as a value.
+struct CollectiveCall {
+  CollectiveKind kind;
+  ConstElements input;  // in place: the same as `output`, of which a barrier has neither
+  Elements output;
+  ReduceOp op = ReduceOp::kSum;  // of the reductions
+  int root = 0;                  // of a broadcast
+};
 
 // A message that has been started; see Collective::Wait.
 struct PendingMessage {
@@ -56,26 +82,50 @@ class Collective {
   virtual int size() const = 0;
 
   // Adds up in place.
-  virtual absl::Status AllReduce(Elements data, ReduceOp op, Stream& stream) = 0;
+  absl::Status AllReduce(Elements data, ReduceOp op, Stream& stream) {
+    return Call({CollectiveKind::kAllReduce, data, data, op}, stream);
+  }
 
   // `data` holds size() shards of equal length; afterwards the shard number rank() holds the sum
   // over ranks, the rest is unspecified. REQUIRES: data.count is divisible by size().
-  virtual absl::Status ReduceScatter(Elements data, ReduceOp op, Stream& stream) = 0;
+  absl::Status ReduceScatter(Elements data, ReduceOp op, Stream& stream) {
+    CONVENE_CHECK(data.count % size() == 0);
+    return Call({CollectiveKind::kReduceScatter, data, data, op}, stream);
+  }
 
   // `data` holds size() shards of equal length; this rank's is in place (number rank()); afterwards
   // all are. REQUIRES: data.count is divisible by size().
-  virtual absl::Status AllGather(Elements data, Stream& stream) = 0;
+  absl::Status AllGather(Elements data, Stream& stream) {
+    CONVENE_CHECK(data.count % size() == 0);
+    return Call({CollectiveKind::kAllGather, data, data}, stream);
+  }
 
   // Shard i of `input` goes to rank i; shard i of `output` comes from rank i. The spans do not
   // overlap and are of one type and length.
-  virtual absl::Status AllToAll(ConstElements input, Elements output, Stream& stream) = 0;
+  absl::Status AllToAll(ConstElements input, Elements output, Stream& stream) {
+    CONVENE_CHECK(input.count == output.count && input.count % size() == 0);
+    CONVENE_CHECK(input.dtype == output.dtype);
+    return Call({CollectiveKind::kAllToAll, input, output}, stream);
+  }
 
   // `input` goes to the next rank, `output` comes from the one before; the last rank's goes to the
   // first. The spans do not overlap and are of one type and length. In a group of one nothing
   // moves.
-  virtual absl::Status Shift(ConstElements input, Elements output, Stream& stream) = 0;
+  absl::Status Shift(ConstElements input, Elements output, Stream& stream) {
+    CONVENE_CHECK(input.count == output.count && input.dtype == output.dtype);
+    return Call({CollectiveKind::kShift, input, output}, stream);
+  }
 
-  virtual absl::Status Broadcast(Elements data, int root, Stream& stream) = 0;
+  absl::Status Broadcast(Elements data, int root, Stream& stream) {
+    CONVENE_CHECK(root >= 0 && root < size());
+    return Call({CollectiveKind::kBroadcast, data, data, ReduceOp::kSum, root}, stream);
+  }
+
+  // Returns when every rank has called it.
+  absl::Status Barrier(Stream& stream) { return Call({CollectiveKind::kBarrier}, stream); }
+
+  // Each collective above, which has checked its arguments.
+  virtual absl::Status Call(const CollectiveCall& call, Stream& stream) = 0;
 
   // Starts to send `data`, after all work that `stream` holds by now; `data` must stay alive and
   // unchanged until Wait() of the returned handle has returned. Messages between two ranks of a
@@ -89,10 +139,10 @@ class Collective {
   // was received. (On the CPU: once Wait returns.)
   virtual absl::Status Wait(PendingMessage pending, Stream& stream) = 0;
   // StartRecv and Wait: it counts among the messages meanwhile.
-  absl::Status Recv(Elements data, int peer, Stream& stream);
-
-  // Returns when every rank has called it.
-  virtual absl::Status Barrier(Stream& stream) = 0;
+  absl::Status Recv(Elements data, int peer, Stream& stream) {
+    const absl::StatusOr<PendingMessage> pending = StartRecv(data, peer, stream);
+    return pending.ok() ? Wait(*pending, stream) : pending.status();
+  }
 
   // The first error known by now of any call made or queued here. Any thread.
   virtual absl::Status Check() = 0;
@@ -100,10 +150,5 @@ class Collective {
   // Wakes every call that waits in this communicator with Aborted(why). Any thread.
   virtual void Abort(absl::string_view why) = 0;
 };
-
-inline absl::Status Collective::Recv(Elements data, int peer, Stream& stream) {
-  const absl::StatusOr<PendingMessage> pending = StartRecv(data, peer, stream);
-  return pending.ok() ? Wait(*pending, stream) : pending.status();
-}
 
 }  // namespace convene::worker

@@ -85,25 +85,32 @@ absl::Status GroupCollective::Break(const absl::Status& status, absl::string_vie
   return broken;
 }
 
-template <typename Body>
-absl::Status GroupCollective::Queue(const char* operation, ConstElements data, Stream& stream,
-                                    const Body& body) {
+// At once, or as work of the stream's queue. A group of one has nothing to queue.
+absl::Status GroupCollective::Call(const CollectiveCall& call, Stream& stream) {
+  if (call.kind == CollectiveKind::kAllToAll) {
+    // Of a group of one, which works on any device as long as there is nothing to do.
+    if (stream.kind() != DeviceKind::kCpu) {
+      return absl::UnimplementedError(
+          absl::StrCat(name_, " all_to_all of one rank in a GPU's memory: use Device::Copy"));
+    }
+    if (size_ == 1) AwaitAll(stream);  // it is not queued, and does copy
+  }
   if (stream.host_queue() == nullptr || size_ == 1) {
     // A group of one does nothing, and passes the queue by: its profile is the queue's own.
     const OpScope scope(stream.host_queue() == nullptr ? stream.profile() : nullptr,
                         profiled_as_.c_str());
-    return RunCollective(operation, data, body);
+    return Run(call);
   }
   CONVENE_RETURN_IF_ERROR(Check());
   {
     MutexLock lock(&mutex_);
     ++queued_;
   }
-  stream.host_queue()->Push([this, operation, data, body, profile = stream.profile()] {
+  stream.host_queue()->Push([this, call, profile = stream.profile()] {
     {
       const OpScope scope(profile, profiled_as_.c_str());
       // Check() tells of its error.
-      RunCollective(operation, data, body).IgnoreError();
+      Run(call).IgnoreError();
     }
     MutexLock lock(&mutex_);
     --queued_;
@@ -112,14 +119,14 @@ absl::Status GroupCollective::Queue(const char* operation, ConstElements data, S
   return absl::OkStatus();
 }
 
-absl::Status GroupCollective::RunCollective(absl::string_view operation, ConstElements data,
-                                            absl::FunctionRef<absl::Status()> body) {
+absl::Status GroupCollective::Run(const CollectiveCall& call) {
   CONVENE_RETURN_IF_ERROR(Check());
+  const char* const operation = CollectiveName(call.kind);
   const uint64_t sequence = ++collectives_started_;
-  const uint64_t record = recorder_.Start(name_, operation, sequence, data);
+  const uint64_t record = recorder_.Start(name_, operation, sequence, call.input);
   deadline_ = Clock::Real().Now() + timeout_;
-  absl::Status status = body();
-  if (!status.ok()) status = Break(status, operation, sequence, data.size_bytes());
+  absl::Status status = Perform(call);
+  if (!status.ok()) status = Break(status, operation, sequence, call.input.size_bytes());
   recorder_.Finish(record, status);
   return status;
 }
@@ -223,86 +230,59 @@ absl::Status GroupCollective::AllGatherShards(Elements data) {
                   [&](int peer) { return AsBytes(ShardOf(data, peer)); });
 }
 
-absl::Status GroupCollective::AllReduce(Elements data, ReduceOp op, Stream& stream) {
-  return Queue("all_reduce", data, stream, [=, this]() -> absl::Status {
-    if (size_ == 1) return absl::OkStatus();
-    // With two ranks both ways send as many bytes, and gathering takes one round instead of two;
-    // its scratch is as large as the data.
-    const size_t size_bytes = data.size_bytes();
-    const bool gather =
-        (size_ == 2 && size_bytes <= kPieceBytes) || size_bytes * (size_ - 1) <= kGatherLimitBytes;
-    if (gather) return AllReduceByGathering(data, op);
-    CONVENE_RETURN_IF_ERROR(ReduceScatterShards(data, op));
-    return AllGatherShards(data);
-  });
-}
-
-absl::Status GroupCollective::ReduceScatter(Elements data, ReduceOp op, Stream& stream) {
-  CONVENE_CHECK(data.count % size_ == 0);
-  return Queue("reduce_scatter", data, stream, [=, this]() -> absl::Status {
-    if (size_ == 1) return absl::OkStatus();
-    return ReduceScatterShards(data, op);
-  });
-}
-
-absl::Status GroupCollective::AllGather(Elements data, Stream& stream) {
-  CONVENE_CHECK(data.count % size_ == 0);
-  return Queue("all_gather", data, stream, [=, this] { return AllGatherShards(data); });
-}
-
-absl::Status GroupCollective::AllToAll(ConstElements input, Elements output, Stream& stream) {
-  // Of a group of one, which works on any device as long as there is nothing to do.
-  if (stream.kind() != DeviceKind::kCpu) {
-    return absl::UnimplementedError(
-        absl::StrCat(name_, " all_to_all of one rank in a GPU's memory: use Device::Copy"));
+absl::Status GroupCollective::Perform(const CollectiveCall& call) {
+  const ConstElements input = call.input;
+  const Elements output = call.output;
+  if (size_ == 1 && call.kind != CollectiveKind::kAllToAll) return absl::OkStatus();
+  switch (call.kind) {
+    case CollectiveKind::kAllReduce: {
+      // With two ranks both ways send as many bytes, and gathering takes one round instead of two;
+      // its scratch is as large as the data.
+      const size_t bytes = output.size_bytes();
+      const bool gather =
+          (size_ == 2 && bytes <= kPieceBytes) || bytes * (size_ - 1) <= kGatherLimitBytes;
+      if (gather) return AllReduceByGathering(output, call.op);
+      CONVENE_RETURN_IF_ERROR(ReduceScatterShards(output, call.op));
+      return AllGatherShards(output);
+    }
+    case CollectiveKind::kReduceScatter:
+      return ReduceScatterShards(output, call.op);
+    case CollectiveKind::kAllGather:
+      return AllGatherShards(output);
+    case CollectiveKind::kAllToAll: {
+      const ConstBytes kept = AsBytes(ShardOf(input, rank_));
+      std::copy(kept.begin(), kept.end(), AsBytes(ShardOf(output, rank_)).begin());
+      return Exchange([&](int peer) { return AsBytes(ShardOf(input, peer)); },
+                      [&](int peer) { return AsBytes(ShardOf(output, peer)); });
+    }
+    case CollectiveKind::kShift: {
+      const int next = (rank_ + 1) % size_;
+      const int before = (rank_ + size_ - 1) % size_;
+      return Exchange([&](int peer) { return peer == next ? AsBytes(input) : ConstBytes(); },
+                      [&](int peer) { return peer == before ? AsBytes(output) : Bytes(); });
+    }
+    case CollectiveKind::kBroadcast: {
+      const bool sends = rank_ == call.root;
+      const bool whole = size_ <= 2 || output.size_bytes() <= kDirectBroadcastLimitBytes;
+      const auto part_for = [&](int rank) {
+        return AsBytes(whole ? output : ShardOf(output, rank));
+      };
+      CONVENE_RETURN_IF_ERROR(
+          Exchange([&](int peer) { return sends ? ConstBytes(part_for(peer)) : ConstBytes(); },
+                   [&](int peer) { return peer == call.root ? part_for(rank_) : Bytes(); }));
+      // The root gets its own shards again, which changes nothing.
+      return whole ? absl::OkStatus() : AllGatherShards(output);
+    }
+    case CollectiveKind::kBarrier: {
+      // The tokens are not on the stack, because a failed message is withdrawn only after this
+      // function has returned.
+      std::byte* const tokens = ReserveScratch(size_);
+      tokens[rank_] = {};
+      return Exchange([&](int) { return ConstBytes(tokens + rank_, 1); },
+                      [&](int peer) { return Bytes(tokens + peer, 1); });
+    }
   }
-  CONVENE_CHECK(input.count == output.count && input.count % size_ == 0);
-  CONVENE_CHECK(input.dtype == output.dtype);
-  if (size_ == 1) AwaitAll(stream);  // it is not queued, and does copy
-  return Queue("all_to_all", input, stream, [=, this] {
-    const ConstBytes kept = AsBytes(ShardOf(input, rank_));
-    std::copy(kept.begin(), kept.end(), AsBytes(ShardOf(output, rank_)).begin());
-    return Exchange([&](int peer) { return AsBytes(ShardOf(input, peer)); },
-                    [&](int peer) { return AsBytes(ShardOf(output, peer)); });
-  });
-}
-
-absl::Status GroupCollective::Shift(ConstElements input, Elements output, Stream& stream) {
-  CONVENE_CHECK(input.count == output.count && input.dtype == output.dtype);
-  return Queue("shift", input, stream, [=, this]() -> absl::Status {
-    if (size_ == 1) return absl::OkStatus();
-    const int next = (rank_ + 1) % size_;
-    const int before = (rank_ + size_ - 1) % size_;
-    return Exchange(
-        [&](int peer) { return peer == next ? ConstBytes(AsBytes(input)) : ConstBytes(); },
-        [&](int peer) { return peer == before ? AsBytes(output) : Bytes(); });
-  });
-}
-
-absl::Status GroupCollective::Broadcast(Elements data, int root, Stream& stream) {
-  CONVENE_CHECK(root >= 0 && root < size_);
-  return Queue("broadcast", data, stream, [=, this]() -> absl::Status {
-    const bool whole = size_ <= 2 || data.size_bytes() <= kDirectBroadcastLimitBytes;
-    const auto part_for = [&](int rank) { return whole ? data : ShardOf(data, rank); };
-    CONVENE_RETURN_IF_ERROR(Exchange(
-        [&](int peer) {
-          return rank_ == root ? ConstBytes(AsBytes(part_for(peer))) : ConstBytes();
-        },
-        [&](int peer) { return peer == root ? AsBytes(part_for(rank_)) : Bytes(); }));
-    // The root gets its own shards again, which changes nothing.
-    return whole ? absl::OkStatus() : AllGatherShards(data);
-  });
-}
-
-absl::Status GroupCollective::Barrier(Stream& stream) {
-  return Queue("barrier", {}, stream, [this] {
-    // The tokens are not on the stack, because a failed message is withdrawn only after this
-    // function has returned.
-    std::byte* const tokens = ReserveScratch(size_);
-    tokens[rank_] = {};
-    return Exchange([&](int) { return ConstBytes(tokens + rank_, 1); },
-                    [&](int peer) { return Bytes(tokens + peer, 1); });
-  });
+  CONVENE_CHECK(false);
 }
 
 std::string GroupCollective::TextOf(const OpenMessage& message) {

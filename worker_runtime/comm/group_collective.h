@@ -47,16 +47,10 @@ class GroupCollective final : public Collective {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  absl::Status AllReduce(Elements data, ReduceOp op, Stream& stream) override;
-  absl::Status ReduceScatter(Elements data, ReduceOp op, Stream& stream) override;
-  absl::Status AllGather(Elements data, Stream& stream) override;
-  absl::Status AllToAll(ConstElements input, Elements output, Stream& stream) override;
-  absl::Status Shift(ConstElements input, Elements output, Stream& stream) override;
-  absl::Status Broadcast(Elements data, int root, Stream& stream) override;
+  absl::Status Call(const CollectiveCall& call, Stream& stream) override;
   absl::StatusOr<PendingMessage> Send(ConstElements data, int peer, Stream& stream) override;
   absl::StatusOr<PendingMessage> StartRecv(Elements data, int peer, Stream& stream) override;
   absl::Status Wait(PendingMessage pending, Stream& stream) override;
-  absl::Status Barrier(Stream& stream) override;
   absl::Status Check() override;
   void Abort(absl::string_view why) override;
 
@@ -89,13 +83,9 @@ class GroupCollective final : public Collective {
   using Bytes = absl::Span<std::byte>;
   using ConstBytes = absl::Span<const std::byte>;
 
-  // Runs `body` as the group's next collective, at once or as work of the stream's queue. A group
-  // of one has nothing to queue. `operation` is a literal.
-  template <typename Body>
-  absl::Status Queue(const char* operation, ConstElements data, Stream& stream, const Body& body);
   // Refuses when broken, records, and makes an error sticky.
-  absl::Status RunCollective(absl::string_view operation, ConstElements data,
-                             absl::FunctionRef<absl::Status()> body);
+  absl::Status Run(const CollectiveCall& call);
+  absl::Status Perform(const CollectiveCall& call);
   // Annotates `status` with its place, remembers it and gives up all open messages.
   absl::Status Break(const absl::Status& status, absl::string_view operation, uint64_t sequence,
                      size_t size_bytes);

@@ -26,19 +26,20 @@ class Twin final : public testing::ForwardingCollective {
 
   int rank() const override { return 1; }
   int size() const override { return 2; }
-  absl::Status ReduceScatter(Elements data, ReduceOp /*op*/, Stream& stream) override {
+  absl::Status Call(const CollectiveCall& call, Stream& stream) override {
+    const bool reduces = call.kind == CollectiveKind::kReduceScatter;
+    if (!reduces && call.kind != CollectiveKind::kAllGather) {
+      return ForwardingCollective::Call(call, stream);
+    }
     ++calls;
     AwaitAll(stream);
-    const absl::Span<float> values = data.As<float>();
-    for (float& value : values.subspan(values.size() / 2)) value *= 2;
-    return absl::OkStatus();
-  }
-  absl::Status AllGather(Elements data, Stream& stream) override {
-    ++calls;
-    AwaitAll(stream);
-    const absl::Span<float> values = data.As<float>();
+    const absl::Span<float> values = call.output.As<float>();
     const size_t half = values.size() / 2;
-    std::copy_n(values.data() + half, half, values.data());
+    if (reduces) {
+      for (float& value : values.subspan(half)) value *= 2;
+    } else {
+      std::copy_n(values.data() + half, half, values.data());
+    }
     return absl::OkStatus();
   }
 

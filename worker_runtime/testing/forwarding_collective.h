@@ -17,23 +17,8 @@ class ForwardingCollective : public Collective {
   const std::string& name() const override { return base_->name(); }
   int rank() const override { return base_->rank(); }
   int size() const override { return base_->size(); }
-  absl::Status AllReduce(Elements data, ReduceOp op, Stream& stream) override {
-    return base_->AllReduce(data, op, stream);
-  }
-  absl::Status ReduceScatter(Elements data, ReduceOp op, Stream& stream) override {
-    return base_->ReduceScatter(data, op, stream);
-  }
-  absl::Status AllGather(Elements data, Stream& stream) override {
-    return base_->AllGather(data, stream);
-  }
-  absl::Status AllToAll(ConstElements input, Elements output, Stream& stream) override {
-    return base_->AllToAll(input, output, stream);
-  }
-  absl::Status Shift(ConstElements input, Elements output, Stream& stream) override {
-    return base_->Shift(input, output, stream);
-  }
-  absl::Status Broadcast(Elements data, int root, Stream& stream) override {
-    return base_->Broadcast(data, root, stream);
+  absl::Status Call(const CollectiveCall& call, Stream& stream) override {
+    return base_->Call(call, stream);
   }
   absl::StatusOr<PendingMessage> Send(ConstElements data, int peer, Stream& stream) override {
     return base_->Send(data, peer, stream);
@@ -44,7 +29,6 @@ class ForwardingCollective : public Collective {
   absl::StatusOr<PendingMessage> StartRecv(Elements data, int peer, Stream& stream) override {
     return base_->StartRecv(data, peer, stream);
   }
-  absl::Status Barrier(Stream& stream) override { return base_->Barrier(stream); }
   absl::Status Check() override { return base_->Check(); }
   void Abort(absl::string_view why) override { base_->Abort(why); }
 

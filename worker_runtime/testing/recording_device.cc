@@ -44,35 +44,13 @@ class RecordingDevice::WatchedCollective final : public Collective {
   const std::string& name() const override { return collective_.name(); }
   int rank() const override { return collective_.rank(); }
   int size() const override { return collective_.size(); }
-  absl::Status AllReduce(Elements data, ReduceOp op, Stream& stream) override {
-    const OpScope scope(stream, "all_reduce");
-    Watch(data, stream);
-    return collective_.AllReduce(data, op, stream);
-  }
-  absl::Status ReduceScatter(Elements data, ReduceOp op, Stream& stream) override {
-    const OpScope scope(stream, "reduce_scatter");
-    Watch(data, stream);
-    return collective_.ReduceScatter(data, op, stream);
-  }
-  absl::Status AllGather(Elements data, Stream& stream) override {
-    const OpScope scope(stream, "all_gather");
-    Watch(data, stream);
-    return collective_.AllGather(data, stream);
-  }
-  absl::Status AllToAll(ConstElements input, Elements output, Stream& stream) override {
-    const OpScope scope(stream, "all_to_all");
-    return collective_.AllToAll(input, output, stream);
-  }
-  absl::Status Shift(ConstElements input, Elements output, Stream& stream) override {
-    const OpScope scope(stream, "shift");
-    Watch(input, stream);
-    Watch(output, stream);
-    return collective_.Shift(input, output, stream);
-  }
-  absl::Status Broadcast(Elements data, int root, Stream& stream) override {
-    const OpScope scope(stream, "broadcast");
-    Watch(data, stream);
-    return collective_.Broadcast(data, root, stream);
+  absl::Status Call(const CollectiveCall& call, Stream& stream) override {
+    const OpScope scope(stream, CollectiveName(call.kind));
+    if (device_.NumberOf(stream) != StreamNumber::kCompute) {
+      device_.Watch(call.input);
+      device_.Watch(call.output);
+    }
+    return collective_.Call(call, stream);
   }
   absl::StatusOr<PendingMessage> Send(ConstElements data, int peer, Stream& stream) override {
     const OpScope scope(stream, "send");
@@ -86,18 +64,10 @@ class RecordingDevice::WatchedCollective final : public Collective {
     const OpScope scope(stream, "recv");
     return collective_.StartRecv(data, peer, stream);
   }
-  absl::Status Barrier(Stream& stream) override {
-    const OpScope scope(stream, "barrier");
-    return collective_.Barrier(stream);
-  }
   absl::Status Check() override { return collective_.Check(); }
   void Abort(absl::string_view why) override { collective_.Abort(why); }
 
  private:
-  void Watch(ConstElements data, const Stream& stream) {
-    if (device_.NumberOf(stream) != StreamNumber::kCompute) device_.Watch(data);
-  }
-
   RecordingDevice& device_;
   Collective& collective_;
 };

@@ -53,31 +53,11 @@ class WatchedCollective final : public testing::ForwardingCollective {
   WatchedCollective(std::unique_ptr<Collective> base, WatchedMemory& memory)
       : ForwardingCollective(std::move(base)), memory_(memory) {}
 
-  absl::Status AllReduce(Elements data, ReduceOp op, Stream& stream) override {
-    memory_.Expect(data, name() + " all_reduce");
-    return ForwardingCollective::AllReduce(data, op, stream);
-  }
-  absl::Status ReduceScatter(Elements data, ReduceOp op, Stream& stream) override {
-    memory_.Expect(data, name() + " reduce_scatter");
-    return ForwardingCollective::ReduceScatter(data, op, stream);
-  }
-  absl::Status AllGather(Elements data, Stream& stream) override {
-    memory_.Expect(data, name() + " all_gather");
-    return ForwardingCollective::AllGather(data, stream);
-  }
-  absl::Status AllToAll(ConstElements input, Elements output, Stream& stream) override {
-    memory_.Expect(input, name() + " all_to_all");
-    memory_.Expect(output, name() + " all_to_all");
-    return ForwardingCollective::AllToAll(input, output, stream);
-  }
-  absl::Status Shift(ConstElements input, Elements output, Stream& stream) override {
-    memory_.Expect(input, name() + " shift");
-    memory_.Expect(output, name() + " shift");
-    return ForwardingCollective::Shift(input, output, stream);
-  }
-  absl::Status Broadcast(Elements data, int root, Stream& stream) override {
-    memory_.Expect(data, name() + " broadcast");
-    return ForwardingCollective::Broadcast(data, root, stream);
+  absl::Status Call(const CollectiveCall& call, Stream& stream) override {
+    const std::string where = name() + " " + CollectiveName(call.kind);
+    memory_.Expect(call.input, where);
+    memory_.Expect(call.output, where);
+    return ForwardingCollective::Call(call, stream);
   }
   absl::StatusOr<PendingMessage> Send(ConstElements data, int peer, Stream& stream) override {
     memory_.Expect(data, name() + " send");

@@ -33,22 +33,22 @@ class Ring final : public testing::ForwardingCollective {
   Ring(std::unique_ptr<Collective> base, int first)
       : ForwardingCollective(std::move(base)), first_(first) {}
 
-  absl::Status ReduceScatter(Elements data, ReduceOp op, Stream& stream) override {
-    const size_t shard = data.count / size();
-    return Sum(data, op, shard * rank(), shard, stream);
-  }
-
-  absl::Status AllReduce(Elements data, ReduceOp op, Stream& stream) override {
-    return Sum(data, op, 0, data.count, stream);
+  absl::Status Call(const CollectiveCall& call, Stream& stream) override {
+    const size_t count = call.output.count;
+    if (call.kind == CollectiveKind::kAllReduce) return Sum(call, 0, count, stream);
+    if (call.kind != CollectiveKind::kReduceScatter) {
+      return ForwardingCollective::Call(call, stream);
+    }
+    return Sum(call, count / size() * rank(), count / size(), stream);
   }
 
  private:
   // Of the elements from `begin` on.
-  absl::Status Sum(Elements data, ReduceOp op, size_t begin, size_t count, Stream& stream) {
-    CONVENE_CHECK(op == ReduceOp::kSum);
+  absl::Status Sum(const CollectiveCall& call, size_t begin, size_t count, Stream& stream) {
+    CONVENE_CHECK(call.op == ReduceOp::kSum);
     AwaitAll(stream);
     Stream here = Stream::Cpu();
-    const absl::Span<float> values = data.As<float>();
+    const absl::Span<float> values = call.output.As<float>();
     std::vector<float> all(values.size() * size());
     std::copy(values.begin(), values.end(), all.begin() + values.size() * rank());
     CONVENE_RETURN_IF_ERROR(AllGather(absl::MakeSpan(all), here));

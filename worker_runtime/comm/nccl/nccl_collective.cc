@@ -27,34 +27,12 @@ ncclDataType_t TypeOf(DType dtype) {
 
 ncclRedOp_t OperationOf(ReduceOp op) { return op == ReduceOp::kSum ? ncclSum : ncclMax; }
 
-ncclResult_t QueueAllToAll(ConstElements input, Elements output, int size, ncclComm_t communicator,
-                           cudaStream_t stream) {
-  const size_t count = input.count / size;
-  const ncclDataType_t type = TypeOf(input.dtype);
-  ncclResult_t result = ncclGroupStart();
-  if (result != ncclSuccess) return result;
-  for (int peer = 0; peer < size && result == ncclSuccess; ++peer) {
-    result =
-        ncclSend(input.Slice(peer * count, count).data, count, type, peer, communicator, stream);
-    if (result != ncclSuccess) break;
-    result =
-        ncclRecv(output.Slice(peer * count, count).data, count, type, peer, communicator, stream);
-  }
-  // The group is always ended: an open group would swallow all later calls of this thread.
-  const ncclResult_t ended = ncclGroupEnd();
-  return result != ncclSuccess ? result : ended;
-}
-
-ncclResult_t QueueShift(ConstElements input, Elements output, int rank, int size,
-                        ncclComm_t communicator, cudaStream_t stream) {
-  const ncclDataType_t type = TypeOf(input.dtype);
-  ncclResult_t result = ncclGroupStart();
-  if (result != ncclSuccess) return result;
-  result = ncclSend(input.data, input.count, type, (rank + 1) % size, communicator, stream);
-  if (result == ncclSuccess) {
-    result =
-        ncclRecv(output.data, output.count, type, (rank + size - 1) % size, communicator, stream);
-  }
+// Sends and receives as one operation. The group is always ended: an open group would swallow all
+// later calls of this thread.
+ncclResult_t InOneGroup(absl::FunctionRef<ncclResult_t()> messages) {
+  const ncclResult_t started = ncclGroupStart();
+  if (started != ncclSuccess) return started;
+  const ncclResult_t result = messages();
   const ncclResult_t ended = ncclGroupEnd();
   return result != ncclSuccess ? result : ended;
 }
@@ -132,87 +110,81 @@ absl::Status NcclCollective::Cuda(cudaError_t error, const char* what) {
   return session_->status();
 }
 
-absl::Status NcclCollective::RunCollective(absl::string_view operation, ConstElements data,
-                                           Stream& stream,
-                                           absl::FunctionRef<ncclResult_t(ncclComm_t)> queue) {
+ncclResult_t NcclCollective::Queue(const CollectiveCall& call, ncclComm_t communicator,
+                                   cudaStream_t stream) const {
+  const ConstElements input = call.input;
+  const Elements output = call.output;
+  const ncclDataType_t type = TypeOf(input.dtype);
+  const size_t count = input.count / size();  // of a shard
+  void* const own = output.Slice(rank_ * count, count).data;
+  switch (call.kind) {
+    case CollectiveKind::kAllReduce:
+      return ncclAllReduce(input.data, output.data, input.count, type, OperationOf(call.op),
+                           communicator, stream);
+    case CollectiveKind::kReduceScatter:
+      // In place is what NCCL takes it for when the target is this rank's own shard.
+      return ncclReduceScatter(input.data, own, count, type, OperationOf(call.op), communicator,
+                               stream);
+    case CollectiveKind::kAllGather:
+      return ncclAllGather(own, output.data, count, type, communicator, stream);
+    case CollectiveKind::kAllToAll:
+      return InOneGroup([&] {
+        ncclResult_t result = ncclSuccess;
+        for (int peer = 0; peer < size() && result == ncclSuccess; ++peer) {
+          result = ncclSend(input.Slice(peer * count, count).data, count, type, peer, communicator,
+                            stream);
+          if (result != ncclSuccess) break;
+          result = ncclRecv(output.Slice(peer * count, count).data, count, type, peer, communicator,
+                            stream);
+        }
+        return result;
+      });
+    case CollectiveKind::kShift:
+      return InOneGroup([&] {
+        const ncclResult_t sent =
+            ncclSend(input.data, input.count, type, (rank_ + 1) % size(), communicator, stream);
+        if (sent != ncclSuccess) return sent;
+        return ncclRecv(output.data, output.count, type, (rank_ + size() - 1) % size(),
+                        communicator, stream);
+      });
+    case CollectiveKind::kBroadcast:
+      return ncclBroadcast(input.data, output.data, input.count, type, call.root, communicator,
+                           stream);
+    case CollectiveKind::kBarrier:
+      break;  // Meet's all-reduce
+  }
+  CONVENE_CHECK(false);
+}
+
+absl::Status NcclCollective::Start(absl::string_view operation, const CollectiveCall& call,
+                                   Stream& stream) {
   const OpScope scope(stream, profiled_as_.c_str());
+  const cudaStream_t queue = stream.queue().stream();
   return session_->Start({.communicator = communicators_.collectives,
                           .order = order_,
                           .group = name_,
                           .operation = operation,
                           .counted_as = operation,
-                          .data = data,
-                          .stream = stream.queue().stream()},
-                         queue);
+                          .data = call.input,
+                          .stream = queue},
+                         [&](ncclComm_t communicator) { return Queue(call, communicator, queue); });
 }
 
-absl::Status NcclCollective::AllReduce(Elements data, ReduceOp op, Stream& stream) {
-  return RunCollective("all_reduce", data, stream, [&](ncclComm_t communicator) {
-    return ncclAllReduce(data.data, data.data, data.count, TypeOf(data.dtype), OperationOf(op),
-                         communicator, stream.queue().stream());
-  });
+absl::Status NcclCollective::Call(const CollectiveCall& call, Stream& stream) {
+  const char* const operation = CollectiveName(call.kind);
+  if (call.kind != CollectiveKind::kBarrier) return Start(operation, call, stream);
+  return Meet(operation, stream, Clock::Real().Now() + timeout_);
 }
 
-absl::Status NcclCollective::ReduceScatter(Elements data, ReduceOp op, Stream& stream) {
-  CONVENE_CHECK(data.count % size() == 0);
-  return RunCollective("reduce_scatter", data, stream, [&](ncclComm_t communicator) {
-    const size_t count = data.count / size();
-    // In place is what NCCL takes it for when the target is this rank's own shard.
-    return ncclReduceScatter(data.data, data.Slice(rank_ * count, count).data, count,
-                             TypeOf(data.dtype), OperationOf(op), communicator,
-                             stream.queue().stream());
-  });
-}
-
-absl::Status NcclCollective::AllGather(Elements data, Stream& stream) {
-  CONVENE_CHECK(data.count % size() == 0);
-  return RunCollective("all_gather", data, stream, [&](ncclComm_t communicator) {
-    const size_t count = data.count / size();
-    return ncclAllGather(data.Slice(rank_ * count, count).data, data.data, count,
-                         TypeOf(data.dtype), communicator, stream.queue().stream());
-  });
-}
-
-absl::Status NcclCollective::AllToAll(ConstElements input, Elements output, Stream& stream) {
-  CONVENE_CHECK(input.count == output.count && input.count % size() == 0);
-  CONVENE_CHECK(input.dtype == output.dtype);
-  return RunCollective("all_to_all", input, stream, [&](ncclComm_t communicator) {
-    return QueueAllToAll(input, output, size(), communicator, stream.queue().stream());
-  });
-}
-
-absl::Status NcclCollective::Shift(ConstElements input, Elements output, Stream& stream) {
-  CONVENE_CHECK(input.count == output.count && input.dtype == output.dtype);
-  return RunCollective("shift", input, stream, [&](ncclComm_t communicator) {
-    return QueueShift(input, output, rank_, size(), communicator, stream.queue().stream());
-  });
-}
-
-absl::Status NcclCollective::Broadcast(Elements data, int root, Stream& stream) {
-  CONVENE_CHECK(root >= 0 && root < size());
-  return RunCollective("broadcast", data, stream, [&](ncclComm_t communicator) {
-    return ncclBroadcast(data.data, data.data, data.count, TypeOf(data.dtype), root, communicator,
-                         stream.queue().stream());
-  });
-}
-
-absl::Status NcclCollective::AllReduceOne(Stream& stream, absl::string_view operation) {
+absl::Status NcclCollective::Meet(absl::string_view operation, Stream& stream,
+                                  MonotonicTime deadline) {
   const Elements token(token_, 1, DType::kFloat32);
-  return RunCollective(operation, token, stream, [&](ncclComm_t communicator) {
-    return ncclAllReduce(token_, token_, 1, ncclFloat32, ncclSum, communicator,
-                         stream.queue().stream());
-  });
-}
-
-absl::Status NcclCollective::Barrier(Stream& stream) {
-  const MonotonicTime deadline = Clock::Real().Now() + timeout_;
-  CONVENE_RETURN_IF_ERROR(AllReduceOne(stream, "barrier"));
+  CONVENE_RETURN_IF_ERROR(Start(operation, {CollectiveKind::kAllReduce, token, token}, stream));
   return session_->Await(order_, deadline);
 }
 
 absl::Status NcclCollective::WarmUp(Stream& stream, MonotonicTime deadline) {
-  CONVENE_RETURN_IF_ERROR(AllReduceOne(stream, "warm up"));
-  CONVENE_RETURN_IF_ERROR(session_->Await(order_, deadline));
+  CONVENE_RETURN_IF_ERROR(Meet("warm up", stream, deadline));
   const Elements token(token_, 1, DType::kFloat32);
   for (const Link& link : communicators_.links) {
     // The lower rank sends first, so that each message finds its other end.

@@ -77,17 +77,11 @@ class NcclCollective final : public Collective {
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(members_.size()); }
 
-  absl::Status AllReduce(Elements data, ReduceOp op, Stream& stream) override;
-  absl::Status ReduceScatter(Elements data, ReduceOp op, Stream& stream) override;
-  absl::Status AllGather(Elements data, Stream& stream) override;
-  absl::Status AllToAll(ConstElements input, Elements output, Stream& stream) override;
-  absl::Status Shift(ConstElements input, Elements output, Stream& stream) override;
-  absl::Status Broadcast(Elements data, int root, Stream& stream) override;
+  absl::Status Call(const CollectiveCall& call, Stream& stream) override;
   // Send and StartRecv: FailedPrecondition for a peer to which there is no link.
   absl::StatusOr<PendingMessage> Send(ConstElements data, int peer, Stream& stream) override;
   absl::StatusOr<PendingMessage> StartRecv(Elements data, int peer, Stream& stream) override;
   absl::Status Wait(PendingMessage pending, Stream& stream) override;
-  absl::Status Barrier(Stream& stream) override;
   absl::Status Check() override { return session_->status(); }
   void Abort(absl::string_view why) override;
 
@@ -115,9 +109,11 @@ class NcclCollective final : public Collective {
   // `from`, `to`: ranks of the group.
   absl::Status MakeLane(int communicator, int from, int to, int priority, Lane& lane);
 
-  absl::Status RunCollective(absl::string_view operation, ConstElements data, Stream& stream,
-                             absl::FunctionRef<ncclResult_t(ncclComm_t)> queue);
-  absl::Status AllReduceOne(Stream& stream, absl::string_view operation);
+  absl::Status Start(absl::string_view operation, const CollectiveCall& call, Stream& stream);
+  ncclResult_t Queue(const CollectiveCall& call, ncclComm_t communicator,
+                     cudaStream_t stream) const;
+  // An all-reduce of the token.
+  absl::Status Meet(absl::string_view operation, Stream& stream, MonotonicTime deadline);
   absl::Status CheckPeer(int peer) const;
   // Queues one end of a message in its lane, behind all that `stream` holds.
   absl::StatusOr<PendingMessage> StartMessage(absl::string_view operation, const Lane& lane,

@@ -17,19 +17,13 @@ class MessagesOnly : public Collective {
   const std::string& name() const override { return name_; }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  absl::Status AllReduce(Elements, ReduceOp, Stream&) override { return Unused(); }
-  absl::Status ReduceScatter(Elements, ReduceOp, Stream&) override { return Unused(); }
-  absl::Status AllGather(Elements, Stream&) override { return Unused(); }
-  absl::Status AllToAll(ConstElements, Elements, Stream&) override { return Unused(); }
-  absl::Status Shift(ConstElements, Elements, Stream&) override { return Unused(); }
-  absl::Status Broadcast(Elements, int, Stream&) override { return Unused(); }
-  absl::Status Barrier(Stream&) override { return Unused(); }
+  absl::Status Call(const CollectiveCall&, Stream&) override {
+    return absl::UnimplementedError("not a pipeline's call");
+  }
   absl::Status Check() override { return absl::OkStatus(); }
   void Abort(absl::string_view) override {}
 
  private:
-  static absl::Status Unused() { return absl::UnimplementedError("not a pipeline's call"); }
-
   const std::string name_ = "pp";
   const int rank_;
   const int size_;
