@@ -17,15 +17,7 @@ bool SpoilsCapture() {
   return true;
 }
 
-}  // namespace convene::emulated
-
-using convene::MutexLock;
-using convene::emulated::Capturing;
-using convene::emulated::Enqueue;
-using convene::emulated::Health;
-using convene::emulated::Operation;
-using convene::emulated::Say;
-using convene::emulated::TheState;
+extern "C" {
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode /*mode*/) {
   const MutexLock lock(&TheState().mutex);
@@ -77,13 +69,11 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t /*executable*/, cudaStream_t /*strea
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   const MutexLock lock(&TheState().mutex);
-  Operation operation;
-  operation.work = [work = executable->work] {
-    for (const std::function<void()>& each : *work) {
-      if (TheState().failure.empty()) each();
-    }
-  };
-  return Enqueue(stream, std::move(operation));
+  return Enqueue(stream, {.work = [work = executable->work] {
+                   for (const std::function<void()>& each : *work) {
+                     if (TheState().failure.empty()) each();
+                   }
+                 }});
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
@@ -95,3 +85,6 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
   delete executable;  // a launch that is queued keeps its list
   return cudaSuccess;
 }
+
+}  // extern "C"
+}  // namespace convene::emulated

@@ -44,46 +44,33 @@ cudaError_t LaunchKernel(const cudaLaunchConfig_t& config, const void* kernel,
                                  ? kSharedBytesDefault
                                  : std::max(found->second, kSharedBytesDefault);
   if (config.dynamicSmemBytes > dynamic_max) return Say(cudaErrorInvalidValue);
-  Operation operation;
-  operation.work =
-      [grid = Grid{config.gridDim, config.blockDim, config.dynamicSmemBytes, std::move(thread)},
-       kernel] {
-        const std::string violation = RunGrid(grid, TheState().order);
-        if (!violation.empty()) Fail(absl::StrCat(NameOf(kernel), ": ", violation));
-      };
-  return Enqueue(config.stream, std::move(operation));
+  const Grid grid = {config.gridDim, config.blockDim, config.dynamicSmemBytes, std::move(thread)};
+  return Enqueue(config.stream, {.work = [grid, kernel] {
+                   const std::string violation = RunGrid(grid, TheState().order);
+                   if (!violation.empty()) Fail(absl::StrCat(NameOf(kernel), ": ", violation));
+                 }});
 }
 
-}  // namespace convene::emulated
-
-using convene::emulated::TheState;
+extern "C" {
 
 const char* cudaGetErrorName(cudaError_t error) {
   switch (error) {
-    case cudaSuccess:
-      return "cudaSuccess";
-    case cudaErrorInvalidValue:
-      return "cudaErrorInvalidValue";
-    case cudaErrorMemoryAllocation:
-      return "cudaErrorMemoryAllocation";
-    case cudaErrorInvalidConfiguration:
-      return "cudaErrorInvalidConfiguration";
-    case cudaErrorInsufficientDriver:
-      return "cudaErrorInsufficientDriver";
-    case cudaErrorNoDevice:
-      return "cudaErrorNoDevice";
-    case cudaErrorInvalidDevice:
-      return "cudaErrorInvalidDevice";
-    case cudaErrorInvalidResourceHandle:
-      return "cudaErrorInvalidResourceHandle";
-    case cudaErrorNotReady:
-      return "cudaErrorNotReady";
-    case cudaErrorLaunchFailure:
-      return "cudaErrorLaunchFailure";
-    case cudaErrorStreamCaptureUnsupported:
-      return "cudaErrorStreamCaptureUnsupported";
-    case cudaErrorStreamCaptureInvalidated:
-      return "cudaErrorStreamCaptureInvalidated";
+#define CONVENE_NAME(name) \
+  case name:               \
+    return #name
+    CONVENE_NAME(cudaSuccess);
+    CONVENE_NAME(cudaErrorInvalidValue);
+    CONVENE_NAME(cudaErrorMemoryAllocation);
+    CONVENE_NAME(cudaErrorInvalidConfiguration);
+    CONVENE_NAME(cudaErrorInsufficientDriver);
+    CONVENE_NAME(cudaErrorNoDevice);
+    CONVENE_NAME(cudaErrorInvalidDevice);
+    CONVENE_NAME(cudaErrorInvalidResourceHandle);
+    CONVENE_NAME(cudaErrorNotReady);
+    CONVENE_NAME(cudaErrorLaunchFailure);
+    CONVENE_NAME(cudaErrorStreamCaptureUnsupported);
+    CONVENE_NAME(cudaErrorStreamCaptureInvalidated);
+#undef CONVENE_NAME
   }
   return "?";
 }
@@ -92,3 +79,6 @@ const char* cudaGetErrorString(cudaError_t error) {
   if (error != cudaErrorLaunchFailure) return cudaGetErrorName(error);
   return TheState().failure.c_str();
 }
+
+}  // extern "C"
+}  // namespace convene::emulated

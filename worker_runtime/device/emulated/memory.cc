@@ -3,23 +3,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <utility>
 #include <vector>
 
 #include "worker_runtime/device/emulated/state.h"
 
-using convene::MutexLock;
-using convene::emulated::Block;
-using convene::emulated::CurrentDevice;
-using convene::emulated::Enqueue;
-using convene::emulated::FinishAll;
-using convene::emulated::Health;
-using convene::emulated::Operation;
-using convene::emulated::Say;
-using convene::emulated::SpoilsCapture;
-using convene::emulated::State;
-using convene::emulated::TheState;
-
+namespace convene::emulated {
 namespace {
 
 constexpr size_t kDeviceBytes = size_t{8} << 30;
@@ -69,10 +57,12 @@ cudaMemoryType TypeOf(const void* data) {
 
 }  // namespace
 
-cudaError_t convene::emulated::FreeNow(void* data) {
+cudaError_t FreeNow(void* data) {
   const MutexLock lock(&TheState().mutex);
   return Release(data, cudaMemoryTypeDevice);
 }
+
+extern "C" {
 
 cudaError_t cudaMalloc(void** data, size_t bytes) {
   const MutexLock lock(&TheState().mutex);
@@ -93,9 +83,7 @@ cudaError_t cudaMallocAsync(void** data, size_t bytes, cudaStream_t /*stream*/) 
 
 cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
   const MutexLock lock(&TheState().mutex);
-  Operation operation;
-  operation.work = [data] { (void)Release(data, cudaMemoryTypeDevice); };
-  return Enqueue(stream, std::move(operation));
+  return Enqueue(stream, {.work = [data] { (void)Release(data, cudaMemoryTypeDevice); }});
 }
 
 cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned int /*flags*/) {
@@ -127,25 +115,20 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind /*kind*/,
                             cudaStream_t stream) {
   const MutexLock lock(&TheState().mutex);
-  Operation operation;
-  if (TypeOf(from) == cudaMemoryTypeUnregistered) {
-    // "The function will return once the pageable buffer has been copied to the staging memory"
-    // (CUDA Runtime API, "API synchronization behavior").
-    const char* const begin = static_cast<const char*>(from);
-    operation.work = [to, staged = std::vector<char>(begin, begin + bytes)] {
-      std::memcpy(to, staged.data(), staged.size());
-    };
-  } else {
-    operation.work = [=] { std::memmove(to, from, bytes); };
+  if (TypeOf(from) != cudaMemoryTypeUnregistered) {
+    return Enqueue(stream, {.work = [=] { std::memmove(to, from, bytes); }});
   }
-  return Enqueue(stream, std::move(operation));
+  // "The function will return once the pageable buffer has been copied to the staging memory" (CUDA
+  // Runtime API, "API synchronization behavior").
+  const char* const begin = static_cast<const char*>(from);
+  return Enqueue(stream, {.work = [to, staged = std::vector<char>(begin, begin + bytes)] {
+                   std::memcpy(to, staged.data(), staged.size());
+                 }});
 }
 
 cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t stream) {
   const MutexLock lock(&TheState().mutex);
-  Operation operation;
-  operation.work = [=] { std::memset(data, value, bytes); };
-  return Enqueue(stream, std::move(operation));
+  return Enqueue(stream, {.work = [=] { std::memset(data, value, bytes); }});
 }
 
 cudaError_t cudaMemset(void* data, int value, size_t bytes) {
@@ -189,3 +172,6 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* lowest, int* highest) {
   *highest = -5;
   return cudaSuccess;
 }
+
+}  // extern "C"
+}  // namespace convene::emulated

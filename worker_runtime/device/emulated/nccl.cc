@@ -127,10 +127,8 @@ void Queue(ncclComm& communicator, const Call& call) {
     if (is_complete) clique.open.erase({transfer.lane, number});
   }
   communicator.queued.push_back(call.kernel);
-  Operation operation;
-  operation.kind = Operation::Kind::kMeeting;
-  operation.meet = [kernel = call.kernel] { return Meet(*kernel); };
-  (void)Enqueue(call.kernel->stream, std::move(operation));
+  (void)Enqueue(call.kernel->stream, {.kind = Operation::Kind::kMeeting,
+                                      .meet = [kernel = call.kernel] { return Meet(*kernel); }});
   TheState().changed.SignalAll();
 }
 
@@ -223,18 +221,8 @@ void Free(ncclComm_t communicator) {
 }
 
 }  // namespace
-}  // namespace convene::emulated
 
-using convene::MutexLock;
-using convene::emulated::AddCollective;
-using convene::emulated::AddMessage;
-using convene::emulated::Deed;
-using convene::emulated::IsLive;
-using convene::emulated::LastWords;
-using convene::emulated::Refuse;
-using convene::emulated::TheLibrary;
-using convene::emulated::TheState;
-using convene::emulated::ThisThreadsGroup;
+extern "C" {
 
 ncclResult_t ncclGetVersion(int* version) {
   *version = NCCL_VERSION_CODE;
@@ -274,13 +262,13 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int ranks, ncclUni
   if (number == 0 || number > TheLibrary().ids || rank < 0 || rank >= ranks) {
     return Refuse(ncclInvalidArgument, "no such id or rank");
   }
-  std::shared_ptr<convene::emulated::Clique> clique = TheLibrary().cliques[number].lock();
+  std::shared_ptr<Clique> clique = TheLibrary().cliques[number].lock();
   if (clique == nullptr) {
-    clique = std::make_shared<convene::emulated::Clique>();
+    clique = std::make_shared<Clique>();
     clique->devices.assign(ranks, -1);
     TheLibrary().cliques[number] = clique;
   }
-  const int device = convene::emulated::CurrentDevice();
+  const int device = CurrentDevice();
   if (static_cast<int>(clique->devices.size()) != ranks || clique->devices[rank] >= 0) {
     return Refuse(ncclInvalidArgument, "another size, or a rank that is here already");
   }
@@ -297,7 +285,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int ranks, ncclUni
 ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* state) {
   const MutexLock lock(&TheState().mutex);
   if (!IsLive(communicator)) return Refuse(ncclInvalidArgument, "no communicator");
-  *state = convene::emulated::IsInProgress(*communicator) ? ncclInProgress : ncclSuccess;
+  *state = IsInProgress(*communicator) ? ncclInProgress : ncclSuccess;
   return ncclSuccess;
 }
 
@@ -307,7 +295,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t communicator) {
     return Refuse(ncclInvalidArgument, "the communicator has ended");
   }
   ++communicator->clique->ended;
-  communicator->asks_left = convene::emulated::kAsks;
+  communicator->asks_left = kAsks;
   return ncclInProgress;
 }
 
@@ -316,7 +304,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
   if (!IsLive(communicator) || !communicator->is_finalized) {
     return Refuse(ncclInvalidUsage, "the communicator is not finalized");
   }
-  convene::emulated::Free(communicator);
+  Free(communicator);
   return ncclSuccess;
 }
 
@@ -331,22 +319,20 @@ ncclResult_t ncclCommAbort(ncclComm_t communicator) {
   if (ThisThreadsGroup().depth > 0) {
     ThisThreadsGroup().aborted.push_back(communicator);
   } else {
-    convene::emulated::Free(communicator);
+    Free(communicator);
   }
   return ncclSuccess;
 }
 
 ncclResult_t ncclMemAlloc(void** data, size_t bytes) {
-  using convene::emulated::kGranularity;
   const cudaError_t error =
       cudaMalloc(data, (bytes + kGranularity - 1) / kGranularity * kGranularity);
   return error == cudaSuccess ? ncclSuccess : Refuse(ncclUnhandledCudaError, "cudaMalloc");
 }
 
 ncclResult_t ncclMemFree(void* data) {
-  return convene::emulated::FreeNow(data) == cudaSuccess
-             ? ncclSuccess
-             : Refuse(ncclInvalidArgument, "not from ncclMemAlloc");
+  return FreeNow(data) == cudaSuccess ? ncclSuccess
+                                      : Refuse(ncclInvalidArgument, "not from ncclMemAlloc");
 }
 
 ncclResult_t ncclCommRegister(const ncclComm_t communicator, void* data, size_t /*bytes*/,
@@ -379,10 +365,10 @@ ncclResult_t ncclGroupEnd() {
   const bool has_calls = !group.calls.empty();
   for (auto& [communicator, call] : std::exchange(group.calls, {})) {
     communicator->calls.push_back(std::move(call));
-    communicator->asks_left = convene::emulated::kAsks;
+    communicator->asks_left = kAsks;
   }
   for (const ncclComm_t communicator : std::exchange(group.aborted, {})) {
-    convene::emulated::Free(communicator);
+    Free(communicator);
   }
   return has_calls ? ncclInProgress : ncclSuccess;
 }
@@ -423,3 +409,6 @@ ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t type, int peer,
                       ncclComm_t communicator, cudaStream_t stream) {
   return AddMessage(communicator, stream, count, type, peer, false, nullptr, to);
 }
+
+}  // extern "C"
+}  // namespace convene::emulated

@@ -177,9 +177,7 @@ void FinishAll() {
 cudaError_t QueueWork(cudaStream_t stream, std::function<void()> work) {
   const MutexLock lock(&TheState().mutex);
   if (Resolve(stream)->device != CurrentDevice()) return Say(cudaErrorInvalidResourceHandle);
-  Operation operation;
-  operation.work = std::move(work);
-  return Enqueue(stream, std::move(operation));
+  return Enqueue(stream, {.work = std::move(work)});
 }
 
 void ForgetFailure() {
@@ -193,23 +191,7 @@ void SetOrder(Order order) {
   TheState().order = order;
 }
 
-}  // namespace convene::emulated
-
-using convene::MutexLock;
-using convene::emulated::CurrentDevice;
-using convene::emulated::Enqueue;
-using convene::emulated::Finish;
-using convene::emulated::Health;
-using convene::emulated::LastError;
-using convene::emulated::Observe;
-using convene::emulated::Operation;
-using convene::emulated::Record;
-using convene::emulated::Resolve;
-using convene::emulated::RunAll;
-using convene::emulated::RunUntil;
-using convene::emulated::Say;
-using convene::emulated::SpoilsCapture;
-using convene::emulated::TheState;
+extern "C" {
 
 cudaError_t cudaGetLastError() { return std::exchange(LastError(), Health()); }
 
@@ -248,18 +230,12 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int /*flags*/) {
   const MutexLock lock(&TheState().mutex);
   if (event->last == nullptr) return Health();  // never recorded: nothing to wait for
-  Operation operation;
-  operation.kind = Operation::Kind::kWait;
-  operation.record = event->last;
-  return Enqueue(stream, std::move(operation));
+  return Enqueue(stream, {.kind = Operation::Kind::kWait, .record = event->last});
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*work)(void*), void* argument) {
   const MutexLock lock(&TheState().mutex);
-  Operation operation;
-  operation.kind = Operation::Kind::kHostFunction;
-  operation.work = [work, argument] { work(argument); };
-  return Enqueue(stream, std::move(operation));
+  return Enqueue(stream, {.kind = Operation::Kind::kHostFunction, .work = [=] { work(argument); }});
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
@@ -282,10 +258,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (Resolve(stream)->device != event->device) return Say(cudaErrorInvalidResourceHandle);
   auto record = std::make_shared<Record>();
   record->stream = Resolve(stream);
-  Operation operation;
-  operation.kind = Operation::Kind::kRecord;
-  operation.record = record;
-  const cudaError_t error = Enqueue(stream, std::move(operation));
+  const cudaError_t error = Enqueue(stream, {.kind = Operation::Kind::kRecord, .record = record});
   if (error == cudaSuccess) event->last = std::move(record);
   return error;
 }
@@ -309,3 +282,6 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
       std::chrono::duration<float, std::milli>(end->last->time - begin->last->time).count();
   return Health();
 }
+
+}  // extern "C"
+}  // namespace convene::emulated

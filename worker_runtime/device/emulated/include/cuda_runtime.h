@@ -121,6 +121,7 @@ enum cudaError_t {
   cudaErrorStreamCaptureUnsupported = 900,
   cudaErrorStreamCaptureInvalidated = 901,
 };
+extern "C" {
 const char* cudaGetErrorName(cudaError_t error);
 // For cudaErrorLaunchFailure: the kernel's violation, in words.
 const char* cudaGetErrorString(cudaError_t error);
@@ -203,6 +204,7 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t executable, cudaStream_t stream);
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
+}  // extern "C"
 
 // ---- launches
 // ------------------------------------------------------------------------------------

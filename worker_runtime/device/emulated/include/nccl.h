@@ -38,6 +38,7 @@ enum ncclResult_t {
 enum ncclRedOp_t { ncclSum = 0, ncclMax = 2 };
 enum ncclDataType_t { ncclFloat32 = 7, ncclFloat64 = 8, ncclBfloat16 = 9 };
 
+extern "C" {
 ncclResult_t ncclGetVersion(int* version);
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
 const char* ncclGetErrorString(ncclResult_t result);
@@ -71,5 +72,6 @@ ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t type, int p
                       ncclComm_t communicator, cudaStream_t stream);
 ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t type, int peer,
                       ncclComm_t communicator, cudaStream_t stream);
+}  // extern "C"
 
 // NOLINTEND
