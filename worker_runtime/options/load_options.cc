@@ -2,16 +2,17 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <initializer_list>
 #include <limits>
-#include <optional>
-#include <string>
 #include <system_error>
-#include <vector>
+#include <type_traits>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "google/protobuf/message.h"
 #include "proto/train_config.pb.h"
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
@@ -23,8 +24,14 @@
 namespace convene::worker {
 namespace {
 
-absl::Status ToInt(const char* key, int64_t value, int64_t minimum, int* result) {
+using google::protobuf::Message;
+
+// The number of `key`, from `minimum` on. An absent key leaves `result` as it is.
+absl::Status TakeInt(const Message& config, const std::string& key, int64_t minimum, int* result) {
   constexpr int64_t kMost = std::numeric_limits<int>::max();
+  const auto* const field = config.GetDescriptor()->FindFieldByName(key);
+  if (!config.GetReflection()->HasField(config, field)) return absl::OkStatus();
+  const int64_t value = config.GetReflection()->GetInt64(config, field);
   if (value < minimum || value > kMost) {
     return absl::InvalidArgumentError(
         absl::StrCat(key, " ", value, " must be a number from ", minimum, " to ", kMost));
@@ -33,26 +40,21 @@ absl::Status ToInt(const char* key, int64_t value, int64_t minimum, int* result)
   return absl::OkStatus();
 }
 
+// A key that `shape` does not have keeps the named model's value.
 absl::StatusOr<ModelConfig> ResolveModel(const std::string& name, const ModelShape& shape) {
   CONVENE_ASSIGN_OR_RETURN(ModelConfig model, NamedModel(name));
-  // An absent key keeps the named model's value.
-  const auto change = [](const char* key, bool is_said, int64_t value, int* size) {
-    return is_said ? ToInt(key, value, 1, size) : absl::OkStatus();
-  };
-  CONVENE_RETURN_IF_ERROR(change("layers", shape.has_layers(), shape.layers(), &model.layers));
-  CONVENE_RETURN_IF_ERROR(
-      change("hidden_size", shape.has_hidden_size(), shape.hidden_size(), &model.hidden_size));
-  CONVENE_RETURN_IF_ERROR(
-      change("ffn_size", shape.has_ffn_size(), shape.ffn_size(), &model.ffn_size));
-  CONVENE_RETURN_IF_ERROR(change("heads", shape.has_heads(), shape.heads(), &model.heads));
-  CONVENE_RETURN_IF_ERROR(
-      change("kv_heads", shape.has_kv_heads(), shape.kv_heads(), &model.kv_heads));
-  CONVENE_RETURN_IF_ERROR(
-      change("head_size", shape.has_head_size(), shape.head_size(), &model.head_size));
-  CONVENE_RETURN_IF_ERROR(change("vocabulary_size", shape.has_vocabulary_size(),
-                                 shape.vocabulary_size(), &model.vocabulary_size));
-  if (shape.has_rope_theta()) model.rope_theta = shape.rope_theta();
   RopeScaling& scaling = model.rope_scaling;
+  const std::pair<const char*, int*> sizes[] = {
+      {"layers", &model.layers},
+      {"hidden_size", &model.hidden_size},
+      {"ffn_size", &model.ffn_size},
+      {"heads", &model.heads},
+      {"kv_heads", &model.kv_heads},
+      {"head_size", &model.head_size},
+      {"vocabulary_size", &model.vocabulary_size},
+      {"rope_original_positions", &scaling.original_positions}};
+  for (const auto& [key, size] : sizes) CONVENE_RETURN_IF_ERROR(TakeInt(shape, key, 1, size));
+  if (shape.has_rope_theta()) model.rope_theta = shape.rope_theta();
   if (shape.has_rope_scaling_factor()) scaling.factor = shape.rope_scaling_factor();
   if (shape.has_rope_low_frequency_factor()) {
     scaling.low_frequency_factor = shape.rope_low_frequency_factor();
@@ -60,8 +62,6 @@ absl::StatusOr<ModelConfig> ResolveModel(const std::string& name, const ModelSha
   if (shape.has_rope_high_frequency_factor()) {
     scaling.high_frequency_factor = shape.rope_high_frequency_factor();
   }
-  CONVENE_RETURN_IF_ERROR(change("rope_original_positions", shape.has_rope_original_positions(),
-                                 shape.rope_original_positions(), &scaling.original_positions));
   if (shape.has_norm_epsilon()) model.norm_epsilon = shape.norm_epsilon();
   if (shape.has_tied_embeddings()) model.tied_embeddings = shape.tied_embeddings();
   if (shape.has_initializer_range()) model.initializer_range = shape.initializer_range();
@@ -93,37 +93,33 @@ absl::Status ResolveResume(const std::string& resume, TrainOptions* options) {
 }
 
 template <typename Enum>
-struct Word {
-  const char* text;
-  Enum value;
-};
+using Words = std::initializer_list<std::pair<const char*, Enum>>;
 
-template <typename Enum, size_t kCount>
-absl::Status ToWord(const char* key, const std::string& text, const Word<Enum> (&words)[kCount],
-                    Enum* value) {
-  std::vector<std::string> known;
-  for (const Word<Enum>& word : words) {
-    known.push_back(word.text);
-    if (text != word.text) continue;
-    *value = word.value;
+template <typename Enum>
+absl::Status ToWord(const char* key, const std::string& text, Enum* value,
+                    Words<std::common_type_t<Enum>> words) {
+  for (const auto& [word, meaning] : words) {
+    if (text != word) continue;
+    *value = meaning;
     return absl::OkStatus();
   }
+  const auto append = [](std::string* list, const auto& word) { list->append(word.first); };
   return absl::InvalidArgumentError(
-      absl::StrCat(key, " is \"", text, "\"; it can be ", absl::StrJoin(known, ", ")));
+      absl::StrCat(key, " is \"", text, "\"; it can be ", absl::StrJoin(words, ", ", append)));
 }
 
 absl::Status ResolveRecompute(const TrainConfig& config, int layers, Recompute* recompute) {
-  constexpr Word<Recompute> kWhole[] = {
+  const Words<Recompute> kWhole = {
       {"none", Recompute::kNone}, {"selective", Recompute::kSelective}, {"full", Recompute::kFull}};
-  constexpr Word<Recompute> kParts[] = {{"norms", {.norms = true}},
-                                        {"swiglu", {.swiglu = true}},
-                                        {"attention", {.attention = true}},
-                                        {"mlp", {.swiglu = true, .mlp = true}}};
-  if (!ToWord("recompute", config.recompute(), kWhole, recompute).ok()) {
+  const Words<Recompute> kParts = {{"norms", {.norms = true}},
+                                   {"swiglu", {.swiglu = true}},
+                                   {"attention", {.attention = true}},
+                                   {"mlp", {.swiglu = true, .mlp = true}}};
+  if (!ToWord("recompute", config.recompute(), recompute, kWhole).ok()) {
     *recompute = Recompute::kNone;
     for (const absl::string_view part : absl::StrSplit(config.recompute(), ',')) {
       Recompute more;
-      if (!ToWord("recompute", std::string(part), kParts, &more).ok()) {
+      if (!ToWord("recompute", std::string(part), &more, kParts).ok()) {
         return absl::InvalidArgumentError(
             absl::StrCat("recompute is \"", Utf8(config.recompute(), 200),
                          "\"; it can be none, selective, full, or some of norms, swiglu, attention "
@@ -141,24 +137,21 @@ absl::Status ResolveRecompute(const TrainConfig& config, int layers, Recompute* 
         "recompute_layers is set, but recompute is none: nothing would be computed again; choose "
         "--recompute full, or leave recompute_layers out");
   }
-  CONVENE_RETURN_IF_ERROR(
-      ToInt("recompute_layers", config.recompute_layers(), 1, &recompute->layers));
+  CONVENE_RETURN_IF_ERROR(TakeInt(config, "recompute_layers", 1, &recompute->layers));
   if (recompute->layers <= layers) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "recompute_layers ", recompute->layers, " must be from 1 to the model's layers, ", layers));
 }
 
 absl::Status ResolveDevice(const TrainConfig& config, TrainOptions* options) {
-  constexpr Word<DeviceChoice> kDevices[] = {
-      {"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}};
-  CONVENE_RETURN_IF_ERROR(ToWord("device", config.device(), kDevices, &options->device));
-  constexpr Word<std::optional<DType>> kPrecisions[] = {
-      {"auto", std::nullopt}, {"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}};
+  CONVENE_RETURN_IF_ERROR(ToWord(
+      "device", config.device(), &options->device,
+      {{"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}}));
   CONVENE_RETURN_IF_ERROR(
-      ToWord("precision", config.precision(), kPrecisions, &options->precision));
-  constexpr Word<DType> kReduceDTypes[] = {{"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}};
-  CONVENE_RETURN_IF_ERROR(
-      ToWord("reduce_dtype", config.reduce_dtype(), kReduceDTypes, &options->reduce_dtype));
+      ToWord("precision", config.precision(), &options->precision,
+             {{"auto", std::nullopt}, {"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}}));
+  CONVENE_RETURN_IF_ERROR(ToWord("reduce_dtype", config.reduce_dtype(), &options->reduce_dtype,
+                                 {{"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}}));
   CONVENE_RETURN_IF_ERROR(ResolveRecompute(config, options->model.layers, &options->recompute));
   options->deterministic = config.deterministic();
   options->overlap_communication = config.overlap_communication();
@@ -222,10 +215,10 @@ absl::Status RefuseUnusedReshard(const TrainConfig& said) {
 
 absl::Status ResolveOffload(const TrainConfig& config, TrainOptions* options) {
   enum class Offload { kNone, kOptimizer, kAll };
-  constexpr Word<Offload> kOffloads[] = {
-      {"none", Offload::kNone}, {"optimizer", Offload::kOptimizer}, {"all", Offload::kAll}};
   Offload offload = Offload::kNone;
-  CONVENE_RETURN_IF_ERROR(ToWord("offload", config.offload(), kOffloads, &offload));
+  CONVENE_RETURN_IF_ERROR(ToWord(
+      "offload", config.offload(), &offload,
+      {{"none", Offload::kNone}, {"optimizer", Offload::kOptimizer}, {"all", Offload::kAll}}));
   options->offload_optimizer = offload != Offload::kNone;
   options->offload_parameters = offload == Offload::kAll;
   if (!options->offload_parameters || options->zero_stage == 3) return absl::OkStatus();
@@ -235,28 +228,21 @@ absl::Status ResolveOffload(const TrainConfig& config, TrainOptions* options) {
 }
 
 absl::Status ResolveSizes(const TrainConfig& config, TrainOptions* options) {
-  constexpr Word<ElasticLayout> kElasticLayouts[] = {{"keep", ElasticLayout::kKeep},
-                                                     {"best", ElasticLayout::kBest}};
-  CONVENE_RETURN_IF_ERROR(
-      ToWord("elastic_layout", config.elastic_layout(), kElasticLayouts, &options->elastic_layout));
-  const auto given = [](const char* key, bool is_given, int64_t value, int* size) {
-    return is_given ? ToInt(key, value, 1, size) : absl::OkStatus();
-  };
-  CONVENE_RETURN_IF_ERROR(given("tp_size", true, config.tp_size(), &options->tp_size));
-  CONVENE_RETURN_IF_ERROR(given("cp_size", true, config.cp_size(), &options->cp_size));
-  constexpr Word<ContextMethod> kMethods[] = {{"ring", ContextMethod::kRing},
-                                              {"allgather", ContextMethod::kAllGather},
-                                              {"ulysses", ContextMethod::kUlysses}};
-  CONVENE_RETURN_IF_ERROR(ToWord("cp_method", config.cp_method(), kMethods, &options->cp_method));
-  CONVENE_RETURN_IF_ERROR(given("pp_size", true, config.pp_size(), &options->pp_size));
-  CONVENE_RETURN_IF_ERROR(
-      given("dp_size", config.has_dp_size(), config.dp_size(), &options->dp_size));
-  CONVENE_RETURN_IF_ERROR(given("dp_shard_size", config.has_dp_shard_size(), config.dp_shard_size(),
-                                &options->dp_shard_size));
-  CONVENE_RETURN_IF_ERROR(given("dp_replicate_size", config.has_dp_replicate_size(),
-                                config.dp_replicate_size(), &options->dp_replicate_size));
-  CONVENE_RETURN_IF_ERROR(given("pp_virtual_stages", config.has_pp_virtual_stages(),
-                                config.pp_virtual_stages(), &options->pp_virtual_stages));
+  CONVENE_RETURN_IF_ERROR(ToWord("elastic_layout", config.elastic_layout(),
+                                 &options->elastic_layout,
+                                 {{"keep", ElasticLayout::kKeep}, {"best", ElasticLayout::kBest}}));
+  CONVENE_RETURN_IF_ERROR(ToWord("cp_method", config.cp_method(), &options->cp_method,
+                                 {{"ring", ContextMethod::kRing},
+                                  {"allgather", ContextMethod::kAllGather},
+                                  {"ulysses", ContextMethod::kUlysses}}));
+  const std::pair<const char*, int*> sizes[] = {{"tp_size", &options->tp_size},
+                                                {"cp_size", &options->cp_size},
+                                                {"pp_size", &options->pp_size},
+                                                {"dp_size", &options->dp_size},
+                                                {"dp_shard_size", &options->dp_shard_size},
+                                                {"dp_replicate_size", &options->dp_replicate_size},
+                                                {"pp_virtual_stages", &options->pp_virtual_stages}};
+  for (const auto& [key, size] : sizes) CONVENE_RETURN_IF_ERROR(TakeInt(config, key, 1, size));
   options->pp_layout = config.pp_layout();
   options->pp_schedule = config.pp_schedule();
   if (absl::EndsWith(options->pp_schedule, ".csv")) {
@@ -290,15 +276,15 @@ absl::Status ResolveData(const TrainConfig& config, TrainOptions* options) {
   options->text_field = config.text_field();
   options->max_bad_lines = config.max_bad_lines();
   options->chat_template = config.chat_template();
-  constexpr Word<CountedMessages> kTrainOn[] = {{"answers", CountedMessages::kAnswers},
-                                                {"last", CountedMessages::kLastAnswer},
-                                                {"all", CountedMessages::kAll}};
-  CONVENE_RETURN_IF_ERROR(ToWord("train_on", config.train_on(), kTrainOn, &options->train_on));
-  constexpr Word<TooLong> kTooLong[] = {{"cut", TooLong::kCut}, {"drop", TooLong::kDrop}};
-  CONVENE_RETURN_IF_ERROR(ToWord("too_long", config.too_long(), kTooLong, &options->too_long));
-  constexpr Word<DataOrder> kOrders[] = {{"convene", DataOrder::kConvene},
-                                         {"megatron", DataOrder::kMegatron}};
-  CONVENE_RETURN_IF_ERROR(ToWord("data_order", config.data_order(), kOrders, &options->data_order));
+  CONVENE_RETURN_IF_ERROR(ToWord("train_on", config.train_on(), &options->train_on,
+                                 {{"answers", CountedMessages::kAnswers},
+                                  {"last", CountedMessages::kLastAnswer},
+                                  {"all", CountedMessages::kAll}}));
+  CONVENE_RETURN_IF_ERROR(ToWord("too_long", config.too_long(), &options->too_long,
+                                 {{"cut", TooLong::kCut}, {"drop", TooLong::kDrop}}));
+  CONVENE_RETURN_IF_ERROR(
+      ToWord("data_order", config.data_order(), &options->data_order,
+             {{"convene", DataOrder::kConvene}, {"megatron", DataOrder::kMegatron}}));
   options->sequence_length = config.sequence_length();
   options->packed_documents =
       config.has_packed_documents() ? config.packed_documents() : !config.chat_template().empty();
@@ -331,8 +317,7 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
   options.max_skipped_steps = config.max_skipped_steps();
   options.checkpoint_dir = config.checkpoint_dir();
   options.checkpoint_every = config.checkpoint_every();
-  CONVENE_RETURN_IF_ERROR(
-      ToInt("checkpoint_keep", config.checkpoint_keep(), 2, &options.checkpoint_keep));
+  CONVENE_RETURN_IF_ERROR(TakeInt(config, "checkpoint_keep", 2, &options.checkpoint_keep));
   options.max_failed_checkpoints = config.max_failed_checkpoints();
   CONVENE_RETURN_IF_ERROR(ResolveResume(config.resume(), &options));
   options.accept_new_data = config.accept_new_data();
