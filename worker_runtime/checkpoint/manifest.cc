@@ -35,7 +35,8 @@ std::string EndLine(absl::string_view text_before) {
   return absl::StrCat("end ", absl::Hex(checksum, absl::kZeroPad16), "\n");
 }
 
-// Reads "keyword number number ... rest" lines.
+// Reads "keyword number number ... rest" lines. Read takes the next words of a line: a number that
+// is not negative, a checksum, a list of as many numbers as it has room for, or the rest as a text.
 class LineReader {
  public:
   explicit LineReader(absl::string_view text) : rest_(text) {}
@@ -59,33 +60,29 @@ class LineReader {
     return Wrong(absl::StrCat("does not begin with '", keyword, " '"));
   }
 
-  absl::Status Number(int64_t* value) {
+  absl::Status Read(int64_t* value) {
     if (absl::SimpleAtoi(Word(), value) && *value >= 0) return absl::OkStatus();
     return Wrong("a number is missing, negative or too large");
   }
   absl::Status SignedNumber(int64_t* value) {
     return absl::SimpleAtoi(Word(), value) ? absl::OkStatus() : Wrong("a number is missing");
   }
-  absl::Status Numbers(size_t count, std::vector<int64_t>* values) {
-    values->resize(count);
-    for (int64_t& value : *values) CONVENE_RETURN_IF_ERROR(Number(&value));
+  absl::Status Read(std::vector<int64_t>* values) {
+    for (int64_t& value : *values) CONVENE_RETURN_IF_ERROR(Read(&value));
     return absl::OkStatus();
   }
-  absl::Status Hexadecimal(uint64_t* value) {
+  absl::Status Read(uint64_t* value) {
     return absl::SimpleHexAtoi(Word(), value) ? absl::OkStatus() : Wrong("no checksum");
   }
-  // Next, then the first number or the text of that line.
-  absl::Status Field(absl::string_view keyword, int64_t* value) {
-    CONVENE_RETURN_IF_ERROR(Next(keyword));
-    return Number(value);
-  }
-  absl::Status Field(absl::string_view keyword, std::string* text) {
-    CONVENE_RETURN_IF_ERROR(Next(keyword));
-    return Text(text);
-  }
-  // The rest of the line.
-  absl::Status Text(std::string* text) {
+  absl::Status Read(std::string* text) {
     return absl::CUnescape(line_, text) ? absl::OkStatus() : Wrong("wrong escape in a text");
+  }
+  // Next, then all of `values`.
+  template <typename... Values>
+  absl::Status Line(absl::string_view keyword, Values*... values) {
+    absl::Status status = Next(keyword);
+    if (status.ok()) (void)((status = Read(values)).ok() && ...);
+    return status;
   }
 
  private:
@@ -102,33 +99,32 @@ class LineReader {
 
 absl::Status DecodeInfo(LineReader* reader, int64_t version, CheckpointInfo* info) {
   int64_t world_size = 0;
-  CONVENE_RETURN_IF_ERROR(reader->Field("step", &info->step));
-  CONVENE_RETURN_IF_ERROR(reader->Field("samples_consumed", &info->samples_consumed));
+  CONVENE_RETURN_IF_ERROR(reader->Line("step", &info->step));
+  CONVENE_RETURN_IF_ERROR(reader->Line("samples_consumed", &info->samples_consumed));
   info->updates = info->step;
   if (version >= kFirstVersionWithUpdates) {
-    CONVENE_RETURN_IF_ERROR(reader->Field("updates", &info->updates));
+    CONVENE_RETURN_IF_ERROR(reader->Line("updates", &info->updates));
   }
   CONVENE_RETURN_IF_ERROR(reader->Next("seed"));
   CONVENE_RETURN_IF_ERROR(reader->SignedNumber(&info->seed));
-  CONVENE_RETURN_IF_ERROR(reader->Field("world_size", &world_size));
+  CONVENE_RETURN_IF_ERROR(reader->Line("world_size", &world_size));
   info->world_size = static_cast<int>(world_size);
-  CONVENE_RETURN_IF_ERROR(reader->Field("model", &info->model));
+  CONVENE_RETURN_IF_ERROR(reader->Line("model", &info->model));
   if (version >= kFirstVersionWithData) {
-    CONVENE_RETURN_IF_ERROR(reader->Field("data", &info->data));
+    CONVENE_RETURN_IF_ERROR(reader->Line("data", &info->data));
   }
   if (version >= kFirstVersionWithUpdates) {
-    CONVENE_RETURN_IF_ERROR(reader->Field("samples", &info->samples));
+    CONVENE_RETURN_IF_ERROR(reader->Line("samples", &info->samples));
   }
-  return reader->Field("layout", &info->layout);
+  return reader->Line("layout", &info->layout);
 }
 
 absl::Status DecodeFiles(LineReader* reader, std::vector<DataFile>* files) {
   int64_t count = 0;
-  CONVENE_RETURN_IF_ERROR(reader->Field("files", &count));
+  CONVENE_RETURN_IF_ERROR(reader->Line("files", &count));
   for (int64_t i = 0; i < count; ++i) {
     DataFile file;
-    CONVENE_RETURN_IF_ERROR(reader->Field("file", &file.bytes));
-    CONVENE_RETURN_IF_ERROR(reader->Text(&file.name));
+    CONVENE_RETURN_IF_ERROR(reader->Line("file", &file.bytes, &file.name));
     if (file.name.empty() || file.name.find('/') != std::string::npos) {
       return reader->Wrong("a data file lies in the manifest's own directory");
     }
@@ -144,14 +140,15 @@ struct Tensor {
 
 absl::Status DecodeTensors(LineReader* reader, std::vector<Tensor>* tensors) {
   int64_t count = 0;
-  CONVENE_RETURN_IF_ERROR(reader->Field("tensors", &count));
+  CONVENE_RETURN_IF_ERROR(reader->Line("tensors", &count));
   for (int64_t i = 0; i < count; ++i) {
     Tensor tensor;
     int64_t axes = 0;
-    CONVENE_RETURN_IF_ERROR(reader->Field("tensor", &axes));
+    CONVENE_RETURN_IF_ERROR(reader->Line("tensor", &axes));
     if (axes < 1 || axes > kMaxTensorAxes) return reader->Wrong("impossible number of axes");
-    CONVENE_RETURN_IF_ERROR(reader->Numbers(axes, &tensor.shape));
-    CONVENE_RETURN_IF_ERROR(reader->Text(&tensor.name));
+    tensor.shape.resize(axes);
+    CONVENE_RETURN_IF_ERROR(reader->Read(&tensor.shape));
+    CONVENE_RETURN_IF_ERROR(reader->Read(&tensor.name));
     tensors->push_back(std::move(tensor));
   }
   return absl::OkStatus();
@@ -162,20 +159,17 @@ absl::Status DecodeChunk(LineReader* reader, const std::vector<Tensor>& tensors,
   int64_t tensor = 0, file = 0;
   ChunkPlace place;
   TensorPiece piece;
-  CONVENE_RETURN_IF_ERROR(reader->Field("chunk", &file));
-  CONVENE_RETURN_IF_ERROR(reader->Number(&place.offset_bytes));
-  CONVENE_RETURN_IF_ERROR(reader->Hexadecimal(&place.checksum));
-  CONVENE_RETURN_IF_ERROR(reader->Number(&tensor));
-  CONVENE_RETURN_IF_ERROR(reader->Number(&piece.flat_begin));
-  CONVENE_RETURN_IF_ERROR(reader->Number(&piece.flat_count));
+  CONVENE_RETURN_IF_ERROR(reader->Line("chunk", &file, &place.offset_bytes, &place.checksum,
+                                       &tensor, &piece.flat_begin, &piece.flat_count));
   if (tensor >= static_cast<int64_t>(tensors.size())) return reader->Wrong("no such tensor");
   if (file >= static_cast<int64_t>(manifest->files.size())) return reader->Wrong("no such file");
   place.file = static_cast<int>(file);
   piece.name = tensors[tensor].name;
   piece.global_shape = tensors[tensor].shape;
-  const size_t axes = piece.global_shape.size();
-  CONVENE_RETURN_IF_ERROR(reader->Numbers(axes, &piece.local_box.offset));
-  CONVENE_RETURN_IF_ERROR(reader->Numbers(axes, &piece.local_box.extent));
+  for (std::vector<int64_t>* list : {&piece.local_box.offset, &piece.local_box.extent}) {
+    list->resize(piece.global_shape.size());
+    CONVENE_RETURN_IF_ERROR(reader->Read(list));
+  }
   if (absl::Status valid = ValidatePiece(piece); !valid.ok()) return reader->Wrong(valid.message());
   if (piece.flat_count < 1 || piece.flat_count > kMaxChunkElements) {
     return reader->Wrong(absl::StrCat("a chunk has 1 to ", kMaxChunkElements, " elements"));
@@ -257,13 +251,12 @@ absl::StatusOr<Manifest> DecodeManifest(ManifestKind kind, absl::string_view tex
   Manifest manifest;
   std::vector<Tensor> tensors;
   int64_t chunk_count = 0, exact_version = 0;
-  CONVENE_RETURN_IF_ERROR(reader.Next(absl::StripSuffix(first_words, " ")));
-  CONVENE_RETURN_IF_ERROR(reader.Number(&exact_version));
+  CONVENE_RETURN_IF_ERROR(reader.Line(absl::StripSuffix(first_words, " "), &exact_version));
   if (exact_version < 1 || exact_version > kVersion) return reader.Wrong("unknown version");
   CONVENE_RETURN_IF_ERROR(DecodeInfo(&reader, exact_version, &manifest.info));
   CONVENE_RETURN_IF_ERROR(DecodeFiles(&reader, &manifest.files));
   CONVENE_RETURN_IF_ERROR(DecodeTensors(&reader, &tensors));
-  CONVENE_RETURN_IF_ERROR(reader.Field("chunks", &chunk_count));
+  CONVENE_RETURN_IF_ERROR(reader.Line("chunks", &chunk_count));
   for (int64_t i = 0; i < chunk_count; ++i) {
     CONVENE_RETURN_IF_ERROR(DecodeChunk(&reader, tensors, &manifest));
   }

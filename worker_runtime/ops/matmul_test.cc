@@ -77,13 +77,18 @@ TEMPLATE_TEST_CASE("matrix products agree with the reference for every transpose
           if constexpr (std::is_same_v<TestType, BFloat16>) {
             // The product that this processor does not use must agree too; its bits may depend on
             // the number of threads.
-            const auto native = [](auto... arguments) { cpu::BFloat16MatMul(arguments...); };
-            const auto widened = [](auto... arguments) { cpu::WidenedMatMul(arguments...); };
-            const auto other = [&] {
+            const auto other = [](Transpose ta, Transpose tb, int rows, int columns, int inner,
+                                  auto... operands) {
               omp_set_num_threads(1);
-              return cpu::HasBFloat16Products() ? product(widened, c) : product(native, c);
+              const auto shape = cpu::DenseProduct(ta, tb, rows, columns, inner);
+              if (cpu::HasBFloat16Products()) {
+                cpu::WidenedMatMul(shape, operands...);
+              } else {
+                cpu::BFloat16MatMul(shape, operands...);
+              }
             };
-            Compare<float>(kForward, other, reference);
+            Compare<float>(
+                kForward, [&] { return product(other, c); }, reference);
           }
         }
       }
@@ -172,8 +177,8 @@ TEST_CASE("a bf16 product of several blocks equals the same product in fp32") {
       for (size_t i = 0; i < b.size(); ++i) right[i % k * n + i / k] = b[i];
     }
     std::vector<float> actual(m * n);
-    cpu::WidenedMatMul(Transpose::kNo, transpose_b, m, n, k, Store<BFloat16>(a).data(),
-                       Store<BFloat16>(right).data(), 0, actual.data());
+    cpu::WidenedMatMul(cpu::DenseProduct(Transpose::kNo, transpose_b, m, n, k),
+                       Store<BFloat16>(a).data(), Store<BFloat16>(right).data(), 0, actual.data());
     CHECK(testing::Distance(actual, As<double>(expected)) <=
           1e-5 * testing::Distance(std::vector<float>(expected.size()), As<double>(expected)));
   }

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "worker_runtime/ops/cpu/float_matmul.h"
-#include "worker_runtime/ops/cpu/primitive_matmul.h"
 #include "worker_runtime/ops/cpu/simd.h"
 #include "worker_runtime/ops/cpu/thread_count.h"
 #include "worker_runtime/ops/instantiate.h"
@@ -70,16 +69,19 @@ bool HasBFloat16Products() {
 }
 
 template <typename Out>
-void BFloat16MatMul(Transpose transpose_a, Transpose transpose_b, int m, int n, int k,
-                    const BFloat16* a, const BFloat16* b, float beta, Out* c) {
-  const ScopedThreadCount thread_count(m);
-  PrimitiveMatMul(DenseProduct(transpose_a, transpose_b, m, n, k), a, b, beta, c);
+void BFloat16MatMul(const ProductShape& shape, const BFloat16* a, const BFloat16* b, float beta,
+                    Out* c) {
+  const ScopedThreadCount thread_count(shape.m);
+  PrimitiveMatMul(shape, a, b, beta, c);
 }
 
 template <typename Out>
-void WidenedMatMul(Transpose transpose_a, Transpose transpose_b, int m, int n, int k,
-                   const BFloat16* a, const BFloat16* b, float beta, Out* c) {
+void WidenedMatMul(const ProductShape& shape, const BFloat16* a, const BFloat16* b, float beta,
+                   Out* c) {
   thread_local Blocks blocks;
+  const int m = shape.m;
+  const int n = shape.n;
+  const int k = shape.k;
   const auto rows_of = [](int64_t width, int count) {
     return static_cast<int>(std::clamp<int64_t>(kBlockElements / std::max<int64_t>(1, width),
                                                 std::min(kBlockRowsMin, count), count));
@@ -89,34 +91,21 @@ void WidenedMatMul(Transpose transpose_a, Transpose transpose_b, int m, int n, i
   float* a_block = Blocks::AtLeast(blocks.a, int64_t{m_block} * k);
   float* b_block = Blocks::AtLeast(blocks.b, int64_t{n_block} * k);
   for (int j = 0; j < n; j += n_block) {
-    const int columns = std::min(n_block, n - j);
-    const bool b_is_transposed = transpose_b == Transpose::kYes;
-    const int ldb = WidenBlock(b_is_transposed, j, columns, k, n, b, b_block);
+    ProductShape block = shape;
+    block.n = std::min(n_block, n - j);
+    block.ldb = WidenBlock(shape.transpose_b == Transpose::kYes, j, block.n, k, n, b, b_block);
     for (int i = 0; i < m; i += m_block) {
-      const int rows = std::min(m_block, m - i);
-      const bool a_is_transposed = transpose_a == Transpose::kYes;
-      const int lda = WidenBlock(!a_is_transposed, i, rows, k, m, a, a_block);
+      block.m = std::min(m_block, m - i);
+      block.lda = WidenBlock(shape.transpose_a == Transpose::kNo, i, block.m, k, m, a, a_block);
       Out* target = c + static_cast<ptrdiff_t>(i) * n + j;
-      float* product = nullptr;
-      int ldc = n;
       if constexpr (std::is_same_v<Out, float>) {
-        product = target;
+        FloatMatMul(block, a_block, b_block, beta, target);
       } else {
-        product = Blocks::AtLeast(blocks.c, int64_t{m_block} * n_block);
-        ldc = columns;
-        if (beta != 0) ConvertBlock(rows, columns, target, n, product, ldc);
-      }
-      FloatMatMul({.transpose_a = transpose_a,
-                   .transpose_b = transpose_b,
-                   .m = rows,
-                   .n = columns,
-                   .k = k,
-                   .lda = lda,
-                   .ldb = ldb,
-                   .ldc = ldc},
-                  a_block, b_block, beta, product);
-      if constexpr (!std::is_same_v<Out, float>) {
-        ConvertBlock(rows, columns, product, ldc, target, n);
+        float* const product = Blocks::AtLeast(blocks.c, int64_t{m_block} * n_block);
+        block.ldc = block.n;
+        if (beta != 0) ConvertBlock(block.m, block.n, target, n, product, block.ldc);
+        FloatMatMul(block, a_block, b_block, beta, product);
+        ConvertBlock(block.m, block.n, product, block.ldc, target, n);
       }
     }
   }

@@ -1,9 +1,10 @@
 // The two ways to multiply bf16 matrices on a CPU; MatMul (ops/matmul.h) chooses. Contract as
-// there. Both use the calling thread's OpenMP team, and keep memory of the thread's own.
+// there; `shape` is a DenseProduct. Both use the calling thread's OpenMP team, and keep memory of
+// the thread's own.
 #pragma once
 
 #include "worker_runtime/device/dtype.h"
-#include "worker_runtime/ops/matmul.h"
+#include "worker_runtime/ops/cpu/primitive_matmul.h"
 
 namespace convene::worker::cpu {
 
@@ -13,12 +14,12 @@ bool HasBFloat16Products();
 // oneDNN's bf16 product: right everywhere, fast where HasBFloat16Products(). (Elsewhere it gave 48
 // GFLOP/s on a Cascade Lake where sgemm gave 174.)
 template <typename Out>
-void BFloat16MatMul(Transpose transpose_a, Transpose transpose_b, int m, int n, int k,
-                    const BFloat16* a, const BFloat16* b, float beta, Out* c);
+void BFloat16MatMul(const ProductShape& shape, const BFloat16* a, const BFloat16* b, float beta,
+                    Out* c);
 
 // Blocks of a and b become fp32, and sgemm multiplies them.
 template <typename Out>
-void WidenedMatMul(Transpose transpose_a, Transpose transpose_b, int m, int n, int k,
-                   const BFloat16* a, const BFloat16* b, float beta, Out* c);
+void WidenedMatMul(const ProductShape& shape, const BFloat16* a, const BFloat16* b, float beta,
+                   Out* c);
 
 }  // namespace convene::worker::cpu

@@ -8,16 +8,18 @@
 #include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cpu {
+
 template <typename In, typename Out>
 void MatMul(Transpose transpose_a, Transpose transpose_b, int m, int n, int k, const In* a,
             const In* b, float beta, Out* c, Stream& /*stream*/) {
   if (m == 0 || n == 0) return;
+  const ProductShape shape = DenseProduct(transpose_a, transpose_b, m, n, k);
   if constexpr (std::is_same_v<In, float>) {
-    FloatMatMul(DenseProduct(transpose_a, transpose_b, m, n, k), a, b, beta, c);
+    FloatMatMul(shape, a, b, beta, c);
   } else if (HasBFloat16Products()) {
-    BFloat16MatMul(transpose_a, transpose_b, m, n, k, a, b, beta, c);
+    BFloat16MatMul(shape, a, b, beta, c);
   } else {
-    WidenedMatMul(transpose_a, transpose_b, m, n, k, a, b, beta, c);
+    WidenedMatMul(shape, a, b, beta, c);
   }
 }
 
