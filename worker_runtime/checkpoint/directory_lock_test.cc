@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <optional>
 #include <string>
 #include <vector>
 

@@ -1,7 +1,6 @@
 #include "worker_runtime/checkpoint/reshard_plan.h"
 
 #include <random>
-#include <set>
 
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/checkpoint/box.h"

@@ -1,14 +1,12 @@
 #include "worker_runtime/comm/bootstrap.h"
 
 #include <catch2/catch.hpp>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "tools/base/clock.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/testing/collective_testing.h"

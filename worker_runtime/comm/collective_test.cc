@@ -1,7 +1,6 @@
 // One suite for every implementation of Collective.
 #include "worker_runtime/comm/collective.h"
 
-#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -10,7 +9,6 @@
 #include <limits>
 #include <memory>
 #include <sstream>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"

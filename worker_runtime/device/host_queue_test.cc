@@ -4,7 +4,6 @@
 
 #include <catch2/catch.hpp>
 #include <numeric>
-#include <string>
 #include <thread>
 #include <vector>
 

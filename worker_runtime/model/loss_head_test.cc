@@ -3,7 +3,6 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "tools/base/testing/status_testing.h"

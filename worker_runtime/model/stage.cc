@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <vector>
 
 #include "absl/algorithm/container.h"
 #include "tools/base/check.h"

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/ops/attention.h"

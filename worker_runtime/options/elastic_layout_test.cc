@@ -1,6 +1,5 @@
 #include "worker_runtime/options/elastic_layout.h"
 
-#include <functional>
 #include <string>
 #include <vector>
 

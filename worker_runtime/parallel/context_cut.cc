@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "tools/base/check.h"
-#include "tools/base/status_macros.h"
 
 namespace convene::worker {
 

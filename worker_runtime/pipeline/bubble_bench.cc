@@ -8,8 +8,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"

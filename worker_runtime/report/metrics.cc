@@ -7,7 +7,6 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
-#include <optional>
 #include <type_traits>
 
 #include "absl/strings/match.h"

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/schedule/simulate.h"

@@ -5,7 +5,6 @@
 #include <random>
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/schedule/generators.h"
 

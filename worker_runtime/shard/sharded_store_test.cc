@@ -4,12 +4,10 @@
 #include <catch2/catch.hpp>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/device/host_queue.h"
-#include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/config.h"
 #include "worker_runtime/model/testing/chunks.h"
 #include "worker_runtime/shard/bucket_store.h"

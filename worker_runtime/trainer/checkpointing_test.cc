@@ -3,19 +3,14 @@
 
 #include <atomic>
 #include <cerrno>
-#include <functional>
-#include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/files.h"
-#include "tools/base/status_macros.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
-#include "tools/base/thread.h"
 #include "worker_runtime/trainer/engine.h"
 #include "worker_runtime/trainer/testing/checkpoint_world.h"
 

@@ -1,6 +1,5 @@
 // All buffers of collectives lie in the memory for collectives: a forgotten buffer would work, but
 // slowly over NCCL.
-#include <atomic>
 #include <catch2/catch.hpp>
 #include <memory>
 #include <string>

@@ -1,6 +1,5 @@
 // The memory plan is the memory that the process then has.
 #include <catch2/catch.hpp>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

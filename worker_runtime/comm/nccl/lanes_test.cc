@@ -4,7 +4,6 @@
 #include <catch2/catch.hpp>
 #include <map>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"

@@ -6,8 +6,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"

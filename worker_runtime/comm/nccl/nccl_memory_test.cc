@@ -17,7 +17,6 @@
 #include "worker_runtime/comm/nccl/session.h"
 #include "worker_runtime/comm/nccl/testing/played_nccl.h"
 #include "worker_runtime/comm/testing/loopback.h"
-#include "worker_runtime/mesh/mesh.h"
 
 namespace convene::worker {
 namespace {

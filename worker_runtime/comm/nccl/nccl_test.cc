@@ -18,7 +18,6 @@
 #include "absl/time/time.h"
 #include "rendezvous/store/store_client.h"
 #include "tools/base/clock.h"
-#include "tools/base/status_macros.h"
 #include "tools/base/testing/poll.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"

@@ -10,7 +10,6 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "rendezvous/store/store_client.h"
-#include "tools/base/clock.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/comm/nccl/debug_log.h"
 #include "worker_runtime/comm/nccl/peers.h"

@@ -5,7 +5,6 @@
 #include <bit>
 #include <cstdio>
 #include <cstdlib>
-#include <deque>
 #include <memory>
 #include <numeric>
 #include <vector>

@@ -4,7 +4,6 @@
 #include <nccl.h>
 
 #include <catch2/catch.hpp>
-#include <string>
 #include <vector>
 
 #include "worker_runtime/device/emulated/runtime.h"

@@ -1,6 +1,5 @@
 #include "worker_runtime/device/emulated/nccl_meeting.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 

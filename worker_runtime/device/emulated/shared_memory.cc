@@ -1,7 +1,6 @@
 #include "worker_runtime/device/emulated/shared_memory.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"

@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <utility>
 
-#include "tools/base/check.h"
 #include "worker_runtime/device/emulated/runtime.h"
 #include "worker_runtime/device/emulated/state.h"
 

@@ -1,7 +1,5 @@
 #include "worker_runtime/ops/cpu/block_product.h"
 
-#include "worker_runtime/ops/cpu/simd.h"
-
 namespace convene::worker::cpu {
 namespace {
 

@@ -1,6 +1,5 @@
 // Targets that do not count in the loss, on layouts: what the property test's axis `masked` cannot
 // compare with one process, because one process has it too.
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <string>

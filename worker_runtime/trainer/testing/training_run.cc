@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <memory>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"

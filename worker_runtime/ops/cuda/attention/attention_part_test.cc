@@ -1,5 +1,4 @@
 // Attention of some tokens to some others on a GPU, by our own kernels.
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdint>
