@@ -100,7 +100,7 @@ StageOf<T>::StageOf(const Options& options, const UnitsByChunk& chunks, UnitStor
       tp_(tp),
       device_(device),
       arena_(arena),
-      shape_(MakeBlockShape(options.config, options.tp_size, options.sequence_parallel,
+      shape_(MakeBlockShape(options.config, tp.size(), options.sequence_parallel,
                             options.micro_batch_size, options.sequence_length / cp.size(),
                             options.deterministic, options.packed_documents)),
       rows_(shape_.rows(), shape_.hidden, options.sequence_parallel, tp),
@@ -142,7 +142,7 @@ void StageOf<T>::AddChunks(const UnitsByChunk& chunks) {
 template <typename T>
 std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(UnitKind kind, size_t place) {
   const VocabularySlice vocabulary =
-      SliceVocabulary(options_.config.vocabulary_size, options_.tp_size, options_.tp_rank);
+      SliceVocabulary(options_.config.vocabulary_size, tp_.size(), tp_.rank());
   switch (kind) {
     case UnitKind::kEmbedding:
       return std::make_unique<Embedding<T>>(shape_.rows(), shape_.hidden, vocabulary);

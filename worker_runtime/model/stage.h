@@ -41,8 +41,6 @@ class Stage : public PipelineStage {
  public:
   struct Options {
     ModelConfig config;
-    int tp_size = 1;
-    int tp_rank = 0;
     DType dtype = DType::kFloat32;  // of parameters and activations: kFloat32 or kBFloat16
     Recompute recompute = Recompute::kNone;
     bool deterministic = false;

@@ -131,8 +131,6 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
       device, arena_, staging_);
   stage_ = Stage::Make(
       {.config = options.model,
-       .tp_size = options.layout.tp,
-       .tp_rank = coordinate_.tp,
        .dtype = options.dtype,
        .recompute = options.recompute,
        .deterministic = options.deterministic,
