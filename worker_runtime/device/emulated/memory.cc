@@ -14,9 +14,10 @@ constexpr size_t kDeviceBytes = size_t{8} << 30;
 constexpr size_t kAlignment = 256;
 constexpr int kPoison = 0xff;  // NaN, -1
 
-// REQUIRES: the state's mutex is held.
 cudaError_t Allocate(void** data, size_t bytes, cudaMemoryType type) {
   State& state = TheState();
+  const MutexLock lock(&state.mutex);
+  if (SpoilsCapture()) return Say(cudaErrorStreamCaptureUnsupported);
   size_t& in_use = state.device_bytes[CurrentDevice()];
   if (bytes > kDeviceBytes || in_use + bytes > kDeviceBytes) return Say(cudaErrorMemoryAllocation);
   void* memory = nullptr;
@@ -30,6 +31,7 @@ cudaError_t Allocate(void** data, size_t bytes, cudaMemoryType type) {
   return Health();
 }
 
+// REQUIRES: the state's mutex is held.
 cudaError_t Release(void* data, cudaMemoryType type) {
   if (data == nullptr) return Health();
   State& state = TheState();
@@ -40,6 +42,13 @@ cudaError_t Release(void* data, cudaMemoryType type) {
   state.memory.erase(found);
   std::free(data);
   return Health();
+}
+
+cudaError_t Free(void* data, cudaMemoryType type) {
+  const MutexLock lock(&TheState().mutex);
+  if (SpoilsCapture()) return Say(cudaErrorStreamCaptureUnsupported);
+  FinishAll();
+  return Release(data, type);
 }
 
 bool Exists(int device) {
@@ -65,17 +74,10 @@ cudaError_t FreeNow(void* data) {
 extern "C" {
 
 cudaError_t cudaMalloc(void** data, size_t bytes) {
-  const MutexLock lock(&TheState().mutex);
-  if (SpoilsCapture()) return Say(cudaErrorStreamCaptureUnsupported);
   return Allocate(data, bytes, cudaMemoryTypeDevice);
 }
 
-cudaError_t cudaFree(void* data) {
-  const MutexLock lock(&TheState().mutex);
-  if (SpoilsCapture()) return Say(cudaErrorStreamCaptureUnsupported);
-  FinishAll();
-  return Release(data, cudaMemoryTypeDevice);
-}
+cudaError_t cudaFree(void* data) { return Free(data, cudaMemoryTypeDevice); }
 
 cudaError_t cudaMallocAsync(void** data, size_t bytes, cudaStream_t /*stream*/) {
   return cudaMalloc(data, bytes);
@@ -87,17 +89,10 @@ cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
 }
 
 cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned int /*flags*/) {
-  const MutexLock lock(&TheState().mutex);
-  if (SpoilsCapture()) return Say(cudaErrorStreamCaptureUnsupported);
   return Allocate(data, bytes, cudaMemoryTypeHost);
 }
 
-cudaError_t cudaFreeHost(void* data) {
-  const MutexLock lock(&TheState().mutex);
-  if (SpoilsCapture()) return Say(cudaErrorStreamCaptureUnsupported);
-  FinishAll();
-  return Release(data, cudaMemoryTypeHost);
-}
+cudaError_t cudaFreeHost(void* data) { return Free(data, cudaMemoryTypeHost); }
 
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   const MutexLock lock(&TheState().mutex);
