@@ -13,6 +13,7 @@
 #include "worker_runtime/comm/gloo_mesh.h"
 #include "worker_runtime/comm/group_collective.h"
 #include "worker_runtime/comm/members.h"
+#include "worker_runtime/comm/rank_wires.h"
 #include "worker_runtime/comm/wire.h"
 
 namespace convene::worker {
@@ -51,9 +52,9 @@ class NoWire final : public Wire {
   absl::Status AwaitReceive(int, Lane, MonotonicTime) override { return CheckOpen(); }
   absl::Status AwaitSend(int, Lane, MonotonicTime) override { return CheckOpen(); }
   void Withdraw(const absl::Status& /*hang_up*/) override {}
-  void Abort(absl::string_view why) override {
+  void Abort(const absl::Status& why) override {
     MutexLock lock(&mutex_);
-    if (state_.ok()) state_ = absl::AbortedError(why);
+    if (state_.ok()) state_ = why;
   }
 
  private:
@@ -102,6 +103,7 @@ absl::StatusOr<CommunicatorSet> BootstrapGloo(const Layout& layout, int rank,
                                                      key_prefix, options.connect_timeout));
   }
   CommunicatorSet set;
+  const auto rank_wires = std::make_shared<RankWires>();
   for (int id = 0; id < static_cast<int>(std::size(kCommunicatorMembers)); ++id) {
     const CommunicatorMember& member = kCommunicatorMembers[id];
     const std::vector<int> group = GroupOf(layout, member.axes, rank);
@@ -110,7 +112,7 @@ absl::StatusOr<CommunicatorSet> BootstrapGloo(const Layout& layout, int rank,
     } else if (!group.empty() && (part == GlooPart::kAll || member.in_host_memory)) {
       set.*member.place = std::make_unique<GroupCollective>(
           member.name(), mesh->MakeWire(group, id), options.*member.timeout, *options.recorder,
-          options.message_bytes_max);
+          options.message_bytes_max, rank_wires);
     }
   }
   return set;

@@ -115,35 +115,45 @@ TEST_CASE("two communicators of a rank work at the same time") {
 TEST_CASE("the checkpoint communicator waits longer than the others") {
   const Layout layout{.pp = 1, .dp = 2, .tp = 1};
   MemoryStore store;
-  std::vector<CommunicatorSet> sets(2);
-  std::vector<absl::Status> waited(2);
-  absl::Status impatient;
-  Thread other("rank 1", [&] {
-    auto set = BootstrapGloo(layout, 1, store, "epoch/1", {});
-    if (!set.ok()) {
-      waited[1] = set.status();
-      return;
+  // Of two worlds: a call of the second one that nobody answers measures the time.
+  std::vector<CommunicatorSet> sets, clocks;
+  for (auto [prefix, made] : {std::pair{"epoch/1", &sets}, std::pair{"epoch/2", &clocks}}) {
+    std::vector<absl::StatusOr<CommunicatorSet>> connected(2);
+    std::vector<Thread> ranks;
+    for (int rank = 0; rank < 2; ++rank) {
+      ranks.emplace_back("rank", [&, rank, prefix = prefix] {
+        connected[rank] = BootstrapGloo(layout, rank, store, prefix,
+                                        {.operation_timeout = absl::Milliseconds(50)});
+      });
     }
-    sets[1] = *std::move(set);
-  });
-  auto first =
-      BootstrapGloo(layout, 0, store, "epoch/1", {.operation_timeout = absl::Milliseconds(50)});
-  other.Join();
-  REQUIRE_OK(first);
-  REQUIRE_OK(waited[1]);
-  sets[0] = *std::move(first);
-  Thread waiter("rank 0", [&] {
-    Stream stream = Stream::Cpu();
-    waited[0] = sets[0].checkpoint->Barrier(stream);
-  });
-  // Rank 1 comes when the time of an ordinary operation has passed.
+    for (Thread& rank : ranks) rank.Join();
+    for (auto& set : connected) {
+      REQUIRE_OK(set);
+      made->push_back(*std::move(set));
+    }
+  }
+  std::vector<absl::Status> waited(2);
+  absl::Status given_up;
   Stream stream = Stream::Cpu();
-  impatient = sets[0].dp->Barrier(stream);
+  const auto wait = [&](absl::Status* status) {
+    return Thread("rank 0", [&sets, status] {
+      Stream own = Stream::Cpu();
+      *status = sets[0].checkpoint->Barrier(own);
+    });
+  };
+  Thread waiter = wait(&waited[0]);
+  // Rank 1 comes when the time of an ordinary operation has passed.
+  CHECK_STATUS(clocks[0].dp->Barrier(stream), absl::StatusCode::kDeadlineExceeded, "dp barrier");
   waited[1] = sets[1].checkpoint->Barrier(stream);
   waiter.Join();
-  CHECK_STATUS(impatient, absl::StatusCode::kDeadlineExceeded, "dp barrier");
   for (const absl::Status& status : waited) CHECK_OK(status);
   CHECK(sets[0].checkpoint->name() == "checkpoint");
+  // But it is no reason to stay once another call of the rank has passed its time.
+  waiter = wait(&given_up);
+  CHECK_STATUS(sets[0].dp->Barrier(stream), absl::StatusCode::kDeadlineExceeded, "dp barrier #1");
+  waiter.Join();
+  CHECK_STATUS(given_up, absl::StatusCode::kDeadlineExceeded,
+               "after dp barrier #1 (0 B): rank 1 (global rank 1) did not answer in time");
 }
 
 TEST_CASE("a rank that never comes is named") {

@@ -172,6 +172,27 @@ TEST_CASE("what breaks a rank's other communicators is named by their errors") {
   AwaitAll(beside);
 }
 
+TEST_CASE("once a peer was silent for one call's time the rank's other groups wait no more") {
+  for (const Transport transport : testing::kTransports) {
+    INFO(ToString(transport));
+    std::vector<CommunicatorSet> sets =
+        testing::MakeSets(transport, {.dp = 2}, {.timeout = absl::Milliseconds(200)});
+    HostQueue queue("queue");
+    Stream beside = Stream::Cpu(queue);
+    std::vector<float> data(10), other(10);
+    REQUIRE_OK(sets[0].dp->ReduceScatter(absl::MakeSpan(data), ReduceOp::kSum, beside));
+    REQUIRE_OK(sets[0].dp_gather->AllGather(absl::MakeSpan(other), beside));
+    AwaitAll(beside);
+    const std::string cause =
+        "dp reduce_scatter #1 (40 B): rank 1 (global rank 1) did not answer in time";
+    CHECK_STATUS(sets[0].dp->Check(), absl::StatusCode::kDeadlineExceeded, cause);
+    CHECK_STATUS(sets[0].dp_gather->Check(), absl::StatusCode::kDeadlineExceeded,
+                 "dp gather: after " + cause);
+    // The peer itself has given up nothing: it would notice its own silent peers.
+    CHECK_OK(sets[1].dp_gather->Check());
+  }
+}
+
 TEST_CASE("what is larger than a message goes in several") {
   for (const Transport transport : testing::kTransports) {
     for (const int size : {2, 3}) {

@@ -134,9 +134,9 @@ void GlooWire::Withdraw(const absl::Status& hang_up) {
   if (!hang_up.ok()) mesh_->HangUp(hang_up);
 }
 
-void GlooWire::Abort(absl::string_view why) {
+void GlooWire::Abort(const absl::Status& why) {
   MutexLock lock(&mutex_);
-  if (aborted_.ok()) aborted_ = absl::AbortedError(why);
+  if (aborted_.ok()) aborted_ = why;
   if (waiting_receive_ != nullptr) waiting_receive_->abortWaitRecv();
   if (waiting_send_ != nullptr) waiting_send_->abortWaitSend();
 }

@@ -39,7 +39,7 @@ class GlooWire final : public Wire {
   absl::Status AwaitReceive(int peer, Lane lane, MonotonicTime deadline) override;
   absl::Status AwaitSend(int peer, Lane lane, MonotonicTime deadline) override;
   void Withdraw(const absl::Status& hang_up) override;
-  void Abort(absl::string_view why) override;
+  void Abort(const absl::Status& why) override;
 
  private:
   using Buffer = gloo::transport::UnboundBuffer;

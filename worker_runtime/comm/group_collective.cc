@@ -39,24 +39,28 @@ using Sources = absl::InlinedVector<const void*, 64>;
 
 GroupCollective::GroupCollective(std::string name, std::unique_ptr<Wire> wire,
                                  absl::Duration timeout, FlightRecorder& recorder,
-                                 size_t message_bytes_max)
+                                 size_t message_bytes_max, std::shared_ptr<RankWires> rank_wires)
     : name_(std::move(name)),
       profiled_as_(absl::StrCat(kCommunicationPrefix, name_)),
+      rank_wires_(std::move(rank_wires)),
       wire_(std::move(wire)),
       rank_(wire_->rank()),
       size_(wire_->size()),
       timeout_(timeout),
       recorder_(recorder),
       message_bytes_max_(message_bytes_max),
-      peers_(size_) {}
+      peers_(size_) {
+  rank_wires_->Add(wire_.get());
+}
 
 // The scratch must outlive every message that uses it.
 GroupCollective::~GroupCollective() {
   {
     MutexLock lock(&mutex_);
-    if (queued_ > 0) wire_->Abort("the communicator is destroyed");
+    if (queued_ > 0) wire_->Abort(absl::AbortedError("the communicator is destroyed"));
     while (queued_ > 0) call_ended_.Wait(&mutex_);
   }
+  rank_wires_->Remove(wire_.get());
   wire_->Withdraw(/*hang_up=*/absl::OkStatus());
 }
 
@@ -80,8 +84,12 @@ absl::Status GroupCollective::Break(const absl::Status& status, absl::string_vie
   // rank that waits for the same silent peer has to notice that itself, and name the peer.
   const bool is_late = absl::IsDeadlineExceeded(status);
   wire_->Withdraw(/*hang_up=*/is_late ? absl::OkStatus() : broken);
-  // Ranks that disagree about an operation wait for each other: these lines show the difference.
-  if (is_late) recorder_.Log();
+  // Ranks that disagree about an operation wait for each other: the recorder's lines show the
+  // difference. This rank's other calls would wait for the same peer, each for a time of its own.
+  if (is_late &&
+      rank_wires_->GiveUp(absl::DeadlineExceededError(absl::StrCat("after ", broken.message())))) {
+    recorder_.Log();
+  }
   return broken;
 }
 
@@ -353,6 +361,6 @@ absl::Status GroupCollective::Wait(PendingMessage pending, Stream& stream) {
   return status;
 }
 
-void GroupCollective::Abort(absl::string_view why) { wire_->Abort(why); }
+void GroupCollective::Abort(absl::string_view why) { wire_->Abort(absl::AbortedError(why)); }
 
 }  // namespace convene::worker

@@ -28,6 +28,7 @@
 #include "tools/base/mutex.h"
 #include "worker_runtime/comm/collective.h"
 #include "worker_runtime/comm/flight_recorder.h"
+#include "worker_runtime/comm/rank_wires.h"
 #include "worker_runtime/comm/wire.h"
 #include "worker_runtime/device/elements.h"
 #include "worker_runtime/device/stream.h"
@@ -38,9 +39,12 @@ class GroupCollective final : public Collective {
  public:
   // `timeout` bounds each call as a whole. `recorder` outlives this object. Data between two ranks
   // travels in messages of up to `message_bytes_max`, the same on all ranks (a wire
-  // carries less than 4 GiB at once, and a shard of a large model is more).
+  // carries less than 4 GiB at once, and a shard of a large model is more). `rank_wires`: those of
+  // the rank's other groups; once a call of one of them has passed its time, the others wait no
+  // more.
   GroupCollective(std::string name, std::unique_ptr<Wire> wire, absl::Duration timeout,
-                  FlightRecorder& recorder, size_t message_bytes_max = size_t{1} << 30);
+                  FlightRecorder& recorder, size_t message_bytes_max = size_t{1} << 30,
+                  std::shared_ptr<RankWires> rank_wires = std::make_shared<RankWires>());
   ~GroupCollective() override;
 
   const std::string& name() const override { return name_; }
@@ -114,6 +118,7 @@ class GroupCollective final : public Collective {
 
   const std::string name_;
   const std::string profiled_as_;
+  const std::shared_ptr<RankWires> rank_wires_;
   const std::unique_ptr<Wire> wire_;
   const int rank_;
   const int size_;

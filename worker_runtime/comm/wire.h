@@ -7,7 +7,6 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
 #include "tools/base/clock.h"
 
 namespace convene::worker {
@@ -31,7 +30,7 @@ struct MessageTag {
 // CheckOpen (any thread).
 //
 // Errors: Unavailable when a peer's connection broke; DeadlineExceeded when an Await passed its
-// deadline; Aborted after Abort. Texts name the peer where known. After an error only Withdraw,
+// deadline; Abort's after Abort. Texts name the peer where known. After an error only Withdraw,
 // Abort and the destructor may be called. Destroying a wire (for the last group that two ranks
 // share) is what peers see as a broken connection.
 class Wire {
@@ -41,7 +40,7 @@ class Wire {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Aborted after Abort(): for calls that have nobody to wait for.
+  // Abort()'s error after it: for calls that have nobody to wait for.
   virtual absl::Status CheckOpen() = 0;
 
   // Neither blocks. `data` stays alive (and, when sent, unchanged) until the matching Await or
@@ -60,8 +59,9 @@ class Wire {
   // too, their errors give the reason.
   virtual void Withdraw(const absl::Status& hang_up) = 0;
 
-  // Makes every Await of now and later return Aborted(why). Any thread.
-  virtual void Abort(absl::string_view why) = 0;
+  // Makes every Await of now and later return `why`, which is not OK; the first one stays. Any
+  // thread.
+  virtual void Abort(const absl::Status& why) = 0;
 };
 
 }  // namespace convene::worker

@@ -48,6 +48,7 @@ class CpuDevice final : public Device {
   Stream& compute() override { return compute_; }
   Stream& communication() override { return communication_; }
   Stream& layer_communication() override { return layer_communication_; }
+  Stream& host() override { return host_; }
 
   void Zero(void* data, size_t bytes, Stream& stream) override {
     if (bytes > 0) RunIn(stream, [=] { std::memset(data, 0, bytes); });
@@ -75,7 +76,7 @@ class CpuDevice final : public Device {
   absl::Status Synchronize(absl::Duration timeout) override {
     QueuePoint end;
     const MonotonicTime deadline = Clock::Real().Now() + timeout;
-    for (Stream* stream : {&communication_, &layer_communication_}) {
+    for (Stream* stream : {&communication_, &layer_communication_, &host_}) {
       Record(end, *stream);
       CONVENE_RETURN_IF_ERROR(Wait(end, deadline - Clock::Real().Now()));
     }
@@ -98,9 +99,11 @@ class CpuDevice final : public Device {
   const std::string description_;
   HostQueue communication_queue_{"communication"};
   HostQueue layer_queue_{"layer comm"};
+  HostQueue host_queue_{"host", HostQueue::Regions::kOfAllThreads};
   Stream compute_ = Stream::Cpu();
   Stream communication_ = Stream::Cpu(communication_queue_);
   Stream layer_communication_ = Stream::Cpu(layer_queue_);
+  Stream host_ = Stream::Cpu(host_queue_);
 };
 
 }  // namespace

@@ -50,7 +50,7 @@ class Device {
   virtual ~Device() = default;
 
   // The calling process's CPU: memory is HostMemory(). compute() is the calling thread: its work is
-  // done on return, and Order there waits. The other two streams are threads with queues
+  // done on return, and Order there waits. The other streams are threads with queues
   // (host_queue.h), started when they are first given work; the destructor waits for all of it.
   static std::unique_ptr<Device> Cpu();
 
@@ -81,6 +81,10 @@ class Device {
   // A third one, as urgent, for collectives inside a layer: they would else wait in communication()
   // behind whole buckets of gradients.
   virtual Stream& layer_communication() = 0;
+  // The host's own arithmetic beside the device's, over memory of staging(): a CPU's queue on every
+  // device, whose ops have all cores. Of a GPU no other stream can be ordered with it, but by the
+  // host's Wait.
+  virtual Stream& host() = 0;
 
   // `data` in this device's memory.
   virtual void Zero(void* data, size_t bytes, Stream& stream) = 0;
@@ -109,7 +113,7 @@ class Device {
   // Queues the captured work, with the addresses that it had then. `stream` is of this device.
   virtual void Launch(Graph& graph, Stream& stream) = 0;
 
-  // For the ops of `stream`, one of the three above: by the clock on a CPU, by events on a GPU.
+  // For the ops of `stream`, one of those above: by the clock on a CPU, by events on a GPU.
   virtual std::unique_ptr<OpProfile> MakeProfile(Stream& stream) = 0;
 
   // The first error of any work queued so far that is known by now: Internal, with the name of the

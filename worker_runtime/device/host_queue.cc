@@ -6,7 +6,8 @@
 
 namespace convene::worker {
 
-HostQueue::HostQueue(std::string thread_name) : thread_name_(std::move(thread_name)) {}
+HostQueue::HostQueue(std::string thread_name, Regions regions)
+    : thread_name_(std::move(thread_name)), regions_(regions) {}
 
 HostQueue::~HostQueue() {
   Thread thread;
@@ -51,7 +52,7 @@ bool HostQueue::Await(uint64_t count, absl::Duration timeout) {
 }
 
 void HostQueue::Run() {
-  omp_set_num_threads(1);
+  if (regions_ == Regions::kOfOneThread) omp_set_num_threads(1);
   MutexLock lock(&mutex_);
   while (true) {
     while (done_ == pushed_ && !ending_) more_.Wait(&mutex_);

@@ -18,8 +18,7 @@
 namespace convene::worker {
 
 // Work runs in the order in which it was pushed, one piece after the other, on one thread, which
-// starts with the first piece and sleeps while there is none. OpenMP regions there have one thread:
-// the cores belong to the arithmetic beside.
+// starts with the first piece and sleeps while there is none.
 //
 // Any thread may call it. All waits end because all work ends: a collective by its own deadline.
 class HostQueue {
@@ -30,8 +29,12 @@ class HostQueue {
   // The most bytes that one piece captures.
   static constexpr size_t kPieceBytes = 320;
 
+  // The threads of an OpenMP region in the queue: one, where the cores belong to the arithmetic
+  // beside; or as many as in any other thread.
+  enum class Regions { kOfOneThread, kOfAllThreads };
+
   // `thread_name`: see Thread.
-  explicit HostQueue(std::string thread_name);
+  explicit HostQueue(std::string thread_name, Regions regions = Regions::kOfOneThread);
   // Runs all that is queued first.
   ~HostQueue();
   HostQueue(const HostQueue&) = delete;
@@ -67,6 +70,7 @@ class HostQueue {
   void Run();
 
   const std::string thread_name_;
+  const Regions regions_;
   Mutex mutex_;
   CondVar more_;                                                  // pushed_ or ending_ has changed
   CondVar less_;                                                  // done_ has changed

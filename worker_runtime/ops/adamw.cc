@@ -4,7 +4,7 @@
 
 namespace convene::worker {
 
-AdamWFactors MakeAdamWFactors(const AdamWParameters& parameters) {
+AdamWFactors MakeAdamWFactors(const UpdateParameters& parameters) {
   const double step = static_cast<double>(parameters.step);
   const double correction1 = 1.0 - std::pow(parameters.beta1, step);
   const double correction2 = 1.0 - std::pow(parameters.beta2, step);

@@ -3,20 +3,11 @@
 
 #include <cstdint>
 
-#include "worker_runtime/device/dtype.h"
 #include "worker_runtime/device/stream.h"
 #include "worker_runtime/ops/elementwise.h"
+#include "worker_runtime/ops/update.h"
 
 namespace convene::worker {
-
-struct AdamWParameters {
-  double learning_rate = 0;
-  double beta1 = 0.9;
-  double beta2 = 0.95;
-  double epsilon = 1e-8;
-  double weight_decay = 0;
-  int64_t step = 1;  // counts from 1
-};
 
 // The update's constants, computed in double and rounded once.
 struct AdamWFactors {
@@ -29,26 +20,7 @@ struct AdamWFactors {
   float second_factor;  // 1 / sqrt(1 - beta2^step)
   float epsilon;
 };
-AdamWFactors MakeAdamWFactors(const AdamWParameters& parameters);
-
-// How a step treats its gradients; the device decides it, so that no host waits for the norm.
-struct StepControl {
-  float gradient_scale;  // multiplies every gradient first: the clipping factor
-  int32_t skip;          // not 0: weights and moments stay as they are
-};
-
-// From the global norm's square and the limit (0 = no clipping), as torch.nn.utils.clip_grad_norm_:
-// gradient_scale = min(1, max_norm / (norm + 1e-6)). A norm that is infinite or NaN skips the step.
-CONVENE_HOST_DEVICE inline StepControl ControlStep(double norm, double max_norm) {
-  if (!(norm <= 1.7976931348623157e308)) return {0.0f, 1};
-  if (max_norm == 0) return {1.0f, 0};
-  const double scale = max_norm / (norm + 1e-6);
-  return {scale < 1 ? static_cast<float>(scale) : 1.0f, 0};
-}
-
-// *control = ControlStep(sqrt(*sum_of_squares), max_norm), both in the device's memory.
-void DecideStep(const double* sum_of_squares, double max_norm, StepControl* control,
-                Stream& stream);
+AdamWFactors MakeAdamWFactors(const UpdateParameters& parameters);
 
 // The update of `count` elements, all arrays of that length, in place; gradients are read. factors,
 // control: one each, in the device's memory. flags: (count / 64), see ParameterFlag. `master` are

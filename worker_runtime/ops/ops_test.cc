@@ -476,7 +476,7 @@ TEST_CASE("a step is controlled by its gradients' norm") {
 TEMPLATE_TEST_CASE("AdamW agrees with the reference over its first steps", "", float, BFloat16) {
   for (const int64_t count : {64, 128, 20032}) {
     CAPTURE(count);
-    AdamWParameters parameters;
+    UpdateParameters parameters;
     parameters.learning_rate = 0.01;
     parameters.weight_decay = 0.1;
     const StepControl control = {0.5f, 0};

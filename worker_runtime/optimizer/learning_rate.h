@@ -13,7 +13,7 @@ struct LearningRateSchedule {
   int64_t total_steps = 0;
 };
 
-// Steps count from 1, as in AdamWParameters.
+// Steps count from 1, as in UpdateParameters.
 //   step <= warmup_steps:  peak * step / warmup_steps
 //   step >= total_steps:   minimum
 //   between:               minimum + (peak - minimum) * (1 + cos(pi * t)) / 2, t = (step -

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::worker {
@@ -35,7 +36,8 @@ BucketStore::BucketStore(Placement placement, const Options& options, const Grou
       copied_slices_(placement_, shard_, groups.tp, device, arena),
       bucket_units_(UnitsByBucket(placement_)),
       unfinished_units_(bucket_units_),
-      reduced_from_(options.shards_gradients ? 1 : placement_.buckets.size()) {
+      reduced_from_(options.shards_gradients ? 1 : placement_.buckets.size()),
+      published_(placement_.buckets.size()) {
   if (options.shards_gradients) {
     gradient_shards_.emplace(placement_, shard_, sum_, groups.dp_replicate, order_, arena);
   }
@@ -59,6 +61,7 @@ absl::StatusOr<absl::Span<const void* const>> BucketStore::Acquire(int unit) {
   const Placement::Unit& place = placement_.units[unit];
   const ParameterBucket& bucket = placement_.buckets[place.bucket];
   const bool is_sharded = AreSharded(parameter_shards_, bucket);
+  CONVENE_RETURN_IF_ERROR(FinishUpdate(place.bucket));
   Elements gathered;
   if (is_sharded) {
     CONVENE_ASSIGN_OR_RETURN(gathered, parameter_shards_->Acquire(place.bucket));
@@ -92,6 +95,7 @@ void BucketStore::Release(int unit) {
 
 absl::Status BucketStore::Prefetch(int unit) {
   const int bucket = placement_.units[unit].bucket;
+  CONVENE_RETURN_IF_ERROR(FinishUpdate(bucket));
   return AreSharded(parameter_shards_, placement_.buckets[bucket])
              ? parameter_shards_->Prefetch(bucket)
              : absl::OkStatus();
@@ -218,14 +222,40 @@ absl::Status BucketStore::ShareOverTp() {
   return groups_.tp.Broadcast(norms, /*root=*/0, device_.compute());
 }
 
-absl::Status BucketStore::Updated(size_t bucket) {
+void BucketStore::BeginUpdate(std::function<absl::Status(size_t bucket)> publish) {
+  CONVENE_CHECK(published_ == shard_.parts.size());
+  publish_ = std::move(publish);
+  published_ = 0;
+}
+
+absl::Status BucketStore::FinishUpdate(size_t bucket) {
+  for (; published_ <= bucket; ++published_) CONVENE_RETURN_IF_ERROR(publish_(published_));
+  return absl::OkStatus();
+}
+
+absl::Status BucketStore::Updated(size_t bucket) { return Changed(bucket, order_.Mark()); }
+
+// The host has waited for all ops that read the part's old values. A gather follows the copy in the
+// same stream.
+absl::Status BucketStore::Load(size_t bucket, ConstElements weights) {
+  const ShardPart& part = shard_.parts[bucket];
+  const Elements place = ParametersOf(part);
+  if (weights.data != place.data) {
+    const bool is_gathered = HoldsShardOf(part) || groups_.dp_gather.size() > 1;
+    device_.Copy(weights.data, place.data, weights.size_bytes(),
+                 is_gathered ? order_.communication() : order_.compute());
+  }
+  return Changed(bucket, /*mark=*/0);
+}
+
+absl::Status BucketStore::Changed(size_t bucket, int64_t mark) {
   const ParameterBucket& place = placement_.buckets[bucket];
   if (AreSharded(parameter_shards_, place)) {
-    parameter_shards_->Updated(static_cast<int>(bucket));
+    parameter_shards_->Updated(static_cast<int>(bucket), mark);
     return absl::OkStatus();
   }
   if (groups_.dp_gather.size() == 1) return absl::OkStatus();
-  order_.Follow(order_.Mark());
+  order_.Follow(mark);
   CONVENE_RETURN_IF_ERROR(groups_.dp_gather.AllGather(parameters().Slice(place.begin, place.count),
                                                       order_.communication()));
   order_.Record(gathered_[bucket]);
@@ -242,17 +272,20 @@ void BucketStore::SetParameters(int64_t flat_begin, ConstElements values) {
     device_.Copy(from.data, target.Slice(first - begin, end - first).data, from.size_bytes(),
                  device_.compute());
   };
+  // Its error shows again in the next step.
+  FinishUpdate().IgnoreError();
   AwaitCommunication();
   copy(0, parameters());
   for (size_t bucket = 1; bucket < shard_.parts.size(); ++bucket) {
     const ShardPart& part = shard_.parts[bucket];
     if (!AreSharded(parameter_shards_, part.bucket)) continue;
     copy(part.flat_begin, parameter_shards_->Of(part));
-    parameter_shards_->Updated(static_cast<int>(bucket));
+    parameter_shards_->Updated(static_cast<int>(bucket), order_.Mark());
   }
 }
 
 absl::Status BucketStore::CopyParameters(Elements host) {
+  CONVENE_RETURN_IF_ERROR(FinishUpdate());
   AwaitCommunication();
   CONVENE_RETURN_IF_ERROR(groups_.dp_gather.Check());
   const auto copy = [&](const ConstElements& from, int64_t flat_begin) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -93,12 +94,24 @@ class BucketStore final : public UnitStore {
   // compute() has updated this rank's part of the bucket. A whole one is gathered beside ops that
   // are queued from now on. Buckets come in order. Errors: the collective's.
   absl::Status Updated(size_t bucket);
+  // The same of an update by the host, which is done: the part becomes `weights`, copied beside ops
+  // that are queued from now on, unless it is their own place. Nothing changes them until compute()
+  // has come to the next FinishReducing.
+  absl::Status Load(size_t bucket, ConstElements weights);
+
+  // The host begins to update all buckets, in order, beside what comes now. `publish`, which waits
+  // for a bucket's update and calls Load, is called once for each bucket, in order, as soon as a
+  // call below or a unit (Acquire, Prefetch) needs the bucket; so every rank gathers at the same
+  // place among its collectives, however long its host takes. REQUIRES: FinishUpdate.
+  void BeginUpdate(std::function<absl::Status(size_t bucket)> publish);
+  // All buckets are published. Errors: `publish`'s; then it may be called again.
+  absl::Status FinishUpdate() { return FinishUpdate(shard_.parts.size() - 1); }
   // After the last bucket of an update: the last stage gets the first one's copy of the tensor that
   // both hold. Errors: the collective's.
   absl::Status CopyToOtherEnd();
 
   // Everything that compute() is given from now on begins after all collectives queued by now, and
-  // may use all parameters that lie here.
+  // may use all parameters that lie here, after FinishUpdate.
   void AwaitCommunication();
 
   // This rank's part of a bucket's parameters, and of the step's gradients after FinishReducing.
@@ -125,7 +138,12 @@ class BucketStore final : public UnitStore {
   bool speaks_for_shard() const { return groups_.dp_replicate.rank() == 0; }
   const Placement& placement() const { return placement_; }
   const FlatShard& shard() const { return shard_; }
-  // The flat buffers, as far as buckets are whole. Call AwaitCommunication before reading them.
+  // Whether the part's parameters are this rank's shard, and not a piece of a whole bucket.
+  bool HoldsShardOf(const ShardPart& part) const {
+    return AreSharded(parameter_shards_, part.bucket);
+  }
+  // The flat buffers, as far as buckets are whole. Call FinishUpdate and AwaitCommunication before
+  // reading them.
   Elements parameters() const {
     return {At(parameters_), parameters_.size() / SizeOf(dtype()), dtype()};
   }
@@ -147,6 +165,10 @@ class BucketStore final : public UnitStore {
   absl::Status ShareOverTp();
   absl::Status ReduceFinalBuckets();
   absl::Status Reduce(const ShardPart& part);
+  // Buckets up to this one are published.
+  absl::Status FinishUpdate(size_t bucket);
+  // The part has changed, by ops up to `mark`.
+  absl::Status Changed(size_t bucket, int64_t mark);
   int dp_size() const { return groups_.dp.size() * groups_.dp_replicate.size(); }
   // Whether communication() is used.
   bool is_parallel() const { return dp_size() > 1 || options_.shards_gradients; }
@@ -174,6 +196,9 @@ class BucketStore final : public UnitStore {
   std::vector<std::vector<const void*>> weights_;  // by unit and tensor, as Acquire found them
   std::vector<CommunicationPoint> gathered_;       // by bucket, of the whole ones
   std::optional<CommunicationPoint> copied_;       // CopyToOtherEnd, on the end that gets the copy
+
+  std::function<absl::Status(size_t bucket)> publish_;
+  size_t published_;  // buckets from this one on are not
 };
 
 }  // namespace convene::worker

@@ -104,8 +104,8 @@ absl::Status ParameterShards::Prefetch(int bucket) {
   return absl::OkStatus();
 }
 
-void ParameterShards::Updated(int bucket) {
-  updated_[bucket] = order_.Mark();
+void ParameterShards::Updated(int bucket, int64_t mark) {
+  updated_[bucket] = mark;
   Slot* const slot = Find(bucket);
   if (slot == nullptr) return;
   CONVENE_CHECK(slot->users == 0);

@@ -45,12 +45,13 @@ class ParameterShards {
   // Starts to gather the bucket, unless it lies gathered or no slot is free. Errors: as above.
   absl::Status Prefetch(int bucket);
 
-  // This rank's part of a bucket. compute() may write it; then call Updated.
+  // This rank's part of a bucket. The one that writes it calls Updated behind the write.
   Elements Of(const ShardPart& part) const {
     return ElementsOf(own_).Slice(part.shard_begin - first_, part.count);
   }
-  // compute() has changed the part: what lies gathered of the bucket is stale.
-  void Updated(int bucket);
+  // The part has changed, by ops up to `mark` (0: by none that compute() still holds): what lies
+  // gathered of the bucket is stale.
+  void Updated(int bucket, int64_t mark);
 
  private:
   struct Slot {

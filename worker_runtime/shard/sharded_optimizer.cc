@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/ops/elementwise.h"
 
@@ -28,6 +30,20 @@ size_t LargestWorkspaceBytes(const FlatShard& shard, DeviceKind device) {
   return largest;
 }
 
+std::vector<ArenaBlock<float>> DeclareStates(const UpdateRule& rule, int64_t count, Arena& arena) {
+  std::vector<ArenaBlock<float>> states;
+  for (const char* const name : rule.states()) {
+    states.push_back(arena.Declare<float>(absl::StrCat("optimizer/", name), count));
+  }
+  return states;
+}
+
+// Parameters in bf16 that the host updates, and that lie on the device: what is no shard does.
+int64_t HostWeights(const BucketStore& store, const ShardedOptimizer::Options& options) {
+  if (!options.offloads || store.dtype() == DType::kFloat32) return 0;
+  return options.offloads_parameters ? store.shard().parts.front().count : store.shard().count;
+}
+
 }  // namespace
 
 ShardedOptimizer::ShardedOptimizer(BucketStore& store, const Options& options, Device& device,
@@ -38,23 +54,17 @@ ShardedOptimizer::ShardedOptimizer(BucketStore& store, const Options& options, D
       shard_(store.shard()),
       master_((options.offloads ? staging : arena)
                   .Declare<float>("optimizer/master weights", has_masters() ? shard_.count : 0)),
-      first_moment_((options.offloads ? staging : arena)
-                        .Declare<float>("optimizer/first moment", shard_.count)),
-      second_moment_((options.offloads ? staging : arena)
-                         .Declare<float>("optimizer/second moment", shard_.count)),
+      states_(DeclareStates(*options.rule, shard_.count, options.offloads ? staging : arena)),
       flags_(arena.Declare<uint8_t>("optimizer/flags", shard_.count / kFlagBlock)),
       workspace_(
           arena.Declare<char>("optimizer/workspace", LargestWorkspaceBytes(shard_, device.kind()))),
-      copy_(staging.Declare<float>("copy for checkpoints", copies() ? 3 * shard_.count : 0)),
+      copy_(staging.Declare<float>("copy for checkpoints", copies() ? arrays() * shard_.count : 0)),
       host_gradients_(
           staging.Declare<float>("optimizer/gradients", options.offloads ? shard_.count : 0)),
-      host_weights_(staging.Declare<BFloat16>(
-          "optimizer/new weights",
-          options.offloads && store.dtype() == DType::kBFloat16 ? shard_.count : 0)),
-      host_factors_(staging.Declare<AdamWFactors>("optimizer/factors", options.offloads)),
-      host_control_(staging.Declare<StepControl>("optimizer/control", options.offloads)) {
+      host_weights_(
+          staging.Declare<BFloat16>("optimizer/new weights", HostWeights(store, options))) {
   if (!options.offloads) return;
-  for (size_t i = 0; i < shard_.parts.size(); ++i) on_host_.push_back(device.MakeEvent());
+  for (size_t i = 0; i < shard_.parts.size(); ++i) updated_.push_back(device.MakeEvent());
 }
 
 void ShardedOptimizer::Bind() {
@@ -99,63 +109,86 @@ const float* ShardedOptimizer::GradientsOf(const ShardPart& part) const {
                            : store_.GradientsOf(part).data();
 }
 
-// fp32 weights are the masters.
+// On the host fp32 weights are the masters, as far as the parameters lie elsewhere.
 Elements ShardedOptimizer::WeightsOf(const ShardPart& part) const {
-  if (!options_.offloads) return store_.ParametersOf(part);
+  if (!options_.offloads || (options_.offloads_parameters && store_.HoldsShardOf(part))) {
+    return store_.ParametersOf(part);
+  }
   if (store_.dtype() == DType::kFloat32) return absl::MakeSpan(MasterOf(part), part.count);
   return host_weights_.span().subspan(part.shard_begin, part.count);
 }
 
-void ShardedOptimizer::QueueForHost(const AdamWFactors* factors, const StepControl* control) {
-  Stream& stream = device_.compute();
-  device_.Copy(factors, At(host_factors_), sizeof(*factors), stream);
-  device_.Copy(control, At(host_control_), sizeof(*control), stream);
-  for (size_t i = 0; i < shard_.parts.size(); ++i) {
-    const ShardPart& part = shard_.parts[i];
-    device_.Copy(store_.GradientsOf(part).data(), At(host_gradients_) + part.shard_begin,
-                 part.count * sizeof(float), stream);
-    device_.Record(*on_host_[i], stream);
-  }
-}
-
 absl::Status ShardedOptimizer::Publish(size_t part) {
-  if (options_.offloads) {
-    const Elements weights = WeightsOf(shard_.parts[part]);
-    device_.Copy(weights.data, store_.ParametersOf(shard_.parts[part]).data, weights.size_bytes(),
-                 device_.compute());
-  }
-  return store_.Updated(part);
+  return options_.offloads ? store_.Load(part, WeightsOf(shard_.parts[part]))
+                           : store_.Updated(part);
 }
 
-absl::Status ShardedOptimizer::Update(const AdamWFactors* factors, const StepControl* control) {
-  Stream host = Stream::Cpu();
-  Stream& stream = options_.offloads ? host : device_.compute();
-  if (options_.offloads) {
-    QueueForHost(factors, control);
-    factors = At(host_factors_);
-    control = At(host_control_);
+void ShardedOptimizer::Round(const ShardPart& part, Stream& stream) {
+  float* const master = MasterOf(part);
+  const Elements weights = WeightsOf(part);
+  if (weights.dtype == DType::kBFloat16) {
+    ToBFloat16(part.count, master, weights.As<BFloat16>().data(), stream);
+  } else if (weights.data != master) {
+    Copy(part.count, master, weights.As<float>().data(), stream);
   }
+}
+
+void ShardedOptimizer::UpdatePart(const ShardPart& part, const UpdateRule::Factors* factors,
+                                  const StepControl* control, Stream& stream) {
+  const uint8_t* const flags =
+      (options_.offloads ? host_flags_.data() : At(flags_)) + part.shard_begin / kFlagBlock;
+  absl::InlinedVector<float*, 4> states;
+  for (const ArenaBlock<float>& state : states_) states.push_back(At(state) + part.shard_begin);
+  float* const master = MasterOf(part);
+  const bool is_float = store_.dtype() == DType::kFloat32;
+  options_.rule->Update(
+      {.count = part.count,
+       .factors = factors,
+       .control = control,
+       .flags = flags,
+       .gradients = GradientsOf(part),
+       .master = master,
+       .weights = is_float ? Elements(absl::MakeSpan(master, part.count)) : WeightsOf(part),
+       .states = states},
+      stream);
+  if (is_float) Round(part, stream);
+}
+
+absl::Status ShardedOptimizer::Update(const UpdateRule::Factors* factors,
+                                      const StepControl* control) {
   for (size_t i = 0; i < shard_.parts.size(); ++i) {
-    const ShardPart& part = shard_.parts[i];
-    if (options_.offloads) {
-      CONVENE_RETURN_IF_ERROR(device_.Wait(*on_host_[i], options_.timeout));
-    }
-    const uint8_t* const flags =
-        (options_.offloads ? host_flags_.data() : At(flags_)) + part.shard_begin / kFlagBlock;
-    float* const first_moment = At(first_moment_) + part.shard_begin;
-    float* const second_moment = At(second_moment_) + part.shard_begin;
-    const auto update = [&](auto* weights) {
-      AdamW(part.count, factors, control, flags, GradientsOf(part), MasterOf(part), weights,
-            first_moment, second_moment, stream);
-    };
-    if (store_.dtype() == DType::kFloat32) {
-      update(MasterOf(part));
-    } else {
-      update(WeightsOf(part).As<BFloat16>().data());
-    }
+    UpdatePart(shard_.parts[i], factors, control, device_.compute());
     CONVENE_RETURN_IF_ERROR(Publish(i));
   }
   return store_.CopyToOtherEnd();
+}
+
+absl::Status ShardedOptimizer::CopyGradients() {
+  CONVENE_RETURN_IF_ERROR(store_.FinishUpdate());
+  for (const ShardPart& part : shard_.parts) {
+    device_.Copy(store_.GradientsOf(part).data(), At(host_gradients_) + part.shard_begin,
+                 part.count * sizeof(float), device_.compute());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShardedOptimizer::UpdateOnHost(const UpdateRule::Factors& factors,
+                                            const StepControl& control) {
+  CONVENE_RETURN_IF_ERROR(store_.FinishUpdate());
+  host_factors_ = factors;
+  host_control_ = control;
+  for (size_t i = 0; i < shard_.parts.size(); ++i) {
+    UpdatePart(shard_.parts[i], &host_factors_, &host_control_, device_.host());
+    device_.Record(*updated_[i], device_.host());
+  }
+  store_.BeginUpdate([this](size_t part) { return PublishUpdated(part); });
+  return options_.overlaps ? absl::OkStatus() : store_.FinishUpdate();
+}
+
+absl::Status ShardedOptimizer::PublishUpdated(size_t part) {
+  CONVENE_RETURN_IF_ERROR(device_.Wait(*updated_[part], options_.timeout));
+  CONVENE_RETURN_IF_ERROR(Publish(part));
+  return part + 1 < shard_.parts.size() ? absl::OkStatus() : store_.CopyToOtherEnd();
 }
 
 // Queues all copies at once, without a wait between them.
@@ -167,28 +200,38 @@ void ShardedOptimizer::QueueCopies(CopyTo direction) {
   for (const ShardPart& part : shard_.parts) {
     copy(MasterOf(part), At(copy_) + part.shard_begin, part.count);
   }
-  copy(At(first_moment_), At(copy_) + shard_.count, shard_.count);
-  copy(At(second_moment_), At(copy_) + 2 * shard_.count, shard_.count);
+  for (size_t i = 0; i < states_.size(); ++i) {
+    copy(At(states_[i]), At(copy_) + (i + 1) * shard_.count, shard_.count);
+  }
 }
 
 absl::StatusOr<ShardedOptimizer::HostState> ShardedOptimizer::State(bool copies_it) {
-  store_.AwaitCommunication();
+  if (options_.offloads) {
+    CONVENE_RETURN_IF_ERROR(device_.Wait(*updated_.back(), options_.timeout));
+  }
+  // To be read, an offloaded state needs the host's update alone: no gather, so no other rank.
+  if (!options_.offloads || !copies_it) {
+    CONVENE_RETURN_IF_ERROR(store_.FinishUpdate());
+    store_.AwaitCommunication();
+  }
   if (copies()) {
     if (copies_it) QueueCopies(CopyTo::kHost);
     CONVENE_RETURN_IF_ERROR(device_.Synchronize(options_.timeout));
-    return HostState{.master = At(copy_),
-                     .first_moment = At(copy_) + shard_.count,
-                     .second_moment = At(copy_) + 2 * shard_.count};
+    HostState state = {.master = At(copy_)};
+    for (int64_t i = 1; i < arrays(); ++i) state.states.push_back(At(copy_) + i * shard_.count);
+    return state;
   }
   if (device_.kind() != DeviceKind::kCpu && !options_.offloads) {
     return absl::FailedPreconditionError(
         "no host memory was planned for checkpoints (EngineOptions::copies_for_checkpoints)");
   }
   // Copies of an update may still read what the caller is about to fill.
-  if (options_.offloads) CONVENE_RETURN_IF_ERROR(device_.Synchronize(options_.timeout));
-  return HostState{.master = At(master_),
-                   .first_moment = At(first_moment_),
-                   .second_moment = At(second_moment_)};
+  if (options_.offloads && !copies_it) {
+    CONVENE_RETURN_IF_ERROR(device_.Synchronize(options_.timeout));
+  }
+  HostState state = {.master = At(master_)};
+  for (const ArenaBlock<float>& block : states_) state.states.push_back(At(block));
+  return state;
 }
 
 template <typename Piece>
@@ -202,10 +245,10 @@ std::vector<Piece> ShardedOptimizer::Pieces(const HostState& state, bool owned_o
                               ? state.master + segment.shard_begin
                               : MasterOf(part) + segment.flat_begin - part.flat_begin;
     pieces.push_back({PieceOf(slice, segment, ""), master});
-    pieces.push_back({PieceOf(slice, segment, "optimizer.first_moment/"),
-                      state.first_moment + segment.shard_begin});
-    pieces.push_back({PieceOf(slice, segment, "optimizer.second_moment/"),
-                      state.second_moment + segment.shard_begin});
+    for (size_t i = 0; i < states_.size(); ++i) {
+      const std::string prefix = absl::StrCat("optimizer.", options_.rule->states()[i], "/");
+      pieces.push_back({PieceOf(slice, segment, prefix), state.states[i] + segment.shard_begin});
+    }
   }
   return pieces;
 }
@@ -227,10 +270,7 @@ absl::Status ShardedOptimizer::FinishRead() {
   Stream& stream = options_.offloads ? host : device_.compute();
   if (copies()) QueueCopies(CopyTo::kDevice);
   for (size_t i = 0; i < shard_.parts.size(); ++i) {
-    const ShardPart& part = shard_.parts[i];
-    if (store_.dtype() == DType::kBFloat16) {
-      ToBFloat16(part.count, MasterOf(part), WeightsOf(part).As<BFloat16>().data(), stream);
-    }
+    if (has_masters()) Round(shard_.parts[i], stream);
     CONVENE_RETURN_IF_ERROR(Publish(i));
   }
   return absl::OkStatus();

@@ -1,6 +1,6 @@
 // ZeRO: every data-parallel rank keeps the optimizer's state of its shard alone (fp32 master
-// weights and both moments), updates the shard, and has the parameters gathered back bucket by
-// bucket, or where they are sharded too when they are needed (BucketStore).
+// weights and what the update rule keeps), updates the shard, and has the parameters gathered back
+// bucket by bucket, or where they are sharded too when they are needed (BucketStore).
 #pragma once
 
 #include <memory>
@@ -14,7 +14,8 @@
 #include "worker_runtime/device/arena.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/device/elements.h"
-#include "worker_runtime/ops/adamw.h"
+#include "worker_runtime/ops/update.h"
+#include "worker_runtime/optimizer/update_rule.h"
 #include "worker_runtime/shard/bucket_store.h"
 #include "worker_runtime/shard/flat_shard.h"
 
@@ -24,12 +25,16 @@ namespace convene::worker {
 class ShardedOptimizer {
  public:
   struct Options {
-    // Checkpoints pass through a copy of the shard in `staging`: 12 bytes an element. Without it a
-    // GPU can write and read no checkpoint; a CPU needs no copy.
+    const UpdateRule* rule = &AdamWRule();  // borrowed
+    // Checkpoints pass through a copy of the shard in `staging`: of AdamW 12 bytes an element.
+    // Without it a GPU can write and read no checkpoint; a CPU needs no copy.
     bool copies_for_checkpoints = false;
-    // The state lies in host memory, and the host updates it, a part beside the copies of the
-    // others: offload (Ren et al. 2021, ZeRO-Offload, section 4). Checkpoints need no copy then.
+    // The state lies in host memory, and the host updates it beside the device: offload (Ren et al.
+    // 2021, ZeRO-Offload, section 4). Checkpoints need no copy then.
     bool offloads = false;
+    // The store's shard of the parameters lies there too.
+    bool offloads_parameters = false;
+    bool overlaps = true;  // false: the host has updated all when UpdateOnHost returns
     absl::Duration timeout = absl::Minutes(10);  // of each wait for the device
   };
 
@@ -52,18 +57,27 @@ class ShardedOptimizer {
   // counted once.
   void SumOwnedSquares(double* sum);
 
-  // AdamW on the shard; factors and control in the device's memory. Each bucket's parameters are
-  // gathered as soon as they are updated. Where the state is offloaded, it waits for the gradients.
-  // Errors: the collective's; where it waits the device's, and DeadlineExceeded.
-  absl::Status Update(const AdamWFactors* factors, const StepControl* control);
+  // The rule on the shard; factors and control in the device's memory. Each bucket's parameters are
+  // gathered as soon as they are updated. Errors: the collective's. REQUIRES: not offloaded.
+  absl::Status Update(const UpdateRule::Factors* factors, const StepControl* control);
 
-  // This shard for a checkpoint, in host memory: master weights and both moments, of owned
+  // The same where the state is offloaded, in two halves. First compute() copies the reduced
+  // gradients to the host.
+  absl::Status CopyGradients();
+  // Then, once the caller has waited for these copies, the host begins to update one bucket after
+  // the other, and whatever needs a bucket's parameters waits for that bucket alone
+  // (BucketStore::BeginUpdate). The state is whole after BucketStore::FinishUpdate. Errors of both:
+  // those of an update that is still to be finished: the device's, DeadlineExceeded, the
+  // collective's.
+  absl::Status UpdateOnHost(const UpdateRule::Factors& factors, const StepControl& control);
+
+  // This shard for a checkpoint, in host memory: master weights and the rule's state, of owned
   // parameters only. Waits for what is queued. Valid until the next step. Errors: the device's;
   // DeadlineExceeded; FailedPrecondition on a GPU without copies_for_checkpoints.
   absl::StatusOr<std::vector<PieceToWrite>> PiecesToWrite();
 
   // Pieces of all parameters, which the caller fills: this rank needs them to go on. Then call
-  // FinishRead, or start again. Errors: as PiecesToWrite.
+  // FinishRead, or start again. All ranks of dp call it. Errors: as PiecesToWrite.
   absl::StatusOr<std::vector<PieceToRead>> PiecesToRead();
   // The filled pieces become the state, and every rank gets all parameters.
   // Errors: the collective's.
@@ -72,9 +86,8 @@ class ShardedOptimizer {
  private:
   // The state in host memory: the copy, or on a CPU the arena's own.
   struct HostState {
-    float* master = nullptr;  // null: the parameters themselves
-    float* first_moment = nullptr;
-    float* second_moment = nullptr;
+    float* master = nullptr;     // null: the parameters themselves
+    std::vector<float*> states;  // of the rule
   };
 
   // `copies_it`: the copy becomes the state as it is now; else it is about to be filled.
@@ -89,27 +102,34 @@ class ShardedOptimizer {
   // The gradients of a part, and the place for its new weights, for the update.
   const float* GradientsOf(const ShardPart& part) const;
   Elements WeightsOf(const ShardPart& part) const;
-  // Gradients, factors and control on their way to the host.
-  void QueueForHost(const AdamWFactors* factors, const StepControl* control);
-  // The part's new weights become its parameters.
+  void UpdatePart(const ShardPart& part, const UpdateRule::Factors* factors,
+                  const StepControl* control, Stream& stream);
+  // Masters become weights.
+  void Round(const ShardPart& part, Stream& stream);
+  // Arrays of the shard's length that a checkpoint has.
+  int64_t arrays() const { return 1 + static_cast<int64_t>(states_.size()); }
+  // The part's weights, elsewhere than its parameters, become these.
   absl::Status Publish(size_t part);
+  // Publishes what the host has updated, once it has.
+  absl::Status PublishUpdated(size_t part);
 
   BucketStore& store_;
   const Options options_;
   Device& device_;
   const FlatShard& shard_;          // the store's
   const ArenaBlock<float> master_;  // (shard_.count); empty where the parameters are the masters
-  const ArenaBlock<float> first_moment_, second_moment_;  // (shard_.count)
+  const std::vector<ArenaBlock<float>> states_;  // (shard_.count) each
   const ArenaBlock<uint8_t> flags_;
   const ArenaBlock<char> workspace_;
-  const ArenaBlock<float> copy_;  // (3, shard_.count): masters, first and second moments
-  // Where the state is offloaded: (shard_.count) each, one, one.
-  const ArenaBlock<float> host_gradients_;
-  const ArenaBlock<BFloat16> host_weights_;  // of parameters in bf16
-  const ArenaBlock<AdamWFactors> host_factors_;
-  const ArenaBlock<StepControl> host_control_;
-  std::vector<uint8_t> host_flags_;              // set by Bind
-  std::vector<std::unique_ptr<Event>> on_host_;  // by part: its gradients are copied
+  const ArenaBlock<float> copy_;  // (arrays(), shard_.count): masters, states
+  // Where the state is offloaded.
+  const ArenaBlock<float> host_gradients_;  // (shard_.count)
+  // Of parameters in bf16 that lie on the device: (shard_.count) or that of the first part.
+  const ArenaBlock<BFloat16> host_weights_;
+  std::vector<uint8_t> host_flags_;        // set by Bind
+  UpdateRule::Factors host_factors_ = {};  // of the update under way
+  StepControl host_control_ = {};
+  std::vector<std::unique_ptr<Event>> updated_;  // by part, in host()
 };
 
 }  // namespace convene::worker

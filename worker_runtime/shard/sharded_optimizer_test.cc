@@ -1,11 +1,15 @@
 #include "worker_runtime/shard/sharded_optimizer.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "tools/base/status_macros.h"
@@ -13,9 +17,11 @@
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/comm/testing/loopback.h"
+#include "worker_runtime/device/host_queue.h"
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/config.h"
 #include "worker_runtime/model/testing/chunks.h"
+#include "worker_runtime/optimizer/update_rule.h"
 #include "worker_runtime/testing/forwarding_device.h"
 
 namespace convene::worker {
@@ -71,7 +77,8 @@ struct OneRank {
 
 TEST_CASE("weight decay shrinks matrices and leaves norms alone") {
   OneRank rank({}, {});
-  const AdamWFactors factors = MakeAdamWFactors({.learning_rate = 0.5, .weight_decay = 0.5});
+  const UpdateRule::Factors factors =
+      AdamWRule().FactorsOf({.learning_rate = 0.5, .weight_decay = 0.5});
   const StepControl control = {1.0f, 0};
   REQUIRE_OK(rank.optimizer.Update(&factors, &control));
   for (const PlacedParameter& slice : rank.placement.parameters) {
@@ -124,7 +131,7 @@ struct OneOfTwo {
     CONVENE_RETURN_IF_ERROR(sharded.device->Synchronize(absl::Seconds(60)));
     after_first = {gradients.begin(), gradients.end()};
     CONVENE_RETURN_IF_ERROR(store.FinishReducing());
-    const AdamWFactors factors = MakeAdamWFactors({.learning_rate = 0.5});
+    const UpdateRule::Factors factors = AdamWRule().FactorsOf({.learning_rate = 0.5});
     const StepControl control = {1.0f, 0};
     CONVENE_RETURN_IF_ERROR(sharded.optimizer.Update(&factors, &control));
     return sharded.device->Synchronize(absl::Seconds(60));
@@ -285,6 +292,96 @@ TEST_CASE("an offloaded state lies in host memory, where checkpoints are read an
   CHECK(parameters[last.flat_offset] == 1.0f);
   REQUIRE_OK(rank.optimizer.FinishRead());
   CHECK(parameters[last.flat_offset] == 3.0f);
+}
+
+// The weight becomes the last gradient, and one number an element is kept: how often.
+class Follow final : public UpdateRule {
+ public:
+  absl::Span<const char* const> states() const override {
+    static constexpr const char* kStates[] = {"steps"};
+    return kStates;
+  }
+  Factors FactorsOf(const UpdateParameters& /*parameters*/) const override { return {}; }
+  void Update(const Piece& piece, Stream& /*stream*/) const override {
+    std::copy_n(piece.gradients, piece.count, piece.master);
+    for (int64_t i = 0; i < piece.count; ++i) piece.states[0][i] += 1;
+  }
+};
+
+TEST_CASE("another rule brings its own state, and nothing else changes") {
+  const Follow rule;
+  OneRank rank({}, {}, {.rule = &rule});
+  const absl::Span<float> gradients = rank.sharded.store.gradients();
+  std::fill(gradients.begin(), gradients.end(), 3.0f);
+  const UpdateRule::Factors factors = {};
+  const StepControl control = {1.0f, 0};
+  REQUIRE_OK(rank.optimizer.Update(&factors, &control));
+  const auto written = rank.optimizer.PiecesToWrite();
+  REQUIRE_OK(written);
+  CHECK(written->size() == 2 * rank.placement.parameters.size());
+  for (const PieceToWrite& piece : *written) {
+    const bool is_state = absl::StartsWith(piece.piece.name, "optimizer.steps/");
+    CHECK(piece.data[0] == (is_state ? 1.0f : 3.0f));
+  }
+}
+
+// The host's queue stands behind the first bucket until the test lets it go on.
+class PausedDevice final : public testing::ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  void Record(Event& event, Stream& stream) override {
+    ForwardingDevice::Record(event, stream);
+    if (stream.host_queue() == nullptr || std::exchange(is_paused_, true)) return;
+    RunIn(stream, [this] { goes_on_.wait(false); });
+  }
+  void GoOn() {
+    goes_on_ = true;
+    goes_on_.notify_all();
+  }
+
+ private:
+  bool is_paused_ = false;
+  std::atomic<bool> goes_on_ = false;
+};
+
+TEST_CASE("while the host updates, a unit waits for its own bucket alone") {
+  const std::unique_ptr<Device> cpu = Device::Cpu();
+  PausedDevice device(*cpu);
+  const CommunicatorSet set = SoloCommunicators();
+  Arena arena{"test"}, staging{"test"};
+  BucketStore store(PlaceUnits(UnitsOf(Tiny(), testing::WholeModel(Tiny()), 1, 0), 1, 1), {},
+                    {.dp = *set.dp,
+                     .dp_gather = *set.dp_gather,
+                     .dp_replicate = *set.dp_replicate,
+                     .tp = *set.tp},
+                    device, arena, arena);
+  ShardedOptimizer optimizer(store, {.offloads = true}, device, arena, staging);
+  REQUIRE_OK(arena.Build());
+  REQUIRE_OK(staging.Build());
+  optimizer.Bind();
+  optimizer.SetWeights(0, std::vector<float>(store.placement().flat_count, 1.0f));
+  const auto end = absl::MakeCleanup([&] {
+    device.GoOn();
+    store.FinishUpdate().IgnoreError();
+  });
+  const auto has_moved = [&](const ShardPart& part) {
+    const absl::Span<float> values = store.ParametersOf(part).As<float>();
+    return std::all_of(values.begin(), values.end(), [](float w) { return w < 0.6f; });
+  };
+  const std::vector<ShardPart>& parts = store.shard().parts;
+  REQUIRE(parts.size() > 2);
+  std::fill(store.gradients().begin(), store.gradients().end(), 2.0f);
+  REQUIRE_OK(optimizer.CopyGradients());
+  REQUIRE_OK(optimizer.UpdateOnHost(AdamWRule().FactorsOf({.learning_rate = 0.5}), {1.0f, 0}));
+  REQUIRE_OK(store.Acquire(0));
+  CHECK(has_moved(parts[0]));
+  CHECK(!has_moved(parts[1]));
+  device.GoOn();
+  REQUIRE_OK(store.Prefetch(1));
+  CHECK(has_moved(parts[1]));
+  CHECK(!has_moved(parts.back()));
+  REQUIRE_OK(store.FinishUpdate());
+  CHECK(has_moved(parts.back()));
 }
 
 TEST_CASE("a GPU's state cannot be saved without the copy") {

@@ -21,6 +21,7 @@ class ForwardingDevice : public Device {
   Stream& compute() override { return device_.compute(); }
   Stream& communication() override { return device_.communication(); }
   Stream& layer_communication() override { return device_.layer_communication(); }
+  Stream& host() override { return device_.host(); }
   void Zero(void* data, size_t bytes, Stream& stream) override {
     device_.Zero(data, bytes, stream);
   }

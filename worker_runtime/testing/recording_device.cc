@@ -1,9 +1,11 @@
 #include "worker_runtime/testing/recording_device.h"
 
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "tools/base/check.h"
+#include "tools/base/status_macros.h"
 
 namespace convene::worker::testing {
 
@@ -75,13 +77,35 @@ class RecordingDevice::WatchedCollective final : public Collective {
 RecordingDevice::RecordingDevice()
     : compute_recorder_(std::make_unique<Recorder>(*this, StreamNumber::kCompute)),
       communication_recorder_(std::make_unique<Recorder>(*this, StreamNumber::kCommunication)),
-      layer_recorder_(std::make_unique<Recorder>(*this, StreamNumber::kLayerCommunication)) {
+      layer_recorder_(std::make_unique<Recorder>(*this, StreamNumber::kLayerCommunication)),
+      host_recorder_(std::make_unique<Recorder>(*this, StreamNumber::kHost)) {
   compute_.set_profile(compute_recorder_.get());
   communication_.set_profile(communication_recorder_.get());
   layer_communication_.set_profile(layer_recorder_.get());
+  host_.set_profile(host_recorder_.get());
 }
 
 RecordingDevice::~RecordingDevice() = default;
+
+absl::StatusOr<void*> RecordingDevice::WatchedMemory::Allocate(size_t bytes) {
+  CONVENE_ASSIGN_OR_RETURN(void* const data, HostMemory().Allocate(bytes));
+  blocks_[static_cast<const char*>(data)] = bytes;
+  return data;
+}
+
+void RecordingDevice::WatchedMemory::Free(void* data, size_t bytes) {
+  watch_.Remove(data, bytes);
+  blocks_.erase(static_cast<const char*>(data));
+  HostMemory().Free(data, bytes);
+}
+
+bool RecordingDevice::WatchedMemory::Holds(const void* data) const {
+  const auto* const place = static_cast<const char*>(data);
+  const auto after = blocks_.upper_bound(place);
+  if (after == blocks_.begin()) return false;
+  const auto& [begin, bytes] = *std::prev(after);
+  return place < begin + bytes;
+}
 
 void RecordingDevice::Watch(ConstElements data) {
   watch_.Add(const_cast<void*>(data.data), data.size_bytes());
@@ -93,6 +117,7 @@ std::unique_ptr<Collective> RecordingDevice::Watched(Collective& collective) {
 
 StreamNumber RecordingDevice::NumberOf(const Stream& stream) const {
   if (stream.profile() == compute_recorder_.get()) return StreamNumber::kCompute;
+  if (stream.profile() == host_recorder_.get()) return StreamNumber::kHost;
   return stream.profile() == layer_recorder_.get() ? StreamNumber::kLayerCommunication
                                                    : StreamNumber::kCommunication;
 }
@@ -122,6 +147,9 @@ void RecordingDevice::Zero(void* data, size_t bytes, Stream& stream) {
 
 void RecordingDevice::Copy(const void* from, void* to, size_t bytes, Stream& stream) {
   const OpScope scope(stream, "copy");
+  for (const void* const end : {from, static_cast<const void*>(to)}) {
+    if (staging_.Holds(end)) watch_.Add(const_cast<void*>(end), bytes);
+  }
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
 

@@ -1,13 +1,14 @@
-// A device of three streams on the CPU that records the ops of each stream, for tests of which ops
+// A device of four streams on the CPU that records the ops of each stream, for tests of which ops
 // may run at the same time.
 //
 // Ops run when they are called, so results are those of one stream. Page faults tell which memory
 // each op touches (page_watch.h), so neither the code under test nor the test declares it. Watched
-// is the memory that Watch() is told, and all memory that collectives of the streams beside compute
-// were ever given, from their first call on. It is watched in whole pages: memory that two streams
-// may touch at once must not share a page.
+// is the memory that Watch() is told, and from their first call on all memory that collectives of
+// the streams beside compute, and all memory of staging() that copies were ever given. It is
+// watched in whole pages: memory that two streams may touch at once must not share a page.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,10 +43,11 @@ class RecordingDevice final : public Device {
   const std::string& description() const override { return description_; }
   int64_t memory_bytes() const override { return int64_t{1} << 40; }
   Memory& memory() override { return memory_; }
-  Memory& staging() override { return HostMemory(); }
+  Memory& staging() override { return staging_; }
   Stream& compute() override { return compute_; }
   Stream& communication() override { return communication_; }
   Stream& layer_communication() override { return layer_communication_; }
+  Stream& host() override { return host_; }
   void Zero(void* data, size_t bytes, Stream& stream) override;
   void Copy(const void* from, void* to, size_t bytes, Stream& stream) override;
   std::unique_ptr<Event> MakeEvent() override;
@@ -67,14 +69,13 @@ class RecordingDevice final : public Device {
   class WatchedMemory final : public Memory {
    public:
     explicit WatchedMemory(PageWatch& watch) : watch_(watch) {}
-    absl::StatusOr<void*> Allocate(size_t bytes) override { return HostMemory().Allocate(bytes); }
-    void Free(void* data, size_t bytes) override {
-      watch_.Remove(data, bytes);
-      HostMemory().Free(data, bytes);
-    }
+    absl::StatusOr<void*> Allocate(size_t bytes) override;
+    void Free(void* data, size_t bytes) override;
+    bool Holds(const void* data) const;
 
    private:
     PageWatch& watch_;
+    std::map<const char*, size_t> blocks_;  // their bytes, by their begin
   };
 
   StreamNumber NumberOf(const Stream& stream) const;
@@ -83,14 +84,16 @@ class RecordingDevice final : public Device {
   void AddOp(StreamNumber stream, std::string op);
   void AddCall(StreamCall::Kind kind, StreamNumber stream, const Event& event);
 
-  const std::string description_ = "a CPU that plays three streams";
+  const std::string description_ = "a CPU that plays four streams";
   DeviceKind kind_ = DeviceKind::kCpu;
   PageWatch watch_;
-  WatchedMemory memory_{watch_};
-  std::unique_ptr<Recorder> compute_recorder_, communication_recorder_, layer_recorder_;
+  WatchedMemory memory_{watch_}, staging_{watch_};
+  std::unique_ptr<Recorder> compute_recorder_, communication_recorder_, layer_recorder_,
+      host_recorder_;
   Stream compute_ = Stream::Cpu();
   Stream communication_ = Stream::Cpu();
   Stream layer_communication_ = Stream::Cpu();
+  Stream host_ = Stream::Cpu();
   std::vector<StreamCall> calls_;
   int events_ = 0;
 };

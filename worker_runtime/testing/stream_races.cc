@@ -11,8 +11,8 @@ namespace {
 
 using Kind = StreamCall::Kind;
 
-constexpr int kStreams = 3;
-constexpr const char* kStreamNames[] = {"compute", "communication", "layer communication"};
+constexpr int kStreams = 4;
+constexpr const char* kStreamNames[] = {"compute", "communication", "layer communication", "host"};
 
 // How many ops of each stream are known to be done.
 using VectorClock = std::array<int64_t, kStreams>;
@@ -135,12 +135,21 @@ int64_t CountOpsBeside(StreamNumber other, const std::vector<StreamCall>& calls)
 std::vector<int> OrderingCalls(const std::vector<StreamCall>& calls, int first) {
   std::set<int> ordering;
   std::map<int, int> recorded;  // by event: its last kRecord
+  std::set<int> last_wait;      // the last kWait, and the kRecord before it
   for (int i = 0; i < static_cast<int>(calls.size()); ++i) {
-    if (calls[i].kind == Kind::kRecord) recorded[calls[i].event] = i;
-    if (calls[i].kind != Kind::kOrder) continue;
-    ordering.insert(i);
-    if (const auto found = recorded.find(calls[i].event); found != recorded.end()) {
-      ordering.insert(found->second);
+    const StreamCall& call = calls[i];
+    if (call.kind == Kind::kRecord) recorded[call.event] = i;
+    if (call.kind == Kind::kOp && call.stream == StreamNumber::kHost) ordering.merge(last_wait);
+    if (call.kind != Kind::kOrder && call.kind != Kind::kWait) continue;
+    std::set<int> pair = {i};
+    const auto found = recorded.find(call.event);
+    if (found != recorded.end()) pair.insert(found->second);
+    const bool is_of_host =
+        found != recorded.end() && calls[found->second].stream == StreamNumber::kHost;
+    if (call.kind == Kind::kOrder || is_of_host) {
+      ordering.merge(pair);
+    } else {
+      last_wait = pair;
     }
   }
   return {ordering.lower_bound(first), ordering.end()};

@@ -12,7 +12,7 @@
 
 namespace convene::worker::testing {
 
-enum class StreamNumber { kCompute, kCommunication, kLayerCommunication };
+enum class StreamNumber { kCompute, kCommunication, kLayerCommunication, kHost };
 
 // One call, in the order of the calls.
 struct StreamCall {
@@ -47,8 +47,9 @@ std::vector<std::string> FindAtOnce(const std::set<std::string>& ops, StreamNumb
 // run at once.
 int64_t CountOpsBeside(StreamNumber other, const std::vector<StreamCall>& calls);
 
-// Calls, by number from `first` on, that order streams: kOrder, and kRecord of events that a kOrder
-// waits for before they are recorded anew.
+// Calls, by number from `first` on, that order streams: kOrder; with the host's stream, which only
+// the host's waits order with others, kWait for its events, and the last kWait before its ops; and
+// kRecord of events that one of them waits for before they are recorded anew.
 std::vector<int> OrderingCalls(const std::vector<StreamCall>& calls, int first);
 
 }  // namespace convene::worker::testing

@@ -60,8 +60,9 @@ TEST_CASE("what stands against graphs is said") {
   check_off(Graphs(4, {}, /*is_gpu=*/true, {.profile = true}), "--profile");
   check_off(Graphs(4, {}, /*is_gpu=*/true, {.packed_documents = true}), "packed documents");
   check_off(Graphs(4, Layout{.tp = 2}), "tp_size 2");
-  check_off(Graphs(2, Layout{.dp = 2}), "one micro batch");
+  check_off(Graphs(2, Layout{.dp = 2}), "with dp_size 2 the first and the last pass");
   check_off(Graphs(4, {}, /*is_gpu=*/true, {.zero_stage = 2}), "zero_stage 2");
+  check_off(Graphs(1, {}, /*is_gpu=*/true, {.offload_optimizer = true}), "the optimizer offloaded");
   CHECK(Graphs(1, Layout{.pp = 2}).use_graphs);
 }
 

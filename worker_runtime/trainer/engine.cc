@@ -125,8 +125,11 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
   const RankPlan validation = PlanOf(ForwardOnly(schedule_.placement, options.microbatches));
   optimizer_ = std::make_unique<ShardedOptimizer>(
       store_,
-      ShardedOptimizer::Options{.copies_for_checkpoints = options.copies_for_checkpoints,
+      ShardedOptimizer::Options{.rule = options.update_rule,
+                                .copies_for_checkpoints = options.copies_for_checkpoints,
                                 .offloads = options.offload_optimizer,
+                                .offloads_parameters = options.offload_parameters,
+                                .overlaps = options.overlap_communication,
                                 .timeout = options.timeout},
       device, arena_, staging_);
   stage_ = Stage::Make(
@@ -150,7 +153,9 @@ Engine::Engine(const EngineOptions& options, CommunicatorSet& communicators, Dev
   if (options.cuda_graphs) {
     CONVENE_CHECK(options.layout.tp == 1 && options.layout.cp == 1 && options.zero_stage <= 1);
     graphed_stage_ = std::make_unique<GraphedStage>(
-        *stage_, device, GraphedPasses{.ends_communicate = options.layout.dp > 1});
+        *stage_, device,
+        // A graph waits neither for collectives nor for the host.
+        GraphedPasses{.ends_communicate = options.layout.dp > 1 || options.offload_optimizer});
     training_stage = graphed_stage_.get();
   }
   training_executor_ =
@@ -262,21 +267,23 @@ absl::Status Engine::AddUp() {
   return device_.status();
 }
 
-absl::Status Engine::QueueStep(const TokenBatch& batch, const AdamWParameters& adam) {
+absl::Status Engine::QueueStep(const TokenBatch& batch, const UpdateParameters& update) {
   counted_targets_ = batch.counted_targets;
   if (counted_targets_ == 0) return QueueEmptyStep();
   Stream& stream = device_.compute();
   double* const sum_of_squares = &At(on_device_.totals)->sum_of_squares;
-  At(on_host_.scalars)->adamw = MakeAdamWFactors(adam);
+  At(on_host_.scalars)->factors = options_.update_rule->FactorsOf(update);
   Feed(batch, options_.microbatches, /*is_training=*/true);
   CONVENE_RETURN_IF_ERROR(training_executor_->Run(stream));
   CONVENE_RETURN_IF_ERROR(store_.FinishReducing());
   optimizer_->SumOwnedSquares(sum_of_squares);
+  // They are there when the result is, which decides the host's update.
+  if (options_.offload_optimizer) CONVENE_RETURN_IF_ERROR(optimizer_->CopyGradients());
   CONVENE_RETURN_IF_ERROR(AddUp());
-  DecideStep(sum_of_squares, options_.clip_grad_norm, At(control_), stream);
-  // The host needs the result itself, and its wait passes a wish to stop on.
-  if (options_.offload_optimizer) CONVENE_RETURN_IF_ERROR(Await());
-  CONVENE_RETURN_IF_ERROR(optimizer_->Update(&At(on_device_.scalars)->adamw, At(control_)));
+  if (!options_.offload_optimizer) {
+    DecideStep(sum_of_squares, options_.clip_grad_norm, At(control_), stream);
+    CONVENE_RETURN_IF_ERROR(optimizer_->Update(&At(on_device_.scalars)->factors, At(control_)));
+  }
   is_in_flight_ = true;
   return device_.status();
 }
@@ -318,15 +325,21 @@ absl::StatusOr<StepResult> Engine::AwaitStep() {
   const Totals& totals = *At(on_host_.totals);
   const double norm = std::sqrt(totals.sum_of_squares);
   const bool is_empty = counted_targets_ == 0;
+  const StepControl control = ControlStep(norm, options_.clip_grad_norm);
+  const bool skips = is_empty || control.skip != 0;
+  if (options_.offload_optimizer && !skips) {
+    CONVENE_RETURN_IF_ERROR(optimizer_->UpdateOnHost(At(on_host_.scalars)->factors, control));
+  }
   return StepResult{.loss = is_empty ? 0 : totals.loss / static_cast<double>(counted_targets_),
                     .grad_norm = norm,
                     .stop_requested = totals.stop > 0,
                     .counted_targets = counted_targets_,
-                    .skipped = is_empty || !std::isfinite(norm)};
+                    .skipped = skips};
 }
 
-absl::StatusOr<StepResult> Engine::TrainStep(const TokenBatch& batch, const AdamWParameters& adam) {
-  CONVENE_RETURN_IF_ERROR(QueueStep(batch, adam));
+absl::StatusOr<StepResult> Engine::TrainStep(const TokenBatch& batch,
+                                             const UpdateParameters& update) {
+  CONVENE_RETURN_IF_ERROR(QueueStep(batch, update));
   return AwaitStep();
 }
 

@@ -19,6 +19,7 @@
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/config.h"
 #include "worker_runtime/model/stage.h"
+#include "worker_runtime/optimizer/update_rule.h"
 #include "worker_runtime/parallel/context_cut.h"
 #include "worker_runtime/pipeline/executor.h"
 #include "worker_runtime/pipeline/graphed_stage.h"
@@ -32,6 +33,7 @@ namespace convene::worker {
 
 struct EngineOptions {
   ModelConfig model;
+  const UpdateRule* update_rule = &AdamWRule();  // borrowed
   Layout layout;
   int rank = 0;
   uint64_t seed = 0;
@@ -59,7 +61,7 @@ struct EngineOptions {
   // how many ranks); 2, the gradients too; 3, the parameters too.
   int zero_stage = 1;
   bool reshard_after_forward = true;  // in stage 3: ParameterShards::Options::reshards
-  // The optimizer's state lies in host memory, and the host updates it.
+  // The optimizer's state lies in host memory, and the host updates it beside the device.
   bool offload_optimizer = false;
   // This rank's shard of the parameters lies there too. REQUIRES: zero_stage 3, offload_optimizer.
   bool offload_parameters = false;
@@ -132,21 +134,22 @@ class Engine {
   void InitializeWeights();
 
   // Starts one optimizer step over this rank's part of the global batch: `options.microbatches`
-  // microbatches. The batch may be reused on return. With offload_optimizer it returns when the
-  // host's update is done. A gradient that is no number leaves weights and moments as they were. So
-  // does a batch of which no target counts: its gradient is 0, and AdamW would still move weights
-  // by their decay and by the moments. Such a step runs no pass. Errors: the collective's, the
-  // device's. REQUIRES: no step is in flight.
-  absl::Status QueueStep(const TokenBatch& batch, const AdamWParameters& adam);
-  // Waits for the step's result. On a GPU it is there before the update is done, so a next step
-  // that is queued at once begins without a pause. The result counts options.stop_wanted as of the
-  // moment when the ranks add up their results, after the last backward pass. Errors: the
-  // collective's, the device's, DeadlineExceeded. REQUIRES: a step is in flight.
+  // microbatches. The batch may be reused on return. A gradient that is no number leaves weights
+  // and moments as they were. So does a batch of which no target counts: its gradient is 0, and
+  // AdamW would still move weights by their decay and by the moments. Such a step runs no pass.
+  // Errors: the collective's, the device's. REQUIRES: no step is in flight.
+  absl::Status QueueStep(const TokenBatch& batch, const UpdateParameters& update);
+  // Waits for the step's result. On a GPU, and with offload_optimizer, it is there before the
+  // update is done, so a next step that is queued at once begins without a pause: with
+  // offload_optimizer a unit's first pass waits until the host has updated that unit. The result
+  // counts options.stop_wanted as of the moment when the ranks add up their results, after the last
+  // backward pass. Errors: the collective's, the device's, DeadlineExceeded. REQUIRES: a step is in
+  // flight.
   absl::StatusOr<StepResult> AwaitStep();
   bool is_in_flight() const { return is_in_flight_; }
 
   // QueueStep and AwaitStep. REQUIRES: no step is in flight.
-  absl::StatusOr<StepResult> TrainStep(const TokenBatch& batch, const AdamWParameters& adam);
+  absl::StatusOr<StepResult> TrainStep(const TokenBatch& batch, const UpdateParameters& update);
 
   // The loss of `microbatches` forward passes, over all ranks. REQUIRES: no step is in flight;
   // microbatches <= options.microbatches.
@@ -167,7 +170,7 @@ class Engine {
  private:
   // Numbers that change from step to step, beside the tokens; they go to the device in one copy.
   struct Inputs {
-    AdamWFactors adamw;
+    UpdateRule::Factors factors;
     float gradient_scale;
   };
   // The numbers that ranks add up at the end of a step, in one all-reduce.

@@ -57,7 +57,7 @@ TrainingRun RunOf(const Golden& golden, const std::string& layout) {
   run.prepare = [weights = golden.Weights()](Engine& engine) {
     return testing::SetWeights(weights, engine);
   };
-  run.adam = [](int) { return AdamWParameters{.learning_rate = 2e-3, .weight_decay = 0.1}; };
+  run.adam = [](int) { return UpdateParameters{.learning_rate = 2e-3, .weight_decay = 0.1}; };
   return run;
 }
 
@@ -80,7 +80,7 @@ TEST_CASE("on every layout logits are PyTorch's") {
     INFO(layout);
     TrainingRun run = RunOf(golden, layout);
     run.steps = kProbes;
-    run.adam = [](int) { return AdamWParameters{.learning_rate = 0}; };
+    run.adam = [](int) { return UpdateParameters{.learning_rate = 0}; };
     run.sample = [&, batches = run.sample](int64_t position) {
       testing::Sample sample = batches(position % kBatch);
       const int64_t probe = position / kBatch;
@@ -111,7 +111,7 @@ TEST_CASE("on every layout gradients are PyTorch's") {
       run.steps = 1;
       run.engine.clip_grad_norm = 0;
       run.adam = [](int) {
-        return AdamWParameters{.learning_rate = kTimes * kEpsilon, .epsilon = kEpsilon};
+        return UpdateParameters{.learning_rate = kTimes * kEpsilon, .epsilon = kEpsilon};
       };
       const Curve curve = CurveOf(run);
       REQUIRE(curve.tensors.size() == start.size());

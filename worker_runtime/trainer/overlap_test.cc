@@ -120,8 +120,12 @@ class Rank {
     const TokenBatch empty{tokens.data(), uncounted.data(), 0};
     // So that the engine does what it does on a GPU alone.
     device_.set_kind(DeviceKind::kCuda);
-    const AdamWParameters adam{.learning_rate = 1e-3};
+    const UpdateParameters adam{.learning_rate = 1e-3};
     CONVENE_RETURN_IF_ERROR(engine->TrainStep(batch, adam).status());
+    // The weights that the host made in it are copied in the next one.
+    if (the_case.offload_optimizer) {
+      CONVENE_RETURN_IF_ERROR(engine->TrainStep(batch, adam).status());
+    }
     known_from_ = static_cast<int>(device_.calls().size());
     for (int step = 0; step < 2; ++step) {
       CONVENE_RETURN_IF_ERROR(engine->TrainStep(batch, adam).status());

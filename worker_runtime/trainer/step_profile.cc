@@ -16,10 +16,14 @@ struct Group {
   double seconds = 0;
 };
 
+bool IsOptimizer(absl::string_view op) {
+  return op == "AdamW" || op == "SumOfSquares" || op == "DecideStep";
+}
+
 size_t GroupOfOp(absl::string_view name) {
   if (name == "MatMul") return 0;
   if (absl::StartsWith(name, "Attention")) return 1;
-  if (name == "AdamW" || name == "SumOfSquares" || name == "DecideStep") return 2;
+  if (IsOptimizer(name)) return 2;
   if (absl::StartsWith(name, kCommunicationPrefix)) return 3;
   return 4;
 }
@@ -71,10 +75,10 @@ std::string ProfileText(const std::vector<OpTime>& times, const std::vector<OpTi
   if (steps == 0 || seconds <= 0) return "";
   std::vector<Group> groups = {
       {"products"}, {"attention"}, {"optimizer"}, {"communication"}, {"memory-bound"}};
-  std::vector<Group> beside_groups = {{"communication, beside"}};
+  std::vector<Group> beside_groups = {{"optimizer, beside"}, {"communication, beside"}};
   double in_ops = 0;
   for (const OpTime& time : times) in_ops += Add(time, groups[GroupOfOp(time.op)]);
-  for (const OpTime& time : beside) Add(time, beside_groups[0]);
+  for (const OpTime& time : beside) Add(time, beside_groups[IsOptimizer(time.op) ? 0 : 1]);
   const Table table(steps, seconds);
   return absl::StrCat(
       absl::StrFormat("%-26s %9s  %6s\n", absl::StrFormat("profile of %d steps", steps),
@@ -85,8 +89,8 @@ std::string ProfileText(const std::vector<OpTime>& times, const std::vector<OpTi
 }
 
 StepProfile::StepProfile(Device& device) {
-  for (Stream* stream :
-       {&device.compute(), &device.communication(), &device.layer_communication()}) {
+  for (Stream* stream : {&device.compute(), &device.communication(), &device.layer_communication(),
+                         &device.host()}) {
     watched_.push_back({*stream, device.MakeProfile(*stream)});
   }
 }

@@ -49,6 +49,16 @@ TEST_CASE("communication beside the ops is told behind the step, and is no part 
         "  dp                           10.00   10.0%\n");
 }
 
+TEST_CASE("the host's update beside the ops has a group of its own") {
+  const std::string text = ProfileText({{"MatMul", 1, 0.09}},
+                                       {{"AdamW", 2, 0.03}, {"communication/dp", 1, 0.01}}, 1, 0.1);
+  CHECK_THAT(text, Catch::EndsWith("step                          100.00\n"
+                                   "optimizer, beside              30.00   30.0%\n"
+                                   "  AdamW                        30.00   30.0%\n"
+                                   "communication, beside          10.00   10.0%\n"
+                                   "  dp                           10.00   10.0%\n"));
+}
+
 TEST_CASE("no steps, no profile") { CHECK(ProfileText({{"MatMul", 1, 1}}, {}, 0, 1).empty()); }
 
 // A tensor-parallel layer's backward pass.

@@ -222,12 +222,12 @@ double Training::LearningRate(int64_t step) const {
 // the steps that changed the weights. While a GPU works, the host fetches the tokens of the step
 // after.
 absl::Status Training::QueueStep() {
-  const AdamWParameters adam{.learning_rate = LearningRate(step_ + 1),
-                             .beta1 = options_.beta1,
-                             .beta2 = options_.beta2,
-                             .epsilon = options_.epsilon,
-                             .weight_decay = options_.weight_decay,
-                             .step = skipped_steps_.updates() + 1};
+  const UpdateParameters adam{.learning_rate = LearningRate(step_ + 1),
+                              .beta1 = options_.beta1,
+                              .beta2 = options_.beta2,
+                              .epsilon = options_.epsilon,
+                              .weight_decay = options_.weight_decay,
+                              .step = skipped_steps_.updates() + 1};
   const auto batch_of = [this](int64_t step) {
     return loader_.Training(step * options_.global_batch_size);
   };

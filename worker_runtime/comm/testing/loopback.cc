@@ -14,6 +14,7 @@
 #include "tools/base/mutex.h"
 #include "worker_runtime/comm/group_collective.h"
 #include "worker_runtime/comm/members.h"
+#include "worker_runtime/comm/rank_wires.h"
 
 namespace convene::worker {
 namespace {
@@ -146,9 +147,9 @@ class LoopbackWire final : public Wire {
     }
   }
 
-  void Abort(absl::string_view why) override {
+  void Abort(const absl::Status& why) override {
     MutexLock lock(&board_->mutex);
-    if (aborted_.ok()) aborted_ = absl::AbortedError(why);
+    if (aborted_.ok()) aborted_ = why;
     board_->changed.SignalAll();
   }
 
@@ -212,15 +213,15 @@ class LoopbackWire final : public Wire {
 
 }  // namespace
 
-LoopbackWorld::LoopbackWorld(int size, const LoopbackOptions& options)
-    : size_(size), options_(options) {
+LoopbackWorld::LoopbackWorld(int size, const LoopbackOptions& options) : options_(options) {
   CONVENE_CHECK(size >= 1);
+  for (int rank = 0; rank < size; ++rank) wires_.push_back(std::make_shared<RankWires>());
 }
 
 std::vector<std::unique_ptr<Collective>> LoopbackWorld::Group(const std::vector<int>& ranks,
                                                               const std::string& name) const {
   for (const int rank : ranks) {
-    CONVENE_CHECK(rank >= 0 && rank < size_);
+    CONVENE_CHECK(rank >= 0 && rank < size());
     CONVENE_CHECK(std::count(ranks.begin(), ranks.end(), rank) == 1);
   }
   const auto board = std::make_shared<Switchboard>(ranks);
@@ -228,7 +229,7 @@ std::vector<std::unique_ptr<Collective>> LoopbackWorld::Group(const std::vector<
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     group.push_back(std::make_unique<GroupCollective>(
         name, std::make_unique<LoopbackWire>(board, static_cast<int>(rank), options_.link),
-        options_.timeout, *options_.recorder, options_.message_bytes_max));
+        options_.timeout, *options_.recorder, options_.message_bytes_max, wires_[ranks[rank]]));
   }
   return group;
 }

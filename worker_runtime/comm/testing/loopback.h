@@ -11,6 +11,7 @@
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/comm/collective.h"
 #include "worker_runtime/comm/flight_recorder.h"
+#include "worker_runtime/comm/rank_wires.h"
 #include "worker_runtime/comm/wire.h"
 #include "worker_runtime/mesh/mesh.h"
 
@@ -35,7 +36,7 @@ class LoopbackWorld {
   // REQUIRES: size >= 1.
   explicit LoopbackWorld(int size, const LoopbackOptions& options = {});
 
-  int size() const { return size_; }
+  int size() const { return static_cast<int>(wires_.size()); }
 
   // The communicators of one group, one per entry of `ranks` and in its order. They do not need the
   // world to stay alive. Destroying one is what the others of its group see as a broken connection.
@@ -44,8 +45,8 @@ class LoopbackWorld {
                                                  const std::string& name) const;
 
  private:
-  const int size_;
   const LoopbackOptions options_;
+  std::vector<std::shared_ptr<RankWires>> wires_;  // by rank
 };
 
 // BootstrapGloo for threads of one process: element r is rank r's set.

@@ -19,6 +19,8 @@
 #include "worker_runtime/device/cuda/graph.h"
 #include "worker_runtime/device/cuda/queue.h"
 #include "worker_runtime/device/cuda/wait.h"
+#include "worker_runtime/device/host_profile.h"
+#include "worker_runtime/device/host_queue.h"
 
 namespace convene::worker::cuda {
 namespace {
@@ -113,12 +115,21 @@ class CudaEvent : public Event {
 
   cudaEvent_t get() const { return event_; }
 
+  // Where it was recorded last in the host's stream: the first `count` pieces of that queue.
+  HostQueue* queue = nullptr;
+  uint64_t count = 0;
+
  private:
   const cudaEvent_t event_;
   FirstError& first_error_;
 };
 
-cudaEvent_t Handle(const Event& event) { return static_cast<const CudaEvent&>(event).get(); }
+// Of an event that was recorded in a GPU's stream.
+cudaEvent_t Handle(const Event& event) {
+  const auto& on_gpu = static_cast<const CudaEvent&>(event);
+  CONVENE_CHECK(on_gpu.queue == nullptr);
+  return on_gpu.get();
+}
 
 class CudaDevice : public Device {
  public:
@@ -155,6 +166,7 @@ class CudaDevice : public Device {
   Stream& compute() override { return compute_; }
   Stream& communication() override { return communication_; }
   Stream& layer_communication() override { return layer_communication_; }
+  Stream& host() override { return host_; }
 
   void Zero(void* data, size_t bytes, Stream& stream) override {
     if (bytes == 0) return;
@@ -180,6 +192,12 @@ class CudaDevice : public Device {
   }
 
   void Record(Event& event, Stream& stream) override {
+    auto& point = static_cast<CudaEvent&>(event);
+    point.queue = stream.host_queue();
+    if (point.queue != nullptr) {
+      point.count = point.queue->pushed();
+      return;
+    }
     MakeCurrent();
     Report(cudaEventRecord(Handle(event), stream.queue().stream()), "cudaEventRecord");
   }
@@ -190,6 +208,11 @@ class CudaDevice : public Device {
   }
 
   absl::Status Wait(Event& event, absl::Duration timeout) override {
+    const auto& point = static_cast<const CudaEvent&>(event);
+    if (point.queue != nullptr) {
+      if (point.queue->Await(point.count, timeout)) return status();
+      return absl::DeadlineExceededError("the host has not finished its part of the step");
+    }
     MakeCurrent();
     const absl::Status done = WaitFor(Handle(event), timeout);
     if (absl::IsDeadlineExceeded(done)) return Annotate(done, description_);
@@ -199,7 +222,7 @@ class CudaDevice : public Device {
 
   absl::Status Synchronize(absl::Duration timeout) override {
     const MonotonicTime deadline = Clock::Real().Now() + timeout;
-    for (Stream* stream : {&compute_, &communication_, &layer_communication_}) {
+    for (Stream* stream : {&compute_, &communication_, &layer_communication_, &host_}) {
       const std::unique_ptr<Event> event = MakeEvent();
       Record(*event, *stream);
       CONVENE_RETURN_IF_ERROR(Wait(*event, deadline - Clock::Real().Now()));
@@ -220,6 +243,9 @@ class CudaDevice : public Device {
   }
 
   std::unique_ptr<OpProfile> MakeProfile(Stream& stream) override {
+    if (stream.kind() == DeviceKind::kCpu) {
+      return std::make_unique<HostProfile>(Clock::Real(), stream);
+    }
     return std::make_unique<CudaProfile>(stream.queue());
   }
   absl::Status status() override { return first_error_.status(); }
@@ -250,6 +276,8 @@ class CudaDevice : public Device {
   Stream compute_ = Stream::Cpu();  // until MakeQueues
   Stream communication_ = Stream::Cpu();
   Stream layer_communication_ = Stream::Cpu();
+  HostQueue host_queue_{"host", HostQueue::Regions::kOfAllThreads};
+  Stream host_ = Stream::Cpu(host_queue_);
 };
 
 // "580.95.05", or the CUDA version that the driver supports where the module names none.

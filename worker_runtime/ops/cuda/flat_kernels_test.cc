@@ -335,7 +335,7 @@ TEST_CASE("a step's control is decided on the GPU as on the host") {
 
 // Weights, both moments, and the weights rounded to T.
 template <typename T>
-Outputs<float> AdamWOnGpu(int64_t count, const AdamWParameters& parameters,
+Outputs<float> AdamWOnGpu(int64_t count, const UpdateParameters& parameters,
                           const StepControl& control, const std::vector<float>& gradients,
                           const std::vector<float>& weights, const std::vector<float>& first,
                           const std::vector<float>& second) {
@@ -359,7 +359,7 @@ Outputs<float> AdamWOnGpu(int64_t count, const AdamWParameters& parameters,
 
 TEMPLATE_TEST_CASE("AdamW on the GPU agrees with the reference", "", float, BFloat16) {
   if (!HasGpuOrSkips()) return;
-  AdamWParameters parameters;
+  UpdateParameters parameters;
   parameters.learning_rate = 1e-2;
   parameters.weight_decay = 0.1;
   parameters.step = 3;
@@ -387,7 +387,7 @@ TEMPLATE_TEST_CASE("AdamW on the GPU agrees with the reference", "", float, BFlo
           using Real = decltype(zero);
           Outputs<Real> result = {As<Real>(weights), As<Real>(first), As<Real>(second)};
           for (int64_t begin = 0; begin < count; begin += kFlagBlock) {
-            AdamWParameters here = parameters;
+            UpdateParameters here = parameters;
             if ((flags[begin / kFlagBlock] & kDecayed) == 0) here.weight_decay = 0;
             reference::AdamW<Real>(kFlagBlock, here, Real{gradient_scale},
                                    As<Real>(gradients).data() + begin, result[0].data() + begin,
@@ -403,7 +403,7 @@ TEST_CASE("AdamW on the GPU leaves everything as it is when the step is skipped"
   constexpr int64_t kCount = 64 * 5;
   const auto numbers = Numbers(kCount, 1);
   const std::vector<float> gradients(kCount, NAN);
-  const Outputs<float> result = AdamWOnGpu<BFloat16>(kCount, AdamWParameters(), {0.0f, 1},
+  const Outputs<float> result = AdamWOnGpu<BFloat16>(kCount, UpdateParameters(), {0.0f, 1},
                                                      gradients, numbers, numbers, numbers);
   for (int output = 0; output < 3; ++output) CHECK(result[output] == numbers);
   CHECK(std::isnan(result[3][0]));  // as it was

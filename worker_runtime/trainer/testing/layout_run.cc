@@ -79,11 +79,11 @@ TrainingRun RunOf(const LayoutCase& c, DeviceKind device) {
       .end_of_document = 0,
       .adam =
           [options](int) {
-            return AdamWParameters{.learning_rate = options.learning_rate,
-                                   .beta1 = options.beta1,
-                                   .beta2 = options.beta2,
-                                   .epsilon = options.epsilon,
-                                   .weight_decay = options.weight_decay};
+            return UpdateParameters{.learning_rate = options.learning_rate,
+                                    .beta1 = options.beta1,
+                                    .beta2 = options.beta2,
+                                    .epsilon = options.epsilon,
+                                    .weight_decay = options.weight_decay};
           },
       .transport = c.gloo != 0 ? Transport::kGloo : Transport::kLoopback,
       .timeout = options.collective_timeout};

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tools/base/testing/status_testing.h"
@@ -102,8 +103,8 @@ Curve Train(const Run& run) {
        .end_of_document = kEndOfDocument,
        .adam =
            [](int step) {
-             return AdamWParameters{.learning_rate = 1e-3 * std::min(1.0, step / 4.0),
-                                    .weight_decay = 0.1};
+             return UpdateParameters{.learning_rate = 1e-3 * std::min(1.0, step / 4.0),
+                                     .weight_decay = 0.1};
            },
        .transport = run.transport});
   REQUIRE_OK(curve);
@@ -225,9 +226,11 @@ TEST_CASE("what is sharded into host memory trains to the same bits") {
         run.zero_stage = zero_stage;
         const Curve expected = Train(run);
         run.offload_optimizer = true;
-        for (const bool parameters : {false, true}) {
+        for (const auto& [parameters, beside] : {std::pair(false, true), std::pair(false, false),
+                                                 std::pair(true, true), std::pair(true, false)}) {
           if (parameters && zero_stage < 3) continue;
           run.offload_parameters = parameters;
+          run.overlap_communication = beside;
           const Curve curve = Train(run);
           if (parameters && layout.dp == 1) {
             // Here alone there are shards: buckets, and so the sum of squares, are others.

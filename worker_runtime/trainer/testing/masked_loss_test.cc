@@ -92,7 +92,7 @@ TEST_CASE("a run of which no target counts keeps the weights that it began with"
     INFO(layout);
     TrainingRun run = RunOf(layout);
     run.steps = 1;
-    run.adam = [](int) { return AdamWParameters{.learning_rate = 0}; };
+    run.adam = [](int) { return UpdateParameters{.learning_rate = 0}; };
     const Curve start = CurveOf(run);
     // Validation, after the last step, counts.
     run = Masked(RunOf(layout), [](int64_t position, size_t) { return position >= 3 * kBatch; });

@@ -1,6 +1,11 @@
 // Step times of data-parallel ranks (threads of this process) with collectives beside the
 // arithmetic and without, in turns. Prints medians.
 //
+// Where ranks share cores no core waits for the network: another rank computes meanwhile, and there
+// is little for a queue to hide. So each network is measured twice: with ranks that train, and with
+// ranks whose units wait for the time of their arithmetic, as a CPU does whose GPU computes. These
+// show what store and queues hide, whatever the machine.
+//
 // bazel run //worker_runtime/trainer/testing:overlap_bench -- [ROUNDS [STEPS [DP [TP]]]];
 // OMP_NUM_THREADS=1 where there are fewer cores than ranks.
 #include <algorithm>
@@ -9,6 +14,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
@@ -17,7 +23,12 @@
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/comm/testing/test_worlds.h"
+#include "worker_runtime/device/arena.h"
 #include "worker_runtime/device/device.h"
+#include "worker_runtime/model/testing/chunks.h"
+#include "worker_runtime/optimizer/update_rule.h"
+#include "worker_runtime/shard/bucket_store.h"
+#include "worker_runtime/shard/sharded_optimizer.h"
 #include "worker_runtime/trainer/engine.h"
 
 namespace convene::worker {
@@ -26,6 +37,10 @@ namespace {
 using testing::Transport;
 
 constexpr int kSequenceLength = 128;
+// The engine's on a CPU.
+constexpr int64_t kBucketCountMin = 1'000'000;
+// Of all units that wait: the backward pass takes twice as long.
+constexpr absl::Duration kForward = absl::Milliseconds(30);
 // 5.6 million parameters: a step is tens of milliseconds, not seconds.
 const ModelConfig kModel = {.layers = 6,
                             .hidden_size = 256,
@@ -41,10 +56,21 @@ struct Network {
   LoopbackLink link;
 };
 
+// Milliseconds a step, of ranks that each make `steps`.
+double TimeOfRanks(int ranks, int steps, absl::FunctionRef<absl::Status(int rank)> train) {
+  const MonotonicTime start = Clock::Real().Now();
+  std::vector<Thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back(absl::StrCat("rank ", rank), [=] { CONVENE_CHECK(train(rank).ok()); });
+  }
+  for (Thread& thread : threads) thread.Join();
+  return absl::ToDoubleMilliseconds(Clock::Real().Now() - start) / steps;
+}
+
 // The ranks of one layout, from one measurement to the next.
-class World {
+class TrainingWorld {
  public:
-  World(const Layout& layout, const Network& network, bool overlaps)
+  TrainingWorld(const Layout& layout, const Network& network, bool overlaps)
       : sets_(testing::MakeSets(network.transport, layout, {.link = network.link})),
         devices_(sets_.size()),
         engines_(sets_.size()) {
@@ -63,14 +89,8 @@ class World {
 
   // Milliseconds a step.
   double Run(int steps) {
-    const MonotonicTime start = Clock::Real().Now();
-    std::vector<Thread> threads;
-    for (size_t rank = 0; rank < engines_.size(); ++rank) {
-      threads.emplace_back(absl::StrCat("rank ", rank),
-                           [this, rank, steps] { CONVENE_CHECK(Train(rank, steps).ok()); });
-    }
-    for (Thread& thread : threads) thread.Join();
-    return absl::ToDoubleMilliseconds(Clock::Real().Now() - start) / steps;
+    return TimeOfRanks(static_cast<int>(engines_.size()), steps,
+                       [&](int rank) { return Train(rank, steps); });
   }
 
  private:
@@ -90,12 +110,96 @@ class World {
   std::vector<std::unique_ptr<Engine>> engines_;
 };
 
+// The same ranks without arithmetic: each unit waits for its time, by its share of the parameters.
+// Gradients are reduced and parameters gathered as in training; no weight changes.
+class WaitingWorld {
+ public:
+  WaitingWorld(const Layout& layout, const Network& network, bool overlaps)
+      : sets_(testing::MakeSets(network.transport, layout, {.link = network.link})) {
+    for (CommunicatorSet& set : sets_) {
+      ranks_.push_back(std::make_unique<Rank>(layout, set, overlaps));
+    }
+  }
+
+  // Milliseconds a step.
+  double Run(int steps) {
+    return TimeOfRanks(static_cast<int>(ranks_.size()), steps,
+                       [&](int rank) { return ranks_[rank]->Train(steps); });
+  }
+
+ private:
+  class Rank {
+   public:
+    Rank(const Layout& layout, CommunicatorSet& set, bool overlaps)
+        : store_(PlaceUnits(UnitsOf(kModel, testing::WholeModel(kModel), layout.tp, 0), layout.dp,
+                            kBucketCountMin),
+                 {.overlaps = overlaps},
+                 {.dp = *set.dp,
+                  .dp_gather = *set.dp_gather,
+                  .dp_replicate = *set.dp_replicate,
+                  .tp = *set.tp},
+                 *device_, arena_, arena_),
+          optimizer_(store_, {}, *device_, arena_, arena_) {
+      CONVENE_CHECK(arena_.Build().ok());
+      optimizer_.Bind();
+    }
+
+    absl::Status Train(int steps) {
+      for (int step = 0; step < steps; ++step) CONVENE_RETURN_IF_ERROR(Step());
+      return device_->Synchronize(absl::Minutes(1));
+    }
+
+   private:
+    absl::Status Step() {
+      const int units = static_cast<int>(store_.placement().units.size());
+      for (int unit = 0; unit < units; ++unit) {
+        CONVENE_RETURN_IF_ERROR(Pass(unit, unit + 1, kForward));
+      }
+      for (int unit = units - 1; unit >= 0; --unit) {
+        CONVENE_RETURN_IF_ERROR(Pass(unit, unit - 1, 2 * kForward));
+        CONVENE_RETURN_IF_ERROR(store_.GradientsDone(unit, /*is_last=*/true));
+      }
+      CONVENE_RETURN_IF_ERROR(store_.FinishReducing());
+      return optimizer_.Update(&factors_, &skip_);
+    }
+
+    // `whole`: the time of such a pass of all units.
+    absl::Status Pass(int unit, int next, absl::Duration whole) {
+      const Placement& placement = store_.placement();
+      CONVENE_RETURN_IF_ERROR(store_.Acquire(unit).status());
+      if (next >= 0 && next < static_cast<int>(placement.units.size())) {
+        CONVENE_RETURN_IF_ERROR(store_.Prefetch(next));
+      }
+      int64_t count = 0;
+      for (const int tensor : placement.units[unit].tensors) {
+        count += placement.tensors[tensor].count;
+      }
+      Clock::Real().SleepFor(whole * static_cast<double>(count) /
+                             static_cast<double>(placement.flat_count));
+      store_.Release(unit);
+      return absl::OkStatus();
+    }
+
+    const std::unique_ptr<Device> device_ = Device::Cpu();
+    Arena arena_{"waiting"};
+    BucketStore store_;
+    ShardedOptimizer optimizer_;
+    const UpdateRule::Factors factors_ = {};
+    const StepControl skip_ = {.gradient_scale = 0, .skip = 1};
+  };
+
+  std::vector<CommunicatorSet> sets_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+};
+
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
 }
 
-void Measure(const Layout& layout, const Network& network, int rounds, int steps) {
+template <typename World>
+void Measure(const char* units, const Layout& layout, const Network& network, int rounds,
+             int steps) {
   World beside(layout, network, /*overlaps=*/true), alone(layout, network, /*overlaps=*/false);
   beside.Run(1);
   alone.Run(1);
@@ -105,8 +209,8 @@ void Measure(const Layout& layout, const Network& network, int rounds, int steps
     without.push_back(alone.Run(steps));
     ratios.push_back(with.back() / without.back());
   }
-  std::printf("%-18s %-36s %8.1f ms %8.1f ms %6.2f\n", layout.ToString().c_str(), network.name,
-              Median(with), Median(without), Median(ratios));
+  std::printf("%-18s %-8s %-26s %8.1f ms %8.1f ms %6.2f\n", layout.ToString().c_str(), units,
+              network.name, Median(with), Median(without), Median(ratios));
   std::fflush(stdout);
 }
 
@@ -117,7 +221,9 @@ int Argument(int argc, char** argv, int place, int otherwise) {
 
 int Main(int argc, char** argv) {
   const Layout layout = {.dp = Argument(argc, argv, 3, 4), .tp = Argument(argc, argv, 4, 1)};
-  std::printf("%-18s %-36s %11s %11s %6s\n", "layout", "network", "overlap", "none", "ratio");
+  const int rounds = Argument(argc, argv, 1, 7), steps = Argument(argc, argv, 2, 5);
+  std::printf("%-18s %-8s %-26s %11s %11s %6s\n", "layout", "units", "network", "overlap", "none",
+              "ratio");
   const Network networks[] = {
       {"loopback", Transport::kLoopback, {}},
       {"loopback, 1 GB/s, 1 ms", Transport::kLoopback, {absl::Milliseconds(1), 1e9}},
@@ -125,7 +231,9 @@ int Main(int argc, char** argv) {
       {"gloo, TCP on this machine", Transport::kGloo, {}},
   };
   for (const Network& network : networks) {
-    Measure(layout, network, Argument(argc, argv, 1, 7), Argument(argc, argv, 2, 5));
+    Measure<TrainingWorld>("compute", layout, network, rounds, steps);
+    // A sum inside a layer is no part of a unit that waits.
+    if (layout.tp == 1) Measure<WaitingWorld>("wait", layout, network, rounds, steps);
   }
   return 0;
 }

@@ -71,7 +71,7 @@ absl::Status TrainRank(const TrainingRun& run, int rank, Rank& here) {
   int64_t updates = 0;
   for (int step = 1; step <= run.steps; ++step) {
     const Tokens tokens = TokensOfStep(run, dp_rank, step - 1);
-    AdamWParameters adam = run.adam(step);
+    UpdateParameters adam = run.adam(step);
     adam.step = updates + 1;
     CONVENE_ASSIGN_OR_RETURN(const StepResult result,
                              here.engine->TrainStep(tokens.Batch(options.packed_documents), adam));

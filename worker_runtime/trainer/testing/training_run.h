@@ -39,7 +39,7 @@ struct TrainingRun {
   // Before the first step, on every rank; null: the engine's own start.
   std::function<absl::Status(Engine& engine)> prepare;
   // Of a step, which counts from 1; Train sets `step`, which counts those that changed the weights.
-  std::function<AdamWParameters(int step)> adam;
+  std::function<UpdateParameters(int step)> adam;
   // Makes a rank's place, in a thread of that rank, all ranks at the same time. Null: this CPU,
   // with `transport` between the ranks.
   std::function<absl::StatusOr<RankPlace>(const EngineOptions& engine, int rank)> place;

@@ -9,7 +9,7 @@
 namespace convene::worker::reference {
 
 template <typename Real>
-void AdamW(int64_t count, const AdamWParameters& parameters, Real gradient_scale,
+void AdamW(int64_t count, const UpdateParameters& parameters, Real gradient_scale,
            const Real* gradients, Real* weights, Real* first_moment, Real* second_moment) {
   const double step = static_cast<double>(parameters.step);
   const Real correction1 = static_cast<Real>(1.0 - std::pow(parameters.beta1, step));

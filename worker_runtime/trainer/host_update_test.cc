@@ -1,0 +1,129 @@
+// The host updates an offloaded state beside what comes next: whatever that is, it finds what an
+// update on the device would have left.
+#include <catch2/catch.hpp>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tools/base/testing/status_testing.h"
+#include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/trainer/engine.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr int kSequenceLength = 16;
+
+// One process that trains.
+class Trainer {
+ public:
+  Trainer(DType dtype, bool offloads, bool overlaps) {
+    auto engine = Engine::Create({.model = *NamedModel("llama-tiny"),
+                                  .seed = 3,
+                                  .dtype = dtype,
+                                  .overlap_communication = overlaps,
+                                  .sequence_length = kSequenceLength,
+                                  .offload_optimizer = offloads},
+                                 set_, *device_);
+    REQUIRE_OK(engine);
+    engine_ = *std::move(engine);
+  }
+
+  Engine& engine() { return *engine_; }
+  void SetAllWeights(float value) {
+    const std::vector<float> values(engine_->placement().flat_count, value);
+    engine_->optimizer().SetWeights(0, values);
+  }
+  StepResult Step(int64_t counted_targets = kSequenceLength) {
+    const auto result =
+        engine_->TrainStep(Batch(counted_targets), {.learning_rate = 1e-3, .step = ++step_});
+    REQUIRE_OK(result);
+    return *result;
+  }
+  double Validate() {
+    const auto result = engine_->ForwardLoss(Batch(kSequenceLength), 1);
+    REQUIRE_OK(result);
+    return result->loss;
+  }
+  std::vector<char> Parameters() {
+    const auto parameters = engine_->CopyParameters();
+    REQUIRE_OK(parameters);
+    return *parameters;
+  }
+  // A checkpoint's content, tensor by tensor.
+  std::vector<std::vector<float>> State() {
+    const auto pieces = engine_->optimizer().PiecesToWrite();
+    REQUIRE_OK(pieces);
+    std::vector<std::vector<float>> state;
+    for (const PieceToWrite& piece : *pieces) {
+      state.emplace_back(piece.data, piece.data + piece.piece.flat_count);
+    }
+    return state;
+  }
+
+ private:
+  TokenBatch Batch(int64_t counted_targets) const {
+    return {tokens_.data(), counted_targets > 0 ? tokens_.data() : uncounted_.data(),
+            counted_targets};
+  }
+
+  const std::vector<int32_t> tokens_ = std::vector<int32_t>(kSequenceLength, 65);
+  const std::vector<int32_t> uncounted_ = std::vector<int32_t>(kSequenceLength, -1);
+  const std::unique_ptr<Device> device_ = Device::Cpu();
+  CommunicatorSet set_ = SoloCommunicators();
+  std::unique_ptr<Engine> engine_;
+  int step_ = 0;
+};
+
+void CheckSame(Trainer& offloaded, Trainer& kept) {
+  CHECK((offloaded.State() == kept.State()));  // Catch2 would print them
+  CHECK((offloaded.Parameters() == kept.Parameters()));
+}
+
+TEST_CASE("what follows an update by the host finds the bits of one by the device") {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const bool overlaps : {true, false}) {
+      INFO(DTypeName(dtype) << (overlaps ? ", beside" : ", alone"));
+      Trainer offloaded(dtype, /*offloads=*/true, overlaps);
+      Trainer kept(dtype, /*offloads=*/false, overlaps);
+      const auto step = [&](int64_t counted_targets = kSequenceLength) {
+        CHECK(offloaded.Step(counted_targets).loss == kept.Step(counted_targets).loss);
+      };
+      step();
+      CheckSame(offloaded, kept);  // a checkpoint
+      step();
+      step();  // another step
+      step(/*counted_targets=*/0);
+      step();
+      CHECK(offloaded.Validate() == kept.Validate());
+      step();
+      step(/*counted_targets=*/0);
+      CheckSame(offloaded, kept);
+      step();
+      offloaded.engine().InitializeWeights();
+      kept.engine().InitializeWeights();
+      CheckSame(offloaded, kept);
+    }
+  }
+}
+
+TEST_CASE("a skipped step leaves an offloaded state as it was, be it the first or a later one") {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    Trainer trainer(dtype, /*offloads=*/true, /*overlaps=*/true);
+    for (int turn = 0; turn < 2; ++turn) {
+      INFO(DTypeName(dtype) << ", turn " << turn);
+      trainer.SetAllWeights(std::numeric_limits<float>::infinity());
+      const auto state = trainer.State();
+      const auto parameters = trainer.Parameters();
+      CHECK(trainer.Step().skipped);
+      CHECK((trainer.State() == state));
+      CHECK((trainer.Parameters() == parameters));
+      trainer.SetAllWeights(0.01f);
+      CHECK(!trainer.Step().skipped);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace convene::worker
