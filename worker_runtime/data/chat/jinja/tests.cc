@@ -32,7 +32,8 @@ bool IsFloat(const Value& value) { return value.is_float(); }
 bool IsNumber(const Value& value) { return value.is_number(); }
 bool IsString(const Value& value) { return value.is_string(); }
 bool IsMapping(const Value& value) { return value.is_dict(); }
-bool IsCallable(const Value& value) { return value.is_callable(); }
+// Jinja2's undefined value can be called, which fails.
+bool IsCallable(const Value& value) { return value.is_callable() || value.is_undefined(); }
 
 // An undefined value is an empty sequence in Jinja2.
 bool IsIterable(const Value& value) {
