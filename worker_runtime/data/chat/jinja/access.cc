@@ -17,6 +17,11 @@ Value NoSuch(const Value& value, const std::string& name) {
   return Value::OfUndefined(absl::StrCat(value.KindName(), " has no '", name, "'"));
 }
 
+// For CharacterBegins, which writes a number for each character.
+absl::Status ChargeBegins(const std::string& text, Budget* budget) {
+  return budget->ChargeWalks(sizeof(size_t), text.size());
+}
+
 // The item at a Python index of a sequence of `size`; nothing: out of range.
 std::optional<size_t> IndexOf(const Value& key, size_t size) {
   if (!key.is_integral()) return std::nullopt;
@@ -68,10 +73,9 @@ absl::StatusOr<Value> GetAttribute(const Value& value, const std::string& name) 
 
 absl::StatusOr<Value> GetItem(const Value& value, const Value& key, Budget* budget) {
   if (value.is_undefined()) return absl::InvalidArgumentError(value.why_undefined());
-  // Finding a character walks over the string, finding a key over the key.
-  for (const Value* const text : {&value, &key}) {
-    if (text->is_string()) CONVENE_RETURN_IF_ERROR(budget->Charge(WeightOf(*text)));
-  }
+  if (value.is_string()) CONVENE_RETURN_IF_ERROR(ChargeBegins(value.as_string(), budget));
+  // Finding a key walks over it.
+  if (key.is_string()) CONVENE_RETURN_IF_ERROR(budget->Charge(WeightOf(key)));
   if (std::optional<Value> found = Subscript(value, key)) return *std::move(found);
   if (key.is_string()) return GetAttribute(value, key.as_string());
   return Value::OfUndefined(
@@ -89,7 +93,7 @@ absl::StatusOr<Value> GetSlice(const Value& value, const Value* start, const Val
   const int64_t by = stride.value_or(1);
   if (value.is_string()) {
     const std::string& text = value.as_string();
-    CONVENE_RETURN_IF_ERROR(budget->ChargeBytes(text.size()));
+    CONVENE_RETURN_IF_ERROR(ChargeBegins(text, budget));
     const std::vector<size_t> begins = CharacterBegins(text);
     std::string slice;
     for (const int64_t i : SliceIndices(begins.size() - 1, first, last, by)) {
