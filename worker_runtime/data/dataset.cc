@@ -11,7 +11,6 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/blend.h"
 #include "worker_runtime/data/rows.h"
-#include "worker_runtime/data/sample_order.h"
 
 namespace convene::worker {
 namespace {
@@ -72,12 +71,6 @@ int64_t BytesIn(const TokenSource& source, const TokenRange& range) {
 std::string IdentityOf(const TokenSource& source) {
   return absl::StrCat(source.token_count(), " tokens with hash ",
                       absl::Hex(source.content_hash(), absl::kZeroPad16));
-}
-
-absl::Status FillPadding(int64_t length, int32_t* inputs, int32_t* targets) {
-  std::fill_n(inputs, length, 0);
-  std::fill_n(targets, length, kIgnoredTarget);
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -282,16 +275,28 @@ std::optional<PackingCounts> Dataset::packing_counts() const {
   return sum;
 }
 
-Dataset::Place Dataset::TrainingPlace(int64_t seed, int64_t position) const {
-  const Blend::Place place = parts_->training->At(position);
-  return {place.source,
-          parts_->rows[place.source]->TrainingRow(SeedOf(seed, place.source), place.index)};
+std::vector<Dataset::Place> Dataset::TrainingPlaces(int64_t seed,
+                                                    absl::Span<const int64_t> positions) const {
+  std::vector<Place> places;
+  for (const int64_t position : positions) {
+    Place& place = places.emplace_back();
+    if (position == kNoSample) continue;
+    const auto [source, index] = parts_->training->At(position);
+    place = {source, parts_->rows[source]->TrainingRow(SeedOf(seed, source), index)};
+  }
+  return places;
 }
 
-Dataset::Place Dataset::ValidationPlace(int64_t index) const {
-  CONVENE_CHECK(index >= 0 && index < parts_->validation_samples);
-  const Blend::Place place = parts_->validation->At(index);
-  return {place.source, parts_->rows[place.source]->training_rows() + place.index};
+std::vector<Dataset::Place> Dataset::ValidationPlaces(absl::Span<const int64_t> indices) const {
+  std::vector<Place> places;
+  for (const int64_t index : indices) {
+    Place& place = places.emplace_back();
+    if (index == kNoSample) continue;
+    CONVENE_CHECK(index >= 0 && index < parts_->validation_samples);
+    const auto [source, held_out] = parts_->validation->At(index);
+    place = {source, parts_->rows[source]->training_rows() + held_out};
+  }
+  return places;
 }
 
 absl::Status Dataset::FillRow(const Place& place, int32_t* inputs, int32_t* targets) const {
@@ -325,65 +330,55 @@ absl::Status Dataset::FillRow(const Place& place, int32_t* inputs, int32_t* targ
   return absl::OkStatus();
 }
 
-absl::Status Dataset::FillMicrobatch(int64_t seed, absl::Span<const int64_t> positions,
-                                     int32_t* inputs, int32_t* targets) const {
+absl::Status Dataset::Fill(absl::Span<const Place> places, int32_t* inputs,
+                           int32_t* targets) const {
   const int64_t length = parts_->sequence_length;
-  for (const int64_t position : positions) {
-    CONVENE_RETURN_IF_ERROR(position == kNoSample
-                                ? FillPadding(length, inputs, targets)
-                                : FillRow(TrainingPlace(seed, position), inputs, targets));
+  for (const Place& place : places) {
+    if (place.row == kNoSample) {
+      std::fill_n(inputs, length, 0);
+      std::fill_n(targets, length, kIgnoredTarget);
+    } else {
+      CONVENE_RETURN_IF_ERROR(FillRow(place, inputs, targets));
+    }
     inputs += length;
     targets += length;
   }
   return absl::OkStatus();
+}
+
+absl::Status Dataset::FillMicrobatch(int64_t seed, absl::Span<const int64_t> positions,
+                                     int32_t* inputs, int32_t* targets) const {
+  return Fill(TrainingPlaces(seed, positions), inputs, targets);
 }
 
 absl::Status Dataset::FillValidation(absl::Span<const int64_t> indices, int32_t* inputs,
                                      int32_t* targets) const {
-  const int64_t length = parts_->sequence_length;
-  for (const int64_t index : indices) {
-    CONVENE_RETURN_IF_ERROR(index == kNoSample ? FillPadding(length, inputs, targets)
-                                               : FillRow(ValidationPlace(index), inputs, targets));
-    inputs += length;
-    targets += length;
-  }
-  return absl::OkStatus();
+  return Fill(ValidationPlaces(indices), inputs, targets);
 }
 
-void Dataset::FillRowDocuments(const Place& place, int32_t* begin) const {
+void Dataset::FillBegins(absl::Span<const Place> places, int32_t* begin) const {
+  CONVENE_CHECK(has_documents());
   std::vector<TokenRange> ranges;
-  parts_->RowsOf(place).RangesOf(place.row, &ranges);
-  int64_t filled = 0;
-  for (const TokenRange& range : ranges) {
-    std::fill_n(begin + filled, range.count, static_cast<int32_t>(filled));
-    filled += range.count;
+  for (const Place& place : places) {
+    ranges.clear();
+    if (place.row != kNoSample) parts_->RowsOf(place).RangesOf(place.row, &ranges);
+    int64_t filled = 0;
+    for (const TokenRange& range : ranges) {
+      std::fill_n(begin + filled, range.count, static_cast<int32_t>(filled));
+      filled += range.count;
+    }
+    std::fill_n(begin + filled, parts_->sequence_length - filled, static_cast<int32_t>(filled));
+    begin += parts_->sequence_length;
   }
-  std::fill_n(begin + filled, parts_->sequence_length - filled, static_cast<int32_t>(filled));
 }
 
 void Dataset::FillDocuments(int64_t seed, absl::Span<const int64_t> positions,
                             int32_t* begin) const {
-  CONVENE_CHECK(has_documents());
-  for (const int64_t position : positions) {
-    if (position == kNoSample) {
-      std::fill_n(begin, parts_->sequence_length, 0);
-    } else {
-      FillRowDocuments(TrainingPlace(seed, position), begin);
-    }
-    begin += parts_->sequence_length;
-  }
+  FillBegins(TrainingPlaces(seed, positions), begin);
 }
 
 void Dataset::FillValidationDocuments(absl::Span<const int64_t> indices, int32_t* begin) const {
-  CONVENE_CHECK(has_documents());
-  for (const int64_t index : indices) {
-    if (index == kNoSample) {
-      std::fill_n(begin, parts_->sequence_length, 0);
-    } else {
-      FillRowDocuments(ValidationPlace(index), begin);
-    }
-    begin += parts_->sequence_length;
-  }
+  FillBegins(ValidationPlaces(indices), begin);
 }
 
 std::vector<TokenRange> Dataset::TargetsOf(const Place& place) const {
@@ -394,30 +389,28 @@ std::vector<TokenRange> Dataset::TargetsOf(const Place& place) const {
   return ranges;
 }
 
-int64_t Dataset::CountedInRow(const Place& place) const {
+int64_t Dataset::Counted(absl::Span<const Place> places) const {
+  const bool all_count = !has_counted();
   int64_t counted = 0;
-  for (const TokenRange& range : TargetsOf(place)) {
-    counted += CountedIn(parts_->SourceOf(place), range);
+  for (const Place& place : places) {
+    if (place.row == kNoSample) continue;
+    if (all_count) {
+      counted += sequence_length();
+      continue;
+    }
+    for (const TokenRange& range : TargetsOf(place)) {
+      counted += CountedIn(parts_->SourceOf(place), range);
+    }
   }
   return counted;
 }
 
 int64_t Dataset::CountedTargets(int64_t seed, absl::Span<const int64_t> positions) const {
-  int64_t counted = 0;
-  for (const int64_t position : positions) {
-    if (position == kNoSample) continue;
-    counted += has_counted() ? CountedInRow(TrainingPlace(seed, position)) : sequence_length();
-  }
-  return counted;
+  return Counted(TrainingPlaces(seed, positions));
 }
 
 int64_t Dataset::CountedValidationTargets(absl::Span<const int64_t> indices) const {
-  int64_t counted = 0;
-  for (const int64_t index : indices) {
-    if (index == kNoSample) continue;
-    counted += has_counted() ? CountedInRow(ValidationPlace(index)) : sequence_length();
-  }
-  return counted;
+  return Counted(ValidationPlaces(indices));
 }
 
 std::optional<int64_t> Dataset::ValidationTargetBytes(absl::Span<const int64_t> indices) const {
@@ -425,9 +418,8 @@ std::optional<int64_t> Dataset::ValidationTargetBytes(absl::Span<const int64_t> 
     if (source->token_bytes().empty()) return std::nullopt;
   }
   int64_t bytes = 0;
-  for (const int64_t index : indices) {
-    if (index == kNoSample) continue;
-    const Place place = ValidationPlace(index);
+  for (const Place& place : ValidationPlaces(indices)) {
+    if (place.row == kNoSample) continue;
     for (const TokenRange& range : TargetsOf(place)) {
       bytes += BytesIn(parts_->SourceOf(place), range);
     }

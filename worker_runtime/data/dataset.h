@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "worker_runtime/data/packing.h"
+#include "worker_runtime/data/sample_order.h"
 #include "worker_runtime/data/store/token_source.h"
 
 namespace convene::worker {
@@ -122,15 +123,16 @@ class Dataset {
   struct Parts;
   struct Place {
     int source = 0;
-    int64_t row = 0;
+    int64_t row = kNoSample;
   };
   explicit Dataset(std::shared_ptr<const Parts> parts);
-  Place TrainingPlace(int64_t seed, int64_t position) const;
-  Place ValidationPlace(int64_t index) const;
+  std::vector<Place> TrainingPlaces(int64_t seed, absl::Span<const int64_t> positions) const;
+  std::vector<Place> ValidationPlaces(absl::Span<const int64_t> indices) const;
   absl::Status FillRow(const Place& place, int32_t* inputs, int32_t* targets) const;
-  void FillRowDocuments(const Place& place, int32_t* begin) const;
+  absl::Status Fill(absl::Span<const Place> places, int32_t* inputs, int32_t* targets) const;
+  void FillBegins(absl::Span<const Place> places, int32_t* begin) const;
   std::vector<TokenRange> TargetsOf(const Place& place) const;
-  int64_t CountedInRow(const Place& place) const;
+  int64_t Counted(absl::Span<const Place> places) const;
 
   std::shared_ptr<const Parts> parts_;
 };

@@ -430,6 +430,23 @@ TEST_CASE("rows in Megatron's order are megatron-core's samples") {
   CHECK(filled.inputs[48] == 4021);
 }
 
+TEST_CASE("Megatron's split of sequences rounds halves to the even one") {
+  const TempDir dir;
+  TokenFileInfo info;
+  info.vocabulary_size = 10000;
+  for (const auto& [sequences, first_held_out] : {std::pair{10, 8}, {6, 4}}) {
+    std::vector<TestDocument> documents(sequences);
+    for (int i = 0; i < sequences; ++i) documents[i].ids.assign(10, i);
+    WriteTokenFile(dir.File("t"), info, documents);
+    DatasetOptions options = Options({dir.File("t")}, 4, 0.25);
+    options.order = SampleOrder::kMegatron;
+    options.run_samples = 1;
+    const auto data = Dataset::Open(options);
+    REQUIRE_OK(data);
+    CHECK(Validation(*data, {0}).inputs[0] == first_held_out);
+  }
+}
+
 TEST_CASE("Megatron's order has each sample of an epoch once, cut from shuffled documents") {
   const TempDir dir;
   TokenFileInfo info;

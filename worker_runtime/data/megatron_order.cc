@@ -39,22 +39,21 @@ class NumpyRandom {
   std::mt19937 generator_;
 };
 
-// [first, first + count), `times` times, shuffled together.
-void AppendShuffled(int64_t first, int64_t count, int64_t times, NumpyRandom* random,
+// [0, count), `times` times, shuffled together.
+void AppendShuffled(int64_t count, int64_t times, NumpyRandom* random,
                     std::vector<int32_t>* sequences) {
   const size_t begin = sequences->size();
   for (int64_t time = 0; time < times; ++time) {
-    for (int64_t i = 0; i < count; ++i) sequences->push_back(static_cast<int32_t>(first + i));
+    for (int64_t i = 0; i < count; ++i) sequences->push_back(static_cast<int32_t>(i));
   }
   random->Shuffle(absl::MakeSpan(*sequences).subspan(begin));
 }
 
 }  // namespace
 
-absl::StatusOr<MegatronOrder> MegatronOrder::Build(const MegatronRun& run, int64_t first,
-                                                   int64_t count,
+absl::StatusOr<MegatronOrder> MegatronOrder::Build(const MegatronRun& run, int64_t count,
                                                    std::function<int64_t(int64_t)> length) {
-  CONVENE_CHECK(run.sequence_length >= 1 && first >= 0 && count >= 0);
+  CONVENE_CHECK(run.sequence_length >= 1 && count >= 0);
   const int64_t sample_tokens = run.sequence_length;
   if (run.seed < 0 || run.seed > std::numeric_limits<uint32_t>::max()) {
     return absl::InvalidArgumentError(
@@ -62,7 +61,7 @@ absl::StatusOr<MegatronOrder> MegatronOrder::Build(const MegatronRun& run, int64
                      "from 0 to 4294967295"));
   }
   int64_t epoch_tokens = 0;
-  for (int64_t i = 0; i < count; ++i) epoch_tokens += length(first + i);
+  for (int64_t i = 0; i < count; ++i) epoch_tokens += length(i);
   if (run.samples < 1 || epoch_tokens <= sample_tokens) {
     return absl::InvalidArgumentError(absl::StrCat(
         run.samples, " samples of ", sample_tokens, " tokens of data with ", epoch_tokens,
@@ -76,7 +75,7 @@ absl::StatusOr<MegatronOrder> MegatronOrder::Build(const MegatronRun& run, int64
       run.samples < (std::numeric_limits<int64_t>::max() - 2 * epoch_tokens) / sample_tokens;
   const int64_t epochs =
       samples_fit ? (run.samples * sample_tokens + 1 + epoch_tokens - 1) / epoch_tokens : 0;
-  if (!samples_fit || first + count > std::numeric_limits<int32_t>::max() ||
+  if (!samples_fit || count > std::numeric_limits<int32_t>::max() ||
       epochs > std::numeric_limits<int32_t>::max() / count) {
     return absl::InvalidArgumentError(absl::StrCat(
         "Megatron's order of ", run.samples, " samples from ", count,
@@ -96,9 +95,9 @@ absl::StatusOr<MegatronOrder> MegatronOrder::Build(const MegatronRun& run, int64
   }
   NumpyRandom random(static_cast<uint32_t>(run.seed));
   order.sequences_.reserve(epochs * count);
-  AppendShuffled(first, count, order.separate_final_epoch_ ? epochs - 1 : epochs, &random,
+  AppendShuffled(count, order.separate_final_epoch_ ? epochs - 1 : epochs, &random,
                  &order.sequences_);
-  if (order.separate_final_epoch_) AppendShuffled(first, count, 1, &random, &order.sequences_);
+  if (order.separate_final_epoch_) AppendShuffled(count, 1, &random, &order.sequences_);
   order.IndexTokens();
   order.shuffle_.resize(samples);
   for (int64_t i = 0; i < samples; ++i) order.shuffle_[i] = static_cast<uint32_t>(i);

@@ -28,11 +28,11 @@ struct MegatronRun {
 // Thread-safe. 4 bytes for each sequence of each epoch, and 4 for each sample.
 class MegatronOrder {
  public:
-  // Of sequence `sequence` in [first, first + count) `length`(sequence) is the number of tokens. It
-  // is kept, and must give the same answer every time. InvalidArgument: a seed outside [0, 2^32),
-  // no samples, too few tokens for one, or more than 2^32 - 2 samples or 2^31 - 1 sequences (numpy
+  // Of sequence `sequence` in [0, count) `length`(sequence) is the number of tokens. It is kept,
+  // and must give the same answer every time. InvalidArgument: a seed outside [0, 2^32), no
+  // samples, too few tokens for one, or more than 2^32 - 2 samples or 2^31 - 1 sequences (numpy
   // takes wider numbers from there on, and so other ones).
-  static absl::StatusOr<MegatronOrder> Build(const MegatronRun& run, int64_t first, int64_t count,
+  static absl::StatusOr<MegatronOrder> Build(const MegatronRun& run, int64_t count,
                                              std::function<int64_t(int64_t)> length);
 
   // At least MegatronRun::samples.

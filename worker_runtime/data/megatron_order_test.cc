@@ -26,7 +26,7 @@ std::vector<int64_t> LengthsOf(int64_t count, uint64_t seed, uint64_t longest) {
 }
 
 absl::StatusOr<MegatronOrder> OrderOf(const MegatronRun& run, const std::vector<int64_t>& lengths) {
-  return MegatronOrder::Build(run, 0, static_cast<int64_t>(lengths.size()),
+  return MegatronOrder::Build(run, static_cast<int64_t>(lengths.size()),
                               [lengths](int64_t sequence) { return lengths[sequence]; });
 }
 

@@ -90,7 +90,7 @@ absl::StatusOr<std::unique_ptr<Rows>> CutAsMegatron(const TokenSource& source,
   const MegatronRun run = {
       .seed = seed, .sequence_length = options.sequence_length, .samples = run_samples};
   CONVENE_ASSIGN_OR_RETURN(MegatronOrder order,
-                           MegatronOrder::Build(run, 0, training, [&source](int64_t sequence) {
+                           MegatronOrder::Build(run, training, [&source](int64_t sequence) {
                              return source.sequence_end(sequence) - SequenceBegin(source, sequence);
                            }));
   return std::make_unique<MegatronRows>(source, options.sequence_length, seed, std::move(order),

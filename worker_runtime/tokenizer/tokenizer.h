@@ -51,7 +51,8 @@ class Tokenizer {
   // Its text; empty for an ordinary token.
   virtual std::string SpecialTextOf(int32_t id) const = 0;
   // The same, and the text of the tokens that are found in every text before it is cut into words,
-  // with SpecialText::kAsText too: tokenizer.json's added tokens that are not "special".
+  // with SpecialText::kAsText too: tokenizer.json's added tokens that are not "special",
+  // SentencePiece's USER_DEFINED pieces.
   virtual std::string AddedTextOf(int32_t id) const { return SpecialTextOf(id); }
 
   // The ids that the original puts before and after a document when it is to add special tokens

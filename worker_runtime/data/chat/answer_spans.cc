@@ -1,7 +1,6 @@
 #include "worker_runtime/data/chat/answer_spans.h"
 
 #include <algorithm>
-#include <memory>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -28,28 +27,51 @@ class Renderer {
         conversation_(conversation),
         options_(options) {
     // transformers gives these always.
-    Set("tools", Value::OfNone());
-    Set("documents", Value::OfNone());
+    variables_.Set("tools", Value::OfNone());
+    variables_.Set("documents", Value::OfNone());
     for (const auto& [key, value] : conversation.variables.entries()) variables_.Set(key, value);
   }
 
   // The text of the first `count` messages.
   absl::StatusOr<Rendered> Render(size_t count, bool generation_prompt) {
-    std::vector<Value> messages(conversation_.messages.begin(),
-                                conversation_.messages.begin() + count);
+    return Render(MessagesBefore(count), generation_prompt);
+  }
+
+  // The text of the first `count` messages and, behind them, one of the assistant's that says
+  // `answer`; in the form of the message that stands there.
+  absl::StatusOr<Rendered> RenderWith(size_t count, const char* answer) {
+    Dict message;
+    Value content = Value::OfString(std::string(answer));
+    const Value* const given = conversation_.messages[count].as_dict().Find("content");
+    if (given != nullptr && given->is_list()) {
+      Dict part;
+      part.Set("type", Value::OfString(std::string("text")));
+      part.Set("text", std::move(content));
+      CONVENE_ASSIGN_OR_RETURN(Value only, jinja::NewDict(std::move(part)));
+      CONVENE_ASSIGN_OR_RETURN(content, jinja::NewList({std::move(only)}));
+    }
+    message.Set("role", Value::OfString(RoleOf(conversation_.messages[count])));
+    message.Set("content", std::move(content));
+    std::vector<Value> messages = MessagesBefore(count);
+    CONVENE_ASSIGN_OR_RETURN(Value last, jinja::NewDict(std::move(message)));
+    messages.push_back(std::move(last));
+    return Render(std::move(messages), /*generation_prompt=*/false);
+  }
+
+ private:
+  std::vector<Value> MessagesBefore(size_t count) const {
+    return {conversation_.messages.begin(), conversation_.messages.begin() + count};
+  }
+
+  absl::StatusOr<Rendered> Render(std::vector<Value> messages, bool generation_prompt) {
+    options_.max_steps -= static_cast<int64_t>(messages.size());
     CONVENE_ASSIGN_OR_RETURN(Value list, jinja::NewList(std::move(messages)));
-    Set("messages", std::move(list));
-    Set("add_generation_prompt", Value::OfBool(generation_prompt));
-    options_.max_steps -= static_cast<int64_t>(count);
+    variables_.Set("messages", std::move(list));
+    variables_.Set("add_generation_prompt", Value::OfBool(generation_prompt));
     CONVENE_RETURN_IF_ERROR(jinja::Budget(options_.max_steps, options_.max_bytes).Charge(1));
     CONVENE_ASSIGN_OR_RETURN(Rendered rendered, template_.Render(variables_, options_));
     options_.max_steps = rendered.steps_left;
     return rendered;
-  }
-
- private:
-  void Set(const char* key, Value value) {
-    variables_.Set(std::make_shared<const std::string>(key), std::move(value));
   }
 
   const jinja::ChatTemplate& template_;
@@ -74,10 +96,13 @@ absl::Status TooLong(const absl::Status& status, size_t messages, size_t answers
                            "once)"));
 }
 
+// How long the begin is that both have.
+size_t CommonBytes(absl::string_view a, absl::string_view b) {
+  return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
+}
+
 absl::Status NotGrowing(size_t message, absl::string_view expected, absl::string_view whole) {
-  const size_t common =
-      std::mismatch(expected.begin(), expected.end(), whole.begin(), whole.end()).first -
-      expected.begin();
+  const size_t common = CommonBytes(expected, whole);
   return absl::FailedPreconditionError(
       absl::StrCat("the chat template does not only add to its text: at message ", message + 1,
                    " the text up to there goes on differently in the whole conversation, behind \"",
@@ -122,6 +147,28 @@ absl::Status ChooseSpans(const Conversation& conversation, const std::vector<boo
   return absl::OkStatus();
 }
 
+// How many bytes of the answer at `message` are a header that the template writes before every
+// answer. `before`: the text up to the message, with the generation prompt; `with`: and the
+// message.
+absl::StatusOr<size_t> HeaderBytes(Renderer* renderer, size_t message, absl::string_view before,
+                                   absl::string_view with) {
+  CONVENE_ASSIGN_OR_RETURN(const Rendered without,
+                           renderer->Render(message, /*generation_prompt=*/false));
+  if (without.text != before) return 0;  // the generation prompt is the header
+  constexpr char kAnswer[] = "Other0answer1here";
+  CONVENE_ASSIGN_OR_RETURN(const Rendered other, renderer->RenderWith(message, kAnswer));
+  const size_t found = other.text.find(kAnswer, before.size());
+  if (found == std::string::npos || !absl::StartsWith(other.text, before)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the chat template writes no generation prompt for message ", message + 1,
+        ", and does not show otherwise where the header ends and the answer begins: give a "
+        "template with {% generation %} around what the assistant says"));
+  }
+  const absl::string_view header =
+      absl::string_view(other.text).substr(before.size(), found - before.size());
+  return CommonBytes(header, with.substr(before.size()));
+}
+
 // Adds the spans of the answers in `learned` to `whole`, by what each adds to the text.
 absl::Status AddAnswers(Renderer* renderer, const std::vector<bool>& learned,
                         const std::vector<std::string>& specials, Rendered* whole) {
@@ -135,14 +182,16 @@ absl::Status AddAnswers(Renderer* renderer, const std::vector<bool>& learned,
     }
     size_t end = whole->text.size();
     if (i + 1 < count) {
-      CONVENE_ASSIGN_OR_RETURN(const Rendered with,
+      CONVENE_ASSIGN_OR_RETURN(const Rendered upto,
                                renderer->Render(i + 1, /*generation_prompt=*/false));
-      if (!absl::StartsWith(whole->text, with.text) || with.text.size() < before.text.size()) {
-        return NotGrowing(i, with.text, whole->text);
+      if (!absl::StartsWith(whole->text, upto.text) || upto.text.size() < before.text.size()) {
+        return NotGrowing(i, upto.text, whole->text);
       }
-      end = with.text.size();
+      end = upto.text.size();
     }
-    const size_t begin = before.text.size();
+    const absl::string_view with = absl::string_view(whole->text).substr(0, end);
+    CONVENE_ASSIGN_OR_RETURN(const size_t header, HeaderBytes(renderer, i, before.text, with));
+    const size_t begin = before.text.size() + header;
     whole->generated.push_back({begin, EndOfTurn(whole->text, begin, end, specials)});
   }
   return absl::OkStatus();

@@ -18,13 +18,15 @@ namespace convene::worker {
 // Of another template the text is rendered up to each answer, with and without it: an answer
 // begins where the text before it ends, with the generation prompt, and ends where the text with it
 // ends, less the white space behind the token that ends the turn. That needs a template whose text
-// only grows; one that rewrites earlier turns can at most be trained on the last answer.
+// only grows; one that rewrites earlier turns can at most be trained on the last answer. A template
+// that writes no generation prompt there may all the same put a header before every answer, which
+// is none of the answer: it is found by a rendering with another answer in its place.
 //
 // `variables`: those of the model folder, such as bos_token; the conversation's win.
 // InvalidArgument: the conversation, among others refused by the template. FailedPrecondition: the
-// template is not such a one, or asks for a date. Unimplemented: Render's. ResourceExhausted: all
-// renderings together take more than the options' steps, of which each message that is rendered
-// takes one more.
+// template is not such a one, or does not show where an answer begins, or asks for a date.
+// Unimplemented: Render's. ResourceExhausted: all renderings together take more than the options'
+// steps, of which each message that is rendered takes one more.
 absl::StatusOr<jinja::Rendered> RenderAnswers(const jinja::ChatTemplate& chat_template,
                                               const jinja::Dict& variables,
                                               const Conversation& conversation,

@@ -86,8 +86,8 @@ class ChatEncoder : public DocumentEncoder {
   void EncodePair(const PromptAndCompletion& pair, EncodedDocument* document) {
     for (const int32_t id : shared_.tokenizer.prefix()) Add(id, false, document);
     const std::string text = pair.prompt + pair.completion;
-    const TextSpan span = {pair.prompt.size(), text.size()};
-    AppendCounted(text, absl::MakeConstSpan(&span, 1), shared_.tokenizer, as_text_.get(), document);
+    const std::vector<TextSpan> spans = {{pair.prompt.size(), text.size()}};
+    AppendParts(text, spans, shared_.special_texts.CutsOf(text), as_text_.get(), document);
     if (const auto end = shared_.tokenizer.end_of_document()) Add(*end, true, document);
   }
 
@@ -120,8 +120,10 @@ class ChatEncoder : public DocumentEncoder {
       if (piece.is_special) {
         Add(shared_.specials.at(piece.text), piece.counted, document);
       } else {
-        as_text_->Encode(piece.text, &document->ids);
-        document->counted.resize(document->ids.size(), piece.counted ? 1 : 0);
+        std::vector<TextSpan> spans;
+        if (piece.counted) spans.push_back({0, piece.text.size()});
+        AppendParts(piece.text, spans, shared_.special_texts.CutsOf(piece.text), as_text_.get(),
+                    document);
       }
     }
     return absl::OkStatus();
@@ -146,25 +148,24 @@ class ChatEncoder : public DocumentEncoder {
     if (broken) {
       CONVENE_ASSIGN_OR_RETURN(cuts, SpecialTexts::Mend(&rendered.text, &rendered.generated));
     }
-    cuts.push_back(rendered.text.size());
-    size_t begin = 0;
-    for (const size_t end : cuts) {
-      AppendPart(rendered, begin, end, document);
-      begin = end;
-    }
+    AppendParts(rendered.text, rendered.generated, std::move(cuts), as_tokens_.get(), document);
     return absl::OkStatus();
   }
 
-  // Bytes [begin, end) of what was rendered.
-  void AppendPart(const jinja::Rendered& rendered, size_t begin, size_t end,
-                  EncodedDocument* document) {
-    std::vector<TextSpan> spans;
-    for (const TextSpan& span : rendered.generated) {
-      const TextSpan part = {std::max(span.begin, begin), std::min(span.end, end)};
-      if (part.begin < part.end) spans.push_back({part.begin - begin, part.end - begin});
+  // The parts of `text` between the cuts, each tokenised apart; what is in `spans` counts.
+  void AppendParts(absl::string_view text, const std::vector<TextSpan>& spans,
+                   std::vector<size_t> cuts, Encoder* encoder, EncodedDocument* document) {
+    cuts.push_back(text.size());
+    size_t begin = 0;
+    for (const size_t end : cuts) {
+      std::vector<TextSpan> within;
+      for (const TextSpan& span : spans) {
+        const TextSpan part = {std::max(span.begin, begin), std::min(span.end, end)};
+        if (part.begin < part.end) within.push_back({part.begin - begin, part.end - begin});
+      }
+      AppendCounted(text.substr(begin, end - begin), within, shared_.tokenizer, encoder, document);
+      begin = end;
     }
-    AppendCounted(absl::string_view(rendered.text).substr(begin, end - begin), spans,
-                  shared_.tokenizer, as_tokens_.get(), document);
   }
 
   const Shared& shared_;
@@ -184,7 +185,8 @@ absl::StatusOr<std::unique_ptr<ChatEncoderFactory>> ChatEncoderFactory::Make(
   auto shared = std::make_unique<Shared>(std::move(format), tokenizer, options);
   if (const auto* const named = std::get_if<NamedTemplate>(&shared->format)) {
     for (const std::string& text : SpecialsOf(*named)) {
-      const std::optional<int32_t> id = tokenizer->SpecialId(text);
+      std::optional<int32_t> id = tokenizer->SpecialId(text);
+      if (!id.has_value()) id = shared->special_texts.TurnTokenId(text);
       if (!id.has_value()) {
         return absl::InvalidArgumentError(
             absl::StrCat("the tokenizer (", tokenizer->kind(), ") has no special token '", text,

@@ -40,7 +40,7 @@ void AddSpecialTokens(const Dict& config, Dict* variables) {
     // An added token is written out with its rules.
     if (value->is_dict()) value = value->as_dict().Find("content");
     if (value == nullptr || (!value->is_string() && !value->is_list())) continue;
-    variables->Set(std::make_shared<const std::string>(name), *value);
+    variables->Set(name, *value);
   }
 }
 

@@ -1,6 +1,5 @@
 #include "worker_runtime/data/chat/conversation.h"
 
-#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,8 +19,6 @@ constexpr std::pair<const char*, const char*> kSpeakers[] = {
     {"model", "assistant"},  {"bot", "assistant"},
     {"system", "system"},    {"tool", "tool"},
     {"observation", "tool"}, {"function_response", "tool"}};
-
-jinja::StringPtr Key(const char* text) { return std::make_shared<const std::string>(text); }
 
 // The key's value; nullptr: absent or null.
 const Value* Given(const Dict& dict, const char* key) {
@@ -43,10 +40,10 @@ absl::StatusOr<Value> FromShareGpt(const Dict& message) {
                      "\": human, gpt, system, tool, observation and function_response are known"));
   }
   Dict made;
-  made.Set(Key("role"), Value::OfString(role));
+  made.Set("role", Value::OfString(role));
   for (const auto& [key, value] : message.entries()) {
     if (*key == "from") continue;
-    made.Set(*key == "value" ? Key("content") : key, value);
+    made.Set(*key == "value" ? "content" : absl::string_view(*key), value);
   }
   return NewDict(std::move(made));
 }
@@ -94,10 +91,10 @@ absl::Status AddVariables(const Dict& record, Conversation* conversation) {
       return absl::InvalidArgumentError("'tools' is no list, and no string that holds one");
     }
     // An empty list is to a template what no list is.
-    if (parsed->Truth()) conversation->variables.Set(Key("tools"), *std::move(parsed));
+    if (parsed->Truth()) conversation->variables.Set("tools", *std::move(parsed));
   }
   if (const Value* const documents = Given(record, "documents")) {
-    conversation->variables.Set(Key("documents"), *documents);
+    conversation->variables.Set("documents", *documents);
   }
   if (const Value* const more = Given(record, "chat_template_kwargs")) {
     if (!more->is_dict()) {

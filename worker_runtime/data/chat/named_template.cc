@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "tools/base/status_macros.h"
@@ -280,6 +281,12 @@ std::vector<std::string> SpecialsOf(NamedTemplate format) {
       return {"<bos>", "<start_of_turn>", "<end_of_turn>"};
   }
   return {};
+}
+
+bool IsSpecialOfAFormat(absl::string_view text) {
+  return absl::c_any_of(kNames, [&](const auto& named) {
+    return absl::c_linear_search(SpecialsOf(named.second), text);
+  });
 }
 
 absl::StatusOr<std::vector<Piece>> PiecesOf(NamedTemplate format, const Conversation& conversation,

@@ -26,6 +26,8 @@ absl::StatusOr<NamedTemplate> FindNamedTemplate(const std::string& name);
 
 // The special tokens that the format needs.
 std::vector<std::string> SpecialsOf(NamedTemplate format);
+// Whether one of the formats has a special token with this text.
+bool IsSpecialOfAFormat(absl::string_view text);
 
 // The pieces of a conversation; those of the answers in `learned` are counted, with the token that
 // ends the turn. REQUIRES: learned has one value for each message.

@@ -1,7 +1,6 @@
 #include "worker_runtime/data/chat/special_texts.h"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -9,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/chat/jinja/characters.h"
+#include "worker_runtime/data/chat/named_template.h"
 
 namespace convene::worker {
 namespace {
@@ -32,20 +32,24 @@ bool CanFrame(absl::string_view text, absl::string_view template_source) {
 bool SpecialTexts::TextSet::Add(const std::string& text) {
   if (!set_.insert(text).second) return false;
   std::vector<size_t>& lengths = lengths_[static_cast<uint8_t>(text[0])];
-  if (std::find(lengths.begin(), lengths.end(), text.size()) == lengths.end()) {
-    lengths.push_back(text.size());
-    std::sort(lengths.begin(), lengths.end(), std::greater<>());
-  }
+  if (!absl::c_linear_search(lengths, text.size())) lengths.push_back(text.size());
   for (size_t size = 1; size < text.size(); ++size) begins_.insert(text.substr(0, size));
   longest_ = std::max(longest_, text.size());
   return true;
 }
 
-size_t SpecialTexts::TextSet::LengthAt(absl::string_view text) const {
-  for (const size_t length : lengths_[static_cast<uint8_t>(text[0])]) {
-    if (length <= text.size() && set_.contains(text.substr(0, length))) return length;
+bool SpecialTexts::TextSet::BeginsWithOne(absl::string_view text) const {
+  return absl::c_any_of(lengths_[static_cast<uint8_t>(text[0])], [&](size_t length) {
+    return length <= text.size() && set_.contains(text.substr(0, length));
+  });
+}
+
+std::vector<size_t> SpecialTexts::TextSet::CutsOf(absl::string_view text) const {
+  std::vector<size_t> cuts;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (BeginsWithOne(text.substr(i))) cuts.push_back(i + jinja::CharacterBytes(text[i]));
   }
-  return 0;
+  return cuts;
 }
 
 bool SpecialTexts::TextSet::EndsLikeBegin(absl::string_view text) const {
@@ -57,13 +61,20 @@ bool SpecialTexts::TextSet::EndsLikeBegin(absl::string_view text) const {
 
 SpecialTexts::SpecialTexts(const Tokenizer& tokenizer, absl::string_view template_source) {
   for (int32_t id = 0; id < tokenizer.vocabulary_size(); ++id) {
-    std::string special = tokenizer.SpecialTextOf(id);
-    const std::string added = special.empty() ? tokenizer.AddedTextOf(id) : "";
-    if (!added.empty() && CanFrame(added, template_source)) all_.Add(added);
-    if (special.empty() || !specials_.Add(special)) continue;
-    all_.Add(special);
-    texts_.push_back(std::move(special));
+    const std::string text = tokenizer.AddedTextOf(id);
+    if (text.empty()) continue;
+    const bool is_special = !tokenizer.SpecialTextOf(id).empty();
+    const bool is_turn = !is_special && IsSpecialOfAFormat(text);
+    if (is_turn && turns_.Add(text)) turn_ids_[text] = id;
+    if (is_special || is_turn || CanFrame(text, template_source)) all_.Add(text);
+    if ((is_special || is_turn) && specials_.Add(text)) texts_.push_back(text);
   }
+}
+
+std::optional<int32_t> SpecialTexts::TurnTokenId(absl::string_view text) const {
+  const auto found = turn_ids_.find(text);
+  if (found == turn_ids_.end()) return std::nullopt;
+  return found->second;
 }
 
 absl::StatusOr<Value> SpecialTexts::BreakValue(const Value& value, bool is_part, Pass* pass) {
@@ -99,10 +110,7 @@ Value SpecialTexts::BreakString(const Value& value, bool is_part, Pass* pass) {
     done = at;
     pass->found = true;
   };
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (pass->texts->LengthAt(absl::string_view(text).substr(i)) == 0) continue;
-    add_break(i + jinja::CharacterBytes(text[i]));
-  }
+  for (const size_t cut : pass->texts->CutsOf(text)) add_break(cut);
   if (is_part && pass->texts->EndsLikeBegin(text)) add_break(text.size());
   if (broken.empty()) return value;
   broken.append(text, done, text.size() - done);

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -25,11 +28,20 @@ namespace convene::worker {
 // either. Of these tokens, the ones that `template_source` writes or that have a bar (| or ｜) in
 // them are broken too, but for white space and words ("user"), and but for the assistant's
 // messages: an answer may well have "<think>" or "<tool_call>".
+//
+// A SentencePiece model has Gemma's "<start_of_turn>" as a piece that is taken whole in every text,
+// not as a control piece. An added token with the text of a special token of a format known by name
+// is a turn token: it counts as a special token here.
 class SpecialTexts {
  public:
   SpecialTexts(const Tokenizer& tokenizer, absl::string_view template_source);
 
+  // Of the special tokens and the turn tokens.
   const std::vector<std::string>& texts() const { return texts_; }
+  // Absent: the tokenizer has no turn token with this text, or has it as a special token.
+  std::optional<int32_t> TurnTokenId(absl::string_view text) const;
+  // Where a text of which no special token is made must be cut, so that no turn token is either.
+  std::vector<size_t> CutsOf(absl::string_view text) const { return turns_.CutsOf(text); }
 
   // Breaks those texts in the messages and in the values of the variables; whether
   // there are any. InvalidArgument: then the conversation has U+E0F2 itself.
@@ -45,14 +57,16 @@ class SpecialTexts {
    public:
     // False: it is there already.
     bool Add(const std::string& text);
-    // The length of the longest one that `text` begins with; 0: none.
-    size_t LengthAt(absl::string_view text) const;
+    // Behind the first character of each one in `text`.
+    std::vector<size_t> CutsOf(absl::string_view text) const;
     // Whether `text` ends with the begin of one, but not with a whole one.
     bool EndsLikeBegin(absl::string_view text) const;
 
    private:
+    bool BeginsWithOne(absl::string_view text) const;
+
     absl::flat_hash_set<std::string> set_;
-    // For each first byte the lengths of the texts that begin with it, longest first.
+    // For each first byte the lengths of the texts that begin with it.
     std::array<std::vector<size_t>, 256> lengths_;
     absl::flat_hash_set<std::string> begins_;
     size_t longest_ = 0;  // bytes
@@ -68,8 +82,10 @@ class SpecialTexts {
   static jinja::Value BreakString(const jinja::Value& value, bool is_part, Pass* pass);
 
   std::vector<std::string> texts_;
-  TextSet specials_;
-  TextSet all_;  // those of added tokens too
+  absl::flat_hash_map<std::string, int32_t> turn_ids_;
+  TextSet turns_;
+  TextSet specials_;  // and turns_
+  TextSet all_;       // those of added tokens too
 };
 
 }  // namespace convene::worker

@@ -151,6 +151,11 @@ class SentencePieceTokenizer : public Tokenizer {
     if (id < 0 || id >= vocabulary_size() || !IsSpecial(model_.pieces[id])) return "";
     return model_.pieces[id].text;
   }
+  std::string AddedTextOf(int32_t id) const override {
+    const bool is_user_defined =
+        id >= 0 && id < vocabulary_size() && model_.pieces[id].type == PieceType::kUserDefined;
+    return is_user_defined ? model_.pieces[id].text : SpecialTextOf(id);
+  }
 
   absl::Span<const int32_t> prefix() const override { return prefix_; }
   absl::Span<const int32_t> suffix() const override { return suffix_; }

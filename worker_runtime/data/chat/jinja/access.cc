@@ -17,6 +17,11 @@ Value NoSuch(const Value& value, const std::string& name) {
   return Value::OfUndefined(absl::StrCat(value.KindName(), " has no '", name, "'"));
 }
 
+// For CharacterBegins, which writes a number for each character.
+absl::Status ChargeBegins(const std::string& text, Budget* budget) {
+  return budget->ChargeWalks(sizeof(size_t), text.size());
+}
+
 // The item at a Python index of a sequence of `size`; nothing: out of range.
 std::optional<size_t> IndexOf(const Value& key, size_t size) {
   if (!key.is_integral()) return std::nullopt;
@@ -56,10 +61,8 @@ absl::StatusOr<std::optional<int64_t>> Bound(const Value* bound) {
 absl::StatusOr<Value> GetAttribute(const Value& value, const std::string& name) {
   if (value.is_undefined()) return absl::InvalidArgumentError(value.why_undefined());
   if (value.is_namespace()) {
-    for (const auto& [attribute, held] : value.as_namespace()->attributes) {
-      if (attribute == name) return held;
-    }
-    return NoSuch(value, name);
+    const auto found = value.as_namespace()->attributes.find(name);
+    return found == value.as_namespace()->attributes.end() ? NoSuch(value, name) : found->second;
   }
   if (HasMethod(value, name)) return Value::OfMethod(value, name);
   if (value.is_dict()) {
@@ -70,8 +73,9 @@ absl::StatusOr<Value> GetAttribute(const Value& value, const std::string& name) 
 
 absl::StatusOr<Value> GetItem(const Value& value, const Value& key, Budget* budget) {
   if (value.is_undefined()) return absl::InvalidArgumentError(value.why_undefined());
-  // Finding a character walks over the string.
-  if (value.is_string()) CONVENE_RETURN_IF_ERROR(budget->ChargeBytes(value.as_string().size()));
+  if (value.is_string()) CONVENE_RETURN_IF_ERROR(ChargeBegins(value.as_string(), budget));
+  // Finding a key walks over it.
+  if (key.is_string()) CONVENE_RETURN_IF_ERROR(budget->Charge(WeightOf(key)));
   if (std::optional<Value> found = Subscript(value, key)) return *std::move(found);
   if (key.is_string()) return GetAttribute(value, key.as_string());
   return Value::OfUndefined(
@@ -89,7 +93,7 @@ absl::StatusOr<Value> GetSlice(const Value& value, const Value* start, const Val
   const int64_t by = stride.value_or(1);
   if (value.is_string()) {
     const std::string& text = value.as_string();
-    CONVENE_RETURN_IF_ERROR(budget->ChargeBytes(text.size()));
+    CONVENE_RETURN_IF_ERROR(ChargeBegins(text, budget));
     const std::vector<size_t> begins = CharacterBegins(text);
     std::string slice;
     for (const int64_t i : SliceIndices(begins.size() - 1, first, last, by)) {
@@ -128,7 +132,7 @@ absl::StatusOr<ListPtr> ItemsOf(const Value& value, Budget* budget) {
   std::vector<Value> items;
   if (value.is_string()) {
     const std::string& text = value.as_string();
-    CONVENE_RETURN_IF_ERROR(budget->Charge(text.size()));
+    CONVENE_RETURN_IF_ERROR(budget->Charge(kPartSteps * static_cast<int64_t>(text.size())));
     for (size_t i = 0; i < text.size(); i += CharacterBytes(text[i])) {
       items.push_back(Value::OfString(text.substr(i, CharacterBytes(text[i]))));
     }
@@ -166,17 +170,20 @@ absl::StatusOr<bool> IsIn(const Value& item, const Value& container, Budget* bud
       return absl::InvalidArgumentError(
           absl::StrCat("'in' a string needs a string, not ", item.KindName()));
     }
-    CONVENE_RETURN_IF_ERROR(budget->ChargeBytes(container.as_string().size()));
+    const size_t bytes = container.as_string().size();
+    CONVENE_RETURN_IF_ERROR(budget->ChargeBytes(bytes));
+    CONVENE_RETURN_IF_ERROR(budget->ChargeSearch(bytes, item.as_string().size()));
     return absl::StrContains(container.as_string(), item.as_string());
   }
   if (container.is_dict()) {
     CONVENE_RETURN_IF_ERROR(CheckKey(item));
+    CONVENE_RETURN_IF_ERROR(budget->Charge(WeightOf(item)));
     return item.is_string() && container.as_dict().Find(item.as_string()) != nullptr;
   }
   CONVENE_ASSIGN_OR_RETURN(const ListPtr items, ItemsOf(container, budget));
   for (const Value& candidate : items->items) {
-    CONVENE_RETURN_IF_ERROR(budget->Charge(std::min(WeightOf(item), WeightOf(candidate))));
-    if (Equal(item, candidate)) return true;
+    CONVENE_ASSIGN_OR_RETURN(const bool equal, Equal(item, candidate, budget));
+    if (equal) return true;
   }
   return false;
 }

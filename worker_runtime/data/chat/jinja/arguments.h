@@ -18,6 +18,7 @@ class Arguments {
   Arguments(std::vector<Value> values, const std::vector<std::string>* names)
       : values_(std::move(values)), names_(names) {}
 
+  const std::vector<Value>& values() const { return values_; }
   size_t positional_count() const { return values_.size() - named_count(); }
   size_t named_count() const { return names_ == nullptr ? 0 : names_->size(); }
   const Value& positional(size_t i) const { return values_[i]; }

@@ -8,6 +8,11 @@
 
 namespace convene::worker::jinja {
 
+// Bytes of text that take as long as one step of a template.
+constexpr size_t kBytesPerStep = 32;
+// The steps of a part of a string in a list: its memory counts, a hundred bytes.
+constexpr int64_t kPartSteps = 16;
+
 // Not thread-safe. One per rendering.
 class Budget {
  public:
@@ -33,7 +38,19 @@ class Budget {
   // For a string of `bytes` that is to be made: checks and charges it.
   absl::Status ChargeBytes(size_t bytes) {
     const absl::Status checked = CheckBytes(bytes);
-    return checked.ok() ? Charge(static_cast<int64_t>(bytes / 256)) : checked;
+    return checked.ok() ? Charge(static_cast<int64_t>(bytes / kBytesPerStep)) : checked;
+  }
+
+  // For `times` walks over `bytes`.
+  absl::Status ChargeWalks(size_t times, size_t bytes) {
+    return Charge(static_cast<int64_t>(times * bytes / kBytesPerStep));
+  }
+
+  // For looking for `wanted` bytes in a text of `bytes`, besides one walk over the text: at every
+  // place the comparison may come to nearly all of them, many at once.
+  absl::Status ChargeSearch(size_t bytes, size_t wanted) {
+    if (wanted > bytes) return absl::OkStatus();
+    return ChargeWalks(bytes - wanted + 1, wanted / kBytesPerStep);
   }
 
  private:

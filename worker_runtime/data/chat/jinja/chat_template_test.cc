@@ -69,6 +69,99 @@ TEST_CASE("a text that is cut into very many parts is stopped") {
   CHECK(*Render("{{ 'abababa'.count('aba') }} {{ 'xx'.count('x') }}", options) == "2 2");
 }
 
+TEST_CASE("every walk over a long text is charged, whatever walks") {
+  RenderOptions options;
+  options.max_steps = 300'000;
+  for (const char* const expression : {"a|length",
+                                       "a == b",
+                                       "a < b",
+                                       "a is eq b",
+                                       "a is lt(b)",
+                                       "a in b",
+                                       "a in [b]",
+                                       "a[0]",
+                                       "a[:1]",
+                                       "a|int",
+                                       "a|float",
+                                       "a|trim",
+                                       "a|upper",
+                                       "a|replace('b', '')",
+                                       "a.strip()",
+                                       "a.find('b')",
+                                       "a.startswith((a, b))",
+                                       "''.startswith(a)",
+                                       "{a: 1}",
+                                       "d[a]",
+                                       "d.get(a)",
+                                       "a in d",
+                                       "[a, b]|sort",
+                                       "[a, b]|max",
+                                       "[a, b]|min",
+                                       "[a, b]|unique|list",
+                                       "d|dictsort",
+                                       "[b].count(a)",
+                                       "[b].index(a)",
+                                       "[0]|map('replace', a, '')|list",
+                                       "[0]|select('in', a.split())|list",
+                                       "[a]|tojson",
+                                       "[a]|string",
+                                       "d|string"}) {
+    const std::string source =
+        absl::StrCat("{% set a = 'a' * 99999 %}{% set b = 'a' * 99999 %}{% set d = {a: 1} %}",
+                     "{% for i in range(n) %}{% set x = ", expression, " %}{% endfor %}");
+    INFO(expression);
+    CHECK_OK(Render(source, options, R"({"n": 1})"));
+    CHECK_STATUS(Render(source, options, R"({"n": 999})"), absl::StatusCode::kResourceExhausted,
+                 "too many steps");
+  }
+}
+
+TEST_CASE("a search that comes far at every place is stopped before it begins") {
+  for (const char* const search :
+       {"b in a", "a.find(b)", "a.rfind(b)", "a.count(b)", "a.split(b)", "a.rsplit(b)",
+        "a.partition(b)", "a.rpartition(b)", "a.replace(b, '')", "a|replace(b, '')",
+        "a.strip('b' * 99999)", "a|trim('b' * 99999)", "[a]|map('trim', 'b' * 99999)|list"}) {
+    const std::string source = absl::StrCat(
+        "{% set a = 'a' * 999999 %}{% set b = 'a' * 499999 + 'b' %}{% set x = ", search, " %}");
+    INFO(search);
+    CHECK_STATUS(Render(source), absl::StatusCode::kResourceExhausted, "too many steps");
+  }
+  CHECK(*Render("{{ ('a' * 999999 + '</think>b').split('</think>')[-1] }}") == "b");
+}
+
+TEST_CASE("very many variables, parameters and points are charged") {
+  std::string many;
+  for (int i = 0; i < 5000; ++i) absl::StrAppend(&many, "{% set v", i, " = 1 %}");
+  RenderOptions options;
+  options.max_steps = 2'000'000;
+  const std::string loop = "{% for i in range(n) %}{{ v4999 }}{% endfor %}";
+  CHECK_OK(Render(many + loop, options, R"({"n": 9})"));
+  CHECK_STATUS(Render(many + loop, options, R"({"n": 9999})"), absl::StatusCode::kResourceExhausted,
+               "too many steps");
+  std::string macro = "{% macro m(a";
+  for (int i = 0; i < 5000; ++i) absl::StrAppend(&macro, ", a", i);
+  macro += ") %}{% endmacro %}{% for i in range(n) %}{{ m() }}{% endfor %}";
+  CHECK_OK(Render(macro, options, R"({"n": 1})"));
+  CHECK_STATUS(Render(macro, options, R"({"n": 9})"), absl::StatusCode::kResourceExhausted,
+               "too many steps");
+  CHECK_STATUS(Render("{% set p = 'a.' * 200 + 'a' %}{{ [{}]|map(attribute=p)|list }}"),
+               absl::StatusCode::kResourceExhausted, "more than 100 points");
+}
+
+TEST_CASE("what is written with escapes, margins and separators is no longer than allowed") {
+  RenderOptions options;
+  options.max_bytes = 100000;
+  for (const char* const expression :
+       {"[c * 40000]", "{c * 40000: 1}", "[c * 40000]|tojson", "[1]|tojson(indent='i' * 99999)",
+        "[1, 2]|tojson(separators=('s' * 99999, ''))", "[x, x, x]|join('s' * 60000)",
+        "strftime_now('%Y' * 40000)"}) {
+    INFO(expression);
+    options.now = absl::CivilSecond(2024, 7, 26);
+    CHECK_STATUS(Render(absl::StrCat("{{ ", expression, " }}"), options, R"({"c": "\u0001"})"),
+                 absl::StatusCode::kResourceExhausted, "longer than the limit");
+  }
+}
+
 TEST_CASE("a text that doubles is stopped, and so is one that is repeated") {
   RenderOptions options;
   options.max_bytes = 100000;

@@ -63,8 +63,10 @@ absl::StatusOr<Rendered> Evaluator::Run(const Dict& variables) && {
   return std::move(rendered_);
 }
 
-Value Evaluator::Lookup(int symbol) const {
+Evaluator::Result Evaluator::Lookup(int symbol) {
   for (const Scope* scope = scope_; scope != nullptr; scope = scope->outer) {
+    CONVENE_RETURN_IF_ERROR(
+        budget_.Charge(static_cast<int64_t>(scope->variables.size()) / kVariablesPerStep));
     for (const auto& [held, value] : scope->variables) {
       if (held == symbol) return value;
     }
@@ -219,20 +221,19 @@ absl::StatusOr<std::string> Evaluator::Capture(const Block& block, Scope* scope)
 
 absl::Status Evaluator::Assign(const Target& target, const Place& place, Value value) {
   if (!target.attribute.empty()) {
-    const Value held = Lookup(target.symbols[0]);
+    const Result found = Lookup(target.symbols[0]);
+    if (!found.ok()) return At(place, found.status());
+    const Value& held = *found;
     if (!held.is_namespace()) {
       return At(place, absl::InvalidArgumentError(
                            absl::StrCat("'", program_.symbols[target.symbols[0]],
                                         "' is no namespace: only one takes an attribute")));
     }
-    for (auto& [name, old] : held.as_namespace()->attributes) {
-      if (name != target.attribute) continue;
-      old = std::move(value);
-      return absl::OkStatus();
-    }
-    held.as_namespace()->attributes.emplace_back(target.attribute, std::move(value));
+    held.as_namespace()->attributes.insert_or_assign(target.attribute, std::move(value));
     return absl::OkStatus();
   }
+  const auto looked_at = static_cast<int64_t>(scope_->variables.size() * target.symbols.size());
+  CONVENE_RETURN_IF_ERROR(At(place, budget_.Charge(looked_at / kVariablesPerStep)));
   if (!target.unpacks) {
     scope_->Set(target.symbols[0], std::move(value));
     return absl::OkStatus();

@@ -36,7 +36,10 @@ class Evaluator {
   enum class Flow { kNext, kBreak, kContinue };
   using Result = absl::StatusOr<Value>;
 
-  Value Lookup(int symbol) const;
+  // Variables of a scope that are looked at within one step.
+  static constexpr int64_t kVariablesPerStep = 16;
+
+  Result Lookup(int symbol);
   absl::Status CheckDepth() const;
 
   // Statements; evaluator.cc.

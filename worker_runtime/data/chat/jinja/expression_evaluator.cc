@@ -51,7 +51,7 @@ Evaluator::Result Evaluator::EvaluateAt(const Expression& expression) {
     case ExpressionKind::kConstant:
       return expression.constant;
     case ExpressionKind::kName:
-      return Lookup(expression.symbol);
+      return Placed(expression.place, Lookup(expression.symbol));
     case ExpressionKind::kLoop:
       return EvaluateLoop(expression);
     case ExpressionKind::kAttribute: {
@@ -176,11 +176,12 @@ Evaluator::Result Evaluator::EvaluateCompare(const Expression& expression) {
                                Placed(expression.place, IsIn(left, right, &budget_)));
       holds = in == (comparison == Comparison::kIn);
     } else if (comparison == Comparison::kEqual || comparison == Comparison::kNotEqual) {
-      CONVENE_RETURN_IF_ERROR(
-          At(expression.place, budget_.Charge(std::min(WeightOf(left), WeightOf(right)))));
-      holds = Equal(left, right) == (comparison == Comparison::kEqual);
+      CONVENE_ASSIGN_OR_RETURN(const bool equal,
+                               Placed(expression.place, Equal(left, right, &budget_)));
+      holds = equal == (comparison == Comparison::kEqual);
     } else {
-      CONVENE_ASSIGN_OR_RETURN(const int order, Placed(expression.place, Compare(left, right)));
+      CONVENE_ASSIGN_OR_RETURN(const int order,
+                               Placed(expression.place, Compare(left, right, &budget_)));
       holds = comparison == Comparison::kLess          ? order < 0
               : comparison == Comparison::kLessOrEqual ? order <= 0
               : comparison == Comparison::kGreater     ? order > 0
@@ -210,6 +211,7 @@ Evaluator::Result Evaluator::EvaluateDict(const Expression& expression) {
       return At(expression.children[i]->place,
                 absl::UnimplementedError(absl::StrCat(key.KindName(), " as a dict's key")));
     }
+    CONVENE_RETURN_IF_ERROR(At(expression.place, budget_.Charge(WeightOf(key))));
     dict.Set(key.string_ptr(), std::move(value));
   }
   return Placed(expression.place, NewDict(std::move(dict)));
@@ -241,7 +243,7 @@ absl::StatusOr<Arguments> Evaluator::EvaluateArguments(const Expression& express
 Evaluator::Result Evaluator::EvaluateFilter(const Expression& expression, const Value& input) {
   CONVENE_ASSIGN_OR_RETURN(const Arguments arguments, EvaluateArguments(expression));
   if (input.is_safe()) CONVENE_RETURN_IF_ERROR(CheckSafe(expression));
-  return Placed(expression.place, expression.filter->function(input, arguments, &budget_));
+  return Placed(expression.place, ApplyFilter(*expression.filter, input, arguments, &budget_));
 }
 
 Evaluator::Result Evaluator::ApplyFilters(const Expression& chain, Value input) {
@@ -288,7 +290,7 @@ Evaluator::Result Evaluator::CallFunction(Function function, const Arguments& ar
       }
       Dict dict;
       for (size_t i = 0; i < arguments.named_count(); ++i) {
-        dict.Set(std::make_shared<const std::string>(arguments.name(i)), arguments.named(i));
+        dict.Set(arguments.name(i), arguments.named(i));
       }
       return NewDict(std::move(dict));
     }
@@ -307,8 +309,11 @@ Evaluator::Result Evaluator::CallFunction(Function function, const Arguments& ar
             "day: give a date");
       }
       const absl::TimeZone zone = absl::UTCTimeZone();
-      return Value::OfString(
-          absl::FormatTime(bound[0]->as_string(), absl::FromCivil(*options_.now, zone), zone));
+      CONVENE_RETURN_IF_ERROR(budget_.ChargeBytes(bound[0]->as_string().size()));
+      std::string date =
+          absl::FormatTime(bound[0]->as_string(), absl::FromCivil(*options_.now, zone), zone);
+      CONVENE_RETURN_IF_ERROR(budget_.ChargeBytes(date.size()));
+      return Value::OfString(std::move(date));
     }
   }
   return Value();
@@ -320,6 +325,10 @@ Evaluator::Result Evaluator::CallMacro(const Statement& macro, const Arguments& 
               absl::InvalidArgumentError(absl::StrCat("the macro '", macro.name, "' takes at most ",
                                                       macro.parameters.size(), " arguments")));
   }
+  // Each parameter is looked for among all.
+  const auto parameters = static_cast<int64_t>(macro.parameters.size());
+  CONVENE_RETURN_IF_ERROR(
+      At(macro.place, budget_.Charge(parameters * parameters / kVariablesPerStep)));
   Scope scope;
   // A macro sees the template's own variables, not those of its caller.
   scope.outer = &root_;
@@ -395,12 +404,12 @@ Evaluator::Result Evaluator::MakeNamespace(const Arguments& arguments) {
   }
   Namespace made;
   for (size_t i = 0; i < arguments.named_count(); ++i) {
-    made.attributes.emplace_back(arguments.name(i), arguments.named(i));
+    made.attributes.emplace(arguments.name(i), arguments.named(i));
   }
-  // The first attribute of a name is the one that is found: named arguments win.
   if (arguments.positional_count() == 1) {
+    CONVENE_RETURN_IF_ERROR(budget_.Charge(WeightOf(arguments.positional(0))));
     for (const auto& [key, value] : arguments.positional(0).as_dict().entries()) {
-      made.attributes.emplace_back(*key, value);
+      made.attributes.emplace(*key, value);  // named arguments win
     }
   }
   namespaces_.push_back(std::move(made));

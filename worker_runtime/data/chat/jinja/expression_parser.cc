@@ -85,6 +85,12 @@ ExpressionParser::Result ExpressionParser::Make(ExpressionKind kind, const Place
   return expression;
 }
 
+ExpressionParser::Result ExpressionParser::Constant(const Place& place, Value value) {
+  CONVENE_ASSIGN_OR_RETURN(ExpressionPtr constant, Make(ExpressionKind::kConstant, place));
+  constant->constant = std::move(value);
+  return constant;
+}
+
 bool ExpressionParser::AtTupleEnd(Context context) const {
   return tokens_.Is(TokenKind::kVariableEnd) || tokens_.Is(TokenKind::kBlockEnd) ||
          tokens_.IsOperator(")") ||
@@ -128,26 +134,28 @@ ExpressionParser::Result ExpressionParser::Conditional() {
   return value;
 }
 
-ExpressionParser::Result ExpressionParser::Or() {
-  CONVENE_ASSIGN_OR_RETURN(ExpressionPtr left, And());
-  while (tokens_.IsName("or")) {
+ExpressionParser::Result ExpressionParser::LeftToRight(
+    Result (ExpressionParser::*operand)(),
+    std::initializer_list<std::pair<const char*, ExpressionKind>> operators) {
+  CONVENE_ASSIGN_OR_RETURN(ExpressionPtr left, (this->*operand)());
+  while (true) {
+    const auto found = std::find_if(operators.begin(), operators.end(), [&](const auto& known) {
+      return tokens_.IsOperator(known.first) || tokens_.IsName(known.first);
+    });
+    if (found == operators.end()) return left;
     const Place place = tokens_.Take().place;
-    CONVENE_ASSIGN_OR_RETURN(ExpressionPtr right, And());
+    CONVENE_ASSIGN_OR_RETURN(ExpressionPtr right, (this->*operand)());
     CONVENE_ASSIGN_OR_RETURN(
-        left, Make(ExpressionKind::kOr, place, Children(std::move(left), std::move(right))));
+        left, Make(found->second, place, Children(std::move(left), std::move(right))));
   }
-  return left;
+}
+
+ExpressionParser::Result ExpressionParser::Or() {
+  return LeftToRight(&ExpressionParser::And, {{"or", ExpressionKind::kOr}});
 }
 
 ExpressionParser::Result ExpressionParser::And() {
-  CONVENE_ASSIGN_OR_RETURN(ExpressionPtr left, Not());
-  while (tokens_.IsName("and")) {
-    const Place place = tokens_.Take().place;
-    CONVENE_ASSIGN_OR_RETURN(ExpressionPtr right, Not());
-    CONVENE_ASSIGN_OR_RETURN(
-        left, Make(ExpressionKind::kAnd, place, Children(std::move(left), std::move(right))));
-  }
-  return left;
+  return LeftToRight(&ExpressionParser::Not, {{"and", ExpressionKind::kAnd}});
 }
 
 ExpressionParser::Result ExpressionParser::Not() {
@@ -189,15 +197,8 @@ ExpressionParser::Result ExpressionParser::Comparisons() {
 }
 
 ExpressionParser::Result ExpressionParser::Sum() {
-  CONVENE_ASSIGN_OR_RETURN(ExpressionPtr left, Concat());
-  while (tokens_.IsOperator("+") || tokens_.IsOperator("-")) {
-    const Token token = tokens_.Take();
-    const auto kind = token.text == "+" ? ExpressionKind::kAdd : ExpressionKind::kSubtract;
-    CONVENE_ASSIGN_OR_RETURN(ExpressionPtr right, Concat());
-    CONVENE_ASSIGN_OR_RETURN(left,
-                             Make(kind, token.place, Children(std::move(left), std::move(right))));
-  }
-  return left;
+  return LeftToRight(&ExpressionParser::Concat,
+                     {{"+", ExpressionKind::kAdd}, {"-", ExpressionKind::kSubtract}});
 }
 
 ExpressionParser::Result ExpressionParser::Concat() {
@@ -213,45 +214,34 @@ ExpressionParser::Result ExpressionParser::Concat() {
 }
 
 ExpressionParser::Result ExpressionParser::Product() {
-  CONVENE_ASSIGN_OR_RETURN(ExpressionPtr left, Power());
-  while (true) {
-    const auto kind = tokens_.IsOperator("*")    ? ExpressionKind::kMultiply
-                      : tokens_.IsOperator("/")  ? ExpressionKind::kDivide
-                      : tokens_.IsOperator("//") ? ExpressionKind::kFloorDivide
-                      : tokens_.IsOperator("%")  ? ExpressionKind::kModulo
-                                                 : ExpressionKind::kConstant;
-    if (kind == ExpressionKind::kConstant) return left;
-    const Place place = tokens_.Take().place;
-    CONVENE_ASSIGN_OR_RETURN(ExpressionPtr right, Power());
-    CONVENE_ASSIGN_OR_RETURN(left, Make(kind, place, Children(std::move(left), std::move(right))));
-  }
+  return LeftToRight(&ExpressionParser::Power, {{"*", ExpressionKind::kMultiply},
+                                                {"/", ExpressionKind::kDivide},
+                                                {"//", ExpressionKind::kFloorDivide},
+                                                {"%", ExpressionKind::kModulo}});
 }
 
 ExpressionParser::Result ExpressionParser::Power() {
-  CONVENE_ASSIGN_OR_RETURN(ExpressionPtr left, Unary(/*with_filters=*/true));
-  while (tokens_.IsOperator("**")) {
-    const Place place = tokens_.Take().place;
-    CONVENE_ASSIGN_OR_RETURN(ExpressionPtr right, Unary(/*with_filters=*/true));
-    CONVENE_ASSIGN_OR_RETURN(
-        left, Make(ExpressionKind::kPower, place, Children(std::move(left), std::move(right))));
-  }
-  return left;
+  return LeftToRight(&ExpressionParser::Filtered, {{"**", ExpressionKind::kPower}});
 }
 
-ExpressionParser::Result ExpressionParser::Unary(bool with_filters) {
+ExpressionParser::Result ExpressionParser::Filtered() {
+  CONVENE_ASSIGN_OR_RETURN(ExpressionPtr value, Unary());
+  return FiltersAndTests(std::move(value));
+}
+
+ExpressionParser::Result ExpressionParser::Unary() {
   const Level level(&depth_);
   if (depth_ > kMaxTreeDepth) return TooDeep(tokens_.place());
   ExpressionPtr value;
   if (tokens_.IsOperator("-") || tokens_.IsOperator("+")) {
     const Token token = tokens_.Take();
-    CONVENE_ASSIGN_OR_RETURN(ExpressionPtr operand, Unary(/*with_filters=*/false));
+    CONVENE_ASSIGN_OR_RETURN(ExpressionPtr operand, Unary());
     const auto kind = token.text == "-" ? ExpressionKind::kNegative : ExpressionKind::kPositive;
     CONVENE_ASSIGN_OR_RETURN(value, Make(kind, token.place, Children(std::move(operand))));
   } else {
     CONVENE_ASSIGN_OR_RETURN(value, Primary());
   }
-  CONVENE_ASSIGN_OR_RETURN(value, Postfix(std::move(value)));
-  return with_filters ? FiltersAndTests(std::move(value)) : std::move(value);
+  return Postfix(std::move(value));
 }
 
 ExpressionParser::Result ExpressionParser::Primary() {
@@ -262,24 +252,17 @@ ExpressionParser::Result ExpressionParser::Primary() {
     case TokenKind::kString: {
       std::string text;
       while (tokens_.Is(TokenKind::kString)) text += tokens_.Take().text;
-      CONVENE_ASSIGN_OR_RETURN(ExpressionPtr constant, Make(ExpressionKind::kConstant, place));
-      constant->constant = Value::OfString(std::move(text));
-      return constant;
+      return Constant(place, Value::OfString(std::move(text)));
     }
     case TokenKind::kInteger: {
       int64_t number = 0;
       if (!absl::SimpleAtoi(tokens_.Take().text, &number)) {
         return TokenReader::Lacking(place, "an integer beyond 64 bits");
       }
-      CONVENE_ASSIGN_OR_RETURN(ExpressionPtr constant, Make(ExpressionKind::kConstant, place));
-      constant->constant = Value::OfInt(number);
-      return constant;
+      return Constant(place, Value::OfInt(number));
     }
-    case TokenKind::kFloat: {
-      CONVENE_ASSIGN_OR_RETURN(ExpressionPtr constant, Make(ExpressionKind::kConstant, place));
-      constant->constant = Value::OfFloat(std::strtod(tokens_.Take().text.c_str(), nullptr));
-      return constant;
-    }
+    case TokenKind::kFloat:
+      return Constant(place, Value::OfFloat(std::strtod(tokens_.Take().text.c_str(), nullptr)));
     default:
       return Bracket();
   }
@@ -288,16 +271,9 @@ ExpressionParser::Result ExpressionParser::Primary() {
 ExpressionParser::Result ExpressionParser::NameOrConstant() {
   const Token token = tokens_.Take();
   const std::string& name = token.text;
-  std::optional<Value> constant;
-  if (name == "true" || name == "True") constant = Value::OfBool(true);
-  if (name == "false" || name == "False") constant = Value::OfBool(false);
-  if (name == "none" || name == "None") constant = Value::OfNone();
-  if (constant.has_value()) {
-    CONVENE_ASSIGN_OR_RETURN(ExpressionPtr expression,
-                             Make(ExpressionKind::kConstant, token.place));
-    expression->constant = *std::move(constant);
-    return expression;
-  }
+  if (name == "true" || name == "True") return Constant(token.place, Value::OfBool(true));
+  if (name == "false" || name == "False") return Constant(token.place, Value::OfBool(false));
+  if (name == "none" || name == "None") return Constant(token.place, Value::OfNone());
   if (name == "loop" && loop_depth_ > 0) {
     if (!tokens_.SkipOperator(".")) {
       return TokenReader::Lacking(token.place, "'loop' without an attribute");
@@ -472,8 +448,7 @@ ExpressionParser::Result ExpressionParser::Filter(ExpressionPtr input) {
   if (entry == nullptr) {
     return TokenReader::Lacking(place, absl::StrCat("the filter '", name, "'"));
   }
-  std::vector<ExpressionPtr> children;
-  children.push_back(std::move(input));
+  std::vector<ExpressionPtr> children = Children(std::move(input));
   std::vector<std::string> names;
   if (tokens_.IsOperator("(")) CONVENE_RETURN_IF_ERROR(Arguments(&children, &names));
   CONVENE_ASSIGN_OR_RETURN(ExpressionPtr filter,

@@ -1,7 +1,9 @@
 // PURE. The expressions of a template.
 #pragma once
 
+#include <initializer_list>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -39,6 +41,11 @@ class ExpressionParser {
   static Result Make(ExpressionKind kind, const Place& place,
                      std::vector<ExpressionPtr> children = {});
 
+  static Result Constant(const Place& place, Value value);
+
+  // Operands with one of these operators between each two, the left ones first.
+  Result LeftToRight(Result (ExpressionParser::*operand)(),
+                     std::initializer_list<std::pair<const char*, ExpressionKind>> operators);
   Result Conditional();
   Result Or();
   Result And();
@@ -48,7 +55,8 @@ class ExpressionParser {
   Result Concat();
   Result Product();
   Result Power();
-  Result Unary(bool with_filters);
+  Result Filtered();
+  Result Unary();
   Result Primary();
   Result NameOrConstant();
   Result Bracket();

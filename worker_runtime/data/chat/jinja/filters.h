@@ -16,9 +16,13 @@ using FilterFunction = absl::StatusOr<Value> (*)(const Value& input, const Argum
 
 struct FilterEntry {
   const char* name;
-  // InvalidArgument: Jinja2 fails too. Unimplemented: it does not. ResourceExhausted.
   FilterFunction function;
 };
+
+// The filter's value for `input`. InvalidArgument: Jinja2 fails too. Unimplemented: it does not.
+// ResourceExhausted: a limit.
+absl::StatusOr<Value> ApplyFilter(const FilterEntry& filter, const Value& input,
+                                  const Arguments& arguments, Budget* budget);
 
 // nullptr: no such filter here.
 const FilterEntry* FindFilter(absl::string_view name);

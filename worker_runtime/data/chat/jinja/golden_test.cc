@@ -43,8 +43,7 @@ TEST_CASE("templates give Jinja2's texts and spans, or the errors that were agre
     REQUIRE_OK(expected.status());
     Dict input = expected->as_dict();
     INFO(input.Find("name")->as_string() << ": " << input.Find("template")->as_string());
-    input.Set(std::make_shared<const std::string>("variables"),
-              *first->as_dict().Find("variables"));
+    input.Set("variables", *first->as_dict().Find("variables"));
     CheckCase(input, RenderCase(input));
     ++count;
   }

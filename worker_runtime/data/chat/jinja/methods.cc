@@ -70,10 +70,10 @@ absl::StatusOr<Value> CallListMethod(const List& list, absl::string_view name, c
     return self;
   }
   CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"value"}, 1));
-  CONVENE_RETURN_IF_ERROR(budget->Charge(list.weight));
   int64_t count = 0;
   for (size_t i = 0; i < list.items.size(); ++i) {
-    if (!Equal(list.items[i], *bound[0])) continue;
+    CONVENE_ASSIGN_OR_RETURN(const bool equal, Equal(list.items[i], *bound[0], budget));
+    if (!equal) continue;
     if (name == "index") return Value::OfInt(static_cast<int64_t>(i));
     ++count;
   }
@@ -102,6 +102,9 @@ absl::StatusOr<Value> CallMethod(const Method& method, const Arguments& argument
   const Value& self = method.self;
   const absl::string_view name = method.name;
   CONVENE_RETURN_IF_ERROR(budget->Charge(WeightOf(self)));
+  for (const Value& value : arguments.values()) {
+    CONVENE_RETURN_IF_ERROR(budget->Charge(WeightOf(value)));
+  }
   if (self.is_safe()) return absl::UnimplementedError("a method of a safe string");
   if (self.is_string()) return CallStringMethod(self.as_string(), name, arguments, budget);
   if (Has(kChanges, name)) {

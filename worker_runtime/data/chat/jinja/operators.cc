@@ -148,6 +148,7 @@ Result Repeat(const Value& sequence, int64_t count, Budget* budget) {
   CONVENE_RETURN_IF_ERROR(budget->Charge(total));
   std::vector<Value> items;
   if (size > 0) {
+    items.reserve(total);
     for (int64_t i = 0; i < count; ++i) {
       items.insert(items.end(), sequence.as_list().items.begin(), sequence.as_list().items.end());
     }

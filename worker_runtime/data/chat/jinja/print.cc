@@ -47,7 +47,8 @@ std::string FloatText(double value) {
 }
 
 // Python's str.__repr__.
-void AppendQuoted(absl::string_view value, std::string* text) {
+absl::Status AppendQuoted(absl::string_view value, Budget* budget, std::string* text) {
+  CONVENE_RETURN_IF_ERROR(budget->ChargeBytes(value.size()));
   const bool has_single = value.find('\'') != absl::string_view::npos;
   const char quote = has_single && value.find('"') == absl::string_view::npos ? '"' : '\'';
   text->push_back(quote);
@@ -75,6 +76,7 @@ void AppendQuoted(absl::string_view value, std::string* text) {
     i += bytes;
   }
   text->push_back(quote);
+  return budget->CheckBytes(text->size());
 }
 
 absl::Status AppendRepr(const Value& value, Budget* budget, std::string* text);
@@ -99,11 +101,7 @@ absl::Status AppendRepr(const Value& value, Budget* budget, std::string* text) {
   CONVENE_RETURN_IF_ERROR(budget->Charge());
   CONVENE_RETURN_IF_ERROR(budget->CheckBytes(text->size()));
   if (value.is_safe()) return absl::UnimplementedError("printing a safe string within a list");
-  if (value.is_string()) {
-    CONVENE_RETURN_IF_ERROR(budget->ChargeBytes(value.as_string().size()));
-    AppendQuoted(value.as_string(), text);
-    return absl::OkStatus();
-  }
+  if (value.is_string()) return AppendQuoted(value.as_string(), budget, text);
   if (value.is_list()) return AppendListRepr(value.as_list(), budget, text);
   if (value.is_dict()) {
     text->push_back('{');
@@ -111,7 +109,7 @@ absl::Status AppendRepr(const Value& value, Budget* budget, std::string* text) {
     for (const auto& [key, item] : value.as_dict().entries()) {
       if (!first) text->append(", ");
       first = false;
-      AppendQuoted(*key, text);
+      CONVENE_RETURN_IF_ERROR(AppendQuoted(*key, budget, text));
       text->append(": ");
       CONVENE_RETURN_IF_ERROR(AppendRepr(item, budget, text));
     }
@@ -187,11 +185,7 @@ class JsonPrinter {
   absl::Status Append(const Value& value, int level) {
     CONVENE_RETURN_IF_ERROR(budget_->Charge());
     CONVENE_RETURN_IF_ERROR(budget_->CheckBytes(text_->size()));
-    if (value.is_string()) {
-      CONVENE_RETURN_IF_ERROR(budget_->ChargeBytes(value.as_string().size()));
-      AppendJsonString(value.as_string(), style_.ensure_ascii, text_);
-      return absl::OkStatus();
-    }
+    if (value.is_string()) return AppendText(value.as_string());
     if (value.is_list()) return AppendList(value.as_list(), level);
     if (value.is_dict()) return AppendDict(value.as_dict(), level);
     if (value.is_none()) {
@@ -212,10 +206,26 @@ class JsonPrinter {
   }
 
  private:
-  void NewLine(int level) {
-    if (!style_.indent.has_value()) return;
+  // The template's own text for margins and separators, which may be long.
+  absl::Status Write(absl::string_view text) {
+    CONVENE_RETURN_IF_ERROR(budget_->ChargeBytes(text.size()));
+    text_->append(text.data(), text.size());
+    return budget_->CheckBytes(text_->size());
+  }
+
+  absl::Status AppendText(absl::string_view value) {
+    CONVENE_RETURN_IF_ERROR(budget_->ChargeBytes(value.size()));
+    AppendJsonString(value, style_.ensure_ascii, text_);
+    return budget_->CheckBytes(text_->size());
+  }
+
+  // `before`: what stands at the end of the line.
+  absl::Status NewLine(int level, absl::string_view before) {
+    CONVENE_RETURN_IF_ERROR(Write(before));
+    if (!style_.indent.has_value()) return absl::OkStatus();
     text_->push_back('\n');
-    for (int i = 0; i < level; ++i) text_->append(*style_.indent);
+    for (int i = 0; i < level; ++i) CONVENE_RETURN_IF_ERROR(Write(*style_.indent));
+    return absl::OkStatus();
   }
 
   absl::Status AppendList(const List& list, int level) {
@@ -228,11 +238,10 @@ class JsonPrinter {
     }
     text_->push_back('[');
     for (size_t i = 0; i < list.items.size(); ++i) {
-      if (i > 0) text_->append(separator_);
-      NewLine(level + 1);
+      CONVENE_RETURN_IF_ERROR(NewLine(level + 1, i == 0 ? absl::string_view() : separator_));
       CONVENE_RETURN_IF_ERROR(Append(list.items[i], level + 1));
     }
-    NewLine(level);
+    CONVENE_RETURN_IF_ERROR(NewLine(level, ""));
     text_->push_back(']');
     return absl::OkStatus();
   }
@@ -251,15 +260,13 @@ class JsonPrinter {
     text_->push_back('{');
     bool first = true;
     for (const auto* const entry : entries) {
-      if (!first) text_->append(separator_);
+      CONVENE_RETURN_IF_ERROR(NewLine(level + 1, first ? absl::string_view() : separator_));
       first = false;
-      NewLine(level + 1);
-      CONVENE_RETURN_IF_ERROR(budget_->ChargeBytes(entry->first->size()));
-      AppendJsonString(*entry->first, style_.ensure_ascii, text_);
-      text_->append(style_.key_separator);
+      CONVENE_RETURN_IF_ERROR(AppendText(*entry->first));
+      CONVENE_RETURN_IF_ERROR(Write(style_.key_separator));
       CONVENE_RETURN_IF_ERROR(Append(entry->second, level + 1));
     }
-    NewLine(level);
+    CONVENE_RETURN_IF_ERROR(NewLine(level, ""));
     text_->push_back('}');
     return absl::OkStatus();
   }
@@ -274,7 +281,10 @@ class JsonPrinter {
 
 absl::Status AppendString(const Value& value, Budget* budget, std::string* text) {
   if (value.is_undefined()) return absl::OkStatus();
-  if (!value.is_string()) return AppendRepr(value, budget, text);
+  if (!value.is_string()) {
+    CONVENE_RETURN_IF_ERROR(AppendRepr(value, budget, text));
+    return budget->CheckBytes(text->size());
+  }
   CONVENE_RETURN_IF_ERROR(budget->CheckBytes(text->size() + value.as_string().size()));
   CONVENE_RETURN_IF_ERROR(budget->ChargeBytes(value.as_string().size()));
   text->append(value.as_string());
@@ -289,7 +299,8 @@ absl::StatusOr<std::string> ToString(const Value& value, Budget* budget) {
 
 absl::Status AppendJson(const Value& value, const JsonStyle& style, Budget* budget,
                         std::string* text) {
-  return JsonPrinter(style, budget, text).Append(value, 0);
+  CONVENE_RETURN_IF_ERROR(JsonPrinter(style, budget, text).Append(value, 0));
+  return budget->CheckBytes(text->size());
 }
 
 }  // namespace convene::worker::jinja

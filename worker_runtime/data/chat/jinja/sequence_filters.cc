@@ -37,6 +37,9 @@ class AttributePath {
     }
     for (const absl::string_view part : absl::StrSplit(attribute->as_string(), '.')) {
       int64_t index = 0;
+      if (path.parts_.size() > kMaxValueDepth) {
+        return absl::ResourceExhaustedError("an attribute's name with more than 100 points");
+      }
       const bool digits = !part.empty() && part.find_first_not_of("0123456789") == part.npos;
       if (digits && absl::SimpleAtoi(part, &index)) {
         path.parts_.push_back(Value::OfInt(index));
@@ -51,6 +54,7 @@ class AttributePath {
 
   Result Follow(Value item, const Value* missing, Budget* budget) const {
     for (const Value& part : parts_) {
+      CONVENE_RETURN_IF_ERROR(budget->Charge());
       CONVENE_ASSIGN_OR_RETURN(item, GetItem(item, part, budget));
       if (missing != nullptr && !missing->is_none() && item.is_undefined()) item = *missing;
     }
@@ -68,6 +72,7 @@ absl::StatusOr<std::vector<Value>> KeysOf(const List& list, const AttributePath&
   for (const Value& item : list.items) {
     CONVENE_ASSIGN_OR_RETURN(Value key, path.Follow(item, nullptr, budget));
     if (key.is_string() && !case_sensitive) {
+      CONVENE_RETURN_IF_ERROR(budget->ChargeBytes(key.as_string().size()));
       CONVENE_ASSIGN_OR_RETURN(std::string lower, Lower(key.as_string()));
       key = Value::OfString(std::move(lower));
     }
@@ -128,11 +133,11 @@ Result FilterJoin(const Value& input, const Arguments& arguments, Budget* budget
   std::string joined;
   for (size_t i = 0; i < items->items.size(); ++i) {
     CONVENE_ASSIGN_OR_RETURN(const Value part, path.Follow(items->items[i], nullptr, budget));
+    CONVENE_RETURN_IF_ERROR(budget->CheckBytes(joined.size() + separator.size()));
     CONVENE_RETURN_IF_ERROR(budget->ChargeBytes(separator.size()));
     if (i > 0) joined += separator;
     CONVENE_RETURN_IF_ERROR(AppendString(part, budget, &joined));
   }
-  CONVENE_RETURN_IF_ERROR(budget->CheckBytes(joined.size()));
   return Value::OfString(std::move(joined));
 }
 
@@ -156,16 +161,17 @@ Result FilterItems(const Value& input, const Arguments& arguments, Budget* budge
 // Stable, as Python's sorted(), also in reverse.
 Result Sorted(const std::vector<Value>& items, const std::vector<Value>& keys, bool reverse,
               Budget* budget) {
-  for (size_t i = 0; i < keys.size(); ++i) {
-    // A key that cannot be compared with the first one cannot be sorted; NaN neither with itself.
-    if (keys.size() > 1) CONVENE_RETURN_IF_ERROR(Compare(keys[0], keys[i]).status());
-  }
   std::vector<size_t> order(items.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  CONVENE_RETURN_IF_ERROR(budget->Charge(16 * static_cast<int64_t>(order.size())));
+  absl::Status status;
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return reverse ? *Compare(keys[a], keys[b]) > 0 : *Compare(keys[a], keys[b]) < 0;
+    // Once two cannot be compared, all are equal, which brings the sort to its end.
+    if (!status.ok()) return false;
+    const absl::StatusOr<int> compared = Compare(keys[a], keys[b], budget);
+    status = compared.status();
+    return compared.ok() && (reverse ? *compared > 0 : *compared < 0);
   });
+  CONVENE_RETURN_IF_ERROR(status);
   std::vector<Value> sorted;
   for (const size_t i : order) sorted.push_back(items[i]);
   return NewList(std::move(sorted));
@@ -210,16 +216,20 @@ Result FilterUnique(const Value& input, const Arguments& arguments, Budget* budg
     if (keys[i].is_list() || keys[i].is_dict()) {
       return absl::InvalidArgumentError(absl::StrCat("unique of ", keys[i].KindName()));
     }
-    CONVENE_RETURN_IF_ERROR(budget->Charge(seen.size()));
-    const auto same = [&](const Value* key) { return Equal(*key, keys[i]); };
-    if (std::any_of(seen.begin(), seen.end(), same)) continue;
+    bool found = false;
+    for (size_t k = 0; k < seen.size() && !found; ++k) {
+      CONVENE_ASSIGN_OR_RETURN(found, Equal(*seen[k], keys[i], budget));
+    }
+    if (found) continue;
     seen.push_back(&keys[i]);
     kept.push_back(list->items[i]);
   }
   return NewList(std::move(kept), ListKind::kGenerator);
 }
 
-Result Extreme(const Value& input, const Arguments& arguments, int wanted, Budget* budget) {
+// The first item that is the least, or, with 1, the greatest.
+template <int wanted>
+Result Extreme(const Value& input, const Arguments& arguments, Budget* budget) {
   CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"case_sensitive", "attribute"}));
   CONVENE_ASSIGN_OR_RETURN(const AttributePath path, AttributePath::Of(bound[1]));
   CONVENE_ASSIGN_OR_RETURN(const ListPtr list, ItemsOf(input, budget));
@@ -227,18 +237,10 @@ Result Extreme(const Value& input, const Arguments& arguments, int wanted, Budge
   CONVENE_ASSIGN_OR_RETURN(const auto keys, KeysOf(*list, path, Flag(bound[0]), budget));
   size_t best = 0;
   for (size_t i = 1; i < keys.size(); ++i) {
-    CONVENE_ASSIGN_OR_RETURN(const int order, Compare(keys[i], keys[best]));
+    CONVENE_ASSIGN_OR_RETURN(const int order, Compare(keys[i], keys[best], budget));
     if (order == wanted) best = i;
   }
   return list->items[best];
-}
-
-Result FilterMin(const Value& input, const Arguments& arguments, Budget* budget) {
-  return Extreme(input, arguments, -1, budget);
-}
-
-Result FilterMax(const Value& input, const Arguments& arguments, Budget* budget) {
-  return Extreme(input, arguments, 1, budget);
 }
 
 Result FilterSum(const Value& input, const Arguments& arguments, Budget* budget) {
@@ -276,15 +278,15 @@ Result FilterMap(const Value& input, const Arguments& arguments, Budget* budget)
   }
   const Arguments rest = arguments.Without(1);
   for (const Value& item : list->items) {
-    CONVENE_ASSIGN_OR_RETURN(Value value, filter->function(item, rest, budget));
+    CONVENE_ASSIGN_OR_RETURN(Value value, ApplyFilter(*filter, item, rest, budget));
     mapped.push_back(std::move(value));
   }
   return NewList(std::move(mapped), ListKind::kGenerator);
 }
 
 // select, reject, selectattr, rejectattr: the items of which the test is `wanted`.
-Result Choose(const Value& input, const Arguments& arguments, bool by_attribute, bool wanted,
-              Budget* budget) {
+template <bool by_attribute, bool wanted>
+Result Choose(const Value& input, const Arguments& arguments, Budget* budget) {
   if (!input.Truth()) return NewList({}, ListKind::kGenerator);
   const size_t offset = by_attribute ? 1 : 0;
   AttributePath path;
@@ -320,19 +322,6 @@ Result Choose(const Value& input, const Arguments& arguments, bool by_attribute,
   return NewList(std::move(chosen), ListKind::kGenerator);
 }
 
-Result FilterSelect(const Value& input, const Arguments& arguments, Budget* budget) {
-  return Choose(input, arguments, /*by_attribute=*/false, /*wanted=*/true, budget);
-}
-Result FilterReject(const Value& input, const Arguments& arguments, Budget* budget) {
-  return Choose(input, arguments, /*by_attribute=*/false, /*wanted=*/false, budget);
-}
-Result FilterSelectattr(const Value& input, const Arguments& arguments, Budget* budget) {
-  return Choose(input, arguments, /*by_attribute=*/true, /*wanted=*/true, budget);
-}
-Result FilterRejectattr(const Value& input, const Arguments& arguments, Budget* budget) {
-  return Choose(input, arguments, /*by_attribute=*/true, /*wanted=*/false, budget);
-}
-
 }  // namespace
 
 const FilterEntry kSequenceFilters[] = {{"count", FilterLength},
@@ -344,13 +333,13 @@ const FilterEntry kSequenceFilters[] = {{"count", FilterLength},
                                         {"length", FilterLength},
                                         {"list", FilterList},
                                         {"map", FilterMap},
-                                        {"max", FilterMax},
-                                        {"min", FilterMin},
-                                        {"reject", FilterReject},
-                                        {"rejectattr", FilterRejectattr},
+                                        {"max", Extreme<1>},
+                                        {"min", Extreme<-1>},
+                                        {"reject", Choose<false, false>},
+                                        {"rejectattr", Choose<true, false>},
                                         {"reverse", FilterReverse},
-                                        {"select", FilterSelect},
-                                        {"selectattr", FilterSelectattr},
+                                        {"select", Choose<false, true>},
+                                        {"selectattr", Choose<true, true>},
                                         {"sort", FilterSort},
                                         {"sum", FilterSum},
                                         {"unique", FilterUnique},
@@ -363,6 +352,16 @@ const FilterEntry* FindFilter(absl::string_view name) {
     }
   }
   return nullptr;
+}
+
+absl::StatusOr<Value> ApplyFilter(const FilterEntry& filter, const Value& input,
+                                  const Arguments& arguments, Budget* budget) {
+  // A filter may walk over the texts that it is given; over lists it says so itself.
+  if (input.is_string()) CONVENE_RETURN_IF_ERROR(budget->Charge(WeightOf(input)));
+  for (const Value& value : arguments.values()) {
+    if (value.is_string()) CONVENE_RETURN_IF_ERROR(budget->Charge(WeightOf(value)));
+  }
+  return filter.function(input, arguments, budget);
 }
 
 }  // namespace convene::worker::jinja

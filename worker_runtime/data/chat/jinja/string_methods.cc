@@ -34,89 +34,61 @@ absl::StatusOr<int64_t> CountOf(const Value* value, int64_t missing) {
       absl::StrCat("a method of a string needs an integer, not ", value->KindName()));
 }
 
-Result StripMethod(Text text, Text name, const Arguments& arguments) {
+Result StripMethod(Text text, Text name, const Arguments& arguments, Budget* budget) {
   CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"chars"}));
   std::optional<Text> characters;
   if (bound[0] != nullptr && !bound[0]->is_none()) {
     CONVENE_ASSIGN_OR_RETURN(characters, TextOf(*bound[0]));
+    CONVENE_RETURN_IF_ERROR(budget->ChargeWalks(text.size(), characters->size()));
   }
   if (name == "lstrip") return Of(StripLeft(text, characters));
   if (name == "rstrip") return Of(StripRight(text, characters));
   return Of(Strip(text, characters));
 }
 
-// For a part of a string in a list: its memory is what counts, a hundred bytes.
-constexpr int64_t kPartSteps = 16;
+// The bytes of the word at the begin or end of `text`.
+size_t WordBytes(Text text, bool from_end) {
+  size_t bytes = 0;
+  while (bytes < text.size()) {
+    size_t next = from_end ? text.size() - bytes - 1 : bytes;
+    while (from_end && (static_cast<uint8_t>(text[next]) & 0xC0) == 0x80) --next;
+    if (IsSpace(CharacterAt(text, next))) break;
+    bytes = from_end ? text.size() - next : next + CharacterBytes(text[next]);
+  }
+  return bytes;
+}
 
 // text.split() without a separator: white space of any length parts, at most `limit` times.
-absl::StatusOr<std::vector<Text>> SplitAtSpace(Text text, int64_t limit, Budget* budget) {
+absl::StatusOr<std::vector<Text>> SplitAtSpace(Text text, bool from_end, int64_t limit,
+                                               Budget* budget) {
+  const auto strip = [&] { text = from_end ? StripRight(text) : StripLeft(text); };
   std::vector<Text> parts;
-  for (text = StripLeft(text); !text.empty(); text = StripLeft(text)) {
-    if (limit >= 0 && static_cast<int64_t>(parts.size()) == limit) {
-      CONVENE_RETURN_IF_ERROR(budget->Charge(kPartSteps));
-      parts.push_back(text);
-      break;
-    }
-    size_t end = 0;
-    while (end < text.size() && !IsSpace(CharacterAt(text, end))) end += CharacterBytes(text[end]);
+  for (strip(); !text.empty(); strip()) {
     CONVENE_RETURN_IF_ERROR(budget->Charge(kPartSteps));
-    parts.push_back(text.substr(0, end));
-    text.remove_prefix(end);
+    const bool is_last = limit >= 0 && static_cast<int64_t>(parts.size()) == limit;
+    const size_t bytes = is_last ? text.size() : WordBytes(text, from_end);
+    const size_t rest = text.size() - bytes;
+    parts.push_back(from_end ? text.substr(rest) : text.substr(0, bytes));
+    text = from_end ? text.substr(0, rest) : text.substr(bytes);
   }
+  if (from_end) std::reverse(parts.begin(), parts.end());
   return parts;
 }
 
-absl::StatusOr<std::vector<Text>> SplitAtSpaceFromEnd(Text text, int64_t limit, Budget* budget) {
-  std::vector<Text> parts;
-  for (text = StripRight(text); !text.empty(); text = StripRight(text)) {
-    if (limit >= 0 && static_cast<int64_t>(parts.size()) == limit) {
-      CONVENE_RETURN_IF_ERROR(budget->Charge(kPartSteps));
-      parts.push_back(text);
-      break;
-    }
-    size_t begin = text.size();
-    while (begin > 0) {
-      size_t previous = begin - 1;
-      while ((static_cast<uint8_t>(text[previous]) & 0xC0) == 0x80) --previous;
-      if (IsSpace(CharacterAt(text, previous))) break;
-      begin = previous;
-    }
-    CONVENE_RETURN_IF_ERROR(budget->Charge(kPartSteps));
-    parts.push_back(text.substr(begin));
-    text = text.substr(0, begin);
-  }
-  std::reverse(parts.begin(), parts.end());
-  return parts;
-}
-
-absl::StatusOr<std::vector<Text>> SplitAt(Text text, Text separator, int64_t limit,
+absl::StatusOr<std::vector<Text>> SplitAt(Text text, Text separator, bool from_end, int64_t limit,
                                           Budget* budget) {
   std::vector<Text> parts;
   while (limit < 0 || static_cast<int64_t>(parts.size()) < limit) {
-    const size_t found = text.find(separator);
+    const size_t found = from_end ? text.rfind(separator) : text.find(separator);
     if (found == Text::npos) break;
     CONVENE_RETURN_IF_ERROR(budget->Charge(kPartSteps));
-    parts.push_back(text.substr(0, found));
-    text.remove_prefix(found + separator.size());
+    const Text before = text.substr(0, found);
+    const Text behind = text.substr(found + separator.size());
+    parts.push_back(from_end ? behind : before);
+    text = from_end ? before : behind;
   }
-  CONVENE_RETURN_IF_ERROR(budget->Charge(kPartSteps));
   parts.push_back(text);
-  return parts;
-}
-
-absl::StatusOr<std::vector<Text>> SplitAtFromEnd(Text text, Text separator, int64_t limit,
-                                                 Budget* budget) {
-  std::vector<Text> parts;
-  while (limit < 0 || static_cast<int64_t>(parts.size()) < limit) {
-    const size_t found = text.rfind(separator);
-    if (found == Text::npos) break;
-    CONVENE_RETURN_IF_ERROR(budget->Charge(kPartSteps));
-    parts.push_back(text.substr(found + separator.size()));
-    text = text.substr(0, found);
-  }
-  CONVENE_RETURN_IF_ERROR(budget->Charge(kPartSteps));
-  parts.push_back(text);
-  std::reverse(parts.begin(), parts.end());
+  if (from_end) std::reverse(parts.begin(), parts.end());
   return parts;
 }
 
@@ -131,23 +103,23 @@ Result SplitMethod(Text text, bool from_end, const Arguments& arguments, Budget*
   CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"sep", "maxsplit"}));
   CONVENE_ASSIGN_OR_RETURN(const int64_t limit, CountOf(bound[1], -1));
   if (bound[0] == nullptr || bound[0]->is_none()) {
-    CONVENE_ASSIGN_OR_RETURN(
-        const std::vector<Text> parts,
-        from_end ? SplitAtSpaceFromEnd(text, limit, budget) : SplitAtSpace(text, limit, budget));
+    CONVENE_ASSIGN_OR_RETURN(const std::vector<Text> parts,
+                             SplitAtSpace(text, from_end, limit, budget));
     return ListOf(parts);
   }
   CONVENE_ASSIGN_OR_RETURN(const Text separator, TextOf(*bound[0]));
   if (separator.empty()) return absl::InvalidArgumentError("split by an empty string");
+  CONVENE_RETURN_IF_ERROR(budget->ChargeSearch(text.size(), separator.size()));
   CONVENE_ASSIGN_OR_RETURN(const std::vector<Text> parts,
-                           from_end ? SplitAtFromEnd(text, separator, limit, budget)
-                                    : SplitAt(text, separator, limit, budget));
+                           SplitAt(text, separator, from_end, limit, budget));
   return ListOf(parts);
 }
 
-Result PartitionMethod(Text text, bool from_end, const Arguments& arguments) {
+Result PartitionMethod(Text text, bool from_end, const Arguments& arguments, Budget* budget) {
   CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"sep"}, 1));
   CONVENE_ASSIGN_OR_RETURN(const Text separator, TextOf(*bound[0]));
   if (separator.empty()) return absl::InvalidArgumentError("partition by an empty string");
+  CONVENE_RETURN_IF_ERROR(budget->ChargeSearch(text.size(), separator.size()));
   const size_t found = from_end ? text.rfind(separator) : text.find(separator);
   if (found == Text::npos) {
     const std::vector<Text> whole =
@@ -187,12 +159,13 @@ Result RemoveAffix(Text text, bool at_end, const Arguments& arguments) {
   return Of(text);
 }
 
-Result FindMethod(Text text, Text name, const Arguments& arguments) {
+Result FindMethod(Text text, Text name, const Arguments& arguments, Budget* budget) {
   if (arguments.positional_count() > 1) {
     return absl::UnimplementedError(absl::StrCat(name, " with bounds"));
   }
   CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"sub"}, 1));
   CONVENE_ASSIGN_OR_RETURN(const Text wanted, TextOf(*bound[0]));
+  CONVENE_RETURN_IF_ERROR(budget->ChargeSearch(text.size(), wanted.size()));
   if (name == "count") {
     if (wanted.empty()) return Value::OfInt(CountCharacters(text) + 1);
     int64_t count = 0;
@@ -265,6 +238,7 @@ absl::StatusOr<std::string> Replace(absl::string_view text, absl::string_view fr
                                     absl::string_view to, int64_t count, Budget* budget) {
   std::string replaced;
   CONVENE_RETURN_IF_ERROR(budget->ChargeBytes(text.size()));
+  CONVENE_RETURN_IF_ERROR(budget->ChargeSearch(text.size(), from.size()));
   while (count != 0) {
     const size_t found = from.empty() ? 0 : text.find(from);
     if (found == Text::npos) break;
@@ -287,13 +261,13 @@ absl::StatusOr<std::string> Replace(absl::string_view text, absl::string_view fr
 absl::StatusOr<Value> CallStringMethod(const std::string& text, absl::string_view name,
                                        const Arguments& arguments, Budget* budget) {
   if (name == "strip" || name == "lstrip" || name == "rstrip") {
-    return StripMethod(text, name, arguments);
+    return StripMethod(text, name, arguments, budget);
   }
   if (name == "split" || name == "rsplit") {
     return SplitMethod(text, name == "rsplit", arguments, budget);
   }
   if (name == "partition" || name == "rpartition") {
-    return PartitionMethod(text, name == "rpartition", arguments);
+    return PartitionMethod(text, name == "rpartition", arguments, budget);
   }
   if (name == "startswith" || name == "endswith") {
     return AffixMethod(text, name == "endswith", arguments);
@@ -302,7 +276,7 @@ absl::StatusOr<Value> CallStringMethod(const std::string& text, absl::string_vie
     return RemoveAffix(text, name == "removesuffix", arguments);
   }
   if (name == "find" || name == "rfind" || name == "index" || name == "rindex" || name == "count") {
-    return FindMethod(text, name, arguments);
+    return FindMethod(text, name, arguments, budget);
   }
   if (name == "splitlines") {
     CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"keepends"}));

@@ -32,7 +32,8 @@ bool IsFloat(const Value& value) { return value.is_float(); }
 bool IsNumber(const Value& value) { return value.is_number(); }
 bool IsString(const Value& value) { return value.is_string(); }
 bool IsMapping(const Value& value) { return value.is_dict(); }
-bool IsCallable(const Value& value) { return value.is_callable(); }
+// Jinja2's undefined value can be called, which fails.
+bool IsCallable(const Value& value) { return value.is_callable() || value.is_undefined(); }
 
 // An undefined value is an empty sequence in Jinja2.
 bool IsIterable(const Value& value) {
@@ -45,9 +46,9 @@ bool IsSequence(const Value& value) {
 }
 
 template <bool (*test)(int)>
-Result Ordered(const Value& subject, const Arguments& arguments, Budget*) {
+Result Ordered(const Value& subject, const Arguments& arguments, Budget* budget) {
   CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"other"}, 1));
-  CONVENE_ASSIGN_OR_RETURN(const int order, Compare(subject, *bound[0]));
+  CONVENE_ASSIGN_OR_RETURN(const int order, Compare(subject, *bound[0], budget));
   return test(order);
 }
 bool Less(int order) { return order < 0; }
@@ -58,8 +59,8 @@ bool GreaterOrEqual(int order) { return order >= 0; }
 template <bool wanted>
 Result TestEqual(const Value& subject, const Arguments& arguments, Budget* budget) {
   CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"other"}, 1));
-  CONVENE_RETURN_IF_ERROR(budget->Charge(WeightOf(subject)));
-  return Equal(subject, *bound[0]) == wanted;
+  CONVENE_ASSIGN_OR_RETURN(const bool equal, Equal(subject, *bound[0], budget));
+  return equal == wanted;
 }
 
 Result TestIn(const Value& subject, const Arguments& arguments, Budget* budget) {
@@ -81,17 +82,13 @@ Result TestSame(const Value& subject, const Arguments& arguments, Budget*) {
 Result Divides(const Value& subject, int64_t divisor, int64_t remainder, Budget* budget) {
   CONVENE_ASSIGN_OR_RETURN(
       const Value rest, Calculate(ExpressionKind::kModulo, subject, Value::OfInt(divisor), budget));
-  return Equal(rest, Value::OfInt(remainder));
+  return Equal(rest, Value::OfInt(remainder), budget);
 }
 
-Result TestEven(const Value& subject, const Arguments& arguments, Budget* budget) {
+template <int64_t remainder>
+Result TestParity(const Value& subject, const Arguments& arguments, Budget* budget) {
   CONVENE_RETURN_IF_ERROR(arguments.Bind({}).status());
-  return Divides(subject, 2, 0, budget);
-}
-
-Result TestOdd(const Value& subject, const Arguments& arguments, Budget* budget) {
-  CONVENE_RETURN_IF_ERROR(arguments.Bind({}).status());
-  return Divides(subject, 2, 1, budget);
+  return Divides(subject, 2, remainder, budget);
 }
 
 Result TestDivisible(const Value& subject, const Arguments& arguments, Budget* budget) {
@@ -103,21 +100,14 @@ Result TestDivisible(const Value& subject, const Arguments& arguments, Budget* b
   return Divides(subject, bound[0]->as_int(), 0, budget);
 }
 
-Result TestCase(const Value& subject, const char* method, const Arguments& arguments,
-                Budget* budget) {
-  CONVENE_RETURN_IF_ERROR(arguments.Bind({}).status());
+// A test that asks a method of strings about the subject's text.
+template <const char* method>
+Result TestCase(const Value& subject, const Arguments& arguments, Budget* budget) {
   CONVENE_ASSIGN_OR_RETURN(const std::string text, ToString(subject, budget));
-  CONVENE_ASSIGN_OR_RETURN(const Value is, CallStringMethod(text, method, Arguments(), budget));
+  CONVENE_ASSIGN_OR_RETURN(const Value is, CallStringMethod(text, method, arguments, budget));
   return is.Truth();
 }
-
-Result TestLower(const Value& subject, const Arguments& arguments, Budget* budget) {
-  return TestCase(subject, "islower", arguments, budget);
-}
-
-Result TestUpper(const Value& subject, const Arguments& arguments, Budget* budget) {
-  return TestCase(subject, "isupper", arguments, budget);
-}
+constexpr char kIsLower[] = "islower", kIsUpper[] = "isupper";
 
 constexpr TestEntry kTests[] = {{"!=", TestEqual<false>},
                                 {"<", Ordered<Less>},
@@ -131,7 +121,7 @@ constexpr TestEntry kTests[] = {{"!=", TestEqual<false>},
                                 {"divisibleby", TestDivisible},
                                 {"eq", TestEqual<true>},
                                 {"equalto", TestEqual<true>},
-                                {"even", TestEven},
+                                {"even", TestParity<0>},
                                 {"false", Alone<IsFalse>},
                                 {"float", Alone<IsFloat>},
                                 {"ge", Ordered<GreaterOrEqual>},
@@ -142,19 +132,19 @@ constexpr TestEntry kTests[] = {{"!=", TestEqual<false>},
                                 {"iterable", Alone<IsIterable>},
                                 {"le", Ordered<LessOrEqual>},
                                 {"lessthan", Ordered<Less>},
-                                {"lower", TestLower},
+                                {"lower", TestCase<kIsLower>},
                                 {"lt", Ordered<Less>},
                                 {"mapping", Alone<IsMapping>},
                                 {"ne", TestEqual<false>},
                                 {"none", Alone<IsNone>},
                                 {"number", Alone<IsNumber>},
-                                {"odd", TestOdd},
+                                {"odd", TestParity<1>},
                                 {"sameas", TestSame},
                                 {"sequence", Alone<IsSequence>},
                                 {"string", Alone<IsString>},
                                 {"true", Alone<IsTrue>},
                                 {"undefined", Alone<IsUndefined>},
-                                {"upper", TestUpper}};
+                                {"upper", TestCase<kIsUpper>}};
 
 }  // namespace
 

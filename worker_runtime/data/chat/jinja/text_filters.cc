@@ -39,34 +39,14 @@ Result FilterString(const Value& input, const Arguments& arguments, Budget* budg
   return Text(ToString(input, budget));
 }
 
-Result FilterTrim(const Value& input, const Arguments& arguments, Budget* budget) {
-  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"chars"}));
+// The filter that does what a method of strings does.
+template <const char* method>
+Result AsMethod(const Value& input, const Arguments& arguments, Budget* budget) {
   CONVENE_ASSIGN_OR_RETURN(const std::string text, ToString(input, budget));
-  if (bound[0] == nullptr || bound[0]->is_none()) return Value::OfString(std::string(Strip(text)));
-  if (!bound[0]->is_string()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("trim needs a string, not ", bound[0]->KindName()));
-  }
-  return Value::OfString(std::string(Strip(text, bound[0]->as_string())));
+  return CallStringMethod(text, method, arguments, budget);
 }
-
-Result FilterUpper(const Value& input, const Arguments& arguments, Budget* budget) {
-  CONVENE_RETURN_IF_ERROR(arguments.Bind({}).status());
-  CONVENE_ASSIGN_OR_RETURN(const std::string text, ToString(input, budget));
-  return Text(Upper(text));
-}
-
-Result FilterLower(const Value& input, const Arguments& arguments, Budget* budget) {
-  CONVENE_RETURN_IF_ERROR(arguments.Bind({}).status());
-  CONVENE_ASSIGN_OR_RETURN(const std::string text, ToString(input, budget));
-  return Text(Lower(text));
-}
-
-Result FilterCapitalize(const Value& input, const Arguments& arguments, Budget* budget) {
-  CONVENE_RETURN_IF_ERROR(arguments.Bind({}).status());
-  CONVENE_ASSIGN_OR_RETURN(const std::string text, ToString(input, budget));
-  return Text(Capitalize(text));
-}
+constexpr char kCapitalize[] = "capitalize", kLower[] = "lower", kStrip[] = "strip",
+               kUpper[] = "upper";
 
 // Unlike Python's title(), words begin only behind white space, '-', '(', '[', '{' and '<'.
 Result FilterTitle(const Value& input, const Arguments& arguments, Budget* budget) {
@@ -251,14 +231,15 @@ Result FilterSafe(const Value& input, const Arguments& arguments, Budget* budget
 
 }  // namespace
 
-const FilterEntry kTextFilters[] = {{"abs", FilterAbs},         {"capitalize", FilterCapitalize},
-                                    {"d", FilterDefault},       {"default", FilterDefault},
-                                    {"float", FilterFloat},     {"indent", FilterIndent},
-                                    {"int", FilterInt},         {"lower", FilterLower},
-                                    {"replace", FilterReplace}, {"round", FilterRound},
-                                    {"safe", FilterSafe},       {"string", FilterString},
-                                    {"title", FilterTitle},     {"tojson", FilterToJson},
-                                    {"trim", FilterTrim},       {"upper", FilterUpper},
-                                    {nullptr, nullptr}};
+const FilterEntry kTextFilters[] = {
+    {"abs", FilterAbs},         {"capitalize", AsMethod<kCapitalize>},
+    {"d", FilterDefault},       {"default", FilterDefault},
+    {"float", FilterFloat},     {"indent", FilterIndent},
+    {"int", FilterInt},         {"lower", AsMethod<kLower>},
+    {"replace", FilterReplace}, {"round", FilterRound},
+    {"safe", FilterSafe},       {"string", FilterString},
+    {"title", FilterTitle},     {"tojson", FilterToJson},
+    {"trim", AsMethod<kStrip>}, {"upper", AsMethod<kUpper>},
+    {nullptr, nullptr}};
 
 }  // namespace convene::worker::jinja

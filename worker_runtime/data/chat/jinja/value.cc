@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "tools/base/status_macros.h"
 
 namespace convene::worker::jinja {
 namespace {
@@ -11,6 +12,10 @@ namespace {
 constexpr int64_t kMaxWeight = int64_t{1} << 24;
 // Up to here a search from the front is as fast as a hash.
 constexpr size_t kManyKeys = 16;
+
+int64_t WeightOfText(const std::string& text) {
+  return 1 + static_cast<int64_t>(text.size() / kBytesPerStep);
+}
 
 absl::Status CheckSize(int depth, int64_t weight) {
   if (depth > kMaxValueDepth) {
@@ -23,11 +28,13 @@ absl::Status CheckSize(int depth, int64_t weight) {
   return absl::OkStatus();
 }
 
+bool AreEqual(const Value& left, const Value& right);
+
 bool EqualLists(const List& left, const List& right) {
   if (left.kind != right.kind || left.items.size() != right.items.size()) return false;
   if (&left == &right) return true;
   if (left.kind == ListKind::kGenerator || left.kind == ListKind::kView) return false;
-  return std::equal(left.items.begin(), left.items.end(), right.items.begin(), Equal);
+  return std::equal(left.items.begin(), left.items.end(), right.items.begin(), AreEqual);
 }
 
 bool EqualDicts(const Dict& left, const Dict& right) {
@@ -35,7 +42,7 @@ bool EqualDicts(const Dict& left, const Dict& right) {
   if (left.entries().size() != right.entries().size()) return false;
   return std::all_of(left.entries().begin(), left.entries().end(), [&](const auto& entry) {
     const Value* const other = right.Find(*entry.first);
-    return other != nullptr && Equal(entry.second, *other);
+    return other != nullptr && AreEqual(entry.second, *other);
   });
 }
 
@@ -43,6 +50,25 @@ bool EqualDicts(const Dict& left, const Dict& right) {
 long double Exact(const Value& number) {
   return number.is_float() ? static_cast<long double>(number.as_float())
                            : static_cast<long double>(number.as_int());
+}
+
+bool AreEqual(const Value& left, const Value& right) {
+  if (left.is_number() && right.is_number()) return Exact(left) == Exact(right);
+  if (left.is_string() && right.is_string()) return left.as_string() == right.as_string();
+  if (left.is_list() && right.is_list()) return EqualLists(left.as_list(), right.as_list());
+  if (left.is_dict() && right.is_dict()) return EqualDicts(left.as_dict(), right.as_dict());
+  if (left.is_undefined()) return right.is_undefined();
+  if (left.is_none()) return right.is_none();
+  if (left.is_namespace()) {
+    return right.is_namespace() && left.as_namespace() == right.as_namespace();
+  }
+  if (left.is_macro()) return right.is_macro() && left.as_macro() == right.as_macro();
+  if (left.is_function()) return right.is_function() && left.as_function() == right.as_function();
+  if (left.is_method() && right.is_method()) {
+    return left.as_method().name == right.as_method().name &&
+           AreEqual(left.as_method().self, right.as_method().self);
+  }
+  return false;
 }
 
 }  // namespace
@@ -127,7 +153,7 @@ const Value* Dict::Find(absl::string_view key) const {
 }
 
 int64_t WeightOf(const Value& value) {
-  if (value.is_string()) return 1 + static_cast<int64_t>(value.as_string().size() / 256);
+  if (value.is_string()) return WeightOfText(value.as_string());
   if (value.is_list()) return value.as_list().weight;
   if (value.is_dict()) return value.as_dict().weight_;
   return 1;
@@ -157,33 +183,20 @@ absl::StatusOr<Value> NewDict(Dict dict) {
   dict.weight_ = 1;
   for (const auto& [key, value] : dict.entries_) {
     dict.depth_ = std::max(dict.depth_, DepthOf(value) + 1);
-    dict.weight_ += 1 + static_cast<int64_t>(key->size() / 256) + WeightOf(value);
+    dict.weight_ += WeightOfText(*key) + WeightOf(value);
   }
   const absl::Status checked = CheckSize(dict.depth_, dict.weight_);
   if (!checked.ok()) return checked;
   return Value::OfDict(std::make_shared<const Dict>(std::move(dict)));
 }
 
-bool Equal(const Value& left, const Value& right) {
-  if (left.is_number() && right.is_number()) return Exact(left) == Exact(right);
-  if (left.is_string() && right.is_string()) return left.as_string() == right.as_string();
-  if (left.is_list() && right.is_list()) return EqualLists(left.as_list(), right.as_list());
-  if (left.is_dict() && right.is_dict()) return EqualDicts(left.as_dict(), right.as_dict());
-  if (left.is_undefined()) return right.is_undefined();
-  if (left.is_none()) return right.is_none();
-  if (left.is_namespace()) {
-    return right.is_namespace() && left.as_namespace() == right.as_namespace();
-  }
-  if (left.is_macro()) return right.is_macro() && left.as_macro() == right.as_macro();
-  if (left.is_function()) return right.is_function() && left.as_function() == right.as_function();
-  if (left.is_method() && right.is_method()) {
-    return left.as_method().name == right.as_method().name &&
-           Equal(left.as_method().self, right.as_method().self);
-  }
-  return false;
+absl::StatusOr<bool> Equal(const Value& left, const Value& right, Budget* budget) {
+  CONVENE_RETURN_IF_ERROR(budget->Charge(std::min(WeightOf(left), WeightOf(right))));
+  return AreEqual(left, right);
 }
 
-absl::StatusOr<int> Compare(const Value& left, const Value& right) {
+absl::StatusOr<int> Compare(const Value& left, const Value& right, Budget* budget) {
+  CONVENE_RETURN_IF_ERROR(budget->Charge(std::min(WeightOf(left), WeightOf(right))));
   if (left.is_undefined() || right.is_undefined()) {
     return absl::InvalidArgumentError(left.is_undefined() ? left.why_undefined()
                                                           : right.why_undefined());

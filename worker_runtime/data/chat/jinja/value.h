@@ -12,6 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "worker_runtime/data/chat/jinja/budget.h"
 
 namespace convene::worker::jinja {
 
@@ -140,6 +141,9 @@ class Dict {
 
   // A key that is there already keeps its place and gets the new value.
   void Set(StringPtr key, Value value);
+  void Set(absl::string_view key, Value value) {
+    Set(std::make_shared<const std::string>(key), std::move(value));
+  }
   // nullptr: no such key.
   const Value* Find(absl::string_view key) const;
   const Entries& entries() const { return entries_; }
@@ -158,7 +162,7 @@ class Dict {
 
 // The one value that changes. The rendering owns it, so that it may contain itself.
 struct Namespace {
-  std::vector<std::pair<std::string, Value>> attributes;
+  absl::flat_hash_map<std::string, Value> attributes;
 };
 
 struct Method {
@@ -176,9 +180,10 @@ absl::StatusOr<Value> NewDict(Dict dict);
 int64_t WeightOf(const Value& value);
 int DepthOf(const Value& value);
 
-// Python's ==. A namespace, macro or method equals itself.
-bool Equal(const Value& left, const Value& right);
+// Python's ==. A namespace, macro or method equals itself. ResourceExhausted: `budget` is.
+absl::StatusOr<bool> Equal(const Value& left, const Value& right, Budget* budget);
 // Python's < as -1, 0 or 1. InvalidArgument: no order between these; Unimplemented: lists, NaN.
-absl::StatusOr<int> Compare(const Value& left, const Value& right);
+// ResourceExhausted: `budget` is.
+absl::StatusOr<int> Compare(const Value& left, const Value& right, Budget* budget);
 
 }  // namespace convene::worker::jinja

@@ -15,20 +15,17 @@ namespace {
 
 Dict Answer(const absl::StatusOr<Rendered>& rendered) {
   Dict answer;
-  const auto set = [&](const char* key, Value value) {
-    answer.Set(std::make_shared<const std::string>(key), std::move(value));
-  };
   if (!rendered.ok()) {
-    set("code", Value::OfString(absl::StatusCodeToString(rendered.status().code())));
-    set("error", Value::OfString(std::string(rendered.status().message())));
+    answer.Set("code", Value::OfString(absl::StatusCodeToString(rendered.status().code())));
+    answer.Set("error", Value::OfString(std::string(rendered.status().message())));
     return answer;
   }
   std::vector<Value> spans;
   for (const TextSpan& span : rendered->generated) {
     spans.push_back(*NewList({Value::OfInt(span.begin), Value::OfInt(span.end)}));
   }
-  set("text", Value::OfString(rendered->text));
-  set("spans", *NewList(std::move(spans)));
+  answer.Set("text", Value::OfString(rendered->text));
+  answer.Set("spans", *NewList(std::move(spans)));
   return answer;
 }
 
