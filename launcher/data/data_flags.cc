@@ -86,8 +86,12 @@ absl::Status FinishPrepare(PrepareFlags* flags) {
   if (flags->no_eod && flags->append_eod) {
     return absl::InvalidArgumentError("--append-eod and --no-eod exclude each other");
   }
+  if (flags->options.compact_vocabulary && !flags->vocabulary_of.empty()) {
+    return absl::InvalidArgumentError(
+        "--compact-vocabulary makes a vocabulary, and --vocabulary-of takes one that is there: "
+        "give one of them");
+  }
   flags->options.append_end_of_document = !flags->no_eod;
-  flags->options.tokenizer_path = flags->tokenizer;
   return absl::OkStatus();
 }
 
@@ -128,8 +132,10 @@ void AddInputFlags(FlagReader* reader, worker::InputOptions* input) {
 void AddFlags(FlagReader* reader, PrepareFlags* flags) {
   worker::PrepareOptions& options = flags->options;
   reader->Words("INPUT...", &options.input.patterns);
-  reader->Option("tokenizer", &flags->tokenizer, absl::StrCat(kTokenizerHelp, " (default byte)"),
-                 {.value = "PATH"});
+  reader->Option(
+      "tokenizer", &flags->tokenizer,
+      absl::StrCat(kTokenizerHelp, " (default byte; with --vocabulary-of the one that FILE names)"),
+      {.value = "PATH"});
   reader->Option("output", &flags->output,
                  "the token file to make; give it to convene-train's --data", {.value = "FILE"});
   reader->Option("threads", &options.threads,
@@ -137,6 +143,16 @@ void AddFlags(FlagReader* reader, PrepareFlags* flags) {
                  "each CPU)",
                  {.value = "N", .least = 1, .most = 1024});
   AddInputFlags(reader, &options.input);
+  reader->Group("A smaller vocabulary");
+  reader->Switch(
+      "compact-vocabulary", &options.compact_vocabulary,
+      "cut the vocabulary to the tokens that the input uses, and number them without "
+      "gaps. The file keeps the original ids: `show` decodes, and `convert` writes them. "
+      "Tokens of single bytes stay, so that any text has ids");
+  reader->Option("vocabulary-of", &flags->vocabulary_of,
+                 "take the compact vocabulary of this token file, as for a validation set. A token "
+                 "that it lacks becomes the tokens of its bytes",
+                 {.value = "FILE"});
   reader->Group("Documents");
   reader->Switch(
       "append-eod", &flags->append_eod,

@@ -14,7 +14,8 @@
 namespace convene::launcher {
 
 struct PrepareFlags {
-  std::string tokenizer = "byte";
+  std::string tokenizer;      // "": byte, or that of `vocabulary_of`
+  std::string vocabulary_of;  // "": the tokenizer's own vocabulary
   std::string output;
   worker::PrepareOptions options;  // all but the tokenizer
 

@@ -26,7 +26,7 @@ TEST_CASE("prepare takes its inputs before, between and behind its flags") {
                   &flags));
   CHECK(flags.options.input.patterns == Words{"a.txt", "b*.jsonl", "c"});
   CHECK(flags.output == "a.bin");
-  CHECK(flags.tokenizer == "byte");
+  CHECK(flags.tokenizer.empty());
   CHECK(flags.options.threads == 3);
   CHECK(flags.options.dedupe);
   CHECK(flags.options.append_end_of_document);
@@ -43,6 +43,7 @@ TEST_CASE("what prepare cannot mean is refused") {
     CHECK_STATUS(Read(words, &flags), absl::StatusCode::kInvalidArgument, why);
   };
   check({"--no-eod", "--append-eod"}, "exclude each other");
+  check({"--compact-vocabulary", "--vocabulary-of", "a.bin"}, "give one of them");
   check({"--max-document-bytes", "2T"}, "write bytes");
   check({"--max-document-bytes", "9999999999999"}, "write bytes");
   check({"--max-document-bytes", "0"}, "write bytes");

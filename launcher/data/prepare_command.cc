@@ -6,13 +6,16 @@
 #include <string>
 #include <system_error>
 
+#include "absl/strings/str_cat.h"
 #include "launcher/data/data_command.h"
+#include "launcher/data/file_tokenizer.h"
 #include "tools/base/clock.h"
 #include "tools/base/exit_code.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/prepare/chat_documents.h"
 #include "worker_runtime/data/prepare/prepare.h"
 #include "worker_runtime/data/prepare/report_text.h"
+#include "worker_runtime/data/store/token_source.h"
 #include "worker_runtime/tokenizer/load_tokenizer.h"
 
 namespace convene::launcher {
@@ -51,18 +54,45 @@ class ProgressOutput {
   worker::ProgressRate rate_;
 };
 
+// From another folder the file is to find its tokenizer again.
+std::string AbsolutePath(const std::string& path) {
+  std::error_code error;
+  const auto absolute = std::filesystem::absolute(path, error);
+  return !error && access(absolute.c_str(), F_OK) == 0 ? absolute.string() : path;
+}
+
+// Sets the tokenizer's path and the compact vocabulary in `options`.
+absl::StatusOr<std::unique_ptr<worker::Tokenizer>> LoadTokenizer(const PrepareFlags& flags,
+                                                                 worker::PrepareOptions* options) {
+  options->tokenizer_path = flags.tokenizer.empty() ? "byte" : AbsolutePath(flags.tokenizer);
+  if (flags.vocabulary_of.empty()) return worker::LoadTokenizer(options->tokenizer_path);
+  CONVENE_ASSIGN_OR_RETURN(const auto source, worker::OpenTokenSource(flags.vocabulary_of));
+  const worker::TokenizerIdentity& made_by = source->tokenizer();
+  if (made_by.fingerprint == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flags.vocabulary_of, " (", source->kind(),
+                     ") does not say by which tokenizer "
+                     "its ids were made: give --vocabulary-of a file of `convene data prepare`"));
+  }
+  CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<worker::Tokenizer> tokenizer,
+                           LoadFileTokenizer(*source, flags.tokenizer));
+  if (flags.tokenizer.empty()) options->tokenizer_path = made_by.path;
+  options->compact = made_by.compact;
+  if (made_by.fingerprint == tokenizer->fingerprint()) return tokenizer;
+  return absl::FailedPreconditionError(
+      absl::StrCat("the ids of ", flags.vocabulary_of, " were made by the tokenizer ", made_by.path,
+                   " (", made_by.kind, "), which is not the same as ", options->tokenizer_path,
+                   " (", tokenizer->kind(), "): name the tokenizer that made them by --tokenizer"));
+}
+
 }  // namespace
 
 absl::StatusOr<int> PrepareCommand(const PrepareFlags& flags) {
   const MonotonicTime begin = Clock::Real().Now();
-  CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<worker::Tokenizer> tokenizer,
-                           worker::LoadTokenizer(flags.tokenizer));
   worker::PrepareOptions options = flags.options;
+  CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<worker::Tokenizer> tokenizer,
+                           LoadTokenizer(flags, &options));
   options.tokenizer = tokenizer.get();
-  // From another folder the file is to find its tokenizer again.
-  std::error_code error;
-  const auto absolute = std::filesystem::absolute(flags.tokenizer, error);
-  if (!error && access(absolute.c_str(), F_OK) == 0) options.tokenizer_path = absolute.string();
   if (!flags.chat_template.empty()) {
     CONVENE_ASSIGN_OR_RETURN(
         options.format, worker::ChatDocuments(flags.chat_template, flags.train_on,
@@ -73,8 +103,9 @@ absl::StatusOr<int> PrepareCommand(const PrepareFlags& flags) {
       options, flags.output, [&](int64_t done, int64_t total) { progress.Show(done, total); });
   progress.End();
   CONVENE_RETURN_IF_ERROR(summary.status());
-  std::fputs(worker::SummaryText(flags.output, tokenizer->vocabulary_size(),
-                                 Clock::Real().Now() - begin, *summary)
+  CONVENE_ASSIGN_OR_RETURN(const auto made, worker::OpenTokenSource(flags.output));
+  std::fputs(worker::SummaryText(flags.output, made->vocabulary_size(), Clock::Real().Now() - begin,
+                                 *summary)
                  .c_str(),
              stdout);
   return static_cast<int>(ExitCode::kOk);

@@ -8,12 +8,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "launcher/data/data_command.h"
+#include "launcher/data/file_tokenizer.h"
 #include "tools/base/exit_code.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/prepare/show_text.h"
 #include "worker_runtime/data/store/describe.h"
 #include "worker_runtime/data/store/token_source.h"
-#include "worker_runtime/tokenizer/load_tokenizer.h"
 
 namespace convene::launcher {
 namespace {
@@ -71,15 +71,11 @@ worker::MarkStyle StyleOfStdout() {
 
 std::string TextOfSample(const TokenSource& source, const worker::DocumentSample& sample,
                          const std::string& tokenizer_path) {
-  if (tokenizer_path.empty()) {
-    return absl::StrCat("(ids, because the file names no tokenizer; --tokenizer PATH decodes ",
-                        "them)\n", worker::SampleIdsText(sample));
-  }
-  const auto tokenizer = worker::LoadTokenizer(tokenizer_path);
+  const auto tokenizer = LoadFileTokenizer(source, tokenizer_path);
   if (!tokenizer.ok()) {
     return absl::StrCat(
-        "(ids, because the tokenizer cannot be read: ", std::string(tokenizer.status().message()),
-        ")\n", worker::SampleIdsText(sample));
+        "(ids, because there is no tokenizer: ", std::string(tokenizer.status().message()), ")\n",
+        worker::SampleIdsText(sample));
   }
   return absl::StrCat(TokenizerTrouble(source, **tokenizer),
                       worker::SampleText(sample, **tokenizer, StyleOfStdout()));
@@ -114,8 +110,7 @@ absl::StatusOr<int> ShowCommand(const ShowFlags& flags) {
                          ? "; the underlined ones count in the loss"
                          : "; those between {+ and +} count in the loss",
                      "\n\n"));
-  const std::string& path = flags.tokenizer.empty() ? source->tokenizer().path : flags.tokenizer;
-  Print(TextOfSample(*source, sample, path));
+  Print(TextOfSample(*source, sample, flags.tokenizer));
   return static_cast<int>(ExitCode::kOk);
 }
 

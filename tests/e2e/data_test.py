@@ -1,5 +1,6 @@
 """`convene data` as a person uses it: kills, bad input, conversions."""
 
+import base64
 import gzip
 import json
 import os
@@ -112,6 +113,36 @@ class DataTest(ConveneTestCase):
         shown = self.convene_data("show", self.path("x.bin"))
         self.assertIn("those between {+ and +} count in the loss", shown)
         self.assertIn("user:Why?;assistant:{+So.", shown)
+
+    def test_a_compact_vocabulary(self):
+        tokens = [bytes([byte]) for byte in range(256)] + [b"he", b"ll", b"hell", b"o ", b"wo", b"ld"]
+        self.put("words.tiktoken", "".join(f"{base64.b64encode(token).decode()} {rank}\n" for rank, token in enumerate(tokens)))
+        self.put("tokenizer_config.json", json.dumps({"pat_str": "[\\s\\S]+", "added_tokens_decoder": {"300": {"content": "<end>"}},
+                                                      "eos_token": "<end>"}))
+        self.put("a.txt", "hello hello")
+        self.put("b.txt", "hello wold")
+        prepare = lambda text, name, *more: self.convene_data("prepare", "--output", self.path(name), self.path(text), *more)
+        tokenizer = ["--tokenizer", self.path("words.tiktoken")]
+        said = prepare("a.txt", "a.bin", "--compact-vocabulary", *tokenizer)
+        self.assertIn("5 tokens of a vocabulary of 259", said)
+        shown = self.convene_data("show", self.path("a.bin"))
+        self.assertIn("vocabulary  259 of the tokenizer's 301 (compact)", shown)
+        self.assertIn("\n\nhello hello<end>\n", shown)
+        self.assertEqual(self.convene_data("show", self.path("a.bin"), "--format", "ids"), "256 257 256 111 258\n")
+        self.assertIn("whole, 1 documents, 5 tokens, largest id 258", self.convene_data("verify", self.path("a.bin")))
+        self.convene_data("convert", self.path("a.bin"), self.path("whole.bin"), "--to", "convene")
+        self.assertEqual(self.convene_data("show", self.path("whole.bin"), "--format", "ids"), "258 259 258 111 300\n")
+        # "wo" and "ld" are not in the vocabulary: they become bytes.
+        self.assertIn("7 tokens of a vocabulary of 259", prepare("b.txt", "b.bin", "--vocabulary-of", self.path("a.bin")))
+        self.assertEqual(self.convene_data("show", self.path("b.bin"), "--format", "ids"), "256 257 119 111 108 100 258\n")
+        self.assertIn("\n\nhello wold<end>\n", self.convene_data("show", self.path("b.bin")))
+        self.assertIn("b.bin", self.convene_data("blend", f"{self.path('a.bin')}:1,{self.path('b.bin')}:1"))
+        prepare("b.txt", "c.bin", "--compact-vocabulary", *tokenizer)
+        said = self.convene_data("blend", f"{self.path('a.bin')}:1,{self.path('c.bin')}:1", code=64)
+        self.assertIn(f"one vocabulary: convene data prepare --vocabulary-of {self.path('a.bin')}", said)
+        said = self.convene_data("prepare", "--output", self.path("d.bin"), self.path("b.txt"), "--tokenizer", "byte",
+                                 "--vocabulary-of", self.path("whole.bin"), code=64)
+        self.assertIn("which is not the same as byte", said)
 
     def test_other_programs_formats_and_blends(self):
         self.put("a.jsonl", self.lines(50))

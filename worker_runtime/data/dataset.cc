@@ -128,23 +128,6 @@ absl::Status CheckOptions(const DatasetOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status CheckTokenizers(const std::vector<std::unique_ptr<TokenSource>>& sources) {
-  const TokenSource* first = nullptr;
-  for (const std::unique_ptr<TokenSource>& source : sources) {
-    if (source->tokenizer().fingerprint == 0) continue;
-    if (first == nullptr) first = source.get();
-    if (first->tokenizer().fingerprint == source->tokenizer().fingerprint) continue;
-    const auto text = [](const TokenSource& of) {
-      return absl::StrCat(of.path(), " (", of.tokenizer().kind, " ", of.tokenizer().path, ")");
-    };
-    return absl::InvalidArgumentError(
-        absl::StrCat("data: ", text(*first), " and ", text(*source),
-                     " were made with different tokenizers, so one id means two things: prepare "
-                     "one of them again with the other's tokenizer"));
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::unique_ptr<Rows>> Cut(const TokenSource& source,
                                           const DatasetOptions& options) {
   const RowsOptions cut = {.sequence_length = options.sequence_length,
@@ -175,7 +158,9 @@ absl::StatusOr<Dataset> Dataset::Open(const DatasetOptions& options) {
     }
     parts->sources.push_back(std::move(source));
   }
-  CONVENE_RETURN_IF_ERROR(CheckTokenizers(parts->sources));
+  std::vector<const TokenSource*> sources;
+  for (const auto& source : parts->sources) sources.push_back(source.get());
+  CONVENE_RETURN_IF_ERROR(CheckSameVocabulary(sources));
   std::vector<int64_t> training_counts;
   std::vector<int64_t> validation_counts;
   for (const std::unique_ptr<TokenSource>& source : parts->sources) {

@@ -65,9 +65,9 @@ class Dataset {
  public:
   // InvalidArgument: sequence_length < 1, a fraction outside [0, 1), weights that are not all there
   // or not above 0, too few tokens in a source for one training sample (and one validation sample),
-  // two sources of different tokenizers, a source with ids for more than `vocabulary_size`,
-  // Megatron's order with several sources, packing or a bad seed, packing of a source that does not
-  // know its documents. The text names the source. Otherwise as OpenTokenSource.
+  // a source with ids for more than `vocabulary_size`, Megatron's order with several sources,
+  // packing or a bad seed, packing of a source that does not know its documents. The text names the
+  // source. Otherwise as OpenTokenSource and CheckSameVocabulary.
   static absl::StatusOr<Dataset> Open(const DatasetOptions& options);
 
   int sequence_length() const;

@@ -274,9 +274,9 @@ TEST_CASE("two tokenizers in one run are refused by name") {
   WriteTokenFile(dir.File("b"), info, {{{1, 2, 3, 4, 5}, {}}});
   const std::string counting = Counting(dir, 41);  // does not say
   CHECK_STATUS(Dataset::Open(Options({counting, dir.File("a"), dir.File("b")}, 2)),
-               absl::StatusCode::kInvalidArgument,
-               absl::StrCat(dir.File("a"), " (tiktoken /llama) and ", dir.File("b"),
-                            " (tekken /mistral) were made with different tokenizers"));
+               absl::StatusCode::kFailedPrecondition,
+               absl::StrCat(dir.File("a"), " has the whole vocabulary of the tokenizer /llama ",
+                            "(tiktoken, fingerprint 1), and ", dir.File("b"), " has the whole"));
   const auto data = Dataset::Open(Options({counting, dir.File("b")}, 2));
   REQUIRE_OK(data);
   CHECK(data->tokenizer().end_of_document == 7);

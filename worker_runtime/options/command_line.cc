@@ -21,6 +21,12 @@ std::string FlagName(const std::string& key) {
 bool IsFlag(const std::string& argument) { return absl::StartsWith(argument, "--"); }
 
 absl::Status UnknownFlag(const std::string& flag) {
+  if (flag == "--compact-vocabulary" || flag == "--vocabulary-of") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        flag,
+        " is a flag of `convene data prepare`: make a token file with it, and give that file "
+        "to --data"));
+  }
   std::vector<std::string> names = {"--help", "--config"};
   for (const ConfigKey& key : ConfigKeys()) names.push_back(FlagName(key.field->name()));
   const std::string closest = ClosestMatch(flag, names);

@@ -76,6 +76,8 @@ TEST_CASE("a wrong command line says what is wrong with which flag") {
                "unknown flag \"--learnin-rate\"; did you mean --learning-rate?");
   CHECK_STATUS(ParseCommandLine({"--confg=x"}), kInvalid, "did you mean --config?");
   CHECK_STATUS(ParseCommandLine({"--quantum-entanglement"}), kInvalid, "--help lists all");
+  CHECK_STATUS(ParseCommandLine({"--compact-vocabulary"}), kInvalid,
+               "flag of `convene data prepare`");
   CHECK_STATUS(ParseCommandLine({"--steps", "many"}), kInvalid,
                "--steps \"many\" must be a whole number");
   CHECK_STATUS(ParseCommandLine({"--steps="}), kInvalid, "--steps \"\" must be a whole number");

@@ -23,6 +23,7 @@
 #include "worker_runtime/tokenizer/tekken.h"
 #include "worker_runtime/tokenizer/tiktoken.h"
 #include "worker_runtime/tokenizer/tokenizer.h"
+#include "worker_runtime/tokenizer/tokenizer_config.h"
 
 namespace convene::worker {
 namespace {
@@ -59,16 +60,10 @@ absl::StatusOr<std::string> FindInFolder(const std::string& folder) {
                                           ", *.tiktoken is in it"));
 }
 
-absl::StatusOr<std::string> ReadConfigBeside(const std::string& path) {
-  const std::string config = ParentDirectory(path) + "/tokenizer_config.json";
-  if (!IsFile(config)) return std::string();
-  return ReadFile(config);
-}
-
 // The kind comes from the content: other programs call files of three kinds tokenizer.model.
 absl::StatusOr<std::unique_ptr<Tokenizer>> ReadByContent(const std::string& content,
                                                          const std::string& path) {
-  CONVENE_ASSIGN_OR_RETURN(const std::string config, ReadConfigBeside(path));
+  CONVENE_ASSIGN_OR_RETURN(const std::string config, ReadTokenizerConfig(ParentDirectory(path)));
   const absl::string_view start = absl::string_view(content).substr(0, 1024);
   if (absl::StartsWith(absl::StripLeadingAsciiWhitespace(start), "{")) {
     return LooksLikeTekken(content) ? ReadTekken(content, path)

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -80,6 +81,30 @@ TEST_CASE("a folder's tokenizer is found in a fixed order") {
   CHECK(KindOf(folder.path()) == "tekken");
   Write(folder, "tokenizer.json", kTokenizerJson);
   CHECK(KindOf(folder.path()) == "tokenizer.json (BPE)");
+}
+
+TEST_CASE("special tokens that only special_tokens_map.json names are known") {
+  const TempDir folder;
+  const auto end_of_document = [&folder] {
+    const auto tokenizer = LoadTokenizer(folder.path());
+    REQUIRE_OK(tokenizer);
+    return (*tokenizer)->end_of_document();
+  };
+  Write(folder, "tokenizer.json", kTokenizerJson);
+  CHECK(end_of_document() == std::nullopt);
+  Write(folder, "special_tokens_map.json", R"({"eos_token": {"content": "ab", "lstrip": false}})");
+  CHECK(end_of_document() == 2);
+  Write(folder, "tokenizer_config.json", R"({"eos_token": null})");
+  CHECK(end_of_document() == 2);
+  Write(folder, "tokenizer_config.json", R"({"eos_token": "b"})");
+  CHECK(end_of_document() == 1);
+  Write(folder, "special_tokens_map.json", "[]");
+  CHECK_STATUS(LoadTokenizer(folder.path()), absl::StatusCode::kInvalidArgument,
+               folder.File("special_tokens_map.json") + " is no JSON object");
+  Write(folder, "special_tokens_map.json", "{}");
+  Write(folder, "tokenizer_config.json", "[]");
+  CHECK_STATUS(LoadTokenizer(folder.path()), absl::StatusCode::kInvalidArgument,
+               "the tokenizer_config.json beside it is no JSON object");
 }
 
 TEST_CASE("what is no tokenizer is refused with its path") {

@@ -78,6 +78,13 @@ absl::Status CheckTokenizer(const TrainOptions& options, const Tokenizer& tokeni
       made_by.fingerprint == tokenizer.fingerprint()) {
     return absl::OkStatus();
   }
+  if (made_by.compact.has_value()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "data: ", source.path(), " has a compact vocabulary of ", source.vocabulary_size(),
+        " tokens of the tokenizer ", NameOf(made_by.path, made_by.kind),
+        ", and --tokenizer stands for all tokens of one: leave --tokenizer out, the file says what "
+        "its ids are"));
+  }
   return absl::FailedPreconditionError(absl::StrCat(
       "data: the ids of ", source.path(), " were made by the tokenizer ",
       NameOf(made_by.path, made_by.kind), ", which is not the same as --tokenizer ",

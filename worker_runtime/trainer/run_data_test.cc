@@ -116,6 +116,23 @@ TEST_CASE("token files of another tokenizer than the named one are refused, with
       "made by the tokenizer gpt2/ (BPE), which is not the same as --tokenizer own/ (byte)");
 }
 
+TEST_CASE("a compact vocabulary is the file's own, which no tokenizer's name stands for") {
+  const TempDir directory;
+  TokenizerIdentity made_by = {
+      .kind = "BPE", .path = "gpt2/", .fingerprint = 5, .compact = CompactVocabulary()};
+  made_by.compact->whole_size = 50257;
+  for (int32_t id = 0; id < 300; ++id) made_by.compact->original_ids.push_back(3 * id);
+  const std::string path = WriteTokens(directory, "a.bin", 300, 4, made_by);
+  TrainOptions options = Options(directory, {"--data", path});
+  const auto tokenizer = LoadRunTokenizer(&options);
+  REQUIRE_OK(tokenizer);
+  CHECK(options.model.vocabulary_size == 384);
+  REQUIRE_OK(OpenDataset(options, **tokenizer, Contract()));
+  options.tokenizer_path = "gpt2/";
+  CHECK_STATUS(OpenDataset(options, **tokenizer, Contract()), absl::StatusCode::kFailedPrecondition,
+               "leave --tokenizer out");
+}
+
 TEST_CASE("several files are mixed by their weights, or else by their size") {
   const TempDir directory;
   const std::string many = WriteTokens(directory, "many.bin", 100, 40);

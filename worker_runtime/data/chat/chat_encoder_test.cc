@@ -405,6 +405,10 @@ TEST_CASE("a folder's template has the names of its special tokens, and one for 
   std::ofstream(folder.path() + "/chat_template.jinja") << "{{ eos_token }}";
   CHECK(*Encoded(*LoadChatFormat(folder.path()), "{" + messages + "}", ChatmlOptions(), options) ==
         "{+<|end|>+}");
+  std::ofstream(folder.path() + "/special_tokens_map.json") << R"({"pad_token": "<|pad|>"})";
+  std::ofstream(folder.path() + "/chat_template.jinja") << "{{ pad_token }}{{ eos_token }}";
+  CHECK(*Encoded(*LoadChatFormat(folder.path()), "{" + messages + "}", ChatmlOptions(), options) ==
+        "{+<|pad|><|end|>+}");
   CHECK(std::holds_alternative<FolderTemplate>(
       *LoadChatFormat(folder.path() + "/chat_template.jinja")));
   CHECK(std::get<NamedTemplate>(*LoadChatFormat("llama3")) == NamedTemplate::kLlama3);

@@ -13,6 +13,7 @@
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
 #include "worker_runtime/data/chat/jinja/read_json.h"
+#include "worker_runtime/tokenizer/tokenizer_config.h"
 
 namespace convene::worker {
 namespace {
@@ -89,10 +90,8 @@ absl::StatusOr<FolderTemplate> FromConfig(const std::string& config) {
 
 absl::StatusOr<ChatFormat> LoadFrom(const std::string& template_path,
                                     const std::string& config_path) {
-  std::string config;
-  if (Exists(config_path)) {
-    CONVENE_ASSIGN_OR_RETURN(config, ReadFile(config_path));
-  }
+  CONVENE_ASSIGN_OR_RETURN(const std::string config,
+                           ReadTokenizerConfig(ParentDirectory(config_path)));
   if (template_path.empty()) {
     absl::StatusOr<FolderTemplate> made = FromConfig(config);
     if (!made.ok()) return Annotate(made.status(), config_path);

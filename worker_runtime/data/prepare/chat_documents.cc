@@ -15,9 +15,11 @@ namespace {
 // All files from which a format may come, as far as they are there.
 std::string TextsOf(const std::string& name_or_path) {
   std::string texts;
-  for (const std::string& path : {name_or_path, name_or_path + "/chat_template.jinja",
-                                  name_or_path + "/tokenizer_config.json",
-                                  ParentDirectory(name_or_path) + "/tokenizer_config.json"}) {
+  for (const std::string& path :
+       {name_or_path, name_or_path + "/chat_template.jinja",
+        name_or_path + "/tokenizer_config.json", name_or_path + "/special_tokens_map.json",
+        ParentDirectory(name_or_path) + "/tokenizer_config.json",
+        ParentDirectory(name_or_path) + "/special_tokens_map.json"}) {
     const absl::StatusOr<std::string> text = ReadFile(path);
     if (text.ok()) absl::StrAppend(&texts, text->size(), " ", *text, "\n");
   }

@@ -99,23 +99,6 @@ absl::StatusOr<std::string> PathOf(const Group& group, PrepareOptions options,
   return PrepareTokenFile(options, cache, progress);
 }
 
-absl::Status CheckSameTokenizer(const std::vector<OpenedData>& opened) {
-  const TokenSource* first = nullptr;
-  for (const OpenedData& data : opened) {
-    const TokenizerIdentity& identity = data.tokens->tokenizer();
-    if (identity.fingerprint == 0) continue;
-    if (first == nullptr) first = data.tokens.get();
-    if (identity.fingerprint == first->tokenizer().fingerprint) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "data: ", first->path(), " was made by the tokenizer ", first->tokenizer().path, " (",
-        first->tokenizer().kind, ", fingerprint ", absl::Hex(first->tokenizer().fingerprint),
-        ") and ", data.tokens->path(), " by ", identity.path, " (", identity.kind, ", fingerprint ",
-        absl::Hex(identity.fingerprint),
-        "): their ids mean different texts. Prepare both with one tokenizer"));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<WeightedPath>> ParseDataPaths(const std::vector<std::string>& texts) {
@@ -143,12 +126,14 @@ absl::StatusOr<std::vector<OpenedData>> OpenData(const std::vector<WeightedPath>
                                                  const PrepareProgress& progress) {
   CONVENE_ASSIGN_OR_RETURN(const std::vector<Group> groups, GroupsOf(paths));
   std::vector<OpenedData> opened;
+  std::vector<const TokenSource*> sources;
   for (const Group& group : groups) {
     CONVENE_ASSIGN_OR_RETURN(const std::string path, PathOf(group, options, cache, progress));
     CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<TokenSource> tokens, OpenTokenSource(path));
+    sources.push_back(tokens.get());
     opened.push_back({group.patterns, group.weight, std::move(tokens)});
   }
-  CONVENE_RETURN_IF_ERROR(CheckSameTokenizer(opened));
+  CONVENE_RETURN_IF_ERROR(CheckSameVocabulary(sources));
   return opened;
 }
 

@@ -31,8 +31,7 @@ struct OpenedData {
 // otherwise.
 //
 // InvalidArgument: a glob for token files and others, a weight for several token files, or two
-// weights for one. Two sources whose known tokenizers differ (fingerprints): FailedPrecondition,
-// with both. Else as OpenTokenSource and PrepareTokenFile.
+// weights for one. Else as OpenTokenSource, PrepareTokenFile and CheckSameVocabulary.
 absl::StatusOr<std::vector<OpenedData>> OpenData(const std::vector<WeightedPath>& paths,
                                                  const PrepareOptions& options,
                                                  const TokenCache& cache,

@@ -115,7 +115,7 @@ TEST_CASE("what does not fit together is told") {
   MakeTokens(dir, "u.bin", others);
   PutSource(dir.File("a.txt"), "a");
   CHECK_STATUS(Open(dir, {dir.File("?.bin")}, nullptr), absl::StatusCode::kFailedPrecondition,
-               "fingerprint 47) and " + dir.File("u.bin"));
+               "fingerprint 47), and " + dir.File("u.bin"));
   CHECK_STATUS(Open(dir, {dir.File("u.bin"), dir.File("a.txt")}, &letters),
                absl::StatusCode::kFailedPrecondition, "Prepare both with one tokenizer");
   CHECK_STATUS(Open(dir, {dir.File("a.txt")}, nullptr), absl::StatusCode::kFailedPrecondition,

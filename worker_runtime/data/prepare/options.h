@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "worker_runtime/data/prepare/document_encoder.h"
+#include "worker_runtime/data/store/token_source.h"
 #include "worker_runtime/tokenizer/tokenizer.h"
 
 namespace convene::worker {
@@ -56,7 +57,12 @@ struct PrepareOptions {
 
   // Not owned; must outlive the call. REQUIRES: not null.
   const Tokenizer* tokenizer = nullptr;
-  std::string tokenizer_path;            // for people, kept in the file
+  std::string tokenizer_path;  // for people, kept in the file
+  // Where `tokenizer` is a compact one (MakeCompactTokenizer): its vocabulary, kept in the file.
+  std::optional<CompactVocabulary> compact;
+  // Cuts the vocabulary to the tokens that the texts use, and IndispensableIds; takes the disk's
+  // room for the tokens twice. Not with `compact`.
+  bool compact_vocabulary = false;
   std::optional<DocumentFormat> format;  // absent: the text itself
 
   // Ends each document with Tokenizer::end_of_document(), unless it ends so already.

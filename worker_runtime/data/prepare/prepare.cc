@@ -23,12 +23,14 @@
 #include "tools/base/check.h"
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/data/prepare/compact_output.h"
 #include "worker_runtime/data/prepare/file_lock.h"
 #include "worker_runtime/data/prepare/pipeline.h"
 #include "worker_runtime/data/prepare/record_encoder.h"
 #include "worker_runtime/data/prepare/sources.h"
 #include "worker_runtime/data/prepare/token_output.h"
 #include "worker_runtime/data/store/token_file.h"
+#include "worker_runtime/tokenizer/compact_tokenizer.h"
 
 namespace convene::worker {
 namespace {
@@ -69,6 +71,7 @@ uint64_t KeyOf(const std::vector<SourceFile>& sources, const PrepareOptions& opt
   AppendText(input.field, &key);
   AppendText(input.document_separator, &key);
   AppendText(options.format.has_value() ? options.format->key : "", &key);
+  if (options.compact_vocabulary) AppendText("compact", &key);
   for (const SourceFile& source : sources) {
     AppendText(source.path, &key);
     absl::StrAppend(&key, source.bytes, " ", source.modified_ns, "\n");
@@ -97,7 +100,9 @@ absl::Status CheckOptions(const PrepareOptions& options) {
         "data: the tokenizer ", options.tokenizer_path, " (", options.tokenizer->kind(),
         ") names no token that ends a document; prepare ", "without one (--no-eod)"));
   }
-  return absl::OkStatus();
+  CONVENE_CHECK(!options.compact_vocabulary || !options.compact.has_value());
+  if (!options.compact_vocabulary) return absl::OkStatus();
+  return Annotate(IndispensableIds(*options.tokenizer).status(), "data");
 }
 
 std::vector<uint16_t> TokenBytes(const Tokenizer& tokenizer) {
@@ -117,7 +122,8 @@ TokenFileInfo InfoOf(const PrepareOptions& options, uint64_t key) {
           .tokenizer = {.kind = tokenizer.kind(),
                         .path = options.tokenizer_path,
                         .fingerprint = tokenizer.fingerprint(),
-                        .end_of_document = tokenizer.end_of_document()},
+                        .end_of_document = tokenizer.end_of_document(),
+                        .compact = options.compact},
           .token_bytes = TokenBytes(tokenizer),
           .source_key = key,
           .has_counted = options.format.has_value()};
@@ -175,9 +181,17 @@ absl::Status Fill(const std::vector<SourceFile>& sources, const PrepareOptions& 
 absl::StatusOr<PrepareSummary> MakeTokenFile(const std::vector<SourceFile>& sources, uint64_t key,
                                              const std::string& path, const PrepareOptions& options,
                                              bool keeps_part, const PrepareProgress& progress) {
+  const TokenFileInfo info = InfoOf(options, key);
+  TokenOutput::Rewrite rewrite;
+  if (options.compact_vocabulary) {
+    rewrite = [&](const TokenSource& part, const std::string& name) {
+      return WriteCompact(part, *options.tokenizer, info, name);
+    };
+  }
   absl::StatusOr<TokenOutput> output =
       TokenOutput::Open({.path = path,
-                         .info = InfoOf(options, key),
+                         .info = info,
+                         .rewrite = rewrite,
                          // The part names its tokenizer's path, which no token depends on.
                          .journal_key = HashOf(absl::StrCat(key, " ", options.tokenizer_path)),
                          .dedupe = options.dedupe,

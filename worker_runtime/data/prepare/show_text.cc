@@ -60,10 +60,16 @@ std::string DescriptionText(const TokenDescription& description, int64_t counted
   }
   AppendLine("documents", documents, &text);
   AppendLine("tokens", WithThousands(description.tokens), &text);
-  AppendLine("vocabulary",
-             description.vocabulary_size.has_value() ? WithThousands(*description.vocabulary_size)
-                                                     : "the file does not say",
-             &text);
+  std::string vocabulary = "the file does not say";
+  if (description.vocabulary_size.has_value()) {
+    vocabulary = WithThousands(*description.vocabulary_size);
+    const std::optional<CompactVocabulary>& compact = description.tokenizer.compact;
+    if (compact.has_value()) {
+      absl::StrAppend(&vocabulary, " of the tokenizer's ", WithThousands(compact->whole_size),
+                      " (compact)");
+    }
+  }
+  AppendLine("vocabulary", vocabulary, &text);
   AppendLine("tokenizer", TokenizerText(description.tokenizer), &text);
   const double share =
       description.tokens == 0 ? 0 : 100.0 * static_cast<double>(counted) / description.tokens;

@@ -24,6 +24,9 @@ TEST_CASE("a file is described in lines, whatever its format knows") {
         "vocabulary  259\n"
         "tokenizer   letters, /letters, fingerprint 0000000000000047, token 256 ends a document\n"
         "counted     all tokens count in the loss\n");
+  description.tokenizer.compact = CompactVocabulary{.original_ids = {}, .whole_size = 128256};
+  CHECK_THAT(DescriptionText(description, 1000),
+             Catch::Contains("vocabulary  259 of the tokenizer's 128,256 (compact)\n"));
   description.has_counted = true;
   description.documents.reset();
   description.vocabulary_size.reset();

@@ -16,6 +16,7 @@ namespace convene::worker {
 namespace {
 
 std::string PartOf(const std::string& path) { return path + ".partial"; }
+std::string RewrittenOf(const std::string& path) { return path + ".partial.rewritten"; }
 std::string JournalOf(const std::string& path) { return path + ".journal"; }
 std::string NewJournalOf(const std::string& path) { return path + ".journal.new"; }
 std::string HashesOf(const std::string& path) { return path + ".hashes"; }
@@ -192,7 +193,13 @@ absl::Status TokenOutput::Finish() {
     CONVENE_RETURN_IF_ERROR(Sync());
     CONVENE_RETURN_IF_ERROR(writer_->Finish());
   }
-  CONVENE_RETURN_IF_ERROR(RenameFile(PartOf(options_.path), options_.path));
+  std::string finished = PartOf(options_.path);
+  if (options_.rewrite != nullptr) {
+    CONVENE_ASSIGN_OR_RETURN(const auto part, TokenFile::Open(finished));
+    finished = RewrittenOf(options_.path);
+    CONVENE_RETURN_IF_ERROR(options_.rewrite(*part, finished));
+  }
+  CONVENE_RETURN_IF_ERROR(RenameFile(finished, options_.path));
   CONVENE_RETURN_IF_ERROR(SyncDirectory(ParentDirectory(options_.path)));
   Discard(options_.path);
   return absl::OkStatus();
@@ -201,6 +208,7 @@ absl::Status TokenOutput::Finish() {
 void TokenOutput::Discard(const std::string& path) {
   RemoveSideFiles(path);
   TokenFileWriter::Discard(PartOf(path));
+  TokenFileWriter::Discard(RewrittenOf(path));
 }
 
 }  // namespace convene::worker

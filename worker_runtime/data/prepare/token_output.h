@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,9 +26,12 @@ namespace convene::worker {
 // have a path. Not thread-safe.
 class TokenOutput {
  public:
+  // Writes the file that is to have the name, under another one, from the whole part.
+  using Rewrite = std::function<absl::Status(const TokenSource& part, const std::string& path)>;
   struct Options {
     std::string path;
     TokenFileInfo info;
+    Rewrite rewrite;           // null: the part itself gets the name
     uint64_t journal_key = 0;  // of all that decides about the file's bytes
     bool dedupe = false;
     int64_t max_bad_lines = 0;

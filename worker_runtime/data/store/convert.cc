@@ -6,6 +6,7 @@
 #include <iterator>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <system_error>
 #include <vector>
 
@@ -18,13 +19,13 @@
 #include "worker_runtime/data/store/megatron_file.h"
 #include "worker_runtime/data/store/nanotron_file.h"
 #include "worker_runtime/data/store/output_files.h"
+#include "worker_runtime/data/store/token_blocks.h"
 #include "worker_runtime/data/store/token_file.h"
 #include "worker_runtime/data/store/token_values.h"
 
 namespace convene::worker {
 namespace {
 
-constexpr int64_t kBlockTokens = 1 << 16;
 constexpr int kMegatronWideVocabulary = 65500;
 constexpr uint8_t kMegatronUint16 = 8;
 constexpr uint8_t kMegatronInt32 = 4;
@@ -35,49 +36,55 @@ absl::string_view BytesOf(const T& value) {
   return {reinterpret_cast<const char*>(&value), sizeof(value)};
 }
 
-// Ids that are on their way, and who is told how far.
+// Ids that are on their way, and who is told how far. Of a compact vocabulary they are the
+// tokenizer's own.
 class Conversion {
  public:
   Conversion(const TokenSource& source, const ConvertOptions& options)
-      : source_(source), options_(options) {}
+      : source_(source), options_(options), compact_(source.tokenizer().compact) {}
 
   // Sets vocabulary_size().
   absl::Status FindVocabulary();
   int vocabulary_size() const { return vocabulary_size_; }
+  // REQUIRES: FindVocabulary was OK.
+  TokenFileInfo Info() const;
 
-  // Calls `use` with the tokens of [first, end), some at a time.
-  absl::Status ForEach(int64_t first, int64_t end,
+  // Calls `use` with the tokens of [begin, end), some at a time.
+  absl::Status ForEach(int64_t begin, int64_t end,
                        absl::FunctionRef<absl::Status(absl::Span<const int32_t> ids,
                                                       absl::Span<const uint8_t> counted)>
                            use);
 
  private:
+  void Expand(absl::Span<int32_t> ids) const;
+
   const TokenSource& source_;
   const ConvertOptions& options_;
+  const std::optional<CompactVocabulary>& compact_;
   int vocabulary_size_ = 0;
   int64_t done_ = 0;
-  std::vector<int32_t> ids_;
-  std::vector<uint8_t> counted_;
 };
 
-absl::Status Conversion::ForEach(int64_t first, int64_t end,
+absl::Status Conversion::ForEach(int64_t begin, int64_t end,
                                  absl::FunctionRef<absl::Status(absl::Span<const int32_t> ids,
                                                                 absl::Span<const uint8_t> counted)>
                                      use) {
-  while (first < end) {
-    const int64_t count = std::min(kBlockTokens, end - first);
-    ids_.resize(count);
-    source_.Read(first, count, ids_.data());
-    if (source_.has_counted()) {
-      counted_.resize(count);
-      source_.ReadCounted(first, count, counted_.data());
-    }
-    CONVENE_RETURN_IF_ERROR(use(ids_, counted_));
-    first += count;
-    done_ += count;
-    if (options_.progress) options_.progress(done_, 2 * source_.token_count());
+  return ForEachBlock(
+      source_, begin, end,
+      [&](int64_t, absl::Span<int32_t> ids, absl::Span<const uint8_t> counted) -> absl::Status {
+        if (compact_.has_value()) Expand(ids);
+        CONVENE_RETURN_IF_ERROR(use(ids, counted));
+        done_ += static_cast<int64_t>(ids.size());
+        if (options_.progress) options_.progress(done_, 2 * source_.token_count());
+        return absl::OkStatus();
+      });
+}
+
+void Conversion::Expand(absl::Span<int32_t> ids) const {
+  const std::vector<int32_t>& original_ids = compact_->original_ids;
+  for (int32_t& id : ids) {
+    id = static_cast<uint32_t>(id) < original_ids.size() ? original_ids[id] : -1;
   }
-  return absl::OkStatus();
 }
 
 absl::Status Conversion::FindVocabulary() {
@@ -96,7 +103,7 @@ absl::Status Conversion::FindVocabulary() {
     return absl::InvalidArgumentError(
         absl::StrCat(source_.path(), " has values that are no ids: negative, or above 2147483646"));
   }
-  vocabulary_size_ = source_.vocabulary_size();
+  vocabulary_size_ = compact_.has_value() ? compact_->whole_size : source_.vocabulary_size();
   if (vocabulary_size_ == 0) vocabulary_size_ = options_.vocabulary_size;
   if (vocabulary_size_ == 0) vocabulary_size_ = largest + 1;
   if (largest < vocabulary_size_) return absl::OkStatus();
@@ -104,21 +111,36 @@ absl::Status Conversion::FindVocabulary() {
                                                  ", outside the vocabulary of ", vocabulary_size_));
 }
 
+TokenFileInfo Conversion::Info() const {
+  const absl::Span<const uint16_t> token_bytes = source_.token_bytes();
+  TokenFileInfo info = {.vocabulary_size = vocabulary_size_,
+                        .tokenizer = source_.tokenizer(),
+                        .token_bytes = {token_bytes.begin(), token_bytes.end()},
+                        .source_key = source_.content_hash(),
+                        .has_counted = source_.has_counted()};
+  if (!compact_.has_value()) return info;
+  TokenizerIdentity& tokenizer = info.tokenizer;
+  tokenizer.compact.reset();
+  tokenizer.fingerprint = compact_->whole_fingerprint;
+  if (tokenizer.end_of_document.has_value()) Expand({&*tokenizer.end_of_document, 1});
+  // Tokens that the file does not have stand for no bytes in it.
+  info.token_bytes.assign(token_bytes.empty() ? 0 : vocabulary_size_, 0);
+  for (size_t id = 0; id < token_bytes.size(); ++id) {
+    info.token_bytes[compact_->original_ids[id]] = token_bytes[id];
+  }
+  return info;
+}
+
 int64_t DocumentBegin(const TokenSource& source, int64_t document) {
   return document == 0 ? 0 : source.document_end(document - 1);
 }
 
 absl::Status WriteConvene(const TokenSource& source, const std::string& path, Conversion* tokens) {
-  TokenFileInfo info;
-  info.vocabulary_size = tokens->vocabulary_size();
-  info.tokenizer = source.tokenizer();
-  info.token_bytes.assign(source.token_bytes().begin(), source.token_bytes().end());
-  info.source_key = source.content_hash();
-  info.has_counted = source.has_counted();
   OutputFiles files;
   const std::string temporary = files.Reserve(path);
   const auto write = [&]() -> absl::Status {
-    CONVENE_ASSIGN_OR_RETURN(TokenFileWriter writer, TokenFileWriter::Create(temporary, info));
+    CONVENE_ASSIGN_OR_RETURN(TokenFileWriter writer,
+                             TokenFileWriter::Create(temporary, tokens->Info()));
     for (int64_t document = 0; document < source.document_count(); ++document) {
       CONVENE_RETURN_IF_ERROR(
           tokens->ForEach(DocumentBegin(source, document), source.document_end(document),

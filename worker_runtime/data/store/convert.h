@@ -27,7 +27,8 @@ struct ConvertOptions {
 // one without which a format is not recognised comes last, so that a set that is half there is
 // none. Megatron's tokens are uint16 for a vocabulary below 65500, else int32, as it chooses
 // itself; llm.c's are GPT-2's for ids below 65536, else Llama 3's; nanotron's have two bytes for
-// ids below 65536, else four. llm.c's format has no documents, and these lose their ends.
+// ids below 65536, else four. llm.c's format has no documents, and these lose their ends. Of a
+// source with a compact vocabulary the tokenizer's own ids are written, in our own format too.
 //
 // InvalidArgument: an id that is no id or outside `vocabulary_size`; tokens that count unequally
 // for a format that cannot say so; more than 2^31 - 1 tokens for llm.c, or in one document for

@@ -129,6 +129,28 @@ TEST_CASE("what counts is kept where the format can say it, and not lost in sile
   CHECK_FALSE(Open(dir.File("n.ds"))->has_counted());
 }
 
+TEST_CASE("of a compact vocabulary each format gets the tokenizer's own ids") {
+  const TempDir dir;
+  TokenFileInfo info = {.vocabulary_size = 3, .token_bytes = {1, 5, 0}};
+  info.tokenizer = {"tiktoken", "/llama", 5, 2, CompactVocabulary{{7, 8, 70000}, 128256, 6}};
+  WriteTokenFile(dir.File("compact"), info, {{{1, 0, 2}, {}}, {{1, 2}, {}}});
+  const auto compact = Open(dir.File("compact"));
+  const Documents documents = {{{8, 7, 70000}, {}}, {{8, 70000}, {}}};
+  REQUIRE_OK(ConvertTokens(*compact, dir.File("m"), {.format = TokenFormat::kMegatron}));
+  REQUIRE_OK(ConvertTokens(*compact, dir.File("n.ds"), {.format = TokenFormat::kNanotron}));
+  REQUIRE_OK(ConvertTokens(*compact, dir.File("l.bin"), {.format = TokenFormat::kLlmc}));
+  REQUIRE_OK(ConvertTokens(*compact, dir.File("c"), {.format = TokenFormat::kConvene}));
+  CHECK(DocumentsOf(*Open(dir.File("m.bin"))) == documents);
+  CHECK(DocumentsOf(*Open(dir.File("n.ds"))) == documents);
+  CHECK(Flat(*Open(dir.File("l.bin"))) == std::vector<int32_t>{8, 7, 70000, 8, 70000});
+  const auto whole = Open(dir.File("c"));
+  CHECK(DocumentsOf(*whole) == documents);
+  CHECK(whole->vocabulary_size() == 128256);
+  CHECK(whole->tokenizer().fingerprint == 6);
+  CHECK(whole->tokenizer().end_of_document == 70000);
+  CHECK(whole->token_bytes()[8] == 5);
+}
+
 TEST_CASE("ids that the vocabulary does not have are refused") {
   const TempDir dir;
   const auto ours = Ours(dir.File("ours"), 1000, {{{1, 999}, {}}});

@@ -5,15 +5,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/data/store/token_blocks.h"
 
 namespace convene::worker {
 namespace {
 
-constexpr int64_t kBlockTokens = 1 << 16;
-
 // Adds a block that begins at token `first` to the report.
-absl::Status Look(const TokenSource& source, int64_t first, const std::vector<int32_t>& ids,
-                  const std::vector<uint8_t>& counted, VerifyReport* report) {
+absl::Status Look(const TokenSource& source, int64_t first, absl::Span<const int32_t> ids,
+                  absl::Span<const uint8_t> counted, VerifyReport* report) {
   const int limit =
       source.vocabulary_size() > 0 ? source.vocabulary_size() : std::numeric_limits<int32_t>::max();
   const absl::Span<const uint16_t> bytes_of = source.token_bytes();
@@ -25,7 +24,7 @@ absl::Status Look(const TokenSource& source, int64_t first, const std::vector<in
           ", outside the vocabulary of ", limit));
     }
     report->largest_id = std::max(report->largest_id, ids[i]);
-    report->counted += counted[i];
+    report->counted += counted.empty() ? 1 : counted[i];
     if (!bytes_of.empty()) *report->text_bytes += bytes_of[ids[i]];
   }
   return absl::OkStatus();
@@ -98,17 +97,15 @@ absl::StatusOr<VerifyReport> VerifyTokens(
   report.tokens = source.token_count();
   report.documents = source.document_count();
   if (!source.token_bytes().empty()) report.text_bytes = 0;
-  std::vector<int32_t> ids;
-  std::vector<uint8_t> counted;
-  for (int64_t first = 0; first < report.tokens; first += kBlockTokens) {
-    const int64_t count = std::min(kBlockTokens, report.tokens - first);
-    ids.resize(count);
-    counted.resize(count);
-    source.Read(first, count, ids.data());
-    source.ReadCounted(first, count, counted.data());
-    CONVENE_RETURN_IF_ERROR(Look(source, first, ids, counted, &report));
-    if (progress) progress(first + count, report.tokens);
-  }
+  CONVENE_RETURN_IF_ERROR(
+      ForEachBlock(source, 0, report.tokens,
+                   [&](int64_t first, absl::Span<int32_t> ids,
+                       absl::Span<const uint8_t> counted) -> absl::Status {
+                     CONVENE_RETURN_IF_ERROR(Look(source, first, ids, counted, &report));
+                     if (progress)
+                       progress(first + static_cast<int64_t>(ids.size()), report.tokens);
+                     return absl::OkStatus();
+                   }));
   return report;
 }
 

@@ -58,6 +58,16 @@ absl::Status NoFormat(const std::string& path) {
       index, " would be there), nor llm.c's, nor nanotron's (its name would end in .ds)"));
 }
 
+std::string VocabularyText(const TokenSource& source) {
+  const TokenizerIdentity& by = source.tokenizer();
+  const std::string part =
+      by.compact.has_value()
+          ? absl::StrCat("a compact vocabulary of ", by.compact->original_ids.size(), " tokens")
+          : "the whole vocabulary";
+  return absl::StrCat(source.path(), " has ", part, " of the tokenizer ", by.path, " (", by.kind,
+                      ", fingerprint ", absl::Hex(by.fingerprint), ")");
+}
+
 }  // namespace
 
 std::optional<TokenFormat> TokenFormatOf(const std::string& path) {
@@ -87,6 +97,24 @@ absl::StatusOr<std::unique_ptr<TokenSource>> OpenTokenSource(const std::string& 
       break;
   }
   return OpenAs<NanotronFile>(path);
+}
+
+absl::Status CheckSameVocabulary(absl::Span<const TokenSource* const> sources) {
+  const TokenSource* first = nullptr;
+  for (const TokenSource* const source : sources) {
+    if (source->tokenizer().fingerprint == 0) continue;
+    if (first == nullptr) first = source;
+    if (source->tokenizer().fingerprint == first->tokenizer().fingerprint) continue;
+    const bool is_compact = first->tokenizer().compact.has_value();
+    return absl::FailedPreconditionError(absl::StrCat(
+        "data: ", VocabularyText(*first), ", and ", VocabularyText(*source),
+        ": their ids mean different texts. Prepare both with one tokenizer",
+        is_compact || source->tokenizer().compact.has_value()
+            ? absl::StrCat(" and one vocabulary: convene data prepare --vocabulary-of ",
+                           is_compact ? first->path() : source->path())
+            : ""));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace convene::worker

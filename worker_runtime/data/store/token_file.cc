@@ -47,6 +47,12 @@ absl::Status TokenFile::ReadAll() {
     return absl::DataLossError(absl::StrCat("knows the bytes of ", token_bytes_.size(),
                                             " ids for a vocabulary of ", header_.vocabulary_size));
   }
+  if (tokenizer_.compact.has_value() &&
+      tokenizer_.compact->original_ids.size() != header_.vocabulary_size) {
+    return absl::DataLossError(absl::StrCat(
+        "has a compact vocabulary of ", tokenizer_.compact->original_ids.size(),
+        " ids and another one of ", header_.vocabulary_size, ", which should be equal"));
+  }
   return CheckDocuments();
 }
 

@@ -96,6 +96,31 @@ TEST_CASE("how the ids were made is read back") {
                "a vocabulary of 3 ids, with the bytes of 2");
 }
 
+TEST_CASE("a compact vocabulary is read back, and a wrong one refused") {
+  const TempDir dir;
+  TokenFileInfo info = Info(3);
+  info.tokenizer = {"tiktoken", "/llama", 5, 2};
+  const auto open_with = [&](const Tokens& ids, int whole_size) {
+    info.tokenizer.compact = CompactVocabulary{ids, whole_size, 6};
+    Write(dir.File("t"), info, {{{1, 2}, {}}});
+    return TokenFile::Open(dir.File("t"));
+  };
+  const auto file = open_with({7, 8, 127}, 128);
+  REQUIRE_OK(file);
+  CHECK((*file)->tokenizer().path == "/llama");
+  const std::optional<CompactVocabulary>& compact = (*file)->tokenizer().compact;
+  REQUIRE(compact.has_value());
+  CHECK(compact->original_ids == Tokens{7, 8, 127});
+  CHECK(compact->whole_size == 128);
+  CHECK(compact->whole_fingerprint == 6);
+  CHECK_STATUS(open_with({7, 127}, 128), absl::StatusCode::kDataLoss, "which should be equal");
+  CHECK_STATUS(open_with({}, 128), absl::StatusCode::kDataLoss, "another length than it says");
+  for (const Tokens& ids :
+       {Tokens{7, 8, 128}, Tokens{7, 7, 8}, Tokens{8, 7, 9}, Tokens{-1, 7, 8}}) {
+    CHECK_STATUS(open_with(ids, 128), absl::StatusCode::kDataLoss, "no ascending part of 128 ids");
+  }
+}
+
 TEST_CASE("the bits of what counts are read back from any place") {
   const TempDir dir;
   std::mt19937 random(5);

@@ -22,7 +22,8 @@ struct DecodedIdentity {
   TokenizerIdentity tokenizer;
   std::vector<uint16_t> token_bytes;
 };
-// DataLoss: not what EncodeIdentity writes.
+// DataLoss: not what EncodeIdentity writes, or a compact vocabulary that is none: ids that do not
+// ascend, or that are not below its whole_size.
 absl::StatusOr<DecodedIdentity> DecodeIdentity(absl::string_view bytes);
 
 }  // namespace convene::worker

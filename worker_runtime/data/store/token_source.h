@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -12,12 +13,20 @@
 
 namespace convene::worker {
 
+// A tokenizer's vocabulary cut to some of its tokens: id i is the tokenizer's own original_ids[i].
+struct CompactVocabulary {
+  std::vector<int32_t> original_ids;  // ascending
+  int whole_size = 0;                 // Tokenizer::vocabulary_size() of the tokenizer itself
+  uint64_t whole_fingerprint = 0;     // and its Tokenizer::fingerprint()
+};
+
 // How the ids were made, as far as the file says.
 struct TokenizerIdentity {
   std::string kind;          // Tokenizer::kind(); empty: the file does not say
   std::string path;          // where it was read from, for people
   uint64_t fingerprint = 0;  // Tokenizer::fingerprint(); 0: the file does not say
   std::optional<int32_t> end_of_document;
+  std::optional<CompactVocabulary> compact;  // absent: the ids are the tokenizer's own
 };
 
 // Read-only and thread-safe. The file must not be cut short while it is mapped (reading past its
@@ -76,5 +85,9 @@ std::optional<TokenFormat> TokenFormatOf(const std::string& path);
 // nanotron's (x.ds). NotFound; InvalidArgument: none of these; DataLoss: damaged, cut short, or an
 // index that lies about its tokens; FailedPrecondition: another version. All with the path.
 absl::StatusOr<std::unique_ptr<TokenSource>> OpenTokenSource(const std::string& path);
+
+// FailedPrecondition: one id means two tokens in two of the sources, by the fingerprints of those
+// that say one; with both, and what to do.
+absl::Status CheckSameVocabulary(absl::Span<const TokenSource* const> sources);
 
 }  // namespace convene::worker

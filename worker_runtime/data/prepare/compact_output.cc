@@ -1,0 +1,96 @@
+#include "worker_runtime/data/prepare/compact_output.h"
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/data/store/token_blocks.h"
+#include "worker_runtime/tokenizer/compact_tokenizer.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr int32_t kUnused = -1;
+
+// By whole id the compact one, or kUnused.
+absl::StatusOr<std::vector<int32_t>> CompactIds(const TokenSource& whole,
+                                                const Tokenizer& tokenizer) {
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<int32_t> needed, IndispensableIds(tokenizer));
+  std::vector<bool> is_used(tokenizer.vocabulary_size());
+  for (const int32_t id : needed) is_used[id] = true;
+  CONVENE_RETURN_IF_ERROR(ForEachBlock(
+      whole, 0, whole.token_count(),
+      [&](int64_t first, absl::Span<int32_t> ids, absl::Span<const uint8_t>) -> absl::Status {
+        for (const int32_t id : ids) {
+          if (static_cast<uint32_t>(id) >= is_used.size()) {
+            return absl::DataLossError(
+                absl::StrCat(whole.path(), ": the token ", id, " behind token ", first,
+                             " is outside the vocabulary of ", is_used.size()));
+          }
+          is_used[id] = true;
+        }
+        return absl::OkStatus();
+      }));
+  std::vector<int32_t> compact_ids(is_used.size(), kUnused);
+  int32_t count = 0;
+  for (size_t id = 0; id < is_used.size(); ++id) {
+    if (is_used[id]) compact_ids[id] = count++;
+  }
+  return compact_ids;
+}
+
+TokenFileInfo CompactInfo(TokenFileInfo info, const std::vector<int32_t>& compact_ids) {
+  CompactVocabulary compact = {.whole_size = info.vocabulary_size,
+                               .whole_fingerprint = info.tokenizer.fingerprint};
+  std::vector<uint16_t> token_bytes;
+  for (size_t id = 0; id < compact_ids.size(); ++id) {
+    if (compact_ids[id] == kUnused) continue;
+    compact.original_ids.push_back(static_cast<int32_t>(id));
+    token_bytes.push_back(info.token_bytes[id]);
+  }
+  info.vocabulary_size = static_cast<int>(compact.original_ids.size());
+  info.token_bytes = std::move(token_bytes);
+  TokenizerIdentity& tokenizer = info.tokenizer;
+  tokenizer.fingerprint = CompactFingerprint(compact.whole_fingerprint, compact.original_ids);
+  if (tokenizer.end_of_document.has_value()) {
+    tokenizer.end_of_document = compact_ids[*tokenizer.end_of_document];
+  }
+  tokenizer.compact = std::move(compact);
+  return info;
+}
+
+absl::Status WriteWith(const std::vector<int32_t>& compact_ids, const TokenSource& whole,
+                       TokenFileWriter* writer) {
+  int64_t begin = 0;
+  for (int64_t document = 0; document < whole.document_count(); ++document) {
+    const int64_t end = whole.document_end(document);
+    CONVENE_RETURN_IF_ERROR(
+        ForEachBlock(whole, begin, end,
+                     [&](int64_t, absl::Span<int32_t> ids, absl::Span<const uint8_t> counted) {
+                       for (int32_t& id : ids) id = compact_ids[id];
+                       return writer->Append(ids, counted);
+                     }));
+    CONVENE_RETURN_IF_ERROR(writer->EndDocument());
+    begin = end;
+  }
+  return writer->Finish();
+}
+
+}  // namespace
+
+absl::Status WriteCompact(const TokenSource& whole, const Tokenizer& tokenizer, TokenFileInfo info,
+                          const std::string& path) {
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<int32_t> compact_ids, CompactIds(whole, tokenizer));
+  absl::StatusOr<TokenFileWriter> writer =
+      TokenFileWriter::Create(path, CompactInfo(std::move(info), compact_ids));
+  const absl::Status status =
+      writer.ok() ? WriteWith(compact_ids, whole, &*writer) : writer.status();
+  if (!status.ok()) TokenFileWriter::Discard(path);
+  return status;
+}
+
+}  // namespace convene::worker

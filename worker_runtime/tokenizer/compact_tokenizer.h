@@ -1,0 +1,33 @@
+// A tokenizer whose vocabulary is cut to some of its tokens, numbered without gaps.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "worker_runtime/tokenizer/tokenizer.h"
+
+namespace convene::worker {
+
+// The ids that every compact vocabulary of `whole` has, ascending: for each byte the token that
+// stands for it alone, the tokens around a document, and the one that ends it. Unimplemented: there
+// is a byte without such a token (SentencePiece without byte fallback), so that a text with a token
+// that was cut away could not be written.
+absl::StatusOr<std::vector<int32_t>> IndispensableIds(const Tokenizer& whole);
+
+// The fingerprint of the tokenizer that MakeCompactTokenizer makes of these.
+uint64_t CompactFingerprint(uint64_t whole_fingerprint, absl::Span<const int32_t> original_ids);
+
+// The id i stands for the token original_ids[i] of `whole`. A text is encoded as by `whole`; in the
+// place of a token that is not among `original_ids` stand the tokens of its bytes, those of its
+// text for a special token. So every text has ids, and decodes as with `whole`. kind() is that of
+// `whole`, and the special tokens are those of `original_ids`.
+//
+// InvalidArgument: `original_ids` is not ascending, has ids outside the vocabulary, or lacks
+// indispensable ones. Else as IndispensableIds.
+absl::StatusOr<std::unique_ptr<Tokenizer>> MakeCompactTokenizer(std::unique_ptr<Tokenizer> whole,
+                                                                std::vector<int32_t> original_ids);
+
+}  // namespace convene::worker
