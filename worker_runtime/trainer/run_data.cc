@@ -164,7 +164,7 @@ absl::StatusOr<Dataset> OpenDataset(const TrainOptions& options, const Tokenizer
       .run_samples = options.steps * options.global_batch_size};
   for (const OpenedData& data : opened) {
     CONVENE_RETURN_IF_ERROR(CheckTokenizer(options, tokenizer, *data.tokens));
-    dataset_options.sources.push_back({.path = data.tokens->path(), .weight = data.weight});
+    dataset_options.sources.push_back({.tokens = data.tokens, .weight = data.weight});
   }
   if (!options.chat_template.empty() && options.packed_documents) {
     dataset_options.packing = PackingOptions{.drop_too_long = options.too_long == TooLong::kDrop};
