@@ -36,7 +36,10 @@ namespace {
 // Another version of this program that makes other tokens of the same input has another number.
 constexpr int kRulesVersion = 1;
 
-constexpr size_t kInFlightBytesMax = 64 << 20;
+// Enough that few threads go on while a journal is written, and that each of many has work; no
+// more, because memory that is used again soon costs less.
+constexpr size_t kInFlightBytesMin = 16 << 20;
+constexpr size_t kInFlightBytesMax = 128 << 20;
 constexpr size_t kInFlightBytesOfEncoder = 3 << 20;
 // One thread that unpacks gzip keeps up with so many that encode.
 constexpr int kEncodersOfReader = 8;
@@ -146,7 +149,8 @@ PipelineOptions PipelineOf(const PrepareOptions& options) {
   const int encoders = options.threads > 0 ? options.threads : CoresOfThisProcess();
   return {.readers = std::clamp(encoders / kEncodersOfReader, 1, kReadersMax),
           .encoders = encoders,
-          .in_flight_bytes = std::min(encoders * kInFlightBytesOfEncoder, kInFlightBytesMax),
+          .in_flight_bytes =
+              std::clamp(encoders * kInFlightBytesOfEncoder, kInFlightBytesMin, kInFlightBytesMax),
           .format = options.format.has_value() ? InputFormat::kJsonLines : input.format,
           .field = input.field,
           .rules = {.separator = input.document_separator,
