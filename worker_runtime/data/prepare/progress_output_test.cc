@@ -7,7 +7,7 @@
 namespace convene::worker {
 namespace {
 
-// All that `show` wrote.
+// The text that `show` wrote.
 template <typename Show>
 std::string Written(bool is_terminal, ManualClock* clock, const Show& show) {
   char* text = nullptr;

@@ -262,8 +262,8 @@ absl::Status TokenFileWriter::Flush() {
   CONVENE_RETURN_IF_ERROR(WriteAll(fd_.get(), token_buffer_, path_));
   // The disk begins now, so that Sync has little left to wait for. Only a hint: no error matters.
   sync_file_range(fd_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
-  // What is on the disk makes room in the page cache for what follows, so that a long file does not
-  // push all else out of it. (New pages cost a virtual machine eight times as much as used ones.)
+  // Tokens that are on the disk leave the page cache, so that a long file does not push all else
+  // out of it. (New pages cost a virtual machine eight times as much as used ones.)
   const int64_t written = PartsOf(header_).tokens + token_count_ * header_.element_bytes;
   if (written - uncached_bytes_ >= 2 * kCachedBytes) {
     uncached_bytes_ = written - kCachedBytes;
