@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -8,6 +10,7 @@
 #include "tools/base/exit_code.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/prepare/open_data.h"
+#include "worker_runtime/data/prepare/progress_output.h"
 #include "worker_runtime/data/prepare/show_text.h"
 #include "worker_runtime/data/store/convert.h"
 #include "worker_runtime/data/store/describe.h"
@@ -18,9 +21,23 @@ namespace {
 
 using worker::TokenFormat;
 
+// Calls `read` with what shows on stderr how much of the source's tokens is done.
+template <typename Read>
+auto WithProgress(const worker::TokenSource& source, const Read& read) {
+  worker::ProgressOutput output(stderr, isatty(STDERR_FILENO) == 1);
+  auto result = read([&](int64_t done_tokens, int64_t total_tokens) {
+    const double share = static_cast<double>(done_tokens) / static_cast<double>(total_tokens);
+    const int64_t bytes = source.file_bytes();
+    output.Show(static_cast<int64_t>(share * static_cast<double>(bytes)), bytes);
+  });
+  output.End();
+  return result;
+}
+
 absl::StatusOr<worker::VerifyReport> Verify(const std::string& file) {
   CONVENE_ASSIGN_OR_RETURN(const auto source, worker::OpenTokenSource(file));
-  return worker::VerifyTokens(*source, nullptr);
+  return WithProgress(
+      *source, [&](const auto& progress) { return worker::VerifyTokens(*source, progress); });
 }
 
 }  // namespace
@@ -63,8 +80,11 @@ absl::StatusOr<int> ConvertCommand(const ConvertFlags& flags) {
                              : flags.to == "llmc"     ? TokenFormat::kLlmc
                              : flags.to == "nanotron" ? TokenFormat::kNanotron
                                                       : TokenFormat::kConvene;
-  CONVENE_RETURN_IF_ERROR(worker::ConvertTokens(
-      *source, flags.output, {.format = format, .drop_counted = flags.drop_counted}));
+  CONVENE_RETURN_IF_ERROR(WithProgress(*source, [&](const auto& progress) {
+    return worker::ConvertTokens(
+        *source, flags.output,
+        {.format = format, .drop_counted = flags.drop_counted, .progress = progress});
+  }));
   CONVENE_ASSIGN_OR_RETURN(const auto written, worker::OpenTokenSource(flags.output));
   std::printf("%s: %s, %lld tokens\n", flags.output.c_str(), written->kind().c_str(),
               static_cast<long long>(written->token_count()));

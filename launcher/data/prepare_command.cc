@@ -14,45 +14,13 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/prepare/chat_documents.h"
 #include "worker_runtime/data/prepare/prepare.h"
+#include "worker_runtime/data/prepare/progress_output.h"
 #include "worker_runtime/data/prepare/report_text.h"
 #include "worker_runtime/data/store/token_source.h"
 #include "worker_runtime/tokenizer/load_tokenizer.h"
 
 namespace convene::launcher {
 namespace {
-
-constexpr absl::Duration kRedrawInterval = absl::Milliseconds(100);
-constexpr absl::Duration kLineInterval = absl::Seconds(30);
-
-// On a terminal one line that is drawn again and again, else a line now and then.
-class ProgressOutput {
- public:
-  void Show(int64_t done_bytes, int64_t total_bytes) {
-    const MonotonicTime now = Clock::Real().Now();
-    rate_.Record(done_bytes, now.since_epoch());
-    if (!has_begun_) {
-      has_begun_ = true;
-      last_ = now;
-    }
-    if (now - last_ < (is_terminal_ ? kRedrawInterval : kLineInterval)) return;
-    last_ = now;
-    std::fprintf(stderr, is_terminal_ ? "\r%s\x1b[K" : "%s\n", rate_.Text(total_bytes).c_str());
-    is_line_open_ = is_terminal_;
-  }
-
-  // Takes the line away.
-  void End() {
-    if (is_line_open_) std::fputs("\r\x1b[K", stderr);
-    is_line_open_ = false;
-  }
-
- private:
-  const bool is_terminal_ = isatty(STDERR_FILENO) == 1;
-  bool has_begun_ = false;
-  bool is_line_open_ = false;
-  MonotonicTime last_;
-  worker::ProgressRate rate_;
-};
 
 // From another folder the file is to find its tokenizer again.
 std::string AbsolutePath(const std::string& path) {
@@ -98,7 +66,7 @@ absl::StatusOr<int> PrepareCommand(const PrepareFlags& flags) {
         options.format, worker::ChatDocuments(flags.chat_template, flags.train_on,
                                               options.append_end_of_document, tokenizer.get()));
   }
-  ProgressOutput progress;
+  worker::ProgressOutput progress(stderr, isatty(STDERR_FILENO) == 1);
   const absl::StatusOr<worker::PrepareSummary> summary = worker::PrepareOutput(
       options, flags.output, [&](int64_t done, int64_t total) { progress.Show(done, total); });
   progress.End();

@@ -34,7 +34,8 @@ SANITIZED = {
              'rendezvous/server', 'rendezvous/store', 'rendezvous/web', 'rendezvous/wire', 'agent', 'launcher', 'tests/fuzz',
              'worker_runtime/checkpoint', 'worker_runtime/comm', 'worker_runtime/data', 'worker_runtime/session', 'worker_runtime/shard',
              'worker_runtime/tokenizer'],
-    'tsan': ['rendezvous/attend', 'rendezvous/logs', 'rendezvous/server', 'rendezvous/store', 'rendezvous/web', 'worker_runtime/comm'],
+    'tsan': ['rendezvous/attend', 'rendezvous/logs', 'rendezvous/server', 'rendezvous/store', 'rendezvous/web', 'worker_runtime/comm',
+             'worker_runtime/data/prepare'],
 }
 # Files that the part cuda is built by, but that Bazel's graph does not name. The rest of its paths is read from the graph
 # (cuda_paths).

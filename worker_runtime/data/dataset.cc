@@ -76,7 +76,7 @@ std::string IdentityOf(const TokenSource& source) {
 }  // namespace
 
 struct Dataset::Parts {
-  std::vector<std::unique_ptr<TokenSource>> sources;
+  std::vector<std::shared_ptr<const TokenSource>> sources;
   std::vector<std::unique_ptr<Rows>> rows;  // of each source
   std::vector<int64_t> weights;
   std::unique_ptr<Blend> training, validation;  // validation is null when nothing is held out
@@ -115,8 +115,9 @@ absl::Status CheckOptions(const DatasetOptions& options) {
   }
   for (const DatasetSource& source : options.sources) {
     if (source.weight.has_value() && !(*source.weight > 0.0 && *source.weight < 1e300)) {
-      return absl::InvalidArgumentError(absl::StrCat("data: the share of ", source.path, " is ",
-                                                     *source.weight, "; it must be above 0"));
+      return absl::InvalidArgumentError(absl::StrCat("data: the share of ", source.tokens->path(),
+                                                     " is ", *source.weight,
+                                                     "; it must be above 0"));
     }
   }
   if (options.order != SampleOrder::kMegatron) return absl::OkStatus();
@@ -148,24 +149,18 @@ absl::StatusOr<Dataset> Dataset::Open(const DatasetOptions& options) {
   const auto parts = std::make_shared<Parts>();
   parts->sequence_length = options.sequence_length;
   parts->id_limit = options.vocabulary_size > 0 ? options.vocabulary_size : int64_t{1} << 31;
-  for (const DatasetSource& wanted : options.sources) {
-    CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<TokenSource> source, OpenTokenSource(wanted.path));
+  std::vector<int64_t> training_counts;
+  std::vector<int64_t> validation_counts;
+  for (const auto& [source, weight] : options.sources) {
     if (source->vocabulary_size() > parts->id_limit) {
       return absl::InvalidArgumentError(
-          absl::StrCat(wanted.path, " has ids for a vocabulary of ", source->vocabulary_size(),
+          absl::StrCat(source->path(), " has ids for a vocabulary of ", source->vocabulary_size(),
                        "; the model's vocabulary_size is ", options.vocabulary_size,
                        " and must be at least that"));
     }
-    parts->sources.push_back(std::move(source));
-  }
-  std::vector<const TokenSource*> sources;
-  for (const auto& source : parts->sources) sources.push_back(source.get());
-  CONVENE_RETURN_IF_ERROR(CheckSameVocabulary(sources));
-  std::vector<int64_t> training_counts;
-  std::vector<int64_t> validation_counts;
-  for (const std::unique_ptr<TokenSource>& source : parts->sources) {
     absl::StatusOr<std::unique_ptr<Rows>> rows = Cut(*source, options);
     if (!rows.ok()) return Annotate(rows.status(), source->path());
+    parts->sources.push_back(source);
     training_counts.push_back((*rows)->training_rows());
     validation_counts.push_back((*rows)->validation_rows());
     parts->training_samples += training_counts.back();

@@ -27,14 +27,14 @@ enum class SampleOrder {
 };
 
 struct DatasetSource {
-  std::string path;  // whatever OpenTokenSource opens
+  std::shared_ptr<const TokenSource> tokens;
   // The share of the samples that come from it, in any unit. Either all sources have one or none
   // has; without, each source's share is its number of samples, and all come round together.
   std::optional<double> weight;
 };
 
 struct DatasetOptions {
-  std::vector<DatasetSource> sources;
+  std::vector<DatasetSource> sources;  // of one tokenizer, as OpenData gives them
   int sequence_length = 0;
   // Of each source, the last such part is held out, rounded down, but at least one sample (a
   // document with `packing`, one sample's tokens in Megatron's order) when it is above 0.
@@ -67,7 +67,7 @@ class Dataset {
   // or not above 0, too few tokens in a source for one training sample (and one validation sample),
   // a source with ids for more than `vocabulary_size`, Megatron's order with several sources,
   // packing or a bad seed, packing of a source that does not know its documents. The text names the
-  // source. Otherwise as OpenTokenSource and CheckSameVocabulary.
+  // source.
   static absl::StatusOr<Dataset> Open(const DatasetOptions& options);
 
   int sequence_length() const;

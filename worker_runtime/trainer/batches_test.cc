@@ -31,7 +31,7 @@ Dataset Open(const TempDir& directory, const Data& data) {
   testing::WriteTokenFile(
       path, {.vocabulary_size = 256, .token_bytes = data.token_bytes, .has_counted = has_counted},
       data.documents);
-  DatasetOptions options = {.sources = {{.path = path}},
+  DatasetOptions options = {.sources = {{.tokens = testing::OpenTokens(path)}},
                             .sequence_length = kSequenceLength,
                             .validation_fraction = data.validation_fraction,
                             .vocabulary_size = 256};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,13 @@ namespace {
 constexpr absl::Duration kStoreTimeout = absl::Seconds(60);
 // More names would not help, and each is a question to the store.
 constexpr int64_t kRanksNamedMax = 64;
+
+std::string DataKey(const std::string& key_prefix) {
+  return absl::StrCat(key_prefix, "/have-data");
+}
+std::string NewsKey(const std::string& key_prefix) {
+  return absl::StrCat(key_prefix, "/data-news");
+}
 
 // "node-7 (4 ranks), node-9 (1 rank)".
 absl::StatusOr<std::string> HostsOf(rendezvous::StoreClient& store, const std::string& key,
@@ -53,6 +61,40 @@ absl::Status WaitForAll(rendezvous::StoreClient& store, const std::string& key, 
   CONVENE_ASSIGN_OR_RETURN(const int64_t come, store.Add(key, 1));
   if (come == world_size) return store.Set(all_key, "1");
   return Annotate(store.Get(all_key, timeout).status(), what);
+}
+
+absl::Status TellOfData(rendezvous::StoreClient& store, const std::string& key_prefix,
+                        const std::string& news) {
+  return store.Set(NewsKey(key_prefix), news);
+}
+
+absl::Status WaitForData(rendezvous::StoreClient& store, const std::string& key_prefix,
+                         int world_size, const DataWait& wait) {
+  const std::string key = DataKey(key_prefix);
+  MonotonicTime last_news = wait.clock->Now();
+  absl::Status all =
+      WaitForAll(store, key, world_size, wait.look_interval, "waiting for the data of all ranks");
+  std::pair<int64_t, std::string> heard;
+  while (absl::IsDeadlineExceeded(all)) {
+    CONVENE_ASSIGN_OR_RETURN(const int64_t ready, store.Add(key, 0));
+    const absl::StatusOr<std::string> news = store.Get(NewsKey(key_prefix), absl::ZeroDuration());
+    if (!news.ok() && !absl::IsDeadlineExceeded(news.status())) return news.status();
+    std::pair<int64_t, std::string> now_heard = {ready, news.value_or("")};
+    const MonotonicTime now = wait.clock->Now();
+    if (now_heard != heard) {
+      heard = std::move(now_heard);
+      last_news = now;
+      wait.heard(heard.first, heard.second);
+    } else if (now - last_news >= wait.silence_max) {
+      return absl::DeadlineExceededError(
+          absl::StrCat(heard.first, " of ", world_size,
+                       " ranks have their data, and the others came no further ", "within ",
+                       absl::FormatDuration(wait.silence_max), " (the last word: ",
+                       heard.second.empty() ? "none" : heard.second, "); see what these nodes do"));
+    }
+    all = store.Get(absl::StrCat(key, "/all"), wait.look_interval).status();
+  }
+  return all;
 }
 
 absl::Status AgreeOnDevices(rendezvous::StoreClient& store, const std::string& key_prefix,

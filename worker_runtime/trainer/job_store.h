@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -10,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "rendezvous/store/store_client.h"
+#include "tools/base/clock.h"
 #include "worker_runtime/contract/contract.h"
 
 namespace convene::worker {
@@ -24,6 +26,24 @@ std::string KeyPrefix(const Contract& contract);
 // when a rank did not within `timeout`; the store's errors.
 absl::Status WaitForAll(rendezvous::StoreClient& store, const std::string& key, int world_size,
                         absl::Duration timeout, const char* what);
+
+// Tells the ranks in WaitForData how far this node has come with its data, as in "31.4% on node-7".
+absl::Status TellOfData(rendezvous::StoreClient& store, const std::string& key_prefix,
+                        const std::string& news);
+
+struct DataWait {
+  // A node may prepare its data for hours, but not come no further for so long.
+  absl::Duration silence_max = absl::Minutes(30);
+  absl::Duration look_interval = absl::Seconds(30);
+  Clock* clock = &Clock::Real();
+  // Called after a look with the latest of TellOfData ("" without any) and how many ranks have
+  // their data, when one of them is new.
+  std::function<void(int64_t ready, const std::string& news)> heard;
+};
+// Returns once every rank has called it. DeadlineExceeded: nothing new for silence_max; the store's
+// errors.
+absl::Status WaitForData(rendezvous::StoreClient& store, const std::string& key_prefix,
+                         int world_size, const DataWait& wait);
 
 // Each rank tells the others, through the job's store, whether it has a GPU to train on. OK where
 // all have one, and where none has. Else FailedPrecondition on every rank, with the hosts that have

@@ -1,6 +1,7 @@
 #include "worker_runtime/trainer/job_store.h"
 
 #include <catch2/catch.hpp>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -84,6 +85,69 @@ TEST_CASE("every rank learns the least of all ranks' values") {
   }
   CHECK_STATUS(AgreeOnLeast(store, "epoch/2/memory", 0, 2, 1, absl::Milliseconds(1)).status(),
                absl::StatusCode::kDeadlineExceeded, "epoch/2/memory/1");
+}
+
+// A store in which other ranks do something whenever this one waits.
+class BusyStore final : public rendezvous::StoreClient {
+ public:
+  BusyStore(rendezvous::StoreClient& store, std::function<void(absl::Duration waited)> others)
+      : store_(store), others_(std::move(others)) {}
+  absl::Status Set(const std::string& key, const std::string& value) override {
+    return store_.Set(key, value);
+  }
+  absl::StatusOr<std::string> Get(const std::string& key, absl::Duration timeout) override {
+    if (timeout > absl::ZeroDuration()) others_(timeout);
+    return store_.Get(key, absl::ZeroDuration());
+  }
+  absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta) override {
+    return store_.Add(key, delta);
+  }
+  absl::Status Wait(const std::vector<std::string>& keys, absl::Duration timeout) override {
+    return store_.Wait(keys, timeout);
+  }
+
+ private:
+  rendezvous::StoreClient& store_;
+  const std::function<void(absl::Duration waited)> others_;
+};
+
+TEST_CASE("data of other nodes are waited for as long as these come further") {
+  testing::MemoryStore memory;
+  ManualClock clock;
+  const DataWait quiet = {.clock = &clock, .heard = [](int64_t, const std::string&) {}};
+  BusyStore store(memory, [&](absl::Duration waited) {
+    clock.Advance(waited);
+    const int64_t hour = absl::ToInt64Hours(clock.Now().since_epoch());
+    if (hour < 9) {
+      REQUIRE_OK(TellOfData(memory, "p", absl::StrCat(hour * 10, "% on b")));
+    } else {
+      REQUIRE_OK(WaitForData(memory, "p", 2, quiet));
+    }
+  });
+  std::vector<std::string> heard;
+  DataWait wait = quiet;
+  wait.silence_max = absl::Minutes(61);
+  wait.heard = [&](int64_t ready, const std::string& news) {
+    heard.push_back(absl::StrCat(ready, " ", news));
+  };
+  REQUIRE_OK(WaitForData(store, "p", 2, wait));
+  CHECK(clock.Now().since_epoch() >= absl::Hours(9));
+  REQUIRE(heard.size() == 9);
+  CHECK(heard[0] == "1 0% on b");
+  CHECK(heard[8] == "1 80% on b");
+}
+
+TEST_CASE("data of nodes that come no further are not waited for") {
+  testing::MemoryStore memory;
+  ManualClock clock;
+  BusyStore store(memory, [&](absl::Duration waited) { clock.Advance(waited); });
+  REQUIRE_OK(TellOfData(store, "p", "31.4% on b"));
+  CHECK_STATUS(
+      WaitForData(store, "p", 2, {.clock = &clock, .heard = [](int64_t, const std::string&) {}}),
+      absl::StatusCode::kDeadlineExceeded,
+      "1 of 2 ranks have their data, and the others came no further within 30m (the last "
+      "word: 31.4% on b)");
+  CHECK(clock.Now().since_epoch() == absl::Minutes(30) + absl::Seconds(30));
 }
 
 TEST_CASE("a rank that does not come is waited for until the deadline") {

@@ -5,12 +5,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "tools/base/clock.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/blend.h"
 #include "worker_runtime/data/chat/conversation.h"
 #include "worker_runtime/data/prepare/chat_documents.h"
 #include "worker_runtime/data/prepare/open_data.h"
 #include "worker_runtime/data/prepare/options.h"
+#include "worker_runtime/data/prepare/progress_output.h"
 #include "worker_runtime/data/prepare/sources.h"
 #include "worker_runtime/data/store/token_source.h"
 #include "worker_runtime/options/tokenizer_options.h"
@@ -22,6 +25,7 @@ namespace convene::worker {
 namespace {
 
 constexpr char kByteTokenizer[] = "byte";
+constexpr absl::Duration kTellInterval = absl::Seconds(10);
 
 std::string NameOf(const std::string& path, const std::string& kind) {
   return path == kind || kind.empty() ? path : absl::StrCat(path, " (", kind, ")");
@@ -50,12 +54,22 @@ absl::StatusOr<std::optional<TokenIds>> IdsOfFiles(const std::vector<std::string
   return ids;
 }
 
-PrepareProgress ProgressOf(const Contract& contract) {
-  if (contract.local_rank != 0) return nullptr;
-  return [terminal = contract.terminal](int64_t done, int64_t total) {
-    if (!terminal && done < total) return;
-    std::fprintf(stdout, "%stokens %s%s", terminal ? "\r" : "", ProgressBar(done, total).c_str(),
-                 done < total ? "" : "\n");
+PrepareProgress ProgressOf(const Contract& contract,
+                           const std::function<void(const std::string& done)>& tell) {
+  std::shared_ptr<ProgressOutput> output;
+  if (contract.local_rank == 0) {
+    output = std::make_shared<ProgressOutput>(stdout, contract.terminal, "tokens ");
+  }
+  return [output, &tell, last = Clock::Real().Now()](int64_t done, int64_t total) mutable {
+    const MonotonicTime now = Clock::Real().Now();
+    if (now - last >= kTellInterval) {
+      last = now;
+      tell(absl::StrFormat("%.1f%%", 100 * static_cast<double>(done) / static_cast<double>(total)));
+    }
+    if (output == nullptr) return;
+    if (done < total) return output->Show(done, total);
+    output->End();
+    std::fprintf(stdout, "tokens %s\n", ProgressBar(done, total).c_str());
     std::fflush(stdout);
   };
 }
@@ -144,7 +158,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadRunTokenizer(TrainOptions* option
 }
 
 absl::StatusOr<Dataset> OpenDataset(const TrainOptions& options, const Tokenizer& tokenizer,
-                                    const Contract& contract) {
+                                    const Contract& contract,
+                                    const std::function<void(const std::string& done)>& tell) {
   PrepareOptions prepare = {.tokenizer = &tokenizer, .tokenizer_path = options.tokenizer_path};
   // Where documents must be told apart, ApplyTokenIds has refused a tokenizer without such a token.
   prepare.append_end_of_document = tokenizer.end_of_document().has_value();
@@ -158,7 +173,7 @@ absl::StatusOr<Dataset> OpenDataset(const TrainOptions& options, const Tokenizer
   CONVENE_ASSIGN_OR_RETURN(const std::vector<WeightedPath> paths, ParseDataPaths(options.data));
   CONVENE_ASSIGN_OR_RETURN(
       const std::vector<OpenedData> opened,
-      OpenData(paths, prepare, {.directory = options.token_cache_dir}, ProgressOf(contract)));
+      OpenData(paths, prepare, {.directory = options.token_cache_dir}, ProgressOf(contract, tell)));
   const bool is_megatron = options.data_order == DataOrder::kMegatron;
   DatasetOptions dataset_options = {
       .sequence_length = static_cast<int>(options.sequence_length),
@@ -169,7 +184,7 @@ absl::StatusOr<Dataset> OpenDataset(const TrainOptions& options, const Tokenizer
       .run_samples = options.steps * options.global_batch_size};
   for (const OpenedData& data : opened) {
     CONVENE_RETURN_IF_ERROR(CheckTokenizer(options, tokenizer, *data.tokens));
-    dataset_options.sources.push_back({.path = data.tokens->path(), .weight = data.weight});
+    dataset_options.sources.push_back({.tokens = data.tokens, .weight = data.weight});
   }
   if (!options.chat_template.empty() && options.packed_documents) {
     dataset_options.packing = PackingOptions{.drop_too_long = options.too_long == TooLong::kDrop};

@@ -1,6 +1,7 @@
 // The input of a run: its tokenizer, and the samples that it trains on.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -21,12 +22,14 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadRunTokenizer(TrainOptions* option
 // PURE. "1,200 documents in 310 samples, 39,000 tokens, 12 cut to a sample's length".
 std::string PackingText(const PackingCounts& counts);
 
-// Makes token files of texts and messages that are not prepared yet, once a node; the rank with
-// local rank 0 prints how far it has come. Rank 0 prints how documents were packed.
-// FailedPrecondition: a file was made by another tokenizer
-// than the named one. InvalidArgument: packed documents whose end occurs nowhere.
-// ChatDocuments's, OpenData's (data/prepare/open_data.h) and Dataset::Open's errors.
+// Makes token files of texts and messages that are not prepared yet, once a node. The rank with
+// local rank 0 prints how far the node has come; `tell` is called with that ("31.4%") on each of
+// its ranks, now and then. Rank 0 prints how documents were packed.
+// FailedPrecondition: a file was made by another tokenizer than the named one. InvalidArgument:
+// packed documents whose end occurs nowhere. ChatDocuments's, OpenData's (data/prepare/open_data.h)
+// and Dataset::Open's errors.
 absl::StatusOr<Dataset> OpenDataset(const TrainOptions& options, const Tokenizer& tokenizer,
-                                    const Contract& contract);
+                                    const Contract& contract,
+                                    const std::function<void(const std::string& done)>& tell);
 
 }  // namespace convene::worker

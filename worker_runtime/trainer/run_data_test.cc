@@ -31,7 +31,7 @@ TrainOptions Options(const TempDir& directory, std::vector<std::string> argument
 absl::StatusOr<Dataset> OpenFor(TrainOptions& options) {
   auto tokenizer = LoadRunTokenizer(&options);
   if (!tokenizer.ok()) return tokenizer.status();
-  return OpenDataset(options, **tokenizer, Contract());
+  return OpenDataset(options, **tokenizer, Contract(), [](const std::string&) {});
 }
 
 std::vector<int32_t> Inputs(const Dataset& dataset, int64_t position) {
@@ -109,10 +109,11 @@ TEST_CASE("token files of another tokenizer than the named one are refused, with
   TrainOptions options = Options(directory, {"--data", path});
   auto tokenizer = LoadRunTokenizer(&options);
   REQUIRE_OK(tokenizer);
-  REQUIRE_OK(OpenDataset(options, **tokenizer, Contract()));
+  REQUIRE_OK(OpenDataset(options, **tokenizer, Contract(), [](const std::string&) {}));
   options.tokenizer_path = "own/";
   CHECK_STATUS(
-      OpenDataset(options, **tokenizer, Contract()), absl::StatusCode::kFailedPrecondition,
+      OpenDataset(options, **tokenizer, Contract(), [](const std::string&) {}),
+      absl::StatusCode::kFailedPrecondition,
       "made by the tokenizer gpt2/ (BPE), which is not the same as --tokenizer own/ (byte)");
 }
 

@@ -1,6 +1,9 @@
 #include "worker_runtime/trainer/setup.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -22,9 +25,6 @@ namespace {
 
 // A driver that was not in use takes up to a minute to come up with its GPUs.
 constexpr absl::Duration kDevicesTimeout = absl::Minutes(5);
-// Nodes make their token files at their own speed; the bootstrap's minute begins when all have
-// theirs.
-constexpr absl::Duration kDataTimeout = absl::Minutes(30);
 constexpr double kPlannedRanksMax = 1 << 20;
 
 // All ranks of a stage have the same plan.
@@ -168,15 +168,42 @@ absl::StatusOr<std::unique_ptr<Device>> OpenAgreedDevice(const TrainOptions& opt
   return opened;
 }
 
+std::function<void(const std::string& done)> TellsOfData(const Contract& contract,
+                                                         ProgressWriter& progress) {
+  bool tells_others = contract.world_size > 1 && contract.local_rank == 0;
+  return [&contract, &progress, tells_others,
+          store = std::shared_ptr<rendezvous::StoreClient>()](const std::string& done) mutable {
+    const std::string news = absl::StrCat(done, " on ", HostName());
+    progress.Tell(0, absl::StrCat("data ", news));
+    if (!tells_others) return;
+    // Opened by the first news: most runs find their data prepared.
+    if (store == nullptr) {
+      absl::StatusOr<std::unique_ptr<rendezvous::StoreClient>> opened = OpenJobStore(contract);
+      tells_others = opened.ok();
+      if (!tells_others) return;
+      store = *std::move(opened);
+    }
+    // Connect tells what is wrong with the store.
+    tells_others = TellOfData(*store, KeyPrefix(contract), news).ok();
+  };
+}
+
+// Nodes make their token files at their own speed; the bootstrap's minute begins when all have
+// theirs.
 absl::StatusOr<CommunicatorSet> Connect(const TrainOptions& options, const Contract& contract,
-                                        const Layout& layout, Device& device) {
+                                        const Layout& layout, Device& device,
+                                        ProgressWriter& progress) {
   if (contract.world_size == 1) return SoloCommunicators();
   CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<rendezvous::StoreClient> store,
                            OpenJobStore(contract));
   const std::string prefix = KeyPrefix(contract);
-  CONVENE_RETURN_IF_ERROR(WaitForAll(*store, absl::StrCat(prefix, "/have-data"),
-                                     contract.world_size, kDataTimeout,
-                                     "waiting for the data of all ranks"));
+  const auto heard = [&](int64_t ready, const std::string& news) {
+    progress.Tell(0, absl::StrCat("data ", news));
+    if (contract.local_rank != 0) return;
+    spdlog::info("waiting for the data: {} of {} ranks have theirs{}", ready, contract.world_size,
+                 news.empty() ? "" : "; the last word of the others: " + news);
+  };
+  CONVENE_RETURN_IF_ERROR(WaitForData(*store, prefix, contract.world_size, {.heard = heard}));
   ConnectOptions connect{.store_port = contract.master_port,
                          .local_rank = contract.local_rank,
                          .local_world_size = contract.local_world_size};

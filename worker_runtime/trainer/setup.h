@@ -1,7 +1,9 @@
 // Makes what a rank needs to train: a device, connections, and the engine's options.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "worker_runtime/comm/bootstrap.h"
@@ -10,6 +12,7 @@
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/options/elastic_layout.h"
 #include "worker_runtime/options/options.h"
+#include "worker_runtime/session/progress_writer.h"
 #include "worker_runtime/trainer/engine.h"
 
 namespace convene::worker {
@@ -24,10 +27,17 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const TrainOptions& options,
 absl::StatusOr<std::unique_ptr<Device>> OpenAgreedDevice(const TrainOptions& options,
                                                          const Contract& contract);
 
-// Waits until all ranks have their data, and connects them. Errors: OpenJobStore's, WaitForAll's,
+// Tells how far this node has come with its data ("31.4%"): the agent, which watches that each rank
+// comes further, and one rank of each node the ranks that wait in Connect. Both arguments must
+// outlive it.
+std::function<void(const std::string& done)> TellsOfData(const Contract& contract,
+                                                         ProgressWriter& progress);
+
+// Waits until all ranks have their data, and connects them. Errors: OpenJobStore's, WaitForData's,
 // ConnectRanks'.
 absl::StatusOr<CommunicatorSet> Connect(const TrainOptions& options, const Contract& contract,
-                                        const Layout& layout, Device& device);
+                                        const Layout& layout, Device& device,
+                                        ProgressWriter& progress);
 
 // PURE. REQUIRES: ValidateOptions said OK.
 EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layout, int rank,

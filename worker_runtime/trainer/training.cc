@@ -488,9 +488,10 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& asked, const Contrac
   }
   const std::unique_ptr<ProgressWriter> progress = OpenProgress(contract.progress_path);
   progress->Tell(0, "startup");
-  CONVENE_ASSIGN_OR_RETURN(const Dataset dataset, OpenDataset(options, *tokenizer, contract));
+  CONVENE_ASSIGN_OR_RETURN(const Dataset dataset, OpenDataset(options, *tokenizer, contract,
+                                                              TellsOfData(contract, *progress)));
   CONVENE_ASSIGN_OR_RETURN(CommunicatorSet communicators,
-                           Connect(options, contract, layout, *device));
+                           Connect(options, contract, layout, *device, *progress));
   const std::unique_ptr<Memory> collective_memory = CollectiveMemory(communicators, *device);
   std::unique_ptr<SpareWishes> spare_wishes;
   if (spares > 0 && contract.rank == 0) {

@@ -58,8 +58,7 @@ absl::StatusOr<bool> ChunkReader::ReadMore(size_t bytes, std::string* text) {
 }
 
 absl::Status ChunkReader::Next(Chunk* chunk) {
-  *chunk = Chunk();
-  chunk->text = std::exchange(carry_, std::string());
+  *chunk = {.is_json_lines = rules_.is_json_lines, .text = std::exchange(carry_, std::string())};
   const bool is_one_document = !rules_.is_json_lines && rules_.separator.empty();
   return is_one_document ? NextPart(chunk) : NextSeparated(chunk);
 }

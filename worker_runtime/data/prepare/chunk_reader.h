@@ -35,6 +35,7 @@ struct InputPosition {
 };
 
 struct Chunk {
+  bool is_json_lines = false;
   std::string text;
   std::vector<Record> records;
   InputPosition end;        // behind its last record; the next file's beginning after a file's end

@@ -26,7 +26,6 @@ struct Place {
 
 struct ReadChunk {
   Chunk chunk;
-  bool is_json_lines = false;
   absl::Status status;  // why there is no further chunk in its file, and none in this
 };
 
@@ -60,7 +59,7 @@ class Pipeline {
   void ReadFiles() ABSL_LOCKS_EXCLUDED(mutex_);
   // False: reading is to end.
   bool ReadFile(int64_t file) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<bool> IsJsonLines(const SourceFile& source) const;
+  absl::StatusOr<std::unique_ptr<ChunkReader>> Open(int64_t file) const;
   // Waits for room. False: the pipeline ends.
   bool Push(const Place& place, ReadChunk read) ABSL_LOCKS_EXCLUDED(mutex_);
   void EncodeChunks() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -120,30 +119,26 @@ void Pipeline::ReadFiles() {
   }
 }
 
-absl::StatusOr<bool> Pipeline::IsJsonLines(const SourceFile& source) const {
-  if (options_.format != InputFormat::kAuto) return options_.format == InputFormat::kJsonLines;
-  return HoldsJsonLines(source, options_.field);
+absl::StatusOr<std::unique_ptr<ChunkReader>> Pipeline::Open(int64_t file) const {
+  const SourceFile& source = sources_[file];
+  RecordRules rules = options_.rules;
+  rules.is_json_lines = options_.format == InputFormat::kJsonLines;
+  if (options_.format == InputFormat::kAuto) {
+    CONVENE_ASSIGN_OR_RETURN(rules.is_json_lines, HoldsJsonLines(source, options_.field));
+  }
+  return ChunkReader::Open(source, file == start_.file ? start_ : InputPosition{.file = file},
+                           rules);
 }
 
 bool Pipeline::ReadFile(int64_t file) {
-  const SourceFile& source = sources_[file];
-  RecordRules rules = options_.rules;
   Place place = {.file = file};
-  const absl::StatusOr<bool> is_json_lines = IsJsonLines(source);
-  if (!is_json_lines.ok()) {
-    Push(place, {.status = is_json_lines.status()});
-    return false;
-  }
-  rules.is_json_lines = *is_json_lines;
-  const InputPosition start = file == start_.file ? start_ : InputPosition{.file = file};
-  const absl::StatusOr<std::unique_ptr<ChunkReader>> reader =
-      ChunkReader::Open(source, start, rules);
+  const absl::StatusOr<std::unique_ptr<ChunkReader>> reader = Open(file);
   if (!reader.ok()) {
     Push(place, {.status = reader.status()});
     return false;
   }
   for (bool is_last = false; !is_last; ++place.chunk) {
-    ReadChunk read = {.is_json_lines = *is_json_lines};
+    ReadChunk read;
     read.status = (*reader)->Next(&read.chunk);
     is_last = read.chunk.is_last_of_file;
     const bool is_ok = read.status.ok();
@@ -167,10 +162,9 @@ bool Pipeline::Push(const Place& place, ReadChunk read) {
 
 DoneChunk Pipeline::Encode(const Place& place, RecordEncoder* encoder, ReadChunk read) const {
   DoneChunk done = {.bytes = BytesOf(read.chunk)};
-  done.status = read.status.ok()
-                    ? Annotate(encoder->Encode(read.chunk, read.is_json_lines, &done.chunk),
-                               absl::StrCat("data: ", sources_[place.file].path))
-                    : std::move(read.status);
+  done.status = read.status.ok() ? Annotate(encoder->Encode(read.chunk, &done.chunk),
+                                            absl::StrCat("data: ", sources_[place.file].path))
+                                 : std::move(read.status);
   return done;
 }
 

@@ -139,7 +139,7 @@ TEST_CASE("what stands around a document, and which ids count") {
                              {.begin = 1, .size = 1, .is_first = false},
                              {.size = 2}}};
   EncodedChunk encoded;
-  REQUIRE_OK(plain.Encode(chunk, false, &encoded));
+  REQUIRE_OK(plain.Encode(chunk, &encoded));
   CHECK(LetterTokenizer().Decode(encoded.ids, true) == "<ab>|<ab>|<ab>|");
   CHECK(encoded.counted.empty());
   CHECK(encoded.records[1].is_empty);
@@ -153,7 +153,7 @@ TEST_CASE("what stands around a document, and which ids count") {
                "abc"
                "abd",
            .records = {{.size = 3}, {.begin = 3, .size = 3}, {.begin = 6, .size = 3}, {.size = 3}}};
-  REQUIRE_OK(counted.Encode(chunk, false, &encoded));
+  REQUIRE_OK(counted.Encode(chunk, &encoded));
   CHECK(LetterTokenizer().Decode(encoded.ids, true) == "alldabcdabdalld");
   CHECK(encoded.counted == std::vector<uint8_t>{1, 1, 1, 1, 0, 1, 0, 0, 0, 1, 0, 1, 1, 1, 1});
 }

@@ -38,7 +38,10 @@ namespace {
 // Another version of this program that makes other tokens of the same input has another number.
 constexpr int kRulesVersion = 1;
 
-constexpr size_t kInFlightBytesMax = 64 << 20;
+// Enough that few threads go on while a journal is written, and that each of many has work; no
+// more, because memory that is used again soon costs less.
+constexpr size_t kInFlightBytesMin = 16 << 20;
+constexpr size_t kInFlightBytesMax = 128 << 20;
 constexpr size_t kInFlightBytesOfEncoder = 3 << 20;
 // One thread that unpacks gzip keeps up with so many that encode.
 constexpr int kEncodersOfReader = 8;
@@ -152,7 +155,8 @@ PipelineOptions PipelineOf(const PrepareOptions& options) {
   const int encoders = options.threads > 0 ? options.threads : CoresOfThisProcess();
   return {.readers = std::clamp(encoders / kEncodersOfReader, 1, kReadersMax),
           .encoders = encoders,
-          .in_flight_bytes = std::min(encoders * kInFlightBytesOfEncoder, kInFlightBytesMax),
+          .in_flight_bytes =
+              std::clamp(encoders * kInFlightBytesOfEncoder, kInFlightBytesMin, kInFlightBytesMax),
           .format = options.format.has_value() ? InputFormat::kJsonLines : input.format,
           .field = input.field,
           .rules = {.separator = input.document_separator,
@@ -166,21 +170,31 @@ absl::Status Fill(const std::vector<SourceFile>& sources, const PrepareOptions& 
   for (const SourceFile& source : sources) {
     file_begins.push_back(file_begins.back() + source.bytes);
   }
+  const int64_t all_bytes = file_begins.back();
   int64_t file = output->position().file;
   const auto take = [&](const EncodedChunk& chunk) -> absl::Status {
     CONVENE_RETURN_IF_ERROR(output->Take(sources[file], chunk));
-    if (progress) progress(file_begins[file] + chunk.file_offset, file_begins.back());
+    // A file is read to its end some chunks before its last one is taken.
+    const int64_t done = file_begins[file] + chunk.file_offset;
+    if (done < all_bytes) progress(done, all_bytes);
     if (chunk.is_last_of_file) ++file;
     return absl::OkStatus();
   };
   CONVENE_RETURN_IF_ERROR(RunPipeline(sources, output->position(), PipelineOf(options), take));
-  return output->Finish();
+  CONVENE_RETURN_IF_ERROR(output->Finish());
+  progress(all_bytes, all_bytes);
+  return absl::OkStatus();
 }
 
-// REQUIRES: the caller holds the lock of `path`, so that the files beside it are its own.
+// `lock`: of `path`, so that the files beside it are this process's own.
 absl::StatusOr<PrepareSummary> MakeTokenFile(const std::vector<SourceFile>& sources, uint64_t key,
                                              const std::string& path, const PrepareOptions& options,
-                                             bool keeps_part, const PrepareProgress& progress) {
+                                             bool keeps_part, FileLock* lock,
+                                             const PrepareProgress& progress) {
+  const auto tell = [&](int64_t done, int64_t total) {
+    lock->Say(done, total);
+    if (progress) progress(done, total);
+  };
   const TokenFileInfo info = InfoOf(options, key);
   TokenOutput::Rewrite rewrite;
   if (options.compact_vocabulary) {
@@ -199,7 +213,7 @@ absl::StatusOr<PrepareSummary> MakeTokenFile(const std::vector<SourceFile>& sour
                          .journal_interval = options.journal_interval});
   // A part that cannot be opened just now (no descriptor is free, say) is left to the next call.
   CONVENE_RETURN_IF_ERROR(output.status());
-  const absl::Status status = Fill(sources, options, progress, &*output);
+  const absl::Status status = Fill(sources, options, tell, &*output);
   if (status.ok()) return output->summary();
   if (keeps_part && output->has_journal()) {
     return absl::Status(status.code(),
@@ -247,12 +261,22 @@ absl::StatusOr<std::string> PrepareTokenFile(const PrepareOptions& options, cons
       absl::StrCat(cache.directory, "/tokens_", absl::Hex(key, absl::kZeroPad16), ".bin");
   if (IsWhole(path, key)) return path;
   CONVENE_RETURN_IF_ERROR(MakeDirectories(cache.directory));
-  CONVENE_ASSIGN_OR_RETURN(const UniqueFd lock,
-                           LockFile(absl::StrCat(path, ".lock"), cache.wait_timeout, cache.clock));
-  if (IsWhole(path, key)) return path;  // made while this process waited
+  int64_t heard_total = 0;  // above 0: another process made progress meanwhile
+  const auto hear = [&](int64_t done, int64_t total) {
+    heard_total = total;
+    if (progress) progress(done, total);
+  };
+  absl::StatusOr<FileLock> lock =
+      FileLock::Take(absl::StrCat(path, ".lock"),
+                     {.silence_max = cache.silence_max, .clock = cache.clock, .progress = hear});
+  if (!lock.ok()) return Annotate(lock.status(), "data");
+  if (IsWhole(path, key)) {  // made while this process waited
+    if (progress && heard_total > 0) progress(heard_total, heard_total);
+    return path;
+  }
   CONVENE_ASSIGN_OR_RETURN(
       const PrepareSummary summary,
-      MakeTokenFile(sources, key, path, options, /*keeps_part=*/false, progress));
+      MakeTokenFile(sources, key, path, options, /*keeps_part=*/false, &*lock, progress));
   if (summary.bad_lines > 0) {
     spdlog::warn("data: {} broken lines are left out of {}; the first: {}", summary.bad_lines, path,
                  summary.first_bad_line);
@@ -273,14 +297,14 @@ absl::StatusOr<PrepareSummary> PrepareOutput(const PrepareOptions& options,
         absl::StrCat("data: ", output, " is an input, and would be replaced; name another output"));
   }
   const std::string lock_path = absl::StrCat(output, ".lock");
-  const absl::StatusOr<UniqueFd> lock = LockFile(lock_path, absl::ZeroDuration(), &Clock::Real());
+  absl::StatusOr<FileLock> lock = FileLock::Take(lock_path, {.silence_max = absl::ZeroDuration()});
   if (absl::IsDeadlineExceeded(lock.status())) {
     return absl::FailedPreconditionError(absl::StrCat("data: another process is making ", output,
-                                                      "; see who it is with: fuser ", lock_path));
+                                                      " just now: ", lock.status().message()));
   }
   CONVENE_RETURN_IF_ERROR(lock.status());
-  absl::StatusOr<PrepareSummary> summary = MakeTokenFile(sources, KeyOf(sources, options), output,
-                                                         options, /*keeps_part=*/true, progress);
+  absl::StatusOr<PrepareSummary> summary = MakeTokenFile(
+      sources, KeyOf(sources, options), output, options, /*keeps_part=*/true, &*lock, progress);
   unlink(lock_path.c_str());
   return summary;
 }

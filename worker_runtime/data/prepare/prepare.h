@@ -22,14 +22,17 @@
 
 namespace convene::worker {
 
-// Bytes of the input files as they lie on the disk. Called now and then from the calling thread.
+// Bytes of the input files as they lie on the disk. Called now and then from the calling thread,
+// also while another process makes the file; where it was called, once with done = total at the
+// end.
 using PrepareProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
 
 struct TokenCache {
   // Where token files are kept, best on a disk of this node. Made when absent.
   std::string directory;
-  // How long to wait for another process that is making the same file.
-  absl::Duration wait_timeout = absl::Minutes(30);
+  // Another process that is making the same file is waited for until it has come no further for so
+  // long.
+  absl::Duration silence_max = absl::Minutes(30);
   Clock* clock = &Clock::Real();
 };
 
@@ -39,7 +42,7 @@ struct TokenCache {
 // call at once exactly one makes it; the others wait and share it. A process that dies while making
 // it leaves a part, from which the next call goes on.
 //
-// Also DeadlineExceeded: wait_timeout passed (names the lock file).
+// Also DeadlineExceeded: silence_max passed (names the other process and the lock file).
 absl::StatusOr<std::string> PrepareTokenFile(const PrepareOptions& options, const TokenCache& cache,
                                              const PrepareProgress& progress);
 

@@ -3,10 +3,10 @@
 #include <fcntl.h>
 #include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/spdlog.h>
-#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <memory>
@@ -20,6 +20,7 @@
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
 #include "tools/base/unique_fd.h"
+#include "worker_runtime/data/prepare/file_lock.h"
 #include "worker_runtime/data/prepare/testing/letter_tokenizer.h"
 #include "worker_runtime/data/prepare/testing/packed_files.h"
 #include "worker_runtime/data/store/token_file.h"
@@ -496,8 +497,11 @@ TEST_CASE("of many processes exactly one makes the file, and all get it") {
     const pid_t child = fork();
     if (child == 0) {
       bool made = false;
-      const auto path = PrepareTokenFile(Options(dir, {"a.txt"}), CacheOf(dir),
-                                         [&](int64_t, int64_t) { made = true; });
+      ScopedFileFault fault([&](FileOp op, const std::string&) {
+        made = made || op == FileOp::kRename;
+        return 0;
+      });
+      const auto path = Cached(dir, {"a.txt"});
       if (!path.ok()) _exit(2);
       const auto file = TokenFile::Open(*path);
       _exit(!file.ok() || (*file)->token_count() != (3 << 20) + 1 ? 2 : made);
@@ -515,6 +519,23 @@ TEST_CASE("of many processes exactly one makes the file, and all get it") {
   CHECK(makers == 1);
 }
 
+TEST_CASE("the end is told once, also of packed files that are read long before") {
+  TempDir dir;
+  std::string lines;
+  for (int i = 0; i < 100'000; ++i) absl::StrAppend(&lines, "{\"text\": \"line ", i % 10, "\"}\n");
+  Put(dir.File("a.jsonl"), Gzip(lines));
+  std::vector<int64_t> told;
+  int64_t all = 0;
+  const auto progress = [&](int64_t done, int64_t total) {
+    told.push_back(done);
+    all = total;
+  };
+  PrepareOptions options = Options(dir, {"a.jsonl"});
+  REQUIRE_OK(PrepareOutput(options, dir.File("a.bin"), progress));
+  CHECK(std::count(told.begin(), told.end(), all) == 1);
+  CHECK(told.back() == all);
+}
+
 TEST_CASE("the wait for another process has an end") {
   TempDir dir;
   Put(dir.File("a.txt"), "text");
@@ -525,15 +546,11 @@ TEST_CASE("the wait for another process has an end") {
   const auto path = PrepareTokenFile(options, cache, nullptr);
   REQUIRE_OK(path);
   REQUIRE_OK(RemoveTree(*path));
-  UniqueFd holder(open(absl::StrCat(*path, ".lock").c_str(), O_RDWR));
-  REQUIRE(flock(holder.get(), LOCK_EX) == 0);
+  const FileLock::Wait wait = {.silence_max = absl::ZeroDuration()};
+  const auto holder = FileLock::Take(*path + ".lock", wait);
   CHECK_STATUS(PrepareTokenFile(options, cache, nullptr), absl::StatusCode::kDeadlineExceeded,
-               ".bin.lock");
-  holder.Reset();
-  CHECK(*PrepareTokenFile(options, cache, nullptr) == *path);
-
-  UniqueFd other(open(dir.File("a.bin.lock").c_str(), O_RDWR | O_CREAT, 0644));
-  REQUIRE(flock(other.get(), LOCK_EX) == 0);
+               ".bin.lock is held by process");
+  const auto other = FileLock::Take(dir.File("a.bin.lock"), wait);
   CHECK_STATUS(PrepareOutput(options, dir.File("a.bin"), nullptr),
                absl::StatusCode::kFailedPrecondition, "another process is making");
 }

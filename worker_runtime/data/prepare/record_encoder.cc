@@ -35,7 +35,7 @@ RecordEncoder::RecordEncoder(Options options) : options_(std::move(options)) {
   if (options_.field.has_value()) field_.emplace(*options_.field);
 }
 
-absl::Status RecordEncoder::Encode(const Chunk& chunk, bool is_json_lines, EncodedChunk* encoded) {
+absl::Status RecordEncoder::Encode(const Chunk& chunk, EncodedChunk* encoded) {
   *encoded = {
       .end = chunk.end, .file_offset = chunk.file_offset, .is_last_of_file = chunk.is_last_of_file};
   encoded->ids.reserve(chunk.text.size() / kBytesOfToken);
@@ -43,7 +43,7 @@ absl::Status RecordEncoder::Encode(const Chunk& chunk, bool is_json_lines, Encod
     encoded->records.push_back(
         {.line = record.line, .is_first = record.is_first, .is_last = record.is_last});
     const absl::string_view text(chunk.text.data() + record.begin, record.size);
-    absl::Status status = EncodeRecord(record, text, is_json_lines, encoded);
+    absl::Status status = EncodeRecord(record, text, chunk.is_json_lines, encoded);
     if (absl::IsInvalidArgument(status)) {
       encoded->records.back().why_bad = std::string(status.message());
     } else if (!status.ok()) {

@@ -68,9 +68,9 @@ class RecordEncoder {
   };
   explicit RecordEncoder(Options options);
 
-  // Replaces `encoded`. `is_json_lines`: of the chunk's file. Returns the encoder's status where
-  // that is no InvalidArgument, with the line; a broken line is an EncodedRecord.
-  absl::Status Encode(const Chunk& chunk, bool is_json_lines, EncodedChunk* encoded);
+  // Replaces `encoded`. Returns the encoder's status where that is no InvalidArgument, with the
+  // line; a broken line is an EncodedRecord.
+  absl::Status Encode(const Chunk& chunk, EncodedChunk* encoded);
 
  private:
   absl::Status EncodeRecord(const Record& record, absl::string_view text, bool is_json_lines,

@@ -7,13 +7,9 @@
 #include "absl/strings/str_join.h"
 #include "tools/base/text.h"
 #include "worker_runtime/report/number_text.h"
-#include "worker_runtime/report/progress.h"
 
 namespace convene::worker {
 namespace {
-
-// A rate over less time says little.
-constexpr absl::Duration kLeastTime = absl::Milliseconds(500);
 
 // "1 document", "2 documents".
 std::string Counted(int64_t count, const std::string& noun) {
@@ -21,26 +17,6 @@ std::string Counted(int64_t count, const std::string& noun) {
 }
 
 }  // namespace
-
-void ProgressRate::Record(int64_t done_bytes, absl::Duration now) {
-  if (!has_begun_) {
-    has_begun_ = true;
-    first_bytes_ = done_bytes;
-    first_ = now;
-  }
-  done_bytes_ = done_bytes;
-  now_ = now;
-}
-
-std::string ProgressRate::Text(int64_t total_bytes) const {
-  std::string text = ProgressBar(done_bytes_, total_bytes);
-  const absl::Duration time = now_ - first_;
-  const double done = static_cast<double>(done_bytes_ - first_bytes_);
-  if (time < kLeastTime || done <= 0) return text;
-  const double rate = done / absl::ToDoubleSeconds(time);
-  const absl::Duration rest = absl::Seconds(static_cast<double>(total_bytes - done_bytes_) / rate);
-  return absl::StrCat(text, "  ", HumanBytes(rate), "/s  ETA ", HumanDuration(rest));
-}
 
 std::string SummaryText(const std::string& path, int vocabulary_size, absl::Duration time,
                         const PrepareSummary& summary) {

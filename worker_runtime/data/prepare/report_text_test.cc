@@ -5,15 +5,6 @@
 namespace convene::worker {
 namespace {
 
-TEST_CASE("the rate is that of this process, and unknown at first") {
-  ProgressRate rate;
-  rate.Record(1 << 20, absl::Seconds(100));
-  CHECK(rate.Text(4 << 20) == "[#####---------------]  25%  1.0 MiB of 4.0 MiB");
-  rate.Record(2 << 20, absl::Seconds(110));
-  CHECK(rate.Text(4 << 20) ==
-        "[##########----------]  50%  2.0 MiB of 4.0 MiB  102 KiB/s  ETA 0:20");
-}
-
 TEST_CASE("the end tells what is there, and what is not") {
   CHECK(SummaryText("a.bin", 32000, absl::Seconds(42),
                     {.documents = 1, .tokens = 2000, .counted_tokens = 2000, .text_bytes = 9000}) ==

@@ -127,6 +127,7 @@ class TokenFileWriter {
   int64_t token_count_ = 0;
   int64_t document_count_ = 0;
   int64_t document_begin_ = 0;
+  int64_t uncached_bytes_ = 0;  // of the file, from its beginning: left to the disk
   std::string token_buffer_, document_buffer_, counted_buffer_;
   // The bits of the tokens since the last whole byte, the first in the lowest bit.
   uint8_t open_bits_ = 0;

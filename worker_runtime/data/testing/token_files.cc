@@ -21,6 +21,12 @@ void WriteTokenFile(const std::string& path, int vocabulary_size, const std::vec
   WriteTokenFile(path, info, {{ids, {}}});
 }
 
+std::shared_ptr<const TokenSource> OpenTokens(const std::string& path) {
+  auto source = OpenTokenSource(path);
+  REQUIRE_OK(source);
+  return *std::move(source);
+}
+
 std::vector<TestDocument> DocumentsOf(const TokenSource& source) {
   std::vector<TestDocument> documents;
   int64_t begin = 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,9 @@ void WriteTokenFile(const std::string& path, const TokenFileInfo& info,
 
 // One document of these tokens, for a vocabulary of `vocabulary_size`.
 void WriteTokenFile(const std::string& path, int vocabulary_size, const std::vector<int32_t>& ids);
+
+// Fails the test when it cannot be opened.
+std::shared_ptr<const TokenSource> OpenTokens(const std::string& path);
 
 std::vector<TestDocument> DocumentsOf(const TokenSource& source);
 
