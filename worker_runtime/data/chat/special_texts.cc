@@ -101,7 +101,7 @@ Value SpecialTexts::BreakString(const Value& value, bool is_part, Pass* pass) {
   };
   for (size_t i = 0; i < text.size(); ++i) {
     if (pass->texts->LengthAt(absl::string_view(text).substr(i)) == 0) continue;
-    add_break(i + jinja::CharacterBytes(text[i]));
+    add_break(i + CharacterLength(text[i]));
   }
   if (is_part && pass->texts->EndsLikeBegin(text)) add_break(text.size());
   if (broken.empty()) return value;

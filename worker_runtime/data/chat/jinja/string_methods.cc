@@ -58,7 +58,9 @@ absl::StatusOr<std::vector<Text>> SplitAtSpace(Text text, int64_t limit, Budget*
       break;
     }
     size_t end = 0;
-    while (end < text.size() && !IsSpace(CharacterAt(text, end))) end += CharacterBytes(text[end]);
+    while (end < text.size() && !IsSpace(CharacterAt(text, end).code)) {
+      end += CharacterLength(text[end]);
+    }
     CONVENE_RETURN_IF_ERROR(budget->Charge(kPartSteps));
     parts.push_back(text.substr(0, end));
     text.remove_prefix(end);
@@ -76,9 +78,8 @@ absl::StatusOr<std::vector<Text>> SplitAtSpaceFromEnd(Text text, int64_t limit, 
     }
     size_t begin = text.size();
     while (begin > 0) {
-      size_t previous = begin - 1;
-      while ((static_cast<uint8_t>(text[previous]) & 0xC0) == 0x80) --previous;
-      if (IsSpace(CharacterAt(text, previous))) break;
+      const size_t previous = PreviousCharacter(text, begin);
+      if (IsSpace(CharacterAt(text, previous).code)) break;
       begin = previous;
     }
     CONVENE_RETURN_IF_ERROR(budget->Charge(kPartSteps));
@@ -276,7 +277,7 @@ absl::StatusOr<std::string> Replace(absl::string_view text, absl::string_view fr
     if (!from.empty()) continue;
     // An empty string is found before each character and at the end.
     if (text.empty()) break;
-    const size_t bytes = CharacterBytes(text[0]);
+    const size_t bytes = CharacterLength(text[0]);
     replaced.append(text.data(), bytes);
     text.remove_prefix(bytes);
   }
