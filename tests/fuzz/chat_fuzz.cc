@@ -11,10 +11,10 @@
 #include "absl/strings/string_view.h"
 #include "tools/base/check.h"
 #include "worker_runtime/data/chat/chat_encoder.h"
-#include "worker_runtime/data/chat/jinja/characters.h"
 #include "worker_runtime/data/chat/jinja/read_json.h"
 #include "worker_runtime/data/chat/marked_sample.h"
 #include "worker_runtime/data/chat/testing/fake_tokenizer.h"
+#include "worker_runtime/tokenizer/unicode.h"
 
 namespace convene::worker {
 namespace {
@@ -58,7 +58,7 @@ void ReadTemplate(absl::string_view input) {
   options.now = absl::CivilSecond(2026, 3, 7);
   const auto rendered = parsed->Render(variables->as_dict(), options);
   if (!rendered.ok()) return;
-  CONVENE_CHECK(rendered->text.size() <= kBytes && jinja::IsUtf8(rendered->text));
+  CONVENE_CHECK(rendered->text.size() <= kBytes && IsUtf8(rendered->text));
   size_t done = 0;
   for (const jinja::TextSpan& span : rendered->generated) {
     CONVENE_CHECK(done <= span.begin && span.begin <= span.end);
@@ -80,7 +80,7 @@ void Encode(ChatFormat format, absl::string_view record, TrainOn train_on) {
   CONVENE_CHECK(document.text_bytes >= 0);
   const std::string sample =
       MarkCounted(Tokens(), document.ids, document.counted, MarkStyle::kPlain, 1000);
-  CONVENE_CHECK(jinja::IsUtf8(sample));
+  CONVENE_CHECK(IsUtf8(sample));
 }
 
 void ReadNamed(absl::string_view input) {

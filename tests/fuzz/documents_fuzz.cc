@@ -18,6 +18,7 @@
 #include "worker_runtime/data/prepare/journal.h"
 #include "worker_runtime/data/prepare/json_field.h"
 #include "worker_runtime/data/prepare/sources.h"
+#include "worker_runtime/tokenizer/unicode.h"
 
 namespace convene::worker {
 namespace {
@@ -27,8 +28,7 @@ void ReadLine(absl::string_view line) {
   for (const std::string path : {"text", "a.text"}) {
     JsonField field(path);
     const absl::StatusOr<absl::string_view> text = field.Find(line);
-    size_t bad_byte = 0;
-    if (text.ok()) CONVENE_CHECK(text->size() < line.size() && IsUtf8(*text, &bad_byte));
+    if (text.ok()) CONVENE_CHECK(text->size() < line.size() && IsUtf8(*text));
   }
 }
 

@@ -112,13 +112,12 @@ void UsePattern(absl::string_view input) {
   AppendAsUtf8(input, Replacement::kMaximalSubpart, &text);
   const auto pattern = MakeSplitPattern(regex);
   if (!pattern.ok()) return;
-  std::vector<TextRange> matches;
-  (*pattern)->FindAll(text, &matches);
+  std::vector<TextRange> buffer;
   size_t at = 0;
-  for (const TextRange& match : matches) {
+  (*pattern)->ForEach(text, &buffer, [&](const TextRange& match) {
     CONVENE_CHECK(match.begin >= at && match.end > match.begin && match.end <= text.size());
     at = match.end;
-  }
+  });
 }
 
 using Reader = void (*)(absl::string_view);

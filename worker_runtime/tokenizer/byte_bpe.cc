@@ -90,37 +90,28 @@ absl::StatusOr<std::unique_ptr<ByteBpe>> ByteBpe::FromRanks(std::vector<std::str
 
 void ByteBpe::Encode(absl::string_view piece, Scratch* scratch, std::vector<int32_t>* ids) const {
   if (piece.empty()) return;
+  const auto encode = [&] { EncodeUnknownWord(piece, scratch, ids); };
   if (piece.size() <= decltype(scratch->short_words)::kLongest) {
-    const auto key = scratch->short_words.KeyOf(piece);
-    if (scratch->short_words.Append(key, ids)) return;
-    EncodeUnknownWord(piece, scratch);
-    scratch->short_words.Put(key, scratch->symbols.data(), scratch->symbols.size());
-  } else if (piece.size() <= decltype(scratch->words)::kLongest) {
-    const auto key = scratch->words.KeyOf(piece);
-    if (scratch->words.Append(key, ids)) return;
-    EncodeUnknownWord(piece, scratch);
-    scratch->words.Put(key, scratch->symbols.data(), scratch->symbols.size());
+    scratch->short_words.Append(piece, ids, encode);
   } else {
-    EncodeUnknownWord(piece, scratch);
+    scratch->words.Append(piece, ids, encode);
   }
-  ids->insert(ids->end(), scratch->symbols.begin(), scratch->symbols.end());
 }
 
-void ByteBpe::EncodeUnknownWord(absl::string_view piece, Scratch* scratch) const {
-  std::vector<int32_t>& symbols = scratch->symbols;
-  symbols.clear();
+void ByteBpe::EncodeUnknownWord(absl::string_view piece, Scratch* scratch,
+                                std::vector<int32_t>* ids) const {
   if (piece.size() <= longest_piece_) {
     const auto found = id_of_piece_.find(piece);
-    if (found != id_of_piece_.end()) {
-      symbols.push_back(found->second);
-      return;
-    }
+    if (found != id_of_piece_.end()) return ids->push_back(found->second);
   }
+  std::vector<int32_t>& symbols = scratch->symbols;
+  symbols.clear();
   for (const char byte : piece) {
     const int32_t id = byte_ids_[static_cast<unsigned char>(byte)];
     if (id >= 0) symbols.push_back(id);
   }
   merges_.Apply(&symbols, &scratch->merges);
+  ids->insert(ids->end(), symbols.begin(), symbols.end());
 }
 
 }  // namespace convene::worker

@@ -51,7 +51,8 @@ class ByteBpe {
   const std::vector<std::string>& tokens() const { return tokens_; }
 
  private:
-  void EncodeUnknownWord(absl::string_view piece, Scratch* scratch) const;
+  void EncodeUnknownWord(absl::string_view piece, Scratch* scratch,
+                         std::vector<int32_t>* ids) const;
 
   std::vector<std::string> tokens_;
   PairMerges merges_;

@@ -29,9 +29,6 @@
 namespace convene::worker {
 namespace {
 
-// The pieces of a text are found and encoded in groups, so that their places need little memory.
-constexpr size_t kPiecesAtOnce = 512;
-
 class ByteBpeTokenizer : public Tokenizer {
  public:
   ByteBpeTokenizer(ByteBpeParts parts, std::unique_ptr<ByteBpe> bpe,
@@ -75,7 +72,7 @@ class ByteBpeTokenizer : public Tokenizer {
   }
 
   std::string Decode(absl::Span<const int32_t> ids, bool show_specials) const override {
-    std::string bytes, text;
+    std::string bytes, repaired;
     for (const int32_t id : ids) {
       const absl::string_view special = special_tokens_.TextOf(id);
       if (special.empty()) {
@@ -84,9 +81,7 @@ class ByteBpeTokenizer : public Tokenizer {
         bytes.append(special.data(), special.size());
       }
     }
-    if (IsUtf8(bytes)) return bytes;
-    AppendAsUtf8(bytes, Replacement::kMaximalSubpart, &text);
-    return text;
+    return std::string(ValidUtf8(bytes, &repaired));
   }
 
   const ByteBpe& bpe() const { return *bpe_; }
@@ -131,11 +126,7 @@ class ByteBpeEncoder : public Encoder {
       : tokenizer_(tokenizer), special_text_(special_text) {}
 
   void Encode(absl::string_view text, std::vector<int32_t>* ids) override {
-    if (!IsUtf8(text)) {
-      valid_.clear();
-      AppendAsUtf8(text, Replacement::kMaximalSubpart, &valid_);
-      text = valid_;
-    }
+    text = ValidUtf8(text, &valid_);
     const NormalizerStep* const normalizer = tokenizer_.normalizer();
     if (normalizer != nullptr && !normalizer->Leaves(text)) {
       normalized_.clear();
@@ -154,14 +145,9 @@ class ByteBpeEncoder : public Encoder {
 
  private:
   void EncodeOrdinary(absl::string_view text, std::vector<int32_t>* ids) {
-    size_t at = 0;
-    while (at < text.size()) {
-      pieces_.clear();
-      at = tokenizer_.pattern().FindSome(text, at, kPiecesAtOnce, &pieces_);
-      for (const TextRange& piece : pieces_) {
-        tokenizer_.bpe().Encode(text.substr(piece.begin, piece.end - piece.begin), &scratch_, ids);
-      }
-    }
+    tokenizer_.pattern().ForEach(text, &pieces_, [&](const TextRange& piece) {
+      tokenizer_.bpe().Encode(text.substr(piece.begin, piece.end - piece.begin), &scratch_, ids);
+    });
   }
 
   const ByteBpeTokenizer& tokenizer_;

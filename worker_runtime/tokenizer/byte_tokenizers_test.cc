@@ -151,18 +151,18 @@ TEST_CASE("damaged tekken.json files are refused") {
     return ReadTekken(file.replace(at, from.size(), to), "t.json").status();
   };
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
-  CHECK_STATUS(ReadTekken(good.substr(0, 500), "t.json"), kInvalid, "cut off");
-  CHECK_STATUS(ReadTekken("[]", "t.json"), kInvalid, "no JSON object");
+  CHECK_STATUS(ReadTekken(good.substr(0, 500), "t.json"), kInvalid, "ends too early");
+  CHECK_STATUS(ReadTekken("[]", "t.json"), kInvalid, "should be an object");
   CHECK_STATUS(ReadTekken("{}", "t.json"), kInvalid, "config");
   CHECK_STATUS(with("\"v3\"", "\"v99\""), absl::StatusCode::kUnimplemented, "v99");
   CHECK_STATUS(with(": 276", ": 277"), kInvalid, "256 tokens");
   CHECK_STATUS(with(": 276", ": 1e9"), kInvalid, "default_vocab_size");
   CHECK_STATUS(with(": 20", ": 99999999999"), kInvalid, "default_num_special_tokens");
-  CHECK_STATUS(with("{\"rank\": 5,", "{\"rank\": 6,"), kInvalid, "entry 5");
-  CHECK_STATUS(with("\"AA==\"", "\"%\""), kInvalid, "entry 0");
+  CHECK_STATUS(with("{\"rank\": 5,", "{\"rank\": 6,"), kInvalid, "vocab[5] is no token of rank 5");
+  CHECK_STATUS(with("\"AA==\"", "\"%\""), kInvalid, "vocab[0]");
   CHECK_STATUS(with("null", "7"), kInvalid, "special_tokens");
   CHECK_STATUS(with("null", R"([{"rank": 20, "token_str": "x"}])"), kInvalid, "rank");
-  CHECK_STATUS(ReadTekken(std::string(100'000, '['), "t.json"), kInvalid, "no JSON object");
+  CHECK_STATUS(ReadTekken(std::string(100'000, '['), "t.json"), kInvalid, "ends too early");
 }
 
 TEST_CASE("token = byte") {

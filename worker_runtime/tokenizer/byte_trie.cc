@@ -131,4 +131,15 @@ ByteTrie::Match ByteTrie::Longest(absl::string_view text) const {
   return match;
 }
 
+ByteTrie::Found ByteTrie::FindFirst(absl::string_view text, size_t from) const {
+  const bool has_keys = units_[kRoot].base != 0;
+  for (size_t at = from; has_keys && at < text.size(); ++at) {
+    uint32_t node = kRoot;
+    if (!Step(&node, static_cast<unsigned char>(text[at]))) continue;
+    const Match match = Longest(text.substr(at));
+    if (match.length > 0) return {at, match};
+  }
+  return {};
+}
+
 }  // namespace convene::worker

@@ -41,6 +41,14 @@ class ByteTrie {
   // The longest key that `text` begins with.
   Match Longest(absl::string_view text) const;
 
+  struct Found {
+    size_t begin = 0;
+    Match match;  // its length is 0: there is none
+  };
+  // The first place in `text`, from byte `from` on, where a key begins, and the longest key there.
+  // Its time is the text's length times the longest key's at most.
+  Found FindFirst(absl::string_view text, size_t from) const;
+
  private:
   friend class ByteTrieBuilder;
 

@@ -55,5 +55,19 @@ TEST_CASE("Random keys are all found, with all bytes, and nothing else is") {
   }
 }
 
+TEST_CASE("the first place of a key is found, and the longest key there") {
+  const ByteTrie trie({{"b", 1}, {"bcd", 2}, {"x", 3}});
+  const auto found = [&](absl::string_view text, size_t from) {
+    const ByteTrie::Found first = trie.FindFirst(text, from);
+    return std::vector<int64_t>{static_cast<int64_t>(first.begin),
+                                static_cast<int64_t>(first.match.length), first.match.value};
+  };
+  CHECK(found("abcdx", 0) == std::vector<int64_t>{1, 3, 2});
+  CHECK(found("abcbx", 2) == std::vector<int64_t>{3, 1, 1});
+  CHECK(found("aaa", 0)[1] == 0);
+  CHECK(found("x", 1)[1] == 0);
+  CHECK(ByteTrie({}).FindFirst("abc", 0).match.length == 0);
+}
+
 }  // namespace
 }  // namespace convene::worker

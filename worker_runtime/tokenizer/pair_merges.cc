@@ -19,18 +19,31 @@ constexpr int32_t kNoRank = std::numeric_limits<int32_t>::max();
 // Up to this many symbols a look at all ranks for each merge costs less than a heap.
 constexpr size_t kShort = 100;
 
+// The table has 2^TableBits slots.
+int TableBits(size_t merges) {
+  int bits = 4;
+  while ((size_t{1} << bits) < 2 * merges) ++bits;
+  return bits;
+}
+
+// Half of what a core's second cache holds.
+constexpr int kMostFilterBits = 22;
+
 }  // namespace
 
-PairMerges::PairMerges(absl::Span<const Merge> merges) {
-  int bits = 1;
-  while ((size_t{1} << bits) < 2 * merges.size()) ++bits;
+PairMerges::PairMerges(absl::Span<const Merge> merges)
+    : filter_(std::min(TableBits(merges.size()) + 2, kMostFilterBits)) {
+  const int bits = TableBits(merges.size());
   slots_.assign(size_t{1} << bits, Merge{-1, -1, -1, kNoRank});
   mask_ = slots_.size() - 1;
   shift_ = 64 - bits;
   for (const Merge& merge : merges) {
     CONVENE_CHECK(merge.left >= 0 && merge.right >= 0 && merge.merged >= 0);
     CONVENE_CHECK(merge.rank >= 0 && merge.rank < kNoRank);
-    uint64_t slot = Hash(merge.left, merge.right) >> shift_;
+    const uint64_t hash =
+        HashOfPair(static_cast<uint32_t>(merge.left), static_cast<uint32_t>(merge.right));
+    filter_.Add(hash);
+    uint64_t slot = hash >> shift_;
     while (slots_[slot].merged >= 0 &&
            !(slots_[slot].left == merge.left && slots_[slot].right == merge.right)) {
       slot = (slot + 1) & mask_;
@@ -52,14 +65,11 @@ void PairMerges::ApplyToShort(std::vector<int32_t>* symbols, Scratch* scratch) c
   int32_t* const ids = symbols->data();
   size_t size = symbols->size();
   scratch->ranks.resize(size);
-  scratch->results.resize(size);
   // Of the pair of symbols i and i + 1. The last symbol begins no pair.
   int32_t* const ranks = scratch->ranks.data();
-  int32_t* const results = scratch->results.data();
   const auto look_up = [&](size_t i) {
     const Merge* const merge = Find(ids[i], ids[i + 1]);
     ranks[i] = merge == nullptr ? kNoRank : merge->rank;
-    results[i] = merge == nullptr ? 0 : merge->merged;
   };
   for (size_t i = 0; i + 1 < size; ++i) look_up(i);
   ranks[size - 1] = kNoRank;
@@ -73,11 +83,10 @@ void PairMerges::ApplyToShort(std::vector<int32_t>* symbols, Scratch* scratch) c
       }
     }
     if (best_rank == kNoRank) break;
-    ids[best] = results[best];
+    ids[best] = Find(ids[best], ids[best + 1])->merged;
     // The pair of symbol `best` is looked up again below; the pair of best + 1 goes with it.
     std::copy(ids + best + 2, ids + size, ids + best + 1);
     std::copy(ranks + best + 2, ranks + size, ranks + best + 1);
-    std::copy(results + best + 2, results + size, results + best + 1);
     --size;
     if (best + 1 < size) {
       look_up(best);

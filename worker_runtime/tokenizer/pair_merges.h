@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "worker_runtime/tokenizer/character_table.h"
 
 namespace convene::worker {
 
@@ -25,9 +26,9 @@ class PairMerges {
   // REQUIRES: no number is negative, ranks are below INT32_MAX.
   explicit PairMerges(absl::Span<const Merge> merges);
 
-  // Buffers of Apply, for one thread. They grow with the longest word: 24 bytes a symbol.
+  // Buffers of Apply, for one thread. They grow with the longest word: 20 bytes a symbol.
   struct Scratch {
-    std::vector<int32_t> ranks, results;
+    std::vector<int32_t> ranks;
     std::vector<uint32_t> previous, next;
     std::vector<uint64_t> heap;
   };
@@ -40,7 +41,9 @@ class PairMerges {
 
   // The merge of a pair, or null.
   const Merge* Find(int32_t left, int32_t right) const {
-    for (uint64_t slot = Hash(left, right) >> shift_;; slot = (slot + 1) & mask_) {
+    const uint64_t hash = HashOfPair(static_cast<uint32_t>(left), static_cast<uint32_t>(right));
+    if (!filter_.MayHave(hash)) return nullptr;
+    for (uint64_t slot = hash >> shift_;; slot = (slot + 1) & mask_) {
       const Merge& merge = slots_[slot];
       if (merge.merged < 0) return nullptr;
       if (merge.left == left && merge.right == right) return &merge;
@@ -48,13 +51,6 @@ class PairMerges {
   }
 
  private:
-  // Fibonacci hashing (Knuth, volume 3, section 6.4): the upper bits of the product are the slot.
-  static uint64_t Hash(int32_t left, int32_t right) {
-    const uint64_t key =
-        static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
-    return (key ^ key >> 29) * 0x9E3779B97F4A7C15u;
-  }
-
   void ApplyToShort(std::vector<int32_t>* symbols, Scratch* scratch) const;
   void ApplyToLong(std::vector<int32_t>* symbols, Scratch* scratch) const;
 
@@ -62,6 +58,9 @@ class PairMerges {
   std::vector<Merge> slots_;
   uint64_t mask_ = 0;
   int shift_ = 0;
+  // Most pairs that a text asks for are in no merge. The filter tells most of these, and lies in
+  // the core's cache, for which the table is too large.
+  PairFilter filter_;
 };
 
 }  // namespace convene::worker

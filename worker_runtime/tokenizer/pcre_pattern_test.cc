@@ -16,12 +16,11 @@ namespace {
 std::vector<std::string> Pieces(const std::string& regex, const std::string& text) {
   const absl::StatusOr<std::unique_ptr<SplitPattern>> pattern = MakePcrePattern(regex);
   REQUIRE_OK(pattern);
-  std::vector<TextRange> ranges;
-  (*pattern)->FindAll(text, &ranges);
+  std::vector<TextRange> buffer;
   std::vector<std::string> pieces;
-  for (const TextRange& range : ranges) {
+  (*pattern)->ForEach(text, &buffer, [&](const TextRange& range) {
     pieces.push_back(text.substr(range.begin, range.end - range.begin));
-  }
+  });
   return pieces;
 }
 
@@ -74,7 +73,7 @@ TEST_CASE("a search in parts finds what one search finds") {
   REQUIRE_OK(pattern);
   const std::string text = "abaccabaacc";
   std::vector<TextRange> whole, parts;
-  (*pattern)->FindAll(text, &whole);
+  (*pattern)->FindSome(text, 0, text.size(), &whole);
   for (size_t at = 0; at < text.size();) at = (*pattern)->FindSome(text, at, 1, &parts);
   CHECK(whole == parts);
   CHECK(whole.size() == 5);

@@ -19,8 +19,8 @@ namespace convene::worker {
 namespace {
 
 std::vector<TextRange> Ranges(const SplitPattern& pattern, absl::string_view text) {
-  std::vector<TextRange> ranges;
-  pattern.FindAll(text, &ranges);
+  std::vector<TextRange> buffer, ranges;
+  pattern.ForEach(text, &buffer, [&](const TextRange& range) { ranges.push_back(range); });
   return ranges;
 }
 

@@ -1,7 +1,6 @@
 // Texts such as "<|eot_id|>" that are one token.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -10,6 +9,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
+#include "worker_runtime/tokenizer/byte_trie.h"
 
 namespace convene::worker {
 
@@ -29,7 +29,7 @@ class SpecialTokens {
     int32_t id = 0;
   };
   // The first special token in `text` that begins at `from` or later; of those that begin at one
-  // place the longest. Its time is the text's length times that of the longest token at most.
+  // place the longest. Its time is as ByteTrie::FindFirst has it.
   std::optional<Match> Find(absl::string_view text, size_t from) const;
 
   std::optional<int32_t> IdOf(absl::string_view text) const;
@@ -42,10 +42,7 @@ class SpecialTokens {
   std::vector<Token> tokens_;
   absl::flat_hash_map<std::string, int32_t> id_of_text_;
   absl::flat_hash_map<int32_t, size_t> index_of_id_;
-  // The texts as a tree of bytes: (node << 8 | byte) to node; node 0 is the root.
-  absl::flat_hash_map<uint64_t, uint32_t> children_;
-  std::vector<int32_t> id_at_node_;  // -1: no text ends here
-  std::array<bool, 256> begins_ = {};
+  ByteTrie trie_;
 };
 
 }  // namespace convene::worker

@@ -30,10 +30,16 @@ class SplitPattern {
   virtual size_t FindSome(absl::string_view text, size_t begin, size_t limit,
                           std::vector<TextRange>* matches) const = 0;
 
-  // Appends each match of the pattern in `text`.
-  void FindAll(absl::string_view text, std::vector<TextRange>* matches) const {
-    size_t at = 0;
-    while (at < text.size()) at = FindSome(text, at, static_cast<size_t>(-1), matches);
+  // Calls take(match) for each match of the pattern in `text`. It finds them in groups, so that the
+  // matches in a long text need little memory.
+  template <typename Take>
+  void ForEach(absl::string_view text, std::vector<TextRange>* buffer, const Take& take) const {
+    constexpr size_t kAtOnce = 512;
+    for (size_t at = 0; at < text.size();) {
+      buffer->clear();
+      at = FindSome(text, at, kAtOnce, buffer);
+      for (const TextRange& match : *buffer) take(match);
+    }
   }
 };
 

@@ -16,6 +16,12 @@ namespace {
 // Ids that show nothing, such as spaces at the beginning, are kept as context up to this many.
 constexpr size_t kLongestContext = 64;
 
+// Whether `more` goes on with the unfinished character that ends `bytes`.
+bool GoesOn(const std::string& bytes, const std::string& more) {
+  const size_t unfinished = UnfinishedSuffix(bytes);
+  return FirstCharacter(bytes.substr(bytes.size() - unfinished) + more).length > unfinished;
+}
+
 }  // namespace
 
 StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool show_specials)
@@ -26,10 +32,12 @@ std::string StreamDecoder::Add(int32_t id) {
   tokenizer_.AppendTokenBytes(id, &bytes);
   // A token without bytes is special, or none; a hidden one does not end a character.
   if (bytes.empty() && !(show_specials_ && !tokenizer_.SpecialTextOf(id).empty())) return "";
+  std::string text;
+  if (!pending_.empty() && !GoesOn(pending_bytes_, bytes)) text = Show();
   pending_.push_back(id);
   pending_bytes_ += bytes;
-  if (!bytes.empty() && UnfinishedSuffix(pending_bytes_) > 0) return "";
-  return Show();
+  if (!bytes.empty() && UnfinishedSuffix(pending_bytes_) > 0) return text;
+  return text + Show();
 }
 
 std::string StreamDecoder::Finish() {

@@ -35,7 +35,7 @@ class StreamDecoder {
   // drops the first space.
   std::vector<int32_t> context_;
   size_t context_bytes_ = 0;
-  // Ids after them, not shown yet: the last character is not finished.
+  // Ids after them, not shown yet: their last character is not finished, but more bytes may do so.
   std::vector<int32_t> pending_;
   std::string pending_bytes_;
 };

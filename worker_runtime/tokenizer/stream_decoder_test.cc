@@ -69,6 +69,9 @@ TEST_CASE("a character is shown when its last byte is there") {
         std::vector<std::string>{"a", "", "", "", "\U0001f999", "b", ""});
   CHECK(Stream(*bytes, {0xF0, 0x9F}, false).parts == std::vector<std::string>{"", "", "\uFFFD"});
   CHECK(Stream(*bytes, {0xE2, 'x'}, false).parts == std::vector<std::string>{"", "\uFFFDx", ""});
+  // A lead byte with which nothing goes on is shown when that is sure, also in a run of them.
+  CHECK(Stream(*bytes, {0xE2, 0xE2, 0x82, 0xF0, 0xF0}, false).parts ==
+        std::vector<std::string>{"", "\uFFFD", "", "\uFFFD", "\uFFFD", "\uFFFD"});
   CHECK(Stream(*bytes, {0xE2, 1000, 0x82, -1, 0xAC}, false).text == "\u20ac");
 }
 

@@ -21,42 +21,43 @@ constexpr char32_t kCharacters = 0x110000;
 constexpr char32_t kFirstEmptyPlane = 0x40000;
 constexpr char32_t kEndOfEmptyPlanes = 0xE0000;
 
+// Sets of General_Category, a bit for each.
+constexpr uint32_t From(int first, int last) { return (2u << last) - (1u << first); }
+
+constexpr uint32_t kLetters = From(UTF8PROC_CATEGORY_LU, UTF8PROC_CATEGORY_LO);
+constexpr uint32_t kMarks = From(UTF8PROC_CATEGORY_MN, UTF8PROC_CATEGORY_ME);
+constexpr uint32_t kNumbers = From(UTF8PROC_CATEGORY_ND, UTF8PROC_CATEGORY_NO);
+constexpr uint32_t kPunctuationAndSymbols = From(UTF8PROC_CATEGORY_PC, UTF8PROC_CATEGORY_SO);
+constexpr uint32_t kOtherLetters = From(UTF8PROC_CATEGORY_LM, UTF8PROC_CATEGORY_LO);
+constexpr uint32_t kUpper = From(UTF8PROC_CATEGORY_LU, UTF8PROC_CATEGORY_LU) |
+                            From(UTF8PROC_CATEGORY_LT, UTF8PROC_CATEGORY_LT) | kOtherLetters |
+                            kMarks;
+constexpr uint32_t kLower =
+    From(UTF8PROC_CATEGORY_LL, UTF8PROC_CATEGORY_LL) | kOtherLetters | kMarks;
+constexpr uint32_t kWord = kLetters | kMarks | From(UTF8PROC_CATEGORY_ND, UTF8PROC_CATEGORY_NL) |
+                           From(UTF8PROC_CATEGORY_PC, UTF8PROC_CATEGORY_PC);
+constexpr uint32_t kControl = From(UTF8PROC_CATEGORY_CC, UTF8PROC_CATEGORY_CF) |
+                              From(UTF8PROC_CATEGORY_CO, UTF8PROC_CATEGORY_CO);
+
+bool IsIn(char32_t character, uint32_t categories) {
+  return (categories >> utf8proc_category(static_cast<utf8proc_int32_t>(character)) & 1) != 0;
+}
+
 uint8_t KindOf(char32_t character) {
   uint8_t kind = 0;
   if (IsWhiteSpace(character)) kind |= Kind::kSpace;
   if (character == '\r' || character == '\n') kind |= Kind::kNewline;
-  switch (CategoryOf(character)) {
-    case Category::kUppercaseLetter:
-    case Category::kTitlecaseLetter:
-      return kind | Kind::kLetter | Kind::kUpper;
-    case Category::kLowercaseLetter:
-      return kind | Kind::kLetter | Kind::kLower;
-    case Category::kModifierLetter:
-    case Category::kOtherLetter:
-      return kind | Kind::kLetter | Kind::kUpper | Kind::kLower;
-    case Category::kNonspacingMark:
-    case Category::kSpacingMark:
-    case Category::kEnclosingMark:
-      return kind | Kind::kMark | Kind::kUpper | Kind::kLower;
-    case Category::kDecimalNumber:
-    case Category::kLetterNumber:
-    case Category::kOtherNumber:
-      return kind | Kind::kNumber;
-    case Category::kConnectorPunctuation:
-    case Category::kDashPunctuation:
-    case Category::kOpenPunctuation:
-    case Category::kClosePunctuation:
-    case Category::kInitialPunctuation:
-    case Category::kFinalPunctuation:
-    case Category::kOtherPunctuation:
-    case Category::kMathSymbol:
-    case Category::kCurrencySymbol:
-    case Category::kModifierSymbol:
-    case Category::kOtherSymbol:
-      return kind | Kind::kPunctuationOrSymbol;
-    default:
-      return kind;
-  }
+  if (IsIn(character, kLetters)) kind |= Kind::kLetter;
+  if (IsIn(character, kNumbers)) kind |= Kind::kNumber;
+  if (IsIn(character, kMarks)) kind |= Kind::kMark;
+  if (IsIn(character, kPunctuationAndSymbols)) kind |= Kind::kPunctuationOrSymbol;
+  if (IsIn(character, kUpper)) kind |= Kind::kUpper;
+  if (IsIn(character, kLower)) kind |= Kind::kLower;
+  return kind;
+}
+
+bool IsBetween(char32_t code, char32_t first, char32_t last) {
+  return first <= code && code <= last;
 }
 
 bool IsContinuation(unsigned char byte) { return (byte & 0xC0) == 0x80; }
@@ -84,15 +85,35 @@ Lead LeadOf(unsigned char byte) {
 
 }  // namespace
 
-Category CategoryOf(char32_t character) {
-  return static_cast<Category>(utf8proc_category(static_cast<utf8proc_int32_t>(character)));
-}
-
 bool IsWhiteSpace(char32_t character) {
   return (character >= 0x09 && character <= 0x0D) || character == 0x20 || character == 0x85 ||
          character == 0xA0 || character == 0x1680 || (character >= 0x2000 && character <= 0x200A) ||
          character == 0x2028 || character == 0x2029 || character == 0x202F || character == 0x205F ||
          character == 0x3000;
+}
+
+bool IsWordCharacter(char32_t character) {
+  if (IsIn(character, kWord)) return true;
+  // Other_Alphabetic outside of letters, marks and Nl: circled and squared letters. Then the
+  // joiners.
+  return IsBetween(character, 0x24B6, 0x24E9) || IsBetween(character, 0x1F130, 0x1F149) ||
+         IsBetween(character, 0x1F150, 0x1F169) || IsBetween(character, 0x1F170, 0x1F189) ||
+         character == 0x200C || character == 0x200D;
+}
+
+bool IsNonspacingMark(char32_t character) {
+  return IsIn(character, From(UTF8PROC_CATEGORY_MN, UTF8PROC_CATEGORY_MN));
+}
+
+bool IsControl(char32_t character) { return IsIn(character, kControl); }
+
+void AppendLowercase(char32_t character, std::string* text) {
+  if (character == 0x130) {
+    text->append("i\xCC\x87");
+    return;
+  }
+  AppendCharacter(static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(character))),
+                  text);
 }
 
 const KindTable& KindTable::Get() {
@@ -172,6 +193,13 @@ void AppendAsUtf8(absl::string_view text, Replacement replacement, std::string* 
     result->append(kReplacementCharacter.data(), kReplacementCharacter.size());
     text.remove_prefix(invalid);
   }
+}
+
+absl::string_view ValidUtf8(absl::string_view bytes, std::string* repaired) {
+  if (IsUtf8(bytes)) return bytes;
+  repaired->clear();
+  AppendAsUtf8(bytes, Replacement::kMaximalSubpart, repaired);
+  return *repaired;
 }
 
 void AppendCharacter(char32_t character, std::string* result) {

@@ -13,40 +13,6 @@ namespace convene::worker {
 // U+FFFD, in whose place bytes stand that are no UTF-8.
 constexpr absl::string_view kReplacementCharacter = "\xEF\xBF\xBD";
 
-// General_Category, in the order of utf8proc_category_t.
-enum class Category : uint8_t {
-  kUnassigned,
-  kUppercaseLetter,
-  kLowercaseLetter,
-  kTitlecaseLetter,
-  kModifierLetter,
-  kOtherLetter,
-  kNonspacingMark,
-  kSpacingMark,
-  kEnclosingMark,
-  kDecimalNumber,
-  kLetterNumber,
-  kOtherNumber,
-  kConnectorPunctuation,
-  kDashPunctuation,
-  kOpenPunctuation,
-  kClosePunctuation,
-  kInitialPunctuation,
-  kFinalPunctuation,
-  kOtherPunctuation,
-  kMathSymbol,
-  kCurrencySymbol,
-  kModifierSymbol,
-  kOtherSymbol,
-  kSpaceSeparator,
-  kLineSeparator,
-  kParagraphSeparator,
-  kControl,
-  kFormat,
-  kSurrogate,
-  kPrivateUse,
-};
-
 // The questions that the patterns of pre-tokenizers ask about a character.
 struct Kind {
   static constexpr uint8_t kLetter = 1;                // \p{L}
@@ -76,8 +42,20 @@ class KindTable {
   std::vector<uint8_t> kinds_;      // equal blocks once
 };
 
-Category CategoryOf(char32_t character);
 bool IsWhiteSpace(char32_t character);
+// `\w` of Rust's regex: Alphabetic, marks, decimal digits, connectors, joiners.
+bool IsWordCharacter(char32_t character);
+bool IsNonspacingMark(char32_t character);
+// Cc, Cf and Co.
+bool IsControl(char32_t character);
+// Appends the lower case: one character, but two for U+0130.
+void AppendLowercase(char32_t character, std::string* text);
+
+inline bool IsAscii(absl::string_view text) {
+  unsigned char all = 0;
+  for (const char c : text) all |= static_cast<unsigned char>(c);
+  return all < 0x80;
+}
 
 // A character at the beginning of a text, or bytes that are none.
 struct Utf8Character {
@@ -92,6 +70,12 @@ struct Utf8Character {
 // section 3.9, table 3-8), which is what Rust's from_utf8_lossy and Python's "replace" make one
 // U+FFFD of. REQUIRES: not empty.
 Utf8Character FirstCharacter(absl::string_view text);
+
+// For text that is UTF-8: the bytes of the character that begins with `lead`.
+inline size_t CharacterLength(char lead) {
+  const auto byte = static_cast<unsigned char>(lead);
+  return byte < 0xC0 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
+}
 
 // For text that is UTF-8: the value of the character at `at`; adds its length to `at`. Reads no
 // further than `end` whatever the bytes are. REQUIRES: at < end.
@@ -111,6 +95,31 @@ inline char32_t NextOfValid(const char** at, const char* end) {
   return value <= 0x10FFFF ? value : 0xFFFD;
 }
 
+struct Character {
+  char32_t code = 0;
+  size_t bytes = 0;
+};
+
+// REQUIRES: `text` is UTF-8, and a character begins at byte `at`.
+inline Character CharacterAt(absl::string_view text, size_t at) {
+  const char* next = text.data() + at;
+  const char32_t code = NextOfValid(&next, text.data() + text.size());
+  return {code, static_cast<size_t>(next - text.data()) - at};
+}
+
+// REQUIRES: `text` is UTF-8.
+inline bool IsOneCharacter(absl::string_view text) {
+  return !text.empty() && CharacterAt(text, 0).bytes == text.size();
+}
+
+// Where the character before byte `at` begins. REQUIRES: 0 < at <= text.size().
+inline size_t PreviousCharacter(absl::string_view text, size_t at) {
+  do {
+    --at;
+  } while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80);
+  return at;
+}
+
 // How many bytes at the beginning of `text` are whole, valid characters.
 size_t ValidUtf8Prefix(absl::string_view text);
 
@@ -127,6 +136,10 @@ enum class Replacement {
 
 // Appends `text` with U+FFFD in place of what is no UTF-8.
 void AppendAsUtf8(absl::string_view text, Replacement replacement, std::string* result);
+
+// `bytes` itself if it is UTF-8; else a view of *repaired, where one U+FFFD stands for each maximal
+// subpart that is none.
+absl::string_view ValidUtf8(absl::string_view bytes, std::string* repaired);
 
 // Appends one character. REQUIRES: a code point that is no surrogate.
 void AppendCharacter(char32_t character, std::string* result);

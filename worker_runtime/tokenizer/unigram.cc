@@ -5,6 +5,8 @@
 #include <limits>
 #include <utility>
 
+#include "worker_runtime/tokenizer/unicode.h"
+
 namespace convene::worker {
 namespace {
 
@@ -12,12 +14,6 @@ constexpr double kUnknownPenalty = 10;
 
 // Below this SentencePiece 0.2.3 begins to count at 0 again, since float has few digits.
 constexpr float kLowestSum = -100000;
-
-// Bytes of the character that begins with `lead`, in valid UTF-8.
-size_t CharacterLength(char lead) {
-  const auto byte = static_cast<unsigned char>(lead);
-  return byte < 0xC0 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
-}
 
 ByteTrie TrieOf(const std::vector<UnigramLattice::Piece>& pieces) {
   std::vector<ByteTrie::Entry> entries;

@@ -1,7 +1,6 @@
 #include "worker_runtime/tokenizer/vocabulary_config.h"
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
@@ -9,33 +8,31 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "tools/base/status_macros.h"
 #include "tools/base/text.h"
+#include "worker_runtime/tokenizer/json/json_node.h"
 #include "worker_runtime/tokenizer/special_tokens.h"
 
 namespace convene::worker {
 namespace {
 
-using Json = nlohmann::json;
-
+constexpr char kFile[] = "the tokenizer_config.json beside it";
 constexpr int32_t kLargestId = 1 << 24;
 
-// A token is written as its text, or as an object with it as "content".
-std::string TextOf(const Json& token) {
-  if (token.is_string()) return token.get<std::string>();
-  if (!token.is_object()) return "";
-  const auto content = token.find("content");
-  return content != token.end() && content->is_string() ? content->get<std::string>() : "";
+// A token is written as its text, or as an object with it as "content"; else it is empty.
+std::string TextOfToken(const JsonNode& token) {
+  return token.GetString("content").value_or(token.String().value_or(""));
 }
 
-std::string TextAt(const Json& config, const char* key) {
-  const auto found = config.find(key);
-  return found == config.end() ? "" : TextOf(*found);
+std::string TextAt(const JsonNode& config, const char* key) {
+  const std::optional<JsonNode> token = config.Find(key);
+  return token.has_value() ? TextOfToken(*token) : "";
 }
 
-std::optional<bool> BoolAt(const Json& config, const char* key) {
-  const auto found = config.find(key);
-  if (found == config.end() || !found->is_boolean()) return std::nullopt;
-  return found->get<bool>();
+std::optional<bool> BoolAt(const JsonNode& config, const char* key) {
+  const std::optional<JsonNode> member = config.Find(key);
+  if (!member.has_value() || !member->value().IsBool()) return std::nullopt;
+  return member->value().GetBool();
 }
 
 }  // namespace
@@ -43,25 +40,27 @@ std::optional<bool> BoolAt(const Json& config, const char* key) {
 absl::StatusOr<VocabularyConfig> ReadVocabularyConfig(const std::string& json) {
   VocabularyConfig result;
   if (json.empty()) return result;
-  const Json config = Json::parse(json, nullptr, /*allow_exceptions=*/false);
-  if (!config.is_object()) {
-    return absl::InvalidArgumentError("the tokenizer_config.json beside it is no JSON object");
+  const absl::StatusOr<JsonDocument> document = JsonDocument::Parse(json);
+  if (!document.ok()) return Annotate(document.status(), kFile);
+  const JsonNode config = document->root();
+  if (!config.value().IsObject()) {
+    return absl::InvalidArgumentError(absl::StrCat(kFile, " is no JSON object"));
   }
   result.pattern = TextAt(config, "pat_str");
   result.begin_of_document = TextAt(config, "bos_token");
   result.end_of_document = TextAt(config, "eos_token");
   result.adds_begin_of_document = BoolAt(config, "add_bos_token");
   result.adds_end_of_document = BoolAt(config, "add_eos_token");
-  const auto added = config.find("added_tokens_decoder");
-  if (added == config.end() || !added->is_object()) return result;
-  for (const auto& [key, token] : added->items()) {
+  const std::optional<JsonNode> added = config.Find("added_tokens_decoder");
+  if (!added.has_value() || !added->value().IsObject()) return result;
+  for (const auto& [key, token] : added->value().GetObject()) {
     int32_t id = 0;
-    if (!absl::SimpleAtoi(key, &id) || id < 0 || id > kLargestId) {
+    if (!absl::SimpleAtoi(TextOf(key), &id) || id < 0 || id > kLargestId) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the tokenizer_config.json beside it has \"", Utf8(key, 50),
+          absl::StrCat(kFile, " has \"", Utf8(TextOf(key), 50),
                        "\" in added_tokens_decoder, which is no id from 0 to ", kLargestId));
     }
-    const std::string text = TextOf(token);
+    const std::string text = TextOfToken(JsonNode(&token, added->place()));
     if (!text.empty()) result.special_tokens.push_back({text, id});
   }
   return result;

@@ -17,6 +17,31 @@ class WordIds {
  public:
   static constexpr size_t kLongest = kWords * 8 - 1;
 
+  WordIds() : slots_(size_t{1} << kBits) {}
+
+  // Appends the ids of `word`, any bytes but none: those that stand here, else what encode()
+  // appends to `ids`, which then stands here, unless the word is too long or has too many.
+  template <typename Encode>
+  void Append(absl::string_view word, std::vector<int32_t>* ids, const Encode& encode) {
+    if (word.size() > kLongest) return encode();
+    const Key key = KeyOf(word);
+    Slot& slot = slots_[key.Slot()];
+    if (slot.key == key) {
+      ids->push_back(slot.ids[0]);
+      for (size_t i = 1; i < kIds && slot.ids[i] >= 0; ++i) ids->push_back(slot.ids[i]);
+      return;
+    }
+    const size_t first = ids->size();
+    encode();
+    const size_t count = ids->size() - first;
+    if (count == 0 || count > kIds) return;
+    slot.key = key;
+    for (size_t i = 0; i < kIds; ++i) slot.ids[i] = i < count ? (*ids)[first + i] : -1;
+  }
+
+ private:
+  static_assert(kWords == 2 || kWords == 4);
+
   // A word with its length in the last byte: equal keys are equal words. They need no hash to
   // compare, and no pointer to follow.
   struct Key {
@@ -32,8 +57,6 @@ class WordIds {
       return static_cast<size_t>((hash * 0x9E3779B97F4A7C15u) >> (64 - kBits));
     }
   };
-
-  WordIds() : slots_(size_t{1} << kBits) {}
 
   // REQUIRES: 1 to kLongest bytes.
   static Key KeyOf(absl::string_view word) {
@@ -62,26 +85,6 @@ class WordIds {
     bytes[kLongest] = static_cast<char>(size);
     return key;
   }
-
-  // Appends the ids of a word that is here; false when it is not.
-  bool Append(const Key& key, std::vector<int32_t>* ids) const {
-    const Slot& slot = slots_[key.Slot()];
-    if (!(slot.key == key)) return false;
-    ids->push_back(slot.ids[0]);
-    for (size_t i = 1; i < kIds && slot.ids[i] >= 0; ++i) ids->push_back(slot.ids[i]);
-    return true;
-  }
-
-  // Does nothing with a word of too many ids, or none.
-  void Put(const Key& key, const int32_t* ids, size_t count) {
-    if (count == 0 || count > kIds) return;
-    Slot& slot = slots_[key.Slot()];
-    slot.key = key;
-    for (size_t i = 0; i < kIds; ++i) slot.ids[i] = i < count ? ids[i] : -1;
-  }
-
- private:
-  static_assert(kWords == 2 || kWords == 4);
 
   struct Slot {
     Key key;  // of no word at first: its length is 0

@@ -425,7 +425,7 @@ TEST_CASE("a folder without a usable template says which file and why") {
     return LoadChatFormat(folder.path()).status();
   };
   CHECK_STATUS(with("{}"), absl::StatusCode::kNotFound, "no key 'chat_template'");
-  CHECK_STATUS(with("{"), absl::StatusCode::kInvalidArgument, "tokenizer_config.json: not JSON");
+  CHECK_STATUS(with("{"), absl::StatusCode::kInvalidArgument, "tokenizer_config.json: broken JSON");
   CHECK_STATUS(with(R"({"chat_template": 5})"), absl::StatusCode::kInvalidArgument, "no text");
   CHECK_STATUS(with(R"({"chat_template": [{"name": "x", "template": ""}]})"),
                absl::StatusCode::kInvalidArgument, "'default'");

@@ -77,7 +77,7 @@ TEST_CASE("a broken record says what is wrong, and with which message") {
   const auto refuses = [](const std::string& record, const std::string& why) {
     CHECK_STATUS(ReadChatRecord(record), absl::StatusCode::kInvalidArgument, why);
   };
-  refuses("{", "not JSON");
+  refuses("{", "broken JSON");
   refuses("[]", "no JSON object");
   refuses("{}", "neither 'messages'");
   refuses(R"({"prompt": "p"})", "neither 'messages'");
@@ -90,7 +90,7 @@ TEST_CASE("a broken record says what is wrong, and with which message") {
   refuses(R"({"messages": [{"role": 5}]})", "no string 'role'");
   refuses(R"({"conversations": [{"from": "ghost"}]})", "'from' is \"ghost\"");
   refuses(R"({"conversations": [{"from": 5}]})", "'from' is no string");
-  refuses(R"({"messages": [{"role": "user"}], "tools": "x"})", "the string 'tools': not JSON");
+  refuses(R"({"messages": [{"role": "user"}], "tools": "x"})", "the string 'tools': broken JSON");
   refuses(R"({"messages": [{"role": "user"}], "tools": 5})", "'tools' is no list");
   refuses(R"({"messages": [{"role": "user"}], "chat_template_kwargs": {"messages": 1}})",
           "may not set 'messages'");

@@ -11,13 +11,13 @@ namespace {
 
 void AppendVisible(absl::string_view bytes, std::string* text) {
   const std::string utf8 = Utf8(bytes);
-  for (size_t i = 0; i < utf8.size(); i += jinja::CharacterBytes(utf8[i])) {
-    const char32_t character = jinja::CharacterAt(utf8, i);
+  for (size_t i = 0; i < utf8.size(); i += CharacterLength(utf8[i])) {
+    const char32_t character = CharacterAt(utf8, i).code;
     const bool control = character < 0x20 || (character >= 0x7F && character < 0xA0);
     if (control && character != '\n' && character != '\t') {
       absl::StrAppendFormat(text, "\\x%02x", static_cast<uint32_t>(character));
     } else {
-      text->append(utf8, i, jinja::CharacterBytes(utf8[i]));
+      text->append(utf8, i, CharacterLength(utf8[i]));
     }
   }
 }

@@ -47,7 +47,7 @@ bool SpecialTexts::TextSet::BeginsWithOne(absl::string_view text) const {
 std::vector<size_t> SpecialTexts::TextSet::CutsOf(absl::string_view text) const {
   std::vector<size_t> cuts;
   for (size_t i = 0; i < text.size(); ++i) {
-    if (BeginsWithOne(text.substr(i))) cuts.push_back(i + jinja::CharacterBytes(text[i]));
+    if (BeginsWithOne(text.substr(i))) cuts.push_back(i + CharacterLength(text[i]));
   }
   return cuts;
 }

@@ -27,10 +27,7 @@ class JsonField {
  private:
   const std::string path_;
   const std::vector<std::string> keys_;
-  std::string buffer_;  // the line, unescaped in place
+  std::string buffer_;  // of ReadJson
 };
-
-// Whether `text` is UTF-8 (RFC 3629, section 4). `bad_byte`: where it is not.
-bool IsUtf8(absl::string_view text, size_t* bad_byte);
 
 }  // namespace convene::worker

@@ -161,7 +161,7 @@ TEST_CASE("broken lines are left out up to a number, and the first is named") {
   CHECK_STATUS(make(), absl::StatusCode::kInvalidArgument, "--max-bad-lines N");
   options.input.max_bad_lines = 1;
   CHECK_STATUS(make(), absl::StatusCode::kInvalidArgument,
-               "line 4: broken JSON at byte 2: the line ends too early; this is broken line 2, and "
+               "line 4: broken JSON at byte 2: the text ends too early; this is broken line 2, and "
                "--max-bad-lines allows 1. The first one: data: " +
                    first);
   CHECK(FilesWith(dir.path(), "a.bin").empty());

@@ -1,11 +1,11 @@
 #include "worker_runtime/tokenizer/json/added_tokens.h"
+#include "worker_runtime/tokenizer/unicode.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/tokenizer/json/characters.h"
 
 namespace convene::worker {
 namespace {
@@ -118,39 +118,26 @@ absl::Status AddedTokens::MakeFinders(const TextNormalizer& normalizer) {
       (token.normalized ? normalized : raw).push_back({keys.back(), id});
     }
   }
-  const auto make = [](std::vector<ByteTrie::Entry> entries, Finder* finder) {
-    if (entries.empty()) return;
-    for (const ByteTrie::Entry& entry : entries) {
-      finder->begins[static_cast<unsigned char>(entry.key[0])] = true;
-    }
-    // The first of equal keys counts; the trie takes the last.
-    std::reverse(entries.begin(), entries.end());
-    finder->trie = std::make_unique<ByteTrie>(std::move(entries));
-  };
-  make(std::move(raw), &raw_);
-  make(std::move(normalized), &normalized_);
+  // The first of equal keys counts; a trie takes the last.
+  std::reverse(raw.begin(), raw.end());
+  std::reverse(normalized.begin(), normalized.end());
+  raw_ = ByteTrie(std::move(raw));
+  normalized_ = ByteTrie(std::move(normalized));
   return absl::OkStatus();
 }
 
-void AddedTokens::FindAll(absl::string_view text, bool normalized, bool with_specials,
-                          std::vector<Cut>* cuts) const {
-  const Finder& finder = normalized ? normalized_ : raw_;
+void AddedTokens::ForEachCut(absl::string_view text, bool normalized, bool with_specials,
+                             absl::FunctionRef<void(const Cut&)> take) const {
+  const ByteTrie& trie = normalized ? normalized_ : raw_;
   size_t done = 0;       // what lies before is cut
   size_t space_end = 0;  // the end of the last white space behind a token
-  for (size_t at = 0; finder.trie != nullptr && at < text.size();) {
-    if (!finder.begins[static_cast<unsigned char>(text[at])]) {
-      ++at;
-      continue;
-    }
-    const ByteTrie::Match match = finder.trie->Longest(text.substr(at));
-    if (match.length == 0) {
-      ++at;
-      continue;
-    }
-    size_t begin = at;
-    size_t end = at + match.length;
+  for (size_t at = 0;;) {
+    const ByteTrie::Found found = trie.FindFirst(text, at);
+    if (found.match.length == 0) break;
+    size_t begin = found.begin;
+    size_t end = begin + found.match.length;
     at = end;  // also where the token is not taken: the original looks on behind it
-    const AddedToken& token = tokens_.at(match.value);
+    const AddedToken& token = tokens_.at(found.match.value);
     if (!with_specials && IsSpecial(token.content)) continue;
     if (token.single_word && !StandsAlone(text, begin, end)) continue;
     if (token.lstrip) begin = std::max(SpaceBefore(text, done, begin), done);
@@ -159,12 +146,12 @@ void AddedTokens::FindAll(absl::string_view text, bool normalized, bool with_spe
       if (end >= space_end) space_end = SpaceBehind(text, end);
       end = space_end;
     }
-    if (done < begin) cuts->push_back({done, begin, -1});
+    if (done < begin) take({done, begin, -1});
     // Nothing is left of a token whose text went with the white space of the one before it.
-    if (begin < end) cuts->push_back({begin, end, match.value});
+    if (begin < end) take({begin, end, found.match.value});
     done = end;
   }
-  if (done != text.size()) cuts->push_back({done, text.size(), -1});
+  if (done != text.size()) take({done, text.size(), -1});
 }
 
 const AddedToken* AddedTokens::Find(int32_t id) const {

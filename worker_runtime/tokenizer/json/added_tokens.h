@@ -2,14 +2,14 @@
 // (tokenizers/src/tokenizer/added_vocabulary.rs).
 #pragma once
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "worker_runtime/tokenizer/byte_trie.h"
@@ -51,11 +51,11 @@ class AddedTokens {
     int32_t id = -1;            // -1: text between tokens
   };
 
-  // Appends the cuts that make up `text`, UTF-8, by the tokens with this `normalized`. Without
-  // `with_specials`, special tokens are text. Linear in the text's length times the longest
-  // token's.
-  void FindAll(absl::string_view text, bool normalized, bool with_specials,
-               std::vector<Cut>* cuts) const;
+  // Gives `take` the cuts that make up `text`, UTF-8, in order, by the tokens with this
+  // `normalized`. Without `with_specials`, special tokens are text. Linear in the text's length
+  // times the longest token's.
+  void ForEachCut(absl::string_view text, bool normalized, bool with_specials,
+                  absl::FunctionRef<void(const Cut&)> take) const;
 
   // Null for an id that no added token has.
   const AddedToken* Find(int32_t id) const;
@@ -69,12 +69,6 @@ class AddedTokens {
   int32_t id_count() const { return id_count_; }
 
  private:
-  // Finds the leftmost, then longest token.
-  struct Finder {
-    std::unique_ptr<ByteTrie> trie;  // null: no tokens
-    std::array<bool, 256> begins = {};
-  };
-
   int32_t NextId(const Vocabulary& vocabulary) const;
   void Add(const AddedToken& token, const Vocabulary& vocabulary);
   absl::Status MakeFinders(const TextNormalizer& normalizer);
@@ -85,7 +79,7 @@ class AddedTokens {
   absl::flat_hash_map<std::string, bool> specials_;
   // In the order in which equal normalised contents win.
   std::vector<AddedToken> special_order_, other_order_;
-  Finder raw_, normalized_;
+  ByteTrie raw_{{}}, normalized_{{}};
   int32_t id_count_ = 0;
 };
 

@@ -5,51 +5,24 @@
 #include <optional>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/tokenizer/byte_bpe.h"
+#include "worker_runtime/tokenizer/character_table.h"
 #include "worker_runtime/tokenizer/json/byte_level.h"
-#include "worker_runtime/tokenizer/json/characters.h"
 #include "worker_runtime/tokenizer/pair_merges.h"
+#include "worker_runtime/tokenizer/unicode.h"
 #include "worker_runtime/tokenizer/word_ids.h"
 
 namespace convene::worker {
 namespace {
 
-// Characters below this one find their token in an array: all of Europe's, India's and kana.
-constexpr char32_t kNearCharacters = 0x3100;
-
-// The symbols that may become neighbours inside of a token. Between two that may not, no merge ever
-// reaches across, so that a text can be cut there without a change of its ids. A Bloom filter with
-// one hash (Bloom 1970): it may say yes too often, never no.
-class NeighbourFilter {
- public:
-  NeighbourFilter() : bits_(kBits / 64, 0) {}
-
-  void Allow(int32_t left, int32_t right) {
-    const size_t bit = Bit(left, right);
-    bits_[bit / 64] |= uint64_t{1} << (bit % 64);
-  }
-  bool MayMeet(int32_t left, int32_t right) const {
-    const size_t bit = Bit(left, right);
-    return (bits_[bit / 64] >> (bit % 64) & 1) != 0;
-  }
-
- private:
-  static constexpr size_t kBits = size_t{1} << 19;  // 64 KB
-
-  static size_t Bit(int32_t left, int32_t right) {
-    const uint64_t key =
-        static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
-    return (key ^ key >> 29) * 0x9E3779B97F4A7C15u >> (64 - 19);
-  }
-
-  std::vector<uint64_t> bits_;
-};
+// Of the filter of neighbours: 64 KiB.
+constexpr int kFilterBits = 19;
 
 struct BpeOptions {
   std::optional<int32_t> unknown;
@@ -67,7 +40,6 @@ class BpeModel : public TokenModel {
  public:
   BpeModel(Vocabulary vocabulary, const std::vector<PairMerges::Merge>& merges, BpeOptions options)
       : vocabulary_(std::move(vocabulary)), merges_(merges), options_(std::move(options)) {
-    near_symbols_.assign(kNearCharacters, -1);
     for (int32_t id = 0; id < vocabulary_.id_count(); ++id) AddSymbol(vocabulary_.Token(id));
     for (int byte = 0; byte < 256; ++byte) {
       fallback_[byte] = vocabulary_.Find(absl::StrFormat("<0x%02X>", byte)).value_or(-1);
@@ -106,36 +78,25 @@ class BpeModel : public TokenModel {
     if (token.empty()) return;
     const Character character = CharacterAt(token, 0);
     if (character.bytes != token.size()) return;
-    const int32_t id = *vocabulary_.Find(token);
-    if (character.code < kNearCharacters) {
-      near_symbols_[character.code] = id;
-    } else {
-      far_symbols_[character.code] = id;
-    }
-  }
-
-  // The token of one character, or -1.
-  int32_t Symbol(char32_t code) const {
-    if (code < kNearCharacters) return near_symbols_[code];
-    const auto found = far_symbols_.find(code);
-    return found == far_symbols_.end() ? -1 : found->second;
+    characters_.Set(character.code, *vocabulary_.Find(token));
   }
 
   void AllowNeighbours(const PairMerges::Merge& merge) {
     const absl::string_view left = vocabulary_.Token(merge.left);
     const absl::string_view right = vocabulary_.Token(merge.right);
     if (left.empty() || right.empty()) return;
-    neighbours_.Allow(Symbol(CharacterAt(left, PreviousCharacter(left, left.size())).code),
-                      Symbol(CharacterAt(right, 0).code));
+    neighbours_.Add(HashOfPair(CharacterAt(left, PreviousCharacter(left, left.size())).code,
+                               CharacterAt(right, 0).code));
   }
 
   const Vocabulary vocabulary_;
   PairMerges merges_;
   const BpeOptions options_;
-  std::vector<int32_t> near_symbols_;
-  absl::flat_hash_map<char32_t, int32_t> far_symbols_;
+  CharacterTable characters_;               // the tokens of one character
   std::array<int32_t, 256> fallback_ = {};  // -1: none
-  NeighbourFilter neighbours_;
+  // The characters that may be neighbours inside of a token. Between two that may not, no merge
+  // ever reaches across, so that a text can be cut there without a change of its ids.
+  PairFilter neighbours_{kFilterBits};
 
   std::unique_ptr<ByteBpe> bytes_;  // after TakeBytes; has the merges then
 };
@@ -168,8 +129,8 @@ class CharacterEncoder : public PieceEncoder {
       }
     }
     waits_for_unknown_ = false;
-    size_t run = 0;                // where the symbols begin
-    bool is_after_symbol = false;  // the last symbol is the last character's
+    size_t run = 0;             // where the symbols begin
+    char32_t previous = kNone;  // the last character, if the last symbol is its
     for (size_t at = 0; at < piece.size();) {
       const Character character = CharacterAt(piece, at);
       const size_t end = at + character.bytes;
@@ -178,13 +139,13 @@ class CharacterEncoder : public PieceEncoder {
         AddUnknown(piece, at, end);
       } else {
         FlushUnknown();
-        if (is_after_symbol && CanCut(symbols_.back(), symbol)) {
+        if (previous != kNone && CanCut(previous, character.code)) {
           EndRun(piece.substr(run, at - run), ids);
           run = at;
         }
         symbols_.push_back(symbol);
       }
-      is_after_symbol = symbol >= 0;
+      previous = symbol >= 0 ? character.code : kNone;
       at = end;
     }
     FlushUnknown();
@@ -192,8 +153,10 @@ class CharacterEncoder : public PieceEncoder {
   }
 
  private:
-  bool CanCut(int32_t left, int32_t right) const {
-    return !options_.has_affixes() && !model_.neighbours_.MayMeet(left, right);
+  static constexpr char32_t kNone = 0xFFFFFFFF;
+
+  bool CanCut(char32_t left, char32_t right) const {
+    return !options_.has_affixes() && !model_.neighbours_.MayHave(HashOfPair(left, right));
   }
 
   // The character with its prefix and suffix.
@@ -206,7 +169,7 @@ class CharacterEncoder : public PieceEncoder {
   }
 
   int32_t SymbolAt(absl::string_view piece, size_t at, size_t end, char32_t code) {
-    if (!options_.has_affixes()) return model_.Symbol(code);
+    if (!options_.has_affixes()) return model_.characters_.Find(code);
     return model_.vocabulary_.Find(Affixed(piece, at, end)).value_or(-1);
   }
 
@@ -236,25 +199,18 @@ class CharacterEncoder : public PieceEncoder {
   void EndRun(absl::string_view text, std::vector<int32_t>* ids) {
     if (symbols_.size() == 1) {
       ids->push_back(symbols_[0]);
-    } else if (text.size() > Cache::kLongest) {
-      Merge(ids);
-    } else if (const Cache::Key key = Cache::KeyOf(text); !cache_.Append(key, ids)) {
-      Merge(ids);
-      cache_.Put(key, symbols_.data(), symbols_.size());
+    } else if (!symbols_.empty()) {
+      cache_.Append(text, ids, [&] {
+        model_.merges_.Apply(&symbols_, &scratch_);
+        ids->insert(ids->end(), symbols_.begin(), symbols_.end());
+      });
     }
     symbols_.clear();
   }
 
-  void Merge(std::vector<int32_t>* ids) {
-    model_.merges_.Apply(&symbols_, &scratch_);
-    ids->insert(ids->end(), symbols_.begin(), symbols_.end());
-  }
-
-  using Cache = WordIds</*kWords=*/4, /*kIds=*/8, /*kBits=*/15>;
-
   const BpeModel& model_;
   const BpeOptions& options_;
-  Cache cache_;  // of runs
+  WordIds</*kWords=*/4, /*kIds=*/8, /*kBits=*/15> cache_;  // of runs
   std::vector<int32_t> symbols_;
   bool waits_for_unknown_ = false;
   std::string affixed_;
@@ -262,40 +218,35 @@ class CharacterEncoder : public PieceEncoder {
 };
 
 // One merge is "a b" or ["a", "b"].
-absl::StatusOr<std::pair<absl::string_view, absl::string_view>> ReadPair(const JsonNode& node) {
-  const nlohmann::json& value = node.value();
-  if (value.is_string()) {
-    const absl::string_view both = value.get_ref<const std::string&>();
-    const size_t space = both.find(' ');
-    if (space != absl::string_view::npos && both.find(' ', space + 1) == absl::string_view::npos) {
-      return std::make_pair(both.substr(0, space), both.substr(space + 1));
-    }
-  } else if (value.is_array() && value.size() == 2 && value[0].is_string() &&
-             value[1].is_string()) {
-    return std::make_pair(absl::string_view(value[0].get_ref<const std::string&>()),
-                          absl::string_view(value[1].get_ref<const std::string&>()));
+std::optional<std::pair<absl::string_view, absl::string_view>> ReadPair(
+    const rapidjson::Value& value) {
+  if (value.IsArray() && value.Size() == 2 && value[0].IsString() && value[1].IsString()) {
+    return std::make_pair(TextOf(value[0]), TextOf(value[1]));
   }
-  return node.Error("should be two tokens: \"a b\" or [\"a\", \"b\"]");
-}
-
-bool IsVersionLine(const nlohmann::json& value) {
-  return value.is_string() && value.get_ref<const std::string&>().rfind("#version", 0) == 0;
+  if (!value.IsString()) return std::nullopt;
+  const absl::string_view both = TextOf(value);
+  const size_t space = both.find(' ');
+  if (space == absl::string_view::npos || both.find(' ', space + 1) != absl::string_view::npos) {
+    return std::nullopt;
+  }
+  return std::make_pair(both.substr(0, space), both.substr(space + 1));
 }
 
 absl::StatusOr<std::vector<PairMerges::Merge>> ReadMerges(const JsonNode& node,
                                                           const Vocabulary& vocabulary,
                                                           size_t prefix_bytes) {
-  if (!node.value().is_array()) return node.Error("should be an array");
+  if (!node.value().IsArray()) return node.Error("should be an array");
   std::vector<PairMerges::Merge> merges;
-  merges.reserve(node.value().size());
+  merges.reserve(node.value().Size());
   std::string merged;
-  for (const nlohmann::json& value : node.value()) {
-    if (IsVersionLine(value)) continue;
+  for (const rapidjson::Value& value : node.value().GetArray()) {
+    // The first line of a merges.txt.
+    if (value.IsString() && absl::StartsWith(TextOf(value), "#version")) continue;
     const auto failed = [&](absl::string_view complaint) {
       return JsonNode(&value, absl::StrCat(node.place(), "[", merges.size(), "]")).Error(complaint);
     };
-    const auto pair = ReadPair(JsonNode(&value, node.place()));
-    if (!pair.ok()) return failed("should be two tokens: \"a b\" or [\"a\", \"b\"]");
+    const auto pair = ReadPair(value);
+    if (!pair.has_value()) return failed("should be two tokens: \"a b\" or [\"a\", \"b\"]");
     const auto [left, right] = *pair;
     if (right.size() < prefix_bytes) return failed("has a second token without its prefix");
     merged.assign(left.data(), left.size());
@@ -327,7 +278,7 @@ std::unique_ptr<PieceEncoder> BpeModel::NewEncoder() const {
 absl::StatusOr<std::unique_ptr<TokenModel>> ReadBpeModel(const JsonNode& node,
                                                          const SpecialContents& specials) {
   const auto dropout = node.Find("dropout");
-  if (dropout.has_value() && !(dropout->value().is_number() && dropout->value() == 0)) {
+  if (dropout.has_value() && !(dropout->value().IsNumber() && dropout->value().GetDouble() == 0)) {
     return LacksFeature(dropout->place(), "\"dropout\"");
   }
   BpeOptions options;

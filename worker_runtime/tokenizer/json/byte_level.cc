@@ -1,9 +1,8 @@
 #include "worker_runtime/tokenizer/json/byte_level.h"
+#include "worker_runtime/tokenizer/unicode.h"
 
 #include <array>
 #include <cstdint>
-
-#include "worker_runtime/tokenizer/json/characters.h"
 
 namespace convene::worker {
 namespace {

@@ -1,11 +1,12 @@
 #include "worker_runtime/tokenizer/json/normalizer_steps.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
-#include "worker_runtime/tokenizer/json/characters.h"
 #include "worker_runtime/tokenizer/json/unicode_forms.h"
+#include "worker_runtime/tokenizer/unicode.h"
 
 namespace convene::worker {
 namespace {
@@ -44,7 +45,8 @@ class StripAccents : public NormalizerStep {
   size_t Apply(absl::string_view text, size_t at_start, std::string* result) const override {
     return RewriteCharacters(text, at_start, result,
                              [](char32_t code, absl::string_view bytes, std::string* to) {
-                               if (!IsMark(code)) to->append(bytes.data(), bytes.size());
+                               if ((KindTable::Get().Of(code) & Kind::kMark) != 0) return;
+                               to->append(bytes.data(), bytes.size());
                              });
   }
 };
@@ -128,12 +130,11 @@ class Replace : public NormalizerStep {
   Replace(std::unique_ptr<SplitPattern> pattern, std::string content)
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
 
-  // Apply finds the matches at once; looking for them twice would cost more than the copy.
+  // Looking for the matches twice would cost more than the copy.
   bool Leaves(absl::string_view text) const override { return text.empty(); }
 
   size_t Apply(absl::string_view text, size_t at_start, std::string* result) const override {
-    std::vector<TextRange> matches;
-    pattern_->FindAll(text, &matches);
+    std::vector<TextRange> buffer;
     size_t copied = 0;
     size_t result_at_start = 0;
     const auto copy_until = [&](size_t end) {
@@ -142,13 +143,13 @@ class Replace : public NormalizerStep {
       }
       result->append(text.data() + copied, end - copied);
     };
-    for (const TextRange& match : matches) {
+    pattern_->ForEach(text, &buffer, [&](const TextRange& match) {
       copy_until(match.begin);
       result->append(content_);
       // The new text belongs to the match's last character.
       if (match.end <= at_start) result_at_start = result->size();
       copied = match.end;
-    }
+    });
     copy_until(text.size());
     return result_at_start;
   }
@@ -158,6 +159,16 @@ class Replace : public NormalizerStep {
   const std::unique_ptr<SplitPattern> pattern_;
   const std::string content_;
 };
+
+// The blocks of ideographs that BERT puts between spaces.
+bool IsIdeograph(char32_t code) {
+  constexpr char32_t kBlocks[][2] = {{0x4E00, 0x9FFF},   {0x3400, 0x4DBF},   {0x20000, 0x2A6DF},
+                                     {0x2A700, 0x2B73F}, {0x2B740, 0x2B81F}, {0x2B920, 0x2CEAF},
+                                     {0xF900, 0xFAFF},   {0x2F800, 0x2FA1F}};
+  return std::any_of(std::begin(kBlocks), std::end(kBlocks), [code](const char32_t(&block)[2]) {
+    return block[0] <= code && code <= block[1];
+  });
+}
 
 class Bert : public NormalizerStep {
  public:
@@ -178,16 +189,15 @@ class Bert : public NormalizerStep {
     } else {
       decomposed = std::move(spaced);
     }
-    return RewriteCharacters(
-        decomposed, at_start, result,
-        [this](char32_t code, absl::string_view bytes, std::string* to) {
-          if (options_.strip_accents && CategoryOf(code) == Category::kNonspacingMark) return;
-          if (options_.lowercase) {
-            AppendLowercase(code, to);
-          } else {
-            to->append(bytes.data(), bytes.size());
-          }
-        });
+    return RewriteCharacters(decomposed, at_start, result,
+                             [this](char32_t code, absl::string_view bytes, std::string* to) {
+                               if (options_.strip_accents && IsNonspacingMark(code)) return;
+                               if (options_.lowercase) {
+                                 AppendLowercase(code, to);
+                               } else {
+                                 to->append(bytes.data(), bytes.size());
+                               }
+                             });
   }
 
  private:

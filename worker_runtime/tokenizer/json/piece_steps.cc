@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "worker_runtime/tokenizer/json/byte_level.h"
 
 namespace convene::worker {
@@ -14,84 +16,62 @@ class Split : public PreTokenizerStep {
   Split(std::unique_ptr<SplitPattern> pattern, SplitBehavior behavior, bool invert)
       : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
 
-  void Apply(TextPieces* pieces, PieceScratch* scratch) const override {
-    scratch->ranges.clear();
-    for (const TextRange& piece : pieces->ranges) {
-      scratch->matches.clear();
-      pattern_->FindAll(pieces->Text(piece), &scratch->matches);
-      Cutter cutter(behavior_, piece.begin, &scratch->ranges);
-      size_t at = 0;
-      for (const TextRange& match : scratch->matches) {
-        if (at < match.begin) cutter.Add({at, match.begin}, invert_);
-        cutter.Add(match, !invert_);
-        at = match.end;
-      }
-      const size_t end = piece.end - piece.begin;
-      if (at < end) cutter.Add({at, end}, invert_);
-      cutter.Finish();
-    }
-    std::swap(pieces->ranges, scratch->ranges);
+  void Apply(const TextPiece& piece, Scratch* scratch, TakePiece take) const override {
+    Cutter cutter(behavior_, piece, take);
+    size_t at = 0;
+    pattern_->ForEach(piece.text, &scratch->matches, [&](const TextRange& match) {
+      if (at < match.begin) cutter.Add({at, match.begin}, invert_);
+      cutter.Add(match, !invert_);
+      at = match.end;
+    });
+    if (at < piece.text.size()) cutter.Add({at, piece.text.size()}, invert_);
+    cutter.Finish();
   }
 
  private:
-  // Takes the matches and what lies between them in order; appends pieces.
+  // Takes the matches and what lies between them in order; gives pieces.
   class Cutter {
    public:
-    Cutter(SplitBehavior behavior, size_t base, std::vector<TextRange>* pieces)
-        : behavior_(behavior), base_(base), pieces_(pieces), first_(pieces->size()) {}
+    Cutter(SplitBehavior behavior, const TextPiece& whole, TakePiece take)
+        : behavior_(behavior), whole_(whole), take_(take) {}
 
     void Add(const TextRange& range, bool is_match) {
-      const TextRange piece = {base_ + range.begin, base_ + range.end};
-      switch (behavior_) {
-        case SplitBehavior::kIsolated:
-          pieces_->push_back(piece);
-          break;
-        case SplitBehavior::kRemoved:
-          if (!is_match) pieces_->push_back(piece);
-          break;
-        case SplitBehavior::kContiguous:
-          AddOrExtend(piece, is_match == previous_is_match_);
-          break;
-        case SplitBehavior::kMergedWithPrevious:
-          AddOrExtend(piece, is_match && !previous_is_match_);
-          break;
-        case SplitBehavior::kMergedWithNext:
-          // Of several matches in a row only the last one merges.
-          if (has_waiting_) pieces_->push_back(waiting_);
-          has_waiting_ = false;
-          if (is_match) {
-            waiting_ = piece;
-            has_waiting_ = true;
-          } else if (previous_is_match_) {
-            pieces_->back().end = piece.end;
-          } else {
-            pieces_->push_back(piece);
-          }
-          break;
+      if (waiting_.end > waiting_.begin && Joins(is_match)) {
+        waiting_.end = range.end;
+      } else {
+        Finish();
+        if (behavior_ != SplitBehavior::kRemoved || !is_match) waiting_ = range;
       }
       previous_is_match_ = is_match;
     }
 
     void Finish() {
-      if (has_waiting_) pieces_->push_back(waiting_);
+      if (waiting_.end == waiting_.begin) return;
+      take_({whole_.text.substr(waiting_.begin, waiting_.end - waiting_.begin),
+             whole_.at_start - std::min(whole_.at_start, waiting_.begin)});
+      waiting_ = {};
     }
 
    private:
-    void AddOrExtend(const TextRange& piece, bool extend) {
-      if (extend && pieces_->size() > first_) {
-        pieces_->back().end = piece.end;
-      } else {
-        pieces_->push_back(piece);
+    // Whether what comes next is one piece with what waits.
+    bool Joins(bool is_match) const {
+      switch (behavior_) {
+        case SplitBehavior::kContiguous:
+          return is_match == previous_is_match_;
+        case SplitBehavior::kMergedWithPrevious:
+          return is_match && !previous_is_match_;
+        case SplitBehavior::kMergedWithNext:
+          return !is_match && previous_is_match_;
+        default:
+          return false;
       }
     }
 
     const SplitBehavior behavior_;
-    const size_t base_;
-    std::vector<TextRange>* const pieces_;
-    const size_t first_;
+    const TextPiece& whole_;
+    const TakePiece take_;
     bool previous_is_match_ = false;
-    bool has_waiting_ = false;
-    TextRange waiting_;
+    TextRange waiting_;  // empty: nothing
   };
 
   const std::unique_ptr<SplitPattern> pattern_;
@@ -99,67 +79,39 @@ class Split : public PreTokenizerStep {
   const bool invert_;
 };
 
-// Calls rewrite(text of the piece, whether it comes from the document's first character, result)
-// for each piece; each becomes one piece of the new text.
-template <typename Rewrite>
-void RewritePieces(TextPieces* pieces, PieceScratch* scratch, const Rewrite& rewrite) {
-  std::string* const result = &scratch->texts[scratch->free_text];
-  scratch->free_text = 1 - scratch->free_text;
-  result->clear();
-  size_t at_start = 0;
-  for (TextRange& piece : pieces->ranges) {
-    const bool is_at_start = piece.begin < pieces->at_start;
-    const size_t begin = result->size();
-    rewrite(pieces->Text(piece), is_at_start, result);
-    if (is_at_start) at_start = begin + 1;
-    piece = {begin, result->size()};
-  }
-  pieces->text = *result;
-  pieces->at_start = at_start;
-}
+// The first byte of a piece that was rewritten still tells whether it is at the document's start.
+size_t StartOfRewritten(const TextPiece& piece) { return std::min(piece.at_start, size_t{1}); }
 
 class Metaspace : public PreTokenizerStep {
  public:
   Metaspace(std::string replacement, PrependScheme prepend, bool split)
       : replacement_(std::move(replacement)), prepend_(prepend), split_(split) {}
 
-  void Apply(TextPieces* pieces, PieceScratch* scratch) const override {
-    RewritePieces(pieces, scratch,
-                  [this](absl::string_view text, bool is_at_start, std::string* result) {
-                    Rewrite(text, is_at_start, result);
-                  });
-    if (split_) Cut(pieces, scratch);
+  void Apply(const TextPiece& piece, Scratch* scratch, TakePiece take) const override {
+    const bool may_prepend = prepend_ == PrependScheme::kAlways ||
+                             (prepend_ == PrependScheme::kFirst && piece.at_start > 0);
+    const bool prepends =
+        may_prepend && piece.text[0] != ' ' && !absl::StartsWith(piece.text, replacement_);
+    scratch->text = prepends ? replacement_ : "";
+    for (const char c : piece.text) {
+      if (c == ' ') {
+        scratch->text += replacement_;
+      } else {
+        scratch->text.push_back(c);
+      }
+    }
+    const absl::string_view text = scratch->text;
+    size_t at_start = StartOfRewritten(piece);
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end =
+          split_ ? std::min(text.find(replacement_, begin + 1), text.size()) : text.size();
+      take({text.substr(begin, end - begin), at_start});
+      begin = end;
+      at_start = 0;
+    }
   }
 
  private:
-  void Rewrite(absl::string_view text, bool is_at_start, std::string* result) const {
-    const bool may_prepend =
-        prepend_ == PrependScheme::kAlways || (prepend_ == PrependScheme::kFirst && is_at_start);
-    if (may_prepend && text[0] != ' ' && !absl::StartsWith(text, replacement_)) {
-      result->append(replacement_);
-    }
-    size_t copied = 0;
-    for (size_t at = text.find(' '); at != absl::string_view::npos; at = text.find(' ', copied)) {
-      result->append(text.data() + copied, at - copied);
-      result->append(replacement_);
-      copied = at + 1;
-    }
-    result->append(text.data() + copied, text.size() - copied);
-  }
-
-  void Cut(TextPieces* pieces, PieceScratch* scratch) const {
-    scratch->ranges.clear();
-    for (const TextRange& piece : pieces->ranges) {
-      const absl::string_view text = pieces->Text(piece);
-      for (size_t begin = 0; begin < text.size();) {
-        const size_t end = std::min(text.find(replacement_, begin + 1), text.size());
-        scratch->ranges.push_back({piece.begin + begin, piece.begin + end});
-        begin = end;
-      }
-    }
-    std::swap(pieces->ranges, scratch->ranges);
-  }
-
   const std::string replacement_;
   const PrependScheme prepend_;
   const bool split_;
@@ -167,24 +119,19 @@ class Metaspace : public PreTokenizerStep {
 
 class SpacePrefix : public PreTokenizerStep {
  public:
-  void Apply(TextPieces* pieces, PieceScratch* scratch) const override {
-    const bool is_needed =
-        std::any_of(pieces->ranges.begin(), pieces->ranges.end(),
-                    [pieces](const TextRange& piece) { return pieces->text[piece.begin] != ' '; });
-    if (!is_needed) return;
-    RewritePieces(pieces, scratch, [](absl::string_view text, bool, std::string* result) {
-      if (text[0] != ' ') result->push_back(' ');
-      result->append(text.data(), text.size());
-    });
+  void Apply(const TextPiece& piece, Scratch* scratch, TakePiece take) const override {
+    if (piece.text[0] == ' ') return take(piece);
+    scratch->text = absl::StrCat(" ", piece.text);
+    take({scratch->text, StartOfRewritten(piece)});
   }
 };
 
 class SpellingStep : public PreTokenizerStep {
  public:
-  void Apply(TextPieces* pieces, PieceScratch* scratch) const override {
-    RewritePieces(pieces, scratch, [](absl::string_view text, bool, std::string* result) {
-      AppendSpelled(text, result);
-    });
+  void Apply(const TextPiece& piece, Scratch* scratch, TakePiece take) const override {
+    scratch->text.clear();
+    AppendSpelled(piece.text, &scratch->text);
+    take({scratch->text, StartOfRewritten(piece)});
   }
 };
 

@@ -8,9 +8,6 @@
 namespace convene::worker {
 namespace {
 
-// Sequences within sequences; real files have one.
-constexpr int kLargestDepth = 16;
-
 absl::StatusOr<std::vector<int32_t>> ReadIds(const JsonNode& node, int vocabulary_size) {
   CONVENE_ASSIGN_OR_RETURN(const std::vector<JsonNode> elements, node.Elements());
   std::vector<int32_t> ids;
@@ -36,7 +33,7 @@ absl::StatusOr<AddedAround> ReadTemplate(const JsonNode& node, int vocabulary_si
     CONVENE_ASSIGN_OR_RETURN(const JsonNode special, part.Get("SpecialToken"));
     CONVENE_ASSIGN_OR_RETURN(const std::string id, special.GetString("id"));
     CONVENE_ASSIGN_OR_RETURN(const JsonNode tokens, node.Get("special_tokens"));
-    CONVENE_ASSIGN_OR_RETURN(const JsonNode token, tokens.Get(id.c_str()));
+    CONVENE_ASSIGN_OR_RETURN(const JsonNode token, tokens.Get(id));
     CONVENE_ASSIGN_OR_RETURN(const JsonNode ids_node, token.Get("ids"));
     CONVENE_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ReadIds(ids_node, vocabulary_size));
     std::vector<int32_t>& side = texts == 0 ? frame.prefix : frame.suffix;
@@ -61,31 +58,15 @@ absl::StatusOr<AddedAround> ReadNamedTokens(const JsonNode& node, int vocabulary
   return AddedAround{{first}, {last}};
 }
 
-// Puts what the processor adds around `frame`.
-absl::Status AddProcessor(const JsonNode& node, int vocabulary_size, int depth,
-                          AddedAround* frame) {
-  const absl::StatusOr<std::string> type = node.GetString("type");
-  if (!type.ok()) return type.status();
-  if (*type == "Sequence") {
-    if (depth == kLargestDepth) return node.Error("is nested too deep");
-    CONVENE_ASSIGN_OR_RETURN(const JsonNode list, node.Get("processors"));
-    CONVENE_ASSIGN_OR_RETURN(const std::vector<JsonNode> elements, list.Elements());
-    for (const JsonNode& element : elements) {
-      CONVENE_RETURN_IF_ERROR(AddProcessor(element, vocabulary_size, depth + 1, frame));
-    }
-    return absl::OkStatus();
+// The tokens that the part `type`, which is no Sequence, adds.
+absl::StatusOr<AddedAround> ReadProcessor(const std::string& type, const JsonNode& node,
+                                          int vocabulary_size) {
+  if (type == "TemplateProcessing") return ReadTemplate(node, vocabulary_size);
+  if (type == "BertProcessing" || type == "RobertaProcessing") {
+    return ReadNamedTokens(node, vocabulary_size);
   }
-  AddedAround outer;
-  if (*type == "TemplateProcessing") {
-    CONVENE_ASSIGN_OR_RETURN(outer, ReadTemplate(node, vocabulary_size));
-  } else if (*type == "BertProcessing" || *type == "RobertaProcessing") {
-    CONVENE_ASSIGN_OR_RETURN(outer, ReadNamedTokens(node, vocabulary_size));
-  } else if (*type != "ByteLevel") {  // which only corrects offsets
-    return LacksFeature(node.place(), absl::StrCat("\"", *type, "\""));
-  }
-  frame->prefix.insert(frame->prefix.begin(), outer.prefix.begin(), outer.prefix.end());
-  frame->suffix.insert(frame->suffix.end(), outer.suffix.begin(), outer.suffix.end());
-  return absl::OkStatus();
+  if (type == "ByteLevel") return AddedAround();  // which only corrects offsets
+  return LacksFeature(node.place(), absl::StrCat("\"", type, "\""));
 }
 
 }  // namespace
@@ -93,7 +74,14 @@ absl::Status AddProcessor(const JsonNode& node, int vocabulary_size, int depth,
 absl::StatusOr<AddedAround> ReadPostProcessor(const std::optional<JsonNode>& node,
                                               int vocabulary_size) {
   AddedAround frame;
-  if (node.has_value()) CONVENE_RETURN_IF_ERROR(AddProcessor(*node, vocabulary_size, 0, &frame));
+  if (!node.has_value()) return frame;
+  const auto add = [&](const std::string& type, const JsonNode& part) -> absl::Status {
+    CONVENE_ASSIGN_OR_RETURN(const AddedAround outer, ReadProcessor(type, part, vocabulary_size));
+    frame.prefix.insert(frame.prefix.begin(), outer.prefix.begin(), outer.prefix.end());
+    frame.suffix.insert(frame.suffix.end(), outer.suffix.begin(), outer.suffix.end());
+    return absl::OkStatus();
+  };
+  CONVENE_RETURN_IF_ERROR(ForEachPart(*node, "processors", add));
   return frame;
 }
 

@@ -5,19 +5,18 @@
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/tokenizer/json/characters.h"
 #include "worker_runtime/tokenizer/json/piece_steps.h"
 #include "worker_runtime/tokenizer/json/text_pattern.h"
+#include "worker_runtime/tokenizer/scanners.h"
 
 namespace convene::worker {
 namespace {
 
-// Sequences within sequences; real files have one.
-constexpr int kLargestDepth = 16;
-
-// GPT-2's pattern, which the pre-tokenizer ByteLevel has built in.
-constexpr char kGpt2Pattern[] =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+// The patterns of the pre-tokenizers with these names, in the words of Rust's regex.
+constexpr char kWords[] = R"([\w\x{200C}\x{200D}]+|[^\w\s\x{200C}\x{200D}]+)";
+constexpr char kNumber[] = R"(\p{N})";
+constexpr char kSpace[] = R"(\s)";
+constexpr char kPunctuation[] = R"([!-/:-@\[-`{-~\p{P}])";
 
 using Step = std::unique_ptr<PreTokenizerStep>;
 
@@ -56,15 +55,16 @@ absl::StatusOr<PrependScheme> ReadPrependScheme(const JsonNode& node) {
 }
 
 absl::StatusOr<Step> ReadMetaspace(const JsonNode& node) {
-  CONVENE_ASSIGN_OR_RETURN(const JsonNode replacement_node, node.Get("replacement"));
-  CONVENE_ASSIGN_OR_RETURN(std::string replacement, replacement_node.Character());
+  CONVENE_ASSIGN_OR_RETURN(std::string replacement, node.GetCharacter("replacement"));
   CONVENE_ASSIGN_OR_RETURN(const PrependScheme prepend, ReadPrependScheme(node));
   CONVENE_ASSIGN_OR_RETURN(const bool split, node.GetBool("split", true));
   return MakeMetaspace(std::move(replacement), prepend, split);
 }
 
-Step MakeCharacterSplit(bool (*is_match)(char32_t), SplitBehavior behavior) {
-  return MakeSplit(MakeCharacterPattern(is_match), behavior, false);
+absl::StatusOr<Step> SplitBy(const std::string& regex, SplitBehavior behavior,
+                             bool invert = false) {
+  CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<SplitPattern> pattern, MakeSplitPattern(regex));
+  return MakeSplit(std::move(pattern), behavior, invert);
 }
 
 absl::Status AddByteLevel(const JsonNode& node, std::vector<Step>* steps) {
@@ -72,8 +72,9 @@ absl::Status AddByteLevel(const JsonNode& node, std::vector<Step>* steps) {
   if (adds_prefix) steps->push_back(MakeSpacePrefix());
   CONVENE_ASSIGN_OR_RETURN(const bool uses_regex, node.GetBool("use_regex", true));
   if (uses_regex) {
-    CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<SplitPattern> pattern, MakeSplitPattern(kGpt2Pattern));
-    steps->push_back(MakeSplit(std::move(pattern), SplitBehavior::kIsolated, false));
+    CONVENE_ASSIGN_OR_RETURN(Step split,
+                             SplitBy(std::string(kGpt2Pattern), SplitBehavior::kIsolated));
+    steps->push_back(std::move(split));
   }
   steps->push_back(MakeSpelling());
   return absl::OkStatus();
@@ -81,61 +82,47 @@ absl::Status AddByteLevel(const JsonNode& node, std::vector<Step>* steps) {
 
 // Adds the steps of the part `type`, which is no Sequence.
 absl::Status AddPart(const std::string& type, const JsonNode& node, std::vector<Step>* steps) {
+  const auto add = [steps](absl::StatusOr<Step> step) {
+    if (step.ok()) steps->push_back(*std::move(step));
+    return step.status();
+  };
   if (type == "ByteLevel") return AddByteLevel(node, steps);
-  if (type == "Split") {
-    CONVENE_ASSIGN_OR_RETURN(Step step, ReadSplit(node));
-    steps->push_back(std::move(step));
-  } else if (type == "Metaspace") {
-    CONVENE_ASSIGN_OR_RETURN(Step step, ReadMetaspace(node));
-    steps->push_back(std::move(step));
-  } else if (type == "Digits") {
+  if (type == "Split") return add(ReadSplit(node));
+  if (type == "Metaspace") return add(ReadMetaspace(node));
+  if (type == "Whitespace") return add(SplitBy(kWords, SplitBehavior::kRemoved, /*invert=*/true));
+  if (type == "WhitespaceSplit") return add(SplitBy(kSpace, SplitBehavior::kRemoved));
+  if (type == "Digits") {
     CONVENE_ASSIGN_OR_RETURN(const bool individual, node.GetBool("individual_digits", false));
-    steps->push_back(MakeCharacterSplit(
-        IsNumeric, individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous));
-  } else if (type == "Punctuation") {
+    return add(
+        SplitBy(kNumber, individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous));
+  }
+  if (type == "Punctuation") {
     CONVENE_ASSIGN_OR_RETURN(const SplitBehavior behavior,
                              ReadBehavior(node, SplitBehavior::kIsolated));
-    steps->push_back(MakeCharacterSplit(IsPunctuation, behavior));
-  } else if (type == "Whitespace") {
-    steps->push_back(MakeSplit(MakeWordPattern(), SplitBehavior::kRemoved, true));
-  } else if (type == "WhitespaceSplit") {
-    steps->push_back(MakeCharacterSplit(IsWhiteSpace, SplitBehavior::kRemoved));
-  } else if (type == "BertPreTokenizer") {
-    steps->push_back(MakeCharacterSplit(IsWhiteSpace, SplitBehavior::kRemoved));
-    steps->push_back(MakeCharacterSplit(IsPunctuation, SplitBehavior::kIsolated));
-  } else if (type == "CharDelimiterSplit") {
-    CONVENE_ASSIGN_OR_RETURN(const JsonNode delimiter_node, node.Get("delimiter"));
-    CONVENE_ASSIGN_OR_RETURN(std::string delimiter, delimiter_node.Character());
-    steps->push_back(
-        MakeSplit(MakeLiteralPattern(std::move(delimiter)), SplitBehavior::kRemoved, false));
-  } else {
-    return LacksFeature(node.place(), absl::StrCat("\"", type, "\""));
+    return add(SplitBy(kPunctuation, behavior));
   }
-  return absl::OkStatus();
+  if (type == "BertPreTokenizer") {
+    CONVENE_RETURN_IF_ERROR(add(SplitBy(kSpace, SplitBehavior::kRemoved)));
+    return add(SplitBy(kPunctuation, SplitBehavior::kIsolated));
+  }
+  if (type == "CharDelimiterSplit") {
+    CONVENE_ASSIGN_OR_RETURN(std::string delimiter, node.GetCharacter("delimiter"));
+    return add(MakeSplit(MakeLiteralPattern(std::move(delimiter)), SplitBehavior::kRemoved, false));
+  }
+  return LacksFeature(node.place(), absl::StrCat("\"", type, "\""));
 }
 
 }  // namespace
 
 absl::StatusOr<PreTokenizer> PreTokenizer::Read(const std::optional<JsonNode>& node) {
   PreTokenizer pre_tokenizer;
-  if (node.has_value()) CONVENE_RETURN_IF_ERROR(pre_tokenizer.AddSteps(*node, 0));
+  if (!node.has_value()) return pre_tokenizer;
+  const auto add = [&pre_tokenizer](const std::string& type, const JsonNode& part) {
+    pre_tokenizer.ends_in_spelling_ = type == "ByteLevel";
+    return AddPart(type, part, &pre_tokenizer.steps_);
+  };
+  CONVENE_RETURN_IF_ERROR(ForEachPart(*node, "pretokenizers", add));
   return pre_tokenizer;
-}
-
-absl::Status PreTokenizer::AddSteps(const JsonNode& node, int depth) {
-  CONVENE_ASSIGN_OR_RETURN(const std::string type, node.GetString("type"));
-  if (type != "Sequence") {
-    CONVENE_RETURN_IF_ERROR(AddPart(type, node, &steps_));
-    ends_in_spelling_ = type == "ByteLevel";
-    return absl::OkStatus();
-  }
-  if (depth == kLargestDepth) return node.Error("is nested too deep");
-  CONVENE_ASSIGN_OR_RETURN(const JsonNode list, node.Get("pretokenizers"));
-  CONVENE_ASSIGN_OR_RETURN(const std::vector<JsonNode> elements, list.Elements());
-  for (const JsonNode& element : elements) {
-    CONVENE_RETURN_IF_ERROR(AddSteps(element, depth + 1));
-  }
-  return absl::OkStatus();
 }
 
 void PreTokenizer::LeaveOutSpelling() {
@@ -144,14 +131,11 @@ void PreTokenizer::LeaveOutSpelling() {
   ends_in_spelling_ = false;
 }
 
-void PreTokenizer::Apply(absl::string_view text, size_t at_start, TextPieces* pieces,
-                         PieceScratch* scratch) const {
-  pieces->text = text;
-  pieces->at_start = at_start;
-  pieces->ranges.clear();
-  if (text.empty()) return;
-  pieces->ranges.push_back({0, text.size()});
-  for (const Step& step : steps_) step->Apply(pieces, scratch);
+void PreTokenizer::ApplyFrom(size_t step, const TextPiece& piece, Scratch* scratch,
+                             TakePiece take) const {
+  if (step == steps_.size()) return take(piece);
+  steps_[step]->Apply(piece, &(*scratch)[step],
+                      [&](const TextPiece& part) { ApplyFrom(step + 1, part, scratch, take); });
 }
 
 }  // namespace convene::worker

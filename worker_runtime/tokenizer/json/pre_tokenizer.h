@@ -1,11 +1,13 @@
 // The "pre_tokenizer" of a tokenizer.json: cuts text into the pieces that the model sees.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "worker_runtime/tokenizer/json/json_node.h"
@@ -13,37 +15,36 @@
 
 namespace convene::worker {
 
-// A text cut into pieces, none of them empty, in order and without overlap. Bytes between pieces
-// are dropped.
-struct TextPieces {
-  absl::string_view text;
-  std::vector<TextRange> ranges;
-  // Pieces that begin before this byte come from the document's first character.
-  size_t at_start = 0;
-
-  absl::string_view Text(const TextRange& range) const {
-    return text.substr(range.begin, range.end - range.begin);
-  }
+struct TextPiece {
+  absl::string_view text;  // UTF-8, not empty
+  size_t at_start = 0;     // so many bytes of it come from the document's first character
 };
 
-// Buffers of pre-tokenizing, for one thread. A step that rewrites the text writes into the one of
-// `texts` that the pieces are no view of.
-struct PieceScratch {
-  std::string texts[2];
-  int free_text = 0;
-  std::vector<TextRange> ranges, matches;
-};
+using TakePiece = absl::FunctionRef<void(const TextPiece&)>;
 
-// Cuts each piece alone: no step sees the neighbours of a piece. Read-only and thread-safe.
+// Cuts or rewrites each piece alone: no step sees the neighbours of a piece. Read-only and
+// thread-safe.
 class PreTokenizerStep {
  public:
+  // Buffers of one step, for one thread.
+  struct Scratch {
+    std::string text;
+    std::vector<TextRange> matches;
+  };
+
   virtual ~PreTokenizerStep() = default;
-  virtual void Apply(TextPieces* pieces, PieceScratch* scratch) const = 0;
+
+  // Gives `take` what becomes of the piece, in order. A piece holds until take returns.
+  virtual void Apply(const TextPiece& piece, Scratch* scratch, TakePiece take) const = 0;
 };
 
 // Read-only and thread-safe.
 class PreTokenizer {
  public:
+  // One for each step: each piece runs through all steps before the next one is cut off, so that
+  // the pieces of a long document never lie in memory together.
+  using Scratch = std::vector<PreTokenizerStep::Scratch>;
+
   // `node`: the file's "pre_tokenizer", absent where that is null. InvalidArgument, Unimplemented.
   static absl::StatusOr<PreTokenizer> Read(const std::optional<JsonNode>& node);
 
@@ -52,13 +53,14 @@ class PreTokenizer {
   // Pieces then come out as bytes; for a model that takes them so. REQUIRES: ends_in_spelling().
   void LeaveOutSpelling();
 
-  // Replaces `pieces` by those of `text`, of which the first `at_start` bytes come from the
-  // document's first character. They hold until the scratch is used again.
-  void Apply(absl::string_view text, size_t at_start, TextPieces* pieces,
-             PieceScratch* scratch) const;
+  // Gives `take` the pieces of `text`, which may be empty, in order.
+  void Apply(const TextPiece& text, Scratch* scratch, TakePiece take) const {
+    scratch->resize(steps_.size());
+    if (!text.text.empty()) ApplyFrom(0, text, scratch, take);
+  }
 
  private:
-  absl::Status AddSteps(const JsonNode& node, int depth);
+  void ApplyFrom(size_t step, const TextPiece& piece, Scratch* scratch, TakePiece take) const;
 
   std::vector<std::unique_ptr<PreTokenizerStep>> steps_;
   bool ends_in_spelling_ = false;

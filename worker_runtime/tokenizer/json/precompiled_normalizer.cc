@@ -10,8 +10,8 @@
 
 #include "absl/strings/escaping.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/tokenizer/json/characters.h"
 #include "worker_runtime/tokenizer/sentencepiece/charsmap.h"
+#include "worker_runtime/tokenizer/unicode.h"
 
 namespace convene::worker {
 namespace {

@@ -13,8 +13,7 @@
 namespace convene::worker {
 namespace {
 
-// Sequences within sequences; real files have one.
-constexpr int kLargestDepth = 16;
+constexpr size_t kLargestGrowth = 4096;
 
 using Step = std::unique_ptr<NormalizerStep>;
 
@@ -22,17 +21,6 @@ absl::StatusOr<Step> ReadStrip(const JsonNode& node) {
   CONVENE_ASSIGN_OR_RETURN(const bool left, node.GetBool("strip_left", true));
   CONVENE_ASSIGN_OR_RETURN(const bool right, node.GetBool("strip_right", true));
   return MakeStrip(left, right);
-}
-
-absl::StatusOr<Step> ReadReplace(const JsonNode& node) {
-  CONVENE_ASSIGN_OR_RETURN(const JsonNode pattern_node, node.Get("pattern"));
-  CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<SplitPattern> pattern, ReadPattern(pattern_node));
-  CONVENE_ASSIGN_OR_RETURN(std::string content, node.GetString("content"));
-  // Newer versions put groups in place of $1, older ones do not.
-  if (pattern_node.Find("Regex").has_value() && content.find('$') != std::string::npos) {
-    return LacksFeature(node.place(), "\"Replace\" with $ in its \"content\"");
-  }
-  return MakeReplace(std::move(pattern), std::move(content));
 }
 
 absl::StatusOr<Step> ReadBert(const JsonNode& node) {
@@ -45,8 +33,7 @@ absl::StatusOr<Step> ReadBert(const JsonNode& node) {
   return MakeBert(options);
 }
 
-absl::StatusOr<Step> ReadStep(const JsonNode& node) {
-  CONVENE_ASSIGN_OR_RETURN(const std::string type, node.GetString("type"));
+absl::StatusOr<Step> ReadStep(const std::string& type, const JsonNode& node) {
   if (type == "NFC") return MakeUnicodeForm(UnicodeForm::kNfc);
   if (type == "NFD") return MakeUnicodeForm(UnicodeForm::kNfd);
   if (type == "NFKC") return MakeUnicodeForm(UnicodeForm::kNfkc);
@@ -73,26 +60,33 @@ absl::StatusOr<Step> ReadStep(const JsonNode& node) {
 
 absl::StatusOr<TextNormalizer> TextNormalizer::Read(const std::optional<JsonNode>& node) {
   TextNormalizer normalizer;
-  if (node.has_value()) CONVENE_RETURN_IF_ERROR(normalizer.AddSteps(*node, 0));
+  if (!node.has_value()) return normalizer;
+  size_t growth = 1;
+  const auto add = [&](const std::string& type, const JsonNode& part) -> absl::Status {
+    CONVENE_ASSIGN_OR_RETURN(Step step, ReadStep(type, part));
+    CONVENE_RETURN_IF_ERROR(AddGrowth(step->growth(), part, &growth));
+    normalizer.steps_.push_back(std::move(step));
+    return absl::OkStatus();
+  };
+  CONVENE_RETURN_IF_ERROR(ForEachPart(*node, "normalizers", add));
   return normalizer;
 }
 
-absl::Status TextNormalizer::AddSteps(const JsonNode& node, int depth) {
-  CONVENE_ASSIGN_OR_RETURN(const std::string type, node.GetString("type"));
-  if (type != "Sequence") {
-    CONVENE_ASSIGN_OR_RETURN(Step step, ReadStep(node));
-    growth_ *= step->growth();
-    if (growth_ > kLargestGrowth) return LacksFeature(node.place(), kTooMuchGrowth);
-    steps_.push_back(std::move(step));
-    return absl::OkStatus();
+absl::Status AddGrowth(size_t step_growth, const JsonNode& node, size_t* growth) {
+  *growth *= step_growth;
+  if (*growth <= kLargestGrowth) return absl::OkStatus();
+  return LacksFeature(node.place(), "\"Replace\" that makes a text more than 4,096 times as long");
+}
+
+absl::StatusOr<std::unique_ptr<NormalizerStep>> ReadReplace(const JsonNode& node) {
+  CONVENE_ASSIGN_OR_RETURN(const JsonNode pattern_node, node.Get("pattern"));
+  CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<SplitPattern> pattern, ReadPattern(pattern_node));
+  CONVENE_ASSIGN_OR_RETURN(std::string content, node.GetString("content"));
+  // Newer versions put groups in place of $1, older ones do not.
+  if (pattern_node.Find("Regex").has_value() && content.find('$') != std::string::npos) {
+    return LacksFeature(node.place(), "\"Replace\" with $ in its \"content\"");
   }
-  if (depth == kLargestDepth) return node.Error("is nested too deep");
-  CONVENE_ASSIGN_OR_RETURN(const JsonNode list, node.Get("normalizers"));
-  CONVENE_ASSIGN_OR_RETURN(const std::vector<JsonNode> elements, list.Elements());
-  for (const JsonNode& element : elements) {
-    CONVENE_RETURN_IF_ERROR(AddSteps(element, depth + 1));
-  }
-  return absl::OkStatus();
+  return MakeReplace(std::move(pattern), std::move(content));
 }
 
 absl::string_view TextNormalizer::Apply(absl::string_view text, size_t* at_start,

@@ -40,17 +40,20 @@ class TextNormalizer {
   // `node`: the file's "normalizer", absent where that is null. InvalidArgument, Unimplemented.
   static absl::StatusOr<TextNormalizer> Read(const std::optional<JsonNode>& node);
 
-  bool is_empty() const { return steps_.empty(); }
-
   // `text` itself where nothing changes, else a view of the scratch that holds until the next
   // call. *at_start: as NormalizerStep::Apply has it.
   absl::string_view Apply(absl::string_view text, size_t* at_start, Scratch* scratch) const;
 
  private:
-  absl::Status AddSteps(const JsonNode& node, int depth);
-
   std::vector<std::unique_ptr<NormalizerStep>> steps_;
-  size_t growth_ = 1;  // of all steps
 };
+
+// Multiplies *growth by that of one more step of the part `node`. Unimplemented where a text would
+// become more than 4,096 times as long: a file of a few lines could fill the memory. Real ones make
+// a space three bytes.
+absl::Status AddGrowth(size_t step_growth, const JsonNode& node, size_t* growth);
+
+// The part "Replace", of a normalizer and of a decoder. InvalidArgument, Unimplemented.
+absl::StatusOr<std::unique_ptr<NormalizerStep>> ReadReplace(const JsonNode& node);
 
 }  // namespace convene::worker

@@ -13,19 +13,8 @@
 
 namespace convene::worker {
 
-// Replacements one behind the other may make a text so many times as long, and no more: a file of a
-// few lines could fill the memory. Real ones make a space three bytes.
-constexpr size_t kLargestGrowth = 4096;
-constexpr char kTooMuchGrowth[] = "\"Replace\" that makes a text more than 4,096 times as long";
-
 // Matches exactly `text`, left to right without overlap. REQUIRES: not empty.
 std::unique_ptr<SplitPattern> MakeLiteralPattern(std::string text);
-
-// Matches each single character for which `is_match` holds.
-std::unique_ptr<SplitPattern> MakeCharacterPattern(bool (*is_match)(char32_t));
-
-// `\w+|[^\w\s]+`: what the pre-tokenizer Whitespace keeps.
-std::unique_ptr<SplitPattern> MakeWordPattern();
 
 // {"String": text} or {"Regex": expression}. InvalidArgument: neither, or no regular expression;
 // Unimplemented: an empty text.

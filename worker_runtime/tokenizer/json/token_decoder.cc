@@ -6,16 +6,14 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/tokenizer/json/byte_level.h"
-#include "worker_runtime/tokenizer/json/characters.h"
-#include "worker_runtime/tokenizer/json/text_pattern.h"
+#include "worker_runtime/tokenizer/json/text_normalizer.h"
+#include "worker_runtime/tokenizer/unicode.h"
 
 namespace convene::worker {
 namespace {
-
-// Sequences within sequences; real files have one.
-constexpr int kLargestDepth = 16;
 
 using Step = std::unique_ptr<DecoderStep>;
 
@@ -40,31 +38,20 @@ class ByteLevelStep : public DecoderStep {
 
 class ReplaceStep : public DecoderStep {
  public:
-  ReplaceStep(std::unique_ptr<SplitPattern> pattern, std::string content)
-      : pattern_(std::move(pattern)), content_(std::move(content)) {}
+  explicit ReplaceStep(std::unique_ptr<NormalizerStep> step) : step_(std::move(step)) {}
 
   void Apply(std::vector<std::string>* tokens) const override {
     for (std::string& token : *tokens) ApplyToOne(&token);
   }
   void ApplyToOne(std::string* token) const override {
-    std::vector<TextRange> matches;
-    pattern_->FindAll(*token, &matches);
-    if (matches.empty()) return;
     std::string result;
-    size_t copied = 0;
-    for (const TextRange& match : matches) {
-      result.append(*token, copied, match.begin - copied);
-      result += content_;
-      copied = match.end;
-    }
-    result.append(*token, copied);
+    step_->Apply(*token, /*at_start=*/0, &result);
     *token = std::move(result);
   }
-  size_t growth() const override { return std::max(content_.size(), size_t{1}); }
+  size_t growth() const override { return step_->growth(); }
 
  private:
-  const std::unique_ptr<SplitPattern> pattern_;
-  const std::string content_;
+  const std::unique_ptr<NormalizerStep> step_;
 };
 
 // The byte of a token such as "<0x0A>".
@@ -164,16 +151,7 @@ class MetaspaceStep : public DecoderStep {
 
  private:
   void Replace(absl::string_view space, std::string* token) const {
-    std::string result;
-    size_t copied = 0;
-    for (size_t at = token->find(replacement_); at != std::string::npos;
-         at = token->find(replacement_, copied)) {
-      result.append(*token, copied, at - copied);
-      result.append(space.data(), space.size());
-      copied = at + replacement_.size();
-    }
-    result.append(*token, copied);
-    *token = std::move(result);
+    *token = absl::StrReplaceAll(*token, {{replacement_, space}});
   }
 
   const std::string replacement_;
@@ -181,28 +159,14 @@ class MetaspaceStep : public DecoderStep {
 };
 
 absl::StatusOr<Step> ReadStrip(const JsonNode& node) {
-  CONVENE_ASSIGN_OR_RETURN(const JsonNode content_node, node.Get("content"));
-  CONVENE_ASSIGN_OR_RETURN(std::string content, content_node.Character());
-  CONVENE_ASSIGN_OR_RETURN(const JsonNode start_node, node.Get("start"));
-  CONVENE_ASSIGN_OR_RETURN(const int64_t start, start_node.Number(INT32_MAX));
-  CONVENE_ASSIGN_OR_RETURN(const JsonNode stop_node, node.Get("stop"));
-  CONVENE_ASSIGN_OR_RETURN(const int64_t stop, stop_node.Number(INT32_MAX));
+  CONVENE_ASSIGN_OR_RETURN(std::string content, node.GetCharacter("content"));
+  CONVENE_ASSIGN_OR_RETURN(const int64_t start, node.GetNumber("start", INT32_MAX));
+  CONVENE_ASSIGN_OR_RETURN(const int64_t stop, node.GetNumber("stop", INT32_MAX));
   return std::make_unique<StripStep>(std::move(content), start, stop);
 }
 
-absl::StatusOr<Step> ReadReplace(const JsonNode& node) {
-  CONVENE_ASSIGN_OR_RETURN(const JsonNode pattern_node, node.Get("pattern"));
-  CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<SplitPattern> pattern, ReadPattern(pattern_node));
-  CONVENE_ASSIGN_OR_RETURN(std::string content, node.GetString("content"));
-  if (pattern_node.Find("Regex").has_value() && content.find('$') != std::string::npos) {
-    return LacksFeature(node.place(), "\"Replace\" with $ in its \"content\"");
-  }
-  return std::make_unique<ReplaceStep>(std::move(pattern), std::move(content));
-}
-
 absl::StatusOr<Step> ReadMetaspace(const JsonNode& node) {
-  CONVENE_ASSIGN_OR_RETURN(const JsonNode replacement_node, node.Get("replacement"));
-  CONVENE_ASSIGN_OR_RETURN(std::string replacement, replacement_node.Character());
+  CONVENE_ASSIGN_OR_RETURN(std::string replacement, node.GetCharacter("replacement"));
   CONVENE_ASSIGN_OR_RETURN(bool strips_first, node.GetBool("add_prefix_space", true));
   if (const auto scheme = node.Find("prepend_scheme"); scheme.has_value()) {
     CONVENE_ASSIGN_OR_RETURN(const std::string name, scheme->String());
@@ -213,11 +177,14 @@ absl::StatusOr<Step> ReadMetaspace(const JsonNode& node) {
 
 absl::StatusOr<Step> ReadStep(const std::string& type, const JsonNode& node) {
   if (type == "ByteLevel") return std::make_unique<ByteLevelStep>();
-  if (type == "Replace") return ReadReplace(node);
   if (type == "ByteFallback") return std::make_unique<ByteFallbackStep>();
   if (type == "Fuse") return std::make_unique<FuseStep>();
   if (type == "Strip") return ReadStrip(node);
   if (type == "Metaspace") return ReadMetaspace(node);
+  if (type == "Replace") {
+    CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<NormalizerStep> step, ReadReplace(node));
+    return std::make_unique<ReplaceStep>(std::move(step));
+  }
   return LacksFeature(node.place(), absl::StrCat("\"", type, "\""));
 }
 
@@ -227,26 +194,15 @@ absl::StatusOr<TokenDecoder> TokenDecoder::Read(const std::optional<JsonNode>& n
   TokenDecoder decoder;
   if (!node.has_value()) return decoder;
   decoder.has_steps_ = true;
-  CONVENE_RETURN_IF_ERROR(decoder.AddSteps(*node, 0));
-  return decoder;
-}
-
-absl::Status TokenDecoder::AddSteps(const JsonNode& node, int depth) {
-  CONVENE_ASSIGN_OR_RETURN(const std::string type, node.GetString("type"));
-  if (type != "Sequence") {
-    CONVENE_ASSIGN_OR_RETURN(Step step, ReadStep(type, node));
-    growth_ *= step->growth();
-    if (growth_ > kLargestGrowth) return LacksFeature(node.place(), kTooMuchGrowth);
-    steps_.push_back(std::move(step));
+  size_t growth = 1;
+  const auto add = [&](const std::string& type, const JsonNode& part) -> absl::Status {
+    CONVENE_ASSIGN_OR_RETURN(Step step, ReadStep(type, part));
+    CONVENE_RETURN_IF_ERROR(AddGrowth(step->growth(), part, &growth));
+    decoder.steps_.push_back(std::move(step));
     return absl::OkStatus();
-  }
-  if (depth == kLargestDepth) return node.Error("is nested too deep");
-  CONVENE_ASSIGN_OR_RETURN(const JsonNode list, node.Get("decoders"));
-  CONVENE_ASSIGN_OR_RETURN(const std::vector<JsonNode> elements, list.Elements());
-  for (const JsonNode& element : elements) {
-    CONVENE_RETURN_IF_ERROR(AddSteps(element, depth + 1));
-  }
-  return absl::OkStatus();
+  };
+  CONVENE_RETURN_IF_ERROR(ForEachPart(*node, "decoders", add));
+  return decoder;
 }
 
 std::string TokenDecoder::Decode(std::vector<std::string> tokens) const {

@@ -35,11 +35,8 @@ class TokenDecoder {
   std::string Bytes(absl::string_view token) const;
 
  private:
-  absl::Status AddSteps(const JsonNode& node, int depth);
-
   bool has_steps_ = false;  // an empty Sequence is a decoder, too
   std::vector<std::unique_ptr<DecoderStep>> steps_;
-  size_t growth_ = 1;  // of all steps
 };
 
 }  // namespace convene::worker

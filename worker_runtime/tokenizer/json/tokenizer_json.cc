@@ -8,10 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
-#include "tools/base/text.h"
 #include "worker_runtime/tokenizer/fingerprint.h"
 #include "worker_runtime/tokenizer/json/added_tokens.h"
-#include "worker_runtime/tokenizer/json/characters.h"
 #include "worker_runtime/tokenizer/json/document_roles.h"
 #include "worker_runtime/tokenizer/json/json_node.h"
 #include "worker_runtime/tokenizer/json/post_processor.h"
@@ -19,6 +17,7 @@
 #include "worker_runtime/tokenizer/json/text_normalizer.h"
 #include "worker_runtime/tokenizer/json/token_decoder.h"
 #include "worker_runtime/tokenizer/json/token_model.h"
+#include "worker_runtime/tokenizer/unicode.h"
 #include "worker_runtime/tokenizer/vocabulary_config.h"
 
 namespace convene::worker {
@@ -26,9 +25,6 @@ namespace {
 
 // Changes when the same file would give other ids than before.
 constexpr int64_t kRulesVersion = 2;
-
-// Bytes of what the JSON reader says, which may have parts of the file in it.
-constexpr size_t kLongestComplaint = 200;
 
 struct Parts {
   TextNormalizer normalizer;
@@ -53,49 +49,35 @@ class JsonEncoder : public Encoder {
 
   void Encode(absl::string_view text, std::vector<int32_t>* ids) override {
     text = ValidUtf8(text, &repaired_);
-    cuts_.clear();
-    parts_.added.FindAll(text, /*normalized=*/false, with_specials_, &cuts_);
-    for (const AddedTokens::Cut& cut : cuts_) {
-      if (cut.id >= 0) {
-        ids->push_back(cut.id);
-        continue;
-      }
+    const auto take = [&](const AddedTokens::Cut& cut) {
+      if (cut.id >= 0) return ids->push_back(cut.id);
       const size_t at_start = cut.begin == 0 ? CharacterAt(text, 0).bytes : 0;
       EncodeText(text.substr(cut.begin, cut.end - cut.begin), at_start, ids);
-    }
+    };
+    parts_.added.ForEachCut(text, /*normalized=*/false, with_specials_, take);
   }
 
  private:
   // `text` has no added tokens but normalised ones.
   void EncodeText(absl::string_view text, size_t at_start, std::vector<int32_t>* ids) {
     text = parts_.normalizer.Apply(text, &at_start, &normalizer_scratch_);
-    normalized_cuts_.clear();
-    parts_.added.FindAll(text, /*normalized=*/true, with_specials_, &normalized_cuts_);
-    for (const AddedTokens::Cut& cut : normalized_cuts_) {
-      if (cut.id >= 0) {
-        ids->push_back(cut.id);
-        continue;
-      }
-      EncodePieces(text.substr(cut.begin, cut.end - cut.begin),
-                   at_start - std::min(at_start, cut.begin), ids);
-    }
-  }
-
-  void EncodePieces(absl::string_view text, size_t at_start, std::vector<int32_t>* ids) {
-    parts_.pre_tokenizer.Apply(text, at_start, &pieces_, &piece_scratch_);
-    for (const TextRange& range : pieces_.ranges) {
-      pieces_encoder_->Encode(pieces_.Text(range), ids);
-    }
+    const auto take = [&](const AddedTokens::Cut& cut) {
+      if (cut.id >= 0) return ids->push_back(cut.id);
+      const TextPiece piece = {text.substr(cut.begin, cut.end - cut.begin),
+                               at_start - std::min(at_start, cut.begin)};
+      parts_.pre_tokenizer.Apply(piece, &piece_scratch_, [&](const TextPiece& part) {
+        pieces_encoder_->Encode(part.text, ids);
+      });
+    };
+    parts_.added.ForEachCut(text, /*normalized=*/true, with_specials_, take);
   }
 
   const Parts& parts_;
   const bool with_specials_;
   const std::unique_ptr<PieceEncoder> pieces_encoder_;
   std::string repaired_;
-  std::vector<AddedTokens::Cut> cuts_, normalized_cuts_;
   TextNormalizer::Scratch normalizer_scratch_;
-  TextPieces pieces_;
-  PieceScratch piece_scratch_;
+  PreTokenizer::Scratch piece_scratch_;
 };
 
 class JsonTokenizer : public Tokenizer {
@@ -166,14 +148,6 @@ class JsonTokenizer : public Tokenizer {
   std::vector<size_t> byte_ends_;
 };
 
-absl::StatusOr<nlohmann::json> Parse(absl::string_view text) {
-  try {
-    return nlohmann::json::parse(text.begin(), text.end());
-  } catch (const nlohmann::json::exception& error) {
-    return absl::InvalidArgumentError(Utf8(error.what(), kLongestComplaint));
-  }
-}
-
 std::optional<int32_t> FindToken(const std::string& text, const Parts& parts) {
   if (text.empty()) return std::nullopt;
   const std::optional<int32_t> added = parts.added.Find(absl::string_view(text));
@@ -192,7 +166,9 @@ absl::Status ReadConfig(const std::string& config_json, Parts* parts) {
 absl::StatusOr<Parts> ReadParts(const JsonNode& document) {
   Parts parts;
   if (const auto version = document.Find("version"); version.has_value()) {
-    if (version->value() != "1.0") return LacksFeature("version", "\"version\" other than \"1.0\"");
+    if (version->String().value_or("") != "1.0") {
+      return LacksFeature("version", "\"version\" other than \"1.0\"");
+    }
   }
   CONVENE_ASSIGN_OR_RETURN(const JsonNode model, document.Get("model"));
   CONVENE_ASSIGN_OR_RETURN(const SpecialContents specials,
@@ -230,9 +206,9 @@ uint64_t FingerprintOf(absl::string_view json_text, const Parts& parts) {
 absl::StatusOr<std::unique_ptr<Tokenizer>> ReadTokenizerJson(absl::string_view json_text,
                                                              const std::string& path,
                                                              const std::string& config_json) {
-  const absl::StatusOr<nlohmann::json> document = Parse(json_text);
+  const absl::StatusOr<JsonDocument> document = JsonDocument::Parse(json_text);
   if (!document.ok()) return Annotate(document.status(), path);
-  absl::StatusOr<Parts> parts = ReadParts(JsonNode(&*document, ""));
+  absl::StatusOr<Parts> parts = ReadParts(document->root());
   if (!parts.ok()) return Annotate(parts.status(), path);
   const absl::Status configured = ReadConfig(config_json, &*parts);
   if (!configured.ok()) return Annotate(configured, path);

@@ -1,8 +1,10 @@
 // Golden.json covers what the parts do to texts; here is the rest: errors, settings, single tokens.
 #include "worker_runtime/tokenizer/json/tokenizer_json.h"
 
+#include <sys/resource.h>
 #include <catch2/catch.hpp>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -253,6 +255,43 @@ TEST_CASE("what is no tokenizer is refused with its place") {
   CHECK(absl::IsInvalidArgument(ErrorOfPart(
       "pre_tokenizer", R"x({"type":"Split","pattern":{"Regex":"("},"behavior":"Removed"})x")));
 }
+
+TEST_CASE("what is no JSON is refused with the line, and of equal keys the last counts") {
+  const absl::Status broken = ErrorOf("{\n\"model\": {,}}");
+  CHECK(absl::StrContains(broken.message(), "x/tokenizer.json: broken JSON at byte"));
+  CHECK(absl::StrContains(broken.message(), "(line 2)"));
+  CHECK(absl::StrContains(ErrorOf("[\"\xFF\"]").message(), "byte 3: not UTF-8"));
+  CHECK(absl::StrContains(ErrorOf(R"(["\udc00"])").message(), "half a surrogate pair"));
+  const auto tokenizer =
+      Read(R"({"model":3,"model":{"type":"BPE","vocab":{"a":7,"b":1,"a":0,"b":1},"merges":[]}})");
+  CHECK(tokenizer->vocabulary_size() == 8);
+  CHECK(Encode(*tokenizer, "ab") == Ids{0, 1});
+  CHECK(tokenizer->Decode({0, 7, 1}, false) == "a b");
+}
+
+#ifndef CONVENE_SANITIZER
+// Of this process at its largest.
+int64_t PeakKilobytes() {
+  rusage usage{};
+  REQUIRE(getrusage(RUSAGE_SELF, &usage) == 0);
+  return usage.ru_maxrss;
+}
+
+TEST_CASE("the pieces of a long document never lie in memory together") {
+  // The vocabulary has none of the letters, so that no ids take memory.
+  const auto tokenizer = Read(File(
+      R"("pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Digits"},)"
+      R"({"type":"Split","pattern":{"Regex":"\\s+|\\S+"},"behavior":"Isolated"},{"type":"ByteLevel",)"
+      R"("add_prefix_space":false,"use_regex":false}]})"));
+  const std::string text(size_t{4} << 20, '#');
+  std::string words = text;
+  for (size_t i = 0; i < words.size(); i += 2) words[i] = '\n';
+  CHECK(Encode(*tokenizer, text).empty());
+  const int64_t before = PeakKilobytes();
+  CHECK(Encode(*tokenizer, words).empty());
+  CHECK(PeakKilobytes() - before < 8'000);
+}
+#endif
 
 TEST_CASE("deep nesting is refused, not followed") {
   std::string normalizer = R"({"type":"NFC"})";

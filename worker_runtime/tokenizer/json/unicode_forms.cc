@@ -1,4 +1,5 @@
 #include "worker_runtime/tokenizer/json/unicode_forms.h"
+#include "worker_runtime/tokenizer/unicode.h"
 
 #include <utf8proc.h>
 
@@ -7,8 +8,6 @@
 #include <iterator>
 #include <string>
 #include <vector>
-
-#include "worker_runtime/tokenizer/json/characters.h"
 
 namespace convene::worker {
 namespace {

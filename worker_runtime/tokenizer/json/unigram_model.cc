@@ -8,7 +8,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_format.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/tokenizer/json/characters.h"
+#include "worker_runtime/tokenizer/unicode.h"
 #include "worker_runtime/tokenizer/unigram.h"
 #include "worker_runtime/tokenizer/word_ids.h"
 
@@ -49,17 +49,10 @@ class UnigramEncoder : public PieceEncoder {
   explicit UnigramEncoder(const UnigramModel* model) : model_(*model) {}
 
   void Encode(absl::string_view piece, std::vector<int32_t>* ids) override {
-    if (piece.size() > Cache::kLongest) return EncodeNew(piece, ids);
-    const Cache::Key key = Cache::KeyOf(piece);
-    if (cache_.Append(key, ids)) return;
-    const size_t first = ids->size();
-    EncodeNew(piece, ids);
-    cache_.Put(key, ids->data() + first, ids->size() - first);
+    cache_.Append(piece, ids, [&] { EncodeNew(piece, ids); });
   }
 
  private:
-  using Cache = WordIds</*kWords=*/4, /*kIds=*/8, /*kBits=*/15>;
-
   void EncodeNew(absl::string_view piece, std::vector<int32_t>* ids) {
     segments_.clear();
     model_.lattice_.Best(piece, &segments_, &scratch_);
@@ -96,7 +89,7 @@ class UnigramEncoder : public PieceEncoder {
   }
 
   const UnigramModel& model_;
-  Cache cache_;
+  WordIds</*kWords=*/4, /*kIds=*/8, /*kBits=*/15> cache_;
   std::vector<UnigramLattice::Segment> segments_;
   UnigramLattice::Scratch scratch_;
 };
@@ -117,13 +110,13 @@ absl::StatusOr<std::unique_ptr<TokenModel>> ReadUnigramModel(const JsonNode& nod
   Vocabulary vocabulary;
   absl::flat_hash_set<int32_t> hidden;
   for (const JsonNode& element : elements) {
-    const nlohmann::json& value = element.value();
-    if (!value.is_array() || value.size() != 2 || !value[0].is_string() || !value[1].is_number()) {
+    const rapidjson::Value& value = element.value();
+    if (!value.IsArray() || value.Size() != 2 || !value[0].IsString() || !value[1].IsNumber()) {
       return element.Error("should be [token, score]");
     }
     UnigramLattice::Piece piece;
-    piece.text = value[0].get<std::string>();
-    piece.score = value[1].get<double>();
+    piece.text = std::string(TextOf(value[0]));
+    piece.score = value[1].GetDouble();
     const bool is_special = specials.contains(piece.text) && !IsOneCharacter(piece.text);
     piece.is_used = !piece.text.empty() && !is_special;
     if (is_special) hidden.insert(static_cast<int32_t>(pieces.size()));

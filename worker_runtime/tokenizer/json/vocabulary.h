@@ -17,16 +17,17 @@ namespace convene::worker {
 // Read-only once filled; thread-safe then. Ids need not be dense; each token has its own.
 class Vocabulary {
  public:
-  // {token: id}. InvalidArgument: no such object, ids far beyond the number of tokens, or one id
-  // twice.
+  // {token: id}; of equal tokens the last counts. InvalidArgument: no such object, ids far beyond
+  // the number of tokens, or one id twice.
   static absl::StatusOr<Vocabulary> Read(const JsonNode& node);
 
   Vocabulary() = default;
   Vocabulary(Vocabulary&&) = default;
   Vocabulary& operator=(Vocabulary&&) = default;
 
-  // A token that is there already gets the new id.
-  void Add(absl::string_view token, int32_t id);
+  // A token that is there already gets the new id; its id before is returned, and still has its
+  // text.
+  std::optional<int32_t> Add(absl::string_view token, int32_t id);
 
   std::optional<int32_t> Find(absl::string_view token) const {
     const auto found = ids_.find(token);
@@ -42,13 +43,11 @@ class Vocabulary {
   size_t size() const { return ids_.size(); }
   // One more than the largest id.
   int32_t id_count() const { return static_cast<int32_t>(tokens_.size()); }
-  size_t longest_token_bytes() const { return longest_token_bytes_; }
 
  private:
   std::deque<std::string> texts_;  // keeps their addresses
   absl::flat_hash_map<absl::string_view, int32_t> ids_;
   std::vector<const std::string*> tokens_;  // by id, null where there is none
-  size_t longest_token_bytes_ = 0;
 };
 
 }  // namespace convene::worker

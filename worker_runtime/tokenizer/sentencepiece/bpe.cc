@@ -1,7 +1,5 @@
 #include "worker_runtime/tokenizer/sentencepiece/bpe.h"
 
-#include <xxhash.h>
-
 #include "worker_runtime/tokenizer/unicode.h"
 
 namespace convene::worker {
@@ -45,22 +43,14 @@ void BpeModel::AppendWord(absl::string_view word, size_t first, std::vector<int3
   if (at == word.data() + word.size()) {
     return AppendSymbol(characters_.Find(character), word, first, ids);
   }
-  const bool is_short = word.size() <= WordCache::kLongestWord;
-  uint64_t hash = 0;
-  if (is_short) {
-    hash = XXH3_64bits(word.data(), word.size());
-    if (const WordCache::Entry* entry = scratch->cache.Find(word, hash); entry != nullptr) {
-      const int32_t* const begin = entry->ids.data();
-      return unknown_.AppendIds(begin, begin + entry->id_count, first, ids);
-    }
-  }
-  MergeWord(word, scratch);
-  const std::vector<int32_t>& word_ids = scratch->word_ids;
-  if (is_short) scratch->cache.Put(word, hash, word_ids);
-  unknown_.AppendIds(word_ids.data(), word_ids.data() + word_ids.size(), first, ids);
+  const size_t begin = ids->size();
+  scratch->cache.Append(word, ids, [&] { MergeWord(word, ids, scratch); });
+  unknown_.JoinRun(begin, first, ids);
 }
 
-void BpeModel::MergeWord(absl::string_view word, Scratch* scratch) const {
+void BpeModel::MergeWord(absl::string_view word, std::vector<int32_t>* ids,
+                         Scratch* scratch) const {
+  const size_t begin = ids->size();
   std::vector<int32_t>& symbols = scratch->symbols;
   symbols.clear();
   const char* const end = word.data() + word.size();
@@ -68,7 +58,6 @@ void BpeModel::MergeWord(absl::string_view word, Scratch* scratch) const {
     symbols.push_back(characters_.Find(NextOfValid(&at, end)));
   }
   merges_->Apply(&symbols, &scratch->merges);
-  scratch->word_ids.clear();
   for (const int32_t symbol : symbols) {
     size_t bytes = 0;
     if (symbol == kOther) {
@@ -78,7 +67,7 @@ void BpeModel::MergeWord(absl::string_view word, Scratch* scratch) const {
     } else {
       bytes = symbols_[symbol].bytes;
     }
-    AppendSymbol(symbol, word.substr(0, bytes), 0, &scratch->word_ids);
+    AppendSymbol(symbol, word.substr(0, bytes), begin, ids);
     word.remove_prefix(bytes);
   }
 }

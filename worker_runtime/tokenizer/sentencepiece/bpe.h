@@ -11,10 +11,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "worker_runtime/tokenizer/byte_trie.h"
+#include "worker_runtime/tokenizer/character_table.h"
 #include "worker_runtime/tokenizer/pair_merges.h"
 #include "worker_runtime/tokenizer/sentencepiece/model_file.h"
 #include "worker_runtime/tokenizer/sentencepiece/unknown_text.h"
-#include "worker_runtime/tokenizer/sentencepiece/word_cache.h"
+#include "worker_runtime/tokenizer/word_ids.h"
 
 namespace convene::worker {
 
@@ -35,8 +36,7 @@ class BpeModel {
   struct Scratch {
     PairMerges::Scratch merges;
     std::vector<int32_t> symbols;
-    std::vector<int32_t> word_ids;
-    WordCache cache;
+    WordIds</*kWords=*/4, /*kIds=*/8, /*kBits=*/15> cache;
   };
 
   // Appends the ids of `text`, which is valid UTF-8.
@@ -47,20 +47,7 @@ class BpeModel {
   // are made of without being pieces themselves: an "extra" one, numbered on from the pieces. All
   // other characters are one symbol, kOther, that no merge has.
   static constexpr int32_t kOther = -1;
-
-  // Symbols of characters: blocks of 256 code points, block 0 full of kOther.
-  class CharacterTable {
-   public:
-    CharacterTable() : block_of_(0x110000 >> 8), symbols_(256, kOther) {}
-    int32_t Find(char32_t character) const {
-      return symbols_[block_of_[character >> 8] << 8 | (character & 0xFF)];
-    }
-    void Set(char32_t character, int32_t symbol);
-
-   private:
-    std::vector<uint32_t> block_of_;
-    std::vector<int32_t> symbols_;
-  };
+  static constexpr int kJoinBits = 20;
 
   explicit BpeModel(const ModelFile& model, const ByteTrie* user_symbols)
       : user_symbols_(user_symbols), unknown_(model) {}
@@ -72,19 +59,13 @@ class BpeModel {
 
   // False: no piece has `left` and `right` next to each other. True may be wrong.
   bool MayJoin(char32_t left, char32_t right) const {
-    if (left < 128 && right < 128) return ascii_joins_[left << 7 | right];
-    return join_filter_[JoinSlot(left, right)];
-  }
-  static constexpr size_t kJoinSlots = size_t{1} << 20;
-  static size_t JoinSlot(char32_t left, char32_t right) {
-    const uint64_t key = static_cast<uint64_t>(left) << 32 | right;
-    return (key * 0x9E3779B97F4A7C15u) >> 44;
+    return joins_.MayHave(HashOfPair(left, right));
   }
   void SetJoins(absl::string_view piece);
 
   void AppendWord(absl::string_view word, size_t first, std::vector<int32_t>* ids,
                   Scratch* scratch) const;
-  void MergeWord(absl::string_view word, Scratch* scratch) const;
+  void MergeWord(absl::string_view word, std::vector<int32_t>* ids, Scratch* scratch) const;
   void AppendSymbol(int32_t symbol, absl::string_view text, size_t first,
                     std::vector<int32_t>* ids) const;
 
@@ -100,8 +81,7 @@ class BpeModel {
   };
   std::vector<Symbol> symbols_;
   std::vector<int32_t> expansions_;
-  std::bitset<128 * 128> ascii_joins_;
-  std::bitset<kJoinSlots> join_filter_;
+  PairFilter joins_{kJoinBits};
   std::bitset<256> begins_user_symbol_;  // by first byte
 };
 

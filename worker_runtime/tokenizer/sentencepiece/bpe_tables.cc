@@ -44,15 +44,6 @@ std::vector<int32_t> RanksOf(const std::vector<ModelPiece>& pieces) {
 
 }  // namespace
 
-void BpeModel::CharacterTable::Set(char32_t character, int32_t symbol) {
-  uint32_t& block = block_of_[character >> 8];
-  if (block == 0) {
-    block = static_cast<uint32_t>(symbols_.size() >> 8);
-    symbols_.resize(symbols_.size() + 256, kOther);
-  }
-  symbols_[block << 8 | (character & 0xFF)] = symbol;
-}
-
 absl::StatusOr<std::unique_ptr<BpeModel>> BpeModel::Make(const ModelFile& model,
                                                          const ByteTrie* user_symbols) {
   std::unique_ptr<BpeModel> bpe(new BpeModel(model, user_symbols));
@@ -98,11 +89,7 @@ void BpeModel::SetJoins(absl::string_view piece) {
   char32_t left = NextOfValid(&at, end);
   while (at < end) {
     const char32_t right = NextOfValid(&at, end);
-    if (left < 128 && right < 128) {
-      ascii_joins_[left << 7 | right] = true;
-    } else {
-      join_filter_[JoinSlot(left, right)] = true;
-    }
+    joins_.Add(HashOfPair(left, right));
     left = right;
   }
 }

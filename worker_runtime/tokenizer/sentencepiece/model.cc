@@ -186,17 +186,12 @@ class SentencePieceTokenizer : public Tokenizer {
 
 void SentencePieceEncoder::Encode(absl::string_view text, std::vector<int32_t>* ids) {
   if (special_text_ == SpecialText::kAsTokens) {
-    size_t at = 0;
-    while (at < text.size()) {
-      const ByteTrie::Match match = tokenizer_.specials_.Longest(text.substr(at));
-      if (match.length == 0) {
-        ++at;
-        continue;
-      }
-      EncodeOne(text.substr(0, at), ids);
-      ids->push_back(match.value);
-      text.remove_prefix(at + match.length);
-      at = 0;
+    for (;;) {
+      const ByteTrie::Found found = tokenizer_.specials_.FindFirst(text, 0);
+      if (found.match.length == 0) break;
+      EncodeOne(text.substr(0, found.begin), ids);
+      ids->push_back(found.match.value);
+      text.remove_prefix(found.begin + found.match.length);
     }
   }
   EncodeOne(text, ids);

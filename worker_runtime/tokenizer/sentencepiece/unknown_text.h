@@ -22,25 +22,23 @@ class UnknownText {
   void Append(absl::string_view text, size_t first, std::vector<int32_t>* ids) const {
     if (byte_fallback_) {
       for (const char byte : text) ids->push_back(bytes_[static_cast<unsigned char>(byte)]);
-    } else if (!EndsUnknown(first, *ids)) {
+    } else if (ids->size() == first || ids->back() != id_) {
       ids->push_back(id_);
     }
   }
 
-  // Appends ids that Append and pieces made, as if they had been made here.
-  void AppendIds(const int32_t* begin, const int32_t* end, size_t first,
-                 std::vector<int32_t>* ids) const {
-    if (begin != end && *begin == id_ && !byte_fallback_ && EndsUnknown(first, *ids)) ++begin;
-    ids->insert(ids->end(), begin, end);
+  // Makes the ids from `begin` on, which were appended as if the text began there, go on with those
+  // before them.
+  void JoinRun(size_t begin, size_t first, std::vector<int32_t>* ids) const {
+    if (byte_fallback_ || begin <= first || begin == ids->size()) return;
+    if ((*ids)[begin - 1] == id_ && (*ids)[begin] == id_) {
+      ids->erase(ids->begin() + static_cast<ptrdiff_t>(begin));
+    }
   }
 
   int32_t id() const { return id_; }
 
  private:
-  bool EndsUnknown(size_t first, const std::vector<int32_t>& ids) const {
-    return ids.size() > first && ids.back() == id_;
-  }
-
   int32_t id_ = -1;
   bool byte_fallback_;
   std::array<int32_t, 256> bytes_{};

@@ -133,8 +133,8 @@ absl::StatusOr<ListPtr> ItemsOf(const Value& value, Budget* budget) {
   if (value.is_string()) {
     const std::string& text = value.as_string();
     CONVENE_RETURN_IF_ERROR(budget->Charge(kPartSteps * static_cast<int64_t>(text.size())));
-    for (size_t i = 0; i < text.size(); i += CharacterBytes(text[i])) {
-      items.push_back(Value::OfString(text.substr(i, CharacterBytes(text[i]))));
+    for (size_t i = 0; i < text.size(); i += CharacterLength(text[i])) {
+      items.push_back(Value::OfString(text.substr(i, CharacterLength(text[i]))));
     }
   } else if (value.is_dict()) {
     CONVENE_RETURN_IF_ERROR(budget->Charge(value.as_dict().entries().size()));

@@ -5,7 +5,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
-#include "tools/base/text.h"
 
 namespace convene::worker::jinja {
 namespace {
@@ -32,8 +31,8 @@ absl::Status CheckAscii(absl::string_view text) {
 }
 
 bool Contains(absl::string_view characters, char32_t wanted) {
-  for (size_t i = 0; i < characters.size(); i += CharacterBytes(characters[i])) {
-    if (CharacterAt(characters, i) == wanted) return true;
+  for (size_t i = 0; i < characters.size(); i += CharacterLength(characters[i])) {
+    if (CharacterAt(characters, i).code == wanted) return true;
   }
   return false;
 }
@@ -49,31 +48,6 @@ bool EndsLine(char32_t character) {
 
 }  // namespace
 
-bool IsUtf8(absl::string_view text) {
-  // Utf8 puts one '?' for each byte that is not UTF-8: then the two differ.
-  return IsAscii(text) || Utf8(text) == text;
-}
-
-bool IsAscii(absl::string_view text) {
-  return std::all_of(text.begin(), text.end(),
-                     [](char c) { return static_cast<uint8_t>(c) < 0x80; });
-}
-
-char32_t CharacterAt(absl::string_view text, size_t position) {
-  const auto byte = [&](size_t i) -> char32_t { return static_cast<uint8_t>(text[position + i]); };
-  switch (CharacterBytes(text[position])) {
-    case 1:
-      return byte(0);
-    case 2:
-      return (byte(0) & 0x1F) << 6 | (byte(1) & 0x3F);
-    case 3:
-      return (byte(0) & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F);
-    default:
-      return (byte(0) & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 |
-             (byte(3) & 0x3F);
-  }
-}
-
 int64_t CountCharacters(absl::string_view text) {
   return std::count_if(text.begin(), text.end(),
                        [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
@@ -81,7 +55,7 @@ int64_t CountCharacters(absl::string_view text) {
 
 std::vector<size_t> CharacterBegins(absl::string_view text) {
   std::vector<size_t> begins;
-  for (size_t i = 0; i < text.size(); i += CharacterBytes(text[i])) begins.push_back(i);
+  for (size_t i = 0; i < text.size(); i += CharacterLength(text[i])) begins.push_back(i);
   begins.push_back(text.size());
   return begins;
 }
@@ -100,17 +74,16 @@ bool IsPrintable(char32_t character) {
 }
 
 absl::string_view StripLeft(absl::string_view text, std::optional<absl::string_view> characters) {
-  while (!text.empty() && IsStripped(CharacterAt(text, 0), characters)) {
-    text.remove_prefix(CharacterBytes(text[0]));
+  while (!text.empty() && IsStripped(CharacterAt(text, 0).code, characters)) {
+    text.remove_prefix(CharacterLength(text[0]));
   }
   return text;
 }
 
 absl::string_view StripRight(absl::string_view text, std::optional<absl::string_view> characters) {
   while (!text.empty()) {
-    size_t last = text.size() - 1;
-    while (last > 0 && (static_cast<uint8_t>(text[last]) & 0xC0) == 0x80) --last;
-    if (!IsStripped(CharacterAt(text, last), characters)) break;
+    const size_t last = PreviousCharacter(text, text.size());
+    if (!IsStripped(CharacterAt(text, last).code, characters)) break;
     text = text.substr(0, last);
   }
   return text;
@@ -154,9 +127,9 @@ std::vector<absl::string_view> SplitLines(absl::string_view text, bool keep_ends
   std::vector<absl::string_view> lines;
   size_t begin = 0;
   for (size_t i = 0; i < text.size();) {
-    const char32_t character = CharacterAt(text, i);
+    const char32_t character = CharacterAt(text, i).code;
     const size_t end = i;
-    i += CharacterBytes(text[i]);
+    i += CharacterLength(text[i]);
     if (!EndsLine(character)) continue;
     if (character == '\r' && i < text.size() && text[i] == '\n') ++i;
     lines.push_back(text.substr(begin, (keep_ends ? i : end) - begin));

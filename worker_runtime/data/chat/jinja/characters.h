@@ -1,5 +1,5 @@
 // PURE. Strings as Python sees them: by characters (code points), not by bytes. All texts here are
-// UTF-8.
+// UTF-8, whose characters tokenizer/unicode.h reads.
 #pragma once
 
 #include <cstddef>
@@ -10,20 +10,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "worker_runtime/tokenizer/unicode.h"
 
 namespace convene::worker::jinja {
 
-bool IsUtf8(absl::string_view text);
-bool IsAscii(absl::string_view text);
-
-// The length in bytes of the character that begins with `first`.
-inline size_t CharacterBytes(char first) {
-  const auto byte = static_cast<uint8_t>(first);
-  return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
-}
-
-// The character at `position`. REQUIRES: position is where a character begins.
-char32_t CharacterAt(absl::string_view text, size_t position);
 int64_t CountCharacters(absl::string_view text);
 // Where each character begins, and the text's end after them.
 std::vector<size_t> CharacterBegins(absl::string_view text);

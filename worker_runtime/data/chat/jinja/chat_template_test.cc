@@ -224,9 +224,9 @@ TEST_CASE("JSON is read as Python reads it, and refused with the byte") {
   CHECK(*Render("{{ a|tojson }}", {},
                 R"({"a": {"z": 1, "b": [1.0, -0.0, 1e5], "z": "\ud83e\udd99"}})") ==
         "{\"z\": \"\xF0\x9F\xA6\x99\", \"b\": [1.0, -0.0, 100000.0]}");
-  CHECK_STATUS(ReadJson("{\"a\": tru}"), absl::StatusCode::kInvalidArgument, "not JSON at byte");
-  CHECK_STATUS(ReadJson(""), absl::StatusCode::kInvalidArgument, "not JSON");
-  CHECK_STATUS(ReadJson("[\"\xFF\"]"), absl::StatusCode::kInvalidArgument, "not JSON");
+  CHECK_STATUS(ReadJson("{\"a\": tru}"), absl::StatusCode::kInvalidArgument, "broken JSON at byte");
+  CHECK_STATUS(ReadJson(""), absl::StatusCode::kInvalidArgument, "broken JSON");
+  CHECK_STATUS(ReadJson("[\"\xFF\"]"), absl::StatusCode::kInvalidArgument, "broken JSON");
   CHECK_STATUS(ReadJson("[18446744073709551616]"), absl::StatusCode::kInvalidArgument,
                "beyond 64 bits");
   CHECK_STATUS(ReadJson("[9223372036854775808]"), absl::StatusCode::kInvalidArgument,

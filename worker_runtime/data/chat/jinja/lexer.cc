@@ -164,7 +164,7 @@ class Lexer {
       if (position_ >= source_.size()) {
         return At(begin, absl::InvalidArgumentError("the tag has no end"));
       }
-      if (IsSpace(CharacterAt(source_, position_))) {
+      if (IsSpace(CharacterAt(source_, position_).code)) {
         MoveTo(SkipSpace(position_));
         continue;
       }

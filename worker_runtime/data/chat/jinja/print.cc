@@ -53,8 +53,7 @@ absl::Status AppendQuoted(absl::string_view value, Budget* budget, std::string* 
   const char quote = has_single && value.find('"') == absl::string_view::npos ? '"' : '\'';
   text->push_back(quote);
   for (size_t i = 0; i < value.size();) {
-    const char32_t character = CharacterAt(value, i);
-    const size_t bytes = CharacterBytes(value[i]);
+    const auto [character, bytes] = CharacterAt(value, i);
     if (character == '\n') {
       text->append("\\n");
     } else if (character == '\r') {
@@ -135,8 +134,7 @@ absl::Status AppendRepr(const Value& value, Budget* budget, std::string* text) {
 void AppendJsonString(absl::string_view value, bool ensure_ascii, std::string* text) {
   text->push_back('"');
   for (size_t i = 0; i < value.size();) {
-    const char32_t character = CharacterAt(value, i);
-    const size_t bytes = CharacterBytes(value[i]);
+    const auto [character, bytes] = CharacterAt(value, i);
     switch (character) {
       case '"':
         text->append("\\\"");

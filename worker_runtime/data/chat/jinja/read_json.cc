@@ -1,62 +1,57 @@
 #include "worker_runtime/data/chat/jinja/read_json.h"
 
-#include <limits>
-#include <nlohmann/json.hpp>
+#include <rapidjson/reader.h>
+
+#include <cmath>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "tools/base/text.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/tokenizer/json_reader.h"
 
 namespace convene::worker::jinja {
 namespace {
 
-using Json = nlohmann::json;
-
-// Takes the parser's events. It keeps its own stack, so deep input cannot exhaust the thread's.
-class Builder : public nlohmann::json_sax<Json> {
+// Takes the reader's events. It keeps its own stack, so deep input cannot exhaust the thread's.
+class Builder : public rapidjson::BaseReaderHandler<rapidjson::UTF8<>, Builder> {
  public:
   explicit Builder(LargeIntegers large_integers) : large_integers_(large_integers) {}
 
-  bool null() override { return Add(Value::OfNone()); }
-  bool boolean(bool value) override { return Add(Value::OfBool(value)); }
-  bool number_integer(int64_t value) override { return Add(Value::OfInt(value)); }
-  bool number_unsigned(uint64_t value) override {
-    if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-      return Large(static_cast<double>(value));
+  bool Null() { return Add(Value::OfNone()); }
+  bool Bool(bool value) { return Add(Value::OfBool(value)); }
+  bool RawNumber(const char* text, rapidjson::SizeType size, bool) {
+    const absl::string_view number(text, size);
+    const bool is_integer = number.find_first_of(".eE") == absl::string_view::npos;
+    int64_t integer = 0;
+    if (is_integer && absl::SimpleAtoi(number, &integer)) return Add(Value::OfInt(integer));
+    if (is_integer && large_integers_ == LargeIntegers::kRefuse) {
+      return Fail("the JSON has an integer beyond 64 bits");
     }
-    return Add(Value::OfInt(static_cast<int64_t>(value)));
-  }
-  bool number_float(double value, const std::string& text) override {
-    // The parser makes a float of an integer that is too large; Python keeps it.
-    if (text.find_first_of(".eE") == std::string::npos) return Large(value);
+    double value = 0;
+    if (!absl::SimpleAtod(number, &value) || !std::isfinite(value)) {
+      return Fail("the JSON has a number beyond a double's");
+    }
     return Add(Value::OfFloat(value));
   }
-  bool string(std::string& value) override { return Add(Value::OfString(std::move(value))); }
-  bool binary(Json::binary_t&) override { return Fail("binary data"); }
-
-  bool start_object(size_t) override { return Open(/*is_dict=*/true); }
-  bool start_array(size_t) override { return Open(/*is_dict=*/false); }
-  bool key(std::string& key) override {
-    open_.back().key = std::make_shared<const std::string>(std::move(key));
+  bool String(const char* text, rapidjson::SizeType size, bool) {
+    return Add(Value::OfString(std::string(text, size)));
+  }
+  bool Key(const char* text, rapidjson::SizeType size, bool) {
+    open_.back().key = std::make_shared<const std::string>(text, size);
     return true;
   }
-  bool end_object() override { return Close(NewDict(std::move(open_.back().dict))); }
-  bool end_array() override { return Close(NewList(std::move(open_.back().items))); }
+  bool StartObject() { return Open(/*is_dict=*/true); }
+  bool StartArray() { return Open(/*is_dict=*/false); }
+  bool EndObject(rapidjson::SizeType) { return Close(NewDict(std::move(open_.back().dict))); }
+  bool EndArray(rapidjson::SizeType) { return Close(NewList(std::move(open_.back().items))); }
 
-  bool parse_error(size_t position, const std::string&, const Json::exception& error) override {
-    absl::string_view what = error.what();
-    // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error ..."
-    const size_t colon = what.find(": ");
-    if (colon != absl::string_view::npos) what.remove_prefix(colon + 2);
-    return Fail(absl::StrCat("at byte ", position, ": ", Utf8(what, 200)));
-  }
-
-  absl::StatusOr<Value> Take() && {
-    if (!status_.ok()) return status_;
-    return std::move(result_);
-  }
+  // Why the reader was stopped, if it was.
+  const absl::Status& status() const { return status_; }
+  Value Take() && { return std::move(result_); }
 
  private:
   struct Container {
@@ -66,31 +61,20 @@ class Builder : public nlohmann::json_sax<Json> {
     StringPtr key;
   };
 
-  bool Fail(const std::string& why) {
-    if (status_.ok()) status_ = absl::InvalidArgumentError(absl::StrCat("not JSON ", why));
-    return false;
-  }
-  bool Large(double value) {
-    if (large_integers_ == LargeIntegers::kAsFloats) return Add(Value::OfFloat(value));
-    status_ = absl::InvalidArgumentError("the JSON has an integer beyond 64 bits");
+  bool Fail(absl::string_view why) {
+    status_ = absl::InvalidArgumentError(why);
     return false;
   }
   bool Open(bool is_dict) {
     if (open_.size() >= kMaxValueDepth) {
-      status_ = absl::InvalidArgumentError(
-          absl::StrCat("the JSON is more than ", kMaxValueDepth, " levels deep"));
-      return false;
+      return Fail(absl::StrCat("the JSON is more than ", kMaxValueDepth, " levels deep"));
     }
     open_.push_back({is_dict, {}, {}, nullptr});
     return true;
   }
   bool Close(absl::StatusOr<Value> value) {
     open_.pop_back();
-    if (!value.ok()) {
-      status_ = absl::InvalidArgumentError(value.status().message());
-      return false;
-    }
-    return Add(*std::move(value));
+    return value.ok() ? Add(*std::move(value)) : Fail(value.status().message());
   }
   bool Add(Value value) {
     if (open_.empty()) {
@@ -113,7 +97,11 @@ class Builder : public nlohmann::json_sax<Json> {
 
 absl::StatusOr<Value> ReadJson(absl::string_view text, LargeIntegers large_integers) {
   Builder builder(large_integers);
-  Json::sax_parse(text.begin(), text.end(), &builder);
+  std::string buffer;
+  const absl::Status read =
+      worker::ReadJson<rapidjson::kParseNumbersAsStringsFlag>(text, &buffer, &builder);
+  CONVENE_RETURN_IF_ERROR(builder.status());
+  CONVENE_RETURN_IF_ERROR(read);
   return std::move(builder).Take();
 }
 

@@ -50,10 +50,9 @@ Result StripMethod(Text text, Text name, const Arguments& arguments, Budget* bud
 size_t WordBytes(Text text, bool from_end) {
   size_t bytes = 0;
   while (bytes < text.size()) {
-    size_t next = from_end ? text.size() - bytes - 1 : bytes;
-    while (from_end && (static_cast<uint8_t>(text[next]) & 0xC0) == 0x80) --next;
-    if (IsSpace(CharacterAt(text, next))) break;
-    bytes = from_end ? text.size() - next : next + CharacterBytes(text[next]);
+    const size_t next = from_end ? PreviousCharacter(text, text.size() - bytes) : bytes;
+    if (IsSpace(CharacterAt(text, next).code)) break;
+    bytes = from_end ? text.size() - next : next + CharacterLength(text[next]);
   }
   return bytes;
 }
@@ -250,7 +249,7 @@ absl::StatusOr<std::string> Replace(absl::string_view text, absl::string_view fr
     if (!from.empty()) continue;
     // An empty string is found before each character and at the end.
     if (text.empty()) break;
-    const size_t bytes = CharacterBytes(text[0]);
+    const size_t bytes = CharacterLength(text[0]);
     replaced.append(text.data(), bytes);
     text.remove_prefix(bytes);
   }
