@@ -128,10 +128,10 @@ TEST_CASE("a compact vocabulary is the file's own, which no tokenizer's name sta
   const auto tokenizer = LoadRunTokenizer(&options);
   REQUIRE_OK(tokenizer);
   CHECK(options.model.vocabulary_size == 384);
-  REQUIRE_OK(OpenDataset(options, **tokenizer, Contract()));
+  REQUIRE_OK(OpenDataset(options, **tokenizer, Contract(), [](const std::string&) {}));
   options.tokenizer_path = "gpt2/";
-  CHECK_STATUS(OpenDataset(options, **tokenizer, Contract()), absl::StatusCode::kFailedPrecondition,
-               "leave --tokenizer out");
+  CHECK_STATUS(OpenDataset(options, **tokenizer, Contract(), [](const std::string&) {}),
+               absl::StatusCode::kFailedPrecondition, "leave --tokenizer out");
 }
 
 TEST_CASE("several files are mixed by their weights, or else by their size") {
