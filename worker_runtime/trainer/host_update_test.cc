@@ -1,5 +1,6 @@
 // The host updates an offloaded state beside what comes next: whatever that is, it finds what an
 // update on the device would have left.
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <limits>
 #include <memory>
@@ -8,12 +9,42 @@
 
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/device/host_queue.h"
+#include "worker_runtime/testing/forwarding_device.h"
 #include "worker_runtime/trainer/engine.h"
 
 namespace convene::worker {
 namespace {
 
 constexpr int kSequenceLength = 16;
+
+// The host's update stands still behind its first bucket until somebody waits.
+class LateHost final : public testing::ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  void Record(Event& event, Stream& stream) override {
+    if (stream.host_queue() != nullptr && !is_held_.exchange(true)) {
+      RunIn(stream, [this] { is_held_.wait(true); });
+    }
+    ForwardingDevice::Record(event, stream);
+  }
+  absl::Status Wait(Event& event, absl::Duration timeout) override {
+    LetGo();
+    return ForwardingDevice::Wait(event, timeout);
+  }
+  absl::Status Synchronize(absl::Duration timeout) override {
+    LetGo();
+    return ForwardingDevice::Synchronize(timeout);
+  }
+
+ private:
+  void LetGo() {
+    is_held_ = false;
+    is_held_.notify_all();
+  }
+
+  std::atomic<bool> is_held_ = false;
+};
 
 // One process that trains.
 class Trainer {
@@ -24,8 +55,9 @@ class Trainer {
                                   .dtype = dtype,
                                   .overlap_communication = overlaps,
                                   .sequence_length = kSequenceLength,
+                                  .bucket_count_min = 1,
                                   .offload_optimizer = offloads},
-                                 set_, *device_);
+                                 set_, device_);
     REQUIRE_OK(engine);
     engine_ = *std::move(engine);
   }
@@ -70,7 +102,8 @@ class Trainer {
 
   const std::vector<int32_t> tokens_ = std::vector<int32_t>(kSequenceLength, 65);
   const std::vector<int32_t> uncounted_ = std::vector<int32_t>(kSequenceLength, -1);
-  const std::unique_ptr<Device> device_ = Device::Cpu();
+  const std::unique_ptr<Device> cpu_ = Device::Cpu();
+  LateHost device_{*cpu_};
   CommunicatorSet set_ = SoloCommunicators();
   std::unique_ptr<Engine> engine_;
   int step_ = 0;
