@@ -154,7 +154,6 @@ TEST_CASE("a pass that takes over the host's update is no graph, the passes betw
     const auto engine = Engine::Create({.model = *NamedModel("llama-tiny"),
                                         .sequence_length = kSequenceLength,
                                         .microbatches = kThree,
-                                        .bucket_count_min = 1,
                                         .offload_optimizer = true,
                                         .cuda_graphs = cuda_graphs},
                                        set, device);

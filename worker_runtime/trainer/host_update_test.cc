@@ -18,15 +18,14 @@ namespace {
 
 constexpr int kSequenceLength = 16;
 
-// The host's update stands still behind its first bucket until somebody waits.
+// An update by the host does not begin until somebody waits.
 class LateHost final : public testing::ForwardingDevice {
  public:
   using ForwardingDevice::ForwardingDevice;
-  void Record(Event& event, Stream& stream) override {
-    if (stream.host_queue() != nullptr && !is_held_.exchange(true)) {
-      RunIn(stream, [this] { is_held_.wait(true); });
-    }
-    ForwardingDevice::Record(event, stream);
+  Stream& host() override {
+    Stream& stream = ForwardingDevice::host();
+    if (!is_held_.exchange(true)) RunIn(stream, [this] { is_held_.wait(true); });
+    return stream;
   }
   absl::Status Wait(Event& event, absl::Duration timeout) override {
     LetGo();
@@ -55,7 +54,6 @@ class Trainer {
                                   .dtype = dtype,
                                   .overlap_communication = overlaps,
                                   .sequence_length = kSequenceLength,
-                                  .bucket_count_min = 1,
                                   .offload_optimizer = offloads},
                                  set_, device_);
     REQUIRE_OK(engine);
