@@ -68,10 +68,10 @@ struct PendingMessage {
 // order.
 //
 // Errors of every call: DeadlineExceeded when peers did not answer within the timeout given at
-// creation, here or in another communicator of the rank; Unavailable when a peer's connection
-// broke; Aborted after Abort(). The text names the group ("dp"), the operation, its sequence number
-// and the peer where known. After an error the communicator is broken: every later call returns the
-// same error.
+// creation, here or in another communicator of the rank, of the same transport; Unavailable when a
+// peer's connection broke; Aborted after Abort(). The text names the group ("dp"), the operation,
+// its sequence number and the peer where known. After an error the communicator is broken: every
+// later call returns the same error.
 class Collective {
  public:
   // On the CPU: aborts what is still queued and waits for its end.

@@ -99,7 +99,8 @@ class Device {
   virtual void Order(Event& event, Stream& stream) = 0;
   // The host waits. DeadlineExceeded after `timeout`; else status().
   virtual absl::Status Wait(Event& event, absl::Duration timeout) = 0;
-  // The host waits for all streams. DeadlineExceeded after `timeout`; else status().
+  // The host waits for all streams, also after an error in one of them: on return host() is idle
+  // unless `timeout` is over. DeadlineExceeded after `timeout`; else status().
   virtual absl::Status Synchronize(absl::Duration timeout) = 0;
 
   // Calls `work`, which queues ops in `stream`, and keeps them as a graph: nothing of them runs

@@ -33,7 +33,9 @@ class UpdateRule {
     float* master = nullptr;  // the fp32 weights
     // They become the masters, rounded. Of fp32 they are the masters.
     Elements weights;
-    absl::Span<float* const> states;  // one array for each of states()
+    // One array for each of states(). The pointers themselves are gone when Update returns; all
+    // other memory stays until the stream has done the update.
+    absl::Span<float* const> states;
   };
 
   virtual ~UpdateRule() = default;

@@ -11,9 +11,10 @@ struct GraphedPasses {
   // graph takes memory for each of its launches, on the host and on the GPU.
   static constexpr int kMicrobatchesMax = 64;
 
-  // On data-parallel ranks a chunk's first forward pass of a step waits for gathered parameters,
-  // and its last pass starts the reduction of gradients. These passes cannot be graphs, since NCCL
-  // queues from a thread of its own and a watchdog follows each collective.
+  // A chunk's first forward pass of a step waits for gathered parameters on data-parallel ranks,
+  // and for the host's update where the optimizer is offloaded. Its last pass starts the reduction
+  // of gradients. These passes cannot be graphs: NCCL queues from a thread of its own and a
+  // watchdog follows each collective, and a graph holds no wait of the host.
   bool ends_communicate = false;
 
   bool Contains(const StagePass& pass) const {

@@ -94,15 +94,17 @@ class BucketStore final : public UnitStore {
   // compute() has updated this rank's part of the bucket. A whole one is gathered beside ops that
   // are queued from now on. Buckets come in order. Errors: the collective's.
   absl::Status Updated(size_t bucket);
-  // The same of an update by the host, which is done: the part becomes `weights`, copied beside ops
-  // that are queued from now on, unless it is their own place. Nothing changes them until compute()
-  // has come to the next FinishReducing.
+  // The same of an update by the host, which is done: the part becomes `weights`, unless it is
+  // their own place. The copy is queued in communication() where a gather follows it, beside ops
+  // that are queued from now on, else in compute(), before them. Nothing changes them until
+  // compute() has come to the next FinishReducing.
   absl::Status Load(size_t bucket, ConstElements weights);
 
   // The host begins to update all buckets, in order, beside what comes now. `publish`, which waits
   // for a bucket's update and calls Load, is called once for each bucket, in order, as soon as a
-  // call below or a unit (Acquire, Prefetch) needs the bucket; so every rank gathers at the same
-  // place among its collectives, however long its host takes. REQUIRES: FinishUpdate.
+  // call below or a unit (Acquire) needs the bucket; so every rank gathers at the same place among
+  // its collectives, however long its host takes. Until then Prefetch does nothing. REQUIRES:
+  // FinishUpdate.
   void BeginUpdate(std::function<absl::Status(size_t bucket)> publish);
   // All buckets are published. Errors: `publish`'s; then it may be called again.
   absl::Status FinishUpdate() { return FinishUpdate(shard_.parts.size() - 1); }

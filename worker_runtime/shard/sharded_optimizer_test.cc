@@ -355,7 +355,8 @@ TEST_CASE("while the host updates, a unit waits for its own bucket alone") {
                      .dp_replicate = *set.dp_replicate,
                      .tp = *set.tp},
                     device, arena, arena);
-  ShardedOptimizer optimizer(store, {.offloads = true}, device, arena, staging);
+  ShardedOptimizer optimizer(store, {.offloads = true, .timeout = absl::Seconds(20)}, device, arena,
+                             staging);
   REQUIRE_OK(arena.Build());
   REQUIRE_OK(staging.Build());
   optimizer.Bind();
@@ -376,8 +377,10 @@ TEST_CASE("while the host updates, a unit waits for its own bucket alone") {
   REQUIRE_OK(store.Acquire(0));
   CHECK(has_moved(parts[0]));
   CHECK(!has_moved(parts[1]));
-  device.GoOn();
   REQUIRE_OK(store.Prefetch(1));
+  CHECK(!has_moved(parts[1]));
+  device.GoOn();
+  REQUIRE_OK(store.Acquire(1));
   CHECK(has_moved(parts[1]));
   CHECK(!has_moved(parts.back()));
   REQUIRE_OK(store.FinishUpdate());

@@ -159,7 +159,8 @@ class Engine {
   const Placement& placement() const { return store_.placement(); }
   const BucketStore& store() const { return store_; }
   // In the device's memory; the host may read them once Device::Synchronize has returned. Whole as
-  // far as BucketStore has whole ones.
+  // far as BucketStore has whole ones. With offload_optimizer parameters may still be those of the
+  // step before: a bucket changes when a later call needs it. CopyParameters has the new ones.
   ConstElements parameters() const { return store_.parameters(); }
   absl::Span<const float> gradients() const { return store_.gradients(); }
   // A copy of all parameters, as placement() says, in host memory: (placement().flat_count) of

@@ -31,6 +31,32 @@ class RefusingDevice final : public testing::ForwardingDevice {
   int captures = 0;
 };
 
+// Captures run at once, and count what the host waits for meanwhile. Their launch is the one of the
+// same step.
+class CapturingDevice final : public testing::ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  absl::Status Wait(Event& event, absl::Duration timeout) override {
+    waits_in_captures += captures_now_;
+    return ForwardingDevice::Wait(event, timeout);
+  }
+  absl::StatusOr<std::unique_ptr<Graph>> Capture(Stream& /*stream*/,
+                                                 absl::FunctionRef<absl::Status()> work) override {
+    ++captures;
+    ++captures_now_;
+    CONVENE_RETURN_IF_ERROR(work());
+    --captures_now_;
+    return std::make_unique<Graph>();
+  }
+  void Launch(Graph& /*graph*/, Stream& /*stream*/) override { ++launches; }
+  int captures = 0;
+  int launches = 0;
+  int waits_in_captures = 0;
+
+ private:
+  int captures_now_ = 0;
+};
+
 class Trainer {
  public:
   explicit Trainer(bool cuda_graphs)
@@ -117,6 +143,37 @@ TEST_CASE("an engine whose graphs were refused trains as one without") {
     without.Train(step);
   }
   CHECK(with.Weights() == without.Weights());
+}
+
+// A graph that was captured while a pass waited for the host would wait no more in later steps, and
+// so keep weights of the step before.
+TEST_CASE("a pass that takes over the host's update is no graph, the passes between are") {
+  constexpr int kThree = 3;
+  const auto train = [](Device& device, bool cuda_graphs) {
+    CommunicatorSet set = SoloCommunicators();
+    const auto engine = Engine::Create({.model = *NamedModel("llama-tiny"),
+                                        .sequence_length = kSequenceLength,
+                                        .microbatches = kThree,
+                                        .offload_optimizer = true,
+                                        .cuda_graphs = cuda_graphs},
+                                       set, device);
+    REQUIRE_OK(engine);
+    const std::vector<int32_t> tokens(kThree * kSequenceLength, 65);
+    const TokenBatch batch{tokens.data(), tokens.data(), static_cast<int64_t>(tokens.size())};
+    for (int step = 1; step <= 2; ++step) {
+      REQUIRE_OK((*engine)->TrainStep(batch, {.learning_rate = 1e-3, .step = step}));
+    }
+    const auto weights = (*engine)->CopyParameters();
+    REQUIRE_OK(weights);
+    return *weights;
+  };
+  const std::unique_ptr<Device> cpu = Device::Cpu();
+  CapturingDevice device(*cpu);
+  CHECK((train(device, /*cuda_graphs=*/true) == train(*cpu, /*cuda_graphs=*/false)));
+  // All but the first forward and the last backward pass.
+  CHECK(device.captures == 2 * kThree - 2);
+  CHECK(device.launches == device.captures);
+  CHECK(device.waits_in_captures == 0);
 }
 
 }  // namespace

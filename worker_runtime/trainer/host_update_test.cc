@@ -1,5 +1,6 @@
 // The host updates an offloaded state beside what comes next: whatever that is, it finds what an
 // update on the device would have left.
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <limits>
 #include <memory>
@@ -8,12 +9,41 @@
 
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/device/host_queue.h"
+#include "worker_runtime/testing/forwarding_device.h"
 #include "worker_runtime/trainer/engine.h"
 
 namespace convene::worker {
 namespace {
 
 constexpr int kSequenceLength = 16;
+
+// An update by the host does not begin until somebody waits.
+class LateHost final : public testing::ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  Stream& host() override {
+    Stream& stream = ForwardingDevice::host();
+    if (!is_held_.exchange(true)) RunIn(stream, [this] { is_held_.wait(true); });
+    return stream;
+  }
+  absl::Status Wait(Event& event, absl::Duration timeout) override {
+    LetGo();
+    return ForwardingDevice::Wait(event, timeout);
+  }
+  absl::Status Synchronize(absl::Duration timeout) override {
+    LetGo();
+    return ForwardingDevice::Synchronize(timeout);
+  }
+
+ private:
+  void LetGo() {
+    is_held_ = false;
+    is_held_.notify_all();
+  }
+
+  std::atomic<bool> is_held_ = false;
+};
 
 // One process that trains.
 class Trainer {
@@ -25,7 +55,7 @@ class Trainer {
                                   .overlap_communication = overlaps,
                                   .sequence_length = kSequenceLength,
                                   .offload_optimizer = offloads},
-                                 set_, *device_);
+                                 set_, device_);
     REQUIRE_OK(engine);
     engine_ = *std::move(engine);
   }
@@ -70,7 +100,8 @@ class Trainer {
 
   const std::vector<int32_t> tokens_ = std::vector<int32_t>(kSequenceLength, 65);
   const std::vector<int32_t> uncounted_ = std::vector<int32_t>(kSequenceLength, -1);
-  const std::unique_ptr<Device> device_ = Device::Cpu();
+  const std::unique_ptr<Device> cpu_ = Device::Cpu();
+  LateHost device_{*cpu_};
   CommunicatorSet set_ = SoloCommunicators();
   std::unique_ptr<Engine> engine_;
   int step_ = 0;

@@ -16,14 +16,10 @@ struct Group {
   double seconds = 0;
 };
 
-bool IsOptimizer(absl::string_view op) {
-  return op == "AdamW" || op == "SumOfSquares" || op == "DecideStep";
-}
-
 size_t GroupOfOp(absl::string_view name) {
   if (name == "MatMul") return 0;
   if (absl::StartsWith(name, "Attention")) return 1;
-  if (IsOptimizer(name)) return 2;
+  if (name == "AdamW" || name == "SumOfSquares" || name == "DecideStep") return 2;
   if (absl::StartsWith(name, kCommunicationPrefix)) return 3;
   return 4;
 }
@@ -70,27 +66,28 @@ double Add(const OpTime& time, Group& group) {
 
 }  // namespace
 
-std::string ProfileText(const std::vector<OpTime>& times, const std::vector<OpTime>& beside,
-                        int64_t steps, double seconds) {
+std::string ProfileText(const std::vector<OpTime>& times, const std::vector<OpTime>& communication,
+                        const std::vector<OpTime>& host, int64_t steps, double seconds) {
   if (steps == 0 || seconds <= 0) return "";
   std::vector<Group> groups = {
       {"products"}, {"attention"}, {"optimizer"}, {"communication"}, {"memory-bound"}};
-  std::vector<Group> beside_groups = {{"optimizer, beside"}, {"communication, beside"}};
+  std::vector<Group> beside = {{"optimizer, beside"}, {"communication, beside"}};
   double in_ops = 0;
   for (const OpTime& time : times) in_ops += Add(time, groups[GroupOfOp(time.op)]);
-  for (const OpTime& time : beside) Add(time, beside_groups[IsOptimizer(time.op) ? 0 : 1]);
+  for (const OpTime& time : host) Add(time, beside[0]);
+  for (const OpTime& time : communication) Add(time, beside[1]);
   const Table table(steps, seconds);
   return absl::StrCat(
       absl::StrFormat("%-26s %9s  %6s\n", absl::StrFormat("profile of %d steps", steps),
                       "ms a step", "share"),
       table.Lines(groups), table.Line("gaps", seconds - in_ops),
       absl::StrFormat("%-26s %9.2f\n", "step", table.MillisecondsAStep(seconds)),
-      table.Lines(beside_groups));
+      table.Lines(beside));
 }
 
 StepProfile::StepProfile(Device& device) {
-  for (Stream* stream : {&device.compute(), &device.communication(), &device.layer_communication(),
-                         &device.host()}) {
+  for (Stream* stream : {&device.compute(), &device.host(), &device.communication(),
+                         &device.layer_communication()}) {
     watched_.push_back({*stream, device.MakeProfile(*stream)});
   }
 }
@@ -104,11 +101,12 @@ void StepProfile::Watch(bool is_wanted) {
 }
 
 std::string StepProfile::Text(int64_t steps, double seconds) const {
-  std::vector<OpTime> beside;
-  for (size_t i = 1; i < watched_.size(); ++i) {
-    for (const OpTime& time : watched_[i].profile->Times()) beside.push_back(time);
+  std::vector<OpTime> communication;
+  for (size_t i = 2; i < watched_.size(); ++i) {
+    for (const OpTime& time : watched_[i].profile->Times()) communication.push_back(time);
   }
-  return ProfileText(watched_[0].profile->Times(), beside, steps, seconds);
+  return ProfileText(watched_[0].profile->Times(), communication, watched_[1].profile->Times(),
+                     steps, seconds);
 }
 
 }  // namespace convene::worker

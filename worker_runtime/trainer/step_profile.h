@@ -13,8 +13,9 @@ namespace convene::worker {
 
 // PURE. One line an op, the longest first within its group, groups by their sums; then the gaps:
 // the rest of `seconds` that is in no op (the host, waiting for other streams). `seconds` is the
-// time of `steps` steps. The work of other streams `beside` these ops is no part of the sum, and
-// follows it. Ends with a newline. "" when steps is 0.
+// time of `steps` steps. The work beside these ops, of the streams for communication and of the
+// host's, where the optimizer may be, is no part of the sum, and follows it. Ends with a newline.
+// "" when steps is 0.
 //
 //   profile of 20 steps        ms a step   share
 //   products                       10.10   66.0%
@@ -23,8 +24,8 @@ namespace convene::worker {
 //   step                           15.30
 //   communication, beside           2.00   13.1%
 //     tp                            2.00   13.1%
-std::string ProfileText(const std::vector<OpTime>& times, const std::vector<OpTime>& beside,
-                        int64_t steps, double seconds);
+std::string ProfileText(const std::vector<OpTime>& times, const std::vector<OpTime>& communication,
+                        const std::vector<OpTime>& host, int64_t steps, double seconds);
 
 // Watches what one rank queues in its device's streams. Borrows the device, which outlives it. Not
 // thread-safe.
@@ -45,7 +46,7 @@ class StepProfile {
     Stream& stream;
     std::unique_ptr<OpProfile> profile;
   };
-  std::vector<Watched> watched_;  // compute() first
+  std::vector<Watched> watched_;  // compute(), host(), the others
 };
 
 }  // namespace convene::worker

@@ -19,7 +19,7 @@ TEST_CASE("a profile groups the ops, the longest first, and says what is in none
   const std::vector<OpTime> times = {{"RmsNormForward", 4, 0.01},   {"MatMul", 8, 0.05},
                                      {"AttentionForward", 2, 0.02}, {"SwigluForward", 2, 0.015},
                                      {"AdamW", 2, 0.001},           {"communication/tp", 2, 0.002}};
-  CHECK(ProfileText(times, {}, 2, 0.1) ==
+  CHECK(ProfileText(times, {}, {}, 2, 0.1) ==
         "profile of 2 steps         ms a step   share\n"
         "products                       25.00   50.0%\n"
         "  MatMul                       25.00   50.0%\n"
@@ -38,7 +38,7 @@ TEST_CASE("a profile groups the ops, the longest first, and says what is in none
 
 TEST_CASE("communication beside the ops is told behind the step, and is no part of its sum") {
   CHECK(ProfileText({{"MatMul", 1, 0.09}},
-                    {{"communication/dp", 1, 0.01}, {"communication/tp", 4, 0.03}}, 1, 0.1) ==
+                    {{"communication/dp", 1, 0.01}, {"communication/tp", 4, 0.03}}, {}, 1, 0.1) ==
         "profile of 1 steps         ms a step   share\n"
         "products                       90.00   90.0%\n"
         "  MatMul                       90.00   90.0%\n"
@@ -49,17 +49,20 @@ TEST_CASE("communication beside the ops is told behind the step, and is no part 
         "  dp                           10.00   10.0%\n");
 }
 
-TEST_CASE("the host's update beside the ops has a group of its own") {
-  const std::string text = ProfileText({{"MatMul", 1, 0.09}},
-                                       {{"AdamW", 2, 0.03}, {"communication/dp", 1, 0.01}}, 1, 0.1);
+TEST_CASE("the host's update beside the ops has a group of its own, whatever its ops are") {
+  const std::string text =
+      ProfileText({{"MatMul", 1, 0.09}}, {{"communication/dp", 1, 0.01}, {"ToBFloat16", 1, 0.005}},
+                  {{"AdamW", 2, 0.03}, {"ToBFloat16", 2, 0.01}}, 1, 0.1);
   CHECK_THAT(text, Catch::EndsWith("step                          100.00\n"
-                                   "optimizer, beside              30.00   30.0%\n"
+                                   "optimizer, beside              40.00   40.0%\n"
                                    "  AdamW                        30.00   30.0%\n"
-                                   "communication, beside          10.00   10.0%\n"
-                                   "  dp                           10.00   10.0%\n"));
+                                   "  ToBFloat16                   10.00   10.0%\n"
+                                   "communication, beside          15.00   15.0%\n"
+                                   "  dp                           10.00   10.0%\n"
+                                   "  ToBFloat16                    5.00    5.0%\n"));
 }
 
-TEST_CASE("no steps, no profile") { CHECK(ProfileText({{"MatMul", 1, 1}}, {}, 0, 1).empty()); }
+TEST_CASE("no steps, no profile") { CHECK(ProfileText({{"MatMul", 1, 1}}, {}, {}, 0, 1).empty()); }
 
 // A tensor-parallel layer's backward pass.
 absl::Status Backward(Device& device, Collective& tp) {

@@ -292,10 +292,14 @@ absl::StatusOr<bool> Training::Advance() {
   return result.stop_requested;
 }
 
-// On a GPU a step's result is there before its update is done. Where no step follows at once, a
-// profile waits for it: its ops are counted, so their time must be, and in this step.
+// On a GPU, and with an offloaded optimizer, a step's result is there before its update is done.
+// Where no step follows at once, a profile waits for it: its ops are counted, so their time must
+// be, and in this step. On a CPU a step follows at once where nothing else does, though it is not
+// yet in flight.
 absl::Status Training::AwaitProfiledUpdate() {
-  if (profile_ == nullptr || device_.kind() == DeviceKind::kCpu) return absl::OkStatus();
+  const bool waits =
+      device_.kind() != DeviceKind::kCpu || (options_.offload_optimizer && PausesAfter(step_));
+  if (profile_ == nullptr || !waits) return absl::OkStatus();
   CONVENE_RETURN_IF_ERROR(device_.Synchronize(2 * options_.collective_timeout));
   if (step_ > profile_from_) profiled_time_ += clock_.Now() - last_time_;
   return absl::OkStatus();

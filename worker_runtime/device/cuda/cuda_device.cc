@@ -220,14 +220,16 @@ class CudaDevice : public Device {
     return status();
   }
 
+  // An error of the GPU ends no work of the host, and a GPU that hangs takes none of its time.
   absl::Status Synchronize(absl::Duration timeout) override {
     const MonotonicTime deadline = Clock::Real().Now() + timeout;
-    for (Stream* stream : {&compute_, &communication_, &layer_communication_, &host_}) {
+    absl::Status first;
+    for (Stream* stream : {&host_, &compute_, &communication_, &layer_communication_}) {
       const std::unique_ptr<Event> event = MakeEvent();
       Record(*event, *stream);
-      CONVENE_RETURN_IF_ERROR(Wait(*event, deadline - Clock::Real().Now()));
+      first.Update(Wait(*event, deadline - Clock::Real().Now()));
     }
-    return status();
+    return first;
   }
 
   absl::StatusOr<std::unique_ptr<Graph>> Capture(Stream& stream,

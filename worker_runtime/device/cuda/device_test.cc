@@ -1,6 +1,8 @@
 // A GPU as a Device: memory, copies, order between streams, deadlines, errors.
 #include <cuda_runtime.h>
 
+#include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <cstring>
@@ -13,6 +15,7 @@
 #include "worker_runtime/device/cuda/cuda_device.h"
 #include "worker_runtime/device/cuda/gpu_testing.h"
 #include "worker_runtime/device/cuda/queue.h"
+#include "worker_runtime/device/host_queue.h"
 
 namespace convene::worker::cuda {
 namespace {
@@ -174,6 +177,24 @@ TEST_CASE("the first error stays, with the name of what was queued") {
   queue.Report(CUBLAS_STATUS_INVALID_VALUE, "matmul");
   CHECK_STATUS(device->status(), absl::StatusCode::kInternal, "rms_norm_forward");
   CHECK_STATUS(device->Synchronize(kPatience), absl::StatusCode::kInternal, "rms_norm_forward");
+}
+
+TEST_CASE("after an error of the GPU a device still waits for what the host does") {
+  if (!HasGpuOrSkips()) return;
+  const std::unique_ptr<Device> device = FirstGpu();
+  struct Update {
+    std::vector<char> state = std::vector<char>(64 * kBytes);
+    std::atomic<bool> is_done = false;
+  } update;
+  device->compute().queue().Report(cudaErrorInvalidValue, "matmul");
+  RunIn(device->host(), [&update] {
+    std::fill(update.state.begin(), update.state.end(), 'a');
+    update.is_done = true;
+  });
+  CHECK_STATUS(device->Synchronize(kPatience), absl::StatusCode::kInternal, "matmul");
+  const bool was_done = update.is_done;
+  AwaitAll(device->host());
+  CHECK(was_done);
 }
 
 struct CountingPlans {
