@@ -36,7 +36,7 @@ namespace convene::worker {
 namespace {
 
 // Another version of this program that makes other tokens of the same input has another number.
-constexpr int kRulesVersion = 1;
+constexpr int kRulesVersion = 2;
 
 // Enough that few threads go on while a journal is written, and that each of many has work; no
 // more, because memory that is used again soon costs less.
@@ -299,8 +299,9 @@ absl::StatusOr<PrepareSummary> PrepareOutput(const PrepareOptions& options,
   const std::string lock_path = absl::StrCat(output, ".lock");
   absl::StatusOr<FileLock> lock = FileLock::Take(lock_path, {.silence_max = absl::ZeroDuration()});
   if (absl::IsDeadlineExceeded(lock.status())) {
-    return absl::FailedPreconditionError(absl::StrCat("data: another process is making ", output,
-                                                      " just now: ", lock.status().message()));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "data: another process is making ", output, " just now: ", lock.status().message(),
+        "; wait for its end, or name another output"));
   }
   CONVENE_RETURN_IF_ERROR(lock.status());
   absl::StatusOr<PrepareSummary> summary = MakeTokenFile(
