@@ -10,6 +10,7 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/store/token_blocks.h"
 #include "worker_runtime/tokenizer/compact_tokenizer.h"
+#include "worker_runtime/tokenizer/fingerprint.h"
 
 namespace convene::worker {
 namespace {

@@ -12,6 +12,7 @@
 #include "worker_runtime/data/store/describe.h"
 #include "worker_runtime/data/store/token_file.h"
 #include "worker_runtime/data/testing/token_files.h"
+#include "worker_runtime/tokenizer/fingerprint.h"
 
 namespace convene::worker {
 namespace {
@@ -132,7 +133,8 @@ TEST_CASE("what counts is kept where the format can say it, and not lost in sile
 TEST_CASE("of a compact vocabulary each format gets the tokenizer's own ids") {
   const TempDir dir;
   TokenFileInfo info = {.vocabulary_size = 3, .token_bytes = {1, 5, 0}};
-  info.tokenizer = {"tiktoken", "/llama", 5, 2, CompactVocabulary{{7, 8, 70000}, 128256, 6}};
+  info.tokenizer = {"tiktoken", "/llama", CompactFingerprint(6, {7, 8, 70000}), 2,
+                    CompactVocabulary{{7, 8, 70000}, 128256, 6}};
   WriteTokenFile(dir.File("compact"), info, {{{1, 0, 2}, {}}, {{1, 2}, {}}});
   const auto compact = Open(dir.File("compact"));
   const Documents documents = {{{8, 7, 70000}, {}}, {{8, 70000}, {}}};
