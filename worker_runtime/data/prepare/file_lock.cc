@@ -88,7 +88,7 @@ absl::StatusOr<FileLock> FileLock::Take(const std::string& path, const Wait& wai
     if (now - last_news >= wait.silence_max) {
       const std::string held = absl::StrCat(path, " is held by ", heard.who, ", which has read ",
                                             heard.done, " of ", heard.total, " bytes");
-      // Who did not wait cannot tell whether the holder hangs.
+      // A caller that did not wait cannot tell whether the holder hangs.
       if (wait.silence_max == absl::ZeroDuration()) return absl::DeadlineExceededError(held);
       return absl::DeadlineExceededError(
           absl::StrCat(held, " and came no further within ", absl::FormatDuration(wait.silence_max),
