@@ -34,6 +34,12 @@ absl::StatusOr<std::unique_ptr<worker::Tokenizer>> LoadTokenizer(const PrepareFl
                                                                  worker::PrepareOptions* options) {
   options->tokenizer_path = flags.tokenizer.empty() ? "byte" : AbsolutePath(flags.tokenizer);
   if (flags.vocabulary_of.empty()) return worker::LoadTokenizer(options->tokenizer_path);
+  std::error_code error;
+  if (std::filesystem::equivalent(flags.output, flags.vocabulary_of, error)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flags.output, " is the file of --vocabulary-of, and would be replaced; name ",
+                     "another output"));
+  }
   CONVENE_ASSIGN_OR_RETURN(const auto source, worker::OpenTokenSource(flags.vocabulary_of));
   const worker::TokenizerIdentity& made_by = source->tokenizer();
   if (made_by.fingerprint == 0) {
@@ -46,11 +52,16 @@ absl::StatusOr<std::unique_ptr<worker::Tokenizer>> LoadTokenizer(const PrepareFl
                            LoadFileTokenizer(*source, flags.tokenizer));
   if (flags.tokenizer.empty()) options->tokenizer_path = made_by.path;
   options->compact = made_by.compact;
-  if (made_by.fingerprint == tokenizer->fingerprint()) return tokenizer;
-  return absl::FailedPreconditionError(
-      absl::StrCat("the ids of ", flags.vocabulary_of, " were made by the tokenizer ", made_by.path,
-                   " (", made_by.kind, "), which is not the same as ", options->tokenizer_path,
-                   " (", tokenizer->kind(), "): name the tokenizer that made them by --tokenizer"));
+  if (made_by.fingerprint != tokenizer->fingerprint()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the ids of ", flags.vocabulary_of, " were made by the tokenizer ", made_by.path, " (",
+        made_by.kind, "), which is not the same as ", options->tokenizer_path, " (",
+        tokenizer->kind(), "): name the tokenizer that made them by --tokenizer"));
+  }
+  if (made_by.compact.has_value()) return tokenizer;
+  return absl::InvalidArgumentError(absl::StrCat(
+      flags.vocabulary_of, " has no compact vocabulary: its ids are all of the ",
+      "tokenizer's own. Give --tokenizer ", made_by.path, " instead of ", "--vocabulary-of"));
 }
 
 }  // namespace

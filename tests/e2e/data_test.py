@@ -121,7 +121,8 @@ class DataTest(ConveneTestCase):
                                                       "eos_token": "<end>"}))
         self.put("a.txt", "hello hello")
         self.put("b.txt", "hello wold")
-        prepare = lambda text, name, *more: self.convene_data("prepare", "--output", self.path(name), self.path(text), *more)
+        prepare = lambda text, name, *more, code=0: self.convene_data("prepare", "--output", self.path(name), self.path(text), *more,
+                                                                      code=code)
         tokenizer = ["--tokenizer", self.path("words.tiktoken")]
         said = prepare("a.txt", "a.bin", "--compact-vocabulary", *tokenizer)
         self.assertIn("5 tokens of a vocabulary of 259", said)
@@ -143,6 +144,12 @@ class DataTest(ConveneTestCase):
         said = self.convene_data("prepare", "--output", self.path("d.bin"), self.path("b.txt"), "--tokenizer", "byte",
                                  "--vocabulary-of", self.path("whole.bin"), code=64)
         self.assertIn("which is not the same as byte", said)
+        said = prepare("b.txt", "d.bin", "--vocabulary-of", self.path("whole.bin"), code=64)
+        self.assertIn("whole.bin has no compact vocabulary", said)
+        before = self.content("a.bin")
+        said = prepare("b.txt", "a.bin", "--vocabulary-of", self.path("a.bin"), code=64)
+        self.assertIn("a.bin is the file of --vocabulary-of, and would be replaced", said)
+        self.assertEqual(self.content("a.bin"), before)
 
     def test_other_programs_formats_and_blends(self):
         self.put("a.jsonl", self.lines(50))

@@ -48,7 +48,7 @@ MUTATIONS = [
     Mutation("Megatron's split rounds down", f'{DATA}/megatron_rows.cc',
              'std::nearbyint((1.0', 'std::floor((1.0', DATASETS, 'order'),
     Mutation("the header before an answer counts", f'{CHAT}/answer_spans.cc',
-             'if (without.text != before) return 0;', 'if (without.text != before || message + 1 > 0) return 0;', CHATS, 'mask'),
+             'if (without.text != before) {', 'if (without.text != before || message + 1 > 0) {', CHATS, 'mask'),
     Mutation("the line's end behind a turn counts", f'{CHAT}/answer_spans.cc',
              'return at_special ? begin + answer.size() : end;', 'return at_special ? end : begin + answer.size();', CHATS, 'mask'),
     Mutation('with --train-on last every answer counts', f'{CHAT}/conversation.cc',

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/tokenizer/fingerprint.h"
 
@@ -152,14 +153,6 @@ std::vector<int32_t> IndispensableIdsOf(const Tokenizer& whole, const ByteIds& b
 absl::StatusOr<std::vector<int32_t>> IndispensableIds(const Tokenizer& whole) {
   CONVENE_ASSIGN_OR_RETURN(const ByteIds byte_ids, FindByteIds(whole));
   return IndispensableIdsOf(whole, byte_ids);
-}
-
-uint64_t CompactFingerprint(uint64_t whole_fingerprint, absl::Span<const int32_t> original_ids) {
-  Fingerprint fingerprint;
-  fingerprint.Add("compact");
-  fingerprint.Add(static_cast<int64_t>(whole_fingerprint));
-  for (const int32_t id : original_ids) fingerprint.Add(int64_t{id});
-  return fingerprint.value();
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> MakeCompactTokenizer(std::unique_ptr<Tokenizer> whole,

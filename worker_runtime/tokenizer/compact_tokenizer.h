@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "worker_runtime/tokenizer/tokenizer.h"
 
 namespace convene::worker {
@@ -17,13 +16,11 @@ namespace convene::worker {
 // that was cut away could not be written.
 absl::StatusOr<std::vector<int32_t>> IndispensableIds(const Tokenizer& whole);
 
-// The fingerprint of the tokenizer that MakeCompactTokenizer makes of these.
-uint64_t CompactFingerprint(uint64_t whole_fingerprint, absl::Span<const int32_t> original_ids);
-
 // The id i stands for the token original_ids[i] of `whole`. A text is encoded as by `whole`; in the
 // place of a token that is not among `original_ids` stand the tokens of its bytes, those of its
-// text for a special token. So every text has ids, and decodes as with `whole`. kind() is that of
-// `whole`, and the special tokens are those of `original_ids`.
+// text for a special token. So every text has ids, and decodes as with `whole`. fingerprint() is
+// CompactFingerprint (fingerprint.h) of both, kind() is that of `whole`, and the special tokens are
+// those of `original_ids`.
 //
 // InvalidArgument: `original_ids` is not ascending, has ids outside the vocabulary, or lacks
 // indispensable ones. Else as IndispensableIds.

@@ -12,6 +12,7 @@
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/tokenizer/byte_bpe_tokenizer.h"
 #include "worker_runtime/tokenizer/byte_tokenizer.h"
+#include "worker_runtime/tokenizer/fingerprint.h"
 #include "worker_runtime/tokenizer/load_tokenizer.h"
 #include "worker_runtime/tokenizer/testing/small_vocabulary.h"
 

@@ -26,4 +26,12 @@ void Fingerprint::Add(int64_t number) {
 
 uint64_t Fingerprint::value() const { return XXH3_64bits_digest(state_); }
 
+uint64_t CompactFingerprint(uint64_t whole_fingerprint, absl::Span<const int32_t> original_ids) {
+  Fingerprint fingerprint;
+  fingerprint.Add("compact");
+  fingerprint.Add(static_cast<int64_t>(whole_fingerprint));
+  for (const int32_t id : original_ids) fingerprint.Add(int64_t{id});
+  return fingerprint.value();
+}
+
 }  // namespace convene::worker

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 struct XXH3_state_s;
 
@@ -25,5 +26,9 @@ class Fingerprint {
  private:
   XXH3_state_s* state_;
 };
+
+// Of the tokenizer with the fingerprint `whole_fingerprint`, cut to the tokens `original_ids`
+// (compact_tokenizer.h).
+uint64_t CompactFingerprint(uint64_t whole_fingerprint, absl::Span<const int32_t> original_ids);
 
 }  // namespace convene::worker

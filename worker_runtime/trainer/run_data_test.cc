@@ -9,6 +9,7 @@
 #include "tools/base/testing/temp_dir.h"
 #include "worker_runtime/data/testing/token_files.h"
 #include "worker_runtime/options/load_options.h"
+#include "worker_runtime/tokenizer/fingerprint.h"
 
 namespace convene::worker {
 namespace {
@@ -119,10 +120,10 @@ TEST_CASE("token files of another tokenizer than the named one are refused, with
 
 TEST_CASE("a compact vocabulary is the file's own, which no tokenizer's name stands for") {
   const TempDir directory;
-  TokenizerIdentity made_by = {
-      .kind = "BPE", .path = "gpt2/", .fingerprint = 5, .compact = CompactVocabulary()};
+  TokenizerIdentity made_by = {.kind = "BPE", .path = "gpt2/", .compact = CompactVocabulary()};
   made_by.compact->whole_size = 50257;
   for (int32_t id = 0; id < 300; ++id) made_by.compact->original_ids.push_back(3 * id);
+  made_by.fingerprint = CompactFingerprint(0, made_by.compact->original_ids);
   const std::string path = WriteTokens(directory, "a.bin", 300, 4, made_by);
   TrainOptions options = Options(directory, {"--data", path});
   const auto tokenizer = LoadRunTokenizer(&options);

@@ -1,6 +1,7 @@
 #include "worker_runtime/data/chat/answer_spans.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -149,12 +150,19 @@ absl::Status ChooseSpans(const Conversation& conversation, const std::vector<boo
 
 // How many bytes of the answer at `message` are a header that the template writes before every
 // answer. `before`: the text up to the message, with the generation prompt; `with`: and the
-// message.
+// message. `prompt`: the generation prompt as it stood before an earlier answer, or empty.
 absl::StatusOr<size_t> HeaderBytes(Renderer* renderer, size_t message, absl::string_view before,
-                                   absl::string_view with) {
+                                   absl::string_view with, std::string* prompt) {
+  // The generation prompt is the header, which saves a rendering.
+  if (!prompt->empty() && absl::EndsWith(before, *prompt)) return 0;
   CONVENE_ASSIGN_OR_RETURN(const Rendered without,
                            renderer->Render(message, /*generation_prompt=*/false));
-  if (without.text != before) return 0;  // the generation prompt is the header
+  if (without.text != before) {
+    if (absl::StartsWith(before, without.text)) {
+      *prompt = std::string(before.substr(without.text.size()));
+    }
+    return 0;
+  }
   constexpr char kAnswer[] = "Other0answer1here";
   CONVENE_ASSIGN_OR_RETURN(const Rendered other, renderer->RenderWith(message, kAnswer));
   const size_t found = other.text.find(kAnswer, before.size());
@@ -166,13 +174,18 @@ absl::StatusOr<size_t> HeaderBytes(Renderer* renderer, size_t message, absl::str
   }
   const absl::string_view header =
       absl::string_view(other.text).substr(before.size(), found - before.size());
-  return CommonBytes(header, with.substr(before.size()));
+  const absl::string_view answer = with.substr(before.size());
+  size_t common = CommonBytes(header, answer);
+  // Two characters may differ in their last bytes alone.
+  while (common > 0 && common < answer.size() && (answer[common] & 0xC0) == 0x80) --common;
+  return common;
 }
 
 // Adds the spans of the answers in `learned` to `whole`, by what each adds to the text.
 absl::Status AddAnswers(Renderer* renderer, const std::vector<bool>& learned,
                         const std::vector<std::string>& specials, Rendered* whole) {
   const size_t count = learned.size();
+  std::string prompt;
   for (size_t i = 0; i < count; ++i) {
     if (!learned[i]) continue;
     CONVENE_ASSIGN_OR_RETURN(const Rendered before,
@@ -190,7 +203,8 @@ absl::Status AddAnswers(Renderer* renderer, const std::vector<bool>& learned,
       end = upto.text.size();
     }
     const absl::string_view with = absl::string_view(whole->text).substr(0, end);
-    CONVENE_ASSIGN_OR_RETURN(const size_t header, HeaderBytes(renderer, i, before.text, with));
+    CONVENE_ASSIGN_OR_RETURN(const size_t header,
+                             HeaderBytes(renderer, i, before.text, with, &prompt));
     const size_t begin = before.text.size() + header;
     whole->generated.push_back({begin, EndOfTurn(whole->text, begin, end, specials)});
   }

@@ -294,6 +294,19 @@ TEST_CASE("without a generation prompt, what is not before every answer counts")
                "does not show otherwise where the header ends and the answer begins");
 }
 
+TEST_CASE("without a generation prompt, an answer begins with a whole character") {
+  // Both begin with the byte C3.
+  const std::string source =
+      "{% for m in messages %}{% if m.role == 'assistant' %}{{ '\u00e8' if m.content == 'Hello' "
+      "else "
+      "'\u00e9' }}{% endif %}{{ m.content }}<|im_end|>{% endfor %}";
+  const std::string encoded = *Encoded(
+      Folder(source),
+      R"({"messages": [)"
+      R"({"role": "user", "content": "Bye"}, {"role": "assistant", "content": "Hello"}]})");
+  CHECK(encoded == "Bye<|im_end|>{+\u00e8Hello<|im_end|>+}<|end|>");
+}
+
 TEST_CASE("answers of weight 0 are left out, where the template's marks can be told apart") {
   const std::string chat =
       R"({"messages": [{"role": "assistant", "content": "So", "weight": 0}, {"role": "assistant", "content": "Hello"}]})";
@@ -376,9 +389,10 @@ TEST_CASE("all renderings of one line share their steps, and too many make a bad
   CHECK_STATUS(Encoded(Folder(kGrowing), chat, ChatmlOptions(), options),
                absl::StatusCode::kInvalidArgument, "of 41 messages is rendered up to each of 40");
   CHECK_OK(Encoded(Folder(kMarked), chat, ChatmlOptions(), options).status());
-  CHECK_OK(Encoded(Folder(kGrowing), chat).status());
+  options.max_steps = 30'000;  // for two renderings of each answer, not for three
+  CHECK_OK(Encoded(Folder(kGrowing), chat, ChatmlOptions(), options).status());
   // Messages take steps even where the template does not look at them.
-  options.max_steps = 3000;
+  options.max_steps = 2000;
   const std::string blind =
       "{{ 'a' * (2 * messages|length + (1 if add_generation_prompt else 0)) }}";
   CHECK_STATUS(Encoded(Folder(blind), chat, ChatmlOptions(), options),

@@ -1,24 +1,27 @@
 #include "worker_runtime/data/prepare/compact_output.h"
 
-#include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/store/token_blocks.h"
 #include "worker_runtime/tokenizer/compact_tokenizer.h"
+#include "worker_runtime/tokenizer/fingerprint.h"
 
 namespace convene::worker {
 namespace {
 
 constexpr int32_t kUnused = -1;
 
+using TokensRead = absl::FunctionRef<void(int64_t tokens)>;
+
 // By whole id the compact one, or kUnused.
 absl::StatusOr<std::vector<int32_t>> CompactIds(const TokenSource& whole,
-                                                const Tokenizer& tokenizer) {
+                                                const Tokenizer& tokenizer, TokensRead tell) {
   CONVENE_ASSIGN_OR_RETURN(const std::vector<int32_t> needed, IndispensableIds(tokenizer));
   std::vector<bool> is_used(tokenizer.vocabulary_size());
   for (const int32_t id : needed) is_used[id] = true;
@@ -33,6 +36,7 @@ absl::StatusOr<std::vector<int32_t>> CompactIds(const TokenSource& whole,
           }
           is_used[id] = true;
         }
+        tell(first + static_cast<int64_t>(ids.size()));
         return absl::OkStatus();
       }));
   std::vector<int32_t> compact_ids(is_used.size(), kUnused);
@@ -64,16 +68,17 @@ TokenFileInfo CompactInfo(TokenFileInfo info, const std::vector<int32_t>& compac
 }
 
 absl::Status WriteWith(const std::vector<int32_t>& compact_ids, const TokenSource& whole,
-                       TokenFileWriter* writer) {
+                       TokenFileWriter* writer, TokensRead tell) {
   int64_t begin = 0;
   for (int64_t document = 0; document < whole.document_count(); ++document) {
     const int64_t end = whole.document_end(document);
-    CONVENE_RETURN_IF_ERROR(
-        ForEachBlock(whole, begin, end,
-                     [&](int64_t, absl::Span<int32_t> ids, absl::Span<const uint8_t> counted) {
-                       for (int32_t& id : ids) id = compact_ids[id];
-                       return writer->Append(ids, counted);
-                     }));
+    CONVENE_RETURN_IF_ERROR(ForEachBlock(
+        whole, begin, end,
+        [&](int64_t first, absl::Span<int32_t> ids, absl::Span<const uint8_t> counted) {
+          for (int32_t& id : ids) id = compact_ids[id];
+          tell(first + static_cast<int64_t>(ids.size()));
+          return writer->Append(ids, counted);
+        }));
     CONVENE_RETURN_IF_ERROR(writer->EndDocument());
     begin = end;
   }
@@ -83,12 +88,20 @@ absl::Status WriteWith(const std::vector<int32_t>& compact_ids, const TokenSourc
 }  // namespace
 
 absl::Status WriteCompact(const TokenSource& whole, const Tokenizer& tokenizer, TokenFileInfo info,
-                          const std::string& path) {
-  CONVENE_ASSIGN_OR_RETURN(const std::vector<int32_t> compact_ids, CompactIds(whole, tokenizer));
+                          const std::string& path,
+                          const std::function<void(int64_t done, int64_t total)>& progress) {
+  const int64_t tokens = whole.token_count();
+  int64_t before = 0;  // tokens of the first time
+  const auto tell = [&](int64_t read) {
+    if (progress) progress(before + read, 2 * tokens);
+  };
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<int32_t> compact_ids,
+                           CompactIds(whole, tokenizer, tell));
+  before = tokens;
   absl::StatusOr<TokenFileWriter> writer =
       TokenFileWriter::Create(path, CompactInfo(std::move(info), compact_ids));
   const absl::Status status =
-      writer.ok() ? WriteWith(compact_ids, whole, &*writer) : writer.status();
+      writer.ok() ? WriteWith(compact_ids, whole, &*writer, tell) : writer.status();
   if (!status.ok()) TokenFileWriter::Discard(path);
   return status;
 }

@@ -91,7 +91,7 @@ TEST_CASE("a compact file has the tokens of its texts, numbered without gaps") {
   REQUIRE_OK(compact);
   CHECK((*compact)->fingerprint() == identity.fingerprint);
   CHECK((*compact)->Decode(IdsOf(*file), true) == "hello hell<end>x<end>");
-  CHECK_OK(file->VerifyChecksums());
+  CHECK_OK(file->VerifyChecksums(nullptr));
 }
 
 TEST_CASE("converted, a compact file is the file that was made without") {
@@ -179,6 +179,24 @@ TEST_CASE("wherever the making of a compact file ends, the same call goes on to 
   CHECK(rewrites > 5);
 }
 
+TEST_CASE("the cutting is told as the last tenth of the work, and the end once") {
+  const TempDir dir;
+  const auto words = Words();
+  REQUIRE_OK(WriteFileAtomic(dir.File("a.txt"), std::string(400'000, 'a')));
+  std::vector<int64_t> told;
+  REQUIRE_OK(PrepareOutput(Options(dir, words.get(), "a.txt"), dir.File("a.bin"),
+                           [&](int64_t done, int64_t total) {
+                             CHECK(total == 400'000);
+                             told.push_back(done);
+                           }));
+  CHECK(std::is_sorted(told.begin(), told.end()));
+  // 400,001 tokens are seven blocks.
+  CHECK(std::count_if(told.begin(), told.end(),
+                      [](int64_t done) { return done >= 360'000 && done < 400'000; }) >= 14);
+  CHECK(std::count(told.begin(), told.end(), 400'000) == 1);
+  CHECK(told.back() == 400'000);
+}
+
 TEST_CASE("what counts in the loss stays with its token") {
   const TempDir dir;
   const auto words = Words();
@@ -188,7 +206,7 @@ TEST_CASE("what counts in the loss stays with its token") {
   REQUIRE_OK(whole);
   TokenFileInfo info = {
       .vocabulary_size = 302, .token_bytes = std::vector<uint16_t>(302, 1), .has_counted = true};
-  REQUIRE_OK(WriteCompact(**whole, *words, info, dir.File("b.bin")));
+  REQUIRE_OK(WriteCompact(**whole, *words, info, dir.File("b.bin"), nullptr));
   const auto compact = TokenFile::Open(dir.File("b.bin"));
   REQUIRE_OK(compact);
   CHECK(testing::DocumentsOf(**compact) ==
@@ -211,8 +229,9 @@ TEST_CASE("what cannot be cut is refused before work begins") {
   testing::WriteTokenFile(dir.File("b.bin"), 400, {399});
   const auto other = TokenFile::Open(dir.File("b.bin"));
   REQUIRE_OK(other);
-  CHECK_STATUS(WriteCompact(**other, *Words(), {.vocabulary_size = 302}, dir.File("c.bin")),
-               absl::StatusCode::kDataLoss, "token 399 behind token 0 is outside");
+  CHECK_STATUS(
+      WriteCompact(**other, *Words(), {.vocabulary_size = 302}, dir.File("c.bin"), nullptr),
+      absl::StatusCode::kDataLoss, "token 399 behind token 0 is outside");
   CHECK(access(dir.File("c.bin").c_str(), F_OK) != 0);
 }
 

@@ -86,10 +86,13 @@ absl::StatusOr<FileLock> FileLock::Take(const std::string& path, const Wait& wai
       if (wait.progress && heard.done < heard.total) wait.progress(heard.done, heard.total);
     }
     if (now - last_news >= wait.silence_max) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          path, " is held by ", heard.who, ", which has read ", heard.done, " of ", heard.total,
-          " bytes and came no further within ", absl::FormatDuration(wait.silence_max),
-          "; if it hangs, end it: the next call goes on"));
+      const std::string held = absl::StrCat(path, " is held by ", heard.who, ", which has read ",
+                                            heard.done, " of ", heard.total, " bytes");
+      // A caller that did not wait cannot tell whether the holder hangs.
+      if (wait.silence_max == absl::ZeroDuration()) return absl::DeadlineExceededError(held);
+      return absl::DeadlineExceededError(
+          absl::StrCat(held, " and came no further within ", absl::FormatDuration(wait.silence_max),
+                       "; if it hangs, end it: the next call goes on"));
     }
     if (!is_told && now - begin >= kUntold) {
       is_told = true;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tools/base/logging.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
 
@@ -70,6 +71,18 @@ TEST_CASE("a holder that comes no further is named when the wait ends") {
                absl::StrCat(path, " is held by process ", getpid(), " on "));
   CHECK_STATUS(FileLock::Take(path, wait), absl::StatusCode::kDeadlineExceeded,
                "has read 7 of 10 bytes and came no further within 1m");
+}
+
+TEST_CASE("a caller that does not wait is not told to end the holder") {
+  const TempDir dir;
+  const std::string path = dir.File("a.lock");
+  ManualClock clock;
+  const FileLock holder = Held(path, &clock);
+  const absl::Status held =
+      FileLock::Take(path, {.silence_max = absl::ZeroDuration(), .clock = &clock}).status();
+  CHECK(held.code() == absl::StatusCode::kDeadlineExceeded);
+  CHECK(held.message() == absl::StrCat(path, " is held by process ", getpid(), " on ", HostName(),
+                                       ", which has read 0 of 0 bytes"));
 }
 
 TEST_CASE("a new holder has not come as far as the one before it") {

@@ -36,13 +36,15 @@ namespace convene::worker {
 namespace {
 
 // Another version of this program that makes other tokens of the same input has another number.
-constexpr int kRulesVersion = 1;
+constexpr int kRulesVersion = 2;
 
 // Enough that few threads go on while a journal is written, and that each of many has work; no
 // more, because memory that is used again soon costs less.
 constexpr size_t kInFlightBytesMin = 16 << 20;
 constexpr size_t kInFlightBytesMax = 128 << 20;
 constexpr size_t kInFlightBytesOfEncoder = 3 << 20;
+// One part of so many of the work is the cutting of the vocabulary, where that is done.
+constexpr int64_t kPartsOfCutting = 10;
 // One thread that unpacks gzip keeps up with so many that encode.
 constexpr int kEncodersOfReader = 8;
 constexpr int kReadersMax = 8;
@@ -164,6 +166,12 @@ PipelineOptions PipelineOf(const PrepareOptions& options) {
           .new_encoder = [&options] { return NewEncoder(options); }};
 }
 
+int64_t BytesOf(const std::vector<SourceFile>& sources) {
+  int64_t bytes = 0;
+  for (const SourceFile& source : sources) bytes += source.bytes;
+  return bytes;
+}
+
 absl::Status Fill(const std::vector<SourceFile>& sources, const PrepareOptions& options,
                   const PrepareProgress& progress, TokenOutput* output) {
   std::vector<int64_t> file_begins = {0};  // in the bytes of all files
@@ -176,7 +184,8 @@ absl::Status Fill(const std::vector<SourceFile>& sources, const PrepareOptions& 
     CONVENE_RETURN_IF_ERROR(output->Take(sources[file], chunk));
     // A file is read to its end some chunks before its last one is taken.
     const int64_t done = file_begins[file] + chunk.file_offset;
-    if (done < all_bytes) progress(done, all_bytes);
+    const int64_t cutting = options.compact_vocabulary ? done / kPartsOfCutting : 0;
+    if (done < all_bytes) progress(done - cutting, all_bytes);
     if (chunk.is_last_of_file) ++file;
     return absl::OkStatus();
   };
@@ -199,7 +208,13 @@ absl::StatusOr<PrepareSummary> MakeTokenFile(const std::vector<SourceFile>& sour
   TokenOutput::Rewrite rewrite;
   if (options.compact_vocabulary) {
     rewrite = [&](const TokenSource& part, const std::string& name) {
-      return WriteCompact(part, *options.tokenizer, info, name);
+      const int64_t all_bytes = BytesOf(sources);
+      const int64_t cutting = all_bytes / kPartsOfCutting;
+      return WriteCompact(part, *options.tokenizer, info, name, [&](int64_t done, int64_t total) {
+        const double left = 1 - static_cast<double>(done) / static_cast<double>(total);
+        const auto bytes_left = static_cast<int64_t>(left * static_cast<double>(cutting));
+        if (all_bytes > 0) tell(all_bytes - std::max<int64_t>(bytes_left, 1), all_bytes);
+      });
     };
   }
   absl::StatusOr<TokenOutput> output =
@@ -299,8 +314,9 @@ absl::StatusOr<PrepareSummary> PrepareOutput(const PrepareOptions& options,
   const std::string lock_path = absl::StrCat(output, ".lock");
   absl::StatusOr<FileLock> lock = FileLock::Take(lock_path, {.silence_max = absl::ZeroDuration()});
   if (absl::IsDeadlineExceeded(lock.status())) {
-    return absl::FailedPreconditionError(absl::StrCat("data: another process is making ", output,
-                                                      " just now: ", lock.status().message()));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "data: another process is making ", output, " just now: ", lock.status().message(),
+        "; wait for its end, or name another output"));
   }
   CONVENE_RETURN_IF_ERROR(lock.status());
   absl::StatusOr<PrepareSummary> summary = MakeTokenFile(

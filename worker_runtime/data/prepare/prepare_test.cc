@@ -552,7 +552,8 @@ TEST_CASE("the wait for another process has an end") {
                ".bin.lock is held by process");
   const auto other = FileLock::Take(dir.File("a.bin.lock"), wait);
   CHECK_STATUS(PrepareOutput(options, dir.File("a.bin"), nullptr),
-               absl::StatusCode::kFailedPrecondition, "another process is making");
+               absl::StatusCode::kFailedPrecondition,
+               "which has read 0 of 0 bytes; wait for its end, or name another output");
 }
 
 TEST_CASE("a token file that was damaged in the cache is made again") {

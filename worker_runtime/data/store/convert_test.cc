@@ -12,6 +12,7 @@
 #include "worker_runtime/data/store/describe.h"
 #include "worker_runtime/data/store/token_file.h"
 #include "worker_runtime/data/testing/token_files.h"
+#include "worker_runtime/tokenizer/fingerprint.h"
 
 namespace convene::worker {
 namespace {
@@ -132,7 +133,8 @@ TEST_CASE("what counts is kept where the format can say it, and not lost in sile
 TEST_CASE("of a compact vocabulary each format gets the tokenizer's own ids") {
   const TempDir dir;
   TokenFileInfo info = {.vocabulary_size = 3, .token_bytes = {1, 5, 0}};
-  info.tokenizer = {"tiktoken", "/llama", 5, 2, CompactVocabulary{{7, 8, 70000}, 128256, 6}};
+  info.tokenizer = {"tiktoken", "/llama", CompactFingerprint(6, {7, 8, 70000}), 2,
+                    CompactVocabulary{{7, 8, 70000}, 128256, 6}};
   WriteTokenFile(dir.File("compact"), info, {{{1, 0, 2}, {}}, {{1, 2}, {}}});
   const auto compact = Open(dir.File("compact"));
   const Documents documents = {{{8, 7, 70000}, {}}, {{8, 70000}, {}}};
@@ -238,14 +240,16 @@ TEST_CASE("a file is described and its bytes are checked") {
   CHECK(sample.document_tokens == 3);
   CHECK(sample.ids == std::vector<int32_t>{1, 2});
   CHECK(sample.counted == std::vector<uint8_t>{0, 1});
-  int64_t done = 0;
-  const auto report =
-      VerifyTokens(*source, [&](int64_t tokens, int64_t /*total*/) { done = tokens; });
+  std::vector<int64_t> done;  // the checksums first, then the ids
+  const auto report = VerifyTokens(*source, [&](int64_t tokens, int64_t total) {
+    done.push_back(tokens);
+    CHECK(total == 8);
+  });
   REQUIRE_OK(report);
   CHECK(report->largest_id == 9);
   CHECK(report->counted == 3);
   CHECK(report->text_bytes == 2 + 3 + 4 + 10);
-  CHECK(done == 4);
+  CHECK(done == std::vector<int64_t>{4, 8});
 }
 
 TEST_CASE("a conversion never replaces its own input") {
@@ -274,7 +278,7 @@ TEST_CASE("verify names the first thing that is wrong") {
   std::string bytes = *ReadFile(dir.File("t"));
   const size_t tokens = bytes.find(std::string("\1\0\2\0\3\0", 6));
   REQUIRE(tokens != std::string::npos);
-  bytes[tokens] = 5;
+  bytes[tokens + 1] = 5;  // 1281, which is outside the vocabulary too
   REQUIRE_OK(WriteFileAtomic(dir.File("t"), bytes));
   CHECK_STATUS(VerifyTokens(*Open(dir.File("t")), nullptr), absl::StatusCode::kDataLoss,
                "the tokens differ from their checksum");

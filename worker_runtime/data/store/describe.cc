@@ -89,24 +89,27 @@ DocumentSample SampleOf(const TokenSource& source, int64_t document, int64_t tok
 }
 
 absl::StatusOr<VerifyReport> VerifyTokens(
-    const TokenSource& source,
-    const std::function<void(int64_t done_tokens, int64_t total_tokens)>& progress) {
+    const TokenSource& source, const std::function<void(int64_t done, int64_t total)>& progress) {
   CONVENE_RETURN_IF_ERROR(CheckDocuments(source));
   VerifyReport report;
   report.tokens = source.token_count();
   report.documents = source.document_count();
   if (!source.token_bytes().empty()) report.text_bytes = 0;
+  // First, so that a flipped bit is told as such, not as the strange id that it makes.
+  int64_t compared = 0;
+  CONVENE_RETURN_IF_ERROR(source.VerifyChecksums([&](int64_t done_tokens) {
+    compared = report.tokens;
+    if (progress) progress(done_tokens, 2 * report.tokens);
+  }));
   CONVENE_RETURN_IF_ERROR(
       ForEachBlock(source, 0, report.tokens,
                    [&](int64_t first, absl::Span<int32_t> ids,
                        absl::Span<const uint8_t> counted) -> absl::Status {
                      CONVENE_RETURN_IF_ERROR(Look(source, first, ids, counted, &report));
-                     if (progress)
-                       progress(first + static_cast<int64_t>(ids.size()), report.tokens);
+                     const int64_t looked_at = first + static_cast<int64_t>(ids.size());
+                     if (progress) progress(compared + looked_at, compared + report.tokens);
                      return absl::OkStatus();
                    }));
-  // Last, because it tells no progress: the tokens come from memory by now, as far as that goes.
-  CONVENE_RETURN_IF_ERROR(source.VerifyChecksums());
   return report;
 }
 

@@ -47,9 +47,9 @@ struct VerifyReport {
 };
 // Reads the whole file: checksums, ids below the vocabulary (where the file says one), ends of
 // documents in order and within the tokens. DataLoss: the first thing that is wrong, with the path.
-// `progress` is called now and then from the calling thread, and may be empty.
+// `progress` is called now and then from the calling thread, and may be empty; it counts each token
+// as often as it is read.
 absl::StatusOr<VerifyReport> VerifyTokens(
-    const TokenSource& source,
-    const std::function<void(int64_t done_tokens, int64_t total_tokens)>& progress);
+    const TokenSource& source, const std::function<void(int64_t done, int64_t total)>& progress);
 
 }  // namespace convene::worker

@@ -15,10 +15,23 @@
 namespace convene::worker {
 namespace {
 
-// REQUIRES: the part lies in the file.
+constexpr int64_t kBlockBytes = 1 << 22;
+
+// Calls `progress` with the bytes that are read, unless it is empty. REQUIRES: the part lies in the
+// file.
 absl::Status Compare(const MappedFile& file, int64_t begin, int64_t bytes, uint64_t hash,
-                     absl::string_view part) {
-  if (XXH3_64bits(file.data() + begin, bytes) == hash) return absl::OkStatus();
+                     absl::string_view part,
+                     const std::function<void(int64_t done_bytes)>& progress = nullptr) {
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
+                                                                       &XXH3_freeState);
+  CONVENE_CHECK(state != nullptr && XXH3_64bits_reset(state.get()) == XXH_OK);
+  for (int64_t done = 0; done < bytes;) {
+    const int64_t block = std::min(kBlockBytes, bytes - done);
+    CONVENE_CHECK(XXH3_64bits_update(state.get(), file.data() + begin + done, block) == XXH_OK);
+    done += block;
+    if (progress) progress(done);
+  }
+  if (XXH3_64bits_digest(state.get()) == hash) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat("the ", part, " differ from their checksum"));
 }
 
@@ -104,11 +117,15 @@ void TokenFile::ReadCounted(int64_t first, int64_t count, uint8_t* counted) cons
   ReadBits(file_.data() + PartsOf(header_).counted, first, count, counted);
 }
 
-absl::Status TokenFile::VerifyChecksums() const {
+absl::Status TokenFile::VerifyChecksums(
+    const std::function<void(int64_t done_tokens)>& progress) const {
   const TokenFileParts parts = PartsOf(header_);
+  const auto tell = [&](int64_t done_bytes) {
+    if (progress) progress(done_bytes / header_.element_bytes);
+  };
   CONVENE_RETURN_IF_ERROR(
       Annotate(Compare(file_, parts.tokens, header_.token_count * header_.element_bytes,
-                       header_.token_hash, "tokens"),
+                       header_.token_hash, "tokens", tell),
                path()));
   return Annotate(Compare(file_, parts.counted, parts.end - parts.counted, header_.counted_hash,
                           "counted bits"),

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -58,7 +59,8 @@ class TokenFile final : public TokenSource {
   bool has_counted() const override { return HasCounted(header_); }
   void ReadCounted(int64_t first, int64_t count, uint8_t* counted) const override;
   absl::Span<const uint16_t> token_bytes() const override { return token_bytes_; }
-  absl::Status VerifyChecksums() const override;
+  absl::Status VerifyChecksums(
+      const std::function<void(int64_t done_tokens)>& progress) const override;
 
  private:
   explicit TokenFile(MappedFile file) : file_(std::move(file)) {}

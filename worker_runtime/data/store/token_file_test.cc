@@ -10,6 +10,7 @@
 #include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
+#include "worker_runtime/tokenizer/fingerprint.h"
 
 namespace convene::worker {
 namespace {
@@ -73,7 +74,7 @@ TEST_CASE("tokens of one, two and four bytes are read back, with their documents
     CHECK((*file)->source_key() == 42);
     CHECK_FALSE((*file)->has_counted());
     CHECK(Counted(**file, 1, 2) == std::vector<uint8_t>{1, 1});
-    CHECK_OK((*file)->VerifyChecksums());
+    CHECK_OK((*file)->VerifyChecksums(nullptr));
   }
 }
 
@@ -99,9 +100,11 @@ TEST_CASE("how the ids were made is read back") {
 TEST_CASE("a compact vocabulary is read back, and a wrong one refused") {
   const TempDir dir;
   TokenFileInfo info = Info(3);
-  info.tokenizer = {"tiktoken", "/llama", 5, 2};
+  info.tokenizer = {"tiktoken", "/llama", 0, 2};
+  uint64_t fingerprint_off = 0;
   const auto open_with = [&](const Tokens& ids, int whole_size) {
     info.tokenizer.compact = CompactVocabulary{ids, whole_size, 6};
+    info.tokenizer.fingerprint = CompactFingerprint(6, ids) + fingerprint_off;
     Write(dir.File("t"), info, {{{1, 2}, {}}});
     return TokenFile::Open(dir.File("t"));
   };
@@ -119,6 +122,35 @@ TEST_CASE("a compact vocabulary is read back, and a wrong one refused") {
        {Tokens{7, 8, 128}, Tokens{7, 7, 8}, Tokens{8, 7, 9}, Tokens{-1, 7, 8}}) {
     CHECK_STATUS(open_with(ids, 128), absl::StatusCode::kDataLoss, "no ascending part of 128 ids");
   }
+  fingerprint_off = 1;
+  CHECK_STATUS(open_with({7, 8, 127}, 128), absl::StatusCode::kDataLoss,
+               "the fingerprint is not that of the compact vocabulary");
+}
+
+TEST_CASE("a compact vocabulary makes another format version, which older programs name") {
+  const TempDir dir;
+  TokenFileInfo info = Info(3);
+  const auto version = [&] { return ReadFile(dir.File("t"))->at(8); };
+  Write(dir.File("t"), info, {{{1, 2}, {}}});
+  CHECK(version() == 3);
+  info.tokenizer.compact = CompactVocabulary{{7, 8, 127}, 128, 6};
+  info.tokenizer.fingerprint = CompactFingerprint(6, {7, 8, 127});
+  Write(dir.File("t"), info, {{{1, 2}, {}}});
+  CHECK(version() == 4);
+  auto writer = TokenFileWriter::Create(dir.File("t"), info);
+  REQUIRE_OK(writer);
+  const auto state = writer->Sync();
+  REQUIRE_OK(state);
+  writer = TokenFileWriter::Resume(dir.File("t"), *state);
+  REQUIRE_OK(writer);
+  REQUIRE_OK(writer->Finish());
+  CHECK(version() == 4);
+  CHECK_OK(TokenFile::Open(dir.File("t")).status());
+  std::string later = *ReadFile(dir.File("t"));
+  later[8] = 5;
+  REQUIRE_OK(WriteFileAtomic(dir.File("t"), later));
+  CHECK_STATUS(TokenFile::Open(dir.File("t")), absl::StatusCode::kFailedPrecondition,
+               "format version 5; this program reads 3 and 4");
 }
 
 TEST_CASE("the bits of what counts are read back from any place") {
@@ -312,7 +344,7 @@ TEST_CASE("every bit of a finished file is guarded, its length too") {
   const auto is_good = [&](const std::string& content) {
     std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
     const auto file = TokenFile::Open(path);
-    return file.ok() && (*file)->VerifyChecksums().ok();
+    return file.ok() && (*file)->VerifyChecksums(nullptr).ok();
   };
   REQUIRE(is_good(whole));
   size_t good = 0;

@@ -75,6 +75,10 @@ std::string StateText(const TokenFileHeader& header, int64_t document_begin, int
                       header.source_key, " ", header.identity_bytes, " ", header.identity_hash);
 }
 
+uint32_t VersionOf(const TokenizerIdentity& tokenizer) {
+  return tokenizer.compact.has_value() ? kCompactTokenFileVersion : kTokenFileVersion;
+}
+
 struct State {
   TokenFileHeader header = {};
   int64_t document_begin = 0;
@@ -119,6 +123,7 @@ absl::StatusOr<TokenFileWriter> TokenFileWriter::Create(const std::string& path,
   TokenFileWriter writer;
   writer.path_ = path;
   TokenFileHeader& header = writer.header_;
+  header.version = VersionOf(info.tokenizer);
   header.element_bytes = TokenWidth(info.vocabulary_size);
   header.vocabulary_size = info.vocabulary_size;
   header.flags = info.has_counted ? kHasCounted : 0;
@@ -199,12 +204,15 @@ absl::Status TokenFileWriter::Rehash() {
         CONVENE_CHECK(XXH3_64bits_update(hash_.get(), block.data(), block.size()) == XXH_OK);
         return absl::OkStatus();
       }));
-  if (XXH3_64bits(identity.data(), identity.size()) == header_.identity_hash &&
-      XXH3_64bits_digest(hash_.get()) == header_.token_hash) {
-    return absl::OkStatus();
+  if (XXH3_64bits(identity.data(), identity.size()) != header_.identity_hash ||
+      XXH3_64bits_digest(hash_.get()) != header_.token_hash) {
+    return absl::DataLossError(absl::StrCat(
+        path_, " no longer holds what was written to it: start again from the beginning"));
   }
-  return absl::DataLossError(absl::StrCat(
-      path_, " no longer holds what was written to it: start again from the beginning"));
+  const absl::StatusOr<DecodedIdentity> decoded = DecodeIdentity(identity);
+  if (!decoded.ok()) return Annotate(decoded.status(), path_);
+  header_.version = VersionOf(decoded->tokenizer);
+  return absl::OkStatus();
 }
 
 void TokenFileWriter::Discard(const std::string& path) {
@@ -313,7 +321,6 @@ absl::Status TokenFileWriter::Finish() {
   CONVENE_RETURN_IF_ERROR(Flush());
   TokenFileHeader header = header_;
   std::memcpy(header.magic, kTokenFileMagic, sizeof(header.magic));
-  header.version = kTokenFileVersion;
   header.token_count = token_count_;
   header.document_count = document_count_;
   header.token_hash = XXH3_64bits_digest(hash_.get());

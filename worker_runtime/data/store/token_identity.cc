@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/tokenizer/fingerprint.h"
 
 namespace convene::worker {
 namespace {
@@ -99,7 +101,11 @@ absl::StatusOr<DecodedIdentity> DecodeIdentity(absl::string_view bytes) {
   decoded.tokenizer.fingerprint = fixed.fingerprint;
   if (fixed.end_of_document >= 0) decoded.tokenizer.end_of_document = fixed.end_of_document;
   if (bytes.size() > text_bytes) {
-    CONVENE_ASSIGN_OR_RETURN(decoded.tokenizer.compact, DecodeCompact(bytes.substr(text_bytes)));
+    CONVENE_ASSIGN_OR_RETURN(CompactVocabulary compact, DecodeCompact(bytes.substr(text_bytes)));
+    if (fixed.fingerprint != CompactFingerprint(compact.whole_fingerprint, compact.original_ids)) {
+      return absl::DataLossError("the fingerprint is not that of the compact vocabulary");
+    }
+    decoded.tokenizer.compact = std::move(compact);
   }
   return decoded;
 }

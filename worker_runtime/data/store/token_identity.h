@@ -23,7 +23,7 @@ struct DecodedIdentity {
   std::vector<uint16_t> token_bytes;
 };
 // DataLoss: not what EncodeIdentity writes, or a compact vocabulary that is none: ids that do not
-// ascend, or that are not below its whole_size.
+// ascend, or are not below its whole_size, or whose CompactFingerprint is not the fingerprint.
 absl::StatusOr<DecodedIdentity> DecodeIdentity(absl::string_view bytes);
 
 }  // namespace convene::worker

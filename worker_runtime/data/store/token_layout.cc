@@ -58,9 +58,10 @@ absl::Status CheckHeader(const TokenFileHeader& header, int64_t file_bytes) {
   if (std::memcmp(header.magic, kTokenFileMagic, sizeof(header.magic)) != 0) {
     return absl::DataLossError("not a token file, or one that was never finished");
   }
-  if (header.version != kTokenFileVersion) {
+  if (header.version != kTokenFileVersion && header.version != kCompactTokenFileVersion) {
     return absl::FailedPreconditionError(
         absl::StrCat("format version ", header.version, "; this program reads ", kTokenFileVersion,
+                     " and ", kCompactTokenFileVersion,
                      ": make the file again with this program (convene data prepare)"));
   }
   if (header.checksum != ChecksumOf(header) || header.token_count < 0 ||

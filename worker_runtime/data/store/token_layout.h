@@ -9,8 +9,10 @@
 
 namespace convene::worker {
 
-// The version of the file's layout; a file of another version is made anew.
+// The versions of the file's layout; a file of another version is made anew. The second one has a
+// compact vocabulary, which programs that know the first alone take for damage.
 constexpr uint32_t kTokenFileVersion = 3;
+constexpr uint32_t kCompactTokenFileVersion = 4;
 
 struct TokenFileHeader {
   char magic[8];

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -71,8 +72,12 @@ class TokenSource {
   virtual absl::Span<const uint16_t> token_bytes() const = 0;
 
   // Compares all bytes with the checksums that the format has, beyond what opening it compared.
-  // DataLoss, with the path. Reads the whole file.
-  virtual absl::Status VerifyChecksums() const { return absl::OkStatus(); }
+  // DataLoss, with the path. Reads the whole file. `progress` is called now and then from the
+  // calling thread, never where the format has no checksums, and may be empty.
+  virtual absl::Status VerifyChecksums(
+      const std::function<void(int64_t done_tokens)>& /*progress*/) const {
+    return absl::OkStatus();
+  }
 };
 
 enum class TokenFormat { kConvene, kMegatron, kLlmc, kNanotron };

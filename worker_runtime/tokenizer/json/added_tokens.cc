@@ -1,11 +1,11 @@
 #include "worker_runtime/tokenizer/json/added_tokens.h"
-#include "worker_runtime/tokenizer/unicode.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/tokenizer/unicode.h"
 
 namespace convene::worker {
 namespace {

@@ -18,6 +18,9 @@ constexpr char kNumber[] = R"(\p{N})";
 constexpr char kSpace[] = R"(\s)";
 constexpr char kPunctuation[] = R"([!-/:-@\[-`{-~\p{P}])";
 
+// Each step is a call within the call of the one before it. Real files have a few.
+constexpr size_t kMostSteps = 64;
+
 using Step = std::unique_ptr<PreTokenizerStep>;
 
 absl::StatusOr<SplitBehavior> ReadBehavior(const JsonNode& node, SplitBehavior otherwise) {
@@ -117,9 +120,12 @@ absl::Status AddPart(const std::string& type, const JsonNode& node, std::vector<
 absl::StatusOr<PreTokenizer> PreTokenizer::Read(const std::optional<JsonNode>& node) {
   PreTokenizer pre_tokenizer;
   if (!node.has_value()) return pre_tokenizer;
-  const auto add = [&pre_tokenizer](const std::string& type, const JsonNode& part) {
+  const auto add = [&pre_tokenizer](const std::string& type, const JsonNode& part) -> absl::Status {
     pre_tokenizer.ends_in_spelling_ = type == "ByteLevel";
-    return AddPart(type, part, &pre_tokenizer.steps_);
+    CONVENE_RETURN_IF_ERROR(AddPart(type, part, &pre_tokenizer.steps_));
+    if (pre_tokenizer.steps_.size() <= kMostSteps) return absl::OkStatus();
+    return LacksFeature(part.place(),
+                        absl::StrCat("\"Sequence\" of more than ", kMostSteps, " steps"));
   };
   CONVENE_RETURN_IF_ERROR(ForEachPart(*node, "pretokenizers", add));
   return pre_tokenizer;

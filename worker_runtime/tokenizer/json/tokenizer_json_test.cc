@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace convene::worker {
 namespace {
@@ -300,6 +301,20 @@ TEST_CASE("deep nesting is refused, not followed") {
   }
   CHECK(absl::IsInvalidArgument(ErrorOfPart("normalizer", normalizer)));
   CHECK(!ErrorOf(std::string(1'000'000, '[')).ok());
+}
+
+TEST_CASE("a chain of pre-tokenizers that would fill the stack is refused") {
+  const auto chain_of = [](int steps) {
+    const std::vector<std::string> digits(steps, R"({"type":"Digits"})");
+    return absl::StrCat(R"({"type":"Sequence","pretokenizers":[)", absl::StrJoin(digits, ","),
+                        "]}");
+  };
+  CHECK(Encode(*Read(File(absl::StrCat(R"("pre_tokenizer":)", chain_of(64)))), "#").empty());
+  const absl::Status longer = ErrorOfPart("pre_tokenizer", chain_of(10'000));
+  CHECK(absl::IsUnimplemented(longer));
+  CHECK(absl::StrContains(longer.message(),
+                          "pretokenizers[64]: Convene does not have the feature "
+                          "\"Sequence\" of more than 64 steps"));
 }
 
 TEST_CASE("a chain of replacements that would fill the memory is refused") {
