@@ -85,9 +85,10 @@ absl::Status AddByteLevel(const JsonNode& node, std::vector<Step>* steps) {
 
 // Adds the steps of the part `type`, which is no Sequence.
 absl::Status AddPart(const std::string& type, const JsonNode& node, std::vector<Step>* steps) {
-  const auto add = [steps](absl::StatusOr<Step> step) {
-    if (step.ok()) steps->push_back(*std::move(step));
-    return step.status();
+  const auto add = [steps](absl::StatusOr<Step> made) -> absl::Status {
+    CONVENE_ASSIGN_OR_RETURN(Step step, std::move(made));
+    steps->push_back(std::move(step));
+    return absl::OkStatus();
   };
   if (type == "ByteLevel") return AddByteLevel(node, steps);
   if (type == "Split") return add(ReadSplit(node));
