@@ -103,7 +103,8 @@ class FuseStep : public DecoderStep {
  public:
   void Apply(std::vector<std::string>* tokens) const override {
     std::string all = absl::StrJoin(*tokens, "");
-    tokens->assign(1, std::move(all));
+    tokens->clear();
+    tokens->push_back(std::move(all));
   }
   void ApplyToOne(std::string*) const override {}
 };
