@@ -1,5 +1,6 @@
 """Shared by the end-to-end tests: starting programs, waiting with deadlines, and proof that nothing is left running."""
 
+import contextlib
 import glob
 import json
 import os
@@ -111,7 +112,8 @@ class ConveneTestCase(unittest.TestCase):
 
     def _kill_leftovers(self):
         for pid in processes_with(self.marker):
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def start(self, program, *arguments, log=None, limit=None, prefix=(), **environment):
         """Starts a program of ours; its output goes to the file `log`. `limit`: of ulimit, such as "-n 12". `prefix`: a command
