@@ -1,6 +1,7 @@
 """cuda_library: .cu files compiled by nvcc into an archive that any cc_* rule can link."""
 
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
+load("//tools/bazel:gpu.bzl", "CUDART", "emulated")
 
 _NVCC_FLAGS = [
     "-std=c++20",
@@ -127,20 +128,17 @@ _EMULATED_COPTS = [
     "-Wno-subobject-linkage",  # to gcc a file named by #line is a header
     "-Wno-unknown-pragmas",
     "-ftrivial-auto-var-init=pattern",  # a register that nobody wrote holds a number that shows
-] + select({
-    "//tools/bazel:emulated_address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-sanitize=vptr", "-g1"],
-    "//tools/bazel:emulated_thread": ["-fsanitize=thread", "-g1"],
-    "//conditions:default": [],
-})
+]
 
-_EMULATED_LINKOPTS = select({
-    "//tools/bazel:emulated_address": ["-fsanitize=address,undefined"],
-    "//tools/bazel:emulated_thread": ["-fsanitize=thread"],
-    "//conditions:default": [],
-})
+# The suffix of a library whose kernels a sanitizer watches, and its flags.
+_EMULATED_SANITIZERS = {
+    "": [],
+    "_address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-sanitize=vptr", "-g1"],
+    "_thread": ["-fsanitize=thread", "-g1"],
+}
 
-def cuda_library(name, srcs, hdrs = [], deps = [], visibility = None, testonly = False, **kwargs):
-    """Like cc_library, for .cu files; tagged cuda, so that only --config=cuda builds it.
+def cuda_library(name, srcs, hdrs = [], deps = [], gpu_deps = [], visibility = None, testonly = False, **kwargs):
+    """Like gpu_library, for .cu files: NAME, and NAME_emulated, NAME_emulated_address and NAME_emulated_thread.
 
     The headers stand in a plain cc_library target: only those get the module map that layering_check reads.
 
@@ -148,33 +146,30 @@ def cuda_library(name, srcs, hdrs = [], deps = [], visibility = None, testonly =
       name: the library's name.
       srcs: .cu files.
       hdrs: what its callers include.
-      deps: cc_library targets; @cuda//:cudart comes by itself.
+      deps: cc_library targets that do not call CUDA.
+      gpu_deps: those that do, as in gpu_library.
       visibility: who may depend on it.
       testonly: as in every rule.
       **kwargs: archs (of _nvcc_objects, "90a,code=sm_90a" for example), copts for nvcc, and may_spill: whether registers may go to
         memory, which is an error else.
     """
     common = {"tags": ["cuda"], "testonly": testonly}
-    all_deps = deps + ["@cuda//:cudart"]
-    native.cc_library(name = name + "_headers", hdrs = hdrs, deps = all_deps, **common)
+    all_gpu_deps = gpu_deps + [CUDART]
+    native.cc_library(name = name + "_headers", hdrs = hdrs, deps = deps + all_gpu_deps, **common)
     _nvcc_objects(name = name + "_objects", srcs = srcs, deps = [":" + name + "_headers"], **dict(common, **kwargs))
-    _translated(name = name + "_translated", srcs = srcs, deps = [":" + name + "_headers"], **common)
-    native.cc_library(
-        name = name + "_emulated",
-        srcs = [":" + name + "_translated"],
-        copts = _EMULATED_COPTS,
-        linkopts = _EMULATED_LINKOPTS,
-        deps = [":" + name + "_headers"],
-        testonly = testonly,
-        tags = ["cuda", "manual"],
-    )
-    native.cc_library(
-        name = name,
-        hdrs = hdrs,
-        deps = all_deps + select({
-            "//tools/bazel:emulated": [":" + name + "_emulated"],
-            "//conditions:default": [":" + name + "_objects"],
-        }),
-        visibility = visibility,
-        **common
-    )
+    native.cc_library(name = name, hdrs = hdrs, deps = deps + all_gpu_deps + [":" + name + "_objects"], visibility = visibility, **common)
+
+    # Manual: only those are built that a test links.
+    common = {"tags": ["manual"], "testonly": True}
+    emulated_deps = deps + emulated(all_gpu_deps)
+    _translated(name = name + "_translated", srcs = srcs, deps = emulated_deps, **common)
+    for suffix, flags in _EMULATED_SANITIZERS.items():
+        native.cc_library(
+            name = name + "_emulated" + suffix,
+            srcs = [":" + name + "_translated"],
+            hdrs = hdrs,
+            copts = _EMULATED_COPTS + flags,
+            visibility = visibility,
+            deps = emulated_deps,
+            **common
+        )

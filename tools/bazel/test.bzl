@@ -1,6 +1,6 @@
 """convene_test: a Catch2 test beside the code it tests."""
 
-load("//tools/bazel/precompiled:precompiled.bzl", "cc_test")
+load("//tools/bazel/precompiled:precompiled.bzl", "cc_test", "test_library")
 
 def convene_test(name, srcs, deps = [], size = "small", **kwargs):
     """A cc_test that links Catch2's main and runs without a network.
@@ -22,3 +22,7 @@ def convene_test(name, srcs, deps = [], size = "small", **kwargs):
         ],
         **kwargs
     )
+
+def convene_test_cases(name, deps = [], **kwargs):
+    """A test's sources compiled once, for the convene_tests without sources that link them."""
+    test_library(name = name, testonly = True, alwayslink = True, deps = deps + ["@system//:catch2"], **kwargs)

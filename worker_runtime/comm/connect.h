@@ -21,7 +21,8 @@ struct ConnectOptions {
 };
 
 // All ranks call it at about the same time; `device` outlives the set. Errors: BootstrapGloo's or
-// BootstrapNccl's (nccl/nccl_bootstrap.h); Unimplemented for a GPU in a program without NCCL.
+// BootstrapNccl's (nccl/nccl_bootstrap.h); Unimplemented for a GPU in a program without
+// nccl/link_nccl.cc.
 absl::StatusOr<CommunicatorSet> ConnectRanks(const Layout& layout, int rank,
                                              rendezvous::StoreClient& store,
                                              const std::string& key_prefix,
@@ -32,5 +33,13 @@ absl::StatusOr<CommunicatorSet> ConnectRanks(const Layout& layout, int rank,
 // device's own memory is as good: on a CPU, and in a world of one.
 std::unique_ptr<Memory> CollectiveMemory(const CommunicatorSet& communicators,
                                          const Device& device);
+
+// Both functions for GPUs: nccl/link_nccl.cc sets them before main() in a program that is linked
+// with it; null in any other program.
+struct GpuConnections {
+  decltype(ConnectRanks)* connect = nullptr;
+  std::unique_ptr<Memory> (*memory)(const CommunicatorSet& communicators) = nullptr;
+};
+inline constinit GpuConnections linked_gpu_connections;
 
 }  // namespace convene::worker

@@ -13,9 +13,6 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/device/host_profile.h"
 #include "worker_runtime/device/host_queue.h"
-#ifdef CONVENE_CUDA
-#include "worker_runtime/device/cuda/cuda_device.h"
-#endif
 
 namespace convene::worker {
 namespace {
@@ -111,21 +108,14 @@ class CpuDevice final : public Device {
 std::unique_ptr<Device> Device::Cpu() { return std::make_unique<CpuDevice>(); }
 
 int Device::CudaCount() {
-#ifdef CONVENE_CUDA
-  return cuda::CudaDeviceCount();
-#else
-  return 0;
-#endif
+  return linked_gpu_library.count != nullptr ? linked_gpu_library.count() : 0;
 }
 
 absl::StatusOr<std::unique_ptr<Device>> Device::Cuda(int ordinal) {
-#ifdef CONVENE_CUDA
-  return cuda::MakeCudaDevice(ordinal);
-#else
+  if (linked_gpu_library.make != nullptr) return linked_gpu_library.make(ordinal);
   return absl::UnimplementedError(absl::StrCat(
       "no GPU ", ordinal,
       ": this program was built without CUDA; build it with --config=cuda, or use --device cpu"));
-#endif
 }
 
 }  // namespace convene::worker

@@ -55,11 +55,12 @@ class Device {
   static std::unique_ptr<Device> Cpu();
 
   // The GPU number `ordinal` of those that CUDA shows this process. Unimplemented in a program
-  // built without CUDA (--config=cuda); NotFound when there is no such GPU or no driver, with
-  // CUDA's words; FailedPrecondition when the driver is too old for the program.
+  // without cuda/cuda_device.h (built without --config=cuda); NotFound when there is no such GPU or
+  // no driver, with CUDA's words; FailedPrecondition when the driver is too old for the program.
   static absl::StatusOr<std::unique_ptr<Device>> Cuda(int ordinal);
 
-  // How many GPUs CUDA shows this process; 0 without a driver, and in a program built without CUDA.
+  // How many GPUs CUDA shows this process; 0 without a driver, and in a program without
+  // cuda/cuda_device.h.
   static int CudaCount();
 
   virtual DeviceKind kind() const = 0;
@@ -122,5 +123,13 @@ class Device {
   // back.
   virtual absl::Status status() = 0;
 };
+
+// Device::Cuda and Device::CudaCount of a program that is linked with a library for GPUs, which
+// sets it before main(); null in any other program. So all other code is compiled once for both.
+struct GpuLibrary {
+  absl::StatusOr<std::unique_ptr<Device>> (*make)(int ordinal) = nullptr;
+  int (*count)() = nullptr;
+};
+inline constinit GpuLibrary linked_gpu_library;
 
 }  // namespace convene::worker

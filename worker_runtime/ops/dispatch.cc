@@ -1,23 +1,11 @@
 // From the contracts in this folder to the device that the stream belongs to, and on a CPU to the
 // stream's thread.
-#include "worker_runtime/ops/cpu/cpu_ops.h"
-#ifdef CONVENE_CUDA
-#include "worker_runtime/ops/cuda/cuda_ops.h"
-#include "worker_runtime/ops/cuda/matmul/matmul_plans.h"
-#endif
-
 #include "tools/base/check.h"
 #include "worker_runtime/device/host_queue.h"
 #include "worker_runtime/device/op_profile.h"
+#include "worker_runtime/ops/cpu/cpu_ops.h"
+#include "worker_runtime/ops/gpu_ops.h"
 #include "worker_runtime/ops/instantiate.h"
-
-// In a program without CUDA nobody can have made a CUDA stream.
-#ifdef CONVENE_CUDA
-#define CONVENE_IF_CUDA(kind, statement) \
-  if ((kind) == DeviceKind::kCuda) statement
-#else
-#define CONVENE_IF_CUDA(kind, statement) CONVENE_CHECK((kind) == DeviceKind::kCpu)
-#endif
 
 namespace convene::worker {
 namespace {
@@ -32,52 +20,60 @@ void RunOnCpu(const char* name, const Stream& stream, const Op& op) {
   });
 }
 
-#ifdef CONVENE_CUDA
 template <typename Op>
 void RunOnGpu(const char* name, const Stream& stream, const Op& op) {
   const OpScope scope(stream, name);
   op();
 }
-#endif
+
+template <typename Op>
+Op* Linked(Op* op) {
+  CONVENE_CHECK(op != nullptr);
+  return op;
+}
 
 }  // namespace
 
-// The copies of arguments that a queue takes along are those of values and of the structs that
-// references name: what pointers name stays the caller's.
-#define CONVENE_RUN(call)                                                                 \
-  CONVENE_IF_CUDA(stream.kind(), return RunOnGpu(__func__, stream, [&] { cuda::call; })); \
-  RunOnCpu(__func__, stream, [=](Stream& stream) { cpu::call; })
+// The last argument is the op of its types on a GPU. The copies of arguments that a queue takes
+// along are those of values and of the structs that references name: what pointers name stays the
+// caller's.
+#define CONVENE_RUN(name, arguments, ...)                                               \
+  if (stream.kind() == DeviceKind::kCuda) {                                             \
+    return RunOnGpu(__func__, stream, [&] { Linked(gpu_ops::__VA_ARGS__) arguments; }); \
+  }                                                                                     \
+  RunOnCpu(__func__, stream, [=](Stream& stream) { cpu::name arguments; })
 
-void SetDeterministicMatMul([[maybe_unused]] bool is_deterministic) {
-#ifdef CONVENE_CUDA
-  cuda::SetMatMulMode(is_deterministic ? cuda::MatMulMode::kDeterministic
-                                       : cuda::MatMulMode::kTimed);
-#endif
+void SetDeterministicMatMul(bool is_deterministic) {
+  if (gpu_ops::SetDeterministicMatMul != nullptr) gpu_ops::SetDeterministicMatMul(is_deterministic);
 }
 
 #define CONVENE_UNPACK(...) __VA_ARGS__
 #define CONVENE_OP(name, parameters, arguments) \
-  void name parameters { CONVENE_RUN(name arguments); }
+  void name parameters { CONVENE_RUN(name, arguments, name); }
 #define CONVENE_TYPED_OP(name, parameters, arguments) \
   template <typename T>                               \
-  CONVENE_OP(name, parameters, arguments)             \
+  void name parameters {                              \
+    CONVENE_RUN(name, arguments, name<T>);            \
+  }                                                   \
   CONVENE_INSTANTIATE(name);
 #define CONVENE_PAIR_OP(name, parameters, arguments) \
   template <typename In, typename Out>               \
-  CONVENE_OP(name, parameters, arguments)            \
+  void name parameters {                             \
+    CONVENE_RUN(name, arguments, name<In, Out>);     \
+  }                                                  \
   CONVENE_INSTANTIATE_PRODUCT(name);
-#define CONVENE_SIZE(name, parameters, arguments)             \
-  size_t name(CONVENE_UNPACK parameters, DeviceKind device) { \
-    CONVENE_IF_CUDA(device, return cuda::name arguments);     \
-    return cpu::name arguments;                               \
+#define CONVENE_SIZE(name, parameters, arguments)                            \
+  size_t name(CONVENE_UNPACK parameters, DeviceKind device) {                \
+    if (device == DeviceKind::kCuda) return Linked(gpu_ops::name) arguments; \
+    return cpu::name arguments;                                              \
   }
 // NOLINTBEGIN(bugprone-macro-parentheses): an op's name cannot stand in parentheses
-#define CONVENE_TYPED_SIZE(name, parameters, arguments)       \
-  template <typename T>                                       \
-  size_t name(CONVENE_UNPACK parameters, DeviceKind device) { \
-    CONVENE_IF_CUDA(device, return cuda::name<T> arguments);  \
-    return cpu::name<T> arguments;                            \
-  }                                                           \
+#define CONVENE_TYPED_SIZE(name, parameters, arguments)                         \
+  template <typename T>                                                         \
+  size_t name(CONVENE_UNPACK parameters, DeviceKind device) {                   \
+    if (device == DeviceKind::kCuda) return Linked(gpu_ops::name<T>) arguments; \
+    return cpu::name<T> arguments;                                              \
+  }                                                                             \
   CONVENE_INSTANTIATE(name);
 // NOLINTEND(bugprone-macro-parentheses)
 #include "worker_runtime/ops/op_list.inc"

@@ -314,12 +314,17 @@ absl::Status CheckOrdinal(int ordinal, int supported_cuda) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
 int CudaDeviceCount() {
   int devices = 0;
   return cudaGetDeviceCount(&devices) == cudaSuccess ? devices : 0;
 }
+
+[[maybe_unused]] const bool is_linked = [] {
+  linked_gpu_library = {.make = MakeCudaDevice, .count = CudaDeviceCount};
+  return true;
+}();
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(int ordinal) {
   int supported_cuda = 0;  // stays 0 without a driver

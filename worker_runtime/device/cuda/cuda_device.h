@@ -1,4 +1,4 @@
-// One GPU as a Device (../device.h).
+// One GPU as a Device (../device.h). A program that links this library has Device::Cuda.
 #pragma once
 
 #include <memory>
@@ -8,12 +8,9 @@
 
 namespace convene::worker::cuda {
 
-// Device::Cuda in a program built with CUDA; its contract stands there. Makes the GPU the
+// Device::Cuda; its contract stands there. Makes the GPU the
 // calling thread's current device; another thread that queues ops calls cudaSetDevice first (the
 // device's own functions do it themselves).
 absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(int ordinal);
-
-// Device::CudaCount().
-int CudaDeviceCount();
 
 }  // namespace convene::worker::cuda

@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "tools/base/check.h"
-#include "worker_runtime/device/emulated/sanitizers.h"
 
 #ifndef __x86_64__
 #error "the emulated GPU switches stacks in x86-64 assembly: write SwitchStack for this processor"
@@ -45,13 +44,7 @@ constexpr int kSavedRegisters = 6;
 
 Fiber* current = nullptr;
 void* host_stack_pointer = nullptr;
-#ifdef CONVENE_EMULATED_ADDRESS
-const void* host_stack = nullptr;
-size_t host_stack_bytes = 0;
-#endif
-#ifdef CONVENE_EMULATED_THREAD
-void* host_tsan_fiber = nullptr;
-#endif
+Stack host_stack;
 
 }  // namespace
 
@@ -66,18 +59,14 @@ Fiber::Fiber(void (*body)()) : body_(body) {
 }
 
 Fiber::~Fiber() {
-#ifdef CONVENE_EMULATED_THREAD
-  __tsan_destroy_fiber(tsan_fiber_);
-#endif
+  actor_.reset();
   Allow(stack_, kStackBytes);
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   CONVENE_CHECK(munmap(static_cast<char*>(stack_) - page, page + kStackBytes) == 0);
 }
 
 void Fiber::MakeStack() {
-#ifdef CONVENE_EMULATED_THREAD
-  tsan_fiber_ = __tsan_create_fiber(0);
-#endif
+  actor_.emplace();
   auto* const top = reinterpret_cast<uintptr_t*>(static_cast<char*>(stack_) + kStackBytes);
   top[-1] = 0;
   top[-2] = reinterpret_cast<uintptr_t>(&Fiber::Begin);  // where the first switch returns to
@@ -86,49 +75,29 @@ void Fiber::MakeStack() {
 }
 
 void Fiber::Restart() {
-#ifdef CONVENE_EMULATED_THREAD
-  __tsan_destroy_fiber(tsan_fiber_);
-#endif
   Allow(stack_, kStackBytes);
   MakeStack();
 }
 
 void Fiber::Begin() {
-#ifdef CONVENE_EMULATED_ADDRESS
-  __sanitizer_finish_switch_fiber(nullptr, &host_stack, &host_stack_bytes);
-#endif
+  host_stack = ArrivedOn(nullptr);
   current->body_();
   CONVENE_CHECK(false);  // bodies do not return
 }
 
 void Fiber::Enter() {
   current = this;
-#ifdef CONVENE_EMULATED_THREAD
-  host_tsan_fiber = __tsan_get_current_fiber();
-  __tsan_switch_to_fiber(tsan_fiber_, __tsan_switch_to_fiber_no_sync);
-#endif
-#ifdef CONVENE_EMULATED_ADDRESS
-  void* fake_stack = nullptr;
-  __sanitizer_start_switch_fiber(&fake_stack, stack_, kStackBytes);
-#endif
+  actor_->Begin();
+  void* const left = LeaveFor({stack_, kStackBytes});
   convene_emulated_switch_stack(&host_stack_pointer, stack_pointer_);
-#ifdef CONVENE_EMULATED_ADDRESS
-  __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
-#endif
+  (void)ArrivedOn(left);
 }
 
 void Fiber::Leave() {
-#ifdef CONVENE_EMULATED_THREAD
-  __tsan_switch_to_fiber(host_tsan_fiber, __tsan_switch_to_fiber_no_sync);
-#endif
-#ifdef CONVENE_EMULATED_ADDRESS
-  void* fake_stack = nullptr;
-  __sanitizer_start_switch_fiber(&fake_stack, host_stack, host_stack_bytes);
-#endif
+  current->actor_->End();
+  void* const left = LeaveFor(host_stack);
   convene_emulated_switch_stack(&current->stack_pointer_, host_stack_pointer);
-#ifdef CONVENE_EMULATED_ADDRESS
-  __sanitizer_finish_switch_fiber(fake_stack, &host_stack, &host_stack_bytes);
-#endif
+  host_stack = ArrivedOn(left);
 }
 
 }  // namespace convene::emulated

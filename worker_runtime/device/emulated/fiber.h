@@ -2,7 +2,9 @@
 // ThreadSanitizer where the kernels are built with them.
 #pragma once
 
-#include <cstddef>
+#include <optional>
+
+#include "worker_runtime/device/emulated/sanitizers.h"
 
 namespace convene::emulated {
 
@@ -30,7 +32,7 @@ class Fiber {
   void (*const body_)();
   void* stack_ = nullptr;  // lowest address, above an unreadable page
   void* stack_pointer_ = nullptr;
-  [[maybe_unused]] void* tsan_fiber_ = nullptr;
+  std::optional<Actor> actor_;  // since `body` last began anew
 };
 
 }  // namespace convene::emulated

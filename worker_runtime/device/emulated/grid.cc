@@ -78,7 +78,7 @@ class Block {
   int SourceLane(const Thread& thread, int lane) const;
   std::string Where(int thread) const;
   void ReportDeadlock();
-  Fiber* TakeFiber(int thread);
+  Fiber* TakeFiber();
 
   const Grid* grid_ = nullptr;
   Order order_ = Order::kForward;
@@ -141,8 +141,8 @@ void Block::FiberBody() {
 
 // Under ThreadSanitizer a block's threads are different fibers, and the same place in the next
 // block is another fiber, because ThreadSanitizer takes all that one fiber does as ordered.
-Fiber* Block::TakeFiber([[maybe_unused]] int thread) {
-  if constexpr (kThreadSanitizer) {
+Fiber* Block::TakeFiber() {
+  if (kThreadSanitizer) {
     constexpr size_t kFibers = 2 * kBlockThreadsMax - 1;
     if (fibers_.size() == kFibers) return fibers_[next_fiber_++ % kFibers].get();
     fibers_.push_back(std::make_unique<Fiber>(&FiberBody));
@@ -190,7 +190,7 @@ void Block::Drop() {
   for (Thread& thread : threads_) {
     if (thread.fiber == nullptr) continue;
     thread.fiber->Restart();
-    if constexpr (!kThreadSanitizer) free_fibers_.push_back(thread.fiber);
+    if (!kThreadSanitizer) free_fibers_.push_back(thread.fiber);
     thread.fiber = nullptr;
   }
   (void)shared_.EndBlock(&end_);
@@ -217,12 +217,12 @@ int Block::Pick() {
 
 void Block::Resume(int thread) {
   Thread& next = threads_[thread];
-  if (next.fiber == nullptr) next.fiber = TakeFiber(thread);
+  if (next.fiber == nullptr) next.fiber = TakeFiber();
   current_ = thread;
   threadIdx = next.index;
   next.fiber->Enter();
   if (next.state != State::kDone) return;
-  if constexpr (!kThreadSanitizer) free_fibers_.push_back(next.fiber);
+  if (!kThreadSanitizer) free_fibers_.push_back(next.fiber);
   next.fiber = nullptr;
 }
 

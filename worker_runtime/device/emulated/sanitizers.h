@@ -1,81 +1,57 @@
-// The emulation's words to the sanitizers. Each function is empty where the kernels are built
-// without that sanitizer (emulated.bzl), so that callers need no #if.
+// The emulation's words to the sanitizer that the kernels are built with. A program links one of
+// three libraries that define them (BUILD.bazel): for none, where all of them do nothing, for
+// AddressSanitizer, or for ThreadSanitizer. So all else of the emulation is compiled once.
 #pragma once
 
 #include <cstddef>
 
-#ifdef CONVENE_EMULATED_ADDRESS
-#include <sanitizer/asan_interface.h>
-#include <sanitizer/common_interface_defs.h>
-#endif
-#ifdef CONVENE_EMULATED_THREAD
-#include <sanitizer/tsan_interface.h>
-#endif
-
 namespace convene::emulated {
 
-#ifdef CONVENE_EMULATED_THREAD
-inline constexpr bool kThreadSanitizer = true;
-#else
-inline constexpr bool kThreadSanitizer = false;
-#endif
+extern const bool kAddressSanitizer;
+extern const bool kThreadSanitizer;
 
 // The bytes may not be touched from now on.
-inline void Forbid([[maybe_unused]] const void* begin, [[maybe_unused]] size_t bytes) {
-#ifdef CONVENE_EMULATED_ADDRESS
-  __asan_poison_memory_region(begin, bytes);
-#endif
-}
-inline void Allow([[maybe_unused]] const void* begin, [[maybe_unused]] size_t bytes) {
-#ifdef CONVENE_EMULATED_ADDRESS
-  __asan_unpoison_memory_region(begin, bytes);
-#endif
-}
+void Forbid(const void* begin, size_t bytes);
+void Allow(const void* begin, size_t bytes);
 
 // The calling fiber's acts before Publish(at) happen before any fiber's acts after Observe(at).
-inline void Publish([[maybe_unused]] void* at) {
-#ifdef CONVENE_EMULATED_THREAD
-  __tsan_release(at);
-#endif
-}
-inline void Observe([[maybe_unused]] void* at) {
-#ifdef CONVENE_EMULATED_THREAD
-  __tsan_acquire(at);
-#endif
-}
+void Publish(void* at);
+void Observe(void* at);
 
-// To ThreadSanitizer this scope runs in a thread of its own, ordered with nothing but by Publish
-// and Observe. REQUIRES: no other scope begins within it and ends after it.
+// To ThreadSanitizer what runs from Begin() to End() runs in a thread of its own, ordered with
+// nothing but by Publish and Observe. Only ThreadSanitizer's notion of the thread is switched; the
+// stack stays. REQUIRES: no other actor begins within it and ends after it.
 class Actor {
  public:
-  Actor() {
-#ifdef CONVENE_EMULATED_THREAD
-    handle_ = __tsan_create_fiber(0);
-#endif
-  }
-  ~Actor() {
-#ifdef CONVENE_EMULATED_THREAD
-    __tsan_destroy_fiber(handle_);
-#endif
-  }
+  Actor();
+  ~Actor();
   Actor(const Actor&) = delete;
   Actor& operator=(const Actor&) = delete;
 
-  // Switches only ThreadSanitizer's notion of the thread; the stack stays.
+  void Begin();
+  void End();
   template <typename Work>
   void Do(const Work& work) {
-#ifdef CONVENE_EMULATED_THREAD
-    void* const before = __tsan_get_current_fiber();
-    __tsan_switch_to_fiber(handle_, __tsan_switch_to_fiber_no_sync);
+    Begin();
     work();
-    __tsan_switch_to_fiber(before, __tsan_switch_to_fiber_no_sync);
-#else
-    work();
-#endif
+    End();
   }
 
  private:
-  [[maybe_unused]] void* handle_ = nullptr;
+  void* handle_ = nullptr;
+  void* before_ = nullptr;
 };
+
+// A stack, as AddressSanitizer knows it.
+struct Stack {
+  const void* lowest = nullptr;
+  size_t bytes = 0;
+};
+// Said on the stack that is left: `next` runs now. Returns what ArrivedOn takes when this stack
+// runs again.
+void* LeaveFor(const Stack& next);
+// Said first on the stack that runs now, with null where it runs for the first time. Returns the
+// stack that was left.
+Stack ArrivedOn(void* left);
 
 }  // namespace convene::emulated

@@ -50,11 +50,11 @@ void* SharedMemory::Find(const void* key, size_t bytes, size_t alignment) {
   CONVENE_CHECK(begin + bytes + kMarginBytes <= kMemoryBytes);
   char* const place = memory_ + begin;
   Allow(place, bytes);
-#ifndef CONVENE_EMULATED_ADDRESS
-  Fill(memory_ + used_, begin - used_ + bytes + kMarginBytes);
-#else
-  Fill(place, bytes);
-#endif
+  if (kAddressSanitizer) {
+    Fill(place, bytes);
+  } else {
+    Fill(memory_ + used_, begin - used_ + bytes + kMarginBytes);
+  }
   used_ = begin + bytes + kMarginBytes;
   pieces_.push_back({key, place, bytes});
   return place;
@@ -73,21 +73,20 @@ void* SharedMemory::Variable(const void* key, size_t bytes, size_t alignment) {
   return place;
 }
 
-std::string SharedMemory::EndBlock([[maybe_unused]] void* last_words) {
+std::string SharedMemory::EndBlock(void* last_words) {
   std::string wrong;
-#ifndef CONVENE_EMULATED_ADDRESS
   for (const Piece& piece : pieces_) {
+    if (kAddressSanitizer) break;  // it saw the write, and forbids to read here
     const auto* const end = reinterpret_cast<const unsigned char*>(piece.begin + piece.bytes);
     if (std::all_of(end, end + kMarginBytes, [](unsigned char c) { return c == kPoison; }))
       continue;
     wrong = absl::StrCat("a block wrote past the end of ", piece.bytes, " bytes of shared memory");
   }
-#endif
   if (memory_ == nullptr) return wrong;
   Forbid(memory_, used_);
   // Under ThreadSanitizer each block gets new memory: another block's accesses to the same bytes
   // must not look like a race.
-  if constexpr (kThreadSanitizer) {
+  if (kThreadSanitizer) {
     janitor_.Do([&] {
       Observe(last_words);
       std::free(memory_);

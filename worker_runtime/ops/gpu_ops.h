@@ -1,0 +1,37 @@
+// The ops on a GPU of a program that is linked with them: cuda/link_ops.cc sets each pointer before
+// main(). In any other program all are null; there nobody can have made a GPU's stream.
+#pragma once
+
+#include "worker_runtime/ops/adamw.h"
+#include "worker_runtime/ops/attention.h"
+#include "worker_runtime/ops/cross_entropy.h"
+#include "worker_runtime/ops/elementwise.h"
+#include "worker_runtime/ops/embedding.h"
+#include "worker_runtime/ops/matmul.h"
+#include "worker_runtime/ops/rms_norm.h"
+#include "worker_runtime/ops/rope.h"
+#include "worker_runtime/ops/swiglu.h"
+
+namespace convene::worker::gpu_ops {
+
+inline void (*SetDeterministicMatMul)(bool is_deterministic) = nullptr;
+
+#define CONVENE_OP(name, parameters, arguments) inline void(*name) parameters = nullptr;
+#define CONVENE_TYPED_OP(name, parameters, arguments) \
+  template <typename T>                               \
+  inline void(*name) parameters = nullptr;
+#define CONVENE_PAIR_OP(name, parameters, arguments) \
+  template <typename In, typename Out>               \
+  inline void(*name) parameters = nullptr;
+#define CONVENE_SIZE(name, parameters, arguments) inline size_t(*name) parameters = nullptr;
+#define CONVENE_TYPED_SIZE(name, parameters, arguments) \
+  template <typename T>                                 \
+  inline size_t(*name) parameters = nullptr;
+#include "worker_runtime/ops/op_list.inc"
+#undef CONVENE_OP
+#undef CONVENE_TYPED_OP
+#undef CONVENE_PAIR_OP
+#undef CONVENE_SIZE
+#undef CONVENE_TYPED_SIZE
+
+}  // namespace convene::worker::gpu_ops
