@@ -276,10 +276,9 @@ absl::Status ResolveData(const TrainConfig& config, TrainOptions* options) {
   options->text_field = config.text_field();
   options->max_bad_lines = config.max_bad_lines();
   options->chat_template = config.chat_template();
-  CONVENE_RETURN_IF_ERROR(ToWord("train_on", config.train_on(), &options->train_on,
-                                 {{"answers", CountedMessages::kAnswers},
-                                  {"last", CountedMessages::kLastAnswer},
-                                  {"all", CountedMessages::kAll}}));
+  CONVENE_RETURN_IF_ERROR(
+      ToWord("train_on", config.train_on(), &options->train_on,
+             {{"answers", TrainOn::kAnswers}, {"last", TrainOn::kLast}, {"all", TrainOn::kAll}}));
   CONVENE_RETURN_IF_ERROR(ToWord("too_long", config.too_long(), &options->too_long,
                                  {{"cut", TooLong::kCut}, {"drop", TooLong::kDrop}}));
   CONVENE_RETURN_IF_ERROR(

@@ -79,11 +79,11 @@ TEST_CASE("messages are packed, and their answers count, unless something else i
   const TrainOptions options = Options({"--data", "a.jsonl", "--chat-template", "llama3"});
   CHECK(options.chat_template == "llama3");
   CHECK(options.packed_documents);
-  CHECK(options.train_on == CountedMessages::kAnswers);
+  CHECK(options.train_on == TrainOn::kAnswers);
   CHECK(options.too_long == TooLong::kCut);
   const TrainOptions other = Options({"--data", "a.jsonl", "--chat-template", "llama3",
                                       "--train-on", "all", "--too-long", "drop"});
-  CHECK(other.train_on == CountedMessages::kAll);
+  CHECK(other.train_on == TrainOn::kAll);
   CHECK(other.too_long == TooLong::kDrop);
   const std::vector<std::string> unpacked = {"--chat-template", "llama3",
                                              "--packed-documents=false"};

@@ -261,13 +261,13 @@ std::string DescribeBatch(const BatchCut& cut) {
                    : absl::StrCat(" less ", padding, padding == 1 ? " empty row" : " empty rows"));
 }
 
-const char* CountedText(CountedMessages counted) {
+const char* CountedText(TrainOn counted) {
   switch (counted) {
-    case CountedMessages::kAnswers:
+    case TrainOn::kAnswers:
       return "answers count";
-    case CountedMessages::kLastAnswer:
+    case TrainOn::kLast:
       return "last answers count";
-    case CountedMessages::kAll:
+    case TrainOn::kAll:
       return "all of them count";
   }
   return "";

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "worker_runtime/data/chat/conversation.h"
 #include "worker_runtime/data/sample_order.h"
 #include "worker_runtime/device/dtype.h"
 #include "worker_runtime/mesh/mesh.h"
@@ -32,9 +33,6 @@ enum class ElasticLayout { kKeep, kBest };
 // The order in which samples are trained.
 enum class DataOrder { kConvene, kMegatron };
 
-// The targets of messages that count in the loss.
-enum class CountedMessages { kAnswers, kLastAnswer, kAll };
-
 // Messages that are longer than a sample.
 enum class TooLong { kCut, kDrop };
 
@@ -51,7 +49,7 @@ struct TrainOptions {
   std::string text_field;         // of JSON lines
   int64_t max_bad_lines = 0;
   std::string chat_template;  // of messages; "": the data are plain texts
-  CountedMessages train_on = CountedMessages::kAnswers;
+  TrainOn train_on = TrainOn::kAnswers;
   TooLong too_long = TooLong::kCut;
   DataOrder data_order = DataOrder::kConvene;
   int64_t steps = 0;  // optimizer steps in all

@@ -259,7 +259,7 @@ TEST_CASE("the description says how messages become documents") {
       Catch::Contains("\ndocuments    messages by llama3, answers count in the loss; packed, "
                       "each apart\nrate "));
   options.packed_documents = false;
-  options.train_on = CountedMessages::kAll;
+  options.train_on = TrainOn::kAll;
   CHECK_THAT(Describe(options, {}, 1),
              Catch::Contains("\ndocuments    messages by llama3, all of them count in the loss\n"));
 }

@@ -20,6 +20,21 @@ int CopiesOf(const Placement& placement) {
   return copies;
 }
 
+// Elements of copied slices side by side at most: however the buffer is cut into shards, and so the
+// same on all ranks, whose arenas have all blocks at the same places.
+int64_t LongestRun(const Placement& placement) {
+  int64_t longest = 0;
+  int64_t begin = 0;
+  int64_t end = 0;
+  for (const PlacedParameter& slice : placement.parameters) {
+    if (slice.tp_copies == 1) continue;
+    if (slice.flat_offset != end) begin = slice.flat_offset;
+    end = slice.flat_offset + slice.count();
+    longest = std::max(longest, end - begin);
+  }
+  return longest;
+}
+
 }  // namespace
 
 CopiedSlices::CopiedSlices(const Placement& placement, const FlatShard& shard, Collective& tp,
@@ -28,14 +43,11 @@ CopiedSlices::CopiedSlices(const Placement& placement, const FlatShard& shard, C
       device_(device),
       copies_(CopiesOf(placement)),
       pieces_(PiecesOf(placement, shard)),
-      places_(arena.Declare<float>("gradients of copied heads", PlaceCount() * LargestPiece(),
+      places_(arena.Declare<float>("gradients of copied heads",
+                                   PlaceCount() * std::min(LongestRun(placement), PieceMax()),
                                    ArenaPart::kCollective)) {}
 
-int64_t CopiedSlices::LargestPiece() const {
-  int64_t largest = 0;
-  for (const Piece& piece : pieces_) largest = std::max(largest, piece.count);
-  return largest;
-}
+int64_t CopiedSlices::PieceMax() const { return kPlacesMax / PlaceCount(); }
 
 // Key and value rows lie side by side, so most pieces are of both.
 std::vector<CopiedSlices::Piece> CopiedSlices::PiecesOf(const Placement& placement,
@@ -52,11 +64,10 @@ std::vector<CopiedSlices::Piece> CopiedSlices::PiecesOf(const Placement& placeme
     }
     whole.back().count += segment.count;
   }
-  const int64_t count_max = kPlacesMax / PlaceCount();
   std::vector<Piece> pieces;
   for (const Piece& piece : whole) {
-    for (int64_t done = 0; done < piece.count; done += count_max) {
-      pieces.push_back({piece.part, piece.begin + done, std::min(count_max, piece.count - done)});
+    for (int64_t done = 0; done < piece.count; done += PieceMax()) {
+      pieces.push_back({piece.part, piece.begin + done, std::min(PieceMax(), piece.count - done)});
     }
   }
   return pieces;

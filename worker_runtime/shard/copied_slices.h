@@ -47,7 +47,7 @@ class CopiedSlices {
   };
 
   std::vector<Piece> PiecesOf(const Placement& placement, const FlatShard& shard) const;
-  int64_t LargestPiece() const;
+  int64_t PieceMax() const;
   // How many different slices there are, counted over tp.
   int64_t PlaceCount() const { return std::max(1, tp_.size() / copies_); }
 
@@ -55,7 +55,7 @@ class CopiedSlices {
   Device& device_;
   const int copies_;  // of each copied slice; 1: there is none
   const std::vector<Piece> pieces_;
-  const ArenaBlock<float> places_;  // (PlaceCount(), LargestPiece())
+  const ArenaBlock<float> places_;  // (PlaceCount(), the longest piece of any rank)
 };
 
 }  // namespace convene::worker

@@ -6,6 +6,7 @@
 
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/thread.h"
 
 namespace convene::worker::testing {
 
@@ -42,6 +43,7 @@ class RecordingDevice::WatchedCollective final : public Collective {
  public:
   WatchedCollective(RecordingDevice& device, Collective& collective)
       : device_(device), collective_(collective) {}
+  ~WatchedCollective() override { AwaitBroadcast(); }
 
   const std::string& name() const override { return collective_.name(); }
   int rank() const override { return collective_.rank(); }
@@ -51,7 +53,10 @@ class RecordingDevice::WatchedCollective final : public Collective {
     if (device_.NumberOf(stream) != StreamNumber::kCompute) {
       device_.Watch(call.input);
       device_.Watch(call.output);
+      if (call.kind == CollectiveKind::kBroadcast && call.root == rank())
+        return BroadcastCopy(call);
     }
+    AwaitBroadcast();
     return collective_.Call(call, stream);
   }
   absl::StatusOr<PendingMessage> Send(ConstElements data, int peer, Stream& stream) override {
@@ -70,8 +75,28 @@ class RecordingDevice::WatchedCollective final : public Collective {
   void Abort(absl::string_view why) override { collective_.Abort(why); }
 
  private:
+  // The root has read its data on return. Others may receive a copy of them later: they may wait
+  // until then for what the root's compute sends them next.
+  absl::Status BroadcastCopy(const CollectiveCall& call) {
+    AwaitBroadcast();
+    const auto* const data = static_cast<const char*>(call.input.data);
+    copy_.assign(data, data + call.input.size_bytes());
+    broadcast_ =
+        Thread("broadcast", [this, root = call.root,
+                             copy = Elements(copy_.data(), call.input.count, call.input.dtype)] {
+          Stream stream = Stream::Cpu();
+          collective_.Broadcast(copy, root, stream).IgnoreError();  // Check() tells of it
+        });
+    return absl::OkStatus();
+  }
+  void AwaitBroadcast() {
+    if (broadcast_.joinable()) broadcast_.Join();
+  }
+
   RecordingDevice& device_;
   Collective& collective_;
+  std::vector<char> copy_;
+  Thread broadcast_;
 };
 
 RecordingDevice::RecordingDevice()

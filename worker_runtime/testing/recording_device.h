@@ -1,11 +1,13 @@
 // A device of four streams on the CPU that records the ops of each stream, for tests of which ops
 // may run at the same time.
 //
-// Ops run when they are called, so results are those of one stream. Page faults tell which memory
-// each op touches (page_watch.h), so neither the code under test nor the test declares it. Watched
-// is the memory that Watch() is told, and from their first call on all memory that collectives of
-// the streams beside compute, and all memory of staging() that copies were ever given. It is
-// watched in whole pages: memory that two streams may touch at once must not share a page.
+// Ops run when they are called, so results are those of one stream. Only a broadcast's root, in a
+// stream beside compute, goes on before the others are there, as on a GPU. Page faults tell which
+// memory each op touches (page_watch.h), so neither the code under test nor the test declares it.
+// Watched is the memory that Watch() is told, and from their first call on all memory that
+// collectives of the streams beside compute, and all memory of staging() that copies were ever
+// given. It is watched in whole pages: memory that two streams may touch at once must not share a
+// page.
 #pragma once
 
 #include <map>

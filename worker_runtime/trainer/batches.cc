@@ -37,9 +37,13 @@ void BatchLoader::CutPositions(int64_t first, int64_t end) {
   }
 }
 
-void BatchLoader::FindAllDocuments() {
-  const int length = dataset_.sequence_length();
+void BatchLoader::FillDocuments(bool is_training) {
   int32_t* begin = document_begin_.data();
+  if (dataset_.has_documents()) {
+    return is_training ? dataset_.FillDocuments(options_.seed, positions_, begin)
+                       : dataset_.FillValidationDocuments(positions_, begin);
+  }
+  const int length = dataset_.sequence_length();
   const int32_t* tokens = inputs_.data();
   for (const int64_t position : positions_) {
     if (position == kNoSample) {
@@ -62,13 +66,7 @@ absl::StatusOr<TokenBatch> BatchLoader::Training(int64_t first_sample) {
   CutPositions(first_sample, end);
   CONVENE_RETURN_IF_ERROR(
       dataset_.FillMicrobatch(options_.seed, positions_, inputs_.data(), targets_.data()));
-  if (options_.packed_documents) {
-    if (dataset_.has_documents()) {
-      dataset_.FillDocuments(options_.seed, positions_, document_begin_.data());
-    } else {
-      FindAllDocuments();
-    }
-  }
+  if (options_.packed_documents) FillDocuments(/*is_training=*/true);
   return Batch(dataset_.CountedTargets(options_.seed, Range(first_sample, end)));
 }
 
@@ -76,13 +74,7 @@ absl::StatusOr<TokenBatch> BatchLoader::Validation(int64_t first, int64_t end) {
   end = std::min(end, first + options_.cut.global_batch_size);
   CutPositions(first, end);
   CONVENE_RETURN_IF_ERROR(dataset_.FillValidation(positions_, inputs_.data(), targets_.data()));
-  if (options_.packed_documents) {
-    if (dataset_.has_documents()) {
-      dataset_.FillValidationDocuments(positions_, document_begin_.data());
-    } else {
-      FindAllDocuments();
-    }
-  }
+  if (options_.packed_documents) FillDocuments(/*is_training=*/false);
   return Batch(dataset_.CountedValidationTargets(Range(first, end)));
 }
 

@@ -45,7 +45,7 @@ class BatchLoader {
  private:
   // This rank's positions of the step that begins at `first`, those at and after `end` as padding.
   void CutPositions(int64_t first, int64_t end);
-  void FindAllDocuments();
+  void FillDocuments(bool is_training);
   TokenBatch Batch(int64_t counted_targets) const;
 
   const Dataset& dataset_;

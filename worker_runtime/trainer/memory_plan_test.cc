@@ -38,29 +38,35 @@ class CountingDevice final : public testing::ForwardingDevice {
 
 TEST_CASE("the engine allocates what the plan says, to the byte") {
   const Layout layout = GENERATE(Layout{}, Layout{.pp = 3, .dp = 2, .tp = 2, .dp_replicate = 2},
-                                 Layout{.dp = 3, .tp = 4});
+                                 Layout{.dp = 3, .tp = 4}, Layout{.dp = 3, .tp = 16});
   const DType dtype = GENERATE(DType::kFloat32, DType::kBFloat16);
   const bool copies = GENERATE(false, true);
+  const int zero_stage = GENERATE(1, 3);
   const auto model = NamedModel("llama-tiny");
   REQUIRE_OK(model);
   const std::unique_ptr<Device> cpu = Device::Cpu();
+  EngineOptions options = {.model = *model,
+                           .layout = layout,
+                           .dtype = dtype,
+                           .packed_documents = copies,
+                           .micro_batch_size = 2,
+                           .sequence_length = 16,
+                           .microbatches = 5,
+                           .zero_stage = zero_stage,
+                           .copies_for_checkpoints = copies,
+                           .fresh_weights = false};
+  CountingDevice untouched(*cpu);
+  const std::vector<MemoryPlan> plans = PlanMemory(options, untouched);
+  CHECK(untouched.of_device.allocated == 0);
+  CHECK(untouched.of_host.allocated == 0);
+  REQUIRE(static_cast<int>(plans.size()) == layout.pp);
   for (int rank = 0; rank < layout.world_size(); ++rank) {
-    const EngineOptions options = {.model = *model,
-                                   .layout = layout,
-                                   .rank = rank,
-                                   .dtype = dtype,
-                                   .packed_documents = copies,
-                                   .micro_batch_size = 2,
-                                   .sequence_length = 16,
-                                   .microbatches = 5,
-                                   .copies_for_checkpoints = copies,
-                                   .fresh_weights = false};
+    options.rank = rank;
+    INFO("rank " << rank << " of " << layout.ToString());
     CommunicatorSet communicators = PlannedCommunicators(layout, rank);
     CountingDevice device(*cpu);
-    const MemoryPlan plan = Engine::PlanMemory(options, communicators, device);
-    CHECK(device.of_device.allocated == 0);
-    CHECK(device.of_host.allocated == 0);
     REQUIRE_OK(Engine::Create(options, communicators, device));
+    const MemoryPlan& plan = plans[CoordinateOf(layout, rank).pp];
     CHECK(device.of_device.allocated == plan.device_bytes);
     CHECK(device.of_host.allocated == plan.host_bytes);
   }
@@ -116,8 +122,7 @@ TEST_CASE("a process that trains takes as much memory as planned, within 3 %") {
   // Offloaded, it takes more of a CPU: the peak rises each time.
   for (const bool offloads : {false, true}) {
     options.offload_optimizer = offloads;
-    CommunicatorSet communicators = SoloCommunicators();
-    const MemoryPlan plan = Engine::PlanMemory(options, communicators, *device);
+    const MemoryPlan plan = PlanMemory(options, *device).front();
     const double planned = static_cast<double>(plan.device_bytes + plan.host_bytes);
     REQUIRE(planned > highest + 10e6);
     highest = planned;

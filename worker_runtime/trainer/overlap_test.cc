@@ -272,13 +272,22 @@ TEST_CASE("what is saved and restored races with nothing") {
   }
 }
 
-// No tied table: collectives run at once here, so that the first stage would wait for the last one
-// in the table's copy before it has sent its activations.
 TEST_CASE("an update by the host races with nothing beside stages and checkpoints") {
-  for (const Case& the_case :
-       std::vector<Case>{{.layout = {.pp = 2, .dp = 2}, .offload_optimizer = true},
-                         {.saves = true, .offload_optimizer = true}}) {
+  for (const Case& the_case : std::vector<Case>{
+           {.layout = {.pp = 2, .dp = 2}, .offload_optimizer = true},
+           {.layout = {.pp = 2, .dp = 2}, .tied = true, .saves = true, .offload_optimizer = true},
+           {.saves = true, .offload_optimizer = true}}) {
     for (const auto& rank : Train(the_case)) CHECK(FindRaces(rank->calls()) == kNone);
+  }
+}
+
+TEST_CASE("an update by the host races with nothing beside a tied table, every event is needed") {
+  for (const int zero_stage : {1, 2, 3}) {
+    CheckEveryEvent({.layout = {.pp = 2, .dp = 2},
+                     .tied = true,
+                     .zero_stage = zero_stage,
+                     .offload_optimizer = true,
+                     .offload_parameters = zero_stage == 3});
   }
 }
 

@@ -9,7 +9,6 @@
 #include "tools/base/clock.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/blend.h"
-#include "worker_runtime/data/chat/conversation.h"
 #include "worker_runtime/data/prepare/chat_documents.h"
 #include "worker_runtime/data/prepare/open_data.h"
 #include "worker_runtime/data/prepare/options.h"
@@ -72,17 +71,6 @@ PrepareProgress ProgressOf(const Contract& contract,
     std::fprintf(stdout, "tokens %s\n", ProgressBar(done, total).c_str());
     std::fflush(stdout);
   };
-}
-
-TrainOn TrainOnOf(CountedMessages counted) {
-  switch (counted) {
-    case CountedMessages::kLastAnswer:
-      return TrainOn::kLast;
-    case CountedMessages::kAll:
-      return TrainOn::kAll;
-    default:
-      return TrainOn::kAnswers;
-  }
 }
 
 absl::Status CheckTokenizer(const TrainOptions& options, const Tokenizer& tokenizer,
@@ -167,7 +155,7 @@ absl::StatusOr<Dataset> OpenDataset(const TrainOptions& options, const Tokenizer
   prepare.input.max_bad_lines = options.max_bad_lines;
   if (!options.chat_template.empty()) {
     CONVENE_ASSIGN_OR_RETURN(prepare.format,
-                             ChatDocuments(options.chat_template, TrainOnOf(options.train_on),
+                             ChatDocuments(options.chat_template, options.train_on,
                                            prepare.append_end_of_document, &tokenizer));
   }
   CONVENE_ASSIGN_OR_RETURN(const std::vector<WeightedPath> paths, ParseDataPaths(options.data));

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -27,12 +28,9 @@ namespace {
 constexpr absl::Duration kDevicesTimeout = absl::Minutes(5);
 constexpr double kPlannedRanksMax = 1 << 20;
 
-// All ranks of a stage have the same plan.
-MemoryPlan PlanOf(const TrainOptions& options, const Layout& layout, int stage, Device& device) {
-  const int rank = RankOf(layout, {.pp = stage});
-  CommunicatorSet communicators = PlannedCommunicators(layout, rank);
-  return Engine::PlanMemory(MakeEngineOptions(options, layout, rank, device.kind()), communicators,
-                            device);
+// By pipeline stage.
+std::vector<MemoryPlan> PlansOf(const TrainOptions& options, const Layout& layout, Device& device) {
+  return PlanMemory(MakeEngineOptions(options, layout, /*rank=*/0, device.kind()), device);
 }
 
 std::string Bytes(size_t bytes) { return HumanBytes(static_cast<double>(bytes)); }
@@ -108,8 +106,7 @@ absl::StatusOr<LayoutDecision> DecideLayoutByMemory(const TrainOptions& options,
   }
   const auto planned = [&](const Layout& layout) {
     RankMemory most;
-    for (int stage = 0; stage < layout.pp; ++stage) {
-      const MemoryPlan plan = PlanOf(options, layout, stage, device);
+    for (const MemoryPlan& plan : PlansOf(options, layout, device)) {
       const auto host = static_cast<int64_t>(plan.host_bytes);
       const auto on_device = static_cast<int64_t>(plan.device_bytes) + (is_cpu ? host : 0);
       most.device_bytes = std::max(most.device_bytes, on_device);
@@ -122,24 +119,20 @@ absl::StatusOr<LayoutDecision> DecideLayoutByMemory(const TrainOptions& options,
 }
 
 void PrintMemoryPlan(const TrainOptions& options, const Layout& layout, Device& device) {
+  const std::vector<MemoryPlan> plans = PlansOf(options, layout, device);
   // Stages [begin, end).
   const auto print = [&](int begin, int end) {
-    int largest = begin;
-    MemoryPlan plan;
-    for (int stage = begin; stage < end; ++stage) {
-      MemoryPlan of_stage = PlanOf(options, layout, stage, device);
-      if (of_stage.device_bytes <= plan.device_bytes) continue;
-      plan = std::move(of_stage);
-      largest = stage;
-    }
-    const std::string stages = end - begin == 1
-                                   ? absl::StrCat("stage ", begin)
-                                   : absl::StrCat("stages ", begin, " to ", end - 1,
-                                                  " (shown: ", largest, ", which takes the most)");
+    const auto plan = std::max_element(
+        plans.begin() + begin, plans.begin() + end,
+        [](const auto& a, const auto& b) { return a.device_bytes < b.device_bytes; });
+    const std::string stages = end - begin == 1 ? absl::StrCat("stage ", begin)
+                                                : absl::StrCat("stages ", begin, " to ", end - 1,
+                                                               " (shown: ", plan - plans.begin(),
+                                                               ", which takes the most)");
     std::printf("\n%s of %d, each of its %d ranks, on %s: %s, and %s on the host\n%s",
                 stages.c_str(), layout.pp, layout.world_size() / layout.pp,
-                device.description().c_str(), Bytes(plan.device_bytes).c_str(),
-                Bytes(plan.host_bytes).c_str(), plan.text.c_str());
+                device.description().c_str(), Bytes(plan->device_bytes).c_str(),
+                Bytes(plan->host_bytes).c_str(), plan->text.c_str());
   };
   print(0, 1);
   if (layout.pp > 2) print(1, layout.pp - 1);

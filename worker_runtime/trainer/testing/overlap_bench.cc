@@ -1,5 +1,6 @@
 // Step times of data-parallel ranks (threads of this process) with collectives beside the
-// arithmetic and without, in turns. Prints medians.
+// arithmetic and without, in turns. Prints medians, also of the time of all threads on a CPU: over
+// the cores it is the least that a step can take, with overlap too.
 //
 // Where ranks share cores no core waits for the network: another rank computes meanwhile, and there
 // is little for a queue to hide. So each network is measured twice: with ranks that train, and with
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <memory>
 #include <vector>
 
@@ -56,15 +58,23 @@ struct Network {
   LoopbackLink link;
 };
 
-// Milliseconds a step, of ranks that each make `steps`.
-double TimeOfRanks(int ranks, int steps, absl::FunctionRef<absl::Status(int rank)> train) {
+// Of a step.
+struct StepTime {
+  double wall_ms;
+  double cpu_ms;  // of all threads
+};
+
+// Of ranks that each make `steps`.
+StepTime TimeOfRanks(int ranks, int steps, absl::FunctionRef<absl::Status(int rank)> train) {
   const MonotonicTime start = Clock::Real().Now();
+  const std::clock_t cpu_start = std::clock();
   std::vector<Thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back(absl::StrCat("rank ", rank), [=] { CONVENE_CHECK(train(rank).ok()); });
   }
   for (Thread& thread : threads) thread.Join();
-  return absl::ToDoubleMilliseconds(Clock::Real().Now() - start) / steps;
+  return {absl::ToDoubleMilliseconds(Clock::Real().Now() - start) / steps,
+          1e3 * static_cast<double>(std::clock() - cpu_start) / CLOCKS_PER_SEC / steps};
 }
 
 // The ranks of one layout, from one measurement to the next.
@@ -87,8 +97,7 @@ class TrainingWorld {
     }
   }
 
-  // Milliseconds a step.
-  double Run(int steps) {
+  StepTime Run(int steps) {
     return TimeOfRanks(static_cast<int>(engines_.size()), steps,
                        [&](int rank) { return Train(rank, steps); });
   }
@@ -121,8 +130,7 @@ class WaitingWorld {
     }
   }
 
-  // Milliseconds a step.
-  double Run(int steps) {
+  StepTime Run(int steps) {
     return TimeOfRanks(static_cast<int>(ranks_.size()), steps,
                        [&](int rank) { return ranks_[rank]->Train(steps); });
   }
@@ -197,20 +205,31 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+// One variant's rounds.
+struct Rounds {
+  void Add(const StepTime& time) {
+    wall_ms.push_back(time.wall_ms);
+    cpu_ms.push_back(time.cpu_ms);
+  }
+  std::vector<double> wall_ms, cpu_ms;
+};
+
 template <typename World>
 void Measure(const char* units, const Layout& layout, const Network& network, int rounds,
              int steps) {
   World beside(layout, network, /*overlaps=*/true), alone(layout, network, /*overlaps=*/false);
   beside.Run(1);
   alone.Run(1);
-  std::vector<double> with, without, ratios;
+  Rounds with, without;
+  std::vector<double> ratios;
   for (int round = 0; round < rounds; ++round) {
-    with.push_back(beside.Run(steps));
-    without.push_back(alone.Run(steps));
-    ratios.push_back(with.back() / without.back());
+    with.Add(beside.Run(steps));
+    without.Add(alone.Run(steps));
+    ratios.push_back(with.wall_ms.back() / without.wall_ms.back());
   }
-  std::printf("%-18s %-8s %-26s %8.1f ms %8.1f ms %6.2f\n", layout.ToString().c_str(), units,
-              network.name, Median(with), Median(without), Median(ratios));
+  std::printf("%-18s %-8s %-26s %8.1f ms %8.1f ms %8.1f ms %8.1f ms %6.2f\n",
+              layout.ToString().c_str(), units, network.name, Median(with.wall_ms),
+              Median(with.cpu_ms), Median(without.wall_ms), Median(without.cpu_ms), Median(ratios));
   std::fflush(stdout);
 }
 
@@ -222,8 +241,8 @@ int Argument(int argc, char** argv, int place, int otherwise) {
 int Main(int argc, char** argv) {
   const Layout layout = {.dp = Argument(argc, argv, 3, 4), .tp = Argument(argc, argv, 4, 1)};
   const int rounds = Argument(argc, argv, 1, 7), steps = Argument(argc, argv, 2, 5);
-  std::printf("%-18s %-8s %-26s %11s %11s %6s\n", "layout", "units", "network", "overlap", "none",
-              "ratio");
+  std::printf("%-18s %-8s %-26s %11s %11s %11s %11s %6s\n", "layout", "units", "network", "overlap",
+              "its CPU", "none", "its CPU", "ratio");
   const Network networks[] = {
       {"loopback", Transport::kLoopback, {}},
       {"loopback, 1 GB/s, 1 ms", Transport::kLoopback, {absl::Milliseconds(1), 1e9}},

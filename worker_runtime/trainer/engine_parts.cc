@@ -1,0 +1,170 @@
+#include "worker_runtime/trainer/engine_parts.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "worker_runtime/model/block.h"
+#include "worker_runtime/ops/documents.h"
+#include "worker_runtime/parallel/context_attention.h"
+#include "worker_runtime/schedule/chunk_layers.h"
+#include "worker_runtime/schedule/generators.h"
+
+namespace convene::worker {
+namespace {
+
+// BucketCountMin's default is for NCCL; CPUs' messages are as fast from 4 MB on, and a model that
+// they train is smaller than one such bucket.
+constexpr int64_t kBucketCountMinOnCpu = 1'000'000;
+
+// A shard of one rank is all there is: what is whole needs no second place for it, unless that is
+// in host memory.
+bool Shards(const EngineOptions& options, int stage) {
+  return options.zero_stage >= stage &&
+         (options.layout.dp_shard() * options.layout.cp > 1 || options.offload_parameters);
+}
+
+int64_t BucketCountOf(const EngineOptions& options, const Coordinate& coordinate,
+                      DeviceKind device) {
+  if (Shards(options, 2)) return kUnitBuckets;
+  const bool is_default = options.bucket_count_min == 0 && device == DeviceKind::kCpu;
+  return BucketCountMin(options.layout, coordinate,
+                        is_default ? kBucketCountMinOnCpu : options.bucket_count_min);
+}
+
+// The units of the chunks that lie on the rank.
+UnitsByChunk UnitsOfRank(const EngineOptions& options, const ChunkPlacement& placement,
+                         const Coordinate& coordinate) {
+  const int count = static_cast<int>(placement.size());
+  const std::vector<ModelChunk> chunks = ChunksOf(
+      options.chunk_layers.empty() ? *CutLayers("", options.model.layers, count, /*head_cost=*/0)
+                                   : options.chunk_layers,
+      placement);
+  UnitsByChunk units;
+  for (int chunk = 0; chunk < count; ++chunk) {
+    if (placement[chunk] != coordinate.pp) continue;
+    units[chunk] = UnitsOf(options.model, chunks[chunk], options.layout.tp, coordinate.tp);
+  }
+  return units;
+}
+
+Placement PlacementOf(const EngineOptions& options, const UnitsByChunk& chunks,
+                      const Coordinate& coordinate, DeviceKind device) {
+  std::vector<UnitSpec> units;
+  for (const auto& [chunk, of_chunk] : chunks) absl::c_copy(of_chunk, std::back_inserter(units));
+  return PlaceUnits(units, options.layout.gradient_ranks(),
+                    BucketCountOf(options, coordinate, device));
+}
+
+int64_t StepTokens(const EngineOptions& options, const ContextCut& cut) {
+  return int64_t{options.micro_batch_size} * cut.local_length() * options.microbatches;
+}
+
+StepMemory DeclareStep(int64_t tokens, Arena& arena, const char* prefix, ArenaPart totals_part) {
+  return {.inputs = arena.Declare<int32_t>(absl::StrCat(prefix, "tokens"), tokens),
+          .targets = arena.Declare<int32_t>(absl::StrCat(prefix, "targets"), tokens),
+          .scalars = arena.Declare<StepInputs>(absl::StrCat(prefix, "scalars"), 1),
+          .totals = arena.Declare<StepTotals>(absl::StrCat(prefix, "totals"), 1, totals_part)};
+}
+
+DocumentFeed::Options DocumentsOf(const EngineOptions& options, const ContextCut& cut,
+                                  DeviceKind device) {
+  const BlockShape block = MakeBlockShape(
+      options.model, options.layout.tp, options.sequence_parallel, options.micro_batch_size,
+      cut.local_length(), options.deterministic, options.packed_documents);
+  return {.shape = ContextAttentionShape(cut, block.attention()),
+          .cut = cut,
+          .needs_table = cut.splits_heads() && NeedsDocumentTable(device, options.dtype),
+          .microbatches = options.microbatches};
+}
+
+Stage::Options StageOptionsOf(const EngineOptions& options, const RankPlan& training,
+                              const RankPlan& validation) {
+  return {.config = options.model,
+          .dtype = options.dtype,
+          .recompute = options.recompute,
+          .deterministic = options.deterministic,
+          .packed_documents = options.packed_documents,
+          .sequence_parallel = options.sequence_parallel,
+          .overlaps = options.overlap_communication,
+          .micro_batch_size = options.micro_batch_size,
+          .sequence_length = options.sequence_length,
+          .context_method = options.context_method,
+          .saved_slots = std::max(training.saved.count, validation.saved.count),
+          .deferred_slots = training.deferred.count,
+          .head_slots = std::max(training.heads.count, validation.heads.count),
+          .activation_slots = std::max(training.activations.count, validation.activations.count),
+          .gradient_slots = training.gradients.count};
+}
+
+Schedule ScheduleOf(const EngineOptions& options) {
+  if (!options.schedule.ranks.empty()) return options.schedule;
+  return *MakeSchedule("1f1b", options.layout.pp, 0, options.microbatches);
+}
+
+}  // namespace
+
+StepPlans::StepPlans(const EngineOptions& options) {
+  const Schedule schedule = ScheduleOf(options);
+  placement = schedule.placement;
+  training = *Lower(schedule, kReceivesAhead);
+  validation = *Lower(ForwardOnly(placement, options.microbatches), kReceivesAhead);
+}
+
+EngineParts::EngineParts(const EngineOptions& options, const StepPlans& plans,
+                         CommunicatorSet& communicators, Device& device)
+    : coordinate(CoordinateOf(options.layout, options.rank)),
+      cut{options.context_method, options.layout.cp, coordinate.cp, options.sequence_length},
+      units(UnitsOfRank(options, plans.placement, coordinate)),
+      arena("on the device", device.memory(),
+            options.collective_memory != nullptr ? *options.collective_memory : device.memory()),
+      staging("steps on the host", device.staging()),
+      store(PlacementOf(options, units, coordinate, device.kind()),
+            {.dtype = options.dtype,
+             .reduce_dtype = options.reduce_dtype,
+             .sums_over_tp = options.sequence_parallel,
+             .reduces_at_end = coordinate.pp > 0,
+             .shards_gradients = Shards(options, 2),
+             .shards_parameters = Shards(options, 3),
+             .reshards_after_forward = options.reshard_after_forward,
+             .overlaps = options.overlap_communication},
+            {.dp = *communicators.dp,
+             .dp_gather = *communicators.dp_gather,
+             .dp_replicate = *communicators.dp_replicate,
+             .tp = *communicators.tp,
+             .embedding = communicators.embedding.get()},
+            device, arena, options.offload_parameters ? staging : arena),
+      on_device(DeclareStep(StepTokens(options, cut), arena, "step/", ArenaPart::kCollective)),
+      on_host(DeclareStep(StepTokens(options, cut), staging, "", ArenaPart::kLocal)),
+      control(arena.Declare<StepControl>("step/control", 1)),
+      stop(staging.Declare<double>("stop", 1)),
+      documents(DocumentsOf(options, cut, device.kind()), device, arena, staging),
+      optimizer(store,
+                {.rule = options.update_rule,
+                 .copies_for_checkpoints = options.copies_for_checkpoints,
+                 .offloads = options.offload_optimizer,
+                 .offloads_parameters = options.offload_parameters,
+                 .overlaps = options.overlap_communication,
+                 .timeout = options.timeout},
+                device, arena, staging),
+      stage(Stage::Make(
+          StageOptionsOf(options, plans.training[coordinate.pp], plans.validation[coordinate.pp]),
+          units, store, *communicators.tp, *communicators.cp, device, arena)) {}
+
+std::vector<MemoryPlan> PlanMemory(EngineOptions options, Device& device) {
+  const StepPlans plans(options);
+  std::vector<MemoryPlan> by_stage;
+  for (int stage = 0; stage < options.layout.pp; ++stage) {
+    options.rank = RankOf(options.layout, {.pp = stage});
+    CommunicatorSet communicators = PlannedCommunicators(options.layout, options.rank);
+    const EngineParts parts(options, plans, communicators, device);
+    by_stage.push_back(
+        {.device_bytes = parts.arena.total_bytes(),
+         .host_bytes = parts.staging.total_bytes(),
+         .text = absl::StrCat(parts.arena.PlanToString(), parts.staging.PlanToString())});
+  }
+  return by_stage;
+}
+
+}  // namespace convene::worker

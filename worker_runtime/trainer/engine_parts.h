@@ -1,0 +1,148 @@
+// The parts of one rank's engine (engine.h), and the plan of their memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/device/arena.h"
+#include "worker_runtime/device/device.h"
+#include "worker_runtime/device/dtype.h"
+#include "worker_runtime/mesh/mesh.h"
+#include "worker_runtime/model/config.h"
+#include "worker_runtime/model/stage.h"
+#include "worker_runtime/optimizer/update_rule.h"
+#include "worker_runtime/parallel/context_cut.h"
+#include "worker_runtime/schedule/lower.h"
+#include "worker_runtime/schedule/plan.h"
+#include "worker_runtime/shard/bucket_store.h"
+#include "worker_runtime/shard/sharded_optimizer.h"
+#include "worker_runtime/trainer/document_feed.h"
+
+namespace convene::worker {
+
+struct EngineOptions {
+  ModelConfig model;
+  const UpdateRule* update_rule = &AdamWRule();  // borrowed
+  Layout layout;
+  int rank = 0;
+  uint64_t seed = 0;
+  DType dtype = DType::kFloat32;         // of parameters and activations
+  DType reduce_dtype = DType::kFloat32;  // of gradients between data-parallel ranks
+  Recompute recompute = Recompute::kNone;
+  bool deterministic = false;
+  // The residual stream's rows are split over tp (ResidualRows). REQUIRES: they are divisible by
+  // tp.
+  bool sequence_parallel = false;
+  // Collectives run beside the arithmetic where they can; the results are the same bits.
+  bool overlap_communication = true;
+  bool packed_documents = false;  // each TokenBatch says where documents begin
+  int micro_batch_size = 1;
+  int sequence_length = 1;  // of a whole row
+  ContextMethod context_method = ContextMethod::kRing;
+  int microbatches = 1;  // a step, on this data-parallel rank
+  // Of layout.pp ranks and these microbatches; without ranks: 1f1b.
+  Schedule schedule;
+  std::vector<int> chunk_layers;  // of each of the schedule's chunks; empty: CutLayers' own cut
+  // The fewest elements that data-parallel ranks reduce and gather by one collective; 0: as the
+  // device wants (BucketCountMin).
+  int64_t bucket_count_min = 0;
+  // A data-parallel rank keeps its shard alone of: 0 and 1, the optimizer's state (layout says of
+  // how many ranks); 2, the gradients too; 3, the parameters too.
+  int zero_stage = 1;
+  bool reshard_after_forward = true;  // in stage 3: ParameterShards::Options::reshards
+  // The optimizer's state lies in host memory, and the host updates it beside the device.
+  bool offload_optimizer = false;
+  // This rank's shard of the parameters lies there too. REQUIRES: zero_stage 3, offload_optimizer.
+  bool offload_parameters = false;
+  double clip_grad_norm = 1.0;
+  // The stage's training passes are captured as graphs, where the device can. REQUIRES: tp and cp
+  // are 1, and zero_stage at most 1.
+  bool cuda_graphs = false;
+  // Host memory for a checkpoint's copy of the shard is planned with all other memory
+  // (ShardedOptimizer::Options). Without it a rank with a GPU neither saves nor resumes.
+  bool copies_for_checkpoints = false;
+  absl::Duration timeout = absl::Minutes(10);  // of each wait for the device
+  // False: weights are zeros until a checkpoint or InitializeWeights() fills them in.
+  bool fresh_weights = true;
+  // Whether this rank wants the training to stop; asked by the engine's own thread, often. Null:
+  // never.
+  std::function<bool()> stop_wanted;
+  // The memory of all buffers of collectives: CollectiveMemory's (comm/connect.h), of the same
+  // device. Borrowed. Null: device.memory().
+  Memory* collective_memory = nullptr;
+};
+
+// Of Lower. A receive ahead would hold up compute() all the same.
+inline constexpr int kReceivesAhead = 0;
+
+// PURE. The passes of all pipeline ranks of a layout, in a step and in a validation of as many
+// microbatches.
+struct StepPlans {
+  explicit StepPlans(const EngineOptions& options);
+
+  ChunkPlacement placement;
+  std::vector<RankPlan> training, validation;  // [pipeline rank]
+};
+
+// Numbers that change from step to step, beside the tokens; they go to the device in one copy.
+struct StepInputs {
+  UpdateRule::Factors factors;
+  float gradient_scale;
+};
+
+// The numbers that ranks add up at the end of a step, in one all-reduce.
+struct StepTotals {
+  double sum_of_squares;
+  double loss;  // nats
+  double stop;
+};
+
+// The inputs of a step, and the totals that come back, on the device or on the host.
+struct StepMemory {
+  ArenaBlock<int32_t> inputs, targets;
+  ArenaBlock<StepInputs> scalars;
+  ArenaBlock<StepTotals> totals;  // on the host: what all ranks added up
+};
+
+// One rank's parameters, optimizer, stage and inputs, over two arenas that are declared and not yet
+// built. The constructor asks `device` for its kind and for events, and `communicators` for ranks
+// and sizes; it allocates nothing of theirs, and queues nothing. It borrows both.
+struct EngineParts {
+  EngineParts(const EngineOptions& options, const StepPlans& plans, CommunicatorSet& communicators,
+              Device& device);
+
+  const Coordinate coordinate;
+  const ContextCut cut;
+  const UnitsByChunk units;  // of the rank's chunks
+  Arena arena;               // the device's memory
+  Arena staging;             // the host's
+  BucketStore store;
+  const StepMemory on_device, on_host;
+  const ArenaBlock<StepControl> control;
+  // On the host: this rank's wish, as a number to add up. Only this word may change while a copy of
+  // it is queued: any mix of the bytes of 0 and 1 is 0 or a number above it.
+  const ArenaBlock<double> stop;
+  DocumentFeed documents;
+  ShardedOptimizer optimizer;
+  const std::unique_ptr<Stage> stage;
+};
+
+// The memory that an engine allocates, in bytes.
+struct MemoryPlan {
+  size_t device_bytes = 0;
+  size_t host_bytes = 0;  // on a CPU both are of one memory
+  std::string text;       // a table for each (Arena::PlanToString)
+};
+
+// [pipeline rank]: the plan by which Engine::Create allocates, to the byte; the ranks of a stage
+// have the same. `options.rank` counts for nothing, and `device` as in EngineParts. Allocates
+// nothing.
+std::vector<MemoryPlan> PlanMemory(EngineOptions options, Device& device);
+
+}  // namespace convene::worker
